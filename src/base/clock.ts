@@ -1,0 +1,20 @@
+/** Time, injected: durations come from a monotonic source, never from the wall clock. */
+export interface Clock {
+  /** Monotonic milliseconds since an arbitrary origin. */
+  nowMs(): number
+  /** Calls `run` once after `delayMs`; the result cancels it. */
+  after(delayMs: number, run: () => void): Cancel
+  /** Resolves once the event loop has served what was waiting. */
+  breathe(): Promise<void>
+}
+
+export type Cancel = () => void
+
+export const systemClock: Clock = {
+  nowMs: () => performance.now(),
+  after(delayMs, run) {
+    const timer = setTimeout(run, delayMs)
+    return () => clearTimeout(timer)
+  },
+  breathe: () => new Promise(resolve => setImmediate(resolve)),
+}

@@ -1,0 +1,31 @@
+import type { Rule } from './expression.ts'
+import type { Chain, Element, NftFamily, NftSet } from './state.ts'
+
+/** One step of a transaction, in nft's verbs. The order within a transaction matters to the kernel. */
+export type Operation = TableOperation &
+  (
+    | { readonly verb: 'add-table'; readonly flags: number; readonly comment: string | undefined }
+    | { readonly verb: 'delete-table' }
+    | { readonly verb: 'add-chain'; readonly chain: Chain }
+    | { readonly verb: 'flush-chain'; readonly chain: string }
+    | { readonly verb: 'delete-chain'; readonly chain: string }
+    | { readonly verb: 'add-rule'; readonly chain: string; readonly rule: Rule }
+    | { readonly verb: 'add-set'; readonly set: NftSet }
+    | { readonly verb: 'delete-set'; readonly set: string }
+    | { readonly verb: 'add-elements'; readonly set: NftSet; readonly elements: readonly OwnedElement[] }
+    | { readonly verb: 'delete-elements'; readonly set: NftSet; readonly elements: readonly OwnedElement[] }
+  )
+
+export interface TableOperation {
+  readonly family: NftFamily
+  readonly table: string
+}
+
+/** An element with the group it belongs to, so that an error can name the Service. */
+export interface OwnedElement {
+  readonly element: Element
+  readonly group: string
+}
+
+/** A list of operations that the kernel applies entirely or not at all. */
+export type Transaction = readonly Operation[]

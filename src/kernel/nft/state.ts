@@ -1,0 +1,81 @@
+import type { Octets } from '../../base/octets.ts'
+import type { PersistentMap } from '../../base/persistent-map.ts'
+import type { Rule } from './expression.ts'
+
+export type NftFamily = 'ip' | 'ip6'
+
+/** What nf_tables holds of ours: whole tables. A plain, immutable value; read from the kernel or computed. */
+export interface Ruleset {
+  readonly tables: readonly Table[]
+}
+
+export interface Table {
+  readonly family: NftFamily
+  readonly name: string
+  /** NFT_TABLE_F_*. */
+  readonly flags: number
+  readonly comment: string | undefined
+  /** By name. */
+  readonly chains: ReadonlyMap<string, Chain>
+  /** By name. */
+  readonly sets: ReadonlyMap<string, NftSet>
+  /**
+   * Elements of all sets of the table, in groups by who they serve: equal groups are shared between versions, so a
+   * comparison walks only groups that changed. The grouping itself means nothing to the kernel: comparing two tables
+   * that are grouped differently gives the same difference.
+   */
+  readonly elements: PersistentMap<ElementGroup>
+}
+
+export interface Chain {
+  readonly name: string
+  readonly hook: ChainHook | undefined
+  readonly rules: readonly Rule[]
+}
+
+export interface ChainHook {
+  readonly type: 'nat' | 'filter' | 'route'
+  /** NF_INET_*. */
+  readonly hooknum: number
+  readonly priority: number
+}
+
+export interface NftSet {
+  readonly name: string
+  /** NFT_SET_*. */
+  readonly flags: number
+  /** nft's number for the datatype (concatenations are 6 bits each), so that nft can list the set. */
+  readonly keyType: number
+  /** Bytes. */
+  readonly keyLength: number
+  /** Maps only; NFT_DATA_VERDICT for verdict maps. */
+  readonly dataType: number | undefined
+  readonly dataLength: number | undefined
+  /** Number of elements at most; 0 leaves it to the kernel. */
+  readonly size: number
+  /** Milliseconds; 0 for none. */
+  readonly timeoutMs: number
+  /** NFTA_SET_USERDATA: what nft needs to print the set (byte order of key and data). */
+  readonly userdata: Octets
+}
+
+/** `elements` of one group, in no particular order; no key appears twice in one set of a table. */
+export type ElementGroup = readonly Element[]
+
+export interface Element {
+  readonly set: string
+  readonly key: Octets
+  readonly data: ElementData
+  /** Shown by nft beside the element; empty for none. */
+  readonly comment: string
+  /** Milliseconds left, of elements that packets created; 0 otherwise. */
+  readonly expiresMs?: number
+}
+
+export type ElementData = Octets | Verdict | undefined
+
+/** NFT_GOTO and the like, with the chain of a jump. */
+export interface Verdict {
+  readonly code: number
+  readonly chain: string | undefined
+}

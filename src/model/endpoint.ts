@@ -1,0 +1,30 @@
+import type { Family, Ip } from '../base/ip.ts'
+import type { Refusal } from './refusal.ts'
+import type { Protocol, ServiceKey } from './service.ts'
+
+/** An EndpointSlice as this project reads it. */
+export interface EndpointSlice {
+  /** `namespace/name` of the slice. */
+  readonly key: string
+  readonly service: ServiceKey
+  readonly family: Family
+  readonly ports: readonly EndpointPort[]
+  readonly endpoints: readonly Endpoint[]
+  readonly refusals: readonly Refusal[]
+}
+
+export interface EndpointPort {
+  readonly name: string
+  readonly protocol: Protocol
+  readonly port: number
+}
+
+export interface Endpoint {
+  readonly ip: Ip
+  readonly ready: boolean
+  readonly serving: boolean
+  readonly terminating: boolean
+  readonly nodeName: string
+  readonly forZones: readonly string[]
+  readonly forNodes: readonly string[]
+}

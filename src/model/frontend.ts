@@ -1,0 +1,85 @@
+import type { Cidr } from '../base/cidr.ts'
+import type { Family, Ip } from '../base/ip.ts'
+import type { PersistentMap } from '../base/persistent-map.ts'
+import type { Refusal } from './refusal.ts'
+import type { Protocol, ServiceKey } from './service.ts'
+
+/** A place to send a connection to. */
+export interface Backend {
+  readonly ip: Ip
+  readonly port: number
+  /** On this node: its own connections to itself need masquerading (hairpin). */
+  readonly local: boolean
+}
+
+/** What happens to the first packet of a connection that meets a frontend. All policy is in here. */
+export type Route =
+  /** Answer with an ICMP port unreachable: there is no usable endpoint anywhere. */
+  | { readonly kind: 'reject' }
+  /** Say nothing: a Local policy and no usable endpoint on this node. */
+  | { readonly kind: 'drop' }
+  /** ClusterIP: balance over one list; clients outside the cluster are masqueraded (off-cluster by the detector). */
+  | { readonly kind: 'internal'; readonly over: 'cluster' | 'local' }
+  /** External address, policy Cluster: masquerade everyone and balance over the cluster list. */
+  | { readonly kind: 'external-cluster' }
+  /**
+   * External address, policy Local: pods go to the cluster list as they are, processes of this node go to the cluster
+   * list masqueraded, everyone else goes to the local list with its source address kept, or is dropped if it is empty.
+   */
+  | { readonly kind: 'external-local' }
+
+export type FrontendKind = 'ClusterIP' | 'NodePort' | 'ExternalIP' | 'LoadBalancerIP'
+
+/** One protocol, address and port at which traffic is caught. */
+export interface Frontend {
+  readonly kind: FrontendKind
+  /** Undefined for NodePort: any address of FrontendTable.nodePorts. */
+  readonly ip: Ip | undefined
+  readonly port: number
+  readonly route: Route
+  /** Clients that may connect, merged and sorted; undefined lets everyone in. Never empty. */
+  readonly sourceRanges: readonly Cidr[] | undefined
+}
+
+/** One port of one Service in one family: the unit that planes render. */
+export interface PortFrontends {
+  /** `namespace/name:port/PROTOCOL/FAMILY`: unique, and stable over restarts. */
+  readonly key: string
+  /** `namespace/name:port`, or `namespace/name` when the port has no name: how kube-proxy prints it. */
+  readonly displayName: string
+  readonly service: ServiceKey
+  readonly family: Family
+  readonly protocol: Protocol
+  /** Seconds; 0 without session affinity. Shared by all frontends of the port. */
+  readonly affinityTimeoutS: number
+  readonly frontends: readonly Frontend[]
+  /** Sorted by address and port, without duplicates. Empty lists are not used by any route. */
+  readonly cluster: readonly Backend[]
+  readonly local: readonly Backend[]
+}
+
+/** Everything one Service asks of this node, in both families. */
+export interface ServiceFrontends {
+  readonly service: ServiceKey
+  readonly clusterIps: readonly Ip[]
+  readonly ports: readonly PortFrontends[]
+  /** Of the Service, of its slices, and those found while resolving (a contested address, say). */
+  readonly refusals: readonly Refusal[]
+}
+
+/** Addresses at which NodePorts answer. */
+export type NodePortAddresses =
+  /** Every address of this node but loopback. */
+  { readonly kind: 'all' } | { readonly kind: 'only'; readonly ips: readonly Ip[] }
+
+/** What this node's kernel should do, as values; the input of every plane. Immutable. */
+export interface FrontendTable {
+  /** Of the Snapshot it was computed from. */
+  readonly number: number
+  readonly services: PersistentMap<ServiceFrontends>
+  /** Addresses of local backends, with the number of port lists that hold each: who may need hairpin masquerading. */
+  readonly localBackends: PersistentMap<number>
+  readonly nodePorts: Readonly<Record<Family, NodePortAddresses>>
+  readonly serviceCidrs: readonly Cidr[]
+  readonly node: { readonly ips: readonly Ip[]; readonly podCidrs: readonly Cidr[] }
+}

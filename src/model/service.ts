@@ -1,0 +1,42 @@
+import type { Cidr } from '../base/cidr.ts'
+import type { Ip } from '../base/ip.ts'
+import type { Refusal } from './refusal.ts'
+
+export type Protocol = 'TCP' | 'UDP' | 'SCTP'
+export type TrafficPolicy = 'Cluster' | 'Local'
+
+/** `namespace/name`. */
+export type ServiceKey = string
+
+/** A Service as this project reads it: parsed once at the border, valid by construction inside. */
+export interface Service {
+  readonly key: ServiceKey
+  readonly uid: string
+  /** RFC 3339, for the order in which Services own a contested address; empty when absent. */
+  readonly creationTimestamp: string
+  readonly type: 'ClusterIP' | 'NodePort' | 'LoadBalancer' | 'ExternalName'
+  /** At most one per family; empty for headless Services. */
+  readonly clusterIps: readonly Ip[]
+  readonly ports: readonly ServicePortSpec[]
+  readonly externalIps: readonly Ip[]
+  /** Ingress addresses whose ipMode is VIP. */
+  readonly loadBalancerIps: readonly Ip[]
+  /** Merged, sorted; a family without an entry is unrestricted. */
+  readonly sourceRanges: readonly Cidr[]
+  readonly internalTrafficPolicy: TrafficPolicy
+  readonly externalTrafficPolicy: TrafficPolicy
+  /** Seconds; 0 when sessionAffinity is None. */
+  readonly affinityTimeoutS: number
+  readonly healthCheckNodePort: number
+  /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
+  readonly proxyName: string | undefined
+  readonly refusals: readonly Refusal[]
+}
+
+export interface ServicePortSpec {
+  readonly name: string
+  readonly protocol: Protocol
+  readonly port: number
+  /** 0 when there is none. */
+  readonly nodePort: number
+}

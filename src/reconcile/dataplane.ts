@@ -1,0 +1,96 @@
+import type { Steps } from '../base/steps.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+
+export type DataplaneName = 'nftables' | 'iptables' | 'ipvs' | 'userspace'
+
+/**
+ * One way of putting a FrontendTable into a kernel. `State` is everything the plane keeps there, as an immutable value.
+ * Everything but observe, commit and cleanup is pure.
+ */
+export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
+  readonly name: DataplaneName
+  /** The state of a kernel in which nothing of ours exists. */
+  readonly empty: State
+  /** What the kernel should hold. `base` lends its numbering (ids, codes, sizes), so that equal things stay equal. */
+  render(frontends: FrontendTable, options: RenderOptions<State>): Steps<State>
+  /** What to send to get from one state to the other. */
+  diff(from: State, to: State): Steps<P>
+  /** Reads the kernel. */
+  observe(): Promise<Observation<State>>
+  /** Writes one plan. Never throws for what the kernel says: that is in the Receipt. */
+  commit(plan: P, options: CommitOptions): Promise<Receipt>
+  /** A cheap token that changes whenever anyone commits to the kernel; our own commits report theirs in the Receipt. */
+  generation(): number
+  /** Removes everything that is provably ours. */
+  cleanup(): Promise<void>
+}
+
+export interface RenderOptions<State> {
+  readonly base: State
+  /** Services the kernel refused, to be left out. */
+  readonly without: ReadonlySet<string>
+}
+
+export interface CommitOptions {
+  /** Refuse the commit (outcome 'stale') if the kernel has moved on from this generation. */
+  readonly generation?: number
+}
+
+export interface Observation<State> {
+  readonly state: State
+  /** The generation at which all of it was true. */
+  readonly generation: number
+}
+
+/** The difference between two states: printable, countable, and what commit sends. */
+export interface Plan<State> {
+  readonly empty: boolean
+  /** Number of kernel objects created, changed or removed. */
+  readonly changes: number
+  /**
+   * What the kernel holds once this plan is committed. It differs from the wanted state when something must wait for
+   * a later commit (slots of a list that shrinks); diff(after, wanted) is then the rest.
+   */
+  readonly after: State
+  /** True when `after` is the wanted state. */
+  readonly complete: boolean
+  /** One line an object, grouped by Service. */
+  describe(): Iterable<PlanLine>
+}
+
+export interface PlanLine {
+  readonly verb: 'add' | 'change' | 'remove'
+  /** Kernel object, in the words of the tool that lists it. */
+  readonly object: string
+  /** The Service it serves; undefined for what all Services share. */
+  readonly service: string | undefined
+}
+
+/** What came of a commit. */
+export interface Receipt {
+  readonly outcome:
+    /** The kernel holds plan.after. */
+    | 'committed'
+    /** Nothing was changed: the kernel had moved on from the generation asked for. */
+    | 'stale'
+    /** Nothing was changed: the kernel refused; see refusals. */
+    | 'refused'
+    /** Nobody can say (a lost acknowledgement, a timeout): read the kernel back. */
+    | 'unknown'
+  /** Generation after the commit. */
+  readonly generation: number
+  /** True when somebody else committed between our last look and this commit. */
+  readonly foreign: boolean
+  readonly refusals: readonly KernelRefusal[]
+  readonly bytes: number
+  readonly messages: number
+  readonly durationMs: number
+}
+
+/** One thing the kernel refused. */
+export interface KernelRefusal {
+  /** Services among which the culprit is; one when the kernel said which, none when it is not a Service's. */
+  readonly services: readonly string[]
+  /** Operation, object and the kernel's own words. */
+  readonly error: Error
+}
