@@ -21,8 +21,24 @@ export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
   commit(plan: P, options: CommitOptions): Promise<Receipt>
   /** A cheap token that changes whenever anyone commits to the kernel; our own commits report theirs in the Receipt. */
   generation(): number
+  /**
+   * Subscribes to the commits of everyone on the node, until the result is called. It names the process behind each
+   * commit, but taxes every writer while it lasts: for a while, after damage came back.
+   */
+  watchWriters(report: (commit: WriterCommit) => void): () => void
   /** Removes everything that is provably ours. */
   cleanup(): Promise<void>
+}
+
+/** One commit by somebody, ourselves included. */
+export interface WriterCommit {
+  readonly generation: number
+  readonly processId: number
+  readonly processName: string
+  /** Made by this plane. */
+  readonly own: boolean
+  /** It changed something of ours. */
+  readonly touchesUs: boolean
 }
 
 export interface RenderOptions<State> {
@@ -68,8 +84,7 @@ export interface PlanLine {
 
 /** What came of a commit. */
 export interface Receipt {
-  readonly outcome:
-    /** The kernel holds plan.after. */
+  readonly outcome: /** The kernel holds plan.after. */
     | 'committed'
     /** Nothing was changed: the kernel had moved on from the generation asked for. */
     | 'stale'

@@ -1,0 +1,16 @@
+import type { Receipt } from './dataplane.ts'
+
+/** A commit that did not happen, or of which nobody knows whether it did. */
+export class CommitError extends Error {
+  override readonly name = 'CommitError'
+  readonly receipt: Receipt
+
+  constructor(message: string, receipt: Receipt) {
+    super(message, { cause: receipt.refusals[0]?.error })
+    this.receipt = receipt
+  }
+}
+
+export function errorOf(thrown: unknown): Error {
+  return thrown instanceof Error ? thrown : new Error(String(thrown))
+}

@@ -1,0 +1,128 @@
+import type { Cancel, Clock } from '../base/clock.ts'
+import type { WriterCommit } from './dataplane.ts'
+
+export interface DriftOptions {
+  readonly clock: Clock
+  /** Distance between looks at the generation, milliseconds. */
+  readonly pollMs: number
+  /** Foreign commits within `recurrenceMs` that make a subscription worth its price. */
+  readonly recurrences: number
+  readonly recurrenceMs: number
+  /** How long a subscription lasts after the last foreign commit. */
+  readonly subscriptionMs: number
+  readonly generation: () => number
+  readonly watchWriters: (report: (commit: WriterCommit) => void) => () => void
+  /** The kernel may differ from what we left there. */
+  readonly onDrift: (sign: DriftSign) => void
+  /** Reading the generation failed. */
+  readonly onError: (error: Error) => void
+}
+
+export interface DriftSign {
+  readonly generation: number
+  /** `nft (pid 1234)`; undefined while nobody is subscribed. */
+  readonly process: string | undefined
+  /** True when a notification says that something of ours was touched; otherwise it is only possible. */
+  readonly certain: boolean
+}
+
+/**
+ * Notices commits by others: compares the generation every `pollMs` (0.8 us), and only when foreign commits come back
+ * subscribes for a while, since only a notification tells which process it was and whether our tables were touched.
+ */
+export class DriftDetector {
+  readonly #options: DriftOptions
+  #expected = 0
+  /** Somebody committed between a look of ours and a commit of ours. */
+  #suspicious = false
+  #timer: Cancel | undefined
+  #recent: number[] = []
+  #unsubscribe: (() => void) | undefined
+  #subscribedUntilMs = 0
+  /** Newest generation up to which the subscription has accounted for every commit. */
+  #accounted = 0
+
+  constructor(options: DriftOptions) {
+    this.#options = options
+  }
+
+  get subscribed(): boolean {
+    return this.#unsubscribe !== undefined
+  }
+
+  start(generation: number): void {
+    this.#expected = generation
+    this.#timer ??= this.#options.clock.after(this.#options.pollMs, () => this.#tick())
+  }
+
+  /** We looked or committed, and the generation is now this; `foreign` if others may have committed unseen before it. */
+  expect(generation: number, foreign: boolean): void {
+    this.#expected = generation
+    this.#suspicious ||= foreign
+  }
+
+  stop(): void {
+    this.#timer?.()
+    this.#timer = undefined
+    this.#leave()
+  }
+
+  /** Looks now. */
+  check(): void {
+    const { generation: read, clock, onDrift, onError } = this.#options
+    let generation: number
+    try {
+      generation = read()
+    } catch (error) {
+      onError(error instanceof Error ? error : new Error(String(error)))
+      return
+    }
+    if (this.#unsubscribe !== undefined && clock.nowMs() >= this.#subscribedUntilMs) this.#leave()
+    if (generation === this.#expected && !this.#suspicious) return
+    this.#expected = generation
+    this.#suspicious = false
+    if (this.#unsubscribe !== undefined && this.#accounted === generation) return
+    this.#recur()
+    onDrift({ generation, process: undefined, certain: false })
+  }
+
+  #tick(): void {
+    this.#timer = this.#options.clock.after(this.#options.pollMs, () => this.#tick())
+    this.check()
+  }
+
+  #recur(): void {
+    const { clock, recurrences, recurrenceMs, subscriptionMs } = this.#options
+    const now = clock.nowMs()
+    this.#recent = [...this.#recent.filter(at => now - at < recurrenceMs), now].slice(-recurrences)
+    if (this.#recent.length < recurrences) return
+    this.#subscribedUntilMs = now + subscriptionMs
+    if (this.#unsubscribe === undefined) this.#join()
+  }
+
+  #join(): void {
+    this.#accounted = 0
+    try {
+      this.#unsubscribe = this.#options.watchWriters(commit => this.#heard(commit))
+    } catch (error) {
+      this.#options.onError(error instanceof Error ? error : new Error(String(error)))
+    }
+  }
+
+  #leave(): void {
+    this.#unsubscribe?.()
+    this.#unsubscribe = undefined
+    this.#recent = []
+  }
+
+  #heard(commit: WriterCommit): void {
+    const { clock, subscriptionMs, onDrift } = this.#options
+    const unbroken = commit.generation === this.#accounted + 1 || commit.generation === this.#expected + 1
+    this.#accounted = unbroken ? commit.generation : 0
+    if (commit.own) return
+    this.#subscribedUntilMs = clock.nowMs() + subscriptionMs
+    if (!commit.touchesUs) return
+    const process = `${commit.processName} (pid ${commit.processId})`
+    onDrift({ generation: commit.generation, process, certain: true })
+  }
+}

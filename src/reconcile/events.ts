@@ -1,0 +1,33 @@
+import type { Plan, Receipt } from './dataplane.ts'
+
+/** What the reconciler tells: values for logs, metrics and health, never a call back into a source. */
+export type ReconcilerEvent =
+  | {
+      readonly kind: 'committed'
+      readonly reason: PassReason
+      readonly plan: Plan<unknown>
+      readonly receipt: Receipt
+    }
+  /** The kernel holds what the Snapshot of this number asks for. */
+  | { readonly kind: 'synced'; readonly number: number; readonly reason: PassReason }
+  /** The kernel differed from what we had left there, and holds it again. */
+  | { readonly kind: 'healed'; readonly changes: number; readonly objects: readonly string[] }
+  /** Somebody else committed; `process` is known only while a subscription is open. */
+  | {
+      readonly kind: 'foreign-commit'
+      readonly generation: number
+      readonly process: string | undefined
+      readonly damage: boolean
+    }
+  | { readonly kind: 'stale'; readonly attempt: number }
+  | {
+      readonly kind: 'quarantined'
+      readonly service: string
+      readonly error: Error
+      readonly retryMs: number
+    }
+  | { readonly kind: 'released'; readonly service: string }
+  /** A pass failed as a whole and is tried again. */
+  | { readonly kind: 'failed'; readonly error: Error; readonly retryMs: number }
+
+export type PassReason = 'start' | 'change' | 'drift' | 'period' | 'retry'

@@ -1,0 +1,218 @@
+import { finishInSlices, type Slicing } from '../base/steps.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import { CommitError } from './commit-error.ts'
+import type { Dataplane, Plan, PlanLine, Receipt } from './dataplane.ts'
+import type { PassReason, ReconcilerEvent } from './events.ts'
+import type { Quarantine } from './quarantine.ts'
+
+export interface PassOptions<State, P extends Plan<State>> {
+  readonly plane: Dataplane<State, P>
+  readonly slicing: Slicing
+  readonly nowMs: () => number
+  readonly quarantine: Quarantine
+  readonly report: (event: ReconcilerEvent) => void
+  /** Called after each look at or write to the kernel with the generation then current; see DriftDetector.expect. */
+  readonly committed: (generation: number, foreign: boolean) => void
+  /** Resolves when another commit is allowed. */
+  readonly pace: () => Promise<void>
+}
+
+export interface PassResult {
+  /** False when a second commit must follow (slots that leave one commit later). */
+  readonly complete: boolean
+  /** The kernel was read. */
+  readonly looked: boolean
+}
+
+/** Tries before a commit goes out without naming the generation it was planned against. */
+const STALE_TRIES = 5
+const ROUNDS_MAX = 64
+const OBJECTS_NAMED_MAX = 10
+
+/**
+ * One pass: render, diff, commit. The left side of the diff is what we know to be applied or, at start and after any
+ * doubt, what the kernel is observed to hold: the same path either way.
+ */
+export class Pass<State, P extends Plan<State>> {
+  readonly #options: PassOptions<State, P>
+  /** What the kernel holds; undefined when it must be looked at. */
+  #applied: State | undefined
+  /** Lends its numbering to the next render. */
+  #base: State | undefined
+  #generation = 0
+  /** Something of ours was in the kernel, so a difference found by a look is damage and not a first programming. */
+  #programmed = false
+
+  constructor(options: PassOptions<State, P>) {
+    this.#options = options
+  }
+
+  get generation(): number {
+    return this.#generation
+  }
+
+  /** The kernel may differ from what we left there: look before the next commit. */
+  distrust(): void {
+    this.#applied = undefined
+  }
+
+  async run(table: FrontendTable, reason: PassReason): Promise<PassResult> {
+    const due = this.#options.quarantine.due(this.#options.nowMs())
+    const result = await this.#converge(table, reason, this.#options.quarantine.without())
+    if (due === undefined) return result
+    await this.#options.pace()
+    await this.#tryAgain(table, due)
+    return result
+  }
+
+  /** Commits until the kernel holds `table` without the Services left out, or throws. */
+  async #converge(
+    table: FrontendTable,
+    reason: PassReason,
+    without: ReadonlySet<string>,
+  ): Promise<PassResult> {
+    let looked = false
+    for (let round = 1; round <= ROUNDS_MAX; round++) {
+      const looking = this.#applied === undefined
+      looked ||= looking
+      const plan = await this.#plan(table, without)
+      if (plan.empty) {
+        this.#applied = plan.after
+        return { complete: true, looked }
+      }
+      const guarded = looking && round <= STALE_TRIES
+      const receipt = await this.#options.plane.commit(plan, guarded ? { generation: this.#generation } : {})
+      if (receipt.outcome === 'committed') {
+        this.#accept(plan, receipt, looking ? reason : 'change')
+        return { complete: plan.complete, looked }
+      }
+      this.#applied = undefined
+      if (receipt.outcome === 'stale') this.#options.report({ kind: 'stale', attempt: round })
+      else if (receipt.outcome === 'unknown')
+        throw new CommitError('the outcome of a commit is unknown', receipt)
+      // A refusal may only mean that somebody changed our tables: it is believed once it answers a plan made of a look.
+      else if (looking) return await this.#exclude(table, reason, receipt, without)
+      await this.#options.pace()
+    }
+    throw new Error(`the kernel's generation moved on before each of ${ROUNDS_MAX} commits`)
+  }
+
+  async #plan(table: FrontendTable, without: ReadonlySet<string>): Promise<P> {
+    const { plane, slicing } = this.#options
+    let from = this.#applied
+    if (from === undefined) {
+      const observation = await plane.observe()
+      from = observation.state
+      this.#generation = observation.generation
+      this.#options.committed(observation.generation, false)
+    }
+    const wanted = await finishInSlices(plane.render(table, { base: this.#base ?? from, without }), slicing)
+    this.#base = wanted
+    return finishInSlices(plane.diff(from, wanted), slicing)
+  }
+
+  #accept(plan: P, receipt: Receipt, reason: PassReason): void {
+    const { report, committed } = this.#options
+    this.#applied = plan.after
+    this.#generation = receipt.generation
+    committed(receipt.generation, receipt.foreign)
+    report({ kind: 'committed', reason, plan, receipt })
+    if (this.#programmed && (reason === 'drift' || reason === 'period'))
+      report({ kind: 'healed', changes: plan.changes, objects: firstObjects(plan.describe()) })
+    this.#programmed = true
+  }
+
+  /** The kernel refused: finds whose objects it does not want, quarantines them and commits everything else. */
+  async #exclude(
+    table: FrontendTable,
+    reason: PassReason,
+    receipt: Receipt,
+    without: ReadonlySet<string>,
+  ): Promise<PassResult> {
+    const named = new Map<string, Error>()
+    const suspects = new Map<string, Error>()
+    for (const { services, error } of receipt.refusals) {
+      const target = services.length === 1 ? named : suspects
+      for (const service of services) target.set(service, error)
+    }
+    const first = receipt.refusals[0]
+    if (named.size + suspects.size === 0)
+      throw new CommitError(first?.error.message ?? 'the kernel refused a commit without saying why', receipt)
+    for (const [service, error] of named) this.#refuse(service, error)
+    const unclear = [...suspects.keys()].filter(service => !named.has(service))
+    const held = new Set([...without, ...named.keys(), ...unclear])
+    await this.#options.pace()
+    const result = await this.#converge(table, reason, held)
+    if (unclear.length > 0) await this.#isolate(table, unclear, held)
+    return result.complete && unclear.length === 0 ? result : { ...result, complete: false }
+  }
+
+  /** Lets the held Services in by halves; those that are refused alone are quarantined. */
+  async #isolate(table: FrontendTable, suspects: readonly string[], held: Set<string>): Promise<void> {
+    const middle = suspects.length >> 1
+    for (const half of [suspects.slice(0, middle), suspects.slice(middle)]) {
+      if (half.length === 0) continue
+      const error = await this.#attempt(table, half, held)
+      if (error === undefined) for (const service of half) held.delete(service)
+      else if (half.length === 1) for (const service of half) this.#refuse(service, error)
+      else await this.#isolate(table, half, held)
+    }
+  }
+
+  async #tryAgain(table: FrontendTable, service: string): Promise<void> {
+    const { quarantine, report } = this.#options
+    const error = await this.#attempt(table, [service], quarantine.without())
+    if (error !== undefined) {
+      this.#refuse(service, error)
+      return
+    }
+    quarantine.release(service)
+    report({ kind: 'released', service })
+  }
+
+  /** Commits with `services` let in: undefined if the kernel took them, its words otherwise. */
+  async #attempt(
+    table: FrontendTable,
+    services: readonly string[],
+    held: ReadonlySet<string>,
+  ): Promise<Error | undefined> {
+    const without = new Set(held)
+    for (const service of services) without.delete(service)
+    for (let round = 1; round <= ROUNDS_MAX; round++) {
+      await this.#options.pace()
+      const looking = this.#applied === undefined
+      const plan = await this.#plan(table, without)
+      if (plan.empty) {
+        this.#applied = plan.after
+        return undefined
+      }
+      const receipt = await this.#options.plane.commit(plan, {})
+      if (receipt.outcome === 'committed') {
+        this.#accept(plan, receipt, 'retry')
+        return undefined
+      }
+      if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)
+      if (receipt.outcome === 'refused' && !looking) return receipt.refusals[0]?.error ?? new Error('refused')
+      if (receipt.outcome === 'refused' && round > 1)
+        return receipt.refusals[0]?.error ?? new Error('refused')
+      this.#applied = undefined
+    }
+    throw new Error(`no commit came through in ${ROUNDS_MAX} tries`)
+  }
+
+  #refuse(service: string, error: Error): void {
+    const { quarantine, nowMs, report } = this.#options
+    const now = nowMs()
+    const entry = quarantine.refuse(service, error, now)
+    report({ kind: 'quarantined', service, error, retryMs: entry.retryAtMs - now })
+  }
+}
+
+function firstObjects(lines: Iterable<PlanLine>): string[] {
+  const objects: string[] = []
+  for (const { verb, object } of lines) {
+    if (objects.length === OBJECTS_NAMED_MAX) break
+    objects.push(`${verb} ${object}`)
+  }
+  return objects
+}

@@ -1,0 +1,237 @@
+import type { Cancel, Clock } from '../base/clock.ts'
+import { finishInSlices, type Slicing, type Steps } from '../base/steps.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import { type BackoffOptions, backoffMs } from './backoff.ts'
+import { errorOf } from './commit-error.ts'
+import type { Dataplane, Plan } from './dataplane.ts'
+import { DriftDetector } from './drift.ts'
+import type { PassReason, ReconcilerEvent } from './events.ts'
+import { Pass } from './pass.ts'
+import { Quarantine, type QuarantineEntry } from './quarantine.ts'
+
+export interface ReconcilerOptions<State, P extends Plan<State>> {
+  readonly plane: Dataplane<State, P>
+  readonly resolve: (previous: Resolved | undefined, snapshot: Snapshot) => Steps<FrontendTable>
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  /** Least distance between two commits, milliseconds. */
+  readonly minIntervalMs: number
+  /** Longest time between two looks at the whole kernel state, milliseconds. */
+  readonly healPeriodMs: number
+  /** Distance between looks at the kernel's generation, milliseconds; 0 for never. */
+  readonly driftPollMs: number
+  readonly report: (event: ReconcilerEvent) => void
+}
+
+/** A Snapshot and what it means on this node. */
+export interface Resolved {
+  readonly snapshot: Snapshot
+  readonly table: FrontendTable
+}
+
+export interface ReconcilerStatus {
+  /** Number of the newest Snapshot that the kernel holds entirely; undefined before the first. */
+  readonly syncedNumber: number | undefined
+  readonly quarantined: readonly QuarantineEntry[]
+  /** Of the last pass, if it failed. */
+  readonly error: Error | undefined
+  readonly table: FrontendTable | undefined
+}
+
+const SLICE_MS = 8
+const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 100, maxMs: 30_000 }
+const QUARANTINE: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
+
+/**
+ * Decides when work runs: the first change at once, then at a distance in which changes coalesce; never two passes at
+ * a time; again after a failure with growing delays; and whenever the kernel may differ from what was left there.
+ */
+export class Reconciler<State, P extends Plan<State>> {
+  readonly #options: ReconcilerOptions<State, P>
+  readonly #quarantine: Quarantine
+  readonly #drift: DriftDetector
+  readonly #pass: Pass<State, P>
+  #snapshot: Snapshot | undefined
+  #resolved: Resolved | undefined
+  #pending: PassReason | undefined
+  #timer: Cancel | undefined
+  #timerAtMs = Number.POSITIVE_INFINITY
+  #running: Promise<void> | undefined
+  #notBeforeMs = 0
+  #healAtMs: number
+  #failures = 0
+  #error: Error | undefined
+  #synced: number | undefined
+  #stopped = false
+
+  constructor(options: ReconcilerOptions<State, P>) {
+    this.#options = options
+    const { plane, clock, random, driftPollMs } = options
+    this.#quarantine = new Quarantine({ ...QUARANTINE, random })
+    this.#healAtMs = clock.nowMs() + options.healPeriodMs
+    this.#drift = new DriftDetector({
+      clock,
+      pollMs: driftPollMs,
+      recurrences: 3,
+      recurrenceMs: 10_000,
+      subscriptionMs: 60_000,
+      generation: () => plane.generation(),
+      watchWriters: report => plane.watchWriters(report),
+      onDrift: sign => {
+        this.#pass.distrust()
+        options.report({
+          kind: 'foreign-commit',
+          generation: sign.generation,
+          process: sign.process,
+          damage: sign.certain,
+        })
+        this.#wake('drift')
+      },
+      onError: error => options.report({ kind: 'failed', error, retryMs: driftPollMs }),
+    })
+    this.#pass = new Pass({
+      plane,
+      slicing: slicingOf(clock),
+      nowMs: () => clock.nowMs(),
+      quarantine: this.#quarantine,
+      report: options.report,
+      committed: (generation, foreign) => {
+        this.#drift.expect(generation, foreign)
+        this.#notBeforeMs = clock.nowMs() + options.minIntervalMs
+      },
+      pace: () => this.#paced(),
+    })
+  }
+
+  get status(): ReconcilerStatus {
+    return {
+      syncedNumber: this.#synced,
+      quarantined: this.#quarantine.entries,
+      error: this.#error,
+      table: this.#resolved?.table,
+    }
+  }
+
+  /** Takes the newest Snapshot; older ones that were not applied yet are forgotten. */
+  offer(snapshot: Snapshot): void {
+    this.#snapshot = snapshot
+    this.#wake(this.#resolved === undefined ? 'start' : 'change')
+  }
+
+  /** Ends the pass that is running and starts no other. The kernel keeps what it holds. */
+  async stop(): Promise<void> {
+    this.#stopped = true
+    this.#drift.stop()
+    this.#timer?.()
+    await this.#running
+  }
+
+  #wake(reason: PassReason): void {
+    this.#pending ??= reason
+    if (this.#stopped || this.#running !== undefined) return
+    const delayMs = this.#notBeforeMs - this.#options.clock.nowMs()
+    if (delayMs > 0) this.#schedule(delayMs)
+    else this.#launch()
+  }
+
+  #schedule(delayMs: number): void {
+    const atMs = this.#options.clock.nowMs() + delayMs
+    if (atMs >= this.#timerAtMs) return
+    this.#timer?.()
+    this.#timerAtMs = atMs
+    this.#timer = this.#options.clock.after(delayMs, () => {
+      this.#timer = undefined
+      this.#timerAtMs = Number.POSITIVE_INFINITY
+      this.#pending ??= this.#dueReason()
+      if (this.#running === undefined && !this.#stopped) this.#launch()
+    })
+  }
+
+  #dueReason(): PassReason {
+    const now = this.#options.clock.nowMs()
+    if (this.#quarantine.due(now) !== undefined) return 'retry'
+    if (now < this.#healAtMs) return 'retry'
+    this.#pass.distrust()
+    return 'period'
+  }
+
+  #launch(): void {
+    this.#timer?.()
+    this.#timer = undefined
+    this.#timerAtMs = Number.POSITIVE_INFINITY
+    this.#running = this.#passOnce().finally(() => {
+      this.#running = undefined
+      this.#next()
+    })
+  }
+
+  /** Arms the timer for whatever comes first: waiting work, a retry, a Service in quarantine, the healing period. */
+  #next(): void {
+    if (this.#stopped) return
+    const { clock, healPeriodMs } = this.#options
+    const now = clock.nowMs()
+    if (this.#pending !== undefined) {
+      this.#schedule(Math.max(0, this.#notBeforeMs - now))
+      return
+    }
+    const retryMs = this.#quarantine.nextRetryMs()
+    const wakeAtMs = Math.min(this.#healAtMs, retryMs ?? Number.POSITIVE_INFINITY, now + healPeriodMs)
+    this.#schedule(Math.max(this.#notBeforeMs - now, wakeAtMs - now, 0))
+  }
+
+  async #passOnce(): Promise<void> {
+    const { clock, report, random } = this.#options
+    const reason = this.#pending ?? 'retry'
+    this.#pending = undefined
+    try {
+      const resolved = await this.#resolveNewest()
+      if (resolved === undefined) return
+      const { complete, looked } = await this.#pass.run(resolved.table, reason)
+      if (looked) this.#healAtMs = clock.nowMs() + this.#options.healPeriodMs
+      this.#failures = 0
+      this.#error = undefined
+      if (!complete) this.#pending ??= 'change'
+      else this.#settle(resolved, reason)
+    } catch (thrown) {
+      this.#failures++
+      this.#error = errorOf(thrown)
+      const retryMs = backoffMs(this.#failures, { ...RETRY, random })
+      this.#pass.distrust()
+      this.#pending ??= 'retry'
+      this.#notBeforeMs = clock.nowMs() + retryMs
+      report({ kind: 'failed', error: this.#error, retryMs })
+    }
+  }
+
+  async #resolveNewest(): Promise<Resolved | undefined> {
+    const snapshot = this.#snapshot
+    if (snapshot === undefined) return undefined
+    if (this.#resolved?.snapshot !== snapshot) {
+      const steps = this.#options.resolve(this.#resolved, snapshot)
+      this.#resolved = { snapshot, table: await finishInSlices(steps, slicingOf(this.#options.clock)) }
+    }
+    return this.#resolved
+  }
+
+  #settle(resolved: Resolved, reason: PassReason): void {
+    if (this.#options.driftPollMs > 0 && !this.#stopped) this.#drift.start(this.#pass.generation)
+    this.#synced = resolved.table.number
+    this.#options.report({ kind: 'synced', number: resolved.table.number, reason })
+  }
+
+  /** Waits until another commit is allowed. */
+  #paced(): Promise<void> {
+    const { clock } = this.#options
+    const delayMs = this.#notBeforeMs - clock.nowMs()
+    if (delayMs <= 0) return Promise.resolve()
+    return new Promise(resolve => {
+      clock.after(delayMs, resolve)
+    })
+  }
+}
+
+function slicingOf(clock: Clock): Slicing {
+  return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+}
