@@ -1,0 +1,141 @@
+import type { Steps } from '../../src/base/steps.ts'
+import type { FrontendTable } from '../../src/model/frontend.ts'
+import type {
+  CommitOptions,
+  Dataplane,
+  Observation,
+  Plan,
+  PlanLine,
+  Receipt,
+  RenderOptions,
+  WriterCommit,
+} from '../../src/reconcile/dataplane.ts'
+
+/** Service key to whatever it stands for. */
+export type FakeState = ReadonlyMap<string, string>
+
+export interface FakePlan extends Plan<FakeState> {
+  readonly to: FakeState
+  readonly lines: readonly PlanLine[]
+}
+
+/** A data plane over a map: transactional, with a generation, and as refusing as the test wants it to be. */
+export class FakePlane implements Dataplane<FakeState, FakePlan> {
+  readonly name = 'nftables'
+  readonly empty: FakeState = new Map()
+  kernel: FakeState = new Map()
+  generationNow = 1
+  /** Services that the kernel refuses. */
+  readonly poisoned = new Set<string>()
+  /** Whether a refusal names the culprit or all Services of the plan. */
+  namesCulprit = true
+  /** Outcomes to give instead of committing, first one first. */
+  readonly outcomes: Receipt['outcome'][] = []
+  /** Removals wait for a second commit. */
+  twoCommits = false
+  readonly commits: FakePlan[] = []
+  attempts = 0
+  observations = 0
+  writers: ((commit: WriterCommit) => void) | undefined
+  #seen = 1
+
+  generation(): number {
+    return this.generationNow
+  }
+
+  *render(table: FrontendTable, { without }: RenderOptions<FakeState>): Steps<FakeState> {
+    const state = new Map<string, string>()
+    for (const [key, value] of table.services.entries())
+      if (!without.has(key)) state.set(key, value.ports.map(port => port.displayName).join())
+    yield
+    return state
+  }
+
+  *diff(from: FakeState, to: FakeState): Steps<FakePlan> {
+    const lines: PlanLine[] = []
+    for (const [key, value] of to)
+      if (from.get(key) !== value)
+        lines.push({ verb: from.has(key) ? 'change' : 'add', object: key, service: key })
+    const removed = [...from.keys()].filter(key => !to.has(key))
+    const deferred = this.twoCommits && lines.length > 0 && removed.length > 0
+    if (!deferred) for (const key of removed) lines.push({ verb: 'remove', object: key, service: key })
+    const after = deferred ? new Map([...from, ...to]) : to
+    yield
+    return {
+      empty: lines.length === 0,
+      changes: lines.length,
+      after,
+      complete: !deferred,
+      to: after,
+      lines,
+      describe: () => lines,
+    }
+  }
+
+  observe(): Promise<Observation<FakeState>> {
+    this.observations++
+    this.#seen = this.generationNow
+    return Promise.resolve({ state: this.kernel, generation: this.generationNow })
+  }
+
+  commit(plan: FakePlan, options: CommitOptions): Promise<Receipt> {
+    this.attempts++
+    const outcome = this.#outcome(plan, options)
+    const foreign = this.generationNow !== this.#seen
+    if (outcome === 'committed') {
+      this.kernel = plan.to
+      this.generationNow++
+      this.commits.push(plan)
+    }
+    this.#seen = this.generationNow
+    const refusals = outcome === 'refused' ? this.#refusals(plan) : []
+    return Promise.resolve({
+      outcome,
+      generation: this.generationNow,
+      foreign,
+      refusals,
+      bytes: plan.changes,
+      messages: plan.changes,
+      durationMs: 0,
+    })
+  }
+
+  watchWriters(report: (commit: WriterCommit) => void): () => void {
+    this.writers = report
+    return () => {
+      this.writers = undefined
+    }
+  }
+
+  cleanup(): Promise<void> {
+    this.kernel = new Map()
+    return Promise.resolve()
+  }
+
+  /** Somebody else commits. */
+  tamper(kernel: FakeState): void {
+    this.kernel = kernel
+    this.generationNow++
+  }
+
+  #outcome(plan: FakePlan, options: CommitOptions): Receipt['outcome'] {
+    const scripted = this.outcomes.shift()
+    if (scripted !== undefined) return scripted
+    if (options.generation !== undefined && options.generation !== this.generationNow) return 'stale'
+    return this.#culprits(plan).length > 0 ? 'refused' : 'committed'
+  }
+
+  #culprits(plan: FakePlan): string[] {
+    return plan.lines.flatMap(({ verb, service }) =>
+      verb !== 'remove' && service !== undefined && this.poisoned.has(service) ? [service] : [],
+    )
+  }
+
+  #refusals(plan: FakePlan): Receipt['refusals'] {
+    const culprits = this.#culprits(plan)
+    const error = new Error('EINVAL (Invalid argument)')
+    if (this.namesCulprit) return culprits.map(service => ({ services: [service], error }))
+    const all = plan.lines.flatMap(({ service }) => (service === undefined ? [] : [service]))
+    return [{ services: all, error }]
+  }
+}

@@ -1,0 +1,36 @@
+import { PersistentMap } from '../../src/base/persistent-map.ts'
+import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../src/model/frontend.ts'
+import { EMPTY_SNAPSHOT, type Snapshot } from '../../src/model/snapshot.ts'
+
+/** A table in which each Service has one port; the value tells versions of a Service apart. */
+export function tableOf(number: number, services: Readonly<Record<string, string>>): FrontendTable {
+  return {
+    number,
+    services: PersistentMap.from(
+      Object.entries(services).map(([key, text]) => [key, serviceOf(key, text)] as const),
+    ),
+    localBackends: PersistentMap.empty(),
+    nodePorts: { IPv4: { kind: 'all' }, IPv6: { kind: 'all' } },
+    serviceCidrs: [],
+    node: { ips: [], podCidrs: [] },
+  }
+}
+
+function serviceOf(service: string, displayName: string): ServiceFrontends {
+  const port: PortFrontends = {
+    key: `${service}:${displayName}/TCP/IPv4`,
+    displayName,
+    service,
+    family: 'IPv4',
+    protocol: 'TCP',
+    affinityTimeoutS: 0,
+    frontends: [],
+    cluster: [],
+    local: [],
+  }
+  return { service, clusterIps: [], ports: [port], refusals: [] }
+}
+
+export function snapshotOf(number: number): Snapshot {
+  return { ...EMPTY_SNAPSHOT, number }
+}

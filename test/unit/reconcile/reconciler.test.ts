@@ -1,0 +1,310 @@
+import { describe, expect, it } from 'vitest'
+import type { Steps } from '../../../src/base/steps.ts'
+import type { FrontendTable } from '../../../src/model/frontend.ts'
+import type { ReconcilerEvent } from '../../../src/reconcile/events.ts'
+import { Reconciler } from '../../../src/reconcile/reconciler.ts'
+import { FakeClock, settle } from '../../support/fake-clock.ts'
+import { FakePlane } from '../../support/fake-plane.ts'
+import { snapshotOf, tableOf } from '../../support/tables.ts'
+
+interface Bench {
+  readonly clock: FakeClock
+  readonly plane: FakePlane
+  readonly events: ReconcilerEvent[]
+  readonly reconciler: Reconciler<ReadonlyMap<string, string>, Awaited<FakePlane['commits'][number]>>
+  offer(services: Readonly<Record<string, string>>): void
+  kinds(): string[]
+}
+
+function bench(plane = new FakePlane(), healPeriodMs = 600_000): Bench {
+  const clock = new FakeClock()
+  const events: ReconcilerEvent[] = []
+  const tables = new Map<number, FrontendTable>()
+  let number = 0
+  const reconciler = new Reconciler({
+    plane,
+    *resolve(_previous, snapshot): Steps<FrontendTable> {
+      yield
+      const table = tables.get(snapshot.number)
+      if (table === undefined) throw new Error('no such table')
+      return table
+    },
+    clock,
+    random: () => 0.5,
+    minIntervalMs: 20,
+    healPeriodMs,
+    driftPollMs: 250,
+    report: event => events.push(event),
+  })
+  return {
+    clock,
+    plane,
+    events,
+    reconciler,
+    offer(services) {
+      number++
+      tables.set(number, tableOf(number, services))
+      reconciler.offer(snapshotOf(number))
+    },
+    kinds: () => events.map(event => event.kind),
+  }
+}
+
+describe('pacing', () => {
+  it('commits the first change at once and the next ones together after the interval', async () => {
+    const { clock, plane, offer } = bench()
+    offer({ a: '1' })
+    await settle()
+    expect(plane.commits).toHaveLength(1)
+    offer({ a: '1', b: '1' })
+    offer({ a: '1', b: '2' })
+    await clock.advance(19)
+    expect(plane.commits).toHaveLength(1)
+    await clock.advance(1)
+    expect(plane.commits).toHaveLength(2)
+    expect(plane.kernel.get('b')).toBe('2')
+  })
+
+  it('commits at once when the last commit is long ago', async () => {
+    const { clock, plane, offer } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    offer({ a: '2' })
+    await settle()
+    expect(plane.kernel.get('a')).toBe('2')
+  })
+
+  it('sends nothing when nothing changed', async () => {
+    const { clock, plane, offer } = bench()
+    plane.kernel = new Map([['a', '1']])
+    offer({ a: '1' })
+    await clock.advance(50)
+    expect(plane.attempts).toBe(0)
+  })
+
+  it('sends what must wait in a second commit, and reports synced only then', async () => {
+    const plane = new FakePlane()
+    plane.twoCommits = true
+    plane.kernel = new Map([['old', '1']])
+    const { clock, offer, kinds } = bench(plane)
+    offer({ a: '1' })
+    await settle()
+    expect([...plane.kernel.keys()].sort()).toEqual(['a', 'old'])
+    expect(kinds()).toEqual(['committed'])
+    await clock.advance(20)
+    expect([...plane.kernel.keys()]).toEqual(['a'])
+    expect(kinds()).toEqual(['committed', 'committed', 'synced'])
+  })
+})
+
+describe('healing', () => {
+  it('notices a foreign commit within the poll and restores what was lost', async () => {
+    const { clock, plane, offer, events } = bench()
+    offer({ a: '1', b: '1' })
+    await clock.advance(100)
+    plane.tamper(new Map([['a', '1']]))
+    await clock.advance(250)
+    expect([...plane.kernel.keys()].sort()).toEqual(['a', 'b'])
+    expect(events).toContainEqual({ kind: 'healed', changes: 1, objects: ['add b'] })
+  })
+
+  it('makes no extra pass after commits of its own', async () => {
+    const { clock, plane, offer } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    offer({ a: '2' })
+    await clock.advance(5_000)
+    expect(plane.observations).toBe(1)
+    expect(plane.commits).toHaveLength(2)
+  })
+
+  it('looks once, and commits nothing, when a foreign commit did not touch us', async () => {
+    const { clock, plane, offer } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    plane.tamper(plane.kernel)
+    await clock.advance(5_000)
+    expect(plane.observations).toBe(2)
+    expect(plane.commits).toHaveLength(1)
+  })
+
+  it('looks again when somebody committed just before a commit of ours', async () => {
+    const { clock, plane, offer } = bench()
+    offer({ a: '1', b: '1' })
+    await clock.advance(100)
+    plane.tamper(new Map([['a', '1']]))
+    offer({ a: '2', b: '1' })
+    await clock.advance(250)
+    expect([...plane.kernel.entries()].sort()).toEqual([
+      ['a', '2'],
+      ['b', '1'],
+    ])
+  })
+
+  it('subscribes when damage comes back, names the process, and leaves after a quiet minute', async () => {
+    const { clock, plane, offer, events } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    for (let time = 0; time < 3; time++) {
+      plane.tamper(new Map())
+      await clock.advance(300)
+    }
+    expect(plane.writers).toBeDefined()
+    plane.tamper(new Map())
+    plane.writers?.({
+      generation: plane.generationNow,
+      processId: 7,
+      processName: 'nft',
+      own: false,
+      touchesUs: true,
+    })
+    await clock.advance(50)
+    expect(plane.kernel.size).toBe(1)
+    expect(events).toContainEqual(
+      expect.objectContaining({ kind: 'foreign-commit', process: 'nft (pid 7)', damage: true }),
+    )
+    await clock.advance(61_000)
+    expect(plane.writers).toBeUndefined()
+  })
+
+  it('does not look at all while a subscription says that foreign commits leave us alone', async () => {
+    const { clock, plane, offer } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    for (let time = 0; time < 3; time++) {
+      plane.tamper(plane.kernel)
+      await clock.advance(300)
+    }
+    const { observations } = plane
+    for (let time = 0; time < 10; time++) {
+      plane.tamper(plane.kernel)
+      plane.writers?.({
+        generation: plane.generationNow,
+        processId: 7,
+        processName: 'x',
+        own: false,
+        touchesUs: false,
+      })
+      await clock.advance(300)
+    }
+    expect(plane.observations).toBe(observations)
+  })
+
+  it('looks at the kernel again after the healing period', async () => {
+    const { clock, plane, offer } = bench(new FakePlane(), 60_000)
+    offer({ a: '1' })
+    await clock.advance(1_000)
+    plane.kernel = new Map()
+    await clock.advance(60_000)
+    expect(plane.kernel.get('a')).toBe('1')
+  })
+})
+
+describe('failures', () => {
+  it('reads the kernel back when the outcome of a commit is unknown', async () => {
+    const plane = new FakePlane()
+    plane.outcomes.push('unknown')
+    const { clock, offer, kinds } = bench(plane)
+    offer({ a: '1' })
+    await settle()
+    expect(kinds()).toEqual(['failed'])
+    await clock.advance(100)
+    expect(plane.kernel.get('a')).toBe('1')
+    expect(plane.observations).toBe(2)
+  })
+
+  it('plans again when the generation moved on, and gives up guarding after some tries', async () => {
+    const plane = new FakePlane()
+    for (let time = 0; time < 5; time++) plane.outcomes.push('stale')
+    const { clock, offer, kinds } = bench(plane)
+    offer({ a: '1' })
+    await clock.advance(500)
+    expect(plane.kernel.get('a')).toBe('1')
+    expect(kinds().filter(kind => kind === 'stale')).toHaveLength(5)
+  })
+
+  it('believes a refusal only after a look: an element that somebody removed is not a bad Service', async () => {
+    const plane = new FakePlane()
+    const { clock, offer, kinds } = bench(plane)
+    offer({ a: '1' })
+    await clock.advance(100)
+    plane.outcomes.push('refused')
+    offer({ a: '2' })
+    await clock.advance(100)
+    expect(plane.kernel.get('a')).toBe('2')
+    expect(kinds()).not.toContain('quarantined')
+  })
+
+  it('waits longer after each failed pass, and recovers', async () => {
+    const plane = new FakePlane()
+    for (let time = 0; time < 4; time++) plane.outcomes.push('unknown')
+    const { clock, offer, events } = bench(plane)
+    offer({ a: '1' })
+    await clock.advance(5_000)
+    const delays = events.flatMap(event => (event.kind === 'failed' ? [event.retryMs] : []))
+    expect(delays).toEqual([75, 150, 300, 600])
+    expect(plane.kernel.get('a')).toBe('1')
+  })
+})
+
+describe('quarantine', () => {
+  it('leaves a refused Service out, names it, and lets all others in', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    const { clock, offer, events, reconciler } = bench(plane)
+    offer({ a: '1', bad: '1', c: '1' })
+    await clock.advance(100)
+    expect([...plane.kernel.keys()].sort()).toEqual(['a', 'c'])
+    expect(events.filter(event => event.kind === 'quarantined')).toMatchObject([{ service: 'bad' }])
+    expect(reconciler.status.quarantined.map(entry => entry.service)).toEqual(['bad'])
+  })
+
+  it('finds one bad Service among 5,000 by halving when the kernel does not say which', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('s4321')
+    plane.namesCulprit = false
+    const { clock, offer, reconciler } = bench(plane)
+    offer(Object.fromEntries(Array.from({ length: 5_000 }, (_, index) => [`s${index}`, '1'])))
+    await clock.advance(2_000)
+    expect(plane.kernel.size).toBe(4_999)
+    expect(reconciler.status.quarantined.map(entry => entry.service)).toEqual(['s4321'])
+    expect(plane.attempts).toBeLessThanOrEqual(2 * Math.ceil(Math.log2(5_000)) + 4)
+  })
+
+  it('retries a quarantined Service alone until the kernel takes it', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    const { clock, offer, kinds, reconciler } = bench(plane)
+    offer({ a: '1', bad: '1' })
+    await clock.advance(3_000)
+    plane.poisoned.clear()
+    await clock.advance(10_000)
+    expect(plane.kernel.has('bad')).toBe(true)
+    expect(kinds()).toContain('released')
+    expect(reconciler.status.quarantined).toEqual([])
+  })
+
+  it('goes on applying changes while a Service is in quarantine', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    const { clock, offer } = bench(plane)
+    offer({ a: '1', bad: '1' })
+    await clock.advance(100)
+    offer({ a: '2', bad: '1' })
+    await clock.advance(25)
+    expect(plane.kernel.get('a')).toBe('2')
+  })
+})
+
+describe('stopping', () => {
+  it('changes nothing in the kernel and arms no more timers', async () => {
+    const { clock, plane, offer, reconciler } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    await reconciler.stop()
+    offer({ a: '2' })
+    await clock.advance(60_000)
+    expect(plane.kernel.get('a')).toBe('1')
+    expect(clock.pending).toBe(0)
+  })
+})
