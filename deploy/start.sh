@@ -1,0 +1,14 @@
+#!/bin/sh
+# npm start: installs, builds, and runs kprobe on the example objects, on the real kernel but in a private user and
+# network namespace: no root needed, and nothing of this machine is touched. Arguments go to `kprobe run`.
+set -eu
+cd "$(dirname "$0")/.."
+. deploy/prepare.sh
+
+prepare
+command -v unshare >/dev/null || fail 'npm start needs unshare, from the package util-linux.'
+unshare -Urn true 2>/dev/null ||
+  fail 'npm start runs kprobe in a private user and network namespace, which this machine forbids (unshare -Urn true); allow unprivileged user namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns).'
+
+# exec, so that signals reach kprobe itself and its exit code is ours.
+exec unshare -Urn node dist/kprobe.mjs run --source=file:deploy/examples --hostname-override=example-node "$@"
