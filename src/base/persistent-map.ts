@@ -71,13 +71,28 @@ export class PersistentMap<V> {
 
   /** The keys whose values differ (by identity) between two versions, in no particular order. */
   static *changes<V>(from: PersistentMap<V>, to: PersistentMap<V>): IterableIterator<string> {
+    for (const [key] of PersistentMap.differences(from, to)) yield key
+  }
+
+  /** As changes(), each with its value in `from` and in `to`: undefined where it has none. */
+  static *differences<V>(
+    from: PersistentMap<V>,
+    to: PersistentMap<V>,
+  ): IterableIterator<readonly [key: string, before: V | undefined, after: V | undefined]> {
     if (from === to) return
     for (let index = 0; index < BUCKETS; index++) {
       const a = from.#buckets[index]
       const b = to.#buckets[index]
       if (a === b) continue
-      if (a !== undefined) for (const [key, value] of a) if (b?.get(key) !== value) yield key
-      if (b !== undefined) for (const key of b.keys()) if (a?.has(key) !== true) yield key
+      if (a !== undefined) {
+        for (const [key, before] of a) {
+          const after = b?.get(key)
+          if (after !== before) yield [key, before, after]
+        }
+      }
+      if (b !== undefined) {
+        for (const [key, after] of b) if (a?.has(key) !== true) yield [key, undefined, after]
+      }
     }
   }
 }

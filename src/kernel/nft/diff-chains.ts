@@ -1,0 +1,112 @@
+import type { Expression, Rule } from './expression.ts'
+import type { Operation, TableOperation } from './operation.ts'
+import { ruleKey } from './rule-key.ts'
+import type { Chain, ElementGroup, Table } from './state.ts'
+
+/** Operations that make the chains of `to`, with their rules, from those of `from`; nothing is removed but rules. */
+export function diffChains(from: Table, to: Table): readonly Operation[] {
+  if (from.chains === to.chains) return []
+  const target: TableOperation = { family: to.family, table: to.name }
+  const chains: Operation[] = []
+  const rules: Operation[] = []
+  for (const chain of to.chains.values()) {
+    const before = from.chains.get(chain.name)
+    if (before === chain) continue
+    const remade = before !== undefined && !sameHook(before, chain)
+    if (before !== undefined && (remade || !sameRules(before.rules, chain.rules))) {
+      const flush: Operation = { ...target, verb: 'flush-chain', chain: chain.name }
+      // A hook cannot be changed in place (EOPNOTSUPP), and a chain that is deleted must be empty.
+      if (remade)
+        chains.push(...emptied(before, flush), { ...target, verb: 'delete-chain', chain: chain.name })
+      else rules.push(...emptied(before, flush))
+    } else if (before !== undefined) continue
+    if (before === undefined || remade) chains.push({ ...target, verb: 'add-chain', chain })
+    for (const rule of chain.rules) rules.push({ ...target, verb: 'add-rule', chain: chain.name, rule })
+  }
+  return [...chains, ...rules]
+}
+
+function emptied(chain: Chain, flush: Operation): readonly Operation[] {
+  return chain.rules.length === 0 ? [] : [flush]
+}
+
+export function sameHook(a: Chain, b: Chain): boolean {
+  if (a.hook === undefined || b.hook === undefined) return a.hook === b.hook
+  return (
+    a.hook.type === b.hook.type && a.hook.hooknum === b.hook.hooknum && a.hook.priority === b.hook.priority
+  )
+}
+
+function sameRules(a: readonly Rule[], b: readonly Rule[]): boolean {
+  if (a === b) return true
+  if (a.length !== b.length) return false
+  return a.every((rule, i) => {
+    const other = b[i]
+    return rule === other || (other !== undefined && ruleKey(rule) === ruleKey(other))
+  })
+}
+
+/** What becomes of chains that nobody wants. */
+export interface StaleChains {
+  readonly flush: readonly Operation[]
+  readonly remove: readonly Operation[]
+  /** Chains that are still there afterwards, as they are then. */
+  readonly left: readonly Chain[]
+}
+
+/**
+ * Chains only in `from` go in up to two steps. One that is still in use afterwards (by an element that goes later)
+ * stays as it is. One that anything in `from` leads to is emptied, and removed by the next transaction: kernels before
+ * 6.2 refuse (EBUSY) to delete a chain in the transaction that drops the last reference to it. The rest goes at once.
+ */
+export function retireChains(
+  from: Table,
+  to: Table,
+  elements: { readonly referenced: ReadonlySet<string>; readonly late: ElementGroup },
+): StaleChains {
+  const stale = [...from.chains.values()].filter(chain => !to.chains.has(chain.name))
+  if (stale.length === 0) return { flush: [], remove: [], left: [] }
+  const target: TableOperation = { family: to.family, table: to.name }
+  const referenced = new Set([...elements.referenced, ...targetsOf([...from.chains.values()])])
+  const used = inUse(from, to, elements.late)
+  const flush: Operation[] = []
+  const remove: Operation[] = []
+  const left: Chain[] = []
+  for (const chain of stale) {
+    if (used.has(chain.name)) {
+      left.push(chain)
+      continue
+    }
+    if (chain.rules.length > 0) flush.push({ ...target, verb: 'flush-chain', chain: chain.name })
+    if (referenced.has(chain.name)) left.push({ ...chain, rules: [] })
+    else remove.push({ ...target, verb: 'delete-chain', chain: chain.name })
+  }
+  return { flush, remove, left }
+}
+
+/** Stale chains that a packet may still reach, through an element whose removal waits. */
+function inUse(from: Table, to: Table, late: ElementGroup): ReadonlySet<string> {
+  // Rules that use a set which goes must go with it, wherever they are.
+  for (const name of from.sets.keys()) if (!to.sets.has(name)) return new Set()
+  const used = new Set<string>()
+  const pending: string[] = []
+  for (const { data } of late)
+    if (typeof data === 'object' && data.chain !== undefined) pending.push(data.chain)
+  for (let name = pending.pop(); name !== undefined; name = pending.pop()) {
+    const chain = from.chains.get(name)
+    if (used.has(name) || chain === undefined) continue
+    used.add(name)
+    pending.push(...targetsOf([chain]))
+  }
+  return used
+}
+
+/** Names of the chains that rules of `chains` jump or go to. */
+function targetsOf(chains: readonly Chain[]): readonly string[] {
+  return chains.flatMap(chain => chain.rules.flatMap(rule => rule.expressions.flatMap(targetOf)))
+}
+
+function targetOf(expression: Expression): readonly string[] {
+  if (expression.kind !== 'verdict' || expression.verdict.chain === undefined) return []
+  return [expression.verdict.chain]
+}
