@@ -1,0 +1,139 @@
+import { describe, expect, it } from 'vitest'
+import {
+  castComplaints,
+  circleComplaints,
+  exitComplaints,
+  importComplaints,
+  moduleStateComplaints,
+  nameComplaints,
+  sizeComplaints,
+  unfinishedComplaints,
+} from '../../support/source-rules.ts'
+
+const file = (path: string, text: string) => ({ path, text })
+const importing = (path: string, module: string) =>
+  importComplaints(file(path, `import type { A } from '${module}'\n`))
+
+describe('importComplaints', () => {
+  it('allows what the architecture allows', () => {
+    expect(importing('src/model/resolve.ts', '../base/ip.ts')).toEqual([])
+    expect(importing('src/model/resolve.ts', './service.ts')).toEqual([])
+    expect(importing('src/kernel/nft/client.ts', '../../netlink/message.ts')).toEqual([])
+    expect(importing('src/dataplane/nftables/plane.ts', '../../reconcile/dataplane.ts')).toEqual([])
+    expect(importing('src/config/config.ts', '../reconcile/dataplane.ts')).toEqual([])
+    expect(importing('src/cli/run.ts', '../daemon.ts')).toEqual([])
+    expect(importing('src/base/ip.ts', 'node:net')).toEqual([])
+  })
+
+  it.each([
+    ['src/base/ip.ts', '../model/service.ts'],
+    ['src/netlink/message.ts', '../kernel/nft/client.ts'],
+    ['src/model/resolve.ts', '../netlink/bytes.ts'],
+    ['src/kernel/nft/client.ts', '../../model/service.ts'],
+    ['src/dataplane/nftables/plane.ts', '../../reconcile/reconciler.ts'],
+    ['src/reconcile/pass.ts', '../dataplane/nftables/plane.ts'],
+    ['src/source/source.ts', '../config/config.ts'],
+    ['src/telemetry/log.ts', '../daemon.ts'],
+    ['src/cli/dump.ts', '../main.ts'],
+    ['src/daemon.ts', './cli/run.ts'],
+  ])('refuses %s importing %s', (path, module) => {
+    expect(importing(path, module)).toHaveLength(1)
+  })
+
+  it('refuses a folder that no rule knows, a missing extension, and starting processes', () => {
+    expect(importing('src/newcomer/a.ts', '../base/ip.ts')[0]).toContain('has no import rule')
+    expect(importing('src/base/ip.ts', './octets')[0]).toContain('without its extension')
+    expect(importing('src/cli/dump.ts', 'node:child_process')[0]).toContain('no process')
+  })
+})
+
+describe('circleComplaints', () => {
+  it('names the files of a circle, and says nothing about a diamond', () => {
+    const a = file('src/a.ts', "import './b.ts'\nimport './c.ts'")
+    const b = file('src/b.ts', "import './d.ts'")
+    const c = file('src/c.ts', "import './d.ts'")
+    expect(circleComplaints([a, b, c, file('src/d.ts', '')])).toEqual([])
+    const back = file('src/d.ts', "import type { A } from './a.ts'")
+    expect(circleComplaints([a, b, c, back])).toContain(
+      'circle: src/a.ts -> src/b.ts -> src/d.ts -> src/a.ts',
+    )
+  })
+})
+
+describe('sizeComplaints', () => {
+  const body = (lines: number): string => '  step()\n'.repeat(lines)
+
+  it('names long files and long functions', () => {
+    expect(sizeComplaints(file('src/a.ts', 'x\n'.repeat(450)))).toEqual([])
+    expect(sizeComplaints(file('src/a.ts', 'x\n'.repeat(451)))).toEqual([
+      'src/a.ts: 451 lines, more than 450',
+    ])
+    expect(sizeComplaints(file('src/a.ts', `function f() {\n${body(58)}}\n`))).toEqual([])
+    expect(sizeComplaints(file('src/a.ts', `\nfunction f() {\n${body(59)}}\n`))).toEqual([
+      'src/a.ts:2: f has 61 lines, more than 60',
+    ])
+  })
+
+  it('lets a suite of tests be long, in tests only', () => {
+    const suite = `describe('a', () => {\n${body(90)}})\n`
+    expect(sizeComplaints(file('test/unit/a.test.ts', suite))).toEqual([])
+    expect(sizeComplaints(file('src/a.ts', suite))).toHaveLength(1)
+  })
+})
+
+describe('moduleStateComplaints', () => {
+  const complaints = (text: string): string[] => moduleStateComplaints(file('src/a.ts', text))
+
+  it.each([
+    'let a = 1',
+    'export let a',
+    'var a',
+    'const a = new Map()',
+    'const a = Buffer.alloc(4)',
+    'const a: Map<A, B> = new Map(b)',
+  ])('refuses %s', text => {
+    expect(complaints(text)).toHaveLength(1)
+  })
+
+  it.each([
+    'const a = 1',
+    'const a: ReadonlyMap<A, B> = new Map(b)',
+    'function f() {\n  let a = 1\n  const b = new Map()\n}',
+    'const f = () => new Map()',
+  ])('accepts %s', text => {
+    expect(complaints(text)).toEqual([])
+  })
+})
+
+describe('the rules on words and names', () => {
+  it('lets only main.ts exit', () => {
+    expect(exitComplaints(file('src/main.ts', 'process.exit(1)'))).toEqual([])
+    expect(exitComplaints(file('src/cli/run.ts', 'process.exitCode = 1'))).toHaveLength(1)
+    expect(exitComplaints(file('src/cli/run.ts', '// process.exit(1)'))).toEqual([])
+  })
+
+  it('tells casts from constants and renamings', () => {
+    expect(castComplaints(file('src/a.ts', 'const b = c as D'))).toEqual([
+      'src/a.ts:1: a cast: const b = c as D',
+    ])
+    expect(castComplaints(file('src/a.ts', 'const b = [1] as const'))).toEqual([])
+    expect(
+      castComplaints(file('src/a.ts', "import { b as c } from './b.ts'\nimport * as d from 'd'")),
+    ).toEqual([])
+    expect(castComplaints(file('src/netlink/schema.ts', 'const b = c as D'))).toEqual([])
+  })
+
+  it('finds words for what is left for later', () => {
+    expect(unfinishedComplaints(file('src/a.ts', '// TODO: the rest'))).toHaveLength(1)
+    expect(unfinishedComplaints(file('src/a.ts', '// all done'))).toEqual([])
+  })
+
+  it('wants kebab-case for TypeScript and snake_case for C', () => {
+    expect(
+      ['src/a/fake-clock.ts', 'test/a.test.ts', 'native/netlink_socket.c'].flatMap(nameComplaints),
+    ).toEqual([])
+    expect(
+      ['src/fakeClock.ts', 'src/Fake.ts', 'native/netlinkSocket.c'].flatMap(nameComplaints),
+    ).toHaveLength(3)
+  })
+})
