@@ -1,0 +1,29 @@
+import { readlinkSync } from 'node:fs'
+import { DataType, load, open } from 'ffi-rs'
+
+const CLONE_NEWNET = 0x40000000
+
+/**
+ * Moves this thread, which must be the process's main one, into a new and empty network namespace. Sockets opened and
+ * processes started from here on live in it; what is already open stays where it was. It needs CAP_SYS_ADMIN: run
+ * the tests under `unshare -Urnm`.
+ */
+export function freshNetns(): void {
+  const before = netnsName()
+  open({ library: 'libc', path: 'libc.so.6' })
+  const failed = load({
+    library: 'libc',
+    funcName: 'unshare',
+    retType: DataType.I32,
+    paramsType: [DataType.I32],
+    paramsValue: [CLONE_NEWNET],
+  })
+  if (failed !== 0 || netnsName() === before) {
+    throw new Error('unshare(CLONE_NEWNET) failed: run these tests with `unshare -Urnm npx vitest run ...`')
+  }
+}
+
+/** The name of this thread's network namespace, as in /proc: `net:[4026531840]`. */
+export function netnsName(): string {
+  return readlinkSync('/proc/thread-self/ns/net')
+}
