@@ -1,0 +1,105 @@
+import type { Arguments, ConfigError } from './flag.ts'
+
+/** Milliseconds in each unit of Go's durations. */
+const UNIT_MS: Readonly<Record<string, number>> = {
+  ns: 1e-6,
+  us: 1e-3,
+  µs: 1e-3,
+  μs: 1e-3,
+  ms: 1,
+  s: 1e3,
+  m: 6e4,
+  h: 3.6e6,
+}
+
+/** A duration in Go's notation (`30s`, `1m30s`, `20ms`, `0`), in milliseconds; undefined when it is none. */
+export function parseDuration(text: string): number | undefined {
+  const sign = text.startsWith('-') ? -1 : 1
+  const rest = text.replace(/^[-+]/, '')
+  if (rest === '0') return 0
+  if (!/^((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$/.test(rest)) return undefined
+  let total = 0
+  for (const [, amount, unit] of rest.matchAll(/(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)/g))
+    total += Number(amount) * (UNIT_MS[unit ?? ''] ?? 0)
+  return sign * total
+}
+
+/** The words that Go's strconv.ParseBool takes. */
+export function parseBool(text: string): boolean | undefined {
+  if (['1', 't', 'T', 'true', 'TRUE', 'True'].includes(text)) return true
+  if (['0', 'f', 'F', 'false', 'FALSE', 'False'].includes(text)) return false
+  return undefined
+}
+
+/** Reads typed values out of raw arguments and gathers every error, so that all are told at once. */
+export class FlagReader {
+  readonly errors: ConfigError[]
+  readonly #values: Arguments['values']
+
+  constructor(given: Arguments) {
+    this.#values = given.values
+    this.errors = [...given.errors]
+  }
+
+  given(name: string): boolean {
+    return this.#values.has(name)
+  }
+
+  /** The last value given, as Go's flags count. */
+  text(name: string): string | undefined {
+    return this.#values.get(name)?.at(-1)
+  }
+
+  bool(name: string): boolean {
+    const text = this.text(name)
+    if (text === undefined) return false
+    const value = parseBool(text)
+    if (value === undefined) this.fail(`--${name}`, `${quote(text)} is not true or false`)
+    return value ?? false
+  }
+
+  /** Items of all occurrences, trimmed; empty ones are dropped. */
+  list(name: string): string[] {
+    const given = this.#values.get(name) ?? []
+    return given
+      .flatMap(text => text.split(','))
+      .map(item => item.trim())
+      .filter(item => item !== '')
+  }
+
+  oneOf<T extends string>(name: string, allowed: readonly T[], fallback: T): T {
+    const text = this.text(name)
+    if (text === undefined) return fallback
+    const found = allowed.find(value => value === text)
+    if (found === undefined) this.fail(`--${name}`, `${quote(text)} is not one of ${allowed.join(', ')}`)
+    return found ?? fallback
+  }
+
+  integer(name: string, range: { min: number; max: number; fallback: number }): number {
+    const text = this.text(name)
+    if (text === undefined) return range.fallback
+    const value = /^\d{1,9}$/.test(text) ? Number(text) : Number.NaN
+    if (value >= range.min && value <= range.max) return value
+    this.fail(`--${name}`, `${quote(text)} is not a whole number from ${range.min} to ${range.max}`)
+    return range.fallback
+  }
+
+  /** Milliseconds. */
+  duration(name: string, fallbackMs: number): number {
+    const text = this.text(name)
+    if (text === undefined) return fallbackMs
+    const value = parseDuration(text)
+    if (value === undefined)
+      this.fail(`--${name}`, `${quote(text)} is not a duration such as 30s, 1m30s or 20ms`)
+    return value ?? fallbackMs
+  }
+
+  fail(path: string, message: string): void {
+    this.errors.push({ path, message })
+  }
+}
+
+/** A value for a message: on one line, and not longer than one. */
+export function quote(text: string): string {
+  return JSON.stringify(text.length > 80 ? `${text.slice(0, 77)}...` : text)
+}

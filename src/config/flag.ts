@@ -1,0 +1,126 @@
+/** One flag of the command line: the same entry serves parsing, validation messages and help. */
+export interface FlagSpec {
+  /** Without the dashes. */
+  readonly name: string
+  /** One letter. */
+  readonly short?: string
+  /** `bool` takes a value only after `=`, as Go's flags do; `list` is comma-separated and may be repeated. */
+  readonly kind: 'bool' | 'text' | 'list' | 'duration' | 'integer'
+  /** Word for the value in help texts. */
+  readonly placeholder?: string
+  /** As text, for help; empty when there is none. */
+  readonly default: string
+  readonly help: string
+}
+
+/** Something wrong with the configuration; `path` is the flag (`--cluster-cidr`) or the argument. */
+export interface ConfigError {
+  readonly path: string
+  readonly message: string
+}
+
+/** Raw texts by flag name, in the order given. */
+export interface Arguments {
+  readonly values: ReadonlyMap<string, readonly string[]>
+  readonly positionals: readonly string[]
+  readonly errors: readonly ConfigError[]
+}
+
+/** What reads a flag that the table does not have: an explanation, or undefined when nobody knows it. */
+export type ExplainFlag = (
+  name: string,
+) => { readonly takesValue: boolean; readonly message: string } | undefined
+
+/**
+ * Splits arguments as Go's pflag does: `--flag=value`, `--flag value`, `--bool`, `--bool=false`, `-v4`, `-v=4`, `-v 4`,
+ * `--` ends the flags, and underscores stand for dashes. Every problem is reported, not only the first.
+ */
+export function readArguments(
+  argv: readonly string[],
+  specs: readonly FlagSpec[],
+  explain: ExplainFlag,
+): Arguments {
+  const values = new Map<string, string[]>()
+  const positionals: string[] = []
+  const errors: ConfigError[] = []
+  for (let index = 0; index < argv.length; index++) {
+    const argument = argv[index] ?? ''
+    if (argument === '--') {
+      positionals.push(...argv.slice(index + 1))
+      break
+    }
+    if (!argument.startsWith('-') || argument === '-') {
+      positionals.push(argument)
+      continue
+    }
+    const { name, label, inline } = splitFlag(argument)
+    const spec = specs.find(each => (label.startsWith('--') ? each.name : each.short) === name)
+    const known = spec === undefined ? explain(name) : undefined
+    const takesValue = spec === undefined ? known?.takesValue === true : spec.kind !== 'bool'
+    const next = argv[index + 1]
+    const value = inline ?? (takesValue ? next : 'true')
+    if (inline === undefined && takesValue && next !== undefined) index++
+    if (spec === undefined) errors.push({ path: label, message: known?.message ?? unknownFlag(name, specs) })
+    else if (value === undefined) errors.push({ path: label, message: 'needs a value' })
+    else values.set(spec.name, [...(values.get(spec.name) ?? []), value])
+  }
+  return { values, positionals, errors }
+}
+
+interface SplitFlag {
+  readonly name: string
+  /** The flag as it was given, for messages. */
+  readonly label: string
+  readonly inline: string | undefined
+}
+
+function splitFlag(argument: string): SplitFlag {
+  if (!argument.startsWith('--')) {
+    const rest = argument.slice(2)
+    const inline = rest === '' ? undefined : rest.replace(/^=/, '')
+    return { name: argument.slice(1, 2), label: argument.slice(0, 2), inline }
+  }
+  const equals = argument.indexOf('=')
+  const name = argument.slice(2, equals < 0 ? undefined : equals).replaceAll('_', '-')
+  return { name, label: `--${name}`, inline: equals < 0 ? undefined : argument.slice(equals + 1) }
+}
+
+function unknownFlag(name: string, specs: readonly FlagSpec[]): string {
+  const near = nearest(
+    name,
+    specs.map(spec => spec.name),
+  )
+  return near === undefined ? 'no such flag' : `no such flag; did you mean --${near}?`
+}
+
+/** The candidate that a typing mistake may have meant: two letters differ, or a third of them. */
+export function nearest(word: string, candidates: readonly string[]): string | undefined {
+  let best: string | undefined
+  let bestDistance = Number.POSITIVE_INFINITY
+  for (const candidate of candidates) {
+    const distance = editDistance(word, candidate)
+    if (
+      distance <= Math.max(2, candidate.length / 3) &&
+      distance < Math.min(bestDistance, candidate.length)
+    ) {
+      best = candidate
+      bestDistance = distance
+    }
+  }
+  return best
+}
+
+/** Levenshtein's; words longer than 64 letters count as far away. */
+function editDistance(a: string, b: string): number {
+  if (a.length > 64 || b.length > 64) return Number.POSITIVE_INFINITY
+  let row = Array.from({ length: b.length + 1 }, (_, column) => column)
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= b.length; j++) {
+      const replace = (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1)
+      next.push(Math.min(replace, (row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1))
+    }
+    row = next
+  }
+  return row[b.length] ?? 0
+}

@@ -1,0 +1,285 @@
+import { basename } from 'node:path'
+import type { Cancel, Clock } from '../../base/clock.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import type { LocatedRefusal, Source, SourceHandlers } from '../source.ts'
+import { Catalogue, type CatalogueChange } from './catalogue.ts'
+import { FolderWatch } from './folder-watch.ts'
+import { type FileSight, lookAt, sightOf } from './look.ts'
+import { FileError, type FileObjects, type ParseObject, readObjects } from './read-objects.ts'
+
+export interface FileSourceOptions {
+  /** A file, or a folder of *.yaml, *.yml and *.json. */
+  readonly path: string
+  readonly parseObject: ParseObject
+  readonly clock: Clock
+}
+
+/** Distance between looks when nobody tells of changes. */
+const POLL_MS = 500
+/** A look that costs much is taken less often: at most this share of the time goes into looking. */
+const POLL_SHARE = 1 / 20
+/** A file is read once it has not changed for this long; one that never rests is read anyway after a while. */
+const QUIET_MS = 50
+const RESTLESS_MS = 400
+/** What cannot be read is tried once more before it is told: a writer may be between two writes. */
+const RETRY_MS = 200
+
+/** What is known about one file. */
+interface FileRecord {
+  readonly path: string
+  /** Of the newest look, and since when it is so. */
+  signature: string
+  sinceMs: number
+  /** When the file began to differ from what was read. */
+  restlessSinceMs: number | undefined
+  /** Signature of what was read last, well or badly; undefined when it must be read. */
+  read: string | undefined
+  retried: boolean
+  failure: string | undefined
+  refusals: FileObjects['refusals']
+  /** Monotonic milliseconds of the first look that missed the file. */
+  missingSinceMs: number | undefined
+  gone: boolean
+}
+
+/**
+ * Services from files. The folder is watched and, because watching is only a hint, looked at twice a second. A file that
+ * is broken or gone keeps its last good state, and that is said once.
+ */
+export class FileSource implements Source {
+  readonly #options: FileSourceOptions
+  readonly #catalogue = new Catalogue()
+  readonly #records = new Map<string, FileRecord>()
+  readonly #watch: FolderWatch
+  #handlers: SourceHandlers | undefined
+  #timer: Cancel | undefined
+  #timerAtMs = Number.POSITIVE_INFINITY
+  #looking: Promise<void> | undefined
+  #synced = false
+  #stopped = false
+  /** Why the path as a whole cannot be seen, once told. */
+  #missing: string | undefined
+  #told = ''
+  /** Changes of the look that is going on. */
+  #changes: SourceEvent[] = []
+
+  constructor(options: FileSourceOptions) {
+    this.#options = options
+    this.#watch = new FolderWatch(() => this.#lookWithin(1))
+  }
+
+  start(handlers: SourceHandlers): Promise<void> {
+    this.#handlers = handlers
+    this.#lookWithin(0)
+    return Promise.resolve()
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true
+    this.#timer?.()
+    this.#watch.close()
+    await this.#looking
+  }
+
+  #lookWithin(delayMs: number): void {
+    const { clock } = this.#options
+    const atMs = clock.nowMs() + delayMs
+    if (this.#stopped || this.#looking !== undefined || atMs >= this.#timerAtMs) return
+    this.#timer?.()
+    this.#timerAtMs = atMs
+    this.#timer = clock.after(delayMs, () => {
+      this.#timerAtMs = Number.POSITIVE_INFINITY
+      const beganMs = clock.nowMs()
+      this.#looking = this.#look().then(waitMs => {
+        this.#looking = undefined
+        const costMs = clock.nowMs() - beganMs
+        this.#lookWithin(Math.max(waitMs, costMs / POLL_SHARE - costMs))
+      })
+    })
+  }
+
+  /** Gives the milliseconds until the next look. */
+  async #look(): Promise<number> {
+    const handlers = this.#handlers
+    if (handlers === undefined) return POLL_MS
+    const look = await lookAt(this.#options.path)
+    this.#watch.set(look.folders)
+    this.#tellMissing(look.kind === 'missing' ? look.reason : undefined)
+    if (look.kind === 'missing') return POLL_MS
+    let waitMs = POLL_MS
+    for (const sight of look.files.values()) waitMs = Math.min(waitMs, await this.#visit(sight))
+    for (const record of [...this.#records.values()])
+      if (!look.files.has(record.path)) waitMs = Math.min(waitMs, this.#miss(record))
+    await this.#hand(handlers)
+    return waitMs
+  }
+
+  async #visit(sight: FileSight): Promise<number> {
+    const record = this.#records.get(sight.path) ?? this.#open(sight)
+    this.#found(record)
+    if (record.read === sight.signature) return POLL_MS
+    const now = this.#options.clock.nowMs()
+    record.restlessSinceMs ??= now
+    if (record.signature !== sight.signature) {
+      record.signature = sight.signature
+      record.sinceMs = now
+      record.retried = false
+    }
+    const restMs = record.sinceMs + (record.retried ? RETRY_MS : QUIET_MS) - now
+    const firstTime = !this.#synced && !record.retried
+    const restless = now - record.restlessSinceMs >= RESTLESS_MS && !record.retried
+    if (restMs > 0 && !firstTime && !restless) return restMs
+    return await this.#read(record)
+  }
+
+  #open({ path, signature }: FileSight): FileRecord {
+    const record: FileRecord = {
+      path,
+      signature,
+      sinceMs: this.#options.clock.nowMs(),
+      restlessSinceMs: undefined,
+      read: undefined,
+      retried: false,
+      failure: undefined,
+      refusals: [],
+      missingSinceMs: undefined,
+      gone: false,
+    }
+    this.#records.set(path, record)
+    return record
+  }
+
+  async #read(record: FileRecord): Promise<number> {
+    const { signature } = record
+    const outcome = await this.#tryRead(record.path)
+    const after = await sightOf(record.path)
+    // What was read may be half of one version and half of another.
+    if (after?.signature !== signature) return QUIET_MS
+    if (outcome instanceof FileError) {
+      if (!record.retried) {
+        record.retried = true
+        record.sinceMs = this.#options.clock.nowMs()
+        return RETRY_MS
+      }
+      this.#fail(record, outcome.message, outcome.position)
+    } else if (outcome.bytes === 0 && this.#catalogue.objectsOf(record.path) > 0)
+      this.#fail(record, 'the file is empty')
+    else this.#accept(record, outcome)
+    record.read = signature
+    record.retried = false
+    record.restlessSinceMs = undefined
+    return POLL_MS
+  }
+
+  async #tryRead(path: string): Promise<FileObjects | FileError> {
+    try {
+      return await readObjects(path, this.#options)
+    } catch (error) {
+      if (error instanceof FileError) return error
+      throw error
+    }
+  }
+
+  #accept(record: FileRecord, content: FileObjects): void {
+    this.#apply(this.#catalogue.put(record.path, content.objects))
+    for (const id of content.repeated)
+      this.#tell('duplicate', record.path, `${id} stands in this file more than once; the first one counts`)
+    record.refusals = content.refusals
+    if (record.failure === undefined) return
+    record.failure = undefined
+    this.#tell('recovered', record.path, 'the file is read again')
+  }
+
+  #fail(record: FileRecord, reason: string, position = ''): void {
+    const place = `${record.path}${position}`
+    const failure = `${place}: ${reason}`
+    if (record.failure === failure) return
+    record.failure = failure
+    const kept = this.#catalogue.objectsOf(record.path)
+    this.#tell('failed', place, kept > 0 ? `${reason}; its ${kept} objects stay as they were` : reason)
+  }
+
+  /** The file was there and is not: it may be on its way back (editors save by removing and renaming). */
+  #miss(record: FileRecord): number {
+    const now = this.#options.clock.nowMs()
+    record.missingSinceMs ??= now
+    const restMs = record.missingSinceMs + RETRY_MS - now
+    if (restMs > 0) return restMs
+    if (record.gone) return POLL_MS
+    record.gone = true
+    const kept = this.#catalogue.objectsOf(record.path)
+    if (kept === 0) this.#records.delete(record.path)
+    else {
+      this.#apply(this.#catalogue.vanish(record.path))
+      const left = this.#catalogue.objectsOf(record.path)
+      if (left > 0) this.#tell('failed', record.path, `the file is gone; ${goneAdvice(left)}`)
+      else this.#records.delete(record.path)
+    }
+    return POLL_MS
+  }
+
+  #found(record: FileRecord): void {
+    record.missingSinceMs = undefined
+    if (!record.gone) return
+    record.gone = false
+    record.read = undefined
+    record.failure = undefined
+    this.#tell('recovered', record.path, 'the file is back')
+  }
+
+  #apply({ events, conflicts }: CatalogueChange): void {
+    for (const event of events) this.#changes.push(event)
+    for (const { id, kept, ignored } of conflicts)
+      this.#tell(
+        'duplicate',
+        ignored,
+        `${id} stands in ${basename(kept)} too, which counts since it comes first by name`,
+      )
+  }
+
+  /** Hands over everything that one look has found, in one piece. */
+  async #hand(handlers: SourceHandlers): Promise<void> {
+    const batch = this.#changes
+    this.#changes = []
+    if (batch.length > 0) await handlers.events(batch)
+    this.#tellRefusals(handlers)
+    const complete = [...this.#records.values()].every(
+      ({ read, failure }) => read !== undefined && failure === undefined,
+    )
+    if (this.#synced || !complete) return
+    this.#synced = true
+    handlers.synced()
+  }
+
+  #tellRefusals(handlers: SourceHandlers): void {
+    const list: LocatedRefusal[] = []
+    for (const { path, refusals } of this.#records.values())
+      for (const refusal of refusals) list.push({ place: path, refusal })
+    const said = JSON.stringify(list)
+    if (said === this.#told || (this.#told === '' && list.length === 0)) return
+    this.#told = said
+    handlers.refusals(list)
+  }
+
+  #tellMissing(reason: string | undefined): void {
+    if (this.#missing === reason) return
+    const before = this.#missing
+    this.#missing = reason
+    const { path } = this.#options
+    const kept = this.#catalogue.size
+    const rest = kept > 0 ? `; the ${kept} objects it had stay as they were` : ''
+    if (reason !== undefined) this.#tell('failed', path, `cannot be read (${reason})${rest}`)
+    else if (before !== undefined) this.#tell('recovered', path, 'is there again')
+  }
+
+  #tell(kind: 'failed' | 'recovered' | 'duplicate', place: string, text: string): void {
+    this.#handlers?.problem({ kind, place, text })
+  }
+}
+
+function goneAdvice(kept: number): string {
+  return (
+    `its ${kept} objects stay as they were. To remove them, put the file back without them ` +
+    '(a file with only a comment will do), or restart'
+  )
+}

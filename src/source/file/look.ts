@@ -1,0 +1,96 @@
+import { readdir, realpath, stat } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+
+/** A file as one look found it. */
+export interface FileSight {
+  readonly path: string
+  /** Changes whenever the content may have: device, inode, size and times of what the path leads to. */
+  readonly signature: string
+}
+
+export type Look =
+  | {
+      readonly kind: 'found'
+      /** By name, in order of names. */
+      readonly files: ReadonlyMap<string, FileSight>
+      readonly folders: Folders
+    }
+  /** Nothing can be seen there now. `reason` is the system's word. */
+  | { readonly kind: 'missing'; readonly reason: string; readonly folders: Folders }
+
+/** Folders in which a change is worth another look, each with its inode: a path may come to mean another one. */
+export type Folders = ReadonlyMap<string, string>
+
+/** Folders that symbolic links lead to and that are watched too; changes in further ones are found by polling. */
+const LINKED_FOLDERS_MAX = 64
+
+/** Looks at PATH: one file of any name, or the *.yaml, *.yml and *.json of a folder. Hidden files are not for us. */
+export async function lookAt(path: string): Promise<Look> {
+  try {
+    const target = await stat(path, { bigint: true })
+    if (!target.isDirectory()) return await lookAtFile(path)
+    return await lookAtFolder(path)
+  } catch (error) {
+    return { kind: 'missing', reason: codeOf(error), folders: await identify([dirname(path)]) }
+  }
+}
+
+async function lookAtFile(path: string): Promise<Look> {
+  const sight = await sightOf(path)
+  const folders = new Set([dirname(path), dirname(await realpath(path))])
+  const files = new Map(sight === undefined ? [] : [[path, sight] as const])
+  return { kind: 'found', files, folders: await identify(folders) }
+}
+
+async function lookAtFolder(path: string): Promise<Look> {
+  const folders = new Set([path])
+  const files = new Map<string, FileSight>()
+  const entries = await readdir(path, { withFileTypes: true })
+  const names = entries.filter(entry => isManifest(entry.name)).sort((a, b) => (a.name < b.name ? -1 : 1))
+  for (const entry of names) {
+    const file = join(path, entry.name)
+    const sight = await sightOf(file)
+    if (sight === undefined) continue
+    files.set(file, sight)
+    if (entry.isSymbolicLink() && folders.size <= LINKED_FOLDERS_MAX) {
+      const target = await realpath(file).catch(() => file)
+      folders.add(dirname(target))
+    }
+  }
+  return { kind: 'found', files, folders: await identify(folders) }
+}
+
+/** undefined when it is not a file, or went away between two system calls (the next look tells which). */
+export async function sightOf(path: string): Promise<FileSight | undefined> {
+  try {
+    const stats = await stat(path, { bigint: true })
+    const { dev, ino, size, mtimeNs, ctimeNs } = stats
+    return stats.isFile() ? { path, signature: `${dev}:${ino}:${size}:${mtimeNs}:${ctimeNs}` } : undefined
+  } catch (error) {
+    if (isGone(error)) return undefined
+    // It is there and cannot be looked at: reading it will say why.
+    return { path, signature: codeOf(error) }
+  }
+}
+
+async function identify(folders: Iterable<string>): Promise<Folders> {
+  const identities = new Map<string, string>()
+  for (const folder of folders) {
+    const stats = await stat(folder, { bigint: true }).catch(() => undefined)
+    if (stats !== undefined) identities.set(folder, `${stats.dev}:${stats.ino}`)
+  }
+  return identities
+}
+
+function isManifest(name: string): boolean {
+  return !name.startsWith('.') && /\.(yaml|yml|json)$/.test(name)
+}
+
+function isGone(error: unknown): boolean {
+  return ['ENOENT', 'ENOTDIR', 'ELOOP'].includes(codeOf(error))
+}
+
+function codeOf(error: unknown): string {
+  if (error instanceof Error && 'code' in error) return String(error.code)
+  return error instanceof Error ? error.message : String(error)
+}

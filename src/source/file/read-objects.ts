@@ -1,0 +1,172 @@
+import { type FileHandle, open } from 'node:fs/promises'
+import type { Clock } from '../../base/clock.ts'
+import type { Refusal } from '../../model/refusal.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import { JsonStream, JsonTextError } from './json-stream.ts'
+import { YamlTextError, yamlDocuments } from './yaml-documents.ts'
+
+/** What a file says about one object. */
+export type ObjectEvent = Exclude<SourceEvent, { readonly kind: 'LocalIps' }>
+
+export interface FileObjects {
+  /** By `Kind/key`. */
+  readonly objects: Map<string, ObjectEvent>
+  readonly refusals: readonly Refusal[]
+  /** Ids that the file has more than once; the first counts. */
+  readonly repeated: readonly string[]
+  readonly bytes: number
+}
+
+/** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
+export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
+
+export interface ReadOptions {
+  readonly parseObject: ParseObject
+  readonly clock: Clock
+}
+
+/** A file that cannot be used now. */
+export class FileError extends Error {
+  override readonly name = 'FileError'
+  /** `:3:15` (line and column, from 1), `:3`, or empty: ready to stand behind the file's name. */
+  readonly position: string
+
+  constructor(message: string, options?: { readonly position?: string; readonly cause?: unknown }) {
+    super(message, { cause: options?.cause })
+    this.position = options?.position ?? ''
+  }
+}
+
+const CHUNK_BYTES = 256 * 1024
+const SLICE_MS = 8
+
+/** Reads all objects of a file, in slices between which the event loop breathes. Throws FileError. */
+export async function readObjects(path: string, options: ReadOptions): Promise<FileObjects> {
+  const collector = new Collector(options)
+  let handle: FileHandle | undefined
+  try {
+    handle = await open(path, 'r')
+    if (path.endsWith('.json')) await readJson(handle, collector)
+    else await readYaml(handle, collector)
+    return collector.result()
+  } catch (error) {
+    throw fileError(error)
+  } finally {
+    await handle?.close()
+  }
+}
+
+async function readJson(handle: FileHandle, collector: Collector): Promise<void> {
+  const stream = new JsonStream()
+  const chunk = Buffer.allocUnsafe(CHUNK_BYTES)
+  let items: unknown[] = []
+  for (;;) {
+    const { bytesRead } = await handle.read(chunk, 0, CHUNK_BYTES, null)
+    if (bytesRead === 0) break
+    collector.bytes += bytesRead
+    for (const part of stream.push(chunk.subarray(0, bytesRead))) {
+      if (part.kind === 'document') {
+        for (const item of items) collector.take(ofList(item, part.value))
+        items = []
+        collector.take(part.value)
+      } else if (isRecord(part.value) && typeof part.value.kind === 'string') collector.take(part.value)
+      // Items of a typed list (ServiceList) may bear no kind: the list's own says it, and comes with the envelope.
+      else items.push(part.value)
+      await collector.breathe()
+    }
+  }
+  stream.end()
+}
+
+async function readYaml(handle: FileHandle, collector: Collector): Promise<void> {
+  const text = await handle.readFile('utf8')
+  collector.bytes = Buffer.byteLength(text)
+  for (const { value } of yamlDocuments(text)) {
+    for (const item of itemsOf(value)) {
+      collector.take(item)
+      await collector.breathe()
+    }
+  }
+}
+
+/** The objects of a List, or the object itself. */
+function itemsOf(value: unknown): readonly unknown[] {
+  if (!isRecord(value) || !isList(value)) return [value]
+  const items = value.items
+  if (items === undefined || items === null) return []
+  if (!Array.isArray(items)) throw new FileError(`items of a ${String(value.kind)} must be a list`)
+  return items.map(item => ofList(item, value))
+}
+
+function isList(value: Readonly<Record<string, unknown>>): boolean {
+  return typeof value.kind === 'string' && value.kind.endsWith('List')
+}
+
+/** An item with the kind that its typed list implies: `Service` in a ServiceList. */
+function ofList(item: unknown, list: unknown): unknown {
+  if (!isRecord(item) || item.kind !== undefined || !isRecord(list) || !isList(list)) return item
+  const kind = String(list.kind).slice(0, -'List'.length)
+  return { apiVersion: list.apiVersion, kind, ...item }
+}
+
+function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+/** Gathers what a file says, and keeps an eye on the time that this takes. */
+class Collector {
+  readonly #options: ReadOptions
+  readonly #objects = new Map<string, ObjectEvent>()
+  readonly #refusals: Refusal[] = []
+  readonly #repeated: string[] = []
+  #sliceEndMs: number
+  bytes = 0
+
+  constructor(options: ReadOptions) {
+    this.#options = options
+    this.#sliceEndMs = options.clock.nowMs() + SLICE_MS
+  }
+
+  take(object: unknown): void {
+    if (!isRecord(object)) throw new FileError('an object was expected, with apiVersion and kind')
+    if (isList(object)) return
+    const result = this.#options.parseObject(object)
+    if (result === undefined) return
+    if (!('kind' in result)) this.#refusals.push(result)
+    else if (result.kind !== 'LocalIps') this.#add(result)
+  }
+
+  async breathe(): Promise<void> {
+    const { clock } = this.#options
+    if (clock.nowMs() < this.#sliceEndMs) return
+    await clock.breathe()
+    this.#sliceEndMs = clock.nowMs() + SLICE_MS
+  }
+
+  result(): FileObjects {
+    return {
+      objects: this.#objects,
+      refusals: this.#refusals,
+      repeated: this.#repeated,
+      bytes: this.bytes,
+    }
+  }
+
+  #add(event: ObjectEvent): void {
+    const id = `${event.kind}/${event.key}`
+    if (this.#objects.has(id)) this.#repeated.push(id)
+    else this.#objects.set(id, event)
+  }
+}
+
+function fileError(error: unknown): Error {
+  if (error instanceof FileError) return error
+  if (error instanceof YamlTextError)
+    return new FileError(error.message, { position: `:${error.line}:${error.column}`, cause: error })
+  if (error instanceof JsonTextError)
+    return new FileError(error.message, { position: `:${error.line}`, cause: error })
+  if (error instanceof Error && 'code' in error && 'syscall' in error)
+    return new FileError(`${String(error.syscall)}: ${String(error.code)}`, { cause: error })
+  // A bug of ours, not of the file.
+  return error instanceof Error ? error : new Error(String(error))
+}

@@ -1,0 +1,82 @@
+import { describe, expect, it } from 'vitest'
+import { type FlagSpec, nearest, readArguments } from '../../../src/config/flag.ts'
+import { FlagReader, parseDuration } from '../../../src/config/flag-reader.ts'
+
+const SPECS: readonly FlagSpec[] = [
+  { name: 'name', kind: 'text', default: '', help: '' },
+  { name: 'on', kind: 'bool', default: 'false', help: '' },
+  { name: 'some-list', kind: 'list', default: '', help: '' },
+  { name: 'v', short: 'v', kind: 'integer', default: '0', help: '' },
+  { name: 'output', short: 'o', kind: 'text', default: '', help: '' },
+]
+
+function read(...argv: string[]) {
+  return readArguments(argv, SPECS, () => undefined)
+}
+
+function reader(...argv: string[]) {
+  return new FlagReader(read(...argv))
+}
+
+describe('readArguments', () => {
+  it.each([[['--name=x']], [['--name', 'x']], [['--name=y', '--name=x']]])('reads the value of %s', argv => {
+    expect(reader(...argv).text('name')).toBe('x')
+  })
+
+  it.each([[['-v4']], [['-v=4']], [['-v', '4']], [['--v=4']], [['--v', '4']]])(
+    'reads the level of %s',
+    argv => {
+      expect(reader(...argv).integer('v', { min: 0, max: 9, fallback: 0 })).toBe(4)
+    },
+  )
+
+  it('reads booleans with and without a value, and never takes the next argument for one', () => {
+    expect(reader('--on').bool('on')).toBe(true)
+    expect(reader('--on=false').bool('on')).toBe(false)
+    expect(reader('--on=T').bool('on')).toBe(true)
+    expect(read('--on', 'false').positionals).toEqual(['false'])
+  })
+
+  it('keeps an equals sign and a leading dash within a value', () => {
+    expect(reader('--name=a=b').text('name')).toBe('a=b')
+    expect(reader('--name', '-x').text('name')).toBe('-x')
+  })
+
+  it('joins lists over commas and occurrences', () => {
+    expect(reader('--some-list=a, b', '--some_list', 'c,').list('some-list')).toEqual(['a', 'b', 'c'])
+  })
+
+  it('takes everything after -- as arguments, and a single dash as one', () => {
+    expect(read('-', '--', '--name=x').positionals).toEqual(['-', '--name=x'])
+  })
+
+  it('misses a value at the end', () => {
+    expect(read('-o').errors).toEqual([{ path: '-o', message: 'needs a value' }])
+  })
+})
+
+describe('parseDuration', () => {
+  it.each([
+    ['30s', 30_000],
+    ['1m30s', 90_000],
+    ['20ms', 20],
+    ['1.5h', 5_400_000],
+    ['.5s', 500],
+    ['500us', 0.5],
+    ['0', 0],
+    ['-2s', -2_000],
+  ])('reads %s as Go does', (text, ms) => {
+    expect(parseDuration(text)).toBeCloseTo(ms, 9)
+  })
+
+  it.each(['', '30', '5 s', 's', '1d', '1s-', '--1s', '1e3s'])('refuses %j', text => {
+    expect(parseDuration(text)).toBeUndefined()
+  })
+})
+
+describe('nearest', () => {
+  it('finds what was probably meant, and nothing when all are far', () => {
+    expect(nearest('dmup', ['run', 'dump', 'plan'])).toBe('dump')
+    expect(nearest('frobnicate', ['run', 'dump', 'plan'])).toBeUndefined()
+  })
+})

@@ -1,0 +1,168 @@
+import { describe, expect, it } from 'vitest'
+import { formatCidr } from '../../../src/base/cidr.ts'
+import type { Config } from '../../../src/config/config.ts'
+import { parseFlags } from '../../../src/config/parse-flags.ts'
+
+const SOURCE = '--source=file:/tmp/objects'
+
+function parse(...argv: string[]) {
+  return parseFlags(argv, { hostName: 'Node-A' })
+}
+
+function configOf(...argv: string[]): Config {
+  const parsed = parse(SOURCE, ...argv)
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  return parsed.value.config
+}
+
+/** `path: message` of every error. */
+function errorsOf(...argv: string[]): string[] {
+  const parsed = parse(SOURCE, ...argv)
+  return parsed.kind === 'ok' ? [] : parsed.errors.map(({ path, message }) => `${path}: ${message}`)
+}
+
+describe('parseFlags', () => {
+  it('gives the documented defaults', () => {
+    expect(configOf()).toEqual({
+      proxyMode: 'nftables',
+      backend: 'netlink',
+      source: { kind: 'file', path: '/tmp/objects' },
+      once: false,
+      nodeName: 'node-a',
+      serviceProxyName: undefined,
+      detectLocal: { kind: 'ClusterCIDR', cidrs: [] },
+      masqueradeAll: false,
+      masqueradeBit: 14,
+      nodePortAddresses: { primary: true, cidrs: [] },
+      minSyncPeriodMs: 20,
+      syncPeriodMs: 30_000,
+      logFormat: 'text',
+      verbosity: 0,
+      allowedExternalCidrs: [],
+      allowedLoadBalancerCidrs: [],
+    })
+  })
+
+  it('freezes the configuration', () => {
+    expect(Object.isFrozen(configOf())).toBe(true)
+  })
+
+  it('lower-cases and trims the host name that is given', () => {
+    expect(configOf('--hostname-override', ' Worker-1 ').nodeName).toBe('worker-1')
+  })
+
+  it('reads a dual-stack pair of cluster ranges', () => {
+    const { detectLocal } = configOf('--cluster-cidr=10.244.0.0/16,fd00:244::/56')
+    const cidrs = detectLocal.kind === 'ClusterCIDR' ? detectLocal.cidrs.map(formatCidr) : []
+    expect(cidrs).toEqual(['10.244.0.0/16', 'fd00:244::/56'])
+  })
+
+  it.each([['--cluster-cidr=10.0.0.0/8,192.168.0.0/16'], ['--cluster-cidr=10.0.0.0/8,fd00::/8,fd01::/16']])(
+    'refuses %s, which has two ranges of one family or three ranges',
+    flag => {
+      expect(errorsOf(flag)).toEqual(['--cluster-cidr: takes one range, or two of different families'])
+    },
+  )
+
+  it('names the place of a bad range in its list', () => {
+    expect(errorsOf('--allowed-external-cidrs=192.0.2.0/24,nonsense')).toEqual([
+      expect.stringMatching(/^--allowed-external-cidrs\[1\]: "nonsense" is not a prefix/),
+    ])
+  })
+
+  it('checks the ranges of --cluster-cidr only in the mode that uses them', () => {
+    expect(errorsOf('--detect-local-mode=NodeCIDR', '--cluster-cidr=nonsense')).toEqual([])
+  })
+
+  it.each([
+    ['BridgeInterface', 'pod-bridge-interface'],
+    ['InterfaceNamePrefix', 'pod-interface-name-prefix'],
+  ])('needs an interface name for --detect-local-mode=%s', (mode, flag) => {
+    expect(errorsOf(`--detect-local-mode=${mode}`)).toEqual([
+      `--${flag}: is needed by --detect-local-mode=${mode}`,
+    ])
+    expect(errorsOf(`--detect-local-mode=${mode}`, `--${flag}=sixteen-letters1`)).toHaveLength(1)
+    expect(errorsOf(`--detect-local-mode=${mode}`, `--${flag}=cni0`)).toEqual([])
+  })
+
+  it('lets NodePort addresses be ranges', () => {
+    const { nodePortAddresses } = configOf(
+      '--nodeport-addresses=192.0.2.0/24',
+      '--nodeport-addresses=2001:db8::/32',
+    )
+    expect(nodePortAddresses.primary).toBe(false)
+    expect(nodePortAddresses.cidrs.map(formatCidr)).toEqual(['192.0.2.0/24', '2001:db8::/32'])
+  })
+
+  it('refuses the word primary beside ranges', () => {
+    expect(errorsOf('--nodeport-addresses=primary,192.0.2.0/24')).toEqual([
+      '--nodeport-addresses: the word primary cannot be combined with anything else',
+    ])
+  })
+
+  it("takes kube-proxy's names for the periods", () => {
+    const config = configOf('--iptables-min-sync-period=1s', '--iptables-sync-period', '1m30s')
+    expect([config.minSyncPeriodMs, config.syncPeriodMs]).toEqual([1_000, 90_000])
+  })
+
+  it('refuses two names of one period that disagree', () => {
+    expect(errorsOf('--min-sync-period=1s', '--iptables-min-sync-period=2s')).toEqual([
+      '--min-sync-period: means the same as --iptables-min-sync-period and differs from it',
+    ])
+    expect(errorsOf('--min-sync-period=1s', '--iptables-min-sync-period=1000ms')).toEqual([])
+  })
+
+  it.each([
+    [['--sync-period=0'], '--sync-period: must be longer than 0'],
+    [['--min-sync-period=-1s'], '--min-sync-period: cannot be negative'],
+    [['--min-sync-period=2m'], '--min-sync-period: cannot be longer than --sync-period'],
+    [['--sync-period=3 hours'], '--sync-period: "3 hours" is not a duration such as 30s, 1m30s or 20ms'],
+    [['--masquerade-bit=32'], '--masquerade-bit: "32" is not a whole number from 0 to 31'],
+    [['--backend=iptables'], '--backend: "iptables" is not one of netlink, dry-run'],
+    [['--logging-format=xml'], '--logging-format: "xml" is not one of text, json'],
+    [['--proxy-mode=ipvs'], '--proxy-mode: the mode ipvs is not in this build; it has nftables'],
+    [['--proxy-mode=bpf'], '--proxy-mode: "bpf" is not one of nftables'],
+    [['--once=maybe'], '--once: "maybe" is not true or false'],
+    [['--hostname-override'], '--hostname-override: needs a value'],
+    [['extra'], '"extra": no such argument; flags begin with --'],
+    [['--masqerade-all'], '--masqerade-all: no such flag; did you mean --masquerade-all?'],
+    [['--nonsense'], '--nonsense: no such flag'],
+  ])('refuses %s', (argv, error) => {
+    expect(errorsOf(...argv)).toEqual([error])
+  })
+
+  it('tells all errors at once', () => {
+    expect(
+      errorsOf('--nonsense', '--masquerade-bit=x', '--proxy-mode=ipvs', '--sync-period=no'),
+    ).toHaveLength(4)
+  })
+
+  it.each([
+    ['--ipvs-scheduler=rr'],
+    ['--config=/etc/kube-proxy.yaml'],
+    ['--healthz-bind-address=0.0.0.0:10256'],
+    ['--profiling'],
+    ['--cleanup'],
+    ['--enable-dsr'],
+  ])("never ignores %s, a flag of kube-proxy's that does nothing here", flag => {
+    const errors = errorsOf(flag)
+    expect(errors).toHaveLength(1)
+    expect(errors[0]).toMatch(/^--[a-z-]+: (is a flag of kube-proxy that|is a command here|is for Windows)/)
+  })
+
+  it('does not take the value of an unknown kube-proxy flag for an argument', () => {
+    expect(errorsOf('--ipvs-scheduler', 'rr')).toHaveLength(1)
+  })
+
+  it('says in one sentence that this build reads files', () => {
+    const parsed = parse()
+    expect(parsed).toEqual({
+      kind: 'errors',
+      errors: [
+        { path: '--source', message: expect.stringMatching(/^this build reads files only.*file:PATH/) },
+      ],
+    })
+    expect(parse('--source=kube').kind).toBe('errors')
+    expect(parse('--source=file:').kind).toBe('errors')
+  })
+})
