@@ -1,0 +1,134 @@
+import { formatIp } from '../../base/ip.ts'
+import { hex, type Octets, readU16be, readU32host } from '../../base/octets.ts'
+import {
+  NF_ACCEPT,
+  NF_DROP,
+  NFT_BREAK,
+  NFT_CONTINUE,
+  NFT_DATA_VERDICT,
+  NFT_GOTO,
+  NFT_JUMP,
+  NFT_RETURN,
+} from './constants.ts'
+import { TYPE_INET_PROTOCOL, TYPE_INET_SERVICE, TYPE_IP6ADDR, TYPE_IPADDR, TYPE_MARK } from './datatypes.ts'
+import type { Element, ElementData, NftSet, Verdict } from './state.ts'
+
+/** How nft 1.0.6 names and writes the datatypes that our sets are made of. */
+interface Datatype {
+  readonly name: string
+  readonly length: number
+  readonly format: (data: Octets) => string
+}
+
+const PROTOCOLS: Readonly<Record<number, string>> = {
+  1: 'icmp',
+  6: 'tcp',
+  17: 'udp',
+  58: 'ipv6-icmp',
+  132: 'sctp',
+}
+
+const DATATYPES: ReadonlyMap<number, Datatype> = new Map([
+  [TYPE_IPADDR, { name: 'ipv4_addr', length: 4, format: formatIp }],
+  [TYPE_IP6ADDR, { name: 'ipv6_addr', length: 16, format: formatIp }],
+  [TYPE_INET_PROTOCOL, { name: 'inet_proto', length: 1, format: formatProtocol }],
+  [TYPE_INET_SERVICE, { name: 'inet_service', length: 2, format: data => String(readU16be(data)) }],
+  [TYPE_MARK, { name: 'mark', length: 4, format: formatMark }],
+])
+
+const VERDICT_WORDS: ReadonlyMap<number, string> = new Map([
+  [NF_DROP, 'drop'],
+  [NF_ACCEPT, 'accept'],
+  [NFT_CONTINUE, 'continue'],
+  [NFT_BREAK, 'break'],
+  [NFT_JUMP, 'jump'],
+  [NFT_GOTO, 'goto'],
+  [NFT_RETURN, 'return'],
+])
+
+/** `ipv4_addr . inet_proto`; types that we do not use keep their number. */
+export function formatType(type: number): string {
+  if (type === NFT_DATA_VERDICT) return 'verdict'
+  return fieldsOf(type)
+    .map(field => DATATYPES.get(field)?.name ?? `type ${field}`)
+    .join(' . ')
+}
+
+/** `10.96.0.10 . tcp . 53`; hexadecimal where the type or the length is not one of ours. */
+export function formatValue(type: number, data: Octets): string {
+  const types = fieldsOf(type).map(field => DATATYPES.get(field))
+  const texts: string[] = []
+  let at = 0
+  for (const datatype of types) {
+    if (datatype === undefined) return `0x${hex(data)}`
+    texts.push(datatype.format(data.slice(at, at + datatype.length)))
+    // Each field of a concatenation fills whole registers; a type alone does not.
+    at += types.length === 1 ? datatype.length : Math.ceil(datatype.length / 4) * 4
+  }
+  return at === data.length ? texts.join(' . ') : `0x${hex(data)}`
+}
+
+export function formatElementKey(set: Pick<NftSet, 'keyType'>, key: Octets): string {
+  return formatValue(set.keyType, key)
+}
+
+/** Empty for elements of plain sets. */
+export function formatElementData(set: Pick<NftSet, 'dataType'>, data: ElementData): string {
+  if (data === undefined) return ''
+  if (typeof data === 'object') return formatVerdict(data)
+  return formatValue(set.dataType ?? 0, data)
+}
+
+/** `10.96.0.10 . tcp . 53 comment "ns1/dns:udp" : 0x00002010`, as nft lists it. */
+export function formatElement(set: Pick<NftSet, 'keyType' | 'dataType'>, element: Element): string {
+  const { key, data, comment, expiresMs = 0 } = element
+  const expires = expiresMs > 0 ? ` expires ${formatDuration(expiresMs)}` : ''
+  const value = data === undefined ? '' : ` : ${formatElementData(set, data)}`
+  return `${formatElementKey(set, key)}${expires}${formatComment(comment)}${value}`
+}
+
+/** ` comment "..."` with a leading blank, or nothing. What others wrote is escaped, so that a line stays a line. */
+export function formatComment(comment: string | undefined): string {
+  return comment === undefined || comment === '' ? '' : ` comment ${JSON.stringify(comment)}`
+}
+
+/** `goto mod-2`, `drop`. */
+export function formatVerdict({ code, chain }: Verdict): string {
+  const word = VERDICT_WORDS.get(code) ?? `verdict ${code}`
+  return chain === undefined ? word : `${word} ${chain}`
+}
+
+/** `3h`, `1m30s`, `250ms`: nft's way to write a time. */
+export function formatDuration(ms: number): string {
+  const parts: readonly (readonly [string, number])[] = [
+    ['d', 86_400_000],
+    ['h', 3_600_000],
+    ['m', 60_000],
+    ['s', 1000],
+    ['ms', 1],
+  ]
+  let rest = ms
+  let text = ''
+  for (const [unit, length] of parts) {
+    const count = Math.floor(rest / length)
+    if (count > 0) text += `${count}${unit}`
+    rest -= count * length
+  }
+  return text === '' ? '0s' : text
+}
+
+/** A concatenation's type holds six bits for each field, the first field highest. */
+function fieldsOf(type: number): readonly number[] {
+  const fields: number[] = []
+  for (let rest = type >>> 0; rest > 0; rest = Math.floor(rest / 64)) fields.unshift(rest % 64)
+  return fields
+}
+
+function formatMark(data: Octets): string {
+  return `0x${readU32host(data).toString(16).padStart(8, '0')}`
+}
+
+function formatProtocol(data: Octets): string {
+  const number = data.charCodeAt(0)
+  return PROTOCOLS[number] ?? String(number)
+}

@@ -1,0 +1,64 @@
+import { unreachable } from '../../base/assert.ts'
+import type { Operation, OwnedElement } from './operation.ts'
+import { formatElement, formatElementKey } from './print-data.ts'
+import { formatHook } from './print-hook.ts'
+import { formatRule } from './print-rule.ts'
+import type { NftSet } from './state.ts'
+
+export interface DescribeOptions {
+  /** Elements written out, of operations on many; the rest is counted. */
+  readonly elements?: number
+  /** Sets that rules look into, by name. */
+  readonly sets?: ReadonlyMap<string, NftSet>
+}
+
+/** One line in nft's words: `add element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 : 0x00002010 }`. */
+export function describeOperation(operation: Operation, options: DescribeOptions = {}): string {
+  const { family, table } = operation
+  const where = `${family} ${table}`
+  switch (operation.verb) {
+    case 'add-table':
+      return `add table ${where}`
+    case 'delete-table':
+      return `delete table ${where}`
+    case 'add-chain': {
+      const { name, hook } = operation.chain
+      return `add chain ${where} ${name}${hook === undefined ? '' : ` { ${formatHook(hook)} }`}`
+    }
+    case 'flush-chain':
+      return `flush chain ${where} ${operation.chain}`
+    case 'delete-chain':
+      return `delete chain ${where} ${operation.chain}`
+    case 'add-rule': {
+      const text = formatRule(operation.rule, { family, sets: options.sets ?? new Map() })
+      return `add rule ${where} ${operation.chain} ${text}`
+    }
+    case 'add-set':
+      return `add ${setKind(operation.set)} ${where} ${operation.set.name}`
+    case 'delete-set':
+      return `delete set ${where} ${operation.set}`
+    case 'add-elements':
+      return `add element ${where} ${operation.set.name} ${list(operation.elements, options, e => formatElement(operation.set, e.element))}`
+    case 'delete-elements':
+      return `delete element ${where} ${operation.set.name} ${list(operation.elements, options, e => formatElementKey(operation.set, e.element.key))}`
+    default:
+      return unreachable(operation)
+  }
+}
+
+export function setKind(set: NftSet): 'map' | 'set' {
+  return set.dataType === undefined ? 'set' : 'map'
+}
+
+const ELEMENTS_SHOWN = 4
+
+function list(
+  elements: readonly OwnedElement[],
+  options: DescribeOptions,
+  format: (element: OwnedElement) => string,
+): string {
+  const texts = elements.slice(0, options.elements ?? ELEMENTS_SHOWN).map(format)
+  const more = elements.length - texts.length
+  if (more > 0) texts.push(`and ${more} more`)
+  return `{ ${texts.join(', ')} }`
+}

@@ -1,0 +1,232 @@
+import { unreachable } from '../../base/assert.ts'
+import { hex, type Octets } from '../../base/octets.ts'
+import {
+  ICMP_PORT_UNREACH,
+  ICMPV6_PORT_UNREACH,
+  IPS_DST_NAT,
+  NF_NAT_RANGE_PERSISTENT,
+  NF_NAT_RANGE_PROTO_RANDOM,
+  NF_NAT_RANGE_PROTO_RANDOM_FULLY,
+  NFTA_FIB_F_DADDR,
+  NFTA_FIB_F_IIF,
+  NFTA_FIB_F_SADDR,
+} from './constants.ts'
+import type { Expression, Rule } from './expression.ts'
+import { formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
+import { ctSource, metaSource, payloadSource, type Source } from './print-source.ts'
+import type { NftFamily, NftSet } from './state.ts'
+
+export interface RuleContext {
+  readonly family: NftFamily
+  /** By name: they tell how many registers a key spans. A set that is not here is printed by its first register. */
+  readonly sets: ReadonlyMap<string, NftSet>
+}
+
+/**
+ * A rule as nft writes it. The kernel's form is a little machine with registers; this follows what each register
+ * holds, as text, up to where it is used.
+ */
+export function formatRule(rule: Rule, context: RuleContext): string {
+  const state: RuleState = { context, registers: new Map(), words: [] }
+  for (const expression of rule.expressions) step(state, expression)
+  return `${state.words.join(' ')}${formatComment(rule.comment)}`
+}
+
+interface RuleState {
+  readonly context: RuleContext
+  readonly registers: Map<number, Source>
+  readonly words: string[]
+}
+
+function step(state: RuleState, expression: Expression): void {
+  const { context, registers, words } = state
+  switch (expression.kind) {
+    case 'payload':
+      registers.set(expression.dreg, payloadSource(expression, context.family))
+      return
+    case 'meta':
+      registers.set(expression.dreg, metaSource(expression.key))
+      return
+    case 'ct':
+      registers.set(expression.dreg, ctSource(expression.key))
+      return
+    case 'numgen':
+      registers.set(expression.dreg, { text: `numgen random mod ${expression.modulus}`, length: 4, type: 0 })
+      return
+    case 'fib':
+      registers.set(expression.dreg, { text: `fib ${fibFlags(expression.flags)} type`, length: 4, type: 0 })
+      return
+    case 'bitwise':
+      registers.set(expression.dreg, bitwise(at(state, expression.sreg), expression))
+      return
+    case 'lookup':
+      lookup(state, expression)
+      return
+    default:
+      words.push(statement(state, expression))
+  }
+}
+
+type Statement = Exclude<
+  Expression,
+  { kind: 'payload' | 'meta' | 'ct' | 'numgen' | 'fib' | 'bitwise' | 'lookup' }
+>
+
+function statement(state: RuleState, expression: Statement): string {
+  switch (expression.kind) {
+    case 'meta-set':
+      return `${metaSource(expression.key).text} set ${at(state, expression.sreg).text}`
+    case 'cmp':
+      return comparison(at(state, expression.sreg), expression)
+    case 'verdict':
+      return formatVerdict(expression.verdict)
+    case 'dnat':
+      return `dnat ${expression.family} to ${target(state, expression)}`
+    case 'masquerade':
+      return ['masquerade', ...natFlags(expression.flags)].join(' ')
+    case 'reject':
+      return reject(expression.code, state.context.family)
+    case 'dynset':
+      return dynset(state, expression)
+    case 'counter':
+      return 'counter'
+    case 'unknown':
+      return `[${expression.name} 0x${hex(expression.data)}]`
+    default:
+      return unreachable(expression)
+  }
+}
+
+function at(state: RuleState, register: number): Source {
+  return state.registers.get(register) ?? { text: `[register ${register}]`, length: 4, type: 0 }
+}
+
+/** What the registers from `first` hold, over `length` bytes. */
+function concatenation(state: RuleState, first: number, length: number): string {
+  const texts: string[] = []
+  let register = first
+  for (let left = length; left > 0; ) {
+    const source = at(state, register)
+    const registers = Math.max(1, Math.ceil(source.length / 4))
+    texts.push(source.text)
+    register += registers
+    left -= registers * 4
+  }
+  return texts.join(' . ')
+}
+
+function lookup(state: RuleState, expression: Extract<Expression, { kind: 'lookup' }>): void {
+  const set = state.context.sets.get(expression.set)
+  const key = concatenation(state, expression.sreg, set?.keyLength ?? 4)
+  const { dreg, inverted } = expression
+  if (dreg === undefined) state.words.push(`${key} ${inverted ? '!= ' : ''}@${expression.set}`)
+  else if (dreg === 'verdict') state.words.push(`${key} vmap @${expression.set}`)
+  else {
+    const text = `${key} map @${expression.set}`
+    state.registers.set(dreg, { text, length: set?.dataLength ?? 4, type: set?.dataType ?? 0 })
+  }
+}
+
+/** (x & mask) ^ xor, written with the bits that are set for certain apart, as nft does. */
+function bitwise(source: Source, { mask, xor }: { readonly mask: Octets; readonly xor: Octets }): Source {
+  const or = zip(xor, mask, (x, m) => x & ~m)
+  const and = zip(mask, or, (m, o) => m | o)
+  const flip = zip(xor, mask, (x, m) => x & m)
+  let text = source.text
+  if (!every(and, 0xff)) text += ` & ${formatValue(source.type, and)}`
+  if (!every(or, 0)) text += ` | ${formatValue(source.type, or)}`
+  if (!every(flip, 0)) text += ` ^ ${formatValue(source.type, flip)}`
+  const plain = every(or, 0) && every(flip, 0)
+  return plain ? { ...source, text, masked: { text: source.text, mask } } : { ...source, text }
+}
+
+function comparison(source: Source, expression: Extract<Expression, { kind: 'cmp' }>): string {
+  const { op, data } = expression
+  const { masked } = source
+  const not = op === 'neq' ? '!= ' : ''
+  if (source.text.startsWith('fib ')) return `${source.text} ${not}${addressType(data)}`
+  if (source.text.startsWith('ct status &') && op === 'neq' && every(data, 0)) return ctStatus(source)
+  const bits = masked === undefined ? undefined : prefixLength(masked.mask)
+  if (masked !== undefined && bits !== undefined && source.prefixes === true) {
+    return `${masked.text} ${not}${formatValue(source.type, data)}/${bits}`
+  }
+  return `${source.text} ${not}${formatValue(source.type, data)}`
+}
+
+function ctStatus(source: Source): string {
+  const status = source.masked?.mask.charCodeAt(0)
+  return status === IPS_DST_NAT ? 'ct status dnat' : `${source.text} != 0x00000000`
+}
+
+/** RTN_* of linux/rtnetlink.h. */
+function addressType(data: Octets): string {
+  const names = [
+    'unspec',
+    'unicast',
+    'local',
+    'broadcast',
+    'anycast',
+    'multicast',
+    'blackhole',
+    'unreachable',
+  ]
+  return names[data.charCodeAt(0)] ?? `0x${hex(data)}`
+}
+
+function target(state: RuleState, expression: Extract<Expression, { kind: 'dnat' }>): string {
+  const address = at(state, expression.addressReg)
+  const inOneValue = (expression.portReg - expression.addressReg) * 4 < address.length
+  return inOneValue ? address.text : `${address.text} : ${at(state, expression.portReg).text}`
+}
+
+function dynset(state: RuleState, expression: Extract<Expression, { kind: 'dynset' }>): string {
+  const { op, set: name, keyReg, dataReg, timeoutMs } = expression
+  const key = concatenation(state, keyReg, state.context.sets.get(name)?.keyLength ?? 4)
+  const timeout = timeoutMs > 0 ? ` timeout ${formatDuration(timeoutMs)}` : ''
+  const data = dataReg === undefined ? '' : ` : ${at(state, dataReg).text}`
+  return `${op} @${name} { ${key}${timeout}${data} }`
+}
+
+function reject(code: number, family: NftFamily): string {
+  if (code === (family === 'ip' ? ICMP_PORT_UNREACH : ICMPV6_PORT_UNREACH)) return 'reject'
+  return `reject with ${family === 'ip' ? 'icmp' : 'icmpv6'} ${code}`
+}
+
+function natFlags(flags: number): readonly string[] {
+  const names: readonly (readonly [number, string])[] = [
+    [NF_NAT_RANGE_PROTO_RANDOM, 'random'],
+    [NF_NAT_RANGE_PROTO_RANDOM_FULLY, 'fully-random'],
+    [NF_NAT_RANGE_PERSISTENT, 'persistent'],
+  ]
+  return names.filter(([bit]) => (flags & bit) !== 0).map(([, name]) => name)
+}
+
+function fibFlags(flags: number): string {
+  const names: readonly (readonly [number, string])[] = [
+    [NFTA_FIB_F_SADDR, 'saddr'],
+    [NFTA_FIB_F_DADDR, 'daddr'],
+    [NFTA_FIB_F_IIF, 'iif'],
+  ]
+  return names
+    .filter(([bit]) => (flags & bit) !== 0)
+    .map(([, name]) => name)
+    .join(' . ')
+}
+
+/** Number of leading ones, if only zeros follow. */
+function prefixLength(mask: Octets): number | undefined {
+  const bits = [...mask].map(octet => octet.charCodeAt(0).toString(2).padStart(8, '0')).join('')
+  return /^1*0*$/.test(bits) ? bits.lastIndexOf('1') + 1 : undefined
+}
+
+function zip(a: Octets, b: Octets, combine: (a: number, b: number) => number): Octets {
+  let out = ''
+  for (let i = 0; i < a.length; i++)
+    out += String.fromCharCode(combine(a.charCodeAt(i), b.charCodeAt(i)) & 255)
+  return out
+}
+
+function every(octets: Octets, value: number): boolean {
+  for (let i = 0; i < octets.length; i++) if (octets.charCodeAt(i) !== value) return false
+  return true
+}

@@ -1,0 +1,349 @@
+import { describe, expect, test } from 'vitest'
+import { PersistentMap } from '../../../../src/base/persistent-map.ts'
+import type { Expression, Rule } from '../../../../src/kernel/nft/expression.ts'
+import type { Operation } from '../../../../src/kernel/nft/operation.ts'
+import {
+  describeOperation,
+  formatElementKey,
+  printRuleset,
+  rulesetToJson,
+} from '../../../../src/kernel/nft/print.ts'
+import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
+import type { Element, NftSet, Ruleset } from '../../../../src/kernel/nft/state.ts'
+
+const [IP, IP6, PROTO, SERVICE, MARK, VERDICT] = [7, 8, 12, 13, 19, 0xffffff00] as const
+
+function type(...fields: number[]): number {
+  return fields.reduce((all, field) => (all << 6) | field, 0)
+}
+
+function declare(name: string, over: Partial<NftSet>): NftSet {
+  const plain = { flags: 0, keyType: MARK, keyLength: 4, dataType: undefined, dataLength: undefined }
+  return { name, size: 0, timeoutMs: 0, userdata: '', ...plain, ...over }
+}
+
+const FRONTENDS = declare('frontends', {
+  flags: 8,
+  keyType: type(IP, PROTO, SERVICE),
+  keyLength: 12,
+  dataType: MARK,
+  dataLength: 4,
+  size: 4096,
+})
+const ENDPOINTS = declare('endpoints', {
+  flags: 8,
+  keyType: type(MARK, MARK),
+  keyLength: 8,
+  dataType: type(IP, SERVICE),
+  dataLength: 8,
+})
+const AFFINITY = declare('affinity', {
+  flags: 8 | 16 | 32,
+  keyType: type(MARK, IP),
+  keyLength: 8,
+  dataType: MARK,
+  dataLength: 4,
+  size: 1_048_576,
+  timeoutMs: 10_800_000,
+})
+const DISPATCH = declare('dispatch', { flags: 8, dataType: VERDICT, dataLength: 16 })
+const CLUSTER_IPS = declare('cluster-ips', { keyType: IP })
+const HAIRPIN = declare('hairpin', { keyType: type(IP, IP), keyLength: 8 })
+const SETS = new Map(
+  [FRONTENDS, ENDPOINTS, AFFINITY, DISPATCH, CLUSTER_IPS, HAIRPIN].map(s => [s.name, s] as const),
+)
+
+const DNS_KEY = '\x0a\x60\x00\x0a\x06\0\0\0\x00\x35\0\0'
+
+// Expressions in the kernel's own order, as the layout writes them.
+const saddr = (dreg: number): Expression => ({ kind: 'payload', base: 1, offset: 12, length: 4, dreg })
+const daddr = (dreg: number): Expression => ({ kind: 'payload', base: 1, offset: 16, length: 4, dreg })
+const mark = (dreg: number): Expression => ({ kind: 'meta', key: 3, dreg })
+const setMark = (sreg: number): Expression => ({ kind: 'meta-set', key: 3, sreg })
+const bits = (reg: number, mask: string, xor = '\0\0\0\0'): Expression => ({
+  kind: 'bitwise',
+  sreg: reg,
+  dreg: reg,
+  mask,
+  xor,
+})
+const frontend: readonly Expression[] = [
+  daddr(0),
+  { kind: 'meta', key: 16, dreg: 1 },
+  { kind: 'payload', base: 2, offset: 2, length: 2, dreg: 2 },
+  { kind: 'lookup', set: 'frontends', sreg: 0, dreg: 6, inverted: false },
+  mark(7),
+  setMark(6),
+  mark(8),
+  setMark(7),
+]
+const FRONTEND_TEXT =
+  'meta mark set ip daddr . meta l4proto . th dport map @frontends meta mark set meta mark'
+
+function text(...expressions: Expression[]): string {
+  return formatRule({ expressions, comment: '' }, { family: 'ip', sets: SETS })
+}
+
+// The expected texts are those of nft 1.0.6 for the same expressions.
+describe('a rule is written as nft writes it', () => {
+  test('when it dispatches by a verdict map', () => {
+    const rule = text(...frontend, bits(8, '\xff\x0f\0\0'), {
+      kind: 'lookup',
+      set: 'dispatch',
+      sreg: 8,
+      dreg: 'verdict',
+      inverted: false,
+    })
+    expect(rule).toBe(`${FRONTEND_TEXT} meta mark & 0x00000fff vmap @dispatch`)
+  })
+
+  test('when it picks an endpoint of the local list', () => {
+    const rule = text(
+      ...frontend,
+      bits(8, '\x00\xe0\xff\xff', '\x00\x10\0\0'),
+      { kind: 'numgen', modulus: 3, dreg: 9 },
+      { kind: 'lookup', set: 'endpoints', sreg: 8, dreg: 10, inverted: false },
+      { kind: 'dnat', family: 'ip', addressReg: 10, portReg: 11 },
+    )
+    expect(rule).toBe(
+      `${FRONTEND_TEXT} dnat ip to meta mark & 0xfffff000 | 0x00001000 . numgen random mod 3 map @endpoints`,
+    )
+  })
+
+  test('when it remembers a client', () => {
+    const rule = text(mark(8), bits(8, '\x00\xe0\xff\xff'), saddr(9), mark(14), {
+      kind: 'dynset',
+      op: 'update',
+      set: 'affinity',
+      keyReg: 8,
+      dataReg: 14,
+      timeoutMs: 10_800_000,
+    })
+    expect(rule).toBe('update @affinity { meta mark & 0xffffe000 . ip saddr timeout 3h : meta mark }')
+  })
+
+  test('when it marks what does not come from a pod', () => {
+    const rule = text(
+      saddr(8),
+      bits(8, '\xff\0\0\0'),
+      { kind: 'cmp', op: 'neq', sreg: 8, data: '\x0a\0\0\0' },
+      daddr(8),
+      { kind: 'lookup', set: 'cluster-ips', sreg: 8, dreg: undefined, inverted: false },
+      mark(8),
+      bits(8, '\xff\xbf\xff\xff', '\x00\x40\0\0'),
+      setMark(8),
+    )
+    expect(rule).toBe('ip saddr != 10.0.0.0/8 ip daddr @cluster-ips meta mark set meta mark | 0x00004000')
+  })
+
+  test('when it masquerades marked packets and hairpins', () => {
+    const masquerade: Expression = { kind: 'masquerade', flags: 0x10 }
+    const marked = text(
+      mark(8),
+      bits(8, '\x00\x40\0\0'),
+      { kind: 'cmp', op: 'neq', sreg: 8, data: '\0\0\0\0' },
+      mark(8),
+      bits(8, '\xff\xbf\xff\xff'),
+      setMark(8),
+      masquerade,
+    )
+    expect(marked).toBe(
+      'meta mark & 0x00004000 != 0x00000000 meta mark set meta mark & 0xffffbfff masquerade fully-random',
+    )
+    const hairpin = text(
+      { kind: 'ct', key: 2, dreg: 8 },
+      bits(8, '\x20\0\0\0'),
+      { kind: 'cmp', op: 'neq', sreg: 8, data: '\0\0\0\0' },
+      saddr(8),
+      daddr(9),
+      { kind: 'lookup', set: 'hairpin', sreg: 8, dreg: undefined, inverted: false },
+      masquerade,
+    )
+    expect(hairpin).toBe('ct status dnat ip saddr . ip daddr @hairpin masquerade fully-random')
+  })
+
+  test('when it looks at the kind of an address, and rejects', () => {
+    const local = text(
+      { kind: 'fib', flags: 1, dreg: 8 },
+      { kind: 'cmp', op: 'eq', sreg: 8, data: '\x02\0\0\0' },
+      { kind: 'counter' },
+      { kind: 'reject', code: 3 },
+    )
+    expect(local).toBe('fib saddr type local counter reject')
+  })
+
+  test('with its jumps, its comment and what we do not know', () => {
+    const rule: Rule = {
+      expressions: [
+        { kind: 'unknown', name: 'quota', data: '\x01\x02' },
+        { kind: 'verdict', verdict: { code: -4, chain: 'mod-1' } },
+      ],
+      comment: 'ns1/web',
+    }
+    expect(formatRule(rule, { family: 'ip', sets: SETS })).toBe('[quota 0x0102] goto mod-1 comment "ns1/web"')
+  })
+})
+
+describe('describing operations', () => {
+  const at = { family: 'ip', table: 'kube-proxy' } as const
+  const dns: Element = { set: 'frontends', key: DNS_KEY, data: '\x10\x20\0\0', comment: '' }
+
+  test('writes an added element with its data and a deleted one without', () => {
+    const elements = [{ element: dns, group: 'ns1/dns' }]
+    expect(describeOperation({ ...at, verb: 'add-elements', set: FRONTENDS, elements })).toBe(
+      'add element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 : 0x00002010 }',
+    )
+    expect(describeOperation({ ...at, verb: 'delete-elements', set: FRONTENDS, elements })).toBe(
+      'delete element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 }',
+    )
+  })
+
+  test('counts what it does not write out', () => {
+    const elements = Array.from({ length: 9 }, () => ({ element: dns, group: '' }))
+    const line = describeOperation(
+      { ...at, verb: 'delete-elements', set: FRONTENDS, elements },
+      { elements: 1 },
+    )
+    expect(line).toBe('delete element ip kube-proxy frontends { 10.96.0.10 . tcp . 53, and 8 more }')
+  })
+
+  test.each<[Operation, string]>([
+    [{ ...at, verb: 'add-table', flags: 0, comment: undefined }, 'add table ip kube-proxy'],
+    [{ ...at, verb: 'delete-table' }, 'delete table ip kube-proxy'],
+    [
+      {
+        ...at,
+        verb: 'add-chain',
+        chain: { name: 'n', hook: { type: 'nat', hooknum: 0, priority: -100 }, rules: [] },
+      },
+      'add chain ip kube-proxy n { type nat hook prerouting priority dstnat; policy accept; }',
+    ],
+    [{ ...at, verb: 'flush-chain', chain: 'mod-2' }, 'flush chain ip kube-proxy mod-2'],
+    [{ ...at, verb: 'delete-chain', chain: 'mod-2' }, 'delete chain ip kube-proxy mod-2'],
+    [
+      { ...at, verb: 'add-rule', chain: 'c', rule: { expressions: [{ kind: 'counter' }], comment: '' } },
+      'add rule ip kube-proxy c counter',
+    ],
+    [{ ...at, verb: 'add-set', set: FRONTENDS }, 'add map ip kube-proxy frontends'],
+    [{ ...at, verb: 'delete-set', set: 'slots' }, 'delete set ip kube-proxy slots'],
+  ])('writes %o', (operation, line) => {
+    expect(describeOperation(operation)).toBe(line)
+  })
+})
+
+describe('printing a ruleset', () => {
+  const ruleset: Ruleset = {
+    tables: [
+      {
+        family: 'ip',
+        name: 'kube-proxy',
+        flags: 0,
+        comment: 'of kprobe',
+        sets: new Map([FRONTENDS, AFFINITY, DISPATCH].map(s => [s.name, s] as const)),
+        chains: new Map([
+          [
+            'mod-1',
+            { name: 'mod-1', hook: undefined, rules: [{ expressions: [{ kind: 'counter' }], comment: '' }] },
+          ],
+          ['out', { name: 'out', hook: { type: 'nat', hooknum: 3, priority: -100 }, rules: [] }],
+        ]),
+        elements: PersistentMap.from<readonly Element[]>([
+          ['a', [{ set: 'frontends', key: DNS_KEY, data: '\x10\x20\0\0', comment: 'ns1/dns' }]],
+          [
+            'b',
+            [
+              {
+                set: 'frontends',
+                key: `\x0a\x60\x00\x09${DNS_KEY.slice(4)}`,
+                data: '\0\0\0\0',
+                comment: 'evil\n"\u202e',
+              },
+            ],
+          ],
+          ['c', [{ set: 'dispatch', key: '\x10\0\0\0', data: { code: -4, chain: 'mod-1' }, comment: '' }]],
+          [
+            'd',
+            [
+              {
+                set: 'affinity',
+                key: '\0\x20\0\0\x0a\0\0\x01',
+                data: '\x01\0\0\x80',
+                comment: '',
+                expiresMs: 61_500,
+              },
+            ],
+          ],
+        ]),
+      },
+    ],
+  }
+
+  test('looks like a listing of nft', () => {
+    expect([...printRuleset(ruleset)].join('\n')).toBe(LISTING)
+  })
+
+  test('gives plain values with readable addresses for JSON', () => {
+    expect(JSON.parse(JSON.stringify(rulesetToJson(ruleset)))).toMatchObject({
+      tables: [
+        {
+          family: 'ip',
+          name: 'kube-proxy',
+          comment: 'of kprobe',
+          sets: [
+            {
+              name: 'frontends',
+              elements: [{}, { key: '10.96.0.10 . tcp . 53', data: '0x00002010', comment: 'ns1/dns' }],
+            },
+            {
+              name: 'affinity',
+              elements: [{ key: '0x00002000 . 10.0.0.1', data: '0x80000001', expiresMs: 61_500 }],
+            },
+            { name: 'dispatch', elements: [{ key: '0x00000010', data: 'goto mod-1' }] },
+          ],
+          chains: [
+            { name: 'mod-1', rules: ['counter'] },
+            { name: 'out', hook: { hooknum: 'output' } },
+          ],
+        },
+      ],
+    })
+  })
+
+  test('falls back to hexadecimal for keys of unknown types and wrong lengths', () => {
+    expect(formatElementKey({ keyType: 41 }, 'eth0')).toBe('0x65746830')
+    expect(formatElementKey({ keyType: IP }, '\x0a\0')).toBe('0x0a00')
+    expect(formatElementKey({ keyType: IP6 }, `\xfd${'\0'.repeat(14)}\x01`)).toBe('fd00::1')
+  })
+})
+
+const LISTING = `table ip kube-proxy {
+\tcomment "of kprobe"
+
+\tmap frontends {
+\t\ttype ipv4_addr . inet_proto . inet_service : mark
+\t\tsize 4096
+\t\telements = { 10.96.0.9 . tcp . 53 comment "evil\\n\\"\\u{202e}" : 0x00000000,
+\t\t\t     10.96.0.10 . tcp . 53 comment "ns1/dns" : 0x00002010 }
+\t}
+
+\tmap affinity {
+\t\ttype mark . ipv4_addr : mark
+\t\tsize 1048576
+\t\tflags dynamic,timeout
+\t\ttimeout 3h
+\t\telements = { 0x00002000 . 10.0.0.1 expires 1m1s500ms : 0x80000001 }
+\t}
+
+\tmap dispatch {
+\t\ttype mark : verdict
+\t\telements = { 0x00000010 : goto mod-1 }
+\t}
+
+\tchain mod-1 {
+\t\tcounter
+\t}
+
+\tchain out {
+\t\ttype nat hook output priority -100; policy accept;
+\t}
+}`
