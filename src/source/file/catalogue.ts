@@ -1,4 +1,4 @@
-import { sameValue } from '../../base/same-value.ts'
+import { isSame } from '../../model/equal.ts'
 import type { ObjectEvent } from './read-objects.ts'
 
 /** An object described by two files. */
@@ -48,7 +48,7 @@ export class Catalogue {
     for (const [id, event] of objects) {
       const old = before.get(id)
       // The old value is the one that everybody shares already.
-      if (old !== undefined && sameValue(old, event)) objects.set(id, old)
+      if (old !== undefined && isSame(old, event)) objects.set(id, old)
       const owner = this.#owners.get(id)
       if (owner === undefined || owner === file) {
         this.#owners.set(id, file)
@@ -100,7 +100,7 @@ export class Catalogue {
       others.delete(kept)
       if (!known) conflicts.push({ id, kept, ignored })
     }
-    return wins && !sameValue(counted, event) ? [event] : []
+    return wins && !isSame(counted, event) ? [event] : []
   }
 
   /** `file` describes the object no longer. */
@@ -120,7 +120,7 @@ export class Catalogue {
     others?.delete(heir)
     if (others?.size === 0) this.#others.delete(id)
     const next = this.#files.get(heir)?.objects.get(id)
-    return next === undefined || sameValue(next, event) ? [] : [next]
+    return next === undefined || isSame(next, event) ? [] : [next]
   }
 }
 

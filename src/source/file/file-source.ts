@@ -1,5 +1,6 @@
 import { basename } from 'node:path'
 import type { Cancel, Clock } from '../../base/clock.ts'
+import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers } from '../source.ts'
 import { Catalogue, type CatalogueChange } from './catalogue.ts'
@@ -196,7 +197,11 @@ export class FileSource implements Source {
     if (record.failure === failure) return
     record.failure = failure
     const kept = this.#catalogue.objectsOf(record.path)
-    this.#tell('failed', place, kept > 0 ? `${reason}; its ${kept} objects stay as they were` : reason)
+    this.#tell(
+      'failed',
+      place,
+      kept > 0 ? `${reason}; its last good state stays (${count(kept, 'object')})` : reason,
+    )
   }
 
   /** The file was there and is not: it may be on its way back (editors save by removing and renaming). */
@@ -267,7 +272,7 @@ export class FileSource implements Source {
     this.#missing = reason
     const { path } = this.#options
     const kept = this.#catalogue.size
-    const rest = kept > 0 ? `; the ${kept} objects it had stay as they were` : ''
+    const rest = kept > 0 ? `; its last good state stays (${count(kept, 'object')})` : ''
     if (reason !== undefined) this.#tell('failed', path, `cannot be read (${reason})${rest}`)
     else if (before !== undefined) this.#tell('recovered', path, 'is there again')
   }
@@ -279,7 +284,7 @@ export class FileSource implements Source {
 
 function goneAdvice(kept: number): string {
   return (
-    `its ${kept} objects stay as they were. To remove them, put the file back without them ` +
+    `its last good state stays (${count(kept, 'object')}). To remove that, put the file back without it ` +
     '(a file with only a comment will do), or restart'
   )
 }

@@ -133,7 +133,8 @@ class Collector {
     const result = this.#options.parseObject(object)
     if (result === undefined) return
     if (!('kind' in result)) this.#refusals.push(result)
-    else if (result.kind !== 'LocalIps') this.#add(result)
+    // Without a value: of a watched kind, but not of interest.
+    else if (result.kind !== 'LocalIps' && result.value !== undefined) this.#add(result)
   }
 
   async breathe(): Promise<void> {

@@ -1,0 +1,62 @@
+import { type DestinationStream, type Logger, pino } from 'pino'
+import { oneLine } from './text.ts'
+
+export type Log = Logger
+
+export interface LogOptions {
+  readonly format: 'text' | 'json'
+  /** kube-proxy's -v: 0 tells what an operator must know, 2 adds each commit, 4 adds everything. */
+  readonly verbosity: number
+  /** Where lines go; standard error unless a test says otherwise. Written synchronously: no line is lost in a crash. */
+  readonly destination?: DestinationStream
+}
+
+/** Messages carry their facts as fields; values from outside never reach the message text itself. */
+export function createLog(options: LogOptions): Log {
+  const destination = options.destination ?? pino.destination({ fd: 2, sync: true })
+  const stream = options.format === 'json' ? destination : textStream(destination)
+  return pino(
+    {
+      level: options.verbosity >= 4 ? 'trace' : options.verbosity >= 2 ? 'debug' : 'info',
+      base: null,
+      timestamp: () => `,"time":"${new Date().toISOString()}"`,
+      formatters: { level: label => ({ level: label }) },
+    },
+    stream,
+  )
+}
+
+const MARKS: Readonly<Record<string, string>> = {
+  trace: 'T',
+  debug: 'D',
+  info: 'I',
+  warn: 'W',
+  error: 'E',
+  fatal: 'F',
+}
+
+/** `I 2026-11-21T10:00:00.000Z message field=value`: a line for people, still one record a line. */
+function textStream(destination: DestinationStream): DestinationStream {
+  return {
+    write(json) {
+      const { level, time, msg, ...fields } = readRecord(json)
+      const facts = Object.entries(fields).map(([name, value]) => ` ${name}=${textOf(value)}`)
+      destination.write(`${MARKS[String(level)] ?? '?'} ${time} ${oneLine(String(msg))}${facts.join('')}\n`)
+    },
+  }
+}
+
+function readRecord(json: string): Readonly<Record<string, unknown>> {
+  const record: unknown = JSON.parse(json)
+  return typeof record === 'object' && record !== null ? { ...record } : {}
+}
+
+function textOf(value: unknown): string {
+  if (typeof value === 'string' && /^[\w./:@+-]+$/.test(value)) return value
+  if (isError(value)) return oneLine(JSON.stringify(value.message))
+  return oneLine(JSON.stringify(value) ?? String(value))
+}
+
+function isError(value: unknown): value is { readonly message: string } {
+  return typeof value === 'object' && value !== null && 'stack' in value && 'message' in value
+}

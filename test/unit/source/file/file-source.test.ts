@@ -1,0 +1,323 @@
+import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { systemClock } from '../../../../src/base/clock.ts'
+import type { NodeInfo, SourceEvent } from '../../../../src/model/snapshot.ts'
+import { FileSource } from '../../../../src/source/file/file-source.ts'
+import type { SourceProblem } from '../../../../src/source/source.ts'
+
+/** Edits must be noticed within this. */
+const NOTICE_MS = 1_000
+
+let folder: string
+let source: FileSource | undefined
+let objects: Map<string, string>
+let batches: (readonly SourceEvent[])[]
+let problems: SourceProblem[]
+let synced: number
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-source-'))
+  objects = new Map()
+  batches = []
+  problems = []
+  synced = 0
+})
+
+afterEach(async () => {
+  await source?.stop()
+  source = undefined
+  rmSync(folder, { recursive: true, force: true })
+})
+
+async function begin(path = folder): Promise<void> {
+  source = new FileSource({ path, parseObject: parseNamed, clock: systemClock })
+  await source.start({
+    events: async batch => {
+      batches.push(batch)
+      for (const event of batch) {
+        if (event.kind !== 'Node') continue
+        if (event.value === undefined) objects.delete(event.key)
+        else objects.set(event.key, event.value.zone)
+      }
+    },
+    synced: () => synced++,
+    refusals: () => undefined,
+    problem: problem => problems.push(problem),
+  })
+}
+
+/** A Node is the smallest object: its zone stands for its content. */
+function parseNamed(object: unknown): SourceEvent | undefined {
+  const { name, zone } = Object(object)
+  if (typeof name !== 'string') return undefined
+  const value: NodeInfo = { name, zone: String(zone), ips: [], podCidrs: [], refusals: [] }
+  return { kind: 'Node', key: name, value }
+}
+
+function yaml(content: Readonly<Record<string, string>>): string {
+  return Object.entries(content)
+    .map(([name, zone]) => `name: ${name}\nzone: ${zone}\n`)
+    .join('---\n')
+}
+
+function write(file: string, content: Readonly<Record<string, string>>): void {
+  writeFileSync(join(folder, file), yaml(content))
+}
+
+function known(): Record<string, string> {
+  return Object.fromEntries([...objects].sort())
+}
+
+async function until(condition: () => boolean, what: string, withinMs = NOTICE_MS): Promise<void> {
+  const endMs = performance.now() + withinMs
+  while (!condition()) {
+    if (performance.now() > endMs)
+      throw new Error(`not within ${withinMs} ms: ${what}; problems: ${JSON.stringify(problems)}`)
+    await rest(10)
+  }
+}
+
+const rest = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
+const reads = (expected: Readonly<Record<string, string>>) =>
+  until(() => JSON.stringify(known()) === JSON.stringify(expected), JSON.stringify(expected))
+const said = (kind: SourceProblem['kind'], text: RegExp) =>
+  problems.filter(problem => problem.kind === kind && text.test(`${problem.place}: ${problem.text}`)).length
+
+describe('FileSource', () => {
+  it('reads a folder of YAML and JSON once and then says that it is complete', async () => {
+    write('a.yaml', { a: '1', b: '2' })
+    writeFileSync(join(folder, 'c.json'), '{"kind":"List","items":[{"kind":"X","name":"c","zone":3}]}')
+    write('.hidden.yaml', { hidden: '1' })
+    write('notes.txt', { text: '1' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    expect(known()).toEqual({ a: '1', b: '2', c: '3' })
+    expect(batches).toHaveLength(1)
+  })
+
+  it('is complete at once when the folder is empty', async () => {
+    await begin()
+    await until(() => synced === 1, 'synced')
+  })
+
+  it('reads one file of any name', async () => {
+    write('objects', { a: '1' })
+    await begin(join(folder, 'objects'))
+    await reads({ a: '1' })
+    write('objects', { a: '2' })
+    await reads({ a: '2' })
+  })
+
+  it('emits only what an edit changes', async () => {
+    write('a.yaml', { a: '1', b: '2', c: '3' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    write('a.yaml', { a: '1', b: '9', d: '4' })
+    await reads({ a: '1', b: '9', d: '4' })
+    expect(batches[1]?.map(event => (event.kind === 'Node' ? event.key : '')).sort()).toEqual(['b', 'c', 'd'])
+  })
+
+  it('notices a file that is renamed over another', async () => {
+    write('a.yaml', { a: '1' })
+    await begin()
+    await reads({ a: '1' })
+    write('a.yaml.tmp', { a: '2' })
+    renameSync(join(folder, 'a.yaml.tmp'), join(folder, 'a.yaml'))
+    await reads({ a: '2' })
+  })
+
+  it('notices an editor that moves the old file away and writes a new one', async () => {
+    write('a.yaml', { a: '1' })
+    await begin()
+    await reads({ a: '1' })
+    renameSync(join(folder, 'a.yaml'), join(folder, 'a.yaml~'))
+    await rest(30)
+    write('a.yaml', { a: '2' })
+    await reads({ a: '2' })
+    expect(problems).toEqual([])
+  })
+
+  it('notices the swap of a symbolic link as in a mounted ConfigMap', async () => {
+    for (const [version, zone] of [
+      ['..v1', '1'],
+      ['..v2', '2'],
+    ] as const) {
+      mkdirSync(join(folder, version))
+      writeFileSync(join(folder, version, 'a.yaml'), yaml({ a: zone }))
+    }
+    symlinkSync('..v1', join(folder, '..data'))
+    symlinkSync('..data/a.yaml', join(folder, 'a.yaml'))
+    await begin()
+    await reads({ a: '1' })
+    symlinkSync('..v2', join(folder, '..tmp'))
+    renameSync(join(folder, '..tmp'), join(folder, '..data'))
+    await reads({ a: '2' })
+  })
+
+  it('notices a change in the file that a link leads to, in another folder', async () => {
+    const real = join(folder, 'real')
+    const served = join(folder, 'served')
+    for (const path of [real, served]) mkdirSync(path)
+    writeFileSync(join(real, 'a.yaml'), yaml({ a: '1' }))
+    symlinkSync(join(real, 'a.yaml'), join(served, 'a.yaml'))
+    await begin(served)
+    await reads({ a: '1' })
+    writeFileSync(join(real, 'a.yaml'), yaml({ a: '2' }))
+    await reads({ a: '2' })
+  })
+
+  it('follows when the folder itself is replaced', async () => {
+    const path = join(folder, 'objects')
+    mkdirSync(path)
+    writeFileSync(join(path, 'a.yaml'), yaml({ a: '1' }))
+    await begin(path)
+    await reads({ a: '1' })
+    renameSync(path, join(folder, 'old'))
+    mkdirSync(path)
+    writeFileSync(join(path, 'a.yaml'), yaml({ a: '2' }))
+    await reads({ a: '2' })
+    writeFileSync(join(path, 'a.yaml'), yaml({ a: '3' }))
+    await reads({ a: '3' })
+  })
+
+  it('never shows half of a file that is written in pieces', async () => {
+    write('a.yaml', { a: '1', b: '1', c: '1' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    writeFileSync(join(folder, 'a.yaml'), yaml({ a: '2' }))
+    await rest(15)
+    writeFileSync(join(folder, 'a.yaml'), yaml({ a: '2', b: '2' }))
+    await rest(15)
+    writeFileSync(join(folder, 'a.yaml'), yaml({ a: '2', b: '2', c: '2' }))
+    await reads({ a: '2', b: '2', c: '2' })
+    expect(batches).toHaveLength(2)
+  })
+
+  it('keeps the last good state of a broken file, says so once with its place, and says when it is read again', async () => {
+    write('a.yaml', { a: '1', b: '2' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    writeFileSync(join(folder, 'a.yaml'), 'name: a\nzone: [1\nname: b\n')
+    await until(
+      () => said('failed', /a\.yaml:3:1: .*its last good state stays \(2 objects\)/) === 1,
+      'the failure',
+    )
+    await rest(700)
+    expect(problems).toHaveLength(1)
+    expect(known()).toEqual({ a: '1', b: '2' })
+    write('a.yaml', { a: '3' })
+    await reads({ a: '3' })
+    expect(said('recovered', /a\.yaml/)).toBe(1)
+  })
+
+  it('says another reason anew, and the same one not', async () => {
+    write('a.yaml', { a: '1' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    writeFileSync(join(folder, 'a.yaml'), 'x: [1\n')
+    await until(() => problems.length === 1, 'first failure')
+    writeFileSync(join(folder, 'a.yaml'), 'a: 1\na: 2\n')
+    await until(() => problems.length === 2, 'second failure')
+    writeFileSync(join(folder, 'a.yaml'), 'a: 1\na: 3\n')
+    await rest(600)
+    expect(problems).toHaveLength(2)
+  })
+
+  it('takes a truncated file for a torn one', async () => {
+    write('a.yaml', { a: '1' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    truncateSync(join(folder, 'a.yaml'))
+    await until(() => said('failed', /empty; its last good state stays \(1 object\)/) === 1, 'the failure')
+    expect(known()).toEqual({ a: '1' })
+    writeFileSync(join(folder, 'a.yaml'), '# nothing any more\n')
+    await reads({})
+  })
+
+  it('keeps what a deleted file said, tells so once, and takes it back when it returns', async () => {
+    write('a.yaml', { a: '1' })
+    write('b.yaml', { b: '1' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    rmSync(join(folder, 'a.yaml'))
+    await until(
+      () => said('failed', /a\.yaml: the file is gone; its last good state stays/) === 1,
+      'the loss',
+    )
+    expect(known()).toEqual({ a: '1', b: '1' })
+    write('a.yaml', { a: '2' })
+    await reads({ a: '2', b: '1' })
+    expect(said('recovered', /a\.yaml/)).toBe(1)
+    expect(problems).toHaveLength(2)
+  })
+
+  it('lets a renamed file take over its objects', async () => {
+    write('a.yaml', { a: '1', b: '1' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    renameSync(join(folder, 'a.yaml'), join(folder, 'b.yaml'))
+    await rest(600)
+    write('b.yaml', { a: '2' })
+    await reads({ a: '2' })
+    expect(said('failed', /gone/)).toBe(0)
+  })
+
+  it('keeps everything when the folder vanishes, and says so once', async () => {
+    write('a.yaml', { a: '1' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    rmSync(folder, { recursive: true })
+    await until(
+      () => said('failed', /cannot be read \(ENOENT\); its last good state stays/) === 1,
+      'the loss',
+    )
+    await rest(600)
+    expect(problems).toHaveLength(1)
+    expect(known()).toEqual({ a: '1' })
+    mkdirSync(folder)
+    write('a.yaml', { a: '2' })
+    await reads({ a: '2' })
+  })
+
+  it('is not complete while a file was never read', async () => {
+    write('a.yaml', { a: '1' })
+    writeFileSync(join(folder, 'b.yaml'), 'x: [1\n')
+    await begin()
+    await until(() => said('failed', /b\.yaml/) === 1, 'the failure')
+    expect(synced).toBe(0)
+    write('b.yaml', { b: '1' })
+    await until(() => synced === 1, 'synced')
+    expect(known()).toEqual({ a: '1', b: '1' })
+  })
+
+  it('waits for a path that does not exist yet', async () => {
+    await begin(join(folder, 'later'))
+    await until(() => said('failed', /ENOENT/) === 1, 'the failure')
+    mkdirSync(join(folder, 'later'))
+    write('later/a.yaml', { a: '1' })
+    await reads({ a: '1' })
+  })
+
+  it('lets the first file by name win over an object that two describe, and names the loser', async () => {
+    write('b.yaml', { a: 'b' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    write('a.yaml', { a: 'a' })
+    await reads({ a: 'a' })
+    expect(said('duplicate', /b\.yaml: Node\/a stands in a\.yaml too/)).toBe(1)
+    write('a.yaml', { other: '1' })
+    await reads({ a: 'b', other: '1' })
+  })
+
+  it('stops without another word', async () => {
+    write('a.yaml', { a: '1' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    await source?.stop()
+    write('a.yaml', { a: '2' })
+    await rest(700)
+    expect(known()).toEqual({ a: '1' })
+  })
+})
