@@ -1,0 +1,158 @@
+import { existsSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { fileURLToPath } from 'node:url'
+import { errnoName } from './errno.ts'
+import { SystemError, type Transport } from './transport.ts'
+
+export interface NetlinkOptions {
+  /** NETLINK_*. */
+  readonly protocol: number
+  /** Bounds the longest datagram; beyond net.core.wmem_max only with CAP_NET_ADMIN in the first user namespace. */
+  readonly sendBufferBytes?: number
+  /** What the kernel may queue for us before it drops and reports ENOBUFS; bounded like sendBufferBytes. */
+  readonly receiveBufferBytes?: number
+  /** Path of the addon, for tests that bring their own build. */
+  readonly addon?: string
+}
+
+export interface NativeTransport extends Transport {
+  /** Longest datagram that the kernel takes; a longer one fails with EMSGSIZE and changes nothing. */
+  readonly sendLimitBytes: number
+}
+
+/** Opens a netlink socket. Throws a SystemError, or an Error when the addon is missing or unfit. */
+export function openNetlink(options: NetlinkOptions): NativeTransport {
+  const addon = loadAddon(options.addon ?? findAddon())
+  const { protocol, sendBufferBytes = 64 << 20, receiveBufferBytes = 4 << 20 } = options
+  const handle = addon.open(protocol, sendBufferBytes, receiveBufferBytes)
+  if (typeof handle === 'number') throw failure(`socket(AF_NETLINK, ${protocol})`, handle)
+  return new NetlinkSocket(addon, handle)
+}
+
+/** The addon's path: beside the bundle, or where node-gyp leaves it in a source tree. */
+export function findAddon(): string {
+  const fromRoot = import.meta.url.endsWith('/src/netlink/native.ts') ? '../../' : '../'
+  const candidates = ['./kprobe.node', `${fromRoot}build/Release/kprobe.node`]
+  const paths = candidates.map(candidate => fileURLToPath(new URL(candidate, import.meta.url)))
+  const found = paths.find(path => existsSync(path))
+  if (found === undefined) {
+    throw new Error(
+      `kprobe's addon is not built (neither ${paths.join(' nor ')} exists): npm run build:native`,
+    )
+  }
+  return found
+}
+
+/** native/binding.c. Numbers below zero are -errno. */
+interface Addon {
+  readonly abi: number
+  open(protocol: number, sendBufferBytes: number, receiveBufferBytes: number): Handle | number
+  setMember(handle: Handle, group: number, member: number): number
+  sendSync(handle: Handle, datagram: Uint8Array): number
+  send(handle: Handle, datagram: Uint8Array): Promise<number> | number
+  receive(handle: Handle, into: Uint8Array): number
+  watch(handle: Handle, readable: () => void): number
+  unwatch(handle: Handle): void
+  close(handle: Handle): void
+}
+
+interface Handle {
+  readonly portId: number
+  readonly sendLimitBytes: number
+}
+
+const ABI = 1
+const EAGAIN = -11
+const EBADF = -9
+
+function loadAddon(path: string): Addon {
+  let loaded: unknown
+  try {
+    loaded = createRequire(import.meta.url)(path)
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause)
+    throw new Error(`cannot load kprobe's addon: ${reason}: npm run build:native builds it anew`, { cause })
+  }
+  if (isAddon(loaded)) return loaded
+  throw new Error(
+    `${path} was built from other sources than this program: npm run build:native builds it anew`,
+  )
+}
+
+/** The number alone tells: binding.c changes it together with its functions. */
+function isAddon(loaded: unknown): loaded is Addon {
+  return typeof loaded === 'object' && loaded !== null && 'abi' in loaded && loaded.abi === ABI
+}
+
+function failure(syscall: string, status: number): SystemError {
+  return new SystemError(syscall, -status, errnoName(-status))
+}
+
+function check(syscall: string, status: number): void {
+  if (status < 0) throw failure(syscall, status)
+}
+
+class NetlinkSocket implements NativeTransport {
+  readonly portId: number
+  readonly sendLimitBytes: number
+  readonly #addon: Addon
+  readonly #handle: Handle
+  /** None of these rejects. */
+  readonly #sending = new Set<Promise<number>>()
+  #closed = false
+
+  constructor(addon: Addon, handle: Handle) {
+    this.#addon = addon
+    this.#handle = handle
+    this.portId = handle.portId
+    this.sendLimitBytes = handle.sendLimitBytes
+  }
+
+  sendSync(datagram: Uint8Array): void {
+    check('sendmsg', this.#closed ? EBADF : this.#addon.sendSync(this.#handle, datagram))
+  }
+
+  async send(datagram: Uint8Array): Promise<void> {
+    const sending = this.#closed ? EBADF : this.#addon.send(this.#handle, datagram)
+    if (typeof sending === 'number') return check('sendmsg', sending)
+    this.#sending.add(sending)
+    const status = await sending
+    this.#sending.delete(sending)
+    check('sendmsg', status)
+  }
+
+  receive(into: Uint8Array): number | undefined {
+    const status = this.#closed ? EBADF : this.#addon.receive(this.#handle, into)
+    if (status === EAGAIN) return undefined
+    check('recvmsg', status)
+    return status
+  }
+
+  watch(readable: () => void): () => void {
+    check('watch', this.#addon.watch(this.#handle, readable))
+    let watching = true
+    return () => {
+      // A second call must not end a later watch.
+      if (watching) this.#addon.unwatch(this.#handle)
+      watching = false
+    }
+  }
+
+  join(group: number): void {
+    check(`setsockopt(NETLINK_ADD_MEMBERSHIP, ${group})`, this.#setMember(group, 1))
+  }
+
+  leave(group: number): void {
+    check(`setsockopt(NETLINK_DROP_MEMBERSHIP, ${group})`, this.#setMember(group, 0))
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    this.#addon.close(this.#handle)
+    await Promise.all(this.#sending)
+  }
+
+  #setMember(group: number, member: number): number {
+    return this.#closed ? EBADF : this.#addon.setMember(this.#handle, group, member)
+  }
+}
