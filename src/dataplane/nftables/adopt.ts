@@ -1,0 +1,151 @@
+import { type Octets, readU32host } from '../../base/octets.ts'
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { Steps } from '../../base/steps.ts'
+import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
+import { parseChain } from './chains.ts'
+import {
+  CODE_FIRST,
+  CODE_MASK,
+  GROUP_AFFINITY,
+  GROUP_DISPATCH,
+  GROUP_NODEPORT_IPS,
+  GROUP_UNKNOWN,
+  hairpinGroup,
+  idOf,
+  LAYOUTS,
+  NFT_FAMILIES,
+  portIdKey,
+  protocolOfKey,
+} from './layout.ts'
+import { type Codes, type Ids, idsInUse } from './numbering.ts'
+import { type Allocation, EMPTY_STATE, type NftablesState, tableOf } from './state.ts'
+
+const ELEMENTS_PER_STEP = 4000
+
+/**
+ * Makes a state of what a kernel holds, whoever put it there: elements are grouped by the Service they serve, and the
+ * numbers in them become the numbering that the next render continues. What makes no sense is kept as it is, in groups
+ * of its own, for the comparison to remove.
+ */
+export function* adoptRuleset(ruleset: Ruleset): Steps<NftablesState> {
+  const allocations: Record<NftFamily, Allocation> = { ...EMPTY_STATE.allocations }
+  const tables: Table[] = []
+  for (const family of NFT_FAMILIES) {
+    const table = tableOf(ruleset, family)
+    if (table === undefined) continue
+    const owners = yield* findOwners(table)
+    const elements = yield* regroup(table, owners)
+    tables.push({ ...table, elements })
+    allocations[family] = {
+      ...EMPTY_STATE.allocations[family],
+      ids: owners.ids,
+      codes: codesOf(table),
+    }
+  }
+  return { ...EMPTY_STATE, ruleset: { tables }, allocations }
+}
+
+/** Who the numbers and addresses in a table belong to. */
+interface Owners {
+  readonly ids: Ids
+  /** Group by service-port id. */
+  readonly byId: ReadonlyMap<number, string>
+  /** Group by address of a frontend. */
+  readonly byAddress: ReadonlyMap<Octets, string>
+}
+
+/** Frontends and NodePorts have both halves: the id of the service port, and in their comments whose it is. */
+function* findOwners(table: Table): Steps<Owners> {
+  const byId = new Map<number, string>()
+  const byPort = new Map<string, number>()
+  const byAddress = new Map<Octets, string>()
+  const seen = new Set<number>()
+  const { addressLength } = LAYOUTS[table.family]
+  for (const element of yield* every(table)) {
+    const { set, key, data, comment } = element
+    if (set === 'affinity' || set === 'endpoints' || set === 'slots' || set === 'ranges') seen.add(idOf(key))
+    if ((set !== 'frontends' && set !== 'nodeports') || typeof data !== 'string') continue
+    const id = idOf(data)
+    const protocol = protocolOfKey(key)
+    const group = groupOfComment(comment)
+    if (group === undefined || protocol === undefined || id === 0) continue
+    if (set === 'frontends') byAddress.set(key.slice(0, addressLength), group)
+    const port = portIdKey(comment, protocol)
+    // After tampering an id may stand for two ports, or a port have two ids: the first one counts.
+    if (byId.has(id) || byPort.has(port)) continue
+    byId.set(id, group)
+    byPort.set(port, id)
+  }
+  for (const id of byId.keys()) seen.delete(id)
+  return { ids: idsInUse(byPort, seen), byId, byAddress }
+}
+
+function* every(table: Table): Steps<readonly Element[]> {
+  const all: Element[] = []
+  for (const group of table.elements.values()) {
+    for (const element of group) all.push(element)
+    yield
+  }
+  return all
+}
+
+/** `namespace/name:port` or `namespace/name` serves `namespace/name`. */
+function groupOfComment(comment: string): string | undefined {
+  const [service = ''] = comment.split(':', 1)
+  return /^[^/@]+\/[^/]+$/.test(service) ? service : undefined
+}
+
+function* regroup(table: Table, owners: Owners): Steps<PersistentMap<ElementGroup>> {
+  const groups = new Map<string, Element[]>()
+  let count = 0
+  for (const from of table.elements.values()) {
+    for (const element of from) {
+      const key = groupOf(element, table, owners)
+      const group = groups.get(key)
+      if (group === undefined) groups.set(key, [element])
+      else group.push(element)
+      if (++count % ELEMENTS_PER_STEP === 0) yield
+    }
+  }
+  return PersistentMap.from<ElementGroup>(groups)
+}
+
+function groupOf({ set, key, data, comment }: Element, table: Table, { byId, byAddress }: Owners): string {
+  switch (set) {
+    case 'frontends':
+    case 'nodeports': {
+      const id = typeof data === 'string' ? idOf(data) : 0
+      return groupOfComment(comment) ?? byId.get(id) ?? `@${id}`
+    }
+    case 'endpoints':
+    case 'slots':
+    case 'ranges':
+      return byId.get(idOf(key)) ?? `@${idOf(key)}`
+    case 'cluster-ips':
+      return byAddress.get(key) ?? GROUP_UNKNOWN
+    case 'hairpin':
+      return hairpinGroup(key.slice(0, LAYOUTS[table.family].addressLength))
+    case 'nodeport-ips':
+      return GROUP_NODEPORT_IPS
+    case 'dispatch':
+      return GROUP_DISPATCH
+    case 'affinity':
+      return GROUP_AFFINITY
+    default:
+      return GROUP_UNKNOWN
+  }
+}
+
+/** Codes of chains whose names we know how to read; the first one if there are several. */
+function codesOf(table: Table): Codes {
+  const codes = new Map<string, number>()
+  for (const group of table.elements.values()) {
+    for (const { set, key, data } of group) {
+      if (set !== 'dispatch' || typeof data !== 'object' || data.chain === undefined) continue
+      const code = readU32host(key)
+      if (code < CODE_FIRST || code > CODE_MASK) continue
+      if (parseChain(data.chain) !== undefined && !codes.has(data.chain)) codes.set(data.chain, code)
+    }
+  }
+  return codes
+}

@@ -1,0 +1,187 @@
+import { NFT_JUMP } from '../../kernel/nft/constants.ts'
+import type { Rule } from '../../kernel/nft/expression.ts'
+import type { Chain } from '../../kernel/nft/state.ts'
+import { CHAIN_FIREWALL, CHAIN_REJECT } from './layout.ts'
+import { quantise, rolls } from './quantise.ts'
+import {
+  askMasquerade,
+  dropCounted,
+  FRONTEND_MAPS,
+  fromPod,
+  fromThisNode,
+  goTo,
+  pickKnown,
+  pickNew,
+  pickSlot,
+  type RuleContext,
+  rule,
+} from './rules.ts'
+
+/**
+ * The chains made on demand: one per distinct value of these, never one per Service. A chain's name says all that its
+ * rules follow from, so that chains found in the kernel need no other record.
+ */
+export type ChainSpec =
+  /** mod-N, lmod-N; with affinity aff-N-T, laff-N-T: sends the packet to one of N endpoints. */
+  | PickSpec
+  /** ext-N, ext-N-T: an external address, policy Cluster. */
+  | { readonly kind: 'external'; readonly count: number; readonly timeoutS: number }
+  /** loc-N-M, loc-N-M-T: an external address, policy Local; N endpoints in the cluster, M on this node. */
+  | {
+      readonly kind: 'external-local'
+      readonly cluster: number
+      readonly local: number
+      readonly timeoutS: number
+    }
+  /** fw-X: checks the source ranges of a frontend, then goes to X. */
+  | { readonly kind: 'firewall'; readonly target: string }
+
+interface PickSpec {
+  readonly kind: 'pick'
+  readonly local: boolean
+  readonly count: number
+  /** Seconds; 0 without session affinity. */
+  readonly timeoutS: number
+}
+
+/** Names are made of counts as they are and quantised here. */
+export function pickChain(local: boolean, count: number, timeoutS: number): string {
+  const prefix = local ? 'l' : ''
+  const n = quantise(count)
+  return timeoutS === 0 ? `${prefix}mod-${n}` : `${prefix}aff-${n}-${timeoutS}`
+}
+
+export function externalChain(count: number, timeoutS: number): string {
+  return timeoutS === 0 ? `ext-${quantise(count)}` : `ext-${quantise(count)}-${timeoutS}`
+}
+
+export function externalLocalChain(cluster: number, local: number, timeoutS: number): string {
+  const name = `loc-${quantise(cluster)}-${quantise(local)}`
+  return timeoutS === 0 ? name : `${name}-${timeoutS}`
+}
+
+export function firewallChain(target: string): string {
+  return `fw-${target}`
+}
+
+/** The mod-N or aff-N-T that a list needs when it grows by one; undefined for other chains. */
+export function nextChain(name: string): string | undefined {
+  const spec = parseChain(name)
+  if (spec?.kind !== 'pick' || spec.local || spec.timeoutS > 0) return undefined
+  return pickChain(false, spec.count + 1, 0)
+}
+
+/** What a name stands for; undefined when it is not one that we would give. */
+export function parseChain(name: string): ChainSpec | undefined {
+  const spec = readName(name)
+  return spec !== undefined && nameOf(spec) === name ? spec : undefined
+}
+
+function readName(name: string): ChainSpec | undefined {
+  const [head = '', ...rest] = name.split('-')
+  if (head === 'fw') {
+    const target = name.slice('fw-'.length)
+    const behind = readName(target)?.kind
+    const known = target === CHAIN_REJECT || (behind !== undefined && behind !== 'firewall')
+    return known ? { kind: 'firewall', target } : undefined
+  }
+  const [a = 0, b = 0, c = 0, ...more] = rest.map(Number)
+  if (more.length > 0 || !rest.every(part => /^\d{1,7}$/.test(part))) return undefined
+  if (head === 'mod' || head === 'lmod' || head === 'aff' || head === 'laff')
+    return { kind: 'pick', local: head.startsWith('l'), count: a, timeoutS: b }
+  if (head === 'ext') return { kind: 'external', count: a, timeoutS: b }
+  return head === 'loc' ? { kind: 'external-local', cluster: a, local: b, timeoutS: c } : undefined
+}
+
+function nameOf(spec: ChainSpec): string {
+  switch (spec.kind) {
+    case 'pick':
+      return spec.count === 0 ? '' : pickChain(spec.local, spec.count, spec.timeoutS)
+    case 'external':
+      return spec.count === 0 ? '' : externalChain(spec.count, spec.timeoutS)
+    case 'external-local':
+      return externalLocalChain(spec.cluster, spec.local, spec.timeoutS)
+    case 'firewall':
+      return parseChain(spec.target) === undefined && spec.target !== CHAIN_REJECT
+        ? ''
+        : firewallChain(spec.target)
+  }
+}
+
+/** Chains made on demand that rules of `name` go to. */
+export function chainsBehind(name: string): readonly string[] {
+  const spec = parseChain(name)
+  switch (spec?.kind) {
+    case 'pick':
+      return spec.count > 1 && spec.timeoutS === 0 ? [pickChain(spec.local, 1, 0)] : []
+    case 'external':
+      return [pickChain(false, spec.count, spec.timeoutS)]
+    case 'external-local': {
+      const behind = spec.cluster > 0 ? [pickChain(false, spec.cluster, spec.timeoutS)] : []
+      return spec.local > 0 ? [...behind, pickChain(true, spec.local, spec.timeoutS)] : behind
+    }
+    case 'firewall':
+      return spec.target === CHAIN_REJECT ? [] : [spec.target]
+    default:
+      return []
+  }
+}
+
+export function makeChain(name: string, context: RuleContext): Chain | undefined {
+  const spec = parseChain(name)
+  return spec === undefined ? undefined : { name, hook: undefined, rules: rulesOf(spec, context) }
+}
+
+function rulesOf(spec: ChainSpec, context: RuleContext): readonly Rule[] {
+  switch (spec.kind) {
+    case 'pick':
+      return spec.timeoutS === 0 ? pickRules(spec, context) : affinityRules(spec, context)
+    case 'external':
+      return [rule([...askMasquerade(context), goTo(pickChain(false, spec.count, spec.timeoutS))])]
+    case 'external-local':
+      return externalLocalRules(spec, context)
+    case 'firewall':
+      return [
+        rule([{ kind: 'verdict', verdict: { code: NFT_JUMP, chain: CHAIN_FIREWALL } }]),
+        rule([goTo(spec.target)]),
+      ]
+  }
+}
+
+/**
+ * A packet may have read N just before a commit and the endpoints after it: then slot N-1 may be gone, and slot 0
+ * serves. Its rules are shared by all chains, since every rule that looks into a map taxes what is added to the map.
+ */
+function pickRules({ local, count }: PickSpec, { layout }: RuleContext): readonly Rule[] {
+  const rules = rolls(count).flatMap(modulus =>
+    FRONTEND_MAPS.map(map => rule(pickSlot(layout, map, { local, modulus }))),
+  )
+  return count === 1 ? rules : [...rules, rule([goTo(pickChain(local, 1, 0))])]
+}
+
+function affinityRules({ local, count, timeoutS }: PickSpec, { layout }: RuleContext): readonly Rule[] {
+  const timeoutMs = timeoutS * 1000
+  const moduli = count === 1 ? [1] : [...rolls(count), 1]
+  const known = FRONTEND_MAPS.map(map => rule(pickKnown(layout, map, { local, timeoutMs })))
+  const fresh = moduli.flatMap(modulus =>
+    FRONTEND_MAPS.map(map => rule(pickNew(layout, map, { local, modulus, timeoutMs }))),
+  )
+  // Reached when the map of clients is full, too.
+  const forgetful = (rolls(count).length > 1 ? [count, 1] : [count]).flatMap(modulus =>
+    FRONTEND_MAPS.map(map => rule(pickNew(layout, map, { local, modulus, timeoutMs: undefined }))),
+  )
+  return [...known, ...fresh, ...forgetful]
+}
+
+/** Pods and processes of this node are inside: they reach endpoints everywhere. */
+function externalLocalRules(
+  spec: Extract<ChainSpec, { kind: 'external-local' }>,
+  context: RuleContext,
+): readonly Rule[] {
+  const { cluster, local, timeoutS } = spec
+  const inside = goTo(cluster > 0 ? pickChain(false, cluster, timeoutS) : CHAIN_REJECT)
+  const { detector } = context
+  const pods = detector === undefined ? [] : [rule([...fromPod(context, detector, false), inside])]
+  const outside = local > 0 ? [goTo(pickChain(true, local, timeoutS))] : dropCounted
+  return [...pods, rule([...fromThisNode, ...askMasquerade(context), inside]), rule(outside)]
+}

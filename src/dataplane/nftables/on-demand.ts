@@ -1,0 +1,58 @@
+import type { Chain, Table } from '../../kernel/nft/state.ts'
+import { chainsBehind, makeChain, nextChain, parseChain } from './chains.ts'
+import type { CodeDraft, Codes } from './numbering.ts'
+import type { RuleContext } from './rules.ts'
+
+/** Chains made on demand that nothing uses at the moment, and that are kept for the next time. */
+export const UNUSED_MAX = 64
+
+export interface OnDemand {
+  /** Names of all chains made on demand that the table has. */
+  readonly chains: ReadonlySet<string>
+  readonly codes: Codes
+}
+
+/**
+ * Chooses the chains of a table: those that elements lead to, those behind them, and the unused ones of `base` (so
+ * that a Service whose count goes up and down does not make rules each time) unless they are too many. The first
+ * version of a table gets the chain of each list that is one endpoint longer too: a chain that is made later has the
+ * kernel walk all endpoints.
+ */
+export function chooseChains(
+  base: Table | undefined,
+  codes: CodeDraft,
+  inUse: { has(code: number): boolean },
+): OnDemand {
+  const present = [...(base?.chains.keys() ?? [])].filter(name => parseChain(name) !== undefined)
+  const needed = new Set<string>()
+  for (const [chain, code] of codes.all()) if (inUse.has(code)) add(needed, chain)
+  if (present.length === 0) {
+    for (const chain of [...needed]) {
+      const next = nextChain(chain)
+      if (next !== undefined && codes.take(next) !== undefined) add(needed, next)
+    }
+  }
+  const unused = present.filter(name => !needed.has(name))
+  if (unused.length <= UNUSED_MAX) for (const name of unused) add(needed, name)
+  return { chains: needed, codes: codes.finish(needed) }
+}
+
+function add(chains: Set<string>, name: string): void {
+  if (chains.has(name)) return
+  chains.add(name)
+  for (const behind of chainsBehind(name)) add(chains, behind)
+}
+
+/** The chains themselves; those of `same`, made by equal inputs, are used again as they are. */
+export function makeChains(
+  names: Iterable<string>,
+  context: RuleContext,
+  same: ReadonlyMap<string, Chain> | undefined,
+): readonly Chain[] {
+  const chains: Chain[] = []
+  for (const name of names) {
+    const chain = same?.get(name) ?? makeChain(name, context)
+    if (chain !== undefined) chains.push(chain)
+  }
+  return chains
+}

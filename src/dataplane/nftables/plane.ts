@@ -1,0 +1,102 @@
+import { systemClock } from '../../base/clock.ts'
+import { finishInSlices, type Slicing, type Steps } from '../../base/steps.ts'
+import type { CommitResult, NftClient, OperationFailure } from '../../kernel/nft/client.ts'
+import { diffRulesets } from '../../kernel/nft/diff.ts'
+import type { Operation } from '../../kernel/nft/operation.ts'
+import type { Table } from '../../kernel/nft/state.ts'
+import type { Dataplane, KernelRefusal, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
+import { adoptRuleset } from './adopt.ts'
+import { NFT_FAMILIES, serviceOfGroup } from './layout.ts'
+import type { NftablesOptions } from './options.ts'
+import { makePlan, type NftablesPlan } from './plan.ts'
+import { renderState } from './render.ts'
+import { LATE_SETS } from './sets.ts'
+import { EMPTY_STATE, type NftablesState } from './state.ts'
+
+export interface NftablesPlaneOptions {
+  readonly client: NftClient
+  readonly options: NftablesOptions
+  /** Reports who commits to nf_tables; without it, damage is repaired but nobody is named. */
+  readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
+  /** How observing shares the event loop. */
+  readonly slicing?: Slicing
+}
+
+const SLICING: Slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
+/** A cleanup names the generation it looked at, and looks again as often as somebody else commits in between. */
+const CLEANUP_TRIES = 16
+
+/** kube-proxy's nftables mode in effect, over tables of this project's own layout: see README.md. */
+export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<NftablesState, NftablesPlan> {
+  const { client, options, slicing = SLICING } = given
+  const names = NFT_FAMILIES.map(family => ({ family, name: options.tableName }))
+  return {
+    name: 'nftables',
+    empty: EMPTY_STATE,
+    render: (frontends, renderOptions) => renderState(frontends, renderOptions, options),
+    diff: diffStates,
+    generation: () => client.generation(),
+    watchWriters: given.watchWriters ?? (() => () => undefined),
+    async observe() {
+      const { ruleset, generation } = await client.list(names)
+      return { state: await finishInSlices(adoptRuleset(ruleset), slicing), generation }
+    },
+    async commit(plan, commitOptions) {
+      return receiptOf(await client.commit(plan.transaction, commitOptions))
+    },
+    async cleanup() {
+      for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
+        const { ruleset, generation } = await client.list(names)
+        const ours = ruleset.tables.filter(isOurs)
+        if (ours.length === 0) return
+        const result = await client.commit(ours.map(deleteTable), { generation })
+        if (result.outcome === 'committed') return
+        if (result.outcome !== 'stale') throw cleanupError(result)
+      }
+      throw new Error(
+        `delete tables: the kernel's generation moved on before each of ${CLEANUP_TRIES} commits`,
+      )
+    },
+  }
+}
+
+function* diffStates(from: NftablesState, to: NftablesState): Steps<NftablesPlan> {
+  const options = { lateSets: LATE_SETS }
+  let diff = yield* diffRulesets(from.ruleset, to.ruleset, options)
+  // When everything waits for a first transaction, there is none to wait for.
+  if (diff.transaction.length === 0 && !diff.complete)
+    diff = yield* diffRulesets(diff.after, to.ruleset, options)
+  return makePlan(diff.transaction, diff.complete ? to : { ...to, ruleset: diff.after }, diff.complete)
+}
+
+/** kube-proxy's own table has the same name, but not these. */
+function isOurs({ sets }: Table): boolean {
+  return sets.has('frontends') && sets.has('dispatch') && sets.has('endpoints')
+}
+
+function deleteTable({ family, name }: Table): Operation {
+  return { verb: 'delete-table', family, table: name }
+}
+
+function cleanupError({ outcome, failures }: CommitResult): Error {
+  const [first] = failures
+  return new Error(`delete tables: ${first?.error.message ?? outcome}`, { cause: first?.error })
+}
+
+function receiptOf({ failures, ...result }: CommitResult): Receipt {
+  return { ...result, refusals: failures.map(refusalOf) }
+}
+
+function refusalOf({ elements, error }: OperationFailure): KernelRefusal {
+  const services = new Set(elements.flatMap(({ group }) => serviceOfGroup(group) ?? []))
+  return { services: [...services], error: services.size === 0 ? error : named(error, services) }
+}
+
+const SERVICES_NAMED_MAX = 3
+
+function named(error: Error, services: ReadonlySet<string>): Error {
+  const first = [...services].slice(0, SERVICES_NAMED_MAX).join(', ')
+  const more = services.size > SERVICES_NAMED_MAX ? ` and ${services.size - SERVICES_NAMED_MAX} more` : ''
+  const noun = services.size === 1 ? 'Service' : 'Services'
+  return new Error(`${noun} ${first}${more}: ${error.message}`, { cause: error })
+}

@@ -1,0 +1,81 @@
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { Steps } from '../../base/steps.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import type { Refusal } from '../../model/refusal.ts'
+import type { RenderOptions } from '../../reconcile/dataplane.ts'
+import { LAYOUTS } from './layout.ts'
+import type { NftablesOptions } from './options.ts'
+import { forFamilies, type NftablesState, tableOf } from './state.ts'
+import { type FinishedTable, TableDraft } from './table-draft.ts'
+
+const SERVICES_PER_STEP = 200
+
+/**
+ * What the kernel should hold. A base that was rendered is continued: only what changed since then is made anew. Of a
+ * base that was read from the kernel only the numbering and sizes are used, so that what is equal stays equal.
+ */
+export function* renderState(
+  frontends: FrontendTable,
+  { base, without }: RenderOptions<NftablesState>,
+  options: NftablesOptions,
+): Steps<NftablesState> {
+  const before = base.frontends
+  const draft = (family: NftFamily) =>
+    new TableDraft({
+      layout: LAYOUTS[family],
+      options,
+      base: tableOf(base.ruleset, family),
+      allocation: base.allocations[family],
+      continuing: before !== undefined,
+    })
+  const drafts = forFamilies(draft)
+  const both = [drafts.ip, drafts.ip6]
+  const refusals = new Map(base.refusals)
+  let count = 0
+  for (const key of changedServices(frontends, base, without)) {
+    const after = frontends.services.get(key)
+    const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
+    const reasons = both.flatMap(one => one.replace(key, change) ?? [])
+    if (reasons.length === 0) refusals.delete(key)
+    else
+      refusals.set(
+        key,
+        reasons.map(({ reason }) => refusal(key, reason)),
+      )
+    if (++count % SERVICES_PER_STEP === 0) yield
+  }
+  const locals = changedKeys(before?.localBackends, frontends.localBackends)
+  for (const ip of locals) for (const one of both) one.hairpin(ip, frontends.localBackends.has(ip))
+  yield
+  const finished = forFamilies((family): FinishedTable => drafts[family].finish(frontends))
+  return {
+    ruleset: { tables: [finished.ip.table, finished.ip6.table] },
+    frontends,
+    without,
+    allocations: forFamilies(family => finished[family].allocation),
+    refusals,
+  }
+}
+
+/** Services to make anew: changed ones, those newly left out or let in, and those for which there were no numbers. */
+function changedServices(
+  frontends: FrontendTable,
+  base: NftablesState,
+  without: ReadonlySet<string>,
+): Iterable<string> {
+  if (base.frontends === undefined) return frontends.services.keys()
+  const changed = new Set(PersistentMap.changes(base.frontends.services, frontends.services))
+  for (const key of base.without) if (!without.has(key)) changed.add(key)
+  for (const key of without) if (!base.without.has(key)) changed.add(key)
+  for (const key of base.refusals.keys()) changed.add(key)
+  return changed
+}
+
+function changedKeys<V>(before: PersistentMap<V> | undefined, after: PersistentMap<V>): Iterable<string> {
+  return before === undefined ? after.keys() : PersistentMap.changes(before, after)
+}
+
+function refusal(service: string, reason: string): Refusal {
+  return { object: `Service ${service}`, field: 'metadata.name', value: service, reason }
+}

@@ -1,0 +1,46 @@
+import type { NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import type { Refusal } from '../../model/refusal.ts'
+import { type Codes, type Ids, NO_IDS } from './numbering.ts'
+import { NOTHING, type Tally } from './tally.ts'
+
+/** All that this plane keeps in the kernel, with the numbering that the next version of it continues. Immutable. */
+export interface NftablesState {
+  /** Tables `ip` and `ip6`. */
+  readonly ruleset: Ruleset
+  /** What it was rendered from; undefined for a state read from the kernel. */
+  readonly frontends: FrontendTable | undefined
+  /** Services left out because the kernel refused them. */
+  readonly without: ReadonlySet<string>
+  readonly allocations: Readonly<Record<NftFamily, Allocation>>
+  /** By Service: what did not fit, and is missing from the ruleset. */
+  readonly refusals: ReadonlyMap<string, readonly Refusal[]>
+}
+
+/** The numbering of one table. */
+export interface Allocation {
+  readonly ids: Ids
+  readonly codes: Codes
+  readonly tally: Tally
+  /** skeletonKey of the fixed chains; undefined when they were read from the kernel. */
+  readonly skeleton: string | undefined
+}
+
+const NO_ALLOCATION: Allocation = { ids: NO_IDS, codes: new Map(), tally: NOTHING, skeleton: undefined }
+
+/** A kernel in which nothing of ours exists. */
+export const EMPTY_STATE: NftablesState = {
+  ruleset: { tables: [] },
+  frontends: undefined,
+  without: new Set(),
+  allocations: { ip: NO_ALLOCATION, ip6: NO_ALLOCATION },
+  refusals: new Map(),
+}
+
+export function tableOf(ruleset: Ruleset, family: NftFamily): Table | undefined {
+  return ruleset.tables.find(table => table.family === family)
+}
+
+export function forFamilies<T>(make: (family: NftFamily) => T): Readonly<Record<NftFamily, T>> {
+  return { ip: make('ip'), ip6: make('ip6') }
+}

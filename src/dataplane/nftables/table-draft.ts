@@ -1,0 +1,202 @@
+import { u32host } from '../../base/octets.ts'
+import { PersistentMap } from '../../base/persistent-map.ts'
+import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
+import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
+import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
+import { type OutOfNumbers, serviceElements } from './elements.ts'
+import {
+  CHAIN_REJECT,
+  CODE_DROP,
+  CODE_REJECT,
+  type FamilyLayout,
+  GROUP_AFFINITY,
+  GROUP_DISPATCH,
+  GROUP_NODEPORT_IPS,
+  hairpinGroup,
+  portIdKey,
+} from './layout.ts'
+import { CodeDraft, type Codes, IdDraft } from './numbering.ts'
+import { chooseChains, makeChains } from './on-demand.ts'
+import type { NftablesOptions } from './options.ts'
+import { declareSet, SET_NAMES, sizeFor } from './sets.ts'
+import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './skeleton.ts'
+import type { Allocation } from './state.ts'
+import { NOTHING, TallyDraft } from './tally.ts'
+
+const TABLE_COMMENT = 'rules of kprobe'
+
+export interface TableDraftOptions {
+  readonly layout: FamilyLayout
+  readonly options: NftablesOptions
+  readonly base: Table | undefined
+  readonly allocation: Allocation
+  /** Continue the elements of `base`; otherwise they only lend their numbers, and all are made anew. */
+  readonly continuing: boolean
+}
+
+export interface FinishedTable {
+  readonly table: Table
+  readonly allocation: Allocation
+}
+
+export interface ServiceChange {
+  readonly before: ServiceFrontends | undefined
+  readonly after: ServiceFrontends | undefined
+  /** The kernel refused it: it keeps its numbers, but has no elements. */
+  readonly leftOut: boolean
+}
+
+/** One table during one render: collects what changes, then makes the next version of it. */
+export class TableDraft {
+  readonly #given: TableDraftOptions
+  readonly #ids: IdDraft
+  readonly #codes: CodeDraft
+  readonly #tally: TallyDraft
+  readonly #groups = new Map<string, ElementGroup | undefined>()
+
+  constructor(given: TableDraftOptions) {
+    const { allocation, continuing } = given
+    this.#given = given
+    this.#ids = new IdDraft(allocation.ids)
+    this.#codes = new CodeDraft(allocation.codes)
+    this.#tally = new TallyDraft(continuing ? allocation.tally : NOTHING)
+    if (!continuing) for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
+  }
+
+  /** Makes the elements of a Service anew, in place of those that `before` was rendered to. */
+  replace(key: string, { before, after, leftOut }: ServiceChange): OutOfNumbers | undefined {
+    for (const port of this.#portsOf(before)) this.#ids.retire(port)
+    for (const port of this.#portsOf(after)) this.#ids.keep(port)
+    const made = after === undefined || leftOut ? [] : this.#elementsOf(key, after)
+    if ('reason' in made) {
+      this.#put(key, undefined)
+      return made
+    }
+    this.#put(key, made.length === 0 ? undefined : made)
+    return undefined
+  }
+
+  #elementsOf(key: string, service: ServiceFrontends): ElementGroup | OutOfNumbers {
+    const { layout, options, base } = this.#given
+    return serviceElements(service, {
+      layout,
+      endpointComments: options.endpointComments,
+      ids: this.#ids,
+      codes: this.#codes,
+      before: base?.elements.get(key),
+    })
+  }
+
+  hairpin(ip: string, local: boolean): void {
+    const { layout } = this.#given
+    if (ip.length !== layout.addressLength) return
+    const element: Element = { set: 'hairpin', key: ip + ip, data: undefined, comment: '' }
+    this.#put(hairpinGroup(ip), local ? [element] : undefined)
+  }
+
+  finish(frontends: FrontendTable): FinishedTable {
+    const { layout, options, base, allocation, continuing } = this.#given
+    const skeleton = skeletonOf(layout, options, { frontends, prefixLengths: this.#tally.prefixLengths })
+    const key = skeletonKey(skeleton)
+    const same = continuing && key === allocation.skeleton
+    const { chains, codes } = this.#finishChains(skeleton, same)
+    if (codes !== allocation.codes || !continuing) this.#put(GROUP_DISPATCH, dispatchElements(codes))
+    if (!same) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(skeleton))
+    const elements = this.#finishElements()
+    const sets = this.#finishSets(skeleton)
+    const unchanged =
+      same && base !== undefined && chains === base.chains && sets === base.sets && elements === base.elements
+    const table: Table = unchanged
+      ? base
+      : {
+          family: layout.family,
+          name: options.tableName,
+          flags: 0,
+          comment: TABLE_COMMENT,
+          chains,
+          sets,
+          elements,
+        }
+    const ids = this.#ids.finish()
+    return { table, allocation: { ids, codes, tally: this.#tally.finish(), skeleton: key } }
+  }
+
+  *#portsOf(service: ServiceFrontends | undefined): Iterable<string> {
+    if (service === undefined) return
+    for (const { family, displayName, protocol } of service.ports)
+      if (family === this.#given.layout.model) yield portIdKey(displayName, protocol)
+  }
+
+  #put(key: string, group: ElementGroup | undefined): void {
+    const { base, continuing } = this.#given
+    const before = this.#groups.has(key)
+      ? this.#groups.get(key)
+      : continuing
+        ? base?.elements.get(key)
+        : undefined
+    if (before === undefined && group === undefined) return
+    if (before !== undefined) this.#tally.remove(before)
+    if (group !== undefined) this.#tally.add(group)
+    this.#groups.set(key, group)
+  }
+
+  #finishChains(
+    skeleton: Skeleton,
+    same: boolean,
+  ): { readonly chains: ReadonlyMap<string, Chain>; readonly codes: Codes } {
+    const { base, allocation } = this.#given
+    const inUse = this.#tally.codes
+    const before = allocation.tally.codes
+    const steady = inUse.size === before.size && [...inUse.keys()].every(code => before.has(code))
+    if (same && steady && base !== undefined) return { chains: base.chains, codes: allocation.codes }
+    const { chains: names, codes } = chooseChains(base, this.#codes, inUse)
+    const reusable = same ? base?.chains : undefined
+    const fixed = fixedChains(skeleton).map(chain => reusable?.get(chain.name) ?? chain)
+    const chains = [...fixed, ...makeChains(names, skeleton, reusable)]
+    return { chains: new Map(chains.map(chain => [chain.name, chain])), codes }
+  }
+
+  #finishElements(): PersistentMap<ElementGroup> {
+    const { base, continuing } = this.#given
+    if (continuing && base !== undefined) return base.elements.with(this.#groups)
+    const affinity = base?.elements.get(GROUP_AFFINITY)
+    return PersistentMap.empty<ElementGroup>()
+      .with(affinity === undefined ? [] : [[GROUP_AFFINITY, affinity]])
+      .with(this.#groups)
+  }
+
+  #finishSets({ nodePorts }: Skeleton): ReadonlyMap<string, NftSet> {
+    const { base, layout, continuing } = this.#given
+    const names = SET_NAMES.filter(name => name !== 'nodeport-ips' || nodePorts.kind === 'only')
+    const sets = names.map(name => {
+      const before = base?.sets.get(name)
+      const size = sizeFor(name, this.#tally.elements(name), before?.size)
+      return continuing && before?.size === size ? before : declareSet(name, layout, size)
+    })
+    const same = base?.sets.size === sets.length && sets.every(set => base.sets.get(set.name) === set)
+    return same ? base.sets : new Map(sets.map(set => [set.name, set]))
+  }
+}
+
+function dispatchElements(codes: Codes): ElementGroup {
+  const goTo = (code: number, chain: string): Element => ({
+    set: 'dispatch',
+    key: u32host(code),
+    data: { code: NFT_GOTO, chain },
+    comment: '',
+  })
+  const drop: Element = {
+    set: 'dispatch',
+    key: u32host(CODE_DROP),
+    data: { code: NF_DROP, chain: undefined },
+    comment: '',
+  }
+  return [goTo(CODE_REJECT, CHAIN_REJECT), drop, ...[...codes].map(([chain, code]) => goTo(code, chain))]
+}
+
+function nodePortAddresses({ layout, nodePorts }: Skeleton): ElementGroup | undefined {
+  if (nodePorts.kind === 'all' || nodePorts.ips.length === 0) return undefined
+  return [...new Set(nodePorts.ips)]
+    .filter(ip => ip.length === layout.addressLength)
+    .map(key => ({ set: 'nodeport-ips', key, data: undefined, comment: '' }))
+}
