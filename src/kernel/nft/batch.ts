@@ -1,0 +1,93 @@
+import { forEachAttribute } from '../../netlink/attribute.ts'
+import { viewOf } from '../../netlink/bytes.ts'
+import { NLMSG_HDRLEN } from '../../netlink/constants.ts'
+import { NFGENMSG_LENGTH } from '../../netlink/message.ts'
+import { NFTA_LIST_ELEM, NFTA_SET_ELEM_LIST_ELEMENTS } from './constants.ts'
+import type { Operation, OwnedElement } from './operation.ts'
+
+export type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
+
+/** Elements `from` (inclusive) to `to` (exclusive) of an operation, that one message carries. */
+export interface ElementRun {
+  readonly operation: ElementOperation
+  readonly from: number
+  readonly to: number
+}
+
+/** Where a message lies in the batch, and what it does; batch begin and end do nothing of their own. */
+export interface MessageRecord {
+  readonly start: number
+  readonly end: number
+  readonly operation: Operation | undefined
+  readonly runs: readonly ElementRun[]
+}
+
+/** A transaction as one datagram, with what it takes to say which part of it the kernel refused. */
+export interface Batch {
+  readonly bytes: Uint8Array
+  readonly messages: number
+  readonly firstSequence: number
+  /** Whether the sequence number is that of one of its messages. */
+  has(sequence: number): boolean
+  /** What a message does; undefined for batch begin and end. `offset` (into the message) picks among merged operations. */
+  operationAt(sequence: number, offset?: number): Operation | undefined
+  /** The element that lies at `offset` of the message, or all its elements where that points at none. */
+  elementsAt(sequence: number, offset?: number): readonly OwnedElement[]
+}
+
+export function batchOf(bytes: Uint8Array, firstSequence: number, records: readonly MessageRecord[]): Batch {
+  const recordAt = (sequence: number): MessageRecord | undefined => records[sequence - firstSequence]
+  return {
+    bytes,
+    messages: records.length,
+    firstSequence,
+    has: sequence => recordAt(sequence) !== undefined,
+    operationAt(sequence, offset) {
+      const record = recordAt(sequence)
+      return (record && culpritOf(bytes, record, offset)?.operation) ?? record?.operation
+    },
+    elementsAt(sequence, offset) {
+      const record = recordAt(sequence)
+      if (record === undefined) return []
+      const culprit = culpritOf(bytes, record, offset)
+      if (culprit !== undefined) return [culprit.element]
+      return record.runs.flatMap(({ operation, from, to }) => operation.elements.slice(from, to))
+    },
+  }
+}
+
+interface Culprit {
+  readonly operation: ElementOperation
+  readonly element: OwnedElement
+}
+
+function culpritOf(
+  bytes: Uint8Array,
+  record: MessageRecord,
+  offset: number | undefined,
+): Culprit | undefined {
+  if (offset === undefined || record.runs.length === 0) return undefined
+  let index = elementIndexAt(bytes, record, record.start + offset)
+  if (index === undefined) return undefined
+  for (const { operation, from, to } of record.runs) {
+    const element = operation.elements[from + index]
+    if (index < to - from) return element && { operation, element }
+    index -= to - from
+  }
+  return undefined
+}
+
+/** Which element of the message's list, counted from 0, covers the byte at `position` of the batch. */
+function elementIndexAt(bytes: Uint8Array, record: MessageRecord, position: number): number | undefined {
+  const view = viewOf(bytes)
+  let found: number | undefined
+  forEachAttribute(view, record.start + NLMSG_HDRLEN + NFGENMSG_LENGTH, record.end, (type, start, end) => {
+    if (type !== NFTA_SET_ELEM_LIST_ELEMENTS) return
+    let index = 0
+    forEachAttribute(view, start, end, (item, from, to) => {
+      if (item === NFTA_LIST_ELEM && position >= from - 4 && position < to) found = index
+      index++
+    })
+  })
+  return found
+}

@@ -1,0 +1,153 @@
+import type { ByteView } from '../../netlink/bytes.ts'
+import { malformed } from '../../netlink/errors.ts'
+import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
+import {
+  type AttributeSet,
+  type Attributes,
+  type Fields,
+  readAttributes,
+  type ValuesOf,
+} from '../../netlink/schema.ts'
+import * as nft from './constants.ts'
+import {
+  NFTNL_UDATA_RULE_COMMENT,
+  NFTNL_UDATA_SET_ELEM_COMMENT,
+  NFTNL_UDATA_TABLE_COMMENT,
+} from './datatypes.ts'
+import type { Rule } from './expression.ts'
+import { expressionOf, verdictOf } from './expression-attributes.ts'
+import { CHAIN, type DATA, GENERATION, RULE, SET, type SET_ELEMENT, SET_ELEMENTS, TABLE } from './schema.ts'
+import type { Chain, ChainHook, Element, ElementData, NftFamily, NftSet, Table } from './state.ts'
+import { commentOf } from './userdata.ts'
+
+/*
+ * Messages of dumps as values. Whatever the kernel adds to what it was sent is dropped, so that what comes back is
+ * structurally equal to what was written. All of these throw NetlinkError for bytes that are no such message.
+ */
+
+function attributesIn<F extends Fields>(
+  view: ByteView,
+  message: Message,
+  set: AttributeSet<F>,
+): Attributes<F> {
+  return readAttributes(view, set, { start: message.start + NFGENMSG_LENGTH, end: message.end })
+}
+
+function required<T>(value: T | undefined, name: string, message: Message): T {
+  if (value === undefined) throw malformed(`a message without its ${name}`, message.start)
+  return value
+}
+
+/** Of NFT_MSG_NEW*: NFPROTO_IPV4 and NFPROTO_IPV6 are ours, everything else is undefined. */
+export function familyOf(view: ByteView, message: Message): NftFamily | undefined {
+  const { family } = readNfGenMsg(view, message)
+  if (family === nft.NFPROTO_IPV4) return 'ip'
+  return family === nft.NFPROTO_IPV6 ? 'ip6' : undefined
+}
+
+export type TableHead = Pick<Table, 'name' | 'flags' | 'comment'>
+
+/** NFT_MSG_NEWTABLE. */
+export function decodeTable(view: ByteView, message: Message): TableHead {
+  const { name, flags = 0, userdata } = attributesIn(view, message, TABLE)
+  const comment = commentOf(NFTNL_UDATA_TABLE_COMMENT, userdata)
+  return { name: required(name, 'name', message), flags, comment: comment === '' ? undefined : comment }
+}
+
+export interface Placed<T> {
+  readonly table: string
+  readonly value: T
+}
+
+/** NFT_MSG_NEWCHAIN; its rules come in messages of their own. */
+export function decodeChain(view: ByteView, message: Message): Placed<Chain> {
+  const { table, name, ...base } = attributesIn(view, message, CHAIN)
+  const chain = { name: required(name, 'name', message), hook: hookOf(base), rules: [] }
+  return { table: required(table, 'table', message), value: chain }
+}
+
+function hookOf({ type, hook }: ValuesOf<typeof CHAIN>): ChainHook | undefined {
+  if (hook?.hooknum === undefined || hook.priority === undefined) return undefined
+  if (type !== 'nat' && type !== 'filter' && type !== 'route') return undefined
+  return { type, hooknum: hook.hooknum, priority: hook.priority }
+}
+
+/** NFT_MSG_NEWRULE, with the name of its chain. */
+export function decodeRule(view: ByteView, message: Message): Placed<Rule> & { readonly chain: string } {
+  const { table, chain, expressions = [], userdata } = attributesIn(view, message, RULE)
+  const comment = commentOf(NFTNL_UDATA_RULE_COMMENT, userdata)
+  return {
+    table: required(table, 'table', message),
+    chain: required(chain, 'chain', message),
+    value: { expressions: expressions.map(expressionOf), comment },
+  }
+}
+
+/** NFT_MSG_NEWSET. A verdict map has no dataLength: the kernel reports the size of its own structure. */
+export function decodeSet(view: ByteView, message: Message): Placed<NftSet> {
+  const values = attributesIn(view, message, SET)
+  const isVerdictMap = values.dataType === nft.NFT_DATA_VERDICT
+  const set = {
+    name: required(values.name, 'name', message),
+    flags: values.flags ?? 0,
+    keyType: values.keyType ?? 0,
+    keyLength: values.keyLength ?? 0,
+    dataType: values.dataType,
+    dataLength: isVerdictMap ? undefined : values.dataLength,
+    size: values.desc?.size ?? 0,
+    timeoutMs: Number(values.timeout ?? 0n),
+    userdata: values.userdata ?? '',
+  }
+  return { table: required(values.table, 'table', message), value: set }
+}
+
+export interface ElementsOptions {
+  /** Whether to give elements the time they have left: for sets that packets fill. */
+  readonly expirations: boolean
+}
+
+/** NFT_MSG_NEWSETELEM: the elements of one set that fitted into this message. */
+export function decodeElements(
+  view: ByteView,
+  message: Message,
+  options: ElementsOptions,
+): Placed<Element[]> {
+  const { table, set: name, elements = [] } = attributesIn(view, message, SET_ELEMENTS)
+  const set = required(name, 'set', message)
+  const value = elements.map(attributes => elementOf(set, attributes, options))
+  return { table: required(table, 'table', message), value }
+}
+
+/** The key of a catch-all element, and of one whose key is no value, is empty. */
+function elementOf(set: string, attributes: ValuesOf<typeof SET_ELEMENT>, options: ElementsOptions): Element {
+  const element = {
+    set,
+    key: attributes.key?.value ?? '',
+    data: attributes.data === undefined ? undefined : dataOf(attributes.data),
+    comment: commentOf(NFTNL_UDATA_SET_ELEM_COMMENT, attributes.userdata),
+  }
+  if (!options.expirations || attributes.expiration === undefined) return element
+  return { ...element, expiresMs: Number(attributes.expiration) }
+}
+
+function dataOf(data: ValuesOf<typeof DATA>): ElementData {
+  return data.value ?? verdictOf(data)
+}
+
+export interface Generation {
+  readonly id: number
+  /** Of the process that made this generation; undefined in answers to NFT_MSG_GETGEN of old kernels. */
+  readonly processId: number | undefined
+  readonly processName: string | undefined
+}
+
+/** NFT_MSG_NEWGEN. */
+export function decodeGeneration(view: ByteView, message: Message): Generation {
+  const { id, processId, processName } = attributesIn(view, message, GENERATION)
+  return { id: required(id, 'id', message), processId, processName }
+}
+
+/** The table that any notification of a changed object is about; the attribute has the same number in all of them. */
+export function decodeTableName(view: ByteView, message: Message): string {
+  return required(attributesIn(view, message, TABLE).name, 'table', message)
+}

@@ -1,0 +1,276 @@
+import type { Octets } from '../../base/octets.ts'
+import type { ValuesOf } from '../../netlink/schema.ts'
+import * as nft from './constants.ts'
+import type { Expression } from './expression.ts'
+import { type DATA, EXPRESSION, type EXPRESSIONS, type ExpressionAttributes } from './schema.ts'
+import type { Verdict } from './state.ts'
+
+type Values<Name extends keyof typeof EXPRESSIONS> = ValuesOf<(typeof EXPRESSIONS)[Name]>
+
+const CMP_OPS = { eq: nft.NFT_CMP_EQ, neq: nft.NFT_CMP_NEQ } as const
+const DYNSET_OPS = {
+  add: nft.NFT_DYNSET_OP_ADD,
+  update: nft.NFT_DYNSET_OP_UPDATE,
+  delete: nft.NFT_DYNSET_OP_DELETE,
+} as const
+const NAT_FAMILIES = { ip: nft.NFPROTO_IPV4, ip6: nft.NFPROTO_IPV6 } as const
+
+/** The attributes that make the kernel build `expression`. */
+export function attributesOf(expression: Expression): ExpressionAttributes {
+  switch (expression.kind) {
+    case 'payload': {
+      const { base, offset, length, dreg } = expression
+      return { tag: 'payload', data: { dreg: register(dreg), base, offset, length } }
+    }
+    case 'meta':
+      return { tag: 'meta', data: { key: expression.key, dreg: register(expression.dreg) } }
+    case 'meta-set':
+      return { tag: 'meta', data: { key: expression.key, sreg: register(expression.sreg) } }
+    case 'ct':
+      return { tag: 'ct', data: { key: expression.key, dreg: register(expression.dreg) } }
+    case 'cmp': {
+      const { sreg, op, data } = expression
+      return { tag: 'cmp', data: { sreg: register(sreg), op: CMP_OPS[op], data: { value: data } } }
+    }
+    case 'numgen': {
+      const { modulus, dreg } = expression
+      return { tag: 'numgen', data: { dreg: register(dreg), modulus, type: nft.NFT_NG_RANDOM, offset: 0 } }
+    }
+    case 'fib': {
+      const { flags, dreg } = expression
+      return { tag: 'fib', data: { dreg: register(dreg), result: nft.NFT_FIB_RESULT_ADDRTYPE, flags } }
+    }
+    case 'verdict': {
+      const data = { verdict: expression.verdict }
+      return { tag: 'immediate', data: { dreg: nft.NFT_REG_VERDICT, data } }
+    }
+    case 'masquerade':
+      return { tag: 'masq', data: { flags: expression.flags === 0 ? undefined : expression.flags } }
+    case 'reject':
+      return { tag: 'reject', data: { type: nft.NFT_REJECT_ICMP_UNREACH, code: expression.code } }
+    case 'counter':
+      return { tag: 'counter', data: {} }
+    case 'unknown':
+      return { tag: 'unknown', name: expression.name, octets: expression.data }
+    default:
+      return compoundAttributes(expression)
+  }
+}
+
+type Compound = Extract<Expression, { readonly kind: 'bitwise' | 'lookup' | 'dnat' | 'dynset' }>
+
+function compoundAttributes(expression: Compound): ExpressionAttributes {
+  switch (expression.kind) {
+    case 'bitwise': {
+      const { sreg, dreg, mask, xor } = expression
+      const registers = { sreg: register(sreg), dreg: register(dreg), length: mask.length }
+      return { tag: 'bitwise', data: { ...registers, mask: { value: mask }, xor: { value: xor } } }
+    }
+    case 'lookup': {
+      const { set, sreg, inverted } = expression
+      const dreg = expression.dreg === 'verdict' ? nft.NFT_REG_VERDICT : optionalRegister(expression.dreg)
+      const flags = inverted ? nft.NFT_LOOKUP_F_INV : undefined
+      return { tag: 'lookup', data: { set, sreg: register(sreg), dreg, flags } }
+    }
+    case 'dnat': {
+      const addressMin = register(expression.addressReg)
+      const portMin = register(expression.portReg)
+      return {
+        tag: 'nat',
+        data: { type: nft.NFT_NAT_DNAT, family: NAT_FAMILIES[expression.family], addressMin, portMin },
+      }
+    }
+    case 'dynset': {
+      const { set, op, keyReg, dataReg, timeoutMs } = expression
+      const registers = { keyReg: register(keyReg), dataReg: optionalRegister(dataReg) }
+      const timeout = timeoutMs === 0 ? undefined : BigInt(timeoutMs)
+      return { tag: 'dynset', data: { set, op: DYNSET_OPS[op], ...registers, timeout } }
+    }
+  }
+}
+
+function register(number: number): number {
+  return nft.NFT_REG32_00 + number
+}
+
+function optionalRegister(number: number | undefined): number | undefined {
+  return number === undefined ? undefined : register(number)
+}
+
+/**
+ * The expression that a dump describes. The kernel adds defaults to what it was given (flags of 0, the maximum of a
+ * range, a counter's counts); they are dropped again. What our expressions cannot say becomes `unknown`.
+ */
+export function expressionOf(attributes: ExpressionAttributes): Expression {
+  const known = knownExpression(attributes)
+  if (known !== undefined) return known
+  const { name, octets } = EXPRESSION.asOctets(attributes)
+  return { kind: 'unknown', name, data: octets }
+}
+
+function knownExpression(attributes: ExpressionAttributes): Expression | undefined {
+  switch (attributes.tag) {
+    case 'payload':
+      return payloadOf(attributes.data)
+    case 'meta':
+      return metaOf(attributes.data)
+    case 'ct':
+      return ctOf(attributes.data)
+    case 'cmp':
+      return cmpOf(attributes.data)
+    case 'bitwise':
+      return bitwiseOf(attributes.data)
+    case 'lookup':
+      return lookupOf(attributes.data)
+    case 'immediate':
+      return verdictExpressionOf(attributes.data)
+    case 'numgen':
+      return numgenOf(attributes.data)
+    case 'nat':
+      return dnatOf(attributes.data)
+    case 'masq':
+      return masqueradeOf(attributes.data)
+    case 'reject':
+      return rejectOf(attributes.data)
+    case 'fib':
+      return fibOf(attributes.data)
+    case 'dynset':
+      return dynsetOf(attributes.data)
+    case 'counter':
+      return { kind: 'counter' }
+    case 'unknown':
+      return undefined
+  }
+}
+
+/**
+ * Registers come back as 32-bit ones (NFT_REG32_00 + n) or, where they start a 128-bit one, as that
+ * (NFT_REG_1 + n / 4): nft_dump_register in net/netfilter/nf_tables_api.c.
+ */
+function registerNumber(number: number | undefined): number | undefined {
+  if (number === undefined) return undefined
+  if (number >= nft.NFT_REG_1 && number <= nft.NFT_REG_4) return (number - nft.NFT_REG_1) * 4
+  if (number >= nft.NFT_REG32_00 && number <= nft.NFT_REG32_15) return number - nft.NFT_REG32_00
+  return undefined
+}
+
+function payloadOf(values: Values<'payload'>): Expression | undefined {
+  const { base, offset, length, sreg } = values
+  const dreg = registerNumber(values.dreg)
+  if (dreg === undefined || base === undefined || offset === undefined || length === undefined)
+    return undefined
+  return sreg === undefined ? { kind: 'payload', base, offset, length, dreg } : undefined
+}
+
+function metaOf({ key, ...registers }: Values<'meta'>): Expression | undefined {
+  const dreg = registerNumber(registers.dreg)
+  const sreg = registerNumber(registers.sreg)
+  if (key === undefined) return undefined
+  if (dreg !== undefined && sreg === undefined) return { kind: 'meta', key, dreg }
+  if (sreg !== undefined && dreg === undefined) return { kind: 'meta-set', key, sreg }
+  return undefined
+}
+
+function ctOf(values: Values<'ct'>): Expression | undefined {
+  const { key, direction, sreg } = values
+  const dreg = registerNumber(values.dreg)
+  if (key === undefined || dreg === undefined || direction !== undefined || sreg !== undefined)
+    return undefined
+  return { kind: 'ct', key, dreg }
+}
+
+function cmpOf(values: Values<'cmp'>): Expression | undefined {
+  const sreg = registerNumber(values.sreg)
+  const data = values.data?.value
+  const op = values.op === CMP_OPS.eq ? 'eq' : values.op === CMP_OPS.neq ? 'neq' : undefined
+  if (sreg === undefined || data === undefined || op === undefined) return undefined
+  return { kind: 'cmp', op, sreg, data }
+}
+
+function bitwiseOf(values: Values<'bitwise'>): Expression | undefined {
+  const sreg = registerNumber(values.sreg)
+  const dreg = registerNumber(values.dreg)
+  const mask = values.mask?.value
+  const xor = values.xor?.value
+  const other =
+    values.data !== undefined || (values.op ?? nft.NFT_BITWISE_MASK_XOR) !== nft.NFT_BITWISE_MASK_XOR
+  if (sreg === undefined || dreg === undefined || mask === undefined || xor === undefined || other)
+    return undefined
+  return { kind: 'bitwise', sreg, dreg, mask, xor }
+}
+
+function lookupOf(values: Values<'lookup'>): Expression | undefined {
+  const { set, flags = 0 } = values
+  const sreg = registerNumber(values.sreg)
+  const dreg = values.dreg === nft.NFT_REG_VERDICT ? 'verdict' : registerNumber(values.dreg)
+  if (set === undefined || sreg === undefined || (flags & ~nft.NFT_LOOKUP_F_INV) !== 0) return undefined
+  return { kind: 'lookup', set, sreg, dreg, inverted: flags !== 0 }
+}
+
+function verdictExpressionOf({ dreg, data }: Values<'immediate'>): Expression | undefined {
+  const verdict = data === undefined ? undefined : verdictOf(data)
+  if (dreg !== nft.NFT_REG_VERDICT || verdict === undefined) return undefined
+  return { kind: 'verdict', verdict }
+}
+
+export function verdictOf({ verdict }: ValuesOf<typeof DATA>): Verdict | undefined {
+  return verdict?.code === undefined ? undefined : { code: verdict.code, chain: verdict.chain }
+}
+
+function numgenOf(values: Values<'numgen'>): Expression | undefined {
+  const { modulus, type, offset = 0 } = values
+  const dreg = registerNumber(values.dreg)
+  if (dreg === undefined || modulus === undefined || type !== nft.NFT_NG_RANDOM || offset !== 0)
+    return undefined
+  return { kind: 'numgen', modulus, dreg }
+}
+
+/** The kernel sets the two flags itself, by which registers there are. */
+const IMPLIED_NAT_FLAGS = nft.NF_NAT_RANGE_MAP_IPS | nft.NF_NAT_RANGE_PROTO_SPECIFIED
+
+function dnatOf(values: Values<'nat'>): Expression | undefined {
+  const { type, addressMin, addressMax = addressMin, portMin, portMax = portMin, flags = 0 } = values
+  const family =
+    values.family === NAT_FAMILIES.ip ? 'ip' : values.family === NAT_FAMILIES.ip6 ? 'ip6' : undefined
+  const addressReg = registerNumber(addressMin)
+  const portReg = registerNumber(portMin)
+  const ranged = addressMax !== addressMin || portMax !== portMin || (flags & ~IMPLIED_NAT_FLAGS) !== 0
+  if (type !== nft.NFT_NAT_DNAT || family === undefined || ranged) return undefined
+  if (addressReg === undefined || portReg === undefined) return undefined
+  return { kind: 'dnat', family, addressReg, portReg }
+}
+
+function masqueradeOf({ flags = 0, portMin, portMax }: Values<'masq'>): Expression | undefined {
+  return portMin === undefined && portMax === undefined ? { kind: 'masquerade', flags } : undefined
+}
+
+function rejectOf({ type, code }: Values<'reject'>): Expression | undefined {
+  return type === nft.NFT_REJECT_ICMP_UNREACH && code !== undefined ? { kind: 'reject', code } : undefined
+}
+
+function fibOf({ result, flags, ...registers }: Values<'fib'>): Expression | undefined {
+  const dreg = registerNumber(registers.dreg)
+  if (dreg === undefined || flags === undefined || result !== nft.NFT_FIB_RESULT_ADDRTYPE) return undefined
+  return { kind: 'fib', flags, dreg }
+}
+
+function dynsetOf(values: Values<'dynset'>): Expression | undefined {
+  const { set, timeout = 0n, flags = 0, expression, expressions } = values
+  const op = dynsetOpOf(values.op)
+  const keyReg = registerNumber(values.keyReg)
+  if (set === undefined || op === undefined || keyReg === undefined) return undefined
+  if (flags !== 0 || expression !== undefined || expressions !== undefined) return undefined
+  const dataReg = registerNumber(values.dataReg)
+  return { kind: 'dynset', op, set, keyReg, dataReg, timeoutMs: Number(timeout) }
+}
+
+function dynsetOpOf(op: number | undefined): 'add' | 'update' | 'delete' | undefined {
+  if (op === DYNSET_OPS.add) return 'add'
+  if (op === DYNSET_OPS.update) return 'update'
+  return op === DYNSET_OPS.delete ? 'delete' : undefined
+}
+
+/** Element data and keys as the attributes of a nft_data. */
+export function dataAttributes(data: Octets | Verdict): ValuesOf<typeof DATA> {
+  return typeof data === 'string' ? { value: data } : { verdict: data }
+}

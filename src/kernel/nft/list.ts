@@ -1,0 +1,227 @@
+import type { Clock } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/persistent-map.ts'
+import { AttributeWriter } from '../../netlink/attribute.ts'
+import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import type { Connection } from '../../netlink/connection.ts'
+import { NFNL_SUBSYS_NFTABLES, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { errnoNumber } from '../../netlink/errno.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import { closeMessage, type Message, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
+import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
+import * as nft from './constants.ts'
+import {
+  decodeChain,
+  decodeElements,
+  decodeGeneration,
+  decodeRule,
+  decodeSet,
+  decodeTable,
+  familyOf,
+  type Generation,
+  type TableHead,
+} from './decode.ts'
+import { familyNumber } from './encode.ts'
+import type { Rule } from './expression.ts'
+import { CHAIN, RULE, SET, SET_ELEMENTS, TABLE } from './schema.ts'
+import type { Chain, Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from './state.ts'
+
+export interface TableName {
+  readonly family: NftFamily
+  readonly name: string
+}
+
+export interface Listing {
+  readonly ruleset: Ruleset
+  readonly generation: number
+}
+
+/** A commit by anyone on the node, to any table, makes a listing start over. */
+const LIST_ATTEMPTS = 8
+const LIST_RETRY_DELAY_MS = 5
+
+/** NFT_MSG_GETGEN. */
+export function readGeneration(connection: Connection): Generation {
+  const answers: Generation[] = []
+  connection.roundTrip({
+    operation: 'read',
+    object: 'nf_tables generation',
+    build: sequence => getRequest({ type: nft.NFT_MSG_GETGEN, flags: 0, family: 0, sequence }),
+    onMessage: (view, message) => answers.push(decodeGeneration(view, message)),
+  })
+  const [generation] = answers
+  if (generation !== undefined) return generation
+  const errno = errnoNumber('EPROTO')
+  throw new NetlinkError({
+    operation: 'read',
+    object: 'nf_tables generation',
+    errno,
+    extendedAck: 'an empty answer',
+  })
+}
+
+/**
+ * Whole tables as they were at one generation; those that do not exist are left out. Throws NetlinkError: EAGAIN when
+ * somebody committed during every attempt, otherwise what the kernel said.
+ */
+export async function listTables(
+  connection: Connection,
+  clock: Clock,
+  tables: readonly TableName[],
+): Promise<Listing> {
+  for (let attempt = 1; attempt <= LIST_ATTEMPTS; attempt++) {
+    const generation = readGeneration(connection).id
+    const found = await new Listings(connection).read(tables)
+    if (found !== undefined && readGeneration(connection).id === generation) {
+      return { ruleset: { tables: found }, generation }
+    }
+    await new Promise<void>(resolve => clock.after(LIST_RETRY_DELAY_MS * attempt, resolve))
+  }
+  throw new NetlinkError({
+    operation: 'list',
+    object: tables.map(({ family, name }) => `table ${family} ${name}`).join(', '),
+    errno: errnoNumber('EAGAIN'),
+    extendedAck: `the ruleset changed during each of ${LIST_ATTEMPTS} attempts`,
+  })
+}
+
+interface GetMessage {
+  /** NFT_MSG_GET*. */
+  readonly type: number
+  readonly flags: number
+  /** NFPROTO_*. */
+  readonly family: number
+  readonly sequence: number
+}
+
+function getRequest(message: GetMessage, attributes?: (out: AttributeWriter) => void): Uint8Array {
+  const out = new ByteWriter(64)
+  const start = openMessage(out, {
+    type: (NFNL_SUBSYS_NFTABLES << 8) | message.type,
+    flags: NLM_F_REQUEST | message.flags,
+    sequence: message.sequence,
+  })
+  writeNfGenMsg(out, { family: message.family, resourceId: 0 })
+  attributes?.(new AttributeWriter(out))
+  closeMessage(out, start)
+  return out.written()
+}
+
+/** What is dumped: a message type, and a filter that the kernel applies where it knows one. */
+interface Dump<F extends Fields> {
+  readonly type: number
+  readonly what: string
+  readonly table: TableName
+  readonly set: AttributeSet<F>
+  readonly filter: Attributes<F>
+}
+
+/** One attempt at reading tables. */
+class Listings {
+  readonly #connection: Connection
+  /** Set once the kernel said that what it listed had changed meanwhile. */
+  #interrupted = false
+
+  constructor(connection: Connection) {
+    this.#connection = connection
+  }
+
+  /** Undefined when it was interrupted. */
+  async read(names: readonly TableName[]): Promise<readonly Table[] | undefined> {
+    const tables: Table[] = []
+    for (const name of names) {
+      const head = await this.#head(name)
+      if (head !== undefined) tables.push(await this.#table(name, head))
+      if (this.#interrupted) return undefined
+    }
+    return tables
+  }
+
+  async #head(table: TableName): Promise<TableHead | undefined> {
+    let found: TableHead | undefined
+    const dump = { type: nft.NFT_MSG_GETTABLE, what: 'table', table, set: TABLE, filter: {} }
+    await this.#dump(dump, (view, message) => {
+      const head = decodeTable(view, message)
+      if (head.name === table.name) found = head
+    })
+    return found
+  }
+
+  async #table({ family, name }: TableName, head: TableHead): Promise<Table> {
+    const table = { family, name }
+    const chains = await this.#chains(table)
+    const sets = await this.#sets(table)
+    const elements: [string, ElementGroup][] = []
+    for (const set of sets.values()) {
+      if (this.#interrupted) break
+      elements.push([set.name, await this.#elements(table, set)])
+    }
+    return { family, ...head, chains, sets, elements: PersistentMap.from(elements) }
+  }
+
+  async #chains(table: TableName): Promise<ReadonlyMap<string, Chain>> {
+    const chains = new Map<string, Chain & { readonly rules: Rule[] }>()
+    const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of table', table, set: CHAIN, filter: {} }
+    await this.#dump(chainDump, (view, message) => {
+      const chain = decodeChain(view, message)
+      if (chain.table === table.name) chains.set(chain.value.name, { ...chain.value, rules: [] })
+    })
+    const filter = { table: table.name }
+    await this.#dump(
+      { type: nft.NFT_MSG_GETRULE, what: 'rules of table', table, set: RULE, filter },
+      (view, message) => {
+        const rule = decodeRule(view, message)
+        if (rule.table === table.name) chains.get(rule.chain)?.rules.push(rule.value)
+      },
+    )
+    return chains
+  }
+
+  async #sets(table: TableName): Promise<ReadonlyMap<string, NftSet>> {
+    const sets = new Map<string, NftSet>()
+    const filter = { table: table.name }
+    await this.#dump(
+      { type: nft.NFT_MSG_GETSET, what: 'sets of table', table, set: SET, filter },
+      (view, message) => {
+        const set = decodeSet(view, message)
+        if (set.table === table.name) sets.set(set.value.name, set.value)
+      },
+    )
+    return sets
+  }
+
+  async #elements(table: TableName, set: NftSet): Promise<ElementGroup> {
+    const found: Element[] = []
+    const filter = { table: table.name, set: set.name }
+    const what = `elements of ${set.name} in table`
+    const expirations = (set.flags & nft.NFT_SET_EVAL) !== 0
+    const dump = { type: nft.NFT_MSG_GETSETELEM, what, table, set: SET_ELEMENTS, filter }
+    await this.#dump(dump, (view, message) => {
+      for (const element of decodeElements(view, message, { expirations }).value) found.push(element)
+    })
+    return found
+  }
+
+  async #dump<F extends Fields>(
+    dump: Dump<F>,
+    onMessage: (view: ByteView, message: Message) => void,
+  ): Promise<void> {
+    const { type, what, table, set, filter } = dump
+    const family = familyNumber(table.family)
+    try {
+      const consistent = await this.#connection.dump({
+        operation: 'list',
+        object: `${what} ${table.family} ${table.name}`,
+        build: sequence =>
+          getRequest({ type, flags: NLM_F_DUMP, family, sequence }, out => writeAttributes(out, set, filter)),
+        onMessage(view, message) {
+          if (familyOf(view, message) === table.family) onMessage(view, message)
+        },
+      })
+      if (!consistent) this.#interrupted = true
+    } catch (error) {
+      // What was listed a moment ago is gone.
+      if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error
+      this.#interrupted = true
+    }
+  }
+}

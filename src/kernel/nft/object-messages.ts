@@ -1,0 +1,89 @@
+import type { AttributeWriter } from '../../netlink/attribute.ts'
+import { NLM_F_APPEND, NLM_F_CREATE } from '../../netlink/constants.ts'
+import { type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
+import type { ElementOperation } from './batch.ts'
+import * as nft from './constants.ts'
+import { NFTNL_UDATA_RULE_COMMENT, NFTNL_UDATA_TABLE_COMMENT } from './datatypes.ts'
+import type { Rule } from './expression.ts'
+import { attributesOf } from './expression-attributes.ts'
+import type { Operation } from './operation.ts'
+import { CHAIN, RULE, SET, TABLE } from './schema.ts'
+import type { Chain, NftSet } from './state.ts'
+import { commentUserdata } from './userdata.ts'
+
+/** Operations of which each is one message. */
+export type ObjectOperation = Exclude<Operation, ElementOperation>
+
+/** Message type and NLM_F_* of each; what exists already is not an error (no NLM_F_EXCL). */
+export const OBJECT_MESSAGES: Readonly<Record<ObjectOperation['verb'], { type: number; flags: number }>> = {
+  'add-table': { type: nft.NFT_MSG_NEWTABLE, flags: NLM_F_CREATE },
+  'delete-table': { type: nft.NFT_MSG_DELTABLE, flags: 0 },
+  'add-chain': { type: nft.NFT_MSG_NEWCHAIN, flags: NLM_F_CREATE },
+  // A rule deletion that names no rule empties the chain.
+  'flush-chain': { type: nft.NFT_MSG_DELRULE, flags: 0 },
+  'delete-chain': { type: nft.NFT_MSG_DELCHAIN, flags: 0 },
+  'add-rule': { type: nft.NFT_MSG_NEWRULE, flags: NLM_F_CREATE | NLM_F_APPEND },
+  'add-set': { type: nft.NFT_MSG_NEWSET, flags: NLM_F_CREATE },
+  'delete-set': { type: nft.NFT_MSG_DELSET, flags: 0 },
+}
+
+/** Appends an operation's attributes. `setId` tells the sets of one batch apart (NFTA_SET_ID). */
+export function writeObject(out: AttributeWriter, operation: ObjectOperation, setId: number): void {
+  const { table } = operation
+  switch (operation.verb) {
+    case 'add-table': {
+      const userdata = commentUserdata(NFTNL_UDATA_TABLE_COMMENT, operation.comment ?? '')
+      writeAttributes(out, TABLE, { name: table, flags: operation.flags, userdata })
+      break
+    }
+    case 'delete-table':
+      writeAttributes(out, TABLE, { name: table })
+      break
+    case 'add-chain':
+      writeAttributes(out, CHAIN, { table, ...chainAttributes(operation.chain) })
+      break
+    case 'flush-chain':
+      writeAttributes(out, RULE, { table, chain: operation.chain })
+      break
+    case 'delete-chain':
+      writeAttributes(out, CHAIN, { table, name: operation.chain })
+      break
+    case 'add-rule':
+      writeAttributes(out, RULE, { table, chain: operation.chain, ...ruleAttributes(operation.rule) })
+      break
+    case 'add-set':
+      writeAttributes(out, SET, { table, ...setAttributes(operation.set), id: setId })
+      break
+    case 'delete-set':
+      writeAttributes(out, SET, { table, name: operation.set })
+      break
+  }
+}
+
+function chainAttributes({ name, hook }: Chain): ValuesOf<typeof CHAIN> {
+  if (hook === undefined) return { name }
+  const { type, hooknum, priority } = hook
+  return { name, hook: { hooknum, priority }, policy: nft.NF_ACCEPT, type }
+}
+
+function ruleAttributes({ expressions, comment }: Rule): ValuesOf<typeof RULE> {
+  return {
+    expressions: expressions.map(attributesOf),
+    userdata: commentUserdata(NFTNL_UDATA_RULE_COMMENT, comment),
+  }
+}
+
+function setAttributes(set: NftSet): ValuesOf<typeof SET> {
+  const isVerdictMap = set.dataType === nft.NFT_DATA_VERDICT
+  return {
+    name: set.name,
+    flags: set.flags,
+    keyType: set.keyType,
+    keyLength: set.keyLength,
+    dataType: set.dataType,
+    dataLength: isVerdictMap ? undefined : set.dataLength,
+    desc: set.size === 0 ? undefined : { size: set.size },
+    timeout: set.timeoutMs === 0 ? undefined : BigInt(set.timeoutMs),
+    userdata: set.userdata === '' ? undefined : set.userdata,
+  }
+}

@@ -1,0 +1,220 @@
+import { nestedOctets, octets, s32be, string, u8, u32be, u64be } from '../../netlink/codec.ts'
+import { attributeSet, listOf, nested, type Tagged, unionOf } from '../../netlink/schema.ts'
+import * as nft from './constants.ts'
+
+/** The attribute sets of nf_tables, as linux/netfilter/nf_tables.h describes them. */
+
+export const TABLE = attributeSet({
+  name: [nft.NFTA_TABLE_NAME, string],
+  flags: [nft.NFTA_TABLE_FLAGS, u32be],
+  use: [nft.NFTA_TABLE_USE, u32be],
+  handle: [nft.NFTA_TABLE_HANDLE, u64be],
+  userdata: [nft.NFTA_TABLE_USERDATA, octets],
+  owner: [nft.NFTA_TABLE_OWNER, u32be],
+})
+
+export const HOOK = attributeSet({
+  hooknum: [nft.NFTA_HOOK_HOOKNUM, u32be],
+  priority: [nft.NFTA_HOOK_PRIORITY, s32be],
+})
+
+export const CHAIN = attributeSet({
+  table: [nft.NFTA_CHAIN_TABLE, string],
+  handle: [nft.NFTA_CHAIN_HANDLE, u64be],
+  name: [nft.NFTA_CHAIN_NAME, string],
+  hook: [nft.NFTA_CHAIN_HOOK, nested(HOOK)],
+  policy: [nft.NFTA_CHAIN_POLICY, u32be],
+  use: [nft.NFTA_CHAIN_USE, u32be],
+  type: [nft.NFTA_CHAIN_TYPE, string],
+  flags: [nft.NFTA_CHAIN_FLAGS, u32be],
+  userdata: [nft.NFTA_CHAIN_USERDATA, octets],
+})
+
+export const VERDICT = attributeSet({
+  code: [nft.NFTA_VERDICT_CODE, s32be],
+  chain: [nft.NFTA_VERDICT_CHAIN, string],
+})
+
+export const DATA = attributeSet({
+  value: [nft.NFTA_DATA_VALUE, octets],
+  verdict: [nft.NFTA_DATA_VERDICT, nested(VERDICT)],
+})
+
+export const SET_DESC = attributeSet({
+  size: [nft.NFTA_SET_DESC_SIZE, u32be],
+})
+
+export const SET = attributeSet({
+  table: [nft.NFTA_SET_TABLE, string],
+  name: [nft.NFTA_SET_NAME, string],
+  flags: [nft.NFTA_SET_FLAGS, u32be],
+  keyType: [nft.NFTA_SET_KEY_TYPE, u32be],
+  keyLength: [nft.NFTA_SET_KEY_LEN, u32be],
+  dataType: [nft.NFTA_SET_DATA_TYPE, u32be],
+  dataLength: [nft.NFTA_SET_DATA_LEN, u32be],
+  policy: [nft.NFTA_SET_POLICY, u32be],
+  desc: [nft.NFTA_SET_DESC, nested(SET_DESC)],
+  id: [nft.NFTA_SET_ID, u32be],
+  timeout: [nft.NFTA_SET_TIMEOUT, u64be],
+  gcInterval: [nft.NFTA_SET_GC_INTERVAL, u32be],
+  userdata: [nft.NFTA_SET_USERDATA, octets],
+  objectType: [nft.NFTA_SET_OBJ_TYPE, u32be],
+  handle: [nft.NFTA_SET_HANDLE, u64be],
+})
+
+export const SET_ELEMENT = attributeSet({
+  key: [nft.NFTA_SET_ELEM_KEY, nested(DATA)],
+  data: [nft.NFTA_SET_ELEM_DATA, nested(DATA)],
+  flags: [nft.NFTA_SET_ELEM_FLAGS, u32be],
+  timeout: [nft.NFTA_SET_ELEM_TIMEOUT, u64be],
+  expiration: [nft.NFTA_SET_ELEM_EXPIRATION, u64be],
+  userdata: [nft.NFTA_SET_ELEM_USERDATA, octets],
+  keyEnd: [nft.NFTA_SET_ELEM_KEY_END, nested(DATA)],
+})
+
+export const SET_ELEMENTS = attributeSet({
+  table: [nft.NFTA_SET_ELEM_LIST_TABLE, string],
+  set: [nft.NFTA_SET_ELEM_LIST_SET, string],
+  elements: [nft.NFTA_SET_ELEM_LIST_ELEMENTS, listOf(nft.NFTA_LIST_ELEM, nested(SET_ELEMENT))],
+})
+
+const PAYLOAD = attributeSet({
+  dreg: [nft.NFTA_PAYLOAD_DREG, u32be],
+  base: [nft.NFTA_PAYLOAD_BASE, u32be],
+  offset: [nft.NFTA_PAYLOAD_OFFSET, u32be],
+  length: [nft.NFTA_PAYLOAD_LEN, u32be],
+  sreg: [nft.NFTA_PAYLOAD_SREG, u32be],
+  checksumType: [nft.NFTA_PAYLOAD_CSUM_TYPE, u32be],
+  checksumOffset: [nft.NFTA_PAYLOAD_CSUM_OFFSET, u32be],
+  checksumFlags: [nft.NFTA_PAYLOAD_CSUM_FLAGS, u32be],
+})
+
+const META = attributeSet({
+  dreg: [nft.NFTA_META_DREG, u32be],
+  key: [nft.NFTA_META_KEY, u32be],
+  sreg: [nft.NFTA_META_SREG, u32be],
+})
+
+const CT = attributeSet({
+  dreg: [nft.NFTA_CT_DREG, u32be],
+  key: [nft.NFTA_CT_KEY, u32be],
+  direction: [nft.NFTA_CT_DIRECTION, u8],
+  sreg: [nft.NFTA_CT_SREG, u32be],
+})
+
+const CMP = attributeSet({
+  sreg: [nft.NFTA_CMP_SREG, u32be],
+  op: [nft.NFTA_CMP_OP, u32be],
+  data: [nft.NFTA_CMP_DATA, nested(DATA)],
+})
+
+const BITWISE = attributeSet({
+  sreg: [nft.NFTA_BITWISE_SREG, u32be],
+  dreg: [nft.NFTA_BITWISE_DREG, u32be],
+  length: [nft.NFTA_BITWISE_LEN, u32be],
+  mask: [nft.NFTA_BITWISE_MASK, nested(DATA)],
+  xor: [nft.NFTA_BITWISE_XOR, nested(DATA)],
+  op: [nft.NFTA_BITWISE_OP, u32be],
+  data: [nft.NFTA_BITWISE_DATA, nested(DATA)],
+})
+
+const LOOKUP = attributeSet({
+  set: [nft.NFTA_LOOKUP_SET, string],
+  sreg: [nft.NFTA_LOOKUP_SREG, u32be],
+  dreg: [nft.NFTA_LOOKUP_DREG, u32be],
+  flags: [nft.NFTA_LOOKUP_FLAGS, u32be],
+})
+
+const IMMEDIATE = attributeSet({
+  dreg: [nft.NFTA_IMMEDIATE_DREG, u32be],
+  data: [nft.NFTA_IMMEDIATE_DATA, nested(DATA)],
+})
+
+const NUMGEN = attributeSet({
+  dreg: [nft.NFTA_NG_DREG, u32be],
+  modulus: [nft.NFTA_NG_MODULUS, u32be],
+  type: [nft.NFTA_NG_TYPE, u32be],
+  offset: [nft.NFTA_NG_OFFSET, u32be],
+})
+
+const NAT = attributeSet({
+  type: [nft.NFTA_NAT_TYPE, u32be],
+  family: [nft.NFTA_NAT_FAMILY, u32be],
+  addressMin: [nft.NFTA_NAT_REG_ADDR_MIN, u32be],
+  addressMax: [nft.NFTA_NAT_REG_ADDR_MAX, u32be],
+  portMin: [nft.NFTA_NAT_REG_PROTO_MIN, u32be],
+  portMax: [nft.NFTA_NAT_REG_PROTO_MAX, u32be],
+  flags: [nft.NFTA_NAT_FLAGS, u32be],
+})
+
+const MASQ = attributeSet({
+  flags: [nft.NFTA_MASQ_FLAGS, u32be],
+  portMin: [nft.NFTA_MASQ_REG_PROTO_MIN, u32be],
+  portMax: [nft.NFTA_MASQ_REG_PROTO_MAX, u32be],
+})
+
+const REJECT = attributeSet({
+  type: [nft.NFTA_REJECT_TYPE, u32be],
+  code: [nft.NFTA_REJECT_ICMP_CODE, u8],
+})
+
+const FIB = attributeSet({
+  dreg: [nft.NFTA_FIB_DREG, u32be],
+  result: [nft.NFTA_FIB_RESULT, u32be],
+  flags: [nft.NFTA_FIB_FLAGS, u32be],
+})
+
+const DYNSET = attributeSet({
+  set: [nft.NFTA_DYNSET_SET_NAME, string],
+  op: [nft.NFTA_DYNSET_OP, u32be],
+  keyReg: [nft.NFTA_DYNSET_SREG_KEY, u32be],
+  dataReg: [nft.NFTA_DYNSET_SREG_DATA, u32be],
+  timeout: [nft.NFTA_DYNSET_TIMEOUT, u64be],
+  expression: [nft.NFTA_DYNSET_EXPR, nestedOctets],
+  flags: [nft.NFTA_DYNSET_FLAGS, u32be],
+  expressions: [nft.NFTA_DYNSET_EXPRESSIONS, nestedOctets],
+})
+
+const COUNTER = attributeSet({
+  bytes: [nft.NFTA_COUNTER_BYTES, u64be],
+  packets: [nft.NFTA_COUNTER_PACKETS, u64be],
+})
+
+/** The tables of the expressions that we write, by nft_expr_type.name. */
+export const EXPRESSIONS = {
+  payload: PAYLOAD,
+  meta: META,
+  ct: CT,
+  cmp: CMP,
+  bitwise: BITWISE,
+  lookup: LOOKUP,
+  immediate: IMMEDIATE,
+  numgen: NUMGEN,
+  nat: NAT,
+  masq: MASQ,
+  reject: REJECT,
+  fib: FIB,
+  dynset: DYNSET,
+  counter: COUNTER,
+} as const
+
+export const EXPRESSION = unionOf(
+  { tag: [nft.NFTA_EXPR_NAME, string], data: [nft.NFTA_EXPR_DATA, nestedOctets] },
+  EXPRESSIONS,
+)
+export type ExpressionAttributes = Tagged<typeof EXPRESSIONS>
+
+export const RULE = attributeSet({
+  table: [nft.NFTA_RULE_TABLE, string],
+  chain: [nft.NFTA_RULE_CHAIN, string],
+  handle: [nft.NFTA_RULE_HANDLE, u64be],
+  expressions: [nft.NFTA_RULE_EXPRESSIONS, listOf(nft.NFTA_LIST_ELEM, EXPRESSION)],
+  position: [nft.NFTA_RULE_POSITION, u64be],
+  userdata: [nft.NFTA_RULE_USERDATA, octets],
+})
+
+export const GENERATION = attributeSet({
+  id: [nft.NFTA_GEN_ID, u32be],
+  processId: [nft.NFTA_GEN_PROC_PID, u32be],
+  processName: [nft.NFTA_GEN_PROC_NAME, string],
+})

@@ -1,0 +1,40 @@
+import { bytesFromOctets, type Octets, octetsFromBytes } from '../../base/octets.ts'
+import { unencodable } from '../../netlink/errors.ts'
+import { NFT_USERDATA_MAXLEN } from './constants.ts'
+
+/** libnftnl's userdata: type (8 bits), length (8 bits), value. The kernel stores it unread. */
+export interface UserdataItem {
+  readonly type: number
+  readonly value: Octets
+}
+
+export function encodeUserdata(items: readonly UserdataItem[]): Octets {
+  const octets = items.map(({ type, value }) => String.fromCharCode(type, value.length) + value).join('')
+  const tooLong = items.some(({ value }) => value.length > 255) || octets.length > NFT_USERDATA_MAXLEN
+  if (tooLong) throw unencodable(`userdata of ${octets.length} bytes is longer than ${NFT_USERDATA_MAXLEN}`)
+  return octets
+}
+
+/** A comment as nft stores it, with its NUL; undefined for an empty one. */
+export function commentUserdata(type: number, comment: string): Octets | undefined {
+  if (comment === '') return undefined
+  return encodeUserdata([{ type, value: `${octetsFromBytes(new TextEncoder().encode(comment))}\0` }])
+}
+
+/** The comment in userdata that anyone may have written: empty when there is none that makes sense. */
+export function commentOf(type: number, userdata: Octets | undefined): string {
+  if (userdata === undefined) return ''
+  for (let at = 0; at + 2 <= userdata.length; ) {
+    const length = userdata.charCodeAt(at + 1)
+    if (userdata.charCodeAt(at) === type && length > 0) return textOf(userdata.slice(at + 2, at + 2 + length))
+    at += 2 + length
+  }
+  return ''
+}
+
+function textOf(octets: Octets): string {
+  const nul = octets.indexOf('\0')
+  const text = nul < 0 ? octets : octets.slice(0, nul)
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: the range of ASCII
+  return /^[\x00-\x7f]*$/.test(text) ? text : new TextDecoder().decode(bytesFromOctets(text))
+}

@@ -1,0 +1,112 @@
+import type { Octets } from '../base/octets.ts'
+
+/**
+ * An append-only buffer that grows by doubling. Host order is little-endian, as on every platform we build for.
+ * `bytes` and `view` change identity when it grows: whoever writes through them calls `reserve` first.
+ */
+export class ByteWriter {
+  bytes: Uint8Array
+  view: DataView
+  length = 0
+
+  constructor(capacity = 4096) {
+    this.bytes = new Uint8Array(capacity)
+    this.view = new DataView(this.bytes.buffer)
+  }
+
+  /** Makes room for `count` more bytes. */
+  reserve(count: number): void {
+    const needed = this.length + count
+    if (needed <= this.bytes.length) return
+    const grown = new Uint8Array(Math.max(needed, this.bytes.length * 2))
+    grown.set(this.bytes.subarray(0, this.length))
+    this.bytes = grown
+    this.view = new DataView(grown.buffer)
+  }
+
+  u8(value: number): void {
+    this.reserve(1)
+    this.bytes[this.length++] = value
+  }
+
+  u16(value: number): void {
+    this.reserve(2)
+    this.view.setUint16(this.length, value, true)
+    this.length += 2
+  }
+
+  u16be(value: number): void {
+    this.reserve(2)
+    this.view.setUint16(this.length, value)
+    this.length += 2
+  }
+
+  u32(value: number): void {
+    this.reserve(4)
+    this.view.setUint32(this.length, value, true)
+    this.length += 4
+  }
+
+  u32be(value: number): void {
+    this.reserve(4)
+    this.view.setUint32(this.length, value)
+    this.length += 4
+  }
+
+  u64be(value: bigint): void {
+    this.reserve(8)
+    this.view.setBigUint64(this.length, value)
+    this.length += 8
+  }
+
+  octets(value: Octets): void {
+    this.reserve(value.length)
+    const bytes = this.bytes
+    let at = this.length
+    for (let i = 0; i < value.length; i++) bytes[at++] = value.charCodeAt(i)
+    this.length = at
+  }
+
+  utf8(text: string): void {
+    // A UTF-16 unit takes three bytes of UTF-8 at most.
+    this.reserve(text.length * 3)
+    this.length += new TextEncoder().encodeInto(text, this.bytes.subarray(this.length)).written
+  }
+
+  /** Appends zeros up to the next multiple of four. */
+  align(): void {
+    const padding = -this.length & 3
+    this.reserve(padding)
+    for (let i = 0; i < padding; i++) this.bytes[this.length++] = 0
+  }
+
+  patchU16(offset: number, value: number): void {
+    this.view.setUint16(offset, value, true)
+  }
+
+  patchU32(offset: number, value: number): void {
+    this.view.setUint32(offset, value, true)
+  }
+
+  /** What was written, without a copy. */
+  written(): Uint8Array {
+    return this.bytes.subarray(0, this.length)
+  }
+}
+
+/** Bytes to decode. Readers check their bounds against an `end` of their own before they touch them. */
+export interface ByteView {
+  readonly bytes: Buffer
+  readonly data: DataView
+}
+
+export function viewOf(bytes: Uint8Array): ByteView {
+  return {
+    bytes: Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength),
+    data: new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength),
+  }
+}
+
+export function align4(length: number): number {
+  return (length + 3) & ~3
+}

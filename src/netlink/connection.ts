@@ -1,0 +1,238 @@
+import { assert } from '../base/assert.ts'
+import type { Clock } from '../base/clock.ts'
+import { type ByteView, viewOf } from './bytes.ts'
+import { NLMSG_OVERRUN } from './constants.ts'
+import {
+  type Burst,
+  BurstConversation,
+  type BurstReplies,
+  type Conversation,
+  type Request,
+  RequestConversation,
+  unknownOutcome,
+  type Words,
+} from './conversation.ts'
+import { errnoNumber } from './errno.ts'
+import { NetlinkError } from './errors.ts'
+import { type Message, readMessages } from './message.ts'
+import { SystemError, type Transport } from './transport.ts'
+
+export interface ConnectionOptions {
+  readonly transport: Transport
+  readonly clock: Clock
+  /** Longest that one conversation may take, milliseconds. */
+  readonly timeoutMs?: number
+}
+
+/** Dumps come in datagrams of 32 KiB at most; shorter buffers would lose some of them. */
+const RECEIVE_BYTES = 128 * 1024
+const TIMEOUT_MS = 15_000
+/** How long datagrams are worked on before the event loop has its turn. */
+const SLICE_MS = 5
+/** Requests count up to here; what lies above is for bursts, whose senders number them. */
+export const REQUEST_SEQUENCE_MAX = 0x7fff_ffff
+
+/**
+ * Conversations over one netlink socket. Answers find their conversation by sequence number; those that nobody waits
+ * for are dropped. Requests that take turns of the event loop (dumps, bursts) go one after the other; a round trip may
+ * come between.
+ */
+export class Connection {
+  readonly #transport: Transport
+  readonly #clock: Clock
+  readonly #timeoutMs: number
+  readonly #buffer = new Uint8Array(RECEIVE_BYTES)
+  readonly #conversations = new Set<Conversation>()
+  #tail: Promise<unknown> | undefined
+  #sequence = 0
+  #routing = false
+
+  constructor({ transport, clock, timeoutMs = TIMEOUT_MS }: ConnectionOptions) {
+    this.#transport = transport
+    this.#clock = clock
+    this.#timeoutMs = timeoutMs
+  }
+
+  /**
+   * A request whose answer is one message, in one go: the kernel has answered when the send returns.
+   * Throws NetlinkError, OutcomeUnknownError when there is no answer, and SystemError when sending fails.
+   */
+  roundTrip(request: Request): void {
+    const conversation = new RequestConversation(request, this.#nextSequence())
+    const deadlineMs = this.#clock.nowMs() + this.#timeoutMs
+    this.#conversations.add(conversation)
+    try {
+      this.#transport.sendSync(request.build(conversation.sequence))
+      while (!conversation.answered) {
+        if (!this.#receive() || this.#clock.nowMs() > deadlineMs) throw unknownOutcome(request, 'ETIMEDOUT')
+      }
+    } finally {
+      this.#conversations.delete(conversation)
+    }
+    conversation.rethrow()
+  }
+
+  /**
+   * A request that is answered by any number of messages and NLMSG_DONE. Gives false when the kernel says that what
+   * it listed changed meanwhile (NLM_F_DUMP_INTR). Errors as roundTrip.
+   */
+  dump(request: Request): Promise<boolean> {
+    return this.#exclusive(request, async deadlineMs => {
+      const conversation = new RequestConversation(request, this.#nextSequence())
+      this.#conversations.add(conversation)
+      try {
+        this.#transport.sendSync(request.build(conversation.sequence))
+        await this.#receiveUntil(() => conversation.done, request, deadlineMs)
+      } finally {
+        this.#conversations.delete(conversation)
+      }
+      conversation.rethrow()
+      return !conversation.interrupted
+    })
+  }
+
+  /**
+   * Sends messages that the kernel has dealt with when the send returns, and collects their errors. `pool` keeps the
+   * event loop free meanwhile. Throws SystemError when sending failed: then nothing was sent.
+   */
+  burst(burst: Burst, options: { readonly pool: boolean; readonly object: string }): Promise<BurstReplies> {
+    const request = { operation: 'commit', object: options.object }
+    return this.#exclusive(request, async deadlineMs => {
+      const conversation = new BurstConversation(burst)
+      this.#conversations.add(conversation)
+      try {
+        if (!options.pool) this.#transport.sendSync(burst.bytes)
+        else if (!(await this.#sendBefore(burst.bytes, deadlineMs))) {
+          conversation.lose(unknownOutcome(request, 'ETIMEDOUT'))
+        }
+        this.#drain(deadlineMs)
+      } finally {
+        this.#conversations.delete(conversation)
+      }
+      return conversation
+    })
+  }
+
+  async close(): Promise<void> {
+    await this.#transport.close()
+  }
+
+  #nextSequence(): number {
+    this.#sequence = this.#sequence >= REQUEST_SEQUENCE_MAX ? 1 : this.#sequence + 1
+    return this.#sequence
+  }
+
+  /** Runs after whatever was asked before it, within the deadline that the wait is part of. */
+  async #exclusive<T>(request: Words, run: (deadlineMs: number) => Promise<T>): Promise<T> {
+    const deadlineMs = this.#clock.nowMs() + this.#timeoutMs
+    const previous = this.#tail
+    const turn = (async () => {
+      const free = previous === undefined || (await this.#settlesBefore(previous, deadlineMs))
+      if (!free) throw unknownOutcome(request, 'ETIMEDOUT')
+      this.#drain(deadlineMs)
+      return run(deadlineMs)
+    })()
+    this.#queue(turn)
+    return turn
+  }
+
+  /** Whoever comes next waits for `work`, and for what was queued before it. */
+  #queue(work: Promise<unknown>): void {
+    const tail: Promise<unknown> = Promise.allSettled([this.#tail, work]).then(() => {
+      if (this.#tail === tail) this.#tail = undefined
+    })
+    this.#tail = tail
+  }
+
+  /** Gives false when the send is still under way at the deadline; the next in line waits for it to end. */
+  async #sendBefore(bytes: Uint8Array, deadlineMs: number): Promise<boolean> {
+    const sent = this.#transport.send(bytes)
+    const inTime = await this.#settlesBefore(sent, deadlineMs)
+    if (inTime) await sent
+    else this.#queue(sent)
+    return inTime
+  }
+
+  /** Whether a promise is fulfilled or rejected before the deadline. */
+  #settlesBefore(promise: Promise<unknown>, deadlineMs: number): Promise<boolean> {
+    return new Promise(resolve => {
+      const cancel = this.#clock.after(Math.max(0, deadlineMs - this.#clock.nowMs()), () => resolve(false))
+      const settled = (): void => {
+        cancel()
+        resolve(true)
+      }
+      promise.then(settled, settled)
+    })
+  }
+
+  async #receiveUntil(done: () => boolean, request: Words, deadlineMs: number): Promise<void> {
+    let sliceEnd = this.#clock.nowMs() + SLICE_MS
+    while (!done()) {
+      const received = this.#receive()
+      const nowMs = this.#clock.nowMs()
+      if (nowMs > deadlineMs) throw unknownOutcome(request, 'ETIMEDOUT')
+      if (!received && !(await this.#readableBefore(deadlineMs))) throw unknownOutcome(request, 'ETIMEDOUT')
+      if (nowMs < sliceEnd) continue
+      await this.#clock.breathe()
+      sliceEnd = this.#clock.nowMs() + SLICE_MS
+    }
+  }
+
+  #readableBefore(deadlineMs: number): Promise<boolean> {
+    return new Promise(resolve => {
+      let stop: (() => void) | undefined
+      let ended = false
+      const end = (readable: boolean): void => {
+        ended = true
+        cancel()
+        stop?.()
+        resolve(readable)
+      }
+      const cancel = this.#clock.after(Math.max(0, deadlineMs - this.#clock.nowMs()), () => end(false))
+      stop = this.#transport.watch(() => end(true))
+      if (ended) stop()
+    })
+  }
+
+  /** Receives whatever is waiting; the deadline bounds it against a kernel that never stops talking. */
+  #drain(deadlineMs: number): void {
+    while (this.#receive()) if (this.#clock.nowMs() > deadlineMs) return
+  }
+
+  /** Receives one datagram and hands its messages out; false when none is waiting. */
+  #receive(): boolean {
+    assert(!this.#routing, 'a netlink request is made from within the answer to another')
+    this.#routing = true
+    try {
+      const length = this.#transport.receive(this.#buffer)
+      if (length === undefined) return false
+      const view = viewOf(this.#buffer.subarray(0, length))
+      for (const message of readMessages(view)) this.#route(view, message)
+    } catch (error) {
+      this.#lose(error)
+    } finally {
+      this.#routing = false
+    }
+    return true
+  }
+
+  #route(view: ByteView, message: Message): void {
+    if (message.type === NLMSG_OVERRUN)
+      this.#lose(new SystemError('recvmsg', errnoNumber('ENOBUFS'), 'ENOBUFS'))
+    for (const conversation of this.#conversations) {
+      if (conversation.has(message.sequence)) conversation.accept(view, message)
+    }
+  }
+
+  /** A datagram was dropped, cut off or unreadable: it may have been anyone's. */
+  #lose(error: unknown): void {
+    const isLoss = error instanceof NetlinkError || (error instanceof SystemError && LOSSES.has(error.code))
+    if (!isLoss) throw error
+    const loss = error instanceof NetlinkError ? error : unknownOutcome(RECEIVING, error.code, error)
+    for (const conversation of this.#conversations) conversation.lose(loss)
+  }
+}
+
+const RECEIVING: Words = { operation: 'receive', object: '' }
+/** EMSGSIZE is how a transport reports a datagram that did not fit the buffer. */
+const LOSSES: ReadonlySet<string> = new Set(['ENOBUFS', 'EMSGSIZE'])

@@ -1,0 +1,73 @@
+import { errnoName, errnoNumber, errnoWords } from './errno.ts'
+
+export interface NetlinkErrorDetails {
+  /** What was being done: `add element`. */
+  readonly operation: string
+  /** To what: `ip kube-proxy frontends (ns1/web)`. */
+  readonly object: string
+  /** Positive errno. */
+  readonly errno: number
+  /** NLMSGERR_ATTR_MSG, or our own explanation. */
+  readonly extendedAck?: string | undefined
+  /** NLMSGERR_ATTR_OFFS: byte offset into the refused message, or into the datagram that could not be decoded. */
+  readonly offset?: number | undefined
+  readonly sequence?: number | undefined
+  readonly cause?: unknown
+}
+
+/** A refusal by the kernel, or bytes that cannot be encoded (EMSGSIZE) or decoded (EBADMSG). */
+export class NetlinkError extends Error {
+  override readonly name = 'NetlinkError'
+  readonly operation: string
+  readonly object: string
+  readonly errno: number
+  /** The errno's name. */
+  readonly code: string
+  readonly extendedAck: string | undefined
+  readonly offset: number | undefined
+  readonly sequence: number | undefined
+
+  constructor(details: NetlinkErrorDetails) {
+    super(textOf(details), details.cause === undefined ? undefined : { cause: details.cause })
+    this.operation = details.operation
+    this.object = details.object
+    this.errno = details.errno
+    this.code = errnoName(details.errno)
+    this.extendedAck = details.extendedAck
+    this.offset = details.offset
+    this.sequence = details.sequence
+  }
+}
+
+function textOf({ operation, object, errno, extendedAck }: NetlinkErrorDetails): string {
+  const where = object === '' ? operation : `${operation} ${object}`
+  const why = extendedAck === undefined ? '' : `: ${extendedAck}`
+  return `${where}: ${errnoName(errno)} (${errnoWords(errno)})${why}`
+}
+
+/** Bytes from the kernel that do not follow the protocol; `offset` into the datagram. */
+export function malformed(why: string, offset: number): NetlinkError {
+  return new NetlinkError({
+    operation: 'decode',
+    object: 'netlink message',
+    errno: errnoNumber('EBADMSG'),
+    extendedAck: `${why} at byte ${offset}`,
+    offset,
+  })
+}
+
+/** A value that does not fit into its field. */
+export function unencodable(why: string): NetlinkError {
+  return new NetlinkError({
+    operation: 'encode',
+    object: 'netlink message',
+    errno: errnoNumber('EMSGSIZE'),
+    extendedAck: why,
+  })
+}
+
+/**
+ * The kernel's answer was lost: it dropped replies (ENOBUFS) or none came in time (ETIMEDOUT). What was asked for may
+ * or may not have happened.
+ */
+export class OutcomeUnknownError extends NetlinkError {}

@@ -1,0 +1,148 @@
+import { forEachAttribute } from './attribute.ts'
+import { align4, type ByteView, type ByteWriter } from './bytes.ts'
+import { string, u32host } from './codec.ts'
+import {
+  NFNETLINK_V0,
+  NLM_F_ACK_TLVS,
+  NLM_F_CAPPED,
+  NLMSG_HDRLEN,
+  NLMSGERR_ATTR_MSG,
+  NLMSGERR_ATTR_OFFS,
+} from './constants.ts'
+import { malformed, NetlinkError } from './errors.ts'
+
+/** One message of a datagram; its payload lies between `start` and `end` of the view it came from. */
+export interface Message {
+  readonly type: number
+  /** NLM_F_*. */
+  readonly flags: number
+  readonly sequence: number
+  /** 0 when the kernel answers; the committer's port in notifications. */
+  readonly portId: number
+  readonly start: number
+  readonly end: number
+}
+
+export interface MessageHead {
+  readonly type: number
+  readonly flags: number
+  readonly sequence: number
+}
+
+/** Begins a message; the result is what closeMessage wants. */
+export function openMessage(out: ByteWriter, head: MessageHead): number {
+  const start = out.length
+  out.u32(0)
+  out.u16(head.type)
+  out.u16(head.flags)
+  out.u32(head.sequence)
+  out.u32(0)
+  return start
+}
+
+export function closeMessage(out: ByteWriter, start: number): void {
+  out.patchU32(start, out.length - start)
+  out.align()
+}
+
+/** Adds NLM_F_* to a message that was begun at `start`. */
+export function addFlags(out: ByteWriter, start: number, flags: number): void {
+  out.patchU16(start + 6, out.view.getUint16(start + 6, true) | flags)
+}
+
+/** struct nfgenmsg. */
+export interface NfGenMsg {
+  /** NFPROTO_*. */
+  readonly family: number
+  readonly resourceId: number
+}
+export const NFGENMSG_LENGTH = 4
+
+export function writeNfGenMsg(out: ByteWriter, { family, resourceId }: NfGenMsg): void {
+  out.u8(family)
+  out.u8(NFNETLINK_V0)
+  out.u16be(resourceId)
+}
+
+export function readNfGenMsg(view: ByteView, message: Message): NfGenMsg {
+  if (message.end - message.start < NFGENMSG_LENGTH)
+    throw malformed('a message without its nfgenmsg', message.start)
+  return { family: view.data.getUint8(message.start), resourceId: view.data.getUint16(message.start + 2) }
+}
+
+/** The messages of a datagram. Throws NetlinkError when a length is shorter than a header or leads outside. */
+export function readMessages(view: ByteView): Message[] {
+  const messages: Message[] = []
+  const { data } = view
+  let at = 0
+  while (at < data.byteLength) {
+    const left = data.byteLength - at
+    if (left < NLMSG_HDRLEN) throw malformed(`${left} stray bytes after the messages`, at)
+    const length = data.getUint32(at, true)
+    if (length < NLMSG_HDRLEN || length > left) throw malformed(`a message of ${length} bytes`, at)
+    messages.push({
+      type: data.getUint16(at + 4, true),
+      flags: data.getUint16(at + 6, true),
+      sequence: data.getUint32(at + 8, true),
+      portId: data.getUint32(at + 12, true),
+      start: at + NLMSG_HDRLEN,
+      end: at + length,
+    })
+    at += align4(length)
+  }
+  return messages
+}
+
+/** What NLMSG_ERROR or NLMSG_DONE reports. */
+export interface Acknowledgement {
+  /** Positive errno; 0 for success. */
+  readonly errno: number
+  readonly extendedAck: string | undefined
+  /** Into the message that was refused. */
+  readonly offset: number | undefined
+}
+
+/**
+ * NLMSG_ERROR: struct nlmsgerr, the refused message's payload unless NLM_F_CAPPED, then attributes when
+ * NLM_F_ACK_TLVS (net/netlink/af_netlink.c, netlink_ack). Successes never repeat the message.
+ */
+export function readError(view: ByteView, message: Message): Acknowledgement {
+  const errno = readErrno(view, message)
+  const echoAt = message.start + 4
+  if (message.end - echoAt < NLMSG_HDRLEN)
+    throw malformed('an error without the header it is about', message.start)
+  const echoed = view.data.getUint32(echoAt, true)
+  const capped = errno === 0 || (message.flags & NLM_F_CAPPED) !== 0
+  const attributesAt = echoAt + (capped ? NLMSG_HDRLEN : Math.max(align4(echoed), NLMSG_HDRLEN))
+  return { errno, ...readExtendedAck(view, message, attributesAt) }
+}
+
+/** NLMSG_DONE: an errno (absent in old protocols), then attributes when NLM_F_ACK_TLVS. */
+export function readDone(view: ByteView, message: Message): Acknowledgement {
+  if (message.end === message.start) return { errno: 0, extendedAck: undefined, offset: undefined }
+  return { errno: readErrno(view, message), ...readExtendedAck(view, message, message.start + 4) }
+}
+
+function readErrno(view: ByteView, message: Message): number {
+  if (message.end - message.start < 4) throw malformed('an error without its number', message.start)
+  const errno = -view.data.getInt32(message.start, true)
+  if (errno < 0) throw malformed(`an error with the number ${-errno}`, message.start)
+  return errno === 0 ? 0 : errno
+}
+
+/** An error whose explanation cannot be read is still an error with a number. */
+function readExtendedAck(view: ByteView, message: Message, start: number): Omit<Acknowledgement, 'errno'> {
+  let extendedAck: string | undefined
+  let offset: number | undefined
+  if ((message.flags & NLM_F_ACK_TLVS) === 0) return { extendedAck, offset }
+  try {
+    forEachAttribute(view, start, message.end, (type, from, to) => {
+      if (type === NLMSGERR_ATTR_MSG) extendedAck = string.read(view, from, to, 0)
+      if (type === NLMSGERR_ATTR_OFFS) offset = u32host.read(view, from, to, 0)
+    })
+  } catch (error) {
+    if (!(error instanceof NetlinkError)) throw error
+    extendedAck = `unreadable extended acknowledgement (${error.extendedAck})`
+  }
+  return { extendedAck, offset }
+}
