@@ -8,6 +8,8 @@ export interface EndpointSlice {
   readonly key: string
   readonly service: ServiceKey
   readonly family: Family
+  /** Wall clock: when the change that led to this version happened; 0 when the slice does not say. */
+  readonly triggerTimeMs: number
   readonly ports: readonly EndpointPort[]
   readonly endpoints: readonly Endpoint[]
   readonly refusals: readonly Refusal[]
@@ -21,6 +23,8 @@ export interface EndpointPort {
 
 export interface Endpoint {
   readonly ip: Ip
+  /** UID of the pod, which tells a pod that moved between slices from one that inherited an address; may be empty. */
+  readonly targetUid: string
   readonly ready: boolean
   readonly serving: boolean
   readonly terminating: boolean

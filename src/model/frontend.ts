@@ -1,6 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
+import type { Claims } from './claims.ts'
 import type { Refusal } from './refusal.ts'
 import type { Protocol, ServiceKey } from './service.ts'
 
@@ -61,6 +62,7 @@ export interface PortFrontends {
 /** Everything one Service asks of this node, in both families. */
 export interface ServiceFrontends {
   readonly service: ServiceKey
+  /** Those it owns: an address that two Services have by mistake is listed for the older one only. */
   readonly clusterIps: readonly Ip[]
   readonly ports: readonly PortFrontends[]
   /** Of the Service, of its slices, and those found while resolving (a contested address, say). */
@@ -82,4 +84,6 @@ export interface FrontendTable {
   readonly nodePorts: Readonly<Record<Family, NodePortAddresses>>
   readonly serviceCidrs: readonly Cidr[]
   readonly node: { readonly ips: readonly Ip[]; readonly podCidrs: readonly Cidr[] }
+  /** For the next resolve alone: who claims what. Without it everything is resolved anew. */
+  readonly claims?: Claims
 }

@@ -12,3 +12,54 @@ export interface Refusal {
   /** Why, and what would be accepted, as a sentence without a full stop. */
   readonly reason: string
 }
+
+/** Shared by everything that is entirely accepted. */
+export const NO_REFUSALS: readonly Refusal[] = []
+
+/** Tells the result of a parse function from what it parses: no object of the model has these fields. */
+export function isRefusal(value: object): value is Refusal {
+  return 'reason' in value && 'field' in value
+}
+
+/** Collects what is refused of one object while it is read. */
+export interface Findings {
+  readonly object: string
+  readonly refusals: Refusal[]
+}
+
+export function refuse(findings: Findings, field: string, value: unknown, reason: string): void {
+  findings.refusals.push({ object: findings.object, field, value: printable(value), reason })
+}
+
+export function refusalsOf(findings: Findings): readonly Refusal[] {
+  return findings.refusals.length === 0 ? NO_REFUSALS : findings.refusals
+}
+
+const LENGTH_MAX = 64
+const ELLIPSIS = '...'
+
+/**
+ * An untrusted value as one line of printable ASCII, at most 64 characters: control characters, quotes, backslashes
+ * and everything beyond ASCII (direction overrides among it) become \u escapes.
+ */
+export function printable(value: unknown): string {
+  if (typeof value === 'string') return escaped(value)
+  if (value === undefined) return 'nothing'
+  if (Array.isArray(value)) return value.length === 0 ? '[]' : '[...]'
+  if (typeof value === 'object' && value !== null) return '{...}'
+  return escaped(String(value))
+}
+
+function escaped(text: string): string {
+  let line = ''
+  // One unit more than fits is enough to know that the text is too long.
+  for (let at = 0; at < text.length && line.length <= LENGTH_MAX; at++)
+    line += escapedUnit(text.charCodeAt(at))
+  return line.length <= LENGTH_MAX ? line : line.slice(0, LENGTH_MAX - ELLIPSIS.length) + ELLIPSIS
+}
+
+function escapedUnit(unit: number): string {
+  const isPlain =
+    unit >= 0x20 && unit <= 0x7e && unit !== 0x22 && unit !== 0x27 && unit !== 0x5c && unit !== 0x60
+  return isPlain ? String.fromCharCode(unit) : `\\u${unit.toString(16).padStart(4, '0')}`
+}

@@ -12,21 +12,24 @@ export type ServiceKey = string
 export interface Service {
   readonly key: ServiceKey
   readonly uid: string
-  /** RFC 3339, for the order in which Services own a contested address; empty when absent. */
+  /** RFC 3339 in UTC, for the order in which Services own a contested address; empty when absent. */
   readonly creationTimestamp: string
   readonly type: 'ClusterIP' | 'NodePort' | 'LoadBalancer' | 'ExternalName'
   /** At most one per family; empty for headless Services. */
   readonly clusterIps: readonly Ip[]
   readonly ports: readonly ServicePortSpec[]
+  /** Without duplicates. */
   readonly externalIps: readonly Ip[]
-  /** Ingress addresses whose ipMode is VIP. */
+  /** Ingress addresses whose ipMode is VIP; without duplicates. */
   readonly loadBalancerIps: readonly Ip[]
   /** Merged, sorted; a family without an entry is unrestricted. */
   readonly sourceRanges: readonly Cidr[]
   readonly internalTrafficPolicy: TrafficPolicy
+  /** Local only where it counts: NodePort, LoadBalancer, and ClusterIP Services with external IPs. */
   readonly externalTrafficPolicy: TrafficPolicy
   /** Seconds; 0 when sessionAffinity is None. */
   readonly affinityTimeoutS: number
+  /** 0 unless the type is LoadBalancer and externalTrafficPolicy Local. */
   readonly healthCheckNodePort: number
   /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
   readonly proxyName: string | undefined

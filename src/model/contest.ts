@@ -1,0 +1,68 @@
+import type { Ip } from '../base/ip.ts'
+import type { PersistentMap } from '../base/persistent-map.ts'
+import type { Claimants, Claims } from './claims.ts'
+import { type Here, isOurs } from './here.ts'
+import type { Service, ServicePortSpec } from './service.ts'
+
+/** Whom a Service may have to give way to. */
+export interface Arena {
+  readonly here: Here
+  readonly services: PersistentMap<Service>
+  readonly claims: Claims
+}
+
+/** The Service that has this port of the ClusterIP, if it is not `service`. */
+export function clusterPortOwner(
+  arena: Arena,
+  service: Service,
+  ip: Ip,
+  port: ServicePortSpec,
+): Service | undefined {
+  const claimants = arena.claims.clusterIps.get(ip)
+  if (claimants === undefined || claimants.length < 2) return undefined
+  return firstRival(arena, service, claimants, other =>
+    other.ports.some(its => its.port === port.port && its.protocol === port.protocol),
+  )
+}
+
+/** The Service that has this ClusterIP as a whole, if it is not `service`. */
+export function clusterIpOwner(arena: Arena, service: Service, ip: Ip): Service | undefined {
+  const claimants = arena.claims.clusterIps.get(ip)
+  return claimants === undefined || claimants.length < 2
+    ? undefined
+    : firstRival(arena, service, claimants, () => true)
+}
+
+/** The Service that has this place (see Claims), if it is not `service`. */
+export function placeOwner(arena: Arena, service: Service, place: string): Service | undefined {
+  const claimants = arena.claims.places.get(place)
+  return claimants === undefined || claimants.length < 2
+    ? undefined
+    : firstRival(arena, service, claimants, () => true)
+}
+
+/** The best-placed other claimant that comes before `service`. */
+function firstRival(
+  arena: Arena,
+  service: Service,
+  claimants: Claimants,
+  wants: (other: Service) => boolean,
+): Service | undefined {
+  let first = service
+  for (const key of claimants) {
+    const other = arena.services.get(key)
+    if (other !== undefined && isOurs(arena.here, other) && wants(other) && comesBefore(other, first))
+      first = other
+  }
+  return first === service ? undefined : first
+}
+
+/** The order in which Services own what several of them claim: age, then UID, then key. */
+function comesBefore(a: Service, b: Service): boolean {
+  if (a.creationTimestamp !== b.creationTimestamp) {
+    // Without a date there is no seniority to show.
+    if (a.creationTimestamp === '' || b.creationTimestamp === '') return b.creationTimestamp === ''
+    return a.creationTimestamp < b.creationTimestamp
+  }
+  return a.uid === b.uid ? a.key < b.key : a.uid < b.uid
+}

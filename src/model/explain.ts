@@ -1,0 +1,62 @@
+import type { Family, Ip } from '../base/ip.ts'
+import { candidatesOf, orderedSlices } from './candidates.ts'
+import { hereOf, type ResolveOptions } from './here.ts'
+import { withoutLoops } from './loops.ts'
+import { clusterVerdict, localVerdict, type Verdict } from './select.ts'
+import type { Protocol, ServiceKey } from './service.ts'
+import type { Snapshot } from './snapshot.ts'
+import { survey, type TopologyMode } from './topology.ts'
+
+export interface ExplainQuery {
+  readonly options: ResolveOptions
+  readonly snapshot: Snapshot
+  readonly service: ServiceKey
+  readonly portName: string
+  readonly protocol: Protocol
+  readonly family: Family
+}
+
+/** Why one endpoint is, or is not, in the two lists of a port. */
+export interface EndpointExplanation {
+  readonly ip: Ip
+  readonly port: number
+  /** `namespace/name` of the slice that speaks for it. */
+  readonly slice: string
+  /** As the slice has it: untrusted text. */
+  readonly nodeName: string
+  readonly local: boolean
+  /** In the list for traffic policy Cluster? */
+  readonly cluster: Verdict
+  /** In the list for traffic policy Local? */
+  readonly localList: Verdict
+}
+
+export interface PortExplanation {
+  readonly topology: TopologyMode
+  /** Sorted by address and port, as in PortFrontends. */
+  readonly endpoints: readonly EndpointExplanation[]
+}
+
+/** How resolve chose among the endpoints of a port: the same predicates, with their reasons. */
+export function explainEndpoints(query: ExplainQuery): PortExplanation | undefined {
+  const { snapshot, family } = query
+  const service = snapshot.services.get(query.service)
+  const port = service?.ports.find(
+    ({ name, protocol }) => name === query.portName && protocol === query.protocol,
+  )
+  if (service === undefined || port === undefined) return undefined
+  const here = hereOf(query.options, snapshot.node)
+  const slices = withoutLoops(orderedSlices(snapshot.slices.get(service.key)), service)
+  const candidates = candidatesOf(slices, port, family)
+  const found = survey(candidates, here)
+  const endpoints = candidates.map(({ endpoint, port: number, slice }) => ({
+    ip: endpoint.ip,
+    port: number,
+    slice: slice.key,
+    nodeName: endpoint.nodeName,
+    local: endpoint.nodeName === here.nodeName,
+    cluster: clusterVerdict(endpoint, found, here),
+    localList: localVerdict(endpoint, found, here),
+  }))
+  return { topology: found.topology, endpoints }
+}

@@ -1,0 +1,81 @@
+import { anyContains, type Cidr, hostCidr, mergeCidrs } from '../base/cidr.ts'
+import { type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import { whyNotCaught } from './claims.ts'
+import type { Arena } from './contest.ts'
+import { type Findings, refuse } from './refusal.ts'
+import type { Service } from './service.ts'
+
+/** An address beside the ClusterIP at which all ports of a Service are reached. */
+export interface External {
+  readonly kind: 'ExternalIP' | 'LoadBalancerIP'
+  readonly ip: Ip
+  readonly sourceRanges: readonly Cidr[] | undefined
+}
+
+const NONE: readonly External[] = []
+
+/** The external and load-balancer addresses that may be caught, each once; the others are refused. */
+export function externalsOf(arena: Arena, service: Service, findings: Findings): readonly External[] {
+  if (service.externalIps.length === 0 && service.loadBalancerIps.length === 0) return NONE
+  const balanced = service.loadBalancerIps.filter(ip =>
+    isCaught(arena, service, findings, { kind: 'LoadBalancerIP', ip }),
+  )
+  const external = service.externalIps.filter(ip =>
+    isCaught(arena, service, findings, { kind: 'ExternalIP', ip }),
+  )
+  const ranges = {
+    IPv4: sourceRangesOf(arena, service, 'IPv4', balanced),
+    IPv6: sourceRangesOf(arena, service, 'IPv6', balanced),
+  }
+  return [
+    // An address that is both is the one that source ranges guard.
+    ...external.filter(ip => !balanced.includes(ip)).map(ip => externalOf('ExternalIP', ip, undefined)),
+    ...balanced.map(ip => externalOf('LoadBalancerIP', ip, ranges[familyOf(ip)])),
+  ]
+}
+
+function externalOf(kind: External['kind'], ip: Ip, sourceRanges: readonly Cidr[] | undefined): External {
+  return { kind, ip, sourceRanges }
+}
+
+function isCaught(
+  arena: Arena,
+  service: Service,
+  findings: Findings,
+  wanted: Pick<External, 'kind' | 'ip'>,
+): boolean {
+  const { kind, ip } = wanted
+  const reason = whyNotCaught(arena.here, kind, ip) ?? whyNotFree(arena, service, ip)
+  if (reason === undefined) return true
+  refuse(findings, fieldOf(kind), formatIp(ip), reason)
+  return false
+}
+
+/** Nobody takes over a ClusterIP by asking for it as an external address: CVE-2020-8554. */
+function whyNotFree(arena: Arena, service: Service, ip: Ip): string | undefined {
+  const owners = arena.claims.clusterIps.get(ip)
+  if (owners === undefined) return undefined
+  const other = owners.find(key => key !== service.key)
+  return other === undefined ? 'the ClusterIP of this Service' : `the ClusterIP of Service ${other}`
+}
+
+export function fieldOf(kind: External['kind']): string {
+  return kind === 'ExternalIP' ? 'spec.externalIPs' : 'status.loadBalancer.ingress'
+}
+
+/**
+ * Who may connect to the load-balancer addresses of a family; undefined for everyone. When this node may, so may the
+ * addresses themselves: they are the source of what the node sends to them once they are bound to it.
+ */
+function sourceRangesOf(
+  arena: Arena,
+  service: Service,
+  family: Family,
+  balanced: readonly Ip[],
+): readonly Cidr[] | undefined {
+  const ranges = service.sourceRanges.filter(cidr => familyOf(cidr.ip) === family)
+  if (ranges.length === 0 || ranges.some(cidr => cidr.bits === 0)) return undefined
+  const nodeIp = arena.here.primaryIps[family]
+  if (nodeIp === undefined || !anyContains(ranges, nodeIp)) return ranges
+  return mergeCidrs([...ranges, ...balanced.filter(ip => familyOf(ip) === family).map(hostCidr)])
+}

@@ -1,0 +1,72 @@
+import { type Cidr, formatCidr } from '../base/cidr.ts'
+import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import type { Service } from './service.ts'
+import type { NodeInfo } from './snapshot.ts'
+
+/** What resolving depends on besides what the sources tell. */
+export interface ResolveOptions {
+  /** Lower-cased name of this node. */
+  readonly nodeName: string
+  /** Handle the Services that carry this value in service.kubernetes.io/service-proxy-name; undefined: those without. */
+  readonly serviceProxyName: string | undefined
+  readonly nodePortSelection: NodePortSelection
+  /** When not empty, external IPs outside these are refused. */
+  readonly allowedExternalCidrs: readonly Cidr[]
+  /** When not empty, load-balancer addresses outside these are refused. */
+  readonly allowedLoadBalancerCidrs: readonly Cidr[]
+}
+
+/** Addresses at which NodePorts should answer; nothing at all means everywhere. */
+export interface NodePortSelection {
+  /** The Node's first address of each family. */
+  readonly primary: boolean
+  readonly cidrs: readonly Cidr[]
+}
+
+/** The point of view that all Services are resolved from. */
+export interface Here {
+  readonly options: ResolveOptions
+  readonly nodeName: string
+  /** This node's own Node object, if it is known. */
+  readonly node: NodeInfo | undefined
+  /** Empty when unknown. */
+  readonly zone: string
+  readonly nodeIps: ReadonlySet<Ip>
+  readonly primaryIps: Readonly<Record<Family, Ip | undefined>>
+  /** Equal for points of view from which every Service looks the same. */
+  readonly fingerprint: string
+}
+
+export function hereOf(options: ResolveOptions, node: NodeInfo | undefined): Here {
+  // A Node object of another name says nothing about this node.
+  const own = node?.name === options.nodeName ? node : undefined
+  const ips = own?.ips ?? []
+  const zone = own?.zone ?? ''
+  const fingerprint = JSON.stringify([
+    options.nodeName,
+    zone,
+    ips.map(formatIp),
+    options.serviceProxyName ?? null,
+    options.allowedExternalCidrs.map(formatCidr),
+    options.allowedLoadBalancerCidrs.map(formatCidr),
+  ])
+  return {
+    options,
+    nodeName: options.nodeName,
+    node: own,
+    zone,
+    nodeIps: new Set(ips),
+    primaryIps: primaryIps(ips),
+    fingerprint,
+  }
+}
+
+function primaryIps(ips: readonly Ip[]): Record<Family, Ip | undefined> {
+  const [v4, v6] = FAMILIES.map(family => ips.find(ip => familyOf(ip) === family))
+  return { IPv4: v4, IPv6: v6 }
+}
+
+/** Whether this proxy serves the Service: the label service-proxy-name hands it to another one. */
+export function isOurs(here: Here, service: Service): boolean {
+  return service.type !== 'ExternalName' && service.proxyName === here.options.serviceProxyName
+}

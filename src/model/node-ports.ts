@@ -1,0 +1,36 @@
+import { anyContains, type Cidr } from '../base/cidr.ts'
+import { compareIps, type Family, familyOf, type Ip, isLoopback } from '../base/ip.ts'
+import type { NodePortAddresses } from './frontend.ts'
+import type { Here } from './here.ts'
+
+/**
+ * Addresses at which NodePorts answer (kube-proxy.md 1.4). A family for which nothing is selected, or everything, is
+ * not restricted; loopback addresses are never among them.
+ */
+export function nodePortAddresses(
+  here: Here,
+  localIps: readonly Ip[],
+): Readonly<Record<Family, NodePortAddresses>> {
+  return { IPv4: addressesOf(here, localIps, 'IPv4'), IPv6: addressesOf(here, localIps, 'IPv6') }
+}
+
+const ALL: NodePortAddresses = { kind: 'all' }
+
+function addressesOf(here: Here, localIps: readonly Ip[], family: Family): NodePortAddresses {
+  const selection = here.options.nodePortSelection
+  const cidrs = selection.cidrs.filter(cidr => familyOf(cidr.ip) === family)
+  const primary = selection.primary ? usablePrimary(here, family) : undefined
+  if ((primary === undefined && cidrs.length === 0) || cidrs.some(cidr => cidr.bits === 0)) return ALL
+  const ips = localIps.filter(ip => isSelected(cidrs, ip))
+  if (primary !== undefined) ips.push(primary)
+  return { kind: 'only', ips: [...new Set(ips)].sort(compareIps) }
+}
+
+function usablePrimary(here: Here, family: Family): Ip | undefined {
+  const ip = here.primaryIps[family]
+  return ip === undefined || isLoopback(ip) ? undefined : ip
+}
+
+function isSelected(cidrs: readonly Cidr[], ip: Ip): boolean {
+  return !isLoopback(ip) && anyContains(cidrs, ip)
+}

@@ -1,0 +1,147 @@
+import { type Cidr, mergeCidrs } from '../base/cidr.ts'
+import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import { readAddress, readPrefix, whyNotAddress, whyNotPrefix } from './address.ts'
+import { isAbsent, isJson, type Json, listField, objectField } from './fields.ts'
+import { type Findings, refuse } from './refusal.ts'
+
+/** The addresses of a Service and who may use them. */
+export interface ServiceAddresses {
+  readonly clusterIps: readonly Ip[]
+  readonly externalIps: readonly Ip[]
+  readonly loadBalancerIps: readonly Ip[]
+  readonly sourceRanges: readonly Cidr[]
+}
+
+export function readAddresses(findings: Findings, spec: Json, status: Json): ServiceAddresses {
+  const ranges = readSourceRanges(findings, spec.loadBalancerSourceRanges)
+  const clusterIps = readClusterIps(findings, spec)
+  const reading: Reading = { findings, clusterIps }
+  return {
+    clusterIps,
+    externalIps: readExternalIps(reading, spec.externalIPs),
+    loadBalancerIps: withoutUnreadable(findings, ranges, readIngress(reading, status)),
+    sourceRanges: ranges.cidrs,
+  }
+}
+
+/** A Service whose name stands for its endpoints and not for an address of its own. */
+export function isHeadless(spec: Json): boolean {
+  const list = Array.isArray(spec.clusterIPs) ? spec.clusterIPs : []
+  const clusterIp: unknown = list.length > 0 ? list[0] : spec.clusterIP
+  return isAbsent(clusterIp) || clusterIp === 'None'
+}
+
+function readClusterIps(findings: Findings, spec: Json): readonly Ip[] {
+  const listed = listField(findings, spec.clusterIPs, 'spec.clusterIPs')
+  const families = listField(findings, spec.ipFamilies, 'spec.ipFamilies')
+  const ips: Ip[] = []
+  // Objects older than dual stack have the singular field only.
+  const values = listed.length > 0 ? listed : [spec.clusterIP]
+  for (let index = 0; index < values.length; index++) {
+    const field = listed.length > 0 ? `spec.clusterIPs[${index}]` : 'spec.clusterIP'
+    const family = FAMILIES.find(known => known === families[index])
+    const ip = readAddress(values[index], family)
+    if (ip === undefined) refuse(findings, field, values[index], whyNotAddress(values[index], family))
+    else if (ips.some(other => other.length === ip.length)) {
+      refuse(findings, field, values[index], `a second ${familyOf(ip)} address; a Service has one per family`)
+    } else ips.push(ip)
+  }
+  return ips
+}
+
+interface Reading {
+  readonly findings: Findings
+  /** Their families are those in which the Service is proxied at all. */
+  readonly clusterIps: readonly Ip[]
+}
+
+function readExternalIps(reading: Reading, value: unknown): readonly Ip[] {
+  const list = listField(reading.findings, value, 'spec.externalIPs')
+  const ips: Ip[] = []
+  for (let index = 0; index < list.length; index++) {
+    const ip = readExternal(reading, list[index], `spec.externalIPs[${index}]`)
+    if (ip !== undefined) ips.push(ip)
+  }
+  return unique(ips)
+}
+
+/** Entries without an address (a hostname, or nothing) say nothing to a proxy: CVE-2021-25736. */
+function readIngress(reading: Reading, status: Json): readonly Ip[] {
+  const { findings } = reading
+  const balancer = objectField(findings, status.loadBalancer, 'status.loadBalancer')
+  const list = listField(findings, balancer.ingress, 'status.loadBalancer.ingress')
+  const ips: Ip[] = []
+  for (let index = 0; index < list.length; index++) {
+    const entry = list[index]
+    const field = `status.loadBalancer.ingress[${index}]`
+    if (!isJson(entry)) refuse(findings, field, entry, 'not an object')
+    else if (!isAbsent(entry.ip) && isVip(findings, entry.ipMode, `${field}.ipMode`)) {
+      const ip = readExternal(reading, entry.ip, `${field}.ip`)
+      if (ip !== undefined) ips.push(ip)
+    }
+  }
+  return unique(ips)
+}
+
+/** Mode Proxy: the balancer itself sends traffic on to the nodes, which are not to take the shortcut (KEP-1860). */
+function isVip(findings: Findings, mode: unknown, field: string): boolean {
+  if (isAbsent(mode) || mode === 'VIP') return true
+  if (mode !== 'Proxy')
+    refuse(findings, field, mode, 'not a mode; VIP and Proxy are accepted, and it is read as Proxy')
+  return false
+}
+
+function readExternal(reading: Reading, value: unknown, field: string): Ip | undefined {
+  const ip = readAddress(value)
+  if (ip === undefined) {
+    refuse(reading.findings, field, value, whyNotAddress(value))
+    return undefined
+  }
+  if (reading.clusterIps.some(clusterIp => clusterIp.length === ip.length)) return ip
+  const family = familyOf(ip)
+  refuse(reading.findings, field, value, `an ${family} address of a Service that has no ${family} ClusterIP`)
+  return undefined
+}
+
+interface SourceRanges {
+  readonly cidrs: readonly Cidr[]
+  /** Families all of whose ranges were refused: open to everyone is not what was asked for. */
+  readonly unreadable: readonly Family[]
+}
+
+const NO_RANGES: SourceRanges = { cidrs: [], unreadable: [] }
+
+function readSourceRanges(findings: Findings, value: unknown): SourceRanges {
+  const list = listField(findings, value, 'spec.loadBalancerSourceRanges')
+  if (list.length === 0) return NO_RANGES
+  const cidrs: Cidr[] = []
+  const refused = new Set<Family>()
+  for (let index = 0; index < list.length; index++) {
+    const text = list[index]
+    const cidr = readPrefix(text)
+    if (cidr !== undefined) {
+      cidrs.push(cidr)
+      continue
+    }
+    refuse(findings, `spec.loadBalancerSourceRanges[${index}]`, text, whyNotPrefix(text))
+    refused.add(typeof text === 'string' && text.includes(':') ? 'IPv6' : 'IPv4')
+  }
+  const unreadable = [...refused].filter(family => !cidrs.some(cidr => familyOf(cidr.ip) === family))
+  return { cidrs: mergeCidrs(cidrs), unreadable }
+}
+
+/** Leaves out load-balancer addresses whose only ranges were refused, rather than let everyone in. */
+function withoutUnreadable(findings: Findings, ranges: SourceRanges, ips: readonly Ip[]): readonly Ip[] {
+  if (ranges.unreadable.length === 0) return ips
+  return ips.filter(ip => {
+    const family = familyOf(ip)
+    if (!ranges.unreadable.includes(family)) return true
+    const reason = `left out, for no ${family} source range is readable and it would be open to everyone`
+    refuse(findings, 'status.loadBalancer.ingress', formatIp(ip), reason)
+    return false
+  })
+}
+
+function unique(ips: readonly Ip[]): readonly Ip[] {
+  return ips.length < 2 ? ips : [...new Set(ips)]
+}

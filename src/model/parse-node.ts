@@ -1,0 +1,101 @@
+import type { Cidr } from '../base/cidr.ts'
+import { type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
+import { readPrefix, whyNotAddress, whyNotPrefix } from './address.ts'
+import {
+  type IdentityRules,
+  isAbsent,
+  isJson,
+  type Json,
+  listField,
+  objectField,
+  readIdentity,
+  wholeRefusal,
+} from './fields.ts'
+import { type Findings, isRefusal, type Refusal, refusalsOf, refuse } from './refusal.ts'
+import type { NodeInfo } from './snapshot.ts'
+
+const NODE: IdentityRules = { kind: 'Node', scope: 'Cluster', name: 'subdomain' }
+const SERVICE_CIDR: IdentityRules = { kind: 'ServiceCIDR', scope: 'Cluster', name: 'subdomain' }
+const ZONE_LABEL = 'topology.kubernetes.io/zone'
+
+/** Reads an object of kind Node; a Refusal means that nothing of it can be used. */
+export function parseNode(object: unknown): NodeInfo | Refusal {
+  const identity = readIdentity(object, NODE)
+  if (isRefusal(identity)) return identity
+  const { findings, labels } = identity
+  const root = isJson(object) ? object : {}
+  const zone = labels[ZONE_LABEL]
+  return {
+    name: identity.name,
+    ips: readIps(findings, objectField(findings, root.status, 'status')),
+    zone: typeof zone === 'string' ? zone : '',
+    podCidrs: readPodCidrs(findings, objectField(findings, root.spec, 'spec')),
+    refusals: refusalsOf(findings),
+  }
+}
+
+/** What a node calls itself may be odd (loopback, link-local) and is taken as it is; only its text must be clear. */
+function readIps(findings: Findings, status: Json): readonly Ip[] {
+  const internal: Ip[] = []
+  const external: Ip[] = []
+  const list = listField(findings, status.addresses, 'status.addresses')
+  for (let index = 0; index < list.length; index++) {
+    const entry = list[index]
+    if (!isJson(entry) || (entry.type !== 'InternalIP' && entry.type !== 'ExternalIP')) continue
+    const ip = typeof entry.address === 'string' ? parseIp(entry.address) : undefined
+    if (ip === undefined || isIpv4Mapped(ip)) {
+      refuse(findings, `status.addresses[${index}].address`, entry.address, whyNotAddress(entry.address))
+    } else if (entry.type === 'InternalIP') internal.push(ip)
+    else external.push(ip)
+  }
+  return [...new Set([...internal, ...external])]
+}
+
+function readPodCidrs(findings: Findings, spec: Json): readonly Cidr[] {
+  const plural = listField(findings, spec.podCIDRs, 'spec.podCIDRs')
+  const isPlural = plural.length > 0
+  const hasSingular = !isAbsent(spec.podCIDR)
+  const list: readonly unknown[] = isPlural ? plural : hasSingular ? [spec.podCIDR] : []
+  const cidrs: Cidr[] = []
+  for (let index = 0; index < list.length; index++) {
+    const cidr = readPrefix(list[index])
+    if (cidr !== undefined) cidrs.push(cidr)
+    else
+      refuse(
+        findings,
+        isPlural ? `spec.podCIDRs[${index}]` : 'spec.podCIDR',
+        list[index],
+        whyNotPrefix(list[index]),
+      )
+  }
+  return cidrs
+}
+
+/**
+ * Reads an object of kind ServiceCIDR. One bad prefix refuses it whole: its prefixes only tell which unused addresses
+ * to drop, and fewer of them are always safe.
+ */
+export function parseServiceCidr(object: unknown): readonly Cidr[] | Refusal {
+  const identity = readIdentity(object, SERVICE_CIDR)
+  if (isRefusal(identity)) return identity
+  const { findings } = identity
+  const root = isJson(object) ? object : {}
+  const list = listField(findings, objectField(findings, root.spec, 'spec').cidrs, 'spec.cidrs')
+  const cidrs: Cidr[] = []
+  for (let index = 0; index < list.length; index++) {
+    const cidr = readPrefix(list[index])
+    const field = `spec.cidrs[${index}]`
+    if (cidr === undefined)
+      return wholeRefusal(findings.object, field, list[index], whyNotPrefix(list[index]))
+    if (cidr.bits === 0) {
+      return wholeRefusal(
+        findings.object,
+        field,
+        list[index],
+        'every address there is, and all unused ones would be dropped',
+      )
+    }
+    cidrs.push(cidr)
+  }
+  return findings.refusals[0] ?? cidrs
+}

@@ -1,0 +1,193 @@
+import {
+  type IdentityRules,
+  isAbsent,
+  isJson,
+  isPort,
+  type Json,
+  listField,
+  NOT_A_LABEL,
+  objectField,
+  readIdentity,
+} from './fields.ts'
+import { isDnsLabel } from './names.ts'
+import { isHeadless, readAddresses, type ServiceAddresses } from './parse-addresses.ts'
+import { type Findings, isRefusal, NO_REFUSALS, type Refusal, refusalsOf, refuse } from './refusal.ts'
+import type { Protocol, Service, ServicePortSpec, TrafficPolicy } from './service.ts'
+
+const RULES: IdentityRules = { kind: 'Service', scope: 'Namespaced', name: 'label' }
+const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
+/** What the API server fills in for sessionAffinity ClientIP. */
+const AFFINITY_DEFAULT_S = 10_800
+const AFFINITY_MAX_S = 86_400
+const NO_ADDRESSES: ServiceAddresses = {
+  clusterIps: [],
+  externalIps: [],
+  loadBalancerIps: [],
+  sourceRanges: [],
+}
+
+/** Reads an object of kind Service; a Refusal means that nothing of it can be used. */
+export function parseService(object: unknown): Service | Refusal {
+  const identity = readIdentity(object, RULES)
+  if (isRefusal(identity)) return identity
+  const { findings, metadata } = identity
+  const root = isJson(object) ? object : {}
+  const spec = objectField(findings, root.spec, 'spec')
+  const status = objectField(findings, root.status, 'status')
+  const type = readType(findings, spec.type)
+  const externalTrafficPolicy = readExternalPolicy(findings, spec, type)
+  // Nothing of such a Service is proxied, so that nothing of it is worth a complaint.
+  const isIdle = type === 'ExternalName' || isHeadless(spec)
+  const addresses = isIdle ? NO_ADDRESSES : readAddresses(findings, spec, status)
+  return {
+    key: identity.key,
+    uid: typeof metadata.uid === 'string' ? metadata.uid : '',
+    creationTimestamp: readTime(metadata.creationTimestamp),
+    type,
+    clusterIps: addresses.clusterIps,
+    ports: readPorts(findings, spec.ports),
+    externalIps: addresses.externalIps,
+    loadBalancerIps: addresses.loadBalancerIps,
+    sourceRanges: addresses.sourceRanges,
+    internalTrafficPolicy: readPolicy(findings, spec.internalTrafficPolicy, 'spec.internalTrafficPolicy'),
+    externalTrafficPolicy,
+    affinityTimeoutS: readAffinity(findings, spec),
+    healthCheckNodePort: readHealthPort(
+      findings,
+      spec,
+      type === 'LoadBalancer' && externalTrafficPolicy === 'Local',
+    ),
+    proxyName: readProxyName(identity.labels[PROXY_NAME_LABEL]),
+    refusals: isIdle ? NO_REFUSALS : refusalsOf(findings),
+  }
+}
+
+/** Any value of the label hands the Service to another proxy, even one that is not text. */
+function readProxyName(value: unknown): string | undefined {
+  return value === undefined ? undefined : String(value)
+}
+
+function readType(findings: Findings, value: unknown): Service['type'] {
+  if (isAbsent(value) || value === 'ClusterIP') return 'ClusterIP'
+  if (value === 'NodePort' || value === 'LoadBalancer' || value === 'ExternalName') return value
+  refuse(findings, 'spec.type', value, 'not a type of Service; it is read as ClusterIP')
+  return 'ClusterIP'
+}
+
+function readPorts(findings: Findings, value: unknown): readonly ServicePortSpec[] {
+  const ports: ServicePortSpec[] = []
+  const list = listField(findings, value, 'spec.ports')
+  const keys = list.length > 1 ? new Set<string>() : undefined
+  for (let index = 0; index < list.length; index++) {
+    const port = readPort(findings, list[index], index)
+    if (port === undefined) continue
+    const key = `${port.name}/${port.protocol}`
+    if (keys?.has(key) === true) {
+      refuse(
+        findings,
+        `spec.ports[${index}].name`,
+        port.name,
+        'the name of an earlier port with the same protocol',
+      )
+      continue
+    }
+    keys?.add(key)
+    ports.push(port)
+  }
+  return ports
+}
+
+function readPort(findings: Findings, value: unknown, index: number): ServicePortSpec | undefined {
+  if (!isJson(value)) {
+    refuse(findings, `spec.ports[${index}]`, value, 'not an object')
+    return undefined
+  }
+  const name = value.name ?? ''
+  const protocol = protocolOf(value.protocol)
+  if (typeof name !== 'string' || (name !== '' && !isDnsLabel(name))) {
+    refuse(findings, `spec.ports[${index}].name`, name, NOT_A_LABEL)
+  } else if (protocol === undefined) {
+    refuse(findings, `spec.ports[${index}].protocol`, value.protocol, NOT_A_PROTOCOL)
+  } else if (!isPort(value.port)) {
+    refuse(findings, `spec.ports[${index}].port`, value.port, NOT_A_PORT)
+  } else {
+    return { name, protocol, port: value.port, nodePort: readNodePort(findings, value.nodePort, index) }
+  }
+  return undefined
+}
+
+export const NOT_A_PROTOCOL = 'not a protocol of Services; TCP, UDP and SCTP are accepted'
+export const NOT_A_PORT = 'not a port; whole numbers from 1 to 65535 are accepted'
+
+/** Absent means TCP. */
+export function protocolOf(value: unknown): Protocol | undefined {
+  if (value === 'TCP' || value === 'UDP' || value === 'SCTP') return value
+  return isAbsent(value) ? 'TCP' : undefined
+}
+
+/** A bad NodePort costs the port its NodePort only. */
+function readNodePort(findings: Findings, value: unknown, index: number): number {
+  if (value === undefined || value === null || value === 0) return 0
+  if (isPort(value)) return value
+  refuse(findings, `spec.ports[${index}].nodePort`, value, NOT_A_PORT)
+  return 0
+}
+
+function readPolicy(findings: Findings, value: unknown, field: string): TrafficPolicy {
+  if (value === 'Local') return 'Local'
+  if (!isAbsent(value) && value !== 'Cluster') {
+    refuse(
+      findings,
+      field,
+      value,
+      'not a traffic policy; Cluster and Local are accepted, and it is read as Cluster',
+    )
+  }
+  return 'Cluster'
+}
+
+function readExternalPolicy(findings: Findings, spec: Json, type: Service['type']): TrafficPolicy {
+  const policy = readPolicy(findings, spec.externalTrafficPolicy, 'spec.externalTrafficPolicy')
+  const hasExternalIps = Array.isArray(spec.externalIPs) && spec.externalIPs.length > 0
+  return type === 'NodePort' || type === 'LoadBalancer' || hasExternalIps ? policy : 'Cluster'
+}
+
+function readAffinity(findings: Findings, spec: Json): number {
+  const affinity = spec.sessionAffinity
+  if (affinity !== 'ClientIP') {
+    if (!isAbsent(affinity) && affinity !== 'None') {
+      refuse(
+        findings,
+        'spec.sessionAffinity',
+        affinity,
+        'not an affinity; None and ClientIP are accepted, and it is read as None',
+      )
+    }
+    return 0
+  }
+  const config = objectField(findings, spec.sessionAffinityConfig, 'spec.sessionAffinityConfig')
+  const clientIp = objectField(findings, config.clientIP, 'spec.sessionAffinityConfig.clientIP')
+  const seconds = clientIp.timeoutSeconds
+  if (seconds === undefined || seconds === null) return AFFINITY_DEFAULT_S
+  if (typeof seconds === 'number' && Number.isInteger(seconds) && seconds >= 1 && seconds <= AFFINITY_MAX_S)
+    return seconds
+  const reason = `not a timeout; 1 to ${AFFINITY_MAX_S} seconds are accepted, and it is read as ${AFFINITY_DEFAULT_S}`
+  refuse(findings, 'spec.sessionAffinityConfig.clientIP.timeoutSeconds', seconds, reason)
+  return AFFINITY_DEFAULT_S
+}
+
+function readHealthPort(findings: Findings, spec: Json, isUsed: boolean): number {
+  const port = spec.healthCheckNodePort
+  if (!isUsed || port === undefined || port === null || port === 0) return 0
+  if (isPort(port)) return port
+  refuse(findings, 'spec.healthCheckNodePort', port, NOT_A_PORT)
+  return 0
+}
+
+/** Metadata times as the API server writes them, which compare as text; what a file writes otherwise is converted. */
+function readTime(value: unknown): string {
+  if (typeof value !== 'string') return ''
+  if (value.length === 20 && value.endsWith('Z') && value.charCodeAt(10) === 84) return value
+  const ms = Date.parse(value)
+  return Number.isNaN(ms) ? '' : `${new Date(ms).toISOString().slice(0, 19)}Z`
+}
