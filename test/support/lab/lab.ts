@@ -1,6 +1,7 @@
 import { canonicalAddress, endpointText } from './address.ts'
 import { decodeSighting, encodeProbe, type ProbeProtocol, type Sighting } from './probe.ts'
 import { closeTopology, openTopology, POD_GATEWAYS, type Topology } from './topology.ts'
+import { type ClientOptions, type Servers, startClient, startServers, type TrafficClient } from './traffic.ts'
 
 export type Place = 'outside' | 'pod' | 'node'
 
@@ -70,6 +71,16 @@ export class Lab {
 
   async close(): Promise<void> {
     await closeTopology(this.topology)
+  }
+
+  /** See startServers in traffic.ts. */
+  servers(endpoints: readonly string[]): Promise<Servers> {
+    return startServers(this.topology, endpoints)
+  }
+
+  /** See startClient in traffic.ts. */
+  client(options: ClientOptions): TrafficClient {
+    return startClient(this.topology, options)
   }
 
   /** Sends the first packets of new connections, and tells for each flow what came of them. */

@@ -94,6 +94,19 @@ function noDad(address: string): string {
   return address.includes(':') ? ' nodad' : ''
 }
 
+/** How packets of another namespace reach the node: on-link gateways that exist in its neighbour table only. */
+export function peerGateways(
+  pid: number,
+): ReadonlyArray<{ readonly address: string; readonly link: string }> {
+  const peerIndex = /"link_index":(\d+)/.exec(
+    inNamespace(pid, ['ip', '-j', 'link', 'show', 'dev', 'e0']),
+  )?.[1]
+  const links = execFileSync('ip', ['-j', 'link'], { encoding: 'utf8' })
+  const near = new RegExp(`"ifindex":${peerIndex},.*?"address":"([0-9a-f:]{17})"`).exec(links)?.[1]
+  assert(near !== undefined, `no link address of interface ${peerIndex} in ${links}`)
+  return ['169.254.1.1', 'fe80::1'].map(address => ({ address, link: near }))
+}
+
 /** Runs lines of iproute2 in the node's namespace, in one process. */
 export function ip(lines: readonly string[]): void {
   execFileSync('ip', ['-batch', '-'], { input: `${lines.join('\n')}\n`, stdio: ['pipe', 'ignore', 'pipe'] })

@@ -1,0 +1,68 @@
+import { execFileSync } from 'node:child_process'
+import { setTimeout as delay } from 'node:timers/promises'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { Lab } from '../support/lab/lab.ts'
+
+const RULES = `
+table ip oracle {
+  chain rules {
+    ip daddr 172.30.0.1 tcp dport 80 dnat to numgen inc mod 2 map { 0 : 10.0.1.1 . 8080, 1 : 10.0.1.2 . 8081 }
+    ip daddr 172.30.0.3 reject
+  }
+  chain pre { type nat hook prerouting priority -100; jump rules; }
+  chain out { type nat hook output priority -100; jump rules; }
+}
+table ip6 oracle {
+  chain rules { ip6 daddr fd00:172::1 tcp dport 80 dnat to [fd00:10::1:1]:8080; }
+  chain pre { type nat hook prerouting priority -100; jump rules; }
+  chain out { type nat hook output priority -100; jump rules; }
+}
+`
+
+let lab: Lab
+
+beforeAll(async () => {
+  lab = await Lab.start()
+  execFileSync('nft', ['-f', '-'], { input: RULES })
+})
+
+afterAll(async () => {
+  await lab.close()
+})
+
+test.each([
+  ['outside', '203.0.113.5'],
+  ['node', '192.168.0.2'],
+] as const)(
+  'connections from %s are answered by the endpoints, and the failed are counted',
+  async (from, source) => {
+    const servers = await lab.servers(['10.0.1.1:8080', '10.0.1.2:8081'])
+    const good = lab.client({ from, source, destination: '172.30.0.1', port: 80, rate: 500 })
+    const bad = lab.client({ from, source, destination: '172.30.0.3', port: 80, rate: 50 })
+    await delay(300)
+    expect((await good.report()).ok).toBeGreaterThan(20)
+    const report = await good.stop()
+    expect(report).toMatchObject({ refused: 0, timeouts: 0, other: 0 })
+    expect([...report.endpoints.keys()].sort()).toEqual(['10.0.1.1:8080', '10.0.1.2:8081'])
+    expect([...report.endpoints.values()].reduce((sum, n) => sum + n, 0)).toBe(report.ok)
+    expect(report.slowestMs).toBeLessThan(900)
+    const failures = await bad.stop()
+    expect(failures).toMatchObject({ ok: 0, other: 0 })
+    expect(failures.refused).toBeGreaterThan(3)
+    await servers.close()
+  },
+)
+
+test.each([
+  ['outside', '2001:db8:f::5'],
+  ['node', '2001:db8::2'],
+] as const)('connections over IPv6 from %s are answered', async (from, source) => {
+  const servers = await lab.servers(['[fd00:10::1:1]:8080'])
+  const client = lab.client({ from, source, destination: 'fd00:172::1', port: 80, rate: 200 })
+  await delay(200)
+  const report = await client.stop()
+  expect(report).toMatchObject({ refused: 0, timeouts: 0, other: 0 })
+  expect([...report.endpoints]).toEqual([['[fd00:10::1:1]:8080', report.ok]])
+  expect(report.ok).toBeGreaterThan(5)
+  await servers.close()
+})

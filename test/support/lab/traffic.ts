@@ -1,0 +1,185 @@
+import { type ChildProcessByStdio, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import type { Readable, Writable } from 'node:stream'
+import { assert } from '../../../src/base/assert.ts'
+import { endpointText, parseEndpoint } from './address.ts'
+import { buildProgram } from './build.ts'
+import { inNamespace, peerGateways, type Topology } from './topology.ts'
+
+type Program = ChildProcessByStdio<Writable, Readable, Readable>
+
+export interface TrafficReport {
+  readonly ok: number
+  readonly refused: number
+  readonly timeouts: number
+  readonly other: number
+  /** Longest time to the answer, milliseconds; 1000 and more means that a SYN was lost and sent again. */
+  readonly slowestMs: number
+  /** By `address:port` of the server that answered; in the last report only. */
+  readonly endpoints: ReadonlyMap<string, number>
+}
+
+export interface Servers {
+  close(): Promise<void>
+}
+
+export interface TrafficClient {
+  /** What came of the connections so far. */
+  report(): Promise<TrafficReport>
+  /** Waits for the connections under way, and ends. */
+  stop(): Promise<TrafficReport>
+}
+
+/**
+ * TCP servers at endpoints in the pods' namespace, each telling who it is. While they run, pods answer probes of
+ * Lab.trace to the same addresses.
+ */
+export async function startServers(topology: Topology, endpoints: readonly string[]): Promise<Servers> {
+  const parsed = endpoints.map(parseEndpoint)
+  routeBack(topology.pods.pid)
+  for (const address of new Set(parsed.map(({ address }) => address))) {
+    inNamespace(topology.pods.pid, ['ip', 'route', 'replace', 'local', address, 'dev', 'lo'])
+  }
+  const ports = [...new Set(parsed.map(({ port }) => String(port)))]
+  const program = start(topology.pods.pid, ['serve', ...ports])
+  await Promise.race([once(program.stdout, 'data'), failure(program)])
+  return { close: () => end(program) }
+}
+
+export interface ClientOptions {
+  readonly from: 'outside' | 'node'
+  readonly source: string
+  readonly destination: string
+  readonly port: number
+  /** Connections a second. */
+  readonly rate: number
+}
+
+/** Opens connections at a steady rate until it is stopped. */
+export function startClient(topology: Topology, options: ClientOptions): TrafficClient {
+  const pid = options.from === 'outside' ? topology.outside.pid : undefined
+  if (pid !== undefined) {
+    routeBack(pid)
+    inNamespace(pid, ['ip', 'addr', 'replace', host(options.source), 'dev', 'e0', ...noDad(options.source)])
+  }
+  const words = ['connect', options.source, options.destination, String(options.port), String(options.rate)]
+  const program = start(pid, words)
+  const lines = new Lines(program.stdout)
+  return {
+    report: async () => {
+      program.stdin.write('?\n')
+      return parseReport([await lines.next()])
+    },
+    stop: async () => {
+      const before = lines.count
+      await end(program)
+      return parseReport(lines.after(before))
+    },
+  }
+}
+
+function start(pid: number | undefined, words: readonly string[]): Program {
+  const program = buildProgram('traffic')
+  const command = pid === undefined ? [program] : ['nsenter', '-t', String(pid), '-n', program]
+  const [file = program, ...rest] = [...command, ...words]
+  return spawn(file, rest, { stdio: ['pipe', 'pipe', 'pipe'] })
+}
+
+/** Rejects when the program ends with anything but 0. */
+async function failure(program: Program): Promise<void> {
+  const words: Buffer[] = []
+  program.stderr.on('data', chunk => words.push(chunk))
+  const [code] = await once(program, 'close')
+  if (code !== 0) throw new Error(`traffic ended with ${code}: ${Buffer.concat(words).toString().trim()}`)
+}
+
+async function end(program: Program): Promise<void> {
+  const ended = failure(program)
+  program.stdin.end()
+  await ended
+}
+
+/** Gives a namespace a way back to the node. */
+function routeBack(pid: number): void {
+  for (const gateway of peerGateways(pid)) {
+    inNamespace(pid, [
+      'ip',
+      'neigh',
+      'replace',
+      gateway.address,
+      'lladdr',
+      gateway.link,
+      'dev',
+      'e0',
+      'nud',
+      'permanent',
+    ])
+    inNamespace(pid, ['ip', 'route', 'replace', 'default', 'via', gateway.address, 'dev', 'e0', 'onlink'])
+  }
+}
+
+function host(address: string): string {
+  return `${address}/${address.includes(':') ? 128 : 32}`
+}
+
+function noDad(address: string): readonly string[] {
+  return address.includes(':') ? ['nodad'] : []
+}
+
+/** The lines a program has said, in order. */
+class Lines {
+  readonly #lines: string[] = []
+  #taken = 0
+  #rest = ''
+  #wake: (() => void) | undefined
+
+  constructor(stream: Readable) {
+    stream.on('data', chunk => {
+      const parts = `${this.#rest}${chunk}`.split('\n')
+      this.#rest = parts.pop() ?? ''
+      this.#lines.push(...parts)
+      this.#wake?.()
+    })
+  }
+
+  get count(): number {
+    return this.#taken
+  }
+
+  after(count: number): readonly string[] {
+    return this.#lines.slice(count)
+  }
+
+  async next(): Promise<string> {
+    while (this.#taken >= this.#lines.length) {
+      await new Promise<void>(resolve => {
+        this.#wake = resolve
+      })
+    }
+    const line = this.#lines[this.#taken++]
+    assert(line !== undefined, 'a line was awaited')
+    return line
+  }
+}
+
+const REPORT = /^ok (\d+) refused (\d+) timeout (\d+) other (\d+) slowest (\d+)$/
+
+function parseReport(lines: readonly string[]): TrafficReport {
+  const [first, ...rest] = lines
+  const match = REPORT.exec(first ?? '')
+  assert(match !== null, `not a report: ${first}`)
+  const [ok, refused, timeouts, other, slowestMs] = match.slice(1).map(Number)
+  const endpoints = new Map<string, number>()
+  for (const line of rest) {
+    const [address, port, count] = line.split(' ')
+    endpoints.set(endpointText(address ?? '', Number(port)), Number(count))
+  }
+  return {
+    ok: ok ?? 0,
+    refused: refused ?? 0,
+    timeouts: timeouts ?? 0,
+    other: other ?? 0,
+    slowestMs: slowestMs ?? 0,
+    endpoints,
+  }
+}
