@@ -1,35 +1,70 @@
 import type { Octets } from '../../base/octets.ts'
-import type { Verdict } from './state.ts'
 
 /**
  * The expressions of nf_tables that we write, as values. Registers are NFT_REG32_00 + n, given as n (0 to 15);
  * numbers are as in the kernel's headers (linux/netfilter/nf_tables.h).
  */
 export type Expression =
-  | { readonly kind: 'payload'; readonly base: number; readonly offset: number; readonly length: number; readonly dreg: number }
+  | {
+      readonly kind: 'payload'
+      readonly base: number
+      readonly offset: number
+      readonly length: number
+      readonly dreg: number
+    }
   /** Reads a meta key into dreg. */
   | { readonly kind: 'meta'; readonly key: number; readonly dreg: number }
   /** Writes sreg into a meta key. */
   | { readonly kind: 'meta-set'; readonly key: number; readonly sreg: number }
   | { readonly kind: 'ct'; readonly key: number; readonly dreg: number }
   | { readonly kind: 'cmp'; readonly op: 'eq' | 'neq'; readonly sreg: number; readonly data: Octets }
-  | { readonly kind: 'bitwise'; readonly sreg: number; readonly dreg: number; readonly mask: Octets; readonly xor: Octets }
+  | {
+      readonly kind: 'bitwise'
+      readonly sreg: number
+      readonly dreg: number
+      readonly mask: Octets
+      readonly xor: Octets
+    }
   /** `dreg` undefined tests membership; 'verdict' takes the verdict of a verdict map. */
-  | { readonly kind: 'lookup'; readonly set: string; readonly sreg: number; readonly dreg: number | 'verdict' | undefined; readonly inverted: boolean }
+  | {
+      readonly kind: 'lookup'
+      readonly set: string
+      readonly sreg: number
+      readonly dreg: number | 'verdict' | undefined
+      readonly inverted: boolean
+    }
   | { readonly kind: 'verdict'; readonly verdict: Verdict }
   /** NFT_NG_RANDOM modulo `modulus`. */
   | { readonly kind: 'numgen'; readonly modulus: number; readonly dreg: number }
-  | { readonly kind: 'dnat'; readonly family: 'ip' | 'ip6'; readonly addressReg: number; readonly portReg: number }
+  | {
+      readonly kind: 'dnat'
+      readonly family: 'ip' | 'ip6'
+      readonly addressReg: number
+      readonly portReg: number
+    }
   /** Flags are NF_NAT_RANGE_*. */
   | { readonly kind: 'masquerade'; readonly flags: number }
   /** ICMP or ICMPv6 code. */
   | { readonly kind: 'reject'; readonly code: number }
   /** RTN_* type of an address: `flags` are NFTA_FIB_F_*. */
   | { readonly kind: 'fib'; readonly flags: number; readonly dreg: number }
-  | { readonly kind: 'dynset'; readonly op: 'add' | 'update' | 'delete'; readonly set: string; readonly keyReg: number; readonly dataReg: number | undefined; readonly timeoutMs: number }
+  | {
+      readonly kind: 'dynset'
+      readonly op: 'add' | 'update' | 'delete'
+      readonly set: string
+      readonly keyReg: number
+      readonly dataReg: number | undefined
+      readonly timeoutMs: number
+    }
   | { readonly kind: 'counter' }
   /** Something that we do not write; kept as its bytes so that a comparison sees it. */
   | { readonly kind: 'unknown'; readonly name: string; readonly data: Octets }
+
+/** NFT_GOTO and the like, with the chain of a jump. */
+export interface Verdict {
+  readonly code: number
+  readonly chain: string | undefined
+}
 
 export interface Rule {
   readonly expressions: readonly Expression[]

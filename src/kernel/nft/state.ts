@@ -1,6 +1,8 @@
 import type { Octets } from '../../base/octets.ts'
 import type { PersistentMap } from '../../base/persistent-map.ts'
-import type { Rule } from './expression.ts'
+import type { Rule, Verdict } from './expression.ts'
+
+export type { Verdict }
 
 export type NftFamily = 'ip' | 'ip6'
 
@@ -73,9 +75,3 @@ export interface Element {
 }
 
 export type ElementData = Octets | Verdict | undefined
-
-/** NFT_GOTO and the like, with the chain of a jump. */
-export interface Verdict {
-  readonly code: number
-  readonly chain: string | undefined
-}
