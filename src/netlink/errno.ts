@@ -40,8 +40,12 @@ const ERRORS: readonly (readonly [errno: number, name: string, words: string])[]
   [111, 'ECONNREFUSED', 'Connection refused'],
 ]
 
-const BY_NUMBER = new Map(ERRORS.map(([errno, name, words]) => [errno, { name, words }]))
-const BY_NAME = new Map(ERRORS.map(([errno, name]) => [name, errno]))
+type Known = { readonly name: string; readonly words: string }
+
+const BY_NUMBER: ReadonlyMap<number, Known> = new Map(
+  ERRORS.map(([errno, name, words]) => [errno, { name, words }]),
+)
+const BY_NAME: ReadonlyMap<string, number> = new Map(ERRORS.map(([errno, name]) => [name, errno]))
 
 export function errnoName(errno: number): string {
   return BY_NUMBER.get(errno)?.name ?? `errno ${errno}`
