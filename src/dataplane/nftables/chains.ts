@@ -64,11 +64,15 @@ export function firewallChain(target: string): string {
   return `fw-${target}`
 }
 
-/** The mod-N or aff-N-T that a list needs when it grows by one; undefined for other chains. */
+/** The chain that the cluster list behind `name` needs when it grows by one; undefined for lists of other kinds. */
 export function nextChain(name: string): string | undefined {
   const spec = parseChain(name)
-  if (spec?.kind !== 'pick' || spec.local || spec.timeoutS > 0) return undefined
-  return pickChain(false, spec.count + 1, 0)
+  if (spec === undefined) return undefined
+  if (spec.kind !== 'pick')
+    return chainsBehind(name)
+      .map(nextChain)
+      .find(next => next !== undefined)
+  return spec.local || spec.timeoutS > 0 ? undefined : pickChain(false, spec.count + 1, 0)
 }
 
 /** What a name stands for; undefined when it is not one that we would give. */

@@ -24,10 +24,11 @@ export function chooseChains(
   inUse: { has(code: number): boolean },
 ): OnDemand {
   const present = [...(base?.chains.keys() ?? [])].filter(name => parseChain(name) !== undefined)
+  const used = [...codes.all()].flatMap(([chain, code]) => (inUse.has(code) ? chain : []))
   const needed = new Set<string>()
-  for (const [chain, code] of codes.all()) if (inUse.has(code)) add(needed, chain)
+  for (const chain of used) add(needed, chain)
   if (present.length === 0) {
-    for (const chain of [...needed]) {
+    for (const chain of used) {
       const next = nextChain(chain)
       if (next !== undefined && codes.take(next) !== undefined) add(needed, next)
     }
