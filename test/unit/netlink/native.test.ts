@@ -1,0 +1,408 @@
+import { execFile } from 'node:child_process'
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { build } from 'esbuild'
+import { afterAll, afterEach, describe, expect, it } from 'vitest'
+import { findAddon, type NativeTransport, openNetlink } from '../../../src/netlink/native.ts'
+import { SystemError } from '../../../src/netlink/transport.ts'
+
+const NETLINK_ROUTE = 0
+const RTM_NEWLINK = 16
+const RTM_GETLINK = 18
+const NLM_F_REQUEST = 1
+const NLM_F_DUMP = 0x300
+const NLMSG_DONE = 3
+const EBADF = { name: 'SystemError', code: 'EBADF', errno: 9 }
+
+const addon = process.env.KPROBE_TEST_ADDON ?? findAddon()
+const scratch = mkdtempSync(join(tmpdir(), 'kprobe-native-'))
+const opened: NativeTransport[] = []
+
+afterEach(async () => {
+  await Promise.all(opened.splice(0).map(transport => transport.close()))
+})
+
+afterAll(() => rmSync(scratch, { recursive: true }))
+
+function openRoute(receiveBufferBytes = 1 << 20): NativeTransport {
+  const transport = openNetlink({
+    protocol: NETLINK_ROUTE,
+    sendBufferBytes: 1 << 20,
+    receiveBufferBytes,
+    addon,
+  })
+  opened.push(transport)
+  return transport
+}
+
+/** A request for the link `lo`, or for all. */
+function getLink(flags = 0): Uint8Array {
+  const view = new DataView(new ArrayBuffer(32))
+  view.setUint32(0, 32, true)
+  view.setUint16(4, RTM_GETLINK, true)
+  view.setUint16(6, NLM_F_REQUEST | flags, true)
+  view.setInt32(20, flags === NLM_F_DUMP ? 0 : 1, true)
+  return new Uint8Array(view.buffer)
+}
+
+const buffer = () => new Uint8Array(65536)
+
+/** The types of the messages in the next datagram; undefined when none waits. */
+function receiveTypes(transport: NativeTransport): number[] | undefined {
+  const into = buffer()
+  const length = transport.receive(into)
+  if (length === undefined) return undefined
+  const view = new DataView(into.buffer, 0, length)
+  const types: number[] = []
+  for (let at = 0; at + 16 <= length; at += (view.getUint32(at, true) + 3) & ~3) {
+    types.push(view.getUint16(at + 4, true))
+  }
+  return types
+}
+
+/** Fulfils with what waits at the first time that `watch` calls. */
+function nextTypes(transport: NativeTransport): Promise<number[] | undefined> {
+  return new Promise((resolve, reject) => {
+    const stop = transport.watch(() => {
+      stop()
+      try {
+        resolve(receiveTypes(transport))
+      } catch (error) {
+        reject(error)
+      }
+    })
+  })
+}
+
+function thrownBy(run: () => unknown): unknown {
+  try {
+    run()
+  } catch (error) {
+    return error
+  }
+  return undefined
+}
+
+const CHILD = `
+  const addon = require(process.env.ADDON)
+  const { Worker } = require('node:worker_threads')
+  const { readdirSync, readlinkSync } = require('node:fs')
+  const link = fd => { try { return readlinkSync('/proc/self/fd/' + fd) } catch { return '' } }
+  const sockets = () => readdirSync('/proc/self/fd').filter(fd => link(fd).startsWith('socket:')).length
+  const open = () => addon.open(0, 1 << 20, 1 << 20)
+  const dump = Buffer.from('2000000012000103'.padEnd(64, '0'), 'hex')
+  const later = ms => new Promise(resolve => setTimeout(resolve, ms))
+`
+
+/** Runs `script` in a Node of its own, where an abort harms nobody, and gives what it printed. */
+async function inChild(script: string, ...flags: string[]): Promise<string> {
+  const args = [...flags, '--input-type=commonjs', '-e', CHILD + script]
+  const options = { env: { ...process.env, ADDON: addon }, timeout: 20_000 }
+  return (await promisify(execFile)(process.execPath, args, options)).stdout.trim()
+}
+
+/** Runs `body` in a worker that ends in the given way; prints how many sockets are left, if the process lives. */
+function inWorker(body: string, end: string): Promise<string> {
+  return inChild(`
+    const before = sockets()
+    const worker = new Worker(${JSON.stringify(`${CHILD};${body};${end}`)}, { eval: true })
+    worker.on('message', () => worker.terminate())
+    worker.on('error', () => undefined)
+    worker.on('exit', async () => { await later(10); console.log('left', sockets() - before) })`)
+}
+
+describe('a netlink socket', () => {
+  it('answers a request that was sent synchronously', () => {
+    const transport = openRoute()
+    expect(receiveTypes(transport)).toBeUndefined()
+    transport.sendSync(getLink())
+    expect(receiveTypes(transport)).toEqual([RTM_NEWLINK])
+    expect(receiveTypes(transport)).toBeUndefined()
+  })
+
+  it('answers a request that was sent from the thread pool', async () => {
+    const transport = openRoute()
+    await transport.send(getLink())
+    expect(receiveTypes(transport)).toEqual([RTM_NEWLINK])
+  })
+
+  it('sends the part of a buffer that it is given', () => {
+    const transport = openRoute()
+    const arena = new Uint8Array(100).fill(0xff)
+    arena.set(getLink(), 36)
+    transport.sendSync(arena.subarray(36, 68))
+    expect(receiveTypes(transport)).toEqual([RTM_NEWLINK])
+  })
+
+  it('has a port id of its own and tells the longest datagram it takes', () => {
+    const [a, b] = [openRoute(), openRoute()]
+    expect(a.portId).toBeGreaterThan(0)
+    expect(a.portId).not.toBe(b.portId)
+    expect(a.sendLimitBytes).toBeGreaterThan(65536)
+    a.sendSync(new Uint8Array(a.sendLimitBytes))
+  })
+
+  it('names the call and the error when the kernel refuses', async () => {
+    const transport = openRoute()
+    const tooLong = new Uint8Array(transport.sendLimitBytes + 1)
+    const refusal = { name: 'SystemError', syscall: 'sendmsg', code: 'EMSGSIZE', errno: 90 }
+    expect(() => transport.sendSync(tooLong)).toThrow(SystemError)
+    expect(thrownBy(() => transport.sendSync(tooLong))).toMatchObject(refusal)
+    await expect(transport.send(tooLong)).rejects.toMatchObject(refusal)
+    expect(thrownBy(() => transport.join(4096))).toMatchObject({ code: 'EINVAL' })
+    expect(() => transport.leave(4096)).toThrow('setsockopt(NETLINK_DROP_MEMBERSHIP, 4096): EINVAL')
+    expect(() => openNetlink({ protocol: 31, addon })).toThrow('socket(AF_NETLINK, 31): EPROTONOSUPPORT')
+  })
+
+  it('refuses a datagram that does not fit the buffer, and loses it', () => {
+    const transport = openRoute()
+    transport.sendSync(getLink())
+    expect(thrownBy(() => transport.receive(new Uint8Array(64)))).toMatchObject({ code: 'EMSGSIZE' })
+    expect(receiveTypes(transport)).toBeUndefined()
+  })
+
+  it('joins and leaves groups', () => {
+    const transport = openRoute()
+    transport.join(1)
+    transport.leave(1)
+  })
+})
+
+describe('watch', () => {
+  it('calls while datagrams are waiting, up to the end of a dump', async () => {
+    const transport = openRoute()
+    const types: number[] = []
+    await new Promise<void>(resolve => {
+      const stop = transport.watch(() => {
+        types.push(...(receiveTypes(transport) ?? []))
+        if (!types.includes(NLMSG_DONE)) return
+        stop()
+        resolve()
+      })
+      transport.sendSync(getLink(NLM_F_DUMP))
+    })
+    expect(types[0]).toBe(RTM_NEWLINK)
+    expect(types.at(-1)).toBe(NLMSG_DONE)
+  })
+
+  it('stops when told, once', async () => {
+    const transport = openRoute()
+    let calls = 0
+    const stop = transport.watch(() => calls++)
+    stop()
+    transport.sendSync(getLink())
+    const types = nextTypes(transport)
+    stop()
+    expect(await types).toEqual([RTM_NEWLINK])
+    expect(calls).toBe(0)
+  })
+
+  it('takes one watcher at a time', () => {
+    const transport = openRoute()
+    const stop = transport.watch(() => undefined)
+    expect(thrownBy(() => transport.watch(() => undefined))).toMatchObject({ code: 'EBUSY' })
+    stop()
+    transport.watch(() => undefined)()
+  })
+
+  it('goes on after the kernel has dropped datagrams', async () => {
+    const transport = openRoute(1)
+    for (let i = 0; i < 64; i++) transport.sendSync(getLink())
+    await expect(nextTypes(transport)).rejects.toMatchObject({ syscall: 'recvmsg', code: 'ENOBUFS' })
+    while (receiveTypes(transport) !== undefined);
+    for (let i = 0; i < 64; i++) transport.sendSync(getLink())
+    const seen: string[] = []
+    await new Promise<void>(resolve => {
+      const stop = transport.watch(() => {
+        const error = thrownBy(() => receiveTypes(transport))
+        seen.push(error instanceof SystemError ? error.code : 'datagram')
+        if (seen.length < 2) return
+        stop()
+        resolve()
+      })
+    })
+    expect(seen).toEqual(['ENOBUFS', 'datagram'])
+  })
+
+  it('makes an exception of the watcher an uncaught one', async () => {
+    const printed = inChild(`
+      const handle = open()
+      process.on('uncaughtException', error => { console.log(error.message); addon.close(handle) })
+      addon.watch(handle, () => { throw new Error('from the watcher') })
+      addon.sendSync(handle, dump)`)
+    expect(await printed).toBe('from the watcher')
+  })
+
+  it('keeps a socket alive that nobody else holds', async () => {
+    const printed = inChild(
+      `
+      function start() {
+        const handle = open()
+        let calls = 0
+        addon.watch(handle, function () {
+          addon.receive(this, Buffer.alloc(65536))
+          if (++calls === 2) { addon.close(this); console.log('called twice') }
+        })
+        addon.sendSync(handle, dump)
+      }
+      start()
+      setImmediate(gc)`,
+      '--expose-gc',
+    )
+    expect(await printed).toBe('called twice')
+  })
+})
+
+describe('close', () => {
+  it('may be repeated, and refuses whatever comes after', async () => {
+    const transport = openRoute()
+    const stop = transport.watch(() => undefined)
+    await transport.close()
+    await transport.close()
+    stop()
+    expect(thrownBy(() => transport.sendSync(getLink()))).toMatchObject(EBADF)
+    expect(thrownBy(() => transport.receive(buffer()))).toMatchObject(EBADF)
+    expect(thrownBy(() => transport.watch(() => undefined))).toMatchObject(EBADF)
+    expect(thrownBy(() => transport.join(1))).toMatchObject(EBADF)
+    await expect(transport.send(getLink())).rejects.toMatchObject(EBADF)
+  })
+
+  it('waits for sends in flight', async () => {
+    const transport = openRoute()
+    const order: string[] = []
+    const sends = [1, 2, 3].map(() => transport.send(getLink()).then(() => order.push('sent')))
+    const closed = transport.close().then(() => order.push('closed'))
+    await expect(transport.send(getLink())).rejects.toMatchObject(EBADF)
+    await Promise.all([...sends, closed])
+    expect(order).toEqual(['sent', 'sent', 'sent', 'closed'])
+  })
+
+  it('frees the descriptor at once, or after the last send in flight', async () => {
+    const printed = inChild(`
+      const before = sockets()
+      const [idle, busy] = [open(), open()]
+      addon.watch(idle, () => {})
+      addon.close(idle)
+      const sends = [addon.send(busy, dump), addon.send(busy, dump)]
+      addon.close(busy)
+      console.log(sockets() - before)
+      Promise.all(sends).then(results => console.log(...results, sockets() - before))`)
+    expect(await printed).toBe('1\n0 0 0')
+  })
+
+  it('happens by itself when nobody holds the socket any more', async () => {
+    const printed = inChild(
+      `
+      const before = sockets()
+      function leak() { for (let i = 0; i < 50; i++) { const h = open(); addon.watch(h, () => {}); addon.unwatch(h) } }
+      leak()
+      addon.send(open(), dump)
+      console.log(sockets() - before)
+      void (async () => {
+        for (let i = 0; i < 50 && sockets() > before; i++) { gc(); await later(5) }
+        console.log(sockets() - before)
+      })()`,
+      '--expose-gc',
+    )
+    expect(await printed).toBe('51\n0')
+  })
+})
+
+describe('a worker thread that ends with a socket', () => {
+  const watching = 'const h = open(); addon.watch(h, () => {}); addon.watch(open(), () => {})'
+  const sending = 'const h = open(); for (let i = 0; i < 20; i++) addon.send(h, dump)'
+  const closing = `${watching}; addon.send(h, dump); addon.close(h)`
+  const ways = {
+    'by process.exit': 'process.exit()',
+    'by terminate':
+      "require('node:worker_threads').parentPort.postMessage('end me'); setInterval(() => {}, 1000)",
+    'by an exception': "throw new Error('the end')",
+  }
+  for (const [way, end] of Object.entries(ways)) {
+    it(`leaves nothing behind when it watches and ends ${way}`, async () => {
+      expect(await inWorker(watching, end)).toBe('left 0')
+    })
+    it(`leaves nothing behind when it sends and ends ${way}`, async () => {
+      expect(await inWorker(sending, end)).toBe('left 0')
+    })
+    it(`leaves nothing behind when it closes and ends ${way}`, async () => {
+      expect(await inWorker(closing, end)).toBe('left 0')
+    })
+  }
+
+  it('leaves nothing behind when it watches and ends inside the watcher', async () => {
+    const body = 'const h = open(); addon.watch(h, () => process.exit()); addon.sendSync(h, dump)'
+    expect(await inWorker(body, '')).toBe('left 0')
+  })
+
+  it('does not keep the main thread from ending either', async () => {
+    expect(await inChild(`addon.watch(open(), () => {}); addon.send(open(), dump); process.exit()`)).toBe('')
+  })
+})
+
+describe('the addon', () => {
+  const raw: Record<string, (...args: unknown[]) => unknown> = createRequire(import.meta.url)(addon)
+
+  it('throws a TypeError at arguments of a wrong type', () => {
+    const call = (name: string, ...args: unknown[]) => raw[name]?.(...args)
+    const handle = call('open', NETLINK_ROUTE, 65536, 65536)
+    const wrong: [string, ...unknown[]][] = [
+      ['open'],
+      ['open', '0', 1, 1],
+      ['open', 0, {}, 1],
+      ['setMember', handle, '1', 1],
+      ['sendSync', handle],
+      ['sendSync', handle, 'text'],
+      ['sendSync', handle, new Uint16Array(8)],
+      ['sendSync', handle, new DataView(new ArrayBuffer(32))],
+      ['sendSync', handle, new ArrayBuffer(32)],
+      ['send', handle, null],
+      ['receive', handle, []],
+      ['watch', handle, {}],
+    ]
+    for (const method of ['setMember', 'sendSync', 'send', 'receive', 'watch', 'unwatch', 'close']) {
+      for (const other of [undefined, null, 1, 'socket', {}, new Date(), Object.create(Object(handle))]) {
+        wrong.push([method, other, buffer(), buffer()])
+      }
+    }
+    for (const [method, ...args] of wrong) {
+      expect(() => call(method, ...args), `${method}(${args.map(String)})`).toThrow(TypeError)
+    }
+    call('close', handle)
+  })
+
+  it('takes an empty buffer as one in which nothing fits', () => {
+    const transport = openRoute()
+    transport.sendSync(getLink())
+    expect(thrownBy(() => transport.receive(new Uint8Array(0)))).toMatchObject({ code: 'EMSGSIZE' })
+  })
+
+  it('that cannot be loaded or is of another age is refused with what to do', () => {
+    const stale = join(scratch, 'stale.cjs')
+    writeFileSync(stale, 'exports.abi = 0')
+    expect(() => openNetlink({ protocol: NETLINK_ROUTE, addon: join(scratch, 'none.node') })).toThrow(
+      /cannot load kprobe's addon: .*none\.node.*npm run build:native/s,
+    )
+    expect(() => openNetlink({ protocol: NETLINK_ROUTE, addon: stale })).toThrow(
+      `${stale} was built from other sources than this program: npm run build:native builds it anew`,
+    )
+  })
+
+  it('is found beside the bundle first and in the build folder next', async () => {
+    const bundle = join(scratch, 'dist/bundle.mjs')
+    const entry = 'src/netlink/native.ts'
+    await build({ entryPoints: [entry], outfile: bundle, bundle: true, format: 'esm', platform: 'node' })
+    const found = `import { findAddon } from ${JSON.stringify(bundle)}; console.log(findAddon())`
+    const find = () => promisify(execFile)(process.execPath, ['--input-type=module', '-e', found])
+    await expect(find()).rejects.toThrow(/addon is not built \(neither .*: npm run build:native/)
+    const built = join(scratch, 'build/Release/kprobe.node')
+    mkdirSync(join(scratch, 'build/Release'), { recursive: true })
+    copyFileSync(addon, built)
+    expect((await find()).stdout.trim()).toBe(built)
+    copyFileSync(addon, join(scratch, 'dist/kprobe.node'))
+    expect((await find()).stdout.trim()).toBe(join(scratch, 'dist/kprobe.node'))
+  })
+})
