@@ -1,0 +1,202 @@
+import { assert, unreachable } from '../../base/assert.ts'
+import { type Octets, readU16be, readU32host, u32host, zeros } from '../../base/octets.ts'
+import {
+  IPS_DST_NAT,
+  NFPROTO_IPV4,
+  NFPROTO_IPV6,
+  NFT_CT_STATUS,
+  NFT_META_IIFNAME,
+  NFT_META_L4PROTO,
+  NFT_META_MARK,
+  NFT_META_NFPROTO,
+  NFT_PAYLOAD_NETWORK_HEADER,
+  NFT_PAYLOAD_TRANSPORT_HEADER,
+  NFTA_FIB_F_SADDR,
+  RTN_LOCAL,
+} from './constants.ts'
+import type { Expression } from './expression.ts'
+import type { ElementData, Verdict } from './state.ts'
+import {
+  isLocal,
+  networkHeader,
+  type PacketState,
+  type TracePacket,
+  type TraceSurroundings,
+  transportHeader,
+} from './trace-packet.ts'
+
+/** What an expression did: let the rule go on, ended the rule without effect, or decided. */
+export type Effect =
+  | 'next'
+  | 'break'
+  | { readonly kind: 'verdict'; readonly verdict: Verdict }
+  | { readonly kind: 'reject' | 'dnat' | 'masquerade' }
+
+/** The sets of one table as a packet sees them. */
+export interface SetAccess {
+  /** Undefined when the set has no such element, null for an element without data. */
+  find(set: string, key: Octets): ElementData | null
+  write(set: string, key: Octets, data: Octets): boolean
+  remove(set: string, key: Octets): void
+  keyLength(set: string): number
+  dataLength(set: string): number
+}
+
+export interface Machine {
+  readonly packet: TracePacket
+  readonly state: PacketState
+  readonly surroundings: TraceSurroundings
+  readonly sets: SetAccess
+  /** 4 octets each; undefined until the rule has written them. */
+  readonly registers: (Octets | undefined)[]
+  /** Of the hook that is being walked: interface names are known to prerouting only. */
+  readonly interfaceName: string | undefined
+}
+
+const REGISTERS = 16
+
+export function newRegisters(): (Octets | undefined)[] {
+  return new Array<Octets | undefined>(REGISTERS).fill(undefined)
+}
+
+/** Throws for what no rule of ours contains, and for reading a register that the rule has not written. */
+export function evaluate(machine: Machine, expression: Expression): Effect {
+  switch (expression.kind) {
+    case 'payload':
+      return payload(machine, expression)
+    case 'meta':
+      return store(machine, expression.dreg, meta(machine, expression.key))
+    case 'meta-set':
+      assert(expression.key === NFT_META_MARK, `cannot trace writing meta key ${expression.key}`)
+      machine.state.mark = readU32host(load(machine, expression.sreg, 4))
+      return 'next'
+    case 'ct':
+      assert(expression.key === NFT_CT_STATUS, `cannot trace conntrack key ${expression.key}`)
+      return store(machine, expression.dreg, u32host(machine.state.translated ? IPS_DST_NAT : 0))
+    case 'cmp':
+      return compare(machine, expression)
+    case 'bitwise':
+      return bitwise(machine, expression)
+    case 'lookup':
+      return lookup(machine, expression)
+    case 'verdict':
+      return { kind: 'verdict', verdict: expression.verdict }
+    case 'numgen':
+      return store(machine, expression.dreg, u32host(machine.surroundings.random(expression.modulus)))
+    case 'dnat':
+      return translate(machine, expression)
+    case 'masquerade':
+    case 'reject':
+      return { kind: expression.kind }
+    case 'fib':
+      return store(machine, expression.dreg, u32host(addressType(machine, expression.flags)))
+    case 'dynset':
+      return dynset(machine, expression)
+    case 'counter':
+      return 'next'
+    case 'unknown':
+      throw new Error(`cannot trace the expression ${expression.name}`)
+    default:
+      return unreachable(expression)
+  }
+}
+
+function load({ registers }: Machine, first: number, length: number): Octets {
+  let data = ''
+  for (let at = 0; at < length; at += 4) {
+    const register = registers[first + at / 4]
+    assert(register !== undefined, `register ${first + at / 4} is read before it is written`)
+    data += register
+  }
+  return data.slice(0, length)
+}
+
+/** Undefined data means that the packet has no such thing, which ends the rule. */
+function store({ registers }: Machine, first: number, data: Octets | undefined): Effect {
+  if (data === undefined) return 'break'
+  for (let at = 0; at < data.length; at += 4) {
+    registers[first + at / 4] = data.slice(at, at + 4).padEnd(4, '\0')
+  }
+  return 'next'
+}
+
+type Of<K extends Expression['kind']> = Extract<Expression, { kind: K }>
+
+function payload(machine: Machine, { base, offset, length, dreg }: Of<'payload'>): Effect {
+  const { packet, state } = machine
+  const isNetwork = base === NFT_PAYLOAD_NETWORK_HEADER
+  assert(isNetwork || base === NFT_PAYLOAD_TRANSPORT_HEADER, `cannot trace payload base ${base}`)
+  const header = isNetwork ? networkHeader(packet, state) : transportHeader(packet, state)
+  const data = header.slice(offset, offset + length)
+  return store(machine, dreg, data.length === length ? data : undefined)
+}
+
+function meta({ packet, state, interfaceName }: Machine, key: number): Octets | undefined {
+  switch (key) {
+    case NFT_META_MARK:
+      return u32host(state.mark)
+    case NFT_META_L4PROTO:
+      return u32host(packet.protocol)
+    case NFT_META_NFPROTO:
+      return u32host(packet.source.length === 4 ? NFPROTO_IPV4 : NFPROTO_IPV6)
+    case NFT_META_IIFNAME:
+      return interfaceName?.padEnd(16, '\0')
+    default:
+      throw new Error(`cannot trace meta key ${key}`)
+  }
+}
+
+function compare(machine: Machine, { op, sreg, data }: Of<'cmp'>): Effect {
+  const equal = load(machine, sreg, data.length) === data
+  return equal === (op === 'eq') ? 'next' : 'break'
+}
+
+function bitwise(machine: Machine, { sreg, dreg, mask, xor }: Of<'bitwise'>): Effect {
+  const value = load(machine, sreg, mask.length)
+  let result = ''
+  for (let at = 0; at < mask.length; at++) {
+    result += String.fromCharCode((value.charCodeAt(at) & mask.charCodeAt(at)) ^ xor.charCodeAt(at))
+  }
+  return store(machine, dreg, result)
+}
+
+function lookup(machine: Machine, { set, sreg, dreg, inverted }: Of<'lookup'>): Effect {
+  const { sets } = machine
+  const found = sets.find(set, load(machine, sreg, sets.keyLength(set)))
+  if ((found === undefined) !== inverted) return 'break'
+  if (dreg === undefined || inverted) return 'next'
+  if (dreg === 'verdict') {
+    assert(typeof found === 'object' && found !== null, `${set} is not a verdict map`)
+    return { kind: 'verdict', verdict: found }
+  }
+  assert(typeof found === 'string', `${set} is not a data map`)
+  return store(machine, dreg, found)
+}
+
+function translate(machine: Machine, { addressReg, portReg }: Of<'dnat'>): Effect {
+  const { packet, state } = machine
+  state.destination = load(machine, addressReg, packet.source.length)
+  state.destinationPort = readU16be(load(machine, portReg, 4))
+  state.translated = true
+  return { kind: 'dnat' }
+}
+
+/** RTN_LOCAL, or else RTN_UNICAST for want of a routing table. */
+function addressType({ packet, state, surroundings }: Machine, flags: number): number {
+  const ip = (flags & NFTA_FIB_F_SADDR) !== 0 ? packet.source : state.destination
+  const RTN_UNICAST = 1
+  return isLocal(ip, surroundings) ? RTN_LOCAL : RTN_UNICAST
+}
+
+function dynset(machine: Machine, { op, set, keyReg, dataReg }: Of<'dynset'>): Effect {
+  const { sets } = machine
+  const key = load(machine, keyReg, sets.keyLength(set))
+  if (op === 'delete') {
+    sets.remove(set, key)
+    return 'next'
+  }
+  // Neither add nor update replaces what a live element says (kernel: nft_dynset_eval).
+  if (sets.find(set, key) !== undefined) return 'next'
+  const data = dataReg === undefined ? zeros(0) : load(machine, dataReg, sets.dataLength(set))
+  return sets.write(set, key, data) ? 'next' : 'break'
+}

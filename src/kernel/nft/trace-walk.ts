@@ -1,0 +1,209 @@
+import { assert } from '../../base/assert.ts'
+import type { Ip } from '../../base/ip.ts'
+import {
+  NF_ACCEPT,
+  NF_DROP,
+  NF_INET_FORWARD,
+  NF_INET_LOCAL_IN,
+  NF_INET_LOCAL_OUT,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+  NFT_CONTINUE,
+  NFT_GOTO,
+  NFT_JUMP,
+  NFT_RETURN,
+} from './constants.ts'
+import type { Rule } from './expression.ts'
+import { formatElement } from './print-data.ts'
+import { formatRule } from './print-rule.ts'
+import type { Chain, Table, Verdict } from './state.ts'
+import { type Effect, evaluate, type Machine, newRegisters } from './trace-expression.ts'
+import {
+  type DynamicElements,
+  familyOfPacket,
+  isLocal,
+  type PacketState,
+  type TracePacket,
+  type TraceSurroundings,
+} from './trace-packet.ts'
+import { type ElementIndex, PacketSets } from './trace-sets.ts'
+
+/** What a ruleset does with the first packet of a connection. */
+export interface Trace {
+  readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
+  /** Where it goes: translated when the verdict is dnat. */
+  readonly destination: { readonly ip: Ip; readonly port: number }
+  readonly masquerade: boolean
+  /** The packet mark as it leaves the last hook. */
+  readonly mark: number
+  /** The rules that took effect, in order. */
+  readonly steps: readonly TraceStep[]
+  /** What packets wrote, this one included: the input of the next trace. */
+  readonly dynamic: DynamicElements
+}
+
+export interface TraceStep {
+  /** `ip kube-proxy services`. */
+  readonly chain: string
+  /** From 1. */
+  readonly rule: number
+  /** The rule as nft prints it. */
+  readonly text: string
+  /** Elements that its lookups found, as nft prints them: `frontends: 10.96.0.1 . tcp . 443 comment "..." : 0x...`. */
+  readonly elements: readonly string[]
+}
+
+export interface IndexedTable {
+  readonly table: Table
+  readonly index: ElementIndex
+}
+
+type Decision = 'accept' | 'return' | 'drop' | 'reject' | 'dnat' | 'masquerade'
+
+interface Walk {
+  readonly packet: TracePacket
+  readonly surroundings: TraceSurroundings
+  readonly state: PacketState
+  readonly steps: TraceStep[]
+  masquerade: boolean
+}
+
+interface TableWalk extends Walk {
+  readonly table: Table
+  readonly sets: PacketSets
+  /** Elements found since the current rule began. */
+  readonly found: string[]
+}
+
+/** Throws for expressions that this project does not write. */
+export function traceOnce(
+  tables: readonly IndexedTable[],
+  packet: TracePacket,
+  surroundings: TraceSurroundings,
+): Trace {
+  const { destination, destinationPort, mark = 0 } = packet
+  const state: PacketState = { destination, destinationPort, mark, translated: false }
+  const common = { packet, surroundings, state, steps: [] }
+  const family = familyOfPacket(packet)
+  const walks = tables
+    .filter(({ table }) => table.family === family)
+    .map(({ table, index }): TableWalk => {
+      const found: string[] = []
+      const seen = (...[set, element]: Parameters<ConstructorParameters<typeof PacketSets>[2]['seen']>) => {
+        found.push(`${set.name}: ${formatElement(set, element)}`)
+      }
+      const sets = new PacketSets(table, index, { dynamic: surroundings.dynamic, seen })
+      return { ...common, table, sets, found, masquerade: false }
+    })
+  const end = walkHooks(walks, packet.origin, () => isLocal(state.destination, surroundings))
+  const dynamic = walks.reduce((before, { sets }) => sets.after(before), surroundings.dynamic ?? new Map())
+  return {
+    verdict: end ?? (state.translated ? 'dnat' : 'accept'),
+    destination: { ip: state.destination, port: state.destinationPort },
+    masquerade: walks.some(({ masquerade }) => masquerade),
+    mark: state.mark,
+    steps: common.steps,
+    dynamic,
+  }
+}
+
+/** Gives why the packet went no further, or undefined when it did. */
+function walkHooks(
+  walks: readonly TableWalk[],
+  origin: TracePacket['origin'],
+  staysHere: () => boolean,
+): 'drop' | 'reject' | undefined {
+  const entry = origin === 'interface' ? NF_INET_PRE_ROUTING : NF_INET_LOCAL_OUT
+  const first = walkHook(walks, entry)
+  if (first !== undefined) return first
+  if (origin === 'process') return walkHook(walks, NF_INET_POST_ROUTING)
+  if (staysHere()) return walkHook(walks, NF_INET_LOCAL_IN)
+  return walkHook(walks, NF_INET_FORWARD) ?? walkHook(walks, NF_INET_POST_ROUTING)
+}
+
+function walkHook(walks: readonly TableWalk[], hooknum: number): 'drop' | 'reject' | undefined {
+  const bases = walks.flatMap(walk =>
+    [...walk.table.chains.values()].flatMap(chain =>
+      chain.hook?.hooknum === hooknum ? [{ walk, chain, ...chain.hook }] : [],
+    ),
+  )
+  bases.sort((a, b) => a.priority - b.priority)
+  let natDone = false
+  for (const { walk, chain, type } of bases) {
+    if (type === 'nat' && natDone) continue
+    const decision = walkChain(walk, chain, { hooknum, depth: 0 })
+    if (decision === 'drop' || decision === 'reject') return decision
+    if (decision === 'masquerade') walk.masquerade = true
+    natDone ||= decision === 'dnat' || decision === 'masquerade'
+  }
+  return undefined
+}
+
+interface Position {
+  readonly hooknum: number
+  readonly depth: number
+}
+
+/** NFT_JUMP_STACK_SIZE, and gotos count too: the kernel refuses rules that loop, and so does this. */
+const DEPTH_MAX = 64
+
+function walkChain(walk: TableWalk, chain: Chain, position: Position): Decision {
+  assert(position.depth < DEPTH_MAX, `chains go round in circles at ${chain.name}`)
+  for (const [index, rule] of chain.rules.entries()) {
+    const effect = walkRule(walk, { chain, rule, index }, position.hooknum)
+    if (effect === 'next' || effect === 'break') continue
+    if (effect.kind !== 'verdict') return effect.kind
+    const decision = follow(walk, effect.verdict, position)
+    if (decision !== 'continue') return decision
+  }
+  return 'return'
+}
+
+function follow(walk: TableWalk, verdict: Verdict, { hooknum, depth }: Position): Decision | 'continue' {
+  switch (verdict.code) {
+    case NF_ACCEPT:
+      return 'accept'
+    case NF_DROP:
+      return 'drop'
+    case NFT_RETURN:
+      return 'return'
+    case NFT_CONTINUE:
+      return 'continue'
+    case NFT_JUMP:
+    case NFT_GOTO: {
+      const target = walk.table.chains.get(verdict.chain ?? '')
+      assert(target !== undefined, `there is no chain ${verdict.chain}`)
+      const decision = walkChain(walk, target, { hooknum, depth: depth + 1 })
+      return decision === 'return' && verdict.code === NFT_JUMP ? 'continue' : decision
+    }
+    default:
+      throw new Error(`cannot trace verdict ${verdict.code}`)
+  }
+}
+
+interface RulePlace {
+  readonly chain: Chain
+  readonly rule: Rule
+  readonly index: number
+}
+
+function walkRule(walk: TableWalk, { chain, rule, index }: RulePlace, hooknum: number): Effect {
+  const { packet, state, surroundings, sets, table } = walk
+  const interfaceName = hooknum === NF_INET_PRE_ROUTING ? packet.interfaceName : undefined
+  const machine: Machine = { packet, state, surroundings, sets, registers: newRegisters(), interfaceName }
+  walk.found.length = 0
+  let effect: Effect = 'next'
+  for (const expression of rule.expressions) {
+    effect = evaluate(machine, expression)
+    if (effect !== 'next') break
+  }
+  if (effect === 'break') return effect
+  const text = formatRule(rule, table)
+  walk.steps.push({
+    chain: `${table.family} ${table.name} ${chain.name}`,
+    rule: index + 1,
+    text,
+    elements: [...walk.found],
+  })
+  return effect
+}
