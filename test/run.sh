@@ -30,6 +30,7 @@ check_namespaces() {
 
 stop() {
   [ -z "$stage_pid" ] || kill -TERM "-$stage_pid" 2>/dev/null
+  rm -rf "$logs"
   exit 130
 }
 
