@@ -235,7 +235,8 @@ export function pickNew(
     options.timeoutMs === undefined
       ? []
       : [
-          { kind: 'dynset', op: 'delete', set: 'affinity', keyReg: WORK, dataReg: undefined, timeoutMs: 0 },
+          // The kernel wants data for a map even here.
+          { kind: 'dynset', op: 'delete', set: 'affinity', keyReg: WORK, dataReg: CHOICE, timeoutMs: 0 },
           remember(options.timeoutMs),
         ]
   return [

@@ -1,0 +1,268 @@
+import { execFileSync } from 'node:child_process'
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { finish } from '../../src/base/steps.ts'
+import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from '../../src/dataplane/nftables/options.ts'
+import type { NftablesPlan } from '../../src/dataplane/nftables/plan.ts'
+import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
+import type { NftablesState } from '../../src/dataplane/nftables/state.ts'
+import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
+import type { FrontendTable } from '../../src/model/frontend.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import type { Dataplane, Receipt } from '../../src/reconcile/dataplane.ts'
+import {
+  backends,
+  clusterIp,
+  DROP,
+  EXTERNAL,
+  EXTERNAL_LOCAL,
+  ip4,
+  ip6,
+  LOCAL,
+  nodePort,
+  REJECT,
+  service,
+  table,
+  vip,
+} from '../unit/dataplane/nftables/frontends.ts'
+
+type Plane = Dataplane<NftablesState, NftablesPlan>
+
+const NETLINK_NETFILTER = 12
+let client: NftClient
+let plane: Plane
+
+function planeWith(options: Partial<NftablesOptions>): Plane {
+  return createNftablesPlane({ client, options: { ...DEFAULT_NFTABLES_OPTIONS, ...options } })
+}
+
+beforeAll(() => {
+  client = createNftClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock: systemClock })
+  plane = planeWith({})
+})
+
+afterEach(() => nft('flush', 'ruleset'))
+afterAll(() => client.close())
+
+function nft(...args: string[]): string {
+  return execFileSync('nft', args, { encoding: 'utf8', maxBuffer: 64 << 20 })
+}
+
+/** Commits what `frontends` asks for, on top of what `from` says is there, until nothing waits. */
+async function program(
+  frontends: FrontendTable,
+  from: NftablesState,
+  on: Plane = plane,
+): Promise<{ state: NftablesState; receipts: Receipt[] }> {
+  const wanted = finish(on.render(frontends, { base: from, without: new Set() }))
+  const receipts: Receipt[] = []
+  let state = from
+  for (let rounds = 0; rounds < 3; rounds++) {
+    const plan = finish(on.diff(state, wanted))
+    if (plan.empty) return { state: wanted, receipts }
+    const receipt = await on.commit(plan, {})
+    receipts.push(receipt)
+    expect(receipt.refusals.map(({ error }) => error.message)).toEqual([])
+    expect(receipt.outcome).toBe('committed')
+    state = plan.after
+  }
+  throw new Error('three commits were not enough')
+}
+
+/** A Service of each kind, with its likes in the other family. */
+function everything(v6: boolean): ReturnType<typeof service>[] {
+  const at = (prefix: number, n: number) => (v6 ? ip6(prefix, n) : ip4(10, prefix, 0, n))
+  const name = (text: string) => `ns/${text}${v6 ? '-6' : ''}`
+  const ranges = v6
+    ? [
+        { ip: ip6(0x10, 0), bits: 64 },
+        { ip: ip6(0x11, 1), bits: 128 },
+      ]
+    : [
+        { ip: ip4(10, 0, 0, 0), bits: 8 },
+        { ip: ip4(192, 0, 2, 1), bits: 32 },
+      ]
+  const cluster = backends(3, { v6 })
+  const local = backends(2, { v6, local: true })
+  const both = { v6, cluster: [...cluster, ...local], local }
+  return [
+    service(name('plain'), [
+      { ...both, name: 'http', frontends: [clusterIp(at(96, 1), 80)] },
+      { ...both, name: 'dns', protocol: 'UDP', frontends: [clusterIp(at(96, 1), 53)] },
+      { ...both, name: 'sctp', protocol: 'SCTP', frontends: [clusterIp(at(96, 1), 99)] },
+    ]),
+    service(name('here'), [{ ...both, frontends: [clusterIp(at(96, 2), 80, LOCAL)] }]),
+    service(name('none'), [{ v6, frontends: [clusterIp(at(96, 3), 80, REJECT), nodePort(30003, REJECT)] }]),
+    service(name('not-here'), [{ v6, frontends: [clusterIp(at(96, 4), 80, DROP)] }]),
+    service(name('external'), [
+      {
+        ...both,
+        frontends: [clusterIp(at(96, 5), 80), nodePort(30005, EXTERNAL), vip(at(200, 5), 80, EXTERNAL)],
+      },
+    ]),
+    service(name('local'), [
+      { ...both, frontends: [clusterIp(at(96, 6), 80), vip(at(200, 6), 80, EXTERNAL_LOCAL, ranges)] },
+      { ...both, name: 'b', local: [], frontends: [vip(at(200, 6), 81, EXTERNAL_LOCAL, ranges)] },
+      { v6, name: 'c', frontends: [vip(at(200, 6), 82, REJECT, ranges)] },
+    ]),
+    service(name('affine'), [
+      {
+        ...both,
+        affinityTimeoutS: 10800,
+        frontends: [clusterIp(at(96, 7), 80), nodePort(30007, EXTERNAL_LOCAL)],
+      },
+      {
+        ...both,
+        name: 'b',
+        affinityTimeoutS: 60,
+        frontends: [clusterIp(at(96, 7), 81, LOCAL), vip(at(200, 7), 80, EXTERNAL, ranges)],
+      },
+    ]),
+    service(name('large'), [
+      { v6, cluster: backends(37, { v6 }), frontends: [clusterIp(at(96, 8), 80)] },
+      {
+        v6,
+        name: 'b',
+        cluster: backends(20, { v6 }),
+        affinityTimeoutS: 60,
+        frontends: [clusterIp(at(96, 8), 81)],
+      },
+    ]),
+  ]
+}
+
+const NODE: Partial<FrontendTable> = {
+  node: {
+    ips: [],
+    podCidrs: [
+      { ip: ip4(10, 20, 0, 0), bits: 16 },
+      { ip: ip6(0x20, 0), bits: 64 },
+    ],
+  },
+  serviceCidrs: [
+    { ip: ip4(10, 96, 0, 0), bits: 12 },
+    { ip: ip6(0x96, 0), bits: 108 },
+  ],
+}
+const CLUSTER = table([...everything(false), ...everything(true)], NODE)
+
+/** What nft prints of it, as text and as JSON, without a sign of not understanding. */
+function listed(): string {
+  const text = nft('list', 'ruleset')
+  expect(text).not.toContain('[invalid type]')
+  const json: unknown = JSON.parse(nft('-j', 'list', 'ruleset'))
+  expect(json).toHaveProperty('nftables')
+  return text
+}
+
+describe('the nftables plane on the kernel', () => {
+  it('programs every kind of Service in one commit, and nft lists it', async () => {
+    const { receipts } = await program(CLUSTER, plane.empty)
+    expect(receipts).toHaveLength(1)
+    const text = listed()
+    expect(text).toMatch(/10\.96\.0\.1 \. tcp \. 80 comment "ns\/plain:http" : 0x[0-9a-f]{8}/)
+    expect(text).toMatch(/"ns\/affine-6:b"/)
+    expect(text).toContain('chain fw-loc-5-2 {')
+    expect(text).toContain('chain aff-5-10800 {')
+  })
+
+  it('finds on the kernel what it put there: nothing to do, and nothing done', async () => {
+    await program(CLUSTER, plane.empty)
+    const { state, generation } = await plane.observe()
+    const again = finish(plane.render(CLUSTER, { base: state, without: new Set() }))
+    const plan = finish(plane.diff(state, again))
+    expect([...plan.describe()]).toEqual([])
+    expect(plan.empty).toBe(true)
+    expect(plane.generation()).toBe(generation)
+  })
+
+  it.each([
+    ['an interface', { kind: 'interface', name: 'cni0' }, 'iifname "cni0" goto'],
+    [
+      'the beginning of an interface name',
+      { kind: 'interface-prefix', prefix: 'veth' },
+      'iifname "veth*" goto',
+    ],
+  ] as const)('tells pods by %s, in words that nft prints', async (_, option, words) => {
+    const other = planeWith({ detector: { IPv4: option, IPv6: option }, masqueradeBit: 31 })
+    await program(CLUSTER, other.empty, other)
+    expect(listed()).toContain(words)
+    const { state } = await other.observe()
+    const again = finish(other.render(CLUSTER, { base: state, without: new Set() }))
+    expect([...finish(other.diff(state, again)).describe()]).toEqual([])
+  })
+
+  it('answers NodePorts on some addresses only', async () => {
+    const ips = { IPv4: [ip4(192, 168, 0, 2)], IPv6: [ip6(1, 2)] }
+    const nodePorts = {
+      IPv4: { kind: 'only', ips: ips.IPv4 },
+      IPv6: { kind: 'only', ips: ips.IPv6 },
+    } as const
+    const { state } = await program(CLUSTER, plane.empty)
+    const some = await program({ ...CLUSTER, nodePorts }, state)
+    expect(listed()).toContain('ip daddr @nodeport-ips')
+    await program(CLUSTER, some.state)
+    expect(listed()).not.toContain('nodeport-ips')
+  })
+
+  it('goes from anything to anything, and leaves no trace of what was before', async () => {
+    const half = table(everything(false).slice(0, 4), NODE)
+    const steps = [CLUSTER, half, table([]), CLUSTER, table(everything(true), {}), half, CLUSTER]
+    let state = plane.empty
+    for (const step of steps) {
+      state = (await program(step, state)).state
+      const observation = await plane.observe()
+      expect([...finish(plane.diff(observation.state, state)).describe()]).toEqual([])
+    }
+    listed()
+  })
+
+  it('replaces a table whose sets are too small, in one commit', async () => {
+    const before = await program(CLUSTER, plane.empty)
+    const many = Array.from({ length: 1200 }, (_, i) =>
+      service(`many/s${i}`, [
+        { frontends: [clusterIp(ip4(10, 97, i >>> 8, i & 255), 80)], cluster: backends(4, { from: i }) },
+      ]),
+    )
+    const { receipts } = await program(table([...everything(false), ...many], NODE), before.state)
+    expect(receipts).toHaveLength(1)
+    expect(nft('list', 'set', 'ip', 'kube-proxy', 'cluster-ips').split('\n')).toContain('\t\tsize 4096')
+  })
+
+  it('takes over the table of another proxy of the same name', async () => {
+    nft(
+      'add table ip kube-proxy; add set ip kube-proxy cluster-ips { type ipv4_addr; }; add chain ip kube-proxy other',
+    )
+    const { state } = await plane.observe()
+    await program(CLUSTER, state)
+    expect(listed()).not.toContain('chain other')
+  })
+
+  it('removes its own tables, twice if asked, and no others', async () => {
+    await program(CLUSTER, plane.empty)
+    nft('add table ip other')
+    await plane.cleanup()
+    await plane.cleanup()
+    expect(nft('list', 'tables')).toBe('table ip other\n')
+  })
+
+  it('leaves a table alone that only has its name', async () => {
+    nft('add table ip kube-proxy; add chain ip kube-proxy services')
+    await plane.cleanup()
+    expect(nft('list', 'tables')).toBe('table ip kube-proxy\n')
+  })
+
+  it('names the Service whose element the kernel refuses', async () => {
+    const { state } = await program(CLUSTER, plane.empty)
+    nft('add element ip kube-proxy frontends { 10.96.9.9 . tcp . 80 : 0x1 }')
+    const extra = service('ns/extra', [
+      { frontends: [clusterIp(ip4(10, 96, 9, 9), 80)], cluster: backends(1) },
+    ])
+    const more = table([...everything(false), ...everything(true), extra], NODE)
+    const plan = finish(plane.diff(state, finish(plane.render(more, { base: state, without: new Set() }))))
+    const receipt = await plane.commit(plan, {})
+    expect(receipt.outcome).toBe('refused')
+    expect(receipt.refusals.map(({ services }) => services)).toEqual([['ns/extra']])
+    expect(receipt.refusals[0]?.error.message).toMatch(/^Service ns\/extra: .*EEXIST/)
+  })
+})
