@@ -1,0 +1,165 @@
+import {
+  NF_INET_FORWARD,
+  NF_INET_LOCAL_IN,
+  NF_INET_LOCAL_OUT,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+  NFPROTO_UNSPEC,
+  NFT_TABLE_F_DORMANT,
+  NFTA_CHAIN_NAME,
+  NFTA_RULE_CHAIN,
+  NFTA_TABLE_NAME,
+} from '../../../src/kernel/nft/constants.ts'
+import { CHAIN, RULE, TABLE } from '../../../src/kernel/nft/schema.ts'
+import { NLM_F_CREATE, NLM_F_EXCL } from '../../../src/netlink/constants.ts'
+import type { ValuesOf } from '../../../src/netlink/schema.ts'
+import { attributesOf, type Call, chainOf, nameIn, offsetOf, refuse, tableOf } from './call.ts'
+import { checkExpressions } from './check-rule.ts'
+import { chainReferences, type FakeChain, type FakeTable, tableKey } from './objects.ts'
+
+/** Tables, chains and rules, as net/netfilter/nf_tables_api.c treats them; every errno here was seen on Linux 6.18. */
+
+export function newTable(call: Call): void {
+  const { space, journal, message, family } = call
+  const { name: given, flags = 0, userdata } = attributesOf(call, TABLE)
+  const name = nameIn(call, given, NFTA_TABLE_NAME)
+  if ((flags & ~NFT_TABLE_F_DORMANT) !== 0) refuse('EOPNOTSUPP')
+  const existing = space.tables.get(tableKey(family, name))
+  if (existing === undefined) {
+    const blank = { family, name, flags, userdata, handle: space.nextHandle() }
+    journal.put(space.tables, tableKey(family, name), { ...blank, chains: new Map(), sets: new Map() })
+    return
+  }
+  if ((message.flags & NLM_F_EXCL) !== 0) refuse('EEXIST', offsetOf(call, NFTA_TABLE_NAME))
+  const before = existing.flags
+  if (flags === before) return
+  existing.flags = flags
+  journal.did(() => {
+    existing.flags = before
+  })
+}
+
+/** Without a name it empties a whole family, or everything, as `nft flush ruleset` does. */
+export function deleteTable(call: Call): void {
+  const { space, journal, family } = call
+  const { name } = attributesOf(call, TABLE)
+  if (name !== undefined) {
+    tableOf(call, name)
+    journal.remove(space.tables, tableKey(family, name))
+    return
+  }
+  for (const [key, table] of [...space.tables]) {
+    if (family === NFPROTO_UNSPEC || family === table.family) journal.remove(space.tables, key)
+  }
+}
+
+export function newChain(call: Call): void {
+  const { space, journal, message } = call
+  const values = attributesOf(call, CHAIN)
+  const table = tableOf(call, values.table)
+  const name = nameIn(call, values.name, NFTA_CHAIN_NAME)
+  const existing = table.chains.get(name)
+  if (existing !== undefined) {
+    if ((message.flags & NLM_F_EXCL) !== 0) refuse('EEXIST', offsetOf(call, NFTA_CHAIN_NAME))
+    updateChain(call, existing, values)
+    return
+  }
+  checkHook(values)
+  const { hook, type, policy, userdata } = values
+  const chain = { name, hook, type, policy, userdata, handle: space.nextHandle(), rules: [] }
+  journal.put(table.chains, name, chain)
+  if (hook !== undefined) journal.toValidate.add(table)
+}
+
+/** Policy and counters only; everything else stands. The kernel makes a new generation even for nothing. */
+function updateChain(call: Call, chain: FakeChain, values: ValuesOf<typeof CHAIN>): void {
+  const { hook, type, policy } = values
+  if (hook !== undefined) {
+    if (chain.hook === undefined) refuse('EOPNOTSUPP')
+    if (type !== undefined && type !== chain.type) refuse('EEXIST', offsetOf(call, NFTA_CHAIN_NAME))
+    if (hook.hooknum !== chain.hook.hooknum || hook.priority !== chain.hook.priority) refuse('EOPNOTSUPP')
+  }
+  const before = chain.policy
+  chain.policy = policy ?? before
+  call.journal.did(() => {
+    chain.policy = before
+  })
+}
+
+const HOOKS_OF_TYPE: ReadonlyMap<string, readonly number[]> = new Map([
+  [
+    'filter',
+    [NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN, NF_INET_FORWARD, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING],
+  ],
+  ['nat', [NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING]],
+  ['route', [NF_INET_LOCAL_OUT]],
+])
+/** NF_IP_PRI_CONNTRACK: addresses cannot be translated before connections are known. */
+const PRIORITY_CONNTRACK = -200
+
+function checkHook({ hook, type }: ValuesOf<typeof CHAIN>): void {
+  if (hook === undefined) return
+  const { hooknum, priority } = hook
+  if (hooknum === undefined || priority === undefined) refuse('EINVAL')
+  const hooks = HOOKS_OF_TYPE.get(type ?? 'filter') ?? refuse('ENOENT')
+  if (!hooks.includes(hooknum)) refuse('EOPNOTSUPP')
+  if (type === 'nat' && priority <= PRIORITY_CONNTRACK) refuse('EOPNOTSUPP')
+}
+
+/** With its rules; EBUSY while anything leads to it. */
+export function deleteChain(call: Call): void {
+  const { table: tableName, name } = attributesOf(call, CHAIN)
+  const table = tableOf(call, tableName)
+  const chain = chainOf(call, table, { value: name, attribute: NFTA_CHAIN_NAME })
+  setRules(call, chain, [])
+  for (const reference of chainReferences(table)) {
+    if (reference === chain.name) refuse('EBUSY', offsetOf(call, NFTA_CHAIN_NAME))
+  }
+  if (call.journal.referencedBefore(table, chain.name)) refuse('EBUSY', offsetOf(call, NFTA_CHAIN_NAME))
+  call.journal.remove(table.chains, chain.name)
+}
+
+export function newRule(call: Call): void {
+  const { space, journal, message } = call
+  const values = attributesOf(call, RULE)
+  const table = tableOf(call, values.table)
+  const chain = chainOf(call, table, { value: values.chain, attribute: NFTA_RULE_CHAIN })
+  // Replacing and inserting are not modelled: this project does neither.
+  if ((message.flags & NLM_F_CREATE) === 0) refuse('EINVAL')
+  const { expressions = [], userdata } = values
+  checkExpressions(call, table, expressions)
+  setRules(call, chain, [...chain.rules, { handle: space.nextHandle(), expressions, userdata }])
+  journal.toValidate.add(table)
+}
+
+/** One rule by its handle, or all of a chain, or all of a table. */
+export function deleteRule(call: Call): void {
+  const values = attributesOf(call, RULE)
+  const table = tableOf(call, values.table)
+  if (values.chain === undefined) {
+    for (const chain of table.chains.values()) setRules(call, chain, [])
+    return
+  }
+  const chain = chainOf(call, table, { value: values.chain, attribute: NFTA_RULE_CHAIN })
+  if (values.handle === undefined) {
+    setRules(call, chain, [])
+    return
+  }
+  const rest = chain.rules.filter(rule => rule.handle !== values.handle)
+  if (rest.length === chain.rules.length) refuse('ENOENT')
+  setRules(call, chain, rest)
+}
+
+function setRules(call: Call, chain: FakeChain, rules: FakeChain['rules']): void {
+  const before = chain.rules
+  if (before.length === 0 && rules.length === 0) return
+  chain.rules = rules
+  call.journal.did(() => {
+    chain.rules = before
+  })
+}
+
+/** For the journal: what led to chains when the transaction began. */
+export function referencesOf(table: FakeTable): ReadonlySet<string> {
+  return new Set(chainReferences(table))
+}

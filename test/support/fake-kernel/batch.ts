@@ -1,0 +1,205 @@
+import {
+  NFT_MSG_DELCHAIN,
+  NFT_MSG_DELRULE,
+  NFT_MSG_DELSET,
+  NFT_MSG_DELSETELEM,
+  NFT_MSG_DELTABLE,
+  NFT_MSG_NEWCHAIN,
+  NFT_MSG_NEWRULE,
+  NFT_MSG_NEWSET,
+  NFT_MSG_NEWSETELEM,
+  NFT_MSG_NEWTABLE,
+} from '../../../src/kernel/nft/constants.ts'
+import { align4, type ByteView } from '../../../src/netlink/bytes.ts'
+import { u32be } from '../../../src/netlink/codec.ts'
+import {
+  NFNL_BATCH_GENID,
+  NFNL_MSG_BATCH_BEGIN,
+  NFNL_MSG_BATCH_END,
+  NFNL_SUBSYS_NFTABLES,
+  NLM_F_ACK,
+  NLM_F_REQUEST,
+  NLMSG_HDRLEN,
+} from '../../../src/netlink/constants.ts'
+import { errnoNumber } from '../../../src/netlink/errno.ts'
+import type { Message } from '../../../src/netlink/message.ts'
+import { NFGENMSG_LENGTH } from '../../../src/netlink/message.ts'
+import { attributeSet } from '../../../src/netlink/schema.ts'
+import {
+  deleteChain,
+  deleteRule,
+  deleteTable,
+  newChain,
+  newRule,
+  newTable,
+  referencesOf,
+} from './apply-chains.ts'
+import { deleteElements, deleteSet, newElements, newSet } from './apply-sets.ts'
+import { attributesOf, type Call, familyIn } from './call.ts'
+import { checkTable } from './check-table.ts'
+import type { FakeKernel } from './kernel.ts'
+import { Journal, Refusal } from './objects.ts'
+import type { Asked, Verdict } from './replies.ts'
+
+export interface BatchOutcome {
+  /** Whether anything changed. */
+  readonly committed: boolean
+  readonly replies: readonly { readonly asked: Asked; readonly verdict: Verdict }[]
+  /** Messages that were applied, as bytes, when committed. */
+  readonly applied: readonly Uint8Array[]
+}
+
+const HANDLERS: ReadonlyMap<number, (call: Call) => void> = new Map([
+  [NFT_MSG_NEWTABLE, newTable],
+  [NFT_MSG_DELTABLE, deleteTable],
+  [NFT_MSG_NEWCHAIN, newChain],
+  [NFT_MSG_DELCHAIN, deleteChain],
+  [NFT_MSG_NEWRULE, newRule],
+  [NFT_MSG_DELRULE, deleteRule],
+  [NFT_MSG_NEWSET, newSet],
+  [NFT_MSG_DELSET, deleteSet],
+  [NFT_MSG_NEWSETELEM, newElements],
+  [NFT_MSG_DELSETELEM, deleteElements],
+])
+
+const BATCH_BEGIN = attributeSet({ generation: [NFNL_BATCH_GENID, u32be] })
+const SUCCESS: Verdict = { errno: 0, offset: undefined }
+
+/**
+ * nfnetlink_rcv_skb_batch: every message is tried and every refusal is reported; unless all went well and the batch has
+ * its end, all of it is taken back. Jumps are checked at the end, and if they are wrong the batch runs once more with a
+ * check after each message that changes them, so that the culprit is named.
+ */
+export function runBatch(kernel: FakeKernel, view: ByteView): BatchOutcome {
+  const stale = staleness(kernel, view)
+  if (stale !== undefined) return { committed: false, replies: [stale], applied: [] }
+  const first = attempt(kernel, view, { checkEach: false })
+  return first.loops ? attempt(kernel, view, { checkEach: true }).outcome : first.outcome
+}
+
+function staleness(kernel: FakeKernel, view: ByteView): BatchOutcome['replies'][number] | undefined {
+  const begin = messageAt(view, 0)
+  if (begin === undefined) return undefined
+  const { generation } = attributesOf({ view, message: begin }, BATCH_BEGIN)
+  if (generation === undefined || generation === kernel.generation) return undefined
+  return { asked: askedIn(begin), verdict: { errno: errnoNumber('ERESTART'), offset: undefined } }
+}
+
+interface Attempt {
+  readonly outcome: BatchOutcome
+  /** Everything was fine but for the jumps as a whole. */
+  readonly loops: boolean
+}
+
+function attempt(kernel: FakeKernel, view: ByteView, options: { readonly checkEach: boolean }): Attempt {
+  const journal = new Journal(lingering(kernel))
+  const run = readBatch(kernel, view, { ...options, journal })
+  if (run.complete && !run.failed) {
+    const loops = ![...journal.toValidate].every(isSound)
+    if (!loops) {
+      const committed = journal.changes > 0
+      return { outcome: { committed, replies: run.replies, applied: run.applied }, loops: false }
+    }
+    journal.rollBack()
+    return { outcome: { committed: false, replies: run.replies, applied: [] }, loops: true }
+  }
+  journal.rollBack()
+  return { outcome: { committed: false, replies: run.replies, applied: [] }, loops: false }
+}
+
+function lingering(kernel: FakeKernel): ConstructorParameters<typeof Journal>[0] {
+  if (kernel.old.referencesLinger !== true) return new Map()
+  return new Map([...kernel.space.tables.values()].map(table => [table, referencesOf(table)] as const))
+}
+
+function isSound(table: Parameters<typeof checkTable>[0]): boolean {
+  try {
+    checkTable(table)
+    return true
+  } catch (error) {
+    if (error instanceof Refusal) return false
+    throw error
+  }
+}
+
+interface Run {
+  complete: boolean
+  failed: boolean
+  replies: { readonly asked: Asked; readonly verdict: Verdict }[]
+  readonly applied: Uint8Array[]
+}
+
+interface RunOptions {
+  readonly checkEach: boolean
+  readonly journal: Journal
+}
+
+function readBatch(kernel: FakeKernel, view: ByteView, options: RunOptions): Run {
+  const run: Run = { complete: false, failed: false, replies: [], applied: [] }
+  let at = 0
+  for (let message = messageAt(view, at); at < view.bytes.length; message = messageAt(view, at)) {
+    // A broken frame, and a batch within a batch, end everything without a word.
+    if (message === undefined || (message.type === NFNL_MSG_BATCH_BEGIN && at > 0)) {
+      return { ...run, complete: false, replies: [] }
+    }
+    const wantsAck = (message.flags & NLM_F_ACK) !== 0
+    if (message.type === NFNL_MSG_BATCH_END) {
+      run.complete = true
+      const isAcked = wantsAck && !run.failed && kernel.old.batchEndIsSilent !== true
+      if (isAcked) run.replies.push({ asked: askedIn(message), verdict: SUCCESS })
+      return run
+    }
+    const verdict = at === 0 ? SUCCESS : verdictOn(kernel, { view, message, ...options })
+    if (verdict.errno !== 0) run.failed = true
+    else if (at > 0) run.applied.push(view.bytes.subarray(message.start - NLMSG_HDRLEN, message.end))
+    if (wantsAck || verdict.errno !== 0) run.replies.push({ asked: askedIn(message), verdict })
+    at = align4(message.end)
+  }
+  return run
+}
+
+interface Step extends RunOptions {
+  readonly view: ByteView
+  readonly message: Message
+}
+
+function verdictOn(kernel: FakeKernel, step: Step): Verdict {
+  const { view, message, journal } = step
+  const forced = kernel.forced.find(({ matches }) => matches(message))
+  if (forced !== undefined) return { errno: errnoNumber(forced.code), offset: undefined }
+  const handler = message.type >> 8 === NFNL_SUBSYS_NFTABLES ? HANDLERS.get(message.type & 255) : undefined
+  const isRequest = (message.flags & NLM_F_REQUEST) !== 0
+  if (!isRequest || handler === undefined) return { errno: errnoNumber('EINVAL'), offset: undefined }
+  journal.blame = undefined
+  try {
+    handler({ space: kernel.space, journal, view, message, family: familyIn(view, message) })
+    if (step.checkEach && changesJumps(message)) for (const table of journal.toValidate) checkTable(table)
+    return SUCCESS
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error
+    return { errno: error.errno, offset: error.offset ?? journal.culprit() }
+  }
+}
+
+function changesJumps({ type }: Message): boolean {
+  return (type & 255) === NFT_MSG_NEWRULE || (type & 255) === NFT_MSG_NEWSETELEM
+}
+
+/** The message at `at`, if its frame is whole. */
+function messageAt({ data }: ByteView, at: number): Message | undefined {
+  if (data.byteLength - at < NLMSG_HDRLEN + NFGENMSG_LENGTH) return undefined
+  const length = data.getUint32(at, true)
+  if (length < NLMSG_HDRLEN + NFGENMSG_LENGTH || length > data.byteLength - at) return undefined
+  return {
+    type: data.getUint16(at + 4, true),
+    flags: data.getUint16(at + 6, true),
+    sequence: data.getUint32(at + 8, true),
+    portId: data.getUint32(at + 12, true),
+    start: at + NLMSG_HDRLEN,
+    end: at + length,
+  }
+}
+
+function askedIn(message: Message): Asked {
+  return { ...message, length: message.end - message.start + NLMSG_HDRLEN }
+}

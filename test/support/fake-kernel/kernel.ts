@@ -1,0 +1,183 @@
+import {
+  NFPROTO_UNSPEC,
+  NFT_MSG_GETGEN,
+  NFT_MSG_GETSETELEM,
+  NFT_MSG_NEWGEN,
+} from '../../../src/kernel/nft/constants.ts'
+import { GENERATION } from '../../../src/kernel/nft/schema.ts'
+import { viewOf } from '../../../src/netlink/bytes.ts'
+import {
+  NFNL_MSG_BATCH_BEGIN,
+  NFNL_SUBSYS_NFTABLES,
+  NFNLGRP_NFTABLES,
+  NLM_F_ACK,
+  NLM_F_DUMP,
+  NLM_F_DUMP_INTR,
+  NLM_F_MULTI,
+  NLMSG_HDRLEN,
+} from '../../../src/netlink/constants.ts'
+import { errnoNumber } from '../../../src/netlink/errno.ts'
+import { type Message, readMessages } from '../../../src/netlink/message.ts'
+import { type BatchOutcome, runBatch } from './batch.ts'
+import { type Call, familyIn } from './call.ts'
+import { dumpOf } from './dump.ts'
+import { type FakeTable, Journal, type Namespace, Refusal } from './objects.ts'
+import { doneMessage, errorReply, objectMessage } from './replies.ts'
+import { FakeSocket, type SocketOptions } from './socket.ts'
+
+export interface FakeKernelOptions {
+  /** Milliseconds, for elements with timeouts. */
+  readonly nowMs?: () => number
+  /** What Linux 6.1 does otherwise: see the members. */
+  readonly old?: OldKernel
+}
+
+export interface OldKernel {
+  /** A message of batch end that asks for an acknowledgement gets none. */
+  readonly batchEndIsSilent?: boolean
+  /** A chain cannot be deleted in the transaction that drops the last reference to it (EBUSY). */
+  readonly referencesLinger?: boolean
+}
+
+/** A fault to inject: `errno` for messages that match, in place of what would happen. */
+export interface ForcedRefusal {
+  readonly matches: (message: Message) => boolean
+  readonly code: string
+}
+
+/**
+ * nf_tables of one network namespace, in memory, spoken to in bytes: transactional, with references, generations, dumps
+ * and notifications. What it refuses and how is what Linux 6.18 was seen to do; test/contract holds it against that.
+ */
+export class FakeKernel {
+  readonly space: Namespace
+  readonly old: OldKernel
+  generation = 1
+  /** Refusals to inject, tried in order. */
+  readonly forced: ForcedRefusal[] = []
+  readonly #sockets = new Set<FakeSocket>()
+  #handles = 0n
+  #ports = 1000
+
+  constructor({ nowMs = () => performance.now(), old = {} }: FakeKernelOptions = {}) {
+    this.old = old
+    this.space = { tables: new Map(), nowMs, nextHandle: () => ++this.#handles }
+  }
+
+  /** A socket of NETLINK_NETFILTER with NETLINK_CAP_ACK and NETLINK_EXT_ACK. */
+  open(options: SocketOptions = {}): FakeSocket {
+    const socket = new FakeSocket(this, ++this.#ports, options)
+    this.#sockets.add(socket)
+    return socket
+  }
+
+  /** Used by sockets. */
+  forget(socket: FakeSocket): void {
+    this.#sockets.delete(socket)
+  }
+
+  /** Used by sockets: the kernel works on a datagram while its sender waits. */
+  accept(datagram: Uint8Array, from: FakeSocket): void {
+    const view = viewOf(datagram)
+    const type = datagram.length >= NLMSG_HDRLEN ? view.data.getUint16(4, true) : 0
+    if (type === NFNL_MSG_BATCH_BEGIN) {
+      this.#finish(runBatch(this, view), from)
+      return
+    }
+    for (const message of readMessages(view)) this.#request({ view, message, from })
+  }
+
+  #finish(outcome: BatchOutcome, from: FakeSocket): void {
+    if (outcome.committed) {
+      this.generation = this.generation === 0xffff_ffff ? 1 : this.generation + 1
+      this.#notify(outcome, from)
+    }
+    for (const { asked, verdict } of outcome.replies) from.enqueue(errorReply(asked, verdict, from.portId))
+  }
+
+  /** Every socket of the group hears what was asked for, and then of the new generation and who made it. */
+  #notify(outcome: BatchOutcome, from: FakeSocket): void {
+    for (const socket of this.#sockets) {
+      if (!socket.groups.has(NFNLGRP_NFTABLES)) continue
+      for (const copy of outcome.applied) socket.enqueue(withPort(copy, from.portId))
+      socket.enqueue(this.#generationMessage(0, from))
+    }
+  }
+
+  #generationMessage(sequence: number, to: FakeSocket): Uint8Array {
+    const { generation } = this
+    const head = {
+      message: NFT_MSG_NEWGEN,
+      family: NFPROTO_UNSPEC,
+      flags: 0,
+      sequence,
+      portId: to.portId,
+      generation,
+    }
+    return objectMessage(head, GENERATION, {
+      id: generation,
+      processId: to.processId,
+      processName: to.processName,
+    })
+  }
+
+  #request({
+    view,
+    message,
+    from,
+  }: {
+    readonly view: Call['view']
+    readonly message: Message
+    readonly from: FakeSocket
+  }): void {
+    const asked = { ...message, length: message.end - message.start + NLMSG_HDRLEN }
+    try {
+      if (message.type >> 8 !== NFNL_SUBSYS_NFTABLES) throw new Refusal(errnoNumber('EINVAL'))
+      const kind = message.type & 255
+      const call: Call = {
+        space: this.space,
+        journal: new Journal(new Map()),
+        view,
+        message,
+        family: familyIn(view, message),
+      }
+      if (kind === NFT_MSG_GETGEN) from.enqueue(this.#generationMessage(message.sequence, from))
+      else if ((message.flags & NLM_F_DUMP) === NLM_F_DUMP) {
+        from.startDump(this.#dump(kind, call, from))
+        return
+      } else throw new Refusal(errnoNumber('EINVAL'))
+      if ((message.flags & NLM_F_ACK) !== 0)
+        from.enqueue(errorReply(asked, { errno: 0, offset: undefined }, from.portId))
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error
+      from.enqueue(errorReply(asked, error, from.portId))
+    }
+  }
+
+  /** Dumps of anything but elements say when the generation changed under them. */
+  #dump(kind: number, call: Call, to: FakeSocket): IterableIterator<Uint8Array> {
+    const began = this.generation
+    const heads = (message: number, family: number) => {
+      const torn = kind !== NFT_MSG_GETSETELEM && this.generation !== began
+      const flags = NLM_F_MULTI | (torn ? NLM_F_DUMP_INTR : 0)
+      const { generation } = this
+      return { message, family, flags, sequence: call.message.sequence, portId: to.portId, generation }
+    }
+    const messages = dumpOf(kind, call, heads)
+    return (function* () {
+      yield* messages
+      yield doneMessage(call.message.sequence, to.portId)
+    })()
+  }
+}
+
+/** The table, for tests that look inside. */
+export function tableIn(kernel: FakeKernel, family: number, name: string): FakeTable | undefined {
+  return kernel.space.tables.get(`${family} ${name}`)
+}
+
+function withPort(message: Uint8Array, portId: number): Uint8Array {
+  const copy = Buffer.from(message)
+  copy.writeUInt32LE(portId, 12)
+  return copy
+}

@@ -1,0 +1,157 @@
+import type { DATA, ExpressionAttributes, HOOK } from '../../../src/kernel/nft/schema.ts'
+import type { ValuesOf } from '../../../src/netlink/schema.ts'
+
+/** What the fake keeps of nf_tables: objects that change in place, each change with a way back (see Journal). */
+export interface FakeTable {
+  /** NFPROTO_*. */
+  readonly family: number
+  readonly name: string
+  readonly handle: bigint
+  readonly userdata: string | undefined
+  flags: number
+  readonly chains: Map<string, FakeChain>
+  readonly sets: Map<string, FakeSet>
+}
+
+export interface FakeChain {
+  readonly name: string
+  readonly handle: bigint
+  readonly hook: ValuesOf<typeof HOOK> | undefined
+  readonly type: string | undefined
+  readonly userdata: string | undefined
+  policy: number | undefined
+  rules: readonly FakeRule[]
+}
+
+export interface FakeRule {
+  readonly handle: bigint
+  readonly expressions: readonly ExpressionAttributes[]
+  readonly userdata: string | undefined
+}
+
+export interface FakeSet {
+  readonly name: string
+  readonly handle: bigint
+  readonly flags: number
+  readonly keyType: number
+  readonly keyLength: number
+  readonly dataType: number | undefined
+  readonly dataLength: number | undefined
+  readonly timeoutMs: bigint
+  readonly userdata: string | undefined
+  size: number
+  readonly elements: Map<string, FakeElement>
+}
+
+export interface FakeElement {
+  readonly key: string
+  readonly data: ValuesOf<typeof DATA> | undefined
+  readonly userdata: string | undefined
+  /** Milliseconds; undefined where the set's own timeout, or none, counts. */
+  readonly timeoutMs: bigint | undefined
+  /** On the fake's clock, milliseconds; undefined for elements that stay. */
+  readonly expiresAtMs: number | undefined
+}
+
+/** A refusal of one message, with the attribute to blame. */
+export class Refusal extends Error {
+  override readonly name = 'Refusal'
+  readonly errno: number
+  /** Byte offset within the message. */
+  readonly offset: number | undefined
+
+  constructor(errno: number, offset?: number) {
+    super(`errno ${errno}`)
+    this.errno = errno
+    this.offset = offset
+  }
+}
+
+/** Remembers how to take back what a transaction did so far. */
+export class Journal {
+  readonly #undo: (() => void)[] = []
+  /** Changes so far: without any there is no new generation. */
+  changes = 0
+  /** Tables whose jumps changed. */
+  readonly toValidate = new Set<FakeTable>()
+  /** Where in the message to look for the culprit, if a refusal does not say. */
+  blame: (() => number | undefined) | undefined
+  readonly #before: ReadonlyMap<FakeTable, ReadonlySet<string>>
+
+  /** `before` gives, on kernels that still count them, the chains that were led to before the transaction. */
+  constructor(before: ReadonlyMap<FakeTable, ReadonlySet<string>>) {
+    this.#before = before
+  }
+
+  referencedBefore(table: FakeTable, chain: string): boolean {
+    return this.#before.get(table)?.has(chain) === true
+  }
+
+  did(undo: () => void): void {
+    this.#undo.push(undo)
+    this.changes++
+  }
+
+  put<K, V>(map: Map<K, V>, key: K, value: V): void {
+    const before = map.get(key)
+    map.set(key, value)
+    this.did(() => (before === undefined ? map.delete(key) : map.set(key, before)))
+  }
+
+  remove<K, V>(map: Map<K, V>, key: K): void {
+    const before = map.get(key)
+    map.delete(key)
+    this.did(() => before !== undefined && map.set(key, before))
+  }
+
+  culprit(): number | undefined {
+    return this.blame?.()
+  }
+
+  rollBack(): void {
+    for (let undo = this.#undo.pop(); undo !== undefined; undo = this.#undo.pop()) undo()
+    this.changes = 0
+  }
+}
+
+/** All of one network namespace, and how messages of one transaction may change it. */
+export interface Namespace {
+  readonly tables: Map<string, FakeTable>
+  /** Milliseconds, for elements with timeouts. */
+  readonly nowMs: () => number
+  readonly nextHandle: () => bigint
+}
+
+export function tableKey(family: number, name: string): string {
+  return `${family} ${name}`
+}
+
+/** Names of chains that rules and elements of `table` lead to, once for each time. */
+export function* chainReferences(table: FakeTable): IterableIterator<string> {
+  for (const chain of table.chains.values()) {
+    for (const rule of chain.rules) {
+      for (const expression of rule.expressions) {
+        const name = expression.tag === 'immediate' ? expression.data.data?.verdict?.chain : undefined
+        if (name !== undefined) yield name
+      }
+    }
+  }
+  for (const set of table.sets.values()) {
+    for (const { data } of set.elements.values()) {
+      const name = data?.verdict?.chain
+      if (name !== undefined) yield name
+    }
+  }
+}
+
+/** Names of sets that rules of `table` look into or write to. */
+export function* setReferences(table: FakeTable): IterableIterator<string> {
+  for (const chain of table.chains.values()) {
+    for (const rule of chain.rules) {
+      for (const expression of rule.expressions) {
+        if (expression.tag !== 'lookup' && expression.tag !== 'dynset') continue
+        if (expression.data.set !== undefined) yield expression.data.set
+      }
+    }
+  }
+}

@@ -1,0 +1,184 @@
+import { errnoNumber } from '../../../src/netlink/errno.ts'
+import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
+import { refuse } from './call.ts'
+import type { FakeKernel } from './kernel.ts'
+import { joined } from './replies.ts'
+
+export interface SocketOptions {
+  /** SO_SNDBUF: longest datagram to send, bytes. */
+  readonly sendBytesMax?: number
+  /** SO_RCVBUF: bytes of waiting datagrams, counted as the kernel counts (see datagramCost). */
+  readonly receiveBytesMax?: number
+  /** Longest datagram of a dump, bytes. */
+  readonly dumpBytesMax?: number
+  readonly faults?: SocketFaults
+  /** What the kernel tells of whoever commits through this socket. */
+  readonly processId?: number
+  readonly processName?: string
+}
+
+/** Hooks at the socket's two ends; each may throw what the system call would throw. */
+export interface SocketFaults {
+  /** Sees each datagram before the kernel does, and may change it. */
+  onSend?: (datagram: Uint8Array) => Uint8Array
+  /** Sees each datagram before the reader does; undefined loses it. */
+  onReceive?: (datagram: Uint8Array) => Uint8Array | undefined
+  /** What `send` waits for before the kernel begins, as if another committer held it up. */
+  beforeAsyncSend?: () => Promise<void>
+}
+
+/** One netlink socket of a FakeKernel. */
+export class FakeSocket implements Transport {
+  readonly portId: number
+  readonly processId: number
+  readonly processName: string
+  readonly groups = new Set<number>()
+  readonly faults: SocketFaults
+  readonly #kernel: FakeKernel
+  readonly #limits: Required<Pick<SocketOptions, 'sendBytesMax' | 'receiveBytesMax' | 'dumpBytesMax'>>
+  readonly #queue: Uint8Array[] = []
+  readonly #sending = new Set<Promise<void>>()
+  #queuedBytes = 0
+  #overrun = false
+  #dump: IterableIterator<Uint8Array> | undefined
+  #carried: Uint8Array | undefined
+  #watcher: (() => void) | undefined
+  #closed = false
+
+  constructor(kernel: FakeKernel, portId: number, options: SocketOptions) {
+    this.#kernel = kernel
+    this.portId = portId
+    this.processId = options.processId ?? 4242
+    this.processName = options.processName ?? 'fake'
+    this.faults = options.faults ?? {}
+    const { sendBytesMax = 1 << 30, receiveBytesMax = 8 << 20, dumpBytesMax = 32 << 10 } = options
+    this.#limits = { sendBytesMax, receiveBytesMax, dumpBytesMax }
+  }
+
+  sendSync(datagram: Uint8Array): void {
+    if (this.#closed) throw systemError('sendmsg', 'EBADF')
+    const sent = this.faults.onSend?.(datagram) ?? datagram
+    if (sent.length > this.#limits.sendBytesMax) throw systemError('sendmsg', 'EMSGSIZE')
+    // A copy: the kernel keeps nothing of the sender's memory.
+    this.#kernel.accept(Uint8Array.from(sent), this)
+  }
+
+  async send(datagram: Uint8Array): Promise<void> {
+    if (this.#closed) throw systemError('sendmsg', 'EBADF')
+    const work = (async () => {
+      await (this.faults.beforeAsyncSend?.() ?? new Promise(resolve => setImmediate(resolve)))
+      this.sendSync(datagram)
+    })()
+    this.#sending.add(work)
+    try {
+      await work
+    } finally {
+      this.#sending.delete(work)
+    }
+  }
+
+  receive(into: Uint8Array): number | undefined {
+    if (this.#closed) throw systemError('recvmsg', 'EBADF')
+    if (this.#overrun) {
+      this.#overrun = false
+      throw systemError('recvmsg', 'ENOBUFS')
+    }
+    for (let datagram = this.#take(); datagram !== undefined; datagram = this.#take()) {
+      const seen = this.faults.onReceive === undefined ? datagram : this.faults.onReceive(datagram)
+      if (seen === undefined) continue
+      if (seen.length > into.length) throw systemError('recvmsg', 'EMSGSIZE')
+      into.set(seen)
+      return seen.length
+    }
+    return undefined
+  }
+
+  #take(): Uint8Array | undefined {
+    const datagram = this.#queue.shift()
+    if (datagram !== undefined) this.#queuedBytes -= datagramCost(datagram)
+    this.#continueDump()
+    return datagram
+  }
+
+  watch(readable: () => void): () => void {
+    this.#watcher = readable
+    this.#wake()
+    return () => {
+      if (this.#watcher === readable) this.#watcher = undefined
+    }
+  }
+
+  join(group: number): void {
+    this.groups.add(group)
+  }
+
+  leave(group: number): void {
+    this.groups.delete(group)
+  }
+
+  async close(): Promise<void> {
+    await Promise.allSettled([...this.#sending])
+    this.#closed = true
+    this.#watcher = undefined
+    this.#kernel.forget(this)
+  }
+
+  /** Used by the kernel: one datagram for the reader, or none and ENOBUFS at the next read. */
+  enqueue(datagram: Uint8Array): void {
+    const cost = datagramCost(datagram)
+    if (this.#queuedBytes + cost > this.#limits.receiveBytesMax) this.#overrun = true
+    else {
+      this.#queue.push(datagram)
+      this.#queuedBytes += cost
+    }
+    this.#wake()
+  }
+
+  /** Used by the kernel: the first datagram is made now, each other one when its predecessor is read. */
+  startDump(messages: IterableIterator<Uint8Array>): void {
+    if (this.#dump !== undefined) refuse('EBUSY')
+    this.#dump = messages
+    this.#continueDump()
+  }
+
+  #continueDump(): void {
+    if (this.#dump === undefined || this.#queue.length > 0) return
+    const parts: Uint8Array[] = this.#carried === undefined ? [] : [this.#carried]
+    let length = this.#carried?.length ?? 0
+    this.#carried = undefined
+    for (let next = this.#dump.next(); ; next = this.#dump.next()) {
+      if (next.done === true) {
+        this.#dump = undefined
+        break
+      }
+      if (length > 0 && length + next.value.length > this.#limits.dumpBytesMax) {
+        this.#carried = next.value
+        break
+      }
+      parts.push(next.value)
+      length += next.value.length
+    }
+    this.enqueue(joined(parts))
+  }
+
+  /** Level-triggered, like the event loop's polling: it calls for as long as something is waiting. */
+  #wake(): void {
+    setImmediate(() => {
+      const isReadable = this.#queue.length > 0 || this.#overrun
+      if (this.#watcher === undefined || !isReadable) return
+      this.#watcher()
+      this.#wake()
+    })
+  }
+}
+
+export function systemError(syscall: string, code: string): SystemError {
+  return new SystemError(syscall, errnoNumber(code), code)
+}
+
+/** A waiting datagram takes its buffer and the kernel's book-keeping: 256 acknowledgements fill 212,992 bytes. */
+const DATAGRAM_COST_MIN = 832
+
+function datagramCost(datagram: Uint8Array): number {
+  return Math.max(DATAGRAM_COST_MIN, datagram.length + 512)
+}
