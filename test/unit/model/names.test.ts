@@ -1,0 +1,32 @@
+import { describe, expect, it } from 'vitest'
+import { createNamePool, isDnsLabel, isDnsSubdomain, pooled } from '../../../src/model/names.ts'
+
+describe('names', () => {
+  it.each(['a', '0', 'web', 'web-1', '1-a', 'x'.repeat(63)])('%s is a DNS label', text => {
+    expect(isDnsLabel(text)).toBe(true)
+    expect(isDnsSubdomain(text)).toBe(true)
+  })
+
+  it.each(['', '-a', 'a-', 'A', 'a_b', 'a b', 'a\n', 'ä', 'a"', '\u202e', 'x'.repeat(64)])(
+    '%j is no DNS label',
+    text => {
+      expect(isDnsLabel(text)).toBe(false)
+    },
+  )
+
+  it('a subdomain is labels with dots between', () => {
+    expect(isDnsSubdomain('node-1.example.com')).toBe(true)
+    expect(isDnsLabel('node-1.example.com')).toBe(false)
+    for (const text of ['.', 'a.', '.a', 'a..b', 'a.-b', 'a'.repeat(254), 'A.b'])
+      expect(isDnsSubdomain(text)).toBe(false)
+    expect(isDnsSubdomain(Array(126).fill('a').join('.'))).toBe(true)
+    expect(isDnsSubdomain(Array(128).fill('a').join('.'))).toBe(false)
+  })
+
+  it('a pool gives equal text back and forgets all when it is full', () => {
+    const pool = createNamePool()
+    for (let index = 0; index <= 65_536; index++) expect(pooled(pool, `node-${index}`)).toBe(`node-${index}`)
+    expect(pool.size).toBe(1)
+    expect(pooled(undefined, 'a')).toBe('a')
+  })
+})

@@ -1,0 +1,212 @@
+import { describe, expect, it } from 'vitest'
+import type { EndpointSlice } from '../../../src/model/endpoint.ts'
+import { createNamePool } from '../../../src/model/names.ts'
+import { parseEndpointSlice } from '../../../src/model/parse-slice.ts'
+import { isRefusal, type Refusal } from '../../../src/model/refusal.ts'
+import { endpoint, type Fields, ip, refusalLines, slice, texts } from './objects.ts'
+
+function parsed(object: unknown): EndpointSlice {
+  const value = parseEndpointSlice(object, createNamePool())
+  if (isRefusal(value)) throw new Error(JSON.stringify(value))
+  return value
+}
+
+function refused(object: unknown): Refusal {
+  const value = parseEndpointSlice(object)
+  if (!isRefusal(value)) throw new Error('was accepted')
+  return value
+}
+
+const one = (fields: Fields) => parsed(slice('web-1', 'web', [fields]))
+
+describe('parseEndpointSlice', () => {
+  it('reads a slice as the API server stores it', () => {
+    const object = slice(
+      'web-1',
+      'web',
+      [
+        {
+          addresses: ['10.1.0.1', '10.1.0.2'],
+          conditions: { ready: false, serving: true, terminating: true },
+          nodeName: 'node-1',
+          zone: 'a',
+          targetRef: { kind: 'Pod', uid: 'u1' },
+          hints: { forZones: [{ name: 'a' }, { name: 'b' }], forNodes: [{ name: 'node-1' }] },
+        },
+      ],
+      {
+        metadata: {
+          annotations: { 'endpoints.kubernetes.io/last-change-trigger-time': '1970-01-01T00:00:01.5Z' },
+        },
+        ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
+      },
+    )
+    expect(parsed(object)).toEqual({
+      key: 'ns/web-1',
+      service: 'ns/web',
+      family: 'IPv4',
+      triggerTimeMs: 1500,
+      ports: [{ name: 'http', protocol: 'TCP', port: 8080 }],
+      endpoints: [
+        {
+          ip: ip('10.1.0.1'),
+          targetUid: 'u1',
+          ready: false,
+          serving: true,
+          terminating: true,
+          nodeName: 'node-1',
+          forZones: ['a', 'b'],
+          forNodes: ['node-1'],
+        },
+      ],
+      refusals: [],
+    })
+  })
+
+  it('reads absent conditions, hints and targets as no trouble', () => {
+    expect(one({ addresses: ['10.1.0.1'] }).endpoints).toEqual([
+      {
+        ip: ip('10.1.0.1'),
+        targetUid: '',
+        ready: true,
+        serving: true,
+        terminating: false,
+        nodeName: '',
+        forZones: [],
+        forNodes: [],
+      },
+    ])
+    expect(
+      one({ addresses: ['10.1.0.1'], conditions: null, hints: null, nodeName: null, targetRef: null })
+        .endpoints,
+    ).toHaveLength(1)
+  })
+
+  it.each([{ addresses: [] }, {}, { addresses: null }])(
+    'passes over an endpoint without addresses: %j',
+    fields => {
+      expect(one(fields)).toMatchObject({ endpoints: [], refusals: [] })
+    },
+  )
+
+  it('reads slices without endpoints and ports', () => {
+    expect(parsed({ ...slice('web-1', 'web', []), endpoints: null, ports: null })).toMatchObject({
+      endpoints: [],
+      ports: [],
+      refusals: [],
+    })
+  })
+
+  it('ignores hints that are not names', () => {
+    expect(
+      one(endpoint('10.1.0.1', { hints: { forZones: [{}, null, { name: 7 }, { name: 'a' }] } })).endpoints[0]
+        ?.forZones,
+    ).toEqual(['a'])
+  })
+
+  it.each([
+    ['10.1.0.1', '10.1.0.1'],
+    ['010.001.0.1', '10.1.0.1'],
+  ])('reads %s as %s (I-10)', (text, canonical) => {
+    expect(texts(one(endpoint(text)).endpoints.map(its => its.ip))).toEqual([canonical])
+  })
+})
+
+describe('parseEndpointSlice refuses the smallest unit', () => {
+  it.each([
+    ['127.0.0.1', 'a loopback address, which every node has for itself'],
+    ['0.0.0.0', 'the unspecified address, which stands for every address'],
+    [
+      '169.254.169.254',
+      'a link-local address, which belongs to the network this node is on (or its cloud metadata)',
+    ],
+    ['224.0.0.1', 'a multicast address; Services have unicast addresses'],
+    ['fd00::1', 'an IPv6 address where an IPv4 one belongs'],
+    [
+      '::ffff:10.0.0.1',
+      'an IPv4-mapped IPv6 address, which programs read as either family; write plain IPv4',
+    ],
+    ['web.example', 'not an IP address; write it like 192.0.2.1 or 2001:db8::1'],
+  ])('the endpoint %s (I-03)', (address, reason) => {
+    const value = parsed(
+      slice('web-1', 'web', [endpoint('10.1.0.1'), endpoint(address), endpoint('10.1.0.3')]),
+    )
+    expect(texts(value.endpoints.map(its => its.ip))).toEqual(['10.1.0.1', '10.1.0.3'])
+    expect(refusalLines(value)).toEqual([
+      `EndpointSlice ns/web-1: endpoints[1].addresses[0] = ${address}: ${reason}`,
+    ])
+  })
+
+  it.each(['::1', '::', 'fe80::1', 'ff02::1', '::ffff:10.0.0.1', '10.1.0.1'])(
+    'the endpoint %s of an IPv6 slice',
+    address => {
+      const value = parsed(
+        slice('web-1', 'web', [endpoint('fd00::1'), endpoint(address)], { addressType: 'IPv6' }),
+      )
+      expect(texts(value.endpoints.map(its => its.ip))).toEqual(['fd00::1'])
+      expect(value.refusals).toMatchObject([{ field: 'endpoints[1].addresses[0]', value: address }])
+    },
+  )
+
+  it.each<[Fields, string]>([
+    [
+      { ports: [{ port: 8080 }] },
+      'ports[0].name = nothing: without a name; the unnamed port of a Service is named ""',
+    ],
+    [
+      { ports: [{ name: null, port: 8080 }] },
+      'ports[0].name = null: without a name; the unnamed port of a Service is named ""',
+    ],
+    [
+      { ports: [{ name: 'a' }] },
+      'ports[0].port = nothing: not a port; whole numbers from 1 to 65535 are accepted',
+    ],
+    [
+      { ports: [{ name: 'a', port: 0 }] },
+      'ports[0].port = 0: not a port; whole numbers from 1 to 65535 are accepted',
+    ],
+    [
+      { ports: [{ name: 'a', port: 1, protocol: 'tcp' }] },
+      'ports[0].protocol = tcp: not a protocol of Services; TCP, UDP and SCTP are accepted',
+    ],
+    [{ ports: [null] }, 'ports[0] = null: not an object'],
+    [{ endpoints: [null] }, 'endpoints[0] = null: not an object'],
+    [
+      { endpoints: [{ addresses: '10.1.0.1' }] },
+      'endpoints[0].addresses = 10.1.0.1: not a list; it is read as empty',
+    ],
+    [
+      { endpoints: [{ addresses: [7] }] },
+      'endpoints[0].addresses[0] = 7: not text; an IP address is a string',
+    ],
+    [
+      { endpoints: [endpoint('10.1.0.1', { conditions: { ready: 'yes' } })] },
+      'endpoints[0].conditions.ready = yes: not a condition; true, false and null are accepted',
+    ],
+  ])('of %j', (rest, line) => {
+    const value = parsed(slice('web-1', 'web', [], rest))
+    expect(refusalLines(value)).toEqual([`EndpointSlice ns/web-1: ${line}`])
+    expect([...value.endpoints, ...value.ports.filter(its => its.port === 0)]).toEqual([])
+  })
+})
+
+describe('parseEndpointSlice refuses the whole object', () => {
+  it.each<[unknown, string, string]>([
+    [slice('web-1', 'web', [], { addressType: 'FQDN' }), 'addressType', 'FQDN'],
+    [slice('web-1', 'web', [], { addressType: undefined }), 'addressType', 'nothing'],
+    [
+      slice('web-1', 'web', [], { metadata: { labels: {} } }),
+      'metadata.labels[kubernetes.io/service-name]',
+      'nothing',
+    ],
+    [slice('web-1', 'a/b', []), 'metadata.labels[kubernetes.io/service-name]', 'a/b'],
+    [slice('Web', 'web', []), 'metadata.name', 'Web'],
+    [null, '', 'null'],
+  ])('%#: for %s = %s', (object, field, value) => {
+    expect(refused(object)).toMatchObject({ field, value })
+  })
+
+  it('but takes names with dots', () => {
+    expect(parsed(slice('web.1', 'web', [])).key).toBe('ns/web.1')
+  })
+})
