@@ -16,7 +16,17 @@ import {
 } from './datatypes.ts'
 import type { Rule } from './expression.ts'
 import { expressionOf, verdictOf } from './expression-attributes.ts'
-import { CHAIN, type DATA, GENERATION, RULE, SET, type SET_ELEMENT, SET_ELEMENTS, TABLE } from './schema.ts'
+import {
+  CHAIN,
+  type DATA,
+  GENERATION,
+  RULE,
+  SET,
+  type SET_ELEMENT,
+  SET_ELEMENTS,
+  TABLE,
+  TABLE_MEMBER,
+} from './schema.ts'
 import type { Chain, ChainHook, Element, ElementData, NftFamily, NftSet, Table } from './state.ts'
 import { commentOf } from './userdata.ts'
 
@@ -66,10 +76,11 @@ export function decodeChain(view: ByteView, message: Message): Placed<Chain> {
   return { table: required(table, 'table', message), value: chain }
 }
 
-function hookOf({ type, hook }: ValuesOf<typeof CHAIN>): ChainHook | undefined {
+function hookOf({ type, hook, policy = nft.NF_ACCEPT }: ValuesOf<typeof CHAIN>): ChainHook | undefined {
   if (hook?.hooknum === undefined || hook.priority === undefined) return undefined
   if (type !== 'nat' && type !== 'filter' && type !== 'route') return undefined
-  return { type, hooknum: hook.hooknum, priority: hook.priority }
+  const place: ChainHook = { type, hooknum: hook.hooknum, priority: hook.priority }
+  return policy === nft.NF_ACCEPT ? place : { ...place, policy }
 }
 
 /** NFT_MSG_NEWRULE, with the name of its chain. */
@@ -147,7 +158,7 @@ export function decodeGeneration(view: ByteView, message: Message): Generation {
   return { id: required(id, 'id', message), processId, processName }
 }
 
-/** The table that any notification of a changed object is about; the attribute has the same number in all of them. */
+/** The table that a message about anything in it, or about itself, names. */
 export function decodeTableName(view: ByteView, message: Message): string {
-  return required(attributesIn(view, message, TABLE).name, 'table', message)
+  return required(attributesIn(view, message, TABLE_MEMBER).table, 'table', message)
 }

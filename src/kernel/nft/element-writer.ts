@@ -35,19 +35,25 @@ const VERDICT = NFTA_DATA_VERDICT | NLA_F_NESTED
  * shapes are written in a straight line; a property test holds this against writeElementByTable.
  */
 export function writeElement(out: AttributeWriter, set: NftSet, element: Element): void {
-  if (isUsual(element)) writeUsualElement(out.out, element)
-  else writeElementByTable(out, set, element)
+  if (!writeUsualElement(out.out, element)) writeElementByTable(out, set, element)
 }
 
-function writeUsualElement(bytes: ByteWriter, element: Element): void {
-  bytes.reserve(ELEMENT_BYTES_MAX)
-  const start = bytes.length
-  bytes.length += 4
-  writeNestedValue(bytes, KEY, element.key)
-  if (typeof element.data === 'string') writeNestedValue(bytes, DATA, element.data)
-  else if (element.data !== undefined) writeVerdict(bytes, element.data)
-  if (element.comment !== '') writeComment(bytes, element.comment)
-  writeHeader(bytes, start, bytes.length - start, ELEMENT)
+/** Writes nothing, and gives false, for an element that is not of the usual shapes. */
+function writeUsualElement(out: ByteWriter, element: Element): boolean {
+  const { key, data, comment } = element
+  if (key.length > VALUE_LENGTH_MAX || comment.length > TEXT_LENGTH_MAX || (element.expiresMs ?? 0) !== 0)
+    return false
+  out.reserve(ELEMENT_BYTES_MAX)
+  const start = out.length
+  let end = writeNestedValue(out, start + 4, KEY, key)
+  if (typeof data === 'string')
+    end = data.length > VALUE_LENGTH_MAX ? NOT_USUAL : writeNestedValue(out, end, DATA, data)
+  else if (data !== undefined) end = writeVerdict(out, end, data)
+  if (end >= 0 && comment !== '') end = writeComment(out, end, comment)
+  if (end < 0) return false
+  writeHeader(out, start, end - start, ELEMENT)
+  out.length = end
+  return true
 }
 
 /** Appends the key of an element to delete. */
@@ -76,71 +82,58 @@ function elementAttributes(set: NftSet, element: Element): ValuesOf<typeof SET_E
   }
 }
 
-function isUsual({ key, data, comment, expiresMs = 0 }: Element): boolean {
-  return expiresMs === 0 && key.length <= VALUE_LENGTH_MAX && isShort(data) && isShortAscii(comment)
-}
+/*
+ * From here on there is room for ELEMENT_BYTES_MAX bytes, so that none of these has to look. Each writes at a position
+ * and gives the one after it, or NOT_USUAL.
+ */
 
-function isShort(data: Element['data']): boolean {
-  if (data === undefined) return true
-  if (typeof data === 'string') return data.length <= VALUE_LENGTH_MAX
-  return data.chain === undefined || isShortAscii(data.chain)
-}
-
-function isShortAscii(text: string): boolean {
-  if (text.length > TEXT_LENGTH_MAX) return false
-  for (let i = 0; i < text.length; i++) {
-    const code = text.charCodeAt(i)
-    if (code === 0 || code > 0x7f) return false
-  }
-  return true
-}
-
-// From here on there is room for ELEMENT_BYTES_MAX bytes, so that none of these has to look.
+const NOT_USUAL = -1
 
 function writeHeader(out: ByteWriter, at: number, length: number, type: number): void {
   out.view.setUint32(at, (type << 16) | length, true)
 }
 
-function writeNestedValue(out: ByteWriter, type: number, value: Octets): void {
-  const start = out.length
-  out.length = writePadded(out.bytes, start + 8, value)
-  writeHeader(out, start, out.length - start, type)
+/** A nest with one NFTA_DATA_VALUE. */
+function writeNestedValue(out: ByteWriter, start: number, type: number, value: Octets): number {
+  const { bytes } = out
+  let at = start + 8
+  for (let i = 0; i < value.length; i++) bytes[at++] = value.charCodeAt(i)
+  while ((at & 3) !== 0) bytes[at++] = 0
+  writeHeader(out, start, at - start, type)
   writeHeader(out, start + 4, 4 + value.length, NFTA_DATA_VALUE)
+  return at
 }
 
-function writeVerdict(out: ByteWriter, { code, chain }: Verdict): void {
-  const start = out.length
+function writeVerdict(out: ByteWriter, start: number, { code, chain }: Verdict): number {
   writeHeader(out, start + 8, 8, NFTA_VERDICT_CODE)
   out.view.setInt32(start + 12, code)
   let end = start + 16
   if (chain !== undefined) {
+    if (chain.length > TEXT_LENGTH_MAX) return NOT_USUAL
     writeHeader(out, end, 5 + chain.length, NFTA_VERDICT_CHAIN)
-    end = writePaddedText(out.bytes, end + 4, chain)
+    end = writeText(out.bytes, end + 4, chain)
+    if (end < 0) return NOT_USUAL
   }
   writeHeader(out, start, end - start, DATA)
   writeHeader(out, start + 4, end - start - 4, VERDICT)
-  out.length = end
+  return end
 }
 
-function writeComment(out: ByteWriter, comment: string): void {
-  const start = out.length
+function writeComment(out: ByteWriter, start: number, comment: string): number {
   writeHeader(out, start, 7 + comment.length, NFTA_SET_ELEM_USERDATA)
   out.bytes[start + 4] = NFTNL_UDATA_SET_ELEM_COMMENT
   out.bytes[start + 5] = comment.length + 1
-  out.length = writePaddedText(out.bytes, start + 6, comment)
+  return writeText(out.bytes, start + 6, comment)
 }
 
-/** Gives the first position after `value` and its padding. */
-function writePadded(bytes: Uint8Array, start: number, value: Octets): number {
+/** ASCII without NULs, its NUL and padding; anything else is not usual. */
+function writeText(bytes: Uint8Array, start: number, text: string): number {
   let at = start
-  for (let i = 0; i < value.length; i++) bytes[at++] = value.charCodeAt(i)
-  while ((at & 3) !== 0) bytes[at++] = 0
-  return at
-}
-
-function writePaddedText(bytes: Uint8Array, start: number, text: string): number {
-  let at = start
-  for (let i = 0; i < text.length; i++) bytes[at++] = text.charCodeAt(i)
+  for (let i = 0; i < text.length; i++) {
+    const code = text.charCodeAt(i)
+    if (code === 0 || code > 0x7f) return NOT_USUAL
+    bytes[at++] = code
+  }
   bytes[at++] = 0
   while ((at & 3) !== 0) bytes[at++] = 0
   return at

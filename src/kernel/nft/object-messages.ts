@@ -62,8 +62,8 @@ export function writeObject(out: AttributeWriter, operation: ObjectOperation, se
 
 function chainAttributes({ name, hook }: Chain): ValuesOf<typeof CHAIN> {
   if (hook === undefined) return { name }
-  const { type, hooknum, priority } = hook
-  return { name, hook: { hooknum, priority }, policy: nft.NF_ACCEPT, type }
+  const { type, hooknum, priority, policy = nft.NF_ACCEPT } = hook
+  return { name, hook: { hooknum, priority }, policy, type }
 }
 
 function ruleAttributes({ expressions, comment }: Rule): ValuesOf<typeof RULE> {

@@ -13,6 +13,11 @@ export const TABLE = attributeSet({
   owner: [nft.NFTA_TABLE_OWNER, u32be],
 })
 
+/** What the messages about all objects within a table have in common. */
+export const TABLE_MEMBER = attributeSet({
+  table: [nft.NFTA_CHAIN_TABLE, string],
+})
+
 export const HOOK = attributeSet({
   hooknum: [nft.NFTA_HOOK_HOOKNUM, u32be],
   priority: [nft.NFTA_HOOK_PRIORITY, s32be],

@@ -40,6 +40,8 @@ export interface ChainHook {
   /** NF_INET_*. */
   readonly hooknum: number
   readonly priority: number
+  /** Only when it is not NF_ACCEPT: nothing of ours, but somebody may have changed it. */
+  readonly policy?: number
 }
 
 export interface NftSet {

@@ -1,0 +1,118 @@
+import { type ByteView, viewOf } from '../../netlink/bytes.ts'
+import {
+  NFNL_SUBSYS_NFTABLES,
+  NFNLGRP_NFTABLES,
+  NLMSG_MIN_TYPE,
+  NLMSG_OVERRUN,
+} from '../../netlink/constants.ts'
+import { malformed, NetlinkError } from '../../netlink/errors.ts'
+import { type Message, readMessages, readNfGenMsg } from '../../netlink/message.ts'
+import { SystemError, type Transport } from '../../netlink/transport.ts'
+import { NFPROTO_IPV4, NFPROTO_IPV6, NFT_MSG_NEWGEN } from './constants.ts'
+import { decodeGeneration, decodeTableName } from './decode.ts'
+
+/** A commit by somebody else, as the kernel announced it. */
+export interface ForeignCommit {
+  /** In the first process namespace, so that it may not be what the process itself calls its id. */
+  readonly processId: number | undefined
+  readonly processName: string | undefined
+  /** What it touched, each once: `ip kube-proxy`. */
+  readonly tables: readonly string[]
+  readonly generation: number
+}
+
+export interface ForeignCommitsOptions {
+  /** A socket for this alone: notifications would fill the queue of any other. */
+  readonly transport: Transport
+  /** Port ids of the sockets whose commits are our own. */
+  readonly ownPortIds: ReadonlySet<number>
+  readonly onCommit: (commit: ForeignCommit) => void
+  /** Some notifications were lost or unreadable: nothing can be said about commits at that time. */
+  readonly onOverrun: (error: Error) => void
+}
+
+export interface ForeignCommits {
+  /** Leaves the group. The socket stays open. */
+  stop(): void
+}
+
+/** Dumps do not come here; notifications fit into a page or two, several in one datagram. */
+const RECEIVE_BYTES = 128 * 1024
+/** Datagrams handled before the event loop has its turn; what is left makes the socket readable again. */
+const DATAGRAMS_PER_TURN = 64
+/** Tables named of one commit; `nft flush ruleset` on a busy node may touch more. */
+const TABLES_MAX = 32
+
+/**
+ * Listens to NFNLGRP_NFTABLES. Every element of every commit on the node is copied for each listener, so this is for
+ * finding out who does damage, and not to be left on.
+ */
+export function watchForeignCommits(options: ForeignCommitsOptions): ForeignCommits {
+  const { transport, onOverrun } = options
+  const buffer = new Uint8Array(RECEIVE_BYTES)
+  const commits = new CommitCollector(options)
+  transport.join(NFNLGRP_NFTABLES)
+  const unwatch = transport.watch(() => {
+    for (let count = 0; count < DATAGRAMS_PER_TURN; count++) {
+      try {
+        const length = transport.receive(buffer)
+        if (length === undefined) return
+        commits.datagram(viewOf(buffer.subarray(0, length)))
+      } catch (error) {
+        if (!(error instanceof SystemError) && !(error instanceof NetlinkError)) throw error
+        commits.forget()
+        onOverrun(error)
+      }
+    }
+  })
+  let listening = true
+  return {
+    stop() {
+      if (!listening) return
+      listening = false
+      unwatch()
+      transport.leave(NFNLGRP_NFTABLES)
+    },
+  }
+}
+
+/** The kernel announces what a commit changed, and then the new generation. */
+class CommitCollector {
+  readonly #options: ForeignCommitsOptions
+  readonly #tables = new Set<string>()
+
+  constructor(options: ForeignCommitsOptions) {
+    this.#options = options
+  }
+
+  datagram(view: ByteView): void {
+    for (const message of readMessages(view)) this.#message(view, message)
+  }
+
+  forget(): void {
+    this.#tables.clear()
+  }
+
+  #message(view: ByteView, message: Message): void {
+    if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
+    if (message.type < NLMSG_MIN_TYPE || message.type >> 8 !== NFNL_SUBSYS_NFTABLES) return
+    if ((message.type & 0xff) === NFT_MSG_NEWGEN) this.#generation(view, message)
+    else if (this.#tables.size < TABLES_MAX) {
+      const { family } = readNfGenMsg(view, message)
+      this.#tables.add(`${familyName(family)} ${decodeTableName(view, message)}`)
+    }
+  }
+
+  #generation(view: ByteView, message: Message): void {
+    const tables = [...this.#tables]
+    this.forget()
+    if (this.#options.ownPortIds.has(message.portId)) return
+    const { id, processId, processName } = decodeGeneration(view, message)
+    this.#options.onCommit({ processId, processName, tables, generation: id })
+  }
+}
+
+function familyName(family: number): string {
+  if (family === NFPROTO_IPV4) return 'ip'
+  return family === NFPROTO_IPV6 ? 'ip6' : `family ${family}`
+}

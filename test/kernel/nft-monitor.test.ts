@@ -1,0 +1,62 @@
+import { execFileSync } from 'node:child_process'
+import { afterEach, beforeEach, expect, it, vi } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
+import { type ForeignCommit, type ForeignCommits, watchForeignCommits } from '../../src/kernel/nft/monitor.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import type { Transport } from '../../src/netlink/transport.ts'
+import { creationOf, skeleton } from '../support/nft-skeleton.ts'
+
+let client: NftClient
+let ears: Transport
+let watch: ForeignCommits
+let commits: ForeignCommit[]
+let overruns: Error[]
+
+beforeEach(() => {
+  execFileSync('nft', ['flush', 'ruleset'])
+  commits = []
+  overruns = []
+  const mouth = openNetlink({ protocol: NETLINK_NETFILTER })
+  client = createNftClient({ transport: mouth, clock: systemClock })
+  ears = openNetlink({ protocol: NETLINK_NETFILTER, receiveBufferBytes: 64 * 1024 })
+  watch = watchForeignCommits({
+    transport: ears,
+    ownPortIds: new Set([mouth.portId]),
+    onCommit: commit => commits.push(commit),
+    onOverrun: error => overruns.push(error),
+  })
+})
+
+afterEach(async () => {
+  watch.stop()
+  await Promise.all([client.close(), ears.close()])
+})
+
+it('names the process that damages a table of ours, and leaves out our own commits', async () => {
+  await client.commit(creationOf(skeleton('ip6', 0)))
+  execFileSync('nft', ['delete', 'element', 'ip6', 'skeleton', 'dispatch', '{ 0x00000001 }'])
+  await vi.waitFor(() => expect(commits).toHaveLength(1))
+  expect(commits[0]).toMatchObject({
+    processName: 'nft',
+    tables: ['ip6 skeleton'],
+    generation: client.generation(),
+  })
+  expect(commits[0]?.processId).toBeGreaterThan(0)
+  expect(overruns).toEqual([])
+})
+
+it('hears nothing more once it is stopped', async () => {
+  watch.stop()
+  execFileSync('nft', ['add', 'table', 'ip', 'foreign'])
+  execFileSync('nft', ['delete', 'table', 'ip', 'foreign'])
+  await systemClock.breathe()
+  expect(commits).toEqual([])
+})
+
+it('says so when there was more than the socket could hold', async () => {
+  await client.commit(creationOf(skeleton('ip', 30_000)))
+  await vi.waitFor(() => expect(overruns.length).toBeGreaterThan(0))
+  expect(overruns[0]).toMatchObject({ code: 'ENOBUFS' })
+})
