@@ -1,0 +1,98 @@
+import { nearest } from '../config/flag.ts'
+import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
+import { version } from './version.ts'
+
+interface Entry {
+  readonly name: string
+  readonly summary: string
+  /** Commands are evaluated when they are asked for, so that none pays for the others' imports. */
+  readonly load: () => Promise<{ readonly command: Command }>
+}
+
+const COMMANDS: readonly Entry[] = [
+  { name: 'run', summary: 'the daemon: keep the kernel as the Services ask', load: () => import('./run.ts') },
+  {
+    name: 'dump',
+    summary: 'print what the kernel holds, and for which Service',
+    load: () => import('./dump.ts'),
+  },
+  { name: 'plan', summary: 'print what run would change; change nothing', load: () => import('./plan.ts') },
+  {
+    name: 'explain',
+    summary: 'walk the computed state for one packet, and tell why it ends where it does',
+    load: () => import('./explain.ts'),
+  },
+  {
+    name: 'cleanup',
+    summary: 'remove everything that is ours from the kernel',
+    load: () => import('./cleanup.ts'),
+  },
+]
+
+/** Runs the command that `argv` (without node and script) names; gives the exit code. */
+export async function runCommand(argv: readonly string[], io: Io): Promise<number> {
+  const [name, ...rest] = argv
+  if (name === undefined) {
+    io.err(usage())
+    return EXIT_USAGE
+  }
+  if (['--help', '-h', 'help'].includes(name)) return await help(rest[0], io)
+  if (name === '--version' || name === 'version') return printVersion(io)
+  const entry = COMMANDS.find(each => each.name === name)
+  if (entry === undefined) return unknownCommand(name, io)
+  // The name of a flag in front of -- only: what follows may be an argument.
+  const flags = rest.includes('--') ? rest.slice(0, rest.indexOf('--')) : rest
+  if (flags.includes('--version')) return printVersion(io)
+  const { command } = await entry.load()
+  if (flags.includes('--help') || flags.includes('-h')) {
+    io.out(command.help())
+    return EXIT_FINE
+  }
+  return await command.run(rest, io)
+}
+
+async function help(topic: string | undefined, io: Io): Promise<number> {
+  if (topic === undefined) {
+    io.out(usage())
+    return EXIT_FINE
+  }
+  const entry = COMMANDS.find(each => each.name === topic)
+  if (entry === undefined) return unknownCommand(topic, io)
+  io.out((await entry.load()).command.help())
+  return EXIT_FINE
+}
+
+function printVersion(io: Io): number {
+  io.out(`kprobe ${version()}\n`)
+  return EXIT_FINE
+}
+
+function unknownCommand(name: string, io: Io): number {
+  const near = nearest(
+    name,
+    COMMANDS.map(each => each.name),
+  )
+  const hint = near === undefined ? '' : `; did you mean ${near}?`
+  io.err(`kprobe: no such command: ${JSON.stringify(name)}${hint}\n\n${usage()}`)
+  return EXIT_USAGE
+}
+
+function usage(): string {
+  const width = Math.max(...COMMANDS.map(({ name }) => name.length))
+  return [
+    'kprobe puts Kubernetes Services into the kernel of this node.',
+    '',
+    'Usage:',
+    '  kprobe COMMAND [flags]',
+    '',
+    'Commands:',
+    ...COMMANDS.map(({ name, summary }) => `  ${name.padEnd(width)}   ${summary}`),
+    '',
+    'Flags:',
+    '  -h, --help      print help; `kprobe COMMAND --help` for one command',
+    '      --version   print the version',
+    '',
+    'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan)',
+    '',
+  ].join('\n')
+}

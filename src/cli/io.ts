@@ -1,0 +1,26 @@
+/** What a command may touch of the process around it. */
+export interface Io {
+  /** Standard output: what the command was asked for. */
+  readonly out: (text: string) => void
+  /** Standard error: everything else. */
+  readonly err: (text: string) => void
+  /** Standard output is a terminal, and NO_COLOR is not set. */
+  readonly colour: boolean
+  /** Aborted by SIGINT and SIGTERM. */
+  readonly signal: AbortSignal
+  readonly hostName: string
+  readonly processId: number
+}
+
+/** Exit codes, the same for all commands. */
+export const EXIT_FINE = 0
+export const EXIT_FAILED = 1
+export const EXIT_USAGE = 2
+export const EXIT_DIFFERENT = 3
+
+/** One sub-command. */
+export interface Command {
+  help(): string
+  /** Gives the exit code. */
+  run(argv: readonly string[], io: Io): Promise<number>
+}

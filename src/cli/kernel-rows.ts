@@ -1,0 +1,157 @@
+import { formatCidr } from '../base/cidr.ts'
+import { formatIpPort } from '../base/ip.ts'
+import { type Octets, readU16be, readU32host } from '../base/octets.ts'
+import { parseChain } from '../dataplane/nftables/chains.ts'
+import {
+  CHAIN_REJECT,
+  CODE_MASK,
+  type FamilyLayout,
+  ID_MASK,
+  LAYOUTS,
+  LOCAL_LIST,
+  protocolOfKey,
+} from '../dataplane/nftables/layout.ts'
+import type { Element, Table } from '../kernel/nft/state.ts'
+import type { ServiceRow } from './service-rows.ts'
+
+/**
+ * What tables of the kernel do for each Service, read back from their elements alone: no source is asked. The kernel
+ * knows ClusterIPs and NodePorts as such; all other addresses are external ones.
+ */
+export function kernelRows(tables: readonly Table[]): ServiceRow[] {
+  const rows: ServiceRow[] = []
+  for (const table of tables) {
+    const contents = readContents(table)
+    for (const element of contents.frontends)
+      for (const address of addressesOf(element, contents)) rows.push(rowOf(element, address, contents))
+  }
+  return rows.sort(byServiceAndFrontend)
+}
+
+function byServiceAndFrontend(a: ServiceRow, b: ServiceRow): number {
+  if (a.service !== b.service) return a.service < b.service ? -1 : 1
+  return a.frontend < b.frontend ? -1 : a.frontend > b.frontend ? 1 : 0
+}
+
+interface Contents {
+  readonly layout: FamilyLayout
+  /** Of `frontends` and `nodeports`. */
+  readonly frontends: readonly Element[]
+  readonly clusterIps: ReadonlySet<Octets>
+  /** undefined when NodePorts answer on every address. */
+  readonly nodePortIps: readonly Octets[] | undefined
+  /** Chains by code; an empty name for a verdict that ends. */
+  readonly chains: ReadonlyMap<number, string>
+  /** `address:port` by list id. */
+  readonly lists: ReadonlyMap<number, readonly string[]>
+  /** By service-port id, where V has it. */
+  readonly ranges: ReadonlyMap<number, readonly string[]>
+}
+
+function readContents(table: Table): Contents {
+  const layout = LAYOUTS[table.family]
+  const frontends: Element[] = []
+  const clusterIps = new Set<Octets>()
+  const nodePortIps: Octets[] = []
+  const chains = new Map<number, string>()
+  const lists = new Map<number, string[]>()
+  const ranges = new Map<number, string[]>()
+  for (const group of table.elements.values()) {
+    for (const element of group) {
+      const { set, key, data } = element
+      if (set === 'frontends' || set === 'nodeports') frontends.push(element)
+      else if (set === 'cluster-ips') clusterIps.add(key)
+      else if (set === 'nodeport-ips') nodePortIps.push(key)
+      else if (set === 'dispatch' && typeof data === 'object') chains.set(readU32host(key), data.chain ?? '')
+      else if (set === 'endpoints' && typeof data === 'string')
+        append(lists, readU32host(key), formatIpPort(data.slice(0, -4), readU16be(data, data.length - 4)))
+      else if (set === 'ranges') append(ranges, (readU32host(key) & ID_MASK) >>> 0, rangeText(key))
+    }
+  }
+  for (const list of [...lists.values(), ...ranges.values()]) list.sort()
+  const everywhere = !table.sets.has('nodeport-ips')
+  return {
+    layout,
+    frontends,
+    clusterIps,
+    nodePortIps: everywhere ? undefined : nodePortIps.sort(),
+    chains,
+    lists,
+    ranges,
+  }
+}
+
+function append(lists: Map<number, string[]>, key: number, text: string): void {
+  const list = lists.get(key)
+  if (list === undefined) lists.set(key, [text])
+  else list.push(text)
+}
+
+/** The low byte of the first half is the prefix length. */
+function rangeText(key: Octets): string {
+  return formatCidr({ ip: key.slice(4), bits: readU32host(key) & 0xff })
+}
+
+interface Address {
+  readonly type: string
+  readonly text: string
+}
+
+function addressesOf(
+  { set, key }: Element,
+  { layout, clusterIps, nodePortIps }: Contents,
+): readonly Address[] {
+  const port = readU16be(key, key.length - 4)
+  if (set === 'frontends') {
+    const ip = key.slice(0, layout.addressLength)
+    return [{ type: clusterIps.has(ip) ? 'ClusterIP' : 'External', text: formatIpPort(ip, port) }]
+  }
+  const everywhere = `${layout.family === 'ip' ? '*' : '[*]'}:${port}`
+  if (nodePortIps === undefined) return [{ type: 'NodePort', text: everywhere }]
+  return nodePortIps.map(ip => ({ type: 'NodePort', text: formatIpPort(ip, port) }))
+}
+
+function rowOf(element: Element, address: Address, contents: Contents): ServiceRow {
+  const value = typeof element.data === 'string' ? readU32host(element.data) : 0
+  const chain = contents.chains.get(value & CODE_MASK)
+  return {
+    service: element.comment === '' ? '(unnamed)' : element.comment,
+    type: address.type,
+    protocol: protocolOfKey(element.key) ?? `protocol ${element.key.charCodeAt(element.key.length - 8)}`,
+    frontend: address.text,
+    ...routeOf(chain, (value & ID_MASK) >>> 0, contents),
+  }
+}
+
+type RouteFields = Pick<
+  ServiceRow,
+  'action' | 'endpoints' | 'localEndpoints' | 'allowedFrom' | 'affinitySeconds'
+>
+
+function routeOf(chain: string | undefined, id: number, contents: Contents): RouteFields {
+  if (chain === undefined) return { action: 'undefined: its code leads nowhere', endpoints: [] }
+  if (chain === '') return { action: 'drop', endpoints: [] }
+  if (chain === CHAIN_REJECT) return { action: 'reject', endpoints: [] }
+  const spec = parseChain(chain)
+  if (spec === undefined) return { action: `unknown: ${chain}`, endpoints: [] }
+  const list = (bit: number) => contents.lists.get(id + bit) ?? []
+  switch (spec.kind) {
+    case 'firewall':
+      return { ...routeOf(spec.target, id, contents), allowedFrom: contents.ranges.get(id) ?? [] }
+    case 'pick':
+      return { action: 'balance', endpoints: list(spec.local ? LOCAL_LIST : 0), ...affinityOf(spec.timeoutS) }
+    case 'external':
+      return { action: 'balance', endpoints: list(0), ...affinityOf(spec.timeoutS) }
+    case 'external-local':
+      return {
+        action: 'balance',
+        endpoints: list(0),
+        localEndpoints: list(LOCAL_LIST),
+        ...affinityOf(spec.timeoutS),
+      }
+  }
+}
+
+function affinityOf(timeoutS: number): Pick<RouteFields, 'affinitySeconds'> {
+  return timeoutS === 0 ? {} : { affinitySeconds: timeoutS }
+}

@@ -1,0 +1,64 @@
+import type { Clock } from '../base/clock.ts'
+import { finishInSlices, type Slicing } from '../base/steps.ts'
+import { oneLine } from '../base/text.ts'
+import type { Config } from '../config/config.ts'
+import { resolveOptions } from '../config/resolve-options.ts'
+import { openSource, watchLocalIps } from '../daemon.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { Refusal } from '../model/refusal.ts'
+import { resolve } from '../model/resolve.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
+import type { Io } from './io.ts'
+
+export interface Loaded {
+  readonly snapshot: Snapshot
+  readonly table: FrontendTable
+}
+
+/** Reads the source once, whole, and resolves it, for commands that end. Throws when a part of it cannot be read. */
+export async function loadOnce(config: Config, clock: Clock, io: Io): Promise<Loaded> {
+  const snapshot = await readSource(config, clock, io)
+  const table = await finishInSlices(resolve(resolveOptions(config), undefined, snapshot), slicingOf(clock))
+  return { snapshot, table }
+}
+
+export function slicingOf(clock: Clock): Slicing {
+  return { sliceMs: 10, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+}
+
+async function readSource(config: Config, clock: Clock, io: Io): Promise<Snapshot> {
+  const source = openSource(config, clock)
+  let snapshot = EMPTY_SNAPSHOT
+  const stopIps = watchLocalIps(config, clock, event => {
+    snapshot = applyEvents(snapshot, [event])
+  })
+  try {
+    await new Promise<void>((complete, fail) => {
+      io.signal.addEventListener('abort', () => fail(new Error('interrupted')), { once: true })
+      const started = source.start({
+        events: batch => {
+          snapshot = applyEvents(snapshot, batch)
+          return Promise.resolve()
+        },
+        synced: complete,
+        refusals: list => {
+          for (const { place, refusal } of list) io.err(refusalText(refusal, place))
+        },
+        problem: ({ kind, place, text }) => {
+          if (kind === 'failed') fail(new Error(`${place}: ${text}`))
+          else io.err(`${place}: ${text}\n`)
+        },
+      })
+      started.catch(fail)
+    })
+  } finally {
+    stopIps()
+    await source.stop()
+  }
+  return snapshot
+}
+
+export function refusalText({ object, field, value, reason }: Refusal, place?: string): string {
+  const where = place === undefined ? '' : `${place}: `
+  return `${oneLine(`${where}refused: ${object} ${field} ${value}: ${reason}`)}\n`
+}

@@ -1,0 +1,96 @@
+import { PersistentMap } from '../base/persistent-map.ts'
+import { bytesText, count, oneLine } from '../base/text.ts'
+import type { Sync, Written } from '../daemon.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { Service } from '../model/service.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import { nodePortText, serviceRows, serviceTable } from './service-rows.ts'
+
+/** Services that the table at the start names; `kprobe dump` prints any number. */
+const SERVICES_SHOWN = 200
+const NAMES_SHOWN = 10
+
+/** What `run` prints after a sync: everything after the first, a line after a change, nothing when all is as before. */
+export function syncText(
+  sync: Sync,
+  options: { readonly colour: boolean; readonly dryRun: boolean },
+): string {
+  const { table, previous, snapshot, written } = sync
+  if (previous !== undefined) return changeText(previous, table, written)
+  const shown = firstKeys(table)
+  const hidden = table.services.size - shown.length
+  return [
+    serviceTable(serviceRows(table, shown), options),
+    hidden > 0 ? `... and ${count(hidden, 'more Service')}; \`kprobe dump\` prints them all\n` : '',
+    idleText(snapshot, table),
+    nodePortLine(table),
+    `${options.dryRun ? 'would program' : 'programmed'} ${totalsText(table)}: ${writtenText(written)}\n`,
+  ].join('')
+}
+
+/** In order of names when all are shown, else any. */
+function firstKeys(table: FrontendTable): string[] {
+  const keys: string[] = []
+  for (const key of table.services.keys()) {
+    if (keys.length === SERVICES_SHOWN) break
+    keys.push(key)
+  }
+  return keys.sort()
+}
+
+function changeText(previous: FrontendTable, table: FrontendTable, written: Written): string {
+  const keys = [...PersistentMap.changes(previous.services, table.services)]
+  if (keys.length === 0 && written.commits === 0) return ''
+  if (keys.length === 0) return `updated: ${writtenText(written)}\n`
+  const names = keys.sort().slice(0, NAMES_SHOWN).map(oneLine).join(', ')
+  const more = keys.length > NAMES_SHOWN ? ` and ${keys.length - NAMES_SHOWN} more` : ''
+  return `changed ${names}${more}: ${writtenText(written)}\n`
+}
+
+function writtenText({ commits, changes, bytes, durationMs }: Written): string {
+  if (commits === 0) return 'the kernel holds all of it already'
+  const size =
+    bytes === 0 ? '' : `, ${bytesText(bytes)} in ${count(commits, 'commit')}, ${durationMs.toFixed(1)} ms`
+  return `${count(changes, 'kernel object')}${size}`
+}
+
+function totalsText(table: FrontendTable): string {
+  let frontends = 0
+  let endpoints = 0
+  for (const service of table.services.values()) {
+    for (const port of service.ports) {
+      frontends += port.frontends.length
+      endpoints += port.cluster.length
+    }
+  }
+  const parts = [
+    count(table.services.size, 'Service'),
+    count(frontends, 'frontend'),
+    count(endpoints, 'endpoint'),
+  ]
+  return parts.join(', ')
+}
+
+/** Services that ask nothing of this node, and why: nobody shall look for them in the table in vain. */
+function idleText(snapshot: Snapshot, table: FrontendTable): string {
+  const idle: string[] = []
+  let more = 0
+  for (const service of snapshot.services.values()) {
+    if ((table.services.get(service.key)?.ports.length ?? 0) > 0) continue
+    if (idle.length < NAMES_SHOWN) idle.push(`${service.key} (${whyIdle(service)})`)
+    else more++
+  }
+  if (idle.length === 0) return ''
+  return `nothing to program for ${idle.sort().map(oneLine).join(', ')}${more > 0 ? ` and ${more} more` : ''}\n`
+}
+
+function whyIdle({ type, proxyName, clusterIps }: Service): string {
+  if (type === 'ExternalName') return 'ExternalName'
+  if (proxyName !== undefined) return `left to the proxy ${JSON.stringify(proxyName)}`
+  return clusterIps.length === 0 ? 'headless' : 'no usable port or address'
+}
+
+function nodePortLine(table: FrontendTable): string {
+  const text = nodePortText(table)
+  return `NodePorts answer on: ${text === '' ? 'no address of this node' : text}\n`
+}

@@ -1,0 +1,27 @@
+import { oneLine } from '../base/text.ts'
+
+const GAP = '   '
+const BOLD = ['\u001b[1m', '\u001b[22m'] as const
+
+export interface TableOptions {
+  readonly colour: boolean
+}
+
+/** Aligned columns with a heading, one line a row; cells from outside cannot break the lines. */
+export function tableText(
+  heading: readonly string[],
+  rows: readonly (readonly string[])[],
+  options: TableOptions,
+): string {
+  const clean = rows.map(row => row.map(oneLine))
+  const widths = heading.map((title, column) =>
+    clean.reduce((width, row) => Math.max(width, row[column]?.length ?? 0), title.length),
+  )
+  const line = (cells: readonly string[]) =>
+    cells
+      .map((cell, column) => cell.padEnd(column === cells.length - 1 ? 0 : (widths[column] ?? 0)))
+      .join(GAP)
+      .trimEnd()
+  const [on, off] = options.colour ? BOLD : ['', '']
+  return [on + line(heading) + off, ...clean.map(line), ''].join('\n')
+}

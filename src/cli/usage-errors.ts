@@ -1,0 +1,17 @@
+import type { ConfigError } from '../config/flag.ts'
+import { EXIT_USAGE, type Io } from './io.ts'
+
+/** Tells every error with its flag; gives the exit code. */
+export function usageErrors(io: Io, command: string, errors: readonly ConfigError[]): number {
+  for (const { path, message } of errors) io.err(`kprobe ${command}: ${path}: ${message}\n`)
+  io.err(`see \`kprobe ${command} --help\`\n`)
+  return EXIT_USAGE
+}
+
+/** A failure that is no bug of ours, with its causes, on one line. */
+export function failureText(error: unknown): string {
+  const texts: string[] = []
+  for (let at = error; at instanceof Error && texts.length < 5; at = at.cause)
+    if (!texts.some(text => text.includes(at.message))) texts.push(at.message)
+  return texts.length === 0 ? String(error) : texts.join(': ')
+}

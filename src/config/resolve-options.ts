@@ -1,0 +1,13 @@
+import type { ResolveOptions } from '../model/here.ts'
+import type { Config } from './config.ts'
+
+/** What of the configuration decides which Services mean what here. */
+export function resolveOptions(config: Config): ResolveOptions {
+  return {
+    nodeName: config.nodeName,
+    serviceProxyName: config.serviceProxyName,
+    nodePortSelection: config.nodePortAddresses,
+    allowedExternalCidrs: config.allowedExternalCidrs,
+    allowedLoadBalancerCidrs: config.allowedLoadBalancerCidrs,
+  }
+}
