@@ -169,6 +169,27 @@ describe('a netlink socket', () => {
     transport.join(1)
     transport.leave(1)
   })
+
+  it('holds the bytes of a send in flight when nobody else does', async () => {
+    const printed = inChild(
+      `
+      const handle = open()
+      const lo = Buffer.from('200000001200010000000000000000000000000001'.padEnd(400_000, '0'), 'hex')
+      const busy = () => require('node:crypto').pbkdf2('', '', 100_000, 64, 'sha512', () => undefined)
+      for (let i = 0; i < 4; i++) busy()
+      const sends = []
+      for (let i = 0; i < 20; i++) sends.push(addon.send(handle, new Uint8Array(lo)))
+      gc()
+      const others = Array.from({ length: 50 }, () => new Uint8Array(200_000).fill(255))
+      Promise.all(sends).then(results => {
+        let answers = 0
+        while (addon.receive(handle, others[0]) > 0) answers++
+        console.log(results.filter(result => result === 0).length, answers)
+      })`,
+      '--expose-gc',
+    )
+    expect(await printed).toBe('20 20')
+  })
 })
 
 describe('watch', () => {
