@@ -20,7 +20,7 @@ function isSameList(a: readonly unknown[], b: readonly unknown[]): boolean {
 function isSameFields(a: Fields, b: Fields): boolean {
   let surplus = 0
   for (const name in a) {
-    if (!isSame(a[name], b[name])) return false
+    if (!isSame(a[name], b[name]) || !(name in b)) return false
     surplus++
   }
   for (const _ in b) surplus--

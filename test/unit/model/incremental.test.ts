@@ -1,0 +1,310 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { PersistentMap } from '../../../src/base/persistent-map.ts'
+import { finish } from '../../../src/base/steps.ts'
+import type { FrontendTable } from '../../../src/model/frontend.ts'
+import type { ResolveOptions } from '../../../src/model/here.ts'
+import { resolve } from '../../../src/model/resolve.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
+import {
+  cidr,
+  DRAINING,
+  endpoint,
+  eventsOf,
+  type Fields,
+  ip,
+  node,
+  OPTIONS,
+  plain,
+  service,
+  slice,
+  snapshotOf,
+  UNREADY,
+} from './objects.ts'
+
+// Few names, addresses and ports, so that nearly everything meets.
+const NAMES = ['a', 'b', 'c', 'd']
+const name = fc.constantFrom(...NAMES)
+const address = fc.constantFrom('10.96.0.1', '10.96.0.2', '192.0.2.1', '192.0.2.2', '192.168.1.7')
+const address6 = fc.constantFrom('fd00::1', 'fd00::2')
+const port = fc.record({
+  name: fc.constantFrom('', 'x'),
+  port: fc.constantFrom(80, 81),
+  protocol: fc.constantFrom('TCP', 'UDP'),
+  nodePort: fc.constantFrom(0, 30080, 30081),
+})
+const policy = fc.constantFrom('Cluster', 'Local')
+
+const anyService = fc
+  .record({
+    name,
+    clusterIPs: fc.oneof(
+      address.map(v4 => [v4]),
+      fc.tuple(address, address6),
+      fc.constant(['None']),
+    ),
+    ports: fc.array(port, { minLength: 1, maxLength: 3 }),
+    externalIPs: fc.array(address, { maxLength: 2 }),
+    ranges: fc.array(fc.constantFrom('10.0.0.0/8', '192.168.0.0/16', '0.0.0.0/0', 'x'), { maxLength: 2 }),
+    ingress: fc.array(address, { maxLength: 2 }),
+    policies: fc.tuple(policy, policy),
+    time: fc.constantFrom(null, '2026-01-01T00:00:00Z', '2026-01-02T00:00:00Z'),
+    proxy: fc.constantFrom(undefined, undefined, undefined, 'other'),
+    type: fc.constantFrom('ClusterIP', 'NodePort', 'LoadBalancer'),
+  })
+  .map(its =>
+    service(
+      its.name,
+      {
+        type: its.type,
+        clusterIP: undefined,
+        clusterIPs: its.clusterIPs,
+        ports: its.ports,
+        externalIPs: its.externalIPs,
+        loadBalancerSourceRanges: its.ranges,
+        internalTrafficPolicy: its.policies[0],
+        externalTrafficPolicy: its.policies[1],
+      },
+      {
+        metadata: {
+          creationTimestamp: its.time,
+          labels: its.proxy === undefined ? {} : { 'service.kubernetes.io/service-proxy-name': its.proxy },
+        },
+        status: { loadBalancer: { ingress: its.ingress.map(text => ({ ip: text })) } },
+      },
+    ),
+  )
+
+const anyEndpoint = fc
+  .record({
+    address: fc.constantFrom('10.1.0.1', '10.1.0.2', '10.1.0.3', '10.96.0.1', '127.0.0.1'),
+    conditions: fc.constantFrom<Fields>({}, {}, DRAINING, UNREADY),
+    nodeName: fc.constantFrom('here', 'there'),
+    uid: fc.constantFrom('', 'u1', 'u2'),
+    hints: fc.constantFrom(
+      undefined,
+      { forZones: [{ name: 'a' }] },
+      { forZones: [{ name: 'b' }], forNodes: [{ name: 'here' }] },
+    ),
+  })
+  .map(its =>
+    endpoint(its.address, {
+      conditions: its.conditions,
+      nodeName: its.nodeName,
+      targetRef: { uid: its.uid },
+      hints: its.hints,
+    }),
+  )
+
+const anySlice = fc
+  .record({
+    name: fc.constantFrom('s1', 's2', 's3', 's4'),
+    to: name,
+    endpoints: fc.array(anyEndpoint, { maxLength: 4 }),
+    ports: fc.uniqueArray(
+      fc.record({
+        name: fc.constantFrom('', 'x'),
+        port: fc.constantFrom(8080, 8081),
+        protocol: fc.constantFrom('TCP', 'UDP'),
+      }),
+      { maxLength: 3 },
+    ),
+    day: fc.integer({ min: 1, max: 3 }),
+  })
+  .map(its =>
+    slice(its.name, its.to, its.endpoints, {
+      ports: its.ports,
+      metadata: {
+        labels: { 'kubernetes.io/service-name': its.to },
+        annotations: { 'endpoints.kubernetes.io/last-change-trigger-time': `2026-01-0${its.day}T00:00:00Z` },
+      },
+    }),
+  )
+
+const anyNode = fc
+  .record({
+    ips: fc.subarray(['192.168.1.7', '192.0.2.1', 'fd01::7']),
+    zone: fc.constantFrom('a', 'b', undefined),
+  })
+  .map(({ ips, zone }) => node(zone === undefined ? { ips } : { ips, zone }))
+
+const anyEvent: fc.Arbitrary<SourceEvent> = fc.oneof(
+  { weight: 6, arbitrary: anyService.map(object => oneEvent(object)) },
+  { weight: 6, arbitrary: anySlice.map(object => oneEvent(object)) },
+  {
+    weight: 2,
+    arbitrary: name.map((key): SourceEvent => ({ kind: 'Service', key: `ns/${key}`, value: undefined })),
+  },
+  {
+    weight: 2,
+    arbitrary: fc
+      .constantFrom('s1', 's2', 's3')
+      .map((key): SourceEvent => ({ kind: 'EndpointSlice', key: `ns/${key}`, value: undefined })),
+  },
+  { weight: 1, arbitrary: anyNode.map(object => oneEvent(object)) },
+  { weight: 1, arbitrary: fc.constant<SourceEvent>({ kind: 'Node', key: 'here', value: undefined }) },
+  {
+    weight: 1,
+    arbitrary: fc
+      .subarray(['10.0.0.7', '192.168.1.7', '127.0.0.1'])
+      .map((ips): SourceEvent => ({ kind: 'LocalIps', value: ips.map(ip) })),
+  },
+)
+
+function oneEvent(object: Fields): SourceEvent {
+  const [event] = eventsOf([object])
+  if (event === undefined) throw new Error('no event')
+  return event
+}
+
+const anyOptions: fc.Arbitrary<ResolveOptions> = fc.record({
+  nodeName: fc.constant('here'),
+  serviceProxyName: fc.constantFrom(undefined, undefined, 'other'),
+  nodePortSelection: fc.constantFrom(
+    { primary: true, cidrs: [] },
+    { primary: false, cidrs: [cidr('10.0.0.0/8')] },
+  ),
+  allowedExternalCidrs: fc.constantFrom([], [], [cidr('192.0.2.0/31')]),
+  allowedLoadBalancerCidrs: fc.constantFrom([], [], [cidr('192.0.2.2/32')]),
+})
+
+describe('resolve with a previous result', () => {
+  it('equals resolve from nothing after every step of any sequence of changes', () => {
+    const step = fc.record({
+      events: fc.array(anyEvent, { maxLength: 4 }),
+      options: fc.option(anyOptions, { freq: 12, nil: undefined }),
+    })
+    fc.assert(
+      fc.property(fc.array(step, { minLength: 1, maxLength: 12 }), steps => {
+        let options = OPTIONS
+        let snapshot = EMPTY_SNAPSHOT
+        let previous: { snapshot: typeof snapshot; table: FrontendTable } | undefined
+        for (const { events, options: next } of steps) {
+          options = next ?? options
+          snapshot = applyEvents(snapshot, events)
+          const table = finish(resolve(options, previous, snapshot))
+          const anew = finish(resolve(options, undefined, snapshot))
+          expect(plain(table)).toEqual(plain(anew))
+          expect(table.number).toBe(snapshot.number)
+          invariants(table)
+          previous = { snapshot, table }
+        }
+      }),
+      { numRuns: 400 },
+    )
+  })
+
+  it('skips snapshots in between without a difference', () => {
+    fc.assert(
+      fc.property(
+        fc.array(anyEvent, { maxLength: 12 }),
+        fc.array(anyEvent, { maxLength: 12 }),
+        (before, after) => {
+          const one = applyEvents(EMPTY_SNAPSHOT, before)
+          const two = after.reduce((snapshot, event) => applyEvents(snapshot, [event]), one)
+          const table = finish(
+            resolve(OPTIONS, { snapshot: one, table: finish(resolve(OPTIONS, undefined, one)) }, two),
+          )
+          expect(plain(table)).toEqual(plain(finish(resolve(OPTIONS, undefined, two))))
+        },
+      ),
+      { numRuns: 200 },
+    )
+  })
+
+  const CLUSTER = Array.from({ length: 1000 }, (_, index) => [
+    service(`s-${index}`, { clusterIP: `10.96.${index >> 8}.${index & 255}` }),
+    slice(`s-${index}-x`, `s-${index}`, [
+      endpoint(`10.1.${index >> 8}.${index & 255}`, { nodeName: index % 10 === 0 ? 'here' : 'there' }),
+    ]),
+  ]).flat()
+
+  function touched(objects: readonly Fields[], options = OPTIONS): string[] {
+    const before = snapshotOf([node({ zone: 'a' }), ...CLUSTER])
+    const table = finish(resolve(OPTIONS, undefined, before))
+    const next = finish(resolve(options, { snapshot: before, table }, applyEvents(before, eventsOf(objects))))
+    return [...PersistentMap.changes(table.services, next.services)].sort()
+  }
+
+  it('keeps the very objects of Services that did not change', () => {
+    expect(touched([slice('s-7-x', 's-7', [endpoint('10.1.9.9')])])).toEqual(['ns/s-7'])
+    expect(touched([slice('s-7-x', 's-8', [endpoint('10.1.9.9')])])).toEqual(['ns/s-7', 'ns/s-8'])
+    expect(touched([node({ zone: 'b', podCIDRs: ['10.1.0.0/16'] })])).toEqual([])
+    expect(touched([], { ...OPTIONS, nodePortSelection: { primary: false, cidrs: [] } })).toEqual([])
+  })
+
+  it('keeps everything that belongs to no Service when that is the same', () => {
+    const snapshot = snapshotOf([node(), ...CLUSTER])
+    const table = finish(resolve(OPTIONS, undefined, snapshot))
+    const next = finish(
+      resolve(OPTIONS, { snapshot, table }, applyEvents(snapshot, eventsOf([service('new')]))),
+    )
+    expect([next.nodePorts, next.serviceCidrs, next.node]).toEqual([
+      table.nodePorts,
+      table.serviceCidrs,
+      table.node,
+    ])
+    expect(next.nodePorts).toBe(table.nodePorts)
+    expect(next.node).toBe(table.node)
+    expect(next.localBackends).toBe(table.localBackends)
+  })
+
+  it('offers to pause at least every 200 Services', () => {
+    const steps = resolve(OPTIONS, undefined, snapshotOf(CLUSTER))
+    let pauses = 0
+    while (steps.next().done !== true) pauses++
+    expect(pauses).toBeGreaterThanOrEqual(5)
+  })
+
+  it('sees a zone label that comes later without an event of any slice (I-43)', () => {
+    const hinted = (address: string, zone: string) =>
+      endpoint(address, { hints: { forZones: [{ name: zone }] } })
+    const before = snapshotOf([
+      node(),
+      service('web'),
+      slice('web-1', 'web', [hinted('10.1.0.1', 'a'), hinted('10.1.0.2', 'b')]),
+    ])
+    const table = finish(resolve(OPTIONS, undefined, before))
+    const after = applyEvents(before, eventsOf([node({ zone: 'b' })]))
+    const next = finish(resolve(OPTIONS, { snapshot: before, table }, after))
+    expect(table.services.get('ns/web')?.ports[0]?.cluster).toHaveLength(2)
+    expect(next.services.get('ns/web')?.ports[0]?.cluster.map(its => its.ip)).toEqual([ip('10.1.0.2')])
+  })
+})
+
+/** What planes rely on. */
+function invariants(table: FrontendTable): void {
+  const places = new Set<string>()
+  const clusterIps = new Set<string>()
+  const keys = new Set<string>()
+  for (const { service: key, clusterIps: own, ports } of table.services.values()) {
+    for (const its of own) expect(once(clusterIps, its), `ClusterIP of ${key}`).toBe(true)
+    for (const its of ports) {
+      expect(once(keys, its.key)).toBe(true)
+      expect(its.frontends.length).toBeGreaterThan(0)
+      for (const { ip: at, port: number, sourceRanges } of its.frontends) {
+        const place = `${its.protocol}/${at ?? its.family}/${number}`
+        expect(once(places, place), `${its.key} at ${place}`).toBe(true)
+        expect(sourceRanges).not.toEqual([])
+      }
+      const needsCluster = its.frontends.some(
+        ({ route }) =>
+          route.kind.startsWith('external') || (route.kind === 'internal' && route.over === 'cluster'),
+      )
+      const needsLocal = its.frontends.some(
+        ({ route }) => route.kind === 'internal' && route.over === 'local',
+      )
+      const mayLocal = needsLocal || its.frontends.some(({ route }) => route.kind === 'external-local')
+      expect(its.cluster.length > 0).toBe(needsCluster)
+      if (needsLocal) expect(its.local.length).toBeGreaterThan(0)
+      if (!mayLocal) expect(its.local).toEqual([])
+      expect(its.local.every(backend => backend.local)).toBe(true)
+    }
+  }
+}
+
+function once(seen: Set<string>, key: string): boolean {
+  if (seen.has(key)) return false
+  seen.add(key)
+  return true
+}

@@ -1,0 +1,68 @@
+import { describe, expect, it } from 'vitest'
+import { hereOf, type NodePortSelection } from '../../../src/model/here.ts'
+import { nodePortAddresses } from '../../../src/model/node-ports.ts'
+import { cidr, ip, node, OPTIONS, snapshotOf, texts } from './objects.ts'
+
+const LOCAL = [
+  '10.0.0.7',
+  '10.0.1.7',
+  '127.0.0.1',
+  '192.168.1.7',
+  '::1',
+  'fd00::7',
+  'fd01::7',
+  'fe80::7',
+].map(ip)
+
+function addresses(
+  selection: NodePortSelection,
+  ips: readonly string[] | null = ['192.168.1.7', 'fd01::7'],
+): unknown {
+  const known = ips === null ? undefined : snapshotOf([node({ ips })]).node
+  const { IPv4, IPv6 } = nodePortAddresses(hereOf({ ...OPTIONS, nodePortSelection: selection }, known), LOCAL)
+  return [IPv4, IPv6].map(its => (its.kind === 'all' ? 'all' : texts(its.ips)))
+}
+
+const NOTHING = { primary: false, cidrs: [] }
+const only = (...cidrs: string[]): NodePortSelection => ({ primary: false, cidrs: cidrs.map(cidr) })
+
+describe('nodePortAddresses', () => {
+  it.each<[string, NodePortSelection, unknown]>([
+    ['nothing', NOTHING, ['all', 'all']],
+    ['primary', { primary: true, cidrs: [] }, [['192.168.1.7'], ['fd01::7']]],
+    ['one prefix of IPv4', only('10.0.0.0/16'), [['10.0.0.7', '10.0.1.7'], 'all']],
+    ['prefixes of both families', only('10.0.0.0/24', 'fd00::/16'), [['10.0.0.7'], ['fd00::7']]],
+    ['prefixes that nothing is in', only('172.16.0.0/12', '2001:db8::/32'), [[], []]],
+    ['a prefix of length zero', only('0.0.0.0/0', '10.0.0.0/24'), ['all', 'all']],
+    ['a prefix of length zero of IPv6', only('::/0', '10.0.0.0/24'), [['10.0.0.7'], 'all']],
+    ['loopback', only('127.0.0.0/8', '::1/128'), [[], []]],
+    [
+      'primary and a prefix',
+      { primary: true, cidrs: [cidr('10.0.0.0/24')] },
+      [['10.0.0.7', '192.168.1.7'], ['fd01::7']],
+    ],
+  ])('for %s', (_, selection, expected) => {
+    expect(addresses(selection)).toEqual(expected)
+  })
+
+  it('takes the first Node address of each family as primary', () => {
+    expect(addresses({ primary: true, cidrs: [] }, ['192.168.1.7', '10.0.0.7'])).toEqual([
+      ['192.168.1.7'],
+      'all',
+    ])
+  })
+
+  it('drops a primary that is a loopback address, which leaves nothing and so everything', () => {
+    expect(addresses({ primary: true, cidrs: [] }, ['127.0.0.1', 'fd01::7'])).toEqual(['all', ['fd01::7']])
+  })
+
+  it('is everywhere when the Node is not known', () => {
+    expect(addresses({ primary: true, cidrs: [] }, null)).toEqual(['all', 'all'])
+  })
+
+  it('knows no Node of another name', () => {
+    const other = { ...node(), metadata: { name: 'there' } }
+    const { IPv4 } = nodePortAddresses(hereOf(OPTIONS, snapshotOf([other]).node), LOCAL)
+    expect(IPv4).toEqual({ kind: 'all' })
+  })
+})

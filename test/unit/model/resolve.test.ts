@@ -1,0 +1,306 @@
+import { describe, expect, it } from 'vitest'
+import { formatCidr } from '../../../src/base/cidr.ts'
+import { formatIp } from '../../../src/base/ip.ts'
+import type { FrontendTable } from '../../../src/model/frontend.ts'
+import {
+  cidr,
+  endpoint,
+  type Fields,
+  node,
+  OPTIONS,
+  onlyPort,
+  portShown,
+  refusalLines,
+  service,
+  shown,
+  slice,
+  tableOf,
+  texts,
+} from './objects.ts'
+
+const POD = slice('web-1', 'web', [endpoint('10.1.0.1', { nodeName: 'here' })])
+const balanced = (...ips: string[]) => ({ status: { loadBalancer: { ingress: ips.map(ip => ({ ip })) } } })
+
+function complaints(table: FrontendTable, key = 'ns/web'): string[] {
+  return refusalLines(table.services.get(key))
+}
+
+describe('resolve', () => {
+  it('renders every kind of frontend of a dual-stack Service', () => {
+    const spec = {
+      type: 'LoadBalancer',
+      clusterIPs: ['10.96.0.1', 'fd00:96::1'],
+      ports: [{ name: 'http', port: 80, nodePort: 30080 }],
+      externalIPs: ['192.0.2.1', '2001:db8::1'],
+      sessionAffinity: 'ClientIP',
+    }
+    const ports = [{ name: 'http', port: 8080 }]
+    const table = tableOf([
+      node(),
+      service('web', spec, balanced('198.51.100.1', '2001:db8::2')),
+      slice('web-4', 'web', [endpoint('10.1.0.1')], { ports }),
+      slice('web-6', 'web', [endpoint('fd00:1::1')], { ports, addressType: 'IPv6' }),
+    ])
+    expect(shown(table, 'ns/web')).toEqual({
+      'ns/web:http/TCP/IPv4': {
+        frontends: [
+          '10.96.0.1:80 internal/cluster',
+          '*:30080 external-cluster',
+          '192.0.2.1:80 external-cluster',
+          '198.51.100.1:80 external-cluster',
+        ],
+        cluster: ['10.1.0.1:8080'],
+        local: [],
+      },
+      'ns/web:http/TCP/IPv6': {
+        frontends: [
+          '[fd00:96::1]:80 internal/cluster',
+          '*:30080 external-cluster',
+          '[2001:db8::1]:80 external-cluster',
+          '[2001:db8::2]:80 external-cluster',
+        ],
+        cluster: ['[fd00:1::1]:8080'],
+        local: [],
+      },
+    })
+    const [v4] = table.services.get('ns/web')?.ports ?? []
+    expect(v4).toMatchObject({
+      displayName: 'ns/web:http',
+      service: 'ns/web',
+      family: 'IPv4',
+      protocol: 'TCP',
+      affinityTimeoutS: 10800,
+    })
+    expect(texts(table.services.get('ns/web')?.clusterIps ?? [])).toEqual(['10.96.0.1', 'fd00:96::1'])
+    expect(complaints(table)).toEqual([])
+  })
+
+  it('names an unnamed port after its Service', () => {
+    expect(onlyPort(tableOf([service('web')]))).toMatchObject({
+      key: 'ns/web:/TCP/IPv4',
+      displayName: 'ns/web',
+    })
+  })
+
+  it.each<[string, Fields]>([
+    ['headless', { clusterIP: 'None' }],
+    ['an ExternalName', { type: 'ExternalName' }],
+  ])('leaves out a Service that is %s', (_, spec) => {
+    expect(tableOf([service('web', spec), POD]).services.size).toBe(0)
+  })
+
+  it('leaves a family without a ClusterIP out', () => {
+    const six = slice('web-6', 'web', [endpoint('fd00::1')], { addressType: 'IPv6' })
+    expect(Object.keys(shown(tableOf([service('web'), POD, six]), 'ns/web'))).toEqual(['ns/web:/TCP/IPv4'])
+  })
+
+  it('ignores slices of other Services and without a Service', () => {
+    const table = tableOf([service('web'), slice('api-1', 'api', [endpoint('10.1.0.9')])])
+    expect(portShown(onlyPort(table))).toMatchObject({ cluster: [] })
+    expect(table.services.has('ns/api')).toBe(false)
+  })
+
+  it.each([
+    [undefined, undefined, true],
+    ['kprobe', undefined, false],
+    ['', undefined, false],
+    ['kprobe', 'kprobe', true],
+    [undefined, 'kprobe', false],
+    ['other', 'kprobe', false],
+  ])(
+    'with the label service-proxy-name %j and the option %j serves a Service: %s',
+    (label, serviceProxyName, isServed) => {
+      const labels = label === undefined ? {} : { 'service.kubernetes.io/service-proxy-name': label }
+      const table = tableOf([service('web', {}, { metadata: { labels } })], { serviceProxyName })
+      expect(table.services.has('ns/web')).toBe(isServed)
+    },
+  )
+
+  it('counts local backends by the lists that hold them', () => {
+    const spec = { type: 'NodePort', externalTrafficPolicy: 'Local', ports: [{ port: 80, nodePort: 30080 }] }
+    const table = tableOf([
+      service('web', spec),
+      POD,
+      service('api', { clusterIP: '10.96.0.2' }),
+      slice('api-1', 'api', [
+        endpoint('10.1.0.1', { nodeName: 'here' }),
+        endpoint('10.1.0.2', { nodeName: 'there' }),
+      ]),
+    ])
+    expect([...table.localBackends.entries()].map(([ip, count]) => [formatIp(ip), count])).toEqual([
+      ['10.1.0.1', 3],
+    ])
+  })
+
+  it('tells what belongs to no Service', () => {
+    const cidrs = ['10.96.0.0/13', '10.104.0.0/13'].map((text, index) => ({
+      apiVersion: 'networking.k8s.io/v1',
+      kind: 'ServiceCIDR',
+      metadata: { name: `k${index}` },
+      spec: { cidrs: [text] },
+    }))
+    const table = tableOf([node({ podCIDRs: ['10.1.0.0/24'] }), ...cidrs])
+    expect(table.serviceCidrs.map(formatCidr)).toEqual(['10.96.0.0/12'])
+    expect(texts(table.node.ips)).toEqual(['192.168.1.7', 'fd01::7'])
+    expect(table.node.podCidrs.map(formatCidr)).toEqual(['10.1.0.0/24'])
+    expect(table.number).toBe(1)
+  })
+})
+
+describe('source ranges', () => {
+  function frontends(ranges: readonly string[], ips: readonly string[] = ['198.51.100.1']): string[] {
+    const spec = {
+      type: 'LoadBalancer',
+      clusterIPs: ['10.96.0.1', 'fd00:96::1'],
+      ports: [{ port: 80, nodePort: 30080 }],
+      externalIPs: ['192.0.2.1'],
+      loadBalancerSourceRanges: ranges,
+    }
+    const six = slice('web-6', 'web', [endpoint('fd00::1')], { addressType: 'IPv6' })
+    const table = tableOf([node(), service('web', spec, balanced(...ips)), POD, six])
+    const lines = (table.services.get('ns/web')?.ports ?? []).flatMap(port => portShown(port).frontends)
+    return lines.filter(line => /^198|^\[2001/.test(line))
+  }
+
+  it.each<[string, string[], string[]]>([
+    ['guard load-balancer addresses', ['10.0.0.0/8'], ['198.51.100.1:80 external-cluster from 10.0.0.0/8']],
+    [
+      'are merged (I-48)',
+      ['10.1.0.0/16', '10.0.0.0/8', '11.0.0.0/8'],
+      ['198.51.100.1:80 external-cluster from 10.0.0.0/7'],
+    ],
+    ['of length zero let everyone in', ['10.0.0.0/8', '0.0.0.0/0'], ['198.51.100.1:80 external-cluster']],
+    [
+      'that make up everything let everyone in',
+      ['0.0.0.0/1', '128.0.0.0/1'],
+      ['198.51.100.1:80 external-cluster'],
+    ],
+    ['of the other family let everyone in', ['fd00::/8'], ['198.51.100.1:80 external-cluster']],
+    [
+      'with this node in them let the addresses themselves in',
+      ['192.168.1.0/24'],
+      ['198.51.100.1:80 external-cluster from 192.168.1.0/24 198.51.100.1/32'],
+    ],
+  ])('%s', (_, ranges, expected) => {
+    expect(frontends(ranges)).toEqual(expected)
+  })
+
+  it('guard each of several addresses, in each family (I-47)', () => {
+    expect(
+      frontends(
+        ['192.168.0.0/16', '10.0.0.0/8', '10.2.0.0/16', 'fd02::/16'],
+        ['198.51.100.1', '198.51.100.2', '2001:db8::1', '2001:db8::2'],
+      ),
+    ).toEqual([
+      '198.51.100.1:80 external-cluster from 10.0.0.0/8 192.168.0.0/16 198.51.100.1/32 198.51.100.2/32',
+      '198.51.100.2:80 external-cluster from 10.0.0.0/8 192.168.0.0/16 198.51.100.1/32 198.51.100.2/32',
+      '[2001:db8::1]:80 external-cluster from fd02::/16',
+      '[2001:db8::2]:80 external-cluster from fd02::/16',
+    ])
+  })
+
+  it('guard nothing but load-balancer addresses', () => {
+    const spec = {
+      type: 'LoadBalancer',
+      ports: [{ port: 80, nodePort: 30080 }],
+      externalIPs: ['192.0.2.1', '198.51.100.1'],
+      loadBalancerSourceRanges: ['10.0.0.0/8'],
+    }
+    expect(
+      portShown(onlyPort(tableOf([service('web', spec, balanced('198.51.100.1')), POD]))).frontends,
+    ).toEqual([
+      '10.96.0.1:80 internal/cluster',
+      '*:30080 external-cluster',
+      '192.0.2.1:80 external-cluster',
+      '198.51.100.1:80 external-cluster from 10.0.0.0/8',
+    ])
+  })
+})
+
+describe('addresses that nobody may catch (I-02)', () => {
+  const DNS = service('dns', { clusterIP: '10.96.0.10', ports: [{ port: 53, protocol: 'UDP' }] })
+
+  it.each([
+    ['10.96.0.10', 'the ClusterIP of Service ns/dns'],
+    ['10.96.0.1', 'the ClusterIP of this Service'],
+    ['192.168.1.7', 'an address of this node, whose own traffic would be caught'],
+  ])('%s as an external IP or a load-balancer address', (address, reason) => {
+    const table = tableOf([
+      node(),
+      DNS,
+      service('web', { externalIPs: [address, '192.0.2.1'] }, balanced(address)),
+      POD,
+    ])
+    expect(complaints(table)).toEqual([
+      `Service ns/web: status.loadBalancer.ingress = ${address}: ${reason}`,
+      `Service ns/web: spec.externalIPs = ${address}: ${reason}`,
+    ])
+    expect(portShown(onlyPort(table)).frontends).toEqual([
+      '10.96.0.1:80 internal/cluster',
+      '192.0.2.1:80 external-cluster',
+    ])
+    expect(complaints(table, 'ns/dns')).toEqual([])
+    expect(portShown(onlyPort(table, 'ns/dns')).frontends).toEqual(['10.96.0.10:53 reject'])
+  })
+
+  it('protects the ClusterIP of another proxy as well', () => {
+    const labels = { 'service.kubernetes.io/service-proxy-name': 'other' }
+    const other = service('other', { clusterIP: '10.96.0.10' }, { metadata: { labels } })
+    expect(complaints(tableOf([other, service('web', { externalIPs: ['10.96.0.10'] })]))).toEqual([
+      'Service ns/web: spec.externalIPs = 10.96.0.10: the ClusterIP of Service ns/other',
+    ])
+  })
+
+  it('keeps to the prefixes that are allowed for each kind', () => {
+    const options = {
+      ...OPTIONS,
+      allowedExternalCidrs: [cidr('192.0.2.0/24')],
+      allowedLoadBalancerCidrs: [cidr('198.51.100.0/24')],
+    }
+    const spec = { externalIPs: ['192.0.2.1', '203.0.113.1'] }
+    const table = tableOf([service('web', spec, balanced('198.51.100.1', '203.0.113.1')), POD], options)
+    expect(complaints(table)).toEqual([
+      'Service ns/web: status.loadBalancer.ingress = 203.0.113.1: outside the prefixes allowed for load-balancer addresses',
+      'Service ns/web: spec.externalIPs = 203.0.113.1: outside the prefixes allowed for external IPs',
+    ])
+    expect(portShown(onlyPort(table)).frontends).toHaveLength(3)
+  })
+
+  it.each([
+    ['ClusterIP', '10.96.0.1', {}, {}],
+    ['external IP', '192.0.2.1', { externalIPs: ['192.0.2.1'] }, {}],
+    ['load-balancer address', '198.51.100.1', {}, balanced('198.51.100.1')],
+  ])('endpoints that are the %s of their own Service (I-03)', (_, address, spec, status) => {
+    const endpoints = [endpoint(address), endpoint('10.1.0.1')]
+    const table = tableOf([service('web', spec, status), slice('web-1', 'web', endpoints)])
+    expect(complaints(table)).toEqual([
+      `EndpointSlice ns/web-1: endpoints = ${address}: an address of the Service itself, to which its traffic would return`,
+    ])
+    expect(portShown(onlyPort(table)).cluster).toEqual(['10.1.0.1:8080'])
+  })
+
+  it('finds such an endpoint among many addresses, too', () => {
+    const externalIPs = Array.from({ length: 20 }, (_, index) => `192.0.2.${index + 1}`)
+    const table = tableOf([service('web', { externalIPs }), slice('web-1', 'web', [endpoint('192.0.2.20')])])
+    expect(complaints(table)).toHaveLength(1)
+  })
+
+  it('reports what was refused of the Service and of its slices', () => {
+    const table = tableOf([
+      service('web', { externalIPs: ['127.0.0.1'] }),
+      slice('web-1', 'web', [endpoint('127.0.0.1')]),
+    ])
+    expect(complaints(table).map(line => line.split(':')[0])).toEqual([
+      'Service ns/web',
+      'EndpointSlice ns/web-1',
+    ])
+  })
+
+  it('keeps a Service whose ClusterIP was refused for its refusals', () => {
+    const table = tableOf([service('web', { clusterIP: '127.0.0.1' })])
+    expect(table.services.get('ns/web')?.ports).toEqual([])
+    expect(complaints(table)).toEqual([
+      'Service ns/web: spec.clusterIP = 127.0.0.1: a loopback address, which every node has for itself',
+    ])
+  })
+})

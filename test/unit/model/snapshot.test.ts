@@ -1,0 +1,158 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { endpoint, eventsOf, ip, node, service, slice, snapshotOf } from './objects.ts'
+
+function apply(snapshot: Snapshot, ...objects: unknown[]): Snapshot {
+  return applyEvents(snapshot, eventsOf(objects))
+}
+
+const gone = (kind: 'Service' | 'EndpointSlice' | 'Node' | 'ServiceCIDR', key: string): SourceEvent => ({
+  kind,
+  key,
+  value: undefined,
+})
+const cidrs = (...list: string[]) => ({
+  apiVersion: 'networking.k8s.io/v1',
+  kind: 'ServiceCIDR',
+  metadata: { name: 'k' },
+  spec: { cidrs: list },
+})
+
+describe('applyEvents', () => {
+  it('counts one for each call that changes something', () => {
+    const one = apply(
+      EMPTY_SNAPSHOT,
+      service('web'),
+      slice('web-1', 'web', []),
+      node(),
+      cidrs('10.96.0.0/12'),
+    )
+    expect(one.number).toBe(1)
+    expect([one.services.size, one.slices.size, one.serviceCidrs.size, one.node?.name]).toEqual([
+      1,
+      1,
+      1,
+      'here',
+    ])
+    expect(apply(one, service('api')).number).toBe(2)
+    expect(EMPTY_SNAPSHOT).toMatchObject({ number: 0, node: undefined })
+  })
+
+  it('gives back the same snapshot when nothing is new', () => {
+    const objects = [
+      service('web'),
+      slice('web-1', 'web', [endpoint('10.1.0.1')]),
+      node(),
+      cidrs('10.96.0.0/12'),
+    ]
+    const snapshot = applyEvents(snapshotOf(objects), [{ kind: 'LocalIps', value: [ip('10.0.0.1')] }])
+    expect(apply(snapshot, ...objects)).toBe(snapshot)
+    expect(applyEvents(snapshot, [])).toBe(snapshot)
+    expect(applyEvents(snapshot, [{ kind: 'LocalIps', value: [ip('10.0.0.1'), ip('10.0.0.1')] }])).toBe(
+      snapshot,
+    )
+    const unknown = [
+      gone('Service', 'ns/x'),
+      gone('EndpointSlice', 'ns/x'),
+      gone('ServiceCIDR', 'x'),
+      gone('Node', 'x'),
+    ]
+    expect(applyEvents(snapshot, unknown)).toBe(snapshot)
+  })
+
+  it('does not see metadata that nobody reads', () => {
+    const snapshot = snapshotOf([service('web'), slice('web-1', 'web', [])])
+    const metadata = { resourceVersion: '7', annotations: { a: 'b' }, managedFields: [] }
+    expect(apply(snapshot, service('web', {}, { metadata }))).toBe(snapshot)
+    const relabelled = { ...metadata, labels: { 'kubernetes.io/service-name': 'web', a: 'b' } }
+    expect(apply(snapshot, slice('web-1', 'web', [], { metadata: relabelled }))).toBe(snapshot)
+  })
+
+  it('lets the last of several events for a key count', () => {
+    const snapshot = snapshotOf([service('web')])
+    expect(apply(snapshot, service('web', { type: 'NodePort' }), service('web'))).toBe(snapshot)
+    const events = [...eventsOf([service('api')]), gone('Service', 'ns/api')]
+    expect(applyEvents(snapshot, events)).toBe(snapshot)
+  })
+
+  it('moves a slice whose label changes, and drops the Service it leaves empty (F38)', () => {
+    const one = snapshotOf([slice('a-1', 'a', [endpoint('10.1.0.1')])])
+    const two = apply(one, slice('a-1', 'b', [endpoint('10.1.0.1')]))
+    expect([...two.slices.keys()]).toEqual(['ns/b'])
+    expect(two.sliceOwners.get('ns/a-1')).toBe('ns/b')
+    const three = applyEvents(two, [gone('EndpointSlice', 'ns/a-1')])
+    expect([three.slices.size, three.sliceOwners.size]).toEqual([0, 0])
+  })
+
+  it('keeps slices of one name in two namespaces apart (I-42)', () => {
+    const other = slice('web-1', 'web', [], {
+      metadata: { namespace: 'other', labels: { 'kubernetes.io/service-name': 'web' } },
+    })
+    const snapshot = snapshotOf([
+      slice('web-1', 'web', []),
+      {
+        ...other,
+        metadata: { namespace: 'other', name: 'web-1', labels: { 'kubernetes.io/service-name': 'web' } },
+      },
+    ])
+    expect([...snapshot.slices.keys()].sort()).toEqual(['ns/web', 'other/web'])
+  })
+
+  it('replaces a slice by one of another name without losing endpoints in between', () => {
+    const one = snapshotOf([slice('a-1', 'a', [endpoint('10.1.0.1')])])
+    const events = [gone('EndpointSlice', 'ns/a-1'), ...eventsOf([slice('a-2', 'a', [endpoint('10.1.0.1')])])]
+    expect([...(applyEvents(one, events).slices.get('ns/a')?.keys() ?? [])]).toEqual(['ns/a-2'])
+  })
+
+  it('forgets the Node only when that Node goes', () => {
+    const snapshot = snapshotOf([node()])
+    expect(applyEvents(snapshot, [gone('Node', 'there')])).toBe(snapshot)
+    expect(applyEvents(snapshot, [gone('Node', 'here')]).node).toBeUndefined()
+  })
+
+  it('shares what did not change', () => {
+    const one = snapshotOf([service('web'), slice('web-1', 'web', [])])
+    const two = apply(one, node())
+    expect([two.services, two.slices, two.sliceOwners]).toEqual([one.services, one.slices, one.sliceOwners])
+    expect(two.slices).toBe(one.slices)
+  })
+
+  it('sorts local addresses', () => {
+    const snapshot = applyEvents(EMPTY_SNAPSHOT, [
+      { kind: 'LocalIps', value: [ip('fd00::1'), ip('10.0.0.2'), ip('10.0.0.1')] },
+    ])
+    expect(snapshot.localIps).toEqual([ip('10.0.0.1'), ip('10.0.0.2'), ip('fd00::1')])
+  })
+
+  it('keeps slices and their owners in step through any sequence', () => {
+    const name = fc.constantFrom('s-1', 's-2', 's-3')
+    const step = fc.oneof(
+      fc
+        .record({ name, to: fc.constantFrom('a', 'b', 'c') })
+        .map(({ name, to }) => eventsOf([slice(name, to, [])])),
+      name.map(name => [gone('EndpointSlice', `ns/${name}`)]),
+    )
+    fc.assert(
+      fc.property(fc.array(fc.array(step, { maxLength: 4 }), { maxLength: 10 }), batches => {
+        let snapshot = EMPTY_SNAPSHOT
+        const model = new Map<string, string>()
+        for (const batch of batches) {
+          const events = batch.flat()
+          snapshot = applyEvents(snapshot, events)
+          for (const event of events) {
+            if (event.kind !== 'EndpointSlice') continue
+            if (event.value === undefined) model.delete(event.key)
+            else model.set(event.key, event.value.service)
+          }
+          expect(new Map(snapshot.sliceOwners.entries())).toEqual(model)
+          const held = [...snapshot.slices.entries()].flatMap(([owner, slices]) =>
+            [...slices.keys()].map(key => [key, owner] as const),
+          )
+          expect(new Map(held)).toEqual(model)
+          expect([...snapshot.slices.values()].every(slices => slices.size > 0)).toBe(true)
+        }
+      }),
+    )
+  })
+})
