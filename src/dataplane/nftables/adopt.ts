@@ -14,7 +14,7 @@ import {
   idOf,
   LAYOUTS,
   NFT_FAMILIES,
-  portIdKey,
+  portKeyOf,
   protocolOfKey,
 } from './layout.ts'
 import { type Codes, type Ids, idsInUse } from './numbering.ts'
@@ -34,12 +34,12 @@ export function* adoptRuleset(ruleset: Ruleset): Steps<NftablesState> {
     const table = tableOf(ruleset, family)
     if (table === undefined) continue
     const owners = yield* findOwners(table)
-    const elements = yield* regroup(table, owners)
-    tables.push({ ...table, elements })
+    const regrouped = { ...table, elements: yield* regroup(table, owners) }
+    tables.push(regrouped)
     allocations[family] = {
       ...EMPTY_STATE.allocations[family],
       ids: owners.ids,
-      codes: codesOf(table),
+      codes: codesOf(regrouped),
     }
   }
   return { ...EMPTY_STATE, ruleset: { tables }, allocations }
@@ -60,9 +60,10 @@ function* findOwners(table: Table): Steps<Owners> {
   const byPort = new Map<string, number>()
   const byAddress = new Map<Octets, string>()
   const seen = new Set<number>()
-  const { addressLength } = LAYOUTS[table.family]
-  for (const element of yield* every(table)) {
-    const { set, key, data, comment } = element
+  const { addressLength, model } = LAYOUTS[table.family]
+  let count = 0
+  for (const { set, key, data, comment } of everyElement(table)) {
+    if (++count % ELEMENTS_PER_STEP === 0) yield
     if (set === 'affinity' || set === 'endpoints' || set === 'slots' || set === 'ranges') seen.add(idOf(key))
     if ((set !== 'frontends' && set !== 'nodeports') || typeof data !== 'string') continue
     const id = idOf(data)
@@ -70,7 +71,7 @@ function* findOwners(table: Table): Steps<Owners> {
     const group = groupOfComment(comment)
     if (group === undefined || protocol === undefined || id === 0) continue
     if (set === 'frontends') byAddress.set(key.slice(0, addressLength), group)
-    const port = portIdKey(comment, protocol)
+    const port = portKeyOf(comment, protocol, model)
     // After tampering an id may stand for two ports, or a port have two ids: the first one counts.
     if (byId.has(id) || byPort.has(port)) continue
     byId.set(id, group)
@@ -80,13 +81,8 @@ function* findOwners(table: Table): Steps<Owners> {
   return { ids: idsInUse(byPort, seen), byId, byAddress }
 }
 
-function* every(table: Table): Steps<readonly Element[]> {
-  const all: Element[] = []
-  for (const group of table.elements.values()) {
-    for (const element of group) all.push(element)
-    yield
-  }
-  return all
+function* everyElement(table: Table): Iterable<Element> {
+  for (const group of table.elements.values()) yield* group
 }
 
 /** `namespace/name:port` or `namespace/name` serves `namespace/name`. */
@@ -98,15 +94,14 @@ function groupOfComment(comment: string): string | undefined {
 function* regroup(table: Table, owners: Owners): Steps<PersistentMap<ElementGroup>> {
   const groups = new Map<string, Element[]>()
   let count = 0
-  for (const from of table.elements.values()) {
-    for (const element of from) {
-      const key = groupOf(element, table, owners)
-      const group = groups.get(key)
-      if (group === undefined) groups.set(key, [element])
-      else group.push(element)
-      if (++count % ELEMENTS_PER_STEP === 0) yield
-    }
+  for (const element of everyElement(table)) {
+    if (++count % ELEMENTS_PER_STEP === 0) yield
+    const key = groupOf(element, table, owners)
+    const group = groups.get(key)
+    if (group === undefined) groups.set(key, [element])
+    else group.push(element)
   }
+  yield
   return PersistentMap.from<ElementGroup>(groups)
 }
 
@@ -139,13 +134,11 @@ function groupOf({ set, key, data, comment }: Element, table: Table, { byId, byA
 /** Codes of chains whose names we know how to read; the first one if there are several. */
 function codesOf(table: Table): Codes {
   const codes = new Map<string, number>()
-  for (const group of table.elements.values()) {
-    for (const { set, key, data } of group) {
-      if (set !== 'dispatch' || typeof data !== 'object' || data.chain === undefined) continue
-      const code = readU32host(key)
-      if (code < CODE_FIRST || code > CODE_MASK) continue
-      if (parseChain(data.chain) !== undefined && !codes.has(data.chain)) codes.set(data.chain, code)
-    }
+  for (const { set, key, data } of table.elements.get(GROUP_DISPATCH) ?? []) {
+    if (set !== 'dispatch' || typeof data !== 'object' || data.chain === undefined) continue
+    const code = readU32host(key)
+    if (code < CODE_FIRST || code > CODE_MASK) continue
+    if (parseChain(data.chain) !== undefined && !codes.has(data.chain)) codes.set(data.chain, code)
   }
   return codes
 }

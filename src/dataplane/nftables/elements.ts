@@ -11,7 +11,6 @@ import {
   LOCAL_LIST,
   pairKey,
   portData,
-  portIdKey,
   portKey,
 } from './layout.ts'
 import type { CodeDraft, IdDraft } from './numbering.ts'
@@ -23,8 +22,6 @@ export interface ElementContext {
   readonly endpointComments: boolean
   readonly ids: IdDraft
   readonly codes: CodeDraft
-  /** Elements of the Service in the base: lends its slots. */
-  readonly before: ElementGroup | undefined
 }
 
 /** Numbers are finite: a Service that finds none left stays out, and this says which kind it was. */
@@ -41,23 +38,21 @@ const NO_CODES_LEFT: OutOfNumbers = {
 /** nft keeps a comment's length in one byte. */
 const COMMENT_MAX = 250
 
-/** All elements of one table that serve one Service. */
+/** All elements of one table that serve one Service. Those it had `before` lend their slots. */
 export function serviceElements(
   service: ServiceFrontends,
   context: ElementContext,
+  before: ElementGroup | undefined,
 ): ElementGroup | OutOfNumbers {
-  const { layout, before } = context
+  const { layout } = context
   const out: Element[] = []
   for (const ip of service.clusterIps) {
     if (ip.length === layout.addressLength)
       out.push({ set: 'cluster-ips', key: ip, data: undefined, comment: '' })
   }
-  const endpointSlots = slotsOf(before, 'endpoints')
-  const affine = service.ports.some(port => port.affinityTimeoutS > 0)
-  const affinitySlots = affine ? slotsOf(before, 'slots') : endpointSlots
   for (const port of service.ports) {
     if (port.family !== layout.model || port.frontends.length === 0) continue
-    const id = context.ids.take(portIdKey(port.displayName, port.protocol))
+    const id = context.ids.take(port.key)
     if (id === undefined) return NO_IDS_LEFT
     const comment =
       port.displayName.length <= COMMENT_MAX ? port.displayName : port.displayName.slice(0, COMMENT_MAX)
@@ -66,14 +61,20 @@ export function serviceElements(
       base: id * 2 ** ID_SHIFT,
       comment,
       endpointComment: context.endpointComments ? comment : '',
-      before: port.affinityTimeoutS === 0 ? endpointSlots : affinitySlots,
+      before:
+        before === undefined
+          ? undefined
+          : slotsOf(before, port.affinityTimeoutS === 0 ? 'endpoints' : 'slots'),
     }
     if (!pushFrontends(out, rendering, context)) return NO_CODES_LEFT
     pushLists(out, rendering)
     pushRanges(out, rendering, layout)
   }
-  return out
+  // A copy takes the room that is needed and no more.
+  return out.length === 0 ? NONE : out.slice()
 }
+
+const NONE: readonly never[] = []
 
 interface PortRendering {
   readonly port: PortFrontends
@@ -81,7 +82,7 @@ interface PortRendering {
   readonly base: number
   readonly comment: string
   readonly endpointComment: string
-  readonly before: SlotTable
+  readonly before: SlotTable | undefined
 }
 
 function pushFrontends(out: Element[], rendering: PortRendering, { codes }: ElementContext): boolean {
@@ -99,24 +100,28 @@ function pushFrontends(out: Element[], rendering: PortRendering, { codes }: Elem
 }
 
 /** The chain that serves a frontend, or its code where that is fixed. */
-function targetOf({ route, sourceRanges }: Frontend, port: PortFrontends): string | number {
+function targetOf(frontend: Frontend, port: PortFrontends): string | number {
+  const target = unguardedTarget(frontend, port)
+  if (frontend.sourceRanges === undefined || target === CODE_DROP) return target
+  return firewallChain(target === CODE_REJECT ? CHAIN_REJECT : `${target}`)
+}
+
+function unguardedTarget({ route }: Frontend, port: PortFrontends): string | number {
   const { cluster, local, affinityTimeoutS } = port
-  const guarded = (chain: string) => (sourceRanges === undefined ? chain : firewallChain(chain))
-  const rejected = sourceRanges === undefined ? CODE_REJECT : firewallChain(CHAIN_REJECT)
   switch (route.kind) {
     case 'reject':
-      return rejected
+      return CODE_REJECT
     case 'drop':
       return CODE_DROP
     case 'internal': {
       const over = route.over === 'local' ? local : cluster
-      if (over.length > 0) return guarded(pickChain(route.over === 'local', over.length, affinityTimeoutS))
-      return route.over === 'local' ? CODE_DROP : rejected
+      if (over.length > 0) return pickChain(route.over === 'local', over.length, affinityTimeoutS)
+      return route.over === 'local' ? CODE_DROP : CODE_REJECT
     }
     case 'external-cluster':
-      return cluster.length === 0 ? rejected : guarded(externalChain(cluster.length, affinityTimeoutS))
+      return cluster.length === 0 ? CODE_REJECT : externalChain(cluster.length, affinityTimeoutS)
     case 'external-local':
-      return guarded(externalLocalChain(cluster.length, local.length, affinityTimeoutS))
+      return externalLocalChain(cluster.length, local.length, affinityTimeoutS)
   }
 }
 
@@ -131,8 +136,8 @@ function pushLists(out: Element[], rendering: PortRendering): void {
     else if (route.over === 'local') usesLocal = true
     else usesCluster = true
   }
-  const cluster = usesCluster ? port.cluster.map(endpointData) : []
-  const local = usesLocal ? port.local.map(endpointData) : []
+  const cluster = usesCluster ? port.cluster.map(endpointData) : NONE
+  const local = usesLocal ? port.local.map(endpointData) : NONE
   if (port.affinityTimeoutS === 0) {
     pushSlots(out, { set: 'endpoints', values: cluster, bit: 0 }, rendering)
     pushSlots(out, { set: 'endpoints', values: local, bit: LOCAL_LIST }, rendering)
@@ -154,7 +159,7 @@ function pushSlots(out: Element[], { set, values, bit }: SlotRun, rendering: Por
   if (values.length === 0) return
   const list = rendering.base + bit
   const comment = set === 'endpoints' ? rendering.endpointComment : ''
-  const dealt = assignSlots(values, rendering.before.get(list))
+  const dealt = assignSlots(values, rendering.before?.get(list))
   for (let slot = 0; slot < dealt.length; slot++)
     out.push({ set, key: pairKey(list, slot), data: dealt[slot], comment })
 }

@@ -1,5 +1,5 @@
 import type { Family } from '../../base/ip.ts'
-import { type Octets, readU32host, u16be } from '../../base/octets.ts'
+import { type Octets, readU32host } from '../../base/octets.ts'
 import {
   ICMP_PORT_UNREACH,
   ICMPV6_PORT_UNREACH,
@@ -114,7 +114,7 @@ export function protocolOfKey(key: Octets): Protocol | undefined {
 
 /** A port as the second half of an endpoint: two bytes and the padding of a 32-bit register. */
 export function portData(port: number): Octets {
-  return `${u16be(port)}\0\0`
+  return String.fromCharCode(port >>> 8, port & 255, 0, 0)
 }
 
 /** Two 32-bit numbers in host order: keys of endpoints and slots. */
@@ -136,9 +136,10 @@ export function idOf(octets: Octets): number {
   return readU32host(octets) >>> ID_SHIFT
 }
 
-/** Key under which a service port keeps its id; a listing has all of it (comment and key of a frontend). */
-export function portIdKey(displayName: string, protocol: Protocol): string {
-  return `${displayName}/${protocol}`
+/** PortFrontends.key of the port that has this name beside its frontends. */
+export function portKeyOf(displayName: string, protocol: Protocol, family: Family): string {
+  const name = displayName.includes(':') ? displayName : `${displayName}:`
+  return `${name}/${protocol}/${family}`
 }
 
 /** `length` bytes of which the first `bits` bits are set. */

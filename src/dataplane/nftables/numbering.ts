@@ -3,7 +3,7 @@ import { CODE_FIRST, CODE_MASK, ID_MAX } from './layout.ts'
 
 /** Ids of service ports in one table. */
 export interface Ids {
-  /** By portIdKey. */
+  /** By PortFrontends.key. */
   readonly byPort: PersistentMap<number>
   /** One bit an id that is in use; never written once it is here. */
   readonly used: Uint32Array
@@ -46,7 +46,7 @@ export class IdDraft {
   }
 
   keep(port: string): void {
-    this.#retired.delete(port)
+    if (this.#retired.size > 0) this.#retired.delete(port)
   }
 
   /** The id of a port, a new one if it has none; undefined when all are in use. */

@@ -1,3 +1,4 @@
+import { familyOf } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
@@ -7,7 +8,7 @@ import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { LAYOUTS } from './layout.ts'
 import type { NftablesOptions } from './options.ts'
 import { forFamilies, type NftablesState, tableOf } from './state.ts'
-import { type FinishedTable, TableDraft } from './table-draft.ts'
+import { TableDraft } from './table-draft.ts'
 
 const SERVICES_PER_STEP = 200
 
@@ -21,7 +22,7 @@ export function* renderState(
   options: NftablesOptions,
 ): Steps<NftablesState> {
   const before = base.frontends
-  const draft = (family: NftFamily) =>
+  const open = (family: NftFamily) =>
     new TableDraft({
       layout: LAYOUTS[family],
       options,
@@ -29,31 +30,32 @@ export function* renderState(
       allocation: base.allocations[family],
       continuing: before !== undefined,
     })
-  const drafts = forFamilies(draft)
-  const both = [drafts.ip, drafts.ip6]
+  const drafts = forFamilies(open)
   const refusals = new Map(base.refusals)
   let count = 0
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
     const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
-    const reasons = both.flatMap(one => one.replace(key, change) ?? [])
-    if (reasons.length === 0) refusals.delete(key)
-    else
-      refusals.set(
-        key,
-        reasons.map(({ reason }) => refusal(key, reason)),
-      )
+    const refused = drafts.ip.replace(key, change)
+    const refused6 = drafts.ip6.replace(key, change)
+    if (refused !== undefined) refusals.set(key, [refusal(key, refused.reason)])
+    else if (refused6 !== undefined) refusals.set(key, [refusal(key, refused6.reason)])
+    else if (refusals.size > 0) refusals.delete(key)
     if (++count % SERVICES_PER_STEP === 0) yield
   }
   const locals = changedKeys(before?.localBackends, frontends.localBackends)
-  for (const ip of locals) for (const one of both) one.hairpin(ip, frontends.localBackends.has(ip))
+  for (const ip of locals) {
+    const draft = familyOf(ip) === 'IPv4' ? drafts.ip : drafts.ip6
+    draft.hairpin(ip, frontends.localBackends.has(ip))
+  }
   yield
-  const finished = forFamilies((family): FinishedTable => drafts[family].finish(frontends))
+  const ip = yield* drafts.ip.finish(frontends)
+  const ip6 = yield* drafts.ip6.finish(frontends)
   return {
-    ruleset: { tables: [finished.ip.table, finished.ip6.table] },
+    ruleset: { tables: [ip.table, ip6.table] },
     frontends,
     without,
-    allocations: forFamilies(family => finished[family].allocation),
+    allocations: { ip: ip.allocation, ip6: ip6.allocation },
     refusals,
   }
 }

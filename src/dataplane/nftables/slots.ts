@@ -9,9 +9,8 @@ export type Slots = (Octets | undefined)[]
 export type SlotTable = ReadonlyMap<number, Slots>
 
 /** Reads them back from elements. A slot beyond their number cannot be ours, and must not cost memory. */
-export function slotsOf(group: ElementGroup | undefined, set: 'endpoints' | 'slots'): SlotTable {
+export function slotsOf(group: ElementGroup, set: 'endpoints' | 'slots'): SlotTable {
   const tables = new Map<number, Slots>()
-  if (group === undefined) return tables
   for (const { set: of, key, data } of group) {
     if (of !== set || typeof data !== 'string') continue
     const slot = readU32host(key, 4)

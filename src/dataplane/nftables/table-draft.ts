@@ -1,9 +1,10 @@
 import { u32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
+import type { Steps } from '../../base/steps.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
-import { type OutOfNumbers, serviceElements } from './elements.ts'
+import { type ElementContext, type OutOfNumbers, serviceElements } from './elements.ts'
 import {
   CHAIN_REJECT,
   CODE_DROP,
@@ -13,7 +14,6 @@ import {
   GROUP_DISPATCH,
   GROUP_NODEPORT_IPS,
   hairpinGroup,
-  portIdKey,
 } from './layout.ts'
 import { CodeDraft, type Codes, IdDraft } from './numbering.ts'
 import { chooseChains, makeChains } from './on-demand.ts'
@@ -24,6 +24,7 @@ import type { Allocation } from './state.ts'
 import { NOTHING, TallyDraft } from './tally.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
+const NO_ELEMENTS: ElementGroup = []
 
 export interface TableDraftOptions {
   readonly layout: FamilyLayout
@@ -52,22 +53,36 @@ export class TableDraft {
   readonly #ids: IdDraft
   readonly #codes: CodeDraft
   readonly #tally: TallyDraft
-  readonly #groups = new Map<string, ElementGroup | undefined>()
+  readonly #context: ElementContext
+  /** Each group at most once. */
+  readonly #groups: (readonly [string, ElementGroup | undefined])[] = []
 
   constructor(given: TableDraftOptions) {
     const { allocation, continuing } = given
     this.#given = given
     this.#ids = new IdDraft(allocation.ids)
     this.#codes = new CodeDraft(allocation.codes)
+    this.#context = {
+      layout: given.layout,
+      endpointComments: given.options.endpointComments,
+      ids: this.#ids,
+      codes: this.#codes,
+    }
     this.#tally = new TallyDraft(continuing ? allocation.tally : NOTHING)
     if (!continuing) for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
   }
 
   /** Makes the elements of a Service anew, in place of those that `before` was rendered to. */
   replace(key: string, { before, after, leftOut }: ServiceChange): OutOfNumbers | undefined {
-    for (const port of this.#portsOf(before)) this.#ids.retire(port)
-    for (const port of this.#portsOf(after)) this.#ids.keep(port)
-    const made = after === undefined || leftOut ? [] : this.#elementsOf(key, after)
+    const { model } = this.#given.layout
+    if (before !== undefined)
+      for (const port of before.ports) if (port.family === model) this.#ids.retire(port.key)
+    if (after !== undefined)
+      for (const port of after.ports) if (port.family === model) this.#ids.keep(port.key)
+    const made =
+      after === undefined || leftOut
+        ? NO_ELEMENTS
+        : serviceElements(after, this.#context, this.#given.base?.elements.get(key))
     if ('reason' in made) {
       this.#put(key, undefined)
       return made
@@ -76,25 +91,12 @@ export class TableDraft {
     return undefined
   }
 
-  #elementsOf(key: string, service: ServiceFrontends): ElementGroup | OutOfNumbers {
-    const { layout, options, base } = this.#given
-    return serviceElements(service, {
-      layout,
-      endpointComments: options.endpointComments,
-      ids: this.#ids,
-      codes: this.#codes,
-      before: base?.elements.get(key),
-    })
-  }
-
   hairpin(ip: string, local: boolean): void {
-    const { layout } = this.#given
-    if (ip.length !== layout.addressLength) return
     const element: Element = { set: 'hairpin', key: ip + ip, data: undefined, comment: '' }
     this.#put(hairpinGroup(ip), local ? [element] : undefined)
   }
 
-  finish(frontends: FrontendTable): FinishedTable {
+  *finish(frontends: FrontendTable): Steps<FinishedTable> {
     const { layout, options, base, allocation, continuing } = this.#given
     const skeleton = skeletonOf(layout, options, { frontends, prefixLengths: this.#tally.prefixLengths })
     const key = skeletonKey(skeleton)
@@ -103,6 +105,7 @@ export class TableDraft {
     if (codes !== allocation.codes || !continuing) this.#put(GROUP_DISPATCH, dispatchElements(codes))
     if (!same) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(skeleton))
     const elements = this.#finishElements()
+    yield
     const sets = this.#finishSets(skeleton)
     const unchanged =
       same && base !== undefined && chains === base.chains && sets === base.sets && elements === base.elements
@@ -118,26 +121,17 @@ export class TableDraft {
           elements,
         }
     const ids = this.#ids.finish()
+    yield
     return { table, allocation: { ids, codes, tally: this.#tally.finish(), skeleton: key } }
-  }
-
-  *#portsOf(service: ServiceFrontends | undefined): Iterable<string> {
-    if (service === undefined) return
-    for (const { family, displayName, protocol } of service.ports)
-      if (family === this.#given.layout.model) yield portIdKey(displayName, protocol)
   }
 
   #put(key: string, group: ElementGroup | undefined): void {
     const { base, continuing } = this.#given
-    const before = this.#groups.has(key)
-      ? this.#groups.get(key)
-      : continuing
-        ? base?.elements.get(key)
-        : undefined
+    const before = continuing ? base?.elements.get(key) : undefined
     if (before === undefined && group === undefined) return
     if (before !== undefined) this.#tally.remove(before)
     if (group !== undefined) this.#tally.add(group)
-    this.#groups.set(key, group)
+    this.#groups.push([key, group])
   }
 
   #finishChains(

@@ -85,7 +85,7 @@ export function service(key: string, ports: readonly PortSpec[]): ServiceFronten
     const displayName = name === '' ? key : `${key}:${name}`
     const family = v6 ? 'IPv6' : 'IPv4'
     return {
-      key: `${displayName}/${protocol}/${family}`,
+      key: `${key}:${name}/${protocol}/${family}`,
       displayName,
       service: key,
       family,
