@@ -1,0 +1,239 @@
+import { describe, expect, it } from 'vitest'
+import { Connection } from '../../../src/netlink/connection.ts'
+import type { Request } from '../../../src/netlink/conversation.ts'
+import { NetlinkError, OutcomeUnknownError } from '../../../src/netlink/errors.ts'
+import { SystemError } from '../../../src/netlink/transport.ts'
+import { FakeClock, settle } from '../../support/fake-clock.ts'
+import {
+  datagram,
+  doneMessage,
+  errorMessage,
+  message,
+  ScriptedTransport,
+  sequenceOf,
+} from '../../support/scripted-transport.ts'
+
+type Answers = ConstructorParameters<typeof ScriptedTransport>[0]
+
+const LOSS = new SystemError('recvmsg', 105, 'ENOBUFS')
+
+function connect(answers: Answers) {
+  const transport = new ScriptedTransport(answers)
+  const clock = new FakeClock()
+  const connection = new Connection({ transport, clock, timeoutMs: 1000 })
+  return { transport, clock, connection }
+}
+
+/** A request that collects the payloads of its answers. */
+function collecting(): Request & { readonly payloads: string[] } {
+  const payloads: string[] = []
+  return {
+    operation: 'list',
+    object: 'things',
+    payloads,
+    build: sequence => datagram(message({ type: 0x20, sequence })),
+    onMessage: (view, { start, end }) => payloads.push(view.bytes.toString('latin1', start, end)),
+  }
+}
+
+function part(sequence: number, payload: string, flags = 2): string {
+  return message({ type: 0x21, flags, sequence, payload })
+}
+
+describe('a round trip', () => {
+  it('hands the answer over and drops those to other sequence numbers', () => {
+    const { connection } = connect(sent => {
+      const sequence = sequenceOf(sent)
+      return [datagram(part(sequence + 7, 'theirs')), datagram(part(sequence, 'ours'))]
+    })
+    const request = collecting()
+    connection.roundTrip(request)
+    expect(request.payloads).toEqual(['ours'])
+  })
+
+  it('throws what the kernel says', () => {
+    const { connection } = connect(sent => [datagram(errorMessage(sequenceOf(sent), 1))])
+    expect(() => connection.roundTrip(collecting())).toThrow('list things: EPERM (Operation not permitted)')
+  })
+
+  it('does not know the outcome when no answer is waiting, or it was dropped', () => {
+    const silent = connect(() => [])
+    expect(() => silent.connection.roundTrip(collecting())).toThrow(OutcomeUnknownError)
+    const lossy = connect(() => [LOSS])
+    expect(() => lossy.connection.roundTrip(collecting())).toThrow(/ENOBUFS/)
+  })
+
+  it('does not know the outcome when the answer cannot be read', () => {
+    const { connection } = connect(() => [datagram('nonsense')])
+    expect(() => connection.roundTrip(collecting())).toThrow(NetlinkError)
+  })
+
+  it('passes failures of the system on that are not about lost answers', () => {
+    const { connection } = connect(() => [new SystemError('recvmsg', 9, 'EBADF')])
+    expect(() => connection.roundTrip(collecting())).toThrow('recvmsg: EBADF')
+  })
+
+  it('numbers every request differently', () => {
+    const { connection, transport } = connect(sent => [datagram(part(sequenceOf(sent), ''))])
+    connection.roundTrip(collecting())
+    connection.roundTrip(collecting())
+    expect(new Set(transport.sent.map(sequenceOf)).size).toBe(2)
+  })
+})
+
+describe('a dump', () => {
+  it('collects the messages of all datagrams until the end', async () => {
+    const { connection } = connect(sent => {
+      const sequence = sequenceOf(sent)
+      return [
+        datagram(part(sequence, 'a'), part(sequence, 'b')),
+        datagram(part(sequence, 'c'), doneMessage(sequence)),
+      ]
+    })
+    const request = collecting()
+    expect(await connection.dump(request)).toBe(true)
+    expect(request.payloads).toEqual(['a', 'b', 'c'])
+  })
+
+  it('says when what it listed changed meanwhile', async () => {
+    const { connection } = connect(sent => {
+      const sequence = sequenceOf(sent)
+      return [datagram(part(sequence, 'a'), part(sequence, 'b', 0x12)), datagram(doneMessage(sequence))]
+    })
+    expect(await connection.dump(collecting())).toBe(false)
+  })
+
+  it('waits for what has not arrived yet', async () => {
+    const { connection, transport } = connect(sent => [datagram(part(sequenceOf(sent), 'a'))])
+    const request = collecting()
+    const dump = connection.dump(request)
+    await settle()
+    expect(transport.watched).toBe(true)
+    transport.arrive(datagram(doneMessage(1)))
+    expect(await dump).toBe(true)
+    expect(transport.watched).toBe(false)
+  })
+
+  it('gives up at the deadline, and leaves no timer and no watch behind', async () => {
+    const { connection, transport, clock } = connect(sent => [datagram(part(sequenceOf(sent), 'a'))])
+    const dump = expect(connection.dump(collecting())).rejects.toThrow(OutcomeUnknownError)
+    await clock.advance(1000)
+    await dump
+    expect(transport.watched).toBe(false)
+    expect(clock.pending).toBe(0)
+  })
+
+  it('rejects with an error, at the start or at the end', async () => {
+    const refused = connect(sent => [datagram(errorMessage(sequenceOf(sent), 2))])
+    await expect(refused.connection.dump(collecting())).rejects.toMatchObject({ code: 'ENOENT' })
+    const broken = connect(sent => [datagram(doneMessage(sequenceOf(sent), 4))])
+    await expect(broken.connection.dump(collecting())).rejects.toMatchObject({ code: 'EINTR' })
+  })
+
+  it('rejects when datagrams were dropped, or did not fit', async () => {
+    const { connection } = connect(() => [new SystemError('recvmsg', 90, 'EMSGSIZE')])
+    await expect(connection.dump(collecting())).rejects.toThrow(OutcomeUnknownError)
+  })
+
+  it('rejects with what its reader throws', async () => {
+    const { connection } = connect(sent => [
+      datagram(part(sequenceOf(sent), 'a'), doneMessage(sequenceOf(sent))),
+    ])
+    const onMessage = (): never => {
+      throw new RangeError('mine')
+    }
+    await expect(connection.dump({ ...collecting(), onMessage })).rejects.toThrow('mine')
+  })
+
+  it('goes after the one before it, while round trips come between', async () => {
+    const { connection, transport } = connect(sent => {
+      const sequence = sequenceOf(sent)
+      return sequence === 1
+        ? [datagram(part(1, 'first'))]
+        : [datagram(part(sequence, 'x'), doneMessage(sequence))]
+    })
+    const first = collecting()
+    const second = collecting()
+    const dumps = [connection.dump(first), connection.dump(second)]
+    await settle()
+    expect(transport.sent).toHaveLength(1)
+    const between = collecting()
+    connection.roundTrip(between)
+    expect(between.payloads).toEqual(['x'])
+    transport.arrive(datagram(doneMessage(1)))
+    await Promise.all(dumps)
+    expect([first.payloads, second.payloads]).toEqual([['first'], ['x']])
+  })
+
+  it('hands its own messages to it that a round trip comes upon', async () => {
+    const { connection, transport } = connect(sent => {
+      const sequence = sequenceOf(sent)
+      return sequence === 1 ? [] : [datagram(part(1, 'late')), datagram(part(sequence, 'x'))]
+    })
+    const dumped = collecting()
+    const dump = connection.dump(dumped)
+    await settle()
+    connection.roundTrip(collecting())
+    transport.arrive(datagram(doneMessage(1)))
+    await dump
+    expect(dumped.payloads).toEqual(['late'])
+  })
+})
+
+describe('a burst', () => {
+  const burst = {
+    bytes: datagram(message({ type: 0x30, sequence: 100 }), message({ type: 0x31, sequence: 101 })),
+    has: (sequence: number) => sequence >= 100 && sequence <= 101,
+  }
+
+  it.each([false, true])('collects every error (on the thread pool: %s)', async pool => {
+    const { connection } = connect(() => [
+      datagram(errorMessage(100, 17), errorMessage(101, 0)),
+      datagram(errorMessage(101, 2), errorMessage(55, 1)),
+    ])
+    const { errors, loss } = await connection.burst(burst, { pool, object: 'batch' })
+    expect(errors.map(({ sequence, errno }) => [sequence, errno])).toEqual([
+      [100, 17],
+      [101, 2],
+    ])
+    expect(loss).toBeUndefined()
+  })
+
+  it('knows when answers were lost, and still collects the others', async () => {
+    const { connection } = connect(() => [LOSS, datagram(errorMessage(101, 2))])
+    const { errors, loss } = await connection.burst(burst, { pool: false, object: 'batch' })
+    expect(errors).toHaveLength(1)
+    expect(loss).toMatchObject({ code: 'ENOBUFS', message: expect.stringContaining('answer is lost') })
+  })
+
+  it('does not wait for a send that takes longer than the deadline, but lets nobody pass it', async () => {
+    const { connection, transport, clock } = connect(sent => [datagram(doneMessage(sequenceOf(sent)))])
+    let settleSend = (): void => expect.unreachable()
+    transport.send = () =>
+      new Promise(resolve => {
+        settleSend = resolve
+      })
+    const replies = connection.burst(burst, { pool: true, object: 'batch' })
+    await clock.advance(1000)
+    expect((await replies).loss).toMatchObject({ code: 'ETIMEDOUT' })
+    const dump = connection.dump(collecting())
+    await settle()
+    expect(transport.sent).toHaveLength(0)
+    settleSend()
+    expect(await dump).toBe(true)
+  })
+
+  it('rejects when nothing could be sent', async () => {
+    const { connection } = connect(() => {
+      throw new SystemError('sendmsg', 105, 'ENOBUFS')
+    })
+    await expect(connection.burst(burst, { pool: false, object: 'batch' })).rejects.toThrow(SystemError)
+    await expect(connection.burst(burst, { pool: true, object: 'batch' })).rejects.toThrow(SystemError)
+  })
+})
+
+it('closes its socket', async () => {
+  const { connection, transport } = connect(() => [])
+  await connection.close()
+  expect(transport.closed).toBe(true)
+})

@@ -1,0 +1,129 @@
+import { describe, expect, it } from 'vitest'
+import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
+import { NetlinkError } from '../../../src/netlink/errors.ts'
+import {
+  addFlags,
+  closeMessage,
+  type Message,
+  openMessage,
+  readDone,
+  readError,
+  readMessages,
+  readNfGenMsg,
+  writeNfGenMsg,
+} from '../../../src/netlink/message.ts'
+import {
+  attribute,
+  datagram,
+  doneMessage,
+  errorMessage,
+  message,
+  u32,
+} from '../../support/scripted-transport.ts'
+
+function only(bytes: Uint8Array): Message {
+  const [first] = readMessages(viewOf(bytes))
+  if (first === undefined) throw new Error('no message')
+  return first
+}
+
+describe('a message', () => {
+  it('is written with its length, and read back with its borders', () => {
+    const out = new ByteWriter()
+    const start = openMessage(out, { type: 0x0a0c, flags: 0x401, sequence: 0xfffffff0 })
+    writeNfGenMsg(out, { family: 10, resourceId: 0x0a0b })
+    addFlags(out, start, 4)
+    closeMessage(out, start)
+    const bytes = out.written()
+    expect(bytes).toEqual(
+      datagram(message({ type: 0x0a0c, flags: 0x405, sequence: 0xfffffff0, payload: '\x0a\0\x0a\x0b' })),
+    )
+    const read = only(bytes)
+    expect(read).toEqual({ type: 0x0a0c, flags: 0x405, sequence: 0xfffffff0, portId: 0, start: 16, end: 20 })
+    expect(readNfGenMsg(viewOf(bytes), read)).toEqual({ family: 10, resourceId: 0x0a0b })
+  })
+
+  it('may be followed by others at aligned positions', () => {
+    const bytes = datagram(message({ type: 1, payload: 'x' }), message({ type: 2, portId: 9 }))
+    expect(readMessages(viewOf(bytes)).map(({ type, start, end }) => [type, start, end])).toEqual([
+      [1, 16, 17],
+      [2, 36, 36],
+    ])
+  })
+
+  it.each([
+    ['with a length of zero', u32(0) + message({ type: 1 }).slice(4)],
+    ['longer than the datagram', u32(17) + message({ type: 1 }).slice(4)],
+    ['cut off in its header', message({ type: 1 }).slice(0, 15)],
+  ])('is refused when %s', (_, bytes) => {
+    expect(() => readMessages(viewOf(datagram(bytes)))).toThrow(NetlinkError)
+  })
+
+  it('is refused without its nfgenmsg', () => {
+    const bytes = datagram(message({ type: 1, payload: 'abc' }))
+    expect(() => readNfGenMsg(viewOf(bytes), only(bytes))).toThrow(NetlinkError)
+  })
+})
+
+describe('an error', () => {
+  const read = (bytes: Uint8Array) => readError(viewOf(bytes), only(bytes))
+  const offset = attribute(2, u32(56))
+  const text = attribute(1, 'no way\0')
+
+  it('is a number alone without extended acknowledgements', () => {
+    expect(read(datagram(errorMessage(5, 17)))).toEqual({
+      errno: 17,
+      extendedAck: undefined,
+      offset: undefined,
+    })
+  })
+
+  it('is an acknowledgement when the number is zero', () => {
+    expect(read(datagram(errorMessage(5, 0)))).toEqual({
+      errno: 0,
+      extendedAck: undefined,
+      offset: undefined,
+    })
+  })
+
+  it('carries the offset and the words of the kernel behind the header it is about', () => {
+    expect(read(datagram(errorMessage(5, 2, text + offset)))).toEqual({
+      errno: 2,
+      extendedAck: 'no way',
+      offset: 56,
+    })
+  })
+
+  it('carries them behind the whole message when that is repeated', () => {
+    const about = message({ type: 9, payload: 'hello' })
+    const bytes = datagram(message({ type: 2, flags: 0x200, payload: u32(-22 >>> 0) + about + offset }))
+    expect(read(bytes)).toEqual({ errno: 22, extendedAck: undefined, offset: 56 })
+  })
+
+  it('keeps its number when the rest is garbled', () => {
+    const { errno, extendedAck } = read(datagram(errorMessage(5, 22, '\x02\0\x02\0')))
+    expect(errno).toBe(22)
+    expect(extendedAck).toMatch(/unreadable/)
+  })
+
+  it.each([
+    ['without a number', message({ type: 2, payload: 'ab' })],
+    ['with a positive number', message({ type: 2, payload: u32(5) + message({ type: 1 }) })],
+    ['without the header it is about', message({ type: 2, payload: u32(-5 >>> 0) })],
+  ])('is refused %s', (_, bytes) => {
+    expect(() => read(datagram(bytes))).toThrow(NetlinkError)
+  })
+})
+
+describe('the end of a dump', () => {
+  const read = (bytes: string) => readDone(viewOf(datagram(bytes)), only(datagram(bytes)))
+
+  it('may carry an error', () => {
+    expect(read(doneMessage(1, 4)).errno).toBe(4)
+    expect(read(doneMessage(1)).errno).toBe(0)
+  })
+
+  it('may carry nothing', () => {
+    expect(read(message({ type: 3 })).errno).toBe(0)
+  })
+})

@@ -1,0 +1,157 @@
+import { describe, expect, expectTypeOf, it } from 'vitest'
+import { AttributeWriter } from '../../../src/netlink/attribute.ts'
+import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
+import {
+  type Codec,
+  flag,
+  octets,
+  s32be,
+  string,
+  u8,
+  u16be,
+  u32be,
+  u32host,
+  u64be,
+} from '../../../src/netlink/codec.ts'
+import { NetlinkError } from '../../../src/netlink/errors.ts'
+import {
+  type AttributeSet,
+  type Attributes,
+  attributeSet,
+  type Fields,
+  listOf,
+  nested,
+  readAttributes,
+  type Tagged,
+  unionOf,
+  type ValuesOf,
+  writeAttributes,
+} from '../../../src/netlink/schema.ts'
+
+const POINT = attributeSet({ x: [1, u32be], y: [2, s32be] })
+const CIRCLE = attributeSet({ radius: [1, u16be] })
+const LABEL = attributeSet({ text: [1, string] })
+const SHAPES = { circle: CIRCLE, label: LABEL } as const
+const SHAPE = unionOf({ tag: [1, string], data: [2, octets] }, SHAPES)
+const DRAWING = attributeSet({
+  name: [1, string],
+  origin: [2, nested(POINT)],
+  points: [3, listOf(1, nested(POINT))],
+  shape: [4, SHAPE],
+  closed: [5, flag],
+  weight: [6, u64be],
+  level: [7, u8],
+  host: [8, u32host],
+  blob: [9, octets],
+})
+
+function encode<F extends Fields>(set: AttributeSet<F>, values: Attributes<F>): Buffer {
+  const out = new ByteWriter(16)
+  writeAttributes(new AttributeWriter(out), set, values)
+  return Buffer.from(out.written())
+}
+
+function decode<F extends Fields>(set: AttributeSet<F>, bytes: Buffer): Attributes<F> {
+  return readAttributes(viewOf(bytes), set, { start: 0, end: bytes.length })
+}
+
+const FULL: ValuesOf<typeof DRAWING> = {
+  name: 'plan',
+  origin: { x: 1, y: -2 },
+  points: [{ x: 3, y: 4 }, {}],
+  shape: { tag: 'circle', data: { radius: 7 } },
+  closed: true,
+  weight: 0xffff_ffff_ffff_ffffn,
+  level: 255,
+  host: 0xdeadbeef,
+  blob: '\0\xff',
+}
+
+describe('an attribute table', () => {
+  it('decodes what it encoded', () => {
+    expect(decode(DRAWING, encode(DRAWING, FULL))).toEqual(FULL)
+  })
+
+  it('writes attributes in the order of the table, and none for absent fields', () => {
+    expect(encode(DRAWING, { level: 1, name: 'a', host: undefined }).toString('hex')).toBe(
+      '0600010061000000' + '0500070001000000',
+    )
+  })
+
+  it('skips attributes that it does not know and takes the last of repeated ones', () => {
+    const unknown = '08006300aabbccdd'
+    const level = (value: string) => `05000700${value}000000`
+    expect(decode(DRAWING, Buffer.from(level('01') + unknown + level('02'), 'hex'))).toEqual({ level: 2 })
+  })
+
+  it('keeps the bytes of a union whose tag has no table', () => {
+    const shape = { tag: 'unknown', name: 'spline', octets: '\x01\x02\x03' } as const
+    expect(decode(DRAWING, encode(DRAWING, { shape }))).toEqual({ shape })
+    expect(SHAPE.asOctets({ tag: 'circle', data: { radius: 1 } })).toEqual({
+      name: 'circle',
+      octets: '\x06\0\x01\0\0\x01\0\0',
+    })
+  })
+
+  it.each([
+    ['a number of the wrong size', '0600070001020000'],
+    ['a flag with a payload', '0500050001000000'],
+    ['a string without a NUL', '0600010061620000'],
+  ])('refuses %s', (_, hex) => {
+    expect(() => decode(DRAWING, Buffer.from(hex, 'hex'))).toThrow(NetlinkError)
+  })
+
+  it.each([
+    [{ level: 256 }],
+    [{ level: -1 }],
+    [{ level: 0.5 }],
+    [{ host: 2 ** 32 }],
+    [{ weight: -1n }],
+    [{ weight: 1n << 64n }],
+    [{ origin: { y: 2 ** 31 } }],
+    [{ shape: { tag: 'circle', data: { radius: 65_536 } } }],
+  ] as const)('refuses to write %o', values => {
+    expect(() => encode(DRAWING, values)).toThrow(NetlinkError)
+  })
+
+  it('refuses a table that is nested deeper than any real message', () => {
+    let codec: Codec<unknown> = nested(POINT)
+    for (let i = 0; i < 12; i++) codec = nested(attributeSet({ inner: [1, codec] }))
+    const deep = attributeSet({ inner: [1, codec] })
+    let bytes = ''
+    for (let depth = 0; depth < 100; depth++) {
+      const length = bytes.length / 2 + 4
+      bytes = `${Buffer.of(length & 255, length >> 8, 1, 128).toString('hex')}${bytes}`
+    }
+    expect(() => decode(deep, Buffer.from(bytes, 'hex'))).toThrow(/nested too deep/)
+  })
+})
+
+describe('the inferred types', () => {
+  it('are those of the codecs', () => {
+    expectTypeOf<ValuesOf<typeof POINT>>().toEqualTypeOf<{
+      readonly x?: number | undefined
+      readonly y?: number | undefined
+    }>()
+    expectTypeOf<NonNullable<ValuesOf<typeof DRAWING>['weight']>>().toEqualTypeOf<bigint>()
+    expectTypeOf<Tagged<typeof SHAPES>['tag']>().toEqualTypeOf<'circle' | 'label' | 'unknown'>()
+  })
+
+  it('do not let misspelt or mistyped fields compile', () => {
+    // @ts-expect-error: there is no field `z`
+    const misspelt: ValuesOf<typeof POINT> = { z: 1 }
+    // @ts-expect-error: `x` is a number
+    const mistyped: ValuesOf<typeof POINT> = { x: '1' }
+    // @ts-expect-error: a point of the list has no `z`
+    const inList: ValuesOf<typeof DRAWING> = { points: [{ x: 1, z: 2 }] }
+    // @ts-expect-error: a circle has a radius, not a text
+    const wrongVariant: ValuesOf<typeof DRAWING> = { shape: { tag: 'circle', data: { text: 'x' } } }
+    // @ts-expect-error: there is no such shape
+    const noVariant: ValuesOf<typeof DRAWING> = { shape: { tag: 'square', data: {} } }
+    // @ts-expect-error: `decode` gives no field `z` to read
+    const unread = decode(POINT, Buffer.alloc(0)).z
+    // @ts-expect-error: the second half of a field is a codec
+    const noCodec = attributeSet({ x: [1, 'u32'] })
+    expect([misspelt, mistyped, inList, wrongVariant, noVariant, unread, noCodec]).toHaveLength(7)
+  })
+})
