@@ -1,0 +1,131 @@
+import * as fc from 'fast-check'
+import type { Octets } from '../../src/base/octets.ts'
+import { NFT_DATA_VERDICT } from '../../src/kernel/nft/constants.ts'
+import type { Expression } from '../../src/kernel/nft/expression.ts'
+import type { Operation } from '../../src/kernel/nft/operation.ts'
+import type { Element, NftSet, Verdict } from '../../src/kernel/nft/state.ts'
+
+/** Values of kernel/nft at random, as wide as the kernel's own types. */
+
+const u32 = fc.nat({ max: 0xffff_ffff })
+const s32 = fc.integer({ min: -0x8000_0000, max: 0x7fff_ffff })
+const register = fc.integer({ min: 0, max: 15 })
+export const name = fc.string({ minLength: 1, maxLength: 30, unit: 'grapheme-ascii' })
+
+export function octets(minLength: number, maxLength: number): fc.Arbitrary<Octets> {
+  return fc.uint8Array({ minLength, maxLength }).map(bytes => Buffer.from(bytes).toString('latin1'))
+}
+
+/** Mostly as the nftables plane writes them; some empty, some beyond ASCII, some long. */
+export const comment = fc.oneof(
+  fc.constant(''),
+  fc.string({ maxLength: 40, unit: 'grapheme-ascii' }),
+  fc.string({ maxLength: 20, unit: 'grapheme' }).filter(text => !text.includes('\0')),
+  fc.string({ minLength: 245, maxLength: 253, unit: 'grapheme-ascii' }),
+)
+
+export const verdict: fc.Arbitrary<Verdict> = fc.record({
+  code: s32,
+  chain: fc.option(name, { nil: undefined }),
+})
+
+const maskAndXor = fc
+  .integer({ min: 1, max: 16 })
+  .chain(length => fc.tuple(octets(length, length), octets(length, length)))
+
+export const expression: fc.Arbitrary<Expression> = fc.oneof(
+  fc.record({ kind: fc.constant('payload' as const), base: u32, offset: u32, length: u32, dreg: register }),
+  fc.record({ kind: fc.constant('meta' as const), key: u32, dreg: register }),
+  fc.record({ kind: fc.constant('meta-set' as const), key: u32, sreg: register }),
+  fc.record({ kind: fc.constant('ct' as const), key: u32, dreg: register }),
+  fc.record({
+    kind: fc.constant('cmp' as const),
+    op: fc.constantFrom('eq' as const, 'neq' as const),
+    sreg: register,
+    data: octets(1, 16),
+  }),
+  fc.tuple(maskAndXor, register, register).map(([[mask, xor], sreg, dreg]) => {
+    return { kind: 'bitwise' as const, sreg, dreg, mask, xor }
+  }),
+  fc.record({
+    kind: fc.constant('lookup' as const),
+    set: name,
+    sreg: register,
+    dreg: fc.oneof(register, fc.constantFrom('verdict' as const, undefined)),
+    inverted: fc.boolean(),
+  }),
+  fc.record({ kind: fc.constant('verdict' as const), verdict }),
+  fc.record({ kind: fc.constant('numgen' as const), modulus: u32, dreg: register }),
+  fc.record({
+    kind: fc.constant('dnat' as const),
+    family: fc.constantFrom('ip' as const, 'ip6' as const),
+    addressReg: register,
+    portReg: register,
+  }),
+  fc.record({ kind: fc.constant('masquerade' as const), flags: u32 }),
+  fc.record({ kind: fc.constant('reject' as const), code: fc.nat({ max: 255 }) }),
+  fc.record({ kind: fc.constant('fib' as const), flags: u32, dreg: register }),
+  fc.record({
+    kind: fc.constant('dynset' as const),
+    op: fc.constantFrom('add' as const, 'update' as const, 'delete' as const),
+    set: name,
+    keyReg: register,
+    dataReg: fc.option(register, { nil: undefined }),
+    timeoutMs: u32,
+  }),
+  fc.constant({ kind: 'counter' as const }),
+  fc.record({
+    kind: fc.constant('unknown' as const),
+    name: fc.constantFrom('limit', 'log', 'quota'),
+    data: octets(0, 40),
+  }),
+)
+
+export const element: fc.Arbitrary<Element> = fc.record({
+  set: fc.constant('things'),
+  key: octets(0, 64),
+  data: fc.oneof(fc.constant(undefined), octets(0, 64), verdict),
+  comment,
+})
+
+export const set: fc.Arbitrary<NftSet> = fc
+  .record({
+    name,
+    flags: u32,
+    keyType: u32,
+    keyLength: u32,
+    data: fc.option(fc.record({ type: u32, length: u32 }), { nil: undefined }),
+    verdicts: fc.boolean(),
+    size: u32,
+    timeoutMs: u32,
+    userdata: octets(0, 40),
+  })
+  .map(({ data, verdicts, ...rest }) => ({
+    ...rest,
+    dataType: verdicts ? NFT_DATA_VERDICT : data?.type === NFT_DATA_VERDICT ? 0 : data?.type,
+    dataLength: verdicts ? undefined : data?.length,
+  }))
+
+const place = { family: fc.constantFrom('ip' as const, 'ip6' as const), table: name }
+const owned = fc.array(fc.record({ element, group: name }), { maxLength: 30 })
+
+export const operation: fc.Arbitrary<Operation> = fc.oneof(
+  fc.record({
+    ...place,
+    verb: fc.constant('add-table' as const),
+    flags: u32,
+    comment: fc.constantFrom(undefined, 'a table'),
+  }),
+  fc.record({ ...place, verb: fc.constant('delete-table' as const) }),
+  fc.record({
+    ...place,
+    verb: fc.constant('add-rule' as const),
+    chain: name,
+    rule: fc.record({ expressions: fc.array(expression, { maxLength: 12 }), comment }),
+  }),
+  fc.record({ ...place, verb: fc.constant('add-set' as const), set }),
+  fc.record({ ...place, verb: fc.constant('delete-set' as const), set: name }),
+  fc.record({ ...place, verb: fc.constant('flush-chain' as const), chain: name }),
+  fc.record({ ...place, verb: fc.constant('add-elements' as const), set, elements: owned }),
+  fc.record({ ...place, verb: fc.constant('delete-elements' as const), set, elements: owned }),
+)

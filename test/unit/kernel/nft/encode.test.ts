@@ -1,0 +1,305 @@
+import { describe, expect, it } from 'vitest'
+import { u32host } from '../../../../src/base/octets.ts'
+import { finish } from '../../../../src/base/steps.ts'
+import type { Batch } from '../../../../src/kernel/nft/batch.ts'
+import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
+import type { Operation, OwnedElement, Transaction } from '../../../../src/kernel/nft/operation.ts'
+import type { NftSet } from '../../../../src/kernel/nft/state.ts'
+import { viewOf } from '../../../../src/netlink/bytes.ts'
+import { readMessages } from '../../../../src/netlink/message.ts'
+import { attribute, be32, datagram, message, nest } from '../../../support/scripted-transport.ts'
+
+const IP4 = '\x02\0\0\0'
+const ABOUT_NFTABLES = '\0\0\0\x0a'
+const target = { family: 'ip', table: 't' } as const
+
+function encode(transaction: Transaction, generation?: number): Batch {
+  return finish(encodeBatch(transaction, { firstSequence: 1, generation }))
+}
+
+/** The messages between batch begin and batch end, as [type, flags, payload without nfgenmsg]. */
+function bodies(batch: Batch): readonly (readonly [number, number, string])[] {
+  const view = viewOf(batch.bytes)
+  return readMessages(view)
+    .slice(1, -1)
+    .map(({ type, flags, start, end }) => {
+      expect(type >> 8).toBe(10)
+      expect(view.bytes.toString('latin1', start, start + 4)).toBe(IP4)
+      return [type & 255, flags, view.bytes.toString('latin1', start + 4, end)]
+    })
+}
+
+function setOf(name: string): NftSet {
+  return {
+    name,
+    flags: 8,
+    keyType: 19,
+    keyLength: 4,
+    dataType: 7,
+    dataLength: 4,
+    size: 64,
+    timeoutMs: 1000,
+    userdata: '\0\x01x',
+  }
+}
+
+function owned(set: string, ...keys: readonly number[]): OwnedElement[] {
+  return keys.map(key => ({
+    element: { set, key: u32host(key), data: u32host(key), comment: '' },
+    group: `group ${key}`,
+  }))
+}
+
+function elements(
+  verb: 'add-elements' | 'delete-elements',
+  set: string,
+  ...keys: readonly number[]
+): Operation {
+  return { ...target, verb, set: setOf(set), elements: owned(set, ...keys) }
+}
+
+describe('a batch', () => {
+  it('stands between begin and end, and only its last message asks for an acknowledgement', () => {
+    const batch = encode([
+      { ...target, verb: 'delete-table' },
+      { ...target, verb: 'add-table', flags: 0, comment: undefined },
+    ])
+    const name = attribute(1, 't\0')
+    expect(batch.bytes).toEqual(
+      datagram(
+        message({ type: 0x10, flags: 1, sequence: 1, payload: ABOUT_NFTABLES }),
+        message({ type: 0x0a02, flags: 1, sequence: 2, payload: IP4 + name }),
+        message({ type: 0x0a00, flags: 0x405, sequence: 3, payload: IP4 + name + attribute(2, be32(0)) }),
+        message({ type: 0x11, flags: 1, sequence: 4, payload: ABOUT_NFTABLES }),
+      ),
+    )
+    expect(batch.messages).toBe(4)
+  })
+
+  it('names the generation that it is for', () => {
+    const { bytes } = encode([{ ...target, verb: 'delete-table' }], 0xfffffffe)
+    const begin = message({
+      type: 0x10,
+      flags: 1,
+      sequence: 1,
+      payload: ABOUT_NFTABLES + attribute(1, be32(-2)),
+    })
+    expect(bytes.subarray(0, begin.length)).toEqual(datagram(begin))
+  })
+
+  it('of nothing is begin and end', () => {
+    expect(readMessages(viewOf(encode([]).bytes)).map(({ type, flags }) => [type, flags])).toEqual([
+      [0x10, 1],
+      [0x11, 1],
+    ])
+  })
+})
+
+describe('an operation', () => {
+  const of = (operation: Operation) => bodies(encode([operation]))[0]
+  const table = attribute(1, 't\0')
+
+  it('adds a table with its comment', () => {
+    expect(of({ ...target, verb: 'add-table', flags: 6, comment: 'ours' })).toEqual([
+      0,
+      0x405,
+      table + attribute(2, be32(6)) + attribute(6, '\0\x05ours\0'),
+    ])
+  })
+
+  it('adds a base chain with its hook and the policy accept', () => {
+    const chain = { name: 'c', hook: { type: 'nat', hooknum: 3, priority: -100 }, rules: [] } as const
+    const hook = nest(4, attribute(1, be32(3)), attribute(2, be32(-100)))
+    expect(of({ ...target, verb: 'add-chain', chain })).toEqual([
+      3,
+      0x405,
+      table + attribute(3, 'c\0') + hook + attribute(5, be32(1)) + attribute(7, 'nat\0'),
+    ])
+  })
+
+  it('adds a plain chain with its name alone', () => {
+    const chain = { name: 'c', hook: undefined, rules: [] }
+    expect(of({ ...target, verb: 'add-chain', chain })).toEqual([3, 0x405, table + attribute(3, 'c\0')])
+  })
+
+  it.each([
+    ['flush-chain', 8, attribute(2, 'c\0')],
+    ['delete-chain', 5, attribute(3, 'c\0')],
+  ] as const)('%s names the chain', (verb, type, name) => {
+    expect(of({ ...target, verb, chain: 'c' })).toEqual([type, 5, table + name])
+  })
+
+  it('adds a rule at the end of its chain, with its comment', () => {
+    const expressions = [{ kind: 'numgen', modulus: 3, dreg: 9 }, { kind: 'counter' }] as const
+    const numgen = [
+      attribute(1, be32(17)),
+      attribute(2, be32(3)),
+      attribute(3, be32(1)),
+      attribute(4, be32(0)),
+    ]
+    const list = nest(
+      4,
+      nest(1, attribute(1, 'numgen\0'), nest(2, ...numgen)),
+      nest(1, attribute(1, 'counter\0'), nest(2)),
+    )
+    expect(of({ ...target, verb: 'add-rule', chain: 'c', rule: { expressions, comment: 'why' } })).toEqual([
+      6,
+      0xc05,
+      table + attribute(2, 'c\0') + list + attribute(7, '\0\x04why\0'),
+    ])
+  })
+
+  it('adds a map with its size, timeout and userdata, under a number of its own in the batch', () => {
+    const [, second] = bodies(
+      encode([
+        { ...target, verb: 'add-set', set: setOf('a') },
+        { ...target, verb: 'add-set', set: setOf('b') },
+      ]),
+    )
+    expect(second).toEqual([
+      9,
+      0x405,
+      [
+        table,
+        attribute(2, 'b\0'),
+        ...[8, 19, 4, 7, 4].map((value, i) => attribute(3 + i, be32(value))),
+        nest(9, attribute(1, be32(64))),
+        attribute(10, be32(2)),
+        attribute(11, be32(0), be32(1000)),
+        attribute(13, '\0\x01x'),
+      ].join(''),
+    ])
+  })
+
+  it('adds a verdict map without a length of its data, and leaves out what a set does not have', () => {
+    const set = {
+      ...setOf('v'),
+      dataType: 0xffffff00,
+      dataLength: undefined,
+      size: 0,
+      timeoutMs: 0,
+      userdata: '',
+    }
+    expect(of({ ...target, verb: 'add-set', set })).toEqual([
+      9,
+      0x405,
+      table +
+        attribute(2, 'v\0') +
+        [8, 19, 4, -256].map((value, i) => attribute(3 + i, be32(value))).join('') +
+        attribute(10, be32(1)),
+    ])
+  })
+
+  it('deletes a set by its name', () => {
+    expect(of({ ...target, verb: 'delete-set', set: 's' })).toEqual([11, 5, table + attribute(2, 's\0')])
+  })
+
+  it('puts the elements of a set into one list', () => {
+    const item = (key: number) => {
+      const value = attribute(1, u32host(key))
+      return nest(1, nest(1, value), nest(2, value))
+    }
+    expect(of(elements('add-elements', 's', 1, 2))).toEqual([
+      12,
+      0x405,
+      table + attribute(2, 's\0') + nest(3, item(1), item(2)),
+    ])
+  })
+})
+
+describe('element operations', () => {
+  /** Each message as verb, set and keys, in order. */
+  function sketch(batch: Batch): string[] {
+    return bodies(batch).map(([type], index) => {
+      const inMessage = batch.elementsAt(index + 2)
+      const keys = inMessage.map(({ element }) => element.key.charCodeAt(0))
+      return `${type === 12 ? 'add' : 'delete'} ${inMessage[0]?.element.set} ${keys.join(',')}`
+    })
+  }
+
+  it('on one set share messages, whatever stands between them, and keep their order', () => {
+    const batch = encode([
+      elements('add-elements', 'a', 1),
+      elements('add-elements', 'b', 2),
+      elements('add-elements', 'a', 3),
+      elements('delete-elements', 'b', 4),
+      elements('add-elements', 'a', 5),
+      elements('add-elements', 'b', 6),
+    ])
+    expect(sketch(batch)).toEqual(['add a 1,3,5', 'add b 2', 'delete b 4', 'add b 6'])
+  })
+
+  it('do not pass an operation on another kind of object', () => {
+    const batch = encode([
+      elements('add-elements', 'a', 1),
+      { ...target, verb: 'flush-chain', chain: 'c' },
+      elements('add-elements', 'a', 2),
+    ])
+    expect(batch.messages).toBe(5)
+    expect(batch.operationAt(3)).toEqual({ ...target, verb: 'flush-chain', chain: 'c' })
+  })
+
+  it('without elements send nothing', () => {
+    expect(encode([elements('add-elements', 'a')]).messages).toBe(2)
+  })
+
+  it('are spread over lists of 64,000 bytes at most, and nothing is lost between them', () => {
+    const keys = Array.from({ length: 10_000 }, (_, key) => key)
+    const batch = encode([
+      elements('add-elements', 'a', ...keys.slice(0, 4567)),
+      elements('add-elements', 'a', ...keys.slice(4567)),
+    ])
+    const all: string[] = []
+    for (let sequence = 2; sequence < batch.messages; sequence++) {
+      all.push(...batch.elementsAt(sequence).map(({ group }) => group))
+    }
+    expect(all).toEqual(keys.map(key => `group ${key}`))
+    for (const [, , payload] of bodies(batch)) expect(payload.length).toBeLessThan(64_100)
+    expect(batch.messages).toBeLessThan(2 + 7)
+  })
+
+  it('take pauses while there are many', () => {
+    const keys = Array.from({ length: 10_000 }, (_, key) => key)
+    const steps = encodeBatch([elements('add-elements', 'a', ...keys)], { firstSequence: 1 })
+    let pauses = 0
+    while (steps.next().done !== true) pauses++
+    expect(pauses).toBeGreaterThanOrEqual(4)
+  })
+})
+
+describe('a refused message', () => {
+  const first = elements('add-elements', 'a', 1, 2)
+  const second = elements('add-elements', 'a', 3, 4)
+  const batch = encode([{ ...target, verb: 'add-table', flags: 0, comment: undefined }, first, second])
+  /** Where the elements of message 3 begin: header, nfgenmsg, table, set, list header. */
+  const elementsStart = 16 + 4 + 8 + 8 + 4
+  const elementLength = 28
+
+  it('is found by its sequence number', () => {
+    expect(batch.operationAt(2)).toMatchObject({ verb: 'add-table' })
+    expect(batch.operationAt(1)).toBeUndefined()
+    expect(batch.operationAt(4)).toBeUndefined()
+    expect([0, 1, 4, 5].map(batch.has)).toEqual([false, true, true, false])
+  })
+
+  it.each([0, 1, 2, 3])('is narrowed to element %i by any offset within it', index => {
+    for (const inside of [0, 4, elementLength - 1]) {
+      const offset = elementsStart + index * elementLength + inside
+      expect(batch.elementsAt(3, offset).map(({ group }) => group)).toEqual([`group ${index + 1}`])
+      expect(batch.operationAt(3, offset)).toBe(index < 2 ? first : second)
+    }
+  })
+
+  it.each([undefined, 0, 20, elementsStart + 4 * elementLength, 1_000_000])(
+    'stays all of its elements with the offset %s',
+    offset => {
+      expect(batch.elementsAt(3, offset)).toHaveLength(4)
+      expect(batch.operationAt(3, offset)).toBe(first)
+    },
+  )
+
+  it('of another kind has no elements', () => {
+    expect(batch.elementsAt(2, 20)).toEqual([])
+    expect(batch.elementsAt(99)).toEqual([])
+  })
+})
