@@ -5,15 +5,26 @@ import type { Io } from './cli/io.ts'
 /** A second signal, or one that nobody answers within this time, ends the process at once. */
 const PATIENCE_MS = 4_500
 
-const stop = new AbortController()
+/** Signals this close together are one request: npm passes on the Ctrl-C that the terminal has sent us already. */
+const SAME_REQUEST_MS = 500
 
-for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-  process.on(signal, () => {
-    if (stop.signal.aborted) process.exit(1)
-    stop.abort()
-    setTimeout(() => process.exit(1), PATIENCE_MS).unref()
-  })
+function stopOnSignals(): AbortSignal {
+  const stop = new AbortController()
+  let askedAtMs: number | undefined
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+    process.on(signal, () => {
+      const nowMs = performance.now()
+      if (askedAtMs !== undefined && nowMs - askedAtMs > SAME_REQUEST_MS) process.exit(1)
+      if (askedAtMs !== undefined) return
+      askedAtMs = nowMs
+      stop.abort()
+      setTimeout(() => process.exit(1), PATIENCE_MS).unref()
+    })
+  }
+  return stop.signal
 }
+
+const stop = stopOnSignals()
 
 // A reader that has seen enough (`kprobe dump | head`) is no failure.
 for (const stream of [process.stdout, process.stderr]) {
@@ -30,7 +41,7 @@ const io: Io = {
   out: text => void process.stdout.write(text),
   err: text => void process.stderr.write(text),
   colour: process.stdout.isTTY === true && (process.env.NO_COLOR ?? '') === '' && process.env.TERM !== 'dumb',
-  signal: stop.signal,
+  signal: stop,
   hostName: hostname(),
   processId: process.pid,
 }
