@@ -3,7 +3,7 @@ import { describeOperation, formatElementData, formatElementKey } from '../../ke
 import type { Element, NftSet } from '../../kernel/nft/state.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { serviceOfGroup } from './layout.ts'
-import type { NftablesState } from './state.ts'
+import { type NftablesState, tableOf } from './state.ts'
 
 /** One transaction of nf_tables, and what the kernel holds after it. */
 export interface NftablesPlan extends Plan<NftablesState> {
@@ -17,7 +17,7 @@ export function makePlan(transaction: Transaction, after: NftablesState, complet
     changes: countChanges(transaction),
     after,
     complete,
-    describe: () => describePlan(transaction),
+    describe: () => describePlan(transaction, after),
   }
 }
 
@@ -28,7 +28,7 @@ function countChanges(transaction: Transaction): number {
   let changes = 0
   const replaced = replacements(transaction)
   for (const operation of transaction) {
-    if (!isOnElements(operation)) changes += operation.verb === 'flush-chain' ? 0 : 1
+    if (!isOnElements(operation)) changes += 1
     else if (operation.verb === 'add-elements') changes += operation.elements.length
     else changes += operation.elements.length - (replaced.get(setName(operation))?.size ?? 0)
   }
@@ -70,12 +70,12 @@ function setName({ family, table, set }: ElementOperation): string {
 }
 
 /** What all Services share comes first, then one Service after the other. */
-function* describePlan(transaction: Transaction): IterableIterator<PlanLine> {
+function* describePlan(transaction: Transaction, after: NftablesState): IterableIterator<PlanLine> {
   const replaced = replacements(transaction)
   const byService = new Map<string, PlanLine[]>()
   for (const operation of transaction) {
     if (!isOnElements(operation)) {
-      yield* describeShared(operation)
+      yield* describeShared(operation, after)
       continue
     }
     const again = replaced.get(setName(operation))
@@ -94,8 +94,9 @@ function* describePlan(transaction: Transaction): IterableIterator<PlanLine> {
   for (const [, lines] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1))) yield* lines
 }
 
-function* describeShared(operation: Operation): IterableIterator<PlanLine> {
-  const text = describeOperation(operation)
+function* describeShared(operation: Operation, { ruleset }: NftablesState): IterableIterator<PlanLine> {
+  const sets = tableOf(ruleset, operation.family)?.sets
+  const text = describeOperation(operation, sets === undefined ? {} : { sets })
   const [verb = '', ...object] = text.split(' ')
   const change = { add: 'add', delete: 'remove', flush: 'change' } as const
   if (verb === 'add' || verb === 'delete' || verb === 'flush')
