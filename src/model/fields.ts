@@ -1,3 +1,4 @@
+import { joined } from '../base/compact.ts'
 import { isDnsLabel, isDnsSubdomain } from './names.ts'
 import { type Findings, printable, type Refusal, refuse } from './refusal.ts'
 
@@ -72,7 +73,14 @@ export function readIdentity(object: unknown, rules: IdentityRules): Identity | 
   }
   const findings: Findings = { object: label, refusals: [] }
   const labels = isJson(metadata.labels) ? metadata.labels : ABSENT
-  return { key: isScoped ? `${namespace}/${name}` : name, namespace, name, findings, metadata, labels }
+  return {
+    key: isScoped ? joined([namespace, '/', name]) : name,
+    namespace,
+    name,
+    findings,
+    metadata,
+    labels,
+  }
 }
 
 export const NOT_A_LABEL =

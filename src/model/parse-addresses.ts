@@ -1,4 +1,5 @@
 import { type Cidr, mergeCidrs } from '../base/cidr.ts'
+import { trimmed } from '../base/compact.ts'
 import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { readAddress, readPrefix, whyNotAddress, whyNotPrefix } from './address.ts'
 import { isAbsent, isJson, type Json, listField, objectField } from './fields.ts'
@@ -46,7 +47,7 @@ function readClusterIps(findings: Findings, spec: Json): readonly Ip[] {
       refuse(findings, field, values[index], `a second ${familyOf(ip)} address; a Service has one per family`)
     } else ips.push(ip)
   }
-  return ips
+  return trimmed(ips)
 }
 
 interface Reading {
@@ -143,5 +144,5 @@ function withoutUnreadable(findings: Findings, ranges: SourceRanges, ips: readon
 }
 
 function unique(ips: readonly Ip[]): readonly Ip[] {
-  return ips.length < 2 ? ips : [...new Set(ips)]
+  return trimmed(ips.length < 2 ? ips : [...new Set(ips)])
 }

@@ -1,3 +1,4 @@
+import { trimmed } from '../base/compact.ts'
 import {
   type IdentityRules,
   isAbsent,
@@ -94,7 +95,7 @@ function readPorts(findings: Findings, value: unknown): readonly ServicePortSpec
     keys?.add(key)
     ports.push(port)
   }
-  return ports
+  return trimmed(ports)
 }
 
 function readPort(findings: Findings, value: unknown, index: number): ServicePortSpec | undefined {

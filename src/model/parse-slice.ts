@@ -1,3 +1,4 @@
+import { joined, trimmed } from '../base/compact.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import { readAddress, whyNotAddress } from './address.ts'
 import type { Endpoint, EndpointPort, EndpointSlice } from './endpoint.ts'
@@ -49,7 +50,7 @@ export function parseEndpointSlice(object: unknown, pool?: NamePool): EndpointSl
   }
   return {
     key: identity.key,
-    service: `${identity.namespace}/${service}`,
+    service: joined([identity.namespace, '/', service]),
     family,
     triggerTimeMs: readTriggerTime(identity),
     ports: readPorts(findings, root.ports),
@@ -72,7 +73,7 @@ function readPorts(findings: Findings, value: unknown): readonly EndpointPort[] 
     const port = readPort(findings, list[index], index)
     if (port !== undefined) ports.push(port)
   }
-  return ports
+  return trimmed(ports)
 }
 
 function readPort(findings: Findings, value: unknown, index: number): EndpointPort | undefined {
@@ -112,7 +113,7 @@ function readEndpoints(reading: Reading, value: unknown): readonly Endpoint[] {
     const endpoint = readEndpoint(reading, list[index], index)
     if (endpoint !== undefined) endpoints.push(endpoint)
   }
-  return endpoints
+  return trimmed(endpoints)
 }
 
 function readEndpoint(reading: Reading, value: unknown, index: number): Endpoint | undefined {

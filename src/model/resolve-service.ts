@@ -1,3 +1,4 @@
+import { joined, trimmed } from '../base/compact.ts'
 import { type Family, familyOf, formatIpPort, type Ip } from '../base/ip.ts'
 import { candidatesOf, orderedSlices } from './candidates.ts'
 import { addressPlace, nodePortPlace } from './claims.ts'
@@ -40,10 +41,15 @@ export function resolveService(
   }
   return {
     service: service.key,
-    clusterIps: service.clusterIps.filter(ip => clusterIpOwner(arena, service, ip) === undefined),
-    ports,
+    clusterIps: ownClusterIps(arena, service),
+    ports: trimmed(ports),
     refusals: allRefusals(service, ordered, findings),
   }
+}
+
+function ownClusterIps(arena: Arena, service: Service): readonly Ip[] {
+  const own = service.clusterIps.filter(ip => clusterIpOwner(arena, service, ip) === undefined)
+  return own.length === service.clusterIps.length ? service.clusterIps : own
 }
 
 interface Work {
@@ -66,9 +72,9 @@ function resolvePort(work: Work, index: number, clusterIp: Ip): PortFrontends | 
   const frontends = frontendsOf(work, { index, port, family, clusterIp, internal, external })
   if (frontends.length === 0) return undefined
   const lists = selectBackends({ candidates, found, place: arena.here }, needsOf(frontends))
-  const displayName = port.name === '' ? service.key : `${service.key}:${port.name}`
+  const displayName = port.name === '' ? service.key : joined([service.key, ':', port.name])
   return {
-    key: `${service.key}:${port.name}/${port.protocol}/${family}`,
+    key: joined([service.key, ':', port.name, '/', port.protocol, '/', family]),
     displayName,
     service: service.key,
     family,
@@ -126,7 +132,7 @@ function frontendsOf(work: Work, at: PortWork): readonly Frontend[] {
     if (rival === undefined) frontends.push({ kind, ip, port: port.port, route: external, sourceRanges })
     else refuseContested(work, fieldOf(kind), `${formatIpPort(ip, port.port)}/${port.protocol}`, rival)
   }
-  return frontends
+  return trimmed(frontends)
 }
 
 function hasNodePort(work: Work, at: PortWork): boolean {

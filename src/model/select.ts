@@ -1,3 +1,4 @@
+import { trimmed } from '../base/compact.ts'
 import { type Candidate, isDraining } from './candidates.ts'
 import type { Endpoint } from './endpoint.ts'
 import type { Backend } from './frontend.ts'
@@ -83,5 +84,8 @@ export function selectBackends(selecting: Selecting, needs: ListNeeds): BackendL
     if (inCluster) cluster.push(backend)
     if (inLocal) local.push(backend)
   }
-  return { cluster: cluster.length === 0 ? NOBODY : cluster, local: local.length === 0 ? NOBODY : local }
+  return {
+    cluster: cluster.length === 0 ? NOBODY : trimmed(cluster),
+    local: local.length === 0 ? NOBODY : trimmed(local),
+  }
 }

@@ -189,7 +189,7 @@ describe('when a contest changes', () => {
     service(`crowd-${index}`, { clusterIP: `10.97.${index >> 8}.${index & 255}` }),
   )
 
-  function after(objects: Fields[], events: SourceEvent[]): { table: FrontendTable; changed: string[] } {
+  function step(objects: Fields[], events: SourceEvent[]): { table: FrontendTable; changed: string[] } {
     const before = snapshotOf([...objects, ...CROWD])
     const previous = { snapshot: before, table: resolved(before) }
     const snapshot = applyEvents(before, events)
@@ -204,7 +204,7 @@ describe('when a contest changes', () => {
   const gone = (key: string): SourceEvent => ({ kind: 'Service', key, value: undefined })
 
   it('the next in line is promoted when the winner goes, and nobody else is touched (I-46)', () => {
-    const { table, changed } = after([a, b, c], [gone('ns/a')])
+    const { table, changed } = step([a, b, c], [gone('ns/a')])
     expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
     expect(changed).toEqual(['ns/a', 'ns/b', 'ns/c'])
     expect(refusalLines(table.services.get('ns/c'))).toEqual([
@@ -213,11 +213,11 @@ describe('when a contest changes', () => {
   })
 
   it('a loser that goes leaves the winner as it is', () => {
-    expect(after([a, b], [gone('ns/b')]).changed).toEqual(['ns/b'])
+    expect(step([a, b], [gone('ns/b')]).changed).toEqual(['ns/b'])
   })
 
   it('the winner that gives up one address promotes the loser', () => {
-    const { table } = after([a, b], eventsOf([service('a', {}, at('1', MONDAY))]))
+    const { table } = step([a, b], eventsOf([service('a', {}, at('1', MONDAY))]))
     expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
   })
 
@@ -226,30 +226,30 @@ describe('when a contest changes', () => {
       ...at('1', MONDAY).metadata,
       labels: { 'service.kubernetes.io/service-proxy-name': 'x' },
     }
-    const { table } = after([a, b], eventsOf([external('a', '10.96.0.1', { metadata })]))
+    const { table } = step([a, b], eventsOf([external('a', '10.96.0.1', { metadata })]))
     expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
   })
 
   it('an external address is lost when it becomes a ClusterIP, and comes back', () => {
     const thief = service('new', { clusterIP: '192.0.2.1', ports: [{ port: 9 }] })
-    const { table, changed } = after([a], eventsOf([thief]))
+    const { table, changed } = step([a], eventsOf([thief]))
     expect(changed).toEqual(['ns/a', 'ns/new'])
     expect(standing(table).refusals).toEqual([
       'Service ns/a: spec.externalIPs = 192.0.2.1: the ClusterIP of Service ns/new',
     ])
-    expect(after([a, thief], [gone('ns/new')]).changed).toEqual(['ns/a', 'ns/new'])
+    expect(step([a, thief], [gone('ns/new')]).changed).toEqual(['ns/a', 'ns/new'])
   })
 
   it('a ClusterIP moves between Services in one step (F34)', () => {
     const first = service('first', { clusterIP: '10.96.0.9' }, at('1', MONDAY))
     const second = service('second', { clusterIP: '10.96.0.9' }, at('2', TUESDAY))
-    const { table } = after([first], [gone('ns/first'), ...eventsOf([second])])
+    const { table } = step([first], [gone('ns/first'), ...eventsOf([second])])
     expect(standing(table).frontends).toContain('ns/second 10.96.0.9:80')
     expect(standing(table).refusals).toEqual([])
   })
 
   it('a recreated winner is younger and loses', () => {
-    const { table } = after([a, b], eventsOf([external('a', '10.96.0.1', at('9', TUESDAY))]))
+    const { table } = step([a, b], eventsOf([external('a', '10.96.0.1', at('9', TUESDAY))]))
     expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
   })
 })

@@ -1,0 +1,15 @@
+/*
+ * Values that live long and are many: what V8 keeps beyond their contents adds up to a third of the memory.
+ */
+
+const EMPTY: readonly never[] = []
+
+/** A copy of a list that push has filled, and left room for 16 more items in. */
+export function trimmed<T>(list: readonly T[]): readonly T[] {
+  return list.length === 0 ? EMPTY : list.slice()
+}
+
+/** The parts as one piece of text: + and templates keep every part alive until somebody reads the result. */
+export function joined(parts: readonly string[]): string {
+  return parts.join('')
+}
