@@ -1,5 +1,5 @@
 import type { Clock } from './base/clock.ts'
-import { takeLock } from './base/instance-lock.ts'
+import type { takeLock } from './base/instance-lock.ts'
 import { FAMILIES, familyOf } from './base/ip.ts'
 import type { Log } from './base/log.ts'
 import { within } from './base/within.ts'
@@ -14,13 +14,15 @@ import {
 import type { NftablesPlan } from './dataplane/nftables/plan.ts'
 import { createNftablesPlane } from './dataplane/nftables/plane.ts'
 import type { NftablesState } from './dataplane/nftables/state.ts'
-import { createNftClient, type NftClient } from './kernel/nft/client.ts'
+import { watchWriters } from './dataplane/nftables/writers.ts'
+import { createNftClient } from './kernel/nft/client.ts'
 import type { FrontendTable } from './model/frontend.ts'
 import type { NamePool } from './model/names.ts'
 import { parseObject } from './model/parse.ts'
 import { resolve } from './model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from './model/snapshot.ts'
 import { openNetlink } from './netlink/native.ts'
+import type { Transport } from './netlink/transport.ts'
 import type { Dataplane, Plan } from './reconcile/dataplane.ts'
 import type { PassReason, ReconcilerEvent } from './reconcile/events.ts'
 import { Reconciler } from './reconcile/reconciler.ts'
@@ -39,6 +41,9 @@ export interface DaemonIo {
   /** Aborted when the process shall end. */
   readonly signal: AbortSignal
   readonly processId: number
+  /** Opens a socket to nf_tables: openNetfilter, or one to a kernel in memory. */
+  readonly openTransport: () => Transport
+  readonly takeLock: typeof takeLock
   /** The kernel holds what the sources ask for. */
   readonly synced: (sync: Sync) => void
   /** A plan that --backend=dry-run does not commit. */
@@ -81,7 +86,7 @@ export function lockName(options: NftablesOptions): string {
 /** Runs until told to stop, or until the first sync with --once. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   if (config.backend === 'dry-run') return await new Daemon(config, io).run()
-  const lock = await takeLock(lockName(nftablesOptions(config)), `pid ${io.processId}`)
+  const lock = await io.takeLock(lockName(nftablesOptions(config)), `pid ${io.processId}`)
   if (lock.kind === 'busy') {
     const holder = lock.holder === '' ? 'which does not answer' : lock.holder
     io.log.error(
@@ -102,17 +107,22 @@ export interface OpenPlane {
   readonly close: () => Promise<void>
 }
 
-/** The kernel's nf_tables. Throws when the addon is missing or the socket refused. */
-export function openNft(clock: Clock): NftClient {
-  return createNftClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock })
+/** A socket to the kernel's nf_tables. Throws when the addon is missing or the socket refused. */
+export function openNetfilter(): Transport {
+  return openNetlink({ protocol: NETLINK_NETFILTER })
 }
 
-export function openPlane(config: Config, clock: Clock): OpenPlane {
-  const client = openNft(clock)
-  return {
-    plane: createNftablesPlane({ client, options: nftablesOptions(config) }),
-    close: () => client.close(),
-  }
+export function openPlane(config: Config, clock: Clock, openTransport: () => Transport): OpenPlane {
+  const transport = openTransport()
+  const client = createNftClient({ transport, clock })
+  const options = nftablesOptions(config)
+  const watching = { openTransport, own: transport.portId, table: options.tableName }
+  const plane = createNftablesPlane({
+    client,
+    options,
+    watchWriters: report => watchWriters(watching, report),
+  })
+  return { plane, close: () => client.close() }
 }
 
 export function nftablesOptions(config: Config): NftablesOptions {
@@ -209,9 +219,9 @@ class Daemon {
   }
 
   #open(): OpenPlane | undefined {
-    const { clock, log, planned } = this.#io
+    const { clock, log, planned, openTransport } = this.#io
     try {
-      const opened = openPlane(this.#config, clock)
+      const opened = openPlane(this.#config, clock, openTransport)
       if (this.#config.backend === 'netlink') return opened
       const unreadable = (err: Error) =>
         log.warn({ err }, 'the kernel cannot be read: the plan starts from an empty one')

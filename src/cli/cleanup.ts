@@ -4,10 +4,10 @@ import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { lockName, openNft } from '../daemon.ts'
+import { lockName, openNetfilter } from '../daemon.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
 import { createNftablesPlane } from '../dataplane/nftables/plane.ts'
-import type { NftClient } from '../kernel/nft/client.ts'
+import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
@@ -55,7 +55,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 }
 
 async function remove(io: Io): Promise<number> {
-  const client = openNft(systemClock)
+  const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
   const before = await tablesOf(client)
   await createNftablesPlane({ client, options: DEFAULT_NFTABLES_OPTIONS }).cleanup()
   const after = await tablesOf(client)

@@ -5,10 +5,11 @@ import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG, outputFlag } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { openNft } from '../daemon.ts'
+import { openNetfilter } from '../daemon.ts'
 import { adoptRuleset } from '../dataplane/nftables/adopt.ts'
-import { serviceOfGroup } from '../dataplane/nftables/layout.ts'
+import { GROUP_DISPATCH, GROUP_NODEPORT_IPS, serviceOfGroup } from '../dataplane/nftables/layout.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
+import { createNftClient } from '../kernel/nft/client.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { ElementGroup, NftFamily, Ruleset, Table } from '../kernel/nft/state.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -99,7 +100,7 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
 
 /** Our tables, elements grouped by the Service they serve, and of the Service asked for alone if there is one. */
 async function readKernel({ families, service }: Request): Promise<Ruleset> {
-  const client = openNft(systemClock)
+  const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
   try {
     const { tableName: name } = DEFAULT_NFTABLES_OPTIONS
     const { ruleset } = await client.list(families.map(family => ({ family, name })))
@@ -113,21 +114,35 @@ async function readKernel({ families, service }: Request): Promise<Ruleset> {
 
 /** The elements of one Service, and what says where they lead. */
 function onlyOf(table: Table, service: string): Table {
-  const kept: [string, ElementGroup][] = []
-  for (const [group, elements] of table.elements.entries())
-    if (
-      serviceOfGroup(group) === service ||
-      group.startsWith('@dispatch') ||
-      group.startsWith('@nodeport-ips')
-    )
-      kept.push([group, elements])
-  return { ...table, chains: new Map(), elements: PersistentMap.from(kept) }
+  return withGroups(table, group => serviceOfGroup(group) === service || SHARED.has(group))
 }
 
-function documentOf({ what }: Request, ruleset: Ruleset): unknown {
+/** Groups that rows are made from besides the Service's own. */
+const SHARED: ReadonlySet<string> = new Set([GROUP_DISPATCH, GROUP_NODEPORT_IPS])
+
+function withGroups(table: Table, wanted: (group: string) => boolean): Table {
+  const kept: [string, ElementGroup][] = []
+  for (const [group, elements] of table.elements.entries()) if (wanted(group)) kept.push([group, elements])
+  return { ...table, elements: PersistentMap.from(kept) }
+}
+
+/** What nft would list of one Service: its elements, and the sets that they are in. */
+function listingOf({ service }: Request, ruleset: Ruleset): Ruleset {
+  if (service === '') return ruleset
+  const tables = ruleset.tables.map(table => {
+    const own = withGroups(table, group => !SHARED.has(group))
+    const inUse = new Set([...own.elements.values()].flat().map(({ set }) => set))
+    const sets = new Map([...table.sets].filter(([name]) => inUse.has(name)))
+    return { ...own, sets, chains: new Map() }
+  })
+  return { tables: tables.filter(({ elements }) => elements.size > 0) }
+}
+
+function documentOf(request: Request, ruleset: Ruleset): unknown {
+  const { what } = request
   const services = () => kernelRows(ruleset.tables)
   if (what === 'services') return { services: services() }
-  const nft = rulesetToJson(ruleset)
+  const nft = rulesetToJson(listingOf(request, ruleset))
   return what === 'nft' ? nft : { services: services(), nft }
 }
 
@@ -139,7 +154,7 @@ async function writeText(request: Request, ruleset: Ruleset, io: Io): Promise<vo
   if (what === 'all') io.out('\n')
   const asTool = output === 'nft' && service === '' ? await listByNft(ruleset) : undefined
   if (asTool !== undefined) io.out(asTool)
-  else writeLines(printRuleset(ruleset), io)
+  else writeLines(printRuleset(listingOf(request, ruleset)), io)
 }
 
 async function listByNft({ tables }: Ruleset): Promise<string | undefined> {

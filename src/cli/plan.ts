@@ -4,7 +4,7 @@ import { count } from '../base/text.ts'
 import { HELP_FLAG, outputFlag, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { parseFlags } from '../config/parse-flags.ts'
-import { type OpenPlane, openPlane } from '../daemon.ts'
+import { type OpenPlane, openNetfilter, openPlane } from '../daemon.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -37,7 +37,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     const { table } = await loadOnce(config, systemClock, io)
     for (const { refusals } of table.services.values())
       for (const refusal of refusals) io.err(refusalText(refusal))
-    const opened = openPlane(config, systemClock)
+    const opened = openPlane(config, systemClock, openNetfilter)
     const lines = await differences(opened, table)
     await opened.close()
     if (output === 'text') printText(lines, io)

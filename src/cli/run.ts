@@ -1,9 +1,10 @@
 import { systemClock } from '../base/clock.ts'
+import { takeLock } from '../base/instance-lock.ts'
 import { createLog } from '../base/log.ts'
 import { HELP_FLAG, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { parseFlags } from '../config/parse-flags.ts'
-import { runDaemon } from '../daemon.ts'
+import { openNetfilter, runDaemon } from '../daemon.ts'
 import type { Command, Io } from './io.ts'
 import { planLines } from './plan-text.ts'
 import { syncText } from './sync-text.ts'
@@ -32,6 +33,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     random: Math.random,
     signal: io.signal,
     processId: io.processId,
+    openTransport: openNetfilter,
+    takeLock,
     synced: sync => {
       const text = syncText(sync, { colour: io.colour, dryRun })
       if (text !== '') io.out(text)
