@@ -1,7 +1,7 @@
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
 import type { Operation, Transaction } from '../../../src/kernel/nft/operation.ts'
 import { ruleKey } from '../../../src/kernel/nft/rule-key.ts'
-import type { Chain, Element, Ruleset, Table } from '../../../src/kernel/nft/state.ts'
+import type { Chain, Element, NftSet, Ruleset, Table } from '../../../src/kernel/nft/state.ts'
 
 /**
  * nf_tables as plain values, stricter than any kernel: it refuses what some supported kernel refuses, and also what
@@ -29,7 +29,7 @@ interface ModelTable {
   readonly family: Table['family']
   readonly name: string
   readonly chains: Map<string, Chain>
-  readonly sets: Map<string, Table['sets'] extends ReadonlyMap<string, infer S> ? S : never>
+  readonly sets: Map<string, NftSet>
   readonly elements: Map<string, Map<string, Element>>
   /** Chains that were led to when the transaction began: kernels before 6.2 still count those references. */
   readonly referencedBefore: ReadonlySet<string>
@@ -164,10 +164,27 @@ function deleteSet(table: ModelTable, name: string): void {
 }
 
 const NFT_SET_EVAL = 0x20
+const NFT_DATA_VERDICT = 0xffffff00
+
+/** The length of a verdict is the kernel's own affair. */
+function setText({
+  name,
+  flags,
+  keyType,
+  keyLength,
+  dataType,
+  dataLength,
+  size,
+  timeoutMs,
+  userdata,
+}: NftSet): string {
+  const length = dataType === NFT_DATA_VERDICT ? undefined : dataLength
+  return JSON.stringify([name, flags, keyType, keyLength, dataType, length, size, timeoutMs, userdata])
+}
 
 function tableText(table: Table): string {
   const lines: string[] = []
-  for (const set of table.sets.values()) lines.push(`set ${JSON.stringify(Object.values(set))}`)
+  for (const set of table.sets.values()) lines.push(`set ${setText(set)}`)
   for (const chain of table.chains.values()) {
     lines.push(
       `chain ${chain.name} ${JSON.stringify(chain.hook)} ${JSON.stringify(chain.rules.map(ruleKey))}`,

@@ -1,0 +1,17 @@
+import { describe } from 'vitest'
+import { FakeKernel } from '../support/fake-kernel/kernel.ts'
+import { batchSuite } from './batch-suite.ts'
+import { clientSuite } from './client-suite.ts'
+import { socketSuite } from './socket-suite.ts'
+import type { TargetFactory } from './target.ts'
+
+const fake: TargetFactory = () => {
+  const kernel = new FakeKernel()
+  return { open: limits => kernel.open(limits) }
+}
+
+describe('the kernel in memory', () => {
+  describe('answers batches', () => batchSuite(fake))
+  describe('keeps its sockets', () => socketSuite(fake))
+  describe('serves the client', () => clientSuite(fake))
+})

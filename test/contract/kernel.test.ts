@@ -1,0 +1,43 @@
+import { afterEach, describe } from 'vitest'
+import { openNetlink } from '../../src/netlink/native.ts'
+import type { Transport } from '../../src/netlink/transport.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { batchSuite } from './batch-suite.ts'
+import { clientSuite } from './client-suite.ts'
+import { socketSuite } from './socket-suite.ts'
+import type { TargetFactory } from './target.ts'
+
+const NETLINK_NETFILTER = 12
+
+// Without a namespace of its own, without the addon or without permission this fails at once, in words of each.
+const real: TargetFactory = () => {
+  freshNetns()
+  return {
+    open: ({ sendBytesMax, receiveBytesMax } = {}) =>
+      track(
+        openNetlink({
+          protocol: NETLINK_NETFILTER,
+          ...(sendBytesMax === undefined ? {} : { sendBufferBytes: sendBytesMax }),
+          ...(receiveBytesMax === undefined ? {} : { receiveBufferBytes: receiveBytesMax }),
+        }),
+      ),
+  }
+}
+
+const opened = new Set<Transport>()
+
+function track(transport: Transport): Transport {
+  opened.add(transport)
+  return transport
+}
+
+afterEach(async () => {
+  await Promise.all([...opened].map(transport => transport.close()))
+  opened.clear()
+})
+
+describe('the kernel of this machine', () => {
+  describe('answers batches', () => batchSuite(real))
+  describe('keeps its sockets', () => socketSuite(real))
+  describe('serves the client', () => clientSuite(real))
+})

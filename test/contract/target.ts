@@ -1,0 +1,15 @@
+import type { Transport } from '../../src/netlink/transport.ts'
+
+/** A kernel, real or not, whose nf_tables is empty. */
+export interface Target {
+  open(limits?: SocketLimits): Transport
+}
+
+export interface SocketLimits {
+  /** SO_SNDBUF and SO_RCVBUF. */
+  readonly sendBytesMax?: number
+  readonly receiveBytesMax?: number
+}
+
+/** Makes a new one; the one before is not used any more. */
+export type TargetFactory = () => Target
