@@ -130,7 +130,7 @@ describe('parseIp', () => {
       fc.property(fc.array(piece, { maxLength: 18 }), pieces => {
         const text = pieces.join('')
         // ipaddr.js takes IPv4-compatible addresses for IPv4-mapped ones; groups of five digits are no common ground.
-        if (!text.includes(':') || /[0-9a-f]{5}|^::1\.2/.test(text)) return
+        if (!text.includes(':') || /[0-9a-f]{5}|^::[0-9]+\./.test(text)) return
         const isValid = ipaddr.IPv6.isValid(text)
         const value = parseIp(text)
         expect(value !== undefined, text).toBe(isValid)
