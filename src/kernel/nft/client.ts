@@ -136,8 +136,10 @@ class NetlinkNftClient implements NftClient {
     const firstSequence = this.#takeSequences(transaction.length + elementsIn(transaction) + 2)
     const steps = encodeBatch(transaction, { firstSequence, generation })
     const isSmall = transaction.length + elementsIn(transaction) <= this.#asyncElements
-    const { nowMs, breathe } = this.#clock
-    return isSmall ? finish(steps) : finishInSlices(steps, { sliceMs: ENCODE_SLICE_MS, nowMs, breathe })
+    if (isSmall) return finish(steps)
+    const clock = this.#clock
+    const nowMs = (): number => clock.nowMs()
+    return finishInSlices(steps, { sliceMs: ENCODE_SLICE_MS, nowMs, breathe: () => clock.breathe() })
   }
 
   /** Reserves more numbers than a batch can need, since it is not known before it is encoded. */

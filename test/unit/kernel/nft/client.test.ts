@@ -1,0 +1,341 @@
+import { describe, expect, it } from 'vitest'
+import { createNftClient } from '../../../../src/kernel/nft/client.ts'
+import type { Operation } from '../../../../src/kernel/nft/operation.ts'
+import { SystemError } from '../../../../src/netlink/transport.ts'
+import { FakeClock } from '../../../support/fake-clock.ts'
+import {
+  attribute,
+  be32,
+  datagram,
+  doneMessage,
+  errorMessage,
+  message,
+  nest,
+  ScriptedTransport,
+  sequenceOf,
+  typeOf,
+} from '../../../support/scripted-transport.ts'
+
+const GETGEN = 0x0a10
+const BATCH_BEGIN = 0x10
+const TABLES = [{ family: 'ip', name: 't' }] as const
+
+type Answer = Uint8Array | SystemError
+
+/** What a kernel does with a batch; by default it commits it. */
+interface Kernel {
+  generation: number
+  batch: (first: number) => readonly Answer[]
+  readonly pooled: number[]
+}
+
+function start(options: { readonly asyncElements?: number } = {}) {
+  const kernel: Kernel = {
+    generation: 10,
+    batch: () => {
+      kernel.generation++
+      return []
+    },
+    pooled: [],
+  }
+  const transport = new ScriptedTransport(sent => {
+    const sequence = sequenceOf(sent)
+    if (typeOf(sent) === BATCH_BEGIN) return kernel.batch(sequence)
+    if (typeOf(sent) !== GETGEN) return [datagram(doneMessage(sequence))]
+    const payload = `\0\0\0\0${attribute(1, be32(kernel.generation))}`
+    return [datagram(message({ type: 0x0a0f, sequence, payload }))]
+  })
+  const send = transport.send.bind(transport)
+  transport.send = bytes => {
+    kernel.pooled.push(bytes.length)
+    return send(bytes)
+  }
+  const clock = new FakeClock()
+  return { kernel, clock, transport, client: createNftClient({ transport, clock, ...options }) }
+}
+
+const target = { family: 'ip', table: 'kube-proxy' } as const
+const ADD_CHAIN: Operation = {
+  ...target,
+  verb: 'add-chain',
+  chain: { name: 'c', hook: undefined, rules: [] },
+}
+
+function addElements(count: number): Operation {
+  const set = {
+    name: 'frontends',
+    flags: 0,
+    keyType: 19,
+    keyLength: 4,
+    dataType: undefined,
+    dataLength: undefined,
+    size: 0,
+    timeoutMs: 0,
+    userdata: '',
+  }
+  const elements = Array.from({ length: count }, (_, i) => ({
+    element: { set: set.name, key: `k${i}`, data: undefined, comment: '' },
+    group: `ns1/web-${i}`,
+  }))
+  return { ...target, verb: 'add-elements', set, elements }
+}
+
+describe('a commit', () => {
+  it('succeeds when nothing failed and the generation moved', async () => {
+    const { client } = start()
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({
+      outcome: 'committed',
+      generation: 11,
+      foreign: false,
+      failures: [],
+      messages: 3,
+    })
+  })
+
+  it('is unknown when the generation stayed, even if acknowledged', async () => {
+    const { client, kernel } = start()
+    kernel.batch = first => [datagram(errorMessage(first + 1, 0))]
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({
+      outcome: 'unknown',
+      generation: 10,
+      failures: [],
+    })
+  })
+
+  it('is unknown when answers were dropped, although the generation moved', async () => {
+    const { client, kernel } = start()
+    kernel.batch = () => {
+      kernel.generation++
+      return [new SystemError('recvmsg', 105, 'ENOBUFS')]
+    }
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'unknown', generation: 11 })
+  })
+
+  it('is refused with an error for each message that failed', async () => {
+    const { client, kernel } = start()
+    const elements = addElements(3)
+    kernel.batch = first => [
+      datagram(errorMessage(first + 1, 31), errorMessage(first + 2, 17, attribute(2, '\x4c\0\0\0'))),
+    ]
+    const { outcome, failures } = await client.commit([ADD_CHAIN, elements])
+    expect(outcome).toBe('refused')
+    expect(failures.map(({ error }) => error.message)).toEqual([
+      'add chain ip kube-proxy c: EMLINK (Too many links)',
+      'add element ip kube-proxy frontends (ns1/web-1): EEXIST (File exists)',
+    ])
+    expect(failures.map(({ operation }) => operation)).toEqual([ADD_CHAIN, elements])
+    expect(failures[1]?.elements.map(({ group }) => group)).toEqual(['ns1/web-1'])
+  })
+
+  it('names all elements of a message when the kernel did not say which', async () => {
+    const { client, kernel } = start()
+    kernel.batch = first => [datagram(errorMessage(first + 1, 23))]
+    const { failures } = await client.commit([addElements(5)])
+    expect(failures[0]?.elements).toHaveLength(5)
+    expect(failures[0]?.error.message).toContain('(one of 5 elements of 5 groups): ENFILE')
+  })
+
+  it('blames an error about the whole batch on no element', async () => {
+    const { client, kernel } = start()
+    kernel.batch = first => [datagram(errorMessage(first, 1))]
+    const { outcome, failures } = await client.commit([addElements(1), ADD_CHAIN])
+    expect(outcome).toBe('refused')
+    expect(failures).toMatchObject([{ elements: [], error: { code: 'EPERM', operation: 'commit' } }])
+  })
+
+  it('is stale, without failures, when the kernel moved on from the generation asked for', async () => {
+    const { client, kernel, transport } = start()
+    kernel.batch = first => [datagram(errorMessage(first, 85))]
+    expect(await client.commit([ADD_CHAIN], { generation: 9 })).toMatchObject({
+      outcome: 'stale',
+      failures: [],
+    })
+    const batch = transport.sent.find(sent => typeOf(sent) === BATCH_BEGIN)
+    expect(batch?.subarray(20, 28)).toEqual(datagram(attribute(1, be32(9))))
+  })
+
+  it('notices that somebody committed before it, or beside it', async () => {
+    const { client, kernel } = start()
+    await client.commit([ADD_CHAIN])
+    kernel.generation++
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ foreign: true })
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ foreign: false })
+    kernel.batch = () => {
+      kernel.generation += 2
+      return []
+    }
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'committed', foreign: true })
+  })
+
+  it('knows that the counter of generations leaves out zero', async () => {
+    const { client, kernel } = start()
+    kernel.generation = 0xffffffff
+    kernel.batch = () => {
+      kernel.generation = 1
+      return []
+    }
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({
+      outcome: 'committed',
+      foreign: false,
+      generation: 1,
+    })
+  })
+
+  it('goes by the thread pool when it has many elements or many bytes', async () => {
+    const { client, kernel } = start({ asyncElements: 10 })
+    await client.commit([addElements(10)])
+    expect(kernel.pooled).toHaveLength(0)
+    await client.commit([addElements(11)])
+    expect(kernel.pooled).toHaveLength(1)
+    const rule = { expressions: [], comment: 'x'.repeat(200) }
+    await client.commit(
+      Array.from({ length: 400 }, () => ({ ...target, verb: 'add-rule', chain: 'c', rule }) as const),
+    )
+    expect(kernel.pooled).toHaveLength(2)
+  })
+
+  it('uses no sequence number twice', async () => {
+    const { client, kernel } = start()
+    const firsts: number[] = []
+    kernel.batch = first => {
+      firsts.push(first)
+      return []
+    }
+    await Promise.all([client.commit([addElements(2000)]), client.commit([addElements(2000)])])
+    expect(Math.abs((firsts[0] ?? 0) - (firsts[1] ?? 0))).toBeGreaterThan(2)
+  })
+})
+
+describe('a send that fails', () => {
+  const failing = (times: number, code: string) => {
+    const { client, kernel, clock } = start()
+    let sends = 0
+    const commit = kernel.batch
+    kernel.batch = first => {
+      if (sends++ < times) throw new SystemError('sendmsg', 1, code)
+      return commit(first)
+    }
+    return { client, clock, sends: () => sends }
+  }
+
+  it.each(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])('with %s is tried again', async code => {
+    const { client, clock } = failing(2, code)
+    const result = client.commit([ADD_CHAIN])
+    await clock.advance(100)
+    expect(await result).toMatchObject({ outcome: 'committed', generation: 11, foreign: false })
+  })
+
+  it('again and again is a refusal, since nothing was sent', async () => {
+    const { client, clock, sends } = failing(99, 'ENOBUFS')
+    const result = client.commit([ADD_CHAIN])
+    await clock.advance(1000)
+    const { outcome, failures } = await result
+    expect(outcome).toBe('refused')
+    expect(failures[0]?.error.message).toMatch(/ENOBUFS .*nothing was sent/)
+    expect(sends()).toBe(4)
+  })
+
+  it('for good is a refusal at once', async () => {
+    const { client, sends } = failing(99, 'EMSGSIZE')
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({
+      outcome: 'refused',
+      failures: [{ elements: [] }],
+    })
+    expect(sends()).toBe(1)
+  })
+})
+
+describe('a listing', () => {
+  const NEWTABLE = 0x0a00
+  const table = (sequence: number) => {
+    const payload = `\x02\0\0\0${attribute(1, 't\0')}${attribute(2, be32(0))}`
+    return message({ type: NEWTABLE, flags: 2, sequence, payload })
+  }
+
+  /** A kernel with one empty table; `disturb` runs at each dump. */
+  function listing(disturb: (kernel: { generation: number }, dumps: number) => string) {
+    const kernel = { generation: 5 }
+    let dumps = 0
+    const transport = new ScriptedTransport(sent => {
+      const sequence = sequenceOf(sent)
+      if (typeOf(sent) === GETGEN) {
+        const payload = `\0\0\0\0${attribute(1, be32(kernel.generation))}`
+        return [datagram(message({ type: 0x0a0f, sequence, payload }))]
+      }
+      const extra = disturb(kernel, ++dumps)
+      if (extra === 'ENOENT') return [datagram(errorMessage(sequence, 2))]
+      const flags = extra === 'interrupted' ? 0x12 : 2
+      const tables = typeOf(sent) === 0x0a01 ? table(sequence) : ''
+      return [datagram(tables, message({ type: 3, flags, sequence, payload: be32(0) }))]
+    })
+    const clock = new FakeClock()
+    return { client: createNftClient({ transport, clock }), clock, dumps: () => dumps }
+  }
+
+  it('is repeated until nobody committed meanwhile', async () => {
+    const { client, clock, dumps } = listing((kernel, dumps) => {
+      if (dumps <= 4) kernel.generation++
+      return ''
+    })
+    const result = client.list(TABLES)
+    await clock.advance(1000)
+    expect(await result).toMatchObject({ generation: 9, ruleset: { tables: [{ name: 't' }] } })
+    expect(dumps()).toBe(8)
+  })
+
+  it.each(['interrupted', 'ENOENT'])('is repeated when a dump was %s', async how => {
+    const { client, clock } = listing((_, dumps) => (dumps === 2 ? how : ''))
+    const result = client.list(TABLES)
+    await clock.advance(1000)
+    expect((await result).ruleset.tables).toHaveLength(1)
+  })
+
+  it('ends with an error when somebody commits all the time', async () => {
+    const { client, clock } = listing(kernel => {
+      kernel.generation++
+      return ''
+    })
+    const result = expect(client.list(TABLES)).rejects.toMatchObject({
+      code: 'EAGAIN',
+      message: expect.stringContaining('list table ip t'),
+    })
+    await clock.advance(10_000)
+    await result
+  })
+
+  it('lets a generation that is read in between count as seen', async () => {
+    const { client } = listing(() => '')
+    expect((await client.list(TABLES)).generation).toBe(client.generation())
+  })
+})
+
+it('puts elements of several sets into one listing', async () => {
+  const value = (type: number, text: string) => nest(type, attribute(1, text))
+  const inTable = (name: number, text: string) => attribute(1, 't\0') + attribute(name, `${text}\0`)
+  const payloads: Record<number, readonly string[]> = {
+    2561: [attribute(1, 't\0')],
+    2570: [inTable(2, 'a'), inTable(2, 'b')],
+  }
+  const transport = new ScriptedTransport(sent => {
+    const sequence = sequenceOf(sent)
+    const type = typeOf(sent)
+    if (type === GETGEN) {
+      return [datagram(message({ type: 0x0a0f, sequence, payload: `\0\0\0\0${attribute(1, be32(1))}` }))]
+    }
+    const set = Buffer.from(sent).includes('b\0') ? 'b' : 'a'
+    const elements = type === 0x0a0d ? [inTable(2, set) + nest(3, nest(1, value(1, `of ${set}`)))] : []
+    const found = payloads[type] ?? elements
+    const messages = found.map(payload =>
+      message({ type: type - 1, flags: 2, sequence, payload: `\x02\0\0\0${payload}` }),
+    )
+    return [datagram(...messages), datagram(doneMessage(sequence))]
+  })
+  const client = createNftClient({ transport, clock: new FakeClock() })
+  const [table] = (await client.list(TABLES)).ruleset.tables
+  expect([...(table?.elements.values() ?? [])].flat()).toEqual([
+    { set: 'a', key: 'of a', data: undefined, comment: '' },
+    { set: 'b', key: 'of b', data: undefined, comment: '' },
+  ])
+  await client.close()
+  expect(transport.closed).toBe(true)
+})
