@@ -1,3 +1,4 @@
+import fc from 'fast-check'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { PersistentMap } from '../../src/base/persistent-map.ts'
@@ -7,8 +8,10 @@ import { diffRulesets } from '../../src/kernel/nft/diff.ts'
 import type { Rule } from '../../src/kernel/nft/expression.ts'
 import type { Transaction } from '../../src/kernel/nft/operation.ts'
 import type { Chain, Element, NftSet, Ruleset, Table } from '../../src/kernel/nft/state.ts'
+import { arbitraryRuleset } from '../support/fake-kernel/random-rulesets.ts'
 import { canonicalText } from '../support/fake-kernel/ruleset-model.ts'
 import type { Target, TargetFactory } from './target.ts'
+import { walk } from './walk.ts'
 
 /** The client over a kernel: what it writes it reads back, and what the kernel says arrives in the result. */
 export function clientSuite(factory: TargetFactory): void {
@@ -20,7 +23,10 @@ export function clientSuite(factory: TargetFactory): void {
   })
   afterEach(() => client.close())
 
-  roundTrips(() => client)
+  roundTrips(
+    () => target,
+    () => client,
+  )
   results(() => ({ target, client }))
 }
 
@@ -134,7 +140,7 @@ function plan(from: Ruleset, to: Ruleset): Transaction {
 const NOTHING: Ruleset = { tables: [] }
 const WHOLE: Ruleset = { tables: [tableOf('ip', ELEMENTS), tableOf('ip6', ELEMENTS)] }
 
-function roundTrips(client: () => NftClient): void {
+function roundTrips(target: () => Target, client: () => NftClient): void {
   test('what is written is read back, equal in every part, so that the next difference is empty', async () => {
     const result = await client().commit(plan(NOTHING, WHOLE))
     expect(result).toMatchObject({ outcome: 'committed', failures: [] })
@@ -142,6 +148,15 @@ function roundTrips(client: () => NftClient): void {
     expect(canonicalText(ruleset)).toBe(canonicalText(WHOLE))
     expect(generation).toBe(result.generation)
     expect(plan(ruleset, WHOLE)).toEqual([])
+  })
+
+  test('differences alone lead through random states', async () => {
+    const states = fc.array(arbitraryRuleset, { minLength: 2, maxLength: 6 })
+    const transport = target().open()
+    await fc.assert(
+      fc.asyncProperty(states, goals => walk(transport, goals)),
+      { numRuns: 25 },
+    )
   })
 
   test('tables that do not exist are left out', async () => {

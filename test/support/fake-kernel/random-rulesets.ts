@@ -7,6 +7,7 @@ import type { Chain, Element, NftSet, Ruleset, Table } from '../../../src/kernel
 export const LATE_SETS: ReadonlySet<string> = new Set(['slots', 'dispatch'])
 
 const NFT_GOTO = -4
+const NFT_META_MARK = 3
 const VERDICT = 0xffffff00
 const SETS: readonly NftSet[] = [
   set('services', { flags: 8, dataType: 19, dataLength: 4 }),
@@ -91,10 +92,10 @@ function elementsOf(
   from: { picks: readonly number[]; chains: readonly string[] },
 ): readonly Element[] {
   return from.picks.flatMap((pick, key): readonly Element[] => {
-    const base = { set: of.name, key: `k${key}`, comment: pick % 7 === 0 ? 'noted' : '' }
+    const base = { set: of.name, key: `key${key}`, comment: pick % 7 === 0 ? 'noted' : '' }
     if (pick % 3 === 0) return []
     if (of.flags === 0) return [{ ...base, data: undefined }]
-    if (of.dataType !== VERDICT) return [{ ...base, data: `data${pick % 4}` }]
+    if (of.dataType !== VERDICT) return [{ ...base, data: `dat${pick % 4}` }]
     const chain = from.chains[pick % (from.chains.length + 1)]
     return [
       { ...base, data: chain === undefined ? { code: 0, chain: undefined } : { code: NFT_GOTO, chain } },
@@ -115,8 +116,7 @@ function chainsOf(
       rules.push({ expressions: [{ kind: 'counter' }], comment: pick % 5 === 0 ? 'counted' : '' })
     if (later !== undefined) rules.push(rule({ kind: 'verdict', verdict: { code: NFT_GOTO, chain: later } }))
     const used = sets[pick % sets.length]
-    if (used !== undefined)
-      rules.push(rule({ kind: 'lookup', set: used.name, sreg: 0, dreg: undefined, inverted: false }))
+    if (used !== undefined) rules.push(rule({ kind: 'meta', key: NFT_META_MARK, dreg: 0 }, membership(used)))
     return { name, hook: undefined, rules }
   })
   if (from.hooked !== undefined) {
@@ -124,6 +124,10 @@ function chainsOf(
     chains.push({ name: 'base', hook, rules: [{ expressions: [{ kind: 'counter' }], comment: '' }] })
   }
   return new Map(chains.map(chain => [chain.name, chain] as const))
+}
+
+function membership({ name }: NftSet): Expression {
+  return { kind: 'lookup', set: name, sreg: 0, dreg: undefined, inverted: false }
 }
 
 function rule(...expressions: Expression[]): Rule {

@@ -1,0 +1,110 @@
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { PersistentMap } from '../../../src/base/persistent-map.ts'
+
+type Entry = readonly [string, number | undefined]
+
+const keys = fc.oneof(fc.nat(40).map(String), fc.string())
+const edits: fc.Arbitrary<Entry[]> = fc.array(fc.tuple(keys, fc.option(fc.nat(3), { nil: undefined })))
+
+function edited(model: ReadonlyMap<string, number>, entries: readonly Entry[]): Map<string, number> {
+  const next = new Map(model)
+  for (const [key, value] of entries) {
+    if (value === undefined) next.delete(key)
+    else next.set(key, value)
+  }
+  return next
+}
+
+function sorted<T>(items: Iterable<T>): T[] {
+  return [...items].sort((a, b) => (JSON.stringify(a) < JSON.stringify(b) ? -1 : 1))
+}
+
+describe('a persistent map', () => {
+  test('is equal to a Map after any edits, and leaves its older versions alone', () => {
+    fc.assert(
+      fc.property(fc.array(edits), steps => {
+        let map = PersistentMap.empty<number>()
+        let model = new Map<string, number>()
+        const versions: [PersistentMap<number>, Map<string, number>][] = []
+        for (const step of steps) {
+          map = map.with(step)
+          model = edited(model, step)
+          versions.push([map, model])
+        }
+        for (const [version, expected] of versions) {
+          expect(version.size).toBe(expected.size)
+          expect(sorted(version.entries())).toEqual(sorted(expected.entries()))
+          expect(sorted(version.keys())).toEqual(sorted(expected.keys()))
+          expect(sorted(version.values())).toEqual(sorted(expected.values()))
+          for (const key of expected.keys()) expect(version.get(key)).toBe(expected.get(key))
+          expect(version.has('not there')).toBe(expected.has('not there'))
+        }
+      }),
+    )
+  })
+
+  test('tells the keys that differ between two versions, and their values', () => {
+    fc.assert(
+      fc.property(edits, edits, edits, (shared, left, right) => {
+        const base = PersistentMap.empty<number>().with(shared)
+        const [a, b] = [base.with(left), base.with(right)]
+        const [from, to] = [edited(edited(new Map(), shared), left), edited(edited(new Map(), shared), right)]
+        const expected = sorted(new Set([...from.keys(), ...to.keys()])).filter(
+          key => from.get(key) !== to.get(key),
+        )
+        expect(sorted(PersistentMap.changes(a, b))).toEqual(expected)
+        expect(sorted(PersistentMap.differences(a, b))).toEqual(
+          expected.map(key => [key, from.get(key), to.get(key)]),
+        )
+      }),
+    )
+  })
+
+  test('finds no difference between versions that were made apart with the same values', () => {
+    const entries: Entry[] = [
+      ['a', 1],
+      ['b', 2],
+    ]
+    const [one, other] = [
+      PersistentMap.from([
+        ['a', 1],
+        ['b', 2],
+      ]),
+      PersistentMap.empty<number>().with(entries),
+    ]
+    expect([...PersistentMap.changes(one, other)]).toEqual([])
+  })
+
+  test('is itself when nothing changes: a value set again, an absent key removed', () => {
+    const map = PersistentMap.from([['a', 1]])
+    expect(
+      map.with([
+        ['a', 1],
+        ['b', undefined],
+      ]),
+    ).toBe(map)
+    expect(map.with([])).toBe(map)
+  })
+
+  test('takes the last of several values for one key', () => {
+    const map = PersistentMap.empty<number>().with([
+      ['a', 1],
+      ['a', 2],
+      ['b', 1],
+      ['b', undefined],
+    ])
+    expect([...map.entries()]).toEqual([['a', 2]])
+    expect(map.size).toBe(1)
+  })
+
+  test('compares two large versions that differ in one key without looking at the others', () => {
+    const entries = Array.from({ length: 50_000 }, (_, i) => [`ns/service-${i}`, i] as const)
+    const from = PersistentMap.from(entries)
+    const to = from.with([['ns/service-7', -1]])
+    const start = performance.now()
+    for (let i = 0; i < 100; i++) expect([...PersistentMap.changes(from, to)]).toEqual(['ns/service-7'])
+    // A walk over everything takes 100 times 5 ms and more.
+    expect(performance.now() - start).toBeLessThan(250)
+  })
+})

@@ -1,0 +1,52 @@
+import { describe, expect, test } from 'vitest'
+import { finish, finishInSlices, type Steps } from '../../../src/base/steps.ts'
+
+function* counting(pauses: number, onStep: (step: number) => void = () => undefined): Steps<string> {
+  for (let step = 0; step < pauses; step++) {
+    onStep(step)
+    yield
+  }
+  return `after ${pauses}`
+}
+
+function* failing(): Steps<string> {
+  yield
+  throw new Error('broken')
+}
+
+describe('a computation in steps', () => {
+  test('gives its value when it runs in one go, pauses or not', () => {
+    expect(finish(counting(0))).toBe('after 0')
+    expect(finish(counting(1000))).toBe('after 1000')
+  })
+
+  test('throws what it throws', async () => {
+    expect(() => finish(failing())).toThrow('broken')
+    const slicing = { sliceMs: 1, nowMs: () => 0, breathe: async () => undefined }
+    await expect(finishInSlices(failing(), slicing)).rejects.toThrow('broken')
+  })
+
+  test('lets others have their turn whenever a slice is used up, and not before', async () => {
+    let nowMs = 0
+    const breaths: number[] = []
+    const steps = counting(10, () => {
+      nowMs += 4
+    })
+    const breathe = async () => {
+      breaths.push(nowMs)
+      nowMs += 100
+    }
+    expect(await finishInSlices(steps, { sliceMs: 10, nowMs: () => nowMs, breathe })).toBe('after 10')
+    // Three steps of 4 ms use up 10 ms; time spent breathing counts for no slice.
+    expect(breaths).toEqual([12, 124, 236])
+  })
+
+  test('does not breathe after its last step', async () => {
+    let breaths = 0
+    const breathe = async () => {
+      breaths++
+    }
+    await finishInSlices(counting(0), { sliceMs: 0, nowMs: () => 0, breathe })
+    expect(breaths).toBe(0)
+  })
+})
