@@ -49,8 +49,8 @@ export interface Machine {
   readonly sets: SetAccess
   /** 4 octets each; undefined until the rule has written them. */
   readonly registers: (Octets | undefined)[]
-  /** Of the hook that is being walked: interface names are known to prerouting only. */
-  readonly interfaceName: string | undefined
+  /** Empty where there is no input interface. */
+  readonly interfaceName: string
 }
 
 const REGISTERS = 16
@@ -131,7 +131,7 @@ function payload(machine: Machine, { base, offset, length, dreg }: Of<'payload'>
   return store(machine, dreg, data.length === length ? data : undefined)
 }
 
-function meta({ packet, state, interfaceName }: Machine, key: number): Octets | undefined {
+function meta({ packet, state, interfaceName }: Machine, key: number): Octets {
   switch (key) {
     case NFT_META_MARK:
       return u32host(state.mark)
@@ -140,7 +140,7 @@ function meta({ packet, state, interfaceName }: Machine, key: number): Octets | 
     case NFT_META_NFPROTO:
       return u32host(packet.source.length === 4 ? NFPROTO_IPV4 : NFPROTO_IPV6)
     case NFT_META_IIFNAME:
-      return interfaceName?.padEnd(16, '\0')
+      return interfaceName.padEnd(16, '\0')
     default:
       throw new Error(`cannot trace meta key ${key}`)
   }

@@ -189,7 +189,8 @@ interface RulePlace {
 
 function walkRule(walk: TableWalk, { chain, rule, index }: RulePlace, hooknum: number): Effect {
   const { packet, state, surroundings, sets, table } = walk
-  const interfaceName = hooknum === NF_INET_PRE_ROUTING ? packet.interfaceName : undefined
+  // Where there is none the kernel compares an empty name (nft_meta_store_ifname).
+  const interfaceName = hooknum === NF_INET_PRE_ROUTING ? (packet.interfaceName ?? '') : ''
   const machine: Machine = { packet, state, surroundings, sets, registers: newRegisters(), interfaceName }
   walk.found.length = 0
   let effect: Effect = 'next'

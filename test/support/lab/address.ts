@@ -1,5 +1,15 @@
 import ipaddr from 'ipaddr.js'
 
+/** Of the node under test: the first of each family is its primary. */
+export const NODE_ADDRESSES: readonly string[] = [
+  '192.168.0.2',
+  '192.168.1.2',
+  '2001:db8::2',
+  '2001:db8:1::2',
+]
+/** Of the node too, towards its pods. */
+export const POD_GATEWAYS: readonly string[] = ['10.255.255.254', 'fd00:10::fffe']
+
 /** The bytes of an address, in network order. */
 export function addressBytes(text: string): Uint8Array {
   return Uint8Array.from(ipaddr.parse(text).toByteArray())

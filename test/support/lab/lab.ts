@@ -1,6 +1,6 @@
-import { canonicalAddress, endpointText } from './address.ts'
+import { canonicalAddress, endpointText, POD_GATEWAYS } from './address.ts'
 import { decodeSighting, encodeProbe, type ProbeProtocol, type Sighting } from './probe.ts'
-import { closeTopology, openTopology, POD_GATEWAYS, type Topology } from './topology.ts'
+import { closeTopology, openTopology, type Topology } from './topology.ts'
 import { type ClientOptions, type Servers, startClient, startServers, type TrafficClient } from './traffic.ts'
 
 export type Place = 'outside' | 'pod' | 'node'
@@ -32,6 +32,8 @@ export interface Outcome {
   readonly endpoints: ReadonlyMap<string, number>
   /** Source addresses of what arrived translated. */
   readonly sources: ReadonlySet<string>
+  /** The same by endpoint. */
+  readonly sourcesAt: ReadonlyMap<string, ReadonlySet<string>>
   readonly sent: number
   readonly lost: number
   readonly badChecksums: number
@@ -192,7 +194,7 @@ class Sightings {
 
 function outcomeOf(flow: Flow, tries: ReadonlyArray<readonly Seen[]>): Outcome {
   const endpoints = new Map<string, number>()
-  const sources = new Set<string>()
+  const sourcesAt = new Map<string, Set<string>>()
   const kinds = new Map<Exclude<Outcome['verdict'], 'MIXED'>, number>()
   let badChecksums = 0
   for (const seen of tries) {
@@ -202,12 +204,21 @@ function outcomeOf(flow: Flow, tries: ReadonlyArray<readonly Seen[]>): Outcome {
     for (const arrival of kind === 'DNAT' ? seen.filter(({ kind }) => kind === 'probe') : []) {
       const endpoint = endpointText(arrival.destination, arrival.port)
       endpoints.set(endpoint, (endpoints.get(endpoint) ?? 0) + 1)
-      sources.add(arrival.source)
+      sourcesAt.set(endpoint, (sourcesAt.get(endpoint) ?? new Set()).add(arrival.source))
     }
   }
   const [only] = kinds.keys()
   const verdict = kinds.size === 1 && only !== undefined ? only : 'MIXED'
-  return { verdict, endpoints, sources, sent: tries.length, lost: kinds.get('DROP') ?? 0, badChecksums }
+  const sources = new Set([...sourcesAt.values()].flatMap(one => [...one]))
+  return {
+    verdict,
+    endpoints,
+    sources,
+    sourcesAt,
+    sent: tries.length,
+    lost: kinds.get('DROP') ?? 0,
+    badChecksums,
+  }
 }
 
 function verdictOf(flow: Flow, seen: readonly Seen[]): Exclude<Outcome['verdict'], 'MIXED'> {

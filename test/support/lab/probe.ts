@@ -28,7 +28,10 @@ export interface Sighting {
   readonly source: string
   readonly destination: string
   readonly port: number
-  /** False when the checksum of the transport header is wrong; always true for errors, which quote only a part. */
+  /**
+   * False when the transport checksum of a probe is wrong. Always true for errors, which quote only a part, and for
+   * resets, whose checksum the kernel leaves to the network card.
+   */
   readonly checksumRight: boolean
 }
 
@@ -163,7 +166,7 @@ export function decodeSighting(packet: Buffer, quoted = false): Sighting | undef
     source: addressText(outer.source),
     destination: addressText(outer.destination),
     port: transport.readUInt16BE(2),
-    checksumRight: quoted || isSealed(transport, outer),
+    checksumRight: quoted || found.kind !== 'probe' || isSealed(transport, outer),
   }
 }
 

@@ -1,6 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { assert } from '../../../src/base/assert.ts'
+import { NODE_ADDRESSES, POD_GATEWAYS } from './address.ts'
 import { freshNetns } from './netns.ts'
 import { PacketPipe } from './pipe.ts'
 
@@ -18,14 +19,6 @@ export interface Topology {
 
 /** A packet that arrived somewhere untranslated or not, with the place. */
 export type Receive = (place: keyof Topology, packet: Buffer) => void
-
-export const NODE_ADDRESSES: readonly string[] = [
-  '192.168.0.2',
-  '192.168.1.2',
-  '2001:db8::2',
-  '2001:db8:1::2',
-]
-export const POD_GATEWAYS: readonly string[] = ['10.255.255.254', 'fd00:10::fffe']
 
 const OUTSIDE_PEERS = ['192.168.0.1', '2001:db8::1']
 const POD_PEERS = ['10.255.255.253', 'fd00:10::fffd']
