@@ -215,6 +215,7 @@ class Daemon {
     const drained = await within(clock, DRAIN_MS, reconciler.stop())
     if (!drained) log.warn('a commit is still under way; the kernel takes all of it or nothing')
     await within(clock, DRAIN_MS / 4, opened.close())
+    log.trace({ metrics: await this.#metrics.text() }, 'ended')
     return code
   }
 

@@ -17,13 +17,19 @@ export interface FileSourceOptions {
 
 /** Distance between looks when nobody tells of changes. */
 const POLL_MS = 500
+/** From a hint to the look: hints come in swarms. */
+const HINT_MS = 1
 /** A look that costs much is taken less often: at most this share of the time goes into looking. */
 const POLL_SHARE = 1 / 20
+const POLL_MS_MAX = 10_000
 /** A file is read once it has not changed for this long; one that never rests is read anyway after a while. */
 const QUIET_MS = 50
 const RESTLESS_MS = 400
 /** What cannot be read is tried once more before it is told: a writer may be between two writes. */
 const RETRY_MS = 200
+
+/** Nothing about this file asks for a look before the next poll. */
+const IDLE = Number.POSITIVE_INFINITY
 
 /** What is known about one file. */
 interface FileRecord {
@@ -56,6 +62,8 @@ export class FileSource implements Source {
   #timer: Cancel | undefined
   #timerAtMs = Number.POSITIVE_INFINITY
   #looking: Promise<void> | undefined
+  /** Something changed while a look was going on. */
+  #hinted = false
   #synced = false
   #stopped = false
   /** Why the path as a whole cannot be seen, once told. */
@@ -66,7 +74,7 @@ export class FileSource implements Source {
 
   constructor(options: FileSourceOptions) {
     this.#options = options
-    this.#watch = new FolderWatch(() => this.#lookWithin(1))
+    this.#watch = new FolderWatch(() => this.#lookWithin(HINT_MS))
   }
 
   start(handlers: SourceHandlers): Promise<void> {
@@ -84,17 +92,20 @@ export class FileSource implements Source {
 
   #lookWithin(delayMs: number): void {
     const { clock } = this.#options
+    if (this.#looking !== undefined) {
+      this.#hinted = true
+      return
+    }
     const atMs = clock.nowMs() + delayMs
-    if (this.#stopped || this.#looking !== undefined || atMs >= this.#timerAtMs) return
+    if (this.#stopped || atMs >= this.#timerAtMs) return
     this.#timer?.()
     this.#timerAtMs = atMs
     this.#timer = clock.after(delayMs, () => {
       this.#timerAtMs = Number.POSITIVE_INFINITY
-      const beganMs = clock.nowMs()
+      this.#hinted = false
       this.#looking = this.#look().then(waitMs => {
         this.#looking = undefined
-        const costMs = clock.nowMs() - beganMs
-        this.#lookWithin(Math.max(waitMs, costMs / POLL_SHARE - costMs))
+        this.#lookWithin(this.#hinted ? HINT_MS : waitMs)
       })
     })
   }
@@ -103,11 +114,14 @@ export class FileSource implements Source {
   async #look(): Promise<number> {
     const handlers = this.#handlers
     if (handlers === undefined) return POLL_MS
-    const look = await lookAt(this.#options.path)
+    const { clock, path } = this.#options
+    const beganMs = clock.nowMs()
+    const look = await lookAt(path)
+    const pollMs = Math.min(Math.max(POLL_MS, (clock.nowMs() - beganMs) / POLL_SHARE), POLL_MS_MAX)
     this.#watch.set(look.folders)
     this.#tellMissing(look.kind === 'missing' ? look.reason : undefined)
-    if (look.kind === 'missing') return POLL_MS
-    let waitMs = POLL_MS
+    if (look.kind === 'missing') return pollMs
+    let waitMs = pollMs
     for (const sight of look.files.values()) waitMs = Math.min(waitMs, await this.#visit(sight))
     for (const record of [...this.#records.values()])
       if (!look.files.has(record.path)) waitMs = Math.min(waitMs, this.#miss(record))
@@ -118,7 +132,7 @@ export class FileSource implements Source {
   async #visit(sight: FileSight): Promise<number> {
     const record = this.#records.get(sight.path) ?? this.#open(sight)
     this.#found(record)
-    if (record.read === sight.signature) return POLL_MS
+    if (record.read === sight.signature) return IDLE
     const now = this.#options.clock.nowMs()
     record.restlessSinceMs ??= now
     if (record.signature !== sight.signature) {
@@ -169,7 +183,7 @@ export class FileSource implements Source {
     record.read = signature
     record.retried = false
     record.restlessSinceMs = undefined
-    return POLL_MS
+    return IDLE
   }
 
   async #tryRead(path: string): Promise<FileObjects | FileError> {
@@ -210,7 +224,7 @@ export class FileSource implements Source {
     record.missingSinceMs ??= now
     const restMs = record.missingSinceMs + RETRY_MS - now
     if (restMs > 0) return restMs
-    if (record.gone) return POLL_MS
+    if (record.gone) return IDLE
     record.gone = true
     const kept = this.#catalogue.objectsOf(record.path)
     if (kept === 0) this.#records.delete(record.path)
@@ -220,7 +234,7 @@ export class FileSource implements Source {
       if (left > 0) this.#tell('failed', record.path, `the file is gone; ${goneAdvice(left)}`)
       else this.#records.delete(record.path)
     }
-    return POLL_MS
+    return IDLE
   }
 
   #found(record: FileRecord): void {

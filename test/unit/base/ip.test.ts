@@ -119,7 +119,8 @@ describe('parseIp', () => {
         const text = formatIp(value)
         expect(parseIp(text)).toBe(value)
         const oracle = ipaddr.fromByteArray([...bytes])
-        if (!isIpv4Mapped(value)) expect(text).toBe(oracle instanceof ipaddr.IPv6 ? oracle.toRFC5952String() : oracle.toString())
+        if (!isIpv4Mapped(value))
+          expect(text).toBe(oracle instanceof ipaddr.IPv6 ? oracle.toRFC5952String() : oracle.toString())
       }),
     )
   })

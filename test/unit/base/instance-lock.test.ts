@@ -1,0 +1,35 @@
+import { connect } from 'node:net'
+import { afterEach, describe, expect, it } from 'vitest'
+import { type LockResult, takeLock } from '../../../src/base/instance-lock.ts'
+
+const held: LockResult[] = []
+
+async function take(name: string, holder: string): Promise<LockResult> {
+  const result = await takeLock(`kprobe-test/${process.pid}/${name}`, holder)
+  held.push(result)
+  return result
+}
+
+afterEach(async () => {
+  for (const lock of held.splice(0)) if (lock.kind === 'held') await lock.release()
+})
+
+describe('takeLock', () => {
+  it('gives a name to one holder, and says to others who has it', async () => {
+    expect((await take('a', 'first')).kind).toBe('held')
+    expect(await take('a', 'second')).toEqual({ kind: 'busy', holder: 'first' })
+    expect((await take('b', 'third')).kind).toBe('held')
+  })
+
+  it('gives the name away again after release', async () => {
+    const first = await take('c', 'first')
+    if (first.kind === 'held') await first.release()
+    expect((await take('c', 'second')).kind).toBe('held')
+  })
+
+  it('survives visitors that hang up at once', async () => {
+    await take('d', 'first')
+    for (let visit = 0; visit < 20; visit++) connect({ path: `\0kprobe-test/${process.pid}/d` }).destroy()
+    expect(await take('d', 'second')).toEqual({ kind: 'busy', holder: 'first' })
+  })
+})

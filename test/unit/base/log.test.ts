@@ -1,0 +1,52 @@
+import { describe, expect, it } from 'vitest'
+import { createLog, type LogOptions } from '../../../src/base/log.ts'
+
+function logLines(options: Pick<LogOptions, 'format' | 'verbosity'>): {
+  lines: string[]
+  log: ReturnType<typeof createLog>
+} {
+  const lines: string[] = []
+  return { lines, log: createLog({ ...options, destination: { write: line => void lines.push(line) } }) }
+}
+
+describe('createLog', () => {
+  it('writes one JSON record a line', () => {
+    const { lines, log } = logLines({ format: 'json', verbosity: 0 })
+    log.info({ bytes: 3 }, 'committed')
+    expect(JSON.parse(lines.join(''))).toEqual({
+      level: 'info',
+      time: expect.any(String),
+      bytes: 3,
+      msg: 'committed',
+    })
+  })
+
+  it('writes a line for people in the text format', () => {
+    const { lines, log } = logLines({ format: 'text', verbosity: 0 })
+    log.warn({ service: 'ns/web', value: 'two words' }, 'refused')
+    expect(lines.join('')).toMatch(/^W \d{4}-\S+Z refused service=ns\/web value="two words"\n$/)
+  })
+
+  it('keeps hostile values on their line and shows hidden characters', () => {
+    const { lines, log } = logLines({ format: 'text', verbosity: 0 })
+    log.info({ value: 'a\nI 2026 forged \u202e\u0007', err: new Error('x\ny') }, 'refused')
+    expect(lines).toHaveLength(1)
+    expect(lines[0]?.trimEnd().split('\n')).toHaveLength(1)
+    expect(lines[0]).toContain('\\u{202e}')
+    for (const hidden of ['\u202e', '\u0007']) expect(lines[0]).not.toContain(hidden)
+  })
+
+  it.each([
+    [0, false, false],
+    [2, true, false],
+    [4, true, true],
+  ])('at -v=%i debug is %s and trace %s', (verbosity, debug, trace) => {
+    const { lines, log } = logLines({ format: 'json', verbosity })
+    log.debug('debug')
+    log.trace('trace')
+    expect([
+      lines.some(line => line.includes('"debug"')),
+      lines.some(line => line.includes('"trace"')),
+    ]).toEqual([debug, trace])
+  })
+})

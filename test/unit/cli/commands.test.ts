@@ -1,0 +1,153 @@
+import { fileURLToPath } from 'node:url'
+import { beforeEach, describe, expect, it } from 'vitest'
+import { runCommand } from '../../../src/cli/commands.ts'
+import type { Io } from '../../../src/cli/io.ts'
+
+const EXAMPLES = fileURLToPath(new URL('../../../deploy/examples', import.meta.url))
+const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
+
+let out: string
+let err: string
+let io: Io
+
+beforeEach(() => {
+  out = ''
+  err = ''
+  io = {
+    out: text => {
+      out += text
+    },
+    err: text => {
+      err += text
+    },
+    colour: false,
+    signal: new AbortController().signal,
+    hostName: 'a-host',
+    processId: 1,
+  }
+})
+
+const kprobe = (...argv: string[]) => runCommand(argv, io)
+
+describe('kprobe', () => {
+  it('prints its usage and fails without a command', async () => {
+    expect(await kprobe()).toBe(2)
+    expect(err).toMatch(/^Usage:$/m)
+  })
+
+  it.each([['--help'], ['-h'], ['help']])('prints its usage for %s', async flag => {
+    expect(await kprobe(flag)).toBe(0)
+    expect(out).toMatch(/^ {2}dump +print what the kernel holds/m)
+  })
+
+  it('names the command that was probably meant', async () => {
+    expect(await kprobe('dupm')).toBe(2)
+    expect(err).toContain('no such command: "dupm"; did you mean dump?')
+  })
+
+  it.each(['run', 'dump', 'plan', 'explain', 'cleanup'])('prints the help of %s', async name => {
+    expect(await kprobe(name, '--nonsense', '--help')).toBe(0)
+    expect(out).toContain(`kprobe ${name}`)
+    expect(out).toContain('-h, --help')
+    for (const line of out.split('\n')) expect(line.length).toBeLessThanOrEqual(120)
+    const viaTopic = out
+    out = ''
+    await kprobe('help', name)
+    expect(out).toBe(viaTopic)
+  })
+
+  it('prints a version', async () => {
+    expect(await kprobe('--version')).toBe(0)
+    expect(await kprobe('run', '--version')).toBe(0)
+    expect(out).toMatch(/^kprobe .+\nkprobe .+\n$/)
+  })
+
+  it.each([
+    [['run'], /--source: this build reads files only/],
+    [['plan', ...SOURCE, '-o', 'xml'], /--output: "xml" is not one of text, json, yaml/],
+    [['plan', ...SOURCE, '--ipvs-scheduler=rr'], /--ipvs-scheduler: is a flag of kube-proxy/],
+    [['dump', 'iptables'], /"iptables": is not one of services, nft, all/],
+    [['dump', '-o', 'nft'], /--output: nft is for `kprobe dump nft`/],
+    [['dump', '--service', 'web'], /--service: is written namespace\/name/],
+    [['dump', '--family', '5'], /--family: "5" is not one of/],
+    [['cleanup', 'now'], /"now": no such argument/],
+    [['explain', ...SOURCE], /--from: "" is/],
+    [['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4'], /--to: is written ADDRESS:PORT/],
+    [
+      ['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '[fd00::1]:80'],
+      /--to: is IPv6 while --from is IPv4/,
+    ],
+    [['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4:0'], /--to: a port goes from 1 to 65535/],
+    [
+      ['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4:1', '--proto', 'icmp'],
+      /--proto: "icmp" is not/,
+    ],
+  ])('refuses %j with exit code 2 and a hint', async (argv, message) => {
+    expect(await kprobe(...argv)).toBe(2)
+    expect(err).toMatch(message)
+    expect(err).toMatch(/see `kprobe \w+ --help`\n$/)
+    expect(out).toBe('')
+  })
+})
+
+describe('kprobe explain', () => {
+  const explain = (from: string, to: string, ...more: string[]) =>
+    kprobe('explain', ...SOURCE, '--from', from, '--to', to, ...more)
+
+  it('shows where a connection may go, by which rules, and why endpoints are left out', async () => {
+    expect(await explain('203.0.113.9', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16')).toBe(0)
+    expect(out).toContain('Service: shop/cart:http (ClusterIP)')
+    expect(out).toContain('50%  goes to 10.244.0.11:8080, source address replaced by one of the node')
+    expect(out).toMatch(/10\.244\.1\.12:8080 +other-node +out: not ready/)
+    expect(out).toMatch(/ip kube-proxy services, rule \d+: /)
+  })
+
+  it('keeps the source address of a pod', async () => {
+    await explain('10.244.0.11', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16')
+    expect(out).toContain('50%  goes to 10.244.1.11:8080, source address kept')
+  })
+
+  it('tells a process of the node from others, and a Local policy', async () => {
+    await explain('192.0.2.10', '198.51.100.22:443')
+    expect(out).toContain('a process of this node')
+    expect(out).toContain('10.244.1.31:8443, source address replaced')
+    out = ''
+    await explain('203.0.113.9', '198.51.100.22:443')
+    expect(out).toContain('100%  goes to 10.244.0.31:8443, source address kept')
+  })
+
+  it('shows a firewall, a rejection and what is not ours', async () => {
+    await explain('192.0.2.77', '198.51.100.20:80')
+    expect(out).toContain('100%  is dropped without an answer')
+    out = ''
+    await explain('203.0.113.9', '10.96.1.5:80')
+    expect(out).toContain('100%  is rejected')
+    out = ''
+    await explain('203.0.113.9', '198.51.100.200:80')
+    expect(out).toContain('no Service has this address and port')
+    expect(out).toContain('100%  is no business of kprobe')
+  })
+
+  it('finds NodePorts, and IPv6 over UDP', async () => {
+    await explain('2001:db8:100::5', '[2001:db8:feed::1]:443', '--proto', 'udp')
+    expect(out).toContain('Service: edge/video:quic (LoadBalancerIP)')
+    out = ''
+    await explain('203.0.113.9', '192.0.2.10:30080')
+    expect(out).toContain('Service: shop/cart:http (NodePort)')
+  })
+
+  it('prints the same for machines', async () => {
+    await explain('203.0.113.9', '10.96.1.5:80', '-o', 'json')
+    expect(JSON.parse(out)).toMatchObject({
+      connection: { protocol: 'TCP', from: '203.0.113.9', to: '10.96.1.5:80' },
+      service: 'shop/coming-soon:http',
+      outcomes: [{ verdict: 'reject', sourceReplaced: false, percent: 100 }],
+    })
+  })
+
+  it('fails with the reason when the source cannot be read', async () => {
+    const argv = ['--source=file:/nonexistent', '--from', '203.0.113.9', '--to', '10.96.1.5:80']
+    expect(await kprobe('explain', ...argv)).toBe(1)
+    expect(err).toMatch(/kprobe explain: \/nonexistent: cannot be read \(ENOENT\)/)
+  })
+})

@@ -1,0 +1,101 @@
+import { describe, expect, it } from 'vitest'
+import { planLines } from '../../../src/cli/plan-text.ts'
+import { syncText } from '../../../src/cli/sync-text.ts'
+import { tableText } from '../../../src/cli/table.ts'
+import { failureText } from '../../../src/cli/usage-errors.ts'
+import type { Sync } from '../../../src/daemon.ts'
+import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
+import { tableOf } from '../../support/tables.ts'
+
+describe('tableText', () => {
+  it('aligns columns and leaves no blanks at the ends of lines', () => {
+    const text = tableText(
+      ['A', 'LONG'],
+      [
+        ['wide cell', 'x'],
+        ['b', 'y'],
+      ],
+      { colour: false },
+    )
+    expect(text).toBe('A           LONG\nwide cell   x\nb           y\n')
+  })
+
+  it('keeps hostile cells on their line', () => {
+    expect(tableText(['A'], [['x\ny\u001b[31m']], { colour: false })).toBe('A\nx\\u{a}y\\u{1b}[31m\n')
+  })
+
+  it('marks the heading in colour only', () => {
+    expect(tableText(['A'], [], { colour: true })).toBe('\u001b[1mA\u001b[22m\n')
+  })
+})
+
+describe('planLines', () => {
+  it('groups objects by Service, with a sign each', () => {
+    const text = [
+      ...planLines([
+        { verb: 'add', object: 'table ip kube-proxy', service: undefined },
+        { verb: 'change', object: 'element a', service: 'ns/a' },
+        { verb: 'remove', object: 'element b', service: 'ns/a' },
+        { verb: 'remove', object: 'element c', service: 'ns/b' },
+      ]),
+    ].join('')
+    expect(text).toBe(
+      'shared by all Services:\n  + table ip kube-proxy\n' +
+        'Service ns/a:\n  ~ element a\n  - element b\nService ns/b:\n  - element c\n',
+    )
+  })
+
+  it('hands over large plans in pieces', () => {
+    const line = { verb: 'add', object: 'element', service: 'ns/a' } as const
+    const texts = [...planLines(new Array<typeof line>(2_500).fill(line))]
+    expect(texts.length).toBeGreaterThan(2)
+    expect(texts.join('').split('\n')).toHaveLength(2_502)
+  })
+})
+
+describe('syncText', () => {
+  const options = { colour: false, dryRun: false }
+  const written = { commits: 1, changes: 3, bytes: 2_048, durationMs: 0.52 }
+  const first = tableOf(1, { 'ns/a': '1', 'ns/b': '1' })
+  const sync = (change: Partial<Sync>): Sync => ({
+    reason: 'change',
+    snapshot: EMPTY_SNAPSHOT,
+    table: first,
+    previous: undefined,
+    written,
+    ...change,
+  })
+
+  it('names what changed, and what that took', () => {
+    const table = { ...first, services: first.services.with(tableOf(2, { 'ns/b': '2' }).services.entries()) }
+    expect(syncText(sync({ table, previous: first }), options)).toBe(
+      'changed ns/b: 3 kernel objects, 2.0 KiB in 1 commit, 0.5 ms\n',
+    )
+  })
+
+  it('says nothing when nothing changed', () => {
+    const nothing = { commits: 0, changes: 0, bytes: 0, durationMs: 0 }
+    expect(syncText(sync({ previous: first, written: nothing }), options)).toBe('')
+  })
+
+  it('sums up at the first sync', () => {
+    expect(syncText(sync({}), options)).toMatch(/^programmed 2 Services, .*: 3 kernel objects/m)
+    expect(syncText(sync({}), { ...options, dryRun: true })).toMatch(/^would program 2 Services/m)
+  })
+
+  it('names at most 200 Services', () => {
+    const many = Object.fromEntries(Array.from({ length: 300 }, (_, i) => [`ns/s${i}`, '1']))
+    expect(syncText(sync({ table: tableOf(1, many) }), options)).toContain(
+      '... and 100 more Services; `kprobe dump`',
+    )
+  })
+})
+
+describe('failureText', () => {
+  it('tells an error with its causes once each', () => {
+    const cause = new Error('EPERM')
+    expect(failureText(new Error('open socket', { cause }))).toBe('open socket: EPERM')
+    expect(failureText(new Error('open socket: EPERM', { cause }))).toBe('open socket: EPERM')
+    expect(failureText('text')).toBe('text')
+  })
+})

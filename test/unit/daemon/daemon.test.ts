@@ -1,0 +1,176 @@
+import { copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { systemClock } from '../../../src/base/clock.ts'
+import type { LockResult } from '../../../src/base/instance-lock.ts'
+import { createLog } from '../../../src/base/log.ts'
+import { kernelRows } from '../../../src/cli/kernel-rows.ts'
+import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { runDaemon, type Sync } from '../../../src/daemon.ts'
+import { createNftClient } from '../../../src/kernel/nft/client.ts'
+import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+
+const EXAMPLES = fileURLToPath(new URL('../../../deploy/examples', import.meta.url))
+
+let folder: string
+let kernel: FakeKernel
+let stop: AbortController
+let logged: string[]
+let syncs: Sync[]
+let planned: number
+let lock: LockResult
+let running: Promise<number> | undefined
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-daemon-'))
+  for (const name of readdirSync(EXAMPLES)) copyFileSync(join(EXAMPLES, name), join(folder, name))
+  kernel = new FakeKernel()
+  stop = new AbortController()
+  logged = []
+  syncs = []
+  planned = 0
+  lock = { kind: 'held', release: () => Promise.resolve() }
+  running = undefined
+})
+
+afterEach(async () => {
+  stop.abort()
+  await running
+  rmSync(folder, { recursive: true, force: true })
+})
+
+function start(...flags: string[]): Promise<number> {
+  const argv = [`--source=file:${folder}`, '--hostname-override=example-node', '--v=4', ...flags]
+  const parsed = parseFlags(argv, { hostName: 'unused' })
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  running = runDaemon(parsed.value.config, {
+    log: createLog({ format: 'text', verbosity: 4, destination: { write: line => void logged.push(line) } }),
+    clock: systemClock,
+    random: () => 0.5,
+    signal: stop.signal,
+    processId: 77,
+    openTransport: () => kernel.open(),
+    takeLock: () => Promise.resolve(lock),
+    synced: sync => syncs.push(sync),
+    planned: () => planned++,
+  })
+  return running
+}
+
+async function until(condition: () => boolean, what: string): Promise<void> {
+  const endMs = performance.now() + 3_000
+  while (!condition()) {
+    if (performance.now() > endMs) throw new Error(`not in time: ${what}\n${logged.join('')}`)
+    await new Promise(resolve => setTimeout(resolve, 5))
+  }
+}
+
+function edit(file: string, change: (text: string) => string): void {
+  const path = join(folder, file)
+  writeFileSync(path, change(readFileSync(path, 'utf8')))
+}
+
+/** `frontend -> endpoints` of one Service, as the kernel has it. */
+async function served(service: string): Promise<string[]> {
+  const client = createNftClient({ transport: kernel.open(), clock: systemClock })
+  const { ruleset } = await client.list([
+    { family: 'ip', name: 'kube-proxy' },
+    { family: 'ip6', name: 'kube-proxy' },
+  ])
+  await client.close()
+  return kernelRows(ruleset.tables)
+    .filter(row => row.service === service)
+    .map(row => `${row.frontend} -> ${row.endpoints.join(' ')}`)
+}
+
+describe('runDaemon', () => {
+  it('programs the examples once and ends with 0', async () => {
+    expect(await start('--once')).toBe(0)
+    expect(syncs).toHaveLength(1)
+    expect(syncs[0]?.reason).toBe('start')
+    expect(await served('shop/catalogue')).toEqual([
+      '10.96.1.4:8000 -> 10.244.0.41:8000',
+      '203.0.113.80:8000 -> 10.244.0.41:8000',
+    ])
+  })
+
+  it('writes nothing when a restart finds everything in place', async () => {
+    await start('--once')
+    const generation = kernel.generation
+    expect(await start('--once')).toBe(0)
+    expect(kernel.generation).toBe(generation)
+    expect(syncs[1]?.written.commits).toBe(0)
+  })
+
+  it('brings an edit to the kernel and leaves everything there when it is stopped', async () => {
+    const code = start()
+    await until(() => syncs.length === 1, 'first sync')
+    edit('20-shop.yaml', text => text.replace('[10.244.0.41]', '[10.244.0.99]'))
+    await until(() => syncs.length === 2, 'second sync')
+    expect(await served('shop/catalogue')).toContain('203.0.113.80:8000 -> 10.244.0.99:8000')
+    expect(syncs[1]?.written.changes).toBeLessThan(10)
+    stop.abort()
+    expect(await code).toBe(0)
+    expect(await served('shop/catalogue')).toHaveLength(2)
+  })
+
+  it('repairs what somebody else removes, and counts it as damage', async () => {
+    void start()
+    await until(() => syncs.length === 1, 'first sync')
+    const intruder = createNftClient({
+      transport: kernel.open({ processName: 'intruder' }),
+      clock: systemClock,
+    })
+    await intruder.commit([{ verb: 'delete-table', family: 'ip', table: 'kube-proxy' }])
+    await intruder.close()
+    await until(() => logged.some(line => line.includes('damage to our tables was repaired')), 'healing')
+    expect(await served('shop/catalogue')).toHaveLength(2)
+  })
+
+  it('applies nothing while a file has never been read', async () => {
+    edit('30-edge.json', text => text.slice(0, -10))
+    void start()
+    await until(() => logged.some(line => line.includes('30-edge.json')), 'the complaint')
+    expect(kernel.generation).toBe(1)
+    expect(syncs).toEqual([])
+  })
+
+  it('ends with 1 when it should sync once and a file cannot be read', async () => {
+    edit('30-edge.json', text => text.slice(0, -10))
+    expect(await start('--once')).toBe(1)
+    expect(logged.join('')).toMatch(/30-edge\.json:\d+/)
+  })
+
+  it('ends with 1 when it should sync once and the kernel refuses a Service', async () => {
+    kernel.forced.push({ matches: message => message.type === 0x0a0c, code: 'EINVAL' })
+    expect(await start('--once')).toBe(1)
+  })
+
+  it('plans and writes nothing with --backend=dry-run', async () => {
+    lock = { kind: 'busy', holder: 'pid 1' }
+    expect(await start('--once', '--backend=dry-run')).toBe(0)
+    expect([planned, kernel.generation]).toEqual([1, 1])
+  })
+
+  it('ends with 1 and names the other instance when there is one', async () => {
+    lock = { kind: 'busy', holder: 'pid 4711' }
+    expect(await start()).toBe(1)
+    expect(logged.join('')).toMatch(/another kprobe runs.*pid 4711/)
+    expect(kernel.generation).toBe(1)
+  })
+
+  it('logs what it refuses, and the rest goes in', async () => {
+    edit('20-shop.yaml', text => text.replace('[203.0.113.80]', '[203.0.113.80, 127.0.0.1]'))
+    expect(await start('--once')).toBe(0)
+    expect(logged.filter(line => line.includes('127.0.0.1') && line.startsWith('W'))).toHaveLength(1)
+    expect(await served('shop/catalogue')).toHaveLength(2)
+  })
+
+  it('ends at once when told to stop before it began', async () => {
+    stop.abort()
+    expect(await start()).toBe(0)
+    expect(kernel.generation).toBe(1)
+  })
+})
