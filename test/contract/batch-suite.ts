@@ -1,6 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import type { Transport } from '../../src/netlink/transport.ts'
-import { CASES, type Case } from './cases.ts'
+import type { Case } from './case.ts'
+import { ELEMENT_CASES } from './element-cases.ts'
+import { OBJECT_CASES } from './object-cases.ts'
 import * as of from './objects.ts'
 import type { TargetFactory } from './target.ts'
 import {
@@ -26,7 +28,10 @@ export function batchSuite(factory: TargetFactory): void {
   afterEach(() => socket.close())
 
   describe('a batch', () => {
-    test.each(CASES.map(one => [one.title, one] as const))('%s', (_title, one) => runCase(socket, one))
+    test.each([...OBJECT_CASES, ...ELEMENT_CASES].map(one => [one.title, one] as const))(
+      '%s',
+      (_title, one) => runCase(socket, one),
+    )
     acknowledgements(() => socket)
     generations(() => socket)
   })

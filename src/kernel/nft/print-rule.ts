@@ -1,5 +1,5 @@
 import { unreachable } from '../../base/assert.ts'
-import { hex, type Octets } from '../../base/octets.ts'
+import { hex, type Octets, readU32host, u32host } from '../../base/octets.ts'
 import {
   ICMP_PORT_UNREACH,
   ICMPV6_PORT_UNREACH,
@@ -133,9 +133,9 @@ function bitwise(source: Source, { mask, xor }: { readonly mask: Octets; readonl
   const and = zip(mask, or, (m, o) => m | o)
   const flip = zip(xor, mask, (x, m) => x & m)
   let text = source.text
-  if (!every(and, 0xff)) text += ` & ${formatValue(source.type, and)}`
-  if (!every(or, 0)) text += ` | ${formatValue(source.type, or)}`
-  if (!every(flip, 0)) text += ` ^ ${formatValue(source.type, flip)}`
+  if (!every(and, 0xff)) text += ` & ${constant(source, and)}`
+  if (!every(or, 0)) text += ` | ${constant(source, or)}`
+  if (!every(flip, 0)) text += ` ^ ${constant(source, flip)}`
   const plain = every(or, 0) && every(flip, 0)
   return plain ? { ...source, text, masked: { text: source.text, mask } } : { ...source, text }
 }
@@ -148,14 +148,18 @@ function comparison(source: Source, expression: Extract<Expression, { kind: 'cmp
   if (source.text.startsWith('ct status &') && op === 'neq' && every(data, 0)) return ctStatus(source)
   const bits = masked === undefined ? undefined : prefixLength(masked.mask)
   if (masked !== undefined && bits !== undefined && source.prefixes === true) {
-    return `${masked.text} ${not}${formatValue(source.type, data)}/${bits}`
+    return `${masked.text} ${not}${constant(source, data)}/${bits}`
   }
-  return `${source.text} ${not}${formatValue(source.type, data)}`
+  return `${source.text} ${not}${constant(source, data)}`
 }
 
 function ctStatus(source: Source): string {
-  const status = source.masked?.mask.charCodeAt(0)
-  return status === IPS_DST_NAT ? 'ct status dnat' : `${source.text} != 0x00000000`
+  return source.masked?.mask === u32host(IPS_DST_NAT) ? 'ct status dnat' : `${source.text} != 0x0`
+}
+
+function constant(source: Source, data: Octets): string {
+  const isNumber = source.isNumber === true && data.length === 4
+  return isNumber ? `0x${readU32host(data).toString(16)}` : formatValue(source.type, data)
 }
 
 /** RTN_* of linux/rtnetlink.h. */

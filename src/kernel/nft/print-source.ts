@@ -20,6 +20,8 @@ export interface Source {
   readonly length: number
   /** nft's datatype, to write constants in; 0 for plain bytes. */
   readonly type: number
+  /** Constants of it are numbers in host order, without leading zeros. */
+  readonly isNumber?: boolean
   /** Its masked values read as `value/bits`. */
   readonly prefixes?: boolean
   /** Set when all that was done to the original is a mask. */
@@ -74,5 +76,5 @@ export function metaSource(key: number): Source {
 
 export function ctSource(key: number): Source {
   const name = key === NFT_CT_STATE ? 'state' : key === NFT_CT_STATUS ? 'status' : String(key)
-  return { text: `ct ${name}`, length: 4, type: 0 }
+  return { text: `ct ${name}`, length: 4, type: 0, isNumber: true }
 }
