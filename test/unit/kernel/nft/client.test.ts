@@ -284,10 +284,12 @@ describe('a listing', () => {
   })
 
   it.each(['interrupted', 'ENOENT'])('is repeated when a dump was %s', async how => {
-    const { client, clock } = listing((_, dumps) => (dumps === 2 ? how : ''))
+    const { client, clock, dumps } = listing((_, dumps) => (dumps === 2 ? how : ''))
     const result = client.list(TABLES)
     await clock.advance(1000)
     expect((await result).ruleset.tables).toHaveLength(1)
+    // Tables, chains, rules and sets, twice.
+    expect(dumps()).toBe(8)
   })
 
   it('ends with an error when somebody commits all the time', async () => {

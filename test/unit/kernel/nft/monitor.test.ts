@@ -1,0 +1,83 @@
+import { expect, it } from 'vitest'
+import { type ForeignCommit, watchForeignCommits } from '../../../../src/kernel/nft/monitor.ts'
+import { SystemError } from '../../../../src/netlink/transport.ts'
+import { attribute, be32, datagram, message, ScriptedTransport } from '../../../support/scripted-transport.ts'
+
+const NFTABLES = 7
+
+function listen() {
+  const commits: ForeignCommit[] = []
+  const overruns: Error[] = []
+  const transport = new ScriptedTransport(() => [])
+  const watch = watchForeignCommits({
+    transport,
+    ownPortIds: new Set([77]),
+    onCommit: commit => commits.push(commit),
+    onOverrun: error => overruns.push(error),
+  })
+  return { transport, watch, commits, overruns }
+}
+
+/** A notification of something within a table; the second attribute differs between kinds of objects. */
+function touched(family: number, table: string, portId = 5): string {
+  const head = `${String.fromCharCode(family)}\0\0\0`
+  const attributes = attribute(1, `${table}\0`) + attribute(2, be32(0), be32(1))
+  return message({ type: 0x0a0e, portId, payload: head + attributes })
+}
+
+function generation(id: number, name: string, portId = 5): string {
+  const attributes = attribute(1, be32(id)) + attribute(2, be32(4242)) + attribute(3, `${name}\0`)
+  return message({ type: 0x0a0f, portId, payload: `\0\0\0\0${attributes}` })
+}
+
+it('tells who committed, and every table it touched once', () => {
+  const { transport, commits } = listen()
+  transport.arrive(
+    datagram(touched(2, 'kube-proxy'), touched(2, 'kube-proxy')),
+    datagram(touched(10, 'kube-proxy'), touched(1, 'filter')),
+    datagram(generation(9, 'nft')),
+    datagram(touched(2, 'other'), generation(10, 'iptables-nft')),
+  )
+  expect(commits).toEqual([
+    {
+      processId: 4242,
+      processName: 'nft',
+      tables: ['ip kube-proxy', 'ip6 kube-proxy', 'family 1 filter'],
+      generation: 9,
+    },
+    { processId: 4242, processName: 'iptables-nft', tables: ['ip other'], generation: 10 },
+  ])
+})
+
+it('leaves out our own commits, and what they touched', () => {
+  const { transport, commits } = listen()
+  transport.arrive(
+    datagram(touched(2, 'kube-proxy', 77), generation(9, 'node', 77)),
+    datagram(generation(10, 'nft')),
+  )
+  expect(commits).toMatchObject([{ generation: 10, tables: [] }])
+})
+
+it('reports lost and unreadable notifications, and goes on', () => {
+  const { transport, commits, overruns } = listen()
+  transport.arrive(
+    datagram(touched(2, 'half')),
+    new SystemError('recvmsg', 105, 'ENOBUFS'),
+    datagram('nonsense'),
+    datagram(generation(9, 'nft')),
+  )
+  expect(overruns.map(({ message }) => message.slice(0, 16))).toEqual([
+    'recvmsg: ENOBUFS',
+    'decode netlink m',
+  ])
+  expect(commits).toMatchObject([{ tables: [], generation: 9 }])
+})
+
+it('joins the group, and leaves it when it is stopped', () => {
+  const { transport, watch } = listen()
+  expect([...transport.joined]).toEqual([NFTABLES])
+  watch.stop()
+  watch.stop()
+  expect([...transport.joined]).toEqual([])
+  expect(transport.watched).toBe(false)
+})
