@@ -4,7 +4,7 @@ import { NFT_SET_EVAL } from './constants.ts'
 import type { OwnedElement } from './operation.ts'
 import type { Element, ElementData, ElementGroup, NftSet, Table } from './state.ts'
 
-/** Holds the elements whose removal waits for the next transaction. No Service can have this name. */
+/** Holds the elements whose removal waits for the next transaction. No Service, and so no goal, has this group. */
 export const LATE_GROUP = '\0late'
 
 /** What becomes of the elements of one set. */
@@ -52,7 +52,7 @@ export function* diffElements(from: Table, to: Table, lateSets: ReadonlySet<stri
   }
   const late: Element[] = []
   const takes = ({ element, group }: OwnedElement) => {
-    const waits = lateSets.has(element.set) && group !== LATE_GROUP && to.elements.has(group)
+    const waits = lateSets.has(element.set) && to.elements.has(group)
     if (waits) late.push(element)
     return waits
   }
