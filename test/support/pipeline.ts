@@ -19,6 +19,7 @@ import { parseObject, watchedIdentity } from '../../src/model/parse.ts'
 import { isRefusal, type Refusal } from '../../src/model/refusal.ts'
 import { type Resolved, resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../src/model/snapshot.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Dataplane } from '../../src/reconcile/dataplane.ts'
 
@@ -186,10 +187,16 @@ export interface KernelPlane {
 
 /** A plane on the real kernel, in the network namespace this process is in now. */
 export function openPlane(config: PipelineConfig): KernelPlane {
-  const NETLINK_NETFILTER = 12
-  const transport = openNetlink({ protocol: NETLINK_NETFILTER })
-  const client = createNftClient({ transport, clock: systemClock })
-  return { client, plane: createNftablesPlane({ client, options: nftablesOptionsOf(config) }) }
+  const client = openClient()
+  return { client, plane: planeOn(client, config) }
+}
+
+export function openClient(): NftClient {
+  return createNftClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock: systemClock })
+}
+
+export function planeOn(client: NftClient, config: PipelineConfig): NftablesPlane {
+  return createNftablesPlane({ client, options: nftablesOptionsOf(config) })
 }
 
 const COMMITS_MAX = 4
