@@ -70,6 +70,11 @@ export interface Plan<State> {
   readonly after: State
   /** True when `after` is the wanted state. */
   readonly complete: boolean
+  /**
+   * True when something is made anew in which packets leave state of their own (session affinity). Only the kernel
+   * knows that state: the plan keeps what the `from` of its diff held, so `from` should be observed.
+   */
+  readonly rebuilds: boolean
   /** One line an object, grouped by Service. */
   describe(): Iterable<PlanLine>
 }

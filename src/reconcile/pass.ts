@@ -100,6 +100,7 @@ export class Pass<State, P extends Plan<State>> {
   async #plan(table: FrontendTable, without: ReadonlySet<string>): Promise<P> {
     const { plane, slicing } = this.#options
     let from = this.#applied
+    const looking = from === undefined
     if (from === undefined) {
       const observation = await plane.observe()
       from = observation.state
@@ -108,7 +109,10 @@ export class Pass<State, P extends Plan<State>> {
     }
     const wanted = await finishInSlices(plane.render(table, { base: this.#base ?? from, without }), slicing)
     this.#base = wanted
-    return finishInSlices(plane.diff(from, wanted), slicing)
+    const plan = await finishInSlices(plane.diff(from, wanted), slicing)
+    if (looking || !plan.rebuilds) return plan
+    this.#applied = undefined
+    return await this.#plan(table, without)
   }
 
   #accept(plan: P, receipt: Receipt, reason: PassReason): void {

@@ -33,6 +33,8 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
   readonly outcomes: Receipt['outcome'][] = []
   /** Removals wait for a second commit. */
   twoCommits = false
+  /** Plans make things anew in which packets left state. */
+  rebuilds = false
   readonly commits: FakePlan[] = []
   attempts = 0
   observations = 0
@@ -66,6 +68,7 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
       changes: lines.length,
       after,
       complete: !deferred,
+      rebuilds: this.rebuilds,
       to: after,
       lines,
       describe: () => lines,

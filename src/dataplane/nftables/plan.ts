@@ -17,6 +17,7 @@ export function makePlan(transaction: Transaction, after: NftablesState, complet
     changes: countChanges(transaction),
     after,
     complete,
+    rebuilds: transaction.some(({ verb }) => verb === 'delete-table'),
     describe: () => describePlan(transaction, after),
   }
 }

@@ -118,6 +118,17 @@ describe('healing', () => {
     expect(plane.commits).toHaveLength(2)
   })
 
+  it('looks before it makes anew what packets left state in, and once only', async () => {
+    const { clock, plane, offer } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    plane.rebuilds = true
+    offer({ a: '2' })
+    await clock.advance(5_000)
+    expect(plane.observations).toBe(2)
+    expect(plane.commits).toHaveLength(2)
+  })
+
   it('looks once, and commits nothing, when a foreign commit did not touch us', async () => {
     const { clock, plane, offer } = bench()
     offer({ a: '1' })
