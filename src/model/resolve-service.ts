@@ -4,7 +4,6 @@ import { candidatesOf, orderedSlices } from './candidates.ts'
 import { addressPlace, nodePortPlace } from './claims.ts'
 import { type Arena, clusterIpOwner, clusterPortOwner, placeOwner } from './contest.ts'
 import type { EndpointSlice } from './endpoint.ts'
-import { isSame } from './equal.ts'
 import { type External, externalsOf, fieldOf } from './externals.ts'
 import type { Frontend, PortFrontends, Route, ServiceFrontends } from './frontend.ts'
 import { isOurs } from './here.ts'
@@ -31,12 +30,13 @@ export function resolveService(
     findings,
     externals: externalsOf(arena, service, findings),
     slices: withoutLoops(ordered, service, findings),
+    firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
   }
   const ports: PortFrontends[] = []
-  for (let index = 0; index < service.ports.length; index++) {
+  for (const port of service.ports) {
     for (const clusterIp of service.clusterIps) {
-      const port = resolvePort(work, index, clusterIp)
-      if (port !== undefined) ports.push(port)
+      const resolved = resolvePort(work, port, clusterIp)
+      if (resolved !== undefined) ports.push(resolved)
     }
   }
   return {
@@ -58,18 +58,18 @@ interface Work {
   readonly findings: Findings
   readonly externals: readonly External[]
   readonly slices: readonly EndpointSlice[]
+  /** Undefined when there is only one port. */
+  readonly firstPorts: FirstPorts | undefined
 }
 
-function resolvePort(work: Work, index: number, clusterIp: Ip): PortFrontends | undefined {
+function resolvePort(work: Work, port: ServicePortSpec, clusterIp: Ip): PortFrontends | undefined {
   const { service, arena } = work
-  const port = service.ports[index]
-  if (port === undefined) return undefined
   const family = familyOf(clusterIp)
   const candidates = candidatesOf(work.slices, port, family)
   const found = survey(candidates, arena.here)
   const internal = internalRoute(service, found)
   const external = externalRoute(service, found)
-  const frontends = frontendsOf(work, { index, port, family, clusterIp, internal, external })
+  const frontends = frontendsOf(work, { port, family, clusterIp, internal, external })
   if (frontends.length === 0) return undefined
   const lists = selectBackends({ candidates, found, place: arena.here }, needsOf(frontends))
   const displayName = port.name === '' ? service.key : joined([service.key, ':', port.name])
@@ -87,7 +87,6 @@ function resolvePort(work: Work, index: number, clusterIp: Ip): PortFrontends | 
 }
 
 interface PortWork {
-  readonly index: number
   readonly port: ServicePortSpec
   readonly family: Family
   readonly clusterIp: Ip
@@ -100,7 +99,7 @@ function frontendsOf(work: Work, at: PortWork): readonly Frontend[] {
   const { service } = work
   const { port, family, clusterIp, internal, external } = at
   const frontends: Frontend[] = []
-  const twin = twinOf(service, at.index, other => other.port === port.port)
+  const twin = twinOf(work, port, numberClaim(port))
   const clusterRival = twin ?? nameOf(clusterPortOwner(work.arena, service, clusterIp, port))
   if (clusterRival === undefined) {
     frontends.push({
@@ -139,7 +138,7 @@ function hasNodePort(work: Work, at: PortWork): boolean {
   const { port, family } = at
   if (port.nodePort === 0) return false
   const place = nodePortPlace(family, port.protocol, port.nodePort)
-  const twin = twinOf(work.service, at.index, other => other.nodePort === port.nodePort)
+  const twin = twinOf(work, port, nodePortClaim(port))
   const rival = twin ?? nameOf(placeOwner(work.arena, work.service, place))
   if (rival === undefined) return true
   refuseContested(work, `spec.ports[${port.name}].nodePort`, `${port.nodePort}/${port.protocol}`, rival)
@@ -154,30 +153,41 @@ function nameOf(owner: Service | undefined): string | undefined {
   return owner === undefined ? undefined : `Service ${owner.key}`
 }
 
-/** The earlier port of the same Service and protocol that claims the same. */
-function twinOf(
-  service: Service,
-  index: number,
-  claimsSame: (other: ServicePortSpec) => boolean,
-): string | undefined {
-  if (index === 0) return undefined
-  const protocol = service.ports[index]?.protocol
-  for (const other of service.ports.slice(0, index)) {
-    if (other.protocol === protocol && claimsSame(other)) return `port "${other.name}" of this Service`
+/** By what a port claims: the first port of the Service that claims it. Ports may be many, and hostile. */
+type FirstPorts = ReadonlyMap<string, ServicePortSpec>
+
+function firstPortsOf(service: Service): FirstPorts {
+  const first = new Map<string, ServicePortSpec>()
+  for (const port of service.ports) {
+    for (const claim of [numberClaim(port), nodePortClaim(port)])
+      if (!first.has(claim)) first.set(claim, port)
   }
-  return undefined
+  return first
 }
 
+function numberClaim(port: ServicePortSpec): string {
+  return `${port.port}/${port.protocol}`
+}
+
+function nodePortClaim(port: ServicePortSpec): string {
+  return `NodePort ${port.nodePort}/${port.protocol}`
+}
+
+/** The earlier port of the same Service that claims the same. */
+function twinOf(work: Work, port: ServicePortSpec, claim: string): string | undefined {
+  const first = work.firstPorts?.get(claim)
+  return first === undefined || first === port ? undefined : `port "${first.name}" of this Service`
+}
+
+/** Of the Service, of its slices, and what was found; both families lose one NodePort with the same words. */
 function allRefusals(
   service: Service,
   slices: readonly EndpointSlice[],
   findings: Findings,
 ): readonly Refusal[] {
-  const all = [...service.refusals]
-  for (const slice of slices) all.push(...slice.refusals)
-  for (const found of findings.refusals) {
-    // Both families lose one NodePort with the same words.
-    if (!all.some(other => isSame(other, found))) all.push(found)
-  }
+  const found = new Map(
+    findings.refusals.map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]),
+  )
+  const all = [service.refusals, ...slices.map(slice => slice.refusals), [...found.values()]].flat()
   return all.length === 0 ? NO_REFUSALS : all
 }

@@ -146,6 +146,17 @@ describe('two Services with one ClusterIP', () => {
     })
   })
 
+  it('do not meet when another proxy has one of them', () => {
+    const metadata = {
+      ...at('1', MONDAY).metadata,
+      labels: { 'service.kubernetes.io/service-proxy-name': 'x' },
+    }
+    expect(standingOf(service('a', {}, { metadata }), b)).toEqual({
+      frontends: ['ns/b 10.96.0.1:80', 'ns/b 10.96.0.1:82'],
+      refusals: [],
+    })
+  })
+
   it('list the address once', () => {
     const table = resolved(snapshotOf([a, b]))
     expect([...table.services.values()].flatMap(its => texts(its.clusterIps))).toEqual(['10.96.0.1'])

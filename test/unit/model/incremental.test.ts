@@ -194,6 +194,19 @@ describe('resolve with a previous result', () => {
     )
   })
 
+  it('does not depend on the order in which objects became known', () => {
+    fc.assert(
+      fc.property(fc.uniqueArray(anyEvent, { maxLength: 12, selector: subject }), events => {
+        const tables = [events, events.toReversed()].map(order => {
+          const snapshot = order.reduce((now, event) => applyEvents(now, [event]), EMPTY_SNAPSHOT)
+          return plain(finish(resolve(OPTIONS, undefined, snapshot)))
+        })
+        expect(tables[1]).toEqual(tables[0])
+      }),
+      { numRuns: 1000 },
+    )
+  })
+
   it('skips snapshots in between without a difference', () => {
     fc.assert(
       fc.property(
@@ -271,6 +284,11 @@ describe('resolve with a previous result', () => {
     expect(next.services.get('ns/web')?.ports[0]?.cluster.map(its => its.ip)).toEqual([ip('10.1.0.2')])
   })
 })
+
+/** What an event is about. */
+function subject(event: SourceEvent): string {
+  return event.kind === 'LocalIps' ? event.kind : `${event.kind}/${event.key}`
+}
 
 /** What planes rely on. */
 function invariants(table: FrontendTable): void {

@@ -304,3 +304,24 @@ describe('addresses that nobody may catch (I-02)', () => {
     ])
   })
 })
+
+describe('objects of hostile size', () => {
+  it('cost time in proportion', () => {
+    const ports = Array.from({ length: 20_000 }, (_, index) => ({
+      name: `p-${index}`,
+      port: 80,
+      nodePort: 30080,
+    }))
+    const externalIPs = Array.from({ length: 2000 }, (_, index) => `192.0.${index >> 8}.${index & 255}`)
+    const endpoints = Array.from({ length: 150_000 }, () => endpoint('127.0.0.1'))
+    const start = performance.now()
+    const table = tableOf([
+      service('web', { type: 'NodePort', ports }),
+      service('api', { externalIPs }),
+      slice('web-1', 'web', endpoints),
+    ])
+    expect(performance.now() - start).toBeLessThan(10_000)
+    expect(table.services.get('ns/web')?.ports).toHaveLength(1)
+    expect(table.services.get('ns/web')?.refusals.length).toBeGreaterThan(150_000)
+  })
+})
