@@ -2,6 +2,7 @@ import type { Clock } from './base/clock.ts'
 import type { takeLock } from './base/instance-lock.ts'
 import { FAMILIES, familyOf } from './base/ip.ts'
 import type { Log } from './base/log.ts'
+import { privilegeHint } from './base/privilege.ts'
 import { within } from './base/within.ts'
 import type { Config, DetectLocal } from './config/config.ts'
 import { resolveOptions } from './config/resolve-options.ts'
@@ -74,7 +75,7 @@ const DRIFT_POLL_MS = 100
 /** Events taken between two turns of the event loop. */
 const EVENTS_PER_SLICE = 4_096
 /** How long an unfinished pass may hold up the end of the process. */
-const DRAIN_MS = 4_000
+const DRAIN_MS = 3_000
 /** With --once: passes that may fail before the process does. */
 const ONCE_FAILURES_MAX = 3
 
@@ -367,12 +368,12 @@ class Daemon {
 
   #failed(err: Error, retryMs: number): void {
     this.#metrics.failedPass()
-    this.#io.log.error(
-      { err, retryMs: Math.round(retryMs) },
-      'the kernel could not be brought up to date; trying again',
-    )
+    const hint = privilegeHint(err)
+    const facts = { err, retryMs: Math.round(retryMs), ...(hint === undefined ? {} : { hint }) }
+    this.#io.log.error(facts, 'the kernel could not be brought up to date; trying again')
     this.#failures++
-    if (this.#config.once && this.#failures >= ONCE_FAILURES_MAX) this.#finish(1)
+    // A privilege does not come by waiting.
+    if (this.#config.once && (hint !== undefined || this.#failures >= ONCE_FAILURES_MAX)) this.#finish(1)
   }
 
   #countQuarantine(): void {

@@ -1,3 +1,4 @@
+import { privilegeHint } from '../base/privilege.ts'
 import type { ConfigError } from '../config/flag.ts'
 import { EXIT_USAGE, type Io } from './io.ts'
 
@@ -13,5 +14,7 @@ export function failureText(error: unknown): string {
   const texts: string[] = []
   for (let at = error; at instanceof Error && texts.length < 5; at = at.cause)
     if (!texts.some(text => text.includes(at.message))) texts.push(at.message)
-  return texts.length === 0 ? String(error) : texts.join(': ')
+  const hint = privilegeHint(error)
+  const text = texts.length === 0 ? String(error) : texts.join(': ')
+  return hint === undefined ? text : `${text}; ${hint}`
 }

@@ -58,6 +58,7 @@ export class FileSource implements Source {
   readonly #catalogue = new Catalogue()
   readonly #records = new Map<string, FileRecord>()
   readonly #watch: FolderWatch
+  readonly #stop = new AbortController()
   #handlers: SourceHandlers | undefined
   #timer: Cancel | undefined
   #timerAtMs = Number.POSITIVE_INFINITY
@@ -65,7 +66,6 @@ export class FileSource implements Source {
   /** Something changed while a look was going on. */
   #hinted = false
   #synced = false
-  #stopped = false
   /** Why the path as a whole cannot be seen, once told. */
   #missing: string | undefined
   #told = ''
@@ -84,7 +84,7 @@ export class FileSource implements Source {
   }
 
   async stop(): Promise<void> {
-    this.#stopped = true
+    this.#stop.abort()
     this.#timer?.()
     this.#watch.close()
     await this.#looking
@@ -97,7 +97,7 @@ export class FileSource implements Source {
       return
     }
     const atMs = clock.nowMs() + delayMs
-    if (this.#stopped || atMs >= this.#timerAtMs) return
+    if (this.#stop.signal.aborted || atMs >= this.#timerAtMs) return
     this.#timer?.()
     this.#timerAtMs = atMs
     this.#timer = clock.after(delayMs, () => {
@@ -123,6 +123,7 @@ export class FileSource implements Source {
     if (look.kind === 'missing') return pollMs
     let waitMs = pollMs
     for (const sight of look.files.values()) waitMs = Math.min(waitMs, await this.#visit(sight))
+    if (this.#stop.signal.aborted) return waitMs
     for (const record of [...this.#records.values()])
       if (!look.files.has(record.path)) waitMs = Math.min(waitMs, this.#miss(record))
     await this.#hand(handlers)
@@ -167,6 +168,7 @@ export class FileSource implements Source {
   async #read(record: FileRecord): Promise<number> {
     const { signature } = record
     const outcome = await this.#tryRead(record.path)
+    if (this.#stop.signal.aborted) return IDLE
     const after = await sightOf(record.path)
     // What was read may be half of one version and half of another.
     if (after?.signature !== signature) return QUIET_MS
@@ -188,7 +190,7 @@ export class FileSource implements Source {
 
   async #tryRead(path: string): Promise<FileObjects | FileError> {
     try {
-      return await readObjects(path, this.#options)
+      return await readObjects(path, { ...this.#options, signal: this.#stop.signal })
     } catch (error) {
       if (error instanceof FileError) return error
       throw error

@@ -23,6 +23,8 @@ export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
 export interface ReadOptions {
   readonly parseObject: ParseObject
   readonly clock: Clock
+  /** Aborted when nobody waits for the result any more: reading ends with a FileError. */
+  readonly signal?: AbortSignal
 }
 
 /** A file that cannot be used now. */
@@ -141,6 +143,7 @@ class Collector {
     const { clock } = this.#options
     if (clock.nowMs() < this.#sliceEndMs) return
     await clock.breathe()
+    if (this.#options.signal?.aborted === true) throw new FileError('interrupted')
     this.#sliceEndMs = clock.nowMs() + SLICE_MS
   }
 
