@@ -58,7 +58,7 @@ it('hears nothing more once it is stopped', async () => {
 it('says so when there was more than the socket could hold', async () => {
   const marks = Array.from({ length: 20_000 }, (_, mark) => mark).join(', ')
   // Synchronous, so that nobody empties the queue meanwhile.
-  const input = `table ip foreign { set marks { type mark; elements = { ${marks} } } }`
+  const input = `table ip foreign {\n set marks {\n type mark\n elements = { ${marks} }\n }\n}\n`
   execFileSync('nft', ['-f', '-'], { input })
   await vi.waitFor(() => expect(overruns.length).toBeGreaterThan(0), 20_000)
   expect(overruns[0]).toMatchObject({ code: 'ENOBUFS' })
