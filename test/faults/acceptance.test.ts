@@ -1,0 +1,93 @@
+import { execFileSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { COMMAND, Daemons } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { differences, eventually, frontendNames, generation, listRuleset, nft } from './kernel.ts'
+import { clusterIp, nameOf, service, services, writeObjects } from './objects.ts'
+
+const daemons = new Daemons()
+let folder: string
+
+beforeEach(() => {
+  freshNetns()
+  folder = daemons.folder()
+})
+
+afterEach(() => daemons.end())
+
+/** Lines of strace about new processes and programs; threads share CLONE_THREAD. */
+function processLines(trace: string): readonly string[] {
+  const calls = /\b(execve|execveat|fork|vfork|clone|clone3)\(/
+  return trace.split('\n').filter(line => calls.test(line) && !line.includes('CLONE_THREAD'))
+}
+
+it('starts no process through a start, an edit and a healing, as strace sees it', async () => {
+  const trace = join(folder, 'trace')
+  writeObjects(folder, services(3))
+  const calls = 'trace=execve,execveat,fork,vfork,clone,clone3'
+  const wrapper = ['strace', '-f', '--seccomp-bpf', '-o', trace, '-e', calls]
+  const daemon = daemons.start({ source: folder, wrapper })
+  await daemon.synced()
+  writeObjects(folder, services(4))
+  await daemon.until(() => daemon.out.includes(`changed ${nameOf(3)}`))
+  nft('flush ruleset')
+  await daemon.until(() => daemon.said('was repaired').length > 0)
+  await daemon.stop()
+  const lines = processLines(readFileSync(trace, 'utf8'))
+  expect(lines).toHaveLength(1)
+  expect(lines[0]).toContain(`execve("${process.execPath}"`)
+  expect(await differences(services(4))).toEqual([])
+})
+
+it('leaves the generation of the kernel as it was when it starts again and nothing changed', async () => {
+  writeObjects(folder, services(20))
+  const first = daemons.start({ source: folder })
+  await first.synced()
+  expect((await first.stop()).code).toBe(0)
+  const [before, text] = [await generation(), listRuleset()]
+  const second = daemons.start({ source: folder })
+  await second.synced()
+  expect(second.out).toContain('the kernel holds all of it already')
+  expect(await generation()).toBe(before)
+  expect((await second.stop()).code).toBe(0)
+  expect(await generation()).toBe(before)
+  expect(listRuleset()).toBe(text)
+})
+
+it('leaves rules that nft lists as text and as JSON', async () => {
+  const examples = COMMAND.replace('dist/kprobe.mjs', 'deploy/examples')
+  const daemon = daemons.start({ source: examples, args: ['--once'] })
+  expect((await daemon.exited).code).toBe(0)
+  expect(execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })).toContain('"shop/cart:http"')
+  const json: unknown = JSON.parse(execFileSync('nft', ['-j', 'list', 'ruleset'], { encoding: 'utf8' }))
+  expect(json).toHaveProperty('nftables')
+})
+
+it('changes the kernel within a second of an edit', async () => {
+  writeObjects(folder, services(3))
+  const daemon = daemons.start({ source: folder })
+  await daemon.synced()
+  for (const count of [4, 2, 5]) {
+    writeObjects(folder, services(count))
+    const tookMs = await eventually(() => frontendNames().size === count, 5_000)
+    expect(tookMs).toBeLessThan(1_000)
+  }
+  writeObjects(folder, [...services(4), ...service(4, { endpoints: ['10.9.9.9:9999'] })])
+  const isThere = () => listRuleset().includes('10.9.9.9 . 9999')
+  expect(await eventually(isThere, 5_000)).toBeLessThan(1_000)
+  expect(listRuleset()).toContain(clusterIp(4))
+})
+
+it('repairs a foreign flush of everything within a second', async () => {
+  writeObjects(folder, services(10))
+  const daemon = daemons.start({ source: folder })
+  await daemon.synced()
+  const before = listRuleset()
+  for (let round = 0; round < 3; round++) {
+    nft('flush ruleset')
+    const tookMs = await eventually(() => listRuleset() === before, 5_000)
+    expect(tookMs).toBeLessThan(1_000)
+  }
+})

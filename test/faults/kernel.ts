@@ -1,0 +1,74 @@
+import { execFileSync } from 'node:child_process'
+import { finish } from '../../src/base/steps.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import type { Transport } from '../../src/netlink/transport.ts'
+import { change, compute, openPlane, type PipelineConfig } from '../support/pipeline.ts'
+
+const NETLINK_NETFILTER = 12
+
+export function openNetfilter(): Transport {
+  return openNetlink({ protocol: NETLINK_NETFILTER })
+}
+
+/** Runs nft with a script. */
+export function nft(script: string): string {
+  return execFileSync('nft', ['-f', '-'], { input: script, encoding: 'utf8', maxBuffer: 256 << 20 })
+}
+
+/** What nft prints of everything, without numbers that count packets or time. */
+export function listRuleset(): string {
+  return execFileSync('nft', ['-s', 'list', 'ruleset'], { encoding: 'utf8', maxBuffer: 256 << 20 })
+}
+
+export function listTable(table: string): string {
+  return execFileSync('nft', ['-s', 'list', 'table', ...table.split(' ')], {
+    encoding: 'utf8',
+    maxBuffer: 256 << 20,
+  })
+}
+
+/** Names that stand beside frontends of the IPv4 table, each once. */
+export function frontendNames(): ReadonlySet<string> {
+  const text = execFileSync('nft', ['list', 'map', 'ip', 'kube-proxy', 'frontends'], {
+    encoding: 'utf8',
+    maxBuffer: 256 << 20,
+  })
+  return new Set([...text.matchAll(/comment "([^":]+)/g)].map(([, name]) => name ?? ''))
+}
+
+/** What would have to be done for the kernel to hold what these objects ask for; empty when it does. */
+export async function differences(
+  objects: readonly object[],
+  config: PipelineConfig = {},
+): Promise<readonly string[]> {
+  const { client, plane } = openPlane(config)
+  try {
+    const { state } = await plane.observe()
+    const { table } = change(compute(config, []), { objects }).resolved
+    const wanted = finish(plane.render(table, { base: state, without: new Set() }))
+    const plan = finish(plane.diff(state, wanted))
+    return [...plan.describe()].map(({ verb, object }) => `${verb} ${object}`)
+  } finally {
+    await client.close()
+  }
+}
+
+/** The kernel's generation: it grows with every commit by anyone. */
+export async function generation(): Promise<number> {
+  const { client } = openPlane({})
+  try {
+    return client.generation()
+  } finally {
+    await client.close()
+  }
+}
+
+/** Time goes by until it is so, in steps of 10 ms; gives the milliseconds that took. */
+export async function eventually(isSo: () => boolean | Promise<boolean>, timeoutMs: number): Promise<number> {
+  const began = performance.now()
+  while (!(await isSo())) {
+    if (performance.now() - began > timeoutMs) throw new Error(`not so within ${timeoutMs} ms`)
+    await new Promise(resolve => setTimeout(resolve, 10))
+  }
+  return performance.now() - began
+}
