@@ -3,6 +3,7 @@ import type { takeLock } from './base/instance-lock.ts'
 import { FAMILIES, familyOf } from './base/ip.ts'
 import type { Log } from './base/log.ts'
 import { privilegeHint } from './base/privilege.ts'
+import { finishInSlices } from './base/steps.ts'
 import { within } from './base/within.ts'
 import type { Config, DetectLocal } from './config/config.ts'
 import { resolveOptions } from './config/resolve-options.ts'
@@ -21,7 +22,13 @@ import type { FrontendTable } from './model/frontend.ts'
 import type { NamePool } from './model/names.ts'
 import { parseObject } from './model/parse.ts'
 import { resolve } from './model/resolve.ts'
-import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from './model/snapshot.ts'
+import {
+  applyEvents,
+  applyEventsInSteps,
+  EMPTY_SNAPSHOT,
+  type Snapshot,
+  type SourceEvent,
+} from './model/snapshot.ts'
 import { openNetlink } from './netlink/native.ts'
 import type { Transport } from './netlink/transport.ts'
 import type { Dataplane, Plan } from './reconcile/dataplane.ts'
@@ -72,8 +79,7 @@ const NOTHING_WRITTEN: Written = { commits: 0, changes: 0, bytes: 0, durationMs:
 const NETLINK_NETFILTER = 12
 /** Distance between looks at the kernel's generation, 0.8 us each: damage is noticed in half of the 250 ms allowed. */
 const DRIFT_POLL_MS = 100
-/** Events taken between two turns of the event loop. */
-const EVENTS_PER_SLICE = 4_096
+const SLICE_MS = 8
 /** How long an unfinished pass may hold up the end of the process. */
 const DRAIN_MS = 3_000
 /** With --once: passes that may fail before the process does. */
@@ -181,8 +187,6 @@ class Daemon {
   #reconciler: Reconciler<NftablesState, NftablesPlan> | undefined
   /** The source has told everything once. */
   #complete = false
-  /** Half of a batch has been taken. */
-  #taking = false
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   #failures = 0
@@ -203,7 +207,9 @@ class Daemon {
     if (opened === undefined) return 1
     const reconciler = this.#reconcile(opened.plane)
     this.#reconciler = reconciler
-    const stopIps = watchLocalIps(this.#config, clock, event => this.#take([event]))
+    const stopIps = watchLocalIps(this.#config, clock, event =>
+      this.#take(applyEvents(this.#snapshot, [event])),
+    )
     const source = openSource(this.#config, clock)
     const aborted = () => this.#finish(this.#config.once ? 1 : 0)
     signal.addEventListener('abort', aborted, { once: true })
@@ -285,23 +291,24 @@ class Daemon {
   }
 
   async #takeInSlices(batch: readonly SourceEvent[]): Promise<void> {
-    this.#taking = true
-    for (let at = 0; at < batch.length; at += EVENTS_PER_SLICE) {
-      this.#take(batch.slice(at, at + EVENTS_PER_SLICE))
-      await this.#io.clock.breathe()
-    }
-    this.#taking = false
-    this.#offer()
+    const { clock } = this.#io
+    const slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+    const before = this.#snapshot
+    const after = await finishInSlices(applyEventsInSteps(before, batch), slicing)
+    // Addresses of this machine may have changed meanwhile: they are not of this batch, and cost nothing to do again.
+    const { localIps } = this.#snapshot
+    const same = localIps === before.localIps
+    this.#take(same ? after : applyEvents(after, [{ kind: 'LocalIps', value: localIps }]))
   }
 
-  #take(events: readonly SourceEvent[]): void {
-    this.#snapshot = applyEvents(this.#snapshot, events)
+  #take(snapshot: Snapshot): void {
+    this.#snapshot = snapshot
     this.#offer()
   }
 
   /** Before the source is complete, what is missing may only not have been read yet: nothing is removed for that. */
   #offer(): void {
-    if (this.#complete && !this.#taking) this.#reconciler?.offer(this.#snapshot)
+    if (this.#complete) this.#reconciler?.offer(this.#snapshot)
   }
 
   #problem({ kind, place, text }: SourceProblem): void {

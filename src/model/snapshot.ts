@@ -1,6 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import { compareIps, type Ip } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
+import { finish, type Steps } from '../base/steps.ts'
 import type { EndpointSlice } from './endpoint.ts'
 import { isSame } from './equal.ts'
 import type { Refusal } from './refusal.ts'
@@ -57,13 +58,18 @@ export const EMPTY_SNAPSHOT: Snapshot = {
  * key the last counts. Cost follows the number of events.
  */
 export function applyEvents(snapshot: Snapshot, events: Iterable<SourceEvent>): Snapshot {
-  const news = collect(snapshot, events)
+  return finish(applyEventsInSteps(snapshot, events))
+}
+
+/** The same with pauses: the first load of a large cluster is one set of events. */
+export function* applyEventsInSteps(snapshot: Snapshot, events: Iterable<SourceEvent>): Steps<Snapshot> {
+  const news = yield* collect(snapshot, events)
   const node = isSame(snapshot.node, news.node) ? snapshot.node : news.node
   const localIps = isSame(snapshot.localIps, news.localIps) ? snapshot.localIps : news.localIps
   const next = {
-    services: updated(snapshot.services, news.services),
-    ...updatedSlices(snapshot, news.slices),
-    serviceCidrs: updated(snapshot.serviceCidrs, news.serviceCidrs),
+    services: yield* updated(snapshot.services, news.services),
+    ...(yield* updatedSlices(snapshot, news.slices)),
+    serviceCidrs: yield* updated(snapshot.serviceCidrs, news.serviceCidrs),
     node,
     localIps,
   }
@@ -76,6 +82,9 @@ export function applyEvents(snapshot: Snapshot, events: Iterable<SourceEvent>): 
   return isSameSnapshot ? snapshot : { ...next, number: snapshot.number + 1 }
 }
 
+/** Events between two offers to pause. */
+const YIELD_EVERY = 2_000
+
 /** The last word of the events on each key. */
 interface News {
   readonly services: Map<string, Service | undefined>
@@ -85,10 +94,12 @@ interface News {
   localIps: readonly Ip[]
 }
 
-function collect(snapshot: Snapshot, events: Iterable<SourceEvent>): News {
+function* collect(snapshot: Snapshot, events: Iterable<SourceEvent>): Steps<News> {
   const { node, localIps } = snapshot
   const news: News = { services: new Map(), slices: new Map(), serviceCidrs: new Map(), node, localIps }
+  let count = 0
   for (const event of events) {
+    if (++count % YIELD_EVERY === 0) yield
     switch (event.kind) {
       case 'Service':
         news.services.set(event.key, event.value)
@@ -110,23 +121,31 @@ function collect(snapshot: Snapshot, events: Iterable<SourceEvent>): News {
   return news
 }
 
-function updated<V>(map: PersistentMap<V>, news: ReadonlyMap<string, V | undefined>): PersistentMap<V> {
+function* updated<V>(
+  map: PersistentMap<V>,
+  news: ReadonlyMap<string, V | undefined>,
+): Steps<PersistentMap<V>> {
   const changes: [string, V | undefined][] = []
+  let count = 0
   for (const [key, value] of news) {
+    if (++count % YIELD_EVERY === 0) yield
     if (!isSame(map.get(key), value)) changes.push([key, value])
   }
+  yield
   return changes.length === 0 ? map : map.with(changes)
 }
 
 type Slices = Map<string, EndpointSlice>
 
-function updatedSlices(
+function* updatedSlices(
   snapshot: Snapshot,
   news: ReadonlyMap<string, EndpointSlice | undefined>,
-): Pick<Snapshot, 'slices' | 'sliceOwners'> {
+): Steps<Pick<Snapshot, 'slices' | 'sliceOwners'>> {
   const changed = new Map<ServiceKey, Slices>()
   const owners: [string, ServiceKey | undefined][] = []
+  let count = 0
   for (const [key, slice] of news) {
+    if (++count % YIELD_EVERY === 0) yield
     const owner = snapshot.sliceOwners.get(key)
     const known = owner === undefined ? undefined : snapshot.slices.get(owner)?.get(key)
     if (isSame(known, slice)) continue
@@ -135,8 +154,11 @@ function updatedSlices(
     if (owner !== slice?.service) owners.push([key, slice?.service])
   }
   if (changed.size === 0) return { slices: snapshot.slices, sliceOwners: snapshot.sliceOwners }
+  yield
+  const slices = snapshot.slices.with(withoutEmpty(changed))
+  yield
   return {
-    slices: snapshot.slices.with(withoutEmpty(changed)),
+    slices,
     sliceOwners: snapshot.sliceOwners.with(owners),
   }
 }
