@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { setTimeout as delay } from 'node:timers/promises'
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest'
 import { Lab } from '../support/lab/lab.ts'
 
 const RULES = `
@@ -37,6 +37,7 @@ test.each([
   'connections from %s are answered by the endpoints, and the failed are counted',
   async (from, source) => {
     const servers = await lab.servers(['10.0.1.1:8080', '10.0.1.2:8081'])
+    onTestFinished(() => servers.close())
     const good = lab.client({ from, source, destination: '172.30.0.1', port: 80, rate: 500 })
     const bad = lab.client({ from, source, destination: '172.30.0.3', port: 80, rate: 50 })
     await delay(300)
@@ -49,7 +50,6 @@ test.each([
     const failures = await bad.stop()
     expect(failures).toMatchObject({ ok: 0, other: 0 })
     expect(failures.refused).toBeGreaterThan(3)
-    await servers.close()
   },
 )
 
@@ -58,11 +58,11 @@ test.each([
   ['node', '2001:db8::2'],
 ] as const)('connections over IPv6 from %s are answered', async (from, source) => {
   const servers = await lab.servers(['[fd00:10::1:1]:8080'])
+  onTestFinished(() => servers.close())
   const client = lab.client({ from, source, destination: 'fd00:172::1', port: 80, rate: 200 })
   await delay(200)
   const report = await client.stop()
   expect(report).toMatchObject({ refused: 0, timeouts: 0, other: 0 })
   expect([...report.endpoints]).toEqual([['[fd00:10::1:1]:8080', report.ok]])
   expect(report.ok).toBeGreaterThan(5)
-  await servers.close()
 })
