@@ -4,7 +4,10 @@
  * JSON.parse reads each element by itself, and the text around them (the envelope) at the end.
  */
 export class JsonStream {
-  #bytes: Buffer = Buffer.alloc(0)
+  /** Holds what has arrived and is not done with; reused, since a buffer for each chunk would pile up unfreed. */
+  #store: Buffer = Buffer.alloc(0)
+  /** The part of #store that is filled. */
+  #bytes: Buffer = this.#store
   #depth = 0
   #inString = false
   #escaped = false
@@ -35,17 +38,52 @@ export class JsonStream {
 
   /** Whatever ends within `chunk`, which may be reused afterwards. Throws JsonTextError. */
   *push(chunk: Uint8Array): Generator<JsonPart> {
-    this.#bytes = Buffer.concat([this.#bytes, chunk])
-    let index = this.#bytes.length - chunk.length
+    let index = this.#bytes.length
+    this.#append(chunk)
     if (this.#atStart) index = this.#skipByteOrderMark()
     for (; index < this.#bytes.length; index++) {
       if (this.#inString) index = this.#scanString(index)
       else {
+        if (this.#inItems && this.#depth > 2) index = this.#skipWithinElement(index)
+        if (index === this.#bytes.length) break
         const part = this.#scan(index, this.#bytes[index] ?? 0)
         if (part !== undefined) yield part
       }
     }
     this.#forget()
+  }
+
+  #append(chunk: Uint8Array): void {
+    const rest = this.#bytes
+    const length = rest.length + chunk.length
+    if (this.#store.length < length) this.#store = Buffer.allocUnsafe(2 * length)
+    this.#store.set(rest)
+    this.#store.set(chunk, rest.length)
+    this.#bytes = this.#store.subarray(0, length)
+  }
+
+  /**
+   * Where nearly all bytes are: passes over what an element holds, up to the bracket that closes the element, a string
+   * that does not end in what has arrived, or the end. Gives the index of the first byte not passed over.
+   */
+  #skipWithinElement(from: number): number {
+    const bytes = this.#bytes
+    let depth = this.#depth
+    let index = from
+    for (; index < bytes.length; index++) {
+      const byte = bytes[index]
+      if (byte === QUOTE) {
+        const end = endOfString(bytes, index + 1)
+        if (end < 0) break
+        index = end
+      } else if (byte === OPEN_BRACE || byte === OPEN_BRACKET) depth++
+      else if (byte === CLOSE_BRACE || byte === CLOSE_BRACKET) {
+        if (depth === 3) break
+        depth--
+      } else if (byte === NEWLINE) this.#line++
+    }
+    this.#depth = depth
+    return index
   }
 
   /** Runs to the end of a string, or of what has arrived of it; gives the index of the last byte looked at. */
@@ -197,6 +235,16 @@ const BACKSLASH = 0x5c
 const CLOSE_BRACKET = 0x5d
 const OPEN_BRACE = 0x7b
 const CLOSE_BRACE = 0x7d
+
+/** Index of the closing quote; -1 when it has not arrived, or an escape or control character is for others to judge. */
+function endOfString(bytes: Buffer, from: number): number {
+  for (let index = from; index < bytes.length; index++) {
+    const byte = bytes[index]
+    if (byte === QUOTE) return index
+    if (byte === BACKSLASH || byte === NEWLINE) return -1
+  }
+  return -1
+}
 
 function parseAt(text: string, line: number): unknown {
   try {

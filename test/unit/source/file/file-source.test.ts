@@ -311,6 +311,21 @@ describe('FileSource', () => {
     await reads({ a: 'b', other: '1' })
   })
 
+  it('does not finish a large file when it is told to stop', async () => {
+    const items = Array.from({ length: 60_000 }, (_, i) => ({
+      kind: 'X',
+      name: `n${i}`,
+      filler: 'x'.repeat(300),
+    }))
+    writeFileSync(join(folder, 'large.json'), JSON.stringify({ kind: 'List', items }))
+    await begin()
+    await rest(60)
+    const beganMs = performance.now()
+    await source?.stop()
+    expect(performance.now() - beganMs).toBeLessThan(100)
+    expect([batches, problems, synced]).toEqual([[], [], 0])
+  })
+
   it('stops without another word', async () => {
     write('a.yaml', { a: '1' })
     await begin()
