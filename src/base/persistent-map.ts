@@ -1,77 +1,81 @@
+import { assert } from './assert.ts'
+
 /**
- * An immutable map from string keys, shared between versions: a new version copies only the buckets it touches, and
- * comparing two versions skips every bucket they share, so that both cost what changed and not what is there.
- *
- * The bucket count is fixed: at 50,000 entries a bucket holds about 50, and one change copies one bucket and the
- * directory (8 KiB).
+ * An immutable map from string keys whose versions share one native Map: the version used last holds it, and every
+ * other one holds how it differs from a neighbour (H. Baker, "Shallow binding makes functional arrays fast", 1991).
+ * Reading or extending the newest version costs what a Map costs; comparing two versions, or going back to an older
+ * one, costs what changed between them and not what is there. Iteration follows the order of insertion, so that a walk
+ * over a large map meets its values in the order in which memory was given to them.
  */
-const BUCKETS = 1024
-
-type Bucket<V> = ReadonlyMap<string, V>
-
 export class PersistentMap<V> {
   readonly size: number
-  readonly #buckets: readonly (Bucket<V> | undefined)[]
+  #content: Content<V>
 
-  private constructor(buckets: readonly (Bucket<V> | undefined)[], size: number) {
-    this.#buckets = buckets
+  private constructor(content: Content<V>, size: number) {
+    this.#content = content
     this.size = size
   }
 
   static empty<V>(): PersistentMap<V> {
-    return new PersistentMap<V>(new Array<Bucket<V> | undefined>(BUCKETS).fill(undefined), 0)
+    return new PersistentMap<V>({ map: new Map() }, 0)
   }
 
   static from<V>(entries: Iterable<readonly [string, V]>): PersistentMap<V> {
-    return PersistentMap.empty<V>().with(entries)
+    const map = new Map(entries)
+    return new PersistentMap<V>({ map }, map.size)
   }
 
   get(key: string): V | undefined {
-    return this.#buckets[bucketOf(key)]?.get(key)
+    let content = this.#content
+    while ('undo' in content) {
+      if (content.undo.has(key)) return content.undo.get(key)
+      content = content.newer.#content
+    }
+    return content.map.get(key)
   }
 
   has(key: string): boolean {
-    return this.#buckets[bucketOf(key)]?.has(key) === true
+    return this.get(key) !== undefined
   }
 
   /** A version in which each entry is set, or removed where its value is undefined. Later entries win. */
   with(entries: Iterable<readonly [string, V | undefined]>): PersistentMap<V> {
-    const buckets = this.#buckets.slice()
-    const own = new Map<number, Map<string, V>>()
-    let size = this.size
-    for (const [key, value] of entries) {
-      const index = bucketOf(key)
-      let bucket = own.get(index)
-      if (bucket === undefined) {
-        const shared = buckets[index]
-        if (shared?.get(key) === value && (value !== undefined || shared?.has(key) !== true)) continue
-        bucket = new Map(shared)
-        own.set(index, bucket)
-        buckets[index] = bucket
-      }
-      const before = bucket.size
-      if (value === undefined) bucket.delete(key)
-      else bucket.set(key, value)
-      size += bucket.size - before
+    // Read to the end first: a generator may look at this very map, or throw.
+    const list = Array.isArray(entries) || entries instanceof Map ? entries : [...entries]
+    if (this.size === 0) return this.#firstContent(list)
+    const map = this.#reroot()
+    const undo = new Map<string, V | undefined>()
+    for (const [key, value] of list) {
+      const old = map.get(key)
+      if (old === value) continue
+      if (!undo.has(key)) undo.set(key, old)
+      if (value === undefined) map.delete(key)
+      else map.set(key, value)
     }
-    return own.size === 0 ? this : new PersistentMap<V>(buckets, size)
+    if (undo.size === 0) return this
+    const newer = new PersistentMap<V>({ map }, map.size)
+    this.#content = { undo, newer }
+    return newer
   }
 
-  *entries(): IterableIterator<[string, V]> {
-    for (const bucket of this.#buckets) if (bucket !== undefined) yield* bucket
+  /** A list of its own: the Map may be handed on to another version before a walk ends. */
+  keys(): readonly string[] {
+    return this.size === 0 ? [] : [...this.#reroot().keys()]
   }
 
-  *keys(): IterableIterator<string> {
-    for (const bucket of this.#buckets) if (bucket !== undefined) yield* bucket.keys()
+  values(): readonly V[] {
+    return this.size === 0 ? [] : [...this.#reroot().values()]
   }
 
-  *values(): IterableIterator<V> {
-    for (const bucket of this.#buckets) if (bucket !== undefined) yield* bucket.values()
+  entries(): readonly (readonly [string, V])[] {
+    return this.size === 0 ? [] : [...this.#reroot()]
   }
 
   /** The keys whose values differ (by identity) between two versions, in no particular order. */
-  static *changes<V>(from: PersistentMap<V>, to: PersistentMap<V>): IterableIterator<string> {
-    for (const [key] of PersistentMap.differences(from, to)) yield key
+  static changes<V>(from: PersistentMap<V>, to: PersistentMap<V>): readonly string[] {
+    const changed: string[] = []
+    for (const key of candidates(from, to)) if (from.get(key) !== to.get(key)) changed.push(key)
+    return changed
   }
 
   /** As changes(), each with its value in `from` and in `to`: undefined where it has none. */
@@ -79,27 +83,78 @@ export class PersistentMap<V> {
     from: PersistentMap<V>,
     to: PersistentMap<V>,
   ): IterableIterator<readonly [key: string, before: V | undefined, after: V | undefined]> {
-    if (from === to) return
-    for (let index = 0; index < BUCKETS; index++) {
-      const a = from.#buckets[index]
-      const b = to.#buckets[index]
-      if (a === b) continue
-      if (a !== undefined) {
-        for (const [key, before] of a) {
-          const after = b?.get(key)
-          if (after !== before) yield [key, before, after]
-        }
-      }
-      if (b !== undefined) {
-        for (const [key, after] of b) if (a?.has(key) !== true) yield [key, undefined, after]
-      }
+    for (const key of PersistentMap.changes(from, to)) yield [key, from.get(key), to.get(key)]
+  }
+
+  /** The versions from `start` to the one that holds the Map. */
+  static lineage<V>(start: PersistentMap<V>): PersistentMap<V>[] {
+    const versions = [start]
+    for (let content = start.#content; 'undo' in content; content = content.newer.#content)
+      versions.push(content.newer)
+    return versions
+  }
+
+  /** Keys in which this version differs from its neighbour in the lineage. */
+  static ownKeys<V>(version: PersistentMap<V>): Iterable<string> {
+    return 'undo' in version.#content ? version.#content.undo.keys() : []
+  }
+
+  /** Nothing is undone for an empty version: it keeps a Map of its own. */
+  #firstContent(entries: Iterable<readonly [string, V | undefined]>): PersistentMap<V> {
+    const map = new Map<string, V>()
+    for (const [key, value] of entries) {
+      if (value !== undefined) map.set(key, value)
+      else map.delete(key)
     }
+    return map.size === 0 ? this : new PersistentMap<V>({ map }, map.size)
+  }
+
+  /** Makes this version the one that holds the Map. */
+  #reroot(): Map<string, V> {
+    const versions = PersistentMap.lineage(this)
+    for (const version of versions.reverse()) version.#takeMap()
+    assert('map' in this.#content, 'every lineage ends with a version that holds the Map')
+    return this.#content.map
+  }
+
+  /** Takes the Map over from the neighbour that holds it. */
+  #takeMap(): void {
+    if (!('undo' in this.#content)) return
+    const { undo, newer } = this.#content
+    if ('undo' in newer.#content) return
+    const { map } = newer.#content
+    const redo = new Map<string, V | undefined>()
+    for (const [key, value] of undo) {
+      redo.set(key, map.get(key))
+      if (value === undefined) map.delete(key)
+      else map.set(key, value)
+    }
+    newer.#content = { undo: redo, newer: this }
+    this.#content = { map }
   }
 }
 
-/** FNV-1a over the UTF-16 units. */
-function bucketOf(key: string): number {
-  let hash = 0x811c9dc5
-  for (let i = 0; i < key.length; i++) hash = Math.imul(hash ^ key.charCodeAt(i), 0x01000193)
-  return (hash ^ (hash >>> 15)) & (BUCKETS - 1)
+type Content<V> =
+  | { readonly map: Map<string, V> }
+  | { readonly undo: ReadonlyMap<string, V | undefined>; readonly newer: PersistentMap<V> }
+
+/** All keys that may differ: of versions of one lineage those on the way between them, else all. */
+function candidates<V>(from: PersistentMap<V>, to: PersistentMap<V>): Iterable<string> {
+  if (from === to) return []
+  const before = PersistentMap.lineage(from)
+  const after = PersistentMap.lineage(to)
+  if (before.at(-1) !== after.at(-1)) {
+    if (from.size === 0) return to.keys()
+    const keys = new Set(to.keys())
+    for (const key of from.keys()) keys.add(key)
+    return keys
+  }
+  // From where the two lineages meet they are one.
+  while (before.length > 0 && before.at(-1) === after.at(-1)) {
+    before.pop()
+    after.pop()
+  }
+  const keys = new Set<string>()
+  for (const version of [...before, ...after]) for (const key of PersistentMap.ownKeys(version)) keys.add(key)
+  return keys
 }

@@ -1,0 +1,153 @@
+import { spawnSync } from 'node:child_process'
+import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
+import type { Transport } from '../../src/netlink/transport.ts'
+import { type ClusterSize, clusterObjects } from './cluster.ts'
+import { kubeProxyLayout } from './kube-proxy-layout.ts'
+import { createPipeline } from './pipeline.ts'
+import { childResult, median, print } from './report.ts'
+
+const SIZES: readonly ClusterSize[] = [
+  { services: 1_000, endpoints: 10 },
+  { services: 10_000, endpoints: 2 },
+  { services: 10_000, endpoints: 10 },
+  { services: 30_000, endpoints: 3 },
+]
+const RUNS = 5
+
+interface LoadResult {
+  readonly pipelineMs: number
+  readonly kernelMs: number
+  readonly stallMs: number
+  readonly bytes: number
+  readonly baseRssMiB: number
+  readonly peakRssMiB: number
+}
+
+const child = process.argv[2]
+if (child === 'load')
+  await loadOnce({ services: Number(process.argv[3]), endpoints: Number(process.argv[4]) })
+else compare()
+
+/** One cold process: objects in memory to committed kernel state, then the same bytes again by a bare loop. */
+async function loadOnce(size: ClusterSize): Promise<void> {
+  const objects: object[] = JSON.parse(JSON.stringify([...clusterObjects(size)]))
+  globalThis.gc?.()
+  const baseRssMiB = process.memoryUsage.rss() / 2 ** 20
+  const sent: Uint8Array[] = []
+  const pipeline = createPipeline(transport => recording(transport, sent))
+  const delay = monitorEventLoopDelay({ resolution: 1 })
+  delay.enable()
+  const start = performance.now()
+  await pipeline.load(objects)
+  const pipelineMs = performance.now() - start
+  delay.disable()
+  const largest = sent.reduce((a, b) => (b.length > a.length ? b : a))
+  const peakRssMiB = process.resourceUsage().maxRSS / 1024
+  const times: number[] = []
+  for (let run = 0; run < 3; run++) {
+    await pipeline.cleanup()
+    times.push(replay(pipeline.transport, withoutGeneration(largest)))
+  }
+  await pipeline.cleanup()
+  await pipeline.stop()
+  const result: LoadResult = {
+    pipelineMs,
+    kernelMs: median(times),
+    stallMs: delay.max / 1e6,
+    bytes: largest.length,
+    baseRssMiB,
+    peakRssMiB,
+  }
+  console.log(JSON.stringify(result))
+}
+
+function recording(transport: Transport, sent: Uint8Array[]): Transport {
+  return {
+    ...transport,
+    portId: transport.portId,
+    sendSync(datagram) {
+      sent.push(datagram.slice())
+      transport.sendSync(datagram)
+    },
+    send(datagram) {
+      sent.push(datagram.slice())
+      return transport.send(datagram)
+    },
+    receive: into => transport.receive(into),
+    watch: readable => transport.watch(readable),
+    join: group => transport.join(group),
+    leave: group => transport.leave(group),
+    close: () => transport.close(),
+  }
+}
+
+/** The batch without NFNL_BATCH_GENID, so that the kernel takes it again later. */
+function withoutGeneration(batch: Uint8Array): Uint8Array {
+  const view = new DataView(batch.buffer, batch.byteOffset, batch.byteLength)
+  const length = view.getUint32(0, true)
+  if (length === 20) return batch
+  const bare = new Uint8Array(batch.length - (length - 20))
+  bare.set(batch.subarray(0, 20))
+  bare.set(batch.subarray(length), 20)
+  new DataView(bare.buffer).setUint32(0, 20, true)
+  return bare
+}
+
+function replay(transport: Transport, batch: Uint8Array): number {
+  const start = performance.now()
+  transport.sendSync(batch)
+  const elapsed = performance.now() - start
+  const into = new Uint8Array(1 << 16)
+  for (let length = transport.receive(into); length !== undefined; length = transport.receive(into)) {
+    const view = new DataView(into.buffer)
+    if (view.getUint16(4, true) === 2 && view.getInt32(16, true) !== 0)
+      throw new Error(`replay refused: ${view.getInt32(16, true)}`)
+  }
+  return elapsed
+}
+
+function compare(): void {
+  const rows = SIZES.map(size => {
+    const runs = Array.from({ length: RUNS }, () =>
+      childResult<LoadResult>(['load', String(size.services), String(size.endpoints)]),
+    )
+    const pick = (key: keyof LoadResult): number => median(runs.map(run => run[key]))
+    return {
+      size: `${size.services} x ${size.endpoints}`,
+      'pipeline ms': pick('pipelineMs').toFixed(0),
+      'kernel alone ms': pick('kernelMs').toFixed(0),
+      ratio: median(runs.map(run => run.pipelineMs / run.kernelMs)).toFixed(2),
+      'batch MB': (pick('bytes') / 1e6).toFixed(2),
+      'longest stall ms': pick('stallMs').toFixed(0),
+      'RSS before MiB': pick('baseRssMiB').toFixed(0),
+      'peak RSS MiB': pick('peakRssMiB').toFixed(0),
+    }
+  })
+  print(
+    'objects in memory to committed kernel state, one cold process each, medians (goal: ratio <= 3, stall <= 50 ms)',
+    rows,
+  )
+  const nft = SIZES.slice(0, 2).map(size => againstNft(size))
+  print("the same cluster by `nft -f` in kube-proxy's layout, one run (goal: >= 100 at 10000 x 2)", nft)
+}
+
+function againstNft(size: ClusterSize): Record<string, string> {
+  const ours = median(
+    Array.from(
+      { length: 3 },
+      () => childResult<LoadResult>(['load', String(size.services), String(size.endpoints)]).pipelineMs,
+    ),
+  )
+  const input = [...kubeProxyLayout(size)].join('\n')
+  const start = performance.now()
+  const run = spawnSync('nft', ['-f', '-'], { input, stdio: ['pipe', 'ignore', 'inherit'] })
+  const nftMs = performance.now() - start
+  if (run.status !== 0) throw new Error('nft -f failed')
+  spawnSync('nft', ['delete', 'table', 'ip', 'kube-proxy'])
+  return {
+    size: `${size.services} x ${size.endpoints}`,
+    'pipeline ms': ours.toFixed(0),
+    'nft -f ms': nftMs.toFixed(0),
+    'times faster': (nftMs / ours).toFixed(0),
+  }
+}

@@ -1,0 +1,107 @@
+import { systemClock } from '../../src/base/clock.ts'
+import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
+import { createNftClient } from '../../src/kernel/nft/client.ts'
+import { parseObject } from '../../src/model/parse.ts'
+import { resolve } from '../../src/model/resolve.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../src/model/snapshot.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import type { Transport } from '../../src/netlink/transport.ts'
+import type { ReconcilerEvent } from '../../src/reconcile/events.ts'
+import { Reconciler } from '../../src/reconcile/reconciler.ts'
+
+const NETLINK_NETFILTER = 12
+/** Objects between two breaths while parsing. */
+const PARSE_SLICE = 500
+
+/** The daemon's own parts, without files and signals around them. */
+export interface Pipeline {
+  /** Parses, applies and offers; resolves when the kernel holds it all. */
+  load(objects: Iterable<object>): Promise<void>
+  /** As load, but resolves with the first commit that follows. */
+  change(object: object): Promise<void>
+  cleanup(): Promise<void>
+  stop(): Promise<void>
+  readonly transport: Transport
+}
+
+/** Milliseconds between two commits are none here, so that each change measures its own way only. */
+export function createPipeline(wrap: (transport: Transport) => Transport = same => same): Pipeline {
+  const transport = wrap(openNetlink({ protocol: NETLINK_NETFILTER }))
+  const client = createNftClient({ transport, clock: systemClock })
+  const plane = createNftablesPlane({ client, options: PLANE_OPTIONS })
+  const waiting = new Set<(event: ReconcilerEvent) => void>()
+  const reconciler = new Reconciler({
+    plane,
+    resolve: (previous, snapshot) => resolve(RESOLVE_OPTIONS, previous, snapshot),
+    clock: systemClock,
+    random: Math.random,
+    minIntervalMs: 0,
+    healPeriodMs: 3_600_000,
+    driftPollMs: 0,
+    report: event => {
+      if (event.kind === 'failed' || event.kind === 'quarantined') throw event.error
+      for (const listener of waiting) listener(event)
+    },
+  })
+  let snapshot: Snapshot = EMPTY_SNAPSHOT
+  const until = (kind: ReconcilerEvent['kind']): Promise<void> =>
+    new Promise(done => {
+      const listener = (event: ReconcilerEvent): void => {
+        if (event.kind !== kind) return
+        waiting.delete(listener)
+        done()
+      }
+      waiting.add(listener)
+    })
+  return {
+    transport,
+    async load(objects) {
+      const synced = until('synced')
+      let events: SourceEvent[] = []
+      for (const object of objects) {
+        events.push(eventOf(object))
+        if (events.length < PARSE_SLICE) continue
+        snapshot = applyEvents(snapshot, events)
+        events = []
+        await systemClock.breathe()
+      }
+      snapshot = applyEvents(snapshot, events)
+      reconciler.offer(snapshot)
+      await synced
+    },
+    change(object) {
+      const committed = until('committed')
+      snapshot = applyEvents(snapshot, [eventOf(object)])
+      reconciler.offer(snapshot)
+      return committed
+    },
+    cleanup: () => plane.cleanup(),
+    async stop() {
+      await reconciler.stop()
+      await client.close()
+    },
+  }
+}
+
+const RESOLVE_OPTIONS = {
+  nodeName: 'node-0',
+  serviceProxyName: undefined,
+  nodePortSelection: { primary: true, cidrs: [] },
+  allowedExternalCidrs: [],
+  allowedLoadBalancerCidrs: [],
+}
+
+const PLANE_OPTIONS = {
+  tableName: 'kube-proxy',
+  masqueradeAll: false,
+  masqueradeBit: 14,
+  detector: { IPv4: undefined, IPv6: undefined },
+  endpointComments: false,
+}
+
+function eventOf(object: object): SourceEvent {
+  const event = parseObject(object)
+  if (event === undefined || 'reason' in event)
+    throw new Error(`not accepted: ${JSON.stringify(event ?? object)}`)
+  return event
+}

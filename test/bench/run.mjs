@@ -1,0 +1,48 @@
+#!/usr/bin/env node
+// Bundles each benchmark and runs it in a network namespace of its own: npm run bench [-- NAME ...]
+import { spawnSync } from 'node:child_process'
+import { copyFileSync, mkdirSync, readdirSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { build } from 'esbuild'
+
+const here = dirname(fileURLToPath(import.meta.url))
+const root = join(here, '../..')
+const out = join(root, '.cache/bench')
+const all = readdirSync(here).flatMap(name =>
+  name.endsWith('.bench.ts') ? [name.slice(0, -'.bench.ts'.length)] : [],
+)
+const asked = process.argv.slice(2)
+const unknown = asked.filter(name => !all.includes(name))
+if (unknown.length > 0) {
+  console.error(`no such benchmark: ${unknown.join(', ')}; there are: ${all.join(', ')}`)
+  process.exit(2)
+}
+
+mkdirSync(out, { recursive: true })
+copyFileSync(join(root, 'build/Release/kprobe.node'), join(out, 'kprobe.node'))
+let failed = false
+for (const name of asked.length > 0 ? asked : all) {
+  const bundle = join(out, `${name}.mjs`)
+  await build({
+    entryPoints: [join(here, `${name}.bench.ts`)],
+    outfile: bundle,
+    bundle: true,
+    platform: 'node',
+    format: 'esm',
+    target: 'node20',
+    external: ['*.node', 'ffi-rs', 'esbuild'],
+    banner: {
+      js: "import { createRequire as __createRequire } from 'node:module'; const require = __createRequire(import.meta.url);",
+    },
+    logLevel: 'warning',
+  })
+  console.log(`\n== ${name}`)
+  const run = spawnSync('unshare', ['-Urn', process.execPath, '--expose-gc', bundle], {
+    cwd: root,
+    stdio: 'inherit',
+    env: { ...process.env, KPROBE_BENCH_BUNDLE: bundle, KPROBE_ROOT: root },
+  })
+  failed ||= run.status !== 0
+}
+process.exit(failed ? 1 : 0)
