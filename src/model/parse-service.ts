@@ -12,7 +12,15 @@ import {
 } from './fields.ts'
 import { isDnsLabel } from './names.ts'
 import { isHeadless, readAddresses, type ServiceAddresses } from './parse-addresses.ts'
-import { type Findings, isRefusal, NO_REFUSALS, type Refusal, refusalsOf, refuse } from './refusal.ts'
+import {
+  type Findings,
+  isRefusal,
+  NO_REFUSALS,
+  plainText,
+  type Refusal,
+  refusalsOf,
+  refuse,
+} from './refusal.ts'
 import type { Protocol, Service, ServicePortSpec, TrafficPolicy } from './service.ts'
 
 const RULES: IdentityRules = { kind: 'Service', scope: 'Namespaced', name: 'label' }
@@ -65,7 +73,7 @@ export function parseService(object: unknown): Service | Refusal {
 
 /** Any value of the label hands the Service to another proxy, even one that is not text. */
 function readProxyName(value: unknown): string | undefined {
-  return value === undefined ? undefined : String(value)
+  return value === undefined ? undefined : plainText(value)
 }
 
 function readType(findings: Findings, value: unknown): Service['type'] {

@@ -3,7 +3,7 @@ import type { NamePool } from './names.ts'
 import { parseNode, parseServiceCidr } from './parse-node.ts'
 import { parseService } from './parse-service.ts'
 import { isHeadlessSlice, parseEndpointSlice } from './parse-slice.ts'
-import { isRefusal, printable, type Refusal } from './refusal.ts'
+import { isRefusal, plainText, printable, type Refusal } from './refusal.ts'
 import type { SourceEvent } from './snapshot.ts'
 
 /** The kinds of objects that are watched. */
@@ -52,9 +52,9 @@ export function watchedIdentity(object: unknown): WatchedIdentity | undefined {
   const kind = isJson(object) ? watchedKind(object) : undefined
   if (kind === undefined || !isJson(object)) return undefined
   const metadata = isJson(object.metadata) ? object.metadata : {}
-  const name = String(metadata.name)
+  const name = plainText(metadata.name)
   const isScoped = kind === 'Service' || kind === 'EndpointSlice'
-  return { kind, key: isScoped ? `${String(metadata.namespace ?? 'default')}/${name}` : name }
+  return { kind, key: isScoped ? `${plainText(metadata.namespace ?? 'default')}/${name}` : name }
 }
 
 /** By kind and group: others have kinds called Service, too. */

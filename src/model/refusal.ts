@@ -38,6 +38,11 @@ export function refusalsOf(findings: Findings): readonly Refusal[] {
 const LENGTH_MAX = 64
 const ELLIPSIS = '...'
 
+/** Text of any value, texts as they are. An object's own toString is not called: it is whatever a file made it. */
+export function plainText(value: unknown): string {
+  return typeof value === 'object' && value !== null ? printable(value) : String(value)
+}
+
 /**
  * An untrusted value as one line of printable ASCII, at most 64 characters: control characters, quotes, backslashes
  * and everything beyond ASCII (direction overrides among it) become \u escapes.

@@ -82,6 +82,19 @@ describe('parseObject', () => {
     )
   })
 
+  it('survives objects that JSON has given a toString (I-42)', () => {
+    const trap = { toString: 0, valueOf: 0 }
+    const metadata = { name: 'web', namespace: 'ns' }
+    for (const name of Object.keys(metadata))
+      expect(parseObject({ ...service('web'), metadata: { ...metadata, [name]: trap } })).toHaveProperty(
+        'reason',
+      )
+    const labels = { 'service.kubernetes.io/service-proxy-name': trap }
+    expect(parseObject({ ...service('web'), metadata: { ...metadata, labels } })).toMatchObject({
+      value: { proxyName: '{...}' },
+    })
+  })
+
   it('survives any object of a watched kind', () => {
     fc.assert(
       fc.property(
