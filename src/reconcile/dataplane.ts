@@ -56,6 +56,8 @@ export interface Observation<State> {
   readonly state: State
   /** The generation at which all of it was true. */
   readonly generation: number
+  /** Others never paused while it was read: it is true only if they left our objects alone. */
+  readonly unsettled?: boolean
 }
 
 /** The difference between two states: printable, countable, and what commit sends. */

@@ -11,6 +11,8 @@ export interface DriftOptions {
   /** How long a subscription lasts after the last foreign commit. */
   readonly subscriptionMs: number
   readonly generation: () => number
+  /** A pass is running: whether the generation moved by a commit of ours is not known before it ends. */
+  readonly busy: () => boolean
   readonly watchWriters: (report: (commit: WriterCommit) => void) => () => void
   /** The kernel may differ from what we left there. */
   readonly onDrift: (sign: DriftSign) => void
@@ -88,7 +90,7 @@ export class DriftDetector {
 
   #tick(): void {
     this.#timer = this.#options.clock.after(this.#options.pollMs, () => this.#tick())
-    this.check()
+    if (!this.#options.busy()) this.check()
   }
 
   #recur(): void {

@@ -40,6 +40,10 @@ export class Pass<State, P extends Plan<State>> {
   /** Lends its numbering to the next render. */
   #base: State | undefined
   #generation = 0
+  /** Distrusted since the last look began. */
+  #doubted = false
+  /** The last look may be wrong where others changed our objects meanwhile. */
+  #unsettled = false
   /** Something of ours was in the kernel, so a difference found by a look is damage and not a first programming. */
   #programmed = false
 
@@ -51,9 +55,10 @@ export class Pass<State, P extends Plan<State>> {
     return this.#generation
   }
 
-  /** The kernel may differ from what we left there: look before the next commit. */
+  /** The kernel may differ from what we left there: look before the next commit, or again if one is under way. */
   distrust(): void {
     this.#applied = undefined
+    this.#doubted = true
   }
 
   async run(table: FrontendTable, reason: PassReason): Promise<PassResult> {
@@ -77,10 +82,10 @@ export class Pass<State, P extends Plan<State>> {
       looked ||= looking
       const plan = await this.#plan(table, without)
       if (plan.empty) {
-        this.#applied = plan.after
+        this.#hold(plan.after)
         return { complete: true, looked }
       }
-      const guarded = looking && round <= STALE_TRIES
+      const guarded = looking && !this.#unsettled && round <= STALE_TRIES
       const receipt = await this.#options.plane.commit(plan, guarded ? { generation: this.#generation } : {})
       if (receipt.outcome === 'committed') {
         this.#accept(plan, receipt, looking ? reason : 'change')
@@ -91,7 +96,8 @@ export class Pass<State, P extends Plan<State>> {
       else if (receipt.outcome === 'unknown')
         throw new CommitError('the outcome of a commit is unknown', receipt)
       // A refusal may only mean that somebody changed our tables: it is believed once it answers a plan made of a look.
-      else if (looking) return await this.#exclude(table, reason, receipt, without)
+      else if (looking && (!this.#unsettled || round > STALE_TRIES))
+        return await this.#exclude(table, reason, receipt, without)
       await this.#options.pace()
     }
     throw new Error(`the kernel's generation moved on before each of ${ROUNDS_MAX} commits`)
@@ -102,9 +108,11 @@ export class Pass<State, P extends Plan<State>> {
     let from = this.#applied
     const looking = from === undefined
     if (from === undefined) {
+      this.#doubted = false
       const observation = await plane.observe()
       from = observation.state
       this.#generation = observation.generation
+      this.#unsettled = observation.unsettled === true
       this.#options.committed(observation.generation, false)
     }
     const wanted = await finishInSlices(plane.render(table, { base: this.#base ?? from, without }), slicing)
@@ -115,9 +123,13 @@ export class Pass<State, P extends Plan<State>> {
     return await this.#plan(table, without)
   }
 
+  #hold(state: State): void {
+    this.#applied = this.#doubted ? undefined : state
+  }
+
   #accept(plan: P, receipt: Receipt, reason: PassReason): void {
     const { report, committed } = this.#options
-    this.#applied = plan.after
+    this.#hold(plan.after)
     this.#generation = receipt.generation
     committed(receipt.generation, receipt.foreign)
     report({ kind: 'committed', reason, plan, receipt })
@@ -187,7 +199,7 @@ export class Pass<State, P extends Plan<State>> {
       const looking = this.#applied === undefined
       const plan = await this.#plan(table, without)
       if (plan.empty) {
-        this.#applied = plan.after
+        this.#hold(plan.after)
         return undefined
       }
       const receipt = await this.#options.plane.commit(plan, {})

@@ -36,6 +36,16 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
   /** Plans make things anew in which packets left state. */
   rebuilds = false
   readonly commits: FakePlan[] = []
+  /** Generations that commits were to be guarded by. */
+  readonly guards: (number | undefined)[] = []
+  /** Somebody else is at work all the time. */
+  unsettled = false
+  beforeObserve: (() => void) | undefined
+  /** Runs when a commit is done, before whoever asked for it knows. */
+  afterCommit: (() => void) | undefined
+  /** How long the kernel keeps the answer to a commit back, by `sleep`. */
+  commitMs = 0
+  sleep: (ms: number) => Promise<void> = () => Promise.resolve()
   attempts = 0
   observations = 0
   writers: ((commit: WriterCommit) => void) | undefined
@@ -77,12 +87,15 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
 
   observe(): Promise<Observation<FakeState>> {
     this.observations++
+    this.beforeObserve?.()
     this.#seen = this.generationNow
-    return Promise.resolve({ state: this.kernel, generation: this.generationNow })
+    const { kernel: state, generationNow: generation, unsettled } = this
+    return Promise.resolve({ state, generation, unsettled })
   }
 
-  commit(plan: FakePlan, options: CommitOptions): Promise<Receipt> {
+  async commit(plan: FakePlan, options: CommitOptions): Promise<Receipt> {
     this.attempts++
+    this.guards.push(options.generation)
     const outcome = this.#outcome(plan, options)
     const foreign = this.generationNow !== this.#seen
     if (outcome === 'committed') {
@@ -92,7 +105,7 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
     }
     this.#seen = this.generationNow
     const refusals = outcome === 'refused' ? this.#refusals(plan) : []
-    return Promise.resolve({
+    const receipt: Receipt = {
       outcome,
       generation: this.generationNow,
       foreign,
@@ -100,7 +113,10 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
       bytes: plan.changes,
       messages: plan.changes,
       durationMs: 0,
-    })
+    }
+    if (this.commitMs > 0) await this.sleep(this.commitMs)
+    this.afterCommit?.()
+    return receipt
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {

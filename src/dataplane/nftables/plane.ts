@@ -38,8 +38,8 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     generation: () => client.generation(),
     watchWriters: given.watchWriters ?? (() => () => undefined),
     async observe() {
-      const { ruleset, generation } = await client.list(names)
-      return { state: await finishInSlices(adoptRuleset(ruleset), slicing), generation }
+      const { ruleset, generation, unsettled } = await client.list(names)
+      return { state: await finishInSlices(adoptRuleset(ruleset), slicing), generation, unsettled }
     },
     async commit(plan, commitOptions) {
       return receiptOf(await client.commit(plan.transaction, commitOptions))

@@ -33,7 +33,10 @@ function emptied(chain: Chain, flush: Operation): readonly Operation[] {
 export function sameHook(a: Chain, b: Chain): boolean {
   if (a.hook === undefined || b.hook === undefined) return a.hook === b.hook
   return (
-    a.hook.type === b.hook.type && a.hook.hooknum === b.hook.hooknum && a.hook.priority === b.hook.priority
+    a.hook.type === b.hook.type &&
+    a.hook.hooknum === b.hook.hooknum &&
+    a.hook.priority === b.hook.priority &&
+    a.hook.policy === b.hook.policy
   )
 }
 

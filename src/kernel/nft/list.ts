@@ -32,12 +32,17 @@ export interface TableName {
 
 export interface Listing {
   readonly ruleset: Ruleset
+  /** At which all of it was true; or, of an unsettled listing, from which on others may have changed it. */
   readonly generation: number
+  /** Others committed during every attempt. What they did to other tables does not matter to this one. */
+  readonly unsettled: boolean
 }
 
 /** A commit by anyone on the node, to any table, makes a listing start over. */
 const LIST_ATTEMPTS = 8
 const LIST_RETRY_DELAY_MS = 5
+/** A dump of all tables or chains takes microseconds where a listing takes milliseconds. */
+const SHORT_DUMP_ATTEMPTS = 16
 
 /** NFT_MSG_GETGEN. */
 export function readGeneration(connection: Connection): Generation {
@@ -60,8 +65,9 @@ export function readGeneration(connection: Connection): Generation {
 }
 
 /**
- * Whole tables as they were at one generation; those that do not exist are left out. Throws NetlinkError: EAGAIN when
- * somebody committed during every attempt, otherwise what the kernel said.
+ * Whole tables as they were at one generation; those that do not exist are left out. When somebody commits during
+ * every attempt, the last one is unsettled: good if our tables were left alone. Throws NetlinkError: EAGAIN when not
+ * even that could be read, otherwise what the kernel said.
  */
 export async function listTables(
   connection: Connection,
@@ -72,10 +78,13 @@ export async function listTables(
     const generation = readGeneration(connection).id
     const found = await new Listings(connection).read(tables)
     if (found !== undefined && readGeneration(connection).id === generation) {
-      return { ruleset: { tables: found }, generation }
+      return { ruleset: { tables: found }, generation, unsettled: false }
     }
     await new Promise<void>(resolve => clock.after(LIST_RETRY_DELAY_MS * attempt, resolve))
   }
+  const generation = readGeneration(connection).id
+  const found = await new Listings(connection, { unsettled: true }).read(tables)
+  if (found !== undefined) return { ruleset: { tables: found }, generation, unsettled: true }
   throw new NetlinkError({
     operation: 'list',
     object: tables.map(({ family, name }) => `table ${family} ${name}`).join(', '),
@@ -115,14 +124,22 @@ interface Dump<F extends Fields> {
   readonly filter: Attributes<F>
 }
 
-/** One attempt at reading tables. */
+/**
+ * One attempt at reading tables. An unsettled one accepts that others commit meanwhile: dumps of one table's rules,
+ * sets and elements do not notice other tables, but those of all tables and of all chains are numbered through, and so
+ * may skip ours when another goes. They are repeated until nothing went on.
+ */
 class Listings {
   readonly #connection: Connection
-  /** Set once the kernel said that what it listed had changed meanwhile. */
+  readonly #unsettled: boolean
+  /** Set once nothing good can come of this attempt any more. */
   #interrupted = false
+  /** The kernel said that something changed while it listed. */
+  #torn = false
 
-  constructor(connection: Connection) {
+  constructor(connection: Connection, { unsettled = false } = {}) {
     this.#connection = connection
+    this.#unsettled = unsettled
   }
 
   /** Undefined when it was interrupted. */
@@ -137,13 +154,15 @@ class Listings {
   }
 
   async #head(table: TableName): Promise<TableHead | undefined> {
-    let found: TableHead | undefined
     const dump = { type: nft.NFT_MSG_GETTABLE, what: 'table', table, set: TABLE, filter: {} }
-    await this.#dump(dump, (view, message) => {
-      const head = decodeTable(view, message)
-      if (head.name === table.name) found = head
+    return await this.#steadily(async () => {
+      let found: TableHead | undefined
+      await this.#dump(dump, (view, message) => {
+        const head = decodeTable(view, message)
+        if (head.name === table.name) found = head
+      })
+      return found
     })
-    return found
   }
 
   async #table({ family, name }: TableName, head: TableHead): Promise<Table> {
@@ -159,11 +178,14 @@ class Listings {
   }
 
   async #chains(table: TableName): Promise<ReadonlyMap<string, Chain>> {
-    const chains = new Map<string, Chain & { readonly rules: Rule[] }>()
     const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of table', table, set: CHAIN, filter: {} }
-    await this.#dump(chainDump, (view, message) => {
-      const chain = decodeChain(view, message)
-      if (chain.table === table.name) chains.set(chain.value.name, { ...chain.value, rules: [] })
+    const chains = await this.#steadily(async () => {
+      const found = new Map<string, Chain & { readonly rules: Rule[] }>()
+      await this.#dump(chainDump, (view, message) => {
+        const chain = decodeChain(view, message)
+        if (chain.table === table.name) found.set(chain.value.name, { ...chain.value, rules: [] })
+      })
+      return found
     })
     const filter = { table: table.name }
     await this.#dump(
@@ -201,6 +223,17 @@ class Listings {
     return found
   }
 
+  /** Reads what is numbered through all tables; of an unsettled listing as often as it takes. */
+  async #steadily<T>(read: () => Promise<T>): Promise<T> {
+    for (let attempt = 1; ; attempt++) {
+      this.#torn = false
+      const value = await read()
+      if (!this.#torn || !this.#unsettled) return value
+      if (attempt === SHORT_DUMP_ATTEMPTS) this.#interrupted = true
+      if (this.#interrupted) return value
+    }
+  }
+
   async #dump<F extends Fields>(
     dump: Dump<F>,
     onMessage: (view: ByteView, message: Message) => void,
@@ -217,7 +250,8 @@ class Listings {
           if (familyOf(view, message) === table.family) onMessage(view, message)
         },
       })
-      if (!consistent) this.#interrupted = true
+      this.#torn ||= !consistent
+      if (!consistent && !this.#unsettled) this.#interrupted = true
     } catch (error) {
       // What was listed a moment ago is gone.
       if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error

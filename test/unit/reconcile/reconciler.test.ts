@@ -178,6 +178,38 @@ describe('healing', () => {
     expect(plane.writers).toBeUndefined()
   })
 
+  it('looks again when damage is told of while a pass is running', async () => {
+    const { clock, plane, offer } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    for (let time = 0; time < 3; time++) {
+      plane.tamper(new Map())
+      await clock.advance(300)
+    }
+    plane.afterCommit = () => {
+      plane.afterCommit = undefined
+      plane.tamper(new Map())
+      const generation = plane.generationNow
+      plane.writers?.({ generation, processId: 7, processName: 'nft', own: false, touchesUs: true })
+    }
+    offer({ a: '2' })
+    await clock.advance(100)
+    expect(plane.kernel.get('a')).toBe('2')
+  })
+
+  it('does not take its own commit for a foreign one when the poll comes before the pass ends', async () => {
+    const { clock, plane, offer, kinds } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    plane.commitMs = 600
+    plane.sleep = ms => new Promise(resolve => clock.after(ms, resolve))
+    offer({ a: '2' })
+    await clock.advance(1_500)
+    expect(plane.kernel.get('a')).toBe('2')
+    expect(kinds()).not.toContain('foreign-commit')
+    expect(plane.observations).toBe(1)
+  })
+
   it('does not look at all while a subscription says that foreign commits leave us alone', async () => {
     const { clock, plane, offer } = bench()
     offer({ a: '1' })
@@ -243,6 +275,21 @@ describe('failures', () => {
     offer({ a: '2' })
     await clock.advance(100)
     expect(plane.kernel.get('a')).toBe('2')
+    expect(kinds()).not.toContain('quarantined')
+  })
+
+  it('neither guards nor believes refusals of what it could not read in peace', async () => {
+    const plane = new FakePlane()
+    const { clock, offer, kinds } = bench(plane)
+    plane.beforeObserve = () => {
+      plane.generationNow++
+    }
+    plane.unsettled = true
+    plane.outcomes.push('refused')
+    offer({ a: '1' })
+    await clock.advance(200)
+    expect(plane.kernel.get('a')).toBe('1')
+    expect(plane.guards).toEqual([undefined, undefined])
     expect(kinds()).not.toContain('quarantined')
   })
 

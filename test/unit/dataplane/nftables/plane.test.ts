@@ -5,7 +5,7 @@ import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/dataplane/nftables/opt
 import { createNftablesPlane } from '../../../../src/dataplane/nftables/plane.ts'
 import type { NftablesState } from '../../../../src/dataplane/nftables/state.ts'
 import { createDataplane, UnsupportedModeError } from '../../../../src/dataplane/registry.ts'
-import type { CommitResult, NftClient } from '../../../../src/kernel/nft/client.ts'
+import type { CommitResult, Listing, NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Transaction } from '../../../../src/kernel/nft/operation.ts'
 import type { Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
@@ -40,8 +40,8 @@ class ScriptedClient implements NftClient {
     return { ...COMMITTED, ...this.answers.shift() }
   }
 
-  async list(): Promise<{ ruleset: Ruleset; generation: number }> {
-    return { ruleset: this.ruleset, generation: 7 }
+  async list(): Promise<Listing> {
+    return { ruleset: this.ruleset, generation: 7, unsettled: false }
   }
 
   async close(): Promise<void> {

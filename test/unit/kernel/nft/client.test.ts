@@ -292,10 +292,26 @@ describe('a listing', () => {
     expect(dumps()).toBe(8)
   })
 
-  it('ends with an error when somebody commits all the time', async () => {
+  it('is unsettled when somebody commits all the time, and from before the first of them', async () => {
+    const { client, clock, dumps } = listing((kernel, dumps) => {
+      kernel.generation++
+      // The last attempt: rules and sets may be torn, tables and chains are dumped again.
+      return dumps === 33 || dumps === 35 || dumps === 37 ? 'interrupted' : ''
+    })
+    const result = client.list(TABLES)
+    await clock.advance(10_000)
+    expect(await result).toMatchObject({
+      unsettled: true,
+      generation: 5 + 32,
+      ruleset: { tables: [{ name: 't' }] },
+    })
+    expect(dumps()).toBe(38)
+  })
+
+  it('ends with an error when tables come and go all the time', async () => {
     const { client, clock } = listing(kernel => {
       kernel.generation++
-      return ''
+      return 'interrupted'
     })
     const result = expect(client.list(TABLES)).rejects.toMatchObject({
       code: 'EAGAIN',

@@ -165,13 +165,16 @@ describe('diffing', () => {
     expect(first.complete).toBe(true)
   })
 
-  test('remakes a base chain whose priority differs', () => {
-    const base = (priority: number): Chain => ({
+  test.each([
+    ['priority differs', { priority: -90 }],
+    ['policy somebody changed', { policy: 0 }],
+  ])('remakes a base chain whose %s', (_, other) => {
+    const base = (hook: object): Chain => ({
       name: 'base',
-      hook: { type: 'nat', hooknum: 0, priority },
+      hook: { type: 'nat', hooknum: 0, priority: -100, ...hook },
       rules: [],
     })
-    const change = diff(rulesetOf({ chains: [base(-100)] }), rulesetOf({ chains: [base(-90)] }))
+    const change = diff(rulesetOf({ chains: [base(other)] }), rulesetOf({ chains: [base({})] }))
     expect(verbs(change)).toEqual(['delete-chain', 'add-chain'])
   })
 
