@@ -285,7 +285,8 @@ describe('failures', () => {
       plane.generationNow++
     }
     plane.unsettled = true
-    plane.outcomes.push('refused')
+    plane.poisoned.add('a')
+    plane.afterCommit = () => plane.poisoned.clear()
     offer({ a: '1' })
     await clock.advance(200)
     expect(plane.kernel.get('a')).toBe('1')
