@@ -15,13 +15,8 @@ export interface NetlinkOptions {
   readonly addon?: string
 }
 
-export interface NativeTransport extends Transport {
-  /** Longest datagram that the kernel takes; a longer one fails with EMSGSIZE and changes nothing. */
-  readonly sendLimitBytes: number
-}
-
 /** Opens a netlink socket. Throws a SystemError, or an Error when the addon is missing or unfit. */
-export function openNetlink(options: NetlinkOptions): NativeTransport {
+export function openNetlink(options: NetlinkOptions): Transport {
   const addon = loadAddon(options.addon ?? findAddon())
   const { protocol, sendBufferBytes = 64 << 20, receiveBufferBytes = 4 << 20 } = options
   const handle = addon.open(protocol, sendBufferBytes, receiveBufferBytes)
@@ -92,7 +87,7 @@ function check(syscall: string, status: number): void {
   if (status < 0) throw failure(syscall, status)
 }
 
-class NetlinkSocket implements NativeTransport {
+class NetlinkSocket implements Transport {
   readonly portId: number
   readonly sendLimitBytes: number
   readonly #addon: Addon

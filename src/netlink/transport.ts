@@ -20,6 +20,8 @@ export interface Transport {
   leave(group: number): void
   /** This socket's netlink port id. */
   readonly portId: number
+  /** Longest datagram that the kernel takes, bytes; a longer one fails with EMSGSIZE and changes nothing. */
+  readonly sendLimitBytes: number
   /** Settles when sends in flight have ended; idempotent. */
   close(): Promise<void>
 }

@@ -65,6 +65,7 @@ function recording(transport: Transport, sent: Uint8Array[]): Transport {
   return {
     ...transport,
     portId: transport.portId,
+    sendLimitBytes: transport.sendLimitBytes,
     sendSync(datagram) {
       sent.push(datagram.slice())
       transport.sendSync(datagram)

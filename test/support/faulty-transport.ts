@@ -8,7 +8,7 @@ export interface TransportFaults {
   onReceive?: ((datagram: Uint8Array) => Uint8Array | undefined) | undefined
   /** What a send on the thread pool waits for before the kernel begins. */
   beforePoolSend?: (() => Promise<void>) | undefined
-  /** As NativeTransport says it. */
+  /** As Transport says it. */
   sendLimitBytes?: number
 }
 

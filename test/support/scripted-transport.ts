@@ -5,6 +5,7 @@ type Answer = Uint8Array | SystemError
 /** A socket whose kernel is a function: what is sent is answered at once by datagrams or failures to receive. */
 export class ScriptedTransport implements Transport {
   readonly portId = 77
+  readonly sendLimitBytes: number = 1 << 30
   readonly sent: Uint8Array[] = []
   readonly joined = new Set<number>()
   closed = false

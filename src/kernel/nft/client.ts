@@ -10,6 +10,7 @@ import { describeOperation } from './describe.ts'
 import { elementsIn, encodeBatch } from './encode.ts'
 import { type Listing, listTables, readGeneration, type TableName } from './list.ts'
 import type { Operation, OwnedElement, Transaction } from './operation.ts'
+import { splitBatch } from './split-batch.ts'
 
 /** The kernel's nf_tables, as far as this project speaks with it. */
 export interface NftClient {
@@ -60,6 +61,8 @@ const SYNC_BYTES_MAX = 64 * 1024
 const ENCODE_SLICE_MS = 5
 const BATCH_SEQUENCE_FIRST = REQUEST_SEQUENCE_MAX + 1
 const SEQUENCE_MAX = 0xffff_ffff
+/** Room for the rest of a batch beside the longest list of elements. */
+const BATCH_OVERHEAD_BYTES = 2_048
 
 /** Failures of sendmsg that may pass: nothing was sent, so that sending again is safe. */
 const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
@@ -74,6 +77,7 @@ class NetlinkNftClient implements NftClient {
   readonly #connection: Connection
   readonly #clock: Clock
   readonly #asyncElements: number
+  readonly #sendLimitBytes: number
   #batchSequence = BATCH_SEQUENCE_FIRST
   /** The last generation that anyone was told. */
   #seen: number | undefined
@@ -82,6 +86,7 @@ class NetlinkNftClient implements NftClient {
     this.#connection = new Connection({ transport, clock, ...(timeoutMs === undefined ? {} : { timeoutMs }) })
     this.#clock = clock
     this.#asyncElements = asyncElements
+    this.#sendLimitBytes = transport.sendLimitBytes
   }
 
   generation(): number {
@@ -103,22 +108,44 @@ class NetlinkNftClient implements NftClient {
     const first = transaction[0]
     if (first === undefined) return this.#nothing()
     const batch = await this.#encode(transaction, options.generation)
-    const seen = this.#seen
-    const before = this.generation()
-    const replies = await this.#send(batch, elementsIn(transaction) > this.#asyncElements)
-    const after = this.generation()
-    const failures = failuresOf(replies, batch, first)
-    const outcome = outcomeOf(replies, { before, after })
-    const expected = outcome === 'committed' ? nextGeneration(before) : before
+    const sent = await this.#sendParts(batch, elementsIn(transaction) > this.#asyncElements)
     return {
-      outcome,
-      generation: after,
-      foreign: (seen !== undefined && seen !== before) || after !== expected,
-      failures,
+      outcome: sent.outcome,
+      generation: sent.generation,
+      foreign: sent.foreign,
+      failures: failuresOf(sent.replies, batch, first),
       bytes: batch.bytes.length,
       messages: batch.messages,
       durationMs: this.#clock.nowMs() - startMs,
     }
+  }
+
+  /**
+   * Commits a batch in as many parts as the socket makes necessary: one, but for very large batches in a user
+   * namespace, where buffers cannot be forced. When a later part fails, the kernel is between two states that nobody
+   * asked for, and only reading it back tells which: the outcome is then `unknown`.
+   */
+  async #sendParts(batch: Batch, manyElements: boolean): Promise<SentBatch> {
+    const seen = this.#seen
+    const start = this.generation()
+    const foreign = seen !== undefined && seen !== start
+    let sent: SentBatch = { outcome: 'committed', generation: start, foreign, replies: NO_REPLIES }
+    const parts = splitBatch(batch.bytes, this.#sendLimitBytes)
+    for (const bytes of parts) {
+      const before = sent.generation
+      const replies = await this.#send(batch, { bytes, pool: manyElements || bytes.length > SYNC_BYTES_MAX })
+      const generation = this.generation()
+      const outcome = outcomeOf(replies, { before, after: generation })
+      const expected = outcome === 'committed' ? nextGeneration(before) : before
+      sent = {
+        outcome: outcome === 'committed' || bytes === parts[0] ? outcome : 'unknown',
+        generation,
+        foreign: sent.foreign || generation !== expected,
+        replies,
+      }
+      if (outcome !== 'committed') break
+    }
+    return sent
   }
 
   close(): Promise<void> {
@@ -134,7 +161,8 @@ class NetlinkNftClient implements NftClient {
 
   async #encode(transaction: Transaction, generation: number | undefined): Promise<Batch> {
     const firstSequence = this.#takeSequences(transaction.length + elementsIn(transaction) + 2)
-    const steps = encodeBatch(transaction, { firstSequence, generation })
+    const elementListBytesMax = this.#sendLimitBytes - BATCH_OVERHEAD_BYTES
+    const steps = encodeBatch(transaction, { firstSequence, generation, elementListBytesMax })
     const isSmall = transaction.length + elementsIn(transaction) <= this.#asyncElements
     if (isSmall) return finish(steps)
     const clock = this.#clock
@@ -151,14 +179,11 @@ class NetlinkNftClient implements NftClient {
   }
 
   /** Sends, again where that may help. A send that failed for good counts as a refusal of the whole. */
-  async #send(batch: Batch, manyElements: boolean): Promise<BurstReplies> {
-    const pool = manyElements || batch.bytes.length > SYNC_BYTES_MAX
+  async #send(batch: Batch, { bytes, pool }: SentPart): Promise<BurstReplies> {
+    const object = `nf_tables batch of ${batch.messages} messages`
     for (let attempt = 1; ; attempt++) {
       try {
-        return await this.#connection.burst(batch, {
-          pool,
-          object: `nf_tables batch of ${batch.messages} messages`,
-        })
+        return await this.#connection.burst({ bytes, has: batch.has }, { pool, object })
       } catch (error) {
         if (error instanceof OutcomeUnknownError) return { errors: [], loss: error }
         if (!(error instanceof SystemError)) throw error
@@ -168,6 +193,19 @@ class NetlinkNftClient implements NftClient {
     }
   }
 }
+
+interface SentPart {
+  readonly bytes: Uint8Array
+  /** From the thread pool, so that the event loop is free meanwhile. */
+  readonly pool: boolean
+}
+
+interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign'> {
+  /** Of the last part that was sent. */
+  readonly replies: BurstReplies
+}
+
+const NO_REPLIES: BurstReplies = { errors: [], loss: undefined }
 
 function notSent(error: SystemError, batch: Batch): BurstReplies {
   const errno = errnoNumber(error.code) || Math.abs(error.errno)

@@ -17,6 +17,8 @@ export interface EncodeOptions {
   readonly firstSequence: number
   /** NFNL_BATCH_GENID: the kernel refuses the batch (ERESTART) when this is not its generation any more. */
   readonly generation?: number | undefined
+  /** Bytes of elements in one message at most; less than the default only for a socket that takes no more. */
+  readonly elementListBytesMax?: number
 }
 
 /** Bytes of elements in one message: nla_len of the list has 16 bits. */
@@ -45,7 +47,7 @@ export function elementsIn(transaction: Transaction): number {
  * batch end). Throws NetlinkError for a value that does not fit its attribute.
  */
 export function* encodeBatch(transaction: Transaction, options: EncodeOptions): Steps<Batch> {
-  const batch = new BatchWriter(4096 + elementsIn(transaction) * 96, options.firstSequence)
+  const batch = new BatchWriter(4096 + elementsIn(transaction) * 96, options)
   batch.begin(options.generation)
   let setId = 0
   for (let i = 0; i < transaction.length; ) {
@@ -97,12 +99,15 @@ function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
 /** Messages in a growing buffer, each with its record. */
 class BatchWriter {
   readonly out: AttributeWriter
+  readonly elementListBytesMax: number
   readonly #firstSequence: number
   readonly #records: MessageRecord[] = []
   #start = 0
 
-  constructor(capacity: number, firstSequence: number) {
+  constructor(capacity: number, options: EncodeOptions) {
+    const { firstSequence, elementListBytesMax = ELEMENT_LIST_BYTES_MAX } = options
     this.out = new AttributeWriter(new ByteWriter(capacity))
+    this.elementListBytesMax = Math.min(elementListBytesMax, ELEMENT_LIST_BYTES_MAX)
     this.#firstSequence = firstSequence
   }
 
@@ -176,7 +181,8 @@ class ElementMessage {
   /** Makes room for one more element, number `index` of `operation`. */
   room(operation: ElementOperation, index: number): void {
     if (this.#open) {
-      if (this.#batch.out.out.length - this.#listStart <= ELEMENT_LIST_BYTES_MAX - ELEMENT_BYTES_MAX) return
+      const room = this.#batch.elementListBytesMax - ELEMENT_BYTES_MAX
+      if (this.#batch.out.out.length - this.#listStart <= room) return
       this.done(operation, index)
       this.close()
       this.#from = index

@@ -30,6 +30,7 @@ export interface SocketFaults {
 /** One netlink socket of a FakeKernel. */
 export class FakeSocket implements Transport {
   readonly portId: number
+  readonly sendLimitBytes: number
   readonly processId: number
   readonly processName: string
   readonly groups = new Set<number>()
@@ -52,6 +53,7 @@ export class FakeSocket implements Transport {
     this.processName = options.processName ?? 'fake'
     this.faults = options.faults ?? {}
     const { sendBytesMax = 1 << 30, receiveBytesMax = 8 << 20, dumpBytesMax = 32 << 10 } = options
+    this.sendLimitBytes = sendBytesMax
     this.#limits = { sendBytesMax, receiveBytesMax, dumpBytesMax }
   }
 

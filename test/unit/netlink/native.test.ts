@@ -6,8 +6,8 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { build } from 'esbuild'
 import { afterAll, afterEach, describe, expect, it } from 'vitest'
-import { findAddon, type NativeTransport, openNetlink } from '../../../src/netlink/native.ts'
-import { SystemError } from '../../../src/netlink/transport.ts'
+import { findAddon, openNetlink } from '../../../src/netlink/native.ts'
+import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
 
 const NETLINK_ROUTE = 0
 const RTM_NEWLINK = 16
@@ -19,7 +19,7 @@ const EBADF = { name: 'SystemError', code: 'EBADF', errno: 9 }
 
 const addon = process.env.KPROBE_TEST_ADDON ?? findAddon()
 const scratch = mkdtempSync(join(tmpdir(), 'kprobe-native-'))
-const opened: NativeTransport[] = []
+const opened: Transport[] = []
 
 afterEach(async () => {
   await Promise.all(opened.splice(0).map(transport => transport.close()))
@@ -27,7 +27,7 @@ afterEach(async () => {
 
 afterAll(() => rmSync(scratch, { recursive: true }))
 
-function openRoute(receiveBufferBytes = 1 << 20): NativeTransport {
+function openRoute(receiveBufferBytes = 1 << 20): Transport {
   const transport = openNetlink({
     protocol: NETLINK_ROUTE,
     sendBufferBytes: 1 << 20,
@@ -51,7 +51,7 @@ function getLink(flags = 0): Uint8Array {
 const buffer = () => new Uint8Array(65536)
 
 /** The types of the messages in the next datagram; undefined when none waits. */
-function receiveTypes(transport: NativeTransport): number[] | undefined {
+function receiveTypes(transport: Transport): number[] | undefined {
   const into = buffer()
   const length = transport.receive(into)
   if (length === undefined) return undefined
@@ -64,7 +64,7 @@ function receiveTypes(transport: NativeTransport): number[] | undefined {
 }
 
 /** Fulfils with what waits at the first time that `watch` calls. */
-function nextTypes(transport: NativeTransport): Promise<number[] | undefined> {
+function nextTypes(transport: Transport): Promise<number[] | undefined> {
   return new Promise((resolve, reject) => {
     const stop = transport.watch(() => {
       stop()

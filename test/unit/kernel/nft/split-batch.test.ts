@@ -1,0 +1,114 @@
+import { describe, expect, test } from 'vitest'
+import { systemClock } from '../../../../src/base/clock.ts'
+import { u32be } from '../../../../src/base/octets.ts'
+import { finish } from '../../../../src/base/steps.ts'
+import { createNftClient } from '../../../../src/kernel/nft/client.ts'
+import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
+import type { Operation } from '../../../../src/kernel/nft/operation.ts'
+import { splitBatch } from '../../../../src/kernel/nft/split-batch.ts'
+import type { Element, NftSet } from '../../../../src/kernel/nft/state.ts'
+import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+
+const TARGET = { family: 'ip', table: 'kube-proxy' } as const
+const SET: NftSet = {
+  name: 'cluster-ips',
+  flags: 0,
+  keyType: 7,
+  keyLength: 4,
+  dataType: undefined,
+  dataLength: undefined,
+  size: 8192,
+  timeoutMs: 0,
+  userdata: '',
+}
+const ELEMENTS = 5_000
+const LIMIT = 32 << 10
+
+const table: readonly Operation[] = [
+  { ...TARGET, verb: 'add-table', flags: 0, comment: undefined },
+  { ...TARGET, verb: 'add-set', set: SET },
+]
+
+function load(count: number): readonly Operation[] {
+  const elements = Array.from(
+    { length: count },
+    (_, i): Element => ({ set: SET.name, key: u32be(i), data: undefined, comment: '' }),
+  )
+  return [
+    ...table,
+    {
+      ...TARGET,
+      verb: 'add-elements',
+      set: SET,
+      elements: elements.map(element => ({ element, group: 'g' })),
+    },
+  ]
+}
+
+function bytesOf(count: number, elementListBytesMax = 4_096): Uint8Array {
+  return finish(encodeBatch(load(count), { firstSequence: 1, generation: 7, elementListBytesMax })).bytes
+}
+
+describe('a batch that is longer than the socket takes', () => {
+  test('stays whole when it is not', () => {
+    const bytes = bytesOf(100)
+    expect(splitBatch(bytes, bytes.length)).toEqual([bytes])
+  })
+
+  test('becomes parts within the limit that carry the same messages in the same order', () => {
+    const bytes = bytesOf(ELEMENTS)
+    const parts = splitBatch(bytes, 8_192)
+    expect(parts.length).toBeGreaterThan(2)
+    for (const part of parts) expect(part.length).toBeLessThanOrEqual(8_192)
+    expect(parts.flatMap(part => sequences(part).slice(1, -1))).toEqual(sequences(bytes).slice(1, -1))
+  })
+
+  test('names the generation in its first part only, and asks for an answer to the last message of each', () => {
+    const parts = splitBatch(bytesOf(ELEMENTS), 8_192)
+    expect(parts.map(part => new DataView(part.buffer, part.byteOffset).getUint32(0, true))).toEqual([
+      28,
+      ...parts.slice(1).map(() => 20),
+    ])
+    for (const part of parts) expect(flags(part).at(-2)).toSatisfy((value: number) => (value & 4) !== 0)
+  })
+
+  test('ends up complete in the kernel', async () => {
+    const kernel = new FakeKernel()
+    const client = createNftClient({ transport: kernel.open({ sendBytesMax: LIMIT }), clock: systemClock })
+    const result = await client.commit(load(ELEMENTS))
+    expect(result).toMatchObject({ outcome: 'committed', foreign: false, failures: [] })
+    const { ruleset } = await client.list([{ family: 'ip', name: 'kube-proxy' }])
+    expect([...(ruleset.tables[0]?.elements.values() ?? [])].flat()).toHaveLength(ELEMENTS)
+  })
+
+  test('has an unknown outcome when a later part is refused, and says what was', async () => {
+    const kernel = new FakeKernel()
+    const client = createNftClient({ transport: kernel.open({ sendBytesMax: LIMIT }), clock: systemClock })
+    let elementMessages = 0
+    kernel.forced.push({
+      matches: message => (message.type & 255) === 12 && ++elementMessages === 2,
+      code: 'ENOMEM',
+    })
+    const result = await client.commit(load(ELEMENTS))
+    expect(result.outcome).toBe('unknown')
+    expect(result.failures[0]?.error.message).toContain('ENOMEM')
+  })
+})
+
+function headers(batch: Uint8Array): DataView[] {
+  const views: DataView[] = []
+  for (let at = 0; at < batch.length; ) {
+    const view = new DataView(batch.buffer, batch.byteOffset + at, 16)
+    views.push(view)
+    at += (view.getUint32(0, true) + 3) & ~3
+  }
+  return views
+}
+
+function sequences(batch: Uint8Array): number[] {
+  return headers(batch).map(view => view.getUint32(8, true))
+}
+
+function flags(batch: Uint8Array): number[] {
+  return headers(batch).map(view => view.getUint16(6, true))
+}
