@@ -1,0 +1,163 @@
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { type Daemon, Daemons } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import {
+  Committer,
+  KUBE_PROXY_TABLE,
+  OTHER_FIREWALLS,
+  OUR_NAMES_TAKEN,
+  RELOAD_OTHERS,
+} from './foreign-rules.ts'
+import { differences, eventually, frontendNames, generation, listRuleset, listTable, nft } from './kernel.ts'
+import { clusterIp, services, writeObjects } from './objects.ts'
+
+const daemons = new Daemons()
+let folder: string
+
+beforeEach(() => {
+  freshNetns()
+  folder = daemons.folder()
+})
+
+afterEach(() => daemons.end())
+
+/** A daemon that has programmed so many Services. */
+async function running(count: number): Promise<Daemon> {
+  writeObjects(folder, services(count))
+  const daemon = daemons.start({ source: folder })
+  await daemon.synced()
+  return daemon
+}
+
+/** Milliseconds until the kernel holds again what it should. */
+function repaired(count: number, timeoutMs = 5_000): Promise<number> {
+  return eventually(async () => (await differences(services(count))).length === 0, timeoutMs)
+}
+
+it.each([
+  ['a table of kube-proxy itself', KUBE_PROXY_TABLE],
+  ['our names, for other things', OUR_NAMES_TAKEN],
+])('F48: %s under our name is replaced in one commit, and other tables stay', async (_, script) => {
+  nft(script)
+  nft(OTHER_FIREWALLS)
+  const others = ['ip nat', 'ip filter', 'inet firewalld'].map(listTable)
+  const before = await generation()
+  const daemon = await running(3)
+  expect(daemon.said('committed')).toHaveLength(1)
+  expect(await generation()).toBe(before + 1)
+  expect(await differences(services(3))).toEqual([])
+  expect(listTable('ip kube-proxy')).not.toMatch(/service-ips|filter-forward|not-ours|policy drop/)
+  expect(['ip nat', 'ip filter', 'inet firewalld'].map(listTable)).toEqual(others)
+})
+
+it('F61: nft flush ruleset while idle is repaired within 1 s', async () => {
+  await running(50)
+  const before = listRuleset()
+  for (let round = 0; round < 3; round++) {
+    nft('flush ruleset')
+    expect(await eventually(() => listRuleset() === before, 5_000)).toBeLessThan(1_000)
+  }
+})
+
+it('F61: nft flush ruleset in the middle of a sync is repaired within 1 s of its end', async () => {
+  const daemon = await running(10)
+  const moments = [0, 20, 60, 120, 200, 300]
+  for (const [round, delayMs] of moments.entries()) {
+    const count = round % 2 === 0 ? 3_000 : 10
+    const told = daemon.out.length
+    writeObjects(folder, services(count))
+    await new Promise(resolve => setTimeout(resolve, delayMs))
+    nft('flush ruleset')
+    await daemon.until(() => daemon.out.slice(told).includes('changed '))
+    expect(await eventually(() => isThere(count), 5_000)).toBeLessThan(1_000)
+    expect(await differences(services(count))).toEqual([])
+  }
+})
+
+/** Whether the frontends of so many Services are there, and as many tables as there should be. */
+function isThere(count: number): boolean {
+  const tables = nft('list tables').match(/kube-proxy/g) ?? []
+  return tables.length === 2 && frontendNames().size === count
+}
+
+it('F61: nft flush ruleset between a stop and a start is repaired by the first sync', async () => {
+  const daemon = await running(20)
+  await daemon.stop()
+  nft('flush ruleset')
+  await running(20)
+  expect(await differences(services(20))).toEqual([])
+})
+
+it("F62: reloading and flushing others' tables leaves ours as they are, and us without a commit", async () => {
+  nft(OTHER_FIREWALLS)
+  const daemon = await running(20)
+  const ours = listTable('ip kube-proxy')
+  for (let round = 0; round < 10; round++) {
+    nft(RELOAD_OTHERS)
+    nft('flush table ip nat')
+    expect(listTable('ip kube-proxy')).toBe(ours)
+    await new Promise(resolve => setTimeout(resolve, 50))
+  }
+  // Two looks at the generation later whatever was to be noticed has been.
+  await new Promise(resolve => setTimeout(resolve, 300))
+  expect(daemon.said('committed')).toHaveLength(1)
+  expect(daemon.said('was repaired')).toEqual([])
+  expect(await differences(services(20))).toEqual([])
+})
+
+it.each([
+  ['an edited chain of ours', 'insert rule ip kube-proxy services ip daddr 172.30.0.0/16 drop'],
+  ['a rule gone from a chain of ours', 'flush chain ip kube-proxy nat-postrouting'],
+  ['an element gone', `delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`],
+  ['an element too many', 'add element ip kube-proxy frontends { 172.30.9.9 . tcp . 80 : 0x00002010 }'],
+  ['a policy of drop', 'chain ip kube-proxy nat-output { policy drop; }'],
+  ['a foreign chain in our table', 'add chain ip6 kube-proxy evil'],
+  ['one table gone', 'delete table ip6 kube-proxy'],
+])('F63: %s is repaired within 1 s', async (_, damage) => {
+  const daemon = await running(10)
+  const before = listRuleset()
+  nft(damage)
+  expect(await repaired(10)).toBeLessThan(1_000)
+  await daemon.until(() => daemon.said('was repaired').length === 1)
+  expect(daemon.said('committed')).toHaveLength(2)
+  // A chain that was made anew comes last.
+  expect(listRuleset().split('\n').sort()).toEqual(before.split('\n').sort())
+})
+
+it('F63: when damage recurs, a subscription names the process that does it,', async () => {
+  const daemon = await running(10)
+  const damage = `delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`
+  const before = listRuleset()
+  for (let round = 0; round < 6; round++) {
+    nft(damage)
+    expect(await eventually(() => listRuleset() === before, 5_000)).toBeLessThan(1_000)
+  }
+  await daemon.until(() => daemon.said('was repaired').length === 6)
+  const named = daemon.said('somebody else changes our tables')
+  expect(named.length).toBeGreaterThanOrEqual(1)
+  expect(named[0]?.process).toMatch(/^nft \(pid \d+\)$/)
+})
+
+it.each([
+  ['a few Services', 20],
+  ['4,000 Services', 4_000],
+])('F51: with %s, edits and repairs come through while nft commits 200 times a second', async (_, count) => {
+  const daemon = await running(count)
+  nft('table ip other { set s { type ipv4_addr; }; }')
+  const lines = ['add', 'delete'].map(verb => `${verb} element ip other s { 10.0.0.1 }`)
+  const committer = new Committer(lines, 200)
+  try {
+    await new Promise(resolve => setTimeout(resolve, 500))
+    for (const more of [1, 2, 3]) {
+      writeObjects(folder, services(count + more))
+      expect(await eventually(() => frontendNames().size === count + more, 10_000)).toBeLessThan(5_000)
+    }
+    nft(`delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`)
+    expect(await eventually(() => frontendNames().size === count + 3, 10_000)).toBeLessThan(5_000)
+    await eventually(() => committer.commits > 400, 10_000)
+  } finally {
+    await committer.stop()
+  }
+  expect(await repaired(count + 3)).toBeLessThan(2_000)
+  expect(daemon.said('could not be brought up to date')).toEqual([])
+})
