@@ -140,7 +140,7 @@ const DAEMON_FLAGS: readonly FlagSpec[] = [
     name: 'sync-period',
     kind: 'duration',
     placeholder: 'DURATION',
-    default: '30s',
+    default: '10m',
     help: 'longest time between two looks at the whole kernel state',
   },
   {
@@ -154,7 +154,7 @@ const DAEMON_FLAGS: readonly FlagSpec[] = [
     name: 'iptables-sync-period',
     kind: 'duration',
     placeholder: 'DURATION',
-    default: '30s',
+    default: '10m',
     help: "kube-proxy's name for --sync-period",
   },
 ]

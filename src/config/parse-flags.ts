@@ -132,7 +132,7 @@ function readNodePortAddresses(reader: FlagReader): NodePortSelection {
 
 function readPeriods(reader: FlagReader): { minSyncPeriodMs: number; syncPeriodMs: number } {
   const minSyncPeriodMs = readEither(reader, ['min-sync-period', 'iptables-min-sync-period'], 20)
-  const syncPeriodMs = readEither(reader, ['sync-period', 'iptables-sync-period'], 30_000)
+  const syncPeriodMs = readEither(reader, ['sync-period', 'iptables-sync-period'], 600_000)
   if (minSyncPeriodMs < 0) reader.fail('--min-sync-period', 'cannot be negative')
   if (syncPeriodMs <= 0) reader.fail('--sync-period', 'must be longer than 0')
   else if (minSyncPeriodMs > syncPeriodMs)

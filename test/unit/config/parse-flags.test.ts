@@ -35,7 +35,7 @@ describe('parseFlags', () => {
       masqueradeBit: 14,
       nodePortAddresses: { primary: true, cidrs: [] },
       minSyncPeriodMs: 20,
-      syncPeriodMs: 30_000,
+      syncPeriodMs: 600_000,
       logFormat: 'text',
       verbosity: 0,
       allowedExternalCidrs: [],
@@ -115,7 +115,7 @@ describe('parseFlags', () => {
   it.each([
     [['--sync-period=0'], '--sync-period: must be longer than 0'],
     [['--min-sync-period=-1s'], '--min-sync-period: cannot be negative'],
-    [['--min-sync-period=2m'], '--min-sync-period: cannot be longer than --sync-period'],
+    [['--min-sync-period=20m'], '--min-sync-period: cannot be longer than --sync-period'],
     [['--sync-period=3 hours'], '--sync-period: "3 hours" is not a duration such as 30s, 1m30s or 20ms'],
     [['--masquerade-bit=32'], '--masquerade-bit: "32" is not a whole number from 0 to 31'],
     [['--backend=iptables'], '--backend: "iptables" is not one of netlink, dry-run'],
