@@ -5,9 +5,9 @@ import { childResult, print, quantile } from './report.ts'
 
 const SIZES = [1_000, 30_000]
 const ENDPOINTS = 3
-const CHANGES = 200
+const CHANGES = 1_000
 /** Far enough apart that no change waits for another. */
-const SPACING_MS = 10
+const SPACING_MS = 5
 
 interface ChangeResult {
   readonly addUs: number[]
