@@ -163,16 +163,26 @@ export class Pass<State, P extends Plan<State>> {
     return result.complete && unclear.length === 0 ? result : { ...result, complete: false }
   }
 
-  /** Lets the held Services in by halves; those that are refused alone are quarantined. */
+  /**
+   * Lets held Services, of which at least one was refused, in by halves; those that are refused alone are quarantined.
+   * When the first half is fine, nobody needs to ask whether the second is refused.
+   */
   async #isolate(table: FrontendTable, suspects: readonly string[], held: Set<string>): Promise<void> {
     const middle = suspects.length >> 1
-    for (const half of [suspects.slice(0, middle), suspects.slice(middle)]) {
-      if (half.length === 0) continue
-      const error = await this.#attempt(table, half, held)
-      if (error === undefined) for (const service of half) held.delete(service)
-      else if (half.length === 1) for (const service of half) this.#refuse(service, error)
-      else await this.#isolate(table, half, held)
-    }
+    const first = suspects.slice(0, middle)
+    const second = suspects.slice(middle)
+    const isFine = first.length > 0 && (await this.#letIn(table, first, held))
+    if (isFine && second.length > 1) await this.#isolate(table, second, held)
+    else await this.#letIn(table, second, held)
+  }
+
+  /** True when the kernel takes all of them. */
+  async #letIn(table: FrontendTable, services: readonly string[], held: Set<string>): Promise<boolean> {
+    const error = await this.#attempt(table, services, held)
+    if (error === undefined) for (const service of services) held.delete(service)
+    else if (services.length > 1) await this.#isolate(table, services, held)
+    else for (const service of services) this.#refuse(service, error)
+    return error === undefined
   }
 
   async #tryAgain(table: FrontendTable, service: string): Promise<void> {

@@ -1,8 +1,11 @@
 import { execFileSync } from 'node:child_process'
+import { systemClock } from '../../src/base/clock.ts'
 import { finish } from '../../src/base/steps.ts'
+import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
+import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
-import { change, compute, openPlane, type PipelineConfig } from '../support/pipeline.ts'
+import { change, compute, nftablesOptionsOf, openPlane, type PipelineConfig } from '../support/pipeline.ts'
 
 const NETLINK_NETFILTER = 12
 
@@ -40,8 +43,10 @@ export function frontendNames(): ReadonlySet<string> {
 export async function differences(
   objects: readonly object[],
   config: PipelineConfig = {},
+  transport: Transport = openNetfilter(),
 ): Promise<readonly string[]> {
-  const { client, plane } = openPlane(config)
+  const client = createNftClient({ transport, clock: systemClock })
+  const plane = createNftablesPlane({ client, options: nftablesOptionsOf(config) })
   try {
     const { state } = await plane.observe()
     const { table } = change(compute(config, []), { objects }).resolved

@@ -5,6 +5,8 @@ export interface ServiceOptions {
   /** `10.0.1.1:8080`; all have one port. */
   readonly endpoints?: readonly string[]
   readonly port?: number
+  /** Session affinity with this timeout, in seconds. */
+  readonly affinityS?: number
 }
 
 /** Address of the Service of this number, in 172.30.0.0/16. */
@@ -19,7 +21,7 @@ export function nameOf(number: number): string {
 
 /** A Service and its EndpointSlice. */
 export function service(number: number, options: ServiceOptions = {}): readonly object[] {
-  const { endpoints = endpointsOf(number, 2), port = 80 } = options
+  const { endpoints = endpointsOf(number, 2), port = 80, affinityS } = options
   const [namespace, name] = nameOf(number).split('/')
   const addresses = endpoints.map(endpoint => endpoint.split(':')[0])
   const targetPort = Number(endpoints[0]?.split(':')[1] ?? 8080)
@@ -33,6 +35,7 @@ export function service(number: number, options: ServiceOptions = {}): readonly 
         clusterIPs: [clusterIp(number)],
         ipFamilies: ['IPv4'],
         ports: [{ name: 'http', port, protocol: 'TCP' }],
+        ...(affinityS === undefined ? {} : stickiness(affinityS)),
       },
     },
     {
@@ -44,6 +47,10 @@ export function service(number: number, options: ServiceOptions = {}): readonly 
       endpoints: addresses.map(address => ({ addresses: [address], conditions: { ready: true } })),
     },
   ]
+}
+
+function stickiness(timeoutSeconds: number): object {
+  return { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds } } }
 }
 
 /** So many endpoints that no Service of another number has. */
