@@ -1,0 +1,54 @@
+import { createNftClient } from '../../src/kernel/nft/client.ts'
+import { FakeClock } from '../support/fake-clock.ts'
+import { FakeKernel } from '../support/fake-kernel/kernel.ts'
+import { FaultyTransport, type TransportFaults } from '../support/faulty-transport.ts'
+import { Rig } from '../support/rig.ts'
+import { differences } from './kernel.ts'
+import { services } from './objects.ts'
+
+export interface Story {
+  readonly rig: Rig
+  readonly kernel: FakeKernel
+  /** What the kernel lacks at the end of what it was to hold. */
+  readonly differences: readonly string[]
+}
+
+const FAMILY = { family: 'ip', name: 'kube-proxy' } as const
+/** More than 500 elements, so that they go by the thread pool. */
+const MANY = 130
+/** Longer than a conversation may take, and the healing period. */
+const PATIENCE_MS = 60_000
+
+/**
+ * A life of the daemon's parts in simulated time, on a kernel in memory that holds something older: a start that adopts
+ * it, an edit, damage that is repaired, and a large edit. `faults` are of its socket.
+ */
+export async function tell(faults: TransportFaults): Promise<Story> {
+  const clock = new FakeClock()
+  const kernel = new FakeKernel({ nowMs: () => clock.nowMs() })
+  const earlier = new Rig({ transport: kernel.open(), clock })
+  await earlier.sync(services(2), PATIENCE_MS)
+  await earlier.close()
+  const rig = new Rig({ transport: new FaultyTransport(kernel.open(), faults), clock })
+  await rig.sync(services(3), PATIENCE_MS)
+  await rig.sync(services(2), PATIENCE_MS)
+  await damage(kernel, clock)
+  await rig.wait(500)
+  await rig.sync(services(MANY), PATIENCE_MS)
+  await rig.wait(500)
+  // Whatever was lost in the meantime is found by the look at the end of the healing period at the latest.
+  if (rig.of('failed').length > 0) await rig.wait(31_000)
+  await rig.close()
+  return { rig, kernel, differences: await differences(services(MANY), {}, kernel.open()) }
+}
+
+async function damage(kernel: FakeKernel, clock: FakeClock): Promise<void> {
+  const client = createNftClient({ transport: kernel.open(), clock })
+  const [table] = (await client.list([FAMILY])).ruleset.tables
+  const set = table?.sets.get('frontends')
+  const element = [...(table?.elements.values() ?? [])].flat().find(item => item.set === 'frontends')
+  if (set === undefined || element === undefined) throw new Error('nothing to damage')
+  const elements = [{ element, group: '' }]
+  await client.commit([{ verb: 'delete-elements', family: 'ip', table: FAMILY.name, set, elements }])
+  await client.close()
+}

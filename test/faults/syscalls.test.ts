@@ -1,0 +1,95 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { errnoNumber } from '../../src/netlink/errno.ts'
+import { SystemError } from '../../src/netlink/transport.ts'
+import { type Daemon, Daemons } from '../support/daemon.ts'
+import type { TransportFaults } from '../support/faulty-transport.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { differences, nft } from './kernel.ts'
+import { services, writeObjects } from './objects.ts'
+import { tell } from './story.ts'
+
+const daemons = new Daemons()
+let folder: string
+
+beforeEach(() => {
+  freshNetns()
+  folder = daemons.folder()
+})
+
+afterEach(() => daemons.end())
+
+const SEND_ERRORS = ['ENOBUFS', 'EINTR', 'EAGAIN', 'ENOMEM']
+
+/** A fault that hits the call of this number, counted from 1, and counts all calls. */
+function failing(code: string, when: number) {
+  const counter = { calls: 0 }
+  const hit = <T>(value: T): T => {
+    counter.calls++
+    if (counter.calls === when) throw new SystemError('injected', errnoNumber(code), code)
+    return value
+  }
+  return { counter, hit }
+}
+
+describe('in simulated time', () => {
+  it.each(SEND_ERRORS)('F45: a send that fails with %s is made up for, whichever it is', async code => {
+    const { counter, hit } = failing(code, 0)
+    const whole = await tell({ onSend: hit })
+    expect(whole.differences).toEqual([])
+    expect(counter.calls).toBeGreaterThan(60)
+    for (let when = 1; when <= counter.calls; when++) {
+      const { differences: found, rig, kernel } = await tell({ onSend: failing(code, when).hit })
+      expect(found, `send ${when}`).toEqual([])
+      expect(rig.of('quarantined'), `send ${when}`).toEqual([])
+      // Not one commit more or less: nothing was done twice, or by halves.
+      expect(kernel.generation, `send ${when}`).toBe(whole.kernel.generation)
+    }
+  })
+
+  it('F46: ENOBUFS in place of an answer has the outcome read back, whichever answer it is', async () => {
+    const { counter, hit } = failing('ENOBUFS', 0)
+    const whole = await tell({ onReceive: hit })
+    for (let when = 1; when <= counter.calls; when++) {
+      const faults: TransportFaults = { onReceive: failing('ENOBUFS', when).hit }
+      const { differences: found, rig, kernel } = await tell(faults)
+      expect(found, `answer ${when}`).toEqual([])
+      expect(rig.of('quarantined'), `answer ${when}`).toEqual([])
+      expect(kernel.generation, `answer ${when}`).toBe(whole.kernel.generation)
+    }
+  })
+})
+
+/** A start on an empty kernel, in which the calls of one kind fail as told. Gives the daemon after its end. */
+async function startUnder(inject: string): Promise<Daemon> {
+  nft('flush ruleset')
+  const trace = join(folder, 'trace')
+  const wrapper = ['strace', '-f', '--seccomp-bpf', '-o', trace, '-e', `inject=${inject}`]
+  const daemon = daemons.start({ source: folder, args: ['--once'], wrapper })
+  expect((await daemon.exited).code, inject).toBe(0)
+  expect(readFileSync(trace, 'utf8'), inject).toContain('(INJECTED)')
+  return daemon
+}
+
+describe('under strace', () => {
+  /** Calls of a start on an empty kernel: generation, two tables, generation; generation, commit, generation. */
+  const SENDS = 7
+
+  it.each(SEND_ERRORS)('F45: a daemon whose n-th send fails with %s starts all the same', async code => {
+    writeObjects(folder, services(3))
+    for (let when = 1; when <= SENDS; when++) {
+      const daemon = await startUnder(`sendto:error=${code}:when=${when}`)
+      expect(await differences(services(3)), `send ${when}`).toEqual([])
+      expect(daemon.said('committed').length, `send ${when}`).toBeLessThanOrEqual(1)
+    }
+  })
+
+  it('F46: a daemon whose n-th receive ends with ENOBUFS starts all the same', async () => {
+    writeObjects(folder, services(3))
+    for (let when = 1; when <= 12; when++) {
+      await startUnder(`recvmsg:error=ENOBUFS:when=${when}`)
+      expect(await differences(services(3)), `receive ${when}`).toEqual([])
+    }
+  })
+})
