@@ -19,8 +19,10 @@ export function watchWriters(
   const commits = watchForeignCommits({
     transport,
     ownPortIds: new Set([own]),
-    onCommit: ({ generation, processId = 0, processName = 'an unnamed process', tables }) => {
+    onCommit: ({ generation, processId = 0, processName = 'an unnamed process', tables, complete }) => {
       const touchesUs = tables.some(name => ours.has(name))
+      // Nobody is cleared by half of a story: whoever polls the generation finds a commit that was not told of.
+      if (!touchesUs && !complete) return
       report({ generation, processId, processName, own: false, touchesUs })
     },
     // The generation tells that somebody committed; without its notification nobody is named.

@@ -18,6 +18,8 @@ export interface ForeignCommit {
   readonly processName: string | undefined
   /** What it touched, each once: `ip kube-proxy`. */
   readonly tables: readonly string[]
+  /** False when it may have touched more: there were too many, or some notifications were lost. */
+  readonly complete: boolean
   readonly generation: number
 }
 
@@ -27,7 +29,7 @@ export interface ForeignCommitsOptions {
   /** Port ids of the sockets whose commits are our own. */
   readonly ownPortIds: ReadonlySet<number>
   readonly onCommit: (commit: ForeignCommit) => void
-  /** Some notifications were lost or unreadable: nothing can be said about commits at that time. */
+  /** Some notifications were lost or unreadable: of commits at that time not everything is known, if anything is. */
   readonly onOverrun: (error: Error) => void
 }
 
@@ -56,11 +58,11 @@ export function watchForeignCommits(options: ForeignCommitsOptions): ForeignComm
     for (let count = 0; count < DATAGRAMS_PER_TURN; count++) {
       try {
         const length = transport.receive(buffer)
-        if (length === undefined) return
+        if (length === undefined) return commits.drained()
         commits.datagram(viewOf(buffer.subarray(0, length)))
       } catch (error) {
         if (!(error instanceof SystemError) && !(error instanceof NetlinkError)) throw error
-        commits.forget()
+        commits.lost()
         onOverrun(error)
       }
     }
@@ -80,6 +82,12 @@ export function watchForeignCommits(options: ForeignCommitsOptions): ForeignComm
 class CommitCollector {
   readonly #options: ForeignCommitsOptions
   readonly #tables = new Set<string>()
+  #more = false
+  /**
+   * Something was lost: `ahead`, behind notifications that are still queued, since the kernel drops until the queue is
+   * empty; then `here`, in a commit whose rest may come.
+   */
+  #gap: 'ahead' | 'here' | undefined
 
   constructor(options: ForeignCommitsOptions) {
     this.#options = options
@@ -89,26 +97,41 @@ class CommitCollector {
     for (const message of readMessages(view)) this.#message(view, message)
   }
 
-  forget(): void {
+  lost(): void {
+    this.#forget()
+    this.#gap = 'ahead'
+  }
+
+  /** Nothing is queued any more. */
+  drained(): void {
+    if (this.#gap === 'ahead') this.#gap = 'here'
+  }
+
+  #forget(): void {
     this.#tables.clear()
+    this.#more = false
   }
 
   #message(view: ByteView, message: Message): void {
     if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
     if (message.type < NLMSG_MIN_TYPE || message.type >> 8 !== NFNL_SUBSYS_NFTABLES) return
     if ((message.type & 0xff) === NFT_MSG_NEWGEN) this.#generation(view, message)
-    else if (this.#tables.size < TABLES_MAX) {
-      const { family } = readNfGenMsg(view, message)
-      this.#tables.add(`${familyName(family)} ${decodeTableName(view, message)}`)
-    }
+    else this.#touched(`${familyName(readNfGenMsg(view, message).family)} ${decodeTableName(view, message)}`)
+  }
+
+  #touched(table: string): void {
+    if (this.#tables.size < TABLES_MAX) this.#tables.add(table)
+    else this.#more ||= !this.#tables.has(table)
   }
 
   #generation(view: ByteView, message: Message): void {
     const tables = [...this.#tables]
-    this.forget()
+    const complete = !this.#more && this.#gap === undefined
+    this.#forget()
+    if (this.#gap === 'here') this.#gap = undefined
     if (this.#options.ownPortIds.has(message.portId)) return
     const { id, processId, processName } = decodeGeneration(view, message)
-    this.#options.onCommit({ processId, processName, tables, generation: id })
+    this.#options.onCommit({ processId, processName, tables, complete, generation: id })
   }
 }
 

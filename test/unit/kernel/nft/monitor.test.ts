@@ -43,9 +43,10 @@ it('tells who committed, and every table it touched once', () => {
       processId: 4242,
       processName: 'nft',
       tables: ['ip kube-proxy', 'ip6 kube-proxy', 'family 1 filter'],
+      complete: true,
       generation: 9,
     },
-    { processId: 4242, processName: 'iptables-nft', tables: ['ip other'], generation: 10 },
+    { processId: 4242, processName: 'iptables-nft', tables: ['ip other'], complete: true, generation: 10 },
   ])
 })
 
@@ -70,7 +71,35 @@ it('reports lost and unreadable notifications, and goes on', () => {
     'recvmsg: ENOBUFS',
     'decode netlink m',
   ])
-  expect(commits).toMatchObject([{ tables: [], generation: 9 }])
+  expect(commits).toMatchObject([{ tables: [], complete: false, generation: 9 }])
+})
+
+it('vouches for no commit that a gap may lie in, and for all after it', () => {
+  const { transport, commits } = listen()
+  transport.arrive(
+    datagram(touched(2, 'early')),
+    new SystemError('recvmsg', 105, 'ENOBUFS'),
+    datagram(touched(2, 'early'), generation(9, 'nft'), touched(2, 'late')),
+  )
+  // What came when the queue was empty again belongs to a commit whose beginning was dropped.
+  transport.arrive(datagram(touched(2, 'late'), generation(12, 'nft')))
+  transport.arrive(datagram(touched(2, 'after'), generation(13, 'nft')))
+  expect(commits.map(({ generation: id, complete }) => [id, complete])).toEqual([
+    [9, false],
+    [12, false],
+    [13, true],
+  ])
+})
+
+it('says so when a commit touched more tables than it names', () => {
+  const { transport, commits } = listen()
+  const tables = Array.from({ length: 40 }, (_, i) => touched(2, `t${i}`))
+  transport.arrive(datagram(...tables, generation(9, 'nft')))
+  transport.arrive(datagram(...tables.slice(0, 32), touched(2, 't3'), generation(10, 'nft')))
+  expect(commits.map(({ tables: names, complete }) => [names.length, complete])).toEqual([
+    [32, false],
+    [32, true],
+  ])
 })
 
 it('joins the group, and leaves it when it is stopped', () => {
