@@ -43,6 +43,8 @@ export class DriftDetector {
   #subscribedUntilMs = 0
   /** Newest generation up to which the subscription has accounted for every commit. */
   #accounted = 0
+  /** Why the generation could not be read, since it was told. */
+  #unreadable: string | undefined
 
   constructor(options: DriftOptions) {
     this.#options = options
@@ -75,10 +77,13 @@ export class DriftDetector {
     let generation: number
     try {
       generation = read()
-    } catch (error) {
-      onError(error instanceof Error ? error : new Error(String(error)))
+    } catch (thrown) {
+      const error = thrown instanceof Error ? thrown : new Error(String(thrown))
+      if (error.message !== this.#unreadable) onError(error)
+      this.#unreadable = error.message
       return
     }
+    this.#unreadable = undefined
     if (this.#unsubscribe !== undefined && clock.nowMs() >= this.#subscribedUntilMs) this.#leave()
     if (generation === this.#expected && !this.#suspicious) return
     this.#expected = generation

@@ -197,6 +197,22 @@ describe('healing', () => {
     expect(plane.kernel.get('a')).toBe('2')
   })
 
+  it('tells once, and not at every poll, that the generation cannot be read', async () => {
+    const { clock, plane, offer, events } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    const read = plane.generation.bind(plane)
+    plane.generation = () => {
+      throw new Error('EPERM')
+    }
+    await clock.advance(2_000)
+    expect(events.filter(({ kind }) => kind === 'failed')).toHaveLength(1)
+    plane.generation = read
+    plane.tamper(new Map())
+    await clock.advance(300)
+    expect(plane.kernel.get('a')).toBe('1')
+  })
+
   it('does not take its own commit for a foreign one when the poll comes before the pass ends', async () => {
     const { clock, plane, offer, kinds } = bench()
     offer({ a: '1' })
