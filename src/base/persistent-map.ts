@@ -25,6 +25,11 @@ export class PersistentMap<V> {
     return new PersistentMap<V>({ map }, map.size)
   }
 
+  /** Takes a Map over without a copy: nobody else may write to it any more. */
+  static owning<V>(map: Map<string, V>): PersistentMap<V> {
+    return new PersistentMap<V>({ map }, map.size)
+  }
+
   get(key: string): V | undefined {
     let content = this.#content
     while ('undo' in content) {

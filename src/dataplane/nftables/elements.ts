@@ -38,45 +38,11 @@ const NO_CODES_LEFT: OutOfNumbers = {
 /** nft keeps a comment's length in one byte. */
 const COMMENT_MAX = 250
 
-/** All elements of one table that serve one Service. Those it had `before` lend their slots. */
-export function serviceElements(
-  service: ServiceFrontends,
-  context: ElementContext,
-  before: ElementGroup | undefined,
-): ElementGroup | OutOfNumbers {
-  const { layout } = context
-  const out: Element[] = []
-  for (const ip of service.clusterIps) {
-    if (ip.length === layout.addressLength)
-      out.push({ set: 'cluster-ips', key: ip, data: undefined, comment: '' })
-  }
-  for (const port of service.ports) {
-    if (port.family !== layout.model || port.frontends.length === 0) continue
-    const id = context.ids.take(port.key)
-    if (id === undefined) return NO_IDS_LEFT
-    const comment =
-      port.displayName.length <= COMMENT_MAX ? port.displayName : port.displayName.slice(0, COMMENT_MAX)
-    const rendering: PortRendering = {
-      port,
-      base: id * 2 ** ID_SHIFT,
-      comment,
-      endpointComment: context.endpointComments ? comment : '',
-      before:
-        before === undefined
-          ? undefined
-          : slotsOf(before, port.affinityTimeoutS === 0 ? 'endpoints' : 'slots'),
-    }
-    if (!pushFrontends(out, rendering, context)) return NO_CODES_LEFT
-    pushLists(out, rendering)
-    pushRanges(out, rendering, layout)
-  }
-  // A copy takes the room that is needed and no more.
-  return out.length === 0 ? NONE : out.slice()
-}
-
+const ID_UNIT = 2 ** ID_SHIFT
 const NONE: readonly never[] = []
 
-interface PortRendering {
+/** A port with its numbers. */
+interface Rendering {
   readonly port: PortFrontends
   /** The id of the port, where V has it. */
   readonly base: number
@@ -85,18 +51,273 @@ interface PortRendering {
   readonly before: SlotTable | undefined
 }
 
-function pushFrontends(out: Element[], rendering: PortRendering, { codes }: ElementContext): boolean {
-  const { port, base, comment } = rendering
-  for (const frontend of port.frontends) {
-    const chain = targetOf(frontend, port)
-    const code = typeof chain === 'number' ? chain : codes.take(chain)
-    if (code === undefined) return false
-    const key = portKey(port.protocol, frontend.port)
-    const data = u32host(base + code)
-    if (frontend.ip === undefined) out.push({ set: 'nodeports', key, data, comment })
-    else out.push({ set: 'frontends', key: frontend.ip + key, data, comment })
+/**
+ * Makes the elements of one table, Service by Service. The first render makes a hundred thousand of them and more:
+ * lists get their length beforehand, and octets that many elements share are made once.
+ */
+export class ElementDraft {
+  readonly #context: ElementContext
+  /** By number of endpoints: the code of the chain that ClusterIPs lead to. */
+  readonly #plainCodes = new Map<number, number>()
+  /** u32host of each slot. */
+  readonly #slotOctets: Octets[] = []
+  /** Elements of the Service in hand: the first `#count` of a list that is as long as they will be, or longer. */
+  #out: Element[] = []
+  #count = 0
+
+  constructor(context: ElementContext) {
+    this.#context = context
   }
-  return true
+
+  /** All elements that serve one Service. Those it had `before` lend their slots. */
+  make(service: ServiceFrontends, before: ElementGroup | undefined): ElementGroup | OutOfNumbers {
+    const { model, addressLength } = this.#context.layout
+    const { clusterIps, ports } = service
+    if (before === undefined) {
+      const usual = usualPort(service)
+      if (usual !== undefined) return usual.family === model ? this.#makeUsual(usual) : NONE
+    }
+    this.#out = new Array<Element>(expectedLength(service, this.#context.layout))
+    this.#count = 0
+    for (let i = 0; i < clusterIps.length; i++) {
+      const ip = clusterIps[i]
+      if (ip?.length === addressLength)
+        this.#add({ set: 'cluster-ips', key: ip, data: undefined, comment: '' })
+    }
+    for (let i = 0; i < ports.length; i++) {
+      const port = ports[i]
+      if (port?.family !== model || port.frontends.length === 0) continue
+      const failure = this.#addPort(port, before)
+      if (failure !== undefined) return failure
+    }
+    if (this.#count === 0) return NONE
+    if (this.#count < this.#out.length) this.#out.length = this.#count
+    return this.#out
+  }
+
+  /** What `make` gives for a usualPort, in a straight line. */
+  #makeUsual(port: PortFrontends): ElementGroup | OutOfNumbers {
+    const { cluster, frontends, protocol } = port
+    const frontend = frontends[0]
+    if (frontend?.ip === undefined) return NONE
+    const id = this.#context.ids.take(port.key)
+    if (id === undefined) return NO_IDS_LEFT
+    const code = this.#plainCode(cluster.length)
+    if (code === undefined) return NO_CODES_LEFT
+    const base = id * ID_UNIT
+    const comment = commentOf(port)
+    const { ip } = frontend
+    const out = new Array<Element>(2 + cluster.length)
+    out[0] = { set: 'cluster-ips', key: ip, data: undefined, comment: '' }
+    out[1] = {
+      set: 'frontends',
+      key: ip + portKey(protocol, frontend.port),
+      data: u32host(base + code),
+      comment,
+    }
+    this.#out = out
+    this.#count = 2
+    this.#addEndpoints(cluster, base, this.#context.endpointComments ? comment : '')
+    return out
+  }
+
+  #add(element: Element): void {
+    this.#out[this.#count++] = element
+  }
+
+  #addPort(port: PortFrontends, before: ElementGroup | undefined): OutOfNumbers | undefined {
+    const id = this.#context.ids.take(port.key)
+    if (id === undefined) return NO_IDS_LEFT
+    const { affinityTimeoutS } = port
+    const comment = commentOf(port)
+    const rendering: Rendering = {
+      port,
+      base: id * ID_UNIT,
+      comment,
+      endpointComment: this.#context.endpointComments ? comment : '',
+      before:
+        before === undefined ? undefined : slotsOf(before, affinityTimeoutS === 0 ? 'endpoints' : 'slots'),
+    }
+    if (!this.#addFrontends(rendering)) return NO_CODES_LEFT
+    const lists = listsOf(port)
+    if (affinityTimeoutS > 0) this.#addAffine(rendering, lists)
+    else {
+      if ((lists & CLUSTER) !== 0) this.#deal(rendering, port.cluster, 0)
+      if ((lists & LOCAL) !== 0) this.#deal(rendering, port.local, LOCAL_LIST)
+    }
+    this.#addRanges(rendering)
+    return undefined
+  }
+
+  #addFrontends({ port, base, comment }: Rendering): boolean {
+    const { frontends, protocol } = port
+    for (let i = 0; i < frontends.length; i++) {
+      const frontend = frontends[i]
+      if (frontend === undefined) break
+      const code = this.#codeOf(frontend, port)
+      if (code === undefined) return false
+      const key = portKey(protocol, frontend.port)
+      const data = u32host(base + code)
+      if (frontend.ip === undefined) this.#add({ set: 'nodeports', key, data, comment })
+      else this.#add({ set: 'frontends', key: frontend.ip + key, data, comment })
+    }
+    return true
+  }
+
+  #codeOf(frontend: Frontend, port: PortFrontends): number | undefined {
+    const { route, sourceRanges } = frontend
+    const count = port.cluster.length
+    const isPlain = route.kind === 'internal' && route.over === 'cluster' && port.affinityTimeoutS === 0
+    if (isPlain && sourceRanges === undefined && count > 0) return this.#plainCode(count)
+    const chain = targetOf(frontend, port)
+    return typeof chain === 'number' ? chain : this.#context.codes.take(chain)
+  }
+
+  /** Of the chain for ClusterIPs without affinity and source ranges. */
+  #plainCode(count: number): number | undefined {
+    const known = this.#plainCodes.get(count)
+    if (known !== undefined) return known
+    const code = this.#context.codes.take(pickChain(false, count, 0))
+    if (code !== undefined) this.#plainCodes.set(count, code)
+    return code
+  }
+
+  /** A list without affinity, of which some endpoints may have slots already. */
+  #deal({ base, before, endpointComment }: Rendering, backends: readonly Backend[], bit: number): void {
+    const list = base + bit
+    const slots = before?.get(list)
+    if (slots === undefined) this.#addEndpoints(backends, list, endpointComment)
+    else {
+      const values = assignSlots(backends.map(endpointData), slots)
+      this.#addSlots({ set: 'endpoints', list, values, comment: endpointComment })
+    }
+  }
+
+  /** A list without affinity, slot by slot. */
+  #addEndpoints(backends: readonly Backend[], list: number, comment: string): void {
+    const out = this.#out
+    const first = this.#count
+    const prefix = u32host(list)
+    let port = -1
+    let portOctets = ''
+    for (let slot = 0; slot < backends.length; slot++) {
+      const backend = backends[slot]
+      if (backend === undefined) break
+      if (backend.port !== port) {
+        port = backend.port
+        portOctets = portData(port)
+      }
+      const key = prefix + (this.#slotOctets[slot] ?? this.#octetsOf(slot))
+      out[first + slot] = { set: 'endpoints', key, data: backend.ip + portOctets, comment }
+    }
+    this.#count = first + backends.length
+  }
+
+  #addSlots({ set, list, values, comment }: SlotRun): void {
+    for (let slot = 0; slot < values.length; slot++)
+      this.#add({ set, key: pairKey(list, slot), data: values[slot], comment })
+  }
+
+  /** Asked for slots in order, so that the list has no gaps. */
+  #octetsOf(slot: number): Octets {
+    const octets = u32host(slot)
+    this.#slotOctets[slot] = octets
+    return octets
+  }
+
+  /** Both lists get their ids from one numbering, so that a client keeps its endpoint whichever way it comes. */
+  #addAffine({ port, base, endpointComment, before }: Rendering, lists: number): void {
+    const cluster = (lists & CLUSTER) === 0 ? NONE : port.cluster.map(endpointData)
+    const local = (lists & LOCAL) === 0 ? NONE : port.local.map(endpointData)
+    const ids = stableIds([...new Set([...cluster, ...local])].sort())
+    for (const [bit, values] of [
+      [0, cluster],
+      [LOCAL_LIST, local],
+    ] as const) {
+      const list = base + bit
+      const numbers = values.map(value => u32host(ids.get(value) ?? 0))
+      for (let i = 0; i < values.length; i++)
+        this.#add({
+          set: 'endpoints',
+          key: u32host(list) + (numbers[i] ?? ''),
+          data: values[i],
+          comment: endpointComment,
+        })
+      this.#addSlots({ set: 'slots', list, values: assignSlots(numbers, before?.get(list)), comment: '' })
+    }
+  }
+
+  #addRanges({ port, base }: Rendering): void {
+    const { frontends } = port
+    let keys: Set<Octets> | undefined
+    for (let i = 0; i < frontends.length; i++) {
+      const ranges = frontends[i]?.sourceRanges
+      if (ranges === undefined) continue
+      keys ??= new Set()
+      for (const { ip, bits } of ranges) {
+        if (ip.length === this.#context.layout.addressLength) keys.add(u32host(base + bits) + ip)
+      }
+    }
+    if (keys === undefined) return
+    for (const key of keys) this.#add({ set: 'ranges', key, data: undefined, comment: '' })
+  }
+}
+
+interface SlotRun {
+  readonly set: 'endpoints' | 'slots'
+  readonly list: number
+  readonly values: readonly Octets[]
+  readonly comment: string
+}
+
+const CLUSTER = 1
+const LOCAL = 2
+
+/**
+ * The port of a Service that has one ClusterIP and one port, and whose only frontend balances over one list: most do.
+ */
+function usualPort({ clusterIps, ports }: ServiceFrontends): PortFrontends | undefined {
+  if (clusterIps.length !== 1 || ports.length !== 1) return undefined
+  const port = ports[0]
+  if (port?.frontends.length !== 1 || port.affinityTimeoutS !== 0 || port.cluster.length === 0)
+    return undefined
+  const frontend = port.frontends[0]
+  if (frontend === undefined || frontend.ip !== clusterIps[0] || frontend.sourceRanges !== undefined)
+    return undefined
+  const { route } = frontend
+  return route.kind === 'internal' && route.over === 'cluster' ? port : undefined
+}
+
+function commentOf({ displayName }: PortFrontends): string {
+  return displayName.length <= COMMENT_MAX ? displayName : displayName.slice(0, COMMENT_MAX)
+}
+
+/** Which of a port's lists its frontends use: CLUSTER, LOCAL or both. */
+function listsOf({ frontends }: PortFrontends): number {
+  let lists = 0
+  for (let i = 0; i < frontends.length; i++) {
+    const route = frontends[i]?.route
+    if (route === undefined) break
+    if (route.kind === 'external-cluster') lists |= CLUSTER
+    else if (route.kind === 'external-local') lists |= CLUSTER | LOCAL
+    else if (route.kind === 'internal') lists |= route.over === 'local' ? LOCAL : CLUSTER
+  }
+  return lists
+}
+
+/** The number of elements that a Service gets, but for what affinity and source ranges add. */
+function expectedLength({ clusterIps, ports }: ServiceFrontends, layout: FamilyLayout): number {
+  let length = 0
+  for (let i = 0; i < clusterIps.length; i++) if (clusterIps[i]?.length === layout.addressLength) length++
+  for (let i = 0; i < ports.length; i++) {
+    const port = ports[i]
+    if (port?.family !== layout.model) continue
+    const lists = listsOf(port)
+    length += port.frontends.length
+    if ((lists & CLUSTER) !== 0) length += port.cluster.length
+    if ((lists & LOCAL) !== 0) length += port.local.length
+  }
+  return length
 }
 
 /** The chain that serves a frontend, or its code where that is fixed. */
@@ -125,68 +346,6 @@ function unguardedTarget({ route }: Frontend, port: PortFrontends): string | num
   }
 }
 
-function pushLists(out: Element[], rendering: PortRendering): void {
-  const { port } = rendering
-  let usesCluster = false
-  let usesLocal = false
-  for (const { route } of port.frontends) {
-    if (route.kind === 'external-cluster') usesCluster = true
-    else if (route.kind === 'external-local') usesCluster = usesLocal = true
-    else if (route.kind !== 'internal') continue
-    else if (route.over === 'local') usesLocal = true
-    else usesCluster = true
-  }
-  const cluster = usesCluster ? port.cluster.map(endpointData) : NONE
-  const local = usesLocal ? port.local.map(endpointData) : NONE
-  if (port.affinityTimeoutS === 0) {
-    pushSlots(out, { set: 'endpoints', values: cluster, bit: 0 }, rendering)
-    pushSlots(out, { set: 'endpoints', values: local, bit: LOCAL_LIST }, rendering)
-  } else pushAffine(out, [cluster, local], rendering)
-}
-
 function endpointData({ ip, port }: Backend): Octets {
   return ip + portData(port)
-}
-
-interface SlotRun {
-  readonly set: 'endpoints' | 'slots'
-  readonly values: readonly Octets[]
-  /** Added to the port's base: which of its two lists. */
-  readonly bit: number
-}
-
-function pushSlots(out: Element[], { set, values, bit }: SlotRun, rendering: PortRendering): void {
-  if (values.length === 0) return
-  const list = rendering.base + bit
-  const comment = set === 'endpoints' ? rendering.endpointComment : ''
-  const dealt = assignSlots(values, rendering.before?.get(list))
-  for (let slot = 0; slot < dealt.length; slot++)
-    out.push({ set, key: pairKey(list, slot), data: dealt[slot], comment })
-}
-
-/** Both lists get their ids from one numbering, so that a client keeps its endpoint whichever way it comes. */
-function pushAffine(out: Element[], lists: readonly (readonly Octets[])[], rendering: PortRendering): void {
-  const ids = stableIds([...new Set(lists.flat())].sort())
-  const { base, endpointComment: comment } = rendering
-  lists.forEach((values, i) => {
-    const bit = i * LOCAL_LIST
-    const numbers = values.map(value => ids.get(value) ?? 0)
-    values.forEach((data, j) => {
-      out.push({ set: 'endpoints', key: pairKey(base + bit, numbers[j] ?? 0), data, comment })
-    })
-    pushSlots(out, { set: 'slots', values: numbers.map(u32host), bit }, rendering)
-  })
-}
-
-function pushRanges(out: Element[], { port, base }: PortRendering, layout: FamilyLayout): void {
-  let keys: Set<Octets> | undefined
-  for (const { sourceRanges } of port.frontends) {
-    if (sourceRanges === undefined) continue
-    keys ??= new Set()
-    for (const { ip, bits } of sourceRanges) {
-      if (ip.length === layout.addressLength) keys.add(u32host(base + bits) + ip)
-    }
-  }
-  if (keys === undefined) return
-  for (const key of keys) out.push({ set: 'ranges', key, data: undefined, comment: '' })
 }

@@ -27,7 +27,7 @@ export const NO_IDS: Ids = {
 /** Hands out ids during one render. */
 export class IdDraft {
   readonly #base: Ids
-  readonly #changes = new Map<string, number | undefined>()
+  readonly #added = new Map<string, number>()
   readonly #retired = new Set<string>()
   #used: Uint32Array
   #usedCount: number
@@ -46,30 +46,37 @@ export class IdDraft {
   }
 
   keep(port: string): void {
-    if (this.#retired.size > 0) this.#retired.delete(port)
+    this.#retired.delete(port)
+  }
+
+  /** False as long as there is nothing to keep. */
+  get hasRetired(): boolean {
+    return this.#retired.size > 0
   }
 
   /** The id of a port, a new one if it has none; undefined when all are in use. */
   take(port: string): number | undefined {
-    const known = this.#base.byPort.get(port) ?? this.#changes.get(port)
+    const known = this.#base.byPort.size === 0 ? undefined : this.#base.byPort.get(port)
     if (known !== undefined) return known
+    const added = this.#added.get(port)
+    if (added !== undefined) return added
     const id = this.#free()
-    if (id === undefined) return undefined
-    this.#set(id)
-    this.#changes.set(port, id)
+    if (id !== undefined) this.#added.set(port, id)
     return id
   }
 
   finish(): Ids {
+    const gone: [string, undefined][] = []
     for (const port of this.#retired) {
       const id = this.#base.byPort.get(port)
       if (id === undefined) continue
       this.#clear(id)
-      this.#changes.set(port, undefined)
+      gone.push([port, undefined])
     }
-    if (this.#changes.size === 0) return this.#base
+    if (this.#added.size + gone.length === 0) return this.#base
+    const { byPort } = this.#base
     return {
-      byPort: this.#base.byPort.with(this.#changes),
+      byPort: byPort.size === 0 ? PersistentMap.owning(this.#added) : byPort.with([...gone, ...this.#added]),
       used: this.#used,
       usedCount: this.#usedCount,
       next: this.#next,
@@ -77,36 +84,35 @@ export class IdDraft {
     }
   }
 
+  /** Takes the next free id. */
   #free(): number | undefined {
-    if (this.#usedCount + this.#base.reserved.size >= ID_MAX) return undefined
+    const { reserved } = this.#base
+    if (this.#usedCount + reserved.size >= ID_MAX) return undefined
+    const used = this.#own()
     for (let tries = 0; tries < ID_MAX; tries++) {
       const id = this.#next
       this.#next = id === ID_MAX ? 1 : id + 1
-      if (!isUsed(this.#used, id) && !this.#base.reserved.has(id)) return id
+      const word = used[id >>> 5] ?? 0
+      const bit = 1 << (id & 31)
+      if ((word & bit) !== 0 || (reserved.size > 0 && reserved.has(id))) continue
+      used[id >>> 5] = word | bit
+      this.#usedCount++
+      return id
     }
     return undefined
   }
 
-  #set(id: number): void {
-    this.#own()
-    this.#used[id >>> 5] = (this.#used[id >>> 5] ?? 0) | (1 << (id & 31))
-    this.#usedCount++
-  }
-
   #clear(id: number): void {
-    this.#own()
-    this.#used[id >>> 5] = (this.#used[id >>> 5] ?? 0) & ~(1 << (id & 31))
+    const used = this.#own()
+    used[id >>> 5] = (used[id >>> 5] ?? 0) & ~(1 << (id & 31))
     this.#usedCount--
   }
 
   /** Copies 64 KiB once for each render that changes ids: a few microseconds. */
-  #own(): void {
+  #own(): Uint32Array {
     if (this.#used === this.#base.used) this.#used = this.#base.used.slice()
+    return this.#used
   }
-}
-
-function isUsed(used: Uint32Array, id: number): boolean {
-  return ((used[id >>> 5] ?? 0) & (1 << (id & 31))) !== 0
 }
 
 /** Ids found in the kernel. `byPort` gives no id twice. */

@@ -4,7 +4,7 @@ import type { Steps } from '../../base/steps.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
-import { type ElementContext, type OutOfNumbers, serviceElements } from './elements.ts'
+import { ElementDraft, type OutOfNumbers } from './elements.ts'
 import {
   CHAIN_REJECT,
   CODE_DROP,
@@ -53,42 +53,48 @@ export class TableDraft {
   readonly #ids: IdDraft
   readonly #codes: CodeDraft
   readonly #tally: TallyDraft
-  readonly #context: ElementContext
-  /** Each group at most once. */
-  readonly #groups: (readonly [string, ElementGroup | undefined])[] = []
+  readonly #elements: ElementDraft
+  readonly #made = new Map<string, ElementGroup>()
+  readonly #gone: string[] = []
 
   constructor(given: TableDraftOptions) {
     const { allocation, continuing } = given
     this.#given = given
     this.#ids = new IdDraft(allocation.ids)
     this.#codes = new CodeDraft(allocation.codes)
-    this.#context = {
+    this.#elements = new ElementDraft({
       layout: given.layout,
       endpointComments: given.options.endpointComments,
       ids: this.#ids,
       codes: this.#codes,
-    }
+    })
     this.#tally = new TallyDraft(continuing ? allocation.tally : NOTHING)
     if (!continuing) for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
   }
 
   /** Makes the elements of a Service anew, in place of those that `before` was rendered to. */
-  replace(key: string, { before, after, leftOut }: ServiceChange): OutOfNumbers | undefined {
-    const { model } = this.#given.layout
-    if (before !== undefined)
-      for (const port of before.ports) if (port.family === model) this.#ids.retire(port.key)
-    if (after !== undefined)
-      for (const port of after.ports) if (port.family === model) this.#ids.keep(port.key)
+  replace(key: string, change: ServiceChange): OutOfNumbers | undefined {
+    const { base, layout } = this.#given
+    const { after, leftOut } = change
+    if (!isIn(layout, change.before) && !isIn(layout, after)) return undefined
+    this.#renumber(change)
     const made =
-      after === undefined || leftOut
-        ? NO_ELEMENTS
-        : serviceElements(after, this.#context, this.#given.base?.elements.get(key))
+      after === undefined || leftOut ? NO_ELEMENTS : this.#elements.make(after, base?.elements.get(key))
     if ('reason' in made) {
       this.#put(key, undefined)
       return made
     }
     this.#put(key, made.length === 0 ? undefined : made)
     return undefined
+  }
+
+  /** Ids of ports that are gone are free at the end. */
+  #renumber({ before, after }: ServiceChange): void {
+    const { model } = this.#given.layout
+    if (before !== undefined)
+      for (const port of before.ports) if (port.family === model) this.#ids.retire(port.key)
+    if (after !== undefined && this.#ids.hasRetired)
+      for (const port of after.ports) if (port.family === model) this.#ids.keep(port.key)
   }
 
   hairpin(ip: string, local: boolean): void {
@@ -130,8 +136,11 @@ export class TableDraft {
     const before = continuing ? base?.elements.get(key) : undefined
     if (before === undefined && group === undefined) return
     if (before !== undefined) this.#tally.remove(before)
-    if (group !== undefined) this.#tally.add(group)
-    this.#groups.push([key, group])
+    if (group === undefined) this.#gone.push(key)
+    else {
+      this.#tally.add(group)
+      this.#made.set(key, group)
+    }
   }
 
   #finishChains(
@@ -152,11 +161,13 @@ export class TableDraft {
 
   #finishElements(): PersistentMap<ElementGroup> {
     const { base, continuing } = this.#given
-    if (continuing && base !== undefined) return base.elements.with(this.#groups)
+    if (continuing && base !== undefined) {
+      const gone = this.#gone.map(key => [key, undefined] as const)
+      return base.elements.with([...gone, ...this.#made])
+    }
     const affinity = base?.elements.get(GROUP_AFFINITY)
-    return PersistentMap.empty<ElementGroup>()
-      .with(affinity === undefined ? [] : [[GROUP_AFFINITY, affinity]])
-      .with(this.#groups)
+    if (affinity !== undefined) this.#made.set(GROUP_AFFINITY, affinity)
+    return PersistentMap.owning(this.#made)
   }
 
   #finishSets({ nodePorts }: Skeleton): ReadonlyMap<string, NftSet> {
@@ -170,6 +181,15 @@ export class TableDraft {
     const same = base?.sets.size === sets.length && sets.every(set => base.sets.get(set.name) === set)
     return same ? base.sets : new Map(sets.map(set => [set.name, set]))
   }
+}
+
+/** Whether a Service has anything in the table. */
+function isIn({ model, addressLength }: FamilyLayout, service: ServiceFrontends | undefined): boolean {
+  if (service === undefined) return false
+  const { ports, clusterIps } = service
+  for (let i = 0; i < ports.length; i++) if (ports[i]?.family === model) return true
+  for (let i = 0; i < clusterIps.length; i++) if (clusterIps[i]?.length === addressLength) return true
+  return false
 }
 
 function dispatchElements(codes: Codes): ElementGroup {

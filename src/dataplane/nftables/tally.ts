@@ -16,14 +16,14 @@ export const NOTHING: Tally = { codes: new Map(), prefixLengths: new Map(), elem
 
 /** Counts along during one render. */
 export class TallyDraft {
-  readonly #codes: Map<number, number>
-  readonly #prefixLengths: Map<number, number>
-  readonly #elements: Map<string, number>
+  readonly #codes: Map<number, Count>
+  readonly #prefixLengths: Map<number, Count>
+  readonly #elements: Map<string, Count>
 
   constructor(base: Tally) {
-    this.#codes = new Map(base.codes)
-    this.#prefixLengths = new Map(base.prefixLengths)
-    this.#elements = new Map(base.elements)
+    this.#codes = counting(base.codes)
+    this.#prefixLengths = counting(base.prefixLengths)
+    this.#elements = counting(base.elements)
   }
 
   add(group: ElementGroup): void {
@@ -34,45 +34,70 @@ export class TallyDraft {
     this.#count(group, -1)
   }
 
-  get codes(): ReadonlyMap<number, number> {
-    return this.#codes
-  }
-
   /** Longest first. */
   get prefixLengths(): readonly number[] {
-    return [...this.#prefixLengths.keys()].sort((a, b) => b - a)
+    return [...counted(this.#prefixLengths).keys()].sort((a, b) => b - a)
   }
 
   elements(set: string): number {
-    return this.#elements.get(set) ?? 0
+    return this.#elements.get(set)?.count ?? 0
+  }
+
+  /** As it is now. */
+  get codes(): ReadonlyMap<number, number> {
+    return counted(this.#codes)
   }
 
   finish(): Tally {
-    return { codes: this.#codes, prefixLengths: this.#prefixLengths, elements: this.#elements }
+    return {
+      codes: this.codes,
+      prefixLengths: counted(this.#prefixLengths),
+      elements: counted(this.#elements),
+    }
   }
 
   #count(group: ElementGroup, by: 1 | -1): void {
-    // Elements of one set stand together: counting runs spares most of the look-ups.
-    let run = 0
+    // Elements of one set stand together, which spares most of the look-ups.
     let set = ''
-    for (const element of group) {
+    let count: Count = { count: 0 }
+    for (let i = 0; i < group.length; i++) {
+      const element = group[i]
+      if (element === undefined) break
       if (element.set !== set) {
-        if (run > 0) bump(this.#elements, set, by * run)
         set = element.set
-        run = 0
+        count = countOf(this.#elements, set)
       }
-      run++
-      if (set === 'endpoints' || set === 'slots') continue
-      if ((set === 'frontends' || set === 'nodeports') && typeof element.data === 'string')
-        bump(this.#codes, readU32host(element.data) & CODE_MASK, by)
-      else if (set === 'ranges') bump(this.#prefixLengths, readU32host(element.key) & CODE_MASK, by)
+      count.count += by
+      if (set === 'endpoints' || set === 'slots' || set === 'cluster-ips') continue
+      const { key, data } = element
+      if ((set === 'frontends' || set === 'nodeports') && typeof data === 'string')
+        countOf(this.#codes, readU32host(data) & CODE_MASK).count += by
+      else if (set === 'ranges') countOf(this.#prefixLengths, readU32host(key) & CODE_MASK).count += by
     }
-    if (run > 0) bump(this.#elements, set, by * run)
   }
 }
 
-function bump<K>(counts: Map<K, number>, key: K, by: number): void {
-  const count = (counts.get(key) ?? 0) + by
-  if (count === 0) counts.delete(key)
-  else counts.set(key, count)
+/** Counted in place: an entry in a Map is replaced only by looking it up once more. */
+interface Count {
+  count: number
+}
+
+function counting<K>(counts: ReadonlyMap<K, number>): Map<K, Count> {
+  const counters = new Map<K, Count>()
+  for (const [key, count] of counts) counters.set(key, { count })
+  return counters
+}
+
+function counted<K>(counters: ReadonlyMap<K, Count>): ReadonlyMap<K, number> {
+  const counts = new Map<K, number>()
+  for (const [key, { count }] of counters) if (count !== 0) counts.set(key, count)
+  return counts
+}
+
+function countOf<K>(counters: Map<K, Count>, key: K): Count {
+  const known = counters.get(key)
+  if (known !== undefined) return known
+  const count = { count: 0 }
+  counters.set(key, count)
+  return count
 }
