@@ -7,7 +7,7 @@ import {
   CODE_DROP,
   CODE_REJECT,
   type FamilyLayout,
-  ID_SHIFT,
+  ID_UNIT,
   LOCAL_LIST,
   pairKey,
   portData,
@@ -38,7 +38,6 @@ const NO_CODES_LEFT: OutOfNumbers = {
 /** nft keeps a comment's length in one byte. */
 const COMMENT_MAX = 250
 
-const ID_UNIT = 2 ** ID_SHIFT
 const NONE: readonly never[] = []
 
 /** A port with its numbers. */
@@ -57,8 +56,6 @@ interface Rendering {
  */
 export class ElementDraft {
   readonly #context: ElementContext
-  /** By number of endpoints: the code of the chain that ClusterIPs lead to. */
-  readonly #plainCodes = new Map<number, number>()
   /** u32host of each slot. */
   readonly #slotOctets: Octets[] = []
   /** Elements of the Service in hand: the first `#count` of a list that is as long as they will be, or longer. */
@@ -73,10 +70,6 @@ export class ElementDraft {
   make(service: ServiceFrontends, before: ElementGroup | undefined): ElementGroup | OutOfNumbers {
     const { model, addressLength } = this.#context.layout
     const { clusterIps, ports } = service
-    if (before === undefined) {
-      const usual = usualPort(service)
-      if (usual !== undefined) return usual.family === model ? this.#makeUsual(usual) : NONE
-    }
     this.#out = new Array<Element>(expectedLength(service, this.#context.layout))
     this.#count = 0
     for (let i = 0; i < clusterIps.length; i++) {
@@ -93,32 +86,6 @@ export class ElementDraft {
     if (this.#count === 0) return NONE
     if (this.#count < this.#out.length) this.#out.length = this.#count
     return this.#out
-  }
-
-  /** What `make` gives for a usualPort, in a straight line. */
-  #makeUsual(port: PortFrontends): ElementGroup | OutOfNumbers {
-    const { cluster, frontends, protocol } = port
-    const frontend = frontends[0]
-    if (frontend?.ip === undefined) return NONE
-    const id = this.#context.ids.take(port.key)
-    if (id === undefined) return NO_IDS_LEFT
-    const code = this.#plainCode(cluster.length)
-    if (code === undefined) return NO_CODES_LEFT
-    const base = id * ID_UNIT
-    const comment = commentOf(port)
-    const { ip } = frontend
-    const out = new Array<Element>(2 + cluster.length)
-    out[0] = { set: 'cluster-ips', key: ip, data: undefined, comment: '' }
-    out[1] = {
-      set: 'frontends',
-      key: ip + portKey(protocol, frontend.port),
-      data: u32host(base + code),
-      comment,
-    }
-    this.#out = out
-    this.#count = 2
-    this.#addEndpoints(cluster, base, this.#context.endpointComments ? comment : '')
-    return out
   }
 
   #add(element: Element): void {
@@ -165,21 +132,8 @@ export class ElementDraft {
   }
 
   #codeOf(frontend: Frontend, port: PortFrontends): number | undefined {
-    const { route, sourceRanges } = frontend
-    const count = port.cluster.length
-    const isPlain = route.kind === 'internal' && route.over === 'cluster' && port.affinityTimeoutS === 0
-    if (isPlain && sourceRanges === undefined && count > 0) return this.#plainCode(count)
     const chain = targetOf(frontend, port)
     return typeof chain === 'number' ? chain : this.#context.codes.take(chain)
-  }
-
-  /** Of the chain for ClusterIPs without affinity and source ranges. */
-  #plainCode(count: number): number | undefined {
-    const known = this.#plainCodes.get(count)
-    if (known !== undefined) return known
-    const code = this.#context.codes.take(pickChain(false, count, 0))
-    if (code !== undefined) this.#plainCodes.set(count, code)
-    return code
   }
 
   /** A list without affinity, of which some endpoints may have slots already. */
@@ -273,22 +227,8 @@ interface SlotRun {
 const CLUSTER = 1
 const LOCAL = 2
 
-/**
- * The port of a Service that has one ClusterIP and one port, and whose only frontend balances over one list: most do.
- */
-function usualPort({ clusterIps, ports }: ServiceFrontends): PortFrontends | undefined {
-  if (clusterIps.length !== 1 || ports.length !== 1) return undefined
-  const port = ports[0]
-  if (port?.frontends.length !== 1 || port.affinityTimeoutS !== 0 || port.cluster.length === 0)
-    return undefined
-  const frontend = port.frontends[0]
-  if (frontend === undefined || frontend.ip !== clusterIps[0] || frontend.sourceRanges !== undefined)
-    return undefined
-  const { route } = frontend
-  return route.kind === 'internal' && route.over === 'cluster' ? port : undefined
-}
-
-function commentOf({ displayName }: PortFrontends): string {
+/** Tells nft, and whoever reads the kernel later, which port it is. */
+export function commentOf({ displayName }: PortFrontends): string {
   return displayName.length <= COMMENT_MAX ? displayName : displayName.slice(0, COMMENT_MAX)
 }
 

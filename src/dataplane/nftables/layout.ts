@@ -18,6 +18,7 @@ import type { Protocol } from '../../model/service.ts'
  *     bits 11..0   code: key of the map `dispatch`
  */
 export const ID_SHIFT = 13
+export const ID_UNIT = 2 ** ID_SHIFT
 export const ID_MAX = 0x7ffff
 export const ID_MASK = 0xffffe000
 export const LOCAL_LIST = 0x1000

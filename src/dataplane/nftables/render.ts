@@ -8,7 +8,8 @@ import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { LAYOUTS } from './layout.ts'
 import type { NftablesOptions } from './options.ts'
 import { forFamilies, type NftablesState, tableOf } from './state.ts'
-import { TableDraft } from './table-draft.ts'
+import { type ServiceChange, TableDraft } from './table-draft.ts'
+import { usualPort } from './usual.ts'
 
 const SERVICES_PER_STEP = 200
 
@@ -36,10 +37,8 @@ export function* renderState(
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
     const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
-    const refused = drafts.ip.replace(key, change)
-    const refused6 = drafts.ip6.replace(key, change)
-    if (refused !== undefined) refusals.set(key, [refusal(key, refused.reason)])
-    else if (refused6 !== undefined) refusals.set(key, [refusal(key, refused6.reason)])
+    const reason = addUsual(drafts, key, change) ? undefined : replace(drafts, key, change)
+    if (reason !== undefined) refusals.set(key, [refusal(key, reason)])
     else if (refusals.size > 0) refusals.delete(key)
     if (++count % SERVICES_PER_STEP === 0) yield
   }
@@ -58,6 +57,23 @@ export function* renderState(
     allocations: { ip: ip.allocation, ip6: ip6.allocation },
     refusals,
   }
+}
+
+type Drafts = Readonly<Record<NftFamily, TableDraft>>
+
+/** Does nothing, and gives false, for a Service that is not usual, or not new. */
+function addUsual(drafts: Drafts, key: string, { before, after, leftOut }: ServiceChange): boolean {
+  if (before !== undefined || after === undefined || leftOut) return false
+  const port = usualPort(after)
+  if (port === undefined) return false
+  return (port.family === 'IPv4' ? drafts.ip : drafts.ip6).addUsual(key, port)
+}
+
+/** Gives the reason why a Service is in neither table, if so. */
+function replace(drafts: Drafts, key: string, change: ServiceChange): string | undefined {
+  const refused = drafts.ip.replace(key, change)
+  const refused6 = drafts.ip6.replace(key, change)
+  return refused?.reason ?? refused6?.reason
 }
 
 /** Services to make anew: changed ones, those newly left out or let in, and those for which there were no numbers. */

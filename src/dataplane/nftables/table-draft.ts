@@ -3,7 +3,7 @@ import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
-import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
+import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import { ElementDraft, type OutOfNumbers } from './elements.ts'
 import {
   CHAIN_REJECT,
@@ -22,6 +22,7 @@ import { declareSet, SET_NAMES, sizeFor } from './sets.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './skeleton.ts'
 import type { Allocation } from './state.ts'
 import { NOTHING, TallyDraft } from './tally.ts'
+import { UsualDraft } from './usual.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
 const NO_ELEMENTS: ElementGroup = []
@@ -54,6 +55,7 @@ export class TableDraft {
   readonly #codes: CodeDraft
   readonly #tally: TallyDraft
   readonly #elements: ElementDraft
+  readonly #usual: UsualDraft
   readonly #made = new Map<string, ElementGroup>()
   readonly #gone: string[] = []
 
@@ -62,14 +64,27 @@ export class TableDraft {
     this.#given = given
     this.#ids = new IdDraft(allocation.ids)
     this.#codes = new CodeDraft(allocation.codes)
-    this.#elements = new ElementDraft({
+    const context = {
       layout: given.layout,
       endpointComments: given.options.endpointComments,
       ids: this.#ids,
       codes: this.#codes,
-    })
+    }
+    this.#elements = new ElementDraft(context)
+    this.#usual = new UsualDraft(context)
     this.#tally = new TallyDraft(continuing ? allocation.tally : NOTHING)
     if (!continuing) for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
+  }
+
+  /** Makes the elements of a Service with a usualPort that has none yet; false, and nothing done, when it has some. */
+  addUsual(key: string, port: PortFrontends): boolean {
+    const { base } = this.#given
+    if (base !== undefined && base.elements.get(key) !== undefined) return false
+    const group = this.#usual.make(port)
+    if (group === undefined) return false
+    if (this.#ids.hasRetired) this.#ids.keep(port.key)
+    this.#made.set(key, group)
+    return true
   }
 
   /** Makes the elements of a Service anew, in place of those that `before` was rendered to. */
@@ -104,6 +119,7 @@ export class TableDraft {
 
   *finish(frontends: FrontendTable): Steps<FinishedTable> {
     const { layout, options, base, allocation, continuing } = this.#given
+    this.#usual.countInto(this.#tally)
     const skeleton = skeletonOf(layout, options, { frontends, prefixLengths: this.#tally.prefixLengths })
     const key = skeletonKey(skeleton)
     const same = continuing && key === allocation.skeleton

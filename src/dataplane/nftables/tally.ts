@@ -34,6 +34,14 @@ export class TallyDraft {
     this.#count(group, -1)
   }
 
+  addElements(set: string, count: number): void {
+    countOf(this.#elements, set).count += count
+  }
+
+  addCode(code: number, uses: number): void {
+    countOf(this.#codes, code).count += uses
+  }
+
   /** Longest first. */
   get prefixLengths(): readonly number[] {
     return [...counted(this.#prefixLengths).keys()].sort((a, b) => b - a)

@@ -1,0 +1,99 @@
+import { type Octets, u32host } from '../../base/octets.ts'
+import type { Element, ElementGroup } from '../../kernel/nft/state.ts'
+import type { PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
+import { pickChain } from './chains.ts'
+import { commentOf, type ElementContext } from './elements.ts'
+import { ID_UNIT, portData, portKey } from './layout.ts'
+import type { TallyDraft } from './tally.ts'
+
+/** Has one ClusterIP, and one port whose only frontend balances over one list without affinity: most Services do. */
+export function usualPort({ clusterIps, ports }: ServiceFrontends): PortFrontends | undefined {
+  const port = ports[0]
+  if (port === undefined || ports.length !== 1 || clusterIps.length !== 1) return undefined
+  const { frontends, cluster } = port
+  const frontend = frontends[0]
+  if (frontend === undefined || frontends.length !== 1 || cluster.length === 0) return undefined
+  const { route, ip, sourceRanges } = frontend
+  const isPlain = route.kind === 'internal' && route.over === 'cluster' && port.affinityTimeoutS === 0
+  return isPlain && ip === clusterIps[0] && sourceRanges === undefined ? port : undefined
+}
+
+/** A chain that lists of one length use. */
+interface Chain {
+  readonly code: number
+  uses: number
+}
+
+/**
+ * Makes the elements of Services with a usualPort that have none yet, as ElementDraft does, but in a straight line: a
+ * first render makes most elements here, and ends before a compiler has seen much of it.
+ */
+export class UsualDraft {
+  readonly #context: ElementContext
+  /** By number of endpoints. */
+  readonly #chains = new Map<number, Chain>()
+  /** u32host of slots from 0 on. */
+  readonly #slots: Octets[] = []
+  #services = 0
+  #endpoints = 0
+
+  constructor(context: ElementContext) {
+    this.#context = context
+  }
+
+  /** Undefined when there are no numbers left. */
+  make(port: PortFrontends): ElementGroup | undefined {
+    const { cluster, frontends, protocol } = port
+    const { length } = cluster
+    const frontend = frontends[0]
+    const id = this.#context.ids.take(port.key)
+    const chain = this.#chains.get(length) ?? this.#chainFor(length)
+    if (id === undefined || chain === undefined || frontend?.ip === undefined) return undefined
+    chain.uses++
+    this.#services++
+    this.#endpoints += length
+    const { ip } = frontend
+    const slots = this.#slots
+    while (slots.length < length) slots.push(u32host(slots.length))
+    const comment = commentOf(port)
+    const endpointComment = this.#context.endpointComments ? comment : ''
+    const list = u32host(id * ID_UNIT)
+    const group = new Array<Element>(2 + length)
+    group[0] = { set: 'cluster-ips', key: ip, data: undefined, comment: '' }
+    const data = u32host(id * ID_UNIT + chain.code)
+    group[1] = { set: 'frontends', key: ip + portKey(protocol, frontend.port), data, comment }
+    let number = -1
+    let octets = ''
+    for (let slot = 0; slot < length; slot++) {
+      const backend = cluster[slot]
+      if (backend === undefined) break
+      if (backend.port !== number) {
+        number = backend.port
+        octets = portData(number)
+      }
+      group[2 + slot] = {
+        set: 'endpoints',
+        key: list + slots[slot],
+        data: backend.ip + octets,
+        comment: endpointComment,
+      }
+    }
+    return group
+  }
+
+  /** Counts what was made. */
+  countInto(tally: TallyDraft): void {
+    tally.addElements('cluster-ips', this.#services)
+    tally.addElements('frontends', this.#services)
+    tally.addElements('endpoints', this.#endpoints)
+    for (const { code, uses } of this.#chains.values()) tally.addCode(code, uses)
+  }
+
+  #chainFor(count: number): Chain | undefined {
+    const code = this.#context.codes.take(pickChain(false, count, 0))
+    if (code === undefined) return undefined
+    const chain = { code, uses: 0 }
+    this.#chains.set(count, chain)
+    return chain
+  }
+}
