@@ -19,6 +19,16 @@ import {
  * mean something else on every node), CVE-2021-29923 (text that two programs read differently).
  */
 export function dangerOf(ip: Ip): string | undefined {
+  return isPlainV4(ip) ? undefined : dangerIn(ip)
+}
+
+/** Most addresses: what is dangerous in IPv4 shows in the first byte, 0, 127, 169 or 224 and above. */
+function isPlainV4(ip: Ip): boolean {
+  const first = ip.charCodeAt(0)
+  return ip.length === 4 && first > 0 && first < 224 && first !== 127 && first !== 169
+}
+
+function dangerIn(ip: Ip): string | undefined {
   if (isUnspecified(ip)) return 'the unspecified address, which stands for every address'
   if (isLoopback(ip)) return 'a loopback address, which every node has for itself'
   if (isLinkLocal(ip))

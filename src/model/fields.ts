@@ -35,15 +35,16 @@ export function isPort(value: unknown): value is number {
   return typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= 65535
 }
 
-/** Who an object is. */
-export interface Identity {
-  /** `namespace/name`, or `name` of cluster-scoped kinds. */
-  readonly key: string
+/** Who an object is, and what is found wrong with it. */
+export interface Identity extends Findings {
   readonly namespace: string
-  readonly name: string
-  readonly findings: Findings
+  readonly root: Json
   readonly metadata: Json
-  readonly labels: Json
+}
+
+export function labelsOf(identity: Identity): Json {
+  const { labels } = identity.metadata
+  return isJson(labels) ? labels : ABSENT
 }
 
 export interface IdentityRules {
@@ -56,31 +57,34 @@ export interface IdentityRules {
 export function readIdentity(object: unknown, rules: IdentityRules): Identity | Refusal {
   const root = isJson(object) ? object : ABSENT
   const metadata = isJson(root.metadata) ? root.metadata : ABSENT
-  const name = metadata.name
+  const { name } = metadata
   const isScoped = rules.scope === 'Namespaced'
   // Manifests leave the namespace out where kubectl would fill in this one.
   const namespace = isScoped ? (metadata.namespace ?? 'default') : ''
+  const isPlaced = typeof namespace === 'string' && (!isScoped || isDnsLabel(namespace))
+  const isNamed =
+    typeof name === 'string' && (rules.name === 'label' ? isDnsLabel(name) : isDnsSubdomain(name))
+  if (!isPlaced || !isNamed || root === ABSENT) return identityRefusal(object, rules, namespace)
+  return {
+    kind: rules.kind,
+    key: isScoped ? joined([namespace, '/', name]) : name,
+    refusals: undefined,
+    namespace,
+    root,
+    metadata,
+  }
+}
+
+function identityRefusal(object: unknown, rules: IdentityRules, namespace: unknown): Refusal {
+  const metadata = isJson(object) && isJson(object.metadata) ? object.metadata : ABSENT
+  const { name } = metadata
+  const isScoped = rules.scope === 'Namespaced'
   const shown = isScoped ? `${printable(namespace)}/${printable(name)}` : printable(name)
   const label = `${rules.kind} ${shown}`
   if (!isJson(object)) return wholeRefusal(label, '', object, 'not an object')
-  if (isScoped && !(typeof namespace === 'string' && isDnsLabel(namespace))) {
+  if (isScoped && !(typeof namespace === 'string' && isDnsLabel(namespace)))
     return wholeRefusal(label, 'metadata.namespace', namespace, NOT_A_LABEL)
-  }
-  const isNamed =
-    typeof name === 'string' && (rules.name === 'label' ? isDnsLabel(name) : isDnsSubdomain(name))
-  if (typeof name !== 'string' || typeof namespace !== 'string' || !isNamed) {
-    return wholeRefusal(label, 'metadata.name', name, rules.name === 'label' ? NOT_A_LABEL : NOT_A_SUBDOMAIN)
-  }
-  const findings: Findings = { object: label, refusals: [] }
-  const labels = isJson(metadata.labels) ? metadata.labels : ABSENT
-  return {
-    key: isScoped ? joined([namespace, '/', name]) : name,
-    namespace,
-    name,
-    findings,
-    metadata,
-    labels,
-  }
+  return wholeRefusal(label, 'metadata.name', name, rules.name === 'label' ? NOT_A_LABEL : NOT_A_SUBDOMAIN)
 }
 
 export const NOT_A_LABEL =

@@ -1,6 +1,6 @@
 import { formatIp, type Ip } from '../base/ip.ts'
 import type { EndpointSlice } from './endpoint.ts'
-import { type Findings, refuse } from './refusal.ts'
+import { addRefusal, type Findings } from './refusal.ts'
 import type { Service } from './service.ts'
 
 /** The slices without endpoints that are addresses of their own Service: traffic would go in circles (CVE-2021-25740). */
@@ -43,11 +43,10 @@ function withoutOwn(
 }
 
 function refuseEndpoint(findings: Findings, slice: EndpointSlice, ip: Ip): void {
-  const object = { object: `EndpointSlice ${slice.key}`, refusals: findings.refusals }
-  refuse(
-    object,
-    'endpoints',
-    formatIp(ip),
-    'an address of the Service itself, to which its traffic would return',
-  )
+  addRefusal(findings, {
+    object: `EndpointSlice ${slice.key}`,
+    field: 'endpoints',
+    value: formatIp(ip),
+    reason: 'an address of the Service itself, to which its traffic would return',
+  })
 }

@@ -1,6 +1,5 @@
 import { type Cidr, mergeCidrs } from '../base/cidr.ts'
-import { trimmed } from '../base/compact.ts'
-import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import { type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { readAddress, readPrefix, whyNotAddress, whyNotPrefix } from './address.ts'
 import { isAbsent, isJson, type Json, listField, objectField } from './fields.ts'
 import { type Findings, refuse } from './refusal.ts'
@@ -27,27 +26,43 @@ export function readAddresses(findings: Findings, spec: Json, status: Json): Ser
 
 /** A Service whose name stands for its endpoints and not for an address of its own. */
 export function isHeadless(spec: Json): boolean {
-  const list = Array.isArray(spec.clusterIPs) ? spec.clusterIPs : []
-  const clusterIp: unknown = list.length > 0 ? list[0] : spec.clusterIP
+  const { clusterIPs } = spec
+  const clusterIp: unknown =
+    Array.isArray(clusterIPs) && clusterIPs.length > 0 ? clusterIPs[0] : spec.clusterIP
   return isAbsent(clusterIp) || clusterIp === 'None'
 }
+
+const NO_IPS: readonly Ip[] = []
 
 function readClusterIps(findings: Findings, spec: Json): readonly Ip[] {
   const listed = listField(findings, spec.clusterIPs, 'spec.clusterIPs')
   const families = listField(findings, spec.ipFamilies, 'spec.ipFamilies')
-  const ips: Ip[] = []
   // Objects older than dual stack have the singular field only.
   const values = listed.length > 0 ? listed : [spec.clusterIP]
+  let ips = NO_IPS
   for (let index = 0; index < values.length; index++) {
-    const field = listed.length > 0 ? `spec.clusterIPs[${index}]` : 'spec.clusterIP'
-    const family = FAMILIES.find(known => known === families[index])
-    const ip = readAddress(values[index], family)
-    if (ip === undefined) refuse(findings, field, values[index], whyNotAddress(values[index], family))
-    else if (ips.some(other => other.length === ip.length)) {
-      refuse(findings, field, values[index], `a second ${familyOf(ip)} address; a Service has one per family`)
-    } else ips.push(ip)
+    const value = values[index]
+    const family = readFamily(families[index])
+    const ip = readAddress(value, family)
+    const reason = ip === undefined ? whyNotAddress(value, family) : whyNotSecond(ips, ip)
+    if (reason !== undefined)
+      refuse(findings, listed.length > 0 ? `spec.clusterIPs[${index}]` : 'spec.clusterIP', value, reason)
+    else if (ip !== undefined) ips = ips.length === 0 ? [ip] : [...ips, ip]
   }
-  return trimmed(ips)
+  return ips
+}
+
+function readFamily(value: unknown): Family | undefined {
+  return value === 'IPv4' || value === 'IPv6' ? value : undefined
+}
+
+function whyNotSecond(ips: readonly Ip[], ip: Ip): string | undefined {
+  return hasFamily(ips, ip) ? `a second ${familyOf(ip)} address; a Service has one per family` : undefined
+}
+
+function hasFamily(ips: readonly Ip[], ip: Ip): boolean {
+  for (let index = 0; index < ips.length; index++) if (ips[index]?.length === ip.length) return true
+  return false
 }
 
 interface Reading {
@@ -58,6 +73,7 @@ interface Reading {
 
 function readExternalIps(reading: Reading, value: unknown): readonly Ip[] {
   const list = listField(reading.findings, value, 'spec.externalIPs')
+  if (list.length === 0) return NO_IPS
   const ips: Ip[] = []
   for (let index = 0; index < list.length; index++) {
     const ip = readExternal(reading, list[index], `spec.externalIPs[${index}]`)
@@ -71,6 +87,7 @@ function readIngress(reading: Reading, status: Json): readonly Ip[] {
   const { findings } = reading
   const balancer = objectField(findings, status.loadBalancer, 'status.loadBalancer')
   const list = listField(findings, balancer.ingress, 'status.loadBalancer.ingress')
+  if (list.length === 0) return NO_IPS
   const ips: Ip[] = []
   for (let index = 0; index < list.length; index++) {
     const entry = list[index]
@@ -98,7 +115,7 @@ function readExternal(reading: Reading, value: unknown, field: string): Ip | und
     refuse(reading.findings, field, value, whyNotAddress(value))
     return undefined
   }
-  if (reading.clusterIps.some(clusterIp => clusterIp.length === ip.length)) return ip
+  if (hasFamily(reading.clusterIps, ip)) return ip
   const family = familyOf(ip)
   refuse(reading.findings, field, value, `an ${family} address of a Service that has no ${family} ClusterIP`)
   return undefined
@@ -127,22 +144,27 @@ function readSourceRanges(findings: Findings, value: unknown): SourceRanges {
     refuse(findings, `spec.loadBalancerSourceRanges[${index}]`, text, whyNotPrefix(text))
     refused.add(typeof text === 'string' && text.includes(':') ? 'IPv6' : 'IPv4')
   }
-  const unreadable = [...refused].filter(family => !cidrs.some(cidr => familyOf(cidr.ip) === family))
-  return { cidrs: mergeCidrs(cidrs), unreadable }
+  return { cidrs: mergeCidrs(cidrs), unreadable: withoutRanges([...refused], cidrs) }
+}
+
+function withoutRanges(families: readonly Family[], cidrs: readonly Cidr[]): readonly Family[] {
+  return families.filter(family => !cidrs.some(cidr => familyOf(cidr.ip) === family))
 }
 
 /** Leaves out load-balancer addresses whose only ranges were refused, rather than let everyone in. */
 function withoutUnreadable(findings: Findings, ranges: SourceRanges, ips: readonly Ip[]): readonly Ip[] {
-  if (ranges.unreadable.length === 0) return ips
-  return ips.filter(ip => {
-    const family = familyOf(ip)
-    if (!ranges.unreadable.includes(family)) return true
-    const reason = `left out, for no ${family} source range is readable and it would be open to everyone`
-    refuse(findings, 'status.loadBalancer.ingress', formatIp(ip), reason)
-    return false
-  })
+  const { unreadable } = ranges
+  return unreadable.length === 0 ? ips : ips.filter(ip => isReadable(findings, unreadable, ip))
+}
+
+function isReadable(findings: Findings, unreadable: readonly Family[], ip: Ip): boolean {
+  const family = familyOf(ip)
+  if (!unreadable.includes(family)) return true
+  const reason = `left out, for no ${family} source range is readable and it would be open to everyone`
+  refuse(findings, 'status.loadBalancer.ingress', formatIp(ip), reason)
+  return false
 }
 
 function unique(ips: readonly Ip[]): readonly Ip[] {
-  return trimmed(ips.length < 2 ? ips : [...new Set(ips)])
+  return [...new Set(ips)]
 }

@@ -6,12 +6,13 @@ import {
   isAbsent,
   isJson,
   type Json,
+  labelsOf,
   listField,
   objectField,
   readIdentity,
   wholeRefusal,
 } from './fields.ts'
-import { type Findings, isRefusal, type Refusal, refusalsOf, refuse } from './refusal.ts'
+import { type Findings, isRefusal, objectText, type Refusal, refusalsOf, refuse } from './refusal.ts'
 import type { NodeInfo } from './snapshot.ts'
 
 const NODE: IdentityRules = { kind: 'Node', scope: 'Cluster', name: 'subdomain' }
@@ -22,11 +23,11 @@ const ZONE_LABEL = 'topology.kubernetes.io/zone'
 export function parseNode(object: unknown): NodeInfo | Refusal {
   const identity = readIdentity(object, NODE)
   if (isRefusal(identity)) return identity
-  const { findings, labels } = identity
-  const root = isJson(object) ? object : {}
-  const zone = labels[ZONE_LABEL]
+  const findings: Findings = identity
+  const { root } = identity
+  const zone = labelsOf(identity)[ZONE_LABEL]
   return {
-    name: identity.name,
+    name: identity.key,
     ips: readIps(findings, objectField(findings, root.status, 'status')),
     zone: typeof zone === 'string' ? zone : '',
     podCidrs: readPodCidrs(findings, objectField(findings, root.spec, 'spec')),
@@ -75,27 +76,22 @@ function readPodCidrs(findings: Findings, spec: Json): readonly Cidr[] {
  * Reads an object of kind ServiceCIDR. One bad prefix refuses it whole: its prefixes only tell which unused addresses
  * to drop, and fewer of them are always safe.
  */
-export function parseServiceCidr(object: unknown): readonly Cidr[] | Refusal {
-  const identity = readIdentity(object, SERVICE_CIDR)
+export function parseServiceCidr(value: unknown): readonly Cidr[] | Refusal {
+  const identity = readIdentity(value, SERVICE_CIDR)
   if (isRefusal(identity)) return identity
-  const { findings } = identity
-  const root = isJson(object) ? object : {}
-  const list = listField(findings, objectField(findings, root.spec, 'spec').cidrs, 'spec.cidrs')
+  const findings: Findings = identity
+  const object = objectText(findings.kind, findings.key)
+  const list = listField(findings, objectField(findings, identity.root.spec, 'spec').cidrs, 'spec.cidrs')
   const cidrs: Cidr[] = []
   for (let index = 0; index < list.length; index++) {
     const cidr = readPrefix(list[index])
     const field = `spec.cidrs[${index}]`
-    if (cidr === undefined)
-      return wholeRefusal(findings.object, field, list[index], whyNotPrefix(list[index]))
+    if (cidr === undefined) return wholeRefusal(object, field, list[index], whyNotPrefix(list[index]))
     if (cidr.bits === 0) {
-      return wholeRefusal(
-        findings.object,
-        field,
-        list[index],
-        'every address there is, and all unused ones would be dropped',
-      )
+      const reason = 'every address there is, and all unused ones would be dropped'
+      return wholeRefusal(object, field, list[index], reason)
     }
     cidrs.push(cidr)
   }
-  return findings.refusals[0] ?? cidrs
+  return refusalsOf(findings)[0] ?? cidrs
 }

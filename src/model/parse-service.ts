@@ -1,10 +1,10 @@
-import { trimmed } from '../base/compact.ts'
 import {
   type IdentityRules,
   isAbsent,
   isJson,
   isPort,
   type Json,
+  labelsOf,
   listField,
   NOT_A_LABEL,
   objectField,
@@ -39,8 +39,8 @@ const NO_ADDRESSES: ServiceAddresses = {
 export function parseService(object: unknown): Service | Refusal {
   const identity = readIdentity(object, RULES)
   if (isRefusal(identity)) return identity
-  const { findings, metadata } = identity
-  const root = isJson(object) ? object : {}
+  const findings: Findings = identity
+  const { root, metadata } = identity
   const spec = objectField(findings, root.spec, 'spec')
   const status = objectField(findings, root.status, 'status')
   const type = readType(findings, spec.type)
@@ -66,7 +66,7 @@ export function parseService(object: unknown): Service | Refusal {
       spec,
       type === 'LoadBalancer' && externalTrafficPolicy === 'Local',
     ),
-    proxyName: readProxyName(identity.labels[PROXY_NAME_LABEL]),
+    proxyName: readProxyName(labelsOf(identity)[PROXY_NAME_LABEL]),
     refusals: isIdle ? NO_REFUSALS : refusalsOf(findings),
   }
 }
@@ -83,27 +83,28 @@ function readType(findings: Findings, value: unknown): Service['type'] {
   return 'ClusterIP'
 }
 
+const NO_PORTS: readonly ServicePortSpec[] = []
+
 function readPorts(findings: Findings, value: unknown): readonly ServicePortSpec[] {
-  const ports: ServicePortSpec[] = []
   const list = listField(findings, value, 'spec.ports')
-  const keys = list.length > 1 ? new Set<string>() : undefined
+  if (list.length > 1) return readSeveralPorts(findings, list)
+  const port = list.length === 0 ? undefined : readPort(findings, list[0], 0)
+  return port === undefined ? NO_PORTS : [port]
+}
+
+function readSeveralPorts(findings: Findings, list: readonly unknown[]): readonly ServicePortSpec[] {
+  const ports = new Map<string, ServicePortSpec>()
   for (let index = 0; index < list.length; index++) {
     const port = readPort(findings, list[index], index)
     if (port === undefined) continue
     const key = `${port.name}/${port.protocol}`
-    if (keys?.has(key) === true) {
-      refuse(
-        findings,
-        `spec.ports[${index}].name`,
-        port.name,
-        'the name of an earlier port with the same protocol',
-      )
-      continue
+    if (!ports.has(key)) ports.set(key, port)
+    else {
+      const reason = 'the name of an earlier port with the same protocol'
+      refuse(findings, `spec.ports[${index}].name`, port.name, reason)
     }
-    keys?.add(key)
-    ports.push(port)
   }
-  return trimmed(ports)
+  return [...ports.values()]
 }
 
 function readPort(findings: Findings, value: unknown, index: number): ServicePortSpec | undefined {

@@ -1,4 +1,4 @@
-import { joined, trimmed } from '../base/compact.ts'
+import { joined, listFor, trimmed } from '../base/compact.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import { readAddress, whyNotAddress } from './address.ts'
 import type { Endpoint, EndpointPort, EndpointSlice } from './endpoint.ts'
@@ -8,6 +8,7 @@ import {
   isJson,
   isPort,
   type Json,
+  labelsOf,
   listField,
   NOT_A_LABEL,
   readIdentity,
@@ -15,13 +16,14 @@ import {
 } from './fields.ts'
 import { isDnsLabel, type NamePool, pooled } from './names.ts'
 import { NOT_A_PORT, NOT_A_PROTOCOL, protocolOf } from './parse-service.ts'
-import { type Findings, isRefusal, type Refusal, refusalsOf, refuse } from './refusal.ts'
+import { type Findings, isRefusal, objectText, type Refusal, refusalsOf, refuse } from './refusal.ts'
 
 const RULES: IdentityRules = { kind: 'EndpointSlice', scope: 'Namespaced', name: 'subdomain' }
 const SERVICE_LABEL = 'kubernetes.io/service-name'
 const HEADLESS_LABEL = 'service.kubernetes.io/headless'
 const TRIGGER_TIME = 'endpoints.kubernetes.io/last-change-trigger-time'
 const NO_NAMES: readonly string[] = []
+const NO_CONDITIONS: Json = {}
 
 /** Slices of headless Services are nobody's business here: no address leads to them. */
 export function isHeadlessSlice(object: unknown): boolean {
@@ -37,25 +39,30 @@ export function isHeadlessSlice(object: unknown): boolean {
 export function parseEndpointSlice(object: unknown, pool?: NamePool): EndpointSlice | Refusal {
   const identity = readIdentity(object, RULES)
   if (isRefusal(identity)) return identity
-  const { findings } = identity
-  const root = isJson(object) ? object : {}
-  const service = identity.labels[SERVICE_LABEL]
+  const { root } = identity
+  const service = labelsOf(identity)[SERVICE_LABEL]
   if (typeof service !== 'string' || !isDnsLabel(service)) {
     const reason = 'not the name of a Service; a slice without one belongs to nobody'
-    return wholeRefusal(findings.object, `metadata.labels[${SERVICE_LABEL}]`, service, reason)
+    return wholeRefusal(
+      objectText(RULES.kind, identity.key),
+      `metadata.labels[${SERVICE_LABEL}]`,
+      service,
+      reason,
+    )
   }
   const family = root.addressType
   if (family !== 'IPv4' && family !== 'IPv6') {
-    return wholeRefusal(findings.object, 'addressType', family, 'not a family; IPv4 and IPv6 are accepted')
+    const reason = 'not a family; IPv4 and IPv6 are accepted'
+    return wholeRefusal(objectText(RULES.kind, identity.key), 'addressType', family, reason)
   }
   return {
     key: identity.key,
     service: joined([identity.namespace, '/', service]),
     family,
     triggerTimeMs: readTriggerTime(identity),
-    ports: readPorts(findings, root.ports),
-    endpoints: readEndpoints({ findings, family, pool }, root.endpoints),
-    refusals: refusalsOf(findings),
+    ports: readPorts(identity, root.ports),
+    endpoints: readEndpoints({ findings: identity, family, pool }, root.endpoints),
+    refusals: refusalsOf(identity),
   }
 }
 
@@ -66,14 +73,19 @@ function readTriggerTime(identity: Identity): number {
   return Number.isNaN(ms) ? 0 : ms
 }
 
+const NO_PORTS: readonly EndpointPort[] = []
+
 function readPorts(findings: Findings, value: unknown): readonly EndpointPort[] {
   const list = listField(findings, value, 'ports')
-  const ports: EndpointPort[] = []
+  if (list.length === 0) return NO_PORTS
+  const ports = listFor<EndpointPort>(list.length)
+  let count = 0
   for (let index = 0; index < list.length; index++) {
     const port = readPort(findings, list[index], index)
-    if (port !== undefined) ports.push(port)
+    if (port !== undefined) ports[count++] = port
   }
-  return trimmed(ports)
+  ports.length = count
+  return ports
 }
 
 function readPort(findings: Findings, value: unknown, index: number): EndpointPort | undefined {
@@ -106,14 +118,19 @@ interface Reading {
   readonly pool: NamePool | undefined
 }
 
+const NO_ENDPOINTS: readonly Endpoint[] = []
+
 function readEndpoints(reading: Reading, value: unknown): readonly Endpoint[] {
   const list = listField(reading.findings, value, 'endpoints')
-  const endpoints: Endpoint[] = []
+  if (list.length === 0) return NO_ENDPOINTS
+  const endpoints = listFor<Endpoint>(list.length)
+  let count = 0
   for (let index = 0; index < list.length; index++) {
     const endpoint = readEndpoint(reading, list[index], index)
-    if (endpoint !== undefined) endpoints.push(endpoint)
+    if (endpoint !== undefined) endpoints[count++] = endpoint
   }
-  return trimmed(endpoints)
+  endpoints.length = count
+  return endpoints
 }
 
 function readEndpoint(reading: Reading, value: unknown, index: number): Endpoint | undefined {
@@ -123,7 +140,7 @@ function readEndpoint(reading: Reading, value: unknown, index: number): Endpoint
   }
   const ip = readIp(reading, value.addresses, index)
   if (ip === undefined) return undefined
-  const conditions = isJson(value.conditions) ? value.conditions : {}
+  const conditions = isJson(value.conditions) ? value.conditions : NO_CONDITIONS
   const { ready, serving, terminating } = conditions
   if (!isCondition(ready) || !isCondition(serving) || !isCondition(terminating)) {
     refuseConditions(reading.findings, conditions, index)
@@ -138,30 +155,24 @@ function readEndpoint(reading: Reading, value: unknown, index: number): Endpoint
     serving: serving ?? true,
     terminating: terminating ?? false,
     nodeName: typeof nodeName === 'string' ? pooled(reading.pool, nodeName) : '',
-    forZones: isJson(hints)
-      ? readHints(reading, hints.forZones, `endpoints[${index}].hints.forZones`)
-      : NO_NAMES,
-    forNodes: isJson(hints)
-      ? readHints(reading, hints.forNodes, `endpoints[${index}].hints.forNodes`)
-      : NO_NAMES,
+    forZones: isJson(hints) ? readHints(reading, hints, 'forZones', index) : NO_NAMES,
+    forNodes: isJson(hints) ? readHints(reading, hints, 'forNodes', index) : NO_NAMES,
   }
 }
 
 /** Consumers must take the first address only: the API says that they are interchangeable. An empty list is nobody. */
 function readIp(reading: Reading, addresses: unknown, index: number): Ip | undefined {
-  const list = Array.isArray(addresses)
-    ? addresses
-    : listField(reading.findings, addresses, `endpoints[${index}].addresses`)
-  if (list.length === 0) return undefined
-  const ip = readAddress(list[0], reading.family)
-  if (ip !== undefined) return ip
-  refuse(
-    reading.findings,
-    `endpoints[${index}].addresses[0]`,
-    list[0],
-    whyNotAddress(list[0], reading.family),
-  )
-  return undefined
+  const { findings, family } = reading
+  if (!Array.isArray(addresses)) {
+    listField(findings, addresses, `endpoints[${index}].addresses`)
+    return undefined
+  }
+  if (addresses.length === 0) return undefined
+  const first: unknown = addresses[0]
+  const ip = readAddress(first, family)
+  if (ip === undefined)
+    refuse(findings, `endpoints[${index}].addresses[0]`, first, whyNotAddress(first, family))
+  return ip
 }
 
 function isCondition(value: unknown): value is boolean | undefined | null {
@@ -181,11 +192,17 @@ function refuseConditions(findings: Findings, conditions: Json, index: number): 
   }
 }
 
-function readHints(reading: Reading, value: unknown, field: string): readonly string[] {
+type HintField = 'forZones' | 'forNodes'
+
+function readHints(reading: Reading, hints: Json, field: HintField, index: number): readonly string[] {
+  const value = hints[field]
   if (value === undefined || value === null) return NO_NAMES
+  const list = Array.isArray(value)
+    ? value
+    : listField(reading.findings, value, `endpoints[${index}].hints.${field}`)
   const names: string[] = []
-  for (const hint of listField(reading.findings, value, field)) {
+  for (const hint of list) {
     if (isJson(hint) && typeof hint.name === 'string') names.push(pooled(reading.pool, hint.name))
   }
-  return names
+  return trimmed(names)
 }

@@ -15,28 +15,27 @@ export type WatchedKind = Exclude<SourceEvent['kind'], 'LocalIps'>
  * An object that is watched but of no interest (a slice of a headless Service) gives the event that deletes it.
  */
 export function parseObject(object: unknown, pool?: NamePool): SourceEvent | Refusal | undefined {
-  const identity = watchedIdentity(object)
-  if (identity === undefined)
-    return isJson(object) ? undefined : wholeRefusal('object', '', object, 'not an object')
-  const { kind, key } = identity
-  if (!isJson(object) || !isReadVersion(kind, object.apiVersion)) return versionRefusal(identity, object)
-  if (kind === 'EndpointSlice' && isHeadlessSlice(object)) return { kind, key, value: undefined }
+  if (!isJson(object)) return wholeRefusal('object', '', object, 'not an object')
+  const kind = watchedKind(object)
+  if (kind === undefined) return undefined
+  if (!isReadVersion(kind, object.apiVersion)) return versionRefusal(kind, object)
   switch (kind) {
     case 'Service': {
       const value = parseService(object)
-      return isRefusal(value) ? value : { kind, key, value }
+      return isRefusal(value) ? value : { kind, key: value.key, value }
     }
     case 'EndpointSlice': {
+      if (isHeadlessSlice(object)) return { kind, key: keyOf(kind, object), value: undefined }
       const value = parseEndpointSlice(object, pool)
-      return isRefusal(value) ? value : { kind, key, value }
+      return isRefusal(value) ? value : { kind, key: value.key, value }
     }
     case 'Node': {
       const value = parseNode(object)
-      return isRefusal(value) ? value : { kind, key, value }
+      return isRefusal(value) ? value : { kind, key: value.name, value }
     }
     case 'ServiceCIDR': {
       const value = parseServiceCidr(object)
-      return isRefusal(value) ? value : { kind, key, value }
+      return isRefusal(value) ? value : { kind, key: keyOf(kind, object), value }
     }
   }
 }
@@ -49,23 +48,25 @@ export interface WatchedIdentity {
 
 /** Kind and key of an object of a watched kind, whatever else is wrong with it. */
 export function watchedIdentity(object: unknown): WatchedIdentity | undefined {
-  const kind = isJson(object) ? watchedKind(object) : undefined
-  if (kind === undefined || !isJson(object)) return undefined
+  if (!isJson(object)) return undefined
+  const kind = watchedKind(object)
+  return kind === undefined ? undefined : { kind, key: keyOf(kind, object) }
+}
+
+function keyOf(kind: WatchedKind, object: Json): string {
   const metadata = isJson(object.metadata) ? object.metadata : {}
   const name = plainText(metadata.name)
   const isScoped = kind === 'Service' || kind === 'EndpointSlice'
-  return { kind, key: isScoped ? `${plainText(metadata.namespace ?? 'default')}/${name}` : name }
+  return isScoped ? `${plainText(metadata.namespace ?? 'default')}/${name}` : name
 }
 
 /** By kind and group: others have kinds called Service, too. */
 function watchedKind(object: Json): WatchedKind | undefined {
   const { kind, apiVersion } = object
   if (typeof apiVersion !== 'string') return undefined
-  const slash = apiVersion.indexOf('/')
-  const group = slash < 0 ? '' : apiVersion.slice(0, slash)
-  if ((kind === 'Service' || kind === 'Node') && group === '') return kind
-  if (kind === 'EndpointSlice' && group === 'discovery.k8s.io') return kind
-  return kind === 'ServiceCIDR' && group === 'networking.k8s.io' ? kind : undefined
+  if (kind === 'EndpointSlice') return apiVersion.startsWith('discovery.k8s.io/') ? kind : undefined
+  if (kind === 'ServiceCIDR') return apiVersion.startsWith('networking.k8s.io/') ? kind : undefined
+  return (kind === 'Service' || kind === 'Node') && apiVersion.indexOf('/') <= 0 ? kind : undefined
 }
 
 /** EndpointSlices before v1 have other fields; ServiceCIDRs were the same in beta. */
@@ -76,8 +77,7 @@ function isReadVersion(kind: WatchedKind, apiVersion: unknown): boolean {
   return apiVersion === 'v1'
 }
 
-function versionRefusal(identity: WatchedIdentity, object: unknown): Refusal {
-  const version = isJson(object) ? object.apiVersion : undefined
-  const label = `${identity.kind} ${printable(identity.key)}`
-  return wholeRefusal(label, 'apiVersion', version, 'not a version that is read; v1 is')
+function versionRefusal(kind: WatchedKind, object: Json): Refusal {
+  const label = `${kind} ${printable(keyOf(kind, object))}`
+  return wholeRefusal(label, 'apiVersion', object.apiVersion, 'not a version that is read; v1 is')
 }

@@ -21,18 +21,40 @@ export function isRefusal(value: object): value is Refusal {
   return 'reason' in value && 'field' in value
 }
 
-/** Collects what is refused of one object while it is read. */
+/** Collects what is refused of one object while it is read. Nearly always that is nothing: no text is made before. */
 export interface Findings {
-  readonly object: string
-  readonly refusals: Refusal[]
+  /** `Service`. */
+  readonly kind: string
+  /** `namespace/name`, or `name` of cluster-scoped kinds. */
+  readonly key: string
+  refusals: Refusal[] | undefined
 }
 
 export function refuse(findings: Findings, field: string, value: unknown, reason: string): void {
-  findings.refusals.push({ object: findings.object, field, value: printable(value), reason })
+  addRefusal(findings, {
+    object: objectText(findings.kind, findings.key),
+    field,
+    value: printable(value),
+    reason,
+  })
+}
+
+/** Adds one that may be about another object. */
+export function addRefusal(findings: Findings, refusal: Refusal): void {
+  if (findings.refusals === undefined) findings.refusals = [refusal]
+  else findings.refusals.push(refusal)
 }
 
 export function refusalsOf(findings: Findings): readonly Refusal[] {
-  return findings.refusals.length === 0 ? NO_REFUSALS : findings.refusals
+  return findings.refusals ?? NO_REFUSALS
+}
+
+/** `Service ns1/web`. */
+export function objectText(kind: string, key: string): string {
+  const slash = key.indexOf('/')
+  const shown =
+    slash < 0 ? printable(key) : `${printable(key.slice(0, slash))}/${printable(key.slice(slash + 1))}`
+  return `${kind} ${shown}`
 }
 
 const LENGTH_MAX = 64

@@ -8,7 +8,7 @@ import { type External, externalsOf, fieldOf } from './externals.ts'
 import type { Frontend, PortFrontends, Route, ServiceFrontends } from './frontend.ts'
 import { isOurs } from './here.ts'
 import { withoutLoops } from './loops.ts'
-import { type Findings, NO_REFUSALS, type Refusal, refuse } from './refusal.ts'
+import { type Findings, NO_REFUSALS, type Refusal, refusalsOf, refuse } from './refusal.ts'
 import { externalRoute, internalRoute, needsOf } from './routes.ts'
 import { selectBackends } from './select.ts'
 import type { Service, ServicePortSpec } from './service.ts'
@@ -22,7 +22,7 @@ export function resolveService(
 ): ServiceFrontends | undefined {
   const isIdle = service.clusterIps.length === 0 && service.refusals.length === 0
   if (isIdle || !isOurs(arena.here, service)) return undefined
-  const findings: Findings = { object: `Service ${service.key}`, refusals: [] }
+  const findings: Findings = { kind: 'Service', key: service.key, refusals: undefined }
   const ordered = orderedSlices(slices)
   const work: Work = {
     arena,
@@ -186,7 +186,7 @@ function allRefusals(
   findings: Findings,
 ): readonly Refusal[] {
   const found = new Map(
-    findings.refusals.map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]),
+    refusalsOf(findings).map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]),
   )
   const all = [service.refusals, ...slices.map(slice => slice.refusals), [...found.values()]].flat()
   return all.length === 0 ? NO_REFUSALS : all
