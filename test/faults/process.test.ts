@@ -1,0 +1,220 @@
+import { execFile } from 'node:child_process'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { takeLock } from '../../src/base/instance-lock.ts'
+import { createLog } from '../../src/base/log.ts'
+import { parseFlags } from '../../src/config/parse-flags.ts'
+import { runDaemon } from '../../src/daemon.ts'
+import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
+import { FaultyTransport, type TransportFaults } from '../support/faulty-transport.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { CLUSTER_CIDR } from '../support/pipeline.ts'
+import { Rig } from '../support/rig.ts'
+import {
+  differences,
+  eventually,
+  frontendNames,
+  generation,
+  isAtRest,
+  listRuleset,
+  listTable,
+  nft,
+  openNetfilter,
+} from './kernel.ts'
+import { services, writeObjects } from './objects.ts'
+
+const daemons = new Daemons()
+let folder: string
+
+beforeEach(() => {
+  freshNetns()
+  folder = daemons.folder()
+})
+
+afterEach(() => daemons.end())
+
+async function running(count: number): Promise<Daemon> {
+  writeObjects(folder, services(count))
+  const daemon = daemons.start({ source: folder })
+  await daemon.synced()
+  return daemon
+}
+
+const GRACE_MS = 5_000
+
+/** Longest time in milliseconds that the event loop did not come round while something was awaited. */
+async function longestPause(work: Promise<unknown>): Promise<number> {
+  let [last, longest, over] = [performance.now(), 0, false]
+  const ended = work.finally(() => {
+    over = true
+  })
+  while (!over) {
+    await new Promise(resolve => setTimeout(resolve, 1))
+    longest = Math.max(longest, performance.now() - last)
+    last = performance.now()
+  }
+  await ended
+  return longest
+}
+
+it('F60: a kernel that takes 5 s for a batch does not hold up the event loop', async () => {
+  const faults: TransportFaults = {}
+  const rig = new Rig({ transport: new FaultyTransport(openNetfilter(), faults) })
+  await rig.sync(services(10))
+  let sending = false
+  faults.beforePoolSend = async () => {
+    sending = true
+    await new Promise(resolve => setTimeout(resolve, 5_000))
+  }
+  rig.offer(services(300))
+  await rig.until(() => sending)
+  expect(rig.reconciler.status.syncedNumber).toBeLessThan(rig.reconciler.status.table?.number ?? 0)
+  expect(await longestPause(rig.synced(10_000))).toBeLessThan(50)
+  expect(rig.of('failed')).toEqual([])
+  expect(await differences(services(300))).toEqual([])
+  await rig.close()
+})
+
+it('F60: a daemon that shall end does so within its grace while the kernel is slow, and its batch is all or nothing', async () => {
+  writeObjects(folder, services(300))
+  const parsed = parseFlags([`--source=file:${folder}`, `--cluster-cidr=${CLUSTER_CIDR}`], {
+    hostName: 'test-node',
+  })
+  if (parsed.kind === 'errors') throw new Error(parsed.errors.join())
+  let sending = false
+  const faults: TransportFaults = {
+    beforePoolSend: async () => {
+      sending = true
+      await new Promise(resolve => setTimeout(resolve, 8_000))
+    },
+  }
+  const stop = new AbortController()
+  const ended = runDaemon(parsed.value.config, {
+    log: createLog({ format: 'json', verbosity: 0, destination: { write: () => undefined } }),
+    clock: systemClock,
+    random: Math.random,
+    signal: stop.signal,
+    processId: process.pid,
+    openTransport: () => new FaultyTransport(openNetfilter(), faults),
+    takeLock,
+    synced: () => undefined,
+    planned: () => undefined,
+  })
+  await eventually(() => sending, 5_000)
+  const began = performance.now()
+  stop.abort()
+  expect(await ended).toBe(0)
+  expect(performance.now() - began).toBeLessThan(GRACE_MS)
+  expect(await differences([])).not.toEqual([])
+  // Whatever was sent is taken whole, even when nobody waits for it any more.
+  await eventually(async () => (await differences(services(300))).length === 0, 8_000)
+})
+
+it('F84: SIGTERM under load ends the daemon at once, with rules of before or after an edit', async () => {
+  for (const delayMs of [100, 150, 200, 300, 400, 600, 800, 1_000]) {
+    nft('flush ruleset')
+    writeObjects(folder, services(4_000))
+    const daemon = daemons.start({ source: folder })
+    await new Promise(resolve => setTimeout(resolve, delayMs))
+    writeObjects(folder, services(2_000))
+    const { code, signal, tookMs } = await daemon.stop()
+    expect(tookMs, `after ${delayMs} ms`).toBeLessThan(GRACE_MS)
+    // A signal before the program has begun to listen for it ends it, too.
+    expect(code ?? signal, `after ${delayMs} ms`).toBe(signal === null ? 0 : 'SIGTERM')
+    expect(await isAtRest([[], services(4_000), services(2_000)]), `after ${delayMs} ms`).toBe(true)
+  }
+})
+
+it('F84: SIGTERM leaves all rules', async () => {
+  const daemon = await running(100)
+  const before = listRuleset()
+  expect(await daemon.stop()).toMatchObject({ code: 0, signal: null })
+  expect(listRuleset()).toBe(before)
+})
+
+it('F86: of two daemons one works; the other ends with a reason, and nothing flips', async () => {
+  const first = await running(10)
+  const before = await generation()
+  const other = daemons.folder()
+  writeObjects(other, services(5))
+  for (let round = 0; round < 3; round++) {
+    const second = daemons.start({ source: other })
+    expect((await second.exited).code).toBe(1)
+    expect(second.said('another kprobe runs in this network namespace')).toMatchObject([
+      { holder: `pid ${first.pid}` },
+    ])
+  }
+  expect(await generation()).toBe(before)
+  writeObjects(folder, services(11))
+  await eventually(() => frontendNames().size === 11, 5_000)
+  expect(first.said('somebody else')).toEqual([])
+})
+
+it('F86: a daemon that was killed gives its place to the next at once, one that ends as well', async () => {
+  for (const signal of ['SIGKILL', 'SIGTERM', 'SIGKILL', 'SIGTERM'] as const) {
+    const daemon = await running(10)
+    await daemon.stop(signal)
+  }
+  expect(await differences(services(10))).toEqual([])
+})
+
+/** `kprobe cleanup`: exit code and everything it says. */
+function cleanup(...args: string[]): Promise<{ readonly code: number; readonly text: string }> {
+  return new Promise(resolve => {
+    const child = execFile(process.execPath, [COMMAND, 'cleanup', ...args], (_, stdout, stderr) =>
+      resolve({ code: child.exitCode ?? -1, text: stdout + stderr }),
+    )
+  })
+}
+
+it('F89: cleanup removes our tables and no others, and again it finds nothing', async () => {
+  nft('table ip other { chain kube-proxy { counter; }; }')
+  const other = listTable('ip other')
+  const daemon = await running(10)
+  await daemon.stop()
+  const first = await cleanup()
+  expect(first).toEqual({
+    code: 0,
+    text: 'removed table ip kube-proxy\nremoved table ip6 kube-proxy\n',
+  })
+  const before = await generation()
+  expect(await cleanup()).toEqual({ code: 0, text: 'nothing of ours is in the kernel\n' })
+  expect(await generation()).toBe(before)
+  expect(nft('list tables')).toBe('table ip other\n')
+  expect(listTable('ip other')).toBe(other)
+})
+
+it('F89: cleanup refuses while a daemon runs, and what --force removes comes back', async () => {
+  const daemon = await running(10)
+  const before = listRuleset()
+  const refused = await cleanup()
+  expect(refused.code).toBe(1)
+  expect(refused.text).toContain(`pid ${daemon.pid}`)
+  expect(listRuleset()).toBe(before)
+  expect((await cleanup('--force')).code).toBe(0)
+  expect(await eventually(() => listRuleset() === before, 5_000)).toBeLessThan(1_000)
+})
+
+it.each([
+  ['only one of the tables', 'delete table ip6 kube-proxy'],
+  ['no rule and no element', 'flush table ip kube-proxy; flush set ip kube-proxy cluster-ips'],
+  ['a foreign chain inside', 'add chain ip kube-proxy evil; add rule ip kube-proxy evil jump services'],
+])('F89: cleanup of half a rule set, %s, leaves nothing of it', async (_, damage) => {
+  await (await running(10)).stop()
+  nft(damage)
+  expect((await cleanup()).code).toBe(0)
+  expect(nft('list tables')).toBe('')
+  expect((await cleanup()).text).toBe('nothing of ours is in the kernel\n')
+})
+
+it("F89: cleanup leaves kube-proxy's own table, and says so", async () => {
+  nft(
+    'table ip kube-proxy { set cluster-ips { type ipv4_addr; }; chain services { ip daddr @cluster-ips drop; }; }',
+  )
+  const before = listRuleset()
+  expect(await cleanup()).toEqual({
+    code: 0,
+    text: 'nothing of ours is in the kernel\nleft table ip kube-proxy, which is not ours\n',
+  })
+  expect(listRuleset()).toBe(before)
+})
