@@ -63,6 +63,28 @@ export class PersistentMap<V> {
     return newer
   }
 
+  /** As with(), of a Map that nobody else uses any more: it becomes the first version, or the record of a later one. */
+  withOwn(changes: Map<string, V | undefined>): PersistentMap<V> {
+    if (this.size === 0)
+      return isFilled(changes) ? PersistentMap.owning(changes) : this.#firstContent(changes)
+    if (changes.size === 0) return this
+    const map = this.#reroot()
+    changes.forEach((value, key) => {
+      const old = map.get(key)
+      if (old === value) {
+        changes.delete(key)
+        return
+      }
+      if (value === undefined) map.delete(key)
+      else map.set(key, value)
+      changes.set(key, old)
+    })
+    if (changes.size === 0) return this
+    const newer = new PersistentMap<V>({ map }, map.size)
+    this.#content = { undo: changes, newer }
+    return newer
+  }
+
   /** A list of its own: the Map may be handed on to another version before a walk ends. */
   keys(): readonly string[] {
     return this.size === 0 ? [] : [...this.#reroot().keys()]
@@ -142,6 +164,15 @@ export class PersistentMap<V> {
 type Content<V> =
   | { readonly map: Map<string, V> }
   | { readonly undo: ReadonlyMap<string, V | undefined>; readonly newer: PersistentMap<V> }
+
+function isFilled<V>(map: Map<string, V | undefined>): map is Map<string, V> {
+  if (map.size === 0) return false
+  let filled = true
+  map.forEach(value => {
+    filled &&= value !== undefined
+  })
+  return filled
+}
 
 /** All keys that may differ: of versions of one lineage those on the way between them, else all. */
 function candidates<V>(from: PersistentMap<V>, to: PersistentMap<V>): Iterable<string> {

@@ -9,15 +9,6 @@ export interface Candidate {
   readonly slice: EndpointSlice
 }
 
-/** In an order that does not depend on the order of events. */
-export function orderedSlices(
-  slices: ReadonlyMap<string, EndpointSlice> | undefined,
-): readonly EndpointSlice[] {
-  if (slices === undefined) return []
-  const list = [...slices.values()]
-  return list.length < 2 ? list : list.sort((a, b) => (a.key < b.key ? -1 : 1))
-}
-
 /**
  * The endpoints of a port in one family, sorted by address and port, each once. Ports are joined by name and protocol;
  * the number is the slice's own, so that it may differ between slices.

@@ -1,5 +1,5 @@
 import type { Family, Ip } from '../base/ip.ts'
-import { candidatesOf, orderedSlices } from './candidates.ts'
+import { candidatesOf } from './candidates.ts'
 import { hereOf, type ResolveOptions } from './here.ts'
 import { withoutLoops } from './loops.ts'
 import { clusterVerdict, localVerdict, type Verdict } from './select.ts'
@@ -46,7 +46,7 @@ export function explainEndpoints(query: ExplainQuery): PortExplanation | undefin
   )
   if (service === undefined || port === undefined) return undefined
   const here = hereOf(query.options, snapshot.node)
-  const slices = withoutLoops(orderedSlices(snapshot.slices.get(service.key)), service)
+  const slices = withoutLoops(snapshot.slices.get(service.key) ?? [], service)
   const candidates = candidatesOf(slices, port, family)
   const found = survey(candidates, here)
   const endpoints = candidates.map(({ endpoint, port: number, slice }) => ({

@@ -1,6 +1,6 @@
 import { joined, trimmed } from '../base/compact.ts'
 import { type Family, familyOf, formatIpPort, type Ip } from '../base/ip.ts'
-import { candidatesOf, orderedSlices } from './candidates.ts'
+import { candidatesOf } from './candidates.ts'
 import { addressPlace, nodePortPlace } from './claims.ts'
 import { type Arena, clusterIpOwner, clusterPortOwner, placeOwner } from './contest.ts'
 import type { EndpointSlice } from './endpoint.ts'
@@ -12,24 +12,26 @@ import { type Findings, NO_REFUSALS, type Refusal, refusalsOf, refuse } from './
 import { externalRoute, internalRoute, needsOf } from './routes.ts'
 import { selectBackends } from './select.ts'
 import type { Service, ServicePortSpec } from './service.ts'
+import type { SliceList } from './slice-groups.ts'
 import { survey } from './topology.ts'
+
+const NO_SLICES: SliceList = []
 
 /** What a Service asks of this node; undefined when that is nothing and there is nothing to say about it. */
 export function resolveService(
   arena: Arena,
   service: Service,
-  slices: ReadonlyMap<string, EndpointSlice> | undefined,
+  slices: SliceList = NO_SLICES,
 ): ServiceFrontends | undefined {
   const isIdle = service.clusterIps.length === 0 && service.refusals.length === 0
   if (isIdle || !isOurs(arena.here, service)) return undefined
   const findings: Findings = { kind: 'Service', key: service.key, refusals: undefined }
-  const ordered = orderedSlices(slices)
   const work: Work = {
     arena,
     service,
     findings,
     externals: externalsOf(arena, service, findings),
-    slices: withoutLoops(ordered, service, findings),
+    slices: withoutLoops(slices, service, findings),
     firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
   }
   const ports: PortFrontends[] = []
@@ -43,7 +45,7 @@ export function resolveService(
     service: service.key,
     clusterIps: ownClusterIps(arena, service),
     ports: trimmed(ports),
-    refusals: allRefusals(service, ordered, findings),
+    refusals: allRefusals(service, slices, findings),
   }
 }
 

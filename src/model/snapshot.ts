@@ -6,6 +6,7 @@ import type { EndpointSlice } from './endpoint.ts'
 import { isSame } from './equal.ts'
 import type { Refusal } from './refusal.ts'
 import type { Service, ServiceKey } from './service.ts'
+import { regrouped, type SliceList } from './slice-groups.ts'
 
 /** This node, as its Node object describes it. */
 export interface NodeInfo {
@@ -22,10 +23,10 @@ export interface NodeInfo {
 export interface Snapshot {
   readonly number: number
   readonly services: PersistentMap<Service>
-  /** By Service key, then by slice key. */
-  readonly slices: PersistentMap<ReadonlyMap<string, EndpointSlice>>
-  /** By slice key: the Service it belongs to, so that a slice that moves leaves the old one. */
-  readonly sliceOwners: PersistentMap<ServiceKey>
+  /** By Service key. */
+  readonly slices: PersistentMap<SliceList>
+  /** The same by slice key, so that a slice that moves leaves the Service it was of. */
+  readonly sliceByKey: PersistentMap<EndpointSlice>
   readonly serviceCidrs: PersistentMap<readonly Cidr[]>
   readonly node: NodeInfo | undefined
   /** Addresses of this machine's interfaces, for NodePort ranges; sorted, without duplicates. */
@@ -47,7 +48,7 @@ export const EMPTY_SNAPSHOT: Snapshot = {
   number: 0,
   services: PersistentMap.empty(),
   slices: PersistentMap.empty(),
-  sliceOwners: PersistentMap.empty(),
+  sliceByKey: PersistentMap.empty(),
   serviceCidrs: PersistentMap.empty(),
   node: undefined,
   localIps: [],
@@ -64,28 +65,27 @@ export function applyEvents(snapshot: Snapshot, events: Iterable<SourceEvent>): 
 /** The same with pauses: the first load of a large cluster is one set of events. */
 export function* applyEventsInSteps(snapshot: Snapshot, events: Iterable<SourceEvent>): Steps<Snapshot> {
   const news = yield* collect(snapshot, events)
-  const node = isSame(snapshot.node, news.node) ? snapshot.node : news.node
-  const localIps = isSame(snapshot.localIps, news.localIps) ? snapshot.localIps : news.localIps
   const next = {
-    services: yield* updated(snapshot.services, news.services),
-    ...(yield* updatedSlices(snapshot, news.slices)),
-    serviceCidrs: yield* updated(snapshot.serviceCidrs, news.serviceCidrs),
-    node,
-    localIps,
+    slices: yield* regrouped({ before: snapshot.sliceByKey, changes: news.slices, groups: snapshot.slices }),
+    services: snapshot.services.withOwn(news.services),
+    sliceByKey: snapshot.sliceByKey.withOwn(news.slices),
+    serviceCidrs: snapshot.serviceCidrs.withOwn(news.serviceCidrs),
+    node: isSame(snapshot.node, news.node) ? snapshot.node : news.node,
+    localIps: isSame(snapshot.localIps, news.localIps) ? snapshot.localIps : news.localIps,
   }
   const isSameSnapshot =
     next.services === snapshot.services &&
-    next.slices === snapshot.slices &&
+    next.sliceByKey === snapshot.sliceByKey &&
     next.serviceCidrs === snapshot.serviceCidrs &&
-    node === snapshot.node &&
-    localIps === snapshot.localIps
+    next.node === snapshot.node &&
+    next.localIps === snapshot.localIps
   return isSameSnapshot ? snapshot : { ...next, number: snapshot.number + 1 }
 }
 
-/** Events between two offers to pause. */
-const YIELD_EVERY = 2_000
+/** Objects between two offers to pause; an endpoint counts as one, too. */
+const YIELD_EVERY = 5_000
 
-/** The last word of the events on each key. */
+/** The last word of the events on each key; the value from before where it says the same. */
 interface News {
   readonly services: Map<string, Service | undefined>
   readonly slices: Map<string, EndpointSlice | undefined>
@@ -99,79 +99,35 @@ function* collect(snapshot: Snapshot, events: Iterable<SourceEvent>): Steps<News
   const news: News = { services: new Map(), slices: new Map(), serviceCidrs: new Map(), node, localIps }
   let count = 0
   for (const event of events) {
-    if (++count % YIELD_EVERY === 0) yield
-    switch (event.kind) {
-      case 'Service':
-        news.services.set(event.key, event.value)
-        break
-      case 'EndpointSlice':
-        news.slices.set(event.key, event.value)
-        break
-      case 'ServiceCIDR':
-        news.serviceCidrs.set(event.key, event.value)
-        break
-      case 'Node':
-        if (event.value !== undefined || news.node?.name === event.key) news.node = event.value
-        break
-      case 'LocalIps':
-        news.localIps = [...new Set(event.value)].sort(compareIps)
-        break
-    }
+    take(news, snapshot, event)
+    count += event.kind === 'EndpointSlice' ? 1 + (event.value?.endpoints.length ?? 0) : 1
+    if (count < YIELD_EVERY) continue
+    yield
+    count = 0
   }
   return news
 }
 
-function* updated<V>(
-  map: PersistentMap<V>,
-  news: ReadonlyMap<string, V | undefined>,
-): Steps<PersistentMap<V>> {
-  const changes: [string, V | undefined][] = []
-  let count = 0
-  for (const [key, value] of news) {
-    if (++count % YIELD_EVERY === 0) yield
-    if (!isSame(map.get(key), value)) changes.push([key, value])
-  }
-  yield
-  return changes.length === 0 ? map : map.with(changes)
-}
-
-type Slices = Map<string, EndpointSlice>
-
-function* updatedSlices(
-  snapshot: Snapshot,
-  news: ReadonlyMap<string, EndpointSlice | undefined>,
-): Steps<Pick<Snapshot, 'slices' | 'sliceOwners'>> {
-  const changed = new Map<ServiceKey, Slices>()
-  const owners: [string, ServiceKey | undefined][] = []
-  let count = 0
-  for (const [key, slice] of news) {
-    if (++count % YIELD_EVERY === 0) yield
-    const owner = snapshot.sliceOwners.get(key)
-    const known = owner === undefined ? undefined : snapshot.slices.get(owner)?.get(key)
-    if (isSame(known, slice)) continue
-    if (owner !== undefined && owner !== slice?.service) ownCopy(changed, snapshot, owner).delete(key)
-    if (slice !== undefined) ownCopy(changed, snapshot, slice.service).set(key, slice)
-    if (owner !== slice?.service) owners.push([key, slice?.service])
-  }
-  if (changed.size === 0) return { slices: snapshot.slices, sliceOwners: snapshot.sliceOwners }
-  yield
-  const slices = snapshot.slices.with(withoutEmpty(changed))
-  yield
-  return {
-    slices,
-    sliceOwners: snapshot.sliceOwners.with(owners),
+function take(news: News, snapshot: Snapshot, event: SourceEvent): void {
+  switch (event.kind) {
+    case 'Service':
+      news.services.set(event.key, settled(snapshot.services.get(event.key), event.value))
+      break
+    case 'EndpointSlice':
+      news.slices.set(event.key, settled(snapshot.sliceByKey.get(event.key), event.value))
+      break
+    case 'ServiceCIDR':
+      news.serviceCidrs.set(event.key, settled(snapshot.serviceCidrs.get(event.key), event.value))
+      break
+    case 'Node':
+      if (event.value !== undefined || news.node?.name === event.key) news.node = event.value
+      break
+    case 'LocalIps':
+      news.localIps = [...new Set(event.value)].sort(compareIps)
+      break
   }
 }
 
-/** The slices of a Service in a copy that may be changed. */
-function ownCopy(copies: Map<ServiceKey, Slices>, snapshot: Snapshot, service: ServiceKey): Slices {
-  const known = copies.get(service)
-  if (known !== undefined) return known
-  const copy = new Map(snapshot.slices.get(service))
-  copies.set(service, copy)
-  return copy
-}
-
-function* withoutEmpty(changed: ReadonlyMap<ServiceKey, Slices>): Iterable<[ServiceKey, Slices | undefined]> {
-  for (const [service, slices] of changed) yield [service, slices.size === 0 ? undefined : slices]
+function settled<V>(before: V | undefined, now: V | undefined): V | undefined {
+  return before !== undefined && now !== undefined && isSame(before, now) ? before : now
 }

@@ -23,12 +23,12 @@ function sorted<T>(items: Iterable<T>): T[] {
 describe('a persistent map', () => {
   test('is equal to a Map after any edits, and leaves its older versions alone', () => {
     fc.assert(
-      fc.property(fc.array(edits), steps => {
+      fc.property(fc.array(fc.tuple(edits, fc.boolean())), steps => {
         let map = PersistentMap.empty<number>()
         let model = new Map<string, number>()
         const versions: [PersistentMap<number>, Map<string, number>][] = []
-        for (const step of steps) {
-          map = map.with(step)
+        for (const [step, isOwn] of steps) {
+          map = isOwn ? map.withOwn(new Map(step)) : map.with(step)
           model = edited(model, step)
           versions.push([map, model])
         }
@@ -85,6 +85,13 @@ describe('a persistent map', () => {
       ]),
     ).toBe(map)
     expect(map.with([])).toBe(map)
+    const same = new Map<string, number | undefined>([
+      ['a', 1],
+      ['b', undefined],
+    ])
+    expect(map.withOwn(same)).toBe(map)
+    expect(map.withOwn(new Map())).toBe(map)
+    expect(PersistentMap.empty().withOwn(new Map([['b', undefined]])).size).toBe(0)
   })
 
   test('takes the last of several values for one key', () => {

@@ -80,9 +80,9 @@ describe('applyEvents', () => {
     const one = snapshotOf([slice('a-1', 'a', [endpoint('10.1.0.1')])])
     const two = apply(one, slice('a-1', 'b', [endpoint('10.1.0.1')]))
     expect([...two.slices.keys()]).toEqual(['ns/b'])
-    expect(two.sliceOwners.get('ns/a-1')).toBe('ns/b')
+    expect(two.sliceByKey.get('ns/a-1')?.service).toBe('ns/b')
     const three = applyEvents(two, [gone('EndpointSlice', 'ns/a-1')])
-    expect([three.slices.size, three.sliceOwners.size]).toEqual([0, 0])
+    expect([three.slices.size, three.sliceByKey.size]).toEqual([0, 0])
   })
 
   it('keeps slices of one name in two namespaces apart (I-42)', () => {
@@ -102,7 +102,11 @@ describe('applyEvents', () => {
   it('replaces a slice by one of another name without losing endpoints in between', () => {
     const one = snapshotOf([slice('a-1', 'a', [endpoint('10.1.0.1')])])
     const events = [gone('EndpointSlice', 'ns/a-1'), ...eventsOf([slice('a-2', 'a', [endpoint('10.1.0.1')])])]
-    expect([...(applyEvents(one, events).slices.get('ns/a')?.keys() ?? [])]).toEqual(['ns/a-2'])
+    expect(
+      applyEvents(one, events)
+        .slices.get('ns/a')
+        ?.map(its => its.key),
+    ).toEqual(['ns/a-2'])
   })
 
   it('forgets the Node only when that Node goes', () => {
@@ -114,7 +118,7 @@ describe('applyEvents', () => {
   it('shares what did not change', () => {
     const one = snapshotOf([service('web'), slice('web-1', 'web', [])])
     const two = apply(one, node())
-    expect([two.services, two.slices, two.sliceOwners]).toEqual([one.services, one.slices, one.sliceOwners])
+    expect([two.services, two.slices, two.sliceByKey]).toEqual([one.services, one.slices, one.sliceByKey])
     expect(two.slices).toBe(one.slices)
   })
 
@@ -145,12 +149,19 @@ describe('applyEvents', () => {
             if (event.value === undefined) model.delete(event.key)
             else model.set(event.key, event.value.service)
           }
-          expect(new Map(snapshot.sliceOwners.entries())).toEqual(model)
+          expect(new Map(snapshot.sliceByKey.entries().map(([key, { service }]) => [key, service]))).toEqual(
+            model,
+          )
           const held = [...snapshot.slices.entries()].flatMap(([owner, slices]) =>
-            [...slices.keys()].map(key => [key, owner] as const),
+            slices.map(({ key }) => [key, owner] as const),
           )
           expect(new Map(held)).toEqual(model)
-          expect([...snapshot.slices.values()].every(slices => slices.size > 0)).toBe(true)
+          expect(held).toHaveLength(model.size)
+          for (const slices of snapshot.slices.values()) {
+            const sorted = slices.map(its => its.key).sort()
+            expect(slices.map(its => its.key)).toEqual(sorted)
+            expect(slices.length).toBeGreaterThan(0)
+          }
         }
       }),
     )

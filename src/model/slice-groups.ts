@@ -1,0 +1,69 @@
+import type { PersistentMap } from '../base/persistent-map.ts'
+import type { Steps } from '../base/steps.ts'
+import type { EndpointSlice } from './endpoint.ts'
+import type { ServiceKey } from './service.ts'
+
+/** The slices of one Service, sorted by key; never empty. */
+export type SliceList = readonly EndpointSlice[]
+
+export interface SliceChange {
+  /** All slices, by slice key, before the change. */
+  readonly before: PersistentMap<EndpointSlice>
+  /** By slice key: the slice as it is now; the one from before when it says the same, undefined when it is gone. */
+  readonly changes: ReadonlyMap<string, EndpointSlice | undefined>
+  /** By Service key, before the change. */
+  readonly groups: PersistentMap<SliceList>
+}
+
+/** Slices between two offers to pause. */
+const YIELD_EVERY = 2_000
+
+/** The slices by Service after a change. Lists of Services that it does not touch stay the same. */
+export function* regrouped(change: SliceChange): Steps<PersistentMap<SliceList>> {
+  const draft: Draft = { ...change, lists: new Map(), open: new Set() }
+  const keys = [...change.changes.keys()]
+  for (let index = 0; index < keys.length; index++) {
+    restate(draft, keys[index] ?? '')
+    if (index % YIELD_EVERY === YIELD_EVERY - 1) yield
+  }
+  for (const service of draft.open) {
+    const list = draft.lists.get(service) ?? []
+    draft.lists.set(service, list.length === 0 ? undefined : list.toSorted(bySliceKey))
+  }
+  return change.groups.withOwn(draft.lists)
+}
+
+interface Draft extends SliceChange {
+  readonly lists: Map<ServiceKey, EndpointSlice[] | undefined>
+  /** Services whose list is not in its last form: it may be empty, in disorder, or have room for more. */
+  readonly open: Set<ServiceKey>
+}
+
+function restate(draft: Draft, key: string): void {
+  const slice = draft.changes.get(key)
+  const known = draft.before.get(key)
+  if (known === slice) return
+  if (known !== undefined && known.service !== slice?.service) openList(draft, known.service)
+  if (slice === undefined) return
+  const { service } = slice
+  // Most Services have one slice, and most slices are met for the first time.
+  if (draft.lists.get(service) === undefined && draft.groups.get(service) === undefined)
+    draft.lists.set(service, [slice])
+  else openList(draft, service).push(slice)
+}
+
+/** The slices of a Service that stay as they are, and those added so far. */
+function openList(draft: Draft, service: ServiceKey): EndpointSlice[] {
+  const { lists, groups, changes, open } = draft
+  open.add(service)
+  const started = lists.get(service)
+  if (started !== undefined) return started
+  const before = groups.get(service) ?? []
+  const list = before.filter(slice => !changes.has(slice.key) || changes.get(slice.key) === slice)
+  lists.set(service, list)
+  return list
+}
+
+function bySliceKey(a: EndpointSlice, b: EndpointSlice): number {
+  return a.key < b.key ? -1 : 1
+}
