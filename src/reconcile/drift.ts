@@ -41,8 +41,8 @@ export class DriftDetector {
   #recent: number[] = []
   #unsubscribe: (() => void) | undefined
   #subscribedUntilMs = 0
-  /** Newest generation up to which the subscription has accounted for every commit. */
-  #accounted = 0
+  /** Up to here every commit was heard or looked at since the subscription began; undefined once one was missed. */
+  #accounted: number | undefined
   /** Why the generation could not be read, since it was told. */
   #unreadable: string | undefined
 
@@ -90,6 +90,8 @@ export class DriftDetector {
     this.#suspicious = false
     if (this.#unsubscribe !== undefined && this.#accounted === generation) return
     this.#recur()
+    // The look that follows covers everything up to here.
+    this.#accounted = generation
     onDrift({ generation, process: undefined, certain: false })
   }
 
@@ -108,7 +110,6 @@ export class DriftDetector {
   }
 
   #join(): void {
-    this.#accounted = 0
     try {
       this.#unsubscribe = this.#options.watchWriters(commit => this.#heard(commit))
     } catch (error) {
@@ -124,8 +125,8 @@ export class DriftDetector {
 
   #heard(commit: WriterCommit): void {
     const { clock, subscriptionMs, onDrift } = this.#options
-    const unbroken = commit.generation === this.#accounted + 1 || commit.generation === this.#expected + 1
-    this.#accounted = unbroken ? commit.generation : 0
+    if (this.#accounted !== undefined && commit.generation > this.#accounted)
+      this.#accounted = commit.generation === this.#accounted + 1 ? commit.generation : undefined
     if (commit.own) return
     this.#subscribedUntilMs = clock.nowMs() + subscriptionMs
     if (!commit.touchesUs) return

@@ -62,12 +62,14 @@ export class Pass<State, P extends Plan<State>> {
   }
 
   async run(table: FrontendTable, reason: PassReason): Promise<PassResult> {
-    const due = this.#options.quarantine.due(this.#options.nowMs())
-    const result = await this.#converge(table, reason, this.#options.quarantine.without())
-    if (due === undefined) return result
-    await this.#options.pace()
-    await this.#tryAgain(table, due)
-    return result
+    const { quarantine, nowMs } = this.#options
+    quarantine.reconsider(service => table.services.get(service), nowMs())
+    const due = quarantine.due(nowMs())
+    const result = await this.#converge(table, reason, quarantine.without())
+    if (due.length === 0) return result
+    await this.#letIn(table, due, new Set(quarantine.without()))
+    // What the last of these commits left for later is found by one more pass.
+    return { ...result, complete: false }
   }
 
   /** Commits until the kernel holds `table` without the Services left out, or throws. */
@@ -154,7 +156,7 @@ export class Pass<State, P extends Plan<State>> {
     const first = receipt.refusals[0]
     if (named.size + suspects.size === 0)
       throw new CommitError(first?.error.message ?? 'the kernel refused a commit without saying why', receipt)
-    for (const [service, error] of named) this.#refuse(service, error)
+    for (const [service, error] of named) this.#refuse(table, service, error)
     const unclear = [...suspects.keys()].filter(service => !named.has(service))
     const held = new Set([...without, ...named.keys(), ...unclear])
     await this.#options.pace()
@@ -179,21 +181,20 @@ export class Pass<State, P extends Plan<State>> {
   /** True when the kernel takes all of them. */
   async #letIn(table: FrontendTable, services: readonly string[], held: Set<string>): Promise<boolean> {
     const error = await this.#attempt(table, services, held)
-    if (error === undefined) for (const service of services) held.delete(service)
+    if (error === undefined) this.#release(services, held)
     else if (services.length > 1) await this.#isolate(table, services, held)
-    else for (const service of services) this.#refuse(service, error)
+    else for (const service of services) this.#refuse(table, service, error)
     return error === undefined
   }
 
-  async #tryAgain(table: FrontendTable, service: string): Promise<void> {
+  #release(services: readonly string[], held: Set<string>): void {
     const { quarantine, report } = this.#options
-    const error = await this.#attempt(table, [service], quarantine.without())
-    if (error !== undefined) {
-      this.#refuse(service, error)
-      return
+    for (const service of services) {
+      held.delete(service)
+      if (!quarantine.has(service)) continue
+      quarantine.release(service)
+      report({ kind: 'released', service })
     }
-    quarantine.release(service)
-    report({ kind: 'released', service })
   }
 
   /** Commits with `services` let in: undefined if the kernel took them, its words otherwise. */
@@ -226,10 +227,10 @@ export class Pass<State, P extends Plan<State>> {
     throw new Error(`no commit came through in ${ROUNDS_MAX} tries`)
   }
 
-  #refuse(service: string, error: Error): void {
+  #refuse(table: FrontendTable, service: string, error: Error): void {
     const { quarantine, nowMs, report } = this.#options
     const now = nowMs()
-    const entry = quarantine.refuse(service, error, now)
+    const entry = quarantine.refuse({ service, subject: table.services.get(service), error }, now)
     report({ kind: 'quarantined', service, error, retryMs: entry.retryAtMs - now })
   }
 }

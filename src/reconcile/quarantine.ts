@@ -6,6 +6,14 @@ export interface QuarantineEntry {
   readonly error: Error
   readonly failures: number
   readonly retryAtMs: number
+  /** The value that was refused: another one deserves a fresh start. */
+  readonly subject: unknown
+}
+
+export interface RefusedService {
+  readonly service: string
+  readonly subject: unknown
+  readonly error: Error
 }
 
 /**
@@ -25,19 +33,18 @@ export class Quarantine {
   }
 
   /** The Services to leave out of a render. */
-  without(except?: ReadonlySet<string>): ReadonlySet<string> {
-    const services = new Set(this.#entries.keys())
-    if (except !== undefined) for (const service of except) services.delete(service)
-    return services
+  without(): ReadonlySet<string> {
+    return new Set(this.#entries.keys())
   }
 
   has(service: string): boolean {
     return this.#entries.has(service)
   }
 
-  refuse(service: string, error: Error, nowMs: number): QuarantineEntry {
+  refuse({ service, subject, error }: RefusedService, nowMs: number): QuarantineEntry {
     const failures = (this.#entries.get(service)?.failures ?? 0) + 1
-    const entry = { service, error, failures, retryAtMs: nowMs + backoffMs(failures, this.#backoff) }
+    const retryAtMs = nowMs + backoffMs(failures, this.#backoff)
+    const entry = { service, error, failures, retryAtMs, subject }
     this.#entries.set(service, entry)
     return entry
   }
@@ -46,13 +53,19 @@ export class Quarantine {
     this.#entries.delete(service)
   }
 
-  /** The one Service whose turn has come, if any. */
-  due(nowMs: number): string | undefined {
-    let first: QuarantineEntry | undefined
-    for (const entry of this.#entries.values())
-      if (entry.retryAtMs <= nowMs && (first === undefined || entry.retryAtMs < first.retryAtMs))
-        first = entry
-    return first?.service
+  /** Those that are something else now may try at once; those that are gone need not any more. */
+  reconsider(subjectOf: (service: string) => unknown, nowMs: number): void {
+    for (const [service, entry] of this.#entries) {
+      const subject = subjectOf(service)
+      if (subject === undefined) this.#entries.delete(service)
+      else if (subject !== entry.subject)
+        this.#entries.set(service, { ...entry, subject, failures: 0, retryAtMs: nowMs })
+    }
+  }
+
+  /** The Services whose turn has come. */
+  due(nowMs: number): readonly string[] {
+    return [...this.#entries.values()].filter(entry => entry.retryAtMs <= nowMs).map(entry => entry.service)
   }
 
   /** Monotonic milliseconds of the next turn. */

@@ -130,7 +130,7 @@ export class Reconciler<State, P extends Plan<State>> {
   }
 
   #wake(reason: PassReason): void {
-    this.#pending ??= reason
+    this.#pending = weightier(this.#pending, reason)
     if (this.#stopped || this.#running !== undefined) return
     const delayMs = this.#notBeforeMs - this.#options.clock.nowMs()
     if (delayMs > 0) this.#schedule(delayMs)
@@ -152,10 +152,7 @@ export class Reconciler<State, P extends Plan<State>> {
 
   #dueReason(): PassReason {
     const now = this.#options.clock.nowMs()
-    if (this.#quarantine.due(now) !== undefined) return 'retry'
-    if (now < this.#healAtMs) return 'retry'
-    this.#pass.distrust()
-    return 'period'
+    return now < this.#healAtMs ? 'retry' : 'period'
   }
 
   #launch(): void {
@@ -184,8 +181,10 @@ export class Reconciler<State, P extends Plan<State>> {
 
   async #passOnce(): Promise<void> {
     const { clock, report, random } = this.#options
-    const reason = this.#pending ?? 'retry'
+    const isHealTime = clock.nowMs() >= this.#healAtMs
+    const reason = weightier(isHealTime ? 'period' : undefined, this.#pending ?? 'retry')
     this.#pending = undefined
+    if (isHealTime) this.#pass.distrust()
     try {
       const resolved = await this.#resolveNewest()
       if (resolved === undefined) return
@@ -231,6 +230,13 @@ export class Reconciler<State, P extends Plan<State>> {
       clock.after(delayMs, resolve)
     })
   }
+}
+
+/** By what a pass is called when there are several reasons for it: damage must not pass for a change. */
+const WEIGHTS: Readonly<Record<PassReason, number>> = { retry: 0, change: 1, period: 2, drift: 3, start: 4 }
+
+function weightier(a: PassReason | undefined, b: PassReason): PassReason {
+  return a === undefined || WEIGHTS[b] > WEIGHTS[a] ? b : a
 }
 
 function slicingOf(clock: Clock): Slicing {

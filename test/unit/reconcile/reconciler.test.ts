@@ -259,6 +259,30 @@ describe('healing', () => {
   })
 })
 
+describe('busy times', () => {
+  it('looks at the whole kernel when it is time, though changes never cease', async () => {
+    const { clock, plane, offer } = bench(new FakePlane(), 1_000)
+    for (let time = 0; time < 500; time++) {
+      offer({ a: String(time) })
+      await clock.advance(10)
+    }
+    expect(plane.observations).toBeGreaterThanOrEqual(5)
+  })
+
+  it('calls damage damage, though a change was waiting when it was noticed', async () => {
+    const { clock, plane, offer, kinds } = bench()
+    offer({ a: '1', b: '1' })
+    await clock.advance(235)
+    offer({ a: '2', b: '1' })
+    await clock.advance(1)
+    plane.tamper(new Map([['a', '2']]))
+    offer({ a: '3', b: '1' })
+    await clock.advance(400)
+    expect(plane.kernel.get('b')).toBe('1')
+    expect(kinds()).toContain('healed')
+  })
+})
+
 describe('failures', () => {
   it('reads the kernel back when the outcome of a commit is unknown', async () => {
     const plane = new FakePlane()
@@ -357,6 +381,45 @@ describe('quarantine', () => {
     expect(plane.kernel.has('bad')).toBe(true)
     expect(kinds()).toContain('released')
     expect(reconciler.status.quarantined).toEqual([])
+  })
+
+  it('lets a Service that was changed try at once, however often its old form was refused', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    const { clock, offer, reconciler } = bench(plane)
+    offer({ a: '1', bad: '1' })
+    await clock.advance(400_000)
+    plane.poisoned.clear()
+    offer({ a: '1', bad: '2' })
+    await clock.advance(100)
+    expect(plane.kernel.get('bad')).toBe('2')
+    expect(reconciler.status.quarantined).toEqual([])
+  })
+
+  it('forgets a Service that is gone', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    const { clock, offer, reconciler } = bench(plane)
+    offer({ a: '1', bad: '1' })
+    await clock.advance(100)
+    offer({ a: '1' })
+    await clock.advance(100)
+    expect(reconciler.status.quarantined).toEqual([])
+  })
+
+  it('lets all whose turn has come in together', async () => {
+    const plane = new FakePlane()
+    const bad = Array.from({ length: 8 }, (_, index) => `bad${index}`)
+    for (const service of bad) plane.poisoned.add(service)
+    const { clock, offer, reconciler } = bench(plane)
+    offer(Object.fromEntries(bad.map(service => [service, '1'])))
+    await clock.advance(300)
+    expect(reconciler.status.quarantined).toHaveLength(8)
+    plane.poisoned.clear()
+    const { attempts } = plane
+    await clock.advance(1_000)
+    expect(reconciler.status.quarantined).toEqual([])
+    expect(plane.attempts - attempts).toBeLessThanOrEqual(2)
   })
 
   it('goes on applying changes while a Service is in quarantine', async () => {
