@@ -2,8 +2,9 @@ import { systemClock } from '../../base/clock.ts'
 import { finishInSlices, type Slicing, type Steps } from '../../base/steps.ts'
 import type { CommitResult, NftClient, OperationFailure } from '../../kernel/nft/client.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
+import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
 import type { Operation } from '../../kernel/nft/operation.ts'
-import type { Table } from '../../kernel/nft/state.ts'
+import type { Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { Dataplane, KernelRefusal, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
 import { adoptRuleset } from './adopt.ts'
 import { NFT_FAMILIES, serviceOfGroup } from './layout.ts'
@@ -63,10 +64,32 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
 function* diffStates(from: NftablesState, to: NftablesState): Steps<NftablesPlan> {
   const options = { lateSets: LATE_SETS }
   let diff = yield* diffRulesets(from.ruleset, to.ruleset, options)
+  const crowded = crowdedSets(to, diff.after)
+  if (crowded.size > 0) {
+    const lateSets = new Set([...LATE_SETS].filter(name => !crowded.has(name)))
+    diff = yield* diffRulesets(from.ruleset, to.ruleset, { lateSets })
+  }
   // When everything waits for a first transaction, there is none to wait for.
   if (diff.transaction.length === 0 && !diff.complete)
     diff = yield* diffRulesets(diff.after, to.ruleset, options)
   return makePlan(diff.transaction, diff.complete ? to : { ...to, ruleset: diff.after }, diff.complete)
+}
+
+/**
+ * Sets with no room for what waits beside what is new (ENFILE, and nothing would be committed at all): there the old
+ * goes with the same commit, at the price of the few packets that are between two look-ups just then.
+ */
+function crowdedSets(to: NftablesState, after: Ruleset): ReadonlySet<string> {
+  const crowded = new Set<string>()
+  for (const { family, sets, elements } of after.tables) {
+    const waiting = new Map<string, number>()
+    for (const { set } of elements.get(LATE_GROUP) ?? []) waiting.set(set, (waiting.get(set) ?? 0) + 1)
+    for (const [name, late] of waiting) {
+      const wanted = to.allocations[family].tally.elements.get(name) ?? 0
+      if (wanted + late > (sets.get(name)?.size ?? 0)) crowded.add(name)
+    }
+  }
+  return crowded
 }
 
 /** kube-proxy's own table has the same name, but not these. */
@@ -87,7 +110,11 @@ function receiptOf({ failures, ...result }: CommitResult): Receipt {
   return { ...result, refusals: failures.map(refusalOf) }
 }
 
-function refusalOf({ elements, error }: OperationFailure): KernelRefusal {
+/** What the kernel says when it lacks room: whichever element it stopped at is not to blame. */
+const NO_ROOM: ReadonlySet<string> = new Set(['ENFILE', 'ENOMEM', 'ENOSPC', 'ENOBUFS'])
+
+function refusalOf({ elements, code, error }: OperationFailure): KernelRefusal {
+  if (NO_ROOM.has(code)) return { services: [], error }
   const services = new Set(elements.flatMap(({ group }) => serviceOfGroup(group) ?? []))
   return { services: [...services], error: services.size === 0 ? error : named(error, services) }
 }

@@ -44,6 +44,8 @@ export interface OperationFailure {
   readonly operation: Operation
   /** The elements among which the culprit is: one when the kernel told its offset, all of the message otherwise. */
   readonly elements: readonly OwnedElement[]
+  /** Name of the errno. */
+  readonly code: string
   readonly error: Error
 }
 
@@ -252,7 +254,7 @@ function failureOf({ sequence, errno, extendedAck, offset }: BurstError, batch: 
       ? { operation: 'commit', object: `nf_tables batch of ${batch.messages} messages` }
       : describeOperation(operation, elements)
   const error = new NetlinkError({ ...words, errno, extendedAck, offset, sequence })
-  return { operation: operation ?? first, elements, error }
+  return { operation: operation ?? first, elements, code: error.code, error }
 }
 
 function pause(clock: Clock, delayMs: number): Promise<void> {

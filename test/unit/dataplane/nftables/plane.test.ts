@@ -166,23 +166,37 @@ describe('the plane', () => {
     const [operation] = plan.transaction
     if (operation === undefined) throw new Error('an empty transaction')
     const element = { set: 'endpoints', key: '', data: '', comment: '' }
-    const error = new Error('add element: ENFILE')
+    const error = new Error('add element: EINVAL')
     const elements = ['ns/a', 'ns/b', 'ns/a', '@dispatch'].map(group => ({ element, group }))
     const failures = [
-      { operation, elements: elements.slice(0, 1), error },
-      { operation, elements, error },
-      { operation, elements: [], error },
+      { operation, elements: elements.slice(0, 1), code: 'EINVAL', error },
+      { operation, elements, code: 'EINVAL', error },
+      { operation, elements: [], code: 'EINVAL', error },
     ]
     client.answers.push({ outcome: 'refused', failures })
     const { refusals, outcome } = await plane.commit(plan, {})
     expect(outcome).toBe('refused')
     expect(refusals.map(({ services }) => services)).toEqual([['ns/a'], ['ns/a', 'ns/b'], []])
     expect(refusals.map(one => one.error.message)).toEqual([
-      'Service ns/a: add element: ENFILE',
-      'Services ns/a, ns/b: add element: ENFILE',
-      'add element: ENFILE',
+      'Service ns/a: add element: EINVAL',
+      'Services ns/a, ns/b: add element: EINVAL',
+      'add element: EINVAL',
     ])
     expect(refusals[0]?.error.cause).toBe(error)
+  })
+
+  it('blames no Service for a lack of room', async () => {
+    const { client, plane, render } = make()
+    const plan = finish(plane.diff(plane.empty, render(web(1))))
+    const [operation] = plan.transaction
+    if (operation === undefined) throw new Error('an empty transaction')
+    const element = { set: 'endpoints', key: '', data: '', comment: '' }
+    const error = new Error('add element: ENFILE')
+    client.answers.push({
+      outcome: 'refused',
+      failures: [{ operation, elements: [{ element, group: 'ns/a' }], code: 'ENFILE', error }],
+    })
+    expect((await plane.commit(plan, {})).refusals).toEqual([{ services: [], error }])
   })
 
   it('cleans up its tables in one commit, looks again when it was late, and does nothing when none is there', async () => {
@@ -220,7 +234,7 @@ describe('the plane', () => {
     if (operation === undefined) throw new Error('an empty transaction')
     client.answers.push({
       outcome: 'refused',
-      failures: [{ operation, elements: [], error: new Error('EPERM') }],
+      failures: [{ operation, elements: [], code: 'EPERM', error: new Error('EPERM') }],
     })
     await expect(plane.cleanup()).rejects.toThrow('delete tables: EPERM')
   })
