@@ -237,3 +237,17 @@ it.each([
     expect(await differences(services(5_001))).toEqual([])
   },
 )
+
+it('F57: one Service that the kernel refuses, in a later part of what does not fit into one datagram, is left out', async () => {
+  const faults: TransportFaults = { sendLimitBytes: 32 * 1024 }
+  faults.onSend = datagram => (isBatch(datagram) ? poison(datagram, 700) : datagram)
+  const rig = rigWith(faults)
+  rig.offer(services(1_250))
+  await rig.until(() => rig.of('quarantined').length > 0, 20_000)
+  await rig.synced()
+  expect(rig.reconciler.status.quarantined.map(({ service: name }) => name)).toEqual([nameOf(700)])
+  expect(frontendNames().size).toBe(1_249)
+  faults.onSend = undefined
+  await rig.until(() => rig.of('released').length === 1)
+  expect(await differences(services(1_250))).toEqual([])
+})

@@ -28,7 +28,7 @@ export class FaultyTransport implements Transport {
   }
 
   get sendLimitBytes(): number {
-    return this.faults.sendLimitBytes ?? 1 << 30
+    return this.faults.sendLimitBytes ?? this.#inner.sendLimitBytes
   }
 
   sendSync(datagram: Uint8Array): void {

@@ -1,0 +1,136 @@
+import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
+import { type Daemon, Daemons } from '../support/daemon.ts'
+import { Lab } from '../support/lab/lab.ts'
+import type { Servers, TrafficClient, TrafficReport } from '../support/lab/traffic.ts'
+import { differences, generation, isAtRest, listRuleset } from './kernel.ts'
+import { clusterIp, service, services, writeObjects } from './objects.ts'
+
+const ENDPOINTS = ['10.0.1.1:8080', '10.0.1.2:8080', '10.0.1.3:8080', '10.0.1.4:8080', '10.0.1.5:8080']
+/** The Service whose clients must not notice anything. */
+const UNDER_TRAFFIC = 1
+const SEED = 20261121
+
+const daemons = new Daemons()
+let lab: Lab
+let servers: Servers
+
+beforeAll(async () => {
+  lab = await Lab.start()
+  servers = await lab.servers(ENDPOINTS)
+})
+
+afterEach(() => daemons.end())
+
+afterAll(async () => {
+  await servers.close()
+  await lab.close()
+})
+
+/** Uniform in [0, 1), the same for the same seed. */
+function randomFrom(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1)
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
+  }
+}
+
+/** Any one to five of the live endpoints for the Service under traffic, and any number of other Services. */
+function anyVersion(random: () => number): readonly object[] {
+  const count = 1 + Math.floor(random() * ENDPOINTS.length)
+  const first = Math.floor(random() * ENDPOINTS.length)
+  const endpoints = [...ENDPOINTS, ...ENDPOINTS].slice(first, first + count)
+  const others = services(30).slice(4, 4 + 2 * Math.floor(random() * 26))
+  return [...service(UNDER_TRAFFIC, { endpoints }), ...others]
+}
+
+function clients(): readonly TrafficClient[] {
+  const destination = { destination: clusterIp(UNDER_TRAFFIC), port: 80 }
+  return [
+    lab.client({ from: 'outside', source: '203.0.113.5', ...destination, rate: 200 }),
+    lab.client({ from: 'node', source: '192.168.0.2', ...destination, rate: 100 }),
+  ]
+}
+
+/** Stops the clients and expects that each of their requests was answered, without a SYN sent twice. */
+async function expectNoFailure(traffic: readonly TrafficClient[], requestsMin: number): Promise<void> {
+  const reports: TrafficReport[] = await Promise.all(traffic.map(client => client.stop()))
+  for (const report of reports) {
+    expect(report).toMatchObject({ refused: 0, timeouts: 0, other: 0 })
+    expect(report.slowestMs).toBeLessThan(1_000)
+    expect(report.ok).toBeGreaterThan(requestsMin)
+    expect([...report.endpoints.keys()].filter(endpoint => !ENDPOINTS.includes(endpoint))).toEqual([])
+  }
+}
+
+function delay(ms: number): Promise<void> {
+  return new Promise(resolve => setTimeout(resolve, ms))
+}
+
+async function synced(folder: string): Promise<Daemon> {
+  const daemon = daemons.start({ source: folder })
+  await daemon.synced()
+  return daemon
+}
+
+const KILLS = 200
+
+it('F83: 200 kills at any instant fail no request, leave the state of before or after, and the next start converges', {
+  timeout: 240_000,
+}, async () => {
+  const random = randomFrom(SEED)
+  const folder = daemons.folder()
+  let before = anyVersion(random)
+  writeObjects(folder, before)
+  await (await synced(folder)).stop('SIGKILL')
+  const traffic = clients()
+  const seen = { before: 0, after: 0 }
+  for (let kill = 1; kill <= KILLS; kill++) {
+    const after = anyVersion(random)
+    const duringStart = kill % 2 === 0
+    if (duringStart) {
+      writeObjects(folder, after)
+      const daemon = daemons.start({ source: folder })
+      await delay(80 + random() * 250)
+      await daemon.stop('SIGKILL')
+    } else {
+      writeObjects(folder, before)
+      const daemon = await synced(folder)
+      expect(await isAtRest([before]), `start after kill ${kill - 1}`).toBe(true)
+      writeObjects(folder, after)
+      await delay(random() * 130)
+      await daemon.stop('SIGKILL')
+    }
+    expect(await isAtRest([before, after]), `kill ${kill}`).toBe(true)
+    const isAfter = await isAtRest([after])
+    if (isAfter) before = after
+    seen[isAfter ? 'after' : 'before']++
+  }
+  // Both kinds happened, or the kills came at the wrong time.
+  expect(Math.min(seen.before, seen.after)).toBeGreaterThan(KILLS / 10)
+  writeObjects(folder, before)
+  await synced(folder)
+  expect(await differences(before)).toEqual([])
+  await expectNoFailure(traffic, 2_000)
+})
+
+it('F85: 50 crashes in a row change nothing in the kernel, fail no request and fill no log', {
+  timeout: 120_000,
+}, async () => {
+  const folder = daemons.folder()
+  writeObjects(folder, [...service(UNDER_TRAFFIC, { endpoints: ENDPOINTS }), ...services(30).slice(4)])
+  await (await synced(folder)).stop('SIGKILL')
+  const traffic = clients()
+  const [rules, number] = [listRuleset(), await generation()]
+  for (let crash = 0; crash < 50; crash++) {
+    const daemon = await synced(folder)
+    await daemon.stop('SIGKILL')
+    expect(daemon.records).toEqual([])
+    expect(daemon.strayLines).toEqual([])
+  }
+  expect(await generation()).toBe(number)
+  expect(listRuleset()).toBe(rules)
+  await expectNoFailure(traffic, 500)
+})
