@@ -1,3 +1,4 @@
+import { NF_DROP } from './constants.ts'
 import type { ChainHook } from './state.ts'
 
 const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'postrouting']
@@ -16,10 +17,11 @@ export function hookName(hooknum: number): string {
   return HOOKS[hooknum] ?? `hook ${hooknum}`
 }
 
-/** `type nat hook prerouting priority dstnat; policy accept;`. Our chains have no other policy. */
-export function formatHook({ type, hooknum, priority }: ChainHook): string {
+/** `type nat hook prerouting priority dstnat; policy accept;`. */
+export function formatHook({ type, hooknum, priority, policy }: ChainHook): string {
   const hook = hookName(hooknum)
-  return `type ${type} hook ${hook} priority ${priorityName(priority, hook)}; policy accept;`
+  const fate = policy === NF_DROP ? 'drop' : 'accept'
+  return `type ${type} hook ${hook} priority ${priorityName(priority, hook)}; policy ${fate};`
 }
 
 function priorityName(priority: number, hook: string): string {

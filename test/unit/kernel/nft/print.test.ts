@@ -218,6 +218,14 @@ describe('describing operations', () => {
       },
       'add chain ip kube-proxy n { type nat hook prerouting priority dstnat; policy accept; }',
     ],
+    [
+      {
+        ...at,
+        verb: 'add-chain',
+        chain: { name: 'n', hook: { type: 'nat', hooknum: 3, priority: -100, policy: 0 }, rules: [] },
+      },
+      'add chain ip kube-proxy n { type nat hook output priority -100; policy drop; }',
+    ],
     [{ ...at, verb: 'flush-chain', chain: 'mod-2' }, 'flush chain ip kube-proxy mod-2'],
     [{ ...at, verb: 'delete-chain', chain: 'mod-2' }, 'delete chain ip kube-proxy mod-2'],
     [
