@@ -29,6 +29,43 @@ export function candidatesOf(
   return sortedOnce(candidates)
 }
 
+/** As candidatesOf(), without the slices they come from. */
+export interface PortEndpoints {
+  readonly endpoints: readonly Endpoint[]
+  /** The port of all of them, or of each. */
+  readonly ports: number | readonly number[]
+}
+
+const NOBODY: PortEndpoints = { endpoints: [], ports: 0 }
+
+/** The same choice as candidatesOf(). Where one slice says it all, as it nearly always does, nothing is copied. */
+export function endpointsOf(
+  slices: readonly EndpointSlice[],
+  port: Pick<ServicePortSpec, 'name' | 'protocol'>,
+  family: Family,
+): PortEndpoints {
+  const [slice] = slices
+  if (slice === undefined) return NOBODY
+  const [its] = slice.ports
+  if (slices.length === 1 && slice.ports.length === 1 && its !== undefined && isOnce(slice.endpoints)) {
+    const isMeant = slice.family === family && its.name === port.name && its.protocol === port.protocol
+    return isMeant ? { endpoints: slice.endpoints, ports: its.port } : NOBODY
+  }
+  const candidates = candidatesOf(slices, port, family)
+  return { endpoints: candidates.map(({ endpoint }) => endpoint), ports: candidates.map(({ port }) => port) }
+}
+
+/** Whether the endpoints are sorted by address and each is there once. */
+function isOnce(endpoints: readonly Endpoint[]): boolean {
+  let last = ''
+  for (let index = 0; index < endpoints.length; index++) {
+    const ip = endpoints[index]?.ip ?? ''
+    if (ip <= last) return false
+    last = ip
+  }
+  return true
+}
+
 /** Serves what it has while it goes away. */
 export function isDraining(endpoint: Endpoint): boolean {
   return endpoint.serving && endpoint.terminating

@@ -4,10 +4,16 @@ import { u16be } from '../base/octets.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import { type Here, isOurs } from './here.ts'
-import type { Protocol, Service, ServiceKey } from './service.ts'
+import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
 
-/** Services that want one thing, sorted. */
-export type Claimants = readonly ServiceKey[]
+/** The Services that want one thing: nearly always one, else a sorted list of two and more. */
+export type Claimants = ServiceKey | readonly ServiceKey[]
+
+/** One of them that is not `key`, the first by name. */
+export function otherClaimant(claimants: Claimants, key: ServiceKey): ServiceKey | undefined {
+  if (typeof claimants === 'string') return claimants === key ? undefined : claimants
+  return claimants.find(other => other !== key)
+}
 
 /** Which Services want which addresses and ports, so that a change finds those it meets without asking all of them. */
 export interface Claims {
@@ -58,6 +64,7 @@ export interface ClaimChange {
 export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
   const { here, claims } = change
   const draft: Draft = {
+    here,
     clusterIps: editOf(claims?.clusterIps),
     externals: editOf(claims?.externals),
     places: editOf(claims?.places),
@@ -68,8 +75,8 @@ export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
     const before = claims === undefined ? undefined : change.before.get(key)
     const after = change.after.get(key)
     if (before === after) continue
-    if (before !== undefined) restate(draft, key, wishesOf(here, before), remove)
-    if (after !== undefined) restate(draft, key, wishesOf(here, after), add)
+    if (before !== undefined) restate(draft, before, without)
+    if (after !== undefined) restate(draft, after, including)
     if (++count % YIELD_EVERY === 0) yield
   }
   const indexes = {
@@ -82,38 +89,14 @@ export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
 
 const YIELD_EVERY = 500
 
-interface Wishes {
-  readonly clusterIps: readonly Ip[]
-  readonly externals: readonly Ip[]
-  readonly places: readonly string[]
-}
-
-const NO_KEYS: readonly string[] = []
-
-function wishesOf(here: Here, service: Service): Wishes {
-  const { clusterIps } = service
-  if (!isOurs(here, service) || clusterIps.length === 0)
-    return { clusterIps, externals: NO_KEYS, places: NO_KEYS }
-  const externals = [
-    ...service.externalIps.filter(ip => whyNotCaught(here, 'ExternalIP', ip) === undefined),
-    ...service.loadBalancerIps.filter(ip => whyNotCaught(here, 'LoadBalancerIP', ip) === undefined),
-  ]
-  const places: string[] = []
-  for (const { protocol, port, nodePort } of service.ports) {
-    for (const ip of externals) places.push(addressPlace(ip, protocol, port))
-    if (nodePort === 0) continue
-    for (const ip of clusterIps) places.push(nodePortPlace(familyOf(ip), protocol, nodePort))
-  }
-  return { clusterIps, externals, places }
-}
-
 /** A map and what is to be different in its next version. */
 interface Edit {
   readonly base: PersistentMap<Claimants>
-  readonly changes: Map<string, Claimants>
+  readonly changes: Map<string, Claimants | undefined>
 }
 
 interface Draft {
+  readonly here: Here
   readonly clusterIps: Edit
   readonly externals: Edit
   readonly places: Edit
@@ -124,46 +107,77 @@ function editOf(base: PersistentMap<Claimants> | undefined): Edit {
   return { base: base ?? PersistentMap.empty(), changes: new Map() }
 }
 
-function current(edit: Edit, key: string): Claimants {
-  return edit.changes.get(key) ?? edit.base.get(key) ?? NO_KEYS
-}
-
-/** Adds or removes all wishes of a Service, noting whom it meets. */
-function restate(
-  draft: Draft,
-  key: ServiceKey,
-  wishes: Wishes,
-  how: (from: Claimants, key: ServiceKey) => Claimants,
-): void {
-  for (const ip of wishes.clusterIps) {
-    meet(draft, key, current(draft.clusterIps, ip))
-    meet(draft, key, current(draft.externals, ip))
-    draft.clusterIps.changes.set(ip, how(current(draft.clusterIps, ip), key))
-  }
-  for (const ip of wishes.externals) draft.externals.changes.set(ip, how(current(draft.externals, ip), key))
-  for (const place of wishes.places) {
-    meet(draft, key, current(draft.places, place))
-    draft.places.changes.set(place, how(current(draft.places, place), key))
-  }
-}
-
-function meet(draft: Draft, key: ServiceKey, claimants: Claimants): void {
-  for (const other of claimants) if (other !== key) draft.affected.add(other)
-}
-
-function add(claimants: Claimants, key: ServiceKey): Claimants {
-  if (claimants.length === 0) return [key]
-  return claimants.includes(key) ? claimants : [...claimants, key].sort()
-}
-
-function remove(claimants: Claimants, key: ServiceKey): Claimants {
-  return claimants.filter(other => other !== key)
+function current({ base, changes }: Edit, wish: string): Claimants | undefined {
+  const changed = changes.get(wish)
+  return changed === undefined && base.size > 0 && !changes.has(wish) ? base.get(wish) : changed
 }
 
 function done(edit: Edit): PersistentMap<Claimants> {
-  return edit.base.with(withoutEmpty(edit.changes))
+  return edit.base.withOwn(edit.changes)
 }
 
-function* withoutEmpty(changes: ReadonlyMap<string, Claimants>): Iterable<[string, Claimants | undefined]> {
-  for (const [key, claimants] of changes) yield [key, claimants.length === 0 ? undefined : claimants]
+type Restate = (claimants: Claimants | undefined, key: ServiceKey) => Claimants | undefined
+
+/** Adds or removes all wishes of a Service, noting whom it meets. */
+function restate(draft: Draft, service: Service, how: Restate): void {
+  const { key, clusterIps, externalIps, loadBalancerIps, ports } = service
+  for (let index = 0; index < clusterIps.length; index++) {
+    const ip = clusterIps[index] ?? ''
+    const claimants = current(draft.clusterIps, ip)
+    meet(draft, key, claimants)
+    meet(draft, key, current(draft.externals, ip))
+    draft.clusterIps.changes.set(ip, how(claimants, key))
+  }
+  if (clusterIps.length === 0 || !isOurs(draft.here, service)) return
+  const externals =
+    externalIps.length + loadBalancerIps.length === 0 ? NO_IPS : externalsOf(draft.here, service)
+  for (const ip of externals) draft.externals.changes.set(ip, how(current(draft.externals, ip), key))
+  for (let index = 0; index < ports.length; index++) {
+    const port = ports[index]
+    if (port === undefined || (port.nodePort === 0 && externals.length === 0)) continue
+    for (const place of placesOf(service, port, externals)) {
+      const claimants = current(draft.places, place)
+      meet(draft, key, claimants)
+      draft.places.changes.set(place, how(claimants, key))
+    }
+  }
+}
+
+const NO_IPS: readonly Ip[] = []
+
+function externalsOf(here: Here, { externalIps, loadBalancerIps }: Service): readonly Ip[] {
+  return [
+    ...externalIps.filter(ip => whyNotCaught(here, 'ExternalIP', ip) === undefined),
+    ...loadBalancerIps.filter(ip => whyNotCaught(here, 'LoadBalancerIP', ip) === undefined),
+  ]
+}
+
+function placesOf(
+  service: Service,
+  { protocol, port, nodePort }: ServicePortSpec,
+  externals: readonly Ip[],
+): readonly string[] {
+  const places = externals.map(ip => addressPlace(ip, protocol, port))
+  if (nodePort === 0) return places
+  for (const ip of service.clusterIps) places.push(nodePortPlace(familyOf(ip), protocol, nodePort))
+  return places
+}
+
+function meet(draft: Draft, key: ServiceKey, claimants: Claimants | undefined): void {
+  if (claimants === undefined || claimants === key) return
+  if (typeof claimants === 'string') draft.affected.add(claimants)
+  else for (const other of claimants) if (other !== key) draft.affected.add(other)
+}
+
+function including(claimants: Claimants | undefined, key: ServiceKey): Claimants {
+  if (claimants === undefined || claimants === key) return key
+  if (typeof claimants === 'string') return [claimants, key].sort()
+  return claimants.includes(key) ? claimants : [...claimants, key].sort()
+}
+
+function without(claimants: Claimants | undefined, key: ServiceKey): Claimants | undefined {
+  if (claimants === undefined || claimants === key) return undefined
+  if (typeof claimants === 'string') return claimants
+  const others = claimants.filter(other => other !== key)
+  return others.length > 1 ? others : others[0]
 }

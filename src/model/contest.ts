@@ -1,14 +1,21 @@
 import type { Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
-import type { Claimants, Claims } from './claims.ts'
+import type { Claims } from './claims.ts'
 import { type Here, isOurs } from './here.ts'
-import type { Service, ServicePortSpec } from './service.ts'
+import type { Service, ServiceKey, ServicePortSpec } from './service.ts'
 
 /** Whom a Service may have to give way to. */
 export interface Arena {
   readonly here: Here
   readonly services: PersistentMap<Service>
   readonly claims: Claims
+}
+
+/** Whether any ClusterIP of the Service is another one's, too. */
+export function isContested(arena: Arena, { clusterIps }: Service): boolean {
+  for (let index = 0; index < clusterIps.length; index++)
+    if (typeof arena.claims.clusterIps.get(clusterIps[index] ?? '') !== 'string') return true
+  return false
 }
 
 /** The Service that has this port of the ClusterIP, if it is not `service`. */
@@ -19,7 +26,7 @@ export function clusterPortOwner(
   port: ServicePortSpec,
 ): Service | undefined {
   const claimants = arena.claims.clusterIps.get(ip)
-  if (claimants === undefined || claimants.length < 2) return undefined
+  if (claimants === undefined || typeof claimants === 'string') return undefined
   return firstRival(arena, service, claimants, other =>
     other.ports.some(its => its.port === port.port && its.protocol === port.protocol),
   )
@@ -28,7 +35,7 @@ export function clusterPortOwner(
 /** The Service that has this ClusterIP as a whole, if it is not `service`. */
 export function clusterIpOwner(arena: Arena, service: Service, ip: Ip): Service | undefined {
   const claimants = arena.claims.clusterIps.get(ip)
-  return claimants === undefined || claimants.length < 2
+  return claimants === undefined || typeof claimants === 'string'
     ? undefined
     : firstRival(arena, service, claimants, () => true)
 }
@@ -36,7 +43,7 @@ export function clusterIpOwner(arena: Arena, service: Service, ip: Ip): Service 
 /** The Service that has this place (see Claims), if it is not `service`. */
 export function placeOwner(arena: Arena, service: Service, place: string): Service | undefined {
   const claimants = arena.claims.places.get(place)
-  return claimants === undefined || claimants.length < 2
+  return claimants === undefined || typeof claimants === 'string'
     ? undefined
     : firstRival(arena, service, claimants, () => true)
 }
@@ -45,7 +52,7 @@ export function placeOwner(arena: Arena, service: Service, place: string): Servi
 function firstRival(
   arena: Arena,
   service: Service,
-  claimants: Claimants,
+  claimants: readonly ServiceKey[],
   wants: (other: Service) => boolean,
 ): Service | undefined {
   let first = service

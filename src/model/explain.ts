@@ -48,7 +48,10 @@ export function explainEndpoints(query: ExplainQuery): PortExplanation | undefin
   const here = hereOf(query.options, snapshot.node)
   const slices = withoutLoops(snapshot.slices.get(service.key) ?? [], service)
   const candidates = candidatesOf(slices, port, family)
-  const found = survey(candidates, here)
+  const found = survey(
+    candidates.map(({ endpoint }) => endpoint),
+    here,
+  )
   const endpoints = candidates.map(({ endpoint, port: number, slice }) => ({
     ip: endpoint.ip,
     port: number,

@@ -1,6 +1,6 @@
 import { anyContains, type Cidr, hostCidr, mergeCidrs } from '../base/cidr.ts'
 import { type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
-import { whyNotCaught } from './claims.ts'
+import { otherClaimant, whyNotCaught } from './claims.ts'
 import type { Arena } from './contest.ts'
 import { type Findings, refuse } from './refusal.ts'
 import type { Service } from './service.ts'
@@ -55,7 +55,7 @@ function isCaught(
 function whyNotFree(arena: Arena, service: Service, ip: Ip): string | undefined {
   const owners = arena.claims.clusterIps.get(ip)
   if (owners === undefined) return undefined
-  const other = owners.find(key => key !== service.key)
+  const other = otherClaimant(owners, service.key)
   return other === undefined ? 'the ClusterIP of this Service' : `the ClusterIP of Service ${other}`
 }
 

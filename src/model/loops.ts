@@ -2,40 +2,48 @@ import { formatIp, type Ip } from '../base/ip.ts'
 import type { EndpointSlice } from './endpoint.ts'
 import { addRefusal, type Findings } from './refusal.ts'
 import type { Service } from './service.ts'
+import type { SliceList } from './slice-groups.ts'
 
 /** The slices without endpoints that are addresses of their own Service: traffic would go in circles (CVE-2021-25740). */
-export function withoutLoops(
-  slices: readonly EndpointSlice[],
-  service: Service,
-  findings?: Findings,
-): readonly EndpointSlice[] {
+export function withoutLoops(slices: SliceList, service: Service, findings?: Findings): SliceList {
   const own = ownAddresses(service)
-  return slices.some(slice => slice.endpoints.some(endpoint => own(endpoint.ip)))
-    ? slices.map(slice => withoutOwn(slice, own, findings))
-    : slices
+  for (let index = 0; index < slices.length; index++) {
+    const slice = slices[index]
+    if (slice !== undefined && hasOwn(slice, own)) return slices.map(its => withoutOwn(its, own, findings))
+  }
+  return slices
 }
 
 /** Few Services have more addresses than a list finds quickest. */
 const LIST_MAX = 8
 
-function ownAddresses(service: Service): (ip: Ip) => boolean {
-  const { clusterIps, externalIps, loadBalancerIps } = service
+interface Addresses {
+  readonly list: readonly Ip[]
+  /** The same, when they are many. */
+  readonly set: ReadonlySet<Ip> | undefined
+}
+
+function ownAddresses({ clusterIps, externalIps, loadBalancerIps }: Service): Addresses {
   const list =
     externalIps.length + loadBalancerIps.length === 0
       ? clusterIps
       : [...clusterIps, ...externalIps, ...loadBalancerIps]
-  if (list.length <= LIST_MAX) return ip => list.includes(ip)
-  const set = new Set(list)
-  return ip => set.has(ip)
+  return { list, set: list.length <= LIST_MAX ? undefined : new Set(list) }
 }
 
-function withoutOwn(
-  slice: EndpointSlice,
-  own: (ip: Ip) => boolean,
-  findings: Findings | undefined,
-): EndpointSlice {
+function isOwn({ list, set }: Addresses, ip: Ip): boolean {
+  return set === undefined ? list.includes(ip) : set.has(ip)
+}
+
+function hasOwn({ endpoints }: EndpointSlice, own: Addresses): boolean {
+  for (let index = 0; index < endpoints.length; index++)
+    if (isOwn(own, endpoints[index]?.ip ?? '')) return true
+  return false
+}
+
+function withoutOwn(slice: EndpointSlice, own: Addresses, findings: Findings | undefined): EndpointSlice {
   const endpoints = slice.endpoints.filter(endpoint => {
-    if (!own(endpoint.ip)) return true
+    if (!isOwn(own, endpoint.ip)) return true
     if (findings !== undefined) refuseEndpoint(findings, slice, endpoint.ip)
     return false
   })

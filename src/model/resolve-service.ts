@@ -1,14 +1,13 @@
-import { joined, trimmed } from '../base/compact.ts'
+import { joined, listFor, trimmed } from '../base/compact.ts'
 import { type Family, familyOf, formatIpPort, type Ip } from '../base/ip.ts'
-import { candidatesOf } from './candidates.ts'
+import { endpointsOf } from './candidates.ts'
 import { addressPlace, nodePortPlace } from './claims.ts'
-import { type Arena, clusterIpOwner, clusterPortOwner, placeOwner } from './contest.ts'
-import type { EndpointSlice } from './endpoint.ts'
+import { type Arena, clusterIpOwner, clusterPortOwner, isContested, placeOwner } from './contest.ts'
 import { type External, externalsOf, fieldOf } from './externals.ts'
 import type { Frontend, PortFrontends, Route, ServiceFrontends } from './frontend.ts'
 import { isOurs } from './here.ts'
 import { withoutLoops } from './loops.ts'
-import { type Findings, NO_REFUSALS, type Refusal, refusalsOf, refuse } from './refusal.ts'
+import { type Findings, type Refusal, refusalsOf, refuse } from './refusal.ts'
 import { externalRoute, internalRoute, needsOf } from './routes.ts'
 import { selectBackends } from './select.ts'
 import type { Service, ServicePortSpec } from './service.ts'
@@ -33,18 +32,12 @@ export function resolveService(
     externals: externalsOf(arena, service, findings),
     slices: withoutLoops(slices, service, findings),
     firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
-  }
-  const ports: PortFrontends[] = []
-  for (const port of service.ports) {
-    for (const clusterIp of service.clusterIps) {
-      const resolved = resolvePort(work, port, clusterIp)
-      if (resolved !== undefined) ports.push(resolved)
-    }
+    isContested: isContested(arena, service),
   }
   return {
     service: service.key,
-    clusterIps: ownClusterIps(arena, service),
-    ports: trimmed(ports),
+    clusterIps: work.isContested ? ownClusterIps(arena, service) : service.clusterIps,
+    ports: resolvePorts(work),
     refusals: allRefusals(service, slices, findings),
   }
 }
@@ -59,25 +52,44 @@ interface Work {
   readonly service: Service
   readonly findings: Findings
   readonly externals: readonly External[]
-  readonly slices: readonly EndpointSlice[]
+  readonly slices: SliceList
   /** Undefined when there is only one port. */
   readonly firstPorts: FirstPorts | undefined
+  /** Another Service may have a ClusterIP of this one. */
+  readonly isContested: boolean
+}
+
+const NO_PORTS: readonly PortFrontends[] = []
+
+function resolvePorts(work: Work): readonly PortFrontends[] {
+  const { ports, clusterIps } = work.service
+  const list = listFor<PortFrontends>(ports.length * clusterIps.length)
+  let count = 0
+  for (let index = 0; index < ports.length; index++) {
+    const port = ports[index]
+    if (port === undefined) continue
+    for (let at = 0; at < clusterIps.length; at++) {
+      const resolved = resolvePort(work, port, clusterIps[at] ?? '')
+      if (resolved !== undefined) list[count++] = resolved
+    }
+  }
+  list.length = count
+  return count === 0 ? NO_PORTS : list
 }
 
 function resolvePort(work: Work, port: ServicePortSpec, clusterIp: Ip): PortFrontends | undefined {
   const { service, arena } = work
   const family = familyOf(clusterIp)
-  const candidates = candidatesOf(work.slices, port, family)
-  const found = survey(candidates, arena.here)
+  const among = endpointsOf(work.slices, port, family)
+  const found = survey(among.endpoints, arena.here)
   const internal = internalRoute(service, found)
   const external = externalRoute(service, found)
   const frontends = frontendsOf(work, { port, family, clusterIp, internal, external })
   if (frontends.length === 0) return undefined
-  const lists = selectBackends({ candidates, found, place: arena.here }, needsOf(frontends))
-  const displayName = port.name === '' ? service.key : joined([service.key, ':', port.name])
+  const lists = selectBackends({ among, found, place: arena.here }, needsOf(frontends))
   return {
     key: joined([service.key, ':', port.name, '/', port.protocol, '/', family]),
-    displayName,
+    displayName: port.name === '' ? service.key : joined([service.key, ':', port.name]),
     service: service.key,
     family,
     protocol: port.protocol,
@@ -96,29 +108,15 @@ interface PortWork {
   readonly external: Route
 }
 
+const NO_FRONTENDS: readonly Frontend[] = []
+
 /** The frontends of a port in one family, without those that another port or Service has. */
 function frontendsOf(work: Work, at: PortWork): readonly Frontend[] {
-  const { service } = work
-  const { port, family, clusterIp, internal, external } = at
-  const frontends: Frontend[] = []
-  const twin = twinOf(work, port, numberClaim(port))
-  const clusterRival = twin ?? nameOf(clusterPortOwner(work.arena, service, clusterIp, port))
-  if (clusterRival === undefined) {
-    frontends.push({
-      kind: 'ClusterIP',
-      ip: clusterIp,
-      port: port.port,
-      route: internal,
-      sourceRanges: undefined,
-    })
-  } else
-    refuseContested(
-      work,
-      'spec.clusterIPs',
-      `${formatIpPort(clusterIp, port.port)}/${port.protocol}`,
-      clusterRival,
-    )
-  if (hasNodePort(work, at)) {
+  const { port, external } = at
+  const first = atClusterIp(work, at)
+  if (port.nodePort === 0 && work.externals.length === 0) return first === undefined ? NO_FRONTENDS : [first]
+  const frontends = first === undefined ? [] : [first]
+  if (hasNodePort(work, at))
     frontends.push({
       kind: 'NodePort',
       ip: undefined,
@@ -126,21 +124,41 @@ function frontendsOf(work: Work, at: PortWork): readonly Frontend[] {
       route: external,
       sourceRanges: undefined,
     })
-  }
-  for (const { kind, ip, sourceRanges } of work.externals) {
-    if (familyOf(ip) !== family) continue
-    const rival = twin ?? nameOf(placeOwner(work.arena, service, addressPlace(ip, port.protocol, port.port)))
-    if (rival === undefined) frontends.push({ kind, ip, port: port.port, route: external, sourceRanges })
-    else refuseContested(work, fieldOf(kind), `${formatIpPort(ip, port.port)}/${port.protocol}`, rival)
+  for (const its of work.externals) {
+    const frontend = atExternal(work, at, its)
+    if (frontend !== undefined) frontends.push(frontend)
   }
   return trimmed(frontends)
+}
+
+function atClusterIp(work: Work, at: PortWork): Frontend | undefined {
+  const { service } = work
+  const { port, clusterIp, internal } = at
+  const twin = twinOf(work, port, numberClaim)
+  const rival =
+    twin ?? (work.isContested ? nameOf(clusterPortOwner(work.arena, service, clusterIp, port)) : undefined)
+  if (rival === undefined)
+    return { kind: 'ClusterIP', ip: clusterIp, port: port.port, route: internal, sourceRanges: undefined }
+  refuseContested(work, 'spec.clusterIPs', `${formatIpPort(clusterIp, port.port)}/${port.protocol}`, rival)
+  return undefined
+}
+
+function atExternal(work: Work, at: PortWork, { kind, ip, sourceRanges }: External): Frontend | undefined {
+  const { port, family, external } = at
+  if (familyOf(ip) !== family) return undefined
+  const twin = twinOf(work, port, numberClaim)
+  const rival =
+    twin ?? nameOf(placeOwner(work.arena, work.service, addressPlace(ip, port.protocol, port.port)))
+  if (rival === undefined) return { kind, ip, port: port.port, route: external, sourceRanges }
+  refuseContested(work, fieldOf(kind), `${formatIpPort(ip, port.port)}/${port.protocol}`, rival)
+  return undefined
 }
 
 function hasNodePort(work: Work, at: PortWork): boolean {
   const { port, family } = at
   if (port.nodePort === 0) return false
   const place = nodePortPlace(family, port.protocol, port.nodePort)
-  const twin = twinOf(work, port, nodePortClaim(port))
+  const twin = twinOf(work, port, nodePortClaim)
   const rival = twin ?? nameOf(placeOwner(work.arena, work.service, place))
   if (rival === undefined) return true
   refuseContested(work, `spec.ports[${port.name}].nodePort`, `${port.nodePort}/${port.protocol}`, rival)
@@ -176,20 +194,22 @@ function nodePortClaim(port: ServicePortSpec): string {
 }
 
 /** The earlier port of the same Service that claims the same. */
-function twinOf(work: Work, port: ServicePortSpec, claim: string): string | undefined {
-  const first = work.firstPorts?.get(claim)
+function twinOf(
+  { firstPorts }: Work,
+  port: ServicePortSpec,
+  claimOf: (port: ServicePortSpec) => string,
+): string | undefined {
+  if (firstPorts === undefined) return undefined
+  const first = firstPorts.get(claimOf(port))
   return first === undefined || first === port ? undefined : `port "${first.name}" of this Service`
 }
 
 /** Of the Service, of its slices, and what was found; both families lose one NodePort with the same words. */
-function allRefusals(
-  service: Service,
-  slices: readonly EndpointSlice[],
-  findings: Findings,
-): readonly Refusal[] {
+function allRefusals(service: Service, slices: SliceList, findings: Findings): readonly Refusal[] {
+  if (findings.refusals === undefined && slices.every(slice => slice.refusals.length === 0))
+    return service.refusals
   const found = new Map(
     refusalsOf(findings).map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]),
   )
-  const all = [service.refusals, ...slices.map(slice => slice.refusals), [...found.values()]].flat()
-  return all.length === 0 ? NO_REFUSALS : all
+  return [service.refusals, ...slices.map(slice => slice.refusals), [...found.values()]].flat()
 }

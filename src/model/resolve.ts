@@ -37,13 +37,13 @@ export function* resolve(
     after: snapshot.services,
     changed,
   })
-  for (const key of affected) changed.add(key)
+  const keys = affected.size === 0 ? changed : [...new Set([...changed, ...affected])]
   const before = previous?.table.services ?? PersistentMap.empty<ServiceFrontends>()
-  const changes = yield* resolveAll({ here, claims, snapshot, before }, changed)
+  const changes = yield* resolveAll({ here, claims, snapshot, before }, keys)
   return {
     number: snapshot.number,
-    services: before.with(changes),
     localBackends: localBackendsAfter(previous?.table, changes),
+    services: before.withOwn(changes),
     ...surroundings(here, previous, snapshot),
     claims,
   }
@@ -56,36 +56,37 @@ interface Pass {
   readonly before: PersistentMap<ServiceFrontends>
 }
 
-export type Changes = ReadonlyMap<ServiceKey, ServiceFrontends | undefined>
+type Changes = Map<ServiceKey, ServiceFrontends | undefined>
 
 /** Services between two offers to pause: some milliseconds of work at ten endpoints each. */
 const YIELD_EVERY = 200
 
-function* resolveAll(pass: Pass, keys: Iterable<ServiceKey>): Steps<Changes> {
-  const { services, slices } = pass.snapshot
-  const arena: Arena = { here: pass.here, services, claims: pass.claims }
-  const changes = new Map<ServiceKey, ServiceFrontends | undefined>()
-  let count = 0
-  for (const key of keys) {
-    const service = services.get(key)
-    const now = service === undefined ? undefined : resolveService(arena, service, slices.get(key))
+function* resolveAll(pass: Pass, keys: readonly ServiceKey[]): Steps<Changes> {
+  const { snapshot, before } = pass
+  const arena: Arena = { here: pass.here, services: snapshot.services, claims: pass.claims }
+  const changes: Changes = new Map()
+  for (let index = 0; index < keys.length; index++) {
+    const key = keys[index] ?? ''
+    const service = snapshot.services.get(key)
+    const now = service === undefined ? undefined : resolveService(arena, service, snapshot.slices.get(key))
     // An object that says the same is not a change: planes compare by identity.
-    if (!isSame(pass.before.get(key), now)) changes.set(key, now)
-    if (++count % YIELD_EVERY === 0) yield
+    if (!isSame(before.get(key), now)) changes.set(key, now)
+    if (index % YIELD_EVERY === YIELD_EVERY - 1) yield
   }
   return changes
 }
 
-function allKeys(previous: Resolved | undefined, snapshot: Snapshot): Set<ServiceKey> {
-  const keys = new Set(snapshot.services.keys())
-  if (previous !== undefined) for (const key of previous.table.services.keys()) keys.add(key)
-  return keys
+/** Those of before, too: what is gone has to go. */
+function allKeys(previous: Resolved | undefined, { services }: Snapshot): readonly ServiceKey[] {
+  const gone = previous?.table.services.keys().filter(key => !services.has(key)) ?? []
+  return gone.length === 0 ? services.keys() : [...services.keys(), ...gone]
 }
 
-function changedKeys(from: Snapshot, to: Snapshot): Set<ServiceKey> {
-  const keys = new Set(PersistentMap.changes(from.services, to.services))
-  for (const key of PersistentMap.changes(from.slices, to.slices)) keys.add(key)
-  return keys
+function changedKeys(from: Snapshot, to: Snapshot): readonly ServiceKey[] {
+  const ofSlices = PersistentMap.changes(from.slices, to.slices)
+  const ofServices = PersistentMap.changes(from.services, to.services)
+  if (ofServices.length === 0) return ofSlices
+  return ofSlices.length === 0 ? ofServices : [...new Set([...ofServices, ...ofSlices])]
 }
 
 type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'node'>
@@ -107,5 +108,5 @@ function surroundings(here: Here, previous: Resolved | undefined, snapshot: Snap
 }
 
 function serviceCidrsOf(snapshot: Snapshot): readonly Cidr[] {
-  return mergeCidrs([...snapshot.serviceCidrs.values()].flat())
+  return mergeCidrs(snapshot.serviceCidrs.values().flat())
 }

@@ -1,5 +1,5 @@
-import { trimmed } from '../base/compact.ts'
-import { type Candidate, isDraining } from './candidates.ts'
+import { listFor, trimmed } from '../base/compact.ts'
+import { isDraining, type PortEndpoints } from './candidates.ts'
 import type { Endpoint } from './endpoint.ts'
 import type { Backend } from './frontend.ts'
 import type { ListNeeds } from './routes.ts'
@@ -65,7 +65,7 @@ export interface BackendLists {
 }
 
 export interface Selecting {
-  readonly candidates: readonly Candidate[]
+  readonly among: PortEndpoints
   readonly found: Survey
   readonly place: Place
 }
@@ -73,19 +73,26 @@ export interface Selecting {
 const NOBODY: readonly Backend[] = []
 
 export function selectBackends(selecting: Selecting, needs: ListNeeds): BackendLists {
-  const cluster: Backend[] = []
+  const { among, found, place } = selecting
+  const { endpoints } = among
+  const cluster = listFor<Backend>(needs.cluster ? endpoints.length : 0)
   const local: Backend[] = []
-  const { found, place } = selecting
-  for (const { endpoint, port } of selecting.candidates) {
+  let count = 0
+  for (let index = 0; index < endpoints.length; index++) {
+    const endpoint = endpoints[index]
+    if (endpoint === undefined) continue
     const inCluster = needs.cluster && clusterVerdict(endpoint, found, place).isIn
     const inLocal = needs.local && localVerdict(endpoint, found, place).isIn
     if (!inCluster && !inLocal) continue
-    const backend = { ip: endpoint.ip, port, local: endpoint.nodeName === place.nodeName }
-    if (inCluster) cluster.push(backend)
+    const isLocal = endpoint.nodeName === place.nodeName
+    const backend = { ip: endpoint.ip, port: portAt(among, index), local: isLocal }
+    if (inCluster) cluster[count++] = backend
     if (inLocal) local.push(backend)
   }
-  return {
-    cluster: cluster.length === 0 ? NOBODY : trimmed(cluster),
-    local: local.length === 0 ? NOBODY : trimmed(local),
-  }
+  cluster.length = count
+  return { cluster: count === 0 ? NOBODY : cluster, local: local.length === 0 ? NOBODY : trimmed(local) }
+}
+
+function portAt({ ports }: PortEndpoints, index: number): number {
+  return typeof ports === 'number' ? ports : (ports[index] ?? 0)
 }

@@ -1,4 +1,5 @@
-import { type Candidate, isDraining } from './candidates.ts'
+import { isDraining } from './candidates.ts'
+import type { Endpoint } from './endpoint.ts'
 
 /** How hints narrow the ready endpoints (KEP-2433, KEP-3015). */
 export type TopologyMode = 'none' | 'PreferSameNode' | 'PreferSameZone'
@@ -24,12 +25,14 @@ export interface Survey {
 }
 
 /** One pass over the endpoints of a port. */
-export function survey(candidates: readonly Candidate[], place: Place): Survey {
+export function survey(endpoints: readonly Endpoint[], place: Place): Survey {
   let ready = false
   let draining = false
   let localReady = false
   let localDraining = false
-  for (const { endpoint } of candidates) {
+  for (let index = 0; index < endpoints.length; index++) {
+    const endpoint = endpoints[index]
+    if (endpoint === undefined) continue
     const isLocal = endpoint.nodeName === place.nodeName
     if (endpoint.ready) {
       ready = true
@@ -39,17 +42,18 @@ export function survey(candidates: readonly Candidate[], place: Place): Survey {
     draining = true
     localDraining ||= isLocal
   }
-  return { topology: topologyOf(candidates, place), ready, draining, localReady, localDraining }
+  return { topology: topologyOf(endpoints, place), ready, draining, localReady, localDraining }
 }
 
 /** Hints of endpoints that are not ready say nothing; one ready endpoint without a hint turns them off for all. */
-function topologyOf(candidates: readonly Candidate[], place: Place): TopologyMode {
+function topologyOf(endpoints: readonly Endpoint[], place: Place): TopologyMode {
   let hasNodeHints = true
   let hasZoneHints = place.zone !== ''
   let isNodeNamed = false
   let isZoneNamed = false
-  for (const { endpoint } of candidates) {
-    if (!endpoint.ready) continue
+  for (let index = 0; index < endpoints.length; index++) {
+    const endpoint = endpoints[index]
+    if (endpoint?.ready !== true) continue
     hasNodeHints &&= endpoint.forNodes.length > 0
     hasZoneHints &&= endpoint.forZones.length > 0
     if (!hasNodeHints && !hasZoneHints) return 'none'
