@@ -23,6 +23,11 @@ export function childResult<T>(args: readonly string[]): T {
   return JSON.parse(run.stdout.trimEnd().split('\n').at(-1) ?? '')
 }
 
+/** How a figure stands to the most it should be. */
+export function goal(value: number, most: number): string {
+  return value <= most ? `(goal ${most}: met)` : `(goal ${most}: MISSED)`
+}
+
 /** A table with right-aligned columns. */
 export function print(title: string, rows: readonly Readonly<Record<string, string>>[]): void {
   const columns = Object.keys(rows[0] ?? {})

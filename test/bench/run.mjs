@@ -2,6 +2,7 @@
 // Bundles each benchmark and runs it in a network namespace of its own: npm run bench [-- NAME ...]
 import { spawnSync } from 'node:child_process'
 import { copyFileSync, mkdirSync, readdirSync } from 'node:fs'
+import { cpus, release } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
@@ -21,6 +22,14 @@ if (unknown.length > 0) {
 
 mkdirSync(out, { recursive: true })
 copyFileSync(join(root, 'build/Release/kprobe.node'), join(out, 'kprobe.node'))
+// Root gets a network namespace alone, so that send buffers can be forced as in production; others a user namespace too.
+const isRoot = process.getuid?.() === 0 && spawnSync('unshare', ['-n', 'true']).status === 0
+const namespace = isRoot ? '-n' : '-Urn'
+const runtime = `Node ${process.versions.node}, ${cpus().length} processors, Linux ${release()}`
+console.log(`${runtime}, each benchmark in unshare ${namespace}`)
+if (!isRoot)
+  console.log('without root, nft cannot force its send buffer: its part of the comparison may fail')
+
 let failed = false
 for (const name of asked.length > 0 ? asked : all) {
   const bundle = join(out, `${name}.mjs`)
@@ -38,7 +47,7 @@ for (const name of asked.length > 0 ? asked : all) {
     logLevel: 'warning',
   })
   console.log(`\n== ${name}`)
-  const run = spawnSync('unshare', ['-Urn', process.execPath, '--expose-gc', bundle], {
+  const run = spawnSync('unshare', [namespace, process.execPath, '--expose-gc', bundle], {
     cwd: root,
     stdio: 'inherit',
     env: { ...process.env, KPROBE_BENCH_BUNDLE: bundle, KPROBE_ROOT: root },
