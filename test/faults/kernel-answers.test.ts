@@ -1,13 +1,15 @@
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
-import type { Transport } from '../../src/netlink/transport.ts'
+import { errnoNumber } from '../../src/netlink/errno.ts'
+import { SystemError, type Transport } from '../../src/netlink/transport.ts'
 import { FakeKernel } from '../support/fake-kernel/kernel.ts'
 import { FaultyTransport, isBatch, messagesIn, type TransportFaults } from '../support/faulty-transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { Rig } from '../support/rig.ts'
 import { differences, frontendNames, nft, openNetfilter } from './kernel.ts'
 import { clusterIp, nameOf, service, services } from './objects.ts'
+import { columns } from '../support/owned.ts'
 
 const rigs: Rig[] = []
 
@@ -75,6 +77,26 @@ it.each([1, 17, 400])('F47: a batch cut off %i bytes before its end leaves nothi
   await rig.sync(services(3))
   expect(rig.kinds()).toEqual(['failed', 'committed', 'synced'])
   expect(await differences(services(3))).toEqual([])
+})
+
+it('F46: a commit whose answer is lost is not believed because somebody else committed', async () => {
+  const kernel = new FakeKernel()
+  const faults: TransportFaults = {}
+  const rig = rigWith(faults, kernel.open())
+  await rig.sync(services(3))
+  faults.onSend = datagram => {
+    if (!isBatch(datagram)) return datagram
+    faults.onSend = undefined
+    faults.onReceive = () => {
+      faults.onReceive = undefined
+      throw new SystemError('recvmsg', errnoNumber('ENOBUFS'), 'ENOBUFS')
+    }
+    // Ours does nothing, and another that touches none of our tables comes at the same time.
+    kernel.generation++
+    return datagram.slice(0, -BATCH_END_BYTES)
+  }
+  await rig.sync(services(4))
+  expect(await differences(services(4), {}, kernel.open())).toEqual([])
 })
 
 const NFT_MSG_DELCHAIN = 0x0a05
@@ -166,7 +188,13 @@ it.each([10_000, 40_000, 100_000])(
         element: { set: set.name, key, data: undefined, comment: '' },
         group: '@test',
       }))
-      const operation = { verb: 'add-elements', family: 'ip', table: 'kube-proxy', set, elements } as const
+      const operation = {
+        verb: 'add-elements',
+        family: 'ip',
+        table: 'kube-proxy',
+        set,
+        ...columns(elements),
+      } as const
       expect((await client.commit([operation])).outcome).toBe('committed')
       const listed = (await client.list([{ family: 'ip', name: 'kube-proxy' }])).ruleset.tables[0]
       const found = [...(listed?.elements.values() ?? [])].flat().map(({ key }) => key)

@@ -5,6 +5,7 @@ import { FaultyTransport, type TransportFaults } from '../support/faulty-transpo
 import { Rig } from '../support/rig.ts'
 import { differences } from './kernel.ts'
 import { services } from './objects.ts'
+import { columns } from '../support/owned.ts'
 
 export interface Story {
   readonly rig: Rig
@@ -48,7 +49,6 @@ async function damage(kernel: FakeKernel, clock: FakeClock): Promise<void> {
   const set = table?.sets.get('frontends')
   const element = [...(table?.elements.values() ?? [])].flat().find(item => item.set === 'frontends')
   if (set === undefined || element === undefined) throw new Error('nothing to damage')
-  const elements = [{ element, group: '' }]
-  await client.commit([{ verb: 'delete-elements', family: 'ip', table: FAMILY.name, set, elements }])
+  await client.commit([{ verb: 'delete-elements', family: 'ip', table: FAMILY.name, set, ...columns([{ element, group: '' }]) }])
   await client.close()
 }
