@@ -1,11 +1,9 @@
-import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 import { FakeKernel } from '../support/fake-kernel/kernel.ts'
 import { FaultyTransport, type TransportFaults } from '../support/faulty-transport.ts'
 import { Rig } from '../support/rig.ts'
 import { differences } from './kernel.ts'
 import { services } from './objects.ts'
-import { columns } from '../support/owned.ts'
 
 export interface Story {
   readonly rig: Rig
@@ -14,7 +12,6 @@ export interface Story {
   readonly differences: readonly string[]
 }
 
-const FAMILY = { family: 'ip', name: 'kube-proxy' } as const
 /** More than 500 elements, so that they go by the thread pool. */
 const MANY = 130
 /** Longer than a conversation may take, and the healing period. */
@@ -43,12 +40,9 @@ export async function tell(faults: TransportFaults): Promise<Story> {
   return { rig, kernel, differences: await differences(services(MANY), {}, kernel.open()) }
 }
 
+/** Somebody removes one of two Services. */
 async function damage(kernel: FakeKernel, clock: FakeClock): Promise<void> {
-  const client = createNftClient({ transport: kernel.open(), clock })
-  const [table] = (await client.list([FAMILY])).ruleset.tables
-  const set = table?.sets.get('frontends')
-  const element = [...(table?.elements.values() ?? [])].flat().find(item => item.set === 'frontends')
-  if (set === undefined || element === undefined) throw new Error('nothing to damage')
-  await client.commit([{ verb: 'delete-elements', family: 'ip', table: FAMILY.name, set, ...columns([{ element, group: '' }]) }])
-  await client.close()
+  const vandal = new Rig({ transport: kernel.open(), clock })
+  await vandal.sync(services(1), PATIENCE_MS)
+  await vandal.close()
 }
