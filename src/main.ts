@@ -1,6 +1,7 @@
 import { hostname } from 'node:os'
 import { runCommand } from './cli/commands.ts'
-import type { Io } from './cli/io.ts'
+import { EXIT_FAILED, type Io } from './cli/io.ts'
+import { Outlet } from './cli/outlet.ts'
 
 /** A second signal, or one that nobody answers within this time, ends the process at once. */
 const PATIENCE_MS = 4_500
@@ -26,20 +27,16 @@ function stopOnSignals(): AbortSignal {
 
 const stop = stopOnSignals()
 
-// A reader that has seen enough (`kprobe dump | head`) is no failure.
-for (const stream of [process.stdout, process.stderr]) {
-  stream.on('error', (error: NodeJS.ErrnoException) => {
-    if (error.code === 'EPIPE') process.exit(0)
-    throw error
-  })
-}
+const out = new Outlet(process.stdout)
+const err = new Outlet(process.stderr)
 
 // The same signal asks Node to open a debugger on a port: this process opens no port that nobody configured.
 process.on('SIGUSR1', () => undefined)
 
 const io: Io = {
-  out: text => void process.stdout.write(text),
-  err: text => void process.stderr.write(text),
+  out: text => out.write(text),
+  err: text => err.write(text),
+  outLost: out.lost,
   colour: process.stdout.isTTY === true && (process.env.NO_COLOR ?? '') === '' && process.env.TERM !== 'dumb',
   signal: stop,
   hostName: hostname(),
@@ -47,6 +44,7 @@ const io: Io = {
 }
 
 const code = await runCommand(process.argv.slice(2), io)
-// Whatever is still on its way to a pipe goes out first: an empty write ends after those before it.
-await Promise.all([process.stdout, process.stderr].map(stream => new Promise(done => stream.write('', done))))
-process.exit(code)
+await out.drained()
+if (out.failure !== undefined) err.write(`kprobe: standard output is incomplete: ${out.failure.message}\n`)
+await err.drained()
+process.exit(out.failure === undefined ? code : EXIT_FAILED)

@@ -13,7 +13,7 @@ export interface LogOptions {
 
 /** Messages carry their facts as fields; values from outside never reach the message text itself. */
 export function createLog(options: LogOptions): Log {
-  const destination = options.destination ?? pino.destination({ fd: 2, sync: true })
+  const destination = options.destination ?? standardError()
   const stream = options.format === 'json' ? destination : textStream(destination)
   return pino(
     {
@@ -24,6 +24,13 @@ export function createLog(options: LogOptions): Log {
     },
     stream,
   )
+}
+
+/** Lines that cannot be written (a full disk) are lost: nothing is left to tell it with, and Services need the daemon. */
+function standardError(): DestinationStream {
+  const destination = pino.destination({ fd: 2, sync: true })
+  destination.on('error', () => undefined)
+  return destination
 }
 
 const MARKS: Readonly<Record<string, string>> = {

@@ -4,6 +4,8 @@ export interface Io {
   readonly out: (text: string) => void
   /** Standard error: everything else. */
   readonly err: (text: string) => void
+  /** Aborted when standard output cannot be written any more, with the error as its reason. */
+  readonly outLost: AbortSignal
   /** Standard output is a terminal, and NO_COLOR is not set. */
   readonly colour: boolean
   /** Aborted by SIGINT and SIGTERM. */

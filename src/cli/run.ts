@@ -27,8 +27,12 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (parsed.kind === 'errors') return usageErrors(io, 'run', parsed.errors)
   const { config } = parsed.value
   const dryRun = config.backend === 'dry-run'
+  const log = createLog({ format: config.logFormat, verbosity: config.verbosity })
+  const outLost = () =>
+    log.warn({ err: io.outLost.reason }, 'standard output is gone; Services are served without it')
+  io.outLost.addEventListener('abort', outLost, { once: true })
   return await runDaemon(config, {
-    log: createLog({ format: config.logFormat, verbosity: config.verbosity }),
+    log,
     clock: systemClock,
     random: Math.random,
     signal: io.signal,

@@ -20,6 +20,7 @@ beforeEach(() => {
     err: text => {
       err += text
     },
+    outLost: new AbortController().signal,
     colour: false,
     signal: new AbortController().signal,
     hostName: 'a-host',

@@ -1,0 +1,57 @@
+import type { Writable } from 'node:stream'
+
+/**
+ * A standard stream whose far end may go away (`kprobe dump | head`) or fail (a full disk). From then on what is
+ * written is dropped: the command goes on to its own end, and a daemon serves on.
+ */
+export class Outlet {
+  readonly #stream: Writable
+  readonly #lost = new AbortController()
+  #used = false
+  #failure: NodeJS.ErrnoException | undefined
+
+  constructor(stream: Writable) {
+    this.#stream = stream
+    stream.on('error', (error: NodeJS.ErrnoException) => this.#lose(error))
+  }
+
+  /** Aborted when writing fails, with the error as its reason. */
+  get lost(): AbortSignal {
+    return this.#lost.signal
+  }
+
+  /** Why writing failed; undefined as well when its reader has merely seen enough. */
+  get failure(): Error | undefined {
+    return this.#failure?.code === 'EPIPE' ? undefined : this.#failure
+  }
+
+  write(text: string): void {
+    if (this.#failure !== undefined) return
+    this.#used = true
+    try {
+      this.#stream.write(text)
+    } catch (error) {
+      // Node 20 throws what it could not write to a file.
+      if (!isErrno(error)) throw error
+      this.#lose(error)
+    }
+  }
+
+  /** Resolves when all that was written is on its way or lost: an empty write ends after those before it. */
+  async drained(): Promise<void> {
+    if (!this.#used || this.#failure !== undefined) return
+    await new Promise<unknown>(done => this.#stream.write('', done))
+    // An error is told a turn after its write has ended.
+    await new Promise(done => setImmediate(done))
+  }
+
+  #lose(error: NodeJS.ErrnoException): void {
+    if (this.#failure !== undefined) return
+    this.#failure = error
+    this.#lost.abort(error)
+  }
+}
+
+function isErrno(error: unknown): error is NodeJS.ErrnoException {
+  return error instanceof Error && 'code' in error
+}
