@@ -31,11 +31,11 @@ export class AttributeWriter {
 
   close(): void {
     const end = this.out.length
-    for (const start of this.#open) {
-      if (end - start > ATTRIBUTE_LENGTH_MAX) {
-        this.#open.length = 0
-        throw unencodable(`an attribute of ${end - start} bytes is longer than ${ATTRIBUTE_LENGTH_MAX}`)
-      }
+    // No other is longer than the one that was opened first.
+    const outermost = this.#open[0] ?? end
+    if (end - outermost > ATTRIBUTE_LENGTH_MAX) {
+      this.#open.length = 0
+      throw unencodable(`an attribute of ${end - outermost} bytes is longer than ${ATTRIBUTE_LENGTH_MAX}`)
     }
     const start = this.#open.pop()
     if (start === undefined) throw unencodable('an attribute is closed that was never opened')

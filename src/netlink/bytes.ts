@@ -1,5 +1,8 @@
 import type { Octets } from '../base/octets.ts'
 
+/** A loop is faster for octets up to this length. */
+const BULK = 64
+
 /**
  * An append-only buffer that grows by doubling. Host order is little-endian, as on every platform we build for.
  * `bytes` and `view` change identity when it grows: whoever writes through them calls `reserve` first.
@@ -62,6 +65,11 @@ export class ByteWriter {
   octets(value: Octets): void {
     this.reserve(value.length)
     const bytes = this.bytes
+    if (value.length > BULK) {
+      Buffer.from(bytes.buffer, this.length, value.length).write(value, 'latin1')
+      this.length += value.length
+      return
+    }
     let at = this.length
     for (let i = 0; i < value.length; i++) bytes[at++] = value.charCodeAt(i)
     this.length = at
@@ -70,6 +78,19 @@ export class ByteWriter {
   utf8(text: string): void {
     // A UTF-16 unit takes three bytes of UTF-8 at most.
     this.reserve(text.length * 3)
+    const start = this.length
+    for (let i = 0; i < text.length; i++) {
+      const code = text.charCodeAt(i)
+      if (code > 0x7f) {
+        this.length = start
+        this.#encode(text)
+        return
+      }
+      this.bytes[this.length++] = code
+    }
+  }
+
+  #encode(text: string): void {
     this.length += new TextEncoder().encodeInto(text, this.bytes.subarray(this.length)).written
   }
 

@@ -46,9 +46,12 @@ export function writeAttributes<F extends Fields>(
   values: Attributes<F>,
 ): void {
   const fields = values as Readonly<Record<string, unknown>>
-  for (const { name, number, codec } of set.columns) {
-    const value = fields[name]
-    if (value !== undefined) codec.write(out, number, value)
+  const { columns } = set
+  for (let i = 0; i < columns.length; i++) {
+    const column = columns[i]
+    if (column === undefined) break
+    const value = fields[column.name]
+    if (value !== undefined) column.codec.write(out, column.number, value)
   }
 }
 

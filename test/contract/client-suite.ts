@@ -8,6 +8,7 @@ import type { Transaction } from '../../src/kernel/nft/operation.ts'
 import type { Element, Ruleset } from '../../src/kernel/nft/state.ts'
 import { arbitraryRuleset } from '../support/fake-kernel/random-rulesets.ts'
 import { canonicalText } from '../support/fake-kernel/ruleset-model.ts'
+import { columns } from '../support/owned.ts'
 import type { Target, TargetFactory } from './target.ts'
 import { walk } from './walk.ts'
 import { declare, ELEMENTS, NOTHING, SETS, tableOf, WHOLE } from './whole-ruleset.ts'
@@ -113,7 +114,7 @@ function results(at: () => { readonly target: Target; readonly client: NftClient
       { element: { set: 'values', key: 'zzzz', data: 'bbbb', comment: '' }, group: 'ns1/good' },
       { element: { set: 'values', key: 'aaaa', data: 'zzzz', comment: '' }, group: 'ns1/bad' },
     ]
-    const result = await client.commit([{ ...HERE, verb: 'add-elements', set: values, elements }])
+    const result = await client.commit([{ ...HERE, verb: 'add-elements', set: values, ...columns(elements) }])
     expect(result).toMatchObject({ outcome: 'refused', generation })
     expect(result.failures).toHaveLength(1)
     expect(result.failures[0]?.elements).toEqual([elements[1]])

@@ -6,10 +6,10 @@ import { SystemError, type Transport } from '../../src/netlink/transport.ts'
 import { FakeKernel } from '../support/fake-kernel/kernel.ts'
 import { FaultyTransport, isBatch, messagesIn, type TransportFaults } from '../support/faulty-transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { columns } from '../support/owned.ts'
 import { Rig } from '../support/rig.ts'
 import { differences, frontendNames, nft, openNetfilter } from './kernel.ts'
 import { clusterIp, nameOf, service, services } from './objects.ts'
-import { columns } from '../support/owned.ts'
 
 const rigs: Rig[] = []
 

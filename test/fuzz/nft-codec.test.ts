@@ -18,6 +18,7 @@ import { NetlinkError } from '../../src/netlink/errors.ts'
 import { type Message, readDone, readError, readMessages, readNfGenMsg } from '../../src/netlink/message.ts'
 import * as arbitrary from '../support/nft-arbitraries.ts'
 import { creationOf, skeleton } from '../support/nft-skeleton.ts'
+import { columns } from '../support/owned.ts'
 import { attribute, datagram, message, nest } from '../support/scripted-transport.ts'
 
 const DECODERS: readonly ((view: ByteView, message: Message) => unknown)[] = [
@@ -101,7 +102,7 @@ describe('what was encoded is decoded', () => {
           const owned = elements.map(element => ({ element: { ...element, set: set.name }, group: '' }))
           const decode = (view: ByteView, message: Message) =>
             decodeElements(view, message, { expirations: false })
-          const decoded = read({ ...target, verb: 'add-elements', set, elements: owned }, decode)
+          const decoded = read({ ...target, verb: 'add-elements', set, ...columns(owned) }, decode)
           expect(decoded.value).toEqual(owned.map(({ element }) => element))
         },
       ),

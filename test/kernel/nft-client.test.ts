@@ -8,6 +8,7 @@ import type { NftSet, Table } from '../../src/kernel/nft/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { comparable, creationOf, skeleton } from '../support/nft-skeleton.ts'
+import { columns } from '../support/owned.ts'
 
 const TABLES = [
   { family: 'ip', name: 'skeleton' },
@@ -37,7 +38,7 @@ function addEndpoints(table: Table, slots: readonly number[], data = '\x0a\0\0\x
     element: { set: set.name, key: u32host(0x8000_0000) + u32host(slot), data, comment: '' },
     group: `ns1/slot-${slot}`,
   }))
-  return { ...target, verb: 'add-elements', set, elements }
+  return { ...target, verb: 'add-elements', set, ...columns(elements) }
 }
 
 async function create(...tables: readonly Table[]): Promise<void> {
@@ -146,7 +147,7 @@ it('deletes elements of verdict maps by their key alone', async () => {
     .flat()
     .filter(element => element.set === 'dispatch')
     .map(element => ({ element, group: '' }))
-  const removal: Transaction = [{ ...target, verb: 'delete-elements', set, elements }]
+  const removal: Transaction = [{ ...target, verb: 'delete-elements', set, ...columns(elements) }]
   expect(await client.commit(removal)).toMatchObject({ outcome: 'committed', failures: [] })
 })
 
@@ -165,10 +166,12 @@ it('restores entries of an affinity map with the time they had left', async () =
     group: '',
   })
   const elements = [element(60_000), element(20_000_000)]
-  expect(await client.commit([{ ...target, verb: 'add-elements', set, elements }])).toMatchObject({
-    outcome: 'committed',
-    failures: [],
-  })
+  expect(await client.commit([{ ...target, verb: 'add-elements', set, ...columns(elements) }])).toMatchObject(
+    {
+      outcome: 'committed',
+      failures: [],
+    },
+  )
   const { ruleset } = await client.list(TABLES)
   const restored = ruleset.tables[0]?.elements.get('affinity') ?? []
   expect(restored).toHaveLength(2)
@@ -184,7 +187,7 @@ it('empties and removes chains, sets and tables', async () => {
   await create(table)
   const chains = [...table.chains.keys()]
   const result = await client.commit([
-    { ...target, verb: 'delete-elements', set: setOf(table, 'dispatch'), elements: dispatchOf(table) },
+    { ...target, verb: 'delete-elements', set: setOf(table, 'dispatch'), ...dispatchOf(table) },
     ...chains.map(chain => ({ ...target, verb: 'flush-chain', chain }) as const),
     ...chains.map(chain => ({ ...target, verb: 'delete-chain', chain }) as const),
     ...[...table.sets.keys()].map(set => ({ ...target, verb: 'delete-set', set }) as const),
@@ -197,7 +200,7 @@ it('empties and removes chains, sets and tables', async () => {
 
 function dispatchOf(table: Table) {
   const elements = [...table.elements.values()].flat().filter(element => element.set === 'dispatch')
-  return elements.map(element => ({ element, group: '' }))
+  return columns(elements.map(element => ({ element, group: '' })))
 }
 
 it('keeps what it does not know of a foreign rule, so that a comparison sees it', async () => {

@@ -4,6 +4,7 @@ import { NFT_DATA_VERDICT } from '../../src/kernel/nft/constants.ts'
 import type { Expression } from '../../src/kernel/nft/expression.ts'
 import type { Operation } from '../../src/kernel/nft/operation.ts'
 import type { Element, NftSet, Verdict } from '../../src/kernel/nft/state.ts'
+import { columns } from './owned.ts'
 
 /** Values of kernel/nft at random, as wide as the kernel's own types. */
 
@@ -107,7 +108,11 @@ export const set: fc.Arbitrary<NftSet> = fc
   }))
 
 const place = { family: fc.constantFrom('ip' as const, 'ip6' as const), table: name }
-const owned = fc.array(fc.record({ element, group: name }), { maxLength: 30 })
+const owned = fc.array(fc.record({ element, group: name }), { maxLength: 30 }).map(columns)
+
+function onElements(verb: 'add-elements' | 'delete-elements'): fc.Arbitrary<Operation> {
+  return fc.record({ ...place, set, owned }).map(({ owned, ...rest }) => ({ ...rest, verb, ...owned }))
+}
 
 export const operation: fc.Arbitrary<Operation> = fc.oneof(
   fc.record({
@@ -126,6 +131,6 @@ export const operation: fc.Arbitrary<Operation> = fc.oneof(
   fc.record({ ...place, verb: fc.constant('add-set' as const), set }),
   fc.record({ ...place, verb: fc.constant('delete-set' as const), set: name }),
   fc.record({ ...place, verb: fc.constant('flush-chain' as const), chain: name }),
-  fc.record({ ...place, verb: fc.constant('add-elements' as const), set, elements: owned }),
-  fc.record({ ...place, verb: fc.constant('delete-elements' as const), set, elements: owned }),
+  onElements('add-elements'),
+  onElements('delete-elements'),
 )

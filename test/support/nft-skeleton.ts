@@ -6,6 +6,7 @@ import type { Expression, Rule } from '../../src/kernel/nft/expression.ts'
 import type { Transaction } from '../../src/kernel/nft/operation.ts'
 import type { Chain, ChainHook, Element, NftFamily, NftSet, Table } from '../../src/kernel/nft/state.ts'
 import { encodeUserdata } from '../../src/kernel/nft/userdata.ts'
+import { columns } from './owned.ts'
 
 /** A table in the manner of the nftables plane, with every expression and every kind of set that it uses. */
 
@@ -284,7 +285,7 @@ export function creationOf(table: Table): Transaction {
     ...groups.flatMap(([group, elements]) =>
       [...table.sets.values()].flatMap(set => {
         const mine = elements.filter(element => element.set === set.name).map(element => ({ element, group }))
-        return mine.length === 0 ? [] : [{ ...target, verb: 'add-elements', set, elements: mine } as const]
+        return mine.length === 0 ? [] : [{ ...target, verb: 'add-elements', set, ...columns(mine) } as const]
       }),
     ),
   ]

@@ -1,4 +1,4 @@
-import type { Operation, OwnedElement, Transaction } from '../../kernel/nft/operation.ts'
+import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import { describeOperation, formatElementData, formatElementKey } from '../../kernel/nft/print.ts'
 import type { Element, NftSet } from '../../kernel/nft/state.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
@@ -44,7 +44,7 @@ function replacements(transaction: Transaction): Replacements {
   for (const operation of transaction) {
     if (operation.verb !== 'delete-elements') continue
     const elements = gone.get(setName(operation)) ?? new Map<string, Element>()
-    for (const { element } of operation.elements) elements.set(element.key, element)
+    for (const element of operation.elements) elements.set(element.key, element)
     gone.set(setName(operation), elements)
   }
   const replaced = new Map<string, Map<string, Element>>()
@@ -53,7 +53,7 @@ function replacements(transaction: Transaction): Replacements {
     const before = gone.get(setName(operation))
     if (before === undefined) continue
     const both = replaced.get(setName(operation)) ?? new Map<string, Element>()
-    for (const { element } of operation.elements) {
+    for (const element of operation.elements) {
       const old = before.get(element.key)
       if (old !== undefined) both.set(element.key, old)
     }
@@ -80,10 +80,11 @@ function* describePlan(transaction: Transaction, after: NftablesState): Iterable
       continue
     }
     const again = replaced.get(setName(operation))
-    for (const owned of operation.elements) {
-      const old = again?.get(owned.element.key)
+    for (const [i, element] of operation.elements.entries()) {
+      const old = again?.get(element.key)
       if (operation.verb === 'delete-elements' && old !== undefined) continue
-      const line = describeElement(operation, owned, old)
+      const group = operation.groups[i] ?? ''
+      const line = { ...describeElement(operation, element, old), service: serviceOfGroup(group) }
       if (line.service === undefined) yield line
       else {
         const lines = byService.get(line.service)
@@ -106,17 +107,15 @@ function* describeShared(operation: Operation, { ruleset }: NftablesState): Iter
 
 function describeElement(
   operation: ElementOperation,
-  owned: OwnedElement,
+  element: Element,
   old: Element | undefined,
-): PlanLine {
+): Pick<PlanLine, 'verb' | 'object'> {
   const { set, family, table } = operation
-  const { element, group } = owned
   const key = formatElementKey(set, element.key)
   const shift = old === undefined ? dataText(set, element) : ` : ${bare(set, old)} -> ${bare(set, element)}`
   return {
     verb: old !== undefined ? 'change' : operation.verb === 'add-elements' ? 'add' : 'remove',
     object: `element ${family} ${table} ${set.name} { ${key}${shift} }`,
-    service: serviceOfGroup(group),
   }
 }
 

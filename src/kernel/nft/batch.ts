@@ -51,9 +51,15 @@ export function batchOf(bytes: Uint8Array, firstSequence: number, records: reado
       if (record === undefined) return []
       const culprit = culpritOf(bytes, record, offset)
       if (culprit !== undefined) return [culprit.element]
-      return record.runs.flatMap(({ operation, from, to }) => operation.elements.slice(from, to))
+      return record.runs.flatMap(ownedBy)
     },
   }
+}
+
+function ownedBy({ operation, from, to }: ElementRun): readonly OwnedElement[] {
+  return operation.elements
+    .slice(from, to)
+    .map((element, i) => ({ element, group: operation.groups[from + i] ?? '' }))
 }
 
 interface Culprit {
@@ -70,8 +76,10 @@ function culpritOf(
   let index = elementIndexAt(bytes, record, record.start + offset)
   if (index === undefined) return undefined
   for (const { operation, from, to } of record.runs) {
-    const element = operation.elements[from + index]
-    if (index < to - from) return element && { operation, element }
+    if (index < to - from) {
+      const [element] = ownedBy({ operation, from: from + index, to: from + index + 1 })
+      return element && { operation, element }
+    }
     index -= to - from
   }
   return undefined

@@ -1,7 +1,7 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { NFT_SET_EVAL } from './constants.ts'
-import type { OwnedElement } from './operation.ts'
+import type { OwnedElements } from './operation.ts'
 import type { Element, ElementData, ElementGroup, NftSet, Table } from './state.ts'
 
 /** Holds the elements whose removal waits for the next transaction. No Service, and so no goal, has this group. */
@@ -11,9 +11,9 @@ export const LATE_GROUP = '\0late'
 export interface SetChanges {
   readonly set: NftSet
   /** Elements to delete, and the old form of those to replace. */
-  readonly remove: OwnedElement[]
+  readonly remove: OwnedElements
   /** New elements, and the new form of those to replace. To be added after `remove` is deleted. */
-  readonly add: OwnedElement[]
+  readonly add: OwnedElements
 }
 
 export interface ElementChanges {
@@ -29,11 +29,18 @@ export interface ElementChanges {
 const GROUPS_PER_STEP = 256
 const ELEMENTS_PER_STEP = 4096
 
+interface Pile extends OwnedElements {
+  readonly elements: Element[]
+  readonly groups: string[]
+}
+
 interface Collected {
   readonly set: NftSet
-  readonly removed: OwnedElement[]
-  readonly added: OwnedElement[]
+  readonly removed: Pile
+  readonly added: Pile
 }
+
+const NONE: OwnedElements = { elements: [], groups: [] }
 
 /**
  * Compares the elements of two tables that declare equal sets (or none in `from`). Elements of sets that packets fill
@@ -42,24 +49,46 @@ interface Collected {
 export function* diffElements(from: Table, to: Table, lateSets: ReadonlySet<string>): Steps<ElementChanges> {
   const collected = new Map<string, Collected>()
   for (const set of to.sets.values()) {
-    if (!filledByPackets(set)) collected.set(set.name, { set, removed: [], added: [] })
+    if (!filledByPackets(set)) collected.set(set.name, { set, removed: emptyPile(), added: emptyPile() })
   }
   const referenced = new Set<string>()
-  let groups = 0
-  for (const [group, before, after] of PersistentMap.differences(from.elements, to.elements)) {
-    collect(group, before ?? [], after ?? [], { collected, referenced })
-    if (++groups % GROUPS_PER_STEP === 0) yield
+  if (from.elements.size === 0) yield* collectAll(to, collected)
+  else {
+    let groups = 0
+    for (const [group, before, after] of PersistentMap.differences(from.elements, to.elements)) {
+      collect(group, before ?? [], after ?? [], { collected, referenced })
+      if (++groups % GROUPS_PER_STEP === 0) yield
+    }
   }
   const late: Element[] = []
-  const takes = ({ element, group }: OwnedElement) => {
-    const waits = lateSets.has(element.set) && to.elements.has(group)
-    if (waits) late.push(element)
-    return waits
-  }
+  const waits = (element: Element, group: string) => lateSets.has(element.set) && to.elements.has(group)
   const sets: SetChanges[] = []
-  for (const pile of collected.values()) sets.push(yield* settle(pile, { takes }))
+  for (const pile of collected.values()) sets.push(yield* settle(pile, { waits, late }))
   sets.sort((a, b) => Number(lateSets.has(b.set.name)) - Number(lateSets.has(a.set.name)))
   return { sets, late, referenced }
+}
+
+/** All elements of a table: what a first load adds. */
+function* collectAll(to: Table, collected: ReadonlyMap<string, Collected>): Steps<void> {
+  const keys = to.elements.keys()
+  const groups = to.elements.values()
+  for (let i = 0; i < groups.length; i++) {
+    const key = keys[i] ?? ''
+    const group = groups[i] ?? []
+    let set = ''
+    let pile: Pile | undefined
+    for (let j = 0; j < group.length; j++) {
+      const element = group[j]
+      if (element === undefined) break
+      if (element.set !== set) {
+        set = element.set
+        pile = collected.get(set)?.added
+      }
+      if (pile === undefined) continue
+      put(pile, element, key)
+    }
+    if ((i + 1) % GROUPS_PER_STEP === 0) yield
+  }
 }
 
 export function filledByPackets(set: NftSet): boolean {
@@ -72,9 +101,19 @@ export function sameElementData(a: ElementData, b: ElementData): boolean {
   return a.code === b.code && a.chain === b.chain
 }
 
-/** Takes an element that nobody wants, if it is one whose removal has to wait. */
+function emptyPile(): Pile {
+  return { elements: [], groups: [] }
+}
+
+function put(pile: Pile, element: Element, group: string): void {
+  pile.elements.push(element)
+  pile.groups.push(group)
+}
+
+/** Elements that nobody wants, and whose removal has to wait. */
 interface Late {
-  readonly takes: (gone: OwnedElement) => boolean
+  readonly waits: (element: Element, group: string) => boolean
+  readonly late: Element[]
 }
 
 interface Piles {
@@ -98,11 +137,14 @@ function collect(group: string, before: ElementGroup, after: ElementGroup, piles
     if (element === undefined) continue
     if (typeof element.data === 'object' && element.data.chain !== undefined)
       piles.referenced.add(element.data.chain)
-    piles.collected.get(element.set)?.removed.push({ element, group })
+    const pile = piles.collected.get(element.set)
+    if (pile !== undefined) put(pile.removed, element, group)
   }
   for (let i = start; i < after.length - ends; i++) {
     const element = after[i]
-    if (element !== undefined) piles.collected.get(element.set)?.added.push({ element, group })
+    if (element === undefined) continue
+    const pile = piles.collected.get(element.set)
+    if (pile !== undefined) put(pile.added, element, group)
   }
 }
 
@@ -117,29 +159,41 @@ function sameContent(a: Element, b: Element): boolean {
 }
 
 /** Matches what left one group with what entered another, so that only real differences are left. */
-function* settle(pile: Collected, late: Late): Steps<SetChanges> {
-  const { set, removed, added } = pile
+function* settle({ set, removed, added }: Collected, late: Late): Steps<SetChanges> {
   // A load and an unload have nothing to match: no index is made for them.
-  if (removed.length === 0) return { set, remove: [], add: added }
-  if (added.length === 0) return { set, remove: removed.filter(gone => !late.takes(gone)), add: [] }
-  const unmatched = new Map<string, OwnedElement>()
-  const remove: OwnedElement[] = []
-  const add: OwnedElement[] = []
+  if (removed.elements.length === 0) return { set, remove: NONE, add: added }
+  const remove = emptyPile()
+  if (added.elements.length === 0) {
+    for (let i = 0; i < removed.elements.length; i++) leave(removed, i, { remove, late })
+    return { set, remove, add: NONE }
+  }
+  const unmatched = new Map<string, number>()
+  const add = emptyPile()
   let elements = 0
-  for (const gone of removed) {
-    unmatched.set(gone.element.key, gone)
+  for (const [i, { key }] of removed.elements.entries()) {
+    unmatched.set(key, i)
     if (++elements % ELEMENTS_PER_STEP === 0) yield
   }
-  for (const entry of added) {
+  for (const [i, element] of added.elements.entries()) {
     if (++elements % ELEMENTS_PER_STEP === 0) yield
-    const old = unmatched.get(entry.element.key)
-    if (old !== undefined) {
-      unmatched.delete(entry.element.key)
-      if (sameContent(old.element, entry.element)) continue
-      remove.push(old)
+    const at = unmatched.get(element.key)
+    const old = at === undefined ? undefined : removed.elements[at]
+    if (at !== undefined && old !== undefined) {
+      unmatched.delete(element.key)
+      if (sameContent(old, element)) continue
+      put(remove, old, removed.groups[at] ?? '')
     }
-    add.push(entry)
+    put(add, element, added.groups[i] ?? '')
   }
-  for (const gone of unmatched.values()) if (!late.takes(gone)) remove.push(gone)
+  for (const i of unmatched.values()) leave(removed, i, { remove, late })
   return { set, remove, add }
+}
+
+/** Removes element `i`, now or later. */
+function leave(removed: Pile, i: number, to: { readonly remove: Pile; readonly late: Late }): void {
+  const element = removed.elements[i]
+  const group = removed.groups[i]
+  if (element === undefined || group === undefined) return
+  if (to.late.waits(element, group)) to.late.late.push(element)
+  else put(to.remove, element, group)
 }

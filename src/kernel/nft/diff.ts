@@ -3,8 +3,8 @@ import type { Steps } from '../../base/steps.ts'
 import { NFT_DATA_VERDICT, NFT_SET_ANONYMOUS } from './constants.ts'
 import { diffChains, retireChains } from './diff-chains.ts'
 import { diffElements, filledByPackets, LATE_GROUP } from './diff-elements.ts'
-import type { Operation, OwnedElement, TableOperation, Transaction } from './operation.ts'
-import type { NftSet, Ruleset, Table } from './state.ts'
+import type { Operation, TableOperation, Transaction } from './operation.ts'
+import type { Element, NftSet, Ruleset, Table } from './state.ts'
 
 export interface RulesetDiff {
   readonly transaction: Transaction
@@ -81,23 +81,28 @@ function* replaceTable(from: Table, to: Table): Steps<TableDiff> {
 
 /** Elements that packets made (session affinity) with the time they have left, where the new set can hold them. */
 function* keepWhatPacketsMade(from: Table, to: Table): Steps<readonly Operation[]> {
-  const kept = new Map<string, OwnedElement[]>()
+  const kept = new Map<string, { readonly elements: Element[]; readonly groups: string[] }>()
   for (const set of to.sets.values()) {
     const before = from.sets.get(set.name)
-    if (before !== undefined && filledByPackets(set) && sameShape(before, set)) kept.set(set.name, [])
+    if (before !== undefined && filledByPackets(set) && sameShape(before, set))
+      kept.set(set.name, { elements: [], groups: [] })
   }
   if (kept.size === 0) return []
   let groups = 0
   for (const [group, elements] of from.elements.entries()) {
     for (const element of elements) {
+      const pile = kept.get(element.set)
       // Without time left it would stay for ever.
-      if ((element.expiresMs ?? 0) > 0) kept.get(element.set)?.push({ element, group })
+      if (pile === undefined || (element.expiresMs ?? 0) === 0) continue
+      pile.elements.push(element)
+      pile.groups.push(group)
     }
     if (++groups % 256 === 0) yield
   }
   return [...to.sets.values()].flatMap(set => {
-    const elements = kept.get(set.name) ?? []
-    return elements.length === 0 ? [] : [{ ...targetOf(to), verb: 'add-elements' as const, set, elements }]
+    const pile = kept.get(set.name)
+    if (pile === undefined || pile.elements.length === 0) return []
+    return [{ ...targetOf(to), verb: 'add-elements' as const, set, ...pile }]
   })
 }
 
@@ -111,10 +116,10 @@ function* changeTable(from: Table, to: Table, options: DiffOptions): Steps<Table
   }
   for (const operation of diffChains(from, to)) operations.push(operation)
   for (const { set, remove } of elements.sets) {
-    if (remove.length > 0) operations.push({ ...target, verb: 'delete-elements', set, elements: remove })
+    if (remove.elements.length > 0) operations.push({ ...target, verb: 'delete-elements', set, ...remove })
   }
   for (const { set, add } of elements.sets) {
-    if (add.length > 0) operations.push({ ...target, verb: 'add-elements', set, elements: add })
+    if (add.elements.length > 0) operations.push({ ...target, verb: 'add-elements', set, ...add })
   }
   operations.push(...stale.flush)
   for (const set of from.sets.values()) {

@@ -1,3 +1,4 @@
+import type { Octets } from '../../base/octets.ts'
 import type { Steps } from '../../base/steps.ts'
 import { AttributeWriter } from '../../netlink/attribute.ts'
 import { ByteWriter } from '../../netlink/bytes.ts'
@@ -6,7 +7,7 @@ import { addFlags, closeMessage, openMessage, writeNfGenMsg } from '../../netlin
 import { writeAttributes } from '../../netlink/schema.ts'
 import { type Batch, batchOf, type ElementOperation, type ElementRun, type MessageRecord } from './batch.ts'
 import * as nft from './constants.ts'
-import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from './element-writer.ts'
+import { ElementWriter } from './element-writer.ts'
 import { OBJECT_MESSAGES, type ObjectOperation, writeObject } from './object-messages.ts'
 import type { Operation, Transaction } from './operation.ts'
 import { SET_ELEMENTS } from './schema.ts'
@@ -23,6 +24,10 @@ export interface EncodeOptions {
 
 /** Bytes of elements in one message: nla_len of the list has 16 bits. */
 const ELEMENT_LIST_BYTES_MAX = 64_000
+/** Expected of a rule, of a verdict, and of all headers of an element with their padding. */
+const OBJECT_BYTES = 512
+const VERDICT_BYTES = 32
+const ELEMENT_OVERHEAD = 44
 /** Elements between two offers to pause: about 0.2 ms. */
 const ELEMENTS_PER_STEP = 2048
 
@@ -47,7 +52,7 @@ export function elementsIn(transaction: Transaction): number {
  * batch end). Throws NetlinkError for a value that does not fit its attribute.
  */
 export function* encodeBatch(transaction: Transaction, options: EncodeOptions): Steps<Batch> {
-  const batch = new BatchWriter(4096 + elementsIn(transaction) * 96, options)
+  const batch = new BatchWriter(expectedBytes(transaction), options)
   batch.begin(options.generation)
   let setId = 0
   for (let i = 0; i < transaction.length; ) {
@@ -64,6 +69,21 @@ export function* encodeBatch(transaction: Transaction, options: EncodeOptions): 
     }
   }
   return batch.end()
+}
+
+/** Enough for nearly all transactions; what is not touched of it costs nothing. */
+function expectedBytes(transaction: Transaction): number {
+  let bytes = 1024
+  for (const operation of transaction) {
+    bytes += OBJECT_BYTES
+    if (!isElementOperation(operation)) continue
+    const { elements } = operation
+    const first = elements[0]
+    if (first === undefined) continue
+    const dataLength = typeof first.data === 'string' ? first.data.length : VERDICT_BYTES
+    bytes += elements.length * (ELEMENT_OVERHEAD + first.key.length + dataLength + first.comment.length)
+  }
+  return bytes
 }
 
 function elementRunAt(transaction: Transaction, start: number): readonly ElementOperation[] {
@@ -99,6 +119,7 @@ function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
 /** Messages in a growing buffer, each with its record. */
 class BatchWriter {
   readonly out: AttributeWriter
+  readonly elements = new ElementWriter()
   readonly elementListBytesMax: number
   readonly #firstSequence: number
   readonly #records: MessageRecord[] = []
@@ -144,70 +165,66 @@ class BatchWriter {
 
 function* encodeElements(batch: BatchWriter, segment: Segment): Steps<void> {
   const message = new ElementMessage(batch, segment[0])
-  let untilPause = ELEMENTS_PER_STEP
   for (const operation of segment) {
-    const add = operation.verb === 'add-elements'
-    const { set, elements } = operation
-    for (let i = 0; i < elements.length; i++) {
-      const owned = elements[i]
-      if (owned === undefined) break
-      message.room(operation, i)
-      if (add) writeElement(batch.out, set, owned.element)
-      else writeElementKey(batch.out, owned.element.key)
-      if (--untilPause === 0) {
-        untilPause = ELEMENTS_PER_STEP
-        yield
-      }
+    const { length } = operation.elements
+    for (let from = 0; from < length; from += ELEMENTS_PER_STEP) {
+      message.add({ operation, from, to: Math.min(length, from + ELEMENTS_PER_STEP) })
+      if (from > 0) yield
     }
-    message.done(operation, elements.length)
   }
   message.close()
+  yield
 }
 
 /** The message that elements of a segment go to; a new one begins when it is full. */
 class ElementMessage {
   readonly #batch: BatchWriter
   readonly #head: ElementOperation
+  #items: Octets = ''
   #runs: ElementRun[] = []
-  #open = false
-  #listStart = 0
-  #from = 0
 
   constructor(batch: BatchWriter, head: ElementOperation) {
     this.#batch = batch
     this.#head = head
   }
 
-  /** Makes room for one more element, number `index` of `operation`. */
-  room(operation: ElementOperation, index: number): void {
-    if (this.#open) {
-      const room = this.#batch.elementListBytesMax - ELEMENT_BYTES_MAX
-      if (this.#batch.out.out.length - this.#listStart <= room) return
-      this.done(operation, index)
-      this.close()
-      this.#from = index
+  add({ operation, from, to }: ElementRun): void {
+    const { set, elements, verb } = operation
+    const { elements: writer, elementListBytesMax } = this.#batch
+    const bytesMax = elementListBytesMax - netlink.NLA_HDRLEN
+    let start = from
+    let items = this.#items
+    for (let i = from; i < to; i++) {
+      const element = elements[i]
+      if (element === undefined) break
+      const item = verb === 'add-elements' ? writer.element(set, element) : writer.key(element.key)
+      if (items.length + item.length > bytesMax) {
+        this.#hold(items, { operation, from: start, to: i })
+        this.close()
+        start = i
+        items = ''
+      }
+      items += item
     }
-    const add = this.#head.verb === 'add-elements'
-    const type = add ? nft.NFT_MSG_NEWSETELEM : nft.NFT_MSG_DELSETELEM
-    this.#batch.open(type, add ? netlink.NLM_F_CREATE : 0, this.#head.family)
-    writeAttributes(this.#batch.out, SET_ELEMENTS, { table: this.#head.table, set: this.#head.set.name })
-    this.#listStart = this.#batch.out.out.length
-    this.#batch.out.openNest(nft.NFTA_SET_ELEM_LIST_ELEMENTS)
-    this.#open = true
+    this.#hold(items, { operation, from: start, to })
   }
 
-  /** Elements of `operation` up to `end` are written. */
-  done(operation: ElementOperation, end: number): void {
-    if (end > this.#from) this.#runs.push({ operation, from: this.#from, to: end })
-    this.#from = 0
+  #hold(items: Octets, run: ElementRun): void {
+    this.#items = items
+    if (run.to > run.from) this.#runs.push(run)
   }
 
   close(): void {
-    if (!this.#open) return
-    this.#batch.out.close()
-    this.#batch.close(this.#runs[0]?.operation ?? this.#head, this.#runs)
+    if (this.#items === '') return
+    const batch = this.#batch
+    const { verb, family, table, set } = this.#head
+    if (verb === 'add-elements') batch.open(nft.NFT_MSG_NEWSETELEM, netlink.NLM_F_CREATE, family)
+    else batch.open(nft.NFT_MSG_DELSETELEM, 0, family)
+    writeAttributes(batch.out, SET_ELEMENTS, { table, set: set.name })
+    batch.out.octets(nft.NFTA_SET_ELEM_LIST_ELEMENTS | netlink.NLA_F_NESTED, this.#items)
+    batch.close(this.#runs[0]?.operation ?? this.#head, this.#runs)
+    this.#items = ''
     this.#runs = []
-    this.#open = false
   }
 }
 

@@ -12,8 +12,8 @@ export type Operation = TableOperation &
     | { readonly verb: 'add-rule'; readonly chain: string; readonly rule: Rule }
     | { readonly verb: 'add-set'; readonly set: NftSet }
     | { readonly verb: 'delete-set'; readonly set: string }
-    | { readonly verb: 'add-elements'; readonly set: NftSet; readonly elements: readonly OwnedElement[] }
-    | { readonly verb: 'delete-elements'; readonly set: NftSet; readonly elements: readonly OwnedElement[] }
+    | (OwnedElements & { readonly verb: 'add-elements'; readonly set: NftSet })
+    | (OwnedElements & { readonly verb: 'delete-elements'; readonly set: NftSet })
   )
 
 export interface TableOperation {
@@ -21,7 +21,14 @@ export interface TableOperation {
   readonly table: string
 }
 
-/** An element with the group it belongs to, so that an error can name the Service. */
+/** Elements with the groups they belong to, so that an error can name the Service. A full load has 100,000 and more. */
+export interface OwnedElements {
+  readonly elements: readonly Element[]
+  /** Of the element with the same index. */
+  readonly groups: readonly string[]
+}
+
+/** One of them. */
 export interface OwnedElement {
   readonly element: Element
   readonly group: string

@@ -1,9 +1,9 @@
 import { unreachable } from '../../base/assert.ts'
-import type { Operation, OwnedElement } from './operation.ts'
+import type { Operation } from './operation.ts'
 import { formatElement, formatElementKey } from './print-data.ts'
 import { formatHook } from './print-hook.ts'
 import { formatRule } from './print-rule.ts'
-import type { NftSet } from './state.ts'
+import type { Element, NftSet } from './state.ts'
 
 export interface DescribeOptions {
   /** Elements written out, of operations on many; the rest is counted. */
@@ -38,9 +38,9 @@ export function describeOperation(operation: Operation, options: DescribeOptions
     case 'delete-set':
       return `delete set ${where} ${operation.set}`
     case 'add-elements':
-      return `add element ${where} ${operation.set.name} ${list(operation.elements, options, e => formatElement(operation.set, e.element))}`
+      return `add element ${where} ${operation.set.name} ${list(operation.elements, options, e => formatElement(operation.set, e))}`
     case 'delete-elements':
-      return `delete element ${where} ${operation.set.name} ${list(operation.elements, options, e => formatElementKey(operation.set, e.element.key))}`
+      return `delete element ${where} ${operation.set.name} ${list(operation.elements, options, e => formatElementKey(operation.set, e.key))}`
     default:
       return unreachable(operation)
   }
@@ -53,9 +53,9 @@ export function setKind(set: NftSet): 'map' | 'set' {
 const ELEMENTS_SHOWN = 4
 
 function list(
-  elements: readonly OwnedElement[],
+  elements: readonly Element[],
   options: DescribeOptions,
-  format: (element: OwnedElement) => string,
+  format: (element: Element) => string,
 ): string {
   const texts = elements.slice(0, options.elements ?? ELEMENTS_SHOWN).map(format)
   const more = elements.length - texts.length

@@ -122,14 +122,14 @@ function applyInside(table: ModelTable, operation: InsideOperation): void {
       deleteSet(table, operation.set)
       return
     case 'add-elements':
-      for (const { element } of operation.elements) {
+      for (const element of operation.elements) {
         if (typeof element.data === 'object' && element.data.chain !== undefined)
           chainOf(table, element.data.chain)
         insert(table.elements, element)
       }
       return
     case 'delete-elements':
-      for (const { element } of operation.elements) {
+      for (const element of operation.elements) {
         if (table.elements.get(element.set)?.delete(element.key) !== true)
           throw new ModelRefusal('ENOENT: element')
       }

@@ -3,6 +3,7 @@ import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Operation } from '../../../../src/kernel/nft/operation.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { columns } from '../../../support/owned.ts'
 import {
   attribute,
   be32,
@@ -77,7 +78,7 @@ function addElements(count: number): Operation {
     element: { set: set.name, key: `k${i}`, data: undefined, comment: '' },
     group: `ns1/web-${i}`,
   }))
-  return { ...target, verb: 'add-elements', set, elements }
+  return { ...target, verb: 'add-elements', set, ...columns(elements) }
 }
 
 describe('a commit', () => {

@@ -219,7 +219,7 @@ function diff(from: Ruleset, to: Ruleset): RulesetDiff {
 function verbs({ transaction }: RulesetDiff): readonly string[] {
   return transaction.map(op =>
     op.verb === 'add-elements' || op.verb === 'delete-elements'
-      ? `${op.verb} ${op.set.name} ${op.elements.map(e => e.element.key).join(' ')}`
+      ? `${op.verb} ${op.set.name} ${op.elements.map(({ key }) => key).join(' ')}`
       : op.verb,
   )
 }

@@ -7,6 +7,7 @@ import type { Operation, OwnedElement, Transaction } from '../../../../src/kerne
 import type { NftSet } from '../../../../src/kernel/nft/state.ts'
 import { viewOf } from '../../../../src/netlink/bytes.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
+import { columns } from '../../../support/owned.ts'
 import { attribute, be32, datagram, message, nest } from '../../../support/scripted-transport.ts'
 
 const IP4 = '\x02\0\0\0'
@@ -55,7 +56,7 @@ function elements(
   set: string,
   ...keys: readonly number[]
 ): Operation {
-  return { ...target, verb, set: setOf(set), elements: owned(set, ...keys) }
+  return { ...target, verb, set: setOf(set), ...columns(owned(set, ...keys)) }
 }
 
 describe('a batch', () => {

@@ -10,6 +10,7 @@ import {
 } from '../../../../src/kernel/nft/print.ts'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import type { Element, NftSet, Ruleset } from '../../../../src/kernel/nft/state.ts'
+import { columns } from '../../../support/owned.ts'
 
 const [IP, IP6, PROTO, SERVICE, MARK, VERDICT] = [7, 8, 12, 13, 19, 0xffffff00] as const
 
@@ -189,19 +190,19 @@ describe('describing operations', () => {
   const dns: Element = { set: 'frontends', key: DNS_KEY, data: '\x10\x20\0\0', comment: '' }
 
   test('writes an added element with its data and a deleted one without', () => {
-    const elements = [{ element: dns, group: 'ns1/dns' }]
-    expect(describeOperation({ ...at, verb: 'add-elements', set: FRONTENDS, elements })).toBe(
+    const elements = columns([{ element: dns, group: 'ns1/dns' }])
+    expect(describeOperation({ ...at, verb: 'add-elements', set: FRONTENDS, ...elements })).toBe(
       'add element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 : 0x00002010 }',
     )
-    expect(describeOperation({ ...at, verb: 'delete-elements', set: FRONTENDS, elements })).toBe(
+    expect(describeOperation({ ...at, verb: 'delete-elements', set: FRONTENDS, ...elements })).toBe(
       'delete element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 }',
     )
   })
 
   test('counts what it does not write out', () => {
-    const elements = Array.from({ length: 9 }, () => ({ element: dns, group: '' }))
+    const elements = columns(Array.from({ length: 9 }, () => ({ element: dns, group: '' })))
     const line = describeOperation(
-      { ...at, verb: 'delete-elements', set: FRONTENDS, elements },
+      { ...at, verb: 'delete-elements', set: FRONTENDS, ...elements },
       { elements: 1 },
     )
     expect(line).toBe('delete element ip kube-proxy frontends { 10.96.0.10 . tcp . 53, and 8 more }')

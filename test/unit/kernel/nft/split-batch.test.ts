@@ -8,6 +8,7 @@ import type { Operation } from '../../../../src/kernel/nft/operation.ts'
 import { splitBatch } from '../../../../src/kernel/nft/split-batch.ts'
 import type { Element, NftSet } from '../../../../src/kernel/nft/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { columns } from '../../../support/owned.ts'
 
 const TARGET = { family: 'ip', table: 'kube-proxy' } as const
 const SET: NftSet = {
@@ -40,7 +41,7 @@ function load(count: number): readonly Operation[] {
       ...TARGET,
       verb: 'add-elements',
       set: SET,
-      elements: elements.map(element => ({ element, group: 'g' })),
+      ...columns(elements.map(element => ({ element, group: 'g' }))),
     },
   ]
 }
