@@ -12,15 +12,19 @@ export function trimmed<T>(list: readonly T[]): readonly T[] {
 /** Beyond this V8 would make a hash table of a list that is empty yet. */
 const ROOM_MAX = 10_000
 
-/**
- * A list to be filled by index (`list[at] = item`), with room for `length` items and no more. Its holes are real: set
- * its length to the number of items in the end.
- */
+/** A list to be filled by index (`list[at] = item`), with room for `length` items and no more; see cut(). */
 export function listFor<T>(length: number): T[] {
   return length > ROOM_MAX ? [] : new Array<T>(length)
 }
 
+/** A list of listFor() when it has the items it will have: what is beyond them are holes. */
+export function cut<T>(list: T[], length: number): readonly T[] {
+  if (length === 0) return EMPTY
+  if (length < list.length) list.length = length
+  return list
+}
+
 /** The parts as one piece of text: + and templates keep every part alive until somebody reads the result. */
-export function joined(parts: readonly string[]): string {
-  return parts.join('')
+export function joined(parts: readonly string[], separator = ''): string {
+  return parts.join(separator)
 }

@@ -31,6 +31,7 @@ export class PersistentMap<V> {
   }
 
   get(key: string): V | undefined {
+    if (this.size === 0) return undefined
     let content = this.#content
     while ('undo' in content) {
       if (content.undo.has(key)) return content.undo.get(key)

@@ -25,6 +25,8 @@ export interface Claims {
   readonly externals: PersistentMap<Claimants>
   /** By place (addressPlace, nodePortPlace): our Services that want it. */
   readonly places: PersistentMap<Claimants>
+  /** How many of the clusterIps have more than one claimant. */
+  readonly contested: number
 }
 
 /** Key of one port of an external address. ClusterIPs need none: their addresses tell them apart. */
@@ -52,13 +54,18 @@ export interface ClaimUpdate {
   readonly affected: ReadonlySet<ServiceKey>
 }
 
+/** Services that may have changed: their keys, and each as it is now, undefined when it is gone. */
+export interface Touched {
+  readonly keys: readonly ServiceKey[]
+  readonly services: readonly (Service | undefined)[]
+}
+
 export interface ClaimChange {
   readonly here: Here
-  /** Undefined to start anew: every Service then counts as changed. */
+  /** Undefined to start anew: every Service then has to be touched. */
   readonly claims: Claims | undefined
   readonly before: PersistentMap<Service>
-  readonly after: PersistentMap<Service>
-  readonly changed: Iterable<ServiceKey>
+  readonly touched: Touched
 }
 
 export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
@@ -69,22 +76,24 @@ export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
     externals: editOf(claims?.externals),
     places: editOf(claims?.places),
     affected: new Set(),
+    contested: claims?.contested ?? 0,
   }
-  let count = 0
-  for (const key of change.changed) {
-    const before = claims === undefined ? undefined : change.before.get(key)
-    const after = change.after.get(key)
+  const { keys, services } = change.touched
+  for (let index = 0; index < keys.length; index++) {
+    const before = claims === undefined ? undefined : change.before.get(keys[index] ?? '')
+    const after = services[index]
     if (before === after) continue
     if (before !== undefined) restate(draft, before, without)
     if (after !== undefined) restate(draft, after, including)
-    if (++count % YIELD_EVERY === 0) yield
+    if (index % YIELD_EVERY === YIELD_EVERY - 1) yield
   }
   const indexes = {
     clusterIps: done(draft.clusterIps),
     externals: done(draft.externals),
     places: done(draft.places),
   }
-  return { claims: { fingerprint: here.fingerprint, ...indexes }, affected: draft.affected }
+  const { contested, affected } = draft
+  return { claims: { fingerprint: here.fingerprint, ...indexes, contested }, affected }
 }
 
 const YIELD_EVERY = 500
@@ -101,6 +110,7 @@ interface Draft {
   readonly externals: Edit
   readonly places: Edit
   readonly affected: Set<ServiceKey>
+  contested: number
 }
 
 function editOf(base: PersistentMap<Claimants> | undefined): Edit {
@@ -108,6 +118,7 @@ function editOf(base: PersistentMap<Claimants> | undefined): Edit {
 }
 
 function current({ base, changes }: Edit, wish: string): Claimants | undefined {
+  if (changes.size + base.size === 0) return undefined
   const changed = changes.get(wish)
   return changed === undefined && base.size > 0 && !changes.has(wish) ? base.get(wish) : changed
 }
@@ -126,7 +137,9 @@ function restate(draft: Draft, service: Service, how: Restate): void {
     const claimants = current(draft.clusterIps, ip)
     meet(draft, key, claimants)
     meet(draft, key, current(draft.externals, ip))
-    draft.clusterIps.changes.set(ip, how(claimants, key))
+    const after = how(claimants, key)
+    draft.clusterIps.changes.set(ip, after)
+    draft.contested += contests(after) - contests(claimants)
   }
   if (clusterIps.length === 0 || !isOurs(draft.here, service)) return
   const externals =
@@ -134,13 +147,17 @@ function restate(draft: Draft, service: Service, how: Restate): void {
   for (const ip of externals) draft.externals.changes.set(ip, how(current(draft.externals, ip), key))
   for (let index = 0; index < ports.length; index++) {
     const port = ports[index]
-    if (port === undefined || (port.nodePort === 0 && externals.length === 0)) continue
+    if (port === undefined || port.nodePort + externals.length === 0) continue
     for (const place of placesOf(service, port, externals)) {
       const claimants = current(draft.places, place)
       meet(draft, key, claimants)
       draft.places.changes.set(place, how(claimants, key))
     }
   }
+}
+
+function contests(claimants: Claimants | undefined): number {
+  return claimants === undefined || typeof claimants === 'string' ? 0 : 1
 }
 
 const NO_IPS: readonly Ip[] = []

@@ -13,6 +13,7 @@ export interface Arena {
 
 /** Whether any ClusterIP of the Service is another one's, too. */
 export function isContested(arena: Arena, { clusterIps }: Service): boolean {
+  if (arena.claims.contested === 0) return false
   for (let index = 0; index < clusterIps.length; index++)
     if (typeof arena.claims.clusterIps.get(clusterIps[index] ?? '') !== 'string') return true
   return false

@@ -67,7 +67,7 @@ export function readIdentity(object: unknown, rules: IdentityRules): Identity | 
   if (!isPlaced || !isNamed || root === ABSENT) return identityRefusal(object, rules, namespace)
   return {
     kind: rules.kind,
-    key: isScoped ? joined([namespace, '/', name]) : name,
+    key: isScoped ? joined([namespace, name], '/') : name,
     refusals: undefined,
     namespace,
     root,

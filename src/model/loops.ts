@@ -17,22 +17,16 @@ export function withoutLoops(slices: SliceList, service: Service, findings?: Fin
 /** Few Services have more addresses than a list finds quickest. */
 const LIST_MAX = 8
 
-interface Addresses {
-  readonly list: readonly Ip[]
-  /** The same, when they are many. */
-  readonly set: ReadonlySet<Ip> | undefined
-}
+type Addresses = readonly Ip[] | Set<Ip>
 
 function ownAddresses({ clusterIps, externalIps, loadBalancerIps }: Service): Addresses {
-  const list =
-    externalIps.length + loadBalancerIps.length === 0
-      ? clusterIps
-      : [...clusterIps, ...externalIps, ...loadBalancerIps]
-  return { list, set: list.length <= LIST_MAX ? undefined : new Set(list) }
+  if (externalIps.length + loadBalancerIps.length === 0) return clusterIps
+  const list = [...clusterIps, ...externalIps, ...loadBalancerIps]
+  return list.length <= LIST_MAX ? list : new Set(list)
 }
 
-function isOwn({ list, set }: Addresses, ip: Ip): boolean {
-  return set === undefined ? list.includes(ip) : set.has(ip)
+function isOwn(own: Addresses, ip: Ip): boolean {
+  return own instanceof Set ? own.has(ip) : own.includes(ip)
 }
 
 function hasOwn({ endpoints }: EndpointSlice, own: Addresses): boolean {

@@ -1,4 +1,4 @@
-import { joined, listFor, trimmed } from '../base/compact.ts'
+import { cut, joined, listFor, trimmed } from '../base/compact.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import { readAddress, whyNotAddress } from './address.ts'
 import type { Endpoint, EndpointPort, EndpointSlice } from './endpoint.ts'
@@ -57,7 +57,7 @@ export function parseEndpointSlice(object: unknown, pool?: NamePool): EndpointSl
   }
   return {
     key: identity.key,
-    service: joined([identity.namespace, '/', service]),
+    service: joined([identity.namespace, service], '/'),
     family,
     triggerTimeMs: readTriggerTime(identity),
     ports: readPorts(identity, root.ports),
@@ -73,19 +73,15 @@ function readTriggerTime(identity: Identity): number {
   return Number.isNaN(ms) ? 0 : ms
 }
 
-const NO_PORTS: readonly EndpointPort[] = []
-
 function readPorts(findings: Findings, value: unknown): readonly EndpointPort[] {
   const list = listField(findings, value, 'ports')
-  if (list.length === 0) return NO_PORTS
   const ports = listFor<EndpointPort>(list.length)
   let count = 0
   for (let index = 0; index < list.length; index++) {
     const port = readPort(findings, list[index], index)
     if (port !== undefined) ports[count++] = port
   }
-  ports.length = count
-  return ports
+  return cut(ports, count)
 }
 
 function readPort(findings: Findings, value: unknown, index: number): EndpointPort | undefined {
@@ -118,19 +114,15 @@ interface Reading {
   readonly pool: NamePool | undefined
 }
 
-const NO_ENDPOINTS: readonly Endpoint[] = []
-
 function readEndpoints(reading: Reading, value: unknown): readonly Endpoint[] {
   const list = listField(reading.findings, value, 'endpoints')
-  if (list.length === 0) return NO_ENDPOINTS
   const endpoints = listFor<Endpoint>(list.length)
   let count = 0
   for (let index = 0; index < list.length; index++) {
     const endpoint = readEndpoint(reading, list[index], index)
     if (endpoint !== undefined) endpoints[count++] = endpoint
   }
-  endpoints.length = count
-  return endpoints
+  return cut(endpoints, count)
 }
 
 function readEndpoint(reading: Reading, value: unknown, index: number): Endpoint | undefined {

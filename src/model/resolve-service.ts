@@ -1,4 +1,4 @@
-import { joined, listFor, trimmed } from '../base/compact.ts'
+import { cut, listFor, trimmed } from '../base/compact.ts'
 import { type Family, familyOf, formatIpPort, type Ip } from '../base/ip.ts'
 import { endpointsOf } from './candidates.ts'
 import { addressPlace, nodePortPlace } from './claims.ts'
@@ -10,7 +10,7 @@ import { withoutLoops } from './loops.ts'
 import { type Findings, type Refusal, refusalsOf, refuse } from './refusal.ts'
 import { externalRoute, internalRoute, needsOf } from './routes.ts'
 import { selectBackends } from './select.ts'
-import type { Service, ServicePortSpec } from './service.ts'
+import type { Protocol, Service, ServicePortSpec } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
 import { survey } from './topology.ts'
 
@@ -59,8 +59,6 @@ interface Work {
   readonly isContested: boolean
 }
 
-const NO_PORTS: readonly PortFrontends[] = []
-
 function resolvePorts(work: Work): readonly PortFrontends[] {
   const { ports, clusterIps } = work.service
   const list = listFor<PortFrontends>(ports.length * clusterIps.length)
@@ -73,8 +71,14 @@ function resolvePorts(work: Work): readonly PortFrontends[] {
       if (resolved !== undefined) list[count++] = resolved
     }
   }
-  list.length = count
-  return count === 0 ? NO_PORTS : list
+  return cut(list, count)
+}
+
+/** Of PortFrontends.key. */
+const KEY_ENDS: Readonly<Record<Protocol, Readonly<Record<Family, string>>>> = {
+  TCP: { IPv4: '/TCP/IPv4', IPv6: '/TCP/IPv6' },
+  UDP: { IPv4: '/UDP/IPv4', IPv6: '/UDP/IPv6' },
+  SCTP: { IPv4: '/SCTP/IPv4', IPv6: '/SCTP/IPv6' },
 }
 
 function resolvePort(work: Work, port: ServicePortSpec, clusterIp: Ip): PortFrontends | undefined {
@@ -87,12 +91,15 @@ function resolvePort(work: Work, port: ServicePortSpec, clusterIp: Ip): PortFron
   const frontends = frontendsOf(work, { port, family, clusterIp, internal, external })
   if (frontends.length === 0) return undefined
   const lists = selectBackends({ among, found, place: arena.here }, needsOf(frontends))
+  const { name, protocol } = port
+  // Of these texts all parts are there anyway, so that pieces put together cost less than a copy.
+  const displayName = name === '' ? service.key : `${service.key}:${name}`
   return {
-    key: joined([service.key, ':', port.name, '/', port.protocol, '/', family]),
-    displayName: port.name === '' ? service.key : joined([service.key, ':', port.name]),
+    key: `${name === '' ? `${service.key}:` : displayName}${KEY_ENDS[protocol][family]}`,
+    displayName,
     service: service.key,
     family,
-    protocol: port.protocol,
+    protocol,
     affinityTimeoutS: service.affinityTimeoutS,
     frontends,
     cluster: lists.cluster,
@@ -206,10 +213,14 @@ function twinOf(
 
 /** Of the Service, of its slices, and what was found; both families lose one NodePort with the same words. */
 function allRefusals(service: Service, slices: SliceList, findings: Findings): readonly Refusal[] {
-  if (findings.refusals === undefined && slices.every(slice => slice.refusals.length === 0))
-    return service.refusals
+  if (findings.refusals === undefined && !hasRefusals(slices)) return service.refusals
   const found = new Map(
     refusalsOf(findings).map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]),
   )
   return [service.refusals, ...slices.map(slice => slice.refusals), [...found.values()]].flat()
+}
+
+function hasRefusals(slices: SliceList): boolean {
+  for (let index = 0; index < slices.length; index++) if (slices[index]?.refusals.length !== 0) return true
+  return false
 }

@@ -1,7 +1,7 @@
 import { type Cidr, mergeCidrs } from '../base/cidr.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
-import { type Claims, updateClaims } from './claims.ts'
+import { type Claims, type Touched, updateClaims } from './claims.ts'
 import type { Arena } from './contest.ts'
 import { isSame } from './equal.ts'
 import type { FrontendTable, ServiceFrontends } from './frontend.ts'
@@ -29,17 +29,18 @@ export function* resolve(
 ): Steps<FrontendTable> {
   const here = hereOf(options, snapshot.node)
   const known = previous?.table.claims?.fingerprint === here.fingerprint ? previous : undefined
-  const changed = known === undefined ? allKeys(previous, snapshot) : changedKeys(known.snapshot, snapshot)
+  const touched = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
   const { claims, affected } = yield* updateClaims({
     here,
     claims: known?.table.claims,
     before: known?.snapshot.services ?? snapshot.services,
-    after: snapshot.services,
-    changed,
+    touched,
   })
-  const keys = affected.size === 0 ? changed : [...new Set([...changed, ...affected])]
   const before = previous?.table.services ?? PersistentMap.empty<ServiceFrontends>()
-  const changes = yield* resolveAll({ here, claims, snapshot, before }, keys)
+  const changes = yield* resolveAll(
+    { here, claims, snapshot, before },
+    withAffected(touched, affected, snapshot),
+  )
   return {
     number: snapshot.number,
     localBackends: localBackendsAfter(previous?.table, changes),
@@ -61,13 +62,14 @@ type Changes = Map<ServiceKey, ServiceFrontends | undefined>
 /** Services between two offers to pause: some milliseconds of work at ten endpoints each. */
 const YIELD_EVERY = 200
 
-function* resolveAll(pass: Pass, keys: readonly ServiceKey[]): Steps<Changes> {
+function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
   const { snapshot, before } = pass
+  const { keys, services } = touched
   const arena: Arena = { here: pass.here, services: snapshot.services, claims: pass.claims }
   const changes: Changes = new Map()
   for (let index = 0; index < keys.length; index++) {
     const key = keys[index] ?? ''
-    const service = snapshot.services.get(key)
+    const service = services[index]
     const now = service === undefined ? undefined : resolveService(arena, service, snapshot.slices.get(key))
     // An object that says the same is not a change: planes compare by identity.
     if (!isSame(before.get(key), now)) changes.set(key, now)
@@ -76,17 +78,25 @@ function* resolveAll(pass: Pass, keys: readonly ServiceKey[]): Steps<Changes> {
   return changes
 }
 
-/** Those of before, too: what is gone has to go. */
-function allKeys(previous: Resolved | undefined, { services }: Snapshot): readonly ServiceKey[] {
+/** What is gone since the last table counts, too. */
+function allOf(previous: Resolved | undefined, { services }: Snapshot): Touched {
+  const all = { keys: services.keys(), services: services.values() }
   const gone = previous?.table.services.keys().filter(key => !services.has(key)) ?? []
-  return gone.length === 0 ? services.keys() : [...services.keys(), ...gone]
+  return gone.length === 0 ? all : { ...all, keys: [...all.keys, ...gone] }
 }
 
-function changedKeys(from: Snapshot, to: Snapshot): readonly ServiceKey[] {
+function changedBetween(from: Snapshot, to: Snapshot): Touched {
   const ofSlices = PersistentMap.changes(from.slices, to.slices)
   const ofServices = PersistentMap.changes(from.services, to.services)
-  if (ofServices.length === 0) return ofSlices
-  return ofSlices.length === 0 ? ofServices : [...new Set([...ofServices, ...ofSlices])]
+  return touching(ofServices.length === 0 ? ofSlices : [...new Set([...ofServices, ...ofSlices])], to)
+}
+
+function withAffected(touched: Touched, affected: ReadonlySet<ServiceKey>, snapshot: Snapshot): Touched {
+  return affected.size === 0 ? touched : touching([...new Set([...touched.keys, ...affected])], snapshot)
+}
+
+function touching(keys: readonly ServiceKey[], { services }: Snapshot): Touched {
+  return { keys, services: keys.map(key => services.get(key)) }
 }
 
 type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'node'>

@@ -32,16 +32,20 @@ export interface ListNeeds {
   readonly local: boolean
 }
 
+const NOTHING: ListNeeds = { cluster: false, local: false }
+const CLUSTER: ListNeeds = { cluster: true, local: false }
+const LOCAL: ListNeeds = { cluster: false, local: true }
+const BOTH: ListNeeds = { cluster: true, local: true }
+
 export function needsOf(frontends: readonly Frontend[]): ListNeeds {
-  let cluster = false
-  let local = false
-  for (const { route } of frontends) {
-    if (route.kind === 'external-local') return { cluster: true, local: true }
-    if (route.kind === 'external-cluster') cluster = true
-    else if (route.kind === 'internal') {
-      if (route.over === 'cluster') cluster = true
-      else local = true
-    }
+  let needs = NOTHING
+  for (let index = 0; index < frontends.length; index++) {
+    const route = frontends[index]?.route
+    if (route === undefined || route.kind === 'reject' || route.kind === 'drop') continue
+    if (route.kind === 'external-local') return BOTH
+    const own = route.kind === 'internal' && route.over === 'local' ? LOCAL : CLUSTER
+    if (needs !== NOTHING && needs !== own) return BOTH
+    needs = own
   }
-  return { cluster, local }
+  return needs
 }

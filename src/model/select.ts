@@ -1,4 +1,4 @@
-import { listFor, trimmed } from '../base/compact.ts'
+import { cut, listFor, trimmed } from '../base/compact.ts'
 import { isDraining, type PortEndpoints } from './candidates.ts'
 import type { Endpoint } from './endpoint.ts'
 import type { Backend } from './frontend.ts'
@@ -70,8 +70,6 @@ export interface Selecting {
   readonly place: Place
 }
 
-const NOBODY: readonly Backend[] = []
-
 export function selectBackends(selecting: Selecting, needs: ListNeeds): BackendLists {
   const { among, found, place } = selecting
   const { endpoints } = among
@@ -89,8 +87,7 @@ export function selectBackends(selecting: Selecting, needs: ListNeeds): BackendL
     if (inCluster) cluster[count++] = backend
     if (inLocal) local.push(backend)
   }
-  cluster.length = count
-  return { cluster: count === 0 ? NOBODY : cluster, local: local.length === 0 ? NOBODY : trimmed(local) }
+  return { cluster: cut(cluster, count), local: trimmed(local) }
 }
 
 function portAt({ ports }: PortEndpoints, index: number): number {
