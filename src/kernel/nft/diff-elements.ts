@@ -40,6 +40,7 @@ interface Collected {
   readonly added: Pile
 }
 
+const NO_ELEMENTS: ElementGroup = []
 const NONE: OwnedElements = { elements: [], groups: [] }
 
 /**
@@ -47,29 +48,28 @@ const NONE: OwnedElements = { elements: [], groups: [] }
  * are left out on both sides, and so are those of sets that only `from` has: they go with their set.
  */
 export function* diffElements(from: Table, to: Table, lateSets: ReadonlySet<string>): Steps<ElementChanges> {
-  const collected = new Map<string, Collected>()
-  for (const set of to.sets.values()) {
-    if (!filledByPackets(set)) collected.set(set.name, { set, removed: emptyPile(), added: emptyPile() })
-  }
-  const referenced = new Set<string>()
-  if (from.elements.size === 0) yield* collectAll(to, collected)
+  const piles: Piles = { sets: to.sets, collected: new Map(), referenced: new Set() }
+  if (from.elements.size === 0) yield* collectAll(to, piles)
   else {
     let groups = 0
     for (const [group, before, after] of PersistentMap.differences(from.elements, to.elements)) {
-      collect(group, before ?? [], after ?? [], { collected, referenced })
+      collect(group, before ?? NO_ELEMENTS, after ?? NO_ELEMENTS, piles)
       if (++groups % GROUPS_PER_STEP === 0) yield
     }
   }
   const late: Element[] = []
   const waits = (element: Element, group: string) => lateSets.has(element.set) && to.elements.has(group)
   const sets: SetChanges[] = []
-  for (const pile of collected.values()) sets.push(yield* settle(pile, { waits, late }))
+  for (const name of to.sets.keys()) {
+    const pile = piles.collected.get(name)
+    if (pile !== undefined) sets.push(yield* settle(pile, { waits, late }))
+  }
   sets.sort((a, b) => Number(lateSets.has(b.set.name)) - Number(lateSets.has(a.set.name)))
-  return { sets, late, referenced }
+  return { sets, late, referenced: piles.referenced }
 }
 
 /** All elements of a table: what a first load adds. */
-function* collectAll(to: Table, collected: ReadonlyMap<string, Collected>): Steps<void> {
+function* collectAll(to: Table, piles: Piles): Steps<void> {
   const keys = to.elements.keys()
   const groups = to.elements.values()
   for (let i = 0; i < groups.length; i++) {
@@ -82,7 +82,7 @@ function* collectAll(to: Table, collected: ReadonlyMap<string, Collected>): Step
       if (element === undefined) break
       if (element.set !== set) {
         set = element.set
-        pile = collected.get(set)?.added
+        pile = pileOf(piles, set)?.added
       }
       if (pile === undefined) continue
       put(pile, element, key)
@@ -117,8 +117,20 @@ interface Late {
 }
 
 interface Piles {
-  readonly collected: ReadonlyMap<string, Collected>
+  readonly sets: Table['sets']
+  /** By set: only those that something leaves or enters. */
+  readonly collected: Map<string, Collected>
   readonly referenced: Set<string>
+}
+
+/** Undefined for sets whose elements are not compared. */
+function pileOf({ sets, collected }: Piles, name: string): Collected | undefined {
+  const known = collected.get(name)
+  const set = sets.get(name)
+  if (known !== undefined || set === undefined || filledByPackets(set)) return known
+  const pile: Collected = { set, removed: emptyPile(), added: emptyPile() }
+  collected.set(name, pile)
+  return pile
 }
 
 /** Puts what differs between two versions of a group on the piles of its sets, less what both begin or end with. */
@@ -137,13 +149,13 @@ function collect(group: string, before: ElementGroup, after: ElementGroup, piles
     if (element === undefined) continue
     if (typeof element.data === 'object' && element.data.chain !== undefined)
       piles.referenced.add(element.data.chain)
-    const pile = piles.collected.get(element.set)
+    const pile = pileOf(piles, element.set)
     if (pile !== undefined) put(pile.removed, element, group)
   }
   for (let i = start; i < after.length - ends; i++) {
     const element = after[i]
     if (element === undefined) continue
-    const pile = piles.collected.get(element.set)
+    const pile = pileOf(piles, element.set)
     if (pile !== undefined) put(pile.added, element, group)
   }
 }
@@ -170,11 +182,13 @@ function* settle({ set, removed, added }: Collected, late: Late): Steps<SetChang
   const unmatched = new Map<string, number>()
   const add = emptyPile()
   let elements = 0
-  for (const [i, { key }] of removed.elements.entries()) {
-    unmatched.set(key, i)
+  for (let i = 0; i < removed.elements.length; i++) {
+    unmatched.set(removed.elements[i]?.key ?? '', i)
     if (++elements % ELEMENTS_PER_STEP === 0) yield
   }
-  for (const [i, element] of added.elements.entries()) {
+  for (let i = 0; i < added.elements.length; i++) {
+    const element = added.elements[i]
+    if (element === undefined) break
     if (++elements % ELEMENTS_PER_STEP === 0) yield
     const at = unmatched.get(element.key)
     const old = at === undefined ? undefined : removed.elements[at]
