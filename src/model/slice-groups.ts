@@ -22,8 +22,9 @@ const YIELD_EVERY = 2_000
 export function* regrouped(change: SliceChange): Steps<PersistentMap<SliceList>> {
   const draft: Draft = { ...change, lists: new Map(), open: new Set() }
   const keys = [...change.changes.keys()]
+  const slices = [...change.changes.values()]
   for (let index = 0; index < keys.length; index++) {
-    restate(draft, keys[index] ?? '')
+    restate(draft, keys[index] ?? '', slices[index])
     if (index % YIELD_EVERY === YIELD_EVERY - 1) yield
   }
   for (const service of draft.open) {
@@ -39,8 +40,7 @@ interface Draft extends SliceChange {
   readonly open: Set<ServiceKey>
 }
 
-function restate(draft: Draft, key: string): void {
-  const slice = draft.changes.get(key)
+function restate(draft: Draft, key: string, slice: EndpointSlice | undefined): void {
   const known = draft.before.get(key)
   if (known === slice) return
   if (known !== undefined && known.service !== slice?.service) openList(draft, known.service)
