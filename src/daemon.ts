@@ -14,12 +14,12 @@ import {
   type NftablesOptions,
 } from './dataplane/nftables/options.ts'
 import type { NftablesPlan } from './dataplane/nftables/plan.ts'
-import { createNftablesPlane } from './dataplane/nftables/plane.ts'
 import type { NftablesState } from './dataplane/nftables/state.ts'
 import { watchWriters } from './dataplane/nftables/writers.ts'
+import { createDataplane } from './dataplane/registry.ts'
 import { createNftClient } from './kernel/nft/client.ts'
 import type { FrontendTable } from './model/frontend.ts'
-import type { NamePool } from './model/names.ts'
+import { createNamePool } from './model/names.ts'
 import { parseObject } from './model/parse.ts'
 import { resolve } from './model/resolve.ts'
 import {
@@ -29,6 +29,7 @@ import {
   type Snapshot,
   type SourceEvent,
 } from './model/snapshot.ts'
+import { NETLINK_NETFILTER } from './netlink/constants.ts'
 import { openNetlink } from './netlink/native.ts'
 import type { Transport } from './netlink/transport.ts'
 import type { Dataplane, Plan } from './reconcile/dataplane.ts'
@@ -76,7 +77,6 @@ export interface Written {
 }
 
 const NOTHING_WRITTEN: Written = { commits: 0, changes: 0, bytes: 0, durationMs: 0 }
-const NETLINK_NETFILTER = 12
 /** Distance between looks at the kernel's generation, 0.8 us each: damage is noticed in half of the 250 ms allowed. */
 const DRIFT_POLL_MS = 100
 const SLICE_MS = 8
@@ -124,10 +124,8 @@ export function openPlane(config: Config, clock: Clock, openTransport: () => Tra
   const client = createNftClient({ transport, clock })
   const options = nftablesOptions(config)
   const watching = { openTransport, own: transport.portId, table: options.tableName }
-  const plane = createNftablesPlane({
-    client,
-    options,
-    watchWriters: report => watchWriters(watching, report),
+  const plane = createDataplane(config.proxyMode, {
+    nftables: { client, options, watchWriters: report => watchWriters(watching, report) },
   })
   return { plane, close: () => client.close() }
 }
@@ -157,7 +155,7 @@ function detectorOf(detect: DetectLocal, family: (typeof FAMILIES)[number]): Det
 export function openSource(config: Config, clock: Clock): Source {
   const { source, nodeName } = config
   if (source.kind !== 'file') throw new Error(`no source of kind ${source.kind} in this build`)
-  const pool: NamePool = new Map()
+  const pool = createNamePool()
   return new FileSource({
     path: source.path,
     clock,

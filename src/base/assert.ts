@@ -1,5 +1,5 @@
 /** A broken invariant of our own: never caught to be ignored. */
-export class AssertionError extends Error {
+class AssertionError extends Error {
   override readonly name = 'AssertionError'
 }
 

@@ -11,6 +11,7 @@ import { resolveOptions } from '../config/resolve-options.ts'
 import { nftablesOptions } from '../daemon.ts'
 import { renderState } from '../dataplane/nftables/render.ts'
 import { EMPTY_STATE } from '../dataplane/nftables/state.ts'
+import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'
 import { createTracer } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import type { Way } from '../kernel/nft/trace-ways.ts'
@@ -25,9 +26,9 @@ import { failureText, usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 const PROTOCOLS: Readonly<Record<string, { readonly name: Protocol; readonly number: number }>> = {
-  tcp: { name: 'TCP', number: 6 },
-  udp: { name: 'UDP', number: 17 },
-  sctp: { name: 'SCTP', number: 132 },
+  tcp: { name: 'TCP', number: IPPROTO_TCP },
+  udp: { name: 'UDP', number: IPPROTO_UDP },
+  sctp: { name: 'SCTP', number: IPPROTO_SCTP },
 }
 /** Any client port will do: no rule asks for it. */
 const CLIENT_PORT = 40_000

@@ -1,9 +1,12 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { DataplaneName } from '../reconcile/dataplane.ts'
 
+/** Modes of this build. */
+export type ProxyMode = Extract<DataplaneName, 'nftables'>
+
 /** The whole configuration, validated and frozen: nothing else in the program reads flags or files. */
 export interface Config {
-  readonly proxyMode: DataplaneName
+  readonly proxyMode: ProxyMode
   readonly backend: 'netlink' | 'dry-run'
   readonly source: SourceConfig
   readonly once: boolean

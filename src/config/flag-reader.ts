@@ -25,7 +25,7 @@ export function parseDuration(text: string): number | undefined {
 }
 
 /** The words that Go's strconv.ParseBool takes. */
-export function parseBool(text: string): boolean | undefined {
+function parseBool(text: string): boolean | undefined {
   if (['1', 't', 'T', 'true', 'TRUE', 'True'].includes(text)) return true
   if (['0', 'f', 'F', 'false', 'FALSE', 'False'].includes(text)) return false
   return undefined

@@ -1,7 +1,6 @@
 import { type Cidr, parseCidr, whyNotCidr } from '../base/cidr.ts'
 import { familyOf } from '../base/ip.ts'
-import type { DataplaneName } from '../reconcile/dataplane.ts'
-import type { Config, DetectLocal, NodePortSelection, SourceConfig } from './config.ts'
+import type { Config, DetectLocal, NodePortSelection, ProxyMode, SourceConfig } from './config.ts'
 import { type ConfigError, type FlagSpec, readArguments } from './flag.ts'
 import { FlagReader, quote } from './flag-reader.ts'
 import { RUN_FLAGS } from './flags.ts'
@@ -57,7 +56,7 @@ function readConfig(reader: FlagReader, hostName: string): Config {
   })
 }
 
-function readMode(reader: FlagReader): DataplaneName {
+function readMode(reader: FlagReader): ProxyMode {
   const text = reader.text('proxy-mode') ?? ''
   if (text === '' || text === 'nftables') return 'nftables'
   const known = ['iptables', 'ipvs', 'userspace'].includes(text)

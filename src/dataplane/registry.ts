@@ -3,29 +3,19 @@ import type { NftablesPlan } from './nftables/plan.ts'
 import { createNftablesPlane, type NftablesPlaneOptions } from './nftables/plane.ts'
 import type { NftablesState } from './nftables/state.ts'
 
-/** What each plane needs to be built. */
+/** What each plane of this build needs to be built. Flags that ask for another are refused where they are read. */
 export interface DataplaneOptions {
   readonly nftables: NftablesPlaneOptions
 }
 
 export type AnyDataplane = Dataplane<NftablesState, NftablesPlan>
 
-/** The proxy mode asked for is a known one, but this build does not have it. */
-export class UnsupportedModeError extends Error {
-  override readonly name = 'UnsupportedModeError'
-  readonly mode: DataplaneName
-
-  constructor(mode: DataplaneName) {
-    super(`proxy mode ${mode} is not part of this build; it has: ${DATAPLANE_NAMES.join(', ')}`)
-    this.mode = mode
+export function createDataplane(
+  mode: DataplaneName & keyof DataplaneOptions,
+  options: DataplaneOptions,
+): AnyDataplane {
+  switch (mode) {
+    case 'nftables':
+      return createNftablesPlane(options.nftables)
   }
-}
-
-/** Modes of this build. */
-export const DATAPLANE_NAMES: readonly DataplaneName[] = ['nftables']
-
-/** Throws an UnsupportedModeError. */
-export function createDataplane(mode: DataplaneName, options: DataplaneOptions): AnyDataplane {
-  if (mode === 'nftables') return createNftablesPlane(options.nftables)
-  throw new UnsupportedModeError(mode)
 }

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
-import { errnoName } from './errno.ts'
+import { errnoName, errnoNumber } from './errno.ts'
 import { SystemError, type Transport } from './transport.ts'
 
 export interface NetlinkOptions {
@@ -57,8 +57,8 @@ interface Handle {
 }
 
 const ABI = 1
-const EAGAIN = -11
-const EBADF = -9
+const EAGAIN = -errnoNumber('EAGAIN')
+const EBADF = -errnoNumber('EBADF')
 
 function loadAddon(path: string): Addon {
   let loaded: unknown

@@ -1,4 +1,5 @@
 import { afterEach, describe } from 'vitest'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
@@ -6,8 +7,6 @@ import { batchSuite } from './batch-suite.ts'
 import { clientSuite } from './client-suite.ts'
 import { socketSuite } from './socket-suite.ts'
 import type { TargetFactory } from './target.ts'
-
-const NETLINK_NETFILTER = 12
 
 // Without a namespace of its own, without the addon or without permission this fails at once, in words of each.
 const real: TargetFactory = () => {

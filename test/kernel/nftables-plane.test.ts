@@ -8,6 +8,7 @@ import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
 import type { NftablesState } from '../../src/dataplane/nftables/state.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Dataplane, Receipt } from '../../src/reconcile/dataplane.ts'
 import {
@@ -28,7 +29,6 @@ import {
 
 type Plane = Dataplane<NftablesState, NftablesPlan>
 
-const NETLINK_NETFILTER = 12
 let client: NftClient
 let plane: Plane
 

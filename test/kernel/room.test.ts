@@ -6,11 +6,11 @@ import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
 import type { NftablesState } from '../../src/dataplane/nftables/state.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { backends, clusterIp, ip4, service, table } from '../unit/dataplane/nftables/frontends.ts'
 
-const NETLINK_NETFILTER = 12
 const ENDPOINTS = 10
 let client: NftClient
 

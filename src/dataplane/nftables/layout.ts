@@ -3,6 +3,9 @@ import { type Octets, readU32host } from '../../base/octets.ts'
 import {
   ICMP_PORT_UNREACH,
   ICMPV6_PORT_UNREACH,
+  IPPROTO_SCTP,
+  IPPROTO_TCP,
+  IPPROTO_UDP,
   NFPROTO_IPV4,
   NFPROTO_IPV6,
 } from '../../kernel/nft/constants.ts'
@@ -17,7 +20,7 @@ import type { Protocol } from '../../model/service.ts'
  *     bit  12      0 in the map; 1 makes it the list of endpoints on this node
  *     bits 11..0   code: key of the map `dispatch`
  */
-export const ID_SHIFT = 13
+const ID_SHIFT = 13
 export const ID_UNIT = 2 ** ID_SHIFT
 export const ID_MAX = 0x7ffff
 export const ID_MASK = 0xffffe000
@@ -97,8 +100,11 @@ const IPV6: FamilyLayout = {
 export const LAYOUTS: Readonly<Record<NftFamily, FamilyLayout>> = { ip: IPV4, ip6: IPV6 }
 export const NFT_FAMILIES: readonly NftFamily[] = ['ip', 'ip6']
 
-/** IANA protocol numbers. */
-const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = { TCP: 6, UDP: 17, SCTP: 132 }
+const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
+  TCP: IPPROTO_TCP,
+  UDP: IPPROTO_UDP,
+  SCTP: IPPROTO_SCTP,
+}
 
 /** Protocol and port as the last 8 bytes of a frontends key, and all of a nodeports key. */
 export function portKey(protocol: Protocol, port: number): Octets {

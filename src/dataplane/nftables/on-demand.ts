@@ -4,7 +4,7 @@ import type { CodeDraft, Codes } from './numbering.ts'
 import type { RuleContext } from './rules.ts'
 
 /** Chains made on demand that nothing uses at the moment, and that are kept for the next time. */
-export const UNUSED_MAX = 64
+const UNUSED_MAX = 64
 
 export interface OnDemand {
   /** Names of all chains made on demand that the table has. */

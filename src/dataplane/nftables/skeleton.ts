@@ -6,6 +6,8 @@ import {
   NF_INET_LOCAL_OUT,
   NF_INET_POST_ROUTING,
   NF_INET_PRE_ROUTING,
+  NF_IP_PRI_NAT_DST,
+  NF_IP_PRI_NAT_SRC,
   NF_NAT_RANGE_PROTO_RANDOM_FULLY,
   NFT_CT_STATUS,
   NFT_JUMP,
@@ -47,9 +49,6 @@ import {
   WORK,
   writeMark,
 } from './rules.ts'
-
-const PRIORITY_DNAT = -100
-const PRIORITY_SNAT = 100
 
 /** What the fixed chains of one table follow from. */
 export interface Skeleton extends RuleContext {
@@ -110,7 +109,7 @@ export function fixedChains(skeleton: Skeleton): readonly Chain[] {
 }
 
 function base(name: string, hooknum: number, rules: readonly Rule[]): Chain {
-  const priority = hooknum === NF_INET_POST_ROUTING ? PRIORITY_SNAT : PRIORITY_DNAT
+  const priority = hooknum === NF_INET_POST_ROUTING ? NF_IP_PRI_NAT_SRC : NF_IP_PRI_NAT_DST
   return { name, hook: { type: 'nat', hooknum, priority }, rules }
 }
 

@@ -10,6 +10,16 @@ export const NF_INET_FORWARD = 2
 export const NF_INET_LOCAL_OUT = 3
 export const NF_INET_POST_ROUTING = 4
 
+/** Priorities of hooks, the same in both families; linux/netfilter_ipv4.h. */
+export const NF_IP_PRI_NAT_DST = -100
+export const NF_IP_PRI_NAT_SRC = 100
+
+export const IPPROTO_ICMP = 1
+export const IPPROTO_TCP = 6
+export const IPPROTO_UDP = 17
+export const IPPROTO_ICMPV6 = 58
+export const IPPROTO_SCTP = 132
+
 export const NF_DROP = 0
 export const NF_ACCEPT = 1
 export const NFT_CONTINUE = -1
@@ -18,7 +28,6 @@ export const NFT_JUMP = -3
 export const NFT_GOTO = -4
 export const NFT_RETURN = -5
 
-export const NFT_NAME_MAXLEN = 256
 export const NFT_USERDATA_MAXLEN = 256
 export const NFT_DATA_VALUE_MAXLEN = 64
 
@@ -100,13 +109,10 @@ export const NFT_SET_INTERVAL = 0x4
 export const NFT_SET_MAP = 0x8
 export const NFT_SET_TIMEOUT = 0x10
 export const NFT_SET_EVAL = 0x20
-export const NFT_SET_OBJECT = 0x40
-export const NFT_SET_CONCAT = 0x80
 
 export const NFTA_SET_ELEM_LIST_TABLE = 1
 export const NFTA_SET_ELEM_LIST_SET = 2
 export const NFTA_SET_ELEM_LIST_ELEMENTS = 3
-export const NFTA_SET_ELEM_LIST_SET_ID = 4
 export const NFTA_SET_ELEM_KEY = 1
 export const NFTA_SET_ELEM_DATA = 2
 export const NFTA_SET_ELEM_FLAGS = 3
@@ -114,8 +120,6 @@ export const NFTA_SET_ELEM_TIMEOUT = 4
 export const NFTA_SET_ELEM_EXPIRATION = 5
 export const NFTA_SET_ELEM_USERDATA = 6
 export const NFTA_SET_ELEM_KEY_END = 10
-export const NFT_SET_ELEM_INTERVAL_END = 0x1
-export const NFT_SET_ELEM_CATCHALL = 0x2
 
 export const NFTA_DATA_VALUE = 1
 export const NFTA_DATA_VERDICT = 2
@@ -147,12 +151,10 @@ export const NFT_CMP_NEQ = 1
 export const NFTA_LOOKUP_SET = 1
 export const NFTA_LOOKUP_SREG = 2
 export const NFTA_LOOKUP_DREG = 3
-export const NFTA_LOOKUP_SET_ID = 4
 export const NFTA_LOOKUP_FLAGS = 5
 export const NFT_LOOKUP_F_INV = 0x1
 
 export const NFTA_DYNSET_SET_NAME = 1
-export const NFTA_DYNSET_SET_ID = 2
 export const NFTA_DYNSET_OP = 3
 export const NFTA_DYNSET_SREG_KEY = 4
 export const NFTA_DYNSET_SREG_DATA = 5
@@ -172,7 +174,6 @@ export const NFTA_PAYLOAD_SREG = 5
 export const NFTA_PAYLOAD_CSUM_TYPE = 6
 export const NFTA_PAYLOAD_CSUM_OFFSET = 7
 export const NFTA_PAYLOAD_CSUM_FLAGS = 8
-export const NFT_PAYLOAD_LL_HEADER = 0
 export const NFT_PAYLOAD_NETWORK_HEADER = 1
 export const NFT_PAYLOAD_TRANSPORT_HEADER = 2
 
@@ -191,7 +192,6 @@ export const NFTA_CT_DIRECTION = 3
 export const NFTA_CT_SREG = 4
 export const NFT_CT_STATE = 0
 export const NFT_CT_STATUS = 2
-export const IPS_SRC_NAT = 0x10
 export const IPS_DST_NAT = 0x20
 
 export const NFTA_COUNTER_BYTES = 1
@@ -210,7 +210,6 @@ export const NFTA_NAT_REG_ADDR_MAX = 4
 export const NFTA_NAT_REG_PROTO_MIN = 5
 export const NFTA_NAT_REG_PROTO_MAX = 6
 export const NFTA_NAT_FLAGS = 7
-export const NFT_NAT_SNAT = 0
 export const NFT_NAT_DNAT = 1
 export const NF_NAT_RANGE_MAP_IPS = 0x1
 export const NF_NAT_RANGE_PROTO_SPECIFIED = 0x2
@@ -239,5 +238,4 @@ export const NFTA_NG_DREG = 1
 export const NFTA_NG_MODULUS = 2
 export const NFTA_NG_TYPE = 3
 export const NFTA_NG_OFFSET = 4
-export const NFT_NG_INCREMENTAL = 0
 export const NFT_NG_RANDOM = 1

@@ -30,7 +30,7 @@ function emptied(chain: Chain, flush: Operation): readonly Operation[] {
   return chain.rules.length === 0 ? [] : [flush]
 }
 
-export function sameHook(a: Chain, b: Chain): boolean {
+function sameHook(a: Chain, b: Chain): boolean {
   if (a.hook === undefined || b.hook === undefined) return a.hook === b.hook
   return (
     a.hook.type === b.hook.type &&

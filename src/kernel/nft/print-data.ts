@@ -1,6 +1,11 @@
 import { formatIp } from '../../base/ip.ts'
 import { hex, type Octets, readU16be, readU32host } from '../../base/octets.ts'
 import {
+  IPPROTO_ICMP,
+  IPPROTO_ICMPV6,
+  IPPROTO_SCTP,
+  IPPROTO_TCP,
+  IPPROTO_UDP,
   NF_ACCEPT,
   NF_DROP,
   NFT_BREAK,
@@ -21,11 +26,11 @@ interface Datatype {
 }
 
 const PROTOCOLS: Readonly<Record<number, string>> = {
-  1: 'icmp',
-  6: 'tcp',
-  17: 'udp',
-  58: 'ipv6-icmp',
-  132: 'sctp',
+  [IPPROTO_ICMP]: 'icmp',
+  [IPPROTO_TCP]: 'tcp',
+  [IPPROTO_UDP]: 'udp',
+  [IPPROTO_ICMPV6]: 'ipv6-icmp',
+  [IPPROTO_SCTP]: 'sctp',
 }
 
 const DATATYPES: ReadonlyMap<number, Datatype> = new Map([

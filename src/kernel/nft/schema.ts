@@ -45,7 +45,7 @@ export const DATA = attributeSet({
   verdict: [nft.NFTA_DATA_VERDICT, nested(VERDICT)],
 })
 
-export const SET_DESC = attributeSet({
+const SET_DESC = attributeSet({
   size: [nft.NFTA_SET_DESC_SIZE, u32be],
 })
 

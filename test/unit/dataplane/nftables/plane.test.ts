@@ -4,7 +4,7 @@ import { finish } from '../../../../src/base/steps.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/dataplane/nftables/options.ts'
 import { createNftablesPlane } from '../../../../src/dataplane/nftables/plane.ts'
 import type { NftablesState } from '../../../../src/dataplane/nftables/state.ts'
-import { createDataplane, UnsupportedModeError } from '../../../../src/dataplane/registry.ts'
+import { createDataplane } from '../../../../src/dataplane/registry.ts'
 import type { CommitResult, Listing, NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Transaction } from '../../../../src/kernel/nft/operation.ts'
 import type { Ruleset } from '../../../../src/kernel/nft/state.ts'
@@ -244,13 +244,5 @@ describe('the registry', () => {
   it('builds the nftables plane', () => {
     const nftables = { client: new ScriptedClient(), options: DEFAULT_NFTABLES_OPTIONS }
     expect(createDataplane('nftables', { nftables }).name).toBe('nftables')
-  })
-
-  it.each(['iptables', 'ipvs', 'userspace'] as const)('says that %s is not there', mode => {
-    const nftables = { client: new ScriptedClient(), options: DEFAULT_NFTABLES_OPTIONS }
-    expect(() => createDataplane(mode, { nftables })).toThrow(UnsupportedModeError)
-    expect(() => createDataplane(mode, { nftables })).toThrow(
-      `proxy mode ${mode} is not part of this build; it has: nftables`,
-    )
   })
 })
