@@ -34,13 +34,15 @@ const IDLE = Number.POSITIVE_INFINITY
 /** What is known about one file. */
 interface FileRecord {
   readonly path: string
-  /** Of the newest look, and since when it is so. */
+  /** Of the newest look, and since when (monotonic milliseconds) it is so. */
   signature: string
   sinceMs: number
   /** When the file began to differ from what was read. */
   restlessSinceMs: number | undefined
   /** Signature of what was read last, well or badly; undefined when it must be read. */
   read: string | undefined
+  /** It was read so soon after a change that another may have left the signature as it was: times have coarse ticks. */
+  hasty: boolean
   retried: boolean
   failure: string | undefined
   refusals: FileObjects['refusals']
@@ -133,7 +135,7 @@ export class FileSource implements Source {
   async #visit(sight: FileSight): Promise<number> {
     const record = this.#records.get(sight.path) ?? this.#open(sight)
     this.#found(record)
-    if (record.read === sight.signature) return IDLE
+    if (record.read === sight.signature && !record.hasty) return IDLE
     const now = this.#options.clock.nowMs()
     record.restlessSinceMs ??= now
     if (record.signature !== sight.signature) {
@@ -142,19 +144,20 @@ export class FileSource implements Source {
       record.retried = false
     }
     const restMs = record.sinceMs + (record.retried ? RETRY_MS : QUIET_MS) - now
-    const firstTime = !this.#synced && !record.retried
     const restless = now - record.restlessSinceMs >= RESTLESS_MS && !record.retried
-    if (restMs > 0 && !firstTime && !restless) return restMs
+    if (restMs > 0 && !restless) return restMs
     return await this.#read(record)
   }
 
-  #open({ path, signature }: FileSight): FileRecord {
+  #open({ path, signature, ageMs }: FileSight): FileRecord {
     const record: FileRecord = {
       path,
       signature,
-      sinceMs: this.#options.clock.nowMs(),
+      // One that has rested long before is read without waiting.
+      sinceMs: this.#options.clock.nowMs() - ageMs,
       restlessSinceMs: undefined,
       read: undefined,
+      hasty: false,
       retried: false,
       failure: undefined,
       refusals: [],
@@ -166,7 +169,9 @@ export class FileSource implements Source {
   }
 
   async #read(record: FileRecord): Promise<number> {
+    const { clock } = this.#options
     const { signature } = record
+    const hasty = !record.retried && clock.nowMs() - record.sinceMs < QUIET_MS
     const outcome = await this.#tryRead(record.path)
     if (this.#stop.signal.aborted) return IDLE
     const after = await sightOf(record.path)
@@ -175,15 +180,25 @@ export class FileSource implements Source {
     if (outcome instanceof FileError) {
       if (!record.retried) {
         record.retried = true
-        record.sinceMs = this.#options.clock.nowMs()
+        record.sinceMs = clock.nowMs()
         return RETRY_MS
       }
       this.#fail(record, outcome.message, outcome.position)
+      if (outcome.passing) return this.#retryLater(record)
     } else if (outcome.bytes === 0 && this.#catalogue.objectsOf(record.path) > 0)
       this.#fail(record, 'the file is empty')
     else this.#accept(record, outcome)
     record.read = signature
+    record.hasty = hasty
     record.retried = false
+    record.restlessSinceMs = undefined
+    return hasty ? QUIET_MS : IDLE
+  }
+
+  /** No change of the file will tell when the system is well again: every poll tries. */
+  #retryLater(record: FileRecord): number {
+    record.read = undefined
+    record.sinceMs = this.#options.clock.nowMs()
     record.restlessSinceMs = undefined
     return IDLE
   }

@@ -6,6 +6,8 @@ export interface FileSight {
   readonly path: string
   /** Changes whenever the content may have: device, inode, size and times of what the path leads to. */
   readonly signature: string
+  /** How long ago it changed last, as the file system's times tell; 0 when they cannot be trusted. */
+  readonly ageMs: number
 }
 
 export type Look =
@@ -65,12 +67,19 @@ export async function sightOf(path: string): Promise<FileSight | undefined> {
   try {
     const stats = await stat(path, { bigint: true })
     const { dev, ino, size, mtimeNs, ctimeNs } = stats
-    return stats.isFile() ? { path, signature: `${dev}:${ino}:${size}:${mtimeNs}:${ctimeNs}` } : undefined
+    if (!stats.isFile()) return undefined
+    const signature = `${dev}:${ino}:${size}:${mtimeNs}:${ctimeNs}`
+    return { path, signature, ageMs: ageOf(mtimeNs > ctimeNs ? mtimeNs : ctimeNs) }
   } catch (error) {
     if (isGone(error)) return undefined
     // It is there and cannot be looked at: reading it will say why.
-    return { path, signature: codeOf(error) }
+    return { path, signature: codeOf(error), ageMs: 0 }
   }
+}
+
+/** File systems keep wall-clock time; when that was set back, the file counts as new, which costs a short wait. */
+function ageOf(changedNs: bigint): number {
+  return Math.max(0, Date.now() - Number(changedNs / 1_000_000n))
 }
 
 async function identify(folders: Iterable<string>): Promise<Folders> {

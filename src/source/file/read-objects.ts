@@ -27,15 +27,24 @@ export interface ReadOptions {
   readonly signal?: AbortSignal
 }
 
+export interface FileErrorOptions {
+  readonly position?: string
+  readonly passing?: boolean
+  readonly cause?: unknown
+}
+
 /** A file that cannot be used now. */
 export class FileError extends Error {
   override readonly name = 'FileError'
   /** `:3:15` (line and column, from 1), `:3`, or empty: ready to stand behind the file's name. */
   readonly position: string
+  /** Of the system, not of the content: the next attempt at the same file may go well. */
+  readonly passing: boolean
 
-  constructor(message: string, options?: { readonly position?: string; readonly cause?: unknown }) {
-    super(message, { cause: options?.cause })
-    this.position = options?.position ?? ''
+  constructor(message: string, options: FileErrorOptions = {}) {
+    super(message, { cause: options.cause })
+    this.position = options.position ?? ''
+    this.passing = options.passing ?? false
   }
 }
 
@@ -170,7 +179,9 @@ function fileError(error: unknown): Error {
   if (error instanceof JsonTextError)
     return new FileError(error.message, { position: `:${error.line}`, cause: error })
   if (error instanceof Error && 'code' in error && 'syscall' in error)
-    return new FileError(`${String(error.syscall)}: ${String(error.code)}`, { cause: error })
+    return new FileError(`${String(error.syscall)}: ${String(error.code)}`, { passing: true, cause: error })
+  // Node's own limits on what is read in one piece.
+  if (error instanceof Error && 'code' in error) return new FileError(error.message, { cause: error })
   // A bug of ours, not of the file.
   return error instanceof Error ? error : new Error(String(error))
 }

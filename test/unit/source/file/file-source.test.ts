@@ -195,6 +195,18 @@ describe('FileSource', () => {
     expect(batches).toHaveLength(2)
   })
 
+  it('reads a file that changes all the time, and once more when it rests', async () => {
+    write('a.yaml', { a: '00' })
+    await begin()
+    await until(() => synced === 1, 'synced')
+    for (let zone = 10; zone < 40; zone++) {
+      write('a.yaml', { a: String(zone) })
+      await rest(20)
+    }
+    expect(Number(known().a)).toBeGreaterThan(9)
+    await reads({ a: '39' })
+  })
+
   it('keeps the last good state of a broken file, says so once with its place, and says when it is read again', async () => {
     write('a.yaml', { a: '1', b: '2' })
     await begin()

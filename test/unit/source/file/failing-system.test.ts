@@ -1,0 +1,101 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { systemClock } from '../../../../src/base/clock.ts'
+import type { SourceEvent } from '../../../../src/model/snapshot.ts'
+import { FileSource } from '../../../../src/source/file/file-source.ts'
+import type { SourceProblem } from '../../../../src/source/source.ts'
+
+/** What the system answers to open(2) instead of a file; as when the node is out of descriptors or its disk is ill. */
+const system = vi.hoisted(() => ({ refusal: '', attempts: 0 }))
+
+vi.mock('node:fs/promises', async importOriginal => {
+  const real = await importOriginal<typeof import('node:fs/promises')>()
+  return {
+    ...real,
+    open: (...args: Parameters<typeof real.open>) => {
+      system.attempts++
+      if (system.refusal === '') return real.open(...args)
+      const { refusal: code } = system
+      return Promise.reject(Object.assign(new Error(`${code}: open`), { code, syscall: 'open', errno: -1 }))
+    },
+  }
+})
+
+let folder: string
+let source: FileSource
+let zones: string[]
+let problems: SourceProblem[]
+let synced: number
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-failing-'))
+  system.refusal = ''
+  zones = []
+  problems = []
+  synced = 0
+})
+
+afterEach(async () => {
+  await source.stop()
+  rmSync(folder, { recursive: true })
+})
+
+const path = () => join(folder, 'a.yaml')
+const write = (zone: string) => writeFileSync(path(), `zone: ${zone}\n`)
+
+function parseZone(object: unknown): SourceEvent {
+  const zone = String(Object(object).zone)
+  return { kind: 'Node', key: 'a', value: { name: 'a', zone, ips: [], podCidrs: [], refusals: [] } }
+}
+
+async function begin(): Promise<void> {
+  source = new FileSource({ path: folder, parseObject: parseZone, clock: systemClock })
+  await source.start({
+    events: async batch => {
+      for (const event of batch) if (event.kind === 'Node') zones.push(event.value?.zone ?? '')
+    },
+    synced: () => synced++,
+    refusals: () => undefined,
+    problem: problem => problems.push(problem),
+  })
+}
+
+const said = () => problems.map(({ kind, text }) => `${kind}: ${text}`)
+
+describe('FileSource, while the system cannot open files', () => {
+  it.each(['EMFILE', 'EIO', 'ESTALE'])(
+    'says %s once, tries again at each poll without a change of the file, and says when it can',
+    async code => {
+      write('1')
+      await begin()
+      await vi.waitFor(() => expect(zones).toEqual(['1']), 2_000)
+      system.refusal = code
+      write('2')
+      await vi.waitFor(() => expect(problems).toHaveLength(1), 2_000)
+      const before = system.attempts
+      await new Promise(resolve => setTimeout(resolve, 1_300))
+      const attempts = system.attempts - before
+      expect(attempts).toBeGreaterThanOrEqual(2)
+      expect(attempts).toBeLessThanOrEqual(4)
+      system.refusal = ''
+      await vi.waitFor(() => expect(zones).toEqual(['1', '2']), 2_000)
+      expect(said()).toEqual([
+        `failed: open: ${code}; its last good state stays (1 object)`,
+        'recovered: the file is read again',
+      ])
+    },
+  )
+
+  it('is complete once it could read what it could not at first', async () => {
+    write('1')
+    system.refusal = 'EMFILE'
+    await begin()
+    await vi.waitFor(() => expect(said()).toEqual(['failed: open: EMFILE']), 2_000)
+    expect(synced).toBe(0)
+    system.refusal = ''
+    await vi.waitFor(() => expect(synced).toBe(1), 2_000)
+    expect(zones).toEqual(['1'])
+  })
+})
