@@ -43,6 +43,8 @@ export class DriftDetector {
   #subscribedUntilMs = 0
   /** Up to here every commit was heard or looked at since the subscription began; undefined once one was missed. */
   #accounted: number | undefined
+  /** Generation of a poll at which not every commit was accounted for. */
+  #awaited: number | undefined
   /** Why the generation could not be read, since it was told. */
   #unreadable: string | undefined
 
@@ -63,6 +65,9 @@ export class DriftDetector {
   expect(generation: number, foreign: boolean): void {
     this.#expected = generation
     this.#suspicious ||= foreign
+    // Nobody tells us of our own commits.
+    if (!foreign && this.#accounted !== undefined && generation === this.#accounted + 1)
+      this.#accounted = generation
   }
 
   stop(): void {
@@ -86,13 +91,30 @@ export class DriftDetector {
     this.#unreadable = undefined
     if (this.#unsubscribe !== undefined && clock.nowMs() >= this.#subscribedUntilMs) this.#leave()
     if (generation === this.#expected && !this.#suspicious) return
+    if (this.#unsubscribe !== undefined && this.#isAccounted(generation)) return
     this.#expected = generation
     this.#suspicious = false
-    if (this.#unsubscribe !== undefined && this.#accounted === generation) return
     this.#recur()
     // The look that follows covers everything up to here.
     this.#accounted = generation
     onDrift({ generation, process: undefined, certain: false })
+  }
+
+  /**
+   * Whether the subscription has told of every commit up to this one, or may yet: notifications are read a moment after
+   * the generation, so that those of the poll before must be there, and the newest ones need not.
+   */
+  #isAccounted(generation: number): boolean {
+    if (this.#accounted === undefined) return false
+    if (this.#accounted === generation) {
+      this.#expected = generation
+      this.#suspicious = false
+      this.#awaited = undefined
+      return true
+    }
+    const isLate = this.#awaited !== undefined && !reached(this.#accounted, this.#awaited)
+    this.#awaited = isLate ? undefined : generation
+    return !isLate
   }
 
   #tick(): void {
@@ -120,6 +142,7 @@ export class DriftDetector {
   #leave(): void {
     this.#unsubscribe?.()
     this.#unsubscribe = undefined
+    this.#awaited = undefined
     this.#recent = []
   }
 
@@ -133,4 +156,9 @@ export class DriftDetector {
     const process = `${commit.processName} (pid ${commit.processId})`
     onDrift({ generation: commit.generation, process, certain: true })
   }
+}
+
+/** Generations start over after 32 bits. */
+function reached(accounted: number, generation: number): boolean {
+  return ((accounted - generation) | 0) >= 0
 }

@@ -52,6 +52,7 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
   #seen = 1
 
   generation(): number {
+    this.#seen = this.generationNow
     return this.generationNow
   }
 

@@ -245,8 +245,35 @@ describe('healing', () => {
         touchesUs: false,
       })
       await clock.advance(300)
+      // Commits of our own do not break the chain.
+      offer({ a: String(time) })
+      await clock.advance(300)
     }
     expect(plane.observations).toBe(observations)
+  })
+
+  it('waits one poll for the notification of a commit, and no longer', async () => {
+    const { clock, plane, offer } = bench()
+    offer({ a: '1' })
+    await clock.advance(100)
+    for (let time = 0; time < 3; time++) {
+      plane.tamper(plane.kernel)
+      await clock.advance(300)
+    }
+    const { observations } = plane
+    const hear = () => {
+      const generation = plane.generationNow
+      plane.writers?.({ generation, processId: 7, processName: 'x', own: false, touchesUs: false })
+    }
+    plane.tamper(plane.kernel)
+    await clock.advance(250)
+    hear()
+    await clock.advance(500)
+    expect(plane.observations).toBe(observations)
+    plane.tamper(new Map())
+    await clock.advance(501)
+    expect(plane.observations).toBe(observations + 1)
+    expect(plane.kernel.get('a')).toBe('1')
   })
 
   it('looks at the kernel again after the healing period', async () => {
