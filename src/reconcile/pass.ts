@@ -1,7 +1,7 @@
 import { finishInSlices, type Slicing } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { CommitError } from './commit-error.ts'
-import type { Dataplane, Plan, PlanLine, Receipt } from './dataplane.ts'
+import type { CommitOptions, Dataplane, Plan, PlanLine, Receipt } from './dataplane.ts'
 import type { PassReason, ReconcilerEvent } from './events.ts'
 import type { Quarantine } from './quarantine.ts'
 
@@ -22,6 +22,12 @@ export interface PassResult {
   readonly complete: boolean
   /** The kernel was read. */
   readonly looked: boolean
+}
+
+interface Planned<P> {
+  readonly plan: P
+  /** It was made of a look at the kernel. */
+  readonly observed: boolean
 }
 
 /** Tries before a commit goes out without naming the generation it was planned against. */
@@ -80,17 +86,15 @@ export class Pass<State, P extends Plan<State>> {
   ): Promise<PassResult> {
     let looked = false
     for (let round = 1; round <= ROUNDS_MAX; round++) {
-      const looking = this.#applied === undefined
-      looked ||= looking
-      const plan = await this.#plan(table, without)
+      const { plan, observed } = await this.#plan(table, without)
+      looked ||= observed
       if (plan.empty) {
         this.#hold(plan.after)
         return { complete: true, looked }
       }
-      const guarded = looking && !this.#unsettled && round <= STALE_TRIES
-      const receipt = await this.#options.plane.commit(plan, guarded ? { generation: this.#generation } : {})
+      const receipt = await this.#options.plane.commit(plan, this.#guard(observed, round))
       if (receipt.outcome === 'committed') {
-        this.#accept(plan, receipt, looking ? reason : 'change')
+        this.#accept(plan, receipt, observed ? reason : 'change')
         return { complete: plan.complete, looked }
       }
       this.#applied = undefined
@@ -98,17 +102,22 @@ export class Pass<State, P extends Plan<State>> {
       else if (receipt.outcome === 'unknown')
         throw new CommitError('the outcome of a commit is unknown', receipt)
       // A refusal may only mean that somebody changed our tables: it is believed once it answers a plan made of a look.
-      else if (looking && (!this.#unsettled || round > STALE_TRIES))
+      else if (observed && (!this.#unsettled || round > STALE_TRIES))
         return await this.#exclude(table, reason, receipt, without)
       await this.#options.pace()
     }
     throw new Error(`the kernel's generation moved on before each of ${ROUNDS_MAX} commits`)
   }
 
-  async #plan(table: FrontendTable, without: ReadonlySet<string>): Promise<P> {
+  /** What was planned from a look holds only as long as nobody commits; but somebody who always does must not stop us. */
+  #guard(observed: boolean, round: number): CommitOptions {
+    return observed && !this.#unsettled && round <= STALE_TRIES ? { generation: this.#generation } : {}
+  }
+
+  async #plan(table: FrontendTable, without: ReadonlySet<string>): Promise<Planned<P>> {
     const { plane, slicing } = this.#options
     let from = this.#applied
-    const looking = from === undefined
+    const observed = from === undefined
     if (from === undefined) {
       this.#doubted = false
       const observation = await plane.observe()
@@ -120,7 +129,7 @@ export class Pass<State, P extends Plan<State>> {
     const wanted = await finishInSlices(plane.render(table, { base: this.#base ?? from, without }), slicing)
     this.#base = wanted
     const plan = await finishInSlices(plane.diff(from, wanted), slicing)
-    if (looking || !plan.rebuilds) return plan
+    if (observed || !plan.rebuilds) return { plan, observed }
     this.#applied = undefined
     return await this.#plan(table, without)
   }
@@ -207,19 +216,19 @@ export class Pass<State, P extends Plan<State>> {
     for (const service of services) without.delete(service)
     for (let round = 1; round <= ROUNDS_MAX; round++) {
       await this.#options.pace()
-      const looking = this.#applied === undefined
-      const plan = await this.#plan(table, without)
+      const { plan, observed } = await this.#plan(table, without)
       if (plan.empty) {
         this.#hold(plan.after)
         return undefined
       }
-      const receipt = await this.#options.plane.commit(plan, {})
+      const receipt = await this.#options.plane.commit(plan, this.#guard(observed, round))
       if (receipt.outcome === 'committed') {
         this.#accept(plan, receipt, 'retry')
         return undefined
       }
       if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)
-      if (receipt.outcome === 'refused' && !looking) return receipt.refusals[0]?.error ?? new Error('refused')
+      if (receipt.outcome === 'refused' && !observed)
+        return receipt.refusals[0]?.error ?? new Error('refused')
       if (receipt.outcome === 'refused' && round > 1)
         return receipt.refusals[0]?.error ?? new Error('refused')
       this.#applied = undefined

@@ -1,0 +1,57 @@
+import { describe, expect, it } from 'vitest'
+import type { ReconcilerEvent } from '../../../src/reconcile/events.ts'
+import { Pass } from '../../../src/reconcile/pass.ts'
+import { Quarantine } from '../../../src/reconcile/quarantine.ts'
+import { FakePlane } from '../../support/fake-plane.ts'
+import { tableOf } from '../../support/tables.ts'
+
+function bench() {
+  const plane = new FakePlane()
+  const events: ReconcilerEvent[] = []
+  const pass = new Pass({
+    plane,
+    slicing: { sliceMs: 5, nowMs: () => 0, breathe: () => Promise.resolve() },
+    nowMs: () => 0,
+    quarantine: new Quarantine({ minMs: 1, maxMs: 1, random: () => 0 }),
+    report: event => events.push(event),
+    committed: () => undefined,
+    pace: () => Promise.resolve(),
+  })
+  return { plane, pass, kinds: () => events.map(({ kind }) => kind) }
+}
+
+describe('a plan that makes anew what packets left state in', () => {
+  it('is made of a look, and names the generation of that look', async () => {
+    const { plane, pass } = bench()
+    await pass.run(tableOf(1, { a: '1' }), 'start')
+    plane.rebuilds = true
+    const { looked } = await pass.run(tableOf(2, { a: '2' }), 'change')
+    expect(looked).toBe(true)
+    expect(plane.observations).toBe(2)
+    expect(plane.guards).toEqual([1, 2])
+  })
+
+  it('is made again when somebody commits after the look', async () => {
+    const { plane, pass, kinds } = bench()
+    await pass.run(tableOf(1, { a: '1' }), 'start')
+    plane.rebuilds = true
+    const render = plane.render.bind(plane)
+    plane.render = function* (table, options) {
+      // After the look, once.
+      if (plane.observations === 2) plane.tamper(new Map([['b', '1']]))
+      return yield* render(table, options)
+    }
+    await pass.run(tableOf(2, { a: '2' }), 'change')
+    expect(kinds()).toEqual(['committed', 'stale', 'committed'])
+    expect(plane.observations).toBe(3)
+    expect(plane.kernel).toEqual(new Map([['a', '2']]))
+  })
+
+  it('needs no look when it was made of one', async () => {
+    const { plane, pass } = bench()
+    plane.rebuilds = true
+    await pass.run(tableOf(1, { a: '1' }), 'start')
+    expect(plane.observations).toBe(1)
+    expect(plane.guards).toEqual([1])
+  })
+})
