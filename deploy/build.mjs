@@ -1,5 +1,14 @@
 // Leaves the whole command in dist/: kprobe.mjs (one bundled file) and, beside it, the addon.
-import { chmodSync, copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+} from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
 
@@ -34,7 +43,10 @@ function placeAddon() {
   const built = `${root}build/Release/kprobe.node`
   if (!existsSync(built))
     throw new Error('build/Release/kprobe.node is missing: run `npm run build:native` first')
-  copyFileSync(built, `${root}dist/kprobe.node`)
+  const placed = `${root}dist/kprobe.node`
+  // A kprobe that runs has the old file mapped: writing into it would end that process.
+  copyFileSync(built, `${placed}.new`)
+  renameSync(`${placed}.new`, placed)
 }
 
 /** npm links the commands of dependencies only; with this, `npx kprobe` finds ours without installing anything. */

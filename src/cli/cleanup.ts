@@ -35,13 +35,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
   const force = reader.bool('force')
   if (reader.errors.length > 0) return usageErrors(io, 'cleanup', reader.errors)
-  const lock = await takeLock(lockName(DEFAULT_NFTABLES_OPTIONS), `pid ${io.processId} (cleanup)`)
+  const lock = await takeLock(lockName(DEFAULT_NFTABLES_OPTIONS), `pid ${io.processId}${CLEANING}`)
   if (lock.kind === 'busy' && !force) {
-    const holder = lock.holder === '' ? '' : ` (${lock.holder})`
-    io.err(
-      `kprobe cleanup: a kprobe is running in this network namespace${holder} and would put everything back: ` +
-        'stop it first, or give --force\n',
-    )
+    io.err(`kprobe cleanup: ${busyText(lock.holder)}\n`)
     return EXIT_FAILED
   }
   try {
@@ -54,16 +50,34 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
+/** What a cleanup adds to its name as the holder of the lock. */
+const CLEANING = ' (cleanup)'
+
+function busyText(holder: string): string {
+  if (holder.endsWith(CLEANING)) {
+    const who = holder.slice(0, -CLEANING.length)
+    return `another cleanup is at work in this network namespace (${who}): try again when it has ended, or give --force`
+  }
+  const who = holder === '' ? '' : ` (${holder})`
+  return (
+    `a kprobe is running in this network namespace${who} and would put everything back: ` +
+    'stop it first, or give --force'
+  )
+}
+
 async function remove(io: Io): Promise<number> {
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
-  const before = await tablesOf(client)
-  await createNftablesPlane({ client, options: DEFAULT_NFTABLES_OPTIONS }).cleanup()
-  const after = await tablesOf(client)
-  await client.close()
-  const removed = before.filter(table => !after.includes(table))
-  if (removed.length === 0) io.out('nothing of ours is in the kernel\n')
-  for (const table of removed) io.out(`removed table ${table}\n`)
-  for (const table of after) io.out(`left table ${table}, which is not ours\n`)
+  try {
+    const before = await tablesOf(client)
+    await createNftablesPlane({ client, options: DEFAULT_NFTABLES_OPTIONS }).cleanup()
+    const after = await tablesOf(client)
+    const removed = before.filter(table => !after.includes(table))
+    if (removed.length === 0) io.out('nothing of ours is in the kernel\n')
+    for (const table of removed) io.out(`removed table ${table}\n`)
+    for (const table of after) io.out(`left table ${table}, which is not ours\n`)
+  } finally {
+    await client.close()
+  }
   return EXIT_FINE
 }
 

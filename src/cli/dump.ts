@@ -49,7 +49,7 @@ export const command: Command = {
         'Prints what the kernel holds of ours, read over netlink, and the Service that each object serves.',
       details: [
         'What:',
-        '  services   each address and port that is served, and where it leads (default)',
+        '  services   each address and port that is served, and where it leads (default, but for -o nft)',
         '  nft        tables, chains, rules, sets and elements; with -o nft in the words of nft itself when',
         '             libnftables is on this machine, of the own printer otherwise',
         '  all        both',
@@ -74,6 +74,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (reader.errors.length > 0) return usageErrors(io, 'dump', reader.errors)
   try {
     const ruleset = await readKernel(request)
+    const missing = whatIsMissing(request, ruleset)
+    if (missing !== undefined) io.err(`${missing}\n`)
     if (request.output === 'json' || request.output === 'yaml')
       await writeDocument(documentOf(request, ruleset), request.output, io)
     else await writeText(request, ruleset, io)
@@ -85,17 +87,21 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 }
 
 function readRequest(reader: FlagReader, positionals: readonly string[]): Request {
-  const [first = 'services', ...rest] = positionals
+  const output = reader.oneOf('output', OUTPUTS, 'text')
+  const [first = output === 'nft' ? 'nft' : 'services', ...rest] = positionals
   const what = WHAT.find(word => word === first)
   if (what === undefined) reader.fail(quote(first), `is not one of ${WHAT.join(', ')}`)
   for (const argument of rest) reader.fail(quote(argument), 'no such argument')
-  const output = reader.oneOf('output', OUTPUTS, 'text')
   if (output === 'nft' && what !== 'nft') reader.fail('--output', 'nft is for `kprobe dump nft`')
   const service = reader.text('service') ?? ''
   if (service !== '' && !/^[^/]+\/[^/]+$/.test(service)) reader.fail('--service', 'is written namespace/name')
-  const family = reader.oneOf('family', ['IPv4', 'IPv6', 'ip', 'ip6', 'ipv4', 'ipv6', ''], '')
-  const families: readonly NftFamily[] = family === '' ? ['ip', 'ip6'] : [family.endsWith('6') ? 'ip6' : 'ip']
-  return { what: what ?? 'services', output, service, families }
+  return { what: what ?? 'services', output, service, families: readFamilies(reader) }
+}
+
+function readFamilies(reader: FlagReader): readonly NftFamily[] {
+  if ((reader.text('family') ?? '') === '') return ['ip', 'ip6']
+  const family = reader.oneOf('family', ['IPv4', 'IPv6', 'ip', 'ip6', 'ipv4', 'ipv6'], 'ip')
+  return [family.endsWith('6') ? 'ip6' : 'ip']
 }
 
 /** Our tables, elements grouped by the Service they serve, and of the Service asked for alone if there is one. */
@@ -110,6 +116,17 @@ async function readKernel({ families, service }: Request): Promise<Ruleset> {
   } finally {
     await client.close()
   }
+}
+
+function whatIsMissing({ service, families }: Request, { tables }: Ruleset): string | undefined {
+  const where = families.length > 1 ? '' : ` in the family ${families.join()}`
+  if (tables.length === 0) return `the kernel holds nothing of ours${where}`
+  const held = service === '' || tables.some(({ elements }) => ownGroups(elements) > 0)
+  return held ? undefined : `the kernel holds nothing for the Service ${quote(service)}${where}`
+}
+
+function ownGroups(elements: Table['elements']): number {
+  return [...elements.keys()].filter(group => !SHARED.has(group)).length
 }
 
 /** The elements of one Service, and what says where they lead. */
@@ -148,7 +165,6 @@ function documentOf(request: Request, ruleset: Ruleset): unknown {
 
 async function writeText(request: Request, ruleset: Ruleset, io: Io): Promise<void> {
   const { what, output, service } = request
-  if (ruleset.tables.length === 0) io.err('the kernel holds nothing of ours\n')
   if (what !== 'nft') io.out(serviceTable(kernelRows(ruleset.tables), io))
   if (what === 'services') return
   if (what === 'all') io.out('\n')

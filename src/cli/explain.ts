@@ -4,7 +4,7 @@ import { finish } from '../base/steps.ts'
 import type { Config } from '../config/config.ts'
 import type { FlagSpec } from '../config/flag.ts'
 import { type FlagReader, quote } from '../config/flag-reader.ts'
-import { HELP_FLAG, outputFlag, RUN_FLAGS } from '../config/flags.ts'
+import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { parseFlags } from '../config/parse-flags.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
@@ -64,8 +64,10 @@ export const command: Command = {
       details: [
         'Example:',
         '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',
+        '',
+        WITHOUT_EFFECT,
       ],
-      flags: [...RUN_FLAGS, ...FLAGS, HELP_FLAG],
+      flags: [...MODEL_FLAGS, ...FLAGS, HELP_FLAG],
     }),
   run,
 }

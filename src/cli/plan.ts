@@ -1,14 +1,15 @@
 import { systemClock } from '../base/clock.ts'
-import { finishInSlices } from '../base/steps.ts'
 import { count } from '../base/text.ts'
-import { HELP_FLAG, outputFlag, RUN_FLAGS } from '../config/flags.ts'
+import type { Config } from '../config/config.ts'
+import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { parseFlags } from '../config/parse-flags.ts'
-import { type OpenPlane, openNetfilter, openPlane } from '../daemon.ts'
+import { openNetfilter, openPlane } from '../daemon.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
+import { COMMITS_MAX, type Difference, differenceOf } from './difference.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { loadOnce, refusalText, slicingOf } from './load.ts'
+import { loadOnce, refusalText } from './load.ts'
 import { writeDocument } from './output.ts'
 import { planLines } from './plan-text.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
@@ -22,7 +23,8 @@ export const command: Command = {
       description:
         'Prints what `kprobe run` with the same flags would change in the kernel, object by object, and changes nothing.\n' +
         'Exits 0 when there is no difference and 3 when there is one.',
-      flags: [...RUN_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
+      details: [WITHOUT_EFFECT],
+      flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
     }),
   run,
 }
@@ -37,11 +39,10 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     const { table } = await loadOnce(config, systemClock, io)
     for (const { refusals } of table.services.values())
       for (const refusal of refusals) io.err(refusalText(refusal))
-    const opened = openPlane(config, systemClock, openNetfilter)
-    const lines = await differences(opened, table)
-    await opened.close()
+    const { lines, complete } = await readDifference(config, table)
     if (output === 'text') printText(lines, io)
-    else await writeDocument({ changes: lines.length, objects: lines }, output, io)
+    else await writeDocument({ changes: lines.length, complete, objects: lines }, output, io)
+    if (!complete) io.err(`there is more: only the first ${COMMITS_MAX} commits are listed\n`)
     return lines.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
     io.err(`kprobe plan: ${failureText(error)}\n`)
@@ -49,26 +50,13 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
-/** Commits that a difference may take: what a packet may still reach goes one commit later. */
-const COMMITS_MAX = 8
-
-async function differences({ plane }: OpenPlane, table: FrontendTable): Promise<PlanLine[]> {
-  const slicing = slicingOf(systemClock)
-  const { state } = await plane.observe()
-  const wanted = await finishInSlices(plane.render(table, { base: state, without: new Set() }), slicing)
-  const lines: PlanLine[] = []
-  let from = state
-  for (let commits = 1; commits <= COMMITS_MAX; commits++) {
-    const plan = await finishInSlices(plane.diff(from, wanted), slicing)
-    for (const line of plan.describe()) lines.push(line)
-    if (plan.complete) break
-    from = plan.after
+async function readDifference(config: Config, table: FrontendTable): Promise<Difference> {
+  const opened = openPlane(config, systemClock, openNetfilter)
+  try {
+    return await differenceOf(opened.plane, table, systemClock)
+  } finally {
+    await opened.close()
   }
-  return lines.sort((a, b) => compare(a.service ?? '', b.service ?? ''))
-}
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0
 }
 
 function printText(lines: readonly PlanLine[], io: Io): void {

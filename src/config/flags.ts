@@ -94,7 +94,7 @@ export const MODEL_FLAGS: readonly FlagSpec[] = [
   },
 ]
 
-export const LOG_FLAGS: readonly FlagSpec[] = [
+const LOG_FLAGS: readonly FlagSpec[] = [
   { name: 'logging-format', kind: 'text', placeholder: 'FORMAT', default: 'text', help: 'text or json' },
   {
     name: 'v',
@@ -158,6 +158,9 @@ const DAEMON_FLAGS: readonly FlagSpec[] = [
     help: "kube-proxy's name for --sync-period",
   },
 ]
+
+/** Said by commands that take all flags of `run`, so that its arguments can be pasted, and heed MODEL_FLAGS alone. */
+export const WITHOUT_EFFECT = 'Other flags of `kprobe run` are taken as well and have no effect.'
 
 export const RUN_FLAGS: readonly FlagSpec[] = [...MODEL_FLAGS, ...DAEMON_FLAGS, ...LOG_FLAGS]
 

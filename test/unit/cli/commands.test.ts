@@ -57,6 +57,20 @@ describe('kprobe', () => {
     expect(out).toBe(viaTopic)
   })
 
+  it.each(['plan', 'explain'])(
+    'lists for %s only flags that have an effect, and takes those of run',
+    async name => {
+      await kprobe(name, '--help')
+      for (const flag of ['--once', '--backend', '--sync-period', '--min-sync-period', '--logging-format'])
+        expect(out).not.toContain(flag)
+      expect(out).toContain('--masquerade-bit')
+      expect(out).toContain('Other flags of `kprobe run` are taken as well')
+      await kprobe(name, ...SOURCE, '--once', '--sync-period=1h', '--nonsense')
+      expect(err.match(/^kprobe \w+: --.*$/gm)?.[0]).toContain('--nonsense: no such flag')
+      expect(err).not.toContain('--once')
+    },
+  )
+
   it('prints a version', async () => {
     expect(await kprobe('--version')).toBe(0)
     expect(await kprobe('run', '--version')).toBe(0)
@@ -68,9 +82,9 @@ describe('kprobe', () => {
     [['plan', ...SOURCE, '-o', 'xml'], /--output: "xml" is not one of text, json, yaml/],
     [['plan', ...SOURCE, '--ipvs-scheduler=rr'], /--ipvs-scheduler: is a flag of kube-proxy/],
     [['dump', 'iptables'], /"iptables": is not one of services, nft, all/],
-    [['dump', '-o', 'nft'], /--output: nft is for `kprobe dump nft`/],
+    [['dump', 'services', '-o', 'nft'], /--output: nft is for `kprobe dump nft`/],
     [['dump', '--service', 'web'], /--service: is written namespace\/name/],
-    [['dump', '--family', '5'], /--family: "5" is not one of/],
+    [['dump', '--family', '5'], /--family: "5" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
     [['cleanup', 'now'], /"now": no such argument/],
     [['explain', ...SOURCE], /--from: "" is/],
     [['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4'], /--to: is written ADDRESS:PORT/],
