@@ -68,7 +68,7 @@ function isOnce(endpoints: readonly Endpoint[]): boolean {
 
 /** Serves what it has while it goes away. */
 export function isDraining(endpoint: Endpoint): boolean {
-  return endpoint.serving && endpoint.terminating
+  return endpoint.conditions.serving && endpoint.conditions.terminating
 }
 
 function sortedOnce(candidates: Candidate[]): readonly Candidate[] {
@@ -130,6 +130,6 @@ function best(run: readonly Candidate[], first: Candidate): Candidate {
   return winner ?? first
 }
 
-function rank(endpoint: Endpoint): number {
-  return (endpoint.terminating ? 0 : 4) + (endpoint.ready ? 2 : 0) + (endpoint.serving ? 1 : 0)
+function rank({ conditions }: Endpoint): number {
+  return (conditions.terminating ? 0 : 4) + (conditions.ready ? 2 : 0) + (conditions.serving ? 1 : 0)
 }

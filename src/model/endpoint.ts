@@ -25,10 +25,23 @@ export interface Endpoint {
   readonly ip: Ip
   /** UID of the pod, which tells a pod that moved between slices from one that inherited an address; may be empty. */
   readonly targetUid: string
+  readonly nodeName: string
+  /** One of eight objects, that all endpoints share. */
+  readonly conditions: EndpointConditions
+  /** NO_HINTS when there are none. */
+  readonly hints: EndpointHints
+}
+
+export interface EndpointConditions {
   readonly ready: boolean
   readonly serving: boolean
   readonly terminating: boolean
-  readonly nodeName: string
+}
+
+/** The zones and nodes whose clients an endpoint is meant for: KEP-2433, KEP-3015. */
+export interface EndpointHints {
   readonly forZones: readonly string[]
   readonly forNodes: readonly string[]
 }
+
+export const NO_HINTS: EndpointHints = { forZones: [], forNodes: [] }

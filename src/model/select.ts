@@ -34,7 +34,7 @@ const LOCAL_DRAINING_SPARE: Verdict = {
 
 /** Policy Cluster: the ready endpoints that hints leave; without any, those that still serve while terminating. */
 export function clusterVerdict(endpoint: Endpoint, found: Survey, place: Place): Verdict {
-  if (endpoint.ready) return hintVerdict(endpoint, found, place)
+  if (endpoint.conditions.ready) return hintVerdict(endpoint, found, place)
   if (!isDraining(endpoint)) return NOT_READY
   return found.ready ? DRAINING_SPARE : DRAINING_NEEDED
 }
@@ -42,7 +42,7 @@ export function clusterVerdict(endpoint: Endpoint, found: Survey, place: Place):
 /** Policy Local: the ready endpoints of this node whatever their hints; without any, those that still serve. */
 export function localVerdict(endpoint: Endpoint, found: Survey, place: Place): Verdict {
   if (endpoint.nodeName !== place.nodeName) return ELSEWHERE
-  if (endpoint.ready) return READY
+  if (endpoint.conditions.ready) return READY
   if (!isDraining(endpoint)) return NOT_READY
   return found.localReady ? LOCAL_DRAINING_SPARE : LOCAL_DRAINING_NEEDED
 }
@@ -52,9 +52,9 @@ function hintVerdict(endpoint: Endpoint, found: Survey, place: Place): Verdict {
     case 'none':
       return READY
     case 'PreferSameNode':
-      return endpoint.forNodes.includes(place.nodeName) ? HINTED_TO_NODE : HINTED_TO_OTHER_NODES
+      return endpoint.hints.forNodes.includes(place.nodeName) ? HINTED_TO_NODE : HINTED_TO_OTHER_NODES
     case 'PreferSameZone':
-      return endpoint.forZones.includes(place.zone) ? HINTED_TO_ZONE : HINTED_TO_OTHER_ZONES
+      return endpoint.hints.forZones.includes(place.zone) ? HINTED_TO_ZONE : HINTED_TO_OTHER_ZONES
   }
 }
 

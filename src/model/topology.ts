@@ -34,7 +34,7 @@ export function survey(endpoints: readonly Endpoint[], place: Place): Survey {
     const endpoint = endpoints[index]
     if (endpoint === undefined) continue
     const isLocal = endpoint.nodeName === place.nodeName
-    if (endpoint.ready) {
+    if (endpoint.conditions.ready) {
       ready = true
       localReady ||= isLocal
     }
@@ -53,12 +53,12 @@ function topologyOf(endpoints: readonly Endpoint[], place: Place): TopologyMode 
   let isZoneNamed = false
   for (let index = 0; index < endpoints.length; index++) {
     const endpoint = endpoints[index]
-    if (endpoint?.ready !== true) continue
-    hasNodeHints &&= endpoint.forNodes.length > 0
-    hasZoneHints &&= endpoint.forZones.length > 0
+    if (endpoint?.conditions.ready !== true) continue
+    hasNodeHints &&= endpoint.hints.forNodes.length > 0
+    hasZoneHints &&= endpoint.hints.forZones.length > 0
     if (!hasNodeHints && !hasZoneHints) return 'none'
-    isNodeNamed ||= endpoint.forNodes.includes(place.nodeName)
-    isZoneNamed ||= endpoint.forZones.includes(place.zone)
+    isNodeNamed ||= endpoint.hints.forNodes.includes(place.nodeName)
+    isZoneNamed ||= endpoint.hints.forZones.includes(place.zone)
   }
   if (hasNodeHints && isNodeNamed) return 'PreferSameNode'
   return hasZoneHints && isZoneNamed ? 'PreferSameZone' : 'none'

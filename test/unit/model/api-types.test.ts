@@ -90,7 +90,11 @@ it('reads each field of an EndpointSlice under its official name', () => {
     family: 'IPv4',
     ports: [{ name: 'http', port: 8080, protocol: 'UDP' }],
     endpoints: [
-      { ready: false, serving: true, terminating: true, nodeName: 'n1', forZones: ['z1'], forNodes: ['n1'] },
+      {
+        nodeName: 'n1',
+        conditions: { ready: false, serving: true, terminating: true },
+        hints: { forZones: ['z1'], forNodes: ['n1'] },
+      },
     ],
   })
 })

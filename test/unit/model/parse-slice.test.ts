@@ -51,12 +51,9 @@ describe('parseEndpointSlice', () => {
         {
           ip: ip('10.1.0.1'),
           targetUid: 'u1',
-          ready: false,
-          serving: true,
-          terminating: true,
           nodeName: 'node-1',
-          forZones: ['a', 'b'],
-          forNodes: ['node-1'],
+          conditions: { ready: false, serving: true, terminating: true },
+          hints: { forZones: ['a', 'b'], forNodes: ['node-1'] },
         },
       ],
       refusals: [],
@@ -68,12 +65,9 @@ describe('parseEndpointSlice', () => {
       {
         ip: ip('10.1.0.1'),
         targetUid: '',
-        ready: true,
-        serving: true,
-        terminating: false,
         nodeName: '',
-        forZones: [],
-        forNodes: [],
+        conditions: { ready: true, serving: true, terminating: false },
+        hints: { forZones: [], forNodes: [] },
       },
     ])
     expect(
@@ -97,10 +91,41 @@ describe('parseEndpointSlice', () => {
     })
   })
 
+  it('sorts endpoints by address, those of one address as they come', () => {
+    const uid = (text: string) => ({ targetRef: { uid: text } })
+    const { endpoints } = parsed(
+      slice('web-1', 'web', [
+        endpoint('10.1.0.9', uid('a')),
+        endpoint('10.1.0.10', uid('b')),
+        endpoint('10.1.0.9', uid('c')),
+        endpoint('9.255.255.255', uid('d')),
+      ]),
+    )
+    expect(endpoints.map(its => its.targetUid)).toEqual(['d', 'a', 'c', 'b'])
+  })
+
+  it.each([
+    [{ ready: true }, { ready: true, serving: true, terminating: false }],
+    [
+      { ready: false, serving: null },
+      { ready: false, serving: true, terminating: false },
+    ],
+    [
+      { serving: false, terminating: true },
+      { ready: true, serving: false, terminating: true },
+    ],
+    [
+      { ready: false, serving: false, terminating: false },
+      { ready: false, serving: false, terminating: false },
+    ],
+  ])('reads conditions %j as %j', (conditions, read) => {
+    expect(one({ addresses: ['10.1.0.1'], conditions }).endpoints[0]?.conditions).toEqual(read)
+  })
+
   it('ignores hints that are not names', () => {
     expect(
       one(endpoint('10.1.0.1', { hints: { forZones: [{}, null, { name: 7 }, { name: 'a' }] } })).endpoints[0]
-        ?.forZones,
+        ?.hints.forZones,
     ).toEqual(['a'])
   })
 
