@@ -191,13 +191,14 @@ class ElementMessage {
   add({ operation, from, to }: ElementRun): void {
     const { set, elements, verb } = operation
     const { elements: writer, elementListBytesMax } = this.#batch
+    const adds = verb === 'add-elements'
     const bytesMax = elementListBytesMax - netlink.NLA_HDRLEN
     let start = from
     let items = this.#items
     for (let i = from; i < to; i++) {
       const element = elements[i]
       if (element === undefined) break
-      const item = verb === 'add-elements' ? writer.element(set, element) : writer.key(element.key)
+      const item = adds ? writer.element(set, element) : writer.key(element.key)
       if (items.length + item.length > bytesMax) {
         this.#hold(items, { operation, from: start, to: i })
         this.close()
