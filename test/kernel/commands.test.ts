@@ -1,0 +1,264 @@
+import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { copyFileSync, mkdirSync, openSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterEach, describe, expect, it } from 'vitest'
+import { parse } from 'yaml'
+import { COMMAND, Daemons } from '../support/daemon.ts'
+
+const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
+const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
+const OUTSIDE = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
+
+interface Ended {
+  readonly code: number | null
+  readonly out: string
+  readonly err: string
+}
+
+function run(command: string, args: readonly string[], environment: NodeJS.ProcessEnv = {}): Ended {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [command, ...args], {
+    encoding: 'utf8',
+    env: { ...process.env, ...environment },
+    timeout: 30_000,
+  })
+  return { code: status, out: stdout, err: stderr }
+}
+
+const kprobe = (...args: string[]): Ended => run(COMMAND, args)
+const shell = (script: string): Ended => {
+  const { status, stdout, stderr } = spawnSync('bash', ['-c', script], { encoding: 'utf8', timeout: 30_000 })
+  return { code: status, out: stdout, err: stderr }
+}
+const nft = (...args: string[]): string => execFileSync('nft', args, { encoding: 'utf8' })
+const quoted = (args: readonly string[]): string => args.map(arg => `'${arg}'`).join(' ')
+const KPROBE = quoted([process.execPath, COMMAND])
+const daemons = new Daemons()
+
+/** A copy of the command with nothing around it: neither packages nor sources. */
+function lonelyCopy(): string {
+  const folder = join(daemons.folder(), 'dist')
+  mkdirSync(folder)
+  for (const name of ['kprobe.mjs', 'kprobe.node'])
+    copyFileSync(join(dirname(COMMAND), name), join(folder, name))
+  return join(folder, 'kprobe.mjs')
+}
+
+function programExamples(): void {
+  expect(kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0, err: '' })
+}
+
+afterEach(async () => {
+  await daemons.end()
+  nft('flush', 'ruleset')
+})
+
+describe('kprobe plan', () => {
+  it('exits 3 while there is a difference and 0 when run has made it', () => {
+    const before = kprobe('plan', ...SOURCE)
+    expect(before.code).toBe(3)
+    expect(before.out).toMatch(/^Service shop\/cart:\n {2}\+ /m)
+    expect(before.out).toMatch(/^\d+ changes for \d+ Services\n$/m)
+    expect(nft('list', 'ruleset')).toBe('')
+    programExamples()
+    expect(kprobe('plan', ...SOURCE)).toEqual({
+      code: 0,
+      out: 'no difference: the kernel holds what the Services ask for\n',
+      err: '',
+    })
+  })
+
+  it('prints the same for machines', () => {
+    const json = kprobe('plan', ...SOURCE, '-o', 'json')
+    expect(json.code).toBe(3)
+    const { changes, complete, objects } = JSON.parse(json.out)
+    expect([objects.length, complete]).toEqual([changes, true])
+    expect(objects).toContainEqual(expect.objectContaining({ verb: 'add', service: 'shop/cart' }))
+    expect(parse(kprobe('plan', ...SOURCE, '-o', 'yaml').out)).toEqual({ changes, complete, objects })
+  })
+})
+
+describe('kprobe dump', () => {
+  it('says that the kernel holds nothing', () => {
+    expect(kprobe('dump')).toMatchObject({ code: 0, err: 'the kernel holds nothing of ours\n' })
+    expect(kprobe('dump', '--family=ipv6').err).toBe('the kernel holds nothing of ours in the family ip6\n')
+  })
+
+  it('shows Services as text, JSON and YAML', () => {
+    programExamples()
+    const text = kprobe('dump')
+    expect(text).toMatchObject({ code: 0, err: '' })
+    expect(text.out).toMatch(
+      /^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +10\.244\.0\.11:8080, 10\.244\.1\.11:8080 \(sticky 1800s\)$/m,
+    )
+    const json = JSON.parse(kprobe('dump', '-o', 'json').out)
+    expect(json.services).toContainEqual({
+      service: 'shop/cart:http',
+      type: 'ClusterIP',
+      protocol: 'TCP',
+      frontend: '10.96.1.1:80',
+      action: 'balance',
+      endpoints: ['10.244.0.11:8080', '10.244.1.11:8080'],
+      affinitySeconds: 1800,
+    })
+    expect(text.out.trim().split('\n')).toHaveLength(json.services.length + 1)
+    expect(parse(kprobe('dump', '-o', 'yaml').out)).toEqual(json)
+  })
+
+  it('shows the tables in the words of nft, through its library', () => {
+    programExamples()
+    const listing = nft('list', 'ruleset')
+    expect(listing).toContain('10.96.1.1 . tcp . 80')
+    for (const what of [['nft'], []]) {
+      const dumped = kprobe('dump', ...what, '-o', 'nft')
+      expect(dumped).toMatchObject({ code: 0, err: '' })
+      expect(withoutTimers(dumped.out)).toBe(withoutTimers(listing))
+    }
+  })
+
+  it('shows the same tables by its own printer where no package is installed', () => {
+    programExamples()
+    const alone = run(lonelyCopy(), ['dump', '-o', 'nft'])
+    expect(alone).toMatchObject({ code: 0, err: '' })
+    expect(alone.out).toBe(kprobe('dump', 'nft').out)
+    expect(sorted(alone.out)).toBe(sorted(nft('--stateless', 'list', 'ruleset')))
+  })
+
+  it('shows the tables as JSON, and both together', () => {
+    programExamples()
+    const { nft: tables, services } = JSON.parse(kprobe('dump', 'all', '-o', 'json').out)
+    expect(tables).toEqual(JSON.parse(kprobe('dump', 'nft', '-o', 'json').out))
+    expect(services.length).toBeGreaterThan(10)
+    const all = kprobe('dump', 'all').out
+    expect(all).toBe(`${kprobe('dump').out}\n${kprobe('dump', 'nft').out}`)
+  })
+
+  it('narrows to a Service and to a family', () => {
+    programExamples()
+    const cart = JSON.parse(kprobe('dump', '--service=shop/cart', '-o', 'json').out).services
+    expect(new Set(cart.map(({ service }: { service: string }) => service))).toEqual(
+      new Set(['shop/cart:http']),
+    )
+    const six = JSON.parse(kprobe('dump', '--service=shop/cart', '--family=IPv6', '-o', 'json').out).services
+    expect(six.length).toBeGreaterThan(0)
+    expect(six.length).toBeLessThan(cart.length)
+    for (const { frontend } of six) expect(frontend).toMatch(/^\[/)
+    expect(kprobe('dump', 'nft', '--family=ip').out).toMatch(/^table ip kube-proxy/)
+    expect(kprobe('dump', 'nft', '--family=ip').out).not.toContain('table ip6')
+    const one = kprobe('dump', '-o', 'nft', '--service=shop/cart').out
+    expect(one).toContain('shop/cart:http')
+    expect(one).not.toContain('edge/')
+  })
+
+  it.each([
+    [['--service=ns/none'], 0, 'the kernel holds nothing for the Service "ns/none"\n'],
+    [
+      ['--service=ns/none', '--family=ip', '-o', 'json'],
+      0,
+      'the kernel holds nothing for the Service "ns/none" in the family ip\n',
+    ],
+    [['--service=cart'], 2, /--service: is written namespace\/name\n/],
+    [['--family=inet'], 2, /--family: "inet" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
+  ])('answers %j', (args, code, message) => {
+    programExamples()
+    const ended = kprobe('dump', ...args)
+    expect(ended.code).toBe(code)
+    if (typeof message === 'string') expect(ended.err).toBe(message)
+    else expect(ended.err).toMatch(message)
+  })
+})
+
+describe('kprobe explain', () => {
+  it('tells where the examples lead a client, without asking the kernel', () => {
+    const ended = kprobe('explain', ...SOURCE, ...OUTSIDE)
+    expect(ended).toMatchObject({ code: 0, err: '' })
+    expect(ended.out).toContain('Service: shop/cart:http (ClusterIP)')
+    expect(nft('list', 'ruleset')).toBe('')
+  })
+})
+
+describe('kprobe cleanup', () => {
+  it('removes both tables, leaves what is not ours, and can be repeated', () => {
+    programExamples()
+    nft('add', 'table', 'ip', 'somebody')
+    expect(kprobe('cleanup')).toEqual({
+      code: 0,
+      out: 'removed table ip kube-proxy\nremoved table ip6 kube-proxy\n',
+      err: '',
+    })
+    expect(kprobe('cleanup')).toEqual({ code: 0, out: 'nothing of ours is in the kernel\n', err: '' })
+    expect(nft('list', 'tables')).toBe('table ip somebody\n')
+  })
+})
+
+describe('standard output', () => {
+  it('has no colours in a pipe; on a terminal it has, unless NO_COLOR is set', () => {
+    programExamples()
+    const onTerminal = (variable: string) =>
+      shell(`TERM=xterm ${variable} script -qec "${KPROBE.replaceAll("'", '')} dump" /dev/null </dev/null`)
+        .out
+    expect(kprobe('dump').out).not.toContain('\u001b[')
+    expect(onTerminal('NO_COLOR=')).toContain('\u001b[1mSERVICE')
+    expect(onTerminal('NO_COLOR=1')).not.toContain('\u001b[')
+  })
+
+  it('may lose its reader: a command still ends with its own exit code', () => {
+    const read = shell(`${KPROBE} plan ${quoted(SOURCE)} | head -n 1; echo "\${PIPESTATUS[0]}"`)
+    expect(read).toEqual({ code: 0, out: 'shared by all Services:\n3\n', err: '' })
+    expect(shell(`${KPROBE} dump --help | true; exit "\${PIPESTATUS[0]}"`)).toMatchObject({
+      code: 0,
+      err: '',
+    })
+  })
+
+  it.each(['dump --help', `plan ${quoted(SOURCE)}`, `explain ${quoted([...SOURCE, ...OUTSIDE])}`])(
+    'fails with one sentence when it cannot be written: %s',
+    command => {
+      const ended = shell(`${KPROBE} ${command} >/dev/full`)
+      expect(ended.code).toBe(1)
+      expect(ended.err).toMatch(/^kprobe: standard output is incomplete: ENOSPC: .*\n$/)
+    },
+  )
+
+  it('is no condition for the daemon: it warns once, and serves on', async () => {
+    const child = spawn(process.execPath, [COMMAND, 'run', ...SOURCE], { stdio: ['ignore', 'pipe', 'pipe'] })
+    const exited = new Promise<number | null>(resolve => child.on('exit', resolve))
+    let err = ''
+    try {
+      child.stdout.destroy()
+      child.stderr.on('data', chunk => {
+        err += chunk
+      })
+      await expect.poll(() => err, { timeout: 20_000 }).toContain('standard output is gone')
+      nft('delete', 'table', 'ip', 'kube-proxy')
+      await expect.poll(() => nft('list', 'tables'), { timeout: 20_000 }).toContain('table ip kube-proxy')
+      expect(child.exitCode).toBeNull()
+    } finally {
+      child.kill('SIGTERM')
+    }
+    expect(await exited).toBe(0)
+    expect(err.match(/standard output is gone/g)).toHaveLength(1)
+  })
+
+  it('is no condition either with a log that cannot be written', () => {
+    const full = openSync('/dev/full', 'w')
+    const args = [COMMAND, 'run', '--once', '-v4', ...SOURCE]
+    expect(spawnSync(process.execPath, args, { stdio: ['ignore', 'ignore', full] }).status).toBe(0)
+    expect(nft('list', 'tables')).toContain('kube-proxy')
+  })
+})
+
+/** Elements of session affinity count down between two listings. */
+function withoutTimers(listing: string): string {
+  return listing.replace(/ expires \S+/g, '')
+}
+
+/** Lines and elements in one order: each printer has its own. */
+function sorted(listing: string): string {
+  return withoutTimers(listing)
+    .split(/[\n,]/)
+    .map(part => part.replace(/^\s*(elements = \{)?\s*|\s*\}?\s*$/g, ''))
+    .filter(part => part !== '')
+    .sort()
+    .join('\n')
+}
