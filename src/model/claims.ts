@@ -144,16 +144,21 @@ function restate(draft: Draft, service: Service, how: Restate): void {
   if (clusterIps.length === 0 || !isOurs(draft.here, service)) return
   const externals =
     externalIps.length + loadBalancerIps.length === 0 ? NO_IPS : externalsOf(draft.here, service)
-  for (const ip of externals) draft.externals.changes.set(ip, how(current(draft.externals, ip), key))
+  for (let index = 0; index < externals.length; index++) {
+    const ip = externals[index] ?? ''
+    draft.externals.changes.set(ip, how(current(draft.externals, ip), key))
+  }
   for (let index = 0; index < ports.length; index++) {
     const port = ports[index]
-    if (port === undefined || port.nodePort + externals.length === 0) continue
-    for (const place of placesOf(service, port, externals)) {
-      const claimants = current(draft.places, place)
-      meet(draft, key, claimants)
-      draft.places.changes.set(place, how(claimants, key))
-    }
+    if (port !== undefined && port.nodePort + externals.length > 0)
+      for (const place of placesOf(service, port, externals)) restatePlace(draft, key, place, how)
   }
+}
+
+function restatePlace(draft: Draft, key: ServiceKey, place: string, how: Restate): void {
+  const claimants = current(draft.places, place)
+  meet(draft, key, claimants)
+  draft.places.changes.set(place, how(claimants, key))
 }
 
 function contests(claimants: Claimants | undefined): number {
@@ -164,7 +169,9 @@ const NO_IPS: readonly Ip[] = []
 
 function externalsOf(here: Here, { externalIps, loadBalancerIps }: Service): readonly Ip[] {
   return [
-    ...externalIps.filter(ip => whyNotCaught(here, 'ExternalIP', ip) === undefined),
+    ...externalIps.filter(
+      ip => !loadBalancerIps.includes(ip) && whyNotCaught(here, 'ExternalIP', ip) === undefined,
+    ),
     ...loadBalancerIps.filter(ip => whyNotCaught(here, 'LoadBalancerIP', ip) === undefined),
   ]
 }

@@ -28,8 +28,10 @@ export function externalsOf(arena: Arena, service: Service, findings: Findings):
     IPv6: sourceRangesOf(arena, service, 'IPv6', balanced),
   }
   return [
-    // An address that is both is the one that source ranges guard.
-    ...external.filter(ip => !balanced.includes(ip)).map(ip => externalOf('ExternalIP', ip, undefined)),
+    // An address that is both is the one that source ranges guard, whatever becomes of it.
+    ...external
+      .filter(ip => !service.loadBalancerIps.includes(ip))
+      .map(ip => externalOf('ExternalIP', ip, undefined)),
     ...balanced.map(ip => externalOf('LoadBalancerIP', ip, ranges[familyOf(ip)])),
   ]
 }

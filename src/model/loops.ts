@@ -4,9 +4,12 @@ import { addRefusal, type Findings } from './refusal.ts'
 import type { Service } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
 
-/** The slices without endpoints that are addresses of their own Service: traffic would go in circles (CVE-2021-25740). */
+/**
+ * The slices without endpoints that are ClusterIPs of their own Service: traffic would go in circles (CVE-2021-25740).
+ * External and load-balancer addresses may be endpoints: they are the node's own where the pods use its network.
+ */
 export function withoutLoops(slices: SliceList, service: Service, findings?: Findings): SliceList {
-  const own = ownAddresses(service)
+  const own = service.clusterIps
   for (let index = 0; index < slices.length; index++) {
     const slice = slices[index]
     if (slice !== undefined && hasOwn(slice, own)) return slices.map(its => withoutOwn(its, own, findings))
@@ -14,30 +17,15 @@ export function withoutLoops(slices: SliceList, service: Service, findings?: Fin
   return slices
 }
 
-/** Few Services have more addresses than a list finds quickest. */
-const LIST_MAX = 8
-
-type Addresses = readonly Ip[] | Set<Ip>
-
-function ownAddresses({ clusterIps, externalIps, loadBalancerIps }: Service): Addresses {
-  if (externalIps.length + loadBalancerIps.length === 0) return clusterIps
-  const list = [...clusterIps, ...externalIps, ...loadBalancerIps]
-  return list.length <= LIST_MAX ? list : new Set(list)
-}
-
-function isOwn(own: Addresses, ip: Ip): boolean {
-  return own instanceof Set ? own.has(ip) : own.includes(ip)
-}
-
-function hasOwn({ endpoints }: EndpointSlice, own: Addresses): boolean {
+function hasOwn({ endpoints }: EndpointSlice, own: readonly Ip[]): boolean {
   for (let index = 0; index < endpoints.length; index++)
-    if (isOwn(own, endpoints[index]?.ip ?? '')) return true
+    if (own.includes(endpoints[index]?.ip ?? '')) return true
   return false
 }
 
-function withoutOwn(slice: EndpointSlice, own: Addresses, findings: Findings | undefined): EndpointSlice {
+function withoutOwn(slice: EndpointSlice, own: readonly Ip[], findings: Findings | undefined): EndpointSlice {
   const endpoints = slice.endpoints.filter(endpoint => {
-    if (!isOwn(own, endpoint.ip)) return true
+    if (!own.includes(endpoint.ip)) return true
     if (findings !== undefined) refuseEndpoint(findings, slice, endpoint.ip)
     return false
   })
@@ -49,6 +37,6 @@ function refuseEndpoint(findings: Findings, slice: EndpointSlice, ip: Ip): void 
     object: `EndpointSlice ${slice.key}`,
     field: 'endpoints',
     value: formatIp(ip),
-    reason: 'an address of the Service itself, to which its traffic would return',
+    reason: 'the ClusterIP of the Service itself, to which its traffic would return',
   })
 }

@@ -16,10 +16,15 @@ export function readAddresses(findings: Findings, spec: Json, status: Json): Ser
   const ranges = readSourceRanges(findings, spec.loadBalancerSourceRanges)
   const clusterIps = readClusterIps(findings, spec)
   const reading: Reading = { findings, clusterIps }
+  const externalIps = readExternalIps(reading, spec.externalIPs)
+  const ingress = readIngress(reading, status)
+  const loadBalancerIps = withoutUnreadable(findings, ranges, ingress)
+  const isUnguarded = (ip: Ip): boolean => ingress.includes(ip) && !loadBalancerIps.includes(ip)
   return {
     clusterIps,
-    externalIps: readExternalIps(reading, spec.externalIPs),
-    loadBalancerIps: withoutUnreadable(findings, ranges, readIngress(reading, status)),
+    // What ranges should have guarded does not come in as an external address instead.
+    externalIps: externalIps.some(isUnguarded) ? externalIps.filter(ip => !isUnguarded(ip)) : externalIps,
+    loadBalancerIps,
     sourceRanges: ranges.cidrs,
   }
 }

@@ -266,23 +266,31 @@ describe('addresses that nobody may catch (I-02)', () => {
     expect(portShown(onlyPort(table)).frontends).toHaveLength(3)
   })
 
-  it.each([
-    ['ClusterIP', '10.96.0.1', {}, {}],
-    ['external IP', '192.0.2.1', { externalIPs: ['192.0.2.1'] }, {}],
-    ['load-balancer address', '198.51.100.1', {}, balanced('198.51.100.1')],
-  ])('endpoints that are the %s of their own Service (I-03)', (_, address, spec, status) => {
-    const endpoints = [endpoint(address), endpoint('10.1.0.1')]
-    const table = tableOf([service('web', spec, status), slice('web-1', 'web', endpoints)])
+  it('endpoints that are the ClusterIP of their own Service (I-03)', () => {
+    const endpoints = [endpoint('10.96.0.1'), endpoint('10.1.0.1')]
+    const table = tableOf([service('web'), slice('web-1', 'web', endpoints)])
     expect(complaints(table)).toEqual([
-      `EndpointSlice ns/web-1: endpoints = ${address}: an address of the Service itself, to which its traffic would return`,
+      'EndpointSlice ns/web-1: endpoints = 10.96.0.1: the ClusterIP of the Service itself, to which its traffic would return',
     ])
     expect(portShown(onlyPort(table)).cluster).toEqual(['10.1.0.1:8080'])
   })
 
-  it('finds such an endpoint among many addresses, too', () => {
-    const externalIPs = Array.from({ length: 20 }, (_, index) => `192.0.2.${index + 1}`)
-    const table = tableOf([service('web', { externalIPs }), slice('web-1', 'web', [endpoint('192.0.2.20')])])
-    expect(complaints(table)).toHaveLength(1)
+  it('takes endpoints that are external addresses of their Service: pods on the network of their nodes', () => {
+    const spec = { externalIPs: ['192.0.2.1'] }
+    const endpoints = [endpoint('192.0.2.1'), endpoint('198.51.100.1')]
+    const table = tableOf([service('web', spec, balanced('198.51.100.1')), slice('web-1', 'web', endpoints)])
+    expect(complaints(table)).toEqual([])
+    expect(portShown(onlyPort(table)).cluster).toEqual(['192.0.2.1:8080', '198.51.100.1:8080'])
+  })
+
+  it('opens no way around source ranges for an address that is external as well', () => {
+    const spec = { externalIPs: ['192.0.2.1'], loadBalancerSourceRanges: ['203.0.113.0/x'] }
+    const table = tableOf([service('web', spec, balanced('192.0.2.1')), POD])
+    expect(portShown(onlyPort(table)).frontends).toEqual(['10.96.0.1:80 internal/cluster'])
+    const options = { ...OPTIONS, allowedLoadBalancerCidrs: [cidr('198.51.100.0/24')] }
+    const ranged = { externalIPs: ['192.0.2.1'], loadBalancerSourceRanges: ['203.0.113.0/24'] }
+    const other = tableOf([service('web', ranged, balanced('192.0.2.1')), POD], options)
+    expect(portShown(onlyPort(other)).frontends).toEqual(['10.96.0.1:80 internal/cluster'])
   })
 
   it('reports what was refused of the Service and of its slices', () => {
