@@ -17,6 +17,7 @@ import type { NftablesPlan } from './dataplane/nftables/plan.ts'
 import type { NftablesState } from './dataplane/nftables/state.ts'
 import { watchWriters } from './dataplane/nftables/writers.ts'
 import { createDataplane } from './dataplane/registry.ts'
+import { createAddressReader } from './kernel/link/addresses.ts'
 import { createNftClient } from './kernel/nft/client.ts'
 import type { FrontendTable } from './model/frontend.ts'
 import { createNamePool } from './model/names.ts'
@@ -29,14 +30,14 @@ import {
   type Snapshot,
   type SourceEvent,
 } from './model/snapshot.ts'
-import { NETLINK_NETFILTER } from './netlink/constants.ts'
+import { NETLINK_NETFILTER, NETLINK_ROUTE } from './netlink/constants.ts'
 import { openNetlink } from './netlink/native.ts'
 import type { Transport } from './netlink/transport.ts'
 import type { Dataplane, Plan } from './reconcile/dataplane.ts'
 import type { PassReason, ReconcilerEvent } from './reconcile/events.ts'
 import { Reconciler } from './reconcile/reconciler.ts'
 import { FileSource } from './source/file/file-source.ts'
-import { watchLocalAddresses } from './source/local-addresses.ts'
+import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from './source/local-addresses.ts'
 import type { Source, SourceHandlers, SourceProblem } from './source/source.ts'
 import { createMetrics, type Metrics } from './telemetry/metrics.ts'
 import { RefusalLog } from './telemetry/refusal-log.ts'
@@ -52,6 +53,8 @@ export interface DaemonIo {
   readonly processId: number
   /** Opens a socket to nf_tables: openNetfilter, or one to a kernel in memory. */
   readonly openTransport: () => Transport
+  /** The same for the addresses of interfaces. */
+  readonly openRoute?: () => Transport
   readonly takeLock: typeof takeLock
   /** The kernel holds what the sources ask for. */
   readonly synced: (sync: Sync) => void
@@ -168,10 +171,18 @@ export function openSource(config: Config, clock: Clock): Source {
   })
 }
 
-/** Addresses of this machine, if the choice of NodePort addresses depends on them. The result stops it. */
-export function watchLocalIps(config: Config, clock: Clock, take: (event: SourceEvent) => void): () => void {
-  if (config.nodePortAddresses.cidrs.length === 0) return () => undefined
-  return watchLocalAddresses({ clock, changed: value => take({ kind: 'LocalIps', value }) })
+export function openRoute(): Transport {
+  return openNetlink({ protocol: NETLINK_ROUTE })
+}
+
+/** Addresses of this machine, or undefined when the choice of NodePort addresses does not depend on them. */
+export function watchLocalIps(
+  config: Config,
+  clock: Clock,
+  { openTransport = openRoute, ...handlers }: AddressHandlers & { readonly openTransport?: () => Transport },
+): LocalAddresses | undefined {
+  if (config.nodePortAddresses.cidrs.length === 0) return undefined
+  return watchLocalAddresses({ clock, reader: createAddressReader({ openTransport, clock }), ...handlers })
 }
 
 class Daemon {
@@ -185,6 +196,8 @@ class Daemon {
   #reconciler: Reconciler<NftablesState, NftablesPlan> | undefined
   /** The source has told everything once. */
   #complete = false
+  /** Without this machine's addresses NodePorts would be closed that the kernel serves already. */
+  #ipsMissing = false
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   #failures = 0
@@ -205,9 +218,7 @@ class Daemon {
     if (opened === undefined) return 1
     const reconciler = this.#reconcile(opened.plane)
     this.#reconciler = reconciler
-    const stopIps = watchLocalIps(this.#config, clock, event =>
-      this.#take(applyEvents(this.#snapshot, [event])),
-    )
+    const localIps = this.#watchIps()
     const source = openSource(this.#config, clock)
     const aborted = () => this.#finish(this.#config.once ? 1 : 0)
     signal.addEventListener('abort', aborted, { once: true })
@@ -215,13 +226,33 @@ class Daemon {
     await source.start(this.#handlers())
     const code = await this.#done
     signal.removeEventListener('abort', aborted)
-    stopIps()
+    await localIps?.stop()
     await source.stop()
     const drained = await within(clock, DRAIN_MS, reconciler.stop())
     if (!drained) log.warn('a commit is still under way; the kernel takes all of it or nothing')
     await within(clock, DRAIN_MS / 4, opened.close())
     log.trace({ metrics: await this.#metrics.text() }, 'ended')
     return code
+  }
+
+  #watchIps(): LocalAddresses | undefined {
+    const { clock, log, openRoute } = this.#io
+    const watch = watchLocalIps(this.#config, clock, {
+      ...(openRoute === undefined ? {} : { openTransport: openRoute }),
+      changed: value => {
+        this.#ipsMissing = false
+        this.#take(applyEvents(this.#snapshot, [{ kind: 'LocalIps', value }]))
+      },
+      failed: err => {
+        const rest = this.#ipsMissing ? 'nothing is programmed before they are known' : 'the last list stays'
+        log.warn({ err }, `the addresses of this machine cannot be read; ${rest}`)
+        this.#metrics.sourceProblem()
+        if (this.#config.once) this.#finish(1)
+      },
+      recovered: () => log.info('the addresses of this machine are read again'),
+    })
+    this.#ipsMissing = watch !== undefined
+    return watch
   }
 
   #open(): OpenPlane | undefined {
@@ -306,7 +337,7 @@ class Daemon {
 
   /** Before the source is complete, what is missing may only not have been read yet: nothing is removed for that. */
   #offer(): void {
-    if (this.#complete) this.#reconciler?.offer(this.#snapshot)
+    if (this.#complete && !this.#ipsMissing) this.#reconciler?.offer(this.#snapshot)
   }
 
   #problem({ kind, place, text }: SourceProblem): void {

@@ -8,6 +8,7 @@ import type { FrontendTable } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
 import { resolve } from '../model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
+import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { Io } from './io.ts'
 
 export interface Loaded {
@@ -29,18 +30,30 @@ export function slicingOf(clock: Clock): Slicing {
 async function readSource(config: Config, clock: Clock, io: Io): Promise<Snapshot> {
   const source = openSource(config, clock)
   let snapshot = EMPTY_SNAPSHOT
-  const stopIps = watchLocalIps(config, clock, event => {
-    snapshot = applyEvents(snapshot, [event])
-  })
+  let localIps: LocalAddresses | undefined
   try {
     await new Promise<void>((complete, fail) => {
       io.signal.addEventListener('abort', () => fail(new Error('interrupted')), { once: true })
+      const missing = new Set(['objects'])
+      const arrived = (what: string) => {
+        missing.delete(what)
+        if (missing.size === 0) complete()
+      }
+      localIps = watchLocalIps(config, clock, {
+        changed: value => {
+          snapshot = applyEvents(snapshot, [{ kind: 'LocalIps', value }])
+          arrived('addresses')
+        },
+        failed: fail,
+        recovered: () => undefined,
+      })
+      if (localIps !== undefined) missing.add('addresses')
       const started = source.start({
         events: batch => {
           snapshot = applyEvents(snapshot, batch)
           return Promise.resolve()
         },
-        synced: complete,
+        synced: () => arrived('objects'),
         refusals: list => {
           for (const { place, refusal } of list) io.err(refusalText(refusal, place))
         },
@@ -52,7 +65,7 @@ async function readSource(config: Config, clock: Clock, io: Io): Promise<Snapsho
       started.catch(fail)
     })
   } finally {
-    stopIps()
+    await localIps?.stop()
     await source.stop()
   }
   return snapshot

@@ -1,5 +1,6 @@
 /** linux/netlink.h and linux/netfilter/nfnetlink.h, under the headers' own names. */
 
+export const NETLINK_ROUTE = 0
 export const NETLINK_NETFILTER = 12
 
 export const NLM_F_REQUEST = 0x01

@@ -1,36 +1,68 @@
-import { networkInterfaces } from 'node:os'
 import type { Cancel, Clock } from '../base/clock.ts'
-import { type Ip, parseIp } from '../base/ip.ts'
+import type { Ip } from '../base/ip.ts'
+import { isSame } from '../model/equal.ts'
 
-export interface LocalAddressesOptions {
-  readonly clock: Clock
-  /** Gives the addresses of this machine's interfaces as text; os.networkInterfaces unless a test says otherwise. */
-  readonly read?: () => readonly string[]
-  /** Called with every address, sorted, at the start and whenever they have changed. */
+/** Gives the addresses of this machine's interfaces. */
+export interface AddressReader {
+  read(): Promise<readonly Ip[]>
+  close(): Promise<void>
+}
+
+export interface AddressHandlers {
+  /** Called with every address once they are known, and whenever they have changed. */
   readonly changed: (ips: readonly Ip[]) => void
+  /** They cannot be read: what was known stays valid. Said once; trying goes on. */
+  readonly failed: (error: Error) => void
+  readonly recovered: () => void
+}
+
+export interface LocalAddressesOptions extends AddressHandlers {
+  readonly clock: Clock
+  readonly reader: AddressReader
+}
+
+export interface LocalAddresses {
+  /** No handler is called from now on. */
+  stop(): Promise<void>
 }
 
 const POLL_MS = 1_000
 
-/** Watches the addresses of this machine, for NodePorts on ranges. The result stops it. */
-export function watchLocalAddresses(options: LocalAddressesOptions): () => void {
-  const { clock, changed, read = interfaceAddresses } = options
+/**
+ * Watches the addresses of this machine, for NodePorts on ranges. An error takes no address away: that would close
+ * NodePorts which nobody asked to close.
+ */
+export function watchLocalAddresses(options: LocalAddressesOptions): LocalAddresses {
+  const { clock, reader, changed, failed, recovered } = options
   let timer: Cancel | undefined
-  let known: string | undefined
-  const look = () => {
-    const ips = read()
-      .map(parseIp)
-      .filter(ip => ip !== undefined)
-    const sorted = [...new Set(ips)].sort()
-    const said = sorted.join('|')
-    if (said !== known) changed(sorted)
-    known = said
-    timer = clock.after(POLL_MS, look)
+  let stopped = false
+  let known: readonly Ip[] | undefined
+  let failing = false
+  const attempt = async (): Promise<readonly Ip[] | undefined> => {
+    try {
+      return await reader.read()
+    } catch (error) {
+      if (!failing && !stopped) failed(error instanceof Error ? error : new Error(String(error)))
+      failing = true
+      return undefined
+    }
   }
-  look()
-  return () => timer?.()
-}
-
-function interfaceAddresses(): string[] {
-  return Object.values(networkInterfaces()).flatMap(list => (list ?? []).map(({ address }) => address))
+  const look = async (): Promise<void> => {
+    const ips = await attempt()
+    if (stopped) return
+    if (ips !== undefined) {
+      if (failing) recovered()
+      failing = false
+      if (!isSame(ips, known)) changed(ips)
+      known = ips
+    }
+    timer = clock.after(POLL_MS, () => void look())
+  }
+  void look()
+  const stop = async (): Promise<void> => {
+    stopped = true
+    timer?.()
+    await reader.close()
+  }
+  return { stop }
 }

@@ -1,32 +1,95 @@
-import { expect, it } from 'vitest'
-import { systemClock } from '../../../src/base/clock.ts'
-import { formatIp, parseIp } from '../../../src/base/ip.ts'
-import { watchLocalAddresses } from '../../../src/source/local-addresses.ts'
-import { FakeClock } from '../../support/fake-clock.ts'
+import { beforeEach, describe, expect, it } from 'vitest'
+import { formatIp, type Ip, parseIp } from '../../../src/base/ip.ts'
+import { type LocalAddresses, watchLocalAddresses } from '../../../src/source/local-addresses.ts'
+import { FakeClock, settle } from '../../support/fake-clock.ts'
 
-it('tells the addresses at once and when they change, and not otherwise', async () => {
-  const clock = new FakeClock()
-  let addresses = ['192.0.2.1', '127.0.0.1', '192.0.2.1']
-  const told: string[][] = []
-  const stop = watchLocalAddresses({
-    clock,
-    read: () => addresses,
-    changed: ips => void told.push(ips.map(formatIp)),
-  })
-  expect(told).toEqual([['127.0.0.1', '192.0.2.1']])
-  addresses = ['127.0.0.1', '192.0.2.1']
-  await clock.advance(3_000)
-  expect(told).toHaveLength(1)
-  addresses = ['127.0.0.1', '2001:db8::1']
-  await clock.advance(1_000)
-  expect(told).toHaveLength(2)
-  stop()
-  expect(clock.pending).toBe(0)
+let clock: FakeClock
+let read: () => Promise<readonly Ip[]>
+let told: string[]
+let closed: number
+
+beforeEach(() => {
+  clock = new FakeClock()
+  told = []
+  closed = 0
 })
 
-it('reads those of this machine', () => {
-  const told: string[] = []
-  const stop = watchLocalAddresses({ clock: systemClock, changed: ips => void told.push(...ips) })
-  stop()
-  for (const ip of told) expect(parseIp(formatIp(ip))).toBe(ip)
+const addresses = (...texts: readonly string[]): Ip[] => texts.map(text => parseIp(text) ?? '')
+
+function watch(): LocalAddresses {
+  return watchLocalAddresses({
+    clock,
+    reader: {
+      read: () => read(),
+      close: async () => {
+        closed++
+      },
+    },
+    changed: ips => told.push(ips.map(formatIp).join(' ')),
+    failed: error => told.push(error.message),
+    recovered: () => told.push('recovered'),
+  })
+}
+
+describe('watchLocalAddresses', () => {
+  it('tells the addresses at the start and when they change, and not otherwise', async () => {
+    read = async () => addresses('127.0.0.1', '192.0.2.1')
+    const { stop } = watch()
+    await clock.advance(3_000)
+    expect(told).toEqual(['127.0.0.1 192.0.2.1'])
+    read = async () => addresses('127.0.0.1', '2001:db8::1')
+    await clock.advance(1_000)
+    expect(told).toEqual(['127.0.0.1 192.0.2.1', '127.0.0.1 2001:db8::1'])
+    await stop()
+    expect([clock.pending, closed]).toEqual([0, 1])
+  })
+
+  it.each([
+    ['rejects', () => Promise.reject(new Error('ENOBUFS'))],
+    [
+      'throws',
+      () => {
+        throw new Error('ENOBUFS')
+      },
+    ],
+  ])('keeps the last list when reading %s, says so once, and goes on', async (_, failing) => {
+    read = async () => addresses('192.0.2.1')
+    const { stop } = watch()
+    await clock.advance(1_500)
+    read = failing
+    await clock.advance(5_000)
+    expect(told).toEqual(['192.0.2.1', 'ENOBUFS'])
+    read = async () => addresses('192.0.2.1')
+    await clock.advance(1_000)
+    expect(told).toEqual(['192.0.2.1', 'ENOBUFS', 'recovered'])
+    read = failing
+    await clock.advance(1_000)
+    expect(told).toEqual(['192.0.2.1', 'ENOBUFS', 'recovered', 'ENOBUFS'])
+    await stop()
+  })
+
+  it('tells nothing, least of all an empty list, while they were never read', async () => {
+    read = () => Promise.reject(new Error('EMFILE'))
+    const { stop } = watch()
+    await clock.advance(3_000)
+    expect(told).toEqual(['EMFILE'])
+    read = async () => []
+    await clock.advance(1_000)
+    expect(told).toEqual(['EMFILE', 'recovered', ''])
+    await stop()
+  })
+
+  it('tells nothing of a reading that ends after it was stopped', async () => {
+    let answer: (ips: readonly Ip[]) => void = () => undefined
+    read = () =>
+      new Promise(resolve => {
+        answer = resolve
+      })
+    const { stop } = watch()
+    await settle()
+    await stop()
+    answer(addresses('192.0.2.1'))
+    await clock.advance(5_000)
+    expect([told, clock.pending]).toEqual([[], 0])
+  })
 })

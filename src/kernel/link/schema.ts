@@ -1,0 +1,46 @@
+import type { ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import { octets } from '../../netlink/codec.ts'
+import { malformed } from '../../netlink/errors.ts'
+import type { Message } from '../../netlink/message.ts'
+import { attributeSet } from '../../netlink/schema.ts'
+import { IFA_ADDRESS, IFA_LOCAL } from './constants.ts'
+
+/** The attributes of an interface's address that matter here, as linux/if_addr.h describes them. */
+export const ADDRESS = attributeSet({
+  /** Of the other end where the interface has one (point to point), else our own. */
+  address: [IFA_ADDRESS, octets],
+  /** Our own; IPv6 has it only where `address` is the other end's. */
+  local: [IFA_LOCAL, octets],
+})
+
+/** struct ifaddrmsg. */
+export interface IfAddrMsg {
+  /** AF_*. */
+  readonly family: number
+  readonly prefixLength: number
+  readonly flags: number
+  readonly scope: number
+  /** Of the interface. */
+  readonly index: number
+}
+export const IFADDRMSG_LENGTH = 8
+
+export function writeIfAddrMsg(out: ByteWriter, head: IfAddrMsg): void {
+  out.u8(head.family)
+  out.u8(head.prefixLength)
+  out.u8(head.flags)
+  out.u8(head.scope)
+  out.u32(head.index)
+}
+
+export function readIfAddrMsg(view: ByteView, { start, end }: Message): IfAddrMsg {
+  if (end - start < IFADDRMSG_LENGTH) throw malformed('a message without its ifaddrmsg', start)
+  const { data } = view
+  return {
+    family: data.getUint8(start),
+    prefixLength: data.getUint8(start + 1),
+    flags: data.getUint8(start + 2),
+    scope: data.getUint8(start + 3),
+    index: data.getUint32(start + 4, true),
+  }
+}

@@ -1,0 +1,142 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { systemClock } from '../../../src/base/clock.ts'
+import { createLog } from '../../../src/base/log.ts'
+import { kernelRows } from '../../../src/cli/kernel-rows.ts'
+import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { runDaemon } from '../../../src/daemon.ts'
+import { createNftClient } from '../../../src/kernel/nft/client.ts'
+import { SystemError } from '../../../src/netlink/transport.ts'
+import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import {
+  attribute,
+  datagram,
+  doneMessage,
+  message,
+  ScriptedTransport,
+  sequenceOf,
+  u32,
+} from '../../support/scripted-transport.ts'
+
+const OBJECTS = `
+{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {type: NodePort, clusterIP: 10.96.0.1,
+  ports: [{port: 80, nodePort: 30080}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, labels: {kubernetes.io/service-name: web}},
+  addressType: IPv4, ports: [{name: '', port: 80, protocol: TCP}], endpoints: [{addresses: [10.0.0.1]}]}
+`
+
+let folder: string
+let kernel: FakeKernel
+let stop: AbortController
+let logged: string[]
+let syncs: number
+/** Last bytes of the node's addresses 192.0.2.x. */
+let addresses: readonly number[]
+let failure: string
+let running: Promise<number>
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-local-ips-'))
+  writeFileSync(join(folder, 'objects.yaml'), OBJECTS)
+  kernel = new FakeKernel()
+  stop = new AbortController()
+  logged = []
+  syncs = 0
+  addresses = [1]
+  failure = ''
+})
+
+afterEach(async () => {
+  stop.abort()
+  await running
+  rmSync(folder, { recursive: true })
+})
+
+function openRoute(): ScriptedTransport {
+  return new ScriptedTransport(sent => {
+    if (failure !== '') throw new SystemError('sendmsg', 12, failure)
+    const sequence = sequenceOf(sent)
+    const head = String.fromCharCode(2, 24, 0, 0) + u32(2)
+    const replies = addresses.map(last => {
+      const payload = head + attribute(2, `\xc0\x00\x02${String.fromCharCode(last)}`)
+      return message({ type: 20, flags: 2, sequence, payload })
+    })
+    return [datagram(...replies, doneMessage(sequence))]
+  })
+}
+
+function start(...flags: string[]): void {
+  const argv = [`--source=file:${folder}`, '--nodeport-addresses=192.0.2.0/24', ...flags]
+  const parsed = parseFlags(argv, { hostName: 'node' })
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  running = runDaemon(parsed.value.config, {
+    log: createLog({ format: 'text', verbosity: 2, destination: { write: line => void logged.push(line) } }),
+    clock: systemClock,
+    random: () => 0.5,
+    signal: stop.signal,
+    processId: 77,
+    openTransport: () => kernel.open(),
+    openRoute,
+    takeLock: () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
+    synced: () => syncs++,
+    planned: () => undefined,
+  })
+}
+
+async function served(): Promise<string[]> {
+  const client = createNftClient({ transport: kernel.open(), clock: systemClock })
+  const { ruleset } = await client.list([{ family: 'ip', name: 'kube-proxy' }])
+  await client.close()
+  return kernelRows(ruleset.tables).map(({ frontend }) => frontend)
+}
+
+const SOON = { timeout: 3_000, interval: 20 }
+const nodePorts = async () => (await served()).filter(frontend => frontend.includes(':30080')).sort()
+const said = (text: string) => logged.filter(line => line.includes(text)).length
+
+describe('runDaemon with NodePorts on a range of addresses', () => {
+  it('follows the addresses of this machine', async () => {
+    start()
+    await vi.waitFor(async () => expect(await nodePorts()).toEqual(['192.0.2.1:30080']), SOON)
+    addresses = [1, 7]
+    await vi.waitFor(
+      async () => expect(await nodePorts()).toEqual(['192.0.2.1:30080', '192.0.2.7:30080']),
+      SOON,
+    )
+    addresses = []
+    await vi.waitFor(async () => expect(await nodePorts()).toEqual([]), SOON)
+  })
+
+  it('closes no NodePort because they cannot be read, says so once, and follows them afterwards', async () => {
+    start()
+    await vi.waitFor(async () => expect(await nodePorts()).toHaveLength(1), SOON)
+    failure = 'ENOMEM'
+    addresses = [7]
+    await new Promise(resolve => setTimeout(resolve, 2_500))
+    expect(await nodePorts()).toEqual(['192.0.2.1:30080'])
+    expect(said('cannot be read; the last list stays')).toBe(1)
+    failure = ''
+    await vi.waitFor(async () => expect(await nodePorts()).toEqual(['192.0.2.7:30080']), SOON)
+    expect(said('are read again')).toBe(1)
+  })
+
+  it('programs nothing before it knows them: a restart would close what the kernel serves', async () => {
+    failure = 'ENOMEM'
+    start()
+    await vi.waitFor(() => expect(said('nothing is programmed before they are known')).toBe(1), SOON)
+    await new Promise(resolve => setTimeout(resolve, 500))
+    expect([syncs, kernel.generation]).toEqual([0, 1])
+    failure = ''
+    await vi.waitFor(async () => expect(await nodePorts()).toEqual(['192.0.2.1:30080']), SOON)
+  })
+
+  it('ends with 1 when it should sync once and they cannot be read', async () => {
+    failure = 'ENOMEM'
+    start('--once')
+    expect(await running).toBe(1)
+    expect(kernel.generation).toBe(1)
+  })
+})

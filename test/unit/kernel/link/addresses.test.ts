@@ -1,0 +1,122 @@
+import { describe, expect, it } from 'vitest'
+import { formatIp } from '../../../../src/base/ip.ts'
+import { createAddressReader } from '../../../../src/kernel/link/addresses.ts'
+import { SystemError } from '../../../../src/netlink/transport.ts'
+import { FakeClock } from '../../../support/fake-clock.ts'
+import {
+  attribute,
+  datagram,
+  doneMessage,
+  message,
+  ScriptedTransport,
+  sequenceOf,
+  u32,
+} from '../../../support/scripted-transport.ts'
+
+const RTM_NEWADDR = 20
+const DUMP_INTR = 0x10
+const NODE = '\xc0\x00\x02\x01'
+const PEER = '\xc0\x00\x02\x02'
+const NODE_V6 = `\x20\x01\x0d\xb8${'\0'.repeat(11)}\x01`
+
+/** RTM_NEWADDR as the kernel sends it: struct ifaddrmsg, then attributes. */
+function address(sequence: number, family: number, attributes: readonly string[], flags = 2): string {
+  const head = String.fromCharCode(family, 24, 0x80, 0) + u32(2)
+  return message({ type: RTM_NEWADDR, flags, sequence, payload: head + attributes.join('') })
+}
+
+type Answers = ConstructorParameters<typeof ScriptedTransport>[0]
+
+function readerOf(answers: Answers) {
+  const clock = new FakeClock()
+  const opened: ScriptedTransport[] = []
+  const openTransport = () => {
+    const transport = new ScriptedTransport(answers)
+    opened.push(transport)
+    return transport
+  }
+  return { clock, opened, reader: createAddressReader({ openTransport, clock }) }
+}
+
+const whole: Answers = sent => {
+  const sequence = sequenceOf(sent)
+  return [
+    datagram(
+      address(sequence, 10, [attribute(1, NODE_V6)]),
+      address(sequence, 2, [attribute(1, PEER), attribute(2, NODE), attribute(3, 'eth0\0')]),
+      address(sequence, 2, [attribute(1, NODE), attribute(2, NODE)]),
+      address(sequence, 28, [attribute(1, 'MPLS')]),
+    ),
+    datagram(doneMessage(sequence)),
+  ]
+}
+
+describe('createAddressReader', () => {
+  it('gives our own addresses of both families, sorted and once each, never those of the other end', async () => {
+    const { reader } = readerOf(whole)
+    expect((await reader.read()).map(formatIp)).toEqual(['2001:db8::1', '192.0.2.1'])
+  })
+
+  it('asks for all families with RTM_GETADDR and an empty ifaddrmsg', async () => {
+    const { reader, opened } = readerOf(whole)
+    await reader.read()
+    const sent = Buffer.from(opened[0]?.sent[0] ?? [])
+    expect(sent.readUInt16LE(4)).toBe(22)
+    expect(sent.readUInt16LE(6)).toBe(0x301)
+    expect(sent.subarray(16).toString('hex')).toBe('0000000000000000')
+  })
+
+  it('begins again when the list changed while it was made', async () => {
+    let dumps = 0
+    const { reader, clock } = readerOf(sent => {
+      if (++dumps > 3) return whole(sent)
+      const sequence = sequenceOf(sent)
+      return [datagram(address(sequence, 2, [attribute(2, NODE)], DUMP_INTR), doneMessage(sequence))]
+    })
+    const reading = reader.read()
+    await clock.advance(1_000)
+    expect(await reading).toHaveLength(2)
+    expect(dumps).toBe(4)
+  })
+
+  it('gives up, without a list, when it changed every time', async () => {
+    let dumps = 0
+    const { reader, clock } = readerOf(sent => {
+      dumps++
+      const sequence = sequenceOf(sent)
+      return [datagram(address(sequence, 2, [attribute(2, NODE)], DUMP_INTR), doneMessage(sequence))]
+    })
+    const failing = expect(reader.read()).rejects.toThrow(
+      /list addresses of interfaces: EAGAIN .*: they changed during each of 8 attempts/,
+    )
+    await clock.advance(1_000)
+    await failing
+    expect(dumps).toBe(8)
+  })
+
+  it('opens a new socket after one that failed', async () => {
+    let dumps = 0
+    const { reader, opened } = readerOf(sent => {
+      dumps++
+      return dumps === 1 ? [new SystemError('recvmsg', 105, 'ENOBUFS')] : whole(sent)
+    })
+    await expect(reader.read()).rejects.toThrow(/ENOBUFS/)
+    expect(await reader.read()).toHaveLength(2)
+    expect(await reader.read()).toHaveLength(2)
+    expect(opened.map(({ closed }) => closed)).toEqual([true, false])
+    await reader.close()
+    expect(opened.map(({ closed }) => closed)).toEqual([true, true])
+  })
+
+  it.each([
+    ['no ifaddrmsg', ''],
+    ['an address of the wrong length', String.fromCharCode(2, 24, 0, 0) + u32(2) + attribute(2, 'abc')],
+  ])('refuses an answer with %s', async (_, payload) => {
+    const { reader } = readerOf(sent => {
+      const sequence = sequenceOf(sent)
+      const bad = message({ type: RTM_NEWADDR, flags: 2, sequence, payload })
+      return [datagram(bad, doneMessage(sequence))]
+    })
+    await expect(reader.read()).rejects.toThrow(/EBADMSG/)
+  })
+})
