@@ -7,6 +7,7 @@ import {
   exitComplaints,
   importComplaints,
   lineCount,
+  loadingComplaints,
   moduleStateComplaints,
   NATIVE_LINES_MAX,
   nameComplaints,
@@ -57,6 +58,10 @@ describe('the sources', () => {
 
   it('end the process in main.ts alone', () => {
     expect(src.flatMap(exitComplaints)).toEqual([])
+  })
+
+  it('load modules by imports that can be read, the addon aside', () => {
+    expect(src.flatMap(loadingComplaints)).toEqual([])
   })
 
   it('cast nowhere but in the codec', () => {

@@ -36,6 +36,18 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
   'main.ts': [],
   cli: ['main.ts', 'cli'],
   'daemon.ts': ['main.ts', 'cli'],
+  'cli/libnftables.ts': ['cli/dump.ts'],
+}
+
+/** Modules of Node and packages that each file, or else each part of src/, may import; what is not listed may none. */
+const MAY_USE: Readonly<Record<string, readonly string[]>> = {
+  base: ['node:net', 'pino'],
+  'netlink/native.ts': ['node:fs', 'node:module', 'node:url'],
+  source: ['node:fs', 'node:fs/promises', 'node:os', 'node:path', 'yaml'],
+  telemetry: ['prom-client'],
+  cli: ['node:stream', 'yaml'],
+  'cli/libnftables.ts': ['ffi-rs'],
+  'main.ts': ['node:os'],
 }
 
 const FORBIDDEN_MODULES = /^(node:)?(child_process|cluster|vm)$/
@@ -46,7 +58,12 @@ export function importComplaints(file: SourceFile): string[] {
   for (const module of importsOf(file.text)) {
     if (FORBIDDEN_MODULES.test(module))
       complaints.push(`${file.path}: imports ${module}: no process is ever started`)
-    if (!module.startsWith('.')) continue
+    if (!module.startsWith('.')) {
+      const usable = MAY_USE[from] ?? MAY_USE[partOf(from)] ?? []
+      if (!usable.includes(module))
+        complaints.push(`${file.path}: imports ${module}, which is not listed for it`)
+      continue
+    }
     if (!/\.(ts|json|node)$/.test(module))
       complaints.push(`${file.path}: imports ${module} without its extension`)
     const to = inSrc(resolvePath(file.path, module))
@@ -58,6 +75,9 @@ export function importComplaints(file: SourceFile): string[] {
 
 function forbidden(from: string, to: string): string | undefined {
   const [fromPart, toPart] = [partOf(from), partOf(to)]
+  const single = IMPORTED_ONLY_BY[to]
+  if (to !== toPart && single !== undefined)
+    return single.includes(from) ? undefined : `only ${single.join(', ')} may`
   if (fromPart === toPart) return undefined
   const importers = IMPORTED_ONLY_BY[toPart]
   if (importers !== undefined && !importers.includes(fromPart))
@@ -138,26 +158,78 @@ export function moduleStateComplaints(file: SourceFile): string[] {
     if (declared === null || /Readonly|readonly/.test(declared[1] ?? '')) continue
     complaints.push(`${file.path}: module-level mutable state: ${line.trim()}`)
   }
+  return [...complaints, ...literalComplaints(file)]
+}
+
+/** Objects and lists that say neither `as const` nor a type that is read-only; types with a name of ours are. */
+function literalComplaints(file: SourceFile): string[] {
+  const code = codeOnly(file.text)
+  const complaints: string[] = []
+  for (const match of code.matchAll(/^(?:export )?const ([\w$]+)(:[^=]*(?:=>[^=]*)*)?\s*=\s*(?=[{[])/gm)) {
+    const [declared, name, type] = match
+    const end = closingOf(code, match.index + declared.length)
+    const constant = /^\s*(as const|satisfies)\b/.test(code.slice(end))
+    const readOnly =
+      type === undefined ? constant : !MUTABLE_TYPE.test(type) || /Readonly|readonly/.test(type)
+    if (!readOnly) complaints.push(`${file.path}: module-level mutable state: ${name}`)
+  }
   return complaints
 }
+
+const MUTABLE_TYPE =
+  /\b(?:Map|Set|WeakMap|WeakSet|Array|Record)\s*<|\[\s*\]|\[[^\]]*\]\s*:|^:\s*[{[]|\b(?:object|unknown)\b/
+
+/** Just behind the bracket that closes the one at `open`. */
+function closingOf(code: string, open: number): number {
+  let depth = 0
+  for (let at = open; at < code.length; at++) {
+    if ('{[('.includes(code.charAt(at))) depth++
+    if ('}])'.includes(code.charAt(at)) && --depth === 0) return at + 1
+  }
+  return code.length
+}
+
+const ENDS = '(exit|exitCode|abort|kill|reallyExit)'
+/** Called, taken out of the process by name, and the ways to `process` that the names cannot be seen in. */
+const ENDINGS: readonly RegExp[] = [
+  new RegExp(`\\bprocess\\s*\\??\\.\\s*${ENDS}\\b`),
+  new RegExp(`\\{[^{}]*\\b${ENDS}\\b[^{}]*\\}\\s*=\\s*(?:globalThis\\s*\\.\\s*)?process\\b`),
+  /\bprocess\s*(?:\?\.\s*)?(\[)/,
+  /[\w$]\s*=\s*(?:globalThis\s*\.\s*)?(process)\s*(?:[;,)]|$)/m,
+]
 
 /** Only main.ts ends the process or sets its exit code. */
 export function exitComplaints(file: SourceFile): string[] {
   if (file.path === 'src/main.ts') return []
-  const ends = /\bprocess\s*\.\s*(exit|exitCode|abort|kill|reallyExit)\b/.exec(codeOnly(file.text))
-  return ends === null ? [] : [`${file.path}: process.${ends[1]}: only src/main.ts exits`]
+  const code = codeOnly(file.text)
+  const found = ENDINGS.map(ending => ending.exec(code)).find(match => match !== null)
+  const imported = importsOf(file.text).find(module => /^(node:)?process$/.test(module))
+  const what = found === undefined || found === null ? imported : found[0].trim()
+  return what === undefined ? [] : [`${file.path}: ${what}: only src/main.ts exits`]
+}
+
+/** Modules that no import names. */
+export function loadingComplaints(file: SourceFile): string[] {
+  const code = codeOnly(file.text)
+  const complaints: string[] = []
+  if (/\bgetBuiltinModule\b/.test(code)) complaints.push(`${file.path}: getBuiltinModule hides an import`)
+  if (/\bcreateRequire\b/.test(code) && file.path !== 'src/netlink/native.ts')
+    complaints.push(`${file.path}: createRequire is for the addon alone`)
+  if (/\bimport\s*\(\s*[^"\s]/.test(code)) complaints.push(`${file.path}: imports what only the run tells`)
+  return complaints
 }
 
 /** `as` says what the compiler cannot check. It is left to the one table-driven codec. */
 export function castComplaints(file: SourceFile): string[] {
   if (file.path === 'src/netlink/schema.ts') return []
+  const code = codeOnly(file.text)
+  const lines = code.split('\n')
   const complaints: string[] = []
-  codeOnly(file.text)
-    .split('\n')
-    .forEach((line, index) => {
-      const cast = /[\w$)\]}"]\s+as\s+(?!const\b)[\w$({["]/.test(line)
-      if (cast && !isRenaming(line)) complaints.push(`${file.path}:${index + 1}: a cast: ${line.trim()}`)
-    })
+  for (const match of code.matchAll(/(?<=[\w$)\]}"]\s+)as\s+(?!const\b)[\w$({["]/g)) {
+    const number = code.slice(0, match.index).split('\n').length
+    const line = lines[number - 1] ?? ''
+    if (!isRenaming(line)) complaints.push(`${file.path}:${number}: a cast: ${line.trim()}`)
+  }
   return complaints
 }
 

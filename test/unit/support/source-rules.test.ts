@@ -4,6 +4,7 @@ import {
   circleComplaints,
   exitComplaints,
   importComplaints,
+  loadingComplaints,
   moduleStateComplaints,
   nameComplaints,
   sizeComplaints,
@@ -23,6 +24,9 @@ describe('importComplaints', () => {
     expect(importing('src/config/config.ts', '../reconcile/dataplane.ts')).toEqual([])
     expect(importing('src/cli/run.ts', '../daemon.ts')).toEqual([])
     expect(importing('src/base/ip.ts', 'node:net')).toEqual([])
+    expect(importing('src/netlink/native.ts', 'node:fs')).toEqual([])
+    expect(importing('src/cli/libnftables.ts', 'ffi-rs')).toEqual([])
+    expect(importing('src/cli/dump.ts', './libnftables.ts')).toEqual([])
   })
 
   it.each([
@@ -36,6 +40,12 @@ describe('importComplaints', () => {
     ['src/telemetry/log.ts', '../daemon.ts'],
     ['src/cli/dump.ts', '../main.ts'],
     ['src/daemon.ts', './cli/run.ts'],
+    ['src/cli/plan.ts', './libnftables.ts'],
+    ['src/model/resolve.ts', 'node:fs'],
+    ['src/kernel/nft/client.ts', 'node:fs'],
+    ['src/netlink/bytes.ts', 'node:fs'],
+    ['src/cli/dump.ts', 'ffi-rs'],
+    ['src/base/log.ts', 'prom-client'],
   ])('refuses %s importing %s', (path, module) => {
     expect(importing(path, module)).toHaveLength(1)
   })
@@ -91,6 +101,12 @@ describe('moduleStateComplaints', () => {
     'const a = new Map()',
     'const a = Buffer.alloc(4)',
     'const a: Map<A, B> = new Map(b)',
+    'const a = {}',
+    'export const a = [\n  1,\n]',
+    'const a: number[] = []',
+    'const a: Record<string, A> = {}',
+    'const a: { b: number } = { b: 1 }',
+    'const a = new Set()',
   ])('refuses %s', text => {
     expect(complaints(text)).toHaveLength(1)
   })
@@ -100,6 +116,12 @@ describe('moduleStateComplaints', () => {
     'const a: ReadonlyMap<A, B> = new Map(b)',
     'function f() {\n  let a = 1\n  const b = new Map()\n}',
     'const f = () => new Map()',
+    'const a = {\n  b: [1],\n} as const',
+    'const a = { b: 1 } as const',
+    'const a: readonly number[] = []',
+    'const a: Readonly<Record<string, A>> = {\n  b: 1,\n}',
+    'const a: Named = { b: 1 }',
+    'const { a } = b',
   ])('accepts %s', text => {
     expect(complaints(text)).toEqual([])
   })
@@ -110,13 +132,40 @@ describe('the rules on words and names', () => {
     expect(exitComplaints(file('src/main.ts', 'process.exit(1)'))).toEqual([])
     expect(exitComplaints(file('src/cli/run.ts', 'process.exitCode = 1'))).toHaveLength(1)
     expect(exitComplaints(file('src/cli/run.ts', '// process.exit(1)'))).toEqual([])
+    expect(
+      exitComplaints(file('src/cli/run.ts', 'const pid = process.pid\nconst { env } = process')),
+    ).toEqual([])
+  })
+
+  it.each([
+    "import { exit } from 'node:process'",
+    "import process from 'process'",
+    'const { env, exit } = process',
+    'const { exit: end } = globalThis.process',
+    'const here = process\nhere.exit(1)',
+    "process['exit'](1)",
+    'process?.exit(1)',
+  ])('sees the end of a process in %s', text => {
+    expect(exitComplaints(file('src/cli/run.ts', text))).toHaveLength(1)
+  })
+
+  it('sees modules that no import names', () => {
+    const loading = (text: string, path = 'src/cli/dump.ts') => loadingComplaints(file(path, text))
+    expect(loading("process.getBuiltinModule('fs')")).toHaveLength(1)
+    expect(loading("import { createRequire } from 'node:module'")).toHaveLength(1)
+    expect(loading('await import(name)')).toHaveLength(1)
+    expect(loading("await import('yaml')")).toEqual([])
+    expect(loading('createRequire(import.meta.url)(path)', 'src/netlink/native.ts')).toEqual([])
   })
 
   it('tells casts from constants and renamings', () => {
     expect(castComplaints(file('src/a.ts', 'const b = c as D'))).toEqual([
       'src/a.ts:1: a cast: const b = c as D',
     ])
+    expect(castComplaints(file('src/a.ts', 'const b = c\n  as D'))).toHaveLength(1)
+    expect(castComplaints(file('src/a.ts', 'const b = c as\n  D'))).toHaveLength(1)
     expect(castComplaints(file('src/a.ts', 'const b = [1] as const'))).toEqual([])
+    expect(castComplaints(file('src/a.ts', "export {\n  a as b,\n} from './b.ts'"))).toEqual([])
     expect(
       castComplaints(file('src/a.ts', "import { b as c } from './b.ts'\nimport * as d from 'd'")),
     ).toEqual([])
