@@ -1,3 +1,4 @@
+import { trimmed } from '../../base/compact.ts'
 import { type Octets, readU32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
@@ -62,47 +63,54 @@ function* findOwners(table: Table): Steps<Owners> {
   const seen = new Set<number>()
   const { addressLength, model } = LAYOUTS[table.family]
   let count = 0
-  for (const { set, key, data, comment } of everyElement(table)) {
-    if (++count % ELEMENTS_PER_STEP === 0) yield
-    if (set === 'affinity' || set === 'endpoints' || set === 'slots' || set === 'ranges') seen.add(idOf(key))
-    if ((set !== 'frontends' && set !== 'nodeports') || typeof data !== 'string') continue
-    const id = idOf(data)
-    const protocol = protocolOfKey(key)
-    const group = groupOfComment(comment)
-    if (group === undefined || protocol === undefined || id === 0) continue
-    if (set === 'frontends') byAddress.set(key.slice(0, addressLength), group)
-    const port = portKeyOf(comment, protocol, model)
-    // After tampering an id may stand for two ports, or a port have two ids: the first one counts.
-    if (byId.has(id) || byPort.has(port)) continue
-    byId.set(id, group)
-    byPort.set(port, id)
+  for (const list of table.elements.values()) {
+    for (const { set, key, data, comment } of list) {
+      if (++count % ELEMENTS_PER_STEP === 0) yield
+      if (set === 'affinity' || set === 'endpoints' || set === 'slots' || set === 'ranges')
+        seen.add(idOf(key))
+      if ((set !== 'frontends' && set !== 'nodeports') || typeof data !== 'string') continue
+      const id = idOf(data)
+      const protocol = protocolOfKey(key)
+      const group = groupOfComment(comment)
+      if (group === undefined || protocol === undefined || id === 0) continue
+      if (set === 'frontends') byAddress.set(key.slice(0, addressLength), group)
+      const port = portKeyOf(comment, protocol, model)
+      // After tampering an id may stand for two ports, or a port have two ids: the first one counts.
+      if (byId.has(id) || byPort.has(port)) continue
+      byId.set(id, group)
+      byPort.set(port, id)
+    }
   }
   for (const id of byId.keys()) seen.delete(id)
   return { ids: idsInUse(byPort, seen), byId, byAddress }
 }
 
-function* everyElement(table: Table): Iterable<Element> {
-  for (const group of table.elements.values()) yield* group
-}
-
 /** `namespace/name:port` or `namespace/name` serves `namespace/name`. */
 function groupOfComment(comment: string): string | undefined {
-  const [service = ''] = comment.split(':', 1)
+  const colon = comment.indexOf(':')
+  const service = colon < 0 ? comment : comment.slice(0, colon)
   return /^[^/@]+\/[^/]+$/.test(service) ? service : undefined
 }
 
 function* regroup(table: Table, owners: Owners): Steps<PersistentMap<ElementGroup>> {
   const groups = new Map<string, Element[]>()
   let count = 0
-  for (const element of everyElement(table)) {
-    if (++count % ELEMENTS_PER_STEP === 0) yield
-    const key = groupOf(element, table, owners)
-    const group = groups.get(key)
-    if (group === undefined) groups.set(key, [element])
-    else group.push(element)
+  for (const list of table.elements.values()) {
+    for (const element of list) {
+      if (++count % ELEMENTS_PER_STEP === 0) yield
+      const key = groupOf(element, table, owners)
+      const group = groups.get(key)
+      if (group === undefined) groups.set(key, [element])
+      else group.push(element)
+    }
   }
   yield
-  return PersistentMap.from<ElementGroup>(groups)
+  const compact = new Map<string, ElementGroup>()
+  for (const [key, group] of groups) {
+    compact.set(key, trimmed(group))
+    if (compact.size % ELEMENTS_PER_STEP === 0) yield
+  }
+  return PersistentMap.owning(compact)
 }
 
 function groupOf({ set, key, data, comment }: Element, table: Table, { byId, byAddress }: Owners): string {

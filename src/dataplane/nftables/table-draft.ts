@@ -2,6 +2,7 @@ import { u32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
+import { sameElement } from '../../kernel/nft/diff-elements.ts'
 import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import { ElementDraft, type OutOfNumbers } from './elements.ts'
@@ -26,6 +27,7 @@ import { UsualDraft } from './usual.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
 const NO_ELEMENTS: ElementGroup = []
+const GROUP_LENGTH_MAX = 64
 
 export interface TableDraftOptions {
   readonly layout: FamilyLayout
@@ -76,14 +78,16 @@ export class TableDraft {
     if (!continuing) for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
   }
 
-  /** Makes the elements of a Service with a usualPort that has none yet; false, and nothing done, when it has some. */
+  /** Makes the elements of a Service with a usualPort; false, and nothing done, when it has others already. */
   addUsual(key: string, port: PortFrontends): boolean {
-    const { base } = this.#given
-    if (base !== undefined && base.elements.get(key) !== undefined) return false
-    const group = this.#usual.make(port)
-    if (group === undefined) return false
+    const { base, continuing } = this.#given
+    const present = base?.elements.get(key)
+    if (present !== undefined && continuing) return false
+    const made = this.#usual.make(port)
+    if (made === undefined || (present !== undefined && !sameGroup(present, made))) return false
+    this.#usual.count(port)
     if (this.#ids.hasRetired) this.#ids.keep(port.key)
-    this.#made.set(key, group)
+    this.#made.set(key, present ?? made)
     return true
   }
 
@@ -149,13 +153,14 @@ export class TableDraft {
 
   #put(key: string, group: ElementGroup | undefined): void {
     const { base, continuing } = this.#given
-    const before = continuing ? base?.elements.get(key) : undefined
+    const present = base?.elements.get(key)
+    const before = continuing ? present : undefined
     if (before === undefined && group === undefined) return
     if (before !== undefined) this.#tally.remove(before)
     if (group === undefined) this.#gone.push(key)
     else {
       this.#tally.add(group)
-      this.#made.set(key, group)
+      this.#made.set(key, present !== undefined && sameGroup(present, group) ? present : group)
     }
   }
 
@@ -197,6 +202,23 @@ export class TableDraft {
     const same = base?.sets.size === sets.length && sets.every(set => base.sets.get(set.name) === set)
     return same ? base.sets : new Map(sets.map(set => [set.name, set]))
   }
+}
+
+/**
+ * Whether a group that was made is equal to the one that is there but for its order, which is the kernel's own. The
+ * one that is there is then kept, so that a comparison of tables has nothing to do. Of long groups this leaves the
+ * answer to the comparison.
+ */
+function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
+  const { length } = made
+  if (present.length !== length || length > GROUP_LENGTH_MAX) return false
+  for (let i = 0; i < length; i++) {
+    const element = made[i]
+    let j = 0
+    while (j < length && !sameElement(present[j], element)) j++
+    if (j === length) return false
+  }
+  return true
 }
 
 /** Whether a Service has anything in the table. */

@@ -49,9 +49,6 @@ export class UsualDraft {
     const id = this.#context.ids.take(port.key)
     const chain = this.#chains.get(length) ?? this.#chainFor(length)
     if (id === undefined || chain === undefined || frontend?.ip === undefined) return undefined
-    chain.uses++
-    this.#services++
-    this.#endpoints += length
     const { ip } = frontend
     const slots = this.#slots
     while (slots.length < length) slots.push(u32host(slots.length))
@@ -81,7 +78,15 @@ export class UsualDraft {
     return group
   }
 
-  /** Counts what was made. */
+  /** Takes note that what was made of a port is used. */
+  count({ cluster: { length } }: PortFrontends): void {
+    const chain = this.#chains.get(length)
+    if (chain !== undefined) chain.uses++
+    this.#services++
+    this.#endpoints += length
+  }
+
+  /** Adds what was counted. */
   countInto(tally: TallyDraft): void {
     tally.addElements('cluster-ips', this.#services)
     tally.addElements('frontends', this.#services)

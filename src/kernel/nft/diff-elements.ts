@@ -160,7 +160,7 @@ function collect(group: string, before: ElementGroup, after: ElementGroup, piles
   }
 }
 
-function sameElement(a: Element | undefined, b: Element | undefined): boolean {
+export function sameElement(a: Element | undefined, b: Element | undefined): boolean {
   if (a === b) return true
   if (a === undefined || b === undefined) return false
   return a.set === b.set && a.key === b.key && sameContent(a, b)

@@ -1,12 +1,15 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
+import { finish } from '../../../../src/base/steps.ts'
+import { adoptRuleset } from '../../../../src/dataplane/nftables/adopt.ts'
 import { type ElementContext, ElementDraft } from '../../../../src/dataplane/nftables/elements.ts'
 import { LAYOUTS } from '../../../../src/dataplane/nftables/layout.ts'
 import { CodeDraft, IdDraft, NO_IDS } from '../../../../src/dataplane/nftables/numbering.ts'
 import { NOTHING, TallyDraft } from '../../../../src/dataplane/nftables/tally.ts'
 import { UsualDraft, usualPort } from '../../../../src/dataplane/nftables/usual.ts'
 import type { ServiceFrontends } from '../../../../src/model/frontend.ts'
-import { backends, clusterIp, EXTERNAL, ip4, ip6, LOCAL, nodePort, service, vip } from './frontends.ts'
+import { backends, clusterIp, EXTERNAL, ip4, ip6, LOCAL, nodePort, service, table, vip } from './frontends.ts'
+import { listing, render, tableIn } from './inspect.ts'
 
 interface Shape {
   readonly count: number
@@ -46,6 +49,7 @@ describe('a usual Service', () => {
           const group = general.make(made, undefined)
           if (port === undefined || 'reason' in group) throw new Error('not usual')
           expect(straight.make(port)).toEqual(group)
+          straight.count(port)
           tallies[1].add(group)
         })
         straight.countInto(tallies[0])
@@ -73,4 +77,37 @@ describe('a usual Service', () => {
     expect(usualPort(service('ns/s', [port]))).toBeDefined()
     expect(usualPort(service('ns/s', [port, { ...port, name: 'b' }]))).toBeUndefined()
   })
+})
+
+describe('elements that the kernel holds', () => {
+  const web = service('ns/web', [{ cluster: backends(5), frontends: [clusterIp(ip4(10, 96, 0, 1), 80)] }])
+  const node = service('ns/node', [
+    { cluster: backends(5), frontends: [clusterIp(ip4(10, 96, 0, 2), 80), nodePort(30001, EXTERNAL)] },
+  ])
+  const seen = finish(adoptRuleset(listing(render(table([web, node])).ruleset)))
+
+  it('stay the objects that they are where they are as wanted, in whatever order', () => {
+    const again = render(table([web, node]), seen)
+    for (const key of ['ns/web', 'ns/node'])
+      expect(tableIn(again).elements.get(key)).toBe(tableIn(seen).elements.get(key))
+    expect(again.allocations.ip.tally).toEqual(render(table([web, node])).allocations.ip.tally)
+  })
+
+  it.each(['frontends', 'endpoints', 'cluster-ips'])(
+    'are made anew where one of %s is not as wanted',
+    set => {
+      const damaged = {
+        tables: listing(seen.ruleset).tables.map(one => ({
+          ...one,
+          elements: one.elements.with([[set, one.elements.get(set)?.slice(1)]]),
+        })),
+      }
+      const healed = render(table([web, node]), finish(adoptRuleset(damaged)))
+      const fresh = render(table([web, node]), seen)
+      for (const key of ['ns/web', 'ns/node']) {
+        const groups = [healed, fresh].map(state => new Set(tableIn(state).elements.get(key)))
+        expect(groups[0]).toEqual(groups[1])
+      }
+    },
+  )
 })
