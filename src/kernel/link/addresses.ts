@@ -70,7 +70,7 @@ async function listAddresses(connection: Connection, clock: Clock): Promise<read
   throw new NetlinkError({ ...WORDS, errno: errnoNumber('EAGAIN'), extendedAck })
 }
 
-const WORDS = { operation: 'list', object: 'addresses of interfaces' }
+const WORDS = { operation: 'list', object: 'addresses of interfaces' } as const
 
 function buildRequest(sequence: number): Uint8Array {
   const out = new ByteWriter(32)

@@ -1,0 +1,51 @@
+import type { Steps } from '../../src/base/steps.ts'
+import type { FrontendTable } from '../../src/model/frontend.ts'
+import type { ReconcilerEvent } from '../../src/reconcile/events.ts'
+import { Reconciler } from '../../src/reconcile/reconciler.ts'
+import { FakeClock } from './fake-clock.ts'
+import { FakePlane } from './fake-plane.ts'
+import { snapshotOf, tableOf } from './tables.ts'
+
+/** A reconciler over a plane and a clock of the test's own. */
+export interface Bench {
+  readonly clock: FakeClock
+  readonly plane: FakePlane
+  readonly events: ReconcilerEvent[]
+  readonly reconciler: Reconciler<ReadonlyMap<string, string>, Awaited<FakePlane['commits'][number]>>
+  offer(services: Readonly<Record<string, string>>): void
+  kinds(): string[]
+}
+
+export function bench(plane = new FakePlane(), healPeriodMs = 600_000): Bench {
+  const clock = new FakeClock()
+  const events: ReconcilerEvent[] = []
+  const tables = new Map<number, FrontendTable>()
+  let number = 0
+  const reconciler = new Reconciler({
+    plane,
+    *resolve(_previous, snapshot): Steps<FrontendTable> {
+      yield
+      const table = tables.get(snapshot.number)
+      if (table === undefined) throw new Error('no such table')
+      return table
+    },
+    clock,
+    random: () => 0.5,
+    minIntervalMs: 20,
+    healPeriodMs,
+    driftPollMs: 250,
+    report: event => events.push(event),
+  })
+  return {
+    clock,
+    plane,
+    events,
+    reconciler,
+    offer(services) {
+      number++
+      tables.set(number, tableOf(number, services))
+      reconciler.offer(snapshotOf(number))
+    },
+    kinds: () => events.map(event => event.kind),
+  }
+}

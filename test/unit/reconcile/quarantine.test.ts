@@ -1,0 +1,91 @@
+import { describe, expect, it } from 'vitest'
+import { FakePlane } from '../../support/fake-plane.ts'
+import { bench } from '../../support/reconciler-bench.ts'
+
+describe('quarantine', () => {
+  it('leaves a refused Service out, names it, and lets all others in', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    const { clock, offer, events, reconciler } = bench(plane)
+    offer({ a: '1', bad: '1', c: '1' })
+    await clock.advance(100)
+    expect([...plane.kernel.keys()].sort()).toEqual(['a', 'c'])
+    expect(events.filter(event => event.kind === 'quarantined')).toMatchObject([{ service: 'bad' }])
+    expect(reconciler.status.quarantined.map(entry => entry.service)).toEqual(['bad'])
+  })
+
+  it('finds one bad Service among 5,000 by halving when the kernel does not say which', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('s4321')
+    plane.namesCulprit = false
+    const { clock, offer, reconciler } = bench(plane)
+    offer(Object.fromEntries(Array.from({ length: 5_000 }, (_, index) => [`s${index}`, '1'])))
+    await clock.advance(2_000)
+    expect(plane.kernel.size).toBe(4_999)
+    expect(reconciler.status.quarantined.map(entry => entry.service)).toEqual(['s4321'])
+    expect(plane.attempts).toBeLessThanOrEqual(2 * Math.ceil(Math.log2(5_000)) + 4)
+  })
+
+  it('retries a quarantined Service alone until the kernel takes it', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    const { clock, offer, kinds, reconciler } = bench(plane)
+    offer({ a: '1', bad: '1' })
+    await clock.advance(3_000)
+    plane.poisoned.clear()
+    await clock.advance(10_000)
+    expect(plane.kernel.has('bad')).toBe(true)
+    expect(kinds()).toContain('released')
+    expect(reconciler.status.quarantined).toEqual([])
+  })
+
+  it('lets a Service that was changed try at once, however often its old form was refused', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    const { clock, offer, reconciler } = bench(plane)
+    offer({ a: '1', bad: '1' })
+    await clock.advance(400_000)
+    plane.poisoned.clear()
+    offer({ a: '1', bad: '2' })
+    await clock.advance(100)
+    expect(plane.kernel.get('bad')).toBe('2')
+    expect(reconciler.status.quarantined).toEqual([])
+  })
+
+  it('forgets a Service that is gone', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    const { clock, offer, reconciler } = bench(plane)
+    offer({ a: '1', bad: '1' })
+    await clock.advance(100)
+    offer({ a: '1' })
+    await clock.advance(100)
+    expect(reconciler.status.quarantined).toEqual([])
+  })
+
+  it('lets all whose turn has come in together', async () => {
+    const plane = new FakePlane()
+    const bad = Array.from({ length: 8 }, (_, index) => `bad${index}`)
+    for (const service of bad) plane.poisoned.add(service)
+    const { clock, offer, reconciler } = bench(plane)
+    offer(Object.fromEntries(bad.map(service => [service, '1'])))
+    await clock.advance(300)
+    expect(reconciler.status.quarantined).toHaveLength(8)
+    plane.poisoned.clear()
+    const { attempts } = plane
+    await clock.advance(1_000)
+    expect(reconciler.status.quarantined).toEqual([])
+    expect(plane.attempts - attempts).toBeLessThanOrEqual(2)
+  })
+
+  it('goes on applying changes while a Service is in quarantine', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    const { clock, offer } = bench(plane)
+    offer({ a: '1', bad: '1' })
+    await clock.advance(100)
+    offer({ a: '2', bad: '1' })
+    await clock.advance(25)
+    expect(plane.kernel.get('a')).toBe('2')
+  })
+})
