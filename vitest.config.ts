@@ -24,7 +24,7 @@ export default defineConfig({
           pool: 'threads',
           include: ['test/{unit,fuzz,scenarios,contract}/**/*.test.ts', 'test/architecture.test.ts'],
           exclude: [PACKETS, WALK, CONTRACT_ON_KERNEL],
-          testTimeout: 20_000,
+          testTimeout: 60_000,
         },
       },
       { test: { name: 'contract', include: [CONTRACT_ON_KERNEL], ...onTheKernel } },

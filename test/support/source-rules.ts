@@ -47,7 +47,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   telemetry: ['prom-client'],
   cli: ['node:stream', 'yaml'],
   'cli/libnftables.ts': ['ffi-rs'],
-  'main.ts': ['node:os'],
+  'main.ts': ['node:os', 'node:v8'],
 }
 
 const FORBIDDEN_MODULES = /^(node:)?(child_process|cluster|vm)$/
