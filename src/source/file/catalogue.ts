@@ -1,3 +1,4 @@
+import type { Steps } from '../../base/steps.ts'
 import { isSame } from '../../model/equal.ts'
 import type { ObjectEvent } from './read-objects.ts'
 
@@ -20,6 +21,9 @@ interface Entry {
   gone: boolean
 }
 
+/** Objects between two offers to pause: a comparison of two large objects takes microseconds. */
+const YIELD_EVERY = 500
+
 /**
  * Which file says what. Turns the new content of a file into the differences that it makes to the whole: the object that
  * the first file by name describes counts, and files that still exist come before those that are gone.
@@ -39,13 +43,18 @@ export class Catalogue {
     return this.#files.get(file)?.objects.size ?? 0
   }
 
-  /** Takes the content of a file, new or changed. Keeps `objects`. */
-  put(file: string, objects: Map<string, ObjectEvent>): CatalogueChange {
+  /** Takes the content of a file, new or changed. Keeps `objects`. Nothing else may be asked before it has ended. */
+  *put(file: string, objects: Map<string, ObjectEvent>): Steps<CatalogueChange> {
     const before = this.#files.get(file)?.objects ?? new Map<string, ObjectEvent>()
     const events: ObjectEvent[] = []
     const conflicts: Conflict[] = []
     this.#files.set(file, { objects, gone: false })
+    let untilPause = YIELD_EVERY
     for (const [id, event] of objects) {
+      if (untilPause-- === 0) {
+        yield
+        untilPause = YIELD_EVERY
+      }
       const old = before.get(id)
       // The old value is the one that everybody shares already.
       if (old !== undefined && isSame(old, event)) objects.set(id, old)
@@ -55,7 +64,13 @@ export class Catalogue {
         if (objects.get(id) !== old) events.push(event)
       } else events.push(...this.#contest(file, { id, event, owner, known: old !== undefined }, conflicts))
     }
-    for (const [id, event] of before) if (!objects.has(id)) events.push(...this.#release(file, id, event))
+    for (const [id, event] of before) {
+      if (untilPause-- === 0) {
+        yield
+        untilPause = YIELD_EVERY
+      }
+      if (!objects.has(id)) events.push(...this.#release(file, id, event))
+    }
     return { events, conflicts }
   }
 

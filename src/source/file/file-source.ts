@@ -1,5 +1,6 @@
 import { basename } from 'node:path'
 import type { Cancel, Clock } from '../../base/clock.ts'
+import { finishInSlices } from '../../base/steps.ts'
 import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers } from '../source.ts'
@@ -27,6 +28,9 @@ const QUIET_MS = 50
 const RESTLESS_MS = 400
 /** What cannot be read is tried once more before it is told: a writer may be between two writes. */
 const RETRY_MS = 200
+
+/** How long to compute before the event loop has its turn. */
+const SLICE_MS = 8
 
 /** Nothing about this file asks for a look before the next poll. */
 const IDLE = Number.POSITIVE_INFINITY
@@ -187,7 +191,7 @@ export class FileSource implements Source {
       if (outcome.passing) return this.#retryLater(record)
     } else if (outcome.bytes === 0 && this.#catalogue.objectsOf(record.path) > 0)
       this.#fail(record, 'the file is empty')
-    else this.#accept(record, outcome)
+    else await this.#accept(record, outcome)
     record.read = signature
     record.hasty = hasty
     record.retried = false
@@ -212,8 +216,10 @@ export class FileSource implements Source {
     }
   }
 
-  #accept(record: FileRecord, content: FileObjects): void {
-    this.#apply(this.#catalogue.put(record.path, content.objects))
+  async #accept(record: FileRecord, content: FileObjects): Promise<void> {
+    const { clock } = this.#options
+    const slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+    this.#apply(await finishInSlices(this.#catalogue.put(record.path, content.objects), slicing))
     for (const id of content.repeated)
       this.#tell('duplicate', record.path, `${id} stands in this file more than once; the first one counts`)
     record.refusals = content.refusals
