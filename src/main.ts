@@ -1,4 +1,5 @@
 import { hostname } from 'node:os'
+import { setFlagsFromString } from 'node:v8'
 import { runCommand } from './cli/commands.ts'
 import { EXIT_FAILED, type Io } from './cli/io.ts'
 import { Outlet } from './cli/outlet.ts'
@@ -8,6 +9,11 @@ const PATIENCE_MS = 4_500
 
 /** Signals this close together are one request: npm passes on the Ctrl-C that the terminal has sent us already. */
 const SAME_REQUEST_MS = 500
+
+// V8 lets the space for new objects grow to 48 MiB, which a load fills and nobody uses afterwards. Kept at its first size
+// it costs no time, and a load of 30,000 Services 176 MiB instead of 203. --max-semi-space-size would be the name for it,
+// but V8 reads that one only before it runs anything.
+setFlagsFromString('--semi-space-growth-factor=1')
 
 function stopOnSignals(): AbortSignal {
   const stop = new AbortController()
