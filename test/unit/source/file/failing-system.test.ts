@@ -75,12 +75,13 @@ describe('FileSource, while the system cannot open files', () => {
       write('2')
       await vi.waitFor(() => expect(problems).toHaveLength(1), 2_000)
       const before = system.attempts
-      await new Promise(resolve => setTimeout(resolve, 1_300))
-      const attempts = system.attempts - before
-      expect(attempts).toBeGreaterThanOrEqual(2)
-      expect(attempts).toBeLessThanOrEqual(4)
+      const beganMs = performance.now()
+      // A busy machine makes looks slow, and slow looks are taken less often.
+      await vi.waitFor(() => expect(system.attempts).toBeGreaterThanOrEqual(before + 2), 12_000)
+      const polls = (performance.now() - beganMs) / 500
+      expect(system.attempts - before).toBeLessThanOrEqual(polls + 2)
       system.refusal = ''
-      await vi.waitFor(() => expect(zones).toEqual(['1', '2']), 2_000)
+      await vi.waitFor(() => expect(zones).toEqual(['1', '2']), 12_000)
       expect(said()).toEqual([
         `failed: open: ${code}; its last good state stays (1 object)`,
         'recovered: the file is read again',
@@ -95,7 +96,7 @@ describe('FileSource, while the system cannot open files', () => {
     await vi.waitFor(() => expect(said()).toEqual(['failed: open: EMFILE']), 2_000)
     expect(synced).toBe(0)
     system.refusal = ''
-    await vi.waitFor(() => expect(synced).toBe(1), 2_000)
+    await vi.waitFor(() => expect(synced).toBe(1), 12_000)
     expect(zones).toEqual(['1'])
   })
 })
