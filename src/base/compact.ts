@@ -9,12 +9,9 @@ export function trimmed<T>(list: readonly T[]): readonly T[] {
   return list.length === 0 ? EMPTY : list.slice()
 }
 
-/** Beyond this V8 would make a hash table of a list that is empty yet. */
-const ROOM_MAX = 10_000
-
 /** A list to be filled by index (`list[at] = item`), with room for `length` items and no more; see cut(). */
 export function listFor<T>(length: number): T[] {
-  return length > ROOM_MAX ? [] : new Array<T>(length)
+  return new Array<T>(length)
 }
 
 /** A list of listFor() when it has the items it will have: what is beyond them are holes. */

@@ -1,6 +1,9 @@
+import { listFor } from '../base/compact.ts'
 import type { Family } from '../base/ip.ts'
+import { finish, type Steps } from '../base/steps.ts'
 import type { Endpoint, EndpointSlice } from './endpoint.ts'
 import type { ServicePortSpec } from './service.ts'
+import type { SliceList } from './slice-groups.ts'
 
 /** An endpoint of one port of a Service, before anything is known about its use. */
 export interface Candidate {
@@ -9,61 +12,74 @@ export interface Candidate {
   readonly slice: EndpointSlice
 }
 
-/**
- * The endpoints of a port in one family, sorted by address and port, each once. Ports are joined by name and protocol;
- * the number is the slice's own, so that it may differ between slices.
- */
-export function candidatesOf(
-  slices: readonly EndpointSlice[],
-  port: Pick<ServicePortSpec, 'name' | 'protocol'>,
-  family: Family,
-): readonly Candidate[] {
-  const candidates: Candidate[] = []
+/** Which endpoints are asked for. Ports are joined by name and protocol; the number is each slice's own. */
+export interface Wanted extends Pick<ServicePortSpec, 'name' | 'protocol'> {
+  readonly family: Family
+}
+
+/** The endpoints of a port in one family, sorted by address and port, each once. */
+export function candidatesOf(slices: SliceList, wanted: Wanted): readonly Candidate[] {
+  return finish(candidatesInSteps(slices, wanted))
+}
+
+/** The same with pauses, for tens of thousands of endpoints. */
+export function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<readonly Candidate[]> {
+  let runs: (readonly Candidate[])[] = []
+  let count = 0
   for (const slice of slices) {
-    if (slice.family !== family) continue
-    for (const { name, protocol, port: number } of slice.ports) {
-      if (name !== port.name || protocol !== port.protocol) continue
-      for (const endpoint of slice.endpoints) candidates.push({ endpoint, port: number, slice })
+    if (slice.family !== wanted.family) continue
+    for (const { name, protocol, port } of slice.ports) {
+      if (name !== wanted.name || protocol !== wanted.protocol) continue
+      runs.push(slice.endpoints.map(endpoint => ({ endpoint, port, slice })))
+      count += slice.endpoints.length
+      if (count < YIELD_EVERY) continue
+      yield
+      count = 0
     }
   }
-  return sortedOnce(candidates)
+  while (runs.length > 1) runs = yield* mergedInPairs(runs)
+  const [sorted] = runs
+  yield
+  return sorted === undefined ? [] : isStrictlyUp(sorted) ? sorted : withoutDuplicates(sorted)
 }
 
-/** As candidatesOf(), without the slices they come from. */
-export interface PortEndpoints {
-  readonly endpoints: readonly Endpoint[]
-  /** The port of all of them, or of each. */
-  readonly ports: number | readonly number[]
-}
+/** Candidates between two offers to pause: about a millisecond. */
+const YIELD_EVERY = 10_000
 
-const NOBODY: PortEndpoints = { endpoints: [], ports: 0 }
-
-/** The same choice as candidatesOf(). Where one slice says it all, as it nearly always does, nothing is copied. */
-export function endpointsOf(
-  slices: readonly EndpointSlice[],
-  port: Pick<ServicePortSpec, 'name' | 'protocol'>,
-  family: Family,
-): PortEndpoints {
-  const [slice] = slices
-  if (slice === undefined) return NOBODY
-  const [its] = slice.ports
-  if (slices.length === 1 && slice.ports.length === 1 && its !== undefined && isOnce(slice.endpoints)) {
-    const isMeant = slice.family === family && its.name === port.name && its.protocol === port.protocol
-    return isMeant ? { endpoints: slice.endpoints, ports: its.port } : NOBODY
+/** Half as many sorted lists of the same candidates; of equal ones those of earlier lists come first. */
+function* mergedInPairs(runs: readonly (readonly Candidate[])[]): Steps<(readonly Candidate[])[]> {
+  const pairs: (readonly Candidate[])[] = []
+  let count = 0
+  for (let index = 0; index < runs.length; index += 2) {
+    const left = runs[index] ?? []
+    const right = runs[index + 1] ?? []
+    pairs.push(right.length === 0 ? left : merged(left, right))
+    count += left.length + right.length
+    if (count < YIELD_EVERY) continue
+    yield
+    count = 0
   }
-  const candidates = candidatesOf(slices, port, family)
-  return { endpoints: candidates.map(({ endpoint }) => endpoint), ports: candidates.map(({ port }) => port) }
+  return pairs
 }
 
-/** Whether the endpoints are sorted by address and each is there once. */
-function isOnce(endpoints: readonly Endpoint[]): boolean {
-  let last = ''
-  for (let index = 0; index < endpoints.length; index++) {
-    const ip = endpoints[index]?.ip ?? ''
-    if (ip <= last) return false
-    last = ip
+function merged(left: readonly Candidate[], right: readonly Candidate[]): readonly Candidate[] {
+  const all = listFor<Candidate>(left.length + right.length)
+  let count = 0
+  let at = 0
+  for (let index = 0; index < left.length; index++) {
+    const a = left[index]
+    if (a === undefined) continue
+    for (let b = right[at]; b !== undefined && compare(b, a) < 0; b = right[at]) {
+      all[count++] = b
+      at++
+    }
+    all[count++] = a
   }
-  return true
+  for (let b = right[at]; b !== undefined; b = right[at]) {
+    all[count++] = b
+    at++
+  }
+  return all
 }
 
 /** Serves what it has while it goes away. */
@@ -71,18 +87,13 @@ export function isDraining(endpoint: Endpoint): boolean {
   return endpoint.conditions.serving && endpoint.conditions.terminating
 }
 
-function sortedOnce(candidates: Candidate[]): readonly Candidate[] {
-  let isStrictlyUp = true
-  for (let index = 1; index < candidates.length && isStrictlyUp; index++) {
-    isStrictlyUp = compareAt(candidates, index - 1, index) < 0
+function isStrictlyUp(candidates: readonly Candidate[]): boolean {
+  let last: Candidate | undefined
+  for (const candidate of candidates) {
+    if (last !== undefined && compare(last, candidate) >= 0) return false
+    last = candidate
   }
-  return isStrictlyUp ? candidates : withoutDuplicates(candidates.sort(compare))
-}
-
-function compareAt(candidates: readonly Candidate[], left: number, right: number): number {
-  const a = candidates[left]
-  const b = candidates[right]
-  return a === undefined || b === undefined ? 0 : compare(a, b)
+  return true
 }
 
 /** All candidates are of one family, so that addresses compare as text. */
@@ -94,17 +105,13 @@ function compare(a: Candidate, b: Candidate): number {
 
 function withoutDuplicates(sorted: readonly Candidate[]): readonly Candidate[] {
   const once: Candidate[] = []
-  let run: Candidate[] = []
-  for (const candidate of sorted) {
-    const first = run[0]
-    if (first !== undefined && compare(first, candidate) !== 0) {
-      once.push(best(run, first))
-      run = []
-    }
-    run.push(candidate)
+  let from = 0
+  for (let first = sorted[from]; first !== undefined; first = sorted[from]) {
+    let to = from + 1
+    for (let next = sorted[to]; next !== undefined && compare(first, next) === 0; next = sorted[to]) to++
+    once.push(to === from + 1 ? first : best(sorted.slice(from, to), first))
+    from = to
   }
-  const first = run[0]
-  if (first !== undefined) once.push(best(run, first))
   return once
 }
 
@@ -114,7 +121,6 @@ function withoutDuplicates(sorted: readonly Candidate[]): readonly Candidate[] {
  * one is the better bet.
  */
 function best(run: readonly Candidate[], first: Candidate): Candidate {
-  if (run.length === 1) return first
   const newest = new Map<string, number>()
   for (const { endpoint, slice } of run) {
     newest.set(endpoint.targetUid, Math.max(newest.get(endpoint.targetUid) ?? 0, slice.triggerTimeMs))

@@ -11,6 +11,7 @@ export interface EndpointSlice {
   /** Wall clock: when the change that led to this version happened; 0 when the slice does not say. */
   readonly triggerTimeMs: number
   readonly ports: readonly EndpointPort[]
+  /** Sorted by address; those of one address in the order of the object. */
   readonly endpoints: readonly Endpoint[]
   readonly refusals: readonly Refusal[]
 }

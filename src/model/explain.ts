@@ -47,7 +47,7 @@ export function explainEndpoints(query: ExplainQuery): PortExplanation | undefin
   if (service === undefined || port === undefined) return undefined
   const here = hereOf(query.options, snapshot.node)
   const slices = withoutLoops(snapshot.slices.get(service.key) ?? [], service)
-  const candidates = candidatesOf(slices, port, family)
+  const candidates = candidatesOf(slices, { name: port.name, protocol: port.protocol, family })
   const found = survey(
     candidates.map(({ endpoint }) => endpoint),
     here,

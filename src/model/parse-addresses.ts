@@ -19,14 +19,20 @@ export function readAddresses(findings: Findings, spec: Json, status: Json): Ser
   const externalIps = readExternalIps(reading, spec.externalIPs)
   const ingress = readIngress(reading, status)
   const loadBalancerIps = withoutUnreadable(findings, ranges, ingress)
-  const isUnguarded = (ip: Ip): boolean => ingress.includes(ip) && !loadBalancerIps.includes(ip)
   return {
     clusterIps,
-    // What ranges should have guarded does not come in as an external address instead.
-    externalIps: externalIps.some(isUnguarded) ? externalIps.filter(ip => !isUnguarded(ip)) : externalIps,
+    externalIps:
+      ingress.length === loadBalancerIps.length
+        ? externalIps
+        : guarded(externalIps, ingress, loadBalancerIps),
     loadBalancerIps,
     sourceRanges: ranges.cidrs,
   }
+}
+
+/** What ranges should have guarded does not come in as an external address instead. */
+function guarded(externalIps: readonly Ip[], asked: readonly Ip[], taken: readonly Ip[]): readonly Ip[] {
+  return externalIps.filter(ip => !asked.includes(ip) || taken.includes(ip))
 }
 
 /** A Service whose name stands for its endpoints and not for an address of its own. */

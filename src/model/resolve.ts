@@ -8,8 +8,10 @@ import type { FrontendTable, ServiceFrontends } from './frontend.ts'
 import { type Here, hereOf, type ResolveOptions } from './here.ts'
 import { localBackendsAfter } from './local-backends.ts'
 import { nodePortAddresses } from './node-ports.ts'
-import { resolveService } from './resolve-service.ts'
+import { resolveService, resolveServiceInSteps } from './resolve-service.ts'
+import { isSameService } from './same-frontends.ts'
 import type { ServiceKey } from './service.ts'
+import type { SliceList } from './slice-groups.ts'
 import type { Snapshot } from './snapshot.ts'
 
 export interface Resolved {
@@ -70,12 +72,28 @@ function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
   for (let index = 0; index < keys.length; index++) {
     const key = keys[index] ?? ''
     const service = services[index]
-    const now = service === undefined ? undefined : resolveService(arena, service, snapshot.slices.get(key))
+    let now: ServiceFrontends | undefined
+    if (service !== undefined) {
+      const slices = snapshot.slices.get(key) ?? NO_SLICES
+      now = isLarge(slices)
+        ? yield* resolveServiceInSteps(arena, service, slices)
+        : resolveService(arena, service, slices)
+    }
     // An object that says the same is not a change: planes compare by identity.
-    if (!isSame(before.get(key), now)) changes.set(key, now)
+    if (!isSameService(before.get(key), now)) changes.set(key, now)
     if (index % YIELD_EVERY === YIELD_EVERY - 1) yield
   }
   return changes
+}
+
+const NO_SLICES: SliceList = []
+/** Endpoints that may be resolved without a pause: some milliseconds of work. */
+const LARGE = 10_000
+
+function isLarge(slices: SliceList): boolean {
+  let endpoints = 0
+  for (let index = 0; index < slices.length; index++) endpoints += slices[index]?.endpoints.length ?? 0
+  return endpoints > LARGE
 }
 
 /** What is gone since the last table counts, too. */

@@ -1,7 +1,8 @@
 import { cut, listFor, trimmed } from '../base/compact.ts'
-import { isDraining, type PortEndpoints } from './candidates.ts'
+import { isDraining } from './candidates.ts'
 import type { Endpoint } from './endpoint.ts'
 import type { Backend } from './frontend.ts'
+import type { PortEndpoints } from './port-endpoints.ts'
 import type { ListNeeds } from './routes.ts'
 import type { Place, Survey } from './topology.ts'
 

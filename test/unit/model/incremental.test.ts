@@ -269,6 +269,28 @@ describe('resolve with a previous result', () => {
     expect(pauses).toBeGreaterThanOrEqual(5)
   })
 
+  it('resolves one Service of very many endpoints in many steps, to the same', () => {
+    const at = (index: number) => `10.${2 + (index >> 16)}.${(index >> 8) & 255}.${index & 255}`
+    // Every slice has addresses from all over the range, and shares one with its neighbour.
+    const slices = Array.from({ length: 60 }, (_, its) =>
+      slice(
+        `web-${its}`,
+        'web',
+        Array.from({ length: 500 }, (_, nth) => endpoint(at(nth * 59 + its))),
+      ),
+    )
+    const snapshot = snapshotOf([node(), service('web', { ports: [{ port: 80 }] }), ...slices])
+    const steps = resolve(OPTIONS, undefined, snapshot)
+    let pauses = 0
+    let step = steps.next()
+    for (; step.done !== true; step = steps.next()) pauses++
+    expect(pauses).toBeGreaterThan(15)
+    const cluster = step.value.services.get('ns/web')?.ports[0]?.cluster.map(backend => backend.ip)
+    const ips = slices.flatMap((_, its) => Array.from({ length: 500 }, (_, nth) => ip(at(nth * 59 + its))))
+    expect(cluster).toEqual([...new Set(ips)].sort())
+    expect(cluster).toHaveLength(499 * 59 + 60)
+  })
+
   it('sees a zone label that comes later without an event of any slice (I-43)', () => {
     const hinted = (address: string, zone: string) =>
       endpoint(address, { hints: { forZones: [{ name: zone }] } })

@@ -1,0 +1,154 @@
+import { trimmed } from '../base/compact.ts'
+import { type Family, familyOf, formatIpPort, type Ip } from '../base/ip.ts'
+import { addressPlace, nodePortPlace } from './claims.ts'
+import { type Arena, clusterPortOwner, placeOwner } from './contest.ts'
+import { type External, fieldOf } from './externals.ts'
+import type { Frontend, PortFrontends } from './frontend.ts'
+import type { PortEndpoints } from './port-endpoints.ts'
+import { type Findings, refuse } from './refusal.ts'
+import { externalRoute, internalRoute, needsOf } from './routes.ts'
+import { selectBackends } from './select.ts'
+import type { Protocol, Service, ServicePortSpec } from './service.ts'
+import type { SliceList } from './slice-groups.ts'
+import { type Survey, survey } from './topology.ts'
+
+/** A Service on its way to its frontends. */
+export interface ServiceWork {
+  readonly arena: Arena
+  readonly service: Service
+  readonly findings: Findings
+  readonly externals: readonly External[]
+  readonly slices: SliceList
+  /** Undefined when there is only one port. */
+  readonly firstPorts: FirstPorts | undefined
+  /** Another Service may have a ClusterIP of this one. */
+  readonly isContested: boolean
+}
+
+/** One of its ports in one family. */
+export interface PortWork {
+  readonly port: ServicePortSpec
+  readonly family: Family
+  readonly clusterIp: Ip
+  readonly among: PortEndpoints
+}
+
+/** Of PortFrontends.key. */
+const KEY_ENDS: Readonly<Record<Protocol, Readonly<Record<Family, string>>>> = {
+  TCP: { IPv4: '/TCP/IPv4', IPv6: '/TCP/IPv6' },
+  UDP: { IPv4: '/UDP/IPv4', IPv6: '/UDP/IPv6' },
+  SCTP: { IPv4: '/SCTP/IPv4', IPv6: '/SCTP/IPv6' },
+}
+
+/** Undefined when others have every place that the port claims. */
+export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | undefined {
+  const { service, arena } = work
+  const { port, family, among } = at
+  const found = survey(among.endpoints, arena.here)
+  const frontends = frontendsOf(work, at, found)
+  if (frontends.length === 0) return undefined
+  const lists = selectBackends({ among, found, place: arena.here }, needsOf(frontends))
+  const { name, protocol } = port
+  // Of these texts all parts are there anyway, so that pieces put together cost less than a copy.
+  const displayName = name === '' ? service.key : `${service.key}:${name}`
+  return {
+    key: `${name === '' ? `${service.key}:` : displayName}${KEY_ENDS[protocol][family]}`,
+    displayName,
+    service: service.key,
+    family,
+    protocol,
+    affinityTimeoutS: service.affinityTimeoutS,
+    frontends,
+    cluster: lists.cluster,
+    local: lists.local,
+  }
+}
+
+const NO_FRONTENDS: readonly Frontend[] = []
+
+/** The frontends of a port in one family, without those that another port or Service has. */
+function frontendsOf(work: ServiceWork, at: PortWork, found: Survey): readonly Frontend[] {
+  const { service, externals } = work
+  const { clusterIp: ip, port: spec } = at
+  const { port, nodePort } = spec
+  const first: Frontend | undefined = hasClusterIp(work, at)
+    ? { kind: 'ClusterIP', ip, port, route: internalRoute(service, found), sourceRanges: undefined }
+    : undefined
+  if (nodePort === 0 && externals.length === 0) return first === undefined ? NO_FRONTENDS : [first]
+  const frontends = first === undefined ? [] : [first]
+  const route = externalRoute(service, found)
+  if (hasNodePort(work, at))
+    frontends.push({ kind: 'NodePort', ip: undefined, port: nodePort, route, sourceRanges: undefined })
+  for (const its of externals) {
+    const { kind, ip, sourceRanges } = its
+    if (hasExternal(work, at, its)) frontends.push({ kind, ip, port, route, sourceRanges })
+  }
+  return trimmed(frontends)
+}
+
+function hasClusterIp(work: ServiceWork, { port, clusterIp }: PortWork): boolean {
+  const { arena, service } = work
+  const twin = twinOf(work, port, numberClaim)
+  const rival =
+    twin ?? (work.isContested ? nameOf(clusterPortOwner(arena, service, clusterIp, port)) : undefined)
+  if (rival === undefined) return true
+  refuseContested(work, 'spec.clusterIPs', `${formatIpPort(clusterIp, port.port)}/${port.protocol}`, rival)
+  return false
+}
+
+function hasNodePort(work: ServiceWork, { port, family }: PortWork): boolean {
+  if (port.nodePort === 0) return false
+  const place = nodePortPlace(family, port.protocol, port.nodePort)
+  const rival = twinOf(work, port, nodePortClaim) ?? nameOf(placeOwner(work.arena, work.service, place))
+  if (rival === undefined) return true
+  refuseContested(work, `spec.ports[${port.name}].nodePort`, `${port.nodePort}/${port.protocol}`, rival)
+  return false
+}
+
+function hasExternal(work: ServiceWork, { port, family }: PortWork, { kind, ip }: External): boolean {
+  if (familyOf(ip) !== family) return false
+  const place = addressPlace(ip, port.protocol, port.port)
+  const rival = twinOf(work, port, numberClaim) ?? nameOf(placeOwner(work.arena, work.service, place))
+  if (rival === undefined) return true
+  refuseContested(work, fieldOf(kind), `${formatIpPort(ip, port.port)}/${port.protocol}`, rival)
+  return false
+}
+
+function refuseContested(work: ServiceWork, field: string, value: string, rival: string): void {
+  refuse(work.findings, field, value, `already claimed by ${rival}, which comes first`)
+}
+
+function nameOf(owner: Service | undefined): string | undefined {
+  return owner === undefined ? undefined : `Service ${owner.key}`
+}
+
+/** By what a port claims: the first port of the Service that claims it. Ports may be many, and hostile. */
+export type FirstPorts = ReadonlyMap<string, ServicePortSpec>
+
+export function firstPortsOf(service: Service): FirstPorts {
+  const first = new Map<string, ServicePortSpec>()
+  for (const port of service.ports) {
+    for (const claim of [numberClaim(port), nodePortClaim(port)])
+      if (!first.has(claim)) first.set(claim, port)
+  }
+  return first
+}
+
+function numberClaim(port: ServicePortSpec): string {
+  return `${port.port}/${port.protocol}`
+}
+
+function nodePortClaim(port: ServicePortSpec): string {
+  return `NodePort ${port.nodePort}/${port.protocol}`
+}
+
+/** The earlier port of the same Service that claims the same. */
+function twinOf(
+  { firstPorts }: ServiceWork,
+  port: ServicePortSpec,
+  claimOf: (port: ServicePortSpec) => string,
+): string | undefined {
+  if (firstPorts === undefined) return undefined
+  const first = firstPorts.get(claimOf(port))
+  return first === undefined || first === port ? undefined : `port "${first.name}" of this Service`
+}
