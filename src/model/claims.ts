@@ -39,12 +39,17 @@ export function nodePortPlace(family: Family, protocol: Protocol, nodePort: numb
   return `${protocol}${family}${u16be(nodePort)}`
 }
 
-/** Why this node must not catch traffic to the address, whoever asks for it; undefined if it may. */
+/**
+ * Why this node must not catch traffic to the address, whoever asks for it; undefined if it may. Addresses of the node
+ * itself are given out by controllers that balance on the nodes, who may write the status; spec.externalIPs is anyone's.
+ */
 export function whyNotCaught(here: Here, kind: 'ExternalIP' | 'LoadBalancerIP', ip: Ip): string | undefined {
-  if (here.nodeIps.has(ip)) return 'an address of this node, whose own traffic would be caught'
   const { allowedExternalCidrs, allowedLoadBalancerCidrs } = here.options
   const allowed = kind === 'ExternalIP' ? allowedExternalCidrs : allowedLoadBalancerCidrs
-  if (allowed.length === 0 || anyContains(allowed, ip)) return undefined
+  if (anyContains(allowed, ip)) return undefined
+  if (kind === 'ExternalIP' && here.nodeIps.has(ip))
+    return 'an address of this node, whose own traffic would be caught; --allowed-external-cidrs can allow it'
+  if (allowed.length === 0) return undefined
   return `outside the prefixes allowed for ${kind === 'ExternalIP' ? 'external IPs' : 'load-balancer addresses'}`
 }
 

@@ -223,7 +223,6 @@ describe('addresses that nobody may catch (I-02)', () => {
   it.each([
     ['10.96.0.10', 'the ClusterIP of Service ns/dns'],
     ['10.96.0.1', 'the ClusterIP of this Service'],
-    ['192.168.1.7', 'an address of this node, whose own traffic would be caught'],
   ])('%s as an external IP or a load-balancer address', (address, reason) => {
     const table = tableOf([
       node(),
@@ -241,6 +240,51 @@ describe('addresses that nobody may catch (I-02)', () => {
     ])
     expect(complaints(table, 'ns/dns')).toEqual([])
     expect(portShown(onlyPort(table, 'ns/dns')).frontends).toEqual(['10.96.0.10:53 reject'])
+  })
+
+  it('an address of this node as an external IP, unless the operator allows it by name', () => {
+    const objects = [node(), service('web', { externalIPs: ['192.168.1.7'] }), POD]
+    expect(complaints(tableOf(objects))).toEqual([
+      'Service ns/web: spec.externalIPs = 192.168.1.7: an address of this node, whose own traffic would be caught; --allowed-external-cidrs can allow it',
+    ])
+    const allowing = (text: string) => tableOf(objects, { allowedExternalCidrs: [cidr(text)] })
+    expect(complaints(allowing('192.0.2.0/24'))[0]).toContain('an address of this node')
+    expect(complaints(allowing('192.168.1.0/24'))).toEqual([])
+    expect(portShown(onlyPort(allowing('192.168.1.0/24'))).frontends).toEqual([
+      '10.96.0.1:80 internal/cluster',
+      '192.168.1.7:80 external-cluster',
+    ])
+  })
+
+  it('takes an address of this node as load-balancer ingress, within the prefixes for those', () => {
+    const objects = [
+      node(),
+      service('web', { type: 'LoadBalancer' }, balanced('192.168.1.7', 'fd01::7')),
+      POD,
+    ]
+    const table = tableOf(objects)
+    expect(portShown(onlyPort(table)).frontends).toEqual([
+      '10.96.0.1:80 internal/cluster',
+      '192.168.1.7:80 external-cluster',
+    ])
+    const bound = tableOf(objects, { allowedLoadBalancerCidrs: [cidr('192.0.2.0/24')] })
+    expect(complaints(bound)).toContain(
+      'Service ns/web: status.loadBalancer.ingress = 192.168.1.7: outside the prefixes allowed for load-balancer addresses',
+    )
+  })
+
+  it('gives an address of this node to the older of two Services that balance on it', () => {
+    const of = (name: string, clusterIP: string, creationTimestamp: string) =>
+      service(name, { clusterIP }, { ...balanced('192.168.1.7'), metadata: { creationTimestamp } })
+    const table = tableOf([
+      node(),
+      of('new', '10.96.0.1', '2026-01-02T00:00:00Z'),
+      of('old', '10.96.0.2', '2026-01-01T00:00:00Z'),
+    ])
+    expect(complaints(table, 'ns/old')).toEqual([])
+    expect(complaints(table, 'ns/new')).toEqual([
+      'Service ns/new: status.loadBalancer.ingress = 192.168.1.7:80/TCP: already claimed by Service ns/old, which comes first',
+    ])
   })
 
   it('protects the ClusterIP of another proxy as well', () => {
