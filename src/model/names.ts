@@ -17,7 +17,7 @@ export function isDnsLabel(text: string): boolean {
 
 /** RFC 1123 subdomain: labels joined by dots, 253 characters at most. */
 export function isDnsSubdomain(text: string): boolean {
-  return text.length <= SUBDOMAIN_MAX && SUBDOMAIN.test(text)
+  return isDnsLabel(text) || (text.length <= SUBDOMAIN_MAX && SUBDOMAIN.test(text))
 }
 
 /**

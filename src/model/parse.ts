@@ -64,9 +64,19 @@ function keyOf(kind: WatchedKind, object: Json): string {
 function watchedKind(object: Json): WatchedKind | undefined {
   const { kind, apiVersion } = object
   if (typeof apiVersion !== 'string') return undefined
-  if (kind === 'EndpointSlice') return apiVersion.startsWith('discovery.k8s.io/') ? kind : undefined
-  if (kind === 'ServiceCIDR') return apiVersion.startsWith('networking.k8s.io/') ? kind : undefined
-  return (kind === 'Service' || kind === 'Node') && apiVersion.indexOf('/') <= 0 ? kind : undefined
+  switch (kind) {
+    // Constants of ours, which compare by identity: not the text of the object.
+    case 'Service':
+      return apiVersion.indexOf('/') <= 0 ? 'Service' : undefined
+    case 'EndpointSlice':
+      return apiVersion.startsWith('discovery.k8s.io/') ? 'EndpointSlice' : undefined
+    case 'Node':
+      return apiVersion.indexOf('/') <= 0 ? 'Node' : undefined
+    case 'ServiceCIDR':
+      return apiVersion.startsWith('networking.k8s.io/') ? 'ServiceCIDR' : undefined
+    default:
+      return undefined
+  }
 }
 
 /** EndpointSlices before v1 have other fields; ServiceCIDRs were the same in beta. */
