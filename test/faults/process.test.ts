@@ -69,7 +69,8 @@ it('F60: a kernel that takes 5 s for a batch does not hold up the event loop', a
   rig.offer(services(300))
   await rig.until(() => sending)
   expect(rig.reconciler.status.syncedNumber).toBeLessThan(rig.reconciler.status.table?.number ?? 0)
-  expect(await longestPause(rig.synced(10_000))).toBeLessThan(50)
+  // 5,000 if the send held the loop. How short our own pauses are is for the benchmarks to say: here others run, too.
+  expect(await longestPause(rig.synced(10_000))).toBeLessThan(500)
   expect(rig.of('failed')).toEqual([])
   expect(await differences(services(300))).toEqual([])
   await rig.close()
