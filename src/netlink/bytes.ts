@@ -1,19 +1,19 @@
 import type { Octets } from '../base/octets.ts'
 
-/** A loop is faster for octets up to this length. */
-const BULK = 64
-
 /**
  * An append-only buffer that grows by doubling. Host order is little-endian, as on every platform we build for.
- * `bytes` and `view` change identity when it grows: whoever writes through them calls `reserve` first.
+ * `bytes`, `words` and `view` change identity when it grows: whoever writes through them calls `reserve` first.
  */
 export class ByteWriter {
   bytes: Uint8Array
+  /** The same bytes, for what is aligned. */
+  words: Int32Array
   view: DataView
   length = 0
 
   constructor(capacity = 4096) {
-    this.bytes = new Uint8Array(capacity)
+    this.bytes = new Uint8Array(align4(capacity))
+    this.words = new Int32Array(this.bytes.buffer)
     this.view = new DataView(this.bytes.buffer)
   }
 
@@ -21,9 +21,10 @@ export class ByteWriter {
   reserve(count: number): void {
     const needed = this.length + count
     if (needed <= this.bytes.length) return
-    const grown = new Uint8Array(Math.max(needed, this.bytes.length * 2))
+    const grown = new Uint8Array(align4(Math.max(needed, this.bytes.length * 2)))
     grown.set(this.bytes.subarray(0, this.length))
     this.bytes = grown
+    this.words = new Int32Array(grown.buffer)
     this.view = new DataView(grown.buffer)
   }
 
@@ -65,11 +66,6 @@ export class ByteWriter {
   octets(value: Octets): void {
     this.reserve(value.length)
     const bytes = this.bytes
-    if (value.length > BULK) {
-      Buffer.from(bytes.buffer, this.length, value.length).write(value, 'latin1')
-      this.length += value.length
-      return
-    }
     let at = this.length
     for (let i = 0; i < value.length; i++) bytes[at++] = value.charCodeAt(i)
     this.length = at

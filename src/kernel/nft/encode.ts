@@ -1,4 +1,3 @@
-import type { Octets } from '../../base/octets.ts'
 import type { Steps } from '../../base/steps.ts'
 import { AttributeWriter } from '../../netlink/attribute.ts'
 import { ByteWriter } from '../../netlink/bytes.ts'
@@ -7,7 +6,7 @@ import { addFlags, closeMessage, openMessage, writeNfGenMsg } from '../../netlin
 import { writeAttributes } from '../../netlink/schema.ts'
 import { type Batch, batchOf, type ElementOperation, type ElementRun, type MessageRecord } from './batch.ts'
 import * as nft from './constants.ts'
-import { ElementWriter } from './element-writer.ts'
+import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from './element-writer.ts'
 import { OBJECT_MESSAGES, type ObjectOperation, writeObject } from './object-messages.ts'
 import type { Operation, Transaction } from './operation.ts'
 import { SET_ELEMENTS } from './schema.ts'
@@ -119,7 +118,6 @@ function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
 /** Messages in a growing buffer, each with its record. */
 class BatchWriter {
   readonly out: AttributeWriter
-  readonly elements = new ElementWriter()
   readonly elementListBytesMax: number
   readonly #firstSequence: number
   readonly #records: MessageRecord[] = []
@@ -176,12 +174,15 @@ function* encodeElements(batch: BatchWriter, segment: Segment): Steps<void> {
   yield
 }
 
+const CLOSED = -1
+
 /** The message that elements of a segment go to; a new one begins when it is full. */
 class ElementMessage {
   readonly #batch: BatchWriter
   readonly #head: ElementOperation
-  #items: Octets = ''
   #runs: ElementRun[] = []
+  /** Position from which on another element may not fit; CLOSED while there is no message. */
+  #full = CLOSED
 
   constructor(batch: BatchWriter, head: ElementOperation) {
     this.#batch = batch
@@ -189,43 +190,45 @@ class ElementMessage {
   }
 
   add({ operation, from, to }: ElementRun): void {
-    const { set, elements, verb } = operation
-    const { elements: writer, elementListBytesMax } = this.#batch
-    const adds = verb === 'add-elements'
-    const bytesMax = elementListBytesMax - netlink.NLA_HDRLEN
+    const { set, elements } = operation
+    const { out } = this.#batch
+    const adds = operation.verb === 'add-elements'
     let start = from
-    let items = this.#items
     for (let i = from; i < to; i++) {
       const element = elements[i]
       if (element === undefined) break
-      const item = adds ? writer.element(set, element) : writer.key(element.key)
-      if (items.length + item.length > bytesMax) {
-        this.#hold(items, { operation, from: start, to: i })
+      if (out.out.length > this.#full) {
+        this.#note({ operation, from: start, to: i })
         this.close()
+        this.#open()
         start = i
-        items = ''
       }
-      items += item
+      if (adds) writeElement(out, set, element)
+      else writeElementKey(out, element.key)
     }
-    this.#hold(items, { operation, from: start, to })
+    this.#note({ operation, from: start, to })
   }
 
-  #hold(items: Octets, run: ElementRun): void {
-    this.#items = items
+  #note(run: ElementRun): void {
     if (run.to > run.from) this.#runs.push(run)
   }
 
-  close(): void {
-    if (this.#items === '') return
-    const batch = this.#batch
+  #open(): void {
+    const { out, elementListBytesMax } = this.#batch
     const { verb, family, table, set } = this.#head
-    if (verb === 'add-elements') batch.open(nft.NFT_MSG_NEWSETELEM, netlink.NLM_F_CREATE, family)
-    else batch.open(nft.NFT_MSG_DELSETELEM, 0, family)
-    writeAttributes(batch.out, SET_ELEMENTS, { table, set: set.name })
-    batch.out.octets(nft.NFTA_SET_ELEM_LIST_ELEMENTS | netlink.NLA_F_NESTED, this.#items)
-    batch.close(this.#runs[0]?.operation ?? this.#head, this.#runs)
-    this.#items = ''
+    if (verb === 'add-elements') this.#batch.open(nft.NFT_MSG_NEWSETELEM, netlink.NLM_F_CREATE, family)
+    else this.#batch.open(nft.NFT_MSG_DELSETELEM, 0, family)
+    writeAttributes(out, SET_ELEMENTS, { table, set: set.name })
+    this.#full = out.out.length + elementListBytesMax - ELEMENT_BYTES_MAX
+    out.openNest(nft.NFTA_SET_ELEM_LIST_ELEMENTS)
+  }
+
+  close(): void {
+    if (this.#full === CLOSED) return
+    this.#batch.out.close()
+    this.#batch.close(this.#runs[0]?.operation ?? this.#head, this.#runs)
     this.#runs = []
+    this.#full = CLOSED
   }
 }
 
