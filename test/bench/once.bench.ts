@@ -16,6 +16,15 @@ interface Run {
   readonly peakMiB: number
 }
 
+/** Node does not tell the memory of its children; Python does. */
+const MEASURE = `
+import json, resource, subprocess, sys, time
+start = time.monotonic()
+code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)
+ms = (time.monotonic() - start) * 1000
+print(json.dumps({"ms": ms, "peakMiB": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024}))
+sys.exit(code)`
+
 try {
   const large = kprobe({ services: 30_000, endpoints: 3 })
   print('kprobe run --source=file:F --once, process start to exit, medians', [
@@ -64,15 +73,6 @@ function repeated(command: readonly string[]): Run {
   })
   return { ms: median(runs.map(run => run.ms)), peakMiB: median(runs.map(run => run.peakMiB)) }
 }
-
-/** Node does not tell the memory of its children; Python does. */
-const MEASURE = `
-import json, resource, subprocess, sys, time
-start = time.monotonic()
-code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)
-ms = (time.monotonic() - start) * 1000
-print(json.dumps({"ms": ms, "peakMiB": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024}))
-sys.exit(code)`
 
 function measured(command: readonly string[]): Run {
   const run = spawnSync('python3', ['-c', MEASURE, ...command], {
