@@ -153,10 +153,11 @@ function restate(draft: Draft, service: Service, how: Restate): void {
     const ip = externals[index] ?? ''
     draft.externals.changes.set(ip, how(current(draft.externals, ip), key))
   }
+  const held = externals.length === 0 ? NO_IPS : heldOf(draft.here, service, externals)
   for (let index = 0; index < ports.length; index++) {
     const port = ports[index]
-    if (port !== undefined && port.nodePort + externals.length > 0)
-      for (const place of placesOf(service, port, externals)) restatePlace(draft, key, place, how)
+    if (port !== undefined && port.nodePort + held.length > 0)
+      for (const place of placesOf(service, port, held)) restatePlace(draft, key, place, how)
   }
 }
 
@@ -174,19 +175,24 @@ const NO_IPS: readonly Ip[] = []
 
 function externalsOf(here: Here, { externalIps, loadBalancerIps }: Service): readonly Ip[] {
   return [
-    ...externalIps.filter(
-      ip => !loadBalancerIps.includes(ip) && whyNotCaught(here, 'ExternalIP', ip) === undefined,
-    ),
+    ...externalIps.filter(ip => whyNotCaught(here, 'ExternalIP', ip) === undefined),
     ...loadBalancerIps.filter(ip => whyNotCaught(here, 'LoadBalancerIP', ip) === undefined),
   ]
+}
+
+/** Those of the external addresses that the Service has places at: what is both is a load-balancer address. */
+function heldOf(here: Here, { loadBalancerIps }: Service, externals: readonly Ip[]): readonly Ip[] {
+  return externals.filter(
+    ip => !loadBalancerIps.includes(ip) || whyNotCaught(here, 'LoadBalancerIP', ip) === undefined,
+  )
 }
 
 function placesOf(
   service: Service,
   { protocol, port, nodePort }: ServicePortSpec,
-  externals: readonly Ip[],
+  held: readonly Ip[],
 ): readonly string[] {
-  const places = externals.map(ip => addressPlace(ip, protocol, port))
+  const places = held.map(ip => addressPlace(ip, protocol, port))
   if (nodePort === 0) return places
   for (const ip of service.clusterIps) places.push(nodePortPlace(familyOf(ip), protocol, nodePort))
   return places

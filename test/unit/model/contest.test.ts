@@ -251,6 +251,23 @@ describe('when a contest changes', () => {
     expect(step([a, thief], [gone('ns/new')]).changed).toEqual(['ns/a', 'ns/new'])
   })
 
+  it('an address asked for in both ways is noticed when it becomes a ClusterIP, though neither way is granted', () => {
+    const options = { ...OPTIONS, allowedLoadBalancerCidrs: [{ ip: '\n\0\0\0', bits: 8 }] }
+    const both = service(
+      'both',
+      { clusterIP: '10.96.0.1', externalIPs: ['192.0.2.1'] },
+      { status: { loadBalancer: { ingress: [{ ip: '192.0.2.1' }] } } },
+    )
+    const before = snapshotOf([both])
+    const table = finish(resolve(options, undefined, before))
+    const snapshot = applyEvents(before, eventsOf([service('new', { clusterIP: '192.0.2.1' })]))
+    const next = finish(resolve(options, { snapshot: before, table }, snapshot))
+    expect(plain(next)).toEqual(plain(finish(resolve(options, undefined, snapshot))))
+    expect(refusalLines(next.services.get('ns/both'))).toContain(
+      'Service ns/both: spec.externalIPs = 192.0.2.1: the ClusterIP of Service ns/new',
+    )
+  })
+
   it('a ClusterIP moves between Services in one step (F34)', () => {
     const first = service('first', { clusterIP: '10.96.0.9' }, at('1', MONDAY))
     const second = service('second', { clusterIP: '10.96.0.9' }, at('2', TUESDAY))
