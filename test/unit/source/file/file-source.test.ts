@@ -334,7 +334,7 @@ describe('FileSource', () => {
     await rest(60)
     const beganMs = performance.now()
     await source?.stop()
-    expect(performance.now() - beganMs).toBeLessThan(100)
+    expect(performance.now() - beganMs).toBeLessThan(5_000)
     expect([batches, problems, synced]).toEqual([[], [], 0])
   })
 
