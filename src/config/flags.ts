@@ -83,7 +83,7 @@ export const MODEL_FLAGS: readonly FlagSpec[] = [
     kind: 'list',
     placeholder: 'CIDR,...',
     default: '',
-    help: 'refuse externalIPs outside these ranges; unset: any',
+    help: 'refuse externalIPs outside these ranges; unset: any but addresses of this node',
   },
   {
     name: 'allowed-load-balancer-cidrs',
