@@ -8,7 +8,7 @@ import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/fl
 import { helpText } from '../config/help.ts'
 import { parseFlags } from '../config/parse-flags.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
-import { nftablesOptions } from '../daemon.ts'
+import { nftablesOptions } from '../daemon/open.ts'
 import { renderState } from '../dataplane/nftables/render.ts'
 import { EMPTY_STATE } from '../dataplane/nftables/state.ts'
 import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'

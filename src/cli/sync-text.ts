@@ -1,6 +1,6 @@
 import { PersistentMap } from '../base/persistent-map.ts'
 import { bytesText, count, oneLine } from '../base/text.ts'
-import type { Sync, Written } from '../daemon.ts'
+import type { Sync, Written } from '../daemon/daemon.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'

@@ -13,7 +13,7 @@ export const NATIVE_LINES_MAX = 450
 const EVERYTHING = 'everything' as const
 
 /**
- * What each part of src/ may import, itself aside: a folder, or one file of it. The composition root (daemon.ts) and
+ * What each part of src/ may import, itself aside: a folder, or one file of it. The composition root (daemon/) and
  * the commands know every part; nobody but main.ts knows the commands.
  */
 const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>> = {
@@ -27,7 +27,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   telemetry: ['base', 'model'],
   config: ['base', 'model', 'reconcile/dataplane.ts'],
   cli: EVERYTHING,
-  'daemon.ts': EVERYTHING,
+  daemon: EVERYTHING,
   'main.ts': EVERYTHING,
 }
 
@@ -35,7 +35,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
 const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
   'main.ts': [],
   cli: ['main.ts', 'cli'],
-  'daemon.ts': ['main.ts', 'cli'],
+  daemon: ['main.ts', 'cli'],
   'cli/libnftables.ts': ['cli/dump.ts'],
 }
 

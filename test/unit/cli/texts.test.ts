@@ -3,7 +3,7 @@ import { planLines } from '../../../src/cli/plan-text.ts'
 import { syncText } from '../../../src/cli/sync-text.ts'
 import { tableText } from '../../../src/cli/table.ts'
 import { failureText } from '../../../src/cli/usage-errors.ts'
-import type { Sync } from '../../../src/daemon.ts'
+import type { Sync } from '../../../src/daemon/daemon.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { tableOf } from '../../support/tables.ts'
 

@@ -8,7 +8,7 @@ import type { LockResult } from '../../../src/base/instance-lock.ts'
 import { createLog } from '../../../src/base/log.ts'
 import { kernelRows } from '../../../src/cli/kernel-rows.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
-import { runDaemon, type Sync } from '../../../src/daemon.ts'
+import { runDaemon, type Sync } from '../../../src/daemon/daemon.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 

@@ -22,7 +22,7 @@ describe('importComplaints', () => {
     expect(importing('src/kernel/nft/client.ts', '../../netlink/message.ts')).toEqual([])
     expect(importing('src/dataplane/nftables/plane.ts', '../../reconcile/dataplane.ts')).toEqual([])
     expect(importing('src/config/config.ts', '../reconcile/dataplane.ts')).toEqual([])
-    expect(importing('src/cli/run.ts', '../daemon.ts')).toEqual([])
+    expect(importing('src/cli/run.ts', '../daemon/daemon.ts')).toEqual([])
     expect(importing('src/base/ip.ts', 'node:net')).toEqual([])
     expect(importing('src/netlink/native.ts', 'node:fs')).toEqual([])
     expect(importing('src/cli/libnftables.ts', 'ffi-rs')).toEqual([])
@@ -37,9 +37,9 @@ describe('importComplaints', () => {
     ['src/dataplane/nftables/plane.ts', '../../reconcile/reconciler.ts'],
     ['src/reconcile/pass.ts', '../dataplane/nftables/plane.ts'],
     ['src/source/source.ts', '../config/config.ts'],
-    ['src/telemetry/log.ts', '../daemon.ts'],
+    ['src/telemetry/log.ts', '../daemon/daemon.ts'],
     ['src/cli/dump.ts', '../main.ts'],
-    ['src/daemon.ts', './cli/run.ts'],
+    ['src/daemon/daemon.ts', '../cli/run.ts'],
     ['src/cli/plan.ts', './libnftables.ts'],
     ['src/model/resolve.ts', 'node:fs'],
     ['src/kernel/nft/client.ts', 'node:fs'],

@@ -1,46 +1,32 @@
-import type { Clock } from './base/clock.ts'
-import type { takeLock } from './base/instance-lock.ts'
-import { FAMILIES, familyOf } from './base/ip.ts'
-import type { Log } from './base/log.ts'
-import { privilegeHint } from './base/privilege.ts'
-import { finishInSlices } from './base/steps.ts'
-import { within } from './base/within.ts'
-import type { Config, DetectLocal } from './config/config.ts'
-import { resolveOptions } from './config/resolve-options.ts'
-import { dryRun } from './dataplane/dry-run.ts'
-import {
-  DEFAULT_NFTABLES_OPTIONS,
-  type DetectorOption,
-  type NftablesOptions,
-} from './dataplane/nftables/options.ts'
-import type { NftablesPlan } from './dataplane/nftables/plan.ts'
-import type { NftablesState } from './dataplane/nftables/state.ts'
-import { watchWriters } from './dataplane/nftables/writers.ts'
-import { createDataplane } from './dataplane/registry.ts'
-import { createAddressReader } from './kernel/link/addresses.ts'
-import { createNftClient } from './kernel/nft/client.ts'
-import type { FrontendTable } from './model/frontend.ts'
-import { createNamePool } from './model/names.ts'
-import { parseObject } from './model/parse.ts'
-import { resolve } from './model/resolve.ts'
+import type { Clock } from '../base/clock.ts'
+import type { takeLock } from '../base/instance-lock.ts'
+import type { Log } from '../base/log.ts'
+import { privilegeHint } from '../base/privilege.ts'
+import { finishInSlices } from '../base/steps.ts'
+import { within } from '../base/within.ts'
+import type { Config } from '../config/config.ts'
+import { resolveOptions } from '../config/resolve-options.ts'
+import { dryRun } from '../dataplane/dry-run.ts'
+import type { NftablesPlan } from '../dataplane/nftables/plan.ts'
+import type { NftablesState } from '../dataplane/nftables/state.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import { resolve } from '../model/resolve.ts'
 import {
   applyEvents,
   applyEventsInSteps,
   EMPTY_SNAPSHOT,
   type Snapshot,
   type SourceEvent,
-} from './model/snapshot.ts'
-import { NETLINK_NETFILTER, NETLINK_ROUTE } from './netlink/constants.ts'
-import { openNetlink } from './netlink/native.ts'
-import type { Transport } from './netlink/transport.ts'
-import type { Dataplane, Plan } from './reconcile/dataplane.ts'
-import type { PassReason, ReconcilerEvent } from './reconcile/events.ts'
-import { Reconciler } from './reconcile/reconciler.ts'
-import { FileSource } from './source/file/file-source.ts'
-import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from './source/local-addresses.ts'
-import type { Source, SourceHandlers, SourceProblem } from './source/source.ts'
-import { createMetrics, type Metrics } from './telemetry/metrics.ts'
-import { RefusalLog } from './telemetry/refusal-log.ts'
+} from '../model/snapshot.ts'
+import type { Transport } from '../netlink/transport.ts'
+import type { Plan } from '../reconcile/dataplane.ts'
+import type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'
+import { Reconciler } from '../reconcile/reconciler.ts'
+import type { LocalAddresses } from '../source/local-addresses.ts'
+import type { SourceHandlers, SourceProblem } from '../source/source.ts'
+import { createMetrics, type Metrics } from '../telemetry/metrics.ts'
+import { RefusalLog } from '../telemetry/refusal-log.ts'
+import { lockName, nftablesOptions, type OpenPlane, openPlane, openSource, watchLocalIps } from './open.ts'
 
 /** What the daemon needs from whoever starts it, and tells them. */
 export interface DaemonIo {
@@ -88,11 +74,6 @@ const DRAIN_MS = 3_000
 /** With --once: passes that may fail before the process does. */
 const ONCE_FAILURES_MAX = 3
 
-/** One daemon a network namespace: two would undo each other's work. */
-export function lockName(options: NftablesOptions): string {
-  return `kprobe/${options.tableName}`
-}
-
 /** Runs until told to stop, or until the first sync with --once. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   if (config.backend === 'dry-run') return await new Daemon(config, io).run()
@@ -110,79 +91,6 @@ export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   } finally {
     await lock.release()
   }
-}
-
-export interface OpenPlane {
-  readonly plane: Dataplane<NftablesState, NftablesPlan>
-  readonly close: () => Promise<void>
-}
-
-/** A socket to the kernel's nf_tables. Throws when the addon is missing or the socket refused. */
-export function openNetfilter(): Transport {
-  return openNetlink({ protocol: NETLINK_NETFILTER })
-}
-
-export function openPlane(config: Config, clock: Clock, openTransport: () => Transport): OpenPlane {
-  const transport = openTransport()
-  const client = createNftClient({ transport, clock })
-  const options = nftablesOptions(config)
-  const watching = { openTransport, own: transport.portId, table: options.tableName }
-  const plane = createDataplane(config.proxyMode, {
-    nftables: { client, options, watchWriters: report => watchWriters(watching, report) },
-  })
-  return { plane, close: () => client.close() }
-}
-
-export function nftablesOptions(config: Config): NftablesOptions {
-  const { detectLocal, masqueradeAll, masqueradeBit } = config
-  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
-  return { ...DEFAULT_NFTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector: { IPv4, IPv6 } }
-}
-
-function detectorOf(detect: DetectLocal, family: (typeof FAMILIES)[number]): DetectorOption | undefined {
-  switch (detect.kind) {
-    case 'NodeCIDR':
-      return { kind: 'node-cidr' }
-    case 'BridgeInterface':
-      return { kind: 'interface', name: detect.name }
-    case 'InterfaceNamePrefix':
-      return { kind: 'interface-prefix', prefix: detect.prefix }
-    case 'ClusterCIDR': {
-      const cidr = detect.cidrs.find(({ ip }) => familyOf(ip) === family)
-      return cidr === undefined ? undefined : { kind: 'cidr', cidr }
-    }
-  }
-}
-
-/** The source that the configuration names. Of Nodes it tells this one alone. */
-export function openSource(config: Config, clock: Clock): Source {
-  const { source, nodeName } = config
-  if (source.kind !== 'file') throw new Error(`no source of kind ${source.kind} in this build`)
-  const pool = createNamePool()
-  return new FileSource({
-    path: source.path,
-    clock,
-    parseObject: object => {
-      const result = parseObject(object, pool)
-      const foreign =
-        result !== undefined && 'kind' in result && result.kind === 'Node' && result.key !== nodeName
-      return foreign ? undefined : result
-    },
-  })
-}
-
-export function openRoute(): Transport {
-  return openNetlink({ protocol: NETLINK_ROUTE })
-}
-
-/** Addresses of this machine, or undefined when the choice of NodePort addresses does not depend on them. */
-export function watchLocalIps(
-  config: Config,
-  clock: Clock,
-  { openTransport = openRoute, ...handlers }: AddressHandlers & { readonly openTransport?: () => Transport },
-): LocalAddresses | undefined {
-  if (config.nodePortAddresses.cidrs.length === 0) return undefined
-  return watchLocalAddresses({ clock, reader: createAddressReader({ openTransport, clock }), ...handlers })
 }
 
 class Daemon {
