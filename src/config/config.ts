@@ -1,4 +1,5 @@
 import type { Cidr } from '../base/cidr.ts'
+import type { Ip } from '../base/ip.ts'
 import type { DataplaneName } from '../reconcile/dataplane.ts'
 
 /** Modes of this build. */
@@ -28,6 +29,62 @@ export interface Config {
   readonly allowedExternalCidrs: readonly Cidr[]
   /** When not empty, load-balancer addresses outside these are refused. */
   readonly allowedLoadBalancerCidrs: readonly Cidr[]
+  readonly client: ClientConfig
+  /** When specific, it overrides the Node's primary address; it binds nothing. */
+  readonly bindAddress: Ip | undefined
+  /** Of /healthz and /livez; undefined for none. */
+  readonly healthzBindAddress: BindAddress | undefined
+  /** Of /metrics and its neighbours. */
+  readonly metricsBindAddress: BindAddress
+  /** A bind failure of either ends the process instead of being tried again every 5 s. */
+  readonly bindAddressHardFail: boolean
+  readonly enableProfiling: boolean
+  /** -1000 to 1000. */
+  readonly oomScoreAdj: number
+  readonly conntrack: ConntrackConfig
+  /** Feature gate AllowServiceExternalIPs; without it externalIPs are not served. */
+  readonly allowServiceExternalIps: boolean
+  /** Unix socket of /state, /plan and /receipts; empty for none. */
+  readonly adminSocket: string
+  /** New connections per Service and endpoint as metrics, while there are at most so many series; 0 for none. */
+  readonly connectionMetricsMax: number
+}
+
+/** How the API server is reached (clientConnection). */
+export interface ClientConfig {
+  /** Path of a kubeconfig; empty for in-cluster credentials, unless `master` is given. */
+  readonly kubeconfig: string
+  /** URL that replaces the kubeconfig's server; may be empty. */
+  readonly master: string
+  /** What bodies are asked for and sent in. */
+  readonly contentType: string
+  /** Replaces the Accept header that follows from contentType; may be empty. */
+  readonly acceptContentTypes: string
+  /** Requests a second, on average; 0 for no limit. */
+  readonly qps: number
+  readonly burst: number
+}
+
+/** Address and port to listen at; an unspecified address listens in both families. */
+export interface BindAddress {
+  readonly ip: Ip
+  readonly port: number
+}
+
+/** Kernel settings of connection tracking; undefined leaves what is there. */
+export interface ConntrackConfig {
+  /** Entries a processor; 0 leaves nf_conntrack_max alone. */
+  readonly maxPerCore: number
+  /** At least so many in all, when maxPerCore counts. */
+  readonly min: number
+  readonly tcpEstablishedTimeoutMs: number | undefined
+  readonly tcpCloseWaitTimeoutMs: number | undefined
+  /** True sets the sysctl to 1; false leaves it. */
+  readonly tcpBeLiberal: boolean
+  readonly udpTimeoutMs: number | undefined
+  readonly udpStreamTimeoutMs: number | undefined
+  /** Values of an operator that are larger than these are lowered, too, as kube-proxy does. */
+  readonly lower: boolean
 }
 
 export type SourceConfig = { readonly kind: 'kube' } | { readonly kind: 'file'; readonly path: string }

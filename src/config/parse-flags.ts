@@ -34,6 +34,37 @@ export function parseFlags(argv: readonly string[], options: ParseOptions): Pars
   return { kind: 'ok', value: { config, extra: reader } }
 }
 
+/** kube-proxy's own. */
+const DEFAULTS = {
+  client: {
+    kubeconfig: '',
+    master: '',
+    contentType: 'application/vnd.kubernetes.protobuf',
+    acceptContentTypes: '',
+    qps: 5,
+    burst: 10,
+  },
+  bindAddress: undefined,
+  healthzBindAddress: { ip: '\0\0\0\0', port: 10_256 },
+  metricsBindAddress: { ip: '\x7f\0\0\x01', port: 10_249 },
+  bindAddressHardFail: false,
+  enableProfiling: false,
+  oomScoreAdj: -999,
+  conntrack: {
+    maxPerCore: 32_768,
+    min: 131_072,
+    tcpEstablishedTimeoutMs: 86_400_000,
+    tcpCloseWaitTimeoutMs: 3_600_000,
+    tcpBeLiberal: false,
+    udpTimeoutMs: undefined,
+    udpStreamTimeoutMs: undefined,
+    lower: false,
+  },
+  allowServiceExternalIps: true,
+  adminSocket: '',
+  connectionMetricsMax: 0,
+} as const
+
 function readConfig(reader: FlagReader, hostName: string): Config {
   const { minSyncPeriodMs, syncPeriodMs } = readPeriods(reader)
   return Object.freeze({
@@ -53,6 +84,7 @@ function readConfig(reader: FlagReader, hostName: string): Config {
     verbosity: reader.integer('v', { min: 0, max: 9, fallback: 0 }),
     allowedExternalCidrs: readCidrs(reader, 'allowed-external-cidrs'),
     allowedLoadBalancerCidrs: readCidrs(reader, 'allowed-load-balancer-cidrs'),
+    ...DEFAULTS,
   })
 }
 

@@ -17,6 +17,8 @@ import type { NodeInfo } from './snapshot.ts'
 
 const NODE: IdentityRules = { kind: 'Node', scope: 'Cluster', name: 'subdomain' }
 const SERVICE_CIDR: IdentityRules = { kind: 'ServiceCIDR', scope: 'Cluster', name: 'subdomain' }
+/** What the cluster autoscaler puts on a Node before it takes the machine away. */
+const REMOVAL_TAINT = 'ToBeDeletedByClusterAutoscaler'
 const ZONE_LABEL = 'topology.kubernetes.io/zone'
 
 /** Reads an object of kind Node; a Refusal means that nothing of it can be used. */
@@ -24,15 +26,23 @@ export function parseNode(object: unknown): NodeInfo | Refusal {
   const identity = readIdentity(object, NODE)
   if (isRefusal(identity)) return identity
   const findings: Findings = identity
-  const { root } = identity
+  const { root, metadata } = identity
+  const spec = objectField(findings, root.spec, 'spec')
   const zone = labelsOf(identity)[ZONE_LABEL]
   return {
     name: identity.key,
+    uid: typeof metadata.uid === 'string' ? metadata.uid : '',
     ips: readIps(findings, objectField(findings, root.status, 'status')),
     zone: typeof zone === 'string' ? zone : '',
-    podCidrs: readPodCidrs(findings, objectField(findings, root.spec, 'spec')),
+    podCidrs: readPodCidrs(findings, spec),
+    eligible: isAbsent(metadata.deletionTimestamp) && !hasRemovalTaint(findings, spec),
     refusals: refusalsOf(findings),
   }
+}
+
+function hasRemovalTaint(findings: Findings, spec: Json): boolean {
+  const taints = listField(findings, spec.taints, 'spec.taints')
+  return taints.some(taint => isJson(taint) && taint.key === REMOVAL_TAINT)
 }
 
 /** What a node calls itself may be odd (loopback, link-local) and is taken as it is; only its text must be clear. */

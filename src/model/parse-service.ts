@@ -1,3 +1,4 @@
+import { parseDuration } from '../base/duration.ts'
 import {
   type IdentityRules,
   isAbsent,
@@ -25,6 +26,8 @@ import type { Protocol, Service, ServicePortSpec, TrafficPolicy } from './servic
 
 const RULES: IdentityRules = { kind: 'Service', scope: 'Namespaced', name: 'label' }
 const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
+const TCP_DRAIN_ANNOTATION = 'kprobe.io/tcp-drain'
+const TCP_DRAIN_MAX_MS = 24 * 3_600_000
 /** What the API server fills in for sessionAffinity ClientIP. */
 const AFFINITY_DEFAULT_S = 10_800
 const AFFINITY_MAX_S = 86_400
@@ -66,6 +69,7 @@ export function parseService(object: unknown): Service | Refusal {
       spec,
       type === 'LoadBalancer' && externalTrafficPolicy === 'Local',
     ),
+    tcpDrainMs: readTcpDrain(findings, metadata.annotations),
     proxyName: readProxyName(labelsOf(identity)[PROXY_NAME_LABEL]),
     refusals: isIdle ? NO_REFUSALS : refusalsOf(findings),
   }
@@ -74,6 +78,17 @@ export function parseService(object: unknown): Service | Refusal {
 /** Any value of the label hands the Service to another proxy, even one that is not text. */
 function readProxyName(value: unknown): string | undefined {
   return value === undefined ? undefined : plainText(value)
+}
+
+function readTcpDrain(findings: Findings, annotations: unknown): number | undefined {
+  const value = isJson(annotations) ? annotations[TCP_DRAIN_ANNOTATION] : undefined
+  if (value === undefined || value === 'leave') return undefined
+  if (value === 'cut') return 0
+  const ms = typeof value === 'string' ? parseDuration(value) : undefined
+  if (ms !== undefined && ms >= 0 && ms <= TCP_DRAIN_MAX_MS) return ms
+  const reason = 'neither leave, cut nor a duration of at most 24h (30s); it is read as leave'
+  refuse(findings, `metadata.annotations[${TCP_DRAIN_ANNOTATION}]`, value, reason)
+  return undefined
 }
 
 function readType(findings: Findings, value: unknown): Service['type'] {

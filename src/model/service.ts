@@ -31,6 +31,11 @@ export interface Service {
   readonly affinityTimeoutS: number
   /** 0 unless the type is LoadBalancer and externalTrafficPolicy Local. */
   readonly healthCheckNodePort: number
+  /**
+   * Annotation kprobe.io/tcp-drain: how long established TCP connections may go on to an endpoint that is gone;
+   * milliseconds, 0 cuts them at once, undefined leaves them to the peers.
+   */
+  readonly tcpDrainMs: number | undefined
   /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
   readonly proxyName: string | undefined
   readonly refusals: readonly Refusal[]

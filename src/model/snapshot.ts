@@ -11,11 +11,15 @@ import { regrouped, type SliceList } from './slice-groups.ts'
 /** This node, as its Node object describes it. */
 export interface NodeInfo {
   readonly name: string
+  /** Empty when absent. */
+  readonly uid: string
   /** InternalIP then ExternalIP addresses, in the order of status.addresses; the first of a family is its primary. */
   readonly ips: readonly Ip[]
   /** Label topology.kubernetes.io/zone; empty when absent. */
   readonly zone: string
   readonly podCidrs: readonly Cidr[]
+  /** Load balancers may send new connections here: it is not being deleted, nor tainted for removal (KEP-3836). */
+  readonly eligible: boolean
   readonly refusals: readonly Refusal[]
 }
 

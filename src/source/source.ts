@@ -7,6 +7,19 @@ export interface Source {
   start(handlers: SourceHandlers): Promise<void>
   /** Resolves when no handler will be called any more. Idempotent. */
   stop(): Promise<void>
+  readonly status: SourceStatus
+}
+
+export interface SourceStatus {
+  /** Parts that have not been read entirely even once, in words: `endpointslices`. Empty once synced. */
+  readonly missing: readonly string[]
+  /**
+   * Monotonic milliseconds of the last word (a list, an event, a bookmark, a look at the file) from the part that has
+   * been silent longest; undefined before the first. How stale the state may be is measured from here.
+   */
+  readonly heardMs: number | undefined
+  /** What is wrong now, one line for people; undefined when all is well. */
+  readonly trouble: string | undefined
 }
 
 export interface SourceHandlers {
@@ -21,7 +34,37 @@ export interface SourceHandlers {
   refusals(list: readonly LocatedRefusal[]): void
   /** Something is wrong with the source itself, or is right again; each is said once. */
   problem(problem: SourceProblem): void
+  /** What happened, for metrics and debug logs. */
+  observed?(observation: SourceObservation): void
 }
+
+/** `resource` is the plural in lower case: `services`. */
+export type SourceObservation =
+  | {
+      readonly kind: 'listed'
+      readonly resource: string
+      /** Why not a plain continuation: 'start', or what made the watch unusable. */
+      readonly reason: string
+      readonly objects: number
+      readonly bytes: number
+      readonly durationMs: number
+    }
+  /** A watch ended, well or badly, after so many events. */
+  | {
+      readonly kind: 'watch-ended'
+      readonly resource: string
+      readonly reason: string
+      readonly events: number
+      readonly bytes: number
+    }
+  /** An event or object was not used. */
+  | {
+      readonly kind: 'skipped'
+      readonly resource: string
+      readonly reason: 'older' | 'unknown-type' | 'wrong-kind' | 'no-identity'
+    }
+  /** A consistency check found what no event had told. */
+  | { readonly kind: 'repaired'; readonly resource: string; readonly objects: number }
 
 export interface LocatedRefusal {
   /** Where the object stands: a file's name. */

@@ -3,7 +3,7 @@ import type { Cancel, Clock } from '../../base/clock.ts'
 import { finishInSlices } from '../../base/steps.ts'
 import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import type { LocatedRefusal, Source, SourceHandlers } from '../source.ts'
+import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source.ts'
 import { Catalogue, type CatalogueChange } from './catalogue.ts'
 import { FolderWatch } from './folder-watch.ts'
 import { type FileSight, lookAt, sightOf } from './look.ts'
@@ -72,6 +72,7 @@ export class FileSource implements Source {
   /** Something changed while a look was going on. */
   #hinted = false
   #synced = false
+  #lookedAtMs: number | undefined
   /** Why the path as a whole cannot be seen, once told. */
   #missing: string | undefined
   #told = ''
@@ -81,6 +82,15 @@ export class FileSource implements Source {
   constructor(options: FileSourceOptions) {
     this.#options = options
     this.#watch = new FolderWatch(() => this.#lookWithin(HINT_MS))
+  }
+
+  get status(): SourceStatus {
+    return {
+      missing: this.#synced ? [] : [this.#options.path],
+      heardMs: this.#lookedAtMs,
+      trouble:
+        this.#missing ?? [...this.#records.values()].find(({ failure }) => failure !== undefined)?.failure,
+    }
   }
 
   start(handlers: SourceHandlers): Promise<void> {
@@ -133,6 +143,7 @@ export class FileSource implements Source {
     for (const record of [...this.#records.values()])
       if (!look.files.has(record.path)) waitMs = Math.min(waitMs, this.#miss(record))
     await this.#hand(handlers)
+    this.#lookedAtMs = clock.nowMs()
     return waitMs
   }
 

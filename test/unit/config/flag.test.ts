@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { type FlagSpec, nearest, readArguments } from '../../../src/config/flag.ts'
-import { FlagReader, parseDuration } from '../../../src/config/flag-reader.ts'
+import { FlagReader } from '../../../src/config/flag-reader.ts'
 
 const SPECS: readonly FlagSpec[] = [
   { name: 'name', kind: 'text', default: '', help: '' },
@@ -52,25 +52,6 @@ describe('readArguments', () => {
 
   it('misses a value at the end', () => {
     expect(read('-o').errors).toEqual([{ path: '-o', message: 'needs a value' }])
-  })
-})
-
-describe('parseDuration', () => {
-  it.each([
-    ['30s', 30_000],
-    ['1m30s', 90_000],
-    ['20ms', 20],
-    ['1.5h', 5_400_000],
-    ['.5s', 500],
-    ['500us', 0.5],
-    ['0', 0],
-    ['-2s', -2_000],
-  ])('reads %s as Go does', (text, ms) => {
-    expect(parseDuration(text)).toBeCloseTo(ms, 9)
-  })
-
-  it.each(['', '30', '5 s', 's', '1d', '1s-', '--1s', '1e3s'])('refuses %j', text => {
-    expect(parseDuration(text)).toBeUndefined()
   })
 })
 

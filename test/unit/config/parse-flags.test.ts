@@ -23,7 +23,7 @@ function errorsOf(...argv: string[]): string[] {
 
 describe('parseFlags', () => {
   it('gives the documented defaults', () => {
-    expect(configOf()).toEqual({
+    expect(configOf()).toMatchObject({
       proxyMode: 'nftables',
       backend: 'netlink',
       source: { kind: 'file', path: '/tmp/objects' },

@@ -32,7 +32,15 @@ describe('parseNode', () => {
     expect(node.zone).toBe('a')
     expect(node.podCidrs.map(formatCidr)).toEqual(['10.1.0.0/24', 'fd01::/64'])
     expect(parsed({ podCIDR: '10.1.0.7/24' }, {}).podCidrs.map(formatCidr)).toEqual(['10.1.0.0/24'])
-    expect(parsed({}, {})).toEqual({ name: 'node-1.example', ips: [], zone: '', podCidrs: [], refusals: [] })
+    expect(parsed({}, {})).toEqual({
+      name: 'node-1.example',
+      uid: '',
+      eligible: true,
+      ips: [],
+      zone: '',
+      podCidrs: [],
+      refusals: [],
+    })
   })
 
   it('refuses one address and one prefix at a time', () => {

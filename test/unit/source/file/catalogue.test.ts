@@ -10,7 +10,7 @@ type Content = Readonly<Record<string, string>>
 function objects(content: Content): Map<string, ObjectEvent> {
   return new Map(
     Object.entries(content).map(([name, zone]) => {
-      const value: NodeInfo = { name, zone, ips: [], podCidrs: [], refusals: [] }
+      const value: NodeInfo = { name, zone, ips: [], podCidrs: [], uid: '', eligible: true, refusals: [] }
       return [`Node/${name}`, { kind: 'Node', key: name, value }]
     }),
   )

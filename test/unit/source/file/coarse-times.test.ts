@@ -42,7 +42,15 @@ const tickBegins = () => rest(TICK_MS - (Date.now() % TICK_MS) + 1)
 async function begin(parsed: () => void, clock = systemClock): Promise<void> {
   const parseObject = (object: unknown): SourceEvent => {
     parsed()
-    const value = { name: 'a', zone: String(Object(object).zone), ips: [], podCidrs: [], refusals: [] }
+    const value = {
+      name: 'a',
+      zone: String(Object(object).zone),
+      ips: [],
+      podCidrs: [],
+      uid: '',
+      eligible: true,
+      refusals: [],
+    }
     return { kind: 'Node', key: 'a', value }
   }
   source = new FileSource({ path: folder, parseObject, clock })

@@ -47,7 +47,11 @@ const write = (zone: string) => writeFileSync(path(), `zone: ${zone}\n`)
 
 function parseZone(object: unknown): SourceEvent {
   const zone = String(Object(object).zone)
-  return { kind: 'Node', key: 'a', value: { name: 'a', zone, ips: [], podCidrs: [], refusals: [] } }
+  return {
+    kind: 'Node',
+    key: 'a',
+    value: { name: 'a', zone, ips: [], podCidrs: [], uid: '', eligible: true, refusals: [] },
+  }
 }
 
 async function begin(): Promise<void> {

@@ -52,7 +52,15 @@ async function begin(path = folder): Promise<void> {
 function parseNamed(object: unknown): SourceEvent | undefined {
   const { name, zone } = Object(object)
   if (typeof name !== 'string') return undefined
-  const value: NodeInfo = { name, zone: String(zone), ips: [], podCidrs: [], refusals: [] }
+  const value: NodeInfo = {
+    name,
+    zone: String(zone),
+    ips: [],
+    podCidrs: [],
+    uid: '',
+    eligible: true,
+    refusals: [],
+  }
   return { kind: 'Node', key: name, value }
 }
 

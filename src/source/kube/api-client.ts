@@ -1,0 +1,70 @@
+/** One request to the API server. */
+export interface ApiRequest {
+  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH'
+  /** Path and query, encoded, from the server's root: `/api/v1/services?limit=500`. */
+  readonly path: string
+  /** Media types in order of preference. */
+  readonly accept: string
+  /** Sent as JSON unless contentType says otherwise. */
+  readonly body?: string
+  readonly contentType?: string
+  /** Longest time until the status arrives, and then between two pieces of the body; milliseconds. */
+  readonly idleMs: number
+  /** Watches may be silent as long as the connection answers PINGs: idleMs then counts until the status alone. */
+  readonly longLived: boolean
+  readonly signal: AbortSignal
+}
+
+export interface ApiResponse {
+  readonly status: number
+  /** Media type in lower case with its parameters: `application/json;stream=watch`. */
+  readonly contentType: string
+  /** From Retry-After, clamped to 0 … 300 s; undefined without the header or when it cannot be read. */
+  readonly retryAfterMs: number | undefined
+  /**
+   * The bytes as they arrive, decompressed. Throws ApiError when the connection is lost before their end. Whoever does
+   * not read to the end leaves the loop (`return`), which cancels the stream at the server.
+   */
+  readonly body: AsyncIterable<Uint8Array>
+}
+
+/**
+ * Speaks with one API server over one HTTP/2 connection, or HTTP/1.1 where the server has no other. Credentials,
+ * certificates and their rotation, redials and dead-peer detection are its business; retries are the caller's, except
+ * for one repetition after a 401 with credentials read anew.
+ */
+export interface ApiClient {
+  /** Rejects with ApiError; any HTTP status is a response. Waits for its turn under the rate limit. */
+  send(request: ApiRequest): Promise<ApiResponse>
+  /** Base URL, for messages. */
+  readonly server: string
+  /** Ends the connection and every request. Idempotent. */
+  close(): Promise<void>
+}
+
+export type ApiErrorKind =
+  /** Nobody listens, the host has no address, no route. */
+  | 'unreachable'
+  /** The connection ended before the response did: reset, GOAWAY, a cut stream. */
+  | 'lost'
+  /** Neither bytes nor an answer to a PING in time. */
+  | 'silent'
+  /** The server's certificate is not the one that was to be expected. */
+  | 'tls'
+  /** No usable credentials: a file is missing, a plugin failed. */
+  | 'credentials'
+  /** Larger than any honest answer, or not HTTP. */
+  | 'protocol'
+  /** The caller's signal. */
+  | 'aborted'
+
+/** A request that got no whole answer. The message names method, path and server, and never a secret. */
+export class ApiError extends Error {
+  readonly kind: ApiErrorKind
+
+  constructor(kind: ApiErrorKind, message: string, options?: ErrorOptions) {
+    super(message, options)
+    this.name = 'ApiError'
+    this.kind = kind
+  }
+}
