@@ -9,5 +9,7 @@ export function resolveOptions(config: Config): ResolveOptions {
     nodePortSelection: config.nodePortAddresses,
     allowedExternalCidrs: config.allowedExternalCidrs,
     allowedLoadBalancerCidrs: config.allowedLoadBalancerCidrs,
+    allowServiceExternalIps: config.allowServiceExternalIps,
+    bindAddress: config.bindAddress,
   }
 }

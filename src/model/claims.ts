@@ -44,7 +44,9 @@ export function nodePortPlace(family: Family, protocol: Protocol, nodePort: numb
  * itself are given out by controllers that balance on the nodes, who may write the status; spec.externalIPs is anyone's.
  */
 export function whyNotCaught(here: Here, kind: 'ExternalIP' | 'LoadBalancerIP', ip: Ip): string | undefined {
-  const { allowedExternalCidrs, allowedLoadBalancerCidrs } = here.options
+  const { allowedExternalCidrs, allowedLoadBalancerCidrs, allowServiceExternalIps } = here.options
+  if (kind === 'ExternalIP' && !allowServiceExternalIps)
+    return 'an external IP, which the feature gate AllowServiceExternalIPs=false forbids'
   const allowed = kind === 'ExternalIP' ? allowedExternalCidrs : allowedLoadBalancerCidrs
   if (anyContains(allowed, ip)) return undefined
   if (kind === 'ExternalIP' && here.nodeIps.has(ip))

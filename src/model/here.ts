@@ -1,5 +1,5 @@
 import { type Cidr, formatCidr } from '../base/cidr.ts'
-import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import { FAMILIES, type Family, familyOf, formatIp, type Ip, isUnspecified } from '../base/ip.ts'
 import type { Service } from './service.ts'
 import type { NodeInfo } from './snapshot.ts'
 
@@ -14,6 +14,10 @@ export interface ResolveOptions {
   readonly allowedExternalCidrs: readonly Cidr[]
   /** When not empty, load-balancer addresses outside these are refused. */
   readonly allowedLoadBalancerCidrs: readonly Cidr[]
+  /** Without it every external IP is refused (KEP-5707). */
+  readonly allowServiceExternalIps: boolean
+  /** Stands for the Node's primary address of its family, unless it is unspecified. */
+  readonly bindAddress: Ip | undefined
 }
 
 /** Addresses at which NodePorts should answer; nothing at all means everywhere. */
@@ -40,7 +44,9 @@ export interface Here {
 export function hereOf(options: ResolveOptions, node: NodeInfo | undefined): Here {
   // A Node object of another name says nothing about this node.
   const own = node?.name === options.nodeName ? node : undefined
-  const ips = own?.ips ?? []
+  const { bindAddress } = options
+  const isSpecific = bindAddress !== undefined && !isUnspecified(bindAddress)
+  const ips = isSpecific ? [bindAddress, ...(own?.ips ?? [])] : (own?.ips ?? [])
   const zone = own?.zone ?? ''
   const fingerprint = JSON.stringify([
     options.nodeName,
@@ -49,6 +55,7 @@ export function hereOf(options: ResolveOptions, node: NodeInfo | undefined): Her
     options.serviceProxyName ?? null,
     options.allowedExternalCidrs.map(formatCidr),
     options.allowedLoadBalancerCidrs.map(formatCidr),
+    options.allowServiceExternalIps,
   ])
   return {
     options,

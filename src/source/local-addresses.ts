@@ -5,6 +5,8 @@ import { isSame } from '../model/equal.ts'
 /** Gives the addresses of this machine's interfaces. */
 export interface AddressReader {
   read(): Promise<readonly Ip[]>
+  /** Calls `changed` when they may have changed, until the result is called; undefined when nobody will tell. */
+  watch(changed: () => void): (() => Promise<void>) | undefined
   close(): Promise<void>
 }
 
@@ -26,7 +28,11 @@ export interface LocalAddresses {
   stop(): Promise<void>
 }
 
+/** Distance between looks when nobody tells of changes, after a failure, and when the kernel does tell. */
 const POLL_MS = 1_000
+const WATCHED_POLL_MS = 30_000
+/** From a hint to the look: interfaces come up with several addresses. */
+const HINT_MS = 5
 
 /**
  * Watches the addresses of this machine, for NodePorts on ranges. An error takes no address away: that would close
@@ -38,6 +44,13 @@ export function watchLocalAddresses(options: LocalAddressesOptions): LocalAddres
   let stopped = false
   let known: readonly Ip[] | undefined
   let failing = false
+  let looking = false
+  let hinted = false
+  let unwatch: (() => Promise<void>) | undefined
+  const lookWithin = (delayMs: number): void => {
+    timer?.()
+    timer = clock.after(delayMs, () => void look())
+  }
   const attempt = async (): Promise<readonly Ip[] | undefined> => {
     try {
       return await reader.read()
@@ -48,7 +61,10 @@ export function watchLocalAddresses(options: LocalAddressesOptions): LocalAddres
     }
   }
   const look = async (): Promise<void> => {
+    looking = true
+    hinted = false
     const ips = await attempt()
+    looking = false
     if (stopped) return
     if (ips !== undefined) {
       if (failing) recovered()
@@ -56,12 +72,19 @@ export function watchLocalAddresses(options: LocalAddressesOptions): LocalAddres
       if (!isSame(ips, known)) changed(ips)
       known = ips
     }
-    timer = clock.after(POLL_MS, () => void look())
+    if (hinted) lookWithin(HINT_MS)
+    else lookWithin(failing || unwatch === undefined ? POLL_MS : WATCHED_POLL_MS)
   }
+  // Listening begins before the first look, so that no change falls between the two.
+  unwatch = reader.watch(() => {
+    hinted = true
+    if (!looking && !stopped) lookWithin(HINT_MS)
+  })
   void look()
   const stop = async (): Promise<void> => {
     stopped = true
     timer?.()
+    await unwatch?.()
     await reader.close()
   }
   return { stop }

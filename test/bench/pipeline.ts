@@ -89,6 +89,8 @@ const RESOLVE_OPTIONS = {
   nodePortSelection: { primary: true, cidrs: [] },
   allowedExternalCidrs: [],
   allowedLoadBalancerCidrs: [],
+  allowServiceExternalIps: true,
+  bindAddress: undefined,
 }
 
 const PLANE_OPTIONS = {

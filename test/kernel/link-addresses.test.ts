@@ -82,3 +82,22 @@ it('never lists fewer than those that stay, while those before them in the list 
   await ended
   expect([shortest, listings]).toEqual([stay.length, 100])
 })
+
+it('is told when an address comes and when it goes', async () => {
+  ip('link add left type veth peer name right', 'link set left up')
+  let hints = 0
+  const unwatch = reader.watch(() => hints++)
+  const told = async (): Promise<boolean> => {
+    const before = hints
+    for (let tries = 0; tries < 400 && hints === before; tries++)
+      await new Promise(done => setTimeout(done, 5))
+    return hints > before
+  }
+  const added = told()
+  ip('address add 192.0.2.1/24 dev left')
+  expect(await added).toBe(true)
+  const removed = told()
+  ip('address del 192.0.2.1/24 dev left')
+  expect(await removed).toBe(true)
+  await unwatch?.()
+})

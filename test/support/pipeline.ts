@@ -47,6 +47,8 @@ export function resolveOptionsOf(config: PipelineConfig): ResolveOptions {
     nodePortSelection: nodePortSelection(config.nodePortAddresses ?? ['primary']),
     allowedExternalCidrs: (config.allowedExternalCidrs ?? []).map(cidr),
     allowedLoadBalancerCidrs: (config.allowedLoadBalancerCidrs ?? []).map(cidr),
+    allowServiceExternalIps: true,
+    bindAddress: undefined,
   }
 }
 

@@ -7,8 +7,16 @@ import { errnoNumber } from '../../netlink/errno.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'
 import { closeMessage, type Message, openMessage } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
-import type { Transport } from '../../netlink/transport.ts'
-import { AF_INET, AF_INET6, AF_UNSPEC, RTM_GETADDR, RTM_NEWADDR } from './constants.ts'
+import { SystemError, type Transport } from '../../netlink/transport.ts'
+import {
+  AF_INET,
+  AF_INET6,
+  AF_UNSPEC,
+  RTM_GETADDR,
+  RTM_NEWADDR,
+  RTNLGRP_IPV4_IFADDR,
+  RTNLGRP_IPV6_IFADDR,
+} from './constants.ts'
 import { ADDRESS, IFADDRMSG_LENGTH, readIfAddrMsg, writeIfAddrMsg } from './schema.ts'
 
 export interface AddressReaderOptions {
@@ -23,6 +31,11 @@ export interface AddressReader {
    * NetlinkError (EAGAIN: they changed during every attempt) or SystemError.
    */
   read(): Promise<readonly Ip[]>
+  /**
+   * Calls `changed` when the kernel says that addresses came or went, or may have: notifications that were lost count,
+   * too. Undefined where the group cannot be joined; then only reading again tells. The result ends it.
+   */
+  watch(changed: () => void): (() => Promise<void>) | undefined
   close(): Promise<void>
 }
 
@@ -49,7 +62,47 @@ export function createAddressReader({ openTransport, clock }: AddressReaderOptio
       throw error
     }
   }
-  return { read, close }
+  return { read, watch: changed => watchAddresses(openTransport, changed), close }
+}
+
+/** Notifications are hints: what they say is not read, and more at a time than this are one hint all the same. */
+const HINT_BYTES = 16_384
+const HINTS_PER_TURN = 64
+
+function watchAddresses(
+  openTransport: () => Transport,
+  changed: () => void,
+): (() => Promise<void>) | undefined {
+  const buffer = new Uint8Array(HINT_BYTES)
+  let transport: Transport | undefined
+  try {
+    transport = openTransport()
+    transport.join(RTNLGRP_IPV4_IFADDR)
+    transport.join(RTNLGRP_IPV6_IFADDR)
+  } catch (error) {
+    if (!(error instanceof SystemError)) throw error
+    void transport?.close()
+    return undefined
+  }
+  const open = transport
+  const unwatch = open.watch(() => {
+    for (let count = 0; count < HINTS_PER_TURN; count++) if (!hasHint(open, buffer)) break
+    changed()
+  })
+  return async () => {
+    unwatch()
+    await open.close()
+  }
+}
+
+function hasHint(transport: Transport, buffer: Uint8Array): boolean {
+  try {
+    return transport.receive(buffer) !== undefined
+  } catch (error) {
+    // Dropped or too long for the buffer: a hint without its words.
+    if (error instanceof SystemError) return true
+    throw error
+  }
 }
 
 async function listAddresses(connection: Connection, clock: Clock): Promise<readonly Ip[]> {

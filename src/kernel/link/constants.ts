@@ -9,3 +9,6 @@ export const AF_INET6 = 10
 
 export const IFA_ADDRESS = 1
 export const IFA_LOCAL = 2
+
+export const RTNLGRP_IPV4_IFADDR = 5
+export const RTNLGRP_IPV6_IFADDR = 9

@@ -36,6 +36,8 @@ function tableOfExamples(nodePortSelection: NodePortSelection): FrontendTable {
     nodePortSelection,
     allowedExternalCidrs: [],
     allowedLoadBalancerCidrs: [],
+    allowServiceExternalIps: true,
+    bindAddress: undefined,
   }
   return finish(resolve(options, undefined, applyEvents(EMPTY_SNAPSHOT, events)))
 }

@@ -166,6 +166,8 @@ const anyOptions: fc.Arbitrary<ResolveOptions> = fc.record({
   ),
   allowedExternalCidrs: fc.constantFrom([], [], [cidr('192.0.2.0/31')]),
   allowedLoadBalancerCidrs: fc.constantFrom([], [], [cidr('192.0.2.2/32')]),
+  allowServiceExternalIps: fc.constantFrom(true, true, false),
+  bindAddress: fc.constantFrom(undefined, undefined, '\xc0\0\x02\x09'),
 })
 
 describe('resolve with a previous result', () => {

@@ -91,6 +91,8 @@ export const OPTIONS: ResolveOptions = {
   nodePortSelection: { primary: true, cidrs: [] },
   allowedExternalCidrs: [],
   allowedLoadBalancerCidrs: [],
+  allowServiceExternalIps: true,
+  bindAddress: undefined,
 }
 
 export function eventsOf(objects: readonly unknown[]): SourceEvent[] {

@@ -6,6 +6,7 @@ import {
   cidr,
   endpoint,
   type Fields,
+  ip,
   node,
   OPTIONS,
   onlyPort,
@@ -285,6 +286,22 @@ describe('addresses that nobody may catch (I-02)', () => {
     expect(complaints(table, 'ns/new')).toEqual([
       'Service ns/new: status.loadBalancer.ingress = 192.168.1.7:80/TCP: already claimed by Service ns/old, which comes first',
     ])
+  })
+
+  it('refuses external IPs where the feature gate forbids them, and nothing else', () => {
+    const objects = [service('web', { externalIPs: ['198.51.100.9'] }, balanced('198.51.100.8')), POD]
+    const table = tableOf(objects, { allowServiceExternalIps: false })
+    expect(complaints(table)).toEqual([
+      'Service ns/web: spec.externalIPs = 198.51.100.9: an external IP, which the feature gate AllowServiceExternalIPs=false forbids',
+    ])
+    expect(tableOf(objects).services.get('ns/web')?.refusals).toEqual([])
+  })
+
+  it('takes a bind address for the primary one of its family, unless it is unspecified', () => {
+    const nodePorts = (text: string) => tableOf([node()], { bindAddress: ip(text) }).nodePorts
+    expect(nodePorts('192.0.2.9').IPv4).toEqual({ kind: 'only', ips: [ip('192.0.2.9')] })
+    expect(nodePorts('192.0.2.9').IPv6).toEqual(nodePorts('0.0.0.0').IPv6)
+    expect(nodePorts('0.0.0.0').IPv4).toEqual({ kind: 'only', ips: [ip('192.168.1.7')] })
   })
 
   it('protects the ClusterIP of another proxy as well', () => {

@@ -7,8 +7,13 @@ let clock: FakeClock
 let read: () => Promise<readonly Ip[]>
 let told: string[]
 let closed: number
+/** What the kernel would call; undefined where it tells nothing. */
+let hint: (() => void) | undefined
+let hints: boolean
 
 beforeEach(() => {
+  hint = undefined
+  hints = false
   clock = new FakeClock()
   told = []
   closed = 0
@@ -21,6 +26,13 @@ function watch(): LocalAddresses {
     clock,
     reader: {
       read: () => read(),
+      watch: changed => {
+        if (!hints) return undefined
+        hint = changed
+        return async () => {
+          hint = undefined
+        }
+      },
       close: async () => {
         closed++
       },
@@ -42,6 +54,36 @@ describe('watchLocalAddresses', () => {
     expect(told).toEqual(['127.0.0.1 192.0.2.1', '127.0.0.1 2001:db8::1'])
     await stop()
     expect([clock.pending, closed]).toEqual([0, 1])
+  })
+
+  it('looks at once when the kernel tells of a change, and seldom when it does not', async () => {
+    hints = true
+    let reads = 0
+    read = async () => addresses(`192.0.2.${++reads}`)
+    const { stop } = watch()
+    await clock.advance(20_000)
+    expect(told).toEqual(['192.0.2.1'])
+    hint?.()
+    hint?.()
+    await clock.advance(5)
+    expect(told).toEqual(['192.0.2.1', '192.0.2.2'])
+    await clock.advance(30_000)
+    expect(reads).toBe(3)
+    await stop()
+    expect([clock.pending, hint]).toEqual([0, undefined])
+  })
+
+  it('looks once more when addresses change while it looks', async () => {
+    hints = true
+    let reads = 0
+    read = async () => {
+      if (reads++ === 0) hint?.()
+      return addresses(`192.0.2.${reads}`)
+    }
+    const { stop } = watch()
+    await clock.advance(10)
+    expect(told).toEqual(['192.0.2.1', '192.0.2.2'])
+    await stop()
   })
 
   it.each([
