@@ -2,31 +2,19 @@ import type { Clock } from '../base/clock.ts'
 import type { takeLock } from '../base/instance-lock.ts'
 import type { Log } from '../base/log.ts'
 import { privilegeHint } from '../base/privilege.ts'
-import { finishInSlices } from '../base/steps.ts'
-import { within } from '../base/within.ts'
 import type { Config } from '../config/config.ts'
-import { resolveOptions } from '../config/resolve-options.ts'
-import { dryRun } from '../dataplane/dry-run.ts'
-import type { NftablesPlan } from '../dataplane/nftables/plan.ts'
-import type { NftablesState } from '../dataplane/nftables/state.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { resolve } from '../model/resolve.ts'
-import {
-  applyEvents,
-  applyEventsInSteps,
-  EMPTY_SNAPSHOT,
-  type Snapshot,
-  type SourceEvent,
-} from '../model/snapshot.ts'
+import type { Snapshot } from '../model/snapshot.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'
-import { Reconciler } from '../reconcile/reconciler.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
-import type { SourceHandlers, SourceProblem } from '../source/source.ts'
+import type { SourceProblem } from '../source/source.ts'
 import { createMetrics, type Metrics } from '../telemetry/metrics.ts'
 import { RefusalLog } from '../telemetry/refusal-log.ts'
-import { lockName, nftablesOptions, type OpenPlane, openPlane, openSource, watchLocalIps } from './open.ts'
+import { Intake } from './intake.ts'
+import { lockName, nftablesOptions, openSource, watchLocalIps } from './open.ts'
+import { Programming } from './programming.ts'
 
 /** What the daemon needs from whoever starts it, and tells them. */
 export interface DaemonIo {
@@ -66,11 +54,6 @@ export interface Written {
 }
 
 const NOTHING_WRITTEN: Written = { commits: 0, changes: 0, bytes: 0, durationMs: 0 }
-/** Distance between looks at the kernel's generation, 0.8 us each: damage is noticed in half of the 250 ms allowed. */
-const DRIFT_POLL_MS = 100
-const SLICE_MS = 8
-/** How long an unfinished pass may hold up the end of the process. */
-const DRAIN_MS = 3_000
 /** With --once: passes that may fail before the process does. */
 const ONCE_FAILURES_MAX = 3
 
@@ -98,19 +81,14 @@ class Daemon {
   readonly #io: DaemonIo
   readonly #metrics: Metrics = createMetrics()
   readonly #refusals = new RefusalLog()
+  readonly #intake: Intake
   readonly #done: Promise<number>
   #finish: (code: number) => void = () => undefined
-  #snapshot = EMPTY_SNAPSHOT
-  #reconciler: Reconciler<NftablesState, NftablesPlan> | undefined
-  /** The source has told everything once. */
-  #complete = false
-  /** Without this machine's addresses NodePorts would be closed that the kernel serves already. */
-  #ipsMissing = false
+  #programming: Programming | undefined
+  #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   #failures = 0
-  /** What did not fit into the kernel's tables, as a text to notice changes by. */
-  #misfits = ''
 
   constructor(config: Config, io: DaemonIo) {
     this.#config = config
@@ -118,134 +96,71 @@ class Daemon {
     this.#done = new Promise(resolve => {
       this.#finish = resolve
     })
+    this.#intake = new Intake({
+      clock: io.clock,
+      changed: snapshot => this.#programming?.offer(snapshot),
+      handlers: {
+        refusals: list => {
+          for (const { place, refusal } of list) io.log.warn({ place, ...refusal }, 'refused')
+        },
+        problem: problem => this.#problem(problem),
+      },
+    })
   }
 
   async run(): Promise<number> {
     const { clock, log, signal } = this.#io
-    const opened = this.#open()
-    if (opened === undefined) return 1
-    const reconciler = this.#reconcile(opened.plane)
-    this.#reconciler = reconciler
-    const localIps = this.#watchIps()
-    const source = openSource(this.#config, clock)
+    try {
+      this.#programming = this.#program()
+    } catch (err) {
+      log.fatal({ err }, 'cannot speak with the kernel')
+      return 1
+    }
     const aborted = () => this.#finish(this.#config.once ? 1 : 0)
     signal.addEventListener('abort', aborted, { once: true })
     if (signal.aborted) aborted()
-    await source.start(this.#handlers())
+    this.#localIps = this.#watchIps()
+    await this.#intake.follow(openSource(this.#config, clock))
     const code = await this.#done
     signal.removeEventListener('abort', aborted)
-    await localIps?.stop()
-    await source.stop()
-    const drained = await within(clock, DRAIN_MS, reconciler.stop())
-    if (!drained) log.warn('a commit is still under way; the kernel takes all of it or nothing')
-    await within(clock, DRAIN_MS / 4, opened.close())
+    await this.#localIps?.stop()
+    await this.#intake.stop()
+    await this.#programming.stop()
     log.trace({ metrics: await this.#metrics.text() }, 'ended')
     return code
+  }
+
+  #program(): Programming {
+    const { clock, log, random, openTransport, planned } = this.#io
+    return new Programming(this.#config, {
+      clock,
+      log,
+      random,
+      openTransport,
+      planned,
+      report: event => this.#report(event),
+      misfits: list => {
+        for (const refusal of list) log.warn(refusal, 'refused: it does not fit')
+      },
+    })
   }
 
   #watchIps(): LocalAddresses | undefined {
     const { clock, log, openRoute } = this.#io
     const watch = watchLocalIps(this.#config, clock, {
       ...(openRoute === undefined ? {} : { openTransport: openRoute }),
-      changed: value => {
-        this.#ipsMissing = false
-        this.#take(applyEvents(this.#snapshot, [{ kind: 'LocalIps', value }]))
-      },
+      changed: value => this.#intake.takeIps(value),
       failed: err => {
-        const rest = this.#ipsMissing ? 'nothing is programmed before they are known' : 'the last list stays'
+        const isKnown = this.#intake.snapshot.localIps.length > 0
+        const rest = isKnown ? 'the last list stays' : 'nothing is programmed before they are known'
         log.warn({ err }, `the addresses of this machine cannot be read; ${rest}`)
         this.#metrics.sourceProblem()
         if (this.#config.once) this.#finish(1)
       },
       recovered: () => log.info('the addresses of this machine are read again'),
     })
-    this.#ipsMissing = watch !== undefined
+    if (watch !== undefined) this.#intake.awaitIps()
     return watch
-  }
-
-  #open(): OpenPlane | undefined {
-    const { clock, log, planned, openTransport } = this.#io
-    try {
-      const opened = openPlane(this.#config, clock, openTransport)
-      if (this.#config.backend === 'netlink') return opened
-      const unreadable = (err: Error) =>
-        log.warn({ err }, 'the kernel cannot be read: the plan starts from an empty one')
-      return { ...opened, plane: dryRun(opened.plane, { planned, unreadable }) }
-    } catch (err) {
-      log.fatal({ err }, 'cannot speak with the kernel')
-      return undefined
-    }
-  }
-
-  #reconcile(plane: OpenPlane['plane']): Reconciler<NftablesState, NftablesPlan> {
-    const { clock, random } = this.#io
-    const options = resolveOptions(this.#config)
-    return new Reconciler({
-      plane: this.#noticing(plane),
-      resolve: (previous, snapshot) => resolve(options, previous, snapshot),
-      clock,
-      random,
-      minIntervalMs: this.#config.minSyncPeriodMs,
-      healPeriodMs: this.#config.syncPeriodMs,
-      driftPollMs: this.#config.backend === 'netlink' ? DRIFT_POLL_MS : 0,
-      report: event => this.#report(event),
-    })
-  }
-
-  /** Refusals of the plane itself (what did not fit) stand in the states that it commits. */
-  #noticing(plane: OpenPlane['plane']): OpenPlane['plane'] {
-    return {
-      ...plane,
-      commit: async (plan, options) => {
-        const receipt = await plane.commit(plan, options)
-        if (receipt.outcome === 'committed') this.#noticeMisfits(plan.after)
-        return receipt
-      },
-    }
-  }
-
-  #noticeMisfits({ refusals }: NftablesState): void {
-    const list = [...refusals.values()].flat()
-    const said = JSON.stringify(list)
-    if (said === this.#misfits || (this.#misfits === '' && list.length === 0)) return
-    this.#misfits = list.length === 0 ? '' : said
-    for (const refusal of list) this.#io.log.warn(refusal, 'refused: it does not fit')
-  }
-
-  #handlers(): SourceHandlers {
-    const { log } = this.#io
-    return {
-      events: batch => this.#takeInSlices(batch),
-      synced: () => {
-        this.#complete = true
-        this.#offer()
-      },
-      refusals: list => {
-        for (const { place, refusal } of list) log.warn({ place, ...refusal }, 'refused')
-      },
-      problem: problem => this.#problem(problem),
-    }
-  }
-
-  async #takeInSlices(batch: readonly SourceEvent[]): Promise<void> {
-    const { clock } = this.#io
-    const slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
-    const before = this.#snapshot
-    const after = await finishInSlices(applyEventsInSteps(before, batch), slicing)
-    // Addresses of this machine may have changed meanwhile: they are not of this batch, and cost nothing to do again.
-    const { localIps } = this.#snapshot
-    const same = localIps === before.localIps
-    this.#take(same ? after : applyEvents(after, [{ kind: 'LocalIps', value: localIps }]))
-  }
-
-  #take(snapshot: Snapshot): void {
-    this.#snapshot = snapshot
-    this.#offer()
-  }
-
-  /** Before the source is complete, what is missing may only not have been read yet: nothing is removed for that. */
-  #offer(): void {
-    if (this.#complete && !this.#ipsMissing) this.#reconciler?.offer(this.#snapshot)
   }
 
   #problem({ kind, place, text }: SourceProblem): void {
@@ -254,7 +169,7 @@ class Daemon {
     else log.warn({ place }, text)
     if (kind !== 'failed') return
     this.#metrics.sourceProblem()
-    if (this.#config.once && !this.#complete) this.#finish(1)
+    if (this.#config.once && !this.#intake.complete) this.#finish(1)
   }
 
   #report(event: ReconcilerEvent): void {
@@ -321,11 +236,11 @@ class Daemon {
   }
 
   #countQuarantine(): void {
-    this.#metrics.quarantined(this.#reconciler?.status.quarantined.length ?? 0)
+    this.#metrics.quarantined(this.#programming?.status.quarantined.length ?? 0)
   }
 
   #synced(reason: PassReason): void {
-    const status = this.#reconciler?.status
+    const status = this.#programming?.status
     const table = status?.table
     if (table === undefined || status === undefined) return
     const news = this.#refusals.look(table)
@@ -336,14 +251,14 @@ class Daemon {
     const { previous, written, snapshot } = {
       previous: this.#previous,
       written: this.#written,
-      snapshot: this.#snapshot,
+      snapshot: this.#intake.snapshot,
     }
     this.#previous = table
     this.#written = NOTHING_WRITTEN
     this.#failures = 0
     this.#io.synced({ reason, snapshot, table, previous, written })
     if (!this.#config.once || table.number !== snapshot.number) return
-    this.#finish(status.quarantined.length > 0 || this.#misfits !== '' ? 1 : 0)
+    this.#finish(status.quarantined.length > 0 || this.#programming?.hasMisfits === true ? 1 : 0)
   }
 }
 

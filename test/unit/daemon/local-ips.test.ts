@@ -55,8 +55,9 @@ afterEach(async () => {
   rmSync(folder, { recursive: true })
 })
 
+/** Tells nothing of changes, so that only looking again finds them. */
 function openRoute(): ScriptedTransport {
-  return new ScriptedTransport(sent => {
+  const transport = new ScriptedTransport(sent => {
     if (failure !== '') throw new SystemError('sendmsg', 12, failure)
     const sequence = sequenceOf(sent)
     const head = String.fromCharCode(2, 24, 0, 0) + u32(2)
@@ -66,6 +67,10 @@ function openRoute(): ScriptedTransport {
     })
     return [datagram(...replies, doneMessage(sequence))]
   })
+  const join = () => {
+    throw new SystemError('setsockopt', 1, 'EPERM')
+  }
+  return Object.assign(transport, { join })
 }
 
 function start(...flags: string[]): void {

@@ -1,0 +1,153 @@
+import type { Clock } from '../base/clock.ts'
+import type { Ip } from '../base/ip.ts'
+import type { PersistentMap } from '../base/persistent-map.ts'
+import { finish, finishInSlices, type Slicing } from '../base/steps.ts'
+import {
+  applyEvents,
+  applyEventsInSteps,
+  EMPTY_SNAPSHOT,
+  type Snapshot,
+  type SourceEvent,
+} from '../model/snapshot.ts'
+import type { Source, SourceHandlers, SourceStatus } from '../source/source.ts'
+
+export interface IntakeOptions {
+  readonly clock: Clock
+  /** There is a new Snapshot, and everything that exists is in it. */
+  readonly changed: (snapshot: Snapshot) => void
+  /** What a source says besides its events. */
+  readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>
+}
+
+/** One source from its start to its end. */
+interface Run {
+  readonly source: Source
+  /** What it has told, until it has told everything; then its news go into the one Snapshot. */
+  gathered: Snapshot
+  complete: boolean
+}
+
+const SLICE_MS = 8
+
+/**
+ * What the sources tell, as one Snapshot. Before the first source is complete, what is missing may only not have been
+ * read yet: nothing is passed on. A source that takes the place of another starts from nothing and is compared with
+ * what is known once it is complete, so that what went away in between goes, and the rest keeps its identity.
+ */
+export class Intake {
+  readonly #options: IntakeOptions
+  #snapshot = EMPTY_SNAPSHOT
+  #run: Run | undefined
+  #complete = false
+  #ipsMissing = false
+
+  constructor(options: IntakeOptions) {
+    this.#options = options
+  }
+
+  /** The newest; whole only if `complete`. */
+  get snapshot(): Snapshot {
+    return this.#snapshot
+  }
+
+  /** Everything has been told once, the addresses of this machine included where they matter. */
+  get complete(): boolean {
+    return this.#complete && !this.#ipsMissing
+  }
+
+  /** Of the source, with this machine's addresses as a part of it; undefined before the first. */
+  get status(): SourceStatus | undefined {
+    const status = this.#run?.source.status
+    if (status === undefined || !this.#ipsMissing) return status
+    return { ...status, missing: [...status.missing, 'addresses of this machine'] }
+  }
+
+  /** Takes a source instead of the one before, which ends first. */
+  async follow(source: Source): Promise<void> {
+    await this.stop()
+    const run: Run = { source, gathered: EMPTY_SNAPSHOT, complete: false }
+    this.#run = run
+    await source.start({
+      ...this.#options.handlers,
+      events: batch => this.#take(run, batch),
+      synced: () => this.#synced(run),
+    })
+  }
+
+  /** Without this machine's addresses NodePorts would be closed that the kernel serves already. */
+  awaitIps(): void {
+    this.#ipsMissing = this.#snapshot.localIps.length === 0
+  }
+
+  takeIps(value: readonly Ip[]): void {
+    this.#ipsMissing = false
+    this.#become(applyEvents(this.#snapshot, [{ kind: 'LocalIps', value }]))
+  }
+
+  /** Passes the Snapshot on once more, as a new one: whoever reads it reads it differently now. */
+  repeat(): void {
+    this.#become({ ...this.#snapshot, number: this.#snapshot.number + 1 })
+  }
+
+  async stop(): Promise<void> {
+    await this.#run?.source.stop()
+  }
+
+  async #take(run: Run, batch: readonly SourceEvent[]): Promise<void> {
+    const slicing = slicingOf(this.#options.clock)
+    if (!run.complete && this.#complete) {
+      run.gathered = await finishInSlices(applyEventsInSteps(run.gathered, batch), slicing)
+      return
+    }
+    const before = this.#snapshot
+    const after = await finishInSlices(applyEventsInSteps(before, batch), slicing)
+    // Addresses of this machine may have changed meanwhile: they are not of this batch, and cost nothing to do again.
+    const { localIps, number } = this.#snapshot
+    if (this.#snapshot === before) this.#become(after)
+    else this.#become(applyEvents({ ...after, number: number + 1 }, [{ kind: 'LocalIps', value: localIps }]))
+  }
+
+  #synced(run: Run): void {
+    run.complete = true
+    const isFirst = !this.#complete
+    this.#complete = true
+    if (isFirst) this.#offer()
+    else this.#become(replaced(this.#snapshot, run.gathered))
+    run.gathered = EMPTY_SNAPSHOT
+  }
+
+  #become(snapshot: Snapshot): void {
+    this.#snapshot = snapshot
+    this.#offer()
+  }
+
+  #offer(): void {
+    if (this.complete) this.#options.changed(this.#snapshot)
+  }
+}
+
+/** The Snapshot that says what `now` says, with the objects of `before` wherever they say the same. */
+export function replaced(before: Snapshot, now: Snapshot): Snapshot {
+  const events: SourceEvent[] = []
+  for (const key of absent(before.services, now.services))
+    events.push({ kind: 'Service', key, value: undefined })
+  for (const key of absent(before.sliceByKey, now.sliceByKey))
+    events.push({ kind: 'EndpointSlice', key, value: undefined })
+  for (const key of absent(before.serviceCidrs, now.serviceCidrs))
+    events.push({ kind: 'ServiceCIDR', key, value: undefined })
+  if (before.node !== undefined && now.node === undefined)
+    events.push({ kind: 'Node', key: before.node.name, value: undefined })
+  for (const [key, value] of now.services.entries()) events.push({ kind: 'Service', key, value })
+  for (const [key, value] of now.sliceByKey.entries()) events.push({ kind: 'EndpointSlice', key, value })
+  for (const [key, value] of now.serviceCidrs.entries()) events.push({ kind: 'ServiceCIDR', key, value })
+  if (now.node !== undefined) events.push({ kind: 'Node', key: now.node.name, value: now.node })
+  return finish(applyEventsInSteps(before, events))
+}
+
+function absent<V>(before: PersistentMap<V>, now: PersistentMap<V>): readonly string[] {
+  return before.keys().filter(key => !now.has(key))
+}
+
+export function slicingOf(clock: Clock): Slicing {
+  return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+}
