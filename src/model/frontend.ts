@@ -2,6 +2,7 @@ import type { Cidr } from '../base/cidr.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
 import type { Claims } from './claims.ts'
+import type { HealthCheck } from './health-check.ts'
 import type { Refusal } from './refusal.ts'
 import type { Protocol, ServiceKey } from './service.ts'
 
@@ -67,6 +68,8 @@ export interface ServiceFrontends {
   readonly ports: readonly PortFrontends[]
   /** Of the Service, of its slices, and those found while resolving (a contested address, say). */
   readonly refusals: readonly Refusal[]
+  /** Absent unless the Service has a health check node port. */
+  readonly healthCheck?: HealthCheck
 }
 
 /** Addresses at which NodePorts answer. */

@@ -4,6 +4,7 @@ import type { Steps } from '../base/steps.ts'
 import { type Arena, clusterIpOwner, isContested } from './contest.ts'
 import { externalsOf } from './externals.ts'
 import type { PortFrontends, ServiceFrontends } from './frontend.ts'
+import { healthCheckOf } from './health-check.ts'
 import { isOurs } from './here.ts'
 import { withoutLoops } from './loops.ts'
 import { endpointsInSteps, endpointsOf } from './port-endpoints.ts'
@@ -81,12 +82,14 @@ function begin(arena: Arena, service: Service, slices: SliceList): ServiceWork {
 
 function end(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {
   const { arena, service, findings } = work
-  return {
+  const resolved = {
     service: service.key,
     clusterIps: work.isContested ? ownClusterIps(arena, service) : service.clusterIps,
     ports,
     refusals: allRefusals(service, slices, findings),
   }
+  const healthCheck = healthCheckOf(service, work.slices, arena.here.nodeName)
+  return healthCheck === undefined ? resolved : { ...resolved, healthCheck }
 }
 
 function ownClusterIps(arena: Arena, service: Service): readonly Ip[] {

@@ -62,6 +62,33 @@ describe('parseNode', () => {
     ])
   })
 
+  it('reads the UID', () => {
+    const value = parseNode({ metadata: { name: 'node-1', uid: 'd2c1' } })
+    expect(value).toMatchObject({ uid: 'd2c1' })
+    expect(parseNode({ metadata: { name: 'node-1', uid: 7 } })).toMatchObject({ uid: '' })
+  })
+
+  it.each([
+    ['a Node that is being deleted', { deletionTimestamp: '2026-11-21T10:00:00Z' }, [], false],
+    [
+      'the taint of the autoscaler',
+      {},
+      [{ key: 'ToBeDeletedByClusterAutoscaler', effect: 'NoSchedule' }],
+      false,
+    ],
+    ['another taint', {}, [{ key: 'node.kubernetes.io/not-ready', effect: 'NoSchedule' }], true],
+    [
+      'its value without the key',
+      {},
+      [{ key: 'x', value: 'ToBeDeletedByClusterAutoscaler' }, 'text', null],
+      true,
+    ],
+    ['no deletion at all', { deletionTimestamp: null }, [], true],
+  ])('says whether load balancers may use it: %s', (_, metadata, taints, eligible) => {
+    const value = parseNode({ metadata: { name: 'node-1', ...metadata }, spec: { taints } })
+    expect(value).toMatchObject({ eligible })
+  })
+
   it('refuses a Node without a name', () => {
     expect(parseNode({ metadata: {} })).toMatchObject({ object: 'Node nothing', field: 'metadata.name' })
   })
