@@ -18,6 +18,11 @@ const COMMANDS: readonly Entry[] = [
   },
   { name: 'plan', summary: 'print what run would change; change nothing', load: () => import('./plan.ts') },
   {
+    name: 'verify',
+    summary: 'compare source, computed state and kernel; name every Service that differs',
+    load: () => import('./verify.ts'),
+  },
+  {
     name: 'explain',
     summary: 'walk the computed state for one packet, and tell why it ends where it does',
     load: () => import('./explain.ts'),
@@ -92,7 +97,7 @@ function usage(): string {
     '  -h, --help      print help; `kprobe COMMAND --help` for one command',
     '      --version   print the version',
     '',
-    'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan)',
+    'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify)',
     '',
   ].join('\n')
 }

@@ -67,7 +67,9 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   // Kernel settings that have no netlink: /proc/sys and /sys.
   'kernel/conntrack/sysctl-files.ts': ['node:fs/promises', 'node:os'],
   config: ['node:fs', 'node:fs/promises', 'node:path', 'valibot', 'yaml'],
+  'daemon/oom-score.ts': ['node:fs/promises'],
   cli: ['node:stream', 'yaml'],
+  'cli/admin-client.ts': ['node:http'],
   'cli/libnftables.ts': ['ffi-rs'],
   'main.ts': ['node:os', 'node:v8'],
 }

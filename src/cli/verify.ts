@@ -1,0 +1,138 @@
+import { systemClock } from '../base/clock.ts'
+import { count } from '../base/text.ts'
+import type { Config } from '../config/config.ts'
+import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
+import { helpText } from '../config/help.ts'
+import { parseFlags } from '../config/parse-flags.ts'
+import { openNetfilter, openPlane } from '../daemon/open.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import { printedService } from '../model/printed.ts'
+import type { PlanLine } from '../reconcile/dataplane.ts'
+import { askDaemon } from './admin-client.ts'
+import { differenceOf } from './difference.ts'
+import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { loadOnce } from './load.ts'
+import { writeDocument } from './output.ts'
+import { tableText } from './table.ts'
+import { failureText, usageErrors } from './usage-errors.ts'
+
+const OUTPUTS = ['text', 'json', 'yaml'] as const
+
+export const command: Command = {
+  help: () =>
+    helpText({
+      usage: 'kprobe verify [--source=file:PATH] [flags]',
+      description:
+        'Reads the source, computes what it means on this node, and compares that with the kernel and, where a daemon\n' +
+        'answers at its admin socket, with what that daemon has computed. Names every Service that differs; changes\n' +
+        'nothing. Exits 0 when all agree and 3 when they do not.',
+      details: [WITHOUT_EFFECT],
+      flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
+    }),
+  run,
+}
+
+/** One Service, or what all share (''), on which the three do not agree. */
+export interface Disagreement {
+  readonly service: string
+  /** What the daemon has computed is not what the source says now. */
+  readonly daemon: boolean
+  /** Kernel objects that would have to change. */
+  readonly kernel: readonly PlanLine[]
+}
+
+async function run(argv: readonly string[], io: Io): Promise<number> {
+  const parsed = parseFlags(argv, { hostName: io.hostName, extra: [outputFlag(OUTPUTS)] })
+  if (parsed.kind === 'errors') return usageErrors(io, 'verify', parsed.errors)
+  const { config, extra } = parsed.value
+  const output = extra.oneOf('output', OUTPUTS, 'text')
+  if (extra.errors.length > 0) return usageErrors(io, 'verify', extra.errors)
+  try {
+    const { table } = await loadOnce(config, systemClock, io)
+    const computed = await daemonServices(config)
+    const found = disagreements(table, computed, await kernelLines(config, table))
+    const facts = { services: table.services.size, daemon: computed !== undefined, differences: found }
+    if (output === 'text') printText(facts, io)
+    else await writeDocument(facts, output, io)
+    return found.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
+  } catch (error) {
+    io.err(`kprobe verify: ${failureText(error)}\n`)
+    return EXIT_FAILED
+  }
+}
+
+async function kernelLines(config: Config, table: FrontendTable): Promise<readonly PlanLine[]> {
+  const opened = openPlane(config, systemClock, openNetfilter)
+  try {
+    return (await differenceOf(opened.plane, table, systemClock)).lines
+  } finally {
+    await opened.close()
+  }
+}
+
+/** Each Service as the daemon has computed it, as JSON; undefined where none answers. */
+async function daemonServices({ adminSocket }: Config): Promise<ReadonlyMap<string, string> | undefined> {
+  if (adminSocket === '') return undefined
+  const answer = await askDaemon(adminSocket, '/state')
+  if (answer.kind === 'absent') return undefined
+  const { value } = answer
+  const services =
+    typeof value === 'object' && value !== null && 'services' in value ? value.services : undefined
+  if (!Array.isArray(services)) throw new Error(`${adminSocket}: /state has no list of services`)
+  const list: readonly unknown[] = services
+  return new Map(
+    list.map(each => {
+      const isNamed = typeof each === 'object' && each !== null && 'service' in each
+      return [isNamed ? String(each.service) : '', JSON.stringify(each)]
+    }),
+  )
+}
+
+/** By name of the Service; what belongs to none comes first. */
+export function disagreements(
+  table: FrontendTable,
+  computed: ReadonlyMap<string, string> | undefined,
+  lines: readonly PlanLine[],
+): readonly Disagreement[] {
+  const kernel = new Map<string, PlanLine[]>()
+  for (const line of lines) {
+    const service = line.service ?? ''
+    const others = kernel.get(service)
+    if (others === undefined) kernel.set(service, [line])
+    else others.push(line)
+  }
+  const differing = computed === undefined ? new Set<string>() : differingServices(table, computed)
+  return [...new Set([...kernel.keys(), ...differing])]
+    .sort()
+    .map(service => ({ service, daemon: differing.has(service), kernel: kernel.get(service) ?? [] }))
+}
+
+function differingServices(table: FrontendTable, computed: ReadonlyMap<string, string>): Set<string> {
+  const differing = new Set<string>()
+  for (const [key, frontends] of table.services.entries())
+    if (computed.get(key) !== JSON.stringify(printedService(frontends))) differing.add(key)
+  for (const key of computed.keys()) if (!table.services.has(key)) differing.add(key)
+  return differing
+}
+
+interface Facts {
+  readonly services: number
+  /** A daemon answered. */
+  readonly daemon: boolean
+  readonly differences: readonly Disagreement[]
+}
+
+function printText({ services, daemon, differences }: Facts, io: Io): void {
+  if (differences.length > 0) {
+    const rows = differences.map(each => [
+      each.service === '' ? '(shared)' : each.service,
+      !daemon ? 'no daemon' : each.daemon ? 'differs' : 'same',
+      each.kernel.length === 0 ? 'same' : count(each.kernel.length, 'change'),
+    ])
+    io.out(tableText(['SERVICE', 'DAEMON', 'KERNEL'], rows, { colour: io.colour }))
+  }
+  const compared = daemon ? 'source, daemon and kernel' : 'source and kernel (no daemon answers)'
+  const verdict =
+    differences.length === 0 ? 'agree' : `do not agree on ${count(differences.length, 'Service')}`
+  io.out(`${compared} ${verdict}; ${count(services, 'Service')} compared\n`)
+}

@@ -1,0 +1,53 @@
+import { formatCidr } from '../base/cidr.ts'
+import { formatIpPort } from '../base/ip.ts'
+import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends } from './frontend.ts'
+
+/** What a Service asks of this node, in words that JSON can carry and people can read. Equal values, equal words. */
+export interface PrintedService {
+  readonly service: string
+  readonly ports: readonly PrintedPort[]
+  /** `Service ns/web: spec.externalIPs = 127.0.0.1: a loopback address`. */
+  readonly refusals: readonly string[]
+}
+
+export interface PrintedPort {
+  readonly key: string
+  readonly affinitySeconds: number
+  /** `ClusterIP 10.96.0.1:80 internal/cluster from 192.0.2.0/24`. */
+  readonly frontends: readonly string[]
+  readonly cluster: readonly string[]
+  readonly local: readonly string[]
+}
+
+export function printedService({ service, ports, refusals }: ServiceFrontends): PrintedService {
+  return {
+    service,
+    ports: ports.map(printedPort),
+    refusals: refusals.map(({ object, field, value, reason }) => `${object}: ${field} = ${value}: ${reason}`),
+  }
+}
+
+function printedPort({ key, affinityTimeoutS, frontends, cluster, local }: PortFrontends): PrintedPort {
+  return {
+    key,
+    affinitySeconds: affinityTimeoutS,
+    frontends: frontends.map(printedFrontend),
+    cluster: cluster.map(printedBackend),
+    local: local.map(printedBackend),
+  }
+}
+
+function printedFrontend({ kind, ip, port, route, sourceRanges }: Frontend): string {
+  const place = ip === undefined ? `:${port}` : formatIpPort(ip, port)
+  const from = sourceRanges === undefined ? '' : ` from ${sourceRanges.map(formatCidr).join(',')}`
+  return `${kind} ${place} ${printedRoute(route)}${from}`
+}
+
+function printedRoute(route: Route): string {
+  return route.kind === 'internal' ? `internal/${route.over}` : route.kind
+}
+
+function printedBackend({ ip, port, local }: Backend): string {
+  const place = formatIpPort(ip, port)
+  return local ? `${place} local` : place
+}
