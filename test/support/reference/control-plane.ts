@@ -1,0 +1,259 @@
+import { execFileSync } from 'node:child_process'
+import { generateKeyPairSync, randomBytes } from 'node:crypto'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Api } from './api.ts'
+import { type Binaries, requireBinaries } from './binaries.ts'
+import { compactEtcd, etcdRevision } from './etcd.ts'
+import { kubeconfigText } from './kubeconfig.ts'
+import { freePorts } from './ports.ts'
+import { Program } from './process.ts'
+import { openOutlet, type RelayHalf } from './relay.ts'
+import type { RelayEnd } from './relay-ends.ts'
+
+/** Who may ask, with their groups: the administrator, kube-proxy, and somebody with what a test binds to him. */
+const USERS = {
+  admin: ['reference-admin', 'system:masters'],
+  /** RBAC's defaults bind it to the ClusterRole system:node-proxier. */
+  proxy: ['system:kube-proxy', ''],
+  bare: ['reference-bare', ''],
+} as const
+export type User = keyof typeof USERS
+
+export const BARE_USER = USERS.bare[0]
+/** Those of the scenarios. */
+export const SERVICE_CIDRS = '172.30.0.0/16,fd00:172:30::/112'
+
+export interface ControlPlaneOptions {
+  /** One or two, with a comma. */
+  readonly serviceCidrs?: string
+  /** Further flags of kube-apiserver. */
+  readonly flags?: readonly string[]
+}
+
+const READY_MAX_MS = 120_000
+
+/**
+ * etcd and kube-apiserver, on the loopback address of the network namespace that this process is in when they start.
+ * What is here works from any other as well, by unix sockets.
+ */
+export class ControlPlane {
+  readonly api: Api
+  readonly #site: Site
+  readonly #etcd: Program
+  readonly #outlet: RelayHalf
+  #server: Program
+
+  private constructor(site: Site, running: Running) {
+    this.#site = site
+    this.#etcd = running.etcd
+    this.#server = running.server
+    this.#outlet = running.outlet
+    this.api = new Api({
+      socketPath: site.apiSocket,
+      ca: readFileSync(site.certificate, 'utf8'),
+      token: site.tokens.admin,
+    })
+  }
+
+  /** Resolves once the API server is ready; 5 to 7 s. */
+  static async start(options: ControlPlaneOptions = {}): Promise<ControlPlane> {
+    execFileSync('ip', ['link', 'set', 'lo', 'up'])
+    const site = await chooseSite(options)
+    const etcd = startEtcd(site)
+    const outlet = await openOutlet([
+      { listen: { path: site.apiSocket }, dial: { port: site.apiPort } },
+      { listen: { path: site.etcdSocket }, dial: { port: site.etcdPort } },
+    ])
+    await etcd.until(() => answers(etcdRevision(site.etcdSocket)), READY_MAX_MS)
+    const server = startServer(site)
+    await server.until(() => existsSync(site.certificate), READY_MAX_MS)
+    const plane = new ControlPlane(site, { etcd, outlet, server })
+    await plane.ready()
+    return plane
+  }
+
+  /** Of the loopback address; relays listen on the same one, so that the certificate fits. */
+  get port(): number {
+    return this.#site.apiPort
+  }
+
+  /** Where a relay dials to get to the API server, from any network namespace. */
+  get way(): RelayEnd {
+    return { path: this.#site.apiSocket }
+  }
+
+  get certificate(): string {
+    return this.#site.certificate
+  }
+
+  get serverPid(): number {
+    return this.#server.pid
+  }
+
+  token(user: User): string {
+    return this.#site.tokens[user]
+  }
+
+  /** Another one of the same user, which works after the next restart; the one before does not then. */
+  renewToken(user: User): string {
+    this.#site.tokens[user] = randomBytes(16).toString('hex')
+    writeTokens(this.#site)
+    return this.#site.tokens[user]
+  }
+
+  /** Writes a kubeconfig and gives its path. `port` is that of a relay, if it is not the server's own. */
+  kubeconfig(user: User, options: { readonly port?: number; readonly tokenFile?: string } = {}): string {
+    const file = join(this.#site.folder, `kubeconfig-${user}-${randomBytes(4).toString('hex')}`)
+    const { port = this.port, tokenFile } = options
+    const credentials = tokenFile === undefined ? { token: this.token(user) } : { tokenFile }
+    writeFileSync(
+      file,
+      kubeconfigText({
+        server: `https://127.0.0.1:${port}`,
+        certificateAuthority: this.certificate,
+        ...credentials,
+      }),
+      { mode: 0o600 },
+    )
+    return file
+  }
+
+  async ready(): Promise<void> {
+    await this.#server.until(
+      () => answers(this.api.send('GET', '/readyz').then(({ status }) => assertOk(status))),
+      READY_MAX_MS,
+    )
+  }
+
+  /** The API server alone, on the same port with the same objects. Needs the network namespace of the start. */
+  async stopServer(signal: NodeJS.Signals = 'SIGTERM'): Promise<void> {
+    await this.#server.stop(signal)
+  }
+
+  async startServer(): Promise<void> {
+    this.#server = startServer(this.#site)
+    await this.ready()
+  }
+
+  /** Makes every resource version before now too old. */
+  async compact(): Promise<void> {
+    await compactEtcd(this.#site.etcdSocket)
+  }
+
+  /** Ends everything and removes what it wrote. */
+  async stop(): Promise<void> {
+    this.api.close()
+    await this.#server.stop('SIGKILL')
+    await this.#etcd.stop('SIGKILL')
+    await this.#outlet.close()
+    rmSync(this.#site.folder, { recursive: true, force: true })
+  }
+}
+
+interface Running {
+  readonly etcd: Program
+  readonly server: Program
+  readonly outlet: RelayHalf
+}
+
+interface Site {
+  readonly binaries: Binaries
+  readonly options: ControlPlaneOptions
+  readonly folder: string
+  readonly apiPort: number
+  readonly apiSocket: string
+  readonly etcdPort: number
+  readonly etcdPeerPort: number
+  readonly etcdSocket: string
+  readonly certificate: string
+  readonly tokens: Record<User, string>
+}
+
+async function chooseSite(options: ControlPlaneOptions): Promise<Site> {
+  const binaries = requireBinaries()
+  const folder = mkdtempSync(join(tmpdir(), 'kprobe-reference-'))
+  const [apiPort = 0, etcdPort = 0, etcdPeerPort = 0] = await freePorts(3)
+  const token = (): string => randomBytes(16).toString('hex')
+  const site = {
+    binaries,
+    options,
+    folder,
+    apiPort,
+    apiSocket: join(folder, 'api.socket'),
+    etcdPort,
+    etcdPeerPort,
+    etcdSocket: join(folder, 'etcd.socket'),
+    certificate: join(folder, 'apiserver.crt'),
+    tokens: { admin: token(), proxy: token(), bare: token() },
+  }
+  writeTokens(site)
+  const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+  writeFileSync(join(folder, 'sa.key'), privateKey.export({ type: 'sec1', format: 'pem' }))
+  writeFileSync(join(folder, 'sa.pub'), publicKey.export({ type: 'spki', format: 'pem' }))
+  return site
+}
+
+function writeTokens({ folder, tokens }: Site): void {
+  const lines = Object.entries(USERS).map(([user, [name, groups]]) => {
+    const token = tokens[user === 'admin' || user === 'proxy' ? user : 'bare']
+    return `${token},${name},${name}-uid${groups === '' ? '' : `,"${groups}"`}`
+  })
+  writeFileSync(join(folder, 'tokens.csv'), `${lines.join('\n')}\n`)
+}
+
+function startEtcd({ binaries, folder, etcdPort, etcdPeerPort }: Site): Program {
+  const client = `http://127.0.0.1:${etcdPort}`
+  const peer = `http://127.0.0.1:${etcdPeerPort}`
+  const args = [
+    `--data-dir=${join(folder, 'etcd')}`,
+    `--listen-client-urls=${client}`,
+    `--advertise-client-urls=${client}`,
+    `--listen-peer-urls=${peer}`,
+    `--initial-advertise-peer-urls=${peer}`,
+    `--initial-cluster=default=${peer}`,
+    '--unsafe-no-fsync',
+    '--log-level=warn',
+  ]
+  return new Program({ name: 'etcd', file: binaries.etcd, args, log: join(folder, 'etcd.log') })
+}
+
+function startServer({ binaries, folder, apiPort, etcdPort, options }: Site): Program {
+  const args = [
+    `--etcd-servers=http://127.0.0.1:${etcdPort}`,
+    `--cert-dir=${folder}`,
+    '--bind-address=127.0.0.1',
+    // Only told to others: without a default route there is none to be found.
+    '--advertise-address=192.0.2.1',
+    // Nor is the API server itself an endpoint of anything.
+    '--endpoint-reconciler-type=none',
+    `--secure-port=${apiPort}`,
+    `--service-cluster-ip-range=${options.serviceCidrs ?? SERVICE_CIDRS}`,
+    '--service-node-port-range=3000-32767',
+    `--token-auth-file=${join(folder, 'tokens.csv')}`,
+    '--authorization-mode=RBAC',
+    `--service-account-key-file=${join(folder, 'sa.pub')}`,
+    `--service-account-signing-key-file=${join(folder, 'sa.key')}`,
+    '--service-account-issuer=https://reference.example',
+    '--disable-admission-plugins=ServiceAccount',
+    ...(options.flags ?? []),
+  ]
+  return new Program({
+    name: 'kube-apiserver',
+    file: binaries.kubeApiserver,
+    args,
+    log: join(folder, 'kube-apiserver.log'),
+  })
+}
+
+function answers(asked: Promise<unknown>): Promise<boolean> {
+  return asked.then(
+    () => true,
+    () => false,
+  )
+}
+
+function assertOk(status: number): void {
+  if (status !== 200) throw new Error(`not ready: ${status}`)
+}

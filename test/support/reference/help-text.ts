@@ -1,0 +1,43 @@
+/** A flag as the help of a Kubernetes component shows it. */
+export interface HelpFlag {
+  /** Without the dashes. */
+  readonly name: string
+  readonly shorthand: string | undefined
+  /** As written there: `duration`, `strings`; bool when nothing is. */
+  readonly type: string
+  /** As written there, quotes removed; empty when none is. */
+  readonly default: string
+}
+
+export interface HelpGate {
+  readonly name: string
+  readonly stage: string
+  readonly default: boolean
+}
+
+const FLAG = /^ {2,}(?:-(\w), )? *--([\w-]+)(\[?\S*)(?: (\S+))?(?: {2,}|$)(.*)$/
+const DEFAULT = / \(default (.*)\)$/
+const GATE = /^ *(?:.*Options are: )?(\w+)=true\|false \((ALPHA|BETA|DEPRECATED) - default=(true|false)\)$/
+
+/** Reads what cobra prints for --help. */
+export function parseHelp(help: string): readonly HelpFlag[] {
+  return help.split('\n').flatMap(line => {
+    const match = FLAG.exec(line)
+    if (match === null) return []
+    const [, shorthand, name = '', , type = 'bool', words = ''] = match
+    return [{ name, shorthand, type: type.replace(/\[=.*$/, ''), default: defaultOf(words) }]
+  })
+}
+
+function defaultOf(words: string): string {
+  return (DEFAULT.exec(words)?.[1] ?? '').replace(/^"(.*)"$/, '$1')
+}
+
+export function parseGates(help: string): readonly HelpGate[] {
+  return help.split('\n').flatMap(line => {
+    const match = GATE.exec(line)
+    if (match === null) return []
+    const [, name = '', stage = '', value] = match
+    return [{ name, stage, default: value === 'true' }]
+  })
+}

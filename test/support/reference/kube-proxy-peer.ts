@@ -1,0 +1,83 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { requireBinaries } from './binaries.ts'
+import { Program } from './process.ts'
+
+/** A KubeProxyConfiguration, or the parts of one that a test is about. */
+export type ProxyConfig = { readonly [field: string]: unknown }
+
+export interface PeerOptions {
+  readonly kubeconfig: string
+  readonly nodeName: string
+  /** Replaces whole fields of referenceConfig. */
+  readonly config?: ProxyConfig
+  readonly healthzPort?: number
+  readonly metricsPort?: number
+}
+
+const READY_MAX_MS = 60_000
+
+/** What lets it run without privileges on the machine: sizes and timeouts that only the first namespace may set stay. */
+export function referenceConfig(options: PeerOptions): ProxyConfig {
+  return {
+    apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
+    kind: 'KubeProxyConfiguration',
+    mode: 'nftables',
+    hostnameOverride: options.nodeName,
+    clientConnection: { kubeconfig: options.kubeconfig },
+    healthzBindAddress: `127.0.0.1:${options.healthzPort ?? 10256}`,
+    metricsBindAddress: `127.0.0.1:${options.metricsPort ?? 10249}`,
+    bindAddressHardFail: true,
+    conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '0s' },
+    // Zero would mean the default of a second.
+    nftables: { minSyncPeriod: '10ms', syncPeriod: '30s' },
+    ...options.config,
+  }
+}
+
+/** The real kube-proxy, in the network namespace that this process is in when it starts. */
+export class KubeProxyPeer {
+  readonly program: Program
+  readonly #folder: string
+  readonly #ports: { readonly healthz: number; readonly metrics: number }
+
+  constructor(options: PeerOptions) {
+    this.#folder = mkdtempSync(join(tmpdir(), 'kprobe-peer-'))
+    this.#ports = { healthz: options.healthzPort ?? 10256, metrics: options.metricsPort ?? 10249 }
+    const file = join(this.#folder, 'config.yaml')
+    writeFileSync(file, JSON.stringify(referenceConfig(options)))
+    this.program = new Program({
+      name: 'kube-proxy',
+      file: requireBinaries().kubeProxy,
+      args: [`--config=${file}`, '-v=2'],
+      log: join(this.#folder, 'log'),
+    })
+  }
+
+  get pid(): number {
+    return this.program.pid
+  }
+
+  /** Resolves once it has programmed something in both families. */
+  async synced(): Promise<void> {
+    await this.program.until(async () => {
+      const metrics = await this.metrics().catch(() => '')
+      const families = [...metrics.matchAll(/^kubeproxy_sync_proxy_rules_last_timestamp_seconds\S* (\S+)$/gm)]
+      return families.length === 2 && families.every(([, value]) => Number(value) > 0)
+    }, READY_MAX_MS)
+  }
+
+  async metrics(path = '/metrics'): Promise<string> {
+    return (await fetch(`http://127.0.0.1:${this.#ports.metrics}${path}`)).text()
+  }
+
+  health(path = '/healthz'): Promise<Response> {
+    return fetch(`http://127.0.0.1:${this.#ports.healthz}${path}`)
+  }
+
+  async stop(): Promise<void> {
+    await this.program.stop()
+    rmSync(this.#folder, { recursive: true, force: true })
+  }
+}
