@@ -28,6 +28,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./explain.ts'),
   },
   {
+    name: 'doctor',
+    summary: 'probe the kernel feature by feature; list who else works on the same packets',
+    load: () => import('./doctor.ts'),
+  },
+  {
     name: 'cleanup',
     summary: 'remove everything that is ours from the kernel',
     load: () => import('./cleanup.ts'),

@@ -70,6 +70,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/oom-score.ts': ['node:fs/promises'],
   cli: ['node:stream', 'yaml'],
   'cli/admin-client.ts': ['node:http'],
+  'cli/doctor.ts': ['node:fs/promises'],
   'cli/libnftables.ts': ['ffi-rs'],
   'main.ts': ['node:os', 'node:v8'],
 }

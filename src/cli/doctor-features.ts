@@ -1,0 +1,150 @@
+import { u32host, zeros } from '../base/octets.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../dataplane/nftables/layout.ts'
+import { destinationAddress } from '../dataplane/nftables/rules.ts'
+import { declareSet } from '../dataplane/nftables/sets.ts'
+import * as nft from '../kernel/nft/constants.ts'
+import type { Expression } from '../kernel/nft/expression.ts'
+import type { Operation, Transaction } from '../kernel/nft/operation.ts'
+import type { ChainHook, NftFamily } from '../kernel/nft/state.ts'
+
+/** Something that the nftables mode needs of the kernel. */
+export interface Feature {
+  readonly name: string
+  /** What does not work without it, and where it comes from. */
+  readonly meaning: string
+  readonly transaction: Transaction
+}
+
+const TABLE = 'kprobe-doctor'
+const CHAIN = 'probe'
+
+/** Everything that the nftables mode uses, one by one, for both families. */
+export function nftablesFeatures(): readonly Feature[] {
+  return NFT_FAMILIES.flatMap(family => featuresOf(family))
+}
+
+function featuresOf(family: NftFamily): Feature[] {
+  const layout = LAYOUTS[family]
+  const prerouting: ChainHook = {
+    type: 'nat',
+    hooknum: nft.NF_INET_PRE_ROUTING,
+    priority: nft.NF_IP_PRI_NAT_DST,
+  }
+  const postrouting: ChainHook = {
+    type: 'nat',
+    hooknum: nft.NF_INET_POST_ROUTING,
+    priority: nft.NF_IP_PRI_NAT_SRC,
+  }
+  const destination = destinationAddress(layout, 0)
+  const rule = (
+    name: string,
+    meaning: string,
+    hook: ChainHook,
+    expressions: readonly Expression[],
+  ): Feature => ({
+    name: `${family} ${name}`,
+    meaning,
+    transaction: [
+      ...inChain(family, hook),
+      { ...at(family), verb: 'add-rule', chain: CHAIN, rule: { expressions, comment: '' } },
+    ],
+  })
+  return [
+    { name: `${family} nat chains`, meaning: 'CONFIG_NFT_NAT', transaction: inChain(family, prerouting) },
+    rule(
+      'fib lookup',
+      'NodePorts and traffic of the node: CONFIG_NFT_FIB_IPV4, CONFIG_NFT_FIB_IPV6',
+      prerouting,
+      [{ kind: 'fib', flags: nft.NFTA_FIB_F_DADDR, dreg: 0 }],
+    ),
+    rule('numgen random', 'balancing: CONFIG_NFT_NUMGEN', prerouting, [
+      { kind: 'numgen', modulus: 7, dreg: 0 },
+    ]),
+    rule('dnat from registers', 'every Service: CONFIG_NFT_NAT', prerouting, [
+      destination,
+      { kind: 'numgen', modulus: 7, dreg: layout.addressRegs },
+      { kind: 'dnat', family, addressReg: 0, portReg: layout.addressRegs },
+    ]),
+    rule('reject in prerouting', 'Services without endpoints: CONFIG_NFT_REJECT, Linux 5.9', prerouting, [
+      { kind: 'reject', code: layout.rejectCode },
+    ]),
+    rule('masquerade fully-random', 'external traffic: CONFIG_NFT_MASQ', postrouting, [
+      { kind: 'masquerade', flags: nft.NF_NAT_RANGE_PROTO_RANDOM_FULLY },
+    ]),
+    rule('conntrack status', 'masquerading: CONFIG_NFT_CT', postrouting, [
+      { kind: 'ct', key: nft.NFT_CT_STATUS, dreg: 0 },
+      { kind: 'cmp', op: 'neq', sreg: 0, data: u32host(0) },
+    ]),
+    ...mapFeatures(family, prerouting),
+  ]
+}
+
+function mapFeatures(family: NftFamily, hook: ChainHook): Feature[] {
+  const layout = LAYOUTS[family]
+  const endpoints = declareSet('endpoints', layout, 4_096)
+  const affinity = declareSet('affinity', layout, 4_096)
+  const dispatch = declareSet('dispatch', layout, 4_096)
+  const add = (set: typeof endpoints): Operation => ({ ...at(family), verb: 'add-set', set })
+  return [
+    {
+      name: `${family} maps of concatenations`,
+      meaning: 'endpoints: Linux 5.6',
+      transaction: [
+        ...inChain(family, hook),
+        add(endpoints),
+        {
+          ...at(family),
+          verb: 'add-elements',
+          set: endpoints,
+          elements: [
+            {
+              set: endpoints.name,
+              key: zeros(endpoints.keyLength),
+              data: zeros(endpoints.dataLength ?? 0),
+              comment: 'probe',
+            },
+          ],
+          groups: ['probe'],
+        },
+      ],
+    },
+    {
+      name: `${family} verdict maps`,
+      meaning: 'dispatch to chains',
+      transaction: [...inChain(family, hook), add(dispatch)],
+    },
+    {
+      name: `${family} maps filled by packets`,
+      meaning: 'session affinity: dynset with data and timeout',
+      transaction: [
+        ...inChain(family, hook),
+        add(affinity),
+        {
+          ...at(family),
+          verb: 'add-rule',
+          chain: CHAIN,
+          rule: {
+            comment: '',
+            expressions: [
+              { kind: 'numgen', modulus: 7, dreg: 0 },
+              destinationAddress(layout, 1),
+              { kind: 'numgen', modulus: 7, dreg: 8 },
+              { kind: 'dynset', op: 'update', set: affinity.name, keyReg: 0, dataReg: 8, timeoutMs: 10_000 },
+            ],
+          },
+        },
+      ],
+    },
+  ]
+}
+
+function at(family: NftFamily): { readonly family: NftFamily; readonly table: string } {
+  return { family, table: TABLE }
+}
+
+function inChain(family: NftFamily, hook: ChainHook): Transaction {
+  return [
+    { ...at(family), verb: 'add-table', flags: 0, comment: undefined },
+    { ...at(family), verb: 'add-chain', chain: { name: CHAIN, hook, rules: [] } },
+  ]
+}

@@ -1,0 +1,69 @@
+import type { Config } from '../config/config.ts'
+
+/** One thing that was looked at. */
+export interface Finding {
+  readonly kind: 'ok' | 'missing' | 'warning' | 'note'
+  readonly subject: string
+  readonly text: string
+}
+
+type ReadText = (path: string) => Promise<string | undefined>
+
+/** Settings of the kernel that decide whether Services work, read and judged; nothing is written. */
+export async function settingFindings(config: Config, read: ReadText): Promise<readonly Finding[]> {
+  const found = await Promise.all([
+    forwarding(read, 'net/ipv4/ip_forward', 'IPv4'),
+    forwarding(read, 'net/ipv6/conf/all/forwarding', 'IPv6'),
+    bridged(read),
+    localnet(read),
+    tableRoom(read),
+    memoryScore(config, read),
+  ])
+  return found.filter(finding => finding !== undefined)
+}
+
+type Looked = Promise<Finding | undefined>
+
+async function forwarding(read: ReadText, name: string, family: string): Looked {
+  const value = await read(`/proc/sys/${name}`)
+  if (value === undefined) return { kind: 'note', subject: name, text: `absent: ${family} is not there` }
+  if (value === '1') return { kind: 'ok', subject: name, text: `${family} packets are forwarded` }
+  return { kind: 'warning', subject: name, text: `${value}: ${family} packets of pods are not forwarded` }
+}
+
+/** Pods of one bridge reach each other past netfilter where this is 0. */
+async function bridged(read: ReadText): Looked {
+  const name = 'net/bridge/bridge-nf-call-iptables'
+  const value = await read(`/proc/sys/${name}`)
+  if (value === undefined) return undefined
+  if (value === '1') return { kind: 'ok', subject: name, text: 'bridged packets pass netfilter' }
+  const text = `${value}: answers between pods of one bridge are not translated back`
+  return { kind: 'warning', subject: name, text }
+}
+
+/** CVE-2020-8558. */
+async function localnet(read: ReadText): Looked {
+  const name = 'net/ipv4/conf/all/route_localnet'
+  if ((await read(`/proc/sys/${name}`)) !== '1') return undefined
+  const text = '1: others on the network may reach services bound to 127.0.0.1; kprobe does not need it'
+  return { kind: 'warning', subject: name, text }
+}
+
+const ALMOST_FULL = 0.8
+
+async function tableRoom(read: ReadText): Looked {
+  const name = 'net/netfilter/nf_conntrack_max'
+  const max = Number(await read(`/proc/sys/${name}`))
+  const now = Number(await read('/proc/sys/net/netfilter/nf_conntrack_count'))
+  if (Number.isNaN(max) || Number.isNaN(now))
+    return { kind: 'note', subject: name, text: 'absent: connections are not tracked yet' }
+  const text = `${now} of ${max} connections tracked`
+  return { kind: now > max * ALMOST_FULL ? 'warning' : 'ok', subject: name, text }
+}
+
+async function memoryScore({ oomScoreAdj }: Config, read: ReadText): Looked {
+  const value = await read('/proc/self/oom_score_adj')
+  if (value === undefined || Number(value) <= oomScoreAdj) return undefined
+  const text = `${value} now; the daemon asks for ${oomScoreAdj}, which needs CAP_SYS_RESOURCE`
+  return { kind: 'note', subject: 'oom_score_adj', text }
+}

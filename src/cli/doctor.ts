@@ -1,0 +1,129 @@
+import { readFile } from 'node:fs/promises'
+import { systemClock } from '../base/clock.ts'
+import { count } from '../base/text.ts'
+import type { Config } from '../config/config.ts'
+import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
+import { helpText } from '../config/help.ts'
+import { parseFlags } from '../config/parse-flags.ts'
+import { nftablesOptions, openNetfilter } from '../daemon/open.ts'
+import { createNftClient } from '../kernel/nft/client.ts'
+import { probe } from '../kernel/nft/probe.ts'
+import { surveyChains } from '../kernel/nft/survey.ts'
+import { Connection } from '../netlink/connection.ts'
+import { nftablesFeatures } from './doctor-features.ts'
+import { neighboursOf } from './doctor-neighbours.ts'
+import { type Finding, settingFindings } from './doctor-settings.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { writeDocument } from './output.ts'
+import { tableText } from './table.ts'
+import { failureText, usageErrors } from './usage-errors.ts'
+
+const OUTPUTS = ['text', 'json', 'yaml'] as const
+
+export const command: Command = {
+  help: () =>
+    helpText({
+      usage: 'kprobe doctor [flags]',
+      description:
+        'Asks the kernel for every feature that kprobe uses, one by one and without changing anything, and lists who else\n' +
+        'works on the same packets. Exits 0 when kprobe can serve here and 1 when it cannot.',
+      details: [WITHOUT_EFFECT],
+      flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
+    }),
+  run,
+}
+
+async function run(argv: readonly string[], io: Io): Promise<number> {
+  const parsed = parseFlags(argv, { hostName: io.hostName, extra: [outputFlag(OUTPUTS)] })
+  if (parsed.kind === 'errors') return usageErrors(io, 'doctor', parsed.errors)
+  const { config, extra } = parsed.value
+  const output = extra.oneOf('output', OUTPUTS, 'text')
+  if (extra.errors.length > 0) return usageErrors(io, 'doctor', extra.errors)
+  const findings = await examine(config)
+  if (output === 'text') printText(findings, io)
+  else await writeDocument({ kernel: await kernelRelease(), findings }, output, io)
+  return findings.some(({ kind }) => kind === 'missing') ? EXIT_FAILED : EXIT_FINE
+}
+
+async function examine(config: Config): Promise<readonly Finding[]> {
+  const settings = await settingFindings(config, readText)
+  try {
+    return [...(await featureFindings()), ...(await neighbourFindings(config)), ...settings]
+  } catch (error) {
+    const text = `cannot be spoken with: ${failureText(error)}`
+    return [{ kind: 'missing', subject: 'nf_tables over netlink', text }, ...settings]
+  }
+}
+
+async function featureFindings(): Promise<readonly Finding[]> {
+  const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
+  const findings: Finding[] = []
+  try {
+    for (const { name, meaning, transaction } of nftablesFeatures()) {
+      const { works, reason } = await probe(client, transaction)
+      findings.push({
+        kind: works ? 'ok' : 'missing',
+        subject: name,
+        text: works ? meaning : `${meaning}: ${reason}`,
+      })
+    }
+  } finally {
+    await client.close()
+  }
+  return findings
+}
+
+async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
+  const transport = openNetfilter()
+  try {
+    const chains = await surveyChains(new Connection({ transport, clock: systemClock }))
+    const neighbours = neighboursOf({
+      chains,
+      tableName: nftablesOptions(config).tableName,
+      legacyTables: [
+        ...(await lines('/proc/net/ip_tables_names')),
+        ...(await lines('/proc/net/ip6_tables_names')),
+      ],
+      virtualServers: (await lines('/proc/net/ip_vs')).filter(line => /^(TCP|UDP|SCTP|FWM)\b/.test(line)),
+    })
+    return neighbours.map(({ severity, what, advice }) => ({ kind: severity, subject: what, text: advice }))
+  } finally {
+    await transport.close()
+  }
+}
+
+async function kernelRelease(): Promise<string> {
+  return (await readText('/proc/sys/kernel/osrelease')) ?? 'unknown'
+}
+
+async function lines(path: string): Promise<readonly string[]> {
+  return (await readText(path))?.split('\n').filter(line => line !== '') ?? []
+}
+
+/** Undefined when there is none, or it may not be read: what belongs to absent modules is absent. */
+async function readText(path: string): Promise<string | undefined> {
+  try {
+    return (await readFile(path, 'utf8')).trim()
+  } catch (error) {
+    const isAbsent = error instanceof Error && 'code' in error
+    if (!isAbsent) throw error
+    return undefined
+  }
+}
+
+const MARKS: Readonly<Record<Finding['kind'], string>> = {
+  ok: 'ok',
+  missing: 'MISSING',
+  warning: 'warning',
+  note: 'note',
+}
+
+function printText(findings: readonly Finding[], io: Io): void {
+  const rows = findings.map(({ kind, subject, text }) => [MARKS[kind], subject, text])
+  io.out(tableText(['', 'SUBJECT', 'MEANING'], rows, { colour: io.colour }))
+  const of = (kind: Finding['kind']) => findings.filter(each => each.kind === kind).length
+  const missing = of('missing')
+  const verdict =
+    missing === 0 ? 'kprobe can serve here' : `kprobe cannot serve here: ${count(missing, 'thing')} missing`
+  io.out(`${verdict}; ${count(of('warning'), 'warning')}\n`)
+}

@@ -1,0 +1,31 @@
+import type { NftClient } from './client.ts'
+import type { Operation, Transaction } from './operation.ts'
+import type { NftFamily } from './state.ts'
+
+export interface ProbeResult {
+  readonly works: boolean
+  /** The kernel's words when it does not. */
+  readonly reason: string | undefined
+}
+
+/**
+ * Whether the kernel would take a transaction. It is sent with one more step that must fail, so that the kernel checks
+ * everything, loads the modules it needs, and then undoes all of it: nothing is ever committed, as with `nft --check`.
+ */
+export async function probe(client: NftClient, transaction: Transaction): Promise<ProbeResult> {
+  const [first] = transaction
+  if (first === undefined) return { works: true, reason: undefined }
+  const spoiler = impossible(first.family)
+  const result = await client.commit([...transaction, spoiler])
+  const refused = result.failures.find(({ operation }) => operation !== spoiler)
+  if (refused !== undefined) return { works: false, reason: refused.error.message }
+  const isSpoiled = result.failures.some(({ operation, code }) => operation === spoiler && code === 'ENOENT')
+  return isSpoiled
+    ? { works: true, reason: undefined }
+    : { works: false, reason: `the kernel's answer tells nothing (${result.outcome})` }
+}
+
+/** Fails with ENOENT: nobody makes a table of this name. */
+function impossible(family: NftFamily): Operation {
+  return { verb: 'delete-table', family, table: 'kprobe-probe-that-does-not-exist' }
+}

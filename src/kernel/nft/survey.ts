@@ -1,0 +1,103 @@
+import { AttributeWriter } from '../../netlink/attribute.ts'
+import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import type { Connection } from '../../netlink/connection.ts'
+import { NFNL_SUBSYS_NFTABLES, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import {
+  closeMessage,
+  type Message,
+  openMessage,
+  readNfGenMsg,
+  writeNfGenMsg,
+} from '../../netlink/message.ts'
+import { writeAttributes } from '../../netlink/schema.ts'
+import * as nft from './constants.ts'
+import { decodeChain, decodeRule } from './decode.ts'
+import type { Rule } from './expression.ts'
+import { TABLE_MEMBER } from './schema.ts'
+import type { Chain } from './state.ts'
+
+/** A chain of anybody's. */
+export interface SurveyedChain {
+  /** As nft names it: ip, ip6, inet, bridge, arp, netdev; a number where it is none of these. */
+  readonly family: string
+  readonly table: string
+  readonly chain: Chain
+}
+
+/** A rule of anybody's, with what we can read of it. */
+export interface SurveyedRule {
+  readonly family: string
+  readonly table: string
+  readonly chain: string
+  readonly rule: Rule
+}
+
+/** linux/netfilter.h, NFPROTO_*. */
+const FAMILY_NAMES: Readonly<Record<number, string>> = {
+  1: 'inet',
+  2: 'ip',
+  3: 'arp',
+  5: 'netdev',
+  7: 'bridge',
+  10: 'ip6',
+}
+
+/** Every chain of this network namespace. A list that was torn by a commit is read once more, and then taken as it is. */
+export async function surveyChains(connection: Connection): Promise<readonly SurveyedChain[]> {
+  const read = async () => {
+    const chains: SurveyedChain[] = []
+    const whole = await dump(connection, { type: nft.NFT_MSG_GETCHAIN, what: 'chains' }, (view, message) => {
+      const { table, value } = decodeChain(view, message)
+      chains.push({ family: familyName(view, message), table, chain: value })
+    })
+    return { chains, whole }
+  }
+  const first = await read()
+  return first.whole ? first.chains : (await read()).chains
+}
+
+/** The rules of one table; none when it does not exist. */
+export async function surveyRules(
+  connection: Connection,
+  table: { readonly family: number; readonly name: string },
+): Promise<readonly SurveyedRule[]> {
+  const rules: SurveyedRule[] = []
+  const request = { type: nft.NFT_MSG_GETRULE, what: `rules of table ${table.name}`, table }
+  await dump(connection, request, (view, message) => {
+    const { table: name, chain, value } = decodeRule(view, message)
+    rules.push({ family: familyName(view, message), table: name, chain, rule: value })
+  })
+  return rules
+}
+
+interface DumpRequest {
+  readonly type: number
+  readonly what: string
+  readonly table?: { readonly family: number; readonly name: string }
+}
+
+function dump(
+  connection: Connection,
+  { type, what, table }: DumpRequest,
+  onMessage: (view: ByteView, message: Message) => void,
+): Promise<boolean> {
+  return connection.dump({
+    operation: 'list',
+    object: what,
+    onMessage,
+    build: sequence => {
+      const out = new ByteWriter(64)
+      const head = { type: (NFNL_SUBSYS_NFTABLES << 8) | type, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
+      const start = openMessage(out, head)
+      writeNfGenMsg(out, { family: table?.family ?? nft.NFPROTO_UNSPEC, resourceId: 0 })
+      if (table !== undefined) writeAttributes(new AttributeWriter(out), TABLE_MEMBER, { table: table.name })
+      closeMessage(out, start)
+      return out.written()
+    },
+  })
+}
+
+function familyName(view: ByteView, message: Message): string {
+  const { family } = readNfGenMsg(view, message)
+  return FAMILY_NAMES[family] ?? String(family)
+}

@@ -1,0 +1,92 @@
+import { execFileSync } from 'node:child_process'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { nftablesFeatures } from '../../src/cli/doctor-features.ts'
+import { neighboursOf } from '../../src/cli/doctor-neighbours.ts'
+import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
+import { probe } from '../../src/kernel/nft/probe.ts'
+import { surveyChains, surveyRules } from '../../src/kernel/nft/survey.ts'
+import { Connection } from '../../src/netlink/connection.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import type { Transport } from '../../src/netlink/transport.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+
+let transport: Transport
+let client: NftClient
+
+beforeEach(() => {
+  freshNetns()
+  transport = openNetlink({ protocol: NETLINK_NETFILTER })
+  client = createNftClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock: systemClock })
+})
+
+afterEach(async () => {
+  await client.close()
+  await transport.close()
+})
+
+const survey = () => surveyChains(new Connection({ transport, clock: systemClock }))
+
+it('finds every feature of the nftables mode in this kernel, and leaves nothing behind', async () => {
+  const generation = client.generation()
+  const missing: string[] = []
+  for (const feature of nftablesFeatures()) {
+    const { works, reason } = await probe(client, feature.transaction)
+    if (!works) missing.push(`${feature.name}: ${reason}`)
+  }
+  expect(missing).toEqual([])
+  expect(client.generation()).toBe(generation)
+  expect(execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })).toBe('')
+})
+
+it('tells in the words of the kernel what it does not take', async () => {
+  const at = { family: 'ip', table: 'kprobe-doctor' } as const
+  const result = await probe(client, [
+    { ...at, verb: 'add-table', flags: 0, comment: undefined },
+    { ...at, verb: 'add-chain', chain: { name: 'probe', hook: undefined, rules: [] } },
+    {
+      ...at,
+      verb: 'add-rule',
+      chain: 'probe',
+      rule: {
+        expressions: [
+          { kind: 'masquerade', flags: 0 },
+          { kind: 'numgen', modulus: 0, dreg: 0 },
+        ],
+        comment: '',
+      },
+    },
+  ])
+  expect(result.works).toBe(false)
+  expect(result.reason).toMatch(/EINVAL|ERANGE|EOPNOTSUPP|ENOENT/)
+})
+
+it('sees the chains of others, and says what each means for Services', async () => {
+  const rules = [
+    'add table ip kube-proxy',
+    'add chain ip kube-proxy service-endpoints-check',
+    'add table inet firewall',
+    'add chain inet firewall in { type filter hook forward priority 0; policy drop; }',
+    'add table ip nat',
+    'add chain ip nat KUBE-SERVICES',
+    'add chain ip nat PREROUTING { type nat hook prerouting priority dstnat; }',
+    'add rule ip nat PREROUTING jump KUBE-SERVICES',
+    'add rule ip nat KUBE-SERVICES counter',
+  ].join('\n')
+  execFileSync('nft', ['-f', '-'], { input: rules })
+  const chains = await survey()
+  const around = { chains, tableName: 'kube-proxy', legacyTables: ['nat'], virtualServers: [] }
+  expect(neighboursOf(around).map(({ severity, what }) => `${severity}: ${what}`)).toEqual([
+    "warning: kube-proxy's nftables mode holds ip kube-proxy",
+    "warning: kube-proxy's iptables mode left chains in ip nat",
+    'note: inet firewall in drops what it does not accept (hook forward)',
+    'note: ip nat PREROUTING translates addresses too (prerouting, priority -100)',
+    'warning: legacy iptables tables are in use: nat, beside those of iptables-nft',
+  ])
+  const ofNat = await surveyRules(new Connection({ transport, clock: systemClock }), {
+    family: 2,
+    name: 'nat',
+  })
+  expect(ofNat.map(({ chain }) => chain).sort()).toEqual(['KUBE-SERVICES', 'PREROUTING'])
+})
