@@ -41,8 +41,12 @@ export type ApiKind = 'Service' | 'EndpointSlice' | 'ServiceCIDR' | 'Node'
 
 export interface ReaderOptions {
   readonly kind: ApiKind
-  /** Longest encoded form of one object, bytes; more is a WireError. */
+  /** Longest encoded form of one object, or of one event of a watch, bytes; more is a WireError. */
   readonly objectBytesMax: number
+}
+
+export interface ListReaderOptions extends ReaderOptions {
+  readonly onItem: (object: ApiObject) => void
 }
 
 /** Bytes that are not what they are to be; the stream they came from cannot be used any further. */

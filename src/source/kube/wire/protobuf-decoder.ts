@@ -1,0 +1,241 @@
+import { unreachable } from '../../../base/assert.ts'
+import { joined } from '../../../base/compact.ts'
+import { isMessage, type Message } from './message.ts'
+import {
+  type BytesShape,
+  type ElementShape,
+  FIXED32,
+  FIXED64,
+  GROUP_END,
+  GROUP_START,
+  int64,
+  LENGTH,
+  type NumberShape,
+  type Table,
+  table,
+  VARINT,
+} from './protobuf-table.ts'
+import { WireError } from './reader.ts'
+import { StringPool, says, textOf } from './string-pool.ts'
+
+/** Where a message lies. */
+export interface Span {
+  readonly bytes: Buffer
+  readonly start: number
+  readonly end: number
+}
+
+/** Of groups within groups; no other nesting goes deeper than the tables do. */
+const GROUPS_MAX = 16
+const TIME = table({ seconds: [1, int64] })
+
+/**
+ * Reads messages of protobuf by their tables, in one pass and without a value for anything that no table names. Of a
+ * field that is there twice the last counts. Borders are checked before bytes are read.
+ */
+export class ProtobufDecoder {
+  readonly #pool = new StringPool()
+  #bytes: Buffer = Buffer.alloc(0)
+  #at = 0
+  /** The halves of the last varint of more than one byte. */
+  #low = 0
+  #high = 0
+
+  /** Adds the message's fields to `into`. Throws WireError. */
+  decode(table: Table, span: Span, into: Message = {}): Message {
+    this.#bytes = span.bytes
+    this.#at = span.start
+    return this.#message(table, span.end, into)
+  }
+
+  #message(table: Table, end: number, values: Message): Message {
+    const { byTag } = table
+    while (this.#at < end) {
+      const tag = this.#varint(end)
+      const column = tag < byTag.length ? byTag[tag] : undefined
+      if (column === undefined) this.#skip(tag, end, 0)
+      else if (column.isNumber) this.#readNumber(column.name, column.shape, end, values)
+      else {
+        const stop = this.#stop(end)
+        this.#readBytes(column.name, column.shape, stop, values)
+        this.#at = stop
+      }
+    }
+    return values
+  }
+
+  #readNumber(name: string, shape: NumberShape, end: number, values: Message): void {
+    const number = this.#varint(end)
+    if (number === 0 && !shape.keepsEmpty) return
+    switch (shape.kind) {
+      case 'bool':
+        values[name] = number !== 0
+        break
+      case 'int32':
+        values[name] = number < 0x80 ? number : this.#low | 0
+        break
+      case 'int64':
+        values[name] = number < 0x80 ? number : (this.#high | 0) * 2 ** 32 + this.#low
+        break
+      default:
+        unreachable(shape.kind)
+    }
+  }
+
+  #readBytes(name: string, shape: BytesShape, stop: number, values: Message): void {
+    switch (shape.kind) {
+      case 'list': {
+        const value = this.#element(shape.of, stop)
+        const list = values[name]
+        if (Array.isArray(list)) list.push(value)
+        else values[name] = [value]
+        break
+      }
+      case 'entries':
+        this.#entry(name, shape.keys, stop, values)
+        break
+      default: {
+        const value = this.#element(shape, stop)
+        if (shape.keepsEmpty || value !== '') values[name] = value
+      }
+    }
+  }
+
+  #element(shape: ElementShape, stop: number): unknown {
+    switch (shape.kind) {
+      case 'text':
+        return textOf(this.#bytes, this.#at, stop)
+      case 'name':
+        return this.#pool.text(this.#bytes, this.#at, stop)
+      case 'message':
+        return this.#message(shape.table, stop, {})
+      case 'bytes':
+        return this.#bytes.subarray(this.#at, stop)
+      case 'time':
+        return this.#at === stop ? '' : timeText(this.#message(TIME, stop, {}).seconds)
+      default:
+        return unreachable(shape)
+    }
+  }
+
+  /** Maps are lists of messages {key = 1, value = 2}. */
+  #entry(name: string, keys: readonly string[], stop: number, values: Message): void {
+    let key: string | undefined
+    let start = stop
+    let end = stop
+    while (this.#at < stop) {
+      const tag = this.#varint(stop)
+      if (tag !== KEY_TAG && tag !== VALUE_TAG) {
+        this.#skip(tag, stop, 0)
+        continue
+      }
+      const next = this.#stop(stop)
+      if (tag === KEY_TAG) key = keyAt(keys, this.#bytes, this.#at, next)
+      else [start, end] = [this.#at, next]
+      this.#at = next
+    }
+    if (key === undefined) return
+    const kept = values[name]
+    const text = textOf(this.#bytes, start, end)
+    if (isMessage(kept)) kept[key] = text
+    else values[name] = { [key]: text }
+  }
+
+  /** Reads a length; gives where that many bytes end. */
+  #stop(end: number): number {
+    const length = this.#varint(end)
+    if (length > end - this.#at)
+      throw new WireError(`a field of ${length} bytes where ${end - this.#at} are left`)
+    return this.#at + length
+  }
+
+  #varint(end: number): number {
+    const byte = this.#bytes[this.#at] ?? 0
+    if (byte > 0x7f || this.#at >= end) return this.#longVarint(end)
+    this.#at++
+    return byte
+  }
+
+  /** At most ten bytes of seven bits each, the lowest first. Beyond 2^53 the result is inexact; #low and #high are not. */
+  #longVarint(end: number): number {
+    const bytes = this.#bytes
+    let low = 0
+    let high = 0
+    for (let shift = 0; shift < 70; shift += 7) {
+      if (this.#at >= end) throw new WireError('a number that does not end within its message')
+      const byte = bytes[this.#at++] ?? 0
+      const bits = byte & 0x7f
+      if (shift < 28) low |= bits << shift
+      else if (shift === 28) {
+        low |= bits << 28
+        high = bits >>> 4
+      } else high |= bits << (shift - 32)
+      if (byte > 0x7f) continue
+      if (shift === 63 && bits > 1) break
+      this.#low = low >>> 0
+      this.#high = high >>> 0
+      return this.#high * 2 ** 32 + this.#low
+    }
+    throw new WireError('a number of more than 64 bits')
+  }
+
+  #skip(tag: number, end: number, depth: number): void {
+    if (tag < 8 || tag > 0xffffffff) throw new WireError(`a field with the number ${Math.floor(tag / 8)}`)
+    switch (tag & 7) {
+      case VARINT:
+        this.#varint(end)
+        break
+      case FIXED64:
+        this.#pass(8, end)
+        break
+      case LENGTH:
+        this.#at = this.#stop(end)
+        break
+      case GROUP_START:
+        this.#skipGroup(tag, end, depth)
+        break
+      case FIXED32:
+        this.#pass(4, end)
+        break
+      default:
+        throw new WireError(`a field of the wire type ${tag & 7}`)
+    }
+  }
+
+  #pass(length: number, end: number): void {
+    if (length > end - this.#at)
+      throw new WireError(`a field of ${length} bytes where ${end - this.#at} are left`)
+    this.#at += length
+  }
+
+  #skipGroup(start: number, end: number, depth: number): void {
+    if (depth >= GROUPS_MAX) throw new WireError(`groups are nested deeper than ${GROUPS_MAX}`)
+    while (this.#at < end) {
+      const tag = this.#varint(end)
+      if (tag === start - GROUP_START + GROUP_END) return
+      this.#skip(tag, end, depth + 1)
+    }
+    throw new WireError('a group that does not end within its message')
+  }
+}
+
+const KEY_TAG = 1 * 8 + LENGTH
+const VALUE_TAG = 2 * 8 + LENGTH
+
+function keyAt(keys: readonly string[], bytes: Buffer, start: number, end: number): string | undefined {
+  for (let index = 0; index < keys.length; index++) {
+    const key = keys[index]
+    if (key !== undefined && says(key, bytes, start, end)) return key
+  }
+  return undefined
+}
+
+/** From the year 0 to the end of 9999, the years that RFC 3339 can write; seconds. */
+const FIRST_S = -62_167_219_200
+const LAST_S = 253_402_300_799
+
+function timeText(seconds: unknown): string {
+  const since1970 = typeof seconds === 'number' ? seconds : 0
+  if (since1970 < FIRST_S || since1970 > LAST_S) throw new WireError(`a time ${since1970} seconds from 1970`)
+  return joined([new Date(since1970 * 1000).toISOString().slice(0, 'yyyy-mm-ddThh:mm:ss'.length), 'Z'])
+}

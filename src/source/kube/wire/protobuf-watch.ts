@@ -1,0 +1,70 @@
+import { hasMagic, openEnvelope } from './envelope.ts'
+import { defaultVersion, isOfKind } from './kinds.ts'
+import { isMessage } from './message.ts'
+import { ProtobufDecoder } from './protobuf-decoder.ts'
+import { type ApiObject, type ReaderOptions, type WatchEvent, type WatchReader, WireError } from './reader.ts'
+import { Rest } from './rest.ts'
+import { OBJECTS, STATUS, WATCH_EVENT } from './tables.ts'
+
+const LENGTH_BYTES = 4
+
+/** Frames with their length before them (32 bits, the highest byte first), each a WatchEvent. */
+export class ProtobufWatchReader implements WatchReader {
+  readonly #options: ReaderOptions
+  readonly #decoder = new ProtobufDecoder()
+  readonly #rest = new Rest()
+
+  constructor(options: ReaderOptions) {
+    this.#options = options
+  }
+
+  push(piece: Uint8Array): readonly WatchEvent[] {
+    const { objectBytesMax } = this.#options
+    const bytes = this.#rest.with(piece)
+    const events: WatchEvent[] = []
+    let at = 0
+    while (bytes.length - at >= LENGTH_BYTES) {
+      const length = bytes.readUInt32BE(at)
+      if (length > objectBytesMax)
+        throw new WireError(`an event of ${length} bytes; ${objectBytesMax} are accepted`)
+      const start = at + LENGTH_BYTES
+      if (length > bytes.length - start) break
+      events.push(this.#read(bytes.subarray(start, start + length)))
+      at = start + length
+    }
+    this.#rest.leave(bytes, at)
+    return events
+  }
+
+  end(): void {
+    if (this.#rest.length > 0) throw new WireError('the watch ended within an event')
+  }
+
+  /** The API server writes the event bare; one in an envelope, as other bodies are, is understood as well. */
+  #read(frame: Buffer): WatchEvent {
+    const bytes = hasMagic(frame) ? openEnvelope(this.#decoder, frame).raw : frame
+    const event = this.#decoder.decode(WATCH_EVENT, { bytes, start: 0, end: bytes.length })
+    const { type, object } = event
+    const raw = isMessage(object) ? object.raw : undefined
+    if (typeof type !== 'string' || !Buffer.isBuffer(raw))
+      throw new WireError('an event without a type or an object')
+    return { type, object: type === 'ERROR' ? this.#readStatus(raw) : this.#readObject(raw) }
+  }
+
+  /** Of an object of another kind nothing but its type is read. */
+  #readObject(bytes: Buffer): ApiObject {
+    const { type, raw } = openEnvelope(this.#decoder, bytes)
+    const { kind } = this.#options
+    const { apiVersion = defaultVersion(kind), kind: itsKind = kind } = type
+    const into = { apiVersion, kind: itsKind }
+    return isOfKind(into, kind)
+      ? this.#decoder.decode(OBJECTS[kind], { bytes: raw, start: 0, end: raw.length }, into)
+      : into
+  }
+
+  #readStatus(bytes: Buffer): ApiObject {
+    const { raw } = openEnvelope(this.#decoder, bytes)
+    const into = { apiVersion: 'v1', kind: 'Status' }
+    return this.#decoder.decode(STATUS, { bytes: raw, start: 0, end: raw.length }, into)
+  }
+}

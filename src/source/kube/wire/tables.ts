@@ -1,0 +1,176 @@
+import {
+  bool,
+  bytes,
+  entries,
+  given,
+  int32,
+  list,
+  message,
+  name,
+  type Table,
+  table,
+  text,
+  time,
+} from './protobuf-table.ts'
+import type { ApiKind } from './reader.ts'
+
+/*
+ * The messages of the API, with the fields that somebody here uses. Numbers: generated.proto of k8s.io/api (core/v1,
+ * discovery/v1, networking/v1) and of k8s.io/apimachinery (meta/v1, runtime), v0.36.
+ */
+
+const OBJECT_META = table({
+  name: [1, text],
+  namespace: [3, name],
+  uid: [5, text],
+  resourceVersion: [6, text],
+  creationTimestamp: [8, time],
+  deletionTimestamp: [9, time],
+  labels: [
+    11,
+    entries(
+      'kubernetes.io/service-name',
+      'service.kubernetes.io/headless',
+      'service.kubernetes.io/service-proxy-name',
+      'topology.kubernetes.io/zone',
+    ),
+  ],
+  annotations: [
+    12,
+    entries(
+      'endpoints.kubernetes.io/last-change-trigger-time',
+      'k8s.io/initial-events-end',
+      'kprobe.io/tcp-drain',
+    ),
+  ],
+})
+const METADATA = [1, message(OBJECT_META)] as const
+
+const LIST_META = table({ resourceVersion: [2, text], continue: [3, text] })
+
+const SERVICE_PORT = table({
+  name: [1, name],
+  protocol: [2, name],
+  port: [3, given(int32)],
+  nodePort: [5, int32],
+})
+
+const SERVICE_SPEC = table({
+  ports: [1, list(message(SERVICE_PORT))],
+  clusterIP: [3, text],
+  type: [4, name],
+  externalIPs: [5, list(text)],
+  sessionAffinity: [7, name],
+  loadBalancerSourceRanges: [9, list(text)],
+  externalTrafficPolicy: [11, name],
+  healthCheckNodePort: [12, int32],
+  sessionAffinityConfig: [
+    14,
+    message(table({ clientIP: [1, message(table({ timeoutSeconds: [1, given(int32)] }))] })),
+  ],
+  clusterIPs: [18, list(text)],
+  ipFamilies: [19, list(name)],
+  internalTrafficPolicy: [22, given(name)],
+})
+
+const LOAD_BALANCER = table({
+  ingress: [1, list(message(table({ ip: [1, text], ipMode: [3, given(name)] })))],
+})
+
+const SERVICE = table({
+  metadata: METADATA,
+  spec: [2, message(SERVICE_SPEC)],
+  status: [3, message(table({ loadBalancer: [1, message(LOAD_BALANCER)] }))],
+})
+
+const HINT = table({ name: [1, given(name)] })
+
+const ENDPOINT = table({
+  addresses: [1, list(text)],
+  conditions: [
+    2,
+    message(table({ ready: [1, given(bool)], serving: [2, given(bool)], terminating: [3, given(bool)] })),
+  ],
+  targetRef: [4, message(table({ uid: [4, text] }))],
+  nodeName: [6, given(name)],
+  hints: [8, message(table({ forZones: [1, list(message(HINT))], forNodes: [2, list(message(HINT))] }))],
+})
+
+const ENDPOINT_SLICE = table({
+  metadata: METADATA,
+  endpoints: [2, list(message(ENDPOINT))],
+  ports: [
+    3,
+    list(message(table({ name: [1, given(name)], protocol: [2, given(name)], port: [3, given(int32)] }))),
+  ],
+  addressType: [4, name],
+})
+
+const NODE = table({
+  metadata: METADATA,
+  spec: [
+    2,
+    message(
+      table({
+        podCIDR: [1, text],
+        taints: [5, list(message(table({ key: [1, name] })))],
+        podCIDRs: [7, list(text)],
+      }),
+    ),
+  ],
+  status: [
+    3,
+    message(
+      table({ addresses: [5, list(message(table({ type: [1, given(name)], address: [2, given(text)] })))] }),
+    ),
+  ],
+})
+
+const SERVICE_CIDR = table({
+  metadata: METADATA,
+  spec: [2, message(table({ cidrs: [1, list(text)] }))],
+})
+
+export const STATUS = table({
+  metadata: [1, message(LIST_META)],
+  status: [2, text],
+  message: [3, text],
+  reason: [4, text],
+  details: [
+    5,
+    message(
+      table({
+        causes: [4, list(message(table({ reason: [1, text], message: [2, text] })))],
+        retryAfterSeconds: [5, int32],
+      }),
+    ),
+  ],
+  code: [6, int32],
+})
+
+export const OBJECTS: Readonly<Record<ApiKind, Table>> = {
+  Service: SERVICE,
+  EndpointSlice: ENDPOINT_SLICE,
+  ServiceCIDR: SERVICE_CIDR,
+  Node: NODE,
+}
+
+const TYPE_META = table({ apiVersion: [1, name], kind: [2, name] })
+
+/** What stands around every object: runtime.Unknown. */
+export const UNKNOWN_RAW = 2
+export const UNKNOWN = table({
+  typeMeta: [1, message(TYPE_META)],
+  raw: [UNKNOWN_RAW, bytes],
+  contentEncoding: [3, text],
+  contentType: [4, text],
+})
+
+export const WATCH_EVENT = table({
+  type: [1, name],
+  object: [2, message(table({ raw: [1, bytes] }))],
+})
+
+/** Every list, but for its items, which are read one by one. */
+export const LIST = table({ metadata: [1, message(LIST_META)] })
+export const LIST_ITEMS = 2
