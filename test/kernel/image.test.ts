@@ -1,0 +1,59 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import { cpSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, beforeAll, expect, it } from 'vitest'
+
+const TOP = fileURLToPath(new URL('../..', import.meta.url))
+let root: string
+
+beforeAll(() => {
+  root = mkdtempSync(join(tmpdir(), 'kprobe-image-'))
+  execFileSync('sh', ['deploy/image/rootfs.sh', root, process.execPath], { cwd: TOP })
+  cpSync(join(TOP, 'deploy/examples'), join(root, 'etc/examples'), { recursive: true })
+})
+
+afterAll(() => rmSync(root, { recursive: true, force: true }))
+
+const ONCE = ['run', '--source=file:/etc/examples', '--hostname-override=example-node', '--once'] as const
+
+/**
+ * Runs kprobe in the image's file system, read-only, with these capabilities and no way to gain others; beside them
+ * only the one by which the test changes the root.
+ */
+function inImage(capabilities: readonly string[], ...argv: readonly string[]) {
+  const bounding = ['-all', '+sys_chroot', ...capabilities.map(name => `+${name}`)].join(',')
+  const script = [
+    'set -e',
+    'mount --rbind "$1" "$1"',
+    'mount --rbind /proc "$1/proc"',
+    'mount -o remount,bind,ro "$1"',
+    'root=$1; bounding=$2; shift 2',
+    'exec setpriv --bounding-set "$bounding" --inh-caps -all --no-new-privs \\',
+    '  chroot "$root" /usr/bin/node /opt/kprobe/kprobe.mjs "$@"',
+  ].join('\n')
+  return spawnSync('unshare', ['-Urnm', 'sh', '-c', script, 'sh', root, bounding, ...argv], {
+    encoding: 'utf8',
+    timeout: 30_000,
+    env: { PATH: process.env.PATH },
+  })
+}
+
+it('holds Node, kprobe and their libraries, and no shell', () => {
+  const names = readdirSync(root, { recursive: true }).map(String)
+  expect(names.filter(name => /(^|\/)(sh|bash|dash|busybox|apt|dpkg|npm)$/.test(name))).toEqual([])
+  expect(existsSync(join(root, 'opt/kprobe/kprobe.node'))).toBe(true)
+})
+
+it('programs the kernel with NET_ADMIN alone, from a read-only root (F113)', () => {
+  const { status, stderr, stdout } = inImage(['net_admin'], ...ONCE)
+  expect({ status, stderr }).toMatchObject({ status: 0 })
+  expect(stdout).toContain('programmed')
+})
+
+it('names the capability that it lacks (F114)', () => {
+  const { status, stderr } = inImage([], ...ONCE)
+  expect(status).toBe(1)
+  expect(stderr).toContain('CAP_NET_ADMIN')
+})

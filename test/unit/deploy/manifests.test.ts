@@ -1,0 +1,125 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import * as k8s from '@kubernetes/client-node'
+import { describe, expect, it } from 'vitest'
+import { parseAllDocuments } from 'yaml'
+
+const KUBERNETES = fileURLToPath(new URL('../../../deploy/kubernetes', import.meta.url))
+
+type Json = Readonly<Record<string, unknown>>
+
+/** The API's own types, as the generated client describes them. */
+interface ApiType {
+  getAttributeTypeMap(): readonly {
+    readonly name: string
+    readonly baseName: string
+    readonly type: string
+  }[]
+}
+
+const TYPES: Readonly<Record<string, unknown>> = { ...k8s }
+const PLAIN = /^(string|number|boolean|any|Date|object|IntOrString|\{ \[key: string\]: .*)$/
+
+function isApiType(value: unknown): value is ApiType {
+  return typeof value === 'function' && 'getAttributeTypeMap' in value
+}
+
+function isJson(value: unknown): value is Json {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+/** Fields that the API does not know, and values of another type, with their paths. */
+function complaints(value: unknown, type: string, path: string): string[] {
+  const item = /^Array<(.*)>$/.exec(type)?.[1]
+  if (item !== undefined) {
+    if (!Array.isArray(value)) return [`${path}: not a list`]
+    return value.flatMap((each, index) => complaints(each, item, `${path}[${index}]`))
+  }
+  if (type === 'string' || type === 'number' || type === 'boolean')
+    return typeof value === type ? [] : [`${path}: ${JSON.stringify(value)} is not a ${type}`]
+  if (PLAIN.test(type)) return []
+  const api = TYPES[type]
+  if (!isApiType(api)) return [`${path}: no type ${type}`]
+  if (!isJson(value)) return [`${path}: not an object`]
+  const fields = new Map(api.getAttributeTypeMap().map(each => [each.baseName, each.type]))
+  return Object.entries(value).flatMap(([name, field]) => {
+    const of = fields.get(name)
+    return of === undefined
+      ? [`${path}.${name}: no such field of ${type}`]
+      : complaints(field, of, `${path}.${name}`)
+  })
+}
+
+function documents(path: string): Json[] {
+  return parseAllDocuments(readFileSync(join(KUBERNETES, path), 'utf8')).map(each => {
+    expect(each.errors).toEqual([])
+    const value: unknown = each.toJS()
+    if (!isJson(value)) throw new Error(`${path}: not an object`)
+    return value
+  })
+}
+
+const base = readdirSync(join(KUBERNETES, 'base')).filter(name => name !== 'kustomization.yaml')
+const objects = base.flatMap(name => documents(`base/${name}`))
+
+function only(kind: string): Json {
+  const [found] = objects.filter(each => each.kind === kind)
+  if (found === undefined) throw new Error(`no ${kind}`)
+  return found
+}
+
+const text = (value: unknown, ...path: readonly (string | number)[]): unknown =>
+  path.reduce<unknown>(
+    (at, step) => (Array.isArray(at) ? at[Number(step)] : isJson(at) ? at[String(step)] : undefined),
+    value,
+  )
+
+describe('the manifests', () => {
+  it.each(objects.map(each => [`${each.kind} ${String(text(each, 'metadata', 'name'))}`, each] as const))(
+    '%s has only fields that the API knows, of their types',
+    (_, object) => {
+      expect(complaints(object, `V1${String(object.kind)}`, String(object.kind))).toEqual([])
+    },
+  )
+
+  it('would notice a field that does not exist, and a value of another type', () => {
+    const bad = { apiVersion: 'v1', kind: 'ServiceAccount', metadata: { name: 7 }, secret: [] }
+    expect(complaints(bad, 'V1ServiceAccount', 'it')).toEqual([
+      'it.metadata.name: 7 is not a string',
+      'it.secret: no such field of V1ServiceAccount',
+    ])
+  })
+
+  it('give the daemon NET_ADMIN and nothing else', () => {
+    const container = text(only('DaemonSet'), 'spec', 'template', 'spec', 'containers', 0)
+    expect(text(container, 'securityContext')).toMatchObject({
+      allowPrivilegeEscalation: false,
+      readOnlyRootFilesystem: true,
+      capabilities: { drop: ['ALL'], add: ['NET_ADMIN'] },
+      seccompProfile: { type: 'RuntimeDefault' },
+    })
+  })
+
+  it('ask for no more than reading Services, and telling of them', () => {
+    const rules = text(only('ClusterRole'), 'rules')
+    expect(rules).toEqual([
+      { apiGroups: ['networking.k8s.io'], resources: ['servicecidrs'], verbs: ['list', 'watch'] },
+      { apiGroups: ['events.k8s.io'], resources: ['events'], verbs: ['create', 'patch', 'update'] },
+    ])
+  })
+
+  it('are all listed, and the overlays lead to them', () => {
+    expect(documents('base/kustomization.yaml')[0]?.resources).toEqual(expect.arrayContaining(base))
+    for (const overlay of readdirSync(join(KUBERNETES, 'overlays'))) {
+      const [kustomization] = documents(`overlays/${overlay}/kustomization.yaml`)
+      expect(kustomization?.resources).toEqual(['../../base'])
+      const patches = text(kustomization, 'patches')
+      for (const patch of Array.isArray(patches) ? patches : []) {
+        const [object] = documents(`overlays/${overlay}/${String(text(patch, 'path'))}`)
+        expect(complaints(object, `V1${String(object?.kind)}`, 'patch')).toEqual([])
+        expect(text(object, 'metadata', 'name')).toBe(text(only('DaemonSet'), 'metadata', 'name'))
+      }
+    }
+  })
+})
