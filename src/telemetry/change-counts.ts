@@ -1,0 +1,45 @@
+import { PersistentMap } from '../base/persistent-map.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+
+export interface Changes {
+  readonly services: number
+  readonly slices: number
+}
+
+/** Objects that differ between two Snapshots. Costs what changed. */
+export function changesBetween(before: Snapshot | undefined, now: Snapshot): Changes {
+  if (before === undefined) return { services: now.services.size, slices: now.sliceByKey.size }
+  return {
+    services: PersistentMap.changes(before.services, now.services).length,
+    slices: PersistentMap.changes(before.sliceByKey, now.sliceByKey).length,
+  }
+}
+
+/** Counts what the source told and the kernel does not know yet. */
+export class PendingChanges {
+  #newest: Snapshot | undefined
+  #services = 0
+  #slices = 0
+
+  /** A Snapshot is offered for programming: how it differs from the one before. */
+  offered(snapshot: Snapshot): Changes {
+    const news = changesBetween(this.#newest, snapshot)
+    this.#newest = snapshot
+    this.#services += news.services
+    this.#slices += news.slices
+    return news
+  }
+
+  /** The kernel holds what this Snapshot asks for. */
+  synced(snapshot: Snapshot): void {
+    const left = this.#newest === undefined ? NONE : changesBetween(snapshot, this.#newest)
+    this.#services = left.services
+    this.#slices = left.slices
+  }
+
+  get now(): Changes {
+    return { services: this.#services, slices: this.#slices }
+  }
+}
+
+const NONE: Changes = { services: 0, slices: 0 }

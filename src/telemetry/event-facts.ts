@@ -1,0 +1,81 @@
+import { oneLine } from '../base/text.ts'
+import { printable, type Refusal } from '../model/refusal.ts'
+import type { ServiceKey } from '../model/service.ts'
+
+/** Something that people should read at the object it is about. Equal facts become one series. */
+export interface EventFact {
+  readonly type: 'Normal' | 'Warning'
+  /** `FailedToStartServiceHealthcheck`. */
+  readonly reason: string
+  readonly action: string
+  readonly note: string
+  readonly regarding: EventObject
+}
+
+export type EventObject =
+  | { readonly kind: 'Node'; readonly name: string }
+  | { readonly kind: 'Service'; readonly key: ServiceKey }
+
+/** kube-proxy's, once the sources are being read. */
+export function starting(nodeName: string): EventFact {
+  const regarding: EventObject = { kind: 'Node', name: nodeName }
+  return { type: 'Normal', reason: 'Starting', action: 'StartKubeProxy', note: '', regarding }
+}
+
+/** kube-proxy's, when a server's address cannot be listened at and that is to be the end. */
+export function serverFailed(nodeName: string, server: 'healthz' | 'metrics', error: Error): EventFact {
+  const reason = server === 'healthz' ? 'FailedToStartProxierHealthcheck' : 'FailedToStartMetricServer'
+  const regarding: EventObject = { kind: 'Node', name: nodeName }
+  return { type: 'Warning', reason, action: 'StartKubeProxy', note: noteText(error.message), regarding }
+}
+
+/** kube-proxy's, when a health check node port cannot be opened. */
+export function healthCheckFailed(
+  nodeName: string,
+  failed: { readonly service: ServiceKey; readonly port: number; readonly error: Error },
+): EventFact {
+  const { service, port, error } = failed
+  const what = `node ${nodeName} failed to start healthcheck "${service}" on port ${port}: ${error.message}`
+  return ofService(service, 'FailedToStartServiceHealthcheck', 'Listen', what)
+}
+
+/** Parts of a Service, or of its slices, that are not honoured. */
+export function serviceRefused(service: ServiceKey, refusals: readonly Refusal[]): EventFact {
+  const lines = refusals.map(its => `${its.object}: ${its.field} = ${its.value}: ${its.reason}`)
+  return ofService(service, 'ServiceRefused', 'Parse', `not honoured: ${lines.join('; ')}`)
+}
+
+/** The kernel refuses a Service, which is tried again from time to time; all others are served. */
+export function serviceQuarantined(service: ServiceKey, nodeName: string, error: Error): EventFact {
+  return ofService(service, 'ServiceQuarantined', 'Program', `node ${nodeName}: ${error.message}`)
+}
+
+export function serviceReleased(service: ServiceKey, nodeName: string): EventFact {
+  const note = `node ${nodeName}: the kernel takes it again`
+  return { ...ofService(service, 'ServiceReleased', 'Program', note), type: 'Normal' }
+}
+
+function ofService(key: ServiceKey, reason: string, action: string, note: string): EventFact {
+  return { type: 'Warning', reason, action, note: noteText(note), regarding: { kind: 'Service', key } }
+}
+
+/** The API server takes no more. */
+const NOTE_LENGTH_MAX = 1024
+const ELLIPSIS = '...'
+
+/** One line of ASCII, at most 1 KiB: texts in it come from objects and kernels. */
+export function noteText(text: string): string {
+  const plain = oneLine(text.slice(0, NOTE_LENGTH_MAX)).replace(/[^\x20-\x7e]/gu, escaped)
+  return plain.length <= NOTE_LENGTH_MAX
+    ? plain
+    : plain.slice(0, NOTE_LENGTH_MAX - ELLIPSIS.length) + ELLIPSIS
+}
+
+function escaped(character: string): string {
+  return `\\u{${(character.codePointAt(0) ?? 0).toString(16)}}`
+}
+
+/** `Service ns/web`, for logs. */
+export function regardingText(object: EventObject): string {
+  return object.kind === 'Node' ? `Node ${printable(object.name)}` : `Service ${printable(object.key)}`
+}

@@ -1,0 +1,265 @@
+import type { Cancel, Clock } from '../base/clock.ts'
+import { type EventFact, type EventObject, regardingText } from './event-facts.ts'
+import {
+  creation,
+  type EventIdentity,
+  type EventReporter,
+  type EventSeries,
+  type EventWrite,
+  identityOf,
+  repetition,
+} from './event-object.ts'
+import { TokenBucket } from './token-bucket.ts'
+
+/** What came of a write. */
+export type PostResult =
+  /** 2xx, and 409 of a POST: it is there. */
+  | 'taken'
+  /** No answer, 429 or 5xx. */
+  | 'retry'
+  /** The server does not want it, now or ever (403, 422). */
+  | 'refused'
+  /** 404 of a PATCH: the server has forgotten the event. */
+  | 'absent'
+
+export interface EventRecorderOptions {
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  readonly nodeName: string
+  readonly post: (write: EventWrite) => Promise<PostResult>
+  /** An event is lost; said at most once a minute. */
+  readonly lost: (why: 'refused' | 'retries' | 'limit', regarding: string, reason: string) => void
+}
+
+export interface EventCounts {
+  readonly taken: number
+  readonly refused: number
+  /** For one of the limits, or after too many tries. */
+  readonly dropped: number
+  readonly waiting: number
+}
+
+/** First writes of facts: 25 at once, then one every 10 s. */
+const BURST = 25
+const REFILL_MS = 10_000
+const QUEUE_MAX = 100
+const SERIES_MAX = 512
+/** A fact that is told again after this long starts a new event (client-go's). */
+const SERIES_ENDS_MS = 360_000
+/** How often the count of a series is written at most. */
+const SERIES_WRITE_MS = 60_000
+const TRIES_MAX = 12
+const RETRY_MIN_MS = 1_000
+const RETRY_MAX_MS = 60_000
+const COMPLAINT_MS = 60_000
+const INSTANCE_LENGTH_MAX = 128
+
+/**
+ * Tells the API server what people should know of this node. Equal facts become one event with a count; their number, the
+ * queue and the tries are bounded, and what is over is counted. One write at a time; nobody waits for it.
+ */
+export class EventRecorder {
+  readonly #options: EventRecorderOptions
+  readonly #reporter: EventReporter
+  readonly #bucket: TokenBucket
+  readonly #series = new Map<string, Series>()
+  readonly #queue: Series[] = []
+  #number = 0
+  #taken = 0
+  #refused = 0
+  #dropped = 0
+  #complaintMs = Number.NEGATIVE_INFINITY
+  #pause: Cancel | undefined
+  #later: Cancel | undefined
+  #running: Promise<void> | undefined
+  #stopped = false
+
+  constructor(options: EventRecorderOptions) {
+    this.#options = options
+    const instance = `kube-proxy-${options.nodeName}`.slice(0, INSTANCE_LENGTH_MAX)
+    this.#reporter = { controller: 'kube-proxy', instance }
+    this.#bucket = new TokenBucket({ size: BURST, refillMs: REFILL_MS, nowMs: () => options.clock.nowMs() })
+  }
+
+  get counts(): EventCounts {
+    return { taken: this.#taken, refused: this.#refused, dropped: this.#dropped, waiting: this.#queue.length }
+  }
+
+  record(fact: EventFact): void {
+    if (this.#stopped) return
+    const nowMs = this.#options.clock.nowMs()
+    const key = keyOf(fact)
+    const known = this.#series.get(key)
+    if (known !== undefined && nowMs - known.lastMs < SERIES_ENDS_MS) this.#repeat(known, nowMs)
+    else this.#first(key, fact, nowMs)
+  }
+
+  /** Ends without writing what waits. Resolves when no write is under way. */
+  async stop(): Promise<void> {
+    this.#stopped = true
+    this.#queue.length = 0
+    this.#pause?.()
+    this.#later?.()
+    await this.#running
+  }
+
+  #first(key: string, fact: EventFact, nowMs: number): void {
+    if (this.#queue.length >= QUEUE_MAX || !this.#bucket.take()) {
+      this.#drop('limit', fact)
+      return
+    }
+    const wallMs = this.#options.wallMs()
+    const identity = identityOf(fact.regarding, wallMs, this.#number++)
+    const series: Series = {
+      fact,
+      identity,
+      firstWallMs: wallMs,
+      lastWallMs: wallMs,
+      lastMs: nowMs,
+      count: 1,
+      writtenCount: 0,
+      tries: 0,
+      queued: false,
+    }
+    this.#series.delete(key)
+    this.#series.set(key, series)
+    this.#forgetOldest(nowMs)
+    this.#enqueue(series)
+  }
+
+  #repeat(series: Series, nowMs: number): void {
+    series.count++
+    series.lastMs = nowMs
+    series.lastWallMs = this.#options.wallMs()
+    if (series.count === 2) this.#enqueue(series)
+    else this.#writeLater()
+  }
+
+  #writeLater(): void {
+    this.#later ??= this.#options.clock.after(SERIES_WRITE_MS, () => {
+      this.#later = undefined
+      for (const series of this.#series.values())
+        if (series.count > series.writtenCount && series.writtenCount > 0) this.#enqueue(series)
+    })
+  }
+
+  #enqueue(series: Series): void {
+    if (series.queued || this.#stopped) return
+    if (this.#queue.length >= QUEUE_MAX) {
+      this.#writeLater()
+      return
+    }
+    series.queued = true
+    this.#queue.push(series)
+    this.#run()
+  }
+
+  /** Ended series go, and beyond the limit those that began first. */
+  #forgetOldest(nowMs: number): void {
+    for (const [key, { lastMs }] of this.#series) {
+      if (this.#series.size <= SERIES_MAX && nowMs - lastMs < SERIES_ENDS_MS) return
+      this.#series.delete(key)
+    }
+  }
+
+  #run(): void {
+    if (this.#running !== undefined || this.#pause !== undefined || this.#stopped) return
+    this.#running = this.#writeAll().finally(() => {
+      this.#running = undefined
+      if (this.#queue.length > 0) this.#run()
+    })
+  }
+
+  async #writeAll(): Promise<void> {
+    for (let series = this.#queue[0]; series !== undefined; series = this.#queue[0]) {
+      const result = await this.#write(series)
+      if (this.#stopped) return
+      if (result === 'retry' && series.tries < TRIES_MAX) {
+        this.#wait(series.tries)
+        return
+      }
+      this.#queue.shift()
+      series.queued = false
+      series.tries = 0
+      this.#settle(series, result)
+    }
+  }
+
+  /** A repetition of an event that the server has forgotten is written as a new one. */
+  async #write(series: Series): Promise<PostResult> {
+    const { fact, firstWallMs, count, lastWallMs, writtenCount } = series
+    const counted: EventSeries | undefined = count > 1 ? { count, lastWallMs } : undefined
+    const at = { reporter: this.#reporter, firstWallMs, series: counted }
+    series.tries++
+    const isNew = writtenCount === 0 || counted === undefined
+    let result = await this.#options.post(
+      isNew ? creation(fact, series.identity, at) : repetition(series.identity, counted),
+    )
+    if (result === 'absent' && !isNew) {
+      series.identity = identityOf(fact.regarding, this.#options.wallMs(), this.#number++)
+      result = await this.#options.post(creation(fact, series.identity, at))
+    }
+    if (result === 'taken') series.writtenCount = count
+    return result
+  }
+
+  #settle(series: Series, result: PostResult): void {
+    if (result === 'taken') {
+      this.#taken++
+      if (series.count > series.writtenCount) this.#writeLater()
+      return
+    }
+    this.#series.delete(keyOf(series.fact))
+    if (result === 'retry') this.#drop('retries', series.fact)
+    else {
+      this.#refused++
+      this.#complain('refused', series.fact)
+    }
+  }
+
+  #wait(tries: number): void {
+    const { clock, random } = this.#options
+    const longest = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** (tries - 1))
+    this.#pause = clock.after(longest * (0.75 + random() / 4), () => {
+      this.#pause = undefined
+      this.#run()
+    })
+  }
+
+  #drop(why: 'retries' | 'limit', fact: EventFact): void {
+    this.#dropped++
+    this.#complain(why, fact)
+  }
+
+  #complain(why: 'refused' | 'retries' | 'limit', fact: EventFact): void {
+    const nowMs = this.#options.clock.nowMs()
+    if (nowMs - this.#complaintMs < COMPLAINT_MS) return
+    this.#complaintMs = nowMs
+    this.#options.lost(why, regardingText(fact.regarding), fact.reason)
+  }
+}
+
+interface Series {
+  readonly fact: EventFact
+  identity: EventIdentity
+  readonly firstWallMs: number
+  lastWallMs: number
+  lastMs: number
+  count: number
+  /** Of the last write that was taken; 0 before the first. */
+  writtenCount: number
+  /** Writes since the last that came to an end. */
+  tries: number
+  queued: boolean
+}
+
+function keyOf({ type, reason, action, note, regarding }: EventFact): string {
+  return [type, reason, action, placeOf(regarding), note].join('\0')
+}
+
+function placeOf(object: EventObject): string {
+  return object.kind === 'Node' ? `Node ${object.name}` : `Service ${object.key}`
+}

@@ -1,0 +1,34 @@
+import type { HealthAnswer } from './health.ts'
+import { type Handler, type HttpAnswer, JSON_TYPE, NOT_FOUND } from './http-connections.ts'
+import { HttpServer, type HttpServerOptions } from './http-server.ts'
+
+export interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
+  readonly health: HealthSource
+  /** For the metrics. */
+  readonly probed: (probe: 'healthz' | 'livez', code: number) => void
+}
+
+export interface HealthSource {
+  readiness(): HealthAnswer
+  liveness(): HealthAnswer
+}
+
+/** /healthz and /livez, which take any method as kube-proxy's do. */
+export function openHealthServer(options: HealthServerOptions): HttpServer {
+  const { health, probed, ...rest } = options
+  return new HttpServer({ ...rest, handle: healthHandler(health, probed) })
+}
+
+export function healthHandler(health: HealthSource, probed: HealthServerOptions['probed']): Handler {
+  return ({ path }) => {
+    if (path !== '/healthz' && path !== '/livez') return NOT_FOUND
+    const isReadiness = path === '/healthz'
+    const answer = isReadiness ? health.readiness() : health.liveness()
+    probed(isReadiness ? 'healthz' : 'livez', answer.code)
+    return httpAnswer(answer)
+  }
+}
+
+function httpAnswer({ code, body }: HealthAnswer): HttpAnswer {
+  return { status: code, headers: JSON_TYPE, body: JSON.stringify(body) }
+}

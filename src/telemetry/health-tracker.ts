@@ -1,0 +1,86 @@
+import type { Clock } from '../base/clock.ts'
+import type { Family } from '../base/ip.ts'
+import {
+  afterFailed,
+  afterNode,
+  afterQueued,
+  afterSynced,
+  type HealthAnswer,
+  type HealthLimits,
+  type HealthState,
+  isHealthy,
+  limitsOf,
+  livenessOf,
+  type Moment,
+  readinessOf,
+  startOf,
+} from './health.ts'
+
+export interface HealthTrackerOptions {
+  /** Those that this process programs. */
+  readonly families: readonly Family[]
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  readonly syncPeriodMs: number
+}
+
+/** The health of this process as it goes on: what happens comes in, answers go out. */
+export class HealthTracker {
+  readonly #options: HealthTrackerOptions
+  #limits: HealthLimits
+  #state: HealthState
+
+  constructor(options: HealthTrackerOptions) {
+    this.#options = options
+    this.#limits = limitsOf(options.syncPeriodMs)
+    this.#state = startOf(options.families)
+  }
+
+  /** A Snapshot was offered for programming. */
+  queued(number: number): void {
+    this.#state = afterQueued(this.#state, number, this.#now())
+  }
+
+  /** The kernel holds what the Snapshot of this number asks for. */
+  synced(number: number): void {
+    this.#state = afterSynced(this.#state, number, this.#now())
+  }
+
+  /** A pass ended in an error. */
+  failed(): void {
+    this.#state = afterFailed(this.#state, this.#now())
+  }
+
+  /** Whether load balancers may use this node; undefined when its Node object is not known (any more). */
+  node(eligible: boolean | undefined): void {
+    this.#state = afterNode(this.#state, eligible)
+  }
+
+  /** A new configuration. */
+  syncPeriod(syncPeriodMs: number): void {
+    this.#limits = limitsOf(syncPeriodMs)
+  }
+
+  get state(): HealthState {
+    return this.#state
+  }
+
+  /** Without a look at the Node: `serviceProxyHealthy` of the Services' own health checks. */
+  get healthy(): boolean {
+    return isHealthy(this.#state, this.#limits, this.#options.clock.nowMs())
+  }
+
+  readiness(): HealthAnswer {
+    return readinessOf(this.#state, this.#limits, this.#now())
+  }
+
+  liveness(): HealthAnswer {
+    return livenessOf(this.#state, this.#limits, this.#now())
+  }
+
+  #now(): Moment {
+    const { clock, wallMs } = this.#options
+    return { monotonicMs: clock.nowMs(), wallMs: wallMs() }
+  }
+}

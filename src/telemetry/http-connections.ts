@@ -1,0 +1,194 @@
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import type { Cancel, Clock } from '../base/clock.ts'
+
+export interface HttpRequest {
+  /** In capitals. */
+  readonly method: string
+  /** Without the query: `/healthz`. */
+  readonly path: string
+  readonly query: URLSearchParams
+}
+
+export interface HttpAnswer {
+  readonly status: number
+  readonly headers: Readonly<Record<string, string>>
+  /** A list of pieces is sent as fast as the reader takes them. */
+  readonly body: string | AsyncIterable<string>
+}
+
+export type Handler = (request: HttpRequest) => HttpAnswer | Promise<HttpAnswer>
+
+export interface HttpConnectionsOptions {
+  readonly clock: Clock
+  /** Connections at a time, over all listeners; further ones are closed at once. */
+  readonly connectionsMax: number
+  /** The same for one address of a peer, so that one cannot take all. */
+  readonly perPeerMax: number
+  /** A handler threw, and the peer got a 500. */
+  readonly failed: (error: Error) => void
+}
+
+/** Time for a request line with its headers, and between two requests. */
+const REQUEST_MS = 10_000
+/** Time for an answer to be taken. */
+const ANSWER_MS = 30_000
+const HEADER_BYTES_MAX = 8 * 1024
+const HEADERS_MAX = 64
+const REQUESTS_PER_CONNECTION_MAX = 100
+
+/**
+ * Speaks HTTP/1 over connections that listeners accept, for any number of listeners: their sockets may be many, timers
+ * and parsers are not. Bodies of requests are never read. Whatever a peer does, a connection ends in bounded time and
+ * holds a bounded amount of memory.
+ */
+export class HttpConnections {
+  readonly #options: HttpConnectionsOptions
+  readonly #http: Server
+  readonly #open = new Map<Socket, Connection>()
+  readonly #peers = new Map<string, number>()
+  #refused = 0
+
+  constructor(options: HttpConnectionsOptions) {
+    this.#options = options
+    const onRequest = (request: IncomingMessage, response: ServerResponse) =>
+      void this.#serve(request, response)
+    this.#http = createServer({ maxHeaderSize: HEADER_BYTES_MAX }, onRequest)
+    this.#http.maxHeadersCount = HEADERS_MAX
+    this.#http.maxRequestsPerSocket = REQUESTS_PER_CONNECTION_MAX
+    // Nobody is asked to send the body that is announced.
+    this.#http.on('checkContinue', onRequest)
+  }
+
+  get open(): number {
+    return this.#open.size
+  }
+
+  /** Connections that were over one of the limits. */
+  get refused(): number {
+    return this.#refused
+  }
+
+  accept(socket: Socket, handle: Handler): void {
+    const { connectionsMax, perPeerMax } = this.#options
+    const peer = socket.remoteAddress ?? ''
+    const ofPeer = this.#peers.get(peer) ?? 0
+    if (this.#open.size >= connectionsMax || ofPeer >= perPeerMax) {
+      this.#refused++
+      socket.destroy()
+      return
+    }
+    this.#peers.set(peer, ofPeer + 1)
+    this.#open.set(socket, { handle, peer, deadline: undefined })
+    socket.once('close', () => this.#forget(socket))
+    this.#within(socket, REQUEST_MS)
+    this.#http.emit('connection', socket)
+  }
+
+  /** Ends every connection, in the middle of an answer if need be. */
+  close(): void {
+    for (const socket of [...this.#open.keys()]) socket.destroy()
+  }
+
+  #forget(socket: Socket): void {
+    const connection = this.#open.get(socket)
+    if (connection === undefined) return
+    connection.deadline?.()
+    this.#open.delete(socket)
+    const left = (this.#peers.get(connection.peer) ?? 1) - 1
+    if (left === 0) this.#peers.delete(connection.peer)
+    else this.#peers.set(connection.peer, left)
+  }
+
+  /** The connection ends unless it gets on within this time, however busy it looks. */
+  #within(socket: Socket, limitMs: number): void {
+    const connection = this.#open.get(socket)
+    if (connection === undefined) return
+    connection.deadline?.()
+    connection.deadline = this.#options.clock.after(limitMs, () => socket.destroy())
+  }
+
+  async #serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const { socket } = request
+    const connection = this.#open.get(socket)
+    if (connection === undefined) return
+    this.#within(socket, ANSWER_MS)
+    response.once('finish', () => this.#within(socket, REQUEST_MS))
+    if (announcesBody(request)) response.setHeader('Connection', 'close')
+    try {
+      const read = readRequest(request)
+      await send(response, read === undefined ? BAD_REQUEST : await connection.handle(read))
+    } catch (thrown) {
+      this.#options.failed(thrown instanceof Error ? thrown : new Error(String(thrown)))
+      if (response.headersSent) socket.destroy()
+      else await send(response, INTERNAL_ERROR)
+    }
+  }
+}
+
+interface Connection {
+  readonly handle: Handler
+  readonly peer: string
+  deadline: Cancel | undefined
+}
+
+/** Headers of kube-proxy's plain answers. */
+export const PLAIN = {
+  'Content-Type': 'text/plain; charset=utf-8',
+  'X-Content-Type-Options': 'nosniff',
+} as const
+export const JSON_TYPE = { 'Content-Type': 'application/json', 'X-Content-Type-Options': 'nosniff' } as const
+
+export const NOT_FOUND: HttpAnswer = { status: 404, headers: PLAIN, body: '404 page not found\n' }
+const BAD_REQUEST: HttpAnswer = { status: 400, headers: PLAIN, body: '400 bad request\n' }
+const INTERNAL_ERROR: HttpAnswer = { status: 500, headers: PLAIN, body: '500 internal server error\n' }
+const WRONG_METHOD: HttpAnswer = {
+  status: 405,
+  headers: { ...PLAIN, Allow: 'GET, HEAD' },
+  body: '405 method not allowed\n',
+}
+
+/** The same for GET and HEAD; other methods get a 405. */
+export function readOnly(handle: Handler): Handler {
+  return request => (request.method === 'GET' || request.method === 'HEAD' ? handle(request) : WRONG_METHOD)
+}
+
+function announcesBody({ headers }: IncomingMessage): boolean {
+  return headers['transfer-encoding'] !== undefined || (headers['content-length'] ?? '0') !== '0'
+}
+
+function readRequest({ method, url }: IncomingMessage): HttpRequest | undefined {
+  if (method === undefined || url === undefined || !url.startsWith('/')) return undefined
+  const mark = url.indexOf('?')
+  const path = mark < 0 ? url : url.slice(0, mark)
+  return { method, path, query: new URLSearchParams(mark < 0 ? '' : url.slice(mark + 1)) }
+}
+
+async function send(response: ServerResponse, { status, headers, body }: HttpAnswer): Promise<void> {
+  if (typeof body === 'string') {
+    response.writeHead(status, { ...headers, 'Content-Length': Buffer.byteLength(body) })
+    response.end(body)
+    return
+  }
+  response.writeHead(status, headers)
+  if (response.req.method !== 'HEAD')
+    for await (const piece of body) if (!(await written(response, piece))) return
+  response.end()
+}
+
+/** False when the peer is gone. */
+function written(response: ServerResponse, piece: string): Promise<boolean> {
+  if (response.destroyed) return Promise.resolve(false)
+  if (response.write(piece)) return Promise.resolve(true)
+  return new Promise(resolve => {
+    const drained = () => settle(true)
+    const closed = () => settle(false)
+    const settle = (alive: boolean) => {
+      response.off('drain', drained)
+      response.off('close', closed)
+      resolve(alive)
+    }
+    response.once('drain', drained)
+    response.once('close', closed)
+  })
+}

@@ -1,0 +1,125 @@
+import type { Cancel, Clock } from '../base/clock.ts'
+import { formatIpPort, type Ip, isUnspecified, parseIp } from '../base/ip.ts'
+import { type Handler, HttpConnections } from './http-connections.ts'
+import { Listener } from './listener.ts'
+
+/** What a server tells, each once until it changes. */
+export type ServerNews =
+  | { readonly kind: 'listening'; readonly place: string }
+  /** Nothing listens at this address; undefined says that it is not tried again. */
+  | {
+      readonly kind: 'failed'
+      readonly place: string
+      readonly error: Error
+      readonly retryMs: number | undefined
+    }
+  /** A connection could not be taken or a request not be answered. */
+  | { readonly kind: 'trouble'; readonly place: string; readonly error: Error }
+
+export interface HttpServerOptions {
+  /** An unspecified address listens in both families, where the node has both. */
+  readonly ip: Ip
+  readonly port: number
+  readonly clock: Clock
+  readonly handle: Handler
+  /** Never try again after a failure to listen. */
+  readonly hardFail: boolean
+  readonly report: (news: ServerNews) => void
+}
+
+/** kube-proxy's. */
+const RETRY_MS = 5_000
+const CONNECTIONS_MAX = 512
+const PER_PEER_MAX = 64
+
+/** One handler at one address, for as long as the process lives or until close(). */
+export class HttpServer {
+  readonly #options: HttpServerOptions
+  readonly #connections: HttpConnections
+  readonly #listeners = new Map<Ip, Listener>()
+  readonly #retries = new Map<Ip, Cancel>()
+  readonly #complaints = new Map<Ip, string>()
+  #closed = false
+
+  constructor(options: HttpServerOptions) {
+    this.#options = options
+    this.#connections = new HttpConnections({
+      clock: options.clock,
+      connectionsMax: CONNECTIONS_MAX,
+      perPeerMax: PER_PEER_MAX,
+      failed: error => this.#trouble(error),
+    })
+    const { ip, port } = options
+    const other = otherFamilyOf(ip)
+    if (other === undefined) this.#listen(ip, port)
+    // Both families have the same port, also where the kernel chooses it.
+    else if (port === 0) this.#listen(ip, port, chosen => this.#listen(other, chosen))
+    else for (const each of [ip, other]) this.#listen(each, port)
+  }
+
+  /** Where it listens at the moment: `0.0.0.0:10256`. */
+  get places(): readonly string[] {
+    return [...this.#listeners.values()].map(({ place }) => place)
+  }
+
+  /** Connections that were over one of the limits. */
+  get refused(): number {
+    return this.#connections.refused
+  }
+
+  /** Frees the addresses and ends all connections. Idempotent. */
+  close(): void {
+    this.#closed = true
+    for (const cancel of this.#retries.values()) cancel()
+    for (const listener of this.#listeners.values()) listener.close()
+    this.#listeners.clear()
+    this.#connections.close()
+  }
+
+  #listen(ip: Ip, port: number, listening: (port: number) => void = () => undefined): void {
+    if (this.#closed) return
+    this.#retries.delete(ip)
+    const listener: Listener = new Listener({
+      ip,
+      port,
+      accept: socket => this.#connections.accept(socket, this.#options.handle),
+      listening: () => {
+        this.#listeners.set(ip, listener)
+        this.#complaints.delete(ip)
+        this.#options.report({ kind: 'listening', place: listener.place })
+        listening(listener.port)
+      },
+      failed: error => this.#failed(ip, error, () => this.#listen(ip, port, listening)),
+      trouble: error => this.#trouble(error),
+    })
+  }
+
+  #failed(ip: Ip, error: Error, again: () => void): void {
+    const { hardFail, port, clock, report } = this.#options
+    if (isOtherFamily(ip, this.#options.ip) && isMissingFamily(error)) return
+    const retryMs = hardFail ? undefined : RETRY_MS
+    if (!hardFail) this.#retries.set(ip, clock.after(RETRY_MS, again))
+    if (this.#complaints.get(ip) === error.message) return
+    this.#complaints.set(ip, error.message)
+    report({ kind: 'failed', place: formatIpPort(ip, port), error, retryMs })
+  }
+
+  #trouble(error: Error): void {
+    const { ip, port, report } = this.#options
+    report({ kind: 'trouble', place: formatIpPort(ip, port), error })
+  }
+}
+
+/** Of an unspecified address: that of the other family, which is meant as well. */
+function otherFamilyOf(ip: Ip): Ip | undefined {
+  return isUnspecified(ip) ? parseIp(ip.length === 4 ? '::' : '0.0.0.0') : undefined
+}
+
+function isOtherFamily(ip: Ip, asked: Ip): boolean {
+  return ip.length !== asked.length
+}
+
+/** The node has no such family at all. */
+function isMissingFamily(error: Error): boolean {
+  return 'code' in error && (error.code === 'EAFNOSUPPORT' || error.code === 'EADDRNOTAVAIL')
+}

@@ -1,0 +1,53 @@
+/**
+ * JSON of plain data in pieces of about 16 KiB, so that a large answer is never one string in memory. Iterables are
+ * written as lists, and generators are asked for an item when it is its turn; dates and toJSON are not known here.
+ */
+export function* jsonPieces(value: unknown): Generator<string> {
+  let piece = ''
+  for (const part of partsOf(value)) {
+    piece += part
+    if (piece.length < PIECE_LENGTH) continue
+    yield piece
+    piece = ''
+  }
+  if (piece !== '') yield piece
+}
+
+const PIECE_LENGTH = 16 * 1024
+
+function* partsOf(value: unknown): Generator<string> {
+  if (typeof value !== 'object' || value === null) {
+    yield JSON.stringify(value) ?? 'null'
+    return
+  }
+  if (Symbol.iterator in value) yield* listParts(value)
+  else yield* objectParts(value)
+}
+
+function* listParts(list: object): Generator<string> {
+  yield '['
+  let separator = ''
+  if (isIterable(list))
+    for (const item of list) {
+      yield separator
+      yield* partsOf(item)
+      separator = ','
+    }
+  yield ']'
+}
+
+function* objectParts(object: object): Generator<string> {
+  yield '{'
+  let separator = ''
+  for (const [name, value] of Object.entries(object)) {
+    if (value === undefined) continue
+    yield `${separator}${JSON.stringify(name)}:`
+    yield* partsOf(value)
+    separator = ','
+  }
+  yield '}'
+}
+
+function isIterable(value: object): value is Iterable<unknown> {
+  return Symbol.iterator in value && typeof value[Symbol.iterator] === 'function'
+}

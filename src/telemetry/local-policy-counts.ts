@@ -1,0 +1,42 @@
+import { FAMILIES, type Family } from '../base/ip.ts'
+import { PersistentMap } from '../base/persistent-map.ts'
+import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
+
+/** Ports of Services whose Local policy finds endpoints, but none on this node: new connections are dropped. */
+export interface LocalPolicyCounts {
+  readonly internal: Readonly<Record<Family, number>>
+  readonly external: Readonly<Record<Family, number>>
+}
+
+/** Counts them from table to table; a look costs what changed since the last one. */
+export class LocalPolicyCounter {
+  #services: PersistentMap<ServiceFrontends> = PersistentMap.empty()
+  readonly #internal: Record<Family, number> = { IPv4: 0, IPv6: 0 }
+  readonly #external: Record<Family, number> = { IPv4: 0, IPv6: 0 }
+
+  look({ services }: FrontendTable): LocalPolicyCounts {
+    for (const [, before, now] of PersistentMap.differences(this.#services, services)) {
+      this.#add(before, -1)
+      this.#add(now, 1)
+    }
+    this.#services = services
+    return { internal: { ...this.#internal }, external: { ...this.#external } }
+  }
+
+  #add(service: ServiceFrontends | undefined, sign: 1 | -1): void {
+    if (service === undefined) return
+    for (const family of FAMILIES) {
+      const ports = service.ports.filter(port => port.family === family)
+      this.#internal[family] += sign * ports.filter(isDroppedInside).length
+      this.#external[family] += sign * ports.filter(isDroppedOutside).length
+    }
+  }
+}
+
+function isDroppedInside({ frontends }: PortFrontends): boolean {
+  return frontends.some(({ route }) => route.kind === 'drop')
+}
+
+function isDroppedOutside({ frontends, local }: PortFrontends): boolean {
+  return local.length === 0 && frontends.some(({ route }) => route.kind === 'external-local')
+}

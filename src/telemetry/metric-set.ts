@@ -1,0 +1,61 @@
+import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
+
+/** Makes metrics in one registry, under one prefix. */
+export interface MetricSet {
+  counter<L extends string>(name: string, help: string, labelNames?: readonly L[]): Counter<L>
+  gauge<L extends string>(name: string, help: string, labelNames?: readonly L[]): Gauge<L>
+  /** Asked for its value when the metrics are read; without one (undefined) it stays as it is. */
+  asked(name: string, help: string, value: () => number | undefined): void
+  histogram<L extends string>(
+    name: string,
+    help: string,
+    options: { readonly buckets: readonly number[]; readonly labelNames?: readonly L[] },
+  ): Histogram<L>
+}
+
+export function metricSet(registry: Registry, prefix: string): MetricSet {
+  const registers = [registry]
+  return {
+    counter: (name, help, labelNames = []) =>
+      new Counter({ name: prefix + name, help, labelNames: [...labelNames], registers }),
+    gauge: (name, help, labelNames = []) =>
+      new Gauge({ name: prefix + name, help, labelNames: [...labelNames], registers }),
+    asked(name, help, value) {
+      const gauge: Gauge = new Gauge({
+        name: prefix + name,
+        help,
+        registers,
+        collect: () => {
+          const now = value()
+          if (now !== undefined) gauge.set(now)
+        },
+      })
+    },
+    histogram: (name, help, { buckets, labelNames = [] }) =>
+      new Histogram({
+        name: prefix + name,
+        help,
+        buckets: [...buckets],
+        labelNames: [...labelNames],
+        registers,
+      }),
+  }
+}
+
+const VALUES_MAX = 32
+
+/**
+ * Label values from a text that others choose: the first 32 as they are (64 characters of each), then `other`. What a
+ * scrape holds is bounded whatever a server says.
+ */
+export class LabelValues {
+  readonly #known = new Set<string>()
+
+  of(text: string): string {
+    const value = text.slice(0, 64)
+    if (this.#known.has(value)) return value
+    if (this.#known.size >= VALUES_MAX) return 'other'
+    this.#known.add(value)
+    return value
+  }
+}

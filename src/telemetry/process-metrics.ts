@@ -1,0 +1,110 @@
+import { readdir, readFile } from 'node:fs/promises'
+import { Gauge, type Registry } from 'prom-client'
+import { metricSet } from './metric-set.ts'
+
+/**
+ * What Prometheus' clients tell of every process, and of Node.js what costs nothing between two scrapes: no observers of
+ * garbage collection, no timers.
+ */
+export function addProcessMetrics(registry: Registry): void {
+  addProcess(registry)
+  addMemory(registry)
+  addNode(registry)
+}
+
+function addProcess(registry: Registry): void {
+  const { counter, asked } = metricSet(registry, 'process_')
+  const cpu = counter('cpu_seconds_total', 'User and system time on the processors, in seconds.')
+  const startedS = Math.round(Date.now() - process.uptime() * 1000) / 1000
+  let spent = 0
+  asked('start_time_seconds', 'When the process started, in Unix time.', () => {
+    const { user, system } = process.cpuUsage()
+    const seconds = (user + system) / 1e6
+    cpu.inc(Math.max(0, seconds - spent))
+    spent = seconds
+    return startedS
+  })
+  addFromKernel(registry)
+}
+
+/** Numbers that only /proc has. */
+function addFromKernel(registry: Registry): void {
+  const registers = [registry]
+  const open: Gauge = new Gauge({
+    name: 'process_open_fds',
+    help: 'Open file descriptors.',
+    registers,
+    collect: async () => open.set(await openDescriptors()),
+  })
+  const most: Gauge = new Gauge({
+    name: 'process_max_fds',
+    help: 'File descriptors that may be open.',
+    registers,
+    collect: async () => most.set(await numberIn('/proc/self/limits', /^Max open files\s+(\d+)/m)),
+  })
+  const virtual: Gauge = new Gauge({
+    name: 'process_virtual_memory_bytes',
+    help: 'Virtual memory.',
+    registers,
+    collect: async () => virtual.set(1024 * (await numberIn('/proc/self/status', /^VmSize:\s+(\d+) kB/m))),
+  })
+}
+
+/** Where there is no /proc, or no descriptor left to read it with, the answer is that nobody knows. */
+async function openDescriptors(): Promise<number> {
+  try {
+    // The list itself is read through one.
+    return (await readdir('/proc/self/fd')).length - 1
+  } catch {
+    return Number.NaN
+  }
+}
+
+async function numberIn(path: string, pattern: RegExp): Promise<number> {
+  try {
+    return Number(pattern.exec(await readFile(path, 'utf8'))?.[1] ?? Number.NaN)
+  } catch {
+    return Number.NaN
+  }
+}
+
+function addMemory(registry: Registry): void {
+  metricSet(registry, 'process_').asked('resident_memory_bytes', 'Resident memory.', () =>
+    process.memoryUsage.rss(),
+  )
+  const { asked } = metricSet(registry, 'nodejs_')
+  asked('heap_size_total_bytes', 'Heap of JavaScript.', () => process.memoryUsage().heapTotal)
+  asked('heap_size_used_bytes', 'Heap of JavaScript in use.', () => process.memoryUsage().heapUsed)
+  asked(
+    'external_memory_bytes',
+    'Memory outside the heap that its objects hold.',
+    () => process.memoryUsage().external,
+  )
+}
+
+function addNode(registry: Registry): void {
+  const { gauge, asked } = metricSet(registry, 'nodejs_')
+  const version = gauge('version_info', 'Version of Node.js; always 1.', ['version'])
+  version.set({ version: process.version }, 1)
+  let last = performance.eventLoopUtilization()
+  asked(
+    'eventloop_utilization',
+    'Share of the time since the last scrape in which the event loop was busy.',
+    () => {
+      const now = performance.eventLoopUtilization()
+      const { utilization } = performance.eventLoopUtilization(now, last)
+      last = now
+      return utilization
+    },
+  )
+  const lag: Gauge = new Gauge({
+    name: 'nodejs_eventloop_lag_seconds',
+    help: 'Time until the event loop came round, at this scrape.',
+    registers: [registry],
+    collect: async () => {
+      const fromMs = performance.now()
+      await new Promise(resolve => setImmediate(resolve))
+      lag.set((performance.now() - fromMs) / 1000)
+    },
+  })
+}

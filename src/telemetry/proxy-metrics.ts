@@ -1,0 +1,165 @@
+import type { Registry } from 'prom-client'
+import type { Family } from '../base/ip.ts'
+import type { LocalPolicyCounts } from './local-policy-counts.ts'
+import { metricSet } from './metric-set.ts'
+import type { ProgrammingLatency } from './programming-latency.ts'
+
+/**
+ * kube-proxy's own metrics in nftables mode, by their names, types, labels and buckets (pkg/proxy/metrics/metrics.go).
+ * One pass here programs both families: what it has of a family is told of each.
+ */
+export interface ProxyMetrics {
+  /** Work was asked for, at this wall-clock time. */
+  queued(wallMs: number): void
+  /** A pass succeeded: `full` when it looked at the whole kernel state. */
+  synced(pass: { readonly full: boolean; readonly durationMs: number; readonly wallMs: number }): void
+  syncFailed(): void
+  cleanupFailed(): void
+  programmed(latencies: readonly ProgrammingLatency[]): void
+  /** Changes that the source told, and those that are not programmed yet. */
+  changes(news: { readonly services: number; readonly slices: number }): void
+  pending(now: { readonly services: number; readonly slices: number }): void
+  noLocalEndpoints(counts: LocalPolicyCounts): void
+  conntrackPass(pass: {
+    readonly family: Family
+    readonly durationMs: number
+    readonly deleted: number
+  }): void
+  probed(probe: 'healthz' | 'livez', code: number): void
+}
+
+/** 1 ms to 16.384 s, doubling. */
+const SYNC_BUCKETS: readonly number[] = Array.from({ length: 15 }, (_, k) => 0.001 * 2 ** k)
+
+/** Fine for the first minute, coarse up to five. */
+const PROGRAMMING_BUCKETS: readonly number[] = [
+  ...linear({ start: 0.25, width: 0.25, count: 2 }),
+  ...linear({ start: 1, width: 1, count: 59 }),
+  ...linear({ start: 60, width: 5, count: 12 }),
+  ...linear({ start: 120, width: 30, count: 7 }),
+]
+
+function linear({
+  start,
+  width,
+  count,
+}: {
+  readonly start: number
+  readonly width: number
+  readonly count: number
+}): readonly number[] {
+  return Array.from({ length: count }, (_, k) => start + k * width)
+}
+
+export function createProxyMetrics(registry: Registry, families: readonly Family[]): ProxyMetrics {
+  const sync = syncMetrics(registry, families)
+  const changes = changeMetrics(registry)
+  const { counter, gauge, histogram } = metricSet(registry, 'kubeproxy_')
+  const noLocal = gauge(
+    'sync_proxy_rules_no_local_endpoints_total',
+    'Ports of Services with a Local traffic policy that have endpoints, but none on this node.',
+    ['traffic_policy', 'ip_family'],
+  )
+  const healthz = counter('proxy_healthz_total', 'Answers of /healthz by status code.', ['code'])
+  const livez = counter('proxy_livez_total', 'Answers of /livez by status code.', ['code'])
+  const flows = histogram(
+    'conntrack_reconciler_sync_duration_seconds',
+    'Duration of a pass over the tracked flows.',
+    { buckets: SYNC_BUCKETS, labelNames: ['ip_family'] },
+  )
+  const flowsDeleted = counter('conntrack_reconciler_deleted_entries_total', 'Tracked flows deleted.', [
+    'ip_family',
+  ])
+  return {
+    ...sync,
+    ...changes,
+    noLocalEndpoints(counts) {
+      for (const family of families) {
+        noLocal.set({ traffic_policy: 'internal', ip_family: family }, counts.internal[family])
+        noLocal.set({ traffic_policy: 'external', ip_family: family }, counts.external[family])
+      }
+    },
+    conntrackPass({ family, durationMs, deleted }) {
+      flows.observe({ ip_family: family }, durationMs / 1000)
+      flowsDeleted.inc({ ip_family: family }, deleted)
+    },
+    probed: (probe, code) => (probe === 'healthz' ? healthz : livez).inc({ code: String(code) }),
+  }
+}
+
+type SyncPart = Pick<ProxyMetrics, 'queued' | 'synced' | 'syncFailed' | 'cleanupFailed' | 'programmed'>
+
+function syncMetrics(registry: Registry, families: readonly Family[]): SyncPart {
+  const { counter, gauge, histogram } = metricSet(registry, 'kubeproxy_')
+  const labelNames = ['ip_family'] as const
+  const timed = (name: string, help: string) =>
+    histogram(`${name}_duration_seconds`, help, { buckets: SYNC_BUCKETS, labelNames })
+  const all = timed('sync_proxy_rules', 'Duration of a pass that programs the kernel.')
+  const full = timed('sync_full_proxy_rules', 'The same, of passes that look at the whole kernel state.')
+  const partial = timed('sync_partial_proxy_rules', 'The same, of passes that send what changed.')
+  const last = gauge(
+    'sync_proxy_rules_last_timestamp_seconds',
+    'When a pass last succeeded, in Unix time.',
+    labelNames,
+  )
+  const queued = gauge(
+    'sync_proxy_rules_last_queued_timestamp_seconds',
+    'When a pass was last asked for, in Unix time.',
+    labelNames,
+  )
+  const failures = counter('sync_proxy_rules_nftables_sync_failures_total', 'Passes that failed.', labelNames)
+  const cleanups = counter(
+    'sync_proxy_rules_nftables_cleanup_failures_total',
+    'Removals of what is not used any more that failed.',
+    labelNames,
+  )
+  const programming = histogram(
+    'network_programming_duration_seconds',
+    'From the change of a pod or Service to the kernel that knows of it, by slice.',
+    { buckets: PROGRAMMING_BUCKETS, labelNames },
+  )
+  const each = (tell: (labels: { readonly ip_family: Family }) => void) => {
+    for (const family of families) tell({ ip_family: family })
+  }
+  return {
+    queued: wallMs => each(labels => queued.set(labels, wallMs / 1000)),
+    synced(pass) {
+      each(labels => {
+        const seconds = pass.durationMs / 1000
+        all.observe(labels, seconds)
+        if (pass.full) full.observe(labels, seconds)
+        else partial.observe(labels, seconds)
+        last.set(labels, pass.wallMs / 1000)
+      })
+    },
+    syncFailed: () => each(labels => failures.inc(labels)),
+    cleanupFailed: () => each(labels => cleanups.inc(labels)),
+    programmed(latencies) {
+      for (const { family, latencyMs } of latencies)
+        programming.observe({ ip_family: family }, latencyMs / 1000)
+    },
+  }
+}
+
+function changeMetrics(registry: Registry): Pick<ProxyMetrics, 'changes' | 'pending'> {
+  const { counter, gauge } = metricSet(registry, 'kubeproxy_')
+  const total = (noun: string) =>
+    counter(`sync_proxy_rules_${noun}_changes_total`, `Changes of objects of kind ${noun}.`)
+  const waiting = (noun: string) =>
+    gauge(
+      `sync_proxy_rules_${noun}_changes_pending`,
+      `Changes of objects of kind ${noun} that are not programmed.`,
+    )
+  const [endpoints, endpointsPending] = [total('endpoint'), waiting('endpoint')]
+  const [services, servicesPending] = [total('service'), waiting('service')]
+  return {
+    changes(news) {
+      services.inc(news.services)
+      endpoints.inc(news.slices)
+    },
+    pending(now) {
+      servicesPending.set(now.services)
+      endpointsPending.set(now.slices)
+    },
+  }
+}

@@ -1,0 +1,65 @@
+import { rfc3339 } from './rfc3339.ts'
+
+/** One commit, as /receipts tells it. */
+export interface ReceiptLine {
+  readonly time: string
+  /** Why there was a pass: `change`, `drift`, ... */
+  readonly reason: string
+  readonly outcome: string
+  readonly changes: number
+  readonly generation: number
+  readonly foreign: boolean
+  readonly bytes: number
+  readonly messages: number
+  readonly durationMs: number
+  readonly refusals: readonly { readonly services: readonly string[]; readonly error: string }[]
+}
+
+/** What a Receipt has, as this needs it. */
+export interface ReceiptLike {
+  readonly outcome: string
+  readonly generation: number
+  readonly foreign: boolean
+  readonly refusals: readonly { readonly services: readonly string[]; readonly error: Error }[]
+  readonly bytes: number
+  readonly messages: number
+  readonly durationMs: number
+}
+
+const RECEIPTS_MAX = 128
+const REFUSALS_MAX = 20
+
+/** The last 128 commits, oldest first; of the refusals of one the first 20. */
+export class Receipts {
+  readonly #wallMs: () => number
+  readonly #lines: ReceiptLine[] = []
+
+  constructor(wallMs: () => number) {
+    this.#wallMs = wallMs
+  }
+
+  add(reason: string, changes: number, receipt: ReceiptLike): void {
+    const { outcome, generation, foreign, bytes, messages, durationMs } = receipt
+    const refusals = receipt.refusals
+      .slice(0, REFUSALS_MAX)
+      .map(({ services, error }) => ({ services: services.slice(0, REFUSALS_MAX), error: error.message }))
+    const time = rfc3339(this.#wallMs())
+    this.#lines.push({
+      time,
+      reason,
+      outcome,
+      changes,
+      generation,
+      foreign,
+      bytes,
+      messages,
+      durationMs,
+      refusals,
+    })
+    if (this.#lines.length > RECEIPTS_MAX) this.#lines.shift()
+  }
+
+  get lines(): readonly ReceiptLine[] {
+    return [...this.#lines]
+  }
+}

@@ -1,0 +1,231 @@
+import type { Cancel, Clock } from '../base/clock.ts'
+import { type Family, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
+import { PersistentMap } from '../base/persistent-map.ts'
+import { count } from '../base/text.ts'
+import type { FrontendTable, NodePortAddresses, ServiceFrontends } from '../model/frontend.ts'
+import type { HealthCheck } from '../model/health-check.ts'
+import type { ServiceKey } from '../model/service.ts'
+import { type HttpAnswer, HttpConnections, JSON_TYPE } from './http-connections.ts'
+import { Listener } from './listener.ts'
+
+export type ServiceHealthNews =
+  | { readonly kind: 'listening'; readonly service: ServiceKey; readonly place: string }
+  /** It is tried again every 5 s; said once until it listens, or fails otherwise. */
+  | {
+      readonly kind: 'failed'
+      readonly service: ServiceKey
+      readonly port: number
+      readonly place: string
+      readonly error: Error
+    }
+  | { readonly kind: 'trouble'; readonly error: Error }
+
+export interface ServiceHealthOptions {
+  readonly clock: Clock
+  /** Those that this process programs. */
+  readonly families: readonly Family[]
+  /** Whether this proxy is healthy, without a look at its node. */
+  readonly healthy: () => boolean
+  /** Sockets that listen, at most. Beyond, Services wait until others go. */
+  readonly listenersMax: number
+  readonly report: (news: ServiceHealthNews) => void
+}
+
+const RETRY_MS = 5_000
+/** Addresses that are tried again in one round. */
+const RETRIES_MAX = 64
+const CONNECTIONS_MAX = 1_024
+const PER_PEER_MAX = 64
+
+/**
+ * The health check node ports of all Services with policy Local. An update costs what changed in the table. Addresses
+ * are independent of each other: one that is in use does not silence the others.
+ */
+export class ServiceHealth {
+  readonly #options: ServiceHealthOptions
+  readonly #connections: HttpConnections
+  readonly #services = new Map<ServiceKey, Served>()
+  /** Places at which nothing listens that should. */
+  readonly #failed = new Set<Place>()
+  #table: FrontendTable | undefined
+  #sockets = 0
+  #retry: Cancel | undefined
+  #closed = false
+
+  constructor(options: ServiceHealthOptions) {
+    this.#options = options
+    this.#connections = new HttpConnections({
+      clock: options.clock,
+      connectionsMax: CONNECTIONS_MAX,
+      perPeerMax: PER_PEER_MAX,
+      failed: error => options.report({ kind: 'trouble', error }),
+    })
+  }
+
+  /** Sockets that listen or are about to, and places without one. */
+  get counts(): { readonly listening: number; readonly failed: number; readonly refused: number } {
+    return { listening: this.#sockets, failed: this.#failed.size, refused: this.#connections.refused }
+  }
+
+  /** What the kernel holds now. Addresses of the node may have changed as well. */
+  update(table: FrontendTable): void {
+    if (this.#closed) return
+    const before = this.#table
+    this.#table = table
+    const changed = PersistentMap.changes(
+      before?.services ?? PersistentMap.empty<ServiceFrontends>(),
+      table.services,
+    )
+    const keys =
+      before?.nodePorts === table.nodePorts ? changed : [...new Set([...changed, ...this.#services.keys()])]
+    // A port may pass from one Service to another: all are freed before any is taken.
+    for (const key of keys) this.#release(key, table)
+    for (const key of keys) this.#serve(key, table)
+  }
+
+  close(): void {
+    this.#closed = true
+    this.#retry?.()
+    for (const served of this.#services.values()) for (const place of served.places.values()) this.#end(place)
+    this.#services.clear()
+    this.#connections.close()
+  }
+
+  #release(key: ServiceKey, table: FrontendTable): void {
+    const served = this.#services.get(key)
+    if (served === undefined) return
+    const check = table.services.get(key)?.healthCheck
+    const wanted = check === undefined ? NOWHERE : this.#placesOf(check, table)
+    for (const [name, place] of served.places) {
+      if (wanted.has(name)) continue
+      this.#end(place)
+      served.places.delete(name)
+    }
+    if (check === undefined) this.#services.delete(key)
+  }
+
+  #serve(key: ServiceKey, table: FrontendTable): void {
+    const check = table.services.get(key)?.healthCheck
+    if (check === undefined) return
+    const served = this.#services.get(key) ?? { service: key, check, places: new Map() }
+    served.check = check
+    this.#services.set(key, served)
+    for (const [name, { family, ip }] of this.#placesOf(check, table)) {
+      if (served.places.has(name)) continue
+      const place: Place = { name, served, family, ip, port: check.port, listener: undefined, complaint: '' }
+      served.places.set(name, place)
+      this.#listen(place)
+    }
+  }
+
+  #listen(place: Place): void {
+    const { ip, port, served } = place
+    const { listenersMax, report } = this.#options
+    if (this.#sockets >= listenersMax) {
+      this.#fails(place, new Error(`${count(listenersMax, 'socket')} for health checks are open already`))
+      return
+    }
+    this.#sockets++
+    place.listener = new Listener({
+      ip,
+      port,
+      accept: socket => this.#connections.accept(socket, () => this.#answer(place)),
+      listening: () => {
+        place.complaint = ''
+        report({ kind: 'listening', service: served.service, place: place.name })
+      },
+      failed: error => {
+        this.#sockets--
+        place.listener = undefined
+        this.#fails(place, error)
+      },
+      trouble: error => report({ kind: 'trouble', error }),
+    })
+  }
+
+  #fails(place: Place, error: Error): void {
+    this.#failed.add(place)
+    this.#retry ??= this.#options.clock.after(RETRY_MS, () => this.#again())
+    if (place.complaint === error.message) return
+    place.complaint = error.message
+    const { served, port, name } = place
+    this.#options.report({ kind: 'failed', service: served.service, port, place: name, error })
+  }
+
+  /** Those that wait longest come first. */
+  #again(): void {
+    this.#retry = undefined
+    const due = [...this.#failed].slice(0, RETRIES_MAX)
+    for (const place of due) this.#failed.delete(place)
+    for (const place of due) this.#listen(place)
+    if (this.#failed.size > 0) this.#retry ??= this.#options.clock.after(RETRY_MS, () => this.#again())
+  }
+
+  #end(place: Place): void {
+    this.#failed.delete(place)
+    if (place.listener === undefined) return
+    this.#sockets--
+    place.listener.close()
+    place.listener = undefined
+  }
+
+  /** Addresses to listen at: those at which NodePorts answer, in the families of the Service. */
+  #placesOf(check: HealthCheck, { nodePorts }: FrontendTable): ReadonlyMap<string, Where> {
+    const places = new Map<string, Where>()
+    for (const family of this.#options.families) {
+      if (check.local[family] === undefined) continue
+      for (const ip of ipsOf(nodePorts[family], family))
+        places.set(formatIpPort(ip, check.port), { family, ip })
+    }
+    return places
+  }
+
+  #answer({ served: { service, check }, family }: Place): HttpAnswer {
+    return serviceHealthAnswer(service, check.local[family] ?? 0, this.#options.healthy())
+  }
+}
+
+interface Served {
+  readonly service: ServiceKey
+  check: HealthCheck
+  /** By address and port. */
+  readonly places: Map<string, Place>
+}
+
+interface Place {
+  /** `192.0.2.1:30100`. */
+  readonly name: string
+  readonly served: Served
+  readonly family: Family
+  readonly ip: Ip
+  readonly port: number
+  listener: Listener | undefined
+  /** The last one that was told. */
+  complaint: string
+}
+
+type Where = { readonly family: Family; readonly ip: Ip }
+
+const NOWHERE: ReadonlyMap<string, Where> = new Map()
+const EVERYWHERE: Readonly<Record<Family, string>> = { IPv4: '0.0.0.0', IPv6: '::' }
+
+function ipsOf(addresses: NodePortAddresses, family: Family): readonly Ip[] {
+  if (addresses.kind === 'only') return addresses.ips
+  const ip = parseIp(EVERYWHERE[family])
+  return ip === undefined ? [] : [ip]
+}
+
+/** kube-proxy's answer to the byte: indented with tabs, no line break at the end. */
+export function serviceHealthAnswer(service: ServiceKey, local: number, healthy: boolean): HttpAnswer {
+  const slash = service.indexOf('/')
+  const body = {
+    service: { namespace: service.slice(0, slash), name: service.slice(slash + 1) },
+    localEndpoints: local,
+    serviceProxyHealthy: healthy,
+  }
+  return {
+    status: local > 0 && healthy ? 200 : 503,
+    headers: { ...JSON_TYPE, 'X-Load-Balancing-Endpoint-Weight': String(local) },
+    body: JSON.stringify(body, undefined, '\t'),
+  }
+}

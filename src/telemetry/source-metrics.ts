@@ -1,0 +1,83 @@
+import type { Registry } from 'prom-client'
+import { LabelValues, metricSet } from './metric-set.ts'
+
+/** What a source observes of itself. */
+export type Observation =
+  | {
+      readonly kind: 'listed'
+      readonly resource: string
+      readonly reason: string
+      readonly objects: number
+      readonly bytes: number
+      readonly durationMs: number
+    }
+  | {
+      readonly kind: 'watch-ended'
+      readonly resource: string
+      readonly reason: string
+      readonly events: number
+      readonly bytes: number
+    }
+  | { readonly kind: 'skipped'; readonly resource: string; readonly reason: string }
+  | { readonly kind: 'repaired'; readonly resource: string; readonly objects: number }
+
+export interface SourceMetrics {
+  observed(observation: Observation): void
+  /** A part of the source could not be used. */
+  sourceProblem(): void
+}
+
+/** `staleS`: seconds since the last word of the part that has been silent longest. */
+export function createSourceMetrics(registry: Registry, staleS: () => number | undefined): SourceMetrics {
+  const { counter, asked, histogram } = metricSet(registry, 'kprobe_source_')
+  asked(
+    'stale_seconds',
+    'Time since the last word of the part of the source that has been silent longest.',
+    staleS,
+  )
+  const problems = counter('problems_total', 'Times that a part of the source could not be used.')
+  const byReason = ['resource', 'reason'] as const
+  const lists = counter(
+    'lists_total',
+    'Complete lists that were read, by what made them necessary.',
+    byReason,
+  )
+  const ends = counter('watch_ends_total', 'Watches that ended, by reason.', byReason)
+  const events = counter('watch_events_total', 'Events of watches that ended.', ['resource'])
+  const bytes = counter('bytes_total', 'Bytes of lists, and of watches that ended.', ['resource', 'from'])
+  const skipped = counter('skipped_total', 'Events and objects that were not used, by reason.', byReason)
+  const repaired = counter('repaired_objects_total', 'Objects that no event had told of.', ['resource'])
+  const duration = histogram('list_duration_seconds', 'Duration of complete lists.', {
+    buckets: [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
+    labelNames: ['resource'],
+  })
+  const reasons = new LabelValues()
+  const labels = (its: { readonly resource: string; readonly reason: string }) => ({
+    resource: its.resource,
+    reason: reasons.of(its.reason),
+  })
+  return {
+    sourceProblem: () => problems.inc(),
+    observed(its) {
+      const { resource } = its
+      switch (its.kind) {
+        case 'listed':
+          lists.inc(labels(its))
+          bytes.inc({ resource, from: 'list' }, its.bytes)
+          duration.observe({ resource }, its.durationMs / 1000)
+          break
+        case 'watch-ended':
+          ends.inc(labels(its))
+          events.inc({ resource }, its.events)
+          bytes.inc({ resource, from: 'watch' }, its.bytes)
+          break
+        case 'skipped':
+          skipped.inc(labels(its))
+          break
+        case 'repaired':
+          repaired.inc({ resource }, its.objects)
+          break
+      }
+    },
+  }
+}

@@ -1,0 +1,86 @@
+import type { Registry } from 'prom-client'
+import type { Family } from '../base/ip.ts'
+import { metricSet } from './metric-set.ts'
+
+/** Our own numbers about what is done to the kernel. */
+export interface WorkMetrics {
+  commit(outcome: { readonly bytes: number; readonly durationMs: number; readonly changes: number }): void
+  /** The kernel moved on before a commit, which is planned again. */
+  staleCommit(): void
+  failedPass(): void
+  /** Somebody else committed; with `damage`, something of ours was changed. */
+  foreignCommit(damage?: boolean): void
+  /** Damage to our tables that was repaired. */
+  healed(objects: number): void
+  quarantined(services: number): void
+  refusals(now: number): void
+  /** Services that are served. */
+  services(now: number): void
+  /** A pass over the tracked flows failed. */
+  conntrackFailed(family: Family): void
+  /** A new configuration was taken (or not). */
+  configChanged(result: 'applied' | 'refused'): void
+}
+
+export function createWorkMetrics(registry: Registry): WorkMetrics {
+  const { counter, gauge } = metricSet(registry, 'kprobe_')
+  const stale = counter(
+    'commit_generation_retries_total',
+    'Commits refused because somebody else committed first.',
+  )
+  const failed = counter('failed_passes_total', 'Passes that ended in an error and were tried again.')
+  const inQuarantine = gauge('quarantined_services', 'Services that the kernel refuses at present.')
+  const refused = gauge('refusals', 'Fields and objects of the source that are refused at present.')
+  const served = gauge('services', 'Services in the table that the kernel holds.')
+  const flows = counter('conntrack_failures_total', 'Passes over the tracked flows that failed.', [
+    'ip_family',
+  ])
+  const configs = counter('config_changes_total', 'Changed configurations, by what came of them.', ['result'])
+  return {
+    ...commitMetrics(registry),
+    ...driftMetrics(registry),
+    staleCommit: () => stale.inc(),
+    failedPass: () => failed.inc(),
+    quarantined: services => inQuarantine.set(services),
+    refusals: now => refused.set(now),
+    services: now => served.set(now),
+    conntrackFailed: family => flows.inc({ ip_family: family }),
+    configChanged: result => configs.inc({ result }),
+  }
+}
+
+function commitMetrics(registry: Registry): Pick<WorkMetrics, 'commit'> {
+  const { counter, histogram } = metricSet(registry, 'kprobe_')
+  const commits = counter('commits_total', 'Commits that the kernel took.')
+  const bytes = counter('commit_bytes_total', 'Bytes of netlink messages in them.')
+  const changes = counter('commit_changes_total', 'Kernel objects created, changed or removed by them.')
+  const duration = histogram('commit_duration_seconds', 'From sending a commit to its acknowledgement.', {
+    buckets: [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5],
+  })
+  return {
+    commit(outcome) {
+      commits.inc()
+      bytes.inc(outcome.bytes)
+      changes.inc(outcome.changes)
+      duration.observe(outcome.durationMs / 1000)
+    },
+  }
+}
+
+function driftMetrics(registry: Registry): Pick<WorkMetrics, 'foreignCommit' | 'healed'> {
+  const { counter } = metricSet(registry, 'kprobe_')
+  const foreign = counter('foreign_commits_total', 'Times that the kernel had moved on without us.')
+  const drift = counter('drift_found_total', 'Times that somebody else was seen changing our tables.')
+  const heals = counter('heals_total', 'Times that damage to our objects was found and repaired.')
+  const objects = counter('healed_objects_total', 'Kernel objects repaired.')
+  return {
+    foreignCommit(damage = false) {
+      foreign.inc()
+      if (damage) drift.inc()
+    },
+    healed(count) {
+      heals.inc()
+      objects.inc(count)
+    },
+  }
+}
