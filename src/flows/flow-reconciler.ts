@@ -1,0 +1,266 @@
+import type { Cancel, Clock } from '../base/clock.ts'
+import { PersistentMap } from '../base/persistent-map.ts'
+import { finishInSlices, type Slicing, type Steps } from '../base/steps.ts'
+import type { ConntrackClient } from '../kernel/conntrack/client.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { ServiceKey } from '../model/service.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import { Drains } from './drains.ts'
+import type { FlowEvent, FlowReason } from './events.ts'
+import { type Look, lookAt } from './look.ts'
+import { nodeAddresses } from './node-addresses.ts'
+import { FlowPass, Stopped } from './pass.ts'
+import { flowPorts, isWatched, type Version, type View, versionOf } from './ports.ts'
+
+export interface FlowReconcilerOptions {
+  readonly client: ConntrackClient
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  readonly report: (event: FlowEvent) => void
+  /** Longest time between two looks at the flows of all Services, milliseconds. */
+  readonly periodMs?: number
+}
+
+export interface FlowStatus {
+  /** Of the last pass, if it failed. */
+  readonly error: Error | undefined
+  /** Services whose flows are still to be looked at. */
+  readonly pending: number
+  /** Pairs of place and endpoint whose connections are to be cut later. */
+  readonly draining: number
+}
+
+const PERIOD_MS = 600_000
+/** Packets that met the rules from before a commit have been confirmed by then. */
+const SETTLE_MS = 10
+/** Least distance between two passes: changes coalesce in it. */
+const DISTANCE_MS = 100
+const SLICE_MS = 8
+const RETRY_MIN_MS = 500
+const RETRY_MAX_MS = 60_000
+/** Services to look at one by one; with more, all are looked at, and what the further ones were before is forgotten. */
+const PENDING_MAX = 5_000
+/** Of one Service, when passes fail for long; the oldest is forgotten first. */
+const VERSIONS_MAX = 32
+
+type Pending = Map<ServiceKey, readonly Version[]>
+
+/**
+ * Removes flows from connection tracking that no rule would make any more: datagrams would go on to an endpoint that is
+ * gone for as long as the sender keeps sending. It runs beside the syncs and never holds them up. What it looks at
+ * follows from what changed; what it deletes follows from what is, so that a restart or a lost event deletes nothing
+ * that is right and misses nothing that is wrong.
+ */
+export class FlowReconciler {
+  readonly #options: FlowReconcilerOptions
+  readonly #slicing: Slicing
+  readonly #drains = new Drains()
+  readonly #pass: FlowPass
+  #view: View | undefined
+  /** By Service: as it was at each change since the last pass that got through. */
+  #pending: Pending = new Map()
+  #isAllPending = true
+  /** Undefined when only time brings the next pass. */
+  #reason: FlowReason | undefined
+  #timer: Cancel | undefined
+  #running: Promise<void> | undefined
+  #notBeforeMs = 0
+  #periodAtMs = 0
+  #failures = 0
+  #error: Error | undefined
+  #stopped = false
+
+  constructor(options: FlowReconcilerOptions) {
+    this.#options = options
+    const { client, clock, random } = options
+    this.#slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+    this.#pass = new FlowPass({
+      client,
+      clock,
+      random,
+      drains: this.#drains,
+      slicing: this.#slicing,
+      isStopped: () => this.#stopped,
+    })
+  }
+
+  get status(): FlowStatus {
+    return { error: this.#error, pending: this.#pending.size, draining: this.#drains.size }
+  }
+
+  /** What the kernel was just brought to: to be called after each sync. Cost follows the change since the last call. */
+  offer(snapshot: Snapshot, table: FrontendTable): void {
+    const before = this.#view
+    const view = { snapshot, table }
+    this.#view = view
+    if (before === undefined) this.#wake('start')
+    else if (this.#note(before, view)) this.#wake('change')
+  }
+
+  /** Ends the pass that is running and starts no other. */
+  async stop(): Promise<void> {
+    this.#stopped = true
+    this.#timer?.()
+    await this.#running
+  }
+
+  /** Remembers what changed; false when flows do not depend on it. */
+  #note(before: View, after: View): boolean {
+    const keys = new Set([
+      ...PersistentMap.changes(before.snapshot.services, after.snapshot.services),
+      ...PersistentMap.changes(before.snapshot.slices, after.snapshot.slices),
+      ...PersistentMap.changes(before.table.services, after.table.services),
+    ])
+    let isNews = isElsewhere(before, after)
+    if (isNews) this.#isAllPending = true
+    for (const key of keys) {
+      const was = versionOf(before, key)
+      if (!isWatched(was) && !isWatched(versionOf(after, key))) continue
+      isNews = true
+      this.#remember(key, [was])
+    }
+    return isNews
+  }
+
+  /** Adds to what is known of a Service. */
+  #remember(key: ServiceKey, versions: readonly Version[]): void {
+    const known = this.#pending.get(key)
+    if (known === undefined && this.#pending.size >= PENDING_MAX) this.#isAllPending = true
+    else this.#pending.set(key, [...(known ?? []), ...versions].slice(-VERSIONS_MAX))
+  }
+
+  #wake(reason: FlowReason): void {
+    this.#reason ??= reason
+    if (this.#running === undefined) this.#arm()
+  }
+
+  /** Arms the timer for whatever comes first: waiting work, connections to cut, the period. */
+  #arm(): void {
+    if (this.#stopped) return
+    this.#timer?.()
+    const { clock } = this.#options
+    const nowMs = clock.nowMs()
+    const atMs =
+      this.#reason === undefined
+        ? Math.min(this.#periodAtMs, this.#drains.nextDueMs ?? Number.POSITIVE_INFINITY)
+        : nowMs + SETTLE_MS
+    const delayMs = Math.max(atMs, this.#notBeforeMs) - nowMs
+    this.#timer = clock.after(Math.max(0, delayMs), () => {
+      this.#timer = undefined
+      this.#launch()
+    })
+  }
+
+  #launch(): void {
+    this.#running = this.#passOnce().finally(() => {
+      this.#running = undefined
+      this.#arm()
+    })
+  }
+
+  async #passOnce(): Promise<void> {
+    const { clock, periodMs = PERIOD_MS } = this.#options
+    const view = this.#view
+    if (view === undefined) return
+    const isPeriod = clock.nowMs() >= this.#periodAtMs
+    const reason = this.#reason ?? (isPeriod ? 'period' : 'drain')
+    const [pending, isAll] = [this.#pending, this.#isAllPending || isPeriod]
+    this.#pending = new Map()
+    this.#isAllPending = false
+    this.#reason = undefined
+    try {
+      await this.#look(view, { pending, isAll, reason })
+      if (isAll) this.#periodAtMs = clock.nowMs() + periodMs
+      this.#failures = 0
+      this.#error = undefined
+      this.#notBeforeMs = clock.nowMs() + DISTANCE_MS
+      // The kernel lags behind this Snapshot and may make flows that were judged as if it did not: the next sync tells.
+      if (view.table.number !== view.snapshot.number) this.#restore(pending, isAll)
+    } catch (thrown) {
+      this.#restore(pending, isAll)
+      if (!(thrown instanceof Stopped)) this.#fail(thrown)
+    }
+  }
+
+  async #look(
+    view: View,
+    {
+      pending,
+      isAll,
+      reason,
+    }: { readonly pending: Pending; readonly isAll: boolean; readonly reason: FlowReason },
+  ): Promise<void> {
+    const due = this.#drains.servicesDue(this.#options.clock.nowMs())
+    const steps = isAll ? looksAtAll(view, pending) : looksAtSome(view, pending, due)
+    const looks = await finishInSlices(steps, this.#slicing)
+    if (looks.size === 0) return
+    for (const result of await this.#pass.run({ looks, node: nodeAddresses(view) }))
+      this.#options.report({ kind: 'reconciled', reason, ...result })
+  }
+
+  #restore(pending: Pending, isAll: boolean): void {
+    const later = this.#pending
+    this.#pending = pending
+    this.#isAllPending ||= isAll
+    for (const [key, versions] of later) this.#remember(key, versions)
+  }
+
+  #fail(thrown: unknown): void {
+    const { clock, random, report } = this.#options
+    const error = thrown instanceof Error ? thrown : new Error(String(thrown))
+    this.#failures++
+    this.#error = error
+    this.#reason = 'retry'
+    const retryMs = retryDelayMs(this.#failures, random)
+    this.#notBeforeMs = clock.nowMs() + retryMs
+    report({ kind: 'failed', error, retryMs })
+  }
+}
+
+/** Exponential, with jitter over the upper half. */
+function retryDelayMs(failures: number, random: () => number): number {
+  const stepMs = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** Math.min(failures - 1, 30))
+  return stepMs / 2 + (random() * stepMs) / 2
+}
+
+/** NodePorts answer at other addresses than before. */
+function isElsewhere(before: View, after: View): boolean {
+  return (
+    before.table.nodePorts !== after.table.nodePorts ||
+    before.table.node !== after.table.node ||
+    before.snapshot.localIps !== after.snapshot.localIps
+  )
+}
+
+type Looks = Map<ServiceKey, Look>
+
+function* looksAtSome(view: View, pending: Pending, due: readonly ServiceKey[]): Steps<Looks> {
+  const looks: Looks = new Map()
+  for (const [key, former] of pending) {
+    const look = yield* lookAt(former, versionOf(view, key))
+    if (look !== undefined) looks.set(key, look)
+    yield
+  }
+  for (const key of due)
+    if (!looks.has(key)) looks.set(key, { current: yield* flowPorts(versionOf(view, key)), former: [] })
+  return looks
+}
+
+/** Services between two offers to pause. */
+const YIELD_EVERY = 500
+
+function* looksAtAll(view: View, pending: Pending): Steps<Looks> {
+  const looks: Looks = new Map()
+  let count = 0
+  for (const key of new Set([...view.table.services.keys(), ...pending.keys()])) {
+    if (++count % YIELD_EVERY === 0) yield
+    const now = versionOf(view, key)
+    const versions = pending.get(key) ?? []
+    if (versions.length === 0 && !isWatched(now)) continue
+    const former = []
+    for (const version of versions) former.push(...(yield* flowPorts(version)))
+    looks.set(key, { current: yield* flowPorts(now), former })
+  }
+  return looks
+}

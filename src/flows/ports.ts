@@ -1,0 +1,123 @@
+import type { Family, Ip } from '../base/ip.ts'
+import type { Octets } from '../base/octets.ts'
+import type { Steps } from '../base/steps.ts'
+import { type FlowProtocol, socketKey } from '../kernel/conntrack/flow.ts'
+import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
+import type { ServiceKey } from '../model/service.ts'
+import type { SliceList } from '../model/slice-groups.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+
+/** A Snapshot, and what was computed from it or from one shortly before it. */
+export interface View {
+  readonly snapshot: Snapshot
+  readonly table: FrontendTable
+}
+
+/** Of one Service, what decides about its flows. Immutable values of a View, so that keeping one costs nothing. */
+export interface Version {
+  readonly frontends: ServiceFrontends | undefined
+  readonly slices: SliceList
+  /** Service.tcpDrainMs. */
+  readonly drainMs: number | undefined
+}
+
+/** One port of a Service in one family, with the flows that are fine there. */
+export interface FlowPort {
+  readonly service: ServiceKey
+  readonly family: Family
+  readonly protocol: FlowProtocol
+  /** Addresses at which this node catches it: ClusterIP, external and load-balancer addresses. */
+  readonly sockets: readonly FlowSocket[]
+  /** 0 for none. */
+  readonly nodePort: number
+  /**
+   * Who may answer (socketKey). UDP: endpoints that serve; policies, topology and termination decide about new flows
+   * alone. TCP: all that are listed, since a pod that serves no longer may still finish what it began.
+   */
+  readonly endpoints: ReadonlySet<Octets>
+  /** Of TCP ports; undefined for UDP. */
+  readonly drainMs: number | undefined
+}
+
+export interface FlowSocket {
+  readonly ip: Ip
+  readonly port: number
+}
+
+const NO_SLICES: SliceList = []
+
+export function versionOf({ snapshot, table }: View, key: ServiceKey): Version {
+  return {
+    frontends: table.services.get(key),
+    slices: snapshot.slices.get(key) ?? NO_SLICES,
+    drainMs: snapshot.services.get(key)?.tcpDrainMs,
+  }
+}
+
+/** Whether flows of the Service are ever looked at: it has a UDP port, or connections that are to be cut. */
+export function isWatched({ frontends, drainMs }: Version): boolean {
+  const ports = frontends?.ports ?? []
+  for (let index = 0; index < ports.length; index++) {
+    const protocol = ports[index]?.protocol
+    if (protocol === 'UDP' || (protocol === 'TCP' && drainMs !== undefined)) return true
+  }
+  return false
+}
+
+/** Endpoints between two offers to pause. */
+const YIELD_EVERY = 5_000
+
+export function* flowPorts(version: Version): Steps<readonly FlowPort[]> {
+  const ports: FlowPort[] = []
+  let count = 0
+  for (const port of version.frontends?.ports ?? []) {
+    const { protocol } = port
+    if (protocol === 'SCTP' || (protocol === 'TCP' && version.drainMs === undefined)) continue
+    const flowPort = flowPortOf(version, port, protocol)
+    ports.push(flowPort)
+    count += flowPort.endpoints.size + 1
+    if (count < YIELD_EVERY) continue
+    yield
+    count = 0
+  }
+  return ports
+}
+
+function flowPortOf(version: Version, port: PortFrontends, protocol: FlowProtocol): FlowPort {
+  const sockets: FlowSocket[] = []
+  let nodePort = 0
+  for (const { ip, port: number } of port.frontends) {
+    if (ip === undefined) nodePort = number
+    else sockets.push({ ip, port: number })
+  }
+  const drainMs = protocol === 'TCP' ? version.drainMs : undefined
+  return {
+    service: port.service,
+    family: port.family,
+    protocol,
+    sockets,
+    nodePort,
+    endpoints: endpointsOf(version.slices, port, protocol),
+    drainMs,
+  }
+}
+
+/** Of an address that is listed several times, one entry that serves is enough. */
+function endpointsOf(slices: SliceList, port: PortFrontends, protocol: FlowProtocol): ReadonlySet<Octets> {
+  const found = new Set<Octets>()
+  const name = nameOf(port)
+  for (const slice of slices) {
+    if (slice.family !== port.family) continue
+    for (const its of slice.ports) {
+      if (its.name !== name || its.protocol !== protocol) continue
+      for (const { ip, conditions } of slice.endpoints)
+        if (protocol === 'TCP' || conditions.serving) found.add(socketKey(ip, its.port))
+    }
+  }
+  return found
+}
+
+/** Of the port, by which slices refer to it. */
+function nameOf({ displayName, service }: PortFrontends): string {
+  return displayName === service ? '' : displayName.slice(service.length + 1)
+}

@@ -1,0 +1,178 @@
+import type { Family, Ip } from '../base/ip.ts'
+import type { Octets } from '../base/octets.ts'
+import type { Steps } from '../base/steps.ts'
+import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel/conntrack/flow.ts'
+import type { ServiceKey } from '../model/service.ts'
+import type { Look } from './look.ts'
+import type { FlowPort } from './ports.ts'
+
+/** What is to become of a flow. */
+export type Judgement =
+  | { readonly kind: 'keep' }
+  /** Its packets go where nobody serves them, or past the Service. */
+  | { readonly kind: 'stale' }
+  /** A connection to an endpoint that is gone: to be cut after so long. */
+  | Draining
+
+export interface Draining {
+  readonly kind: 'drain'
+  readonly service: ServiceKey
+  /** The Service's address and port, and the endpoint's: all connections between them have one fate. */
+  readonly between: Octets
+  readonly drainMs: number
+}
+
+/** The addresses at which NodePorts of a family answer. */
+export interface NodeAddresses {
+  readonly ips: ReadonlySet<Ip>
+  /** The node has further addresses, which nobody has told. */
+  readonly isOpen: boolean
+}
+
+/** One place of a Service, as it is and as it was. */
+interface Place {
+  /** Undefined when the Service has left it. */
+  port: FlowPort | undefined
+  /** Who answered there since the last pass that got through. */
+  readonly known: Set<Octets>
+  readonly isNodePort: boolean
+}
+
+const KEEP: Judgement = { kind: 'keep' }
+const STALE: Judgement = { kind: 'stale' }
+
+/**
+ * Which flows of one protocol and family are stale. The decision is by what is, never by what happened: a flow whose
+ * endpoint serves is kept whatever came before. Only flows to places of Services are touched, by address and port; and
+ * where the address cannot be told to be ours, only flows to an endpoint that was.
+ */
+export class RuleBook {
+  readonly family: Family
+  readonly protocol: FlowProtocol
+  readonly #node: NodeAddresses
+  readonly #sockets = new Map<Octets, Place>()
+  readonly #nodePorts = new Map<number, Place>()
+  /** By address, the ports looked at there. */
+  readonly #addresses = new Map<Ip, number[]>()
+
+  constructor(family: Family, protocol: FlowProtocol, node: NodeAddresses) {
+    this.family = family
+    this.protocol = protocol
+    this.#node = node
+  }
+
+  /** A port as it is now. */
+  serve(port: FlowPort): void {
+    for (const { ip, port: number } of port.sockets) this.#socket(ip, number).port = port
+    if (port.nodePort !== 0) this.#nodePort(port.nodePort).port = port
+  }
+
+  /** A port as it was. */
+  remember(port: FlowPort): void {
+    const places = port.sockets.map(({ ip, port: number }) => this.#socket(ip, number))
+    if (port.nodePort !== 0) places.push(this.#nodePort(port.nodePort))
+    for (const { known } of places) for (const endpoint of port.endpoints) known.add(endpoint)
+  }
+
+  get addresses(): ReadonlyMap<Ip, readonly number[]> {
+    return this.#addresses
+  }
+
+  get nodePorts(): readonly number[] {
+    return [...this.#nodePorts.keys()]
+  }
+
+  /** Whether flows to this destination are judged here at all. */
+  concerns(destination: Ip, port: number): boolean {
+    return this.#placeOf(destination, port) !== undefined
+  }
+
+  judge(flow: Flow): Judgement {
+    const { destination, destinationPort } = flow.original
+    const place = this.#placeOf(destination, destinationPort)
+    if (place === undefined) return KEEP
+    const endpoint = socketKey(flow.reply.source, flow.reply.sourcePort)
+    const isTold = !place.isNodePort || this.#node.ips.has(destination)
+    if (flow.protocol === 'TCP') return judgeTcp({ place, flow, endpoint, isTold })
+    return isStale({ place, flow, endpoint, isTold }) ? STALE : KEEP
+  }
+
+  #placeOf(destination: Ip, port: number): Place | undefined {
+    const place = this.#sockets.get(socketKey(destination, port))
+    if (place !== undefined || this.#nodePorts.size === 0) return place
+    const { ips, isOpen } = this.#node
+    return isOpen || ips.has(destination) ? this.#nodePorts.get(port) : undefined
+  }
+
+  #socket(ip: Ip, port: number): Place {
+    const key = socketKey(ip, port)
+    const found = this.#sockets.get(key)
+    if (found !== undefined) return found
+    const place: Place = { port: undefined, known: new Set(), isNodePort: false }
+    this.#sockets.set(key, place)
+    const ports = this.#addresses.get(ip)
+    if (ports === undefined) this.#addresses.set(ip, [port])
+    else ports.push(port)
+    return place
+  }
+
+  #nodePort(port: number): Place {
+    const found = this.#nodePorts.get(port)
+    if (found !== undefined) return found
+    const place: Place = { port: undefined, known: new Set(), isNodePort: true }
+    this.#nodePorts.set(port, place)
+    return place
+  }
+}
+
+interface Case {
+  readonly place: Place
+  readonly flow: Flow
+  /** Who answers it. */
+  readonly endpoint: Octets
+  /** The destination is certainly an address of ours. */
+  readonly isTold: boolean
+}
+
+function isStale({ place, flow, endpoint, isTold }: Case): boolean {
+  const { port, known, isNodePort } = place
+  if (port?.endpoints.has(endpoint) === true) return false
+  if (port !== undefined && isTold) return true
+  if (isTranslated(flow)) return known.has(endpoint)
+  // Nobody answers at an address that was a Service's; at the node's own there may be anyone.
+  return port === undefined && !isNodePort
+}
+
+function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgement {
+  const { port, known } = place
+  if (port?.drainMs === undefined || !isTranslated(flow) || port.endpoints.has(endpoint)) return KEEP
+  if (!isTold && !known.has(endpoint)) return KEEP
+  const between = socketKey(flow.original.destination, flow.original.destinationPort) + endpoint
+  return { kind: 'drain', service: port.service, between, drainMs: port.drainMs }
+}
+
+/** Services between two offers to pause. */
+const YIELD_EVERY = 500
+
+export interface Judging {
+  readonly looks: Iterable<Look>
+  readonly node: Readonly<Record<Family, NodeAddresses>>
+}
+
+/** One book for each protocol and family that has anything to look at. */
+export function* ruleBooks({ looks, node }: Judging): Steps<readonly RuleBook[]> {
+  const books = new Map<string, RuleBook>()
+  const bookOf = ({ family, protocol }: FlowPort): RuleBook => {
+    const key = protocol + family
+    const book = books.get(key) ?? new RuleBook(family, protocol, node[family])
+    books.set(key, book)
+    return book
+  }
+  let count = 0
+  for (const { current, former } of looks) {
+    for (const port of current) bookOf(port).serve(port)
+    for (const port of former) bookOf(port).remember(port)
+    if (++count % YIELD_EVERY === 0) yield
+  }
+  return [...books.values()]
+}

@@ -1,0 +1,234 @@
+import type { Clock } from '../../base/clock.ts'
+import type { Ip } from '../../base/ip.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
+import { Connection, REQUEST_SEQUENCE_MAX } from '../../netlink/connection.ts'
+import { NLM_F_DUMP } from '../../netlink/constants.ts'
+import type { BurstReplies } from '../../netlink/conversation.ts'
+import { errnoNumber } from '../../netlink/errno.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
+import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
+import type { Transport } from '../../netlink/transport.ts'
+import { IPCTNL_MSG_CT_GET_STATS, IPCTNL_MSG_CT_GET_STATS_CPU, IPCTNL_MSG_CT_NEW } from './constants.ts'
+import { decodeFlow, decodeHead, type Flow, familyNumber } from './flow.ts'
+import {
+  encodeDeletes,
+  encodeDump,
+  encodeRequest,
+  type FlowFilter,
+  messageType,
+  protocolNumber,
+} from './messages.ts'
+import { PooledTransport } from './pooled-transport.ts'
+import { STATS_CPU, STATS_GLOBAL } from './schema.ts'
+
+/** The kernel's connection tracking, as far as this project speaks with it. */
+export interface ConntrackClient {
+  /**
+   * Goes through the entries that pass the filter, one at a time, and keeps none. Gives false when the kernel says that
+   * its table changed meanwhile: then some entries may be missing; those that came were there. Rejects with
+   * NetlinkError or SystemError.
+   */
+  dump(filter: FlowFilter, visitor: FlowVisitor): Promise<boolean>
+  /**
+   * Deletes entries, many a send. One that is gone, or that another with the same addresses and ports has followed, is
+   * no error. Rejects with NetlinkError for anything else that the kernel says, and with SystemError when nothing was
+   * sent.
+   */
+  delete(flows: readonly Flow[]): Promise<DeleteCount>
+  statistics(): Promise<ConntrackStatistics>
+  close(): Promise<void>
+}
+
+export interface FlowVisitor {
+  /** Whether an entry with this original destination is worth decoding; called for each that passes the filter. */
+  readonly isWanted: (destination: Ip, port: number) => boolean
+  readonly visit: (flow: Flow) => void
+}
+
+export interface DeleteCount {
+  readonly deleted: number
+  /** Had gone by themselves. */
+  readonly gone: number
+}
+
+/** Of this network namespace; the most is the machine's. */
+export interface ConntrackStatistics {
+  readonly entries: number
+  /** Undefined where the kernel does not tell (before Linux 5.9). */
+  readonly entriesMax: number | undefined
+  /** Entries that clashed with another when they should have been confirmed: their packet was dropped. */
+  readonly insertFailed: number
+  /** Packets dropped because the table was full, or memory short. */
+  readonly dropped: number
+  /** Entries that had to make room for newer ones. */
+  readonly droppedEarly: number
+}
+
+export interface ConntrackClientOptions {
+  /** Opens a socket of NETLINK_NETFILTER; the client has two, so that it can delete while it reads. */
+  readonly openTransport: () => Transport
+  readonly clock: Clock
+  /** Longest that one dump or one delete may take. */
+  readonly timeoutMs?: number
+}
+
+/** A dump of a million entries takes seconds on a machine that is busy. */
+const TIMEOUT_MS = 60_000
+/** Refusals of one send: as many as fit into a receive buffer that cannot be forced. */
+const DELETES_A_SEND = 256
+const DELETE_SEQUENCE_FIRST = REQUEST_SEQUENCE_MAX + 1
+
+export function createConntrackClient(options: ConntrackClientOptions): ConntrackClient {
+  return new NetlinkConntrackClient(options)
+}
+
+class NetlinkConntrackClient implements ConntrackClient {
+  readonly #reading: Socket
+  readonly #deleting: Socket
+
+  constructor({ openTransport, clock, timeoutMs = TIMEOUT_MS }: ConntrackClientOptions) {
+    const connect = (transport: Transport) => new Connection({ transport, clock, timeoutMs })
+    this.#reading = new Socket(async () => await warmedUp(connect(new PooledTransport(openTransport()))))
+    this.#deleting = new Socket(async () => connect(openTransport()))
+  }
+
+  dump(filter: FlowFilter, visitor: FlowVisitor): Promise<boolean> {
+    const accept = acceptor(filter, visitor)
+    return this.#reading.use(connection =>
+      connection.dump({
+        operation: 'list',
+        object: `${filter.protocol} flows of ${filter.family}`,
+        build: sequence => encodeDump(filter, sequence),
+        onMessage: accept,
+      }),
+    )
+  }
+
+  async delete(flows: readonly Flow[]): Promise<DeleteCount> {
+    let gone = 0
+    for (let from = 0; from < flows.length; from += DELETES_A_SEND) {
+      const some = flows.slice(from, from + DELETES_A_SEND)
+      const replies = await this.#deleting.use(connection => sendDeletes(connection, some))
+      gone += replies.errors.length
+    }
+    return { deleted: flows.length - gone, gone }
+  }
+
+  statistics(): Promise<ConntrackStatistics> {
+    return this.#deleting.use(readStatistics)
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([this.#reading.close(), this.#deleting.close()])
+  }
+}
+
+/** A connection that is made when it is needed, and made anew after a failure. */
+class Socket {
+  readonly #connect: () => Promise<Connection>
+  #connecting: Promise<Connection> | undefined
+
+  constructor(connect: () => Promise<Connection>) {
+    this.#connect = connect
+  }
+
+  async use<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
+    this.#connecting ??= this.#connect()
+    const connecting = this.#connecting
+    try {
+      return await work(await connecting)
+    } catch (error) {
+      if (this.#connecting === connecting) await this.close()
+      throw error
+    }
+  }
+
+  async close(): Promise<void> {
+    const connecting = this.#connecting
+    this.#connecting = undefined
+    const [connected] = await Promise.allSettled([connecting])
+    if (connected.status === 'fulfilled') await connected.value?.close()
+  }
+}
+
+/**
+ * A socket that has received something into a large buffer gets dumps in datagrams of 32 KiB instead of 4 (netlink_dump
+ * in net/netlink/af_netlink.c), the first one, too: some 150 entries that the thread pool has already fetched.
+ */
+async function warmedUp(connection: Connection): Promise<Connection> {
+  try {
+    await dumpStatistics(connection, () => undefined)
+    return connection
+  } catch (error) {
+    await connection.close()
+    throw error
+  }
+}
+
+/** Hands on what the filter lets pass, whether the kernel has compared it all or not. */
+function acceptor(filter: FlowFilter, { isWanted, visit }: FlowVisitor) {
+  const { family, protocol, destination, destinationPort } = filter
+  const [wantedFamily, wantedProtocol] = [familyNumber(family), protocolNumber(protocol)]
+  const newType = messageType(IPCTNL_MSG_CT_NEW)
+  return (view: ByteView, message: Message): void => {
+    if (message.type !== newType) return
+    const head = decodeHead(view, message)
+    if (head.protocolNumber !== wantedProtocol || head.familyNumber !== wantedFamily) return
+    if (destination !== undefined && head.destination !== destination) return
+    if (destinationPort !== undefined && head.destinationPort !== destinationPort) return
+    if (isWanted(head.destination, head.destinationPort))
+      visit(decodeFlow(view, message, { family, protocol }))
+  }
+}
+
+async function sendDeletes(connection: Connection, flows: readonly Flow[]): Promise<BurstReplies> {
+  const bytes = encodeDeletes(flows, DELETE_SEQUENCE_FIRST)
+  const object = 'flows'
+  const has = (sequence: number) =>
+    sequence >= DELETE_SEQUENCE_FIRST && sequence < DELETE_SEQUENCE_FIRST + flows.length
+  const replies = await connection.burst({ bytes, has }, { pool: false, object })
+  if (replies.loss !== undefined) throw replies.loss
+  const refusal = replies.errors.find(({ errno }) => errno !== ENOENT)
+  if (refusal !== undefined) throw new NetlinkError({ operation: 'delete', object, ...refusal })
+  return replies
+}
+
+const ENOENT = errnoNumber('ENOENT')
+
+async function readStatistics(connection: Connection): Promise<ConntrackStatistics> {
+  let [entries, entriesMax]: [number, number | undefined] = [0, undefined]
+  let [insertFailed, dropped, droppedEarly] = [0, 0, 0]
+  connection.roundTrip({
+    ...STATISTICS,
+    build: sequence => encodeRequest(IPCTNL_MSG_CT_GET_STATS, 0, sequence),
+    onMessage: (view, message) => {
+      const read = readAttributes(view, STATS_GLOBAL, spanOf(message))
+      entries = read.entries ?? 0
+      entriesMax = read.entriesMax
+    },
+  })
+  await dumpStatistics(connection, read => {
+    insertFailed += read.insertFailed ?? 0
+    dropped += read.drop ?? 0
+    droppedEarly += read.earlyDrop ?? 0
+  })
+  return { entries, entriesMax, insertFailed, dropped, droppedEarly }
+}
+
+async function dumpStatistics(
+  connection: Connection,
+  take: (ofProcessor: ValuesOf<typeof STATS_CPU>) => void,
+): Promise<void> {
+  await connection.dump({
+    ...STATISTICS,
+    build: sequence => encodeRequest(IPCTNL_MSG_CT_GET_STATS_CPU, NLM_F_DUMP, sequence),
+    onMessage: (view, message) => take(readAttributes(view, STATS_CPU, spanOf(message))),
+  })
+}
+
+const STATISTICS = { operation: 'read', object: 'statistics of conntrack' } as const
+
+function spanOf({ start, end }: Message): { readonly start: number; readonly end: number } {
+  return { start: start + NFGENMSG_LENGTH, end }
+}

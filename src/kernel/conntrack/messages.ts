@@ -1,0 +1,112 @@
+import type { Family, Ip } from '../../base/ip.ts'
+import { AttributeWriter } from '../../netlink/attribute.ts'
+import { ByteWriter } from '../../netlink/bytes.ts'
+import { NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { closeMessage, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
+import { type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
+import {
+  IPCTNL_MSG_CT_DELETE,
+  IPCTNL_MSG_CT_GET,
+  IPCTNL_MSG_CT_NEW,
+  IPPROTO_TCP,
+  IPPROTO_UDP,
+  NFNL_SUBSYS_CTNETLINK,
+  NFPROTO_UNSPEC,
+} from './constants.ts'
+import { type Flow, type FlowProtocol, type FlowTuple, familyNumber } from './flow.ts'
+import { CONNTRACK, type TUPLE } from './schema.ts'
+
+/** Which entries a dump is about: those of one family and protocol, sent to this address and port where these are given. */
+export interface FlowFilter {
+  readonly family: Family
+  readonly protocol: FlowProtocol
+  readonly destination?: Ip
+  readonly destinationPort?: number
+}
+
+/** CTA_FILTER_F_* of net/netfilter/nf_internals.h, which no header for programs has. */
+const CTA_FILTER_F_CTA_IP_DST = 1 << 1
+const CTA_FILTER_F_CTA_PROTO_NUM = 1 << 3
+const CTA_FILTER_F_CTA_PROTO_DST_PORT = 1 << 5
+
+export function protocolNumber(protocol: FlowProtocol): number {
+  return protocol === 'TCP' ? IPPROTO_TCP : IPPROTO_UDP
+}
+
+export function messageType(type: number): number {
+  return (NFNL_SUBSYS_CTNETLINK << 8) | type
+}
+
+/** A request without attributes: statistics. */
+export function encodeRequest(type: number, flags: number, sequence: number): Uint8Array {
+  const out = new ByteWriter(32)
+  const start = openMessage(out, { type: messageType(type), flags: NLM_F_REQUEST | flags, sequence })
+  writeNfGenMsg(out, { family: NFPROTO_UNSPEC, resourceId: 0 })
+  closeMessage(out, start)
+  return out.written()
+}
+
+/** IPCTNL_MSG_CT_GET with CTA_FILTER (Linux 5.8); older kernels compare the family alone and list the rest as well. */
+export function encodeDump(filter: FlowFilter, sequence: number): Uint8Array {
+  const { family, protocol, destination, destinationPort } = filter
+  let flags = CTA_FILTER_F_CTA_PROTO_NUM
+  if (destination !== undefined) flags |= CTA_FILTER_F_CTA_IP_DST
+  if (destinationPort !== undefined) flags |= CTA_FILTER_F_CTA_PROTO_DST_PORT
+  const original: ValuesOf<typeof TUPLE> = {
+    ip: destination === undefined ? undefined : ipOf(family, undefined, destination),
+    proto: { number: protocolNumber(protocol), destinationPort },
+  }
+  const out = new ByteWriter(128)
+  const type = messageType(IPCTNL_MSG_CT_GET)
+  const start = openMessage(out, { type, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence })
+  writeNfGenMsg(out, { family: familyNumber(family), resourceId: 0 })
+  writeAttributes(new AttributeWriter(out), CONNTRACK, { original, filter: { originalFlags: flags } })
+  closeMessage(out, start)
+  return out.written()
+}
+
+/**
+ * One IPCTNL_MSG_CT_DELETE a flow, numbered from `firstSequence`. The tuple is always there: without one the kernel
+ * deletes everything. The id makes a later flow with the same tuple ENOENT.
+ */
+export function encodeDeletes(flows: readonly Flow[], firstSequence: number): Uint8Array {
+  const out = new ByteWriter(flows.length * 128)
+  const attributes = new AttributeWriter(out)
+  const type = messageType(IPCTNL_MSG_CT_DELETE)
+  for (let index = 0; index < flows.length; index++) {
+    const flow = flows[index]
+    if (flow === undefined) continue
+    const start = openMessage(out, { type, flags: NLM_F_REQUEST, sequence: firstSequence + index })
+    writeNfGenMsg(out, { family: familyNumber(flow.family), resourceId: 0 })
+    const original = tupleOf(flow, flow.original)
+    writeAttributes(attributes, CONNTRACK, { original, id: flow.id, zone: flow.zone })
+    closeMessage(out, start)
+  }
+  return out.written()
+}
+
+/** IPCTNL_MSG_CT_NEW: entries as if packets had made them. Only tests and benchmarks want some. */
+export function appendNew(out: ByteWriter, flow: Omit<Flow, 'id'>, sequence: number): void {
+  const flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK
+  const start = openMessage(out, { type: messageType(IPCTNL_MSG_CT_NEW), flags, sequence })
+  writeNfGenMsg(out, { family: familyNumber(flow.family), resourceId: 0 })
+  const { status, timeoutS, zone } = flow
+  const [original, reply] = [tupleOf(flow, flow.original), tupleOf(flow, flow.reply)]
+  writeAttributes(new AttributeWriter(out), CONNTRACK, { original, reply, status, timeoutS, zone })
+  closeMessage(out, start)
+}
+
+function tupleOf(flow: Pick<Flow, 'family' | 'protocol'>, tuple: FlowTuple): ValuesOf<typeof TUPLE> {
+  const { source, destination, sourcePort, destinationPort, zone } = tuple
+  return {
+    ip: ipOf(flow.family, source, destination),
+    proto: { number: protocolNumber(flow.protocol), sourcePort, destinationPort },
+    zone,
+  }
+}
+
+function ipOf(family: Family, source: Ip | undefined, destination: Ip): ValuesOf<typeof TUPLE>['ip'] {
+  return family === 'IPv4'
+    ? { v4Source: source, v4Destination: destination }
+    : { v6Source: source, v6Destination: destination }
+}
