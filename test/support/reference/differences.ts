@@ -1,0 +1,77 @@
+import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { parse } from 'yaml'
+import { assert } from '../../../src/base/assert.ts'
+
+/** A packet that kube-proxy treats in another way than the scenario says, and than we do. */
+export interface Difference {
+  readonly scenario: string
+  /** As in the scenario, without the outcome. */
+  readonly packet: string
+  /** In the words of a packet table. */
+  readonly kubeProxy: string
+  /** Words of docs/differences.md. */
+  readonly because: string
+}
+
+/** A scenario that cannot be put to kube-proxy, or not beyond one of its steps. */
+export interface Obstacle {
+  readonly scenario: string
+  /** Words of whoever refuses it. */
+  readonly words: string
+}
+
+export interface Differences {
+  readonly differences: readonly Difference[]
+  readonly refused: readonly Obstacle[]
+  /** By scenario, why its result means nothing. */
+  readonly notComparable: ReadonlyMap<string, string>
+}
+
+const FILE = fileURLToPath(new URL('../../reference/differences.yaml', import.meta.url))
+const DOCUMENT = fileURLToPath(new URL('../../../docs/differences.md', import.meta.url))
+
+/** Reads test/reference/differences.yaml. Throws when a reason does not stand in docs/differences.md. */
+export function loadDifferences(): Differences {
+  const document = oneLine(readFileSync(DOCUMENT, 'utf8'))
+  const file: unknown = parse(readFileSync(FILE, 'utf8'))
+  assert(isRecord(file), `${FILE}: not a mapping`)
+  const differences = records(file.differences).map(entry => ({
+    scenario: text(entry, 'scenario'),
+    packet: text(entry, 'packet'),
+    kubeProxy: text(entry, 'kubeProxy'),
+    because: text(entry, 'because'),
+  }))
+  for (const { because } of differences) {
+    assert(document.includes(oneLine(because)), `docs/differences.md does not say: ${because}`)
+  }
+  return {
+    differences,
+    refused: records(file.refused).map(entry => ({
+      scenario: text(entry, 'scenario'),
+      words: text(entry, 'words'),
+    })),
+    notComparable: new Map(
+      records(file.notComparable).map(entry => [text(entry, 'scenario'), text(entry, 'because')]),
+    ),
+  }
+}
+
+function oneLine(words: string): string {
+  return words.replace(/\s+/g, ' ').trim()
+}
+
+function records(value: unknown): readonly Readonly<Record<string, unknown>>[] {
+  assert(Array.isArray(value) && value.every(isRecord), `${FILE}: not a list of mappings`)
+  return value
+}
+
+function text(entry: Readonly<Record<string, unknown>>, key: string): string {
+  const value = entry[key]
+  assert(typeof value === 'string', `${FILE}: no ${key} in ${JSON.stringify(entry)}`)
+  return value
+}
+
+function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}

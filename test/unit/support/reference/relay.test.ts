@@ -1,0 +1,130 @@
+import { once } from 'node:events'
+import { createConnection, createServer, type Server, type Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { openOutlet, Relay } from '../../../support/reference/relay.ts'
+
+let server: Server
+let serverPort: number
+let relay: Relay
+const clients: Socket[] = []
+
+beforeEach(async () => {
+  server = createServer(socket => socket.on('error', () => socket.destroy()).pipe(socket))
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const address = server.address()
+  serverPort = typeof address === 'object' && address !== null ? address.port : 0
+  relay = await Relay.start({ listen: { port: 0 }, dial: { port: serverPort } })
+})
+
+afterEach(async () => {
+  for (const client of clients.splice(0)) client.destroy()
+  await relay.close()
+  server.close()
+})
+
+interface Client {
+  readonly socket: Socket
+  received: string
+  readonly closed: Promise<void>
+}
+
+function connect(port = relay.port): Client {
+  const socket = createConnection(port, '127.0.0.1')
+  clients.push(socket)
+  const closed = new Promise<void>(resolve => socket.on('close', () => resolve()))
+  const client: Client = { socket, received: '', closed }
+  socket.on('error', () => socket.destroy())
+  socket.on('data', chunk => {
+    client.received += chunk
+  })
+  return client
+}
+
+async function until(isSo: () => boolean): Promise<void> {
+  for (let tries = 0; tries < 500 && !isSo(); tries++) await sleep(10)
+  expect(isSo()).toBe(true)
+}
+
+test('bytes go there and back, and are counted', async () => {
+  const client = connect()
+  client.socket.write('hello')
+  await until(() => client.received === 'hello')
+  expect([relay.sentBytes, relay.receivedBytes]).toEqual([5, 5])
+})
+
+test('an end of one side is told to the other', async () => {
+  const client = connect()
+  client.socket.end('bye')
+  await client.closed
+  expect(client.received).toBe('bye')
+})
+
+test('a cut ends what there is, and lets new connections through', async () => {
+  const before = connect()
+  before.socket.write('x')
+  await until(() => before.received === 'x')
+  relay.cut()
+  await before.closed
+  const after = connect()
+  after.socket.write('y')
+  await until(() => after.received === 'y')
+})
+
+test('a stall keeps bytes until it is lifted', async () => {
+  const client = connect()
+  client.socket.write('a')
+  await until(() => client.received === 'a')
+  relay.setFaults({ stall: true })
+  client.socket.write('b')
+  await sleep(50)
+  expect(client.received).toBe('a')
+  relay.setFaults({})
+  await until(() => client.received === 'ab')
+})
+
+test('bytes keep their order when a delay ends', async () => {
+  const client = connect()
+  relay.setFaults({ delayMs: 60 })
+  client.socket.write('1')
+  await until(() => relay.sentBytes === 1)
+  relay.setFaults({})
+  client.socket.write('2')
+  await until(() => client.received === '12')
+})
+
+test('a truncation passes so many bytes of the server on, and cuts', async () => {
+  relay.setFaults({ truncateAfterBytes: 3 })
+  const client = connect()
+  client.socket.write('12345')
+  await client.closed
+  expect(relay.receivedBytes).toBe(3)
+  expect('123'.startsWith(client.received)).toBe(true)
+})
+
+test('refused connections end at once', async () => {
+  relay.setFaults({ refuse: true })
+  const client = connect()
+  client.socket.write('x')
+  await client.closed
+  expect(client.received).toBe('')
+})
+
+test('two halves meet at a unix socket', async () => {
+  const path = join(tmpdir(), `kprobe-relay-${process.pid}`)
+  const outlet = await openOutlet([{ listen: { path }, dial: { port: serverPort } }])
+  const inner = await Relay.start({ listen: { port: 0 }, dial: { path } })
+  try {
+    const client = connect(inner.port)
+    client.socket.write('through')
+    await until(() => client.received === 'through')
+    inner.cut()
+    await client.closed
+  } finally {
+    await inner.close()
+    await outlet.close()
+  }
+})
