@@ -81,9 +81,10 @@ function featuresOf(family: NftFamily): Feature[] {
 
 function mapFeatures(family: NftFamily, hook: ChainHook): Feature[] {
   const layout = LAYOUTS[family]
-  const endpoints = declareSet('endpoints', layout, 4_096)
-  const affinity = declareSet('affinity', layout, 4_096)
-  const dispatch = declareSet('dispatch', layout, 4_096)
+  const declaration = { layout, size: 4_096, connectionCounters: false }
+  const endpoints = declareSet('endpoints', declaration)
+  const affinity = declareSet('affinity', declaration)
+  const dispatch = declareSet('dispatch', declaration)
   const add = (set: typeof endpoints): Operation => ({ ...at(family), verb: 'add-set', set })
   return [
     {

@@ -51,7 +51,9 @@ export function openPlane(config: Config, clock: Clock, openTransport: () => Tra
 export function nftablesOptions(config: Config): NftablesOptions {
   const { detectLocal, masqueradeAll, masqueradeBit } = config
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
-  return { ...DEFAULT_NFTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector: { IPv4, IPv6 } }
+  const connectionCounters = config.connectionMetricsMax > 0
+  const detector = { IPv4, IPv6 }
+  return { ...DEFAULT_NFTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector, connectionCounters }
 }
 
 function detectorOf(detect: DetectLocal, family: (typeof FAMILIES)[number]): DetectorOption | undefined {

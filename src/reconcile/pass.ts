@@ -61,6 +61,11 @@ export class Pass<State, P extends Plan<State>> {
     return this.#generation
   }
 
+  /** The newest state that was rendered, with the numbering that is in the kernel; undefined before the first. */
+  get rendered(): State | undefined {
+    return this.#base
+  }
+
   /** The kernel may differ from what we left there: look before the next commit, or again if one is under way. */
   distrust(): void {
     this.#applied = undefined

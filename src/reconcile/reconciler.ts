@@ -106,6 +106,11 @@ export class Reconciler<State, P extends Plan<State>> {
     })
   }
 
+  /** The newest state that was rendered, with the numbering that is in the kernel; undefined before the first. */
+  get rendered(): State | undefined {
+    return this.#pass.rendered
+  }
+
   get status(): ReconcilerStatus {
     return {
       syncedNumber: this.#synced,

@@ -99,6 +99,7 @@ const PLANE_OPTIONS = {
   masqueradeBit: 14,
   detector: { IPv4: undefined, IPv6: undefined },
   endpointComments: false,
+  connectionCounters: false,
 }
 
 function eventOf(object: object): SourceEvent {

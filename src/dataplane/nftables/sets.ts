@@ -75,7 +75,14 @@ export function sizeFor(name: SetName, count: number, before: number | undefined
   return 2 ** Math.ceil(Math.log2(wanted))
 }
 
-export function declareSet(name: SetName, layout: FamilyLayout, size: number): NftSet {
+export interface SetDeclaration {
+  readonly layout: FamilyLayout
+  readonly size: number
+  /** Elements of `endpoints` count the connections they were chosen for. */
+  readonly connectionCounters: boolean
+}
+
+export function declareSet(name: SetName, { layout, size, connectionCounters }: SetDeclaration): NftSet {
   const { addressType: A, addressLength } = layout
   const mark = 4
   const port = 8
@@ -105,6 +112,7 @@ export function declareSet(name: SetName, layout: FamilyLayout, size: number): N
         flags: NFT_SET_MAP,
         dataType: concatenatedType(A, TYPE_INET_SERVICE),
         dataLength: addressLength + mark,
+        ...(connectionCounters ? { counted: true as const } : {}),
       }
     case 'dispatch':
       return {

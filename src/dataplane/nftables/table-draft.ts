@@ -192,12 +192,15 @@ export class TableDraft {
   }
 
   #finishSets({ nodePorts }: Skeleton): ReadonlyMap<string, NftSet> {
-    const { base, layout, continuing } = this.#given
+    const { base, layout, continuing, options } = this.#given
+    const { connectionCounters } = options
     const names = SET_NAMES.filter(name => name !== 'nodeport-ips' || nodePorts.kind === 'only')
     const sets = names.map(name => {
       const before = base?.sets.get(name)
       const size = sizeFor(name, this.#tally.elements(name), before?.size)
-      return continuing && before?.size === size ? before : declareSet(name, layout, size)
+      const declared = declareSet(name, { layout, size, connectionCounters })
+      const isSame = continuing && before?.size === size && before.counted === declared.counted
+      return isSame ? before : declared
     })
     const same = base?.sets.size === sets.length && sets.every(set => base.sets.get(set.name) === set)
     return same ? base.sets : new Map(sets.map(set => [set.name, set]))

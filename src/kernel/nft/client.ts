@@ -1,4 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
+import type { Octets } from '../../base/octets.ts'
 import { finish, finishInSlices } from '../../base/steps.ts'
 import { Connection, REQUEST_SEQUENCE_MAX } from '../../netlink/connection.ts'
 import type { BurstError, BurstReplies } from '../../netlink/conversation.ts'
@@ -6,6 +7,7 @@ import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
 import { SystemError, type Transport } from '../../netlink/transport.ts'
 import type { Batch } from './batch.ts'
+import { readCounters } from './counters.ts'
 import { describeOperation } from './describe.ts'
 import { elementsIn, encodeBatch } from './encode.ts'
 import { type Listing, listTables, readGeneration, type TableName } from './list.ts'
@@ -23,6 +25,11 @@ export interface NftClient {
    * not exist are left out. Elements come grouped by set; those of sets with NFT_SET_EVAL carry expiresMs.
    */
   list(tables: readonly TableName[]): Promise<Listing>
+  /** What the elements of a counted set have counted; see readCounters. */
+  counters(
+    place: { readonly table: TableName; readonly set: string },
+    onCounter: (key: Octets, packets: bigint) => void,
+  ): Promise<boolean>
   close(): Promise<void>
 }
 
@@ -100,6 +107,13 @@ class NetlinkNftClient implements NftClient {
     const listing = await listTables(this.#connection, this.#clock, tables)
     this.#seen = listing.generation
     return listing
+  }
+
+  counters(
+    place: { readonly table: TableName; readonly set: string },
+    onCounter: (key: Octets, packets: bigint) => void,
+  ): Promise<boolean> {
+    return readCounters(this.#connection, place, onCounter)
   }
 
   async commit(

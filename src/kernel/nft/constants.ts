@@ -102,6 +102,7 @@ export const NFTA_SET_GC_INTERVAL = 12
 export const NFTA_SET_USERDATA = 13
 export const NFTA_SET_OBJ_TYPE = 15
 export const NFTA_SET_HANDLE = 16
+export const NFTA_SET_EXPR = 17
 export const NFTA_SET_DESC_SIZE = 1
 export const NFT_SET_ANONYMOUS = 0x1
 export const NFT_SET_CONSTANT = 0x2
@@ -119,6 +120,7 @@ export const NFTA_SET_ELEM_FLAGS = 3
 export const NFTA_SET_ELEM_TIMEOUT = 4
 export const NFTA_SET_ELEM_EXPIRATION = 5
 export const NFTA_SET_ELEM_USERDATA = 6
+export const NFTA_SET_ELEM_EXPR = 7
 export const NFTA_SET_ELEM_KEY_END = 10
 
 export const NFTA_DATA_VALUE = 1

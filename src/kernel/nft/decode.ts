@@ -1,3 +1,4 @@
+import type { Octets } from '../../base/octets.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
@@ -108,6 +109,7 @@ export function decodeSet(view: ByteView, message: Message): Placed<NftSet> {
     size: values.desc?.size ?? 0,
     timeoutMs: Number(values.timeout ?? 0n),
     userdata: values.userdata ?? '',
+    ...(values.expression?.tag === 'counter' ? { counted: true as const } : {}),
   }
   return { table: required(values.table, 'table', message), value: set }
 }
@@ -126,6 +128,20 @@ export function decodeElements(
   const { table, set: name, elements = [] } = attributesIn(view, message, SET_ELEMENTS)
   const set = required(name, 'set', message)
   const value = elements.map(attributes => elementOf(set, attributes, options))
+  return { table: required(table, 'table', message), value }
+}
+
+/** Packets that each element of a counted set was found by, in this message. */
+export function decodeCounters(
+  view: ByteView,
+  message: Message,
+): Placed<readonly (readonly [key: Octets, packets: bigint])[]> {
+  const { table, elements = [] } = attributesIn(view, message, SET_ELEMENTS)
+  const value: (readonly [Octets, bigint])[] = []
+  for (const { key, expression } of elements) {
+    if (key?.value === undefined || expression?.tag !== 'counter') continue
+    value.push([key.value, expression.data.packets ?? 0n])
+  }
   return { table: required(table, 'table', message), value }
 }
 

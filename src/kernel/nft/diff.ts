@@ -158,6 +158,7 @@ function sameShape(a: NftSet, b: NftSet): boolean {
     a.flags === b.flags &&
     a.keyType === b.keyType &&
     a.keyLength === b.keyLength &&
+    a.counted === b.counted &&
     a.dataType === b.dataType &&
     // The kernel reports the size of its own structure for verdicts.
     (a.dataLength === b.dataLength || a.dataType === NFT_DATA_VERDICT)

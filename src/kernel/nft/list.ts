@@ -1,12 +1,11 @@
 import type { Clock } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import { NFNL_SUBSYS_NFTABLES, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { NLM_F_DUMP } from '../../netlink/constants.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { closeMessage, type Message, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
+import type { Message } from '../../netlink/message.ts'
 import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import {
@@ -22,6 +21,7 @@ import {
 } from './decode.ts'
 import { familyNumber } from './encode.ts'
 import type { Rule } from './expression.ts'
+import { getRequest } from './get-request.ts'
 import { CHAIN, RULE, SET, SET_ELEMENTS, TABLE } from './schema.ts'
 import type { Chain, Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from './state.ts'
 
@@ -91,28 +91,6 @@ export async function listTables(
     errno: errnoNumber('EAGAIN'),
     extendedAck: `the ruleset changed during each of ${LIST_ATTEMPTS} attempts`,
   })
-}
-
-interface GetMessage {
-  /** NFT_MSG_GET*. */
-  readonly type: number
-  readonly flags: number
-  /** NFPROTO_*. */
-  readonly family: number
-  readonly sequence: number
-}
-
-function getRequest(message: GetMessage, attributes?: (out: AttributeWriter) => void): Uint8Array {
-  const out = new ByteWriter(64)
-  const start = openMessage(out, {
-    type: (NFNL_SUBSYS_NFTABLES << 8) | message.type,
-    flags: NLM_F_REQUEST | message.flags,
-    sequence: message.sequence,
-  })
-  writeNfGenMsg(out, { family: message.family, resourceId: 0 })
-  attributes?.(new AttributeWriter(out))
-  closeMessage(out, start)
-  return out.written()
 }
 
 /** What is dumped: a message type, and a filter that the kernel applies where it knows one. */

@@ -85,5 +85,6 @@ function setAttributes(set: NftSet): ValuesOf<typeof SET> {
     desc: set.size === 0 ? undefined : { size: set.size },
     timeout: set.timeoutMs === 0 ? undefined : BigInt(set.timeoutMs),
     userdata: set.userdata === '' ? undefined : set.userdata,
+    expression: set.counted === true ? attributesOf({ kind: 'counter' }) : undefined,
   }
 }

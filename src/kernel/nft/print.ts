@@ -59,6 +59,7 @@ function* printSet(set: NftSet, elements: readonly Element[]): IterableIterator<
   if (set.size > 0) yield `\t\tsize ${set.size}`
   const flags = setFlags(set)
   if (flags.length > 0) yield `\t\tflags ${flags.join(',')}`
+  if (set.counted === true) yield '\t\tcounter'
   if (set.timeoutMs > 0) yield `\t\ttimeout ${formatDuration(set.timeoutMs)}`
   for (let i = 0; i < elements.length; i++) {
     const element = elements[i]
@@ -95,6 +96,7 @@ function tableToJson(table: Table): unknown {
       flags: setFlags(set),
       size: set.size,
       timeoutMs: set.timeoutMs,
+      ...(set.counted === true ? { counted: true } : {}),
       elements: (elements.get(set.name) ?? []).map(element => elementToJson(set, element)),
     })),
     chains: [...table.chains.values()].map(({ name, hook, rules }) => ({

@@ -45,44 +45,6 @@ export const DATA = attributeSet({
   verdict: [nft.NFTA_DATA_VERDICT, nested(VERDICT)],
 })
 
-const SET_DESC = attributeSet({
-  size: [nft.NFTA_SET_DESC_SIZE, u32be],
-})
-
-export const SET = attributeSet({
-  table: [nft.NFTA_SET_TABLE, string],
-  name: [nft.NFTA_SET_NAME, string],
-  flags: [nft.NFTA_SET_FLAGS, u32be],
-  keyType: [nft.NFTA_SET_KEY_TYPE, u32be],
-  keyLength: [nft.NFTA_SET_KEY_LEN, u32be],
-  dataType: [nft.NFTA_SET_DATA_TYPE, u32be],
-  dataLength: [nft.NFTA_SET_DATA_LEN, u32be],
-  policy: [nft.NFTA_SET_POLICY, u32be],
-  desc: [nft.NFTA_SET_DESC, nested(SET_DESC)],
-  id: [nft.NFTA_SET_ID, u32be],
-  timeout: [nft.NFTA_SET_TIMEOUT, u64be],
-  gcInterval: [nft.NFTA_SET_GC_INTERVAL, u32be],
-  userdata: [nft.NFTA_SET_USERDATA, octets],
-  objectType: [nft.NFTA_SET_OBJ_TYPE, u32be],
-  handle: [nft.NFTA_SET_HANDLE, u64be],
-})
-
-export const SET_ELEMENT = attributeSet({
-  key: [nft.NFTA_SET_ELEM_KEY, nested(DATA)],
-  data: [nft.NFTA_SET_ELEM_DATA, nested(DATA)],
-  flags: [nft.NFTA_SET_ELEM_FLAGS, u32be],
-  timeout: [nft.NFTA_SET_ELEM_TIMEOUT, u64be],
-  expiration: [nft.NFTA_SET_ELEM_EXPIRATION, u64be],
-  userdata: [nft.NFTA_SET_ELEM_USERDATA, octets],
-  keyEnd: [nft.NFTA_SET_ELEM_KEY_END, nested(DATA)],
-})
-
-export const SET_ELEMENTS = attributeSet({
-  table: [nft.NFTA_SET_ELEM_LIST_TABLE, string],
-  set: [nft.NFTA_SET_ELEM_LIST_SET, string],
-  elements: [nft.NFTA_SET_ELEM_LIST_ELEMENTS, listOf(nft.NFTA_LIST_ELEM, nested(SET_ELEMENT))],
-})
-
 const PAYLOAD = attributeSet({
   dreg: [nft.NFTA_PAYLOAD_DREG, u32be],
   base: [nft.NFTA_PAYLOAD_BASE, u32be],
@@ -208,6 +170,47 @@ export const EXPRESSION = unionOf(
   EXPRESSIONS,
 )
 export type ExpressionAttributes = Tagged<typeof EXPRESSIONS>
+
+const SET_DESC = attributeSet({
+  size: [nft.NFTA_SET_DESC_SIZE, u32be],
+})
+
+export const SET = attributeSet({
+  table: [nft.NFTA_SET_TABLE, string],
+  name: [nft.NFTA_SET_NAME, string],
+  flags: [nft.NFTA_SET_FLAGS, u32be],
+  keyType: [nft.NFTA_SET_KEY_TYPE, u32be],
+  keyLength: [nft.NFTA_SET_KEY_LEN, u32be],
+  dataType: [nft.NFTA_SET_DATA_TYPE, u32be],
+  dataLength: [nft.NFTA_SET_DATA_LEN, u32be],
+  policy: [nft.NFTA_SET_POLICY, u32be],
+  desc: [nft.NFTA_SET_DESC, nested(SET_DESC)],
+  id: [nft.NFTA_SET_ID, u32be],
+  timeout: [nft.NFTA_SET_TIMEOUT, u64be],
+  gcInterval: [nft.NFTA_SET_GC_INTERVAL, u32be],
+  userdata: [nft.NFTA_SET_USERDATA, octets],
+  objectType: [nft.NFTA_SET_OBJ_TYPE, u32be],
+  handle: [nft.NFTA_SET_HANDLE, u64be],
+  /** Made for every element. */
+  expression: [nft.NFTA_SET_EXPR, EXPRESSION],
+})
+
+export const SET_ELEMENT = attributeSet({
+  key: [nft.NFTA_SET_ELEM_KEY, nested(DATA)],
+  data: [nft.NFTA_SET_ELEM_DATA, nested(DATA)],
+  flags: [nft.NFTA_SET_ELEM_FLAGS, u32be],
+  timeout: [nft.NFTA_SET_ELEM_TIMEOUT, u64be],
+  expiration: [nft.NFTA_SET_ELEM_EXPIRATION, u64be],
+  userdata: [nft.NFTA_SET_ELEM_USERDATA, octets],
+  expression: [nft.NFTA_SET_ELEM_EXPR, EXPRESSION],
+  keyEnd: [nft.NFTA_SET_ELEM_KEY_END, nested(DATA)],
+})
+
+export const SET_ELEMENTS = attributeSet({
+  table: [nft.NFTA_SET_ELEM_LIST_TABLE, string],
+  set: [nft.NFTA_SET_ELEM_LIST_SET, string],
+  elements: [nft.NFTA_SET_ELEM_LIST_ELEMENTS, listOf(nft.NFTA_LIST_ELEM, nested(SET_ELEMENT))],
+})
 
 export const RULE = attributeSet({
   table: [nft.NFTA_RULE_TABLE, string],

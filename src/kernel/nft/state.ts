@@ -59,6 +59,8 @@ export interface NftSet {
   readonly size: number
   /** Milliseconds; 0 for none. */
   readonly timeoutMs: number
+  /** Each element counts the packets that found it: NFTA_SET_EXPR. What they counted is no part of the state. */
+  readonly counted?: true
   /** NFTA_SET_USERDATA: what nft needs to print the set (byte order of key and data). */
   readonly userdata: Octets
 }

@@ -1,18 +1,12 @@
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import { NFNL_SUBSYS_NFTABLES, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import {
-  closeMessage,
-  type Message,
-  openMessage,
-  readNfGenMsg,
-  writeNfGenMsg,
-} from '../../netlink/message.ts'
+import { NLM_F_DUMP } from '../../netlink/constants.ts'
+import { type Message, readNfGenMsg } from '../../netlink/message.ts'
 import { writeAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import { decodeChain, decodeRule } from './decode.ts'
 import type { Rule } from './expression.ts'
+import { getRequest } from './get-request.ts'
 import { TABLE_MEMBER } from './schema.ts'
 import type { Chain } from './state.ts'
 
@@ -85,15 +79,10 @@ function dump(
     operation: 'list',
     object: what,
     onMessage,
-    build: sequence => {
-      const out = new ByteWriter(64)
-      const head = { type: (NFNL_SUBSYS_NFTABLES << 8) | type, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
-      const start = openMessage(out, head)
-      writeNfGenMsg(out, { family: table?.family ?? nft.NFPROTO_UNSPEC, resourceId: 0 })
-      if (table !== undefined) writeAttributes(new AttributeWriter(out), TABLE_MEMBER, { table: table.name })
-      closeMessage(out, start)
-      return out.written()
-    },
+    build: sequence =>
+      getRequest({ type, flags: NLM_F_DUMP, family: table?.family ?? nft.NFPROTO_UNSPEC, sequence }, out => {
+        if (table !== undefined) writeAttributes(out, TABLE_MEMBER, { table: table.name })
+      }),
   })
 }
 

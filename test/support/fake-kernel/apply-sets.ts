@@ -36,7 +36,8 @@ export function newSet(call: Call): void {
 type Declaration = Omit<FakeSet, 'name' | 'handle' | 'elements'>
 
 function declarationOf(values: ValuesOf<typeof SET>): Declaration {
-  const { flags = 0, keyType = 0, keyLength, dataType, dataLength, timeout, userdata } = values
+  const { flags = 0, keyType = 0, keyLength, dataType, dataLength, timeout, userdata, expression } = values
+  if (expression !== undefined && expression.tag !== 'counter') refuse('EOPNOTSUPP')
   // Anonymous sets live and die with a rule, and this project makes none.
   if (values.id === undefined || (flags & NFT_SET_ANONYMOUS) !== 0) refuse('EINVAL')
   if (keyLength === undefined || keyLength === 0 || keyLength > NFT_DATA_VALUE_MAXLEN) refuse('EINVAL')
@@ -47,7 +48,17 @@ function declarationOf(values: ValuesOf<typeof SET>): Declaration {
     refuse('EINVAL')
   if (timeout !== undefined && (flags & NFT_SET_TIMEOUT) === 0) refuse('EINVAL')
   const size = values.desc?.size ?? 0
-  return { flags, keyType, keyLength, dataType, dataLength, timeoutMs: timeout ?? 0n, userdata, size }
+  return {
+    flags,
+    keyType,
+    keyLength,
+    dataType,
+    dataLength,
+    timeoutMs: timeout ?? 0n,
+    userdata,
+    expression,
+    size,
+  }
 }
 
 function sameDeclaration(a: Declaration, b: Declaration): boolean {
@@ -56,7 +67,8 @@ function sameDeclaration(a: Declaration, b: Declaration): boolean {
     a.keyType === b.keyType &&
     a.keyLength === b.keyLength &&
     a.dataType === b.dataType &&
-    a.dataLength === b.dataLength
+    a.dataLength === b.dataLength &&
+    (a.expression === undefined) === (b.expression === undefined)
   )
 }
 

@@ -113,7 +113,7 @@ function* sets(call: Call, heads: Heads, name: string | undefined): Dump {
 const VERDICT_LENGTH = 16
 
 export function setValues(table: FakeTable, set: FakeSet): ValuesOf<typeof SET> {
-  const { name, handle, flags, keyType, keyLength, dataType, userdata, size, timeoutMs } = set
+  const { name, handle, flags, keyType, keyLength, dataType, userdata, size, timeoutMs, expression } = set
   return {
     table: table.name,
     name,
@@ -126,6 +126,7 @@ export function setValues(table: FakeTable, set: FakeSet): ValuesOf<typeof SET> 
     timeout: timeoutMs === 0n ? undefined : timeoutMs,
     desc: { size: size === 0 ? undefined : size },
     userdata,
+    expression,
   }
 }
 

@@ -1,4 +1,4 @@
-import type { DATA, ExpressionAttributes, HOOK } from '../../../src/kernel/nft/schema.ts'
+import type { DATA, ExpressionAttributes, HOOK, SET } from '../../../src/kernel/nft/schema.ts'
 import type { ValuesOf } from '../../../src/netlink/schema.ts'
 
 /** What the fake keeps of nf_tables: objects that change in place, each change with a way back (see Journal). */
@@ -39,6 +39,8 @@ export interface FakeSet {
   readonly dataLength: number | undefined
   readonly timeoutMs: bigint
   readonly userdata: string | undefined
+  /** Of every element; only counters are known here. */
+  readonly expression: ValuesOf<typeof SET>['expression']
   size: number
   readonly elements: Map<string, FakeElement>
 }

@@ -17,7 +17,11 @@ import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import { ip4 } from './frontends.ts'
 
 const CONTEXT: RuleContext = { layout: LAYOUTS.ip, masqueradeMark: 0x4000, detector: undefined }
-const SETS = new Map(SET_NAMES.map(name => [name, declareSet(name, LAYOUTS.ip, 1)] as const))
+const SETS = new Map(
+  SET_NAMES.map(
+    name => [name, declareSet(name, { layout: LAYOUTS.ip, size: 1, connectionCounters: false })] as const,
+  ),
+)
 const PODS = { kind: 'cidr', cidr: { ip: ip4(10, 20, 0, 0), bits: 16 } } as const
 
 function text(name: string, context: RuleContext = CONTEXT): string[] {

@@ -44,6 +44,10 @@ class ScriptedClient implements NftClient {
     return { ruleset: this.ruleset, generation: 7, unsettled: false }
   }
 
+  async counters(): Promise<boolean> {
+    return true
+  }
+
   async close(): Promise<void> {
     throw new Error('the plane does not own its client')
   }

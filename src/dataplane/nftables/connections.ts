@@ -1,0 +1,72 @@
+import { formatIpPort } from '../../base/ip.ts'
+import type { Octets } from '../../base/octets.ts'
+import type { Steps } from '../../base/steps.ts'
+import type { NftClient } from '../../kernel/nft/client.ts'
+import type { Table } from '../../kernel/nft/state.ts'
+import { idOf } from './layout.ts'
+import type { Ids } from './numbering.ts'
+import type { NftablesState } from './state.ts'
+
+/** How often one element of the kernel's was chosen for a new connection since it exists. */
+export interface ConnectionCount {
+  /** Stands for the element as long as it exists: `ip` or `ip6`, and its key. */
+  readonly element: string
+  /** PortFrontends.key. */
+  readonly port: string
+  /** `10.0.0.1:8080`. */
+  readonly endpoint: string
+  readonly connections: bigint
+}
+
+/** Number of elements that readConnections would read. */
+export function countedElements({ allocations }: NftablesState): number {
+  const counts = Object.values(allocations).map(({ tally }) => tally.elements.get('endpoints') ?? 0)
+  return counts.reduce((sum, count) => sum + count, 0)
+}
+
+/** Reads the counters of both tables, if they have any (NftablesOptions.connectionCounters). */
+export async function readConnections(
+  client: NftClient,
+  state: NftablesState,
+  finishSteps: <T>(steps: Steps<T>) => Promise<T>,
+): Promise<readonly ConnectionCount[]> {
+  const found: ConnectionCount[] = []
+  for (const table of state.ruleset.tables) {
+    if (table.sets.get('endpoints')?.counted !== true) continue
+    const { family, name } = table
+    const ports = portsById(state.allocations[family].ids)
+    const endpoints = await finishSteps(endpointsByKey(table))
+    await client.counters({ table: { family, name }, set: 'endpoints' }, (key, connections) => {
+      const endpoint = endpoints.get(key)
+      const port = ports.get(idOf(key))
+      // What the kernel has and the state has not is about to go, or came a moment ago.
+      if (endpoint === undefined || port === undefined) return
+      found.push({ element: `${family} ${key}`, port, endpoint, connections })
+    })
+  }
+  return found
+}
+
+function portsById({ byPort }: Ids): ReadonlyMap<number, string> {
+  return new Map(byPort.entries().map(([port, id]) => [id, port]))
+}
+
+const YIELD_EVERY = 2_000
+
+function* endpointsByKey({ elements }: Table): Steps<ReadonlyMap<Octets, string>> {
+  const endpoints = new Map<Octets, string>()
+  for (const group of elements.values()) {
+    for (const { set, key, data } of group) {
+      if (set !== 'endpoints' || typeof data !== 'string') continue
+      endpoints.set(key, endpointText(data))
+      if (endpoints.size % YIELD_EVERY === 0) yield
+    }
+  }
+  return endpoints
+}
+
+/** An address, a port, and two bytes of padding. */
+function endpointText(data: Octets): string {
+  const ip = data.slice(0, -4)
+  return formatIpPort(ip, (data.charCodeAt(ip.length) << 8) | data.charCodeAt(ip.length + 1))
+}
