@@ -8,14 +8,24 @@ import type { RuleBook } from './stale.ts'
 export const WALKS_MAX = 9
 
 /** The dumps that together list every flow the book is about, and as few others as that allows. */
-export function dumpsFor({ family, protocol, addresses, nodePorts }: RuleBook): readonly FlowFilter[] {
-  if (addresses.size + nodePorts.length > WALKS_MAX) return [{ family, protocol }]
-  const filters: FlowFilter[] = []
+export function dumpsFor(book: RuleBook): readonly FlowFilter[] {
+  const { family, protocol } = book
+  const filters = family === 'IPv4' ? byAddress(book) : byPort(book)
+  return filters.length > WALKS_MAX ? [{ family, protocol }] : filters
+}
+
+function byAddress({ family, protocol, addresses, nodePorts }: RuleBook): FlowFilter[] {
+  const filters: FlowFilter[] = nodePorts.map(destinationPort => ({ family, protocol, destinationPort }))
   for (const [destination, ports] of addresses) {
     const [first, ...others] = ports
     const isOnly = first !== undefined && others.length === 0
     filters.push({ family, protocol, destination, ...(isOnly ? { destinationPort: first } : {}) })
   }
-  for (const destinationPort of nodePorts) filters.push({ family, protocol, destinationPort })
   return filters
+}
+
+/** The kernel cannot be asked for one IPv6 address (see encodeDump). */
+function byPort({ family, protocol, addresses, nodePorts }: RuleBook): FlowFilter[] {
+  const ports = new Set([...nodePorts, ...[...addresses.values()].flat()])
+  return [...ports].map(destinationPort => ({ family, protocol, destinationPort }))
 }

@@ -46,14 +46,18 @@ export function encodeRequest(type: number, flags: number, sequence: number): Ui
   return out.written()
 }
 
-/** IPCTNL_MSG_CT_GET with CTA_FILTER (Linux 5.8); older kernels compare the family alone and list the rest as well. */
+/**
+ * IPCTNL_MSG_CT_GET with CTA_FILTER (Linux 5.8); older kernels compare the family alone and list the rest as well.
+ * IPv6 addresses are left out: the kernel lists the flows whose address differs (measured on 6.18).
+ */
 export function encodeDump(filter: FlowFilter, sequence: number): Uint8Array {
-  const { family, protocol, destination, destinationPort } = filter
+  const { family, protocol, destinationPort } = filter
+  const destination = family === 'IPv4' ? filter.destination : undefined
   let flags = CTA_FILTER_F_CTA_PROTO_NUM
   if (destination !== undefined) flags |= CTA_FILTER_F_CTA_IP_DST
   if (destinationPort !== undefined) flags |= CTA_FILTER_F_CTA_PROTO_DST_PORT
   const original: ValuesOf<typeof TUPLE> = {
-    ip: destination === undefined ? undefined : ipOf(family, undefined, destination),
+    ip: destination === undefined ? undefined : { v4Destination: destination },
     proto: { number: protocolNumber(protocol), destinationPort },
   }
   const out = new ByteWriter(128)
@@ -99,14 +103,11 @@ export function appendNew(out: ByteWriter, flow: Omit<Flow, 'id'>, sequence: num
 function tupleOf(flow: Pick<Flow, 'family' | 'protocol'>, tuple: FlowTuple): ValuesOf<typeof TUPLE> {
   const { source, destination, sourcePort, destinationPort, zone } = tuple
   return {
-    ip: ipOf(flow.family, source, destination),
+    ip:
+      flow.family === 'IPv4'
+        ? { v4Source: source, v4Destination: destination }
+        : { v6Source: source, v6Destination: destination },
     proto: { number: protocolNumber(flow.protocol), sourcePort, destinationPort },
     zone,
   }
-}
-
-function ipOf(family: Family, source: Ip | undefined, destination: Ip): ValuesOf<typeof TUPLE>['ip'] {
-  return family === 'IPv4'
-    ? { v4Source: source, v4Destination: destination }
-    : { v6Source: source, v6Destination: destination }
 }

@@ -1,0 +1,424 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { connect, type Socket } from 'node:net'
+import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { EMPTY_STATE } from '../../src/dataplane/nftables/state.ts'
+import type { FlowEvent } from '../../src/flows/events.ts'
+import { FlowReconciler } from '../../src/flows/flow-reconciler.ts'
+import { type ConntrackClient, createConntrackClient } from '../../src/kernel/conntrack/client.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import { decodeSighting, encodeProbe } from '../support/lab/probe.ts'
+import { closeTopology, openTopology, type Topology } from '../support/lab/topology.ts'
+import { startServers } from '../support/lab/traffic.ts'
+import {
+  type Computed,
+  change,
+  commitAll,
+  compute,
+  type KernelPlane,
+  openPlane,
+} from '../support/pipeline.ts'
+import { flow, flowText, inject } from '../unit/kernel/conntrack/flows.ts'
+
+const openTransport = () => openNetlink({ protocol: NETLINK_NETFILTER })
+/** How long a sender may be kept from where its datagrams belong. */
+const PATIENCE_MS = 5_000
+const NODE = '192.168.0.2'
+const CONFIG = { nodePortAddresses: [`${NODE}/32`] }
+
+interface Datagram {
+  readonly from?: 'outside' | 'pod' | 'node'
+  readonly source?: string
+  readonly sourcePort?: number
+  readonly destination?: string
+  readonly port?: number
+}
+
+/** A node with its rules and the flow reconciler, as the daemon puts them together, and packets. */
+class World {
+  readonly events: FlowEvent[] = []
+  readonly #topology: Topology
+  readonly #plane: KernelPlane
+  readonly #seen = new Map<number, string>()
+  client: ConntrackClient
+  #flows: FlowReconciler
+  #computed: Computed = compute(CONFIG, [NODE, '192.168.1.2'])
+  #held = EMPTY_STATE
+  #ident = 0x20000000
+
+  private constructor(topology: Topology, seen: Map<number, string>) {
+    this.#topology = topology
+    this.#seen = seen
+    this.#plane = openPlane(CONFIG)
+    this.client = createConntrackClient({ openTransport, clock: systemClock })
+    this.#flows = this.#start()
+  }
+
+  static async open(): Promise<World> {
+    const seen = new Map<number, string>()
+    const topology = await openTopology([], (place, packet) => {
+      const sighting = decodeSighting(packet)
+      if (sighting === undefined) return
+      const { kind, ident, destination, port } = sighting
+      seen.set(ident, kind === 'probe' ? `${place} ${destination}:${port}` : 'refused')
+    })
+    return new World(topology, seen)
+  }
+
+  async close(): Promise<void> {
+    await this.#flows.stop()
+    await Promise.all([this.client.close(), this.#plane.client.close()])
+    await closeTopology(this.#topology)
+  }
+
+  get topology(): Topology {
+    return this.#topology
+  }
+
+  #start(client: ConntrackClient = this.client): FlowReconciler {
+    const report = (event: FlowEvent) => this.events.push(event)
+    return new FlowReconciler({ client, clock: systemClock, random: Math.random, report })
+  }
+
+  /** As a process that ends and another that begins: what it does not keep in the kernel is lost. */
+  async restart(client?: ConntrackClient): Promise<void> {
+    await this.#flows.stop()
+    this.#flows = this.#start(client)
+    this.offer()
+    await this.looked()
+  }
+
+  offer(): void {
+    const { snapshot, table } = this.#computed.resolved
+    this.#flows.offer(snapshot, table)
+  }
+
+  /** Brings the kernel to these objects; the flow reconciler is told of it unless it is stopped at that moment. */
+  async program(objects: readonly object[], remove: readonly string[] = [], told = true): Promise<void> {
+    this.#computed = change(this.#computed, { objects, remove })
+    this.#held = await commitAll(this.#plane.plane, this.#held, this.#computed.state)
+    if (told) this.offer()
+  }
+
+  /** Waits for a pass that got through. */
+  async looked(): Promise<void> {
+    const before = this.events.length
+    await until(() => this.events.slice(before).some(({ kind }) => kind === 'reconciled'))
+  }
+
+  /** Sends one datagram and tells where it came out: `pods 10.180.0.1:5353`, `refused`, or `nowhere`. */
+  async send(datagram: Datagram = {}, waitMs = 300): Promise<string> {
+    const { from = 'outside', source = '203.0.113.5', sourcePort = 4000, ...to } = datagram
+    const { destination = VIP, port = 53 } = to
+    const ident = ++this.#ident
+    const pipe = from === 'pod' ? this.#topology.pods : this.#topology[from]
+    const probe = { source, sourcePort, destination, destinationPort: port, protocol: 'UDP', ident } as const
+    pipe.send([encodeProbe(probe)])
+    const endMs = performance.now() + waitMs
+    while (!this.#seen.has(ident) && performance.now() < endMs) await pause(5)
+    return this.#seen.get(ident) ?? 'nowhere'
+  }
+
+  /** Sends again and again until the datagrams come out there. */
+  async reaches(place: string, datagram: Datagram = {}): Promise<void> {
+    const endMs = performance.now() + PATIENCE_MS
+    let at = ''
+    while (performance.now() < endMs) {
+      at = await this.send(datagram)
+      if (at === place) return
+      await pause(20)
+    }
+    throw new Error(`datagrams go to ${at}, not to ${place}`)
+  }
+
+  /** All flows of UDP, as text. */
+  async udp(): Promise<string[]> {
+    const found: string[] = []
+    const visit = (each: Parameters<typeof flowText>[0]) => found.push(flowText(each))
+    await this.client.dump({ family: 'IPv4', protocol: 'UDP' }, { isWanted: () => true, visit })
+    return found.sort()
+  }
+
+  deleted(): number {
+    return this.events.reduce((sum, event) => sum + (event.kind === 'reconciled' ? event.deleted : 0), 0)
+  }
+}
+
+function pause(ms: number): Promise<void> {
+  return new Promise(resolve => setTimeout(resolve, ms))
+}
+
+async function until(isSo: () => boolean): Promise<void> {
+  const endMs = performance.now() + PATIENCE_MS
+  while (!isSo()) {
+    if (performance.now() > endMs) throw new Error(`not within ${PATIENCE_MS} ms`)
+    await pause(5)
+  }
+}
+
+const VIP = '172.30.0.53'
+const NODE_PORT = 30053
+
+function dns(spec: object = {}, annotations: object = {}): object {
+  return {
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: { namespace: 'ns1', name: 'dns', annotations },
+    spec: { clusterIP: VIP, ports: [{ name: 'dns', port: 53, protocol: 'UDP' }], ...spec },
+  }
+}
+
+interface EndpointWords {
+  readonly [address: string]: object
+}
+
+const READY = { ready: true, serving: true, terminating: false }
+const TERMINATING = { ready: false, serving: false, terminating: true }
+
+function slice(
+  endpoints: EndpointWords,
+  port: object = { name: 'dns', port: 5353, protocol: 'UDP' },
+): object {
+  return {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: { namespace: 'ns1', name: 'dns-a', labels: { 'kubernetes.io/service-name': 'dns' } },
+    addressType: 'IPv4',
+    endpoints: Object.entries(endpoints).map(([address, conditions]) => ({
+      addresses: [address],
+      conditions,
+      nodeName: 'test-node',
+    })),
+    ports: [port],
+  }
+}
+
+const [A, B] = ['10.180.0.1', '10.180.0.2']
+const [AT_A, AT_B] = [`pods ${A}:5353`, `pods ${B}:5353`]
+
+let world: World
+
+beforeEach(async () => {
+  world = await World.open()
+})
+
+afterEach(async () => {
+  await world.close()
+})
+
+describe('a sender that never stops, from one port', () => {
+  it('F71 is sent to the endpoint that replaced its own', async () => {
+    await world.program([dns(), slice({ [A]: READY })])
+    await world.reaches(AT_A)
+    await world.program([slice({ [B]: READY })])
+    await world.reaches(AT_B)
+    expect(await world.udp()).toHaveLength(1)
+  })
+
+  it('F72 is refused while there is no endpoint, and served again when there is one', async () => {
+    await world.program([dns(), slice({ [A]: READY })])
+    await world.reaches(AT_A)
+    await world.program([slice({})])
+    await world.reaches('refused')
+    expect(await world.udp()).toEqual([])
+    await world.program([slice({ [B]: READY })])
+    await world.reaches(AT_B)
+  })
+
+  it('F73 is served once there are endpoints, though it began before there was a Service', async () => {
+    await world.program([])
+    await world.reaches(`outside ${VIP}:53`, { from: 'pod', source: '10.180.0.77' })
+    expect(await world.udp()).toHaveLength(1)
+    await world.program([dns(), slice({ [A]: READY })])
+    await world.reaches(AT_A, { from: 'pod', source: '10.180.0.77' })
+  })
+
+  it('is no longer translated when its Service is deleted', async () => {
+    await world.program([dns(), slice({ [A]: READY })])
+    await world.reaches(AT_A, { from: 'pod', source: '10.180.0.77' })
+    await world.program([], ['Service ns1/dns', 'EndpointSlice ns1/dns-a'])
+    await world.reaches(`outside ${VIP}:53`, { from: 'pod', source: '10.180.0.77' })
+  })
+
+  it('is served by NodePort as by ClusterIP', async () => {
+    const nodePort = dns({
+      type: 'NodePort',
+      ports: [{ name: 'dns', port: 53, protocol: 'UDP', nodePort: NODE_PORT }],
+    })
+    const toNode = { destination: NODE, port: NODE_PORT }
+    await world.program([nodePort, slice({ [A]: READY })])
+    await world.reaches(AT_A, toNode)
+    await world.program([slice({ [B]: READY })])
+    await world.reaches(AT_B, toNode)
+  })
+
+  it('keeps its endpoint while that serves, whatever policies, readiness and other endpoints do', async () => {
+    await world.program([dns(), slice({ [A]: READY })])
+    await world.reaches(AT_A)
+    await world.program([slice({ [A]: READY, [B]: READY })])
+    await world.program([slice({ [A]: { ready: false, serving: true, terminating: true }, [B]: READY })])
+    await world.program([dns({ internalTrafficPolicy: 'Local' })])
+    await pause(300)
+    expect(await world.send()).toBe(AT_A)
+    expect(world.deleted()).toBe(0)
+  })
+})
+
+it('F74 ten restarts under steady senders delete nothing and move nobody', async () => {
+  await world.program([dns(), slice({ [A]: READY, [B]: READY })])
+  const senders = Array.from({ length: 8 }, (_, n) => ({ sourcePort: 5000 + n }))
+  const before = []
+  for (const sender of senders) before.push(await world.send(sender))
+  expect(new Set(before)).toEqual(new Set([AT_A, AT_B]))
+  for (let restart = 0; restart < 10; restart++) await world.restart()
+  const after = []
+  for (const sender of senders) after.push(await world.send(sender))
+  expect(after).toEqual(before)
+  expect(world.deleted()).toBe(0)
+})
+
+it('F75 flows that are not ours stay: of the node itself, and to the number of a NodePort elsewhere', async () => {
+  const foreign = [
+    flow(`192.168.0.9:40000`, `${NODE}:8472`),
+    flow(`192.168.0.9:500`, `${NODE}:500`),
+    flow(`192.168.0.9:4500`, `${NODE}:4500`),
+    flow(`10.180.0.9:40001`, `198.51.100.7:${NODE_PORT}`),
+    flow(`10.180.0.9:40002`, `192.168.0.77:${NODE_PORT}`, '10.180.9.9:5353'),
+    flow(`203.0.113.9:40003`, `192.168.1.2:${NODE_PORT}`, '10.180.9.9:5353'),
+    flow(`10.180.0.9:40004`, `172.30.0.99:53`, '10.180.9.9:5353'),
+    flow(`10.180.0.9:40005`, `${VIP}:54`, '10.180.9.9:5353'),
+    flow(`10.180.0.9:40006`, `${VIP}:53`, '10.180.9.9:5353', { protocol: 'TCP' }),
+  ]
+  const stale = flow('10.180.0.9:40007', `${VIP}:53`, '10.180.9.9:5353')
+  const injector = openTransport()
+  expect(inject(injector, [...foreign, stale])).toBe(foreign.length + 1)
+  await injector.close()
+  const before = (await world.client.statistics()).entries
+  const nodePort = { name: 'dns', port: 53, protocol: 'UDP', nodePort: NODE_PORT }
+  await world.program([dns({ type: 'NodePort', ports: [nodePort] }), slice({ [A]: READY })])
+  await world.looked()
+  await world.program([slice({ [B]: READY })])
+  await world.looked()
+  expect(world.deleted()).toBe(1)
+  expect((await world.client.statistics()).entries).toBe(before - 1)
+  expect(await world.udp()).not.toContain(flowText(stale))
+})
+
+it('F78 a cleanup that is not allowed is tried again until it is, and rules do not wait for it', async () => {
+  let refusing = true
+  const limited: ConntrackClient = {
+    dump: (filter, visitor) => world.client.dump(filter, visitor),
+    delete: flows =>
+      refusing ? Promise.reject(new Error('delete flows: EPERM')) : world.client.delete(flows),
+    statistics: () => world.client.statistics(),
+    close: () => world.client.close(),
+  }
+  await world.program([dns(), slice({ [A]: READY })])
+  await world.restart(limited)
+  await world.reaches(AT_A)
+  await world.program([slice({ [B]: READY })])
+  await until(() => world.events.filter(({ kind }) => kind === 'failed').length >= 2)
+  expect(await world.send()).toBe(AT_A)
+  expect(await world.send({ sourcePort: 4999 })).toBe(AT_B)
+  refusing = false
+  await world.reaches(AT_B)
+})
+
+it('F82 what changed while nobody looked is put right at once', async () => {
+  await world.program([dns(), slice({ [A]: READY })])
+  await world.reaches(AT_A)
+  for (const address of ['10.180.1.1', '10.180.1.2', B])
+    await world.program([slice({ [address]: READY })], [], false)
+  expect(await world.send()).toBe(AT_A)
+  world.offer()
+  await world.reaches(AT_B)
+})
+
+it('F82 a new process removes what was left by changes that no process saw', async () => {
+  await world.program([dns(), slice({ [A]: READY })])
+  await world.reaches(AT_A)
+  await world.program([slice({ [B]: READY })], [], false)
+  await world.restart()
+  await world.reaches(AT_B)
+})
+
+describe('an established TCP connection', () => {
+  const WEB = { name: 'web', port: 80, protocol: 'TCP' }
+  const web = (annotations: object = {}) => dns({ ports: [WEB] }, annotations)
+  const webSlice = (endpoints: EndpointWords) =>
+    slice(endpoints, { name: 'web', port: 8080, protocol: 'TCP' })
+
+  /** A server in the pods' namespace that says everything back, at every address. */
+  async function echo(): Promise<void> {
+    const servers = await startServers(world.topology, [`${A}:8081`, `${B}:8081`])
+    const script = `require('net').createServer(s => { s.on('error', () => {}); s.pipe(s) }).listen(8080, '0.0.0.0', () => console.log('ready'))`
+    const pid = String(world.topology.pods.pid)
+    const child: ChildProcess = spawn('nsenter', ['-t', pid, '-n', process.execPath, '-e', script])
+    onTestFinished(async () => {
+      const ended = once(child, 'close')
+      child.kill()
+      await ended
+      await servers.close()
+    })
+    if (child.stdout !== null) await once(child.stdout, 'data')
+  }
+
+  async function open(): Promise<Socket> {
+    const socket = connect({ host: VIP, port: 80, localAddress: NODE })
+    onTestFinished(() => {
+      socket.destroy()
+    })
+    await once(socket, 'connect')
+    return socket
+  }
+
+  /** What comes back for a word: the word, or the error's code. */
+  async function said(socket: Socket, word: string): Promise<string> {
+    const answer = new Promise<string>(resolve => {
+      socket.once('data', data => resolve(String(data)))
+      socket.once('error', error => resolve('code' in error ? String(error.code) : error.message))
+      setTimeout(() => resolve('nothing'), PATIENCE_MS)
+    })
+    socket.write(word)
+    return await answer
+  }
+
+  it('F79 goes on to a pod that terminates, and to one that has left its slice', async () => {
+    await echo()
+    await world.program([web(), webSlice({ [A]: READY })])
+    const socket = await open()
+    expect(await said(socket, 'one')).toBe('one')
+    await world.program([webSlice({ [A]: TERMINATING, [B]: READY })])
+    await pause(300)
+    expect(await said(socket, 'two')).toBe('two')
+    await world.program([webSlice({ [B]: READY })])
+    await pause(300)
+    expect(await said(socket, 'three')).toBe('three')
+  })
+
+  it('is cut at once when its pod has gone and the Service says so, but not while the pod terminates', async () => {
+    await echo()
+    await world.program([web({ 'kprobe.io/tcp-drain': 'cut' }), webSlice({ [A]: READY })])
+    const socket = await open()
+    await world.program([webSlice({ [A]: TERMINATING, [B]: READY })])
+    await pause(300)
+    expect(await said(socket, 'one')).toBe('one')
+    await world.program([webSlice({ [B]: READY })])
+    await until(() => world.events.some(event => event.kind === 'reconciled' && event.cut === 1))
+    expect(await said(socket, 'two')).toBe('ECONNRESET')
+  })
+
+  it('is cut after the time that the Service gives it', async () => {
+    await echo()
+    await world.program([web({ 'kprobe.io/tcp-drain': '1500ms' }), webSlice({ [A]: READY })])
+    const socket = await open()
+    await world.program([webSlice({ [B]: READY })])
+    await pause(500)
+    expect(await said(socket, 'one')).toBe('one')
+    await until(() => world.events.some(event => event.kind === 'reconciled' && event.cut === 1))
+    expect(world.events.at(-1)).toMatchObject({ reason: 'drain' })
+    expect(await said(socket, 'two')).toBe('ECONNRESET')
+  })
+})
