@@ -29,6 +29,7 @@ export interface EventRecorderOptions {
   /** Uniform in [0, 1). */
   readonly random: () => number
   readonly nodeName: string
+  /** Does not reject: what cannot be sent is 'retry'. */
   readonly post: (write: EventWrite) => Promise<PostResult>
   /** An event is lost; said at most once a minute. */
   readonly lost: (why: 'refused' | 'retries' | 'limit', regarding: string, reason: string) => void

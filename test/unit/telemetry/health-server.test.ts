@@ -1,0 +1,40 @@
+import { describe, expect, it } from 'vitest'
+import { openHealthServer } from '../../../src/telemetry/health-server.ts'
+import { HealthTracker } from '../../../src/telemetry/health-tracker.ts'
+import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { ask, LOOPBACK, portOf, until } from './http-client.ts'
+
+describe('openHealthServer', () => {
+  it('answers any method, turns green with the first pass, and counts', async () => {
+    const clock = new FakeClock()
+    const wallMs = () => 1_800_000_000_000
+    const health = new HealthTracker({ families: ['IPv4'], clock, wallMs, syncPeriodMs: 30_000 })
+    const metrics = createMetrics()
+    const server = openHealthServer({
+      ip: LOOPBACK,
+      port: 0,
+      clock,
+      hardFail: false,
+      report: () => undefined,
+      health,
+      probed: metrics.proxy.probed,
+    })
+    await until(() => server.places.length === 1)
+    const port = portOf(server.places[0])
+    expect(await ask({ port, path: '/healthz' })).toMatchObject({ status: 503 })
+    expect(await ask({ port, path: '/livez?verbose' })).toMatchObject({ status: 200 })
+    health.node(true)
+    health.synced(1)
+    for (const method of ['GET', 'HEAD', 'POST', 'DELETE', 'OPTIONS'])
+      expect(await ask({ port, path: '/healthz', method })).toMatchObject({
+        status: 200,
+        headers: { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' },
+      })
+    const lines = (await metrics.text()).split('\n')
+    expect(lines).toContain('kubeproxy_proxy_healthz_total{code="503"} 1')
+    expect(lines).toContain('kubeproxy_proxy_healthz_total{code="200"} 5')
+    expect(lines).toContain('kubeproxy_proxy_livez_total{code="200"} 1')
+    server.close()
+  })
+})

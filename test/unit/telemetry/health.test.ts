@@ -1,0 +1,226 @@
+import { describe, expect, it } from 'vitest'
+import type { Family } from '../../../src/base/ip.ts'
+import { healthHandler } from '../../../src/telemetry/health-server.ts'
+import { HealthTracker } from '../../../src/telemetry/health-tracker.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+
+const START_MS = Date.parse('2026-11-21T10:00:00.000Z')
+const NEVER = '0001-01-01T00:00:00Z'
+
+function tracker(families: readonly Family[] = ['IPv4', 'IPv6'], syncPeriodMs = 30_000) {
+  const clock = new FakeClock()
+  const wall = { ms: START_MS }
+  const health = new HealthTracker({ families, clock, wallMs: () => wall.ms, syncPeriodMs })
+  const pass = async (ms: number) => {
+    wall.ms += ms
+    await clock.advance(ms)
+  }
+  return { health, pass, wall, clock }
+}
+
+/** Programmed once on an eligible node. */
+function settled(...options: Parameters<typeof tracker>) {
+  const its = tracker(...options)
+  its.health.node(true)
+  its.health.queued(1)
+  its.health.synced(1)
+  return its
+}
+
+describe('readiness', () => {
+  it('is false until every family was programmed', async () => {
+    const { health, pass } = tracker()
+    health.node(true)
+    expect(health.readiness()).toEqual({
+      code: 503,
+      body: {
+        lastUpdated: NEVER,
+        currentTime: '2026-11-21T10:00:00Z',
+        nodeEligible: true,
+        healthy: false,
+        status: {
+          IPv4: { lastUpdated: NEVER, healthy: false },
+          IPv6: { lastUpdated: NEVER, healthy: false },
+        },
+      },
+    })
+    health.queued(1)
+    await pass(1_500)
+    expect(health.readiness().code).toBe(503)
+    health.synced(1)
+    expect(health.readiness().code).toBe(200)
+    expect(health.healthy).toBe(true)
+  })
+
+  it('stays true without changes, and says now when asked when it was updated', async () => {
+    const { health, pass } = settled()
+    await pass(3_600_250)
+    expect(health.readiness()).toEqual({
+      code: 200,
+      body: {
+        lastUpdated: '2026-11-21T11:00:00.25Z',
+        currentTime: '2026-11-21T11:00:00.25Z',
+        nodeEligible: true,
+        healthy: true,
+        status: {
+          IPv4: { lastUpdated: '2026-11-21T10:00:00Z', healthy: true },
+          IPv6: { lastUpdated: '2026-11-21T10:00:00Z', healthy: true },
+        },
+      },
+    })
+  })
+
+  it('ends when a change waits for twice the sync period, and comes back with the next pass', async () => {
+    const { health, pass } = settled(['IPv4'])
+    health.queued(2)
+    await pass(20_000)
+    health.queued(3)
+    await pass(39_999)
+    expect(health.readiness().code).toBe(200)
+    await pass(1)
+    expect(health.readiness()).toMatchObject({
+      code: 503,
+      body: {
+        lastUpdated: '2026-11-21T10:00:00Z',
+        healthy: false,
+        status: { IPv4: { lastUpdated: '2026-11-21T10:00:00Z', healthy: false } },
+      },
+    })
+    expect(health.healthy).toBe(false)
+    health.synced(3)
+    expect(health.readiness().code).toBe(200)
+  })
+
+  it('counts anew when a pass left a newer change behind', async () => {
+    const { health, pass } = settled()
+    health.queued(2)
+    health.queued(3)
+    await pass(59_000)
+    health.synced(2)
+    await pass(59_999)
+    expect(health.readiness().code).toBe(200)
+    await pass(1)
+    expect(health.readiness().code).toBe(503)
+  })
+
+  it('ends when damage cannot be repaired, though nobody asked for a change', async () => {
+    const { health, pass } = settled()
+    health.failed()
+    await pass(60_000)
+    expect(health.readiness().code).toBe(503)
+  })
+
+  it('F43: follows the Node: unknown, to be removed, back again', () => {
+    const { health } = settled()
+    for (const [eligible, code] of [
+      [undefined, 503],
+      [true, 200],
+      [false, 503],
+      [true, 200],
+    ] as const) {
+      health.node(eligible)
+      expect(health.readiness()).toMatchObject({
+        code,
+        body: { nodeEligible: eligible ?? false, healthy: true },
+      })
+      expect(health.liveness().code).toBe(200)
+      expect(health.healthy).toBe(true)
+    }
+  })
+
+  it('takes a new sync period', async () => {
+    const { health, pass } = settled()
+    health.queued(2)
+    health.syncPeriod(5_000)
+    await pass(10_000)
+    expect(health.readiness().code).toBe(503)
+  })
+
+  it('F94: does not mind jumps of the wall clock', () => {
+    const { health, wall } = settled()
+    health.queued(2)
+    for (const jumpMs of [365 * 86_400_000, -2 * 365 * 86_400_000]) {
+      wall.ms += jumpMs
+      expect(health.readiness().code).toBe(200)
+      expect(health.liveness().code).toBe(200)
+    }
+  })
+})
+
+describe('liveness', () => {
+  it('has no say about the node, and is true before the first pass', () => {
+    expect(tracker(['IPv4']).health.liveness()).toEqual({
+      code: 200,
+      body: {
+        lastUpdated: '2026-11-21T10:00:00Z',
+        currentTime: '2026-11-21T10:00:00Z',
+        healthy: true,
+        status: { IPv4: { lastUpdated: NEVER, healthy: true } },
+      },
+    })
+  })
+
+  it('stays true while passes fail: a restart would not help', async () => {
+    const { health, pass } = settled()
+    health.queued(2)
+    for (let round = 0; round < 20; round++) {
+      await pass(30_000)
+      health.failed()
+      expect(health.liveness().code).toBe(200)
+    }
+    expect(health.readiness().code).toBe(503)
+  })
+
+  it('ends when a change waits and no pass ends', async () => {
+    const { health, pass } = settled()
+    await pass(600_000)
+    health.queued(2)
+    await pass(119_999)
+    expect(health.liveness().code).toBe(200)
+    await pass(1)
+    expect(health.liveness()).toMatchObject({ code: 503, body: { healthy: false } })
+    health.synced(2)
+    expect(health.liveness().code).toBe(200)
+  })
+
+  it('waits twice a sync period that is longer', async () => {
+    const { health, pass } = settled(['IPv4'], 300_000)
+    health.queued(2)
+    await pass(599_999)
+    expect(health.liveness().code).toBe(200)
+    await pass(1)
+    expect(health.liveness().code).toBe(503)
+  })
+})
+
+describe('healthHandler', () => {
+  const headers = { 'Content-Type': 'application/json', 'X-Content-Type-Options': 'nosniff' }
+  const request = { method: 'GET', query: new URLSearchParams() }
+
+  it("writes kube-proxy's bodies to the byte", () => {
+    const { health } = settled()
+    const probes: string[] = []
+    const handle = healthHandler(health, (probe, code) => probes.push(`${probe} ${code}`))
+    const status =
+      '"status":{"IPv4":{"lastUpdated":"2026-11-21T10:00:00Z","healthy":true},"IPv6":{"lastUpdated":"2026-11-21T10:00:00Z","healthy":true}}'
+    expect(handle({ ...request, path: '/healthz' })).toEqual({
+      status: 200,
+      headers,
+      body: `{"lastUpdated":"2026-11-21T10:00:00Z","currentTime":"2026-11-21T10:00:00Z","nodeEligible":true,"healthy":true,${status}}`,
+    })
+    expect(handle({ ...request, path: '/livez' })).toEqual({
+      status: 200,
+      headers,
+      body: `{"lastUpdated":"2026-11-21T10:00:00Z","currentTime":"2026-11-21T10:00:00Z","healthy":true,${status}}`,
+    })
+    health.node(false)
+    expect(handle({ ...request, path: '/healthz' })).toMatchObject({ status: 503, headers })
+    expect(probes).toEqual(['healthz 200', 'livez 200', 'healthz 503'])
+  })
+
+  it('I-07: knows no other path', () => {
+    const handle = healthHandler(settled().health, () => undefined)
+    for (const path of ['/', '/healthz/', '/metrics', '/debug/pprof/', '/configz', '/readyz'])
+      expect(handle({ ...request, path })).toMatchObject({ status: 404, body: '404 page not found\n' })
+  })
+})

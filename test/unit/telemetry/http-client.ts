@@ -1,0 +1,113 @@
+import { request } from 'node:http'
+import { createConnection, createServer, type Socket } from 'node:net'
+import type { Ip } from '../../../src/base/ip.ts'
+import { parseIp } from '../../../src/base/ip.ts'
+
+export interface Answer {
+  readonly status: number
+  readonly headers: Readonly<Record<string, unknown>>
+  readonly body: string
+}
+
+export interface Asking {
+  readonly method?: string
+  readonly path?: string
+  readonly host?: string
+  readonly port?: number
+  readonly socketPath?: string
+}
+
+/** One request on a connection of its own. */
+export function ask(asking: Asking): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const { host = '127.0.0.1', ...rest } = asking
+    const sent = request(
+      { ...rest, ...(rest.socketPath === undefined ? { host } : {}), agent: false },
+      response => {
+        let body = ''
+        response.setEncoding('utf8')
+        response.on('data', piece => {
+          body += piece
+        })
+        response.on('end', () =>
+          resolve({ status: response.statusCode ?? 0, headers: response.headers, body }),
+        )
+        response.on('error', reject)
+      },
+    )
+    sent.on('error', reject)
+    sent.end()
+  })
+}
+
+/** Sends bytes as they are and gives everything until the other side ends the connection. */
+export function exchange(port: number, text: string): Promise<string> {
+  return new Promise(resolve => {
+    let received = ''
+    const socket = createConnection({ host: '127.0.0.1', port }, () => socket.write(text))
+    socket.setEncoding('latin1')
+    socket.on('data', piece => {
+      received += piece
+    })
+    // A reset is an end like any other here.
+    socket.on('error', () => undefined)
+    socket.on('close', () => resolve(received))
+  })
+}
+
+export function connected(port: number): Promise<Socket> {
+  return new Promise((resolve, reject) => {
+    const socket = createConnection({ host: '127.0.0.1', port }, () => resolve(socket))
+    socket.on('error', reject)
+  })
+}
+
+export function closed(socket: Socket): Promise<void> {
+  return new Promise(resolve => {
+    socket.on('error', () => undefined)
+    if (socket.destroyed) resolve()
+    socket.once('close', () => resolve())
+    socket.resume()
+  })
+}
+
+/** Looks until it is so, for some seconds. */
+export async function until(isSo: () => boolean): Promise<void> {
+  for (let look = 0; look < 500; look++) {
+    if (isSo()) return
+    await new Promise(resolve => setTimeout(resolve, 10))
+  }
+  throw new Error('it did not come to that')
+}
+
+/** Somebody else who listens there; 0 is a port that the kernel chooses. */
+export function occupy(port = 0): Promise<{ readonly port: number; readonly leave: () => Promise<void> }> {
+  return new Promise((resolve, reject) => {
+    const server = createServer()
+    server.once('error', reject)
+    server.listen({ host: '127.0.0.1', port }, () => {
+      const address = server.address()
+      const chosen = typeof address === 'object' && address !== null ? address.port : 0
+      resolve({ port: chosen, leave: () => new Promise(done => server.close(() => done())) })
+    })
+  })
+}
+
+/** A port that was free a moment ago. */
+export async function freePort(): Promise<number> {
+  const { port, leave } = await occupy()
+  await leave()
+  return port
+}
+
+export function ip(text: string): Ip {
+  const value = parseIp(text)
+  if (value === undefined) throw new Error(`not an address: ${text}`)
+  return value
+}
+
+export const LOOPBACK = ip('127.0.0.1')
+
+export function portOf(place: string | undefined): number {
+  return Number(place?.slice(place.lastIndexOf(':') + 1))
+}

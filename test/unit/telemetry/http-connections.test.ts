@@ -1,0 +1,203 @@
+import { afterEach, describe, expect, it } from 'vitest'
+import type { Clock } from '../../../src/base/clock.ts'
+import { systemClock } from '../../../src/base/clock.ts'
+import { type Handler, HttpConnections, readOnly } from '../../../src/telemetry/http-connections.ts'
+import { Listener } from '../../../src/telemetry/listener.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { ask, closed, connected, exchange, LOOPBACK, until } from './http-client.ts'
+
+interface Bench {
+  readonly port: number
+  readonly connections: HttpConnections
+  readonly errors: Error[]
+}
+
+const ended: (() => void)[] = []
+
+afterEach(() => {
+  for (const end of ended.splice(0)) end()
+})
+
+async function serve(
+  handle: Handler,
+  {
+    clock = systemClock,
+    connectionsMax = 100,
+    perPeerMax = 100,
+  }: Partial<{
+    clock: Clock
+    connectionsMax: number
+    perPeerMax: number
+  }> = {},
+): Promise<Bench> {
+  const errors: Error[] = []
+  const failed = (error: Error) => errors.push(error)
+  const connections = new HttpConnections({ clock, connectionsMax, perPeerMax, failed })
+  const port = await new Promise<number>((resolve, reject) => {
+    const listener: Listener = new Listener({
+      ip: LOOPBACK,
+      port: 0,
+      accept: socket => connections.accept(socket, handle),
+      listening: () => resolve(listener.port),
+      failed: reject,
+      trouble: reject,
+    })
+    ended.push(() => {
+      listener.close()
+      connections.close()
+    })
+  })
+  return { port, connections, errors }
+}
+
+const ok: Handler = ({ method, path, query }) => ({
+  status: 200,
+  headers: { 'Content-Type': 'text/plain' },
+  body: `${method} ${path} ${query}`,
+})
+
+describe('HttpConnections', () => {
+  it('hands method, path and query to the handler', async () => {
+    const { port } = await serve(ok)
+    expect(await ask({ port, path: '/a/b?x=1&y', method: 'DELETE' })).toMatchObject({
+      status: 200,
+      body: 'DELETE /a/b x=1&y=',
+      headers: { 'content-type': 'text/plain', 'content-length': '18' },
+    })
+  })
+
+  it('answers HEAD without a body and with its length', async () => {
+    const { port } = await serve(ok)
+    expect(await ask({ port, path: '/', method: 'HEAD' })).toMatchObject({
+      status: 200,
+      body: '',
+      headers: { 'content-length': '7' },
+    })
+  })
+
+  it('serves a hundred requests of one connection', async () => {
+    const { port } = await serve(ok)
+    const one = 'GET / HTTP/1.1\r\nHost: x\r\n'
+    const text = await exchange(port, `${`${one}\r\n`.repeat(119)}${one}Connection: close\r\n\r\n`)
+    expect(text.match(/HTTP\/1\.1 200/g)).toHaveLength(100)
+  })
+
+  it('answers before the body of a request came, and ends the connection', async () => {
+    const { port } = await serve(ok)
+    const head = 'POST /healthz HTTP/1.1\r\nHost: x\r\n'
+    for (const announced of ['Content-Length: 1000000000', 'Transfer-Encoding: chunked']) {
+      const text = await exchange(port, `${head}${announced}\r\n\r\n`)
+      expect(text).toContain('HTTP/1.1 200 OK')
+      expect(text.toLowerCase()).toContain('connection: close')
+    }
+  })
+
+  it('does not ask for a body that waits to be asked for', async () => {
+    const { port } = await serve(ok)
+    const head = 'POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n'
+    const text = await exchange(port, head)
+    expect(text).not.toContain('100 Continue')
+    expect(text).toContain('HTTP/1.1 200 OK')
+  })
+
+  it.each([
+    ['something else than HTTP', 'hello\r\n\r\n', 'HTTP/1.1 400'],
+    ['a request without a host', 'GET / HTTP/1.1\r\n\r\n', 'HTTP/1.1 400'],
+    ['a proxy request', 'GET http://x/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n', 'HTTP/1.1 400'],
+    ['F98: huge headers', `GET / HTTP/1.1\r\nHost: x\r\nA: ${'a'.repeat(100_000)}\r\n\r\n`, 'HTTP/1.1 431'],
+    ['F98: a huge path', `GET /${'a'.repeat(100_000)} HTTP/1.1\r\nHost: x\r\n\r\n`, 'HTTP/1.1 431'],
+  ])('refuses %s', async (_, text, start) => {
+    const { port } = await serve(ok)
+    expect(await exchange(port, text)).toMatch(new RegExp(`^(${start}|$)`))
+    expect(await ask({ port, path: '/' })).toMatchObject({ status: 200 })
+  })
+
+  it('F98: ends connections that bring their request too slowly, however busy they look', async () => {
+    const clock = new FakeClock()
+    const { port, connections } = await serve(ok, { clock })
+    const slow = await connected(port)
+    await until(() => connections.open === 1)
+    slow.write('GET / HTTP/1.1\r\n')
+    await clock.advance(9_000)
+    slow.write('X: y\r\n')
+    await clock.advance(999)
+    expect(connections.open).toBe(1)
+    const gone = closed(slow)
+    await clock.advance(1)
+    await gone
+    await until(() => connections.open === 0)
+    expect(clock.pending).toBe(0)
+  })
+
+  it('F98: ends connections whose peer does not take the answer', async () => {
+    const clock = new FakeClock()
+    const endless: Handler = () => ({ status: 200, headers: {}, body: pieces() })
+    async function* pieces() {
+      for (;;) yield 'x'.repeat(65_536)
+    }
+    const { port, connections } = await serve(endless, { clock })
+    const deaf = await connected(port)
+    deaf.pause()
+    deaf.write('GET / HTTP/1.1\r\nHost: x\r\n\r\n')
+    await until(() => connections.open === 1)
+    await new Promise(resolve => setTimeout(resolve, 50))
+    await clock.advance(30_000)
+    await until(() => connections.open === 0)
+    await closed(deaf)
+  })
+
+  it('F98: closes connections over the limit at once, and takes others when some have gone', async () => {
+    const { port, connections } = await serve(ok, { connectionsMax: 5 })
+    const held = await Promise.all(Array.from({ length: 5 }, () => connected(port)))
+    await until(() => connections.open === 5)
+    const more = await Promise.all(Array.from({ length: 200 }, () => connected(port)))
+    await Promise.all(more.map(closed))
+    expect(connections.open).toBe(5)
+    expect(connections.refused).toBe(200)
+    for (const socket of held) socket.destroy()
+    await until(() => connections.open === 0)
+    expect(await ask({ port, path: '/' })).toMatchObject({ status: 200 })
+  })
+
+  it('keeps one peer from taking all connections', async () => {
+    const { port, connections } = await serve(ok, { perPeerMax: 2 })
+    const held = await Promise.all(Array.from({ length: 2 }, () => connected(port)))
+    await until(() => connections.open === 2)
+    await closed(await connected(port))
+    expect(connections.refused).toBe(1)
+    for (const socket of held) socket.destroy()
+  })
+
+  it('answers 500 when a handler throws, tells it, and goes on', async () => {
+    const { port, errors } = await serve(({ path }) => {
+      if (path === '/bad') throw new Error('a secret place')
+      return { status: 200, headers: {}, body: 'fine' }
+    })
+    const answer = await ask({ port, path: '/bad' })
+    expect(answer).toMatchObject({ status: 500, body: '500 internal server error\n' })
+    expect(errors.map(({ message }) => message)).toEqual(['a secret place'])
+    expect(await ask({ port, path: '/good' })).toMatchObject({ status: 200, body: 'fine' })
+  })
+
+  it('breaks an answer off when its pieces end in an error', async () => {
+    async function* pieces() {
+      yield '[1,'
+      throw new Error('no more')
+    }
+    const { port, errors } = await serve(() => ({ status: 200, headers: {}, body: pieces() }))
+    await expect(ask({ port, path: '/' })).rejects.toThrow()
+    expect(errors).toHaveLength(1)
+  })
+})
+
+describe('readOnly', () => {
+  it('lets GET and HEAD through', async () => {
+    const { port } = await serve(readOnly(ok))
+    expect(await ask({ port, path: '/', method: 'GET' })).toMatchObject({ status: 200 })
+    expect(await ask({ port, path: '/', method: 'HEAD' })).toMatchObject({ status: 200 })
+    expect(await ask({ port, path: '/', method: 'PUT' })).toMatchObject({
+      status: 405,
+      headers: { allow: 'GET, HEAD' },
+    })
+  })
+})

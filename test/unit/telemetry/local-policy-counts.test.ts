@@ -1,0 +1,71 @@
+import { describe, expect, it } from 'vitest'
+import { finish } from '../../../src/base/steps.ts'
+import { resolve } from '../../../src/model/resolve.ts'
+import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
+import { LocalPolicyCounter } from '../../../src/telemetry/local-policy-counts.ts'
+import { endpoint, eventsOf, node, OPTIONS, service, slice, snapshotOf, tableOf } from '../model/objects.ts'
+
+const INTERNAL = { internalTrafficPolicy: 'Local' }
+const EXTERNAL = {
+  type: 'NodePort',
+  externalTrafficPolicy: 'Local',
+  ports: [
+    { name: 'a', port: 80, nodePort: 30_080 },
+    { name: 'b', port: 81, nodePort: 30_081 },
+  ],
+}
+const BOTH_PORTS = {
+  ports: [
+    { name: 'a', port: 8080 },
+    { name: 'b', port: 8081 },
+  ],
+}
+const NONE = { internal: { IPv4: 0, IPv6: 0 }, external: { IPv4: 0, IPv6: 0 } }
+
+describe('LocalPolicyCounter', () => {
+  it('counts ports whose endpoints are all on other nodes, by policy and family', () => {
+    const objects = [
+      node(),
+      service('in', INTERNAL),
+      slice('in-1', 'in', [endpoint('10.1.0.1', { nodeName: 'there' })]),
+      service('out', { ...EXTERNAL, clusterIP: 'fd00:96::1' }),
+      slice('out-1', 'out', [endpoint('fd00::1', { nodeName: 'there' })], {
+        addressType: 'IPv6',
+        ...BOTH_PORTS,
+      }),
+    ]
+    expect(new LocalPolicyCounter().look(tableOf(objects))).toEqual({
+      internal: { IPv4: 1, IPv6: 0 },
+      external: { IPv4: 0, IPv6: 2 },
+    })
+  })
+
+  it('leaves out Services without any endpoint, and those with one here', () => {
+    const objects = [
+      node(),
+      service('none', INTERNAL),
+      service('here', { ...INTERNAL, clusterIP: '10.96.0.2' }),
+      slice('here-1', 'here', [endpoint('10.1.0.1', { nodeName: 'here' })]),
+    ]
+    expect(new LocalPolicyCounter().look(tableOf(objects))).toEqual(NONE)
+  })
+
+  it('follows changes', () => {
+    const counter = new LocalPolicyCounter()
+    const away = snapshotOf([
+      node(),
+      service('out', EXTERNAL),
+      slice('out-1', 'out', [endpoint('10.1.0.1', { nodeName: 'there' })], BOTH_PORTS),
+    ])
+    const table = (snapshot: Snapshot) => finish(resolve(OPTIONS, undefined, snapshot))
+    expect(counter.look(table(away)).external.IPv4).toBe(2)
+    const back = applyEvents(
+      away,
+      eventsOf([slice('out-1', 'out', [endpoint('10.1.0.1', { nodeName: 'here' })], BOTH_PORTS)]),
+    )
+    expect(counter.look(table(back))).toEqual(NONE)
+    expect(counter.look(table(away)).external.IPv4).toBe(2)
+    const gone = applyEvents(away, [{ kind: 'Service', key: 'ns/out', value: undefined }])
+    expect(counter.look(table(gone))).toEqual(NONE)
+  })
+})

@@ -1,0 +1,99 @@
+import { describe, expect, it } from 'vitest'
+import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { metricsHandler, openMetricsServer } from '../../../src/telemetry/metrics-server.ts'
+import { createSliMetrics } from '../../../src/telemetry/sli-metrics.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { ask, LOOPBACK, portOf, until } from './http-client.ts'
+
+const PLAIN = { 'Content-Type': 'text/plain; charset=utf-8', 'X-Content-Type-Options': 'nosniff' }
+
+function pages(metrics = () => Promise.resolve('a 1\n')) {
+  return metricsHandler({
+    proxyMode: 'nftables',
+    metrics,
+    slis: createSliMetrics(),
+    configz: () => ({ kind: 'KubeProxyConfiguration', mode: 'nftables' }),
+  })
+}
+
+const get = (path: string, query = '') => ({ method: 'GET', path, query: new URLSearchParams(query) })
+
+describe('metricsHandler', () => {
+  it.each([
+    ['/healthz', '', 'ok'],
+    ['/healthz', 'verbose', '[+]ping ok\nhealthz check passed\n'],
+    ['/healthz/ping', '', 'ok'],
+    ['/proxyMode', '', 'nftables'],
+  ])('answers %s?%s in plain text', async (path, query, body) => {
+    expect(await pages()(get(path, query))).toEqual({ status: 200, headers: PLAIN, body })
+  })
+
+  it('answers /metrics and /metrics/slis in the text format', async () => {
+    const handle = pages()
+    const headers = { 'Content-Type': 'text/plain; version=0.0.4; charset=utf-8' }
+    expect(await handle(get('/metrics'))).toEqual({ status: 200, headers, body: 'a 1\n' })
+    await handle(get('/healthz'))
+    const slis = await handle(get('/metrics/slis'))
+    expect(slis).toMatchObject({ status: 200, headers })
+    expect(slis.body).toContain(
+      'kubernetes_healthchecks_total{name="ping",type="healthz",status="success"} 1',
+    )
+  })
+
+  it('answers /configz with the configuration under its group', async () => {
+    expect(await pages()(get('/configz'))).toEqual({
+      status: 200,
+      headers: { 'Content-Type': 'application/json', 'X-Content-Type-Options': 'nosniff' },
+      body: '{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration","mode":"nftables"}}',
+    })
+  })
+
+  it.each(['/debug/pprof/', '/debug/pprof/heap', '/debug/flags/v', '/flagz', '/statusz', '/', '/metrics/'])(
+    'I-07: has nothing at %s',
+    async path => {
+      expect(await pages()(get(path))).toMatchObject({ status: 404, body: '404 page not found\n' })
+    },
+  )
+
+  it('renders once for all who ask at the same time', async () => {
+    let renderings = 0
+    let finish: (text: string) => void = () => undefined
+    const handle = pages(() => {
+      renderings++
+      return new Promise(resolve => {
+        finish = resolve
+      })
+    })
+    const both = [handle(get('/metrics')), handle(get('/metrics'))]
+    finish('b 2\n')
+    expect((await Promise.all(both)).map(({ body }) => body)).toEqual(['b 2\n', 'b 2\n'])
+    const third = handle(get('/metrics'))
+    finish('c 3\n')
+    expect((await third).body).toBe('c 3\n')
+    expect(renderings).toBe(2)
+  })
+})
+
+describe('openMetricsServer', () => {
+  it('serves the metrics, and only to readers', async () => {
+    const metrics = createMetrics()
+    const server = openMetricsServer({
+      ip: LOOPBACK,
+      port: 0,
+      clock: new FakeClock(),
+      hardFail: false,
+      report: () => undefined,
+      proxyMode: 'nftables',
+      metrics: () => metrics.text(),
+      slis: createSliMetrics(),
+      configz: () => ({}),
+    })
+    await until(() => server.places.length === 1)
+    const port = portOf(server.places[0])
+    const answer = await ask({ port, path: '/metrics' })
+    expect(answer.status).toBe(200)
+    expect(answer.body).toContain('# TYPE kprobe_commits_total counter')
+    expect(await ask({ port, path: '/metrics/slis', method: 'DELETE' })).toMatchObject({ status: 405 })
+    server.close()
+  })
+})

@@ -1,0 +1,256 @@
+import { describe, expect, it } from 'vitest'
+import { createMetrics, type MetricsOptions } from '../../../src/telemetry/metrics.ts'
+import { createSliMetrics } from '../../../src/telemetry/sli-metrics.ts'
+
+async function linesOf(metrics: { text(): Promise<string> }): Promise<string[]> {
+  return (await metrics.text()).split('\n')
+}
+
+/** Everything that can happen, once. */
+function busy(options: Partial<MetricsOptions> = {}) {
+  const metrics = createMetrics(options)
+  const { proxy } = metrics
+  proxy.queued(1_000)
+  proxy.synced({ full: true, durationMs: 3, wallMs: 2_000 })
+  proxy.synced({ full: false, durationMs: 20_000, wallMs: 2_500 })
+  proxy.syncFailed()
+  proxy.cleanupFailed()
+  proxy.programmed([{ family: 'IPv4', latencyMs: 300 }])
+  proxy.changes({ services: 2, slices: 3 })
+  proxy.pending({ services: 1, slices: 0 })
+  proxy.noLocalEndpoints({ internal: { IPv4: 1, IPv6: 2 }, external: { IPv4: 3, IPv6: 4 } })
+  proxy.conntrackPass({ family: 'IPv6', durationMs: 1, deleted: 7 })
+  proxy.probed('healthz', 200)
+  proxy.probed('livez', 503)
+  return metrics
+}
+
+/** Name, type and labels as the metrics of kube-proxy 1.36 in nftables mode have them; kube-proxy.md 7.3. */
+const THEIRS: readonly (readonly [name: string, type: string, labels: readonly string[]])[] = [
+  ['sync_proxy_rules_duration_seconds', 'histogram', ['ip_family']],
+  ['sync_full_proxy_rules_duration_seconds', 'histogram', ['ip_family']],
+  ['sync_partial_proxy_rules_duration_seconds', 'histogram', ['ip_family']],
+  ['sync_proxy_rules_last_timestamp_seconds', 'gauge', ['ip_family']],
+  ['sync_proxy_rules_last_queued_timestamp_seconds', 'gauge', ['ip_family']],
+  ['network_programming_duration_seconds', 'histogram', ['ip_family']],
+  ['sync_proxy_rules_endpoint_changes_pending', 'gauge', []],
+  ['sync_proxy_rules_endpoint_changes_total', 'counter', []],
+  ['sync_proxy_rules_service_changes_pending', 'gauge', []],
+  ['sync_proxy_rules_service_changes_total', 'counter', []],
+  ['sync_proxy_rules_no_local_endpoints_total', 'gauge', ['traffic_policy', 'ip_family']],
+  ['proxy_healthz_total', 'counter', ['code']],
+  ['proxy_livez_total', 'counter', ['code']],
+  ['sync_proxy_rules_nftables_sync_failures_total', 'counter', ['ip_family']],
+  ['sync_proxy_rules_nftables_cleanup_failures_total', 'counter', ['ip_family']],
+  ['conntrack_reconciler_sync_duration_seconds', 'histogram', ['ip_family']],
+  ['conntrack_reconciler_deleted_entries_total', 'counter', ['ip_family']],
+]
+
+describe("kube-proxy's metrics", () => {
+  it.each(THEIRS)('has kubeproxy_%s of type %s with labels %j', async (name, type, labels) => {
+    const lines = await linesOf(busy())
+    expect(lines).toContain(`# TYPE kubeproxy_${name} ${type}`)
+    const suffix = type === 'histogram' ? '_count' : ''
+    const line = lines.find(its => its.startsWith(`kubeproxy_${name}${suffix}`))
+    expect([...(line ?? '').matchAll(/(\w+)="/g)].map(([, label]) => label)).toEqual(labels)
+  })
+
+  it('has no others', async () => {
+    const types = (await linesOf(busy())).filter(line => line.startsWith('# TYPE kubeproxy_'))
+    expect(types).toHaveLength(THEIRS.length)
+  })
+
+  it('has unlabelled series from the start, and labelled ones from their first value', async () => {
+    const lines = await linesOf(createMetrics())
+    const values = lines.filter(line => line.startsWith('kubeproxy_'))
+    expect(values.sort()).toEqual([
+      'kubeproxy_sync_proxy_rules_endpoint_changes_pending 0',
+      'kubeproxy_sync_proxy_rules_endpoint_changes_total 0',
+      'kubeproxy_sync_proxy_rules_service_changes_pending 0',
+      'kubeproxy_sync_proxy_rules_service_changes_total 0',
+    ])
+  })
+
+  it('has their buckets', async () => {
+    const lines = await linesOf(busy())
+    const bounds = (name: string, family: string) =>
+      lines
+        .filter(line => line.startsWith(`kubeproxy_${name}_bucket{`) && line.includes(family))
+        .map(line => /le="([^"]+)"/.exec(line)?.[1])
+    const sync = bounds('sync_proxy_rules_duration_seconds', 'IPv4')
+    expect(sync).toEqual(
+      '0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 8.192 16.384 +Inf'.split(
+        ' ',
+      ),
+    )
+    const programming = bounds('network_programming_duration_seconds', 'IPv4')
+    expect(programming).toHaveLength(81)
+    for (const bound of ['0.25', '0.5', '1', '59', '60', '115', '120', '300', '+Inf'])
+      expect(programming).toContain(bound)
+    expect(programming).not.toContain('61')
+  })
+
+  it('tells of each configured family what one pass did for all', async () => {
+    const both = await linesOf(busy())
+    for (const line of [
+      'kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2',
+      'kubeproxy_sync_proxy_rules_duration_seconds_sum{ip_family="IPv6"} 20.003',
+      'kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1',
+      'kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1',
+      'kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1',
+      'kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 2.5',
+      'kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 1',
+      'kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy="internal",ip_family="IPv6"} 2',
+      'kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy="external",ip_family="IPv4"} 3',
+      'kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv6"} 7',
+      'kubeproxy_network_programming_duration_seconds_bucket{le="0.5",ip_family="IPv4"} 1',
+    ])
+      expect(both).toContain(line)
+    const one = await linesOf(busy({ families: ['IPv4'] }))
+    expect(one.filter(line => /^kubeproxy_sync.*IPv6/.test(line))).toEqual([])
+  })
+})
+
+describe('metrics of every component', () => {
+  it('has build, features, process and requests', async () => {
+    const metrics = createMetrics({
+      build: { version: '1.2.3', commit: 'abc', date: '2026-11-21T10:00:00Z' },
+      features: [
+        { name: 'AllowServiceExternalIPs', stage: '', enabled: true },
+        { name: 'NewThing', stage: 'ALPHA', enabled: false },
+      ],
+    })
+    metrics.apiRequest({ method: 'GET', host: '10.0.0.1:6443', status: 200, durationMs: 30 })
+    metrics.apiRequest({ method: 'GET', host: '10.0.0.1:6443', status: undefined, durationMs: 30 })
+    const lines = await linesOf(metrics)
+    for (const line of [
+      'kubernetes_feature_enabled{name="AllowServiceExternalIPs",stage=""} 1',
+      'kubernetes_feature_enabled{name="NewThing",stage="ALPHA"} 0',
+      'rest_client_requests_total{code="200",method="GET",host="10.0.0.1:6443"} 1',
+      'rest_client_requests_total{code="<error>",method="GET",host="10.0.0.1:6443"} 1',
+      'rest_client_request_duration_seconds_count{verb="GET",host="10.0.0.1:6443"} 2',
+    ])
+      expect(lines).toContain(line)
+    expect(lines.find(line => line.startsWith('kubernetes_build_info{'))).toMatch(
+      /^kubernetes_build_info\{major="1",minor="2",git_version="v1.2.3",git_commit="abc",git_tree_state="",build_date="2026-11-21T10:00:00Z",go_version="",compiler="node v[^"]+",platform="linux\/\w+"\} 1$/,
+    )
+    for (const name of [
+      'resident_memory_bytes',
+      'open_fds',
+      'max_fds',
+      'virtual_memory_bytes',
+      'start_time_seconds',
+    ])
+      expect(Number(lines.find(line => line.startsWith(`process_${name} `))?.split(' ')[1])).toBeGreaterThan(
+        0,
+      )
+  })
+
+  it('counts processor time up, and not twice', async () => {
+    const metrics = createMetrics()
+    const spent = async () =>
+      Number(
+        (await linesOf(metrics)).find(line => line.startsWith('process_cpu_seconds_total '))?.split(' ')[1],
+      )
+    await spent()
+    const first = await spent()
+    expect(first).toBeGreaterThan(0)
+    for (let at = 0; at < 2e6; at++) Math.sqrt(at)
+    const { user, system } = process.cpuUsage()
+    const second = await spent()
+    expect(second).toBeGreaterThan(first)
+    expect(second - (user + system) / 1e6).toBeLessThan(1)
+  })
+})
+
+describe('our own metrics', () => {
+  it('tell what a source observes', async () => {
+    const metrics = createMetrics({ staleS: () => 12.5 })
+    metrics.observed({
+      kind: 'listed',
+      resource: 'services',
+      reason: 'start',
+      objects: 3,
+      bytes: 100,
+      durationMs: 20,
+    })
+    metrics.observed({ kind: 'watch-ended', resource: 'services', reason: 'timeout', events: 4, bytes: 50 })
+    metrics.observed({ kind: 'skipped', resource: 'endpointslices', reason: 'older' })
+    metrics.observed({ kind: 'repaired', resource: 'endpointslices', objects: 2 })
+    const lines = await linesOf(metrics)
+    for (const line of [
+      'kprobe_source_stale_seconds 12.5',
+      'kprobe_source_lists_total{resource="services",reason="start"} 1',
+      'kprobe_source_watch_ends_total{resource="services",reason="timeout"} 1',
+      'kprobe_source_watch_events_total{resource="services"} 4',
+      'kprobe_source_bytes_total{resource="services",from="list"} 100',
+      'kprobe_source_bytes_total{resource="services",from="watch"} 50',
+      'kprobe_source_skipped_total{resource="endpointslices",reason="older"} 1',
+      'kprobe_source_repaired_objects_total{resource="endpointslices"} 2',
+    ])
+      expect(lines).toContain(line)
+  })
+
+  it('stay few, however many reasons a server invents', async () => {
+    const metrics = createMetrics()
+    for (let at = 0; at < 10_000; at++)
+      metrics.observed({ kind: 'watch-ended', resource: 'services', reason: `no ${at}`, events: 0, bytes: 0 })
+    const lines = (await linesOf(metrics)).filter(line => line.startsWith('kprobe_source_watch_ends_total{'))
+    expect(lines).toHaveLength(33)
+    expect(lines).toContain('kprobe_source_watch_ends_total{resource="services",reason="other"} 9968')
+  })
+
+  it('ask servers and events at each scrape', async () => {
+    let ready = false
+    const metrics = createMetrics({
+      outward: () => ({
+        ready,
+        healthChecks: { listening: 3, failed: 1, refused: 10 },
+        refusedConnections: 5,
+        events: { taken: 7, refused: 1, dropped: 2, waiting: 4 },
+      }),
+    })
+    expect(await linesOf(metrics)).toContain('kprobe_ready 0')
+    ready = true
+    const lines = await linesOf(metrics)
+    for (const line of [
+      'kprobe_ready 1',
+      'kprobe_health_check_listeners 3',
+      'kprobe_health_check_listeners_failed 1',
+      'kprobe_http_connections_refused 15',
+      'kprobe_events_waiting 4',
+      'kprobe_events_taken 7',
+      'kprobe_events_lost 3',
+    ])
+      expect(lines).toContain(line)
+  })
+
+  it('tell damage, configurations and flows', async () => {
+    const metrics = createMetrics()
+    metrics.foreignCommit()
+    metrics.foreignCommit(true)
+    metrics.configChanged('applied')
+    metrics.conntrackFailed('IPv4')
+    metrics.services(12)
+    const lines = await linesOf(metrics)
+    for (const line of [
+      'kprobe_foreign_commits_total 2',
+      'kprobe_drift_found_total 1',
+      'kprobe_config_changes_total{result="applied"} 1',
+      'kprobe_conntrack_failures_total{ip_family="IPv4"} 1',
+      'kprobe_services 12',
+    ])
+      expect(lines).toContain(line)
+  })
+})
+
+describe('createSliMetrics', () => {
+  it('counts the checks of the metrics port', async () => {
+    const slis = createSliMetrics()
+    slis.checked()
+    slis.checked()
+    const lines = await linesOf(slis)
+    expect(lines).toContain('kubernetes_healthcheck{name="ping",type="healthz"} 1')
+    expect(lines).toContain('kubernetes_healthchecks_total{name="ping",type="healthz",status="success"} 2')
+  })
+})

@@ -1,0 +1,60 @@
+import { describe, expect, it } from 'vitest'
+import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
+import { type ProgrammingLatency, programmingLatencies } from '../../../src/telemetry/programming-latency.ts'
+import { endpoint, eventsOf, type Fields, slice } from '../model/objects.ts'
+
+const START_MS = Date.parse('2026-11-21T10:00:00Z')
+const NOW_MS = START_MS + 60_000
+
+function triggered(name: string, atMs: number | undefined, rest: Fields = {}): Fields {
+  const annotations =
+    atMs === undefined
+      ? {}
+      : { 'endpoints.kubernetes.io/last-change-trigger-time': new Date(atMs).toISOString() }
+  const v6 = rest.addressType === 'IPv6'
+  return slice(name, 'web', [endpoint(v6 ? 'fd00::1' : '10.1.0.1')], { metadata: { annotations }, ...rest })
+}
+
+function grown(from: Snapshot, ...objects: readonly Fields[]): Snapshot {
+  return applyEvents(from, eventsOf(objects))
+}
+
+function latencies(before: Snapshot | undefined, now: Snapshot): readonly ProgrammingLatency[] {
+  return programmingLatencies(before, now, { startedWallMs: START_MS, nowWallMs: NOW_MS })
+}
+
+describe('programmingLatencies', () => {
+  it('measures from the trigger of each changed slice, by family', () => {
+    const first = grown(EMPTY_SNAPSHOT, triggered('a', NOW_MS - 5_000))
+    const second = grown(
+      first,
+      triggered('b', NOW_MS - 250),
+      triggered('c', NOW_MS - 1_000, { addressType: 'IPv6' }),
+    )
+    expect(latencies(undefined, first)).toEqual([{ family: 'IPv4', latencyMs: 5_000 }])
+    expect([...latencies(first, second)].sort((a, b) => a.latencyMs - b.latencyMs)).toEqual([
+      { family: 'IPv4', latencyMs: 250 },
+      { family: 'IPv6', latencyMs: 1_000 },
+    ])
+    expect(latencies(second, second)).toEqual([])
+  })
+
+  it('leaves out what was triggered before this process started, or says nothing of it', () => {
+    const now = grown(EMPTY_SNAPSHOT, triggered('a', START_MS), triggered('b', undefined))
+    expect(latencies(undefined, now)).toEqual([])
+  })
+
+  it('leaves out slices that are gone, and changes without a trigger of their own', () => {
+    const first = grown(EMPTY_SNAPSHOT, triggered('a', NOW_MS - 10), triggered('b', NOW_MS - 10))
+    const hinted = grown(first, triggered('a', NOW_MS - 10, { ports: [{ name: '', port: 9090 }] }))
+    expect(hinted).not.toBe(first)
+    expect(latencies(first, hinted)).toEqual([])
+    const gone = applyEvents(first, [{ kind: 'EndpointSlice', key: 'ns/b', value: undefined }])
+    expect(latencies(first, gone)).toEqual([])
+  })
+
+  it('F94: is never negative', () => {
+    const now = grown(EMPTY_SNAPSHOT, triggered('a', NOW_MS + 3_600_000))
+    expect(latencies(undefined, now)).toEqual([{ family: 'IPv4', latencyMs: 0 }])
+  })
+})

@@ -1,0 +1,239 @@
+import { afterEach, describe, expect, it } from 'vitest'
+import type { Family } from '../../../src/base/ip.ts'
+import type { FrontendTable, NodePortAddresses, ServiceFrontends } from '../../../src/model/frontend.ts'
+import {
+  ServiceHealth,
+  type ServiceHealthNews,
+  serviceHealthAnswer,
+} from '../../../src/telemetry/service-health.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { tableOf } from '../../support/tables.ts'
+import { ask, closed, connected, freePort, ip, occupy, until } from './http-client.ts'
+
+const opened: ServiceHealth[] = []
+
+afterEach(() => {
+  for (const its of opened.splice(0)) its.close()
+})
+
+const only = (...texts: readonly string[]): NodePortAddresses => ({ kind: 'only', ips: texts.map(ip) })
+const LOOPBACK_ONLY = { IPv4: only('127.0.0.1'), IPv6: only() }
+
+interface Opening {
+  readonly healthy?: () => boolean
+  readonly listenersMax?: number
+}
+
+function open({ healthy = () => true, listenersMax = 100 }: Opening = {}) {
+  const clock = new FakeClock()
+  const news: ServiceHealthNews[] = []
+  const families: readonly Family[] = ['IPv4', 'IPv6']
+  const health = new ServiceHealth({
+    clock,
+    families,
+    healthy,
+    listenersMax,
+    report: its => news.push(its),
+  })
+  opened.push(health)
+  const places = () => news.flatMap(its => (its.kind === 'listening' ? [its.place] : []))
+  const failures = () => news.flatMap(its => (its.kind === 'failed' ? [`${its.service} ${its.place}`] : []))
+  return { health, clock, news, places, failures }
+}
+
+type Check = { readonly port: number; readonly local: Readonly<Partial<Record<Family, number>>> }
+
+function changed(table: FrontendTable, checks: Readonly<Record<string, Check | undefined>>): FrontendTable {
+  const entries = Object.entries(checks).map(([service, healthCheck]): [string, ServiceFrontends] => [
+    service,
+    {
+      service,
+      clusterIps: [],
+      ports: [],
+      refusals: [],
+      ...(healthCheck === undefined ? {} : { healthCheck }),
+    },
+  ])
+  return { ...table, number: table.number + 1, services: table.services.with(entries) }
+}
+
+const EMPTY = { ...tableOf(1, {}), nodePorts: LOOPBACK_ONLY }
+
+describe('serviceHealthAnswer', () => {
+  it("is kube-proxy's to the byte", () => {
+    expect(serviceHealthAnswer('ns/web', 3, true)).toEqual({
+      status: 200,
+      headers: {
+        'Content-Type': 'application/json',
+        'X-Content-Type-Options': 'nosniff',
+        'X-Load-Balancing-Endpoint-Weight': '3',
+      },
+      body: '{\n\t"service": {\n\t\t"namespace": "ns",\n\t\t"name": "web"\n\t},\n\t"localEndpoints": 3,\n\t"serviceProxyHealthy": true\n}',
+    })
+  })
+
+  it.each([
+    [0, true],
+    [2, false],
+    [0, false],
+  ])('is 503 with %i endpoints and a healthy proxy: %s', (local, healthy) => {
+    expect(serviceHealthAnswer('ns/web', local, healthy).status).toBe(503)
+  })
+})
+
+describe('ServiceHealth', () => {
+  it('answers any method and path with the count of today', async () => {
+    let healthy = true
+    const { health, places } = open({ healthy: () => healthy })
+    const port = await freePort()
+    const table = changed(EMPTY, { 'ns/web': { port, local: { IPv4: 2 } } })
+    health.update(table)
+    await until(() => places().length === 1)
+    expect(await ask({ port, path: '/whatever', method: 'POST' })).toMatchObject({
+      status: 200,
+      headers: { 'x-load-balancing-endpoint-weight': '2' },
+    })
+    health.update(changed(table, { 'ns/web': { port, local: { IPv4: 0 } } }))
+    expect(await ask({ port })).toMatchObject({
+      status: 503,
+      headers: { 'x-load-balancing-endpoint-weight': '0' },
+    })
+    health.update(changed(table, { 'ns/web': { port, local: { IPv4: 1 } } }))
+    healthy = false
+    expect(await ask({ port })).toMatchObject({ status: 503 })
+    expect(places()).toHaveLength(1)
+  })
+
+  it('listens in the families of the Service, each with its own count', async () => {
+    const { health, places } = open()
+    const port = await freePort()
+    const everywhere: FrontendTable = {
+      ...EMPTY,
+      nodePorts: { IPv4: { kind: 'all' }, IPv6: { kind: 'all' } },
+    }
+    health.update(changed(everywhere, { 'ns/web': { port, local: { IPv4: 0, IPv6: 4 } } }))
+    await until(() => places().length === 2)
+    expect(places().sort()).toEqual([`0.0.0.0:${port}`, `[::]:${port}`])
+    expect(await ask({ port })).toMatchObject({ status: 503 })
+    expect(await ask({ port, host: '::1' })).toMatchObject({
+      status: 200,
+      headers: { 'x-load-balancing-endpoint-weight': '4' },
+    })
+  })
+
+  it('opens nothing where no address matches', () => {
+    const { health } = open()
+    health.update(changed(EMPTY, { 'ns/web': { port: 1, local: { IPv6: 1 } } }))
+    expect(health.counts).toEqual({ listening: 0, failed: 0, refused: 0 })
+  })
+
+  it('follows the addresses of the node', async () => {
+    const { health, places } = open()
+    const port = await freePort()
+    const table = changed(EMPTY, { 'ns/web': { port, local: { IPv4: 1 } } })
+    health.update(table)
+    await until(() => places().length === 1)
+    health.update({ ...table, nodePorts: { IPv4: only('127.0.0.1', '127.0.0.2'), IPv6: only() } })
+    await until(() => places().length === 2)
+    expect(await ask({ port, host: '127.0.0.2' })).toMatchObject({ status: 200 })
+    health.update({ ...table, nodePorts: { IPv4: only('127.0.0.2'), IPv6: only() } })
+    await expect(ask({ port })).rejects.toThrow('ECONNREFUSED')
+    expect(await ask({ port, host: '127.0.0.2' })).toMatchObject({ status: 200 })
+  })
+
+  it('moves to another port, and gives a port from one Service to another', async () => {
+    const { health, places, failures } = open()
+    const [first, second] = [await freePort(), await freePort()]
+    const table = changed(EMPTY, { 'ns/a': { port: first, local: { IPv4: 1 } } })
+    health.update(table)
+    await until(() => places().length === 1)
+    const idle = await connected(first)
+    const gone = closed(idle)
+    health.update(
+      changed(table, {
+        'ns/b': { port: first, local: { IPv4: 5 } },
+        'ns/a': { port: second, local: { IPv4: 1 } },
+      }),
+    )
+    await gone
+    await until(() => places().length === 3)
+    expect(failures()).toEqual([])
+    expect((await ask({ port: first })).body).toContain('"name": "b"')
+    expect((await ask({ port: second })).body).toContain('"name": "a"')
+  })
+
+  it('I-77, F99: says that a port is taken, serves its other addresses, and takes it when it is free', async () => {
+    const { health, clock, places, failures, news } = open()
+    const other = await occupy()
+    const nodePorts = { IPv4: only('127.0.0.1', '127.0.0.2'), IPv6: only() }
+    health.update(changed({ ...EMPTY, nodePorts }, { 'ns/web': { port: other.port, local: { IPv4: 1 } } }))
+    await until(() => news.length === 2)
+    expect(failures()).toEqual([`ns/web 127.0.0.1:${other.port}`])
+    expect(await ask({ port: other.port, host: '127.0.0.2' })).toMatchObject({ status: 200 })
+    await clock.advance(5_000)
+    await until(() => clock.pending === 1)
+    expect(failures()).toHaveLength(1)
+    await other.leave()
+    await clock.advance(5_000)
+    await until(() => places().length === 2)
+    expect(await ask({ port: other.port })).toMatchObject({ status: 200 })
+    expect(health.counts).toEqual({ listening: 2, failed: 0, refused: 0 })
+  })
+
+  it('I-77: closes the socket of a Service that is gone, or needs it no more', async () => {
+    const { health, places } = open()
+    const [first, second] = [await freePort(), await freePort()]
+    const table = changed(EMPTY, {
+      'ns/a': { port: first, local: { IPv4: 1 } },
+      'ns/b': { port: second, local: { IPv4: 1 } },
+    })
+    health.update(table)
+    await until(() => places().length === 2)
+    const without = { ...table, services: table.services.with([['ns/a', undefined]]) }
+    health.update(changed(without, { 'ns/b': undefined }))
+    for (const port of [first, second]) await expect(ask({ port })).rejects.toThrow('ECONNREFUSED')
+    expect(health.counts.listening).toBe(0)
+  })
+
+  it('stops trying for a Service that is gone', async () => {
+    const { health, news } = open()
+    const other = await occupy()
+    const table = changed(EMPTY, { 'ns/web': { port: other.port, local: { IPv4: 1 } } })
+    health.update(table)
+    await until(() => news.length === 1)
+    health.update({ ...table, services: table.services.with([['ns/web', undefined]]) })
+    expect(health.counts.failed).toBe(0)
+    await other.leave()
+  })
+
+  it('F91: opens no more sockets than it may, says so, and lets others in when some have gone', async () => {
+    const { health, clock, places, news } = open({ listenersMax: 2 })
+    const ports = await Promise.all(Array.from({ length: 3 }, freePort))
+    const checks = ports.map((port, at) => [`ns/${at}`, { port, local: { IPv4: 1 } }] as const)
+    const table = changed(EMPTY, Object.fromEntries(checks))
+    health.update(table)
+    await until(() => places().length === 2)
+    expect(news.find(({ kind }) => kind === 'failed')).toMatchObject({
+      error: { message: '2 sockets for health checks are open already' },
+    })
+    const served = places()[0]
+    const first = ports.findIndex(port => served === `127.0.0.1:${port}`)
+    health.update({ ...table, services: table.services.with([[`ns/${first}`, undefined]]) })
+    await clock.advance(5_000)
+    await until(() => places().length === 3)
+    expect(health.counts).toEqual({ listening: 2, failed: 0, refused: 0 })
+  })
+
+  it('touches what changed, and nothing else', async () => {
+    const { health, places } = open({ listenersMax: 1_000 })
+    const port = await freePort()
+    const table = changed(tableOf(1, {}), { 'ns/web': { port, local: { IPv4: 1 } } })
+    health.update({ ...table, nodePorts: LOOPBACK_ONLY })
+    await until(() => places().length === 1)
+    const same = { ...table, nodePorts: { ...LOOPBACK_ONLY } }
+    health.update(same)
+    health.update(same)
+    expect(health.counts.listening).toBe(1)
+    expect(places()).toHaveLength(1)
+  })
+})
