@@ -1,0 +1,233 @@
+import type { Clock } from '../../../base/clock.ts'
+import { ApiError } from '../api-client.ts'
+import { CachedFile } from './cached-file.ts'
+import {
+  type ClientCertificate,
+  certificateOf,
+  type KeyPair,
+  keyPair,
+  NO_KEY_PAIR,
+} from './client-certificate.ts'
+import type { KubeConfig } from './client-node.ts'
+import type { TlsMaterial } from './dial.ts'
+import { type ExecCluster, type ExecCredential, runExecPlugin } from './exec-plugin.ts'
+import type { Access, ExecConfig, Material } from './kubeconfig.ts'
+import { type AccessOptions, loadAccess } from './load-access.ts'
+
+/** A plugin is killed after so long; who waits for it waits a little longer. */
+const EXEC_LIMIT_MS = 30_000
+const EXEC_WAIT_MS = 35_000
+
+export interface CredentialsOptions extends AccessOptions {
+  readonly clock: Clock
+  /** Time of day in milliseconds since 1970: plugins say by it until when theirs are good. */
+  readonly wallMs: () => number
+  readonly warn: (text: string) => void
+}
+
+/** What one request shows of us. Holds secrets: never to be printed. */
+export interface Pass {
+  readonly headers: Readonly<Record<string, string | readonly string[]>>
+  /** Of the client certificate that goes with it. */
+  readonly identity: string
+  /** How many renewals came before. */
+  readonly generation: number
+}
+
+/** Reads the configuration. The library that does it is loaded here, and only here. Throws ApiError 'credentials'. */
+export async function openCredentials(options: CredentialsOptions): Promise<Credentials> {
+  const library = await import('./client-node.ts')
+  const newConfig = (): KubeConfig => new library.KubeConfig()
+  return new Credentials({ ...options, newConfig, access: await loadAccess(newConfig(), options) })
+}
+
+interface Opened extends CredentialsOptions {
+  readonly newConfig: () => KubeConfig
+  readonly access: Access
+}
+
+/** Who we are to the server, kept fresh: files are read again, plugins run again when what they gave has expired. */
+export class Credentials {
+  readonly #options: Opened
+  readonly #ca: CachedFile | undefined
+  #access: Access
+  #token: CachedFile | undefined
+  #certificate: ClientCertificate | undefined
+  #exec: ExecCredential | undefined
+  #execUntilMs = 0
+  #running: Promise<ExecCredential> | undefined
+  #renewing: Promise<boolean> | undefined
+  #generation = 0
+
+  constructor(options: Opened) {
+    this.#options = options
+    this.#access = options.access
+    this.#ca = this.#cached(options.access.ca, 'certificate authority', checkedAuthority)
+    this.#adopt(options.access)
+  }
+
+  /** As the configuration has it. */
+  get access(): Access {
+    return this.#access
+  }
+
+  /** Whether requests carry something that whoever reads it could use. */
+  get showsSecret(): boolean {
+    const { token, basic, exec } = this.#access
+    return token !== undefined || basic !== undefined || exec !== undefined
+  }
+
+  /** For the next request. Throws ApiError 'credentials'. */
+  async pass(): Promise<Pass> {
+    const generation = this.#generation
+    const pair = await this.#pair()
+    const authorization = await this.#authorization()
+    const { impersonation } = this.#access
+    const headers = authorization === undefined ? impersonation : { ...impersonation, authorization }
+    return { headers, identity: pair.identity, generation }
+  }
+
+  /** For the next connection: the authority is read anew each time. Throws ApiError 'credentials'. */
+  async tls(): Promise<TlsMaterial> {
+    this.#ca?.expire()
+    return { ...(await this.#pair()), ca: await this.#ca?.read(), where: this.#access.where }
+  }
+
+  /**
+   * The server refused `refused` with 401: reads everything anew, unless that has happened since. False when there is
+   * nothing that could have changed.
+   */
+  async renew(refused: Pass): Promise<boolean> {
+    if (refused.generation !== this.#generation) return true
+    this.#renewing ??= this.#readAnew().finally(() => {
+      this.#renewing = undefined
+    })
+    return this.#renewing
+  }
+
+  async #readAnew(): Promise<boolean> {
+    const changed = await this.#reload()
+    this.#generation++
+    this.#token?.expire()
+    this.#certificate?.expire()
+    this.#exec = undefined
+    const { token, cert, exec } = this.#access
+    return changed || token?.kind === 'file' || cert?.kind === 'file' || exec !== undefined
+  }
+
+  /** The user's entry of a kubeconfig may have been replaced; the server stays the one that was named at first. */
+  async #reload(): Promise<boolean> {
+    if (this.#options.kubeconfig === '') return false
+    try {
+      const loaded = await loadAccess(this.#options.newConfig(), this.#options)
+      const { token, basic, cert, key, exec, impersonation } = loaded
+      const access = { ...this.#access, token, basic, cert, key, exec, impersonation }
+      if (JSON.stringify(access) === JSON.stringify(this.#access)) return false
+      this.#adopt(access)
+      return true
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error
+      this.#options.warn(`${error.message}; what was read before stays in use`)
+      return false
+    }
+  }
+
+  #adopt(access: Access): void {
+    const { clock, warn } = this.#options
+    this.#access = access
+    this.#token = this.#cached(access.token, 'token', checkedToken)
+    this.#certificate = certificateOf(access, { clock, warn, where: access.where })
+    this.#exec = undefined
+  }
+
+  #cached(material: Material | undefined, what: string, check: Check): CachedFile | undefined {
+    if (material === undefined) return undefined
+    const { clock, warn, access } = this.#options
+    return new CachedFile({ material, what, check, where: access.where, clock, warn })
+  }
+
+  async #authorization(): Promise<string | undefined> {
+    const token = await this.#token?.read()
+    if (token !== undefined) return `Bearer ${token}`
+    const { basic } = this.#access
+    if (basic !== undefined)
+      return `Basic ${Buffer.from(`${basic.username}:${basic.password}`).toString('base64')}`
+    const exec = await this.#fromPlugin()
+    return exec?.token === undefined ? undefined : `Bearer ${checkedToken(exec.token, this.#access.where)}`
+  }
+
+  async #pair(): Promise<KeyPair> {
+    if (this.#certificate !== undefined) return this.#certificate.read()
+    const exec = await this.#fromPlugin()
+    if (exec?.cert === undefined || exec.key === undefined) return NO_KEY_PAIR
+    return keyPair(exec.cert, exec.key)
+  }
+
+  /** Runs one plugin at a time, and none while what the last one gave is good. */
+  async #fromPlugin(): Promise<ExecCredential | undefined> {
+    const { exec } = this.#access
+    const { clock } = this.#options
+    if (exec === undefined) return undefined
+    if (this.#exec !== undefined && clock.nowMs() < this.#execUntilMs) return this.#exec
+    this.#running ??= this.#runPlugin(exec).finally(() => {
+      this.#running = undefined
+    })
+    return this.#running
+  }
+
+  async #runPlugin(exec: ExecConfig): Promise<ExecCredential> {
+    const { newConfig, clock, wallMs } = this.#options
+    const access = this.#access
+    const { where } = access
+    const ran = runExecPlugin({
+      config: newConfig(),
+      exec,
+      where,
+      limitMs: EXEC_LIMIT_MS,
+      cluster: await this.#clusterInfo(access),
+    })
+    const credential = await inTime(ran, clock, `${where}: ${exec.command} is still running`)
+    const { expiresWallMs } = credential
+    this.#exec = credential
+    this.#execUntilMs =
+      expiresWallMs === undefined ? Number.POSITIVE_INFINITY : clock.nowMs() + expiresWallMs - wallMs()
+    return credential
+  }
+
+  async #clusterInfo({ server, insecure, tlsServerName }: Access): Promise<ExecCluster> {
+    const ca = await this.#ca?.read()
+    return {
+      server,
+      ...(insecure ? { 'insecure-skip-tls-verify': true } : {}),
+      ...(tlsServerName === undefined ? {} : { 'tls-server-name': tlsServerName }),
+      ...(ca === undefined ? {} : { 'certificate-authority-data': Buffer.from(ca).toString('base64') }),
+    }
+  }
+}
+
+type Check = (text: string, place: string) => string
+
+/** What fits a header, so that no other error ever quotes it. */
+function checkedToken(text: string, place: string): string {
+  const token = text.trim()
+  if (token === '') throw new ApiError('credentials', `${place}: the token is empty`)
+  if (!/^[\x21-\x7e]+$/.test(token))
+    throw new ApiError('credentials', `${place}: the token holds characters that no token has`)
+  return token
+}
+
+/** An empty authority would mean to Node that any it knows will do. */
+function checkedAuthority(text: string, place: string): string {
+  if (!text.includes('-----BEGIN '))
+    throw new ApiError('credentials', `${place}: no certificate in the certificate authority`)
+  return text
+}
+
+/** A plugin's children may hold its output open when it has been killed itself. */
+function inTime<T>(work: Promise<T>, clock: Clock, words: string): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const late = new ApiError('credentials', `${words} after ${EXEC_WAIT_MS / 1000} s`)
+    const cancel = clock.after(EXEC_WAIT_MS, () => reject(late))
+    work.then(resolve, reject).finally(cancel)
+  })
+}

@@ -1,0 +1,209 @@
+import type { LookupFunction } from 'node:net'
+import type { Clock } from '../../../base/clock.ts'
+import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../api-client.ts'
+import type { Answer } from './answer.ts'
+import { Call } from './call.ts'
+import type { HttpConnection, Outgoing } from './connection.ts'
+import { type Credentials, openCredentials, type Pass } from './credentials.ts'
+import { dial } from './dial.ts'
+import { openHttp1 } from './http1-connection.ts'
+import { openHttp2 } from './http2-connection.ts'
+import { SERVICE_ACCOUNT_FOLDER } from './load-access.ts'
+import { Pool, type PoolContext } from './pool.ts'
+import { type HttpProxy, parseProxy } from './proxy.ts'
+import { RateLimit } from './rate-limit.ts'
+import { parseRetryAfter } from './retry-after.ts'
+import { isLoopbackHost, parseServer, type ServerAddress } from './server-address.ts'
+
+export interface ClientOptions {
+  /** Path of a kubeconfig; empty for in-cluster credentials, unless `master` is given. */
+  readonly kubeconfig: string
+  /** URL that replaces the kubeconfig's server; may be empty. */
+  readonly master: string
+  /** Requests a second on average; 0 for no limit. */
+  readonly qps: number
+  /** Requests that may go at once after a quiet time. */
+  readonly burst: number
+  readonly clock: Clock
+  readonly env: Readonly<Record<string, string | undefined>>
+  /** What an operator should know, one sentence at a time. Never holds a secret. */
+  readonly warn: (text: string) => void
+  readonly connect?: ConnectOverrides
+}
+
+/** What tests replace. */
+export interface ConnectOverrides {
+  readonly lookup?: LookupFunction
+  readonly serviceAccountFolder?: string
+  /** Time of day in milliseconds since 1970. */
+  readonly wallMs?: () => number
+}
+
+/** Without a timeoutSeconds of its own, a watch lasts half an hour to an hour (kube-apiserver's min-request-timeout). */
+const WATCH_LIMIT_MS = 3_600_000
+
+/**
+ * Reads the configuration and gives a client that has no connection yet: the first request makes it. Throws ApiError
+ * 'credentials' when the configuration cannot be used.
+ */
+export async function openApiClient(options: ClientOptions): Promise<ApiClient> {
+  const { connect = {}, warn } = options
+  const wallMs = connect.wallMs ?? Date.now
+  const serviceAccountFolder = connect.serviceAccountFolder ?? SERVICE_ACCOUNT_FOLDER
+  const credentials = await openCredentials({ ...options, wallMs, serviceAccountFolder })
+  const { access } = credentials
+  const secureByDefault = access.ca !== undefined || access.insecure || access.cert !== undefined
+  const address = parseServer(access.server, `${access.where}: the server`, secureByDefault)
+  const proxy =
+    access.proxyUrl === undefined ? undefined : parseProxy(access.proxyUrl, `${access.where}: proxy-url`)
+  for (const text of doubts(credentials, address, options.env)) warn(text)
+  return new HttpClient({ ...options, credentials, address, proxy, wallMs })
+}
+
+/** What is unsafe about the configuration. */
+function doubts(credentials: Credentials, address: ServerAddress, env: ClientOptions['env']): string[] {
+  const { where, insecure } = credentials.access
+  const found: string[] = []
+  if (insecure && address.secure)
+    found.push(`${where}: insecure-skip-tls-verify is set: anybody can pose as ${address.url}`)
+  if (!address.secure && credentials.showsSecret && !isLoopbackHost(address.host))
+    found.push(`${where}: credentials are sent in clear to ${address.url}`)
+  if (env.NODE_TLS_REJECT_UNAUTHORIZED === '0')
+    found.push('NODE_TLS_REJECT_UNAUTHORIZED=0 is ignored: the API server is verified all the same')
+  return found
+}
+
+interface Parts extends ClientOptions {
+  readonly credentials: Credentials
+  readonly address: ServerAddress
+  readonly proxy: HttpProxy | undefined
+  readonly wallMs: () => number
+}
+
+interface Exchange {
+  readonly answer: Answer
+  readonly pass: Pass
+}
+
+class HttpClient implements ApiClient {
+  readonly server: string
+  readonly #parts: Parts
+  readonly #limit: RateLimit
+  readonly #pool: Pool
+  readonly #calls = new Set<Call>()
+  #closed = false
+
+  constructor(parts: Parts) {
+    this.#parts = parts
+    this.server = parts.address.url
+    this.#limit = new RateLimit(parts)
+    this.#pool = new Pool({ clock: parts.clock, dial: context => this.#connect(context) })
+  }
+
+  async send(request: ApiRequest): Promise<ApiResponse> {
+    const call = this.#begin(request)
+    await call.until(this.#limit.turn(call))
+    const first = await this.#exchange(request, call)
+    if (first.answer.status !== 401) return this.#response(first.answer)
+    // A reader of this body would learn nothing that a second answer does not say.
+    if (!(await call.until(this.#parts.credentials.renew(first.pass)))) return this.#response(first.answer)
+    first.answer.body.discard()
+    const second = await this.#exchange(request, this.#begin(request))
+    return this.#response(second.answer)
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    for (const call of [...this.#calls]) call.fail(closed())
+    await this.#pool.close()
+  }
+
+  #begin(request: ApiRequest): Call {
+    const call = new Call(request, this.server)
+    const { signal } = request
+    const aborted = (): void => call.fail(new ApiError('aborted', 'given up', { cause: signal.reason }))
+    this.#calls.add(call)
+    signal.addEventListener('abort', aborted)
+    call.onOver(() => {
+      this.#calls.delete(call)
+      signal.removeEventListener('abort', aborted)
+    })
+    if (signal.aborted) aborted()
+    if (this.#closed) call.fail(closed())
+    return call
+  }
+
+  /** One request and the head of its response, within idleMs. */
+  async #exchange(request: ApiRequest, call: Call): Promise<Exchange> {
+    const { clock, credentials } = this.#parts
+    let used: HttpConnection | undefined
+    const cancel = clock.after(request.idleMs, () => {
+      used?.probe()
+      call.fail(new ApiError('silent', `no answer within ${request.idleMs / 1000} s`))
+    })
+    try {
+      const pass = await call.until(credentials.pass())
+      this.#pool.keepOnly(pass.identity)
+      const outgoing = this.#outgoing(request, pass)
+      const sent = new Promise<Answer>((resolve, reject) => {
+        this.#pool.use(call, connection => {
+          used = connection
+          connection.send(outgoing, call).then(resolve, reject)
+        })
+      })
+      return { answer: await call.until(sent), pass }
+    } finally {
+      cancel()
+    }
+  }
+
+  #outgoing(request: ApiRequest, pass: Pass): Outgoing {
+    const { method, path, accept, body, contentType = 'application/json', idleMs, longLived } = request
+    return {
+      method,
+      path: `${this.#parts.address.basePath}${path}`,
+      headers: {
+        accept,
+        'user-agent': 'kprobe',
+        ...(body === undefined ? {} : { 'content-type': contentType }),
+        ...pass.headers,
+      },
+      body,
+      idleMs: longLived ? undefined : idleMs,
+      watchIdleMs: watchLimitMs(path) + idleMs,
+    }
+  }
+
+  #response({ status, header, body }: Answer): ApiResponse {
+    return {
+      status,
+      contentType: header('content-type')?.toLowerCase().replace(/\s+/g, '') ?? '',
+      retryAfterMs: parseRetryAfter(header('retry-after'), this.#parts.wallMs()),
+      body,
+    }
+  }
+
+  async #connect(context: PoolContext): Promise<HttpConnection> {
+    const { address, credentials, proxy, connect } = this.#parts
+    const tls = await credentials.tls()
+    const { insecure, tlsServerName } = credentials.access
+    const { signal } = context
+    const lookup = connect?.lookup
+    const dialled = await dial({ address, tls, tlsServerName, insecure, proxy, lookup, signal })
+    const open = { ...context, identity: tls.identity, socket: dialled.socket, authority: address.authority }
+    return dialled.protocol === 'h2' ? openHttp2(open) : openHttp1(open)
+  }
+}
+
+/**
+ * Over HTTP/1.1 the kernel's keep-alive notices a peer that is gone; behind a middlebox that answers in its stead only
+ * time tells: a watch that says nothing for longer than it was asked to last.
+ */
+function watchLimitMs(path: string): number {
+  const seconds = /[?&]timeoutSeconds=(\d{1,6})(?:&|$)/.exec(path)?.[1]
+  return seconds === undefined ? WATCH_LIMIT_MS : Number(seconds) * 1000
+}
+
+function closed(): ApiError {
+  return new ApiError('aborted', 'the client was closed')
+}

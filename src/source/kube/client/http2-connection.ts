@@ -1,0 +1,217 @@
+import {
+  type ClientHttp2Session,
+  type ClientHttp2Stream,
+  connect,
+  constants,
+  type IncomingHttpHeaders,
+  type IncomingHttpStatusHeader,
+  type OutgoingHttpHeaders,
+  sensitiveHeaders,
+} from 'node:http2'
+import type { Socket } from 'node:net'
+import { ApiError } from '../api-client.ts'
+import { type Answer, answerOf } from './answer.ts'
+import { cutOff } from './body.ts'
+import type { Call } from './call.ts'
+import type { ConnectionContext, HttpConnection, Outgoing } from './connection.ts'
+import { exchangeFailure } from './failure.ts'
+import { PING_ANSWER_MS, Pulse } from './pulse.ts'
+
+/** Lists of megabytes arrive without waiting for window updates. */
+const STREAM_WINDOW_BYTES = 4 * 1024 * 1024
+const CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
+const HEAD_BYTES_MAX = 64 * 1024
+const HEAD_FIELDS_MAX = 200
+/** Megabytes, as Node counts them; what the windows allow must fit. */
+const SESSION_MEMORY_MAX = 64
+/** More than a server of ours ever allows (250), and a bound where it names none. */
+const STREAMS_MAX = 1000
+
+export interface Http2Options extends ConnectionContext {
+  /** Connected, with HTTP/2 agreed upon. */
+  readonly socket: Socket
+  readonly authority: string
+  /** Ends the opening, with an ApiError as its reason. */
+  readonly signal: AbortSignal
+}
+
+/** Begins to speak HTTP/2 (RFC 9113) and resolves when the server's SETTINGS have arrived. */
+export async function openHttp2(options: Http2Options): Promise<HttpConnection> {
+  const { socket, authority } = options
+  const session = connect(`https://${authority}`, {
+    createConnection: () => socket,
+    settings: {
+      enablePush: false,
+      initialWindowSize: STREAM_WINDOW_BYTES,
+      maxHeaderListSize: HEAD_BYTES_MAX,
+    },
+    maxHeaderListPairs: HEAD_FIELDS_MAX,
+    maxSessionMemory: SESSION_MEMORY_MAX,
+  })
+  await settingsOf(session, options)
+  session.setLocalWindowSize(CONNECTION_WINDOW_BYTES)
+  return new Http2Connection(session, options)
+}
+
+async function settingsOf(session: ClientHttp2Session, { socket, signal }: Http2Options): Promise<void> {
+  let aborted: (() => void) | undefined
+  try {
+    await new Promise<void>((resolve, reject) => {
+      aborted = () => reject(signal.reason)
+      signal.addEventListener('abort', aborted)
+      if (signal.aborted) aborted()
+      session.once('remoteSettings', () => resolve())
+      session.once('error', error => reject(exchangeFailure(error)))
+      session.once('close', () => reject(cutOff()))
+    })
+  } catch (error) {
+    session.destroy()
+    socket.destroy()
+    throw error
+  } finally {
+    if (aborted !== undefined) signal.removeEventListener('abort', aborted)
+  }
+}
+
+/** Requests are streams of one session. GOAWAY retires it; RST_STREAM fails one request alone. */
+class Http2Connection implements HttpConnection {
+  readonly protocol = 'h2'
+  readonly identity: string
+  readonly #session: ClientHttp2Session
+  readonly #options: Http2Options
+  readonly #pulse: Pulse
+  readonly #streams = new Map<ClientHttp2Stream, Call>()
+  #retired = false
+  #ended = false
+
+  constructor(session: ClientHttp2Session, options: Http2Options) {
+    this.#session = session
+    this.#options = options
+    this.identity = options.identity
+    this.#pulse = new Pulse({
+      clock: options.clock,
+      ping: answered => this.#ping(answered),
+      dead: () => this.#end(silence()),
+    })
+    session.on('error', error => this.#end(exchangeFailure(error)))
+    session.on('close', () => this.#end(cutOff()))
+    session.on('goaway', () => this.retire())
+    session.on('remoteSettings', () => options.changed(this))
+    // Node may end the session without an error when the socket goes under it.
+    options.socket.once('close', () => this.#end(cutOff()))
+  }
+
+  get retired(): boolean {
+    return this.#retired || this.#ended || this.#session.closed
+  }
+
+  get closed(): boolean {
+    return this.#ended
+  }
+
+  get room(): number {
+    if (this.retired) return 0
+    const allowed = this.#session.remoteSettings.maxConcurrentStreams ?? STREAMS_MAX
+    return Math.max(0, Math.min(allowed, STREAMS_MAX) - this.#streams.size)
+  }
+
+  async send(outgoing: Outgoing, call: Call): Promise<Answer> {
+    const stream = this.#session.request(this.#head(outgoing), { endStream: outgoing.body === undefined })
+    this.#streams.set(stream, call)
+    stream.on('error', error => call.fail(exchangeFailure(error)))
+    call.onFail(() => stream.close(constants.NGHTTP2_CANCEL))
+    if (outgoing.body !== undefined) stream.end(outgoing.body)
+    return new Promise(resolve => {
+      let answered = false
+      stream.once('response', headers => {
+        answered = true
+        resolve(this.#answer(stream, headers, { outgoing, call }))
+      })
+      stream.once('close', () => {
+        if (!answered) call.fail(cutOff())
+        this.#streams.delete(stream)
+        this.#freed()
+      })
+    })
+  }
+
+  retire(): void {
+    this.#retired = true
+    this.#freed()
+  }
+
+  probe(): void {
+    this.#pulse.probe()
+  }
+
+  close(): Promise<void> {
+    const { socket } = this.#options
+    return new Promise(resolve => {
+      if (socket.closed) resolve()
+      else socket.once('close', () => resolve())
+      this.#end(cutOff())
+    })
+  }
+
+  #head({ method, path, headers }: Outgoing): OutgoingHttpHeaders {
+    const head: OutgoingHttpHeaders = {
+      ':method': method,
+      ':path': path,
+      ':authority': this.#options.authority,
+      // Never in a compression table (RFC 7541, 7.1).
+      [sensitiveHeaders]: ['authorization'],
+    }
+    for (const [name, value] of Object.entries(headers))
+      head[name] = typeof value === 'string' ? value : [...value]
+    return head
+  }
+
+  #answer(
+    stream: ClientHttp2Stream,
+    headers: IncomingHttpHeaders & IncomingHttpStatusHeader,
+    { outgoing, call }: { readonly outgoing: Outgoing; readonly call: Call },
+  ): Answer {
+    this.#pulse.heard()
+    return answerOf({
+      status: headers[':status'] ?? 0,
+      headers,
+      stream,
+      call,
+      clock: this.#options.clock,
+      idleMs: outgoing.idleMs,
+      // To Node, a stream that was cancelled or lost its socket has ended well: only the code tells. One that is reset
+      // with NO_ERROR in its middle, which no server does on purpose, is told by content-length or by nothing.
+      whole: () => stream.rstCode === constants.NGHTTP2_NO_ERROR,
+      cancel: () => stream.close(constants.NGHTTP2_CANCEL),
+      heard: () => this.#pulse.heard(),
+    })
+  }
+
+  #ping(answered: () => void): void {
+    // An error is that of a session that is ending, which is told elsewhere.
+    this.#session.ping(error => {
+      if (error === null) answered()
+    })
+  }
+
+  /** A stream has gone. */
+  #freed(): void {
+    if (this.#retired && this.#streams.size === 0) this.#end(cutOff())
+    else this.#options.changed(this)
+  }
+
+  #end(reason: ApiError): void {
+    if (this.#ended) return
+    this.#ended = true
+    this.#pulse.stop()
+    for (const call of this.#streams.values()) call.fail(reason)
+    this.#session.destroy()
+    // A session that was closing would wait for a peer that may be gone.
+    this.#options.socket.destroy()
+    this.#options.changed(this)
+  }
+}
+
+function silence(): ApiError {
+  return new ApiError('silent', `the server did not answer a PING within ${PING_ANSWER_MS / 1000} s`)
+}

@@ -1,0 +1,227 @@
+import { dirname, isAbsolute, join } from 'node:path'
+import { oneLine } from '../../../base/text.ts'
+import { isJson, type Json } from '../../../model/fields.ts'
+import { YamlTextError, yamlDocuments } from '../../file/yaml-documents.ts'
+import { ApiError } from '../api-client.ts'
+import type { KubeConfig } from './client-node.ts'
+
+/** Text that stands in the kubeconfig, or in a file of its own that may change. */
+export type Material =
+  | { readonly kind: 'text'; readonly text: string }
+  | { readonly kind: 'file'; readonly path: string }
+
+/** One way in: a server and who we are there. Holds secrets: never to be printed. */
+export interface Access {
+  /** `kubeconfig F, context "a", cluster "b", user "c"`: for messages. */
+  readonly where: string
+  /** Empty when the cluster names none. */
+  readonly server: string
+  readonly ca: Material | undefined
+  readonly insecure: boolean
+  readonly tlsServerName: string | undefined
+  readonly proxyUrl: string | undefined
+  readonly token: Material | undefined
+  readonly basic: { readonly username: string; readonly password: string } | undefined
+  readonly cert: Material | undefined
+  readonly key: Material | undefined
+  readonly exec: ExecConfig | undefined
+  /** Impersonate-*: as whom the server shall take us. */
+  readonly impersonation: Readonly<Record<string, string | readonly string[]>>
+}
+
+/** A credential plugin (client.authentication.k8s.io). */
+export interface ExecConfig {
+  readonly apiVersion: string
+  readonly command: string
+  readonly args: readonly string[]
+  readonly env: readonly { readonly name: string; readonly value: string }[]
+  readonly installHint: string
+  readonly provideClusterInfo: boolean
+}
+
+export interface KubeconfigFile {
+  readonly path: string
+  readonly text: string
+  /** Replaces the cluster's server; a context is then not needed. May be empty. */
+  readonly master: string
+}
+
+/**
+ * What the current context of a kubeconfig says, as client-go reads it: paths are relative to the file, and data win
+ * over files. Throws ApiError 'credentials' that names the file and the entry and repeats no value from it: a parser's
+ * own words may quote the line that holds a token.
+ */
+export function readKubeconfig(config: KubeConfig, file: KubeconfigFile): Access {
+  const root = parse(file)
+  const where = `kubeconfig ${file.path}`
+  try {
+    // Entries that nobody uses may be as broken as they like.
+    config.loadFromString(JSON.stringify(root), { onInvalidEntry: 'filter' })
+  } catch {
+    // The library's words may hold a value.
+    throw new ApiError('credentials', `${where}: not a kubeconfig`)
+  }
+  const names = currentNames(config, where, file.master !== '')
+  const cluster = entry(root, 'cluster', names.cluster)
+  const user = entry(root, 'user', names.user)
+  if (cluster === undefined && file.master === '')
+    throw new ApiError('credentials', `${names.where}: there is no cluster of that name`)
+  if (user === undefined && names.user !== '')
+    throw new ApiError('credentials', `${names.where}: there is no user of that name`)
+  const read = { where: names.where, folder: dirname(file.path) }
+  return {
+    where: names.where,
+    ...clusterPart(cluster ?? {}, read, file.master),
+    ...userPart(user ?? {}, read),
+  }
+}
+
+/** An entry, and where its paths begin. */
+interface Reading {
+  readonly where: string
+  readonly folder: string
+}
+
+function parse({ path, text }: KubeconfigFile): Json {
+  try {
+    const [first] = yamlDocuments(text)
+    if (isJson(first?.value)) return first.value
+  } catch (error) {
+    if (!(error instanceof YamlTextError)) throw error
+    throw new ApiError(
+      'credentials',
+      `kubeconfig ${path}: not YAML at line ${error.line}, column ${error.column}`,
+    )
+  }
+  throw new ApiError('credentials', `kubeconfig ${path}: not a mapping`)
+}
+
+interface Names {
+  readonly where: string
+  readonly cluster: string
+  readonly user: string
+}
+
+function currentNames(config: KubeConfig, where: string, optional: boolean): Names {
+  const name = typeof config.currentContext === 'string' ? config.currentContext : ''
+  const context = config.getContexts().find(each => each.name === name)
+  if (context === undefined && name !== '')
+    throw new ApiError('credentials', `${where}: there is no context ${quoted(name)}, which it calls current`)
+  if (context === undefined && !optional)
+    throw new ApiError('credentials', `${where}: it names no current-context`)
+  const { cluster = '', user = '' } = context ?? {}
+  const named = [
+    context === undefined ? '' : `, context ${quoted(name)}`,
+    cluster === '' ? '' : `, cluster ${quoted(cluster)}`,
+    user === '' ? '' : `, user ${quoted(user)}`,
+  ]
+  return { where: `${where}${named.join('')}`, cluster, user }
+}
+
+/** The library leaves out some fields (tokenFile among them) and reads the others into names of its own. */
+function entry(root: Json, kind: 'cluster' | 'user', name: string): Json | undefined {
+  const list: unknown = root[`${kind}s`]
+  if (!Array.isArray(list)) return undefined
+  const found: unknown = list.find(each => isJson(each) && each.name === name)
+  if (!isJson(found)) return undefined
+  const body = found[kind]
+  return isJson(body) ? body : {}
+}
+
+function clusterPart(cluster: Json, read: Reading, master: string) {
+  const insecure = cluster['insecure-skip-tls-verify'] === true
+  const ca = material(cluster, 'certificate-authority', read)
+  // As client-go: which of the two was meant is not for us to guess.
+  if (insecure && ca !== undefined)
+    throw refused(read, 'insecure-skip-tls-verify', 'is true beside a certificate-authority')
+  return {
+    server: master === '' ? text(cluster, 'server', read) : master,
+    ca,
+    insecure,
+    tlsServerName: optional(text(cluster, 'tls-server-name', read)),
+    proxyUrl: optional(text(cluster, 'proxy-url', read)),
+  }
+}
+
+function userPart(user: Json, read: Reading) {
+  const provider = user['auth-provider']
+  if (isJson(provider))
+    throw refused(read, 'auth-provider', 'is no longer part of Kubernetes; use exec or tokenFile')
+  const tokenFile = text(user, 'tokenFile', read)
+  const token = text(user, 'token', read)
+  const username = text(user, 'username', read)
+  return {
+    token: tokenFile !== '' ? fileMaterial(tokenFile, read) : textMaterial(token),
+    basic: username === '' ? undefined : { username, password: text(user, 'password', read) },
+    cert: material(user, 'client-certificate', read),
+    key: material(user, 'client-key', read),
+    exec: isJson(user.exec) ? execPart(user.exec, read) : undefined,
+    impersonation: impersonationPart(user, read),
+  }
+}
+
+function execPart(exec: Json, read: Reading): ExecConfig {
+  const command = text(exec, 'command', read, 'exec.')
+  if (command === '') throw refused(read, 'exec.command', 'is missing')
+  if (exec.interactiveMode === 'Always')
+    throw refused(read, 'exec.interactiveMode', 'is Always, and there is nobody to ask')
+  const args: readonly unknown[] = Array.isArray(exec.args) ? exec.args : []
+  const env: readonly unknown[] = Array.isArray(exec.env) ? exec.env : []
+  return {
+    apiVersion: text(exec, 'apiVersion', read, 'exec.'),
+    command: command.includes('/') && !isAbsolute(command) ? join(read.folder, command) : command,
+    args: args.map(String),
+    env: env.filter(isJson).map(({ name, value }) => ({ name: String(name), value: String(value ?? '') })),
+    installHint: text(exec, 'installHint', read, 'exec.'),
+    provideClusterInfo: exec.provideClusterInfo === true,
+  }
+}
+
+function impersonationPart(user: Json, read: Reading): Access['impersonation'] {
+  if (user['as-user-extra'] !== undefined) throw refused(read, 'as-user-extra', 'is not understood')
+  const name = text(user, 'as', read)
+  const uid = text(user, 'as-uid', read)
+  const groups: readonly unknown[] = Array.isArray(user['as-groups']) ? user['as-groups'] : []
+  if (name === '' && (uid !== '' || groups.length > 0)) throw refused(read, 'as', 'is missing')
+  return {
+    ...(name === '' ? {} : { 'impersonate-user': name }),
+    ...(uid === '' ? {} : { 'impersonate-uid': uid }),
+    ...(groups.length === 0 ? {} : { 'impersonate-group': groups.map(String) }),
+  }
+}
+
+/** `field-data` in base64, or else the file that `field` names. */
+function material(body: Json, field: string, read: Reading): Material | undefined {
+  const data = text(body, `${field}-data`, read)
+  if (data !== '') return { kind: 'text', text: Buffer.from(data, 'base64').toString('utf8') }
+  const path = text(body, field, read)
+  return path === '' ? undefined : fileMaterial(path, read)
+}
+
+function fileMaterial(path: string, { folder }: Reading): Material {
+  return { kind: 'file', path: isAbsolute(path) ? path : join(folder, path) }
+}
+
+function textMaterial(value: string): Material | undefined {
+  return value === '' ? undefined : { kind: 'text', text: value }
+}
+
+/** The text in a field, or '' when there is none. */
+function text(body: Json, field: string, read: Reading, prefix = ''): string {
+  const value = body[field]
+  if (value === undefined || value === null) return ''
+  if (typeof value !== 'string') throw refused(read, `${prefix}${field}`, 'is not text')
+  return value
+}
+
+function optional(value: string): string | undefined {
+  return value === '' ? undefined : value
+}
+
+function quoted(name: string): string {
+  return oneLine(JSON.stringify(name))
+}
+
+function refused({ where }: Reading, field: string, why: string): ApiError {
+  return new ApiError('credentials', `${where}: ${field} ${why}`)
+}

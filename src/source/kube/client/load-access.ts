@@ -1,0 +1,62 @@
+import { isIP } from 'node:net'
+import { ApiError } from '../api-client.ts'
+import type { KubeConfig } from './client-node.ts'
+import { type Access, readKubeconfig } from './kubeconfig.ts'
+import { readSmallFile } from './small-file.ts'
+
+export const SERVICE_ACCOUNT_FOLDER = '/var/run/secrets/kubernetes.io/serviceaccount'
+
+export interface AccessOptions {
+  /** Path of a kubeconfig; may be empty. */
+  readonly kubeconfig: string
+  /** URL of the server; may be empty. */
+  readonly master: string
+  readonly env: Readonly<Record<string, string | undefined>>
+  readonly serviceAccountFolder: string
+}
+
+/**
+ * How the server is reached: by a kubeconfig, whose server `master` replaces; by `master` alone, as nobody; or, with
+ * neither, by what the pod was given (client-go's InClusterConfig). Throws ApiError 'credentials'.
+ */
+export async function loadAccess(config: KubeConfig, options: AccessOptions): Promise<Access> {
+  const { kubeconfig, master } = options
+  if (kubeconfig !== '') {
+    const text = await readSmallFile(kubeconfig, 'kubeconfig')
+    return readKubeconfig(config, { path: kubeconfig, text, master })
+  }
+  if (master !== '') return { ...NOBODY, where: '--master', server: master }
+  return inCluster(options)
+}
+
+const NOBODY: Access = {
+  where: '',
+  server: '',
+  ca: undefined,
+  insecure: false,
+  tlsServerName: undefined,
+  proxyUrl: undefined,
+  token: undefined,
+  basic: undefined,
+  cert: undefined,
+  key: undefined,
+  exec: undefined,
+  impersonation: {},
+}
+
+function inCluster({ env, serviceAccountFolder }: AccessOptions): Access {
+  const host = env.KUBERNETES_SERVICE_HOST ?? ''
+  const port = env.KUBERNETES_SERVICE_PORT ?? ''
+  if (host === '' || port === '')
+    throw new ApiError(
+      'credentials',
+      'no kubeconfig and no --master are given, and KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is no pod',
+    )
+  return {
+    ...NOBODY,
+    where: 'in-cluster configuration',
+    server: `https://${isIP(host) === 6 ? `[${host}]` : host}:${port}`,
+    ca: { kind: 'file', path: `${serviceAccountFolder}/ca.crt` },
+    token: { kind: 'file', path: `${serviceAccountFolder}/token` },
+  }
+}
