@@ -1,0 +1,49 @@
+import type { ObjectIndex, Version } from './object-index.ts'
+import { isOlder } from './resource-version.ts'
+
+/**
+ * Compares what the server lists with what its events have told. A list and a watch are never at the same point, so
+ * that what differs is only suspected at first, and judged again once the watch has passed the list.
+ */
+export class Comparison {
+  readonly #index: ObjectIndex
+  readonly #seen = new Set<string>()
+  /** The listed version, undefined for objects that are not listed. */
+  readonly #suspects = new Map<string, Version | undefined>()
+
+  constructor(index: ObjectIndex) {
+    this.#index = index
+  }
+
+  take(key: string, version: Version): void {
+    this.#seen.add(key)
+    const held = this.#index.get(key)
+    if (held?.uid !== version.uid || held.resourceVersion !== version.resourceVersion)
+      this.#suspects.set(key, version)
+  }
+
+  /** The list is whole. Gives how many objects differ. */
+  end(): number {
+    for (const key of this.#index.keys()) if (!this.#seen.has(key)) this.#suspects.set(key, undefined)
+    this.#seen.clear()
+    return this.#suspects.size
+  }
+
+  /** How many of them still differ, other than by being newer than the list of this version. */
+  confirmed(listVersion: string): number {
+    let lost = 0
+    for (const [key, listed] of this.#suspects) if (this.#isLost(key, listed, listVersion)) lost++
+    return lost
+  }
+
+  #isLost(key: string, listed: Version | undefined, listVersion: string): boolean {
+    const held = this.#index.get(key)
+    if (listed === undefined) return held !== undefined && !isOlder(listVersion, held.resourceVersion)
+    if (held === undefined) {
+      const grave = this.#index.grave(key)
+      return grave === undefined || !isOlder(listed.resourceVersion, grave.resourceVersion)
+    }
+    const isEqual = held.uid === listed.uid && held.resourceVersion === listed.resourceVersion
+    return !isEqual && !isOlder(listed.resourceVersion, held.resourceVersion)
+  }
+}

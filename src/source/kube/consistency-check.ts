@@ -1,0 +1,146 @@
+import type { Cancel, Clock } from '../../base/clock.ts'
+import { isJson } from '../../model/fields.ts'
+import { Comparison } from './comparison.ts'
+import type { Exchange } from './exchange.ts'
+import { type Failure, failureOfError } from './failure.ts'
+import { versionOf } from './intake.ts'
+import type { ObjectIndex } from './object-index.ts'
+import { isOlder } from './resource-version.ts'
+import { type Resource, requestPath } from './resources.ts'
+import { WireError } from './wire/reader.ts'
+
+export interface ConsistencyCheckOptions {
+  readonly resource: Resource
+  readonly exchange: Exchange
+  readonly clock: Clock
+  readonly random: () => number
+  /** Mean distance between checks, milliseconds. */
+  readonly periodMs: number
+  readonly index: ObjectIndex
+  /** How far the watch is; undefined while there is none. */
+  readonly position: () => string | undefined
+  /** So many objects are not what events have told. */
+  readonly lost: (objects: number) => void
+  /** How the last check went; undefined when it could be made. */
+  readonly ended: (failure: Failure | undefined) => void
+}
+
+/** Checks spread over the period, so that not all nodes ask at once. */
+const SPREAD = 0.4
+const PAGE_OBJECTS = '250'
+/** Events that are under way get this long to arrive. */
+const PASSING_MS_MAX = 30_000
+const PASSING_POLL_MS = 1_000
+const REQUEST_MS_MAX = 300_000
+const PAGES_MAX = 10_000
+
+/**
+ * Watches have been seen to lose events (etcd #17529, #18089, #20221). Now and then the versions of all objects are
+ * listed, without the objects, and compared with what is held.
+ */
+export class ConsistencyCheck {
+  readonly #options: ConsistencyCheckOptions
+  readonly #stop = new AbortController()
+  #cancel: Cancel | undefined
+  #wake: () => void = () => undefined
+  #running: Promise<void> | undefined
+
+  constructor(options: ConsistencyCheckOptions) {
+    this.#options = options
+  }
+
+  start(): void {
+    const { clock, periodMs, random } = this.#options
+    this.#cancel = clock.after(periodMs * (1 + SPREAD * (random() - 0.5)), () => {
+      this.#running = this.#run().then(() => {
+        this.#running = undefined
+        if (!this.#stop.signal.aborted) this.start()
+      })
+    })
+  }
+
+  async stop(): Promise<void> {
+    this.#stop.abort()
+    this.#cancel?.()
+    this.#wake()
+    await this.#running
+  }
+
+  async #run(): Promise<void> {
+    const { position, lost, ended } = this.#options
+    if (position() === undefined) return
+    try {
+      const objects = await this.#compare()
+      if (this.#stop.signal.aborted) return
+      ended(undefined)
+      if (objects > 0) lost(objects)
+    } catch (error) {
+      if (!this.#stop.signal.aborted) ended(failureOfError(error))
+    }
+  }
+
+  /** How many objects differ for certain. */
+  async #compare(): Promise<number> {
+    const { index, position } = this.#options
+    const comparison = new Comparison(index)
+    const listVersion = await this.#list(comparison)
+    if (comparison.end() === 0) return 0
+    for (let waitedMs = 0; waitedMs < PASSING_MS_MAX; waitedMs += PASSING_POLL_MS) {
+      const at = position()
+      if (at === undefined || comparison.confirmed(listVersion) === 0) return 0
+      if (at === listVersion || isOlder(listVersion, at)) break
+      await this.#sleep(PASSING_POLL_MS)
+      if (this.#stop.signal.aborted) return 0
+    }
+    return position() === undefined ? 0 : comparison.confirmed(listVersion)
+  }
+
+  async #list(comparison: Comparison): Promise<string> {
+    let token = ''
+    let version: string | undefined
+    for (let pages = 0; pages < PAGES_MAX; pages++) {
+      const page = await this.#page(token)
+      for (const item of page.items) this.#take(comparison, item)
+      version ??= page.resourceVersion
+      token = page.continue
+      if (token === '') return version
+    }
+    throw new WireError(`a list of more than ${PAGES_MAX} pages`)
+  }
+
+  async #page(token: string): Promise<Awaited<ReturnType<Exchange['metadata']>>> {
+    const { resource, exchange, clock } = this.#options
+    const controller = new AbortController()
+    const abort = () => controller.abort()
+    const cancel = clock.after(REQUEST_MS_MAX, abort)
+    this.#stop.signal.addEventListener('abort', abort, { once: true })
+    try {
+      const path = requestPath(resource, { limit: PAGE_OBJECTS, continue: token })
+      return await exchange.metadata({ kind: resource.kind, path, signal: controller.signal })
+    } finally {
+      cancel()
+      abort()
+      this.#stop.signal.removeEventListener('abort', abort)
+    }
+  }
+
+  #take(comparison: Comparison, item: unknown): void {
+    const { resource } = this.#options
+    const { metadata } = isJson(item) ? item : {}
+    const { namespace, name } = isJson(metadata) ? metadata : {}
+    const version = versionOf(item)
+    if (version === undefined || typeof name !== 'string') return
+    const key = typeof namespace === 'string' ? `${namespace}/${name}` : name
+    if (resource.only === undefined || resource.only === key) comparison.take(key, version)
+  }
+
+  #sleep(ms: number): Promise<void> {
+    return new Promise(resolve => {
+      const cancel = this.#options.clock.after(ms, resolve)
+      this.#wake = () => {
+        cancel()
+        resolve()
+      }
+    })
+  }
+}

@@ -1,0 +1,168 @@
+import type { Clock } from '../../base/clock.ts'
+import { isJson } from '../../model/fields.ts'
+import type { ApiClient, ApiResponse } from './api-client.ts'
+import { FailureError, failureOfStatus } from './failure.ts'
+import {
+  type ApiKind,
+  type ApiObject,
+  type ListMeta,
+  type WatchEvent,
+  type WatchReader,
+  WireError,
+} from './wire/reader.ts'
+import { createListReader, createWatchReader } from './wire/readers.ts'
+import { type ApiStatus, readStatus } from './wire/status.ts'
+
+export interface ExchangeOptions {
+  readonly client: ApiClient
+  readonly clock: Clock
+  /** Media types of lists and watches, in order of preference. */
+  readonly accept: string
+}
+
+export interface Opening {
+  readonly kind: ApiKind
+  readonly path: string
+  readonly signal: AbortSignal
+  /** Other than that of lists and watches. */
+  readonly accept?: string
+}
+
+const IDLE_MS = 30_000
+/** Objects have up to 1.5 MiB in the store; JSON is larger. */
+const OBJECT_BYTES_MAX = 16 * 1024 * 1024
+const STATUS_BYTES_MAX = 64 * 1024
+const METADATA_BYTES_MAX = 32 * 1024 * 1024
+const METADATA_ACCEPT = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1'
+/** How much is read in one go, and how long to compute before the event loop has its turn. */
+const PIECE_BYTES = 64 * 1024
+const SLICE_MS = 8
+
+/** Requests and their bodies, read piece by piece with the event loop in between. */
+export class Exchange {
+  readonly #options: ExchangeOptions
+  #sliceEndMs = 0
+
+  constructor(options: ExchangeOptions) {
+    this.#options = options
+  }
+
+  /** One page of a list. Throws ApiError, WireError and FailureError. */
+  async list(
+    opening: Opening,
+    take: (item: ApiObject) => void,
+  ): Promise<ListMeta & { readonly bytes: number }> {
+    const response = await this.#open(opening, false)
+    const options = { kind: opening.kind, objectBytesMax: OBJECT_BYTES_MAX, onItem: take }
+    const reader = createListReader(response.contentType, options)
+    let bytes = 0
+    for await (const piece of this.#pieces(response)) {
+      bytes += piece.length
+      reader.push(piece)
+    }
+    return { ...reader.end(), bytes }
+  }
+
+  /** Metadata of the objects of one page of a list. Throws ApiError, WireError and FailureError. */
+  async metadata(opening: Opening): Promise<MetadataPage> {
+    const response = await this.#open({ ...opening, accept: METADATA_ACCEPT }, false)
+    const body = await collect(response, METADATA_BYTES_MAX)
+    if (body === undefined) throw new WireError('a page of metadata is larger than any should be')
+    return metadataPage(body)
+  }
+
+  /** Begins a watch: throws until the server has agreed to it. */
+  async watch(opening: Opening): Promise<WatchStream> {
+    const response = await this.#open(opening, true)
+    const options = { kind: opening.kind, objectBytesMax: OBJECT_BYTES_MAX }
+    const reader = createWatchReader(response.contentType, options)
+    return this.#events(response, reader)
+  }
+
+  async *#events(response: ApiResponse, reader: WatchReader): WatchStream {
+    for await (const piece of this.#pieces(response)) {
+      const events = reader.push(piece)
+      yield { events, bytes: piece.length }
+    }
+    reader.end()
+  }
+
+  async #open({ path, signal, accept }: Opening, longLived: boolean): Promise<ApiResponse> {
+    const { client } = this.#options
+    const response = await client.send({
+      method: 'GET',
+      path,
+      accept: accept ?? this.#options.accept,
+      idleMs: IDLE_MS,
+      longLived,
+      signal,
+    })
+    if (response.status === 200) return response
+    throw new FailureError(
+      failureOfStatus(response.status, await this.#statusOf(response), response.retryAfterMs),
+    )
+  }
+
+  async #statusOf(response: ApiResponse): Promise<ApiStatus | undefined> {
+    const body = await collect(response, STATUS_BYTES_MAX)
+    return body === undefined ? undefined : readStatus(response.contentType, body)
+  }
+
+  async *#pieces({ body }: ApiResponse): AsyncGenerator<Uint8Array, void, undefined> {
+    for await (const chunk of body) {
+      for (let at = 0; at < chunk.length; at += PIECE_BYTES) {
+        yield chunk.subarray(at, at + PIECE_BYTES)
+        await this.#breathe()
+      }
+    }
+  }
+
+  async #breathe(): Promise<void> {
+    const { clock } = this.#options
+    if (clock.nowMs() < this.#sliceEndMs) return
+    await clock.breathe()
+    this.#sliceEndMs = clock.nowMs() + SLICE_MS
+  }
+}
+
+/** The events of one piece of a watch's body, in their order. */
+export type WatchStream = AsyncGenerator<
+  { readonly events: readonly WatchEvent[]; readonly bytes: number },
+  void,
+  undefined
+>
+
+export interface MetadataPage extends ListMeta {
+  /** Objects with nothing but their metadata. */
+  readonly items: readonly unknown[]
+}
+
+function metadataPage(body: Buffer): MetadataPage {
+  let page: unknown
+  try {
+    page = JSON.parse(body.toString())
+  } catch (error) {
+    throw new WireError('a page of metadata is not JSON', { cause: error })
+  }
+  const { items, metadata } = isJson(page) ? page : {}
+  if (!isJson(metadata) || (items !== null && !Array.isArray(items)))
+    throw new WireError('a page of metadata is not a list')
+  const { resourceVersion, continue: token } = metadata
+  return { items: items ?? [], resourceVersion: textOf(resourceVersion), continue: textOf(token) }
+}
+
+function textOf(value: unknown): string {
+  return typeof value === 'string' ? value : ''
+}
+
+/** Undefined when it is larger. */
+async function collect({ body }: ApiResponse, bytesMax: number): Promise<Buffer | undefined> {
+  const pieces: Uint8Array[] = []
+  let bytes = 0
+  for await (const piece of body) {
+    bytes += piece.length
+    if (bytes > bytesMax) return undefined
+    pieces.push(piece)
+  }
+  return Buffer.concat(pieces)
+}

@@ -1,0 +1,244 @@
+import type { Steps } from '../../base/steps.ts'
+import { isJson } from '../../model/fields.ts'
+import type { WatchedIdentity, WatchedKind } from '../../model/parse.ts'
+import { isRefusal, objectText, printable, type Refusal } from '../../model/refusal.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import type { SourceObservation } from '../source.ts'
+import { ObjectIndex, type PutVerdict, type Version } from './object-index.ts'
+import { isOlder } from './resource-version.ts'
+import type { Resource } from './resources.ts'
+import type { ApiObject } from './wire/reader.ts'
+
+/** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
+export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
+
+export type SkipReason = Extract<SourceObservation, { readonly kind: 'skipped' }>['reason']
+
+export interface IntakeOptions {
+  readonly resource: Resource
+  readonly parseObject: ParseObject
+  readonly watchedIdentity: (object: unknown) => WatchedIdentity | undefined
+  /** An object was not used. */
+  readonly skipped: (reason: SkipReason) => void
+}
+
+export interface Identified extends WatchedIdentity {
+  readonly version: Version
+}
+
+/** An object of a list; `parsed` is undefined when it stands as it did before. */
+interface Listed extends Identified {
+  readonly parsed: SourceEvent | Refusal | undefined
+}
+
+export interface LandOptions {
+  readonly resourceVersion: string
+  /** What `vanishing` gave. */
+  readonly missing: readonly string[]
+  /** Time went back: what is older than what is held counts all the same. */
+  readonly backwards: boolean
+}
+
+/** Objects between two offers to pause. */
+const YIELD_EVERY = 1_000
+
+/**
+ * From objects of one resource, as lists and watches bring them, to what they change: nothing goes back in time,
+ * nothing is told twice, and an object that cannot be used takes its earlier version with it. Holds no objects, but
+ * their versions.
+ */
+export class Intake {
+  readonly index = new ObjectIndex()
+  readonly #options: IntakeOptions
+  readonly #refusals = new Map<string, Refusal>()
+  #refusalsChanged = false
+
+  constructor(options: IntakeOptions) {
+    this.#options = options
+  }
+
+  /** All that are refused now when that has changed since the last call; else undefined. */
+  takeRefusals(): readonly Refusal[] | undefined {
+    if (!this.#refusalsChanged) return undefined
+    this.#refusalsChanged = false
+    return [...this.#refusals.values()]
+  }
+
+  /**
+   * An ADDED or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. Undefined when the
+   * object is none of this resource.
+   */
+  put(object: ApiObject): readonly SourceEvent[] | undefined {
+    const identified = this.#identify(object)
+    if (identified === undefined) return undefined
+    const verdict = this.index.put(identified.key, identified.version)
+    if (verdict === 'older') this.#options.skipped('older')
+    if (verdict === 'older' || verdict === 'same') return []
+    return this.#news(identified, verdict, this.#parse(identified, object))
+  }
+
+  /** A DELETED event: it says nothing about an unknown object, nor about a newer one of the same name. */
+  remove(object: ApiObject): readonly SourceEvent[] | undefined {
+    const identified = this.#identify(object)
+    if (identified === undefined) return undefined
+    const { key, version } = identified
+    const verdict = this.index.remove(key, version)
+    if (verdict === 'older') this.#options.skipped('older')
+    return verdict === 'removed' ? [this.#gone(key)] : []
+  }
+
+  openListing(): Listing {
+    return new Listing({
+      identify: object => this.#identify(object),
+      parse: (identified, object) => this.#parse(identified, object),
+      held: key => this.index.get(key),
+    })
+  }
+
+  /** Objects held that the listing does not have. */
+  *vanishing(listing: Listing): Steps<string[]> {
+    const missing: string[] = []
+    let untilPause = YIELD_EVERY
+    for (const key of this.index.keys()) {
+      if (untilPause-- === 0) {
+        yield
+        untilPause = YIELD_EVERY
+      }
+      if (!listing.has(key)) missing.push(key)
+    }
+    return missing
+  }
+
+  /** The listing is the state of everything. Nothing else may come in before it has ended. */
+  *land(listing: Listing, { resourceVersion, missing, backwards }: LandOptions): Steps<SourceEvent[]> {
+    const events: SourceEvent[] = []
+    if (backwards) this.index.forgetGraves()
+    for (const key of missing) {
+      this.index.removeUnlisted(key, resourceVersion)
+      events.push(this.#gone(key))
+    }
+    let untilPause = YIELD_EVERY
+    for (const listed of listing.items()) {
+      if (untilPause-- === 0) {
+        yield
+        untilPause = YIELD_EVERY
+      }
+      const { key, version } = listed
+      const verdict = backwards ? this.index.overwrite(key, version) : this.index.put(key, version)
+      if (verdict === 'older') this.#options.skipped('older')
+      else if (verdict !== 'same') events.push(...this.#news(listed, verdict, listed.parsed))
+    }
+    return events
+  }
+
+  #identify(object: unknown): Identified | undefined {
+    const { resource, skipped, watchedIdentity } = this.#options
+    const identity = watchedIdentity(object)
+    if (identity === undefined || identity.kind !== resource.kind) {
+      skipped('wrong-kind')
+      return undefined
+    }
+    const version = versionOf(object)
+    if (version === undefined) {
+      skipped('no-identity')
+      return undefined
+    }
+    const isOther = resource.only !== undefined && identity.key !== resource.only
+    return isOther ? undefined : { ...identity, version }
+  }
+
+  /** What an object says; a fault in reading it is its own, and does not keep others from being read. */
+  #parse({ kind, key }: Identified, object: unknown): SourceEvent | Refusal | undefined {
+    try {
+      return this.#options.parseObject(object)
+    } catch (error) {
+      const reason = `cannot be read: ${printable(error instanceof Error ? error.message : error)}`
+      return { object: objectText(kind, key), field: '', value: '', reason }
+    }
+  }
+
+  #news(
+    { key }: Identified,
+    verdict: PutVerdict,
+    parsed: SourceEvent | Refusal | undefined,
+  ): readonly SourceEvent[] {
+    const before = verdict === 'added' ? [] : [this.#gone(key)]
+    if (parsed === undefined) return before
+    if (isRefusal(parsed)) {
+      this.#refusals.set(key, parsed)
+      this.#refusalsChanged = true
+      return before
+    }
+    if (this.#refusals.delete(key)) this.#refusalsChanged = true
+    return verdict === 'recreated' ? [...before, parsed] : [parsed]
+  }
+
+  #gone(key: string): SourceEvent {
+    if (this.#refusals.delete(key)) this.#refusalsChanged = true
+    return deletion(this.#options.resource.kind, key)
+  }
+}
+
+interface ListingOptions {
+  readonly identify: (object: unknown) => Identified | undefined
+  readonly parse: (identified: Identified, object: unknown) => SourceEvent | Refusal | undefined
+  readonly held: (key: string) => Version | undefined
+}
+
+/** A list while it arrives; changes nothing before it lands. */
+export class Listing {
+  readonly #options: ListingOptions
+  readonly #items = new Map<string, Listed>()
+
+  constructor(options: ListingOptions) {
+    this.#options = options
+  }
+
+  get size(): number {
+    return this.#items.size
+  }
+
+  has(key: string): boolean {
+    return this.#items.has(key)
+  }
+
+  items(): Iterable<Listed> {
+    return this.#items.values()
+  }
+
+  take(object: unknown): void {
+    const identified = this.#options.identify(object)
+    if (identified === undefined) return
+    const { key, version } = identified
+    const twin = this.#items.get(key)
+    if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
+    const held = this.#options.held(key)
+    const stands = held?.uid === version.uid && held.resourceVersion === version.resourceVersion
+    this.#items.set(key, {
+      ...identified,
+      parsed: stands ? undefined : this.#options.parse(identified, object),
+    })
+  }
+
+  /** It was deleted while a streaming list was under way. */
+  drop(object: unknown): void {
+    const identified = this.#options.identify(object)
+    if (identified === undefined) return
+    const { key, version } = identified
+    const twin = this.#items.get(key)
+    if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
+    this.#items.delete(key)
+  }
+}
+
+/** Undefined without a resource version: nothing can be said about the age of such an object. */
+export function versionOf(object: unknown): Version | undefined {
+  const { metadata } = isJson(object) ? object : {}
+  const { uid, resourceVersion } = isJson(metadata) ? metadata : {}
+  if (typeof resourceVersion !== 'string' || resourceVersion === '') return undefined
+  return { uid: typeof uid === 'string' ? uid : '', resourceVersion }
+}
+
+function deletion(kind: WatchedKind, key: string): SourceEvent {
+  return { kind, key, value: undefined }
+}

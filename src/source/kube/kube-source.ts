@@ -1,0 +1,150 @@
+import type { Clock } from '../../base/clock.ts'
+import type { WatchedIdentity } from '../../model/parse.ts'
+import type { Refusal } from '../../model/refusal.ts'
+import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source.ts'
+import type { ApiClient } from './api-client.ts'
+import { Exchange } from './exchange.ts'
+import type { Failure } from './failure.ts'
+import type { ParseObject } from './intake.ts'
+import { Outbox } from './outbox.ts'
+import { Reflector, type ReflectorSink } from './reflector.ts'
+import { type Resource, watchedResources } from './resources.ts'
+import { Troubles } from './troubles.ts'
+
+export interface KubeSourceOptions {
+  /** Stays open: whoever made it closes it, after stop(). */
+  readonly client: ApiClient
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  readonly nodeName: string
+  /** Only Services that ask for this proxy; undefined for those that ask for none. */
+  readonly serviceProxyName: string | undefined
+  /** Media types in order of preference: acceptFor(clientConnection.contentType), or acceptContentTypes. */
+  readonly accept: string
+  readonly parseObject: ParseObject
+  readonly watchedIdentity: (object: unknown) => WatchedIdentity | undefined
+  /** Mean distance between checks for lost events, milliseconds. */
+  readonly checkPeriodMs?: number
+}
+
+interface Part {
+  readonly name: string
+  readonly reflector: Reflector
+  listed: boolean
+  refusals: readonly Refusal[]
+}
+
+const CHECK_PERIOD_MS = 600_000
+/** Refusals told in one piece; who has more has a larger problem than any list shows. */
+const REFUSALS_MAX = 1_000
+
+/**
+ * Services, EndpointSlices, ServiceCIDRs and this Node from the API server. An outage changes nothing: what was told
+ * stays until the server says otherwise.
+ */
+export class KubeSource implements Source {
+  readonly #options: KubeSourceOptions
+  readonly #outbox: Outbox
+  readonly #troubles: Troubles
+  readonly #parts: readonly Part[]
+  #handlers: SourceHandlers | undefined
+  #synced = false
+  #stopping: Promise<void> | undefined
+
+  constructor(options: KubeSourceOptions) {
+    this.#options = options
+    const { client, clock, accept } = options
+    this.#outbox = new Outbox(async batch => await this.#handlers?.events(batch))
+    this.#troubles = new Troubles(client.server, problem => this.#handlers?.problem(problem))
+    const exchange = new Exchange({ client, clock, accept })
+    const traits = { streamsLists: true }
+    this.#parts = watchedResources(options).map(resource => this.#part(resource, { exchange, traits }))
+  }
+
+  get status(): SourceStatus {
+    const heard = this.#parts
+      .filter(({ reflector }) => !reflector.isAbsent)
+      .map(({ reflector }) => reflector.heardMs ?? Number.NEGATIVE_INFINITY)
+    const heardMs = Math.min(...heard)
+    return {
+      missing: this.#parts.filter(({ listed }) => !listed).map(({ name }) => name),
+      heardMs: Number.isFinite(heardMs) ? heardMs : undefined,
+      trouble: this.#troubles.text,
+    }
+  }
+
+  start(handlers: SourceHandlers): Promise<void> {
+    this.#handlers = handlers
+    for (const { reflector } of this.#parts) reflector.start()
+    return Promise.resolve()
+  }
+
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop()
+    return this.#stopping
+  }
+
+  async #stop(): Promise<void> {
+    this.#outbox.close()
+    await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
+  }
+
+  #part(
+    resource: Resource,
+    shared: { readonly exchange: Exchange; readonly traits: { streamsLists: boolean } },
+  ): Part {
+    const { clock, random, parseObject, watchedIdentity, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const sink: ReflectorSink = {
+      events: batch => this.#outbox.put(batch),
+      refusals: list => {
+        part.refusals = list
+        this.#tellRefusals()
+      },
+      listed: () => {
+        part.listed = true
+        this.#tellSynced()
+      },
+      trouble: trouble => this.#troubles.set(resource.name, trouble),
+      checked: failure => this.#checked(resource.name, failure),
+      observed: observation => this.#handlers?.observed?.(observation),
+    }
+    const reflector = new Reflector({
+      ...shared,
+      resource,
+      clock,
+      random,
+      parseObject,
+      watchedIdentity,
+      checkPeriodMs,
+      sink,
+    })
+    const part: Part = { name: resource.name, reflector, listed: false, refusals: [] }
+    return part
+  }
+
+  #tellSynced(): void {
+    if (this.#synced || this.#parts.some(({ listed }) => !listed)) return
+    this.#synced = true
+    this.#handlers?.synced()
+  }
+
+  #tellRefusals(): void {
+    const list: LocatedRefusal[] = []
+    for (const { name, refusals } of this.#parts)
+      for (const refusal of refusals) {
+        if (list.length === REFUSALS_MAX) break
+        list.push({ place: name, refusal })
+      }
+    this.#handlers?.refusals(list)
+  }
+
+  /** What keeps the watch from working is told by the watch: here, only what concerns the check alone. */
+  #checked(name: string, failure: Failure | undefined): void {
+    const isItsOwn =
+      failure === undefined || !['connection', 'throttled', 'internal', 'unavailable'].includes(failure.kind)
+    if (!isItsOwn) return
+    const text = `cannot be checked for lost events: ${failure?.text ?? ''}`
+    this.#troubles.set(`${name} check`, failure === undefined ? undefined : { scope: 'resource', text })
+  }
+}

@@ -1,0 +1,127 @@
+import { isOlder } from './resource-version.ts'
+
+/** Which state of which object. */
+export interface Version {
+  /** Empty when the server gives none. */
+  readonly uid: string
+  readonly resourceVersion: string
+}
+
+export type PutVerdict =
+  | 'added'
+  | 'changed'
+  /** Another object of the same name: the one before it is gone. */
+  | 'recreated'
+  | 'same'
+  /** Older than what is held, or than the deletion of what was. */
+  | 'older'
+
+export type RemoveVerdict = 'removed' | 'unknown' | 'older'
+
+/** Deletions remembered; an older state that comes later than that is for the consistency check. */
+const GRAVES_MAX = 4_096
+
+/**
+ * The state of each object that was told last, without the object, and the latest deletions. Nothing goes back in time.
+ * As large as what the server holds.
+ */
+export class ObjectIndex {
+  readonly #held = new Map<string, Version>()
+  /** Where deleted objects ended; oldest first. */
+  readonly #graves = new Map<string, Version>()
+
+  get size(): number {
+    return this.#held.size
+  }
+
+  get(key: string): Version | undefined {
+    return this.#held.get(key)
+  }
+
+  /** The deletion of what had this key, if it is remembered. */
+  grave(key: string): Version | undefined {
+    return this.#graves.get(key)
+  }
+
+  keys(): Iterable<string> {
+    return this.#held.keys()
+  }
+
+  put(key: string, version: Version): PutVerdict {
+    const verdict = this.#judge(key, version)
+    if (verdict !== 'older' && verdict !== 'same') this.#hold(key, version)
+    return verdict
+  }
+
+  /** Holds this version whatever its age: time itself went back, as after a restored backup. */
+  overwrite(key: string, version: Version): PutVerdict {
+    const held = this.#held.get(key)
+    this.#hold(key, version)
+    if (held === undefined) return 'added'
+    if (!isSameObject(held, version)) return 'recreated'
+    return held.resourceVersion === version.resourceVersion ? 'same' : 'changed'
+  }
+
+  /** `version` is the state in which the object was deleted, or left what is selected. */
+  remove(key: string, version: Version): RemoveVerdict {
+    const held = this.#held.get(key)
+    if (held === undefined) return 'unknown'
+    if (isOlder(version.resourceVersion, held.resourceVersion)) return 'older'
+    if (!isSameObject(held, version) && !isOlder(held.resourceVersion, version.resourceVersion))
+      return 'older'
+    this.#bury(key, version)
+    return 'removed'
+  }
+
+  /** A list of this version does not have it. */
+  removeUnlisted(key: string, listVersion: string): void {
+    const uid = this.#held.get(key)?.uid ?? ''
+    this.#bury(key, { uid, resourceVersion: listVersion })
+  }
+
+  forgetGraves(): void {
+    this.#graves.clear()
+  }
+
+  /** Which objects exist stays known, but not in which state: everything that comes is news. */
+  forgetVersions(): void {
+    for (const [key, { uid }] of this.#held) this.#held.set(key, { uid, resourceVersion: '' })
+    this.forgetGraves()
+  }
+
+  #judge(key: string, version: Version): PutVerdict {
+    const held = this.#held.get(key)
+    if (held === undefined) {
+      const grave = this.#graves.get(key)
+      const isFresh = grave === undefined || !isUpTo(version.resourceVersion, grave.resourceVersion)
+      return isFresh ? 'added' : 'older'
+    }
+    if (isOlder(version.resourceVersion, held.resourceVersion)) return 'older'
+    if (!isSameObject(held, version)) return 'recreated'
+    return held.resourceVersion === version.resourceVersion ? 'same' : 'changed'
+  }
+
+  #hold(key: string, version: Version): void {
+    this.#held.set(key, version)
+    this.#graves.delete(key)
+  }
+
+  #bury(key: string, version: Version): void {
+    this.#held.delete(key)
+    this.#graves.delete(key)
+    this.#graves.set(key, version)
+    if (this.#graves.size <= GRAVES_MAX) return
+    for (const oldest of this.#graves.keys()) {
+      this.#graves.delete(oldest)
+      break
+    }
+  }
+}
+
+function isSameObject(a: Version, b: Version): boolean {
+  return a.uid === b.uid || a.uid === '' || b.uid === ''
+}
+
+function isUpTo(version: string, limit: string): boolean {
+  return version === limit || isOlder(version, limit)
+}

@@ -1,0 +1,411 @@
+import type { Clock } from '../../base/clock.ts'
+import { finishInSlices, type Steps } from '../../base/steps.ts'
+import type { WatchedIdentity } from '../../model/parse.ts'
+import type { Refusal } from '../../model/refusal.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import type { SourceObservation } from '../source.ts'
+import { Attempt } from './attempt.ts'
+import { ConsistencyCheck } from './consistency-check.ts'
+import {
+  type Attempted,
+  afterList,
+  afterProgress,
+  type Decision,
+  decide,
+  isBackwards,
+  type Outcome,
+  START,
+  type Trouble,
+} from './course.ts'
+import type { Exchange, Opening, WatchStream } from './exchange.ts'
+import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
+import { Intake, type ParseObject, type SkipReason } from './intake.ts'
+import { readPages, type WholeList } from './pages.ts'
+import { listVersion, streamingQuery, watchQuery, watchSeconds } from './queries.ts'
+import { isOlder, isPosition } from './resource-version.ts'
+import { type Resource, requestPath } from './resources.ts'
+import { WatchBackoff } from './watch-backoff.ts'
+import { WatchRun } from './watch-run.ts'
+import { type WatchEvent, WireError } from './wire/reader.ts'
+import { statusOf } from './wire/status.ts'
+
+export interface ReflectorOptions {
+  readonly resource: Resource
+  readonly exchange: Exchange
+  readonly traits: ServerTraits
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  readonly parseObject: ParseObject
+  readonly watchedIdentity: (object: unknown) => WatchedIdentity | undefined
+  /** Mean distance between checks for lost events, milliseconds. */
+  readonly checkPeriodMs: number
+  readonly sink: ReflectorSink
+}
+
+/** What one server was found to be able to do; shared by all that speak with it. */
+export interface ServerTraits {
+  streamsLists: boolean
+}
+
+export interface ReflectorSink {
+  /** Resolves once these were taken. */
+  events(batch: readonly SourceEvent[]): Promise<void>
+  /** All objects that are refused, when that has changed. */
+  refusals(list: readonly Refusal[]): void
+  /** Everything there is has been told once, or there is nothing to tell. Called once. */
+  listed(): void
+  /** What is wrong now; undefined when nothing is. Called at every change and at repetitions. */
+  trouble(trouble: Trouble | undefined): void
+  /** How the last check for lost events went; undefined when well. */
+  checked(failure: Failure | undefined): void
+  observed(observation: SourceObservation): void
+}
+
+const LIST_MS_MAX = 300_000
+/** A streaming list that brings no further object for so long is not going to end. */
+const INITIAL_QUIET_MS = 10_000
+/** A watch that goes on for longer than the server had agreed to has died unnoticed. */
+const OVERTIME_MS = 30_000
+/** A watch that lives so long is well even when nothing happens. */
+const WELL_AFTER_MS = 1_000
+/** Distance between looks at what the server does not have. */
+const PROBE_MS = 300_000
+/** Few objects may well be deleted all at once. */
+const DOUBT_OBJECTS_MIN = 10
+const SLICE_MS = 8
+
+/**
+ * Follows the objects of one resource: lists them, watches from there, and begins anew where the server cannot continue.
+ * Whatever happens it goes on until it is stopped; what was told stays valid meanwhile.
+ */
+export class Reflector {
+  readonly #options: ReflectorOptions
+  readonly #intake: Intake
+  readonly #backoff: WatchBackoff
+  readonly #check: ConsistencyCheck
+  #course = START
+  #attempt: Attempt<Outcome> | undefined
+  #running: Promise<void> = Promise.resolve()
+  #stopped = false
+  #wake: () => void = () => undefined
+  /** A list was taken. */
+  #isListed = false
+  #isAbsent = false
+  /** The sink has heard that it need not wait. */
+  #isTold = false
+  #inTrouble = false
+  #heardMs: number | undefined
+  /** Objects that the list to come repairs. */
+  #repairs = 0
+
+  constructor(options: ReflectorOptions) {
+    this.#options = options
+    this.#intake = new Intake({ ...options, skipped: reason => this.#observeSkipped(reason) })
+    this.#backoff = new WatchBackoff(options)
+    this.#check = new ConsistencyCheck({
+      ...options,
+      periodMs: options.checkPeriodMs,
+      index: this.#intake.index,
+      position: () => (this.#course.next === 'watch' ? this.#course.position : undefined),
+      lost: objects => this.#relistLost(objects),
+      ended: failure => options.sink.checked(failure),
+    })
+  }
+
+  start(): void {
+    this.#running = this.#run()
+    this.#check.start()
+  }
+
+  /** Resolves when the sink will not be called any more. */
+  async stop(): Promise<void> {
+    this.#stopped = true
+    this.#attempt?.breakOff()
+    this.#wake()
+    await this.#check.stop()
+    await this.#running
+  }
+
+  /** Monotonic milliseconds of the last word from the server; undefined before the first. */
+  get heardMs(): number | undefined {
+    return this.#heardMs
+  }
+
+  /** The server has no such resource, or does not let us read it, and that is no reason to wait. */
+  get isAbsent(): boolean {
+    return this.#isAbsent
+  }
+
+  async #run(): Promise<void> {
+    while (!this.#stopped) {
+      const outcome = await this.#try()
+      if (this.#stopped) return
+      const decision = decide(this.#course, outcome, this.#options.clock.nowMs())
+      this.#course = decision.course
+      const absence = this.#absenceIn(outcome)
+      const waitMs = absence === undefined ? this.#next(decision) : this.#accept(absence)
+      if (waitMs > 0) await this.#sleep(waitMs)
+    }
+  }
+
+  async #try(): Promise<Outcome> {
+    const { clock, traits } = this.#options
+    const { next, plain, consistent } = this.#course
+    const attempt = new Attempt<Outcome>(clock)
+    this.#attempt = attempt
+    const streaming = next === 'list' && traits.streamsLists && !plain && !consistent
+    const during: Attempted = next === 'watch' ? 'watch' : streaming ? 'streaming list' : 'list'
+    try {
+      return during === 'list' ? await this.#list(attempt) : await this.#stream(attempt, streaming)
+    } catch (error) {
+      if (attempt.result !== undefined) return attempt.result
+      const failure = failureOfError(error)
+      if (during === 'streaming list' && failure.kind === 'invalid') traits.streamsLists = false
+      return { kind: 'failed', during, failure }
+    } finally {
+      attempt.end()
+      this.#attempt = undefined
+    }
+  }
+
+  async #list(attempt: Attempt<Outcome>): Promise<Outcome> {
+    const { exchange } = this.#options
+    const failure: Failure = { kind: 'connection', text: 'a list took too long', retryAfterMs: 0 }
+    const list = await readPages({
+      atLeast: listVersion(this.#course),
+      openListing: () => this.#intake.openListing(),
+      request: async (query, listing) => {
+        const lift = attempt.after(LIST_MS_MAX, () =>
+          attempt.breakOff({ kind: 'failed', during: 'list', failure }),
+        )
+        const page = await exchange.list(this.#opening(attempt, query), item => listing.take(item))
+        lift()
+        return page
+      },
+    })
+    return (await this.#land(list, attempt.beganMs)) ?? { kind: 'landed' }
+  }
+
+  /** A watch, and the list before it when the server streams that as well. */
+  async #stream(attempt: Attempt<Outcome>, streaming: boolean): Promise<Outcome> {
+    const { clock, exchange, random, resource, sink } = this.#options
+    const { position } = this.#course
+    const seconds = watchSeconds(random)
+    const query = streaming ? streamingQuery(position, seconds) : watchQuery(position, seconds)
+    const stream = await exchange.watch(this.#opening(attempt, query))
+    const run = new WatchRun({ clock, position, listing: streaming ? this.#intake.openListing() : undefined })
+    attempt.after(seconds * 1_000 + OVERTIME_MS, () => attempt.breakOff(run.ended()))
+    if (streaming) this.#expectEnd(attempt, run)
+    else attempt.after(WELL_AFTER_MS, () => this.#well())
+    const outcome = await this.#follow(stream, attempt, run)
+    const { events, bytes } = run
+    sink.observed({ kind: 'watch-ended', resource: resource.name, reason: outcome.kind, events, bytes })
+    return outcome
+  }
+
+  async #follow(stream: WatchStream, attempt: Attempt<Outcome>, run: WatchRun): Promise<Outcome> {
+    try {
+      for await (const { events, bytes } of stream) {
+        run.bytes += bytes
+        const outcome = await this.#takeEvents(events, run)
+        if (outcome !== undefined) return outcome
+      }
+      if (attempt.result !== undefined) return attempt.result
+      this.#heardMs = this.#options.clock.nowMs()
+      return run.ended()
+    } catch (error) {
+      if (attempt.result !== undefined) return attempt.result
+      const failure = failureOfError(error)
+      if (failure.kind === 'connection') return run.ended(failure.text)
+      return { kind: 'failed', during: run.listing === undefined ? 'watch' : 'streaming list', failure }
+    }
+  }
+
+  #expectEnd(attempt: Attempt<Outcome>, run: WatchRun): void {
+    const { clock } = this.#options
+    const leftMs = run.growingMs + INITIAL_QUIET_MS - clock.nowMs()
+    attempt.after(leftMs, () => {
+      if (run.listing === undefined) return
+      if (clock.nowMs() - run.growingMs >= INITIAL_QUIET_MS) attempt.breakOff({ kind: 'late' })
+      else this.#expectEnd(attempt, run)
+    })
+  }
+
+  /** Gives how the stream ends, when one of the events ends it. */
+  async #takeEvents(events: readonly WatchEvent[], run: WatchRun): Promise<Outcome | undefined> {
+    for (const event of events) {
+      if (event.type === 'ERROR') {
+        await this.#deliver(run)
+        const status = statusOf(event.object)
+        throw new FailureError(failureOfStatus(status?.code ?? 0, status))
+      }
+      run.events++
+      if (run.listing === undefined) this.#takeLive(event, run)
+      else if (run.takeInitial(run.listing, event)) {
+        const outcome = await this.#land(run.endListing(run.listing, event), run.beganMs)
+        if (outcome !== undefined) return outcome
+      }
+    }
+    await this.#deliver(run)
+    return undefined
+  }
+
+  #takeLive({ type, object }: WatchEvent, run: WatchRun): void {
+    switch (type) {
+      case 'ADDED':
+      case 'MODIFIED':
+        run.told(this.#intake.put(object), object)
+        break
+      case 'DELETED':
+        run.told(this.#intake.remove(object), object)
+        break
+      case 'BOOKMARK':
+        run.told([], object)
+        break
+      default:
+        this.#observeSkipped('unknown-type')
+    }
+  }
+
+  async #deliver(run: WatchRun): Promise<void> {
+    const { heard, progress, batch, position } = run.takeNews()
+    if (!heard) return
+    this.#heardMs = this.#options.clock.nowMs()
+    if (!progress) return
+    this.#course = afterProgress(this.#course, position)
+    this.#well()
+    await this.#hand(batch)
+  }
+
+  /** Makes a list the state of everything, unless it is not to be believed yet. */
+  async #land({ listing, resourceVersion, bytes }: WholeList, beganMs: number): Promise<Outcome | undefined> {
+    const { clock, resource, sink } = this.#options
+    const { index } = this.#intake
+    const course = this.#course
+    this.#heardMs = clock.nowMs()
+    if (!isPosition(resourceVersion)) throw new WireError('a list without a resource version')
+    if (isBackwards(course, resourceVersion, clock.nowMs())) {
+      this.#observeSkipped('older')
+      return { kind: 'backwards' }
+    }
+    const missing = await this.#inSlices(this.#intake.vanishing(listing))
+    const isDoubtful = index.size >= DOUBT_OBJECTS_MIN && missing.length * 2 > index.size
+    if (isDoubtful && !course.doubted) return { kind: 'vanished' }
+    const backwards = isOlder(resourceVersion, course.position)
+    const batch = await this.#inSlices(this.#intake.land(listing, { resourceVersion, missing, backwards }))
+    await this.#hand(batch)
+    this.#course = afterList(course, resourceVersion)
+    sink.observed({
+      kind: 'listed',
+      resource: resource.name,
+      reason: course.reason,
+      objects: listing.size,
+      bytes,
+      durationMs: clock.nowMs() - beganMs,
+    })
+    this.#landed()
+    return undefined
+  }
+
+  #landed(): void {
+    const { resource, sink } = this.#options
+    if (this.#repairs > 0)
+      sink.observed({ kind: 'repaired', resource: resource.name, objects: this.#repairs })
+    this.#repairs = 0
+    this.#isListed = true
+    this.#isAbsent = false
+    this.#well()
+    this.#tellListed()
+  }
+
+  async #hand(batch: readonly SourceEvent[]): Promise<void> {
+    const { sink } = this.#options
+    try {
+      await sink.events(batch)
+    } catch (error) {
+      // Nobody knows what was taken of it: all of it is told again.
+      this.#intake.index.forgetVersions()
+      throw error
+    }
+    const refusals = this.#intake.takeRefusals()
+    if (refusals !== undefined && !this.#stopped) sink.refusals(refusals)
+  }
+
+  #relistLost(objects: number): void {
+    if (this.#stopped || this.#course.next !== 'watch') return
+    this.#repairs = objects
+    const outcome = { kind: 'lost-events' } as const
+    if (this.#attempt === undefined)
+      this.#course = decide(this.#course, outcome, this.#options.clock.nowMs()).course
+    else this.#attempt.breakOff(outcome)
+  }
+
+  /** The failure that says that there is nothing to watch, of a resource that need not exist. */
+  #absenceIn(outcome: Outcome): Failure | undefined {
+    if (!this.#options.resource.optional || this.#isListed || outcome.kind !== 'failed') return undefined
+    const { failure } = outcome
+    return failure.kind === 'absent' || failure.kind === 'forbidden' ? failure : undefined
+  }
+
+  /** Gives the milliseconds until the next look. */
+  #accept({ kind, text }: Failure): number {
+    this.#isAbsent = true
+    if (kind === 'absent')
+      this.#trouble({ scope: 'absence', text: `not served by this API server, which is fine (${text})` })
+    else this.#trouble({ scope: 'resource', text: `${text}; it goes on without them` })
+    this.#tellListed()
+    return PROBE_MS * (0.8 + 0.4 * this.#options.random())
+  }
+
+  /** Gives the milliseconds to wait. */
+  #next({ wait, trouble }: Decision): number {
+    if (trouble !== undefined) this.#trouble(trouble)
+    return wait.kind === 'none' ? 0 : this.#backoff.nextMs(wait.atLeastMs)
+  }
+
+  #tellListed(): void {
+    if (this.#isTold || this.#stopped) return
+    this.#isTold = true
+    this.#options.sink.listed()
+  }
+
+  #trouble(trouble: Trouble): void {
+    this.#inTrouble = true
+    this.#options.sink.trouble(trouble)
+  }
+
+  #well(): void {
+    if (!this.#inTrouble || this.#stopped) return
+    this.#inTrouble = false
+    this.#options.sink.trouble(undefined)
+  }
+
+  #observeSkipped(reason: SkipReason): void {
+    this.#options.sink.observed({ kind: 'skipped', resource: this.#options.resource.name, reason })
+  }
+
+  #opening(attempt: Attempt<Outcome>, query: Readonly<Record<string, string>>): Opening {
+    const { resource } = this.#options
+    return { kind: resource.kind, path: requestPath(resource, query), signal: attempt.signal }
+  }
+
+  #inSlices<T>(steps: Steps<T>): Promise<T> {
+    const { clock } = this.#options
+    return finishInSlices(steps, {
+      sliceMs: SLICE_MS,
+      nowMs: () => clock.nowMs(),
+      breathe: () => clock.breathe(),
+    })
+  }
+
+  #sleep(ms: number): Promise<void> {
+    return new Promise(resolve => {
+      const cancel = this.#options.clock.after(ms, resolve)
+      this.#wake = () => {
+        cancel()
+        resolve()
+      }
+    })
+  }
+}

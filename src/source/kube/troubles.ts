@@ -1,0 +1,49 @@
+import type { SourceProblem } from '../source.ts'
+import type { Trouble } from './course.ts'
+
+/**
+ * What is wrong, over all resources: what they suffer from together is one problem of the server. Each is said once when
+ * it begins, however its words change, and once when it is over.
+ */
+export class Troubles {
+  readonly #server: string
+  readonly #say: (problem: SourceProblem) => void
+  readonly #now = new Map<string, Trouble>()
+  /** Places that have been told of and are not well again. */
+  readonly #said = new Set<string>()
+
+  constructor(server: string, say: (problem: SourceProblem) => void) {
+    this.#server = server
+    this.#say = say
+  }
+
+  /** The worst of it in one line; undefined when all is well. */
+  get text(): string | undefined {
+    let first: string | undefined
+    for (const [resource, { scope, text }] of this.#now) {
+      if (scope === 'server') return `${this.#server}: ${text}`
+      if (scope === 'resource') first ??= `${resource}: ${text}`
+    }
+    return first
+  }
+
+  set(resource: string, trouble: Trouble | undefined): void {
+    if (trouble === undefined) this.#now.delete(resource)
+    else this.#now.set(resource, trouble)
+    if (trouble?.scope === 'server') this.#fail(this.#server, trouble)
+    else if (trouble !== undefined) this.#fail(resource, trouble)
+    else this.#recover(resource, 'read again')
+    if (![...this.#now.values()].some(({ scope }) => scope === 'server'))
+      this.#recover(this.#server, 'the API server answers again')
+  }
+
+  #fail(place: string, { scope, text }: Trouble): void {
+    if (this.#said.has(place)) return
+    this.#said.add(place)
+    this.#say({ kind: 'failed', place, text: scope === 'absence' ? text : `${text}; what is known stays` })
+  }
+
+  #recover(place: string, text: string): void {
+    if (this.#said.delete(place)) this.#say({ kind: 'recovered', place, text })
+  }
+}

@@ -1,0 +1,116 @@
+import type { Clock } from '../../base/clock.ts'
+import { isJson } from '../../model/fields.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import type { Outcome } from './course.ts'
+import { type Listing, versionOf } from './intake.ts'
+import type { WholeList } from './pages.ts'
+import { advanced } from './resource-version.ts'
+import type { ApiObject, WatchEvent } from './wire/reader.ts'
+
+export interface WatchRunOptions {
+  readonly clock: Clock
+  /** Where it begins. */
+  readonly position: string
+  /** Takes what comes until the list that it begins with is whole. */
+  readonly listing: Listing | undefined
+}
+
+export interface News {
+  /** Anything came that can be understood. */
+  readonly heard: boolean
+  /** Anything came that was not known. */
+  readonly progress: boolean
+  readonly batch: readonly SourceEvent[]
+  readonly position: string
+}
+
+const END_ANNOTATION = 'k8s.io/initial-events-end'
+
+/** What one stream of watch events has brought so far, and not been handed over. */
+export class WatchRun {
+  readonly beganMs: number
+  events = 0
+  bytes = 0
+  readonly #clock: Clock
+  #listing: Listing | undefined
+  #growingMs: number
+  #position: string
+  #toldPosition: string
+  #batch: SourceEvent[] = []
+  #heard = false
+  #hasProgressed = false
+
+  constructor({ clock, position, listing }: WatchRunOptions) {
+    this.#clock = clock
+    this.beganMs = clock.nowMs()
+    this.#growingMs = this.beganMs
+    this.#listing = listing
+    this.#position = position
+    this.#toldPosition = position
+  }
+
+  /** Undefined once it is whole, or when there was none. */
+  get listing(): Listing | undefined {
+    return this.#listing
+  }
+
+  /** Monotonic milliseconds of the last object that the list did not have before. */
+  get growingMs(): number {
+    return this.#growingMs
+  }
+
+  /** True when the list is whole. */
+  takeInitial(listing: Listing, { type, object }: WatchEvent): boolean {
+    const before = listing.size
+    if (type === 'ADDED' || type === 'MODIFIED') listing.take(object)
+    else if (type === 'DELETED') listing.drop(object)
+    if (listing.size > before) this.#growingMs = this.#clock.nowMs()
+    return type === 'BOOKMARK' && isEndOfInitialEvents(object)
+  }
+
+  /** `bookmark` ended it; what comes from now on are changes. */
+  endListing(listing: Listing, { object: bookmark }: WatchEvent): WholeList {
+    this.#listing = undefined
+    this.#hasProgressed = true
+    const resourceVersion = versionOf(bookmark)?.resourceVersion ?? ''
+    // Objects of the list come in any order: none of them says how far the watch is.
+    this.#position = resourceVersion
+    this.#toldPosition = resourceVersion
+    return { listing, resourceVersion, bytes: this.bytes }
+  }
+
+  /** `object` came and changed this; undefined when it was not understood. */
+  told(changes: readonly SourceEvent[] | undefined, object: ApiObject): void {
+    if (changes === undefined) return
+    for (const change of changes) this.#batch.push(change)
+    this.#heard = true
+    this.#position = advanced(this.#position, versionOf(object)?.resourceVersion ?? '')
+  }
+
+  /** What has come since the last call. */
+  takeNews(): News {
+    const position = this.#position
+    const news = {
+      heard: this.#heard,
+      progress: this.#batch.length > 0 || position !== this.#toldPosition,
+      batch: this.#batch,
+      position,
+    }
+    this.#hasProgressed ||= news.progress
+    this.#heard = false
+    this.#batch = []
+    this.#toldPosition = position
+    return news
+  }
+
+  /** The stream is over. */
+  ended(why = 'it was closed'): Outcome {
+    if (this.#listing !== undefined) return { kind: 'cut', text: `a streaming list broke off: ${why}` }
+    return { kind: 'ended', livedMs: this.#clock.nowMs() - this.beganMs, progress: this.#hasProgressed }
+  }
+}
+
+function isEndOfInitialEvents({ metadata }: ApiObject): boolean {
+  const { annotations } = isJson(metadata) ? metadata : {}
+  return isJson(annotations) && annotations[END_ANNOTATION] === 'true'
+}

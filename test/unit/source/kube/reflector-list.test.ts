@@ -1,0 +1,300 @@
+import { afterEach, describe, expect, it } from 'vitest'
+import { settle } from '../../../support/fake-clock.ts'
+import { ReflectorRig } from '../../../support/reflector-rig.ts'
+import { service, type Written } from '../../../support/scripted-api.ts'
+
+let rig: ReflectorRig
+
+afterEach(async () => {
+  await rig.reflector.stop()
+})
+
+function services(count: number, resourceVersion = 10): Written[] {
+  return Array.from({ length: count }, (_, index) => service(`s${index}`, resourceVersion))
+}
+
+/** Ends the watch so that a list follows. */
+async function expire(): Promise<void> {
+  rig.api.take().status(410, { reason: 'Expired' })
+  await settle()
+}
+
+describe('lists', () => {
+  it('A1: the watch begins at the version of the list, not of an item', async () => {
+    rig = new ReflectorRig()
+    await rig.watching([service('a', 90)], 100)
+    expect(rig.requests).toEqual(['list resourceVersion=0', 'watch resourceVersion=100'])
+    expect(rig.state).toEqual(['a=10.0.0.1'])
+  })
+
+  it('A2: the first list takes any version, the next one what is known, and after Expired the newest', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching([service('a', 90)], 100)
+    watch.modified(service('a', 120)).close()
+    await settle()
+    await expire()
+    rig.api.take().status(410, { reason: 'Expired' })
+    await settle()
+    rig.api.take().list([service('a', 130)], '140')
+    await settle()
+    expect(rig.requests).toEqual([
+      'list resourceVersion=0',
+      'watch resourceVersion=100',
+      'watch resourceVersion=120',
+      'list resourceVersion=120',
+      'list limit=500',
+      'watch resourceVersion=140',
+    ])
+  })
+
+  it('A2: a consistent list that expires as well is tried again with delays', async () => {
+    rig = new ReflectorRig()
+    rig.api.answer('services', asked => asked.status(410, { reason: 'Expired' }))
+    await rig.start()
+    await rig.clock.advance(60_000)
+    expect(rig.requests.slice(1).every(text => text === 'list limit=500')).toBe(true)
+    expect(rig.requests.length).toBeLessThan(10)
+  })
+
+  it('A5, I-30, F10: "too large resource version" leads to one consistent list', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching([service('a', 90)], 100)
+    watch.close()
+    await settle()
+    await expire()
+    rig.api.take().status(504, { reason: 'Timeout', causes: ['ResourceVersionTooLarge'] })
+    await settle()
+    rig.api.take().list([service('b', 90)], '101')
+    await settle()
+    expect(rig.requests.slice(-3)).toEqual([
+      'list resourceVersion=100',
+      'list limit=500',
+      'watch resourceVersion=101',
+    ])
+    expect(rig.state).toEqual(['b=10.0.0.1'])
+  })
+
+  it('A5: old servers say so in words alone', async () => {
+    rig = new ReflectorRig()
+    await rig.start()
+    rig.api.take().status(504, { reason: 'Timeout', message: 'Too large resource version: 5, current: 4' })
+    await settle()
+    expect(rig.requests.at(-1)).toBe('list limit=500')
+  })
+
+  it('A17: pages are followed by their token alone, and one may be empty', async () => {
+    rig = new ReflectorRig()
+    await rig.start()
+    await expire()
+    rig.api.take().list([service('a', 1)], '50', 'two')
+    await settle()
+    rig.api.take().list([], '50', 'three')
+    await settle()
+    expect(rig.batches).toEqual([])
+    rig.api.take().list([service('b', 2)], '50')
+    await settle()
+    expect(rig.requests.slice(1)).toEqual([
+      'list limit=500',
+      'list limit=500 continue=two',
+      'list limit=500 continue=three',
+      'watch resourceVersion=50',
+    ])
+    expect(rig.batches.length).toBe(1)
+    expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
+  })
+
+  it('A17: pages of a server that pages unasked are read too', async () => {
+    rig = new ReflectorRig()
+    await rig.start()
+    rig.api.take().list([service('a', 1)], '50', 'two')
+    await settle()
+    expect(rig.requests.at(-1)).toBe('list continue=two')
+    expect(rig.api.take().query.has('resourceVersion')).toBe(false)
+  })
+
+  it('A18, F09: an expired token on page 3 of 5 leads to one whole list, without holes or duplicates', async () => {
+    rig = new ReflectorRig()
+    await rig.start()
+    await expire()
+    rig.api.take().list([service('a', 1)], '50', 'p2')
+    await settle()
+    rig.api.take().list([service('gone', 2)], '50', 'p3')
+    await settle()
+    rig.api.take().status(410, { reason: 'Expired' })
+    await settle()
+    expect(rig.requests.at(-1)).toBe('list')
+    rig.api.take().list([service('a', 1), service('c', 60)], '61')
+    await settle()
+    expect(rig.state).toEqual(['a=10.0.0.1', 'c=10.0.0.1'])
+    expect(rig.batches.flat().length).toBe(2)
+    expect(rig.requests.at(-1)).toBe('watch resourceVersion=61')
+  })
+
+  it('A19: lists from a version are not paged', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching([], 100)
+    watch.close()
+    await settle()
+    await expire()
+    const lists = rig.api.asked.filter(({ form }) => form === 'list')
+    expect(lists.map(({ query }) => query.has('limit'))).toEqual([false, false])
+  })
+
+  it('A23, F16: what was deleted while nobody watched is deleted by the next list', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching([service('a', 1), service('b', 2)], 10)
+    watch.close()
+    await settle()
+    await expire()
+    rig.api.take().list([service('b', 2)], '20')
+    await settle()
+    expect(rig.batches[1]).toEqual([{ kind: 'Service', key: 'ns/a', value: undefined }])
+    expect(rig.state).toEqual(['b=10.0.0.1'])
+  })
+
+  it('A24, F18: another object of the same name is a deletion and an addition', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching([service('a', 1, { uid: 'old', ip: '10.0.0.1' })], 10)
+    watch.close()
+    await settle()
+    await expire()
+    rig.api.take().list([service('a', 12, { uid: 'new', ip: '10.0.0.2' })], '20')
+    await settle()
+    expect(rig.batches[1]?.map(event => 'value' in event && event.value !== undefined)).toEqual([false, true])
+    expect(rig.state).toEqual(['a=10.0.0.2'])
+  })
+
+  it('tells of a list only what has changed, deletions with it in one batch', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching([...services(5), service('x', 1)], 10)
+    watch.close()
+    await settle()
+    await expire()
+    rig.api.take().list([...services(5), service('y', 11)], '20')
+    await settle()
+    expect(rig.batches[1]?.map(event => 'key' in event && event.key)).toEqual(['ns/x', 'ns/y'])
+  })
+
+  it('A28, I-29, F20: a list older than what is known is not taken, nor is the newest one of a server that lags', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching([service('a', 1_000), service('b', 1_001)], 1_001)
+    watch.deleted(service('b', 1_005)).close()
+    await settle()
+    await expire()
+    const stale = [service('a', 1), service('b', 2, { ip: '10.9.9.9' })]
+    rig.api.take().list(stale, '5')
+    await settle()
+    expect(rig.requests.at(-1)).toBe('list limit=500')
+    rig.api.answer('services', asked => asked.list(stale, '5'))
+    rig.api.take().list(stale, '5')
+    await rig.clock.advance(200_000)
+    expect(rig.state).toEqual(['a=10.0.0.1'])
+    expect(rig.batches.length).toBe(2)
+    expect(rig.trouble).toContain('older than what is known (1005)')
+    expect(rig.skipped('older')).toBeGreaterThan(1)
+  })
+
+  it('A28: a store that stays behind for five minutes was restored, and is obeyed', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching([service('a', 1_000, { ip: '10.0.0.9' }), service('b', 1_001)], 1_001)
+    watch.close()
+    await settle()
+    await expire()
+    const restored = [service('a', 3, { ip: '10.0.0.3' })]
+    rig.api.take().list(restored, '5')
+    rig.api.answer('services', asked => (asked.form === 'list' ? asked.list(restored, '5') : asked.watch()))
+    await settle()
+    await rig.clock.advance(60_000)
+    expect(rig.state).toEqual(['a=10.0.0.9', 'b=10.0.0.1'])
+    await rig.clock.advance(400_000)
+    expect(rig.state).toEqual(['a=10.0.0.3'])
+    expect(rig.requests.at(-1)).toBe('watch resourceVersion=5')
+  })
+
+  it('F29: a list that lacks most objects is confirmed by a consistent one before it counts', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching(services(12), 100)
+    watch.close()
+    await settle()
+    await expire()
+    rig.api.take().list([], '200')
+    await settle()
+    expect(rig.known.size).toBe(12)
+    expect(rig.requests.at(-1)).toBe('list limit=500')
+    rig.api.take().list(services(12), '200')
+    await settle()
+    expect(rig.known.size).toBe(12)
+    expect(rig.batches.length).toBe(1)
+  })
+
+  it('F29: a mass deletion that is confirmed is obeyed', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching(services(12), 100)
+    watch.close()
+    await settle()
+    await expire()
+    rig.api.take().list([], '200')
+    await settle()
+    rig.api.take().status(500)
+    await rig.clock.advance(10_000)
+    expect(rig.known.size).toBe(12)
+    rig.api.take().list([], '200')
+    await settle()
+    expect(rig.known.size).toBe(0)
+  })
+
+  it('F29: few objects, or half of them, may vanish at once', async () => {
+    for (const [before, after] of [
+      [9, 0],
+      [12, 6],
+    ] as const) {
+      await rig?.reflector.stop()
+      rig = new ReflectorRig()
+      const watch = await rig.watching(services(before), 100)
+      watch.close()
+      await settle()
+      await expire()
+      rig.api.take().list(services(after), '200')
+      await settle()
+      expect(rig.known.size).toBe(after)
+    }
+  })
+
+  it('A27: a list that cannot be read is asked for again', async () => {
+    rig = new ReflectorRig()
+    await rig.start()
+    rig.api.take().body('{"kind":"ServiceList","apiVersion":"v1","items":[{"metadata"')
+    await settle()
+    expect(rig.batches).toEqual([])
+    await rig.clock.advance(2_000)
+    rig.api.take().list([service('a', 1)], '5')
+    await settle()
+    expect(rig.state).toEqual(['a=10.0.0.1'])
+  })
+
+  it('F25, A26: a Table in place of a list is not an empty list', async () => {
+    rig = new ReflectorRig()
+    await rig.start()
+    rig.api
+      .take()
+      .body('{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"rows":[]}')
+    await settle()
+    expect(rig.listed).toBe(0)
+    expect(rig.trouble).toContain('Table')
+  })
+
+  it('F28: a list that takes longer than five minutes is given up', async () => {
+    rig = new ReflectorRig()
+    await rig.start()
+    const asked = rig.api.take()
+    await rig.clock.advance(300_000)
+    expect(asked.request.signal.aborted).toBe(true)
+    expect(rig.trouble).toContain('took too long')
+  })
+
+  it('takes a list of thousands of objects in one batch', async () => {
+    rig = new ReflectorRig()
+    await rig.watching(services(5_000), 100)
+    expect(rig.batches.map(batch => batch.length)).toEqual([5_000])
+  })
+})
