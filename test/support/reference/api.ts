@@ -90,6 +90,11 @@ export class Api {
     return (await this.#patchStatus(object)) ?? replaced
   }
 
+  /** A merge patch of an object that is there. Throws ApiRefusal. */
+  async patch(object: KubeObject, change: object): Promise<KubeObject> {
+    return this.#expect('PATCH', objectPath(object), change, MERGE_PATCH)
+  }
+
   async get(apiVersion: string, kind: string, name: ObjectName): Promise<KubeObject> {
     return this.#expect('GET', objectPath({ apiVersion, kind, metadata: { ...name } }))
   }

@@ -1,0 +1,274 @@
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { systemClock } from '../../src/base/clock.ts'
+import { createNftClient } from '../../src/kernel/nft/client.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import type { ClusterSize } from '../bench/cluster.ts'
+import { quantile } from '../bench/report.ts'
+import { ControlPlane } from '../support/reference/control-plane.ts'
+import { LAB_NODE, namespaceObject } from '../support/reference/lab-node.ts'
+import type { Program } from '../support/reference/process.ts'
+import { Relay } from '../support/reference/relay.ts'
+import { cpuMs, rssMiB } from './cost.ts'
+import { Marksman } from './marksman.ts'
+import { freshAddress, namespaces, SERVICE_CIDR, serviceOf, sliceOf, vipOf } from './objects.ts'
+import { type ProxyName, startProxy } from './proxies.ts'
+
+export interface Figures {
+  readonly startMs: number
+  readonly startCpuMs: number
+  readonly startBytes: number
+  readonly idleMiB: number
+  readonly changeMs: readonly number[]
+  readonly changeCpuMs: number
+  readonly changeBytes: number
+  readonly stormRate: number
+  readonly stormCpuPercent: number
+  readonly stormLagMs: number
+  readonly restartMs: number
+  readonly restartCpuMs: number
+  readonly restartCommits: number
+}
+
+export const FIGURES: ReadonlyArray<{
+  readonly title: string
+  readonly value: (figures: Figures) => string
+}> = [
+  { title: 'process start to every VIP answering, ms', value: ({ startMs }) => startMs.toFixed(0) },
+  { title: 'CPU of the start, ms', value: ({ startCpuMs }) => startCpuMs.toFixed(0) },
+  { title: 'bytes from the API server, start, KiB', value: f => (f.startBytes / 1024).toFixed(0) },
+  { title: 'idle RSS, MiB', value: ({ idleMiB }) => idleMiB.toFixed(0) },
+  {
+    title: 'one endpoint replaced to first packet, p50 ms',
+    value: f => quantile(f.changeMs, 0.5).toFixed(1),
+  },
+  { title: 'the same, max ms', value: f => quantile(f.changeMs, 1).toFixed(1) },
+  { title: 'CPU per such change, ms', value: ({ changeCpuMs }) => changeCpuMs.toFixed(2) },
+  { title: 'bytes from the API server per change', value: ({ changeBytes }) => changeBytes.toFixed(0) },
+  { title: 'a storm of changes/s', value: ({ stormRate }) => stormRate.toFixed(0) },
+  { title: 'CPU in the storm, % of a core', value: ({ stormCpuPercent }) => stormCpuPercent.toFixed(1) },
+  { title: 'lag of its last change, ms', value: ({ stormLagMs }) => stormLagMs.toFixed(0) },
+  { title: 'restart with nothing changed: to quiet, ms', value: ({ restartMs }) => restartMs.toFixed(0) },
+  { title: 'the same, CPU ms', value: ({ restartCpuMs }) => restartCpuMs.toFixed(0) },
+  { title: 'the same, commits', value: ({ restartCommits }) => String(restartCommits) },
+]
+
+const START_MAX_MS = 300_000
+const CHANGE_MAX_MS = 60_000
+const SAMPLE = 200
+const CHANGES = 30
+const STORM_RATE = 100
+const STORM_SECONDS = 20
+/** No processor time for so long: whatever was to be done is done. */
+const QUIET_MS = 2_000
+const QUIET_CPU_MS = 50
+const CHANGE_QUIET_MS = 1_200
+
+/** Each proxy in turn, on the same objects. */
+export async function measure(
+  size: ClusterSize,
+  names: readonly ProxyName[],
+): Promise<ReadonlyArray<readonly [ProxyName, Figures]>> {
+  const plane = await ControlPlane.start({ serviceCidrs: SERVICE_CIDR })
+  await load(plane, size)
+  const marksman = await Marksman.start()
+  const relay = await Relay.start({ listen: { port: plane.port }, dial: plane.way })
+  const folder = mkdtempSync(join(tmpdir(), 'kprobe-bench-cluster-'))
+  const results: Array<readonly [ProxyName, Figures]> = []
+  try {
+    for (const name of names) {
+      const bench = new Bench({ plane, marksman, relay, size, name, log: join(folder, name) })
+      results.push([name, await bench.run()])
+    }
+    rmSync(folder, { recursive: true })
+  } finally {
+    await relay.close()
+    await marksman.close()
+    await plane.stop()
+  }
+  return results
+}
+
+async function load({ api }: ControlPlane, size: ClusterSize): Promise<void> {
+  const began = performance.now()
+  await api.put(LAB_NODE)
+  await api.each(namespaces(), name => api.put(namespaceObject(name)))
+  const indexes = Array.from({ length: size.services }, (_, index) => index)
+  await api.each(indexes, async index => {
+    await api.create(serviceOf(index))
+    await api.create(sliceOf(index, size))
+  })
+  say(`${2 * size.services} objects created in ${((performance.now() - began) / 1000).toFixed(0)} s`)
+}
+
+interface BenchOptions {
+  readonly plane: ControlPlane
+  readonly marksman: Marksman
+  readonly relay: Relay
+  readonly size: ClusterSize
+  readonly name: ProxyName
+  readonly log: string
+}
+
+class Bench {
+  readonly #options: BenchOptions
+  readonly #commits = openCommitCounter()
+  #changes = 0
+
+  constructor(options: BenchOptions) {
+    this.#options = options
+  }
+
+  async run(): Promise<Figures> {
+    const { name } = this.#options
+    const first = await this.#start()
+    say(`${name}: started`)
+    await quiet(first.program)
+    const startCpuMs = cpuMs(first.program.pid)
+    const idleMiB = rssMiB(first.program.pid)
+    const changes = await this.#singleChanges(first.program)
+    say(`${name}: changes done`)
+    const storm = await this.#storm(first.program)
+    say(`${name}: storm done`)
+    await quiet(first.program)
+    await first.program.stop()
+    const restart = await this.#restart()
+    say(`${name}: restarted`)
+    this.#removeRules()
+    this.#commits.close()
+    return {
+      startMs: first.startMs,
+      startBytes: first.bytes,
+      startCpuMs,
+      idleMiB,
+      ...changes,
+      ...storm,
+      ...restart,
+    }
+  }
+
+  #launch(): Program {
+    const { plane, name, log } = this.#options
+    const kubeconfig = plane.kubeconfig('admin')
+    return startProxy({ name, kubeconfig, nodeName: LAB_NODE.metadata.name, log })
+  }
+
+  async #start() {
+    const { marksman, relay, size } = this.#options
+    const bytesBefore = relay.receivedBytes
+    const since = performance.now()
+    const program = this.#launch()
+    const every = Math.max(1, Math.floor(size.services / SAMPLE))
+    const sample = Array.from({ length: size.services }, (_, index) => index).filter(
+      index => index % every === 0 || index === size.services - 1,
+    )
+    const answered = marksman.untilAllAnswer(sample.map(vipOf), since, START_MAX_MS)
+    const ended = program.exited.then(() => {
+      throw new Error(`it ended: ${program.lastWords()}`)
+    })
+    const startMs = await Promise.race([answered, ended])
+    return { program, startMs, bytes: relay.receivedBytes - bytesBefore }
+  }
+
+  /** One endpoint replaced, far from each other in time and place. */
+  async #singleChanges(program: Program) {
+    const { pid } = program
+    const { marksman, relay, size } = this.#options
+    const changeMs: number[] = []
+    const cpuBefore = cpuMs(pid)
+    const bytesBefore = relay.receivedBytes
+    for (let change = 0; change < CHANGES; change++) {
+      const { index, endpoint } = this.#nextChange(change)
+      const acknowledged = await this.#replace(index, endpoint)
+      const target = { vip: vipOf(index), endpoint }
+      changeMs.push(await marksman.untilReached(target, size.endpoints, acknowledged, CHANGE_MAX_MS))
+      // Until its work is done, and then as long as kube-proxy makes a change wait that comes too early.
+      await quiet(program, CHANGE_QUIET_MS)
+    }
+    return {
+      changeMs,
+      changeCpuMs: (cpuMs(pid) - cpuBefore) / CHANGES,
+      changeBytes: (relay.receivedBytes - bytesBefore) / CHANGES,
+    }
+  }
+
+  async #storm({ pid }: Program) {
+    const { marksman, size } = this.#options
+    const cpuBefore = cpuMs(pid)
+    const began = performance.now()
+    const pending: Array<Promise<number>> = []
+    let last = this.#nextChange(0)
+    for (let change = 0; change < STORM_RATE * STORM_SECONDS; change++) {
+      await sleep(Math.max(0, began + (change * 1000) / STORM_RATE - performance.now()))
+      last = this.#nextChange(change)
+      pending.push(this.#replace(last.index, last.endpoint))
+    }
+    const acknowledged = Math.max(...(await Promise.all(pending)))
+    const elapsedMs = acknowledged - began
+    const stormCpuPercent = ((cpuMs(pid) - cpuBefore) / elapsedMs) * 100
+    const target = { vip: vipOf(last.index), endpoint: last.endpoint }
+    const stormLagMs = await marksman.untilReached(target, size.endpoints, acknowledged, CHANGE_MAX_MS)
+    return { stormRate: (pending.length * 1000) / elapsedMs, stormCpuPercent, stormLagMs }
+  }
+
+  async #restart() {
+    const commitsBefore = this.#commits.count()
+    const began = performance.now()
+    const program = this.#launch()
+    const quietAt = await quiet(program)
+    const result = {
+      restartMs: quietAt - began,
+      restartCpuMs: cpuMs(program.pid),
+      restartCommits: this.#commits.count() - commitsBefore,
+    }
+    await program.stop()
+    return result
+  }
+
+  #nextChange(change: number): { readonly index: number; readonly endpoint: string } {
+    this.#changes++
+    const index = ((change + 1) * 7919) % this.#options.size.services
+    return { index, endpoint: freshAddress(this.#changes) }
+  }
+
+  /** Gives when the API server acknowledged. */
+  async #replace(index: number, endpoint: string): Promise<number> {
+    const { plane, size } = this.#options
+    const slice = sliceOf(index, size, endpoint)
+    await plane.api.patch(slice, { endpoints: slice.endpoints })
+    return performance.now()
+  }
+
+  #removeRules(): void {
+    for (const family of ['ip', 'ip6']) {
+      execFileSync('nft', [`add table ${family} kube-proxy; delete table ${family} kube-proxy`])
+    }
+  }
+}
+
+/** Resolves with the time of its last work once a process has had next to nothing to do for a while. */
+async function quiet({ pid }: Program, quietMs = QUIET_MS): Promise<number> {
+  let busyMs = cpuMs(pid)
+  let busyAt = performance.now()
+  while (performance.now() - busyAt < quietMs) {
+    await sleep(50)
+    if (cpuMs(pid) - busyMs <= QUIET_CPU_MS) continue
+    busyMs = cpuMs(pid)
+    busyAt = performance.now()
+  }
+  return busyAt
+}
+
+function openCommitCounter() {
+  const transport = openNetlink({ protocol: NETLINK_NETFILTER })
+  const client = createNftClient({ transport, clock: systemClock })
+  return { count: () => client.generation(), close: () => client.close() }
+}
+
+function say(words: string): void {
+  process.stderr.write(`${words}\n`)
+}

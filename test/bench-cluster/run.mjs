@@ -1,0 +1,65 @@
+#!/usr/bin/env node
+// Measures kube-proxy and kprobe beside each other, on the objects of one real API server:
+//   node test/bench-cluster/run.mjs [kube-proxy|kprobe|both] [SERVICESxENDPOINTS ...]
+import { spawnSync } from 'node:child_process'
+import { mkdirSync, readFileSync } from 'node:fs'
+import { cpus, release } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+import { build } from 'esbuild'
+
+const here = dirname(fileURLToPath(import.meta.url))
+const root = join(here, '../..')
+const out = join(root, '.cache/bench-cluster')
+const bundle = join(out, 'cluster.mjs')
+
+const reference = spawnSync(process.execPath, [join(here, '../reference/build.mjs')], { stdio: 'inherit' })
+if (reference.status !== 0) process.exit(reference.status ?? 1)
+
+mkdirSync(out, { recursive: true })
+await build({
+  entryPoints: [join(here, 'cluster.bench.ts')],
+  outfile: bundle,
+  bundle: true,
+  platform: 'node',
+  format: 'esm',
+  target: 'node20',
+  packages: 'external',
+  external: ['*.node'],
+  plugins: [whereTheSourceIs()],
+  banner: {
+    js: "import { createRequire as __createRequire } from 'node:module'; const require = __createRequire(import.meta.url);",
+  },
+  logLevel: 'warning',
+})
+
+// Root gets a network namespace alone, so that nft can force its send buffer; others a user namespace too.
+const isRoot = process.getuid?.() === 0 && spawnSync('unshare', ['-nm', 'true']).status === 0
+const namespace = isRoot ? '-nm' : '-Urnm'
+console.log(
+  `Node ${process.versions.node}, ${cpus().length} processors, Linux ${release()}, unshare ${namespace}`,
+)
+if (!isRoot)
+  console.log('without root, nft cannot force its send buffer: kube-proxy may fail at the larger size')
+const run = spawnSync('unshare', [namespace, process.execPath, bundle, ...process.argv.slice(2)], {
+  cwd: root,
+  stdio: 'inherit',
+  env: { ...process.env, KPROBE_ROOT: root, KPROBE_BENCH_BUNDLE: bundle },
+})
+process.exit(run.status ?? 1)
+
+/** Programs and files are found beside the sources that use them, bundled or not. */
+function whereTheSourceIs() {
+  return {
+    name: 'where-the-source-is',
+    setup({ onLoad }) {
+      onLoad({ filter: /\.ts$/ }, ({ path }) => ({
+        loader: 'ts',
+        contents: readFileSync(path, 'utf8').replaceAll(
+          'import.meta.url',
+          JSON.stringify(pathToFileURL(path).href),
+        ),
+      }))
+    },
+  }
+}
