@@ -9,7 +9,15 @@ export type ReconcilerEvent =
       readonly receipt: Receipt
     }
   /** The kernel holds what the Snapshot of this number asks for. */
-  | { readonly kind: 'synced'; readonly number: number; readonly reason: PassReason }
+  | {
+      readonly kind: 'synced'
+      readonly number: number
+      readonly reason: PassReason
+      /** From the start of the first pass that this one finished, pauses between commits included. */
+      readonly durationMs: number
+      /** The whole kernel state was read. */
+      readonly looked: boolean
+    }
   /** The kernel differed from what we had left there, and holds it again. */
   | { readonly kind: 'healed'; readonly changes: number; readonly objects: readonly string[] }
   /** Somebody else committed; `process` is known only while a subscription is open. */

@@ -64,6 +64,8 @@ export class Reconciler<State, P extends Plan<State>> {
   #failures = 0
   #error: Error | undefined
   #synced: number | undefined
+  /** When the first of the passes began that together bring the kernel to a Snapshot, and whether one looked. */
+  #began: { atMs: number; looked: boolean } | undefined
   #stopped = false
 
   constructor(options: ReconcilerOptions<State, P>) {
@@ -189,12 +191,14 @@ export class Reconciler<State, P extends Plan<State>> {
     const isHealTime = clock.nowMs() >= this.#healAtMs
     const reason = weightier(isHealTime ? 'period' : undefined, this.#pending ?? 'retry')
     this.#pending = undefined
+    this.#began ??= { atMs: clock.nowMs(), looked: false }
     if (isHealTime) this.#pass.distrust()
     try {
       const resolved = await this.#resolveNewest()
       if (resolved === undefined) return
       const { complete, looked } = await this.#pass.run(resolved.table, reason)
       if (looked) this.#healAtMs = clock.nowMs() + this.#options.healPeriodMs
+      this.#began.looked ||= looked
       this.#failures = 0
       this.#error = undefined
       if (!complete) this.#pending ??= 'change'
@@ -223,7 +227,10 @@ export class Reconciler<State, P extends Plan<State>> {
   #settle(resolved: Resolved, reason: PassReason): void {
     if (this.#options.driftPollMs > 0 && !this.#stopped) this.#drift.start(this.#pass.generation)
     this.#synced = resolved.table.number
-    this.#options.report({ kind: 'synced', number: resolved.table.number, reason })
+    const { atMs, looked } = this.#began ?? { atMs: this.#options.clock.nowMs(), looked: false }
+    this.#began = undefined
+    const durationMs = this.#options.clock.nowMs() - atMs
+    this.#options.report({ kind: 'synced', number: resolved.table.number, reason, durationMs, looked })
   }
 
   /** Waits until another commit is allowed. */
