@@ -1,0 +1,127 @@
+import { describe, expect, it } from 'vitest'
+import { type ApiObject, WireError } from '../../../../../src/source/kube/wire/reader.ts'
+import { createListReader } from '../../../../../src/source/kube/wire/readers.ts'
+import { pieces } from './api-arbitraries.ts'
+import { JSON_TYPE, OBJECT_BYTES_MAX, readList } from './bodies.ts'
+
+const TYPE = '"kind":"ServiceList","apiVersion":"v1"'
+const METADATA = '"metadata":{"resourceVersion":"7","continue":"t"}'
+const read = (text: string, lengths: readonly number[] = [1 << 20]) =>
+  readList(JSON_TYPE, pieces(Buffer.from(text), lengths))
+
+/** Everything that could be taken for the end of an item. */
+const ODD = {
+  metadata: { name: 'a', annotations: { x: '}]"\\', 'y\\"{': '\u2028ä€😀', items: '[{' } },
+  items: [{}],
+}
+
+describe('a list in JSON', () => {
+  it('gives each item as soon as its last byte is there, and its metadata at the end', () => {
+    const items: ApiObject[] = []
+    const reader = createListReader(JSON_TYPE, {
+      kind: 'Service',
+      objectBytesMax: OBJECT_BYTES_MAX,
+      onItem: item => items.push(item),
+    })
+    reader.push(Buffer.from(`{${TYPE},${METADATA},"items":[{"a":1`))
+    expect(items).toHaveLength(0)
+    reader.push(Buffer.from('}'))
+    expect(items).toEqual([{ apiVersion: 'v1', kind: 'Service', a: 1 }])
+    reader.push(Buffer.from(']}\n'))
+    expect(reader.end()).toEqual({ resourceVersion: '7', continue: 't' })
+  })
+
+  it('may be cut anywhere, whatever is in its strings and whichever order it has', () => {
+    const items = `"items": [ ${JSON.stringify(ODD)} ,\n${JSON.stringify({ b: 2 })}\t]`
+    for (const parts of [
+      [TYPE, METADATA, items],
+      [items, METADATA, TYPE],
+      [METADATA, items, TYPE, '"more":{"items":[1]}'],
+    ]) {
+      const text = ` {${parts.join(' , ')}} \r\n`
+      const whole = read(text)
+      expect(whole.items).toEqual([
+        { apiVersion: 'v1', kind: 'Service', ...ODD },
+        { apiVersion: 'v1', kind: 'Service', b: 2 },
+      ])
+      expect(whole.metadata).toEqual({ resourceVersion: '7', continue: 't' })
+      for (let length = 1; length < 60; length++) expect(read(text, [length])).toEqual(whole)
+    }
+  })
+
+  it('may be empty, or have null where its items belong', () => {
+    for (const items of ['[]', '[ ]', 'null'])
+      expect(read(`{${TYPE},${METADATA},"items":${items}}`)).toEqual({
+        items: [],
+        metadata: { resourceVersion: '7', continue: 't' },
+      })
+  })
+
+  it('is refused when it is of another kind, a Table or a Status', () => {
+    const items = '"items":[{"a":1}]'
+    expect(() => read(`{"kind":"NodeList","apiVersion":"v1",${items}}`)).toThrow(
+      'a body of kind NodeList in v1 where a ServiceList belongs',
+    )
+    expect(() => read(`{${items},"kind":"NodeList","apiVersion":"v1"}`)).toThrow('kind NodeList')
+    expect(() => read('{"kind":"Table","apiVersion":"meta.k8s.io/v1","rows":[{}]}')).toThrow('kind Table')
+    expect(() => read('{"kind":"Status","apiVersion":"v1"}')).toThrow('kind Status')
+    expect(() => read('{}')).toThrow('kind nothing')
+  })
+
+  it('is refused before any of its items is told when it says first that it is another', () => {
+    const text = '{"kind":"NodeList","apiVersion":"v1","items":[{"a":1}]}'
+    const reader = createListReader(JSON_TYPE, {
+      kind: 'Service',
+      objectBytesMax: OBJECT_BYTES_MAX,
+      onItem: () => expect.unreachable(),
+    })
+    expect(() => reader.push(Buffer.from(text))).toThrow(WireError)
+  })
+
+  it('is refused when it is not JSON', () => {
+    for (const text of [
+      '',
+      ' ',
+      '[]',
+      'no',
+      `{${TYPE}} {}`,
+      `{${TYPE}}}`,
+      `{${TYPE},"items":[1]}`,
+      `{${TYPE},"items":[{},]}`,
+      `{${TYPE},"items":[,{}]}`,
+      `{${TYPE},"items":[{}{}]}`,
+      `{${TYPE},"items":[{"a":}]}`,
+      `{${TYPE},"items":[{"a":"\u0000"}]}`,
+      `{${TYPE},"items":[{]]}`,
+      `{${TYPE},\u0000"items":[]}`,
+      `{${TYPE},"\\u0069tems":[{}]}`,
+    ])
+      for (const length of [1, 1_000]) expect(() => read(text, [length]), text).toThrow(WireError)
+  })
+
+  it('is refused when it is not UTF-8', () => {
+    const [before, behind] = `{${TYPE},"items":[{"a":"?"}]}`.split('?')
+    const body = Buffer.concat([
+      Buffer.from(before ?? ''),
+      Buffer.from([0xc3, 0x28]),
+      Buffer.from(behind ?? ''),
+    ])
+    expect(() => readList(JSON_TYPE, [body])).toThrow('not UTF-8, in an object of 10 bytes')
+  })
+
+  it('is refused when an object, or what stands around them, is larger than is accepted', () => {
+    const options = { objectBytesMax: 100 }
+    const sized = (length: number) => Buffer.from(`{${TYPE},"items":[{"a":"${'x'.repeat(length)}"}]}`)
+    expect(readList(JSON_TYPE, [sized(92)], options).items).toHaveLength(1)
+    for (const piece of [sized(93), sized(97).subarray(0, -4), sized(10_000).subarray(0, 5_000)])
+      expect(() => readList(JSON_TYPE, [piece], options)).toThrow('an object of more than 100 bytes')
+    const rows = Buffer.from(`{"kind":"Table","rows":["${'x'.repeat(100)}`)
+    expect(() => readList(JSON_TYPE, [rows], options)).toThrow('100 bytes without its items')
+  })
+
+  it('A27: is cut off wherever it ends too early', () => {
+    const text = `{${TYPE},${METADATA},"items":[${JSON.stringify(ODD)}]}`
+    for (let length = 0; length < text.length; length++)
+      expect(() => readList(JSON_TYPE, [Buffer.from(text).subarray(0, length)])).toThrow('cut off')
+  })
+})

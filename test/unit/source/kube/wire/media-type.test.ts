@@ -1,0 +1,16 @@
+import { describe, expect, it } from 'vitest'
+import { acceptFor } from '../../../../../src/source/kube/wire/media-type.ts'
+
+describe('acceptFor', () => {
+  it('asks for the configured type, and for JSON from servers that have nothing else', () => {
+    expect(acceptFor('application/vnd.kubernetes.protobuf')).toBe(
+      'application/vnd.kubernetes.protobuf, application/json',
+    )
+    expect(acceptFor('application/json')).toBe('application/json')
+  })
+
+  it('does not ask for what cannot be read', () => {
+    expect(acceptFor('application/cbor')).toBe('application/json')
+    expect(acceptFor('')).toBe('application/json')
+  })
+})

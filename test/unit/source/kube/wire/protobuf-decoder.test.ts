@@ -1,0 +1,146 @@
+import { describe, expect, it } from 'vitest'
+import { ProtobufDecoder } from '../../../../../src/source/kube/wire/protobuf-decoder.ts'
+import {
+  bool,
+  entries,
+  given,
+  int32,
+  int64,
+  list,
+  message,
+  name,
+  table,
+  text,
+  time,
+} from '../../../../../src/source/kube/wire/protobuf-table.ts'
+import { WireError } from '../../../../../src/source/kube/wire/reader.ts'
+
+const INNER = table({ a: [1, text] })
+const TABLE = table({
+  text: [1, text],
+  number: [2, int32],
+  long: [3, int64],
+  flag: [4, bool],
+  given: [5, given(bool)],
+  time: [6, time],
+  list: [7, list(name)],
+  inner: [8, message(INNER)],
+  inners: [9, list(message(INNER))],
+  map: [10, entries('k', 'other')],
+})
+
+function decode(...bytes: readonly number[]): unknown {
+  const padded = Buffer.from([0xff, ...bytes, 0x7f, 0x7f])
+  return new ProtobufDecoder().decode(TABLE, { bytes: padded, start: 1, end: padded.length - 2 })
+}
+
+const VARINT_MAX = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]
+
+describe('a message', () => {
+  it('has the fields that the table names', () => {
+    expect(decode(0x0a, 1, 0x78, 0x10, 0x96, 0x01, 0x20, 1, 0x28, 0)).toEqual({
+      text: 'x',
+      number: 150,
+      flag: true,
+      given: false,
+    })
+    expect(decode(0x3a, 1, 0x61, 0x3a, 0, 0x42, 3, 0x0a, 1, 0x62, 0x4a, 0, 0x4a, 3, 0x0a, 1, 0x63)).toEqual({
+      list: ['a', ''],
+      inner: { a: 'b' },
+      inners: [{}, { a: 'c' }],
+    })
+  })
+
+  it('has no field for what is empty, unless that says something', () => {
+    expect(decode(0x0a, 0, 0x10, 0, 0x20, 0, 0x32, 0)).toEqual({})
+    expect(Object.keys(Object(decode(0x0a, 0, 0x10, 0)))).toEqual([])
+  })
+
+  it('has whole numbers of 32 and 64 bits, below zero too', () => {
+    expect(decode(0x10, ...VARINT_MAX)).toEqual({ number: -1 })
+    expect(decode(0x10, 0x80, 0x80, 0x80, 0x80, 0xf8, 0xff, 0xff, 0xff, 0xff, 0x01)).toEqual({
+      number: -(2 ** 31),
+    })
+    expect(decode(0x18, ...VARINT_MAX)).toEqual({ long: -1 })
+    expect(decode(0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f)).toEqual({ long: 2 ** 53 - 1 })
+    expect(decode(0x20, 0x80, 0x80, 0x80, 0x80, 0x10)).toEqual({ flag: true })
+  })
+
+  it('has times as RFC 3339 writes them', () => {
+    expect(decode(0x32, 2, 0x10, 0)).toEqual({ time: '1970-01-01T00:00:00Z' })
+    expect(decode(0x32, 6, 0x08, 0x80, 0xe2, 0xcf, 0xaa, 0x06)).toEqual({ time: '2023-11-14T22:13:20Z' })
+    expect(decode(0x32, 11, 0x08, ...VARINT_MAX)).toEqual({ time: '1969-12-31T23:59:59Z' })
+    expect(() => decode(0x32, 10, 0x08, ...VARINT_MAX.slice(0, 8), 0x7f)).toThrow('seconds from 1970')
+  })
+
+  it('has of a map what is asked for', () => {
+    const entry = [0x52, 6, 0x0a, 1, 0x6b, 0x12, 1, 0x76]
+    const foreign = [0x52, 6, 0x0a, 1, 0x6c, 0x12, 1, 0x76]
+    expect(decode(...foreign, ...entry, ...foreign)).toEqual({ map: { k: 'v' } })
+    expect(decode(...foreign)).toEqual({})
+    expect(decode(0x52, 3, 0x0a, 1, 0x6b)).toEqual({ map: { k: '' } })
+    expect(decode(0x52, 8, 0x18, 1, 0x12, 1, 0x76, 0x0a, 1, 0x6b)).toEqual({ map: { k: 'v' } })
+  })
+
+  it('has text that is not UTF-8 as Go writes it in JSON, so that nobody can stop a stream with it', () => {
+    expect(decode(0x0a, 2, 0x61, 0xff)).toEqual({ text: 'a\ufffd' })
+    expect(decode(0x3a, 2, 0x61, 0xff)).toEqual({ list: ['a\ufffd'] })
+    expect(decode(0x0a, 1, 0)).toEqual({ text: '\u0000' })
+    expect(decode(0x0a, 2, 0xc3, 0xa4)).toEqual({ text: 'ä' })
+  })
+
+  it('is passed over where the table knows nothing, or another wire type', () => {
+    const known = [0x0a, 1, 0x78]
+    const fields: readonly (readonly number[])[] = [
+      [0xf8, 0x07, ...VARINT_MAX],
+      [0xfa, 0x07, 2, 1, 2],
+      [0xf9, 0x07, 1, 2, 3, 4, 5, 6, 7, 8],
+      [0xfd, 0x07, 1, 2, 3, 4],
+      [0xfb, 0x07, 0x0a, 1, 0x79, 0x13, 0x14, 0xfc, 0x07],
+      [0x08, 5],
+      [0x12, 1, 1],
+    ]
+    for (const field of fields) expect(decode(...field, ...known, ...field)).toEqual({ text: 'x' })
+  })
+
+  it('is refused when a field goes on behind it', () => {
+    for (const bytes of [
+      [0x0a],
+      [0x0a, 1],
+      [0x0a, 2, 0x78],
+      [0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f],
+      [0x0a, ...VARINT_MAX],
+      [0x10],
+      [0x10, 0x80],
+      [0xfd, 0x07, 1, 2, 3],
+      [0xf9, 0x07, 1, 2, 3, 4, 5, 6, 7],
+      [0xfb, 0x07],
+      [0xfb, 0x07, 0x0a, 1],
+      [0x42, 2, 0x0a, 1, 0x61],
+      [0x52, 3, 0x0a, 2, 0x6b],
+    ])
+      expect(() => decode(...bytes), `${bytes}`).toThrow(WireError)
+  })
+
+  it('is refused when a number has more than 64 bits', () => {
+    expect(() => decode(0x10, ...VARINT_MAX.slice(0, 9), 0x02)).toThrow('more than 64 bits')
+    expect(() => decode(0x10, ...VARINT_MAX.slice(0, 9), 0x81, 0x00)).toThrow('more than 64 bits')
+  })
+
+  it('is refused when a field has no number or a wire type that does not exist', () => {
+    expect(() => decode(0x00, 1)).toThrow('number 0')
+    expect(() => decode(...VARINT_MAX, 0)).toThrow('a field with the number')
+    expect(() => decode(0xfe, 0x07)).toThrow('wire type 6')
+    expect(() => decode(0xfc, 0x07)).toThrow('wire type 4')
+  })
+
+  it('is refused when groups are nested too deep, long before the stack is full', () => {
+    const nested = (depth: number): number[] => [
+      ...new Array<number>(depth).fill(0x7b),
+      ...new Array<number>(depth).fill(0x7c),
+    ]
+    expect(decode(...nested(16))).toEqual({})
+    expect(() => decode(...nested(17))).toThrow('nested deeper than 16')
+    expect(() => decode(...nested(100_000))).toThrow(WireError)
+  })
+})

@@ -1,0 +1,21 @@
+import { describe, expect, it } from 'vitest'
+import { StringPool } from '../../../../../src/source/kube/wire/string-pool.ts'
+
+const textIn = (pool: StringPool, text: string): string => {
+  const bytes = Buffer.from(`<${text}>`)
+  return pool.text(bytes, 1, bytes.length - 1)
+}
+
+describe('a pool of strings', () => {
+  it('gives the text of any bytes, again and again', () => {
+    const pool = new StringPool()
+    const texts = ['', 'a', 'node-1', 'node-2', 'ä€😀', 'x'.repeat(64), 'x'.repeat(65), 'x'.repeat(500)]
+    for (let round = 0; round < 3; round++) for (const text of texts) expect(textIn(pool, text)).toBe(text)
+  })
+
+  it('stays right when more strings come than it has room for', () => {
+    const pool = new StringPool()
+    for (let round = 0; round < 2; round++)
+      for (let index = 0; index < 20_000; index++) expect(textIn(pool, `n${index}`)).toBe(`n${index}`)
+  })
+})
