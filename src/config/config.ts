@@ -1,6 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Ip } from '../base/ip.ts'
 import type { DataplaneName } from '../reconcile/dataplane.ts'
+import type { FeatureGates } from './feature-gates.ts'
 
 /** Modes of this build. */
 export type ProxyMode = Extract<DataplaneName, 'nftables'>
@@ -44,6 +45,8 @@ export interface Config {
   readonly conntrack: ConntrackConfig
   /** Feature gate AllowServiceExternalIPs; without it externalIPs are not served. */
   readonly allowServiceExternalIps: boolean
+  /** What was said about gates; isGateOn tells the rest. */
+  readonly featureGates: FeatureGates
   /** Unix socket of /state, /plan and /receipts; empty for none. */
   readonly adminSocket: string
   /** New connections per Service and endpoint as metrics, while there are at most so many series; 0 for none. */

@@ -2,7 +2,7 @@ import { parseDuration } from '../base/duration.ts'
 import type { Arguments, ConfigError } from './flag.ts'
 
 /** The words that Go's strconv.ParseBool takes. */
-function parseBool(text: string): boolean | undefined {
+export function parseBool(text: string): boolean | undefined {
   if (['1', 't', 'T', 'true', 'TRUE', 'True'].includes(text)) return true
   if (['0', 'f', 'F', 'false', 'FALSE', 'False'].includes(text)) return false
   return undefined
@@ -11,10 +11,12 @@ function parseBool(text: string): boolean | undefined {
 /** Reads typed values out of raw arguments and gathers every error, so that all are told at once. */
 export class FlagReader {
   readonly errors: ConfigError[]
+  readonly positionals: readonly string[]
   readonly #values: Arguments['values']
 
   constructor(given: Arguments) {
     this.#values = given.values
+    this.positionals = given.positionals
     this.errors = [...given.errors]
   }
 
@@ -25,6 +27,11 @@ export class FlagReader {
   /** The last value given, as Go's flags count. */
   text(name: string): string | undefined {
     return this.#values.get(name)?.at(-1)
+  }
+
+  /** Every value given, in order. */
+  all(name: string): readonly string[] {
+    return this.#values.get(name) ?? []
   }
 
   bool(name: string): boolean {

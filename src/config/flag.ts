@@ -5,12 +5,20 @@ export interface FlagSpec {
   /** One letter. */
   readonly short?: string
   /** `bool` takes a value only after `=`, as Go's flags do; `list` is comma-separated and may be repeated. */
-  readonly kind: 'bool' | 'text' | 'list' | 'duration' | 'integer'
+  readonly kind: 'bool' | 'text' | 'list' | 'duration' | 'integer' | 'number'
   /** Word for the value in help texts. */
   readonly placeholder?: string
   /** As text, for help; empty when there is none. */
   readonly default: string
   readonly help: string
+  /** Heading in help texts that it stands under; without one, at the end. */
+  readonly group?: string
+  /** Taken, and left out of help texts. */
+  readonly hidden?: true
+}
+
+export function grouped(group: string, specs: readonly FlagSpec[]): readonly FlagSpec[] {
+  return specs.map(spec => ({ ...spec, group }))
 }
 
 /** Something wrong with the configuration; `path` is the flag (`--cluster-cidr`) or the argument. */

@@ -12,20 +12,36 @@ export interface HelpText {
 const WIDTH = 100
 const INDENT = 6
 
-/** Help as Go's commands print it: a flag a paragraph, its default at the end. */
+/** Help as Go's commands print it: a flag a paragraph, its default at the end, one list for each group. */
 export function helpText(help: HelpText): string {
-  const flags = [...help.flags].sort((a, b) => (a.name < b.name ? -1 : 1))
   return [
     help.description,
     '',
     'Usage:',
     `  ${help.usage}`,
     ...(help.details === undefined ? [] : ['', ...help.details]),
-    '',
-    'Flags:',
-    ...flags.flatMap(flagLines),
+    ...groupsOf(help.flags).flatMap(({ title, flags }) => ['', `${title}:`, ...flags.flatMap(flagLines)]),
     '',
   ].join('\n')
+}
+
+interface FlagGroup {
+  readonly title: string
+  readonly flags: readonly FlagSpec[]
+}
+
+/** In the order in which groups first appear; flags without one come last. */
+function groupsOf(flags: readonly FlagSpec[]): readonly FlagGroup[] {
+  const shown = flags.filter(({ hidden }) => hidden !== true)
+  const titles = new Set(shown.flatMap(({ group }) => group ?? []))
+  const groups = [...titles].map(title => ({ title, flags: shown.filter(({ group }) => group === title) }))
+  const others = shown.filter(({ group }) => group === undefined)
+  const last = { title: groups.length === 0 ? 'Flags' : 'Other flags', flags: others }
+  return [...groups, ...(others.length === 0 ? [] : [last])].map(sorted)
+}
+
+function sorted({ title, flags }: FlagGroup): FlagGroup {
+  return { title, flags: flags.toSorted((a, b) => (a.name < b.name ? -1 : 1)) }
 }
 
 function flagLines(flag: FlagSpec): string[] {

@@ -79,7 +79,7 @@ describe('parseFlags', () => {
     ['InterfaceNamePrefix', 'pod-interface-name-prefix'],
   ])('needs an interface name for --detect-local-mode=%s', (mode, flag) => {
     expect(errorsOf(`--detect-local-mode=${mode}`)).toEqual([
-      `--${flag}: is needed by --detect-local-mode=${mode}`,
+      `--${flag}: is needed when pods are recognised by ${mode}`,
     ])
     expect(errorsOf(`--detect-local-mode=${mode}`, `--${flag}=sixteen-letters1`)).toHaveLength(1)
     expect(errorsOf(`--detect-local-mode=${mode}`, `--${flag}=cni0`)).toEqual([])
@@ -117,7 +117,7 @@ describe('parseFlags', () => {
     [['--min-sync-period=-1s'], '--min-sync-period: cannot be negative'],
     [['--min-sync-period=20m'], '--min-sync-period: cannot be longer than --sync-period'],
     [['--sync-period=3 hours'], '--sync-period: "3 hours" is not a duration such as 30s, 1m30s or 20ms'],
-    [['--masquerade-bit=32'], '--masquerade-bit: "32" is not a whole number from 0 to 31'],
+    [['--masquerade-bit=32'], '--masquerade-bit: 32 is not from 0 to 31'],
     [['--backend=iptables'], '--backend: "iptables" is not one of netlink, dry-run'],
     [['--logging-format=xml'], '--logging-format: "xml" is not one of text, json'],
     [['--proxy-mode=ipvs'], '--proxy-mode: the mode ipvs is not in this build; it has nftables'],
@@ -137,32 +137,28 @@ describe('parseFlags', () => {
     ).toHaveLength(4)
   })
 
-  it.each([
-    ['--ipvs-scheduler=rr'],
-    ['--config=/etc/kube-proxy.yaml'],
-    ['--healthz-bind-address=0.0.0.0:10256'],
-    ['--profiling'],
-    ['--cleanup'],
-    ['--enable-dsr'],
-  ])("never ignores %s, a flag of kube-proxy's that does nothing here", flag => {
-    const errors = errorsOf(flag)
-    expect(errors).toHaveLength(1)
-    expect(errors[0]).toMatch(/^--[a-z-]+: (is a flag of kube-proxy that|is a command here|is for Windows)/)
-  })
-
-  it('does not take the value of an unknown kube-proxy flag for an argument', () => {
-    expect(errorsOf('--ipvs-scheduler', 'rr')).toHaveLength(1)
-  })
-
-  it('says in one sentence that this build reads files', () => {
+  it('watches the API server unless it is given files', () => {
     const parsed = parse()
-    expect(parsed).toEqual({
+    expect(parsed.kind === 'ok' && parsed.value.config.source).toEqual({ kind: 'kube' })
+    expect(parse('--source=kube').kind).toBe('ok')
+    expect(parse('--source=file:')).toEqual({
       kind: 'errors',
-      errors: [
-        { path: '--source', message: expect.stringMatching(/^this build reads files only.*file:PATH/) },
-      ],
+      errors: [{ path: '--source', message: 'file: needs a path' }],
     })
-    expect(parse('--source=kube').kind).toBe('errors')
-    expect(parse('--source=file:').kind).toBe('errors')
+  })
+
+  it('reads no file', () => {
+    expect(errorsOf('--config=/etc/kube-proxy.yaml')).toEqual(['--config: is for `kprobe run`'])
+  })
+
+  it.each(['--enable-dsr', '--network-name=x', '--windows-service'])(
+    'refuses %s, which is for Windows',
+    flag => {
+      expect(errorsOf(flag)).toEqual([expect.stringMatching(/^--[a-z-]+: is for Windows nodes/)])
+    },
+  )
+
+  it('takes the value of a flag for Windows with it', () => {
+    expect(errorsOf('--source-vip', '192.0.2.1')).toHaveLength(1)
   })
 })

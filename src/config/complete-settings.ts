@@ -1,0 +1,86 @@
+import { familyOf, parseIp } from '../base/ip.ts'
+import { withPort } from './bind-address.ts'
+import type { FieldPath } from './fields.ts'
+import type { FlagReader } from './flag-reader.ts'
+import type { Settings } from './settings.ts'
+import { HEALTHZ_PORT, METRICS_PORT, type Pairing, setScalar } from './settings-from-flags.ts'
+
+/** Our flags for what kube-proxy's flags name after a mode, or not at all; they count beside a file, too. */
+const OWN_PAIRINGS: readonly Pairing[] = [
+  { path: 'nftables.masqueradeBit', flag: 'masquerade-bit', kind: 'int32' },
+  { path: 'nftables.minSyncPeriod', flag: 'min-sync-period', kind: 'duration' },
+  { path: 'nftables.syncPeriod', flag: 'sync-period', kind: 'duration' },
+]
+
+/** Our own, where nothing or zero is said: commits cost little, and the kernel tells of changes. */
+const MIN_SYNC_PERIOD_NS = 20_000_000n
+const SYNC_PERIOD_NS = 600_000_000_000n
+
+/** Addresses of a file: its own, with a port, or those of the family of bindAddress. */
+export function completeFileAddresses(settings: Settings): void {
+  const bind = parseIp(settings.text('bindAddress'))
+  const v6 = bind === undefined || familyOf(bind) === 'IPv6'
+  const defaults = v6 ? { healthz: '[::]', metrics: '[::1]' } : { healthz: '0.0.0.0', metrics: '127.0.0.1' }
+  completeAddress(settings, 'healthzBindAddress', { host: defaults.healthz, port: HEALTHZ_PORT })
+  completeAddress(settings, 'metricsBindAddress', { host: defaults.metrics, port: METRICS_PORT })
+}
+
+/** Addresses of flags, before the flags for ports; the family of --bind-address does not matter here. */
+export function completeFlagAddresses(settings: Settings): void {
+  if (!settings.says('healthzBindAddress'))
+    setQuietly(settings, 'healthzBindAddress', `0.0.0.0:${HEALTHZ_PORT}`)
+  if (!settings.says('metricsBindAddress'))
+    setQuietly(settings, 'metricsBindAddress', `127.0.0.1:${METRICS_PORT}`)
+}
+
+function completeAddress(
+  settings: Settings,
+  path: 'healthzBindAddress' | 'metricsBindAddress',
+  fallback: { readonly host: string; readonly port: number },
+): void {
+  const text = settings.text(path)
+  const value = text === '' ? `${fallback.host}:${fallback.port}` : withPort(text, fallback.port)
+  settings.set(path, { value, label: settings.label(path) })
+}
+
+/**
+ * Fills in what platform and product decide, once file or flags have spoken: an empty mode is nftables here, and then
+ * what an empty mode reads in kube-proxy (the iptables section) counts where the nftables section says nothing.
+ */
+export function completeSettings(settings: Settings, reader: FlagReader): void {
+  if (settings.text('mode') === '') {
+    setQuietly(settings, 'mode', 'nftables')
+    settings.inherit('nftables.masqueradeAll', 'iptables.masqueradeAll')
+    settings.inherit('nftables.masqueradeBit', 'iptables.masqueradeBit')
+    settings.inherit('nftables.minSyncPeriod', 'iptables.minSyncPeriod')
+    settings.inherit('nftables.syncPeriod', 'iptables.syncPeriod')
+  }
+  for (const pairing of OWN_PAIRINGS) setOwn(settings, reader, pairing)
+  completePeriods(settings)
+  if (settings.text('detectLocalMode') === '') setQuietly(settings, 'detectLocalMode', 'ClusterCIDR')
+  if (settings.texts('nodePortAddresses').length === 0) setQuietly(settings, 'nodePortAddresses', ['primary'])
+}
+
+function completePeriods(settings: Settings): void {
+  if (!settings.says('nftables.syncPeriod')) setQuietly(settings, 'nftables.syncPeriod', SYNC_PERIOD_NS)
+  if (settings.duration('nftables.minSyncPeriod') !== 0n) return
+  const syncNs = settings.duration('nftables.syncPeriod')
+  const least = syncNs > 0n && syncNs < MIN_SYNC_PERIOD_NS ? syncNs : MIN_SYNC_PERIOD_NS
+  setQuietly(settings, 'nftables.minSyncPeriod', least)
+}
+
+/** One setting that has two names: both flags may be given if they agree; a file gives way. */
+function setOwn(settings: Settings, reader: FlagReader, pairing: Pairing): void {
+  const { path, flag } = pairing
+  const theirs = settings.label(path)
+  const given = settings.says(path) && reader.given(flag)
+  const before = settings.value(path)
+  setScalar(settings, reader, pairing)
+  if (given && theirs.startsWith('--') && before !== settings.value(path))
+    reader.fail(`--${flag}`, `means the same as ${theirs} and differs from it`)
+}
+
+/** Errors call it what they called the field that nothing was said about. */
+function setQuietly(settings: Settings, path: FieldPath, value: string | bigint | readonly string[]): void {
+  settings.set(path, { value, label: settings.label(path), exact: true })
+}

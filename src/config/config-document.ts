@@ -1,0 +1,238 @@
+import { scalarValue, whyNotValue } from './field-value.ts'
+import {
+  type FieldPath,
+  type FieldValue,
+  fieldAt,
+  isFieldPath,
+  namesBelow,
+  type VmoduleItem,
+} from './fields.ts'
+import { type ConfigError, nearest } from './flag.ts'
+import { quote } from './flag-reader.ts'
+import { Settings } from './settings.ts'
+import { type Spot, TooManyEntries, type TreeEntry, type TreeNode, yamlTrees } from './yaml-tree.ts'
+
+export const API_VERSION = 'kubeproxy.config.k8s.io/v1alpha1'
+export const KIND = 'KubeProxyConfiguration'
+
+/** A file of configuration, read: what it says, and what is wrong with it, all at once. */
+export interface ConfigDocument {
+  readonly settings: Settings
+  /** It cannot be meant like this: the file as a whole does not count. */
+  readonly errors: readonly ConfigError[]
+  /** Fields that nobody knows, or that stand there twice; kube-proxy goes on without them, too. */
+  readonly warnings: readonly string[]
+}
+
+/**
+ * Reads YAML or JSON as kube-proxy does: strictly, and leniently with a warning where only unknown or repeated fields are
+ * at fault. `name` is what messages call the file: `config.yaml:3:15: conntrack.min: …`.
+ */
+export function readConfigDocument(text: string, name: string): ConfigDocument {
+  const trees = yamlTrees(text)
+  if (trees.kind === 'problems') {
+    const errors = trees.problems.map(({ spot, message }) => ({ path: placeOf(name, spot), message }))
+    return { settings: emptySettings(name), errors, warnings: [] }
+  }
+  const reader = new DocumentReader(name)
+  try {
+    reader.readRoots(trees.roots)
+  } catch (error) {
+    if (!(error instanceof TooManyEntries)) throw error
+    reader.errors.push({ path: name, message: error.message })
+  }
+  return reader
+}
+
+function emptySettings(name: string): Settings {
+  return new Settings(path => `${name}: ${path}`)
+}
+
+function placeOf(name: string, { line, column }: Spot): string {
+  return `${name}:${line}:${column}`
+}
+
+type NamedEntry = TreeEntry & { readonly name: string }
+
+class DocumentReader implements ConfigDocument {
+  readonly settings: Settings
+  readonly errors: ConfigError[] = []
+  readonly warnings: string[] = []
+  readonly #name: string
+
+  constructor(name: string) {
+    this.#name = name
+    this.settings = emptySettings(name)
+  }
+
+  readRoots([root, second]: readonly TreeNode[]): void {
+    if (root === undefined) this.errors.push({ path: this.#name, message: `is empty; ${WANTED}` })
+    else if (second !== undefined)
+      this.errors.push({
+        path: placeOf(this.#name, second.spot),
+        message: `a second document begins here; ${WANTED}, and nothing else`,
+      })
+    else if (root.content.kind !== 'mapping') this.#fail(root, '', `is not a mapping; ${WANTED}`)
+    else {
+      const entries = root.content.entries()
+      if (this.#isOurs(root, entries)) this.#readEntries(entries, '')
+    }
+  }
+
+  /** Whatever else a file of another kind says would only be a list of unknown fields. */
+  #isOurs(root: TreeNode, entries: readonly TreeEntry[]): boolean {
+    let ours = true
+    for (const [name, wanted] of Object.entries({ apiVersion: API_VERSION, kind: KIND })) {
+      const entry = entries.find(each => each.name === name && !each.overridden)
+      const value = entry?.node.content.kind === 'scalar' ? entry.node.content.value : undefined
+      if (value === wanted) continue
+      ours = false
+      if (entry === undefined) this.#fail(root, name, `is missing; ${WANTED}`)
+      else this.#fail(entry.node, name, `${quote(String(value))} is not ${wanted}`)
+    }
+    return ours
+  }
+
+  #readEntries(entries: readonly TreeEntry[], prefix: string): void {
+    for (const entry of this.#named(entries, prefix)) {
+      const path = prefix === '' ? entry.name : `${prefix}.${entry.name}`
+      if (entry.overridden) this.#warn(entry, path, REPEATED)
+      else if (isFieldPath(path)) this.#readField(entry.node, path)
+      else if (entry.name !== '' && namesBelow(path).length > 0) this.#readSection(entry.node, path)
+      else if (prefix !== '' || (path !== 'apiVersion' && path !== 'kind')) this.#unknown(entry, prefix, path)
+    }
+  }
+
+  #named(entries: readonly TreeEntry[], prefix: string): readonly NamedEntry[] {
+    return entries.flatMap(entry => {
+      const { name } = entry
+      if (name !== undefined) return [{ ...entry, name }]
+      this.errors.push({
+        path: `${placeOf(this.#name, entry.spot)}${prefix === '' ? '' : `: ${prefix}`}`,
+        message: 'is not a name where the name of a field belongs',
+      })
+      return []
+    })
+  }
+
+  #readSection(node: TreeNode, path: string): void {
+    const { content } = node
+    if (content.kind === 'mapping') this.#readEntries(content.entries(), path)
+    else if (content.kind === 'list' || content.value !== null)
+      this.#fail(node, path, `is not a mapping of ${namesBelow(path).join(', ')}`)
+  }
+
+  #unknown(entry: NamedEntry, prefix: string, path: string): void {
+    const near = nearest(entry.name, namesBelow(prefix))
+    const hint = near === undefined ? '' : `; did you mean ${near}?`
+    this.#warn(entry, path, `no such field, and without effect${hint}`)
+  }
+
+  #readField(node: TreeNode, path: FieldPath): void {
+    const { kind, pointer } = fieldAt(path)
+    const { content } = node
+    const label = this.#label(node, path)
+    // Go's duration type has no null; a pointer to one does.
+    const nullable = kind !== 'duration' || pointer === true
+    if (content.kind === 'scalar' && content.value === null && nullable) return
+    if (kind === 'texts') this.#readTexts(node, path)
+    else if (kind === 'gates') this.#readGates(node, path)
+    else if (kind === 'vmodule') this.#set(path, this.#readVmodule(node, path), label)
+    else {
+      const value = content.kind === 'scalar' ? scalarValue(kind, content.value) : undefined
+      if (value === undefined) this.#fail(node, path, whyNotValue(kind, plain(node)))
+      this.#set(path, value, label)
+    }
+  }
+
+  #set(path: FieldPath, value: FieldValue | undefined, label: string): void {
+    if (value !== undefined) this.settings.set(path, { value, label })
+  }
+
+  #readTexts(node: TreeNode, path: FieldPath): void {
+    if (node.content.kind !== 'list') {
+      this.#fail(node, path, whyNotValue('texts', plain(node)))
+      return
+    }
+    const items = node.content.items()
+    const value: string[] = []
+    for (const [index, item] of items.entries()) {
+      const text = plain(item) ?? ''
+      if (typeof text === 'string') value.push(text)
+      else this.#fail(item, `${path}[${index}]`, whyNotValue('text', text))
+    }
+    const itemLabels = items.map((item, index) => this.#label(item, `${path}[${index}]`))
+    this.settings.set(path, { value, label: this.#label(node, path), itemLabels })
+  }
+
+  #readGates(node: TreeNode, path: FieldPath): void {
+    if (node.content.kind !== 'mapping') {
+      this.#fail(node, path, whyNotValue('gates', plain(node)))
+      return
+    }
+    const gates: [string, boolean][] = []
+    const itemLabels: string[] = []
+    for (const entry of this.#named(node.content.entries(), path)) {
+      const below = `${path}.${entry.name}`
+      const value = plain(entry.node) ?? false
+      if (entry.overridden) this.#warn(entry, below, REPEATED)
+      else if (typeof value === 'boolean') {
+        gates.push([entry.name, value])
+        itemLabels.push(this.#label(entry.node, path))
+      } else this.#fail(entry.node, below, whyNotValue('bool', value))
+    }
+    this.settings.set(path, { value: Object.fromEntries(gates), label: this.#label(node, path), itemLabels })
+  }
+
+  #readVmodule(node: TreeNode, path: FieldPath): FieldValue | undefined {
+    if (node.content.kind !== 'list') {
+      this.#fail(node, path, whyNotValue('vmodule', plain(node)))
+      return undefined
+    }
+    return node.content.items().flatMap((item, index) => this.#readVmoduleItem(item, `${path}[${index}]`))
+  }
+
+  #readVmoduleItem(node: TreeNode, path: string): readonly VmoduleItem[] {
+    if (node.content.kind !== 'mapping') {
+      this.#fail(node, path, whyNotValue('vmodule', plain(node)))
+      return []
+    }
+    let filePattern = ''
+    let verbosity = 0
+    for (const entry of this.#named(node.content.entries(), path)) {
+      const value = plain(entry.node)
+      const below = `${path}.${entry.name}`
+      if (entry.overridden) this.#warn(entry, below, REPEATED)
+      else if (entry.name === 'filePattern' && typeof value === 'string') filePattern = value
+      else if (entry.name === 'filePattern') this.#fail(entry.node, below, whyNotValue('text', value))
+      else if (entry.name === 'verbosity') {
+        const level = scalarValue('uint32', value)
+        if (typeof level === 'number') verbosity = level
+        else this.#fail(entry.node, below, whyNotValue('uint32', value))
+      } else this.#warn(entry, below, 'no such field, and without effect')
+    }
+    return [{ filePattern, verbosity }]
+  }
+
+  #label(node: TreeNode, path: string): string {
+    const place = placeOf(this.#name, node.spot)
+    return path === '' ? place : `${place}: ${path}`
+  }
+
+  #fail(node: TreeNode, path: string, message: string): void {
+    this.errors.push({ path: this.#label(node, path), message })
+  }
+
+  #warn(entry: TreeEntry, path: string, message: string): void {
+    this.warnings.push(`${placeOf(this.#name, entry.spot)}: ${path}: ${message}`)
+  }
+}
+
+const REPEATED = 'stands here more than once; the last one counts'
+const WANTED = `the file holds one ${KIND} of ${API_VERSION}`
+
+/** For messages, and for scalars themselves. */
+function plain({ content }: TreeNode): unknown {
+  if (content.kind === 'scalar') return content.value
+  return content.kind === 'list' ? [] : {}
+}

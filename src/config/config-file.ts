@@ -1,0 +1,44 @@
+import { open } from 'node:fs/promises'
+
+/** Larger than any ConfigMap can be. */
+export const CONFIG_BYTES_MAX = 1 << 20
+
+/** Why a configuration file has no text to offer. */
+export class ConfigFileError extends Error {
+  override readonly name = 'ConfigFileError'
+}
+
+/** The text of a configuration file, which may be a pipe. Throws ConfigFileError. */
+export async function readConfigFile(path: string): Promise<string> {
+  try {
+    const file = await open(path, 'r')
+    try {
+      const chunks: Uint8Array[] = []
+      let bytes = 0
+      for await (const chunk of file.createReadStream({ end: CONFIG_BYTES_MAX, autoClose: false })) {
+        chunks.push(chunk)
+        bytes += chunk.length
+      }
+      if (bytes <= CONFIG_BYTES_MAX) return decode(Buffer.concat(chunks))
+    } finally {
+      await file.close()
+    }
+  } catch (error) {
+    if (error instanceof ConfigFileError) throw error
+    throw new ConfigFileError(`cannot be read (${reasonOf(error)})`, { cause: error })
+  }
+  throw new ConfigFileError(`is larger than ${CONFIG_BYTES_MAX} bytes`)
+}
+
+function decode(bytes: Uint8Array): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+  } catch (error) {
+    throw new ConfigFileError('is not UTF-8 text', { cause: error })
+  }
+}
+
+function reasonOf(error: unknown): string {
+  if (typeof error === 'object' && error !== null && 'code' in error) return String(error.code)
+  return String(error)
+}

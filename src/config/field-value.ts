@@ -1,0 +1,106 @@
+import type { FieldKind, FieldValue } from './fields.ts'
+import { parseBool, quote } from './flag-reader.ts'
+import { parseGoDuration } from './go-duration.ts'
+import { parseQuantity } from './quantity.ts'
+
+const INT32_MIN = -(2 ** 31)
+const INT32_MAX = 2 ** 31 - 1
+
+export type ScalarKind = Exclude<FieldKind, 'texts' | 'gates' | 'vmodule'>
+
+/** What errors say that a field of each kind takes. */
+const EXPECTED: Readonly<Record<FieldKind, string>> = {
+  text: 'a text',
+  bool: 'true or false',
+  int32: `a whole number from ${INT32_MIN} to ${INT32_MAX}`,
+  // klog counts in 31 bits.
+  uint32: `a whole number from 0 to ${INT32_MAX}`,
+  float: 'a number',
+  duration: 'a duration such as 30s, 1m30s or 20ms',
+  flush: 'a duration such as 30s, or a number of nanoseconds',
+  quantity: 'a size such as 512, 4k or 1Mi',
+  texts: 'a list of texts',
+  gates: 'a mapping of names to true or false',
+  vmodule: 'a list of mappings with filePattern and verbosity',
+}
+
+export function whyNotValue(kind: FieldKind, value: unknown): string {
+  return `${describe(value)} is not ${EXPECTED[kind]}`
+}
+
+function describe(value: unknown): string {
+  if (value === null) return 'null'
+  if (typeof value === 'string') return quote(value)
+  return typeof value === 'object' ? (Array.isArray(value) ? 'a list' : 'a mapping') : String(value)
+}
+
+/** The value of a field as the file's scalar says it; undefined when a field of this kind cannot hold it. */
+export function scalarValue(kind: ScalarKind, scalar: unknown): FieldValue | undefined {
+  switch (kind) {
+    case 'text':
+      return typeof scalar === 'string' ? scalar : undefined
+    case 'bool':
+      return typeof scalar === 'boolean' ? scalar : undefined
+    case 'int32':
+      return wholeNumber(scalar, INT32_MIN, INT32_MAX)
+    case 'uint32':
+      return wholeNumber(scalar, 0, INT32_MAX)
+    case 'float':
+      return typeof scalar === 'number' ? singlePrecision(scalar) : undefined
+    case 'duration':
+      return typeof scalar === 'string' ? parseGoDuration(scalar) : undefined
+    case 'flush':
+      return typeof scalar === 'string'
+        ? parseGoDuration(scalar)
+        : wholeNumber(scalar, Number.MIN_SAFE_INTEGER, Number.MAX_SAFE_INTEGER)
+    case 'quantity':
+      return typeof scalar === 'string' || typeof scalar === 'number'
+        ? parseQuantity(String(scalar))?.text
+        : undefined
+  }
+}
+
+/** The shortest decimal that a Go float32 cannot tell from `value`; undefined when it is too large for one. */
+function singlePrecision(value: number): number | undefined {
+  const single = Math.fround(value)
+  if (!Number.isFinite(single)) return undefined
+  for (let digits = 1; digits < 9; digits++) {
+    const short = Number(single.toPrecision(digits))
+    if (Math.fround(short) === single) return short
+  }
+  return single
+}
+
+function wholeNumber(scalar: unknown, min: number, max: number): number | undefined {
+  return typeof scalar === 'number' && Number.isInteger(scalar) && scalar >= min && scalar <= max
+    ? scalar
+    : undefined
+}
+
+/** The same from the text that follows a flag, as pflag and Go's strconv read it; numbers may be hexadecimal. */
+export function flagValue(kind: ScalarKind, text: string): FieldValue | undefined {
+  switch (kind) {
+    case 'text':
+      return text
+    case 'bool':
+      return parseBool(text)
+    case 'int32':
+      return scalarValue(kind, parseInteger(text))
+    case 'uint32':
+      return scalarValue(kind, /^\d+$/.test(text) ? Number(text) : undefined)
+    case 'float':
+      return /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(text) ? scalarValue(kind, Number(text)) : undefined
+    case 'duration':
+    case 'flush':
+      return parseGoDuration(text)
+    case 'quantity':
+      return scalarValue(kind, text)
+  }
+}
+
+function parseInteger(text: string): number | undefined {
+  const [, sign, digits = ''] = /^([-+]?)(0x[\da-f]+|0b[01]+|0o?[0-7]+|[1-9]\d*|0)$/i.exec(text) ?? []
+  if (sign === undefined) return undefined
+  const value = Number(digits.replace(/^0(?=[0-7])/, '0o'))
+  return sign === '-' ? -value : value
+}

@@ -1,0 +1,161 @@
+import { explainWindowsFlag } from './compatible-flags.ts'
+import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
+import type { Config } from './config.ts'
+import { readConfigDocument } from './config-document.ts'
+import { ConfigFileError } from './config-file.ts'
+import { type ConfigError, type FlagSpec, readArguments } from './flag.ts'
+import { FlagReader, parseBool, quote } from './flag-reader.ts'
+import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
+import { readOwnSettings } from './own-flags.ts'
+import { readConfig } from './read-config.ts'
+import type { Settings } from './settings.ts'
+import { foldPorts, overlayHostName, overlayLogging, settingsFromFlags } from './settings-from-flags.ts'
+
+export type Parsed<T> =
+  | { readonly kind: 'ok'; readonly value: T }
+  | { readonly kind: 'errors'; readonly errors: readonly ConfigError[] }
+
+export interface ParseOptions {
+  /** What os.hostname() says. */
+  readonly hostName: string
+  /** Flags of the command besides those of a Config. */
+  readonly extra?: readonly FlagSpec[]
+}
+
+export interface LoadOptions extends ParseOptions {
+  /** The whole text of the file that --config names. Throws ConfigFileError. */
+  readonly readFile: (path: string) => Promise<string>
+}
+
+/** The file that --config names, and its text. */
+export interface ConfigFile {
+  readonly path: string
+  readonly text: string
+}
+
+/** What a `kprobe run` is asked to do, and with what. */
+export interface RunRequest {
+  readonly config: Config
+  /** In kube-proxy's order of precedence: version, write-config, cleanup, init, run. */
+  readonly action: 'run' | 'cleanup' | 'init' | 'write-config' | 'version'
+  /** --version=raw. */
+  readonly rawVersion: boolean
+  /** Path; empty for none. */
+  readonly writeConfigTo: string
+  /** What configFileWatch needs in order to follow it. */
+  readonly configFile: ConfigFile | undefined
+  /** A line each, to be logged: fields nobody knows, flags that a file overrules, what has no effect here. */
+  readonly warnings: readonly string[]
+  /** The same configuration as kube-proxy's API type: writtenConfig prints it, publishedConfig serves it. */
+  readonly settings: Settings
+  /** Values of the command's own flags. */
+  readonly extra: FlagReader
+}
+
+/** Turns arguments, and the file that they name, into a RunRequest, or tells everything that is wrong with them. */
+export async function loadConfig(argv: readonly string[], options: LoadOptions): Promise<Parsed<RunRequest>> {
+  const path = readFlags(argv, options).text('config') ?? ''
+  if (path === '') return parseRequest(argv, options, undefined)
+  try {
+    return parseRequest(argv, options, { path, text: await options.readFile(path) })
+  } catch (error) {
+    if (!(error instanceof ConfigFileError)) throw error
+    return { kind: 'errors', errors: [{ path: `--config ${path}`, message: error.message }] }
+  }
+}
+
+/** The same of a file that was read already; --config in `argv` counts for nothing here. */
+export function parseRequest(
+  argv: readonly string[],
+  options: ParseOptions,
+  file: ConfigFile | undefined,
+): Parsed<RunRequest> {
+  const reader = readFlags(argv, options)
+  for (const argument of reader.positionals)
+    if (argument !== '') reader.fail(quote(argument), 'no such argument; flags begin with --')
+  const own = readOwnSettings(reader)
+  const { settings, errors, warnings } = file === undefined ? fromFlags(reader) : fromFile(reader, file)
+  overlayHostName(settings, reader)
+  completeSettings(settings, reader)
+  const config = readConfig(settings, own, options.hostName)
+  const action = readAction(reader)
+  const all = [...reader.errors, ...errors, ...settings.errors]
+  if (all.length > 0) return { kind: 'errors', errors: all }
+  return {
+    kind: 'ok',
+    value: {
+      config,
+      action,
+      rawVersion: reader.text('version') === 'raw',
+      writeConfigTo: reader.text('write-config-to') ?? '',
+      configFile: file,
+      warnings: [...warnings, ...withoutEffect(settings, reader)],
+      settings,
+      extra: reader,
+    },
+  }
+}
+
+function readFlags(argv: readonly string[], { extra = [] }: ParseOptions): FlagReader {
+  return new FlagReader(readArguments(argv, [...RUN_FLAGS, ...extra], explainWindowsFlag))
+}
+
+interface Source {
+  readonly settings: Settings
+  readonly errors: readonly ConfigError[]
+  readonly warnings: readonly string[]
+}
+
+function fromFlags(reader: FlagReader): Source {
+  const settings = settingsFromFlags(reader)
+  completeFlagAddresses(settings)
+  const idle = (reader.text('write-config-to') ?? '') === '' ? foldPorts(settings, reader) : []
+  const warnings = idle.map(
+    flag =>
+      `${flag} changes nothing: the address has a port; ${flag.replace('port', 'bind-address')} sets both`,
+  )
+  return { settings, errors: [], warnings }
+}
+
+/** Texts of flags that mean nothing are errors all the same, as they are to kube-proxy. */
+function fromFile(reader: FlagReader, file: ConfigFile): Source {
+  const flags = settingsFromFlags(reader)
+  const document = readConfigDocument(file.text, file.path)
+  overlayLogging(document.settings, flags)
+  completeFileAddresses(document.settings)
+  const ignored = [...KUBE_PROXY_FLAGS, 'healthz-port', 'metrics-port'].filter(
+    flag => reader.given(flag) && !BESIDE_FILE_FLAGS.includes(flag),
+  )
+  const names = ignored.map(flag => `--${flag}`).join(', ')
+  const warning = `do not count beside --config, as in kube-proxy: ${names}`
+  return {
+    ...document,
+    settings: document.settings,
+    warnings: [...document.warnings, ...(names === '' ? [] : [warning])],
+  }
+}
+
+/** Flags that no field stands behind. */
+const UNUSED_BARE_FLAGS = ['boot-id-file', 'machine-id-file'] as const
+
+function withoutEffect(settings: Settings, reader: FlagReader): readonly string[] {
+  const bare = UNUSED_BARE_FLAGS.filter(flag => reader.text(flag)).map(flag => `--${flag}`)
+  const labels = [...settings.unusedLabels(), ...bare]
+  return labels.length === 0 ? [] : [`without effect in kprobe: ${labels.join(', ')}`]
+}
+
+function readAction(reader: FlagReader): RunRequest['action'] {
+  const [cleanup, init] = [reader.bool('cleanup'), reader.bool('init-only')]
+  if (isVersion(reader)) return 'version'
+  if (reader.text('write-config-to')) return 'write-config'
+  if (cleanup) return 'cleanup'
+  return init ? 'init' : 'run'
+}
+
+function isVersion(reader: FlagReader): boolean {
+  const text = reader.text('version')
+  if (text === undefined || text === 'raw') return text === 'raw'
+  const value = parseBool(text)
+  if (value === undefined) reader.fail('--version', `${quote(text)} is not true, false or raw`)
+  return value === true
+}

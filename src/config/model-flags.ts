@@ -1,0 +1,150 @@
+import { type FlagSpec, grouped } from './flag.ts'
+
+/** Where Services come from, and for which node. */
+export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
+  {
+    name: 'source',
+    kind: 'text',
+    placeholder: 'SOURCE',
+    default: 'kube',
+    help: 'where Services come from: kube (API server), or file:PATH (a YAML or JSON file, or a folder of them)',
+  },
+  {
+    name: 'config',
+    kind: 'text',
+    placeholder: 'FILE',
+    default: '',
+    help: 'file with a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); of the flags of kube-proxy, only those of logging, --hostname-override, --master and what run does count beside it',
+  },
+  {
+    name: 'hostname-override',
+    kind: 'text',
+    placeholder: 'NAME',
+    default: 'the host name',
+    help: 'name of this Node',
+  },
+  {
+    name: 'service-proxy-name',
+    kind: 'text',
+    placeholder: 'NAME',
+    default: '',
+    help: 'handle only Services with this value in the label service.kubernetes.io/service-proxy-name; unset: those without it',
+  },
+  {
+    name: 'bind-address',
+    kind: 'text',
+    placeholder: 'IP',
+    default: '0.0.0.0',
+    help: "address that takes the place of the Node's first one, with its family; nothing listens there, and an unspecified address means none",
+  },
+  {
+    name: 'kubeconfig',
+    kind: 'text',
+    placeholder: 'FILE',
+    default: '',
+    help: 'file that says how to reach the API server; unset: the credentials of this pod',
+  },
+  {
+    name: 'master',
+    kind: 'text',
+    placeholder: 'URL',
+    default: '',
+    help: 'URL of the API server, in place of that of the kubeconfig',
+  },
+  {
+    name: 'kube-api-content-type',
+    kind: 'text',
+    placeholder: 'TYPE',
+    default: 'application/vnd.kubernetes.protobuf',
+    help: 'encoding that the API server is asked for',
+  },
+  {
+    name: 'kube-api-qps',
+    kind: 'number',
+    placeholder: 'RATE',
+    default: '5',
+    help: 'requests a second to the API server, on average; negative: no limit',
+  },
+  {
+    name: 'kube-api-burst',
+    kind: 'integer',
+    placeholder: 'COUNT',
+    default: '10',
+    help: 'requests to the API server that may go out at once',
+  },
+  {
+    name: 'feature-gates',
+    kind: 'list',
+    placeholder: 'NAME=BOOL,...',
+    default: '',
+    help: 'features of Kubernetes to switch on or off; AllowServiceExternalIPs=false leaves externalIPs alone',
+  },
+])
+
+/** Which packets go where. */
+export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
+  {
+    name: 'proxy-mode',
+    kind: 'text',
+    placeholder: 'MODE',
+    default: 'nftables',
+    help: 'how Services are put into the kernel: nftables',
+  },
+  {
+    name: 'detect-local-mode',
+    kind: 'text',
+    placeholder: 'MODE',
+    default: 'ClusterCIDR',
+    help: 'how pods of this node are recognised: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix',
+  },
+  {
+    name: 'cluster-cidr',
+    kind: 'text',
+    placeholder: 'CIDR[,CIDR]',
+    default: '',
+    help: 'range of pod addresses, one a family (ClusterCIDR)',
+  },
+  {
+    name: 'pod-bridge-interface',
+    kind: 'text',
+    placeholder: 'NAME',
+    default: '',
+    help: 'bridge to which pods are attached (BridgeInterface)',
+  },
+  {
+    name: 'pod-interface-name-prefix',
+    kind: 'text',
+    placeholder: 'PREFIX',
+    default: '',
+    help: 'what names of pod interfaces begin with (InterfaceNamePrefix)',
+  },
+  { name: 'masquerade-all', kind: 'bool', default: 'false', help: 'masquerade all traffic to cluster IPs' },
+  {
+    name: 'masquerade-bit',
+    kind: 'integer',
+    placeholder: 'BIT',
+    default: '14',
+    help: 'bit of the packet mark that asks for masquerading, 0 to 31',
+  },
+  {
+    name: 'nodeport-addresses',
+    kind: 'list',
+    placeholder: 'CIDR,...',
+    default: 'primary',
+    help: 'ranges of addresses at which NodePorts answer, or the word primary for the Node address of each family',
+  },
+  {
+    name: 'allowed-external-cidrs',
+    kind: 'list',
+    placeholder: 'CIDR,...',
+    default: '',
+    help: 'refuse externalIPs outside these ranges; unset: any but addresses of this node',
+  },
+  {
+    name: 'allowed-load-balancer-cidrs',
+    kind: 'list',
+    placeholder: 'CIDR,...',
+    default: '',
+    help: 'refuse load-balancer addresses outside these ranges; unset: any',
+  },
+])

@@ -1,0 +1,73 @@
+import { type Cidr, parseCidr, whyNotCidr } from '../base/cidr.ts'
+import type { Config, SourceConfig } from './config.ts'
+import { type FlagReader, quote } from './flag-reader.ts'
+
+/** What only flags say, ours all of them but --master: they count beside a configuration file. */
+export type OwnSettings = Pick<
+  Config,
+  | 'backend'
+  | 'source'
+  | 'once'
+  | 'serviceProxyName'
+  | 'allowedExternalCidrs'
+  | 'allowedLoadBalancerCidrs'
+  | 'adminSocket'
+  | 'connectionMetricsMax'
+> & { readonly conntrackLower: boolean; readonly master: string }
+
+/** Time series that one scrape can reasonably hold. */
+const CONNECTION_METRICS_MAX = 1_000_000
+
+/** sun_path less the closing zero. */
+const SOCKET_PATH_BYTES_MAX = 107
+
+export function readOwnSettings(reader: FlagReader): OwnSettings {
+  return {
+    backend: reader.oneOf('backend', ['netlink', 'dry-run'], 'netlink'),
+    source: readSource(reader),
+    once: reader.bool('once'),
+    serviceProxyName: reader.text('service-proxy-name') || undefined,
+    allowedExternalCidrs: readCidrs(reader, 'allowed-external-cidrs'),
+    allowedLoadBalancerCidrs: readCidrs(reader, 'allowed-load-balancer-cidrs'),
+    adminSocket: readSocketPath(reader),
+    connectionMetricsMax: reader.integer('connection-metrics-max', {
+      min: 0,
+      max: CONNECTION_METRICS_MAX,
+      fallback: 0,
+    }),
+    conntrackLower: reader.bool('conntrack-lower'),
+    master: reader.text('master') ?? '',
+  }
+}
+
+function readSource(reader: FlagReader): SourceConfig {
+  const text = reader.text('source') ?? 'kube'
+  if (text === 'kube') return { kind: 'kube' }
+  const path = text.startsWith('file:') ? text.slice('file:'.length) : ''
+  if (path !== '') return { kind: 'file', path }
+  if (text === 'file:') reader.fail('--source', 'file: needs a path')
+  else reader.fail('--source', `${quote(text)} is neither kube nor file:PATH`)
+  return { kind: 'kube' }
+}
+
+function readSocketPath(reader: FlagReader): string {
+  const path = reader.text('admin-socket') ?? ''
+  if (path !== '' && !path.startsWith('/'))
+    reader.fail('--admin-socket', `${quote(path)} is not an absolute path`)
+  else if (Buffer.byteLength(path) > SOCKET_PATH_BYTES_MAX)
+    reader.fail(
+      '--admin-socket',
+      `is longer than the ${SOCKET_PATH_BYTES_MAX} bytes that a socket's name may have`,
+    )
+  return path
+}
+
+function readCidrs(reader: FlagReader, flag: string): readonly Cidr[] {
+  const cidrs: Cidr[] = []
+  for (const [index, text] of reader.list(flag).entries()) {
+    const cidr = parseCidr(text)
+    if (cidr !== undefined) cidrs.push(cidr)
+    else reader.fail(`--${flag}[${index}]`, `${quote(text)} is ${whyNotCidr(text)}`)
+  }
+  return cidrs
+}

@@ -1,0 +1,192 @@
+import { type Cidr, parseCidr, whyNotCidr } from '../base/cidr.ts'
+import { familyOf, type Ip, isUnspecified, parseIp, whyNotIp } from '../base/ip.ts'
+import { readBindAddress } from './bind-address.ts'
+import { checkSettings } from './check-settings.ts'
+import type {
+  BindAddress,
+  ClientConfig,
+  Config,
+  ConntrackConfig,
+  DetectLocal,
+  NodePortSelection,
+  ProxyMode,
+} from './config.ts'
+import { isGateOn } from './feature-gates.ts'
+import type { PathOf } from './fields.ts'
+import { quote } from './flag-reader.ts'
+import { nsToMs, TIMER_MS_MAX } from './go-duration.ts'
+import type { OwnSettings } from './own-flags.ts'
+import type { Settings } from './settings.ts'
+
+/** A frozen Config of complete settings; what is wrong with them is in `settings.errors`, and then the result is no use. */
+export function readConfig(settings: Settings, own: OwnSettings, hostName: string): Config {
+  const { conntrackLower, master, ...flags } = own
+  checkSettings(settings)
+  const gates = settings.gates()
+  return Object.freeze({
+    ...flags,
+    proxyMode: readMode(settings),
+    nodeName: readNodeName(settings, hostName),
+    detectLocal: readDetectLocal(settings),
+    masqueradeAll: settings.bool('nftables.masqueradeAll'),
+    masqueradeBit: settings.number('nftables.masqueradeBit'),
+    nodePortAddresses: readNodePortAddresses(settings),
+    minSyncPeriodMs: timerMs(settings, 'nftables.minSyncPeriod'),
+    syncPeriodMs: timerMs(settings, 'nftables.syncPeriod'),
+    logFormat: settings.text('logging.format') === 'json' ? 'json' : 'text',
+    verbosity: settings.number('logging.verbosity'),
+    client: readClient(settings, master),
+    bindAddress: readIp(settings),
+    ...readServers(settings),
+    bindAddressHardFail: settings.bool('bindAddressHardFail'),
+    enableProfiling: settings.bool('enableProfiling'),
+    oomScoreAdj: settings.number('oomScoreAdj'),
+    conntrack: readConntrack(settings, conntrackLower),
+    allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),
+    featureGates: gates,
+  })
+}
+
+function readMode(settings: Settings): ProxyMode {
+  const mode = settings.text('mode')
+  if (mode === 'nftables') return mode
+  const known = ['iptables', 'ipvs', 'userspace'].includes(mode)
+  if (known) settings.fail('mode', `the mode ${mode} is not in this build; it has nftables`)
+  else if (mode === 'kernelspace')
+    settings.fail('mode', 'kernelspace is for Windows nodes; this build has nftables')
+  else settings.fail('mode', `${quote(mode)} is not one of nftables`)
+  return 'nftables'
+}
+
+function readNodeName(settings: Settings, hostName: string): string {
+  const name = (settings.text('hostnameOverride') || hostName).trim().toLowerCase()
+  if (name === '')
+    settings.fail('hostnameOverride', 'this machine has no host name: give the name of its Node')
+  return name
+}
+
+function readDetectLocal(settings: Settings): DetectLocal {
+  const mode = settings.text('detectLocalMode')
+  switch (mode) {
+    case 'NodeCIDR':
+      return { kind: mode }
+    case 'BridgeInterface':
+      return { kind: mode, name: readInterface(settings, 'detectLocal.bridgeInterface') }
+    case 'InterfaceNamePrefix':
+      return { kind: mode, prefix: readInterface(settings, 'detectLocal.interfaceNamePrefix') }
+    case 'ClusterCIDR':
+      return { kind: mode, cidrs: readClusterCidrs(settings) }
+    default:
+      settings.fail(
+        'detectLocalMode',
+        `${quote(mode)} is not one of ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix`,
+      )
+      return { kind: 'NodeCIDR' }
+  }
+}
+
+/** IFNAMSIZ less the closing zero. */
+const INTERFACE_NAME_MAX = 15
+
+function readInterface(settings: Settings, path: PathOf<'text'>): string {
+  const name = settings.text(path)
+  if (name === '')
+    settings.fail(path, `is needed when pods are recognised by ${settings.text('detectLocalMode')}`)
+  else if (Buffer.byteLength(name) > INTERFACE_NAME_MAX || /[\s/]/.test(name))
+    settings.fail(
+      path,
+      `${quote(name)} cannot be the name of an interface (at most 15 bytes, no blank, no slash)`,
+    )
+  return name
+}
+
+function readClusterCidrs(settings: Settings): readonly Cidr[] {
+  const texts = settings
+    .text('clusterCIDR')
+    .split(',')
+    .map(text => text.trim())
+    .filter(text => text !== '')
+  const cidrs = parseCidrs(texts, (index, message) =>
+    texts.length === 1 ? settings.fail('clusterCIDR', message) : settings.fail('clusterCIDR', message, index),
+  )
+  const families = new Set(cidrs.map(({ ip }) => familyOf(ip)))
+  if (texts.length > 2 || families.size < cidrs.length)
+    settings.fail('clusterCIDR', 'takes one range, or two of different families')
+  return cidrs
+}
+
+function readNodePortAddresses(settings: Settings): NodePortSelection {
+  const items = settings.texts('nodePortAddresses')
+  const primary = items.includes('primary')
+  if (primary && items.length > 1)
+    settings.fail('nodePortAddresses', 'the word primary cannot be combined with anything else')
+  if (primary) return { primary, cidrs: [] }
+  const fail = (index: number, message: string) => settings.fail('nodePortAddresses', message, index)
+  return { primary, cidrs: parseCidrs(items, fail) }
+}
+
+function parseCidrs(texts: readonly string[], fail: (index: number, message: string) => void): Cidr[] {
+  const cidrs: Cidr[] = []
+  for (const [index, text] of texts.entries()) {
+    const cidr = parseCidr(text)
+    if (cidr !== undefined) cidrs.push(cidr)
+    else fail(index, `${quote(text)} is ${whyNotCidr(text)}`)
+  }
+  return cidrs
+}
+
+/** What no timer of Node can wait for is as good as never. */
+function timerMs(settings: Settings, path: PathOf<'duration'>): number {
+  return Math.min(nsToMs(settings.duration(path)), TIMER_MS_MAX)
+}
+
+/** Zero is what client-go replaces by its own defaults; less than zero is no limit. */
+function readClient(settings: Settings, master: string): ClientConfig {
+  const qps = settings.number('clientConnection.qps')
+  return {
+    kubeconfig: settings.text('clientConnection.kubeconfig'),
+    master,
+    contentType: settings.text('clientConnection.contentType') || 'application/json',
+    acceptContentTypes: settings.text('clientConnection.acceptContentTypes'),
+    qps: qps === 0 ? 5 : Math.max(0, qps),
+    burst: settings.number('clientConnection.burst') || 10,
+  }
+}
+
+function readIp(settings: Settings): Ip | undefined {
+  const text = settings.text('bindAddress')
+  const ip = parseIp(text)
+  if (ip === undefined) settings.fail('bindAddress', `${quote(text)} is ${whyNotIp(text)}`)
+  return ip === undefined || isUnspecified(ip) ? undefined : ip
+}
+
+const METRICS_FALLBACK: BindAddress = { ip: '\x7f\0\0\x01', port: 10_249 }
+
+function readServers(settings: Settings): Pick<Config, 'healthzBindAddress' | 'metricsBindAddress'> {
+  const healthz = settings.text('healthzBindAddress')
+  return {
+    healthzBindAddress: healthz === '' ? undefined : readServer(settings, 'healthzBindAddress'),
+    metricsBindAddress: readServer(settings, 'metricsBindAddress') ?? METRICS_FALLBACK,
+  }
+}
+
+function readServer(settings: Settings, path: PathOf<'text'>): BindAddress | undefined {
+  const read = readBindAddress(settings.text(path))
+  if ('address' in read) return read.address
+  settings.fail(path, read.problem)
+  return undefined
+}
+
+function readConntrack(settings: Settings, lower: boolean): ConntrackConfig {
+  const timeoutMs = (path: PathOf<'duration'>) => nsToMs(settings.duration(path)) || undefined
+  return {
+    maxPerCore: settings.number('conntrack.maxPerCore'),
+    min: settings.number('conntrack.min'),
+    tcpEstablishedTimeoutMs: timeoutMs('conntrack.tcpEstablishedTimeout'),
+    tcpCloseWaitTimeoutMs: timeoutMs('conntrack.tcpCloseWaitTimeout'),
+    tcpBeLiberal: settings.bool('conntrack.tcpBeLiberal'),
+    udpTimeoutMs: timeoutMs('conntrack.udpTimeout'),
+    udpStreamTimeoutMs: timeoutMs('conntrack.udpStreamTimeout'),
+    lower,
+  }
+}

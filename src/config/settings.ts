@@ -1,0 +1,127 @@
+import {
+  FIELD_PATHS,
+  type FieldPath,
+  type FieldValue,
+  fieldAt,
+  type PathOf,
+  type VmoduleItem,
+} from './fields.ts'
+import type { ConfigError } from './flag.ts'
+
+/** A value and what errors call the place that it stands at: `--conntrack-min`, `config.yaml:3:5: conntrack.min`. */
+export interface Setting {
+  readonly value: FieldValue
+  readonly label: string
+  /** Of each item of a list; without it, items are counted. */
+  readonly itemLabels?: readonly string[]
+  /** A zero is meant: flags say so, while in a file a zero stands for nothing. */
+  readonly exact?: true
+}
+
+/**
+ * A KubeProxyConfiguration, field by field: what was given, and upstream's default where nothing was. The readers give
+ * the zero value of their kind for what is neither, as Go does.
+ */
+export class Settings {
+  readonly #given = new Map<FieldPath, Setting>()
+  readonly #labelUnset: (path: FieldPath) => string
+  /** What is wrong with the values, by the place where each stands. */
+  readonly errors: ConfigError[] = []
+
+  /** `labelUnset` is what errors call a field that nothing was said about. */
+  constructor(labelUnset: (path: FieldPath) => string) {
+    this.#labelUnset = labelUnset
+  }
+
+  set(path: FieldPath, setting: Setting): void {
+    this.#given.set(path, setting)
+  }
+
+  /** Something was said: for a flag or a pointer anything at all, for other fields anything but zero. */
+  says(path: FieldPath): boolean {
+    const given = this.#given.get(path)
+    if (given === undefined) return false
+    return given.exact === true || fieldAt(path).pointer === true || !isZero(given.value)
+  }
+
+  /** Sets `to` as `from` is set, unless something is said about it already. */
+  inherit(to: FieldPath, from: FieldPath): void {
+    const given = this.#given.get(from)
+    if (given !== undefined && this.says(from) && !this.says(to)) this.#given.set(to, given)
+  }
+
+  /** Undefined when neither the user nor upstream's defaults say anything. */
+  value(path: FieldPath): FieldValue | undefined {
+    const given = this.#given.get(path)?.value
+    return this.says(path) ? given : (fieldAt(path).fallback ?? given)
+  }
+
+  text(path: PathOf<'text' | 'quantity'>): string {
+    const value = this.value(path)
+    return typeof value === 'string' ? value : ''
+  }
+
+  bool(path: PathOf<'bool'>): boolean {
+    return this.value(path) === true
+  }
+
+  number(path: PathOf<'int32' | 'uint32' | 'float'>): number {
+    const value = this.value(path)
+    return typeof value === 'number' ? value : 0
+  }
+
+  /** Nanoseconds. */
+  duration(path: PathOf<'duration' | 'flush'>): bigint {
+    const value = this.value(path)
+    if (typeof value === 'number') return BigInt(value)
+    return typeof value === 'bigint' ? value : 0n
+  }
+
+  texts(path: PathOf<'texts'>): readonly string[] {
+    const value = this.value(path)
+    return isList(value) ? value.filter(item => typeof item === 'string') : []
+  }
+
+  gates(): Readonly<Record<string, boolean>> {
+    const value = this.value('featureGates')
+    return typeof value === 'object' && !isList(value) ? value : {}
+  }
+
+  vmodule(): readonly VmoduleItem[] {
+    const value = this.value('logging.vmodule')
+    return isList(value) ? value.filter(item => typeof item !== 'string') : []
+  }
+
+  /** Differs from what everybody has who says nothing. */
+  isUnusual(path: FieldPath): boolean {
+    const { fallback } = fieldAt(path)
+    const value = this.#given.get(path)?.value
+    return value !== undefined && this.says(path) && value !== fallback && !isZero(value)
+  }
+
+  label(path: FieldPath): string {
+    return this.#given.get(path)?.label ?? this.#labelUnset(path)
+  }
+
+  fail(path: FieldPath, message: string, index?: number): void {
+    const { label, itemLabels } = this.#given.get(path) ?? { label: this.#labelUnset(path) }
+    const place = index === undefined ? label : (itemLabels?.[index] ?? `${label}[${index}]`)
+    this.errors.push({ path: place, message })
+  }
+
+  /** Labels of what was set and means nothing here, in the order of the table. */
+  unusedLabels(): readonly string[] {
+    return FIELD_PATHS.filter(path => fieldAt(path).unused === true && this.isUnusual(path)).map(path =>
+      this.label(path),
+    )
+  }
+}
+
+export function isList(value: FieldValue | undefined): value is readonly string[] | readonly VmoduleItem[] {
+  return Array.isArray(value)
+}
+
+function isZero(value: FieldValue): boolean {
+  if (typeof value === 'object') return Object.keys(value).length === 0
+  return value === '' || value === false || value === 0 || value === 0n
+}

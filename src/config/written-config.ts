@@ -1,0 +1,90 @@
+import { API_VERSION, KIND } from './config-document.ts'
+import { FIELD_PATHS, type FieldPath, type FieldValue, fieldAt, type VmoduleItem } from './fields.ts'
+import { formatGoDuration } from './go-duration.ts'
+import { goYaml, type YamlMapping, type YamlValue } from './go-yaml.ts'
+import { isList, type Settings } from './settings.ts'
+
+/** The effective configuration as kube-proxy 1.36 writes it to the file of --write-config-to, byte for byte. */
+export function writtenConfig(settings: Settings): string {
+  return goYaml(publishedConfig(settings))
+}
+
+/** The same as plain data: what kube-proxy serves under /configz. */
+export function publishedConfig(settings: Settings): YamlMapping {
+  const leaves = FIELD_PATHS.flatMap(path => {
+    const value = isNotWritten(path) ? ZEROS[fieldAt(path).kind] : writtenValue(settings, path)
+    return value === undefined ? [] : [{ names: path.split('.'), value }]
+  })
+  return nest([{ names: ['apiVersion'], value: API_VERSION }, { names: ['kind'], value: KIND }, ...leaves])
+}
+
+/**
+ * kube-proxy keeps one set of periods and one masqueradeAll, and writes them to the section of the mode alone; it does not
+ * keep portRange at all.
+ */
+const NOT_WRITTEN = [
+  'iptables.masqueradeAll',
+  'iptables.minSyncPeriod',
+  'iptables.syncPeriod',
+  'ipvs.minSyncPeriod',
+  'ipvs.syncPeriod',
+  'portRange',
+] as const satisfies readonly FieldPath[]
+
+function isNotWritten(path: FieldPath): boolean {
+  return NOT_WRITTEN.some(each => each === path)
+}
+
+/** Undefined for what is left out when empty. */
+function writtenValue(settings: Settings, path: FieldPath): YamlValue | undefined {
+  const { kind, omitEmpty } = fieldAt(path)
+  const value = settings.value(path)
+  if (omitEmpty === true && (value === undefined || value === false || isEmpty(value))) return undefined
+  if (value === undefined) return ZEROS[kind]
+  return typeof value === 'bigint' ? formatGoDuration(value) : plainValue(value)
+}
+
+function isEmpty(value: FieldValue): boolean {
+  return typeof value === 'object' && Object.keys(value).length === 0
+}
+
+function plainValue(value: Exclude<FieldValue, bigint>): YamlValue {
+  if (typeof value !== 'object') return value
+  if (!isList(value)) return { ...value }
+  const items: readonly (string | VmoduleItem)[] = value
+  return items.map(item => (typeof item === 'string' ? item : { ...item }))
+}
+
+const ZEROS = {
+  text: '',
+  bool: false,
+  int32: 0,
+  uint32: 0,
+  float: 0,
+  duration: '0s',
+  flush: '0s',
+  quantity: '0',
+  texts: null,
+  gates: null,
+  vmodule: null,
+} as const
+
+interface Leaf {
+  readonly names: readonly string[]
+  readonly value: YamlValue
+}
+
+function nest(leaves: readonly Leaf[]): YamlMapping {
+  const groups = new Map<string, Leaf[]>()
+  for (const { names, value } of leaves) {
+    const [name = '', ...rest] = names
+    const group = groups.get(name) ?? []
+    groups.set(name, group)
+    group.push({ names: rest, value })
+  }
+  const entries = [...groups].map(([name, group]): [string, YamlValue] => {
+    const [first] = group
+    return [name, first?.names.length === 0 ? first.value : nest(group)]
+  })
+  return Object.fromEntries(entries)
+}
