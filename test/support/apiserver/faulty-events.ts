@@ -1,0 +1,70 @@
+import type { WatchEvent } from '../../../src/source/kube/wire/reader.ts'
+import type { Fault } from './faults.ts'
+import type { FaultyBody } from './faulty-body.ts'
+import type { EventSink } from './watch.ts'
+
+export interface FaultyEventsOptions {
+  readonly body: FaultyBody
+  readonly faults: readonly Fault[]
+  readonly encode: (event: WatchEvent) => Uint8Array
+}
+
+/** Events on their way to the bytes: lost, doubled, turned round or joined by others where the faults say so. */
+export class FaultyEvents implements EventSink {
+  readonly #options: FaultyEventsOptions
+  readonly #group: number
+  /** Events that wait for their group to be whole. */
+  #held: WatchEvent[] = []
+  /** Events the store had, sent or not. */
+  #index = 0
+  #sent = 0
+
+  constructor(options: FaultyEventsOptions) {
+    this.#options = options
+    this.#group = options.faults.find(fault => fault.kind === 'reverse')?.group ?? 1
+  }
+
+  event(event: WatchEvent): void {
+    const index = this.#index++
+    const { faults } = this.#options
+    const has = (kind: 'lose' | 'duplicate') =>
+      faults.some(fault => fault.kind === kind && fault.which(event, index))
+    if (has('lose')) return
+    this.#held.push(event)
+    if (has('duplicate')) this.#held.push(event)
+    if (this.#held.length < this.#group) return
+    this.#flush()
+  }
+
+  end(): void {
+    this.#flush()
+    this.#options.body.end()
+  }
+
+  /** Whatever is to stand before the first event. True when nothing more may be said. */
+  begin(): boolean {
+    this.#inserted(0)
+    return this.#options.body.isOver({ events: 0 })
+  }
+
+  #flush(): void {
+    const events = this.#group > 1 ? this.#held.reverse() : this.#held
+    this.#held = []
+    for (const event of events) this.#send(event)
+  }
+
+  #send(event: WatchEvent): void {
+    const { body, encode } = this.#options
+    if (body.ended) return
+    body.write(encode(event))
+    this.#sent++
+    this.#inserted(this.#sent)
+    body.isOver({ events: this.#sent })
+  }
+
+  #inserted(after: number): void {
+    const { body, encode, faults } = this.#options
+    for (const fault of faults)
+      if (fault.kind === 'event' && fault.after === after) body.write(encode(fault.event))
+  }
+}

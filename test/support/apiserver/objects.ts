@@ -1,0 +1,132 @@
+import type { ApiObject } from '../../../src/source/kube/wire/reader.ts'
+import { apiVersionOf, type Resource } from './resources.ts'
+import { badRequest, failure, notFound } from './status.ts'
+import { metadataOf, type Store } from './store.ts'
+
+export interface ObjectRequest {
+  readonly method: string
+  readonly resource: Resource
+  readonly namespace: string | undefined
+  readonly name: string | undefined
+  readonly subresource: string | undefined
+  readonly body: string
+  readonly contentType: string
+}
+
+export interface ObjectAnswer {
+  readonly code: number
+  readonly object: ApiObject
+}
+
+/** Everything but list and watch. Throws ApiFailure. */
+export function answerObject(store: Store, request: ObjectRequest): ObjectAnswer {
+  const { method, resource, name } = request
+  if (request.subresource !== undefined && request.subresource !== 'status')
+    throw failure({
+      code: 404,
+      reason: 'NotFound',
+      message: 'the server could not find the requested resource',
+    })
+  if (method === 'POST' && name === undefined) return { code: 201, object: create(store, request) }
+  if (name === undefined)
+    throw failure({ code: 405, reason: 'MethodNotAllowed', message: `${method} is not for collections` })
+  const key = keyIn(request, name)
+  const before = store.get(resource.plural, key)
+  if (before === undefined) throw notFound(resource.plural, name)
+  switch (method) {
+    case 'GET':
+      return { code: 200, object: before }
+    case 'PUT':
+      return { code: 200, object: replace(store, request, before) }
+    case 'PATCH':
+      return { code: 200, object: patch(store, request, before) }
+    case 'DELETE':
+      return { code: 200, object: store.delete(resource.plural, key) }
+    default:
+      throw failure({
+        code: 405,
+        reason: 'MethodNotAllowed',
+        message: `${method} is not for ${resource.plural}`,
+      })
+  }
+}
+
+function keyIn({ resource, namespace }: ObjectRequest, name: string): string {
+  return resource.namespaced ? `${namespace ?? ''}/${name}` : name
+}
+
+function create(store: Store, request: ObjectRequest): ApiObject {
+  const { resource, namespace } = request
+  const object = bodyOf(request)
+  const metadata = metadataOf(object)
+  const name = metadata.name ?? (metadata.generateName ?? '') + String(store.version).padStart(5, '0')
+  if (resource.namespaced && (namespace === undefined || (metadata.namespace ?? namespace) !== namespace))
+    throw badRequest('the namespace of the object does not match that of the request')
+  const place = resource.namespaced ? { namespace } : {}
+  return store.create(resource.plural, { ...object, metadata: { ...metadata, name, ...place } })
+}
+
+function replace(store: Store, request: ObjectRequest, before: ApiObject): ApiObject {
+  const object = bodyOf(request)
+  if (metadataOf(object).name !== request.name)
+    throw badRequest('the name of the object does not match that of the request')
+  return write(store, request, { before, after: object })
+}
+
+function patch(store: Store, request: ObjectRequest, before: ApiObject): ApiObject {
+  if (!/^application\/(strategic-)?merge-patch\+json/.test(request.contentType))
+    throw failure({
+      code: 415,
+      reason: 'UnsupportedMediaType',
+      message: `cannot patch with ${request.contentType}`,
+    })
+  const after = merged(before, parsed(request.body))
+  if (!isRecord(after)) throw badRequest('the patch leaves no object')
+  return write(store, request, { before, after })
+}
+
+/** With /status the status alone changes; without it all but the status. */
+function write(
+  store: Store,
+  { resource, subresource }: ObjectRequest,
+  { before, after }: { readonly before: ApiObject; readonly after: ApiObject },
+): ApiObject {
+  const { resourceVersion } = metadataOf(after)
+  const next =
+    subresource === 'status'
+      ? { ...before, metadata: { ...metadataOf(before), resourceVersion }, status: after.status }
+      : { ...after, ...(before.status === undefined ? {} : { status: before.status }) }
+  return store.update(resource.plural, next)
+}
+
+function bodyOf({ body, resource }: ObjectRequest): ApiObject {
+  const object = parsed(body)
+  if (!isRecord(object)) throw badRequest('the body is not an object')
+  const { kind = resource.kind, apiVersion = apiVersionOf(resource) } = object
+  if (kind !== resource.kind || apiVersion !== apiVersionOf(resource))
+    throw badRequest(`the body is ${apiVersion} ${kind}, not ${apiVersionOf(resource)} ${resource.kind}`)
+  return { ...object, kind, apiVersion }
+}
+
+function parsed(body: string): unknown {
+  try {
+    return JSON.parse(body)
+  } catch (error) {
+    throw badRequest(`the body cannot be read: ${error}`)
+  }
+}
+
+/** RFC 7396. */
+function merged(target: unknown, patch: unknown): unknown {
+  if (!isRecord(patch)) return patch
+  const result: { [field: string]: unknown } = isRecord(target) ? { ...target } : {}
+  for (const [field, value] of Object.entries(patch)) {
+    if (value === null) delete result[field]
+    else result[field] = merged(result[field], value)
+  }
+  return result
+}
+
+function isRecord(value: unknown): value is ApiObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
