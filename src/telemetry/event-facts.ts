@@ -65,7 +65,7 @@ const ELLIPSIS = '...'
 
 /** One line of ASCII, at most 1 KiB: texts in it come from objects and kernels. */
 export function noteText(text: string): string {
-  const plain = oneLine(text.slice(0, NOTE_LENGTH_MAX)).replace(/[^\x20-\x7e]/gu, escaped)
+  const plain = oneLine(text.slice(0, NOTE_LENGTH_MAX + 1)).replace(/[^\x20-\x7e]/gu, escaped)
   return plain.length <= NOTE_LENGTH_MAX
     ? plain
     : plain.slice(0, NOTE_LENGTH_MAX - ELLIPSIS.length) + ELLIPSIS

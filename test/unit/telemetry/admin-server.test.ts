@@ -1,0 +1,132 @@
+import { chmod, mkdtemp, readdir, rm, stat, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { type AdminPages, AdminServer } from '../../../src/telemetry/admin-server.ts'
+import type { ServerNews } from '../../../src/telemetry/http-server.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { ask, until } from './http-client.ts'
+
+let folder = ''
+let path = ''
+const servers: AdminServer[] = []
+
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'kprobe-admin-'))
+  path = join(folder, 'admin.sock')
+})
+
+afterEach(async () => {
+  await Promise.all(servers.splice(0).map(server => server.close()))
+  await rm(folder, { recursive: true, force: true })
+})
+
+function open(pages: Partial<AdminPages> = {}) {
+  const news: ServerNews[] = []
+  const clock = new FakeClock()
+  const server = new AdminServer({
+    path,
+    clock,
+    report: its => news.push(its),
+    state: () => ({ services: 1 }),
+    plan: () => Promise.resolve([{ verb: 'add' }]),
+    receipts: () => [],
+    ...pages,
+  })
+  servers.push(server)
+  return { server, clock, news, kinds: () => news.map(({ kind }) => kind) }
+}
+
+/** A socket file at which nobody listens, as a process leaves it that was killed. */
+async function leaveStale(): Promise<void> {
+  const other = createServer()
+  await new Promise<void>(done => other.listen({ path: `${path}.old` }, done))
+  const { rename } = await import('node:fs/promises')
+  await rename(`${path}.old`, path)
+  await new Promise(done => other.close(done))
+}
+
+describe('AdminServer', () => {
+  it('answers its three pages as JSON, and nothing else', async () => {
+    const { kinds } = open()
+    await until(() => kinds().length === 1)
+    expect(await ask({ socketPath: path, path: '/state' })).toMatchObject({
+      status: 200,
+      headers: { 'content-type': 'application/json' },
+      body: '{"services":1}',
+    })
+    expect((await ask({ socketPath: path, path: '/plan' })).body).toBe('[{"verb":"add"}]')
+    expect((await ask({ socketPath: path, path: '/receipts' })).body).toBe('[]')
+    expect(await ask({ socketPath: path, path: '/' })).toMatchObject({ status: 404 })
+    expect(await ask({ socketPath: path, path: '/state', method: 'POST' })).toMatchObject({ status: 405 })
+  })
+
+  it('streams a large state', async () => {
+    function* services() {
+      for (let at = 0; at < 50_000; at++) yield { name: `ns/service-${at}`, clusterIp: '10.96.0.1' }
+    }
+    const { kinds } = open({ state: () => ({ services: services() }) })
+    await until(() => kinds().length === 1)
+    const { body } = await ask({ socketPath: path, path: '/state' })
+    expect(JSON.parse(body).services).toHaveLength(50_000)
+  })
+
+  it('is for its owner alone, and leaves nothing else behind', async () => {
+    const { server, kinds } = open()
+    await until(() => kinds().length === 1)
+    expect((await stat(path)).mode & 0o777).toBe(0o600)
+    expect(await readdir(folder)).toEqual(['admin.sock'])
+    await server.close()
+    expect(await readdir(folder)).toEqual([])
+  })
+
+  it('takes the place of a socket that nobody listens at', async () => {
+    await leaveStale()
+    expect((await stat(path)).isSocket()).toBe(true)
+    const { kinds } = open()
+    await until(() => kinds().length === 1)
+    expect(kinds()).toEqual(['listening'])
+    expect(await ask({ socketPath: path, path: '/state' })).toMatchObject({ status: 200 })
+  })
+
+  it('leaves the socket of a process that answers, and takes its place when that has gone', async () => {
+    const first = open()
+    await until(() => first.kinds().length === 1)
+    const second = open({ state: () => 'second' })
+    await until(() => second.kinds().length === 1)
+    expect(second.news[0]).toMatchObject({
+      kind: 'failed',
+      place: path,
+      error: { message: 'another process answers at this socket' },
+      retryMs: 5_000,
+    })
+    expect((await ask({ socketPath: path, path: '/state' })).body).toBe('{"services":1}')
+    await first.server.close()
+    await second.clock.advance(5_000)
+    await until(() => second.kinds().length === 2)
+    expect((await ask({ socketPath: path, path: '/state' })).body).toBe('"second"')
+  })
+
+  it('leaves a file alone that is no socket', async () => {
+    await writeFile(path, 'precious')
+    const { news } = open()
+    await until(() => news.length === 1)
+    expect(news[0]).toMatchObject({ kind: 'failed' })
+    expect((await stat(path)).isFile()).toBe(true)
+  })
+
+  it('says when its folder cannot be written, and goes on trying', async () => {
+    await rm(folder, { recursive: true })
+    const { news, clock } = open()
+    await until(() => news.length === 1)
+    expect(news[0]).toMatchObject({ kind: 'failed', error: { code: 'ENOENT' } })
+    expect(clock.pending).toBe(1)
+    const { mkdir } = await import('node:fs/promises')
+    await mkdir(folder)
+    await chmod(folder, 0o700)
+    await clock.advance(5_000)
+    await until(() => news.length === 2)
+    expect(news[1]).toEqual({ kind: 'listening', place: path })
+  })
+})

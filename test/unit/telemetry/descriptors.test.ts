@@ -1,0 +1,80 @@
+import { spawn } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { buildSync } from 'esbuild'
+import { describe, expect, it } from 'vitest'
+import { occupy } from './http-client.ts'
+
+/**
+ * Health checks of 60 Services in a process that may have few descriptors; then those that listen go, so that others get
+ * their turn. Time runs fifty times as fast.
+ */
+const PROGRAM = `
+const ports = process.argv.slice(2).map(Number)
+import { systemClock } from './src/base/clock.ts'
+import { PersistentMap } from './src/base/persistent-map.ts'
+import { ServiceHealth } from './src/telemetry/service-health.ts'
+const clock = { ...systemClock, after: (delayMs, run) => systemClock.after(delayMs / 50, run) }
+const listening = []
+const failures = new Set()
+const report = news => {
+  if (news.kind === 'listening') listening.push(news.service)
+  if (news.kind === 'failed') failures.add(news.error.code)
+}
+const health = new ServiceHealth({ clock, families: ['IPv4'], healthy: () => true, listenersMax: 1000, report })
+const names = ports.map((_, at) => 'ns/s' + at)
+const service = name => ({ service: name, clusterIps: [], ports: [], refusals: [], healthCheck: { port: ports[names.indexOf(name)], local: { IPv4: 1 } } })
+const nodePorts = { IPv4: { kind: 'only', ips: ['\\x7f\\x00\\x00\\x01'] }, IPv6: { kind: 'all' } }
+const all = PersistentMap.from(names.map(name => [name, service(name)]))
+health.update({ services: all, nodePorts })
+const wait = ms => new Promise(done => setTimeout(done, ms))
+const until = async isSo => { for (let look = 0; look < 200 && !isSo(); look++) await wait(50) }
+await until(() => health.counts.failed > 0 && listening.length + health.counts.failed === 60)
+const first = [...listening]
+health.update({ services: all.with(first.map(name => [name, undefined])), nodePorts })
+await until(() => listening.length === 60)
+console.log(JSON.stringify({ first: first.length, all: new Set(listening).size, failures: [...failures] }))
+process.exit(0)
+`
+
+async function freePorts(count: number): Promise<readonly number[]> {
+  const held = await Promise.all(Array.from({ length: count }, () => occupy()))
+  await Promise.all(held.map(({ leave }) => leave()))
+  return held.map(({ port }) => port)
+}
+
+function run(program: string, descriptors: number, ports: readonly number[]): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const limited = `ulimit -n ${descriptors}; exec "$0" --input-type=module - "$@"`
+    const child = spawn('sh', ['-c', limited, process.execPath, ...ports.map(String)], {
+      stdio: ['pipe', 'pipe', 'inherit'],
+    })
+    let out = ''
+    child.stdout.setEncoding('utf8')
+    child.stdout.on('data', piece => {
+      out += piece
+    })
+    child.on('error', reject)
+    child.on('close', () => resolve(out))
+    child.stdin.end(program)
+  })
+}
+
+describe('ServiceHealth', () => {
+  it('F91: says when descriptors run out, and goes on when there are some', async () => {
+    const { outputFiles } = buildSync({
+      stdin: {
+        contents: PROGRAM,
+        loader: 'ts',
+        resolveDir: fileURLToPath(new URL('../../../', import.meta.url)),
+      },
+      bundle: true,
+      write: false,
+      platform: 'node',
+      format: 'esm',
+    })
+    const found = JSON.parse(await run(outputFiles[0]?.text ?? '', 64, await freePorts(60)))
+    expect(found.first).toBeGreaterThan(0)
+    expect(found.first).toBeLessThan(60)
+    expect(found).toMatchObject({ all: 60, failures: ['EMFILE'] })
+  })
+})

@@ -1,0 +1,241 @@
+import { describe, expect, it } from 'vitest'
+import {
+  type EventFact,
+  healthCheckFailed,
+  noteText,
+  serverFailed,
+  serviceQuarantined,
+  serviceRefused,
+  serviceReleased,
+  starting,
+} from '../../../src/telemetry/event-facts.ts'
+import { identityOf } from '../../../src/telemetry/event-object.ts'
+import { settle } from '../../support/fake-clock.ts'
+import { recorder } from './event-recorder.ts'
+
+function fact(name: string, note = 'x'): EventFact {
+  return {
+    type: 'Warning',
+    reason: 'ServiceRefused',
+    action: 'Parse',
+    note,
+    regarding: { kind: 'Service', key: `ns/${name}` },
+  }
+}
+
+describe('facts', () => {
+  it("are kube-proxy's by reason, action and what they regard", () => {
+    const error = new Error('listen EADDRINUSE')
+    const node = { kind: 'Node', name: 'node-1' }
+    expect(starting('node-1')).toEqual({
+      type: 'Normal',
+      reason: 'Starting',
+      action: 'StartKubeProxy',
+      note: '',
+      regarding: node,
+    })
+    expect(serverFailed('node-1', 'healthz', error)).toMatchObject({
+      type: 'Warning',
+      reason: 'FailedToStartProxierHealthcheck',
+      action: 'StartKubeProxy',
+      note: 'listen EADDRINUSE',
+      regarding: node,
+    })
+    expect(serverFailed('node-1', 'metrics', error).reason).toBe('FailedToStartMetricServer')
+    expect(healthCheckFailed('node-1', { service: 'ns/web', port: 30_100, error })).toEqual({
+      type: 'Warning',
+      reason: 'FailedToStartServiceHealthcheck',
+      action: 'Listen',
+      note: 'node node-1 failed to start healthcheck "ns/web" on port 30100: listen EADDRINUSE',
+      regarding: { kind: 'Service', key: 'ns/web' },
+    })
+  })
+
+  it('name what is refused, and by whom', () => {
+    const refusal = {
+      object: 'Service ns/web',
+      field: 'spec.externalIPs[0]',
+      value: '127.0.0.1',
+      reason: 'why',
+    }
+    expect(serviceRefused('ns/web', [refusal, refusal]).note).toBe(
+      'not honoured: Service ns/web: spec.externalIPs[0] = 127.0.0.1: why; Service ns/web: spec.externalIPs[0] = 127.0.0.1: why',
+    )
+    expect(serviceQuarantined('ns/web', 'node-1', new Error('EINVAL')).note).toBe('node node-1: EINVAL')
+    expect(serviceReleased('ns/web', 'node-1').type).toBe('Normal')
+  })
+
+  it('I-09: have notes of one line of ASCII, at most 1 KiB', () => {
+    expect(noteText('a\nb\u202ec\u001b[31mé')).toBe('a\\u{a}b\\u{202e}c\\u{1b}[31m\\u{e9}')
+    for (const text of ['x'.repeat(5_000), '\n'.repeat(1_024), '\u{1f600}'.repeat(600)]) {
+      const note = noteText(text)
+      expect(note).toHaveLength(1_024)
+      expect(note).toMatch(/^[\x20-\x7e]+\.\.\.$/)
+    }
+    expect(noteText('y'.repeat(1_024))).toBe('y'.repeat(1_024))
+  })
+})
+
+describe('identityOf', () => {
+  it('is unique within a millisecond, and short enough', () => {
+    const object = { kind: 'Node', name: 'n'.repeat(253) } as const
+    const one = identityOf(object, 1_800_000_000_000, 1)
+    expect(one.namespace).toBe('default')
+    expect(one.name.length).toBeLessThanOrEqual(253)
+    expect(identityOf(object, 1_800_000_000_000, 2)).not.toEqual(one)
+    expect(one.name).toMatch(/^n+\.[0-9a-f]+$/)
+  })
+})
+
+describe('EventRecorder', () => {
+  it('posts an event of events.k8s.io/v1', async () => {
+    const { events, writes } = recorder()
+    events.record(fact('web', 'why'))
+    await settle()
+    const name = writes.map(({ body }) => ('metadata' in body ? body.metadata : undefined))[0]
+    expect(name).toEqual({ name: expect.stringMatching(/^web\.[0-9a-f]+$/), namespace: 'ns' })
+    expect(writes).toEqual([
+      {
+        method: 'POST',
+        path: '/apis/events.k8s.io/v1/namespaces/ns/events',
+        body: {
+          apiVersion: 'events.k8s.io/v1',
+          kind: 'Event',
+          metadata: name,
+          eventTime: '2026-11-21T10:00:00.000000Z',
+          reportingController: 'kube-proxy',
+          reportingInstance: 'kube-proxy-node-1',
+          action: 'Parse',
+          reason: 'ServiceRefused',
+          regarding: { apiVersion: 'v1', kind: 'Service', namespace: 'ns', name: 'web' },
+          note: 'why',
+          type: 'Warning',
+        },
+      },
+    ])
+    expect(events.counts).toEqual({ taken: 1, refused: 0, dropped: 0, waiting: 0 })
+  })
+
+  it('writes events about a Node to the namespace default', async () => {
+    const { events, writes } = recorder()
+    events.record(starting('node-1'))
+    await settle()
+    expect(writes[0]).toMatchObject({
+      path: '/apis/events.k8s.io/v1/namespaces/default/events',
+      body: { regarding: { apiVersion: 'v1', kind: 'Node', name: 'node-1' }, type: 'Normal' },
+    })
+  })
+
+  it('counts a fact that is told again in the event that is there, and writes that once a minute', async () => {
+    const { events, writes, clock } = recorder()
+    events.record(fact('web'))
+    await clock.advance(1_000)
+    events.record(fact('web'))
+    await clock.advance(1_000)
+    for (let at = 0; at < 50; at++) events.record(fact('web'))
+    await clock.advance(59_000)
+    expect(writes).toHaveLength(2)
+    const path = writes[1]?.path
+    expect(path).toMatch(/^\/apis\/events\.k8s\.io\/v1\/namespaces\/ns\/events\/web\.[0-9a-f]+$/)
+    expect(writes[1]).toEqual({
+      method: 'PATCH',
+      path,
+      body: { series: { count: 2, lastObservedTime: '2026-11-21T10:00:01.000000Z' } },
+    })
+    await clock.advance(1_000)
+    expect(writes[2]).toEqual({
+      method: 'PATCH',
+      path,
+      body: { series: { count: 52, lastObservedTime: '2026-11-21T10:00:02.000000Z' } },
+    })
+    await clock.advance(600_000)
+    expect(writes).toHaveLength(3)
+  })
+
+  it('begins a new event after six quiet minutes', async () => {
+    const { events, writes, clock } = recorder()
+    events.record(fact('web'))
+    await clock.advance(360_000)
+    events.record(fact('web'))
+    await settle()
+    expect(writes.map(({ method }) => method)).toEqual(['POST', 'POST'])
+    expect(writes[0]?.body).not.toEqual(writes[1]?.body)
+  })
+
+  it('writes an event anew that the server has forgotten', async () => {
+    const { events, writes, answers } = recorder()
+    events.record(fact('web'))
+    await settle()
+    answers.push('absent')
+    events.record(fact('web'))
+    await settle()
+    expect(writes.map(({ method }) => method)).toEqual(['POST', 'PATCH', 'POST'])
+    expect(writes[2]?.body).toMatchObject({ series: { count: 2 }, eventTime: '2026-11-21T10:00:00.000000Z' })
+    expect(events.counts).toMatchObject({ taken: 2, refused: 0 })
+  })
+
+  it('tries again with growing delays, keeps the order, and gives up in the end', async () => {
+    const { events, writes, answers, clock, lost } = recorder()
+    answers.push(...Array.from({ length: 12 }, () => 'retry' as const))
+    events.record(fact('a'))
+    events.record(fact('b'))
+    await settle()
+    expect(writes).toHaveLength(1)
+    await clock.advance(749)
+    expect(writes).toHaveLength(1)
+    await clock.advance(1)
+    expect(writes).toHaveLength(2)
+    await clock.advance(1_499)
+    expect(writes).toHaveLength(2)
+    await clock.advance(3_600_000)
+    expect(writes).toHaveLength(13)
+    expect(writes.slice(0, 12).every(({ body }) => JSON.stringify(body).includes('"name":"a'))).toBe(true)
+    expect(writes[12]?.body).toMatchObject({ regarding: { name: 'b' } })
+    expect(lost).toEqual(['retries: Service ns/a ServiceRefused'])
+    expect(events.counts).toEqual({ taken: 1, refused: 0, dropped: 1, waiting: 0 })
+  })
+
+  it('does not try again what the server refuses', async () => {
+    const { events, writes, answers, lost, clock } = recorder()
+    answers.push('refused')
+    events.record(fact('web'))
+    await clock.advance(600_000)
+    expect(writes).toHaveLength(1)
+    expect(lost).toEqual(['refused: Service ns/web ServiceRefused'])
+    expect(events.counts).toEqual({ taken: 0, refused: 1, dropped: 0, waiting: 0 })
+  })
+
+  it('writes 25 at once and then one every ten seconds, whatever floods it, and complains once a minute', async () => {
+    const { events, writes, lost, clock } = recorder()
+    for (let at = 0; at < 10_000; at++) events.record(fact(`s${at}`))
+    await settle()
+    expect(writes).toHaveLength(25)
+    expect(lost).toEqual(['limit: Service ns/s25 ServiceRefused'])
+    expect(events.counts.dropped).toBe(9_975)
+    await clock.advance(10_000)
+    for (let at = 0; at < 10; at++) events.record(fact(`t${at}`))
+    await settle()
+    expect(writes).toHaveLength(26)
+  })
+
+  it('sends one at a time', async () => {
+    const { events, writes, answers } = recorder()
+    answers.push('retry')
+    for (let at = 0; at < 5; at++) events.record(fact(`s${at}`))
+    await settle()
+    expect(writes).toHaveLength(1)
+    expect(events.counts.waiting).toBe(5)
+  })
+
+  it('stops with what waits', async () => {
+    const { events, writes, answers, clock } = recorder()
+    answers.push('retry')
+    events.record(fact('web'))
+    await settle()
+    await events.stop()
+    events.record(fact('other'))
+    await clock.advance(3_600_000)
+    expect(writes).toHaveLength(1)
+    expect(clock.pending).toBe(0)
+  })
+})

@@ -1,0 +1,42 @@
+import { describe, expect, it } from 'vitest'
+import { jsonPieces } from '../../../src/telemetry/json-pieces.ts'
+
+describe('jsonPieces', () => {
+  it.each([
+    1,
+    'a"b\n',
+    null,
+    true,
+    [],
+    {},
+    [1, [2, { a: 'x', b: [null] }]],
+    { 'odd "name"': { deep: [{}, []] } },
+  ])('writes %j as JSON.stringify does', value => {
+    expect([...jsonPieces(value)].join('')).toBe(JSON.stringify(value))
+  })
+
+  it('leaves undefined fields out, and has null for what JSON cannot say', () => {
+    expect([...jsonPieces({ a: undefined, b: [undefined, Number.NaN], c: 1 })].join('')).toBe(
+      '{"b":[null,null],"c":1}',
+    )
+    expect([...jsonPieces(undefined)].join('')).toBe('null')
+  })
+
+  it('writes generators as lists, and asks them piece by piece', () => {
+    let made = 0
+    function* items() {
+      for (; made < 10_000; made++) yield { name: 'x'.repeat(50) }
+    }
+    const pieces = jsonPieces({ items: items() })
+    const first = pieces.next().value ?? ''
+    expect(made).toBeLessThan(1_000)
+    const all = first + [...pieces].join('')
+    expect(JSON.parse(all).items).toHaveLength(10_000)
+  })
+
+  it('has pieces of some size', () => {
+    const pieces = [...jsonPieces(Array.from({ length: 10_000 }, (_, at) => at))]
+    expect(pieces.length).toBeGreaterThan(2)
+    expect(Math.max(...pieces.map(({ length }) => length))).toBeLessThan(20_000)
+  })
+})
