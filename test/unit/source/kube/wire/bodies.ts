@@ -11,6 +11,7 @@ import {
   encodeList,
   encodeWatchEvent,
 } from '../../../../support/apiserver/encode-protobuf.ts'
+import { KINDS } from '../../../../support/apiserver/encode-tables.ts'
 
 export const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 export const JSON_TYPE = 'application/json'
@@ -28,7 +29,7 @@ export function listBody(
 ): Buffer {
   if (type === PROTOBUF) return encodeList(kind, items, metadata)
   const bare = items.map(({ apiVersion: _apiVersion, kind: _kind, ...rest }) => rest)
-  const apiVersion = items[0]?.apiVersion ?? 'v1'
+  const apiVersion = items[0]?.apiVersion ?? KINDS[kind]?.apiVersion
   return Buffer.from(JSON.stringify({ kind: `${kind}List`, apiVersion, metadata, items: bare }))
 }
 
