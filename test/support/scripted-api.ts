@@ -245,6 +245,7 @@ export class ScriptedWatch {
   }
 
   #events(type: string, objects: readonly Written[]): this {
+    if (objects.length === 0) return this
     return this.raw(objects.map(object => `${JSON.stringify({ type, object })}\n`).join(''))
   }
 

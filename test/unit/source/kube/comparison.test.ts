@@ -1,0 +1,54 @@
+import { describe, expect, it } from 'vitest'
+import { Comparison } from '../../../../src/source/kube/comparison.ts'
+import { ObjectIndex } from '../../../../src/source/kube/object-index.ts'
+
+const v = (resourceVersion: number, uid = 'u1') => ({ uid, resourceVersion: String(resourceVersion) })
+
+function indexOf(...keys: readonly string[]): ObjectIndex {
+  const index = new ObjectIndex()
+  for (const key of keys) index.put(key, v(10))
+  return index
+}
+
+describe('comparison with a list', () => {
+  it('finds nothing where nothing differs', () => {
+    const comparison = new Comparison(indexOf('a', 'b'))
+    comparison.take('a', v(10))
+    comparison.take('b', v(10))
+    expect(comparison.end()).toBe(0)
+  })
+
+  it('F30: finds lost additions, changes and deletions', () => {
+    const comparison = new Comparison(indexOf('a', 'b', 'c'))
+    comparison.take('a', v(10))
+    comparison.take('b', v(15))
+    comparison.take('new', v(16))
+    expect(comparison.end()).toBe(3)
+    expect(comparison.confirmed('20')).toBe(3)
+  })
+
+  it('F30: clears what events have told meanwhile', () => {
+    const index = indexOf('changed', 'deleted')
+    const comparison = new Comparison(index)
+    comparison.take('changed', v(15))
+    comparison.take('added', v(16))
+    expect(comparison.end()).toBe(3)
+    index.put('changed', v(15))
+    index.put('added', v(16))
+    index.remove('deleted', v(17))
+    expect(comparison.confirmed('20')).toBe(0)
+  })
+
+  it('does not take for lost what is newer than the list', () => {
+    const index = indexOf('changed', 'deleted', 'recreated')
+    index.put('changed', v(25))
+    index.put('added', v(26))
+    index.remove('deleted', v(27))
+    const comparison = new Comparison(index)
+    comparison.take('changed', v(15))
+    comparison.take('deleted', v(10))
+    comparison.take('recreated', v(10))
+    expect(comparison.end()).toBe(3)
+    expect(comparison.confirmed('20')).toBe(0)
+  })
+})

@@ -1,0 +1,172 @@
+import { afterEach, describe, expect, it } from 'vitest'
+import { settle } from '../../../support/fake-clock.ts'
+import { ReflectorRig } from '../../../support/reflector-rig.ts'
+import { type Asked, type ScriptedWatch, service, type Written } from '../../../support/scripted-api.ts'
+
+const PERIOD_MS = 100_000
+
+let rig: ReflectorRig
+let watch: ScriptedWatch
+
+afterEach(async () => {
+  await rig.reflector.stop()
+})
+
+/** Watches these until the check asks for metadata. */
+async function checking(objects: readonly Written[], resource = 'services'): Promise<Asked> {
+  rig = new ReflectorRig({ checkPeriodMs: PERIOD_MS, random: () => 0.5, resource })
+  await rig.start()
+  rig.api.take(resource).list(objects, '100')
+  await settle()
+  watch = rig.api.take(resource).watch()
+  await rig.clock.advance(PERIOD_MS)
+  return rig.api.take(resource)
+}
+
+function repaired(): number[] {
+  return rig.observations.flatMap(each => (each.kind === 'repaired' ? [each.objects] : []))
+}
+
+describe('consistency check', () => {
+  it('F30, I-38: asks for metadata of the same objects in pages', async () => {
+    const asked = await checking([service('a', 5)])
+    expect(asked.request.accept).toBe('application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1')
+    expect(asked.query.get('labelSelector')).toBe('!service.kubernetes.io/service-proxy-name')
+    expect(asked.query.get('limit')).toBe('250')
+    expect(asked.query.has('resourceVersion')).toBe(false)
+  })
+
+  it('F30: does nothing when nothing differs, and comes again', async () => {
+    const asked = await checking([service('a', 5), service('b', 6)])
+    asked.list([service('a', 5)], '100', 'two')
+    await settle()
+    const second = rig.api.take()
+    expect(second.query.get('continue')).toBe('two')
+    second.list([service('b', 6)], '100')
+    await rig.clock.advance(PERIOD_MS)
+    expect(rig.api.count('metadata')).toBe(3)
+    expect(rig.api.count('list')).toBe(1)
+    expect(watch.isLeft).toBe(false)
+  })
+
+  it('F30, I-38: an addition, a change and a deletion that no event told of are repaired and counted', async () => {
+    const asked = await checking([service('a', 5), service('b', 6), service('c', 7)])
+    const now = [service('a', 5), service('b', 95, { ip: '10.0.0.2' }), service('new', 96)]
+    asked.list(now, '100')
+    await settle()
+    expect(watch.isLeft).toBe(true)
+    expect(rig.requests.at(-1)).toBe('list limit=500')
+    rig.api.take().list(now, '101')
+    await settle()
+    expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.2', 'new=10.0.0.1'])
+    expect(repaired()).toEqual([3])
+    expect(rig.reasons()).toEqual(['start', 'events were lost'])
+  })
+
+  it('F30: an event that is only under way is waited for', async () => {
+    const asked = await checking([service('a', 5)])
+    asked.list([service('a', 120)], '130')
+    await rig.clock.advance(5_000)
+    expect(watch.isLeft).toBe(false)
+    watch.modified(service('a', 120))
+    await settle()
+    watch.bookmark('140')
+    await rig.clock.advance(60_000)
+    expect(watch.isLeft).toBe(false)
+    expect(repaired()).toEqual([])
+  })
+
+  it('F30: once the watch has passed the list it is not waited for any longer', async () => {
+    const asked = await checking([service('a', 5)])
+    asked.list([service('a', 120)], '130')
+    await settle()
+    expect(watch.isLeft).toBe(false)
+    watch.bookmark('140')
+    await rig.clock.advance(1_000)
+    expect(watch.isLeft).toBe(true)
+  })
+
+  it('F30: a watch without bookmarks gets half a minute', async () => {
+    const asked = await checking([service('a', 5)])
+    asked.list([service('a', 120)], '130')
+    await rig.clock.advance(29_000)
+    expect(watch.isLeft).toBe(false)
+    await rig.clock.advance(1_000)
+    expect(watch.isLeft).toBe(true)
+  })
+
+  it('F30: one event in a thousand that is lost is repaired within a period', async () => {
+    rig = new ReflectorRig({ checkPeriodMs: PERIOD_MS, random: () => 0.5 })
+    const server = new Map<string, Written>()
+    let version = 100
+    rig.api.answer('services', asked => {
+      if (asked.form === 'watch') watch = asked.watch()
+      else asked.list([...server.values()], String(version))
+    })
+    await rig.start()
+    for (let each = 1; each <= 4_000; each++) {
+      const name = `s${each % 100}`
+      version++
+      const isDeletion = each % 7 === 0
+      const object = service(name, version, { ip: `10.0.${Math.floor(each / 250)}.${each % 250}` })
+      const known = server.has(name)
+      if (isDeletion) server.delete(name)
+      else server.set(name, object)
+      if (each % 1_000 === 0 || (isDeletion && !known)) continue
+      if (isDeletion) watch.deleted(object)
+      else watch.modified(object)
+      await rig.clock.advance(50)
+    }
+    await rig.clock.advance(2 * PERIOD_MS)
+    const expected = [...server.values()].map(
+      ({ metadata, spec }) => `${metadata.name}=${Object(spec).clusterIP}`,
+    )
+    expect(rig.state).toEqual(expected.sort())
+    expect(repaired().length).toBeGreaterThan(0)
+    expect(rig.api.count('list')).toBeLessThanOrEqual(1 + repaired().length)
+  })
+
+  it('of one node looks at that node alone', async () => {
+    const object = {
+      kind: 'Node',
+      apiVersion: 'v1',
+      metadata: { name: 'n1', uid: 'u', resourceVersion: '5' },
+    }
+    const asked = await checking([object], 'nodes')
+    const other = { ...object, metadata: { ...object.metadata, name: 'n2' } }
+    asked.list([object, other], '100')
+    await rig.clock.advance(40_000)
+    expect(watch.isLeft).toBe(false)
+  })
+
+  it('that cannot be made is told of, and hurts nothing', async () => {
+    const asked = await checking([service('a', 5)])
+    asked.status(406, { reason: 'NotAcceptable' })
+    await settle()
+    expect(rig.checks.map(failure => failure?.kind)).toEqual(['unexpected'])
+    expect(watch.isLeft).toBe(false)
+    await rig.clock.advance(PERIOD_MS)
+    rig.api.take().body('{"items":')
+    await settle()
+    expect(rig.checks.at(-1)?.kind).toBe('broken')
+    await rig.clock.advance(PERIOD_MS)
+    rig.api.take().list([service('a', 5)], '100')
+    await settle()
+    expect(rig.checks.at(-1)).toBeUndefined()
+  })
+
+  it('is not made while there is no watch', async () => {
+    rig = await new ReflectorRig({ checkPeriodMs: PERIOD_MS, random: () => 0 }).start()
+    rig.api.answer('services', asked => asked.status(503))
+    rig.api.take().status(503)
+    await rig.clock.advance(3 * PERIOD_MS)
+    expect(rig.api.count('metadata')).toBe(0)
+  })
+
+  it('ends with the reflector', async () => {
+    const asked = await checking([service('a', 5)])
+    await rig.reflector.stop()
+    expect(asked.request.signal.aborted).toBe(true)
+    expect(rig.clock.pending).toBe(0)
+  })
+})

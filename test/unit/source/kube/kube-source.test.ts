@@ -1,0 +1,299 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { parseObject, watchedIdentity } from '../../../../src/model/parse.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../../src/model/snapshot.ts'
+import { KubeSource } from '../../../../src/source/kube/kube-source.ts'
+import type { LocatedRefusal, SourceObservation, SourceProblem } from '../../../../src/source/source.ts'
+import { FakeClock, settle } from '../../../support/fake-clock.ts'
+import { type Asked, node, ScriptedApi, service, slice, type Written } from '../../../support/scripted-api.ts'
+
+const RESOURCES = ['services', 'endpointslices', 'nodes', 'servicecidrs'] as const
+
+let api: ScriptedApi
+let clock: FakeClock
+let source: KubeSource
+let batches: (readonly SourceEvent[])[]
+let problems: SourceProblem[]
+let refusals: (readonly LocatedRefusal[])[]
+let observations: SourceObservation[]
+let synced: number[]
+let take: () => Promise<void>
+
+beforeEach(() => {
+  api = new ScriptedApi()
+  clock = new FakeClock()
+  batches = []
+  problems = []
+  refusals = []
+  observations = []
+  synced = []
+  take = async () => undefined
+  source = new KubeSource({
+    client: api,
+    clock,
+    random: () => 0.5,
+    nodeName: 'n1',
+    serviceProxyName: undefined,
+    accept: 'application/json',
+    parseObject: object => parseObject(object),
+    watchedIdentity,
+  })
+})
+
+afterEach(async () => {
+  await source.stop()
+})
+
+async function start(): Promise<void> {
+  await source.start({
+    events: async batch => {
+      await take()
+      batches.push(batch)
+    },
+    synced: () => synced.push(batches.length),
+    refusals: list => refusals.push(list),
+    problem: problem => problems.push(problem),
+    observed: observation => observations.push(observation),
+  })
+  await settle()
+}
+
+/** Answers the streaming list of a resource; gives its watch. */
+async function list(resource: string, objects: readonly Written[] = []) {
+  const watch = api
+    .take(resource)
+    .watch()
+    .added(...objects)
+    .listed('100')
+  await settle()
+  return watch
+}
+
+function snapshot() {
+  return applyEvents(EMPTY_SNAPSHOT, batches.flat())
+}
+
+/** Everything fails in this way from now on. */
+function failAll(fail: (asked: Asked) => void): void {
+  for (const resource of RESOURCES) api.answer(resource, fail)
+}
+
+describe('source kube', () => {
+  it('A29, F21: is synced once all resources were listed, and not before', async () => {
+    await start()
+    expect(source.status.missing).toEqual([...RESOURCES])
+    await list('services', [service('web', 5)])
+    await list('nodes', [node('n1', 6)])
+    await list('servicecidrs')
+    expect(synced).toEqual([])
+    expect(source.status.missing).toEqual(['endpointslices'])
+    const slices = api.take('endpointslices').watch()
+    for (let each = 1; each <= 5; each++) {
+      slices.added(slice(`web-${each}`, each, [`10.1.0.${each}`]))
+      await clock.advance(1_000)
+    }
+    expect(synced).toEqual([])
+    slices.listed('100')
+    await settle()
+    expect(synced).toEqual([batches.length])
+    expect(source.status.missing).toEqual([])
+    expect(snapshot().sliceByKey.size).toBe(5)
+    expect(snapshot().node?.zone).toBe('z1')
+  })
+
+  it('A29: is synced only after what was listed has been taken', async () => {
+    let release: () => void = () => undefined
+    take = () => new Promise(resolve => (release = resolve))
+    await start()
+    for (const resource of RESOURCES.slice(1)) await list(resource)
+    await list('services', [service('web', 5)])
+    expect(synced).toEqual([])
+    release()
+    await settle()
+    expect(synced).toEqual([1])
+  })
+
+  it('A29: a node that has not been registered yet counts as listed, and comes later', async () => {
+    await start()
+    for (const resource of ['services', 'endpointslices', 'servicecidrs']) await list(resource)
+    const nodes = await list('nodes')
+    expect(synced.length).toBe(1)
+    nodes.added(node('n1', 101, 'z7'))
+    await settle()
+    expect(snapshot().node?.zone).toBe('z7')
+  })
+
+  it('A31: servers without ServiceCIDRs hold nothing up; that is said once and is no trouble', async () => {
+    await start()
+    for (const resource of ['services', 'endpointslices', 'nodes']) await list(resource)
+    api.answer('servicecidrs', asked => asked.status(404, { reason: 'NotFound' }))
+    api.take('servicecidrs').status(404, { reason: 'NotFound' })
+    await settle()
+    expect(synced.length).toBe(1)
+    await clock.advance(3_600_000)
+    expect(problems).toEqual([
+      {
+        kind: 'failed',
+        place: 'servicecidrs',
+        text: 'not served by this API server, which is fine (status 404 NotFound)',
+      },
+    ])
+    expect(api.count('streaming list', 'servicecidrs')).toBeGreaterThan(8)
+  })
+
+  it('A31, F14: slices that may not be read leave it unsynced with a reason, and Services untouched', async () => {
+    await start()
+    api.answer('endpointslices', asked => asked.status(403, { message: 'endpointslices is forbidden' }))
+    api.take('endpointslices').status(403, { message: 'endpointslices is forbidden' })
+    for (const resource of ['services', 'nodes', 'servicecidrs'])
+      await list(resource, resource === 'services' ? [service('web', 5)] : [])
+    await clock.advance(200_000)
+    expect(synced).toEqual([])
+    expect(source.status.missing).toEqual(['endpointslices'])
+    expect(source.status.trouble).toBe('endpointslices: status 403: endpointslices is forbidden')
+    expect(problems.length).toBe(1)
+    expect(snapshot().services.size).toBe(1)
+  })
+
+  it('A36, F02: an hour of outage is said once, emits nothing, and is said to be over once', async () => {
+    await start()
+    const watches = []
+    for (const resource of RESOURCES)
+      watches.push(await list(resource, resource === 'services' ? [service('web', 5)] : []))
+    await clock.advance(2_000)
+    failAll(asked => asked.fail('unreachable', 'connect ECONNREFUSED'))
+    for (const watch of watches) watch.cut()
+    const told = batches.length
+    await clock.advance(3_600_000)
+    expect(batches.length).toBe(told)
+    expect(source.status.trouble).toBe('https://api.test:6443: connect ECONNREFUSED')
+    expect(clock.nowMs() - (source.status.heardMs ?? 0)).toBeGreaterThan(3_500_000)
+    expect(problems.map(({ kind, place }) => `${kind} ${place}`)).toEqual(['failed https://api.test:6443'])
+    failAll(asked => asked.watch())
+    await clock.advance(120_000)
+    expect(problems.map(({ kind }) => kind)).toEqual(['failed', 'recovered'])
+    expect(source.status.trouble).toBeUndefined()
+    expect(batches.length).toBe(told)
+  })
+
+  it('F01: five minutes of outage at the start leave it unsynced, and a minute later it is', async () => {
+    failAll(asked => asked.fail('unreachable', 'connect ECONNREFUSED'))
+    await start()
+    await clock.advance(300_000)
+    expect([batches.length, synced.length]).toEqual([0, 0])
+    expect(source.status.heardMs).toBeUndefined()
+    failAll(asked => {
+      asked.watch().listed('100')
+    })
+    await clock.advance(60_000)
+    expect(synced.length).toBe(1)
+  })
+
+  it('status tells when the part that is silent longest was heard', async () => {
+    await start()
+    const watches = []
+    for (const resource of RESOURCES) watches.push(await list(resource))
+    await clock.advance(60_000)
+    for (const watch of watches.slice(1)) watch.bookmark('200')
+    await settle()
+    expect(source.status.heardMs).toBe(0)
+    watches[0]?.bookmark('200')
+    await settle()
+    expect(source.status.heardMs).toBe(60_000)
+  })
+
+  it('hands over one batch at a time, and gathers what comes meanwhile', async () => {
+    await start()
+    const services = await list('services')
+    const slices = await list('endpointslices')
+    const releases: (() => void)[] = []
+    take = () => new Promise(resolve => releases.push(resolve))
+    services.added(service('a', 101))
+    await settle()
+    slices.added(slice('s1', 101, ['10.1.0.1']))
+    services.added(service('b', 102))
+    slices.added(slice('s2', 102, ['10.1.0.2']))
+    await settle()
+    expect(releases.length).toBe(1)
+    expect([services.taken, slices.taken]).toEqual([2, 2])
+    for (let each = 0; each < 5; each++) {
+      releases[each]?.()
+      await settle()
+    }
+    expect(batches.map(batch => batch.length)).toEqual([1, 1, 2])
+  })
+
+  it('tells all refusals at each change', async () => {
+    await start()
+    const bad = { ...service('bad', 5), apiVersion: 'v9' }
+    const services = await list('services', [bad, service('good', 6)])
+    expect(refusals.at(-1)?.map(({ place, refusal }) => [place, refusal.object])).toEqual([
+      ['services', 'Service ns/bad'],
+    ])
+    services.modified(service('bad', 105))
+    await settle()
+    expect(refusals.at(-1)).toEqual([])
+    expect(refusals.length).toBe(2)
+  })
+
+  it('takes of nodes its own alone, even from a server that selects nothing', async () => {
+    await start()
+    await list('nodes', [node('other', 5), node('n1', 6)])
+    expect(batches.flat().map(event => 'key' in event && event.key)).toEqual(['n1'])
+  })
+
+  it('a server that refuses to stream is asked once a resource and not again', async () => {
+    await start()
+    for (const resource of RESOURCES) api.take(resource).status(422, { reason: 'Invalid' })
+    await settle()
+    for (const resource of RESOURCES) api.take(resource).list([], '100')
+    await settle()
+    expect(synced.length).toBe(1)
+    for (const resource of RESOURCES) api.take(resource).status(410)
+    await settle()
+    expect(RESOURCES.map(resource => api.take(resource).text)).toEqual(
+      RESOURCES.map(() => 'list resourceVersion=100'),
+    )
+  })
+
+  it('says that it cannot check for lost events, once, and when it can', async () => {
+    await start()
+    for (const resource of RESOURCES) await list(resource)
+    let code = 406
+    failAll(asked => {
+      if (asked.form !== 'metadata') asked.watch()
+      else if (code === 200) asked.list([], '100')
+      else asked.status(code)
+    })
+    await clock.advance(2_000_000)
+    expect(problems.map(({ kind, place }) => `${kind} ${place}`)).toEqual(
+      RESOURCES.map(resource => `failed ${resource} check`),
+    )
+    code = 200
+    await clock.advance(1_000_000)
+    expect(problems.slice(4).map(({ kind }) => kind)).toEqual(RESOURCES.map(() => 'recovered'))
+  })
+
+  it('stop waits for the batch under way, and nothing is told after it', async () => {
+    await start()
+    const services = await list('services')
+    let release: () => void = () => undefined
+    take = () => new Promise(resolve => (release = resolve))
+    services.added(service('a', 101))
+    await settle()
+    let stopped = false
+    const stop = source.stop().then(() => {
+      stopped = true
+    })
+    await settle()
+    expect(stopped).toBe(false)
+    release()
+    await stop
+    await source.stop()
+    const told = [batches.length, problems.length, observations.length]
+    failAll(asked => asked.watch().listed('5'))
+    await clock.advance(600_000)
+    expect([batches.length, problems.length, observations.length]).toEqual(told)
+    expect(clock.pending).toBe(0)
+    expect(api.asked.every(({ request }) => request.signal.aborted)).toBe(true)
+  })
+})

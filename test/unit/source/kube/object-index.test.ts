@@ -1,0 +1,88 @@
+import { describe, expect, it } from 'vitest'
+import { ObjectIndex, type Version } from '../../../../src/source/kube/object-index.ts'
+
+function v(resourceVersion: string | number, uid = 'u1'): Version {
+  return { uid, resourceVersion: String(resourceVersion) }
+}
+
+describe('index of objects', () => {
+  it('A25: takes a duplicate for nothing new, and the unknown for an addition', () => {
+    const index = new ObjectIndex()
+    expect(index.put('a', v(5))).toBe('added')
+    expect(index.put('a', v(5))).toBe('same')
+    expect(index.put('a', v(6))).toBe('changed')
+    expect(index.remove('b', v(6))).toBe('unknown')
+  })
+
+  it('A28: never goes back', () => {
+    const index = new ObjectIndex()
+    index.put('a', v('18446744073709551616'))
+    expect(index.put('a', v('18446744073709551615'))).toBe('older')
+    expect(index.put('a', v('9', 'other'))).toBe('older')
+    expect(index.remove('a', v('9'))).toBe('older')
+    expect(index.get('a')).toEqual(v('18446744073709551616'))
+  })
+
+  it('A28: does not revive what was deleted later', () => {
+    const index = new ObjectIndex()
+    index.put('a', v(5))
+    expect(index.remove('a', v(7))).toBe('removed')
+    expect(index.put('a', v(6))).toBe('older')
+    expect(index.put('a', v(7))).toBe('older')
+    expect(index.put('a', v(8, 'u2'))).toBe('added')
+    index.removeUnlisted('a', '20')
+    expect(index.put('a', v(19, 'u2'))).toBe('older')
+  })
+
+  it('A25: the deletion of an older object of the same name does not take the newer one', () => {
+    const index = new ObjectIndex()
+    index.put('a', v(10, 'new'))
+    expect(index.remove('a', v(9, 'old'))).toBe('older')
+    expect(index.size).toBe(1)
+    expect(index.remove('a', v(12, 'newest'))).toBe('removed')
+  })
+
+  it('A24: tells another object of the same name from a change', () => {
+    const index = new ObjectIndex()
+    index.put('a', v(10, 'old'))
+    expect(index.put('a', v(11, 'new'))).toBe('recreated')
+    expect(index.put('a', v(12, ''))).toBe('changed')
+  })
+
+  it('A22: takes versions without an order as they come', () => {
+    const index = new ObjectIndex()
+    index.put('a', v('x2'))
+    expect(index.put('a', v('x1'))).toBe('changed')
+    expect(index.put('a', v('x1'))).toBe('same')
+    expect(index.remove('a', v('x0'))).toBe('removed')
+  })
+
+  it('takes everything for news once versions are forgotten', () => {
+    const index = new ObjectIndex()
+    index.put('a', v(10))
+    index.forgetVersions()
+    expect(index.put('a', v(10))).toBe('changed')
+    expect(index.size).toBe(1)
+  })
+
+  it('is overwritten by what is older when that is right', () => {
+    const index = new ObjectIndex()
+    index.put('a', v(10))
+    index.put('b', v(10))
+    expect(index.overwrite('a', v(3))).toBe('changed')
+    expect(index.overwrite('b', v(10))).toBe('same')
+    expect(index.overwrite('b', v(3, 'u2'))).toBe('recreated')
+    expect(index.overwrite('c', v(3))).toBe('added')
+  })
+
+  it('remembers the latest deletions and no more', () => {
+    const index = new ObjectIndex()
+    for (let each = 0; each < 5_000; each++) {
+      index.put(`k${each}`, v(1))
+      index.remove(`k${each}`, v(2))
+    }
+    expect(index.grave('k0')).toBeUndefined()
+    expect(index.grave('k4999')).toEqual(v(2))
+    expect(index.grave('k904')).toEqual(v(2))
+  })
+})

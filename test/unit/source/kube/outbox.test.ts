@@ -1,0 +1,69 @@
+import { describe, expect, it } from 'vitest'
+import type { SourceEvent } from '../../../../src/model/snapshot.ts'
+import { Outbox } from '../../../../src/source/kube/outbox.ts'
+import { settle } from '../../../support/fake-clock.ts'
+
+function event(key: string): SourceEvent {
+  return { kind: 'Service', key, value: undefined }
+}
+
+/** A taker that takes a batch when told to. */
+function slowTaker() {
+  const batches: string[][] = []
+  const pending: { readonly done: () => void; readonly fail: (error: Error) => void }[] = []
+  const outbox = new Outbox(batch => {
+    batches.push(batch.map(each => ('key' in each ? each.key : '')))
+    return new Promise((done, fail) => pending.push({ done, fail }))
+  })
+  return { outbox, batches, pending }
+}
+
+describe('outbox', () => {
+  it('has one batch under way and gathers the next', async () => {
+    const { outbox, batches, pending } = slowTaker()
+    const taken: string[] = []
+    void outbox.put([event('a'), event('b')]).then(() => taken.push('first'))
+    await settle()
+    void outbox.put([event('c')]).then(() => taken.push('second'))
+    void outbox.put([event('d')]).then(() => taken.push('third'))
+    await settle()
+    expect(batches).toEqual([['a', 'b']])
+    expect(taken).toEqual([])
+    pending[0]?.done()
+    await settle()
+    expect(batches).toEqual([
+      ['a', 'b'],
+      ['c', 'd'],
+    ])
+    expect(taken).toEqual(['first'])
+    pending[1]?.done()
+    await settle()
+    expect(taken).toEqual(['first', 'second', 'third'])
+  })
+
+  it('tells a failure to those whose events it concerns, and goes on', async () => {
+    const { outbox, batches, pending } = slowTaker()
+    const first = outbox.put([event('a')])
+    await settle()
+    const second = outbox.put([event('b')])
+    pending[0]?.fail(new Error('no'))
+    await expect(first).rejects.toThrow('no')
+    await settle()
+    pending[1]?.done()
+    await second
+    expect(batches).toEqual([['a'], ['b']])
+  })
+
+  it('hands on nothing empty, and nothing once it is closed', async () => {
+    const { outbox, batches, pending } = slowTaker()
+    await outbox.put([])
+    const first = outbox.put([event('a')])
+    await settle()
+    const second = outbox.put([event('b')])
+    outbox.close()
+    pending[0]?.done()
+    await first
+    await second
+    expect(batches).toEqual([['a']])
+  })
+})

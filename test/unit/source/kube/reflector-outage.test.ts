@@ -1,0 +1,196 @@
+import { afterEach, describe, expect, it } from 'vitest'
+import { settle } from '../../../support/fake-clock.ts'
+import { ReflectorRig } from '../../../support/reflector-rig.ts'
+import { type Asked, type ScriptedWatch, service } from '../../../support/scripted-api.ts'
+
+let rig: ReflectorRig
+
+afterEach(async () => {
+  await rig.reflector.stop()
+})
+
+/** A server that fails in this way, told from one that answers by `up`. */
+async function failing(fail: (asked: Asked) => void): Promise<{ up: (resourceVersion: string) => void }> {
+  rig = new ReflectorRig()
+  const watch = await rig.watching([service('a', 5)], 100)
+  rig.api.answer('services', fail)
+  watch.cut()
+  await settle()
+  return {
+    up: resourceVersion =>
+      rig.api.answer('services', asked => {
+        if (asked.form === 'list') asked.list([service('a', 5), service('b', 200)], resourceVersion)
+        else asked.watch().added(service('b', 200))
+      }),
+  }
+}
+
+describe('outages', () => {
+  it('A12, F02: while connections are refused there are watches at the pace of the back-off, and no list', async () => {
+    const { up } = await failing(asked => asked.fail('unreachable', 'connect ECONNREFUSED'))
+    await rig.clock.advance(60_000)
+    expect(rig.api.count('list')).toBe(1)
+    expect(rig.api.count('watch')).toBeLessThan(10)
+    await rig.clock.advance(3_540_000)
+    expect(rig.batches.length).toBe(1)
+    expect(rig.reflector.heardMs).toBeLessThan(3_000)
+    up('200')
+    await rig.clock.advance(60_000)
+    expect(rig.api.count('list')).toBe(1)
+    expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
+    expect(rig.troubles.at(-1)).toBeUndefined()
+  })
+
+  it('A12, A13, F11: 429 at the start of a watch is waited out as the server asks, without a list', async () => {
+    const times: number[] = []
+    await failing(asked => {
+      times.push(rig.clock.nowMs())
+      asked.status(429, { reason: 'TooManyRequests', retryAfterMs: 7_000 })
+    })
+    await rig.clock.advance(30_000)
+    expect(rig.api.count('list')).toBe(1)
+    expect(times.slice(1, 4).map((at, index) => at - (times[index] ?? 0))).toEqual([7_000, 7_000, 7_000])
+  })
+
+  it('A13, F11: so is 429 for a list', async () => {
+    rig = await new ReflectorRig().start()
+    rig.api.take().status(429, { retryAfterMs: 7_000 })
+    await rig.clock.advance(6_999)
+    expect(rig.requests.length).toBe(1)
+    await rig.clock.advance(1)
+    expect(rig.requests).toEqual(['list resourceVersion=0', 'list resourceVersion=0'])
+  })
+
+  it('A13: the wait may stand in the Status, and in an event of the stream', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching([], 100)
+    watch.error(429, { reason: 'TooManyRequests', retryAfterSeconds: 9 })
+    await rig.clock.advance(8_999)
+    expect(rig.api.count('watch')).toBe(1)
+    await rig.clock.advance(1)
+    expect(rig.api.count('watch')).toBe(2)
+  })
+
+  it('A11, A13, F12: storms of errors without a header are met with the delays of the back-off', async () => {
+    for (const code of [429, 500, 502, 503, 504]) {
+      await rig?.reflector.stop()
+      rig = new ReflectorRig()
+      const times: number[] = []
+      rig.api.answer('services', asked => {
+        times.push(rig.clock.nowMs())
+        asked.status(code)
+      })
+      await rig.start()
+      await rig.clock.advance(600_000)
+      const delays = times.slice(1, 9).map((at, index) => at - (times[index] ?? 0))
+      expect(delays).toEqual([800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000])
+      rig.api.answer('services', undefined)
+      await rig.clock.advance(30_000)
+      rig.api.take().list([service('a', 5)], '100')
+      await settle()
+      expect(rig.state).toEqual(['a=10.0.0.1'])
+    }
+  })
+
+  it('F12, I-26: ten minutes of it change nothing, and a minute later all is well', async () => {
+    for (const code of [500, 502, 503]) {
+      await rig?.reflector.stop()
+      const { up } = await failing(asked => asked.status(code))
+      await rig.clock.advance(600_000)
+      expect(rig.batches.length).toBe(1)
+      up('300')
+      await rig.clock.advance(60_000)
+      expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
+    }
+  })
+
+  it('I-35, A31: after 401, 403, 500 and lost or silent connections it goes on, and keeps what it has', async () => {
+    const failures: readonly ((asked: Asked) => void)[] = [
+      asked => asked.status(401, { reason: 'Unauthorized' }),
+      asked => asked.status(403, { reason: 'Forbidden', message: 'services is forbidden' }),
+      asked => asked.status(404, { reason: 'NotFound' }),
+      asked => asked.status(302),
+      asked => asked.fail('lost', 'ECONNRESET'),
+      asked => asked.fail('silent', 'no answer'),
+      asked => asked.fail('tls', 'certificate has expired'),
+      asked => asked.fail('credentials', 'no token'),
+      asked => asked.body('<html>', 'text/html'),
+    ]
+    for (const fail of failures) {
+      await rig?.reflector.stop()
+      const { up } = await failing(fail)
+      await rig.clock.advance(600_000)
+      expect(rig.state).toEqual(['a=10.0.0.1'])
+      expect(rig.api.asked.length).toBeLessThan(40)
+      expect(rig.trouble).toBeDefined()
+      up('300')
+      await rig.clock.advance(60_000)
+      expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
+    }
+  })
+
+  it('A31, F14: a resource that may not be read is not listed, and that is said', async () => {
+    rig = new ReflectorRig({ resource: 'endpointslices' })
+    rig.api.answer('endpointslices', asked => asked.status(403, { message: 'endpointslices is forbidden' }))
+    await rig.start()
+    await rig.clock.advance(300_000)
+    expect(rig.listed).toBe(0)
+    expect(rig.troubles.at(-1)).toEqual({
+      scope: 'resource',
+      text: 'status 403: endpointslices is forbidden',
+    })
+  })
+
+  it('A31: ServiceCIDRs that the server does not have count as listed, and are looked for again', async () => {
+    rig = await new ReflectorRig({ resource: 'servicecidrs' }).start()
+    rig.api.take('servicecidrs').status(404, { reason: 'NotFound', message: 'no such page' })
+    await settle()
+    expect(rig.listed).toBe(1)
+    expect(rig.reflector.isAbsent).toBe(true)
+    expect(rig.troubles.map(trouble => trouble?.scope)).toEqual(['absence'])
+    await rig.clock.advance(230_000)
+    expect(rig.api.asked.length).toBe(1)
+    await rig.clock.advance(130_000)
+    rig.api.take('servicecidrs').list([], '7')
+    await settle()
+    expect(rig.reflector.isAbsent).toBe(false)
+    expect(rig.listed).toBe(1)
+    expect(rig.troubles.at(-1)).toBeUndefined()
+  })
+
+  it('A31: ServiceCIDRs that may not be read count as absent after the first refusal', async () => {
+    rig = await new ReflectorRig({ resource: 'servicecidrs' }).start()
+    rig.api.take('servicecidrs').status(403, { reason: 'Forbidden' })
+    await settle()
+    expect(rig.listed).toBe(1)
+    expect(rig.trouble).toContain('it goes on without them')
+  })
+
+  it('an outage at the start is no absence', async () => {
+    rig = await new ReflectorRig({ resource: 'servicecidrs' }).start()
+    rig.api.take('servicecidrs').status(503)
+    await settle()
+    expect(rig.listed).toBe(0)
+  })
+
+  it('I-32: a thousand reconnections leave one watch and few timers', async () => {
+    rig = new ReflectorRig()
+    let watches: ScriptedWatch[] = []
+    let version = 100
+    rig.api.answer('services', asked => {
+      if (asked.form === 'list') asked.list([], '100')
+      else watches.push(asked.watch())
+    })
+    await rig.start()
+    for (let each = 0; each < 1_000; each++) {
+      watches.at(-1)?.added(service(`s${each % 10}`, ++version))
+      await settle()
+      watches.at(-1)?.cut()
+      await settle()
+      expect(watches.filter(watch => !watch.isLeft).length).toBe(1)
+      watches = watches.slice(-2)
+    }
+    expect(rig.api.count('list')).toBe(1)
+    expect(rig.clock.pending).toBeLessThan(6)
+  })
+})

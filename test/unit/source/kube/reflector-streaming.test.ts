@@ -1,0 +1,172 @@
+import { afterEach, describe, expect, it } from 'vitest'
+import { settle } from '../../../support/fake-clock.ts'
+import { ReflectorRig } from '../../../support/reflector-rig.ts'
+import { type ScriptedWatch, service } from '../../../support/scripted-api.ts'
+
+let rig: ReflectorRig
+
+afterEach(async () => {
+  await rig.reflector.stop()
+})
+
+/** Starts with a streaming list that has not brought anything yet. */
+async function streaming(): Promise<ScriptedWatch> {
+  rig = await new ReflectorRig({ streaming: true }).start()
+  const stream = rig.api.take().watch()
+  await settle()
+  return stream
+}
+
+describe('streaming lists', () => {
+  it('A20: are asked for with all that they need, of now', async () => {
+    rig = await new ReflectorRig({ streaming: true }).start()
+    const { query } = rig.api.take()
+    expect(Object.fromEntries(query)).toMatchObject({
+      watch: '1',
+      sendInitialEvents: 'true',
+      resourceVersionMatch: 'NotOlderThan',
+      allowWatchBookmarks: 'true',
+      timeoutSeconds: '300',
+    })
+    expect(query.has('resourceVersion')).toBe(false)
+  })
+
+  it('A20: count when their end is marked, in one batch, and go on as a watch', async () => {
+    const stream = await streaming()
+    stream.added(service('b', 9), service('a', 5))
+    await settle()
+    expect(rig.listed).toBe(0)
+    stream.listed('50')
+    await settle()
+    expect(rig.batches.map(batch => batch.length)).toEqual([2])
+    expect(rig.listed).toBe(1)
+    stream.modified(service('a', 51, { ip: '10.0.0.2' }))
+    await settle()
+    expect(rig.state).toEqual(['a=10.0.0.2', 'b=10.0.0.1'])
+    expect(rig.requests.length).toBe(1)
+  })
+
+  it('A20: take changes that come before the end is marked, and events behind the mark in the same piece', async () => {
+    const stream = await streaming()
+    stream.added(service('a', 5), service('b', 6), service('c', 7))
+    stream.modified(service('a', 11, { ip: '10.0.0.2' })).deleted(service('b', 12))
+    stream.raw('').listed('12').added(service('d', 13))
+    await settle()
+    expect(rig.state).toEqual(['a=10.0.0.2', 'c=10.0.0.1', 'd=10.0.0.1'])
+  })
+
+  it('A21: do not let the watch resume from an object of the list', async () => {
+    const stream = await streaming()
+    stream.added(service('z', 900), service('a', 5))
+    await settle()
+    stream.cut()
+    await rig.clock.advance(2_000)
+    expect(rig.batches).toEqual([])
+    expect(rig.requests.at(-1)).toBe('list resourceVersion=0')
+  })
+
+  it('A21: resume from the mark of the end', async () => {
+    const stream = await streaming()
+    stream.added(service('z', 40)).listed('50')
+    await rig.clock.advance(2_000)
+    stream.cut()
+    await settle()
+    expect(rig.requests.at(-1)).toBe('watch resourceVersion=50')
+  })
+
+  it('A20: a server that refuses is asked for a plain list at once, and never again for a stream', async () => {
+    for (const code of [400, 422]) {
+      await rig?.reflector.stop()
+      rig = await new ReflectorRig({ streaming: true }).start()
+      rig.api.take().status(code, { reason: 'Invalid', message: 'sendInitialEvents is forbidden' })
+      await settle()
+      expect(rig.requests.at(-1)).toBe('list resourceVersion=0')
+      rig.api.take().list([], '10')
+      await settle()
+      rig.api.take().status(410)
+      await settle()
+      expect(rig.requests.at(-1)).toBe('list resourceVersion=10')
+      expect(rig.api.count('streaming list')).toBe(1)
+      expect(rig.troubles).toEqual([])
+    }
+  })
+
+  it('A20, F23: without a mark of the end nothing counts; that is said after 10 s, and a plain list is read', async () => {
+    const stream = await streaming()
+    stream.added(service('a', 5)).bookmark('50')
+    await rig.clock.advance(9_900)
+    expect(rig.troubles).toEqual([])
+    await rig.clock.advance(200)
+    expect(stream.isLeft).toBe(true)
+    expect(rig.listed).toBe(0)
+    expect(rig.trouble).toContain('the end of a streaming list did not come')
+    rig.api.take().list([service('a', 5)], '60')
+    await settle()
+    expect(rig.state).toEqual(['a=10.0.0.1'])
+    expect(rig.troubles.at(-1)).toBeUndefined()
+  })
+
+  it('A20: a long list may take its time as long as it grows', async () => {
+    const stream = await streaming()
+    for (let each = 0; each < 6; each++) {
+      stream.added(service(`s${each}`, each + 1))
+      await rig.clock.advance(8_000)
+    }
+    stream.listed('50')
+    await settle()
+    expect(rig.known.size).toBe(6)
+    expect(rig.requests.length).toBe(1)
+  })
+
+  it('A20: one that is closed before its end is read as a plain list after a delay', async () => {
+    const stream = await streaming()
+    stream.added(service('a', 5)).close()
+    await settle()
+    expect(rig.requests.length).toBe(1)
+    await rig.clock.advance(800)
+    expect(rig.requests.at(-1)).toBe('list resourceVersion=0')
+    expect(rig.batches).toEqual([])
+  })
+
+  it('A3: an expired version in the stream leads to a consistent list', async () => {
+    const stream = await streaming()
+    stream.error(410, { reason: 'Expired' })
+    await settle()
+    expect(rig.requests.at(-1)).toBe('list limit=500')
+  })
+
+  it('A2: after an expired watch ask for what is known at least, and replace it', async () => {
+    const stream = await streaming()
+    stream.added(service('a', 5), service('b', 6)).listed('50')
+    await rig.clock.advance(2_000)
+    stream.error(410, { reason: 'Expired' })
+    await settle()
+    expect(rig.requests.at(-1)).toBe('streaming list resourceVersion=50')
+    rig.api.take().watch().added(service('b', 6)).listed('70')
+    await settle()
+    expect(rig.state).toEqual(['b=10.0.0.1'])
+  })
+
+  it('F29: most objects missing in a stream are confirmed by a plain list', async () => {
+    const stream = await streaming()
+    for (let each = 0; each < 20; each++) stream.added(service(`s${each}`, each + 1))
+    stream.listed('50')
+    await rig.clock.advance(2_000)
+    stream.error(410)
+    await settle()
+    const empty = rig.api.take().watch().listed('70')
+    await settle()
+    expect(rig.known.size).toBe(20)
+    expect(empty.isLeft).toBe(true)
+    expect(rig.requests.at(-1)).toBe('list limit=500')
+  })
+
+  it('an outage does not make a server one that cannot stream', async () => {
+    rig = await new ReflectorRig({ streaming: true }).start()
+    rig.api.take().fail('unreachable', 'refused')
+    await rig.clock.advance(1_000)
+    rig.api.take().status(503)
+    await rig.clock.advance(2_000)
+    expect(rig.requests).toEqual(['streaming list', 'streaming list', 'streaming list'])
+  })
+})
