@@ -1,9 +1,10 @@
 import { systemClock } from '../base/clock.ts'
 import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
+import { readConfigFile } from '../config/config-file.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { parseFlags } from '../config/parse-flags.ts'
+import { loadConfig } from '../config/load-config.ts'
 import { openNetfilter, openPlane } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
@@ -12,7 +13,7 @@ import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from '.
 import { loadOnce, refusalText } from './load.ts'
 import { writeDocument } from './output.ts'
 import { planLines } from './plan-text.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { failureText, usageErrors, usageWarnings } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -30,8 +31,10 @@ export const command: Command = {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const parsed = parseFlags(argv, { hostName: io.hostName, extra: [outputFlag(OUTPUTS)] })
+  const options = { hostName: io.hostName, extra: [outputFlag(OUTPUTS)], readFile: readConfigFile }
+  const parsed = await loadConfig(argv, options)
   if (parsed.kind === 'errors') return usageErrors(io, 'plan', parsed.errors)
+  usageWarnings(io, 'plan', parsed.value.warnings)
   const { config, extra } = parsed.value
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'plan', extra.errors)

@@ -1,12 +1,18 @@
 import { privilegeHint } from '../base/privilege.ts'
+import { oneLine } from '../base/text.ts'
 import type { ConfigError } from '../config/flag.ts'
 import { EXIT_USAGE, type Io } from './io.ts'
 
 /** Tells every error with its flag; gives the exit code. */
 export function usageErrors(io: Io, command: string, errors: readonly ConfigError[]): number {
-  for (const { path, message } of errors) io.err(`kprobe ${command}: ${path}: ${message}\n`)
+  for (const { path, message } of errors) io.err(`kprobe ${command}: ${oneLine(`${path}: ${message}`)}\n`)
   io.err(`see \`kprobe ${command} --help\`\n`)
   return EXIT_USAGE
+}
+
+/** Tells what a configuration says in vain: the command goes on. */
+export function usageWarnings(io: Io, command: string, warnings: readonly string[]): void {
+  for (const warning of warnings) io.err(`kprobe ${command}: ${oneLine(warning)}\n`)
 }
 
 /** A failure that is no bug of ours, with its causes, on one line. */

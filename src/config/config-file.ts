@@ -1,4 +1,4 @@
-import { open } from 'node:fs/promises'
+import { open, stat } from 'node:fs/promises'
 
 /** Larger than any ConfigMap can be. */
 export const CONFIG_BYTES_MAX = 1 << 20
@@ -28,6 +28,20 @@ export async function readConfigFile(path: string): Promise<string> {
     throw new ConfigFileError(`cannot be read (${reasonOf(error)})`, { cause: error })
   }
   throw new ConfigFileError(`is larger than ${CONFIG_BYTES_MAX} bytes`)
+}
+
+/** The same of a path that is read again and again: a pipe has one text only, and its next reader would wait for ever. */
+export async function readConfigFileAgain(path: string): Promise<string> {
+  if (!(await isRegular(path))) throw new ConfigFileError('is not a regular file: changes cannot be followed')
+  return await readConfigFile(path)
+}
+
+async function isRegular(path: string): Promise<boolean> {
+  try {
+    return (await stat(path)).isFile()
+  } catch (error) {
+    throw new ConfigFileError(`cannot be read (${reasonOf(error)})`, { cause: error })
+  }
 }
 
 function decode(bytes: Uint8Array): string {

@@ -80,7 +80,8 @@ export function parseRequest(
   const config = readConfig(settings, own, options.hostName)
   const action = readAction(reader)
   const all = [...reader.errors, ...errors, ...settings.errors]
-  if (all.length > 0) return { kind: 'errors', errors: all }
+  if (all.length > 0)
+    return { kind: 'errors', errors: firstOf(all, more => ({ path: 'and', message: more })) }
   return {
     kind: 'ok',
     value: {
@@ -89,11 +90,19 @@ export function parseRequest(
       rawVersion: reader.text('version') === 'raw',
       writeConfigTo: reader.text('write-config-to') ?? '',
       configFile: file,
-      warnings: [...warnings, ...withoutEffect(settings, reader)],
+      warnings: [...firstOf(warnings, more => `and ${more}`), ...withoutEffect(settings, reader)],
       settings,
       extra: reader,
     },
   }
+}
+
+/** A file of another kind can be wrong in thousands of places. */
+const FINDINGS_MAX = 100
+
+function firstOf<T>(findings: readonly T[], andMore: (text: string) => T): readonly T[] {
+  const more = findings.length - FINDINGS_MAX
+  return more <= 0 ? findings : [...findings.slice(0, FINDINGS_MAX), andMore(`${more} more of this kind`)]
 }
 
 function readFlags(argv: readonly string[], { extra = [] }: ParseOptions): FlagReader {

@@ -12,5 +12,5 @@ export interface ParsedFlags {
 export function parseFlags(argv: readonly string[], options: ParseOptions): Parsed<ParsedFlags> {
   const parsed = parseRequest(argv, options, undefined)
   if (parsed.kind === 'errors' || !parsed.value.extra.text('config')) return parsed
-  return { kind: 'errors', errors: [{ path: '--config', message: 'is for `kprobe run`' }] }
+  return { kind: 'errors', errors: [{ path: '--config', message: 'is not read by this command' }] }
 }

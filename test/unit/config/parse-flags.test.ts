@@ -148,7 +148,7 @@ describe('parseFlags', () => {
   })
 
   it('reads no file', () => {
-    expect(errorsOf('--config=/etc/kube-proxy.yaml')).toEqual(['--config: is for `kprobe run`'])
+    expect(errorsOf('--config=/etc/kube-proxy.yaml')).toEqual(['--config: is not read by this command'])
   })
 
   it.each(['--enable-dsr', '--network-name=x', '--windows-service'])(

@@ -1,0 +1,61 @@
+import { isSame } from '../model/equal.ts'
+import type { Config } from './config.ts'
+
+/** How a field that differs is applied to a daemon that runs. */
+export type Application =
+  /** The next pass, line or timer uses the new value. */
+  | 'live'
+  /** The part that the field belongs to is closed and opened again; Services are not touched. */
+  | 'restart'
+  /** Only a new process: who is asked, what is owned in the kernel, or what is done once at the start. */
+  | 'process'
+
+/** A field that is missing here does not compile. */
+const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
+  proxyMode: 'process',
+  backend: 'process',
+  source: 'process',
+  once: 'process',
+  nodeName: 'process',
+  serviceProxyName: 'process',
+  detectLocal: 'live',
+  masqueradeAll: 'live',
+  // Packets on their way carry the mark, and other writers were told of it.
+  masqueradeBit: 'process',
+  nodePortAddresses: 'live',
+  minSyncPeriodMs: 'live',
+  syncPeriodMs: 'live',
+  logFormat: 'live',
+  verbosity: 'live',
+  allowedExternalCidrs: 'live',
+  allowedLoadBalancerCidrs: 'live',
+  client: 'restart',
+  // It decides which family comes first, and with it every choice of a primary address.
+  bindAddress: 'process',
+  healthzBindAddress: 'restart',
+  metricsBindAddress: 'restart',
+  bindAddressHardFail: 'live',
+  enableProfiling: 'restart',
+  oomScoreAdj: 'live',
+  conntrack: 'live',
+  allowServiceExternalIps: 'live',
+  // What is asked for at the start alone; the gate of externalIPs has a field of its own.
+  featureGates: 'process',
+  adminSocket: 'restart',
+  connectionMetricsMax: 'live',
+}
+
+/** Names of fields that differ, by what it takes to apply them. */
+export type ConfigChanges = Readonly<Record<Application, readonly (keyof Config)[]>>
+
+export function configChanges(before: Config, after: Config): ConfigChanges {
+  const changed = FIELDS.filter(field => !isSame(before[field], after[field]))
+  const those = (application: Application) => changed.filter(field => APPLICATIONS[field] === application)
+  return { live: those('live'), restart: those('restart'), process: those('process') }
+}
+
+function isField(name: string): name is keyof Config {
+  return Object.hasOwn(APPLICATIONS, name)
+}
+
+const FIELDS: readonly (keyof Config)[] = Object.keys(APPLICATIONS).filter(isField)

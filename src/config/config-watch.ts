@@ -1,0 +1,126 @@
+import type { Cancel, Clock } from '../base/clock.ts'
+import { ConfigFileError, readConfigFileAgain } from './config-file.ts'
+import type { ConfigError } from './flag.ts'
+import type { ConfigFile, Parsed } from './load-config.ts'
+
+/** What happens to the file of a configuration while it is in use. */
+export interface ConfigWatchHandlers<T> {
+  /** The file says something new, and all of it is right. The next look waits until this has resolved. */
+  readonly changed: (value: T) => Promise<void> | void
+  /** The configuration in use stays. Told once for each thing that is wrong with the file. */
+  readonly failed: (errors: readonly ConfigError[]) => void
+  /** After failed: the file can be read again, and says what is in use. */
+  readonly recovered: () => void
+}
+
+export interface ConfigWatchOptions<T> {
+  /** As it was read for the configuration in use. */
+  readonly file: ConfigFile
+  readonly clock: Clock
+  /** Reads a new text, for example with parseRequest. */
+  readonly parse: (file: ConfigFile) => Parsed<T>
+  readonly handlers: ConfigWatchHandlers<T>
+}
+
+export interface ConfigWatch {
+  /** Nothing is told once it has resolved. */
+  stop(): Promise<void>
+}
+
+/** Distance between looks. The file is small: reading it costs less than watching whatever links lead to it. */
+const POLL_MS = 500
+/** A text counts once two looks this far apart have found it: a writer may be between two writes. */
+const QUIET_MS = 100
+
+/**
+ * Follows a configuration file by its content, so that it does not matter how it changes: rewritten, replaced by a rename,
+ * or behind the links that kubelet swaps for a ConfigMap. A file that is gone or broken is told once and changes nothing.
+ */
+export function watchConfig<T>(options: ConfigWatchOptions<T>): ConfigWatch {
+  return new PollingWatch(options)
+}
+
+/** What a look found: a text, or why there is none. */
+type Sight = { readonly text: string } | { readonly problem: string }
+
+class PollingWatch<T> implements ConfigWatch {
+  readonly #options: ConfigWatchOptions<T>
+  /** Of the configuration in use. */
+  #current: string
+  /** What the last look found. */
+  #last: Sight
+  /** What failed was told of. */
+  #told: Sight | undefined
+  #timer: Cancel | undefined
+  #looking: Promise<void> = Promise.resolve()
+  #stopped = false
+
+  constructor(options: ConfigWatchOptions<T>) {
+    this.#options = options
+    this.#current = options.file.text
+    this.#last = { text: options.file.text }
+    this.#lookAfter(POLL_MS)
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true
+    this.#timer?.()
+    await this.#looking
+  }
+
+  #lookAfter(delayMs: number): void {
+    if (this.#stopped) return
+    this.#timer = this.#options.clock.after(delayMs, () => {
+      this.#looking = this.#look().then(waitMs => this.#lookAfter(waitMs))
+    })
+  }
+
+  /** Gives the milliseconds until the next look. */
+  async #look(): Promise<number> {
+    const sight = await see(this.#options.file.path)
+    if (this.#stopped) return POLL_MS
+    const rests = isSameSight(sight, this.#last)
+    this.#last = sight
+    if (!rests) return QUIET_MS
+    if (this.#told !== undefined && isSameSight(sight, this.#told)) return POLL_MS
+    if ('problem' in sight) this.#fail(sight, [{ path: this.#options.file.path, message: sight.problem }])
+    else if (sight.text !== this.#current) await this.#read(sight.text)
+    else this.#recover()
+    return POLL_MS
+  }
+
+  async #read(text: string): Promise<void> {
+    const parsed = this.#options.parse({ path: this.#options.file.path, text })
+    if (parsed.kind === 'errors') {
+      this.#fail({ text }, parsed.errors)
+      return
+    }
+    this.#current = text
+    this.#told = undefined
+    await this.#options.handlers.changed(parsed.value)
+  }
+
+  #fail(sight: Sight, errors: readonly ConfigError[]): void {
+    this.#told = sight
+    this.#options.handlers.failed(errors)
+  }
+
+  #recover(): void {
+    if (this.#told === undefined) return
+    this.#told = undefined
+    this.#options.handlers.recovered()
+  }
+}
+
+async function see(path: string): Promise<Sight> {
+  try {
+    return { text: await readConfigFileAgain(path) }
+  } catch (error) {
+    if (error instanceof ConfigFileError) return { problem: error.message }
+    throw error
+  }
+}
+
+function isSameSight(a: Sight, b: Sight): boolean {
+  return 'text' in a ? 'text' in b && a.text === b.text : 'problem' in b && a.problem === b.problem
+}
