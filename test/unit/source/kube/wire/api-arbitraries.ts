@@ -21,6 +21,11 @@ const ANNOTATIONS = [
 ] as const
 
 const name = fc.constantFrom('web', 'web-1', 'a.b', 'Bad_Name', 'x'.repeat(64), 'ümlaut')
+/** Mostly one with which the rest of the object is looked at. */
+const usableName = fc.oneof(
+  { weight: 9, arbitrary: fc.constantFrom('web', 'web-1') },
+  { weight: 1, arbitrary: name },
+)
 const word = fc.oneof(
   name,
   fc.constantFrom('TCP', 'UDP', 'Local', 'Cluster', 'ClientIP', 'LoadBalancer', 'NodePort'),
@@ -53,19 +58,24 @@ const managed = several(
   some({ manager: word, operation: word, time, fieldsV1: fc.constant({ 'f:spec': { 'f:ports': {} } }) }),
 )
 
-const metadata = some({
-  name,
-  namespace: name,
-  uid: word,
-  resourceVersion: fc.nat().map(String),
-  generation: fc.integer({ min: 1, max: 2 ** 40 }),
-  creationTimestamp: fc.oneof(time, fc.constant(null)),
-  deletionTimestamp: time,
-  labels: fc.dictionary(fc.constantFrom(...LABELS), fc.oneof(word, fc.constant(''))),
-  annotations: fc.dictionary(fc.constantFrom(...ANNOTATIONS), fc.oneof(word, fc.constant(''))),
-  finalizers: several(word),
-  managedFields: managed,
-})
+const metadata = fc.record(
+  {
+    name: usableName,
+    namespace: usableName,
+    uid: word,
+    resourceVersion: fc.nat().map(String),
+    generation: fc.integer({ min: 1, max: 2 ** 40 }),
+    creationTimestamp: fc.oneof(time, fc.constant(null)),
+    deletionTimestamp: time,
+    labels: fc
+      .tuple(usableName, fc.dictionary(fc.constantFrom(...LABELS), fc.oneof(word, fc.constant(''))))
+      .map(([service, others]) => ({ 'kubernetes.io/service-name': service, ...others })),
+    annotations: fc.dictionary(fc.constantFrom(...ANNOTATIONS), fc.oneof(word, fc.constant(''))),
+    finalizers: several(word),
+    managedFields: managed,
+  },
+  { requiredKeys: ['name', 'labels'] },
+)
 
 const servicePort = fc.record(
   {
@@ -80,7 +90,6 @@ const servicePort = fc.record(
 )
 
 const service = some({
-  metadata,
   spec: some({
     ports: several(servicePort),
     selector: fc.dictionary(name, word),
@@ -122,7 +131,6 @@ const endpoint = fc.record(
 )
 
 const slice = some({
-  metadata,
   addressType: fc.constantFrom('IPv4', 'IPv6', 'FQDN'),
   endpoints: several(endpoint),
   ports: several(
@@ -131,7 +139,6 @@ const slice = some({
 })
 
 const node = some({
-  metadata,
   spec: some({
     podCIDR: address,
     podCIDRs: several(address),
@@ -148,10 +155,10 @@ const node = some({
   }),
 })
 
-const cidr = some({ metadata, spec: some({ cidrs: several(address) }) })
+const cidr = some({ spec: some({ cidrs: several(address) }) })
 
 function typed(apiVersion: string, kind: ApiKind, fields: fc.Arbitrary<object>): fc.Arbitrary<ApiObject> {
-  return fields.map(fields => ({ apiVersion, kind, ...fields }))
+  return fc.tuple(metadata, fields).map(([metadata, fields]) => ({ apiVersion, kind, metadata, ...fields }))
 }
 
 export const API_OBJECTS: Readonly<Record<ApiKind, fc.Arbitrary<ApiObject>>> = {
