@@ -90,6 +90,11 @@ export class Api {
     return (await this.#patchStatus(object)) ?? replaced
   }
 
+  /** What the server would make of it; nothing is created. Unknown and duplicate fields are refused. Throws ApiRefusal. */
+  async check(object: KubeObject): Promise<KubeObject> {
+    return this.#expect('POST', `${collectionPath(object)}?dryRun=All&fieldValidation=Strict`, object)
+  }
+
   /** A merge patch of an object that is there. Throws ApiRefusal. */
   async patch(object: KubeObject, change: object): Promise<KubeObject> {
     return this.#expect('PATCH', objectPath(object), change, MERGE_PATCH)
@@ -113,8 +118,12 @@ export class Api {
     return status !== 404
   }
 
-  async list(apiVersion: string, kind: string, query = ''): Promise<readonly KubeObject[]> {
-    const path = `${root(apiVersion)}/${plural(kind)}${query}`
+  list(apiVersion: string, kind: string): Promise<readonly KubeObject[]> {
+    return this.listAt(`${root(apiVersion)}/${plural(kind)}`, apiVersion, kind)
+  }
+
+  /** With a path and query of one's own. Items of a list have neither apiVersion nor kind by themselves. */
+  async listAt(path: string, apiVersion: string, kind: string): Promise<readonly KubeObject[]> {
     const { status, body } = await this.send('GET', path)
     if (status !== 200 || !isList(body)) throw refusal(status, `GET ${path}`, body)
     return body.items.map(item => ({ ...item, apiVersion, kind }))

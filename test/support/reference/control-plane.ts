@@ -84,6 +84,22 @@ export class ControlPlane {
     return { path: this.#site.apiSocket }
   }
 
+  /** For files of a test; goes with everything else. */
+  get folder(): string {
+    return this.#site.folder
+  }
+
+  /** What the server answers to this token. */
+  async statusWith(token: string): Promise<number> {
+    const { apiSocket, certificate } = this.#site
+    const api = new Api({ socketPath: apiSocket, ca: readFileSync(certificate, 'utf8'), token })
+    try {
+      return (await api.send('GET', '/api/v1/services?limit=1')).status
+    } finally {
+      api.close()
+    }
+  }
+
   get certificate(): string {
     return this.#site.certificate
   }
@@ -237,6 +253,7 @@ function startServer({ binaries, folder, apiPort, etcdPort, options }: Site): Pr
     `--service-account-signing-key-file=${join(folder, 'sa.key')}`,
     '--service-account-issuer=https://reference.example',
     '--disable-admission-plugins=ServiceAccount',
+    '--allow-privileged=true',
     ...(options.flags ?? []),
   ]
   return new Program({
