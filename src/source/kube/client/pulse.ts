@@ -58,8 +58,9 @@ export class Pulse {
       // A process that was stopped has the answer in its socket and has not read it.
       await clock.breathe()
       if (this.#stopped || !this.#pinging) return
-      if (this.#heardMs > askedMs) this.#calm()
-      else dead()
+      if (this.#heardMs > askedMs) return this.#calm()
+      this.stop()
+      dead()
     })
     ping(() => {
       if (this.#stopped || !this.#pinging) return

@@ -1,0 +1,126 @@
+import { readFile } from 'node:fs/promises'
+import { describe, expect, it } from 'vitest'
+import { FakeClock } from '../../../../support/fake-clock.ts'
+import { failureOf, get, getText, loopback, pause, textOf, until } from './loopback.ts'
+
+const rig = loopback()
+
+/** A plain server that answers each request with these bytes. */
+async function raw(bytes: string, after: 'end' | 'destroy' | 'nothing' = 'nothing') {
+  const { port } = await rig().listen(socket => {
+    socket.on('error', () => undefined)
+    socket.on('data', () => {
+      socket.write(bytes, () => {
+        if (after === 'end') socket.end()
+        if (after === 'destroy') socket.destroy()
+      })
+    })
+  })
+  return rig().open({ master: `http://127.0.0.1:${port}` })
+}
+
+describe('over HTTP/1.1', () => {
+  it('a body that is cut is lost, by its chunks or by its length', async () => {
+    const chunked = await raw(
+      'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n',
+      'destroy',
+    )
+    expect(await failureOf(getText(chunked, '/'))).toMatchObject({ kind: 'lost' })
+    const counted = await raw('HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello', 'end')
+    expect(await failureOf(getText(counted, '/'))).toMatchObject({ kind: 'lost' })
+  })
+
+  it('an end before the head is lost, and what is not HTTP says so', async () => {
+    expect(await failureOf(getText(await raw('', 'end'), '/'))).toMatchObject({ kind: 'lost' })
+    expect(await failureOf(getText(await raw('SSH-2.0-x\r\n'), '/'))).toMatchObject({ kind: 'protocol' })
+    const upgrade = 'HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n'
+    expect(await failureOf(getText(await raw(upgrade), '/'))).toMatchObject({ kind: 'protocol' })
+  })
+
+  it('A35: a head beyond 64 KiB is refused', async () => {
+    const client = await raw(`HTTP/1.1 200 OK\r\nx: ${'y'.repeat(70_000)}\r\nContent-Length: 0\r\n\r\n`)
+    expect(await failureOf(getText(client, '/'))).toMatchObject({ kind: 'protocol' })
+  })
+
+  it('a connection that the server closes after a response is replaced', async () => {
+    const server = await rig().serve({
+      protocol: 'http/1.1',
+      handler: (_, response) => response.writeHead(200, { connection: 'close' }).end('ok'),
+    })
+    const client = await rig().openTo(server)
+    for (let at = 0; at < 3; at++) expect(await getText(client, '/')).toBe('ok')
+    expect(server.accepted).toBe(3)
+    await until(() => server.connections.size === 0)
+  })
+
+  it('a server that stops between two requests is noticed', async () => {
+    const server = await rig().serve({ protocol: 'http/1.1', handler: (_, response) => response.end('ok') })
+    const client = await rig().openTo(server)
+    expect(await getText(client, '/')).toBe('ok')
+    for (const socket of server.connections) socket.destroy()
+    await until(() => server.connections.size === 0)
+    await pause(20)
+    expect(await getText(client, '/')).toBe('ok')
+  })
+
+  it('requests at the same time take a connection each, 16 at most', async () => {
+    const waiting: (() => void)[] = []
+    const server = await rig().serve({
+      protocol: 'http/1.1',
+      handler: (_, response) => {
+        waiting.push(() => response.end())
+      },
+    })
+    const client = await rig().openTo(server)
+    const sent = Array.from({ length: 20 }, () => getText(client, '/'))
+    await until(() => waiting.length === 16)
+    await pause(30)
+    expect(server.accepted).toBe(16)
+    for (let at = 0; at < 20; at++) {
+      await until(() => waiting.length > at)
+      waiting[at]?.()
+    }
+    await Promise.all(sent)
+    expect(server.accepted).toBe(16)
+  })
+
+  it('A15: the kernel asks a silent peer after 30 s', async () => {
+    const server = await rig().serve({ protocol: 'http/1.1', handler: (_, response) => response.write('x') })
+    const client = await rig().openTo(server)
+    await client.send(get('/', { longLived: true }))
+    const rows = (await readFile('/proc/self/net/tcp', 'utf8'))
+      .split('\n')
+      .map(row => row.trim().split(/\s+/))
+    const remote = `0100007F:${server.port.toString(16).toUpperCase().padStart(4, '0')}`
+    const [row] = rows.filter(each => each[2] === remote)
+    // `tr tm->when`: 02 is the keep-alive timer, and the time left is in hundredths of a second.
+    const [kind, left] = row?.[5]?.split(':') ?? []
+    expect(kind).toBe('02')
+    expect(Number.parseInt(left ?? '', 16)).toBeGreaterThan(2000)
+    expect(Number.parseInt(left ?? '', 16)).toBeLessThanOrEqual(3000)
+  })
+
+  it('A15: a watch may be silent for as long as it was asked to last, and idleMs more', async () => {
+    const server = await rig().serve({ protocol: 'http/1.1', handler: (_, response) => response.write('x') })
+    const clock = new FakeClock()
+    const client = await rig().openTo(server, { clock })
+    const watch = await client.send(get('/w?watch=1&timeoutSeconds=300', { longLived: true, idleMs: 10_000 }))
+    const failure = failureOf(textOf(watch))
+    let failed = false
+    void failure.then(() => {
+      failed = true
+    })
+    await pause(20)
+    await clock.advance(309_000)
+    expect(failed).toBe(false)
+    await clock.advance(1000)
+    expect(await failure).toMatchObject({ kind: 'silent' })
+  })
+
+  it('speaks with a plain server, as kubectl proxy is', async () => {
+    const server = await rig().serve({ protocol: 'plain', handler: (_, response) => response.end('ok') })
+    const client = await rig().open({ master: server.url })
+    expect(await getText(client, '/')).toBe('ok')
+    expect(rig().warnings).toEqual([])
+  })
+})

@@ -1,0 +1,207 @@
+import type { Http2Session, ServerHttp2Stream } from 'node:http2'
+import { connect, type Socket } from 'node:net'
+import { describe, expect, it } from 'vitest'
+import { systemClock } from '../../../../../src/base/clock.ts'
+import { Call } from '../../../../../src/source/kube/client/call.ts'
+import type { HttpConnection } from '../../../../../src/source/kube/client/connection.ts'
+import { openHttp2 } from '../../../../../src/source/kube/client/http2-connection.ts'
+import { FakeClock } from '../../../../support/fake-clock.ts'
+import { END_STREAM, FRAME, frame, helloOnRequest, u32 } from './frames.ts'
+import { clusterOf, failureOf, get, getText, loopback, pause, textOf, until } from './loopback.ts'
+
+const rig = loopback()
+
+/** What a request over a connection to a server of bytes comes to: the text, or the error. */
+async function outcome(end: (socket: Socket) => void): Promise<string> {
+  const { port } = await rig().listen(socket => helloOnRequest(socket, () => end(socket)))
+  const socket = connect(port, '127.0.0.1')
+  await new Promise(resolve => socket.once('connect', resolve))
+  const connection = await openHttp2({
+    socket,
+    authority: 'here',
+    clock: systemClock,
+    identity: '',
+    signal: new AbortController().signal,
+    changed: () => undefined,
+  })
+  try {
+    const answer = await ask(connection)
+    let text = ''
+    for await (const piece of answer.body) text += Buffer.from(piece).toString()
+    return text
+  } catch (error) {
+    return error instanceof Error && 'kind' in error ? `${error.kind}` : String(error)
+  } finally {
+    await connection.close()
+  }
+}
+
+async function ask(connection: HttpConnection) {
+  const call = new Call({ method: 'GET', path: '/' }, 'here')
+  const sent = connection.send(
+    { method: 'GET', path: '/', headers: {}, body: undefined, idleMs: undefined, watchIdleMs: 0 },
+    call,
+  )
+  return call.until(sent)
+}
+
+describe('A16 F27: a stream', () => {
+  it('ends with END_STREAM', async () => {
+    const end = frame(FRAME.data, { flags: END_STREAM, stream: 1 })
+    expect(await outcome(socket => socket.write(end))).toBe('hello')
+  })
+
+  it.each([
+    ['CANCEL', 8],
+    ['INTERNAL_ERROR', 2],
+    ['REFUSED_STREAM', 7],
+    ['ENHANCE_YOUR_CALM', 11],
+  ])('is lost when it is reset with %s', async (_, code) => {
+    const reset = frame(FRAME.reset, { stream: 1, payload: u32(code) })
+    expect(await outcome(socket => socket.write(reset))).toBe('lost')
+  })
+
+  it('is lost when the socket is reset or closed in its middle', async () => {
+    expect(await outcome(socket => socket.destroy())).toBe('lost')
+    expect(await outcome(socket => socket.end())).toBe('lost')
+    expect(await outcome(socket => socket.resetAndDestroy())).toBe('lost')
+  })
+
+  it('is lost when GOAWAY says that the server never saw it, or names an error', async () => {
+    const unseen = frame(FRAME.goaway, { payload: u32(0, 0) })
+    expect(await outcome(socket => socket.write(unseen))).toBe('lost')
+    const failed = frame(FRAME.goaway, { payload: u32(1, 2) })
+    expect(await outcome(socket => socket.write(failed))).toBe('lost')
+  })
+})
+
+describe('F27: a connection', () => {
+  it('A16: is left to its streams after GOAWAY; new ones go over another', async () => {
+    const streams: ServerHttp2Stream[] = []
+    const server = await rig().serve({ protocol: 'h2', handler: (_, response) => response.end('next') })
+    server.http2?.removeAllListeners('request')
+    server.http2?.on('stream', stream => {
+      streams.push(stream)
+      stream.respond({ ':status': 200 })
+      stream.write('hello ')
+    })
+    const client = await rig().openTo(server)
+    const watch = await client.send(get('/watch', { longLived: true }))
+    streams[0]?.session?.goaway()
+    await pause(50)
+    const second = await client.send(get('/other', { longLived: true }))
+    expect(server.accepted).toBe(2)
+    streams[0]?.end('world')
+    expect(await textOf(watch)).toBe('hello world')
+    await until(() => server.connections.size === 1, 'the end of the first connection')
+    streams[1]?.end('again')
+    expect(await textOf(second)).toBe('hello again')
+  })
+
+  it('A16: is joined by up to three more where each takes one stream; more requests wait in line', async () => {
+    const waiting: (() => void)[] = []
+    const server = await rig().serve({
+      protocol: 'h2',
+      maxConcurrentStreams: 1,
+      handler: (request, response) => {
+        waiting.push(() => response.end(request.url))
+      },
+    })
+    const client = await rig().openTo(server)
+    const texts = ['/1', '/2', '/3', '/4', '/5', '/6'].map(path => getText(client, path))
+    await until(() => waiting.length === 4)
+    await pause(50)
+    expect(waiting.length).toBe(4)
+    expect(server.accepted).toBe(4)
+    for (let at = 0; at < 6; at++) {
+      await until(() => waiting.length > at)
+      waiting[at]?.()
+    }
+    expect(await Promise.all(texts)).toEqual(['/1', '/2', '/3', '/4', '/5', '/6'])
+    expect(server.accepted).toBe(4)
+  })
+
+  it('loses nothing but the stream that is reset', async () => {
+    const server = await rig().serve({ protocol: 'h2', handler: () => undefined })
+    server.http2?.removeAllListeners('request')
+    const streams: ServerHttp2Stream[] = []
+    server.http2?.on('stream', stream => {
+      stream.on('error', () => undefined)
+      streams.push(stream)
+      stream.respond({ ':status': 200 })
+      stream.write('hello')
+    })
+    const client = await rig().openTo(server)
+    const [first, second] = [await client.send(get('/1')), await client.send(get('/2'))]
+    streams[0]?.destroy(new Error('reset'))
+    expect(await failureOf(textOf(first))).toMatchObject({ kind: 'lost' })
+    streams[1]?.end('!')
+    expect(await textOf(second)).toBe('hello!')
+    expect(server.accepted).toBe(1)
+  })
+
+  it('F03 A15: is dropped with all its streams when a PING stays unanswered, and made anew', async () => {
+    const server = await rig().serve({ protocol: 'h2', handler: (_, response) => response.write('x') })
+    const link = await rig().link(server.port)
+    const clock = new FakeClock()
+    const cluster = clusterOf({ ...server, url: `https://127.0.0.1:${link.port}` })
+    const client = await rig().open({ clock, kubeconfig: await rig().kubeconfig(cluster) })
+    const watches = [
+      await client.send(get('/1', { longLived: true })),
+      await client.send(get('/2', { longLived: true })),
+    ]
+    const failures = watches.map(watch => failureOf(textOf(watch)))
+    await pause(20)
+    link.freeze(true)
+    await clock.advance(45_000)
+    for (const failure of failures) {
+      expect(await failure).toMatchObject({ kind: 'silent' })
+      expect((await failure).message).toContain('did not answer a PING within 15 s')
+    }
+    link.freeze(false)
+    expect((await client.send(get('/3', { longLived: true }))).status).toBe(200)
+  })
+
+  it('A15: lives for as long as PINGs are answered, with nothing else to be read', async () => {
+    let pings = 0
+    const sessions: Http2Session[] = []
+    const server = await rig().serve({ protocol: 'h2', handler: (_, response) => response.write('x') })
+    server.http2?.on('session', session => {
+      sessions.push(session)
+      session.on('ping', () => pings++)
+    })
+    const clock = new FakeClock()
+    const client = await rig().openTo(server, { clock })
+    const watch = await client.send(get('/', { longLived: true }))
+    const controller = new AbortController()
+    const failure = failureOf(textOf(watch))
+    for (let round = 1; round <= 5; round++) {
+      // The answer disarms the second of the two timers by arming the first anew.
+      await clock.advance(30_000)
+      await until(() => pings === round, 'a PING')
+      await pause(20)
+    }
+    controller.abort()
+    await client.close()
+    expect(await failure).toMatchObject({ kind: 'aborted' })
+    expect(sessions.length).toBe(1)
+  })
+
+  it('F04: a silent server is asked by PING as soon as a request got no answer', async () => {
+    const server = await rig().serve({ protocol: 'h2', handler: (_, response) => response.write('x') })
+    const link = await rig().link(server.port)
+    const clock = new FakeClock()
+    const cluster = clusterOf({ ...server, url: `https://127.0.0.1:${link.port}` })
+    const client = await rig().open({ clock, kubeconfig: await rig().kubeconfig(cluster) })
+    const watch = await client.send(get('/watch', { longLived: true }))
+    const watching = failureOf(textOf(watch))
+    await pause(20)
+    link.freeze(true)
+    const listing = failureOf(client.send(get('/list', { idleMs: 5000 })))
+    await pause(20)
+    await clock.advance(5000)
+    expect(await listing).toMatchObject({ kind: 'silent' })
+    await clock.advance(15_000)
+    expect(await watching).toMatchObject({ kind: 'silent' })
+  })
+})
