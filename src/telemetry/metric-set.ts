@@ -4,8 +4,17 @@ import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 export interface MetricSet {
   counter<L extends string>(name: string, help: string, labelNames?: readonly L[]): Counter<L>
   gauge<L extends string>(name: string, help: string, labelNames?: readonly L[]): Gauge<L>
+  /** Filled anew when the metrics are read. */
+  filled<L extends string>(
+    name: string,
+    help: string,
+    options: {
+      readonly labelNames: readonly L[]
+      readonly fill: (counter: Counter<L>) => void | Promise<void>
+    },
+  ): void
   /** Asked for its value when the metrics are read; without one (undefined) it stays as it is. */
-  asked(name: string, help: string, value: () => number | undefined): void
+  asked(name: string, help: string, value: () => number | undefined | Promise<number>): void
   histogram<L extends string>(
     name: string,
     help: string,
@@ -20,13 +29,32 @@ export function metricSet(registry: Registry, prefix: string): MetricSet {
       new Counter({ name: prefix + name, help, labelNames: [...labelNames], registers }),
     gauge: (name, help, labelNames = []) =>
       new Gauge({ name: prefix + name, help, labelNames: [...labelNames], registers }),
+    filled<L extends string>(
+      name: string,
+      help: string,
+      options: {
+        readonly labelNames: readonly L[]
+        readonly fill: (counter: Counter<L>) => void | Promise<void>
+      },
+    ) {
+      const counter: Counter<L> = new Counter({
+        name: prefix + name,
+        help,
+        labelNames: [...options.labelNames],
+        registers,
+        collect: () => {
+          counter.reset()
+          return options.fill(counter)
+        },
+      })
+    },
     asked(name, help, value) {
       const gauge: Gauge = new Gauge({
         name: prefix + name,
         help,
         registers,
-        collect: () => {
-          const now = value()
+        collect: async () => {
+          const now = await value()
           if (now !== undefined) gauge.set(now)
         },
       })

@@ -6,6 +6,7 @@ import {
   createComponentMetrics,
   type FeatureState,
 } from './component-metrics.ts'
+import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
 import { addOutwardMetrics, type OutwardState } from './outward-metrics.ts'
 import { addProcessMetrics } from './process-metrics.ts'
 import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
@@ -28,6 +29,8 @@ export interface MetricsOptions {
   /** Seconds since the last word of the source; undefined when that means nothing. */
   readonly staleS: () => number | undefined
   readonly outward: () => OutwardState
+  /** New connections by Service and endpoint; undefined leaves them out. */
+  readonly connections: ConnectionMetricsOptions | undefined
 }
 
 const NOTHING: MetricsOptions = {
@@ -36,12 +39,14 @@ const NOTHING: MetricsOptions = {
   features: [],
   staleS: () => undefined,
   outward: () => ({ ready: false }),
+  connections: undefined,
 }
 
 export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
-  const { families, build, features, staleS, outward } = { ...NOTHING, ...options }
+  const { families, build, features, staleS, outward, connections } = { ...NOTHING, ...options }
   const registry = new Registry()
   addProcessMetrics(registry)
+  if (connections !== undefined) addConnectionMetrics(registry, connections)
   addOutwardMetrics(registry, outward)
   return {
     ...createWorkMetrics(registry),

@@ -13,16 +13,15 @@ export function addProcessMetrics(registry: Registry): void {
 }
 
 function addProcess(registry: Registry): void {
-  const { counter, asked } = metricSet(registry, 'process_')
-  const cpu = counter('cpu_seconds_total', 'User and system time on the processors, in seconds.')
+  const { filled, asked } = metricSet(registry, 'process_')
   const startedS = Math.round(Date.now() - process.uptime() * 1000) / 1000
-  let spent = 0
-  asked('start_time_seconds', 'When the process started, in Unix time.', () => {
-    const { user, system } = process.cpuUsage()
-    const seconds = (user + system) / 1e6
-    cpu.inc(Math.max(0, seconds - spent))
-    spent = seconds
-    return startedS
+  asked('start_time_seconds', 'When the process started, in Unix time.', () => startedS)
+  filled('cpu_seconds_total', 'User and system time on the processors, in seconds.', {
+    labelNames: [],
+    fill: counter => {
+      const { user, system } = process.cpuUsage()
+      counter.inc((user + system) / 1e6)
+    },
   })
   addFromKernel(registry)
 }

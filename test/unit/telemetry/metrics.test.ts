@@ -254,3 +254,39 @@ describe('createSliMetrics', () => {
     expect(lines).toContain('kubernetes_healthchecks_total{name="ping",type="healthz",status="success"} 2')
   })
 })
+
+describe('createMetrics', () => {
+  it('counts what it is told', async () => {
+    const metrics = createMetrics()
+    metrics.commit({ bytes: 100, durationMs: 2, changes: 3 })
+    metrics.commit({ bytes: 50, durationMs: 1, changes: 1 })
+    metrics.staleCommit()
+    metrics.failedPass()
+    metrics.foreignCommit()
+    metrics.healed(7)
+    metrics.quarantined(2)
+    metrics.refusals(5)
+    metrics.sourceProblem()
+    const text = await metrics.text()
+    for (const line of [
+      'kprobe_commits_total 2',
+      'kprobe_commit_bytes_total 150',
+      'kprobe_commit_changes_total 4',
+      'kprobe_commit_duration_seconds_bucket{le="0.001"} 1',
+      'kprobe_commit_generation_retries_total 1',
+      'kprobe_failed_passes_total 1',
+      'kprobe_foreign_commits_total 1',
+      'kprobe_heals_total 1',
+      'kprobe_healed_objects_total 7',
+      'kprobe_quarantined_services 2',
+      'kprobe_refusals 5',
+      'kprobe_source_problems_total 1',
+    ])
+      expect(text.split('\n')).toContain(line)
+  })
+
+  it('keeps two sets of metrics apart', async () => {
+    createMetrics().staleCommit()
+    expect(await createMetrics().text()).toContain('kprobe_commit_generation_retries_total 0')
+  })
+})
