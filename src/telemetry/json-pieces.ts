@@ -15,13 +15,28 @@ export function* jsonPieces(value: unknown): Generator<string> {
 
 const PIECE_LENGTH = 16 * 1024
 
+/** Values that JSON.stringify may write at once. */
+const SMALL_MAX = 256
+
 function* partsOf(value: unknown): Generator<string> {
-  if (typeof value !== 'object' || value === null) {
+  if (typeof value !== 'object' || value === null || roomAfter(value, SMALL_MAX) >= 0) {
     yield JSON.stringify(value) ?? 'null'
     return
   }
   if (Symbol.iterator in value) yield* listParts(value)
   else yield* objectParts(value)
+}
+
+/** How many values of `room` are left behind this one; negative when it is too large, or holds a list to be asked for. */
+function roomAfter(value: unknown, room: number): number {
+  if (typeof value !== 'object' || value === null) return room - 1
+  if (!Array.isArray(value) && Symbol.iterator in value) return -1
+  let left = room - 1
+  for (const item of Array.isArray(value) ? value : Object.values(value)) {
+    if (left < 0) break
+    left = roomAfter(item, left)
+  }
+  return left
 }
 
 function* listParts(list: object): Generator<string> {
