@@ -181,12 +181,16 @@ class Connection {
 
 /** Runs things when their delay is over, and never before what came earlier. */
 function inOrder({ delayMs }: ConnectionHooks): (run: () => void) => void {
-  let lastDueMs = 0
+  const waiting: Array<() => void> = []
   return run => {
-    const nowMs = performance.now()
-    lastDueMs = Math.max(nowMs + delayMs(), lastDueMs)
-    if (lastDueMs <= nowMs) run()
-    else setTimeout(run, lastDueMs - nowMs)
+    const wait = delayMs()
+    if (wait === 0 && waiting.length === 0) {
+      run()
+      return
+    }
+    waiting.push(run)
+    // Timers may overtake each other, so each runs whatever is first.
+    setTimeout(() => waiting.shift()?.(), wait)
   }
 }
 
