@@ -13,6 +13,8 @@ export interface ListMetadata {
 export interface Encoder {
   readonly contentType: string
   readonly watchContentType: string
+  /** Whether objects of this kind can be written. */
+  has(kind: string): boolean
   list(resource: Resource, items: readonly ApiObject[], metadata: ListMetadata): Uint8Array
   object(object: ApiObject): Uint8Array
   /** With its framing. */
@@ -29,8 +31,8 @@ export interface Accepted {
 export const JSON_TYPE = 'application/json'
 export const PROTOBUF_TYPE = 'application/vnd.kubernetes.protobuf'
 
-/** The first media type of the Accept header that the server has. Throws ApiFailure 406. */
-export function acceptedBy(accept: string, encoders: readonly Encoder[]): Accepted {
+/** The first media type of the Accept header that the server has for this kind. Throws ApiFailure 406. */
+export function acceptedBy(accept: string, encoders: readonly Encoder[], kind = 'Status'): Accepted {
   const wanted = accept.trim() === '' ? ['*/*'] : accept.split(',')
   for (const each of wanted) {
     const [type = '', ...parameters] = each.split(';').map(part => part.trim().toLowerCase())
@@ -40,7 +42,7 @@ export function acceptedBy(accept: string, encoders: readonly Encoder[]): Accept
     const encoder = encoders.find(
       ({ contentType }) => contentType === type || /^(\*|application)\/\*$/.test(type),
     )
-    if (encoder !== undefined && (!partial || encoder.contentType === JSON_TYPE)) return { encoder, partial }
+    if (encoder?.has(partial ? 'PartialObjectMetadata' : kind) === true) return { encoder, partial }
   }
   throw failure({ code: 406, reason: 'NotAcceptable', message: `none of the media types of "${accept}"` })
 }
@@ -64,6 +66,11 @@ export const PARTIAL_RESOURCE: Resource = {
 export class JsonEncoder implements Encoder {
   readonly contentType = JSON_TYPE
   readonly watchContentType = JSON_TYPE
+
+  has(): boolean {
+    return true
+  }
+
   readonly #bodies = new WeakMap<ApiObject, Buffer>()
 
   list(resource: Resource, items: readonly ApiObject[], metadata: ListMetadata): Uint8Array {

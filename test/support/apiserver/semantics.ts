@@ -13,6 +13,7 @@ import { LaggingView } from './lagging-view.ts'
 import { listPage } from './list.ts'
 import { listOptionsOf } from './list-options.ts'
 import { answerObject } from './objects.ts'
+import { ProtobufEncoder } from './protobuf-encoder.ts'
 import { RESOURCES, type Resource, type Route, routeOf } from './resources.ts'
 import { selectorOf } from './selectors.ts'
 import { ApiFailure } from './status.ts'
@@ -62,7 +63,7 @@ export interface SemanticsOptions {
   readonly clock?: Clock
   /** Uniform in [0, 1). */
   readonly random?: () => number
-  /** Besides JSON. */
+  /** Besides JSON; protobuf by default. */
   readonly encoders?: readonly Encoder[]
   /** Groups the server does not have; core cannot be off. Tests may change it. */
   readonly groupsOff?: Iterable<string>
@@ -104,13 +105,12 @@ export class Semantics {
     this.expiredAsStatus = options.expiredAsStatus ?? false
     this.limitAlways = options.limitAlways ?? false
     this.#random = options.random ?? Math.random
-    this.#encoders = [new JsonEncoder(), ...(options.encoders ?? [])]
+    this.#encoders = [new JsonEncoder(), ...(options.encoders ?? [new ProtobufEncoder()])]
   }
 
   handle(request: ServerRequest, twist: Twist = {}): Reply {
     const url = new URL(request.path, 'http://server')
     try {
-      const accepted = acceptedBy(request.headers.accept ?? '', this.#encoders)
       const route = routeOf(url.pathname)
       const user = this.access.userOf(request.headers.authorization, request.commonName)
       if (route.kind === 'plain') return this.#plain(route.path)
@@ -120,6 +120,7 @@ export class Semantics {
       this.access.check(user, { verb, group, resource: resourceName, namespace })
       const resource = this.#resourceOf(route)
       if (resource === undefined) return NOT_FOUND
+      const accepted = acceptedBy(request.headers.accept ?? '', this.#encoders, resource.kind)
       const asked: Asked = { request, route, resource, accepted, query: url.searchParams, twist }
       if (verb === 'list') return this.#list(asked)
       if (verb === 'watch') return this.#watch(asked)
