@@ -1,7 +1,7 @@
 import { open, stat } from 'node:fs/promises'
 
-/** Larger than any ConfigMap can be. */
-export const CONFIG_BYTES_MAX = 1 << 20
+/** A hundred times what a whole configuration takes; it bounds the time that a hostile one can cost. */
+export const CONFIG_BYTES_MAX = 256 << 10
 
 /** Why a configuration file has no text to offer. */
 export class ConfigFileError extends Error {

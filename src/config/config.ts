@@ -45,7 +45,7 @@ export interface Config {
   readonly conntrack: ConntrackConfig
   /** Feature gate AllowServiceExternalIPs; without it externalIPs are not served. */
   readonly allowServiceExternalIps: boolean
-  /** What was said about gates; isGateOn tells the rest. */
+  /** What was said about the other gates; isGateOn tells the rest. */
   readonly featureGates: FeatureGates
   /** Unix socket of /state, /plan and /receipts; empty for none. */
   readonly adminSocket: string

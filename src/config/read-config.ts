@@ -11,7 +11,7 @@ import type {
   NodePortSelection,
   ProxyMode,
 } from './config.ts'
-import { isGateOn } from './feature-gates.ts'
+import { type FeatureGates, isGateOn } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
 import { quote } from './flag-reader.ts'
 import { nsToMs, TIMER_MS_MAX } from './go-duration.ts'
@@ -43,8 +43,13 @@ export function readConfig(settings: Settings, own: OwnSettings, hostName: strin
     oomScoreAdj: settings.number('oomScoreAdj'),
     conntrack: readConntrack(settings, conntrackLower),
     allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),
-    featureGates: gates,
+    featureGates: otherGates(gates),
   })
+}
+
+/** Without the one that has a field of its own. */
+function otherGates(gates: FeatureGates): FeatureGates {
+  return Object.fromEntries(Object.entries(gates).filter(([name]) => name !== 'AllowServiceExternalIPs'))
 }
 
 function readMode(settings: Settings): ProxyMode {

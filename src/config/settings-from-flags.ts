@@ -71,31 +71,27 @@ export function overlayHostName(settings: Settings, reader: FlagReader): void {
 }
 
 /**
- * Folds --healthz-port and --metrics-port in: 0 takes the address away, another port is given to an address that has
- * none. The default addresses have one already, so that the flags alone change nothing, as in kube-proxy; the result
- * names those.
+ * Folds --healthz-port and --metrics-port in: 0 takes the address away, another port, or the default, is given to an
+ * address that has none. The default addresses have one already, so that the flags alone change nothing, as in
+ * kube-proxy; the result names those that were given in vain.
  */
 export function foldPorts(settings: Settings, reader: FlagReader): readonly string[] {
-  return [
-    ...foldPort(settings, reader, 'healthzBindAddress', 'healthz-port'),
-    ...foldPort(settings, reader, 'metricsBindAddress', 'metrics-port'),
-  ]
+  return PORT_FLAGS.filter(({ flag, path, fallback }) => {
+    const given = readScalar(reader, flag, 'int32')
+    const port = typeof given === 'number' ? given : fallback
+    const before = settings.text(path)
+    const after = port === 0 ? '' : withPort(before, port)
+    if (after === before) return typeof given === 'number'
+    const label = typeof given === 'number' ? `--${flag}` : settings.label(path)
+    settings.set(path, { value: after, label, exact: true })
+    return false
+  }).map(({ flag }) => `--${flag}`)
 }
 
-function foldPort(
-  settings: Settings,
-  reader: FlagReader,
-  path: 'healthzBindAddress' | 'metricsBindAddress',
-  flag: string,
-): readonly string[] {
-  const port = readScalar(reader, flag, 'int32')
-  if (typeof port !== 'number') return []
-  const before = settings.text(path)
-  const after = port === 0 ? '' : withPort(before, port)
-  if (after === before) return [`--${flag}`]
-  settings.set(path, { value: after, label: `--${flag}`, exact: true })
-  return []
-}
+const PORT_FLAGS = [
+  { flag: 'healthz-port', path: 'healthzBindAddress', fallback: HEALTHZ_PORT },
+  { flag: 'metrics-port', path: 'metricsBindAddress', fallback: METRICS_PORT },
+] as const
 
 function setFromFlag(settings: Settings, path: FieldPath, flag: string, reader: FlagReader): void {
   if (!reader.given(flag)) return

@@ -72,12 +72,13 @@ export function yamlTrees(text: string): YamlTrees {
   const problems = documents
     .flatMap(({ errors }) => errors)
     .map(({ pos, message }) => ({ spot: spotAt(pos[0]), message: message.split('\n')[0] ?? message }))
-  if (problems.length > 0) return { kind: 'problems', problems }
   const budget = { left: ENTRIES_MAX }
-  const roots = documents.flatMap(document => {
-    const { contents } = document
+  const trees = documents.map(document => ({ document, tree: new Tree(document, spotAt, budget) }))
+  problems.push(...trees.flatMap(({ tree }) => tree.problems))
+  if (problems.length > 0) return { kind: 'problems', problems }
+  const roots = trees.flatMap(({ document: { contents }, tree }) => {
     if (!isNode(contents) || (isScalar(contents) && contents.value === null)) return []
-    return [new Tree(document, spotAt, budget).node(contents, 0)]
+    return [tree.node(contents, 0)]
   })
   return { kind: 'trees', roots }
 }
@@ -106,6 +107,8 @@ function isPlainTag(tag: { readonly tag: string; readonly format?: string }): bo
 }
 
 class Tree {
+  /** Aliases that stand for nothing. */
+  readonly problems: YamlProblem[] = []
   readonly #spotAt: (offset: number) => Spot
   readonly #budget: { left: number }
   /** By name, in the order of the text: a name may be given again. */
@@ -116,10 +119,19 @@ class Tree {
     this.#budget = budget
     visit(document, {
       Node: (_, node) => {
-        if (isAlias(node) || node.anchor === undefined) return
-        this.#anchors.set(node.anchor, [...(this.#anchors.get(node.anchor) ?? []), node])
+        if (isAlias(node)) this.#checkAlias(node.source, startOf(node, 0))
+        else if (node.anchor !== undefined)
+          this.#anchors.set(node.anchor, [...(this.#anchors.get(node.anchor) ?? []), node])
       },
     })
+  }
+
+  #checkAlias(name: string, offset: number): void {
+    if (!this.#anchors.has(name))
+      this.problems.push({
+        spot: this.#spotAt(offset),
+        message: `no anchor ${name} stands before this alias`,
+      })
   }
 
   node(given: unknown, fallbackOffset: number): TreeNode {

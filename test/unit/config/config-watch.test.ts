@@ -1,0 +1,169 @@
+import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { CONFIG_BYTES_MAX } from '../../../src/config/config-file.ts'
+import { type ConfigWatch, watchConfig } from '../../../src/config/config-watch.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+
+let folder: string
+let clock: FakeClock
+let watch: ConfigWatch | undefined
+/** What the watch told, a word a call. */
+let told: string[]
+
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'kprobe-config-'))
+  clock = new FakeClock()
+  told = []
+})
+
+afterEach(async () => {
+  await watch?.stop()
+  await rm(folder, { recursive: true })
+})
+
+/** Follows a file that said `text`; texts that begin with "bad" are refused. */
+function follow(path: string, text = 'one'): void {
+  watch = watchConfig({
+    file: { path, text },
+    clock,
+    parse: file =>
+      file.text.startsWith('bad')
+        ? { kind: 'errors', errors: [{ path: file.path, message: file.text }] }
+        : { kind: 'ok', value: file.text },
+    handlers: {
+      changed: value => void told.push(`changed ${value}`),
+      failed: errors => void told.push(`failed ${errors.map(({ message }) => message).join()}`),
+      recovered: () => void told.push('recovered'),
+    },
+  })
+}
+
+/** Lets fake time pass, and the file system answer in between: it needs real time, of which there is a bound. */
+async function pass(ms: number): Promise<void> {
+  for (let left = ms; left > 0; left -= 100) {
+    await clock.advance(Math.min(100, left))
+    for (let turn = 0; turn < 400 && clock.pending === 0; turn++)
+      await new Promise(resolve => setTimeout(resolve, 5))
+    expect(clock.pending).toBe(1)
+  }
+}
+
+it('tells of a file that is rewritten, once', async () => {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'one')
+  follow(path)
+  await pass(2_000)
+  expect(told).toEqual([])
+  await writeFile(path, 'two')
+  await pass(2_000)
+  expect(told).toEqual(['changed two'])
+})
+
+it('tells of a file that another takes the place of', async () => {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'one')
+  follow(path)
+  await writeFile(`${path}.new`, 'two')
+  await rename(`${path}.new`, path)
+  await pass(1_000)
+  expect(told).toEqual(['changed two'])
+})
+
+it('follows the links of a ConfigMap when kubelet swaps them', async () => {
+  await mkdir(join(folder, '..1'))
+  await writeFile(join(folder, '..1', 'config.conf'), 'one')
+  await symlink('..1', join(folder, '..data'))
+  await symlink('..data/config.conf', join(folder, 'config.conf'))
+  follow(join(folder, 'config.conf'))
+  await pass(500)
+  await mkdir(join(folder, '..2'))
+  await writeFile(join(folder, '..2', 'config.conf'), 'two')
+  await symlink('..2', join(folder, '..data_tmp'))
+  await rename(join(folder, '..data_tmp'), join(folder, '..data'))
+  await rm(join(folder, '..1'), { recursive: true })
+  await pass(1_000)
+  expect(told).toEqual(['changed two'])
+})
+
+it('waits until a file rests', async () => {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'one')
+  follow(path)
+  await pass(400)
+  for (const text of ['bad half', 'bad three quarters', 'two']) {
+    await writeFile(path, text)
+    await pass(100)
+  }
+  await pass(500)
+  expect(told).toEqual(['changed two'])
+})
+
+it('keeps what is in use when the file is bad, and tells that once', async () => {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'bad news')
+  follow(path)
+  await pass(3_000)
+  expect(told).toEqual(['failed bad news'])
+  await writeFile(path, 'bad still')
+  await pass(1_000)
+  await writeFile(path, 'one')
+  await pass(1_000)
+  expect(told).toEqual(['failed bad news', 'failed bad still', 'recovered'])
+})
+
+it('tells what a bad file was mended to', async () => {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'bad news')
+  follow(path)
+  await pass(1_000)
+  await writeFile(path, 'two')
+  await pass(1_000)
+  expect(told).toEqual(['failed bad news', 'changed two'])
+})
+
+it('keeps what is in use when the file is gone, and tells when it is back', async () => {
+  const path = join(folder, 'c.yaml')
+  follow(path)
+  await pass(3_000)
+  expect(told).toEqual(['failed cannot be read (ENOENT)'])
+  await writeFile(path, 'one')
+  await pass(1_000)
+  expect(told.at(-1)).toBe('recovered')
+})
+
+it('does not mind a file that is away between two looks', async () => {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'one')
+  follow(path)
+  await rm(path)
+  await pass(500)
+  await writeFile(path, 'one')
+  await pass(1_000)
+  expect(told).toEqual([])
+})
+
+it('refuses a folder, and a file that is too large', async () => {
+  follow(folder)
+  await pass(1_000)
+  await watch?.stop()
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'x'.repeat(CONFIG_BYTES_MAX + 1))
+  follow(path)
+  await pass(1_000)
+  expect(told).toEqual([
+    'failed is not a regular file: changes cannot be followed',
+    `failed is larger than ${CONFIG_BYTES_MAX} bytes`,
+  ])
+})
+
+it('is silent once it has stopped', async () => {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'two')
+  follow(path)
+  await watch?.stop()
+  await clock.advance(5_000)
+  expect(clock.pending).toBe(0)
+  expect(told).toEqual([])
+})

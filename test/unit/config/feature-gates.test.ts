@@ -1,0 +1,52 @@
+import { describe, expect, it } from 'vitest'
+import { isGateOn, parseGates, whyNotGate } from '../../../src/config/feature-gates.ts'
+
+describe('whyNotGate', () => {
+  it.each([
+    ['AllowServiceExternalIPs', false],
+    ['AllAlpha', true],
+    ['AllBeta', false],
+    ['NodeSwap', true],
+    ['NFTablesProxyMode', true],
+    ['NFTablesNetlink', false],
+  ])('lets %s be %s', (name, value) => {
+    expect(whyNotGate(name, value)).toBeUndefined()
+  })
+
+  it.each([
+    ['Nonsense', true, 'unrecognized feature gate'],
+    ['__proto__', true, 'unrecognized feature gate'],
+    ['NFTablesProxyMode', false, 'cannot be set to false: the feature is locked to true'],
+    ['WinOverlay', false, 'cannot be set to false: the feature is locked to true'],
+  ])('refuses %s to be %s', (name, value, why) => {
+    expect(whyNotGate(name, value)).toBe(why)
+  })
+})
+
+describe('isGateOn', () => {
+  it('gives the default of what nobody mentions', () => {
+    expect(isGateOn({}, 'AllowServiceExternalIPs')).toBe(true)
+    expect(isGateOn({}, 'LoggingAlphaOptions')).toBe(false)
+    expect(isGateOn({}, 'ComponentFlagz')).toBe(true)
+  })
+
+  it('lets AllAlpha and AllBeta speak for gates of their stage that are not named', () => {
+    expect(isGateOn({ AllAlpha: true }, 'LoggingAlphaOptions')).toBe(true)
+    expect(isGateOn({ AllAlpha: true, LoggingAlphaOptions: false }, 'LoggingAlphaOptions')).toBe(false)
+    expect(isGateOn({ AllBeta: false }, 'ComponentStatusz')).toBe(false)
+    expect(isGateOn({ AllBeta: false, AllAlpha: false }, 'AllowServiceExternalIPs')).toBe(true)
+  })
+})
+
+describe('parseGates', () => {
+  it('reads pairs over commas and occurrences; the later mention counts', () => {
+    expect(parseGates(['A=true, B=F', '', 'A=0,'])).toEqual({ gates: { A: false, B: false } })
+  })
+
+  it.each([
+    ['X', '"X" is not written NAME=true or NAME=false'],
+    ['X=maybe', '"X=maybe" does not end in true or false'],
+  ])('refuses %s', (text, problem) => {
+    expect(parseGates([text])).toEqual({ problem })
+  })
+})
