@@ -1,5 +1,4 @@
 import { unreachable } from '../../../base/assert.ts'
-import { joined } from '../../../base/compact.ts'
 import { isMessage, type Message } from './message.ts'
 import {
   type BytesShape,
@@ -16,6 +15,7 @@ import {
   VARINT,
 } from './protobuf-table.ts'
 import { WireError } from './reader.ts'
+import { rfc3339 } from './rfc3339.ts'
 import { StringPool, says, textOf } from './string-pool.ts'
 
 /** Where a message lies. */
@@ -230,12 +230,8 @@ function keyAt(keys: readonly string[], bytes: Buffer, start: number, end: numbe
   return undefined
 }
 
-/** From the year 0 to the end of 9999, the years that RFC 3339 can write; seconds. */
-const FIRST_S = -62_167_219_200
-const LAST_S = 253_402_300_799
-
 function timeText(seconds: unknown): string {
-  const since1970 = typeof seconds === 'number' ? seconds : 0
-  if (since1970 < FIRST_S || since1970 > LAST_S) throw new WireError(`a time ${since1970} seconds from 1970`)
-  return joined([new Date(since1970 * 1000).toISOString().slice(0, 'yyyy-mm-ddThh:mm:ss'.length), 'Z'])
+  const text = rfc3339(typeof seconds === 'number' ? seconds : 0)
+  if (text === undefined) throw new WireError(`a time ${seconds} seconds from 1970`)
+  return text
 }

@@ -5,7 +5,7 @@ import { parseObject } from '../../../../../src/model/parse.ts'
 import { WireError } from '../../../../../src/source/kube/wire/reader.ts'
 import { createListReader, createWatchReader } from '../../../../../src/source/kube/wire/readers.ts'
 import { API_OBJECTS, cuts, KINDS, pieces } from './api-arbitraries.ts'
-import { eventBytes, listBody, PROTOBUF, readList, readWatch, TYPES } from './bodies.ts'
+import { eventBytes, listBody, readList, readWatch, TYPES } from './bodies.ts'
 
 describe.each(KINDS)('an object of kind %s', kind => {
   const objects = fc.array(API_OBJECTS[kind], { minLength: 1, maxLength: 5 })
@@ -57,16 +57,6 @@ describe('what is kept of an object', () => {
       const [item] = readList(type, [listBody(type, 'ServiceCIDR', items)], { kind: 'ServiceCIDR' }).items
       expect(item).toMatchObject(items[0] ?? {})
     }
-  })
-
-  it('is one copy of what many repeat', () => {
-    const items = [1, 2].map(index => ({
-      apiVersion: 'discovery.k8s.io/v1',
-      metadata: { name: `a-${index}`, namespace: 'n'.repeat(20) },
-    }))
-    const body = listBody(PROTOBUF, 'EndpointSlice', items)
-    const read = readList(PROTOBUF, [body], { kind: 'EndpointSlice' })
-    expect(read.items.map(item => item.metadata)).toEqual(items.map(item => item.metadata))
   })
 })
 

@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { StringPool } from '../../../../../src/source/kube/wire/string-pool.ts'
 
 const textIn = (pool: StringPool, text: string): string => {
@@ -11,6 +11,14 @@ describe('a pool of strings', () => {
     const pool = new StringPool()
     const texts = ['', 'a', 'node-1', 'node-2', 'ä€😀', 'x'.repeat(64), 'x'.repeat(65), 'x'.repeat(500)]
     for (let round = 0; round < 3; round++) for (const text of texts) expect(textIn(pool, text)).toBe(text)
+  })
+
+  it('makes a string once only', () => {
+    const pool = new StringPool()
+    const bytes = Buffer.from('zone-a')
+    const made = vi.spyOn(bytes, 'toString')
+    expect([1, 2, 3].map(() => pool.text(bytes, 0, bytes.length))).toEqual(['zone-a', 'zone-a', 'zone-a'])
+    expect(made).toHaveBeenCalledTimes(1)
   })
 
   it('stays right when more strings come than it has room for', () => {
