@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Lab } from '../support/lab/lab.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
 import { ControlPlane } from '../support/reference/control-plane.ts'
-import { loadDifferences } from '../support/reference/differences.ts'
+import { readFileOfDifferences } from '../support/reference/differences.ts'
 import { Fence } from '../support/reference/fence.ts'
 import { KubeProxyPeer } from '../support/reference/kube-proxy-peer.ts'
 import { LAB_NODE } from '../support/reference/lab-node.ts'
@@ -15,7 +15,7 @@ import { expectedLine, flowOf, type Labels, seenLine } from '../support/scenario
  * The real kube-proxy, with the objects of every scenario from a real API server, and real packets: what the scenarios
  * say, which we do as well (test/scenarios), is what it does, apart from what differences.yaml lists.
  */
-const { differences, refused, notComparable } = loadDifferences()
+const { differences, refused, notComparable } = readFileOfDifferences()
 
 let plane: ControlPlane
 let lab: Lab

@@ -12,6 +12,7 @@ import { parseGates, parseHelp } from '../support/reference/help-text.ts'
 import { KubeProxyPeer } from '../support/reference/kube-proxy-peer.ts'
 import { LAB_NODE, namespaceObject } from '../support/reference/lab-node.ts'
 import { familyLine, parseMetrics } from '../support/reference/metrics-text.ts'
+import { WRITTEN_FLAGS } from '../support/reference/written-flags.ts'
 
 /*
  * What others can see of kube-proxy, beside packets. The files in golden/ let tests compare with it where it cannot be
@@ -61,32 +62,12 @@ describe('without a cluster', () => {
     }
     try {
       expectGolden('write-config.yaml', written([]))
-      expectGolden('write-config-flags.yaml', written(FLAGS))
+      expectGolden('write-config-flags.yaml', written(WRITTEN_FLAGS))
     } finally {
       rmSync(folder, { recursive: true })
     }
   })
 })
-
-/** One of each kind, none with its default. */
-const FLAGS = [
-  '--proxy-mode=nftables',
-  '--bind-address=fd00::1',
-  '--cluster-cidr=10.0.0.0/8,fd00:10::/64',
-  '--detect-local-mode=NodeCIDR',
-  '--hostname-override= Some-Node ',
-  '--masquerade-all',
-  '--iptables-sync-period=45s',
-  '--iptables-min-sync-period=1500ms',
-  '--conntrack-tcp-timeout-established=90m',
-  '--nodeport-addresses=192.168.0.0/16,2001:db8::/32',
-  '--oom-score-adj=-1',
-  '--kube-api-qps=12.5',
-  '--feature-gates=AllAlpha=false',
-  '--vmodule=proxier=4',
-  '--log-flush-frequency=7s',
-  '-v=3',
-]
 
 describe('in a cluster', () => {
   let plane: ControlPlane

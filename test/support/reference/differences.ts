@@ -26,22 +26,22 @@ export interface Differences {
   readonly refused: readonly Obstacle[]
   /** By scenario, why its result means nothing. */
   readonly notComparable: ReadonlyMap<string, string>
+  /** Our defaults, by flag. */
+  readonly flagDefaults: ReadonlyMap<string, string>
+  readonly writtenLines: ReadonlyArray<{ readonly kubeProxy: string; readonly kprobe: string }>
+  /** Names, or what names begin with. */
+  readonly metricsWithout: readonly string[]
 }
 
 const FILE = fileURLToPath(new URL('../../reference/differences.yaml', import.meta.url))
 const DOCUMENT = fileURLToPath(new URL('../../../docs/differences.md', import.meta.url))
 
 /** Reads test/reference/differences.yaml. Throws when a reason does not stand in docs/differences.md. */
-export function loadDifferences(): Differences {
+export function readFileOfDifferences(): Differences {
   const document = oneLine(readFileSync(DOCUMENT, 'utf8'))
   const file: unknown = parse(readFileSync(FILE, 'utf8'))
   assert(isRecord(file), `${FILE}: not a mapping`)
-  const differences = records(file.differences).map(entry => ({
-    scenario: text(entry, 'scenario'),
-    packet: text(entry, 'packet'),
-    kubeProxy: text(entry, 'kubeProxy'),
-    because: text(entry, 'because'),
-  }))
+  const differences = records(file.differences).map(readDifference)
   for (const { because } of differences) {
     assert(document.includes(oneLine(because)), `docs/differences.md does not say: ${because}`)
   }
@@ -51,27 +51,46 @@ export function loadDifferences(): Differences {
       scenario: text(entry, 'scenario'),
       words: text(entry, 'words'),
     })),
-    notComparable: new Map(
-      records(file.notComparable).map(entry => [text(entry, 'scenario'), text(entry, 'because')]),
-    ),
+    notComparable: pairs(file.notComparable, 'scenario', 'because'),
+    flagDefaults: pairs(file.flagDefaults, 'flag', 'default'),
+    writtenLines: records(file.writtenLines).map(entry => ({
+      kubeProxy: text(entry, 'kubeProxy'),
+      kprobe: text(entry, 'kprobe'),
+    })),
+    metricsWithout: records(file.metricsWithout).map(entry => text(entry, 'name')),
   }
+}
+
+function readDifference(entry: Entry): Difference {
+  return {
+    scenario: text(entry, 'scenario'),
+    packet: text(entry, 'packet'),
+    kubeProxy: text(entry, 'kubeProxy'),
+    because: text(entry, 'because'),
+  }
+}
+
+type Entry = Readonly<Record<string, unknown>>
+
+function pairs(list: unknown, key: string, value: string): ReadonlyMap<string, string> {
+  return new Map(records(list).map(entry => [text(entry, key), text(entry, value)]))
 }
 
 function oneLine(words: string): string {
   return words.replace(/\s+/g, ' ').trim()
 }
 
-function records(value: unknown): readonly Readonly<Record<string, unknown>>[] {
+function records(value: unknown): readonly Entry[] {
   assert(Array.isArray(value) && value.every(isRecord), `${FILE}: not a list of mappings`)
   return value
 }
 
-function text(entry: Readonly<Record<string, unknown>>, key: string): string {
+function text(entry: Entry, key: string): string {
   const value = entry[key]
   assert(typeof value === 'string', `${FILE}: no ${key} in ${JSON.stringify(entry)}`)
   return value
 }
 
-function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+function isRecord(value: unknown): value is Entry {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

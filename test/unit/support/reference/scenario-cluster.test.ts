@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { loadDifferences } from '../../../support/reference/differences.ts'
+import { readFileOfDifferences } from '../../../support/reference/differences.ts'
 import { referenceConfig } from '../../../support/reference/kube-proxy-peer.ts'
 import { completed, proxyConfigOf } from '../../../support/reference/scenario-cluster.ts'
 import { loadScenarios } from '../../../support/scenario.ts'
@@ -33,7 +33,7 @@ test("a scenario's settings replace those of the reference", () => {
 })
 
 test('every listed difference is about a scenario, and has a reason in docs/differences.md', () => {
-  const { differences, refused, notComparable } = loadDifferences()
+  const { differences, refused, notComparable } = readFileOfDifferences()
   const files = new Set(loadScenarios().map(({ file }) => file))
   const named = [...differences, ...refused].map(({ scenario }) => scenario)
   expect([...named, ...notComparable.keys()].filter(file => !files.has(file))).toEqual([])

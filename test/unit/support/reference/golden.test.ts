@@ -1,0 +1,103 @@
+import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { describe, expect, test } from 'vitest'
+import { whyNotGate } from '../../../../src/config/feature-gates.ts'
+import { RUN_FLAGS } from '../../../../src/config/flags.ts'
+import { parseGoDuration } from '../../../../src/config/go-duration.ts'
+import { parseRequest } from '../../../../src/config/load-config.ts'
+import { writtenConfig } from '../../../../src/config/written-config.ts'
+import { createMetrics } from '../../../../src/telemetry/metrics.ts'
+import { readFileOfDifferences } from '../../../support/reference/differences.ts'
+import { parseMetrics } from '../../../support/reference/metrics-text.ts'
+import { WRITTEN_FLAGS } from '../../../support/reference/written-flags.ts'
+
+/*
+ * What kube-proxy shows, as test/reference/golden.test.ts saw it, and what we show. Differences on purpose stand in
+ * test/reference/differences.yaml.
+ */
+const GOLDEN = fileURLToPath(new URL('../../../reference/golden/', import.meta.url))
+const { flagDefaults, writtenLines, metricsWithout } = readFileOfDifferences()
+
+function lines(name: string): readonly string[] {
+  return golden(name).trimEnd().split('\n')
+}
+
+function golden(name: string): string {
+  return readFileSync(GOLDEN + name, 'utf8')
+}
+
+describe('flags', () => {
+  const ours = new Map(RUN_FLAGS.map(flag => [flag.name, flag]))
+  const theirs = lines('flags.txt')
+    .map(line => /^--(\S+)(?: -(\w))? (\S+) ?(.*)$/.exec(line) ?? [])
+    .map(([, name = '', short, type = '', value = '']) => ({ name, short, type, value }))
+    .filter(({ name }) => name !== 'help')
+
+  test.each(theirs)('--$name is taken, with its short form', ({ name, short }) => {
+    expect(ours.get(name)).toMatchObject({ name, ...(short === undefined ? {} : { short }) })
+  })
+
+  test.each(lines('hidden-flags.txt'))('--%s, which is not shown, is taken', name => {
+    expect(ours.has(name)).toBe(true)
+  })
+
+  test('have the same defaults, but for those that are listed', () => {
+    const others = theirs.flatMap(({ name, type, value }) => {
+      const own = ours.get(name)?.default ?? ''
+      return meaning(type, own) === meaning(type, value) ? [] : [[name, own] as const]
+    })
+    expect(new Map(others)).toEqual(flagDefaults)
+  })
+})
+
+/** Go's help leaves zeros out. */
+function meaning(type: string, value: string): string {
+  switch (type) {
+    case 'bool':
+      return value === '' ? 'false' : value
+    case 'duration':
+      return String(parseGoDuration(value === '' ? '0' : value))
+    case 'quantity':
+    case 'Level':
+      return value === '' ? '0' : value
+    default:
+      return value
+  }
+}
+
+describe('the written configuration', () => {
+  const written = (argv: readonly string[]): string => {
+    const parsed = parseRequest(argv, { hostName: 'a-host' }, undefined)
+    if (parsed.kind !== 'ok') throw new Error(JSON.stringify(parsed))
+    return writtenConfig(parsed.value.settings)
+  }
+
+  test('is the same to the byte when the mode and the periods are given', () => {
+    expect(written(WRITTEN_FLAGS)).toBe(golden('write-config-flags.yaml').trimEnd())
+  })
+
+  test('differs in the defaults that are listed', () => {
+    const [own, their] = [written([]).split('\n'), lines('write-config.yaml')]
+    expect(their.filter(line => !own.includes(line)).sort()).toEqual(
+      writtenLines.map(one => one.kubeProxy).sort(),
+    )
+    expect(own.filter(line => !their.includes(line))).toEqual(
+      expect.arrayContaining(writtenLines.map(one => one.kprobe)),
+    )
+  })
+})
+
+test.each(lines('feature-gates.txt').map(line => line.split(' ')))(
+  'the feature gate %s can be given',
+  (name = '', _, value) => {
+    expect(whyNotGate(name, value === 'true')).toBeUndefined()
+  },
+)
+
+test('kube-proxy has no metric that is missing here and not listed', async () => {
+  const known = (name: string): boolean => metricsWithout.some(prefix => name.startsWith(prefix))
+  const ours = parseMetrics(await createMetrics().text()).map(({ name, type }) => `${name} ${type}`)
+  const theirs = lines('metrics.txt').map(line => line.split(' ').slice(0, 2).join(' '))
+  expect(theirs.filter(line => !known(line) && !ours.includes(line))).toEqual([])
+  expect(metricsWithout.filter(prefix => !theirs.some(line => line.startsWith(prefix)))).toEqual([])
+})
