@@ -11,19 +11,41 @@ export interface LogOptions {
   readonly destination?: DestinationStream
 }
 
+/** A log whose form and amount can change while it is in use. */
+export interface AdjustableLog {
+  readonly log: Log
+  set(options: Pick<LogOptions, 'format' | 'verbosity'>): void
+}
+
 /** Messages carry their facts as fields; values from outside never reach the message text itself. */
 export function createLog(options: LogOptions): Log {
-  const destination = options.destination ?? standardError()
-  const stream = options.format === 'json' ? destination : textStream(destination)
-  return pino(
+  return openLog(options).log
+}
+
+export function openLog(options: LogOptions): AdjustableLog {
+  const json = options.destination ?? standardError()
+  const text = textStream(json)
+  let { format } = options
+  const log = pino(
     {
-      level: options.verbosity >= 4 ? 'trace' : options.verbosity >= 2 ? 'debug' : 'info',
+      level: levelOf(options.verbosity),
       base: null,
       timestamp: () => `,"time":"${new Date().toISOString()}"`,
       formatters: { level: label => ({ level: label }) },
     },
-    stream,
+    { write: line => (format === 'json' ? json : text).write(line) },
   )
+  return {
+    log,
+    set(now) {
+      format = now.format
+      log.level = levelOf(now.verbosity)
+    },
+  }
+}
+
+function levelOf(verbosity: number): 'trace' | 'debug' | 'info' {
+  return verbosity >= 4 ? 'trace' : verbosity >= 2 ? 'debug' : 'info'
 }
 
 /** Lines that cannot be written (a full disk) are lost: nothing is left to tell it with, and Services need the daemon. */

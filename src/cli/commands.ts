@@ -1,6 +1,6 @@
 import { nearest } from '../config/flag.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
-import { version } from './version.ts'
+import { printVersion } from './version.ts'
 
 interface Entry {
   readonly name: string
@@ -33,6 +33,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./doctor.ts'),
   },
   {
+    name: 'init',
+    summary: 'the privileged part: kernel settings and a probe, then exit; for an init container',
+    load: () => import('./init.ts'),
+  },
+  {
     name: 'cleanup',
     summary: 'remove everything that is ours from the kernel',
     load: () => import('./cleanup.ts'),
@@ -47,12 +52,12 @@ export async function runCommand(argv: readonly string[], io: Io): Promise<numbe
     return EXIT_USAGE
   }
   if (['--help', '-h', 'help'].includes(name)) return await help(rest[0], io)
-  if (name === '--version' || name === 'version') return printVersion(io)
+  if (name === '--version' || name === 'version') return versionOf(io)
   const entry = COMMANDS.find(each => each.name === name)
   if (entry === undefined) return unknownCommand(name, io)
   // The name of a flag in front of -- only: what follows may be an argument.
   const flags = rest.includes('--') ? rest.slice(0, rest.indexOf('--')) : rest
-  if (flags.includes('--version')) return printVersion(io)
+  if (flags.includes('--version')) return versionOf(io)
   const { command } = await entry.load()
   if (flags.includes('--help') || flags.includes('-h')) {
     io.out(command.help())
@@ -72,8 +77,8 @@ async function help(topic: string | undefined, io: Io): Promise<number> {
   return EXIT_FINE
 }
 
-function printVersion(io: Io): number {
-  io.out(`kprobe ${version()}\n`)
+function versionOf(io: Io): number {
+  printVersion(io)
   return EXIT_FINE
 }
 

@@ -3,12 +3,14 @@ import { finishInSlices, type Slicing } from '../base/steps.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
-import { openSource, watchLocalIps } from '../daemon/open.ts'
+import { Cluster } from '../daemon/cluster.ts'
+import { openClient, openFileSource, watchLocalIps } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
 import { resolve } from '../model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
+import type { Source } from '../source/source.ts'
 import type { Io } from './io.ts'
 
 export interface Loaded {
@@ -28,7 +30,25 @@ export function slicingOf(clock: Clock): Slicing {
 }
 
 async function readSource(config: Config, clock: Clock, io: Io): Promise<Snapshot> {
-  const source = openSource(config, clock)
+  if (config.source.kind === 'file')
+    return await readWhole(openFileSource(config, clock), { config, clock, io })
+  const warn = (text: string) => io.err(`${oneLine(text)}\n`)
+  const client = await openClient(config, { clock, env: process.env, warn })
+  const cluster = new Cluster({ client, clock, random: Math.random, requested: () => undefined })
+  try {
+    return await readWhole(cluster.source(config), { config, clock, io })
+  } finally {
+    await cluster.close()
+  }
+}
+
+interface Reading {
+  readonly config: Config
+  readonly clock: Clock
+  readonly io: Io
+}
+
+async function readWhole(source: Source, { config, clock, io }: Reading): Promise<Snapshot> {
   let snapshot = EMPTY_SNAPSHOT
   let localIps: LocalAddresses | undefined
   try {

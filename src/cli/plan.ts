@@ -8,9 +8,9 @@ import { loadConfig } from '../config/load-config.ts'
 import { openNetfilter, openPlane } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
-import { COMMITS_MAX, type Difference, differenceOf } from './difference.ts'
+import { COMMITS_MAX, type Difference, differenceOf } from '../reconcile/difference.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { loadOnce, refusalText } from './load.ts'
+import { loadOnce, refusalText, slicingOf } from './load.ts'
 import { writeDocument } from './output.ts'
 import { planLines } from './plan-text.ts'
 import { failureText, usageErrors, usageWarnings } from './usage-errors.ts'
@@ -56,7 +56,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 async function readDifference(config: Config, table: FrontendTable): Promise<Difference> {
   const opened = openPlane(config, systemClock, openNetfilter)
   try {
-    return await differenceOf(opened.plane, table, systemClock)
+    return await differenceOf(opened.plane, table, slicingOf(systemClock))
   } finally {
     await opened.close()
   }

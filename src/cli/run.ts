@@ -1,45 +1,88 @@
-import { systemClock } from '../base/clock.ts'
+import { writeFile } from 'node:fs/promises'
+import { type Clock, systemClock } from '../base/clock.ts'
 import { takeLock } from '../base/instance-lock.ts'
-import { createLog } from '../base/log.ts'
+import { type AdjustableLog, openLog } from '../base/log.ts'
+import { oneLine } from '../base/text.ts'
+import { readConfigFile } from '../config/config-file.ts'
+import { watchConfig } from '../config/config-watch.ts'
 import { HELP_FLAG, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { parseFlags } from '../config/parse-flags.ts'
-import { runDaemon } from '../daemon/daemon.ts'
-import { openNetfilter } from '../daemon/open.ts'
-import type { Command, Io } from './io.ts'
+import { type LoadOptions, loadConfig, parseRequest, type RunRequest } from '../config/load-config.ts'
+import { publishedConfig, writtenConfig } from '../config/written-config.ts'
+import { type DaemonIo, runDaemon } from '../daemon/daemon.ts'
+import { setOomScoreAdj } from '../daemon/oom-score.ts'
+import { openClient, openNetfilter } from '../daemon/open.ts'
+import { tuneConntrack } from '../kernel/conntrack/sysctl-files.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { planLines } from './plan-text.ts'
 import { syncText } from './sync-text.ts'
-import { usageErrors } from './usage-errors.ts'
+import { failureText, usageErrors } from './usage-errors.ts'
+import { printVersion, version } from './version.ts'
 
 export const command: Command = {
   help: () =>
     helpText({
-      usage: 'kprobe run --source=file:PATH [flags]',
+      usage: 'kprobe run [flags]',
       description:
         'Keeps the kernel of this node as the Services ask, until SIGTERM or Ctrl-C. What was programmed stays in the\n' +
-        'kernel when kprobe ends; `kprobe cleanup` removes it.',
+        'kernel when kprobe ends; `kprobe cleanup` removes it. Takes the flags and the --config file of kube-proxy.',
       flags: [...RUN_FLAGS, HELP_FLAG],
     }),
   run,
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const parsed = parseFlags(argv, { hostName: io.hostName })
+  const options: LoadOptions = { hostName: io.hostName, readFile: readConfigFile }
+  const parsed = await loadConfig(argv, options)
   if (parsed.kind === 'errors') return usageErrors(io, 'run', parsed.errors)
-  const { config } = parsed.value
+  const request = parsed.value
+  switch (request.action) {
+    case 'version':
+      printVersion(io, request.rawVersion)
+      return EXIT_FINE
+    case 'write-config':
+      return await writeConfig(request, io)
+    case 'cleanup':
+      return await (await import('./cleanup.ts')).command.run([], io)
+    case 'init':
+      return await (await import('./init.ts')).command.run(argv, io)
+    case 'run':
+      return await serve(request, { argv, options, io })
+  }
+}
+
+async function writeConfig({ settings, writeConfigTo }: RunRequest, io: Io): Promise<number> {
+  try {
+    await writeFile(writeConfigTo, writtenConfig(settings), { mode: 0o644 })
+    io.err(`wrote the configuration to ${oneLine(writeConfigTo)}\n`)
+    return EXIT_FINE
+  } catch (error) {
+    io.err(`kprobe run: --write-config-to ${oneLine(writeConfigTo)}: ${failureText(error)}\n`)
+    return EXIT_FAILED
+  }
+}
+
+interface Invocation {
+  readonly argv: readonly string[]
+  readonly options: LoadOptions
+  readonly io: Io
+}
+
+async function serve(request: RunRequest, invocation: Invocation): Promise<number> {
+  const { io } = invocation
+  const { config, warnings } = request
   const dryRun = config.backend === 'dry-run'
-  const log = createLog({ format: config.logFormat, verbosity: config.verbosity })
+  const logging = openLog({ format: config.logFormat, verbosity: config.verbosity })
+  const { log } = logging
+  for (const warning of warnings) log.warn(warning)
   const outLost = () =>
     log.warn({ err: io.outLost.reason }, 'standard output is gone; Services are served without it')
   io.outLost.addEventListener('abort', outLost, { once: true })
   return await runDaemon(config, {
-    log,
-    clock: systemClock,
-    random: Math.random,
+    ...surroundings(logging, systemClock),
+    ...following(request, { ...invocation, logging }),
     signal: io.signal,
     processId: io.processId,
-    openTransport: openNetfilter,
-    takeLock,
     synced: sync => {
       const text = syncText(sync, { colour: io.colour, dryRun })
       if (text !== '') io.out(text)
@@ -48,4 +91,65 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
       for (const text of planLines(plan.describe())) io.out(text)
     },
   })
+}
+
+type Surroundings = Omit<DaemonIo, 'signal' | 'processId' | 'synced' | 'planned' | 'configz' | 'follow'>
+
+/** The machine as it is. */
+function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
+  return {
+    log,
+    clock,
+    wallMs: Date.now,
+    random: Math.random,
+    version: version(),
+    openTransport: openNetfilter,
+    openConntrack: openNetfilter,
+    openClient: config => openClient(config, { clock, env: process.env, warn: text => log.warn(text) }),
+    takeLock,
+    listens: true,
+    setOomScoreAdj: value => setOomScoreAdj(value, log),
+    setLogging: ({ logFormat, verbosity }) => set({ format: logFormat, verbosity }),
+    tune: async conntrack => {
+      const { written, failed } = await tuneConntrack(conntrack)
+      for (const { name, value, before } of written) log.info({ name, value, before }, 'set')
+      for (const { name, value, error } of failed)
+        log.warn({ name, value, err: error }, 'not set; `kprobe init` does it with more privileges')
+    },
+  }
+}
+
+/** The configuration that is in use, and the file that may change it. */
+function following(
+  request: RunRequest,
+  { argv, options, logging }: Invocation & { readonly logging: AdjustableLog },
+): Pick<DaemonIo, 'configz' | 'follow'> {
+  const { log } = logging
+  let { settings } = request
+  const configz = () => publishedConfig(settings)
+  const { configFile } = request
+  if (configFile === undefined || request.config.once) return { configz }
+  return {
+    configz,
+    follow(changed) {
+      const watch = watchConfig<RunRequest>({
+        file: configFile,
+        clock: systemClock,
+        parse: file => parseRequest(argv, options, file),
+        handlers: {
+          async changed(next) {
+            for (const warning of next.warnings) log.warn(warning)
+            settings = next.settings
+            await changed(next.config)
+          },
+          failed: errors => {
+            for (const { path, message } of errors) log.error({ path }, message)
+            log.error('the configuration file is not used; the configuration from before stays')
+          },
+          recovered: () => log.info('the configuration file is right again'),
+        },
+      })
+      return () => watch.stop()
+    },
+  }
 }

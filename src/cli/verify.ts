@@ -8,10 +8,10 @@ import { openNetfilter, openPlane } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { printedService } from '../model/printed.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
+import { differenceOf } from '../reconcile/difference.ts'
 import { askDaemon } from './admin-client.ts'
-import { differenceOf } from './difference.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { loadOnce } from './load.ts'
+import { loadOnce, slicingOf } from './load.ts'
 import { writeDocument } from './output.ts'
 import { tableText } from './table.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
@@ -64,7 +64,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 async function kernelLines(config: Config, table: FrontendTable): Promise<readonly PlanLine[]> {
   const opened = openPlane(config, systemClock, openNetfilter)
   try {
-    return (await differenceOf(opened.plane, table, systemClock)).lines
+    return (await differenceOf(opened.plane, table, slicingOf(systemClock))).lines
   } finally {
     await opened.close()
   }

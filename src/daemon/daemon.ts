@@ -1,57 +1,23 @@
-import type { Clock } from '../base/clock.ts'
-import type { takeLock } from '../base/instance-lock.ts'
-import type { Log } from '../base/log.ts'
+import { FAMILIES } from '../base/ip.ts'
 import { privilegeHint } from '../base/privilege.ts'
 import type { Config } from '../config/config.ts'
+import { configChanges } from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import type { Snapshot } from '../model/snapshot.ts'
-import type { Transport } from '../netlink/transport.ts'
-import type { Plan } from '../reconcile/dataplane.ts'
-import type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'
+import type { ReconcilerEvent } from '../reconcile/events.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
-import type { SourceProblem } from '../source/source.ts'
-import { createMetrics, type Metrics } from '../telemetry/metrics.ts'
-import { RefusalLog } from '../telemetry/refusal-log.ts'
+import type { Source, SourceProblem } from '../source/source.ts'
+import { EventRecorder } from '../telemetry/events.ts'
+import { Cluster } from './cluster.ts'
+import { Flows } from './flows.ts'
 import { Intake } from './intake.ts'
-import { lockName, nftablesOptions, openSource, watchLocalIps } from './open.ts'
+import type { DaemonIo, Written } from './io.ts'
+import { Observer } from './observer.ts'
+import { lockName, nftablesOptions, openFileSource, watchLocalIps } from './open.ts'
+import { Outward } from './outward.ts'
+import { adminPages } from './pages.ts'
 import { Programming } from './programming.ts'
 
-/** What the daemon needs from whoever starts it, and tells them. */
-export interface DaemonIo {
-  readonly log: Log
-  readonly clock: Clock
-  /** Uniform in [0, 1). */
-  readonly random: () => number
-  /** Aborted when the process shall end. */
-  readonly signal: AbortSignal
-  readonly processId: number
-  /** Opens a socket to nf_tables: openNetfilter, or one to a kernel in memory. */
-  readonly openTransport: () => Transport
-  /** The same for the addresses of interfaces. */
-  readonly openRoute?: () => Transport
-  readonly takeLock: typeof takeLock
-  /** The kernel holds what the sources ask for. */
-  readonly synced: (sync: Sync) => void
-  /** A plan that --backend=dry-run does not commit. */
-  readonly planned: (plan: Plan<unknown>) => void
-}
-
-export interface Sync {
-  readonly reason: PassReason
-  readonly snapshot: Snapshot
-  readonly table: FrontendTable
-  /** Of the sync before; undefined at the first. */
-  readonly previous: FrontendTable | undefined
-  /** Commits since the sync before, together. */
-  readonly written: Written
-}
-
-export interface Written {
-  readonly commits: number
-  readonly changes: number
-  readonly bytes: number
-  readonly durationMs: number
-}
+export type { DaemonIo, Sync, Written } from './io.ts'
 
 const NOTHING_WRITTEN: Written = { commits: 0, changes: 0, bytes: 0, durationMs: 0 }
 /** With --once: passes that may fail before the process does. */
@@ -77,14 +43,17 @@ export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
 }
 
 class Daemon {
-  readonly #config: Config
   readonly #io: DaemonIo
-  readonly #metrics: Metrics = createMetrics()
-  readonly #refusals = new RefusalLog()
+  readonly #observer: Observer
   readonly #intake: Intake
   readonly #done: Promise<number>
+  #config: Config
   #finish: (code: number) => void = () => undefined
   #programming: Programming | undefined
+  #cluster: Cluster | undefined
+  #recorder: EventRecorder | undefined
+  #outward: Outward | undefined
+  #flows: Flows | undefined
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
@@ -96,43 +65,110 @@ class Daemon {
     this.#done = new Promise(resolve => {
       this.#finish = resolve
     })
+    this.#observer = this.#observe()
     this.#intake = new Intake({
       clock: io.clock,
-      changed: snapshot => this.#programming?.offer(snapshot),
+      changed: snapshot => {
+        this.#observer.offered(snapshot)
+        this.#programming?.offer(snapshot)
+      },
       handlers: {
         refusals: list => {
           for (const { place, refusal } of list) io.log.warn({ place, ...refusal }, 'refused')
         },
         problem: problem => this.#problem(problem),
+        observed: observation => this.#observer.observed(observation),
       },
     })
   }
 
   async run(): Promise<number> {
-    const { clock, log, signal } = this.#io
-    try {
-      this.#programming = this.#program()
-    } catch (err) {
-      log.fatal({ err }, 'cannot speak with the kernel')
-      return 1
-    }
+    const { log, signal, follow } = this.#io
+    if (!(await this.#open())) return 1
     const aborted = () => this.#finish(this.#config.once ? 1 : 0)
     signal.addEventListener('abort', aborted, { once: true })
     if (signal.aborted) aborted()
     this.#localIps = this.#watchIps()
-    await this.#intake.follow(openSource(this.#config, clock))
+    await this.#intake.follow(this.#source(this.#config))
+    const unfollow = follow?.(config => this.#reconfigure(config))
     const code = await this.#done
     signal.removeEventListener('abort', aborted)
-    await this.#localIps?.stop()
-    await this.#intake.stop()
-    await this.#programming.stop()
-    log.trace({ metrics: await this.#metrics.text() }, 'ended')
+    await unfollow?.()
+    await this.#close()
+    log.trace({ metrics: await this.#observer.metrics.text() }, 'ended')
     return code
   }
 
-  #program(): Programming {
+  /** False when there is nothing to run with, which was told. */
+  async #open(): Promise<boolean> {
+    const { log, tune, setOomScoreAdj } = this.#io
+    const config = this.#config
+    try {
+      this.#programming = this.#program(config)
+    } catch (err) {
+      log.fatal({ err }, 'cannot speak with the kernel')
+      return false
+    }
+    if (config.source.kind === 'kube') {
+      try {
+        await this.#connect(config)
+      } catch (err) {
+        log.fatal({ err }, 'the API server cannot be asked')
+        await this.#programming.stop()
+        return false
+      }
+    }
+    if (config.once || config.backend !== 'netlink') return true
+    await setOomScoreAdj?.(config.oomScoreAdj)
+    await tune?.(config.conntrack)
+    this.#flows = this.#openFlows()
+    await this.#listen(config)
+    return true
+  }
+
+  async #close(): Promise<void> {
+    await this.#localIps?.stop()
+    await this.#intake.stop()
+    await this.#flows?.stop()
+    await this.#programming?.stop()
+    await this.#outward?.close()
+    await this.#recorder?.stop()
+    await this.#cluster?.close()
+  }
+
+  #observe(): Observer {
+    const { log, clock, wallMs, version } = this.#io
+    const { nodeName, syncPeriodMs, connectionMetricsMax, featureGates } = this.#config
+    return new Observer({
+      log,
+      clock,
+      wallMs,
+      nodeName,
+      syncPeriodMs,
+      version,
+      families: FAMILIES,
+      // Files need not hold a Node.
+      eligibleWithoutNode: this.#config.source.kind === 'file' ? true : undefined,
+      source: () => this.#intake.status,
+      quarantined: () => this.#programming?.status.quarantined.length ?? 0,
+      outward: () => ({ ...(this.#outward?.state ?? { ready: false }), events: this.#recorder?.counts }),
+      features: Object.entries(featureGates).map(([name, enabled]) => ({ name, stage: '', enabled })),
+      tell: fact => this.#recorder?.record(fact),
+      connections:
+        connectionMetricsMax === 0
+          ? undefined
+          : {
+              seriesMax: connectionMetricsMax,
+              read: async () => (await this.#programming?.connections()) ?? [],
+              nowMs: () => clock.nowMs(),
+              failed: err => log.warn({ err }, 'the counters of connections cannot be read'),
+            },
+    })
+  }
+
+  #program(config: Config): Programming {
     const { clock, log, random, openTransport, planned } = this.#io
-    return new Programming(this.#config, {
+    return new Programming(config, {
       clock,
       log,
       random,
@@ -145,6 +181,61 @@ class Daemon {
     })
   }
 
+  async #connect(config: Config): Promise<void> {
+    const { clock, random, wallMs, log, openClient } = this.#io
+    const { nodeName } = config
+    if (openClient === undefined)
+      throw new Error('there is no way to an API server here; give --source=file:PATH')
+    const cluster = new Cluster({
+      client: await openClient(config),
+      clock,
+      random,
+      requested: request => this.#observer.metrics.apiRequest(request),
+    })
+    this.#cluster = cluster
+    if (config.once) return
+    this.#recorder ??= new EventRecorder({
+      clock,
+      wallMs,
+      random,
+      nodeName,
+      post: async write => (await this.#cluster?.post(write, log)) ?? 'retry',
+      lost: (why, regarding, reason) => log.debug({ why, regarding, reason }, 'an event was not delivered'),
+    })
+  }
+
+  #source(config: Config): Source {
+    return this.#cluster?.source(config) ?? openFileSource(config, this.#io.clock)
+  }
+
+  #openFlows(): Flows | undefined {
+    const { clock, random, log, openConntrack } = this.#io
+    if (openConntrack === undefined) return undefined
+    return new Flows({ clock, random, log, openTransport: openConntrack, metrics: this.#observer.metrics })
+  }
+
+  async #listen(config: Config): Promise<void> {
+    const { clock, log, listens, configz } = this.#io
+    if (!listens) return
+    this.#outward = new Outward({
+      clock,
+      log,
+      families: FAMILIES,
+      observer: this.#observer,
+      configz,
+      pages: adminPages({
+        programming: () => this.#programming,
+        snapshot: () => this.#intake.snapshot,
+        source: () => this.#intake.status,
+        nowMs: () => clock.nowMs(),
+        receipts: this.#observer.receipts,
+      }),
+      tell: fact => this.#recorder?.record(fact),
+      failed: () => this.#finish(1),
+    })
+    await this.#outward.follow(config, undefined)
+  }
+
   #watchIps(): LocalAddresses | undefined {
     const { clock, log, openRoute } = this.#io
     const watch = watchLocalIps(this.#config, clock, {
@@ -154,7 +245,7 @@ class Daemon {
         const isKnown = this.#intake.snapshot.localIps.length > 0
         const rest = isKnown ? 'the last list stays' : 'nothing is programmed before they are known'
         log.warn({ err }, `the addresses of this machine cannot be read; ${rest}`)
-        this.#metrics.sourceProblem()
+        this.#observer.metrics.sourceProblem()
         if (this.#config.once) this.#finish(1)
       },
       recovered: () => log.info('the addresses of this machine are read again'),
@@ -163,110 +254,118 @@ class Daemon {
     return watch
   }
 
+  /** A new configuration: what can be applied is, part by part; Services are served all the while. */
+  async #reconfigure(config: Config): Promise<void> {
+    const { log, tune, setOomScoreAdj, setLogging } = this.#io
+    const before = this.#config
+    const { live, restart, process } = configChanges(before, config)
+    if (process.length > 0)
+      log.warn({ fields: process }, 'the new configuration needs a restart for these fields')
+    const kept = Object.fromEntries(process.map(field => [field, before[field]]))
+    const after: Config = { ...config, ...kept }
+    this.#config = after
+    const changed = new Set<keyof Config>([...live, ...restart])
+    log.info({ fields: [...changed] }, 'the configuration has changed')
+    if (changed.has('verbosity') || changed.has('logFormat')) setLogging?.(after)
+    if (changed.has('oomScoreAdj')) await setOomScoreAdj?.(after.oomScoreAdj)
+    if (changed.has('conntrack')) await tune?.(after.conntrack)
+    if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
+    await this.#outward?.follow(after, before)
+    if (changed.has('nodePortAddresses')) {
+      await this.#localIps?.stop()
+      this.#localIps = this.#watchIps()
+    }
+    if (PROGRAMMING_FIELDS.some(field => changed.has(field))) await this.#programAnew(after)
+    if (changed.has('client')) await this.#connectAnew(after, before)
+    this.#observer.metrics.configChanged('applied')
+  }
+
+  /** Another plane adopts what the last one left in the kernel. */
+  async #programAnew(config: Config): Promise<void> {
+    const next = this.#program(config)
+    await this.#programming?.stop()
+    this.#programming = next
+    this.#intake.repeat()
+  }
+
+  /** Another connection, from which everything is read anew; what is known stays until that is complete. */
+  async #connectAnew(config: Config, before: Config): Promise<void> {
+    const old = this.#cluster
+    if (old === undefined) return
+    try {
+      await this.#connect(config)
+      await this.#intake.follow(this.#source(config))
+      await old.close()
+    } catch (err) {
+      this.#config = { ...this.#config, client: before.client }
+      this.#io.log.error({ err }, 'the new way to the API server cannot be used; the old one stays')
+    }
+  }
+
   #problem({ kind, place, text }: SourceProblem): void {
     const { log } = this.#io
     if (kind === 'recovered') log.info({ place }, text)
     else log.warn({ place }, text)
     if (kind !== 'failed') return
-    this.#metrics.sourceProblem()
+    this.#observer.metrics.sourceProblem()
     if (this.#config.once && !this.#intake.complete) this.#finish(1)
   }
 
   #report(event: ReconcilerEvent): void {
-    const { log } = this.#io
-    switch (event.kind) {
-      case 'committed':
-        this.#committed(event)
-        break
-      case 'synced':
-        this.#synced(event.reason)
-        break
-      case 'healed':
-        this.#metrics.healed(event.changes)
-        log.warn({ changes: event.changes, objects: event.objects }, 'damage to our tables was repaired')
-        break
-      case 'foreign-commit':
-        this.#metrics.foreignCommit()
-        if (event.damage) log.warn({ process: event.process }, 'somebody else changes our tables')
-        else log.debug({ generation: event.generation }, 'somebody else changed nf_tables')
-        break
-      case 'stale':
-        this.#metrics.staleCommit()
-        log.debug({ attempt: event.attempt }, 'somebody else committed first; planning again')
-        break
-      case 'quarantined':
-        this.#quarantined(event)
-        break
-      case 'released':
-        this.#countQuarantine()
-        log.info({ service: event.service }, 'the kernel takes a Service that it had refused')
-        break
-      case 'failed':
-        this.#failed(event.error, event.retryMs)
-        break
-    }
+    this.#observer.report(event)
+    if (event.kind === 'committed') this.#written = add(this.#written, event)
+    else if (event.kind === 'synced') this.#synced(event)
+    else if (event.kind === 'failed') this.#failed(event.error)
   }
 
-  #committed({ plan, receipt, reason }: Extract<ReconcilerEvent, { readonly kind: 'committed' }>): void {
-    const { changes } = plan
-    const { bytes, durationMs } = receipt
-    this.#metrics.commit({ bytes, durationMs, changes })
-    this.#written = add(this.#written, { commits: 1, changes, bytes, durationMs })
-    this.#io.log.debug({ reason, changes, bytes, durationMs }, 'committed')
-  }
-
-  #quarantined({
-    service,
-    error,
-    retryMs,
-  }: Extract<ReconcilerEvent, { readonly kind: 'quarantined' }>): void {
-    this.#countQuarantine()
-    const facts = { service, err: error, retryMs: Math.round(retryMs) }
-    this.#io.log.error(facts, 'the kernel refuses a Service; all others are served')
-  }
-
-  #failed(err: Error, retryMs: number): void {
-    this.#metrics.failedPass()
-    const hint = privilegeHint(err)
-    const facts = { err, retryMs: Math.round(retryMs), ...(hint === undefined ? {} : { hint }) }
-    this.#io.log.error(facts, 'the kernel could not be brought up to date; trying again')
+  #failed(error: Error): void {
     this.#failures++
     // A privilege does not come by waiting.
-    if (this.#config.once && (hint !== undefined || this.#failures >= ONCE_FAILURES_MAX)) this.#finish(1)
+    const isHopeless = privilegeHint(error) !== undefined || this.#failures >= ONCE_FAILURES_MAX
+    if (this.#config.once && isHopeless) this.#finish(1)
   }
 
-  #countQuarantine(): void {
-    this.#metrics.quarantined(this.#programming?.status.quarantined.length ?? 0)
-  }
-
-  #synced(reason: PassReason): void {
+  #synced(event: Extract<ReconcilerEvent, { readonly kind: 'synced' }>): void {
     const status = this.#programming?.status
     const table = status?.table
     if (table === undefined || status === undefined) return
-    const news = this.#refusals.look(table)
-    this.#metrics.refusals(news.total)
-    for (const refusal of news.fresh) this.#io.log.warn(refusal, 'refused')
-    if (news.unnamed > 0)
-      this.#io.log.warn({ more: news.unnamed }, 'further refusals; `kprobe plan` lists them')
-    const { previous, written, snapshot } = {
-      previous: this.#previous,
-      written: this.#written,
-      snapshot: this.#intake.snapshot,
-    }
+    const { snapshot } = this.#intake
+    this.#observer.synced(event, snapshot, table)
+    this.#outward?.update(table)
+    this.#flows?.offer(snapshot, table)
+    const [previous, written] = [this.#previous, this.#written]
     this.#previous = table
     this.#written = NOTHING_WRITTEN
     this.#failures = 0
-    this.#io.synced({ reason, snapshot, table, previous, written })
+    this.#io.synced({ reason: event.reason, snapshot, table, previous, written })
     if (!this.#config.once || table.number !== snapshot.number) return
     this.#finish(status.quarantined.length > 0 || this.#programming?.hasMisfits === true ? 1 : 0)
   }
 }
 
-function add(a: Written, b: Written): Written {
+/** What a plane and its reconciler are made from. */
+const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
+  'detectLocal',
+  'masqueradeAll',
+  'nodePortAddresses',
+  'minSyncPeriodMs',
+  'syncPeriodMs',
+  'allowedExternalCidrs',
+  'allowedLoadBalancerCidrs',
+  'allowServiceExternalIps',
+]
+
+function add(
+  a: Written,
+  {
+    plan: { changes },
+    receipt: { bytes, durationMs },
+  }: Extract<ReconcilerEvent, { readonly kind: 'committed' }>,
+): Written {
   return {
-    commits: a.commits + b.commits,
-    changes: a.changes + b.changes,
-    bytes: a.bytes + b.bytes,
-    durationMs: a.durationMs + b.durationMs,
+    commits: a.commits + 1,
+    changes: a.changes + changes,
+    bytes: a.bytes + bytes,
+    durationMs: a.durationMs + durationMs,
   }
 }

@@ -11,7 +11,7 @@ import type { NftablesState } from '../dataplane/nftables/state.ts'
 import { watchWriters } from '../dataplane/nftables/writers.ts'
 import { createDataplane } from '../dataplane/registry.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
-import { createNftClient } from '../kernel/nft/client.ts'
+import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import { createNamePool } from '../model/names.ts'
 import { parseObject } from '../model/parse.ts'
 import { NETLINK_NETFILTER, NETLINK_ROUTE } from '../netlink/constants.ts'
@@ -19,6 +19,7 @@ import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Dataplane } from '../reconcile/dataplane.ts'
 import { FileSource } from '../source/file/file-source.ts'
+import type { ApiClient } from '../source/kube/api-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
 
@@ -29,6 +30,7 @@ export function lockName(options: NftablesOptions): string {
 
 export interface OpenPlane {
   readonly plane: Dataplane<NftablesState, NftablesPlan>
+  readonly client: NftClient
   readonly close: () => Promise<void>
 }
 
@@ -45,7 +47,7 @@ export function openPlane(config: Config, clock: Clock, openTransport: () => Tra
   const plane = createDataplane(config.proxyMode, {
     nftables: { client, options, watchWriters: report => watchWriters(watching, report) },
   })
-  return { plane, close: () => client.close() }
+  return { plane, client, close: () => client.close() }
 }
 
 export function nftablesOptions(config: Config): NftablesOptions {
@@ -71,10 +73,10 @@ function detectorOf(detect: DetectLocal, family: (typeof FAMILIES)[number]): Det
   }
 }
 
-/** The source that the configuration names. Of Nodes it tells this one alone. */
-export function openSource(config: Config, clock: Clock): Source {
+/** The files that the configuration names. Of Nodes they tell this one alone. */
+export function openFileSource(config: Config, clock: Clock): Source {
   const { source, nodeName } = config
-  if (source.kind !== 'file') throw new Error(`no source of kind ${source.kind} in this build`)
+  if (source.kind !== 'file') throw new Error(`${source.kind} is no source of files`)
   const pool = createNamePool()
   return new FileSource({
     path: source.path,
@@ -100,4 +102,17 @@ export function watchLocalIps(
 ): LocalAddresses | undefined {
   if (config.nodePortAddresses.cidrs.length === 0) return undefined
   return watchLocalAddresses({ clock, reader: createAddressReader({ openTransport, clock }), ...handlers })
+}
+
+export interface OpenClientOptions {
+  readonly clock: Clock
+  readonly env: Readonly<Record<string, string | undefined>>
+  readonly warn: (text: string) => void
+}
+
+/** The API server that the configuration names. What speaks with it is loaded only here. */
+export async function openClient(config: Config, options: OpenClientOptions): Promise<ApiClient> {
+  const { openApiClient } = await import('../source/kube/client/http-client.ts')
+  const { kubeconfig, master, qps, burst } = config.client
+  return await openApiClient({ ...options, kubeconfig, master, qps, burst })
 }

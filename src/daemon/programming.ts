@@ -1,9 +1,11 @@
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
+import { finishInSlices } from '../base/steps.ts'
 import { within } from '../base/within.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { dryRun } from '../dataplane/dry-run.ts'
+import { type ConnectionCount, readConnections } from '../dataplane/nftables/connections.ts'
 import type { NftablesPlan } from '../dataplane/nftables/plan.ts'
 import type { NftablesState } from '../dataplane/nftables/state.ts'
 import type { Refusal } from '../model/refusal.ts'
@@ -11,8 +13,10 @@ import { resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
+import { type Difference, differenceOf } from '../reconcile/difference.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
+import { slicingOf } from './intake.ts'
 import { type OpenPlane, openPlane } from './open.ts'
 
 export interface ProgrammingOptions {
@@ -68,6 +72,21 @@ export class Programming {
   /** Something does not fit into the kernel's tables. */
   get hasMisfits(): boolean {
     return this.#misfits !== ''
+  }
+
+  /** New connections at each endpoint, where the configuration asks the kernel to count them. */
+  async connections(): Promise<readonly ConnectionCount[]> {
+    const { rendered } = this.#reconciler
+    if (rendered === undefined) return []
+    const slicing = slicingOf(this.#options.clock)
+    return await readConnections(this.#opened.client, rendered, steps => finishInSlices(steps, slicing))
+  }
+
+  /** What the kernel, as it is now, lacks of what was asked for last. */
+  async pending(): Promise<Difference | undefined> {
+    const { table } = this.#reconciler.status
+    if (table === undefined) return undefined
+    return await differenceOf(this.#opened.plane, table, slicingOf(this.#options.clock))
   }
 
   offer(snapshot: Snapshot): void {

@@ -1,15 +1,23 @@
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
+import type { ServiceKey } from '../model/service.ts'
 
 /** What one look at the refusals found. */
 export interface RefusalNews {
   /** Refusals that were not there before; at most NEWS_MAX, so that one bad rollout does not flood the log. */
-  readonly fresh: readonly Refusal[]
+  readonly fresh: readonly ServiceRefusals[]
   /** How many more there were. */
   readonly unnamed: number
   /** How many there are now. */
   readonly total: number
+}
+
+/** Of one Service and its slices. */
+export interface ServiceRefusals {
+  readonly service: ServiceKey
+  /** Never empty. */
+  readonly refusals: readonly Refusal[]
 }
 
 const NEWS_MAX = 100
@@ -20,18 +28,19 @@ export class RefusalLog {
   #total = 0
 
   look(table: FrontendTable): RefusalNews {
-    const fresh: Refusal[] = []
+    const fresh: ServiceRefusals[] = []
+    let named = 0
     let unnamed = 0
-    for (const key of PersistentMap.changes(this.#services, table.services)) {
-      const before = this.#services.get(key)?.refusals ?? []
-      const after = table.services.get(key)?.refusals ?? []
+    for (const service of PersistentMap.changes(this.#services, table.services)) {
+      const before = this.#services.get(service)?.refusals ?? []
+      const after = table.services.get(service)?.refusals ?? []
       this.#total += after.length - before.length
       const known = new Set(before.map(identity))
-      for (const refusal of after) {
-        if (known.has(identity(refusal))) continue
-        if (fresh.length < NEWS_MAX) fresh.push(refusal)
-        else unnamed++
-      }
+      const news = after.filter(refusal => !known.has(identity(refusal)))
+      const refusals = news.slice(0, NEWS_MAX - named)
+      named += refusals.length
+      unnamed += news.length - refusals.length
+      if (refusals.length > 0) fresh.push({ service, refusals })
     }
     this.#services = table.services
     return { fresh, unnamed, total: this.#total }

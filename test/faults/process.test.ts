@@ -93,6 +93,10 @@ it('F60: a daemon that shall end does so within its grace while the kernel is sl
   const ended = runDaemon(parsed.value.config, {
     log: createLog({ format: 'json', verbosity: 0, destination: { write: () => undefined } }),
     clock: systemClock,
+    wallMs: Date.now,
+    version: 'test',
+    listens: false,
+    configz: () => ({}),
     random: Math.random,
     signal: stop.signal,
     processId: process.pid,

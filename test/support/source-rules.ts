@@ -63,6 +63,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
     'node:zlib',
   ],
   telemetry: ['prom-client', 'node:http', 'node:net'],
+  'telemetry/process-metrics.ts': ['node:fs/promises', 'prom-client'],
   'telemetry/admin-server.ts': ['node:fs/promises', 'node:http', 'node:net'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
   'kernel/conntrack/sysctl-files.ts': ['node:fs/promises', 'node:os'],
@@ -71,6 +72,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   cli: ['node:stream', 'yaml'],
   'cli/admin-client.ts': ['node:http'],
   'cli/doctor.ts': ['node:fs/promises'],
+  'cli/run.ts': ['node:fs/promises'],
   'cli/libnftables.ts': ['ffi-rs'],
   'main.ts': ['node:os', 'node:v8'],
 }

@@ -80,6 +80,10 @@ function start(...flags: string[]): void {
   running = runDaemon(parsed.value.config, {
     log: createLog({ format: 'text', verbosity: 2, destination: { write: line => void logged.push(line) } }),
     clock: systemClock,
+    wallMs: Date.now,
+    version: 'test',
+    listens: false,
+    configz: () => ({}),
     random: () => 0.5,
     signal: stop.signal,
     processId: 77,

@@ -1,8 +1,6 @@
-import type { Clock } from '../base/clock.ts'
-import { finishInSlices } from '../base/steps.ts'
+import { finishInSlices, type Slicing } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import type { Dataplane, Plan, PlanLine } from '../reconcile/dataplane.ts'
-import { slicingOf } from './load.ts'
+import type { Dataplane, Plan, PlanLine } from './dataplane.ts'
 
 export interface Difference {
   /** Grouped by Service. */
@@ -18,9 +16,8 @@ export const COMMITS_MAX = 8
 export async function differenceOf<State, P extends Plan<State>>(
   plane: Dataplane<State, P>,
   table: FrontendTable,
-  clock: Clock,
+  slicing: Slicing,
 ): Promise<Difference> {
-  const slicing = slicingOf(clock)
   const { state } = await plane.observe()
   const wanted = await finishInSlices(plane.render(table, { base: state, without: new Set() }), slicing)
   const lines: PlanLine[] = []

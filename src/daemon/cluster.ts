@@ -1,0 +1,123 @@
+import type { Clock } from '../base/clock.ts'
+import type { Log } from '../base/log.ts'
+import type { Config } from '../config/config.ts'
+import { createNamePool } from '../model/names.ts'
+import { parseObject, watchedIdentity } from '../model/parse.ts'
+import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
+import { KubeSource } from '../source/kube/kube-source.ts'
+import { acceptFor } from '../source/kube/wire/media-type.ts'
+import type { EventWrite } from '../telemetry/event-object.ts'
+import type { PostResult } from '../telemetry/events.ts'
+
+export interface ClusterOptions {
+  readonly client: ApiClient
+  readonly clock: Clock
+  readonly random: () => number
+  /** Each request that was answered or failed. */
+  readonly requested: (request: {
+    readonly method: string
+    readonly host: string
+    readonly status: number | undefined
+    readonly durationMs: number
+  }) => void
+}
+
+/** Longest wait for the answer to an event, and then between two pieces of it. */
+const EVENT_IDLE_MS = 10_000
+
+/** The API server of the cluster, as the daemon uses it: a source, and where events go. */
+export class Cluster {
+  readonly #options: ClusterOptions
+  readonly #client: ApiClient
+  readonly #stop = new AbortController()
+
+  constructor(options: ClusterOptions) {
+    this.#options = options
+    this.#client = counting(options)
+  }
+
+  get server(): string {
+    return this.#client.server
+  }
+
+  source(config: Config): KubeSource {
+    const { clock, random } = this.#options
+    const { nodeName, serviceProxyName, client } = config
+    const pool = createNamePool()
+    return new KubeSource({
+      client: this.#client,
+      clock,
+      random,
+      nodeName,
+      serviceProxyName,
+      accept: client.acceptContentTypes === '' ? acceptFor(client.contentType) : client.acceptContentTypes,
+      parseObject: object => parseObject(object, pool),
+      watchedIdentity,
+    })
+  }
+
+  /** Never rejects: what cannot be sent may be sent again. */
+  async post({ method, path, body }: EventWrite, log: Log): Promise<PostResult> {
+    const contentType = method === 'POST' ? 'application/json' : 'application/merge-patch+json'
+    const request: ApiRequest = {
+      method,
+      path,
+      accept: 'application/json',
+      body: JSON.stringify(body),
+      contentType,
+      idleMs: EVENT_IDLE_MS,
+      longLived: false,
+      signal: this.#stop.signal,
+    }
+    try {
+      const response = await this.#client.send(request)
+      await drain(response)
+      return resultOf(method, response.status)
+    } catch (err) {
+      if (!(err instanceof ApiError)) throw err
+      log.debug({ err }, 'an event could not be sent')
+      return 'retry'
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#stop.abort()
+    await this.#client.close()
+  }
+}
+
+function resultOf(method: EventWrite['method'], status: number): PostResult {
+  if ((status >= 200 && status < 300) || (method === 'POST' && status === 409)) return 'taken'
+  if (method === 'PATCH' && status === 404) return 'absent'
+  return status === 429 || status >= 500 ? 'retry' : 'refused'
+}
+
+async function drain({ body }: ApiResponse): Promise<void> {
+  const chunks = body[Symbol.asyncIterator]()
+  for (let next = await chunks.next(); next.done !== true; next = await chunks.next());
+}
+
+function counting({ client, clock, requested }: ClusterOptions): ApiClient {
+  const host = hostOf(client.server)
+  return {
+    server: client.server,
+    close: () => client.close(),
+    async send(request) {
+      const beganMs = clock.nowMs()
+      const done = (status: number | undefined) =>
+        requested({ method: request.method, host, status, durationMs: clock.nowMs() - beganMs })
+      try {
+        const response = await client.send(request)
+        done(response.status)
+        return response
+      } catch (error) {
+        done(undefined)
+        throw error
+      }
+    },
+  }
+}
+
+function hostOf(server: string): string {
+  return URL.canParse(server) ? new URL(server).host : server
+}

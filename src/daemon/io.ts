@@ -1,0 +1,64 @@
+import type { Clock } from '../base/clock.ts'
+import type { takeLock } from '../base/instance-lock.ts'
+import type { Log } from '../base/log.ts'
+import type { Config, ConntrackConfig } from '../config/config.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import type { Transport } from '../netlink/transport.ts'
+import type { Plan } from '../reconcile/dataplane.ts'
+import type { PassReason } from '../reconcile/events.ts'
+import type { ApiClient } from '../source/kube/api-client.ts'
+
+/** What the daemon needs from whoever starts it, and tells them. */
+export interface DaemonIo {
+  readonly log: Log
+  readonly clock: Clock
+  /** Milliseconds since 1970, for what people read. */
+  readonly wallMs: () => number
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  /** Aborted when the process shall end. */
+  readonly signal: AbortSignal
+  readonly processId: number
+  readonly version: string
+  /** Opens a socket to nf_tables: openNetfilter, or one to a kernel in memory. */
+  readonly openTransport: () => Transport
+  /** The same for the addresses of interfaces. */
+  readonly openRoute?: () => Transport
+  /** The same for connection tracking; without it, no flows are removed. */
+  readonly openConntrack?: () => Transport
+  /** Connects with the API server that the configuration names, for --source=kube. */
+  readonly openClient?: (config: Config) => Promise<ApiClient>
+  readonly takeLock: typeof takeLock
+  /** Listen at the configured addresses. */
+  readonly listens: boolean
+  /** The configuration as kube-proxy's API type, for /configz. */
+  readonly configz: () => unknown
+  /** Follows changes of the configuration, until the result is called. */
+  readonly follow?: (changed: (config: Config) => Promise<void>) => () => Promise<void>
+  /** Sizes and timeouts of connection tracking. */
+  readonly tune?: (conntrack: ConntrackConfig) => Promise<void>
+  readonly setOomScoreAdj?: (value: number) => Promise<void>
+  readonly setLogging?: (config: Config) => void
+  /** The kernel holds what the sources ask for. */
+  readonly synced: (sync: Sync) => void
+  /** A plan that --backend=dry-run does not commit. */
+  readonly planned: (plan: Plan<unknown>) => void
+}
+
+export interface Sync {
+  readonly reason: PassReason
+  readonly snapshot: Snapshot
+  readonly table: FrontendTable
+  /** Of the sync before; undefined at the first. */
+  readonly previous: FrontendTable | undefined
+  /** Commits since the sync before, together. */
+  readonly written: Written
+}
+
+export interface Written {
+  readonly commits: number
+  readonly changes: number
+  readonly bytes: number
+  readonly durationMs: number
+}

@@ -1,0 +1,182 @@
+import type { Clock } from '../base/clock.ts'
+import type { Family } from '../base/ip.ts'
+import type { Log } from '../base/log.ts'
+import { privilegeHint } from '../base/privilege.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import type { ReconcilerEvent } from '../reconcile/events.ts'
+import type { SourceObservation, SourceStatus } from '../source/source.ts'
+import { PendingChanges } from '../telemetry/change-counts.ts'
+import {
+  type EventFact,
+  serviceQuarantined,
+  serviceRefused,
+  serviceReleased,
+  starting,
+} from '../telemetry/event-facts.ts'
+import { HealthTracker } from '../telemetry/health-tracker.ts'
+import { LocalPolicyCounter } from '../telemetry/local-policy-counts.ts'
+import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/metrics.ts'
+import { programmingLatencies } from '../telemetry/programming-latency.ts'
+import { Receipts } from '../telemetry/receipts.ts'
+import { RefusalLog } from '../telemetry/refusal-log.ts'
+
+export interface ObserverOptions {
+  readonly log: Log
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  readonly nodeName: string
+  /** Those that are programmed. */
+  readonly families: readonly Family[]
+  readonly syncPeriodMs: number
+  readonly version: string
+  readonly source: () => SourceStatus | undefined
+  /** Services that the kernel refuses now. */
+  readonly quarantined: () => number
+  /** What is to be thought of this node while its Node object is unknown; undefined: that it is not eligible. */
+  readonly eligibleWithoutNode: boolean | undefined
+  readonly outward: MetricsOptions['outward']
+  readonly features: MetricsOptions['features']
+  readonly connections: MetricsOptions['connections']
+  /** Something that people should read at the object it is about. */
+  readonly tell: (fact: EventFact) => void
+}
+
+type EventOf<Kind extends ReconcilerEvent['kind']> = Extract<ReconcilerEvent, { readonly kind: Kind }>
+
+/** What happens goes in; logs, metrics, health and events come of it. Decides nothing. */
+export class Observer {
+  readonly metrics: Metrics
+  readonly health: HealthTracker
+  readonly receipts: Receipts
+  readonly #options: ObserverOptions
+  readonly #startedWallMs: number
+  readonly #refusals = new RefusalLog()
+  readonly #pending = new PendingChanges()
+  readonly #localPolicies = new LocalPolicyCounter()
+  /** Of the sync before. */
+  #programmed: Snapshot | undefined
+
+  constructor(options: ObserverOptions) {
+    const { families, clock, wallMs, syncPeriodMs, version, source, outward, features, connections } = options
+    this.#options = options
+    this.#startedWallMs = wallMs()
+    this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs })
+    this.receipts = new Receipts(wallMs)
+    const staleS = () => {
+      const heardMs = source()?.heardMs
+      return heardMs === undefined ? undefined : (clock.nowMs() - heardMs) / 1000
+    }
+    const build = { version, commit: '', date: '' }
+    this.metrics = createMetrics({ families, staleS, outward, features, connections, build })
+  }
+
+  get nodeName(): string {
+    return this.#options.nodeName
+  }
+
+  observed(observation: SourceObservation): void {
+    this.metrics.observed(observation)
+    this.#options.log.debug(observation, `source: ${observation.kind}`)
+  }
+
+  /** A Snapshot is offered for programming. */
+  offered(snapshot: Snapshot): void {
+    const { proxy } = this.metrics
+    proxy.changes(this.#pending.offered(snapshot))
+    proxy.pending(this.#pending.now)
+    proxy.queued(this.#options.wallMs())
+    this.health.node(snapshot.node?.eligible ?? this.#options.eligibleWithoutNode)
+    this.health.queued(snapshot.number)
+  }
+
+  report(event: ReconcilerEvent): void {
+    const { log } = this.#options
+    switch (event.kind) {
+      case 'committed':
+        this.#committed(event)
+        break
+      case 'synced':
+        break
+      case 'healed':
+        this.metrics.healed(event.changes)
+        log.warn({ changes: event.changes, objects: event.objects }, 'damage to our tables was repaired')
+        break
+      case 'foreign-commit':
+        this.metrics.foreignCommit(event.damage)
+        if (event.damage) log.warn({ process: event.process }, 'somebody else changes our tables')
+        else log.debug({ generation: event.generation }, 'somebody else changed nf_tables')
+        break
+      case 'stale':
+        this.metrics.staleCommit()
+        log.debug({ attempt: event.attempt }, 'somebody else committed first; planning again')
+        break
+      case 'quarantined':
+        this.#quarantined(event)
+        break
+      case 'released':
+        this.metrics.quarantined(this.#options.quarantined())
+        this.#options.tell(serviceReleased(event.service, this.#options.nodeName))
+        log.info({ service: event.service }, 'the kernel takes a Service that it had refused')
+        break
+      case 'failed':
+        this.#failed(event)
+        break
+    }
+  }
+
+  /** The kernel holds what `table` asks for, which is what the Snapshot means here. */
+  synced(event: EventOf<'synced'>, snapshot: Snapshot, table: FrontendTable): void {
+    const { wallMs, nodeName, tell } = this.#options
+    const { proxy } = this.metrics
+    const nowWallMs = wallMs()
+    if (this.#programmed === undefined) tell(starting(nodeName))
+    proxy.synced({ full: event.looked, durationMs: event.durationMs, wallMs: nowWallMs })
+    const times = { startedWallMs: this.#startedWallMs, nowWallMs }
+    proxy.programmed(programmingLatencies(this.#programmed, snapshot, times))
+    this.#programmed = snapshot
+    this.#pending.synced(snapshot)
+    proxy.pending(this.#pending.now)
+    proxy.noLocalEndpoints(this.#localPolicies.look(table))
+    this.metrics.services(table.services.size)
+    this.health.synced(event.number)
+    this.#look(table)
+  }
+
+  #look(table: FrontendTable): void {
+    const { log, tell } = this.#options
+    const news = this.#refusals.look(table)
+    this.metrics.refusals(news.total)
+    for (const { service, refusals } of news.fresh) {
+      for (const refusal of refusals) log.warn(refusal, 'refused')
+      tell(serviceRefused(service, refusals))
+    }
+    if (news.unnamed > 0) log.warn({ more: news.unnamed }, 'further refusals; `kprobe plan` lists them')
+  }
+
+  #committed({ plan, receipt, reason }: EventOf<'committed'>): void {
+    const { changes } = plan
+    const { bytes, durationMs } = receipt
+    this.metrics.commit({ bytes, durationMs, changes })
+    this.receipts.add(reason, changes, receipt)
+    this.#options.log.debug({ reason, changes, bytes, durationMs }, 'committed')
+  }
+
+  #quarantined({ service, error, retryMs }: EventOf<'quarantined'>): void {
+    const { log, quarantined, nodeName, tell } = this.#options
+    this.metrics.quarantined(quarantined())
+    tell(serviceQuarantined(service, nodeName, error))
+    const facts = { service, err: error, retryMs: Math.round(retryMs) }
+    log.error(facts, 'the kernel refuses a Service; all others are served')
+  }
+
+  #failed({ error, retryMs }: EventOf<'failed'>): void {
+    this.metrics.failedPass()
+    this.metrics.proxy.syncFailed()
+    this.health.failed()
+    const hint = privilegeHint(error)
+    const facts = { err: error, retryMs: Math.round(retryMs), ...(hint === undefined ? {} : { hint }) }
+    this.#options.log.error(facts, 'the kernel could not be brought up to date; trying again')
+  }
+}

@@ -1,0 +1,163 @@
+import type { Clock } from '../base/clock.ts'
+import type { Family } from '../base/ip.ts'
+import type { Log } from '../base/log.ts'
+import type { BindAddress, Config } from '../config/config.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import { type AdminPages, AdminServer } from '../telemetry/admin-server.ts'
+import { type EventFact, healthCheckFailed, serverFailed } from '../telemetry/event-facts.ts'
+import { openHealthServer } from '../telemetry/health-server.ts'
+import type { HttpServer, ServerNews } from '../telemetry/http-server.ts'
+import { openMetricsServer } from '../telemetry/metrics-server.ts'
+import type { OutwardState } from '../telemetry/outward-metrics.ts'
+import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
+import { createSliMetrics } from '../telemetry/sli-metrics.ts'
+import type { Observer } from './observer.ts'
+
+export interface OutwardOptions {
+  readonly clock: Clock
+  readonly log: Log
+  readonly families: readonly Family[]
+  readonly observer: Observer
+  /** The configuration as kube-proxy's API type. */
+  readonly configz: () => unknown
+  readonly pages: AdminPages
+  readonly tell: (fact: EventFact) => void
+  /** A server could not listen, and the configuration says that this is the end. */
+  readonly failed: () => void
+}
+
+/** Sockets of health check node ports; a cluster with more Services of that kind is larger than Kubernetes goes. */
+const LISTENERS_MAX = 8_192
+
+/** Everything that listens: health, metrics, the Services' health check ports, the admin socket. */
+export class Outward {
+  readonly #options: OutwardOptions
+  readonly #services: ServiceHealth
+  readonly #slis = createSliMetrics()
+  #health: HttpServer | undefined
+  #metrics: HttpServer | undefined
+  #admin: AdminServer | undefined
+
+  constructor(options: OutwardOptions) {
+    this.#options = options
+    const { clock, families, observer } = options
+    this.#services = new ServiceHealth({
+      clock,
+      families,
+      healthy: () => observer.health.healthy,
+      listenersMax: LISTENERS_MAX,
+      report: news => this.#serviceNews(news),
+    })
+  }
+
+  get state(): OutwardState {
+    const { observer } = this.#options
+    return {
+      ready: observer.health.readiness().code === 200,
+      healthChecks: this.#services.counts,
+      refusedConnections: (this.#health?.refused ?? 0) + (this.#metrics?.refused ?? 0),
+    }
+  }
+
+  /** Listens where `config` says, and nowhere else any more. */
+  async follow(config: Config, before: Config | undefined): Promise<void> {
+    if (before === undefined || !isSamePlace(before.healthzBindAddress, config.healthzBindAddress))
+      this.#followHealth(config)
+    if (before === undefined || !isSamePlace(before.metricsBindAddress, config.metricsBindAddress))
+      this.#followMetrics(config)
+    if (before === undefined || before.adminSocket !== config.adminSocket) await this.#followAdmin(config)
+  }
+
+  /** What the kernel holds now. */
+  update(table: FrontendTable): void {
+    this.#services.update(table)
+  }
+
+  async close(): Promise<void> {
+    this.#health?.close()
+    this.#metrics?.close()
+    this.#services.close()
+    await this.#admin?.close()
+  }
+
+  #followHealth(config: Config): void {
+    const { clock, observer } = this.#options
+    const { healthzBindAddress, bindAddressHardFail } = config
+    this.#health?.close()
+    this.#health = undefined
+    if (healthzBindAddress === undefined) return
+    this.#health = openHealthServer({
+      ...healthzBindAddress,
+      clock,
+      hardFail: bindAddressHardFail,
+      health: observer.health,
+      probed: (probe, code) => observer.metrics.proxy.probed(probe, code),
+      report: news => this.#serverNews('healthz', config, news),
+    })
+  }
+
+  #followMetrics(config: Config): void {
+    const { clock, observer, configz } = this.#options
+    const { metricsBindAddress, bindAddressHardFail, proxyMode } = config
+    this.#metrics?.close()
+    this.#metrics = openMetricsServer({
+      ...metricsBindAddress,
+      clock,
+      hardFail: bindAddressHardFail,
+      proxyMode,
+      metrics: () => observer.metrics.text(),
+      slis: this.#slis,
+      configz,
+      report: news => this.#serverNews('metrics', config, news),
+    })
+  }
+
+  async #followAdmin({ adminSocket }: Config): Promise<void> {
+    const { clock, pages } = this.#options
+    await this.#admin?.close()
+    this.#admin = undefined
+    if (adminSocket === '') return
+    const report = (news: ServerNews) => this.#logServer('admin', news)
+    this.#admin = new AdminServer({ ...pages, path: adminSocket, clock, report })
+  }
+
+  #serverNews(server: 'healthz' | 'metrics', { nodeName }: Config, news: ServerNews): void {
+    this.#logServer(server, news)
+    if (news.kind !== 'failed' || news.retryMs !== undefined) return
+    this.#options.tell(serverFailed(nodeName, server, news.error))
+    this.#options.failed()
+  }
+
+  #logServer(server: string, news: ServerNews): void {
+    const { log } = this.#options
+    const { place } = news
+    if (news.kind === 'listening') log.info({ place }, `${server}: listening`)
+    else if (news.kind === 'trouble') log.debug({ place, err: news.error }, `${server}: a connection failed`)
+    else if (news.retryMs === undefined) log.fatal({ place, err: news.error }, `${server}: cannot listen`)
+    else
+      log.error({ place, err: news.error, retryMs: news.retryMs }, `${server}: cannot listen; trying again`)
+  }
+
+  #serviceNews(news: ServiceHealthNews): void {
+    const { log, tell, observer } = this.#options
+    switch (news.kind) {
+      case 'listening':
+        log.debug({ service: news.service, place: news.place }, 'health check node port: listening')
+        break
+      case 'failed':
+        log.warn(
+          { service: news.service, place: news.place, err: news.error },
+          'health check node port: cannot listen',
+        )
+        tell(healthCheckFailed(observer.nodeName, news))
+        break
+      case 'trouble':
+        log.debug({ err: news.error }, 'health check node port: a connection failed')
+        break
+    }
+  }
+}
+
+function isSamePlace(a: BindAddress | undefined, b: BindAddress | undefined): boolean {
+  return a?.ip === b?.ip && a?.port === b?.port
+}

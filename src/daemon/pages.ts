@@ -1,0 +1,43 @@
+import { printedService } from '../model/printed.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import type { SourceStatus } from '../source/source.ts'
+import type { AdminPages } from '../telemetry/admin-server.ts'
+import type { Receipts } from '../telemetry/receipts.ts'
+import type { Programming } from './programming.ts'
+
+export interface PagesOptions {
+  readonly programming: () => Programming | undefined
+  readonly snapshot: () => Snapshot
+  readonly source: () => SourceStatus | undefined
+  readonly nowMs: () => number
+  readonly receipts: Receipts
+}
+
+/** What the admin socket tells: plain values, made when they are asked for, Service by Service. */
+export function adminPages({ programming, snapshot, source, nowMs, receipts }: PagesOptions): AdminPages {
+  return {
+    state() {
+      const status = programming()?.status
+      const table = status?.table
+      const heardMs = source()?.heardMs
+      return {
+        snapshot: snapshot().number,
+        synced: status?.syncedNumber,
+        error: status?.error?.message,
+        quarantined: status?.quarantined.map(({ service, error }) => ({ service, error: error.message })),
+        source: {
+          missing: source()?.missing,
+          trouble: source()?.trouble,
+          silentMs: heardMs === undefined ? undefined : Math.round(nowMs() - heardMs),
+        },
+        services: printedServices(table === undefined ? [] : table.services.values()),
+      }
+    },
+    plan: () => programming()?.pending(),
+    receipts: () => receipts.lines,
+  }
+}
+
+function* printedServices(services: readonly Parameters<typeof printedService>[0][]) {
+  for (const service of services) yield printedService(service)
+}

@@ -1,0 +1,35 @@
+import { beforeEach, describe, expect, it } from 'vitest'
+import { RefusalLog } from '../../../src/telemetry/refusal-log.ts'
+import { service, tableOf } from '../model/objects.ts'
+
+let log: RefusalLog
+
+beforeEach(() => {
+  log = new RefusalLog()
+})
+
+const refusing = (name: string, ...ips: readonly string[]) => service(name, { externalIPs: ips })
+const shown = (news: ReturnType<RefusalLog['look']>) =>
+  news.fresh.map(each => `${each.service}: ${each.refusals.map(({ value }) => value).join(' ')}`)
+
+describe('RefusalLog', () => {
+  it('names what is refused for the first time, by Service, and how much there is', () => {
+    const first = log.look(tableOf([refusing('a', '127.0.0.1', '127.0.0.2')]))
+    expect([shown(first), first.unnamed, first.total]).toEqual([['ns/a: 127.0.0.1 127.0.0.2'], 0, 2])
+    const second = log.look(tableOf([refusing('a', '127.0.0.1', '127.0.0.3')]))
+    expect([shown(second), second.total]).toEqual([['ns/a: 127.0.0.3'], 2])
+    expect(log.look(tableOf([service('a')]))).toEqual({ fresh: [], unnamed: 0, total: 0 })
+  })
+
+  it('counts what one bad rollout would flood the log with', () => {
+    const many = Array.from({ length: 150 }, (_, n) => refusing(`a${n}`, '127.0.0.1'))
+    const news = log.look(
+      tableOf(many.map((each, n) => ({ ...each, spec: { ...spec(each), clusterIP: `10.96.1.${n}` } }))),
+    )
+    expect([news.fresh.length, news.unnamed, news.total]).toEqual([100, 50, 150])
+  })
+})
+
+function spec({ spec }: ReturnType<typeof service>): object {
+  return typeof spec === 'object' && spec !== null ? spec : {}
+}
