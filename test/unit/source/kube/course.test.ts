@@ -1,0 +1,119 @@
+import { describe, expect, it } from 'vitest'
+import {
+  type Attempted,
+  afterList,
+  afterProgress,
+  type Course,
+  decide,
+  isBackwards,
+  START,
+} from '../../../../src/source/kube/course.ts'
+import type { FailureKind } from '../../../../src/source/kube/failure.ts'
+
+const WATCHING = afterProgress(afterList(START, '100'), '120')
+
+function fail(course: Course, during: Attempted, kind: FailureKind, nowMs = 0) {
+  return decide(course, { kind: 'failed', during, failure: { kind, text: kind, retryAfterMs: 7 } }, nowMs)
+}
+
+describe('course of a reflector', () => {
+  it('leads from a list to a watch, which moves the position', () => {
+    expect(afterList(START, '100')).toMatchObject({ next: 'watch', position: '100', consistent: false })
+    expect(WATCHING).toMatchObject({ next: 'watch', position: '120' })
+  })
+
+  it('A12: goes on watching after failures that say nothing about the position', () => {
+    const kinds: readonly FailureKind[] = [
+      'unauthorized',
+      'forbidden',
+      'absent',
+      'throttled',
+      'internal',
+      'unavailable',
+      'unexpected',
+      'connection',
+      'broken',
+    ]
+    for (const kind of kinds) {
+      const { course, wait, trouble } = fail(WATCHING, 'watch', kind)
+      expect(course).toMatchObject({ next: 'watch', position: '120' })
+      expect(wait).toEqual({ kind: 'backoff', atLeastMs: 7 })
+      expect(trouble?.text).toBe(kind)
+    }
+  })
+
+  it('A3: lists at once when the position has expired, from there on', () => {
+    const { course, wait } = fail(WATCHING, 'watch', 'expired')
+    expect(course).toMatchObject({ next: 'list', position: '120', consistent: false })
+    expect(wait.kind).toBe('none')
+  })
+
+  it('A5: lists from the store when the server does not know the position yet', () => {
+    expect(fail(WATCHING, 'watch', 'too-large').course).toMatchObject({ next: 'list', consistent: true })
+    const listing = fail(WATCHING, 'watch', 'expired').course
+    expect(fail(listing, 'list', 'too-large')).toMatchObject({
+      course: { consistent: true },
+      wait: { kind: 'none' },
+    })
+  })
+
+  it('keeps a demand for a consistent list over whatever fails meanwhile', () => {
+    const asking = decide(WATCHING, { kind: 'lost-events' }, 0).course
+    const kinds: readonly FailureKind[] = [
+      'connection',
+      'expired',
+      'unavailable',
+      'throttled',
+      'broken',
+      'fault',
+    ]
+    for (const kind of kinds)
+      expect(fail(asking, 'list', kind).course).toMatchObject({ next: 'list', consistent: true })
+  })
+
+  it('F29: keeps a doubt until a list was taken', () => {
+    const doubting = decide(WATCHING, { kind: 'vanished' }, 0).course
+    const later = fail(fail(doubting, 'list', 'connection').course, 'list', 'expired').course
+    expect(later).toMatchObject({ doubted: true, consistent: true })
+    expect(afterList(later, '200').doubted).toBe(false)
+  })
+
+  it('A28: takes an older list only when consistent ones have been older for five minutes', () => {
+    expect(isBackwards(WATCHING, '119', 0)).toBe(true)
+    expect(isBackwards(WATCHING, '120', 0)).toBe(false)
+    expect(isBackwards(WATCHING, 'opaque', 0)).toBe(false)
+    const first = decide(WATCHING, { kind: 'backwards' }, 1_000)
+    expect(first).toMatchObject({ course: { consistent: true }, wait: { kind: 'none' } })
+    const second = decide(first.course, { kind: 'backwards' }, 200_000)
+    expect(second.wait.kind).toBe('backoff')
+    expect(isBackwards(second.course, '119', 300_999)).toBe(true)
+    expect(isBackwards(second.course, '119', 301_000)).toBe(false)
+  })
+
+  it('A14: lists after a minute of internal errors', () => {
+    const first = fail(WATCHING, 'watch', 'internal', 5_000).course
+    const later = fail(first, 'watch', 'internal', 64_999).course
+    expect(later.next).toBe('watch')
+    expect(fail(later, 'watch', 'internal', 65_000).course.next).toBe('list')
+    expect(afterProgress(later, '121').internalSinceMs).toBeUndefined()
+  })
+
+  it('A10: takes a watch that ends at once for a failure, unless it brought something', () => {
+    const end = (livedMs: number, progress: boolean) =>
+      decide(WATCHING, { kind: 'ended', livedMs, progress }, 0).wait.kind
+    expect([end(999, false), end(1_000, false), end(0, true)]).toEqual(['backoff', 'none', 'none'])
+  })
+
+  it('A20: lists without a stream where streams fail, until a list was taken', () => {
+    for (const course of [
+      fail(START, 'streaming list', 'invalid').course,
+      fail(START, 'streaming list', 'broken').course,
+      decide(START, { kind: 'cut', text: '' }, 0).course,
+      decide(START, { kind: 'late' }, 0).course,
+    ]) {
+      expect(course).toMatchObject({ next: 'list', plain: true })
+      expect(afterList(course, '5').plain).toBe(false)
+    }
+    expect(fail(START, 'streaming list', 'connection').course.plain).toBe(false)
+  })
+})

@@ -1,0 +1,117 @@
+import { describe, expect, it } from 'vitest'
+import { Exchange } from '../../../../src/source/kube/exchange.ts'
+import { FailureError } from '../../../../src/source/kube/failure.ts'
+import { WireError } from '../../../../src/source/kube/wire/reader.ts'
+import { FakeClock, settle } from '../../../support/fake-clock.ts'
+import { ScriptedApi, service } from '../../../support/scripted-api.ts'
+
+function exchange(clock = new FakeClock()) {
+  const api = new ScriptedApi()
+  const accept = 'application/vnd.kubernetes.protobuf, application/json'
+  return { api, exchange: new Exchange({ client: api, clock, accept }) }
+}
+
+const OPENING = { kind: 'Service', path: '/api/v1/services' } as const
+
+function opening() {
+  return { ...OPENING, signal: new AbortController().signal }
+}
+
+describe('exchange', () => {
+  it('A35: asks for the configured types, with a bound on silence', async () => {
+    const { api, exchange: each } = exchange()
+    void each.list(opening(), () => undefined).catch(() => undefined)
+    expect(api.take().request).toMatchObject({
+      method: 'GET',
+      accept: 'application/vnd.kubernetes.protobuf, application/json',
+      idleMs: 30_000,
+      longLived: false,
+    })
+    void each.watch(opening()).catch(() => undefined)
+    expect(api.take().request.longLived).toBe(true)
+  })
+
+  it('gives the items of a page, its version and its size', async () => {
+    const { api, exchange: each } = exchange()
+    const names: unknown[] = []
+    const page = each.list(opening(), item => names.push(Object(item.metadata).name))
+    api.take().list([service('a', 1), service('b', 2)], '9', 'more')
+    expect(await page).toMatchObject({ resourceVersion: '9', continue: 'more' })
+    expect((await page).bytes).toBeGreaterThan(100)
+    expect(names).toEqual(['a', 'b'])
+  })
+
+  it('lets the event loop have its turn while a large body is read', async () => {
+    let breaths = 0
+    class BusyClock extends FakeClock {
+      #ticks = 0
+      override nowMs(): number {
+        this.#ticks++
+        return this.#ticks
+      }
+      override breathe(): Promise<void> {
+        breaths++
+        return Promise.resolve()
+      }
+    }
+    const { api, exchange: each } = exchange(new BusyClock())
+    const page = each.list(opening(), () => undefined)
+    api.take().list(
+      Array.from({ length: 10_000 }, (_, index) => service(`s${index}`, 1)),
+      '9',
+    )
+    await page
+    expect(breaths).toBeGreaterThan(10)
+  })
+
+  it('throws the failure that an answer states, whatever the size of its body', async () => {
+    const { api, exchange: each } = exchange()
+    const first = each.watch(opening())
+    api.take().status(403, { reason: 'Forbidden', message: 'no' })
+    await expect(first).rejects.toThrow('status 403 Forbidden: no')
+    const second = each.watch(opening())
+    api.take().status(503, { message: 'x'.repeat(1_000_000) })
+    const error = await second.catch((reason: unknown) => reason)
+    expect(error).toBeInstanceOf(FailureError)
+    expect(error).toMatchObject({ failure: { kind: 'unavailable', text: 'status 503' } })
+  })
+
+  it('takes a body of a type that it does not know for one that cannot be read', async () => {
+    const { api, exchange: each } = exchange()
+    const page = each.list(opening(), () => undefined)
+    api.take().body('<html>', 'text/html')
+    await expect(page).rejects.toThrow(WireError)
+  })
+
+  it('reads pages of metadata, and refuses what is none', async () => {
+    const { api, exchange: each } = exchange()
+    const page = each.metadata(opening())
+    api.take().list([service('a', 1)], '9', 'more')
+    expect(await page).toMatchObject({ resourceVersion: '9', continue: 'more' })
+    expect((await page).items.length).toBe(1)
+    for (const body of ['{', 'null', '[]', '{"items":[]}', '{"metadata":{},"items":7}']) {
+      const bad = each.metadata(opening())
+      api.take().body(body)
+      await expect(bad).rejects.toThrow(WireError)
+    }
+  })
+
+  it('takes a null list of items for an empty one', async () => {
+    const { api, exchange: each } = exchange()
+    const page = each.metadata(opening())
+    api.take().body('{"metadata":{"resourceVersion":"4"},"items":null}')
+    expect(await page).toEqual({ items: [], resourceVersion: '4', continue: '' })
+  })
+
+  it('leaves the stream of a watch when its reader does', async () => {
+    const { api, exchange: each } = exchange()
+    const opened = each.watch(opening())
+    const watch = api.take().watch().added(service('a', 1)).added(service('b', 2))
+    for await (const { events } of await opened) {
+      expect(events.length).toBe(1)
+      break
+    }
+    await settle()
+    expect(watch.isLeft).toBe(true)
+  })
+})
