@@ -29,6 +29,7 @@ export interface Differences {
   /** Our defaults, by flag. */
   readonly flagDefaults: ReadonlyMap<string, string>
   readonly writtenLines: ReadonlyArray<{ readonly kubeProxy: string; readonly kprobe: string }>
+  readonly gatesWithout: readonly string[]
   /** Names, or what names begin with. */
   readonly metricsWithout: readonly string[]
 }
@@ -57,6 +58,7 @@ export function readFileOfDifferences(): Differences {
       kubeProxy: text(entry, 'kubeProxy'),
       kprobe: text(entry, 'kprobe'),
     })),
+    gatesWithout: records(file.gatesWithout).map(entry => text(entry, 'name')),
     metricsWithout: records(file.metricsWithout).map(entry => text(entry, 'name')),
   }
 }
