@@ -88,10 +88,10 @@ export class RuleBook {
   }
 
   judge(flow: Flow): Judgement {
-    const { destination, destinationPort } = flow.original
+    const { destination, destinationPort } = flow
     const place = this.#placeOf(destination, destinationPort)
     if (place === undefined) return KEEP
-    const endpoint = socketKey(flow.reply.source, flow.reply.sourcePort)
+    const endpoint = socketKey(flow.answerer, flow.answererPort)
     const isTold = !place.isNodePort || this.#node.ips.has(destination)
     if (flow.protocol === 'TCP') return judgeTcp({ place, flow, endpoint, isTold })
     return isStale({ place, flow, endpoint, isTold }) ? STALE : KEEP
@@ -147,7 +147,7 @@ function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgement {
   const { port, known } = place
   if (port?.drainMs === undefined || !isTranslated(flow) || port.endpoints.has(endpoint)) return KEEP
   if (!isTold && !known.has(endpoint)) return KEEP
-  const between = socketKey(flow.original.destination, flow.original.destinationPort) + endpoint
+  const between = socketKey(flow.destination, flow.destinationPort) + endpoint
   return { kind: 'drain', service: port.service, between, drainMs: port.drainMs }
 }
 

@@ -8,7 +8,7 @@ import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
-import { flow, flowText, inject, socket } from '../unit/kernel/conntrack/flows.ts'
+import { entry, entryText, flowText, inject, socket } from '../unit/kernel/conntrack/flows.ts'
 
 const openTransport = (): Transport => openNetlink({ protocol: NETLINK_NETFILTER })
 
@@ -26,11 +26,11 @@ afterEach(async () => {
   await injector.close()
 })
 
-const DNS = flow('10.1.0.5:4000', '10.96.0.10:53', '10.200.0.1:1053')
-const DNS_METRICS = flow('10.1.0.5:4001', '10.96.0.10:9153', '10.200.0.1:9153')
-const OTHER = flow('10.1.0.5:4002', '10.96.0.11:53', '10.200.0.2:53')
-const TCP = flow('10.1.0.5:4003', '10.96.0.10:53', '10.200.0.1:1053', { protocol: 'TCP' })
-const V6 = flow('[fd00:10::5]:4000', '[fd00:96::10]:53', '[fd00:10::1]:1053')
+const DNS = entry('10.1.0.5:4000', '10.96.0.10:53', '10.200.0.1:1053')
+const DNS_METRICS = entry('10.1.0.5:4001', '10.96.0.10:9153', '10.200.0.1:9153')
+const OTHER = entry('10.1.0.5:4002', '10.96.0.11:53', '10.200.0.2:53')
+const TCP = entry('10.1.0.5:4003', '10.96.0.10:53', '10.200.0.1:1053', { protocol: 'TCP' })
+const V6 = entry('[fd00:10::5]:4000', '[fd00:96::10]:53', '[fd00:10::1]:1053')
 
 async function dumped(filter: FlowFilter): Promise<Flow[]> {
   const found: Flow[] = []
@@ -81,13 +81,13 @@ it('lists by family, protocol, address and port', async () => {
   expect(inject(injector, [DNS, DNS_METRICS, OTHER, TCP, V6])).toBe(5)
   const udp = { family: 'IPv4', protocol: 'UDP' } as const
   const { ip } = socket('10.96.0.10:53')
-  expect(await texts(udp)).toEqual([DNS, DNS_METRICS, OTHER].map(flowText).sort())
-  expect(await texts({ ...udp, destination: ip })).toEqual([DNS, DNS_METRICS].map(flowText).sort())
-  expect(await texts({ ...udp, destination: ip, destinationPort: 53 })).toEqual([flowText(DNS)])
-  expect(await texts({ ...udp, destinationPort: 53 })).toEqual([DNS, OTHER].map(flowText).sort())
-  expect(await texts({ family: 'IPv4', protocol: 'TCP' })).toEqual([flowText(TCP)])
+  expect(await texts(udp)).toEqual([DNS, DNS_METRICS, OTHER].map(entryText).sort())
+  expect(await texts({ ...udp, destination: ip })).toEqual([DNS, DNS_METRICS].map(entryText).sort())
+  expect(await texts({ ...udp, destination: ip, destinationPort: 53 })).toEqual([entryText(DNS)])
+  expect(await texts({ ...udp, destinationPort: 53 })).toEqual([DNS, OTHER].map(entryText).sort())
+  expect(await texts({ family: 'IPv4', protocol: 'TCP' })).toEqual([entryText(TCP)])
   const v6 = { family: 'IPv6', protocol: 'UDP', destination: socket('[fd00:96::10]:53').ip } as const
-  expect(await texts(v6)).toEqual([flowText(V6)])
+  expect(await texts(v6)).toEqual([entryText(V6)])
 })
 
 it('lets the kernel compare: only what passes the filter comes to user space', async () => {
@@ -106,7 +106,7 @@ it('deletes what it is given and nothing else', async () => {
   const found = await dumped({ family: 'IPv4', protocol: 'UDP', destination: socket('10.96.0.10:53').ip })
   expect(await client.delete(found)).toEqual({ deleted: 2, gone: 0 })
   expect(await client.statistics()).toMatchObject({ entries: 3 })
-  expect(await texts({ family: 'IPv4', protocol: 'UDP' })).toEqual([flowText(OTHER)])
+  expect(await texts({ family: 'IPv4', protocol: 'UDP' })).toEqual([entryText(OTHER)])
   expect(await client.delete(await dumped({ family: 'IPv6', protocol: 'UDP' }))).toMatchObject({ deleted: 1 })
 })
 
@@ -127,7 +127,7 @@ it('finds an entry gone without complaint, and never deletes the one that came a
 })
 
 it('deletes in the zone that the entry is of', async () => {
-  const zoned = flow('10.1.0.5:4000', '10.96.0.10:53', '10.200.0.1:1053', { zone: 9 })
+  const zoned = entry('10.1.0.5:4000', '10.96.0.10:53', '10.200.0.1:1053', { zone: 9 })
   expect(inject(injector, [DNS, zoned])).toBe(2)
   const found = await dumped({ family: 'IPv4', protocol: 'UDP' })
   const inZone = found.filter(({ zone }) => zone === 9)
@@ -137,7 +137,7 @@ it('deletes in the zone that the entry is of', async () => {
 
 it('deletes thousands while they are being listed', async () => {
   const many = Array.from({ length: 20_000 }, (_, n) =>
-    flow(`10.1.${n >> 8}.${n & 255}:4000`, '10.96.0.10:53', '10.200.0.1:1053'),
+    entry(`10.1.${n >> 8}.${n & 255}:4000`, '10.96.0.10:53', '10.200.0.1:1053'),
   )
   expect(inject(injector, many)).toBe(many.length)
   const deleting: Promise<{ deleted: number }>[] = []
@@ -170,4 +170,44 @@ it("tells what conntrack's own tool tells", async () => {
   const { entriesMax } = await client.statistics()
   const max = execFileSync('sysctl', ['-n', 'net.netfilter.nf_conntrack_max'], { encoding: 'utf8' })
   expect(entriesMax).toBe(Number(max))
+})
+
+it('F77 lists and deletes while flows come and go by thousands a second', async () => {
+  const churner = openTransport()
+  const stays = Array.from({ length: 30_000 }, (_, n) =>
+    entry(`10.1.${n >> 8}.${n & 255}:4000`, '10.96.0.10:53'),
+  )
+  const stale = Array.from({ length: 2_000 }, (_, n) =>
+    entry(`10.2.${n >> 8}.${n & 255}:4000`, '10.96.0.11:53'),
+  )
+  expect(inject(injector, [...stays, ...stale])).toBe(32_000)
+  const come = Array.from({ length: 250 }, (_, n) => entry(`10.3.0.${n}:4000`, '10.96.0.12:53'))
+  const churning = new AbortController()
+  let rounds = 0
+  const churn = (async () => {
+    const other = createConntrackClient({ openTransport, clock: systemClock })
+    const filter = { family: 'IPv4', protocol: 'UDP', destination: socket('10.96.0.12:53').ip } as const
+    while (!churning.signal.aborted) {
+      inject(churner, come)
+      const found: Flow[] = []
+      await other.dump(filter, { isWanted: () => true, visit: each => found.push(each) })
+      await other.delete(found)
+      rounds++
+    }
+    await other.close()
+  })()
+  let deleted = 0
+  for (let pass = 0; pass < 4; pass++) {
+    const found: Flow[] = []
+    const visitor = { isWanted: () => true, visit: (each: Flow) => found.push(each) }
+    expect(await client.dump({ family: 'IPv4', protocol: 'UDP' }, visitor)).toBe(true)
+    const old = found.filter(({ destination }) => destination === socket('10.96.0.11:53').ip)
+    deleted += (await client.delete([...old, ...old])).deleted
+    if (pass < 3) inject(injector, stale)
+  }
+  churning.abort()
+  await churn
+  await churner.close()
+  expect(rounds).toBeGreaterThan(10)
+  expect(deleted).toBe(8_000)
 })

@@ -20,7 +20,7 @@ import {
   type KernelPlane,
   openPlane,
 } from '../support/pipeline.ts'
-import { flow, flowText, inject } from '../unit/kernel/conntrack/flows.ts'
+import { entry, entryText, flowText, inject } from '../unit/kernel/conntrack/flows.ts'
 
 const openTransport = () => openNetlink({ protocol: NETLINK_NETFILTER })
 /** How long a sender may be kept from where its datagrams belong. */
@@ -109,15 +109,17 @@ class World {
   }
 
   /** Sends one datagram and tells where it came out: `pods 10.180.0.1:5353`, `refused`, or `nowhere`. */
-  async send(datagram: Datagram = {}, waitMs = 300): Promise<string> {
+  async send(datagram: Datagram = {}, waitMs = 2_000): Promise<string> {
     const { from = 'outside', source = '203.0.113.5', sourcePort = 4000, ...to } = datagram
     const { destination = VIP, port = 53 } = to
     const ident = ++this.#ident
     const pipe = from === 'pod' ? this.#topology.pods : this.#topology[from]
     const probe = { source, sourcePort, destination, destinationPort: port, protocol: 'UDP', ident } as const
-    pipe.send([encodeProbe(probe)])
-    const endMs = performance.now() + waitMs
-    while (!this.#seen.has(ident) && performance.now() < endMs) await pause(5)
+    // A busy machine drops packets between namespaces: the same flow is sent again.
+    for (let at = 0; at < waitMs && !this.#seen.has(ident); at += 5) {
+      if (at % 200 === 0) pipe.send([encodeProbe(probe)])
+      await pause(5)
+    }
     return this.#seen.get(ident) ?? 'nowhere'
   }
 
@@ -281,17 +283,17 @@ it('F74 ten restarts under steady senders delete nothing and move nobody', async
 
 it('F75 flows that are not ours stay: of the node itself, and to the number of a NodePort elsewhere', async () => {
   const foreign = [
-    flow(`192.168.0.9:40000`, `${NODE}:8472`),
-    flow(`192.168.0.9:500`, `${NODE}:500`),
-    flow(`192.168.0.9:4500`, `${NODE}:4500`),
-    flow(`10.180.0.9:40001`, `198.51.100.7:${NODE_PORT}`),
-    flow(`10.180.0.9:40002`, `192.168.0.77:${NODE_PORT}`, '10.180.9.9:5353'),
-    flow(`203.0.113.9:40003`, `192.168.1.2:${NODE_PORT}`, '10.180.9.9:5353'),
-    flow(`10.180.0.9:40004`, `172.30.0.99:53`, '10.180.9.9:5353'),
-    flow(`10.180.0.9:40005`, `${VIP}:54`, '10.180.9.9:5353'),
-    flow(`10.180.0.9:40006`, `${VIP}:53`, '10.180.9.9:5353', { protocol: 'TCP' }),
+    entry(`192.168.0.9:40000`, `${NODE}:8472`),
+    entry(`192.168.0.9:500`, `${NODE}:500`),
+    entry(`192.168.0.9:4500`, `${NODE}:4500`),
+    entry(`10.180.0.9:40001`, `198.51.100.7:${NODE_PORT}`),
+    entry(`10.180.0.9:40002`, `192.168.0.77:${NODE_PORT}`, '10.180.9.9:5353'),
+    entry(`203.0.113.9:40003`, `192.168.1.2:${NODE_PORT}`, '10.180.9.9:5353'),
+    entry(`10.180.0.9:40004`, `172.30.0.99:53`, '10.180.9.9:5353'),
+    entry(`10.180.0.9:40005`, `${VIP}:54`, '10.180.9.9:5353'),
+    entry(`10.180.0.9:40006`, `${VIP}:53`, '10.180.9.9:5353', { protocol: 'TCP' }),
   ]
-  const stale = flow('10.180.0.9:40007', `${VIP}:53`, '10.180.9.9:5353')
+  const stale = entry('10.180.0.9:40007', `${VIP}:53`, '10.180.9.9:5353')
   const injector = openTransport()
   expect(inject(injector, [...foreign, stale])).toBe(foreign.length + 1)
   await injector.close()
@@ -303,7 +305,7 @@ it('F75 flows that are not ours stay: of the node itself, and to the number of a
   await world.looked()
   expect(world.deleted()).toBe(1)
   expect((await world.client.statistics()).entries).toBe(before - 1)
-  expect(await world.udp()).not.toContain(flowText(stale))
+  expect(await world.udp()).not.toContain(entryText(stale))
 })
 
 it('F78 a cleanup that is not allowed is tried again until it is, and rules do not wait for it', async () => {

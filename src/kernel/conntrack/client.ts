@@ -178,7 +178,7 @@ function acceptor(filter: FlowFilter, { isWanted, visit }: FlowVisitor) {
     if (destination !== undefined && head.destination !== destination) return
     if (destinationPort !== undefined && head.destinationPort !== destinationPort) return
     if (isWanted(head.destination, head.destinationPort))
-      visit(decodeFlow(view, message, { family, protocol }))
+      visit(decodeFlow(view, message, { family, protocol, ...head }))
   }
 }
 

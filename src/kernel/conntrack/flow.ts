@@ -3,35 +3,27 @@ import { type Octets, u16be } from '../../base/octets.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
-import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
+import { readAttributes } from '../../netlink/schema.ts'
 import { NFPROTO_IPV4, NFPROTO_IPV6 } from './constants.ts'
-import { CONNTRACK, HEAD, type TUPLE } from './schema.ts'
+import { HEAD, REST } from './schema.ts'
 
 /** Protocols whose flows anyone here asks about. */
 export type FlowProtocol = 'TCP' | 'UDP'
 
-/** One direction of a flow, as its packets have it when they arrive. */
-export interface FlowTuple {
-  readonly source: Ip
-  readonly destination: Ip
-  readonly sourcePort: number
-  readonly destinationPort: number
-  /** CTA_TUPLE_ZONE: a zone of this direction alone. */
-  readonly zone: number | undefined
-}
-
-/** What connection tracking remembers of one connection, as IPCTNL_MSG_CT_GET tells it. */
+/** An entry of connection tracking: as much of it as decides about it, and as it takes to delete it. */
 export interface Flow {
   readonly family: Family
   readonly protocol: FlowProtocol
-  readonly original: FlowTuple
-  /** Its source is who answers: the endpoint, where the destination was translated. */
-  readonly reply: FlowTuple
-  /** IPS_*. */
-  readonly status: number
-  /** CTA_ID: tells this entry from a later one with the same addresses and ports. */
+  /** Where its first packet was sent. */
+  readonly destination: Ip
+  readonly destinationPort: number
+  /** Who answers: the endpoint, where the destination was translated. */
+  readonly answerer: Ip
+  readonly answererPort: number
+  /** CTA_TUPLE_ORIG as the kernel wrote it: addresses, protocol, ports, and the zone of this direction if it has one. */
+  readonly tuple: Octets
+  /** CTA_ID: tells this entry from a later one with the same tuple. */
   readonly id: number
-  readonly timeoutS: number
   /** CTA_ZONE: of both directions. */
   readonly zone: number | undefined
 }
@@ -42,8 +34,8 @@ export function socketKey(ip: Ip, port: number): Octets {
 }
 
 /** Whether packets go on to somewhere else than where they were sent. */
-export function isTranslated({ original, reply }: Flow): boolean {
-  return reply.source !== original.destination || reply.sourcePort !== original.destinationPort
+export function isTranslated(flow: Flow): boolean {
+  return flow.answerer !== flow.destination || flow.answererPort !== flow.destinationPort
 }
 
 /** As much of an entry as tells whether the rest is worth decoding. */
@@ -67,39 +59,23 @@ export function decodeHead(view: ByteView, message: Message): FlowHead {
   }
 }
 
-/** The whole entry. Throws NetlinkError when it lacks what every entry of TCP and UDP has. */
+export interface FlowKind {
+  readonly family: Family
+  readonly protocol: FlowProtocol
+}
+
+/** The rest of an entry. Throws NetlinkError when it lacks what every entry of TCP and UDP has. */
 export function decodeFlow(
   view: ByteView,
   message: Message,
-  what: { readonly family: Family; readonly protocol: FlowProtocol },
+  { family, protocol, destination, destinationPort }: FlowKind & FlowHead,
 ): Flow {
-  const { original, reply, status, id, timeoutS, zone } = readAttributes(view, CONNTRACK, spanOf(message))
-  if (id === undefined) throw malformed('an entry of conntrack without its id', message.start)
-  return {
-    ...what,
-    original: decodeTuple(original, message),
-    reply: decodeTuple(reply, message),
-    status: status ?? 0,
-    id,
-    timeoutS: timeoutS ?? 0,
-    zone,
-  }
-}
-
-function decodeTuple(tuple: ValuesOf<typeof TUPLE> | undefined, message: Message): FlowTuple {
-  const { ip, proto } = tuple ?? {}
-  const source = ip?.v4Source ?? ip?.v6Source
-  const destination = ip?.v4Destination ?? ip?.v6Destination
-  const sourcePort = proto?.sourcePort
-  const destinationPort = proto?.destinationPort
-  if (
-    source === undefined ||
-    destination === undefined ||
-    sourcePort === undefined ||
-    destinationPort === undefined
-  )
-    throw malformed('an entry of conntrack without its addresses or ports', message.start)
-  return { source, destination, sourcePort, destinationPort, zone: tuple?.zone }
+  const { tuple, reply, id, zone } = readAttributes(view, REST, spanOf(message))
+  const answerer = reply?.ip?.v4Source ?? reply?.ip?.v6Source
+  const answererPort = reply?.proto?.sourcePort
+  if (tuple === undefined || id === undefined || answerer === undefined || answererPort === undefined)
+    throw malformed('an entry of conntrack without its tuples or its id', message.start)
+  return { family, protocol, destination, destinationPort, answerer, answererPort, tuple, id, zone }
 }
 
 function spanOf({ start, end }: Message): { readonly start: number; readonly end: number } {

@@ -1,20 +1,19 @@
 import type { Family, Ip } from '../../base/ip.ts'
 import { AttributeWriter } from '../../netlink/attribute.ts'
 import { ByteWriter } from '../../netlink/bytes.ts'
-import { NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
 import { type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
 import {
   IPCTNL_MSG_CT_DELETE,
   IPCTNL_MSG_CT_GET,
-  IPCTNL_MSG_CT_NEW,
   IPPROTO_TCP,
   IPPROTO_UDP,
   NFNL_SUBSYS_CTNETLINK,
   NFPROTO_UNSPEC,
 } from './constants.ts'
-import { type Flow, type FlowProtocol, type FlowTuple, familyNumber } from './flow.ts'
-import { CONNTRACK, type TUPLE } from './schema.ts'
+import { type Flow, type FlowProtocol, familyNumber } from './flow.ts'
+import { CONNTRACK, REST, type TUPLE } from './schema.ts'
 
 /** Which entries a dump is about: those of one family and protocol, sent to this address and port where these are given. */
 export interface FlowFilter {
@@ -82,32 +81,8 @@ export function encodeDeletes(flows: readonly Flow[], firstSequence: number): Ui
     if (flow === undefined) continue
     const start = openMessage(out, { type, flags: NLM_F_REQUEST, sequence: firstSequence + index })
     writeNfGenMsg(out, { family: familyNumber(flow.family), resourceId: 0 })
-    const original = tupleOf(flow, flow.original)
-    writeAttributes(attributes, CONNTRACK, { original, id: flow.id, zone: flow.zone })
+    writeAttributes(attributes, REST, { tuple: flow.tuple, id: flow.id, zone: flow.zone })
     closeMessage(out, start)
   }
   return out.written()
-}
-
-/** IPCTNL_MSG_CT_NEW: entries as if packets had made them. Only tests and benchmarks want some. */
-export function appendNew(out: ByteWriter, flow: Omit<Flow, 'id'>, sequence: number): void {
-  const flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK
-  const start = openMessage(out, { type: messageType(IPCTNL_MSG_CT_NEW), flags, sequence })
-  writeNfGenMsg(out, { family: familyNumber(flow.family), resourceId: 0 })
-  const { status, timeoutS, zone } = flow
-  const [original, reply] = [tupleOf(flow, flow.original), tupleOf(flow, flow.reply)]
-  writeAttributes(new AttributeWriter(out), CONNTRACK, { original, reply, status, timeoutS, zone })
-  closeMessage(out, start)
-}
-
-function tupleOf(flow: Pick<Flow, 'family' | 'protocol'>, tuple: FlowTuple): ValuesOf<typeof TUPLE> {
-  const { source, destination, sourcePort, destinationPort, zone } = tuple
-  return {
-    ip:
-      flow.family === 'IPv4'
-        ? { v4Source: source, v4Destination: destination }
-        : { v6Source: source, v6Destination: destination },
-    proto: { number: protocolNumber(flow.protocol), sourcePort, destinationPort },
-    zone,
-  }
 }

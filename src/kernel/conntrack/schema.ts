@@ -1,4 +1,4 @@
-import { octets, u8, u16be, u32be, u32host } from '../../netlink/codec.ts'
+import { nestedOctets, octets, u8, u16be, u32be, u32host } from '../../netlink/codec.ts'
 import { attributeSet, nested } from '../../netlink/schema.ts'
 import {
   CTA_FILTER,
@@ -51,16 +51,21 @@ export const TUPLE = attributeSet({
 /** Which parts of the original tuple a dump compares. */
 const FILTER = attributeSet({ originalFlags: [CTA_FILTER_ORIG_FLAGS, u32host] })
 
+/** What is written: entries to make, and the filters of dumps. */
 export const CONNTRACK = attributeSet({
   original: [CTA_TUPLE_ORIG, nested(TUPLE)],
   reply: [CTA_TUPLE_REPLY, nested(TUPLE)],
   status: [CTA_STATUS, u32be],
   timeoutS: [CTA_TIMEOUT, u32be],
   mark: [CTA_MARK, u32be],
-  id: [CTA_ID, u32be],
   zone: [CTA_ZONE, u16be],
   filter: [CTA_FILTER, nested(FILTER)],
 })
+
+/*
+ * Entries are read by the hundred thousand, so that what nobody asks for is not decoded: the first table tells whether
+ * anyone wants the entry, the second has what they want.
+ */
 
 const HEAD_IP = attributeSet({
   v4Destination: [CTA_IP_V4_DST, octets],
@@ -77,8 +82,25 @@ const HEAD_TUPLE = attributeSet({
   proto: [CTA_TUPLE_PROTO, nested(HEAD_PROTO)],
 })
 
-/** As much of an entry as tells whether the rest is worth reading. */
 export const HEAD = attributeSet({ original: [CTA_TUPLE_ORIG, nested(HEAD_TUPLE)] })
+
+const SOURCE_IP = attributeSet({
+  v4Source: [CTA_IP_V4_SRC, octets],
+  v6Source: [CTA_IP_V6_SRC, octets],
+})
+
+const SOURCE_TUPLE = attributeSet({
+  ip: [CTA_TUPLE_IP, nested(SOURCE_IP)],
+  proto: [CTA_TUPLE_PROTO, nested(attributeSet({ sourcePort: [CTA_PROTO_SRC_PORT, u16be] }))],
+})
+
+/** Also what a deletion says: the original tuple goes back as it came. */
+export const REST = attributeSet({
+  tuple: [CTA_TUPLE_ORIG, nestedOctets],
+  reply: [CTA_TUPLE_REPLY, nested(SOURCE_TUPLE)],
+  id: [CTA_ID, u32be],
+  zone: [CTA_ZONE, u16be],
+})
 
 /** Of IPCTNL_MSG_CT_GET_STATS. */
 export const STATS_GLOBAL = attributeSet({

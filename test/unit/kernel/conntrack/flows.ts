@@ -1,46 +1,69 @@
-import { familyOf, formatIpPort, type Ip, parseIp } from '../../../../src/base/ip.ts'
-import type { Flow, FlowProtocol } from '../../../../src/kernel/conntrack/flow.ts'
-import { appendNew } from '../../../../src/kernel/conntrack/messages.ts'
-import { ByteWriter } from '../../../../src/netlink/bytes.ts'
+import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../../../../src/base/ip.ts'
+import { bytesFromOctets, octetsFromBytes } from '../../../../src/base/octets.ts'
+import { IPCTNL_MSG_CT_NEW } from '../../../../src/kernel/conntrack/constants.ts'
+import { type Flow, type FlowProtocol, familyNumber } from '../../../../src/kernel/conntrack/flow.ts'
+import { messageType, protocolNumber } from '../../../../src/kernel/conntrack/messages.ts'
+import { CONNTRACK, TUPLE } from '../../../../src/kernel/conntrack/schema.ts'
+import { AttributeWriter } from '../../../../src/netlink/attribute.ts'
+import { ByteWriter, viewOf } from '../../../../src/netlink/bytes.ts'
+import { NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../../../../src/netlink/constants.ts'
+import { closeMessage, openMessage, writeNfGenMsg } from '../../../../src/netlink/message.ts'
+import { readAttributes, type ValuesOf, writeAttributes } from '../../../../src/netlink/schema.ts'
 import type { Transport } from '../../../../src/netlink/transport.ts'
 
 /** IPS_CONFIRMED, IPS_ASSURED and IPS_SEEN_REPLY: an entry that the kernel does not give up when room is short. */
 const STATUS = 14
 
-interface FlowWords {
+/** An entry to be made: `10.1.0.5:4000` sends to `10.96.0.10:53`, and `10.200.0.1:1053` answers. */
+export interface Entry {
+  readonly protocol: FlowProtocol
+  readonly from: string
+  readonly to: string
+  readonly answeredBy: string
+  readonly zone: number | undefined
+}
+
+interface EntryWords {
   readonly protocol?: FlowProtocol
-  readonly id?: number
   readonly zone?: number
 }
 
-/** A flow `10.1.0.5:4000` → `10.96.0.10:53` that `10.200.0.1:1053` answers; nobody translated it without the third. */
-export function flow(from: string, to: string, answeredBy = to, words: FlowWords = {}): Flow {
+/** Nobody translated it when nobody else answers. */
+export function entry(from: string, to: string, answeredBy = to, words: EntryWords = {}): Entry {
+  return { protocol: words.protocol ?? 'UDP', from, to, answeredBy, zone: words.zone }
+}
+
+/** What the kernel tells of an entry. */
+export function flow(from: string, to: string, answeredBy = to, words: EntryWords = {}): Flow {
+  const { protocol, zone } = entry(from, to, answeredBy, words)
   const [client, service, endpoint] = [socket(from), socket(to), socket(answeredBy)]
-  const { protocol = 'UDP', id = 7, zone } = words
+  const out = new ByteWriter(128)
+  writeAttributes(new AttributeWriter(out), TUPLE, tuple(client, service, protocol))
   return {
     family: familyOf(client.ip),
     protocol,
-    original: tuple(client, service),
-    reply: tuple(endpoint, client),
-    status: STATUS,
-    id,
-    timeoutS: 600,
+    destination: service.ip,
+    destinationPort: service.port,
+    answerer: endpoint.ip,
+    answererPort: endpoint.port,
+    tuple: octetsFromBytes(out.written()),
+    id: 7,
     zone,
   }
 }
 
-interface Socket {
+export interface Socket {
   readonly ip: Ip
   readonly port: number
 }
 
-function tuple(from: Socket, to: Socket): Flow['original'] {
+function tuple(from: Socket, to: Socket, protocol: FlowProtocol): ValuesOf<typeof TUPLE> {
   return {
-    source: from.ip,
-    destination: to.ip,
-    sourcePort: from.port,
-    destinationPort: to.port,
-    zone: undefined,
+    ip:
+      from.ip.length === 4
+        ? { v4Source: from.ip, v4Destination: to.ip }
+        : { v6Source: from.ip, v6Destination: to.ip },
+    proto: { number: protocolNumber(protocol), sourcePort: from.port, destinationPort: to.port },
   }
 }
 
@@ -53,16 +76,45 @@ export function socket(text: string): Socket {
 }
 
 /** `UDP 10.1.0.5:4000 > 10.96.0.10:53 = 10.200.0.1:1053`. */
-export function flowText({ protocol, original, reply }: Flow): string {
-  const from = formatIpPort(original.source, original.sourcePort)
-  const to = formatIpPort(original.destination, original.destinationPort)
-  return `${protocol} ${from} > ${to} = ${formatIpPort(reply.source, reply.sourcePort)}`
+export function flowText({ protocol, tuple, answerer, answererPort }: Flow): string {
+  const bytes = bytesFromOctets(tuple)
+  const { ip, proto } = readAttributes(viewOf(bytes), TUPLE, { start: 0, end: bytes.length })
+  const from = formatIpPort(ip?.v4Source ?? ip?.v6Source ?? '', proto?.sourcePort ?? 0)
+  const to = formatIpPort(ip?.v4Destination ?? ip?.v6Destination ?? '', proto?.destinationPort ?? 0)
+  return `${protocol} ${from} > ${to} = ${formatIpPort(answerer, answererPort)}`
+}
+
+/** The same of an entry. */
+export function entryText({ protocol, from, to, answeredBy }: Entry): string {
+  return `${protocol} ${from} > ${to} = ${answeredBy}`
+}
+
+/** IPCTNL_MSG_CT_NEW: an entry as if packets had made it. */
+export function appendNew(
+  out: ByteWriter,
+  { protocol, from, to, answeredBy, zone }: Entry,
+  sequence: number,
+): void {
+  const [client, service, endpoint] = [socket(from), socket(to), socket(answeredBy)]
+  const family: Family = familyOf(client.ip)
+  const flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK
+  const start = openMessage(out, { type: messageType(IPCTNL_MSG_CT_NEW), flags, sequence })
+  writeNfGenMsg(out, { family: familyNumber(family), resourceId: 0 })
+  const [original, reply] = [tuple(client, service, protocol), tuple(endpoint, client, protocol)]
+  writeAttributes(new AttributeWriter(out), CONNTRACK, {
+    original,
+    reply,
+    status: STATUS,
+    timeoutS: 600,
+    zone,
+  })
+  closeMessage(out, start)
 }
 
 const ENTRIES_A_SEND = 500
 
 /** Puts entries into this network namespace's connection tracking; gives how many the kernel took. */
-export function inject(transport: Transport, flows: Iterable<Omit<Flow, 'id'>>): number {
+export function inject(transport: Transport, entries: Iterable<Entry>): number {
   const into = new Uint8Array(1 << 17)
   let [taken, waiting] = [0, 0]
   let out = new ByteWriter(1 << 16)
@@ -73,7 +125,7 @@ export function inject(transport: Transport, flows: Iterable<Omit<Flow, 'id'>>):
     waiting = 0
     out = new ByteWriter(1 << 16)
   }
-  for (const each of flows) {
+  for (const each of entries) {
     appendNew(out, each, 1)
     if (++waiting === ENTRIES_A_SEND) send()
   }
