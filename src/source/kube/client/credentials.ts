@@ -80,8 +80,9 @@ export class Credentials {
   /** For the next request. Throws ApiError 'credentials'. */
   async pass(): Promise<Pass> {
     const generation = this.#generation
-    const pair = await this.#pair()
-    const authorization = await this.#authorization()
+    const exec = await this.#fromPlugin()
+    const pair = await this.#pair(exec)
+    const authorization = await this.#authorization(exec)
     const { impersonation } = this.#access
     const headers = authorization === undefined ? impersonation : { ...impersonation, authorization }
     return { headers, identity: pair.identity, generation }
@@ -90,7 +91,9 @@ export class Credentials {
   /** For the next connection: the authority is read anew each time. Throws ApiError 'credentials'. */
   async tls(): Promise<TlsMaterial> {
     this.#ca?.expire()
-    return { ...(await this.#pair()), ca: await this.#ca?.read(), where: this.#access.where }
+    // A plugin has run for the request that needs the connection.
+    const exec = this.#exec ?? (await this.#fromPlugin())
+    return { ...(await this.#pair(exec)), ca: await this.#ca?.read(), where: this.#access.where }
   }
 
   /**
@@ -146,28 +149,26 @@ export class Credentials {
     return new CachedFile({ material, what, check, where: access.where, clock, warn })
   }
 
-  async #authorization(): Promise<string | undefined> {
+  async #authorization(exec: ExecCredential | undefined): Promise<string | undefined> {
     const token = await this.#token?.read()
     if (token !== undefined) return `Bearer ${token}`
     const { basic } = this.#access
     if (basic !== undefined)
       return `Basic ${Buffer.from(`${basic.username}:${basic.password}`).toString('base64')}`
-    const exec = await this.#fromPlugin()
     return exec?.token === undefined ? undefined : `Bearer ${checkedToken(exec.token, this.#access.where)}`
   }
 
-  async #pair(): Promise<KeyPair> {
+  async #pair(exec: ExecCredential | undefined): Promise<KeyPair> {
     if (this.#certificate !== undefined) return this.#certificate.read()
-    const exec = await this.#fromPlugin()
     if (exec?.cert === undefined || exec.key === undefined) return NO_KEY_PAIR
     return keyPair(exec.cert, exec.key)
   }
 
-  /** Runs one plugin at a time, and none while what the last one gave is good. */
+  /** Runs one plugin at a time, and none while what the last one gave is good or a token stands in the kubeconfig. */
   async #fromPlugin(): Promise<ExecCredential | undefined> {
-    const { exec } = this.#access
+    const { exec, token, basic } = this.#access
     const { clock } = this.#options
-    if (exec === undefined) return undefined
+    if (exec === undefined || token !== undefined || basic !== undefined) return undefined
     if (this.#exec !== undefined && clock.nowMs() < this.#execUntilMs) return this.#exec
     this.#running ??= this.#runPlugin(exec).finally(() => {
       this.#running = undefined

@@ -10,7 +10,7 @@ import { openHttp1 } from './http1-connection.ts'
 import { openHttp2 } from './http2-connection.ts'
 import { SERVICE_ACCOUNT_FOLDER } from './load-access.ts'
 import { Pool, type PoolContext } from './pool.ts'
-import { type HttpProxy, parseProxy } from './proxy.ts'
+import { type HttpProxy, parseProxy, proxyFromEnvironment } from './proxy.ts'
 import { RateLimit } from './rate-limit.ts'
 import { parseRetryAfter } from './retry-after.ts'
 import { isLoopbackHost, parseServer, type ServerAddress } from './server-address.ts'
@@ -55,7 +55,9 @@ export async function openApiClient(options: ClientOptions): Promise<ApiClient> 
   const secureByDefault = access.ca !== undefined || access.insecure || access.cert !== undefined
   const address = parseServer(access.server, `${access.where}: the server`, secureByDefault)
   const proxy =
-    access.proxyUrl === undefined ? undefined : parseProxy(access.proxyUrl, `${access.where}: proxy-url`)
+    access.proxyUrl === undefined
+      ? proxyFromEnvironment(options.env, address)
+      : parseProxy(access.proxyUrl, `${access.where}: proxy-url`)
   for (const text of doubts(credentials, address, options.env)) warn(text)
   return new HttpClient({ ...options, credentials, address, proxy, wallMs })
 }

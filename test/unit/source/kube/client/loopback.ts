@@ -7,7 +7,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach } from 'vitest'
 import { type Clock, systemClock } from '../../../../../src/base/clock.ts'
-import type { ApiClient, ApiRequest, ApiResponse } from '../../../../../src/source/kube/api-client.ts'
+import {
+  type ApiClient,
+  ApiError,
+  type ApiRequest,
+  type ApiResponse,
+} from '../../../../../src/source/kube/api-client.ts'
 import { type ClientOptions, openApiClient } from '../../../../../src/source/kube/client/http-client.ts'
 import { type Authority, createAuthority, type KeyPair } from '../../../../support/tls.ts'
 
@@ -214,6 +219,29 @@ export async function until(holds: () => boolean, what = 'the condition'): Promi
     if (performance.now() > endMs) throw new Error(`${what} did not come about`)
     await pause(2)
   }
+}
+
+/** What a request fails with once the client has noticed that its connection is gone. */
+export async function failureBeyondLoss(client: ApiClient): Promise<Error & { readonly kind?: string }> {
+  for (let tries = 0; tries < 1000; tries++) {
+    const error = await failureOf(getText(client, '/'))
+    if (!('kind' in error) || error.kind !== 'lost') return error
+    await pause(5)
+  }
+  throw new Error('requests are lost without end')
+}
+
+/** The first whole answer, however many requests are lost before the client has noticed that its connection is gone. */
+export async function textBeyondLoss(client: ApiClient, path: string): Promise<string> {
+  for (let tries = 0; tries < 1000; tries++) {
+    try {
+      return await getText(client, path)
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.kind !== 'lost') throw error
+      await pause(5)
+    }
+  }
+  throw new Error('requests are lost without end')
 }
 
 export function pause(ms: number): Promise<void> {
