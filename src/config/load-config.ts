@@ -133,7 +133,7 @@ function fromFile(reader: FlagReader, file: ConfigFile): Source {
   overlayLogging(document.settings, flags)
   completeFileAddresses(document.settings)
   const ignored = [...KUBE_PROXY_FLAGS, 'healthz-port', 'metrics-port'].filter(
-    flag => reader.given(flag) && !BESIDE_FILE_FLAGS.includes(flag),
+    flag => reader.given(flag) && !BESIDE_FILE_FLAGS.includes(flag) && !isUnusedBare(flag),
   )
   const names = ignored.map(flag => `--${flag}`).join(', ')
   const warning = `do not count beside --config, as in kube-proxy: ${names}`
@@ -146,6 +146,10 @@ function fromFile(reader: FlagReader, file: ConfigFile): Source {
 
 /** Flags that no field stands behind. */
 const UNUSED_BARE_FLAGS = ['boot-id-file', 'machine-id-file'] as const
+
+function isUnusedBare(flag: string): boolean {
+  return UNUSED_BARE_FLAGS.some(each => each === flag)
+}
 
 function withoutEffect(settings: Settings, reader: FlagReader): readonly string[] {
   const bare = UNUSED_BARE_FLAGS.filter(flag => reader.text(flag)).map(flag => `--${flag}`)

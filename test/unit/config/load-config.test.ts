@@ -1,0 +1,326 @@
+import { readFile } from 'node:fs/promises'
+import { fileURLToPath } from 'node:url'
+import { describe, expect, it } from 'vitest'
+import { formatCidr } from '../../../src/base/cidr.ts'
+import { parseIp } from '../../../src/base/ip.ts'
+import type { Config } from '../../../src/config/config.ts'
+import { ConfigFileError, readConfigFile } from '../../../src/config/config-file.ts'
+import { loadConfig, type Parsed, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
+
+const KUBEADM = fileURLToPath(new URL('kubeadm-config.yaml', import.meta.url))
+const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
+
+/** A request from flags, and from a file when there is a body. */
+function parse(argv: readonly string[], body?: string): Parsed<RunRequest> {
+  const file = body === undefined ? undefined : { path: 'c.yaml', text: `${HEAD}${body}` }
+  return parseRequest(argv, { hostName: 'Host' }, file)
+}
+
+function requestOf(argv: readonly string[], body?: string): RunRequest {
+  const parsed = parse(argv, body)
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  return parsed.value
+}
+
+function configOf(argv: readonly string[], body?: string): Config {
+  return requestOf(argv, body).config
+}
+
+/** `path: message` of every error. */
+function errorsOf(argv: readonly string[], body?: string): string[] {
+  const parsed = parse(argv, body)
+  return parsed.kind === 'ok' ? [] : parsed.errors.map(({ path, message }) => `${path}: ${message}`)
+}
+
+describe("kubeadm's file", () => {
+  it('means the defaults of flags, but for what kubeadm fills in', async () => {
+    const text = await readFile(KUBEADM, 'utf8')
+    const parsed = parseRequest([], { hostName: 'Host' }, { path: KUBEADM, text })
+    if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+    const { config, warnings } = parsed.value
+    expect(warnings).toEqual([])
+    expect(config).toEqual(
+      configOf(['--cluster-cidr=10.244.0.0/16', '--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf']),
+    )
+    expect(config).toMatchObject({
+      proxyMode: 'nftables',
+      minSyncPeriodMs: 20,
+      syncPeriodMs: 600_000,
+      oomScoreAdj: -999,
+      healthzBindAddress: { ip: parseIp('0.0.0.0'), port: 10_256 },
+      metricsBindAddress: { ip: parseIp('127.0.0.1'), port: 10_249 },
+      client: { contentType: 'application/vnd.kubernetes.protobuf', qps: 5, burst: 10 },
+      conntrack: {
+        maxPerCore: 32_768,
+        min: 131_072,
+        tcpEstablishedTimeoutMs: 86_400_000,
+        tcpCloseWaitTimeoutMs: 3_600_000,
+        udpTimeoutMs: undefined,
+      },
+    })
+  })
+})
+
+describe('loadConfig', () => {
+  it('reads the file that --config names, and the last of several', async () => {
+    const argv = ['--config=other', '--config', KUBEADM]
+    const parsed = await loadConfig(argv, { hostName: 'Host', readFile: readConfigFile })
+    expect(parsed.kind === 'ok' && parsed.value.configFile?.path).toBe(KUBEADM)
+  })
+
+  it('tells why a file cannot be read', async () => {
+    const parsed = await loadConfig(['--config=/nowhere'], { hostName: 'Host', readFile: readConfigFile })
+    expect(parsed).toEqual({
+      kind: 'errors',
+      errors: [{ path: '--config /nowhere', message: 'cannot be read (ENOENT)' }],
+    })
+  })
+
+  it('leaves a failure of another kind to its caller', async () => {
+    const options = { hostName: 'Host', readFile: () => Promise.reject(new Error('bug')) }
+    await expect(loadConfig(['--config=x'], options)).rejects.toThrow('bug')
+    const refusing = { hostName: 'Host', readFile: () => Promise.reject(new ConfigFileError('is odd')) }
+    await expect(loadConfig(['--config=x'], refusing)).resolves.toMatchObject({ kind: 'errors' })
+  })
+})
+
+describe('flags beside a file', () => {
+  it('lets only those of logging, of the name and of ours count', () => {
+    const body = 'clusterCIDR: 10.0.0.0/8\nhostnameOverride: of-the-file\nlogging: { verbosity: 1 }\n'
+    const argv = [
+      '--cluster-cidr=192.168.0.0/16',
+      '--kube-api-qps=99',
+      '-v3',
+      '--logging-format=json',
+      '--hostname-override= Of-The-Flag ',
+      '--master=https://192.0.2.1',
+      '--sync-period=1h',
+      '--masquerade-bit=20',
+      '--conntrack-lower',
+    ]
+    const { config, warnings } = requestOf(argv, body)
+    expect(config).toMatchObject({
+      nodeName: 'of-the-flag',
+      verbosity: 3,
+      logFormat: 'json',
+      syncPeriodMs: 3_600_000,
+      masqueradeBit: 20,
+      client: { qps: 5, master: 'https://192.0.2.1' },
+      conntrack: { lower: true },
+    })
+    expect(config.detectLocal.kind === 'ClusterCIDR' && config.detectLocal.cidrs.map(formatCidr)).toEqual([
+      '10.0.0.0/8',
+    ])
+    expect(warnings).toEqual([
+      'do not count beside --config, as in kube-proxy: --cluster-cidr, --kube-api-qps',
+    ])
+  })
+
+  it('checks their texts, not their values', () => {
+    expect(errorsOf(['--conntrack-min=-1', '--cluster-cidr=nonsense'], '')).toEqual([])
+    expect(errorsOf(['--conntrack-min=many', '--bind-address=nonsense'], '')).toHaveLength(2)
+  })
+
+  it('puts module levels of flags before those of the file', () => {
+    const { settings } = requestOf(
+      ['--vmodule=a=1'],
+      'logging: { vmodule: [{ filePattern: b, verbosity: 2 }] }\n',
+    )
+    expect(settings.vmodule()).toEqual([
+      { filePattern: 'a', verbosity: 1 },
+      { filePattern: 'b', verbosity: 2 },
+    ])
+  })
+})
+
+describe('errors of a file', () => {
+  it('stand at line and column, all at once, with those of flags', () => {
+    const body =
+      'mode: ipvs\nconntrack:\n  min: -1\n  udpTimeout: -1s\nnodePortAddresses: [10.0.0.0/8, nonsense]\n' +
+      'clusterCIDR: 10.0.0.0/8,11.0.0.0/8\noomScoreAdj: 1001\nmetricsBindAddress: "foo"\n' +
+      'nftables: { masqueradeBit: 32, syncPeriod: 1s, minSyncPeriod: 2s }\nfeatureGates: { Nope: true }\n' +
+      'showHiddenMetricsForVersion: "1.2"\nlogging: { format: xml, flushFrequency: nonsense }\n'
+    expect(errorsOf(['--backend=x'], body)).toEqual([
+      '--backend: "x" is not one of netlink, dry-run',
+      expect.stringMatching(/^c\.yaml:14:41: logging\.flushFrequency: "nonsense" is not a duration/),
+      'c.yaml:5:8: conntrack.min: cannot be negative',
+      'c.yaml:11:28: nftables.masqueradeBit: 32 is not from 0 to 31',
+      'c.yaml:9:14: oomScoreAdj: 1001 is not from -1000 to 1000',
+      'c.yaml:6:15: conntrack.udpTimeout: cannot be negative',
+      'c.yaml:11:63: nftables.minSyncPeriod: cannot be longer than c.yaml:11:44: nftables.syncPeriod',
+      'c.yaml:12:23: featureGates: "Nope": unrecognized feature gate',
+      'c.yaml:14:20: logging.format: "xml" is not one of text, json',
+      'c.yaml:13:30: showHiddenMetricsForVersion: "1.2" is not the previous minor version, 1.35',
+      'c.yaml:3:7: mode: the mode ipvs is not in this build; it has nftables',
+      'c.yaml:8:14: clusterCIDR: takes one range, or two of different families',
+      expect.stringMatching(/^c\.yaml:7:33: nodePortAddresses\[1\]: "nonsense" is not a prefix/),
+      'c.yaml:10:21: metricsBindAddress: "foo" is not written IP:PORT or [IP]:PORT',
+    ])
+  })
+
+  it('name the field where the file says nothing', () => {
+    expect(errorsOf([], 'detectLocalMode: BridgeInterface\n')).toEqual([
+      'c.yaml: detectLocal.bridgeInterface: is needed when pods are recognised by BridgeInterface',
+    ])
+  })
+
+  it('end after a hundred', () => {
+    const fields = Array.from({ length: 150 }, (_, index) => `f${index}: { }`)
+    const { warnings } = requestOf([], `${fields.join('\n')}\n`)
+    expect(warnings).toHaveLength(101)
+    expect(warnings.at(-1)).toBe('and 50 more of this kind')
+  })
+})
+
+describe('zero', () => {
+  it('stands for nothing in a file, and for itself in a flag', () => {
+    expect(configOf([], 'nftables: { syncPeriod: 0s }\nconfigSyncPeriod: 0s\n').syncPeriodMs).toBe(600_000)
+    expect(errorsOf(['--iptables-sync-period=0', '--config-sync-period=0'])).toEqual([
+      '--config-sync-period: must be longer than 0',
+      '--iptables-sync-period: must be longer than 0',
+    ])
+  })
+
+  it('means our own least distance between commits, in both', () => {
+    expect(configOf([], 'nftables: { minSyncPeriod: 0s }\n').minSyncPeriodMs).toBe(20)
+    expect(configOf(['--iptables-min-sync-period=0']).minSyncPeriodMs).toBe(20)
+    expect(configOf(['--iptables-min-sync-period=1s']).minSyncPeriodMs).toBe(1_000)
+    expect(configOf([], 'mode: nftables\nnftables: { minSyncPeriod: 1s }\n').minSyncPeriodMs).toBe(1_000)
+  })
+
+  it('of a conntrack timeout leaves the kernel alone', () => {
+    const body = 'conntrack: { tcpEstablishedTimeout: 0s, maxPerCore: 0 }\n'
+    expect(configOf([], body).conntrack).toMatchObject({ tcpEstablishedTimeoutMs: undefined, maxPerCore: 0 })
+  })
+
+  it('of the rate to the API server means what client-go makes of it', () => {
+    expect(configOf(['--kube-api-qps=0', '--kube-api-burst=0']).client).toMatchObject({ qps: 5, burst: 10 })
+    expect(configOf(['--kube-api-qps=-1']).client.qps).toBe(0)
+  })
+})
+
+describe('an empty mode', () => {
+  it('reads what it reads in kube-proxy, the iptables section, unless the nftables section says more', () => {
+    const iptables =
+      'iptables: { masqueradeAll: true, masqueradeBit: 5, syncPeriod: 9s, minSyncPeriod: 2s }\n'
+    expect(configOf([], iptables)).toMatchObject({
+      masqueradeAll: true,
+      masqueradeBit: 5,
+      syncPeriodMs: 9_000,
+      minSyncPeriodMs: 2_000,
+    })
+    expect(configOf([], `${iptables}nftables: { masqueradeBit: 6 }\n`).masqueradeBit).toBe(6)
+    expect(configOf([], `${iptables}mode: nftables\n`)).toMatchObject({
+      masqueradeAll: false,
+      masqueradeBit: 14,
+      syncPeriodMs: 600_000,
+    })
+    expect(configOf(['--iptables-masquerade-bit=5']).masqueradeBit).toBe(5)
+    expect(configOf(['--iptables-masquerade-bit=5', '--proxy-mode=nftables']).masqueradeBit).toBe(14)
+  })
+})
+
+describe('addresses', () => {
+  it('of a file follow the family of bindAddress, and get ports', () => {
+    expect(configOf([], 'bindAddress: "::"\n')).toMatchObject({
+      bindAddress: undefined,
+      healthzBindAddress: { ip: parseIp('::'), port: 10_256 },
+      metricsBindAddress: { ip: parseIp('::1'), port: 10_249 },
+    })
+    expect(configOf([], 'bindAddress: 192.0.2.1\nhealthzBindAddress: fd00::1\n')).toMatchObject({
+      bindAddress: parseIp('192.0.2.1'),
+      healthzBindAddress: { ip: parseIp('fd00::1'), port: 10_256 },
+    })
+  })
+
+  it('of flags get ports, and keep their defaults where they are empty', () => {
+    const argv = ['--bind-address=fd00::1', '--metrics-bind-address=192.0.2.1', '--healthz-bind-address=']
+    expect(configOf(argv)).toMatchObject({
+      bindAddress: parseIp('fd00::1'),
+      healthzBindAddress: { ip: parseIp('0.0.0.0'), port: 10_256 },
+      metricsBindAddress: { ip: parseIp('192.0.2.1'), port: 10_249 },
+    })
+    expect(configOf(['--healthz-bind-address=[::1]:99']).healthzBindAddress).toEqual({
+      ip: parseIp('::1'),
+      port: 99,
+    })
+  })
+
+  it('are taken away by a port of 0, which metrics do not allow', () => {
+    expect(configOf(['--healthz-port=0']).healthzBindAddress).toBeUndefined()
+    expect(errorsOf(['--metrics-port=0'])).toEqual(['--metrics-port: "" is not written IP:PORT or [IP]:PORT'])
+  })
+
+  it('take a deprecated port only where they have none, and it is told when they do not', () => {
+    expect(configOf(['--healthz-port=99', '--healthz-bind-address=192.0.2.1']).healthzBindAddress?.port).toBe(
+      99,
+    )
+    const { config, warnings } = requestOf(['--healthz-port=99'])
+    expect(config.healthzBindAddress?.port).toBe(10_256)
+    expect(warnings).toEqual([
+      '--healthz-port changes nothing: the address has a port; --healthz-bind-address sets both',
+    ])
+  })
+
+  it.each([
+    ['--healthz-bind-address=192.0.2.1:0', '"0" is not a port from 1 to 65535'],
+    ['--healthz-bind-address=host:80', '"host" is not an IP address'],
+    ['--metrics-bind-address=nonsense', '"nonsense" is not an IP address'],
+    ['--bind-address=192.0.2.1:80', '"192.0.2.1:80" is not an IP address'],
+  ])('refuse %s', (flag, message) => {
+    const errors = errorsOf([flag])
+    expect(errors).toHaveLength(1)
+    expect(errors[0]).toContain(message)
+  })
+})
+
+describe('the request', () => {
+  it.each([
+    [[], 'run'],
+    [['--init-only'], 'init'],
+    [['--cleanup', '--init-only'], 'cleanup'],
+    [['--write-config-to=f', '--cleanup'], 'write-config'],
+    [['--version', '--write-config-to=f'], 'version'],
+    [['--version=false'], 'run'],
+  ] as const)('of %j is to %s', (argv, action) => {
+    expect(requestOf(argv).action).toBe(action)
+  })
+
+  it('knows the raw version, and refuses others', () => {
+    expect(requestOf(['--version=raw'])).toMatchObject({ action: 'version', rawVersion: true })
+    expect(errorsOf(['--version=new'])).toEqual(['--version: "new" is not true, false or raw'])
+  })
+
+  it('names what is set and means nothing here in one warning', () => {
+    const body = 'portRange: 5-6\nwinkernel: { enableDSR: true }\nipvs: { scheduler: lc }\n'
+    expect(requestOf(['--boot-id-file=x', '--vmodule=a=1'], body).warnings).toEqual([
+      'without effect in kprobe: --vmodule, c.yaml:3:12: portRange, c.yaml:4:25: winkernel.enableDSR, --boot-id-file',
+    ])
+    expect(requestOf(['--ipvs-scheduler=lc', '--iptables-localhost-nodeports=false']).warnings).toEqual([])
+  })
+
+  it('passes over empty arguments', () => {
+    expect(errorsOf([''])).toEqual([])
+  })
+})
+
+describe('feature gates', () => {
+  it('decide whether externalIPs are served', () => {
+    expect(configOf(['--feature-gates=AllowServiceExternalIPs=false'])).toMatchObject({
+      allowServiceExternalIps: false,
+      featureGates: {},
+    })
+    expect(configOf(['--feature-gates=NativeHistograms=true'])).toMatchObject({
+      allowServiceExternalIps: true,
+      featureGates: { NativeHistograms: true },
+    })
+  })
+
+  it('open the options of logging', () => {
+    expect(errorsOf(['--log-text-split-stream', '--log-json-info-buffer-size=1k'])).toEqual([
+      '--log-text-split-stream: needs the feature gate LoggingAlphaOptions',
+      '--log-json-info-buffer-size: needs the feature gate LoggingAlphaOptions',
+    ])
+    expect(errorsOf(['--log-text-split-stream', '--feature-gates=AllAlpha=true'])).toEqual([])
+  })
+})

@@ -1,0 +1,135 @@
+import { expect, it } from 'vitest'
+import { parse as parseYaml } from 'yaml'
+import { parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
+import { publishedConfig, writtenConfig } from '../../../src/config/written-config.ts'
+
+function requestOf(...argv: string[]): RunRequest {
+  const parsed = parseRequest(argv, { hostName: 'Host' }, undefined)
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  return parsed.value
+}
+
+const DEFAULTS = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: ""
+  burst: 10
+  contentType: application/vnd.kubernetes.protobuf
+  kubeconfig: ""
+  qps: 5
+clusterCIDR: ""
+configSyncPeriod: 15m0s
+conntrack:
+  maxPerCore: 32768
+  min: 131072
+  tcpBeLiberal: false
+  tcpCloseWaitTimeout: 1h0m0s
+  tcpEstablishedTimeout: 24h0m0s
+  udpStreamTimeout: 0s
+  udpTimeout: 0s
+detectLocal:
+  bridgeInterface: ""
+  interfaceNamePrefix: ""
+detectLocalMode: ClusterCIDR
+enableProfiling: false
+healthzBindAddress: 0.0.0.0:10256
+hostnameOverride: ""
+iptables:
+  localhostNodePorts: true
+  masqueradeAll: false
+  masqueradeBit: 14
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+ipvs:
+  excludeCIDRs: null
+  minSyncPeriod: 0s
+  scheduler: ""
+  strictARP: false
+  syncPeriod: 0s
+  tcpFinTimeout: 0s
+  tcpTimeout: 0s
+  udpTimeout: 0s
+kind: KubeProxyConfiguration
+logging:
+  flushFrequency: 5s
+  format: text
+  options:
+    json:
+      infoBufferSize: "0"
+    text:
+      infoBufferSize: "0"
+  verbosity: 0
+metricsBindAddress: 127.0.0.1:10249
+mode: nftables
+nftables:
+  masqueradeAll: false
+  masqueradeBit: 14
+  minSyncPeriod: 20ms
+  syncPeriod: 10m0s
+nodePortAddresses:
+- primary
+oomScoreAdj: -999
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel:
+  enableDSR: false
+  forwardHealthCheckVip: false
+  networkName: ""
+  rootHnsEndpointName: ""
+  sourceVip: ""
+`
+
+it('writes what kube-proxy writes in nftables mode, but for the periods, which are ours', () => {
+  expect(writtenConfig(requestOf('--write-config-to=f').settings)).toBe(DEFAULTS)
+})
+
+it('writes what flags say', () => {
+  const { settings } = requestOf(
+    '--write-config-to=f',
+    '--bind-address=::',
+    '--kube-api-qps=0.30000001',
+    '--feature-gates=LoggingAlphaOptions=true,AllAlpha=false',
+    '--log-text-split-stream',
+    '--log-json-info-buffer-size=1.5Ki',
+    '--vmodule=a=1,b=2',
+    '--nodeport-addresses=10.0.0.0/8,fd00::/8',
+    '--ipvs-exclude-cidrs=',
+    '--hostname-override= ABC',
+    '--masquerade-all',
+  )
+  const lines = writtenConfig(settings).split('\n')
+  expect(lines).toEqual(
+    expect.arrayContaining([
+      "bindAddress: '::'",
+      '  qps: 0.3',
+      'featureGates:',
+      '  AllAlpha: false',
+      '      infoBufferSize: "1536"',
+      '      splitStream: true',
+      '  vmodule:',
+      '  - filePattern: a',
+      '    verbosity: 1',
+      '- fd00::/8',
+      '  excludeCIDRs: []',
+      'hostnameOverride: abc',
+    ]),
+  )
+  expect(publishedConfig(settings)).toMatchObject({
+    iptables: { masqueradeAll: false },
+    nftables: { masqueradeAll: true },
+  })
+})
+
+it('leaves ports off, since kube-proxy does not add the deprecated ones either', () => {
+  expect(writtenConfig(requestOf('--write-config-to=f', '--healthz-port=0').settings)).toBe(DEFAULTS)
+})
+
+it('writes what another YAML reader reads alike, and what means the same when it is read again', () => {
+  const { settings, config } = requestOf('--cluster-cidr=10.0.0.0/8,fd00::/8', '--conntrack-udp-timeout=1.5s')
+  const text = writtenConfig(settings)
+  expect(parseYaml(text)).toEqual(publishedConfig(settings))
+  const again = parseRequest([], { hostName: 'Host' }, { path: 'f', text })
+  expect(again).toMatchObject({ kind: 'ok', value: { config, warnings: [] } })
+  expect(again.kind === 'ok' && writtenConfig(again.value.settings)).toBe(text)
+})
