@@ -1,0 +1,150 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { systemClock } from '../../../src/base/clock.ts'
+import { createLog } from '../../../src/base/log.ts'
+import { kernelRows } from '../../../src/cli/kernel-rows.ts'
+import type { Config } from '../../../src/config/config.ts'
+import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { runDaemon, type Sync } from '../../../src/daemon/daemon.ts'
+import { openClient } from '../../../src/daemon/open.ts'
+import { createNftClient } from '../../../src/kernel/nft/client.ts'
+import { clusterOf, serviceOf } from '../../support/apiserver/generator.ts'
+import { ApiServer } from '../../support/apiserver/http-server.ts'
+import { keyOf } from '../../support/apiserver/store.ts'
+import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+
+let server: ApiServer
+let kernel: FakeKernel
+let folder: string
+let stop: AbortController
+let logged: string[]
+let syncs: Sync[]
+let running: Promise<number> | undefined
+let reconfigure: ((config: Config) => Promise<void>) | undefined
+
+beforeEach(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-kube-'))
+  server = await ApiServer.start()
+  for (const { resource, object } of clusterOf({ services: 20, endpointsPerService: 3, nodes: 3 }))
+    server.store.create(resource, object)
+  kernel = new FakeKernel()
+  stop = new AbortController()
+  logged = []
+  syncs = []
+  running = undefined
+  reconfigure = undefined
+})
+
+afterEach(async () => {
+  stop.abort()
+  await running
+  await server.close()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+function configOf(...flags: string[]): Config {
+  const path = join(folder, 'kubeconfig')
+  writeFileSync(path, server.kubeconfig())
+  const argv = ['--source=kube', `--kubeconfig=${path}`, '--hostname-override=node-1', ...flags]
+  const parsed = parseFlags(argv, { hostName: 'unused' })
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  return parsed.value.config
+}
+
+function start(...flags: string[]): Promise<number> {
+  running = runDaemon(configOf(...flags), {
+    log: createLog({ format: 'text', verbosity: 2, destination: { write: line => void logged.push(line) } }),
+    clock: systemClock,
+    wallMs: Date.now,
+    random: () => 0.5,
+    version: 'test',
+    listens: false,
+    configz: () => ({}),
+    signal: stop.signal,
+    processId: 77,
+    openTransport: () => kernel.open(),
+    openClient: config =>
+      openClient(config, { clock: systemClock, env: {}, warn: text => logged.push(`${text}\n`) }),
+    follow: changed => {
+      reconfigure = changed
+      return () => Promise.resolve()
+    },
+    takeLock: () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
+    synced: sync => syncs.push(sync),
+    planned: () => undefined,
+  })
+  return running
+}
+
+async function until(condition: () => boolean | Promise<boolean>, what: string): Promise<void> {
+  const endMs = performance.now() + 10_000
+  while (!(await condition())) {
+    if (performance.now() > endMs) throw new Error(`not in time: ${what}\n${logged.join('')}`)
+    await new Promise(resolve => setTimeout(resolve, 10))
+  }
+}
+
+async function services(): Promise<string[]> {
+  const client = createNftClient({ transport: kernel.open(), clock: systemClock })
+  const { ruleset } = await client.list([{ family: 'ip', name: 'kube-proxy' }])
+  await client.close()
+  return [...new Set(kernelRows(ruleset.tables).map(({ service }) => service))].sort()
+}
+
+describe('runDaemon with the API server', () => {
+  it('programs what the server tells once, and ends with 0', async () => {
+    expect(await start('--once')).toBe(0)
+    expect(await services()).toHaveLength(20)
+  })
+
+  it('keeps up with changes, and tells the cluster that it has begun', async () => {
+    void start()
+    await until(() => syncs.length > 0, 'first sync')
+    const [first] = server.store.list('services')
+    server.store.delete('services', first === undefined ? '' : keyOf(first))
+    await until(async () => (await services()).length === 19, 'the deletion')
+    server.store.create('services', serviceOf(77, {}))
+    await until(async () => (await services()).length === 20, 'the creation')
+    await until(() => server.log.some(({ method }) => method === 'POST'), 'the event')
+    expect(server.log.filter(({ method }) => method === 'POST').map(({ path }) => path)).toEqual([
+      '/apis/events.k8s.io/v1/namespaces/default/events',
+    ])
+  })
+
+  it('changes nothing while the server is away, and catches up when it is back', async () => {
+    void start()
+    await until(() => syncs.length > 0, 'first sync')
+    const generation = kernel.generation
+    await server.refuse()
+    await until(() => logged.some(line => line.startsWith('W')), 'the complaint')
+    expect(kernel.generation).toBe(generation)
+    const [first] = server.store.list('services')
+    server.store.delete('services', first === undefined ? '' : keyOf(first))
+    await server.listen()
+    await until(async () => (await services()).length === 19, 'the deletion')
+  })
+
+  it('ends with 1 and the reason when it should sync once and nobody answers', async () => {
+    const config = configOf('--once')
+    await server.refuse()
+    expect(config.once).toBe(true)
+    expect(await start('--once')).toBe(1)
+    expect(logged.join('')).toContain('ECONNREFUSED')
+  })
+
+  it('applies a changed configuration while Services are served', async () => {
+    void start()
+    await until(() => syncs.length > 0, 'first sync')
+    const generation = kernel.generation
+    await reconfigure?.(configOf('--masquerade-all'))
+    await until(() => kernel.generation > generation, 'the new rules')
+    expect(await services()).toHaveLength(20)
+    const connections = server.accepted
+    await reconfigure?.(configOf('--masquerade-all', '--kube-api-qps=50'))
+    await until(() => server.accepted > connections, 'another connection')
+    server.store.create('services', serviceOf(77, {}))
+    await until(async () => (await services()).length === 21, 'the creation')
+  })
+})
