@@ -18,7 +18,7 @@ export interface TuneReport {
 }
 
 export interface TuneFailure {
-  readonly sysctl: Sysctl
+  readonly name: string
   /** Undefined when it could not even be read. */
   readonly value: number | undefined
   readonly error: Error
@@ -36,26 +36,25 @@ export async function tuneConntrack(
 ): Promise<TuneReport> {
   const unreadable: TuneFailure[] = []
   const plan = planSysctls(settings, await readFacts(root, unreadable))
-  // A file that is there and cannot be read is not missing.
-  const isUnreadable = ({ sysctl }: SysctlLeft) => unreadable.some(failure => failure.sysctl === sysctl)
-  const left = plan.left.filter(each => !isUnreadable(each))
-  const wanted = unreadable.filter(failure => plan.left.some(({ sysctl }) => sysctl === failure.sysctl))
+  // A file that is there and cannot be read is not missing, and matters only if something is wanted of it.
+  const isUnreadable = ({ name }: SysctlLeft) => unreadable.some(failure => failure.name === name)
+  const failed = unreadable.filter(({ name }) => plan.left.some(each => each.name === name))
   const written: SysctlWrite[] = []
-  const failed: TuneFailure[] = [...wanted]
   for (const write of plan.writes) {
-    const error = await writeValue(root + write.sysctl.path, write.value)
+    const { name, value } = write
+    const error = await writeValue(root + write.path, value)
     if (error === undefined) written.push(write)
-    else failed.push({ sysctl: write.sysctl, value: write.value, error })
+    else failed.push({ name, value, error })
   }
-  return { written, left, failed }
+  return { written, left: plan.left.filter(each => !isUnreadable(each)), failed }
 }
 
 async function readFacts(root: string, unreadable: TuneFailure[]): Promise<SysctlFacts> {
-  const read = async (sysctl: Sysctl): Promise<number | undefined> => {
+  const read = async ({ name, path }: Sysctl): Promise<number | undefined> => {
     try {
-      return await readValue(root + sysctl.path)
+      return await readValue(root + path)
     } catch (thrown) {
-      unreadable.push({ sysctl, value: undefined, error: errorOf(thrown) })
+      unreadable.push({ name, value: undefined, error: errorOf(thrown) })
       return undefined
     }
   }

@@ -49,14 +49,15 @@ export interface SysctlFacts {
 }
 
 export interface SysctlWrite {
-  readonly sysctl: Sysctl
+  readonly name: string
+  readonly path: string
   readonly value: number
   readonly before: number
 }
 
 /** What is wanted and not written. */
 export interface SysctlLeft {
-  readonly sysctl: Sysctl
+  readonly name: string
   readonly wanted: number
   readonly reason: /** It has that value. */
     | 'equal'
@@ -83,13 +84,13 @@ export function planSysctls(settings: ConntrackSettings, facts: SysctlFacts): Sy
   const writes: SysctlWrite[] = []
   const left: SysctlLeft[] = []
   for (const { key, wanted, keepsLarger } of wantedValues(settings, facts.processors)) {
-    const sysctl: Sysctl = SYSCTLS[key]
+    const { name, path, initial }: Sysctl = SYSCTLS[key]
     const value = facts.values[key]
-    if (value === undefined) left.push({ sysctl, wanted, reason: 'missing', value })
-    else if (value === wanted) left.push({ sysctl, wanted, reason: 'equal', value })
-    else if (value > wanted && keepsLarger && value !== sysctl.initial)
-      left.push({ sysctl, wanted, reason: 'larger', value })
-    else writes.push({ sysctl, value: wanted, before: value })
+    if (value === undefined) left.push({ name, wanted, reason: 'missing', value })
+    else if (value === wanted) left.push({ name, wanted, reason: 'equal', value })
+    else if (value > wanted && keepsLarger && value !== initial)
+      left.push({ name, wanted, reason: 'larger', value })
+    else writes.push({ name, path, value: wanted, before: value })
   }
   return { writes, left }
 }

@@ -1,0 +1,156 @@
+import { type Clock, systemClock } from '../base/clock.ts'
+import type { Config } from '../config/config.ts'
+import { readConfigFile } from '../config/config-file.ts'
+import { HELP_FLAG, outputFlag, RUN_FLAGS } from '../config/flags.ts'
+import { helpText } from '../config/help.ts'
+import { loadConfig } from '../config/load-config.ts'
+import { openNetfilter, openPlane } from '../daemon/open.ts'
+import { createConntrackClient } from '../kernel/conntrack/client.ts'
+import { type TuneReport, tuneConntrack } from '../kernel/conntrack/sysctl-files.ts'
+import type { SysctlLeft } from '../kernel/conntrack/sysctls.ts'
+import type { Transport } from '../netlink/transport.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { writeDocument } from './output.ts'
+import { tableText } from './table.ts'
+import { failureText, usageErrors } from './usage-errors.ts'
+
+const OUTPUTS = ['text', 'json', 'yaml'] as const
+
+export const command: Command = {
+  help: () =>
+    helpText({
+      usage: 'kprobe init [flags]',
+      description:
+        'Does what needs more privileges than serving does, and ends: brings the settings of connection tracking to what\n' +
+        'the flags or the --config file ask for, and asks nf_tables and conntrack for an answer. Larger values of an\n' +
+        'operator stay. A setting that cannot be written is named, and is no failure: Services are served without it.\n' +
+        'Exits 1 when the kernel does not answer.',
+      flags: [...RUN_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
+    }),
+  run: (argv, io) => runInit(argv, io, { root: '/', openTransport: openNetfilter, clock: systemClock }),
+}
+
+/** What the command touches of the machine. */
+export interface InitMachine {
+  /** Where proc and sys are, with a slash at its end. */
+  readonly root: string
+  /** Opens a socket of NETLINK_NETFILTER. */
+  readonly openTransport: () => Transport
+  readonly clock: Clock
+}
+
+/** Gives the exit code. */
+export async function runInit(argv: readonly string[], io: Io, machine: InitMachine): Promise<number> {
+  const options = { hostName: io.hostName, readFile: readConfigFile, extra: [outputFlag(OUTPUTS)] }
+  const parsed = await loadConfig(argv, options)
+  if (parsed.kind === 'errors') return usageErrors(io, 'init', parsed.errors)
+  const { config, extra, warnings } = parsed.value
+  const output = extra.oneOf('output', OUTPUTS, 'text')
+  if (extra.errors.length > 0) return usageErrors(io, 'init', extra.errors)
+  for (const warning of warnings) io.err(`kprobe init: ${warning}\n`)
+  const tuned = await tuneConntrack(config.conntrack, { root: machine.root })
+  const answers = [
+    await answerOf('nf_tables', () => askNftables(config, machine)),
+    await answerOf('conntrack', () => askConntrack(machine)),
+  ]
+  if (output === 'text') printText({ tuned, answers }, io)
+  else await writeDocument({ settings: settingRows(tuned), kernel: answers }, output, io)
+  return answers.every(({ answers: isThere }) => isThere) ? EXIT_FINE : EXIT_FAILED
+}
+
+/** Whether a part of the kernel can be spoken with. */
+interface Answer {
+  readonly subject: string
+  readonly answers: boolean
+  readonly text: string
+}
+
+async function answerOf(subject: string, ask: () => Promise<string>): Promise<Answer> {
+  try {
+    return { subject, answers: true, text: await ask() }
+  } catch (error) {
+    return { subject, answers: false, text: failureText(error) }
+  }
+}
+
+async function askNftables(config: Config, { clock, openTransport }: InitMachine): Promise<string> {
+  const opened = openPlane(config, clock, openTransport)
+  try {
+    const { generation } = await opened.plane.observe()
+    return `answers; the rules are at generation ${generation}`
+  } finally {
+    await opened.close()
+  }
+}
+
+async function askConntrack({ clock, openTransport }: InitMachine): Promise<string> {
+  const client = createConntrackClient({ openTransport, clock })
+  try {
+    const { entries, entriesMax } = await client.statistics()
+    return `answers; ${entries} ${entriesMax === undefined ? '' : `of ${entriesMax} `}entries`
+  } finally {
+    await client.close()
+  }
+}
+
+interface SettingRow {
+  readonly setting: string
+  readonly value: number | undefined
+  readonly result: 'set' | 'left' | 'failed'
+  readonly text: string
+}
+
+function settingRows({ written, left, failed }: TuneReport): readonly SettingRow[] {
+  return [
+    ...written.map(
+      ({ name, value, before }): SettingRow => ({
+        setting: name,
+        value,
+        result: 'set',
+        text: `was ${before}`,
+      }),
+    ),
+    ...left.map(
+      (each): SettingRow => ({
+        setting: each.name,
+        value: each.value,
+        result: 'left',
+        text: whyLeft(each),
+      }),
+    ),
+    ...failed.map(
+      ({ name, value, error }): SettingRow => ({
+        setting: name,
+        value,
+        result: 'failed',
+        text: failureText(error),
+      }),
+    ),
+  ]
+}
+
+function whyLeft({ reason, wanted }: SysctlLeft): string {
+  switch (reason) {
+    case 'equal':
+      return 'as wanted'
+    case 'larger':
+      return `larger than the wanted ${wanted}: somebody's choice`
+    case 'missing':
+      return `this kernel has no such setting; wanted ${wanted}`
+  }
+}
+
+function printText(
+  { tuned, answers }: { readonly tuned: TuneReport; readonly answers: readonly Answer[] },
+  io: Io,
+): void {
+  const rows = settingRows(tuned).map(({ setting, value, result, text }) => [
+    setting,
+    value === undefined ? '-' : String(value),
+    result,
+    text,
+  ])
+  for (const { subject, answers: isThere, text } of answers)
+    rows.push([subject, '-', isThere ? 'ok' : 'failed', text])
+  io.out(tableText(['WHAT', 'VALUE', 'RESULT', 'WHY'], rows, { colour: io.colour }))
+}
