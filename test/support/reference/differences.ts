@@ -12,6 +12,8 @@ export interface Difference {
   readonly kubeProxy: string
   /** Words of docs/differences.md. */
   readonly because: string
+  /** It need not be so each time. */
+  readonly sometimes: boolean
 }
 
 /** A scenario that cannot be put to kube-proxy, or not beyond one of its steps. */
@@ -69,6 +71,7 @@ function readDifference(entry: Entry): Difference {
     packet: text(entry, 'packet'),
     kubeProxy: text(entry, 'kubeProxy'),
     because: text(entry, 'because'),
+    sometimes: entry.sometimes === true,
   }
 }
 
