@@ -42,7 +42,8 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   // What is asked for at the start alone; the gate of externalIPs has a field of its own.
   featureGates: 'process',
   adminSocket: 'restart',
-  connectionMetricsMax: 'live',
+  // The metrics are made once; the table in the kernel would have to be made anew.
+  connectionMetricsMax: 'process',
 }
 
 /** Names of fields that differ, by what it takes to apply them. */

@@ -78,9 +78,7 @@ describe('kprobe', () => {
   })
 
   it.each([
-    [['run'], /--source: this build reads files only/],
     [['plan', ...SOURCE, '-o', 'xml'], /--output: "xml" is not one of text, json, yaml/],
-    [['plan', ...SOURCE, '--ipvs-scheduler=rr'], /--ipvs-scheduler: is a flag of kube-proxy/],
     [['dump', 'iptables'], /"iptables": is not one of services, nft, all/],
     [['dump', 'services', '-o', 'nft'], /--output: nft is for `kprobe dump nft`/],
     [['dump', '--service', 'web'], /--service: is written namespace\/name/],
