@@ -1,9 +1,10 @@
-// Leaves the whole command in dist/: kprobe.mjs (one bundled file) and, beside it, the addon.
+// Leaves the whole command in dist/: kprobe.mjs, the parts that it loads when they are needed, and the addon.
 import {
   chmodSync,
   copyFileSync,
   existsSync,
   mkdirSync,
+  readdirSync,
   readFileSync,
   renameSync,
   rmSync,
@@ -21,10 +22,15 @@ import { createRequire as createRequireForBundle } from 'node:module'
 const require = createRequireForBundle(import.meta.url)`
 
 async function bundle() {
-  await build({
+  const { metafile } = await build({
     absWorkingDir: root,
-    entryPoints: ['src/main.ts'],
-    outfile: 'dist/kprobe.mjs',
+    entryPoints: { kprobe: 'src/main.ts' },
+    outdir: 'dist',
+    outExtension: { '.js': '.mjs' },
+    // Commands and the client of the API server are loaded when they are asked for: they cost the others nothing.
+    splitting: true,
+    chunkNames: '[name]-[hash]',
+    metafile: true,
     bundle: true,
     format: 'esm',
     platform: 'node',
@@ -37,6 +43,9 @@ async function bundle() {
     logLevel: 'warning',
   })
   chmodSync(`${root}dist/kprobe.mjs`, 0o755)
+  const made = new Set(Object.keys(metafile.outputs).map(path => path.slice('dist/'.length)))
+  for (const name of readdirSync(`${root}dist`))
+    if (name.endsWith('.mjs') && !made.has(name)) rmSync(`${root}dist/${name}`)
 }
 
 function placeAddon() {
