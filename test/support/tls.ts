@@ -1,4 +1,4 @@
-import { createPrivateKey, generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto'
+import { generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto'
 import { isIPv4, isIPv6 } from 'node:net'
 
 /**
@@ -52,12 +52,6 @@ export function createAuthority(commonName = 'test authority'): Authority {
       return { certPem: pem('CERTIFICATE', issued), keyPem: String(keyPem) }
     },
   }
-}
-
-/** The same key as PKCS#8 PEM, encrypted with a pass phrase: what kubeconfigs cannot use. */
-export function encryptedKey(keyPem: string): string {
-  const options = { type: 'pkcs8', format: 'pem', cipher: 'aes-256-cbc', passphrase: 'x' } as const
-  return String(createPrivateKey(keyPem).export(options))
 }
 
 interface Subject {

@@ -6,6 +6,8 @@ export const END_STREAM = 1
 export const END_HEADERS = 4
 /** `:status: 200` in HPACK's static table. */
 export const STATUS_200 = Buffer.from([0x88])
+/** `content-length: 10`, the name from that table. */
+export const LENGTH_10 = Buffer.from([0x0f, 0x0d, 0x02, 0x31, 0x30])
 
 export function frame(
   type: number,
@@ -27,8 +29,8 @@ export function u32(...values: readonly number[]): Buffer {
   return bytes
 }
 
-/** Answers the first request with 200 and `hello`, without an end. */
-export function helloOnRequest(socket: Socket, then: () => void): void {
+/** Answers the first request with this head and `hello`, without an end. */
+export function helloOnRequest(socket: Socket, head: Buffer, then: () => void): void {
   let asked = false
   socket.write(frame(FRAME.settings, {}))
   socket.on('error', () => undefined)
@@ -36,7 +38,7 @@ export function helloOnRequest(socket: Socket, then: () => void): void {
     if (asked) return
     asked = true
     setTimeout(() => {
-      socket.write(frame(FRAME.headers, { flags: END_HEADERS, stream: 1, payload: STATUS_200 }))
+      socket.write(frame(FRAME.headers, { flags: END_HEADERS, stream: 1, payload: head }))
       socket.write(frame(FRAME.data, { stream: 1, payload: Buffer.from('hello') }))
       setTimeout(then, 20)
     }, 20)

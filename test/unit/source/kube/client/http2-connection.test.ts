@@ -7,14 +7,14 @@ import { Call } from '../../../../../src/source/kube/client/call.ts'
 import type { HttpConnection } from '../../../../../src/source/kube/client/connection.ts'
 import { openHttp2 } from '../../../../../src/source/kube/client/http2-connection.ts'
 import { FakeClock } from '../../../../support/fake-clock.ts'
-import { END_STREAM, FRAME, frame, helloOnRequest, u32 } from './frames.ts'
+import { END_STREAM, FRAME, frame, helloOnRequest, LENGTH_10, STATUS_200, u32 } from './frames.ts'
 import { clusterOf, failureOf, get, getText, loopback, pause, textOf, until } from './loopback.ts'
 
 const rig = loopback()
 
 /** What a request over a connection to a server of bytes comes to: the text, or the error. */
-async function outcome(end: (socket: Socket) => void): Promise<string> {
-  const { port } = await rig().listen(socket => helloOnRequest(socket, () => end(socket)))
+async function outcome(end: (socket: Socket) => void, head = STATUS_200): Promise<string> {
+  const { port } = await rig().listen(socket => helloOnRequest(socket, head, () => end(socket)))
   const socket = connect(port, '127.0.0.1')
   await new Promise(resolve => socket.once('connect', resolve))
   const connection = await openHttp2({
@@ -60,6 +60,11 @@ describe('A16 F27: a stream', () => {
   ])('is lost when it is reset with %s', async (_, code) => {
     const reset = frame(FRAME.reset, { stream: 1, payload: u32(code) })
     expect(await outcome(socket => socket.write(reset))).toBe('lost')
+  })
+
+  it('is lost when it is reset without an error before as much has come as was announced', async () => {
+    const reset = frame(FRAME.reset, { stream: 1, payload: u32(0) })
+    expect(await outcome(socket => socket.write(reset), Buffer.concat([STATUS_200, LENGTH_10]))).toBe('lost')
   })
 
   it('is lost when the socket is reset or closed in its middle', async () => {
