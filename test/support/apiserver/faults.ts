@@ -9,7 +9,7 @@ export type Moment = 'before' | { readonly bytes: number } | { readonly events: 
 
 /** What becomes of a response at a moment. */
 export type Ending =
-  /** In good order: for a list cut in the middle, for a watch a normal close. */
+  /** In good order: a list is cut short, a watch is closed as always; before the head, no answer comes at all. */
   | 'end'
   /** The connection is lost with all that is on it. */
   | 'reset'

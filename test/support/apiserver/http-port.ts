@@ -58,7 +58,10 @@ export class HttpPort implements ResponsePort {
   }
 
   end(): void {
-    this.#options.response.end()
+    const { response, entry } = this.#options
+    if (entry.code !== undefined) response.end()
+    else if (response instanceof Http2ServerResponse) response.stream.close(constants.NGHTTP2_CANCEL)
+    else response.destroy()
   }
 
   reset(): void {

@@ -132,7 +132,10 @@ class MemoryExchange implements ResponsePort, Passenger {
   }
 
   end(): void {
-    this.#arrive(() => this.#finish('whole'))
+    this.#arrive(() => {
+      if (this.#hasHead) this.#finish('whole')
+      else this.lose('lost', 'the connection was closed before an answer')
+    })
   }
 
   reset(): void {
