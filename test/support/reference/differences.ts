@@ -21,6 +21,15 @@ export interface Obstacle {
   readonly scenario: string
   /** Words of whoever refuses it. */
   readonly words: string
+  /** Our own, where the proxy refuses. */
+  readonly kprobe: string | undefined
+}
+
+/** A line of a golden file that reads otherwise here. */
+export interface Sight {
+  readonly file: string
+  readonly kubeProxy: string
+  readonly kprobe: string
 }
 
 export interface Differences {
@@ -32,6 +41,8 @@ export interface Differences {
   readonly flagDefaults: ReadonlyMap<string, string>
   readonly writtenLines: ReadonlyArray<{ readonly kubeProxy: string; readonly kprobe: string }>
   readonly gatesWithout: readonly string[]
+  readonly sights: readonly Sight[]
+  readonly metricsOtherwise: readonly string[]
   /** Names, or what names begin with. */
   readonly metricsWithout: readonly string[]
 }
@@ -53,6 +64,7 @@ export function readFileOfDifferences(): Differences {
     refused: records(file.refused).map(entry => ({
       scenario: text(entry, 'scenario'),
       words: text(entry, 'words'),
+      kprobe: entry.kprobe === undefined ? undefined : text(entry, 'kprobe'),
     })),
     notComparable: pairs(file.notComparable, 'scenario', 'because'),
     flagDefaults: pairs(file.flagDefaults, 'flag', 'default'),
@@ -60,6 +72,12 @@ export function readFileOfDifferences(): Differences {
       kubeProxy: text(entry, 'kubeProxy'),
       kprobe: text(entry, 'kprobe'),
     })),
+    sights: records(file.sights).map(entry => ({
+      file: text(entry, 'file'),
+      kubeProxy: text(entry, 'kubeProxy'),
+      kprobe: text(entry, 'kprobe'),
+    })),
+    metricsOtherwise: records(file.metricsOtherwise).map(entry => text(entry, 'name')),
     gatesWithout: records(file.gatesWithout).map(entry => text(entry, 'name')),
     metricsWithout: records(file.metricsWithout).map(entry => text(entry, 'name')),
   }

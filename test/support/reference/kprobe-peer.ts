@@ -30,7 +30,7 @@ export class KprobePeer {
     this.program = new Program({
       name: 'kprobe',
       file: process.execPath,
-      args: [process.env.KPROBE_COMMAND ?? COMMAND, 'run', `--config=${file}`, ...ownFlags(config)],
+      args: [process.env.KPROBE_COMMAND ?? COMMAND, 'run', `--config=${file}`, '-v=2', ...ownFlags(config)],
       log: join(this.#folder, 'log'),
     })
   }
