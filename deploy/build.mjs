@@ -36,6 +36,7 @@ async function bundle() {
     platform: 'node',
     target: 'node20',
     external: ['*.node', 'ffi-rs'],
+    alias: { 'node-fetch': './deploy/node-fetch.mjs' },
     banner: { js: BANNER },
     define: { 'process.env.KPROBE_VERSION': JSON.stringify(version) },
     minifySyntax: true,

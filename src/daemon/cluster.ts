@@ -1,9 +1,11 @@
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
+import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
 import { parseObject, watchedIdentity } from '../model/parse.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
+import { dependsOnServices } from '../source/kube/client/server-address.ts'
 import { KubeSource } from '../source/kube/kube-source.ts'
 import { acceptFor } from '../source/kube/wire/media-type.ts'
 import type { EventWrite } from '../telemetry/event-object.ts'
@@ -54,6 +56,17 @@ export class Cluster {
       parseObject: object => parseObject(object, pool),
       watchedIdentity,
     })
+  }
+
+  /** A proxy that reaches the API server through a Service of its own cannot start on an empty kernel (F97). */
+  warnOfLoop({ services }: FrontendTable, log: Log): void {
+    const clusterIps = services.values().flatMap(service => service.clusterIps)
+    if (!dependsOnServices(hostNameOf(this.server), clusterIps)) return
+    const advice = 'after a restart of the node nobody serves it; give a kubeconfig with a real address'
+    log.warn(
+      { server: this.server },
+      `the API server is reached through a Service that kprobe serves: ${advice}`,
+    )
   }
 
   /** Never rejects: what cannot be sent may be sent again. */
@@ -116,6 +129,10 @@ function counting({ client, clock, requested }: ClusterOptions): ApiClient {
       }
     },
   }
+}
+
+function hostNameOf(server: string): string {
+  return URL.canParse(server) ? new URL(server).hostname.replace(/^\[|\]$/g, '') : server
 }
 
 function hostOf(server: string): string {

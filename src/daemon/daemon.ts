@@ -330,6 +330,7 @@ class Daemon {
     const table = status?.table
     if (table === undefined || status === undefined) return
     const { snapshot } = this.#intake
+    if (this.#previous === undefined) this.#cluster?.warnOfLoop(table, this.#io.log)
     this.#observer.synced(event, snapshot, table)
     this.#outward?.update(table)
     this.#flows?.offer(snapshot, table)
