@@ -1,4 +1,6 @@
 import type { SurveyedChain } from '../kernel/nft/survey.ts'
+import { isKubeProxyTable, KUBE_PROXY } from './leftovers-kube-proxy.ts'
+import { REMOVES_ALL, REMOVES_NFT } from './leftovers-text.ts'
 
 /** Somebody else on this node who changes what packets do before or after us. */
 export interface Neighbour {
@@ -15,27 +17,23 @@ export interface Neighbourhood {
   readonly legacyTables: readonly string[]
   /** /proc/net/ip_vs: virtual servers, without its heading. */
   readonly virtualServers: readonly string[]
+  /** What else kube-proxy has left where only it removes it, in words. */
+  readonly leftElsewhere?: readonly string[]
 }
 
 /** linux/netfilter.h, NF_INET_*. */
 const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'postrouting', 'ingress']
 const NF_DROP = 0
-/** Chains by which kube-proxy's own nftables mode is told from ours. */
-const KUBE_PROXY_CHAINS: ReadonlySet<string> = new Set([
-  'service-endpoints-check',
-  'cluster-ips-check',
-  'nodeport-endpoints-check',
-])
 
 /** Other writers on the same hooks, and what another proxy has left. Pure. */
 export function neighboursOf(around: Neighbourhood): readonly Neighbour[] {
   return [...otherProxies(around), ...dropPolicies(around), ...natChains(around), ...legacy(around)]
 }
 
-function otherProxies({ chains, tableName, virtualServers }: Neighbourhood): Neighbour[] {
+function otherProxies({ chains, tableName, virtualServers, leftElsewhere = [] }: Neighbourhood): Neighbour[] {
   const found: Neighbour[] = []
   const nftables = tablesOf(
-    chains.filter(({ table, chain }) => table === tableName && KUBE_PROXY_CHAINS.has(chain.name)),
+    chains.filter(({ table, chain }) => table === tableName && isKubeProxyTable([chain.name])),
   )
   if (nftables.length > 0)
     found.push({
@@ -43,21 +41,21 @@ function otherProxies({ chains, tableName, virtualServers }: Neighbourhood): Nei
       what: `kube-proxy's nftables mode holds ${nftables.join(' and ')}`,
       advice: 'stop kube-proxy before kprobe runs; kprobe replaces these tables in one transaction',
     })
-  const iptables = tablesOf(
-    chains.filter(({ chain }) => chain.name.startsWith('KUBE-SVC-') || chain.name === 'KUBE-SERVICES'),
-  )
+  const iptables = tablesOf(chains.filter(({ chain }) => KUBE_PROXY.ownsChain(chain.name)))
   if (iptables.length > 0)
     found.push({
       severity: 'warning',
       what: `kube-proxy's iptables mode left chains in ${iptables.join(' and ')}`,
-      advice: 'they catch Service traffic before or after kprobe; `kube-proxy --cleanup` removes them',
+      advice: `they may catch Service traffic before kprobe does; ${REMOVES_NFT} removes them`,
     })
   if (virtualServers.length > 0)
     found.push({
       severity: 'warning',
       what: `IPVS has ${virtualServers.length} virtual servers`,
-      advice: "if they are kube-proxy's, `kube-proxy --cleanup` removes them",
+      advice: `if they are kube-proxy's, ${REMOVES_ALL} removes them`,
     })
+  for (const what of leftElsewhere)
+    found.push({ severity: 'note', what: `kube-proxy left ${what}`, advice: `${REMOVES_ALL} removes that` })
   return found
 }
 

@@ -14,6 +14,8 @@ import { nftablesFeatures } from './doctor-features.ts'
 import { neighboursOf } from './doctor-neighbours.ts'
 import { type Finding, settingFindings } from './doctor-settings.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { lookElsewhere } from './leftovers.ts'
+import { ipvsTexts } from './leftovers-text.ts'
 import { writeDocument } from './output.ts'
 import { tableText } from './table.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
@@ -76,16 +78,12 @@ async function featureFindings(): Promise<readonly Finding[]> {
 async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
   const transport = openNetfilter()
   try {
-    const chains = await surveyChains(new Connection({ transport, clock: systemClock }))
-    const neighbours = neighboursOf({
-      chains,
-      tableName: nftablesOptions(config).tableName,
-      legacyTables: [
-        ...(await lines('/proc/net/ip_tables_names')),
-        ...(await lines('/proc/net/ip6_tables_names')),
-      ],
-      virtualServers: (await lines('/proc/net/ip_vs')).filter(line => /^(TCP|UDP|SCTP|FWM)\b/.test(line)),
-    })
+    const connection = new Connection({ transport, clock: systemClock })
+    const chains = await surveyChains(connection)
+    const elsewhere = await lookElsewhere(connection, readLines)
+    const { tableName } = nftablesOptions(config)
+    const leftElsewhere = ipvsTexts(elsewhere)
+    const neighbours = neighboursOf({ ...elsewhere, chains, tableName, leftElsewhere })
     return neighbours.map(({ severity, what, advice }) => ({ kind: severity, subject: what, text: advice }))
   } finally {
     await transport.close()
@@ -96,7 +94,8 @@ async function kernelRelease(): Promise<string> {
   return (await readText('/proc/sys/kernel/osrelease')) ?? 'unknown'
 }
 
-async function lines(path: string): Promise<readonly string[]> {
+/** Lines of a file of /proc that are not empty; none when it does not exist. */
+export async function readLines(path: string): Promise<readonly string[]> {
   return (await readText(path))?.split('\n').filter(line => line !== '') ?? []
 }
 

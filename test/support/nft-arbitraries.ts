@@ -131,6 +131,12 @@ export const operation: fc.Arbitrary<Operation> = fc.oneof(
   fc.record({ ...place, verb: fc.constant('add-set' as const), set }),
   fc.record({ ...place, verb: fc.constant('delete-set' as const), set: name }),
   fc.record({ ...place, verb: fc.constant('flush-chain' as const), chain: name }),
+  fc.record({
+    ...place,
+    verb: fc.constant('delete-rule' as const),
+    chain: name,
+    handle: fc.bigInt({ min: 1n, max: 0xffff_ffff_ffffn }),
+  }),
   onElements('add-elements'),
   onElements('delete-elements'),
 )

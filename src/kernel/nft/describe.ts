@@ -7,6 +7,7 @@ const VERBS: Readonly<Record<Operation['verb'], string>> = {
   'flush-chain': 'flush chain',
   'delete-chain': 'delete chain',
   'add-rule': 'add rule',
+  'delete-rule': 'delete rule',
   'add-set': 'add set',
   'delete-set': 'delete set',
   'add-elements': 'add element',
@@ -31,6 +32,8 @@ function objectOf(operation: Operation): string {
     case 'delete-chain':
     case 'add-rule':
       return operation.chain
+    case 'delete-rule':
+      return `${operation.chain} handle ${operation.handle}`
     case 'add-set':
       return operation.set.name
     case 'delete-set':

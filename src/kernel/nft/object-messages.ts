@@ -23,6 +23,7 @@ export const OBJECT_MESSAGES: Readonly<Record<ObjectOperation['verb'], { type: n
   'flush-chain': { type: nft.NFT_MSG_DELRULE, flags: 0 },
   'delete-chain': { type: nft.NFT_MSG_DELCHAIN, flags: 0 },
   'add-rule': { type: nft.NFT_MSG_NEWRULE, flags: NLM_F_CREATE | NLM_F_APPEND },
+  'delete-rule': { type: nft.NFT_MSG_DELRULE, flags: 0 },
   'add-set': { type: nft.NFT_MSG_NEWSET, flags: NLM_F_CREATE },
   'delete-set': { type: nft.NFT_MSG_DELSET, flags: 0 },
 }
@@ -50,6 +51,9 @@ export function writeObject(out: AttributeWriter, operation: ObjectOperation, se
       break
     case 'add-rule':
       writeAttributes(out, RULE, { table, chain: operation.chain, ...ruleAttributes(operation.rule) })
+      break
+    case 'delete-rule':
+      writeAttributes(out, RULE, { table, chain: operation.chain, handle: operation.handle })
       break
     case 'add-set':
       writeAttributes(out, SET, { table, ...setAttributes(operation.set), id: setId })

@@ -10,6 +10,8 @@ export type Operation = TableOperation &
     | { readonly verb: 'flush-chain'; readonly chain: string }
     | { readonly verb: 'delete-chain'; readonly chain: string }
     | { readonly verb: 'add-rule'; readonly chain: string; readonly rule: Rule }
+    /** One rule, by the number that the kernel gave it. */
+    | { readonly verb: 'delete-rule'; readonly chain: string; readonly handle: bigint }
     | { readonly verb: 'add-set'; readonly set: NftSet }
     | { readonly verb: 'delete-set'; readonly set: string }
     | (OwnedElements & { readonly verb: 'add-elements'; readonly set: NftSet })

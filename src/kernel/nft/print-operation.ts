@@ -33,6 +33,8 @@ export function describeOperation(operation: Operation, options: DescribeOptions
       const text = formatRule(operation.rule, { family, sets: options.sets ?? new Map() })
       return `add rule ${where} ${operation.chain} ${text}`
     }
+    case 'delete-rule':
+      return `delete rule ${where} ${operation.chain} handle ${operation.handle}`
     case 'add-set':
       return `add ${setKind(operation.set)} ${where} ${operation.set.name}`
     case 'delete-set':

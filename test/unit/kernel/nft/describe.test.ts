@@ -16,6 +16,8 @@ it('names the verb and the object in nft’s words', () => {
   expect(texts[0]).toBe('add table ip skeleton')
   expect(textOf({ ...target, verb: 'delete-table' })).toBe('delete table ip6 kube-proxy')
   expect(textOf({ ...target, verb: 'flush-chain', chain: 'c' })).toBe('flush chain ip6 kube-proxy c')
+  const deletion = { ...target, verb: 'delete-rule', chain: 'c', handle: 7n } as const
+  expect(textOf(deletion)).toBe('delete rule ip6 kube-proxy c handle 7')
   expect(textOf({ ...target, verb: 'delete-set', set: 's' })).toBe('delete set ip6 kube-proxy s')
 })
 

@@ -130,6 +130,12 @@ describe('an operation', () => {
     expect(of({ ...target, verb, chain: 'c' })).toEqual([type, 5, table + name])
   })
 
+  it('deletes one rule by its handle', () => {
+    const operation = { ...target, verb: 'delete-rule', chain: 'c', handle: 0x1_0000_0007n } as const
+    const handle = attribute(3, be32(1) + be32(7))
+    expect(of(operation)).toEqual([8, 5, table + attribute(2, 'c\0') + handle])
+  })
+
   it('adds a rule at the end of its chain, with its comment', () => {
     const expressions = [{ kind: 'numgen', modulus: 3, dreg: 9 }, { kind: 'counter' }] as const
     const numgen = [

@@ -228,6 +228,7 @@ describe('describing operations', () => {
       'add chain ip kube-proxy n { type nat hook output priority -100; policy drop; }',
     ],
     [{ ...at, verb: 'flush-chain', chain: 'mod-2' }, 'flush chain ip kube-proxy mod-2'],
+    [{ ...at, verb: 'delete-rule', chain: 'mod-2', handle: 7n }, 'delete rule ip kube-proxy mod-2 handle 7'],
     [{ ...at, verb: 'delete-chain', chain: 'mod-2' }, 'delete chain ip kube-proxy mod-2'],
     [
       { ...at, verb: 'add-rule', chain: 'c', rule: { expressions: [{ kind: 'counter' }], comment: '' } },

@@ -1,0 +1,102 @@
+import type { Clock } from '../base/clock.ts'
+import { openNetfilter } from '../daemon/open.ts'
+import { type CommitResult, createNftClient, type NftClient } from '../kernel/nft/client.ts'
+import type { Operation, Transaction } from '../kernel/nft/operation.ts'
+import type { Table } from '../kernel/nft/state.ts'
+import { Connection } from '../netlink/connection.ts'
+import { type Leftovers, lookInNfTables } from './leftovers.ts'
+import { isKubeProxyTable } from './leftovers-kube-proxy.ts'
+
+/** A commit names the generation from before the look it follows from, and the next try looks again. */
+const TRIES = 16
+
+interface Looked<T> {
+  readonly value: T
+  readonly transaction: Transaction
+}
+
+/**
+ * Commits what a look at the kernel asks for, in one transaction, and looks again whenever somebody else committed in
+ * between. Gives what the look that counted saw. Throws when the kernel refuses, or never comes to rest.
+ */
+async function commitLooked<T>(client: NftClient, look: () => Promise<Looked<T>>): Promise<T> {
+  for (let tries = 1; tries <= TRIES; tries++) {
+    const generation = client.generation()
+    const { value, transaction } = await look()
+    if (transaction.length === 0) return value
+    const result = await client.commit(transaction, { generation })
+    if (result.outcome === 'committed') return value
+    if (result.outcome !== 'stale') throw refusal(result)
+  }
+  throw new Error(`clean up: the kernel's generation moved on before each of ${TRIES} commits`)
+}
+
+function refusal({ outcome, failures }: CommitResult): Error {
+  const [first] = failures
+  return new Error(`clean up: ${first?.error.message ?? outcome}`, { cause: first?.error })
+}
+
+export interface RemovedTables {
+  /** With their families. */
+  readonly removed: readonly string[]
+  /** Tables with our name that are neither ours nor kube-proxy's. */
+  readonly foreign: readonly string[]
+}
+
+/** Deletes our tables. */
+export async function removeOurs(clock: Clock, name: string): Promise<RemovedTables> {
+  const client = createNftClient({ transport: openNetfilter(), clock })
+  try {
+    return await commitLooked(client, async () => {
+      const { ruleset } = await client.list([
+        { family: 'ip', name },
+        { family: 'ip6', name },
+      ])
+      const ours = ruleset.tables.filter(isOurs)
+      const others = ruleset.tables.filter(table => !isOurs(table) && !isKubeProxyTable(table.chains.keys()))
+      return {
+        value: { removed: ours.map(nameOf), foreign: others.map(nameOf) },
+        transaction: ours.map(deleteTable),
+      }
+    })
+  } finally {
+    await client.close()
+  }
+}
+
+/** Once kube-proxy has written into it, it serves from there: the sets of ours that are left mean nothing any more. */
+function isOurs({ sets, chains }: Table): boolean {
+  const hasOurSets = sets.has('frontends') && sets.has('dispatch') && sets.has('endpoints')
+  return hasOurSets && !isKubeProxyTable(chains.keys())
+}
+
+/** Deletes what kube-proxy left in nf_tables. Gives what that was, and what had to stay. */
+export async function removeLeftovers(
+  clock: Clock,
+  tableName: string,
+): Promise<Pick<Leftovers, 'nftables' | 'iptables'>> {
+  const client = createNftClient({ transport: openNetfilter(), clock })
+  const transport = openNetfilter()
+  try {
+    const connection = new Connection({ transport, clock })
+    return await commitLooked(client, async () => {
+      const found = await lookInNfTables(connection, tableName)
+      const tables = found.nftables.map(deleteTable)
+      return {
+        value: found,
+        transaction: [...found.iptables.flatMap(({ transaction }) => transaction), ...tables],
+      }
+    })
+  } finally {
+    await client.close()
+    await transport.close()
+  }
+}
+
+function deleteTable({ family, name }: Pick<Table, 'family' | 'name'>): Operation {
+  return { verb: 'delete-table', family, table: name }
+}
+
+function nameOf({ family, name }: Table): string {
+  return `${family} ${name}`
+}

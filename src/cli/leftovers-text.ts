@@ -1,0 +1,75 @@
+import { count } from '../base/text.ts'
+import type { TableName } from '../kernel/nft/list.ts'
+import type { Elsewhere, IptablesLeftover, Leftovers } from './leftovers.ts'
+import { DUMMY_DEVICE } from './leftovers-kube-proxy.ts'
+
+/** The commands that remove what is named. */
+export const REMOVES_NFT = '`kprobe cleanup --leftovers-of=kube-proxy`'
+export const REMOVES_ALL = '`kube-proxy --cleanup`'
+
+/** One thing that kube-proxy left, and what removes it. */
+export interface LeftoverText {
+  readonly what: string
+  readonly command: string
+}
+
+/** Everything that is there, one item a line. Pure. */
+export function leftoverTexts({ nftables, iptables, elsewhere }: Leftovers): readonly LeftoverText[] {
+  return [
+    ...nftables.map(table => ({ what: `table ${nameOf(table)} of its nftables mode`, command: REMOVES_NFT })),
+    ...iptables
+      .filter(({ chains }) => chains.length > 0)
+      .map(left => ({ what: `${chainsOf(left)} of its iptables mode`, command: REMOVES_NFT })),
+    ...elsewhereTexts(elsewhere).map(what => ({ what, command: REMOVES_ALL })),
+  ]
+}
+
+const NAMES_SHOWN = 3
+
+function elsewhereTexts(elsewhere: Elsewhere): readonly string[] {
+  const { legacyTables, virtualServers } = elsewhere
+  return [
+    ...(legacyTables.length === 0 ? [] : [`whatever it has in legacy iptables (${legacyTables.join(', ')})`]),
+    ...(virtualServers.length === 0
+      ? []
+      : [`${count(virtualServers.length, 'IPVS virtual server')}, if they are its`]),
+    ...ipvsTexts(elsewhere),
+  ]
+}
+
+/** What only kube-proxy's IPVS mode can have left. Pure. */
+export function ipvsTexts({ ipsets, device }: Elsewhere): readonly string[] {
+  const more = ipsets.length > NAMES_SHOWN ? ', ...' : ''
+  const names = `${ipsets.slice(0, NAMES_SHOWN).join(', ')}${more}`
+  return [
+    ...(ipsets.length === 0 ? [] : [`${count(ipsets.length, 'ipset')} of its IPVS mode (${names})`]),
+    ...(device ? [`the network device ${DUMMY_DEVICE} of its IPVS mode`] : []),
+  ]
+}
+
+/** What a removal took away. Pure. */
+export function removedTexts({
+  nftables,
+  iptables,
+}: Pick<Leftovers, 'nftables' | 'iptables'>): readonly string[] {
+  return [
+    ...nftables.map(table => `table ${nameOf(table)}`),
+    ...iptables.filter(({ chains }) => chains.length > 0).map(chainsOf),
+  ]
+}
+
+/** What a removal cannot take away because others use it. Pure. */
+export function keptTexts({ iptables }: Pick<Leftovers, 'iptables'>): readonly string[] {
+  return iptables.flatMap(({ table, kept }) =>
+    kept.map(({ chain, usedBy }) => `chain ${chain} in table ${nameOf(table)}, which ${usedBy} leads to`),
+  )
+}
+
+function chainsOf({ table, chains, jumps }: IptablesLeftover): string {
+  const rules = jumps === 0 ? '' : ` and ${count(jumps, 'rule')} that led to them`
+  return `${count(chains.length, 'chain')}${rules} in table ${nameOf(table)}`
+}
+
+function nameOf({ family, name }: TableName): string {
+  return `${family} ${name}`
+}

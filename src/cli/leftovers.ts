@@ -1,0 +1,113 @@
+import { systemClock } from '../base/clock.ts'
+import { openNetfilter } from '../daemon/open.ts'
+import { listIpsetNames } from '../kernel/ipset/names.ts'
+import { planRemoval, type Removal } from '../kernel/nft/leftover-plan.ts'
+import { type ForeignTable, surveyTable } from '../kernel/nft/leftover-survey.ts'
+import type { TableName } from '../kernel/nft/list.ts'
+import { Connection } from '../netlink/connection.ts'
+import type { Transport } from '../netlink/transport.ts'
+import {
+  DUMMY_DEVICE,
+  IPTABLES_TABLES,
+  isKubeProxyIpset,
+  isKubeProxyTable,
+  KUBE_PROXY,
+} from './leftovers-kube-proxy.ts'
+
+/** What kube-proxy has put into this network namespace and nobody removed: a kube-proxy that runs, or one that did. */
+export interface Leftovers {
+  /** Tables of its nftables mode. */
+  readonly nftables: readonly TableName[]
+  /** What is in tables of iptables-nft; only tables that have something of it. */
+  readonly iptables: readonly IptablesLeftover[]
+  readonly elsewhere: Elsewhere
+}
+
+/** In parts of the kernel that this program does not write to. */
+export interface Elsewhere {
+  /** Of the legacy flavour of iptables, with their families. They may be anybody's. */
+  readonly legacyTables: readonly string[]
+  /** Lines of /proc/net/ip_vs; they may be anybody's. */
+  readonly virtualServers: readonly string[]
+  /** By name. */
+  readonly ipsets: readonly string[]
+  /** Whether there is the device of its IPVS mode. */
+  readonly device: boolean
+}
+
+export interface IptablesLeftover extends Removal {
+  readonly table: TableName
+}
+
+export interface LookOptions {
+  /** Name of the tables that are ours, or kube-proxy's. */
+  readonly tableName: string
+  /** Lines of a file of /proc; none when it does not exist. */
+  readonly readLines: (path: string) => Promise<readonly string[]>
+}
+
+/** Looks for all of it, without changing anything. Throws NetlinkError and SystemError. */
+export async function lookForLeftovers(options: LookOptions): Promise<Leftovers> {
+  return await withTransport(async transport => {
+    const connection = new Connection({ transport, clock: systemClock })
+    return {
+      ...(await lookInNfTables(connection, options.tableName)),
+      elsewhere: await lookElsewhere(connection, options.readLines),
+    }
+  })
+}
+
+async function withTransport<T>(use: (transport: Transport) => Promise<T>): Promise<T> {
+  const transport = openNetfilter()
+  try {
+    return await use(transport)
+  } finally {
+    await transport.close()
+  }
+}
+
+/** What nf_tables holds of it: all that can be removed here. */
+export async function lookInNfTables(
+  connection: Connection,
+  tableName: string,
+): Promise<Pick<Leftovers, 'nftables' | 'iptables'>> {
+  const survey = (place: TableName): Promise<ForeignTable> => surveyTable(connection, place)
+  const own: ForeignTable[] = []
+  for (const family of ['ip', 'ip6'] as const) own.push(await survey({ family, name: tableName }))
+  const shared: ForeignTable[] = []
+  for (const place of IPTABLES_TABLES) shared.push(await survey(place))
+  return { nftables: tablesOfKubeProxy(own), iptables: shared.map(leftIn).filter(isSomething) }
+}
+
+function tablesOfKubeProxy(tables: readonly ForeignTable[]): readonly TableName[] {
+  return tables
+    .filter(({ chains }) => isKubeProxyTable(chains.map(({ name }) => name)))
+    .map(({ family, name }) => ({ family, name }))
+}
+
+function leftIn(table: ForeignTable): IptablesLeftover {
+  const { family, name } = table
+  return { ...planRemoval(table, KUBE_PROXY), table: { family, name } }
+}
+
+function isSomething({ chains, kept }: IptablesLeftover): boolean {
+  return chains.length > 0 || kept.length > 0
+}
+
+/** Parts of the kernel that only kube-proxy itself removes. */
+export async function lookElsewhere(
+  connection: Connection,
+  readLines: LookOptions['readLines'],
+): Promise<Elsewhere> {
+  const servers = await readLines('/proc/net/ip_vs')
+  const devices = await readLines('/proc/net/dev')
+  return {
+    legacyTables: [
+      ...(await readLines('/proc/net/ip_tables_names')).map(name => `ip ${name}`),
+      ...(await readLines('/proc/net/ip6_tables_names')).map(name => `ip6 ${name}`),
+    ],
+    virtualServers: servers.filter(line => /^(TCP|UDP|SCTP|FWM)\b/.test(line)),
+    ipsets: (await listIpsetNames(connection)).filter(isKubeProxyIpset).sort(),
+    device: devices.some(line => line.split(':')[0]?.trim() === DUMMY_DEVICE),
+  }
+}

@@ -1,0 +1,129 @@
+import type { ByteView } from '../../netlink/bytes.ts'
+import type { Connection } from '../../netlink/connection.ts'
+import { NLM_F_DUMP } from '../../netlink/constants.ts'
+import { malformed } from '../../netlink/errors.ts'
+import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
+import { readAttributes, writeAttributes } from '../../netlink/schema.ts'
+import * as nft from './constants.ts'
+import { NFTNL_UDATA_RULE_COMMENT } from './datatypes.ts'
+import { decodeChain, familyOf } from './decode.ts'
+import { familyNumber } from './encode.ts'
+import type { Expression } from './expression.ts'
+import { expressionOf } from './expression-attributes.ts'
+import { getRequest } from './get-request.ts'
+import type { TableName } from './list.ts'
+import { RULE, TABLE_MEMBER } from './schema.ts'
+import { commentOf } from './userdata.ts'
+
+/** A table of somebody else's, as far as it takes to remove some of its chains and leave all others alone. */
+export interface ForeignTable extends TableName {
+  readonly chains: readonly ForeignChain[]
+}
+
+export interface ForeignChain {
+  readonly name: string
+  /** It stands on a hook of netfilter. */
+  readonly isBase: boolean
+  readonly rules: readonly ForeignRule[]
+}
+
+export interface ForeignRule {
+  /** The kernel's number for it; the only name that a rule has. */
+  readonly handle: bigint
+  /** Chains that its verdict leads to. */
+  readonly targets: readonly string[]
+  /** Its comments, those of the extension `comment` of iptables included. */
+  readonly comments: readonly string[]
+}
+
+/**
+ * The chains and rules of a table; no chains when it does not exist. What commits tear apart is for the caller to
+ * notice: a commit that names the generation from before goes wrong then. Throws NetlinkError.
+ */
+export async function surveyTable(connection: Connection, place: TableName): Promise<ForeignTable> {
+  const chains = new Map<string, ForeignChain & { readonly rules: ForeignRule[] }>()
+  await dump(connection, { type: nft.NFT_MSG_GETCHAIN, what: 'chains', place }, (view, message) => {
+    const { table, value } = decodeChain(view, message)
+    if (table !== place.name) return
+    chains.set(value.name, { name: value.name, isBase: value.hook !== undefined, rules: [] })
+  })
+  if (chains.size === 0) return { ...place, chains: [] }
+  await dump(connection, { type: nft.NFT_MSG_GETRULE, what: 'rules', place }, (view, message) => {
+    const { table, chain, rule } = decodeForeignRule(view, message)
+    if (table === place.name) chains.get(chain)?.rules.push(rule)
+  })
+  return { ...place, chains: [...chains.values()] }
+}
+
+interface DumpRequest {
+  readonly type: number
+  readonly what: string
+  readonly place: TableName
+}
+
+async function dump(
+  connection: Connection,
+  { type, what, place }: DumpRequest,
+  onMessage: (view: ByteView, message: Message) => void,
+): Promise<void> {
+  await connection.dump({
+    operation: 'list',
+    object: `${what} of table ${place.family} ${place.name}`,
+    build: sequence => {
+      const family = familyNumber(place.family)
+      return getRequest({ type, flags: NLM_F_DUMP, family, sequence }, out =>
+        writeAttributes(out, TABLE_MEMBER, { table: place.name }),
+      )
+    },
+    onMessage(view, message) {
+      if (familyOf(view, message) === place.family) onMessage(view, message)
+    },
+  })
+}
+
+interface PlacedRule {
+  readonly table: string
+  readonly chain: string
+  readonly rule: ForeignRule
+}
+
+/** NFT_MSG_NEWRULE of anybody's. */
+export function decodeForeignRule(view: ByteView, message: Message): PlacedRule {
+  const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
+  const { table, chain, handle, expressions = [], userdata } = readAttributes(view, RULE, span)
+  if (table === undefined || chain === undefined || handle === undefined)
+    throw malformed('a rule without its table, chain or handle', message.start)
+  const values = expressions.map(expressionOf)
+  const comments = [commentOf(NFTNL_UDATA_RULE_COMMENT, userdata), ...values.map(commentMatch)]
+  return {
+    table,
+    chain,
+    rule: {
+      handle,
+      targets: values.flatMap(targetOf),
+      comments: comments.filter(comment => comment !== ''),
+    },
+  }
+}
+
+function targetOf(expression: Expression): readonly string[] {
+  return expression.kind === 'verdict' && expression.verdict.chain !== undefined
+    ? [expression.verdict.chain]
+    : []
+}
+
+/** struct xt_comment_info of linux/netfilter/xt_comment.h, within an expression of nft_compat. */
+const COMMENT_BYTES = 256
+const COMMENT_NAME = 'comment\0'
+const NLA_HDRLEN = 4
+
+/** Of an expression of iptables-nft that only carries a comment; empty for any other. */
+function commentMatch(expression: Expression): string {
+  if (expression.kind !== 'unknown' || expression.name !== 'match') return ''
+  const { data } = expression
+  // NFTA_MATCH_NAME comes first, NFTA_MATCH_INFO last.
+  if (!data.startsWith(COMMENT_NAME, NLA_HDRLEN)) return ''
+  const text = data.slice(-COMMENT_BYTES)
+  const end = text.indexOf('\0')
+  return end < 0 ? text : text.slice(0, end)
+}

@@ -1,0 +1,119 @@
+import { describe, expect, it } from 'vitest'
+import { neighboursOf } from '../../../src/cli/doctor-neighbours.ts'
+import type { Leftovers } from '../../../src/cli/leftovers.ts'
+import { isKubeProxyIpset, isKubeProxyTable, KUBE_PROXY } from '../../../src/cli/leftovers-kube-proxy.ts'
+import { keptTexts, leftoverTexts, removedTexts } from '../../../src/cli/leftovers-text.ts'
+
+describe("what is kube-proxy's", () => {
+  it.each([
+    'KUBE-SERVICES',
+    'KUBE-PROXY-CANARY',
+    'KUBE-MARK-MASQ',
+    'KUBE-SVC-XPGD46QRK7WJZT7O',
+    'KUBE-SEP-SXIVWICOYRO3J4NJ',
+    'KUBE-SVL-NPX46M4PTMTKRN6Y',
+    'KUBE-IPVS-OUT-FILTER',
+  ])('the chain %s', name => expect(KUBE_PROXY.ownsChain(name)).toBe(true))
+
+  it.each([
+    'KUBE-FIREWALL',
+    'KUBE-KUBELET-CANARY',
+    'KUBE-MARK-DROP',
+    'KUBE-ROUTER-INPUT',
+    'KUBE-NWPLCY-ABCDEFGHIJKLMNOP',
+    'KUBE-SVC-SHORT',
+    'KUBE-SVC-XPGD46QRK7WJZT7O-X',
+    'DOCKER',
+  ])('not the chain %s', name => expect(KUBE_PROXY.ownsChain(name)).toBe(false))
+
+  it('a jump to one of its entrances with its comment', () => {
+    const rule = { handle: 1n, targets: ['KUBE-SERVICES'], comments: ['kubernetes service portals'] }
+    expect(KUBE_PROXY.ownsJump(rule)).toBe(true)
+    expect(KUBE_PROXY.ownsJump({ ...rule, comments: ['mine'] })).toBe(false)
+    expect(KUBE_PROXY.ownsJump({ ...rule, comments: [] })).toBe(false)
+    expect(KUBE_PROXY.ownsJump({ ...rule, targets: ['KUBE-MARK-MASQ'] })).toBe(false)
+  })
+
+  it('a table with its chains, and ipsets with its names', () => {
+    expect(isKubeProxyTable(['nat-prerouting', 'services'])).toBe(false)
+    expect(isKubeProxyTable(['services', 'service-endpoints-check'])).toBe(true)
+    const named = ['KUBE-CLUSTER-IP', 'KUBE-6-NODE-PORT-TCP', 'KUBE-ROUTER-X', 'X-KUBE-CLUSTER-IP']
+    expect(named.filter(isKubeProxyIpset)).toEqual(['KUBE-CLUSTER-IP', 'KUBE-6-NODE-PORT-TCP'])
+  })
+})
+
+const NOTHING: Leftovers = {
+  nftables: [],
+  iptables: [],
+  elsewhere: { legacyTables: [], virtualServers: [], ipsets: [], device: false },
+}
+const REMOVES = '`kprobe cleanup --leftovers-of=kube-proxy`'
+
+describe('the texts', () => {
+  it('are none where nothing is left', () => {
+    expect(leftoverTexts(NOTHING)).toEqual([])
+    expect(removedTexts(NOTHING)).toEqual([])
+    expect(keptTexts(NOTHING)).toEqual([])
+  })
+
+  it('name everything with the command that removes it', () => {
+    const found: Leftovers = {
+      nftables: [{ family: 'ip6', name: 'kube-proxy' }],
+      iptables: [
+        {
+          table: { family: 'ip', name: 'nat' },
+          chains: ['KUBE-SERVICES'],
+          jumps: 2,
+          kept: [{ chain: 'KUBE-MARK-MASQ', usedBy: 'MINE' }],
+          transaction: [],
+        },
+      ],
+      elsewhere: {
+        legacyTables: ['ip nat'],
+        virtualServers: ['TCP 0A600001:0050 rr'],
+        ipsets: ['KUBE-A', 'KUBE-B', 'KUBE-C', 'KUBE-D'],
+        device: true,
+      },
+    }
+    expect(leftoverTexts(found).map(({ what, command }) => `${what}: ${command}`)).toEqual([
+      `table ip6 kube-proxy of its nftables mode: ${REMOVES}`,
+      `1 chain and 2 rules that led to them in table ip nat of its iptables mode: ${REMOVES}`,
+      'whatever it has in legacy iptables (ip nat): `kube-proxy --cleanup`',
+      '1 IPVS virtual server, if they are its: `kube-proxy --cleanup`',
+      '4 ipsets of its IPVS mode (KUBE-A, KUBE-B, KUBE-C, ...): `kube-proxy --cleanup`',
+      'the network device kube-ipvs0 of its IPVS mode: `kube-proxy --cleanup`',
+    ])
+    expect(removedTexts(found)).toEqual([
+      'table ip6 kube-proxy',
+      '1 chain and 2 rules that led to them in table ip nat',
+    ])
+    expect(keptTexts(found)).toEqual(['chain KUBE-MARK-MASQ in table ip nat, which MINE leads to'])
+  })
+})
+
+describe('kprobe doctor', () => {
+  it('names chains, ipsets and the device, each with what removes it', () => {
+    const chain = { name: 'KUBE-SEP-SXIVWICOYRO3J4NJ', hook: undefined, rules: [] }
+    const neighbours = neighboursOf({
+      chains: [{ family: 'ip', table: 'nat', chain }],
+      tableName: 'kube-proxy',
+      legacyTables: [],
+      virtualServers: [],
+      leftElsewhere: ['2 ipsets'],
+    })
+    expect(neighbours.map(({ severity, what, advice }) => `${severity}: ${what}: ${advice}`)).toEqual([
+      `warning: kube-proxy's iptables mode left chains in ip nat: they may catch Service traffic before kprobe does; ${REMOVES} removes them`,
+      'note: kube-proxy left 2 ipsets: `kube-proxy --cleanup` removes that',
+    ])
+  })
+
+  it('does not take chains of kubelet and of network policies for those of kube-proxy', () => {
+    const chains = ['KUBE-FIREWALL', 'KUBE-ROUTER-INPUT'].map(name => ({
+      family: 'ip',
+      table: 'filter',
+      chain: { name, hook: undefined, rules: [] },
+    }))
+    const around = { chains, tableName: 'kube-proxy', legacyTables: [], virtualServers: [] }
+    expect(neighboursOf(around)).toEqual([])
+  })
+})
