@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import type { ClusterSize } from '../bench/cluster.ts'
-import { print } from '../bench/report.ts'
-import { FIGURES, type Figures, measure } from './measure.ts'
+import { goal, print } from '../bench/report.ts'
+import { FIGURES, type Figure, type Figures, measure } from './measure.ts'
 import type { ProxyName } from './proxies.ts'
 
 const SIZES: readonly ClusterSize[] = [
@@ -35,12 +35,28 @@ function compare(mode: string, sizes: readonly string[]): void {
     )
     print(
       `${services} Services x ${endpoints} endpoints, from one API server`,
-      FIGURES.map(({ title, value }) => ({
-        '': title,
-        ...Object.fromEntries(results.map(([name, figures]) => [name, value(figures)])),
+      FIGURES.map(figure => ({
+        '': figure.title,
+        ...Object.fromEntries(
+          results.map(([name, figures]) => [name, cell({ name, figure, figures, services })]),
+        ),
       })),
     )
   }
+}
+
+interface CellOptions {
+  readonly name: ProxyName
+  readonly figure: Figure
+  readonly figures: Figures
+  readonly services: number
+}
+
+function cell({ name, figure, figures, services }: CellOptions): string {
+  const value = figure.value(figures)
+  const text = value.toFixed(figure.digits)
+  if (name !== 'kprobe' || figure.most === undefined) return text
+  return `${text} ${goal(value, figure.most[services < 10_000 ? 0 : 1])}`
 }
 
 function isProxy(name: string): name is ProxyName {

@@ -27,7 +27,8 @@ export class Program {
     this.name = name
     this.log = log
     const output = openSync(log, 'a')
-    this.#child = spawn(file, args, {
+    // Whatever becomes of this process, that one ends with it: a killed test run leaves nothing behind.
+    this.#child = spawn('setpriv', ['--pdeathsig', 'KILL', file, ...args], {
       stdio: ['ignore', output, output],
       env: { ...process.env, ...environment },
     })
