@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import { finishInSlices, type Slicing } from '../base/steps.ts'
-import type { ConntrackClient } from '../kernel/conntrack/client.ts'
+import type { ConntrackClient, FlowVisitor } from '../kernel/conntrack/client.ts'
 import type { Flow } from '../kernel/conntrack/flow.ts'
 import type { FlowFilter } from '../kernel/conntrack/messages.ts'
 import type { ServiceKey } from '../model/service.ts'
@@ -78,20 +78,25 @@ export class FlowPass {
   async #apply(book: RuleBook): Promise<{ readonly examined: number; readonly deleted: number }> {
     const deletes = new Deletes(this.#options.client)
     let examined = 0
-    for (const filter of dumpsFor(book)) {
-      await this.#dumpWhole(filter, {
-        isWanted: (destination, port) => {
-          if (this.#options.isStopped()) throw new Stopped()
-          deletes.rethrow()
-          examined++
-          return book.concerns(destination, port)
-        },
-        visit: flow => {
-          if (this.#isOver(book, flow)) deletes.add(flow)
-        },
-      })
+    const visitor: FlowVisitor = {
+      isWanted: (destination, port) => {
+        if (this.#options.isStopped()) throw new Stopped()
+        deletes.rethrow()
+        examined++
+        return book.concerns(destination, port)
+      },
+      visit: flow => {
+        if (this.#isOver(book, flow)) deletes.add(flow)
+      },
     }
-    return { examined, deleted: await deletes.finish() }
+    try {
+      for (const filter of dumpsFor(book)) await this.#dumpWhole(filter, visitor)
+    } finally {
+      // Whatever becomes of the list: what it has shown to be stale is stale.
+      await deletes.settle()
+    }
+    deletes.rethrow()
+    return { examined, deleted: deletes.deleted }
   }
 
   #isOver(book: RuleBook, flow: Flow): boolean {
@@ -100,7 +105,7 @@ export class FlowPass {
     return this.#options.drains.isDue(judgement, this.#options.clock.nowMs())
   }
 
-  async #dumpWhole(filter: FlowFilter, visitor: Parameters<ConntrackClient['dump']>[1]): Promise<void> {
+  async #dumpWhole(filter: FlowFilter, visitor: FlowVisitor): Promise<void> {
     const { client, clock, random, isStopped } = this.#options
     for (let attempt = 1; attempt <= DUMP_ATTEMPTS; attempt++) {
       if (isStopped()) throw new Stopped()
@@ -134,10 +139,12 @@ class Deletes {
     if (this.#failure !== undefined) throw this.#failure.error
   }
 
-  async finish(): Promise<number> {
+  async settle(): Promise<void> {
     this.#send()
     await this.#sent
-    this.rethrow()
+  }
+
+  get deleted(): number {
     return this.#deleted
   }
 

@@ -1,0 +1,56 @@
+import { describe, expect, it } from 'vitest'
+import type { Family } from '../../../src/base/ip.ts'
+import { dumpsFor, WALKS_MAX } from '../../../src/flows/dumps.ts'
+import { RuleBook } from '../../../src/flows/stale.ts'
+import { socket } from '../kernel/conntrack/flows.ts'
+
+function book(family: Family, sockets: readonly string[], nodePorts: readonly number[] = []): RuleBook {
+  const made = new RuleBook(family, 'UDP', { ips: new Set(), isOpen: false })
+  const port = {
+    service: 'ns/dns',
+    family,
+    protocol: 'UDP',
+    endpoints: new Set<string>(),
+    drainMs: undefined,
+  } as const
+  made.serve({ ...port, sockets: sockets.map(socket), nodePort: 0 })
+  for (const nodePort of nodePorts) made.serve({ ...port, sockets: [], nodePort })
+  return made
+}
+
+const UDP4 = { family: 'IPv4', protocol: 'UDP' } as const
+const UDP6 = { family: 'IPv6', protocol: 'UDP' } as const
+
+describe('dumpsFor', () => {
+  it('asks for one address and port where a Service has only these', () => {
+    const { ip } = socket('10.96.0.10:53')
+    expect(dumpsFor(book('IPv4', ['10.96.0.10:53']))).toEqual([
+      { ...UDP4, destination: ip, destinationPort: 53 },
+    ])
+  })
+
+  it('asks once for an address of many ports', () => {
+    const many = Array.from({ length: 500 }, (_, n) => `10.96.0.10:${1000 + n}`)
+    expect(dumpsFor(book('IPv4', many))).toEqual([{ ...UDP4, destination: socket('10.96.0.10:1').ip }])
+  })
+
+  it('asks for a NodePort at any address', () => {
+    expect(dumpsFor(book('IPv4', [], [30053]))).toEqual([{ ...UDP4, destinationPort: 30053 }])
+  })
+
+  it('asks for IPv6 by port alone, once for all addresses', () => {
+    const sockets = ['[fd00:96::1]:53', '[fd00:96::2]:53', '[fd00:96::2]:54']
+    expect(dumpsFor(book('IPv6', sockets, [30053]))).toEqual([
+      { ...UDP6, destinationPort: 30053 },
+      { ...UDP6, destinationPort: 53 },
+      { ...UDP6, destinationPort: 54 },
+    ])
+  })
+
+  it('asks for everything instead of walking the table too often', () => {
+    const addresses = Array.from({ length: WALKS_MAX + 1 }, (_, n) => `10.96.0.${n}:53`)
+    expect(dumpsFor(book('IPv4', addresses))).toEqual([UDP4])
+    expect(dumpsFor(book('IPv4', addresses.slice(1)))).toHaveLength(WALKS_MAX)
+    expect(dumpsFor(book('IPv4', addresses.slice(1), [30053]))).toEqual([UDP4])
+  })
+})

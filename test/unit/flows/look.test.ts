@@ -1,0 +1,86 @@
+import { describe, expect, it } from 'vitest'
+import { finish } from '../../../src/base/steps.ts'
+import { lookAt } from '../../../src/flows/look.ts'
+import { isWatched, type View, versionOf } from '../../../src/flows/ports.ts'
+import { service, slice } from '../model/objects.ts'
+import { DNS_PORT, dns, dnsSlice, READY, view } from './views.ts'
+
+const [A, B] = ['10.2.0.1', '10.2.0.2']
+const of = (now: View) => versionOf(now, 'ns/dns')
+
+/** Whether flows may be stale after the change. */
+function isLooked(before: View, after: View): boolean {
+  return finish(lookAt([of(before)], of(after))) !== undefined
+}
+
+const one = view([dns(), dnsSlice({ [A]: READY })])
+const both = view([dns(), dnsSlice({ [A]: READY, [B]: READY })])
+const none = view([dns(), dnsSlice({})])
+const nothing = view([])
+const UNREADY = { ready: false, serving: false }
+
+describe('flows are looked at', () => {
+  it.each([
+    ['an endpoint is gone', both, one],
+    ['an endpoint serves no longer', both, view([dns(), dnsSlice({ [A]: READY, [B]: UNREADY })])],
+    ['the last endpoint is gone', one, none],
+    ['the first endpoint is there', none, one],
+    ['the Service is new', nothing, one],
+    ['the Service is gone', one, nothing],
+    ['an address is new', one, view([dns({ externalIPs: ['192.0.2.9'] }), dnsSlice({ [A]: READY })])],
+    [
+      'a NodePort is new',
+      one,
+      view([dns({ type: 'NodePort', ports: [{ ...DNS_PORT, nodePort: 30053 }] }), dnsSlice({ [A]: READY })]),
+    ],
+    ['the ClusterIP is another', one, view([dns({ clusterIP: '10.96.0.11' }), dnsSlice({ [A]: READY })])],
+  ])('when %s', (_, before, after) => {
+    expect(isLooked(before, after)).toBe(true)
+  })
+
+  it.each([
+    ['nothing changed', one, one],
+    ['an endpoint came to another', one, both],
+    [
+      'an endpoint is no longer ready but serves',
+      both,
+      view([dns(), dnsSlice({ [A]: READY, [B]: { ready: false, serving: true, terminating: true } })]),
+    ],
+    ['a policy changed', one, view([dns({ internalTrafficPolicy: 'Local' }), dnsSlice({ [A]: READY })])],
+  ])('not when %s', (_, before, after) => {
+    expect(isLooked(before, after)).toBe(false)
+  })
+
+  it('when an endpoint came and went between two looks', () => {
+    expect(finish(lookAt([of(one), of(both)], of(one)))).toBeDefined()
+  })
+})
+
+describe('isWatched', () => {
+  const web = (annotations: Record<string, string> = {}) =>
+    view([
+      service('dns', {}, { metadata: { annotations } }),
+      slice('dns-a', 'dns', [{ addresses: [A], conditions: READY }]),
+    ])
+
+  it('leaves TCP alone unless the Service cuts connections, and SCTP always', () => {
+    expect(isWatched(of(one))).toBe(true)
+    expect(isWatched(of(web()))).toBe(false)
+    expect(isWatched(of(web({ 'kprobe.io/tcp-drain': 'cut' })))).toBe(true)
+    expect(isWatched(of(view([dns({ ports: [{ port: 53, protocol: 'SCTP' }] })])))).toBe(false)
+    expect(isWatched(of(nothing))).toBe(false)
+  })
+
+  it('looks at TCP when the time for draining changes, and when an endpoint has left its slice', () => {
+    const draining = (drain: string, address = A) =>
+      view([
+        service('dns', {}, { metadata: { annotations: { 'kprobe.io/tcp-drain': drain } } }),
+        slice('dns-a', 'dns', [{ addresses: [address], conditions: READY }]),
+      ])
+    expect(isLooked(web(), draining('30s'))).toBe(true)
+    expect(isLooked(draining('30s'), draining('20s'))).toBe(true)
+    expect(isLooked(draining('30s'), draining('30s'))).toBe(false)
+    expect(isLooked(draining('30s'), draining('30s', B))).toBe(true)
+    expect(isLooked(draining('30s'), web())).toBe(false)
+  })
+})

@@ -1,0 +1,197 @@
+import { describe, expect, it } from 'vitest'
+import { finish } from '../../../src/base/steps.ts'
+import { nodeAddresses } from '../../../src/flows/node-addresses.ts'
+import { flowPorts, type View, versionOf } from '../../../src/flows/ports.ts'
+import { type Judgement, ruleBooks } from '../../../src/flows/stale.ts'
+import type { Flow } from '../../../src/kernel/conntrack/flow.ts'
+import { flow } from '../kernel/conntrack/flows.ts'
+import { node } from '../model/objects.ts'
+import { DNS_PORT, dns, dnsSlice, key, READY, view } from './views.ts'
+
+const CLIENT = '10.1.0.5:4000'
+const [A, B] = ['10.2.0.1', '10.2.0.2']
+
+/** What becomes of a flow when ns/dns is as `now` says, and was as `before` says. */
+function judged(each: Flow, now: View, before: readonly View[] = []): Judgement['kind'] {
+  const look = {
+    current: finish(flowPorts(versionOf(now, 'ns/dns'))),
+    former: before.flatMap(one => finish(flowPorts(versionOf(one, 'ns/dns')))),
+  }
+  const books = finish(ruleBooks({ looks: [look], node: nodeAddresses(now) }))
+  const book = books.find(({ family, protocol }) => family === each.family && protocol === each.protocol)
+  if (book?.concerns(each.destination, each.destinationPort) !== true) return 'keep'
+  return book.judge(each).kind
+}
+
+const toVip = (answeredBy?: string) => flow(CLIENT, '10.96.0.10:53', answeredBy)
+const served = view([dns(), dnsSlice({ [A]: READY })])
+
+describe('a UDP flow to the address of a Service', () => {
+  it.each([
+    ['ready', READY],
+    ['terminating and serving', { ready: false, serving: true, terminating: true }],
+  ])('is kept while its endpoint is %s', (_, conditions) => {
+    const now = view([dns(), dnsSlice({ [A]: conditions, [B]: READY })])
+    expect(judged(toVip(`${A}:1053`), now)).toBe('keep')
+  })
+
+  it.each([
+    ['gone', {}],
+    ['not serving', { [A]: { ready: false, serving: false } }],
+  ])('is stale when its endpoint is %s', (_, endpoints) => {
+    expect(judged(toVip(`${A}:1053`), view([dns(), dnsSlice({ ...endpoints, [B]: READY })]))).toBe('stale')
+  })
+
+  it('is stale when its endpoint serves at another port now', () => {
+    expect(judged(toVip(`${A}:9999`), served)).toBe('stale')
+  })
+
+  it('I-12 is stale when no endpoint is left at all', () => {
+    expect(judged(toVip(`${A}:1053`), view([dns(), dnsSlice({})]))).toBe('stale')
+    expect(judged(toVip(`${A}:1053`), view([dns()]))).toBe('stale')
+  })
+
+  it('I-13 is stale when nobody ever translated it', () => {
+    expect(judged(toVip(), served)).toBe('stale')
+  })
+
+  it('is kept whatever policies and topology say about new flows', () => {
+    const hints = { forZones: [{ name: 'elsewhere' }] }
+    const now = view([
+      dns({ internalTrafficPolicy: 'Local' }),
+      dnsSlice({}, { endpoints: [{ addresses: [A], conditions: READY, nodeName: 'other', hints }] }),
+    ])
+    expect(judged(toVip(`${A}:1053`), now)).toBe('keep')
+  })
+
+  it('is not ours at another port or another address', () => {
+    expect(judged(flow(CLIENT, '10.96.0.10:54', `${B}:1053`), served)).toBe('keep')
+    expect(judged(flow(CLIENT, '10.96.0.11:53', `${B}:1053`), served)).toBe('keep')
+    expect(judged(flow(CLIENT, '10.96.0.10:53', `${B}:1053`, { protocol: 'TCP' }), served)).toBe('keep')
+  })
+
+  it('is judged by family', () => {
+    const dual = view([
+      dns({ clusterIPs: ['10.96.0.10', 'fd00:96::10'] }),
+      dnsSlice({ [A]: READY }),
+      dnsSlice({ 'fd00:2::1': READY }, { addressType: 'IPv6', metadata: { name: 'dns-6' } }),
+    ])
+    expect(judged(flow('[fd00::5]:4000', '[fd00:96::10]:53', '[fd00:2::1]:1053'), dual)).toBe('keep')
+    expect(judged(flow('[fd00::5]:4000', '[fd00:96::10]:53', '[fd00:2::2]:1053'), dual)).toBe('stale')
+    expect(judged(toVip(`${A}:1053`), dual)).toBe('keep')
+  })
+
+  it('is judged at external and load-balancer addresses, too', () => {
+    const status = { loadBalancer: { ingress: [{ ip: '198.51.100.1' }] } }
+    const balanced = { ...dns({ type: 'LoadBalancer', externalIPs: ['192.0.2.9'] }), status }
+    const now = view([balanced, dnsSlice({ [A]: READY })])
+    for (const address of ['198.51.100.1:53', '192.0.2.9:53']) {
+      expect(judged(flow(CLIENT, address, `${A}:1053`), now)).toBe('keep')
+      expect(judged(flow(CLIENT, address, `${B}:1053`), now)).toBe('stale')
+    }
+  })
+})
+
+describe('a UDP flow to a Service that was deleted', () => {
+  const gone = view([], served, { remove: ['ns/dns'] })
+
+  it('is stale when an endpoint of it answers', () => {
+    expect(judged(toVip(`${A}:1053`), gone, [served])).toBe('stale')
+  })
+
+  it('is stale when nobody translated it', () => {
+    expect(judged(toVip(), gone, [served])).toBe('stale')
+  })
+
+  it('is not ours when somebody else answers', () => {
+    expect(judged(toVip('10.9.9.9:53'), gone, [served])).toBe('keep')
+  })
+})
+
+describe('a UDP flow to a NodePort', () => {
+  const spec = { type: 'NodePort', ports: [{ ...DNS_PORT, nodePort: 30053 }] }
+  const objects = [dns(spec), dnsSlice({ [A]: READY }), node({ ips: ['192.168.1.7'] })]
+  const primary = view(objects)
+
+  it('is judged at the addresses where NodePorts answer', () => {
+    expect(judged(flow(CLIENT, '192.168.1.7:30053', `${A}:1053`), primary)).toBe('keep')
+    expect(judged(flow(CLIENT, '192.168.1.7:30053', `${B}:1053`), primary)).toBe('stale')
+    expect(judged(flow(CLIENT, '192.168.1.7:30053'), primary)).toBe('stale')
+  })
+
+  it('I-17 is not ours at any other address, whoever answers', () => {
+    expect(judged(flow(CLIENT, '203.0.113.9:30053'), primary)).toBe('keep')
+    expect(judged(flow(CLIENT, '192.168.1.8:30053', `${B}:1053`), primary)).toBe('keep')
+  })
+
+  it('I-17 is not ours at the numbers of other programs of the node', () => {
+    for (const port of [8472, 500, 4500])
+      expect(judged(flow('192.168.1.9:40000', `192.168.1.7:${port}`), primary)).toBe('keep')
+  })
+
+  it('is told by its endpoint where addresses of the node are unknown', () => {
+    const everywhere = view([dns(spec), dnsSlice({ [B]: READY })])
+    const before = view([dns(spec), dnsSlice({ [A]: READY })])
+    expect(everywhere.table.nodePorts.IPv4.kind).toBe('all')
+    expect(judged(flow(CLIENT, '203.0.113.9:30053'), everywhere, [before])).toBe('keep')
+    expect(judged(flow(CLIENT, '203.0.113.9:30053', '10.9.9.9:53'), everywhere, [before])).toBe('keep')
+    expect(judged(flow(CLIENT, '192.0.2.7:30053', `${A}:1053`), everywhere, [before])).toBe('stale')
+    expect(judged(flow(CLIENT, '192.0.2.7:30053', `${B}:1053`), everywhere, [before])).toBe('keep')
+  })
+
+  it('is judged at the addresses of interfaces where all of them answer', () => {
+    const options = { nodePortSelection: { primary: false, cidrs: [] } }
+    const all = view(objects, undefined, { localIps: ['127.0.0.1', '192.0.2.7'], options })
+    expect(judged(flow(CLIENT, '192.0.2.7:30053', `${B}:1053`), all)).toBe('stale')
+    expect(judged(flow(CLIENT, '127.0.0.1:30053', '10.9.9.9:53'), all)).toBe('keep')
+  })
+
+  it('is not ours once the Service has left, unless its endpoint answers', () => {
+    const gone = view([], primary, { remove: ['ns/dns'] })
+    expect(judged(flow(CLIENT, '192.168.1.7:30053'), gone, [primary])).toBe('keep')
+    expect(judged(flow(CLIENT, '192.168.1.7:30053', '10.9.9.9:53'), gone, [primary])).toBe('keep')
+    expect(judged(flow(CLIENT, '192.168.1.7:30053', `${A}:1053`), gone, [primary])).toBe('stale')
+  })
+})
+
+describe('a TCP connection', () => {
+  const ports = [{ name: 'dns', port: 53, protocol: 'TCP' }]
+  const sliceOf = (endpoints: Record<string, object>) =>
+    dnsSlice(Object.fromEntries(Object.entries(endpoints).map(([name, words]) => [name, { ...words }])), {
+      ports: [{ name: 'dns', port: 1053, protocol: 'TCP' }],
+    })
+  const tcp = (answeredBy?: string) => flow(CLIENT, '10.96.0.10:53', answeredBy, { protocol: 'TCP' })
+  const draining = { 'kprobe.io/tcp-drain': '30s' }
+
+  it('I-20 is left alone unless the Service says otherwise', () => {
+    expect(judged(tcp(`${A}:1053`), view([dns({ ports }), sliceOf({ [B]: READY })]))).toBe('keep')
+  })
+
+  it('is drained when its endpoint has gone and the Service says so', () => {
+    expect(judged(tcp(`${A}:1053`), view([dns({ ports }, draining), sliceOf({ [B]: READY })]))).toBe('drain')
+  })
+
+  it('is kept while its endpoint is listed, serving or not', () => {
+    const conditions = { ready: false, serving: false, terminating: true }
+    const now = view([dns({ ports }, draining), sliceOf({ [A]: conditions, [B]: READY })])
+    expect(judged(tcp(`${A}:1053`), now)).toBe('keep')
+  })
+
+  it('is kept when nobody translated it, or the Service is gone', () => {
+    const now = view([dns({ ports }, draining), sliceOf({ [A]: READY })])
+    expect(judged(tcp(), now)).toBe('keep')
+    expect(judged(tcp(`${A}:1053`), view([], now, { remove: ['ns/dns'] }), [now])).toBe('keep')
+  })
+
+  it('is counted together with the others between the same place and endpoint', () => {
+    const now = view([dns({ ports }, draining), sliceOf({ [B]: READY })])
+    const look = { current: finish(flowPorts(versionOf(now, 'ns/dns'))), former: [] }
+    const [book] = finish(ruleBooks({ looks: [look], node: nodeAddresses(now) }))
+    expect(book?.judge(tcp(`${A}:1053`))).toEqual({
+      kind: 'drain',
+      service: 'ns/dns',
+      between: key('10.96.0.10:53') + key(`${A}:1053`),
+      drainMs: 30_000,
+    })
+  })
+})

@@ -1,0 +1,126 @@
+import { describe, expect, it } from 'vitest'
+import {
+  CONNTRACK_MAX,
+  type ConntrackSettings,
+  planSysctls,
+  type SysctlFacts,
+  type SysctlPlan,
+} from '../../../../src/kernel/conntrack/sysctls.ts'
+
+/** kube-proxy's defaults. */
+const DEFAULTS: ConntrackSettings = {
+  maxPerCore: 32_768,
+  min: 131_072,
+  tcpEstablishedTimeoutMs: 86_400_000,
+  tcpCloseWaitTimeoutMs: 3_600_000,
+  tcpBeLiberal: false,
+  udpTimeoutMs: undefined,
+  udpStreamTimeoutMs: undefined,
+  lower: false,
+}
+
+/** What a kernel starts with. */
+const FRESH: SysctlFacts['values'] = {
+  max: 65_536,
+  hashSize: 16_384,
+  tcpEstablished: 432_000,
+  tcpCloseWait: 60,
+  tcpBeLiberal: 0,
+  udp: 30,
+  udpStream: 120,
+}
+
+function planned(
+  settings: Partial<ConntrackSettings> = {},
+  values: Partial<SysctlFacts['values']> = {},
+  processors = 2,
+): SysctlPlan {
+  return planSysctls({ ...DEFAULTS, ...settings }, { processors, values: { ...FRESH, ...values } })
+}
+
+const writes = (plan: SysctlPlan) => plan.writes.map(({ name, value }) => `${name}=${value}`)
+const left = (plan: SysctlPlan) => plan.left.map(({ name, reason }) => `${name} ${reason}`)
+
+describe('planSysctls', () => {
+  it("writes kube-proxy's defaults on a fresh kernel", () => {
+    expect(writes(planned())).toEqual([
+      'nf_conntrack_max=131072',
+      'hashsize=32768',
+      'nf_conntrack_tcp_timeout_established=86400',
+      'nf_conntrack_tcp_timeout_close_wait=3600',
+    ])
+  })
+
+  it.each([
+    [2, 131_072],
+    [8, 262_144],
+    [64, CONNTRACK_MAX],
+  ])('sizes the table for %i processors at %i entries', (processors, max) => {
+    expect(writes(planned({}, {}, processors)).slice(0, 2)).toEqual([
+      `nf_conntrack_max=${max}`,
+      `hashsize=${max / 4}`,
+    ])
+  })
+
+  it('does not cap the minimum', () => {
+    expect(writes(planned({ min: 2_000_000 }))[0]).toBe('nf_conntrack_max=2000000')
+  })
+
+  it('leaves the size alone when maxPerCore is 0', () => {
+    expect(writes(planned({ maxPerCore: 0 })).join()).not.toMatch(/max=|hashsize/)
+  })
+
+  it('writes nothing that is there already', () => {
+    const same = { max: 131_072, hashSize: 32_768, tcpEstablished: 86_400, tcpCloseWait: 3_600 }
+    const plan = planned({}, same)
+    expect(plan.writes).toEqual([])
+    expect(plan.left.every(({ reason }) => reason === 'equal')).toBe(true)
+  })
+
+  it('I-22 never lowers what an operator made larger', () => {
+    const plan = planned(
+      {},
+      { max: 4_000_000, tcpEstablished: 200_000, tcpCloseWait: 7_200, hashSize: 1_000_000 },
+    )
+    expect(plan.writes).toEqual([])
+    expect(left(plan)).toEqual([
+      'nf_conntrack_max larger',
+      'hashsize larger',
+      'nf_conntrack_tcp_timeout_established larger',
+      'nf_conntrack_tcp_timeout_close_wait larger',
+    ])
+  })
+
+  it('lowers it when told to, but never the number of buckets', () => {
+    const large = { max: 4_000_000, tcpEstablished: 200_000, tcpCloseWait: 7_200, hashSize: 1_000_000 }
+    expect(writes(planned({ lower: true }, large))).toEqual([
+      'nf_conntrack_max=131072',
+      'nf_conntrack_tcp_timeout_established=86400',
+      'nf_conntrack_tcp_timeout_close_wait=3600',
+    ])
+  })
+
+  it('lowers what is only what every kernel starts with', () => {
+    const plan = planned({ udpTimeoutMs: 10_000, udpStreamTimeoutMs: 60_000 })
+    expect(writes(plan).slice(-2)).toEqual([
+      'nf_conntrack_udp_timeout=10',
+      'nf_conntrack_udp_timeout_stream=60',
+    ])
+  })
+
+  it('leaves timeouts that are not given, or 0', () => {
+    const nothing = { tcpEstablishedTimeoutMs: 0, tcpCloseWaitTimeoutMs: undefined, udpTimeoutMs: 0 }
+    expect(writes(planned(nothing))).toEqual(['nf_conntrack_max=131072', 'hashsize=32768'])
+  })
+
+  it('sets tcp_be_liberal when asked, and never clears it', () => {
+    expect(writes(planned({ tcpBeLiberal: true })).at(-1)).toBe('nf_conntrack_tcp_be_liberal=1')
+    expect(writes(planned({}, { tcpBeLiberal: 1 })).join()).not.toContain('be_liberal')
+  })
+
+  it('I-23 names what the kernel does not have, and plans the rest', () => {
+    const plan = planned({}, { max: undefined, tcpCloseWait: undefined })
+    expect(left(plan)).toEqual(['nf_conntrack_max missing', 'nf_conntrack_tcp_timeout_close_wait missing'])
+    expect(writes(plan)).toEqual(['hashsize=32768', 'nf_conntrack_tcp_timeout_established=86400'])
+  })
+})
