@@ -61,6 +61,11 @@ describe('consistency check', () => {
     expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.2', 'new=10.0.0.1'])
     expect(repaired()).toEqual([3])
     expect(rig.reasons()).toEqual(['start', 'events were lost'])
+    rig.api.take().status(410)
+    await rig.clock.advance(2_000)
+    rig.api.take().list(now, '102')
+    await settle()
+    expect(repaired()).toEqual([3])
   })
 
   it('F30: an event that is only under way is waited for', async () => {

@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
-import { service, type Written } from '../../../support/scripted-api.ts'
+import { type ScriptedWatch, service, type Written } from '../../../support/scripted-api.ts'
 
 let rig: ReflectorRig
 
@@ -112,6 +112,16 @@ describe('lists', () => {
     expect(rig.api.take().query.has('resourceVersion')).toBe(false)
   })
 
+  it('A1: a list of pages has the version of the first', async () => {
+    rig = new ReflectorRig()
+    await rig.start()
+    rig.api.take().list([service('a', 1)], '50', 'two')
+    await settle()
+    rig.api.take().list([service('b', 52)], '55')
+    await settle()
+    expect(rig.requests.at(-1)).toBe('watch resourceVersion=50')
+  })
+
   it('A18, F09: an expired token on page 3 of 5 leads to one whole list, without holes or duplicates', async () => {
     rig = new ReflectorRig()
     await rig.start()
@@ -197,18 +207,25 @@ describe('lists', () => {
   it('A28: a store that stays behind for five minutes was restored, and is obeyed', async () => {
     rig = new ReflectorRig()
     const watch = await rig.watching([service('a', 1_000, { ip: '10.0.0.9' }), service('b', 1_001)], 1_001)
-    watch.close()
+    watch.added(service('c', 1_002)).deleted(service('c', 1_003)).close()
     await settle()
     await expire()
     const restored = [service('a', 3, { ip: '10.0.0.3' })]
     rig.api.take().list(restored, '5')
-    rig.api.answer('services', asked => (asked.form === 'list' ? asked.list(restored, '5') : asked.watch()))
+    let second: ScriptedWatch | undefined
+    rig.api.answer('services', asked => {
+      if (asked.form === 'list') asked.list(restored, '5')
+      else second = asked.watch()
+    })
     await settle()
     await rig.clock.advance(60_000)
     expect(rig.state).toEqual(['a=10.0.0.9', 'b=10.0.0.1'])
     await rig.clock.advance(400_000)
     expect(rig.state).toEqual(['a=10.0.0.3'])
     expect(rig.requests.at(-1)).toBe('watch resourceVersion=5')
+    second?.added(service('c', 7))
+    await settle()
+    expect(rig.state).toEqual(['a=10.0.0.3', 'c=10.0.0.1'])
   })
 
   it('F29: a list that lacks most objects is confirmed by a consistent one before it counts', async () => {

@@ -106,6 +106,35 @@ describe('streaming lists', () => {
     expect(rig.troubles.at(-1)).toBeUndefined()
   })
 
+  it('F23: bookmarks and repetitions are no growth', async () => {
+    const stream = await streaming()
+    for (let second = 1; second <= 11; second++) {
+      stream.added(service('a', 5)).bookmark(String(50 + second))
+      await rig.clock.advance(1_000)
+    }
+    expect(stream.isLeft).toBe(true)
+    expect(rig.requests.at(-1)).toBe('list resourceVersion=0')
+  })
+
+  it('A28: do not go back while they arrive', async () => {
+    const stream = await streaming()
+    stream
+      .modified(service('a', 11, { ip: '10.0.0.2' }))
+      .added(service('a', 5))
+      .listed('12')
+    await settle()
+    expect(rig.state).toEqual(['a=10.0.0.2'])
+  })
+
+  it('A6: a bookmark behind the mark of the end does not lead back', async () => {
+    const stream = await streaming()
+    stream.listed('50').bookmark('40')
+    await rig.clock.advance(2_000)
+    stream.cut()
+    await settle()
+    expect(rig.requests.at(-1)).toBe('watch resourceVersion=50')
+  })
+
   it('A20: a long list may take its time as long as it grows', async () => {
     const stream = await streaming()
     for (let each = 0; each < 6; each++) {

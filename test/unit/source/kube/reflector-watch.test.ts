@@ -47,6 +47,16 @@ describe('watches', () => {
     }
   })
 
+  it('A3: what comes in one piece with an error is told', async () => {
+    await begin()
+    const event = JSON.stringify({ type: 'ADDED', object: service('b', 110) })
+    const error = JSON.stringify({ type: 'ERROR', object: { kind: 'Status', apiVersion: 'v1', code: 410 } })
+    watch.raw(`${event}\n${error}\n`)
+    await settle()
+    expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
+    expect(rig.requests.at(-1)).toBe('list resourceVersion=110')
+  })
+
   it('A3: a server at which every watch expires is listed with delays', async () => {
     rig = await new ReflectorRig().start()
     rig.api.answer('services', asked => {
