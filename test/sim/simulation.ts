@@ -23,6 +23,11 @@ export interface Outcome {
   readonly requests: number
 }
 
+export interface SimulationOptions {
+  /** For tests of the judge: what nobody is to notice but him. */
+  readonly beforeJudging?: (kernel: FakeKernel) => void
+}
+
 const STEPS_MIN = 6
 const STEPS_MAX = 18
 const CHECK_PERIOD_MS = 60_000
@@ -40,6 +45,7 @@ const TURNS_MAX = 200
 /** A cluster, its API server, the network and one node, all out of one seed; and then everything goes wrong. */
 export class Simulation {
   readonly #seed: number
+  readonly #beforeJudging: (kernel: FakeKernel) => void
   readonly #random: Random
   readonly #clock = new FakeClock()
   readonly #kernel: FakeKernel
@@ -53,8 +59,9 @@ export class Simulation {
   readonly #requestTimes: number[] = []
   #process: NodeProcess
 
-  constructor(seed: number) {
+  constructor(seed: number, { beforeJudging = () => undefined }: SimulationOptions = {}) {
     this.#seed = seed
+    this.#beforeJudging = beforeJudging
     const random = createRandom(seed)
     this.#random = random
     const clock = this.#clock
@@ -84,6 +91,7 @@ export class Simulation {
       await this.#pass(this.#random.pick([0, 10, 100, 1_000, 5_000, 30_000]))
     }
     const healedMs = await this.#heal()
+    this.#beforeJudging(this.#kernel)
     await this.#judge()
     await this.#end()
     this.#checkRate()
@@ -239,6 +247,6 @@ export class Simulation {
   }
 }
 
-export function runSeed(seed: number): Promise<Outcome> {
-  return new Simulation(seed).run()
+export function runSeed(seed: number, options?: SimulationOptions): Promise<Outcome> {
+  return new Simulation(seed, options).run()
 }

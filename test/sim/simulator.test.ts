@@ -18,4 +18,20 @@ describe('a seed', () => {
   it('is another story than the next one', async () => {
     expect((await runSeed(7)).trace).not.toEqual((await runSeed(8)).trace)
   })
+
+  it('is judged: what is missing in the kernel at the end does not go unseen', async () => {
+    const seen: string[] = []
+    const { complaints } = await runSeed(7, {
+      beforeJudging: ({ space }) => {
+        for (const { sets } of space.tables.values())
+          for (const { name, elements } of sets.values())
+            for (const key of [...elements.keys()].slice(0, 1)) {
+              elements.delete(key)
+              seen.push(name)
+            }
+      },
+    })
+    expect(seen.length).toBeGreaterThan(0)
+    expect(complaints.filter(text => text.startsWith('INV-3')).length).toBeGreaterThanOrEqual(seen.length)
+  })
 })
