@@ -102,7 +102,7 @@ export class Simulation {
   async #step(): Promise<void> {
     const random = this.#random
     const dice = random.int(0, 99)
-    if (dice < 50) for (let count = random.int(1, 6); count > 0; count--) this.#tell(this.#objects.change())
+    if (dice < 50) for (let count = random.int(1, 6); count > 0; count--) this.#change()
     else if (dice < 72) this.#goWrong()
     else if (dice < 84) this.#breakNetwork()
     else if (dice < 89) this.#compact()
@@ -115,6 +115,10 @@ export class Simulation {
     this.#tell(`fault ${name}`)
     this.#faults.add(rule)
     if (rule.faults.some(({ kind }) => kind === 'reverse')) this.#process.excused = true
+    // Watches that live are out of its reach: new ones are needed.
+    if (!this.#random.chance(0.6)) return
+    this.#tell('network: cut')
+    this.#network.cut()
   }
 
   #breakNetwork(): void {
@@ -130,9 +134,18 @@ export class Simulation {
 
   #compact(): void {
     const { store } = this.#semantics
-    this.#tell(`compact ${store.version}`)
+    // Half of the time somebody still needs what is forgotten.
+    if (this.#random.chance(0.5)) {
+      this.#network.cut()
+      for (let count = this.#random.int(1, 4); count > 0; count--) this.#change()
+    }
     if (this.#random.chance(0.5)) store.skip(BigInt(this.#random.int(1, 1_000)))
+    this.#tell(`compact ${store.version}`)
     store.compact()
+  }
+
+  #change(): void {
+    this.#tell(this.#objects.change())
   }
 
   async #restart(): Promise<void> {

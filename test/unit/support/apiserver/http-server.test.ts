@@ -97,6 +97,16 @@ describe.each(VERSIONS)('over %s', (_name, options, asking) => {
   })
 })
 
+describe.each(VERSIONS)('over %s', (_name, options, asking) => {
+  it('a request can get no answer at all', async () => {
+    const server = await started(options)
+    server.faults.add({ times: 1, faults: [{ kind: 'ending', ending: 'end', at: 'before' }] })
+    const ask = asking(server)
+    expect(await ask(SERVICES)).toMatchObject({ code: 0, error: expect.any(Error) })
+    expect((await ask(SERVICES)).code).toBe(200)
+  })
+})
+
 describe('the server as a whole', () => {
   it('refuses, and listens again on the same port', async () => {
     const server = await started()
@@ -184,6 +194,23 @@ describe('the server as a whole', () => {
 })
 
 describe('faults of HTTP/2 (F27)', () => {
+  it('a connection falls silent after k events, which arrive (F03, F04)', async () => {
+    const server = await started()
+    const on = sessionWith(server)
+    server.faults.add({ times: 1, faults: [{ kind: 'ending', ending: 'stall', at: { events: 2 } }] })
+    let heard = 0
+    const watching = askHttp2(on, WATCH, {
+      enough: body => {
+        heard = lines(body)
+        return false
+      },
+    })
+    await expect.poll(() => heard).toBe(2)
+    const silence = new Promise(resolve => setTimeout(resolve, 50, 'silence'))
+    expect(await Promise.race([watching, askHttp2(on, SERVICES), silence])).toBe('silence')
+    expect((await askHttp2(sessionWith(server), SERVICES)).code).toBe(200)
+  })
+
   it('a stream is reset after k events, the connection is not', async () => {
     const server = await started()
     const on = sessionWith(server)
