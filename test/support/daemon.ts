@@ -16,12 +16,27 @@ export interface Exit {
   readonly signal: NodeJS.Signals | null
 }
 
-export interface DaemonOptions {
+/** Where the daemon reads its objects. */
+export type DaemonSource =
   /** Folder or file of objects. */
-  readonly source: string
+  | { readonly kind: 'file'; readonly path: string }
+  /** An API server, by the path of a kubeconfig. */
+  | { readonly kind: 'kube'; readonly kubeconfig: string }
+
+export interface DaemonOptions {
+  /** A text is the path of files. */
+  readonly source: string | DaemonSource
   readonly args?: readonly string[]
   /** A command that runs the daemon, such as strace with its options. */
   readonly wrapper?: readonly string[]
+  /** Arguments of Node itself. */
+  readonly nodeArgs?: readonly string[]
+  /** Besides those of the test. */
+  readonly env?: Readonly<Record<string, string>>
+  /** Another bundle than that of the build. */
+  readonly command?: string
+  /** Descriptor that takes standard error instead of this process. */
+  readonly errFd?: number
 }
 
 /** `kprobe run` as a process of its own, from the bundle, with the configuration that test/support/pipeline.ts knows. */
@@ -36,11 +51,13 @@ export class Daemon {
   #rest = ''
   #exit: Exit | undefined
 
-  constructor({ source, args = [], wrapper = [] }: DaemonOptions) {
-    assert(existsSync(COMMAND), `${COMMAND} is missing: npm run build`)
-    const run = [process.execPath, COMMAND, 'run', `--source=file:${source}`, ...FLAGS, ...args]
+  constructor(options: DaemonOptions) {
+    const { source, args = [], wrapper = [], nodeArgs = [], command = COMMAND, errFd = 'pipe' } = options
+    assert(existsSync(command), `${command} is missing: npm run build`)
+    const run = [process.execPath, ...nodeArgs, command, 'run', ...sourceFlags(source), ...FLAGS, ...args]
     const [file = '', ...rest] = [...wrapper, ...run]
-    this.#child = spawn(file, rest, { stdio: ['ignore', 'pipe', 'pipe'] })
+    const env = { ...process.env, ...options.env }
+    this.#child = spawn(file, rest, { stdio: ['ignore', 'pipe', errFd], env })
     this.#child.stdout?.on('data', chunk => {
       this.out += chunk
     })
@@ -91,6 +108,23 @@ export class Daemon {
     return performance.now() - began
   }
 
+  /** Reads nothing of what the daemon writes any more: its pipes fill up. */
+  stopReading(): void {
+    this.#child.stdout?.pause()
+    this.#child.stderr?.pause()
+  }
+
+  readOn(): void {
+    this.#child.stdout?.resume()
+    this.#child.stderr?.resume()
+  }
+
+  /** Nobody is at the other end of the daemon's pipes any more. */
+  hangUp(): void {
+    this.#child.stdout?.destroy()
+    this.#child.stderr?.destroy()
+  }
+
   kill(signal: NodeJS.Signals): void {
     if (this.#exit === undefined) process.kill(this.daemonPid, signal)
   }
@@ -125,6 +159,11 @@ const FLAGS = [
   `--hostname-override=${NODE_NAME}`,
   `--cluster-cidr=${CLUSTER_CIDR}`,
 ]
+
+function sourceFlags(source: string | DaemonSource): readonly string[] {
+  if (typeof source === 'string') return [`--source=file:${source}`]
+  return source.kind === 'file' ? [`--source=file:${source.path}`] : [`--kubeconfig=${source.kubeconfig}`]
+}
 
 function isRecord(value: unknown): value is LogRecord {
   return typeof value === 'object' && value !== null && 'msg' in value && 'level' in value

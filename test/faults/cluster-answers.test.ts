@@ -1,0 +1,291 @@
+import { writeFileSync } from 'node:fs'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { BAD_UTF8, EXPIRED_EVENT, type Fault, gzipBomb, longLine, NULS } from '../support/apiserver/faults.ts'
+import type { ApiServerOptions } from '../support/apiserver/http-server.ts'
+import { kubeconfigText } from '../support/apiserver/kubeconfig.ts'
+import { createAuthority } from '../support/tls.ts'
+import { ask, askSocket, Cluster, metric } from './cluster.ts'
+import { memoryOf } from './cluster-process.ts'
+import { Removals } from './cluster-removals.ts'
+import { eventually, frontendNames, listRuleset } from './kernel.ts'
+import { nameOf, service, services } from './objects.ts'
+
+let cluster: Cluster
+
+async function open(server: ApiServerOptions = {}): Promise<void> {
+  cluster = await Cluster.open({ server })
+  cluster.put(...services(20))
+}
+
+afterEach(() => cluster.close())
+
+function pause(ms: number): Promise<void> {
+  return new Promise(resolve => setTimeout(resolve, ms))
+}
+
+/** Something changes, and the kernel follows. */
+async function keepsUp(): Promise<void> {
+  cluster.put(...service(21), ...service(4, { endpoints: ['10.9.0.1:8080'] }))
+  cluster.remove(...service(0))
+  await cluster.converged()
+  expect(frontendNames()).toContain(nameOf(21))
+}
+
+describe('a history that is gone', () => {
+  beforeEach(() => open())
+
+  it.each([0, 3])(
+    'F08: 410 in the stream after %i events leads to a list, and what it lacks goes',
+    async events => {
+      const daemon = await cluster.running()
+      const removals = await Removals.begin()
+      const faults = [{ kind: 'event', after: events, event: EXPIRED_EVENT }] as const
+      cluster.server.faults.add({ resource: 'services', verb: 'watch', times: 1, faults })
+      cluster.server.cut()
+      for (let number = 30; number < 30 + events; number++) cluster.put(...service(number))
+      await eventually(() => cluster.server.log.some(({ code }) => code === 200), 5_000)
+      await eventually(() => frontendNames().size === 20 + events, 20_000)
+      expect(removals.lines).toEqual([])
+      await keepsUp()
+      expect(daemon.strayLines).toEqual([])
+    },
+  )
+})
+
+describe('credentials and certificates', () => {
+  beforeEach(() => open())
+
+  it('F13: a token that was rotated is read again, and none is ever told', async () => {
+    const [first, second] = ['first-token-0d5e', 'second-token-77aa']
+    const { tokens } = cluster.server.semantics.access
+    const tokenFile = cluster.file('token')
+    tokens.set(first, { name: 'kprobe' })
+    writeFileSync(tokenFile, first)
+    cluster.configure({ tokenFile })
+    const daemon = await cluster.running({ args: ['-v=4'] })
+    const before = listRuleset()
+    tokens.delete(first)
+    tokens.set(second, { name: 'kprobe' })
+    cluster.server.cut()
+    await daemon.until(() => daemon.said('Unauthorized').length > 0)
+    expect(listRuleset()).toBe(before)
+    writeFileSync(tokenFile, second)
+    await keepsUp()
+    await daemon.until(() => daemon.said('answers again').length > 0)
+    await daemon.stop()
+    const said = [JSON.stringify(daemon.records), daemon.out, ...daemon.strayLines].join()
+    for (const secret of [first, second]) expect(said).not.toContain(secret)
+  })
+
+  const NAMES = ['127.0.0.1']
+  it.each([
+    ['of another authority', () => createAuthority().issue({ names: NAMES })],
+    [
+      'that has expired',
+      () => cluster.server.authority?.issue({ names: NAMES, untilSeconds: -60, fromSeconds: -120 }),
+    ],
+    ['for another host', () => cluster.server.authority?.issue({ names: ['192.0.2.1', 'elsewhere.test'] })],
+  ])('F15: a certificate %s is refused with its reason, and rules stay', async (_, issue) => {
+    const socket = cluster.file('admin')
+    await cluster.running({ args: [`--admin-socket=${socket}`] })
+    const before = listRuleset()
+    const certificate = issue()
+    if (certificate === undefined) throw new Error('the server has no authority')
+    const wrong = await cluster.replaceServer({ certificate })
+    cluster.put(...service(30))
+    await eventually(
+      async () => (await askSocket(socket, '/state')).body.includes('certificate is refused'),
+      20_000,
+    )
+    expect(wrong.log).toEqual([])
+    expect(listRuleset()).toBe(before)
+    await cluster.replaceServer()
+    await keepsUp()
+  })
+
+  it('F15: with a new authority in the file of the kubeconfig the connection is made again', async () => {
+    const caFile = cluster.file('ca.pem')
+    writeFileSync(caFile, cluster.server.authority?.caPem ?? '')
+    writeFileSync(cluster.kubeconfig, kubeconfigText({ server: cluster.server.url, caFile }))
+    const socket = cluster.file('admin')
+    await cluster.running({ args: [`--admin-socket=${socket}`] })
+    const authority = createAuthority('the next one')
+    await cluster.replaceServer({ tls: authority })
+    await eventually(
+      async () => (await askSocket(socket, '/state')).body.includes('certificate is refused'),
+      20_000,
+    )
+    writeFileSync(caFile, authority.caPem)
+    await keepsUp()
+  })
+})
+
+describe('rights that are missing', () => {
+  const MOST = [{ verbs: ['*'], groups: ['', 'networking.k8s.io', 'events.k8s.io'], resources: ['*'] }]
+  const ALL = [...MOST, { verbs: ['*'], groups: ['discovery.k8s.io'], resources: ['*'] }]
+
+  beforeEach(async () => {
+    await open()
+    cluster.configure({ token: 'token' })
+  })
+
+  function allow(rules: typeof ALL): void {
+    cluster.server.semantics.access.tokens.set('token', { name: 'kprobe', rules })
+  }
+
+  it('F14: 403 on slices alone at the start prunes nothing, and is told', async () => {
+    allow(ALL)
+    await cluster.programmedBefore()
+    allow(MOST)
+    const [removals, before] = [await Removals.begin(), listRuleset()]
+    const daemon = cluster.daemon()
+    await daemon.until(() => daemon.records.some(({ place }) => place === 'endpointslices'))
+    expect(daemon.records.find(({ place }) => place === 'endpointslices')?.msg).toContain('forbidden')
+    cluster.remove(...service(3))
+    await pause(2_000)
+    expect(listRuleset()).toBe(before)
+    expect(removals.lines).toEqual([])
+    expect(await ask('/healthz')).toMatchObject({ code: 503 })
+    allow(ALL)
+    await keepsUp()
+  })
+
+  it('F14: 403 on slices alone in steady state prunes nothing, and Services are followed', async () => {
+    allow(ALL)
+    const daemon = await cluster.running()
+    const removals = await Removals.begin()
+    allow(MOST)
+    cluster.server.cut()
+    await daemon.until(() => daemon.records.some(({ place }) => place === 'endpointslices'))
+    cluster.put(...service(30), ...service(2, { endpoints: ['10.9.0.9:8080'] }))
+    await eventually(() => frontendNames().has(nameOf(30)), 20_000)
+    expect(removals.lines).toEqual([])
+    expect(listRuleset()).not.toContain('10.9.0.9')
+    allow(ALL)
+    await keepsUp()
+    expect(listRuleset()).toContain('10.9.0.9')
+  })
+})
+
+describe('a state that cannot be true', () => {
+  it('F20: a replica that lags 1,000 versions behind brings nothing back', async () => {
+    await open()
+    const daemon = await cluster.running()
+    for (let round = 0; round < 500; round++)
+      cluster.put(...service(5, { endpoints: [`10.9.1.${1 + (round % 200)}:8080`] }))
+    cluster.remove(...service(3))
+    await cluster.converged()
+    const [before, removals] = [listRuleset(), await Removals.begin()]
+    const lagging = await cluster.replaceServer()
+    lagging.faults.add({ faults: [{ kind: 'twist', behind: 1_000n }] })
+    await eventually(() => cluster.asked().length >= 4, 20_000)
+    await pause(3_000)
+    expect(frontendNames()).not.toContain(nameOf(3))
+    expect(removals.lines).toEqual([])
+    expect(before).toContain('10.9.1.100')
+    lagging.faults.clear()
+    lagging.cut()
+    await keepsUp()
+    expect(daemon.said('fault')).toEqual([])
+  })
+
+  it.each([true, false])(
+    'F29: an empty list that is not true prunes nothing (streamed: %s)',
+    async watchList => {
+      await open({ watchList })
+      const daemon = await cluster.running()
+      const removals = await Removals.begin()
+      const expired = [{ kind: 'event', after: 0, event: EXPIRED_EVENT }] as const
+      cluster.server.faults.add({ resource: 'services', verb: 'watch', times: 1, faults: expired })
+      const none = [{ kind: 'twist', emptyList: true }] as const
+      cluster.server.faults.add({ resource: 'services', verb: 'list', times: 1, faults: none })
+      // What streams its list is answered with the end of an empty one.
+      if (watchList) cluster.server.semantics.watchList = false
+      cluster.server.cut()
+      await daemon.until(
+        () => daemon.records.some(({ kind, reason }) => kind === 'listed' && reason !== 'start'),
+        30_000,
+      )
+      await pause(500)
+      expect(removals.lines).toEqual([])
+      await keepsUp()
+    },
+  )
+
+  it('F29: the deletion of most Services at once, which the server confirms, is obeyed', async () => {
+    await open()
+    await cluster.running()
+    await cluster.server.refuse()
+    for (let number = 0; number < 18; number++) cluster.remove(...service(number))
+    cluster.server.store.compact()
+    await cluster.server.listen()
+    await cluster.converged()
+    expect(frontendNames().size).toBe(2)
+  })
+
+  it('F21: slices of a Service that arrive one by one after a restart take no endpoint away', async () => {
+    await open()
+    const parts = [1, 2, 3, 4, 5].map(part => {
+      const [, slice] = service(1, { endpoints: [`10.0.1.${part}:8080`] })
+      return { ...slice, metadata: { ...Object(slice).metadata, name: `s1-${part}` } }
+    })
+    cluster.put(...parts)
+    await cluster.programmedBefore()
+    const removals = await Removals.begin()
+    const faults: readonly Fault[] = [{ kind: 'slow', bytesPerSecond: 3_000 }]
+    cluster.server.faults.add({ resource: 'endpointslices', verb: 'watch', times: 1, faults })
+    const daemon = await cluster.running()
+    await cluster.converged()
+    expect(removals.lines).toEqual([])
+    cluster.server.faults.clear()
+    cluster.server.cut()
+    await keepsUp()
+    expect(daemon.hasExited).toBe(false)
+  })
+})
+
+describe('bytes that nobody can read', () => {
+  beforeEach(() => open())
+
+  const MIB = 1 << 20
+  const watch = (fault: Fault) => ({ verb: 'watch', fault })
+  const at = { events: 2 } as const
+  it.each([
+    ['a truncated event', watch({ kind: 'ending', ending: 'end', at: { bytes: 700 } })],
+    ['text that is not UTF-8', watch({ kind: 'bytes', at, bytes: () => BAD_UTF8 })],
+    ['NUL bytes', watch({ kind: 'bytes', at, bytes: () => NULS })],
+    ['a line of 64 MB', watch({ kind: 'bytes', at, bytes: () => longLine(64 * MIB) })],
+    ['a gzip bomb', watch(gzipBomb(256 * MIB))],
+  ])('F24: %s breaks the stream and nothing else, and fills no memory', async (_, { verb, fault }) => {
+    const daemon = await cluster.running()
+    const before = memoryOf(daemon.pid)
+    const removals = await Removals.begin()
+    const lift = cluster.server.faults.add({ resource: 'services', verb, faults: [fault] })
+    const requests = cluster.server.log.length
+    cluster.server.cut()
+    await eventually(() => cluster.asked(requests).includes('watch services'), 20_000)
+    cluster.put(...service(30), ...service(31), ...service(32), ...service(33))
+    await daemon.until(() => daemon.records.some(({ level }) => level === 'warn'), 20_000)
+    expect(removals.lines).toEqual([])
+    lift()
+    await keepsUp()
+    expect(memoryOf(daemon.pid) - before).toBeLessThan(96 * MIB)
+    expect(await ask('/livez')).toMatchObject({ code: 200 })
+  })
+
+  it('F28: a list at a byte a second is given up, and other watches go on meanwhile', async () => {
+    const daemon = await cluster.running()
+    const expired = [{ kind: 'event', after: 0, event: EXPIRED_EVENT }] as const
+    const { faults } = cluster.server
+    faults.add({ resource: 'endpointslices', verb: 'watch', times: 1, faults: expired })
+    const slow = [{ kind: 'slow', bytesPerSecond: 1 }] as const
+    faults.add({ resource: 'endpointslices', verb: 'watch', skip: 1, times: 1, faults: slow })
+    cluster.server.cut()
+    await eventually(() => cluster.server.openCount >= 4, 20_000)
+    cluster.put(...service(30))
+    await eventually(() => frontendNames().has(nameOf(30)), 10_000)
+    await daemon.until(() => daemon.said('the end of a streaming list did not come').length > 0, 120_000)
+    await keepsUp()
+    expect(await metric('kprobe_source_lists_total', 'endpointslices')).toBeGreaterThanOrEqual(2)
+  }, 180_000)
+})

@@ -1,0 +1,240 @@
+import { execFileSync } from 'node:child_process'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { ApiServerOptions } from '../support/apiserver/http-server.ts'
+import { ask, Cluster, metric } from './cluster.ts'
+import { Removals } from './cluster-removals.ts'
+import { eventually, frontendNames, generation, listRuleset, listTable, nft } from './kernel.ts'
+import { clusterIp, nameOf, service, services } from './objects.ts'
+
+const ENDPOINTS = ['10.0.1.1:8080', '10.0.1.2:8080', '10.0.1.3:8080']
+/** The Service that clients use all the while. */
+const USED = service(1, { endpoints: ENDPOINTS })
+/** An outage, instead of the matrix' minutes and hours: back-off delays grow with it. */
+const OUTAGE_MS = 4_000
+
+let cluster: Cluster
+
+async function open(
+  options: { readonly packets?: boolean; readonly server?: ApiServerOptions } = {},
+): Promise<void> {
+  cluster = await Cluster.open(options)
+  cluster.put(...services(8))
+}
+
+afterEach(() => cluster.close())
+
+/** Our ends of the connections to a port of this machine. */
+function establishedPorts(port: number): readonly string[] {
+  const text = execFileSync('ss', ['-tnH', 'state', 'established', `dport = :${port}`], { encoding: 'utf8' })
+  return [...text.matchAll(/127\.0\.0\.1:(\d+)\s+127\.0\.0\.1:\d+/g)].map(([, number]) => number ?? '')
+}
+
+function pause(ms: number): Promise<void> {
+  return new Promise(resolve => setTimeout(resolve, ms))
+}
+
+describe('an API server that cannot be reached', () => {
+  beforeEach(() => open({ packets: true }))
+
+  /** Connections to a Service, from outside and from the node, while `work` goes on; gives what came of them. */
+  async function underTraffic(work: () => Promise<void>) {
+    const servers = await cluster.lab.servers(ENDPOINTS)
+    const destination = { destination: clusterIp(1), port: 80, rate: 100 }
+    const clients = [
+      cluster.lab.client({ from: 'outside', source: '203.0.113.5', ...destination }),
+      cluster.lab.client({ from: 'node', source: '192.168.0.2', ...destination }),
+    ]
+    await work()
+    const reports = await Promise.all(clients.map(client => client.stop()))
+    await servers.close()
+    return reports
+  }
+
+  const NO_ERRORS = { refused: 0, timeouts: 0, other: 0 }
+
+  it('F01: down before the first list: nothing is written, what was there serves, and the reason is told', async () => {
+    cluster.put(...USED)
+    await cluster.programmedBefore()
+    const [before, text] = [await generation(), listRuleset()]
+    await cluster.server.refuse()
+    const reports = await underTraffic(async () => {
+      const daemon = cluster.daemon()
+      await daemon.until(() => daemon.said('ECONNREFUSED').length > 0)
+      await pause(OUTAGE_MS)
+      expect(await generation()).toBe(before)
+      expect(await ask('/healthz')).toMatchObject({ code: 503 })
+      expect(await ask('/livez')).toMatchObject({ code: 200 })
+      // Once, not once an attempt, and not once a resource.
+      expect(daemon.said('what is known stays')).toHaveLength(1)
+      cluster.put(...services(10))
+      cluster.put(...USED)
+      await cluster.server.listen()
+      await cluster.converged()
+      expect(daemon.said('the API server answers again')).toHaveLength(1)
+    })
+    expect(reports).toMatchObject([NO_ERRORS, NO_ERRORS])
+    expect(await ask('/healthz')).toMatchObject({ code: 200 })
+    expect(listRuleset()).not.toBe(text)
+  })
+
+  it('F02: down in steady state: no request fails, staleness grows, and the watches go on without a list', async () => {
+    cluster.put(...USED)
+    const daemon = await cluster.running()
+    const before = await generation()
+    const requests = cluster.server.log.length
+    const reports = await underTraffic(async () => {
+      await cluster.server.refuse()
+      await daemon.until(() => daemon.said('ECONNREFUSED').length > 0)
+      const stale = (await metric('kprobe_source_stale_seconds')) ?? 0
+      await pause(OUTAGE_MS)
+      expect(await metric('kprobe_source_stale_seconds')).toBeGreaterThan(stale + 2)
+      expect(await ask('/healthz')).toMatchObject({ code: 200 })
+      expect(await generation()).toBe(before)
+      cluster.put(...service(20))
+      cluster.remove(...service(5))
+      await cluster.server.listen()
+      await cluster.converged()
+    })
+    expect(reports).toMatchObject([NO_ERRORS, NO_ERRORS])
+    expect(frontendNames()).toContain(nameOf(20))
+    expect(cluster.asked(requests).filter(asked => asked.startsWith('list'))).toEqual([])
+    expect(daemon.said('ECONNREFUSED')).toHaveLength(1)
+  })
+})
+
+describe('what changed while the API server was away', () => {
+  beforeEach(() => open())
+
+  /** The daemon misses `changes`; then it has to put things right. */
+  async function missed(changes: () => void): Promise<void> {
+    const daemon = await cluster.running()
+    const removals = await Removals.begin()
+    await cluster.server.refuse()
+    await daemon.until(() => daemon.said('what is known stays').length > 0)
+    changes()
+    expect(removals.lines).toEqual([])
+    await cluster.server.listen()
+    await cluster.converged()
+  }
+
+  it.each([
+    ['the history is there', false],
+    ['the history was compacted', true],
+  ])('F16: a Service that was deleted goes, when %s', async (_, compacted) => {
+    await missed(() => {
+      cluster.remove(...service(3))
+      if (compacted) cluster.server.store.compact()
+    })
+    expect(frontendNames()).not.toContain(nameOf(3))
+    expect(frontendNames().size).toBe(7)
+  })
+
+  it.each([
+    ['one event after another', false],
+    ['a list', true],
+  ])('F17: additions and removals in %s after the outage all count', async (_, compacted) => {
+    await missed(() => {
+      cluster.put(...service(2, { endpoints: ['10.9.0.1:8080', '10.1.2.1:8080'] }))
+      cluster.put(...service(4, { endpoints: ['10.9.0.2:8080'] }), ...service(9))
+      cluster.remove(...service(0))
+      if (compacted) cluster.server.store.compact()
+    })
+    const rules = listRuleset()
+    for (const there of ['10.9.0.1', '10.1.2.1', '10.9.0.2', clusterIp(9)]) expect(rules).toContain(there)
+    for (const gone of ['10.1.2.2', '10.1.4.1', '10.1.4.2', `${clusterIp(0)} `])
+      expect(rules).not.toContain(gone)
+  })
+
+  it.each([
+    ['event by event', false],
+    ['by a list', true],
+  ])(
+    'F18: a Service that was deleted and made again, with another address, told %s, has that address alone',
+    async (_, compacted) => {
+      const [was, slice] = service(3)
+      const is = {
+        ...was,
+        spec: { ...Object(was).spec, clusterIP: '172.30.9.9', clusterIPs: ['172.30.9.9'] },
+      }
+      await missed(() => {
+        cluster.remove(...service(3))
+        cluster.put(is, slice ?? {})
+        if (compacted) cluster.server.store.compact()
+      })
+      const rules = listRuleset()
+      expect(rules).toContain('172.30.9.9')
+      expect(rules).not.toContain(`${clusterIp(3)} `)
+    },
+  )
+})
+
+describe('a connection that is reset', () => {
+  it.each([
+    ['streams lists', true, 'watch', { events: 8 }],
+    ['pages lists', false, 'watch', 'before'],
+    ['pages lists, in the middle of one', false, 'list', { bytes: 300 }],
+  ] as const)(
+    'F05: between list and watch loses no event, where the server %s',
+    async (_, watchList, verb, at) => {
+      await open({ server: { watchList } })
+      const faults = [{ kind: 'ending', ending: 'reset', at }] as const
+      cluster.server.faults.add({ resource: 'endpointslices', verb, times: 2, faults })
+      const daemon = cluster.daemon()
+      await eventually(() => cluster.server.accepted >= 2, 20_000)
+      cluster.put(...service(2, { endpoints: ['10.9.0.1:8080'] }), ...service(9))
+      cluster.remove(...service(6))
+      await daemon.synced()
+      await cluster.converged()
+      cluster.server.cut()
+      cluster.put(...service(2, { endpoints: ['10.9.0.3:8080'] }))
+      await eventually(() => listRuleset().includes('10.9.0.3'), 40_000)
+      await cluster.converged()
+      expect(listRuleset()).not.toContain('10.9.0.1')
+    },
+  )
+})
+
+describe('a connection on which nothing arrives any more', () => {
+  beforeEach(() => open())
+
+  /** Drops, without a word, every packet of the connections that there are; others can be made. */
+  function dropEstablished(): void {
+    const ports = establishedPorts(cluster.server.port).join(', ')
+    nft(`table inet middlebox {
+      chain input { type filter hook input priority 0; tcp dport { ${ports} } drop; tcp sport { ${ports} } drop; }
+    }`)
+  }
+
+  // 30 s without a word, then 15 s for the answer to a PING: nothing can shorten it.
+  it('F03: half open while idle: a change made meanwhile is applied, and nothing was pruned', async () => {
+    const daemon = await cluster.running()
+    const removals = await Removals.begin()
+    const requests = cluster.server.log.length
+    dropEstablished()
+    cluster.put(...service(9))
+    await eventually(() => frontendNames().has(nameOf(9)), 90_000)
+    await cluster.converged()
+    expect(removals.lines).toEqual([])
+    expect(cluster.asked(requests).filter(asked => asked.startsWith('list'))).toEqual([])
+    expect(daemon.said('fault')).toEqual([])
+  }, 150_000)
+
+  it('F04: half open in the middle of a list: no part of it counts, and another is read', async () => {
+    await cluster.programmedBefore()
+    const before = listTable('ip kube-proxy')
+    const removals = await Removals.begin()
+    const held = [{ kind: 'ending', ending: 'stall', at: { bytes: 500 } }] as const
+    cluster.server.faults.add({ resource: 'services', verb: 'watch', times: 1, faults: held })
+    const daemon = cluster.daemon()
+    await eventually(() => cluster.asked().includes('list services'), 20_000)
+    await eventually(() => establishedPorts(cluster.server.port).length > 0, 20_000)
+    dropEstablished()
+    await pause(OUTAGE_MS)
+    expect(listTable('ip kube-proxy')).toBe(before)
+    expect(await ask('/healthz')).toMatchObject({ code: 503 })
+    cluster.put(...service(9))
+    await daemon.synced(90_000)
+    await cluster.converged()
+    expect(removals.lines).toEqual([])
+  }, 150_000)
+})

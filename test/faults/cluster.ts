@@ -1,0 +1,200 @@
+import { writeFileSync } from 'node:fs'
+import { get, type RequestOptions } from 'node:http'
+import { join } from 'node:path'
+import type { ApiObject } from '../../src/source/kube/wire/reader.ts'
+import { ApiServer, type ApiServerOptions } from '../support/apiserver/http-server.ts'
+import type { KubeconfigOptions } from '../support/apiserver/kubeconfig.ts'
+import { resourceOfKind } from '../support/apiserver/resources.ts'
+import { keyOf } from '../support/apiserver/store.ts'
+import { type Daemon, type DaemonOptions, Daemons } from '../support/daemon.ts'
+import { Lab } from '../support/lab/lab.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { ip } from '../support/lab/topology.ts'
+import { NODE_NAME } from '../support/pipeline.ts'
+import { differences, eventually } from './kernel.ts'
+
+export const HEALTH_PORT = 10256
+export const METRICS_PORT = 10249
+
+/** Longest wait for the kernel to hold what the server has, once nothing is wrong any more: a back-off may be due. */
+const CONVERGED_MS = 40_000
+
+export interface Answer {
+  readonly code: number
+  readonly body: string
+}
+
+/** An API server in this process, the node's network namespace, and daemons that live with both. */
+export class Cluster {
+  readonly #daemons = new Daemons()
+  readonly #folder = this.#daemons.folder()
+  readonly #lab: Lab | undefined
+  #server: ApiServer
+
+  private constructor(server: ApiServer, lab: Lab | undefined) {
+    this.#server = server
+    this.#lab = lab
+    this.put(node())
+    this.configure()
+  }
+
+  /** In a new network namespace; with `packets` it is the node of a laboratory. */
+  static async open(
+    options: { readonly packets?: boolean; readonly server?: ApiServerOptions } = {},
+  ): Promise<Cluster> {
+    const lab = options.packets === true ? await Lab.start() : undefined
+    if (lab === undefined) {
+      freshNetns()
+      ip(['link set lo up'])
+    }
+    return new Cluster(await ApiServer.start(options.server), lab)
+  }
+
+  async close(): Promise<void> {
+    await this.#daemons.end()
+    await this.#server.close()
+    await this.#lab?.close()
+  }
+
+  get server(): ApiServer {
+    return this.#server
+  }
+
+  get lab(): Lab {
+    if (this.#lab === undefined) throw new Error('this cluster has no packets')
+    return this.#lab
+  }
+
+  /** The daemons' kubeconfig. */
+  get kubeconfig(): string {
+    return join(this.#folder, 'kubeconfig')
+  }
+
+  /** Path of a file of this name, beside the kubeconfig. */
+  file(name: string): string {
+    return join(this.#folder, name)
+  }
+
+  /** Writes the kubeconfig. */
+  configure(options: Partial<KubeconfigOptions> = {}): void {
+    writeFileSync(this.kubeconfig, this.#server.kubeconfig(options))
+  }
+
+  /** Another server with the same objects at the same port; the one before ends. */
+  async replaceServer(options: ApiServerOptions = {}): Promise<ApiServer> {
+    const { store, port, authority = false } = this.#server
+    await this.#server.close()
+    this.#server = await ApiServer.start({ store, port, tls: authority, ...options })
+    return this.#server
+  }
+
+  daemon(options: Omit<DaemonOptions, 'source'> = {}): Daemon {
+    return this.#daemons.start({ source: { kind: 'kube', kubeconfig: this.kubeconfig }, ...options })
+  }
+
+  /** A daemon that has programmed what the server has. */
+  async running(options: Omit<DaemonOptions, 'source'> = {}): Promise<Daemon> {
+    const daemon = this.daemon(options)
+    await daemon.synced()
+    return daemon
+  }
+
+  /** What an earlier daemon has left in the kernel: all that the server has. */
+  async programmedBefore(): Promise<void> {
+    await (await this.running()).stop()
+  }
+
+  put(...objects: readonly object[]): void {
+    for (const object of objects) this.#server.store.put(pluralOf(object), { ...object })
+  }
+
+  /** Deletes what is of the same kind and name as each of these. */
+  remove(...objects: readonly object[]): void {
+    for (const object of objects) this.#server.store.delete(pluralOf(object), keyOf({ ...object }))
+  }
+
+  /** What the server has now. */
+  get objects(): readonly object[] {
+    const kinds = ['services', 'endpointslices', 'nodes', 'servicecidrs']
+    return kinds.flatMap(plural => this.#server.store.list(plural))
+  }
+
+  /** Resolves with the milliseconds until the kernel holds exactly what the server has. */
+  async converged(timeoutMs = CONVERGED_MS): Promise<number> {
+    let left: readonly string[] = []
+    try {
+      return await eventually(async () => {
+        left = await differences(this.objects)
+        return left.length === 0
+      }, timeoutMs)
+    } catch (cause) {
+      throw new Error(`the kernel lacks ${left.length} changes:\n${left.slice(0, 10).join('\n')}`, { cause })
+    }
+  }
+
+  /** Requests for lists and watches since the n-th request, as `list services` and `watch services`. */
+  asked(since = 0): readonly string[] {
+    return this.#server.log.slice(since).flatMap(({ path, query }) => {
+      const plural = /\/(services|endpointslices|nodes|servicecidrs)(\?|$)/.exec(path)?.[1]
+      if (plural === undefined) return []
+      const streamed = query.get('sendInitialEvents') === 'true'
+      return [`${query.has('watch') && !streamed ? 'watch' : 'list'} ${plural}`]
+    })
+  }
+}
+
+/** `/healthz`, `/livez`, `/metrics`, of a daemon in this namespace. Rejects when nobody answers. */
+export function ask(path: string, port = HEALTH_PORT): Promise<Answer> {
+  return asked({ host: '127.0.0.1', port, path })
+}
+
+/** The same of --admin-socket. */
+export function askSocket(socketPath: string, path: string): Promise<Answer> {
+  return asked({ socketPath, path })
+}
+
+function asked(options: RequestOptions): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const request = get({ ...options, agent: false, timeout: 5_000 }, response => {
+      let body = ''
+      response.on('data', chunk => {
+        body += chunk
+      })
+      response.on('end', () => resolve({ code: response.statusCode ?? 0, body }))
+      response.on('error', reject)
+    })
+    request.on('timeout', () => request.destroy(new Error(`no answer for ${options.path}`)))
+    request.on('error', reject)
+  })
+}
+
+/** The sum of a metric over its labels; `having` is a part of the labels. Undefined when there is none such. */
+export async function metric(name: string, having = ''): Promise<number | undefined> {
+  const { body } = await ask('/metrics', METRICS_PORT)
+  const values = body.split('\n').flatMap(line => {
+    const match = /^([\w:]+)(\{.*\})? (\S+)$/.exec(line)
+    return match?.[1] === name && (match[2] ?? '').includes(having) ? [Number(match[3])] : []
+  })
+  return values.length === 0 ? undefined : values.reduce((sum, value) => sum + value, 0)
+}
+
+/** The Node of the daemon under test. */
+export function node(
+  change: { readonly spec?: object; readonly labels?: object; readonly ips?: readonly string[] } = {},
+): object {
+  const { spec = {}, labels = {}, ips = ['192.168.0.2', '2001:db8::2'] } = change
+  return {
+    kind: 'Node',
+    apiVersion: 'v1',
+    metadata: { name: NODE_NAME, labels: { 'kubernetes.io/hostname': NODE_NAME, ...labels } },
+    spec,
+    status: { addresses: ips.map(address => ({ type: 'InternalIP', address })) },
+  }
+}
+
+function pluralOf(object: object): string {
+  const { kind }: ApiObject = { ...object }
+  const resource = resourceOfKind(kind)
+  if (resource === undefined) throw new Error(`${String(kind)} is no kind of the server`)
+  return resource.plural
+}
