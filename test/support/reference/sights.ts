@@ -1,6 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { freshNetns } from '../lab/netns.ts'
 import type { KubeObject } from './api.ts'
 import { ControlPlane } from './control-plane.ts'
 import { LAB_NODE, namespaceObject } from './lab-node.ts'
@@ -12,10 +13,11 @@ export interface SightsPeer {
 }
 
 /**
- * A control plane with a Service that has everything to be seen: UDP, a health check port, a local endpoint; and a node
- * whose addresses are here.
+ * Moves this process into a network namespace of its own, with a control plane, a Service that has everything to be seen
+ * (UDP, a health check port, a local endpoint), and a node whose addresses are here.
  */
 export async function openSightsPlane(): Promise<ControlPlane> {
+  freshNetns()
   const plane = await ControlPlane.start()
   for (const address of ['192.168.0.2/32', '2001:db8::2/128']) {
     execFileSync('ip', ['addr', 'replace', address, 'dev', 'lo'])
