@@ -26,6 +26,11 @@ const HEAD_FIELDS_MAX = 200
 const SESSION_MEMORY_MAX = 64
 /** More than a server of ours ever allows (250), and a bound where it names none. */
 const STREAMS_MAX = 1000
+/** With these a server turns down what it has not looked at; the next stream of this connection would fare no better. */
+const TURNED_DOWN: readonly (number | undefined)[] = [
+  constants.NGHTTP2_REFUSED_STREAM,
+  constants.NGHTTP2_ENHANCE_YOUR_CALM,
+]
 
 export interface Http2Options extends ConnectionContext {
   /** Connected, with HTTP/2 agreed upon. */
@@ -73,7 +78,7 @@ async function settingsOf(session: ClientHttp2Session, { socket, signal }: Http2
   }
 }
 
-/** Requests are streams of one session. GOAWAY retires it; RST_STREAM fails one request alone. */
+/** Requests are streams of one session. GOAWAY retires it, and so does a stream turned down; RST_STREAM fails one request alone. */
 class Http2Connection implements HttpConnection {
   readonly protocol = 'h2'
   readonly identity: string
@@ -129,6 +134,7 @@ class Http2Connection implements HttpConnection {
       })
       stream.once('close', () => {
         if (!answered) call.fail(cutOff())
+        if (!answered && TURNED_DOWN.includes(stream.rstCode)) this.#retired = true
         this.#streams.delete(stream)
         this.#freed()
       })

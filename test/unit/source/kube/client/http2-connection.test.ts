@@ -1,4 +1,4 @@
-import type { Http2Session, ServerHttp2Stream } from 'node:http2'
+import { constants, type Http2Session, type ServerHttp2Stream } from 'node:http2'
 import { connect, type Socket } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../../src/base/clock.ts'
@@ -132,6 +132,29 @@ describe('F27: a connection', () => {
     }
     expect(await Promise.all(texts)).toEqual(['/1', '/2', '/3', '/4', '/5', '/6'])
     expect(server.accepted).toBe(4)
+  })
+
+  it.each([
+    ['REFUSED_STREAM', constants.NGHTTP2_REFUSED_STREAM],
+    ['ENHANCE_YOUR_CALM', constants.NGHTTP2_ENHANCE_YOUR_CALM],
+  ])('is left to its streams once it turns one down with %s', async (_, code) => {
+    const server = await rig().serve({ protocol: 'h2', handler: () => undefined })
+    server.http2?.removeAllListeners('request')
+    const streams: ServerHttp2Stream[] = []
+    server.http2?.on('stream', stream => {
+      stream.on('error', () => undefined)
+      streams.push(stream)
+      if (streams.length === 2) stream.close(code)
+      else stream.respond({ ':status': 200 })
+    })
+    const client = await rig().openTo(server)
+    const watch = await client.send(get('/watch', { longLived: true }))
+    expect(await failureOf(client.send(get('/2')))).toMatchObject({ kind: 'lost' })
+    const third = await client.send(get('/3'))
+    expect(server.accepted).toBe(2)
+    streams[0]?.end('the first goes on')
+    streams[2]?.end('on another')
+    expect(await Promise.all([textOf(watch), textOf(third)])).toEqual(['the first goes on', 'on another'])
   })
 
   it('loses nothing but the stream that is reset', async () => {
