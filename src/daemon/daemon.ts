@@ -6,6 +6,7 @@ import type { FrontendTable } from '../model/frontend.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { Source, SourceProblem } from '../source/source.ts'
+import { conntrackFull } from '../telemetry/event-facts.ts'
 import { EventRecorder } from '../telemetry/events.ts'
 import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
@@ -211,7 +212,15 @@ class Daemon {
   #openFlows(): Flows | undefined {
     const { clock, random, log, openConntrack } = this.#io
     if (openConntrack === undefined) return undefined
-    return new Flows({ clock, random, log, openTransport: openConntrack, metrics: this.#observer.metrics })
+    const { nodeName } = this.#config
+    return new Flows({
+      clock,
+      random,
+      log,
+      openTransport: openConntrack,
+      metrics: this.#observer.metrics,
+      full: table => this.#recorder?.record(conntrackFull(nodeName, table)),
+    })
   }
 
   async #listen(config: Config): Promise<void> {

@@ -1,9 +1,13 @@
-import type { Clock } from '../base/clock.ts'
+import type { Cancel, Clock } from '../base/clock.ts'
 import { FAMILIES } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { FlowEvent } from '../flows/events.ts'
 import { FlowReconciler } from '../flows/flow-reconciler.ts'
-import { type ConntrackClient, createConntrackClient } from '../kernel/conntrack/client.ts'
+import {
+  type ConntrackClient,
+  type ConntrackStatistics,
+  createConntrackClient,
+} from '../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -15,13 +19,24 @@ export interface FlowsOptions {
   readonly log: Log
   readonly openTransport: () => Transport
   readonly metrics: Metrics
+  /** The table of tracked connections is almost full. */
+  readonly full: (table: { readonly entries: number; readonly entriesMax: number }) => void
 }
+
+/** Distance between looks at how full the table is. */
+const TABLE_LOOK_MS = 30_000
+/** Shares of the table at which it counts as full, and as having room again. */
+const FULL = 0.95
+const ROOMY = 0.8
 
 /** Stale flows, removed beside the syncs: its failures never hold up what Services need. */
 export class Flows {
   readonly #options: FlowsOptions
   readonly #client: ConntrackClient
   readonly #reconciler: FlowReconciler
+  #timer: Cancel | undefined
+  #isFull = false
+  #stopped = false
 
   constructor(options: FlowsOptions) {
     const { clock, random, openTransport } = options
@@ -33,6 +48,7 @@ export class Flows {
       random,
       report: event => this.#report(event),
     })
+    void this.#look()
   }
 
   offer(snapshot: Snapshot, table: FrontendTable): void {
@@ -40,8 +56,35 @@ export class Flows {
   }
 
   async stop(): Promise<void> {
+    this.#stopped = true
+    this.#timer?.()
     await this.#reconciler.stop()
     await this.#client.close()
+  }
+
+  async #look(): Promise<void> {
+    const { clock, log } = this.#options
+    try {
+      this.#noteTable(await this.#client.statistics())
+    } catch (err) {
+      log.debug({ err }, 'how full the table of tracked connections is cannot be read')
+    }
+    if (!this.#stopped) this.#timer = clock.after(TABLE_LOOK_MS, () => void this.#look())
+  }
+
+  #noteTable(table: ConntrackStatistics): void {
+    const { metrics, full, log } = this.#options
+    metrics.conntrackTable(table)
+    const { entries, entriesMax } = table
+    if (entriesMax === undefined) return
+    if (this.#isFull && entries < entriesMax * ROOMY) this.#isFull = false
+    if (this.#isFull || entries < entriesMax * FULL) return
+    this.#isFull = true
+    log.warn(
+      { entries, entriesMax },
+      'the table of tracked connections is almost full; new ones will be dropped',
+    )
+    full({ entries, entriesMax })
   }
 
   #report(event: FlowEvent): void {

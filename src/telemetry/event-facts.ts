@@ -39,6 +39,16 @@ export function healthCheckFailed(
   return ofService(service, 'FailedToStartServiceHealthcheck', 'Listen', what)
 }
 
+/** New connections are about to be dropped, whoever's they are. */
+export function conntrackFull(
+  nodeName: string,
+  table: { readonly entries: number; readonly entriesMax: number },
+): EventFact {
+  const note = `${table.entries} of ${table.entriesMax} connections are tracked (nf_conntrack_max)`
+  const regarding: EventObject = { kind: 'Node', name: nodeName }
+  return { type: 'Warning', reason: 'ConntrackTableFull', action: 'TrackConnections', note, regarding }
+}
+
 /** Parts of a Service, or of its slices, that are not honoured. */
 export function serviceRefused(service: ServiceKey, refusals: readonly Refusal[]): EventFact {
   const lines = refusals.map(its => `${its.object}: ${its.field} = ${its.value}: ${its.reason}`)

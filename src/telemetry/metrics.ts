@@ -7,6 +7,7 @@ import {
   type FeatureState,
 } from './component-metrics.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
+import { type ConntrackMetrics, createConntrackMetrics } from './conntrack-metrics.ts'
 import { addOutwardMetrics, type OutwardState } from './outward-metrics.ts'
 import { addProcessMetrics } from './process-metrics.ts'
 import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
@@ -14,7 +15,7 @@ import { createSourceMetrics, type SourceMetrics } from './source-metrics.ts'
 import { createWorkMetrics, type WorkMetrics } from './work-metrics.ts'
 
 /** Numbers about what the daemon does. Values come in; only what changes by itself is asked for at a scrape. */
-export interface Metrics extends WorkMetrics, SourceMetrics, ComponentMetrics {
+export interface Metrics extends WorkMetrics, SourceMetrics, ComponentMetrics, ConntrackMetrics {
   /** kube-proxy's. */
   readonly proxy: ProxyMetrics
   /** Everything, in Prometheus' text format. */
@@ -50,6 +51,7 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
   addOutwardMetrics(registry, outward)
   return {
     ...createWorkMetrics(registry),
+    ...createConntrackMetrics(registry),
     ...createSourceMetrics(registry, staleS),
     ...createComponentMetrics(registry, build, features),
     proxy: createProxyMetrics(registry, families),

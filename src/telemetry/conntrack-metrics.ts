@@ -1,0 +1,44 @@
+import type { Registry } from 'prom-client'
+import { metricSet } from './metric-set.ts'
+
+/** What the kernel says of its table of tracked connections; counts are since the namespace exists. */
+export interface ConntrackTable {
+  readonly entries: number
+  readonly entriesMax: number | undefined
+  readonly insertFailed: number
+  readonly dropped: number
+  readonly droppedEarly: number
+}
+
+export interface ConntrackMetrics {
+  conntrackTable(table: ConntrackTable): void
+}
+
+/** Room in the table, and packets lost for want of it or in races of address translation (I-22, I-24). */
+export function createConntrackMetrics(registry: Registry): ConntrackMetrics {
+  const { counter, gauge } = metricSet(registry, 'kprobe_conntrack_')
+  const entries = gauge('entries', 'Connections that are tracked.')
+  const limit = gauge('entries_limit', 'Connections that can be tracked (nf_conntrack_max).')
+  const lost = counter('lost_total', 'Packets dropped, and entries thrown out early, by reason.', ['reason'])
+  const follow = (reason: string) => {
+    lost.inc({ reason }, 0)
+    let before: number | undefined
+    return (now: number) => {
+      // What was lost before this process began is nobody's news; a count that fell began anew.
+      if (before !== undefined) lost.inc({ reason }, now >= before ? now - before : now)
+      before = now
+    }
+  }
+  const insertFailed = follow('insert_failed')
+  const dropped = follow('dropped')
+  const droppedEarly = follow('dropped_early')
+  return {
+    conntrackTable(table) {
+      entries.set(table.entries)
+      if (table.entriesMax !== undefined) limit.set(table.entriesMax)
+      insertFailed(table.insertFailed)
+      dropped(table.dropped)
+      droppedEarly(table.droppedEarly)
+    },
+  }
+}

@@ -1,0 +1,20 @@
+import { Registry } from 'prom-client'
+import { expect, it } from 'vitest'
+import { createConntrackMetrics } from '../../../src/telemetry/conntrack-metrics.ts'
+
+const TABLE = { entries: 7, entriesMax: 100, insertFailed: 40, dropped: 2, droppedEarly: 0 }
+
+it('tells how full the table is, and what was lost since this process looks', async () => {
+  const registry = new Registry()
+  const metrics = createConntrackMetrics(registry)
+  metrics.conntrackTable(TABLE)
+  metrics.conntrackTable({ ...TABLE, insertFailed: 43, dropped: 1 })
+  const lines = (await registry.metrics()).split('\n').filter(line => line !== '' && !line.startsWith('#'))
+  expect(lines.sort()).toEqual([
+    'kprobe_conntrack_entries 7',
+    'kprobe_conntrack_entries_limit 100',
+    'kprobe_conntrack_lost_total{reason="dropped"} 1',
+    'kprobe_conntrack_lost_total{reason="dropped_early"} 0',
+    'kprobe_conntrack_lost_total{reason="insert_failed"} 3',
+  ])
+})
