@@ -1,11 +1,13 @@
 import type { Clock } from '../base/clock.ts'
 import { openNetfilter } from '../daemon/open.ts'
+import { NFT_FAMILIES } from '../dataplane/nftables/layout.ts'
 import { type CommitResult, createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import type { Operation, Transaction } from '../kernel/nft/operation.ts'
 import type { Table } from '../kernel/nft/state.ts'
 import { Connection } from '../netlink/connection.ts'
 import { type Leftovers, lookInNfTables } from './leftovers.ts'
-import { isKubeProxyTable } from './leftovers-kube-proxy.ts'
+import { isKubeProxyTable, outlinesOf } from './leftovers-kube-proxy.ts'
+import { type Remains, remainsIn } from './leftovers-ours.ts'
 
 /** A commit names the generation from before the look it follows from, and the next try looks again. */
 const TRIES = 16
@@ -41,33 +43,49 @@ export interface RemovedTables {
   readonly removed: readonly string[]
   /** Tables with our name that are neither ours nor kube-proxy's. */
   readonly foreign: readonly string[]
+  /** What went from tables that stay. */
+  readonly remains: readonly Remains[]
 }
 
-/** Deletes our tables. */
+/** Deletes our tables, and what is left of ours in tables that are kube-proxy's now. */
 export async function removeOurs(clock: Clock, name: string): Promise<RemovedTables> {
   const client = createNftClient({ transport: openNetfilter(), clock })
+  const tables = async (): Promise<readonly Table[]> => {
+    const places = NFT_FAMILIES.map(family => ({ family, name }))
+    return (await client.list(places)).ruleset.tables
+  }
   try {
-    return await commitLooked(client, async () => {
-      const { ruleset } = await client.list([
-        { family: 'ip', name },
-        { family: 'ip6', name },
-      ])
-      const ours = ruleset.tables.filter(isOurs)
-      const others = ruleset.tables.filter(table => !isOurs(table) && !isKubeProxyTable(table.chains.keys()))
-      return {
-        value: { removed: ours.map(nameOf), foreign: others.map(nameOf) },
-        transaction: ours.map(deleteTable),
-      }
-    })
+    const done = await commitLooked(client, async () => firstStep(await tables()))
+    if (done.remains.length > 0)
+      await commitLooked(client, async () => ({
+        value: undefined,
+        transaction: remainsOf(await tables()).flatMap(({ second }) => second),
+      }))
+    return done
   } finally {
     await client.close()
   }
 }
 
+function firstStep(tables: readonly Table[]): Looked<RemovedTables> {
+  const ours = tables.filter(isOurs)
+  const others = tables.filter(table => !isOurs(table) && !isKubeProxyTable(outlinesOf(table)))
+  const remains = remainsOf(tables)
+  return {
+    value: { removed: ours.map(nameOf), foreign: others.map(nameOf), remains },
+    transaction: [...ours.map(deleteTable), ...remains.flatMap(({ first }) => first)],
+  }
+}
+
+function remainsOf(tables: readonly Table[]): readonly Remains[] {
+  return tables.flatMap(table => remainsIn(table) ?? [])
+}
+
 /** Once kube-proxy has written into it, it serves from there: the sets of ours that are left mean nothing any more. */
-function isOurs({ sets, chains }: Table): boolean {
+function isOurs(table: Table): boolean {
+  const { sets } = table
   const hasOurSets = sets.has('frontends') && sets.has('dispatch') && sets.has('endpoints')
-  return hasOurSets && !isKubeProxyTable(chains.keys())
+  return hasOurSets && !isKubeProxyTable(outlinesOf(table))
 }
 
 /** Deletes what kube-proxy left in nf_tables. Gives what that was, and what had to stay. */

@@ -10,7 +10,7 @@ import { removeLeftovers, removeOurs } from './cleanup-steps.ts'
 import { readLines } from './doctor.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { lookForLeftovers } from './leftovers.ts'
-import { keptTexts, leftoverTexts, removedTexts } from './leftovers-text.ts'
+import { keptTexts, leftoverTexts, remainsText, removedTexts } from './leftovers-text.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
 const FORCE: FlagSpec = {
@@ -72,9 +72,10 @@ async function cleanOurs(io: Io, force: boolean): Promise<number> {
     return EXIT_FAILED
   }
   try {
-    const { removed, foreign } = await removeOurs(systemClock, tableName)
-    if (removed.length === 0) io.out('nothing of ours is in the kernel\n')
+    const { removed, foreign, remains } = await removeOurs(systemClock, tableName)
+    if (removed.length + remains.length === 0) io.out('nothing of ours is in the kernel\n')
     for (const table of removed) io.out(`removed table ${table}\n`)
+    for (const each of remains) io.out(`removed ${remainsText(each)}\n`)
     for (const table of foreign) io.out(`left table ${table}, which is not ours\n`)
     await nameLeftovers(io)
   } finally {

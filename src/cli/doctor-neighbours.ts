@@ -1,5 +1,5 @@
 import type { SurveyedChain } from '../kernel/nft/survey.ts'
-import { isKubeProxyTable, KUBE_PROXY } from './leftovers-kube-proxy.ts'
+import { isKubeProxyChain, KUBE_PROXY } from './leftovers-kube-proxy.ts'
 import { REMOVES_ALL, REMOVES_NFT } from './leftovers-text.ts'
 
 /** Somebody else on this node who changes what packets do before or after us. */
@@ -33,7 +33,7 @@ export function neighboursOf(around: Neighbourhood): readonly Neighbour[] {
 function otherProxies({ chains, tableName, virtualServers, leftElsewhere = [] }: Neighbourhood): Neighbour[] {
   const found: Neighbour[] = []
   const nftables = tablesOf(
-    chains.filter(({ table, chain }) => table === tableName && isKubeProxyTable([chain.name])),
+    chains.filter(({ table, chain }) => table === tableName && isKubeProxyChain(chain.name)),
   )
   if (nftables.length > 0)
     found.push({

@@ -1,5 +1,7 @@
+import { CHAIN_SERVICES } from '../dataplane/nftables/layout.ts'
+import type { SetName } from '../dataplane/nftables/sets.ts'
 import type { Owner } from '../kernel/nft/leftover-plan.ts'
-import type { NftFamily } from '../kernel/nft/state.ts'
+import type { NftFamily, Table } from '../kernel/nft/state.ts'
 
 /** Tables of the nf_tables flavour of iptables that kube-proxy writes into. */
 export const IPTABLES_TABLES: readonly { readonly family: NftFamily; readonly name: string }[] = (
@@ -46,13 +48,36 @@ export const KUBE_PROXY: Owner = {
     targets.some(target => ENTRANCES.has(target)) && comments.some(text => text.startsWith('kubernetes ')),
 }
 
+/** Whether a chain is one that only kube-proxy's nftables mode makes. */
+export function isKubeProxyChain(name: string): boolean {
+  return NFTABLES_CHAINS.has(name)
+}
+
+/** A chain with the sets that its rules look into. */
+export interface ChainOutline {
+  readonly name: string
+  readonly sets: readonly string[]
+}
+
 /**
  * Whether a table with the name `kube-proxy` is kube-proxy's. One that kube-proxy has written over ours has chains and
- * sets of both, and is its own from then on.
+ * sets of both, and is its own from then on; but while Services are looked up in our map, it is ours.
  */
-export function isKubeProxyTable(chains: Iterable<string>): boolean {
-  for (const name of chains) if (NFTABLES_CHAINS.has(name)) return true
-  return false
+export function isKubeProxyTable(chains: readonly ChainOutline[]): boolean {
+  return chains.some(({ name }) => isKubeProxyChain(name)) && !chains.some(looksIntoOurs)
+}
+
+function looksIntoOurs({ name, sets }: ChainOutline): boolean {
+  return name === CHAIN_SERVICES && sets.includes(OUR_MAP)
+}
+
+const OUR_MAP: SetName = 'frontends'
+
+export function outlinesOf({ chains }: Table): readonly ChainOutline[] {
+  return [...chains.values()].map(({ name, rules }) => {
+    const expressions = rules.flatMap(rule => rule.expressions)
+    return { name, sets: expressions.flatMap(each => (each.kind === 'lookup' ? [each.set] : [])) }
+  })
 }
 
 /** Ipsets of its IPVS mode; those of IPv6 begin with KUBE-6-. */

@@ -2,6 +2,7 @@ import { count } from '../base/text.ts'
 import type { TableName } from '../kernel/nft/list.ts'
 import type { Elsewhere, IptablesLeftover, Leftovers } from './leftovers.ts'
 import { DUMMY_DEVICE } from './leftovers-kube-proxy.ts'
+import type { Remains } from './leftovers-ours.ts'
 
 /** The commands that remove what is named. */
 export const REMOVES_NFT = '`kprobe cleanup --leftovers-of=kube-proxy`'
@@ -63,6 +64,11 @@ export function keptTexts({ iptables }: Pick<Leftovers, 'iptables'>): readonly s
   return iptables.flatMap(({ table, kept }) =>
     kept.map(({ chain, usedBy }) => `chain ${chain} in table ${nameOf(table)}, which ${usedBy} leads to`),
   )
+}
+
+/** What of ours was taken out of a table of kube-proxy's. Pure. */
+export function remainsText({ table, chains, sets }: Remains): string {
+  return `what was ours in table ${nameOf(table)}, which is kube-proxy's now: ${count(chains.length, 'chain')}, ${count(sets.length, 'set')}`
 }
 
 function chainsOf({ table, chains, jumps }: IptablesLeftover): string {

@@ -2,11 +2,12 @@ import { systemClock } from '../base/clock.ts'
 import { openNetfilter } from '../daemon/open.ts'
 import { listIpsetNames } from '../kernel/ipset/names.ts'
 import { planRemoval, type Removal } from '../kernel/nft/leftover-plan.ts'
-import { type ForeignTable, surveyTable } from '../kernel/nft/leftover-survey.ts'
+import { type ForeignChain, type ForeignTable, surveyTable } from '../kernel/nft/leftover-survey.ts'
 import type { TableName } from '../kernel/nft/list.ts'
 import { Connection } from '../netlink/connection.ts'
 import type { Transport } from '../netlink/transport.ts'
 import {
+  type ChainOutline,
   DUMMY_DEVICE,
   IPTABLES_TABLES,
   isKubeProxyIpset,
@@ -81,8 +82,12 @@ export async function lookInNfTables(
 
 function tablesOfKubeProxy(tables: readonly ForeignTable[]): readonly TableName[] {
   return tables
-    .filter(({ chains }) => isKubeProxyTable(chains.map(({ name }) => name)))
+    .filter(({ chains }) => isKubeProxyTable(chains.map(outlineOf)))
     .map(({ family, name }) => ({ family, name }))
+}
+
+function outlineOf({ name, rules }: ForeignChain): ChainOutline {
+  return { name, sets: rules.flatMap(({ sets }) => sets) }
 }
 
 function leftIn(table: ForeignTable): IptablesLeftover {

@@ -231,6 +231,17 @@ COMMIT
   })
 })
 
+/** What kube-proxy does to a table that it finds, in short: base chains made anew, `services` replaced. */
+const KUBE_PROXY_OVER_OURS = `
+flush chain ip kube-proxy services
+flush chain ip kube-proxy nat-postrouting
+flush chain ip kube-proxy firewall-check
+add map ip kube-proxy service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }
+add chain ip kube-proxy service-endpoints-check
+add rule ip kube-proxy services ip daddr . meta l4proto . th dport vmap @service-ips
+`
+const SHARED_SET = 'add set ip kube-proxy cluster-ips { type ipv4_addr; }'
+
 describe("kube-proxy's nftables mode", () => {
   it('goes when told, and only then', () => {
     nft(KUBE_PROXY_TABLE)
@@ -246,14 +257,29 @@ describe("kube-proxy's nftables mode", () => {
     expect(ruleset()).toMatch(/^table ip somebody \{[^}]*\}\n\}\n$/)
   })
 
-  it('that has written over our table is no table of ours any more', () => {
+  it('that has written over our table keeps it, and what was ours goes from it', () => {
     expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
-    nft('add chain ip kube-proxy service-endpoints-check')
-    expect(kprobe('cleanup').out).toMatch(
-      /^removed table ip6 kube-proxy\nleft by kube-proxy: table ip kube-proxy of its nftables mode /,
+    nft(`${KUBE_PROXY_OVER_OURS}\n${SHARED_SET}`)
+    const { code, out, err } = kprobe('cleanup')
+    expect({ code, err }).toEqual({ code: 0, err: '' })
+    expect(out).toMatch(
+      /^removed table ip6 kube-proxy\nremoved what was ours in table ip kube-proxy, which is kube-proxy's now: \d+ chains, 8 sets\nleft by kube-proxy: table ip kube-proxy of its nftables mode /,
     )
+    expect(ruleset()).toMatch(/ip daddr . meta l4proto . th dport vmap @service-ips/)
+    expect(ruleset()).not.toMatch(/frontends|dispatch|mod-|chain reject \{/)
+    expect(ruleset()).toMatch(/set cluster-ips \{\s+type ipv4_addr\s+size 1048576/)
+    expect(kprobe('cleanup').out).toMatch(/^nothing of ours is in the kernel\nleft by kube-proxy: /)
     expect(cleanLeftovers().out).toBe('removed table ip kube-proxy\n')
     expect(ruleset()).toBe('')
+  })
+
+  it('is not at home in a table that still serves from our maps', () => {
+    expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
+    nft('add chain ip kube-proxy service-endpoints-check')
+    const before = ruleset()
+    expect(cleanLeftovers().out).toBe('nothing that kube-proxy left is in nf_tables\n')
+    expect(ruleset()).toBe(before)
+    expect(kprobe('cleanup').out).toBe('removed table ip kube-proxy\nremoved table ip6 kube-proxy\n')
   })
 
   it('is told from a table of others with the same name', () => {

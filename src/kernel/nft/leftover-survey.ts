@@ -32,6 +32,8 @@ export interface ForeignRule {
   readonly handle: bigint
   /** Chains that its verdict leads to. */
   readonly targets: readonly string[]
+  /** Sets and maps that it looks into. */
+  readonly sets: readonly string[]
   /** Its comments, those of the extension `comment` of iptables included. */
   readonly comments: readonly string[]
 }
@@ -101,6 +103,7 @@ export function decodeForeignRule(view: ByteView, message: Message): PlacedRule 
     rule: {
       handle,
       targets: values.flatMap(targetOf),
+      sets: values.flatMap(each => (each.kind === 'lookup' ? [each.set] : [])),
       comments: comments.filter(comment => comment !== ''),
     },
   }

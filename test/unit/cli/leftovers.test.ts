@@ -27,7 +27,12 @@ describe("what is kube-proxy's", () => {
   ])('not the chain %s', name => expect(KUBE_PROXY.ownsChain(name)).toBe(false))
 
   it('a jump to one of its entrances with its comment', () => {
-    const rule = { handle: 1n, targets: ['KUBE-SERVICES'], comments: ['kubernetes service portals'] }
+    const rule = {
+      handle: 1n,
+      targets: ['KUBE-SERVICES'],
+      sets: [],
+      comments: ['kubernetes service portals'],
+    }
     expect(KUBE_PROXY.ownsJump(rule)).toBe(true)
     expect(KUBE_PROXY.ownsJump({ ...rule, comments: ['mine'] })).toBe(false)
     expect(KUBE_PROXY.ownsJump({ ...rule, comments: [] })).toBe(false)
@@ -35,8 +40,12 @@ describe("what is kube-proxy's", () => {
   })
 
   it('a table with its chains, and ipsets with its names', () => {
-    expect(isKubeProxyTable(['nat-prerouting', 'services'])).toBe(false)
-    expect(isKubeProxyTable(['services', 'service-endpoints-check'])).toBe(true)
+    const services = (set: string) => ({ name: 'services', sets: [set] })
+    const check = { name: 'service-endpoints-check', sets: [] }
+    expect(isKubeProxyTable([services('frontends')])).toBe(false)
+    expect(isKubeProxyTable([services('service-ips'), check])).toBe(true)
+    // While both run, there are moments with chains of both.
+    expect(isKubeProxyTable([services('frontends'), check])).toBe(false)
     const named = ['KUBE-CLUSTER-IP', 'KUBE-6-NODE-PORT-TCP', 'KUBE-ROUTER-X', 'X-KUBE-CLUSTER-IP']
     expect(named.filter(isKubeProxyIpset)).toEqual(['KUBE-CLUSTER-IP', 'KUBE-6-NODE-PORT-TCP'])
   })

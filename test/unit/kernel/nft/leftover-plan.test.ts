@@ -16,6 +16,7 @@ function table(chains: Readonly<Record<string, readonly string[]>>): ForeignTabl
     return {
       handle,
       targets: target === '-' ? [] : [target],
+      sets: [],
       comments: text.endsWith('!') ? ['kubernetes'] : [],
     }
   }

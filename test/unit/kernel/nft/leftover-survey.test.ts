@@ -37,7 +37,7 @@ it('tells a rule by its handle, the chain it leads to, and the comment of iptabl
   expect(decoded(place + handle + nest(4, comment + jump))).toEqual({
     table: 'nat',
     chain: 'PREROUTING',
-    rule: { handle: 17n, targets: ['KUBE-SERVICES'], comments: ['kubernetes service portals'] },
+    rule: { handle: 17n, targets: ['KUBE-SERVICES'], sets: [], comments: ['kubernetes service portals'] },
   })
 })
 
@@ -46,7 +46,12 @@ it('takes nothing else for a comment', () => {
     1,
     attribute(1, 'match\0') + nest(2, attribute(1, 'recent\0') + attribute(2, be32(0)) + info),
   )
-  expect(decoded(place + handle + nest(4, recent)).rule).toEqual({ handle: 17n, targets: [], comments: [] })
+  expect(decoded(place + handle + nest(4, recent)).rule).toEqual({
+    handle: 17n,
+    targets: [],
+    sets: [],
+    comments: [],
+  })
 })
 
 it('says that a rule without its handle is malformed', () => {
