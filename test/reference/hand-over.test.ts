@@ -1,0 +1,398 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import { existsSync, mkdirSync, readFileSync, symlinkSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
+import { Lab } from '../support/lab/lab.ts'
+import type { Servers, TrafficClient, TrafficReport } from '../support/lab/traffic.ts'
+import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
+import type { KubeObject } from '../support/reference/api.ts'
+import { ControlPlane } from '../support/reference/control-plane.ts'
+import { KubeProxyPeer, type ProxyConfig } from '../support/reference/kube-proxy-peer.ts'
+import { LAB_NODE, namespaceObject } from '../support/reference/lab-node.ts'
+import { Relay } from '../support/reference/relay.ts'
+import { LastingConnection, type LastingReport } from './lasting-connection.ts'
+
+/*
+ * F88: from the real kube-proxy to kprobe and back on one node, with real connections all the while. What
+ * docs/hand-over.md says stands here.
+ */
+const ENDPOINTS = ['10.0.1.1:8080', '10.0.1.2:8080', '10.0.1.3:8080']
+const ENDPOINTS6 = ['[fd00:10::1:1]:8080', '[fd00:10::1:2]:8080']
+const VIP = '172.30.0.11'
+const VIP6 = 'fd00:172:30::11'
+const NODE_ADDRESS = '192.168.0.2'
+const NODE_PORT = 30_080
+/** How long clients work on between two steps. */
+const PHASE_MS = 500
+
+const daemons = new Daemons()
+const running: Clients[] = []
+const peers: KubeProxyPeer[] = []
+let plane: ControlPlane
+let lab: Lab
+let relay: Relay
+let servers: Servers
+
+beforeAll(async () => {
+  plane = await ControlPlane.start()
+  await plane.api.put(LAB_NODE)
+  await plane.api.put(namespaceObject('ns'))
+  for (const object of OBJECTS) await plane.api.put(object)
+  lab = await Lab.start()
+  relay = await Relay.start({ listen: { port: plane.port }, dial: plane.way })
+  servers = await lab.servers([...ENDPOINTS, ...ENDPOINTS6])
+})
+
+afterAll(async () => {
+  await servers?.close()
+  await relay?.close()
+  await lab?.close()
+  await plane?.stop()
+})
+
+beforeEach(() => nft('flush', 'ruleset'))
+
+afterEach(async () => {
+  await Promise.all(running.splice(0).map(clients => clients.stop()))
+  await daemons.end()
+  await Promise.all(peers.splice(0).map(peer => peer.stop()))
+})
+
+const OBJECTS: readonly KubeObject[] = [
+  {
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: { namespace: 'ns', name: 'web' },
+    spec: {
+      type: 'NodePort',
+      clusterIP: VIP,
+      clusterIPs: [VIP, VIP6],
+      ipFamilyPolicy: 'RequireDualStack',
+      ports: [{ name: 'http', port: 80, nodePort: NODE_PORT, protocol: 'TCP' }],
+    },
+  },
+  slice('web-4', 'IPv4', ENDPOINTS),
+  slice('web-6', 'IPv6', ENDPOINTS6),
+]
+
+function slice(name: string, addressType: string, endpoints: readonly string[]): KubeObject {
+  const addresses = endpoints.map(text => text.slice(0, text.lastIndexOf(':')).replace(/[[\]]/g, ''))
+  return {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: { namespace: 'ns', name, labels: { 'kubernetes.io/service-name': 'web' } },
+    addressType,
+    ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
+    endpoints: addresses.map(address => ({ addresses: [address], conditions: { ready: true } })),
+  }
+}
+
+/** kube-proxy, once it has programmed both families. */
+async function startKubeProxy(config: ProxyConfig = {}): Promise<KubeProxyPeer> {
+  const kubeconfig = plane.kubeconfig('proxy')
+  const peer = new KubeProxyPeer({
+    kubeconfig,
+    nodeName: NODE_NAME,
+    config: { clusterCIDR: CLUSTER_CIDR, ...config },
+  })
+  peers.push(peer)
+  await peer.synced()
+  return peer
+}
+
+async function startKprobe(args: readonly string[] = []): Promise<Daemon> {
+  const daemon = daemons.start({ source: { kind: 'kube', kubeconfig: plane.kubeconfig('proxy') }, args })
+  await daemon.synced()
+  return daemon
+}
+
+function kprobe(...args: readonly string[]): { readonly code: number | null; readonly out: string } {
+  const { status, stdout } = spawnSync(process.execPath, [COMMAND, ...args], { encoding: 'utf8' })
+  return { code: status, out: stdout }
+}
+
+function nft(...args: readonly string[]): string {
+  return execFileSync('nft', args, { encoding: 'utf8' })
+}
+
+function names(kind: 'chain' | 'set' | 'map'): readonly string[] {
+  const listing = nft('list', 'table', 'ip', 'kube-proxy')
+  return [...listing.matchAll(new RegExp(`^\\t${kind} (\\S+) \\{$`, 'gm'))].map(([, name = '']) => name)
+}
+
+/** Clients of every kind, from before the first step to after the last. */
+class Clients {
+  readonly #traffic: readonly TrafficClient[]
+  readonly #lasting: readonly LastingConnection[]
+  readonly #repeatedBefore = repeatedSyns()
+  #stopped: Promise<Stopped> | undefined
+
+  /** Resolves when all of them have work. */
+  static async start(): Promise<Clients> {
+    const clients = new Clients()
+    running.push(clients)
+    await Promise.all(clients.#lasting.map(connection => connection.connected))
+    return clients
+  }
+
+  private constructor() {
+    const outside = { from: 'outside', source: '203.0.113.5' } as const
+    this.#traffic = [
+      lab.client({ ...outside, destination: VIP, port: 80, rate: 150 }),
+      lab.client({ ...outside, destination: NODE_ADDRESS, port: NODE_PORT, rate: 50 }),
+      lab.client({ from: 'outside', source: '2001:db8:5::5', destination: VIP6, port: 80, rate: 50 }),
+      lab.client({ from: 'node', source: NODE_ADDRESS, destination: VIP, port: 80, rate: 50 }),
+    ]
+    this.#lasting = [
+      new LastingConnection({ host: VIP, port: 80 }),
+      new LastingConnection({ host: VIP6, port: 80 }),
+      new LastingConnection({ pid: lab.topology.outside.pid, host: VIP, port: 80 }),
+      new LastingConnection({ pid: lab.topology.outside.pid, host: NODE_ADDRESS, port: NODE_PORT }),
+    ]
+  }
+
+  /** A while with nothing but traffic. */
+  async work(): Promise<void> {
+    await sleep(PHASE_MS)
+  }
+
+  /** Every request since the start was answered, without a lost SYN, and no connection broke. */
+  async expectNothingNoticed(): Promise<void> {
+    const { reports, lasting, repeatedSyns } = await this.stop()
+    for (const report of reports) {
+      expect(report).toMatchObject({ refused: 0, timeouts: 0, other: 0 })
+      expect(report.ok).toBeGreaterThan(50)
+    }
+    expectUnbroken(lasting)
+    expect(repeatedSyns).toBe(0)
+  }
+
+  /** Ends them all, once, and tells how it went. */
+  stop(): Promise<Stopped> {
+    this.#stopped ??= this.#stop()
+    return this.#stopped
+  }
+
+  async #stop(): Promise<Stopped> {
+    const lasting = await Promise.all(this.#lasting.map(connection => connection.stop()))
+    const reports = await Promise.all(this.#traffic.map(client => client.stop()))
+    return { lasting, reports, repeatedSyns: repeatedSyns() - this.#repeatedBefore }
+  }
+}
+
+interface Stopped {
+  readonly lasting: readonly LastingReport[]
+  readonly reports: readonly TrafficReport[]
+  readonly repeatedSyns: number
+}
+
+function expectUnbroken(lasting: readonly LastingReport[]): void {
+  for (const { sent, echoed, broken } of lasting) {
+    expect(broken).toBe('')
+    expect(sent).toBeGreaterThan(20)
+    expect(echoed).toBe(sent)
+  }
+}
+
+/** SYNs that had to be sent again, in the network namespaces of all clients. */
+function repeatedSyns(): number {
+  const paths = [`/proc/${lab.topology.outside.pid}/net/netstat`, '/proc/thread-self/net/netstat']
+  const counts = paths.map(path => {
+    const [words = [], values = []] = readFileSync(path, 'utf8')
+      .split('\n')
+      .filter(line => line.startsWith('TcpExt:'))
+      .map(line => line.split(' '))
+    return Number(values[words.indexOf('TCPSynRetrans')])
+  })
+  return counts.reduce((sum, count) => sum + count, 0)
+}
+
+describe("from kube-proxy's nftables mode", () => {
+  test('F88: to kprobe, back, and to kprobe again: no request fails and no connection breaks', async () => {
+    const first = await startKubeProxy()
+    const theirs = listing()
+    const clients = await Clients.start()
+    await clients.work()
+    await first.stop()
+    await clients.work()
+    const daemon = await startKprobe()
+    expect(daemon.said('committed')).toHaveLength(1)
+    expect(names('chain').filter(name => /^filter-|\/|-check$/.test(name))).toEqual(['firewall-check'])
+    await clients.work()
+    await daemon.stop()
+    await clients.work()
+    const second = await startKubeProxy()
+    await clients.work()
+    // kube-proxy wrote its own beside ours.
+    expect(names('map')).toEqual(expect.arrayContaining(['frontends', 'service-ips']))
+    const cleaned = kprobe('cleanup').out
+    expect(cleaned).toMatch(
+      /^removed what was ours in table ip kube-proxy, which is kube-proxy's now: \d+ chains, 8 sets$/m,
+    )
+    expect(cleaned).toMatch(/^left by kube-proxy: table ip kube-proxy of its nftables mode /m)
+    await clients.work()
+    // Its own tables again, but for the comments and sizes of what it went on with.
+    expect(listing()).toEqual(theirs)
+    await second.stop()
+    await startKprobe()
+    expect(names('chain').filter(name => /^filter-|\//.test(name))).toEqual([])
+    await clients.work()
+    await clients.expectNothingNoticed()
+  })
+
+  test("back in kube-proxy's hands, a table has room for as many Services as come, after a cleanup", async () => {
+    const daemon = await startKprobe()
+    await daemon.stop()
+    await startKubeProxy()
+    expect(nft('list', 'set', 'ip', 'kube-proxy', 'cluster-ips')).toContain('size 1024')
+    expect(kprobe('cleanup').code).toBe(0)
+    const many = Array.from({ length: MANY_SERVICES }, (_, i) => plainService(`many-${i}`))
+    await plane.api.each(many, object => plane.api.put(object))
+    try {
+      const elements = () =>
+        nft('list', 'set', 'ip', 'kube-proxy', 'cluster-ips').match(/172\.30\./g)?.length ?? 0
+      await expect.poll(elements, { timeout: 20_000, interval: 200 }).toBeGreaterThan(MANY_SERVICES)
+    } finally {
+      await plane.api.each(many, ({ metadata: { namespace = '', name } }) =>
+        plane.api.remove('v1', 'Service', { namespace, name }),
+      )
+    }
+  })
+
+  test('beside a kube-proxy that runs, no request fails, and the log names who else writes', async () => {
+    await startKubeProxy()
+    const clients = await Clients.start()
+    const daemon = await startKprobe(OTHER_PORTS)
+    for (let change = 0; change < 15; change++) {
+      await plane.api.put(slice('web-4', 'IPv4', ENDPOINTS.slice(0, 2 + (change % 2))))
+      await sleep(200)
+    }
+    await daemon.until(() => daemon.said('somebody else changes our tables').length > 0)
+    await clients.expectNothingNoticed()
+    expect(daemon.said('damage to our tables was repaired').length).toBeGreaterThan(3)
+    // kube-proxy writes through a child of its own.
+    for (const { process } of daemon.said('somebody else changes our tables'))
+      expect(process).toMatch(/^nft \(pid \d+\)$/)
+  })
+
+  test('with a cleanup between the two there is a window, as long as kube-proxy takes to start', async () => {
+    await startKprobe().then(daemon => daemon.stop())
+    const clients = await Clients.start()
+    await clients.work()
+    expect(kprobe('cleanup').code).toBe(0)
+    const peer = await startKubeProxy()
+    await clients.work()
+    console.log(`cleanup, then kube-proxy: ${windowText(await clients.stop())}`)
+    expect(peer.program.hasExited).toBe(false)
+    expect(names('map')).not.toContain('frontends')
+    await expectGood()
+  })
+})
+
+/** Where both run, each needs its own. */
+const OTHER_PORTS = ['--healthz-bind-address=127.0.0.1:20256', '--metrics-bind-address=127.0.0.1:20249']
+
+/** What clients noticed of a window, in words. */
+function windowText({ reports, lasting, repeatedSyns }: Stopped): string {
+  const sum = (of: (report: TrafficReport) => number) =>
+    reports.reduce((total, report) => total + of(report), 0)
+  const broken = lasting.filter(each => each.broken !== '').length
+  return (
+    `${sum(report => report.ok)} requests answered, ${sum(report => report.refused)} refused, ` +
+    `${sum(report => report.timeouts)} timed out, ${repeatedSyns} SYNs repeated; ` +
+    `${broken} of ${lasting.length} lasting connections broke`
+  )
+}
+
+/** Whoever is at work now serves everybody. */
+async function expectGood(): Promise<void> {
+  const clients = await Clients.start()
+  await clients.work()
+  await clients.work()
+  await clients.expectNothingNoticed()
+}
+
+const MANY_SERVICES = 1_100
+
+function plainService(name: string): KubeObject {
+  const ports = [{ name: 'http', port: 80, protocol: 'TCP' }]
+  return { apiVersion: 'v1', kind: 'Service', metadata: { namespace: 'ns', name }, spec: { ports } }
+}
+
+/** What the table of one family holds, without what may differ in what kube-proxy goes on with. */
+function listing(): readonly string[] {
+  return nft('--stateless', 'list', 'table', 'ip', 'kube-proxy')
+    .split('\n')
+    .filter(
+      line =>
+        !/^\t(\tsize \d+|comment .*|\tcomment "(Active ClusterIPs|IPs that accept NodePort traffic)")$/.test(
+          line,
+        ),
+    )
+    .sort()
+}
+
+const HAS_IPTABLES = ['iptables-nft', 'ip6tables-nft'].every(name => existsSync(`/usr/sbin/${name}`))
+if (!HAS_IPTABLES) console.log('skipped: kube-proxy in iptables mode, as iptables is not installed here')
+
+const IPTABLES_MODE = { mode: 'iptables', iptables: { minSyncPeriod: '10ms', syncPeriod: '30s' } }
+
+/** Connections that kube-proxy's rules have translated so far. */
+function translatedByIptables(): number {
+  const saved = execFileSync('iptables-nft-save', ['--counters', '-t', 'nat'], { encoding: 'utf8' })
+  const counts = [...saved.matchAll(/^\[(\d+):\d+\] -A KUBE-SEP-\S+ .* -j DNAT/gm)]
+  return counts.reduce((sum, [, packets]) => sum + Number(packets), 0)
+}
+
+describe.skipIf(!HAS_IPTABLES)("from kube-proxy's iptables mode", () => {
+  const path = process.env.PATH
+
+  /** kube-proxy takes whatever `iptables` is. */
+  beforeAll(() => {
+    const folder = join(plane.folder, 'iptables')
+    mkdirSync(folder)
+    for (const family of ['iptables', 'ip6tables'])
+      for (const suffix of ['', '-save', '-restore'])
+        symlinkSync(`/usr/sbin/${family}-nft${suffix}`, join(folder, `${family}${suffix}`))
+    process.env.PATH = `${folder}:${path}`
+  })
+
+  afterAll(() => {
+    process.env.PATH = path
+  })
+
+  test('F88: kprobe translates from its first commit on, beside rules that are left, and after their removal', async () => {
+    const first = await startKubeProxy(IPTABLES_MODE)
+    const clients = await Clients.start()
+    await clients.work()
+    await first.stop()
+    await clients.work()
+    expect(translatedByIptables()).toBeGreaterThan(100)
+    const daemon = await startKprobe()
+    await clients.work()
+    // Of chains with equal priority the one that was registered last comes first, and the first translation counts.
+    const before = translatedByIptables()
+    await clients.work()
+    expect(translatedByIptables()).toBe(before)
+    const { code, out } = kprobe('cleanup', '--leftovers-of=kube-proxy')
+    expect(code).toBe(0)
+    expect(out).toMatch(/^removed \d+ chains and \d+ rules that led to them in table ip nat$/m)
+    expect(execFileSync('iptables-nft-save', { encoding: 'utf8' })).not.toMatch(/KUBE-(?!FIREWALL)/)
+    await clients.work()
+    expect(daemon.said('was repaired')).toEqual([])
+    await clients.expectNothingNoticed()
+  })
+
+  test('on the way back kube-proxy deletes our tables as it starts: there is a window until it has synced', async () => {
+    await startKprobe().then(daemon => daemon.stop())
+    const clients = await Clients.start()
+    await clients.work()
+    await startKubeProxy(IPTABLES_MODE)
+    await clients.work()
+    console.log(`kube-proxy in iptables mode after kprobe: ${windowText(await clients.stop())}`)
+    expect(nft('list', 'tables')).not.toContain('kube-proxy')
+    await expectGood()
+  })
+})

@@ -1,0 +1,69 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { text } from 'node:stream/consumers'
+
+export interface LastingOptions {
+  /** A process whose network namespace it starts from; this process's own when absent. */
+  readonly pid?: number
+  /** A server that greets with a line and then echoes: see test/support/lab/traffic.c. */
+  readonly host: string
+  readonly port: number
+}
+
+export interface LastingReport {
+  /** Bytes that were sent, and those of them that came back. */
+  readonly sent: number
+  readonly echoed: number
+  /** What ended the connection before it was told to; empty when nothing did. */
+  readonly broken: string
+}
+
+const SCRIPT = `
+const [host, port] = process.argv.slice(1)
+const socket = require('node:net').connect({ host, port: Number(port) })
+let sent = 0, echoed = -1, broken = ''
+socket.on('data', data => {
+  if (echoed >= 0) echoed += data.length
+  else {
+    echoed = data.length - data.indexOf('\\n') - 1
+    console.log('connected')
+  }
+})
+socket.on('error', error => { broken = error.code })
+socket.on('close', () => { broken ||= 'closed' })
+const timer = setInterval(() => { if (echoed >= 0) { socket.write('x'); sent++ } }, 20)
+process.stdin.resume().on('end', () => {
+  clearInterval(timer)
+  setTimeout(() => {
+    console.log(JSON.stringify({ sent, echoed, broken }))
+    process.exit()
+  }, 500)
+})
+`
+
+/** One TCP connection that sends a byte every 20 ms and counts what comes back, in a process of its own. */
+export class LastingConnection {
+  readonly #child: ChildProcess
+  readonly #said: Promise<string>
+  /** Resolves when the server has greeted; or when the process ended, which the report tells then. */
+  readonly connected: Promise<unknown>
+
+  constructor({ pid, host, port }: LastingOptions) {
+    const node = [process.execPath, '-e', SCRIPT, host, String(port)]
+    const command = pid === undefined ? node : ['nsenter', '-t', String(pid), '-n', ...node]
+    const [file = '', ...args] = command
+    const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'] })
+    this.#child = child
+    this.#said = text(child.stdout)
+    this.connected = Promise.race([once(child.stdout, 'data'), once(child, 'exit')])
+  }
+
+  /** Ends it and tells how it went. */
+  async stop(): Promise<LastingReport> {
+    const ended = once(this.#child, 'exit')
+    this.#child.stdin?.end()
+    await ended
+    const report: LastingReport = JSON.parse((await this.#said).replace('connected\n', ''))
+    return report
+  }
+}
