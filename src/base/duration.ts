@@ -1,23 +1,72 @@
-/** Milliseconds in each unit of Go's durations. */
-const UNIT_MS: Readonly<Record<string, number>> = {
-  ns: 1e-6,
-  us: 1e-3,
-  µs: 1e-3,
-  μs: 1e-3,
-  ms: 1,
-  s: 1e3,
-  m: 6e4,
-  h: 3.6e6,
+/** Nanoseconds in each unit of Go's durations. */
+const UNIT_NS: Readonly<Record<string, bigint>> = {
+  ns: 1n,
+  us: 1_000n,
+  µs: 1_000n,
+  μs: 1_000n,
+  ms: 1_000_000n,
+  s: 1_000_000_000n,
+  m: 60_000_000_000n,
+  h: 3_600_000_000_000n,
 }
 
-/** A duration in Go's notation (`30s`, `1m30s`, `20ms`, `0`), in milliseconds; undefined when it is none. */
-export function parseDuration(text: string): number | undefined {
-  const sign = text.startsWith('-') ? -1 : 1
+/** What a Go int64 holds: 292 years. */
+const NS_MAX = 2n ** 63n - 1n
+
+const NS_PER_MS = 1_000_000
+
+/** The longest delay a timer of Node takes; longer ones would fire at once. */
+export const TIMER_MS_MAX = 2 ** 31 - 1
+
+/** A duration as Go's time.ParseDuration reads it, in nanoseconds; undefined when it is none. */
+export function parseGoDuration(text: string): bigint | undefined {
+  const negative = text.startsWith('-')
   const rest = text.replace(/^[-+]/, '')
-  if (rest === '0') return 0
+  if (rest === '0') return 0n
   if (!/^((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$/.test(rest)) return undefined
-  let total = 0
-  for (const [, amount, unit] of rest.matchAll(/(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)/g))
-    total += Number(amount) * (UNIT_MS[unit ?? ''] ?? 0)
-  return sign * total
+  let total = 0n
+  for (const [, whole = '', fraction = '', unit = ''] of rest.matchAll(
+    /(\d*)\.?(\d*)(ns|us|µs|μs|ms|s|m|h)/g,
+  ))
+    total += inNanoseconds(whole, fraction, UNIT_NS[unit] ?? 0n)
+  if (total > NS_MAX) return undefined
+  return negative ? -total : total
+}
+
+/** Whatever is less than a nanosecond is cut off. */
+function inNanoseconds(whole: string, fraction: string, unitNs: bigint): bigint {
+  const digits = fraction.slice(0, 18)
+  return BigInt(whole || '0') * unitNs + (BigInt(digits || '0') * unitNs) / 10n ** BigInt(digits.length)
+}
+
+/** As Go prints a time.Duration: `24h0m0s`, `1m30s`, `1.5s`, `20ms`, `0s`. */
+export function formatGoDuration(ns: bigint): string {
+  if (ns === 0n) return '0s'
+  const sign = ns < 0n ? '-' : ''
+  const size = ns < 0n ? -ns : ns
+  if (size < 1_000n) return `${sign}${size}ns`
+  if (size < 1_000_000n) return `${sign}${decimal(size, 1_000n)}µs`
+  if (size < 1_000_000_000n) return `${sign}${decimal(size, 1_000_000n)}ms`
+  const minutes = size / 60_000_000_000n
+  const seconds = `${decimal(size % 60_000_000_000n, 1_000_000_000n)}s`
+  if (minutes === 0n) return `${sign}${seconds}`
+  if (minutes < 60n) return `${sign}${minutes}m${seconds}`
+  return `${sign}${minutes / 60n}h${minutes % 60n}m${seconds}`
+}
+
+function decimal(value: bigint, unit: bigint): string {
+  const digits = `${unit}`.length - 1
+  const rest = `${value % unit}`.padStart(digits, '0').replace(/0+$/, '')
+  return rest === '' ? `${value / unit}` : `${value / unit}.${rest}`
+}
+
+/** The same in milliseconds, a fraction where there is one. */
+export function parseDurationMs(text: string): number | undefined {
+  const ns = parseGoDuration(text)
+  return ns === undefined ? undefined : nsToMs(ns)
+}
+
+/** Milliseconds. */
+export function nsToMs(ns: bigint): number {
+  return Number(ns) / NS_PER_MS
 }

@@ -1,3 +1,5 @@
+import type { Clock } from './clock.ts'
+
 /**
  * A pure computation that offers to pause: it yields wherever stopping is harmless and returns its value at the end.
  * Callers decide whether to run it in one go or in slices between which the event loop breathes.
@@ -32,4 +34,11 @@ export async function finishInSlices<T>(steps: Steps<T>, slicing: Slicing): Prom
       sliceEnd = slicing.nowMs() + slicing.sliceMs
     }
   }
+}
+
+/** Nobody who asks for health waits noticeably longer. */
+const SLICE_MS = 8
+
+export function slicingOf(clock: Clock): Slicing {
+  return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }

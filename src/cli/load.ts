@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import { finishInSlices, type Slicing } from '../base/steps.ts'
+import { finishInSlices, slicingOf } from '../base/steps.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
@@ -23,10 +23,6 @@ export async function loadOnce(config: Config, clock: Clock, io: Io): Promise<Lo
   const snapshot = await readSource(config, clock, io)
   const table = await finishInSlices(resolve(resolveOptions(config), undefined, snapshot), slicingOf(clock))
   return { snapshot, table }
-}
-
-export function slicingOf(clock: Clock): Slicing {
-  return { sliceMs: 10, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }
 
 async function readSource(config: Config, clock: Clock, io: Io): Promise<Snapshot> {

@@ -1,6 +1,6 @@
+import { parseGoDuration } from '../base/duration.ts'
 import type { FieldKind, FieldValue } from './fields.ts'
 import { parseBool, quote } from './flag-reader.ts'
-import { parseGoDuration } from './go-duration.ts'
 import { parseQuantity } from './quantity.ts'
 
 const INT32_MIN = -(2 ** 31)

@@ -1,4 +1,3 @@
-import { parseDuration } from '../base/duration.ts'
 import type { Arguments, ConfigError } from './flag.ts'
 
 /** The words that Go's strconv.ParseBool takes. */
@@ -66,16 +65,6 @@ export class FlagReader {
     if (value >= range.min && value <= range.max) return value
     this.fail(`--${name}`, `${quote(text)} is not a whole number from ${range.min} to ${range.max}`)
     return range.fallback
-  }
-
-  /** Milliseconds. */
-  duration(name: string, fallbackMs: number): number {
-    const text = this.text(name)
-    if (text === undefined) return fallbackMs
-    const value = parseDuration(text)
-    if (value === undefined)
-      this.fail(`--${name}`, `${quote(text)} is not a duration such as 30s, 1m30s or 20ms`)
-    return value ?? fallbackMs
   }
 
   fail(path: string, message: string): void {

@@ -1,4 +1,5 @@
 import { type Cidr, parseCidr, whyNotCidr } from '../base/cidr.ts'
+import { nsToMs, TIMER_MS_MAX } from '../base/duration.ts'
 import { familyOf, type Ip, isUnspecified, parseIp, whyNotIp } from '../base/ip.ts'
 import { readBindAddress } from './bind-address.ts'
 import { checkSettings } from './check-settings.ts'
@@ -14,7 +15,6 @@ import type {
 import { type FeatureGates, isGateOn } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
 import { quote } from './flag-reader.ts'
-import { nsToMs, TIMER_MS_MAX } from './go-duration.ts'
 import type { OwnSettings } from './own-flags.ts'
 import type { Settings } from './settings.ts'
 

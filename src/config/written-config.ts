@@ -1,6 +1,6 @@
+import { formatGoDuration } from '../base/duration.ts'
 import { API_VERSION, KIND } from './config-document.ts'
 import { FIELD_PATHS, type FieldPath, type FieldValue, fieldAt, type VmoduleItem } from './fields.ts'
-import { formatGoDuration } from './go-duration.ts'
 import { goYaml, type YamlMapping, type YamlValue } from './go-yaml.ts'
 import { isList, type Settings } from './settings.ts'
 

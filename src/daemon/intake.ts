@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
-import { finish, finishInSlices, type Slicing } from '../base/steps.ts'
+import { finish, finishInSlices, slicingOf } from '../base/steps.ts'
 import {
   applyEvents,
   applyEventsInSteps,
@@ -26,8 +26,6 @@ interface Run {
   gathered: Snapshot
   complete: boolean
 }
-
-const SLICE_MS = 8
 
 /**
  * What the sources tell, as one Snapshot. Before the first source is complete, what is missing may only not have been
@@ -146,8 +144,4 @@ export function replaced(before: Snapshot, now: Snapshot): Snapshot {
 
 function absent<V>(before: PersistentMap<V>, now: PersistentMap<V>): readonly string[] {
   return before.keys().filter(key => !now.has(key))
-}
-
-export function slicingOf(clock: Clock): Slicing {
-  return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }

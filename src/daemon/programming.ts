@@ -1,6 +1,6 @@
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
-import { finishInSlices } from '../base/steps.ts'
+import { finishInSlices, slicingOf } from '../base/steps.ts'
 import { within } from '../base/within.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
@@ -16,7 +16,6 @@ import type { Plan } from '../reconcile/dataplane.ts'
 import { type Difference, differenceOf } from '../reconcile/difference.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
-import { slicingOf } from './intake.ts'
 import { type OpenPlane, openPlane } from './open.ts'
 
 export interface ProgrammingOptions {

@@ -1,3 +1,4 @@
+import { errorOf } from '../base/thrown.ts'
 import type { Dataplane, Observation, Plan } from '../reconcile/dataplane.ts'
 
 export interface DryRunOptions<P> {
@@ -53,7 +54,7 @@ async function readOnce<State, P extends Plan<State>>(
   try {
     return (await plane.observe()).state
   } catch (error) {
-    options.unreadable(error instanceof Error ? error : new Error(String(error)))
+    options.unreadable(errorOf(error))
     return plane.empty
   }
 }

@@ -1,6 +1,8 @@
+import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
-import { finishInSlices, type Slicing, type Steps } from '../base/steps.ts'
+import { finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
+import { errorOf } from '../base/thrown.ts'
 import type { ConntrackClient } from '../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
@@ -36,9 +38,7 @@ const PERIOD_MS = 600_000
 const SETTLE_MS = 10
 /** Least distance between two passes: changes coalesce in it. */
 const DISTANCE_MS = 100
-const SLICE_MS = 8
-const RETRY_MIN_MS = 500
-const RETRY_MAX_MS = 60_000
+const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 500, maxMs: 60_000 }
 /** Services to look at one by one; with more, all are looked at, and what the further ones were before is forgotten. */
 const PENDING_MAX = 5_000
 /** Of one Service, when passes fail for long; the oldest is forgotten first. */
@@ -74,7 +74,7 @@ export class FlowReconciler {
   constructor(options: FlowReconcilerOptions) {
     this.#options = options
     const { client, clock, random } = options
-    this.#slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+    this.#slicing = slicingOf(clock)
     this.#pass = new FlowPass({
       client,
       clock,
@@ -208,20 +208,14 @@ export class FlowReconciler {
 
   #fail(thrown: unknown): void {
     const { clock, random, report } = this.#options
-    const error = thrown instanceof Error ? thrown : new Error(String(thrown))
+    const error = errorOf(thrown)
     this.#failures++
     this.#error = error
     this.#reason = 'retry'
-    const retryMs = retryDelayMs(this.#failures, random)
+    const retryMs = backoffMs(this.#failures, { ...RETRY, random })
     this.#notBeforeMs = clock.nowMs() + retryMs
     report({ kind: 'failed', error, retryMs })
   }
-}
-
-/** Exponential, with jitter over the upper half. */
-function retryDelayMs(failures: number, random: () => number): number {
-  const stepMs = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** Math.min(failures - 1, 30))
-  return stepMs / 2 + (random() * stepMs) / 2
 }
 
 /** NodePorts answer at other addresses than before. */

@@ -1,4 +1,4 @@
-import { parseDuration } from '../base/duration.ts'
+import { parseDurationMs } from '../base/duration.ts'
 import {
   type IdentityRules,
   isAbsent,
@@ -84,7 +84,7 @@ function readTcpDrain(findings: Findings, annotations: unknown): number | undefi
   const value = isJson(annotations) ? annotations[TCP_DRAIN_ANNOTATION] : undefined
   if (value === undefined || value === 'leave') return undefined
   if (value === 'cut') return 0
-  const ms = typeof value === 'string' ? parseDuration(value) : undefined
+  const ms = typeof value === 'string' ? parseDurationMs(value) : undefined
   if (ms !== undefined && ms >= 0 && ms <= TCP_DRAIN_MAX_MS) return ms
   const reason = 'neither leave, cut nor a duration of at most 24h (30s); it is read as leave'
   refuse(findings, `metadata.annotations[${TCP_DRAIN_ANNOTATION}]`, value, reason)

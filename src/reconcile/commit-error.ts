@@ -10,7 +10,3 @@ export class CommitError extends Error {
     this.receipt = receipt
   }
 }
-
-export function errorOf(thrown: unknown): Error {
-  return thrown instanceof Error ? thrown : new Error(String(thrown))
-}

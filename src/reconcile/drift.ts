@@ -1,4 +1,5 @@
 import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/thrown.ts'
 import type { WriterCommit } from './dataplane.ts'
 
 export interface DriftOptions {
@@ -83,7 +84,7 @@ export class DriftDetector {
     try {
       generation = read()
     } catch (thrown) {
-      const error = thrown instanceof Error ? thrown : new Error(String(thrown))
+      const error = errorOf(thrown)
       if (error.message !== this.#unreadable) onError(error)
       this.#unreadable = error.message
       return
@@ -135,7 +136,7 @@ export class DriftDetector {
     try {
       this.#unsubscribe = this.#options.watchWriters(commit => this.#heard(commit))
     } catch (error) {
-      this.#options.onError(error instanceof Error ? error : new Error(String(error)))
+      this.#options.onError(errorOf(error))
     }
   }
 

@@ -1,4 +1,4 @@
-import { type BackoffOptions, backoffMs } from './backoff.ts'
+import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
 
 /** A Service that the kernel refused, and when it may try again. */
 export interface QuarantineEntry {

@@ -1,9 +1,9 @@
+import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
-import { finishInSlices, type Slicing, type Steps } from '../base/steps.ts'
+import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
+import { errorOf } from '../base/thrown.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { type BackoffOptions, backoffMs } from './backoff.ts'
-import { errorOf } from './commit-error.ts'
 import type { Dataplane, Plan } from './dataplane.ts'
 import { DriftDetector } from './drift.ts'
 import type { PassReason, ReconcilerEvent } from './events.ts'
@@ -40,7 +40,6 @@ export interface ReconcilerStatus {
   readonly table: FrontendTable | undefined
 }
 
-const SLICE_MS = 8
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 100, maxMs: 30_000 }
 const QUARANTINE: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
 
@@ -249,8 +248,4 @@ const WEIGHTS: Readonly<Record<PassReason, number>> = { retry: 0, change: 1, per
 
 function weightier(a: PassReason | undefined, b: PassReason): PassReason {
   return a === undefined || WEIGHTS[b] > WEIGHTS[a] ? b : a
-}
-
-function slicingOf(clock: Clock): Slicing {
-  return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }

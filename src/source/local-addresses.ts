@@ -1,5 +1,6 @@
 import type { Cancel, Clock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
+import { errorOf } from '../base/thrown.ts'
 import { isSame } from '../model/equal.ts'
 
 /** Gives the addresses of this machine's interfaces. */
@@ -55,7 +56,7 @@ export function watchLocalAddresses(options: LocalAddressesOptions): LocalAddres
     try {
       return await reader.read()
     } catch (error) {
-      if (!failing && !stopped) failed(error instanceof Error ? error : new Error(String(error)))
+      if (!failing && !stopped) failed(errorOf(error))
       failing = true
       return undefined
     }

@@ -1,6 +1,7 @@
 import { chmod, lstat, mkdtemp, rename, rm } from 'node:fs/promises'
 import { createConnection, createServer, type Server } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/thrown.ts'
 import {
   type Handler,
   type HttpAnswer,
@@ -77,7 +78,7 @@ export class AdminServer {
       this.#complaint = ''
       report({ kind: 'listening', place: path })
     } catch (thrown) {
-      this.#failed(thrown instanceof Error ? thrown : new Error(String(thrown)))
+      this.#failed(errorOf(thrown))
     }
   }
 

@@ -1,4 +1,5 @@
 import type { Registry } from 'prom-client'
+import { errorOf } from '../base/thrown.ts'
 import { type ConnectionCountLike, ConnectionTotals, labelsOf } from './connection-totals.ts'
 import { metricSet } from './metric-set.ts'
 
@@ -54,7 +55,7 @@ function lookOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): ()
     try {
       totals.take(await read())
     } catch (thrown) {
-      failed(thrown instanceof Error ? thrown : new Error(String(thrown)))
+      failed(errorOf(thrown))
     }
   }
   return () => {

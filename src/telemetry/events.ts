@@ -1,3 +1,4 @@
+import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
 import { type EventFact, type EventObject, regardingText } from './event-facts.ts'
 import {
@@ -53,8 +54,7 @@ const SERIES_ENDS_MS = 360_000
 /** How often the count of a series is written at most. */
 const SERIES_WRITE_MS = 60_000
 const TRIES_MAX = 12
-const RETRY_MIN_MS = 1_000
-const RETRY_MAX_MS = 60_000
+const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 60_000 }
 const COMPLAINT_MS = 60_000
 const INSTANCE_LENGTH_MAX = 128
 
@@ -223,8 +223,7 @@ export class EventRecorder {
 
   #wait(tries: number): void {
     const { clock, random } = this.#options
-    const longest = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** (tries - 1))
-    this.#pause = clock.after(longest * (0.75 + random() / 4), () => {
+    this.#pause = clock.after(backoffMs(tries, { ...RETRY, random }), () => {
       this.#pause = undefined
       this.#run()
     })

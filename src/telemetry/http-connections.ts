@@ -1,6 +1,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/thrown.ts'
 
 export interface HttpRequest {
   /** In capitals. */
@@ -119,7 +120,7 @@ export class HttpConnections {
       const read = readRequest(request)
       await send(response, read === undefined ? BAD_REQUEST : await connection.handle(read))
     } catch (thrown) {
-      this.#options.failed(thrown instanceof Error ? thrown : new Error(String(thrown)))
+      this.#options.failed(errorOf(thrown))
       if (response.headersSent) socket.destroy()
       else await send(response, INTERNAL_ERROR)
     }

@@ -1,5 +1,6 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
+import { errorOf } from '../../base/thrown.ts'
 import {
   type ConntrackSettings,
   planSysctls,
@@ -92,10 +93,6 @@ async function writeValue(path: string, value: number): Promise<Error | undefine
   } catch (thrown) {
     return errorOf(thrown)
   }
-}
-
-function errorOf(thrown: unknown): Error {
-  return thrown instanceof Error ? thrown : new Error(String(thrown))
 }
 
 /** Of the machine, whatever part of it this process may use: `0-3,8` is five. */

@@ -1,5 +1,6 @@
 import { type FileHandle, open } from 'node:fs/promises'
 import type { Clock } from '../../base/clock.ts'
+import { errorOf } from '../../base/thrown.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { JsonStream, JsonTextError } from './json-stream.ts'
@@ -183,5 +184,5 @@ function fileError(error: unknown): Error {
   // Node's own limits on what is read in one piece.
   if (error instanceof Error && 'code' in error) return new FileError(error.message, { cause: error })
   // A bug of ours, not of the file.
-  return error instanceof Error ? error : new Error(String(error))
+  return errorOf(error)
 }
