@@ -41,7 +41,7 @@ export class Comparison {
     if (listed === undefined) return held !== undefined && !isOlder(listVersion, held.resourceVersion)
     if (held === undefined) {
       const grave = this.#index.grave(key)
-      return grave === undefined || !isOlder(listed.resourceVersion, grave.resourceVersion)
+      return grave === undefined || !isOlder(listVersion, grave.resourceVersion)
     }
     const isEqual = held.uid === listed.uid && held.resourceVersion === listed.resourceVersion
     return !isEqual && !isOlder(listed.resourceVersion, held.resourceVersion)

@@ -112,7 +112,8 @@ export class Intake {
   /** The listing is the state of everything. Nothing else may come in before it has ended. */
   *land(listing: Listing, { resourceVersion, missing, backwards }: LandOptions): Steps<SourceEvent[]> {
     const events: SourceEvent[] = []
-    if (backwards) this.index.forgetGraves()
+    // A list that is taken is newer than every deletion that was told: what it holds exists, whatever an earlier list lacked.
+    this.index.forgetGraves()
     for (const key of missing) {
       this.index.removeUnlisted(key, resourceVersion)
       events.push(this.#gone(key))

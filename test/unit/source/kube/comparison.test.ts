@@ -51,4 +51,13 @@ describe('comparison with a list', () => {
     expect(comparison.end()).toBe(3)
     expect(comparison.confirmed('20')).toBe(0)
   })
+
+  it('F30: takes what is listed for lost although an earlier list had lacked it', () => {
+    const index = indexOf('hidden')
+    index.removeUnlisted('hidden', '19')
+    const comparison = new Comparison(index)
+    comparison.take('hidden', v(10))
+    expect(comparison.end()).toBe(1)
+    expect(comparison.confirmed('20')).toBe(1)
+  })
 })

@@ -277,6 +277,22 @@ describe('lists', () => {
     }
   })
 
+  it('F29: what a list lacked by mistake comes back with the next one, unchanged as it is', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching(services(3), 100)
+    watch.close()
+    await settle()
+    await expire()
+    rig.api.take().list([], '200')
+    await settle()
+    expect(rig.known.size).toBe(0)
+    await expire()
+    await rig.clock.advance(60_000)
+    rig.api.take().list(services(3), '200')
+    await settle()
+    expect(rig.known.size).toBe(3)
+  })
+
   it('A27: a list that cannot be read is asked for again', async () => {
     rig = new ReflectorRig()
     await rig.start()
