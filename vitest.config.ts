@@ -29,9 +29,22 @@ export default defineConfig({
           testTimeout: 60_000,
         },
       },
+      // Seeds of the simulator: KPROBE_SEEDS says how many.
+      { test: { name: 'sim', pool: 'threads', include: ['test/sim/**/*.test.ts'] } },
       { test: { name: 'contract', include: [CONTRACT_ON_KERNEL], ...onTheKernel } },
       { test: { name: 'kernel', include: ['test/kernel/**/*.test.ts'], ...onTheKernel } },
       { test: { name: 'scenarios', include: [PACKETS, WALK], ...onTheKernel } },
+      // A real control plane, which takes its time.
+      {
+        test: {
+          name: 'reference',
+          include: ['test/reference/**/*.test.ts'],
+          ...onTheKernel,
+          testTimeout: 600_000,
+          hookTimeout: 300_000,
+        },
+      },
+      { test: { name: 'churn', include: ['test/churn/**/*.test.ts'], ...onTheKernel, testTimeout: 600_000 } },
       { test: { name: 'faults', include: ['test/faults/**/*.test.ts'], ...onTheKernel } },
     ],
     coverage: { include: ['src/**/*.ts'], reporter: ['text-summary'] },

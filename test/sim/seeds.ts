@@ -34,7 +34,7 @@ export async function complaintsOf({ from, to }: Chunk): Promise<readonly string
     if (KPROBE_SEED !== undefined) process.stdout.write(`${trace.join('\n')}\n`)
     if (complaints.length === 0) continue
     failed.push(`seed ${seed}: ${complaints.slice(0, 5).join('; ')}`)
-    failed.push(`  again: KPROBE_SEED=${seed} npx vitest run --project unit test/sim/simulator.test.ts`)
+    failed.push(`  again: KPROBE_SEED=${seed} npx vitest run --project sim test/sim/simulator.test.ts`)
   }
   return failed
 }
