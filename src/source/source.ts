@@ -76,6 +76,8 @@ export interface SourceProblem {
   readonly kind: /** What was known before stays valid. */
     | 'failed'
     | 'recovered'
+    /** Something is not there that need not be, and nothing waits for it. */
+    | 'absent'
     /** Two places describe the same object; the first by name counts. */
     | 'duplicate'
   readonly place: string

@@ -67,8 +67,8 @@ export interface Decision {
 }
 
 export interface Trouble {
-  /** Whether every resource suffers alike; `absence` is of a resource that need not exist. */
-  readonly scope: 'server' | 'resource' | 'absence'
+  /** Whether every resource suffers alike; what is `absent` or `denied` is of a resource that the rest does without. */
+  readonly scope: 'server' | 'resource' | 'absent' | 'denied'
   /** One line, without the resource. */
   readonly text: string
 }

@@ -352,8 +352,8 @@ export class Reflector {
   #accept({ kind, text }: Failure): number {
     this.#isAbsent = true
     if (kind === 'absent')
-      this.#trouble({ scope: 'absence', text: `not served by this API server, which is fine (${text})` })
-    else this.#trouble({ scope: 'resource', text: `${text}; it goes on without them` })
+      this.#trouble({ scope: 'absent', text: `not served by this API server, which is fine (${text})` })
+    else this.#trouble({ scope: 'denied', text: `${text}; it goes on without them` })
     this.#tellListed()
     return PROBE_MS * (0.8 + 0.4 * this.#options.random())
   }

@@ -22,7 +22,7 @@ export class Troubles {
     let first: string | undefined
     for (const [resource, { scope, text }] of this.#now) {
       if (scope === 'server') return `${this.#server}: ${text}`
-      if (scope === 'resource') first ??= `${resource}: ${text}`
+      if (scope !== 'absent') first ??= `${resource}: ${text}`
     }
     return first
   }
@@ -40,7 +40,8 @@ export class Troubles {
   #fail(place: string, { scope, text }: Trouble): void {
     if (this.#said.has(place)) return
     this.#said.add(place)
-    this.#say({ kind: 'failed', place, text: scope === 'absence' ? text : `${text}; what is known stays` })
+    if (scope === 'absent' || scope === 'denied') this.#say({ kind: 'absent', place, text })
+    else this.#say({ kind: 'failed', place, text: `${text}; what is known stays` })
   }
 
   #recover(place: string, text: string): void {

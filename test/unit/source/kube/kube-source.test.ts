@@ -132,7 +132,7 @@ describe('source kube', () => {
     await clock.advance(3_600_000)
     expect(problems).toEqual([
       {
-        kind: 'failed',
+        kind: 'absent',
         place: 'servicecidrs',
         text: 'not served by this API server, which is fine (status 404 NotFound)',
       },

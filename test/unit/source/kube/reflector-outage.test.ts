@@ -147,7 +147,7 @@ describe('outages', () => {
     await settle()
     expect(rig.listed).toBe(1)
     expect(rig.reflector.isAbsent).toBe(true)
-    expect(rig.troubles.map(trouble => trouble?.scope)).toEqual(['absence'])
+    expect(rig.troubles.map(trouble => trouble?.scope)).toEqual(['absent'])
     await rig.clock.advance(230_000)
     expect(rig.api.asked.length).toBe(1)
     await rig.clock.advance(130_000)

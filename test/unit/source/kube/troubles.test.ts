@@ -53,8 +53,14 @@ describe('troubles', () => {
   })
 
   it('that are none stand in no status', () => {
-    troubles.set('servicecidrs', { scope: 'absence', text: 'not served' })
+    troubles.set('servicecidrs', { scope: 'absent', text: 'not served' })
     expect(troubles.text).toBeUndefined()
-    expect(said).toEqual(['failed servicecidrs: not served'])
+    expect(said).toEqual(['absent servicecidrs: not served'])
+  })
+
+  it('with what is not needed are no failures, which would end whoever reads once', () => {
+    troubles.set('servicecidrs', { scope: 'denied', text: 'denied' })
+    troubles.set('servicecidrs', undefined)
+    expect(said).toEqual(['absent servicecidrs: denied', 'recovered servicecidrs: read again'])
   })
 })
