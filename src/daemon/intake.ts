@@ -63,6 +63,7 @@ export class Intake {
   /** Takes a source instead of the one before, which ends first. */
   async follow(source: Source): Promise<void> {
     await this.stop()
+    if (!this.#complete) this.#snapshot = withoutObjects(this.#snapshot)
     const run: Run = { source, gathered: EMPTY_SNAPSHOT, complete: false }
     this.#run = run
     await source.start({
@@ -75,6 +76,11 @@ export class Intake {
   /** Without this machine's addresses NodePorts would be closed that the kernel serves already. */
   awaitIps(): void {
     this.#ipsMissing = this.#snapshot.localIps.length === 0
+  }
+
+  /** What is programmed does not depend on this machine's addresses (any more). */
+  ignoreIps(): void {
+    this.#ipsMissing = false
   }
 
   takeIps(value: readonly Ip[]): void {
@@ -94,8 +100,12 @@ export class Intake {
   async #take(run: Run, batch: readonly SourceEvent[]): Promise<void> {
     const slicing = slicingOf(this.#options.clock)
     if (!run.complete && this.#complete) {
-      run.gathered = await finishInSlices(applyEventsInSteps(run.gathered, batch), slicing)
-      return
+      const gathered = await finishInSlices(applyEventsInSteps(run.gathered, batch), slicing)
+      if (!run.complete) {
+        run.gathered = gathered
+        return
+      }
+      // It was completed by another part of the source meanwhile, and without these.
     }
     const before = this.#snapshot
     const after = await finishInSlices(applyEventsInSteps(before, batch), slicing)
@@ -122,6 +132,11 @@ export class Intake {
   #offer(): void {
     if (this.complete) this.#options.changed(this.#snapshot)
   }
+}
+
+/** What a source has told that did not get to its end: another may tell the rest, but not what has gone since. */
+function withoutObjects({ number, localIps }: Snapshot): Snapshot {
+  return { ...EMPTY_SNAPSHOT, number, localIps }
 }
 
 /** The Snapshot that says what `now` says, with the objects of `before` wherever they say the same. */

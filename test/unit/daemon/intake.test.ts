@@ -91,6 +91,29 @@ describe('Intake', () => {
     expect(names(passed.at(-1))).toEqual(['ns/b'])
   })
 
+  it('keeps a batch that was under way when the source that took over became complete', async () => {
+    await source.tell(service('a'))
+    source.synced()
+    const next = new HandSource()
+    await intake.follow(next)
+    await next.tell(service('a'))
+    const taking = next.tell(service('b'))
+    next.synced()
+    await taking
+    expect(names(passed.at(-1))).toEqual(['ns/a', 'ns/b'])
+  })
+
+  it('forgets what a source has told that did not get to its end before another took over', async () => {
+    intake.takeIps([parseIp('192.0.2.1') ?? ''])
+    await source.tell(service('a'), service('gone'))
+    const next = new HandSource()
+    await intake.follow(next)
+    await next.tell(service('a'))
+    next.synced()
+    expect(passed.map(names)).toEqual([['ns/a']])
+    expect(passed[0]?.localIps).toHaveLength(1)
+  })
+
   it('numbers what it repeats anew, even when a batch is taken meanwhile', async () => {
     await source.tell(service('a'))
     source.synced()
