@@ -15,7 +15,8 @@ export class Call {
   #over = false
 
   constructor(request: { readonly method: string; readonly path: string }, server: string) {
-    this.#words = `${request.method} ${shortened(request.path)} at ${server}`
+    // A query fills a line before its end, which is where the cause stands.
+    this.#words = `${request.method} ${shortened(request.path.split('?')[0] ?? '')} at ${server}`
   }
 
   /** `reason` speaks of the cause alone; the request's own words are put before it. */

@@ -10,10 +10,16 @@ export interface Outgoing {
   /** Names in lower case. */
   readonly headers: Readonly<Record<string, string | readonly string[]>>
   readonly body: string | undefined
-  /** Longest silence between two pieces of the response's body, milliseconds; undefined for a watch. */
-  readonly idleMs: number | undefined
-  /** The same for a watch where the connection itself notices no dead peer (HTTP/1.1). */
+  /** Longest silence between two pieces of the response's body, milliseconds; a watch has no such limit. */
+  readonly idleMs: number
+  readonly longLived: boolean
+  /** The limit of a watch where the connection itself notices no dead peer (HTTP/1.1), milliseconds. */
   readonly watchIdleMs: number
+}
+
+/** Whether a response may be silent for as long as its connection lives: a watch that is refused has an end. */
+export function isWatch({ longLived }: Outgoing, status: number): boolean {
+  return longLived && status === 200
 }
 
 /** One connection to the server, over which one or more requests go at a time. */

@@ -171,7 +171,8 @@ class HttpClient implements ApiClient {
         ...pass.headers,
       },
       body,
-      idleMs: longLived ? undefined : idleMs,
+      idleMs,
+      longLived,
       watchIdleMs: watchLimitMs(path) + idleMs,
     }
   }

@@ -4,7 +4,7 @@ import { ApiError } from '../api-client.ts'
 import { type Answer, answerOf } from './answer.ts'
 import { cutOff } from './body.ts'
 import type { Call } from './call.ts'
-import type { ConnectionContext, HttpConnection, Outgoing } from './connection.ts'
+import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } from './connection.ts'
 import { KEEP_ALIVE_MS } from './dial.ts'
 import { exchangeFailure } from './failure.ts'
 
@@ -103,15 +103,16 @@ class Http1Connection implements HttpConnection {
     })
   }
 
-  #answer(response: IncomingMessage, { idleMs, watchIdleMs }: Outgoing, call: Call): Answer {
+  #answer(response: IncomingMessage, outgoing: Outgoing, call: Call): Answer {
     response.on('error', error => call.fail(exchangeFailure(error)))
+    const status = response.statusCode ?? 0
     return answerOf({
-      status: response.statusCode ?? 0,
+      status,
       headers: response.headers,
       stream: response,
       call,
       clock: this.#options.clock,
-      idleMs: idleMs ?? watchIdleMs,
+      idleMs: isWatch(outgoing, status) ? outgoing.watchIdleMs : outgoing.idleMs,
       whole: () => response.complete,
       cancel: () => response.destroy(),
       heard: () => undefined,

@@ -13,7 +13,7 @@ import { ApiError } from '../api-client.ts'
 import { type Answer, answerOf } from './answer.ts'
 import { cutOff } from './body.ts'
 import type { Call } from './call.ts'
-import type { ConnectionContext, HttpConnection, Outgoing } from './connection.ts'
+import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } from './connection.ts'
 import { exchangeFailure } from './failure.ts'
 import { PING_ANSWER_MS, Pulse } from './pulse.ts'
 
@@ -107,7 +107,8 @@ class Http2Connection implements HttpConnection {
   }
 
   get retired(): boolean {
-    return this.#retired || this.#ended || this.#session.closed
+    // Streams go before their session says that it has gone.
+    return this.#retired || this.#ended || this.#session.closed || this.#session.destroyed
   }
 
   get closed(): boolean {
@@ -121,7 +122,7 @@ class Http2Connection implements HttpConnection {
   }
 
   async send(outgoing: Outgoing, call: Call): Promise<Answer> {
-    const stream = this.#session.request(this.#head(outgoing), { endStream: outgoing.body === undefined })
+    const stream = this.#begin(outgoing)
     this.#streams.set(stream, call)
     stream.on('error', error => call.fail(exchangeFailure(error)))
     call.onFail(() => stream.close(constants.NGHTTP2_CANCEL))
@@ -159,6 +160,14 @@ class Http2Connection implements HttpConnection {
     })
   }
 
+  #begin(outgoing: Outgoing): ClientHttp2Stream {
+    try {
+      return this.#session.request(this.#head(outgoing), { endStream: outgoing.body === undefined })
+    } catch (error) {
+      throw exchangeFailure(error)
+    }
+  }
+
   #head({ method, path, headers }: Outgoing): OutgoingHttpHeaders {
     const head: OutgoingHttpHeaders = {
       ':method': method,
@@ -178,13 +187,14 @@ class Http2Connection implements HttpConnection {
     { outgoing, call }: { readonly outgoing: Outgoing; readonly call: Call },
   ): Answer {
     this.#pulse.heard()
+    const status = headers[':status'] ?? 0
     return answerOf({
-      status: headers[':status'] ?? 0,
+      status,
       headers,
       stream,
       call,
       clock: this.#options.clock,
-      idleMs: outgoing.idleMs,
+      idleMs: isWatch(outgoing, status) ? undefined : outgoing.idleMs,
       // To Node, a stream that was cancelled or lost its socket has ended well: only the code tells. One that is reset
       // with NO_ERROR in its middle, which no server does on purpose, is told by content-length or by nothing.
       whole: () => stream.rstCode === constants.NGHTTP2_NO_ERROR,

@@ -3,8 +3,8 @@ import { ApiError } from '../api-client.ts'
 import type { Call } from './call.ts'
 import type { ConnectionContext, HttpConnection } from './connection.ts'
 
-/** One is enough unless the server allows few streams on each. */
-const H2_CONNECTIONS_MAX = 4
+/** One is enough unless the server allows few streams on each: four watches, and what comes beside them. */
+const H2_CONNECTIONS_MAX = 8
 /** Every request takes a connection of its own for as long as it lasts. */
 const H1_CONNECTIONS_MAX = 16
 /** For the whole of name, connection, TLS and SETTINGS. */

@@ -252,6 +252,32 @@ describe.each(['h2', 'http/1.1'] as const)('the client over %s', protocol => {
     expect(await watching).toMatchObject({ kind: 'aborted' })
   })
 
+  it('F28: gives up the words of a refusal that do not end, of a watch as well', async () => {
+    const server = await rig().serve({
+      protocol,
+      handler: (_, response) => {
+        response.statusCode = 429
+        response.write('{')
+      },
+    })
+    const clock = new FakeClock()
+    const client = await rig().openTo(server, { clock })
+    const refused = await client.send(get('/watch?timeoutSeconds=600', { longLived: true, idleMs: 5000 }))
+    expect(refused.status).toBe(429)
+    const failure = failureOf(textOf(refused))
+    await armed(clock, protocol === 'h2' ? 2 : 1)
+    await pause(20)
+    await clock.advance(5000)
+    expect(await failure).toMatchObject({ kind: 'silent' })
+  })
+
+  it('names a request without its query, so that the cause is not cut off', async () => {
+    const server = await rig().serve({ protocol, handler: (_, response) => response.socket?.destroy() })
+    const client = await rig().openTo(server)
+    const error = await failureOf(client.send(get(`/api/v1/services?labelSelector=${'x'.repeat(400)}`)))
+    expect(error.message).toMatch(/^GET \/api\/v1\/services at https:\/\/[^ ]+: the connection ended/)
+  })
+
   it('gives up a request whose head does not come', async () => {
     const server = await rig().serve({ protocol, handler: () => undefined })
     const clock = new FakeClock()

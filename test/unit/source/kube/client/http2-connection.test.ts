@@ -40,7 +40,15 @@ async function outcome(end: (socket: Socket) => void, head = STATUS_200): Promis
 async function ask(connection: HttpConnection) {
   const call = new Call({ method: 'GET', path: '/' }, 'here')
   const sent = connection.send(
-    { method: 'GET', path: '/', headers: {}, body: undefined, idleMs: undefined, watchIdleMs: 0 },
+    {
+      method: 'GET',
+      path: '/',
+      headers: {},
+      body: undefined,
+      idleMs: 20_000,
+      longLived: true,
+      watchIdleMs: 0,
+    },
     call,
   )
   return call.until(sent)
@@ -111,7 +119,7 @@ describe('F27: a connection', () => {
     expect(second === undefined ? '' : await textOf(second)).toBe('hello again')
   })
 
-  it('A16: is joined by up to three more where each takes one stream; more requests wait in line', async () => {
+  it('A16: is joined by up to seven more where each takes one stream; more requests wait in line', async () => {
     const waiting: (() => void)[] = []
     const server = await rig().serve({
       protocol: 'h2',
@@ -121,17 +129,39 @@ describe('F27: a connection', () => {
       },
     })
     const client = await rig().openTo(server)
-    const texts = ['/1', '/2', '/3', '/4', '/5', '/6'].map(path => getText(client, path))
-    await until(() => waiting.length === 4)
+    const paths = Array.from({ length: 10 }, (_, index) => `/${index}`)
+    const texts = paths.map(path => getText(client, path))
+    await until(() => waiting.length === 8)
     await pause(50)
-    expect(waiting.length).toBe(4)
-    expect(server.accepted).toBe(4)
-    for (let at = 0; at < 6; at++) {
+    expect(waiting.length).toBe(8)
+    expect(server.accepted).toBe(8)
+    for (let at = 0; at < paths.length; at++) {
       await until(() => waiting.length > at)
       waiting[at]?.()
     }
-    expect(await Promise.all(texts)).toEqual(['/1', '/2', '/3', '/4', '/5', '/6'])
-    expect(server.accepted).toBe(4)
+    expect(await Promise.all(texts)).toEqual(paths)
+    expect(server.accepted).toBe(8)
+  })
+
+  it('A16: that is lost with a request in line for it leaves that to another', async () => {
+    const waiting: (() => void)[] = []
+    const server = await rig().serve({
+      protocol: 'h2',
+      maxConcurrentStreams: 1,
+      handler: (request, response) => {
+        waiting.push(() => response.end(request.url))
+      },
+    })
+    const client = await rig().openTo(server)
+    const failures = Array.from({ length: 8 }, () => failureOf(getText(client, '/')))
+    await until(() => waiting.length === 8)
+    const last = getText(client, '/last')
+    await pause(20)
+    for (const connection of [...server.connections]) connection.resetAndDestroy()
+    for (const failure of failures) expect(await failure).toMatchObject({ kind: 'lost' })
+    await until(() => waiting.length === 9)
+    waiting[8]?.()
+    expect(await last).toBe('/last')
   })
 
   it.each([
