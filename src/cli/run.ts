@@ -131,7 +131,7 @@ function following(
   if (configFile === undefined || request.config.once) return { configz }
   return {
     configz,
-    follow(changed) {
+    follow({ changed, refused }) {
       const watch = watchConfig<RunRequest>({
         file: configFile,
         clock: systemClock,
@@ -145,6 +145,7 @@ function following(
           failed: errors => {
             for (const { path, message } of errors) log.error({ path }, message)
             log.error('the configuration file is not used; the configuration from before stays')
+            refused()
           },
           recovered: () => log.info('the configuration file is right again'),
         },

@@ -59,6 +59,8 @@ class Daemon {
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   #failures = 0
+  /** Fields of a configuration that could not be applied as a whole: the next one starts with them. */
+  #unapplied = NO_FIELDS
 
   constructor(config: Config, io: DaemonIo) {
     this.#config = config
@@ -91,12 +93,16 @@ class Daemon {
     if (signal.aborted) aborted()
     this.#localIps = this.#watchIps()
     await this.#intake.follow(this.#source(this.#config))
-    const unfollow = follow?.(config => this.#reconfigure(config))
+    const unfollow = follow?.({
+      changed: config => this.#reconfigure(config),
+      refused: () => this.#observer.metrics.configChanged('refused'),
+    })
     const code = await this.#done
     signal.removeEventListener('abort', aborted)
     await unfollow?.()
+    // Read while the parts are there that they are read from.
+    if (log.isLevelEnabled('trace')) log.trace({ metrics: await this.#observer.metrics.text() }, 'ending')
     await this.#close()
-    log.trace({ metrics: await this.#observer.metrics.text() }, 'ended')
     return code
   }
 
@@ -139,7 +145,9 @@ class Daemon {
 
   #observe(): Observer {
     const { log, clock, wallMs, version } = this.#io
-    const { nodeName, syncPeriodMs, connectionMetricsMax, featureGates } = this.#config
+    const { nodeName, syncPeriodMs, connectionMetricsMax, featureGates, allowServiceExternalIps } =
+      this.#config
+    const gates = { ...featureGates, AllowServiceExternalIPs: allowServiceExternalIps }
     return new Observer({
       log,
       clock,
@@ -153,7 +161,7 @@ class Daemon {
       source: () => this.#intake.status,
       quarantined: () => this.#programming?.status.quarantined.length ?? 0,
       outward: () => ({ ...(this.#outward?.state ?? { ready: false }), events: this.#recorder?.counts }),
-      features: Object.entries(featureGates).map(([name, enabled]) => ({ name, stage: '', enabled })),
+      features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
       tell: fact => this.#recorder?.record(fact),
       connections:
         connectionMetricsMax === 0
@@ -194,7 +202,7 @@ class Daemon {
       requested: request => this.#observer.metrics.apiRequest(request),
     })
     this.#cluster = cluster
-    if (config.once) return
+    if (config.once || config.backend !== 'netlink') return
     this.#recorder ??= new EventRecorder({
       clock,
       wallMs,
@@ -242,7 +250,7 @@ class Daemon {
       tell: fact => this.#recorder?.record(fact),
       failed: () => this.#finish(1),
     })
-    await this.#outward.follow(config, undefined)
+    await this.#outward.follow(config)
   }
 
   #watchIps(): LocalAddresses | undefined {
@@ -259,13 +267,14 @@ class Daemon {
       },
       recovered: () => log.info('the addresses of this machine are read again'),
     })
-    if (watch !== undefined) this.#intake.awaitIps()
+    if (watch === undefined) this.#intake.ignoreIps()
+    else this.#intake.awaitIps()
     return watch
   }
 
   /** A new configuration: what can be applied is, part by part; Services are served all the while. */
   async #reconfigure(config: Config): Promise<void> {
-    const { log, tune, setOomScoreAdj, setLogging } = this.#io
+    const { log } = this.#io
     const before = this.#config
     const { live, restart, process } = configChanges(before, config)
     if (process.length > 0)
@@ -273,20 +282,35 @@ class Daemon {
     const kept = Object.fromEntries(process.map(field => [field, before[field]]))
     const after: Config = { ...config, ...kept }
     this.#config = after
-    const changed = new Set<keyof Config>([...live, ...restart])
+    const changed = new Set([...this.#unapplied, ...live, ...restart])
     log.info({ fields: [...changed] }, 'the configuration has changed')
+    try {
+      await this.#apply(after, changed)
+      this.#unapplied = NO_FIELDS
+      this.#observer.metrics.configChanged('applied')
+    } catch (err) {
+      this.#unapplied = changed
+      this.#observer.metrics.configChanged('refused')
+      log.error(
+        { err },
+        'the new configuration could not be applied as a whole; Services are served as before',
+      )
+    }
+  }
+
+  async #apply(after: Config, changed: ReadonlySet<keyof Config>): Promise<void> {
+    const { tune, setOomScoreAdj, setLogging } = this.#io
     if (changed.has('verbosity') || changed.has('logFormat')) setLogging?.(after)
     if (changed.has('oomScoreAdj')) await setOomScoreAdj?.(after.oomScoreAdj)
     if (changed.has('conntrack')) await tune?.(after.conntrack)
     if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
-    await this.#outward?.follow(after, before)
+    await this.#outward?.follow(after)
     if (changed.has('nodePortAddresses')) {
       await this.#localIps?.stop()
       this.#localIps = this.#watchIps()
     }
     if (PROGRAMMING_FIELDS.some(field => changed.has(field))) await this.#programAnew(after)
-    if (changed.has('client')) await this.#connectAnew(after, before)
-    this.#observer.metrics.configChanged('applied')
+    if (changed.has('client')) await this.#connectAnew(after)
   }
 
   /** Another plane adopts what the last one left in the kernel. */
@@ -298,17 +322,12 @@ class Daemon {
   }
 
   /** Another connection, from which everything is read anew; what is known stays until that is complete. */
-  async #connectAnew(config: Config, before: Config): Promise<void> {
+  async #connectAnew(config: Config): Promise<void> {
     const old = this.#cluster
     if (old === undefined) return
-    try {
-      await this.#connect(config)
-      await this.#intake.follow(this.#source(config))
-      await old.close()
-    } catch (err) {
-      this.#config = { ...this.#config, client: before.client }
-      this.#io.log.error({ err }, 'the new way to the API server cannot be used; the old one stays')
-    }
+    await this.#connect(config)
+    await this.#intake.follow(this.#source(config))
+    await old.close()
   }
 
   #problem({ kind, place, text }: SourceProblem): void {
@@ -336,22 +355,24 @@ class Daemon {
 
   #synced(event: Extract<ReconcilerEvent, { readonly kind: 'synced' }>): void {
     const status = this.#programming?.status
-    const table = status?.table
-    if (table === undefined || status === undefined) return
-    const { snapshot } = this.#intake
+    if (status?.table === undefined || status.snapshot === undefined) return
+    const { table, snapshot } = status
     if (this.#previous === undefined) this.#cluster?.warnOfLoop(table, this.#io.log)
     this.#observer.synced(event, snapshot, table)
     this.#outward?.update(table)
-    this.#flows?.offer(snapshot, table)
+    // Flows are judged by the newest word: an endpoint that the next commit brings is nobody's stale one.
+    this.#flows?.offer(this.#intake.snapshot, table)
     const [previous, written] = [this.#previous, this.#written]
     this.#previous = table
     this.#written = NOTHING_WRITTEN
     this.#failures = 0
     this.#io.synced({ reason: event.reason, snapshot, table, previous, written })
-    if (!this.#config.once || table.number !== snapshot.number) return
+    if (!this.#config.once || table.number !== this.#intake.snapshot.number) return
     this.#finish(status.quarantined.length > 0 || this.#programming?.hasMisfits === true ? 1 : 0)
   }
 }
+
+const NO_FIELDS: ReadonlySet<keyof Config> = new Set()
 
 /** What a plane and its reconciler are made from. */
 const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [

@@ -35,7 +35,7 @@ export interface DaemonIo {
   /** The configuration as kube-proxy's API type, for /configz. */
   readonly configz: () => unknown
   /** Follows changes of the configuration, until the result is called. */
-  readonly follow?: (changed: (config: Config) => Promise<void>) => () => Promise<void>
+  readonly follow?: (handlers: ConfigHandlers) => () => Promise<void>
   /** Sizes and timeouts of connection tracking. */
   readonly tune?: (conntrack: ConntrackConfig) => Promise<void>
   readonly setOomScoreAdj?: (value: number) => Promise<void>
@@ -44,6 +44,13 @@ export interface DaemonIo {
   readonly synced: (sync: Sync) => void
   /** A plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
+}
+
+export interface ConfigHandlers {
+  /** Does not reject. */
+  readonly changed: (config: Config) => Promise<void>
+  /** There is another configuration, which cannot be used; the reasons were told. */
+  readonly refused: () => void
 }
 
 export interface Sync {

@@ -37,6 +37,7 @@ export class Outward {
   #health: HttpServer | undefined
   #metrics: HttpServer | undefined
   #admin: AdminServer | undefined
+  #config: Config | undefined
 
   constructor(options: OutwardOptions) {
     this.#options = options
@@ -60,11 +61,13 @@ export class Outward {
   }
 
   /** Listens where `config` says, and nowhere else any more. */
-  async follow(config: Config, before: Config | undefined): Promise<void> {
-    if (before === undefined || !isSamePlace(before.healthzBindAddress, config.healthzBindAddress))
-      this.#followHealth(config)
-    if (before === undefined || !isSamePlace(before.metricsBindAddress, config.metricsBindAddress))
-      this.#followMetrics(config)
+  async follow(config: Config): Promise<void> {
+    const before = this.#config
+    this.#config = config
+    const isSame = (field: 'healthzBindAddress' | 'metricsBindAddress') =>
+      before?.bindAddressHardFail === config.bindAddressHardFail && isSamePlace(before[field], config[field])
+    if (!isSame('healthzBindAddress')) this.#followHealth(config)
+    if (!isSame('metricsBindAddress')) this.#followMetrics(config)
     if (before === undefined || before.adminSocket !== config.adminSocket) await this.#followAdmin(config)
   }
 

@@ -38,6 +38,8 @@ export interface ReconcilerStatus {
   /** Of the last pass, if it failed. */
   readonly error: Error | undefined
   readonly table: FrontendTable | undefined
+  /** What `table` was computed from: sources may have told more since. */
+  readonly snapshot: Snapshot | undefined
 }
 
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 100, maxMs: 30_000 }
@@ -118,6 +120,7 @@ export class Reconciler<State, P extends Plan<State>> {
       quarantined: this.#quarantine.entries,
       error: this.#error,
       table: this.#resolved?.table,
+      snapshot: this.#resolved?.snapshot,
     }
   }
 

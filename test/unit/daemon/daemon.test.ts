@@ -7,6 +7,7 @@ import { systemClock } from '../../../src/base/clock.ts'
 import type { LockResult } from '../../../src/base/instance-lock.ts'
 import { createLog } from '../../../src/base/log.ts'
 import { kernelRows } from '../../../src/cli/kernel-rows.ts'
+import type { Config } from '../../../src/config/config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { runDaemon, type Sync } from '../../../src/daemon/daemon.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
@@ -21,6 +22,8 @@ let logged: string[]
 let syncs: Sync[]
 let planned: number
 let lock: LockResult
+let reconfigure: ((config: Config) => Promise<void>) | undefined
+let isBroken: boolean
 let running: Promise<number> | undefined
 
 beforeEach(() => {
@@ -33,6 +36,8 @@ beforeEach(() => {
   planned = 0
   lock = { kind: 'held', release: () => Promise.resolve() }
   running = undefined
+  reconfigure = undefined
+  isBroken = false
 })
 
 afterEach(async () => {
@@ -41,11 +46,15 @@ afterEach(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-function start(...flags: string[]): Promise<number> {
+function configOf(...flags: string[]): Config {
   const argv = [`--source=file:${folder}`, '--hostname-override=example-node', '--v=4', ...flags]
   const parsed = parseFlags(argv, { hostName: 'unused' })
   if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  running = runDaemon(parsed.value.config, {
+  return parsed.value.config
+}
+
+function start(...flags: string[]): Promise<number> {
+  running = runDaemon(configOf(...flags), {
     log: createLog({ format: 'text', verbosity: 4, destination: { write: line => void logged.push(line) } }),
     clock: systemClock,
     wallMs: Date.now,
@@ -55,7 +64,14 @@ function start(...flags: string[]): Promise<number> {
     random: () => 0.5,
     signal: stop.signal,
     processId: 77,
-    openTransport: () => kernel.open(),
+    openTransport: () => {
+      if (isBroken) throw new Error('no descriptor is left')
+      return kernel.open()
+    },
+    follow: handlers => {
+      reconfigure = handlers.changed
+      return () => Promise.resolve()
+    },
     takeLock: () => Promise.resolve(lock),
     synced: sync => syncs.push(sync),
     planned: () => planned++,
@@ -156,6 +172,30 @@ describe('runDaemon', () => {
     lock = { kind: 'busy', holder: 'pid 1' }
     expect(await start('--once', '--backend=dry-run')).toBe(0)
     expect([planned, kernel.generation]).toEqual([1, 1])
+  })
+
+  it('keeps its plane when none can be opened for a new configuration, and makes up for it at the next', async () => {
+    void start()
+    await until(() => syncs.length > 0, 'first sync')
+    isBroken = true
+    await reconfigure?.(configOf('--masquerade-all'))
+    isBroken = false
+    expect(logged.join('')).toContain('no descriptor is left')
+    edit('20-shop.yaml', text => text.replace('[10.244.0.41]', '[10.244.0.99]'))
+    await until(() => syncs.length > 1, 'the edit')
+    const { generation } = kernel
+    await reconfigure?.(configOf('--masquerade-all', '--sync-period=5m'))
+    await until(() => kernel.generation > generation, 'the new rules')
+  })
+
+  it('reads its last numbers while the parts are there that they are read from', async () => {
+    void start('--connection-metrics-max=1000')
+    await until(() => syncs.length > 0, 'first sync')
+    stop.abort()
+    expect(await running).toBe(0)
+    const words = logged.join('')
+    expect(words).toContain('kubernetes_feature_enabled{name=\\"AllowServiceExternalIPs\\",stage=\\"\\"} 1')
+    expect(words).not.toContain('counters of connections cannot be read')
   })
 
   it('ends with 1 and names the other instance when there is one', async () => {

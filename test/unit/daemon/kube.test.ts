@@ -21,6 +21,7 @@ let folder: string
 let stop: AbortController
 let logged: string[]
 let syncs: Sync[]
+let plans: number
 let running: Promise<number> | undefined
 let reconfigure: ((config: Config) => Promise<void>) | undefined
 
@@ -33,6 +34,7 @@ beforeEach(async () => {
   stop = new AbortController()
   logged = []
   syncs = []
+  plans = 0
   running = undefined
   reconfigure = undefined
 })
@@ -67,13 +69,13 @@ function start(...flags: string[]): Promise<number> {
     openTransport: () => kernel.open(),
     openClient: config =>
       openClient(config, { clock: systemClock, env: {}, warn: text => logged.push(`${text}\n`) }),
-    follow: changed => {
-      reconfigure = changed
+    follow: handlers => {
+      reconfigure = handlers.changed
       return () => Promise.resolve()
     },
     takeLock: () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
     synced: sync => syncs.push(sync),
-    planned: () => undefined,
+    planned: () => plans++,
   })
   return running
 }
@@ -132,6 +134,28 @@ describe('runDaemon with the API server', () => {
     expect(config.once).toBe(true)
     expect(await start('--once')).toBe(1)
     expect(logged.join('')).toContain('ECONNREFUSED')
+  })
+
+  it('plans with --backend=dry-run, and writes neither to the kernel nor to the cluster', async () => {
+    const { generation } = kernel
+    void start('--backend=dry-run')
+    await until(() => plans > 0 && syncs.length > 0, 'the plan')
+    stop.abort()
+    await running
+    expect(kernel.generation).toBe(generation)
+    expect(server.log.filter(({ method }) => method !== 'GET')).toEqual([])
+  })
+
+  it('serves on when a new way to the API server cannot be opened, and takes the next one', async () => {
+    void start()
+    await until(() => syncs.length > 0, 'first sync')
+    await reconfigure?.({ ...configOf(), client: { ...configOf().client, kubeconfig: '/nonexistent' } })
+    expect(logged.join('')).toContain('could not be applied as a whole')
+    server.store.create('services', serviceOf(77, {}))
+    await until(async () => (await services()).length === 21, 'the creation')
+    const connections = server.accepted
+    await reconfigure?.(configOf('--kube-api-qps=50'))
+    await until(() => server.accepted > connections, 'another connection')
   })
 
   it('applies a changed configuration while Services are served', async () => {

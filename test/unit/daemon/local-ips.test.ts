@@ -5,6 +5,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { createLog } from '../../../src/base/log.ts'
 import { kernelRows } from '../../../src/cli/kernel-rows.ts'
+import type { Config } from '../../../src/config/config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { runDaemon } from '../../../src/daemon/daemon.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
@@ -37,6 +38,7 @@ let syncs: number
 let addresses: readonly number[]
 let failure: string
 let running: Promise<number>
+let reconfigure: ((config: Config) => Promise<void>) | undefined
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'kprobe-local-ips-'))
@@ -73,11 +75,15 @@ function openRoute(): ScriptedTransport {
   return Object.assign(transport, { join })
 }
 
-function start(...flags: string[]): void {
-  const argv = [`--source=file:${folder}`, '--nodeport-addresses=192.0.2.0/24', ...flags]
+function configOf(nodePorts: string, ...flags: string[]): Config {
+  const argv = [`--source=file:${folder}`, `--nodeport-addresses=${nodePorts}`, ...flags]
   const parsed = parseFlags(argv, { hostName: 'node' })
   if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  running = runDaemon(parsed.value.config, {
+  return parsed.value.config
+}
+
+function start(...flags: string[]): void {
+  running = runDaemon(configOf('192.0.2.0/24', ...flags), {
     log: createLog({ format: 'text', verbosity: 2, destination: { write: line => void logged.push(line) } }),
     clock: systemClock,
     wallMs: Date.now,
@@ -89,6 +95,10 @@ function start(...flags: string[]): void {
     processId: 77,
     openTransport: () => kernel.open(),
     openRoute,
+    follow: handlers => {
+      reconfigure = handlers.changed
+      return () => Promise.resolve()
+    },
     takeLock: () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
     synced: () => syncs++,
     planned: () => undefined,
@@ -140,6 +150,14 @@ describe('runDaemon with NodePorts on a range of addresses', () => {
     expect([syncs, kernel.generation]).toEqual([0, 1])
     failure = ''
     await vi.waitFor(async () => expect(await nodePorts()).toEqual(['192.0.2.1:30080']), SOON)
+  })
+
+  it('waits for them no longer once nothing depends on them', async () => {
+    failure = 'ENOBUFS'
+    start()
+    await vi.waitFor(() => expect(said('nothing is programmed before')).toBe(1), SOON)
+    await reconfigure?.(configOf('primary'))
+    await vi.waitFor(() => expect(syncs).toBe(1), SOON)
   })
 
   it('ends with 1 when it should sync once and they cannot be read', async () => {

@@ -27,6 +27,24 @@ describe('pacing', () => {
     expect(plane.kernel.get('a')).toBe('2')
   })
 
+  it('names the Snapshot that the kernel holds while a newer one waits', async () => {
+    const { clock, reconciler, offer } = bench()
+    offer({ a: '1' })
+    offer({ a: '2' })
+    await settle()
+    expect(reconciler.status).toMatchObject({
+      syncedNumber: 1,
+      snapshot: { number: 1 },
+      table: { number: 1 },
+    })
+    await clock.advance(20)
+    expect(reconciler.status).toMatchObject({
+      syncedNumber: 2,
+      snapshot: { number: 2 },
+      table: { number: 2 },
+    })
+  })
+
   it('sends nothing when nothing changed', async () => {
     const { clock, plane, offer } = bench()
     plane.kernel = new Map([['a', '1']])
