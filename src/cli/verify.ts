@@ -2,9 +2,11 @@ import { systemClock } from '../base/clock.ts'
 import { slicingOf } from '../base/steps.ts'
 import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
+import { readConfigFile } from '../config/config-file.ts'
+import { ADMIN_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { parseFlags } from '../config/parse-flags.ts'
+import { loadConfig } from '../config/load-config.ts'
 import { openNetfilter, openPlane } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { printedService } from '../model/printed.ts'
@@ -15,20 +17,20 @@ import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from '.
 import { loadOnce } from './load.ts'
 import { writeDocument } from './output.ts'
 import { tableText } from './table.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { failureText, usageErrors, usageWarnings } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
 export const command: Command = {
   help: () =>
     helpText({
-      usage: 'kprobe verify [--source=file:PATH] [flags]',
+      usage: 'kprobe verify [--config=FILE] [--admin-socket=PATH] [flags]',
       description:
         'Reads the source, computes what it means on this node, and compares that with the kernel and, where a daemon\n' +
         'answers at its admin socket, with what that daemon has computed. Names every Service that differs; changes\n' +
         'nothing. Exits 0 when all agree and 3 when they do not.',
       details: [WITHOUT_EFFECT],
-      flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
+      flags: [...MODEL_FLAGS, ADMIN_SOCKET_FLAG, outputFlag(OUTPUTS), HELP_FLAG],
     }),
   run,
 }
@@ -43,8 +45,10 @@ export interface Disagreement {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const parsed = parseFlags(argv, { hostName: io.hostName, extra: [outputFlag(OUTPUTS)] })
+  const options = { hostName: io.hostName, extra: [outputFlag(OUTPUTS)], readFile: readConfigFile }
+  const parsed = await loadConfig(argv, options)
   if (parsed.kind === 'errors') return usageErrors(io, 'verify', parsed.errors)
+  usageWarnings(io, 'verify', parsed.value.warnings)
   const { config, extra } = parsed.value
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'verify', extra.errors)
@@ -53,7 +57,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     const computed = await daemonServices(config)
     const found = disagreements(table, computed, await kernelLines(config, table))
     const facts = { services: table.services.size, daemon: computed !== undefined, differences: found }
-    if (output === 'text') printText(facts, io)
+    if (output === 'text') io.out(verifyText(facts, io.colour))
     else await writeDocument(facts, output, io)
     return found.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
@@ -116,24 +120,26 @@ function differingServices(table: FrontendTable, computed: ReadonlyMap<string, s
   return differing
 }
 
-interface Facts {
+export interface VerifyFacts {
   readonly services: number
   /** A daemon answered. */
   readonly daemon: boolean
   readonly differences: readonly Disagreement[]
 }
 
-function printText({ services, daemon, differences }: Facts, io: Io): void {
-  if (differences.length > 0) {
-    const rows = differences.map(each => [
-      each.service === '' ? '(shared)' : each.service,
-      !daemon ? 'no daemon' : each.daemon ? 'differs' : 'same',
-      each.kernel.length === 0 ? 'same' : count(each.kernel.length, 'change'),
-    ])
-    io.out(tableText(['SERVICE', 'DAEMON', 'KERNEL'], rows, { colour: io.colour }))
-  }
+export function verifyText({ services, daemon, differences }: VerifyFacts, colour: boolean): string {
+  const rows = differences.map(each => [
+    each.service === '' ? SHARED : each.service,
+    !daemon ? 'no daemon' : each.daemon ? 'differs' : 'same',
+    each.kernel.length === 0 ? 'same' : count(each.kernel.length, 'change'),
+  ])
+  const table = rows.length === 0 ? '' : tableText(['SERVICE', 'DAEMON', 'KERNEL'], rows, { colour })
   const compared = daemon ? 'source, daemon and kernel' : 'source and kernel (no daemon answers)'
-  const verdict =
-    differences.length === 0 ? 'agree' : `do not agree on ${count(differences.length, 'Service')}`
-  io.out(`${compared} ${verdict}; ${count(services, 'Service')} compared\n`)
+  const named = differences.filter(({ service }) => service !== '').length
+  const isShared = named < differences.length
+  const what = [...(isShared ? ['what all share'] : []), ...(named > 0 ? [count(named, 'Service')] : [])]
+  const verdict = what.length === 0 ? 'agree' : `do not agree on ${what.join(' and ')}`
+  return `${table}${compared} ${verdict}; ${count(services, 'Service')} compared\n`
 }
+
+const SHARED = '(shared)'

@@ -110,6 +110,7 @@ export const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', 
     help: 'log lines are written at once',
   },
   { name: 'log-text-split-stream', kind: 'bool', default: 'false', help: 'log lines go to standard error' },
+  { name: 'profiling', kind: 'bool', default: 'false', help: 'no profiles are served' },
   {
     name: 'show-hidden-metrics-for-version',
     kind: 'text',

@@ -39,7 +39,6 @@ export interface Config {
   readonly metricsBindAddress: BindAddress
   /** A bind failure of either ends the process instead of being tried again every 5 s. */
   readonly bindAddressHardFail: boolean
-  readonly enableProfiling: boolean
   /** -1000 to 1000. */
   readonly oomScoreAdj: number
   readonly conntrack: ConntrackConfig

@@ -74,6 +74,15 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped('What to do', [
   },
 ])
 
+/** Of the daemon, and of commands that ask it. */
+export const ADMIN_SOCKET_FLAG: FlagSpec = {
+  name: 'admin-socket',
+  kind: 'text',
+  placeholder: 'PATH',
+  default: '',
+  help: 'unix socket for the other commands; unset: none',
+}
+
 const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs', [
   {
     name: 'healthz-bind-address',
@@ -111,21 +120,7 @@ const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs',
     default: 'false',
     help: 'exit when an address of health or metrics is taken, instead of trying again',
   },
-  { name: 'profiling', kind: 'bool', default: 'false', help: 'serve profiles beside the metrics' },
-  {
-    name: 'connection-metrics-max',
-    kind: 'integer',
-    placeholder: 'COUNT',
-    default: '0',
-    help: 'count new connections per Service and endpoint while there are at most so many time series; 0: never',
-  },
-  {
-    name: 'admin-socket',
-    kind: 'text',
-    placeholder: 'PATH',
-    default: '',
-    help: 'unix socket for the other commands; unset: none',
-  },
+  ADMIN_SOCKET_FLAG,
   { name: 'logging-format', kind: 'text', placeholder: 'FORMAT', default: 'text', help: 'text or json' },
   { name: 'v', short: 'v', kind: 'integer', placeholder: 'LEVEL', default: '0', help: 'how much is logged' },
 ])

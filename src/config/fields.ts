@@ -85,7 +85,7 @@ export const FIELDS = {
   'detectLocal.bridgeInterface': { kind: 'text', flag: 'pod-bridge-interface' },
   'detectLocal.interfaceNamePrefix': { kind: 'text', flag: 'pod-interface-name-prefix' },
   detectLocalMode: { kind: 'text', flag: 'detect-local-mode' },
-  enableProfiling: { kind: 'bool', flag: 'profiling' },
+  enableProfiling: { kind: 'bool', flag: 'profiling', unused: true },
   featureGates: { kind: 'gates', flag: 'feature-gates', omitEmpty: true },
   healthzBindAddress: { kind: 'text', flag: 'healthz-bind-address' },
   hostnameOverride: { kind: 'text' },

@@ -147,4 +147,11 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
     default: '',
     help: 'refuse load-balancer addresses outside these ranges; unset: any',
   },
+  {
+    name: 'connection-metrics-max',
+    kind: 'integer',
+    placeholder: 'COUNT',
+    default: '0',
+    help: 'count new connections per Service and endpoint while there are at most so many time series; 0: never',
+  },
 ])

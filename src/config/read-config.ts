@@ -39,7 +39,6 @@ export function readConfig(settings: Settings, own: OwnSettings, hostName: strin
     bindAddress: readIp(settings),
     ...readServers(settings),
     bindAddressHardFail: settings.bool('bindAddressHardFail'),
-    enableProfiling: settings.bool('enableProfiling'),
     oomScoreAdj: settings.number('oomScoreAdj'),
     conntrack: readConntrack(settings, conntrackLower),
     allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),

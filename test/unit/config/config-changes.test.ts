@@ -22,12 +22,13 @@ it('sorts what differs by what it takes to apply it', () => {
     '--conntrack-min=7',
     '--metrics-bind-address=0.0.0.0',
     '--kube-api-qps=50',
+    '--bind-address-hard-fail',
     '--hostname-override=other',
     '--masquerade-bit=3',
   )
   expect(configChanges(before, after)).toEqual({
     live: ['detectLocal', 'verbosity', 'conntrack'],
-    restart: ['client', 'metricsBindAddress'],
+    restart: ['client', 'metricsBindAddress', 'bindAddressHardFail'],
     process: ['nodeName', 'masqueradeBit'],
   })
 })

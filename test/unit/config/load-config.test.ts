@@ -296,6 +296,7 @@ describe('the request', () => {
     expect(requestOf(['--boot-id-file=x', '--vmodule=a=1'], body).warnings).toEqual([
       'without effect in kprobe: --vmodule, c.yaml:3:12: portRange, c.yaml:4:25: winkernel.enableDSR, --boot-id-file',
     ])
+    expect(requestOf(['--profiling']).warnings).toEqual(['without effect in kprobe: --profiling'])
     expect(requestOf(['--ipvs-scheduler=lc', '--iptables-localhost-nodeports=false']).warnings).toEqual([])
   })
 
