@@ -105,7 +105,11 @@ export class KubeSource implements Source {
         part.listed = true
         this.#tellSynced()
       },
-      trouble: trouble => this.#troubles.set(resource.name, trouble),
+      trouble: trouble => {
+        this.#troubles.set(resource.name, trouble)
+        // Delays are up to a minute long, and everything waits for whoever has drawn the longest.
+        if (trouble === undefined) for (const { reflector } of this.#parts) reflector.hurry()
+      },
       checked: failure => this.#checked(resource.name, failure),
       observed: observation => this.#handlers?.observed?.(observation),
     }

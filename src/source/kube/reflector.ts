@@ -89,6 +89,8 @@ export class Reflector {
   #running: Promise<void> = Promise.resolve()
   #stopped = false
   #wake: () => void = () => undefined
+  /** The last attempt did not reach the server. */
+  #isCutOff = false
   /** A list was taken. */
   #isListed = false
   #isAbsent = false
@@ -127,6 +129,11 @@ export class Reflector {
     await this.#running
   }
 
+  /** Another resource has found the server well: a delay that a lost connection had caused is over. */
+  hurry(): void {
+    if (this.#isCutOff) this.#wake()
+  }
+
   /** Monotonic milliseconds of the last word from the server; undefined before the first. */
   get heardMs(): number | undefined {
     return this.#heardMs
@@ -141,6 +148,7 @@ export class Reflector {
     while (!this.#stopped) {
       const outcome = await this.#try()
       if (this.#stopped) return
+      this.#isCutOff = outcome.kind === 'failed' && outcome.failure.kind === 'connection'
       const decision = decide(this.#course, outcome, this.#options.clock.nowMs())
       this.#course = decision.course
       const absence = this.#absenceIn(outcome)

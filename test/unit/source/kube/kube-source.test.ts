@@ -17,6 +17,7 @@ let refusals: (readonly LocatedRefusal[])[]
 let observations: SourceObservation[]
 let synced: number[]
 let take: () => Promise<void>
+let draw: () => number
 
 beforeEach(() => {
   api = new ScriptedApi()
@@ -27,10 +28,11 @@ beforeEach(() => {
   observations = []
   synced = []
   take = async () => undefined
+  draw = () => 0.5
   source = new KubeSource({
     client: api,
     clock,
-    random: () => 0.5,
+    random: () => draw(),
     nodeName: 'n1',
     serviceProxyName: undefined,
     accept: 'application/json',
@@ -186,6 +188,33 @@ describe('source kube', () => {
     })
     await clock.advance(60_000)
     expect(synced.length).toBe(1)
+  })
+
+  it('F02: whoever finds the server first after an outage spares the others their delays', async () => {
+    let draws = 0
+    draw = () => (draws++ % 7) / 7
+    failAll(asked => asked.fail('unreachable', 'connect ECONNREFUSED'))
+    await start()
+    await clock.advance(300_000)
+    failAll(asked => {
+      asked.watch().listed('100')
+    })
+    const tried = api.asked.length
+    for (let waitedS = 0; api.asked.length === tried && waitedS < 60; waitedS++) await clock.advance(1_000)
+    expect(synced.length).toBe(1)
+  })
+
+  it('A13: a delay that the server asked for is no such delay', async () => {
+    await start()
+    api.take('services').status(429, { retryAfterMs: 60_000 })
+    api.take('nodes').fail('lost', 'reset')
+    await clock.advance(5_000)
+    await list('nodes')
+    expect(source.status.missing).not.toContain('nodes')
+    await clock.advance(50_000)
+    expect(api.count('streaming list', 'services')).toBe(1)
+    await clock.advance(10_000)
+    expect(api.count('streaming list', 'services')).toBe(2)
   })
 
   it('status tells when the part that is silent longest was heard', async () => {
