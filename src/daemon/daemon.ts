@@ -161,7 +161,11 @@ class Daemon {
       source: () => this.#intake.status,
       quarantined: () => this.#programming?.status.quarantined.length ?? 0,
       outward: () => ({ ...(this.#outward?.state ?? { ready: false }), events: this.#recorder?.counts }),
-      features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
+      features: Object.entries({ AllowServiceExternalIPs: true, ...gates }).map(([name, enabled]) => ({
+        name,
+        stage: '',
+        enabled,
+      })),
       tell: fact => this.#recorder?.record(fact),
       connections:
         connectionMetricsMax === 0

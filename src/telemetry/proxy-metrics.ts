@@ -33,6 +33,7 @@ const SYNC_BUCKETS: readonly number[] = Array.from({ length: 15 }, (_, k) => 0.0
 
 /** Fine for the first minute, coarse up to five. */
 const PROGRAMMING_BUCKETS: readonly number[] = [
+  0,
   ...linear({ start: 0.25, width: 0.25, count: 2 }),
   ...linear({ start: 1, width: 1, count: 59 }),
   ...linear({ start: 60, width: 5, count: 12 }),

@@ -84,8 +84,8 @@ describe("kube-proxy's metrics", () => {
       ),
     )
     const programming = bounds('network_programming_duration_seconds', 'IPv4')
-    expect(programming).toHaveLength(81)
-    for (const bound of ['0.25', '0.5', '1', '59', '60', '115', '120', '300', '+Inf'])
+    expect(programming).toHaveLength(82)
+    for (const bound of ['0', '0.25', '0.5', '1', '59', '60', '115', '120', '300', '+Inf'])
       expect(programming).toContain(bound)
     expect(programming).not.toContain('61')
   })
