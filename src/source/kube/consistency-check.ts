@@ -14,7 +14,7 @@ export interface ConsistencyCheckOptions {
   readonly exchange: Exchange
   readonly clock: Clock
   readonly random: () => number
-  /** Mean distance between checks, milliseconds. */
+  /** Mean distance between checks, milliseconds; more where there are many objects. */
   readonly periodMs: number
   readonly index: ObjectIndex
   /** How far the watch is; undefined while there is none. */
@@ -27,6 +27,8 @@ export interface ConsistencyCheckOptions {
 
 /** Checks spread over the period, so that not all nodes ask at once. */
 const SPREAD = 0.4
+/** So long for each object: every node asks, and a server with 5,000 of them then lists 5,000 objects a second. */
+const OBJECT_MS = 1_000
 const PAGE_OBJECTS = '250'
 /** Events that are under way get this long to arrive. */
 const PASSING_MS_MAX = 30_000
@@ -42,11 +44,14 @@ export class ConsistencyCheck {
   readonly #options: ConsistencyCheckOptions
   readonly #stop = new AbortController()
   #cancel: Cancel | undefined
+  /** When the last check began, or the first could have. */
+  #checkedMs: number
   #wake: () => void = () => undefined
   #running: Promise<void> | undefined
 
   constructor(options: ConsistencyCheckOptions) {
     this.#options = options
+    this.#checkedMs = options.clock.nowMs()
   }
 
   start(): void {
@@ -67,8 +72,10 @@ export class ConsistencyCheck {
   }
 
   async #run(): Promise<void> {
-    const { position, lost, ended } = this.#options
-    if (position() === undefined) return
+    const { clock, index, position, lost, ended } = this.#options
+    const nowMs = clock.nowMs()
+    if (position() === undefined || nowMs - this.#checkedMs < index.size * OBJECT_MS) return
+    this.#checkedMs = nowMs
     try {
       const objects = await this.#compare()
       if (this.#stop.signal.aborted) return

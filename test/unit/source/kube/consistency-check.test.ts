@@ -36,6 +36,24 @@ describe('consistency check', () => {
     expect(asked.query.has('resourceVersion')).toBe(false)
   })
 
+  it('takes a second for each object, so that many nodes do not list many objects all the time', async () => {
+    const objects = Array.from({ length: 250 }, (_, index) => service(`s${index}`, index + 1))
+    rig = new ReflectorRig({ checkPeriodMs: PERIOD_MS, random: () => 0.5 })
+    await rig.start()
+    rig.api.take().list(objects, '300')
+    await settle()
+    watch = rig.api.take().watch()
+    await rig.clock.advance(2 * PERIOD_MS)
+    expect(rig.api.count('metadata')).toBe(0)
+    await rig.clock.advance(PERIOD_MS)
+    expect(rig.api.count('metadata')).toBe(1)
+    rig.api.take().list(objects, '300')
+    await rig.clock.advance(2 * PERIOD_MS)
+    expect(rig.api.count('metadata')).toBe(1)
+    await rig.clock.advance(PERIOD_MS)
+    expect(rig.api.count('metadata')).toBe(2)
+  })
+
   it('F30: does nothing when nothing differs, and comes again', async () => {
     const asked = await checking([service('a', 5), service('b', 6)])
     asked.list([service('a', 5)], '100', 'two')
