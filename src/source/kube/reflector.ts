@@ -69,7 +69,7 @@ const INITIAL_QUIET_MS = 10_000
 const OVERTIME_MS = 30_000
 /** A watch that lives so long is well even when nothing happens. */
 const WELL_AFTER_MS = 1_000
-/** Distance between looks at what the server does not have. */
+/** Mean distance between looks at what the server does not have. */
 const PROBE_MS = 300_000
 /** Few objects may well be deleted all at once. */
 const DOUBT_OBJECTS_MIN = 10
@@ -359,11 +359,12 @@ export class Reflector {
   /** Gives the milliseconds until the next look. */
   #accept({ kind, text }: Failure): number {
     this.#isAbsent = true
-    if (kind === 'absent')
-      this.#trouble({ scope: 'absent', text: `not served by this API server, which is fine (${text})` })
-    else this.#trouble({ scope: 'denied', text: `${text}; it goes on without them` })
+    const isDenied = kind === 'forbidden'
+    if (isDenied) this.#trouble({ scope: 'denied', text: `${text}; it goes on without them` })
+    else this.#trouble({ scope: 'absent', text: `not served by this API server, which is fine (${text})` })
     this.#tellListed()
-    return PROBE_MS * (0.8 + 0.4 * this.#options.random())
+    // An API server that has just started denies everything for a moment.
+    return isDenied ? this.#backoff.nextMs() : PROBE_MS * (0.8 + 0.4 * this.#options.random())
   }
 
   /** Gives the milliseconds to wait. */

@@ -164,6 +164,10 @@ describe('outages', () => {
     await settle()
     expect(rig.listed).toBe(1)
     expect(rig.trouble).toContain('it goes on without them')
+    await rig.clock.advance(1_000)
+    rig.api.take('servicecidrs').list([], '7')
+    await settle()
+    expect(rig.reflector.isAbsent).toBe(false)
   })
 
   it('an outage at the start is no absence', async () => {
