@@ -76,9 +76,7 @@ class Daemon {
         this.#programming?.offer(snapshot)
       },
       handlers: {
-        refusals: list => {
-          for (const { place, refusal } of list) io.log.warn({ place, ...refusal }, 'refused')
-        },
+        refusals: list => this.#observer.refused(list),
         problem: problem => this.#problem(problem),
         observed: observation => this.#observer.observed(observation),
       },
@@ -161,7 +159,7 @@ class Daemon {
       source: () => this.#intake.status,
       quarantined: () => this.#programming?.status.quarantined.length ?? 0,
       outward: () => ({ ...(this.#outward?.state ?? { ready: false }), events: this.#recorder?.counts }),
-      features: Object.entries({ AllowServiceExternalIPs: true, ...gates }).map(([name, enabled]) => ({
+      features: Object.entries(gates).map(([name, enabled]) => ({
         name,
         stage: '',
         enabled,

@@ -5,7 +5,7 @@ import { privilegeHint } from '../base/privilege.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
-import type { SourceObservation, SourceStatus } from '../source/source.ts'
+import type { LocatedRefusal, SourceObservation, SourceStatus } from '../source/source.ts'
 import { PendingChanges } from '../telemetry/change-counts.ts'
 import {
   type EventFact,
@@ -19,7 +19,7 @@ import { LocalPolicyCounter } from '../telemetry/local-policy-counts.ts'
 import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/metrics.ts'
 import { programmingLatencies } from '../telemetry/programming-latency.ts'
 import { Receipts } from '../telemetry/receipts.ts'
-import { RefusalLog } from '../telemetry/refusal-log.ts'
+import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 
 export interface ObserverOptions {
   readonly log: Log
@@ -43,6 +43,8 @@ export interface ObserverOptions {
   readonly tell: (fact: EventFact) => void
 }
 
+const FURTHER = 'further refusals; `kprobe plan` lists them'
+
 type EventOf<Kind extends ReconcilerEvent['kind']> = Extract<ReconcilerEvent, { readonly kind: Kind }>
 
 /** What happens goes in; logs, metrics, health and events come of it. Decides nothing. */
@@ -53,6 +55,10 @@ export class Observer {
   readonly #options: ObserverOptions
   readonly #startedWallMs: number
   readonly #refusals = new RefusalLog()
+  readonly #sourceRefusals = new SourceRefusalLog()
+  /** Of Services, and of objects that are nobody's. */
+  #refused = { services: 0, objects: 0 }
+  #heardMs: number
   readonly #pending = new PendingChanges()
   readonly #localPolicies = new LocalPolicyCounter()
   /** Of the sync before. */
@@ -64,9 +70,11 @@ export class Observer {
     this.#startedWallMs = wallMs()
     this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs })
     this.receipts = new Receipts(wallMs)
+    this.#heardMs = clock.nowMs()
+    // A source that was never heard is silent since the start, and one that took over since the last word of the other.
     const staleS = () => {
-      const heardMs = source()?.heardMs
-      return heardMs === undefined ? undefined : (clock.nowMs() - heardMs) / 1000
+      this.#heardMs = source()?.heardMs ?? this.#heardMs
+      return (clock.nowMs() - this.#heardMs) / 1000
     }
     const build = { version, commit: '', date: '' }
     this.metrics = createMetrics({ families, staleS, outward, features, connections, build })
@@ -79,6 +87,20 @@ export class Observer {
   observed(observation: SourceObservation): void {
     this.metrics.observed(observation)
     this.#options.log.debug(observation, `source: ${observation.kind}`)
+  }
+
+  /** All that the source cannot use now. */
+  refused(list: readonly LocatedRefusal[]): void {
+    const { log } = this.#options
+    const { fresh, unnamed, total } = this.#sourceRefusals.look(list)
+    for (const { place, refusal } of fresh) log.warn({ place, ...refusal }, 'refused')
+    if (unnamed > 0) log.warn({ more: unnamed }, FURTHER)
+    this.#tellRefused({ objects: total })
+  }
+
+  #tellRefused(news: { readonly services?: number; readonly objects?: number }): void {
+    this.#refused = { ...this.#refused, ...news }
+    this.metrics.refusals(this.#refused.services + this.#refused.objects)
   }
 
   /** A Snapshot is offered for programming. */
@@ -147,12 +169,12 @@ export class Observer {
   #look(table: FrontendTable): void {
     const { log, tell } = this.#options
     const news = this.#refusals.look(table)
-    this.metrics.refusals(news.total)
+    this.#tellRefused({ services: news.total })
     for (const { service, refusals } of news.fresh) {
       for (const refusal of refusals) log.warn(refusal, 'refused')
       tell(serviceRefused(service, refusals))
     }
-    if (news.unnamed > 0) log.warn({ more: news.unnamed }, 'further refusals; `kprobe plan` lists them')
+    if (news.unnamed > 0) log.warn({ more: news.unnamed }, FURTHER)
   }
 
   #committed({ plan, receipt, reason }: EventOf<'committed'>): void {

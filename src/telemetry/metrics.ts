@@ -27,7 +27,7 @@ export interface MetricsOptions {
   readonly families: readonly Family[]
   readonly build: BuildInfo
   readonly features: readonly FeatureState[]
-  /** Seconds since the last word of the source; undefined when that means nothing. */
+  /** Seconds since the last word of the source. */
   readonly staleS: () => number | undefined
   readonly outward: () => OutwardState
   /** New connections by Service and endpoint; undefined leaves them out. */

@@ -4,9 +4,9 @@ import type { Refusal } from '../model/refusal.ts'
 import type { ServiceKey } from '../model/service.ts'
 
 /** What one look at the refusals found. */
-export interface RefusalNews {
+export interface RefusalNews<Fresh> {
   /** Refusals that were not there before; at most NEWS_MAX, so that one bad rollout does not flood the log. */
-  readonly fresh: readonly ServiceRefusals[]
+  readonly fresh: readonly Fresh[]
   /** How many more there were. */
   readonly unnamed: number
   /** How many there are now. */
@@ -27,7 +27,7 @@ export class RefusalLog {
   #services: PersistentMap<ServiceFrontends> = PersistentMap.empty()
   #total = 0
 
-  look(table: FrontendTable): RefusalNews {
+  look(table: FrontendTable): RefusalNews<ServiceRefusals> {
     const fresh: ServiceRefusals[] = []
     let named = 0
     let unnamed = 0
@@ -44,6 +44,25 @@ export class RefusalLog {
     }
     this.#services = table.services
     return { fresh, unnamed, total: this.#total }
+  }
+}
+
+/** An object that cannot be used at all, and the part of the source that has it. */
+export interface SourceRefusal {
+  readonly place: string
+  readonly refusal: Refusal
+}
+
+/** Follows what a source refuses, which tells all of it at each change. */
+export class SourceRefusalLog {
+  #known: ReadonlySet<string> = new Set()
+
+  look(list: readonly SourceRefusal[]): RefusalNews<SourceRefusal> {
+    const identityOf = ({ place, refusal }: SourceRefusal) => `${place}\0${identity(refusal)}`
+    const news = list.filter(each => !this.#known.has(identityOf(each)))
+    this.#known = new Set(list.map(identityOf))
+    const fresh = news.slice(0, NEWS_MAX)
+    return { fresh, unnamed: news.length - fresh.length, total: list.length }
   }
 }
 

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { RefusalLog } from '../../../src/telemetry/refusal-log.ts'
+import { RefusalLog, SourceRefusalLog } from '../../../src/telemetry/refusal-log.ts'
 import { service, tableOf } from '../model/objects.ts'
 
 let log: RefusalLog
@@ -26,6 +26,30 @@ describe('RefusalLog', () => {
     const news = log.look(
       tableOf(many.map((each, n) => ({ ...each, spec: { ...spec(each), clusterIP: `10.96.1.${n}` } }))),
     )
+    expect([news.fresh.length, news.unnamed, news.total]).toEqual([100, 50, 150])
+  })
+})
+
+describe('SourceRefusalLog', () => {
+  const refused = (name: string) => ({
+    place: 'services',
+    refusal: { object: `Service ns/${name}`, field: 'spec', value: '', reason: 'no use' },
+  })
+
+  it('names each object once for as long as it is refused, although all are told at each change', () => {
+    const objects = new SourceRefusalLog()
+    expect(objects.look([refused('a')])).toEqual({ fresh: [refused('a')], unnamed: 0, total: 1 })
+    expect(objects.look([refused('a'), refused('b')])).toEqual({
+      fresh: [refused('b')],
+      unnamed: 0,
+      total: 2,
+    })
+    expect(objects.look([])).toEqual({ fresh: [], unnamed: 0, total: 0 })
+    expect(objects.look([refused('a')]).fresh).toEqual([refused('a')])
+  })
+
+  it('counts what would flood the log', () => {
+    const news = new SourceRefusalLog().look(Array.from({ length: 150 }, (_, n) => refused(`s${n}`)))
     expect([news.fresh.length, news.unnamed, news.total]).toEqual([100, 50, 150])
   })
 })

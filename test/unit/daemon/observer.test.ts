@@ -1,0 +1,74 @@
+import { beforeEach, describe, expect, it } from 'vitest'
+import { FAMILIES } from '../../../src/base/ip.ts'
+import { createLog } from '../../../src/base/log.ts'
+import { Observer } from '../../../src/daemon/observer.ts'
+import type { SourceStatus } from '../../../src/source/source.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { service, snapshotOf, tableOf } from '../model/objects.ts'
+
+let clock: FakeClock
+let logged: string[]
+let status: SourceStatus | undefined
+let observer: Observer
+
+beforeEach(() => {
+  clock = new FakeClock()
+  logged = []
+  status = undefined
+  observer = new Observer({
+    log: createLog({ format: 'text', verbosity: 0, destination: { write: line => void logged.push(line) } }),
+    clock,
+    wallMs: () => 0,
+    nodeName: 'node',
+    families: FAMILIES,
+    syncPeriodMs: 30_000,
+    version: '0.0.0',
+    source: () => status,
+    quarantined: () => 0,
+    eligibleWithoutNode: undefined,
+    outward: () => ({ ready: false }),
+    features: [],
+    connections: undefined,
+    tell: () => undefined,
+  })
+})
+
+async function numberOf(metric: string): Promise<number> {
+  const line = (await observer.metrics.text()).split('\n').find(each => each.startsWith(`${metric} `))
+  return Number(line?.split(' ')[1])
+}
+
+const heard = (heardMs: number | undefined): SourceStatus => ({ missing: [], heardMs, trouble: undefined })
+const STALE = 'kprobe_source_stale_seconds'
+
+describe('Observer', () => {
+  it('counts the silence of a source from the start while it was never heard', async () => {
+    await clock.advance(400_000)
+    expect(await numberOf(STALE)).toBe(400)
+    status = heard(undefined)
+    expect(await numberOf(STALE)).toBe(400)
+    status = heard(clock.nowMs())
+    await clock.advance(1_000)
+    expect(await numberOf(STALE)).toBe(1)
+  })
+
+  it('goes on counting when a source takes over that was not heard yet', async () => {
+    status = heard(clock.nowMs())
+    await clock.advance(2_000)
+    expect(await numberOf(STALE)).toBe(2)
+    status = heard(undefined)
+    await clock.advance(1_000)
+    expect(await numberOf(STALE)).toBe(3)
+  })
+
+  it('counts refused fields and refused objects together, and logs each once', async () => {
+    const refusal = { object: 'Service ns/bad', field: 'spec', value: '', reason: 'no use' }
+    observer.refused([{ place: 'services', refusal }])
+    observer.refused([{ place: 'services', refusal }])
+    const objects = [service('web', { externalIPs: ['127.0.0.1'] })]
+    const event = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true } as const
+    observer.synced(event, snapshotOf(objects), tableOf(objects))
+    expect(await numberOf('kprobe_refusals')).toBe(2)
+    expect(logged.filter(line => line.includes(' refused '))).toHaveLength(2)
+  })
+})
