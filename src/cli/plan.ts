@@ -65,7 +65,16 @@ async function readDifference(config: Config, table: FrontendTable): Promise<Dif
 
 function printText(lines: readonly PlanLine[], io: Io): void {
   for (const text of planLines(lines)) io.out(text)
-  const services = new Set(lines.map(({ service }) => service)).size
-  if (lines.length === 0) io.out('no difference: the kernel holds what the Services ask for\n')
-  else io.out(`${count(lines.length, 'change')} for ${count(services, 'Service')}\n`)
+  io.out(`${planSummary(lines)}\n`)
+}
+
+export function planSummary(lines: readonly PlanLine[]): string {
+  if (lines.length === 0) return 'no difference: the kernel holds what the Services ask for'
+  const services = new Set(lines.map(({ service }) => service))
+  const isShared = services.delete(undefined)
+  const whose = [
+    ...(services.size > 0 ? [count(services.size, 'Service')] : []),
+    ...(isShared ? ['what all share'] : []),
+  ]
+  return `${count(lines.length, 'change')} for ${whose.join(' and ')}`
 }
