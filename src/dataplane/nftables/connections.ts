@@ -18,12 +18,6 @@ export interface ConnectionCount {
   readonly connections: bigint
 }
 
-/** Number of elements that readConnections would read. */
-export function countedElements({ allocations }: NftablesState): number {
-  const counts = Object.values(allocations).map(({ tally }) => tally.elements.get('endpoints') ?? 0)
-  return counts.reduce((sum, count) => sum + count, 0)
-}
-
 /** Reads the counters of both tables, if they have any (NftablesOptions.connectionCounters). */
 export async function readConnections(
   client: NftClient,
