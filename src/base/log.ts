@@ -1,4 +1,5 @@
 import { type DestinationStream, type Logger, pino } from 'pino'
+import { LineWriter } from './line-writer.ts'
 import { oneLine } from './text.ts'
 
 export type Log = Logger
@@ -7,7 +8,7 @@ export interface LogOptions {
   readonly format: 'text' | 'json'
   /** kube-proxy's -v: 0 tells what an operator must know, 2 adds each commit, 4 adds everything. */
   readonly verbosity: number
-  /** Where lines go; standard error unless a test says otherwise. Written synchronously: no line is lost in a crash. */
+  /** Where lines go; standard error unless a test says otherwise. Written at once: no line is lost in a crash. */
   readonly destination?: DestinationStream
 }
 
@@ -23,9 +24,9 @@ export function createLog(options: LogOptions): Log {
 }
 
 export function openLog(options: LogOptions): AdjustableLog {
-  const json = options.destination ?? standardError()
-  const text = textStream(json)
   let { format } = options
+  const render = (json: string) => (format === 'json' ? json : textLine(json))
+  const destination = options.destination ?? standardError(lines => render(lostRecord(lines)))
   const log = pino(
     {
       level: levelOf(options.verbosity),
@@ -33,7 +34,7 @@ export function openLog(options: LogOptions): AdjustableLog {
       timestamp: () => `,"time":"${new Date().toISOString()}"`,
       formatters: { level: label => ({ level: label }) },
     },
-    { write: line => (format === 'json' ? json : text).write(line) },
+    { write: json => destination.write(render(json)) },
   )
   return {
     log,
@@ -48,11 +49,14 @@ function levelOf(verbosity: number): 'trace' | 'debug' | 'info' {
   return verbosity >= 4 ? 'trace' : verbosity >= 2 ? 'debug' : 'info'
 }
 
-/** Lines that cannot be written (a full disk) are lost: nothing is left to tell it with, and Services need the daemon. */
-function standardError(): DestinationStream {
-  const destination = pino.destination({ fd: 2, sync: true })
-  destination.on('error', () => undefined)
-  return destination
+/** Each line is written before whoever logs goes on, unless nobody takes it. */
+function standardError(lostLine: (lines: number) => string): DestinationStream {
+  return new LineWriter({ fd: 2, lostLine })
+}
+
+function lostRecord(lines: number): string {
+  const msg = 'lines of the log are missing here: they could not be written'
+  return `${JSON.stringify({ level: 'warn', time: new Date().toISOString(), lines, msg })}\n`
 }
 
 const MARKS: Readonly<Record<string, string>> = {
@@ -65,14 +69,10 @@ const MARKS: Readonly<Record<string, string>> = {
 }
 
 /** `I 2026-11-21T10:00:00.000Z message field=value`: a line for people, still one record a line. */
-function textStream(destination: DestinationStream): DestinationStream {
-  return {
-    write(json) {
-      const { level, time, msg, ...fields } = readRecord(json)
-      const facts = Object.entries(fields).map(([name, value]) => ` ${name}=${textOf(value)}`)
-      destination.write(`${MARKS[String(level)] ?? '?'} ${time} ${oneLine(String(msg))}${facts.join('')}\n`)
-    },
-  }
+function textLine(json: string): string {
+  const { level, time, msg, ...fields } = readRecord(json)
+  const facts = Object.entries(fields).map(([name, value]) => ` ${name}=${textOf(value)}`)
+  return `${MARKS[String(level)] ?? '?'} ${time} ${oneLine(String(msg))}${facts.join('')}\n`
 }
 
 function readRecord(json: string): Readonly<Record<string, unknown>> {
