@@ -144,8 +144,8 @@ export class Cluster {
 }
 
 /** `/healthz`, `/livez`, `/metrics`, of a daemon in this namespace. Rejects when nobody answers. */
-export function ask(path: string, port = HEALTH_PORT): Promise<Answer> {
-  return asked({ host: '127.0.0.1', port, path })
+export function ask(path: string, port = HEALTH_PORT, host = '127.0.0.1'): Promise<Answer> {
+  return asked({ host, port, path })
 }
 
 /** The same of --admin-socket. */
@@ -166,6 +166,15 @@ function asked(options: RequestOptions): Promise<Answer> {
     request.on('timeout', () => request.destroy(new Error(`no answer for ${options.path}`)))
     request.on('error', reject)
   })
+}
+
+/** Whether this is answered with this code; no answer is none. */
+export async function answers(code: number, ...where: Parameters<typeof ask>): Promise<boolean> {
+  try {
+    return (await ask(...where)).code === code
+  } catch {
+    return false
+  }
 }
 
 /** The sum of a metric over its labels; `having` is a part of the labels. Undefined when there is none such. */
