@@ -6,6 +6,7 @@ export async function writeDocument(value: unknown, format: 'json' | 'yaml', io:
     io.out(`${JSON.stringify(value, undefined, 2)}\n`)
     return
   }
-  const { stringify } = await import('yaml')
-  io.out(stringify(value, { lineWidth: 0, aliasDuplicateObjects: false }))
+  // Only a module of our own keeps its names when the bundle loads it late: the package is CommonJS.
+  const { yamlText } = await import('./yaml-text.ts')
+  io.out(yamlText(value))
 }

@@ -1,5 +1,5 @@
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
-import { copyFileSync, mkdirSync, openSync } from 'node:fs'
+import { cpSync, openSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, describe, expect, it } from 'vitest'
@@ -38,9 +38,7 @@ const daemons = new Daemons()
 /** A copy of the command with nothing around it: neither packages nor sources. */
 function lonelyCopy(): string {
   const folder = join(daemons.folder(), 'dist')
-  mkdirSync(folder)
-  for (const name of ['kprobe.mjs', 'kprobe.node'])
-    copyFileSync(join(dirname(COMMAND), name), join(folder, name))
+  cpSync(dirname(COMMAND), folder, { recursive: true })
   return join(folder, 'kprobe.mjs')
 }
 
