@@ -1,6 +1,6 @@
 #!/bin/sh
 # rootfs.sh FOLDER NODE: puts the root file system of the image into FOLDER: the Node binary, the shared libraries that
-# it and the addon load, and dist/. Run after `npm run build`, from the top folder.
+# it and the addon load, dist/, and the commands kprobe and kube-proxy. Run after `npm run build`, from the top folder.
 set -eu
 
 root=$1
@@ -11,6 +11,10 @@ mkdir -p "$root/usr/bin" "$root/opt/kprobe" "$root/etc" "$root/tmp" "$root/run/k
 cp "$node" "$root/usr/bin/node"
 cp -R dist/. "$root/opt/kprobe/"
 chmod 1777 "$root/tmp"
+
+mkdir -p "$root/usr/local/bin"
+gcc -std=c11 -Os -Wall -Wextra -Werror -static -s -o "$root/usr/local/bin/kprobe" deploy/image/launcher.c
+cp "$root/usr/local/bin/kprobe" "$root/usr/local/bin/kube-proxy"
 
 # ldd prints `name => path (address)`, and the loader itself as `path (address)`.
 for file in "$node" dist/kprobe.node; do

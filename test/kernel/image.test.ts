@@ -23,17 +23,21 @@ const ONCE = ['run', '--source=file:/etc/examples', '--hostname-override=example
  * only the one by which the test changes the root.
  */
 function inImage(capabilities: readonly string[], ...argv: readonly string[]) {
+  return startInImage('/usr/local/bin/kprobe', capabilities, argv)
+}
+
+function startInImage(file: string, capabilities: readonly string[], argv: readonly string[]) {
   const bounding = ['-all', '+sys_chroot', ...capabilities.map(name => `+${name}`)].join(',')
   const script = [
     'set -e',
     'mount --rbind "$1" "$1"',
     'mount --rbind /proc "$1/proc"',
     'mount -o remount,bind,ro "$1"',
-    'root=$1; bounding=$2; shift 2',
+    'root=$1; bounding=$2; file=$3; shift 3',
     'exec setpriv --bounding-set "$bounding" --inh-caps -all --no-new-privs \\',
-    '  chroot "$root" /usr/bin/node /opt/kprobe/kprobe.mjs "$@"',
+    '  chroot "$root" "$file" "$@"',
   ].join('\n')
-  return spawnSync('unshare', ['-Urnm', 'sh', '-c', script, 'sh', root, bounding, ...argv], {
+  return spawnSync('unshare', ['-Urnm', 'sh', '-c', script, 'sh', root, bounding, file, ...argv], {
     encoding: 'utf8',
     timeout: 30_000,
     env: { PATH: process.env.PATH },
@@ -56,4 +60,11 @@ it('names the capability that it lacks (F114)', () => {
   const { status, stderr } = inImage([], ...ONCE)
   expect(status).toBe(1)
   expect(stderr).toContain('CAP_NET_ADMIN')
+})
+
+it('runs as kube-proxy does, with its command and its arguments', () => {
+  const [, ...flags] = ONCE
+  const { status, stderr, stdout } = startInImage('/usr/local/bin/kube-proxy', ['net_admin'], flags)
+  expect({ status, stderr }).toMatchObject({ status: 0 })
+  expect(stdout).toContain('programmed')
 })

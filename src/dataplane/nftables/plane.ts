@@ -4,10 +4,10 @@ import type { CommitResult, NftClient, OperationFailure } from '../../kernel/nft
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
 import type { Operation } from '../../kernel/nft/operation.ts'
-import type { Ruleset, Table } from '../../kernel/nft/state.ts'
+import type { Chain, Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { Dataplane, KernelRefusal, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
 import { adoptRuleset } from './adopt.ts'
-import { NFT_FAMILIES, serviceOfGroup } from './layout.ts'
+import { CHAIN_SERVICES, NFT_FAMILIES, serviceOfGroup } from './layout.ts'
 import type { NftablesOptions } from './options.ts'
 import { makePlan, type NftablesPlan } from './plan.ts'
 import { renderState } from './render.ts'
@@ -92,9 +92,18 @@ function crowdedSets(to: NftablesState, after: Ruleset): ReadonlySet<string> {
   return crowded
 }
 
-/** kube-proxy's own table has the same name, but not these. */
-function isOurs({ sets }: Table): boolean {
-  return sets.has('frontends') && sets.has('dispatch') && sets.has('endpoints')
+/** kube-proxy's own table has the same name, but not these sets; unless it was made over ours, and then it is its own. */
+function isOurs({ sets, chains }: Table): boolean {
+  const hasSets = sets.has('frontends') && sets.has('dispatch') && sets.has('endpoints')
+  return hasSets && (!chains.has(KUBE_PROXY_CHAIN) || looksUpFrontends(chains.get(CHAIN_SERVICES)))
+}
+
+/** Of kube-proxy's nftables mode; both of us have a chain called services. */
+const KUBE_PROXY_CHAIN = 'service-endpoints-check'
+
+function looksUpFrontends(chain: Chain | undefined): boolean {
+  const expressions = chain?.rules.flatMap(rule => rule.expressions) ?? []
+  return expressions.some(expression => expression.kind === 'lookup' && expression.set === 'frontends')
 }
 
 function deleteTable({ family, name }: Table): Operation {

@@ -230,6 +230,24 @@ describe('the plane', () => {
     expect(client.commits).toEqual([])
   })
 
+  it('leaves a table alone that kube-proxy has made its own, and takes one that only shows where it was', async () => {
+    const { client, plane, render } = make()
+    const theirs = { name: 'service-endpoints-check', hook: undefined, rules: [] }
+    const over = (services: object) =>
+      render(web(1)).ruleset.tables.map(one => {
+        const chains = new Map([...one.chains, [theirs.name, theirs] as const])
+        const former = one.chains.get('services')
+        if (former !== undefined) chains.set('services', { ...former, ...services })
+        return { ...one, chains }
+      })
+    client.ruleset = { tables: over({ rules: [] }) }
+    await plane.cleanup()
+    expect(client.commits).toEqual([])
+    client.ruleset = { tables: over({}) }
+    await plane.cleanup()
+    expect(client.commits).toHaveLength(1)
+  })
+
   it('says what the kernel said when it cannot clean up', async () => {
     const { client, plane, render } = make()
     const state = render(web(1))
