@@ -44,7 +44,7 @@ export class ConsistencyCheck {
   readonly #options: ConsistencyCheckOptions
   readonly #stop = new AbortController()
   #cancel: Cancel | undefined
-  /** When the last check began, or the first could have. */
+  /** When the last whole check began, or the first could have. */
   #checkedMs: number
   #wake: () => void = () => undefined
   #running: Promise<void> | undefined
@@ -75,10 +75,10 @@ export class ConsistencyCheck {
     const { clock, index, position, lost, ended } = this.#options
     const nowMs = clock.nowMs()
     if (position() === undefined || nowMs - this.#checkedMs < index.size * OBJECT_MS) return
-    this.#checkedMs = nowMs
     try {
       const objects = await this.#compare()
       if (this.#stop.signal.aborted) return
+      this.#checkedMs = nowMs
       ended(undefined)
       if (objects > 0) lost(objects)
     } catch (error) {

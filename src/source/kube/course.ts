@@ -79,6 +79,8 @@ const INTERNAL_MS_MAX = 60_000
 /** A store that stays behind for so long was restored from a backup: then it is right. */
 const BACKWARDS_MS_MAX = 300_000
 const BROKEN_MAX = 2
+/** A watch that lived so long was worth its list, although nothing may have happened. */
+const FRUITFUL_MS = 10_000
 
 const AT_ONCE = { kind: 'none' } as const
 const BACK_OFF = { kind: 'backoff', atLeastMs: 0 } as const
@@ -102,6 +104,12 @@ export function mayGoBack({ consistent, backwardsSinceMs }: Course, nowMs: numbe
   return consistent && backwardsSinceMs !== undefined && nowMs - backwardsSinceMs >= BACKWARDS_MS_MAX
 }
 
+/** Servers that are away refuse connections, or leave answering to a proxy; those that have just started deny everything. */
+export function isOutage(outcome: Outcome): boolean {
+  if (outcome.kind !== 'failed' || outcome.failure.retryAfterMs > 0) return false
+  return ['connection', 'unavailable', 'unauthorized', 'forbidden'].includes(outcome.failure.kind)
+}
+
 /** What to do after an attempt that was not, or is no longer, what was hoped for. */
 export function decide(course: Course, outcome: Outcome, nowMs: number): Decision {
   switch (outcome.kind) {
@@ -112,7 +120,8 @@ export function decide(course: Course, outcome: Outcome, nowMs: number): Decisio
     case 'ended': {
       const short = outcome.livedMs < SHORT_WATCH_MS && !outcome.progress
       const trouble: Trouble = { scope: 'server', text: 'watches end as soon as they begin' }
-      return short ? later(course, trouble) : atOnce(course)
+      if (short) return later(course, trouble)
+      return atOnce(outcome.livedMs < FRUITFUL_MS ? course : { ...course, fruitless: 0 })
     }
     case 'cut':
       return later({ ...course, plain: true }, { scope: 'server', text: outcome.text })

@@ -32,6 +32,8 @@ interface Part {
   readonly name: string
   readonly reflector: Reflector
   listed: boolean
+  /** The last check for lost events failed. */
+  isUnchecked: boolean
   refusals: readonly Refusal[]
 }
 
@@ -110,7 +112,7 @@ export class KubeSource implements Source {
         // Delays are up to a minute long, and everything waits for whoever has drawn the longest.
         if (trouble === undefined) for (const { reflector } of this.#parts) reflector.hurry()
       },
-      checked: failure => this.#checked(resource.name, failure),
+      checked: failure => this.#checked(part, failure),
       observed: observation => this.#handlers?.observed?.(observation),
     }
     const reflector = new Reflector({
@@ -123,7 +125,7 @@ export class KubeSource implements Source {
       checkPeriodMs,
       sink,
     })
-    const part: Part = { name: resource.name, reflector, listed: false, refusals: [] }
+    const part: Part = { name: resource.name, reflector, listed: false, isUnchecked: false, refusals: [] }
     return part
   }
 
@@ -143,12 +145,18 @@ export class KubeSource implements Source {
     this.#handlers?.refusals(list)
   }
 
-  /** What keeps the watch from working is told by the watch: here, only what concerns the check alone. */
-  #checked(name: string, failure: Failure | undefined): void {
-    const isItsOwn =
-      failure === undefined || !['connection', 'throttled', 'internal', 'unavailable'].includes(failure.kind)
-    if (!isItsOwn) return
+  /**
+   * What keeps the watch from working is told by the watch: here, only what concerns the check alone, and happens twice
+   * in a row.
+   */
+  #checked(part: Part, failure: Failure | undefined): void {
+    const isOther =
+      failure !== undefined && ['connection', 'throttled', 'internal', 'unavailable'].includes(failure.kind)
+    if (isOther) return
     const text = `cannot be checked for lost events: ${failure?.text ?? ''}`
-    this.#troubles.set(`${name} check`, failure === undefined ? undefined : { scope: 'resource', text })
+    const place = `${part.name} check`
+    if (failure === undefined) this.#troubles.set(place, undefined)
+    else if (part.isUnchecked) this.#troubles.set(place, { scope: 'resource', text })
+    part.isUnchecked = failure !== undefined
   }
 }

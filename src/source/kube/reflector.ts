@@ -13,6 +13,7 @@ import {
   type Decision,
   decide,
   isBackwards,
+  isOutage,
   type Outcome,
   START,
   type Trouble,
@@ -89,8 +90,8 @@ export class Reflector {
   #running: Promise<void> = Promise.resolve()
   #stopped = false
   #wake: () => void = () => undefined
-  /** The last attempt did not reach the server. */
-  #isCutOff = false
+  /** The last attempt failed as all do while a server is away or has just started. */
+  #isOutage = false
   /** A list was taken. */
   #isListed = false
   #isAbsent = false
@@ -129,9 +130,9 @@ export class Reflector {
     await this.#running
   }
 
-  /** Another resource has found the server well: a delay that a lost connection had caused is over. */
+  /** Another resource has found the server well: a delay that an outage had caused is over. */
   hurry(): void {
-    if (this.#isCutOff) this.#wake()
+    if (this.#isOutage) this.#wake()
   }
 
   /** Monotonic milliseconds of the last word from the server; undefined before the first. */
@@ -148,7 +149,7 @@ export class Reflector {
     while (!this.#stopped) {
       const outcome = await this.#try()
       if (this.#stopped) return
-      this.#isCutOff = outcome.kind === 'failed' && outcome.failure.kind === 'connection'
+      this.#isOutage = isOutage(outcome)
       const decision = decide(this.#course, outcome, this.#options.clock.nowMs())
       this.#course = decision.course
       const absence = this.#absenceIn(outcome)

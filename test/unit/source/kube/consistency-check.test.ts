@@ -52,6 +52,12 @@ describe('consistency check', () => {
     expect(rig.api.count('metadata')).toBe(1)
     await rig.clock.advance(PERIOD_MS)
     expect(rig.api.count('metadata')).toBe(2)
+    watch = rig.api.take().watch()
+    rig.api.take().status(403)
+    await settle()
+    await rig.clock.advance(PERIOD_MS)
+    expect(rig.checks.at(-1)?.kind).toBe('forbidden')
+    expect(rig.api.count('metadata')).toBe(3)
   })
 
   it('F30: does nothing when nothing differs, and comes again', async () => {

@@ -104,6 +104,13 @@ describe('course of a reflector', () => {
     expect([end(999, false), end(1_000, false), end(0, true)]).toEqual(['backoff', 'none', 'none'])
   })
 
+  it('A3: counts a list as worth while when its watch lived, though nothing happened', () => {
+    const twice = afterList(afterList(START, '100'), '110')
+    const lived = (livedMs: number) => decide(twice, { kind: 'ended', livedMs, progress: false }, 0).course
+    expect(fail(lived(9_999), 'watch', 'expired').wait.kind).toBe('backoff')
+    expect(fail(lived(10_000), 'watch', 'expired').wait.kind).toBe('none')
+  })
+
   it('A20: lists without a stream where streams fail, until a list was taken', () => {
     for (const course of [
       fail(START, 'streaming list', 'invalid').course,

@@ -204,6 +204,26 @@ describe('source kube', () => {
     expect(synced.length).toBe(1)
   })
 
+  it('F02, F14: so it is with a server that denies everything while it starts', async () => {
+    let draws = 0
+    draw = () => (draws++ % 7) / 7
+    await start()
+    const watches = []
+    for (const resource of RESOURCES) watches.push(await list(resource))
+    failAll(asked => asked.fail('unreachable', 'connect ECONNREFUSED'))
+    for (const watch of watches) watch.cut()
+    await clock.advance(120_000)
+    failAll(asked => asked.status(403))
+    await clock.advance(70_000)
+    failAll(asked => {
+      asked.watch().bookmark('200')
+    })
+    const tried = api.asked.length
+    for (let waitedS = 0; api.asked.length === tried && waitedS < 60; waitedS++) await clock.advance(1_000)
+    expect(api.asked.length - tried).toBe(4)
+    expect(source.status.trouble).toBeUndefined()
+  })
+
   it('A13: a delay that the server asked for is no such delay', async () => {
     await start()
     api.take('services').status(429, { retryAfterMs: 60_000 })
@@ -294,7 +314,9 @@ describe('source kube', () => {
       else if (code === 200) asked.list([], '100')
       else asked.status(code)
     })
-    await clock.advance(2_000_000)
+    await clock.advance(800_000)
+    expect(problems).toEqual([])
+    await clock.advance(1_200_000)
     expect(problems.map(({ kind, place }) => `${kind} ${place}`)).toEqual(
       RESOURCES.map(resource => `failed ${resource} check`),
     )
