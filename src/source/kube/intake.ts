@@ -27,7 +27,9 @@ export interface Identified extends WatchedIdentity {
 }
 
 /** An object of a list; `parsed` is undefined when it stands as it did before. */
-interface Listed extends Identified {
+interface Listed {
+  readonly key: string
+  readonly version: Version
   readonly parsed: SourceEvent | Refusal | undefined
 }
 
@@ -74,7 +76,7 @@ export class Intake {
     const verdict = this.index.put(identified.key, identified.version)
     if (verdict === 'older') this.#options.skipped('older')
     if (verdict === 'older' || verdict === 'same') return []
-    return this.#news(identified, verdict, this.#parse(identified, object))
+    return this.#news(identified.key, verdict, this.#parse(identified, object))
   }
 
   /** A DELETED event: it says nothing about an unknown object, nor about a newer one of the same name. */
@@ -127,7 +129,7 @@ export class Intake {
       const { key, version } = listed
       const verdict = backwards ? this.index.overwrite(key, version) : this.index.put(key, version)
       if (verdict === 'older') this.#options.skipped('older')
-      else if (verdict !== 'same') events.push(...this.#news(listed, verdict, listed.parsed))
+      else if (verdict !== 'same') events.push(...this.#news(key, verdict, listed.parsed))
     }
     return events
   }
@@ -145,7 +147,7 @@ export class Intake {
       return undefined
     }
     const isOther = resource.only !== undefined && identity.key !== resource.only
-    return isOther ? undefined : { ...identity, version }
+    return isOther ? undefined : { kind: identity.kind, key: identity.key, version }
   }
 
   /** What an object says; a fault in reading it is its own, and does not keep others from being read. */
@@ -158,11 +160,7 @@ export class Intake {
     }
   }
 
-  #news(
-    { key }: Identified,
-    verdict: PutVerdict,
-    parsed: SourceEvent | Refusal | undefined,
-  ): readonly SourceEvent[] {
+  #news(key: string, verdict: PutVerdict, parsed: SourceEvent | Refusal | undefined): readonly SourceEvent[] {
     const before = verdict === 'added' ? [] : [this.#gone(key)]
     if (parsed === undefined) return before
     if (isRefusal(parsed)) {
@@ -215,10 +213,8 @@ export class Listing {
     if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
     const held = this.#options.held(key)
     const stands = held?.uid === version.uid && held.resourceVersion === version.resourceVersion
-    this.#items.set(key, {
-      ...identified,
-      parsed: stands ? undefined : this.#options.parse(identified, object),
-    })
+    const parsed = stands ? undefined : this.#options.parse(identified, object)
+    this.#items.set(key, { key, version, parsed })
   }
 
   /** It was deleted while a streaming list was under way. */
