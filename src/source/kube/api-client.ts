@@ -8,7 +8,7 @@ export interface ApiRequest {
   /** Sent as JSON unless contentType says otherwise. */
   readonly body?: string
   readonly contentType?: string
-  /** Longest time until the status arrives, and then between two pieces of the body; milliseconds. */
+  /** Longest time until the status arrives, credentials aside, and then between two pieces of the body; milliseconds. */
   readonly idleMs: number
   /** Watches may be silent as long as the connection answers PINGs: idleMs then counts until the status alone. */
   readonly longLived: boolean

@@ -135,16 +135,17 @@ class HttpClient implements ApiClient {
     return call
   }
 
-  /** One request and the head of its response, within idleMs. */
+  /** One request and the head of its response, within idleMs once there are credentials. */
   async #exchange(request: ApiRequest, call: Call): Promise<Exchange> {
     const { clock, credentials } = this.#parts
+    // These have a limit of their own: a plugin that hangs is not a server that does.
+    const pass = await call.until(credentials.pass())
     let used: HttpConnection | undefined
     const cancel = clock.after(request.idleMs, () => {
       used?.probe()
       call.fail(new ApiError('silent', `no answer within ${request.idleMs / 1000} s`))
     })
     try {
-      const pass = await call.until(credentials.pass())
       this.#pool.keepOnly(pass.identity)
       const outgoing = this.#outgoing(request, pass)
       const sent = new Promise<Answer>((resolve, reject) => {

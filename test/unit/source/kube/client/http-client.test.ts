@@ -1,3 +1,5 @@
+import { readFileSync } from 'node:fs'
+import { chmod } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
 import { FakeClock, settle } from '../../../../support/fake-clock.ts'
 import { armed, CANARY, failureOf, get, getText, loopback, pause, textOf, until } from './loopback.ts'
@@ -300,6 +302,24 @@ describe.each(['h2', 'http/1.1'] as const)('the client over %s', protocol => {
       for await (const _ of response.body) break
     }
     await until(() => server.connections.size <= 1, 'the end of the connections')
+  })
+})
+
+describe('a credential plugin that hangs', () => {
+  it('is what is complained of, and not the server', async () => {
+    const command = await rig().file('plugin', '#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 600\n')
+    await chmod(command, 0o700)
+    const clock = new FakeClock()
+    const user = { exec: { apiVersion: 'client.authentication.k8s.io/v1', command } }
+    const kubeconfig = await rig().kubeconfig({ server: 'https://127.0.0.1:1' }, user)
+    const client = await rig().open({ kubeconfig, clock })
+    const failure = failureOf(client.send(get('/', { idleMs: 7000 })))
+    const pid = () => readFileSync(`${command}.pid`, { encoding: 'utf8', flag: 'a+' })
+    await until(() => pid().endsWith('\n') && clock.pending > 0, 'the plugin')
+    await clock.advance(35_000)
+    expect(await failure).toMatchObject({ kind: 'credentials' })
+    expect((await failure).message).toContain('is still running after 35 s')
+    process.kill(Number(pid()), 'SIGKILL')
   })
 })
 
