@@ -80,6 +80,7 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
   io.outLost.addEventListener('abort', outLost, { once: true })
   return await runDaemon(config, {
     ...surroundings(logging, systemClock),
+    flags: request.extra.effective(RUN_FLAGS),
     ...following(request, { ...invocation, logging }),
     signal: io.signal,
     processId: io.processId,
@@ -93,7 +94,10 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
   })
 }
 
-type Surroundings = Omit<DaemonIo, 'signal' | 'processId' | 'synced' | 'planned' | 'configz' | 'follow'>
+type Surroundings = Omit<
+  DaemonIo,
+  'signal' | 'processId' | 'synced' | 'planned' | 'configz' | 'flags' | 'follow'
+>
 
 /** The machine as it is. */
 function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {

@@ -1,4 +1,4 @@
-import type { Arguments, ConfigError } from './flag.ts'
+import type { Arguments, ConfigError, FlagSpec } from './flag.ts'
 
 /** The words that Go's strconv.ParseBool takes. */
 export function parseBool(text: string): boolean | undefined {
@@ -26,6 +26,16 @@ export class FlagReader {
   /** The last value given, as Go's flags count. */
   text(name: string): string | undefined {
     return this.#values.get(name)?.at(-1)
+  }
+
+  /** Of each of these flags what counts, as text: what was given, or its default. */
+  effective(specs: readonly FlagSpec[]): ReadonlyMap<string, string> {
+    return new Map(
+      specs.map(({ name, kind, default: fallback }) => {
+        const given = kind === 'list' ? this.#values.get(name)?.join(',') : this.text(name)
+        return [name, given ?? fallback]
+      }),
+    )
   }
 
   /** Every value given, in order. */

@@ -234,7 +234,7 @@ class Daemon {
   }
 
   async #listen(config: Config): Promise<void> {
-    const { clock, log, listens, configz } = this.#io
+    const { clock, log, listens, configz, flags = new Map(), wallMs, version } = this.#io
     if (!listens) return
     this.#outward = new Outward({
       clock,
@@ -242,6 +242,9 @@ class Daemon {
       families: FAMILIES,
       observer: this.#observer,
       configz,
+      flags,
+      status: { startedWallMs: this.#observer.startedWallMs, version },
+      wallMs,
       pages: adminPages({
         programming: () => this.#programming,
         snapshot: () => this.#intake.snapshot,

@@ -8,6 +8,7 @@ import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import type { PassReason } from '../reconcile/events.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
+import type { Flags } from '../telemetry/debug-pages.ts'
 
 /** What the daemon needs from whoever starts it, and tells them. */
 export interface DaemonIo {
@@ -34,6 +35,8 @@ export interface DaemonIo {
   readonly listens: boolean
   /** The configuration as kube-proxy's API type, for /configz. */
   readonly configz: () => unknown
+  /** For /flagz. */
+  readonly flags?: Flags
   /** Follows changes of the configuration, until the result is called. */
   readonly follow?: (handlers: ConfigHandlers) => () => Promise<void>
   /** Sizes and timeouts of connection tracking. */

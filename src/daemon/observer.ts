@@ -52,8 +52,9 @@ export class Observer {
   readonly metrics: Metrics
   readonly health: HealthTracker
   readonly receipts: Receipts
+  /** Milliseconds since 1970. */
+  readonly startedWallMs: number
   readonly #options: ObserverOptions
-  readonly #startedWallMs: number
   readonly #refusals = new RefusalLog()
   readonly #sourceRefusals = new SourceRefusalLog()
   /** Of Services, and of objects that are nobody's. */
@@ -67,7 +68,7 @@ export class Observer {
   constructor(options: ObserverOptions) {
     const { families, clock, wallMs, syncPeriodMs, version, source, outward, features, connections } = options
     this.#options = options
-    this.#startedWallMs = wallMs()
+    this.startedWallMs = wallMs()
     this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs })
     this.receipts = new Receipts(wallMs)
     this.#heardMs = clock.nowMs()
@@ -155,7 +156,7 @@ export class Observer {
     const nowWallMs = wallMs()
     if (this.#programmed === undefined) tell(starting(nodeName))
     proxy.synced({ full: event.looked, durationMs: event.durationMs, wallMs: nowWallMs })
-    const times = { startedWallMs: this.#startedWallMs, nowWallMs }
+    const times = { startedWallMs: this.startedWallMs, nowWallMs }
     proxy.programmed(programmingLatencies(this.#programmed, snapshot, times))
     this.#programmed = snapshot
     this.#pending.synced(snapshot)

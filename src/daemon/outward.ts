@@ -2,8 +2,10 @@ import type { Clock } from '../base/clock.ts'
 import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { BindAddress, Config } from '../config/config.ts'
+import { isGateOn } from '../config/feature-gates.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { type AdminPages, AdminServer } from '../telemetry/admin-server.ts'
+import { type Flags, flagzText, type ProcessStatus, statuszText } from '../telemetry/debug-pages.ts'
 import { type EventFact, healthCheckFailed, serverFailed } from '../telemetry/event-facts.ts'
 import { openHealthServer } from '../telemetry/health-server.ts'
 import type { HttpServer, ServerNews } from '../telemetry/http-server.ts'
@@ -20,6 +22,9 @@ export interface OutwardOptions {
   readonly observer: Observer
   /** The configuration as kube-proxy's API type. */
   readonly configz: () => unknown
+  readonly flags: Flags
+  readonly status: ProcessStatus
+  readonly wallMs: () => number
   readonly pages: AdminPages
   readonly tell: (fact: EventFact) => void
   /** A server could not listen, and the configuration says that this is the end. */
@@ -100,8 +105,8 @@ export class Outward {
   }
 
   #followMetrics(config: Config): void {
-    const { clock, observer, configz } = this.#options
-    const { metricsBindAddress, bindAddressHardFail, proxyMode } = config
+    const { clock, observer, configz, flags, status, wallMs } = this.#options
+    const { metricsBindAddress, bindAddressHardFail, proxyMode, featureGates } = config
     this.#metrics?.close()
     this.#metrics = openMetricsServer({
       ...metricsBindAddress,
@@ -111,6 +116,10 @@ export class Outward {
       metrics: () => observer.metrics.text(),
       slis: this.#slis,
       configz,
+      flagz: isGateOn(featureGates, 'ComponentFlagz') ? () => flagzText(flags) : undefined,
+      statusz: isGateOn(featureGates, 'ComponentStatusz')
+        ? paths => statuszText(status, { wallMs: wallMs(), paths })
+        : undefined,
       report: news => this.#serverNews('metrics', config, news),
     })
   }

@@ -11,6 +11,10 @@ export interface MetricsPages {
   readonly slis: SliSource
   /** The configuration as a KubeProxyConfiguration (v1alpha1), without secrets. */
   readonly configz: () => unknown
+  /** Undefined where the feature gate ComponentFlagz is off. */
+  readonly flagz?: (() => string) | undefined
+  /** The same of ComponentStatusz; it is told what else there is at this port. */
+  readonly statusz?: ((paths: readonly string[]) => string) | undefined
 }
 
 export interface SliSource {
@@ -20,12 +24,13 @@ export interface SliSource {
 }
 
 /**
- * What kube-proxy serves at its metrics port: /healthz, /metrics, /metrics/slis, /proxyMode, /configz. There is nothing
- * below /debug: profiles of this runtime are not in the format that readers of those paths expect.
+ * What kube-proxy serves at its metrics port: /healthz, /metrics, /metrics/slis, /proxyMode, /configz, /flagz and /statusz.
+ * There is nothing below /debug: profiles of this runtime are not in the format that readers of those paths expect.
  */
 export function openMetricsServer(options: MetricsServerOptions): HttpServer {
-  const { proxyMode, metrics, slis, configz, ...rest } = options
-  return new HttpServer({ ...rest, handle: metricsHandler({ proxyMode, metrics, slis, configz }) })
+  const { proxyMode, metrics, slis, configz, flagz, statusz, ...rest } = options
+  const pages = { proxyMode, metrics, slis, configz, flagz, statusz }
+  return new HttpServer({ ...rest, handle: metricsHandler(pages) })
 }
 
 export function metricsHandler(pages: MetricsPages): Handler {
@@ -45,10 +50,19 @@ export function metricsHandler(pages: MetricsPages): Handler {
         return exposition(await pages.slis.text())
       case '/configz':
         return json({ 'kubeproxy.config.k8s.io': pages.configz() })
+      case '/flagz':
+        return pages.flagz === undefined ? NOT_FOUND : plain(pages.flagz())
+      case '/statusz':
+        return pages.statusz === undefined ? NOT_FOUND : plain(pages.statusz(pathsOf(pages)))
       default:
         return NOT_FOUND
     }
   })
+}
+
+function pathsOf({ flagz }: MetricsPages): readonly string[] {
+  const optional = flagz === undefined ? [] : ['/flagz']
+  return ['/configz', ...optional, '/healthz', '/metrics', '/metrics/slis', '/proxyMode', '/statusz']
 }
 
 /** One rendering for all who ask while it lasts. */

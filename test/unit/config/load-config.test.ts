@@ -5,6 +5,7 @@ import { formatCidr } from '../../../src/base/cidr.ts'
 import { parseIp } from '../../../src/base/ip.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { ConfigFileError, readConfigFile } from '../../../src/config/config-file.ts'
+import { KUBE_PROXY_FLAGS, RUN_FLAGS } from '../../../src/config/flags.ts'
 import { loadConfig, type Parsed, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
 
 const KUBEADM = fileURLToPath(new URL('kubeadm-config.yaml', import.meta.url))
@@ -289,6 +290,18 @@ describe('the request', () => {
   it('knows the raw version, and refuses others', () => {
     expect(requestOf(['--version=raw'])).toMatchObject({ action: 'version', rawVersion: true })
     expect(errorsOf(['--version=new'])).toEqual(['--version: "new" is not true, false or raw'])
+  })
+
+  it('has every flag as text, with what was given or its default', () => {
+    const flags = requestOf([
+      '--nodeport-addresses=10.0.0.0/8',
+      '--nodeport-addresses=fd00::/8',
+      '-v2',
+    ]).extra.effective(RUN_FLAGS)
+    expect(flags.get('nodeport-addresses')).toBe('10.0.0.0/8,fd00::/8')
+    expect(flags.get('v')).toBe('2')
+    expect(flags.get('conntrack-min')).toBe('131072')
+    for (const name of KUBE_PROXY_FLAGS) expect(flags.has(name), name).toBe(true)
   })
 
   it('names what is set and means nothing here in one warning', () => {

@@ -48,12 +48,27 @@ describe('metricsHandler', () => {
     })
   })
 
-  it.each(['/debug/pprof/', '/debug/pprof/heap', '/debug/flags/v', '/flagz', '/statusz', '/', '/metrics/'])(
+  it.each(['/debug/pprof/', '/debug/pprof/heap', '/debug/flags/v', '/', '/metrics/'])(
     'I-07: has nothing at %s',
     async path => {
       expect(await pages()(get(path))).toMatchObject({ status: 404, body: '404 page not found\n' })
     },
   )
+
+  it('answers /flagz and /statusz while their feature gates are on', async () => {
+    const common = {
+      proxyMode: 'nftables',
+      metrics: () => Promise.resolve(''),
+      slis: createSliMetrics(),
+      configz: () => ({}),
+    }
+    const off = metricsHandler(common)
+    for (const path of ['/flagz', '/statusz']) expect(await off(get(path))).toMatchObject({ status: 404 })
+    const on = metricsHandler({ ...common, flagz: () => 'v=2\n', statusz: paths => paths.join(' ') })
+    expect(await on(get('/flagz'))).toEqual({ status: 200, headers: PLAIN, body: 'v=2\n' })
+    const { body } = await on(get('/statusz'))
+    for (const path of String(body).split(' ')) expect(await on(get(path))).toMatchObject({ status: 200 })
+  })
 
   it('renders once for all who ask at the same time', async () => {
     let renderings = 0
