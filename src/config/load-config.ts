@@ -74,14 +74,18 @@ export function parseRequest(
   for (const argument of reader.positionals)
     if (argument !== '') reader.fail(quote(argument), 'no such argument; flags begin with --')
   const own = readOwnSettings(reader)
-  const { settings, errors, warnings } = file === undefined ? fromFlags(reader) : fromFile(reader, file)
+  const { settings, errors, doubts, warnings } =
+    file === undefined ? fromFlags(reader) : fromFile(reader, file)
   overlayHostName(settings, reader)
   completeSettings(settings, reader)
   const config = readConfig(settings, own, options.hostName)
   const action = readAction(reader)
   const all = [...reader.errors, ...errors, ...settings.errors]
-  if (all.length > 0)
-    return { kind: 'errors', errors: firstOf(all, more => ({ path: 'and', message: more })) }
+  if (all.length > 0) {
+    // A name that nobody knows is often why something else is missing or wrong.
+    const beside = doubts.map(message => ({ path: 'as well', message }))
+    return { kind: 'errors', errors: firstOf([...all, ...beside], more => ({ path: 'and', message: more })) }
+  }
   return {
     kind: 'ok',
     value: {
@@ -90,7 +94,10 @@ export function parseRequest(
       rawVersion: reader.text('version') === 'raw',
       writeConfigTo: reader.text('write-config-to') ?? '',
       configFile: file,
-      warnings: [...firstOf(warnings, more => `and ${more}`), ...withoutEffect(settings, reader)],
+      warnings: [
+        ...firstOf([...doubts, ...warnings], more => `and ${more}`),
+        ...withoutEffect(settings, reader),
+      ],
       settings,
       extra: reader,
     },
@@ -112,6 +119,8 @@ function readFlags(argv: readonly string[], { extra = [] }: ParseOptions): FlagR
 interface Source {
   readonly settings: Settings
   readonly errors: readonly ConfigError[]
+  /** What strict decoding would refuse. */
+  readonly doubts: readonly string[]
   readonly warnings: readonly string[]
 }
 
@@ -123,7 +132,7 @@ function fromFlags(reader: FlagReader): Source {
     flag =>
       `${flag} changes nothing: the address has a port; ${flag.replace('port', 'bind-address')} sets both`,
   )
-  return { settings, errors: [], warnings }
+  return { settings, errors: [], doubts: [], warnings }
 }
 
 /** Texts of flags that mean nothing are errors all the same, as they are to kube-proxy. */
@@ -140,7 +149,8 @@ function fromFile(reader: FlagReader, file: ConfigFile): Source {
   return {
     ...document,
     settings: document.settings,
-    warnings: [...document.warnings, ...(names === '' ? [] : [warning])],
+    doubts: document.warnings,
+    warnings: names === '' ? [] : [warning],
   }
 }
 

@@ -165,6 +165,13 @@ describe('errors of a file', () => {
     ])
   })
 
+  it('come with the names that nobody knows', () => {
+    expect(errorsOf([], 'bindAdress: 10.0.0.1\nmode: other\n')).toEqual([
+      'c.yaml:4:7: mode: "other" is not one of nftables',
+      'as well: c.yaml:3:1: bindAdress: no such field, and without effect; did you mean bindAddress?',
+    ])
+  })
+
   it('end after a hundred', () => {
     const fields = Array.from({ length: 150 }, (_, index) => `f${index}: { }`)
     const { warnings } = requestOf([], `${fields.join('\n')}\n`)
