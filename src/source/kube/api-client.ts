@@ -31,7 +31,7 @@ export interface ApiResponse {
 /**
  * Speaks with one API server over one HTTP/2 connection, or HTTP/1.1 where the server has no other. Credentials,
  * certificates and their rotation, redials and dead-peer detection are its business; retries are the caller's, except
- * for one repetition after a 401 with credentials read anew.
+ * for one repetition after a 401 with credentials read anew, and one of a request that the server turned down unseen.
  */
 export interface ApiClient {
   /** Rejects with ApiError; any HTTP status is a response. Waits for its turn under the rate limit. */

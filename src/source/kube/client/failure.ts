@@ -5,6 +5,14 @@ import { codeOf } from './small-file.ts'
 const VERIFICATION =
   /^(CERT_|CRL_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|ERROR_IN_CERT_|INVALID_CA|INVALID_PURPOSE|PATH_LENGTH_|HOSTNAME_MISMATCH)/
 
+/** The server has not looked at the request, which may be sent again (RFC 9113, 8.7). */
+export class TurnedDown extends ApiError {}
+
+/** Whether a request failed for nothing but that. */
+export function isTurnedDown(error: unknown): boolean {
+  return error instanceof ApiError && error.cause instanceof TurnedDown
+}
+
 /** What went wrong while a connection was made. */
 export function dialFailure(error: unknown): ApiError {
   if (error instanceof ApiError) return error

@@ -6,6 +6,7 @@ import { Call } from './call.ts'
 import type { HttpConnection, Outgoing } from './connection.ts'
 import { type Credentials, openCredentials, type Pass } from './credentials.ts'
 import { dial } from './dial.ts'
+import { isTurnedDown } from './failure.ts'
 import { openHttp1 } from './http1-connection.ts'
 import { openHttp2 } from './http2-connection.ts'
 import { SERVICE_ACCOUNT_FOLDER } from './load-access.ts'
@@ -105,12 +106,12 @@ class HttpClient implements ApiClient {
   async send(request: ApiRequest): Promise<ApiResponse> {
     const call = this.#begin(request)
     await call.until(this.#limit.turn(call))
-    const first = await this.#exchange(request, call)
+    const first = await this.#persist(request, call)
     if (first.answer.status !== 401) return this.#response(first.answer)
     // A reader of this body would learn nothing that a second answer does not say.
     if (!(await call.until(this.#parts.credentials.renew(first.pass)))) return this.#response(first.answer)
     first.answer.body.discard()
-    const second = await this.#exchange(request, this.#begin(request))
+    const second = await this.#persist(request, this.#begin(request))
     return this.#response(second.answer)
   }
 
@@ -133,6 +134,16 @@ class HttpClient implements ApiClient {
     if (signal.aborted) aborted()
     if (this.#closed) call.fail(closed())
     return call
+  }
+
+  /** kube-apiserver closes the connection of whoever shows it bad credentials, and turns down what else is on it. */
+  async #persist(request: ApiRequest, call: Call): Promise<Exchange> {
+    try {
+      return await this.#exchange(request, call)
+    } catch (error) {
+      if (!isTurnedDown(error)) throw error
+      return await this.#exchange(request, this.#begin(request))
+    }
   }
 
   /** One request and the head of its response, within idleMs once there are credentials. */

@@ -14,7 +14,7 @@ import { type Answer, answerOf } from './answer.ts'
 import { cutOff } from './body.ts'
 import type { Call } from './call.ts'
 import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } from './connection.ts'
-import { exchangeFailure } from './failure.ts'
+import { exchangeFailure, TurnedDown } from './failure.ts'
 import { PING_ANSWER_MS, Pulse } from './pulse.ts'
 
 /** Lists of megabytes arrive without waiting for window updates. */
@@ -124,7 +124,7 @@ class Http2Connection implements HttpConnection {
   async send(outgoing: Outgoing, call: Call): Promise<Answer> {
     const stream = this.#begin(outgoing)
     this.#streams.set(stream, call)
-    stream.on('error', error => call.fail(exchangeFailure(error)))
+    stream.on('error', error => call.fail(streamFailure(stream, error)))
     call.onFail(() => stream.close(constants.NGHTTP2_CANCEL))
     if (outgoing.body !== undefined) stream.end(outgoing.body)
     return new Promise(resolve => {
@@ -226,6 +226,11 @@ class Http2Connection implements HttpConnection {
     this.#options.socket.destroy()
     this.#options.changed(this)
   }
+}
+
+function streamFailure({ rstCode }: ClientHttp2Stream, error: unknown): ApiError {
+  if (rstCode !== constants.NGHTTP2_REFUSED_STREAM) return exchangeFailure(error)
+  return new TurnedDown('lost', 'the server turned the request down unseen', { cause: error })
 }
 
 function silence(): ApiError {

@@ -167,7 +167,7 @@ describe('F27: a connection', () => {
   it.each([
     ['REFUSED_STREAM', constants.NGHTTP2_REFUSED_STREAM],
     ['ENHANCE_YOUR_CALM', constants.NGHTTP2_ENHANCE_YOUR_CALM],
-  ])('is left to its streams once it turns one down with %s', async (_, code) => {
+  ])('is left to its streams once it turns one down with %s', async (name, code) => {
     const server = await rig().serve({ protocol: 'h2', handler: () => undefined })
     server.http2?.removeAllListeners('request')
     const streams: ServerHttp2Stream[] = []
@@ -179,12 +179,28 @@ describe('F27: a connection', () => {
     })
     const client = await rig().openTo(server)
     const watch = await client.send(get('/watch', { longLived: true }))
-    expect(await failureOf(client.send(get('/2')))).toMatchObject({ kind: 'lost' })
-    const third = await client.send(get('/3'))
+    // What was refused was not looked at, and is sent once more.
+    const isUnseen = name === 'REFUSED_STREAM'
+    if (!isUnseen) expect(await failureOf(client.send(get('/2')))).toMatchObject({ kind: 'lost' })
+    const third = await client.send(get(isUnseen ? '/2' : '/3'))
     expect(server.accepted).toBe(2)
     streams[0]?.end('the first goes on')
     streams[2]?.end('on another')
     expect(await Promise.all([textOf(watch), textOf(third)])).toEqual(['the first goes on', 'on another'])
+  })
+
+  it('that turns every request down is asked twice for each', async () => {
+    const server = await rig().serve({ protocol: 'h2', handler: () => undefined })
+    server.http2?.removeAllListeners('request')
+    server.http2?.on('stream', stream => {
+      stream.on('error', () => undefined)
+      stream.close(constants.NGHTTP2_REFUSED_STREAM)
+    })
+    const client = await rig().openTo(server)
+    const failure = await failureOf(client.send(get('/')))
+    expect(failure).toMatchObject({ kind: 'lost' })
+    expect(failure.message).toContain('the server turned the request down unseen')
+    expect(server.accepted).toBe(2)
   })
 
   it('loses nothing but the stream that is reset', async () => {
