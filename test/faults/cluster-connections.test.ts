@@ -28,7 +28,7 @@ function pause(ms: number): Promise<void> {
 describe('a server that ends everything at once', () => {
   beforeEach(() => open())
 
-  const WAITED_MS = 6_000
+  const WAITED_MS = 4_000
   /** Back-off delays are 0.8 s, 1.6 s, 3.2 s ... of each of four watches, of which the shortest sum counts. */
   const ATTEMPTS_MAX = 4 * 4
 

@@ -1,0 +1,235 @@
+import { writeFileSync } from 'node:fs'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { Flow } from '../support/lab/lab.ts'
+import { ip } from '../support/lab/topology.ts'
+import { NODE_NAME } from '../support/pipeline.ts'
+import { answers, ask, askSocket, Cluster, METRICS_PORT, node } from './cluster.ts'
+import { balanced, endpoint, serviceOf, sliceOf } from './cluster-objects.ts'
+import { eventually, generation, listRuleset } from './kernel.ts'
+import { service, services } from './objects.ts'
+
+const [VIP, EXTERNAL, NODE] = ['172.30.1.1', '198.51.100.7', '192.168.0.2']
+const [A, B, ELSEWHERE] = ['10.0.5.1', '10.0.5.2', '10.0.77.1']
+const ZONE = 'topology.kubernetes.io/zone'
+
+let cluster: Cluster
+
+beforeEach(async () => {
+  cluster = await Cluster.open({ packets: true })
+})
+
+afterEach(() => cluster.close())
+
+/** Where new connections to this address go: endpoints, or the verdict. */
+async function reached(destination: string, change: Partial<Flow> = {}): Promise<string> {
+  await cluster.converged()
+  const flow: Flow = {
+    from: 'outside',
+    source: '203.0.113.5',
+    protocol: 'TCP',
+    destination,
+    port: 80,
+    ...change,
+  }
+  const [outcome] = await cluster.lab.trace([flow])
+  return outcome?.verdict === 'DNAT'
+    ? [...outcome.endpoints.keys()].sort().join(' ')
+    : String(outcome?.verdict)
+}
+
+describe('F40: a Service with policy Local', () => {
+  const CHECK = 32_000
+
+  /** What comes from outside, and from a pod to its ClusterIP, once the health check counts so many endpoints. */
+  async function seen(endpoints: readonly object[], local: number) {
+    cluster.put(sliceOf('web', endpoints))
+    const outside = await reached(EXTERNAL)
+    const pod = await reached(VIP, { from: 'pod', source: '10.0.5.9' })
+    await eventually(() => answers(local > 0 ? 200 : 503, '/', CHECK, NODE), 10_000)
+    expect(JSON.parse((await ask('/', CHECK, NODE)).body)).toMatchObject({ localEndpoints: local })
+    return { outside, pod }
+  }
+
+  beforeEach(async () => {
+    const [spec, more] = balanced({ externalTrafficPolicy: 'Local', healthCheckNodePort: CHECK }, EXTERNAL)
+    cluster.put(serviceOf('web', VIP, spec, more))
+    await cluster.running()
+  })
+
+  it('F40: follows its local endpoints from none to some and back, those that are going included', async () => {
+    const far = endpoint(ELSEWHERE, { nodeName: 'other' })
+    const going = (address: string) => endpoint(address, { ready: false, serving: true, terminating: true })
+    expect(await seen([far], 0)).toEqual({ outside: 'DROP', pod: `${ELSEWHERE}:8080` })
+    expect(await seen([far, endpoint(A)], 1)).toMatchObject({ outside: `${A}:8080` })
+    expect(await seen([far, endpoint(A), endpoint(B)], 2)).toMatchObject({ outside: `${A}:8080 ${B}:8080` })
+    expect(await seen([far, going(A), endpoint(B)], 1)).toMatchObject({ outside: `${B}:8080` })
+    expect(await seen([far, going(A), going(B)], 0)).toMatchObject({ outside: `${A}:8080 ${B}:8080` })
+    expect(await seen([going(A)], 0)).toEqual({ outside: `${A}:8080`, pod: `${A}:8080` })
+    expect(await seen([far], 0)).toMatchObject({ outside: 'DROP' })
+    expect(await seen([], 0)).toEqual({ outside: 'REJECT', pod: 'REJECT' })
+  })
+
+  it('F40: with internal policy Local a pod is refused where there is no endpoint here', async () => {
+    const [spec, more] = balanced({ internalTrafficPolicy: 'Local' }, EXTERNAL)
+    cluster.put(
+      serviceOf('web', VIP, spec, more),
+      sliceOf('web', [endpoint(ELSEWHERE, { nodeName: 'other' })]),
+    )
+    expect(await reached(VIP, { from: 'pod', source: '10.0.5.9' })).toBe('DROP')
+    cluster.put(sliceOf('web', [endpoint(A), endpoint(ELSEWHERE, { nodeName: 'other' })]))
+    expect(await reached(VIP, { from: 'pod', source: '10.0.5.9' })).toBe(`${A}:8080`)
+  })
+})
+
+it('F41: hostile texts stay texts, and secrets beside our fields are nowhere to be seen', async () => {
+  const secret = 'canary-3f9c2b7e'
+  const hostile = 'x"; flush ruleset; #\u001b[2J\n{{.Secret}}'
+  const [object, slice] = [serviceOf('web', VIP), sliceOf('web', [A])]
+  const annotations = { 'kubectl.kubernetes.io/last-applied-configuration': secret, [hostile]: hostile }
+  const metadata = { ...Object(object).metadata, annotations, labels: { secret, hostile } }
+  cluster.put({ ...object, metadata }, { ...slice, metadata: { ...Object(slice).metadata, annotations } })
+  const ports = [
+    { name: hostile, port: 81, protocol: 'TCP' },
+    { name: 'http', port: 80, protocol: 'TCP' },
+  ]
+  cluster.put(serviceOf('odd', '172.30.1.2', { ports }), serviceOf(hostile, '172.30.1.3'))
+  const socket = cluster.file('admin')
+  const daemon = await cluster.running({
+    args: ['-v=5', `--admin-socket=${socket}`],
+  })
+  expect(await reached(VIP)).toBe(`${A}:8080`)
+  await daemon.until(() => daemon.said('refused').length > 0)
+  const pages = await Promise.all(['/state', '/plan', '/receipts'].map(path => askSocket(socket, path)))
+  pages.push(await ask('/metrics', METRICS_PORT), await ask('/healthz'))
+  await daemon.stop()
+  const sent = JSON.stringify(cluster.server.store.list('events'))
+  const seen = [
+    ...pages.map(({ body }) => body),
+    JSON.stringify(daemon.records),
+    daemon.out,
+    listRuleset(),
+    sent,
+  ].join('\n')
+  expect(seen).not.toContain(secret)
+  expect(seen).not.toContain('\u001b')
+  expect(daemon.strayLines).toEqual([])
+})
+
+describe('F43: the Node', () => {
+  const nodePort = {
+    type: 'NodePort',
+    ports: [{ name: 'http', port: 80, protocol: 'TCP', nodePort: 30_080 }],
+  }
+  const onNode = { port: 30_080 }
+
+  beforeEach(() => cluster.put(serviceOf('web', VIP, nodePort), sliceOf('web', [A])))
+
+  it('F43: that is missing keeps the daemon from being ready, not from serving, and is used once it comes', async () => {
+    cluster.remove(node())
+    await cluster.running()
+    expect(await reached(VIP)).toBe(`${A}:8080`)
+    expect(await ask('/healthz')).toMatchObject({ code: 503 })
+    expect(await ask('/livez')).toMatchObject({ code: 200 })
+    cluster.put(node())
+    expect(await reached(NODE, onNode)).toBe(`${A}:8080`)
+    expect(await ask('/healthz')).toMatchObject({ code: 200 })
+  })
+
+  it('F43: whose address changes takes its NodePorts with it, without a restart', async () => {
+    await cluster.running()
+    expect(await reached(NODE, onNode)).toBe(`${A}:8080`)
+    cluster.put(node({ ips: ['192.168.1.2'] }))
+    expect(await reached('192.168.1.2', onNode)).toBe(`${A}:8080`)
+    expect(await reached(NODE, onNode)).toBe('PASS')
+  })
+
+  it('F43: whose zone is told late has hints read anew', async () => {
+    const hinted = (address: string, zone: string) => ({
+      ...endpoint(address),
+      zone,
+      hints: { forZones: [{ name: zone }] },
+    })
+    cluster.put(sliceOf('web', [hinted(A, 'one'), hinted(B, 'two')]))
+    await cluster.running()
+    expect(await reached(VIP, { tries: 60 })).toBe(`${A}:8080 ${B}:8080`)
+    cluster.put(node({ labels: { [ZONE]: 'two' } }))
+    await eventually(async () => (await reached(VIP)) === `${B}:8080`, 10_000)
+  })
+
+  it('F43: that is tainted for removal fails /healthz alone, until it is not', async () => {
+    await cluster.running()
+    await eventually(() => answers(200, '/healthz'), 10_000)
+    const before = await generation()
+    cluster.put(node({ spec: { taints: [{ key: 'ToBeDeletedByClusterAutoscaler', effect: 'NoSchedule' }] } }))
+    await eventually(() => answers(503, '/healthz'), 10_000)
+    expect(await ask('/livez')).toMatchObject({ code: 200 })
+    expect(await reached(VIP)).toBe(`${A}:8080`)
+    expect(await generation()).toBe(before)
+    cluster.put(node())
+    await eventually(() => answers(200, '/healthz'), 10_000)
+  })
+
+  it('F43: addresses that come and go 50 times a second never close a NodePort that is there', async () => {
+    const daemon = await cluster.running({ args: ['--nodeport-addresses=192.168.0.0/24'] })
+    for (let round = 0; round < 50; round++) {
+      ip([`addr add 192.168.0.${10 + (round % 50)}/32 dev ext0`])
+      if (round % 2 === 0) ip([`addr del 192.168.0.${10 + (round % 50)}/32 dev ext0`])
+      expect(listRuleset()).toContain(NODE)
+    }
+    const flow = {
+      from: 'outside',
+      source: '203.0.113.5',
+      protocol: 'TCP',
+      destination: NODE,
+      ...onNode,
+    } as const
+    await eventually(
+      async () => (await cluster.lab.trace([flow]))[0]?.endpoints.has(`${A}:8080`) ?? false,
+      10_000,
+    )
+    expect(daemon.said('cannot be read')).toEqual([])
+  })
+})
+
+describe('F44: the configuration file', () => {
+  function write(change: object): string {
+    const path = cluster.file('config.yaml')
+    const clientConnection = { kubeconfig: cluster.kubeconfig }
+    const kind = { apiVersion: 'kubeproxy.config.k8s.io/v1alpha1', kind: 'KubeProxyConfiguration' }
+    writeFileSync(
+      path,
+      JSON.stringify({
+        ...kind,
+        hostnameOverride: NODE_NAME,
+        clientConnection,
+        clusterCIDR: '10.0.0.0/8,fd00:10::/64',
+        ...change,
+      }),
+    )
+    return path
+  }
+
+  it('F44: with several mistakes ends the start with 2 and names all of them', async () => {
+    const path = write({ clusterCIDR: 'x/8', mode: 'magic', oomScoreAdj: 5_000 })
+    const daemon = cluster.daemon({ args: [`--config=${path}`] })
+    expect((await daemon.exited).code).toBe(2)
+    const text = daemon.strayLines.join('\n')
+    for (const field of ['clusterCIDR', 'mode', 'oomScoreAdj'])
+      expect(text.toLowerCase()).toContain(field.toLowerCase())
+  })
+
+  it('F44: that turns bad while it is used leaves the one from before, and that is right again is used', async () => {
+    cluster.put(...services(3))
+    const daemon = await cluster.running({ args: [`--config=${write({})}`] })
+    const before = listRuleset()
+    write({ nftables: { masqueradeAll: 'perhaps' } })
+    await daemon.until(() => daemon.said('the configuration file is not used').length > 0, 30_000)
+    expect(listRuleset()).toBe(before)
+    cluster.put(...service(9))
+    await cluster.converged()
+    write({ nftables: { masqueradeAll: true } })
+    await daemon.until(() => daemon.said('the configuration has changed').length > 0, 30_000)
+    await eventually(() => listRuleset() !== before, 10_000)
+    expect(daemon.hasExited).toBe(false)
+  })
+})

@@ -1,0 +1,50 @@
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { ask, Cluster } from './cluster.ts'
+import { serviceOf, sliceOf } from './cluster-objects.ts'
+import { memoryOf } from './cluster-process.ts'
+import { eventually, frontendNames, listRuleset } from './kernel.ts'
+import { endpointsOf, nameOf, service } from './objects.ts'
+
+const MIB = 1 << 20
+let cluster: Cluster
+
+beforeEach(async () => {
+  cluster = await Cluster.open()
+})
+
+afterEach(() => cluster.close())
+
+it('F42: 10,000 Services with 5 endpoints each, one of them bad, are there within the time of a cold start', async () => {
+  for (let number = 0; number < 10_000; number++)
+    cluster.put(...service(number, { endpoints: endpointsOf(number, 5) }))
+  cluster.put(
+    serviceOf('bad', '172.30.300.1', { externalIPs: ['127.0.0.1', 'x'] }),
+    sliceOf('bad', ['0.0.0.0']),
+  )
+  const daemon = cluster.daemon()
+  await daemon.synced(60_000)
+  expect(frontendNames().size).toBe(10_000)
+  expect(memoryOf(daemon.pid)).toBeLessThan(350 * MIB)
+  cluster.put(...service(10_000))
+  await eventually(() => frontendNames().has(nameOf(10_000)), 20_000)
+  cluster.server.cut()
+  cluster.remove(...service(3))
+  await eventually(() => !frontendNames().has(nameOf(3)), 40_000)
+  await cluster.converged()
+  expect(await ask('/healthz')).toMatchObject({ code: 200 })
+}, 180_000)
+
+it('F42: a Service with 100,000 endpoints in 1,000 slices is there, and so are those beside it', async () => {
+  const addresses = (part: number) =>
+    Array.from({ length: 100 }, (_, i) => `10.${32 + (part >> 8)}.${part & 255}.${i + 1}`)
+  cluster.put(serviceOf('huge', '172.31.0.1'))
+  for (let part = 0; part < 1_000; part++)
+    cluster.put(sliceOf('huge', addresses(part), { name: `huge-${part}` }))
+  cluster.put(...service(1))
+  const daemon = cluster.daemon()
+  await daemon.synced(120_000)
+  await cluster.converged()
+  expect(memoryOf(daemon.pid)).toBeLessThan(500 * MIB)
+  cluster.put(...service(1, { endpoints: ['10.9.9.9:8080'] }))
+  await eventually(() => listRuleset().includes('10.9.9.9'), 20_000)
+}, 240_000)
