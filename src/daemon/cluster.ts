@@ -52,7 +52,7 @@ export class Cluster {
       random,
       nodeName,
       serviceProxyName,
-      accept: client.acceptContentTypes === '' ? acceptFor(client.contentType) : client.acceptContentTypes,
+      accept: acceptFor(client.contentType, client.acceptContentTypes),
       parseObject: object => parseObject(object, pool),
       watchedIdentity,
     })

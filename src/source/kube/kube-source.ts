@@ -20,7 +20,7 @@ export interface KubeSourceOptions {
   readonly nodeName: string
   /** Only Services that ask for this proxy; undefined for those that ask for none. */
   readonly serviceProxyName: string | undefined
-  /** Media types in order of preference: acceptFor(clientConnection.contentType), or acceptContentTypes. */
+  /** Media types in order of preference, as acceptFor gives them. */
   readonly accept: string
   readonly parseObject: ParseObject
   readonly watchedIdentity: (object: unknown) => WatchedIdentity | undefined

@@ -12,5 +12,16 @@ describe('acceptFor', () => {
   it('does not ask for what cannot be read', () => {
     expect(acceptFor('application/cbor')).toBe('application/json')
     expect(acceptFor('')).toBe('application/json')
+    const protobuf = 'application/vnd.kubernetes.protobuf'
+    expect(acceptFor(protobuf, 'application/cbor, application/json;q=0.5')).toBe('application/json;q=0.5')
+    expect(acceptFor(protobuf, 'application/cbor')).toBe(
+      'application/vnd.kubernetes.protobuf, application/json',
+    )
+  })
+
+  it('asks for what is configured to be acceptable instead', () => {
+    expect(acceptFor('application/json', 'application/vnd.kubernetes.protobuf')).toBe(
+      'application/vnd.kubernetes.protobuf',
+    )
   })
 })
