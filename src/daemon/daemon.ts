@@ -71,6 +71,7 @@ class Daemon {
     this.#observer = this.#observe()
     this.#intake = new Intake({
       clock: io.clock,
+      keepsNode: config.source.kind === 'kube',
       changed: snapshot => {
         this.#observer.offered(snapshot)
         this.#programming?.offer(snapshot)

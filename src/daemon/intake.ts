@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
-import { finish, finishInSlices, slicingOf } from '../base/steps.ts'
+import { finishInSlices, slicingOf } from '../base/steps.ts'
 import {
   applyEvents,
   applyEventsInSteps,
@@ -17,6 +17,11 @@ export interface IntakeOptions {
   readonly changed: (snapshot: Snapshot) => void
   /** What a source says besides its events. */
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>
+  /**
+   * What a Node was stays when it goes, but for load balancers, who are to keep away: without its addresses NodePorts
+   * would answer at all addresses of the machine, for a kubelet that registers anew within seconds.
+   */
+  readonly keepsNode?: boolean
 }
 
 /** One source from its start to its end. */
@@ -108,7 +113,7 @@ export class Intake {
       // It was completed by another part of the source meanwhile, and without these.
     }
     const before = this.#snapshot
-    const after = await finishInSlices(applyEventsInSteps(before, batch), slicing)
+    const after = await finishInSlices(applyEventsInSteps(before, this.#keeping(batch)), slicing)
     // Addresses of this machine may have changed meanwhile: they are not of this batch, and cost nothing to do again.
     const { localIps, number } = this.#snapshot
     if (this.#snapshot === before) this.#become(after)
@@ -120,8 +125,20 @@ export class Intake {
     const isFirst = !this.#complete
     this.#complete = true
     if (isFirst) this.#offer()
-    else this.#become(replaced(this.#snapshot, run.gathered))
+    else {
+      const events = this.#keeping(differences(this.#snapshot, run.gathered))
+      this.#become(applyEvents(this.#snapshot, events))
+    }
     run.gathered = EMPTY_SNAPSHOT
+  }
+
+  #keeping(batch: readonly SourceEvent[]): readonly SourceEvent[] {
+    const { node } = this.#snapshot
+    if (this.#options.keepsNode !== true || node === undefined) return batch
+    return batch.map(event => {
+      const isGone = event.kind === 'Node' && event.key === node.name && event.value === undefined
+      return isGone ? { ...event, value: { ...node, eligible: false } } : event
+    })
   }
 
   #become(snapshot: Snapshot): void {
@@ -139,8 +156,8 @@ function withoutObjects({ number, localIps }: Snapshot): Snapshot {
   return { ...EMPTY_SNAPSHOT, number, localIps }
 }
 
-/** The Snapshot that says what `now` says, with the objects of `before` wherever they say the same. */
-export function replaced(before: Snapshot, now: Snapshot): Snapshot {
+/** Events after which `before` says what `now` says; its objects stay wherever they say the same. */
+function differences(before: Snapshot, now: Snapshot): readonly SourceEvent[] {
   const events: SourceEvent[] = []
   for (const key of absent(before.services, now.services))
     events.push({ kind: 'Service', key, value: undefined })
@@ -154,7 +171,7 @@ export function replaced(before: Snapshot, now: Snapshot): Snapshot {
   for (const [key, value] of now.sliceByKey.entries()) events.push({ kind: 'EndpointSlice', key, value })
   for (const [key, value] of now.serviceCidrs.entries()) events.push({ kind: 'ServiceCIDR', key, value })
   if (now.node !== undefined) events.push({ kind: 'Node', key: now.node.name, value: now.node })
-  return finish(applyEventsInSteps(before, events))
+  return events
 }
 
 function absent<V>(before: PersistentMap<V>, now: PersistentMap<V>): readonly string[] {

@@ -114,6 +114,34 @@ describe('Intake', () => {
     expect(passed[0]?.localIps).toHaveLength(1)
   })
 
+  it('keeps what the Node was when it goes, and tells load balancers to keep away', async () => {
+    const keeping = new Intake({
+      clock: new FakeClock(),
+      keepsNode: true,
+      changed: snapshot => passed.push(snapshot),
+      handlers: { refusals: () => undefined, problem: () => undefined },
+    })
+    const node = {
+      apiVersion: 'v1',
+      kind: 'Node',
+      metadata: { name: 'here' },
+      status: { addresses: [{ type: 'InternalIP', address: '192.0.2.1' }] },
+    }
+    await keeping.follow(source)
+    await source.tell(node)
+    source.synced()
+    const known = passed.at(-1)?.node
+    expect(known?.eligible).toBe(true)
+    await source.events({ kind: 'Node', key: 'here', value: undefined })
+    expect(passed.at(-1)?.node).toEqual({ ...known, eligible: false })
+    const next = new HandSource()
+    await keeping.follow(next)
+    next.synced()
+    expect(passed.at(-1)?.node).toEqual({ ...known, eligible: false })
+    await next.tell(node)
+    expect(passed.at(-1)?.node).toEqual(known)
+  })
+
   it('numbers what it repeats anew, even when a batch is taken meanwhile', async () => {
     await source.tell(service('a'))
     source.synced()
