@@ -169,7 +169,7 @@ describe('F43: the Node', () => {
     await eventually(() => answers(200, '/healthz'), 10_000)
   })
 
-  it('F43: addresses that come and go 50 times a second never close a NodePort that is there', async () => {
+  it('F43, F66: addresses that come and go 50 times a second never close a NodePort that is there', async () => {
     const daemon = await cluster.running({ args: ['--nodeport-addresses=192.168.0.0/24'] })
     for (let round = 0; round < 50; round++) {
       ip([`addr add 192.168.0.${10 + (round % 50)}/32 dev ext0`])
