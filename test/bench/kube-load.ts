@@ -3,9 +3,10 @@ import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { systemClock } from '../../src/base/clock.ts'
+import type { ApiClient } from '../../src/source/kube/api-client.ts'
 import type { SourceObservation } from '../../src/source/source.ts'
 
-export const METHODS = ['kprobe', 'kprobe, JSON', 'client-node'] as const
+export const METHODS = ['kprobe', 'kprobe, not streamed', 'kprobe, JSON', 'client-node'] as const
 export type Method = (typeof METHODS)[number]
 
 /** From nothing to everything known. */
@@ -79,12 +80,33 @@ function residentMiB(field: 'VmRSS' | 'VmHWM'): number {
 export async function openLoader(method: Method, kubeconfig: string): Promise<Loader> {
   if (method === 'client-node') return openInformers(kubeconfig)
   flagsOfTheDaemon()
-  return openKprobe(kubeconfig, method === 'kprobe' ? PROTOBUF : 'application/json')
+  const contentType = method === 'kprobe, JSON' ? 'application/json' : PROTOBUF
+  return openKprobe(kubeconfig, { contentType, streams: method !== 'kprobe, not streamed' })
 }
 
 const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 
-async function openKprobe(kubeconfig: string, contentType: string): Promise<Loader> {
+interface Asking {
+  readonly contentType: string
+  /** Lists may be streamed as the beginning of a watch. */
+  readonly streams: boolean
+}
+
+/** A server that cannot stream lists. */
+function unstreaming(client: ApiClient): ApiClient {
+  const nothing = {
+    [Symbol.asyncIterator]: () => ({ next: async () => ({ done: true, value: undefined }) as const }),
+  }
+  const refusal = { status: 400, contentType: '', retryAfterMs: 0, body: nothing }
+  return {
+    server: client.server,
+    close: () => client.close(),
+    send: request =>
+      request.path.includes('sendInitialEvents') ? Promise.resolve(refusal) : client.send(request),
+  }
+}
+
+async function openKprobe(kubeconfig: string, { contentType, streams }: Asking): Promise<Loader> {
   const { openBenchClient } = await import('./kube-server.ts')
   const { KubeSource } = await import('../../src/source/kube/kube-source.ts')
   const { acceptFor } = await import('../../src/source/kube/wire/media-type.ts')
@@ -94,7 +116,7 @@ async function openKprobe(kubeconfig: string, contentType: string): Promise<Load
   const client = await openBenchClient(kubeconfig)
   const pool = createNamePool()
   const source = new KubeSource({
-    client,
+    client: streams ? client : unstreaming(client),
     clock: systemClock,
     random: Math.random,
     nodeName: 'node-0',
