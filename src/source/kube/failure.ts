@@ -56,7 +56,7 @@ export function failureOfStatus(code: number, status: ApiStatus | undefined, ret
   const words = reason === '' ? `status ${code}` : `status ${code} ${reason}`
   return {
     kind: isTooLarge(message, causes) ? 'too-large' : kindOf(code, reason),
-    text: shortened(message === '' ? words : `${words}: ${message}`),
+    text: shortened(message === '' || message === reason ? words : `${words}: ${message}`),
     retryAfterMs: Math.min(RETRY_AFTER_MS_MAX, retryAfterMs ?? Math.max(0, retryAfterSeconds * 1_000)),
   }
 }

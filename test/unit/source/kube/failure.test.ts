@@ -60,6 +60,8 @@ describe('failures', () => {
     )
     expect(text).toMatch(/^status 403 Forbidden: no\\u\{a\}way x+\.\.\.$/)
     expect(text.length).toBe(300)
+    const plain = failureOfStatus(401, status({ reason: 'Unauthorized', message: 'Unauthorized' }))
+    expect(plain.text).toBe('status 401 Unauthorized')
   })
 
   it('are made of errors, with bugs of our own apart', () => {
