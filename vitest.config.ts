@@ -44,7 +44,15 @@ export default defineConfig({
           hookTimeout: 300_000,
         },
       },
-      { test: { name: 'churn', include: ['test/churn/**/*.test.ts'], ...onTheKernel, testTimeout: 600_000 } },
+      {
+        test: {
+          name: 'churn',
+          include: ['test/churn/**/*.test.ts'],
+          ...onTheKernel,
+          testTimeout: 600_000,
+          retry: 0,
+        },
+      },
       { test: { name: 'faults', include: ['test/faults/**/*.test.ts'], ...onTheKernel } },
     ],
     coverage: { include: ['src/**/*.ts'], reporter: ['text-summary'] },

@@ -2,9 +2,10 @@ import { readFile } from 'node:fs/promises'
 import { systemClock } from '../base/clock.ts'
 import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
+import { readConfigFile } from '../config/config-file.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { parseFlags } from '../config/parse-flags.ts'
+import { loadConfig } from '../config/load-config.ts'
 import { nftablesOptions, openNetfilter } from '../daemon/open.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { probe } from '../kernel/nft/probe.ts'
@@ -18,7 +19,7 @@ import { lookElsewhere } from './leftovers.ts'
 import { ipvsTexts } from './leftovers-text.ts'
 import { writeDocument } from './output.ts'
 import { tableText } from './table.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { failureText, usageErrors, usageWarnings } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -36,8 +37,10 @@ export const command: Command = {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const parsed = parseFlags(argv, { hostName: io.hostName, extra: [outputFlag(OUTPUTS)] })
+  const options = { hostName: io.hostName, extra: [outputFlag(OUTPUTS)], readFile: readConfigFile }
+  const parsed = await loadConfig(argv, options)
   if (parsed.kind === 'errors') return usageErrors(io, 'doctor', parsed.errors)
+  usageWarnings(io, 'doctor', parsed.value.warnings)
   const { config, extra } = parsed.value
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'doctor', extra.errors)

@@ -44,6 +44,7 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
 /** Modules of Node and packages that each file, or else each part of src/, may import; what is not listed may none. */
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   base: ['node:net', 'pino'],
+  'base/line-writer.ts': ['node:fs'],
   'netlink/native.ts': ['node:fs', 'node:module', 'node:url'],
   source: ['node:fs', 'node:fs/promises', 'node:os', 'node:path', 'yaml'],
   'source/kube/client': [

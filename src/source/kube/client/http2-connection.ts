@@ -17,8 +17,11 @@ import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } f
 import { exchangeFailure, TurnedDown } from './failure.ts'
 import { PING_ANSWER_MS, Pulse } from './pulse.ts'
 
-/** Lists of megabytes arrive without waiting for window updates. */
-const STREAM_WINDOW_BYTES = 4 * 1024 * 1024
+/**
+ * Lists arrive without waiting for window updates, and in pieces small enough that one is dealt with before the event loop
+ * has to turn: with 4 MiB a list of 10,000 slices took 14 MiB more, was no faster, and held the loop for twice as long.
+ */
+const STREAM_WINDOW_BYTES = 512 * 1024
 const CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
 const HEAD_BYTES_MAX = 64 * 1024
 const HEAD_FIELDS_MAX = 200
