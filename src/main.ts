@@ -1,3 +1,4 @@
+import { close as closeInspector, url as inspectorUrl } from 'node:inspector'
 import { hostname } from 'node:os'
 import { setFlagsFromString } from 'node:v8'
 import { runCommand } from './cli/commands.ts'
@@ -36,6 +37,12 @@ const stop = stopOnSignals()
 const out = new Outlet(process.stdout)
 const err = new Outlet(process.stderr)
 
+// NODE_OPTIONS may have asked for it: whoever connects to it has all that this process may do.
+if (inspectorUrl() !== undefined) {
+  closeInspector()
+  err.write('kprobe: a debugger was asked for (--inspect), and is closed\n')
+}
+
 // The same signal asks Node to open a debugger on a port: this process opens no port that nobody configured.
 process.on('SIGUSR1', () => undefined)
 
@@ -43,6 +50,7 @@ const io: Io = {
   out: text => out.write(text),
   err: text => err.write(text),
   outLost: out.lost,
+  outBacklogBytes: () => out.backlogBytes,
   colour: process.stdout.isTTY === true && (process.env.NO_COLOR ?? '') === '' && process.env.TERM !== 'dumb',
   signal: stop,
   hostName: hostname(),

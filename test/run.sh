@@ -93,7 +93,7 @@ stage addon-asan 300 sh test/native/asan.sh
 stage contract 300 unshare -Urnm vitest run --project contract
 stage kernel 300 unshare -Urnm vitest run --project kernel
 stage scenarios 600 unshare -Urnm vitest run --project scenarios
-stage faults 600 unshare -Urnm vitest run --project faults
+stage faults 1200 unshare -Urnm vitest run --project faults
 stage churn 150 env KPROBE_CHURN_SECONDS=20 unshare -Urnm vitest run --project churn
 stage sim 600 env KPROBE_SEEDS=2000 vitest run --project sim
 [ -z "$build_pid" ] || wait "$build_pid"

@@ -6,6 +6,8 @@ export interface Io {
   readonly err: (text: string) => void
   /** Aborted when standard output cannot be written any more, with the error as its reason. */
   readonly outLost: AbortSignal
+  /** Of standard output: bytes that nobody has taken yet. */
+  readonly outBacklogBytes: () => number
   /** Standard output is a terminal, and NO_COLOR is not set. */
   readonly colour: boolean
   /** Aborted by SIGINT and SIGTERM. */

@@ -49,7 +49,9 @@ async function readWhole(source: Source, { config, clock, io }: Reading): Promis
   let localIps: LocalAddresses | undefined
   try {
     await new Promise<void>((complete, fail) => {
-      io.signal.addEventListener('abort', () => fail(new Error('interrupted')), { once: true })
+      const interrupted = () => fail(new Error('interrupted'))
+      io.signal.addEventListener('abort', interrupted, { once: true })
+      if (io.signal.aborted) interrupted()
       const missing = new Set(['objects'])
       const arrived = (what: string) => {
         missing.delete(what)

@@ -25,6 +25,11 @@ export class Outlet {
     return this.#failure?.code === 'EPIPE' ? undefined : this.#failure
   }
 
+  /** What was written and not taken yet: a reader may be slow, or stand still. */
+  get backlogBytes(): number {
+    return this.#stream.writableLength
+  }
+
   write(text: string): void {
     if (this.#failure !== undefined) return
     this.#used = true

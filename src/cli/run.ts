@@ -68,6 +68,9 @@ interface Invocation {
   readonly io: Io
 }
 
+/** A reader of standard output that stands still must not fill the memory: what it would have read is left out. */
+const OUT_BACKLOG_MAX = 1 << 20
+
 async function serve(request: RunRequest, invocation: Invocation): Promise<number> {
   const { io } = invocation
   const { config, warnings } = request
@@ -86,7 +89,7 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
     processId: io.processId,
     synced: sync => {
       const text = syncText(sync, { colour: io.colour, dryRun })
-      if (text !== '') io.out(text)
+      if (text !== '' && io.outBacklogBytes() < OUT_BACKLOG_MAX) io.out(text)
     },
     planned: plan => {
       for (const text of planLines(plan.describe())) io.out(text)

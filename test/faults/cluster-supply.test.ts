@@ -135,6 +135,13 @@ describe('the environment', () => {
     expect(daemon.strayLines).toEqual([])
   })
 
+  it('F117: a debugger that NODE_OPTIONS asks for is closed, and that is told', async () => {
+    const daemon = cluster.daemon({ env: { NODE_OPTIONS: '--inspect=127.0.0.1:9229' } })
+    await daemon.synced()
+    expect(listening()).not.toContain('9229')
+    expect(daemon.strayLines.join('\n')).toContain('a debugger was asked for (--inspect), and is closed')
+  })
+
   it('F117: NODE_TLS_REJECT_UNAUTHORIZED=0 is told of, and the server is verified all the same', async () => {
     const certificate = cluster.server.authority?.issue({ names: ['elsewhere.test'] })
     if (certificate === undefined) throw new Error('the server has no authority')

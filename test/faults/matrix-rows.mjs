@@ -173,5 +173,5 @@ export const NOTES = {
   F92: 'stopped for 95 % of the time, instead of a control group',
   F94: 'a clock that is moved in the process; suspension as F82',
   F98: '1,000 connections for each server',
-  F117: 'NODE_OPTIONS and LD_PRELOAD are neither refused nor told of',
+  F117: 'LD_PRELOAD is neither refused nor told of: who can set it has the process already',
 }

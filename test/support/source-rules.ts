@@ -75,7 +75,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/doctor.ts': ['node:fs/promises'],
   'cli/run.ts': ['node:fs/promises'],
   'cli/libnftables.ts': ['ffi-rs'],
-  'main.ts': ['node:os', 'node:v8'],
+  'main.ts': ['node:inspector', 'node:os', 'node:v8'],
 }
 
 const FORBIDDEN_MODULES = /^(node:)?(child_process|cluster|vm)$/

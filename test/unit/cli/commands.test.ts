@@ -20,6 +20,7 @@ beforeEach(() => {
     err: text => {
       err += text
     },
+    outBacklogBytes: () => 0,
     outLost: new AbortController().signal,
     colour: false,
     signal: new AbortController().signal,

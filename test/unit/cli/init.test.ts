@@ -41,6 +41,7 @@ beforeEach(() => {
     err: text => {
       err += text
     },
+    outBacklogBytes: () => 0,
     outLost: never,
     colour: false,
     signal: never,

@@ -9,6 +9,7 @@ function collect(): { readonly io: Io; readonly text: () => string } {
     err: more => {
       text += more
     },
+    outBacklogBytes: () => 0,
     outLost: new AbortController().signal,
     colour: false,
     signal: new AbortController().signal,

@@ -67,6 +67,7 @@ describe('kprobe verify', () => {
     const io: Io = {
       out: () => undefined,
       err: text => said.push(text),
+      outBacklogBytes: () => 0,
       outLost: new AbortController().signal,
       colour: false,
       signal: new AbortController().signal,
