@@ -99,7 +99,6 @@ stage sim 600 env KPROBE_SEEDS=2000 vitest run --project sim
 [ -z "$build_pid" ] || wait "$build_pid"
 build_pid=''
 stage reference 2400 sh test/reference/run.sh
-stage runtimes 600 sh test/runtimes.sh
 
 rm -rf "$logs"
 [ -z "$failed" ] || fail "failed:$failed"
