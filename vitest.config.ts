@@ -19,6 +19,8 @@ const CONTRACT_ON_KERNEL = 'test/contract/**/kernel*.test.ts'
 
 export default defineConfig({
   test: {
+    // The process that hands out the files has next to nothing to do.
+    maxWorkers: '100%',
     projects: [
       {
         test: {

@@ -32,6 +32,7 @@ const STEPS_MIN = 6
 const STEPS_MAX = 18
 const CHECK_PERIOD_MS = 60_000
 /** The longest Retry-After that is honoured is 300 s; then a dead peer, a back-off and a check for lost events. */
+const LATE_TROUBLE_MS_MAX = 120_000
 const HEAL_MS_MAX = 400_000
 const HEAL_STEP_MS = 2_000
 const QUIET_MS = 20_000
@@ -183,6 +184,9 @@ export class Simulation {
     const { commits } = this.#process
     await this.#pass(QUIET_MS)
     if (this.#process.commits > commits) this.#complain('INV-9: a commit though nothing happens')
+    // What was asked before the network healed may be found dead only now, and is asked again after a while.
+    for (let passedMs = 0; !this.#isWell() && passedMs < LATE_TROUBLE_MS_MAX; passedMs += HEAL_STEP_MS)
+      await this.#pass(HEAL_STEP_MS)
     if (!this.#isWell()) this.#complain(`still in trouble: ${this.#process.source.status.trouble}`)
   }
 

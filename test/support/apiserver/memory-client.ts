@@ -204,7 +204,7 @@ class MemoryExchange implements ResponsePort, Passenger {
     const { idleMs, longLived } = this.#request
     this.#cancelIdle = clock.after(this.#heardMs + idleMs - clock.nowMs(), () => {
       if (longLived && this.#hasHead) return
-      if (clock.nowMs() - this.#heardMs >= idleMs) this.lose('silent', `silent for ${idleMs} ms`)
+      if (clock.nowMs() >= this.#heardMs + idleMs) this.lose('silent', `silent for ${idleMs} ms`)
       else this.#watchIdle()
     })
   }
