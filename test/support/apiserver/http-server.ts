@@ -220,8 +220,10 @@ function createInner(options: ApiServerOptions, authority: Authority | undefined
     requestCert: true,
     rejectUnauthorized: false,
   }
+  // Megabytes of answers that wait for slow readers; Node turns new streams down beyond 10 of them, a real server does not.
+  const maxSessionMemory = 1_000
   return http2
-    ? createSecureServer({ ...tls, allowHTTP1: true, ...settings }, handle)
+    ? createSecureServer({ ...tls, allowHTTP1: true, maxSessionMemory, ...settings }, handle)
     : createHttps(tls, handle)
 }
 
