@@ -82,6 +82,8 @@ async function build() {
   mkdirSync(folder, { recursive: true })
   const unlock = await lock(join(folder, '.building'))
   try {
+    const wanting = PROGRAMS.find(program => find(program.name) === undefined && !isFetched(program))
+    if (wanting !== undefined) return skip(`Go cannot get the modules of ${wanting.name} here`)
     return PROGRAMS.every(buildOne) ? 0 : 1
   } finally {
     unlock()
@@ -105,6 +107,17 @@ function goTrouble() {
 /** Debian's packages keep newer versions of Go out of PATH. */
 function goEnvironment() {
   return { ...process.env, PATH: [process.env.PATH, '/usr/local/go/bin'].join(delimiter) }
+}
+
+/** Gets the sources, and nothing that the program does not need. A machine without a way to them is no failure of ours. */
+function isFetched({ module, main }) {
+  const run = spawnSync('go', ['list', '-deps', main], {
+    cwd: module,
+    env: goEnvironment(),
+    stdio: 'ignore',
+    timeout: BUILD_MAX_MS,
+  })
+  return run.status === 0
 }
 
 function buildOne({ name, module, main, ldflags }) {
