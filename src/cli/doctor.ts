@@ -2,10 +2,8 @@ import { readFile } from 'node:fs/promises'
 import { systemClock } from '../base/clock.ts'
 import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { readConfigFile } from '../config/config-file.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { loadConfig } from '../config/load-config.ts'
 import { nftablesOptions, openNetfilter } from '../daemon/open.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { probe } from '../kernel/nft/probe.ts'
@@ -18,8 +16,9 @@ import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { lookElsewhere } from './leftovers.ts'
 import { ipvsTexts } from './leftovers-text.ts'
 import { writeDocument } from './output.ts'
+import { readRequest } from './read-request.ts'
 import { tableText } from './table.ts'
-import { failureText, usageErrors, usageWarnings } from './usage-errors.ts'
+import { failureText, usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -37,11 +36,9 @@ export const command: Command = {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const options = { hostName: io.hostName, extra: [outputFlag(OUTPUTS)], readFile: readConfigFile }
-  const parsed = await loadConfig(argv, options)
-  if (parsed.kind === 'errors') return usageErrors(io, 'doctor', parsed.errors)
-  usageWarnings(io, 'doctor', parsed.value.warnings)
-  const { config, extra } = parsed.value
+  const request = await readRequest(argv, io, { command: 'doctor', extra: [outputFlag(OUTPUTS)] })
+  if (typeof request === 'number') return request
+  const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'doctor', extra.errors)
   const findings = await examine(config)

@@ -2,12 +2,10 @@ import { systemClock } from '../base/clock.ts'
 import { familyOf, formatIp, formatIpPort, type Ip, isLoopback, parseIp, whyNotIp } from '../base/ip.ts'
 import { finish } from '../base/steps.ts'
 import type { Config } from '../config/config.ts'
-import { readConfigFile } from '../config/config-file.ts'
 import type { FlagSpec } from '../config/flag.ts'
 import { type FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { loadConfig } from '../config/load-config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { nftablesOptions } from '../daemon/open.ts'
 import { renderState } from '../dataplane/nftables/render.ts'
@@ -23,7 +21,8 @@ import { type ExplainedEndpoint, type Explanation, explanationText } from './exp
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, loadOnce } from './load.ts'
 import { writeDocument } from './output.ts'
-import { failureText, usageErrors, usageWarnings } from './usage-errors.ts'
+import { readRequest } from './read-request.ts'
+import { failureText, usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 const PROTOCOLS: Readonly<Record<string, { readonly name: Protocol; readonly number: number }>> = {
@@ -74,11 +73,9 @@ export const command: Command = {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const options = { hostName: io.hostName, extra: FLAGS, readFile: readConfigFile }
-  const parsed = await loadConfig(argv, options)
-  if (parsed.kind === 'errors') return usageErrors(io, 'explain', parsed.errors)
-  usageWarnings(io, 'explain', parsed.value.warnings)
-  const { config, extra } = parsed.value
+  const request = await readRequest(argv, io, { command: 'explain', extra: FLAGS })
+  if (typeof request === 'number') return request
+  const { config, extra } = request
   const question = readQuestion(extra)
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0 || question === undefined) return usageErrors(io, 'explain', extra.errors)

@@ -1,9 +1,7 @@
 import { type Clock, systemClock } from '../base/clock.ts'
 import type { Config } from '../config/config.ts'
-import { readConfigFile } from '../config/config-file.ts'
 import { HELP_FLAG, outputFlag, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { loadConfig } from '../config/load-config.ts'
 import { openNetfilter, openPlane } from '../daemon/open.ts'
 import { createConntrackClient } from '../kernel/conntrack/client.ts'
 import { type TuneReport, tuneConntrack } from '../kernel/conntrack/sysctl-files.ts'
@@ -11,6 +9,7 @@ import type { SysctlLeft } from '../kernel/conntrack/sysctls.ts'
 import type { Transport } from '../netlink/transport.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { writeDocument } from './output.ts'
+import { readRequest } from './read-request.ts'
 import { tableText } from './table.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
@@ -41,13 +40,11 @@ export interface InitMachine {
 
 /** Gives the exit code. */
 export async function runInit(argv: readonly string[], io: Io, machine: InitMachine): Promise<number> {
-  const options = { hostName: io.hostName, readFile: readConfigFile, extra: [outputFlag(OUTPUTS)] }
-  const parsed = await loadConfig(argv, options)
-  if (parsed.kind === 'errors') return usageErrors(io, 'init', parsed.errors)
-  const { config, extra, warnings } = parsed.value
+  const request = await readRequest(argv, io, { command: 'init', extra: [outputFlag(OUTPUTS)] })
+  if (typeof request === 'number') return request
+  const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'init', extra.errors)
-  for (const warning of warnings) io.err(`kprobe init: ${warning}\n`)
   const tuned = await tuneConntrack(config.conntrack, { root: machine.root })
   const answers = [
     await answerOf('nf_tables', () => askNftables(config, machine)),

@@ -2,10 +2,8 @@ import { systemClock } from '../base/clock.ts'
 import { slicingOf } from '../base/steps.ts'
 import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { readConfigFile } from '../config/config-file.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { loadConfig } from '../config/load-config.ts'
 import { openNetfilter, openPlane } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
@@ -14,7 +12,8 @@ import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from '.
 import { loadOnce, refusalText } from './load.ts'
 import { writeDocument } from './output.ts'
 import { planLines } from './plan-text.ts'
-import { failureText, usageErrors, usageWarnings } from './usage-errors.ts'
+import { readRequest } from './read-request.ts'
+import { failureText, usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -32,11 +31,9 @@ export const command: Command = {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const options = { hostName: io.hostName, extra: [outputFlag(OUTPUTS)], readFile: readConfigFile }
-  const parsed = await loadConfig(argv, options)
-  if (parsed.kind === 'errors') return usageErrors(io, 'plan', parsed.errors)
-  usageWarnings(io, 'plan', parsed.value.warnings)
-  const { config, extra } = parsed.value
+  const request = await readRequest(argv, io, { command: 'plan', extra: [outputFlag(OUTPUTS)] })
+  if (typeof request === 'number') return request
+  const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'plan', extra.errors)
   try {

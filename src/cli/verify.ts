@@ -2,11 +2,9 @@ import { systemClock } from '../base/clock.ts'
 import { slicingOf } from '../base/steps.ts'
 import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { readConfigFile } from '../config/config-file.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { loadConfig } from '../config/load-config.ts'
 import { openNetfilter, openPlane } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { printedService } from '../model/printed.ts'
@@ -16,8 +14,9 @@ import { askDaemon } from './admin-client.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { loadOnce } from './load.ts'
 import { writeDocument } from './output.ts'
+import { readRequest } from './read-request.ts'
 import { tableText } from './table.ts'
-import { failureText, usageErrors, usageWarnings } from './usage-errors.ts'
+import { failureText, usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -45,11 +44,9 @@ export interface Disagreement {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const options = { hostName: io.hostName, extra: [outputFlag(OUTPUTS)], readFile: readConfigFile }
-  const parsed = await loadConfig(argv, options)
-  if (parsed.kind === 'errors') return usageErrors(io, 'verify', parsed.errors)
-  usageWarnings(io, 'verify', parsed.value.warnings)
-  const { config, extra } = parsed.value
+  const request = await readRequest(argv, io, { command: 'verify', extra: [outputFlag(OUTPUTS)] })
+  if (typeof request === 'number') return request
+  const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'verify', extra.errors)
   try {

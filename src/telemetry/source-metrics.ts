@@ -1,28 +1,9 @@
 import type { Registry } from 'prom-client'
+import type { SourceObservation } from '../source/source.ts'
 import { LabelValues, metricSet } from './metric-set.ts'
 
-/** What a source observes of itself. */
-export type Observation =
-  | {
-      readonly kind: 'listed'
-      readonly resource: string
-      readonly reason: string
-      readonly objects: number
-      readonly bytes: number
-      readonly durationMs: number
-    }
-  | {
-      readonly kind: 'watch-ended'
-      readonly resource: string
-      readonly reason: string
-      readonly events: number
-      readonly bytes: number
-    }
-  | { readonly kind: 'skipped'; readonly resource: string; readonly reason: string }
-  | { readonly kind: 'repaired'; readonly resource: string; readonly objects: number }
-
 export interface SourceMetrics {
-  observed(observation: Observation): void
+  observed(observation: SourceObservation): void
   /** A part of the source could not be used. */
   sourceProblem(): void
 }
