@@ -1,0 +1,53 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { EXIT_USAGE, type Io } from '../../../src/cli/io.ts'
+import { readRequest } from '../../../src/cli/read-request.ts'
+
+let folder: string
+let told: string
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-request-'))
+  told = ''
+})
+
+afterEach(() => rmSync(folder, { recursive: true }))
+
+function read(...argv: readonly string[]) {
+  const never = new AbortController().signal
+  const io: Io = {
+    out: () => undefined,
+    err: text => {
+      told += text
+    },
+    outBacklogBytes: () => 0,
+    outLost: never,
+    colour: false,
+    signal: never,
+    hostName: 'node',
+    processId: 1,
+  }
+  return readRequest(argv, io, { command: 'plan', extra: [] })
+}
+
+function configOf(field: string): string {
+  const path = join(folder, 'config.yaml')
+  const head = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
+  writeFileSync(path, `${head}${field}\n`)
+  return path
+}
+
+describe('readRequest', () => {
+  it('reads the file that --config names, and tells what it says in vain', async () => {
+    const request = await read(`--config=${configOf('clusterCIDRS: 10.0.0.0/8')}`)
+    expect(request).toMatchObject({ config: { source: { kind: 'kube' } } })
+    expect(told).toMatch(/^kprobe plan: .*clusterCIDRS/)
+  })
+
+  it('tells every error and gives the exit code', async () => {
+    expect(await read('--source=here', '--v=x')).toBe(EXIT_USAGE)
+    expect(told).toMatch(/kprobe plan: --source.*\n.*kprobe plan: .*v/s)
+  })
+})

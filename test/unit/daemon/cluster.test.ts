@@ -1,0 +1,64 @@
+import { describe, expect, it } from 'vitest'
+import { createLog } from '../../../src/base/log.ts'
+import { Cluster } from '../../../src/daemon/cluster.ts'
+import { ApiError, type ApiRequest } from '../../../src/source/kube/api-client.ts'
+import type { EventWrite } from '../../../src/telemetry/event-object.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+
+const POST: EventWrite = { method: 'POST', path: '/events', body: { note: 'a' } }
+const PATCH: EventWrite = { method: 'PATCH', path: '/events/a', body: {} }
+const log = createLog({ format: 'json', verbosity: 0, destination: { write: () => undefined } })
+
+async function* nothing(): AsyncGenerator<Uint8Array> {
+  yield* []
+}
+
+/** A server that answers with this status, or not at all. */
+function clusterOf(status: number | undefined) {
+  const asked: ApiRequest[] = []
+  const counted: (number | undefined)[] = []
+  const cluster = new Cluster({
+    client: {
+      server: 'https://192.0.2.1:6443',
+      close: () => Promise.resolve(),
+      send(request) {
+        asked.push(request)
+        if (status === undefined) return Promise.reject(new ApiError('unreachable', 'nobody listens'))
+        const answer = { status, contentType: 'application/json', retryAfterMs: undefined, body: nothing() }
+        return Promise.resolve(answer)
+      },
+    },
+    clock: new FakeClock(),
+    random: () => 0,
+    requested: ({ status: told }) => counted.push(told),
+  })
+  return { cluster, asked, counted }
+}
+
+describe('Cluster', () => {
+  it.each([
+    [POST, 201, 'taken'],
+    [POST, 409, 'taken'],
+    [PATCH, 409, 'refused'],
+    [PATCH, 404, 'absent'],
+    [POST, 404, 'refused'],
+    [POST, 403, 'refused'],
+    [POST, 429, 'retry'],
+    [PATCH, 503, 'retry'],
+    [POST, undefined, 'retry'],
+  ] as const)('makes of %j answered with %s: %s', async (write, status, result) => {
+    const { cluster, counted } = clusterOf(status)
+    expect(await cluster.post(write, log)).toBe(result)
+    expect(counted).toEqual([status])
+  })
+
+  it('sends events as what they are', async () => {
+    const { cluster, asked } = clusterOf(200)
+    await cluster.post(POST, log)
+    await cluster.post(PATCH, log)
+    expect(asked.map(({ contentType, body }) => [contentType, body])).toEqual([
+      ['application/json', '{"note":"a"}'],
+      ['application/merge-patch+json', '{}'],
+    ])
+  })
+})
