@@ -63,6 +63,9 @@ stage() {
   fi
   failed="$failed $stage_name"
   printf 'FAIL  %-14s %4d s  exit code %d: %s\n' "$stage_name" "$stage_took" "$stage_status" "$*"
+  # What failed comes first: whoever keeps only the beginning of this has it.
+  grep -aE -A 14 '^ *FAIL |^not ok ' "$stage_log" | head -n 200
+  echo "--- all of it:"
   cat "$stage_log"
 }
 

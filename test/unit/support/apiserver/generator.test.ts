@@ -9,8 +9,9 @@ import { FakeClock } from '../../../support/fake-clock.ts'
 
 const SHAPE = { services: 6, endpointsPerService: 250, nodes: 4 }
 
+/** At a standing hour: objects carry the second of their creation. */
 function filled(): Store {
-  const store = new Store()
+  const store = new Store({ now: () => new Date('2026-11-01T00:00:00Z') })
   for (const { resource, object } of clusterOf(SHAPE)) store.create(resource, object)
   return store
 }
