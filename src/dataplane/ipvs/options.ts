@@ -1,0 +1,35 @@
+import type { Cidr } from '../../base/cidr.ts'
+import type { Family } from '../../base/ip.ts'
+import type { DetectorOption } from '../nftables/options.ts'
+
+/** What the mode can be told. */
+export interface IpvsOptions {
+  readonly tableName: string
+  /** `kube-ipvs0`. */
+  readonly deviceName: string
+  /** Of Services that do not ask for one of their own: rr. */
+  readonly scheduler: string
+  /** Virtual servers in these are somebody else's, whatever they look like. */
+  readonly excludeCidrs: readonly Cidr[]
+  readonly masqueradeAll: boolean
+  /** 0 to 31. */
+  readonly masqueradeBit: number
+  /** How pods of this node are told from other traffic; undefined where they cannot be. */
+  readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
+  /** How long an endpoint that is gone may keep its connections, milliseconds. */
+  readonly drainMs: number
+  /** Distance between looks at what the kernel announces to nobody, milliseconds. */
+  readonly digestMs: number
+}
+
+export const DEFAULT_IPVS_OPTIONS: IpvsOptions = {
+  tableName: 'kube-proxy',
+  deviceName: 'kube-ipvs0',
+  scheduler: 'rr',
+  excludeCidrs: [],
+  masqueradeAll: false,
+  masqueradeBit: 14,
+  detector: { IPv4: undefined, IPv6: undefined },
+  drainMs: 900_000,
+  digestMs: 1_000,
+}

@@ -1,0 +1,70 @@
+import type { Ip } from '../../base/ip.ts'
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
+import type { RealServer, ServerKey, VirtualServer } from '../../kernel/ipvs/state.ts'
+import type { Ruleset } from '../../kernel/nft/state.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import type { Refusal } from '../../model/refusal.ts'
+import type { ServiceKey } from '../../model/service.ts'
+
+/**
+ * All that this plane keeps in the kernel. Immutable; versions share what did not change, so that a comparison of two
+ * of one lineage walks only what did. Of the kernel's objects only those that are ours are in it.
+ */
+export interface IpvsState {
+  /** By serverKey. */
+  readonly servers: PersistentMap<PlacedServer>
+  /** By name; both families. */
+  readonly sets: ReadonlyMap<string, Ipset>
+  /** By entryKey: the name of the set and the entry. */
+  readonly entries: PersistentMap<PlacedEntry>
+  /** Bound to the dummy device; by address. */
+  readonly addresses: PersistentMap<PlacedAddress>
+  /** The dummy device exists. */
+  readonly device: boolean
+  /** Our own tables `ip` and `ip6`. */
+  readonly ruleset: Ruleset
+  /** What it was rendered from; undefined for a state read from the kernel. */
+  readonly frontends: FrontendTable | undefined
+  /** Services left out because the kernel refused them. */
+  readonly without: ReadonlySet<ServiceKey>
+  /** Schedulers that were asked for and that this kernel does not have. */
+  readonly missingSchedulers: ReadonlySet<string>
+  /** By Service: what did not fit or was not understood; the rest of the Service is there. */
+  readonly refusals: ReadonlyMap<ServiceKey, readonly Refusal[]>
+}
+
+export interface PlacedServer {
+  readonly server: VirtualServer
+  /** By destinationKey, sorted; weight 0 for those that drain. */
+  readonly destinations: ReadonlyMap<string, RealServer>
+  /** Empty when read from the kernel. */
+  readonly service: ServiceKey
+}
+
+export interface PlacedEntry {
+  readonly set: string
+  readonly entry: IpsetEntry
+  /** Whom it serves; several Services may need one entry. Empty when read from the kernel. */
+  readonly services: readonly ServiceKey[]
+}
+
+export interface PlacedAddress {
+  readonly ip: Ip
+  readonly services: readonly ServiceKey[]
+}
+
+export const EMPTY_STATE: IpvsState = {
+  servers: PersistentMap.empty(),
+  sets: new Map(),
+  entries: PersistentMap.empty(),
+  addresses: PersistentMap.empty(),
+  device: false,
+  ruleset: { tables: [] },
+  frontends: undefined,
+  without: new Set(),
+  missingSchedulers: new Set(),
+  refusals: new Map(),
+}
+
+export type { ServerKey }
