@@ -1,0 +1,12 @@
+import { formatIpPort } from '../../base/ip.ts'
+import type { RealServer, ServerKey, VirtualAddress } from './state.ts'
+
+/** `TCP 10.96.0.1:443`, `UDP [2001:db8::1]:53`. */
+export function serverKey({ protocol, ip, port }: VirtualAddress): ServerKey {
+  return `${protocol} ${formatIpPort(ip, port)}`
+}
+
+/** `10.0.0.1:80`: unique among the real servers of one virtual server. */
+export function destinationKey({ ip, port }: Pick<RealServer, 'ip' | 'port'>): string {
+  return formatIpPort(ip, port)
+}
