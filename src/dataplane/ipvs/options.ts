@@ -4,6 +4,7 @@ import type { DetectorOption } from '../nftables/options.ts'
 
 /** What the mode can be told. */
 export interface IpvsOptions {
+  /** Not the one of nftables mode: while one mode takes the place of the other, both tables are there. */
   readonly tableName: string
   /** `kube-ipvs0`. */
   readonly deviceName: string
@@ -23,7 +24,7 @@ export interface IpvsOptions {
 }
 
 export const DEFAULT_IPVS_OPTIONS: IpvsOptions = {
-  tableName: 'kube-proxy',
+  tableName: 'kube-proxy-ipvs',
   deviceName: 'kube-ipvs0',
   scheduler: 'rr',
   excludeCidrs: [],
