@@ -63,6 +63,12 @@ export class ByteWriter {
     this.length += 8
   }
 
+  u64(value: bigint): void {
+    this.reserve(8)
+    this.view.setBigUint64(this.length, value, true)
+    this.length += 8
+  }
+
   octets(value: Octets): void {
     this.reserve(value.length)
     const bytes = this.bytes

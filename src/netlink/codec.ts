@@ -48,6 +48,20 @@ export const u16be: Codec<number> = {
   },
 }
 
+/** In host order. */
+export const u16host: Codec<number> = {
+  write(out, type, value) {
+    inRange(value, 0, 0xffff)
+    out.open(type)
+    out.out.u16(value)
+    out.close()
+  },
+  read(view, start, end) {
+    exactly(2, start, end)
+    return view.data.getUint16(start, true)
+  },
+}
+
 export const u32be: Codec<number> = {
   write(out, type, value) {
     inRange(value, 0, 0xffffffff)
@@ -96,6 +110,20 @@ export const u64be: Codec<bigint> = {
   read(view, start, end) {
     exactly(8, start, end)
     return view.data.getBigUint64(start)
+  },
+}
+
+/** In host order. */
+export const u64host: Codec<bigint> = {
+  write(out, type, value) {
+    if (value < 0n || value > U64_MAX) throw unencodable(`${value} is not in 0..${U64_MAX}`)
+    out.open(type)
+    out.out.u64(value)
+    out.close()
+  },
+  read(view, start, end) {
+    exactly(8, start, end)
+    return view.data.getBigUint64(start, true)
   },
 }
 

@@ -2,6 +2,7 @@
 
 export const NETLINK_ROUTE = 0
 export const NETLINK_NETFILTER = 12
+export const NETLINK_GENERIC = 16
 
 export const NLM_F_REQUEST = 0x01
 export const NLM_F_MULTI = 0x02

@@ -10,10 +10,21 @@ describe('ByteWriter', () => {
     out.u32(0x06070809)
     out.u32be(0x0a0b0c0d)
     out.u64be(0x0102030405060708n)
+    out.u64(0x0102030405060708n)
     out.octets('\xff\x00')
     out.utf8('é')
     expect(Buffer.from(out.written()).toString('hex')).toBe(
-      ['01', '0302', '0405', '09080706', '0a0b0c0d', '0102030405060708', 'ff00', 'c3a9'].join(''),
+      [
+        '01',
+        '0302',
+        '0405',
+        '09080706',
+        '0a0b0c0d',
+        '0102030405060708',
+        '0807060504030201',
+        'ff00',
+        'c3a9',
+      ].join(''),
     )
   })
 

@@ -9,9 +9,11 @@ import {
   string,
   u8,
   u16be,
+  u16host,
   u32be,
   u32host,
   u64be,
+  u64host,
 } from '../../../src/netlink/codec.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import {
@@ -43,6 +45,8 @@ const DRAWING = attributeSet({
   level: [7, u8],
   host: [8, u32host],
   blob: [9, octets],
+  short: [10, u16host],
+  long: [11, u64host],
 })
 
 function encode<F extends Fields>(set: AttributeSet<F>, values: Attributes<F>): Buffer {
@@ -65,6 +69,8 @@ const FULL: ValuesOf<typeof DRAWING> = {
   level: 255,
   host: 0xdeadbeef,
   blob: '\0\xff',
+  short: 0xfffe,
+  long: 0xffff_ffff_ffff_fffen,
 }
 
 describe('an attribute table', () => {
@@ -75,6 +81,12 @@ describe('an attribute table', () => {
   it('writes attributes in the order of the table, and none for absent fields', () => {
     expect(encode(DRAWING, { level: 1, name: 'a', host: undefined }).toString('hex')).toBe(
       '0600010061000000' + '0500070001000000',
+    )
+  })
+
+  it('writes numbers of the host with their low byte first', () => {
+    expect(encode(DRAWING, { short: 0x0102, long: 0x0102_0304_0506_0708n }).toString('hex')).toBe(
+      '06000a0002010000' + '0c000b000807060504030201',
     )
   })
 
@@ -108,6 +120,9 @@ describe('an attribute table', () => {
     [{ host: 2 ** 32 }],
     [{ weight: -1n }],
     [{ weight: 1n << 64n }],
+    [{ short: 0x1_0000 }],
+    [{ long: -1n }],
+    [{ long: 1n << 64n }],
     [{ origin: { y: 2 ** 31 } }],
     [{ shape: { tag: 'circle', data: { radius: 65_536 } } }],
   ] as const)('refuses to write %o', values => {
