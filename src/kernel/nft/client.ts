@@ -4,12 +4,15 @@ import { finish, finishInSlices } from '../../base/steps.ts'
 import { Connection, REQUEST_SEQUENCE_MAX } from '../../netlink/connection.ts'
 import type { BurstError, BurstReplies } from '../../netlink/conversation.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
-import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import { patientBurst } from '../../netlink/patient-burst.ts'
 import { SystemError, type Transport } from '../../netlink/transport.ts'
 import type { Batch } from './batch.ts'
 import { readCounters } from './counters.ts'
 import { describeOperation } from './describe.ts'
 import { elementsIn, encodeBatch } from './encode.ts'
+import type { IndexOfIpset } from './ipset-match.ts'
+import { type IpsetNames, rememberIpsets, type UnwritableRule, unwritableRules } from './ipset-names.ts'
 import { type Listing, listTables, readGeneration, type TableName } from './list.ts'
 import type { Operation, OwnedElement, Transaction } from './operation.ts'
 import { splitBatch } from './split-batch.ts'
@@ -59,6 +62,8 @@ export interface OperationFailure {
 export interface NftClientOptions {
   readonly transport: Transport
   readonly clock: Clock
+  /** For rules about ipsets: without it none can be written, and those that are read show numbers. */
+  readonly ipsets?: IpsetNames
   /** Transactions with more elements than this are sent from the thread pool. */
   readonly asyncElements?: number
   /** Longest that one commit or one dump may take. */
@@ -73,11 +78,6 @@ const SEQUENCE_MAX = 0xffff_ffff
 /** Room for the rest of a batch beside the longest list of elements. */
 const BATCH_OVERHEAD_BYTES = 2_048
 
-/** Failures of sendmsg that may pass: nothing was sent, so that sending again is safe. */
-const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
-const SEND_ATTEMPTS = 4
-const SEND_RETRY_DELAY_MS = 5
-
 export function createNftClient(options: NftClientOptions): NftClient {
   return new NetlinkNftClient(options)
 }
@@ -85,15 +85,18 @@ export function createNftClient(options: NftClientOptions): NftClient {
 class NetlinkNftClient implements NftClient {
   readonly #connection: Connection
   readonly #clock: Clock
+  readonly #ipsets: IpsetNames | undefined
   readonly #asyncElements: number
   readonly #sendLimitBytes: number
   #batchSequence = BATCH_SEQUENCE_FIRST
   /** The last generation that anyone was told. */
   #seen: number | undefined
 
-  constructor({ transport, clock, asyncElements = ASYNC_ELEMENTS, timeoutMs }: NftClientOptions) {
+  constructor(options: NftClientOptions) {
+    const { transport, clock, ipsets, asyncElements = ASYNC_ELEMENTS, timeoutMs } = options
     this.#connection = new Connection({ transport, clock, ...(timeoutMs === undefined ? {} : { timeoutMs }) })
     this.#clock = clock
+    this.#ipsets = ipsets
     this.#asyncElements = asyncElements
     this.#sendLimitBytes = transport.sendLimitBytes
   }
@@ -104,7 +107,8 @@ class NetlinkNftClient implements NftClient {
   }
 
   async list(tables: readonly TableName[]): Promise<Listing> {
-    const listing = await listTables(this.#connection, this.#clock, tables)
+    const context = { connection: this.#connection, clock: this.#clock, ipsets: this.#ipsets }
+    const listing = await listTables(context, tables)
     this.#seen = listing.generation
     return listing
   }
@@ -123,7 +127,10 @@ class NetlinkNftClient implements NftClient {
     const startMs = this.#clock.nowMs()
     const first = transaction[0]
     if (first === undefined) return this.#nothing()
-    const batch = await this.#encode(transaction, options.generation)
+    const { indexOf } = rememberIpsets(this.#ipsets)
+    const unwritable = unwritableRules(transaction, indexOf)
+    if (unwritable.length > 0) return this.#unsent(unwritable)
+    const batch = await this.#encode(transaction, { ...options, indexOfIpset: indexOf })
     const sent = await this.#sendParts(batch, elementsIn(transaction) > this.#asyncElements)
     return {
       outcome: sent.outcome,
@@ -175,10 +182,26 @@ class NetlinkNftClient implements NftClient {
     return { outcome: 'committed', generation, foreign, failures: [], bytes: 0, messages: 0, durationMs: 0 }
   }
 
-  async #encode(transaction: Transaction, generation: number | undefined): Promise<Batch> {
+  /** What cannot be encoded is refused as the kernel would refuse it: the whole, with an error for each culprit. */
+  #unsent(rules: readonly UnwritableRule[]): CommitResult {
+    const failures = rules.map(({ operation, error }) => ({
+      operation,
+      elements: [],
+      code: error.code,
+      error: new NetlinkError({
+        ...describeOperation(operation, []),
+        errno: errnoNumber(error.code),
+        extendedAck: error.message,
+        cause: error,
+      }),
+    }))
+    return { ...this.#nothing(), outcome: 'refused', failures }
+  }
+
+  async #encode(transaction: Transaction, options: BatchOptions): Promise<Batch> {
     const firstSequence = this.#takeSequences(transaction.length + elementsIn(transaction) + 2)
     const elementListBytesMax = this.#sendLimitBytes - BATCH_OVERHEAD_BYTES
-    const steps = encodeBatch(transaction, { firstSequence, generation, elementListBytesMax })
+    const steps = encodeBatch(transaction, { firstSequence, elementListBytesMax, ...options })
     const isSmall = transaction.length + elementsIn(transaction) <= this.#asyncElements
     if (isSmall) return finish(steps)
     const clock = this.#clock
@@ -194,20 +217,18 @@ class NetlinkNftClient implements NftClient {
     return first
   }
 
-  /** Sends, again where that may help. A send that failed for good counts as a refusal of the whole. */
+  /** A send that failed for good counts as a refusal of the whole. */
   async #send(batch: Batch, { bytes, pool }: SentPart): Promise<BurstReplies> {
     const object = `nf_tables batch of ${batch.messages} messages`
-    for (let attempt = 1; ; attempt++) {
-      try {
-        return await this.#connection.burst({ bytes, has: batch.has }, { pool, object })
-      } catch (error) {
-        if (error instanceof OutcomeUnknownError) return { errors: [], loss: error }
-        if (!(error instanceof SystemError)) throw error
-        if (!PASSING.has(error.code) || attempt === SEND_ATTEMPTS) return notSent(error, batch)
-      }
-      await pause(this.#clock, SEND_RETRY_DELAY_MS * attempt)
-    }
+    const link = { connection: this.#connection, clock: this.#clock }
+    const replies = await patientBurst(link, { bytes, has: batch.has }, { pool, object })
+    return replies instanceof SystemError ? notSent(replies, batch) : replies
   }
+}
+
+interface BatchOptions {
+  readonly generation?: number
+  readonly indexOfIpset: IndexOfIpset
 }
 
 interface SentPart {
@@ -269,8 +290,4 @@ function failureOf({ sequence, errno, extendedAck, offset }: BurstError, batch: 
       : describeOperation(operation, elements)
   const error = new NetlinkError({ ...words, errno, extendedAck, offset, sequence })
   return { operation: operation ?? first, elements, code: error.code, error }
-}
-
-function pause(clock: Clock, delayMs: number): Promise<void> {
-  return new Promise(resolve => clock.after(delayMs, resolve))
 }
