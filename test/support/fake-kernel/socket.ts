@@ -1,7 +1,6 @@
 import { errnoNumber } from '../../../src/netlink/errno.ts'
 import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
 import { refuse } from './call.ts'
-import type { FakeKernel } from './kernel.ts'
 import { joined } from './replies.ts'
 
 export interface SocketOptions {
@@ -27,7 +26,14 @@ export interface SocketFaults {
   beforeAsyncSend?: () => Promise<void>
 }
 
-/** One netlink socket of a FakeKernel. */
+/** What is behind a socket. */
+export interface SocketKernel {
+  /** Works on a datagram while its sender waits. */
+  accept(datagram: Uint8Array, from: FakeSocket): void
+  forget(socket: FakeSocket): void
+}
+
+/** One netlink socket of a kernel in memory. */
 export class FakeSocket implements Transport {
   readonly portId: number
   readonly sendLimitBytes: number
@@ -35,7 +41,7 @@ export class FakeSocket implements Transport {
   readonly processName: string
   readonly groups = new Set<number>()
   readonly faults: SocketFaults
-  readonly #kernel: FakeKernel
+  readonly #kernel: SocketKernel
   readonly #limits: Required<Pick<SocketOptions, 'sendBytesMax' | 'receiveBytesMax' | 'dumpBytesMax'>>
   readonly #queue: Uint8Array[] = []
   readonly #sending = new Set<Promise<void>>()
@@ -46,7 +52,7 @@ export class FakeSocket implements Transport {
   #watcher: (() => void) | undefined
   #closed = false
 
-  constructor(kernel: FakeKernel, portId: number, options: SocketOptions) {
+  constructor(kernel: SocketKernel, portId: number, options: SocketOptions) {
     this.#kernel = kernel
     this.portId = portId
     this.processId = options.processId ?? 4242
