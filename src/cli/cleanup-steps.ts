@@ -1,6 +1,6 @@
 import type { Clock } from '../base/clock.ts'
 import { openNetfilter } from '../daemon/open.ts'
-import { NFT_FAMILIES } from '../dataplane/nftables/layout.ts'
+import { NFT_FAMILIES } from '../dataplane/common/family.ts'
 import { type CommitResult, createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import type { Operation, Transaction } from '../kernel/nft/operation.ts'
 import type { Table } from '../kernel/nft/state.ts'

@@ -1,6 +1,6 @@
 import { u32host, zeros } from '../base/octets.ts'
-import { LAYOUTS, NFT_FAMILIES } from '../dataplane/nftables/layout.ts'
-import { destinationAddress } from '../dataplane/nftables/rules.ts'
+import { destinationAddress } from '../dataplane/common/expressions.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
 import { declareSet } from '../dataplane/nftables/sets.ts'
 import * as nft from '../kernel/nft/constants.ts'
 import type { Expression } from '../kernel/nft/expression.ts'

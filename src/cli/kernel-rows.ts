@@ -1,16 +1,11 @@
 import { formatCidr } from '../base/cidr.ts'
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be, readU32host } from '../base/octets.ts'
+import { CHAIN_REJECT } from '../dataplane/common/chain-names.ts'
+import { type FamilyLayout, LAYOUTS } from '../dataplane/common/family.ts'
+import { protocolOfKey } from '../dataplane/common/octet-keys.ts'
 import { parseChain } from '../dataplane/nftables/chains.ts'
-import {
-  CHAIN_REJECT,
-  CODE_MASK,
-  type FamilyLayout,
-  ID_MASK,
-  LAYOUTS,
-  LOCAL_LIST,
-  protocolOfKey,
-} from '../dataplane/nftables/layout.ts'
+import { CODE_MASK, ID_MASK, LOCAL_LIST } from '../dataplane/nftables/layout.ts'
 import type { Element, Table } from '../kernel/nft/state.ts'
 import type { ServiceRow } from './service-rows.ts'
 

@@ -1,4 +1,4 @@
-import { CHAIN_SERVICES } from '../dataplane/nftables/layout.ts'
+import { CHAIN_SERVICES } from '../dataplane/common/chain-names.ts'
 import type { SetName } from '../dataplane/nftables/sets.ts'
 import type { Owner } from '../kernel/nft/leftover-plan.ts'
 import type { NftFamily, Table } from '../kernel/nft/state.ts'

@@ -1,5 +1,5 @@
+import { CHAIN_REJECT } from '../dataplane/common/chain-names.ts'
 import { parseChain } from '../dataplane/nftables/chains.ts'
-import { CHAIN_REJECT } from '../dataplane/nftables/layout.ts'
 import { SET_NAMES, type SetName } from '../dataplane/nftables/sets.ts'
 import type { Operation, Transaction } from '../kernel/nft/operation.ts'
 import type { NftSet, Table } from '../kernel/nft/state.ts'

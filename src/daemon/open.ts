@@ -1,11 +1,8 @@
 import type { Clock } from '../base/clock.ts'
 import { FAMILIES, familyOf } from '../base/ip.ts'
 import type { Config, DetectLocal } from '../config/config.ts'
-import {
-  DEFAULT_NFTABLES_OPTIONS,
-  type DetectorOption,
-  type NftablesOptions,
-} from '../dataplane/nftables/options.ts'
+import type { DetectorOption } from '../dataplane/common/detector.ts'
+import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from '../dataplane/nftables/options.ts'
 import type { NftablesPlan } from '../dataplane/nftables/plan.ts'
 import type { NftablesState } from '../dataplane/nftables/state.ts'
 import { watchWriters } from '../dataplane/nftables/writers.ts'

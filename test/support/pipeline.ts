@@ -3,11 +3,8 @@ import { parseCidr } from '../../src/base/cidr.ts'
 import { systemClock } from '../../src/base/clock.ts'
 import { type Family, familyOf, type Ip, parseIp } from '../../src/base/ip.ts'
 import { finish } from '../../src/base/steps.ts'
-import {
-  DEFAULT_NFTABLES_OPTIONS,
-  type DetectorOption,
-  type NftablesOptions,
-} from '../../src/dataplane/nftables/options.ts'
+import type { DetectorOption } from '../../src/dataplane/common/detector.ts'
+import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from '../../src/dataplane/nftables/options.ts'
 import type { NftablesPlan } from '../../src/dataplane/nftables/plan.ts'
 import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
 import { renderState } from '../../src/dataplane/nftables/render.ts'

@@ -1,6 +1,6 @@
 import type { Cidr } from '../../base/cidr.ts'
 import type { Family } from '../../base/ip.ts'
-import type { DetectorOption } from '../nftables/options.ts'
+import type { DetectorOption } from '../common/detector.ts'
 
 /** What the mode can be told. */
 export interface IpvsOptions {

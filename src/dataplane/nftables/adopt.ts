@@ -3,23 +3,22 @@ import { type Octets, readU32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
+import { LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
+import { GROUP_NODEPORT_IPS } from '../common/groups.ts'
+import { protocolOfKey } from '../common/octet-keys.ts'
 import { parseChain } from './chains.ts'
 import {
   CODE_FIRST,
   CODE_MASK,
   GROUP_AFFINITY,
   GROUP_DISPATCH,
-  GROUP_NODEPORT_IPS,
   GROUP_UNKNOWN,
   hairpinGroup,
   idOf,
-  LAYOUTS,
-  NFT_FAMILIES,
   portKeyOf,
-  protocolOfKey,
 } from './layout.ts'
 import { type Codes, type Ids, idsInUse } from './numbering.ts'
-import { type Allocation, EMPTY_STATE, type NftablesState, tableOf } from './state.ts'
+import { type Allocation, EMPTY_STATE, type NftablesState } from './state.ts'
 
 const ELEMENTS_PER_STEP = 4000
 

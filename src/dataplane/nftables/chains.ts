@@ -1,21 +1,18 @@
 import { NFT_JUMP } from '../../kernel/nft/constants.ts'
 import type { Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
-import { CHAIN_FIREWALL, CHAIN_REJECT } from './layout.ts'
-import { quantise, rolls } from './quantise.ts'
+import { CHAIN_FIREWALL, CHAIN_REJECT } from '../common/chain-names.ts'
 import {
   askMasquerade,
   dropCounted,
-  FRONTEND_MAPS,
   fromPod,
   fromThisNode,
   goTo,
-  pickKnown,
-  pickNew,
-  pickSlot,
   type RuleContext,
   rule,
-} from './rules.ts'
+} from '../common/expressions.ts'
+import { quantise, rolls } from './quantise.ts'
+import { FRONTEND_MAPS, pickKnown, pickNew, pickSlot } from './rules.ts'
 
 /**
  * The chains made on demand: one per distinct value of these, never one per Service. A chain's name says all that its

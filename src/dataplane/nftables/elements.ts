@@ -1,18 +1,11 @@
 import { type Octets, u32host } from '../../base/octets.ts'
 import type { Element, ElementGroup } from '../../kernel/nft/state.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
+import { CHAIN_REJECT } from '../common/chain-names.ts'
+import type { FamilyLayout } from '../common/family.ts'
+import { portData, portKey } from '../common/octet-keys.ts'
 import { externalChain, externalLocalChain, firewallChain, pickChain } from './chains.ts'
-import {
-  CHAIN_REJECT,
-  CODE_DROP,
-  CODE_REJECT,
-  type FamilyLayout,
-  ID_UNIT,
-  LOCAL_LIST,
-  pairKey,
-  portData,
-  portKey,
-} from './layout.ts'
+import { CODE_DROP, CODE_REJECT, ID_UNIT, LOCAL_LIST, pairKey } from './layout.ts'
 import type { CodeDraft, IdDraft } from './numbering.ts'
 import { assignSlots, type SlotTable, slotsOf } from './slots.ts'
 import { stableIds } from './stable-id.ts'

@@ -1,7 +1,7 @@
 import type { Chain, Table } from '../../kernel/nft/state.ts'
+import type { RuleContext } from '../common/expressions.ts'
 import { chainsBehind, makeChain, nextChain, parseChain } from './chains.ts'
 import type { CodeDraft, Codes } from './numbering.ts'
-import type { RuleContext } from './rules.ts'
 
 /** Chains made on demand that nothing uses at the moment, and that are kept for the next time. */
 const UNUSED_MAX = 64

@@ -1,6 +1,5 @@
-import type { Cidr } from '../../base/cidr.ts'
-import { type Family, familyOf } from '../../base/ip.ts'
-import type { FrontendTable } from '../../model/frontend.ts'
+import type { Family } from '../../base/ip.ts'
+import type { DetectorOption } from '../common/detector.ts'
 
 export interface NftablesOptions {
   /** Of both tables, `ip` and `ip6`. */
@@ -23,27 +22,4 @@ export const DEFAULT_NFTABLES_OPTIONS: NftablesOptions = {
   detector: { IPv4: { kind: 'node-cidr' }, IPv6: { kind: 'node-cidr' } },
   endpointComments: false,
   connectionCounters: false,
-}
-
-/** How pods of this node are told from other traffic. */
-export type Detector =
-  | { readonly kind: 'cidr'; readonly cidr: Cidr }
-  | { readonly kind: 'interface'; readonly name: string }
-  | { readonly kind: 'interface-prefix'; readonly prefix: string }
-
-export type DetectorOption =
-  | Detector
-  /** The first podCIDR of the family in the Node object. */
-  | { readonly kind: 'node-cidr' }
-
-/** The detector of one family; undefined when nothing tells pods from others. */
-export function detectorFor(
-  family: Family,
-  options: NftablesOptions,
-  node: FrontendTable['node'],
-): Detector | undefined {
-  const option = options.detector[family]
-  if (option?.kind !== 'node-cidr') return option
-  const cidr = node.podCidrs.find(({ ip }) => familyOf(ip) === family)
-  return cidr === undefined ? undefined : { kind: 'cidr', cidr }
 }

@@ -2,8 +2,9 @@ import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import { describeOperation, formatElementData, formatElementKey } from '../../kernel/nft/print.ts'
 import type { Element, NftSet } from '../../kernel/nft/state.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
-import { serviceOfGroup } from './layout.ts'
-import { type NftablesState, tableOf } from './state.ts'
+import { tableOf } from '../common/family.ts'
+import { serviceOfGroup } from '../common/groups.ts'
+import type { NftablesState } from './state.ts'
 
 /** One transaction of nf_tables, and what the kernel holds after it. */
 export interface NftablesPlan extends Plan<NftablesState> {

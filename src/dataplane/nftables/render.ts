@@ -5,9 +5,10 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { LAYOUTS } from './layout.ts'
+import { changedServices } from '../common/changed-services.ts'
+import { forFamilies, LAYOUTS, tableOf } from '../common/family.ts'
 import type { NftablesOptions } from './options.ts'
-import { forFamilies, type NftablesState, tableOf } from './state.ts'
+import type { NftablesState } from './state.ts'
 import { type ServiceChange, TableDraft } from './table-draft.ts'
 import { usualPort } from './usual.ts'
 
@@ -74,20 +75,6 @@ function replace(drafts: Drafts, key: string, change: ServiceChange): string | u
   const refused = drafts.ip.replace(key, change)
   const refused6 = drafts.ip6.replace(key, change)
   return refused?.reason ?? refused6?.reason
-}
-
-/** Services to make anew: changed ones, those newly left out or let in, and those for which there were no numbers. */
-function changedServices(
-  frontends: FrontendTable,
-  base: NftablesState,
-  without: ReadonlySet<string>,
-): Iterable<string> {
-  if (base.frontends === undefined) return frontends.services.keys()
-  const changed = new Set(PersistentMap.changes(base.frontends.services, frontends.services))
-  for (const key of base.without) if (!without.has(key)) changed.add(key)
-  for (const key of without) if (!base.without.has(key)) changed.add(key)
-  for (const key of base.refusals.keys()) changed.add(key)
-  return changed
 }
 
 function changedKeys<V>(before: PersistentMap<V> | undefined, after: PersistentMap<V>): Iterable<string> {

@@ -1,113 +1,36 @@
-import { type Octets, u32host, zeros } from '../../base/octets.ts'
+import type { Expression } from '../../kernel/nft/expression.ts'
 import {
-  NF_DROP,
-  NFT_GOTO,
-  NFT_META_IIFNAME,
-  NFT_META_L4PROTO,
-  NFT_META_MARK,
-  NFT_PAYLOAD_NETWORK_HEADER,
-  NFT_PAYLOAD_TRANSPORT_HEADER,
-  NFTA_FIB_F_SADDR,
-  RTN_LOCAL,
-} from '../../kernel/nft/constants.ts'
-import type { Expression, Rule } from '../../kernel/nft/expression.ts'
-import { CODE_MASK, type FamilyLayout, ID_MASK, LOCAL_LIST, prefixMask } from './layout.ts'
-import type { Detector } from './options.ts'
-import type { SetName } from './sets.ts'
+  destinationAddress,
+  type Expressions,
+  mapped,
+  maskNumber,
+  portOfPacket,
+  readMark,
+  sourceAddress,
+  translate,
+  WORK,
+  writeMark,
+} from '../common/expressions.ts'
+import type { FamilyLayout } from '../common/family.ts'
+import { CODE_MASK, ID_MASK, LOCAL_LIST } from './layout.ts'
 
 /**
  * Fragments of rules. Registers hold, everywhere: r0.. the key of a frontend, r6 its value V, r7 the packet mark while
  * V passes through it, r8 and on what the rule works with.
  */
-export type Expressions = readonly Expression[]
-
 const KEY = 0
 const VALUE = 6
 const SAVED_MARK = 7
-export const WORK = 8
-
-/** What the rules of one table depend on, beside what is in its elements. */
-export interface RuleContext {
-  readonly layout: FamilyLayout
-  /** The bit that asks our postrouting hook to masquerade. */
-  readonly masqueradeMark: number
-  readonly detector: Detector | undefined
-}
 
 /** The maps that say what to do with a packet. */
 export type FrontendMap = 'frontends' | 'nodeports'
 export const FRONTEND_MAPS: readonly FrontendMap[] = ['frontends', 'nodeports']
 
-export function rule(expressions: Expressions, comment = ''): Rule {
-  return { expressions, comment }
-}
-
-export const dropCounted: Expressions = [
-  { kind: 'counter' },
-  { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } },
-]
-
-export function goTo(chain: string): Expression {
-  return { kind: 'verdict', verdict: { code: NFT_GOTO, chain } }
-}
-
-export function sourceAddress(layout: FamilyLayout, dreg: number): Expression {
-  return address(layout, layout.sourceOffset, dreg)
-}
-
-export function destinationAddress(layout: FamilyLayout, dreg: number): Expression {
-  return address(layout, layout.destinationOffset, dreg)
-}
-
-function address(layout: FamilyLayout, offset: number, dreg: number): Expression {
-  return { kind: 'payload', base: NFT_PAYLOAD_NETWORK_HEADER, offset, length: layout.addressLength, dreg }
-}
-
-export function readMark(dreg: number): Expression {
-  return { kind: 'meta', key: NFT_META_MARK, dreg }
-}
-
-export function writeMark(sreg: number): Expression {
-  return { kind: 'meta-set', key: NFT_META_MARK, sreg }
-}
-
-export function matches(set: SetName, sreg = WORK): Expression {
-  return { kind: 'lookup', set, sreg, dreg: undefined, inverted: false }
-}
-
-export function mapped(set: SetName, sreg: number, dreg: number | 'verdict'): Expression {
-  return { kind: 'lookup', set, sreg, dreg, inverted: false }
-}
-
-/** `reg & mask ^ xor`, in place, over numbers in host order. */
-export function maskNumber(reg: number, mask: number, xor = 0): Expression {
-  return { kind: 'bitwise', sreg: reg, dreg: reg, mask: u32host(mask), xor: u32host(xor) }
-}
-
-export function maskBytes(reg: number, mask: Octets): Expression {
-  return { kind: 'bitwise', sreg: reg, dreg: reg, mask, xor: zeros(mask.length) }
-}
-
-export function compare(op: 'eq' | 'neq', sreg: number, data: Octets): Expression {
-  return { kind: 'cmp', op, sreg, data }
-}
-
 /** Finds V of the packet in r6. The rule ends here when nothing is at its destination. */
 function findValue(layout: FamilyLayout, map: FrontendMap): Expressions {
   const addressRegs = map === 'frontends' ? layout.addressRegs : 0
   const key: Expressions = addressRegs === 0 ? [] : [destinationAddress(layout, KEY)]
-  return [
-    ...key,
-    { kind: 'meta', key: NFT_META_L4PROTO, dreg: KEY + addressRegs },
-    {
-      kind: 'payload',
-      base: NFT_PAYLOAD_TRANSPORT_HEADER,
-      offset: 2,
-      length: 2,
-      dreg: KEY + addressRegs + 1,
-    },
-    mapped(map, KEY, VALUE),
-  ]
+  return [...key, ...portOfPacket(KEY + addressRegs), mapped(map, KEY, VALUE)]
 }
 
 /**
@@ -133,33 +56,6 @@ export function serviceWith(layout: FamilyLayout, map: FrontendMap, low: number)
   return [...findValue(layout, map), ...throughMark(VALUE, WORK), maskNumber(WORK, ID_MASK, low)]
 }
 
-export function askMasquerade(context: RuleContext): Expressions {
-  const mark = context.masqueradeMark
-  return [readMark(WORK), maskNumber(WORK, ~mark >>> 0, mark), writeMark(WORK)]
-}
-
-/** Matches packets that the detector takes for those of this node's pods, or all others. */
-export function fromPod(context: RuleContext, detector: Detector, negated: boolean): Expressions {
-  const op = negated ? 'neq' : 'eq'
-  if (detector.kind === 'cidr') {
-    const { ip, bits } = detector.cidr
-    const { layout } = context
-    return [
-      sourceAddress(layout, WORK),
-      maskBytes(WORK, prefixMask(bits, layout.addressLength)),
-      compare(op, WORK, ip),
-    ]
-  }
-  // Comparing fewer than the 16 bytes of a name makes it a prefix.
-  const name = detector.kind === 'interface' ? detector.name.padEnd(16, '\0') : detector.prefix
-  return [{ kind: 'meta', key: NFT_META_IIFNAME, dreg: WORK }, compare(op, WORK, name)]
-}
-
-export const fromThisNode: Expressions = [
-  { kind: 'fib', flags: NFTA_FIB_F_SADDR, dreg: WORK },
-  compare('eq', WORK, u32host(RTN_LOCAL)),
-]
-
 /** Sends the packet to a random one of the first `modulus` slots of its list. */
 export function pickSlot(layout: FamilyLayout, map: FrontendMap, list: ListChoice): Expressions {
   const random = WORK + 1
@@ -175,10 +71,6 @@ export function pickSlot(layout: FamilyLayout, map: FrontendMap, list: ListChoic
 export interface ListChoice {
   readonly local: boolean
   readonly modulus: number
-}
-
-function translate(layout: FamilyLayout, reg: number): Expression {
-  return { kind: 'dnat', family: layout.family, addressReg: reg, portReg: reg + layout.addressRegs }
 }
 
 /**

@@ -11,7 +11,8 @@ import {
   TYPE_MARK,
 } from '../../kernel/nft/datatypes.ts'
 import type { NftSet } from '../../kernel/nft/state.ts'
-import type { FamilyLayout } from './layout.ts'
+import type { FamilyLayout } from '../common/family.ts'
+import { plainSet, sizeToHold } from '../common/sets.ts'
 
 export type SetName =
   | 'cluster-ips'
@@ -60,19 +61,13 @@ const SIZE_MIN: Readonly<Record<SetName, number>> = {
   ranges: 1024,
 }
 const FULL = 0.9
-const HEADROOM = 2
 
 /** Of affinity entries whose rule names no other: the default of Services. */
 const AFFINITY_TIMEOUT_MS = 10_800_000
 
-/**
- * The size that a set of `count` elements gets: the one it has while that is not 90 % full, else a power of two with
- * room for as many again. Kernels up to 6.1 ignore a new size, so growing replaces the table.
- */
+/** See sizeToHold. Kernels up to 6.1 ignore a new size, so growing replaces the table. */
 export function sizeFor(name: SetName, count: number, before: number | undefined): number {
-  if (before !== undefined && before > 0 && count <= before * FULL) return before
-  const wanted = Math.max(SIZE_MIN[name], count * HEADROOM)
-  return 2 ** Math.ceil(Math.log2(wanted))
+  return sizeToHold(count, before, { min: SIZE_MIN[name], full: FULL })
 }
 
 export interface SetDeclaration {
@@ -126,18 +121,8 @@ export function declareSet(name: SetName, { layout, size, connectionCounters }: 
   }
 }
 
-function set(name: SetName, size: number, key: readonly number[], keyLength: number): NftSet {
-  return {
-    name,
-    flags: 0,
-    keyType: concatenatedType(...key),
-    keyLength,
-    dataType: undefined,
-    dataLength: undefined,
-    size,
-    timeoutMs: 0,
-    userdata: '',
-  }
+function set(name: SetName, size: number, types: readonly number[], length: number): NftSet {
+  return plainSet(name, size, { types, length })
 }
 
 function markMap(name: SetName, size: number, key: readonly number[], keyLength: number): NftSet {

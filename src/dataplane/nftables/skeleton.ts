@@ -3,14 +3,7 @@ import { familyOf } from '../../base/ip.ts'
 import { hex, type Octets, u32host } from '../../base/octets.ts'
 import {
   IPS_DST_NAT,
-  NF_INET_LOCAL_OUT,
-  NF_INET_POST_ROUTING,
-  NF_INET_PRE_ROUTING,
-  NF_IP_PRI_NAT_DST,
-  NF_IP_PRI_NAT_SRC,
-  NF_NAT_RANGE_PROTO_RANDOM_FULLY,
   NFT_CT_STATUS,
-  NFT_JUMP,
   NFT_RETURN,
   NFTA_FIB_F_DADDR,
   RTN_LOCAL,
@@ -18,22 +11,12 @@ import {
 import type { Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
-import {
-  CHAIN_FIREWALL,
-  CHAIN_OUTPUT,
-  CHAIN_POSTROUTING,
-  CHAIN_PREROUTING,
-  CHAIN_REJECT,
-  CHAIN_SERVICES,
-  type FamilyLayout,
-  prefixMask,
-} from './layout.ts'
-import { detectorFor, type NftablesOptions } from './options.ts'
+import { CHAIN_FIREWALL, CHAIN_REJECT, CHAIN_SERVICES } from '../common/chain-names.ts'
+import { detectorFor } from '../common/detector.ts'
 import {
   askMasquerade,
   compare,
   destinationAddress,
-  dispatch,
   dropCounted,
   type Expressions,
   fromPod,
@@ -42,13 +25,23 @@ import {
   maskNumber,
   matches,
   type RuleContext,
-  readMark,
   rule,
-  serviceWith,
   sourceAddress,
   WORK,
-  writeMark,
-} from './rules.ts'
+} from '../common/expressions.ts'
+import type { FamilyLayout } from '../common/family.ts'
+import { prefixMask } from '../common/octet-keys.ts'
+import {
+  cidrKey,
+  detectorKey,
+  hookChains,
+  masquerade,
+  masqueradeMarked,
+  rejectChain,
+  unallocatedRules,
+} from '../common/rules.ts'
+import type { NftablesOptions } from './options.ts'
+import { dispatch, serviceWith } from './rules.ts'
 
 /** What the fixed chains of one table follow from. */
 export interface Skeleton extends RuleContext {
@@ -79,38 +72,17 @@ export function skeletonOf(
 /** Equal for skeletons that give equal chains and sets, on-demand chains included. */
 export function skeletonKey(skeleton: Skeleton): string {
   const { detector, nodePorts, serviceCidrs, prefixLengths } = skeleton
-  const detects =
-    detector === undefined || detector.kind !== 'cidr'
-      ? detector
-      : { kind: detector.kind, cidr: cidrText(detector.cidr) }
   const answers = nodePorts.kind === 'all' ? 'all' : nodePorts.ips.map(hex)
-  return JSON.stringify([detects, answers, serviceCidrs.map(cidrText), prefixLengths])
-}
-
-function cidrText({ ip, bits }: Cidr): string {
-  return `${hex(ip)}/${bits}`
+  return JSON.stringify([detectorKey(detector), answers, serviceCidrs.map(cidrKey), prefixLengths])
 }
 
 export function fixedChains(skeleton: Skeleton): readonly Chain[] {
-  const { layout } = skeleton
-  const toServices = rule([{ kind: 'verdict', verdict: { code: NFT_JUMP, chain: CHAIN_SERVICES } }])
   return [
-    base(CHAIN_PREROUTING, NF_INET_PRE_ROUTING, [toServices]),
-    base(CHAIN_OUTPUT, NF_INET_LOCAL_OUT, [toServices]),
-    base(CHAIN_POSTROUTING, NF_INET_POST_ROUTING, postroutingRules(skeleton)),
+    ...hookChains([masqueradeMarked(skeleton), hairpinRule(skeleton)]),
     { name: CHAIN_SERVICES, hook: undefined, rules: servicesRules(skeleton) },
-    {
-      name: CHAIN_REJECT,
-      hook: undefined,
-      rules: [rule([{ kind: 'counter' }, { kind: 'reject', code: layout.rejectCode }])],
-    },
+    rejectChain(skeleton.layout),
     { name: CHAIN_FIREWALL, hook: undefined, rules: firewallRules(skeleton) },
   ]
-}
-
-function base(name: string, hooknum: number, rules: readonly Rule[]): Chain {
-  const priority = hooknum === NF_INET_POST_ROUTING ? NF_IP_PRI_NAT_SRC : NF_IP_PRI_NAT_DST
-  return { name, hook: { type: 'nat', hooknum, priority }, rules }
 }
 
 function servicesRules(skeleton: Skeleton): readonly Rule[] {
@@ -123,14 +95,7 @@ function servicesRules(skeleton: Skeleton): readonly Rule[] {
   rules.push(rule(dispatch(layout, 'frontends')))
   rules.push(rule([...toNodePortAddress(skeleton), ...dispatch(layout, 'nodeports')]))
   rules.push(rule([...toClusterIp, goTo(CHAIN_REJECT)], 'no such port'))
-  for (const cidr of skeleton.serviceCidrs) {
-    const match: Expressions = [
-      destinationAddress(layout, WORK),
-      maskBytes(WORK, prefixMask(cidr.bits, layout.addressLength)),
-      compare('eq', WORK, cidr.ip),
-    ]
-    rules.push(rule([...match, ...dropCounted], 'no such ClusterIP'))
-  }
+  rules.push(...unallocatedRules(layout, skeleton.serviceCidrs))
   return rules
 }
 
@@ -168,16 +133,7 @@ function firewallRules({ layout, prefixLengths }: Skeleton): readonly Rule[] {
   return [...rules, rule(dropCounted, 'source not in loadBalancerSourceRanges')]
 }
 
-function postroutingRules({ layout, masqueradeMark }: Skeleton): readonly Rule[] {
-  const masquerade = { kind: 'masquerade', flags: NF_NAT_RANGE_PROTO_RANDOM_FULLY } as const
-  const marked: Expressions = [
-    readMark(WORK),
-    maskNumber(WORK, masqueradeMark),
-    compare('neq', WORK, u32host(0)),
-    readMark(WORK),
-    maskNumber(WORK, ~masqueradeMark >>> 0),
-    writeMark(WORK),
-  ]
+function hairpinRule({ layout }: Skeleton): Rule {
   const hairpin: Expressions = [
     { kind: 'ct', key: NFT_CT_STATUS, dreg: WORK },
     maskNumber(WORK, IPS_DST_NAT),
@@ -186,8 +142,5 @@ function postroutingRules({ layout, masqueradeMark }: Skeleton): readonly Rule[]
     destinationAddress(layout, WORK + layout.addressRegs),
     matches('hairpin'),
   ]
-  return [
-    rule([...marked, masquerade], 'asked for by mark'),
-    rule([...hairpin, masquerade], 'endpoint to itself'),
-  ]
+  return rule([...hairpin, masquerade], 'endpoint to itself')
 }

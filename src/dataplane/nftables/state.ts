@@ -1,4 +1,4 @@
-import type { NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
+import type { NftFamily, Ruleset } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import { type Codes, type Ids, NO_IDS } from './numbering.ts'
@@ -35,12 +35,4 @@ export const EMPTY_STATE: NftablesState = {
   without: new Set(),
   allocations: { ip: NO_ALLOCATION, ip6: NO_ALLOCATION },
   refusals: new Map(),
-}
-
-export function tableOf(ruleset: Ruleset, family: NftFamily): Table | undefined {
-  return ruleset.tables.find(table => table.family === family)
-}
-
-export function forFamilies<T>(make: (family: NftFamily) => T): Readonly<Record<NftFamily, T>> {
-  return { ip: make('ip'), ip6: make('ip6') }
 }

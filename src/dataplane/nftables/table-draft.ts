@@ -2,20 +2,14 @@ import { u32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
-import { sameElement } from '../../kernel/nft/diff-elements.ts'
 import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
+import { CHAIN_REJECT } from '../common/chain-names.ts'
+import { sameGroup } from '../common/element-group.ts'
+import type { FamilyLayout } from '../common/family.ts'
+import { GROUP_NODEPORT_IPS } from '../common/groups.ts'
 import { ElementDraft, type OutOfNumbers } from './elements.ts'
-import {
-  CHAIN_REJECT,
-  CODE_DROP,
-  CODE_REJECT,
-  type FamilyLayout,
-  GROUP_AFFINITY,
-  GROUP_DISPATCH,
-  GROUP_NODEPORT_IPS,
-  hairpinGroup,
-} from './layout.ts'
+import { CODE_DROP, CODE_REJECT, GROUP_AFFINITY, GROUP_DISPATCH, hairpinGroup } from './layout.ts'
 import { CodeDraft, type Codes, IdDraft } from './numbering.ts'
 import { chooseChains, makeChains } from './on-demand.ts'
 import type { NftablesOptions } from './options.ts'
@@ -27,7 +21,6 @@ import { UsualDraft } from './usual.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
 const NO_ELEMENTS: ElementGroup = []
-const GROUP_LENGTH_MAX = 64
 
 export interface TableDraftOptions {
   readonly layout: FamilyLayout
@@ -205,23 +198,6 @@ export class TableDraft {
     const same = base?.sets.size === sets.length && sets.every(set => base.sets.get(set.name) === set)
     return same ? base.sets : new Map(sets.map(set => [set.name, set]))
   }
-}
-
-/**
- * Whether a group that was made is equal to the one that is there but for its order, which is the kernel's own. The
- * one that is there is then kept, so that a comparison of tables has nothing to do. Of long groups this leaves the
- * answer to the comparison.
- */
-function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
-  const { length } = made
-  if (present.length !== length || length > GROUP_LENGTH_MAX) return false
-  for (let i = 0; i < length; i++) {
-    const element = made[i]
-    let j = 0
-    while (j < length && !sameElement(present[j], element)) j++
-    if (j === length) return false
-  }
-  return true
 }
 
 /** Whether a Service has anything in the table. */

@@ -1,4 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import type { RuleContext } from '../../../../src/dataplane/common/expressions.ts'
+import { LAYOUTS } from '../../../../src/dataplane/common/family.ts'
 import {
   chainsBehind,
   externalChain,
@@ -9,9 +11,7 @@ import {
   parseChain,
   pickChain,
 } from '../../../../src/dataplane/nftables/chains.ts'
-import { LAYOUTS } from '../../../../src/dataplane/nftables/layout.ts'
 import { quantise, rolls } from '../../../../src/dataplane/nftables/quantise.ts'
-import type { RuleContext } from '../../../../src/dataplane/nftables/rules.ts'
 import { declareSet, SET_NAMES } from '../../../../src/dataplane/nftables/sets.ts'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import { ip4 } from './frontends.ts'

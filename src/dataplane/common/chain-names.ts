@@ -1,0 +1,7 @@
+/** Chains that the tables of every mode have. */
+export const CHAIN_PREROUTING = 'nat-prerouting'
+export const CHAIN_OUTPUT = 'nat-output'
+export const CHAIN_POSTROUTING = 'nat-postrouting'
+export const CHAIN_SERVICES = 'services'
+export const CHAIN_REJECT = 'reject'
+export const CHAIN_FIREWALL = 'firewall-check'

@@ -1,0 +1,26 @@
+import type { Cidr } from '../../base/cidr.ts'
+import { type Family, familyOf } from '../../base/ip.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+
+/** How pods of this node are told from other traffic. */
+export type Detector =
+  | { readonly kind: 'cidr'; readonly cidr: Cidr }
+  | { readonly kind: 'interface'; readonly name: string }
+  | { readonly kind: 'interface-prefix'; readonly prefix: string }
+
+export type DetectorOption =
+  | Detector
+  /** The first podCIDR of the family in the Node object. */
+  | { readonly kind: 'node-cidr' }
+
+/** The detector of one family; undefined when nothing tells pods from others. */
+export function detectorFor(
+  family: Family,
+  options: { readonly detector: Readonly<Record<Family, DetectorOption | undefined>> },
+  node: FrontendTable['node'],
+): Detector | undefined {
+  const option = options.detector[family]
+  if (option?.kind !== 'node-cidr') return option
+  const cidr = node.podCidrs.find(({ ip }) => familyOf(ip) === family)
+  return cidr === undefined ? undefined : { kind: 'cidr', cidr }
+}

@@ -1,0 +1,21 @@
+import { sameElement } from '../../kernel/nft/diff-elements.ts'
+import type { ElementGroup } from '../../kernel/nft/state.ts'
+
+const GROUP_LENGTH_MAX = 64
+
+/**
+ * Whether a group that was made is equal to the one that is there but for its order, which is the kernel's own. The
+ * one that is there is then kept, so that a comparison of tables has nothing to do. Of long groups this leaves the
+ * answer to the comparison.
+ */
+export function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
+  const { length } = made
+  if (present.length !== length || length > GROUP_LENGTH_MAX) return false
+  for (let i = 0; i < length; i++) {
+    const element = made[i]
+    let j = 0
+    while (j < length && !sameElement(present[j], element)) j++
+    if (j === length) return false
+  }
+  return true
+}

@@ -1,0 +1,128 @@
+import { type Octets, u32host, zeros } from '../../base/octets.ts'
+import {
+  NF_DROP,
+  NFT_GOTO,
+  NFT_JUMP,
+  NFT_META_IIFNAME,
+  NFT_META_L4PROTO,
+  NFT_META_MARK,
+  NFT_PAYLOAD_NETWORK_HEADER,
+  NFT_PAYLOAD_TRANSPORT_HEADER,
+  NFTA_FIB_F_SADDR,
+  RTN_LOCAL,
+} from '../../kernel/nft/constants.ts'
+import type { Expression, Rule } from '../../kernel/nft/expression.ts'
+import type { Detector } from './detector.ts'
+import type { FamilyLayout } from './family.ts'
+import { prefixMask } from './octet-keys.ts'
+
+/** Fragments of rules that every mode writes alike. Registers from WORK on are what a fragment works with. */
+export type Expressions = readonly Expression[]
+
+export const WORK = 8
+
+/** What the rules of one table depend on, beside what is in its elements. */
+export interface RuleContext {
+  readonly layout: FamilyLayout
+  /** The bit that asks our postrouting hook to masquerade. */
+  readonly masqueradeMark: number
+  readonly detector: Detector | undefined
+}
+
+export function rule(expressions: Expressions, comment = ''): Rule {
+  return { expressions, comment }
+}
+
+export const dropCounted: Expressions = [
+  { kind: 'counter' },
+  { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } },
+]
+
+export function goTo(chain: string): Expression {
+  return { kind: 'verdict', verdict: { code: NFT_GOTO, chain } }
+}
+
+export function jumpTo(chain: string): Expression {
+  return { kind: 'verdict', verdict: { code: NFT_JUMP, chain } }
+}
+
+export function sourceAddress(layout: FamilyLayout, dreg: number): Expression {
+  return address(layout, layout.sourceOffset, dreg)
+}
+
+export function destinationAddress(layout: FamilyLayout, dreg: number): Expression {
+  return address(layout, layout.destinationOffset, dreg)
+}
+
+function address(layout: FamilyLayout, offset: number, dreg: number): Expression {
+  return { kind: 'payload', base: NFT_PAYLOAD_NETWORK_HEADER, offset, length: layout.addressLength, dreg }
+}
+
+export function readMark(dreg: number): Expression {
+  return { kind: 'meta', key: NFT_META_MARK, dreg }
+}
+
+export function writeMark(sreg: number): Expression {
+  return { kind: 'meta-set', key: NFT_META_MARK, sreg }
+}
+
+export function matches(set: string, sreg = WORK): Expression {
+  return { kind: 'lookup', set, sreg, dreg: undefined, inverted: false }
+}
+
+export function mapped(set: string, sreg: number, dreg: number | 'verdict'): Expression {
+  return { kind: 'lookup', set, sreg, dreg, inverted: false }
+}
+
+/** `reg & mask ^ xor`, in place, over numbers in host order. */
+export function maskNumber(reg: number, mask: number, xor = 0): Expression {
+  return { kind: 'bitwise', sreg: reg, dreg: reg, mask: u32host(mask), xor: u32host(xor) }
+}
+
+export function maskBytes(reg: number, mask: Octets): Expression {
+  return { kind: 'bitwise', sreg: reg, dreg: reg, mask, xor: zeros(mask.length) }
+}
+
+export function compare(op: 'eq' | 'neq', sreg: number, data: Octets): Expression {
+  return { kind: 'cmp', op, sreg, data }
+}
+
+/** Puts protocol and destination port, the way portKey() has them, into two registers. */
+export function portOfPacket(dreg: number): Expressions {
+  return [
+    { kind: 'meta', key: NFT_META_L4PROTO, dreg },
+    { kind: 'payload', base: NFT_PAYLOAD_TRANSPORT_HEADER, offset: 2, length: 2, dreg: dreg + 1 },
+  ]
+}
+
+export function askMasquerade(context: RuleContext): Expressions {
+  const mark = context.masqueradeMark
+  return [readMark(WORK), maskNumber(WORK, ~mark >>> 0, mark), writeMark(WORK)]
+}
+
+/** Matches packets that the detector takes for those of this node's pods, or all others. */
+export function fromPod(context: RuleContext, detector: Detector, negated: boolean): Expressions {
+  const op = negated ? 'neq' : 'eq'
+  if (detector.kind === 'cidr') {
+    const { ip, bits } = detector.cidr
+    const { layout } = context
+    return [
+      sourceAddress(layout, WORK),
+      maskBytes(WORK, prefixMask(bits, layout.addressLength)),
+      compare(op, WORK, ip),
+    ]
+  }
+  // Comparing fewer than the 16 bytes of a name makes it a prefix.
+  const name = detector.kind === 'interface' ? detector.name.padEnd(16, '\0') : detector.prefix
+  return [{ kind: 'meta', key: NFT_META_IIFNAME, dreg: WORK }, compare(op, WORK, name)]
+}
+
+export const fromThisNode: Expressions = [
+  { kind: 'fib', flags: NFTA_FIB_F_SADDR, dreg: WORK },
+  compare('eq', WORK, u32host(RTN_LOCAL)),
+]
+
+/** Sends the connection to the address and port in the registers from `reg` on. */
+export function translate(layout: FamilyLayout, reg: number): Expression {
+  return { kind: 'dnat', family: layout.family, addressReg: reg, portReg: reg + layout.addressRegs }
+}
