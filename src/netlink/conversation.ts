@@ -22,10 +22,14 @@ export interface Burst {
   readonly bytes: Uint8Array
   /** Whether the sequence number is that of one of its messages. */
   has(sequence: number): boolean
+  /** Called for each error, for what only its subsystem puts there. The view is only valid during the call. */
+  onError?(view: ByteView, message: Message): void
 }
 
 export interface BurstReplies {
   readonly errors: readonly BurstError[]
+  /** Messages of which the kernel said, since NLM_F_ACK asked for it, that it carried them out. */
+  readonly acknowledged: number
   /** Set when answers were lost: then nobody knows what happened. */
   readonly loss: NetlinkError | undefined
 }
@@ -107,6 +111,7 @@ export class RequestConversation implements Conversation {
 /** Many messages sent at once, and the errors among their answers. */
 export class BurstConversation implements Conversation, BurstReplies {
   readonly errors: BurstError[] = []
+  acknowledged = 0
   loss: NetlinkError | undefined
   readonly #burst: Burst
 
@@ -121,7 +126,12 @@ export class BurstConversation implements Conversation, BurstReplies {
   accept(view: ByteView, message: Message): void {
     if (message.type !== NLMSG_ERROR) return
     const acknowledgement = readError(view, message)
-    if (acknowledgement.errno !== 0) this.errors.push({ ...acknowledgement, sequence: message.sequence })
+    if (acknowledgement.errno === 0) {
+      this.acknowledged++
+      return
+    }
+    this.errors.push({ ...acknowledgement, sequence: message.sequence })
+    this.#burst.onError?.(view, message)
   }
 
   lose(error: NetlinkError): void {

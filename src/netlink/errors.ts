@@ -13,6 +13,8 @@ export interface NetlinkErrorDetails {
   readonly offset?: number | undefined
   readonly sequence?: number | undefined
   readonly cause?: unknown
+  /** Name and words of an errno that only its subsystem has. */
+  readonly meaning?: { readonly code: string; readonly words: string } | undefined
 }
 
 /** A refusal by the kernel, or bytes that cannot be encoded (EMSGSIZE) or decoded (EBADMSG). */
@@ -32,17 +34,18 @@ export class NetlinkError extends Error {
     this.operation = details.operation
     this.object = details.object
     this.errno = details.errno
-    this.code = errnoName(details.errno)
+    this.code = details.meaning?.code ?? errnoName(details.errno)
     this.extendedAck = details.extendedAck
     this.offset = details.offset
     this.sequence = details.sequence
   }
 }
 
-function textOf({ operation, object, errno, extendedAck }: NetlinkErrorDetails): string {
+function textOf({ operation, object, errno, extendedAck, meaning }: NetlinkErrorDetails): string {
   const where = object === '' ? operation : `${operation} ${object}`
   const why = extendedAck === undefined ? '' : `: ${extendedAck}`
-  return `${where}: ${errnoName(errno)} (${errnoWords(errno)})${why}`
+  const { code, words } = meaning ?? { code: errnoName(errno), words: errnoWords(errno) }
+  return `${where}: ${code} (${words})${why}`
 }
 
 /** Bytes from the kernel that do not follow the protocol; `offset` into the datagram. */

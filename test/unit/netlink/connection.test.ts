@@ -1,7 +1,9 @@
 import { describe, expect, it } from 'vitest'
+import type { ByteView } from '../../../src/netlink/bytes.ts'
 import { Connection } from '../../../src/netlink/connection.ts'
 import type { Request } from '../../../src/netlink/conversation.ts'
 import { NetlinkError, OutcomeUnknownError } from '../../../src/netlink/errors.ts'
+import type { Message } from '../../../src/netlink/message.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
 import {
@@ -197,6 +199,15 @@ describe('a burst', () => {
       [101, 2],
     ])
     expect(loss).toBeUndefined()
+  })
+
+  it('shows each error while it can be read, and no acknowledgement', async () => {
+    const { connection } = connect(() => [datagram(errorMessage(100, 17), errorMessage(101, 0))])
+    const shown: number[] = []
+    const onError = (view: ByteView, { start }: Message): number =>
+      shown.push(view.data.getInt32(start, true))
+    await connection.burst({ ...burst, onError }, { pool: false, object: 'batch' })
+    expect(shown).toEqual([-17])
   })
 
   it('knows when answers were lost, and still collects the others', async () => {

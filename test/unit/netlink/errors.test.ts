@@ -13,6 +13,13 @@ it('adds the extended acknowledgement', () => {
   expect(error.message).toBe('dump: EOPNOTSUPP (Operation not supported): no such thing')
 })
 
+it('names an errno that only its subsystem has', () => {
+  const meaning = { code: 'IPSET_ERR_HASH_FULL', words: 'Hash is full' }
+  const error = new NetlinkError({ operation: 'add', object: 'KUBE-CLUSTER-IP', errno: 4352, meaning })
+  expect(error.message).toBe('add KUBE-CLUSTER-IP: IPSET_ERR_HASH_FULL (Hash is full)')
+  expect(error).toMatchObject({ code: 'IPSET_ERR_HASH_FULL', errno: 4352 })
+})
+
 it('keeps the cause', () => {
   const cause = new Error('recvmsg')
   expect(new OutcomeUnknownError({ operation: 'commit', object: 'x', errno: 105, cause }).cause).toBe(cause)
