@@ -148,10 +148,8 @@ export const NOT_HERE = {
   F103: IPVS,
   F105: IPVS,
   F106: IPVS,
-  F107: 'a probe that is not written yet',
   F108: IPVS,
   F109: IPVS,
-  F110: 'a matter of the benchmarks',
   F111: 'takes three days',
   F112: 'takes an hour',
 }

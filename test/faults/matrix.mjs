@@ -7,9 +7,10 @@ import { GROUPS, NOT_HERE, NOTES } from './matrix-rows.mjs'
 const TOP = fileURLToPath(new URL('../..', import.meta.url))
 const TITLE = /(['"`])((?:(?!\1)[^\n])*\bF\d{2,3}\b(?:(?!\1)[^\n])*)\1/g
 
-/** Tests of the tests' own tools, which bring the faults about, are none of these. */
+/** Tests, and scenarios, whose names are titles. Tests of the tests' own tools, which bring the faults about, are none. */
 function isOfKprobe(name) {
-  return name.endsWith('.test.ts') && !name.startsWith('unit/support/')
+  const isScenario = name.startsWith('scenarios/') && name.endsWith('.yaml')
+  return isScenario || (name.endsWith('.test.ts') && !name.startsWith('unit/support/'))
 }
 
 /** Test files by the ids in their titles. */
