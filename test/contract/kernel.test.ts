@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { afterEach, describe } from 'vitest'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -5,6 +6,8 @@ import type { Transport } from '../../src/netlink/transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { batchSuite } from './batch-suite.ts'
 import { clientSuite } from './client-suite.ts'
+import { ipsetSuite } from './ipset-suite.ts'
+import { ipsetNames } from './ipsets.ts'
 import { socketSuite } from './socket-suite.ts'
 import type { TargetFactory } from './target.ts'
 
@@ -20,6 +23,11 @@ const real: TargetFactory = () => {
           ...(receiveBytesMax === undefined ? {} : { receiveBufferBytes: receiveBytesMax }),
         }),
       ),
+    createIpset: (name, family) => {
+      const inet = family === 'ip' ? 'inet' : 'inet6'
+      execFileSync('ipset', ['create', name, 'hash:ip,port', 'family', inet])
+    },
+    ipsets: () => ipsetNames(track(openNetlink({ protocol: NETLINK_NETFILTER }))),
   }
 }
 
@@ -39,4 +47,5 @@ describe('the kernel of this machine', () => {
   describe('answers batches', () => batchSuite(real))
   describe('keeps its sockets', () => socketSuite(real))
   describe('serves the client', () => clientSuite(real))
+  describe('matches ipsets', () => ipsetSuite(real))
 })

@@ -48,6 +48,14 @@ function expression(name: string, ...data: readonly Buffer[]): Buffer {
 // Register n of 32 bits is number 8 + n.
 export const counter = (): Buffer => expression('counter')
 export const unknownExpression = (): Buffer => expression('foo')
+/** The match of xtables; `info` as bytes. */
+export const match = (name: string, revision: number | undefined, info: readonly number[]): Buffer =>
+  expression(
+    'match',
+    str(1, name),
+    ...(revision === undefined ? [] : [u32(2, revision)]),
+    attribute(3, Buffer.from(info)),
+  )
 export const daddr = (register: number): Buffer =>
   expression('payload', u32(1, 8 + register), u32(2, 1), u32(3, 16), u32(4, 4))
 export const dport = (register: number): Buffer =>

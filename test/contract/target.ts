@@ -1,8 +1,12 @@
+import type { IpsetNames } from '../../src/kernel/nft/ipset-names.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 
 /** A kernel, real or not, whose nf_tables is empty. */
 export interface Target {
   open(limits?: SocketLimits): Transport
+  /** Makes an empty ipset of IPv4, or IPv6, addresses and ports. */
+  createIpset(name: string, family: 'ip' | 'ip6'): void
+  ipsets(): IpsetNames
 }
 
 export interface SocketLimits {

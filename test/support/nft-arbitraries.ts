@@ -30,6 +30,9 @@ export const verdict: fc.Arbitrary<Verdict> = fc.record({
   chain: fc.option(name, { nil: undefined }),
 })
 
+/** Numbered by their places. */
+export const IPSETS: readonly string[] = ['KUBE-CLUSTER-IP', 'KUBE-6-CLUSTER-IP', 'x'.repeat(31)]
+
 const maskAndXor = fc
   .integer({ min: 1, max: 16 })
   .chain(length => fc.tuple(octets(length, length), octets(length, length)))
@@ -75,6 +78,12 @@ export const expression: fc.Arbitrary<Expression> = fc.oneof(
     timeoutMs: u32,
   }),
   fc.constant({ kind: 'counter' as const }),
+  fc.record({
+    kind: fc.constant('ipset' as const),
+    set: fc.constantFrom(...IPSETS),
+    dimensions: fc.array(fc.constantFrom('src' as const, 'dst' as const), { minLength: 1, maxLength: 6 }),
+    inverted: fc.boolean(),
+  }),
   fc.record({
     kind: fc.constant('unknown' as const),
     name: fc.constantFrom('limit', 'log', 'quota'),

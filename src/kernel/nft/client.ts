@@ -242,13 +242,14 @@ interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'forei
   readonly replies: BurstReplies
 }
 
-const NO_REPLIES: BurstReplies = { errors: [], loss: undefined }
+const NO_REPLIES: BurstReplies = { errors: [], acknowledged: 0, loss: undefined }
 
 function notSent(error: SystemError, batch: Batch): BurstReplies {
   const errno = errnoNumber(error.code) || Math.abs(error.errno)
   const extendedAck = `nothing was sent (${error.message})`
   return {
     errors: [{ sequence: batch.firstSequence, errno, extendedAck, offset: undefined }],
+    acknowledged: 0,
     loss: undefined,
   }
 }

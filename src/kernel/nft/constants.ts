@@ -196,6 +196,13 @@ export const NFT_CT_STATE = 0
 export const NFT_CT_STATUS = 2
 export const IPS_DST_NAT = 0x20
 
+export const NFTA_MATCH_NAME = 1
+export const NFTA_MATCH_REV = 2
+export const NFTA_MATCH_INFO = 3
+export const IPSET_DIM_MAX = 6
+export const IPSET_INV_MATCH = 0x1
+export const IPSET_DIM_ONE_SRC = 0x2
+
 export const NFTA_COUNTER_BYTES = 1
 export const NFTA_COUNTER_PACKETS = 2
 

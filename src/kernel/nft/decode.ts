@@ -17,6 +17,7 @@ import {
 } from './datatypes.ts'
 import type { Rule } from './expression.ts'
 import { expressionOf, verdictOf } from './expression-attributes.ts'
+import type { NameOfIpset } from './ipset-match.ts'
 import {
   CHAIN,
   type DATA,
@@ -85,13 +86,17 @@ function hookOf({ type, hook, policy = nft.NF_ACCEPT }: ValuesOf<typeof CHAIN>):
 }
 
 /** NFT_MSG_NEWRULE, with the name of its chain. */
-export function decodeRule(view: ByteView, message: Message): Placed<Rule> & { readonly chain: string } {
+export function decodeRule(
+  view: ByteView,
+  message: Message,
+  nameOf?: NameOfIpset,
+): Placed<Rule> & { readonly chain: string } {
   const { table, chain, expressions = [], userdata } = attributesIn(view, message, RULE)
   const comment = commentOf(NFTNL_UDATA_RULE_COMMENT, userdata)
   return {
     table: required(table, 'table', message),
     chain: required(chain, 'chain', message),
-    value: { expressions: expressions.map(expressionOf), comment },
+    value: { expressions: expressions.map(each => expressionOf(each, nameOf)), comment },
   }
 }
 

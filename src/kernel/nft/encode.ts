@@ -7,7 +7,8 @@ import { writeAttributes } from '../../netlink/schema.ts'
 import { type Batch, batchOf, type ElementOperation, type ElementRun, type MessageRecord } from './batch.ts'
 import * as nft from './constants.ts'
 import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from './element-writer.ts'
-import { OBJECT_MESSAGES, type ObjectOperation, writeObject } from './object-messages.ts'
+import type { IndexOfIpset } from './ipset-match.ts'
+import { OBJECT_MESSAGES, type ObjectContext, type ObjectOperation, writeObject } from './object-messages.ts'
 import type { Operation, Transaction } from './operation.ts'
 import { SET_ELEMENTS } from './schema.ts'
 import type { NftFamily } from './state.ts'
@@ -19,6 +20,8 @@ export interface EncodeOptions {
   readonly generation?: number | undefined
   /** Bytes of elements in one message at most; less than the default only for a socket that takes no more. */
   readonly elementListBytesMax?: number
+  /** For rules about ipsets. */
+  readonly indexOfIpset?: IndexOfIpset
 }
 
 /** Bytes of elements in one message: nla_len of the list has 16 bits. */
@@ -48,7 +51,7 @@ export function elementsIn(transaction: Transaction): number {
 
 /**
  * A transaction as one batch. Only its last message asks for an acknowledgement (kernels before 6.2 give none for
- * batch end). Throws NetlinkError for a value that does not fit its attribute.
+ * batch end). Throws NetlinkError for a value that does not fit its attribute, and for an ipset that has no number.
  */
 export function* encodeBatch(transaction: Transaction, options: EncodeOptions): Steps<Batch> {
   const batch = new BatchWriter(expectedBytes(transaction), options)
@@ -62,7 +65,8 @@ export function* encodeBatch(transaction: Transaction, options: EncodeOptions): 
       for (const segment of segmentsOf(run)) yield* encodeElements(batch, segment)
       i += run.length
     } else {
-      encodeObject(batch, operation, operation.verb === 'add-set' ? ++setId : 0)
+      if (operation.verb === 'add-set') setId++
+      encodeObject(batch, operation, { setId, indexOfIpset: options.indexOfIpset })
       i++
       yield
     }
@@ -232,9 +236,9 @@ class ElementMessage {
   }
 }
 
-function encodeObject(batch: BatchWriter, operation: ObjectOperation, setId: number): void {
+function encodeObject(batch: BatchWriter, operation: ObjectOperation, context: ObjectContext): void {
   const { type, flags } = OBJECT_MESSAGES[operation.verb]
   batch.open(type, flags, operation.family)
-  writeObject(batch.out, operation, setId)
+  writeObject(batch.out, operation, context)
   batch.close(operation, [])
 }

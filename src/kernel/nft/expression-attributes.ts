@@ -2,6 +2,7 @@ import type { Octets } from '../../base/octets.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import type { Expression } from './expression.ts'
+import { type IndexOfIpset, ipsetMatchOf, matchAttributesOf, type NameOfIpset } from './ipset-match.ts'
 import { type DATA, EXPRESSION, type EXPRESSIONS, type ExpressionAttributes } from './schema.ts'
 import type { Verdict } from './state.ts'
 
@@ -15,8 +16,8 @@ const DYNSET_OPS = {
 } as const
 const NAT_FAMILIES = { ip: nft.NFPROTO_IPV4, ip6: nft.NFPROTO_IPV6 } as const
 
-/** The attributes that make the kernel build `expression`. */
-export function attributesOf(expression: Expression): ExpressionAttributes {
+/** The attributes that make the kernel build `expression`. Throws NetlinkError for an ipset that has no number. */
+export function attributesOf(expression: Expression, indexOf?: IndexOfIpset): ExpressionAttributes {
   switch (expression.kind) {
     case 'payload': {
       const { base, offset, length, dreg } = expression
@@ -50,6 +51,8 @@ export function attributesOf(expression: Expression): ExpressionAttributes {
       return { tag: 'reject', data: { type: nft.NFT_REJECT_ICMP_UNREACH, code: expression.code } }
     case 'counter':
       return { tag: 'counter', data: {} }
+    case 'ipset':
+      return { tag: 'match', data: matchAttributesOf(expression, indexOf) }
     case 'unknown':
       return { tag: 'unknown', name: expression.name, octets: expression.data }
     default:
@@ -101,14 +104,17 @@ function optionalRegister(number: number | undefined): number | undefined {
  * The expression that a dump describes. The kernel adds defaults to what it was given (flags of 0, the maximum of a
  * range, a counter's counts); they are dropped again. What our expressions cannot say becomes `unknown`.
  */
-export function expressionOf(attributes: ExpressionAttributes): Expression {
-  const known = knownExpression(attributes)
+export function expressionOf(attributes: ExpressionAttributes, nameOf?: NameOfIpset): Expression {
+  const known =
+    attributes.tag === 'match' ? ipsetMatchOf(attributes.data, nameOf) : knownExpression(attributes)
   if (known !== undefined) return known
   const { name, octets } = EXPRESSION.asOctets(attributes)
   return { kind: 'unknown', name, data: octets }
 }
 
-function knownExpression(attributes: ExpressionAttributes): Expression | undefined {
+function knownExpression(
+  attributes: Exclude<ExpressionAttributes, { readonly tag: 'match' }>,
+): Expression | undefined {
   switch (attributes.tag) {
     case 'payload':
       return payloadOf(attributes.data)

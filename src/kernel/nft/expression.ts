@@ -57,6 +57,19 @@ export type Expression =
       readonly timeoutMs: number
     }
   | { readonly kind: 'counter' }
+  /**
+   * Whether an ipset has the packet (iptables' `-m set --match-set`): the first dimension of its entries is compared with
+   * the packet's source or destination, and so on. A set of fewer dimensions leaves the rest alone; one of more, or of
+   * another family, has no packet.
+   */
+  | {
+      readonly kind: 'ipset'
+      /** Its name; of a rule that was read, and whose set has none that is known, `[ipset 7]`. */
+      readonly set: string
+      /** 1 to 6 (IPSET_DIM_MAX). */
+      readonly dimensions: readonly ('src' | 'dst')[]
+      readonly inverted: boolean
+    }
   /** Something that we do not write; kept as its bytes so that a comparison sees it. */
   | { readonly kind: 'unknown'; readonly name: string; readonly data: Octets }
 

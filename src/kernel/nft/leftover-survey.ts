@@ -95,7 +95,7 @@ export function decodeForeignRule(view: ByteView, message: Message): PlacedRule 
   const { table, chain, handle, expressions = [], userdata } = readAttributes(view, RULE, span)
   if (table === undefined || chain === undefined || handle === undefined)
     throw malformed('a rule without its table, chain or handle', message.start)
-  const values = expressions.map(expressionOf)
+  const values = expressions.map(each => expressionOf(each))
   const comments = [commentOf(NFTNL_UDATA_RULE_COMMENT, userdata), ...values.map(commentMatch)]
   return {
     table,

@@ -22,6 +22,7 @@ import {
 import { familyNumber } from './encode.ts'
 import type { Rule } from './expression.ts'
 import { getRequest } from './get-request.ts'
+import { type IpsetNames, rememberIpsets } from './ipset-names.ts'
 import { CHAIN, RULE, SET, SET_ELEMENTS, TABLE } from './schema.ts'
 import type { Chain, Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from './state.ts'
 
@@ -64,26 +65,32 @@ export function readGeneration(connection: Connection): Generation {
   })
 }
 
+export interface ListContext {
+  readonly connection: Connection
+  readonly clock: Clock
+  /** Without it, rules show the numbers of ipsets. */
+  readonly ipsets: IpsetNames | undefined
+}
+
 /**
  * Whole tables as they were at one generation; those that do not exist are left out. When somebody commits during
  * every attempt, the last one is unsettled: good if our tables were left alone. Throws NetlinkError: EAGAIN when not
  * even that could be read, otherwise what the kernel said.
  */
 export async function listTables(
-  connection: Connection,
-  clock: Clock,
+  { connection, clock, ipsets }: ListContext,
   tables: readonly TableName[],
 ): Promise<Listing> {
   for (let attempt = 1; attempt <= LIST_ATTEMPTS; attempt++) {
     const generation = readGeneration(connection).id
-    const found = await new Listings(connection).read(tables)
+    const found = await new Listings(connection, { ipsets }).read(tables)
     if (found !== undefined && readGeneration(connection).id === generation) {
       return { ruleset: { tables: found }, generation, unsettled: false }
     }
     await new Promise<void>(resolve => clock.after(LIST_RETRY_DELAY_MS * attempt, resolve))
   }
   const generation = readGeneration(connection).id
-  const found = await new Listings(connection, { unsettled: true }).read(tables)
+  const found = await new Listings(connection, { ipsets, unsettled: true }).read(tables)
   if (found !== undefined) return { ruleset: { tables: found }, generation, unsettled: true }
   throw new NetlinkError({
     operation: 'list',
@@ -109,14 +116,20 @@ interface Dump<F extends Fields> {
  */
 class Listings {
   readonly #connection: Connection
+  readonly #ipsets: IpsetNames
   readonly #unsettled: boolean
   /** Set once nothing good can come of this attempt any more. */
   #interrupted = false
   /** The kernel said that something changed while it listed. */
   #torn = false
 
-  constructor(connection: Connection, { unsettled = false } = {}) {
+  constructor(
+    connection: Connection,
+    options: { readonly ipsets: IpsetNames | undefined; readonly unsettled?: boolean },
+  ) {
+    const { ipsets, unsettled = false } = options
     this.#connection = connection
+    this.#ipsets = rememberIpsets(ipsets)
     this.#unsettled = unsettled
   }
 
@@ -169,7 +182,7 @@ class Listings {
     await this.#dump(
       { type: nft.NFT_MSG_GETRULE, what: 'rules of table', table, set: RULE, filter },
       (view, message) => {
-        const rule = decodeRule(view, message)
+        const rule = decodeRule(view, message, this.#ipsets.nameOf)
         if (rule.table === table.name) chains.get(rule.chain)?.rules.push(rule.value)
       },
     )

@@ -6,6 +6,7 @@ import * as nft from './constants.ts'
 import { NFTNL_UDATA_RULE_COMMENT, NFTNL_UDATA_TABLE_COMMENT } from './datatypes.ts'
 import type { Rule } from './expression.ts'
 import { attributesOf } from './expression-attributes.ts'
+import type { IndexOfIpset } from './ipset-match.ts'
 import type { Operation } from './operation.ts'
 import { CHAIN, RULE, SET, TABLE } from './schema.ts'
 import type { Chain, NftSet } from './state.ts'
@@ -28,8 +29,18 @@ export const OBJECT_MESSAGES: Readonly<Record<ObjectOperation['verb'], { type: n
   'delete-set': { type: nft.NFT_MSG_DELSET, flags: 0 },
 }
 
-/** Appends an operation's attributes. `setId` tells the sets of one batch apart (NFTA_SET_ID). */
-export function writeObject(out: AttributeWriter, operation: ObjectOperation, setId: number): void {
+export interface ObjectContext {
+  /** Tells the sets of one batch apart (NFTA_SET_ID). */
+  readonly setId: number
+  readonly indexOfIpset: IndexOfIpset | undefined
+}
+
+/** Appends an operation's attributes. Throws NetlinkError for a value that does not fit its attribute. */
+export function writeObject(
+  out: AttributeWriter,
+  operation: ObjectOperation,
+  { setId, indexOfIpset }: ObjectContext,
+): void {
   const { table } = operation
   switch (operation.verb) {
     case 'add-table': {
@@ -50,7 +61,11 @@ export function writeObject(out: AttributeWriter, operation: ObjectOperation, se
       writeAttributes(out, CHAIN, { table, name: operation.chain })
       break
     case 'add-rule':
-      writeAttributes(out, RULE, { table, chain: operation.chain, ...ruleAttributes(operation.rule) })
+      writeAttributes(out, RULE, {
+        table,
+        chain: operation.chain,
+        ...ruleAttributes(operation.rule, indexOfIpset),
+      })
       break
     case 'delete-rule':
       writeAttributes(out, RULE, { table, chain: operation.chain, handle: operation.handle })
@@ -70,9 +85,12 @@ function chainAttributes({ name, hook }: Chain): ValuesOf<typeof CHAIN> {
   return { name, hook: { hooknum, priority }, policy, type }
 }
 
-function ruleAttributes({ expressions, comment }: Rule): ValuesOf<typeof RULE> {
+function ruleAttributes(
+  { expressions, comment }: Rule,
+  indexOfIpset: IndexOfIpset | undefined,
+): ValuesOf<typeof RULE> {
   return {
-    expressions: expressions.map(attributesOf),
+    expressions: expressions.map(each => attributesOf(each, indexOfIpset)),
     userdata: commentUserdata(NFTNL_UDATA_RULE_COMMENT, comment),
   }
 }

@@ -5,7 +5,7 @@ export function ruleKey(rule: Rule): string {
   return JSON.stringify([rule.comment, rule.expressions.map(canonical)])
 }
 
-/** Fields by name, absent ones left out; verdicts are the only objects within an expression. */
+/** Fields by name, absent ones left out; verdicts and lists are the only objects within an expression. */
 function canonical(value: object): readonly unknown[] {
   return Object.entries(value)
     .filter(([, field]) => field !== undefined)

@@ -142,6 +142,13 @@ const DYNSET = attributeSet({
   expressions: [nft.NFTA_DYNSET_EXPRESSIONS, nestedOctets],
 })
 
+/** A match of xtables, by nft_compat: linux/netfilter/nf_tables_compat.h. */
+const MATCH = attributeSet({
+  name: [nft.NFTA_MATCH_NAME, string],
+  revision: [nft.NFTA_MATCH_REV, u32be],
+  info: [nft.NFTA_MATCH_INFO, octets],
+})
+
 const COUNTER = attributeSet({
   bytes: [nft.NFTA_COUNTER_BYTES, u64be],
   packets: [nft.NFTA_COUNTER_PACKETS, u64be],
@@ -162,6 +169,7 @@ export const EXPRESSIONS = {
   reject: REJECT,
   fib: FIB,
   dynset: DYNSET,
+  match: MATCH,
   counter: COUNTER,
 } as const
 

@@ -94,6 +94,8 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
       return dynset(machine, expression)
     case 'counter':
       return 'next'
+    case 'ipset':
+      return matchIpset(machine, expression)
     case 'unknown':
       throw new Error(`cannot trace the expression ${expression.name}`)
     default:
@@ -171,6 +173,16 @@ function lookup(machine: Machine, { set, sreg, dreg, inverted }: Of<'lookup'>): 
   }
   assert(typeof found === 'string', `${set} is not a data map`)
   return store(machine, dreg, found)
+}
+
+function matchIpset(machine: Machine, { set, dimensions, inverted }: Of<'ipset'>): Effect {
+  const { packet, state, surroundings } = machine
+  const { ipsets } = surroundings
+  assert(ipsets !== undefined, `nobody says what ipset ${set} has`)
+  const source = { ip: packet.source, port: packet.sourcePort }
+  const destination = { ip: state.destination, port: state.destinationPort }
+  const sides = dimensions.map(dimension => (dimension === 'src' ? source : destination))
+  return ipsets(set, { protocol: packet.protocol, sides }) === inverted ? 'break' : 'next'
 }
 
 function translate(machine: Machine, { addressReg, portReg }: Of<'dnat'>): Effect {

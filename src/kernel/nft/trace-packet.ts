@@ -20,12 +20,22 @@ export interface TracePacket {
 /** Elements that packets wrote, by `family table set`, then by key; undefined for those they removed. */
 export type DynamicElements = ReadonlyMap<string, ReadonlyMap<Octets, Octets | undefined>>
 
+/** What an ipset is asked about: a set's type tells which part of each side it looks at. */
+export interface IpsetTuple {
+  /** IPPROTO_*. */
+  readonly protocol: number
+  /** The packet's source or destination as it is at that rule, for each dimension of the match. */
+  readonly sides: readonly { readonly ip: Ip; readonly port: number }[]
+}
+
 /** What the outcome depends on besides rules and packet. */
 export interface TraceSurroundings {
   /** This node's addresses, loopback ones (which are known) aside. */
   readonly localIps: ReadonlySet<Ip>
   /** A whole number from 0 up to, not including, `modulus`. */
   readonly random: (modulus: number) => number
+  /** Whether an ipset has a packet. Rules about ipsets cannot be traced without it. */
+  readonly ipsets?: (set: string, tuple: IpsetTuple) => boolean
   /** In addition to the ruleset's own elements, which they hide. */
   readonly dynamic?: DynamicElements
 }

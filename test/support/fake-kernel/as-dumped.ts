@@ -32,6 +32,8 @@ export function asDumped(expression: ExpressionAttributes): ExpressionAttributes
       return { tag: 'fib', data: named(expression.data) }
     case 'dynset':
       return { tag: 'dynset', data: { flags: 0, ...named(expression.data) } }
+    case 'match':
+      return { tag: 'match', data: expression.data }
     case 'counter':
       return { tag: 'counter', data: { bytes: 0n, packets: 0n } }
   }

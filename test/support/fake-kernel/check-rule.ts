@@ -1,4 +1,5 @@
 import {
+  IPSET_DIM_MAX,
   NFPROTO_IPV4,
   NFT_DATA_VERDICT,
   NFT_META_IIFNAME,
@@ -28,7 +29,7 @@ export function checkExpressions(
   table: FakeTable,
   expressions: readonly ExpressionAttributes[],
 ): void {
-  const check = new RuleCheck(table)
+  const check = new RuleCheck(table, call.space.ipsets)
   for (const [i, expression] of expressions.entries()) {
     call.journal.blame = () => itemOffset(call, NFTA_RULE_EXPRESSIONS, i)
     check.expression(expression)
@@ -36,14 +37,20 @@ export function checkExpressions(
   call.journal.blame = undefined
 }
 
+/** The one revision that is modelled; the kernel knows the older ones, too. */
+const SET_MATCH_REVISION = 4
+const SET_MATCH_LENGTH = 48
+
 type Of<Tag extends ExpressionAttributes['tag']> = Extract<ExpressionAttributes, { tag: Tag }>
 
 class RuleCheck {
   readonly #table: FakeTable
+  readonly #ipsets: ReadonlyMap<number, string>
   readonly #written = new Set<number>()
 
-  constructor(table: FakeTable) {
+  constructor(table: FakeTable, ipsets: ReadonlyMap<number, string>) {
     this.#table = table
+    this.#ipsets = ipsets
   }
 
   expression(expression: ExpressionAttributes): void {
@@ -82,6 +89,9 @@ class RuleCheck {
         break
       case 'dynset':
         this.#dynset(expression)
+        break
+      case 'match':
+        this.#match(expression)
         break
       case 'masq':
       case 'reject':
@@ -144,6 +154,16 @@ class RuleCheck {
     if (data.family !== this.#table.family) refuse('EAFNOSUPPORT')
     if (data.addressMin !== undefined) this.#load(data.addressMin, data.family === NFPROTO_IPV4 ? 4 : 16)
     if (data.portMin !== undefined) this.#load(data.portMin, 2)
+  }
+
+  /** nft_match_select_ops of net/netfilter/nft_compat.c, then set_match_v4_checkentry of net/netfilter/xt_set.c. */
+  #match({ data }: Of<'match'>): void {
+    const { name, revision, info } = data
+    if (name === undefined || revision === undefined || info === undefined) refuse('EINVAL')
+    if (name !== 'set' || revision !== SET_MATCH_REVISION) refuse('ENOENT')
+    if (info.length !== SET_MATCH_LENGTH) refuse('EINVAL')
+    if (!this.#ipsets.has(info.charCodeAt(0) | (info.charCodeAt(1) << 8))) refuse('ENOENT')
+    if (info.charCodeAt(2) > IPSET_DIM_MAX) refuse('ERANGE')
   }
 
   #dynset({ data }: Of<'dynset'>): void {

@@ -61,7 +61,7 @@ export class FakeKernel {
 
   constructor({ nowMs = () => performance.now(), old = {} }: FakeKernelOptions = {}) {
     this.old = old
-    this.space = { tables: new Map(), nowMs, nextHandle: () => ++this.#handles }
+    this.space = { tables: new Map(), ipsets: new Map(), nowMs, nextHandle: () => ++this.#handles }
   }
 
   /** A socket of NETLINK_NETFILTER with NETLINK_CAP_ACK and NETLINK_EXT_ACK. */

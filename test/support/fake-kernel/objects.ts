@@ -119,6 +119,8 @@ export class Journal {
 /** All of one network namespace, and how messages of one transaction may change it. */
 export interface Namespace {
   readonly tables: Map<string, FakeTable>
+  /** Names of ipsets by number. What is in them is none of nf_tables' business. */
+  readonly ipsets: Map<number, string>
   /** Milliseconds, for elements with timeouts. */
   readonly nowMs: () => number
   readonly nextHandle: () => bigint

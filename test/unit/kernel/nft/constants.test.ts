@@ -13,6 +13,8 @@ const HEADERS = [
   'linux/netfilter_ipv6.h',
   'linux/netfilter/nfnetlink.h',
   'linux/netfilter/nf_tables.h',
+  'linux/netfilter/nf_tables_compat.h',
+  'linux/netfilter/ipset/ip_set.h',
   'linux/netfilter/nf_nat.h',
   'linux/netfilter/nf_conntrack_common.h',
   'linux/icmp.h',

@@ -163,6 +163,16 @@ describe('a rule is written as nft writes it', () => {
     expect(hairpin).toBe('ct status dnat ip saddr . ip daddr @hairpin masquerade fully-random')
   })
 
+  test('when it asks an ipset', () => {
+    const match = { kind: 'ipset', set: 'KUBE-CLUSTER-IP' } as const
+    const words = text(
+      { ...match, dimensions: ['dst', 'dst', 'src'], inverted: false },
+      { ...match, dimensions: ['src'], inverted: true },
+      { kind: 'counter' },
+    )
+    expect(words).toBe('match-set KUBE-CLUSTER-IP dst,dst,src ! match-set KUBE-CLUSTER-IP src counter')
+  })
+
   test('when it looks at the kind of an address, and rejects', () => {
     const local = text(
       { kind: 'fib', flags: 1, dreg: 8 },

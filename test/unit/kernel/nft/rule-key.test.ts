@@ -4,6 +4,7 @@ import { ruleKey } from '../../../../src/kernel/nft/rule-key.ts'
 
 const lookup = { kind: 'lookup', set: 's', sreg: 1, dreg: undefined, inverted: false } as const
 const jump = { kind: 'verdict', verdict: { code: -3, chain: 'c' } } as const
+const ipset = { kind: 'ipset', set: 's', dimensions: ['dst', 'dst'], inverted: false } as const
 const rule: Rule = { expressions: [lookup, jump], comment: 'why' }
 
 it('is the same for rules that say the same, however their objects were made', () => {
@@ -28,6 +29,11 @@ it.each<[string, Rule]>([
     'kind of target',
     { ...rule, expressions: [lookup, { kind: 'verdict', verdict: { code: -4, chain: 'c' } }] },
   ],
+  ['set', { ...rule, expressions: [{ ...ipset, set: 'KUBE-LOOP-BACK' }, jump] }],
+  ['dimension', { ...rule, expressions: [{ ...ipset, dimensions: ['dst', 'src'] }, jump] }],
+  ['number of dimensions', { ...rule, expressions: [{ ...ipset, dimensions: ['dst'] }, jump] }],
+  ['sense', { ...rule, expressions: [{ ...ipset, inverted: true }, jump] }],
 ])('differs by %s', (_, other) => {
   expect(ruleKey(other)).not.toBe(ruleKey(rule))
+  expect(ruleKey(other)).not.toBe(ruleKey({ ...rule, expressions: [ipset, jump] }))
 })

@@ -159,6 +159,45 @@ describe('verdicts', () => {
   })
 })
 
+describe('ipsets', () => {
+  const match = (inverted: boolean, ...dimensions: ('src' | 'dst')[]): Expression => {
+    return { kind: 'ipset', set: 'KUBE-LOOP-BACK', dimensions, inverted }
+  }
+  const asked = (rules: Chains, member: boolean) => {
+    const questions: unknown[] = []
+    const ipsets: TraceSurroundings['ipsets'] = (set, tuple) => {
+      questions.push([set, tuple])
+      return member
+    }
+    return {
+      ...trace(ruleset(rules, [endpoint(0, '10.1.0.1', 8080)]), PACKET, { ...SURROUNDINGS, ipsets }),
+      questions,
+    }
+  }
+
+  test('have a packet or not, and an inverted match goes by the other', () => {
+    for (const inverted of [false, true]) {
+      const rules = { pre: [[match(inverted, 'dst', 'dst'), drop]] }
+      expect(asked(rules, true).verdict).toBe(inverted ? 'accept' : 'drop')
+      expect(asked(rules, false).verdict).toBe(inverted ? 'drop' : 'accept')
+    }
+  })
+
+  test('are asked about the sides of the packet as it is by then', () => {
+    const translated = [readMark, find('endpoints', 4), dnat]
+    const post = [match(false, 'dst', 'dst', 'src'), masquerade]
+    const { masquerade: masqueraded, questions } = asked({ pre: [translated], post: [post] }, true)
+    const pod = { ip: ip('10.1.0.1'), port: 8080 }
+    const client = { ip: PACKET.source, port: PACKET.sourcePort }
+    expect(questions).toEqual([['KUBE-LOOP-BACK', { protocol: 6, sides: [pod, pod, client] }]])
+    expect(masqueraded).toBe(true)
+  })
+
+  test('cannot be traced when nobody says what they have', () => {
+    expect(() => run({ pre: [[match(false, 'dst'), drop]] })).toThrow('KUBE-LOOP-BACK')
+  })
+})
+
 describe('hooks', () => {
   test('base chains of a hook run by priority', () => {
     expect(run({ pre: [[drop]], early: [[{ kind: 'reject', code: 3 }]] }).verdict).toBe('reject')

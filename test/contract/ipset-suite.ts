@@ -1,0 +1,134 @@
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { PersistentMap } from '../../src/base/persistent-map.ts'
+import { finish } from '../../src/base/steps.ts'
+import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
+import { diffRulesets } from '../../src/kernel/nft/diff.ts'
+import type { Expression } from '../../src/kernel/nft/expression.ts'
+import type { Transaction } from '../../src/kernel/nft/operation.ts'
+import type { Chain, ChainHook, NftFamily, Ruleset, Table } from '../../src/kernel/nft/state.ts'
+import { canonicalText } from '../support/fake-kernel/ruleset-model.ts'
+import * as of from './objects.ts'
+import type { Target, TargetFactory } from './target.ts'
+import { batch, generationOf, received } from './wire.ts'
+
+const FAMILIES = ['ip', 'ip6'] as const
+const ALL = FAMILIES.map(family => ({ family, name: 't' }))
+const NAMES = { ip: ['KUBE-CLUSTER-IP', 'KUBE-LOOP-BACK'], ip6: ['KUBE-6-CLUSTER-IP', 'KUBE-6-LOOP-BACK'] }
+/** Every hook that rules of ours are called from, and those of filters. */
+const HOOKS: readonly ChainHook[] = [
+  { type: 'nat', hooknum: 0, priority: -100 },
+  { type: 'nat', hooknum: 3, priority: -100 },
+  { type: 'nat', hooknum: 4, priority: 100 },
+  { type: 'filter', hooknum: 0, priority: -150 },
+  { type: 'filter', hooknum: 2, priority: 0 },
+]
+
+/** Rules about ipsets: by name up here, by number down there. */
+export function ipsetSuite(factory: TargetFactory): void {
+  let target: Target
+  let client: NftClient
+  beforeEach(() => {
+    target = factory()
+    for (const family of FAMILIES) for (const name of NAMES[family]) target.createIpset(name, family)
+    client = createNftClient({ transport: target.open(), clock: systemClock, ipsets: target.ipsets() })
+  })
+  afterEach(() => client.close())
+
+  test('are read back as they were written, in both families and at every hook', async () => {
+    const wanted = rulesetOf('KUBE-CLUSTER-IP', 'KUBE-6-CLUSTER-IP')
+    expect(await client.commit(plan(NOTHING, wanted))).toMatchObject({ outcome: 'committed', failures: [] })
+    const { ruleset } = await client.list(ALL)
+    expect(canonicalText(ruleset)).toBe(canonicalText(wanted))
+    expect(plan(ruleset, wanted)).toEqual([])
+  })
+
+  test('are told apart by their sets', async () => {
+    const wanted = rulesetOf('KUBE-LOOP-BACK', 'KUBE-6-LOOP-BACK')
+    await client.commit(plan(NOTHING, rulesetOf('KUBE-CLUSTER-IP', 'KUBE-6-CLUSTER-IP')))
+    const { ruleset } = await client.list(ALL)
+    expect(await client.commit(plan(ruleset, wanted))).toMatchObject({ outcome: 'committed' })
+    expect(plan((await client.list(ALL)).ruleset, wanted)).toEqual([])
+  })
+
+  test('fail alone, with their names, where there is no such set, and nothing is sent', async () => {
+    const generation = client.generation()
+    const transaction = plan(NOTHING, { tables: [tableOf('ip', 'NO-SUCH-SET', HOOKS.slice(0, 1))] })
+    const result = await client.commit(transaction)
+    expect(result).toMatchObject({ outcome: 'refused', generation, bytes: 0, messages: 0 })
+    const rules = transaction.filter(({ verb }) => verb === 'add-rule')
+    expect(result.failures.map(({ operation }) => operation)).toEqual(rules)
+    expect(result.failures[0]).toMatchObject({ code: 'ENOENT', elements: [] })
+    expect(result.failures[0]?.error.message).toMatch(/add rule ip t c0.*ipset NO-SUCH-SET/)
+    expect(client.generation()).toBe(generation)
+  })
+
+  namesAndChecks(() => ({ target, client }))
+}
+
+function namesAndChecks(at: () => { readonly target: Target; readonly client: NftClient }): void {
+  test('show the number of a set whose name nobody knows, so that they are written anew', async () => {
+    const { target, client } = at()
+    const wanted = rulesetOf('KUBE-CLUSTER-IP', 'KUBE-6-CLUSTER-IP')
+    await client.commit(plan(NOTHING, wanted))
+    const nameless = createNftClient({ transport: target.open(), clock: systemClock })
+    const { ruleset } = await nameless.list(ALL)
+    expect(canonicalText(ruleset)).toMatch(/\[ipset \d+\]/)
+    expect(plan(ruleset, wanted).filter(({ verb }) => verb === 'add-rule')).toHaveLength(2 * HOOKS.length * 4)
+    expect(await nameless.commit(plan(ruleset, wanted))).toMatchObject({ outcome: 'refused' })
+    await nameless.close()
+  })
+
+  test('are checked by the kernel', () => {
+    const { target } = at()
+    const socket = target.open()
+    const index = target.ipsets().indexOf('KUBE-CLUSTER-IP') ?? 255
+    const refusals = (match: Buffer): readonly string[] => {
+      socket.sendSync(batch([of.table(), of.chain('c'), of.rule('c', match)]))
+      return received(socket)
+    }
+    const info = (head: readonly number[], length = 48) => [...head, ...Array(length - 4).fill(0)]
+    const before = generationOf(socket)
+    expect(refusals(of.match('set', 4, info([99, 0, 1, 0])))).toEqual(['4 ENOENT @40'])
+    expect(refusals(of.match('set', 4, info([index, 0, 7, 0])))).toEqual(['4 ERANGE @40'])
+    expect(refusals(of.match('set', 9, info([index, 0, 1, 0])))).toEqual(['4 ENOENT @40'])
+    expect(refusals(of.match('sets', 4, info([index, 0, 1, 0])))).toEqual(['4 ENOENT @40'])
+    expect(refusals(of.match('set', 4, info([index, 0, 1, 0], 44)))).toEqual(['4 EINVAL @40'])
+    expect(refusals(of.match('set', 4, info([index, 0, 1, 0], 56)))).toEqual(['4 EINVAL @40'])
+    expect(refusals(of.match('set', undefined, info([index, 0, 1, 0])))).toEqual(['4 EINVAL @40'])
+    expect(generationOf(socket)).toBe(before)
+    expect(refusals(of.match('set', 4, info([index, 0, 6, 0x7f])))).toEqual([])
+  })
+}
+
+const NOTHING: Ruleset = { tables: [] }
+
+function plan(from: Ruleset, to: Ruleset): Transaction {
+  return finish(diffRulesets(from, to, { lateSets: new Set() })).transaction
+}
+
+function rulesetOf(set: string, set6: string): Ruleset {
+  return { tables: [tableOf('ip', set, HOOKS), tableOf('ip6', set6, HOOKS)] }
+}
+
+function tableOf(family: NftFamily, set: string, hooks: readonly ChainHook[]): Table {
+  const chains = hooks.map((hook, i): Chain => {
+    const rules = matchesOf(set).map(expression => ({ expressions: [expression, ACCEPT], comment: 'why' }))
+    return { name: `c${i}`, hook, rules }
+  })
+  const byName = new Map(chains.map(chain => [chain.name, chain] as const))
+  const bare = { family, name: 't', flags: 0, comment: undefined, sets: new Map() }
+  return { ...bare, chains: byName, elements: PersistentMap.from([]) }
+}
+
+const ACCEPT: Expression = { kind: 'verdict', verdict: { code: 1, chain: undefined } }
+
+function matchesOf(set: string): readonly Expression[] {
+  const match = { kind: 'ipset', set } as const
+  return [
+    { ...match, dimensions: ['dst', 'dst'], inverted: false },
+    { ...match, dimensions: ['dst', 'dst', 'src'], inverted: false },
+    { ...match, dimensions: ['src'], inverted: true },
+    { ...match, dimensions: ['src', 'dst', 'src', 'dst', 'dst', 'src'], inverted: true },
+  ]
+}
