@@ -1,0 +1,114 @@
+import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
+import { describeOperation, formatElementData, formatElementKey } from '../../kernel/nft/print.ts'
+import type { Element, NftSet, Ruleset } from '../../kernel/nft/state.ts'
+import type { PlanLine } from '../../reconcile/dataplane.ts'
+import { tableOf } from './family.ts'
+import { serviceOfGroup } from './groups.ts'
+
+type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
+
+/** An element that is deleted and added again is one change. */
+export function countChanges(transaction: Transaction): number {
+  let changes = 0
+  const replaced = replacements(transaction)
+  for (const operation of transaction) {
+    if (!isOnElements(operation)) changes += 1
+    else if (operation.verb === 'add-elements') changes += operation.elements.length
+    else changes += operation.elements.length - (replaced.get(setName(operation))?.size ?? 0)
+  }
+  return changes
+}
+
+/** Deleted elements that are added again, by set and key. */
+type Replacements = ReadonlyMap<string, ReadonlyMap<string, Element>>
+
+function replacements(transaction: Transaction): Replacements {
+  const gone = new Map<string, Map<string, Element>>()
+  for (const operation of transaction) {
+    if (operation.verb !== 'delete-elements') continue
+    const elements = gone.get(setName(operation)) ?? new Map<string, Element>()
+    for (const element of operation.elements) elements.set(element.key, element)
+    gone.set(setName(operation), elements)
+  }
+  const replaced = new Map<string, Map<string, Element>>()
+  for (const operation of transaction) {
+    if (operation.verb !== 'add-elements') continue
+    const before = gone.get(setName(operation))
+    if (before === undefined) continue
+    const both = replaced.get(setName(operation)) ?? new Map<string, Element>()
+    for (const element of operation.elements) {
+      const old = before.get(element.key)
+      if (old !== undefined) both.set(element.key, old)
+    }
+    replaced.set(setName(operation), both)
+  }
+  return replaced
+}
+
+function isOnElements(operation: Operation): operation is ElementOperation {
+  return operation.verb === 'add-elements' || operation.verb === 'delete-elements'
+}
+
+function setName({ family, table, set }: ElementOperation): string {
+  return `${family} ${table} ${set.name}`
+}
+
+/**
+ * What all Services share comes first, then one Service after the other. `after` is what the transaction leaves: it
+ * tells how to print what is in a set.
+ */
+export function* describeTransaction(transaction: Transaction, after: Ruleset): IterableIterator<PlanLine> {
+  const replaced = replacements(transaction)
+  const byService = new Map<string, PlanLine[]>()
+  for (const operation of transaction) {
+    if (!isOnElements(operation)) {
+      yield* describeShared(operation, after)
+      continue
+    }
+    const again = replaced.get(setName(operation))
+    for (const [i, element] of operation.elements.entries()) {
+      const old = again?.get(element.key)
+      if (operation.verb === 'delete-elements' && old !== undefined) continue
+      const group = operation.groups[i] ?? ''
+      const line = { ...describeElement(operation, element, old), service: serviceOfGroup(group) }
+      if (line.service === undefined) yield line
+      else {
+        const lines = byService.get(line.service)
+        if (lines === undefined) byService.set(line.service, [line])
+        else lines.push(line)
+      }
+    }
+  }
+  for (const [, lines] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1))) yield* lines
+}
+
+function* describeShared(operation: Operation, after: Ruleset): IterableIterator<PlanLine> {
+  const sets = tableOf(after, operation.family)?.sets
+  const text = describeOperation(operation, sets === undefined ? {} : { sets })
+  const [verb = '', ...object] = text.split(' ')
+  const change = { add: 'add', delete: 'remove', flush: 'change' } as const
+  if (verb === 'add' || verb === 'delete' || verb === 'flush')
+    yield { verb: change[verb], object: object.join(' '), service: undefined }
+}
+
+function describeElement(
+  operation: ElementOperation,
+  element: Element,
+  old: Element | undefined,
+): Pick<PlanLine, 'verb' | 'object'> {
+  const { set, family, table } = operation
+  const key = formatElementKey(set, element.key)
+  const shift = old === undefined ? dataText(set, element) : ` : ${bare(set, old)} -> ${bare(set, element)}`
+  return {
+    verb: old !== undefined ? 'change' : operation.verb === 'add-elements' ? 'add' : 'remove',
+    object: `element ${family} ${table} ${set.name} { ${key}${shift} }`,
+  }
+}
+
+function dataText(set: NftSet, element: Element): string {
+  return element.data === undefined ? '' : ` : ${bare(set, element)}`
+}
+
+function bare(set: NftSet, { data }: Element): string {
+  return formatElementData(set, data)
+}
