@@ -54,6 +54,8 @@ export interface PortFrontends {
   readonly protocol: Protocol
   /** Seconds; 0 without session affinity. Shared by all frontends of the port. */
   readonly affinityTimeoutS: number
+  /** Of IPVS; undefined for the usual one. */
+  readonly scheduler: string | undefined
   readonly frontends: readonly Frontend[]
   /** Sorted by address and port, without duplicates. Empty lists are not used by any route. */
   readonly cluster: readonly Backend[]
@@ -86,6 +88,8 @@ export interface FrontendTable {
   readonly localBackends: PersistentMap<number>
   readonly nodePorts: Readonly<Record<Family, NodePortAddresses>>
   readonly serviceCidrs: readonly Cidr[]
+  /** Addresses that interfaces of this machine have, sorted; empty when nobody reads them. */
+  readonly localIps: readonly Ip[]
   readonly node: { readonly ips: readonly Ip[]; readonly podCidrs: readonly Cidr[] }
   /** For the next resolve alone: who claims what. Without it everything is resolved anew. */
   readonly claims?: Claims

@@ -10,6 +10,8 @@ export interface ResolveOptions {
   /** Handle the Services that carry this value in service.kubernetes.io/service-proxy-name; undefined: those without. */
   readonly serviceProxyName: string | undefined
   readonly nodePortSelection: NodePortSelection
+  /** Give NodePorts that answer everywhere as a list: every address of this machine but loopback and link-local ones. */
+  readonly listNodePortAddresses?: boolean
   /** When not empty, external IPs outside these are refused. */
   readonly allowedExternalCidrs: readonly Cidr[]
   /** When not empty, load-balancer addresses outside these are refused. */

@@ -1,11 +1,11 @@
 import { anyContains, type Cidr } from '../base/cidr.ts'
-import { compareIps, type Family, familyOf, type Ip, isLoopback } from '../base/ip.ts'
+import { compareIps, type Family, familyOf, type Ip, isLinkLocal, isLoopback } from '../base/ip.ts'
 import type { NodePortAddresses } from './frontend.ts'
 import type { Here } from './here.ts'
 
 /**
  * Addresses at which NodePorts answer (kube-proxy.md 1.4). A family for which nothing is selected, or everything, is
- * not restricted; loopback addresses are never among them.
+ * not restricted; loopback addresses are never among them. With listNodePortAddresses that is a list, too.
  */
 export function nodePortAddresses(
   here: Here,
@@ -20,10 +20,17 @@ function addressesOf(here: Here, localIps: readonly Ip[], family: Family): NodeP
   const selection = here.options.nodePortSelection
   const cidrs = selection.cidrs.filter(cidr => familyOf(cidr.ip) === family)
   const primary = selection.primary ? usablePrimary(here, family) : undefined
-  if ((primary === undefined && cidrs.length === 0) || cidrs.some(cidr => cidr.bits === 0)) return ALL
+  if ((primary === undefined && cidrs.length === 0) || cidrs.some(cidr => cidr.bits === 0)) {
+    return here.options.listNodePortAddresses === true ? everyAddress(localIps, family) : ALL
+  }
   const ips = localIps.filter(ip => isSelected(cidrs, ip))
   if (primary !== undefined) ips.push(primary)
   return { kind: 'only', ips: [...new Set(ips)].sort(compareIps) }
+}
+
+function everyAddress(localIps: readonly Ip[], family: Family): NodePortAddresses {
+  const ips = localIps.filter(ip => familyOf(ip) === family && !isLoopback(ip) && !isLinkLocal(ip))
+  return { kind: 'only', ips: ips.sort(compareIps) }
 }
 
 function usablePrimary(here: Here, family: Family): Ip | undefined {

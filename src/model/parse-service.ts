@@ -28,6 +28,9 @@ const RULES: IdentityRules = { kind: 'Service', scope: 'Namespaced', name: 'labe
 const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
 const TCP_DRAIN_ANNOTATION = 'kprobe.io/tcp-drain'
 const TCP_DRAIN_MAX_MS = 24 * 3_600_000
+const IPVS_SCHEDULER_ANNOTATION = 'kprobe.io/ipvs-scheduler'
+/** Shorter than IP_VS_SCHEDNAME_MAXLEN of linux/ip_vs.h, which counts the NUL. */
+const IPVS_SCHEDULER = /^[a-z0-9_-]{1,15}$/
 /** What the API server fills in for sessionAffinity ClientIP. */
 const AFFINITY_DEFAULT_S = 10_800
 const AFFINITY_MAX_S = 86_400
@@ -70,6 +73,7 @@ export function parseService(object: unknown): Service | Refusal {
       type === 'LoadBalancer' && externalTrafficPolicy === 'Local',
     ),
     tcpDrainMs: readTcpDrain(findings, metadata.annotations),
+    ipvsScheduler: readIpvsScheduler(findings, metadata.annotations),
     proxyName: readProxyName(labelsOf(identity)[PROXY_NAME_LABEL]),
     refusals: isIdle ? NO_REFUSALS : refusalsOf(findings),
   }
@@ -88,6 +92,17 @@ function readTcpDrain(findings: Findings, annotations: unknown): number | undefi
   if (ms !== undefined && ms >= 0 && ms <= TCP_DRAIN_MAX_MS) return ms
   const reason = 'neither leave, cut nor a duration of at most 24h (30s); it is read as leave'
   refuse(findings, `metadata.annotations[${TCP_DRAIN_ANNOTATION}]`, value, reason)
+  return undefined
+}
+
+/** Whether the kernel has a scheduler of that name is another question. */
+function readIpvsScheduler(findings: Findings, annotations: unknown): string | undefined {
+  const value = isJson(annotations) ? annotations[IPVS_SCHEDULER_ANNOTATION] : undefined
+  if (value === undefined) return undefined
+  if (typeof value === 'string' && IPVS_SCHEDULER.test(value)) return value
+  const reason =
+    'not the name of a scheduler; 1 to 15 lower-case letters, digits, hyphens and underscores are accepted, and it is read as absent'
+  refuse(findings, `metadata.annotations[${IPVS_SCHEDULER_ANNOTATION}]`, value, reason)
   return undefined
 }
 

@@ -58,6 +58,7 @@ export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | un
     family,
     protocol,
     affinityTimeoutS: service.affinityTimeoutS,
+    scheduler: service.ipvsScheduler,
     frontends,
     cluster: lists.cluster,
     local: lists.local,

@@ -13,6 +13,8 @@ export interface PrintedService {
 export interface PrintedPort {
   readonly key: string
   readonly affinitySeconds: number
+  /** Absent for the usual one. */
+  readonly scheduler?: string
   /** `ClusterIP 10.96.0.1:80 internal/cluster from 192.0.2.0/24`. */
   readonly frontends: readonly string[]
   readonly cluster: readonly string[]
@@ -27,10 +29,12 @@ export function printedService({ service, ports, refusals }: ServiceFrontends): 
   }
 }
 
-function printedPort({ key, affinityTimeoutS, frontends, cluster, local }: PortFrontends): PrintedPort {
+function printedPort(port: PortFrontends): PrintedPort {
+  const { key, affinityTimeoutS, scheduler, frontends, cluster, local } = port
   return {
     key,
     affinitySeconds: affinityTimeoutS,
+    ...(scheduler === undefined ? {} : { scheduler }),
     frontends: frontends.map(printedFrontend),
     cluster: cluster.map(printedBackend),
     local: local.map(printedBackend),

@@ -117,13 +117,14 @@ function touching(keys: readonly ServiceKey[], { services }: Snapshot): Touched 
   return { keys, services: keys.map(key => services.get(key)) }
 }
 
-type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'node'>
+type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'localIps' | 'node'>
 
 /** What belongs to no Service; equal values keep their objects. */
 function surroundings(here: Here, previous: Resolved | undefined, snapshot: Snapshot): Surroundings {
   const now: Surroundings = {
     nodePorts: nodePortAddresses(here, snapshot.localIps),
     serviceCidrs: serviceCidrsOf(snapshot),
+    localIps: snapshot.localIps,
     node: { ips: here.node?.ips ?? [], podCidrs: here.node?.podCidrs ?? [] },
   }
   if (previous === undefined) return now
@@ -131,6 +132,7 @@ function surroundings(here: Here, previous: Resolved | undefined, snapshot: Snap
   return {
     nodePorts: isSame(table.nodePorts, now.nodePorts) ? table.nodePorts : now.nodePorts,
     serviceCidrs: isSame(table.serviceCidrs, now.serviceCidrs) ? table.serviceCidrs : now.serviceCidrs,
+    localIps: isSame(table.localIps, now.localIps) ? table.localIps : now.localIps,
     node: isSame(table.node, now.node) ? table.node : now.node,
   }
 }

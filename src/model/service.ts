@@ -36,6 +36,8 @@ export interface Service {
    * milliseconds, 0 cuts them at once, undefined leaves them to the peers.
    */
   readonly tcpDrainMs: number | undefined
+  /** Annotation kprobe.io/ipvs-scheduler: of the virtual servers in IPVS mode (`wrr`); undefined for the usual one. */
+  readonly ipvsScheduler: string | undefined
   /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
   readonly proxyName: string | undefined
   readonly refusals: readonly Refusal[]

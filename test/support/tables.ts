@@ -12,6 +12,7 @@ export function tableOf(number: number, services: Readonly<Record<string, string
     localBackends: PersistentMap.empty(),
     nodePorts: { IPv4: { kind: 'all' }, IPv6: { kind: 'all' } },
     serviceCidrs: [],
+    localIps: [],
     node: { ips: [], podCidrs: [] },
   }
 }
@@ -24,6 +25,7 @@ function serviceOf(service: string, displayName: string): ServiceFrontends {
     family: 'IPv4',
     protocol: 'TCP',
     affinityTimeoutS: 0,
+    scheduler: undefined,
     frontends: [],
     cluster: [],
     local: [],

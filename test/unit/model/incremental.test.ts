@@ -50,6 +50,7 @@ const anyService = fc
     policies: fc.tuple(policy, policy),
     time: fc.constantFrom(null, '2026-01-01T00:00:00Z', '2026-01-02T00:00:00Z'),
     proxy: fc.constantFrom(undefined, undefined, undefined, 'other'),
+    scheduler: fc.constantFrom(undefined, undefined, 'wrr', 'No Name'),
     type: fc.constantFrom('ClusterIP', 'NodePort', 'LoadBalancer'),
   })
   .map(its =>
@@ -69,6 +70,7 @@ const anyService = fc
         metadata: {
           creationTimestamp: its.time,
           labels: its.proxy === undefined ? {} : { 'service.kubernetes.io/service-proxy-name': its.proxy },
+          annotations: its.scheduler === undefined ? {} : { 'kprobe.io/ipvs-scheduler': its.scheduler },
         },
         status: { loadBalancer: { ingress: its.ingress.map(text => ({ ip: text })) } },
       },
@@ -164,6 +166,7 @@ const anyOptions: fc.Arbitrary<ResolveOptions> = fc.record({
     { primary: true, cidrs: [] },
     { primary: false, cidrs: [cidr('10.0.0.0/8')] },
   ),
+  listNodePortAddresses: fc.boolean(),
   allowedExternalCidrs: fc.constantFrom([], [], [cidr('192.0.2.0/31')]),
   allowedLoadBalancerCidrs: fc.constantFrom([], [], [cidr('192.0.2.2/32')]),
   allowServiceExternalIps: fc.constantFrom(true, true, false),
@@ -262,6 +265,19 @@ describe('resolve with a previous result', () => {
     expect(next.nodePorts).toBe(table.nodePorts)
     expect(next.node).toBe(table.node)
     expect(next.localBackends).toBe(table.localBackends)
+  })
+
+  it('gives the addresses of this machine, which are no business of any Service', () => {
+    const before = snapshotOf([node(), ...CLUSTER])
+    const table = finish(resolve(OPTIONS, undefined, before))
+    expect(table.localIps).toEqual([])
+    const value = ['192.168.1.7', '10.0.0.7'].map(ip)
+    const after = applyEvents(before, [{ kind: 'LocalIps', value }])
+    const next = finish(resolve(OPTIONS, { snapshot: before, table }, after))
+    expect(next.localIps).toEqual(['10.0.0.7', '192.168.1.7'].map(ip))
+    expect(next.services).toBe(table.services)
+    const same = applyEvents(after, eventsOf([service('new')]))
+    expect(finish(resolve(OPTIONS, { snapshot: after, table: next }, same)).localIps).toBe(next.localIps)
   })
 
   it('offers to pause at least every 200 Services', () => {

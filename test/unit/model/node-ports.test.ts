@@ -60,6 +60,23 @@ describe('nodePortAddresses', () => {
     expect(addresses({ primary: true, cidrs: [] }, null)).toEqual(['all', 'all'])
   })
 
+  it('lists what everywhere is when asked to, and nothing else otherwise', () => {
+    const listed = (selection: NodePortSelection, localIps = LOCAL): unknown => {
+      const options = { ...OPTIONS, nodePortSelection: selection, listNodePortAddresses: true }
+      const { IPv4, IPv6 } = nodePortAddresses(hereOf(options, snapshotOf([node()]).node), localIps)
+      return [IPv4, IPv6].map(its => (its.kind === 'all' ? 'all' : texts(its.ips)))
+    }
+    const every = [
+      ['10.0.0.7', '10.0.1.7', '192.168.1.7'],
+      ['fd00::7', 'fd01::7'],
+    ]
+    expect(listed(NOTHING)).toEqual(every)
+    expect(listed(only('0.0.0.0/0', '::/0'))).toEqual(every)
+    expect(listed(NOTHING, [...LOCAL, ip('169.254.20.10')].reverse())).toEqual(every)
+    expect(listed(NOTHING, [])).toEqual([[], []])
+    expect(listed(only('10.0.0.0/24', 'fe80::/10'))).toEqual([['10.0.0.7'], ['fe80::7']])
+  })
+
   it('knows no Node of another name', () => {
     const other = { ...node(), metadata: { name: 'there' } }
     const { IPv4 } = nodePortAddresses(hereOf(OPTIONS, snapshotOf([other]).node), LOCAL)

@@ -41,6 +41,7 @@ describe('isSameService', () => {
     ['refusals', { ...before, refusals: [{ object: '', field: '', value: '', reason: '' }] }],
     ['a port less', { ...before, ports: [] }],
     ['affinity', otherwise(() => ({ affinityTimeoutS: 1 }))],
+    ['scheduler', otherwise(() => ({ scheduler: 'wrr' }))],
     ['frontends', otherwise(({ frontends }) => ({ frontends: frontends.slice(1) }))],
     ['a backend less', otherwise(({ cluster }) => ({ cluster: cluster.slice(1) }))],
     ['no local backend', otherwise(() => ({ local: [] }))],

@@ -40,6 +40,7 @@ const OBJECT_META = table({
     entries(
       'endpoints.kubernetes.io/last-change-trigger-time',
       'k8s.io/initial-events-end',
+      'kprobe.io/ipvs-scheduler',
       'kprobe.io/tcp-drain',
     ),
   ],

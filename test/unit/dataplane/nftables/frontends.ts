@@ -74,6 +74,7 @@ export interface PortSpec {
   readonly v6?: boolean
   readonly protocol?: Protocol
   readonly affinityTimeoutS?: number
+  readonly scheduler?: string
   readonly frontends: readonly Frontend[]
   readonly cluster?: readonly Backend[]
   readonly local?: readonly Backend[]
@@ -91,6 +92,7 @@ export function service(key: string, ports: readonly PortSpec[]): ServiceFronten
       family,
       protocol,
       affinityTimeoutS,
+      scheduler: port.scheduler,
       frontends: port.frontends,
       cluster: port.cluster ?? [],
       local: port.local ?? [],
@@ -118,6 +120,7 @@ export function table(
     services: PersistentMap.from(services.map(one => [one.service, one] as const)),
     localBackends: PersistentMap.from(locals),
     nodePorts: { IPv4: { kind: 'all' }, IPv6: { kind: 'all' } },
+    localIps: [],
     serviceCidrs: [],
     node: { ips: [], podCidrs: [] },
     ...rest,

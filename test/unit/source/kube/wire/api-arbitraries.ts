@@ -16,6 +16,7 @@ const LABELS = [
 const ANNOTATIONS = [
   'note',
   'endpoints.kubernetes.io/last-change-trigger-time',
+  'kprobe.io/ipvs-scheduler',
   'kprobe.io/tcp-drain',
   'k8s.io/initial-events-end',
 ] as const
