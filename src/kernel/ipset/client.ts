@@ -1,5 +1,23 @@
+import type { Clock } from '../../base/clock.ts'
+import { Connection } from '../../netlink/connection.ts'
+import type { Request } from '../../netlink/conversation.ts'
+import { errnoNumber } from '../../netlink/errno.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import type { ValuesOf } from '../../netlink/schema.ts'
+import type { Transport } from '../../netlink/transport.ts'
+import { decodeAs, type Foreign } from './decode.ts'
+import { Dispatcher, type Refusal } from './dispatch.ts'
+import type { IpsetFailure } from './failure.ts'
+import { isForeign, readHeaders, readSet } from './list.ts'
+import { encodeIndexOf, encodeNameOf } from './messages.ts'
 import type { IpsetOperation } from './operation.ts'
-import type { IpsetEntry, IpsetHeader, IpsetListing, IpsetType } from './state.ts'
+import type { Piece } from './parcel.ts'
+import { failureFrom, failureOf, prepare, runsOf } from './prepare.ts'
+import { type Revisions, readRevisions, sharedRevision } from './revisions.ts'
+import { INDEX } from './schema.ts'
+import type { Ipset, IpsetHeader, IpsetListing, IpsetType } from './state.ts'
+
+export type { IpsetFailure }
 
 /** The kernel's ipsets, as far as this project speaks with them: nfnetlink subsystem NFNL_SUBSYS_IPSET. */
 export interface IpsetClient {
@@ -7,9 +25,13 @@ export interface IpsetClient {
   revision(type: IpsetType, family: 'IPv4' | 'IPv6'): number | undefined
   /** Those of types and revisions that this program does not know have no header: see `foreign`. */
   headers(): Promise<IpsetHeaders>
-  /** Whole sets, by name; those that do not exist are left out. */
+  /** Whole sets, by name; those that do not exist are left out, as are those that are of no type of ours. */
   list(names: readonly string[]): Promise<readonly IpsetListing[]>
-  /** Sends the operations one after the other in as few datagrams as the socket takes. */
+  /**
+   * Sends the operations one after the other in few datagrams. A set to create that is there, of the same type and
+   * family, is no failure whatever its size; neither is one to destroy that is gone. What the kernel says is in the
+   * result; only bugs of ours throw.
+   */
   commit(operations: readonly IpsetOperation[]): Promise<IpsetResult>
   /** The kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined when there is none. */
   indexOf(name: string): number | undefined
@@ -32,11 +54,133 @@ export interface IpsetResult {
   readonly messages: number
 }
 
-export interface IpsetFailure {
-  readonly operation: IpsetOperation
-  /** The entries among which the culprit is; those before it in the message are in the set. */
-  readonly entries: readonly { readonly entry: IpsetEntry; readonly group: string }[]
-  /** Name of the errno, or of ipset's own code (IPSET_ERR_HASH_FULL). */
-  readonly code: string
-  readonly error: Error
+export interface IpsetClientOptions {
+  /** A socket of NETLINK_NETFILTER. */
+  readonly transport: Transport
+  readonly clock: Clock
+  /** Longest that one list, or one send, may take. */
+  readonly timeoutMs?: number
+}
+
+export function createIpsetClient(options: IpsetClientOptions): IpsetClient {
+  return new NetlinkIpsetClient(options)
+}
+
+class NetlinkIpsetClient implements IpsetClient {
+  readonly #connection: Connection
+  readonly #dispatcher: Dispatcher
+  readonly #revisions = new Map<string, Revisions>()
+
+  constructor({ transport, clock, timeoutMs }: IpsetClientOptions) {
+    this.#connection = new Connection({ transport, clock, ...(timeoutMs === undefined ? {} : { timeoutMs }) })
+    const { sendLimitBytes } = transport
+    this.#dispatcher = new Dispatcher({ connection: this.#connection, clock, sendLimitBytes })
+  }
+
+  revision(type: IpsetType, family: Ipset['family']): number | undefined {
+    const revisions = this.#revisionsOf({ type, family })
+    return revisions && sharedRevision(type, revisions)
+  }
+
+  async headers(): Promise<IpsetHeaders> {
+    const found = await readHeaders(this.#connection)
+    return {
+      headers: found.flatMap(header => (isForeign(header) ? [] : [header])),
+      foreign: found.filter(isForeign).map(({ name }) => name),
+    }
+  }
+
+  async list(names: readonly string[]): Promise<readonly IpsetListing[]> {
+    const listings: IpsetListing[] = []
+    for (const name of names) {
+      const listing = await readSet(this.#connection, name)
+      if (listing !== undefined) listings.push(listing)
+    }
+    return listings
+  }
+
+  async commit(operations: readonly IpsetOperation[]): Promise<IpsetResult> {
+    const failures: IpsetFailure[] = []
+    let [bytes, messages] = [0, 0]
+    for (const run of runsOf(operations)) {
+      const pieces: Piece[] = []
+      for (const operation of run) {
+        const prepared = prepare(operation, set => this.#revisionsOf(set))
+        pieces.push(...prepared.pieces)
+        failures.push(...prepared.failures)
+      }
+      const sent = await this.#dispatcher.send(pieces)
+      bytes += sent.bytes
+      messages += sent.messages
+      for (const refusal of sent.refusals) failures.push(...(await this.#failuresOf(refusal)))
+      if (sent.loss !== undefined) return { unknown: sent.loss, failures, bytes, messages }
+    }
+    return { unknown: undefined, failures, bytes, messages }
+  }
+
+  indexOf(name: string): number | undefined {
+    return this.#ask({
+      operation: 'look up',
+      object: `ipset ${name}`,
+      build: sequence => encodeIndexOf(name, sequence),
+    }).index
+  }
+
+  nameOf(index: number): string | undefined {
+    return this.#ask({
+      operation: 'look up',
+      object: `ipset number ${index}`,
+      build: sequence => encodeNameOf(index, sequence),
+    }).name
+  }
+
+  close(): Promise<void> {
+    return this.#connection.close()
+  }
+
+  #revisionsOf({ type, family }: Pick<Ipset, 'type' | 'family'>): Revisions | undefined {
+    const key = `${type} ${family}`
+    const revisions = this.#revisions.get(key) ?? readRevisions(this.#connection, { type, family })
+    // What is missing may come: a module that is loaded.
+    if (revisions !== undefined) this.#revisions.set(key, revisions)
+    return revisions
+  }
+
+  /** None, where what was asked for is so all the same. */
+  async #failuresOf(refusal: Refusal): Promise<readonly IpsetFailure[]> {
+    const { operation } = refusal.piece
+    if (operation.verb === 'create' && refusal.errno === EEXIST) {
+      const [there] = await readHeaders(this.#connection, operation.set.name)
+      const extendedAck = there && whyUnlike(there, operation.set)
+      return extendedAck === undefined ? [] : [failureOf(operation, [], { ...refusal, extendedAck })]
+    }
+    const failure = failureFrom(refusal)
+    return failure === undefined ? [] : [failure]
+  }
+
+  /** The answer to a question about one set; nothing when there is no such set. */
+  #ask(request: Omit<Request, 'onMessage'>): ValuesOf<typeof INDEX> {
+    let answer: ValuesOf<typeof INDEX> = {}
+    try {
+      this.#connection.roundTrip({
+        ...request,
+        onMessage: (view, message) => {
+          answer = decodeAs(view, message, INDEX)
+        },
+      })
+    } catch (error) {
+      if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error
+    }
+    return answer
+  }
+}
+
+const EEXIST = errnoNumber('EEXIST')
+
+/** Why a set that is there cannot serve as the one that was to be made; undefined when it can. */
+function whyUnlike(there: IpsetHeader | Foreign, { type, family }: Ipset): string | undefined {
+  if (isForeign(there)) return `there is another of this name: ${there.foreign}`
+  const { set } = there
+  if (set.type === type && set.family === family) return undefined
+  return `there is another of this name: it is ${set.type} of ${set.family}, not ${type} of ${family}`
 }

@@ -37,6 +37,10 @@ export interface IpsetHeader {
   readonly elements: number
   readonly references: number
   readonly memoryBytes: number
+  /** Entries of one bucket at most; where the kernel tells (revisions of Linux 5.11 and newer). */
+  readonly bucketSize?: number | undefined
+  /** What its hash starts with; where the kernel tells. */
+  readonly initialValue?: number | undefined
 }
 
 export interface IpsetListing extends IpsetHeader {

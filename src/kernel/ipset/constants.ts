@@ -1,0 +1,88 @@
+/** linux/netfilter/ipset/{ip_set,ip_set_hash,ip_set_bitmap}.h and linux/netfilter/nfnetlink.h, under the headers' own names. */
+
+export const NFNL_SUBSYS_IPSET = 6
+
+export const NFPROTO_UNSPEC = 0
+export const NFPROTO_IPV4 = 2
+export const NFPROTO_IPV6 = 10
+
+export const IPSET_CMD_PROTOCOL = 1
+export const IPSET_CMD_CREATE = 2
+export const IPSET_CMD_DESTROY = 3
+export const IPSET_CMD_FLUSH = 4
+export const IPSET_CMD_SWAP = 6
+export const IPSET_CMD_LIST = 7
+export const IPSET_CMD_ADD = 9
+export const IPSET_CMD_DEL = 10
+export const IPSET_CMD_TYPE = 13
+export const IPSET_CMD_GET_BYNAME = 14
+export const IPSET_CMD_GET_BYINDEX = 15
+
+/** Attributes of commands. */
+export const IPSET_ATTR_PROTOCOL = 1
+export const IPSET_ATTR_SETNAME = 2
+export const IPSET_ATTR_TYPENAME = 3
+export const IPSET_ATTR_SETNAME2 = 3
+export const IPSET_ATTR_REVISION = 4
+export const IPSET_ATTR_FAMILY = 5
+export const IPSET_ATTR_FLAGS = 6
+export const IPSET_ATTR_DATA = 7
+export const IPSET_ATTR_ADT = 8
+export const IPSET_ATTR_LINENO = 9
+export const IPSET_ATTR_PROTOCOL_MIN = 10
+export const IPSET_ATTR_REVISION_MIN = 10
+export const IPSET_ATTR_INDEX = 11
+
+/** Attributes of sets and of elements. */
+export const IPSET_ATTR_IP = 1
+export const IPSET_ATTR_PORT = 4
+export const IPSET_ATTR_PORT_TO = 5
+export const IPSET_ATTR_TIMEOUT = 6
+export const IPSET_ATTR_PROTO = 7
+export const IPSET_ATTR_CADT_FLAGS = 8
+export const IPSET_ATTR_CADT_LINENO = 9
+export const IPSET_ATTR_BITMASK = 12
+
+/** Of sets alone. */
+export const IPSET_ATTR_INITVAL = 17
+export const IPSET_ATTR_HASHSIZE = 18
+export const IPSET_ATTR_MAXELEM = 19
+export const IPSET_ATTR_NETMASK = 20
+export const IPSET_ATTR_BUCKETSIZE = 21
+export const IPSET_ATTR_ELEMENTS = 24
+export const IPSET_ATTR_REFERENCES = 25
+export const IPSET_ATTR_MEMSIZE = 26
+
+/** Of elements alone. */
+export const IPSET_ATTR_IP2 = 20
+export const IPSET_ATTR_CIDR2 = 21
+
+export const IPSET_ATTR_IPADDR_IPV4 = 1
+export const IPSET_ATTR_IPADDR_IPV6 = 2
+
+export const IPSET_FLAG_LIST_SETNAME = 2
+export const IPSET_FLAG_LIST_HEADER = 4
+export const IPSET_FLAG_NOMATCH = 4
+
+export const IPSET_ERR_PROTOCOL = 4097
+export const IPSET_ERR_FIND_TYPE = 4098
+export const IPSET_ERR_MAX_SETS = 4099
+export const IPSET_ERR_BUSY = 4100
+export const IPSET_ERR_EXIST_SETNAME2 = 4101
+export const IPSET_ERR_TYPE_MISMATCH = 4102
+export const IPSET_ERR_EXIST = 4103
+export const IPSET_ERR_INVALID_CIDR = 4104
+export const IPSET_ERR_INVALID_NETMASK = 4105
+export const IPSET_ERR_INVALID_FAMILY = 4106
+export const IPSET_ERR_TIMEOUT = 4107
+export const IPSET_ERR_REFERENCED = 4108
+export const IPSET_ERR_IPADDR_IPV4 = 4109
+export const IPSET_ERR_IPADDR_IPV6 = 4110
+export const IPSET_ERR_HASH_FULL = 4352
+export const IPSET_ERR_HASH_ELEM = 4353
+export const IPSET_ERR_INVALID_PROTO = 4354
+export const IPSET_ERR_MISSING_PROTO = 4355
+export const IPSET_ERR_HASH_RANGE_UNSUPPORTED = 4356
+export const IPSET_ERR_HASH_RANGE = 4357
+export const IPSET_ERR_BITMAP_RANGE = 4352
+export const IPSET_ERR_BITMAP_RANGE_SIZE = 4353

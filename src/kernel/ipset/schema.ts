@@ -1,0 +1,89 @@
+import type { Codec } from '../../netlink/codec.ts'
+import { octets, string, u8, u16be, u32be } from '../../netlink/codec.ts'
+import { NLA_F_NET_BYTEORDER } from '../../netlink/constants.ts'
+import { attributeSet, listOf, nested } from '../../netlink/schema.ts'
+import * as ipset from './constants.ts'
+
+/** The attributes of ipset that matter here, as linux/netfilter/ipset/ip_set.h numbers them. */
+
+/** Numbers that the kernel only takes with NLA_F_NET_BYTEORDER (ip_set_attr_netorder in ip_set.h). */
+function marked<T>(codec: Codec<T>): Codec<T> {
+  return {
+    write: (out, type, value) => codec.write(out, type | NLA_F_NET_BYTEORDER, value),
+    read: codec.read,
+  }
+}
+
+const ADDRESS = attributeSet({
+  v4: [ipset.IPSET_ATTR_IPADDR_IPV4, marked(octets)],
+  v6: [ipset.IPSET_ATTR_IPADDR_IPV6, marked(octets)],
+})
+
+/** One element. */
+export const ENTRY = attributeSet({
+  ip: [ipset.IPSET_ATTR_IP, nested(ADDRESS)],
+  port: [ipset.IPSET_ATTR_PORT, marked(u16be)],
+  protocol: [ipset.IPSET_ATTR_PROTO, u8],
+  ip2: [ipset.IPSET_ATTR_IP2, nested(ADDRESS)],
+  prefix2: [ipset.IPSET_ATTR_CIDR2, u8],
+  flags: [ipset.IPSET_ATTR_CADT_FLAGS, marked(u32be)],
+  line: [ipset.IPSET_ATTR_CADT_LINENO, marked(u32be)],
+})
+
+/** What a set is made with, and what the kernel says of it. */
+export const SHAPE = attributeSet({
+  portFrom: [ipset.IPSET_ATTR_PORT, marked(u16be)],
+  portTo: [ipset.IPSET_ATTR_PORT_TO, marked(u16be)],
+  timeout: [ipset.IPSET_ATTR_TIMEOUT, marked(u32be)],
+  flags: [ipset.IPSET_ATTR_CADT_FLAGS, marked(u32be)],
+  initialValue: [ipset.IPSET_ATTR_INITVAL, marked(u32be)],
+  hashSize: [ipset.IPSET_ATTR_HASHSIZE, marked(u32be)],
+  maxElements: [ipset.IPSET_ATTR_MAXELEM, marked(u32be)],
+  netmask: [ipset.IPSET_ATTR_NETMASK, u8],
+  bitmask: [ipset.IPSET_ATTR_BITMASK, nested(ADDRESS)],
+  bucketSize: [ipset.IPSET_ATTR_BUCKETSIZE, u8],
+  elements: [ipset.IPSET_ATTR_ELEMENTS, marked(u32be)],
+  references: [ipset.IPSET_ATTR_REFERENCES, marked(u32be)],
+  memoryBytes: [ipset.IPSET_ATTR_MEMSIZE, marked(u32be)],
+})
+
+const HEAD = {
+  protocol: [ipset.IPSET_ATTR_PROTOCOL, u8],
+  name: [ipset.IPSET_ATTR_SETNAME, string],
+} as const
+
+const KIND = {
+  ...HEAD,
+  type: [ipset.IPSET_ATTR_TYPENAME, string],
+  revision: [ipset.IPSET_ATTR_REVISION, u8],
+  family: [ipset.IPSET_ATTR_FAMILY, u8],
+} as const
+
+/** What is the same for sets of all types, those that nobody here has heard of included. */
+export const KIND_OF_SET = attributeSet(KIND)
+
+/** A set of ours; a request about one. */
+export const SET = attributeSet({
+  ...KIND,
+  flags: [ipset.IPSET_ATTR_FLAGS, u32be],
+  shape: [ipset.IPSET_ATTR_DATA, nested(SHAPE)],
+  entries: [ipset.IPSET_ATTR_ADT, listOf(ipset.IPSET_ATTR_DATA, nested(ENTRY))],
+})
+
+/** IPSET_CMD_SWAP. */
+export const SWAP = attributeSet({ ...HEAD, with: [ipset.IPSET_ATTR_SETNAME2, string] })
+
+/** In the copy of a refused message: which of its elements the kernel refused. */
+export const REFUSED = attributeSet({ line: [ipset.IPSET_ATTR_LINENO, marked(u32be)] })
+
+/** IPSET_CMD_TYPE. */
+export const TYPE = attributeSet({
+  protocol: [ipset.IPSET_ATTR_PROTOCOL, u8],
+  type: [ipset.IPSET_ATTR_TYPENAME, string],
+  family: [ipset.IPSET_ATTR_FAMILY, u8],
+  revision: [ipset.IPSET_ATTR_REVISION, u8],
+  revisionMin: [ipset.IPSET_ATTR_REVISION_MIN, u8],
+})
+
+/** IPSET_CMD_GET_BYNAME and IPSET_CMD_GET_BYINDEX. */
+export const INDEX = attributeSet({ ...HEAD, index: [ipset.IPSET_ATTR_INDEX, marked(u16be)] })
