@@ -6,6 +6,7 @@ import { resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../src/model/snapshot.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
+import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
 import type { ReconcilerEvent } from '../../src/reconcile/events.ts'
 import { Reconciler } from '../../src/reconcile/reconciler.ts'
 
@@ -21,14 +22,24 @@ export interface Pipeline {
   change(object: object): Promise<void>
   cleanup(): Promise<void>
   stop(): Promise<void>
+}
+
+export interface NftablesPipeline extends Pipeline {
   readonly transport: Transport
 }
 
-/** Milliseconds between two commits are none here, so that each change measures its own way only. */
-export function createPipeline(wrap: (transport: Transport) => Transport = same => same): Pipeline {
+export function createPipeline(wrap: (transport: Transport) => Transport = same => same): NftablesPipeline {
   const transport = wrap(openNetlink({ protocol: NETLINK_NETFILTER }))
   const client = createNftClient({ transport, clock: systemClock })
   const plane = createNftablesPlane({ client, options: PLANE_OPTIONS })
+  return { ...pipelineOf(plane, () => client.close()), transport }
+}
+
+/** Milliseconds between two commits are none here, so that each change measures its own way only. */
+export function pipelineOf<State, P extends Plan<State>>(
+  plane: Dataplane<State, P>,
+  close: () => Promise<void>,
+): Pipeline {
   const waiting = new Set<(event: ReconcilerEvent) => void>()
   const reconciler = new Reconciler({
     plane,
@@ -54,7 +65,6 @@ export function createPipeline(wrap: (transport: Transport) => Transport = same 
       waiting.add(listener)
     })
   return {
-    transport,
     async load(objects) {
       const synced = until('synced')
       let events: SourceEvent[] = []
@@ -78,7 +88,7 @@ export function createPipeline(wrap: (transport: Transport) => Transport = same 
     cleanup: () => plane.cleanup(),
     async stop() {
       await reconciler.stop()
-      await client.close()
+      await close()
     },
   }
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env node
 // Bundles each benchmark and runs it in a network namespace of its own: npm run bench [-- NAME ...]
 import { spawnSync } from 'node:child_process'
-import { copyFileSync, mkdirSync, readdirSync } from 'node:fs'
+import { readdirSync } from 'node:fs'
 import { cpus, release } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { build } from 'esbuild'
+import { bundle } from './bundle.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const root = join(here, '../..')
@@ -20,8 +20,6 @@ if (unknown.length > 0) {
   process.exit(2)
 }
 
-mkdirSync(out, { recursive: true })
-copyFileSync(join(root, 'build/Release/kprobe.node'), join(out, 'kprobe.node'))
 // Root gets a network namespace alone, so that send buffers can be forced as in production; others a user namespace too.
 const isRoot = process.getuid?.() === 0 && spawnSync('unshare', ['-n', 'true']).status === 0
 const namespace = isRoot ? '-n' : '-Urn'
@@ -32,25 +30,12 @@ if (!isRoot)
 
 let failed = false
 for (const name of asked.length > 0 ? asked : all) {
-  const bundle = join(out, `${name}.mjs`)
-  await build({
-    entryPoints: [join(here, `${name}.bench.ts`)],
-    outfile: bundle,
-    bundle: true,
-    platform: 'node',
-    format: 'esm',
-    target: 'node20',
-    external: ['*.node', 'ffi-rs', 'esbuild'],
-    banner: {
-      js: "import { createRequire as __createRequire } from 'node:module'; const require = __createRequire(import.meta.url);",
-    },
-    logLevel: 'warning',
-  })
+  const file = await bundle(join(here, `${name}.bench.ts`), { root, out, name })
   console.log(`\n== ${name}`)
-  const run = spawnSync('unshare', [namespace, process.execPath, '--expose-gc', bundle], {
+  const run = spawnSync('unshare', [namespace, process.execPath, '--expose-gc', file], {
     cwd: root,
     stdio: 'inherit',
-    env: { ...process.env, KPROBE_BENCH_BUNDLE: bundle, KPROBE_ROOT: root },
+    env: { ...process.env, KPROBE_BENCH_BUNDLE: file, KPROBE_ROOT: root },
   })
   failed ||= run.status !== 0
 }
