@@ -1,0 +1,105 @@
+// One guest: QEMU with a stock kernel, the host's files, and one command to run.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import {
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { path } from './prepare.mjs'
+
+const START = fileURLToPath(new URL('guest/start.sh', import.meta.url))
+const TOP = fileURLToPath(new URL('../..', import.meta.url))
+/** Not loaded on demand, or asked for by tests before anything demands them. */
+const MODULES = [
+  'ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_wlc ip_vs_sh ip_vs_dh ip_vs_mh ip_vs_sed ip_vs_nq ip_vs_lblc ip_vs_lblcr',
+  'ip_vs_fo ip_vs_ovf nf_conntrack_netlink nf_conntrack sctp dummy veth bridge tun xt_set xt_ipvs',
+  'ip_set ip_set_bitmap_port ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet',
+  'nf_tables nft_compat nft_chain_nat nft_masq nft_numgen nft_fib_inet nft_reject_inet nft_ct nft_nat nft_log nft_limit',
+  'xt_comment xt_mark xt_conntrack xt_addrtype xt_nat xt_multiport xt_MASQUERADE ipt_REJECT ip6t_REJECT',
+]
+/** Nothing is measured at boot that a busy host would get wrong, and no clock watches for stalls that it would cause. */
+const KERNEL_OPTIONS =
+  'console=ttyS0 panic=-1 quiet mitigations=off no_timer_check tsc=reliable lpj=4000000 nowatchdog rcupdate.rcu_cpu_stall_suppress=1'
+const RESULTS = join(TOP, '.cache/vm-results')
+/** Left of a guest that has gone wrong. */
+const CONSOLE_LINES = 40
+
+/**
+ * Boots `kernel` (of prepare.mjs), runs `command` (for sh) in the top folder of the checkout, and hands its output to
+ * `write` as it comes. Gives the exit code, or undefined with the end of the kernel's log when there is none: because
+ * the guest ended early, took longer than `maxMs`, or `signal` was aborted.
+ */
+export async function runInGuest({ kernel, command, files = {}, maxMs, signal, write }) {
+  const job = mkdtempSync(join(tmpdir(), 'kprobe-vm-'))
+  try {
+    writeJob(job, { kernel, command, files })
+    const server = createServer(socket => socket.on('data', write)).listen(join(job, 'output'))
+    await once(server, 'listening')
+    const child = spawn('setpriv', ['--pdeathsig', 'KILL', ...qemu(kernel, job)], {
+      stdio: ['ignore', 'ignore', 'pipe'],
+      env: { ...process.env, PATH: path() },
+    })
+    child.stderr.on('data', write)
+    const stop = () => child.kill('SIGKILL')
+    const timer = setTimeout(stop, maxMs)
+    signal?.addEventListener('abort', stop)
+    await once(child, 'close')
+    clearTimeout(timer)
+    signal?.removeEventListener('abort', stop)
+    await new Promise(resolve => server.close(resolve))
+    keepResults(join(job, 'results'))
+    const exitCode = readIfThere(join(job, 'exit-code'))
+    return exitCode === undefined ? { console: consoleOf(job) } : { exitCode: Number(exitCode) }
+  } finally {
+    rmSync(job, { recursive: true, force: true })
+  }
+}
+
+function writeJob(job, { kernel, command, files }) {
+  copyFileSync(START, join(job, 'start.sh'))
+  mkdirSync(join(job, 'results'))
+  const texts = { modules: kernel.modules, load: MODULES.join('\n'), folder: TOP, command, ...files }
+  for (const [name, text] of Object.entries(texts)) writeFileSync(join(job, name), text)
+}
+
+function keepResults(results) {
+  if (readdirSync(results).length === 0) return
+  rmSync(RESULTS, { recursive: true, force: true })
+  cpSync(results, RESULTS, { recursive: true })
+}
+
+function qemu(kernel, job) {
+  const share = (tag, folder, more) =>
+    `local,path=${folder},mount_tag=${tag},security_model=none,multidevs=remap${more}`
+  return [
+    'qemu-system-x86_64',
+    ...['-accel', 'tcg,thread=multi', '-smp', '2', '-cpu', 'max', '-m', '2048'],
+    ...['-display', 'none', '-monitor', 'none', '-no-reboot', '-nic', 'none', '-nodefaults'],
+    ...['-serial', `file:${join(job, 'console')}`],
+    ...['-device', 'virtio-serial-pci', '-chardev', `socket,id=output,path=${join(job, 'output')}`],
+    ...['-device', 'virtserialport,chardev=output,name=output'],
+    ...['-virtfs', share('host', '/', ',readonly=on'), '-virtfs', share('job', job, '')],
+    ...['-kernel', kernel.vmlinuz, '-initrd', kernel.initrd],
+    ...['-append', KERNEL_OPTIONS],
+  ]
+}
+
+function readIfThere(file) {
+  return existsSync(file) ? readFileSync(file, 'utf8') : undefined
+}
+
+function consoleOf(job) {
+  const lines = (readIfThere(join(job, 'console')) ?? '').split('\n')
+  return lines.slice(-CONSOLE_LINES).join('\n')
+}
