@@ -22,7 +22,7 @@ export async function patientBurst(
     try {
       return await connection.burst(burst, options)
     } catch (error) {
-      if (error instanceof OutcomeUnknownError) return { errors: [], loss: error }
+      if (error instanceof OutcomeUnknownError) return { errors: [], acknowledged: 0, loss: error }
       if (!(error instanceof SystemError)) throw error
       if (!PASSING.has(error.code) || attempt === SEND_ATTEMPTS) return error
     }

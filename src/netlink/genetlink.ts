@@ -1,0 +1,87 @@
+import { AttributeWriter } from './attribute.ts'
+import { type ByteView, ByteWriter } from './bytes.ts'
+import { string, u16host, u32host } from './codec.ts'
+import type { Connection } from './connection.ts'
+import { NLM_F_REQUEST, NLMSG_MIN_TYPE } from './constants.ts'
+import { errnoNumber } from './errno.ts'
+import { malformed, NetlinkError } from './errors.ts'
+import { closeMessage, type Message, openMessage } from './message.ts'
+import { attributeSet, readAttributes, writeAttributes } from './schema.ts'
+
+/**
+ * Generic netlink (net/netlink/genetlink.c): families that have a name, and a message type that the kernel hands out
+ * when their module is loaded. Constants are those of linux/genetlink.h, under the header's own names.
+ */
+export const GENL_ID_CTRL = NLMSG_MIN_TYPE
+export const GENL_HDRLEN = 4
+
+export const CTRL_CMD_NEWFAMILY = 1
+export const CTRL_CMD_GETFAMILY = 3
+
+export const CTRL_ATTR_FAMILY_ID = 1
+export const CTRL_ATTR_FAMILY_NAME = 2
+export const CTRL_ATTR_VERSION = 3
+export const CTRL_ATTR_HDRSIZE = 4
+export const CTRL_ATTR_MAXATTR = 5
+
+export const FAMILY = attributeSet({
+  id: [CTRL_ATTR_FAMILY_ID, u16host],
+  name: [CTRL_ATTR_FAMILY_NAME, string],
+  version: [CTRL_ATTR_VERSION, u32host],
+  headerBytes: [CTRL_ATTR_HDRSIZE, u32host],
+  attributeMax: [CTRL_ATTR_MAXATTR, u32host],
+})
+
+/** struct genlmsghdr. */
+export interface GenlMsgHdr {
+  readonly command: number
+  /** Of the family's protocol. */
+  readonly version: number
+}
+
+export function writeGenlMsgHdr(out: ByteWriter, { command, version }: GenlMsgHdr): void {
+  out.u8(command)
+  out.u8(version)
+  out.u16(0)
+}
+
+export function readGenlMsgHdr(view: ByteView, { start, end }: Message): GenlMsgHdr {
+  if (end - start < GENL_HDRLEN) throw malformed('a message without its genlmsghdr', start)
+  return { command: view.data.getUint8(start), version: view.data.getUint8(start + 1) }
+}
+
+/** Where the attributes of a generic netlink message lie. */
+export function genericSpan({ start, end }: Message): { readonly start: number; readonly end: number } {
+  return { start: start + GENL_HDRLEN, end }
+}
+
+/**
+ * The message type of a family, for as long as its module stays loaded; asking makes the kernel load the module where
+ * it may. Throws NetlinkError (ENOENT: there is no such family) and what roundTrip throws.
+ */
+export function findFamily(connection: Connection, name: string): number {
+  const words = { operation: 'find', object: `generic netlink family ${name}` }
+  let id: number | undefined
+  connection.roundTrip({
+    ...words,
+    build: sequence => encodeGetFamily(name, sequence),
+    onMessage: (view, message) => {
+      if (message.type !== GENL_ID_CTRL || readGenlMsgHdr(view, message).command !== CTRL_CMD_NEWFAMILY)
+        return
+      const family = readAttributes(view, FAMILY, genericSpan(message))
+      if (family.name === name) id = family.id
+    },
+  })
+  if (id !== undefined) return id
+  const extendedAck = 'the answer does not tell its number'
+  throw new NetlinkError({ ...words, errno: errnoNumber('EBADMSG'), extendedAck })
+}
+
+function encodeGetFamily(name: string, sequence: number): Uint8Array {
+  const out = new ByteWriter(64)
+  const start = openMessage(out, { type: GENL_ID_CTRL, flags: NLM_F_REQUEST, sequence })
+  writeGenlMsgHdr(out, { command: CTRL_CMD_GETFAMILY, version: 1 })
+  writeAttributes(new AttributeWriter(out), FAMILY, { name })
+  closeMessage(out, start)
+  return out.written()
+}
