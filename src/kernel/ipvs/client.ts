@@ -1,5 +1,31 @@
+import type { Clock } from '../../base/clock.ts'
+import { familyOf } from '../../base/ip.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
+import { Connection } from '../../netlink/connection.ts'
+import { NLM_F_ACK } from '../../netlink/constants.ts'
+import type { Words } from '../../netlink/conversation.ts'
+import { errnoNumber } from '../../netlink/errno.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import { findFamily } from '../../netlink/genetlink.ts'
+import type { Message } from '../../netlink/message.ts'
+import type { Transport } from '../../netlink/transport.ts'
+import { Bursts, type Sent } from './bursts.ts'
+import { IPVS_CMD_GET_CONFIG, IPVS_CMD_GET_INFO, IPVS_CMD_SET_CONFIG } from './constants.ts'
+import { decodeDestination, decodeInfo, decodeServer, decodeTimeouts } from './decode.ts'
+import { followUp, lastFailures, type Refusal } from './follow-up.ts'
+import { destinationKey, serverKey } from './key.ts'
+import { encodeCommand, encodeListDestinations, encodeListServers, firstStep, type Step } from './messages.ts'
 import type { IpvsOperation } from './operation.ts'
-import type { IpvsInfo, IpvsListing, IpvsTimeouts, ListedDestination, VirtualAddress } from './state.ts'
+import type {
+  IpvsInfo,
+  IpvsListing,
+  IpvsTimeouts,
+  ListedDestination,
+  ListedServer,
+  MarkServer,
+  ServerKey,
+  VirtualAddress,
+} from './state.ts'
 
 /** The kernel's IPVS, as far as this project speaks with it: generic netlink family IPVS. */
 export interface IpvsClient {
@@ -11,7 +37,10 @@ export interface IpvsClient {
   servers(): Promise<IpvsListing>
   /** Those of each server, in one conversation; a server that is gone has none. */
   destinations(servers: readonly VirtualAddress[]): Promise<readonly (readonly ListedDestination[])[]>
-  /** Sends all of them in as few datagrams as the socket takes. What the kernel says is in the result. */
+  /**
+   * Sends all of them in as few datagrams as the socket takes. What the kernel says of them is in the result; rejects
+   * only when nothing was done: with NetlinkError, ENOENT where the kernel has no IPVS.
+   */
   commit(operations: readonly IpvsOperation[]): Promise<IpvsResult>
   close(): Promise<void>
 }
@@ -29,4 +58,224 @@ export interface IpvsFailure {
   /** Name of the errno: ENOENT of set-server is a scheduler that the kernel does not have. */
   readonly code: string
   readonly error: Error
+}
+
+export interface IpvsClientOptions {
+  /** A socket of NETLINK_GENERIC; the client closes it. */
+  readonly transport: Transport
+  readonly clock: Clock
+  /** Longest that one dump, or one datagram of a commit, may take. */
+  readonly timeoutMs?: number
+  /** Messages in a datagram, at most. */
+  readonly messagesMax?: number
+}
+
+/** So many errors take 850 kB of the receive buffer; more messages a datagram save no time. */
+const MESSAGES_MAX = 1_000
+const SLICE_MS = 5
+const GENL_NAME = 'IPVS'
+
+export function createIpvsClient(options: IpvsClientOptions): IpvsClient {
+  return new NetlinkIpvsClient(options)
+}
+
+class NetlinkIpvsClient implements IpvsClient {
+  readonly #connection: Connection
+  readonly #clock: Clock
+  readonly #bursts: Bursts
+  /** The message type of IPVS; it changes when the kernel's module is loaded anew. */
+  #family: number | undefined
+
+  constructor({ transport, clock, timeoutMs, messagesMax = MESSAGES_MAX }: IpvsClientOptions) {
+    const connection = new Connection({ transport, clock, ...(timeoutMs === undefined ? {} : { timeoutMs }) })
+    this.#connection = connection
+    this.#clock = clock
+    this.#bursts = new Bursts({ connection, clock, messagesMax, sendLimitBytes: transport.sendLimitBytes })
+  }
+
+  info(): IpvsInfo {
+    const words = { operation: 'read', object: 'information about IPVS' }
+    return this.#ask(words, IPVS_CMD_GET_INFO, decodeInfo)
+  }
+
+  timeouts(): IpvsTimeouts {
+    return this.#ask({ operation: 'read', object: 'timeouts of IPVS' }, IPVS_CMD_GET_CONFIG, decodeTimeouts)
+  }
+
+  setTimeouts({ tcpS, tcpFinS, udpS }: IpvsTimeouts): void {
+    this.#withFamily(family =>
+      this.#connection.roundTrip({
+        operation: 'set',
+        object: `timeouts of IPVS to ${tcpS}, ${tcpFinS} and ${udpS} seconds`,
+        build: sequence => {
+          const head = { family, flags: NLM_F_ACK, sequence }
+          return encodeCommand(IPVS_CMD_SET_CONFIG, head, { tcpS, tcpFinS, udpS })
+        },
+        onMessage: () => undefined,
+      }),
+    )
+  }
+
+  servers(): Promise<IpvsListing> {
+    return this.#withFamilyLater(family => listServers(this.#connection, family))
+  }
+
+  destinations(servers: readonly VirtualAddress[]): Promise<readonly (readonly ListedDestination[])[]> {
+    return this.#withFamilyLater(async family => {
+      const lists: (readonly ListedDestination[])[] = []
+      let sliceEndMs = this.#clock.nowMs() + SLICE_MS
+      for (const server of servers) {
+        lists.push(await listDestinations(this.#connection, family, server))
+        if (this.#clock.nowMs() < sliceEndMs) continue
+        await this.#clock.breathe()
+        sliceEndMs = this.#clock.nowMs() + SLICE_MS
+      }
+      return lists
+    })
+  }
+
+  async commit(operations: readonly IpvsOperation[]): Promise<IpvsResult> {
+    if (operations.length === 0) return { unknown: undefined, failures: [], bytes: 0, messages: 0 }
+    const first = await this.#sendFirst(operations.map(firstStep))
+    const { again, failures } = followUp(first.refusals)
+    if (first.loss !== undefined || again.length === 0) return resultOf(operations, [first], failures)
+    const second = await this.#bursts.send(again, this.#familyNow())
+    return resultOf(operations, [first, second], [...failures, ...lastFailures(second.refusals)])
+  }
+
+  close(): Promise<void> {
+    return this.#connection.close()
+  }
+
+  /** ENOENT is also what the kernel says to messages of a type that is no family any more. */
+  async #sendFirst(steps: readonly Step[]): Promise<Sent> {
+    const sent = await this.#bursts.send(steps, this.#familyNow())
+    const mayBeStale = sent.loss === undefined && sent.refusals.some(({ code }) => code === 'ENOENT')
+    if (!mayBeStale || !this.#isStale()) return sent
+    return await this.#bursts.send(steps, this.#familyNow())
+  }
+
+  #familyNow(): number {
+    this.#family ??= findIpvs(this.#connection)
+    return this.#family
+  }
+
+  /** Whether IPVS has another number than the one that was used; asks for it anew. */
+  #isStale(): boolean {
+    const used = this.#family
+    this.#family = undefined
+    return this.#familyNow() !== used
+  }
+
+  #withFamily<T>(run: (family: number) => T): T {
+    try {
+      return run(this.#familyNow())
+    } catch (error) {
+      if (!isMissing(error) || this.#family === undefined || !this.#isStale()) throw error
+      return run(this.#familyNow())
+    }
+  }
+
+  async #withFamilyLater<T>(run: (family: number) => Promise<T>): Promise<T> {
+    try {
+      return await run(this.#familyNow())
+    } catch (error) {
+      if (!isMissing(error) || this.#family === undefined || !this.#isStale()) throw error
+      return await run(this.#familyNow())
+    }
+  }
+
+  /** A request whose answer is one message. */
+  #ask<T>(words: Words, command: number, decode: (view: ByteView, message: Message) => T | undefined): T {
+    return this.#withFamily(family => {
+      let answer: T | undefined
+      this.#connection.roundTrip({
+        ...words,
+        build: sequence => encodeCommand(command, { family, flags: 0, sequence }),
+        onMessage: (view, message) => {
+          if (message.type === family) answer = decode(view, message)
+        },
+      })
+      if (answer !== undefined) return answer
+      const extendedAck = 'the answer is one to something else'
+      throw new NetlinkError({ ...words, errno: errnoNumber('EBADMSG'), extendedAck })
+    })
+  }
+}
+
+function findIpvs(connection: Connection): number {
+  try {
+    return findFamily(connection, GENL_NAME)
+  } catch (cause) {
+    if (!isMissing(cause)) throw cause
+    const extendedAck = 'the kernel has no IPVS (module ip_vs)'
+    throw new NetlinkError({ ...FIND, errno: errnoNumber('ENOENT'), extendedAck, cause })
+  }
+}
+
+const FIND = { operation: 'find', object: `generic netlink family ${GENL_NAME}` } as const
+
+function isMissing(error: unknown): error is NetlinkError {
+  return error instanceof NetlinkError && error.code === 'ENOENT'
+}
+
+/**
+ * The kernel remembers how many it has told, and goes on from there: when servers come or go between two parts of the
+ * answer, some are told twice, and others not at all. It does not say so.
+ */
+async function listServers(connection: Connection, family: number): Promise<IpvsListing> {
+  const servers = new Map<ServerKey, ListedServer>()
+  const marks = new Map<string, MarkServer>()
+  await connection.dump({
+    operation: 'list',
+    object: 'virtual servers',
+    build: sequence => encodeListServers(family, sequence),
+    onMessage: (view, message) => {
+      const found = message.type === family ? decodeServer(view, message) : undefined
+      if (found?.kind === 'server') servers.set(serverKey(found.listed.server), found.listed)
+      if (found?.kind === 'mark') marks.set(`${found.mark.family} ${found.mark.mark}`, found.mark)
+    },
+  })
+  return { servers: [...servers.values()], marks: [...marks.values()] }
+}
+
+/** A socket has one dump at a time (EBUSY), so that these go one after the other. */
+async function listDestinations(
+  connection: Connection,
+  family: number,
+  server: VirtualAddress,
+): Promise<readonly ListedDestination[]> {
+  const found = new Map<string, ListedDestination>()
+  await connection.dump({
+    operation: 'list',
+    object: `real servers of ${serverKey(server)}`,
+    build: sequence => encodeListDestinations(family, sequence, server),
+    onMessage: (view, message) => {
+      if (message.type !== family) return
+      const listed = decodeDestination(view, message, familyOf(server.ip))
+      if (listed !== undefined) found.set(destinationKey(listed.destination), listed)
+    },
+  })
+  return [...found.values()]
+}
+
+/** Failures in the order of the operations. */
+function resultOf(
+  operations: readonly IpvsOperation[],
+  rounds: readonly Sent[],
+  failures: readonly Refusal[],
+): IpvsResult {
+  const byOperation = new Map(failures.map(failure => [failure.step.operation, failure]))
+  const ordered: IpvsFailure[] = []
+  if (failures.length > 0)
+    for (const operation of operations) {
+      const failure = byOperation.get(operation)
+      if (failure !== undefined) ordered.push({ operation, code: failure.code, error: failure.error })
+    }
+  return {
+    unknown: rounds.find(({ loss }) => loss !== undefined)?.loss,
+    failures: ordered,
+    bytes: rounds.reduce((sum, { bytes }) => sum + bytes, 0),
+    messages: rounds.reduce((sum, { messages }) => sum + messages, 0),
+  }
 }

@@ -1,4 +1,4 @@
-import { formatIpPort } from '../../base/ip.ts'
+import { type Family, formatIpPort } from '../../base/ip.ts'
 import type { RealServer, ServerKey, VirtualAddress } from './state.ts'
 
 /** `TCP 10.96.0.1:443`, `UDP [2001:db8::1]:53`. */
@@ -10,3 +10,6 @@ export function serverKey({ protocol, ip, port }: VirtualAddress): ServerKey {
 export function destinationKey({ ip, port }: Pick<RealServer, 'ip' | 'port'>): string {
   return formatIpPort(ip, port)
 }
+
+/** The netmask of persistence that goes by the whole address, in the form that VirtualServer has. */
+export const WHOLE_ADDRESS: Readonly<Record<Family, number>> = { IPv4: 0xffff_ffff, IPv6: 128 }

@@ -1,0 +1,85 @@
+/** linux/ip_vs.h, linux/in.h and linux/socket.h, under the headers' own names. */
+
+export const IPVS_GENL_VERSION = 1
+
+export const AF_INET = 2
+export const AF_INET6 = 10
+
+export const IPPROTO_TCP = 6
+export const IPPROTO_UDP = 17
+export const IPPROTO_SCTP = 132
+
+export const IPVS_CMD_NEW_SERVICE = 1
+export const IPVS_CMD_SET_SERVICE = 2
+export const IPVS_CMD_DEL_SERVICE = 3
+export const IPVS_CMD_GET_SERVICE = 4
+export const IPVS_CMD_NEW_DEST = 5
+export const IPVS_CMD_SET_DEST = 6
+export const IPVS_CMD_DEL_DEST = 7
+export const IPVS_CMD_GET_DEST = 8
+export const IPVS_CMD_SET_CONFIG = 12
+export const IPVS_CMD_GET_CONFIG = 13
+export const IPVS_CMD_SET_INFO = 14
+export const IPVS_CMD_GET_INFO = 15
+
+export const IPVS_CMD_ATTR_SERVICE = 1
+export const IPVS_CMD_ATTR_DEST = 2
+export const IPVS_CMD_ATTR_TIMEOUT_TCP = 4
+export const IPVS_CMD_ATTR_TIMEOUT_TCP_FIN = 5
+export const IPVS_CMD_ATTR_TIMEOUT_UDP = 6
+
+export const IPVS_SVC_ATTR_AF = 1
+export const IPVS_SVC_ATTR_PROTOCOL = 2
+export const IPVS_SVC_ATTR_ADDR = 3
+export const IPVS_SVC_ATTR_PORT = 4
+export const IPVS_SVC_ATTR_FWMARK = 5
+export const IPVS_SVC_ATTR_SCHED_NAME = 6
+export const IPVS_SVC_ATTR_FLAGS = 7
+export const IPVS_SVC_ATTR_TIMEOUT = 8
+export const IPVS_SVC_ATTR_NETMASK = 9
+export const IPVS_SVC_ATTR_STATS = 10
+export const IPVS_SVC_ATTR_STATS64 = 12
+
+export const IPVS_DEST_ATTR_ADDR = 1
+export const IPVS_DEST_ATTR_PORT = 2
+export const IPVS_DEST_ATTR_FWD_METHOD = 3
+export const IPVS_DEST_ATTR_WEIGHT = 4
+export const IPVS_DEST_ATTR_U_THRESH = 5
+export const IPVS_DEST_ATTR_L_THRESH = 6
+export const IPVS_DEST_ATTR_ACTIVE_CONNS = 7
+export const IPVS_DEST_ATTR_INACT_CONNS = 8
+export const IPVS_DEST_ATTR_PERSIST_CONNS = 9
+export const IPVS_DEST_ATTR_STATS = 10
+export const IPVS_DEST_ATTR_ADDR_FAMILY = 11
+export const IPVS_DEST_ATTR_STATS64 = 12
+
+export const IPVS_STATS_ATTR_CONNS = 1
+export const IPVS_STATS_ATTR_INPKTS = 2
+export const IPVS_STATS_ATTR_OUTPKTS = 3
+export const IPVS_STATS_ATTR_INBYTES = 4
+export const IPVS_STATS_ATTR_OUTBYTES = 5
+
+export const IPVS_INFO_ATTR_VERSION = 1
+export const IPVS_INFO_ATTR_CONN_TAB_SIZE = 2
+
+/** The same client goes to the same real server for as long as the timeout says. */
+export const IP_VS_SVC_F_PERSISTENT = 0x01
+export const IP_VS_SVC_F_HASHED = 0x02
+/** Each datagram is a connection of its own. */
+export const IP_VS_SVC_F_ONEPACKET = 0x04
+/** What these three mean is up to the scheduler. */
+export const IP_VS_SVC_F_SCHED1 = 0x08
+export const IP_VS_SVC_F_SCHED2 = 0x10
+export const IP_VS_SVC_F_SCHED3 = 0x20
+export const IP_VS_SVC_F_SCHED_SH_FALLBACK = IP_VS_SVC_F_SCHED1
+export const IP_VS_SVC_F_SCHED_SH_PORT = IP_VS_SVC_F_SCHED2
+
+export const IP_VS_CONN_F_FWD_MASK = 0x07
+export const IP_VS_CONN_F_MASQ = 0x00
+export const IP_VS_CONN_F_LOCALNODE = 0x01
+export const IP_VS_CONN_F_TUNNEL = 0x02
+export const IP_VS_CONN_F_DROUTE = 0x03
+export const IP_VS_CONN_F_BYPASS = 0x04
+
+/** Of struct ip_vs_scheduler: its NUL is part of it. */
+export const IP_VS_SCHEDNAME_MAXLEN = 16

@@ -1,0 +1,134 @@
+import { unreachable } from '../../base/assert.ts'
+import { compareIps, familyOf, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import { u32be } from '../../base/octets.ts'
+import {
+  IP_VS_CONN_F_BYPASS,
+  IP_VS_CONN_F_DROUTE,
+  IP_VS_CONN_F_LOCALNODE,
+  IP_VS_CONN_F_MASQ,
+  IP_VS_CONN_F_TUNNEL,
+  IP_VS_SVC_F_ONEPACKET,
+  IP_VS_SVC_F_PERSISTENT,
+  IP_VS_SVC_F_SCHED1,
+  IP_VS_SVC_F_SCHED2,
+  IP_VS_SVC_F_SCHED3,
+} from './constants.ts'
+import { WHOLE_ADDRESS } from './key.ts'
+import type { IpvsOperation } from './operation.ts'
+import type { IpvsProtocol, MarkServer, RealServer, VirtualAddress, VirtualServer } from './state.ts'
+
+/** A virtual server with the real servers it has. */
+export interface PrintedServer {
+  readonly server: VirtualServer
+  readonly destinations: readonly RealServer[]
+}
+
+/**
+ * The lines of `ipvsadm -S -n`, which `ipvsadm -R` reads, in an order of their own: by address, protocol and port, marks
+ * last. Of the servers of marks their real servers are not there.
+ */
+export function printSave(
+  servers: readonly PrintedServer[],
+  marks: readonly MarkServer[] = [],
+): readonly string[] {
+  const sorted = [...servers].sort((a, b) => compareAddresses(a.server, b.server))
+  return [
+    ...sorted.flatMap(({ server, destinations }) => [
+      `-A ${printServer(server)}`,
+      ...[...destinations].sort(comparePlaces).map(each => `-a ${printDestination(server, each)}`),
+    ]),
+    ...marks.map(printMark),
+  ]
+}
+
+/** What ipvsadm's command line has for an operation: `-E -t 10.96.0.1:443 -s rr`. */
+export function printOperation(operation: IpvsOperation): string {
+  switch (operation.verb) {
+    case 'set-server':
+      return `${operation.isNew ? '-A' : '-E'} ${printServer(operation.server)}`
+    case 'delete-server':
+      return `-D ${printAddress(operation.server)}`
+    case 'set-destination': {
+      const { isNew, server, destination } = operation
+      return `${isNew ? '-a' : '-e'} ${printDestination(server, destination)}`
+    }
+    case 'delete-destination': {
+      const { server, destination } = operation
+      return `-d ${printAddress(server)} -r ${formatIpPort(destination.ip, destination.port)}`
+    }
+    default:
+      return unreachable(operation)
+  }
+}
+
+const PROTOCOL_OPTIONS: Readonly<Record<IpvsProtocol, string>> = {
+  TCP: '-t',
+  UDP: '-u',
+  SCTP: '--sctp-service',
+}
+
+function printAddress({ protocol, ip, port }: VirtualAddress): string {
+  return `${PROTOCOL_OPTIONS[protocol]} ${formatIpPort(ip, port)}`
+}
+
+function printServer(server: VirtualServer): string {
+  const { scheduler, flags, timeoutS } = server
+  const parts = [`${printAddress(server)} -s ${scheduler}`]
+  if ((flags & IP_VS_SVC_F_PERSISTENT) !== 0) parts.push(`-p ${timeoutS}`, ...printNetmask(server))
+  if ((flags & IP_VS_SVC_F_ONEPACKET) !== 0) parts.push('-o')
+  const names = schedulerFlags(scheduler, flags)
+  if (names.length > 0) parts.push(`-b ${names.join(',')}`)
+  return parts.join(' ')
+}
+
+function printNetmask({ ip, netmask }: VirtualServer): readonly string[] {
+  const family = familyOf(ip)
+  if (netmask === WHOLE_ADDRESS[family]) return []
+  return [`-M ${family === 'IPv4' ? formatIp(u32be(netmask)) : netmask}`]
+}
+
+/** Two schedulers have names of their own for theirs (net/netfilter/ipvs/ip_vs_sh.c, ip_vs_mh.c). */
+function schedulerFlags(scheduler: string, flags: number): readonly string[] {
+  const hasNames = scheduler === 'sh' || scheduler === 'mh'
+  const names = [
+    [IP_VS_SVC_F_SCHED1, hasNames ? `${scheduler}-fallback` : 'flag-1'],
+    [IP_VS_SVC_F_SCHED2, hasNames ? `${scheduler}-port` : 'flag-2'],
+    [IP_VS_SVC_F_SCHED3, 'flag-3'],
+  ] as const
+  return names.filter(([bit]) => (flags & bit) !== 0).map(([, name]) => name)
+}
+
+/** A method that ipvsadm has no option for is printed as masquerading, as ipvsadm does. */
+const FORWARDING_OPTIONS: ReadonlyMap<number, string> = new Map([
+  [IP_VS_CONN_F_MASQ, '-m'],
+  [IP_VS_CONN_F_LOCALNODE, '-g'],
+  [IP_VS_CONN_F_TUNNEL, '-i'],
+  [IP_VS_CONN_F_DROUTE, '-g'],
+  [IP_VS_CONN_F_BYPASS, '-b'],
+])
+
+function printDestination(server: VirtualAddress, { ip, port, forwarding, weight }: RealServer): string {
+  const method = FORWARDING_OPTIONS.get(forwarding) ?? '-m'
+  return `${printAddress(server)} -r ${formatIpPort(ip, port)} ${method} -w ${weight}`
+}
+
+function printMark({ family, mark, scheduler }: MarkServer): string {
+  return `-A -f ${mark}${family === 'IPv6' ? ' -6' : ''} -s ${scheduler}`
+}
+
+function compareAddresses(a: VirtualAddress, b: VirtualAddress): number {
+  return compareIps(a.ip, b.ip) || compareText(a.protocol, b.protocol) || a.port - b.port
+}
+
+interface Place {
+  readonly ip: Ip
+  readonly port: number
+}
+
+function comparePlaces(a: Place, b: Place): number {
+  return compareIps(a.ip, b.ip) || a.port - b.port
+}
+
+function compareText(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}

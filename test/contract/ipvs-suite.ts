@@ -1,0 +1,456 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { type Ip, parseIp } from '../../src/base/ip.ts'
+import { u32be } from '../../src/base/octets.ts'
+import { createIpvsClient, type IpvsClient, type IpvsResult } from '../../src/kernel/ipvs/client.ts'
+import {
+  AF_INET,
+  AF_INET6,
+  IP_VS_SVC_F_PERSISTENT,
+  IP_VS_SVC_F_SCHED2,
+  IPVS_CMD_NEW_SERVICE,
+} from '../../src/kernel/ipvs/constants.ts'
+import { serverKey, WHOLE_ADDRESS } from '../../src/kernel/ipvs/key.ts'
+import { encodeCommand, encodeListServers } from '../../src/kernel/ipvs/messages.ts'
+import type { IpvsOperation } from '../../src/kernel/ipvs/operation.ts'
+import { printSave } from '../../src/kernel/ipvs/print.ts'
+import type { RealServer, VirtualServer } from '../../src/kernel/ipvs/state.ts'
+import { Connection } from '../../src/netlink/connection.ts'
+import { findFamily } from '../../src/netlink/genetlink.ts'
+import type { Transport } from '../../src/netlink/transport.ts'
+import type { SocketLimits } from './target.ts'
+import { received } from './wire.ts'
+
+export function ip(text: string): Ip {
+  const parsed = parseIp(text)
+  if (parsed === undefined) throw new Error(`no address: ${text}`)
+  return parsed
+}
+
+export function virtual(
+  text: string,
+  port: number,
+  more: Partial<Omit<VirtualServer, 'ip' | 'port'>> = {},
+): VirtualServer {
+  const address = ip(text)
+  const netmask = WHOLE_ADDRESS[address.length === 4 ? 'IPv4' : 'IPv6']
+  return { protocol: 'TCP', ip: address, port, scheduler: 'rr', flags: 0, timeoutS: 0, netmask, ...more }
+}
+
+export function real(text: string, port: number, weight = 1, forwarding = 0): RealServer {
+  return { ip: ip(text), port, weight, forwarding }
+}
+
+export const newServer = (server: VirtualServer): IpvsOperation => ({
+  verb: 'set-server',
+  group: 'ns1/web',
+  server,
+  isNew: true,
+})
+export const changeServer = (server: VirtualServer): IpvsOperation => ({
+  verb: 'set-server',
+  group: 'ns1/web',
+  server,
+  isNew: false,
+})
+export const deleteServer = (server: VirtualServer): IpvsOperation => ({
+  verb: 'delete-server',
+  group: 'ns1/web',
+  server,
+})
+export const newDestination = (server: VirtualServer, destination: RealServer): IpvsOperation => ({
+  verb: 'set-destination',
+  group: 'ns1/web',
+  server,
+  destination,
+  isNew: true,
+})
+export const changeDestination = (server: VirtualServer, destination: RealServer): IpvsOperation => ({
+  verb: 'set-destination',
+  group: 'ns1/web',
+  server,
+  destination,
+  isNew: false,
+})
+export const deleteDestination = (server: VirtualServer, destination: RealServer): IpvsOperation => ({
+  verb: 'delete-destination',
+  group: 'ns1/web',
+  server,
+  destination,
+})
+
+/** What the kernel has, as `ipvsadm -S -n` says it. */
+export async function saved(client: IpvsClient): Promise<readonly string[]> {
+  const { servers, marks } = await client.servers()
+  const lists = await client.destinations(servers.map(({ server }) => server))
+  return printSave(
+    servers.map(({ server }, i) => ({
+      server,
+      destinations: (lists[i] ?? []).map(({ destination }) => destination),
+    })),
+    marks,
+  )
+}
+
+const A = virtual('10.96.0.1', 443)
+const B = virtual('10.96.0.2', 80)
+const V6 = virtual('fd00:96::1', 53, { protocol: 'UDP' })
+const POD = real('10.0.0.1', 8080)
+const POD6 = real('fd00:1::1', 5353)
+const DONE = { unknown: undefined, failures: [] } as const
+
+const codes = ({ failures }: IpvsResult): readonly string[] => failures.map(({ code }) => code)
+
+/** A kernel, real or not, whose IPVS is empty. */
+export interface IpvsTarget {
+  open(limits?: SocketLimits): Transport
+}
+
+/** What the client and any kernel do together; `factory` makes a new one, and that before is not used any more. */
+export function ipvsSuite(factory: () => IpvsTarget): void {
+  let open: IpvsTarget['open']
+  let client: IpvsClient
+  beforeEach(() => {
+    open = factory().open
+    client = createIpvsClient({ transport: open(), clock: systemClock })
+  })
+  afterEach(() => client.close())
+
+  const tools = (): Tools => ({ client, open })
+  describe('virtual servers', () => servers(tools))
+  describe('real servers', () => destinations(tools))
+  describe('what is known wrongly', () => wrongly(tools))
+  describe('what is refused', () => refusals(tools))
+  describe('settings', () => settings(tools))
+  describe('sockets', () => sockets(tools))
+}
+
+interface Tools {
+  readonly client: IpvsClient
+  readonly open: IpvsTarget['open']
+}
+
+function servers(at: () => Tools): void {
+  test('of all protocols and both families are made, read and deleted', async () => {
+    const { client } = at()
+    const all = [
+      A,
+      virtual('10.96.0.1', 443, { protocol: 'UDP', scheduler: 'wlc' }),
+      virtual('10.96.0.1', 443, { protocol: 'SCTP', scheduler: 'sh' }),
+      V6,
+      virtual('fd00:96::1', 53, { scheduler: 'lc' }),
+    ]
+    expect(await client.commit(all.map(newServer))).toMatchObject({ ...DONE, messages: 5 })
+    const { servers, marks } = await client.servers()
+    const byKey = (list: readonly VirtualServer[]) => new Map(list.map(each => [serverKey(each), each]))
+    expect(byKey(servers.map(({ server }) => server))).toEqual(byKey(all))
+    expect(servers[0]?.stats).toEqual({
+      connections: 0n,
+      packetsIn: 0n,
+      packetsOut: 0n,
+      bytesIn: 0n,
+      bytesOut: 0n,
+    })
+    expect(marks).toEqual([])
+    expect(await client.commit(all.map(deleteServer))).toMatchObject(DONE)
+    expect(await saved(client)).toEqual([])
+  })
+
+  test('keep persistence, its netmask and the flags of the scheduler, and lose them again', async () => {
+    const { client } = at()
+    const sticky = { flags: IP_VS_SVC_F_PERSISTENT, timeoutS: 10_800 }
+    const all = [
+      virtual('10.96.0.1', 1, sticky),
+      virtual('10.96.0.1', 2, { ...sticky, netmask: 0xffff_ff00 }),
+      virtual('fd00:96::1', 3, { ...sticky, netmask: 64 }),
+      virtual('10.96.0.1', 4, { scheduler: 'mh', flags: IP_VS_SVC_F_SCHED2 }),
+    ]
+    expect(await client.commit(all.map(newServer))).toMatchObject(DONE)
+    expect(await saved(client)).toEqual([
+      '-A -t 10.96.0.1:1 -s rr -p 10800',
+      '-A -t 10.96.0.1:2 -s rr -p 10800 -M 255.255.255.0',
+      '-A -t 10.96.0.1:4 -s mh -b mh-port',
+      '-A -t [fd00:96::1]:3 -s rr -p 10800 -M 64',
+    ])
+    await client.commit([changeServer(virtual('10.96.0.1', 1)), changeServer(virtual('10.96.0.1', 4))])
+    expect((await saved(client)).filter(line => line.includes(' 10.96.0.1:'))).toEqual([
+      '-A -t 10.96.0.1:1 -s rr',
+      '-A -t 10.96.0.1:2 -s rr -p 10800 -M 255.255.255.0',
+      '-A -t 10.96.0.1:4 -s rr',
+    ])
+  })
+
+  test('change their scheduler and keep their real servers', async () => {
+    const { client } = at()
+    await client.commit([newServer(A), newDestination(A, POD)])
+    expect(await client.commit([changeServer({ ...A, scheduler: 'wrr' })])).toMatchObject(DONE)
+    expect(await saved(client)).toEqual([
+      '-A -t 10.96.0.1:443 -s wrr',
+      '-a -t 10.96.0.1:443 -r 10.0.0.1:8080 -m -w 1',
+    ])
+  })
+
+  test('take their real servers with them', async () => {
+    const { client } = at()
+    await client.commit([newServer(A), newDestination(A, POD), newServer(B)])
+    expect(await client.commit([deleteServer(A)])).toMatchObject(DONE)
+    expect(await saved(client)).toEqual(['-A -t 10.96.0.2:80 -s rr'])
+    expect(await client.destinations([A, B])).toEqual([[], []])
+  })
+
+  test('of marks are kept apart', async () => {
+    const { client, open } = at()
+    const socket = open()
+    const family = findFamily(new Connection({ transport: socket, clock: systemClock }), 'IPVS')
+    for (const [sequence, number] of [AF_INET, AF_INET6].entries()) {
+      const netmask = number === AF_INET ? u32be(0xffff_ffff) : '\x80\0\0\0'
+      const service = { family: number, mark: 7, scheduler: 'rr', flags: 0, timeoutS: 0, netmask }
+      socket.sendSync(encodeCommand(IPVS_CMD_NEW_SERVICE, { family, flags: 4, sequence }, { service }))
+    }
+    expect(received(socket)).toEqual(['0 OK', '1 OK'])
+    await client.commit([newServer(A)])
+    expect(await saved(client)).toEqual([
+      '-A -t 10.96.0.1:443 -s rr',
+      ...['-A -f 7 -s rr', '-A -f 7 -6 -s rr'].sort().reverse(),
+    ])
+    await socket.close()
+  })
+}
+
+function destinations(at: () => Tools): void {
+  test('are made, changed, read and deleted', async () => {
+    const { client } = at()
+    const other = real('10.0.0.2', 8080)
+    await client.commit([newServer(A), newServer(V6)])
+    const made = [newDestination(A, POD), newDestination(A, other), newDestination(V6, POD6)]
+    expect(await client.commit(made)).toMatchObject(DONE)
+    await client.commit([changeDestination(A, { ...POD, weight: 0 }), deleteDestination(A, other)])
+    const [ofA, ofV6] = await client.destinations([A, V6])
+    const idle = { activeConnections: 0, inactiveConnections: 0, persistentConnections: 0 }
+    expect(ofA).toMatchObject([{ destination: { ...POD, weight: 0 }, ...idle }])
+    expect(ofV6).toMatchObject([{ destination: POD6, ...idle }])
+  })
+
+  test('with the same address differ by their port, and may forward in other ways', async () => {
+    const { client } = at()
+    await client.commit([newServer(A)])
+    const all = [real('10.0.0.1', 1), real('10.0.0.1', 2, 5), real('10.0.0.3', 443, 1, 3)]
+    expect(await client.commit(all.map(each => newDestination(A, each)))).toMatchObject(DONE)
+    expect((await saved(client)).slice(1)).toEqual([
+      '-a -t 10.96.0.1:443 -r 10.0.0.1:1 -m -w 1',
+      '-a -t 10.96.0.1:443 -r 10.0.0.1:2 -m -w 5',
+      '-a -t 10.96.0.1:443 -r 10.0.0.3:443 -g -w 1',
+    ])
+  })
+
+  test('come back after they were deleted', async () => {
+    const { client } = at()
+    await client.commit([newServer(A), newDestination(A, POD), deleteDestination(A, POD)])
+    expect(await client.commit([newDestination(A, POD)])).toMatchObject(DONE)
+    expect((await saved(client)).slice(1)).toEqual(['-a -t 10.96.0.1:443 -r 10.0.0.1:8080 -m -w 1'])
+  })
+
+  test('are listed for servers in the order they were asked for', async () => {
+    const { client } = at()
+    const all = Array.from({ length: 40 }, (_, i) => virtual('10.96.1.1', 1000 + i))
+    await client.commit(
+      all.flatMap((each, i) => [newServer(each), newDestination(each, real('10.0.0.1', 1 + i))]),
+    )
+    const lists = await client.destinations(all)
+    expect(lists.map(list => list.map(({ destination }) => destination.port))).toEqual(
+      all.map((_, i) => [1 + i]),
+    )
+  })
+}
+
+function wrongly(at: () => Tools): void {
+  test('what is there already is changed', async () => {
+    const { client } = at()
+    await client.commit([newServer(A), newDestination(A, POD)])
+    const result = await client.commit([
+      newServer({ ...A, scheduler: 'lc' }),
+      newDestination(A, { ...POD, weight: 3 }),
+    ])
+    expect(result).toMatchObject({ ...DONE, messages: 4 })
+    expect(await saved(client)).toEqual([
+      '-A -t 10.96.0.1:443 -s lc',
+      '-a -t 10.96.0.1:443 -r 10.0.0.1:8080 -m -w 3',
+    ])
+  })
+
+  test('what is not there is made, a server with all that was to be changed of it', async () => {
+    const { client } = at()
+    const result = await client.commit([
+      changeServer(A),
+      changeDestination(A, POD),
+      newDestination(A, real('10.0.0.2', 1)),
+      deleteDestination(A, real('10.0.0.3', 1)),
+    ])
+    expect(result).toMatchObject(DONE)
+    expect(await saved(client)).toEqual([
+      '-A -t 10.96.0.1:443 -s rr',
+      '-a -t 10.96.0.1:443 -r 10.0.0.1:8080 -m -w 1',
+      '-a -t 10.96.0.1:443 -r 10.0.0.2:1 -m -w 1',
+    ])
+    expect(await client.commit([changeDestination(A, real('10.0.0.4', 1))])).toMatchObject(DONE)
+    expect((await saved(client)).at(-1)).toBe('-a -t 10.96.0.1:443 -r 10.0.0.4:1 -m -w 1')
+  })
+
+  test('what is gone needs no deleting', async () => {
+    const { client } = at()
+    await client.commit([newServer(B)])
+    const gone = [deleteServer(A), deleteDestination(A, POD), deleteDestination(B, POD)]
+    expect(await client.commit(gone)).toMatchObject(DONE)
+  })
+}
+
+function refusals(at: () => Tools): void {
+  test('a scheduler that the kernel lacks is ENOENT, and everything else is carried out', async () => {
+    const { client } = at()
+    const lacking = { ...A, scheduler: 'nosuch' }
+    const result = await client.commit([
+      newServer(B),
+      newServer(lacking),
+      newDestination(lacking, POD),
+      newDestination(B, POD),
+    ])
+    expect(codes(result)).toEqual(['ENOENT', 'ESRCH'])
+    expect(result.failures[0]?.error.message).toBe(
+      'set virtual server TCP 10.96.0.1:443 (ns1/web): ENOENT (No such file or directory): the kernel has no scheduler nosuch (module ip_vs_nosuch)',
+    )
+    expect(result.failures[1]?.error.message).toContain(
+      'set real server 10.0.0.1:8080 of TCP 10.96.0.1:443 (ns1/web): ESRCH',
+    )
+    expect(await saved(client)).toEqual([
+      '-A -t 10.96.0.2:80 -s rr',
+      '-a -t 10.96.0.2:80 -r 10.0.0.1:8080 -m -w 1',
+    ])
+  })
+
+  test('a server keeps its scheduler when the kernel lacks the new one', async () => {
+    const { client } = at()
+    await client.commit([newServer(A)])
+    expect(codes(await client.commit([changeServer({ ...A, scheduler: 'nosuch' })]))).toEqual(['ENOENT'])
+    expect(codes(await client.commit([newServer({ ...A, scheduler: 'nosuch' })]))).toEqual(['ENOENT'])
+    expect(await saved(client)).toEqual(['-A -t 10.96.0.1:443 -s rr'])
+  })
+
+  test('a scheduler whose name is too long is EINVAL', async () => {
+    const { client } = at()
+    expect(codes(await client.commit([newServer({ ...A, scheduler: 'x'.repeat(16) })]))).toEqual(['EINVAL'])
+    expect(codes(await client.commit([newServer({ ...A, scheduler: 'x'.repeat(15) })]))).toEqual(['ENOENT'])
+  })
+
+  test('prefixes of no length that there is are EINVAL', async () => {
+    const { client } = at()
+    const lengths = [0, 129, 1, 128]
+    const all = lengths.map((netmask, i) => newServer(virtual('fd00:96::1', 1 + i, { netmask })))
+    expect(codes(await client.commit(all))).toEqual(['EINVAL', 'EINVAL'])
+    expect((await client.servers()).servers).toHaveLength(2)
+  })
+
+  test.each(['0.0.0.0', '224.0.0.1', '255.255.255.255', '::', 'ff02::1', '::ffff:10.0.0.1'])(
+    'no packet can be sent to %s: EINVAL',
+    async address => {
+      const { client } = at()
+      const server = address.includes(':') ? V6 : A
+      const result = await client.commit([newServer(server), newDestination(server, real(address, 80))])
+      expect(codes(result)).toEqual(['EINVAL'])
+    },
+  )
+
+  test('a real server of the other family is EINVAL', async () => {
+    const { client } = at()
+    const result = await client.commit([newServer(A), newDestination(A, POD6)])
+    expect(codes(result)).toEqual(['EINVAL'])
+  })
+
+  test('a weight beyond 31 bits is ERANGE', async () => {
+    const { client } = at()
+    const heavy = [real('10.0.0.1', 1, 0x8000_0000), real('10.0.0.1', 2, 0x7fff_ffff)]
+    const result = await client.commit([newServer(A), ...heavy.map(each => newDestination(A, each))])
+    expect(codes(result)).toEqual(['ERANGE'])
+    expect((await client.destinations([A]))[0]?.map(({ destination }) => destination.port)).toEqual([2])
+  })
+}
+
+function settings(at: () => Tools): void {
+  test('IPVS tells its version and the size of its table', () => {
+    const { version, connectionTableSize } = at().client.info()
+    expect(version).toMatch(/^1\.\d+\.\d+$/)
+    expect(connectionTableSize).toBeGreaterThan(0)
+  })
+
+  test('timeouts are set, and those of 0 stay what they are', () => {
+    const { client } = at()
+    client.setTimeouts({ tcpS: 1000, tcpFinS: 100, udpS: 200 })
+    expect(client.timeouts()).toEqual({ tcpS: 1000, tcpFinS: 100, udpS: 200 })
+    client.setTimeouts({ tcpS: 0, tcpFinS: 101, udpS: 0 })
+    expect(client.timeouts()).toEqual({ tcpS: 1000, tcpFinS: 101, udpS: 200 })
+    client.setTimeouts({ tcpS: 900, tcpFinS: 120, udpS: 300 })
+  })
+
+  test('a timeout beyond what the kernel counts is EINVAL', () => {
+    expect(() => at().client.setTimeouts({ tcpS: 0x7fff_ffff, tcpFinS: 0, udpS: 0 })).toThrow(
+      'set timeouts of IPVS to 2147483647, 0 and 0 seconds: EINVAL',
+    )
+  })
+}
+
+/** More than a part of a dump, or of a datagram, holds. */
+const MANY = 600
+
+function sockets(at: () => Tools): void {
+  const many = Array.from({ length: MANY }, (_, i) => virtual(`10.97.${i >> 8}.${i & 255}`, 80))
+
+  test('many servers are told in several parts, and none is missing', async () => {
+    const { client } = at()
+    const result = await client.commit(many.map(newServer))
+    expect(result).toMatchObject({ ...DONE, messages: MANY })
+    const { servers } = await client.servers()
+    expect(new Set(servers.map(({ server }) => serverKey(server)))).toEqual(new Set(many.map(serverKey)))
+  })
+
+  test('many real servers of one server are told in several parts, and none is missing', async () => {
+    const { client } = at()
+    const all = many.map(({ ip, port }) => ({ ip, port, weight: 1, forwarding: 0 }))
+    await client.commit([newServer(A), ...all.map(each => newDestination(A, each))])
+    const [list = []] = await client.destinations([A])
+    expect(new Set(list.map(({ destination }) => destination.ip))).toEqual(new Set(all.map(each => each.ip)))
+  })
+
+  test('what the send buffer does not hold goes in several datagrams', async () => {
+    const { open, client } = at()
+    const small = open({ sendBytesMax: 8_192 })
+    const other = createIpvsClient({ transport: small, clock: systemClock })
+    const lacking = many.map((each, i) =>
+      i === 0 || i === MANY - 1 ? { ...each, scheduler: 'nosuch' } : each,
+    )
+    const result = await other.commit(lacking.map(newServer))
+    expect(result.failures.map(({ operation }) => operation.server)).toEqual([lacking[0], lacking[MANY - 1]])
+    expect((await client.servers()).servers).toHaveLength(MANY - 2)
+    await other.close()
+  })
+
+  test('errors that the receive buffer does not hold make the outcome unknown; what was asked for is done', async () => {
+    const { open, client } = at()
+    const other = createIpvsClient({ transport: open({ receiveBytesMax: 16_384 }), clock: systemClock })
+    await client.commit([newServer(A)])
+    const gone = many.map(({ ip, port }) => deleteDestination(A, { ip, port, weight: 1, forwarding: 0 }))
+    const result = await other.commit([...gone, newDestination(A, POD)])
+    expect(result.unknown?.message).toContain('ENOBUFS')
+    expect((await saved(client)).slice(1)).toEqual(['-a -t 10.96.0.1:443 -r 10.0.0.1:8080 -m -w 1'])
+    expect(await other.commit([deleteDestination(A, POD)])).toMatchObject(DONE)
+    await other.close()
+  })
+
+  test('a socket has one dump at a time', async () => {
+    const { open, client } = at()
+    await client.commit(many.map(newServer))
+    const socket: Transport = open()
+    const family = findFamily(new Connection({ transport: socket, clock: systemClock }), 'IPVS')
+    socket.sendSync(Buffer.concat([encodeListServers(family, 5), encodeListServers(family, 6)]))
+    expect(received(socket)).toContain('6 EBUSY')
+    await socket.close()
+  })
+}

@@ -1,0 +1,93 @@
+import type { Octets } from '../../../src/base/octets.ts'
+import { octetsFromBytes } from '../../../src/base/octets.ts'
+import {
+  IP_VS_SVC_F_HASHED,
+  IPVS_CMD_NEW_DEST,
+  IPVS_CMD_NEW_SERVICE,
+  IPVS_GENL_VERSION,
+} from '../../../src/kernel/ipvs/constants.ts'
+import { COMMAND, STATS } from '../../../src/kernel/ipvs/schema.ts'
+import type { IpvsStats } from '../../../src/kernel/ipvs/state.ts'
+import { AttributeWriter } from '../../../src/netlink/attribute.ts'
+import { ByteWriter } from '../../../src/netlink/bytes.ts'
+import { writeGenlMsgHdr } from '../../../src/netlink/genetlink.ts'
+import { closeMessage, openMessage } from '../../../src/netlink/message.ts'
+import {
+  type AttributeSet,
+  type Attributes,
+  type Fields,
+  writeAttributes,
+} from '../../../src/netlink/schema.ts'
+import type { FakeDestination, FakeServer } from './objects.ts'
+
+/** What older kernels do otherwise. */
+export interface OldKernel {
+  /** Before Linux 3.18: real servers come without an address family. */
+  readonly hasNoDestinationFamily?: boolean
+  /** Before Linux 4.1. */
+  readonly hasNoStats64?: boolean
+}
+
+export interface ReplyHead {
+  /** The message type: of IPVS, or of the controller. */
+  readonly type: number
+  readonly flags: number
+  readonly sequence: number
+  readonly portId: number
+}
+
+export function genericMessage<F extends Fields>(
+  head: ReplyHead & { readonly command: number; readonly version?: number },
+  set: AttributeSet<F>,
+  values: Attributes<F>,
+): Uint8Array {
+  const out = new ByteWriter(512)
+  const start = openMessage(out, head)
+  out.patchU32(start + 12, head.portId)
+  writeGenlMsgHdr(out, { command: head.command, version: head.version ?? IPVS_GENL_VERSION })
+  writeAttributes(new AttributeWriter(out), set, values)
+  closeMessage(out, start)
+  return out.written()
+}
+
+export function serverMessage(head: ReplyHead, server: FakeServer, old: OldKernel): Uint8Array {
+  const { family, protocol, address, port, mark, scheduler, flags, timeoutS, netmask, stats } = server
+  const place = mark === 0 ? { family, protocol, address, port } : { family, mark }
+  return genericMessage({ ...head, command: IPVS_CMD_NEW_SERVICE }, COMMAND, {
+    service: {
+      ...place,
+      scheduler,
+      flags: (flags | IP_VS_SVC_F_HASHED) >>> 0,
+      timeoutS,
+      netmask,
+      stats: statsOctets(stats),
+      stats64: old.hasNoStats64 === true ? undefined : stats,
+    },
+  })
+}
+
+export function destinationMessage(head: ReplyHead, dest: FakeDestination, old: OldKernel): Uint8Array {
+  const { family, stats, ...rest } = dest
+  return genericMessage({ ...head, command: IPVS_CMD_NEW_DEST }, COMMAND, {
+    destination: {
+      ...rest,
+      stats: statsOctets(stats),
+      family: old.hasNoDestinationFamily === true ? undefined : family,
+      stats64: old.hasNoStats64 === true ? undefined : stats,
+    },
+  })
+}
+
+/** What is counted one by one wraps. */
+function statsOctets({ connections, packetsIn, packetsOut, bytesIn, bytesOut }: IpvsStats): Octets {
+  const out = new ByteWriter(128)
+  const low = (value: bigint): number => Number(value & 0xffff_ffffn)
+  writeAttributes(new AttributeWriter(out), STATS, {
+    connections: low(connections),
+    packetsIn: low(packetsIn),
+    packetsOut: low(packetsOut),
+    bytesIn,
+    bytesOut,
+  })
+  return octetsFromBytes(out.written())
+}
