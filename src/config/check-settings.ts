@@ -1,6 +1,7 @@
 import { isGateOn, whyNotGate } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
 import { quote } from './flag-reader.ts'
+import { modeFieldsOf, modeOf } from './mode-fields.ts'
 import { parseQuantity } from './quantity.ts'
 import type { Settings } from './settings.ts'
 
@@ -19,13 +20,15 @@ const NOT_NEGATIVE: readonly PathOf<'duration'>[] = [
   'conntrack.tcpEstablishedTimeout',
   'conntrack.udpStreamTimeout',
   'conntrack.udpTimeout',
-  'nftables.minSyncPeriod',
 ]
 
-const POSITIVE: readonly PathOf<'duration' | 'flush'>[] = [
-  'configSyncPeriod',
-  'logging.flushFrequency',
-  'nftables.syncPeriod',
+const POSITIVE: readonly PathOf<'duration' | 'flush'>[] = ['configSyncPeriod', 'logging.flushFrequency']
+
+/** kube-proxy checks them in its IPVS mode alone. */
+const IPVS_NOT_NEGATIVE: readonly PathOf<'duration'>[] = [
+  'ipvs.tcpFinTimeout',
+  'ipvs.tcpTimeout',
+  'ipvs.udpTimeout',
 ]
 
 /** The minor version of Kubernetes whose kube-proxy this one stands in for, less one. */
@@ -38,8 +41,12 @@ export function checkSettings(settings: Settings): void {
     if (value < min || value > max)
       settings.fail(path, max < Number.POSITIVE_INFINITY ? `${value} is not from ${min} to ${max}` : NEGATIVE)
   }
-  for (const path of NOT_NEGATIVE) if (settings.duration(path) < 0n) settings.fail(path, NEGATIVE)
-  for (const path of POSITIVE) if (settings.duration(path) <= 0n) settings.fail(path, 'must be longer than 0')
+  const { minSyncPeriod, syncPeriod } = modeFieldsOf(settings)
+  const ofMode = modeOf(settings) === 'ipvs' ? IPVS_NOT_NEGATIVE : []
+  for (const path of [...NOT_NEGATIVE, ...ofMode, minSyncPeriod])
+    if (settings.duration(path) < 0n) settings.fail(path, NEGATIVE)
+  for (const path of [...POSITIVE, syncPeriod])
+    if (settings.duration(path) <= 0n) settings.fail(path, 'must be longer than 0')
   checkPeriods(settings)
   checkGates(settings)
   checkLogging(settings)
@@ -54,7 +61,7 @@ export function checkSettings(settings: Settings): void {
 const NEGATIVE = 'cannot be negative'
 
 function checkPeriods(settings: Settings): void {
-  const [min, sync] = ['nftables.minSyncPeriod', 'nftables.syncPeriod'] as const
+  const { minSyncPeriod: min, syncPeriod: sync } = modeFieldsOf(settings)
   if (settings.duration(sync) > 0n && settings.duration(min) > settings.duration(sync))
     settings.fail(min, `cannot be longer than ${settings.label(sync)}`)
 }

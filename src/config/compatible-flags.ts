@@ -1,68 +1,21 @@
 import { type ExplainFlag, type FlagSpec, grouped } from './flag.ts'
 
 /** Checked as kube-proxy checks them, and silently without effect, as there. */
-export const OTHER_MODE_FLAGS: readonly FlagSpec[] = grouped(
-  'Of other modes: without effect in nftables mode',
-  [
-    {
-      name: 'iptables-masquerade-bit',
-      kind: 'integer',
-      placeholder: 'BIT',
-      default: '14',
-      help: 'counts like --masquerade-bit when no --proxy-mode is given',
-    },
-    {
-      name: 'iptables-localhost-nodeports',
-      kind: 'bool',
-      default: 'true',
-      help: 'NodePorts at loopback addresses',
-    },
-    {
-      name: 'ipvs-sync-period',
-      kind: 'duration',
-      placeholder: 'DURATION',
-      default: '30s',
-      help: 'period of looks at the kernel',
-    },
-    {
-      name: 'ipvs-min-sync-period',
-      kind: 'duration',
-      placeholder: 'DURATION',
-      default: '1s',
-      help: 'least distance between commits',
-    },
-    { name: 'ipvs-scheduler', kind: 'text', placeholder: 'NAME', default: '', help: 'how IPVS balances' },
-    {
-      name: 'ipvs-exclude-cidrs',
-      kind: 'list',
-      placeholder: 'CIDR,...',
-      default: '',
-      help: 'virtual servers that cleaning leaves alone',
-    },
-    { name: 'ipvs-strict-arp', kind: 'bool', default: 'false', help: 'answer ARP requests strictly' },
-    {
-      name: 'ipvs-tcp-timeout',
-      kind: 'duration',
-      placeholder: 'DURATION',
-      default: '0s',
-      help: 'of idle TCP connections',
-    },
-    {
-      name: 'ipvs-tcpfin-timeout',
-      kind: 'duration',
-      placeholder: 'DURATION',
-      default: '0s',
-      help: 'of TCP connections after a FIN',
-    },
-    {
-      name: 'ipvs-udp-timeout',
-      kind: 'duration',
-      placeholder: 'DURATION',
-      default: '0s',
-      help: 'of UDP flows',
-    },
-  ],
-)
+export const OTHER_MODE_FLAGS: readonly FlagSpec[] = grouped('Of other modes', [
+  {
+    name: 'iptables-masquerade-bit',
+    kind: 'integer',
+    placeholder: 'BIT',
+    default: '14',
+    help: 'counts like --masquerade-bit in the mode ipvs, and when no --proxy-mode is given',
+  },
+  {
+    name: 'iptables-localhost-nodeports',
+    kind: 'bool',
+    default: 'true',
+    help: 'NodePorts at loopback addresses: without effect here',
+  },
+])
 
 /** Taken so that a manifest of kube-proxy keeps working; whoever sets them is told. */
 export const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', [

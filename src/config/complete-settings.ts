@@ -1,20 +1,28 @@
 import { familyOf, parseIp } from '../base/ip.ts'
 import { withPort } from './bind-address.ts'
+import type { ProxyMode } from './config.ts'
 import type { FieldPath } from './fields.ts'
 import type { FlagReader } from './flag-reader.ts'
+import { type ModeFields, modeFieldsOf, modeOf } from './mode-fields.ts'
 import type { Settings } from './settings.ts'
 import { HEALTHZ_PORT, METRICS_PORT, type Pairing, setScalar } from './settings-from-flags.ts'
 
 /** Our flags for what kube-proxy's flags name after a mode, or not at all; they count beside a file, too. */
-const OWN_PAIRINGS: readonly Pairing[] = [
-  { path: 'nftables.masqueradeBit', flag: 'masquerade-bit', kind: 'int32' },
-  { path: 'nftables.minSyncPeriod', flag: 'min-sync-period', kind: 'duration' },
-  { path: 'nftables.syncPeriod', flag: 'sync-period', kind: 'duration' },
-]
+function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): readonly Pairing[] {
+  return [
+    { path: masqueradeBit, flag: 'masquerade-bit', kind: 'int32' },
+    { path: minSyncPeriod, flag: 'min-sync-period', kind: 'duration' },
+    { path: syncPeriod, flag: 'sync-period', kind: 'duration' },
+  ]
+}
 
-/** Our own, where nothing or zero is said: commits cost little, and the kernel tells of changes. */
+/** Our own, where nothing or zero is said: commits cost little. */
 const MIN_SYNC_PERIOD_NS = 20_000_000n
-const SYNC_PERIOD_NS = 600_000_000_000n
+/** nf_tables tells of changes. IPVS does not: beside the digests, this is what finds them. */
+const SYNC_PERIOD_NS: Readonly<Record<ProxyMode, bigint>> = {
+  nftables: 600_000_000_000n,
+  ipvs: 30_000_000_000n,
+}
 
 /** Addresses of a file: its own, with a port, or those of the family of bindAddress. */
 export function completeFileAddresses(settings: Settings): void {
@@ -55,18 +63,19 @@ export function completeSettings(settings: Settings, reader: FlagReader): void {
     settings.inherit('nftables.minSyncPeriod', 'iptables.minSyncPeriod')
     settings.inherit('nftables.syncPeriod', 'iptables.syncPeriod')
   }
-  for (const pairing of OWN_PAIRINGS) setOwn(settings, reader, pairing)
+  for (const pairing of ownPairings(modeFieldsOf(settings))) setOwn(settings, reader, pairing)
   completePeriods(settings)
   if (settings.text('detectLocalMode') === '') setQuietly(settings, 'detectLocalMode', 'ClusterCIDR')
   if (settings.texts('nodePortAddresses').length === 0) setQuietly(settings, 'nodePortAddresses', ['primary'])
 }
 
 function completePeriods(settings: Settings): void {
-  if (!settings.says('nftables.syncPeriod')) setQuietly(settings, 'nftables.syncPeriod', SYNC_PERIOD_NS)
-  if (settings.duration('nftables.minSyncPeriod') !== 0n) return
-  const syncNs = settings.duration('nftables.syncPeriod')
+  const { minSyncPeriod, syncPeriod } = modeFieldsOf(settings)
+  if (!settings.says(syncPeriod)) setQuietly(settings, syncPeriod, SYNC_PERIOD_NS[modeOf(settings)])
+  if (settings.duration(minSyncPeriod) !== 0n) return
+  const syncNs = settings.duration(syncPeriod)
   const least = syncNs > 0n && syncNs < MIN_SYNC_PERIOD_NS ? syncNs : MIN_SYNC_PERIOD_NS
-  setQuietly(settings, 'nftables.minSyncPeriod', least)
+  setQuietly(settings, minSyncPeriod, least)
 }
 
 /** One setting that has two names: both flags may be given if they agree; a file gives way. */

@@ -12,7 +12,8 @@ export type Application =
 
 /** A field that is missing here does not compile. */
 const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
-  proxyMode: 'process',
+  // The plane of the new mode takes over from that of the old one.
+  proxyMode: 'live',
   backend: 'process',
   source: 'process',
   once: 'process',
@@ -37,6 +38,7 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   bindAddressHardFail: 'restart',
   oomScoreAdj: 'live',
   conntrack: 'live',
+  ipvs: 'live',
   allowServiceExternalIps: 'live',
   // What is asked for at the start alone; the gate of externalIPs has a field of its own.
   featureGates: 'process',
@@ -49,9 +51,14 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
 export type ConfigChanges = Readonly<Record<Application, readonly (keyof Config)[]>>
 
 export function configChanges(before: Config, after: Config): ConfigChanges {
-  const changed = FIELDS.filter(field => !isSame(before[field], after[field]))
+  const matters = (field: keyof Config) => field !== 'ipvs' || usesIpvs(before) || usesIpvs(after)
+  const changed = FIELDS.filter(field => matters(field) && !isSame(before[field], after[field]))
   const those = (application: Application) => changed.filter(field => APPLICATIONS[field] === application)
   return { live: those('live'), restart: those('restart'), process: those('process') }
+}
+
+function usesIpvs({ proxyMode }: Config): boolean {
+  return proxyMode === 'ipvs'
 }
 
 function isField(name: string): name is keyof Config {

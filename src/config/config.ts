@@ -4,7 +4,7 @@ import type { DataplaneName } from '../reconcile/dataplane.ts'
 import type { FeatureGates } from './feature-gates.ts'
 
 /** Modes of this build. */
-export type ProxyMode = Extract<DataplaneName, 'nftables'>
+export type ProxyMode = Extract<DataplaneName, 'nftables' | 'ipvs'>
 
 /** The whole configuration, validated and frozen: nothing else in the program reads flags or files. */
 export interface Config {
@@ -42,6 +42,8 @@ export interface Config {
   /** -1000 to 1000. */
   readonly oomScoreAdj: number
   readonly conntrack: ConntrackConfig
+  /** Of the mode ipvs, and of removing what it left. */
+  readonly ipvs: IpvsConfig
   /** Feature gate AllowServiceExternalIPs; without it externalIPs are not served. */
   readonly allowServiceExternalIps: boolean
   /** What was said about the other gates; isGateOn tells the rest. */
@@ -87,6 +89,26 @@ export interface ConntrackConfig {
   readonly udpStreamTimeoutMs: number | undefined
   /** Values of an operator that are larger than these are lowered, too, as kube-proxy does. */
   readonly lower: boolean
+}
+
+/** What only the mode ipvs has. */
+export interface IpvsConfig {
+  /** Name of the kernel's module without `ip_vs_`, for Services that ask for none of their own. */
+  readonly scheduler: string
+  /** Virtual servers in these are never touched. */
+  readonly excludeCidrs: readonly Cidr[]
+  /** Answer ARP requests for an address only on the interface that has it. */
+  readonly strictArp: boolean
+  /** Of idle TCP connections, of those after a FIN and of UDP flows, seconds; 0 leaves what the kernel has. */
+  readonly tcpTimeoutS: number
+  readonly tcpFinTimeoutS: number
+  readonly udpTimeoutS: number
+  /** Who decides about packets before IPVS does. */
+  readonly rules: 'nftables'
+  /** How long an endpoint that is gone may keep its connections, milliseconds. */
+  readonly drainTimeoutMs: number
+  /** Distance between looks at what the kernel announces to nobody, milliseconds. */
+  readonly digestPeriodMs: number
 }
 
 export type SourceConfig = { readonly kind: 'kube' } | { readonly kind: 'file'; readonly path: string }

@@ -13,21 +13,21 @@ const PACE_FLAGS: readonly FlagSpec[] = grouped('Pace', [
     kind: 'duration',
     placeholder: 'DURATION',
     default: '10m',
-    help: 'longest time between two looks at the whole kernel state',
+    help: 'longest time between two looks at the whole kernel state; unset in the mode ipvs: 30s',
   },
   {
     name: 'iptables-min-sync-period',
     kind: 'duration',
     placeholder: 'DURATION',
     default: '20ms',
-    help: "kube-proxy's name for --min-sync-period",
+    help: "kube-proxy's name for --min-sync-period, in every mode but ipvs",
   },
   {
     name: 'iptables-sync-period',
     kind: 'duration',
     placeholder: 'DURATION',
     default: '10m',
-    help: "kube-proxy's name for --sync-period",
+    help: "kube-proxy's name for --sync-period, in every mode but ipvs",
   },
 ])
 

@@ -1,16 +1,23 @@
 import { OTHER_MODE_FLAGS, UNUSED_FLAGS } from './compatible-flags.ts'
 import { DAEMON_FLAGS } from './daemon-flags.ts'
 import type { FlagSpec } from './flag.ts'
+import { IPVS_FLAGS, IPVS_PACE_FLAGS, OWN_IPVS_FLAGS } from './ipvs-flags.ts'
 import { SOURCE_FLAGS, TRAFFIC_FLAGS } from './model-flags.ts'
 
 /** Flags that decide what the kernel should hold: `run`, `plan` and `explain` take them alike. */
-export const MODEL_FLAGS: readonly FlagSpec[] = [...SOURCE_FLAGS, ...TRAFFIC_FLAGS]
+export const MODEL_FLAGS: readonly FlagSpec[] = [
+  ...SOURCE_FLAGS,
+  ...TRAFFIC_FLAGS,
+  ...IPVS_FLAGS,
+  ...OWN_IPVS_FLAGS,
+]
 
 /** Said by commands that take all flags of `run`, so that its arguments can be pasted, and heed MODEL_FLAGS alone. */
 export const WITHOUT_EFFECT = 'Other flags of `kprobe run` are taken as well and have no effect.'
 
 export const RUN_FLAGS: readonly FlagSpec[] = [
   ...MODEL_FLAGS,
+  ...IPVS_PACE_FLAGS,
   ...DAEMON_FLAGS,
   ...OTHER_MODE_FLAGS,
   ...UNUSED_FLAGS,
@@ -24,6 +31,7 @@ export const OWN_FLAGS: readonly string[] = [
   'backend',
   'connection-metrics-max',
   'conntrack-lower',
+  ...OWN_IPVS_FLAGS.map(({ name }) => name),
   'masquerade-bit',
   'min-sync-period',
   'once',

@@ -6,6 +6,8 @@ import { ConfigFileError } from './config-file.ts'
 import { type ConfigError, type FlagSpec, readArguments } from './flag.ts'
 import { FlagReader, parseBool, quote } from './flag-reader.ts'
 import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
+import { OWN_IPVS_FLAGS } from './ipvs-flags.ts'
+import { modeOf } from './mode-fields.ts'
 import { readOwnSettings } from './own-flags.ts'
 import { readConfig } from './read-config.ts'
 import type { Settings } from './settings.ts'
@@ -164,7 +166,13 @@ function isUnusedBare(flag: string): boolean {
 function withoutEffect(settings: Settings, reader: FlagReader): readonly string[] {
   const bare = UNUSED_BARE_FLAGS.filter(flag => reader.text(flag)).map(flag => `--${flag}`)
   const labels = [...settings.unusedLabels(), ...bare]
-  return labels.length === 0 ? [] : [`without effect in kprobe: ${labels.join(', ')}`]
+  const mode = modeOf(settings)
+  const idle = mode === 'ipvs' ? [] : OWN_IPVS_FLAGS.filter(({ name }) => reader.given(name))
+  const names = idle.map(({ name }) => `--${name}`).join(', ')
+  return [
+    ...(labels.length === 0 ? [] : [`without effect in kprobe: ${labels.join(', ')}`]),
+    ...(idle.length === 0 ? [] : [`without effect in the mode ${mode}: ${names}`]),
+  ]
 }
 
 function readAction(reader: FlagReader): RunRequest['action'] {

@@ -88,7 +88,7 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
     kind: 'text',
     placeholder: 'MODE',
     default: 'nftables',
-    help: 'how Services are put into the kernel: nftables',
+    help: 'how Services are put into the kernel: nftables or ipvs',
   },
   {
     name: 'detect-local-mode',

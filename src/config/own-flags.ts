@@ -1,6 +1,8 @@
-import { type Cidr, parseCidr, whyNotCidr } from '../base/cidr.ts'
+import type { Cidr } from '../base/cidr.ts'
 import type { Config, SourceConfig } from './config.ts'
 import { type FlagReader, quote } from './flag-reader.ts'
+import { type IpvsFlags, readIpvsFlags } from './ipvs-flags.ts'
+import { readCidrs } from './read-cidrs.ts'
 
 /** What only flags say, ours all of them but --master: they count beside a configuration file. */
 export type OwnSettings = Pick<
@@ -13,7 +15,7 @@ export type OwnSettings = Pick<
   | 'allowedLoadBalancerCidrs'
   | 'adminSocket'
   | 'connectionMetricsMax'
-> & { readonly conntrackLower: boolean; readonly master: string }
+> & { readonly conntrackLower: boolean; readonly ipvsFlags: IpvsFlags; readonly master: string }
 
 /** Time series that one scrape can reasonably hold. */
 const CONNECTION_METRICS_MAX = 1_000_000
@@ -27,8 +29,8 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
     source: readSource(reader),
     once: reader.bool('once'),
     serviceProxyName: reader.text('service-proxy-name') || undefined,
-    allowedExternalCidrs: readCidrs(reader, 'allowed-external-cidrs'),
-    allowedLoadBalancerCidrs: readCidrs(reader, 'allowed-load-balancer-cidrs'),
+    allowedExternalCidrs: cidrsOf(reader, 'allowed-external-cidrs'),
+    allowedLoadBalancerCidrs: cidrsOf(reader, 'allowed-load-balancer-cidrs'),
     adminSocket: readSocketPath(reader),
     connectionMetricsMax: reader.integer('connection-metrics-max', {
       min: 0,
@@ -36,6 +38,7 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
       fallback: 0,
     }),
     conntrackLower: reader.bool('conntrack-lower'),
+    ipvsFlags: readIpvsFlags(reader),
     master: reader.text('master') ?? '',
   }
 }
@@ -62,12 +65,6 @@ function readSocketPath(reader: FlagReader): string {
   return path
 }
 
-function readCidrs(reader: FlagReader, flag: string): readonly Cidr[] {
-  const cidrs: Cidr[] = []
-  for (const [index, text] of reader.list(flag).entries()) {
-    const cidr = parseCidr(text)
-    if (cidr !== undefined) cidrs.push(cidr)
-    else reader.fail(`--${flag}[${index}]`, `${quote(text)} is ${whyNotCidr(text)}`)
-  }
-  return cidrs
+function cidrsOf(reader: FlagReader, flag: string): readonly Cidr[] {
+  return readCidrs(reader.list(flag), (index, message) => reader.fail(`--${flag}[${index}]`, message))
 }

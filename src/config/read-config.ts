@@ -1,4 +1,4 @@
-import { type Cidr, parseCidr, whyNotCidr } from '../base/cidr.ts'
+import type { Cidr } from '../base/cidr.ts'
 import { nsToMs, TIMER_MS_MAX } from '../base/duration.ts'
 import { familyOf, type Ip, isUnspecified, parseIp, whyNotIp } from '../base/ip.ts'
 import { readBindAddress } from './bind-address.ts'
@@ -15,24 +15,28 @@ import type {
 import { type FeatureGates, isGateOn } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
 import { quote } from './flag-reader.ts'
+import { modeFieldsOf, modeOf, PROXY_MODES } from './mode-fields.ts'
 import type { OwnSettings } from './own-flags.ts'
+import { readCidrs } from './read-cidrs.ts'
+import { readIpvs } from './read-ipvs.ts'
 import type { Settings } from './settings.ts'
 
 /** A frozen Config of complete settings; what is wrong with them is in `settings.errors`, and then the result is no use. */
 export function readConfig(settings: Settings, own: OwnSettings, hostName: string): Config {
-  const { conntrackLower, master, ...flags } = own
+  const { conntrackLower, ipvsFlags, master, ...flags } = own
   checkSettings(settings)
+  const mode = modeFieldsOf(settings)
   const gates = settings.gates()
   return Object.freeze({
     ...flags,
     proxyMode: readMode(settings),
     nodeName: readNodeName(settings, hostName),
     detectLocal: readDetectLocal(settings),
-    masqueradeAll: settings.bool('nftables.masqueradeAll'),
-    masqueradeBit: settings.number('nftables.masqueradeBit'),
+    masqueradeAll: settings.bool(mode.masqueradeAll),
+    masqueradeBit: settings.number(mode.masqueradeBit),
     nodePortAddresses: readNodePortAddresses(settings),
-    minSyncPeriodMs: timerMs(settings, 'nftables.minSyncPeriod'),
-    syncPeriodMs: timerMs(settings, 'nftables.syncPeriod'),
+    minSyncPeriodMs: timerMs(settings, mode.minSyncPeriod),
+    syncPeriodMs: timerMs(settings, mode.syncPeriod),
     logFormat: settings.text('logging.format') === 'json' ? 'json' : 'text',
     verbosity: settings.number('logging.verbosity'),
     client: readClient(settings, master),
@@ -41,6 +45,7 @@ export function readConfig(settings: Settings, own: OwnSettings, hostName: strin
     bindAddressHardFail: settings.bool('bindAddressHardFail'),
     oomScoreAdj: settings.number('oomScoreAdj'),
     conntrack: readConntrack(settings, conntrackLower),
+    ipvs: readIpvs(settings, ipvsFlags),
     allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),
     featureGates: otherGates(gates),
   })
@@ -52,14 +57,16 @@ function otherGates(gates: FeatureGates): FeatureGates {
 }
 
 function readMode(settings: Settings): ProxyMode {
-  const mode = settings.text('mode')
-  if (mode === 'nftables') return mode
-  const known = ['iptables', 'ipvs', 'userspace'].includes(mode)
-  if (known) settings.fail('mode', `the mode ${mode} is not in this build; it has nftables`)
-  else if (mode === 'kernelspace')
-    settings.fail('mode', 'kernelspace is for Windows nodes; this build has nftables')
-  else settings.fail('mode', `${quote(mode)} is not one of nftables`)
-  return 'nftables'
+  const text = settings.text('mode')
+  const mode = modeOf(settings)
+  if (mode === text) return mode
+  const these = PROXY_MODES.join(' and ')
+  if (text === 'iptables' || text === 'userspace')
+    settings.fail('mode', `the mode ${text} is not in this build; it has ${these}`)
+  else if (text === 'kernelspace')
+    settings.fail('mode', `kernelspace is for Windows nodes; this build has ${these}`)
+  else settings.fail('mode', `${quote(text)} is not one of ${PROXY_MODES.join(', ')}`)
+  return mode
 }
 
 function readNodeName(settings: Settings, hostName: string): string {
@@ -110,7 +117,7 @@ function readClusterCidrs(settings: Settings): readonly Cidr[] {
     .split(',')
     .map(text => text.trim())
     .filter(text => text !== '')
-  const cidrs = parseCidrs(texts, (index, message) =>
+  const cidrs = readCidrs(texts, (index, message) =>
     texts.length === 1 ? settings.fail('clusterCIDR', message) : settings.fail('clusterCIDR', message, index),
   )
   const families = new Set(cidrs.map(({ ip }) => familyOf(ip)))
@@ -126,17 +133,7 @@ function readNodePortAddresses(settings: Settings): NodePortSelection {
     settings.fail('nodePortAddresses', 'the word primary cannot be combined with anything else')
   if (primary) return { primary, cidrs: [] }
   const fail = (index: number, message: string) => settings.fail('nodePortAddresses', message, index)
-  return { primary, cidrs: parseCidrs(items, fail) }
-}
-
-function parseCidrs(texts: readonly string[], fail: (index: number, message: string) => void): Cidr[] {
-  const cidrs: Cidr[] = []
-  for (const [index, text] of texts.entries()) {
-    const cidr = parseCidr(text)
-    if (cidr !== undefined) cidrs.push(cidr)
-    else fail(index, `${quote(text)} is ${whyNotCidr(text)}`)
-  }
-  return cidrs
+  return { primary, cidrs: readCidrs(items, fail) }
 }
 
 /** What no timer of Node can wait for is as good as never. */

@@ -4,17 +4,25 @@ import { parseGates } from './feature-gates.ts'
 import { flagValue, type ScalarKind, whyNotValue } from './field-value.ts'
 import { FIELD_PATHS, type FieldPath, type FieldValue, fieldAt, type VmoduleItem } from './fields.ts'
 import { type FlagReader, quote } from './flag-reader.ts'
+import { MODE_FIELDS, type ModeFields, modeOf, PROXY_MODES } from './mode-fields.ts'
 import { Settings } from './settings.ts'
 
 export const HEALTHZ_PORT = 10_256
 export const METRICS_PORT = 10_249
 
-/** kube-proxy's own pairings for every mode but ipvs. */
-const PAIRINGS: readonly Pairing[] = [
-  { path: 'nftables.masqueradeAll', flag: 'masquerade-all', kind: 'bool' },
-  { path: 'nftables.minSyncPeriod', flag: 'iptables-min-sync-period', kind: 'duration' },
-  { path: 'nftables.syncPeriod', flag: 'iptables-sync-period', kind: 'duration' },
-]
+/** kube-proxy's own pairings, which depend on the mode. */
+function pairingsOf({
+  masqueradeAll,
+  minSyncPeriod,
+  syncPeriod,
+  periodFlags,
+}: ModeFields): readonly Pairing[] {
+  return [
+    { path: masqueradeAll, flag: 'masquerade-all', kind: 'bool' },
+    { path: minSyncPeriod, flag: periodFlags.min, kind: 'duration' },
+    { path: syncPeriod, flag: periodFlags.sync, kind: 'duration' },
+  ]
+}
 
 /** What the flags of kube-proxy say, in the shape of its configuration file. Texts that mean nothing are errors of `reader`. */
 export function settingsFromFlags(reader: FlagReader): Settings {
@@ -23,15 +31,20 @@ export function settingsFromFlags(reader: FlagReader): Settings {
     const { flag } = fieldAt(path)
     if (flag !== undefined) setFromFlag(settings, path, flag, reader)
   }
-  for (const pairing of PAIRINGS) setScalar(settings, reader, pairing)
-  // They belong to a mode that is refused; their texts are read all the same, as kube-proxy does.
-  for (const flag of ['ipvs-min-sync-period', 'ipvs-sync-period']) readScalar(reader, flag, 'duration')
+  const mode = modeOf(settings)
+  for (const pairing of pairingsOf(MODE_FIELDS[mode])) setScalar(settings, reader, pairing)
+  // Those of other modes are without effect; their texts are read all the same, as kube-proxy does.
+  for (const other of PROXY_MODES.filter(each => each !== mode))
+    for (const flag of Object.values(MODE_FIELDS[other].periodFlags)) readScalar(reader, flag, 'duration')
   return settings
 }
 
 /** Fields that the flag which sets them is not paired with in the table. */
 const LABELS: Readonly<Partial<Record<FieldPath, string>>> = {
   hostnameOverride: '--hostname-override',
+  'iptables.masqueradeAll': '--masquerade-all',
+  'ipvs.minSyncPeriod': '--min-sync-period',
+  'ipvs.syncPeriod': '--sync-period',
   'nftables.masqueradeAll': '--masquerade-all',
   'nftables.masqueradeBit': '--masquerade-bit',
   'nftables.minSyncPeriod': '--min-sync-period',

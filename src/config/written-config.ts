@@ -1,7 +1,9 @@
 import { formatGoDuration } from '../base/duration.ts'
+import type { ProxyMode } from './config.ts'
 import { API_VERSION, KIND } from './config-document.ts'
 import { FIELD_PATHS, type FieldPath, type FieldValue, fieldAt, type VmoduleItem } from './fields.ts'
 import { goYaml, type YamlMapping, type YamlValue } from './go-yaml.ts'
+import { MODE_FIELDS, modeOf } from './mode-fields.ts'
 import { isList, type Settings } from './settings.ts'
 
 /** The effective configuration as kube-proxy 1.36 writes it to the file of --write-config-to, byte for byte. */
@@ -12,7 +14,7 @@ export function writtenConfig(settings: Settings): string {
 /** The same as plain data: what kube-proxy serves under /configz. */
 export function publishedConfig(settings: Settings): YamlMapping {
   const leaves = FIELD_PATHS.flatMap(path => {
-    const value = isNotWritten(path) ? ZEROS[fieldAt(path).kind] : writtenValue(settings, path)
+    const value = isLeftOut(path, modeOf(settings)) ? ZEROS[fieldAt(path).kind] : writtenValue(settings, path)
     return value === undefined ? [] : [{ names: path.split('.'), value }]
   })
   return nest([{ names: ['apiVersion'], value: API_VERSION }, { names: ['kind'], value: KIND }, ...leaves])
@@ -22,17 +24,21 @@ export function publishedConfig(settings: Settings): YamlMapping {
  * kube-proxy keeps one set of periods and one masqueradeAll, and writes them to the section of the mode alone; it does not
  * keep portRange at all.
  */
-const NOT_WRITTEN = [
+const OF_ONE_MODE: ReadonlySet<FieldPath> = new Set([
   'iptables.masqueradeAll',
   'iptables.minSyncPeriod',
   'iptables.syncPeriod',
   'ipvs.minSyncPeriod',
   'ipvs.syncPeriod',
-  'portRange',
-] as const satisfies readonly FieldPath[]
+  'nftables.masqueradeAll',
+  'nftables.minSyncPeriod',
+  'nftables.syncPeriod',
+])
 
-function isNotWritten(path: FieldPath): boolean {
-  return NOT_WRITTEN.some(each => each === path)
+function isLeftOut(path: FieldPath, mode: ProxyMode): boolean {
+  if (!OF_ONE_MODE.has(path)) return path === 'portRange'
+  const { masqueradeAll, minSyncPeriod, syncPeriod } = MODE_FIELDS[mode]
+  return path !== masqueradeAll && path !== minSyncPeriod && path !== syncPeriod
 }
 
 /** Undefined for what is left out when empty. */

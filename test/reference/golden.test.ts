@@ -10,7 +10,7 @@ import { parseGates, parseHelp } from '../support/reference/help-text.ts'
 import { KubeProxyPeer } from '../support/reference/kube-proxy-peer.ts'
 import { familyLine, parseMetrics } from '../support/reference/metrics-text.ts'
 import { changeEndpoint, json, openSightsPlane, sights } from '../support/reference/sights.ts'
-import { WRITTEN_FLAGS } from '../support/reference/written-flags.ts'
+import { WRITTEN_FLAGS, WRITTEN_IPVS_FLAGS } from '../support/reference/written-flags.ts'
 
 /*
  * What others can see of kube-proxy, beside packets. The files in golden/ let tests compare with it where it cannot be
@@ -59,6 +59,7 @@ describe('without a cluster', () => {
     try {
       expectGolden('write-config.yaml', written([]))
       expectGolden('write-config-flags.yaml', written(WRITTEN_FLAGS))
+      expectGolden('write-config-ipvs.yaml', written(WRITTEN_IPVS_FLAGS))
     } finally {
       rmSync(folder, { recursive: true })
     }

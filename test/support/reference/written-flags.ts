@@ -17,3 +17,21 @@ export const WRITTEN_FLAGS: readonly string[] = [
   '--log-flush-frequency=7s',
   '-v=3',
 ]
+
+/** The same for the mode ipvs: what is of iptables there, and what of IPVS. */
+export const WRITTEN_IPVS_FLAGS: readonly string[] = [
+  '--proxy-mode=ipvs',
+  '--masquerade-all',
+  '--iptables-masquerade-bit=20',
+  '--iptables-sync-period=45s',
+  '--iptables-min-sync-period=1500ms',
+  '--ipvs-sync-period=50s',
+  '--ipvs-min-sync-period=700ms',
+  '--ipvs-scheduler=wlc',
+  '--ipvs-exclude-cidrs=10.1.0.0/16,fd00:1::/64',
+  '--ipvs-strict-arp',
+  '--ipvs-tcp-timeout=15m',
+  '--ipvs-tcpfin-timeout=90s',
+  '--ipvs-udp-timeout=1m30s',
+  '--nodeport-addresses=192.168.0.0/16',
+]

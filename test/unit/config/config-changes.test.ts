@@ -34,7 +34,7 @@ it('sorts what differs by what it takes to apply it', () => {
 })
 
 it('classifies every field that a configuration has', () => {
-  const config = configOf()
+  const config = configOf('--proxy-mode=ipvs')
   const none: Partial<Record<string, unknown>> = Object.fromEntries(
     Object.keys(config).map(field => [field, Symbol('another')]),
   )

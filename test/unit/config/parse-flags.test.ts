@@ -120,8 +120,19 @@ describe('parseFlags', () => {
     [['--masquerade-bit=32'], '--masquerade-bit: 32 is not from 0 to 31'],
     [['--backend=iptables'], '--backend: "iptables" is not one of netlink, dry-run'],
     [['--logging-format=xml'], '--logging-format: "xml" is not one of text, json'],
-    [['--proxy-mode=ipvs'], '--proxy-mode: the mode ipvs is not in this build; it has nftables'],
-    [['--proxy-mode=bpf'], '--proxy-mode: "bpf" is not one of nftables'],
+    [
+      ['--proxy-mode=iptables'],
+      '--proxy-mode: the mode iptables is not in this build; it has nftables and ipvs',
+    ],
+    [
+      ['--proxy-mode=userspace'],
+      '--proxy-mode: the mode userspace is not in this build; it has nftables and ipvs',
+    ],
+    [
+      ['--proxy-mode=kernelspace'],
+      '--proxy-mode: kernelspace is for Windows nodes; this build has nftables and ipvs',
+    ],
+    [['--proxy-mode=bpf'], '--proxy-mode: "bpf" is not one of nftables, ipvs'],
     [['--once=maybe'], '--once: "maybe" is not true or false'],
     [['--hostname-override'], '--hostname-override: needs a value'],
     [['extra'], '"extra": no such argument; flags begin with --'],
@@ -133,7 +144,7 @@ describe('parseFlags', () => {
 
   it('tells all errors at once', () => {
     expect(
-      errorsOf('--nonsense', '--masquerade-bit=x', '--proxy-mode=ipvs', '--sync-period=no'),
+      errorsOf('--nonsense', '--masquerade-bit=x', '--proxy-mode=iptables', '--sync-period=no'),
     ).toHaveLength(4)
   })
 

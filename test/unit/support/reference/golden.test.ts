@@ -9,7 +9,7 @@ import { writtenConfig } from '../../../../src/config/written-config.ts'
 import { createMetrics } from '../../../../src/telemetry/metrics.ts'
 import { readFileOfDifferences } from '../../../support/reference/differences.ts'
 import { parseMetrics } from '../../../support/reference/metrics-text.ts'
-import { WRITTEN_FLAGS } from '../../../support/reference/written-flags.ts'
+import { WRITTEN_FLAGS, WRITTEN_IPVS_FLAGS } from '../../../support/reference/written-flags.ts'
 
 /*
  * What kube-proxy shows, as test/reference/golden.test.ts saw it, and what we show. Differences on purpose stand in
@@ -74,6 +74,7 @@ describe('the written configuration', () => {
 
   test('is the same to the byte when the mode and the periods are given', () => {
     expect(written(WRITTEN_FLAGS)).toBe(golden('write-config-flags.yaml'))
+    expect(written(WRITTEN_IPVS_FLAGS)).toBe(golden('write-config-ipvs.yaml'))
   })
 
   test('differs in the defaults that are listed', () => {

@@ -1,0 +1,131 @@
+import { nsToMs, parseGoDuration, TIMER_MS_MAX } from '../base/duration.ts'
+import type { IpvsConfig } from './config.ts'
+import { whyNotValue } from './field-value.ts'
+import { type FlagSpec, grouped } from './flag.ts'
+import { type FlagReader, quote } from './flag-reader.ts'
+
+/** What kube-proxy has no word for in its IPVS mode: flags only, which count beside a file. */
+export type IpvsFlags = Pick<IpvsConfig, 'rules' | 'drainTimeoutMs' | 'digestPeriodMs'>
+
+const GROUP = 'Mode ipvs'
+
+/** Of kube-proxy, as IPVS_FLAGS. */
+export const IPVS_PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
+  {
+    name: 'ipvs-sync-period',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '30s',
+    help: 'longest time between two looks at the whole kernel state',
+  },
+  {
+    name: 'ipvs-min-sync-period',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '20ms',
+    help: 'least distance between two commits; 0 means the default',
+  },
+])
+
+/** Of kube-proxy; checked whatever the mode is, and silently without effect in another one, as there. */
+export const IPVS_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
+  {
+    name: 'ipvs-scheduler',
+    kind: 'text',
+    placeholder: 'NAME',
+    default: '',
+    help: 'how IPVS balances, unless a Service has the annotation kprobe.io/ipvs-scheduler: any scheduler of the kernel (rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf); unset: rr',
+  },
+  {
+    name: 'ipvs-exclude-cidrs',
+    kind: 'list',
+    placeholder: 'CIDR,...',
+    default: '',
+    help: 'virtual servers in these ranges are never touched',
+  },
+  {
+    name: 'ipvs-strict-arp',
+    kind: 'bool',
+    default: 'false',
+    help: 'answer ARP requests for an address only on the interface that has it (arp_ignore=1, arp_announce=2)',
+  },
+  {
+    name: 'ipvs-tcp-timeout',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '0s',
+    help: 'how long IPVS remembers an idle TCP connection; 0 leaves it alone',
+  },
+  {
+    name: 'ipvs-tcpfin-timeout',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '0s',
+    help: 'how long IPVS remembers a TCP connection after a FIN; 0 leaves it alone',
+  },
+  {
+    name: 'ipvs-udp-timeout',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '0s',
+    help: 'how long IPVS remembers a UDP flow; 0 leaves it alone',
+  },
+])
+
+export const OWN_IPVS_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
+  {
+    name: 'ipvs-rules',
+    kind: 'text',
+    placeholder: 'RULES',
+    default: 'nftables',
+    help: 'what decides about packets before IPVS balances them: nftables (a table of our own, no iptables)',
+  },
+  {
+    name: 'ipvs-drain-timeout',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '15m',
+    help: 'how long an endpoint that is gone may keep its TCP and SCTP connections; 0 ends them at once',
+  },
+  {
+    name: 'ipvs-digest-period',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '1s',
+    help: 'distance between short looks at virtual servers and ipsets, whose changes the kernel does not announce',
+  },
+])
+
+const DEFAULT_IPVS_FLAGS: IpvsFlags = {
+  rules: 'nftables',
+  drainTimeoutMs: 900_000,
+  digestPeriodMs: 1_000,
+}
+
+export function readIpvsFlags(reader: FlagReader): IpvsFlags {
+  const drainTimeoutMs = durationMs(reader, 'ipvs-drain-timeout') ?? DEFAULT_IPVS_FLAGS.drainTimeoutMs
+  const digestPeriodMs = durationMs(reader, 'ipvs-digest-period') ?? DEFAULT_IPVS_FLAGS.digestPeriodMs
+  if (drainTimeoutMs < 0) reader.fail('--ipvs-drain-timeout', 'cannot be negative')
+  if (digestPeriodMs <= 0) reader.fail('--ipvs-digest-period', 'must be longer than 0')
+  return { rules: readRules(reader), drainTimeoutMs, digestPeriodMs }
+}
+
+function readRules(reader: FlagReader): IpvsFlags['rules'] {
+  const text = reader.text('ipvs-rules') ?? 'nftables'
+  if (text === 'iptables')
+    reader.fail(
+      '--ipvs-rules',
+      'iptables needs the mode iptables, which is not in this build; it has nftables',
+    )
+  else if (text !== 'nftables') reader.fail('--ipvs-rules', `${quote(text)} is not one of nftables`)
+  return 'nftables'
+}
+
+/** Undefined when nothing was said, or nothing that is a duration. */
+function durationMs(reader: FlagReader, flag: string): number | undefined {
+  const text = reader.text(flag)
+  if (text === undefined) return undefined
+  const ns = parseGoDuration(text)
+  if (ns === undefined) reader.fail(`--${flag}`, whyNotValue('duration', text))
+  return ns === undefined ? undefined : Math.min(nsToMs(ns), TIMER_MS_MAX)
+}
