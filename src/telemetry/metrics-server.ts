@@ -5,7 +5,7 @@ export interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>,
 
 export interface MetricsPages {
   /** What /proxyMode says. */
-  readonly proxyMode: string
+  readonly proxyMode: () => string
   /** In Prometheus' text format. */
   readonly metrics: () => Promise<string>
   readonly slis: SliSource
@@ -43,7 +43,7 @@ export function metricsHandler(pages: MetricsPages): Handler {
       case '/healthz/ping':
         return plain('ok')
       case '/proxyMode':
-        return plain(pages.proxyMode)
+        return plain(pages.proxyMode())
       case '/metrics':
         return exposition(await metrics())
       case '/metrics/slis':

@@ -1,9 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import {
-  type ConnectionCountLike,
-  ConnectionTotals,
-  labelsOf,
-} from '../../../src/telemetry/connection-totals.ts'
+import { ConnectionTotals, labelsOf, type TrafficCount } from '../../../src/telemetry/connection-totals.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 
 const PORT = 'ns/web:http/TCP/IPv4'
@@ -17,17 +13,17 @@ describe('ConnectionTotals', () => {
     const totals = new ConnectionTotals()
     totals.take([count('1', 5), count('2', 1)])
     totals.take([count('1', 7), count('2', 1)])
-    expect(totals.ports.get(PORT)).toBe(8)
-    expect([...totals.endpoints].map(({ connections }) => connections)).toEqual([7, 1])
+    expect(totals.ports.get(PORT)?.connections).toBe(8)
+    expect([...totals.endpoints].map(({ traffic }) => traffic.connections)).toEqual([7, 1])
   })
 
   it('goes on when an element is made anew, for the same endpoint or another', () => {
     const totals = new ConnectionTotals()
     totals.take([count('1', 5)])
     totals.take([count('1', 2)])
-    expect(totals.ports.get(PORT)).toBe(7)
+    expect(totals.ports.get(PORT)?.connections).toBe(7)
     totals.take([count('1', 9, '10.1.0.7:80')])
-    expect(totals.ports.get(PORT)).toBe(16)
+    expect(totals.ports.get(PORT)?.connections).toBe(16)
   })
 
   it('does not count twice what one look has missed', () => {
@@ -35,7 +31,7 @@ describe('ConnectionTotals', () => {
     totals.take([count('1', 5), count('2', 1)])
     totals.take([count('2', 1)])
     totals.take([count('1', 6), count('2', 1)])
-    expect(totals.ports.get(PORT)).toBe(7)
+    expect(totals.ports.get(PORT)?.connections).toBe(7)
   })
 
   it('forgets what is gone', () => {
@@ -43,7 +39,7 @@ describe('ConnectionTotals', () => {
     totals.take([count('1', 5)])
     totals.take([])
     totals.take([])
-    expect(totals.size).toBe(0)
+    expect(totals.series).toEqual({ ports: 0, all: 0 })
   })
 })
 
@@ -63,7 +59,7 @@ describe('addConnectionMetrics', () => {
   function bench(seriesMax: number) {
     let now = 0
     let looks = 0
-    let counts: readonly ConnectionCountLike[] = []
+    let counts: readonly TrafficCount[] = []
     const errors: string[] = []
     const read = () => {
       looks++
@@ -76,7 +72,7 @@ describe('addConnectionMetrics', () => {
       (await metrics.text())
         .split('\n')
         .filter(line => /^kprobe_(service|endpoint)_connections_total|^kprobe_connection_series /.test(line))
-    const later = (next: readonly ConnectionCountLike[]) => {
+    const later = (next: readonly TrafficCount[]) => {
       counts = next
       now += 5_000
     }
@@ -127,5 +123,70 @@ describe('addConnectionMetrics', () => {
     later([])
     expect(await series()).toHaveLength(3)
     expect(errors).toEqual(['EBUSY'])
+  })
+})
+
+describe('packets and bytes', () => {
+  const volume = (packets: number): NonNullable<TrafficCount['volume']> => ({
+    packetsIn: BigInt(packets),
+    packetsOut: BigInt(packets + 1),
+    bytesIn: BigInt(packets * 100),
+    bytesOut: BigInt(packets * 1_000),
+  })
+
+  it('are added over everything that leads to one endpoint, and never go back', () => {
+    const totals = new ConnectionTotals()
+    const look = (...packets: readonly number[]) =>
+      totals.take(
+        packets.map((each, at) => ({ ...count(`${at}`, each, '10.1.0.1:80'), volume: volume(each) })),
+      )
+    look(5, 2)
+    expect([...totals.endpoints].map(({ traffic }) => traffic)).toEqual([
+      { connections: 7, packetsIn: 7, packetsOut: 9, bytesIn: 700, bytesOut: 7_000 },
+    ])
+    // The first virtual server was made anew.
+    look(1, 3)
+    expect(totals.ports.get(PORT)).toEqual({
+      connections: 9,
+      packetsIn: 9,
+      packetsOut: 12,
+      bytesIn: 900,
+      bytesOut: 9_000,
+    })
+    expect([...totals.endpoints].map(({ traffic }) => traffic.packetsIn)).toEqual([9])
+    expect(totals.series).toEqual({ ports: 5, all: 10 })
+  })
+
+  it('have series of their own, by direction, within the same limit', async () => {
+    let seriesMax = 10
+    const counts = [{ ...count('1', 3), volume: volume(4) }]
+    const lines = async () => {
+      const metrics = createMetrics({
+        connections: {
+          seriesMax,
+          read: () => Promise.resolve(counts),
+          nowMs: () => 0,
+          failed: () => undefined,
+        },
+      })
+      return (await metrics.text())
+        .split('\n')
+        .filter(line => /^kprobe_(service|endpoint)_(packets|bytes)_total/.test(line))
+        .map(line => line.replace(/service="ns\/web",port="http",protocol="TCP",ip_family="IPv4",/, ''))
+    }
+    expect(await lines()).toEqual([
+      'kprobe_service_packets_total{direction="in"} 4',
+      'kprobe_service_packets_total{direction="out"} 5',
+      'kprobe_endpoint_packets_total{endpoint="10.1.0.1:80",direction="in"} 4',
+      'kprobe_endpoint_packets_total{endpoint="10.1.0.1:80",direction="out"} 5',
+      'kprobe_service_bytes_total{direction="in"} 400',
+      'kprobe_service_bytes_total{direction="out"} 4000',
+      'kprobe_endpoint_bytes_total{endpoint="10.1.0.1:80",direction="in"} 400',
+      'kprobe_endpoint_bytes_total{endpoint="10.1.0.1:80",direction="out"} 4000',
+    ])
+    seriesMax = 9
+    expect((await lines()).every(line => line.startsWith('kprobe_service_'))).toBe(true)
+    seriesMax = 4
+    expect(await lines()).toEqual([])
   })
 })

@@ -9,7 +9,7 @@ const PLAIN = { 'Content-Type': 'text/plain; charset=utf-8', 'X-Content-Type-Opt
 
 function pages(metrics = () => Promise.resolve('a 1\n')) {
   return metricsHandler({
-    proxyMode: 'nftables',
+    proxyMode: () => 'nftables',
     metrics,
     slis: createSliMetrics(),
     configz: () => ({ kind: 'KubeProxyConfiguration', mode: 'nftables' }),
@@ -57,7 +57,7 @@ describe('metricsHandler', () => {
 
   it('answers /flagz and /statusz while their feature gates are on', async () => {
     const common = {
-      proxyMode: 'nftables',
+      proxyMode: () => 'nftables',
       metrics: () => Promise.resolve(''),
       slis: createSliMetrics(),
       configz: () => ({}),
@@ -98,7 +98,7 @@ describe('openMetricsServer', () => {
       clock: new FakeClock(),
       hardFail: false,
       report: () => undefined,
-      proxyMode: 'nftables',
+      proxyMode: () => 'nftables',
       metrics: () => metrics.text(),
       slis: createSliMetrics(),
       configz: () => ({}),
