@@ -4,7 +4,7 @@ import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { lockName } from '../daemon/open.ts'
+import { LOCK_NAME } from '../daemon/open.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
 import { removeLeftovers, removeOurs } from './cleanup-steps.ts'
 import { readLines } from './doctor.ts'
@@ -66,7 +66,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 
 /** Our tables only, which a kprobe that runs would make anew. */
 async function cleanOurs(io: Io, force: boolean): Promise<number> {
-  const lock = await takeLock(lockName(DEFAULT_NFTABLES_OPTIONS), `pid ${io.processId}${CLEANING}`)
+  const lock = await takeLock(LOCK_NAME, `pid ${io.processId}${CLEANING}`)
   if (lock.kind === 'busy' && !force) {
     io.err(`kprobe cleanup: ${busyText(lock.holder)}\n`)
     return EXIT_FAILED

@@ -1,12 +1,12 @@
 import { type Clock, systemClock } from '../base/clock.ts'
-import type { Config } from '../config/config.ts'
+import type { Config, ProxyMode } from '../config/config.ts'
 import { HELP_FLAG, outputFlag, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { openNetfilter, openPlane } from '../daemon/open.ts'
+import type { KernelSockets } from '../daemon/mode.ts'
+import { KERNEL, withPlane } from '../daemon/open.ts'
 import { createConntrackClient } from '../kernel/conntrack/client.ts'
 import { type TuneReport, tuneConntrack } from '../kernel/conntrack/sysctl-files.ts'
 import type { SysctlLeft } from '../kernel/conntrack/sysctls.ts'
-import type { Transport } from '../netlink/transport.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { writeDocument } from './output.ts'
 import { readRequest } from './read-request.ts'
@@ -26,15 +26,14 @@ export const command: Command = {
         'Exits 1 when the kernel does not answer.',
       flags: [...RUN_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
     }),
-  run: (argv, io) => runInit(argv, io, { root: '/', openTransport: openNetfilter, clock: systemClock }),
+  run: (argv, io) => runInit(argv, io, { root: '/', sockets: KERNEL, clock: systemClock }),
 }
 
 /** What the command touches of the machine. */
 export interface InitMachine {
   /** Where proc and sys are, with a slash at its end. */
   readonly root: string
-  /** Opens a socket of NETLINK_NETFILTER. */
-  readonly openTransport: () => Transport
+  readonly sockets: KernelSockets
   readonly clock: Clock
 }
 
@@ -47,7 +46,7 @@ export async function runInit(argv: readonly string[], io: Io, machine: InitMach
   if (extra.errors.length > 0) return usageErrors(io, 'init', extra.errors)
   const tuned = await tuneConntrack(config.conntrack, { root: machine.root })
   const answers = [
-    await answerOf('nf_tables', () => askNftables(config, machine)),
+    await answerOf(PARTS[config.proxyMode], () => askMode(config, machine)),
     await answerOf('conntrack', () => askConntrack(machine)),
   ]
   if (output === 'text') printText({ tuned, answers }, io)
@@ -70,18 +69,18 @@ async function answerOf(subject: string, ask: () => Promise<string>): Promise<An
   }
 }
 
-async function askNftables(config: Config, { clock, openTransport }: InitMachine): Promise<string> {
-  const opened = openPlane(config, clock, openTransport)
-  try {
-    const { generation } = await opened.plane.observe()
-    return `answers; the rules are at generation ${generation}`
-  } finally {
-    await opened.close()
-  }
+/** The part of the kernel that each mode stands on. */
+const PARTS: Readonly<Record<ProxyMode, string>> = { nftables: 'nf_tables', ipvs: 'IPVS' }
+
+async function askMode(config: Config, { clock, sockets }: InitMachine): Promise<string> {
+  const generation = await withPlane<number>({ config, clock, sockets }, ({ plane }) =>
+    plane.observe().then(observation => observation.generation),
+  )
+  return `answers; the rules are at generation ${generation}`
 }
 
-async function askConntrack({ clock, openTransport }: InitMachine): Promise<string> {
-  const client = createConntrackClient({ openTransport, clock })
+async function askConntrack({ clock, sockets }: InitMachine): Promise<string> {
+  const client = createConntrackClient({ openTransport: sockets.netfilter, clock })
   try {
     const { entries, entriesMax } = await client.statistics()
     return `answers; ${entries} ${entriesMax === undefined ? '' : `of ${entriesMax} `}entries`

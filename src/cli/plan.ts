@@ -1,14 +1,11 @@
 import { systemClock } from '../base/clock.ts'
-import { slicingOf } from '../base/steps.ts'
 import { count } from '../base/text.ts'
-import type { Config } from '../config/config.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { openNetfilter, openPlane } from '../daemon/open.ts'
-import type { FrontendTable } from '../model/frontend.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
-import { COMMITS_MAX, type Difference, differenceOf } from '../reconcile/difference.ts'
+import { COMMITS_MAX } from '../reconcile/difference.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { kernelDifference } from './kernel-difference.ts'
 import { loadOnce, refusalText } from './load.ts'
 import { writeDocument } from './output.ts'
 import { planLines } from './plan-text.ts'
@@ -40,7 +37,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     const { table } = await loadOnce(config, systemClock, io)
     for (const { refusals } of table.services.values())
       for (const refusal of refusals) io.err(refusalText(refusal))
-    const { lines, complete } = await readDifference(config, table)
+    const { lines, complete } = await kernelDifference(config, table)
     if (output === 'text') printText(lines, io)
     else await writeDocument({ changes: lines.length, complete, objects: lines }, output, io)
     if (!complete) io.err(`there is more: only the first ${COMMITS_MAX} commits are listed\n`)
@@ -48,15 +45,6 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   } catch (error) {
     io.err(`kprobe plan: ${failureText(error)}\n`)
     return EXIT_FAILED
-  }
-}
-
-async function readDifference(config: Config, table: FrontendTable): Promise<Difference> {
-  const opened = openPlane(config, systemClock, openNetfilter)
-  try {
-    return await differenceOf(opened.plane, table, slicingOf(systemClock))
-  } finally {
-    await opened.close()
   }
 }
 

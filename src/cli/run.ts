@@ -117,7 +117,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
     listens: true,
     setOomScoreAdj: value => setOomScoreAdj(value, log),
     setLogging: ({ logFormat, verbosity }) => set({ format: logFormat, verbosity }),
-    tune: async conntrack => {
+    tune: async ({ conntrack }) => {
       const { written, failed } = await tuneConntrack(conntrack)
       for (const { name, value, before } of written) log.info({ name, value, before }, 'set')
       for (const { name, value, error } of failed)

@@ -1,17 +1,15 @@
 import { systemClock } from '../base/clock.ts'
-import { slicingOf } from '../base/steps.ts'
 import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { openNetfilter, openPlane } from '../daemon/open.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { printedService } from '../model/printed.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
-import { differenceOf } from '../reconcile/difference.ts'
 import { askDaemon } from './admin-client.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { kernelDifference } from './kernel-difference.ts'
 import { loadOnce } from './load.ts'
 import { writeDocument } from './output.ts'
 import { readRequest } from './read-request.ts'
@@ -52,7 +50,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   try {
     const { table } = await loadOnce(config, systemClock, io)
     const computed = await daemonServices(config)
-    const found = disagreements(table, computed, await kernelLines(config, table))
+    const { lines } = await kernelDifference(config, table)
+    const found = disagreements(table, computed, lines)
     const facts = { services: table.services.size, daemon: computed !== undefined, differences: found }
     if (output === 'text') io.out(verifyText(facts, io.colour))
     else await writeDocument(facts, output, io)
@@ -60,15 +59,6 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   } catch (error) {
     io.err(`kprobe verify: ${failureText(error)}\n`)
     return EXIT_FAILED
-  }
-}
-
-async function kernelLines(config: Config, table: FrontendTable): Promise<readonly PlanLine[]> {
-  const opened = openPlane(config, systemClock, openNetfilter)
-  try {
-    return (await differenceOf(opened.plane, table, slicingOf(systemClock))).lines
-  } finally {
-    await opened.close()
   }
 }
 

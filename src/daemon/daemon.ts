@@ -13,10 +13,11 @@ import { Flows } from './flows.ts'
 import { Intake } from './intake.ts'
 import type { DaemonIo, Written } from './io.ts'
 import { Observer } from './observer.ts'
-import { lockName, nftablesOptions, openFileSource, watchLocalIps } from './open.ts'
+import { LOCK_NAME, openFileSource, openGeneric, openRoute, watchLocalIps } from './open.ts'
 import { Outward } from './outward.ts'
 import { adminPages } from './pages.ts'
-import { Programming } from './programming.ts'
+import { Programmer } from './programmer.ts'
+import type { Programming } from './programming.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'
 
@@ -27,7 +28,7 @@ const ONCE_FAILURES_MAX = 3
 /** Runs until told to stop, or until the first sync with --once. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   if (config.backend === 'dry-run') return await new Daemon(config, io).run()
-  const lock = await io.takeLock(lockName(nftablesOptions(config)), `pid ${io.processId}`)
+  const lock = await io.takeLock(LOCK_NAME, `pid ${io.processId}`)
   if (lock.kind === 'busy') {
     const holder = lock.holder === '' ? 'which does not answer' : lock.holder
     io.log.error(
@@ -50,7 +51,7 @@ class Daemon {
   readonly #done: Promise<number>
   #config: Config
   #finish: (code: number) => void = () => undefined
-  #programming: Programming | undefined
+  #programmer: Programmer | undefined
   #cluster: Cluster | undefined
   #recorder: EventRecorder | undefined
   #outward: Outward | undefined
@@ -74,7 +75,7 @@ class Daemon {
       keepsNode: config.source.kind === 'kube',
       changed: snapshot => {
         this.#observer.offered(snapshot)
-        this.#programming?.offer(snapshot)
+        this.#programmer?.offer(snapshot)
       },
       handlers: {
         refusals: list => this.#observer.refused(list),
@@ -110,7 +111,7 @@ class Daemon {
     const { log, tune, setOomScoreAdj } = this.#io
     const config = this.#config
     try {
-      this.#programming = this.#program(config)
+      this.#programmer = this.#program(config)
     } catch (err) {
       log.fatal({ err }, 'cannot speak with the kernel')
       return false
@@ -120,13 +121,13 @@ class Daemon {
         await this.#connect(config)
       } catch (err) {
         log.fatal({ err }, 'the API server cannot be asked')
-        await this.#programming.stop()
+        await this.#programmer.stop()
         return false
       }
     }
     if (config.once || config.backend !== 'netlink') return true
     await setOomScoreAdj?.(config.oomScoreAdj)
-    await tune?.(config.conntrack)
+    await tune?.(config)
     this.#flows = this.#openFlows()
     await this.#listen(config)
     return true
@@ -136,7 +137,7 @@ class Daemon {
     await this.#localIps?.stop()
     await this.#intake.stop()
     await this.#flows?.stop()
-    await this.#programming?.stop()
+    await this.#programmer?.stop()
     await this.#outward?.close()
     await this.#recorder?.stop()
     await this.#cluster?.close()
@@ -171,20 +172,28 @@ class Daemon {
           ? undefined
           : {
               seriesMax: connectionMetricsMax,
-              read: async () => (await this.#programming?.connections()) ?? [],
+              read: async () => (await this.#programming?.traffic()) ?? [],
               nowMs: () => clock.nowMs(),
               failed: err => log.warn({ err }, 'the counters of connections cannot be read'),
             },
     })
   }
 
-  #program(config: Config): Programming {
-    const { clock, log, random, openTransport, planned } = this.#io
-    return new Programming(config, {
+  get #programming(): Programming | undefined {
+    return this.#programmer?.current
+  }
+
+  #program(config: Config): Programmer {
+    const { clock, log, random, planned } = this.#io
+    return new Programmer(config, {
       clock,
       log,
       random,
-      openTransport,
+      sockets: {
+        netfilter: this.#io.openTransport,
+        generic: this.#io.openGeneric ?? openGeneric,
+        route: this.#io.openRoute ?? openRoute,
+      },
       planned,
       report: event => this.#report(event),
       misfits: list => {
@@ -253,6 +262,7 @@ class Daemon {
         nowMs: () => clock.nowMs(),
         receipts: this.#observer.receipts,
       }),
+      proxyMode: () => this.#programming?.mode ?? this.#config.proxyMode,
       tell: fact => this.#recorder?.record(fact),
       failed: () => this.#finish(1),
     })
@@ -308,10 +318,10 @@ class Daemon {
     const { tune, setOomScoreAdj, setLogging } = this.#io
     if (changed.has('verbosity') || changed.has('logFormat')) setLogging?.(after)
     if (changed.has('oomScoreAdj')) await setOomScoreAdj?.(after.oomScoreAdj)
-    if (changed.has('conntrack')) await tune?.(after.conntrack)
+    if (TUNING_FIELDS.some(field => changed.has(field))) await tune?.(after)
     if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
     await this.#outward?.follow(after)
-    if (changed.has('nodePortAddresses')) {
+    if (changed.has('nodePortAddresses') || changed.has('proxyMode')) {
       await this.#localIps?.stop()
       this.#localIps = this.#watchIps()
     }
@@ -319,11 +329,9 @@ class Daemon {
     if (changed.has('client')) await this.#connectAnew(after)
   }
 
-  /** Another plane adopts what the last one left in the kernel. */
+  /** What it means is the same Snapshot, but whoever reads it reads it differently now. */
   async #programAnew(config: Config): Promise<void> {
-    const next = this.#program(config)
-    await this.#programming?.stop()
-    this.#programming = next
+    await this.#programmer?.change(config)
     this.#intake.repeat()
   }
 
@@ -374,14 +382,20 @@ class Daemon {
     this.#failures = 0
     this.#io.synced({ reason: event.reason, snapshot, table, previous, written })
     if (!this.#config.once || table.number !== this.#intake.snapshot.number) return
-    this.#finish(status.quarantined.length > 0 || this.#programming?.hasMisfits === true ? 1 : 0)
+    const isWhole = status.quarantined.length === 0 && this.#programming?.hasMisfits !== true
+    void this.#programmer?.retired().then(() => this.#finish(isWhole ? 0 : 1))
   }
 }
 
 const NO_FIELDS: ReadonlySet<keyof Config> = new Set()
 
+/** Settings of the kernel that follow from them. */
+const TUNING_FIELDS: readonly (keyof Config)[] = ['conntrack', 'proxyMode', 'ipvs']
+
 /** What a plane and its reconciler are made from. */
 const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
+  'proxyMode',
+  'ipvs',
   'detectLocal',
   'masqueradeAll',
   'nodePortAddresses',

@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import type { takeLock } from '../base/instance-lock.ts'
 import type { Log } from '../base/log.ts'
-import type { Config, ConntrackConfig } from '../config/config.ts'
+import type { Config } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -26,6 +26,8 @@ export interface DaemonIo {
   readonly openTransport: () => Transport
   /** The same for the addresses of interfaces. */
   readonly openRoute?: () => Transport
+  /** The same for generic netlink. */
+  readonly openGeneric?: () => Transport
   /** The same for connection tracking; without it, no flows are removed. */
   readonly openConntrack?: () => Transport
   /** Connects with the API server that the configuration names, for --source=kube. */
@@ -39,8 +41,8 @@ export interface DaemonIo {
   readonly flags?: Flags
   /** Follows changes of the configuration, until the result is called. */
   readonly follow?: (handlers: ConfigHandlers) => () => Promise<void>
-  /** Sizes and timeouts of connection tracking. */
-  readonly tune?: (conntrack: ConntrackConfig) => Promise<void>
+  /** Settings of the kernel: of connection tracking, and those that the mode needs. */
+  readonly tune?: (config: Config) => Promise<void>
   readonly setOomScoreAdj?: (value: number) => Promise<void>
   readonly setLogging?: (config: Config) => void
   /** The kernel holds what the sources ask for. */

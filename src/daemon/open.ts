@@ -1,34 +1,60 @@
 import type { Clock } from '../base/clock.ts'
-import { FAMILIES, familyOf } from '../base/ip.ts'
-import type { Config, DetectLocal } from '../config/config.ts'
-import type { DetectorOption } from '../dataplane/common/detector.ts'
-import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from '../dataplane/nftables/options.ts'
-import type { NftablesPlan } from '../dataplane/nftables/plan.ts'
-import type { NftablesState } from '../dataplane/nftables/state.ts'
-import { watchWriters } from '../dataplane/nftables/writers.ts'
-import { createDataplane } from '../dataplane/registry.ts'
+import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
-import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import { createNamePool } from '../model/names.ts'
 import { parseObject } from '../model/parse.ts'
-import { NETLINK_NETFILTER, NETLINK_ROUTE } from '../netlink/constants.ts'
+import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
-import type { Dataplane } from '../reconcile/dataplane.ts'
+import type { Plan } from '../reconcile/dataplane.ts'
 import { FileSource } from '../source/file/file-source.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
+import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from './mode.ts'
+import { openNftables, retireNftables } from './mode-nftables.ts'
 
-/** One daemon a network namespace: two would undo each other's work. */
-export function lockName(options: NftablesOptions): string {
-  return `kprobe/${options.tableName}`
+/** One daemon a network namespace, whatever its mode: two would undo each other's work. */
+export const LOCK_NAME = 'kprobe/kube-proxy'
+
+/** Opens the plane of the configuration's mode, and hands it on. Throws when the kernel cannot be spoken to. */
+export function usePlane<R>(context: ModeContext, use: PlaneUse<R>): R {
+  switch (context.config.proxyMode) {
+    case 'nftables':
+      return use(openNftables(context))
+    case 'ipvs':
+      throw new Error('the plane of the mode ipvs is not in this build')
+  }
 }
 
-export interface OpenPlane {
-  readonly plane: Dataplane<NftablesState, NftablesPlan>
-  readonly client: NftClient
-  readonly close: () => Promise<void>
+/** Opens the plane for as long as `use` takes. Throws when the kernel lacks what the mode needs. */
+export async function withPlane<R>(context: ModeContext, use: PlaneUse<Promise<R>>): Promise<R> {
+  return await usePlane<Promise<R>>(context, opened => untilDone(opened, use))
+}
+
+async function untilDone<State, P extends Plan<State>, R>(
+  opened: OpenPlane<State, P>,
+  use: PlaneUse<Promise<R>>,
+): Promise<R> {
+  try {
+    opened.demand()
+    return await use(opened)
+  } finally {
+    await opened.close()
+  }
+}
+
+/**
+ * Removes what a mode that is not in use has left, without a connection lost: see docs/decisions/0015. True when there was
+ * something. Ends early when aborted. Throws when the kernel cannot be spoken to.
+ */
+export async function retireMode(context: ModeContext, signal: AbortSignal): Promise<boolean> {
+  switch (context.config.proxyMode) {
+    case 'nftables':
+      return await retireNftables(context, signal)
+    case 'ipvs':
+      return false
+  }
 }
 
 /** A socket to the kernel's nf_tables. Throws when the addon is missing or the socket refused. */
@@ -36,39 +62,16 @@ export function openNetfilter(): Transport {
   return openNetlink({ protocol: NETLINK_NETFILTER })
 }
 
-export function openPlane(config: Config, clock: Clock, openTransport: () => Transport): OpenPlane {
-  const transport = openTransport()
-  const client = createNftClient({ transport, clock })
-  const options = nftablesOptions(config)
-  const watching = { openTransport, own: transport.portId, table: options.tableName }
-  const plane = createDataplane(config.proxyMode, {
-    nftables: { client, options, watchWriters: report => watchWriters(watching, report) },
-  })
-  return { plane, client, close: () => client.close() }
+export function openRoute(): Transport {
+  return openNetlink({ protocol: NETLINK_ROUTE })
 }
 
-export function nftablesOptions(config: Config): NftablesOptions {
-  const { detectLocal, masqueradeAll, masqueradeBit } = config
-  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
-  const connectionCounters = config.connectionMetricsMax > 0
-  const detector = { IPv4, IPv6 }
-  return { ...DEFAULT_NFTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector, connectionCounters }
+export function openGeneric(): Transport {
+  return openNetlink({ protocol: NETLINK_GENERIC })
 }
 
-function detectorOf(detect: DetectLocal, family: (typeof FAMILIES)[number]): DetectorOption | undefined {
-  switch (detect.kind) {
-    case 'NodeCIDR':
-      return { kind: 'node-cidr' }
-    case 'BridgeInterface':
-      return { kind: 'interface', name: detect.name }
-    case 'InterfaceNamePrefix':
-      return { kind: 'interface-prefix', prefix: detect.prefix }
-    case 'ClusterCIDR': {
-      const cidr = detect.cidrs.find(({ ip }) => familyOf(ip) === family)
-      return cidr === undefined ? undefined : { kind: 'cidr', cidr }
-    }
-  }
-}
+/** Those of this machine. */
+export const KERNEL: KernelSockets = { netfilter: openNetfilter, generic: openGeneric, route: openRoute }
 
 /** The files that the configuration names. Of Nodes they tell this one alone. */
 export function openFileSource(config: Config, clock: Clock): Source {
@@ -87,18 +90,19 @@ export function openFileSource(config: Config, clock: Clock): Source {
   })
 }
 
-export function openRoute(): Transport {
-  return openNetlink({ protocol: NETLINK_ROUTE })
-}
-
-/** Addresses of this machine, or undefined when the choice of NodePort addresses does not depend on them. */
+/**
+ * Addresses of this machine, or undefined when nothing depends on them: the choice of NodePort addresses does by ranges,
+ * and IPVS, which has to be told each address, always does.
+ */
 export function watchLocalIps(
   config: Config,
   clock: Clock,
   { openTransport = openRoute, ...handlers }: AddressHandlers & { readonly openTransport?: () => Transport },
 ): LocalAddresses | undefined {
-  if (config.nodePortAddresses.cidrs.length === 0) return undefined
-  return watchLocalAddresses({ clock, reader: createAddressReader({ openTransport, clock }), ...handlers })
+  const { nodePortAddresses, proxyMode } = config
+  if (nodePortAddresses.cidrs.length === 0 && proxyMode === 'nftables') return undefined
+  const reader = createAddressReader({ openTransport, clock })
+  return watchLocalAddresses({ clock, reader, ...handlers })
 }
 
 export interface OpenClientOptions {

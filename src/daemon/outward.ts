@@ -27,6 +27,8 @@ export interface OutwardOptions {
   readonly wallMs: () => number
   readonly pages: AdminPages
   readonly tell: (fact: EventFact) => void
+  /** The mode that programs the kernel now. */
+  readonly proxyMode: () => string
   /** A server could not listen, and the configuration says that this is the end. */
   readonly failed: () => void
 }
@@ -105,8 +107,8 @@ export class Outward {
   }
 
   #followMetrics(config: Config): void {
-    const { clock, observer, configz, flags, status, wallMs } = this.#options
-    const { metricsBindAddress, bindAddressHardFail, proxyMode, featureGates } = config
+    const { clock, observer, configz, flags, proxyMode, status, wallMs } = this.#options
+    const { metricsBindAddress, bindAddressHardFail, featureGates } = config
     this.#metrics?.close()
     this.#metrics = openMetricsServer({
       ...metricsBindAddress,

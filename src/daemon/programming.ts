@@ -1,29 +1,27 @@
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
-import { finishInSlices, slicingOf } from '../base/steps.ts'
+import { slicingOf } from '../base/steps.ts'
 import { within } from '../base/within.ts'
-import type { Config } from '../config/config.ts'
+import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { dryRun } from '../dataplane/dry-run.ts'
-import { type ConnectionCount, readConnections } from '../dataplane/nftables/connections.ts'
-import type { NftablesPlan } from '../dataplane/nftables/plan.ts'
-import type { NftablesState } from '../dataplane/nftables/state.ts'
 import type { Refusal } from '../model/refusal.ts'
 import { resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import { type Difference, differenceOf } from '../reconcile/difference.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
-import { type OpenPlane, openPlane } from './open.ts'
+import type { TrafficCount } from '../telemetry/connection-totals.ts'
+import type { KernelSockets, OpenPlane } from './mode.ts'
+import { usePlane } from './open.ts'
 
 export interface ProgrammingOptions {
   readonly clock: Clock
   readonly log: Log
   /** Uniform in [0, 1). */
   readonly random: () => number
-  readonly openTransport: () => Transport
+  readonly sockets: KernelSockets
   readonly report: (event: ReconcilerEvent) => void
   /** A plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
@@ -31,35 +29,61 @@ export interface ProgrammingOptions {
   readonly misfits: (refusals: readonly Refusal[]) => void
 }
 
+/**
+ * One plane and its reconciler, for as long as the configuration asks for the same. Another may follow it: it adopts
+ * what this one left in the kernel.
+ */
+export interface Programming {
+  readonly mode: ProxyMode
+  readonly status: ReconcilerStatus
+  /** Something does not fit into the kernel's tables. */
+  readonly hasMisfits: boolean
+  /** What the kernel has counted at each endpoint, where the configuration asks for it. */
+  traffic(): Promise<readonly TrafficCount[]>
+  /** What the kernel, as it is now, lacks of what was asked for last. */
+  pending(): Promise<Difference | undefined>
+  offer(snapshot: Snapshot): void
+  /** The kernel keeps what it holds. */
+  stop(): Promise<void>
+}
+
+/** Throws when the kernel cannot be spoken to, or lacks what the mode needs. */
+export function startProgramming(config: Config, options: ProgrammingOptions): Programming {
+  const { clock, sockets } = options
+  return usePlane<Programming>(
+    { config, clock, sockets },
+    opened => new PlaneProgramming(config, options, opened),
+  )
+}
+
 /** Distance between looks at the kernel's generation, 0.8 us each: damage is noticed in half of the 250 ms allowed. */
 const DRIFT_POLL_MS = 100
 /** How long an unfinished pass may hold up the end. */
 const DRAIN_MS = 3_000
 
-/**
- * One plane and its reconciler, for as long as the configuration asks for the same. Another may follow it: it adopts
- * what this one left in the kernel.
- */
-export class Programming {
+class PlaneProgramming<State, P extends Plan<State>> implements Programming {
+  readonly mode: ProxyMode
   readonly #options: ProgrammingOptions
-  readonly #opened: OpenPlane
-  readonly #reconciler: Reconciler<NftablesState, NftablesPlan>
+  readonly #opened: OpenPlane<State, P>
+  readonly #reconciler: Reconciler<State, P>
   #misfits = ''
 
-  /** Throws when the kernel cannot be spoken to. */
-  constructor(config: Config, options: ProgrammingOptions) {
+  constructor(config: Config, options: ProgrammingOptions, opened: OpenPlane<State, P>) {
     const { clock, random, report } = options
+    this.mode = config.proxyMode
     this.#options = options
-    this.#opened = this.#open(config)
+    this.#opened = opened
+    const isReal = config.backend === 'netlink'
+    if (isReal) this.#demand()
     const resolving = resolveOptions(config)
     this.#reconciler = new Reconciler({
-      plane: this.#noticing(this.#opened.plane),
+      plane: this.#noticing(isReal ? opened.plane : this.#pretending()),
       resolve: (previous, snapshot) => resolve(resolving, previous, snapshot),
       clock,
       random,
       minIntervalMs: config.minSyncPeriodMs,
       healPeriodMs: config.syncPeriodMs,
-      driftPollMs: config.backend === 'netlink' ? DRIFT_POLL_MS : 0,
+      driftPollMs: isReal ? DRIFT_POLL_MS : 0,
       report,
     })
   }
@@ -68,20 +92,15 @@ export class Programming {
     return this.#reconciler.status
   }
 
-  /** Something does not fit into the kernel's tables. */
   get hasMisfits(): boolean {
     return this.#misfits !== ''
   }
 
-  /** New connections at each endpoint, where the configuration asks the kernel to count them. */
-  async connections(): Promise<readonly ConnectionCount[]> {
+  async traffic(): Promise<readonly TrafficCount[]> {
     const { rendered } = this.#reconciler
-    if (rendered === undefined) return []
-    const slicing = slicingOf(this.#options.clock)
-    return await readConnections(this.#opened.client, rendered, steps => finishInSlices(steps, slicing))
+    return rendered === undefined ? [] : await this.#opened.traffic(rendered)
   }
 
-  /** What the kernel, as it is now, lacks of what was asked for last. */
   async pending(): Promise<Difference | undefined> {
     const { table } = this.#reconciler.status
     if (table === undefined) return undefined
@@ -92,37 +111,42 @@ export class Programming {
     this.#reconciler.offer(snapshot)
   }
 
-  /** The kernel keeps what it holds. */
   async stop(): Promise<void> {
     const { clock, log } = this.#options
     const drained = await within(clock, DRAIN_MS, this.#reconciler.stop())
-    if (!drained) log.warn('a commit is still under way; the kernel takes all of it or nothing')
+    if (!drained) log.warn('a commit is still under way; whoever follows finds out what came of it')
     await within(clock, DRAIN_MS / 4, this.#opened.close())
   }
 
-  #open(config: Config): OpenPlane {
-    const { clock, log, openTransport, planned } = this.#options
-    const opened = openPlane(config, clock, openTransport)
-    if (config.backend === 'netlink') return opened
+  #demand(): void {
+    try {
+      this.#opened.demand()
+    } catch (error) {
+      void this.#opened.close()
+      throw error
+    }
+  }
+
+  #pretending(): OpenPlane<State, P>['plane'] {
+    const { log, planned } = this.#options
     const unreadable = (err: Error) =>
       log.warn({ err }, 'the kernel cannot be read: the plan starts from an empty one')
-    return { ...opened, plane: dryRun(opened.plane, { planned, unreadable }) }
+    return dryRun(this.#opened.plane, { planned, unreadable })
   }
 
   /** Refusals of the plane itself (what did not fit) stand in the states that it commits. */
-  #noticing(plane: OpenPlane['plane']): OpenPlane['plane'] {
+  #noticing(plane: OpenPlane<State, P>['plane']): OpenPlane<State, P>['plane'] {
     return {
       ...plane,
       commit: async (plan, options) => {
         const receipt = await plane.commit(plan, options)
-        if (receipt.outcome === 'committed') this.#notice(plan.after)
+        if (receipt.outcome === 'committed') this.#notice(this.#opened.misfits(plan.after))
         return receipt
       },
     }
   }
 
-  #notice({ refusals }: NftablesState): void {
-    const list = [...refusals.values()].flat()
+  #notice(list: readonly Refusal[]): void {
     const said = list.length === 0 ? '' : JSON.stringify(list)
     if (said === this.#misfits) return
     this.#misfits = said

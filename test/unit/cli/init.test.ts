@@ -74,11 +74,18 @@ function machine(): InitMachine {
       if (typeOf(sent) === CT_STATS_CPU) return [datagram(doneMessage(sequence))]
       throw new Error(`unexpected request ${typeOf(sent)}`)
     })
-  return { root, clock: systemClock, openTransport: () => (opened++ === 0 ? kernel.open() : conntrack()) }
+  return machineOf(() => (opened++ === 0 ? kernel.open() : conntrack()))
 }
 
 const refusing: () => Transport = () => {
   throw new SystemError('socket(AF_NETLINK, 12)', 1, 'EPERM')
+}
+
+function machineOf(netfilter: () => Transport): InitMachine {
+  const unused = () => {
+    throw new Error('no other part of the kernel is asked')
+  }
+  return { root, clock: systemClock, sockets: { netfilter, generic: unused, route: unused } }
 }
 
 const init = (...argv: string[]) => runInit(argv, io, machine())
@@ -140,7 +147,7 @@ describe('kprobe init', () => {
   })
 
   it('fails when the kernel cannot be spoken with, and has set what it could', async () => {
-    expect(await runInit([], io, { ...machine(), openTransport: refusing })).toBe(1)
+    expect(await runInit([], io, machineOf(refusing))).toBe(1)
     expect(out).toMatch(/^nf_tables +- +failed +.*EPERM.*CAP_NET_ADMIN/m)
     expect(out).toMatch(/^conntrack +- +failed +.*EPERM.*CAP_NET_ADMIN/m)
     expect(readFileSync(root + SYSCTLS.max.path, 'utf8')).toBe('131072')

@@ -4,7 +4,6 @@ import { finish } from '../../../../src/base/steps.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/dataplane/nftables/options.ts'
 import { createNftablesPlane } from '../../../../src/dataplane/nftables/plane.ts'
 import type { NftablesState } from '../../../../src/dataplane/nftables/state.ts'
-import { createDataplane } from '../../../../src/dataplane/registry.ts'
 import type { CommitResult, Listing, NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Transaction } from '../../../../src/kernel/nft/operation.ts'
 import type { Ruleset } from '../../../../src/kernel/nft/state.ts'
@@ -259,12 +258,5 @@ describe('the plane', () => {
       failures: [{ operation, elements: [], code: 'EPERM', error: new Error('EPERM') }],
     })
     await expect(plane.cleanup()).rejects.toThrow('delete tables: EPERM')
-  })
-})
-
-describe('the registry', () => {
-  it('builds the nftables plane', () => {
-    const nftables = { client: new ScriptedClient(), options: DEFAULT_NFTABLES_OPTIONS }
-    expect(createDataplane('nftables', { nftables }).name).toBe('nftables')
   })
 })

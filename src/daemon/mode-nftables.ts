@@ -1,0 +1,52 @@
+import { FAMILIES } from '../base/ip.ts'
+import { finishInSlices, slicingOf } from '../base/steps.ts'
+import type { Config } from '../config/config.ts'
+import { readConnections } from '../dataplane/nftables/connections.ts'
+import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from '../dataplane/nftables/options.ts'
+import type { NftablesPlan } from '../dataplane/nftables/plan.ts'
+import { createNftablesPlane } from '../dataplane/nftables/plane.ts'
+import type { NftablesState } from '../dataplane/nftables/state.ts'
+import { watchWriters } from '../dataplane/nftables/writers.ts'
+import { createNftClient } from '../kernel/nft/client.ts'
+import { detectorOf } from './detector.ts'
+import type { ModeContext, OpenPlane } from './mode.ts'
+
+/** Throws when the kernel's nf_tables cannot be spoken to. */
+export function openNftables({
+  config,
+  clock,
+  sockets,
+}: ModeContext): OpenPlane<NftablesState, NftablesPlan> {
+  const transport = sockets.netfilter()
+  const client = createNftClient({ transport, clock })
+  const options = nftablesOptions(config)
+  const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
+  return {
+    plane: createNftablesPlane({ client, options, watchWriters: report => watchWriters(watching, report) }),
+    demand: () => undefined,
+    misfits: ({ refusals }) => [...refusals.values()].flat(),
+    traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
+    close: () => client.close(),
+  }
+}
+
+/** Deletes our tables at once: the flows that they translated go on as long as another mode has nat chains. */
+export async function retireNftables(context: ModeContext, signal: AbortSignal): Promise<boolean> {
+  const { plane, close } = openNftables(context)
+  try {
+    const { state } = await plane.observe()
+    const isHere = state.ruleset.tables.some(({ sets }) => sets.has('frontends'))
+    if (isHere && !signal.aborted) await plane.cleanup()
+    return isHere
+  } finally {
+    await close()
+  }
+}
+
+export function nftablesOptions(config: Config): NftablesOptions {
+  const { detectLocal, masqueradeAll, masqueradeBit } = config
+  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
+  const connectionCounters = config.connectionMetricsMax > 0
+  const detector = { IPv4, IPv6 }
+  return { ...DEFAULT_NFTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector, connectionCounters }
+}

@@ -1,0 +1,40 @@
+import type { Clock } from '../base/clock.ts'
+import type { Config } from '../config/config.ts'
+import type { Refusal } from '../model/refusal.ts'
+import type { Transport } from '../netlink/transport.ts'
+import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
+import type { TrafficCount } from '../telemetry/connection-totals.ts'
+
+/** Opens a socket to one part of the kernel, or to a kernel in memory. Throws SystemError. */
+export type OpenSocket = () => Transport
+
+/** The parts of the kernel that modes speak with. */
+export interface KernelSockets {
+  /** NETLINK_NETFILTER: nf_tables and ipsets. */
+  readonly netfilter: OpenSocket
+  /** NETLINK_GENERIC: IPVS. */
+  readonly generic: OpenSocket
+  /** NETLINK_ROUTE: devices and their addresses. */
+  readonly route: OpenSocket
+}
+
+export interface ModeContext {
+  readonly config: Config
+  readonly clock: Clock
+  readonly sockets: KernelSockets
+}
+
+/** One mode at work on a kernel: its plane, and what else only the mode knows. */
+export interface OpenPlane<State, P extends Plan<State>> {
+  readonly plane: Dataplane<State, P>
+  /** Throws, in words for an operator, where the kernel lacks what the mode cannot do without. */
+  readonly demand: () => void
+  /** What a state leaves out because there is no room for it. */
+  readonly misfits: (state: State) => readonly Refusal[]
+  /** What the kernel has counted at each endpoint, as far as the configuration asks for it. */
+  readonly traffic: (state: State) => Promise<readonly TrafficCount[]>
+  readonly close: () => Promise<void>
+}
+
+/** What is done with an open plane, whichever mode it is of. */
+export type PlaneUse<R> = <State, P extends Plan<State>>(opened: OpenPlane<State, P>) => R

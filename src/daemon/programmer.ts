@@ -1,0 +1,151 @@
+import { errorOf } from '../base/thrown.ts'
+import type { Config, ProxyMode } from '../config/config.ts'
+import { PROXY_MODES } from '../config/mode-fields.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import type { ReconcilerEvent } from '../reconcile/events.ts'
+import { retireMode } from './open.ts'
+import { type Programming, type ProgrammingOptions, startProgramming } from './programming.ts'
+
+/**
+ * Whoever programs the kernel now, and who takes its place. A plane of the same mode adopts what the one before left. One
+ * of another mode converges first, beside the one that serves; only then does the old mode retire
+ * (docs/decisions/0015). A daemon that starts retires, in the same way, what it finds of other modes.
+ */
+export class Programmer {
+  readonly #options: ProgrammingOptions
+  /** The configuration that each mode was programmed by last: it knows whose objects are whose. */
+  readonly #configs = new Map<ProxyMode, Config>()
+  #current: Programming | undefined
+  /** Of another mode, and not converged yet. */
+  #next: Programming | undefined
+  #retirement: Retirement | undefined
+
+  /** Throws when the kernel cannot be spoken to. */
+  constructor(config: Config, options: ProgrammingOptions) {
+    this.#options = options
+    this.#current = this.#begin(config)
+  }
+
+  get current(): Programming | undefined {
+    return this.#current
+  }
+
+  offer(snapshot: Snapshot): void {
+    this.#current?.offer(snapshot)
+    this.#next?.offer(snapshot)
+  }
+
+  /** Another configuration; what is wanted is offered anew then. Throws when it cannot be: everything stays as it was. */
+  async change(config: Config): Promise<void> {
+    await this.#retirement?.end(config.proxyMode)
+    const begun = this.#begin(config)
+    await this.#next?.stop()
+    this.#next = undefined
+    if (this.#current?.mode === begun.mode) {
+      const before = this.#current
+      this.#current = begun
+      await before.stop()
+    } else this.#next = begun
+  }
+
+  /** Resolves when no other mode is left in the kernel, or none can be removed. */
+  async retired(): Promise<void> {
+    await this.#retirement?.done
+  }
+
+  /** The kernel keeps what it holds. */
+  async stop(): Promise<void> {
+    await this.#retirement?.end()
+    await this.#next?.stop()
+    await this.#current?.stop()
+  }
+
+  #begin(config: Config): Programming {
+    let isFirst = true
+    const begun: Programming = startProgramming(config, {
+      ...this.#options,
+      report: event => {
+        if (event.kind === 'synced') this.#takeOver(begun)
+        if (this.#current === begun) this.#options.report(event)
+        else if (this.#next === begun) this.#overhear(begun, event)
+        if (event.kind !== 'synced' || !isFirst || this.#current !== begun) return
+        isFirst = false
+        if (config.backend === 'netlink') this.#retireOthers(config)
+      },
+    })
+    this.#configs.set(config.proxyMode, config)
+    return begun
+  }
+
+  #takeOver(begun: Programming): void {
+    if (this.#next !== begun) return
+    const before = this.#current
+    this.#next = undefined
+    this.#current = begun
+    this.#options.log.info({ mode: begun.mode, before: before?.mode }, 'another mode has taken over')
+    void before?.stop()
+  }
+
+  /** Services are served all the while by the mode from before. */
+  #overhear({ mode }: Programming, event: ReconcilerEvent): void {
+    const { log } = this.#options
+    const serving = this.#current?.mode
+    if (event.kind === 'failed')
+      log.warn({ mode, serving, err: event.error }, 'another mode cannot take over yet; trying again')
+    else if (event.kind === 'quarantined')
+      log.warn(
+        { mode, service: event.service, err: event.error },
+        'the kernel refuses a Service in another mode',
+      )
+  }
+
+  #retireOthers(config: Config): void {
+    if (this.#retirement?.isUnderWay === true) return
+    const others = PROXY_MODES.filter(mode => mode !== config.proxyMode)
+    this.#retirement = new Retirement(others, (mode, signal) => this.#retire(mode, config, signal))
+  }
+
+  async #retire(mode: ProxyMode, config: Config, signal: AbortSignal): Promise<void> {
+    const { clock, log, sockets } = this.#options
+    const known = this.#configs.get(mode) ?? { ...config, proxyMode: mode }
+    try {
+      const wasHere = await retireMode({ config: known, clock, sockets }, signal)
+      if (wasHere && !signal.aborted) log.info({ mode }, 'what a mode that is not in use had left is removed')
+    } catch (thrown) {
+      if (!signal.aborted)
+        log.error(
+          { mode, err: errorOf(thrown) },
+          'what another mode has left cannot be removed; `kprobe cleanup` can',
+        )
+    }
+  }
+}
+
+/** Other modes on their way out of the kernel. Each can be called off: the next daemon, or the next change, goes on. */
+class Retirement {
+  readonly done: Promise<void>
+  #isUnderWay = true
+  readonly #modes: readonly ProxyMode[]
+  readonly #stop = new AbortController()
+
+  constructor(modes: readonly ProxyMode[], retire: (mode: ProxyMode, signal: AbortSignal) => Promise<void>) {
+    this.#modes = modes
+    this.done = this.#run(retire)
+  }
+
+  get isUnderWay(): boolean {
+    return this.#isUnderWay
+  }
+
+  /** Without a mode, whichever retires. */
+  async end(mode?: ProxyMode): Promise<void> {
+    if (mode !== undefined && !this.#modes.includes(mode)) return
+    this.#stop.abort()
+    await this.done
+  }
+
+  async #run(retire: (mode: ProxyMode, signal: AbortSignal) => Promise<void>): Promise<void> {
+    for (const mode of this.#modes) if (!this.#stop.signal.aborted) await retire(mode, this.#stop.signal)
+    this.#isUnderWay = false
+  }
+}
