@@ -36,8 +36,27 @@ export interface TraceSurroundings {
   readonly random: (modulus: number) => number
   /** Whether an ipset has a packet. Rules about ipsets cannot be traced without it. */
   readonly ipsets?: (set: string, tuple: IpsetTuple) => boolean
+  /** What IPVS does with a packet, at LOCAL_IN and, behind every nat chain, at LOCAL_OUT; undefined when it leaves it alone. */
+  readonly balance?: (packet: BalancedPacket) => Balance | undefined
   /** In addition to the ruleset's own elements, which they hide. */
   readonly dynamic?: DynamicElements
+}
+
+/** A packet as it is behind the first hook. */
+export interface BalancedPacket {
+  readonly protocol: number
+  readonly source: Ip
+  readonly destination: Ip
+  readonly destinationPort: number
+}
+
+export interface Balance {
+  /** Undefined when there is nobody, which IPVS answers with an ICMP port unreachable. */
+  readonly to: { readonly ip: Ip; readonly port: number } | undefined
+  /** For TraceStep: which virtual server it was, how it chooses, and among whom. */
+  readonly server: string
+  readonly text: string
+  readonly destinations: readonly string[]
 }
 
 /** What changes about a packet on its way. */
@@ -46,6 +65,8 @@ export interface PacketState {
   destinationPort: number
   mark: number
   translated: boolean
+  /** Sent on by IPVS, of which connection tracking's status says nothing. */
+  balanced: boolean
 }
 
 export function familyOfPacket(packet: TracePacket): NftFamily {

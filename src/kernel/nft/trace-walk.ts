@@ -31,7 +31,7 @@ import { type ElementIndex, PacketSets } from './trace-sets.ts'
 /** What a ruleset does with the first packet of a connection. */
 export interface Trace {
   readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
-  /** Where it goes: translated when the verdict is dnat. */
+  /** Where it goes: translated, or balanced by IPVS, when the verdict is dnat. */
   readonly destination: { readonly ip: Ip; readonly port: number }
   readonly masquerade: boolean
   /** The packet mark as it leaves the last hook. */
@@ -43,7 +43,7 @@ export interface Trace {
 }
 
 export interface TraceStep {
-  /** `ip kube-proxy services`. */
+  /** `ip kube-proxy services`, `ipvs TCP 10.96.0.1:443`. */
   readonly chain: string
   /** From 1. */
   readonly rule: number
@@ -82,7 +82,7 @@ export function traceOnce(
   surroundings: TraceSurroundings,
 ): Trace {
   const { destination, destinationPort, mark = 0 } = packet
-  const state: PacketState = { destination, destinationPort, mark, translated: false }
+  const state: PacketState = { destination, destinationPort, mark, translated: false, balanced: false }
   const common = { packet, surroundings, state, steps: [] }
   const family = familyOfPacket(packet)
   const walks = tables
@@ -95,10 +95,10 @@ export function traceOnce(
       const sets = new PacketSets(table, index, { dynamic: surroundings.dynamic, seen })
       return { ...common, table, sets, found, masquerade: false }
     })
-  const end = walkHooks(walks, packet.origin, () => isLocal(state.destination, surroundings))
+  const end = walkHooks(walks, common)
   const dynamic = walks.reduce((before, { sets }) => sets.after(before), surroundings.dynamic ?? new Map())
   return {
-    verdict: end ?? (state.translated ? 'dnat' : 'accept'),
+    verdict: end ?? (state.translated || state.balanced ? 'dnat' : 'accept'),
     destination: { ip: state.destination, port: state.destinationPort },
     masquerade: walks.some(({ masquerade }) => masquerade),
     mark: state.mark,
@@ -107,18 +107,33 @@ export function traceOnce(
   }
 }
 
+type Way = Pick<Walk, 'packet' | 'surroundings' | 'state' | 'steps'>
+
 /** Gives why the packet went no further, or undefined when it did. */
-function walkHooks(
-  walks: readonly TableWalk[],
-  origin: TracePacket['origin'],
-  staysHere: () => boolean,
-): 'drop' | 'reject' | undefined {
-  const entry = origin === 'interface' ? NF_INET_PRE_ROUTING : NF_INET_LOCAL_OUT
+function walkHooks(walks: readonly TableWalk[], way: Way): 'drop' | 'reject' | undefined {
+  const { packet, surroundings, state } = way
+  const entry = packet.origin === 'interface' ? NF_INET_PRE_ROUTING : NF_INET_LOCAL_OUT
   const first = walkHook(walks, entry)
   if (first !== undefined) return first
-  if (origin === 'process') return walkHook(walks, NF_INET_POST_ROUTING)
-  if (staysHere()) return walkHook(walks, NF_INET_LOCAL_IN)
-  return walkHook(walks, NF_INET_FORWARD) ?? walkHook(walks, NF_INET_POST_ROUTING)
+  if (packet.origin === 'process') return balance(way) ?? walkHook(walks, NF_INET_POST_ROUTING)
+  if (!isLocal(state.destination, surroundings))
+    return walkHook(walks, NF_INET_FORWARD) ?? walkHook(walks, NF_INET_POST_ROUTING)
+  const end = walkHook(walks, NF_INET_LOCAL_IN) ?? balance(way)
+  return end ?? (state.balanced ? walkHook(walks, NF_INET_POST_ROUTING) : undefined)
+}
+
+/** A connection that was translated once meets no nat chain at LOCAL_OUT on its way from IPVS to POST_ROUTING. */
+function balance({ packet, surroundings, state, steps }: Way): 'reject' | undefined {
+  const { protocol, source } = packet
+  const { destination, destinationPort } = state
+  const found = surroundings.balance?.({ protocol, source, destination, destinationPort })
+  if (found === undefined) return undefined
+  steps.push({ chain: `ipvs ${found.server}`, rule: 1, text: found.text, elements: found.destinations })
+  if (found.to === undefined) return 'reject'
+  state.destination = found.to.ip
+  state.destinationPort = found.to.port
+  state.balanced = true
+  return undefined
 }
 
 function walkHook(walks: readonly TableWalk[], hooknum: number): 'drop' | 'reject' | undefined {
