@@ -1,5 +1,6 @@
 import { sameElement } from '../../kernel/nft/diff-elements.ts'
 import type { ElementGroup } from '../../kernel/nft/state.ts'
+import type { PortFrontends } from '../../model/frontend.ts'
 
 const GROUP_LENGTH_MAX = 64
 
@@ -18,4 +19,12 @@ export function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
     if (j === length) return false
   }
   return true
+}
+
+/** nft keeps a comment's length in one byte. */
+const COMMENT_MAX = 250
+
+/** Tells nft, and whoever reads the kernel later, which port it is. */
+export function commentOf({ displayName }: PortFrontends): string {
+  return displayName.length <= COMMENT_MAX ? displayName : displayName.slice(0, COMMENT_MAX)
 }

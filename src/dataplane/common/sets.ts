@@ -25,12 +25,15 @@ export interface Growth {
   readonly min: number
   /** 0 to 1: fuller than this a set gets a new size. */
   readonly full: number
+  /** How many times its elements a new set has room for; 2 unless told. */
+  readonly headroom?: number
 }
 
 const HEADROOM = 2
 
-/** The size of a set of `count` elements: the one it has while that is not full, else a power of two with room for as many again. */
-export function sizeToHold(count: number, before: number | undefined, { min, full }: Growth): number {
+/** The size of a set of `count` elements: the one it has while that is not full, else a power of two with room for more. */
+export function sizeToHold(count: number, before: number | undefined, growth: Growth): number {
+  const { min, full, headroom = HEADROOM } = growth
   if (before !== undefined && before > 0 && count <= before * full) return before
-  return 2 ** Math.ceil(Math.log2(Math.max(min, count * HEADROOM)))
+  return 2 ** Math.ceil(Math.log2(Math.max(min, count * headroom)))
 }

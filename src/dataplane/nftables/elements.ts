@@ -2,6 +2,7 @@ import { type Octets, u32host } from '../../base/octets.ts'
 import type { Element, ElementGroup } from '../../kernel/nft/state.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import { CHAIN_REJECT } from '../common/chain-names.ts'
+import { commentOf } from '../common/element-group.ts'
 import type { FamilyLayout } from '../common/family.ts'
 import { portData, portKey } from '../common/octet-keys.ts'
 import { externalChain, externalLocalChain, firewallChain, pickChain } from './chains.ts'
@@ -28,9 +29,6 @@ const NO_IDS_LEFT: OutOfNumbers = {
 const NO_CODES_LEFT: OutOfNumbers = {
   reason: 'the table has no code left for another combination of endpoint counts: 4080 are in use',
 }
-/** nft keeps a comment's length in one byte. */
-const COMMENT_MAX = 250
-
 const NONE: readonly never[] = []
 
 /** A port with its numbers. */
@@ -219,11 +217,6 @@ interface SlotRun {
 
 const CLUSTER = 1
 const LOCAL = 2
-
-/** Tells nft, and whoever reads the kernel later, which port it is. */
-export function commentOf({ displayName }: PortFrontends): string {
-  return displayName.length <= COMMENT_MAX ? displayName : displayName.slice(0, COMMENT_MAX)
-}
 
 /** Which of a port's lists its frontends use: CLUSTER, LOCAL or both. */
 function listsOf({ frontends }: PortFrontends): number {

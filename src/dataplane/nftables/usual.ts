@@ -1,9 +1,10 @@
 import { type Octets, u32host } from '../../base/octets.ts'
 import type { Element, ElementGroup } from '../../kernel/nft/state.ts'
 import type { PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
+import { commentOf } from '../common/element-group.ts'
 import { portData, portKey } from '../common/octet-keys.ts'
 import { pickChain } from './chains.ts'
-import { commentOf, type ElementContext } from './elements.ts'
+import type { ElementContext } from './elements.ts'
 import { ID_UNIT } from './layout.ts'
 import type { TallyDraft } from './tally.ts'
 
