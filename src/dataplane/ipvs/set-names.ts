@@ -24,9 +24,12 @@ export type SetStem = (typeof SET_STEMS)[number]
 
 const PREFIXES: Readonly<Record<Family, string>> = { IPv4: 'KUBE-', IPv6: 'KUBE-6-' }
 
-/** `KUBE-CLUSTER-IP`, `KUBE-6-CLUSTER-IP`. */
+/** IPSET_MAXNAMELEN without its NUL: kube-proxy, too, cuts off what is longer. */
+const NAME_MAX = 31
+
+/** `KUBE-CLUSTER-IP`, `KUBE-6-CLUSTER-IP`, `KUBE-6-LOAD-BALANCER-SOURCE-CID`. */
 export function setName(stem: SetStem, family: Family): string {
-  return PREFIXES[family] + stem
+  return (PREFIXES[family] + stem).slice(0, NAME_MAX)
 }
 
 /** Of both families: sets with these names are ours, whoever made them. */

@@ -2,7 +2,7 @@ import type { Ip } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
 import type { RealServer, ServerKey, VirtualServer } from '../../kernel/ipvs/state.ts'
-import type { Ruleset } from '../../kernel/nft/state.ts'
+import type { NftFamily, Ruleset } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { ServiceKey } from '../../model/service.ts'
@@ -32,6 +32,17 @@ export interface IpvsState {
   readonly missingSchedulers: ReadonlySet<string>
   /** By Service: what did not fit or was not understood; the rest of the Service is there. */
   readonly refusals: ReadonlyMap<ServiceKey, readonly Refusal[]>
+  /** For the next render alone; absent from a state read from the kernel. Without it everything is rendered anew. */
+  readonly rendering?: Rendering
+}
+
+export interface Rendering {
+  /** Equal for surroundings by which every Service comes out the same. */
+  readonly surroundings: string
+  /** How much there is, by ipset. */
+  readonly entries: ReadonlyMap<string, number>
+  /** The same for the sets and maps of our own tables. */
+  readonly elements: Readonly<Record<NftFamily, ReadonlyMap<string, number>>>
 }
 
 export interface PlacedServer {

@@ -1,0 +1,54 @@
+import type { VirtualAddress } from '../../kernel/ipvs/state.ts'
+import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
+import type { Element, Verdict } from '../../kernel/nft/state.ts'
+import { CHAIN_REJECT } from '../common/chain-names.ts'
+import { commentOf } from '../common/element-group.ts'
+import { portData, portKey } from '../common/octet-keys.ts'
+import type { Place, PlacedPort } from './places.ts'
+
+const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
+const DROP: Verdict = { code: NF_DROP, chain: undefined }
+
+/** What the sets and maps of our own table have for a port. */
+export function elementsOf(placed: PlacedPort): readonly Element[] {
+  const elements: Element[] = []
+  const comment = commentOf(placed.port)
+  for (const place of placed.places) {
+    if (place.hidden) continue
+    const key = place.ip + portKey(place.protocol, place.port)
+    const verdict = verdictOf(place)
+    if (verdict !== undefined) {
+      elements.push({ set: 'verdicts', key, data: verdict, comment })
+      continue
+    }
+    const { clusterHome, localHome, port } = placed
+    const { route } = place.frontend
+    const goesTo = (set: 'cluster-lists' | 'local-lists', home: VirtualAddress | undefined) => {
+      if (home === undefined || (home.ip === place.ip && home.port === place.port)) return
+      elements.push({ set, key, data: home.ip + portData(home.port), comment })
+    }
+    if (route.kind === 'external-cluster' && port.affinityTimeoutS > 0) goesTo('cluster-lists', clusterHome)
+    if (route.kind !== 'external-local') continue
+    goesTo('cluster-lists', clusterHome)
+    if (place.backends.length === 0) elements.push({ set: 'no-local', key, data: undefined, comment })
+    else goesTo('local-lists', localHome)
+  }
+  return elements
+}
+
+/** What answers everybody at once; undefined where IPVS is asked. */
+function verdictOf({ frontend: { route }, backends }: Place): Verdict | undefined {
+  switch (route.kind) {
+    case 'reject':
+      return REJECT
+    case 'drop':
+      return DROP
+    case 'internal':
+      if (backends.length > 0) return undefined
+      return route.over === 'local' ? DROP : REJECT
+    case 'external-cluster':
+      return backends.length > 0 ? undefined : REJECT
+    case 'external-local':
+      return undefined
+  }
+}

@@ -1,0 +1,125 @@
+import type { Family } from '../../base/ip.ts'
+import type { Ipset, IpsetType } from '../../kernel/ipset/state.ts'
+import { NFT_DATA_VERDICT, NFT_SET_MAP } from '../../kernel/nft/constants.ts'
+import { concatenatedType, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
+import type { NftSet } from '../../kernel/nft/state.ts'
+import type { Protocol } from '../../model/service.ts'
+import type { FamilyLayout } from '../common/family.ts'
+import { plainSet, sizeToHold } from '../common/sets.ts'
+import { type SetStem, setName } from './set-names.ts'
+
+const SET_TYPES: Readonly<Record<SetStem, IpsetType>> = {
+  'LOOP-BACK': 'hash:ip,port,ip',
+  'CLUSTER-IP': 'hash:ip,port',
+  'EXTERNAL-IP': 'hash:ip,port',
+  'EXTERNAL-IP-LOCAL': 'hash:ip,port',
+  'LOAD-BALANCER': 'hash:ip,port',
+  'LOAD-BALANCER-LOCAL': 'hash:ip,port',
+  'LOAD-BALANCER-FW': 'hash:ip,port',
+  'LOAD-BALANCER-SOURCE-IP': 'hash:ip,port,ip',
+  'LOAD-BALANCER-SOURCE-CIDR': 'hash:ip,port,net',
+  'NODE-PORT-TCP': 'bitmap:port',
+  'NODE-PORT-LOCAL-TCP': 'bitmap:port',
+  'NODE-PORT-UDP': 'bitmap:port',
+  'NODE-PORT-LOCAL-UDP': 'bitmap:port',
+  'NODE-PORT-SCTP-HASH': 'hash:ip,port',
+  'NODE-PORT-LOCAL-SCTP-HASH': 'hash:ip,port',
+  'HEALTH-CHECK-NODE-PORT': 'bitmap:port',
+  'IPVS-IPS': 'hash:ip',
+}
+
+/** The sets of NodePorts of a protocol: all of them, and those of policy Local. */
+export const NODE_PORT_SETS: Readonly<Record<Protocol, { readonly all: SetStem; readonly local: SetStem }>> =
+  {
+    TCP: { all: 'NODE-PORT-TCP', local: 'NODE-PORT-LOCAL-TCP' },
+    UDP: { all: 'NODE-PORT-UDP', local: 'NODE-PORT-LOCAL-UDP' },
+    SCTP: { all: 'NODE-PORT-SCTP-HASH', local: 'NODE-PORT-LOCAL-SCTP-HASH' },
+  }
+
+const PORTS = 65_536
+/** As kube-proxy makes them. */
+const ELEMENTS_MIN = 65_536
+const BUCKETS_MIN = 1_024
+const IPSET_FULL = 0.75
+
+/**
+ * A set that holds `count` entries: `before` while it is not 75 % full, since another size means that it is made anew
+ * and swapped in.
+ */
+export function declareIpset(
+  stem: SetStem,
+  family: Family,
+  { count, before }: { readonly count: number; readonly before: Ipset | undefined },
+): Ipset {
+  const type = SET_TYPES[stem]
+  const name = setName(stem, family)
+  const ofFamily = type === 'bitmap:port' ? 'IPv4' : family
+  const isAlike = before?.type === type && before.family === ofFamily
+  if (type === 'bitmap:port')
+    return isAlike ? before : { name, type, family: ofFamily, maxElements: PORTS, hashSize: 0 }
+  if (isAlike && count <= before.maxElements * IPSET_FULL) return before
+  const maxElements = sizeToHold(count / IPSET_FULL, isAlike ? before.maxElements : undefined, GROWTH)
+  // Made with as many buckets as it has entries, a set does not grow while it is filled.
+  const hashSize = Math.min(maxElements, Math.max(BUCKETS_MIN, powerOfTwo(count)))
+  return { name, type, family: ofFamily, maxElements, hashSize }
+}
+
+const GROWTH = { min: ELEMENTS_MIN, full: 1, headroom: 1 } as const
+
+function powerOfTwo(count: number): number {
+  return 2 ** Math.ceil(Math.log2(Math.max(1, count)))
+}
+
+export const CHAIN_EXTERNAL = 'external'
+export const CHAIN_EXTERNAL_LOCAL = 'external-local'
+export const CHAIN_CLUSTER_LIST = 'cluster-list'
+export const CHAIN_NODE_PORTS = 'node-ports'
+
+/** Sets and maps of our own tables. */
+export type NftSetName = 'verdicts' | 'cluster-lists' | 'local-lists' | 'no-local' | 'nodeport-ips'
+
+export const NFT_SET_NAMES: readonly NftSetName[] = [
+  'verdicts',
+  'cluster-lists',
+  'local-lists',
+  'no-local',
+  'nodeport-ips',
+]
+
+const NFT_FULL = 0.9
+const NFT_SIZE_MIN: Readonly<Record<NftSetName, number>> = {
+  verdicts: 4_096,
+  'cluster-lists': 4_096,
+  'local-lists': 1_024,
+  'no-local': 4_096,
+  'nodeport-ips': 64,
+}
+
+/** See sizeToHold: another size makes the table anew. */
+export function sizeOfNftSet(name: NftSetName, count: number, before: number | undefined): number {
+  return sizeToHold(count, before, { min: NFT_SIZE_MIN[name], full: NFT_FULL })
+}
+
+export function declareNftSet(name: NftSetName, size: number, layout: FamilyLayout): NftSet {
+  const { addressType, addressLength } = layout
+  if (name === 'nodeport-ips') return plainSet(name, size, { types: [addressType], length: addressLength })
+  const types = [addressType, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE]
+  const set = plainSet(name, size, { types, length: addressLength + 8 })
+  switch (name) {
+    case 'no-local':
+      return set
+    case 'verdicts':
+      return { ...set, flags: NFT_SET_MAP, dataType: NFT_DATA_VERDICT }
+    case 'cluster-lists':
+    case 'local-lists':
+      return {
+        ...set,
+        flags: NFT_SET_MAP,
+        dataType: concatenatedType(addressType, TYPE_INET_SERVICE),
+        dataLength: addressLength + 4,
+      }
+  }
+}
+
+/** Ports of virtual servers that only the rules know are counted down from here. */
+export const PRIVATE_PORT_MAX = 65_535

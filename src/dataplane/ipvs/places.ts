@@ -1,0 +1,143 @@
+import type { Ip } from '../../base/ip.ts'
+import { serverKey } from '../../kernel/ipvs/key.ts'
+import type { ServerKey, VirtualAddress } from '../../kernel/ipvs/state.ts'
+import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
+import { PRIVATE_PORT_MAX } from './layout.ts'
+import type { Surroundings } from './surroundings.ts'
+
+/** A frontend at one address: NodePorts have as many of them as the node has addresses for them. */
+export interface Place extends VirtualAddress {
+  readonly key: ServerKey
+  readonly frontend: Frontend
+  /** What the server at this place balances over; empty where the rules answer. */
+  readonly backends: readonly Backend[]
+  /** A NodePort where a Service has this very address and number: what is at one address comes first. */
+  readonly hidden: boolean
+}
+
+/** Whether a frontend with an address of its own has a place. */
+export type IsTaken = (key: ServerKey) => boolean
+
+export interface Placing {
+  readonly surroundings: Surroundings
+  readonly isTaken: IsTaken
+}
+
+/** One port of a Service at all its places. */
+export interface PlacedPort {
+  readonly port: PortFrontends
+  readonly places: readonly Place[]
+  /** A virtual server of its own that holds the cluster list and is no frontend; at most one. */
+  readonly privateServer: VirtualAddress | undefined
+  /** The server with the cluster list that other places share; undefined where none does. */
+  readonly clusterHome: VirtualAddress | undefined
+  /** The same for the list of endpoints on this node. */
+  readonly localHome: VirtualAddress | undefined
+  /** Traffic from inside needs the cluster list, and there is no place for it. */
+  readonly homeless: boolean
+}
+
+/** The ports of a Service with what is where. Pure, and the same whatever other Services there are. */
+export function placePorts(service: ServiceFrontends, placing: Placing): readonly PlacedPort[] {
+  const taken = new Set<string>()
+  for (const port of service.ports)
+    for (const { ip, port: number } of port.frontends)
+      if (ip !== undefined) taken.add(numberKey(port, ip, number))
+  return service.ports.map(port => placePort({ service, port, taken }, placing))
+}
+
+interface PortWork {
+  readonly service: ServiceFrontends
+  readonly port: PortFrontends
+  /** Ports that frontends of the Service, or private servers, have at an address. */
+  readonly taken: Set<string>
+}
+
+function placePort(work: PortWork, placing: Placing): PlacedPort {
+  const { port } = work
+  const places = placesOf(port, placing)
+  const insiders = places.some(({ frontend }) => frontend.route.kind === 'external-local')
+  const existing = places.find(place => holdsCluster(place, port))
+  const isNeeded = insiders || (existing?.frontend.kind !== 'ClusterIP' && existing !== undefined)
+  if (!isNeeded)
+    return { port, places, privateServer: undefined, ...shared(port, places, existing), homeless: false }
+  const isPrivate = existing?.frontend.kind !== 'ClusterIP'
+  const privateServer = isPrivate ? privateServerOf(work, placing.surroundings) : undefined
+  const home = privateServer ?? existing
+  return { port, places, privateServer, ...shared(port, places, home), homeless: home === undefined }
+}
+
+function shared(
+  port: PortFrontends,
+  places: readonly Place[],
+  clusterHome: VirtualAddress | undefined,
+): Pick<PlacedPort, 'clusterHome' | 'localHome'> {
+  if (port.affinityTimeoutS === 0) return { clusterHome, localHome: undefined }
+  // A client that is remembered at one place of the Service is known at the others.
+  return { clusterHome, localHome: places.find(holdsLocal) }
+}
+
+function holdsCluster({ frontend: { route }, hidden }: Place, { affinityTimeoutS }: PortFrontends): boolean {
+  if (route.kind === 'internal') return route.over === 'cluster'
+  return route.kind === 'external-cluster' && affinityTimeoutS > 0 && !hidden
+}
+
+function holdsLocal({ frontend: { route }, backends, hidden }: Place): boolean {
+  if (backends.length === 0 || hidden) return false
+  return route.kind === 'external-local' || (route.kind === 'internal' && route.over === 'local')
+}
+
+function placesOf(port: PortFrontends, { surroundings, isTaken }: Placing): readonly Place[] {
+  const { nodePortIps } = surroundings
+  const { protocol, family } = port
+  const places: Place[] = []
+  for (const frontend of port.frontends) {
+    const backends = backendsOf(frontend, port)
+    const isNodePort = frontend.ip === undefined
+    for (const ip of isNodePort ? nodePortIps[family] : [frontend.ip]) {
+      const at = { protocol, ip, port: frontend.port }
+      const key = serverKey(at)
+      places.push({ ...at, key, frontend, backends, hidden: isNodePort && isTaken(key) })
+    }
+  }
+  return places
+}
+
+const NONE: readonly Backend[] = []
+
+function backendsOf({ route }: Frontend, { cluster, local }: PortFrontends): readonly Backend[] {
+  switch (route.kind) {
+    case 'reject':
+    case 'drop':
+      return NONE
+    case 'internal':
+      return route.over === 'local' ? local : cluster
+    case 'external-cluster':
+      return cluster
+    case 'external-local':
+      return local
+  }
+}
+
+/**
+ * A port of the Service's own ClusterIP that none of its frontends has; nobody else has frontends there. Undefined when
+ * the ClusterIP is another Service's, or another device's and so not hidden by our rules.
+ */
+function privateServerOf(work: PortWork, { localIps }: Surroundings): VirtualAddress | undefined {
+  const { service, port, taken } = work
+  const { protocol } = port
+  const length = port.family === 'IPv4' ? 4 : 16
+  const ip = service.clusterIps.find(its => its.length === length)
+  if (ip === undefined || localIps.has(ip)) return undefined
+  for (let number = PRIVATE_PORT_MAX; number > 0; number--) {
+    const key = numberKey(port, ip, number)
+    if (taken.has(key)) continue
+    taken.add(key)
+    return { protocol, ip, port: number }
+  }
+  return undefined
+}
+
+function numberKey({ protocol }: PortFrontends, ip: Ip, number: number): string {
+  return `${protocol} ${number} ${ip}`
+}

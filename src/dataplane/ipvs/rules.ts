@@ -1,0 +1,187 @@
+import type { Cidr } from '../../base/cidr.ts'
+import { familyOf } from '../../base/ip.ts'
+import { NF_ACCEPT, NFT_META_L4PROTO, NFT_RETURN } from '../../kernel/nft/constants.ts'
+import type { Expression, Rule } from '../../kernel/nft/expression.ts'
+import type { Chain, NftFamily } from '../../kernel/nft/state.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import type { Protocol } from '../../model/service.ts'
+import { CHAIN_FIREWALL, CHAIN_REJECT, CHAIN_SERVICES } from '../common/chain-names.ts'
+import { detectorFor } from '../common/detector.ts'
+import {
+  askMasquerade,
+  compare,
+  destinationAddress,
+  dropCounted,
+  type Expressions,
+  fromPod,
+  fromThisNode,
+  goTo,
+  jumpTo,
+  mapped,
+  matches,
+  portOfPacket,
+  type RuleContext,
+  rule,
+  translate,
+  WORK,
+} from '../common/expressions.ts'
+import { LAYOUTS } from '../common/family.ts'
+import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import { hookChains, masquerade, masqueradeMarked, rejectChain, unallocatedRules } from '../common/rules.ts'
+import {
+  CHAIN_CLUSTER_LIST,
+  CHAIN_EXTERNAL,
+  CHAIN_EXTERNAL_LOCAL,
+  CHAIN_NODE_PORTS,
+  type NftSetName,
+  NODE_PORT_SETS,
+} from './layout.ts'
+import type { IpvsOptions } from './options.ts'
+import { type SetStem, setName } from './set-names.ts'
+
+/** What the chains of one table follow from. */
+export interface RuleInputs extends RuleContext {
+  readonly masqueradeAll: boolean
+  readonly serviceCidrs: readonly Cidr[]
+}
+
+export function ruleInputs(family: NftFamily, options: IpvsOptions, frontends: FrontendTable): RuleInputs {
+  const layout = LAYOUTS[family]
+  return {
+    layout,
+    masqueradeMark: (1 << options.masqueradeBit) >>> 0,
+    masqueradeAll: options.masqueradeAll,
+    detector: detectorFor(layout.model, options, frontends.node),
+    serviceCidrs: frontends.serviceCidrs.filter(({ ip }) => familyOf(ip) === layout.model),
+  }
+}
+
+/** Whose rules stand before IPVS. */
+export type RuleWriter = 'nftables'
+
+/** All chains of one table. Another writer of rules takes another function: what they ask is in the ipsets. */
+export function rulesOf(writer: RuleWriter, inputs: RuleInputs): readonly Chain[] {
+  switch (writer) {
+    case 'nftables':
+      return nftablesChains(inputs)
+  }
+}
+
+function nftablesChains(inputs: RuleInputs): readonly Chain[] {
+  const { layout } = inputs
+  const plain = (name: string, rules: readonly Rule[]): Chain => ({ name, hook: undefined, rules })
+  return [
+    ...hookChains([masqueradeMarked(inputs), hairpinRule(inputs)]),
+    plain(CHAIN_SERVICES, servicesRules(inputs)),
+    rejectChain(layout),
+    plain(CHAIN_FIREWALL, firewallRules(inputs)),
+    plain(CHAIN_NODE_PORTS, nodePortRules(inputs)),
+    plain(CHAIN_EXTERNAL, [
+      rule(askMasquerade(inputs)),
+      rule(toList(inputs, 'cluster-lists')),
+      rule([accept], 'IPVS has the endpoints'),
+    ]),
+    plain(CHAIN_EXTERNAL_LOCAL, externalLocalRules(inputs)),
+    plain(CHAIN_CLUSTER_LIST, [rule(toList(inputs, 'cluster-lists')), rule([accept])]),
+  ]
+}
+
+const accept: Expression = { kind: 'verdict', verdict: { code: NF_ACCEPT, chain: undefined } }
+const giveBack: Expression = { kind: 'verdict', verdict: { code: NFT_RETURN, chain: undefined } }
+
+type Side = 'src' | 'dst'
+
+function inSet({ layout }: RuleContext, stem: SetStem, ...dimensions: readonly Side[]): Expression {
+  return { kind: 'ipset', set: setName(stem, layout.model), dimensions, inverted: false }
+}
+
+function servicesRules(inputs: RuleInputs): readonly Rule[] {
+  const { layout } = inputs
+  const at = (stem: SetStem) => inSet(inputs, stem, 'dst', 'dst')
+  const clusterIp = at('CLUSTER-IP')
+  return [
+    ...offClusterRules(inputs, clusterIp),
+    // The source of what the node sends to a bound address is that address, which no endpoint can answer.
+    rule([clusterIp, inSet(inputs, 'IPVS-IPS', 'src'), ...askMasquerade(inputs)], "the node's own"),
+    rule([at('LOAD-BALANCER-FW'), jumpTo(CHAIN_FIREWALL)]),
+    rule([...keyOfPacket(inputs), mapped('verdicts', WORK, 'verdict')]),
+    rule([at('EXTERNAL-IP-LOCAL'), goTo(CHAIN_EXTERNAL_LOCAL)]),
+    rule([at('LOAD-BALANCER-LOCAL'), goTo(CHAIN_EXTERNAL_LOCAL)]),
+    rule([at('EXTERNAL-IP'), goTo(CHAIN_EXTERNAL)]),
+    rule([at('LOAD-BALANCER'), goTo(CHAIN_EXTERNAL)]),
+    rule([destinationAddress(layout, WORK), matches('nodeport-ips'), jumpTo(CHAIN_NODE_PORTS)]),
+    rule([clusterIp, accept], 'IPVS has the endpoints'),
+    rule([inSet(inputs, 'IPVS-IPS', 'dst'), goTo(CHAIN_REJECT)], 'no such port'),
+    ...unallocatedRules(layout, inputs.serviceCidrs),
+  ]
+}
+
+/** Clients outside the cluster are masqueraded on their way to a ClusterIP, so that answers come back this way. */
+function offClusterRules(inputs: RuleInputs, clusterIp: Expression): readonly Rule[] {
+  const { masqueradeAll, detector } = inputs
+  if (masqueradeAll) return [rule([clusterIp, ...askMasquerade(inputs)])]
+  if (detector === undefined) return []
+  return [rule([...fromPod(inputs, detector, true), clusterIp, ...askMasquerade(inputs)])]
+}
+
+function firewallRules(inputs: RuleInputs): readonly Rule[] {
+  const from = (stem: SetStem) => rule([inSet(inputs, stem, 'dst', 'dst', 'src'), giveBack])
+  return [
+    from('LOAD-BALANCER-SOURCE-CIDR'),
+    from('LOAD-BALANCER-SOURCE-IP'),
+    rule(dropCounted, 'source not in loadBalancerSourceRanges'),
+  ]
+}
+
+const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
+
+/** A bitmap of ports knows no protocols: the rule asks for it. */
+function nodePortRules(inputs: RuleInputs): readonly Rule[] {
+  return PROTOCOLS.flatMap(protocol => {
+    const sides: readonly Side[] = protocol === 'SCTP' ? ['dst', 'dst'] : ['dst']
+    const of = (stem: SetStem, chain: string) =>
+      rule([
+        { kind: 'meta', key: NFT_META_L4PROTO, dreg: WORK },
+        compare('eq', WORK, String.fromCharCode(PROTOCOL_NUMBERS[protocol])),
+        inSet(inputs, stem, ...sides),
+        goTo(chain),
+      ])
+    const { all, local } = NODE_PORT_SETS[protocol]
+    return [of(local, CHAIN_EXTERNAL_LOCAL), of(all, CHAIN_EXTERNAL)]
+  })
+}
+
+/** Pods and processes of this node are inside: they reach endpoints everywhere. */
+function externalLocalRules(inputs: RuleInputs): readonly Rule[] {
+  const { detector } = inputs
+  const inside = goTo(CHAIN_CLUSTER_LIST)
+  const pods = detector === undefined ? [] : [rule([...fromPod(inputs, detector, false), inside])]
+  return [
+    ...pods,
+    rule([...fromThisNode, ...askMasquerade(inputs), inside]),
+    rule([...keyOfPacket(inputs), matches('no-local'), ...dropCounted], 'no endpoint on this node'),
+    rule(toList(inputs, 'local-lists')),
+    rule([accept], 'IPVS has the endpoints'),
+  ]
+}
+
+/** Destination, protocol and port of the packet, the way keys of our sets have them. */
+function keyOfPacket({ layout }: RuleContext): Expressions {
+  return [destinationAddress(layout, WORK), ...portOfPacket(WORK + layout.addressRegs)]
+}
+
+const TARGET = 0
+
+/** Sends the packet to the virtual server that has the list for its destination, if that is another one. */
+function toList(inputs: RuleContext, map: NftSetName): Expressions {
+  return [...keyOfPacket(inputs), mapped(map, WORK, TARGET), translate(inputs.layout, TARGET)]
+}
+
+function hairpinRule(inputs: RuleContext): Rule {
+  return rule([inSet(inputs, 'LOOP-BACK', 'dst', 'dst', 'src'), masquerade], 'endpoint to itself')
+}
+
+/** Equal for equal rules. */
+export function chainKey({ hook, rules }: Chain): string {
+  return JSON.stringify([hook ?? null, rules])
+}

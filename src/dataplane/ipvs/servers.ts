@@ -1,0 +1,95 @@
+import { IP_VS_CONN_F_MASQ, IP_VS_SVC_F_PERSISTENT, IP_VS_SVC_F_SCHED2 } from '../../kernel/ipvs/constants.ts'
+import { destinationKey, serverKey, WHOLE_ADDRESS } from '../../kernel/ipvs/key.ts'
+import type { RealServer, ServerKey, VirtualAddress, VirtualServer } from '../../kernel/ipvs/state.ts'
+import type { Backend, PortFrontends } from '../../model/frontend.ts'
+import { objectText, type Refusal } from '../../model/refusal.ts'
+import type { ServiceKey } from '../../model/service.ts'
+import type { PlacedPort } from './places.ts'
+import type { PlacedServer } from './state.ts'
+import type { Surroundings } from './surroundings.ts'
+
+export const SCHEDULER_FIELD = 'metadata.annotations[kprobe.io/ipvs-scheduler]'
+
+/** IP_VS_SVC_F_SCHED_MH_PORT (linux/ip_vs.h): maglev hashing goes by the client's port, too. kube-proxy sets it. */
+const MAGLEV_BY_PORT = IP_VS_SVC_F_SCHED2
+
+/** The virtual servers of a port. */
+export function serversOf(
+  { port, places, privateServer }: PlacedPort,
+  surroundings: Surroundings,
+): ReadonlyMap<ServerKey, PlacedServer> {
+  const servers = new Map<ServerKey, PlacedServer>()
+  const rest = restOf(port, surroundings)
+  // What several servers balance over is made once.
+  const lists = new Map<readonly Backend[], ReadonlyMap<string, RealServer>>()
+  const listOf = (backends: readonly Backend[]) => {
+    const known = lists.get(backends) ?? destinationsOf(backends)
+    lists.set(backends, known)
+    return known
+  }
+  const add = (
+    { protocol, ip, port: number }: VirtualAddress,
+    key: ServerKey,
+    backends: readonly Backend[],
+  ) =>
+    servers.set(key, {
+      server: { protocol, ip, port: number, ...rest },
+      destinations: listOf(backends),
+      service: port.service,
+    })
+  for (const place of places) if (!place.hidden) add(place, place.key, place.backends)
+  if (privateServer !== undefined) add(privateServer, serverKey(privateServer), port.cluster)
+  return servers
+}
+
+function restOf(port: PortFrontends, surroundings: Surroundings): Omit<VirtualServer, keyof VirtualAddress> {
+  const { family, affinityTimeoutS: timeoutS } = port
+  const scheduler = schedulerOf(port, surroundings)
+  const persistent = timeoutS > 0 ? IP_VS_SVC_F_PERSISTENT : 0
+  const flags = persistent | (scheduler === 'mh' ? MAGLEV_BY_PORT : 0)
+  return { scheduler, flags, timeoutS, netmask: WHOLE_ADDRESS[family] }
+}
+
+function schedulerOf({ scheduler }: PortFrontends, surroundings: Surroundings): string {
+  if (scheduler === undefined || surroundings.missingSchedulers.has(scheduler)) return surroundings.scheduler
+  return scheduler
+}
+
+/** One for each Service that asks for a scheduler that this kernel does not have. */
+export function schedulerRefusal(
+  service: ServiceKey,
+  ports: readonly PortFrontends[],
+  { scheduler, missingSchedulers }: Surroundings,
+): Refusal | undefined {
+  const asked = ports.find(port => port.scheduler !== undefined && missingSchedulers.has(port.scheduler))
+  if (asked?.scheduler === undefined) return undefined
+  return {
+    object: objectText('Service', service),
+    field: SCHEDULER_FIELD,
+    value: asked.scheduler,
+    reason: `this kernel has no such scheduler (module ip_vs_${asked.scheduler}); ${scheduler} is used`,
+  }
+}
+
+/** IPVS has each address and port once. */
+function destinationsOf(backends: readonly Backend[]): ReadonlyMap<string, RealServer> {
+  const destinations = new Map<string, RealServer>()
+  for (const { ip, port } of backends)
+    destinations.set(destinationKey({ ip, port }), { ip, port, weight: 1, forwarding: IP_VS_CONN_F_MASQ })
+  return destinations
+}
+
+export function sameServer(a: PlacedServer, b: PlacedServer): boolean {
+  if (a === b) return true
+  if (a.service !== b.service || a.destinations.size !== b.destinations.size) return false
+  const { scheduler, flags, timeoutS, netmask } = a.server
+  const other = b.server
+  if (scheduler !== other.scheduler || flags !== other.flags) return false
+  if (timeoutS !== other.timeoutS || netmask !== other.netmask) return false
+  if (a.destinations === b.destinations) return true
+  for (const [key, { weight, forwarding }] of a.destinations) {
+    const its = b.destinations.get(key)
+    if (its?.weight !== weight || its.forwarding !== forwarding) return false
+  }
+  return true
+}

@@ -1,0 +1,93 @@
+import type { Ip } from '../../base/ip.ts'
+import { entryKey } from '../../kernel/ipset/entry-key.ts'
+import type { IpsetEntry } from '../../kernel/ipset/state.ts'
+import type { ServerKey } from '../../kernel/ipvs/state.ts'
+import type { Element, NftFamily } from '../../kernel/nft/state.ts'
+import type { ServiceFrontends } from '../../model/frontend.ts'
+import { objectText, type Refusal } from '../../model/refusal.ts'
+import { elementsOf } from './elements.ts'
+import { addEntries, addressEntry } from './entries.ts'
+import { type PlacedPort, type Placing, placePorts } from './places.ts'
+import { schedulerRefusal, serversOf } from './servers.ts'
+import type { PlacedServer } from './state.ts'
+
+/** All that one Service needs in the kernel. */
+export interface ServiceRendering {
+  readonly servers: ReadonlyMap<ServerKey, PlacedServer>
+  /** By entryKey. */
+  readonly entries: ReadonlyMap<string, SetEntry>
+  /** To be bound to the dummy device. */
+  readonly addresses: ReadonlySet<Ip>
+  readonly elements: Readonly<Record<NftFamily, readonly Element[]>>
+  readonly refusals: readonly Refusal[]
+}
+
+export interface SetEntry {
+  readonly set: string
+  readonly entry: IpsetEntry
+}
+
+export const NOTHING: ServiceRendering = {
+  servers: new Map(),
+  entries: new Map(),
+  addresses: new Set(),
+  elements: { ip: [], ip6: [] },
+  refusals: [],
+}
+
+/** Pure: the same Service in the same surroundings gives the same. */
+export function renderService(service: ServiceFrontends | undefined, placing: Placing): ServiceRendering {
+  if (service === undefined) return NOTHING
+  const { surroundings } = placing
+  const placed = placePorts(service, placing)
+  const servers = new Map<ServerKey, PlacedServer>()
+  const entries = new Map<string, SetEntry>()
+  const elements: Record<NftFamily, Element[]> = { ip: [], ip6: [] }
+  const put = (set: string, entry: IpsetEntry) => entries.set(entryKey(set, entry), { set, entry })
+  for (const port of placed) {
+    for (const [key, server] of serversOf(port, surroundings)) servers.set(key, server)
+    elements[port.port.family === 'IPv4' ? 'ip' : 'ip6'].push(...elementsOf(port))
+  }
+  addEntries(service, placed, put)
+  const addresses = addressesOf(service, placed, surroundings.localIps)
+  for (const ip of addresses) {
+    const { set, entry } = addressEntry(ip)
+    put(set, entry)
+  }
+  return { servers, entries, addresses, elements, refusals: refusalsOf(service, placed, placing) }
+}
+
+/** What another device has is reached without us. */
+function addressesOf(
+  { clusterIps }: ServiceFrontends,
+  placed: readonly PlacedPort[],
+  localIps: ReadonlySet<Ip>,
+): ReadonlySet<Ip> {
+  const addresses = new Set<Ip>()
+  for (const ip of clusterIps) if (!localIps.has(ip)) addresses.add(ip)
+  for (const { port } of placed)
+    for (const { ip } of port.frontends) if (ip !== undefined && !localIps.has(ip)) addresses.add(ip)
+  return addresses
+}
+
+function refusalsOf(
+  { service, ports }: ServiceFrontends,
+  placed: readonly PlacedPort[],
+  { surroundings }: Placing,
+): readonly Refusal[] {
+  const scheduler = schedulerRefusal(service, ports, surroundings)
+  const homeless = placed.find(port => port.homeless)
+  return [
+    ...(scheduler === undefined ? [] : [scheduler]),
+    ...(homeless === undefined ? [] : [homelessRefusal(service, homeless)]),
+  ]
+}
+
+function homelessRefusal(service: string, { port }: PlacedPort): Refusal {
+  return {
+    object: objectText('Service', service),
+    field: 'spec.externalTrafficPolicy',
+    value: 'Local',
+    reason: `${port.displayName} (${port.family}) has no ClusterIP of its own: pods and processes of this node, too, reach its endpoints on this node only`,
+  }
+}

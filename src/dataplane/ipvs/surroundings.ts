@@ -1,0 +1,46 @@
+import { FAMILIES, type Family, familyOf, type Ip, isLinkLocal, isLoopback } from '../../base/ip.ts'
+import { hex } from '../../base/octets.ts'
+import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
+import { detectorFor } from '../common/detector.ts'
+import { cidrKey, detectorKey } from '../common/rules.ts'
+import type { IpvsOptions } from './options.ts'
+
+/** What all Services are rendered by, besides themselves. */
+export interface Surroundings {
+  /** Where NodePorts answer. */
+  readonly nodePortIps: Readonly<Record<Family, readonly Ip[]>>
+  /** Addresses that other devices have: they need not be bound to ours, and must not be taken from the node with it. */
+  readonly localIps: ReadonlySet<Ip>
+  readonly scheduler: string
+  /** Schedulers that the kernel does not have. */
+  readonly missingSchedulers: ReadonlySet<string>
+  /** Equal for surroundings by which every Service and every rule comes out the same. */
+  readonly key: string
+}
+
+export function surroundingsOf(
+  frontends: FrontendTable,
+  options: IpvsOptions & { readonly missingSchedulers: ReadonlySet<string> },
+): Surroundings {
+  const { nodePorts, localIps, serviceCidrs, node } = frontends
+  const { scheduler, missingSchedulers } = options
+  const nodePortIps = {
+    IPv4: addressesOf(nodePorts.IPv4, 'IPv4', localIps),
+    IPv6: addressesOf(nodePorts.IPv6, 'IPv6', localIps),
+  }
+  const key = JSON.stringify([
+    FAMILIES.map(family => nodePortIps[family].map(hex)),
+    localIps.map(hex),
+    serviceCidrs.map(cidrKey),
+    FAMILIES.map(family => detectorKey(detectorFor(family, options, node)) ?? null),
+    [scheduler, ...[...missingSchedulers].sort()],
+    [options.tableName, options.masqueradeAll, options.masqueradeBit],
+  ])
+  return { nodePortIps, localIps: new Set(localIps), scheduler, missingSchedulers, key }
+}
+
+/** A virtual server has one address: where NodePorts answer everywhere that is each address that can be reached. */
+function addressesOf(nodePorts: NodePortAddresses, family: Family, localIps: readonly Ip[]): readonly Ip[] {
+  if (nodePorts.kind === 'only') return [...new Set(nodePorts.ips.filter(ip => familyOf(ip) === family))]
+  return localIps.filter(ip => familyOf(ip) === family && !isLoopback(ip) && !isLinkLocal(ip))
+}

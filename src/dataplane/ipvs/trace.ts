@@ -1,0 +1,162 @@
+import { cidrOf } from '../../base/cidr.ts'
+import { familyOf, formatIp, type Ip } from '../../base/ip.ts'
+import { entryKey } from '../../kernel/ipset/entry-key.ts'
+import type { Ipset } from '../../kernel/ipset/state.ts'
+import { IP_VS_SVC_F_PERSISTENT } from '../../kernel/ipvs/constants.ts'
+import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
+import type { IpvsProtocol, RealServer } from '../../kernel/ipvs/state.ts'
+import type { Tracer } from '../../kernel/nft/trace.ts'
+import { createTracer } from '../../kernel/nft/trace.ts'
+import type {
+  Balance,
+  BalancedPacket,
+  IpsetTuple,
+  TracePacket,
+  TraceSurroundings,
+} from '../../kernel/nft/trace-packet.ts'
+import type { Trace } from '../../kernel/nft/trace-walk.ts'
+import { allWays } from '../../kernel/nft/trace-ways.ts'
+import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import type { IpvsState, PlacedServer } from './state.ts'
+
+/** Stands among the elements that packets wrote for the clients that IPVS remembers. */
+const TEMPLATES = 'ipvs templates'
+const WAYS_MAX = 100_000
+
+/**
+ * Follows packets through our tables, the ipsets and IPVS, all as values: as createTracer does, with addresses of the
+ * dummy device as addresses of the node. Schedulers are taken to choose any destination that has a weight.
+ */
+export function createIpvsTracer(state: IpvsState): Tracer {
+  const rules = createTracer(state.ruleset)
+  const bound = [...state.addresses.values()].map(({ ip }) => ip)
+  const prefixes = prefixLengths(state)
+  const trace: Tracer['trace'] = (packet, surroundings) => {
+    const templates = new Map(surroundings.dynamic?.get(TEMPLATES))
+    const found = rules.trace(packet, {
+      ...surroundings,
+      localIps: new Set([...surroundings.localIps, ...bound]),
+      ipsets: (set, tuple) => hasTuple(state, { set, tuple, prefixes }),
+      balance: its => balance(state, its, { random: surroundings.random, templates }),
+    })
+    return { ...found, dynamic: new Map(found.dynamic).set(TEMPLATES, templates) }
+  }
+  return {
+    trace,
+    ways: (packet, surroundings, limit = WAYS_MAX) =>
+      allWays(random => trace(packet, { ...surroundings, random }), limit),
+  }
+}
+
+/** As createIpvsTracer(state).trace, for a single packet. */
+export function traceIpvs(state: IpvsState, packet: TracePacket, surroundings: TraceSurroundings): Trace {
+  return createIpvsTracer(state).trace(packet, surroundings)
+}
+
+// ---- ipsets
+
+interface Question {
+  readonly set: string
+  readonly tuple: IpsetTuple
+  /** Of networks in sets that have them. */
+  readonly prefixes: ReadonlyMap<string, readonly number[]>
+}
+
+/** As ip_set_test: a set has no packet of another family, nor one that a match shows it too few sides of. */
+function hasTuple({ sets, entries }: IpvsState, { set: name, tuple, prefixes }: Question): boolean {
+  const set = sets.get(name)
+  if (set === undefined) throw new Error(`there is no ipset ${name}`)
+  const { protocol, sides } = tuple
+  const [first, second, third] = sides
+  if (first === undefined || !isOfFamily(set, first.ip)) return false
+  const has = (entry: Parameters<typeof entryKey>[1]) => entries.has(entryKey(name, entry))
+  switch (set.type) {
+    case 'hash:ip':
+      return has({ ip: first.ip })
+    case 'bitmap:port':
+      return has({ port: first.port })
+    case 'hash:ip,port':
+      return second !== undefined && has({ ip: first.ip, protocol, port: second.port })
+    case 'hash:ip,port,ip':
+      if (second === undefined || third === undefined) return false
+      return has({ ip: first.ip, protocol, port: second.port, ip2: third.ip })
+    case 'hash:ip,port,net':
+      if (second === undefined || third === undefined) return false
+      return (prefixes.get(name) ?? []).some(bits =>
+        has({
+          ip: first.ip,
+          protocol,
+          port: second.port,
+          ip2: cidrOf(third.ip, bits).ip,
+          prefix2: bits,
+        }),
+      )
+  }
+}
+
+function isOfFamily({ type, family }: Ipset, ip: Ip): boolean {
+  return type === 'bitmap:port' || family === familyOf(ip)
+}
+
+function prefixLengths({ entries }: IpvsState): ReadonlyMap<string, readonly number[]> {
+  const lengths = new Map<string, Set<number>>()
+  for (const { set, entry } of entries.values()) {
+    if (entry.prefix2 === undefined) continue
+    const known = lengths.get(set) ?? new Set()
+    lengths.set(set, known.add(entry.prefix2))
+  }
+  return new Map([...lengths].map(([set, bits]) => [set, [...bits]]))
+}
+
+// ---- IPVS
+
+const PROTOCOLS: ReadonlyMap<number, IpvsProtocol> = new Map(
+  (['TCP', 'UDP', 'SCTP'] as const).map(name => [PROTOCOL_NUMBERS[name], name]),
+)
+
+interface Choosing {
+  readonly random: (modulus: number) => number
+  /** By client and virtual server: the destination a client had last. */
+  readonly templates: Map<string, string | undefined>
+}
+
+function balance(state: IpvsState, packet: BalancedPacket, choosing: Choosing): Balance | undefined {
+  const protocol = PROTOCOLS.get(packet.protocol)
+  if (protocol === undefined) return undefined
+  const key = serverKey({ protocol, ip: packet.destination, port: packet.destinationPort })
+  const placed = state.servers.get(key)
+  if (placed === undefined) return undefined
+  const usable = [...placed.destinations].filter(([, { weight }]) => weight > 0)
+  const { server } = placed
+  const text = [server.scheduler, ...(isPersistent(placed) ? [`persistent ${server.timeoutS}`] : [])].join(
+    ' ',
+  )
+  const about = { server: key, text, destinations: usable.map(([its]) => its) }
+  const to = isPersistent(placed)
+    ? remembered(placed, `${formatIp(packet.source)} ${key}`, { ...choosing, usable })
+    : chosen(usable, choosing.random)
+  return { ...about, to }
+}
+
+function isPersistent({ server }: PlacedServer): boolean {
+  return (server.flags & IP_VS_SVC_F_PERSISTENT) !== 0
+}
+
+type Usable = readonly (readonly [string, RealServer])[]
+
+function chosen(usable: Usable, random: (modulus: number) => number): RealServer | undefined {
+  return usable.length === 0 ? undefined : usable[random(usable.length)]?.[1]
+}
+
+/** A template of a destination that is gone, or drains (expire_quiescent_template), is forgotten. */
+function remembered(
+  { destinations }: PlacedServer,
+  client: string,
+  { random, templates, usable }: Choosing & { readonly usable: Usable },
+): RealServer | undefined {
+  const last = destinations.get(templates.get(client) ?? '')
+  if (last !== undefined && last.weight > 0) return last
+  const now = chosen(usable, random)
+  templates.set(client, now === undefined ? undefined : destinationKey(now))
+  return now
+}

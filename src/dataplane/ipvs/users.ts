@@ -1,0 +1,79 @@
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { ServiceKey } from '../../model/service.ts'
+
+/** A thing of the kernel's that several Services may need. */
+export interface Used {
+  /** Sorted. */
+  readonly services: readonly ServiceKey[]
+}
+
+/**
+ * Things in use during one render, by key: each is there for as long as one Service uses it. What did not change keeps
+ * its object.
+ */
+export class UsersDraft<T extends Used> {
+  readonly #base: PersistentMap<T>
+  readonly #continuing: boolean
+  readonly #changes = new Map<string, T | undefined>()
+  readonly #same: (there: T, services: readonly ServiceKey[]) => T
+
+  /** `withUsers` gives a thing with other users. Unless `continuing` nothing of the base is in use any more. */
+  constructor(given: {
+    readonly base: PersistentMap<T>
+    readonly continuing: boolean
+    readonly withUsers: (thing: T, services: readonly ServiceKey[]) => T
+  }) {
+    this.#base = given.base
+    this.#continuing = given.continuing
+    this.#same = given.withUsers
+  }
+
+  get(key: string): T | undefined {
+    if (this.#changes.has(key)) return this.#changes.get(key)
+    return this.#continuing ? this.#base.get(key) : undefined
+  }
+
+  add(key: string, service: ServiceKey, make: (services: readonly ServiceKey[]) => T): void {
+    const there = this.get(key)
+    if (there === undefined) this.#changes.set(key, make([service]))
+    else {
+      const services = withUser(there.services, service)
+      if (services !== there.services) this.#changes.set(key, this.#same(there, services))
+    }
+  }
+
+  remove(key: string, service: ServiceKey): void {
+    const there = this.get(key)
+    if (there === undefined || !there.services.includes(service)) return
+    const services = there.services.filter(its => its !== service)
+    this.#changes.set(key, services.length === 0 ? undefined : this.#same(there, services))
+  }
+
+  finish(): PersistentMap<T> {
+    const base = this.#base
+    if (this.#continuing) {
+      for (const [key, after] of this.#changes) this.#changes.set(key, kept(base.get(key), after))
+      return base.withOwn(this.#changes)
+    }
+    if (base.size === 0) return PersistentMap.empty<T>().withOwn(this.#changes)
+    const all = new Map<string, T | undefined>()
+    for (const key of base.keys()) if (!this.#changes.has(key)) all.set(key, undefined)
+    for (const [key, after] of this.#changes) all.set(key, kept(base.get(key), after))
+    return base.withOwn(all)
+  }
+}
+
+/** What is there already, where it has the same users: a thing follows from its key. */
+function kept<T extends Used>(before: T | undefined, after: T | undefined): T | undefined {
+  if (before === undefined || after === undefined || before === after) return after
+  const { services } = before
+  const isSame =
+    services.length === after.services.length && services.every((its, i) => its === after.services[i])
+  return isSame ? before : after
+}
+
+function withUser(services: readonly ServiceKey[], service: ServiceKey): readonly ServiceKey[] {
+  const at = services.findIndex(its => its >= service)
+  if (services[at] === service) return services
+  return at < 0 ? [...services, service] : services.toSpliced(at, 0, service)
+}
