@@ -1,14 +1,14 @@
 import { systemClock } from '../../base/clock.ts'
 import { finishInSlices, type Slicing, type Steps } from '../../base/steps.ts'
-import type { CommitResult, NftClient, OperationFailure } from '../../kernel/nft/client.ts'
+import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
 import type { Operation } from '../../kernel/nft/operation.ts'
 import type { Chain, Ruleset, Table } from '../../kernel/nft/state.ts'
-import type { Dataplane, KernelRefusal, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
+import type { Dataplane, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
 import { CHAIN_SERVICES } from '../common/chain-names.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
-import { serviceOfGroup } from '../common/groups.ts'
+import { refusalOf } from '../common/refusal.ts'
 import { adoptRuleset } from './adopt.ts'
 import type { NftablesOptions } from './options.ts'
 import { makePlan, type NftablesPlan } from './plan.ts'
@@ -119,22 +119,4 @@ function cleanupError({ outcome, failures }: CommitResult): Error {
 
 function receiptOf({ failures, ...result }: CommitResult): Receipt {
   return { ...result, refusals: failures.map(refusalOf) }
-}
-
-/** What the kernel says when it lacks room: whichever element it stopped at is not to blame. */
-const NO_ROOM: ReadonlySet<string> = new Set(['ENFILE', 'ENOMEM', 'ENOSPC', 'ENOBUFS'])
-
-function refusalOf({ elements, code, error }: OperationFailure): KernelRefusal {
-  if (NO_ROOM.has(code)) return { services: [], error }
-  const services = new Set(elements.flatMap(({ group }) => serviceOfGroup(group) ?? []))
-  return { services: [...services], error: services.size === 0 ? error : named(error, services) }
-}
-
-const SERVICES_NAMED_MAX = 3
-
-function named(error: Error, services: ReadonlySet<string>): Error {
-  const first = [...services].slice(0, SERVICES_NAMED_MAX).join(', ')
-  const more = services.size > SERVICES_NAMED_MAX ? ` and ${services.size - SERVICES_NAMED_MAX} more` : ''
-  const noun = services.size === 1 ? 'Service' : 'Services'
-  return new Error(`${noun} ${first}${more}: ${error.message}`, { cause: error })
 }
