@@ -93,9 +93,9 @@ export interface PlanLine {
 export interface Receipt {
   readonly outcome: /** The kernel holds plan.after. */
     | 'committed'
-    /** Nothing was changed: the kernel had moved on from the generation asked for. */
+    /** The kernel is not what the plan was made for: it moved on from the generation asked for, say. */
     | 'stale'
-    /** Nothing was changed: the kernel refused; see refusals. */
+    /** The kernel refused; see refusals. Nothing was changed, unless `partial` says so. */
     | 'refused'
     /** Nobody can say (a lost acknowledgement, a timeout): read the kernel back. */
     | 'unknown'
@@ -104,6 +104,8 @@ export interface Receipt {
   /** True when somebody else committed between our last look and this commit. */
   readonly foreign: boolean
   readonly refusals: readonly KernelRefusal[]
+  /** What was not refused was carried out: read the kernel back. Absent where a commit is all or nothing. */
+  readonly partial?: boolean
   readonly bytes: number
   readonly messages: number
   readonly durationMs: number

@@ -232,6 +232,7 @@ export class Pass<State, P extends Plan<State>> {
         return undefined
       }
       if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)
+      if (receipt.partial === true) this.#applied = undefined
       if (receipt.outcome === 'refused' && !observed)
         return receipt.refusals[0]?.error ?? new Error('refused')
       if (receipt.outcome === 'refused' && round > 1)
