@@ -1,0 +1,316 @@
+import type { Clock } from '../../base/clock.ts'
+import { isLinkLocal } from '../../base/ip.ts'
+import { errorOf } from '../../base/thrown.ts'
+import type { IpsetResult } from '../../kernel/ipset/client.ts'
+import type { Growth } from '../../kernel/ipset/grow.ts'
+import type { GroupedEntries, IpsetOperation } from '../../kernel/ipset/operation.ts'
+import type { IpvsResult } from '../../kernel/ipvs/client.ts'
+import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
+import type { AddressResult } from '../../kernel/link/dummy.ts'
+import type { CommitResult } from '../../kernel/nft/client.ts'
+import type { Transaction } from '../../kernel/nft/operation.ts'
+import type { ServiceKey } from '../../model/service.ts'
+import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
+import { SystemError } from '../../netlink/transport.ts'
+import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
+import { refusalOf } from '../common/refusal.ts'
+import type { IpvsKernel } from './observe.ts'
+import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './phases.ts'
+import type { PlacedAddress } from './state.ts'
+
+export interface CommitterOptions {
+  readonly kernel: IpvsKernel
+  readonly clock: Clock
+  /** Of nf_tables: its batches are refused if it moved on from here. Undefined where anything will do. */
+  readonly generation: number | undefined
+  /** Schedulers that this kernel is known not to have: whoever asks for one all the same is refused. */
+  readonly missingSchedulers: ReadonlySet<string>
+}
+
+/** A Receipt, but that its generation is the one of nf_tables. */
+export interface Committed extends Omit<Receipt, 'durationMs'> {
+  /** Schedulers that turned out to be missing. The outcome is then `stale`: render again without them. */
+  readonly schedulers: ReadonlySet<string>
+}
+
+/** What came of one phase. */
+interface Step {
+  readonly bytes: number
+  readonly messages: number
+  readonly ending?: 'stale' | 'unknown'
+  readonly refusals: readonly KernelRefusal[]
+}
+
+const NOTHING: Step = { bytes: 0, messages: 0, refusals: [] }
+
+/** A set that our rules referred to until a moment ago: nf_tables lets go of it behind the commit's back. */
+const IN_USE: ReadonlySet<string> = new Set(['IPSET_ERR_BUSY', 'IPSET_ERR_REFERENCED', 'EBUSY'])
+const DESTROY_ATTEMPTS = 8
+const DESTROY_DELAY_MS = 10
+
+/**
+ * Carries out the phases of a plan, each of which depends on those before it: a Service that something is missing of
+ * gets nothing more, and when what all Services share is missing, or anything cannot be removed, nothing follows.
+ */
+export class Committer {
+  readonly #options: CommitterOptions
+  #generation: number | undefined
+  #bytes = 0
+  #messages = 0
+  #foreign = false
+  readonly #refusals: KernelRefusal[] = []
+  /** Services whose next phases are left out. */
+  readonly #failed = new Set<ServiceKey>()
+  readonly #schedulers = new Set<string>()
+
+  constructor(options: CommitterOptions) {
+    this.#options = options
+    this.#generation = options.generation
+  }
+
+  async run(phases: readonly Phase[]): Promise<Committed> {
+    const start = await this.#options.kernel.nft.commit([])
+    this.#foreign = start.foreign
+    if (this.#generation !== undefined && this.#generation !== start.generation)
+      return this.#committed('stale', start.generation)
+    let ending: Step['ending']
+    for (const phase of phases) {
+      const step = await this.#attempt(phase)
+      this.#account(step)
+      ending = step.ending
+      if (ending !== undefined || mustStop(phase, step)) break
+    }
+    const end = await this.#options.kernel.nft.commit([])
+    this.#foreign ||= end.foreign
+    return this.#committed(ending ?? this.#outcome(), end.generation)
+  }
+
+  #committed(outcome: Receipt['outcome'], generation: number): Committed {
+    return {
+      outcome,
+      generation,
+      foreign: this.#foreign,
+      refusals: outcome === 'refused' ? this.#refusals : [],
+      partial: outcome === 'refused' && this.#messages > 0,
+      bytes: this.#bytes,
+      messages: this.#messages,
+      schedulers: this.#schedulers,
+    }
+  }
+
+  #outcome(): Receipt['outcome'] {
+    if (this.#schedulers.size > 0) return 'stale'
+    return this.#refusals.length > 0 ? 'refused' : 'committed'
+  }
+
+  #account({ bytes, messages, refusals }: Step): void {
+    this.#bytes += bytes
+    this.#messages += messages
+    for (const refusal of refusals) this.#refuse(refusal)
+  }
+
+  /** What follows from a first failure is not told of. */
+  #refuse(refusal: KernelRefusal): void {
+    const { services } = refusal
+    const isNews = services.length === 0 || services.some(service => !this.#failed.has(service))
+    for (const service of services) this.#failed.add(service)
+    if (isNews) this.#refusals.push(refusal)
+  }
+
+  async #attempt(phase: Phase): Promise<Step> {
+    try {
+      return await this.#perform(phase)
+    } catch (error) {
+      if (!(error instanceof NetlinkError || error instanceof SystemError)) throw error
+      if (error instanceof OutcomeUnknownError) return { ...NOTHING, ending: 'unknown' }
+      return { ...NOTHING, refusals: [{ services: [], error }] }
+    }
+  }
+
+  #perform(phase: Phase): Promise<Step> | Step {
+    switch (phase.kind) {
+      case 'add-sets':
+        return this.#changeSets(phase.sets)
+      case 'add-entries':
+        return this.#changeEntries('add-entries', phase.lists)
+      case 'remove-entries':
+        return this.#changeEntries('delete-entries', phase.lists)
+      case 'add-rules':
+      case 'remove-rules':
+        return this.#changeRules(phase.transaction)
+      case 'add-device':
+        this.#options.kernel.dummy.ensure(phase.device)
+        return { ...NOTHING, messages: 1 }
+      case 'remove-device':
+        return this.#removeDevice(phase.device)
+      case 'add-servers':
+      case 'remove-servers':
+        return this.#changeServers(phase.operations)
+      case 'add-addresses':
+      case 'remove-addresses':
+        return this.#changeAddresses(phase)
+      case 'remove-sets':
+        return this.#destroySets(phase.names)
+    }
+  }
+
+  async #changeSets(sets: readonly SetChange[]): Promise<Step> {
+    const create = sets.flatMap(({ set, replaces }): readonly IpsetOperation[] =>
+      replaces === undefined ? [{ verb: 'create', set }] : [],
+    )
+    let step = create.length === 0 ? NOTHING : await this.#sendSets(create)
+    for (const { replaces } of sets) {
+      if (step.refusals.length > 0 || step.ending !== undefined) break
+      if (replaces !== undefined) step = joined(step, await this.#grow(replaces.growth))
+    }
+    return step
+  }
+
+  async #grow({ build, replace, abandon }: Growth): Promise<Step> {
+    const built = await this.#sendSets(build)
+    if (built.ending !== undefined) return built
+    if (built.refusals.length === 0) return joined(built, await this.#sendSets(replace))
+    // What is left all the same is found by the next look.
+    const abandoned = await this.#sendSets(abandon)
+    return { ...joined(built, abandoned), refusals: built.refusals }
+  }
+
+  async #sendSets(operations: readonly IpsetOperation[]): Promise<Step> {
+    return ofIpsets(await this.#options.kernel.ipset.commit(operations), () => [])
+  }
+
+  async #changeEntries(
+    verb: 'add-entries' | 'delete-entries',
+    lists: readonly GroupedEntries[],
+  ): Promise<Step> {
+    const operations = lists
+      .map(list => this.#unfailed(list))
+      .filter(({ entries }) => entries.length > 0)
+      .map(list => ({ verb, ...list }))
+    if (operations.length === 0) return NOTHING
+    const result = await this.#options.kernel.ipset.commit(operations)
+    return ofIpsets(result, ({ entries }) => entries.flatMap(({ group }) => servicesOf(group)))
+  }
+
+  #unfailed(list: GroupedEntries): GroupedEntries {
+    if (this.#failed.size === 0) return list
+    const keeps = (_: unknown, i: number): boolean => !this.#areFailed(servicesOf(list.groups[i] ?? ''))
+    return { ...list, entries: list.entries.filter(keeps), groups: list.groups.filter(keeps) }
+  }
+
+  /** What others need as well is not left out. */
+  #areFailed(services: readonly ServiceKey[]): boolean {
+    return services.length > 0 && services.every(service => this.#failed.has(service))
+  }
+
+  async #changeRules(transaction: Transaction): Promise<Step> {
+    const { nft } = this.#options.kernel
+    const guard = this.#generation === undefined ? {} : { generation: this.#generation }
+    const result = await nft.commit(transaction, guard)
+    this.#foreign ||= result.foreign
+    if (this.#generation !== undefined) this.#generation = result.generation
+    return ofRules(result)
+  }
+
+  /** The kernel's own address of a device that is up is nobody's. */
+  async #removeDevice(device: string): Promise<Step> {
+    const { dummy } = this.#options.kernel
+    const addresses = await dummy.addresses(device)
+    if (addresses === undefined || !addresses.every(ip => ip.length === 16 && isLinkLocal(ip))) return NOTHING
+    dummy.remove(device)
+    return { ...NOTHING, messages: 1 }
+  }
+
+  async #changeServers(given: readonly IpvsOperation[]): Promise<Step> {
+    const operations = given.filter(({ group }) => !this.#areFailed(servicesOf(group)))
+    if (operations.length === 0) return NOTHING
+    const result = await this.#options.kernel.ipvs.commit(operations)
+    for (const { operation, code } of result.failures) {
+      if (operation.verb !== 'set-server' || code !== 'ENOENT') continue
+      const { scheduler } = operation.server
+      if (!this.#options.missingSchedulers.has(scheduler)) this.#schedulers.add(scheduler)
+    }
+    return ofServers(result)
+  }
+
+  async #changeAddresses(phase: Extract<Phase, { readonly addresses: unknown }>): Promise<Step> {
+    const addresses = phase.addresses.filter(({ services }) => !this.#areFailed(services))
+    if (addresses.length === 0) return NOTHING
+    const ips = addresses.map(({ ip }) => ip)
+    const isAddition = phase.kind === 'add-addresses'
+    const changes = isAddition ? { add: ips, remove: [] } : { add: [], remove: ips }
+    return ofAddresses(await this.#options.kernel.dummy.commit(phase.device, changes), addresses)
+  }
+
+  async #destroySets(names: readonly string[]): Promise<Step> {
+    let [bytes, messages] = [0, 0]
+    let left = names
+    for (let attempt = 1; ; attempt++) {
+      const result = await this.#options.kernel.ipset.commit(left.map(name => ({ verb: 'destroy', name })))
+      bytes += result.bytes
+      messages += result.messages
+      const busy = result.failures.flatMap(({ operation, code }) =>
+        operation.verb === 'destroy' && IN_USE.has(code) ? [operation.name] : [],
+      )
+      const isLast = attempt === DESTROY_ATTEMPTS || busy.length === 0 || result.unknown !== undefined
+      if (isLast) return { ...ofIpsets(result, () => []), bytes, messages }
+      left = busy
+      await new Promise<void>(resolve => this.#options.clock.after(DESTROY_DELAY_MS * attempt, resolve))
+    }
+  }
+}
+
+function joined(a: Step, b: Step): Step {
+  return {
+    ...a,
+    ...b,
+    bytes: a.bytes + b.bytes,
+    messages: a.messages + b.messages,
+    refusals: [...a.refusals, ...b.refusals],
+  }
+}
+
+/** A batch of nf_tables is all or nothing: when it is refused, nobody's rules are there. */
+function mustStop({ kind }: Phase, { refusals }: Step): boolean {
+  if (refusals.length === 0) return false
+  const isAddition = PHASE_ORDER.indexOf(kind) < PHASE_ORDER.indexOf('remove-addresses')
+  return !isAddition || kind === 'add-rules' || refusals.some(({ services }) => services.length === 0)
+}
+
+function endingOf(unknown: Error | undefined): Pick<Step, 'ending'> {
+  return unknown === undefined ? {} : { ending: 'unknown' }
+}
+
+type IpsetFailures = IpsetResult['failures']
+
+function ofIpsets(
+  { unknown, failures, bytes, messages }: IpsetResult,
+  servicesIn: (failure: IpsetFailures[number]) => readonly ServiceKey[],
+): Step {
+  const refusals = failures.map(failure => ({
+    services: [...new Set(servicesIn(failure))],
+    error: failure.error,
+  }))
+  return { bytes, messages, refusals, ...endingOf(unknown) }
+}
+
+function ofRules({ outcome, failures, bytes, messages }: CommitResult): Step {
+  if (outcome === 'stale' || outcome === 'unknown') return { bytes, messages, refusals: [], ending: outcome }
+  return { bytes, messages, refusals: failures.map(refusalOf) }
+}
+
+function ofServers({ unknown, failures, bytes, messages }: IpvsResult): Step {
+  const refusals = failures.map(({ operation, error }) => ({ services: servicesOf(operation.group), error }))
+  return { bytes, messages, refusals, ...endingOf(unknown) }
+}
+
+function ofAddresses(
+  { unknown, failures, bytes, messages }: AddressResult,
+  addresses: readonly PlacedAddress[],
+): Step {
+  const refusals = failures.map(({ ip, error }) => ({
+    services: addresses.find(address => address.ip === ip)?.services ?? [],
+    error: errorOf(error),
+  }))
+  return { bytes, messages, refusals, ...endingOf(unknown) }
+}

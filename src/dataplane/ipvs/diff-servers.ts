@@ -1,0 +1,102 @@
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { Steps } from '../../base/steps.ts'
+import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
+import type { RealServer, VirtualServer } from '../../kernel/ipvs/state.ts'
+import type { PlacedServer } from './state.ts'
+
+export interface ServersDiff {
+  readonly add: readonly IpvsOperation[]
+  readonly remove: readonly IpvsOperation[]
+  /** `to` with the real servers that drain, or are left to. */
+  readonly after: PersistentMap<PlacedServer>
+}
+
+const SERVERS_PER_STEP = 256
+
+interface Piles {
+  readonly add: IpvsOperation[]
+  readonly remove: IpvsOperation[]
+  /** Servers of which something drains. */
+  readonly draining: [string, PlacedServer][]
+}
+
+/**
+ * A virtual server is changed in place: making it anew would end its connections. Real servers that a server loses stay
+ * with weight 0 for as long as their connections last, but for those of UDP, whose clients would go on talking to
+ * nobody.
+ */
+export function* diffServers(
+  from: PersistentMap<PlacedServer>,
+  to: PersistentMap<PlacedServer>,
+): Steps<ServersDiff> {
+  const piles: Piles = { add: [], remove: [], draining: [] }
+  let count = 0
+  for (const [key, before, after] of PersistentMap.differences(from, to)) {
+    if (++count % SERVERS_PER_STEP === 0) yield
+    if (after === undefined) {
+      if (before !== undefined)
+        piles.remove.push({ verb: 'delete-server', server: before.server, group: before.service })
+      continue
+    }
+    if (before === undefined || !sameSettings(before.server, after.server))
+      piles.add.push({
+        verb: 'set-server',
+        server: after.server,
+        isNew: before === undefined,
+        group: after.service,
+      })
+    const drained = diffDestinations(before?.destinations ?? NONE, after, piles)
+    if (drained.length > 0) piles.draining.push([key, withDrained(after, drained)])
+  }
+  return { add: piles.add, remove: piles.remove, after: to.with(piles.draining) }
+}
+
+const NONE: ReadonlyMap<string, RealServer> = new Map()
+
+type Keyed = readonly [string, RealServer]
+
+/** Gives those that stay without being wanted. */
+function diffDestinations(
+  before: PlacedServer['destinations'],
+  { server, destinations, service: group }: PlacedServer,
+  { add, remove }: Piles,
+): readonly Keyed[] {
+  if (before === destinations) return []
+  for (const [key, destination] of destinations) {
+    const present = before.get(key)
+    if (present === undefined || !sameDestination(present, destination))
+      add.push({ verb: 'set-destination', server, destination, isNew: present === undefined, group })
+  }
+  const drained: Keyed[] = []
+  for (const [key, destination] of before) {
+    if (destinations.has(key)) continue
+    if (server.protocol === 'UDP') {
+      remove.push({ verb: 'delete-destination', server, destination, group })
+      continue
+    }
+    const quiet = { ...destination, weight: 0 }
+    drained.push([key, quiet])
+    if (destination.weight !== 0)
+      remove.push({ verb: 'set-destination', server, destination: quiet, isNew: false, group })
+  }
+  return drained
+}
+
+function withDrained(wanted: PlacedServer, drained: readonly Keyed[]): PlacedServer {
+  const all = [...wanted.destinations, ...drained].sort(([a], [b]) => (a < b ? -1 : 1))
+  return { ...wanted, destinations: new Map(all) }
+}
+
+export function sameSettings(a: VirtualServer, b: VirtualServer): boolean {
+  return (
+    a === b ||
+    (a.scheduler === b.scheduler &&
+      a.flags === b.flags &&
+      a.timeoutS === b.timeoutS &&
+      a.netmask === b.netmask)
+  )
+}
+
+export function sameDestination(a: RealServer, b: RealServer): boolean {
+  return a === b || (a.weight === b.weight && a.forwarding === b.forwarding)
+}

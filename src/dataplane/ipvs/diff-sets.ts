@@ -1,0 +1,136 @@
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { Steps } from '../../base/steps.ts'
+import { growthOf } from '../../kernel/ipset/grow.ts'
+import type { GroupedEntries } from '../../kernel/ipset/operation.ts'
+import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
+import { groupOf, type SetChange } from './phases.ts'
+import { countEntries, type SetCounts } from './set-counts.ts'
+import type { IpvsState, PlacedEntry } from './state.ts'
+
+export interface SetsDiff {
+  readonly add: readonly SetChange[]
+  readonly addEntries: readonly GroupedEntries[]
+  /** Those of sets that go, go with them. */
+  readonly removeEntries: readonly GroupedEntries[]
+  readonly remove: readonly string[]
+  /** As the kernel has them afterwards: a set never becomes smaller. */
+  readonly after: ReadonlyMap<string, Ipset>
+}
+
+const ENTRIES_PER_STEP = 4096
+
+interface Pile {
+  readonly entries: IpsetEntry[]
+  readonly groups: string[]
+}
+
+type Piles = ReadonlyMap<string, Pile>
+
+export function* diffSets(from: IpvsState, to: IpvsState): Steps<SetsDiff> {
+  const { added, removed } = yield* diffEntries(from, to)
+  const changes = changesOf(from, to, added)
+  const add: SetChange[] = []
+  for (const { set, replaces } of changes) {
+    if (replaces === undefined) add.push({ set, replaces })
+    else {
+      const growth = growthOf({ set, ...entriesOf(from, set.name) })
+      add.push({ set: growth.set, replaces: { set: replaces, growth } })
+      yield
+    }
+  }
+  return {
+    add,
+    addEntries: grouped(added, to.sets),
+    removeEntries: grouped(removed, to.sets),
+    remove: [...from.sets.keys()].filter(name => !to.sets.has(name)),
+    after: setsAfter(from, to, add),
+  }
+}
+
+function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: Piles; removed: Piles }> {
+  const added = new Map<string, Pile>()
+  const removed = new Map<string, Pile>()
+  let count = 0
+  for (const [, before, after] of PersistentMap.differences(from.entries, to.entries)) {
+    if (++count % ENTRIES_PER_STEP === 0) yield
+    // Whom an entry serves is nothing to the kernel.
+    if (before === undefined && after !== undefined) put(added, after)
+    else if (before !== undefined && after === undefined) put(removed, before)
+  }
+  return { added, removed }
+}
+
+function put(piles: Map<string, Pile>, { set, entry, services }: PlacedEntry): void {
+  let pile = piles.get(set)
+  if (pile === undefined) {
+    pile = { entries: [], groups: [] }
+    piles.set(set, pile)
+  }
+  pile.entries.push(entry)
+  pile.groups.push(groupOf(services))
+}
+
+function grouped(piles: Piles, sets: ReadonlyMap<string, Ipset>): readonly GroupedEntries[] {
+  return [...piles].flatMap(([name, pile]) => {
+    const set = sets.get(name)
+    return set === undefined ? [] : [{ set, ...pile }]
+  })
+}
+
+interface SizedChange {
+  readonly set: Ipset
+  readonly replaces: Ipset | undefined
+}
+
+/** Sets that are not there, and those that cannot hold what they get beside what leaves them only later. */
+function changesOf(from: IpvsState, to: IpvsState, added: Piles): readonly SizedChange[] {
+  const before: SetCounts = countEntries(from)
+  const touched = from.sets === to.sets ? added.keys() : to.sets.keys()
+  const changes: SizedChange[] = []
+  for (const name of touched) {
+    const [present, wanted] = [from.sets.get(name), to.sets.get(name)]
+    if (wanted === undefined) continue
+    if (present === undefined || !isOfOneKind(present, wanted)) {
+      // The kernel refuses to make a set beside one of another type: whoever made that may need it.
+      changes.push({ set: wanted, replaces: undefined })
+      continue
+    }
+    const count = (before.get(name) ?? 0) + (added.get(name)?.entries.length ?? 0)
+    const maxElements = Math.max(wanted.maxElements, count)
+    if (maxElements <= present.maxElements) continue
+    const set = { ...wanted, maxElements: 2 ** Math.ceil(Math.log2(maxElements)) }
+    changes.push({ set, replaces: present })
+  }
+  return changes
+}
+
+function isOfOneKind(a: Ipset, b: Ipset): boolean {
+  return a.type === b.type && a.family === b.family
+}
+
+function setsAfter(
+  from: IpvsState,
+  to: IpvsState,
+  changes: readonly SetChange[],
+): ReadonlyMap<string, Ipset> {
+  if (from.sets === to.sets && changes.length === 0) return to.sets
+  const after = new Map(to.sets)
+  for (const [name, wanted] of to.sets) {
+    const present = from.sets.get(name)
+    if (present !== undefined && isOfOneKind(present, wanted) && present.maxElements > wanted.maxElements)
+      after.set(name, present)
+  }
+  for (const { set } of changes) after.set(set.name, set)
+  for (const [name, set] of after) if (to.sets.get(name) !== set) return after
+  return to.sets
+}
+
+function entriesOf({ entries }: IpvsState, name: string): Pile {
+  const pile: Pile = { entries: [], groups: [] }
+  for (const { set, entry, services } of entries.values()) {
+    if (set !== name) continue
+    pile.entries.push(entry)
+    pile.groups.push(groupOf(services))
+  }
+  return pile
+}

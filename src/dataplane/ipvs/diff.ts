@@ -1,0 +1,80 @@
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { Steps } from '../../base/steps.ts'
+import { diffRulesets } from '../../kernel/nft/diff.ts'
+import { diffServers } from './diff-servers.ts'
+import { diffSets } from './diff-sets.ts'
+import type { Phase } from './phases.ts'
+import { type IpvsPlan, makePlan } from './plan.ts'
+import { splitTransaction } from './split-transaction.ts'
+import type { IpvsState, PlacedAddress } from './state.ts'
+
+const NO_LATE_SETS = { lateSets: new Set<string>() } as const
+
+/**
+ * The phases that lead from one state to the other. Real servers that drain are part of what is held afterwards, and
+ * ask for no further commit: whoever watches their connections ends them.
+ */
+export function* diffStates(from: IpvsState, to: IpvsState, device: string): Steps<IpvsPlan> {
+  const sets = yield* diffSets(from, to)
+  const servers = yield* diffServers(from.servers, to.servers)
+  const addresses = diffAddresses(from.addresses, to.addresses)
+  const ruleset = yield* diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
+  const observed = from.frontends === undefined
+  const rules = splitTransaction(ruleset.transaction, { ruleset: from.ruleset, observed })
+  // The sets are the record of what is ours.
+  const isDeviceOurs = from.device && from.sets.size > 0
+  const phases: readonly Phase[] = [
+    { kind: 'add-sets', sets: sets.add },
+    { kind: 'add-entries', lists: sets.addEntries },
+    { kind: 'add-rules', transaction: rules.add },
+    ...(to.device && !from.device ? [{ kind: 'add-device' as const, device }] : []),
+    { kind: 'add-servers', operations: servers.add },
+    { kind: 'add-addresses', device, addresses: addresses.add },
+    { kind: 'remove-addresses', device, addresses: addresses.remove },
+    ...(isDeviceOurs && isNothing(to) ? [{ kind: 'remove-device' as const, device }] : []),
+    { kind: 'remove-servers', operations: servers.remove },
+    { kind: 'remove-rules', transaction: rules.remove },
+    { kind: 'remove-entries', lists: sets.removeEntries },
+    { kind: 'remove-sets', names: sets.remove },
+  ]
+  return makePlan(phases, {
+    after: afterwards(to, {
+      servers: servers.after,
+      sets: sets.after,
+      ruleset: ruleset.after,
+      device: to.device || (from.device && !isNothing(to)),
+    }),
+    complete: ruleset.complete,
+  })
+}
+
+/** A state that nothing of ours is in, as opposed to one without Services. */
+function isNothing({ sets, device }: IpvsState): boolean {
+  return sets.size === 0 && !device
+}
+
+/** The wanted state itself where nothing is different. */
+function afterwards(
+  to: IpvsState,
+  held: Pick<IpvsState, 'servers' | 'sets' | 'ruleset' | 'device'>,
+): IpvsState {
+  const isSame =
+    held.servers === to.servers &&
+    held.sets === to.sets &&
+    held.ruleset === to.ruleset &&
+    held.device === to.device
+  return isSame ? to : { ...to, ...held }
+}
+
+function diffAddresses(
+  from: IpvsState['addresses'],
+  to: IpvsState['addresses'],
+): { readonly add: readonly PlacedAddress[]; readonly remove: readonly PlacedAddress[] } {
+  const add: PlacedAddress[] = []
+  const remove: PlacedAddress[] = []
+  for (const [, before, after] of PersistentMap.differences(from, to)) {
+    if (before === undefined && after !== undefined) add.push(after)
+    else if (before !== undefined && after === undefined) remove.push(before)
+  }
+  return { add, remove }
+}

@@ -1,0 +1,78 @@
+import { formatIp, type Ip } from '../../base/ip.ts'
+import type { IpsetHeader } from '../../kernel/ipset/state.ts'
+import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
+import type { ListedDestination, ListedServer } from '../../kernel/ipvs/state.ts'
+import { sameDestination, sameSettings } from './diff-servers.ts'
+import type { Ownership } from './ownership.ts'
+import type { SetCounts } from './set-counts.ts'
+import type { IpvsState, PlacedServer } from './state.ts'
+
+/**
+ * Comparisons of what the kernel says with what was left there, each cheap enough to be made all the time. They give
+ * the first difference in words; undefined where there is none.
+ */
+export type Digest = string | undefined
+
+export function digestServers(
+  { servers }: IpvsState,
+  listed: readonly ListedServer[],
+  ownership: Ownership,
+): Digest {
+  let found = 0
+  for (const { server } of listed) {
+    const key = serverKey(server)
+    const left = servers.get(key)
+    if (left === undefined) {
+      if (ownership.isOurServer(server)) return `virtual server ${key} was added`
+      continue
+    }
+    if (!sameSettings(left.server, server)) return `virtual server ${key} was changed`
+    found++
+  }
+  return found === servers.size ? undefined : `${servers.size - found} virtual servers were deleted`
+}
+
+/** Entries that were exchanged for as many others are not noticed. */
+export function digestSets({ sets }: IpvsState, headers: readonly IpsetHeader[], counts: SetCounts): Digest {
+  const found = new Map(headers.map(header => [header.set.name, header] as const))
+  for (const { name, type } of sets.values()) {
+    const header = found.get(name)
+    if (header === undefined || header.set.type !== type) return `ipset ${name} was deleted`
+    const left = counts.get(name) ?? 0
+    if (header.elements !== left) return `ipset ${name} has ${header.elements} entries and not ${left}`
+  }
+  return undefined
+}
+
+export function digestDestinations(
+  { server, destinations }: PlacedServer,
+  listed: readonly ListedDestination[],
+): Digest {
+  const key = serverKey(server)
+  const found = new Map(listed.map(({ destination }) => [destinationKey(destination), destination] as const))
+  for (const [name, destination] of found) {
+    const left = destinations.get(name)
+    if (left === undefined) return `real server ${name} of ${key} was added`
+    if (!sameDestination(left, destination)) return `real server ${name} of ${key} was changed`
+  }
+  for (const [name, { weight }] of destinations) {
+    // What drains goes when its time comes.
+    if (weight !== 0 && !found.has(name)) return `real server ${name} of ${key} was deleted`
+  }
+  return undefined
+}
+
+/** `present` is undefined where there is no device. */
+export function digestAddresses(
+  { addresses, device }: IpvsState,
+  present: readonly Ip[] | undefined,
+  ownership: Ownership,
+): Digest {
+  if (present === undefined) return device ? 'the device was deleted' : undefined
+  let found = 0
+  for (const ip of present) {
+    if (addresses.has(ip)) found++
+    else if (ownership.isOurAddress(ip)) return `address ${formatIp(ip)} was added`
+  }
+  return found === addresses.size ? undefined : `${addresses.size - found} addresses were deleted`
+}

@@ -1,0 +1,97 @@
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { IpsetClient } from '../../kernel/ipset/client.ts'
+import { entryKey } from '../../kernel/ipset/entry-key.ts'
+import { leftoversOf } from '../../kernel/ipset/grow.ts'
+import type { IpsetListing } from '../../kernel/ipset/state.ts'
+import type { IpvsClient } from '../../kernel/ipvs/client.ts'
+import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
+import type { ListedDestination, RealServer } from '../../kernel/ipvs/state.ts'
+import type { DummyClient } from '../../kernel/link/dummy.ts'
+import type { NftClient } from '../../kernel/nft/client.ts'
+import { NFT_FAMILIES } from '../common/family.ts'
+import type { IpvsOptions } from './options.ts'
+import { type EntryRecord, ownershipBy } from './ownership.ts'
+import { allSetNames } from './set-names.ts'
+import {
+  EMPTY_STATE,
+  type IpvsState,
+  type PlacedAddress,
+  type PlacedEntry,
+  type PlacedServer,
+} from './state.ts'
+
+/** The kernel's parts that this mode writes to. */
+export interface IpvsKernel {
+  readonly nft: NftClient
+  readonly ipset: IpsetClient
+  readonly ipvs: IpvsClient
+  readonly dummy: DummyClient
+}
+
+export interface Seen {
+  readonly state: IpvsState
+  /** Of nf_tables. */
+  readonly generation: number
+  readonly unsettled: boolean
+}
+
+export interface ObserveOptions extends Pick<IpvsOptions, 'tableName' | 'deviceName' | 'excludeCidrs'> {
+  /** What this process itself put into the sets: it knows its own even if somebody emptied them. */
+  readonly remembered: EntryRecord
+}
+
+/** Reads everything of ours, and of what is not ours no more than its name. */
+export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions): Promise<Seen> {
+  const { nft, ipset, ipvs, dummy } = kernel
+  const { tableName: name, deviceName, excludeCidrs, remembered } = options
+  const listing = await nft.list(NFT_FAMILIES.map(family => ({ family, name })))
+  const { headers } = await ipset.headers()
+  const existing = new Set(headers.map(({ set }) => set.name))
+  const names = allSetNames()
+  const sets = await ipset.list(names.filter(name => existing.has(name)))
+  const cutShort = new Set(leftoversOf(names, existing))
+  const entries = placeEntries(sets)
+  const ownership = ownershipBy([entries, remembered], excludeCidrs)
+  const servers = (await ipvs.servers()).servers.filter(({ server }) => ownership.isOurServer(server))
+  const destinations = await ipvs.destinations(servers.map(({ server }) => server))
+  const addresses = await dummy.addresses(deviceName)
+  const placed = new Map<string, PlacedServer>()
+  for (const [i, { server }] of servers.entries())
+    placed.set(serverKey(server), { server, destinations: keyed(destinations[i] ?? []), service: '' })
+  const ours = (addresses ?? []).filter(ip => ownership.isOurAddress(ip))
+  return {
+    state: {
+      ...EMPTY_STATE,
+      servers: PersistentMap.owning(placed),
+      sets: new Map(
+        [...sets, ...headers.filter(({ set }) => cutShort.has(set.name))].map(({ set }) => [set.name, set]),
+      ),
+      entries,
+      addresses: PersistentMap.from(ours.map((ip): [string, PlacedAddress] => [ip, { ip, services: [] }])),
+      device: addresses !== undefined,
+      ruleset: listing.ruleset,
+    },
+    generation: listing.generation,
+    unsettled: listing.unsettled,
+  }
+}
+
+function placeEntries(sets: readonly IpsetListing[]): PersistentMap<PlacedEntry> {
+  const placed = new Map<string, PlacedEntry>()
+  for (const { set, entries } of sets) {
+    for (const entry of entries)
+      placed.set(entryKey(set.name, entry), { set: set.name, entry, services: NO_SERVICES })
+  }
+  return PersistentMap.owning(placed)
+}
+
+const NO_SERVICES: readonly string[] = []
+
+/** By destinationKey, sorted. */
+function keyed(listed: readonly ListedDestination[]): ReadonlyMap<string, RealServer> {
+  const all = listed.map(({ destination }): [string, RealServer] => [
+    destinationKey(destination),
+    destination,
+  ])
+  return new Map(all.sort(([a], [b]) => (a < b ? -1 : 1)))
+}

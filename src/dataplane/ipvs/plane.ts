@@ -1,0 +1,179 @@
+import type { Clock } from '../../base/clock.ts'
+import type { PersistentMap } from '../../base/persistent-map.ts'
+import type { Steps } from '../../base/steps.ts'
+import { Turns } from '../../base/turns.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import type {
+  CommitOptions,
+  Dataplane,
+  Observation,
+  Receipt,
+  RenderOptions,
+  WriterCommit,
+} from '../../reconcile/dataplane.ts'
+import { removeAll } from './cleanup.ts'
+import { type Committed, Committer } from './commit.ts'
+import { diffStates } from './diff.ts'
+import { Drains } from './drains.ts'
+import { type IpvsKernel, observeKernel, type Seen } from './observe.ts'
+import type { IpvsOptions } from './options.ts'
+import type { IpvsPlan } from './plan.ts'
+import { renderIpvsState } from './render.ts'
+import { EMPTY_STATE, type IpvsState, type PlacedEntry } from './state.ts'
+import { Upkeep, type UpkeepEvent, type UpkeepOptions } from './upkeep.ts'
+
+export interface IpvsPlaneOptions extends IpvsKernel {
+  readonly clock: Clock
+  readonly options: IpvsOptions
+  /** Reports who commits to nf_tables; without it, damage is repaired but nobody is named. */
+  readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
+  /** As AddressReader has it; without it, addresses are read once a period. */
+  readonly watchAddresses?: UpkeepOptions['watchAddresses']
+  readonly report?: (event: UpkeepEvent) => void
+}
+
+export interface IpvsPlane extends Dataplane<IpvsState, IpvsPlan> {
+  /**
+   * Begins to look for drift and to end what drains, until close(). Whoever only reads, or pretends, leaves it: ending
+   * writes to the kernel.
+   */
+  startUpkeep(): void
+  /** Ends the upkeep and waits for what is under way. The clients are the caller's. */
+  close(): Promise<void>
+}
+
+/** kube-proxy's IPVS mode in effect, with rules in an own table of nf_tables: see README.md. */
+export function createIpvsPlane(given: IpvsPlaneOptions): IpvsPlane {
+  return new KernelIpvsPlane(given)
+}
+
+class KernelIpvsPlane implements IpvsPlane {
+  readonly name = 'ipvs'
+  readonly empty = EMPTY_STATE
+  readonly #given: IpvsPlaneOptions
+  readonly #turns = new Turns()
+  readonly #drains: Drains
+  readonly #upkeep: Upkeep
+  readonly #missingSchedulers = new Set<string>()
+  /** What the kernel was left with; undefined while it may hold something else. */
+  #held: IpvsState | undefined
+  /** What was in our sets by our own doing. */
+  #entries: PersistentMap<PlacedEntry> = EMPTY_STATE.entries
+  /** Differences found in what has no generation of its own. */
+  #epoch = 0
+  /** Epoch of the last generation that anyone was told. */
+  #told = 0
+
+  constructor(given: IpvsPlaneOptions) {
+    this.#given = given
+    const { clock, options, watchAddresses, report = () => undefined } = given
+    this.#drains = new Drains(options.drainMs)
+    this.#upkeep = new Upkeep({
+      kernel: given,
+      clock,
+      options,
+      turns: this.#turns,
+      drains: this.#drains,
+      held: () => this.#held,
+      drifted: () => {
+        this.#epoch++
+        this.#held = undefined
+      },
+      watchAddresses,
+      report,
+    })
+  }
+
+  render(frontends: FrontendTable, options: RenderOptions<IpvsState>): Steps<IpvsState> {
+    const missingSchedulers = new Set(this.#missingSchedulers)
+    return renderIpvsState(frontends, options, { ...this.#given.options, missingSchedulers })
+  }
+
+  diff(from: IpvsState, to: IpvsState): Steps<IpvsPlan> {
+    return diffStates(from, to, this.#given.options.deviceName)
+  }
+
+  generation(): number {
+    this.#told = this.#epoch
+    return this.#shifted(this.#given.nft.generation())
+  }
+
+  watchWriters(report: (commit: WriterCommit) => void): () => void {
+    const watch = this.#given.watchWriters ?? (() => () => undefined)
+    return watch(commit => report({ ...commit, generation: this.#shifted(commit.generation) }))
+  }
+
+  observe(): Promise<Observation<IpvsState>> {
+    return this.#turns.take(async () => {
+      const { state, generation, unsettled } = await this.#look()
+      this.#held = state
+      this.#drains.adopt(state, this.#given.clock.nowMs())
+      this.#told = this.#epoch
+      return { state, generation: this.#shifted(generation), unsettled }
+    })
+  }
+
+  commit(plan: IpvsPlan, { generation }: CommitOptions): Promise<Receipt> {
+    return this.#turns.take(async () => {
+      const { clock } = this.#given
+      const startMs = clock.nowMs()
+      const isNews = this.#told !== this.#epoch
+      const committed = await this.#committer(generation).run(plan.phases)
+      this.#settle(plan, committed)
+      this.#told = this.#epoch
+      const { schedulers: _, ...receipt } = committed
+      return {
+        ...receipt,
+        generation: this.#shifted(committed.generation),
+        foreign: committed.foreign || isNews,
+        durationMs: clock.nowMs() - startMs,
+      }
+    })
+  }
+
+  cleanup(): Promise<void> {
+    return this.#turns.take(async () => {
+      this.#held = undefined
+      await removeAll({
+        look: async () => (await this.#look()).state,
+        diff: from => this.diff(from, EMPTY_STATE),
+        commit: plan => this.#committer(undefined).run(plan.phases),
+      })
+    })
+  }
+
+  startUpkeep(): void {
+    this.#upkeep.start()
+  }
+
+  close(): Promise<void> {
+    return this.#upkeep.close()
+  }
+
+  #look(): Promise<Seen> {
+    return observeKernel(this.#given, { ...this.#given.options, remembered: this.#entries })
+  }
+
+  #committer(generation: number | undefined): Committer {
+    return new Committer({
+      kernel: this.#given,
+      clock: this.#given.clock,
+      generation: generation === undefined ? undefined : (generation - this.#epoch) >>> 0,
+      missingSchedulers: this.#missingSchedulers,
+    })
+  }
+
+  #settle(plan: IpvsPlan, { outcome, schedulers }: Committed): void {
+    for (const scheduler of schedulers) this.#missingSchedulers.add(scheduler)
+    if (outcome === 'committed') {
+      this.#held = plan.after
+      this.#entries = plan.after.entries
+      this.#drains.follow(plan.phases, this.#given.clock.nowMs())
+    } else this.#held = undefined
+  }
+
+  /** The generation of nf_tables, moved on by what was found in its neighbours. */
+  #shifted(generation: number): number {
+    return (generation + this.#epoch) >>> 0
+  }
+}

@@ -1,0 +1,119 @@
+import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
+import type { Ruleset } from '../../kernel/nft/state.ts'
+
+export interface SplitTransaction {
+  readonly add: Transaction
+  readonly remove: Transaction
+}
+
+/** What the transaction begins with. */
+export interface Started {
+  readonly ruleset: Ruleset
+  /** Read from the kernel: sets may be fuller than anybody planned. */
+  readonly observed: boolean
+}
+
+type DeleteElements = Extract<Operation, { readonly verb: 'delete-elements' }>
+
+/**
+ * What goes apart from what comes, each in its order, so that virtual servers can be set up and taken down in between.
+ * The old form of an element that changes stays with the new one, and so does everything about a table that is made
+ * anew.
+ */
+export function splitTransaction(transaction: Transaction, from: Started): SplitTransaction {
+  const split: Split = {
+    addedKeys: keysAdded(transaction),
+    from,
+    add: [],
+    remove: [],
+  }
+  const { add, remove } = split
+  const anew = tablesMade(transaction)
+  const filled = chainsFilled(transaction)
+  for (const operation of transaction) {
+    if (anew.has(tableKey(operation))) add.push(operation)
+    else if (operation.verb === 'delete-elements') splitElements(operation, split)
+    else if (operation.verb === 'flush-chain') {
+      const into = filled.has(`${tableKey(operation)} ${operation.chain}`) ? add : remove
+      into.push(operation)
+    } else if (GOING.has(operation.verb)) remove.push(operation)
+    else add.push(operation)
+  }
+  return { add, remove }
+}
+
+const GOING: ReadonlySet<Operation['verb']> = new Set(['delete-table', 'delete-chain', 'delete-set'])
+
+function tableKey({ family, table }: Operation): string {
+  return `${family} ${table}`
+}
+
+function tablesMade(transaction: Transaction): ReadonlySet<string> {
+  return new Set(transaction.filter(({ verb }) => verb === 'add-table').map(tableKey))
+}
+
+function chainsFilled(transaction: Transaction): ReadonlySet<string> {
+  const filled = new Set<string>()
+  for (const operation of transaction)
+    if (operation.verb === 'add-rule') filled.add(`${tableKey(operation)} ${operation.chain}`)
+  return filled
+}
+
+type KeysBySet = ReadonlyMap<string, ReadonlySet<string>>
+
+function keysAdded(transaction: Transaction): KeysBySet {
+  const added = new Map<string, Set<string>>()
+  const leaving = new Set<string>()
+  for (const operation of transaction)
+    if (operation.verb === 'delete-elements') leaving.add(setKey(operation))
+  for (const operation of transaction) {
+    if (operation.verb !== 'add-elements' || !leaving.has(setKey(operation))) continue
+    const keys = added.get(setKey(operation)) ?? new Set<string>()
+    for (const { key } of operation.elements) keys.add(key)
+    added.set(setKey(operation), keys)
+  }
+  return added
+}
+
+function setKey(operation: Extract<Operation, { readonly set: { readonly name: string } }>): string {
+  return `${tableKey(operation)} ${operation.set.name}`
+}
+
+interface Split {
+  readonly addedKeys: KeysBySet
+  readonly from: Started
+  readonly add: Operation[]
+  readonly remove: Operation[]
+}
+
+/**
+ * The old form of what is added again goes first and the rest last; but where new and old do not fit in side by side
+ * (ENFILE), all of the old goes first.
+ */
+function splitElements(operation: DeleteElements, { addedKeys, from, add, remove }: Split): void {
+  const again = addedKeys.get(setKey(operation)) ?? NO_KEYS
+  const mayCrowd = from.observed || again.size * CROWD_SHARE > operation.set.size
+  const isCrowded = mayCrowd && countElements(from.ruleset, operation) + again.size > operation.set.size
+  const isFirst = operation.elements.map(({ key }) => isCrowded || again.has(key))
+  for (const [into, first] of [
+    [add, true],
+    [remove, false],
+  ] as const) {
+    const chosen = (_: unknown, i: number): boolean => isFirst[i] === first
+    const elements = operation.elements.filter(chosen)
+    if (elements.length > 0) into.push({ ...operation, elements, groups: operation.groups.filter(chosen) })
+  }
+}
+
+const NO_KEYS: ReadonlySet<string> = new Set()
+
+/** Sets have this share of their room free: fewer additions need no counting of what is there. */
+const CROWD_SHARE = 16
+
+function countElements({ tables }: Ruleset, { family, table, set }: DeleteElements): number {
+  let count = 0
+  const from = tables.find(each => each.family === family && each.name === table)
+  for (const group of from?.elements.values() ?? [])
+    for (const element of group) if (element.set === set.name) count++
+  return count
+}

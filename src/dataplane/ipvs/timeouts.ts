@@ -1,0 +1,26 @@
+import type { IpvsClient } from '../../kernel/ipvs/client.ts'
+import type { IpvsTimeouts } from '../../kernel/ipvs/state.ts'
+
+/** What is to be set so that the kernel has what is wanted, where 0 wants nothing; undefined when it has it. */
+export function timeoutsToSet(present: IpvsTimeouts, wanted: IpvsTimeouts): IpvsTimeouts | undefined {
+  const change = (now: number, asked: number): number => (asked === now ? 0 : asked)
+  const tcpS = change(present.tcpS, wanted.tcpS)
+  const tcpFinS = change(present.tcpFinS, wanted.tcpFinS)
+  const udpS = change(present.udpS, wanted.udpS)
+  return tcpS === 0 && tcpFinS === 0 && udpS === 0 ? undefined : { tcpS, tcpFinS, udpS }
+}
+
+/**
+ * Gives IPVS the timeouts that were asked for and returns what it had before, or undefined when nothing was to be
+ * changed. Throws NetlinkError.
+ */
+export function applyTimeouts(
+  client: Pick<IpvsClient, 'timeouts' | 'setTimeouts'>,
+  wanted: IpvsTimeouts,
+): IpvsTimeouts | undefined {
+  const present = client.timeouts()
+  const change = timeoutsToSet(present, wanted)
+  if (change === undefined) return undefined
+  client.setTimeouts(change)
+  return present
+}

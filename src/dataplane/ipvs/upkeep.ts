@@ -1,0 +1,230 @@
+import type { Cancel, Clock } from '../../base/clock.ts'
+import { errorOf } from '../../base/thrown.ts'
+import type { Turns } from '../../base/turns.ts'
+import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
+import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
+import type { ListedDestination, ServerKey } from '../../kernel/ipvs/state.ts'
+import { type Digest, digestAddresses, digestDestinations, digestServers, digestSets } from './digest.ts'
+import type { Drained, Drains } from './drains.ts'
+import type { IpvsKernel } from './observe.ts'
+import type { IpvsOptions } from './options.ts'
+import { type Ownership, ownershipBy } from './ownership.ts'
+import { countEntries, type SetCounts } from './set-counts.ts'
+import type { IpvsState, PlacedServer } from './state.ts'
+
+/** What happened between commits. */
+export type UpkeepEvent =
+  /** The last connection had ended. */
+  | (Drained & { readonly kind: 'drained' })
+  /** Its time had run out; the connections that were left are cut. */
+  | (Drained & { readonly kind: 'expired' })
+  /** The kernel is not what was left there. */
+  | { readonly kind: 'drift'; readonly difference: string }
+  /** It could not be looked at, or not be written to; tried again after the next period. */
+  | { readonly kind: 'failed'; readonly error: Error }
+
+export interface UpkeepOptions {
+  readonly kernel: IpvsKernel
+  readonly clock: Clock
+  readonly options: Pick<IpvsOptions, 'digestMs' | 'deviceName' | 'excludeCidrs'>
+  /** Shared with commits, so that what these do is never taken for somebody else's doing. */
+  readonly turns: Turns
+  readonly drains: Drains
+  /** What the kernel was left with; undefined while nobody knows. */
+  readonly held: () => IpvsState | undefined
+  /** Called when that is found to be otherwise. */
+  readonly drifted: () => void
+  /** Tells when addresses may have changed; undefined where the kernel cannot be listened to. */
+  readonly watchAddresses: ((changed: () => void) => (() => Promise<void>) | undefined) | undefined
+  readonly report: (event: UpkeepEvent) => void
+}
+
+/** Where the period is 0, nothing is compared, and only connections are counted, this often. */
+const DRAIN_PERIOD_MS = 1_000
+/** The next look waits this many times as long as the last one took, so that looking takes 5 % of the time at most. */
+const REST = 20
+/** Real servers of so many virtual servers are looked at in one period; of more, where a round would take too long. */
+const SLICE_MIN = 64
+/** Periods in which all of them are looked at. */
+const ROUND_PERIODS = 60
+/** Virtual servers with something that drains: of more than this, the rest waits for later periods. */
+const DRAINING_MAX = 256
+/** Addresses come and go in hundreds, each with a notification of its own. */
+const HINT_DELAY_MS = 100
+
+/**
+ * Watches over what no kernel tells of, once a period: virtual servers, sizes of sets, and real servers by turns; and
+ * takes away the real servers whose connections have ended.
+ */
+export class Upkeep {
+  readonly #options: UpkeepOptions
+  #timer: Cancel | undefined
+  #hint: Cancel | undefined
+  #unwatch: (() => Promise<void>) | undefined
+  /** Virtual servers whose turn is yet to come in this round. */
+  #round: ServerKey[] = []
+  #drainingRound: ServerKey[] = []
+  /** Of a state that does not know them itself. */
+  #counted: { readonly state: IpvsState; readonly counts: SetCounts } | undefined
+  #closed = false
+
+  constructor(options: UpkeepOptions) {
+    this.#options = options
+  }
+
+  start(): void {
+    if (this.#closed || this.#timer !== undefined) return
+    const { watchAddresses } = this.#options
+    if (this.#digests) this.#unwatch = watchAddresses?.(() => this.#hinted())
+    this.#schedule(0)
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    this.#timer?.()
+    this.#hint?.()
+    await this.#unwatch?.()
+    // Whatever is under way ends first.
+    await this.#options.turns.take(() => Promise.resolve())
+  }
+
+  get #digests(): boolean {
+    return this.#options.options.digestMs > 0
+  }
+
+  #schedule(tookMs: number): void {
+    if (this.#closed) return
+    const periodMs = this.#digests ? this.#options.options.digestMs : DRAIN_PERIOD_MS
+    this.#timer = this.#options.clock.after(Math.max(periodMs, tookMs * REST), () => void this.#tick())
+  }
+
+  async #tick(): Promise<void> {
+    let tookMs = 0
+    await this.#turn(async held => {
+      const { clock } = this.#options
+      const startMs = clock.nowMs()
+      await this.#look(held)
+      tookMs = clock.nowMs() - startMs
+    })
+    this.#schedule(tookMs)
+  }
+
+  #hinted(): void {
+    if (this.#closed) return
+    this.#hint ??= this.#options.clock.after(HINT_DELAY_MS, () => {
+      this.#hint = undefined
+      void this.#turn(async held => {
+        this.#told(await this.#lookAtAddresses(held))
+      })
+    })
+  }
+
+  /** Runs alone, and only while it is known what the kernel should hold. */
+  #turn(work: (held: IpvsState) => Promise<void>): Promise<void> {
+    const { turns, held, report } = this.#options
+    return turns.take(async () => {
+      const state = held()
+      if (state === undefined || this.#closed) return
+      try {
+        await work(state)
+      } catch (thrown) {
+        report({ kind: 'failed', error: errorOf(thrown) })
+      }
+    })
+  }
+
+  async #look(held: IpvsState): Promise<void> {
+    if (this.#digests && this.#told(await this.#lookAtAll(held))) return
+    const keys = new Set([...this.#nextDraining(), ...(this.#digests ? this.#nextSlice(held) : [])])
+    const servers = [...keys].flatMap(key => held.servers.get(key) ?? [])
+    if (servers.length === 0) return
+    const lists = await this.#options.kernel.ipvs.destinations(servers.map(({ server }) => server))
+    for (const [i, server] of servers.entries())
+      if (this.#digests && this.#told(digestDestinations(server, lists[i] ?? []))) return
+    await this.#retire(servers, lists)
+  }
+
+  async #lookAtAll(held: IpvsState): Promise<Digest> {
+    const { kernel } = this.#options
+    const { servers } = await kernel.ipvs.servers()
+    const digest = digestServers(held, servers, this.#ownership(held))
+    if (digest !== undefined) return digest
+    const { headers } = await kernel.ipset.headers()
+    const sets = digestSets(held, headers, this.#countsOf(held))
+    return sets ?? (this.#unwatch === undefined ? await this.#lookAtAddresses(held) : undefined)
+  }
+
+  async #lookAtAddresses(held: IpvsState): Promise<Digest> {
+    const { kernel, options } = this.#options
+    return digestAddresses(held, await kernel.dummy.addresses(options.deviceName), this.#ownership(held))
+  }
+
+  #countsOf(held: IpvsState): SetCounts {
+    if (this.#counted?.state !== held) this.#counted = { state: held, counts: countEntries(held) }
+    return this.#counted.counts
+  }
+
+  #ownership({ entries }: IpvsState): Ownership {
+    return ownershipBy([entries], this.#options.options.excludeCidrs)
+  }
+
+  /** True when there is a difference. */
+  #told(digest: Digest): boolean {
+    if (digest === undefined) return false
+    this.#options.drifted()
+    this.#options.report({ kind: 'drift', difference: digest })
+    return true
+  }
+
+  #nextSlice({ servers }: IpvsState): readonly ServerKey[] {
+    if (this.#round.length === 0) this.#round = [...servers.keys()]
+    return this.#round.splice(0, Math.max(SLICE_MIN, Math.ceil(servers.size / ROUND_PERIODS)))
+  }
+
+  #nextDraining(): readonly ServerKey[] {
+    if (this.#drainingRound.length === 0) this.#drainingRound = [...this.#options.drains.servers]
+    return this.#drainingRound.splice(0, DRAINING_MAX)
+  }
+
+  async #retire(
+    servers: readonly PlacedServer[],
+    lists: readonly (readonly ListedDestination[])[],
+  ): Promise<void> {
+    const { kernel, drains, report } = this.#options
+    const events = servers.flatMap(({ server }, i) => this.#due(server, lists[i] ?? []))
+    if (events.length === 0) return
+    const operations = events.map(({ server, destination }): IpvsOperation => {
+      return { verb: 'delete-destination', server, destination, group: '' }
+    })
+    const { failures, unknown } = await kernel.ipvs.commit(operations)
+    if (unknown !== undefined) throw unknown
+    const failed = new Set(failures.map(({ operation }) => operation))
+    for (const [i, event] of events.entries()) {
+      const operation = operations[i]
+      if (operation === undefined || failed.has(operation)) continue
+      drains.end(serverKey(event.server), destinationKey(event.destination))
+      report(event)
+    }
+    for (const { error } of failures) report({ kind: 'failed', error })
+  }
+
+  /** Those without a connection, and those whose time is up; one that got its weight back is none of them. */
+  #due(
+    server: PlacedServer['server'],
+    listed: readonly ListedDestination[],
+  ): readonly Extract<UpkeepEvent, { readonly kind: 'drained' | 'expired' }>[] {
+    const { drains } = this.#options
+    const key = serverKey(server)
+    const deadlines = drains.of(key)
+    const present = new Set(listed.map(({ destination }) => destinationKey(destination)))
+    for (const name of [...deadlines.keys()]) if (!present.has(name)) drains.end(key, name)
+    const nowMs = this.#options.clock.nowMs()
+    return listed.flatMap(({ destination, activeConnections, inactiveConnections }) => {
+      const deadlineMs = deadlines.get(destinationKey(destination))
+      if (deadlineMs === undefined || destination.weight !== 0) return []
+      const connections = activeConnections + inactiveConnections
+      if (connections > 0 && nowMs < deadlineMs) return []
+      return [{ kind: connections === 0 ? 'drained' : 'expired', server, destination, connections }]
+    })
+  }
+}
