@@ -2,8 +2,11 @@ import { assert } from '../../src/base/assert.ts'
 import { parseCidr } from '../../src/base/cidr.ts'
 import { systemClock } from '../../src/base/clock.ts'
 import { type Family, familyOf, type Ip, parseIp } from '../../src/base/ip.ts'
-import { finish } from '../../src/base/steps.ts'
+import { finish, type Steps } from '../../src/base/steps.ts'
 import type { DetectorOption } from '../../src/dataplane/common/detector.ts'
+import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../src/dataplane/ipvs/options.ts'
+import { renderIpvsState } from '../../src/dataplane/ipvs/render.ts'
+import { EMPTY_STATE as EMPTY_IPVS_STATE, type IpvsState } from '../../src/dataplane/ipvs/state.ts'
 import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from '../../src/dataplane/nftables/options.ts'
 import type { NftablesPlan } from '../../src/dataplane/nftables/plan.ts'
 import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
@@ -18,7 +21,7 @@ import { type Resolved, resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../src/model/snapshot.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
-import type { Dataplane } from '../../src/reconcile/dataplane.ts'
+import type { Dataplane, DataplaneName } from '../../src/reconcile/dataplane.ts'
 
 /** The parts of a KubeProxyConfiguration that decide about packets, under its names and with its defaults. */
 export interface PipelineConfig {
@@ -65,6 +68,11 @@ export function nftablesOptionsOf(config: PipelineConfig): NftablesOptions {
   }
 }
 
+export function ipvsOptionsOf(config: PipelineConfig): IpvsOptions {
+  const { masqueradeAll, masqueradeBit, detector } = nftablesOptionsOf(config)
+  return { ...DEFAULT_IPVS_OPTIONS, masqueradeAll, masqueradeBit, detector }
+}
+
 function detector(config: PipelineConfig, family: Family): DetectorOption | undefined {
   const { bridgeInterface, interfaceNamePrefix } = config.detectLocal ?? {}
   switch (config.detectLocalMode ?? 'ClusterCIDR') {
@@ -96,23 +104,68 @@ export function ip(text: string): Ip {
   return parsed
 }
 
+/** What differs between modes on the way from objects to what the kernel should hold. */
+export interface Mode<State> {
+  readonly name: DataplaneName
+  readonly empty: State
+  /** What this mode asks of the model. */
+  readonly resolving: Partial<ResolveOptions>
+  render(table: FrontendTable, base: State, config: PipelineConfig): Steps<State>
+}
+
+const NO_SERVICES: ReadonlySet<string> = new Set()
+
+export const NFTABLES: Mode<NftablesState> = {
+  name: 'nftables',
+  empty: EMPTY_STATE,
+  resolving: {},
+  render: (table, base, config) =>
+    renderState(table, { base, without: NO_SERVICES }, nftablesOptionsOf(config)),
+}
+
+export const IPVS: Mode<IpvsState> = {
+  name: 'ipvs',
+  empty: EMPTY_IPVS_STATE,
+  resolving: { listNodePortAddresses: true },
+  render: (table, base, config) =>
+    renderIpvsState(
+      table,
+      { base, without: NO_SERVICES },
+      { ...ipvsOptionsOf(config), missingSchedulers: NO_SERVICES },
+    ),
+}
+
+export interface Stateful {
+  readonly refusals: ReadonlyMap<string, readonly Refusal[]>
+}
+
 /** Everything that follows from the objects so far. Immutable: each change gives the next one. */
-export interface Computed {
+export interface Computed<State extends Stateful = NftablesState> {
+  readonly mode: Mode<State>
   readonly config: PipelineConfig
   readonly resolved: Resolved
-  readonly state: NftablesState
+  readonly state: State
   /** By `kind key`: objects of which nothing can be used. */
   readonly refusedObjects: ReadonlyMap<string, Refusal>
 }
 
 export function compute(config: PipelineConfig, localIps: readonly string[]): Computed {
-  const resolved: Resolved = { snapshot: EMPTY_SNAPSHOT, table: emptyTable(config) }
-  const start = { config, resolved, state: EMPTY_STATE, refusedObjects: new Map() }
+  return computeIn(NFTABLES, config, localIps)
+}
+
+export function computeIn<State extends Stateful>(
+  mode: Mode<State>,
+  config: PipelineConfig,
+  localIps: readonly string[],
+): Computed<State> {
+  const table = finish(resolve(resolvingFor(mode, config), undefined, EMPTY_SNAPSHOT))
+  const resolved: Resolved = { snapshot: EMPTY_SNAPSHOT, table }
+  const start = { mode, config, resolved, state: mode.empty, refusedObjects: new Map() }
   return advance(start, [{ kind: 'LocalIps', value: localIps.map(ip) }])
 }
 
-function emptyTable(config: PipelineConfig): FrontendTable {
-  return finish(resolve(resolveOptionsOf(config), undefined, EMPTY_SNAPSHOT))
+function resolvingFor(mode: Pick<Mode<unknown>, 'resolving'>, config: PipelineConfig): ResolveOptions {
+  return { ...resolveOptionsOf(config), ...mode.resolving }
 }
 
 export interface ObjectChanges {
@@ -122,7 +175,10 @@ export interface ObjectChanges {
 }
 
 /** Objects as a source hands them over: a refused one takes its earlier version with it. */
-export function change(before: Computed, changes: ObjectChanges): Computed {
+export function change<State extends Stateful>(
+  before: Computed<State>,
+  changes: ObjectChanges,
+): Computed<State> {
   const events: SourceEvent[] = []
   const refusedObjects = new Map(before.refusedObjects)
   for (const name of changes.remove ?? []) {
@@ -157,17 +213,19 @@ function deletion(name: string): SourceEvent {
   }
 }
 
-function advance(before: Computed, events: readonly SourceEvent[]): Computed {
-  const { config } = before
+function advance<State extends Stateful>(
+  before: Computed<State>,
+  events: readonly SourceEvent[],
+): Computed<State> {
+  const { mode, config } = before
   const snapshot = applyEvents(before.resolved.snapshot, events)
-  const table = finish(resolve(resolveOptionsOf(config), before.resolved, snapshot))
-  const options = { base: before.state, without: new Set<string>() }
-  const state = finish(renderState(table, options, nftablesOptionsOf(config)))
+  const table = finish(resolve(resolvingFor(mode, config), before.resolved, snapshot))
+  const state = finish(mode.render(table, before.state, config))
   return { ...before, resolved: { snapshot, table }, state }
 }
 
 /** All refusals there are, as `object field value` without the indexes of lists, sorted. */
-export function refusalsOf({ resolved, refusedObjects, state }: Computed): readonly string[] {
+export function refusalsOf({ resolved, refusedObjects, state }: Computed<Stateful>): readonly string[] {
   const all = [
     ...refusedObjects.values(),
     ...(resolved.snapshot.node?.refusals ?? []),

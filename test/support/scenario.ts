@@ -65,9 +65,16 @@ const SOURCES: Readonly<Record<Place, readonly [string, string]>> = {
 
 const FOLDER = fileURLToPath(new URL('../scenarios/', import.meta.url))
 
+/** No scenario: what becomes otherwise of packets in IPVS mode (see ipvs-differences.ts). */
+export const DIFFERENCES_FILE = 'ipvs-differences.yaml'
+
+export function readScenarioFile(file: string): string {
+  return readFileSync(FOLDER + file, 'utf8')
+}
+
 export function loadScenarios(): readonly Scenario[] {
-  const files = readdirSync(FOLDER).filter(file => file.endsWith('.yaml'))
-  return files.sort().map(file => parseScenario(file, readFileSync(FOLDER + file, 'utf8')))
+  const files = readdirSync(FOLDER).filter(file => file.endsWith('.yaml') && file !== DIFFERENCES_FILE)
+  return files.sort().map(file => parseScenario(file, readScenarioFile(file)))
 }
 
 export function parseScenario(file: string, text: string): Scenario {
@@ -145,7 +152,7 @@ function step(at: string, fields: Fields): ScenarioStep {
     title: string(fields.title, `${at}: title`),
     objects: list(fields.objects),
     remove: list(fields.remove).map(name => string(name, `${at}: remove`)),
-    rows: packets.split('\n').flatMap(line => row(at, line)),
+    rows: packets.split('\n').flatMap(line => parseRow(at, line)),
     refusals: list(fields.refusals)
       .map(name => string(name, `${at}: refusals`))
       .sort(),
@@ -155,7 +162,7 @@ function step(at: string, fields: Fields): ScenarioStep {
 const ROW = /^(outside|pod|node)(?: (\S+))? (TCP|UDP|SCTP) (\S+) -> (.+)$/
 
 /** `pod 10.0.1.1 TCP 172.30.0.41:80 -> 10.180.0.1:80 10.180.1.1:80 kept`; nothing for comments and blank lines. */
-function row(at: string, line: string): readonly PacketRow[] {
+export function parseRow(at: string, line: string): readonly PacketRow[] {
   const text = line.replace(/#.*/, '').trim().replace(/\s+/g, ' ')
   if (text === '') return []
   const match = ROW.exec(text)
