@@ -32,6 +32,8 @@ const MODULES = [
 const KERNEL_OPTIONS =
   'console=ttyS0 panic=-1 quiet mitigations=off no_timer_check tsc=reliable lpj=4000000 nowatchdog rcupdate.rcu_cpu_stall_suppress=1'
 const RESULTS = join(TOP, '.cache/vm-results')
+/** See guest/start.sh. */
+const END = 0x04
 /** Left of a guest that has gone wrong. */
 const CONSOLE_LINES = 40
 
@@ -44,14 +46,20 @@ export async function runInGuest({ kernel, command, files = {}, maxMs, signal, w
   const job = mkdtempSync(join(tmpdir(), 'kprobe-vm-'))
   try {
     writeJob(job, { kernel, command, files })
-    const server = createServer(socket => socket.on('data', write)).listen(join(job, 'output'))
+    let child
+    const stop = () => child?.kill('SIGKILL')
+    const receive = chunk => {
+      const isLast = chunk.at(-1) === END && existsSync(join(job, 'exit-code'))
+      write(isLast ? chunk.subarray(0, -1) : chunk)
+      if (isLast) stop()
+    }
+    const server = createServer(socket => socket.on('data', receive)).listen(join(job, 'output'))
     await once(server, 'listening')
-    const child = spawn('setpriv', ['--pdeathsig', 'KILL', ...qemu(kernel, job)], {
+    child = spawn('setpriv', ['--pdeathsig', 'KILL', ...qemu(kernel, job)], {
       stdio: ['ignore', 'ignore', 'pipe'],
       env: { ...process.env, PATH: path() },
     })
     child.stderr.on('data', write)
-    const stop = () => child.kill('SIGKILL')
     const timer = setTimeout(stop, maxMs)
     signal?.addEventListener('abort', stop)
     await once(child, 'close')

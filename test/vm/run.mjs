@@ -1,12 +1,18 @@
 #!/usr/bin/env node
-import { runInGuest } from './machine.mjs'
 // Runs tests, or any command, in a guest with a stock kernel of Debian's: see README.md beside this file.
-//   node test/vm/run.mjs                  every test of this folder
-//   node test/vm/run.mjs FILE...          these files
-//   node test/vm/run.mjs -- COMMAND...    a command, in the top folder
+//   node test/vm/run.mjs                          every test that is for a guest
+//   node test/vm/run.mjs [-t PATTERN] FILE...     these files, and of them tests with such a name
+//   node test/vm/run.mjs -- COMMAND...            a command, in the top folder
+import { parseArgs } from 'node:util'
+import { bundleTests } from './bundle.mjs'
+import { runInGuest } from './machine.mjs'
+import { createOutput } from './output.mjs'
 import { prepare, Skipped } from './prepare.mjs'
+import { testsForGuest } from './tests.mjs'
 
 const MAX_MS = Number(process.env.KPROBE_VM_SECONDS || 600) * 1000
+/** What takes a test seconds elsewhere takes it minutes here. */
+const TEST_OPTIONS = { retry: 1, timeoutMs: 240_000 }
 
 try {
   process.exitCode = await main(process.argv.slice(2))
@@ -17,27 +23,53 @@ try {
 
 async function main(args) {
   const kernel = prepare()
+  const end = args.indexOf('--')
+  if (end >= 0)
+    return runCommand(
+      kernel,
+      args
+        .slice(end + 1)
+        .map(quoted)
+        .join(' '),
+      line => line,
+    )
+  const { values, positionals } = parseArgs({
+    args,
+    options: { t: { type: 'string', short: 't' } },
+    allowPositionals: true,
+  })
+  const files = positionals.length > 0 ? positionals : testsForGuest()
+  const { script, original, remove } = await bundleTests(files, { ...TEST_OPTIONS, pattern: values.t })
+  try {
+    return await runCommand(kernel, `NO_COLOR=1 exec node ${quoted(script)}`, original)
+  } finally {
+    remove()
+  }
+}
+
+async function runCommand(kernel, command, transform) {
   const abort = new AbortController()
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, () => abort.abort(signal))
+  const output = createOutput(transform)
   const began = Date.now()
   const { exitCode, console: log } = await runInGuest({
     kernel,
-    command: args
-      .slice(args.indexOf('--') + 1)
-      .map(quoted)
-      .join(' '),
+    command,
     maxMs: MAX_MS,
     signal: abort.signal,
-    write: chunk => process.stdout.write(chunk),
+    write: chunk => output.write(chunk),
   })
+  output.end()
   const seconds = Math.round((Date.now() - began) / 1000)
-  if (exitCode === undefined) {
-    const why = abort.signal.aborted ? abort.signal.reason : 'ended'
-    console.error(`${log}\nthe guest gave no exit code (${why}) after ${seconds} s`)
-    return 1
-  }
-  console.error(`${kernel.name} ${kernel.version}: ${seconds} s`)
-  return exitCode
+  console.log(`${kernel.name} ${kernel.version}, ${seconds} s`)
+  if (exitCode !== undefined) return exitCode
+  const why = abort.signal.aborted
+    ? abort.signal.reason
+    : seconds * 1000 >= MAX_MS
+      ? 'time is up'
+      : 'it ended'
+  console.error(`FAIL  the guest gave no exit code: ${why}. The end of its kernel's log:\n${log}`)
+  return 1
 }
 
 function quoted(word) {
