@@ -68,6 +68,8 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'telemetry/admin-server.ts': ['node:fs/promises', 'node:http', 'node:net'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
   'kernel/conntrack/sysctl-files.ts': ['node:fs/promises', 'node:os'],
+  'kernel/ipvs/sysctl-files.ts': ['node:fs/promises'],
+  'kernel/sysctl/files.ts': ['node:fs/promises'],
   config: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
   'daemon/oom-score.ts': ['node:fs/promises'],
   cli: ['node:stream', 'yaml'],

@@ -1,34 +1,15 @@
-import { readFile, writeFile } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { errorOf } from '../../base/thrown.ts'
 import {
-  type ConntrackSettings,
-  planSysctls,
-  SYSCTLS,
-  type Sysctl,
-  type SysctlFacts,
-  type SysctlLeft,
-  type SysctlWrite,
-} from './sysctls.ts'
-
-export interface TuneReport {
-  readonly written: readonly SysctlWrite[]
-  readonly left: readonly SysctlLeft[]
-  /** What was to be written or read and could not; nothing else depends on it. */
-  readonly failed: readonly TuneFailure[]
-}
-
-export interface TuneFailure {
-  readonly name: string
-  /** Undefined when it could not even be read. */
-  readonly value: number | undefined
-  readonly error: Error
-}
-
-export interface TuneOptions {
-  /** Where proc and sys are, with a slash at its end. */
-  readonly root?: string
-}
+  readSysctl,
+  type TuneFailure,
+  type TuneOptions,
+  type TuneReport,
+  writeSysctl,
+} from '../sysctl/files.ts'
+import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/sysctl.ts'
+import { type ConntrackSettings, planSysctls, SYSCTLS, type SysctlFacts } from './sysctls.ts'
 
 /** Brings the kernel's settings to what is wanted, as planSysctls says. Does not reject. */
 export async function tuneConntrack(
@@ -43,7 +24,7 @@ export async function tuneConntrack(
   const written: SysctlWrite[] = []
   for (const write of plan.writes) {
     const { name, value } = write
-    const error = await writeValue(root + write.path, value)
+    const error = await writeSysctl(root + write.path, value)
     if (error === undefined) written.push(write)
     else failed.push({ name, value, error })
   }
@@ -53,7 +34,7 @@ export async function tuneConntrack(
 async function readFacts(root: string, unreadable: TuneFailure[]): Promise<SysctlFacts> {
   const read = async ({ name, path }: Sysctl): Promise<number | undefined> => {
     try {
-      return await readValue(root + path)
+      return await readSysctl(root + path)
     } catch (thrown) {
       unreadable.push({ name, value: undefined, error: errorOf(thrown) })
       return undefined
@@ -69,30 +50,6 @@ async function readFacts(root: string, unreadable: TuneFailure[]): Promise<Sysct
     udpStream: await read(SYSCTLS.udpStream),
   }
   return { processors: await countProcessors(root), values }
-}
-
-/** Undefined when there is no such file. */
-async function readValue(path: string): Promise<number | undefined> {
-  let text: string
-  try {
-    text = await readFile(path, 'utf8')
-  } catch (thrown) {
-    if (thrown instanceof Error && 'code' in thrown && thrown.code === 'ENOENT') return undefined
-    throw thrown
-  }
-  const value = Number(text.trim())
-  if (text.trim() === '' || !Number.isInteger(value))
-    throw new Error(`${path}: not a number: ${JSON.stringify(text)}`)
-  return value
-}
-
-async function writeValue(path: string, value: number): Promise<Error | undefined> {
-  try {
-    await writeFile(path, String(value))
-    return undefined
-  } catch (thrown) {
-    return errorOf(thrown)
-  }
 }
 
 /** Of the machine, whatever part of it this process may use: `0-3,8` is five. */

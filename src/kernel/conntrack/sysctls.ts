@@ -1,3 +1,5 @@
+import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/sysctl.ts'
+
 /** What an operator wants of connection tracking; undefined leaves what is there. */
 export interface ConntrackSettings {
   /** Entries a processor; 0 leaves nf_conntrack_max alone. */
@@ -14,11 +16,8 @@ export interface ConntrackSettings {
   readonly lower: boolean
 }
 
-/** One number of the kernel that is read and written as a file. */
-export interface Sysctl {
-  readonly name: string
-  /** From the root of the file system. */
-  readonly path: string
+/** One that may have been set by the kernel alone. */
+export interface InitialSysctl extends Sysctl {
   /** What the kernel starts with, where that is one number everywhere: then it is nobody's choice. */
   readonly initial: number | undefined
 }
@@ -34,9 +33,9 @@ export const SYSCTLS = {
   tcpBeLiberal: netSysctl('nf_conntrack_tcp_be_liberal', 0),
   udp: netSysctl('nf_conntrack_udp_timeout', 30),
   udpStream: netSysctl('nf_conntrack_udp_timeout_stream', 120),
-} as const satisfies Readonly<Record<string, Sysctl>>
+} as const satisfies Readonly<Record<string, InitialSysctl>>
 
-function netSysctl(name: string, initial: number): Sysctl {
+function netSysctl(name: string, initial: number): InitialSysctl {
   return { name, path: NET + name, initial }
 }
 
@@ -46,27 +45,6 @@ export type SysctlKey = keyof typeof SYSCTLS
 export interface SysctlFacts {
   readonly processors: number
   readonly values: Readonly<Record<SysctlKey, number | undefined>>
-}
-
-export interface SysctlWrite {
-  readonly name: string
-  readonly path: string
-  readonly value: number
-  readonly before: number
-}
-
-/** What is wanted and not written. */
-export interface SysctlLeft {
-  readonly name: string
-  readonly wanted: number
-  readonly reason: /** It has that value. */
-    | 'equal'
-    /** Somebody made it larger. */
-    | 'larger'
-    /** The kernel has no such file. */
-    | 'missing'
-  /** Undefined when it is missing. */
-  readonly value: number | undefined
 }
 
 export interface SysctlPlan {
@@ -84,7 +62,7 @@ export function planSysctls(settings: ConntrackSettings, facts: SysctlFacts): Sy
   const writes: SysctlWrite[] = []
   const left: SysctlLeft[] = []
   for (const { key, wanted, keepsLarger } of wantedValues(settings, facts.processors)) {
-    const { name, path, initial }: Sysctl = SYSCTLS[key]
+    const { name, path, initial }: InitialSysctl = SYSCTLS[key]
     const value = facts.values[key]
     if (value === undefined) left.push({ name, wanted, reason: 'missing', value })
     else if (value === wanted) left.push({ name, wanted, reason: 'equal', value })

@@ -1,0 +1,48 @@
+import { readFile, writeFile } from 'node:fs/promises'
+import { errorOf } from '../../base/thrown.ts'
+import type { SysctlLeft, SysctlWrite } from './sysctl.ts'
+
+/** What became of settings of the kernel. */
+export interface TuneReport {
+  readonly written: readonly SysctlWrite[]
+  readonly left: readonly SysctlLeft[]
+  /** What was to be written or read and could not; nothing else depends on it. */
+  readonly failed: readonly TuneFailure[]
+}
+
+export interface TuneFailure {
+  readonly name: string
+  /** Undefined when it could not even be read. */
+  readonly value: number | undefined
+  readonly error: Error
+}
+
+export interface TuneOptions {
+  /** Where proc and sys are, with a slash at its end. */
+  readonly root?: string
+}
+
+/** Undefined when there is no such file. Throws when it cannot be read, or is no number. */
+export async function readSysctl(path: string): Promise<number | undefined> {
+  let text: string
+  try {
+    text = await readFile(path, 'utf8')
+  } catch (thrown) {
+    if (thrown instanceof Error && 'code' in thrown && thrown.code === 'ENOENT') return undefined
+    throw thrown
+  }
+  const value = Number(text.trim())
+  if (text.trim() === '' || !Number.isInteger(value))
+    throw new Error(`${path}: not a number: ${JSON.stringify(text)}`)
+  return value
+}
+
+/** Gives why it could not be written. */
+export async function writeSysctl(path: string, value: number): Promise<Error | undefined> {
+  try {
+    await writeFile(path, String(value))
+    return undefined
+  } catch (thrown) {
+    return errorOf(thrown)
+  }
+}
