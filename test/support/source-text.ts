@@ -143,9 +143,11 @@ function functionAt(code: string, brace: number): { start: number | undefined; n
   const close = parametersEnd(header)
   if (close === undefined) return arrow ? { start: brace, name: 'arrow function' } : none
   const opening = matchingOpen(header, close)
-  const word = /([\w$#]*)\s*(<[^()]*>)?\s*$/.exec(header.slice(0, opening))?.[1] ?? ''
+  // What was blanked is long runs of spaces, over which these would go back and forth.
+  const ahead = header.slice(0, opening).replace(/\s+/g, ' ').trimEnd()
+  const word = /([\w$#]*) ?(<[^()]*>)?$/.exec(ahead)?.[1] ?? ''
   if (CONTROL.has(word)) return none
-  const named = arrow ? /([\w$]+)\s*(:[^=;]*)?=\s*(async\s*)?$/.exec(header.slice(0, opening))?.[1] : word
+  const named = arrow ? /([\w$]+) ?(:[^=;]*)?= ?(async)?$/.exec(ahead)?.[1] : word
   return { start: from + opening, name: named === undefined || named === '' ? 'arrow function' : named }
 }
 
