@@ -1,4 +1,3 @@
-import { readFileSync } from 'node:fs'
 import { expect } from 'vitest'
 import type { Lab } from '../support/lab/lab.ts'
 import type { TrafficClient, TrafficReport } from '../support/lab/traffic.ts'
@@ -30,7 +29,7 @@ export class Clients {
 
   private constructor(lab: Lab) {
     this.#lab = lab
-    this.#repeatedBefore = repeatedSyns(lab)
+    this.#repeatedBefore = lab.repeatedSyns()
     const outside = { from: 'outside', source: '203.0.113.5' } as const
     this.#traffic = [
       lab.client({ ...outside, destination: VIP, port: 80, rate: 150 }),
@@ -76,7 +75,7 @@ export class Clients {
   async #stop(): Promise<Stopped> {
     const lasting = await Promise.all(this.#lasting.map(connection => connection.stop()))
     const reports = await Promise.all(this.#traffic.map(client => client.stop()))
-    return { lasting, reports, repeatedSyns: repeatedSyns(this.#lab) - this.#repeatedBefore }
+    return { lasting, reports, repeatedSyns: this.#lab.repeatedSyns() - this.#repeatedBefore }
   }
 }
 
@@ -92,19 +91,6 @@ function expectUnbroken(lasting: readonly LastingReport[]): void {
     expect(sent).toBeGreaterThan(20)
     expect(echoed).toBe(sent)
   }
-}
-
-/** SYNs that had to be sent again, in the network namespaces of all clients. */
-function repeatedSyns(lab: Lab): number {
-  const paths = [`/proc/${lab.topology.outside.pid}/net/netstat`, '/proc/thread-self/net/netstat']
-  const counts = paths.map(path => {
-    const [words = [], values = []] = readFileSync(path, 'utf8')
-      .split('\n')
-      .filter(line => line.startsWith('TcpExt:'))
-      .map(line => line.split(' '))
-    return Number(values[words.indexOf('TCPSynRetrans')])
-  })
-  return counts.reduce((sum, count) => sum + count, 0)
 }
 
 /** What clients noticed of a window, in words. */

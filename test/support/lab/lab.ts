@@ -1,7 +1,14 @@
 import { canonicalAddress, endpointText, POD_GATEWAYS } from './address.ts'
 import { decodeSighting, encodeProbe, type ProbeProtocol, type Sighting } from './probe.ts'
 import { closeTopology, openTopology, type Topology } from './topology.ts'
-import { type ClientOptions, type Servers, startClient, startServers, type TrafficClient } from './traffic.ts'
+import {
+  type ClientOptions,
+  repeatedSyns,
+  type Servers,
+  startClient,
+  startServers,
+  type TrafficClient,
+} from './traffic.ts'
 
 export type Place = 'outside' | 'pod' | 'node'
 
@@ -84,6 +91,11 @@ export class Lab {
   /** See startClient in traffic.ts. */
   client(options: ClientOptions): TrafficClient {
     return startClient(this.topology, options)
+  }
+
+  /** See repeatedSyns in traffic.ts. */
+  repeatedSyns(): number {
+    return repeatedSyns(this.topology)
   }
 
   /** Sends the first packets of new connections, and tells for each flow what came of them. */

@@ -1,5 +1,6 @@
 import { type ChildProcessByStdio, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
 import type { Readable, Writable } from 'node:stream'
 import { assert } from '../../../src/base/assert.ts'
 import { endpointText, parseEndpoint } from './address.ts'
@@ -182,4 +183,17 @@ function parseReport(lines: readonly string[]): TrafficReport {
     slowestMs: slowestMs ?? 0,
     endpoints,
   }
+}
+
+/** SYNs that had to be sent again in the network namespaces of all clients, since their beginning. */
+export function repeatedSyns({ outside }: Topology): number {
+  const paths = [`/proc/${outside.pid}/net/netstat`, '/proc/thread-self/net/netstat']
+  const counts = paths.map(path => {
+    const [names = [], values = []] = readFileSync(path, 'utf8')
+      .split('\n')
+      .filter(line => line.startsWith('TcpExt:'))
+      .map(line => line.split(' '))
+    return Number(values[names.indexOf('TCPSynRetrans')])
+  })
+  return counts.reduce((sum, count) => sum + count, 0)
 }
