@@ -1,24 +1,42 @@
 import { defineConfig } from 'vitest/config'
+import { BaseSequencer, type TestSpecification } from 'vitest/node'
+
+/** Nothing takes so long, not even beside many other things: only what hangs does. */
+const LONG_MS = 180_000
 
 /**
  * `unit` needs nothing but Node. The others speak with the real kernel: they run inside a namespace of their own (see
  * the scripts of package.json), one file at a time, because the namespace is shared by the files of one run.
+ *
+ * `faults` mostly waits, and each of its files makes a network namespace for itself: a few at a time.
  */
 const onTheKernel = {
   pool: 'forks',
   fileParallelism: false,
-  testTimeout: 60_000,
-  hookTimeout: 60_000,
-  // Packets between namespaces get lost on a machine that is busy with something else: once more, and no oftener.
-  retry: 1,
+  testTimeout: LONG_MS,
+  hookTimeout: LONG_MS,
 } as const
 
 const PACKETS = 'test/scenarios/**/packets*.test.ts'
 const WALK = 'test/scenarios/**/walk*.test.ts'
 const CONTRACT_ON_KERNEL = 'test/contract/**/kernel*.test.ts'
 
+/** Files that take long for their size: whoever begins with them is not left waiting for them at the end. */
+const LONG = /test\/faults\/(cluster-half-open|restart)\.test\.ts$/
+
+class LongFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const bySize = await super.sort(files)
+    const isLong = ({ moduleId }: TestSpecification) => LONG.test(moduleId)
+    return [...bySize.filter(isLong), ...bySize.filter(file => !isLong(file))]
+  }
+}
+
 export default defineConfig({
   test: {
+    // Of several runs at once, one would read the cache while another writes it; and the order is always the same.
+    cache: false,
+    sequence: { sequencer: LongFirst },
     // The process that hands out the files has next to nothing to do.
     maxWorkers: '100%',
     projects: [
@@ -28,7 +46,7 @@ export default defineConfig({
           pool: 'threads',
           include: ['test/{unit,fuzz,scenarios,contract}/**/*.test.ts', 'test/architecture.test.ts'],
           exclude: [PACKETS, WALK, CONTRACT_ON_KERNEL],
-          testTimeout: 60_000,
+          testTimeout: LONG_MS,
         },
       },
       // Seeds of the simulator: KPROBE_SEEDS says how many.
@@ -52,10 +70,19 @@ export default defineConfig({
           include: ['test/churn/**/*.test.ts'],
           ...onTheKernel,
           testTimeout: 600_000,
-          retry: 0,
         },
       },
-      { test: { name: 'faults', include: ['test/faults/**/*.test.ts'], ...onTheKernel } },
+      {
+        test: {
+          name: 'faults',
+          include: ['test/faults/**/*.test.ts'],
+          ...onTheKernel,
+          fileParallelism: true,
+          maxWorkers: 3,
+          // Groups of projects with different numbers of workers have to differ.
+          sequence: { groupOrder: 1 },
+        },
+      },
     ],
     coverage: { include: ['src/**/*.ts'], reporter: ['text-summary'] },
   },

@@ -36,37 +36,80 @@ build_reference() {
 }
 
 stop() {
-  [ -z "$build_pid" ] || kill -TERM "-$build_pid" 2>/dev/null
-  [ -z "$stage_pid" ] || kill -TERM "-$stage_pid" 2>/dev/null
+  for group in $build_pid $(cat "$logs"/*.pid 2>/dev/null); do kill -TERM "-$group" 2>/dev/null; done
+  wait
   rm -rf "$logs"
   exit 130
 }
 
-# stage NAME SECONDS COMMAND...: at most so many seconds. In a process group of its own, so that nothing it started is
-# left behind.
-stage() {
-  stage_name=$1
-  stage_limit=$2
-  shift 2
-  case " $only " in '  ' | *" $stage_name "*) ;; *) return 0 ;; esac
-  stage_log=$logs/$stage_name.log
-  stage_start=$(date +%s)
-  setsid timeout -k 10 "$stage_limit" "$@" >"$stage_log" 2>&1 </dev/null &
-  stage_pid=$!
-  wait "$stage_pid"
-  stage_status=$?
-  stage_pid=''
-  stage_took=$(($(date +%s) - stage_start))
-  if [ "$stage_status" = 0 ]; then
-    printf 'ok    %-14s %4d s  %s\n' "$stage_name" "$stage_took" "$(summary "$stage_log")"
+# stage_of NAME: the most seconds that a stage may take, and its command.
+stage_of() {
+  case $1 in
+    types) at_most 120 tsc -p . ;;
+    format) at_most 60 biome format ;;
+    lint) at_most 60 npm run -s lint ;;
+    unit) at_most 600 vitest run --project unit ;;
+    native) at_most 120 sh test/native/run.sh ;;
+    addon-asan) at_most 300 sh test/native/asan.sh ;;
+    contract) at_most 600 unshare -Urnm vitest run --project contract ;;
+    kernel) at_most 600 unshare -Urnm vitest run --project kernel ;;
+    scenarios) at_most 600 unshare -Urnm vitest run --project scenarios ;;
+    faults) at_most 900 unshare -Urnm vitest run --project faults ;;
+    churn) at_most 240 env KPROBE_CHURN_SECONDS=20 unshare -Urnm vitest run --project churn ;;
+    sim) at_most 900 env KPROBE_SEEDS=2000 nice -n 19 vitest run --project sim ;;
+    reference) at_most 2400 sh test/reference/run.sh ;;
+    *) fail "There is no stage $1." ;;
+  esac
+}
+
+at_most() {
+  exec setsid timeout -k 10 "$@"
+}
+
+# together STAGE...: runs them side by side, and reports each when it ends.
+together() {
+  running=''
+  for name in "$@"; do
+    case " $only " in '  ' | *" $name "*) ;; *) continue ;; esac
+    running="$running $name"
+    begin "$name"
+  done
+  while [ -n "$running" ]; do
+    sleep 0.2
+    for name in $running; do
+      [ -s "$logs/$name.end" ] || continue
+      running=$(for other in $running; do [ "$other" = "$name" ] || printf ' %s' "$other"; done)
+      report "$name" $(cat "$logs/$name.end")
+    done
+  done
+}
+
+# begin STAGE: in a process group of its own, so that nothing it started is left behind.
+begin() {
+  {
+    began=$(date +%s)
+    stage_of "$1" >"$logs/$1.log" 2>&1 </dev/null &
+    echo $! >"$logs/$1.pid"
+    wait $!
+    status=$?
+    kill -KILL "-$(cat "$logs/$1.pid")" 2>/dev/null
+    rm "$logs/$1.pid"
+    echo "$status $(($(date +%s) - began))" >"$logs/$1.end"
+  } &
+}
+
+# report STAGE STATUS SECONDS
+report() {
+  if [ "$2" = 0 ]; then
+    printf 'ok    %-14s %4d s  %s\n' "$1" "$3" "$(summary "$logs/$1.log")"
     return 0
   fi
-  failed="$failed $stage_name"
-  printf 'FAIL  %-14s %4d s  exit code %d: %s\n' "$stage_name" "$stage_took" "$stage_status" "$*"
+  failed="$failed $1"
+  printf 'FAIL  %-14s %4d s  exit code %d: npm test -- %s\n' "$1" "$3" "$2" "$1"
   # What failed comes first: whoever keeps only the beginning of this has it.
-  grep -aE -A 14 '^ *FAIL |^not ok ' "$stage_log" | head -n 200
-  echo "--- all of it:"
-  cat "$stage_log"
+  grep -aE -A 14 '^ *FAIL |^not ok ' "$logs/$1.log" | head -n 200
+  echo '--- all of it:'
+  cat "$logs/$1.log"
 }
 
 # What vitest counted, if it was vitest; what was skipped, if a stage says so.
@@ -76,7 +119,6 @@ summary() {
 
 only=$*
 failed=''
-stage_pid=''
 build_pid=''
 export PATH="$PWD/node_modules/.bin:$PATH:/usr/sbin:/sbin"
 export NO_COLOR=1
@@ -87,22 +129,15 @@ logs=$(mktemp -d)
 trap stop INT TERM
 build_reference
 
-stage types 120 tsc -p .
-stage format 60 biome format
-stage lint 60 npm run -s lint
-stage unit 300 vitest run --project unit
-stage native 120 sh test/native/run.sh
-stage addon-asan 300 sh test/native/asan.sh
-stage contract 300 unshare -Urnm vitest run --project contract
-stage kernel 300 unshare -Urnm vitest run --project kernel
-stage scenarios 600 unshare -Urnm vitest run --project scenarios
-stage faults 1200 unshare -Urnm vitest run --project faults
-stage churn 150 env KPROBE_CHURN_SECONDS=20 unshare -Urnm vitest run --project churn
-stage sim 600 env KPROBE_SEEDS=2000 vitest run --project sim
+# Side by side goes what waits with what computes; alone goes what counts how fast something is.
+together types format lint native unit addon-asan contract kernel scenarios
+together faults
+together churn
 [ -z "$build_pid" ] || wait "$build_pid"
 build_pid=''
-stage reference 2400 sh test/reference/run.sh
+together reference sim
 
+for name in $only; do [ -e "$logs/$name.log" ] || failed="$failed $name (there is no such stage)"; done
 rm -rf "$logs"
 [ -z "$failed" ] || fail "failed:$failed"
 echo 'everything passed'

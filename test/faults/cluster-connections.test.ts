@@ -1,4 +1,3 @@
-import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
@@ -91,7 +90,7 @@ describe('HTTP/2', () => {
     cluster.server.faults.add({ resource: 'services', verb: 'watch', times: 1, faults: [fault] })
     const requests = cluster.server.log.length
     cluster.server.cut()
-    await eventually(() => cluster.asked(requests).includes('watch services'), 20_000)
+    await eventually(() => cluster.asked(requests).includes('watch services'))
     for (let number = 20; number < 26; number++) cluster.put(...service(number))
     await cluster.converged()
     expect(removals.lines).toEqual([])
@@ -115,7 +114,10 @@ describe('HTTP/2', () => {
 })
 
 describe('how the API server is found', () => {
-  /** What the resolver says of api.test; seen by this namespace alone. */
+  /** Runs a command for which a file, $0, is /etc/hosts. */
+  const WITH_HOSTS = 'mount --bind "$0" /etc/hosts && exec "$@"'
+
+  /** What the resolver says of api.test to a daemon that was started so. */
   function resolveTo(address: string | undefined): void {
     writeFileSync(cluster.file('hosts'), address === undefined ? '' : `${address} api.test\n`)
   }
@@ -125,11 +127,11 @@ describe('how the API server is found', () => {
     const certificate = authority.issue({ names: ['api.test'] })
     await open({ tls: authority, certificate })
     resolveTo('127.0.0.1')
-    execFileSync('mount', ['--bind', cluster.file('hosts'), '/etc/hosts'])
-    onTestFinished(() => void execFileSync('umount', ['/etc/hosts']))
     const { port, store } = cluster.server
     cluster.configure({ server: `https://api.test:${port}` })
-    const daemon = await cluster.running()
+    const daemon = await cluster.running({
+      wrapper: ['unshare', '-m', 'sh', '-c', WITH_HOSTS, cluster.file('hosts')],
+    })
     const before = listRuleset()
     resolveTo(undefined)
     await cluster.server.refuse()
