@@ -45,7 +45,7 @@ describe('F40: a Service with policy Local', () => {
     cluster.put(sliceOf('web', endpoints))
     const outside = await reached(EXTERNAL)
     const pod = await reached(VIP, { from: 'pod', source: '10.0.5.9' })
-    await eventually(() => answers(local > 0 ? 200 : 503, '/', CHECK, NODE), 10_000)
+    await eventually(() => answers(local > 0 ? 200 : 503, '/', CHECK, NODE))
     expect(JSON.parse((await ask('/', CHECK, NODE)).body)).toMatchObject({ localEndpoints: local })
     return { outside, pod }
   }
@@ -153,20 +153,20 @@ describe('F43: the Node', () => {
     await cluster.running()
     expect(await reached(VIP, { tries: 60 })).toBe(`${A}:8080 ${B}:8080`)
     cluster.put(node({ labels: { [ZONE]: 'two' } }))
-    await eventually(async () => (await reached(VIP)) === `${B}:8080`, 10_000)
+    await eventually(async () => (await reached(VIP)) === `${B}:8080`)
   })
 
   it('F43: that is tainted for removal fails /healthz alone, until it is not', async () => {
     await cluster.running()
-    await eventually(() => answers(200, '/healthz'), 10_000)
+    await eventually(() => answers(200, '/healthz'))
     const before = await generation()
     cluster.put(node({ spec: { taints: [{ key: 'ToBeDeletedByClusterAutoscaler', effect: 'NoSchedule' }] } }))
-    await eventually(() => answers(503, '/healthz'), 10_000)
+    await eventually(() => answers(503, '/healthz'))
     expect(await ask('/livez')).toMatchObject({ code: 200 })
     expect(await reached(VIP)).toBe(`${A}:8080`)
     expect(await generation()).toBe(before)
     cluster.put(node())
-    await eventually(() => answers(200, '/healthz'), 10_000)
+    await eventually(() => answers(200, '/healthz'))
   })
 
   it('F43, F66: addresses that come and go 50 times a second never close a NodePort that is there', async () => {
@@ -229,7 +229,7 @@ describe('F44: the configuration file', () => {
     await cluster.converged()
     write({ nftables: { masqueradeAll: true } })
     await daemon.until(() => daemon.said('the configuration has changed').length > 0, 30_000)
-    await eventually(() => listRuleset() !== before, 10_000)
+    await eventually(() => listRuleset() !== before)
     expect(daemon.hasExited).toBe(false)
   })
 })

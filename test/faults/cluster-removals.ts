@@ -26,7 +26,7 @@ export class Removals {
     await eventually(() => {
       nft(`add element ip removals marks { ${MARK} }; delete element ip removals marks { ${MARK} }`)
       return removals.#text.includes(MARK)
-    }, 10_000)
+    })
     nft('delete table ip removals')
     return removals
   }

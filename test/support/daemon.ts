@@ -93,11 +93,11 @@ export class Daemon {
   }
 
   /** Resolves with the milliseconds it took until the daemon has programmed everything once. */
-  synced(timeoutMs = 20_000): Promise<number> {
+  synced(timeoutMs = 60_000): Promise<number> {
     return this.until(() => /^programmed /m.test(this.out), timeoutMs)
   }
 
-  async until(isSo: () => boolean, timeoutMs = 10_000): Promise<number> {
+  async until(isSo: () => boolean, timeoutMs = 20_000): Promise<number> {
     const began = performance.now()
     while (!isSo()) {
       const tookMs = performance.now() - began
