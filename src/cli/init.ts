@@ -4,9 +4,10 @@ import { HELP_FLAG, outputFlag, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import type { KernelSockets } from '../daemon/mode.ts'
 import { KERNEL, withPlane } from '../daemon/open.ts'
+import { tuneKernel } from '../daemon/tune.ts'
 import { createConntrackClient } from '../kernel/conntrack/client.ts'
-import { type TuneReport, tuneConntrack } from '../kernel/conntrack/sysctl-files.ts'
-import type { SysctlLeft } from '../kernel/conntrack/sysctls.ts'
+import type { TuneReport } from '../kernel/sysctl/files.ts'
+import type { SysctlLeft } from '../kernel/sysctl/sysctl.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { writeDocument } from './output.ts'
 import { readRequest } from './read-request.ts'
@@ -21,7 +22,8 @@ export const command: Command = {
       usage: 'kprobe init [flags]',
       description:
         'Does what needs more privileges than serving does, and ends: brings the settings of connection tracking to what\n' +
-        'the flags or the --config file ask for, and asks nf_tables and conntrack for an answer. Larger values of an\n' +
+        'the flags or the --config file ask for, those that the mode ipvs needs to what it needs, and asks nf_tables or\n' +
+        'IPVS, and conntrack, for an answer. Larger values of an\n' +
         'operator stay. A setting that cannot be written is named, and is no failure: Services are served without it.\n' +
         'Exits 1 when the kernel does not answer.',
       flags: [...RUN_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
@@ -44,7 +46,7 @@ export async function runInit(argv: readonly string[], io: Io, machine: InitMach
   const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'init', extra.errors)
-  const tuned = await tuneConntrack(config.conntrack, { root: machine.root })
+  const tuned = await tuneKernel(config, { root: machine.root })
   const answers = [
     await answerOf(PARTS[config.proxyMode], () => askMode(config, machine)),
     await answerOf('conntrack', () => askConntrack(machine)),

@@ -12,7 +12,7 @@ import { publishedConfig, writtenConfig } from '../config/written-config.ts'
 import { type DaemonIo, runDaemon } from '../daemon/daemon.ts'
 import { setOomScoreAdj } from '../daemon/oom-score.ts'
 import { openClient, openNetfilter } from '../daemon/open.ts'
-import { tuneConntrack } from '../kernel/conntrack/sysctl-files.ts'
+import { tuneKernel, tuneMode } from '../daemon/tune.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { planLines } from './plan-text.ts'
 import { syncText } from './sync-text.ts'
@@ -117,8 +117,8 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
     listens: true,
     setOomScoreAdj: value => setOomScoreAdj(value, log),
     setLogging: ({ logFormat, verbosity }) => set({ format: logFormat, verbosity }),
-    tune: async ({ conntrack }) => {
-      const { written, failed } = await tuneConntrack(conntrack)
+    tune: async config => {
+      const { written, failed } = await (config.once ? tuneMode(config) : tuneKernel(config))
       for (const { name, value, before } of written) log.info({ name, value, before }, 'set')
       for (const { name, value, error } of failed)
         log.warn({ name, value, err: error }, 'not set; `kprobe init` does it with more privileges')

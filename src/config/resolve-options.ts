@@ -11,5 +11,7 @@ export function resolveOptions(config: Config): ResolveOptions {
     allowedLoadBalancerCidrs: config.allowedLoadBalancerCidrs,
     allowServiceExternalIps: config.allowServiceExternalIps,
     bindAddress: config.bindAddress,
+    // A virtual server has one address: there is none that stands for every address.
+    listNodePortAddresses: config.proxyMode === 'ipvs',
   }
 }

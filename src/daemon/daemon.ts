@@ -125,9 +125,10 @@ class Daemon {
         return false
       }
     }
-    if (config.once || config.backend !== 'netlink') return true
-    await setOomScoreAdj?.(config.oomScoreAdj)
+    if (config.backend !== 'netlink') return true
     await tune?.(config)
+    if (config.once) return true
+    await setOomScoreAdj?.(config.oomScoreAdj)
     this.#flows = this.#openFlows()
     await this.#listen(config)
     return true
@@ -196,6 +197,7 @@ class Daemon {
       },
       planned,
       report: event => this.#report(event),
+      tell: event => this.#observer.modeEvent(event),
       misfits: list => {
         for (const refusal of list) log.warn(refusal, 'refused: it does not fit')
       },

@@ -41,7 +41,7 @@ export interface DaemonIo {
   readonly flags?: Flags
   /** Follows changes of the configuration, until the result is called. */
   readonly follow?: (handlers: ConfigHandlers) => () => Promise<void>
-  /** Settings of the kernel: of connection tracking, and those that the mode needs. */
+  /** Settings of the kernel: those that the mode needs and, but for --once, of connection tracking. */
   readonly tune?: (config: Config) => Promise<void>
   readonly setOomScoreAdj?: (value: number) => Promise<void>
   readonly setLogging?: (config: Config) => void

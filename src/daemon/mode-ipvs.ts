@@ -1,10 +1,171 @@
+import type { Clock } from '../base/clock.ts'
 import { FAMILIES } from '../base/ip.ts'
+import { finishInSlices, slicingOf } from '../base/steps.ts'
+import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
+import { NFT_FAMILIES } from '../dataplane/common/family.ts'
+import type { IpvsKernel } from '../dataplane/ipvs/observe.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../dataplane/ipvs/options.ts'
+import type { IpvsPlan } from '../dataplane/ipvs/plan.ts'
+import { createIpvsPlane } from '../dataplane/ipvs/plane.ts'
+import { retireIpvsPlane } from '../dataplane/ipvs/retire.ts'
+import type { IpvsState } from '../dataplane/ipvs/state.ts'
+import { applyTimeouts } from '../dataplane/ipvs/timeouts.ts'
+import { readTraffic } from '../dataplane/ipvs/traffic.ts'
+import type { UpkeepEvent } from '../dataplane/ipvs/upkeep.ts'
+import { watchWriters } from '../dataplane/nftables/writers.ts'
+import { createIpsetClient } from '../kernel/ipset/client.ts'
+import { createIpvsClient } from '../kernel/ipvs/client.ts'
+import { destinationKey, serverKey } from '../kernel/ipvs/key.ts'
+import { createAddressReader } from '../kernel/link/addresses.ts'
+import { createDummyClient } from '../kernel/link/dummy.ts'
+import { createNftClient } from '../kernel/nft/client.ts'
 import { detectorOf } from './detector.ts'
+import type { KernelSockets, ModeContext, ModeEvent, OpenPlane } from './mode.ts'
 
 /** The device that Services' addresses are bound to: they are no addresses of this machine. */
 export const IPVS_DEVICE = DEFAULT_IPVS_OPTIONS.deviceName
+
+/** Throws when the kernel's netlink cannot be spoken to; whether there is IPVS, `demand` finds out. */
+export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPlane<IpvsState, IpvsPlan> {
+  const { kernel, ownPortId, close } = openIpvsKernel(sockets, clock)
+  const options = ipvsOptions(config)
+  const addresses = createAddressReader({ openTransport: sockets.route, clock })
+  const watching = { openTransport: sockets.netfilter, own: ownPortId, table: options.tableName }
+  const plane = createIpvsPlane({
+    ...kernel,
+    clock,
+    options,
+    watchWriters: report => watchWriters(watching, report),
+    watchAddresses: changed => addresses.watch(changed),
+    report: event => tell?.(modeEvent(event)),
+  })
+  const traffic = trafficReader(sockets, clock)
+  return {
+    plane,
+    demand: () => demandIpvs(kernel),
+    start() {
+      setTimeouts(kernel, config, tell)
+      plane.startUpkeep()
+    },
+    misfits: ({ refusals }) => [...refusals.values()].flat(),
+    traffic: async state =>
+      config.connectionMetricsMax === 0
+        ? []
+        : await readTraffic(traffic.client(), state, {
+            options,
+            finishSteps: steps => finishInSlices(steps, slicingOf(clock)),
+          }),
+    async close() {
+      await plane.close()
+      await Promise.all([close(), traffic.close(), addresses.close()])
+    },
+  }
+}
+
+interface OpenKernel {
+  readonly kernel: IpvsKernel
+  /** Of the socket that commits to nf_tables. */
+  readonly ownPortId: number
+  readonly close: () => Promise<void>
+}
+
+/** Clients for the four parts of the kernel, each with a socket of its own. Throws SystemError. */
+export function openIpvsKernel({ netfilter, generic, route }: KernelSockets, clock: Clock): OpenKernel {
+  const transport = netfilter()
+  const kernel: IpvsKernel = {
+    nft: createNftClient({ transport, clock }),
+    ipset: createIpsetClient({ transport: netfilter(), clock }),
+    ipvs: createIpvsClient({ transport: generic(), clock }),
+    dummy: createDummyClient({ transport: route(), clock }),
+  }
+  const { nft, ipset, ipvs, dummy } = kernel
+  return {
+    kernel,
+    ownPortId: transport.portId,
+    close: async () => void (await Promise.all([nft.close(), ipset.close(), ipvs.close(), dummy.close()])),
+  }
+}
+
+const DOCTOR = '`kprobe doctor --proxy-mode=ipvs` says what else may be missing'
+
+function demandIpvs({ ipvs, ipset }: IpvsKernel): void {
+  try {
+    ipvs.info()
+  } catch (thrown) {
+    const cause = errorOf(thrown)
+    throw new Error(`the mode ipvs needs IPVS: ${cause.message}; load the module ip_vs. ${DOCTOR}`, { cause })
+  }
+  if (ipset.revision('hash:ip,port', 'IPv4') !== undefined) return
+  throw new Error(`the mode ipvs needs ipsets: load the modules ip_set and ip_set_hash_ipport. ${DOCTOR}`)
+}
+
+/** No reason to serve nobody: somebody else may have to set them. */
+function setTimeouts({ ipvs }: IpvsKernel, config: Config, tell: ModeContext['tell']): void {
+  const { tcpTimeoutS: tcpS, tcpFinTimeoutS: tcpFinS, udpTimeoutS: udpS } = config.ipvs
+  if (tcpS === 0 && tcpFinS === 0 && udpS === 0) return
+  try {
+    applyTimeouts(ipvs, { tcpS, tcpFinS, udpS })
+  } catch (thrown) {
+    tell?.({ kind: 'failed', error: errorOf(thrown) })
+  }
+}
+
+/** A dump of all real servers takes its time: it has a socket of its own, so that no commit waits for it. */
+function trafficReader({ generic }: KernelSockets, clock: Clock) {
+  let client: ReturnType<typeof createIpvsClient> | undefined
+  return {
+    client() {
+      client ??= createIpvsClient({ transport: generic(), clock })
+      return client
+    },
+    close: async () => await client?.close(),
+  }
+}
+
+function modeEvent(event: UpkeepEvent): ModeEvent {
+  switch (event.kind) {
+    case 'drained':
+    case 'expired': {
+      const { kind, server, destination, connections } = event
+      return { kind, server: serverKey(server), endpoint: destinationKey(destination), connections }
+    }
+    case 'drift':
+    case 'failed':
+      return event
+  }
+}
+
+/**
+ * Lets the connections end that IPVS holds, for as long as the configuration allows, and removes everything then. Nothing
+ * happens without our own table, which tells this program's objects from those of kube-proxy's IPVS mode.
+ */
+export async function retireIpvs(
+  { config, clock, sockets }: ModeContext,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const options = ipvsOptions(config)
+  if (!(await hasTable(options.tableName, { clock, sockets }))) return false
+  const { kernel, close } = openIpvsKernel(sockets, clock)
+  const plane = createIpvsPlane({ ...kernel, clock, options })
+  try {
+    await retireIpvsPlane({ kernel, plane, clock, options, signal })
+  } finally {
+    await plane.close()
+    await close()
+  }
+  return true
+}
+
+async function hasTable(name: string, { clock, sockets }: Omit<ModeContext, 'config'>): Promise<boolean> {
+  const nft = createNftClient({ transport: sockets.netfilter(), clock })
+  try {
+    const { ruleset } = await nft.list(NFT_FAMILIES.map(family => ({ family, name })))
+    return ruleset.tables.length > 0
+  } finally {
+    await nft.close()
+  }
+}
 
 export function ipvsOptions(config: Config): IpvsOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, ipvs } = config

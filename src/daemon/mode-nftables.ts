@@ -24,6 +24,7 @@ export function openNftables({
   return {
     plane: createNftablesPlane({ client, options, watchWriters: report => watchWriters(watching, report) }),
     demand: () => undefined,
+    start: () => undefined,
     misfits: ({ refusals }) => [...refusals.values()].flat(),
     traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
     close: () => client.close(),

@@ -22,13 +22,31 @@ export interface ModeContext {
   readonly config: Config
   readonly clock: Clock
   readonly sockets: KernelSockets
+  /** Hears what happens between commits. */
+  readonly tell?: ((event: ModeEvent) => void) | undefined
 }
+
+/** What a mode does, or finds, between commits. */
+export type ModeEvent =
+  /** An endpoint that was not wanted any more is gone, after its last connection, or with those when its time was up. */
+  | {
+      readonly kind: 'drained' | 'expired'
+      readonly server: string
+      readonly endpoint: string
+      readonly connections: number
+    }
+  /** The kernel is not what was left there; it is brought back at once. */
+  | { readonly kind: 'drift'; readonly difference: string }
+  /** It could not be looked at, or not be written to; tried again. */
+  | { readonly kind: 'failed'; readonly error: Error }
 
 /** One mode at work on a kernel: its plane, and what else only the mode knows. */
 export interface OpenPlane<State, P extends Plan<State>> {
   readonly plane: Dataplane<State, P>
   /** Throws, in words for an operator, where the kernel lacks what the mode cannot do without. */
   readonly demand: () => void
+  /** Begins what the mode does between commits, until close(). */
+  readonly start: () => void
   /** What a state leaves out because there is no room for it. */
   readonly misfits: (state: State) => readonly Refusal[]
   /** What the kernel has counted at each endpoint, as far as the configuration asks for it. */

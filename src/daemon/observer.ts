@@ -20,6 +20,7 @@ import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/m
 import { programmingLatencies } from '../telemetry/programming-latency.ts'
 import { Receipts } from '../telemetry/receipts.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
+import type { ModeEvent } from './mode.ts'
 
 export interface ObserverOptions {
   readonly log: Log
@@ -83,6 +84,27 @@ export class Observer {
 
   get nodeName(): string {
     return this.#options.nodeName
+  }
+
+  /** Between commits. */
+  modeEvent(event: ModeEvent): void {
+    const { log } = this.#options
+    switch (event.kind) {
+      case 'drained':
+      case 'expired': {
+        const { kind, ...facts } = event
+        this.metrics.endpointGone(kind, event.connections)
+        if (kind === 'drained') log.debug(facts, 'an endpoint is gone, after its last connection')
+        else log.info(facts, 'an endpoint is gone: its connections had the time that the configuration gives')
+        break
+      }
+      case 'drift':
+        log.debug({ difference: event.difference }, 'the kernel is not what was left there')
+        break
+      case 'failed':
+        log.warn({ err: event.error }, 'the kernel could not be looked after between commits; trying again')
+        break
+    }
   }
 
   observed(observation: SourceObservation): void {

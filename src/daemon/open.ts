@@ -12,6 +12,7 @@ import type { ApiClient } from '../source/kube/api-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
 import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from './mode.ts'
+import { IPVS_DEVICE, openIpvs, retireIpvs } from './mode-ipvs.ts'
 import { openNftables, retireNftables } from './mode-nftables.ts'
 
 /** One daemon a network namespace, whatever its mode: two would undo each other's work. */
@@ -23,7 +24,7 @@ export function usePlane<R>(context: ModeContext, use: PlaneUse<R>): R {
     case 'nftables':
       return use(openNftables(context))
     case 'ipvs':
-      throw new Error('the plane of the mode ipvs is not in this build')
+      return use(openIpvs(context))
   }
 }
 
@@ -53,7 +54,7 @@ export async function retireMode(context: ModeContext, signal: AbortSignal): Pro
     case 'nftables':
       return await retireNftables(context, signal)
     case 'ipvs':
-      return false
+      return await retireIpvs(context, signal)
   }
 }
 
@@ -101,7 +102,7 @@ export function watchLocalIps(
 ): LocalAddresses | undefined {
   const { nodePortAddresses, proxyMode } = config
   if (nodePortAddresses.cidrs.length === 0 && proxyMode === 'nftables') return undefined
-  const reader = createAddressReader({ openTransport, clock })
+  const reader = createAddressReader({ openTransport, clock, except: IPVS_DEVICE })
   return watchLocalAddresses({ clock, reader, ...handlers })
 }
 

@@ -13,7 +13,7 @@ import { type Difference, differenceOf } from '../reconcile/difference.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
-import type { KernelSockets, OpenPlane } from './mode.ts'
+import type { KernelSockets, ModeEvent, OpenPlane } from './mode.ts'
 import { usePlane } from './open.ts'
 
 export interface ProgrammingOptions {
@@ -23,6 +23,8 @@ export interface ProgrammingOptions {
   readonly random: () => number
   readonly sockets: KernelSockets
   readonly report: (event: ReconcilerEvent) => void
+  /** Hears what the mode does between commits. */
+  readonly tell: (event: ModeEvent) => void
   /** A plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
   /** What the kernel's tables have no room for, all of it, whenever it has changed. */
@@ -49,9 +51,9 @@ export interface Programming {
 
 /** Throws when the kernel cannot be spoken to, or lacks what the mode needs. */
 export function startProgramming(config: Config, options: ProgrammingOptions): Programming {
-  const { clock, sockets } = options
+  const { clock, sockets, tell } = options
   return usePlane<Programming>(
-    { config, clock, sockets },
+    { config, clock, sockets, tell },
     opened => new PlaneProgramming(config, options, opened),
   )
 }
@@ -74,7 +76,7 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     this.#options = options
     this.#opened = opened
     const isReal = config.backend === 'netlink'
-    if (isReal) this.#demand()
+    if (isReal) this.#begin()
     const resolving = resolveOptions(config)
     this.#reconciler = new Reconciler({
       plane: this.#noticing(isReal ? opened.plane : this.#pretending()),
@@ -118,9 +120,10 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     await within(clock, DRAIN_MS / 4, this.#opened.close())
   }
 
-  #demand(): void {
+  #begin(): void {
     try {
       this.#opened.demand()
+      this.#opened.start()
     } catch (error) {
       void this.#opened.close()
       throw error
@@ -137,7 +140,14 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
   /** Refusals of the plane itself (what did not fit) stand in the states that it commits. */
   #noticing(plane: OpenPlane<State, P>['plane']): OpenPlane<State, P>['plane'] {
     return {
-      ...plane,
+      name: plane.name,
+      empty: plane.empty,
+      render: (frontends, options) => plane.render(frontends, options),
+      diff: (from, to) => plane.diff(from, to),
+      observe: () => plane.observe(),
+      generation: () => plane.generation(),
+      watchWriters: report => plane.watchWriters(report),
+      cleanup: () => plane.cleanup(),
       commit: async (plan, options) => {
         const receipt = await plane.commit(plan, options)
         if (receipt.outcome === 'committed') this.#notice(this.#opened.misfits(plan.after))

@@ -18,6 +18,8 @@ export interface WorkMetrics {
   services(now: number): void
   /** A pass over the tracked flows failed. */
   conntrackFailed(family: Family): void
+  /** An endpoint that was not wanted any more is gone: after its last connection, or together with so many. */
+  endpointGone(outcome: 'drained' | 'expired', connections: number): void
   /** A new configuration was taken (or not). */
   configChanged(result: 'applied' | 'refused'): void
 }
@@ -39,6 +41,7 @@ export function createWorkMetrics(registry: Registry): WorkMetrics {
   return {
     ...commitMetrics(registry),
     ...driftMetrics(registry),
+    ...drainMetrics(registry),
     staleCommit: () => stale.inc(),
     failedPass: () => failed.inc(),
     quarantined: services => inQuarantine.set(services),
@@ -63,6 +66,25 @@ function commitMetrics(registry: Registry): Pick<WorkMetrics, 'commit'> {
       bytes.inc(outcome.bytes)
       changes.inc(outcome.changes)
       duration.observe(outcome.durationMs / 1000)
+    },
+  }
+}
+
+function drainMetrics(registry: Registry): Pick<WorkMetrics, 'endpointGone'> {
+  const { counter } = metricSet(registry, 'kprobe_')
+  const gone = counter(
+    'drained_endpoints_total',
+    'Endpoints that IPVS let go, by whether their last connection had ended or their time.',
+    ['outcome'],
+  )
+  const cut = counter(
+    'drain_cut_connections_total',
+    'Connections that ended with the time of their endpoint.',
+  )
+  return {
+    endpointGone(outcome, connections) {
+      gone.inc({ outcome })
+      cut.inc(connections)
     },
   }
 }

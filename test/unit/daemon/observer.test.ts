@@ -72,3 +72,16 @@ describe('Observer', () => {
     expect(logged.filter(line => line.includes(' refused '))).toHaveLength(2)
   })
 })
+
+describe('what a mode does between commits', () => {
+  it('is counted and told', async () => {
+    const gone = { server: 'TCP 10.96.0.1:80', endpoint: '10.0.0.1:80' }
+    observer.modeEvent({ kind: 'drained', ...gone, connections: 0 })
+    observer.modeEvent({ kind: 'expired', ...gone, connections: 3 })
+    observer.modeEvent({ kind: 'failed', error: new Error('no room') })
+    expect(await numberOf('kprobe_drained_endpoints_total{outcome="drained"}')).toBe(1)
+    expect(await numberOf('kprobe_drained_endpoints_total{outcome="expired"}')).toBe(1)
+    expect(await numberOf('kprobe_drain_cut_connections_total')).toBe(3)
+    expect(logged.join('')).toMatch(/10\.0\.0\.1:80.*\n.*no room/)
+  })
+})

@@ -1,0 +1,79 @@
+import { formatIpPort } from '../../base/ip.ts'
+import type { Steps } from '../../base/steps.ts'
+import type { IpvsClient } from '../../kernel/ipvs/client.ts'
+import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
+import type { IpvsStats, ServerKey } from '../../kernel/ipvs/state.ts'
+import type { IpvsOptions } from './options.ts'
+import { placePorts } from './places.ts'
+import type { IpvsState } from './state.ts'
+import { surroundingsOf } from './surroundings.ts'
+
+/** What one real server has seen since it was put behind its virtual server. */
+export interface TrafficCount {
+  /** Stands for the two of them: the keys of both. */
+  readonly element: string
+  /** PortFrontends.key. */
+  readonly port: string
+  /** `10.0.0.1:8080`. */
+  readonly endpoint: string
+  readonly connections: bigint
+  readonly volume: Omit<IpvsStats, 'connections'>
+}
+
+export interface TrafficOptions {
+  readonly options: IpvsOptions
+  readonly finishSteps: <T>(steps: Steps<T>) => Promise<T>
+}
+
+/** Reads the statistics of all real servers of `state`, which was rendered: with what is gone meanwhile left out. */
+export async function readTraffic(
+  client: Pick<IpvsClient, 'destinations'>,
+  state: IpvsState,
+  { options, finishSteps }: TrafficOptions,
+): Promise<readonly TrafficCount[]> {
+  const ports = await finishSteps(portsByServer(state, options))
+  const servers = [...ports].flatMap(([key, port]) => {
+    const placed = state.servers.get(key)
+    return placed === undefined ? [] : [{ key, port, server: placed.server }]
+  })
+  const lists = await client.destinations(servers.map(({ server }) => server))
+  return servers.flatMap(({ key, port }, at) =>
+    (lists[at] ?? []).map(({ destination, stats }): TrafficCount => {
+      const { connections, ...volume } = stats
+      return {
+        element: `${key} ${destinationKey(destination)}`,
+        port,
+        endpoint: formatIpPort(destination.ip, destination.port),
+        connections,
+        volume,
+      }
+    }),
+  )
+}
+
+const SERVICES_PER_STEP = 500
+
+/** The port that each virtual server is of, by PortFrontends.key; a NodePort gives way to what has the very address. */
+function* portsByServer(
+  { frontends, missingSchedulers }: IpvsState,
+  options: IpvsOptions,
+): Steps<ReadonlyMap<ServerKey, string>> {
+  const ports = new Map<ServerKey, string>()
+  if (frontends === undefined) return ports
+  const surroundings = surroundingsOf(frontends, { ...options, missingSchedulers })
+  const nodePorts = new Map<ServerKey, string>()
+  let count = 0
+  for (const service of frontends.services.values()) {
+    for (const { port, places, privateServer } of placePorts(service, {
+      surroundings,
+      isTaken: () => false,
+    })) {
+      for (const { key, frontend } of places)
+        (frontend.ip === undefined ? nodePorts : ports).set(key, port.key)
+      if (privateServer !== undefined) ports.set(serverKey(privateServer), port.key)
+    }
+    if (++count % SERVICES_PER_STEP === 0) yield
+  }
+  for (const [key, port] of nodePorts) if (!ports.has(key)) ports.set(key, port)
+  return ports
+}
