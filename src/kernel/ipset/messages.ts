@@ -1,6 +1,6 @@
 import { AttributeWriter } from '../../netlink/attribute.ts'
 import { ByteWriter } from '../../netlink/bytes.ts'
-import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
 import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
 import * as ipset from './constants.ts'
@@ -51,8 +51,9 @@ export function encodeNameOf(index: number, sequence: number): Uint8Array {
 export type SetOperation = Exclude<IpsetOperation, { readonly verb: 'add-entries' | 'delete-entries' }>
 
 /**
- * Appends the message of an operation. `revision` is for sets to create. Sets are made without NLM_F_EXCL: one that is
- * there and alike is no error. Throws NetlinkError for what does not fit.
+ * Appends the message of an operation. `revision` is for sets to create. Sets are made with NLM_F_EXCL: without it, the
+ * kernel takes one of the other family for the same (ip_set_create compares the families of the types, which have both).
+ * Throws NetlinkError for what does not fit.
  */
 export function writeSetOperation(
   out: AttributeWriter,
@@ -65,7 +66,7 @@ export function writeSetOperation(
       const { name, type, family, maxElements, hashSize } = operation.set
       const shape = type === 'bitmap:port' ? { portFrom: 0, portTo: 0xffff } : { hashSize, maxElements }
       const values = { protocol, name, type, revision, family: familyNumber(type, family), shape }
-      write(out, { command: ipset.IPSET_CMD_CREATE, flags: 0, sequence }, { table: SET, values })
+      write(out, { command: ipset.IPSET_CMD_CREATE, flags: NLM_F_EXCL, sequence }, { table: SET, values })
       break
     }
     case 'destroy':

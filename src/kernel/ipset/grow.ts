@@ -1,0 +1,93 @@
+import type { GroupedEntries, IpsetOperation } from './operation.ts'
+import { BITMAP_ELEMENTS_MAX } from './set-types.ts'
+import type { Ipset, IpsetHeader } from './state.ts'
+
+/** What kube-proxy gives its sets. */
+const HASH_SIZE_MIN = 1024
+const MAX_ELEMENTS_MIN = 65_536
+/** Largest power of two that IPSET_ATTR_MAXELEM and IPSET_ATTR_HASHSIZE hold. */
+const SIZE_MAX = 2 ** 31
+
+/** Of a set's room, how much may be taken before the set is replaced by a larger one: seven eighths. */
+const FULL = 7 / 8
+
+/**
+ * Sizes for a set that is to have so many elements: room for twice as many, and one or two elements a bucket from the
+ * start, since growing a hash while it is filled takes longer than filling it.
+ */
+export function capacityFor(elements: number): Pick<Ipset, 'maxElements' | 'hashSize'> {
+  const wanted = Math.min(Math.max(elements, 1), SIZE_MAX / 2)
+  return {
+    maxElements: Math.max(MAX_ELEMENTS_MIN, 2 ** Math.ceil(Math.log2(wanted * 2))),
+    hashSize: Math.max(HASH_SIZE_MIN, 2 ** Math.floor(Math.log2(wanted))),
+  }
+}
+
+/** Whether a set must be replaced before so many entries more are added; what is in it already may count twice. */
+export function isTooSmall(
+  { set, elements }: Pick<IpsetHeader, 'set' | 'elements'>,
+  adding: number,
+): boolean {
+  return set.type !== 'bitmap:port' && elements + adding > set.maxElements * FULL
+}
+
+/** A set that takes the place of another of the same name, in two steps. */
+export interface Growth {
+  /** The set as it is then. */
+  readonly set: Ipset
+  /** First, and nobody sees any of it. */
+  readonly build: readonly IpsetOperation[]
+  /** Then, unless anything of `build` failed or is unknown: rules go on to refer to the name. */
+  readonly replace: readonly IpsetOperation[]
+  /** Instead of `replace`. */
+  readonly abandon: readonly IpsetOperation[]
+}
+
+/**
+ * Build-and-swap: the entries are all that the set is to have, old and new. Whatever a crash
+ * has left under the temporary name is removed first.
+ */
+export function growthOf({ set, entries, groups }: GroupedEntries): Growth {
+  const size = capacityFor(entries.length)
+  const larger: Ipset = {
+    ...set,
+    maxElements:
+      set.type === 'bitmap:port' ? BITMAP_ELEMENTS_MAX : Math.max(size.maxElements, set.maxElements),
+    hashSize: set.type === 'bitmap:port' ? 0 : Math.max(size.hashSize, HASH_SIZE_MIN),
+  }
+  const temporary: Ipset = { ...larger, name: temporaryName(set.name) }
+  const destroy: IpsetOperation = { verb: 'destroy', name: temporary.name }
+  return {
+    set: larger,
+    build: [
+      destroy,
+      { verb: 'create', set: temporary },
+      { verb: 'add-entries', set: temporary, entries, groups },
+    ],
+    replace: [{ verb: 'swap', name: temporary.name, with: set.name }, destroy],
+    abandon: [destroy],
+  }
+}
+
+/** IPSET_MAXNAMELEN without the NUL, and what is kept of a name that is too long for the suffix. */
+const NAME_LENGTH_MAX = 31
+const SUFFIX = '-tmp'
+const KEPT_LENGTH = 22
+
+/** `KUBE-CLUSTER-IP-tmp`; a name without room for the suffix is shortened, and told from others by a number. */
+export function temporaryName(name: string): string {
+  if (name.length + SUFFIX.length <= NAME_LENGTH_MAX) return `${name}${SUFFIX}`
+  return `${name.slice(0, KEPT_LENGTH)}-${numberOf(name)}${SUFFIX}`
+}
+
+/** Of the sets that are there: what a build-and-swap of one of `names` that was cut short has left. */
+export function leftoversOf(names: Iterable<string>, existing: ReadonlySet<string>): readonly string[] {
+  return [...names].map(temporaryName).filter(name => existing.has(name))
+}
+
+/** Four hexadecimal digits: FNV-1a, folded. */
+function numberOf(name: string): string {
+  let hash = 0x811c9dc5
+  for (let i = 0; i < name.length; i++) hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193)
+  return (((hash >>> 16) ^ hash) & 0xffff).toString(16).padStart(4, '0')
+}
