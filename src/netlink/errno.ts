@@ -35,6 +35,7 @@ const ERRORS: readonly (readonly [errno: number, name: string, words: string])[]
   [93, 'EPROTONOSUPPORT', 'Protocol not supported'],
   [95, 'EOPNOTSUPP', 'Operation not supported'],
   [97, 'EAFNOSUPPORT', 'Address family not supported by protocol'],
+  [99, 'EADDRNOTAVAIL', 'Cannot assign requested address'],
   [105, 'ENOBUFS', 'No buffer space available'],
   [110, 'ETIMEDOUT', 'Connection timed out'],
   [111, 'ECONNREFUSED', 'Connection refused'],

@@ -1,28 +1,21 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Ip } from '../../base/ip.ts'
-import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import { viewOf } from '../../netlink/bytes.ts'
 import { Connection } from '../../netlink/connection.ts'
-import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { errnoNumber } from '../../netlink/errno.ts'
-import { malformed, NetlinkError } from '../../netlink/errors.ts'
-import { closeMessage, type Message, openMessage } from '../../netlink/message.ts'
-import { readAttributes } from '../../netlink/schema.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import { type Message, readMessages } from '../../netlink/message.ts'
 import { SystemError, type Transport } from '../../netlink/transport.ts'
-import {
-  AF_INET,
-  AF_INET6,
-  AF_UNSPEC,
-  RTM_GETADDR,
-  RTM_NEWADDR,
-  RTNLGRP_IPV4_IFADDR,
-  RTNLGRP_IPV6_IFADDR,
-} from './constants.ts'
-import { ADDRESS, IFADDRMSG_LENGTH, readIfAddrMsg, writeIfAddrMsg } from './schema.ts'
+import { RTM_DELADDR, RTM_NEWADDR, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR } from './constants.ts'
+import { findLink } from './find-link.ts'
+import { ipsOf, listAddresses } from './list-addresses.ts'
+import { readIfAddrMsg } from './schema.ts'
 
 export interface AddressReaderOptions {
   /** Opens a socket of NETLINK_ROUTE. */
   readonly openTransport: () => Transport
   readonly clock: Clock
+  /** Name of a device whose addresses are left out, and whose changes nobody is told of. */
+  readonly except?: string
 }
 
 export interface AddressReader {
@@ -39,41 +32,54 @@ export interface AddressReader {
   close(): Promise<void>
 }
 
-/** A list that changes while it is made may lack addresses; a node has a handful, so that attempts are short. */
-const ATTEMPTS = 8
-const RETRY_DELAY_MS = 5
 /** The list of addresses is no part of serving traffic: nobody waits as long for it as for a commit. */
 const TIMEOUT_MS = 3_000
 
 /** Reads this network namespace's addresses (RTM_GETADDR). A socket that failed is not used again. */
-export function createAddressReader({ openTransport, clock }: AddressReaderOptions): AddressReader {
+export function createAddressReader({ openTransport, clock, except }: AddressReaderOptions): AddressReader {
   let connection: Connection | undefined
+  /** Of the excepted device when addresses were last read. */
+  let exceptIndex: number | undefined
   const close = async (): Promise<void> => {
     const closing = connection
     connection = undefined
     await closing?.close()
   }
+  const readFrom = async (open: Connection): Promise<readonly Ip[]> => {
+    if (except === undefined) return ipsOf(await listAddresses(open, clock))
+    exceptIndex = findLink(open, except)?.index
+    // A device that is made meanwhile would show its addresses.
+    const isTorn = (): boolean => {
+      const before = exceptIndex
+      exceptIndex = findLink(open, except)?.index
+      return exceptIndex !== before
+    }
+    const all = await listAddresses(open, clock, isTorn)
+    return ipsOf(all.filter(({ index }) => index !== exceptIndex))
+  }
   const read = async (): Promise<readonly Ip[]> => {
     connection ??= new Connection({ transport: openTransport(), clock, timeoutMs: TIMEOUT_MS })
     try {
-      return await listAddresses(connection, clock)
+      return await readFrom(connection)
     } catch (error) {
       await close()
       throw error
     }
   }
-  return { read, watch: changed => watchAddresses(openTransport, changed), close }
+  const isExcepted = (index: number): boolean => index === exceptIndex
+  return { read, watch: changed => watchAddresses(openTransport, isExcepted, changed), close }
 }
 
-/** Notifications are hints: what they say is not read, and more at a time than this are one hint all the same. */
-const HINT_BYTES = 16_384
-const HINTS_PER_TURN = 64
+/** Of notifications no more than the device is read; more at a time than this are taken in several turns. */
+const NOTIFICATION_BYTES = 16_384
+const NOTIFICATIONS_PER_TURN = 64
 
 function watchAddresses(
   openTransport: () => Transport,
+  isExcepted: (index: number) => boolean,
   changed: () => void,
 ): (() => Promise<void>) | undefined {
-  const buffer = new Uint8Array(HINT_BYTES)
+  const buffer = new Uint8Array(NOTIFICATION_BYTES)
   let transport: Transport | undefined
   try {
     transport = openTransport()
@@ -86,8 +92,13 @@ function watchAddresses(
   }
   const open = transport
   const unwatch = open.watch(() => {
-    for (let count = 0; count < HINTS_PER_TURN; count++) if (!hasHint(open, buffer)) break
-    changed()
+    let hinted = false
+    for (let count = 0; count < NOTIFICATIONS_PER_TURN; count++) {
+      const datagram = receiveFrom(open, buffer)
+      if (datagram === undefined) break
+      hinted ||= datagram === 'lost' || mayMatter(datagram, isExcepted)
+    }
+    if (hinted) changed()
   })
   return async () => {
     unwatch()
@@ -95,54 +106,28 @@ function watchAddresses(
   }
 }
 
-function hasHint(transport: Transport, buffer: Uint8Array): boolean {
+/** `lost`: the kernel dropped some, or one that was too long for the buffer. */
+function receiveFrom(transport: Transport, buffer: Uint8Array): Uint8Array | 'lost' | undefined {
   try {
-    return transport.receive(buffer) !== undefined
+    const length = transport.receive(buffer)
+    return length === undefined ? undefined : buffer.subarray(0, length)
   } catch (error) {
-    // Dropped or too long for the buffer: a hint without its words.
-    if (error instanceof SystemError) return true
+    if (error instanceof SystemError) return 'lost'
     throw error
   }
 }
 
-async function listAddresses(connection: Connection, clock: Clock): Promise<readonly Ip[]> {
-  for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
-    const ips = new Set<Ip>()
-    const whole = await connection.dump({
-      ...WORDS,
-      build: buildRequest,
-      onMessage: (view, message) => {
-        const ip = decodeAddress(view, message)
-        if (ip !== undefined) ips.add(ip)
-      },
-    })
-    if (whole) return [...ips].sort()
-    await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * attempt, resolve))
+/** Whether it tells of anything but addresses of the excepted device; what cannot be read may. */
+function mayMatter(datagram: Uint8Array, isExcepted: (index: number) => boolean): boolean {
+  const view = viewOf(datagram)
+  const isOfExcepted = (message: Message): boolean => {
+    const isAddress = message.type === RTM_NEWADDR || message.type === RTM_DELADDR
+    return isAddress && isExcepted(readIfAddrMsg(view, message).index)
   }
-  const extendedAck = `they changed during each of ${ATTEMPTS} attempts`
-  throw new NetlinkError({ ...WORDS, errno: errnoNumber('EAGAIN'), extendedAck })
-}
-
-const WORDS = { operation: 'list', object: 'addresses of interfaces' } as const
-
-function buildRequest(sequence: number): Uint8Array {
-  const out = new ByteWriter(32)
-  const start = openMessage(out, { type: RTM_GETADDR, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence })
-  writeIfAddrMsg(out, { family: AF_UNSPEC, prefixLength: 0, flags: 0, scope: 0, index: 0 })
-  closeMessage(out, start)
-  return out.written()
-}
-
-/** undefined for what is no IP address: other families have addresses, too. */
-function decodeAddress(view: ByteView, message: Message): Ip | undefined {
-  if (message.type !== RTM_NEWADDR) return undefined
-  const { family } = readIfAddrMsg(view, message)
-  if (family !== AF_INET && family !== AF_INET6) return undefined
-  const start = message.start + IFADDRMSG_LENGTH
-  const { local, address } = readAttributes(view, ADDRESS, { start, end: message.end })
-  const ip = local ?? address
-  if (ip === undefined) return undefined
-  const length = family === AF_INET ? 4 : 16
-  if (ip.length !== length) throw malformed(`an address of ${ip.length} bytes in family ${family}`, start)
-  return ip
+  try {
+    return !readMessages(view).every(isOfExcepted)
+  } catch (error) {
+    if (error instanceof NetlinkError) return true
+    throw error
+  }
 }

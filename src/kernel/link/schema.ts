@@ -1,9 +1,9 @@
 import type { ByteView, ByteWriter } from '../../netlink/bytes.ts'
-import { octets } from '../../netlink/codec.ts'
+import { octets, string } from '../../netlink/codec.ts'
 import { malformed } from '../../netlink/errors.ts'
 import type { Message } from '../../netlink/message.ts'
-import { attributeSet } from '../../netlink/schema.ts'
-import { IFA_ADDRESS, IFA_LOCAL } from './constants.ts'
+import { attributeSet, nested } from '../../netlink/schema.ts'
+import { IFA_ADDRESS, IFA_LOCAL, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO } from './constants.ts'
 
 /** The attributes of an interface's address that matter here, as linux/if_addr.h describes them. */
 export const ADDRESS = attributeSet({
@@ -43,4 +43,31 @@ export function readIfAddrMsg(view: ByteView, { start, end }: Message): IfAddrMs
     scope: data.getUint8(start + 3),
     index: data.getUint32(start + 4, true),
   }
+}
+
+const LINK_INFO = attributeSet({
+  /** struct rtnl_link_ops.kind: `dummy`; absent of hardware. */
+  kind: [IFLA_INFO_KIND, string],
+})
+
+/** The attributes of a device that matter here, as linux/if_link.h describes them. */
+export const LINK = attributeSet({
+  name: [IFLA_IFNAME, string],
+  info: [IFLA_LINKINFO, nested(LINK_INFO)],
+})
+
+export const IFINFOMSG_LENGTH = 16
+
+/** struct ifinfomsg of a device by its index, or, when that is 0, by its name; nothing about its flags. */
+export function writeIfInfoMsg(out: ByteWriter, index: number): void {
+  out.u32(0)
+  out.u32(index)
+  out.u32(0)
+  out.u32(0)
+}
+
+/** Gives the index. */
+export function readIfInfoMsg(view: ByteView, { start, end }: Message): number {
+  if (end - start < IFINFOMSG_LENGTH) throw malformed('a message without its ifinfomsg', start)
+  return view.data.getUint32(start + 4, true)
 }

@@ -1,8 +1,11 @@
 import { describe, expect, it } from 'vitest'
+import { systemClock } from '../../../../src/base/clock.ts'
 import { formatIp } from '../../../../src/base/ip.ts'
 import { createAddressReader } from '../../../../src/kernel/link/addresses.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import type { SocketFaults } from '../../../support/fake-kernel/socket.ts'
+import { FakeLinks } from '../../../support/fake-link/kernel.ts'
 import {
   attribute,
   datagram,
@@ -10,6 +13,7 @@ import {
   message,
   ScriptedTransport,
   sequenceOf,
+  typeOf,
   u32,
 } from '../../../support/scripted-transport.ts'
 
@@ -27,7 +31,7 @@ function address(sequence: number, family: number, attributes: readonly string[]
 
 type Answers = ConstructorParameters<typeof ScriptedTransport>[0]
 
-function readerOf(answers: Answers) {
+function readerOf(answers: Answers, options: { readonly except?: string } = {}) {
   const clock = new FakeClock()
   const opened: ScriptedTransport[] = []
   const openTransport = () => {
@@ -35,7 +39,7 @@ function readerOf(answers: Answers) {
     opened.push(transport)
     return transport
   }
-  return { clock, opened, reader: createAddressReader({ openTransport, clock }) }
+  return { clock, opened, reader: createAddressReader({ openTransport, clock, ...options }) }
 }
 
 const whole: Answers = sent => {
@@ -118,5 +122,69 @@ describe('createAddressReader', () => {
       return [datagram(bad, doneMessage(sequence))]
     })
     await expect(reader.read()).rejects.toThrow(/EBADMSG/)
+  })
+})
+
+describe('an excepted device', () => {
+  const NAME = 'kube-ipvs0'
+  const OURS = '\x0a\x60\x00\x01'
+
+  function start(onSend: (sent: Uint8Array, kernel: FakeLinks) => void = () => undefined) {
+    const kernel = new FakeLinks()
+    const faults: SocketFaults = {
+      onSend(sent) {
+        onSend(sent, kernel)
+        return sent
+      },
+    }
+    const openTransport = () => kernel.open({ faults })
+    kernel.add('eth0', undefined)
+    kernel.addAddress('eth0', { family: 2, ip: NODE, prefixLength: 24, flags: 0 })
+    return { kernel, reader: createAddressReader({ openTransport, clock: systemClock, except: NAME }) }
+  }
+  const bind = (kernel: FakeLinks): void => {
+    kernel.add(NAME, 'dummy')
+    kernel.addAddress(NAME, { family: 2, ip: OURS, prefixLength: 32, flags: 0 })
+  }
+
+  it('may be made while addresses are listed: they are listed again', async () => {
+    let dumps = 0
+    const { reader } = start((sent, kernel) => {
+      if (typeOf(sent) === 22 && ++dumps === 1) bind(kernel)
+    })
+    expect(await reader.read()).toEqual([NODE])
+    expect(dumps).toBe(2)
+    await reader.close()
+  })
+
+  it('gives its place to one of another index: changes of that one are told until it is known', async () => {
+    const { kernel, reader } = start()
+    bind(kernel)
+    await reader.read()
+    let hints = 0
+    const stop = reader.watch(() => hints++)
+    const settle = () => new Promise(resolve => setTimeout(resolve, 20))
+    kernel.addAddress(NAME, { family: 2, ip: PEER, prefixLength: 32, flags: 0 })
+    await settle()
+    expect(hints).toBe(0)
+    kernel.links.delete(kernel.byName(NAME)?.index ?? 0)
+    bind(kernel)
+    await settle()
+    expect(hints).toBe(1)
+    expect(await reader.read()).toEqual([NODE])
+    kernel.addAddress(NAME, { family: 2, ip: PEER, prefixLength: 32, flags: 0 })
+    await settle()
+    expect(hints).toBe(1)
+    await stop?.()
+    await reader.close()
+  })
+
+  it('hides nothing that cannot be read', async () => {
+    const { reader, opened } = readerOf(whole, { except: NAME })
+    let hints = 0
+    const stop = reader.watch(() => hints++)
+    opened[0]?.arrive(datagram(message({ type: RTM_NEWADDR, payload: '\0' })))
+    expect(hints).toBe(1)
+    await stop?.()
   })
 })

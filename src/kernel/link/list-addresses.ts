@@ -1,0 +1,75 @@
+import type { Clock } from '../../base/clock.ts'
+import type { Ip } from '../../base/ip.ts'
+import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import type { Connection } from '../../netlink/connection.ts'
+import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { errnoNumber } from '../../netlink/errno.ts'
+import { malformed, NetlinkError } from '../../netlink/errors.ts'
+import { closeMessage, type Message, openMessage } from '../../netlink/message.ts'
+import { readAttributes } from '../../netlink/schema.ts'
+import { AF_INET, AF_INET6, AF_UNSPEC, RTM_GETADDR, RTM_NEWADDR } from './constants.ts'
+import { ADDRESS, IFADDRMSG_LENGTH, readIfAddrMsg, writeIfAddrMsg } from './schema.ts'
+
+/** An address, and the index of the device that has it. */
+export interface LinkAddress {
+  readonly ip: Ip
+  readonly index: number
+}
+
+/** A list that changes while it is made may lack addresses; it takes milliseconds, so that attempts are short. */
+const ATTEMPTS = 8
+const RETRY_DELAY_MS = 5
+const WORDS = { operation: 'list', object: 'addresses of interfaces' } as const
+
+/**
+ * The addresses of all devices (the kernel picks those of one only for sockets that ask for strict checking), read again
+ * while `isTorn` says so of what was read. Rejects as AddressReader.read.
+ */
+export async function listAddresses(
+  connection: Connection,
+  clock: Clock,
+  isTorn: () => boolean = () => false,
+): Promise<readonly LinkAddress[]> {
+  for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
+    const found: LinkAddress[] = []
+    const whole = await connection.dump({
+      ...WORDS,
+      build: encodeGetAddresses,
+      onMessage(view, message) {
+        const address = decodeAddress(view, message)
+        if (address !== undefined) found.push(address)
+      },
+    })
+    if (whole && !isTorn()) return found
+    await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * attempt, resolve))
+  }
+  const extendedAck = `they changed during each of ${ATTEMPTS} attempts`
+  throw new NetlinkError({ ...WORDS, errno: errnoNumber('EAGAIN'), extendedAck })
+}
+
+/** Sorted, without duplicates. */
+export function ipsOf(addresses: readonly LinkAddress[]): readonly Ip[] {
+  return [...new Set(addresses.map(({ ip }) => ip))].sort()
+}
+
+function encodeGetAddresses(sequence: number): Uint8Array {
+  const out = new ByteWriter(32)
+  const start = openMessage(out, { type: RTM_GETADDR, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence })
+  writeIfAddrMsg(out, { family: AF_UNSPEC, prefixLength: 0, flags: 0, scope: 0, index: 0 })
+  closeMessage(out, start)
+  return out.written()
+}
+
+/** undefined for what is no IP address: other families have addresses, too. */
+function decodeAddress(view: ByteView, message: Message): LinkAddress | undefined {
+  if (message.type !== RTM_NEWADDR) return undefined
+  const { family, index } = readIfAddrMsg(view, message)
+  if (family !== AF_INET && family !== AF_INET6) return undefined
+  const start = message.start + IFADDRMSG_LENGTH
+  const { local, address } = readAttributes(view, ADDRESS, { start, end: message.end })
+  const ip = local ?? address
+  if (ip === undefined) return undefined
+  const length = family === AF_INET ? 4 : 16
+  if (ip.length !== length) throw malformed(`an address of ${ip.length} bytes in family ${family}`, start)
+  return { ip, index }
+}

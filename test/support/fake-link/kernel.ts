@@ -1,0 +1,244 @@
+import type { Ip } from '../../../src/base/ip.ts'
+import {
+  AF_INET,
+  RTM_DELADDR,
+  RTM_DELLINK,
+  RTM_GETADDR,
+  RTM_GETLINK,
+  RTM_NEWADDR,
+  RTM_NEWLINK,
+  RTNLGRP_IPV4_IFADDR,
+  RTNLGRP_IPV6_IFADDR,
+} from '../../../src/kernel/link/constants.ts'
+import {
+  ADDRESS,
+  IFADDRMSG_LENGTH,
+  IFINFOMSG_LENGTH,
+  type IfAddrMsg,
+  LINK,
+  readIfAddrMsg,
+  readIfInfoMsg,
+} from '../../../src/kernel/link/schema.ts'
+import { type ByteView, viewOf } from '../../../src/netlink/bytes.ts'
+import {
+  NLM_F_ACK,
+  NLM_F_CREATE,
+  NLM_F_DUMP,
+  NLM_F_DUMP_INTR,
+  NLM_F_EXCL,
+  NLM_F_MULTI,
+  NLM_F_REQUEST,
+  NLMSG_HDRLEN,
+} from '../../../src/netlink/constants.ts'
+import { NetlinkError } from '../../../src/netlink/errors.ts'
+import { type Message, readMessages } from '../../../src/netlink/message.ts'
+import { readAttributes, type ValuesOf } from '../../../src/netlink/schema.ts'
+import { refuse } from '../fake-kernel/call.ts'
+import { Refusal } from '../fake-kernel/objects.ts'
+import { doneMessage, errorReply } from '../fake-kernel/replies.ts'
+import { FakeSocket, type SocketOptions } from '../fake-kernel/socket.ts'
+import { addressMessage, linkMessage } from './replies.ts'
+
+export interface FakeLink {
+  readonly index: number
+  readonly name: string
+  readonly kind: string | undefined
+  readonly addresses: FakeAddress[]
+}
+
+export interface FakeAddress {
+  readonly family: number
+  readonly ip: Ip
+  readonly prefixLength: number
+  readonly flags: number
+}
+
+interface Call {
+  readonly view: ByteView
+  readonly message: Message
+  readonly from: FakeSocket
+}
+
+const NAME_BYTES_MAX = 15
+const LOOPBACK_V6 = `${'\0'.repeat(15)}\x01`
+
+/**
+ * Devices and their addresses in one network namespace, in memory, spoken to in bytes. What it refuses and how is what
+ * Linux 6.1 was seen to do; the contract suite of this folder's users holds it against that.
+ */
+export class FakeLinks {
+  readonly links = new Map<number, FakeLink>()
+  /** struct rtnl_link_ops that are there. */
+  readonly kinds = new Set(['dummy', 'veth', 'bridge'])
+  /** Datagrams that came. */
+  datagrams = 0
+  /** Tears the next so many dumps. */
+  torn = 0
+  readonly #sockets = new Set<FakeSocket>()
+  #indexes = 0
+  #ports = 2000
+
+  constructor() {
+    this.add('lo', undefined)
+  }
+
+  open(options: SocketOptions = {}): FakeSocket {
+    const socket = new FakeSocket(this, ++this.#ports, options)
+    this.#sockets.add(socket)
+    return socket
+  }
+
+  forget(socket: FakeSocket): void {
+    this.#sockets.delete(socket)
+  }
+
+  byName(name: string): FakeLink | undefined {
+    return [...this.links.values()].find(link => link.name === name)
+  }
+
+  /** As somebody else's `ip link add`. */
+  add(name: string, kind: string | undefined): FakeLink {
+    const link = { index: ++this.#indexes, name, kind, addresses: [] }
+    this.links.set(link.index, link)
+    return link
+  }
+
+  /** As somebody else's `ip addr add`. */
+  addAddress(name: string, address: FakeAddress): void {
+    const link = this.byName(name)
+    if (link === undefined) throw new Error(`there is no device ${name}`)
+    link.addresses.push(address)
+    this.#notify(RTM_NEWADDR, link, address)
+  }
+
+  /** rtnetlink_rcv: one message after the other, whatever comes of each. */
+  accept(datagram: Uint8Array, from: FakeSocket): void {
+    this.datagrams++
+    const view = viewOf(datagram)
+    for (const message of readMessages(view)) {
+      const length = message.end - message.start + NLMSG_HDRLEN
+      const reply = (errno: number): void =>
+        from.enqueue(errorReply({ ...message, length }, { errno, offset: undefined }, from.portId))
+      try {
+        this.#request({ view, message, from })
+        if ((message.flags & NLM_F_ACK) !== 0) reply(0)
+      } catch (error) {
+        if (!(error instanceof Refusal) && !(error instanceof NetlinkError)) throw error
+        reply(error.errno)
+      }
+    }
+  }
+
+  #request(call: Call): void {
+    const { type, flags } = call.message
+    if ((flags & NLM_F_REQUEST) === 0) refuse('EINVAL')
+    if (type === RTM_GETLINK) this.#getLink(call)
+    else if (type === RTM_NEWLINK) this.#newLink(call)
+    else if (type === RTM_DELLINK) this.#deleteLink(call)
+    else if (type === RTM_GETADDR) this.#dumpAddresses(call)
+    else if (type === RTM_NEWADDR) this.#newAddress(call)
+    else if (type === RTM_DELADDR) this.#deleteAddress(call)
+    else refuse('EOPNOTSUPP')
+  }
+
+  #getLink({ view, message, from }: Call): void {
+    if ((message.flags & NLM_F_DUMP) !== 0) refuse('EOPNOTSUPP')
+    const { index, values } = linkIn({ view, message })
+    if (index === 0 && values.name === undefined) refuse('EINVAL')
+    const link = (index === 0 ? this.byName(values.name ?? '') : this.links.get(index)) ?? refuse('ENODEV')
+    from.enqueue(linkMessage(link, { sequence: message.sequence, portId: from.portId }))
+  }
+
+  #newLink({ view, message }: Call): void {
+    const { index, values } = linkIn({ view, message })
+    const { name = '', info } = values
+    if (index !== 0 || name === '') refuse('EINVAL')
+    if (this.byName(name) !== undefined) {
+      if ((message.flags & NLM_F_EXCL) !== 0) refuse('EEXIST')
+      return
+    }
+    if ((message.flags & NLM_F_CREATE) === 0) refuse('ENODEV')
+    if (!this.kinds.has(info?.kind ?? '')) refuse('EOPNOTSUPP')
+    this.add(name, info?.kind)
+  }
+
+  #deleteLink({ view, message }: Call): void {
+    const { index, values } = linkIn({ view, message })
+    if (index === 0 && values.name === undefined) refuse('EINVAL')
+    const link = (index === 0 ? this.byName(values.name ?? '') : this.links.get(index)) ?? refuse('ENODEV')
+    if (link.kind === undefined) refuse('EOPNOTSUPP')
+    for (const address of link.addresses.splice(0)) this.#notify(RTM_DELADDR, link, address)
+    this.links.delete(link.index)
+  }
+
+  #dumpAddresses({ view, message, from }: Call): void {
+    if ((message.flags & NLM_F_DUMP) !== NLM_F_DUMP) refuse('EOPNOTSUPP')
+    readIfAddrMsg(view, message)
+    const { sequence } = message
+    const flags = NLM_F_MULTI | (this.torn > 0 ? NLM_F_DUMP_INTR : 0)
+    this.torn = Math.max(0, this.torn - 1)
+    const head = { type: RTM_NEWADDR, flags, sequence, portId: from.portId }
+    const all = [...this.links.values()].flatMap(link => link.addresses.map(address => ({ link, address })))
+    // The kernel goes through one family after the other.
+    all.sort((a, b) => a.address.family - b.address.family)
+    const messages = all.map(({ link, address }) => addressMessage(link.index, address, head))
+    from.startDump([...messages, doneMessage(sequence, from.portId)].values())
+  }
+
+  /** inet_rtm_newaddr, inet6_rtm_newaddr. */
+  #newAddress({ view, message }: Call): void {
+    const { head, ip, link } = this.#addressIn({ view, message })
+    if (head.prefixLength > ip.length * 8) refuse('EINVAL')
+    // ipv6_add_addr: it belongs to the loopback device.
+    if (ip === LOOPBACK_V6) refuse('EADDRNOTAVAIL')
+    const known = link.addresses.some(
+      each => each.ip === ip && (ip.length === 16 || each.prefixLength === head.prefixLength),
+    )
+    if (known) refuse('EEXIST')
+    const address = { family: head.family, ip, prefixLength: head.prefixLength, flags: head.flags }
+    link.addresses.push(address)
+    this.#notify(RTM_NEWADDR, link, address)
+  }
+
+  /** inet_rtm_deladdr looks at the prefix only when it is given IFA_ADDRESS, inet6_rtm_deladdr always. */
+  #deleteAddress({ view, message }: Call): void {
+    const { head, ip, link, values } = this.#addressIn({ view, message })
+    const isPrefixGiven = head.family !== AF_INET || values.address !== undefined
+    const at = link.addresses.findIndex(
+      each => each.ip === ip && (!isPrefixGiven || each.prefixLength === head.prefixLength),
+    )
+    const address = link.addresses[at] ?? refuse('EADDRNOTAVAIL')
+    link.addresses.splice(at, 1)
+    this.#notify(RTM_DELADDR, link, address)
+  }
+
+  #addressIn({ view, message }: Pick<Call, 'view' | 'message'>): {
+    readonly head: IfAddrMsg
+    readonly values: ValuesOf<typeof ADDRESS>
+    readonly ip: Ip
+    readonly link: FakeLink
+  } {
+    const head = readIfAddrMsg(view, message)
+    const span = { start: message.start + IFADDRMSG_LENGTH, end: message.end }
+    const values = readAttributes(view, ADDRESS, span)
+    const ip = values.local ?? values.address
+    if (ip === undefined || ip.length !== (head.family === AF_INET ? 4 : 16)) return refuse('EINVAL')
+    return { head, values, ip, link: this.links.get(head.index) ?? refuse('ENODEV') }
+  }
+
+  #notify(type: number, link: FakeLink, address: FakeAddress): void {
+    const group = address.family === AF_INET ? RTNLGRP_IPV4_IFADDR : RTNLGRP_IPV6_IFADDR
+    for (const socket of this.#sockets) {
+      if (!socket.groups.has(group)) continue
+      socket.enqueue(addressMessage(link.index, address, { type, flags: 0, sequence: 0, portId: 0 }))
+    }
+  }
+}
+
+function linkIn({ view, message }: Pick<Call, 'view' | 'message'>) {
+  const index = readIfInfoMsg(view, message)
+  const span = { start: message.start + IFINFOMSG_LENGTH, end: message.end }
+  const values = readAttributes(view, LINK, span)
+  if (Buffer.byteLength(values.name ?? '') > NAME_BYTES_MAX) refuse('ERANGE')
+  return { index, values }
+}
