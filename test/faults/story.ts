@@ -13,7 +13,7 @@ export interface Story {
 }
 
 /** More than 500 elements, so that they go by the thread pool. */
-const MANY = 130
+const MANY = services(130)
 /** Longer than a conversation may take, and the healing period. */
 const PATIENCE_MS = 60_000
 
@@ -32,12 +32,12 @@ export async function tell(faults: TransportFaults): Promise<Story> {
   await rig.sync(services(2), PATIENCE_MS)
   await damage(kernel, clock)
   await rig.wait(500)
-  await rig.sync(services(MANY), PATIENCE_MS)
+  await rig.sync(MANY, PATIENCE_MS)
   await rig.wait(500)
   // Whatever was lost in the meantime is found by the look at the end of the healing period at the latest.
   if (rig.of('failed').length > 0) await rig.wait(31_000)
   await rig.close()
-  return { rig, kernel, differences: await differences(services(MANY), {}, kernel.open()) }
+  return { rig, kernel, differences: await differences(MANY, {}, kernel.open()) }
 }
 
 /** Somebody removes one of two Services. */
