@@ -58,6 +58,7 @@ stage_of() {
     churn) at_most 240 env KPROBE_CHURN_SECONDS=20 unshare -Urnm vitest run --project churn ;;
     sim) at_most 900 env KPROBE_SEEDS=2000 nice -n 19 vitest run --project sim ;;
     reference) at_most 2400 sh test/reference/run.sh ;;
+    vm) at_most 900 node test/vm/run.mjs ;;
     *) fail "There is no stage $1." ;;
   esac
 }
@@ -129,13 +130,13 @@ logs=$(mktemp -d)
 trap stop INT TERM
 build_reference
 
-# Side by side goes what waits with what computes; alone goes what counts how fast something is.
+# What waits goes beside what computes. The guest computes with all processors.
 together types format lint native unit addon-asan contract kernel scenarios
-together faults
-together churn
+together faults sim
 [ -z "$build_pid" ] || wait "$build_pid"
 build_pid=''
-together reference sim
+together churn reference
+together vm
 
 for name in $only; do [ -e "$logs/$name.log" ] || failed="$failed $name (there is no such stage)"; done
 rm -rf "$logs"
