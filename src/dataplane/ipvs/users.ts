@@ -1,4 +1,4 @@
-import { PersistentMap } from '../../base/persistent-map.ts'
+import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { ServiceKey } from '../../model/service.ts'
 
 /** A thing of the kernel's that several Services may need. */
@@ -55,7 +55,7 @@ export class UsersDraft<T extends Used> {
       for (const [key, after] of this.#changes) this.#changes.set(key, kept(base.get(key), after))
       return base.withOwn(this.#changes)
     }
-    if (base.size === 0) return PersistentMap.empty<T>().withOwn(this.#changes)
+    if (base.size === 0) return base.withOwn(this.#changes)
     const all = new Map<string, T | undefined>()
     for (const key of base.keys()) if (!this.#changes.has(key)) all.set(key, undefined)
     for (const [key, after] of this.#changes) all.set(key, kept(base.get(key), after))

@@ -74,7 +74,7 @@ export interface PortSpec {
   readonly v6?: boolean
   readonly protocol?: Protocol
   readonly affinityTimeoutS?: number
-  readonly scheduler?: string
+  readonly scheduler?: string | undefined
   readonly frontends: readonly Frontend[]
   readonly cluster?: readonly Backend[]
   readonly local?: readonly Backend[]
