@@ -1,6 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { type Ip, parseIp } from '../../src/base/ip.ts'
 import { u32be } from '../../src/base/octets.ts'
 import { createIpvsClient, type IpvsClient, type IpvsResult } from '../../src/kernel/ipvs/client.ts'
 import {
@@ -10,74 +9,25 @@ import {
   IP_VS_SVC_F_SCHED2,
   IPVS_CMD_NEW_SERVICE,
 } from '../../src/kernel/ipvs/constants.ts'
-import { serverKey, WHOLE_ADDRESS } from '../../src/kernel/ipvs/key.ts'
+import { serverKey } from '../../src/kernel/ipvs/key.ts'
 import { encodeCommand, encodeListServers } from '../../src/kernel/ipvs/messages.ts'
-import type { IpvsOperation } from '../../src/kernel/ipvs/operation.ts'
 import { printSave } from '../../src/kernel/ipvs/print.ts'
-import type { RealServer, VirtualServer } from '../../src/kernel/ipvs/state.ts'
+import type { VirtualServer } from '../../src/kernel/ipvs/state.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { findFamily } from '../../src/netlink/genetlink.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
+import {
+  changeDestination,
+  changeServer,
+  deleteDestination,
+  deleteServer,
+  newDestination,
+  newServer,
+  real,
+  virtual,
+} from '../support/ipvs-objects.ts'
 import type { SocketLimits } from './target.ts'
 import { received } from './wire.ts'
-
-export function ip(text: string): Ip {
-  const parsed = parseIp(text)
-  if (parsed === undefined) throw new Error(`no address: ${text}`)
-  return parsed
-}
-
-export function virtual(
-  text: string,
-  port: number,
-  more: Partial<Omit<VirtualServer, 'ip' | 'port'>> = {},
-): VirtualServer {
-  const address = ip(text)
-  const netmask = WHOLE_ADDRESS[address.length === 4 ? 'IPv4' : 'IPv6']
-  return { protocol: 'TCP', ip: address, port, scheduler: 'rr', flags: 0, timeoutS: 0, netmask, ...more }
-}
-
-export function real(text: string, port: number, weight = 1, forwarding = 0): RealServer {
-  return { ip: ip(text), port, weight, forwarding }
-}
-
-export const newServer = (server: VirtualServer): IpvsOperation => ({
-  verb: 'set-server',
-  group: 'ns1/web',
-  server,
-  isNew: true,
-})
-export const changeServer = (server: VirtualServer): IpvsOperation => ({
-  verb: 'set-server',
-  group: 'ns1/web',
-  server,
-  isNew: false,
-})
-export const deleteServer = (server: VirtualServer): IpvsOperation => ({
-  verb: 'delete-server',
-  group: 'ns1/web',
-  server,
-})
-export const newDestination = (server: VirtualServer, destination: RealServer): IpvsOperation => ({
-  verb: 'set-destination',
-  group: 'ns1/web',
-  server,
-  destination,
-  isNew: true,
-})
-export const changeDestination = (server: VirtualServer, destination: RealServer): IpvsOperation => ({
-  verb: 'set-destination',
-  group: 'ns1/web',
-  server,
-  destination,
-  isNew: false,
-})
-export const deleteDestination = (server: VirtualServer, destination: RealServer): IpvsOperation => ({
-  verb: 'delete-destination',
-  group: 'ns1/web',
-  server,
-  destination,
-})
 
 /** What the kernel has, as `ipvsadm -S -n` says it. */
 export async function saved(client: IpvsClient): Promise<readonly string[]> {
