@@ -4,7 +4,7 @@ import type { Case } from './case.ts'
 import { ELEMENT_CASES } from './element-cases.ts'
 import { OBJECT_CASES } from './object-cases.ts'
 import * as of from './objects.ts'
-import type { TargetFactory } from './target.ts'
+import { isUpTo, type Target, type TargetFactory } from './target.ts'
 import {
   ACK,
   type BatchOptions,
@@ -21,18 +21,24 @@ import {
 
 /** What the kernel answers to batches and dumps, byte by byte. */
 export function batchSuite(factory: TargetFactory): void {
+  let target: Target
   let socket: Transport
   beforeEach(() => {
-    socket = factory().open()
+    target = factory()
+    socket = target.open()
   })
   afterEach(() => socket.close())
 
   describe('a batch', () => {
     test.each([...OBJECT_CASES, ...ELEMENT_CASES].map(one => [one.title, one] as const))(
       '%s',
-      (_title, one) => runCase(socket, one),
+      (_title, one) =>
+        runCase(socket, isUpTo(target, one.older?.upTo ?? [0, 0]) ? { ...one, ...one.older } : one),
     )
-    acknowledgements(() => socket)
+    acknowledgements(
+      () => socket,
+      () => target,
+    )
     generations(() => socket)
   })
   describe('a dump', () => dumps(() => socket))
@@ -55,7 +61,7 @@ function acknowledged(messages: readonly Raw[]): readonly Raw[] {
   return messages.map(message => ({ ...message, flags: message.flags | ACK }))
 }
 
-function acknowledgements(socket: () => Transport): void {
+function acknowledgements(socket: () => Transport, target: () => Target): void {
   test('acknowledges the messages that ask for it', () => {
     expect(sent(socket(), acknowledged([of.table(), of.chain('a')]))).toEqual(['2 OK', '3 OK'])
   })
@@ -75,8 +81,12 @@ function acknowledgements(socket: () => Transport): void {
 
   test('acknowledges begin and end, and the end only of a batch that is committed', () => {
     const both = { beginFlags: ACK, endFlags: ACK }
-    expect(sent(socket(), [of.table()], both)).toEqual(['1 OK', '3 OK'])
-    expect(sent(socket(), [of.deleteChain('nope')], both)).toEqual(['1 OK', '2 ENOENT @28'])
+    const neither = isUpTo(target(), [6, 1])
+    expect(sent(socket(), [of.table()], both)).toEqual(neither ? [] : ['1 OK', '3 OK'])
+    expect(sent(socket(), [of.deleteChain('nope')], both)).toEqual([
+      ...(neither ? [] : ['1 OK']),
+      '2 ENOENT @28',
+    ])
   })
 }
 

@@ -10,6 +10,7 @@ const fake: TargetFactory = () => {
   const kernel = new FakeKernel()
   const { ipsets } = kernel.space
   return {
+    version: undefined,
     open: limits => kernel.open(limits),
     createIpset: name => ipsets.set(ipsets.size, name),
     ipsets: () => ({

@@ -55,7 +55,12 @@ const ofChains: readonly Case[] = [
     replies: ['2 EEXIST @28'],
   },
   { title: 'takes a chain name of 255 bytes', batch: [of.chain(LONGEST)], replies: [], commits },
-  { title: 'refuses a chain name of 256 bytes', batch: [of.chain(`${LONGEST}n`)], replies: ['2 ERANGE @28'] },
+  {
+    title: 'refuses a chain name of 256 bytes',
+    batch: [of.chain(`${LONGEST}n`)],
+    replies: ['2 ERANGE @28'],
+    older: { upTo: [6, 12], replies: ['2 ERANGE'] },
+  },
   {
     title: 'refuses to move a base chain to another priority or hook',
     given: [of.chain('b', of.PREROUTING)],
@@ -64,6 +69,7 @@ const ofChains: readonly Case[] = [
       of.chain('b', { ...of.PREROUTING, hooknum: 3 }),
     ],
     replies: ['2 EOPNOTSUPP', '3 EOPNOTSUPP'],
+    older: { upTo: [6, 1], replies: ['2 EEXIST @28', '3 EEXIST @28'] },
   },
   {
     title: 'refuses to give a base chain another type',
@@ -152,6 +158,7 @@ const ofRules: readonly Case[] = [
     given: [of.chain('c')],
     batch: [of.rule('c', of.counter(), of.compare(3, 'abcd'))],
     replies: ['2 ENODATA @60'],
+    older: { upTo: [6, 1], replies: [], commits },
   },
   {
     title: 'refuses a data lookup in a plain set, and a verdict lookup in a data map',
@@ -168,6 +175,7 @@ const ofRules: readonly Case[] = [
     batch: [of.rule('c', of.daddr(0), of.lookup('m', 0))],
     replies: [],
     commits,
+    older: { upTo: [6, 1], replies: ['2 EINVAL @92'], commits: false },
   },
   {
     title: 'refuses what only works at another hook, once it is reached from there',
@@ -179,6 +187,7 @@ const ofRules: readonly Case[] = [
     ],
     batch: [of.rule('post', of.jump('d')), of.flushChain('post'), of.rule('f', of.jump('d'))],
     replies: ['2 EOPNOTSUPP', '4 EOPNOTSUPP'],
+    older: { upTo: [6, 1], replies: ['2 EOPNOTSUPP @44', '4 EOPNOTSUPP @40'] },
   },
   {
     title: 'masquerades after routing only',
@@ -197,6 +206,7 @@ const ofRules: readonly Case[] = [
     ],
     batch: [of.chain('z'), of.rule('b', of.jump('x')), of.rule('b', of.counter())],
     replies: ['3 EMLINK', '4 EMLINK'],
+    older: { upTo: [6, 1], replies: ['3 EMLINK @40'] },
   },
   {
     title: 'finds a loop that an element closes',

@@ -115,8 +115,9 @@ function chainsOf(
     if (pick % 2 === 0)
       rules.push({ expressions: [{ kind: 'counter' }], comment: pick % 5 === 0 ? 'counted' : '' })
     if (later !== undefined) rules.push(rule({ kind: 'verdict', verdict: { code: NFT_GOTO, chain: later } }))
-    const used = sets[pick % sets.length]
-    if (used !== undefined) rules.push(rule({ kind: 'meta', key: NFT_META_MARK, dreg: 0 }, membership(used)))
+    const plain = sets.filter(({ dataType }) => dataType !== VERDICT)
+    const used = plain[pick % plain.length]
+    if (used !== undefined) rules.push(rule({ kind: 'meta', key: NFT_META_MARK, dreg: 0 }, lookupIn(used)))
     return { name, hook: undefined, rules }
   })
   if (from.hooked !== undefined) {
@@ -126,8 +127,9 @@ function chainsOf(
   return new Map(chains.map(chain => [chain.name, chain] as const))
 }
 
-function membership({ name }: NftSet): Expression {
-  return { kind: 'lookup', set: name, sreg: 0, dreg: undefined, inverted: false }
+/** Of a map the data, since kernel 6.1 does not look there for keys alone. */
+function lookupIn({ name, dataType }: NftSet): Expression {
+  return { kind: 'lookup', set: name, sreg: 0, dreg: dataType === undefined ? undefined : 1, inverted: false }
 }
 
 function rule(...expressions: Expression[]): Rule {
