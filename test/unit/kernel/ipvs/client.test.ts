@@ -1,0 +1,251 @@
+import { describe, expect, it } from 'vitest'
+import { systemClock } from '../../../../src/base/clock.ts'
+import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
+import { IPVS_CMD_NEW_SERVICE } from '../../../../src/kernel/ipvs/constants.ts'
+import { SystemError } from '../../../../src/netlink/transport.ts'
+import { FakeIpvs, type FakeIpvsOptions, serverIn } from '../../../support/fake-ipvs/kernel.ts'
+import { FaultyTransport, messagesIn } from '../../../support/faulty-transport.ts'
+import {
+  changeServer,
+  deleteServer,
+  newDestination,
+  newServer,
+  real,
+  virtual,
+} from '../../../support/ipvs-objects.ts'
+
+const A = virtual('10.96.0.1', 443)
+const POD = real('10.0.0.1', 8080)
+const NLM_F_ACK = 4
+
+function start({
+  messagesMax,
+  ...options
+}: FakeIpvsOptions & { readonly messagesMax?: number; readonly timeoutMs?: number } = {}) {
+  const kernel = new FakeIpvs(options)
+  const transport = new FaultyTransport(kernel.open())
+  const sent: Uint8Array[] = []
+  transport.faults.onSend = datagram => {
+    sent.push(datagram.slice())
+    return datagram
+  }
+  const client = createIpvsClient({
+    transport,
+    clock: systemClock,
+    ...(messagesMax === undefined ? {} : { messagesMax }),
+    ...(options.timeoutMs === undefined ? {} : { timeoutMs: options.timeoutMs }),
+  })
+  return { kernel, transport, client, sent }
+}
+
+describe('a commit', () => {
+  it('goes in one datagram, of which the last message alone is acknowledged', async () => {
+    const { client, sent } = start()
+    const result = await client.commit([
+      newServer(A),
+      newDestination(A, POD),
+      newDestination(A, real('10.0.0.2', 1)),
+    ])
+    const [, datagram = new Uint8Array()] = sent
+    expect(messagesIn(datagram).map(({ flags }) => flags & NLM_F_ACK)).toEqual([0, 0, NLM_F_ACK])
+    expect(result).toEqual({ unknown: undefined, failures: [], bytes: datagram.length, messages: 3 })
+    expect(sent).toHaveLength(2)
+  })
+
+  it('looks for the family once', async () => {
+    const { client, sent } = start()
+    await client.commit([newServer(A)])
+    await client.commit([deleteServer(A)])
+    await client.servers()
+    expect(sent.map(datagram => messagesIn(datagram)[0]?.type)).toEqual([0x10, 0x1c, 0x1c, 0x1c])
+  })
+
+  it('has a bound of messages a datagram, and numbers each anew', async () => {
+    const { client, sent } = start({ messagesMax: 2 })
+    const servers = [1, 2, 3, 4, 5].map(port => virtual('10.96.0.1', port))
+    expect(await client.commit(servers.map(newServer))).toMatchObject({ failures: [], messages: 5 })
+    const numbers = sent.slice(1).map(datagram => messagesIn(datagram).map(({ sequence }) => sequence))
+    expect(numbers.map(list => list.length)).toEqual([2, 2, 1])
+    expect(new Set(numbers.flat()).size).toBe(5)
+  })
+
+  it('of nothing sends nothing', async () => {
+    const { client, sent } = start()
+    expect(await client.commit([])).toEqual({ unknown: undefined, failures: [], bytes: 0, messages: 0 })
+    expect(sent).toEqual([])
+  })
+
+  it('counts the messages of both rounds', async () => {
+    const { client, kernel } = start()
+    expect(await client.commit([changeServer(A)])).toMatchObject({ failures: [], messages: 2 })
+    expect(kernel.commands.at(-1)).toBe(IPVS_CMD_NEW_SERVICE)
+  })
+
+  it('tells failures in the order of the operations, whichever round they came of', async () => {
+    const { client } = start()
+    const lacking = { ...virtual('10.96.0.2', 80), scheduler: 'nosuch' }
+    const { failures } = await client.commit([
+      changeServer(lacking),
+      newServer({ ...A, scheduler: 'nosuch' }),
+    ])
+    expect(failures.map(({ operation, code }) => [operation.server.port, code])).toEqual([
+      [80, 'ENOENT'],
+      [443, 'ENOENT'],
+    ])
+  })
+
+  it('without the capability fails for each operation, with the reason', async () => {
+    const { client } = start({ isPrivileged: false })
+    const { failures, unknown } = await client.commit([newServer(A), newDestination(A, POD)])
+    expect(failures.map(({ code }) => code)).toEqual(['EPERM', 'EPERM'])
+    expect(failures[0]?.error.message).toContain('IPVS takes CAP_NET_ADMIN of the first user namespace')
+    expect(unknown).toBeUndefined()
+  })
+})
+
+describe('a commit whose answers are lost', () => {
+  it('is unknown when the kernel says so, and what follows is not sent', async () => {
+    const { client, transport, kernel } = start({ messagesMax: 1 })
+    await client.commit([newServer(A)])
+    transport.faults.onReceive = () => {
+      throw new SystemError('recvmsg', 105, 'ENOBUFS')
+    }
+    const result = await client.commit([newServer(A), newServer(virtual('10.96.0.2', 80))])
+    expect(result.unknown?.message).toContain('ENOBUFS')
+    expect(result).toMatchObject({ failures: [], messages: 1 })
+    expect(kernel.servers.size).toBe(1)
+  })
+
+  it('is unknown when nothing comes for the last message', async () => {
+    const { client, transport } = start()
+    await client.commit([newServer(A)])
+    transport.faults.onReceive = () => undefined
+    expect((await client.commit([newDestination(A, POD)])).unknown?.message).toContain('answer is lost')
+  })
+
+  it('is unknown when the send does not come back in time', async () => {
+    const { client, transport } = start({ timeoutMs: 20 })
+    await client.commit([newServer(A)])
+    let release = (): void => undefined
+    transport.faults.beforePoolSend = () =>
+      new Promise(resolve => {
+        release = resolve
+      })
+    const result = await client.commit([newServer(virtual('10.96.0.2', 80))])
+    expect(result.unknown?.message).toContain('ETIMEDOUT')
+    release()
+    transport.faults.beforePoolSend = undefined
+    expect((await client.servers()).servers.length).toBeGreaterThan(0)
+  })
+})
+
+describe('a send that fails', () => {
+  it('fails for all that was not sent', async () => {
+    const { client, transport, kernel } = start({ messagesMax: 2 })
+    await client.commit([newServer(A)])
+    let sends = 0
+    transport.faults.onSend = datagram => {
+      if (++sends > 1) throw new SystemError('sendmsg', 90, 'EMSGSIZE')
+      return datagram
+    }
+    const servers = [1, 2, 3, 4, 5].map(port => virtual('10.96.0.1', port))
+    const { failures, unknown, messages } = await client.commit(servers.map(newServer))
+    expect(failures.map(({ operation, code }) => [operation.server.port, code])).toEqual([
+      [3, 'EMSGSIZE'],
+      [4, 'EMSGSIZE'],
+      [5, 'EMSGSIZE'],
+    ])
+    expect([unknown, messages, kernel.servers.size]).toEqual([undefined, 2, 3])
+  })
+})
+
+describe('a kernel without IPVS', () => {
+  it('is told, and asked again the next time', async () => {
+    const { client, kernel } = start()
+    kernel.unload()
+    const words =
+      'find generic netlink family IPVS: ENOENT (No such file or directory): the kernel has no IPVS'
+    expect(() => client.info()).toThrow(words)
+    await expect(client.commit([newServer(A)])).rejects.toThrow(words)
+    await expect(client.servers()).rejects.toThrow(words)
+    kernel.load()
+    expect(client.info().version).toBe('1.2.1')
+  })
+
+  it('that gets it anew is spoken to by its new number', async () => {
+    const { client, kernel } = start()
+    const reload = (): void => {
+      kernel.unload()
+      kernel.load()
+    }
+    client.info()
+    reload()
+    expect(client.timeouts().tcpS).toBe(900)
+    reload()
+    expect(await client.servers()).toEqual({ servers: [], marks: [] })
+    reload()
+    expect(await client.destinations([A])).toEqual([[]])
+    reload()
+    expect(await client.commit([newServer(A), newDestination(A, POD)])).toMatchObject({ failures: [] })
+    expect(kernel.servers.size).toBe(1)
+  })
+
+  it('that loses it under a commit is told', async () => {
+    const { client, kernel } = start()
+    client.info()
+    kernel.unload()
+    await expect(client.commit([newServer(A)])).rejects.toThrow('the kernel has no IPVS')
+  })
+})
+
+describe('what is read', () => {
+  it('has the statistics and connections of servers and real servers', async () => {
+    const { client, kernel } = start()
+    await client.commit([newServer(A), newDestination(A, POD)])
+    const stats = { connections: 1n << 40n, packetsIn: 2n, packetsOut: 3n, bytesIn: 4n, bytesOut: 5n }
+    const server = serverIn(kernel, A)
+    server.stats = stats
+    for (const destination of server.destinations.values())
+      Object.assign(destination, {
+        stats,
+        activeConnections: 7,
+        inactiveConnections: 8,
+        persistentConnections: 9,
+      })
+    expect((await client.servers()).servers[0]?.stats).toEqual(stats)
+    expect(await client.destinations([A])).toEqual([
+      [
+        {
+          destination: POD,
+          stats,
+          activeConnections: 7,
+          inactiveConnections: 8,
+          persistentConnections: 9,
+        },
+      ],
+    ])
+  })
+
+  it.each([
+    ['no family of real servers', { hasNoDestinationFamily: true }],
+    ['no statistics of 64 bits', { hasNoStats64: true }],
+  ])('F105 is the same of a kernel that has %s', async (_, old) => {
+    const { client } = start({ old })
+    const v6 = virtual('fd00:96::1', 80)
+    const pod6 = real('fd00:1::1', 8080)
+    await client.commit([newServer(A), newDestination(A, POD), newServer(v6), newDestination(v6, pod6)])
+    const lists = await client.destinations([A, v6])
+    expect(lists.map(list => list.map(({ destination }) => destination))).toEqual([[POD], [pod6]])
+  })
+
+  it('leaves the event loop its turns', async () => {
+    const { client } = start()
+    const servers = Array.from({ length: 300 }, (_, i) => virtual('10.96.0.1', 1 + i))
+    await client.commit(servers.map(newServer))
+    let turns = 0
+    const timer = setInterval(() => turns++, 1)
+    await client.destinations(servers)
+    clearInterval(timer)
+    expect(turns).toBeGreaterThan(0)
+  })
+})
