@@ -1,0 +1,201 @@
+import { expect, it } from 'vitest'
+import { systemClock } from '../../../../src/base/clock.ts'
+import { createIpsetClient, type IpsetClient } from '../../../../src/kernel/ipset/client.ts'
+import type { IpsetOperation } from '../../../../src/kernel/ipset/operation.ts'
+import type { Ipset } from '../../../../src/kernel/ipset/state.ts'
+import { SystemError } from '../../../../src/netlink/transport.ts'
+import { FakeClock } from '../../../support/fake-clock.ts'
+import { add, manyEntries, setOf } from '../../../support/fake-ipset/arbitraries.ts'
+import { FakeIpsetKernel, type FakeIpsetOptions } from '../../../support/fake-ipset/kernel.ts'
+import { TYPES } from '../../../support/fake-ipset/sets.ts'
+import type { SocketFaults, SocketOptions } from '../../../support/fake-kernel/socket.ts'
+
+const A = setOf('KUBE-CLUSTER-IP', 'hash:ip,port')
+
+function create(set: Ipset): IpsetOperation {
+  return { verb: 'create', set }
+}
+
+function start(options: FakeIpsetOptions = {}, socket: SocketOptions = {}) {
+  const kernel = new FakeIpsetKernel(options)
+  const client = createIpsetClient({ transport: kernel.open(socket), clock: systemClock })
+  return { kernel, client }
+}
+
+function withRevisions(min: number, max: number) {
+  return start({ types: { ...TYPES, 'hash:ip,port': { min, max, buckets: 6 } } })
+}
+
+it.each([
+  ['the same', 0, 7, 7],
+  ['older ones', 0, 1, 1],
+  ['the oldest alone', 0, 0, 0],
+  ['newer ones as well', 2, 12, 7],
+])('F109: negotiates the revision with a kernel that has %s', async (_, min, max, shared) => {
+  const { kernel, client } = withRevisions(min, max)
+  expect(client.revision('hash:ip,port', 'IPv4')).toBe(shared)
+  expect(await client.commit([create(A), add({ set: A, entries: manyEntries(3) })])).toMatchObject({
+    failures: [],
+  })
+  expect(kernel.set(A.name)).toMatchObject({ revision: shared })
+  const [listing] = await client.list([A.name])
+  expect(listing).toMatchObject({ set: A, revision: shared, elements: 3 })
+  expect(listing?.bucketSize).toBe(shared >= 6 ? 12 : undefined)
+})
+
+it('F109: says which revisions a kernel has, when it has newer ones alone', async () => {
+  const { client } = withRevisions(9, 12)
+  expect(client.revision('hash:ip,port', 'IPv4')).toBeUndefined()
+  const { failures } = await client.commit([create(A)])
+  expect(failures.map(({ error }) => error.message)).toEqual([
+    'create KUBE-CLUSTER-IP hash:ip,port: IPSET_ERR_FIND_TYPE (The kernel has no such type of sets, or not this revision): the kernel has revisions 9 to 12, kprobe knows 0 to 7',
+  ])
+})
+
+it('finds a type that comes later, and asks no more then', async () => {
+  const { kernel, client } = start({ types: {} })
+  expect(client.revision('hash:ip', 'IPv4')).toBeUndefined()
+  const later = createIpsetClient({ transport: new FakeIpsetKernel().open(), clock: systemClock })
+  expect([later.revision('hash:ip', 'IPv4'), later.revision('hash:ip', 'IPv4')]).toEqual([6, 6])
+  expect(client.revision('hash:ip', 'IPv4')).toBeUndefined()
+  expect(kernel.handled).toHaveLength(2)
+})
+
+it('is told once that it may not, and believes it of the whole datagram', async () => {
+  const { kernel, client } = start()
+  await client.commit([create(A)])
+  const denied = start({ isPrivileged: false }).client
+  const operations: IpsetOperation[] = ['X', 'Y'].map(name => ({ verb: 'flush', name }))
+  const result = await denied.commit(operations)
+  expect(result.unknown).toBeUndefined()
+  expect(result.failures.map(({ error }) => error.message)).toEqual([
+    'flush X: EPERM (Operation not permitted)',
+    'flush Y: EPERM (Operation not permitted)',
+  ])
+  expect(kernel.set(A.name)).toBeDefined()
+})
+
+it('does not destroy twice where the kernel minds', async () => {
+  const { client } = start({ destroyIsStrict: true })
+  expect(await client.commit([{ verb: 'destroy', name: 'none' }])).toMatchObject({
+    failures: [],
+    messages: 1,
+  })
+})
+
+function lossy(faults: SocketFaults) {
+  return start({}, { faults })
+}
+
+it.each([
+  ['answers are lost', new SystemError('recvmsg', 105, 'ENOBUFS')],
+  ['answers do not fit', new SystemError('recvmsg', 90, 'EMSGSIZE')],
+])('does not know what came of it when %s, and sends nothing more', async (_, loss) => {
+  const faults: SocketFaults = {}
+  const { kernel, client } = lossy(faults)
+  await client.commit([create(A)])
+  faults.onReceive = () => {
+    throw loss
+  }
+  const swap: IpsetOperation = { verb: 'swap', name: A.name, with: A.name }
+  const result = await client.commit([add({ set: A, entries: manyEntries(2000) }), swap])
+  expect(result.unknown?.message).toContain("the kernel's answer is lost")
+  expect(kernel.handled.filter(command => command === 6)).toEqual([])
+})
+
+it('does not believe a datagram without an answer to its last message', async () => {
+  const faults: SocketFaults = {}
+  const { client } = lossy(faults)
+  await client.commit([create(A)])
+  faults.onReceive = () => undefined
+  expect((await client.commit([add({ set: A, entries: manyEntries(1) })])).unknown).toBeDefined()
+})
+
+it('says that nothing was sent, of everything that was not', async () => {
+  const faults: SocketFaults = {}
+  const { client } = lossy(faults)
+  await client.commit([create(A)])
+  faults.onSend = () => {
+    throw new SystemError('sendmsg', 9, 'EBADF')
+  }
+  const { failures, unknown } = await client.commit([
+    add({ set: A, entries: manyEntries(600) }, ['ns/first']),
+  ])
+  expect(unknown).toBeUndefined()
+  expect(failures.map(({ code, entries }) => [code, entries.length])).toEqual([
+    ['EBADF', 500],
+    ['EBADF', 100],
+  ])
+  expect(failures[0]?.error.message).toContain('nothing was sent (sendmsg: EBADF)')
+})
+
+it('is patient with a send that may work later', async () => {
+  const clock = new FakeClock()
+  let refusals = 2
+  const onSend = (datagram: Uint8Array): Uint8Array => {
+    if (datagram.length > 500 && refusals-- > 0) throw new SystemError('sendmsg', 105, 'ENOBUFS')
+    return datagram
+  }
+  const kernel = new FakeIpsetKernel()
+  const client = createIpsetClient({ transport: kernel.open({ faults: { onSend } }), clock })
+  const work = client.commit([create(A), add({ set: A, entries: manyEntries(100) })])
+  for (let i = 0; i < 20; i++) await clock.advance(10)
+  expect(await work).toMatchObject({ failures: [], unknown: undefined })
+  expect(kernel.set(A.name)?.elements.size).toBe(100)
+})
+
+it('sends again what is behind an entry that was refused before anything that comes after it', async () => {
+  const { kernel, client } = start()
+  const B = { ...A, name: 'B' }
+  await client.commit([create(A), create(B)])
+  const entries = manyEntries(400).map((entry, i) => (i % 50 === 7 ? { ...entry, protocol: 0 } : entry))
+  const remove = { ...add({ set: A, entries: manyEntries(400) }), verb: 'delete-entries' } as const
+  const { failures } = await client.commit([
+    add({ set: A, entries }),
+    remove,
+    { verb: 'swap', name: 'B', with: A.name },
+  ])
+  expect(failures.filter(({ operation }) => operation.verb === 'add-entries')).toHaveLength(8)
+  expect(kernel.set('B')?.elements.size).toBe(0)
+})
+
+it('does not swap or destroy what somebody is listing, and says so', async () => {
+  const { kernel, client } = start()
+  await client.commit([create(A), create({ ...A, name: 'B' }), add({ set: A, entries: manyEntries(5000) })])
+  const set = kernel.set(A.name) ?? expect.unreachable()
+  set.listings++
+  const { failures } = await client.commit([
+    { verb: 'swap', name: A.name, with: 'B' },
+    { verb: 'destroy', name: A.name },
+  ])
+  expect(failures.map(({ code }) => code)).toEqual(['EBUSY', 'IPSET_ERR_BUSY'])
+})
+
+it('spends messages by the change, not by what is there', async () => {
+  const cost = async (there: number): Promise<readonly number[]> => {
+    const { kernel, client } = start()
+    const set = { ...A, maxElements: 1 << 17 }
+    await client.commit([create(set), add({ set, entries: manyEntries(there) })])
+    const [messages, datagrams] = [kernel.handled.length, kernel.datagrams]
+    const result = await client.commit([
+      add({ set, entries: manyEntries(2, 100_000) }),
+      { ...add({ set, entries: manyEntries(1) }), verb: 'delete-entries' },
+    ])
+    return [kernel.handled.length - messages, kernel.datagrams - datagrams, result.messages, result.bytes]
+  }
+  const few = await cost(10)
+  expect(await cost(20_000)).toEqual(few)
+  expect(few.slice(0, 3)).toEqual([2, 2, 2])
+})
+
+it('keeps working on several commits at once', async () => {
+  const { kernel, client } = start()
+  const sets = ['X', 'Y', 'Z'].map(name => ({ ...A, name }))
+  const commits = sets.map((set): Promise<unknown> => commitOne(client, set))
+  expect(await Promise.all(commits)).toEqual(sets.map(() => expect.objectContaining({ failures: [] })))
+  expect(sets.map(({ name }) => kernel.set(name)?.elements.size)).toEqual([3000, 3000, 3000])
+})
+
+function commitOne(client: IpsetClient, set: Ipset): Promise<unknown> {
+  return client.commit([create(set), add({ set, entries: manyEntries(3000) })])
+}

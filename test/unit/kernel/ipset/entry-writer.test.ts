@@ -1,0 +1,61 @@
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import {
+  ENTRY_BYTES_MAX,
+  whyNotEntry,
+  writeEntry,
+  writeEntryByTable,
+} from '../../../../src/kernel/ipset/entry-writer.ts'
+import type { Ipset, IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
+import { AttributeWriter } from '../../../../src/netlink/attribute.ts'
+import { ByteWriter } from '../../../../src/netlink/bytes.ts'
+import { anyEntry, anySet, setOf } from '../../../support/fake-ipset/arbitraries.ts'
+
+const anyLine = fc.integer({ min: 1, max: 0xffff_ffff })
+const anyPlaced = anySet('s').chain(set =>
+  // Fields that the type has no use for are not written.
+  fc.record({ set: fc.constant(set), entry: anyEntry(set), extra: anyEntry(setOf('x', 'hash:ip,port,net')) }),
+)
+
+function written(write: (out: AttributeWriter) => void): string {
+  // Full of something else, so that what is not written shows.
+  const out = new AttributeWriter(new ByteWriter(256))
+  out.out.bytes.fill(0xee)
+  write(out)
+  return Buffer.from(out.out.written()).toString('hex')
+}
+
+it('writes in a straight line what the table writes', () => {
+  fc.assert(
+    fc.property(anyPlaced, anyLine, ({ set, entry, extra }, line) => {
+      const padded: IpsetEntry = { ...extra, ...entry }
+      const wanted = written(out => writeEntryByTable(out, set, entry, line))
+      expect(written(out => writeEntry(out.out, set, padded, line))).toBe(wanted)
+      expect(written(out => writeEntryByTable(out, set, padded, line))).toBe(wanted)
+      expect(wanted.length / 2).toBeLessThanOrEqual(ENTRY_BYTES_MAX)
+      expect(whyNotEntry(set, entry)).toBeUndefined()
+    }),
+    { numRuns: 500 },
+  )
+})
+
+const V4 = '\x0a\0\0\x01'
+const V6 = '\x20\x01'.repeat(8)
+const whole = { ip: V4, protocol: 6, port: 80, ip2: V4, prefix2: 8 }
+const wrong: readonly [why: string, type: Ipset['type'], entry: IpsetEntry][] = [
+  ['no port: undefined', 'bitmap:port', {}],
+  ['no port: 65536', 'bitmap:port', { port: 65_536 }],
+  ['no port: -1', 'bitmap:port', { port: -1 }],
+  ['no port: 1.5', 'hash:ip,port', { ...whole, port: 1.5 }],
+  ['no IPv4 address', 'hash:ip', {}],
+  ['no IPv4 address', 'hash:ip', { ip: V6 }],
+  ['no protocol: 256', 'hash:ip,port', { ...whole, protocol: 256 }],
+  ['no second IPv4 address', 'hash:ip,port,ip', { ...whole, ip2: V6 }],
+  ['no second IPv4 address', 'hash:ip,port,net', { ip: V4, protocol: 6, port: 80 }],
+  ['no length of a prefix: 0', 'hash:ip,port,net', { ...whole, prefix2: 0 }],
+  ['no length of a prefix: 33', 'hash:ip,port,net', { ...whole, prefix2: 33 }],
+]
+
+it.each(wrong)('says why an entry cannot be in a set: %s (%s)', (why, type, entry) => {
+  expect(whyNotEntry(setOf('s', type), entry)).toBe(why)
+})
