@@ -1,27 +1,40 @@
 import { systemClock } from '../base/clock.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { finishInSlices, slicingOf } from '../base/steps.ts'
+import { ADMIN_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG, outputFlag } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { openNetfilter } from '../daemon/open.ts'
+import { LAYOUTS } from '../dataplane/common/family.ts'
 import { GROUP_NODEPORT_IPS, serviceOfGroup } from '../dataplane/common/groups.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
 import { adoptRuleset } from '../dataplane/nftables/adopt.ts'
 import { GROUP_DISPATCH } from '../dataplane/nftables/layout.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { ElementGroup, NftFamily, Ruleset, Table } from '../kernel/nft/state.ts'
+import { type IpvsFilter, readState, showServers, showSets } from './dump-ipvs.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { ipvsServiceRows } from './ipvs-rows.ts'
 import { kernelRows } from './kernel-rows.ts'
 import { runNft } from './libnftables.ts'
 import { writeDocument } from './output.ts'
-import { serviceTable } from './service-rows.ts'
+import { askServiceNames, NO_NAMES } from './service-names.ts'
+import { type ServiceRow, serviceTable } from './service-rows.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
-const WHAT = ['services', 'nft', 'all'] as const
-const OUTPUTS = ['text', 'json', 'yaml', 'nft'] as const
+const WHAT = ['services', 'nft', 'ipvs', 'ipset', 'all'] as const
+const OUTPUTS = ['text', 'json', 'yaml', 'nft', 'ipvsadm-save', 'ipset-save'] as const
+
+/** Formats that belong to one kind of object. */
+const OUTPUT_OF: Readonly<Partial<Record<(typeof OUTPUTS)[number], (typeof WHAT)[number]>>> = {
+  nft: 'nft',
+  'ipvsadm-save': 'ipvs',
+  'ipset-save': 'ipset',
+}
 
 const FLAGS: readonly FlagSpec[] = [
   {
@@ -38,13 +51,17 @@ const FLAGS: readonly FlagSpec[] = [
     default: '',
     help: 'only IPv4 or IPv6 (or ip, ip6)',
   },
+  {
+    ...ADMIN_SOCKET_FLAG,
+    help: 'unix socket of the daemon, which knows whom objects of IPVS serve; unset: none',
+  },
   outputFlag(OUTPUTS),
 ]
 
 export const command: Command = {
   help: () =>
     helpText({
-      usage: 'kprobe dump [services|nft|all] [flags]',
+      usage: 'kprobe dump [services|nft|ipvs|ipset|all] [flags]',
       description:
         'Prints what the kernel holds of ours, read over netlink, and the Service that each object serves.',
       details: [
@@ -52,7 +69,11 @@ export const command: Command = {
         '  services   each address and port that is served, and where it leads (default, but for -o nft)',
         '  nft        tables, chains, rules, sets and elements; with -o nft in the words of nft itself when',
         '             libnftables is on this machine, of the own printer otherwise',
-        '  all        both',
+        '  ipvs       virtual servers with their destinations, of the mode ipvs; with -o ipvsadm-save as `ipvsadm -S -n`',
+        '  ipset      sets and entries of the mode ipvs; with -o ipset-save as `ipset save`',
+        '  all        everything that is there',
+        '',
+        'Objects of IPVS bear no names: the daemon at --admin-socket says which Service they serve.',
       ],
       flags: [...FLAGS, HELP_FLAG],
     }),
@@ -65,6 +86,7 @@ interface Request {
   /** Empty for all. */
   readonly service: string
   readonly families: readonly NftFamily[]
+  readonly adminSocket: string
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
@@ -73,12 +95,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = readRequest(reader, given.positionals)
   if (reader.errors.length > 0) return usageErrors(io, 'dump', reader.errors)
   try {
-    const ruleset = await readKernel(request)
-    const missing = whatIsMissing(request, ruleset)
-    if (missing !== undefined) io.err(`${missing}\n`)
-    if (request.output === 'json' || request.output === 'yaml')
-      await writeDocument(documentOf(request, ruleset), request.output, io)
-    else await writeText(request, ruleset, io)
+    if (request.what === 'ipvs' || request.what === 'ipset') await dumpOfIpvs(request, io)
+    else await dumpTables(request, io)
     return EXIT_FINE
   } catch (error) {
     io.err(`kprobe dump: ${failureText(error)}\n`)
@@ -86,16 +104,48 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
+async function dumpTables(request: Request, io: Io): Promise<void> {
+  const dump = await readKernel(request)
+  const missing = whatIsMissing(request, dump)
+  if (missing !== undefined) io.err(`${missing}\n`)
+  if (request.output === 'json' || request.output === 'yaml')
+    await writeDocument(await documentOf(request, dump), request.output, io)
+  else await writeText(request, dump, io)
+}
+
+async function dumpOfIpvs(request: Request, io: Io): Promise<void> {
+  const { what, output } = request
+  const filter = await filterOf(request)
+  const shown = await (what === 'ipvs' ? showServers(filter) : showSets(filter))
+  if (shown.isEmpty) io.err(`${nothingText(request)}\n`)
+  if (output === 'json' || output === 'yaml') await writeDocument(shown.value, output, io)
+  else if (output === 'text') io.out(shown.text(io))
+  else writeLines(shown.save, io)
+}
+
+/** Throws when a Service is asked for and nobody says what is of it. */
+async function filterOf({ families, service, adminSocket }: Request): Promise<IpvsFilter> {
+  const names = await askServiceNames(adminSocket)
+  if (names === undefined && service !== '')
+    throw new Error(
+      'whom objects of IPVS serve only the daemon says, and none answers: give its --admin-socket',
+    )
+  return { families: families.map(family => LAYOUTS[family].model), service, names: names ?? NO_NAMES }
+}
+
 function readRequest(reader: FlagReader, positionals: readonly string[]): Request {
   const output = reader.oneOf('output', OUTPUTS, 'text')
-  const [first = output === 'nft' ? 'nft' : 'services', ...rest] = positionals
+  const only = OUTPUT_OF[output]
+  const [first = only ?? 'services', ...rest] = positionals
   const what = WHAT.find(word => word === first)
   if (what === undefined) reader.fail(quote(first), `is not one of ${WHAT.join(', ')}`)
   for (const argument of rest) reader.fail(quote(argument), 'no such argument')
-  if (output === 'nft' && what !== 'nft') reader.fail('--output', 'nft is for `kprobe dump nft`')
+  if (only !== undefined && what !== undefined && what !== only)
+    reader.fail('--output', `${output} is for \`kprobe dump ${only}\``)
   const service = reader.text('service') ?? ''
   if (service !== '' && !/^[^/]+\/[^/]+$/.test(service)) reader.fail('--service', 'is written namespace/name')
-  return { what: what ?? 'services', output, service, families: readFamilies(reader) }
+  const adminSocket = reader.text('admin-socket') ?? ''
+  return { what: what ?? 'services', output, service, families: readFamilies(reader), adminSocket }
 }
 
 function readFamilies(reader: FlagReader): readonly NftFamily[] {
@@ -105,24 +155,54 @@ function readFamilies(reader: FlagReader): readonly NftFamily[] {
 }
 
 /** Our tables, elements grouped by the Service they serve, and of the Service asked for alone if there is one. */
-async function readKernel({ families, service }: Request): Promise<Ruleset> {
+async function readKernel(request: Request): Promise<Dump> {
+  const { families, service } = request
+  const { nftables, ipvs } = await readTables(families)
+  const adopted = await finishInSlices(adoptRuleset({ tables: nftables }), slicingOf(systemClock))
+  const { tables } = adopted.ruleset
+  const own = service === '' ? tables : tables.map(table => onlyOf(table, service))
+  if (ipvs.length === 0) return { tables: own, ipvs, filter: undefined }
+  return { tables: own, ipvs, filter: await filterOf(request) }
+}
+
+/** Those of each mode: while one takes over from the other, both are there. */
+async function readTables(
+  families: readonly NftFamily[],
+): Promise<{ readonly nftables: readonly Table[]; readonly ipvs: readonly Table[] }> {
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
   try {
-    const { tableName: name } = DEFAULT_NFTABLES_OPTIONS
-    const { ruleset } = await client.list(families.map(family => ({ family, name })))
-    const adopted = await finishInSlices(adoptRuleset(ruleset), slicingOf(systemClock))
-    const { tables } = adopted.ruleset
-    return service === '' ? { tables } : { tables: tables.map(table => onlyOf(table, service)) }
+    const names = [DEFAULT_NFTABLES_OPTIONS.tableName, DEFAULT_IPVS_OPTIONS.tableName]
+    const places = names.flatMap(name => families.map(family => ({ family, name })))
+    const { tables } = (await client.list(places)).ruleset
+    const of = (name: string) => tables.filter(table => table.name === name)
+    return { nftables: of(DEFAULT_NFTABLES_OPTIONS.tableName), ipvs: of(DEFAULT_IPVS_OPTIONS.tableName) }
   } finally {
     await client.close()
   }
 }
 
-function whatIsMissing({ service, families }: Request, { tables }: Ruleset): string | undefined {
+/** What the kernel holds of the modes that have a table in it. */
+interface Dump {
+  /** Of the mode nftables, elements grouped by Service. */
+  readonly tables: readonly Table[]
+  /** Of the mode ipvs. */
+  readonly ipvs: readonly Table[]
+  /** Undefined without a table of the mode ipvs. */
+  readonly filter: IpvsFilter | undefined
+}
+
+function whatIsMissing(request: Request, { tables, ipvs }: Dump): string | undefined {
+  if (tables.length + ipvs.length === 0) return nothingText({ ...request, service: '' })
+  const held =
+    request.service === '' || ipvs.length > 0 || tables.some(({ elements }) => ownGroups(elements) > 0)
+  return held ? undefined : nothingText(request)
+}
+
+function nothingText({ service, families }: Request): string {
   const where = families.length > 1 ? '' : ` in the family ${families.join()}`
-  if (tables.length === 0) return `the kernel holds nothing of ours${where}`
-  const held = service === '' || tables.some(({ elements }) => ownGroups(elements) > 0)
-  return held ? undefined : `the kernel holds nothing for the Service ${quote(service)}${where}`
+  return service === ''
+    ? `the kernel holds nothing of ours${where}`
+    : `the kernel holds nothing for the Service ${quote(service)}${where}`
 }
 
 function ownGroups(elements: Table['elements']): number {
@@ -144,9 +224,9 @@ function withGroups(table: Table, wanted: (group: string) => boolean): Table {
 }
 
 /** What nft would list of one Service: its elements, and the sets that they are in. */
-function listingOf({ service }: Request, ruleset: Ruleset): Ruleset {
-  if (service === '') return ruleset
-  const tables = ruleset.tables.map(table => {
+function listingOf({ service }: Request, { tables: all, ipvs }: Dump): Ruleset {
+  if (service === '') return { tables: [...all, ...ipvs] }
+  const tables = all.map(table => {
     const own = withGroups(table, group => !SHARED.has(group))
     const inUse = new Set([...own.elements.values()].flat().map(({ set }) => set))
     const sets = new Map([...table.sets].filter(([name]) => inUse.has(name)))
@@ -155,26 +235,36 @@ function listingOf({ service }: Request, ruleset: Ruleset): Ruleset {
   return { tables: tables.filter(({ elements }) => elements.size > 0) }
 }
 
-function documentOf(request: Request, ruleset: Ruleset): unknown {
+async function documentOf(request: Request, dump: Dump): Promise<unknown> {
   const { what } = request
-  const services = () => kernelRows(ruleset.tables)
-  if (what === 'services') return { services: services() }
-  const nft = rulesetToJson(listingOf(request, ruleset))
-  return what === 'nft' ? nft : { services: services(), nft }
+  if (what === 'services') return { services: await rowsOf(dump) }
+  const nft = rulesetToJson(listingOf(request, dump))
+  if (what === 'nft') return nft
+  const { filter } = dump
+  if (filter === undefined) return { services: await rowsOf(dump), nft }
+  const [ipvs, ipset] = [await showServers(filter), await showSets(filter)]
+  return { services: await rowsOf(dump), nft, ipvs: ipvs.value, ipset: ipset.value }
 }
 
-async function writeText(request: Request, ruleset: Ruleset, io: Io): Promise<void> {
+async function rowsOf({ tables, filter }: Dump): Promise<readonly ServiceRow[]> {
+  const rows = kernelRows(tables)
+  return filter === undefined ? rows : [...rows, ...ipvsServiceRows(await readState(filter), filter.names)]
+}
+
+async function writeText(request: Request, dump: Dump, io: Io): Promise<void> {
   const { what, output, service } = request
-  if (what !== 'nft') io.out(serviceTable(kernelRows(ruleset.tables), io))
+  if (what !== 'nft') io.out(serviceTable(await rowsOf(dump), io))
   if (what === 'services') return
   if (what === 'all') io.out('\n')
-  const asTool = output === 'nft' && service === '' ? await listByNft(ruleset) : undefined
+  const asTool = output === 'nft' && service === '' ? await listByNft(dump) : undefined
   if (asTool !== undefined) io.out(asTool)
-  else writeLines(printRuleset(listingOf(request, ruleset)), io)
+  else writeLines(printRuleset(listingOf(request, dump)), io)
+  if (what === 'nft' || dump.filter === undefined) return
+  for (const show of [showServers, showSets]) io.out(`\n${(await show(dump.filter)).text(io)}`)
 }
 
-async function listByNft({ tables }: Ruleset): Promise<string | undefined> {
-  return await runNft(tables.map(({ family, name }) => `list table ${family} ${name}`))
+async function listByNft({ tables, ipvs }: Dump): Promise<string | undefined> {
+  return await runNft([...tables, ...ipvs].map(({ family, name }) => `list table ${family} ${name}`))
 }
 
 const LINES_PER_WRITE = 1_000

@@ -1,17 +1,13 @@
 import { systemClock } from '../base/clock.ts'
 import { familyOf, formatIp, formatIpPort, type Ip, isLoopback, parseIp, whyNotIp } from '../base/ip.ts'
-import { finish } from '../base/steps.ts'
 import type { Config } from '../config/config.ts'
 import type { FlagSpec } from '../config/flag.ts'
 import { type FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
-import { nftablesOptions } from '../daemon/mode-nftables.ts'
-import { renderState } from '../dataplane/nftables/render.ts'
-import { EMPTY_STATE } from '../dataplane/nftables/state.ts'
+import { tracerOf } from '../daemon/open.ts'
 import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'
-import { createTracer } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import type { Way } from '../kernel/nft/trace-ways.ts'
 import { explainEndpoints } from '../model/explain.ts'
@@ -125,7 +121,6 @@ function explain(question: Question, config: Config, { table, snapshot }: Loaded
   const { from, to, port, protocol } = question
   const localIps = new Set([...table.node.ips, ...snapshot.localIps])
   const fromNode = isLoopback(from) || localIps.has(from)
-  const state = finish(renderState(table, { base: EMPTY_STATE, without: new Set() }, nftablesOptions(config)))
   const packet: TracePacket = {
     origin: fromNode ? 'process' : 'interface',
     protocol: protocol.number,
@@ -135,7 +130,7 @@ function explain(question: Question, config: Config, { table, snapshot }: Loaded
     destinationPort: port,
     ...(question.interfaceName === undefined ? {} : { interfaceName: question.interfaceName }),
   }
-  const ways = createTracer(state.ruleset).ways(packet, { localIps })
+  const ways = tracerOf(config, table).ways(packet, { localIps })
   const caught = findFrontend(table, question, localIps)
   return {
     connection: {

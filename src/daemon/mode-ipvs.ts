@@ -1,6 +1,6 @@
 import type { Clock } from '../base/clock.ts'
 import { FAMILIES } from '../base/ip.ts'
-import { finishInSlices, slicingOf } from '../base/steps.ts'
+import { finish, finishInSlices, slicingOf } from '../base/steps.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
 import { NFT_FAMILIES } from '../dataplane/common/family.ts'
@@ -8,9 +8,11 @@ import type { IpvsKernel } from '../dataplane/ipvs/observe.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../dataplane/ipvs/options.ts'
 import type { IpvsPlan } from '../dataplane/ipvs/plan.ts'
 import { createIpvsPlane } from '../dataplane/ipvs/plane.ts'
+import { renderIpvsState } from '../dataplane/ipvs/render.ts'
 import { retireIpvsPlane } from '../dataplane/ipvs/retire.ts'
-import type { IpvsState } from '../dataplane/ipvs/state.ts'
+import { EMPTY_STATE, type IpvsState } from '../dataplane/ipvs/state.ts'
 import { applyTimeouts } from '../dataplane/ipvs/timeouts.ts'
+import { createIpvsTracer } from '../dataplane/ipvs/trace.ts'
 import { readTraffic } from '../dataplane/ipvs/traffic.ts'
 import type { UpkeepEvent } from '../dataplane/ipvs/upkeep.ts'
 import { watchWriters } from '../dataplane/nftables/writers.ts'
@@ -20,6 +22,9 @@ import { destinationKey, serverKey } from '../kernel/ipvs/key.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { createDummyClient } from '../kernel/link/dummy.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
+import type { Tracer } from '../kernel/nft/trace.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import { NetlinkError } from '../netlink/errors.ts'
 import { detectorOf } from './detector.ts'
 import type { KernelSockets, ModeContext, ModeEvent, OpenPlane } from './mode.ts'
 
@@ -87,17 +92,17 @@ export function openIpvsKernel({ netfilter, generic, route }: KernelSockets, clo
   }
 }
 
-const DOCTOR = '`kprobe doctor --proxy-mode=ipvs` says what else may be missing'
+const DOCTOR = '`kprobe doctor --proxy-mode=ipvs` says what else is missing'
 
 function demandIpvs({ ipvs, ipset }: IpvsKernel): void {
   try {
     ipvs.info()
   } catch (thrown) {
-    const cause = errorOf(thrown)
-    throw new Error(`the mode ipvs needs IPVS: ${cause.message}; load the module ip_vs. ${DOCTOR}`, { cause })
+    if (!(thrown instanceof NetlinkError) || thrown.code !== 'ENOENT') throw thrown
+    throw new Error(`this kernel has no IPVS: the module ip_vs is not loaded, or not there. ${DOCTOR}`)
   }
   if (ipset.revision('hash:ip,port', 'IPv4') !== undefined) return
-  throw new Error(`the mode ipvs needs ipsets: load the modules ip_set and ip_set_hash_ipport. ${DOCTOR}`)
+  throw new Error(`this kernel has no ipsets: the module ip_set is not loaded, or not there. ${DOCTOR}`)
 }
 
 /** No reason to serve nobody: somebody else may have to set them. */
@@ -166,6 +171,13 @@ async function hasTable(name: string, { clock, sockets }: Omit<ModeContext, 'con
     await nft.close()
   }
 }
+
+export function ipvsTracer(config: Config, table: FrontendTable): Tracer {
+  const options = { ...ipvsOptions(config), missingSchedulers: NONE_MISSING }
+  return createIpvsTracer(finish(renderIpvsState(table, { base: EMPTY_STATE, without: new Set() }, options)))
+}
+
+const NONE_MISSING: ReadonlySet<string> = new Set()
 
 export function ipvsOptions(config: Config): IpvsOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, ipvs } = config

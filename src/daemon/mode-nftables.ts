@@ -1,13 +1,16 @@
 import { FAMILIES } from '../base/ip.ts'
-import { finishInSlices, slicingOf } from '../base/steps.ts'
+import { finish, finishInSlices, slicingOf } from '../base/steps.ts'
 import type { Config } from '../config/config.ts'
 import { readConnections } from '../dataplane/nftables/connections.ts'
 import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from '../dataplane/nftables/options.ts'
 import type { NftablesPlan } from '../dataplane/nftables/plan.ts'
 import { createNftablesPlane } from '../dataplane/nftables/plane.ts'
-import type { NftablesState } from '../dataplane/nftables/state.ts'
+import { renderState } from '../dataplane/nftables/render.ts'
+import { EMPTY_STATE, type NftablesState } from '../dataplane/nftables/state.ts'
 import { watchWriters } from '../dataplane/nftables/writers.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
+import { createTracer, type Tracer } from '../kernel/nft/trace.ts'
+import type { FrontendTable } from '../model/frontend.ts'
 import { detectorOf } from './detector.ts'
 import type { ModeContext, OpenPlane } from './mode.ts'
 
@@ -42,6 +45,13 @@ export async function retireNftables(context: ModeContext, signal: AbortSignal):
   } finally {
     await close()
   }
+}
+
+export function nftablesTracer(config: Config, table: FrontendTable): Tracer {
+  const { ruleset } = finish(
+    renderState(table, { base: EMPTY_STATE, without: new Set() }, nftablesOptions(config)),
+  )
+  return createTracer(ruleset)
 }
 
 export function nftablesOptions(config: Config): NftablesOptions {

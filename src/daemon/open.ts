@@ -1,6 +1,8 @@
 import type { Clock } from '../base/clock.ts'
 import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
+import type { Tracer } from '../kernel/nft/trace.ts'
+import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
 import { parseObject } from '../model/parse.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../netlink/constants.ts'
@@ -12,8 +14,8 @@ import type { ApiClient } from '../source/kube/api-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
 import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from './mode.ts'
-import { IPVS_DEVICE, openIpvs, retireIpvs } from './mode-ipvs.ts'
-import { openNftables, retireNftables } from './mode-nftables.ts'
+import { IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './mode-ipvs.ts'
+import { nftablesTracer, openNftables, retireNftables } from './mode-nftables.ts'
 
 /** One daemon a network namespace, whatever its mode: two would undo each other's work. */
 export const LOCK_NAME = 'kprobe/kube-proxy'
@@ -55,6 +57,16 @@ export async function retireMode(context: ModeContext, signal: AbortSignal): Pro
       return await retireNftables(context, signal)
     case 'ipvs':
       return await retireIpvs(context, signal)
+  }
+}
+
+/** Follows packets through what the mode of the configuration would put into an empty kernel. Pure. */
+export function tracerOf(config: Config, table: FrontendTable): Tracer {
+  switch (config.proxyMode) {
+    case 'nftables':
+      return nftablesTracer(config, table)
+    case 'ipvs':
+      return ipvsTracer(config, table)
   }
 }
 

@@ -1,0 +1,125 @@
+import { describe, expect, it } from 'vitest'
+import type { Ip } from '../../../src/base/ip.ts'
+import { parseIp } from '../../../src/base/ip.ts'
+import { entryRows, nameOf, serverRows } from '../../../src/cli/ipvs-rows.ts'
+import { NO_NAMES, serviceNames } from '../../../src/cli/service-names.ts'
+import type { IpsetListing } from '../../../src/kernel/ipset/state.ts'
+import { IP_VS_SVC_F_PERSISTENT } from '../../../src/kernel/ipvs/constants.ts'
+import type { IpvsProtocol, ListedDestination, VirtualServer } from '../../../src/kernel/ipvs/state.ts'
+
+function ip(text: string): Ip {
+  const parsed = parseIp(text)
+  if (parsed === undefined) throw new Error(text)
+  return parsed
+}
+
+/** As /state says it. */
+const STATE = {
+  services: [
+    {
+      service: 'ns/web',
+      ports: [
+        {
+          key: 'ns/web:http/TCP/IPv4',
+          frontends: ['ClusterIP 10.96.0.1:80 internal/cluster', 'NodePort :30080 external-cluster'],
+          cluster: ['10.0.0.1:8080 local', '10.0.0.2:8080'],
+          local: [],
+        },
+        {
+          key: 'ns/web:/UDP/IPv6',
+          frontends: ['ClusterIP [fd00::1]:53 internal/cluster from fd00::/8'],
+          cluster: [],
+          local: ['[fd01::1]:53 local'],
+        },
+      ],
+    },
+    'nonsense',
+    { service: 'ns/odd', ports: [{ key: 5 }] },
+  ],
+}
+
+const names = serviceNames(STATE)
+
+function serverAt(protocol: IpvsProtocol, address: string, port: number): VirtualServer {
+  return { protocol, ip: ip(address), port, scheduler: 'rr', flags: 0, timeoutS: 0, netmask: 0 }
+}
+
+describe('the name of a virtual server', () => {
+  it.each([
+    ['TCP', '10.96.0.1', 80, 'ns/web:http'],
+    ['UDP', 'fd00::1', 53, 'ns/web'],
+    // A port that no frontend has: a server that only the rules know.
+    ['TCP', '10.96.0.1', 65_535, 'ns/web'],
+    ['TCP', '192.0.2.1', 30_080, 'ns/web:http'],
+    ['UDP', '192.0.2.1', 30_080, ''],
+  ] as const)('%s %s %i is %s', (protocol, address, port, name) => {
+    expect(nameOf(serverAt(protocol, address, port), names)).toBe(name)
+  })
+
+  it('is empty when nobody says', () => {
+    expect(nameOf(serverAt('TCP', '10.96.0.1', 80), NO_NAMES)).toBe('')
+    expect(nameOf(serverAt('TCP', '10.96.0.1', 80), serviceNames(undefined))).toBe('')
+  })
+})
+
+it('shows virtual servers by Service, with what drains', () => {
+  const stats = { connections: 0n, packetsIn: 0n, packetsOut: 0n, bytesIn: 0n, bytesOut: 0n }
+  const listed = (address: string, weight: number): ListedDestination => ({
+    destination: { ip: ip(address), port: 8_080, weight, forwarding: 0 },
+    stats,
+    activeConnections: 2,
+    inactiveConnections: 1,
+    persistentConnections: 0,
+  })
+  const sticky = { ...serverAt('TCP', '10.96.0.1', 80), flags: IP_VS_SVC_F_PERSISTENT, timeoutS: 60 }
+  const rows = serverRows(
+    [
+      { server: sticky, destinations: [listed('10.0.0.1', 1), listed('10.0.0.2', 0)] },
+      { server: serverAt('TCP', '10.96.9.9', 1), destinations: [] },
+    ],
+    names,
+  )
+  expect(rows.map(({ service, address }) => `${service} ${address}`)).toEqual([
+    ' 10.96.9.9:1',
+    'ns/web:http 10.96.0.1:80',
+  ])
+  expect(rows[1]).toMatchObject({
+    affinitySeconds: 60,
+    destinations: [
+      { address: '10.0.0.1:8080', weight: 1, activeConnections: 2, inactiveConnections: 1 },
+      { address: '10.0.0.2:8080', weight: 0 },
+    ],
+  })
+})
+
+it('names the Service of each entry of a set', () => {
+  const listing = (name: string, type: IpsetListing['set']['type'], entries: IpsetListing['entries']) => ({
+    set: { name, type, family: 'IPv4' as const, maxElements: 65_536, hashSize: 1_024 },
+    revision: 0,
+    elements: entries.length,
+    references: 0,
+    memoryBytes: 0,
+    entries,
+  })
+  const tcp = 6
+  const rows = entryRows(
+    [
+      listing('KUBE-CLUSTER-IP', 'hash:ip,port', [{ ip: ip('10.96.0.1'), protocol: tcp, port: 80 }]),
+      listing('KUBE-IPVS-IPS', 'hash:ip', [{ ip: ip('10.96.0.1') }, { ip: ip('10.96.9.9') }]),
+      listing('KUBE-NODE-PORT-TCP', 'bitmap:port', [{ port: 30_080 }]),
+      listing('KUBE-NODE-PORT-UDP', 'bitmap:port', [{ port: 30_080 }]),
+      listing('KUBE-LOOP-BACK', 'hash:ip,port,ip', [
+        { ip: ip('10.0.0.1'), protocol: tcp, port: 8_080, ip2: ip('10.0.0.1') },
+      ]),
+    ],
+    names,
+  )
+  expect(rows.map(({ set, entry, service }) => [set, entry, service])).toEqual([
+    ['KUBE-CLUSTER-IP', '10.96.0.1,tcp:80', 'ns/web:http'],
+    ['KUBE-IPVS-IPS', '10.96.0.1', 'ns/web'],
+    ['KUBE-IPVS-IPS', '10.96.9.9', ''],
+    ['KUBE-NODE-PORT-TCP', '30080', 'ns/web:http'],
+    ['KUBE-NODE-PORT-UDP', '30080', ''],
+    ['KUBE-LOOP-BACK', '10.0.0.1,tcp:8080,10.0.0.1', 'ns/web:http'],
+  ])
+})
