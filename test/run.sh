@@ -7,20 +7,39 @@ cd "$(dirname "$0")/.."
 . deploy/prepare.sh
 
 # Tools that the tests judge by, as `command:Debian package`.
-ORACLES='nft:nftables ip:iproute2 strace:strace unshare:util-linux'
+ORACLES='nft:nftables ip:iproute2 ipset:ipset strace:strace unshare:util-linux'
+# What the stage `vm` needs besides; where that cannot be had, it is skipped.
+GUEST_TOOLS='qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod ipvsadm:ipvsadm conntrack:conntrack'
+
+# missing_of LIST: the packages of the commands that are not here.
+missing_of() {
+  for tool in $1; do
+    PATH="$PATH:/usr/sbin:/sbin" command -v "${tool%%:*}" >/dev/null || printf ' %s' "${tool#*:}"
+  done
+}
+
+can_install() {
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null
+}
+
+install_debian() {
+  step 'reading the package lists' apt-get update
+  step "installing$1" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $1
+}
 
 find_oracles() {
-  missing=''
-  for oracle in $ORACLES; do
-    PATH="$PATH:/usr/sbin:/sbin" command -v "${oracle%%:*}" >/dev/null || missing="$missing ${oracle#*:}"
-  done
+  missing=$(missing_of "$ORACLES")
   [ -n "$missing" ] || return 0
-  install="apt-get install -y --no-install-recommends$missing"
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    fail "The tests need a few system packages; as root: apt-get update && $install"
-  fi
-  step 'reading the package lists' apt-get update
-  step "installing$missing" env DEBIAN_FRONTEND=noninteractive $install
+  can_install ||
+    fail "The tests need a few system packages; as root: apt-get update && apt-get install -y --no-install-recommends$missing"
+  install_debian "$missing"
+}
+
+find_guest_tools() {
+  case " $only " in '  ' | *' vm '*) ;; *) return 0 ;; esac
+  missing=$(missing_of "$GUEST_TOOLS")
+  [ -n "$missing" ] && [ "${KPROBE_VM:-}" != off ] && can_install || return 0
+  (install_debian "$missing") || echo 'without these, the stage vm skips' >&2
 }
 
 check_namespaces() {
@@ -125,6 +144,7 @@ export PATH="$PWD/node_modules/.bin:$PATH:/usr/sbin:/sbin"
 export NO_COLOR=1
 prepare
 find_oracles
+find_guest_tools
 check_namespaces
 logs=$(mktemp -d)
 trap stop INT TERM

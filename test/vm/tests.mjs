@@ -2,12 +2,20 @@
 import { readdirSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 
-const HERE = fileURLToPath(new URL('.', import.meta.url))
-/** Of the nftables mode, against an older kernel. */
-const NFTABLES = ['test/contract/kernel.test.ts', 'test/contract/kernel-print.test.ts']
+const TEST = fileURLToPath(new URL('..', import.meta.url))
+/** What our kernel clients do, on an older kernel than that of this machine. */
+const OLDER_KERNEL = [
+  ...filesIn('contract').filter(file => /\/kernel[^/]*$/.test(file)),
+  'test/kernel/doctor.test.ts',
+  'test/kernel/nft-monitor.test.ts',
+]
 
 /** Paths from the top folder. */
 export function testsForGuest() {
-  const here = readdirSync(HERE, { recursive: true }).filter(name => name.endsWith('.test.ts'))
-  return [...NFTABLES, ...here.sort().map(name => `test/vm/${name}`)]
+  return [...OLDER_KERNEL, ...filesIn('vm')]
+}
+
+function filesIn(folder) {
+  const names = readdirSync(TEST + folder, { recursive: true }).filter(name => name.endsWith('.test.ts'))
+  return names.sort().map(name => `test/${folder}/${name}`)
 }
