@@ -21,7 +21,7 @@ import { type Resolved, resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../src/model/snapshot.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
-import type { Dataplane, DataplaneName } from '../../src/reconcile/dataplane.ts'
+import type { Dataplane, DataplaneName, Plan } from '../../src/reconcile/dataplane.ts'
 
 /** The parts of a KubeProxyConfiguration that decide about packets, under its names and with its defaults. */
 export interface PipelineConfig {
@@ -259,11 +259,11 @@ export function planeOn(client: NftClient, config: PipelineConfig): NftablesPlan
 const COMMITS_MAX = 4
 
 /** Commits until nothing has to wait for a later commit. Gives what the kernel should then hold. */
-export async function commitAll(
-  plane: NftablesPlane,
-  from: NftablesState,
-  to: NftablesState,
-): Promise<NftablesState> {
+export async function commitAll<State, P extends Plan<State>>(
+  plane: Dataplane<State, P>,
+  from: State,
+  to: State,
+): Promise<State> {
   let held = from
   for (let count = 0; count < COMMITS_MAX; count++) {
     const plan = finish(plane.diff(held, to))

@@ -59,12 +59,24 @@ function sourceWord(row: PacketRow, arrivals: readonly Arrival[]): string {
 
 /** Enough connections that an endpoint which can be reached is missed less than once in a million rows. */
 export function flowOf(row: PacketRow): Flow {
-  const { from, source, protocol, destination, port, expected } = row
-  const tries = expected.verdict === 'DNAT' ? triesFor(expected.endpoints.length) : 6
+  return flow(row, triesFor(endpointsOf(row)))
+}
+
+/** Where endpoints take turns, each of them comes soon. */
+export function flowInTurns(row: PacketRow): Flow {
+  return flow(row, endpointsOf(row) * 2 + 2)
+}
+
+function endpointsOf({ expected }: PacketRow): number {
+  return expected.verdict === 'DNAT' ? expected.endpoints.length : 0
+}
+
+function flow({ from, source, protocol, destination, port }: PacketRow, tries: number): Flow {
   return { from, source, protocol, destination, port, tries }
 }
 
 function triesFor(endpoints: number): number {
+  if (endpoints === 0) return 6
   return endpoints === 1 ? 8 : Math.ceil(endpoints * (Math.log(endpoints) + 14))
 }
 

@@ -1,0 +1,37 @@
+import { systemClock } from '../../src/base/clock.ts'
+import { createIpvsPlane, type IpvsPlane } from '../../src/dataplane/ipvs/plane.ts'
+import { createIpsetClient } from '../../src/kernel/ipset/client.ts'
+import { createIpvsClient, type IpvsClient } from '../../src/kernel/ipvs/client.ts'
+import { createDummyClient } from '../../src/kernel/link/dummy.ts'
+import { createNftClient } from '../../src/kernel/nft/client.ts'
+import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import { ipvsOptionsOf, type PipelineConfig } from './pipeline.ts'
+
+export interface OpenIpvsPlane {
+  readonly plane: IpvsPlane
+  readonly ipvs: IpvsClient
+  readonly close: () => Promise<void>
+}
+
+/** A plane of the mode on the real kernel, in the network namespace this process is in now. Nothing looks for drift. */
+export function openIpvsPlane(config: PipelineConfig): OpenIpvsPlane {
+  const clock = systemClock
+  const ipset = createIpsetClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock })
+  const nft = createNftClient({
+    transport: openNetlink({ protocol: NETLINK_NETFILTER }),
+    clock,
+    ipsets: ipset,
+  })
+  const ipvs = createIpvsClient({ transport: openNetlink({ protocol: NETLINK_GENERIC }), clock })
+  const dummy = createDummyClient({ transport: openNetlink({ protocol: NETLINK_ROUTE }), clock })
+  const plane = createIpvsPlane({ nft, ipset, ipvs, dummy, clock, options: ipvsOptionsOf(config) })
+  return {
+    plane,
+    ipvs,
+    close: async () => {
+      await plane.close()
+      await Promise.all([nft.close(), ipset.close(), ipvs.close(), dummy.close()])
+    },
+  }
+}

@@ -1,0 +1,35 @@
+import { expect } from 'vitest'
+import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
+import type { Flow, Lab } from './lab/lab.ts'
+import { change, commitAll, computeIn, type Mode, type Stateful } from './pipeline.ts'
+import { LOCAL_IPS, type PacketRow, type Scenario } from './scenario.ts'
+import { expectedLine, flowOf as flowAtRandom, type Labels, seenLine } from './scenario-outcome.ts'
+
+export interface PlayOptions<State extends Stateful, P extends Plan<State>> {
+  readonly mode: Mode<State>
+  /** On the kernel of the lab's node, which holds nothing of it. */
+  readonly plane: Dataplane<State, P>
+  readonly lab: Lab
+  /** How many connections show where a packet of a row may end; by default those for endpoints taken at random. */
+  readonly flowOf?: (row: PacketRow) => Flow
+}
+
+/** Programs a scenario step by step, and sends its packets. */
+export async function playSteps<State extends Stateful, P extends Plan<State>>(
+  { config, steps }: Scenario,
+  { mode, plane, lab, flowOf = flowAtRandom }: PlayOptions<State, P>,
+): Promise<void> {
+  let held = plane.empty
+  let computed = computeIn(mode, config, LOCAL_IPS)
+  const labels: Labels = new Map()
+  for (const step of steps) {
+    computed = change(computed, step)
+    held = await commitAll(plane, held, computed.state)
+    const outcomes = await lab.trace(step.rows.map(flowOf))
+    const seen = step.rows.flatMap((row, index) => {
+      const outcome = outcomes[index]
+      return outcome === undefined ? [] : [seenLine(row, outcome, labels)]
+    })
+    expect(seen, step.title).toEqual(step.rows.map(expectedLine))
+  }
+}

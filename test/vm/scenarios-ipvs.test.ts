@@ -1,0 +1,42 @@
+import { writeFileSync } from 'node:fs'
+import { afterAll, beforeAll, describe, test } from 'vitest'
+import { inIpvsMode, loadIpvsDifferences } from '../support/ipvs-differences.ts'
+import { openIpvsPlane } from '../support/ipvs-plane.ts'
+import { Lab } from '../support/lab/lab.ts'
+import { IPVS } from '../support/pipeline.ts'
+import { playSteps } from '../support/play-scenario.ts'
+import { loadScenarios, type Scenario } from '../support/scenario.ts'
+import { flowInTurns } from '../support/scenario-outcome.ts'
+
+/* Every scenario of test/scenarios with real packets through IPVS. */
+
+let lab: Lab
+
+beforeAll(async () => {
+  lab = await Lab.start({ alsoLocal: ['192.168.99.22'] })
+  for (const name of ['conntrack', 'expire_nodest_conn', 'expire_quiescent_template'])
+    writeFileSync(`/proc/sys/net/ipv4/vs/${name}`, '1')
+})
+
+afterAll(async () => {
+  await lab.close()
+})
+
+async function play(scenario: Scenario): Promise<void> {
+  const { plane, close } = openIpvsPlane(scenario.config)
+  try {
+    await plane.cleanup()
+    await playSteps(scenario, { mode: IPVS, plane, lab, flowOf: flowInTurns })
+  } finally {
+    await close()
+  }
+}
+
+const differences = loadIpvsDifferences()
+
+describe.each(loadScenarios().map(scenario => [`${scenario.file}: ${scenario.name}`, scenario] as const))(
+  '%s',
+  (_, scenario) => {
+    test('real packets end where they should', () => play(inIpvsMode(scenario, differences)))
+  },
+)
