@@ -149,7 +149,6 @@ export const NOT_HERE = {
   F105: IPVS,
   F106: IPVS,
   F108: IPVS,
-  F109: IPVS,
   F111: 'takes three days',
   F112: 'takes an hour',
 }
