@@ -23,9 +23,9 @@ export interface RuleContext {
 }
 
 /**
- * A rule as nft writes it, but for matches of ipsets: nft says `xt match set` of all of them, and this
- * `match-set KUBE-CLUSTER-IP dst,dst`, as iptables does. The kernel's form is a little machine with registers; this
- * follows what each register holds, as text, up to where it is used.
+ * A rule as nft writes it, but for matches of ipsets: nft says `xt match set` of all of them, and warns that the table is
+ * one of iptables-nft's; this says `match-set KUBE-CLUSTER-IP dst,dst`, as iptables does. The kernel's form is a little
+ * machine with registers; this follows what each register holds, as text, up to where it is used.
  */
 export function formatRule(rule: Rule, context: RuleContext): string {
   const state: RuleState = { context, registers: new Map(), words: [] }

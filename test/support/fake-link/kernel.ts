@@ -64,7 +64,7 @@ const LOOPBACK_V6 = `${'\0'.repeat(15)}\x01`
 
 /**
  * Devices and their addresses in one network namespace, in memory, spoken to in bytes. What it refuses and how is what
- * Linux 6.1 was seen to do; the contract suite of this folder's users holds it against that.
+ * Linux 6.1 was seen to do; test/contract/link-suite.ts holds it against that.
  */
 export class FakeLinks {
   readonly links = new Map<number, FakeLink>()
