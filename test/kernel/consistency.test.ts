@@ -48,6 +48,8 @@ function addresses(count: number): readonly string[] {
 }
 
 const DURATION_MS = 2000
+/** However long they take. */
+const FLIPS_MIN = 200
 /** Flips between which the event loop has its turn. */
 const FLIPS = 100
 
@@ -109,7 +111,7 @@ test.each([
     lab.client({ from: 'node', source: '192.168.0.2', destination: '172.30.0.41', port: 80, rate: 2000 }),
   ]
   let flips = 0
-  for (const end = performance.now() + DURATION_MS; performance.now() < end; ) {
+  for (const end = performance.now() + DURATION_MS; performance.now() < end || flips < FLIPS_MIN; ) {
     for (let i = 0; i < FLIPS; i++, flips++) await flip(plane, there, back)
     await delay(0)
   }
@@ -119,5 +121,4 @@ test.each([
     expect(report.ok).toBeGreaterThan(100)
     expect(report.endpoints.size).toBe(many)
   }
-  expect(flips).toBeGreaterThan(100)
 })
