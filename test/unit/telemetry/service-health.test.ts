@@ -7,6 +7,7 @@ import {
   serviceHealthAnswer,
 } from '../../../src/telemetry/service-health.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { HAS_IPV6 } from '../../support/loopback.ts'
 import { tableOf } from '../../support/tables.ts'
 import { ask, closed, connected, freePort, ip, occupy, until } from './http-client.ts'
 
@@ -104,7 +105,7 @@ describe('ServiceHealth', () => {
     expect(places()).toHaveLength(1)
   })
 
-  it('listens in the families of the Service, each with its own count', async () => {
+  it.runIf(HAS_IPV6)('listens in the families of the Service, each with its own count', async () => {
     const { health, places } = open()
     const port = await freePort()
     const everywhere: FrontendTable = {
