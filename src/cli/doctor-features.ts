@@ -7,18 +7,20 @@ import type { Expression } from '../kernel/nft/expression.ts'
 import type { Operation, Transaction } from '../kernel/nft/operation.ts'
 import type { ChainHook, NftFamily } from '../kernel/nft/state.ts'
 
-/** Something that the nftables mode needs of the kernel. */
+/** Something that modes need of nf_tables. */
 export interface Feature {
   readonly name: string
   /** What does not work without it, and where it comes from. */
   readonly meaning: string
   readonly transaction: Transaction
+  /** The mode ipvs can do without: IPVS does it. */
+  readonly ipvsDoes?: true
 }
 
 const TABLE = 'kprobe-doctor'
 const CHAIN = 'probe'
 
-/** Everything that the nftables mode uses, one by one, for both families. */
+/** Everything of nf_tables that the modes use, one by one, for both families. */
 export function nftablesFeatures(): readonly Feature[] {
   return NFT_FAMILIES.flatMap(family => featuresOf(family))
 }
@@ -57,12 +59,15 @@ function featuresOf(family: NftFamily): Feature[] {
       prerouting,
       [{ kind: 'fib', flags: nft.NFTA_FIB_F_DADDR, dreg: 0 }],
     ),
-    rule('numgen random', 'balancing: CONFIG_NFT_NUMGEN', prerouting, [
-      { kind: 'numgen', modulus: 7, dreg: 0 },
-    ]),
+    {
+      ...rule('numgen random', 'balancing: CONFIG_NFT_NUMGEN', prerouting, [
+        { kind: 'numgen', modulus: 7, dreg: 0 },
+      ]),
+      ipvsDoes: true,
+    },
     rule('dnat from registers', 'every Service: CONFIG_NFT_NAT', prerouting, [
       destination,
-      { kind: 'numgen', modulus: 7, dreg: layout.addressRegs },
+      { kind: 'meta', key: nft.NFT_META_MARK, dreg: layout.addressRegs },
       { kind: 'dnat', family, addressReg: 0, portReg: layout.addressRegs },
     ]),
     rule('reject in prerouting', 'Services without endpoints: CONFIG_NFT_REJECT, Linux 5.9', prerouting, [
@@ -116,6 +121,7 @@ function mapFeatures(family: NftFamily, hook: ChainHook): Feature[] {
     },
     {
       name: `${family} maps filled by packets`,
+      ipvsDoes: true,
       meaning: 'session affinity: dynset with data and timeout',
       transaction: [
         ...inChain(family, hook),

@@ -6,11 +6,13 @@ import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/fl
 import { helpText } from '../config/help.ts'
 import { nftablesOptions } from '../daemon/mode-nftables.ts'
 import { openNetfilter } from '../daemon/open.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { probe } from '../kernel/nft/probe.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
 import { Connection } from '../netlink/connection.ts'
 import { nftablesFeatures } from './doctor-features.ts'
+import { ipvsFindings } from './doctor-ipvs.ts'
 import { neighboursOf } from './doctor-neighbours.ts'
 import { type Finding, settingFindings } from './doctor-settings.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -28,8 +30,9 @@ export const command: Command = {
     helpText({
       usage: 'kprobe doctor [flags]',
       description:
-        'Asks the kernel for every feature that kprobe uses, one by one and without changing anything, and lists who else\n' +
-        'works on the same packets. Exits 0 when kprobe can serve here and 1 when it cannot.',
+        'Asks the kernel for every feature that kprobe uses in the mode of --proxy-mode, one by one and without changing\n' +
+        'anything, says what the other mode would lack, and lists who else works on the same packets. Exits 0 when\n' +
+        'kprobe can serve here and 1 when it cannot.',
       details: [WITHOUT_EFFECT],
       flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
     }),
@@ -51,21 +54,22 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 async function examine(config: Config): Promise<readonly Finding[]> {
   const settings = await settingFindings(config, readText)
   try {
-    return [...(await featureFindings()), ...(await neighbourFindings(config)), ...settings]
+    const ofModes = [...(await featureFindings(config)), ...(await ipvsFindings(config, readText))]
+    return [...ofModes, ...(await neighbourFindings(config)), ...settings]
   } catch (error) {
     const text = `cannot be spoken with: ${failureText(error)}`
     return [{ kind: 'missing', subject: 'nf_tables over netlink', text }, ...settings]
   }
 }
 
-async function featureFindings(): Promise<readonly Finding[]> {
+async function featureFindings({ proxyMode }: Config): Promise<readonly Finding[]> {
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
   const findings: Finding[] = []
   try {
-    for (const { name, meaning, transaction } of nftablesFeatures()) {
+    for (const { name, meaning, transaction, ipvsDoes } of nftablesFeatures()) {
       const { works, reason } = await probe(client, transaction)
       findings.push({
-        kind: works ? 'ok' : 'missing',
+        kind: works ? 'ok' : ipvsDoes && proxyMode === 'ipvs' ? 'note' : 'missing',
         subject: name,
         text: works ? meaning : `${meaning}: ${reason}`,
       })
@@ -83,8 +87,12 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
     const chains = await surveyChains(connection)
     const elsewhere = await lookElsewhere(connection, readLines)
     const { tableName } = nftablesOptions(config)
-    const leftElsewhere = ipvsTexts(elsewhere)
-    const neighbours = neighboursOf({ ...elsewhere, chains, tableName, leftElsewhere })
+    const others = chains.filter(({ table }) => table !== DEFAULT_IPVS_OPTIONS.tableName)
+    // What IPVS holds is ours, or taken over by us, where our own table for it is.
+    const isOurs = others.length < chains.length
+    const left = isOurs ? { ...elsewhere, virtualServers: [] } : elsewhere
+    const leftElsewhere = isOurs ? [] : ipvsTexts(elsewhere)
+    const neighbours = neighboursOf({ ...left, chains: others, tableName, leftElsewhere })
     return neighbours.map(({ severity, what, advice }) => ({ kind: severity, subject: what, text: advice }))
   } finally {
     await transport.close()

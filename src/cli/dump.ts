@@ -13,6 +13,7 @@ import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
 import { adoptRuleset } from '../dataplane/nftables/adopt.ts'
 import { GROUP_DISPATCH } from '../dataplane/nftables/layout.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
+import { createIpsetClient } from '../kernel/ipset/client.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { ElementGroup, NftFamily, Ruleset, Table } from '../kernel/nft/state.ts'
@@ -169,7 +170,8 @@ async function readKernel(request: Request): Promise<Dump> {
 async function readTables(
   families: readonly NftFamily[],
 ): Promise<{ readonly nftables: readonly Table[]; readonly ipvs: readonly Table[] }> {
-  const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
+  const ipsets = createIpsetClient({ transport: openNetfilter(), clock: systemClock })
+  const client = createNftClient({ transport: openNetfilter(), clock: systemClock, ipsets })
   try {
     const names = [DEFAULT_NFTABLES_OPTIONS.tableName, DEFAULT_IPVS_OPTIONS.tableName]
     const places = names.flatMap(name => families.map(family => ({ family, name })))
@@ -178,6 +180,7 @@ async function readTables(
     return { nftables: of(DEFAULT_NFTABLES_OPTIONS.tableName), ipvs: of(DEFAULT_IPVS_OPTIONS.tableName) }
   } finally {
     await client.close()
+    await ipsets.close()
   }
 }
 

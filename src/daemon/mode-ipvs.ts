@@ -78,9 +78,10 @@ interface OpenKernel {
 /** Clients for the four parts of the kernel, each with a socket of its own. Throws SystemError. */
 export function openIpvsKernel({ netfilter, generic, route }: KernelSockets, clock: Clock): OpenKernel {
   const transport = netfilter()
+  const ipsets = createIpsetClient({ transport: netfilter(), clock })
   const kernel: IpvsKernel = {
-    nft: createNftClient({ transport, clock }),
-    ipset: createIpsetClient({ transport: netfilter(), clock }),
+    nft: createNftClient({ transport, clock, ipsets }),
+    ipset: ipsets,
     ipvs: createIpvsClient({ transport: generic(), clock }),
     dummy: createDummyClient({ transport: route(), clock }),
   }

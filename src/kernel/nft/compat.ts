@@ -1,0 +1,58 @@
+import { AttributeWriter } from '../../netlink/attribute.ts'
+import { ByteWriter } from '../../netlink/bytes.ts'
+import { string, u32be } from '../../netlink/codec.ts'
+import type { Connection } from '../../netlink/connection.ts'
+import { NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import { closeMessage, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
+import { attributeSet, writeAttributes } from '../../netlink/schema.ts'
+
+/** linux/netfilter/nf_tables_compat.h and nfnetlink.h. */
+const NFNL_SUBSYS_NFT_COMPAT = 11
+const NFNL_MSG_COMPAT_GET = 0
+
+const COMPAT = attributeSet({ name: [1, string], revision: [2, u32be], type: [3, u32be] })
+const IS_MATCH = 0
+
+/** A match of xtables. */
+export interface XtMatch {
+  readonly name: string
+  readonly revision: number
+  /** AF_INET or AF_INET6. */
+  readonly family: number
+}
+
+/**
+ * Whether rules of nf_tables can use a match of xtables. The kernel loads the modules for it where it has them. Throws
+ * NetlinkError where it does not even say no.
+ */
+export function hasXtMatch(connection: Connection, match: XtMatch): boolean {
+  let answered = false
+  try {
+    connection.roundTrip({
+      operation: 'find',
+      object: `match ${match.name} of xtables`,
+      build: sequence => compatRequest(match, sequence),
+      onMessage: () => {
+        answered = true
+      },
+    })
+  } catch (error) {
+    // EINVAL: there is no nft_compat; ENOENT and EPROTONOSUPPORT: there is no such match, or no such revision.
+    const isAbsent = error instanceof NetlinkError && ABSENT.has(error.code)
+    if (!isAbsent) throw error
+  }
+  return answered
+}
+
+const ABSENT: ReadonlySet<string> = new Set(['EINVAL', 'ENOENT', 'EPROTONOSUPPORT', 'EOPNOTSUPP'])
+
+export function compatRequest({ name, revision, family }: XtMatch, sequence: number): Uint8Array {
+  const out = new ByteWriter(64)
+  const type = (NFNL_SUBSYS_NFT_COMPAT << 8) | NFNL_MSG_COMPAT_GET
+  const start = openMessage(out, { type, flags: NLM_F_REQUEST, sequence })
+  writeNfGenMsg(out, { family, resourceId: 0 })
+  writeAttributes(new AttributeWriter(out), COMPAT, { name, revision, type: IS_MATCH })
+  closeMessage(out, start)
+  return out.written()
+}
