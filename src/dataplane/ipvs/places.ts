@@ -1,4 +1,4 @@
-import type { Ip } from '../../base/ip.ts'
+import { familyOf } from '../../base/ip.ts'
 import { serverKey } from '../../kernel/ipvs/key.ts'
 import type { ServerKey, VirtualAddress } from '../../kernel/ipvs/state.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
@@ -39,18 +39,15 @@ export interface PlacedPort {
 
 /** The ports of a Service with what is where. Pure, and the same whatever other Services there are. */
 export function placePorts(service: ServiceFrontends, placing: Placing): readonly PlacedPort[] {
-  const taken = new Set<string>()
-  for (const port of service.ports)
-    for (const { ip, port: number } of port.frontends)
-      if (ip !== undefined) taken.add(numberKey(port, ip, number))
-  return service.ports.map(port => placePort({ service, port, taken }, placing))
+  const given = new Set<string>()
+  return service.ports.map(port => placePort({ service, port, given }, placing))
 }
 
 interface PortWork {
   readonly service: ServiceFrontends
   readonly port: PortFrontends
-  /** Ports that frontends of the Service, or private servers, have at an address. */
-  readonly taken: Set<string>
+  /** Ports that private servers of the Service have. */
+  readonly given: Set<string>
 }
 
 function placePort(work: PortWork, placing: Placing): PlacedPort {
@@ -124,20 +121,19 @@ function backendsOf({ route }: Frontend, { cluster, local }: PortFrontends): rea
  * the ClusterIP is another Service's, or another device's and so not hidden by our rules.
  */
 function privateServerOf(work: PortWork, { localIps }: Surroundings): VirtualAddress | undefined {
-  const { service, port, taken } = work
-  const { protocol } = port
-  const length = port.family === 'IPv4' ? 4 : 16
-  const ip = service.clusterIps.find(its => its.length === length)
+  const { service, port, given } = work
+  const { protocol, family } = port
+  const ip = service.clusterIps.find(its => familyOf(its) === family)
   if (ip === undefined || localIps.has(ip)) return undefined
+  const isFree = (number: number): boolean =>
+    !given.has(`${protocol} ${family} ${number}`) &&
+    !service.ports.some(
+      its => its.protocol === protocol && its.frontends.some(one => one.ip === ip && one.port === number),
+    )
   for (let number = PRIVATE_PORT_MAX; number > 0; number--) {
-    const key = numberKey(port, ip, number)
-    if (taken.has(key)) continue
-    taken.add(key)
+    if (!isFree(number)) continue
+    given.add(`${protocol} ${family} ${number}`)
     return { protocol, ip, port: number }
   }
   return undefined
-}
-
-function numberKey({ protocol }: PortFrontends, ip: Ip, number: number): string {
-  return `${protocol} ${number} ${ip}`
 }

@@ -21,11 +21,13 @@ export function serversOf(
   const servers = new Map<ServerKey, PlacedServer>()
   const rest = restOf(port, surroundings)
   // What several servers balance over is made once.
-  const lists = new Map<readonly Backend[], ReadonlyMap<string, RealServer>>()
+  const lists: { [name in 'cluster' | 'local']?: ReadonlyMap<string, RealServer> } = {}
   const listOf = (backends: readonly Backend[]) => {
-    const known = lists.get(backends) ?? destinationsOf(backends)
-    lists.set(backends, known)
-    return known
+    if (backends.length === 0) return NOBODY
+    const name = backends === port.cluster ? 'cluster' : 'local'
+    const list = lists[name] ?? destinationsOf(backends)
+    lists[name] = list
+    return list
   }
   const add = (
     { protocol, ip, port: number }: VirtualAddress,
@@ -70,6 +72,8 @@ export function schedulerRefusal(
     reason: `this kernel has no such scheduler (module ip_vs_${asked.scheduler}); ${scheduler} is used`,
   }
 }
+
+const NOBODY: ReadonlyMap<string, RealServer> = new Map()
 
 /** IPVS has each address and port once. */
 function destinationsOf(backends: readonly Backend[]): ReadonlyMap<string, RealServer> {

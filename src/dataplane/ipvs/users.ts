@@ -29,8 +29,9 @@ export class UsersDraft<T extends Used> {
   }
 
   get(key: string): T | undefined {
-    if (this.#changes.has(key)) return this.#changes.get(key)
-    return this.#continuing ? this.#base.get(key) : undefined
+    const changed = this.#changes.get(key)
+    if (changed !== undefined || !this.#continuing || this.#changes.has(key)) return changed
+    return this.#base.get(key)
   }
 
   add(key: string, service: ServiceKey, make: (services: readonly ServiceKey[]) => T): void {

@@ -88,7 +88,7 @@ const shapes: fc.Arbitrary<Shape> = fc.record({
   local: fc.integer({ min: 0, max: 3 }),
   from: fc.integer({ min: 1, max: 4 }),
   timeoutS: fc.constantFrom(0, 0, 60),
-  external: fc.constantFrom(undefined, REJECT, DROP, EXTERNAL, EXTERNAL_LOCAL),
+  external: fc.constantFrom(undefined, REJECT, DROP, EXTERNAL, EXTERNAL, EXTERNAL_LOCAL, EXTERNAL_LOCAL),
   internal: fc.constantFrom(CLUSTER, LOCAL, REJECT, DROP),
   ranged: fc.boolean(),
   v6: fc.boolean(),
@@ -138,7 +138,7 @@ export const changes: fc.Arbitrary<Change> = fc.oneof(
 export class World {
   readonly #services = new Map<number, ServiceFrontends>()
   readonly without = new Set<string>()
-  #rest: Partial<Omit<FrontendTable, 'services'>> = {}
+  #rest = nodeOf({ kind: 'node', pods: true, only: false, cidrs: true, ips: 3 })
   table = table([])
 
   apply(change: Change): void {
