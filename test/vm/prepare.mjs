@@ -54,7 +54,7 @@ export function prepare(environment = process.env) {
   const folder = kernelFolder(cache, line, pattern)
   const release = only(join(folder, 'lib/modules'))
   return {
-    name: basename(folder).split('_')[0],
+    name: packageOf(basename(folder)),
     version: basename(folder).split('_')[1],
     vmlinuz: join(folder, 'boot', `vmlinuz-${release}`),
     modules: join(folder, 'lib/modules', release),
@@ -85,14 +85,31 @@ export function path() {
 
 /** The newest kernel of the line, downloaded if it has to be; else the newest that is here. */
 function kernelFolder(cache, line, pattern) {
-  const newest = newestPackage(pattern)
+  const byAge = (a, b) => order(pattern, packageOf(a)) - order(pattern, packageOf(b))
   const here = readdirSync(cache)
-    .filter(name => pattern.test(name.split('_')[0]))
-    .sort((a, b) => order(pattern, a.split('_')[0]) - order(pattern, b.split('_')[0]))
-  const match = here.find(name => name.split('_')[0] === newest)
-  const found = match ?? (newest === undefined ? undefined : download(cache, newest)) ?? here.at(-1)
+    .filter(name => pattern.test(packageOf(name)))
+    .sort(byAge)
+  const found = newestOf(cache, { pattern, here }) ?? here.at(-1)
   if (found === undefined) throw new Skipped(`apt gives no kernel of the ${line} line here`)
   return join(cache, found)
+}
+
+/** Package lists can be missing, or name what the archive has replaced since: only root can renew them. */
+function newestOf(cache, { pattern, here }) {
+  const attempt = () => {
+    const newest = newestPackage(pattern)
+    if (newest === undefined) return undefined
+    return here.find(name => packageOf(name) === newest) ?? download(cache, newest)
+  }
+  const found = attempt()
+  if (found !== undefined || process.getuid() !== 0) return found
+  spawnSync('apt-get', ['update'], { stdio: 'ignore', timeout: DOWNLOAD_MAX_MS })
+  return attempt()
+}
+
+/** Folders are called like packages: name_version. */
+function packageOf(folder) {
+  return folder.split('_')[0]
 }
 
 function newestPackage(pattern) {

@@ -11,6 +11,8 @@ import { prepare, Skipped } from './prepare.mjs'
 import { testsForGuest } from './tests.mjs'
 
 const MAX_MS = Number(process.env.KPROBE_VM_SECONDS || 600) * 1000
+/** Code that is made at run time has to be translated once more here: less of it takes a fifth less time. */
+const NODE_OPTIONS = '--no-opt'
 /** What takes a test seconds elsewhere takes it minutes here. */
 const TEST_OPTIONS = { retry: 1, timeoutMs: 240_000 }
 
@@ -41,7 +43,7 @@ async function main(args) {
   const files = positionals.length > 0 ? positionals : testsForGuest()
   const { script, original, remove } = await bundleTests(files, { ...TEST_OPTIONS, pattern: values.t })
   try {
-    return await runCommand(kernel, `NO_COLOR=1 exec node ${quoted(script)}`, original)
+    return await runCommand(kernel, `NO_COLOR=1 exec node ${NODE_OPTIONS} ${quoted(script)}`, original)
   } finally {
     remove()
   }
