@@ -6,6 +6,7 @@ import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { LOCK_NAME } from '../daemon/open.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
+import { ipvsRemovedTexts, isIpvsOurs, removeIpvs } from './cleanup-ipvs.ts'
 import { removeLeftovers, removeOurs } from './cleanup-steps.ts'
 import { readLines } from './doctor.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -41,8 +42,9 @@ export const command: Command = {
       details: [
         'Of kube-proxy, that flag removes in one transaction the tables of its nftables mode, and out of the tables of',
         'iptables-nft its chains (KUBE-SERVICES, KUBE-SVC-*, ...) with the rules that lead to them. Everything else in',
-        "those tables stays: kubelet's KUBE-FIREWALL, others' rules, and chains of kube-proxy that others use. Legacy",
-        'iptables, IPVS, ipsets and kube-ipvs0 are named only: `kube-proxy --cleanup` removes them.',
+        "those tables stays: kubelet's KUBE-FIREWALL, others' rules, and chains of kube-proxy that others use. Then go the",
+        'virtual servers and the addresses of kube-ipvs0 that the ipsets of its IPVS mode name, and these ipsets; others',
+        'stay. Legacy iptables is named only: `kube-proxy --cleanup` removes that.',
       ],
       flags: [...FLAGS, HELP_FLAG],
     }),
@@ -73,9 +75,12 @@ async function cleanOurs(io: Io, force: boolean): Promise<number> {
   }
   try {
     const { removed, foreign, remains } = await removeOurs(systemClock, tableName)
-    if (removed.length + remains.length === 0) io.out('nothing of ours is in the kernel\n')
+    const ofIpvs = await removeIpvs('kprobe')
+    if (removed.length + remains.length === 0 && ofIpvs === undefined)
+      io.out('nothing of ours is in the kernel\n')
     for (const table of removed) io.out(`removed table ${table}\n`)
     for (const each of remains) io.out(`removed ${remainsText(each)}\n`)
+    for (const what of ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs)) io.out(`removed ${what}\n`)
     for (const table of foreign) io.out(`left table ${table}, which is not ours\n`)
     await nameLeftovers(io)
   } finally {
@@ -102,8 +107,10 @@ function busyText(holder: string): string {
 /** kube-proxy's only: a kprobe may run meanwhile. */
 async function cleanLeftovers(io: Io): Promise<number> {
   const taken = await removeLeftovers(systemClock, tableName)
-  const removed = removedTexts(taken)
-  if (removed.length === 0) io.out('nothing that kube-proxy left is in nf_tables\n')
+  // Its chains, which refer to the ipsets, are gone by now.
+  const ofIpvs = await removeIpvs('kube-proxy')
+  const removed = [...removedTexts(taken), ...(ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs))]
+  if (removed.length === 0) io.out('nothing that kube-proxy left can be removed here\n')
   for (const what of removed) io.out(`removed ${what}\n`)
   for (const what of keptTexts(taken)) io.out(`left ${what}\n`)
   await nameLeftovers(io)
@@ -111,7 +118,7 @@ async function cleanLeftovers(io: Io): Promise<number> {
 }
 
 async function nameLeftovers(io: Io): Promise<void> {
-  const found = await lookForLeftovers({ tableName, readLines })
+  const found = await lookForLeftovers({ tableName, readLines, ignoreIpvs: await isIpvsOurs() })
   for (const { what, command } of leftoverTexts(found))
     io.out(`left by kube-proxy: ${what} (remove with ${command})\n`)
 }

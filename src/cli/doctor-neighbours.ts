@@ -55,7 +55,7 @@ function otherProxies({ chains, tableName, virtualServers, leftElsewhere = [] }:
       advice: `if they are kube-proxy's, ${REMOVES_ALL} removes them`,
     })
   for (const what of leftElsewhere)
-    found.push({ severity: 'note', what: `kube-proxy left ${what}`, advice: `${REMOVES_ALL} removes that` })
+    found.push({ severity: 'note', what: `kube-proxy left ${what}`, advice: `${REMOVES_NFT} removes that` })
   return found
 }
 

@@ -22,23 +22,22 @@ export function leftoverTexts({ nftables, iptables, elsewhere }: Leftovers): rea
       .filter(({ chains }) => chains.length > 0)
       .map(left => ({ what: `${chainsOf(left)} of its iptables mode`, command: REMOVES_NFT })),
     ...elsewhereTexts(elsewhere).map(what => ({ what, command: REMOVES_ALL })),
+    ...ipvsTexts(elsewhere).map(what => ({ what, command: REMOVES_NFT })),
   ]
 }
 
 const NAMES_SHOWN = 3
 
-function elsewhereTexts(elsewhere: Elsewhere): readonly string[] {
-  const { legacyTables, virtualServers } = elsewhere
+function elsewhereTexts({ legacyTables, virtualServers }: Elsewhere): readonly string[] {
   return [
     ...(legacyTables.length === 0 ? [] : [`whatever it has in legacy iptables (${legacyTables.join(', ')})`]),
     ...(virtualServers.length === 0
       ? []
       : [`${count(virtualServers.length, 'IPVS virtual server')}, if they are its`]),
-    ...ipvsTexts(elsewhere),
   ]
 }
 
-/** What only kube-proxy's IPVS mode can have left. Pure. */
+/** What only an IPVS mode with kube-proxy's names can have left. Pure. */
 export function ipvsTexts({ ipsets, device }: Elsewhere): readonly string[] {
   const more = ipsets.length > NAMES_SHOWN ? ', ...' : ''
   const names = `${ipsets.slice(0, NAMES_SHOWN).join(', ')}${more}`

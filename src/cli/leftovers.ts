@@ -24,7 +24,7 @@ export interface Leftovers {
   readonly elsewhere: Elsewhere
 }
 
-/** In parts of the kernel that this program does not write to. */
+/** In other parts of the kernel than nf_tables. */
 export interface Elsewhere {
   /** Of the legacy flavour of iptables, with their families. They may be anybody's. */
   readonly legacyTables: readonly string[]
@@ -45,18 +45,23 @@ export interface LookOptions {
   readonly tableName: string
   /** Lines of a file of /proc; none when it does not exist. */
   readonly readLines: (path: string) => Promise<readonly string[]>
+  /** What IPVS and the ipsets hold is nothing left over. */
+  readonly ignoreIpvs?: boolean
 }
 
 /** Looks for all of it, without changing anything. Throws NetlinkError and SystemError. */
 export async function lookForLeftovers(options: LookOptions): Promise<Leftovers> {
   return await withTransport(async transport => {
     const connection = new Connection({ transport, clock: systemClock })
+    const elsewhere = await lookElsewhere(connection, options.readLines)
     return {
       ...(await lookInNfTables(connection, options.tableName)),
-      elsewhere: await lookElsewhere(connection, options.readLines),
+      elsewhere: { ...elsewhere, ...(options.ignoreIpvs === true ? NO_IPVS : {}) },
     }
   })
 }
+
+const NO_IPVS: Partial<Elsewhere> = { virtualServers: [], ipsets: [], device: false }
 
 async function withTransport<T>(use: (transport: Transport) => Promise<T>): Promise<T> {
   const transport = openNetfilter()
@@ -99,7 +104,7 @@ function isSomething({ chains, kept }: IptablesLeftover): boolean {
   return chains.length > 0 || kept.length > 0
 }
 
-/** Parts of the kernel that only kube-proxy itself removes. */
+/** Parts of the kernel besides nf_tables. */
 export async function lookElsewhere(
   connection: Connection,
   readLines: LookOptions['readLines'],

@@ -151,7 +151,7 @@ export async function retireIpvs(
   signal: AbortSignal,
 ): Promise<boolean> {
   const options = ipvsOptions(config)
-  if (!(await hasTable(options.tableName, { clock, sockets }))) return false
+  if (!(await hasIpvsTable({ clock, sockets }))) return false
   const { kernel, close } = openIpvsKernel(sockets, clock)
   const plane = createIpvsPlane({ ...kernel, clock, options })
   try {
@@ -163,7 +163,9 @@ export async function retireIpvs(
   return true
 }
 
-async function hasTable(name: string, { clock, sockets }: Omit<ModeContext, 'config'>): Promise<boolean> {
+/** Whether there is our own table of this mode, which nobody else makes: the mode is at work, or was and has not retired. */
+export async function hasIpvsTable({ clock, sockets }: Omit<ModeContext, 'config'>): Promise<boolean> {
+  const { tableName: name } = DEFAULT_IPVS_OPTIONS
   const nft = createNftClient({ transport: sockets.netfilter(), clock })
   try {
     const { ruleset } = await nft.list(NFT_FAMILIES.map(family => ({ family, name })))

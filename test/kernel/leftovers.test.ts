@@ -179,7 +179,7 @@ describe.skipIf(!HAS_IPTABLES)('kprobe cleanup --leftovers-of=kube-proxy, with i
     expect(saved()).toBe(before)
     expect(cleanLeftovers()).toEqual({
       code: 0,
-      out: 'nothing that kube-proxy left is in nf_tables\n',
+      out: 'nothing that kube-proxy left can be removed here\n',
       err: '',
     })
     expect(saved()).toBe(before)
@@ -277,7 +277,7 @@ describe("kube-proxy's nftables mode", () => {
     expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
     nft('add chain ip kube-proxy service-endpoints-check')
     const before = ruleset()
-    expect(cleanLeftovers().out).toBe('nothing that kube-proxy left is in nf_tables\n')
+    expect(cleanLeftovers().out).toBe('nothing that kube-proxy left can be removed here\n')
     expect(ruleset()).toBe(before)
     expect(kprobe('cleanup').out).toBe('removed table ip kube-proxy\nremoved table ip6 kube-proxy\n')
   })
@@ -287,28 +287,41 @@ describe("kube-proxy's nftables mode", () => {
     expect(kprobe('cleanup').out).toBe(
       'nothing of ours is in the kernel\nleft table ip kube-proxy, which is not ours\n',
     )
-    expect(cleanLeftovers().out).toBe('nothing that kube-proxy left is in nf_tables\n')
+    expect(cleanLeftovers().out).toBe('nothing that kube-proxy left can be removed here\n')
   })
 })
 
-describe('what only kube-proxy itself removes', () => {
-  it.skipIf(!hasProgram('ipset'))('names ipsets and the device of its IPVS mode', () => {
+describe('what its IPVS mode left', () => {
+  it.skipIf(!hasProgram('ipset'))('is named, and removed when told; other sets stay', () => {
     const create =
       'create KUBE-CLUSTER-IP hash:ip,port\ncreate KUBE-6-LOOP-BACK hash:ip,port,ip family inet6\n'
     execFileSync('ipset', ['restore'], {
       input: `${create}create KUBE-ROUTER-X hash:ip\ncreate other hash:ip\n`,
     })
-    // A dummy device needs a module that test machines may lack.
-    execFileSync('ip', ['link', 'add', 'kube-ipvs0', 'type', 'veth', 'peer', 'name', 'other'])
-    const named =
-      'left by kube-proxy: 2 ipsets of its IPVS mode (KUBE-6-LOOP-BACK, KUBE-CLUSTER-IP) (remove with `kube-proxy --cleanup`)\n' +
-      'left by kube-proxy: the network device kube-ipvs0 of its IPVS mode (remove with `kube-proxy --cleanup`)\n'
+    const command = 'kprobe cleanup --leftovers-of=kube-proxy'
+    const named = `left by kube-proxy: 2 ipsets of its IPVS mode (KUBE-6-LOOP-BACK, KUBE-CLUSTER-IP) (remove with \`${command}\`)\n`
     expect(kprobe('cleanup').out).toBe(`nothing of ours is in the kernel\n${named}`)
-    expect(cleanLeftovers().out).toBe(`nothing that kube-proxy left is in nf_tables\n${named}`)
     expect(kprobe('doctor').out).toContain('2 ipsets')
+    expect(cleanLeftovers()).toEqual({ code: 0, out: 'removed 2 ipsets\n', err: '' })
+    expect(execFileSync('ipset', ['list', '-n'], { encoding: 'utf8' }).trim().split('\n').sort()).toEqual([
+      'KUBE-ROUTER-X',
+      'other',
+    ])
     execFileSync('ipset', ['destroy'])
   })
 
+  it.skipIf(!hasProgram('ipset'))("stays where its device is somebody else's", () => {
+    execFileSync('ipset', ['create', 'KUBE-CLUSTER-IP', 'hash:ip,port'])
+    execFileSync('ip', ['link', 'add', 'kube-ipvs0', 'type', 'veth', 'peer', 'name', 'other'])
+    expect(kprobe('cleanup').out).toContain('left by kube-proxy: the network device kube-ipvs0')
+    expect(cleanLeftovers()).toMatchObject({ code: 1, err: expect.stringContaining('kube-ipvs0') })
+    expect(execFileSync('ipset', ['list', '-n'], { encoding: 'utf8' })).toBe('KUBE-CLUSTER-IP\n')
+    execFileSync('ipset', ['destroy'])
+    execFileSync('ip', ['link', 'del', 'kube-ipvs0'])
+  })
+})
+
+describe('what only kube-proxy itself removes', () => {
   it.skipIf(!hasProgram('iptables-legacy'))('names legacy iptables', () => {
     const legacy = spawnSync('iptables-legacy', ['-t', 'nat', '-N', 'KUBE-SERVICES'])
     if (legacy.status !== 0) return console.log('skipped: this kernel has no legacy iptables')

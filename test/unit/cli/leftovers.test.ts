@@ -89,8 +89,8 @@ describe('the texts', () => {
       `1 chain and 2 rules that led to them in table ip nat of its iptables mode: ${REMOVES}`,
       'whatever it has in legacy iptables (ip nat): `kube-proxy --cleanup`',
       '1 IPVS virtual server, if they are its: `kube-proxy --cleanup`',
-      '4 ipsets of its IPVS mode (KUBE-A, KUBE-B, KUBE-C, ...): `kube-proxy --cleanup`',
-      'the network device kube-ipvs0 of its IPVS mode: `kube-proxy --cleanup`',
+      `4 ipsets of its IPVS mode (KUBE-A, KUBE-B, KUBE-C, ...): ${REMOVES}`,
+      `the network device kube-ipvs0 of its IPVS mode: ${REMOVES}`,
     ])
     expect(removedTexts(found)).toEqual([
       'table ip6 kube-proxy',
@@ -112,7 +112,7 @@ describe('kprobe doctor', () => {
     })
     expect(neighbours.map(({ severity, what, advice }) => `${severity}: ${what}: ${advice}`)).toEqual([
       `warning: kube-proxy's iptables mode left chains in ip nat: they may catch Service traffic before kprobe does; ${REMOVES} removes them`,
-      'note: kube-proxy left 2 ipsets: `kube-proxy --cleanup` removes that',
+      `note: kube-proxy left 2 ipsets: ${REMOVES} removes that`,
     ])
   })
 

@@ -1,0 +1,82 @@
+import { type Clock, systemClock } from '../base/clock.ts'
+import { count } from '../base/text.ts'
+import { hasIpvsTable, openIpvsKernel } from '../daemon/mode-ipvs.ts'
+import { KERNEL } from '../daemon/open.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
+import { createIpvsPlane } from '../dataplane/ipvs/plane.ts'
+import type { IpvsState } from '../dataplane/ipvs/state.ts'
+import type { IpvsClient } from '../kernel/ipvs/client.ts'
+import { NetlinkError } from '../netlink/errors.ts'
+import { readIpvsState } from './dump-ipvs.ts'
+
+/** Whose objects go. Both modes keep the same record of them, the ipsets; our own table tells whose it is. */
+export type IpvsOwner = 'kprobe' | 'kube-proxy'
+
+/**
+ * Removes, at once, the virtual servers, addresses and ipsets of an IPVS mode, and our table: what the ipsets say is of
+ * that mode, and nothing else. Gives what it was; undefined when there was nothing, or it is the other owner's. Throws
+ * when the kernel refuses.
+ */
+export async function removeIpvs(
+  owner: IpvsOwner,
+  clock: Clock = systemClock,
+): Promise<IpvsState | undefined> {
+  const isOurs = await isIpvsOurs(clock)
+  if (isOurs !== (owner === 'kprobe')) return undefined
+  const opened = openIpvsKernel(KERNEL, clock)
+  const { close } = opened
+  const { ipvs } = opened.kernel
+  const kernel = { ...opened.kernel, ipvs: hasIpvs(ipvs) ? ipvs : withoutServers(ipvs) }
+  const plane = createIpvsPlane({ ...kernel, clock, options: DEFAULT_IPVS_OPTIONS })
+  try {
+    const state = await readIpvsState(kernel)
+    if (state.sets.size === 0 && state.ruleset.tables.length === 0) return undefined
+    await plane.cleanup()
+    return state
+  } finally {
+    await plane.close()
+    await close()
+  }
+}
+
+/** Whatever IPVS and the ipsets hold is ours, or taken over by us. */
+export async function isIpvsOurs(clock: Clock = systemClock): Promise<boolean> {
+  return await hasIpvsTable({ clock, sockets: KERNEL })
+}
+
+function hasIpvs(ipvs: IpvsClient): boolean {
+  try {
+    ipvs.info()
+    return true
+  } catch (error) {
+    if (error instanceof NetlinkError && error.code === 'ENOENT') return false
+    throw error
+  }
+}
+
+/** Of a kernel that has no IPVS (any more): ipsets and addresses may be left all the same. */
+function withoutServers(ipvs: IpvsClient): IpvsClient {
+  return {
+    info: () => ipvs.info(),
+    timeouts: () => ipvs.timeouts(),
+    setTimeouts: timeouts => ipvs.setTimeouts(timeouts),
+    close: () => ipvs.close(),
+    servers: () => Promise.resolve({ servers: [], marks: [] }),
+    destinations: servers => Promise.resolve(servers.map(() => [])),
+    commit: () => Promise.resolve({ unknown: undefined, failures: [], bytes: 0, messages: 0 }),
+  }
+}
+
+/** What was removed, one item a line. Pure. */
+export function ipvsRemovedTexts({ servers, sets, addresses, ruleset }: IpvsState): readonly string[] {
+  return [
+    ...(servers.size === 0 ? [] : [count(servers.size, 'IPVS virtual server')]),
+    ...(addresses.size === 0
+      ? []
+      : [
+          `the device ${DEFAULT_IPVS_OPTIONS.deviceName}, or what was ours of its addresses (${addresses.size})`,
+        ]),
+    ...ruleset.tables.map(({ family, name }) => `table ${family} ${name}`),
+    ...(sets.size === 0 ? [] : [count(sets.size, 'ipset')]),
+  ]
+}
