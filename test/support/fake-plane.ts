@@ -31,6 +31,8 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
   namesCulprit = true
   /** Outcomes to give instead of committing, first one first. */
   readonly outcomes: Receipt['outcome'][] = []
+  /** What is not refused goes in all the same, and of what is refused a part. */
+  partial = false
   /** Removals wait for a second commit. */
   twoCommits = false
   /** Plans make things anew in which packets left state. */
@@ -104,6 +106,7 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
       this.generationNow++
       this.commits.push(plan)
     }
+    if (outcome === 'refused' && this.partial) this.#commitRest(plan)
     this.#seen = this.generationNow
     const refusals = outcome === 'refused' ? this.#refusals(plan) : []
     const receipt: Receipt = {
@@ -111,6 +114,7 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
       generation: this.generationNow,
       foreign,
       refusals,
+      partial: outcome === 'refused' && this.partial,
       bytes: plan.changes,
       messages: plan.changes,
       durationMs: 0,
@@ -136,6 +140,12 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
   tamper(kernel: FakeState): void {
     this.kernel = kernel
     this.generationNow++
+  }
+
+  #commitRest(plan: FakePlan): void {
+    const culprits = new Set(this.#culprits(plan))
+    const parts = [...culprits].map(key => [`part of ${key}`, '1'] as const)
+    this.kernel = new Map([...[...plan.to].filter(([key]) => !culprits.has(key)), ...parts])
   }
 
   #outcome(plan: FakePlan, options: CommitOptions): Receipt['outcome'] {

@@ -39,6 +39,17 @@ describe('quarantine', () => {
     expect(reconciler.status.quarantined).toEqual([])
   })
 
+  it('takes back what a refused retry has left in a kernel that does not undo', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad')
+    plane.partial = true
+    const { clock, offer } = bench(plane)
+    offer({ a: '1', bad: '1' })
+    await clock.advance(10_000)
+    expect(plane.attempts).toBeGreaterThan(4)
+    expect([...plane.kernel.keys()]).toEqual(['a'])
+  })
+
   it('lets a Service that was changed try at once, however often its old form was refused', async () => {
     const plane = new FakePlane()
     plane.poisoned.add('bad')
