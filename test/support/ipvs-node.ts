@@ -1,0 +1,178 @@
+import { formatIp } from '../../src/base/ip.ts'
+import { errnoNumber } from '../../src/netlink/errno.ts'
+import { SystemError, type Transport } from '../../src/netlink/transport.ts'
+import { FakeIpsetKernel } from './fake-ipset/kernel.ts'
+import { FakeIpvs, type FakeIpvsOptions } from './fake-ipvs/kernel.ts'
+import type { FakeServer } from './fake-ipvs/objects.ts'
+import { FakeKernel } from './fake-kernel/kernel.ts'
+import type { FakeSocket } from './fake-kernel/socket.ts'
+import { FakeLinks } from './fake-link/kernel.ts'
+import { isBatch, messagesIn } from './faulty-transport.ts'
+
+export const DEVICE = 'kube-ipvs0'
+
+/** The four parts of a kernel that the IPVS mode writes to, in memory: one node, whatever processes come and go. */
+export class IpvsNode {
+  readonly nft: FakeKernel
+  readonly sets = new FakeIpsetKernel()
+  readonly ipvs: FakeIpvs
+  readonly links = new FakeLinks()
+  /** Messages that reached the kernel, questions included. */
+  messages = 0
+  /** Number of messages after which the process that sends them is dead. */
+  diesAt = Number.POSITIVE_INFINITY
+  /** Runs after each message. */
+  afterMessage: (() => void) | undefined
+  /** What the kernel answers a message with instead of looking at it. */
+  readonly onSend: ((part: Part, datagram: Uint8Array) => void)[] = []
+
+  constructor({ nowMs, ...ipvs }: { readonly nowMs: () => number } & FakeIpvsOptions) {
+    this.nft = new FakeKernel({ nowMs })
+    this.ipvs = new FakeIpvs(ipvs)
+  }
+
+  open(part: Part): Transport {
+    const sockets = { nft: this.nft, ipset: this.sets, ipvs: this.ipvs, link: this.links } as const
+    return new SteppedTransport(this, part, sockets[part].open())
+  }
+
+  /** Called before each message. */
+  pass(part: Part, message: Uint8Array): void {
+    if (this.messages >= this.diesAt) throw new SystemError('sendmsg', errnoNumber('EBADF'), 'EBADF')
+    for (const hook of this.onSend) hook(part, message)
+    this.messages++
+    // Rules know sets by number.
+    const { ipsets } = this.nft.space
+    ipsets.clear()
+    for (const [index, set] of this.sets.slots.entries()) if (set !== undefined) ipsets.set(index, set.name)
+  }
+
+  /** Everything but nf_tables, as text, sorted. */
+  dump(): readonly string[] {
+    const sets = this.sets.slots.flatMap(set =>
+      set === undefined
+        ? []
+        : [`set ${set.name} ${set.type}`, ...[...set.elements.keys()].map(key => `entry ${set.name} ${key}`)],
+    )
+    const servers = [...this.ipvs.servers.values()].flatMap(server => {
+      const name = `${PROTOCOLS[server.protocol]} ${addressOf(server)}:${server.port}`
+      const destinations = [...server.destinations.values()].map(
+        each => `real ${name} -> ${addressOf(each)}:${each.port} weight ${each.weight}`,
+      )
+      return [`virtual ${name} ${server.scheduler} ${server.flags} ${server.timeoutS}`, ...destinations]
+    })
+    const addresses = this.addresses().map(ip => `address ${formatIp(ip)}`)
+    return [...sets, ...servers, ...addresses].sort()
+  }
+
+  addresses(): readonly string[] {
+    return this.links.byName(DEVICE)?.addresses.map(({ ip }) => ip) ?? []
+  }
+
+  /** What must hold at every instant, as complaints: no address without its server, no server without its sets. */
+  complaints(isForeign: (text: string) => boolean = () => false): readonly string[] {
+    const complaints: string[] = []
+    const served = new Set<string>()
+    for (const server of this.ipvs.servers.values()) {
+      const ip = ipOf(server)
+      served.add(ip)
+      if (!isForeign(formatIp(ip)) && !this.#isRecorded(server, ip))
+        complaints.push(`server ${formatIp(ip)}:${server.port} is in no set`)
+    }
+    for (const ip of this.addresses()) {
+      if (isForeign(formatIp(ip))) continue
+      if (!served.has(ip)) complaints.push(`address ${formatIp(ip)} has no server`)
+      if (!this.#has('IPVS-IPS', ip, { ip })) complaints.push(`address ${formatIp(ip)} is in no set`)
+    }
+    return complaints
+  }
+
+  #isRecorded({ protocol, port }: FakeServer, ip: string): boolean {
+    const byPort = protocol === 6 ? ['NODE-PORT-TCP'] : ['NODE-PORT-UDP']
+    return (
+      this.#has('IPVS-IPS', ip, { ip }) ||
+      ['CLUSTER-IP', 'EXTERNAL-IP', 'EXTERNAL-IP-LOCAL', 'LOAD-BALANCER'].some(stem =>
+        this.#has(stem, ip, { ip, protocol, port }),
+      ) ||
+      byPort.some(stem => this.#has(stem, ip, { port })) ||
+      this.#has('NODE-PORT-SCTP-HASH', ip, { ip, protocol, port })
+    )
+  }
+
+  #has(stem: string, ip: string, wanted: { ip?: string; protocol?: number; port?: number }): boolean {
+    const set = this.sets.set(`${ip.length === 4 ? 'KUBE-' : 'KUBE-6-'}${stem}`)
+    return [...(set?.elements.values() ?? [])].some(
+      element =>
+        element.ip === wanted.ip && element.protocol === wanted.protocol && element.port === wanted.port,
+    )
+  }
+}
+
+export type Part = 'nft' | 'ipset' | 'ipvs' | 'link'
+
+const PROTOCOLS: Readonly<Record<number, string>> = { 6: 'TCP', 17: 'UDP', 132: 'SCTP' }
+
+export function ipOf({ family, address }: { readonly family: number; readonly address: string }): string {
+  return family === 2 ? address.slice(0, 4) : address
+}
+
+function addressOf(of: { readonly family: number; readonly address: string }): string {
+  return formatIp(ipOf(of))
+}
+
+/** Hands a datagram over message by message, so that a test can look in between; a batch is one. */
+class SteppedTransport implements Transport {
+  readonly #node: IpvsNode
+  readonly #part: Part
+  readonly #inner: FakeSocket
+
+  constructor(node: IpvsNode, part: Part, inner: FakeSocket) {
+    this.#node = node
+    this.#part = part
+    this.#inner = inner
+  }
+
+  get portId(): number {
+    return this.#inner.portId
+  }
+
+  get sendLimitBytes(): number {
+    return this.#inner.sendLimitBytes
+  }
+
+  sendSync(datagram: Uint8Array): void {
+    const parts = isBatch(datagram)
+      ? [datagram]
+      : messagesIn(datagram).map(({ start, end }) => datagram.subarray(start, end))
+    for (const part of parts) {
+      this.#node.pass(this.#part, part)
+      this.#inner.sendSync(part)
+      this.#node.afterMessage?.()
+    }
+  }
+
+  async send(datagram: Uint8Array): Promise<void> {
+    await new Promise(resolve => setImmediate(resolve))
+    this.sendSync(datagram)
+  }
+
+  receive(into: Uint8Array): number | undefined {
+    return this.#inner.receive(into)
+  }
+
+  watch(readable: () => void): () => void {
+    return this.#inner.watch(readable)
+  }
+
+  join(group: number): void {
+    this.#inner.join(group)
+  }
+
+  leave(group: number): void {
+    this.#inner.leave(group)
+  }
+
+  close(): Promise<void> {
+    return this.#inner.close()
+  }
+}

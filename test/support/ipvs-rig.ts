@@ -1,0 +1,63 @@
+import { parseIp } from '../../src/base/ip.ts'
+import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../src/dataplane/ipvs/options.ts'
+import type { IpvsPlan } from '../../src/dataplane/ipvs/plan.ts'
+import { createIpvsPlane, type IpvsPlane } from '../../src/dataplane/ipvs/plane.ts'
+import type { IpvsState } from '../../src/dataplane/ipvs/state.ts'
+import type { UpkeepEvent } from '../../src/dataplane/ipvs/upkeep.ts'
+import { createIpsetClient } from '../../src/kernel/ipset/client.ts'
+import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
+import { createAddressReader } from '../../src/kernel/link/addresses.ts'
+import { createDummyClient } from '../../src/kernel/link/dummy.ts'
+import { createNftClient } from '../../src/kernel/nft/client.ts'
+import { FakeClock } from './fake-clock.ts'
+import type { IpvsNode } from './ipvs-node.ts'
+import { PlaneRig } from './plane-rig.ts'
+
+export interface IpvsRigOptions {
+  readonly node: IpvsNode
+  readonly clock?: FakeClock
+  readonly options?: Partial<IpvsOptions>
+  readonly driftPollMs?: number
+  readonly healPeriodMs?: number
+  /** Nobody tells of addresses. */
+  readonly deaf?: boolean
+}
+
+export const NODE_IP = '192.168.77.1'
+
+/** One process of the IPVS mode on a node in memory. */
+export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
+  readonly upkeep: UpkeepEvent[]
+  readonly plane: IpvsPlane
+  readonly #closeAll: () => Promise<void>
+
+  constructor({ node, clock = new FakeClock(), options, deaf = false, ...periods }: IpvsRigOptions) {
+    const ipset = createIpsetClient({ transport: node.open('ipset'), clock })
+    const nft = createNftClient({ transport: node.open('nft'), clock, ipsets: ipset })
+    const ipvs = createIpvsClient({ transport: node.open('ipvs'), clock })
+    const dummy = createDummyClient({ transport: node.open('link'), clock })
+    const reader = createAddressReader({ openTransport: () => node.links.open(), clock })
+    const upkeep: UpkeepEvent[] = []
+    const plane = createIpvsPlane({
+      ipset,
+      nft,
+      ipvs,
+      dummy,
+      clock,
+      options: { ...DEFAULT_IPVS_OPTIONS, ...options },
+      ...(deaf ? {} : { watchAddresses: changed => reader.watch(changed) }),
+      report: event => upkeep.push(event),
+    })
+    super({ plane, clock, localIps: [parseIp(NODE_IP) ?? ''], ...periods })
+    this.plane = plane
+    this.upkeep = upkeep
+    this.#closeAll = async () => {
+      await plane.close()
+      await Promise.all([ipset.close(), nft.close(), ipvs.close(), dummy.close(), reader.close()])
+    }
+  }
+
+  protected override closeRest(): Promise<void> {
+    return this.#closeAll()
+  }
+}

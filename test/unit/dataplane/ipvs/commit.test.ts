@@ -1,0 +1,126 @@
+import { afterEach, describe, expect, it } from 'vitest'
+import { FakeClock } from '../../../support/fake-clock.ts'
+import { refuse } from '../../../support/fake-kernel/call.ts'
+import { IpvsNode } from '../../../support/ipvs-node.ts'
+import { IpvsRig } from '../../../support/ipvs-rig.ts'
+import { serviceOf } from '../../../support/ipvs-services.ts'
+
+const rigs: IpvsRig[] = []
+afterEach(async () => {
+  for (const rig of rigs.splice(0)) await rig.close()
+})
+
+function make(schedulers?: readonly string[]): { readonly node: IpvsNode; readonly rig: IpvsRig } {
+  const clock = new FakeClock()
+  const node = new IpvsNode({
+    nowMs: () => clock.nowMs(),
+    ...(schedulers === undefined ? {} : { schedulers }),
+  })
+  const rig = new IpvsRig({ node, clock, driftPollMs: 0 })
+  rigs.push(rig)
+  return { node, rig }
+}
+
+const GOOD = serviceOf('good', { ip: '172.30.0.1', endpoints: ['10.1.0.1'] })
+
+describe('a scheduler that the kernel does not have', () => {
+  it('costs other Services nothing, and its own only the scheduler', async () => {
+    const { node, rig } = make(['rr'])
+    const complaints: string[] = []
+    node.afterMessage = () => complaints.push(...node.complaints())
+    const odd = serviceOf('odd', { ip: '172.30.0.2', endpoints: ['10.1.0.2'], scheduler: 'mh' })
+    await rig.sync([...GOOD, ...odd])
+    expect(node.dump().filter(line => line.startsWith('virtual'))).toEqual([
+      'virtual TCP 172.30.0.1:80 rr 0 0',
+      'virtual TCP 172.30.0.2:80 rr 0 0',
+    ])
+    expect(rig.kinds()).toEqual(['stale', 'committed', 'synced'])
+    expect(rig.reconciler.rendered?.refusals.get('ns/odd')).toMatchObject([{ value: 'mh' }])
+    expect(complaints).toEqual([])
+  })
+
+  it('ends in a refusal when nothing is left to take its place', async () => {
+    const { node, rig } = make(['lc'])
+    const odd = serviceOf('odd', { ip: '172.30.0.2', endpoints: ['10.1.0.2'], scheduler: 'lc' })
+    rig.offer([...GOOD, ...odd])
+    await rig.until(() => rig.of('quarantined').length > 0)
+    expect(rig.of('quarantined')).toMatchObject([{ service: 'ns/good' }])
+    expect(rig.of('stale').length).toBeLessThanOrEqual(2)
+    await rig.wait(100)
+    expect(node.dump().filter(line => line.startsWith('virtual'))).toEqual([
+      'virtual TCP 172.30.0.2:80 lc 0 0',
+    ])
+    expect(node.complaints()).toEqual([])
+  })
+})
+
+describe('what the kernel refuses of one Service', () => {
+  it('leaves it without addresses, and all others served', async () => {
+    const { node, rig } = make()
+    const complaints: string[] = []
+    node.afterMessage = () => complaints.push(...node.complaints())
+    await rig.sync(GOOD)
+    const more = serviceOf('more', { ip: '172.30.0.3', endpoints: ['10.1.0.3'] })
+    const { servers } = node.ipvs
+    const set = servers.set.bind(servers)
+    servers.set = (key, server) =>
+      server.address.startsWith('\xac\x1e\0\x02') ? refuse('EINVAL') : set(key, server)
+    rig.offer([...GOOD, ...serviceOf('bad', { ip: '172.30.0.2', endpoints: ['10.1.0.2'] }), ...more])
+    await rig.until(() => rig.of('quarantined').length > 0)
+    await rig.wait(200)
+    expect(rig.of('quarantined')).toMatchObject([{ service: 'ns/bad' }])
+    expect(node.dump().filter(line => /^(virtual|address)/.test(line))).toEqual([
+      'address 172.30.0.1',
+      'address 172.30.0.3',
+      'virtual TCP 172.30.0.1:80 rr 0 0',
+      'virtual TCP 172.30.0.3:80 rr 0 0',
+    ])
+    expect(complaints).toEqual([])
+    servers.set = set
+    await rig.until(() => rig.of('released').length > 0, 30_000)
+    expect(node.dump()).toContain('address 172.30.0.2')
+  })
+})
+
+describe('the messages of a change', () => {
+  /** Messages of one endpoint that is added to one Service among so many. */
+  async function messagesOf(count: number): Promise<number> {
+    const { node, rig } = make()
+    const all = Array.from({ length: count }, (_, i) =>
+      serviceOf(`s${i}`, { ip: `172.30.${i >> 7}.${(i & 127) + 1}`, endpoints: ['10.1.0.1'] }),
+    ).flat()
+    await rig.sync(all, 60_000)
+    const before = node.messages
+    const changed = serviceOf('s7', { ip: '172.30.0.8', endpoints: ['10.1.0.1', '10.1.0.2'] })
+    await rig.sync([...all, ...changed])
+    return node.messages - before
+  }
+
+  it('are as many among 2,000 Services as among 100', async () => {
+    const few = await messagesOf(100)
+    expect(few).toBeLessThan(6)
+    expect(await messagesOf(2_000)).toBe(few)
+  })
+})
+
+describe('a set that is full', () => {
+  it('is replaced by a larger one while rules refer to it', async () => {
+    const { node, rig } = make()
+    await rig.sync(GOOD)
+    const set = node.sets.set('KUBE-CLUSTER-IP')
+    if (set === undefined) throw new Error('no such set')
+    Object.assign(set, { maxElements: 2 })
+    for (const port of [1, 2]) set.elements.set(`foreign ${port}`, { ip: '\x0a\0\0\x01', protocol: 6, port })
+    const next = new IpvsRig({
+      node,
+      clock: rig.clock instanceof FakeClock ? rig.clock : new FakeClock(),
+      driftPollMs: 0,
+    })
+    rigs.push(next)
+    await next.sync([...GOOD, ...serviceOf('more', { ip: '172.30.0.3', endpoints: ['10.1.0.3'] })])
+    const grown = node.sets.set('KUBE-CLUSTER-IP')
+    expect(grown?.maxElements).toBeGreaterThan(2)
+    expect(grown?.elements.size).toBe(2)
+    expect(node.sets.slots.filter(each => each?.name.includes('tmp'))).toEqual([])
+  })
+})

@@ -1,0 +1,102 @@
+import { describe, expect, it } from 'vitest'
+import { FakeClock } from '../../../support/fake-clock.ts'
+import { IpvsNode } from '../../../support/ipvs-node.ts'
+import { IpvsRig } from '../../../support/ipvs-rig.ts'
+import { serviceOf } from '../../../support/ipvs-services.ts'
+
+const NOTHING: readonly object[] = []
+const BEFORE = [
+  ...serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'], externalIPs: ['192.0.2.1'] }),
+  ...serviceOf('dns', { ip: '172.30.0.2', port: 53, protocol: 'UDP', endpoints: ['10.1.0.3', '10.1.0.4'] }),
+  ...serviceOf('gone', { ip: '172.30.0.3', endpoints: ['10.1.0.5'], externalIPs: ['192.0.2.3'] }),
+]
+/** Something comes, goes and changes of every kind: servers, real servers, affinity, node ports, shared addresses. */
+const AFTER = [
+  ...serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.2', '10.1.0.6'], affinityS: 60 }),
+  ...serviceOf('dns', {
+    ip: '172.30.0.2',
+    port: 53,
+    protocol: 'UDP',
+    endpoints: ['10.1.0.4'],
+    nodePort: 30053,
+  }),
+  ...serviceOf('new', {
+    ip: '172.30.0.4',
+    endpoints: ['10.1.0.5'],
+    externalIPs: ['192.0.2.1', '192.0.2.3'],
+    port: 443,
+  }),
+  ...serviceOf('idle', { ip: '172.30.0.5' }),
+]
+
+interface Story {
+  readonly before: readonly object[]
+  readonly after: readonly object[]
+}
+
+const STORIES: Readonly<Record<string, Story>> = {
+  'a first load': { before: NOTHING, after: BEFORE },
+  'changes of every kind': { before: BEFORE, after: AFTER },
+  'an unload': { before: AFTER, after: NOTHING },
+}
+
+const TURNS_MAX = 2_000
+const CHECKED_AGAIN = 8
+
+/** One process, which dies after so many messages; undefined lets it finish. Gives how many it sent. */
+async function live(node: IpvsNode, clock: FakeClock, story: Story, diesAfter?: number): Promise<number> {
+  const rig = new IpvsRig({ node, clock, driftPollMs: 0 })
+  await rig.sync(story.before)
+  const start = node.messages
+  if (diesAfter !== undefined) node.diesAt = start + diesAfter
+  rig.offer(story.after)
+  if (diesAfter === undefined) await rig.synced()
+  else for (let turns = 0; node.messages < node.diesAt && turns < TURNS_MAX; turns++) await rig.wait(1)
+  const sent = node.messages - start
+  node.diesAt = node.messages
+  await rig.close()
+  node.diesAt = Number.POSITIVE_INFINITY
+  return sent
+}
+
+/** The next process, which knows nothing but what the kernel tells. */
+async function heal(node: IpvsNode, clock: FakeClock, objects: readonly object[]): Promise<IpvsRig> {
+  const rig = new IpvsRig({ node, clock, driftPollMs: 0 })
+  await rig.sync(objects)
+  await rig.close()
+  return rig
+}
+
+function watched(): { readonly node: IpvsNode; readonly clock: FakeClock; readonly complaints: string[] } {
+  const clock = new FakeClock()
+  const node = new IpvsNode({ nowMs: () => clock.nowMs() })
+  const complaints: string[] = []
+  node.afterMessage = () => {
+    for (const complaint of node.complaints()) complaints.push(`message ${node.messages}: ${complaint}`)
+  }
+  return { node, clock, complaints }
+}
+
+describe('a crash between any two messages', () => {
+  it.each(Object.entries(STORIES))(
+    'during %s is healed by looking and comparing (F101)',
+    async (_, story) => {
+      const whole = watched()
+      const count = await live(whole.node, whole.clock, story)
+      await heal(whole.node, whole.clock, story.after)
+      const goal = whole.node.dump()
+      expect(whole.complaints).toEqual([])
+      expect(count).toBeGreaterThan(10)
+      for (let after = 0; after < count; after++) {
+        const { node, clock, complaints } = watched()
+        const sent = await live(node, clock, story, after)
+        expect(sent).toBe(after)
+        await heal(node, clock, story.after)
+        if (after % CHECKED_AGAIN === 0)
+          expect((await heal(node, clock, story.after)).kinds(), 'nothing is left to do').toEqual(['synced'])
+        expect(node.dump(), `dead after ${after} of ${count} messages`).toEqual(goal)
+        expect(complaints, `dead after ${after} of ${count} messages`).toEqual([])
+      }
+    },
+  )
+})

@@ -1,0 +1,122 @@
+import { afterEach, describe, expect, it } from 'vitest'
+import { FakeClock } from '../../../support/fake-clock.ts'
+import { DEVICE, IpvsNode } from '../../../support/ipvs-node.ts'
+import { ip } from '../../../support/ipvs-objects.ts'
+import { IpvsRig } from '../../../support/ipvs-rig.ts'
+import { serviceOf } from '../../../support/ipvs-services.ts'
+
+const WEB = serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'] })
+const FAR_OFF_MS = 10_000_000
+
+const rigs: IpvsRig[] = []
+afterEach(async () => {
+  for (const rig of rigs.splice(0)) await rig.close()
+})
+
+async function synced(deaf = false): Promise<{ readonly node: IpvsNode; readonly rig: IpvsRig }> {
+  const clock = new FakeClock()
+  const node = new IpvsNode({ nowMs: () => clock.nowMs() })
+  const rig = new IpvsRig({ node, clock, deaf, healPeriodMs: FAR_OFF_MS, options: { digestMs: 1_000 } })
+  rigs.push(rig)
+  rig.plane.startUpkeep()
+  await rig.sync(WEB)
+  await rig.wait(200)
+  return { node, rig }
+}
+
+/** What somebody else may do to the node, and how it is told of. */
+const DAMAGE: readonly (readonly [name: string, tamper: (node: IpvsNode) => void, told: RegExp])[] = [
+  ['a virtual server is deleted', node => node.ipvs.servers.clear(), /1 virtual servers were deleted/],
+  [
+    'a virtual server gets another scheduler',
+    node => {
+      for (const server of node.ipvs.servers.values()) server.scheduler = 'lc'
+    },
+    /virtual server TCP 172\.30\.0\.1:80 was changed/,
+  ],
+  [
+    'a real server is deleted',
+    node => {
+      for (const { destinations } of node.ipvs.servers.values())
+        destinations.delete([...destinations.keys()][0] ?? '')
+    },
+    /real server \S+ of TCP 172\.30\.0\.1:80 was deleted/,
+  ],
+  [
+    'a real server gets another weight',
+    node => {
+      for (const { destinations } of node.ipvs.servers.values())
+        for (const destination of destinations.values()) destination.weight = 7
+    },
+    /real server \S+ of TCP 172\.30\.0\.1:80 was changed/,
+  ],
+  [
+    'a set is emptied',
+    node => node.sets.set('KUBE-CLUSTER-IP')?.elements.clear(),
+    /ipset KUBE-CLUSTER-IP has 0 entries and not 1/,
+  ],
+  [
+    'the record of what is ours is emptied',
+    node => node.sets.set('KUBE-IPVS-IPS')?.elements.clear(),
+    /ipset KUBE-IPVS-IPS has 0 entries and not 1/,
+  ],
+]
+
+describe('drift that no kernel tells of', () => {
+  it.each(DAMAGE)('is found within a period and healed: %s', async (_, tamper, told) => {
+    const { node, rig } = await synced()
+    const before = node.dump()
+    tamper(node)
+    expect(node.dump()).not.toEqual(before)
+    await rig.until(() => rig.of('healed').length > 0, 3_000)
+    expect(node.dump()).toEqual(before)
+    expect(rig.upkeep[0]).toMatchObject({ kind: 'drift', difference: expect.stringMatching(told) })
+    const looks = rig.of('foreign-commit').length
+    await rig.wait(5_000)
+    expect(rig.of('foreign-commit'), 'it is looked at no more').toHaveLength(looks)
+  })
+
+  it.each([false, true])(
+    'of addresses is told of, or else looked for: nobody to listen to is %s',
+    async deaf => {
+      const { node, rig } = await synced(deaf)
+      node.links.byName(DEVICE)?.addresses.splice(0)
+      // Of another device; but a notification is a reason to look.
+      node.links.addAddress('lo', { family: 2, ip: ip('127.0.0.2'), prefixLength: 8, flags: 0 })
+      await rig.until(() => rig.of('healed').length > 0, deaf ? 3_000 : 500)
+      expect(node.addresses()).toEqual([ip('172.30.0.1')])
+      expect(rig.upkeep[0]).toMatchObject({ kind: 'drift', difference: '1 addresses were deleted' })
+    },
+  )
+
+  it('is not what commits of our own do, however many there are', async () => {
+    const { node, rig } = await synced()
+    for (let round = 0; round < 40; round++) {
+      const endpoints = ['10.1.0.1', `10.1.1.${round}`]
+      rig.offer([
+        ...serviceOf('web', { ip: '172.30.0.1', endpoints }),
+        ...serviceOf('more', { ip: `172.30.1.${round % 7}`, endpoints }),
+      ])
+      await rig.wait(130)
+    }
+    await rig.synced()
+    await rig.wait(3_000)
+    expect(rig.upkeep.filter(({ kind }) => kind === 'drift' || kind === 'failed')).toEqual([])
+    expect(rig.of('foreign-commit')).toEqual([])
+    expect(rig.of('healed')).toEqual([])
+    expect(node.complaints()).toEqual([])
+  })
+
+  it('looks at every real server within 60 periods, a slice at a time', async () => {
+    const { node, rig } = await synced()
+    await rig.sync(
+      Array.from({ length: 200 }, (_, i) =>
+        serviceOf(`s${i}`, { ip: `172.30.2.${i + 1}`, endpoints: ['10.1.0.1'] }),
+      ).flat(),
+    )
+    await rig.wait(70_000)
+    for (const { destinations } of node.ipvs.servers.values()) destinations.clear()
+    await rig.until(() => rig.of('healed').length > 0, 10_000)
+    expect(node.dump().filter(line => line.startsWith('real'))).toHaveLength(200)
+  })
+})
