@@ -133,7 +133,7 @@ export const GROUPS = {
   },
 }
 
-const IPVS = 'there is no IPVS data plane yet, and this machine has no ip_vs'
+const IPVS = 'a load that takes a kernel with ip_vs, which this machine has not'
 
 /** Why a row has no test. */
 export const NOT_HERE = {
@@ -142,12 +142,6 @@ export const NOT_HERE = {
   F65: 'reported by `kprobe doctor`; no packets were sent through such chains',
   F69: 'settings of the kernel are tested by file, without an id',
   F70: 'nf_conntrack_max is global and cannot be written in a namespace',
-  F100: IPVS,
-  F101: IPVS,
-  F102: IPVS,
-  F103: IPVS,
-  F105: IPVS,
-  F106: IPVS,
   F108: IPVS,
   F111: 'takes three days',
   F112: 'takes an hour',
