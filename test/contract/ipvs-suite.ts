@@ -159,10 +159,7 @@ function servers(at: () => Tools): void {
     }
     expect(received(socket)).toEqual(['0 OK', '1 OK'])
     await client.commit([newServer(A)])
-    expect(await saved(client)).toEqual([
-      '-A -t 10.96.0.1:443 -s rr',
-      ...['-A -f 7 -s rr', '-A -f 7 -6 -s rr'].sort().reverse(),
-    ])
+    expect(await saved(client)).toEqual(['-A -t 10.96.0.1:443 -s rr', '-A -f 7 -s rr', '-A -f 7 -6 -s rr'])
     await socket.close()
   })
 }
@@ -348,7 +345,7 @@ function settings(at: () => Tools): void {
 }
 
 /** More than a part of a dump, or of a datagram, holds. */
-const MANY = 600
+const MANY = 300
 
 function sockets(at: () => Tools): void {
   const many = Array.from({ length: MANY }, (_, i) => virtual(`10.97.${i >> 8}.${i & 255}`, 80))

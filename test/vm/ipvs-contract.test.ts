@@ -76,7 +76,8 @@ describe('ipvsadm', () => {
 
   test('writes what we read', async () => {
     restore(LINES)
-    expect([...(await saved(client))].sort()).toEqual(told().filter(line => !line.includes('tun-type')))
+    const ipip = / --tun-type ipip$/
+    expect([...(await saved(client))].sort()).toEqual(told().map(line => line.replace(ipip, '')))
   })
 
   test('reads what we write', async () => {

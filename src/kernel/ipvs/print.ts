@@ -25,7 +25,7 @@ export interface PrintedServer {
 
 /**
  * The lines of `ipvsadm -S -n`, which `ipvsadm -R` reads, in an order of their own: by address, protocol and port, marks
- * last. Of the servers of marks their real servers are not there.
+ * last. Of the servers of marks their real servers are not there, and of tunnels their kind, without which they are IPIP.
  */
 export function printSave(
   servers: readonly PrintedServer[],
@@ -37,7 +37,7 @@ export function printSave(
       `-A ${printServer(server)}`,
       ...[...destinations].sort(comparePlaces).map(each => `-a ${printDestination(server, each)}`),
     ]),
-    ...marks.map(printMark),
+    ...[...marks].sort(compareMarks).map(printMark),
   ]
 }
 
@@ -118,6 +118,10 @@ function printMark({ family, mark, scheduler }: MarkServer): string {
 
 function compareAddresses(a: VirtualAddress, b: VirtualAddress): number {
   return compareIps(a.ip, b.ip) || compareText(a.protocol, b.protocol) || a.port - b.port
+}
+
+function compareMarks(a: MarkServer, b: MarkServer): number {
+  return compareText(a.family, b.family) || a.mark - b.mark
 }
 
 interface Place {

@@ -29,7 +29,11 @@ describe('the lines of ipvsadm', () => {
       { server: virtual('10.96.0.1', 53, { protocol: 'SCTP', scheduler: 'lc' }), destinations: [] },
       { server: virtual('10.96.0.1', 53), destinations: [] },
     ]
-    const marks = [{ family: 'IPv6', mark: 7, scheduler: 'wlc' }] as const
+    const marks = [
+      { family: 'IPv6', mark: 7, scheduler: 'wlc' },
+      { family: 'IPv4', mark: 8, scheduler: 'rr' },
+      { family: 'IPv4', mark: 7, scheduler: 'rr' },
+    ] as const
     expect(printSave(servers, marks)).toEqual([
       '-A --sctp-service 10.96.0.1:53 -s lc',
       '-A -t 10.96.0.1:53 -s rr',
@@ -40,6 +44,8 @@ describe('the lines of ipvsadm', () => {
       '-A -u 10.96.0.1:53 -s rr',
       '-A -t [fd00:96::1]:80 -s rr',
       '-a -t [fd00:96::1]:80 -r [fd00:1::1]:8080 -m -w 1',
+      '-A -f 7 -s rr',
+      '-A -f 8 -s rr',
       '-A -f 7 -6 -s wlc',
     ])
   })
