@@ -39,7 +39,9 @@ export function ipsetClientSuite(factory: IpsetTargetFactory): void {
 
   reading(at)
   entries(at)
+  entriesUnsent(at)
   sets(at)
+  wrongNames(at)
   references(at)
   amounts(at)
 }
@@ -180,7 +182,9 @@ function entries(at: At): void {
     expect(left.sort((a, b) => a - b)).toEqual(Array.from({ length: 950 }, (_, i) => i + 50))
     expect(result.messages).toBeLessThan(1300)
   })
+}
 
+function entriesUnsent(at: At): void {
   test('entries for a set that is not there are refused all at once; deleting them is done already', async () => {
     const bench = at()
     const add3 = add({ set: A, entries: manyEntries(3) }, ['a/a', 'b/b', 'c/c'])
@@ -238,7 +242,9 @@ function sets(at: At): void {
     expect(before.map(index => bench.client.nameOf(index ?? -1))).toEqual([A.name, B.name])
     expect([await textsOf(bench, A.name), await textsOf(bench, B.name)]).toEqual([[], ['10.0.0.0,tcp:80']])
   })
+}
 
+function wrongNames(at: At): void {
   test('says what is wrong with a swap', async () => {
     const bench = at()
     const swap = (name: string, other: string) => messagesOf(bench, { verb: 'swap', name, with: other })
