@@ -3,7 +3,7 @@ import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { type ClusterSize, clusterObjects } from './cluster.ts'
 import { kubeProxyLayout } from './kube-proxy-layout.ts'
-import { createPipeline } from './pipeline.ts'
+import { createPipeline, overheard } from './pipeline.ts'
 import { childResult, goal, median, print } from './report.ts'
 
 const SIZES: readonly ClusterSize[] = [
@@ -34,7 +34,7 @@ async function loadOnce(size: ClusterSize): Promise<void> {
   globalThis.gc?.()
   const baseRssMiB = process.memoryUsage.rss() / 2 ** 20
   const sent: Uint8Array[] = []
-  const pipeline = createPipeline(transport => recording(transport, sent))
+  const pipeline = createPipeline(transport => overheard(transport, datagram => sent.push(datagram.slice())))
   const delay = monitorEventLoopDelay({ resolution: 1 })
   delay.enable()
   const start = performance.now()
@@ -59,27 +59,6 @@ async function loadOnce(size: ClusterSize): Promise<void> {
     peakRssMiB,
   }
   console.log(JSON.stringify(result))
-}
-
-function recording(transport: Transport, sent: Uint8Array[]): Transport {
-  return {
-    ...transport,
-    portId: transport.portId,
-    sendLimitBytes: transport.sendLimitBytes,
-    sendSync(datagram) {
-      sent.push(datagram.slice())
-      transport.sendSync(datagram)
-    },
-    send(datagram) {
-      sent.push(datagram.slice())
-      return transport.send(datagram)
-    },
-    receive: into => transport.receive(into),
-    watch: readable => transport.watch(readable),
-    join: group => transport.join(group),
-    leave: group => transport.leave(group),
-    close: () => transport.close(),
-  }
 }
 
 /** The batch without NFNL_BATCH_GENID, so that the kernel takes it again later. */

@@ -1,16 +1,21 @@
 import { systemClock } from '../../src/base/clock.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../../src/dataplane/ipvs/options.ts'
+import { createIpvsPlane } from '../../src/dataplane/ipvs/plane.ts'
 import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
+import { createIpsetClient } from '../../src/kernel/ipset/client.ts'
+import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
+import { createDummyClient } from '../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { parseObject } from '../../src/model/parse.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../src/model/snapshot.ts'
+import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
 import type { ReconcilerEvent } from '../../src/reconcile/events.ts'
 import { Reconciler } from '../../src/reconcile/reconciler.ts'
 
-const NETLINK_NETFILTER = 12
 /** Objects between two breaths while parsing. */
 const PARSE_SLICE = 500
 
@@ -33,6 +38,52 @@ export function createPipeline(wrap: (transport: Transport) => Transport = same 
   const client = createNftClient({ transport, clock: systemClock })
   const plane = createNftablesPlane({ client, options: PLANE_OPTIONS })
   return { ...pipelineOf(plane, () => client.close()), transport }
+}
+
+export interface IpvsPipeline extends Pipeline {
+  /** Sent so far, to all parts of the kernel. */
+  datagrams(): number
+}
+
+/** The IPVS mode; nobody looks for drift meanwhile. */
+export function createIpvsPipeline(): IpvsPipeline {
+  const clock = systemClock
+  let count = 0
+  const open = (protocol: number): Transport => {
+    const transport = openNetlink({ protocol })
+    return overheard(transport, () => count++)
+  }
+  const ipset = createIpsetClient({ transport: open(NETLINK_NETFILTER), clock })
+  const nft = createNftClient({ transport: open(NETLINK_NETFILTER), clock, ipsets: ipset })
+  const ipvs = createIpvsClient({ transport: open(NETLINK_GENERIC), clock })
+  const dummy = createDummyClient({ transport: open(NETLINK_ROUTE), clock })
+  const plane = createIpvsPlane({ nft, ipset, ipvs, dummy, clock, options: DEFAULT_IPVS_OPTIONS })
+  const close = async (): Promise<void> => {
+    await plane.close()
+    await Promise.all([nft.close(), ipset.close(), ipvs.close(), dummy.close()])
+  }
+  return { ...pipelineOf(plane, close), datagrams: () => count }
+}
+
+/** A socket of which each datagram that is sent is told of first. */
+export function overheard(transport: Transport, heard: (datagram: Uint8Array) => void): Transport {
+  return {
+    portId: transport.portId,
+    sendLimitBytes: transport.sendLimitBytes,
+    sendSync(datagram) {
+      heard(datagram)
+      transport.sendSync(datagram)
+    },
+    send(datagram) {
+      heard(datagram)
+      return transport.send(datagram)
+    },
+    receive: into => transport.receive(into),
+    watch: readable => transport.watch(readable),
+    join: group => transport.join(group),
+    leave: group => transport.leave(group),
+    close: () => transport.close(),
+  }
 }
 
 /** Milliseconds between two commits are none here, so that each change measures its own way only. */
