@@ -71,10 +71,10 @@ stage_of() {
     native) at_most 120 sh test/native/run.sh ;;
     addon-asan) at_most 300 sh test/native/asan.sh ;;
     contract) at_most 600 unshare -Urnm vitest run --project contract ;;
-    kernel) at_most 600 unshare -Urnm vitest run --project kernel ;;
+    kernel) at_most 900 unshare -Urnm vitest run --project kernel ;;
     scenarios) at_most 600 unshare -Urnm vitest run --project scenarios ;;
-    faults) at_most 900 unshare -Urnm vitest run --project faults ;;
-    churn) at_most 240 env KPROBE_CHURN_SECONDS=20 unshare -Urnm vitest run --project churn ;;
+    faults) at_most 1200 unshare -Urnm vitest run --project faults ;;
+    churn) at_most 600 env KPROBE_CHURN_SECONDS=20 unshare -Urnm vitest run --project churn ;;
     sim) at_most 900 env KPROBE_SEEDS=2000 nice -n 19 vitest run --project sim ;;
     reference) at_most 2400 sh test/reference/run.sh ;;
     vm) at_most 900 node test/vm/run.mjs ;;

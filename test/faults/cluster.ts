@@ -17,7 +17,7 @@ export const HEALTH_PORT = 10256
 export const METRICS_PORT = 10249
 
 /** Longest wait for the kernel to hold what the server has, once nothing is wrong any more: a back-off may be due. */
-const CONVERGED_MS = 40_000
+const CONVERGED_MS = 90_000
 
 export interface Answer {
   readonly code: number
