@@ -1,4 +1,4 @@
-import { readlinkSync } from 'node:fs'
+import { closeSync, openSync, readlinkSync } from 'node:fs'
 import { DataType, load, open } from 'ffi-rs'
 
 const CLONE_NEWNET = 0x40000000
@@ -10,20 +10,31 @@ const CLONE_NEWNET = 0x40000000
  */
 export function freshNetns(): void {
   const before = netnsName()
-  open({ library: 'libc', path: 'libc.so.6' })
-  const failed = load({
-    library: 'libc',
-    funcName: 'unshare',
-    retType: DataType.I32,
-    paramsType: [DataType.I32],
-    paramsValue: [CLONE_NEWNET],
-  })
-  if (failed !== 0 || netnsName() === before) {
+  if (callLibc('unshare', [CLONE_NEWNET]) !== 0 || netnsName() === before) {
     throw new Error('unshare(CLONE_NEWNET) failed: run these tests with `unshare -Urnm npx vitest run ...`')
   }
+}
+
+/** Moves this thread into the namespace of a file, such as /proc/1/ns/net. */
+export function enterNetns(file: string): void {
+  const descriptor = openSync(file, 'r')
+  const failed = callLibc('setns', [descriptor, CLONE_NEWNET])
+  closeSync(descriptor)
+  if (failed !== 0) throw new Error(`setns(${file}) failed`)
 }
 
 /** The name of this thread's network namespace, as in /proc: `net:[4026531840]`. */
 export function netnsName(): string {
   return readlinkSync('/proc/thread-self/ns/net')
+}
+
+function callLibc(funcName: string, paramsValue: readonly number[]): number {
+  open({ library: 'libc', path: 'libc.so.6' })
+  return load({
+    library: 'libc',
+    funcName,
+    retType: DataType.I32,
+    paramsType: paramsValue.map(() => DataType.I32),
+    paramsValue: [...paramsValue],
+  })
 }

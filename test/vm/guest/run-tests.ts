@@ -1,6 +1,7 @@
 import './worker-state.ts'
 import { type File, startTests, type Task, type Test, type VitestRunner } from '@vitest/runner'
 import { getTests } from '@vitest/runner/utils'
+import { enterNetns } from '../../support/lab/netns.ts'
 
 export interface RunOptions {
   /** Only tests with such a name; a regular expression. */
@@ -36,6 +37,8 @@ export async function runTests(loaders: Loaders, options: RunOptions): Promise<v
   const runner = createRunner(loaders, options)
   const files: File[] = []
   for (const path of Object.keys(loaders)) {
+    // Where a process of its own would begin.
+    enterNetns('/proc/1/ns/net')
     const began = performance.now()
     const ran = await startTests([path], runner)
     files.push(...ran)
