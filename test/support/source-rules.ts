@@ -22,7 +22,15 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   kernel: ['base', 'netlink'],
   model: ['base'],
   reconcile: ['base', 'model'],
-  dataplane: ['base', 'model', 'kernel', 'reconcile/dataplane.ts'],
+  // What goes wrong on a socket is the same error in every part of the kernel.
+  dataplane: [
+    'base',
+    'model',
+    'kernel',
+    'netlink/errors.ts',
+    'netlink/transport.ts',
+    'reconcile/dataplane.ts',
+  ],
   source: ['base', 'model'],
   telemetry: ['base', 'model', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
