@@ -1,0 +1,95 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { afterAll, describe, expect, it } from 'vitest'
+import { COMMAND } from '../support/daemon.ts'
+
+/* The commands in the mode ipvs, on a kernel that has IPVS, beside the tools of the trade. */
+
+const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
+const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=ipvs']
+
+interface Ended {
+  readonly code: number | null
+  readonly out: string
+  readonly err: string
+}
+
+function kprobe(...args: readonly string[]): Ended {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [COMMAND, ...args], {
+    encoding: 'utf8',
+    timeout: 200_000,
+  })
+  return { code: status, out: stdout, err: stderr }
+}
+
+const tool = (name: string, ...args: readonly string[]): string =>
+  execFileSync(name, args, { encoding: 'utf8' })
+const sorted = (text: string): readonly string[] => text.trim().split('\n').sort()
+
+function names(): readonly string[] {
+  return sorted(tool('ipset', 'list', '-n')).filter(name => name.startsWith('KUBE-'))
+}
+
+function remove(): void {
+  kprobe('cleanup', '--force')
+  spawnSync('ipvsadm', ['-D', '-t', '198.51.100.99:99'])
+  spawnSync('ipset', ['destroy', 'mine'])
+}
+
+afterAll(remove)
+
+describe('the commands in the mode ipvs', () => {
+  it('put into the kernel what is asked for, and nothing is left to do then', () => {
+    tool('ipvsadm', '-A', '-t', '198.51.100.99:99', '-s', 'rr')
+    tool('ipset', 'create', 'mine', 'hash:ip')
+    expect(kprobe('plan', ...SOURCE).code).toBe(3)
+    const ran = kprobe('run', '--once', ...SOURCE)
+    expect(ran).toMatchObject({ code: 0 })
+    expect(ran.out).toMatch(/programmed 10 Services/)
+    expect(kprobe('plan', ...SOURCE)).toMatchObject({
+      code: 0,
+      out: 'no difference: the kernel holds what the Services ask for\n',
+    })
+    expect(tool('ipvsadm', '-S', '-n')).toContain('-A -t 10.96.0.10:53 -s rr\n-a -t 10.96.0.10:53 -r ')
+    expect(tool('sysctl', '-n', 'net.ipv4.vs.conntrack')).toBe('1\n')
+  })
+
+  it('dump what is ours as the tools do', () => {
+    const ours = sorted(tool('ipvsadm', '-S', '-n')).filter(line => !line.includes('198.51.100.99'))
+    expect(sorted(kprobe('dump', 'ipvs', '-o', 'ipvsadm-save').out)).toEqual(ours)
+    const sets = sorted(tool('ipset', 'save')).filter(line => !/^(create|add) mine\b/.test(line))
+    expect(sorted(kprobe('dump', '-o', 'ipset-save').out)).toEqual(sets)
+    const v6: unknown = JSON.parse(kprobe('dump', 'ipvs', '--family=IPv6', '-o', 'json').out)
+    expect(JSON.stringify(v6)).not.toContain('10.96.')
+    expect(kprobe('dump').out).toMatch(/ClusterIP +10\.96\.0\.10:53\/UDP +10\.244\.0\.2:53, 10\.244\.1\.2:53/)
+    expect(kprobe('dump', 'nft').out).toContain('table ip kube-proxy-ipvs {')
+  })
+
+  it('name what somebody changed, and heal it', () => {
+    tool('ipvsadm', '-D', '-u', '10.96.0.10:53')
+    const verified = kprobe('verify', ...SOURCE)
+    expect(verified).toMatchObject({ code: 3 })
+    expect(verified.out).toMatch(/kube-system\/kube-dns +no daemon +\d+ changes?/)
+    expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
+    expect(kprobe('verify', ...SOURCE).code).toBe(0)
+  })
+
+  it('change the scheduler of what is there', () => {
+    expect(kprobe('run', '--once', '--ipvs-scheduler=lc', ...SOURCE).code).toBe(0)
+    expect(tool('ipvsadm', '-S', '-n')).toContain('-A -u 10.96.0.10:53 -s lc\n')
+  })
+
+  it('remove what is ours alone', () => {
+    const cleaned = kprobe('cleanup')
+    expect(cleaned).toMatchObject({ code: 0 })
+    expect(cleaned.out).toMatch(/^removed \d+ IPVS virtual servers\n/)
+    expect(tool('ipvsadm', '-S', '-n')).toBe('-A -t 198.51.100.99:99 -s rr\n')
+    expect(names()).toEqual([])
+    expect(tool('ipset', 'list', '-n')).toBe('mine\n')
+    expect(tool('nft', 'list', 'tables')).not.toContain('kube-proxy')
+    expect(tool('ip', '-br', 'link')).not.toContain('kube-ipvs0')
+    expect(kprobe('cleanup').out).toBe(
+      'nothing of ours is in the kernel\nleft by kube-proxy: 1 IPVS virtual server, if they are its (remove with `kube-proxy --cleanup`)\n',
+    )
+  })
+})
