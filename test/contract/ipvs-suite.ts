@@ -68,9 +68,11 @@ export function ipvsSuite(factory: () => IpvsTarget): void {
 
   const tools = (): Tools => ({ client, open })
   describe('virtual servers', () => servers(tools))
+  describe('virtual servers', () => neighbours(tools))
   describe('real servers', () => destinations(tools))
   describe('what is known wrongly', () => wrongly(tools))
   describe('what is refused', () => refusals(tools))
+  describe('what is refused', () => wrongValues(tools))
   describe('settings', () => settings(tools))
   describe('sockets', () => sockets(tools))
 }
@@ -139,7 +141,9 @@ function servers(at: () => Tools): void {
       '-a -t 10.96.0.1:443 -r 10.0.0.1:8080 -m -w 1',
     ])
   })
+}
 
+function neighbours(at: () => Tools): void {
   test('take their real servers with them', async () => {
     const { client } = at()
     await client.commit([newServer(A), newDestination(A, POD), newServer(B)])
@@ -287,7 +291,9 @@ function refusals(at: () => Tools): void {
     expect(codes(await client.commit([newServer({ ...A, scheduler: 'x'.repeat(16) })]))).toEqual(['EINVAL'])
     expect(codes(await client.commit([newServer({ ...A, scheduler: 'x'.repeat(15) })]))).toEqual(['ENOENT'])
   })
+}
 
+function wrongValues(at: () => Tools): void {
   test('prefixes of no length that there is are EINVAL', async () => {
     const { client } = at()
     const lengths = [0, 129, 1, 128]
