@@ -1,0 +1,65 @@
+import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/sysctl.ts'
+
+/** What an operator wants of IPVS. */
+export interface IpvsSysctlSettings {
+  /** The node answers ARP only for addresses of the interface that was asked, not for those of kube-ipvs0. */
+  readonly strictArp: boolean
+}
+
+export interface WantedSysctl {
+  readonly sysctl: Sysctl
+  readonly value: number
+}
+
+export interface IpvsSysctlPlan {
+  readonly writes: readonly SysctlWrite[]
+  readonly left: readonly SysctlLeft[]
+}
+
+function wanted(name: string, value: number): WantedSysctl {
+  return { sysctl: { name, path: `proc/sys/${name}` }, value }
+}
+
+/**
+ * What kube-proxy's IPVS mode sets (Documentation/networking/ipvs-sysctl.rst and ip-sysctl.rst). Those of IPVS itself are
+ * there once its module is loaded. `release` is what uname says: `6.1.0-44-amd64`.
+ */
+export function ipvsSysctls({ strictArp }: IpvsSysctlSettings, release: string): readonly WantedSysctl[] {
+  return [
+    // Packets of IPVS's connections have a conntrack entry, so that rules can masquerade them.
+    wanted('net/ipv4/vs/conntrack', 1),
+    ...(delaysReusedPorts(release) ? [wanted('net/ipv4/vs/conn_reuse_mode', 0)] : []),
+    // A connection whose real server is gone is not kept until it times out.
+    wanted('net/ipv4/vs/expire_nodest_conn', 1),
+    wanted('net/ipv4/vs/expire_quiescent_template', 1),
+    wanted('net/ipv4/ip_forward', 1),
+    ...(strictArp
+      ? [wanted('net/ipv4/conf/all/arp_ignore', 1), wanted('net/ipv4/conf/all/arp_announce', 2)]
+      : []),
+  ]
+}
+
+/** conn_reuse_mode came with Linux 4.1; before 5.9 its 1 delays a second connection from the same port by a second. */
+function delaysReusedPorts(release: string): boolean {
+  const [, major, minor] = /^(\d+)\.(\d+)/.exec(release) ?? []
+  if (major === undefined || minor === undefined) return false
+  const version = Number(major) * 1000 + Number(minor)
+  return version >= 4001 && version < 5009
+}
+
+/** Each is a switch: a larger value of somebody else's is not kept. */
+export function planIpvsSysctls(
+  list: readonly WantedSysctl[],
+  values: ReadonlyMap<string, number | undefined>,
+): IpvsSysctlPlan {
+  const writes: SysctlWrite[] = []
+  const left: SysctlLeft[] = []
+  for (const { sysctl, value } of list) {
+    const { name } = sysctl
+    const before = values.get(name)
+    if (before === undefined) left.push({ name, wanted: value, reason: 'missing', value: before })
+    else if (before === value) left.push({ name, wanted: value, reason: 'equal', value })
+    else writes.push({ ...sysctl, value, before })
+  }
+  return { writes, left }
+}
