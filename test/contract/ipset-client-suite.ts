@@ -10,9 +10,10 @@ import { entryText } from '../../src/kernel/ipset/print.ts'
 import type { Ipset, IpsetEntry } from '../../src/kernel/ipset/state.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { add, anyFilledSet, manyEntries, setOf } from '../support/fake-ipset/arbitraries.ts'
+import type { Versioned } from './target.ts'
 
 /** A kernel, real or not, that has no sets. */
-export interface IpsetTarget {
+export interface IpsetTarget extends Versioned {
   open(): Transport
   /** Something that is no rule of ours refers to the set from now on. */
   refer(name: string): void

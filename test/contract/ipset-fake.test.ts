@@ -6,6 +6,7 @@ import { ipsetMessagesSuite } from './ipset-messages-suite.ts'
 const fake: IpsetTargetFactory = () => {
   const kernel = new FakeIpsetKernel()
   return {
+    version: undefined,
     open: () => kernel.open(),
     refer: name => kernel.refer(name),
     makeForeign: name => kernel.put({ name, type: 'list:set', family: 0 }),

@@ -14,6 +14,7 @@ import { readSaved } from '../support/fake-ipset/saved.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { type IpsetTargetFactory, ipsetClientSuite } from './ipset-client-suite.ts'
 import { ipsetMessagesSuite } from './ipset-messages-suite.ts'
+import { versionOfThisKernel } from './target.ts'
 
 const opened = new Set<Transport>()
 
@@ -31,6 +32,7 @@ const real: IpsetTargetFactory = () => {
   freshNetns()
   let lists = 0
   return {
+    version: versionOfThisKernel(),
     open,
     // A set of sets refers to its members as rules do.
     refer: name => {

@@ -1,5 +1,4 @@
 import { execFileSync } from 'node:child_process'
-import { release } from 'node:os'
 import { afterEach, describe } from 'vitest'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -10,15 +9,13 @@ import { clientSuite } from './client-suite.ts'
 import { ipsetSuite } from './ipset-suite.ts'
 import { ipsetNames } from './ipsets.ts'
 import { socketSuite } from './socket-suite.ts'
-import type { TargetFactory } from './target.ts'
-
-const [major, minor] = release().split('.').map(Number)
+import { type TargetFactory, versionOfThisKernel } from './target.ts'
 
 // Without a namespace of its own, without the addon or without permission this fails at once, in words of each.
 const real: TargetFactory = () => {
   freshNetns()
   return {
-    version: [major ?? 0, minor ?? 0],
+    version: versionOfThisKernel(),
     open: ({ sendBytesMax, receiveBytesMax } = {}) =>
       track(
         openNetlink({

@@ -1,10 +1,14 @@
+import { release } from 'node:os'
 import type { IpsetNames } from '../../src/kernel/nft/ipset-names.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 
-/** A kernel, real or not, whose nf_tables is empty. */
-export interface Target {
+export interface Versioned {
   /** Of Linux; undefined when it answers as the newest does. */
   readonly version: readonly [major: number, minor: number] | undefined
+}
+
+/** A kernel, real or not, whose nf_tables is empty. */
+export interface Target extends Versioned {
   open(limits?: SocketLimits): Transport
   /** Makes an empty ipset of IPv4, or IPv6, addresses and ports. */
   createIpset(name: string, family: 'ip' | 'ip6'): void
@@ -20,6 +24,11 @@ export interface SocketLimits {
 /** Makes a new one; the one before is not used any more. */
 export type TargetFactory = () => Target
 
-export function isUpTo({ version }: Target, [major, minor]: readonly [number, number]): boolean {
+export function isUpTo({ version }: Versioned, [major, minor]: readonly [number, number]): boolean {
   return version !== undefined && (version[0] < major || (version[0] === major && version[1] <= minor))
+}
+
+export function versionOfThisKernel(): readonly [number, number] {
+  const [major = 0, minor = 0] = release().split('.').map(Number)
+  return [major, minor]
 }
