@@ -63,7 +63,7 @@ function revisionsOf({ ipset }: IpvsKernel, type: IpsetType): string {
   return v4 === v6 ? `revision ${v4}` : `revision ${v4}, and ${v6} for IPv6`
 }
 
-const XT_SET = { name: 'set', revision: 4 }
+const XT_SET = { name: 'set', revision: 4 } as const
 
 async function xtSetFinding(): Promise<Finding> {
   const transport = openNetfilter()
