@@ -1,6 +1,6 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
-import { afterAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { COMMAND } from '../support/daemon.ts'
 
 /* The commands in the mode ipvs, on a kernel that has IPVS, beside the tools of the trade. */
@@ -24,7 +24,11 @@ function kprobe(...args: readonly string[]): Ended {
 
 const tool = (name: string, ...args: readonly string[]): string =>
   execFileSync(name, args, { encoding: 'utf8' })
-const sorted = (text: string): readonly string[] => text.trim().split('\n').sort()
+const sorted = (text: string): readonly string[] =>
+  text
+    .split('\n')
+    .filter(line => line !== '')
+    .sort()
 
 function names(): readonly string[] {
   return sorted(tool('ipset', 'list', '-n')).filter(name => name.startsWith('KUBE-'))
@@ -36,15 +40,18 @@ function remove(): void {
   spawnSync('ipset', ['destroy', 'mine'])
 }
 
+beforeAll(() => {
+  tool('ipvsadm', '-A', '-t', '198.51.100.99:99', '-s', 'rr')
+  tool('ipset', 'create', 'mine', 'hash:ip')
+})
+
 afterAll(remove)
 
 describe('the commands in the mode ipvs', () => {
   it('put into the kernel what is asked for, and nothing is left to do then', () => {
-    tool('ipvsadm', '-A', '-t', '198.51.100.99:99', '-s', 'rr')
-    tool('ipset', 'create', 'mine', 'hash:ip')
     expect(kprobe('plan', ...SOURCE).code).toBe(3)
     const ran = kprobe('run', '--once', ...SOURCE)
-    expect(ran).toMatchObject({ code: 0 })
+    expect(ran, ran.err).toMatchObject({ code: 0 })
     expect(ran.out).toMatch(/programmed 10 Services/)
     expect(kprobe('plan', ...SOURCE)).toMatchObject({
       code: 0,
