@@ -69,7 +69,10 @@ export class IpvsNode {
     return this.links.byName(DEVICE)?.addresses.map(({ ip }) => ip) ?? []
   }
 
-  /** What must hold at every instant, as complaints: no address without its server, no server without its sets. */
+  /**
+   * What must hold at every instant, as complaints: no address without its server, no server without its sets, and no
+   * detour to what is not there.
+   */
   complaints(isForeign: (text: string) => boolean = () => false): readonly string[] {
     const complaints: string[] = []
     const served = new Set<string>()
@@ -84,7 +87,33 @@ export class IpvsNode {
       if (!served.has(ip)) complaints.push(`address ${formatIp(ip)} has no server`)
       if (!this.#has('IPVS-IPS', ip, { ip })) complaints.push(`address ${formatIp(ip)} is in no set`)
     }
-    return complaints
+    return [...complaints, ...this.#blindDetours()]
+  }
+
+  /** Elements that send packets on to a virtual server, or to an address, that is not there. */
+  #blindDetours(): readonly string[] {
+    const servers = [...this.ipvs.servers.values()].map(server => `${ipOf(server)} ${server.port}`)
+    const there = new Set(servers)
+    const bound = new Set(this.addresses())
+    return this.detours().flatMap(({ ip, port }) => {
+      const target = `${formatIp(ip)}:${port}`
+      if (!there.has(`${ip} ${port}`)) return [`a detour to ${target}, which is no server`]
+      const isBound = bound.has(ip) || !this.#has('IPVS-IPS', ip, { ip })
+      return isBound ? [] : [`a detour to ${target}, which is not bound`]
+    })
+  }
+
+  /** Where the elements of nf_tables send packets on to. */
+  detours(): readonly { readonly ip: string; readonly port: number }[] {
+    const tables = [...this.nft.space.tables.values()]
+    const sets = tables.flatMap(({ sets }) => DETOURS.map(name => sets.get(name)))
+    return sets.flatMap(set =>
+      [...(set?.elements.values() ?? [])].map(({ data }) => {
+        const value = data?.value ?? ''
+        const at = value.length - 4
+        return { ip: value.slice(0, at), port: (value.charCodeAt(at) << 8) | value.charCodeAt(at + 1) }
+      }),
+    )
   }
 
   #isRecorded({ protocol, port }: FakeServer, ip: string): boolean {
@@ -110,6 +139,7 @@ export class IpvsNode {
 
 export type Part = 'nft' | 'ipset' | 'ipvs' | 'link'
 
+const DETOURS = ['cluster-lists', 'local-lists'] as const
 const PROTOCOLS: Readonly<Record<number, string>> = { 6: 'TCP', 17: 'UDP', 132: 'SCTP' }
 
 export function ipOf({ family, address }: { readonly family: number; readonly address: string }): string {

@@ -137,6 +137,8 @@ export class Committer {
         return this.#changeEntries('delete-entries', phase.lists)
       case 'add-rules':
       case 'remove-rules':
+      case 'add-detours':
+      case 'remove-detours':
         return this.#changeRules(phase.transaction)
       case 'add-device':
         this.#options.kernel.dummy.ensure(phase.device)
@@ -273,8 +275,13 @@ function joined(a: Step, b: Step): Step {
 /** A batch of nf_tables is all or nothing: when it is refused, nobody's rules are there. */
 function mustStop({ kind }: Phase, { refusals }: Step): boolean {
   if (refusals.length === 0) return false
-  const isAddition = PHASE_ORDER.indexOf(kind) < PHASE_ORDER.indexOf('remove-addresses')
-  return !isAddition || kind === 'add-rules' || refusals.some(({ services }) => services.length === 0)
+  const isAddition = PHASE_ORDER.indexOf(kind) < PHASE_ORDER.indexOf('remove-detours')
+  return (
+    !isAddition ||
+    kind === 'add-rules' ||
+    kind === 'add-detours' ||
+    refusals.some(({ services }) => services.length === 0)
+  )
 }
 
 function endingOf(unknown: Error | undefined): Pick<Step, 'ending'> {

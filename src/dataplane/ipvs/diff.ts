@@ -1,8 +1,10 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
+import type { Operation } from '../../kernel/nft/operation.ts'
 import { diffServers } from './diff-servers.ts'
 import { diffSets } from './diff-sets.ts'
+import type { NftSetName } from './layout.ts'
 import type { Phase } from './phases.ts'
 import { type IpvsPlan, makePlan } from './plan.ts'
 import { splitTransaction } from './split-transaction.ts'
@@ -20,7 +22,12 @@ export function* diffStates(from: IpvsState, to: IpvsState, device: string): Ste
   const addresses = diffAddresses(from.addresses, to.addresses)
   const ruleset = yield* diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
   const observed = from.frontends === undefined
-  const rules = splitTransaction(ruleset.transaction, { ruleset: from.ruleset, observed })
+  const started = { ruleset: from.ruleset, observed }
+  const rules = splitTransaction(
+    ruleset.transaction.filter(operation => !isDetour(operation)),
+    started,
+  )
+  const detours = splitTransaction(ruleset.transaction.filter(isDetour), started)
   // The sets are the record of what is ours.
   const isDeviceOurs = from.device && from.sets.size > 0
   const phases: readonly Phase[] = [
@@ -30,6 +37,8 @@ export function* diffStates(from: IpvsState, to: IpvsState, device: string): Ste
     ...(to.device && !from.device ? [{ kind: 'add-device' as const, device }] : []),
     { kind: 'add-servers', operations: servers.add },
     { kind: 'add-addresses', device, addresses: addresses.add },
+    { kind: 'add-detours', transaction: detours.add },
+    { kind: 'remove-detours', transaction: detours.remove },
     { kind: 'remove-addresses', device, addresses: addresses.remove },
     ...(isDeviceOurs && isNothing(to) ? [{ kind: 'remove-device' as const, device }] : []),
     { kind: 'remove-servers', operations: servers.remove },
@@ -51,6 +60,13 @@ export function* diffStates(from: IpvsState, to: IpvsState, device: string): Ste
 /** A state that nothing of ours is in, as opposed to one without Services. */
 function isNothing({ sets, device }: IpvsState): boolean {
   return sets.size === 0 && !device
+}
+
+const DETOURS: ReadonlySet<string> = new Set<NftSetName>(['cluster-lists', 'local-lists'])
+
+function isDetour(operation: Operation): boolean {
+  const isOfElements = operation.verb === 'add-elements' || operation.verb === 'delete-elements'
+  return isOfElements && DETOURS.has(operation.set.name)
 }
 
 /** The wanted state itself where nothing is different. */

@@ -13,12 +13,15 @@ import type { PlacedAddress } from './state.ts'
 export type Phase =
   | { readonly kind: 'add-sets'; readonly sets: readonly SetChange[] }
   | { readonly kind: 'add-entries'; readonly lists: readonly GroupedEntries[] }
-  /** Rules, and the elements that come. */
+  /** Rules, and the elements that come, but for detours. */
   | { readonly kind: 'add-rules'; readonly transaction: Transaction }
   | { readonly kind: 'add-device'; readonly device: string }
   /** Virtual servers and the real servers that they get. */
   | { readonly kind: 'add-servers'; readonly operations: readonly IpvsOperation[] }
   | { readonly kind: 'add-addresses'; readonly device: string; readonly addresses: readonly PlacedAddress[] }
+  /** Elements that send packets on to another address, which has to be there by then. */
+  | { readonly kind: 'add-detours'; readonly transaction: Transaction }
+  | { readonly kind: 'remove-detours'; readonly transaction: Transaction }
   | {
       readonly kind: 'remove-addresses'
       readonly device: string
@@ -40,6 +43,8 @@ export const PHASE_ORDER: readonly Phase['kind'][] = [
   'add-device',
   'add-servers',
   'add-addresses',
+  'add-detours',
+  'remove-detours',
   'remove-addresses',
   'remove-device',
   'remove-servers',
@@ -69,6 +74,8 @@ export function sizeOf(phase: Phase): number {
       return phase.lists.reduce((count, { entries }) => count + entries.length, 0)
     case 'add-rules':
     case 'remove-rules':
+    case 'add-detours':
+    case 'remove-detours':
       return phase.transaction.length
     case 'add-device':
     case 'remove-device':

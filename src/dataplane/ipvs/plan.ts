@@ -65,6 +65,8 @@ function linesOf(phase: Phase, after: Ruleset): Iterable<PlanLine> {
       return describeEntries('add', phase.lists)
     case 'add-rules':
     case 'remove-rules':
+    case 'add-detours':
+    case 'remove-detours':
       return describeTransaction(phase.transaction, after)
     case 'add-device':
       return describeDevice('add', phase.device)

@@ -27,6 +27,12 @@ const AFTER = [
     port: 443,
   }),
   ...serviceOf('idle', { ip: '172.30.0.5' }),
+  ...serviceOf('local', {
+    ip: '172.30.0.6',
+    endpoints: ['10.1.0.7'],
+    externalIPs: ['192.0.2.6'],
+    externalLocal: true,
+  }),
 ]
 
 interface Story {
