@@ -323,18 +323,17 @@ class Daemon {
     if (TUNING_FIELDS.some(field => changed.has(field))) await tune?.(after)
     if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
     await this.#outward?.follow(after)
+    const isProgramming = PROGRAMMING_FIELDS.some(field => changed.has(field))
+    // First what may be refused: then everything else is as it was.
+    if (isProgramming) await this.#programmer?.change(after)
     if (changed.has('nodePortAddresses') || changed.has('proxyMode')) {
-      await this.#localIps?.stop()
+      const before = this.#localIps
       this.#localIps = this.#watchIps()
+      await before?.stop()
     }
-    if (PROGRAMMING_FIELDS.some(field => changed.has(field))) await this.#programAnew(after)
+    // The same objects, but whoever reads them reads them differently now.
+    if (isProgramming) this.#intake.repeat()
     if (changed.has('client')) await this.#connectAnew(after)
-  }
-
-  /** What it means is the same Snapshot, but whoever reads it reads it differently now. */
-  async #programAnew(config: Config): Promise<void> {
-    await this.#programmer?.change(config)
-    this.#intake.repeat()
   }
 
   /** Another connection, from which everything is read anew; what is known stays until that is complete. */

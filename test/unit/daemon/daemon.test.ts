@@ -12,6 +12,7 @@ import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { runDaemon, type Sync } from '../../../src/daemon/daemon.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { FakeLinks } from '../../support/fake-link/kernel.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../../deploy/examples', import.meta.url))
 
@@ -67,6 +68,10 @@ function start(...flags: string[]): Promise<number> {
     openTransport: () => {
       if (isBroken) throw new Error('no descriptor is left')
       return kernel.open()
+    },
+    openRoute: () => new FakeLinks().open(),
+    openGeneric: () => {
+      throw new Error('no generic netlink here')
     },
     follow: handlers => {
       reconfigure = handlers.changed
@@ -216,5 +221,23 @@ describe('runDaemon', () => {
     stop.abort()
     expect(await start()).toBe(0)
     expect(kernel.generation).toBe(1)
+  })
+})
+
+describe('another mode', () => {
+  it('that the kernel does not have changes nothing, and Services follow as before', async () => {
+    void start()
+    await until(() => syncs.length > 0, 'the first sync')
+    await reconfigure?.(configOf('--proxy-mode=ipvs'))
+    expect(logged.join('')).toMatch(/could not be applied as a whole.*no generic netlink here/)
+    edit('20-shop.yaml', text => text.replaceAll(/10\.96\.1\.1\b/g, '10.96.1.77'))
+    const moved = () => syncs.at(-1)?.table.services.get('shop/cart')?.clusterIps.includes('\x0a\x60\x01\x4d')
+    await until(() => moved() === true, 'a sync after the change')
+    expect((await served('shop/cart:http')).join()).toContain('10.96.1.77')
+  })
+
+  it('that the kernel does not have ends a daemon that starts', async () => {
+    expect(await start('--proxy-mode=ipvs')).toBe(1)
+    expect(logged.join('')).toContain('cannot speak with the kernel')
   })
 })
