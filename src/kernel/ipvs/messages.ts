@@ -23,6 +23,7 @@ import {
   IPVS_CMD_SET_SERVICE,
   IPVS_GENL_VERSION,
 } from './constants.ts'
+import { writeDestination } from './destination-writer.ts'
 import type { IpvsOperation } from './operation.ts'
 import { COMMAND, type DESTINATION, type SERVICE } from './schema.ts'
 import type { IpvsProtocol, RealServer, VirtualAddress, VirtualServer } from './state.ts'
@@ -66,7 +67,27 @@ export interface MessageStart {
 }
 
 /** Appends one message. Gives where it starts. */
-export function writeStep(
+export function writeStep(attributes: AttributeWriter, step: Step, head: MessageStart): number {
+  const { operation, command } = step
+  if (operation.verb !== 'set-destination') return writeStepByTable(attributes, step, head)
+  const { server, destination } = operation
+  const { ip, port, forwarding, weight } = destination
+  return writeDestination(attributes.out, {
+    type: head.family,
+    flags: head.flags,
+    sequence: head.sequence,
+    command,
+    protocol: PROTOCOL_NUMBERS[server.protocol],
+    serverIp: server.ip,
+    serverPort: server.port,
+    ip,
+    port,
+    forwarding,
+    weight,
+  })
+}
+
+export function writeStepByTable(
   attributes: AttributeWriter,
   { operation, command }: Step,
   head: MessageStart,
