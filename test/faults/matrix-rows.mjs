@@ -133,8 +133,6 @@ export const GROUPS = {
   },
 }
 
-const IPVS = 'a load that takes a kernel with ip_vs, which this machine has not'
-
 /** Why a row has no test. */
 export const NOT_HERE = {
   F56: 'one kernel is at hand; `kprobe doctor` names what it lacks',
@@ -142,7 +140,6 @@ export const NOT_HERE = {
   F65: 'reported by `kprobe doctor`; no packets were sent through such chains',
   F69: 'settings of the kernel are tested by file, without an id',
   F70: 'nf_conntrack_max is global and cannot be written in a namespace',
-  F108: IPVS,
   F111: 'takes three days',
   F112: 'takes an hour',
 }

@@ -1,4 +1,3 @@
-import { writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, describe, test } from 'vitest'
 import { inIpvsMode, loadIpvsDifferences } from '../support/ipvs-differences.ts'
 import { openIpvsPlane } from '../support/ipvs-plane.ts'
@@ -7,6 +6,7 @@ import { IPVS } from '../support/pipeline.ts'
 import { playSteps } from '../support/play-scenario.ts'
 import { loadScenarios, type Scenario } from '../support/scenario.ts'
 import { flowInTurns } from '../support/scenario-outcome.ts'
+import { setIpvsSysctls } from './ipvs-sysctls.ts'
 
 /* Every scenario of test/scenarios with real packets through IPVS. */
 
@@ -14,8 +14,7 @@ let lab: Lab
 
 beforeAll(async () => {
   lab = await Lab.start({ alsoLocal: ['192.168.99.22'] })
-  for (const name of ['conntrack', 'expire_nodest_conn', 'expire_quiescent_template'])
-    writeFileSync(`/proc/sys/net/ipv4/vs/${name}`, '1')
+  setIpvsSysctls()
 })
 
 afterAll(async () => {
