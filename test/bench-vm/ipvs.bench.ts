@@ -2,8 +2,10 @@ import { spawnSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { cpus, release } from 'node:os'
 import { performance } from 'node:perf_hooks'
+import { finish } from '../../src/base/steps.ts'
+import type { IpvsPlane } from '../../src/dataplane/ipvs/plane.ts'
 import { clusterObjects, sliceObject } from '../bench/cluster.ts'
-import { createIpvsPipeline } from '../bench/pipeline.ts'
+import { createIpvsPipeline, tableOf } from '../bench/pipeline.ts'
 import { childResult, goal, median, print, quantile } from '../bench/report.ts'
 
 const LOAD = { services: 1_000, endpoints: 10 }
@@ -31,21 +33,32 @@ if (child === 'load') await load()
 else if (child === 'change') await change(Number(words[0]))
 else compare()
 
-/** One cold process: objects in memory to committed kernel state. What is then there is saved for the tools. */
+/** One cold process: objects in memory to kernel state, or from the state in memory on. What is there is saved for the tools. */
 async function load(): Promise<void> {
   const objects: object[] = JSON.parse(JSON.stringify([...clusterObjects(LOAD)]))
-  globalThis.gc?.()
   const pipeline = createIpvsPipeline()
+  const { plane } = pipeline
+  const isWrite = words[0] === 'write'
+  const wanted = isWrite
+    ? finish(plane.render(tableOf(objects), { base: plane.empty, without: new Set() }))
+    : plane.empty
+  globalThis.gc?.()
   const cpu = process.cpuUsage()
   const began = performance.now()
-  await pipeline.load(objects)
+  if (isWrite) await write(plane, wanted)
+  else await pipeline.load(objects)
   const wallMs = performance.now() - began
   const { user, system } = process.cpuUsage(cpu)
-  if (words[0] === 'save') save()
+  if (isWrite) save()
   await pipeline.cleanup()
   await pipeline.stop()
   const cost: Cost = { wallMs, cpuMs: (user + system) / 1_000 }
   console.log(JSON.stringify(cost))
+}
+
+async function write(plane: IpvsPlane, wanted: IpvsPlane['empty']): Promise<void> {
+  const { outcome, refusals } = await plane.commit(finish(plane.diff(plane.empty, wanted)), {})
+  if (outcome !== 'committed') throw new Error(`${outcome}: ${refusals[0]?.error.message}`)
 }
 
 function save(): void {
@@ -83,18 +96,26 @@ async function change(services: number): Promise<void> {
 
 function compare(): void {
   console.log(`Node ${process.versions.node}, ${cpus().length} emulated processors, Linux ${release()}`)
-  const ours = Array.from({ length: LOAD_RUNS }, (_, run) =>
-    childResult<Cost>(['load', ...(run === 0 ? ['save'] : [])]),
-  )
+  const runs = (what: string): readonly Cost[] =>
+    Array.from({ length: LOAD_RUNS }, () => childResult<Cost>(['load', what]))
+  const written = runs('write')
+  const loaded = runs('objects')
   const theirs = Array.from({ length: LOAD_RUNS }, restore)
-  const wall = median(theirs.map(({ wallMs }) => wallMs)) / median(ours.map(({ wallMs }) => wallMs))
-  const cpu = median(theirs.map(({ cpuMs }) => cpuMs)) / median(ours.map(({ cpuMs }) => cpuMs))
-  print(`${LOAD.services} Services x ${LOAD.endpoints}, objects in memory to kernel state, medians`, [
-    row('kprobe', ours),
-    row('ipvsadm -R, ipset restore', theirs),
+  print(`${LOAD.services} Services x ${LOAD.endpoints} to kernel state, medians`, [
+    row('kprobe, from that state in memory', written),
+    row('kprobe, from objects in memory', loaded),
+    row('ipvsadm -R, ipset restore, from that state', theirs),
   ])
-  console.log(`times faster: ${wall.toFixed(1)} ${least(wall)}, of CPU: ${cpu.toFixed(1)} ${least(cpu)}`)
+  tellRatio('times faster, from the state', written, theirs)
+  tellRatio('times faster, from objects', loaded, theirs)
   compareChanges()
+}
+
+function tellRatio(words: string, ours: readonly Cost[], theirs: readonly Cost[]): void {
+  const ratio = (of: keyof Cost): number =>
+    median(theirs.map(cost => cost[of])) / median(ours.map(cost => cost[of]))
+  const [wall, cpu] = [ratio('wallMs'), ratio('cpuMs')]
+  console.log(`${words}: ${wall.toFixed(1)} ${least(wall)}, of CPU: ${cpu.toFixed(1)} ${least(cpu)}`)
 }
 
 function row(by: string, costs: readonly Cost[]): Readonly<Record<string, string>> {

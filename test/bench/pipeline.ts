@@ -1,11 +1,13 @@
 import { systemClock } from '../../src/base/clock.ts'
+import { finish } from '../../src/base/steps.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../src/dataplane/ipvs/options.ts'
-import { createIpvsPlane } from '../../src/dataplane/ipvs/plane.ts'
+import { createIpvsPlane, type IpvsPlane } from '../../src/dataplane/ipvs/plane.ts'
 import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
 import { createIpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
 import { createDummyClient } from '../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
+import type { FrontendTable } from '../../src/model/frontend.ts'
 import { parseObject } from '../../src/model/parse.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../src/model/snapshot.ts'
@@ -41,6 +43,7 @@ export function createPipeline(wrap: (transport: Transport) => Transport = same 
 }
 
 export interface IpvsPipeline extends Pipeline {
+  readonly plane: IpvsPlane
   /** Sent so far, to all parts of the kernel. */
   datagrams(): number
 }
@@ -62,7 +65,7 @@ export function createIpvsPipeline(): IpvsPipeline {
     await plane.close()
     await Promise.all([nft.close(), ipset.close(), ipvs.close(), dummy.close()])
   }
-  return { ...pipelineOf(plane, close), datagrams: () => count }
+  return { ...pipelineOf(plane, close), plane, datagrams: () => count }
 }
 
 /** A socket of which each datagram that is sent is told of first. */
@@ -161,6 +164,12 @@ const PLANE_OPTIONS = {
   detector: { IPv4: undefined, IPv6: undefined },
   endpointComments: false,
   connectionCounters: false,
+}
+
+/** What the objects mean, in one go. */
+export function tableOf(objects: Iterable<object>): FrontendTable {
+  const snapshot = applyEvents(EMPTY_SNAPSHOT, [...objects].map(eventOf))
+  return finish(resolve(RESOLVE_OPTIONS, undefined, snapshot))
 }
 
 function eventOf(object: object): SourceEvent {
