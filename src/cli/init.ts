@@ -21,10 +21,10 @@ export const command: Command = {
     helpText({
       usage: 'kprobe init [flags]',
       description:
-        'Does what needs more privileges than serving does, and ends: brings the settings of connection tracking to what\n' +
-        'the flags or the --config file ask for, those that the mode ipvs needs to what it needs, and asks nf_tables or\n' +
-        'IPVS, and conntrack, for an answer. Larger values of an\n' +
-        'operator stay. A setting that cannot be written is named, and is no failure: Services are served without it.\n' +
+        'Does what needs more privileges than serving does, and ends: asks nf_tables (in the mode ipvs: IPVS) and conntrack\n' +
+        'for an answer, which loads them, and brings the settings of connection tracking to what the flags or the --config\n' +
+        'file ask for, and those of IPVS to what its mode needs. Larger values that an operator has given to connection\n' +
+        'tracking stay. A setting that cannot be written is named, and is no failure: Services are served without it.\n' +
         'Exits 1 when the kernel does not answer.',
       flags: [...RUN_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
     }),
@@ -46,11 +46,12 @@ export async function runInit(argv: readonly string[], io: Io, machine: InitMach
   const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'init', extra.errors)
-  const tuned = await tuneKernel(config, { root: machine.root })
+  // What is asked loads its module, and only then are there the settings that belong to it.
   const answers = [
     await answerOf(PARTS[config.proxyMode], () => askMode(config, machine)),
     await answerOf('conntrack', () => askConntrack(machine)),
   ]
+  const tuned = await tuneKernel(config, { root: machine.root })
   if (output === 'text') printText({ tuned, answers }, io)
   else await writeDocument({ settings: settingRows(tuned), kernel: answers }, output, io)
   return answers.every(({ answers: isThere }) => isThere) ? EXIT_FINE : EXIT_FAILED

@@ -320,12 +320,13 @@ class Daemon {
     const { tune, setOomScoreAdj, setLogging } = this.#io
     if (changed.has('verbosity') || changed.has('logFormat')) setLogging?.(after)
     if (changed.has('oomScoreAdj')) await setOomScoreAdj?.(after.oomScoreAdj)
-    if (TUNING_FIELDS.some(field => changed.has(field))) await tune?.(after)
     if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
     await this.#outward?.follow(after)
     const isProgramming = PROGRAMMING_FIELDS.some(field => changed.has(field))
     // First what may be refused: then everything else is as it was.
     if (isProgramming) await this.#programmer?.change(after)
+    // Settings come with the modules that the mode has asked for by now, and are there before its first commit.
+    if (TUNING_FIELDS.some(field => changed.has(field))) await tune?.(after)
     if (changed.has('nodePortAddresses') || changed.has('proxyMode')) {
       const before = this.#localIps
       this.#localIps = this.#watchIps()

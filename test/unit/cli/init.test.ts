@@ -153,6 +153,18 @@ describe('kprobe init', () => {
     expect(readFileSync(root + SYSCTLS.max.path, 'utf8')).toBe('131072')
   })
 
+  it('sets what the mode ipvs needs, which is there once its module has been asked for', async () => {
+    const conntrack = 'proc/sys/net/ipv4/vs/conntrack'
+    const loading = () => {
+      put(conntrack, '0\n')
+      return refusing()
+    }
+    const sockets = { netfilter: () => new FakeKernel().open(), generic: loading, route: refusing }
+    await runInit(['--proxy-mode=ipvs'], io, { root, clock: systemClock, sockets })
+    expect(readFileSync(root + conntrack, 'utf8')).toBe('1')
+    expect(out).toMatch(/^net\/ipv4\/vs\/expire_nodest_conn +1 +failed +.*no such setting/m)
+  })
+
   it('refuses what it does not know, and touches nothing', async () => {
     expect(await init('--conntrack-min=-1', '--nonsense', '-o', 'xml')).toBe(2)
     expect(err).toContain('--nonsense')

@@ -22,6 +22,8 @@ let stop: AbortController
 let logged: string[]
 let syncs: Sync[]
 let planned: number
+/** Modes whose settings the kernel was brought to. */
+let tuned: string[]
 let lock: LockResult
 let reconfigure: ((config: Config) => Promise<void>) | undefined
 let isBroken: boolean
@@ -35,6 +37,7 @@ beforeEach(() => {
   logged = []
   syncs = []
   planned = 0
+  tuned = []
   lock = { kind: 'held', release: () => Promise.resolve() }
   running = undefined
   reconfigure = undefined
@@ -77,6 +80,7 @@ function start(...flags: string[]): Promise<number> {
       reconfigure = handlers.changed
       return () => Promise.resolve()
     },
+    tune: async ({ proxyMode }) => void tuned.push(proxyMode),
     takeLock: () => Promise.resolve(lock),
     synced: sync => syncs.push(sync),
     planned: () => planned++,
@@ -230,6 +234,7 @@ describe('another mode', () => {
     await until(() => syncs.length > 0, 'the first sync')
     await reconfigure?.(configOf('--proxy-mode=ipvs'))
     expect(logged.join('')).toMatch(/could not be applied as a whole.*no generic netlink here/)
+    expect(tuned).toEqual(['nftables'])
     edit('20-shop.yaml', text => text.replaceAll(/10\.96\.1\.1\b/g, '10.96.1.77'))
     const moved = () => syncs.at(-1)?.table.services.get('shop/cart')?.clusterIps.includes('\x0a\x60\x01\x4d')
     await until(() => moved() === true, 'a sync after the change')
