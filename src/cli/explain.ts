@@ -35,7 +35,7 @@ const FLAGS: readonly FlagSpec[] = [
     kind: 'text',
     placeholder: 'ADDRESS',
     default: '',
-    help: 'who connects; an address of this Node means one of its processes',
+    help: 'who connects; an address of this Node means one of its processes, which comes from the service address itself where that is bound here (mode ipvs)',
   },
   { name: 'to', kind: 'text', placeholder: 'ADDRESS:PORT', default: '', help: 'what it connects to' },
   { name: 'proto', kind: 'text', placeholder: 'PROTOCOL', default: 'tcp', help: 'tcp, udp or sctp' },
@@ -121,16 +121,18 @@ function explain(question: Question, config: Config, { table, snapshot }: Loaded
   const { from, to, port, protocol } = question
   const localIps = new Set([...table.node.ips, ...snapshot.localIps])
   const fromNode = isLoopback(from) || localIps.has(from)
+  const tracer = tracerOf(config, table)
+  const source = (fromNode ? tracer.ownSource(to) : undefined) ?? from
   const packet: TracePacket = {
     origin: fromNode ? 'process' : 'interface',
     protocol: protocol.number,
-    source: from,
+    source,
     sourcePort: CLIENT_PORT,
     destination: to,
     destinationPort: port,
     ...(question.interfaceName === undefined ? {} : { interfaceName: question.interfaceName }),
   }
-  const ways = tracerOf(config, table).ways(packet, { localIps })
+  const ways = tracer.ways(packet, { localIps })
   const caught = findFrontend(table, question, localIps)
   return {
     connection: {
@@ -138,6 +140,7 @@ function explain(question: Question, config: Config, { table, snapshot }: Loaded
       from: formatIp(from),
       to: formatIpPort(to, port),
       origin: fromNode ? 'a process of this node' : 'outside of this node, or a pod',
+      source: formatIp(source),
     },
     service: caught?.port.displayName,
     frontend: caught?.frontend.kind,

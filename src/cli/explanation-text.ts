@@ -8,6 +8,8 @@ export interface Explanation {
     readonly from: string
     readonly to: string
     readonly origin: string
+    /** Of the first packet: not `from` where the kernel chooses another one for a process. */
+    readonly source: string
   }
   /** `namespace/name:port`; undefined when no Service has the address. */
   readonly service: string | undefined
@@ -53,12 +55,17 @@ export function explanationText(explanation: Explanation): string {
     service === undefined ? 'no Service has this address and port' : `${oneLine(service)} (${frontend})`
   return [
     `${connection.protocol} from ${connection.from} (${connection.origin}) to ${connection.to}\n`,
+    connection.source === connection.from ? '' : sourceLine(connection.source),
     `Service: ${caught}\n\nOutcome:\n`,
     ...outcomes.map(outcomeLine),
     rules.length === 0 ? '' : '\nRules that take effect:\n',
     ...rules.map(ruleLines),
     endpoints.length === 0 ? '' : `\n${endpointTable(endpoints)}`,
   ].join('')
+}
+
+function sourceLine(source: string): string {
+  return `Its packets come from ${source}, which is bound to this node, unless it chose their source itself.\n`
 }
 
 function outcomeLine({

@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import { FAMILIES } from '../base/ip.ts'
+import { FAMILIES, type Ip } from '../base/ip.ts'
 import { finish, finishInSlices, slicingOf } from '../base/steps.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
@@ -22,11 +22,10 @@ import { destinationKey, serverKey } from '../kernel/ipvs/key.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { createDummyClient } from '../kernel/link/dummy.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
-import type { Tracer } from '../kernel/nft/trace.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { NetlinkError } from '../netlink/errors.ts'
 import { detectorOf } from './detector.ts'
-import type { KernelSockets, ModeContext, ModeEvent, OpenPlane } from './mode.ts'
+import type { KernelSockets, ModeContext, ModeEvent, ModeTracer, OpenPlane } from './mode.ts'
 
 /** The device that Services' addresses are bound to: they are no addresses of this machine. */
 export const IPVS_DEVICE = DEFAULT_IPVS_OPTIONS.deviceName
@@ -175,9 +174,12 @@ export async function hasIpvsTable({ clock, sockets }: Omit<ModeContext, 'config
   }
 }
 
-export function ipvsTracer(config: Config, table: FrontendTable): Tracer {
+export function ipvsTracer(config: Config, table: FrontendTable): ModeTracer {
   const options = { ...ipvsOptions(config), missingSchedulers: NONE_MISSING }
-  return createIpvsTracer(finish(renderIpvsState(table, { base: EMPTY_STATE, without: new Set() }, options)))
+  const state = finish(renderIpvsState(table, { base: EMPTY_STATE, without: new Set() }, options))
+  // What is bound to a device of this machine is itself the source that the kernel takes on the way to it.
+  const ownSource = (destination: Ip) => (state.addresses.has(destination) ? destination : undefined)
+  return { ...createIpvsTracer(state), ownSource }
 }
 
 const NONE_MISSING: ReadonlySet<string> = new Set()

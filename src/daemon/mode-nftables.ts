@@ -9,10 +9,10 @@ import { renderState } from '../dataplane/nftables/render.ts'
 import { EMPTY_STATE, type NftablesState } from '../dataplane/nftables/state.ts'
 import { watchWriters } from '../dataplane/nftables/writers.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
-import { createTracer, type Tracer } from '../kernel/nft/trace.ts'
+import { createTracer } from '../kernel/nft/trace.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { detectorOf } from './detector.ts'
-import type { ModeContext, OpenPlane } from './mode.ts'
+import type { ModeContext, ModeTracer, OpenPlane } from './mode.ts'
 
 /** Throws when the kernel's nf_tables cannot be spoken to. */
 export function openNftables({
@@ -47,11 +47,11 @@ export async function retireNftables(context: ModeContext, signal: AbortSignal):
   }
 }
 
-export function nftablesTracer(config: Config, table: FrontendTable): Tracer {
+export function nftablesTracer(config: Config, table: FrontendTable): ModeTracer {
   const { ruleset } = finish(
     renderState(table, { base: EMPTY_STATE, without: new Set() }, nftablesOptions(config)),
   )
-  return createTracer(ruleset)
+  return { ...createTracer(ruleset), ownSource: () => undefined }
 }
 
 export function nftablesOptions(config: Config): NftablesOptions {

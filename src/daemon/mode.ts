@@ -1,5 +1,7 @@
 import type { Clock } from '../base/clock.ts'
+import type { Ip } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
+import type { Tracer } from '../kernel/nft/trace.ts'
 import type { Refusal } from '../model/refusal.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
@@ -52,6 +54,12 @@ export interface OpenPlane<State, P extends Plan<State>> {
   /** What the kernel has counted at each endpoint, as far as the configuration asks for it. */
   readonly traffic: (state: State) => Promise<readonly TrafficCount[]>
   readonly close: () => Promise<void>
+}
+
+/** Follows packets through what a mode would put into an empty kernel. */
+export interface ModeTracer extends Tracer {
+  /** Where the node's own packets to an address come from, if the mode makes that address one of the node. */
+  readonly ownSource: (destination: Ip) => Ip | undefined
 }
 
 /** What is done with an open plane, whichever mode it is of. */

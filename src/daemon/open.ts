@@ -1,7 +1,6 @@
 import type { Clock } from '../base/clock.ts'
 import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
-import type { Tracer } from '../kernel/nft/trace.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
 import { parseObject } from '../model/parse.ts'
@@ -13,7 +12,7 @@ import { FileSource } from '../source/file/file-source.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
-import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from './mode.ts'
+import type { KernelSockets, ModeContext, ModeTracer, OpenPlane, PlaneUse } from './mode.ts'
 import { IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './mode-ipvs.ts'
 import { nftablesTracer, openNftables, retireNftables } from './mode-nftables.ts'
 
@@ -61,7 +60,7 @@ export async function retireMode(context: ModeContext, signal: AbortSignal): Pro
 }
 
 /** Follows packets through what the mode of the configuration would put into an empty kernel. Pure. */
-export function tracerOf(config: Config, table: FrontendTable): Tracer {
+export function tracerOf(config: Config, table: FrontendTable): ModeTracer {
   switch (config.proxyMode) {
     case 'nftables':
       return nftablesTracer(config, table)

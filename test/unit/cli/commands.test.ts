@@ -130,6 +130,22 @@ describe('kprobe explain', () => {
     expect(out).toContain('100%  goes to 10.244.0.31:8443, source address kept')
   })
 
+  it('takes the source that the kernel gives to a process of the node, where the mode binds the address', async () => {
+    const process = ['192.0.2.10', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16'] as const
+    await explain(...process, '--proxy-mode=ipvs')
+    expect(out).toContain('Its packets come from 10.96.1.1, which is bound to this node')
+    expect(out).toMatch(
+      /services, rule \d+: match-set KUBE-CLUSTER-IP dst,dst match-set KUBE-IPVS-IPS src .*mark/,
+    )
+    expect(out).toContain('50%  goes to 10.244.1.11:8080, source address replaced by one of the node')
+    out = ''
+    await explain(...process, '--proxy-mode=nftables')
+    expect(out).not.toContain('Its packets come from')
+    out = ''
+    await explain('10.244.0.11', '10.96.1.1:80', '--proxy-mode=ipvs', '-o', 'json')
+    expect(JSON.parse(out).connection).toMatchObject({ from: '10.244.0.11', source: '10.244.0.11' })
+  })
+
   it('shows a firewall, a rejection and what is not ours', async () => {
     await explain('192.0.2.77', '198.51.100.20:80')
     expect(out).toContain('100%  is dropped without an answer')
