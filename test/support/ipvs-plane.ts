@@ -1,4 +1,5 @@
 import { systemClock } from '../../src/base/clock.ts'
+import type { IpvsOptions } from '../../src/dataplane/ipvs/options.ts'
 import { createIpvsPlane, type IpvsPlane } from '../../src/dataplane/ipvs/plane.ts'
 import { createIpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createIpvsClient, type IpvsClient } from '../../src/kernel/ipvs/client.ts'
@@ -14,8 +15,11 @@ export interface OpenIpvsPlane {
   readonly close: () => Promise<void>
 }
 
-/** A plane of the mode on the real kernel, in the network namespace this process is in now. Nothing looks for drift. */
-export function openIpvsPlane(config: PipelineConfig): OpenIpvsPlane {
+/**
+ * A plane of the mode on the real kernel, in the network namespace this process is in now. Nothing looks for drift until its
+ * upkeep is started.
+ */
+export function openIpvsPlane(config: PipelineConfig, more: Partial<IpvsOptions> = {}): OpenIpvsPlane {
   const clock = systemClock
   const ipset = createIpsetClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock })
   const nft = createNftClient({
@@ -25,7 +29,8 @@ export function openIpvsPlane(config: PipelineConfig): OpenIpvsPlane {
   })
   const ipvs = createIpvsClient({ transport: openNetlink({ protocol: NETLINK_GENERIC }), clock })
   const dummy = createDummyClient({ transport: openNetlink({ protocol: NETLINK_ROUTE }), clock })
-  const plane = createIpvsPlane({ nft, ipset, ipvs, dummy, clock, options: ipvsOptionsOf(config) })
+  const options = { ...ipvsOptionsOf(config), ...more }
+  const plane = createIpvsPlane({ nft, ipset, ipvs, dummy, clock, options })
   return {
     plane,
     ipvs,

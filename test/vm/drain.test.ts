@@ -1,0 +1,155 @@
+import { execFileSync } from 'node:child_process'
+import { setTimeout as delay } from 'node:timers/promises'
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest'
+import type { IpvsState } from '../../src/dataplane/ipvs/state.ts'
+import { UdpPeer } from '../churn/pods.ts'
+import { type OpenIpvsPlane, openIpvsPlane } from '../support/ipvs-plane.ts'
+import { Lab } from '../support/lab/lab.ts'
+import type { Servers } from '../support/lab/traffic.ts'
+import { type Computed, change, commitAll, computeIn, IPVS } from '../support/pipeline.ts'
+import { LOCAL_IPS } from '../support/scenario.ts'
+import { setIpvsSysctls } from './ipvs-sysctls.ts'
+import { Echo, Talker } from './talkers.ts'
+
+/* What becomes of connections to an endpoint that goes. */
+
+const CLUSTER_IP = '172.30.0.41'
+const PODS = ['10.180.1.1', '10.180.1.2']
+const [GOING = '', STAYING = ''] = PODS
+const UDP_PORT = 5_300
+const DRAIN_MS = 4_000
+const DEADLINE_MS = 60_000
+
+let lab: Lab
+let servers: Servers
+let open: OpenIpvsPlane
+let computed: Computed<IpvsState>
+let held: IpvsState
+
+beforeAll(async () => {
+  lab = await Lab.start()
+  setIpvsSysctls()
+  // They give pods their addresses, and a way back.
+  servers = await lab.servers(PODS.map(address => `${address}:8080`))
+})
+
+afterAll(async () => {
+  await servers.close()
+  await lab.close()
+})
+
+beforeEach(async () => {
+  open = openIpvsPlane({}, { drainMs: DRAIN_MS, digestMs: 500 })
+  await open.plane.cleanup()
+  computed = computeIn(IPVS, {}, LOCAL_IPS)
+  held = open.plane.empty
+})
+
+afterEach(() => open.close())
+
+function slice(addresses: readonly string[]): object {
+  return {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: { namespace: 'ns1', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
+    addressType: 'IPv4',
+    endpoints: addresses.map(address => ({ addresses: [address], nodeName: 'other-node' })),
+    ports: [
+      { name: 'tcp', port: Echo.port, protocol: 'TCP' },
+      { name: 'udp', port: UDP_PORT, protocol: 'UDP' },
+    ],
+  }
+}
+
+const SERVICE = {
+  apiVersion: 'v1',
+  kind: 'Service',
+  metadata: { namespace: 'ns1', name: 'web' },
+  spec: {
+    type: 'ClusterIP',
+    clusterIP: CLUSTER_IP,
+    clusterIPs: [CLUSTER_IP],
+    ports: [
+      { name: 'tcp', port: 7, protocol: 'TCP' },
+      { name: 'udp', port: 53, protocol: 'UDP' },
+    ],
+  },
+}
+
+async function program(addresses: readonly string[]): Promise<void> {
+  computed = change(computed, { objects: [SERVICE, slice(addresses)] })
+  held = await commitAll(open.plane, held, computed.state)
+}
+
+/** `-a -t 172.30.0.41:7 -r 10.180.1.1:7000 -m -w 1`, as ipvsadm says it; undefined when there is none. */
+function weightOf(flag: '-t' | '-u', address: string): number | undefined {
+  const lines = execFileSync('ipvsadm', ['-S', '-n'], { encoding: 'utf8' }).split('\n')
+  const line = lines.find(text => text.startsWith(`-a ${flag} `) && text.includes(` -r ${address}:`))
+  return line === undefined ? undefined : Number(/-w (\d+)/.exec(line)?.[1])
+}
+
+async function until(isSo: () => boolean): Promise<void> {
+  for (const endMs = performance.now() + DEADLINE_MS; !isSo(); await delay(100))
+    if (performance.now() > endMs) throw new Error('not within the time')
+}
+
+test('F100: TCP connections to an endpoint that goes are left to end, until the deadline; no new one comes', async () => {
+  const echo = new Echo(lab.topology.pods.pid, PODS)
+  const talkers: Talker[] = []
+  try {
+    await program(PODS)
+    // They take turns.
+    for (const _ of PODS) {
+      talkers.push(new Talker(undefined, CLUSTER_IP, 7))
+      await talkers.at(-1)?.answers(1)
+    }
+    await program([STAYING])
+    expect([weightOf('-t', GOING), weightOf('-t', STAYING)]).toEqual([0, 1])
+    await Promise.all(talkers.map(talker => talker.answers(5)))
+    // One that is back has its weight back, whatever it was left for.
+    await program(PODS)
+    expect(weightOf('-t', GOING)).toBe(1)
+    await program([STAYING])
+    open.plane.startUpkeep()
+    await until(() => weightOf('-t', GOING) === undefined)
+    expect(weightOf('-t', STAYING)).toBe(1)
+    talkers.push(new Talker(undefined, CLUSTER_IP, 7))
+    await talkers.at(-1)?.answers(3)
+  } finally {
+    await Promise.all(talkers.map(talker => talker.close()))
+    await echo.close()
+  }
+})
+
+test('F102: UDP goes on at once with another endpoint, from the same port, too', async () => {
+  const outside = lab.client({
+    from: 'outside',
+    source: '203.0.113.9',
+    destination: CLUSTER_IP,
+    port: 7,
+    rate: 1,
+  })
+  const peers = await UdpPeer.serve(
+    lab.topology,
+    PODS.map(address => `${address}:${UDP_PORT}`),
+  )
+  await program([GOING])
+  const client = UdpPeer.ask(lab.topology, { kind: 'sticky', address: CLUSTER_IP, port: 53, rate: 5 })
+  try {
+    // A process of the guest takes its time to start.
+    await until(() => /UDP +\d+:\d+ +UDP .*10\.180\.1\.1/.test(connections()))
+    await delay(1_000)
+    await program([STAYING])
+    expect([weightOf('-u', GOING), weightOf('-u', STAYING)]).toEqual([undefined, 1])
+    await delay(3_000)
+  } finally {
+    const seen = await client.stop()
+    await Promise.all([outside.stop(), peers.stop()])
+    expect(seen.failed).toBe(0)
+    expect(Object.keys(seen.endpoints).sort()).toEqual(PODS.map(address => `${address}:${UDP_PORT}`))
+  }
+})
+
+function connections(): string {
+  return execFileSync('ipvsadm', ['-L', '-n', '-c'], { encoding: 'utf8' })
+}
