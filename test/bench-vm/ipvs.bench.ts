@@ -79,14 +79,18 @@ async function change(services: number): Promise<void> {
   globalThis.gc?.()
   const us: number[] = []
   const messages: number[] = []
-  for (let number = 0; number < CHANGES; number++) {
-    const service = (number * 7919) % services
+  const timed = async (slice: object): Promise<void> => {
     const before = pipeline.datagrams()
     const began = performance.now()
-    await pipeline.change(sliceObject(service, ENDPOINTS + ((number + 1) % 2)))
+    await pipeline.change(slice)
     us.push((performance.now() - began) * 1_000)
     messages.push(pipeline.datagrams() - before)
     await new Promise(resolve => setTimeout(resolve, SPACING_MS))
+  }
+  for (let number = 0; number < CHANGES / 2; number++) {
+    const service = (number * 7919) % services
+    await timed(sliceObject(service, ENDPOINTS + 1))
+    await timed(sliceObject(service, ENDPOINTS))
   }
   await pipeline.cleanup()
   await pipeline.stop()
