@@ -98,6 +98,7 @@ export interface Shown {
   /** As the tool's own save prints it. */
   readonly save: readonly string[]
   readonly isEmpty: boolean
+  readonly hasUnnamed: boolean
 }
 
 export async function showServers(filter: IpvsFilter): Promise<Shown> {
@@ -113,6 +114,7 @@ export async function showServers(filter: IpvsFilter): Promise<Shown> {
       })),
     ),
     isEmpty: rows.length === 0,
+    hasUnnamed: rows.some(isUnnamed),
   }
 }
 
@@ -124,7 +126,12 @@ export async function showSets(filter: IpvsFilter): Promise<Shown> {
     value: { sets: sets.map(({ entries: _, ...header }) => header), entries: rows },
     save: [...printSets(sets)],
     isEmpty: sets.length === 0,
+    hasUnnamed: rows.some(isUnnamed),
   }
+}
+
+function isUnnamed({ service }: { readonly service: string }): boolean {
+  return service === ''
 }
 
 function serversText(rows: readonly ServerRow[], options: { readonly colour: boolean }): string {

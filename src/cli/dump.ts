@@ -23,7 +23,7 @@ import { ipvsServiceRows } from './ipvs-rows.ts'
 import { kernelRows } from './kernel-rows.ts'
 import { runNft } from './libnftables.ts'
 import { writeDocument } from './output.ts'
-import { askServiceNames, NO_NAMES } from './service-names.ts'
+import { askServiceNames, namesOfElements, type ServiceNames } from './service-names.ts'
 import { type ServiceRow, serviceTable } from './service-rows.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
@@ -74,7 +74,8 @@ export const command: Command = {
         '  ipset      sets and entries of the mode ipvs; with -o ipset-save as `ipset save`',
         '  all        everything that is there',
         '',
-        'Objects of IPVS bear no names: the daemon at --admin-socket says which Service they serve.',
+        'Objects of IPVS bear no names: the daemon at --admin-socket says which Service each of them serves. Without it,',
+        'those have a name here that our own rules are about, whose elements bear one.',
       ],
       flags: [...FLAGS, HELP_FLAG],
     }),
@@ -96,8 +97,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = readRequest(reader, given.positionals)
   if (reader.errors.length > 0) return usageErrors(io, 'dump', reader.errors)
   try {
-    if (request.what === 'ipvs' || request.what === 'ipset') await dumpOfIpvs(request, io)
-    else await dumpTables(request, io)
+    const ask = async () => await daemonNames(request, io)
+    if (request.what === 'ipvs' || request.what === 'ipset') await dumpOfIpvs(request, io, ask)
+    else await dumpTables(request, io, ask)
     return EXIT_FINE
   } catch (error) {
     io.err(`kprobe dump: ${failureText(error)}\n`)
@@ -105,33 +107,50 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
-async function dumpTables(request: Request, io: Io): Promise<void> {
-  const dump = await readKernel(request)
+async function dumpTables(request: Request, io: Io, ask: AskNames): Promise<void> {
+  const dump = await readKernel(request, ask)
   const missing = whatIsMissing(request, dump)
   if (missing !== undefined) io.err(`${missing}\n`)
   if (request.output === 'json' || request.output === 'yaml')
     await writeDocument(await documentOf(request, dump), request.output, io)
   else await writeText(request, dump, io)
+  if (request.what !== 'nft' && dump.filter?.names.isComplete === false) io.err(UNNAMED)
 }
 
-async function dumpOfIpvs(request: Request, io: Io): Promise<void> {
-  const { what, output } = request
-  const filter = await filterOf(request)
+async function dumpOfIpvs(request: Request, io: Io, ask: AskNames): Promise<void> {
+  const { what, output, families } = request
+  const names = (await ask()) ?? namesOfElements((await readTables(families)).ipvs)
+  const filter = filterOf(request, names)
   const shown = await (what === 'ipvs' ? showServers(filter) : showSets(filter))
   if (shown.isEmpty) io.err(`${nothingText(request)}\n`)
   if (output === 'json' || output === 'yaml') await writeDocument(shown.value, output, io)
   else if (output === 'text') io.out(shown.text(io))
-  else writeLines(shown.save, io)
+  else return writeLines(shown.save, io)
+  if (shown.hasUnnamed && !names.isComplete) io.err(UNNAMED)
 }
 
+const UNNAMED =
+  'not every object of IPVS has a name here: the daemon at its --admin-socket knows whom each serves\n'
+
+/** Undefined where no daemon says. */
+type AskNames = () => Promise<ServiceNames | undefined>
+
 /** Throws when a Service is asked for and nobody says what is of it. */
-async function filterOf({ families, service, adminSocket }: Request): Promise<IpvsFilter> {
+async function daemonNames({ service, adminSocket }: Request, io: Io): Promise<ServiceNames | undefined> {
   const names = await askServiceNames(adminSocket)
-  if (names === undefined && service !== '')
+  if (names !== undefined) return names
+  const absent = `no daemon answers at ${quote(adminSocket)}`
+  if (service !== '')
     throw new Error(
-      'whom objects of IPVS serve only the daemon says, and none answers: give its --admin-socket',
+      'whom objects of IPVS serve only the daemon says: ' +
+        (adminSocket === '' ? 'with --service, give its --admin-socket' : absent),
     )
-  return { families: families.map(family => LAYOUTS[family].model), service, names: names ?? NO_NAMES }
+  if (adminSocket !== '') io.err(`${absent}\n`)
+  return undefined
+}
+
+function filterOf({ families, service }: Request, names: ServiceNames): IpvsFilter {
+  return { families: families.map(family => LAYOUTS[family].model), service, names }
 }
 
 function readRequest(reader: FlagReader, positionals: readonly string[]): Request {
@@ -156,14 +175,14 @@ function readFamilies(reader: FlagReader): readonly NftFamily[] {
 }
 
 /** Our tables, elements grouped by the Service they serve, and of the Service asked for alone if there is one. */
-async function readKernel(request: Request): Promise<Dump> {
+async function readKernel(request: Request, ask: AskNames): Promise<Dump> {
   const { families, service } = request
   const { nftables, ipvs } = await readTables(families)
   const adopted = await finishInSlices(adoptRuleset({ tables: nftables }), slicingOf(systemClock))
   const { tables } = adopted.ruleset
   const own = service === '' ? tables : tables.map(table => onlyOf(table, service))
   if (ipvs.length === 0) return { tables: own, ipvs, filter: undefined }
-  return { tables: own, ipvs, filter: await filterOf(request) }
+  return { tables: own, ipvs, filter: filterOf(request, (await ask()) ?? namesOfElements(ipvs)) }
 }
 
 /** Those of each mode: while one takes over from the other, both are there. */

@@ -67,7 +67,7 @@ export function nameOf(
   { protocol, ip, port }: Pick<VirtualServer, 'protocol' | 'ip' | 'port'>,
   names: ServiceNames,
 ): string {
-  return names.at(protocol, ip, port) ?? names.atAddress(ip) ?? names.atNodePort(protocol, port) ?? ''
+  return names.at(protocol, ip, port) ?? names.atClusterIp(ip) ?? names.atNodePort(protocol, port) ?? ''
 }
 
 export interface EntryRow {

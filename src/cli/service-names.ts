@@ -1,18 +1,19 @@
 import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import { readU16be } from '../base/octets.ts'
+import { LAYOUTS } from '../dataplane/common/family.ts'
+import { protocolOfKey } from '../dataplane/common/octet-keys.ts'
+import type { Element, Table } from '../kernel/nft/state.ts'
 import { askDaemon } from './admin-client.ts'
 
 /** Whom places serve: names as `namespace/name:port`, or `namespace/name` where a whole Service is meant. */
 export interface ServiceNames {
+  /** What has no name here is nobody's. */
+  readonly isComplete: boolean
   at(protocol: string, ip: Ip, port: number): string | undefined
   atNodePort(protocol: string, port: number): string | undefined
   atAddress(ip: Ip): string | undefined
-}
-
-/** Nobody says. */
-export const NO_NAMES: ServiceNames = {
-  at: () => undefined,
-  atNodePort: () => undefined,
-  atAddress: () => undefined,
+  /** The Service whose ClusterIP it is: ports of it that no frontend has are its, too. */
+  atClusterIp(ip: Ip): string | undefined
 }
 
 /**
@@ -27,8 +28,8 @@ export async function askServiceNames(adminSocket: string): Promise<ServiceNames
 
 /** Of what /state says: its shape is PrintedService's; what has another one is passed over. */
 export function serviceNames(state: unknown): ServiceNames {
-  const places = new Map<string, string>()
-  const addresses = new Map<string, string>()
+  const found = noted()
+  const { places, addresses, clusterIps } = found
   for (const service of listAt(state, 'services')) {
     const name = textAt(service, 'service')
     for (const port of listAt(service, 'ports')) {
@@ -37,16 +38,59 @@ export function serviceNames(state: unknown): ServiceNames {
       for (const words of [...listAt(port, 'cluster'), ...listAt(port, 'local')])
         places.set(`${protocol} ${String(words).split(' ')[0]}`, display)
       for (const words of listAt(port, 'frontends')) {
-        const [, place = ''] = String(words).split(' ')
+        const [kind, place = ''] = String(words).split(' ')
+        const address = place.replace(/:\d+$/, '').replace(/^\[|\]$/g, '')
         places.set(`${protocol} ${place}`, display)
-        addresses.set(place.replace(/:\d+$/, '').replace(/^\[|\]$/g, ''), name)
+        addresses.set(address, name)
+        if (kind === 'ClusterIP') clusterIps.set(address, name)
       }
     }
   }
+  return namesIn(found, true)
+}
+
+/** Of the comments in our own tables: places that a rule is about, and the ClusterIPs that they lead to. */
+export function namesOfElements(tables: readonly Table[]): ServiceNames {
+  const found = noted()
+  for (const { family, elements } of tables)
+    for (const group of elements.values())
+      for (const element of group) noteElement(found, element, LAYOUTS[family].addressLength)
+  return namesIn(found, false)
+}
+
+function noteElement(found: Noted, { key, data, comment }: Element, addressLength: number): void {
+  const protocol = protocolOfKey(key)
+  if (comment === '' || protocol === undefined) return
+  const name = comment.replace(/:.*$/, '')
+  const note = (octets: string) => {
+    const ip = octets.slice(0, addressLength)
+    const port = readU16be(octets, octets === key ? addressLength + 4 : addressLength)
+    found.places.set(`${protocol} ${formatIpPort(ip, port)}`, comment)
+    found.addresses.set(formatIp(ip), name)
+    return formatIp(ip)
+  }
+  note(key)
+  if (typeof data === 'string') found.clusterIps.set(note(data), name)
+}
+
+/** Names by `TCP 10.96.0.1:80` (`TCP :30080` for NodePorts), and by address. */
+interface Noted {
+  readonly places: Map<string, string>
+  readonly addresses: Map<string, string>
+  readonly clusterIps: Map<string, string>
+}
+
+function noted(): Noted {
+  return { places: new Map(), addresses: new Map(), clusterIps: new Map() }
+}
+
+function namesIn({ places, addresses, clusterIps }: Noted, isComplete: boolean): ServiceNames {
   return {
+    isComplete,
     at: (protocol, ip, port) => places.get(`${protocol} ${formatIpPort(ip, port)}`),
     atNodePort: (protocol, port) => places.get(`${protocol} :${port}`),
     atAddress: ip => addresses.get(formatIp(ip)),
+    atClusterIp: ip => clusterIps.get(formatIp(ip)),
   }
 }
 

@@ -2,10 +2,22 @@ import { describe, expect, it } from 'vitest'
 import type { Ip } from '../../../src/base/ip.ts'
 import { parseIp } from '../../../src/base/ip.ts'
 import { entryRows, nameOf, serverRows } from '../../../src/cli/ipvs-rows.ts'
-import { NO_NAMES, serviceNames } from '../../../src/cli/service-names.ts'
+import { namesOfElements, serviceNames } from '../../../src/cli/service-names.ts'
 import type { IpsetListing } from '../../../src/kernel/ipset/state.ts'
 import { IP_VS_SVC_F_PERSISTENT } from '../../../src/kernel/ipvs/constants.ts'
 import type { IpvsProtocol, ListedDestination, VirtualServer } from '../../../src/kernel/ipvs/state.ts'
+import { render } from '../dataplane/ipvs/rendered.ts'
+import {
+  backends,
+  clusterIp,
+  EXTERNAL_LOCAL,
+  LOCAL,
+  nodePort,
+  REJECT,
+  service,
+  table,
+  vip,
+} from '../dataplane/nftables/frontends.ts'
 
 function ip(text: string): Ip {
   const parsed = parseIp(text)
@@ -21,7 +33,11 @@ const STATE = {
       ports: [
         {
           key: 'ns/web:http/TCP/IPv4',
-          frontends: ['ClusterIP 10.96.0.1:80 internal/cluster', 'NodePort :30080 external-cluster'],
+          frontends: [
+            'ClusterIP 10.96.0.1:80 internal/cluster',
+            'NodePort :30080 external-cluster',
+            'LoadBalancerIP 192.0.2.9:80 external-cluster',
+          ],
           cluster: ['10.0.0.1:8080 local', '10.0.0.2:8080'],
           local: [],
         },
@@ -32,6 +48,10 @@ const STATE = {
           local: ['[fd01::1]:53 local'],
         },
       ],
+    },
+    {
+      service: 'ns/other',
+      ports: [{ key: 'ns/other:http/TCP/IPv4', frontends: ['NodePort :30081 external-cluster'] }],
     },
     'nonsense',
     { service: 'ns/odd', ports: [{ key: 5 }] },
@@ -52,13 +72,50 @@ describe('the name of a virtual server', () => {
     ['TCP', '10.96.0.1', 65_535, 'ns/web'],
     ['TCP', '192.0.2.1', 30_080, 'ns/web:http'],
     ['UDP', '192.0.2.1', 30_080, ''],
+    // An address of the node at which a Service balances, too.
+    ['TCP', '192.0.2.9', 30_081, 'ns/other:http'],
   ] as const)('%s %s %i is %s', (protocol, address, port, name) => {
     expect(nameOf(serverAt(protocol, address, port), names)).toBe(name)
   })
 
   it('is empty when nobody says', () => {
-    expect(nameOf(serverAt('TCP', '10.96.0.1', 80), NO_NAMES)).toBe('')
+    expect(nameOf(serverAt('TCP', '10.96.0.1', 80), namesOfElements([]))).toBe('')
     expect(nameOf(serverAt('TCP', '10.96.0.1', 80), serviceNames(undefined))).toBe('')
+  })
+})
+
+describe('without a daemon', () => {
+  const IP = ip('10.96.0.1')
+  const VIP = ip('2001:db8::7')
+  const names = namesOfElements(
+    render(
+      table(
+        [
+          service('ns/a', [
+            {
+              frontends: [clusterIp(IP, 80, LOCAL), nodePort(30_001, EXTERNAL_LOCAL)],
+              cluster: backends(2),
+              local: backends(1, { local: true }),
+            },
+          ]),
+          service('ns/none', [{ name: 'dns', v6: true, frontends: [vip(VIP, 53, REJECT)] }]),
+          service('ns/plain', [{ frontends: [clusterIp(ip('10.96.0.3'), 80)], cluster: backends(2) }]),
+        ],
+        { localIps: [ip('192.168.0.2')] },
+      ),
+    ).ruleset.tables,
+  )
+
+  it.each([
+    ['192.168.0.2', 30_001, 'ns/a'],
+    // Where pods are sent on to: a port of the ClusterIP that only the rules know.
+    ['10.96.0.1', 65_535, 'ns/a'],
+    ['10.96.0.1', 80, 'ns/a'],
+    ['2001:db8::7', 53, 'ns/none:dns'],
+    ['10.96.0.3', 80, ''],
+  ] as const)('%s %i is %s by what the elements of our tables say', (address, port, name) => {
+    expect(nameOf(serverAt('TCP', address, port), names)).toBe(name)
+    expect(names.isComplete).toBe(false)
   })
 })
 
