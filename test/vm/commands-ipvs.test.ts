@@ -74,10 +74,10 @@ describe('the commands in the mode ipvs', () => {
 
   it('name whom our own rules are about, and say who knows the rest', () => {
     const dumped = kprobe('dump', 'ipvs')
-    expect(dumped.out).toMatch(/^edge\/\S+ +TCP 198\.51\.100\.22:443 /m)
+    expect(dumped.out).toMatch(/^shop\/checkout:https +TCP 198\.51\.100\.22:443 /m)
     expect(dumped.out).toMatch(/^- +UDP 10\.96\.0\.10:53 /m)
     expect(dumped.err).toMatch(/^not every object of IPVS has a name here: the daemon at its --admin-socket /)
-    expect(kprobe('dump', 'ipset', '--service=edge/video')).toMatchObject({ code: 1, out: '' })
+    expect(kprobe('dump', 'ipset', '--service=shop/checkout')).toMatchObject({ code: 1, out: '' })
     expect(kprobe('dump', '--admin-socket=/nobody.sock').err).toContain('no daemon answers at "/nobody.sock"')
   })
 
