@@ -26,7 +26,7 @@ export async function ipvsFindings(config: Config, read: ReadText): Promise<read
       ...(await moduleFindings(config, read)),
     ]
     return config.proxyMode === 'ipvs'
-      ? [...found, ...(await sysctlFindings(config, read))]
+      ? [...found, ...(await ipvsSettingFindings(config, read))]
       : [summary(found)]
   } finally {
     await close()
@@ -108,13 +108,13 @@ async function moduleFindings({ ipvs }: Config, read: ReadText): Promise<readonl
 /** Of net/netfilter/ipvs; others that begin so (ip_vs_ftp) are none. */
 const SCHEDULER = /^ip_vs_(?:rr|wrr|lc|wlc|lblc|lblcr|dh|sh|mh|sed|nq|fo|ovf|twos)$/
 
-async function sysctlFindings({ ipvs }: Config, read: ReadText): Promise<readonly Finding[]> {
+/** Settings that the mode needs; after IPVS was asked for, so that those of its module are there. */
+export async function ipvsSettingFindings({ ipvs }: Config, read: ReadText): Promise<readonly Finding[]> {
   const release = (await read('/proc/sys/kernel/osrelease')) ?? ''
   return await Promise.all(
     ipvsSysctls(ipvs, release).map(async ({ sysctl, value }): Promise<Finding> => {
       const now = await read(`/${sysctl.path}`)
-      if (now === undefined)
-        return { kind: 'note', subject: sysctl.name, text: 'absent: the module ip_vs brings it' }
+      if (now === undefined) return { kind: 'warning', subject: sysctl.name, text: ABSENT }
       if (now === String(value)) return { kind: 'ok', subject: sysctl.name, text: now }
       return {
         kind: 'note',
@@ -124,6 +124,10 @@ async function sysctlFindings({ ipvs }: Config, read: ReadText): Promise<readonl
     }),
   )
 }
+
+/** IPVS keeps its settings from namespaces of other users; net.ipv4.vs.conntrack is part of CONFIG_IP_VS_NFCT. */
+const ABSENT =
+  "absent: the module ip_vs brings it, with CONFIG_IP_VS_NFCT and in the machine's own user namespace"
 
 /** For a node in another mode. */
 function summary(found: readonly Finding[]): Finding {

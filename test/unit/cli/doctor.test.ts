@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { ipvsSettingFindings } from '../../../src/cli/doctor-ipvs.ts'
 import { settingFindings } from '../../../src/cli/doctor-settings.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
@@ -45,6 +46,21 @@ describe('settingFindings', () => {
       'warning net/ipv4/conf/all/route_localnet: 1: others on the network may reach services bound to 127.0.0.1; kprobe does not need it',
       'warning net/netfilter/nf_conntrack_max: 99 of 100 connections tracked',
       'note oom_score_adj: 0 now; the daemon asks for -999, which needs CAP_SYS_RESOURCE',
+    ])
+  })
+
+  it('says of settings that IPVS needs what is still to be done, and what cannot be (I-23)', async () => {
+    const files: Readonly<Record<string, string>> = {
+      '/proc/sys/kernel/osrelease': '6.1.0-56-amd64',
+      '/proc/sys/net/ipv4/vs/expire_nodest_conn': '0',
+      '/proc/sys/net/ipv4/ip_forward': '1',
+    }
+    const findings = await ipvsSettingFindings(config(), async path => files[path])
+    expect(findings.map(({ kind, subject }) => `${kind} ${subject}`)).toEqual([
+      'warning net/ipv4/vs/conntrack',
+      'note net/ipv4/vs/expire_nodest_conn',
+      'warning net/ipv4/vs/expire_quiescent_template',
+      'ok net/ipv4/ip_forward',
     ])
   })
 
