@@ -22,7 +22,9 @@ export function surroundingsOf(
   frontends: FrontendTable,
   options: IpvsOptions & { readonly missingSchedulers: ReadonlySet<string> },
 ): Surroundings {
-  const { nodePorts, localIps, serviceCidrs, node } = frontends
+  const { nodePorts, serviceCidrs, node } = frontends
+  // Link-local addresses, which come and go with each pod, are no Service's.
+  const localIps = frontends.localIps.filter(ip => !isLinkLocal(ip))
   const { scheduler, missingSchedulers } = options
   const nodePortIps = {
     IPv4: addressesOf(nodePorts.IPv4, 'IPv4', localIps),
@@ -39,8 +41,8 @@ export function surroundingsOf(
   return { nodePortIps, localIps: new Set(localIps), scheduler, missingSchedulers, key }
 }
 
-/** A virtual server has one address: where NodePorts answer everywhere that is each address that can be reached. */
+/** A virtual server has one address: where NodePorts answer everywhere that is each address that can be reached from elsewhere. */
 function addressesOf(nodePorts: NodePortAddresses, family: Family, localIps: readonly Ip[]): readonly Ip[] {
   if (nodePorts.kind === 'only') return [...new Set(nodePorts.ips.filter(ip => familyOf(ip) === family))]
-  return localIps.filter(ip => familyOf(ip) === family && !isLoopback(ip) && !isLinkLocal(ip))
+  return localIps.filter(ip => familyOf(ip) === family && !isLoopback(ip))
 }

@@ -403,6 +403,25 @@ describe('the cost of a change', () => {
   })
 })
 
+it('costs nothing when a pod brings a link-local address along', () => {
+  const services = [
+    service('ns/web', [{ frontends: [clusterIp(IP, 80), nodePort(30_080, EXTERNAL)], ...LISTS }]),
+  ]
+  const before = table(services, ON_NODE)
+  const state = render(before)
+  const touched = new Set<string>()
+  const next = render(
+    {
+      ...before,
+      localIps: [...before.localIps, `\xfe\x80${'\0'.repeat(13)}\x01`],
+      services: watched(before.services.with([]), touched),
+    },
+    state,
+  )
+  expect(touched.size).toBe(0)
+  expect(next.servers).toBe(state.servers)
+})
+
 /** The same version of the same map, which takes note of what is asked for. */
 function watched<M extends { get(key: string): unknown }>(map: M, asked: Set<string>): M {
   const get = map.get.bind(map)
