@@ -53,7 +53,7 @@ export function growthOf({ set, entries, groups }: GroupedEntries): Growth {
     ...set,
     maxElements:
       set.type === 'bitmap:port' ? BITMAP_ELEMENTS_MAX : Math.max(size.maxElements, set.maxElements),
-    hashSize: set.type === 'bitmap:port' ? 0 : Math.max(size.hashSize, HASH_SIZE_MIN),
+    hashSize: set.type === 'bitmap:port' ? 0 : Math.max(size.hashSize, set.hashSize),
   }
   const temporary: Ipset = { ...larger, name: temporaryName(set.name) }
   const destroy: IpsetOperation = { verb: 'destroy', name: temporary.name }

@@ -77,6 +77,11 @@ describe('build-and-swap', () => {
     expect(growthOf({ set: wide, entries: manyEntries(10), groups: [] }).set.maxElements).toBe(1 << 20)
   })
 
+  it('makes as many buckets as were asked for, for entries that come later', () => {
+    const wide = { ...SET, maxElements: 1 << 20, hashSize: 1 << 18 }
+    expect(growthOf({ set: wide, entries: manyEntries(10), groups: [] }).set.hashSize).toBe(1 << 18)
+  })
+
   it('keeps a set of ports as it is', () => {
     const ports = setOf('KUBE-NODE-PORT-TCP', 'bitmap:port')
     expect(growthOf({ set: ports, entries: [{ port: 80 }], groups: [] }).set).toEqual(ports)
