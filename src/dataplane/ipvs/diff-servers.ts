@@ -1,3 +1,4 @@
+import { anyContains, type Cidr } from '../../base/cidr.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
@@ -23,18 +24,19 @@ interface Piles {
 /**
  * A virtual server is changed in place: making it anew would end its connections. Real servers that a server loses stay
  * with weight 0 for as long as their connections last, but for those of UDP, whose clients would go on talking to
- * nobody.
+ * nobody. In excludeCidrs only what we made ourselves is deleted.
  */
 export function* diffServers(
   from: PersistentMap<PlacedServer>,
   to: PersistentMap<PlacedServer>,
+  excludeCidrs: readonly Cidr[],
 ): Steps<ServersDiff> {
   const piles: Piles = { add: [], remove: [], draining: [] }
   let count = 0
   for (const [key, before, after] of PersistentMap.differences(from, to)) {
     if (++count % SERVERS_PER_STEP === 0) yield
     if (after === undefined) {
-      if (before !== undefined)
+      if (before !== undefined && !isExcluded(before, excludeCidrs))
         piles.remove.push({ verb: 'delete-server', server: before.server, group: before.service })
       continue
     }
@@ -49,6 +51,11 @@ export function* diffServers(
     if (drained.length > 0) piles.draining.push([key, withDrained(after, drained)])
   }
   return { add: piles.add, remove: piles.remove, after: to.with(piles.draining) }
+}
+
+/** What was read from the kernel has no Service. */
+function isExcluded({ server, service }: PlacedServer, excludeCidrs: readonly Cidr[]): boolean {
+  return service === '' && anyContains(excludeCidrs, server.ip)
 }
 
 const NONE: ReadonlyMap<string, RealServer> = new Map()

@@ -5,6 +5,7 @@ import type { Operation } from '../../kernel/nft/operation.ts'
 import { diffServers } from './diff-servers.ts'
 import { diffSets } from './diff-sets.ts'
 import type { NftSetName } from './layout.ts'
+import type { IpvsOptions } from './options.ts'
 import type { Phase } from './phases.ts'
 import { type IpvsPlan, makePlan } from './plan.ts'
 import { splitTransaction } from './split-transaction.ts'
@@ -16,9 +17,13 @@ const NO_LATE_SETS = { lateSets: new Set<string>() } as const
  * The phases that lead from one state to the other. Real servers that drain are part of what is held afterwards, and
  * ask for no further commit: whoever watches their connections ends them.
  */
-export function* diffStates(from: IpvsState, to: IpvsState, device: string): Steps<IpvsPlan> {
+export function* diffStates(
+  from: IpvsState,
+  to: IpvsState,
+  { deviceName: device, excludeCidrs }: Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'>,
+): Steps<IpvsPlan> {
   const sets = yield* diffSets(from, to)
-  const servers = yield* diffServers(from.servers, to.servers)
+  const servers = yield* diffServers(from.servers, to.servers, excludeCidrs)
   const addresses = diffAddresses(from.addresses, to.addresses)
   const ruleset = yield* diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
   const observed = from.frontends === undefined

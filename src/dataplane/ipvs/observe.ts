@@ -10,7 +10,7 @@ import type { DummyClient } from '../../kernel/link/dummy.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import type { IpvsOptions } from './options.ts'
-import { type EntryRecord, ownershipBy } from './ownership.ts'
+import { ownershipBy, type Records } from './ownership.ts'
 import { allSetNames } from './set-names.ts'
 import {
   EMPTY_STATE,
@@ -35,15 +35,14 @@ export interface Seen {
   readonly unsettled: boolean
 }
 
-export interface ObserveOptions extends Pick<IpvsOptions, 'tableName' | 'deviceName' | 'excludeCidrs'> {
-  /** What this process itself put into the sets: it knows its own even if somebody emptied them. */
-  readonly remembered: EntryRecord
-}
+export interface ObserveOptions
+  extends Pick<IpvsOptions, 'tableName' | 'deviceName' | 'excludeCidrs'>,
+    Pick<Records, 'remembered' | 'servers'> {}
 
 /** Reads everything of ours, and of what is not ours no more than its name. */
 export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions): Promise<Seen> {
   const { nft, ipset, ipvs, dummy } = kernel
-  const { tableName: name, deviceName, excludeCidrs, remembered } = options
+  const { tableName: name, deviceName, excludeCidrs } = options
   const listing = await nft.list(NFT_FAMILIES.map(family => ({ family, name })))
   const { headers } = await ipset.headers()
   const existing = new Set(headers.map(({ set }) => set.name))
@@ -51,8 +50,8 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
   const sets = await ipset.list(names.filter(name => existing.has(name)))
   const cutShort = new Set(leftoversOf(names, existing))
   const entries = placeEntries(sets)
-  const ownership = ownershipBy([entries, remembered], excludeCidrs)
-  const servers = (await ipvs.servers()).servers.filter(({ server }) => ownership.isOurServer(server))
+  const ownership = ownershipBy({ ...options, entries, ruleset: listing.ruleset }, excludeCidrs)
+  const servers = (await ipvs.servers()).servers.filter(({ server }) => ownership.isRecorded(server))
   const destinations = await ipvs.destinations(servers.map(({ server }) => server))
   const addresses = await dummy.addresses(deviceName)
   const placed = new Map<string, PlacedServer>()

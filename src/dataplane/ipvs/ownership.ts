@@ -1,25 +1,43 @@
 import { anyContains, type Cidr } from '../../base/cidr.ts'
-import { familyOf, type Ip } from '../../base/ip.ts'
+import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { entryKey } from '../../kernel/ipset/entry-key.ts'
 import type { IpsetEntry } from '../../kernel/ipset/state.ts'
-import type { IpvsProtocol, VirtualAddress } from '../../kernel/ipvs/state.ts'
+import { serverKey } from '../../kernel/ipvs/key.ts'
+import type { IpvsProtocol, ServerKey, VirtualAddress } from '../../kernel/ipvs/state.ts'
+import { tableOf } from '../common/family.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import type { NftSetName } from './layout.ts'
 import { type SetStem, setName } from './set-names.ts'
+import type { IpvsState } from './state.ts'
 
 /**
- * Whose virtual servers and addresses are: the sets are the record of it. They are filled before anything is made by
- * them and emptied last, so that whoever comes after a crash finds all that was made; and kube-proxy's own IPVS mode
- * keeps the same record.
+ * Whose virtual servers and addresses are: the sets are the record of it, and our own tables are that of the addresses
+ * at which NodePorts answer. They are filled before anything is made by them and emptied last, so that whoever comes
+ * after a crash finds all that was made; and kube-proxy's own IPVS mode keeps the same sets.
  */
 export interface Ownership {
+  /** Recorded, and not in `excludeCidrs`. */
   isOurServer(server: VirtualAddress): boolean
+  /** A virtual server of ours, or one that somebody else has at a place of ours. */
+  isRecorded(server: VirtualAddress): boolean
   /** Of the dummy device. */
   isOurAddress(ip: Ip): boolean
 }
 
-/** Entries by entryKey; several records are as good as one. */
+/** Entries by entryKey. */
 export interface EntryRecord {
   has(entryKey: string): boolean
+}
+
+export interface ServerRecord {
+  has(key: ServerKey): boolean
+}
+
+export interface Records extends Pick<IpvsState, 'entries' | 'ruleset'> {
+  /** What this process itself put into the sets: it knows its own even if somebody emptied them. */
+  readonly remembered?: EntryRecord
+  /** What it found to be ours, or made; undefined for one that has not looked yet. */
+  readonly servers?: ServerRecord | undefined
 }
 
 const BY_ADDRESS_AND_PORT: readonly SetStem[] = [
@@ -35,23 +53,69 @@ const BY_PORT: Readonly<{ [protocol in IpvsProtocol]: readonly SetStem[] }> = {
   SCTP: ['NODE-PORT-SCTP-HASH', 'NODE-PORT-LOCAL-SCTP-HASH'],
 }
 
-/** A virtual server in `excludeCidrs` is never ours. */
-export function ownershipBy(records: readonly EntryRecord[], excludeCidrs: readonly Cidr[]): Ownership {
-  const isRecorded = (stem: SetStem, ip: Ip, entry: IpsetEntry): boolean => {
+export function ownershipBy(records: Records, excludeCidrs: readonly Cidr[]): Ownership {
+  const { entries, remembered, servers } = records
+  const has = (stem: SetStem, ip: Ip, entry: IpsetEntry): boolean => {
     const key = entryKey(setName(stem, familyOf(ip)), entry)
-    return records.some(record => record.has(key))
+    return entries.has(key) || remembered?.has(key) === true
   }
-  const isOurAddress = (ip: Ip): boolean => isRecorded('IPVS-IPS', ip, { ip })
+  const clusterIps = once(() => clusterIpsIn(records))
+  const nodePortIps = {
+    IPv4: once(() => nodePortIpsIn(records, 'IPv4')),
+    IPv6: once(() => nodePortIpsIn(records, 'IPv6')),
+  }
+  const isOurAddress = (ip: Ip): boolean => has('IPVS-IPS', ip, { ip })
+  const isRecorded = (server: VirtualAddress): boolean => {
+    const { protocol, ip, port } = server
+    if (servers?.has(serverKey(server)) === true) return true
+    const entry = { ip, protocol: PROTOCOL_NUMBERS[protocol], port }
+    if (BY_ADDRESS_AND_PORT.some(stem => has(stem, ip, entry))) return true
+    // A private virtual server: ClusterIPs are nobody else's, unlike addresses from outside the cluster.
+    if (isOurAddress(ip) && clusterIps().has(ip)) return true
+    const isNodePort = BY_PORT[protocol].some(stem => has(stem, ip, protocol === 'SCTP' ? entry : { port }))
+    return isNodePort && nodePortIps[familyOf(ip)]().has(ip)
+  }
   return {
     isOurAddress,
-    isOurServer({ protocol, ip, port }) {
-      if (anyContains(excludeCidrs, ip)) return false
-      if (isOurAddress(ip)) return true
-      const entry = { ip, protocol: PROTOCOL_NUMBERS[protocol], port }
-      return (
-        BY_ADDRESS_AND_PORT.some(stem => isRecorded(stem, ip, entry)) ||
-        BY_PORT[protocol].some(stem => isRecorded(stem, ip, protocol === 'SCTP' ? entry : { port }))
-      )
-    },
+    isRecorded,
+    isOurServer: server => !anyContains(excludeCidrs, server.ip) && isRecorded(server),
   }
 }
+
+function once<T>(make: () => T): () => T {
+  let made: { readonly value: T } | undefined
+  return () => {
+    made ??= { value: make() }
+    return made.value
+  }
+}
+
+interface IpRecord {
+  has(ip: Ip): boolean
+}
+
+function clusterIpsIn({ entries }: Records): IpRecord {
+  const names = new Set([setName('CLUSTER-IP', 'IPv4'), setName('CLUSTER-IP', 'IPv6')])
+  const ips = new Set<Ip>()
+  for (const { set, entry } of entries.values())
+    if (names.has(set) && entry.ip !== undefined) ips.add(entry.ip)
+  return ips
+}
+
+const NODEPORT_IPS: NftSetName = 'nodeport-ips'
+const ANY: IpRecord = { has: () => true }
+
+/**
+ * kube-proxy has no table, and a mode that retires no such set in it: a process that finds NodePorts without knowing
+ * more takes them for what these have left, at whatever address they are.
+ */
+function nodePortIpsIn({ ruleset, servers }: Records, family: Family): IpRecord {
+  const table = tableOf(ruleset, family === 'IPv4' ? 'ip' : 'ip6')
+  if (table === undefined || !table.sets.has(NODEPORT_IPS)) return servers === undefined ? ANY : NOWHERE
+  const ips = new Set<Ip>()
+  for (const group of table.elements.values())
+    for (const { set, key } of group) if (set === NODEPORT_IPS) ips.add(key)
+  return ips
+}
+
+const NOWHERE: IpRecord = new Set<Ip>()

@@ -19,7 +19,7 @@ import { type IpvsKernel, observeKernel, type Seen } from './observe.ts'
 import type { IpvsOptions } from './options.ts'
 import type { IpvsPlan } from './plan.ts'
 import { renderIpvsState } from './render.ts'
-import { EMPTY_STATE, type IpvsState, type PlacedEntry } from './state.ts'
+import { EMPTY_STATE, type IpvsState, type PlacedEntry, type PlacedServer } from './state.ts'
 import { Upkeep, type UpkeepEvent, type UpkeepOptions } from './upkeep.ts'
 
 export interface IpvsPlaneOptions extends IpvsKernel {
@@ -59,6 +59,8 @@ class KernelIpvsPlane implements IpvsPlane {
   #held: IpvsState | undefined
   /** What was in our sets by our own doing. */
   #entries: PersistentMap<PlacedEntry> = EMPTY_STATE.entries
+  /** Virtual servers that were ours when we last knew; undefined before the first look. */
+  #servers: PersistentMap<PlacedServer> | undefined
   /** Differences found in what has no generation of its own. */
   #epoch = 0
   /** Epoch of the last generation that anyone was told. */
@@ -90,7 +92,7 @@ class KernelIpvsPlane implements IpvsPlane {
   }
 
   diff(from: IpvsState, to: IpvsState): Steps<IpvsPlan> {
-    return diffStates(from, to, this.#given.options.deviceName)
+    return diffStates(from, to, this.#given.options)
   }
 
   generation(): number {
@@ -107,6 +109,7 @@ class KernelIpvsPlane implements IpvsPlane {
     return this.#turns.take(async () => {
       const { state, generation, unsettled } = await this.#look()
       this.#held = state
+      this.#servers = state.servers
       this.#drains.adopt(state, this.#given.clock.nowMs())
       this.#told = this.#epoch
       return { state, generation: this.#shifted(generation), unsettled }
@@ -151,7 +154,8 @@ class KernelIpvsPlane implements IpvsPlane {
   }
 
   #look(): Promise<Seen> {
-    return observeKernel(this.#given, { ...this.#given.options, remembered: this.#entries })
+    const known = { remembered: this.#entries, servers: this.#servers }
+    return observeKernel(this.#given, { ...this.#given.options, ...known })
   }
 
   #committer(generation: number | undefined): Committer {
@@ -168,6 +172,7 @@ class KernelIpvsPlane implements IpvsPlane {
     if (outcome === 'committed') {
       this.#held = plan.after
       this.#entries = plan.after.entries
+      this.#servers = plan.after.servers
       this.#drains.follow(plan.phases, this.#given.clock.nowMs())
     } else this.#held = undefined
   }

@@ -164,8 +164,8 @@ export class Upkeep {
     return this.#counted.counts
   }
 
-  #ownership({ entries }: IpvsState): Ownership {
-    return ownershipBy([entries], this.#options.options.excludeCidrs)
+  #ownership(held: IpvsState): Ownership {
+    return ownershipBy(held, this.#options.options.excludeCidrs)
   }
 
   /** True when there is a difference. */

@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import { diffStates } from '../../../../src/dataplane/ipvs/diff.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../../../../src/dataplane/ipvs/options.ts'
 import { PHASE_ORDER, type Phase } from '../../../../src/dataplane/ipvs/phases.ts'
 import type { IpvsPlan } from '../../../../src/dataplane/ipvs/plan.ts'
 import { EMPTY_STATE, type IpvsState, type PlacedServer } from '../../../../src/dataplane/ipvs/state.ts'
@@ -49,7 +50,7 @@ function stateOf(servers: readonly Spec[], set: Ipset = CLUSTER_IPS): IpvsState 
 }
 
 function plan(from: IpvsState, to: IpvsState): IpvsPlan {
-  return finish(diffStates(from, to, 'kube-ipvs0'))
+  return finish(diffStates(from, to, DEFAULT_IPVS_OPTIONS))
 }
 
 function lines({ describe: tell }: IpvsPlan): readonly string[] {
