@@ -1,12 +1,15 @@
+import type { Family, Ip } from '../../base/ip.ts'
 import type { VirtualAddress } from '../../kernel/ipvs/state.ts'
-import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
+import { NF_ACCEPT, NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Element, Verdict } from '../../kernel/nft/state.ts'
+import type { ServiceFrontends } from '../../model/frontend.ts'
 import { CHAIN_REJECT } from '../common/chain-names.ts'
 import { commentOf } from '../common/element-group.ts'
 import { portData, portKey } from '../common/octet-keys.ts'
 import type { Place, PlacedPort } from './places.ts'
 
 const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
+const ACCEPT: Verdict = { code: NF_ACCEPT, chain: undefined }
 const DROP: Verdict = { code: NF_DROP, chain: undefined }
 
 /** What the sets and maps of our own table have for a port. */
@@ -34,6 +37,28 @@ export function elementsOf(placed: PlacedPort): readonly Element[] {
     else goesTo('local-lists', localHome)
   }
   return elements
+}
+
+/**
+ * Lets load balancers that ask at the balanced address itself meet the health check node port, which is a process of
+ * this node: every other port of a bound address is hidden.
+ */
+export function healthCheckElements(
+  { healthCheck, ports }: ServiceFrontends,
+  { family, addresses }: { readonly family: Family; readonly addresses: ReadonlySet<Ip> },
+): readonly Element[] {
+  if (healthCheck === undefined) return []
+  const elements = new Map<Ip, Element>()
+  for (const port of ports)
+    for (const { kind, ip } of port.family === family ? port.frontends : []) {
+      if (kind !== 'LoadBalancerIP' || ip === undefined || !addresses.has(ip)) continue
+      const key = ip + portKey('TCP', healthCheck.port)
+      elements.set(ip, { set: 'verdicts', key, data: ACCEPT, comment: commentOf(port) })
+    }
+  for (const { protocol, frontends } of ports)
+    for (const { ip, port } of frontends)
+      if (ip !== undefined && protocol === 'TCP' && port === healthCheck.port) elements.delete(ip)
+  return [...elements.values()]
 }
 
 /** What answers everybody at once; undefined where IPVS is asked. */

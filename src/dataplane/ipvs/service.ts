@@ -5,7 +5,8 @@ import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { Element, NftFamily } from '../../kernel/nft/state.ts'
 import type { ServiceFrontends } from '../../model/frontend.ts'
 import { objectText, type Refusal } from '../../model/refusal.ts'
-import { elementsOf } from './elements.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
+import { elementsOf, healthCheckElements } from './elements.ts'
 import { addEntries, addressEntry } from './entries.ts'
 import { type PlacedPort, type Placing, placePorts } from './places.ts'
 import { schedulerRefusal, serversOf } from './servers.ts'
@@ -54,6 +55,8 @@ export function renderService(service: ServiceFrontends | undefined, placing: Pl
     const { set, entry } = addressEntry(ip)
     put(set, entry)
   }
+  for (const family of NFT_FAMILIES)
+    elements[family].push(...healthCheckElements(service, { family: LAYOUTS[family].model, addresses }))
   return { servers, entries, addresses, elements, refusals: refusalsOf(service, placed, placing) }
 }
 

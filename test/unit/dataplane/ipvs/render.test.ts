@@ -23,6 +23,7 @@ import { addresses, complaints, members, render, servers } from './rendered.ts'
 
 const IP = ip4(10, 96, 0, 1)
 const VIP = ip4(203, 0, 113, 1)
+const VIP_2 = ip4(203, 0, 113, 2)
 const NODE_IP = ip4(192, 168, 0, 2)
 const NODE_IP_2 = ip4(192, 168, 1, 2)
 const ON_NODE = { localIps: [NODE_IP, NODE_IP_2] }
@@ -401,6 +402,17 @@ describe('the cost of a change', () => {
     expect(next.ruleset).toBe(state.ruleset)
     expect(next.sets).toBe(state.sets)
   })
+})
+
+it('lets load balancers meet the health check node port at the balanced address, and nobody at others', () => {
+  const frontends = [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL_LOCAL), externalIp(VIP_2, 80, EXTERNAL_LOCAL)]
+  const its = service('ns/a', [{ frontends, ...LISTS }])
+  const healthCheck = { port: 31_000, local: { IPv4: 1 } }
+  const accepted = (localIps: readonly Ip[], more = {}): string[] =>
+    lines(tableIn(render(table([{ ...its, healthCheck, ...more }], { localIps }))), 'verdicts')
+  expect(accepted([])).toEqual(['203.0.113.1 . tcp . 31000 : accept'])
+  expect(accepted([VIP])).toEqual([])
+  expect(accepted([], { healthCheck: { ...healthCheck, port: 80 } })).toEqual([])
 })
 
 it('costs nothing when a pod brings a link-local address along', () => {

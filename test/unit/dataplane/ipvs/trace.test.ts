@@ -94,6 +94,14 @@ describe('a packet in IPVS mode', () => {
     expect(ends(VIP)).toEqual(expected(true))
   })
 
+  it('reaches the health check node port at the address of a load balancer, and at no other bound one', () => {
+    const its = service('ns/a', [{ frontends: [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL_LOCAL)] }])
+    const state = render(table([{ ...its, healthCheck: { port: 31_000, local: { IPv4: 0 } } }]))
+    const verdict = (ip: Ip) =>
+      traceIpvs(state, packet(OUTSIDE, ip, { destinationPort: 31_000 }), AROUND).verdict
+    expect([verdict(VIP), verdict(IP)]).toEqual(['accept', 'reject'])
+  })
+
   it('does not reach a private virtual server by itself', () => {
     const direct = packet(OUTSIDE, IP, { destinationPort: 65_535 })
     expect(traceIpvs(local, direct, AROUND).verdict).toBe('reject')
