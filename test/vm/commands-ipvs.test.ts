@@ -108,4 +108,33 @@ describe('the commands in the mode ipvs', () => {
       'nothing of ours is in the kernel\nleft by kube-proxy: 1 IPVS virtual server, if they are its (remove with `kube-proxy --cleanup`)\n',
     )
   })
+
+  it('take over what the IPVS mode of kube-proxy left, or remove it, and nothing else', () => {
+    const leave = (): void => {
+      tool('ipset', 'create', 'KUBE-IPVS-IPS', 'hash:ip')
+      tool('ipset', 'create', 'KUBE-CLUSTER-IP', 'hash:ip,port')
+      tool('ip', 'link', 'add', 'kube-ipvs0', 'type', 'dummy')
+      for (const address of ['10.96.0.10', '10.96.9.9']) {
+        tool('ipset', 'add', 'KUBE-IPVS-IPS', address)
+        tool('ipset', 'add', 'KUBE-CLUSTER-IP', `${address},tcp:53`)
+        tool('ip', 'address', 'add', `${address}/32`, 'dev', 'kube-ipvs0')
+        tool('ipvsadm', '-A', '-t', `${address}:53`, '-s', 'rr')
+        tool('ipvsadm', '-a', '-t', `${address}:53`, '-r', '10.244.7.7:53', '-m')
+      }
+    }
+    leave()
+    expect(kprobe('cleanup').out).toMatch(/^nothing of ours is in the kernel\nleft by kube-proxy: /)
+    const cleaned = kprobe('cleanup', '--leftovers-of=kube-proxy')
+    expect(cleaned.out).toMatch(/^removed 2 IPVS virtual servers\n/)
+    expect(tool('ipvsadm', '-S', '-n')).toBe('-A -t 198.51.100.99:99 -s rr\n')
+    expect(tool('ipset', 'list', '-n')).toBe('mine\n')
+    leave()
+    expect(kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0 })
+    const servers = tool('ipvsadm', '-S', '-n')
+    expect(servers).toContain('-A -t 198.51.100.99:99 -s rr\n')
+    expect(servers).toContain('-A -t 10.96.0.10:53 -s rr\n-a -t 10.96.0.10:53 -r ')
+    expect(servers).not.toContain('10.96.9.9')
+    expect(tool('ip', 'address', 'show', 'dev', 'kube-ipvs0')).not.toContain('10.96.9.9')
+    expect(tool('ipset', 'save')).not.toContain('10.96.9.9')
+  })
 })

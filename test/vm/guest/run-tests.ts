@@ -81,6 +81,8 @@ function printFile(file: File, ms: number): void {
   console.log(` ${isFailed(file) ? '❯' : '✓'} ${file.filepath} (${tests.length} tests) ${Math.round(ms)} ms`)
   for (const test of tests.filter(one => (one.result?.duration ?? 0) > SLOW_MS))
     console.log(`     ${titleOf(test)} ${Math.round(test.result?.duration ?? 0)} ms`)
+  for (const test of tests.filter(one => (one.result?.retryCount ?? 0) > 0))
+    console.log(`     only at another try: ${titleOf(test)}`)
   for (const task of failures(file)) {
     console.log(`\n FAIL  ${[file.filepath, titleOf(task)].filter(part => part !== '').join(' > ')}`)
     for (const error of task.result?.errors ?? []) console.log(`${errorText(error)}\n`)
