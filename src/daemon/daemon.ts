@@ -199,7 +199,8 @@ class Daemon {
       report: event => this.#report(event),
       tell: event => this.#observer.modeEvent(event),
       misfits: list => {
-        for (const refusal of list) log.warn(refusal, 'refused: it does not fit')
+        for (const refusal of list)
+          log.warn(refusal, 'refused: the kernel, or this mode, has no place for it')
       },
     })
   }

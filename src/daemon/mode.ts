@@ -49,7 +49,7 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly demand: () => void
   /** Begins what the mode does between commits, until close(). */
   readonly start: () => void
-  /** What a state leaves out because there is no room for it. */
+  /** What a state leaves out, or does otherwise, because the kernel or the mode has no place for it. */
   readonly misfits: (state: State) => readonly Refusal[]
   /** What the kernel has counted at each endpoint, as far as the configuration asks for it. */
   readonly traffic: (state: State) => Promise<readonly TrafficCount[]>

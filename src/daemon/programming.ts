@@ -27,7 +27,7 @@ export interface ProgrammingOptions {
   readonly tell: (event: ModeEvent) => void
   /** A plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
-  /** What the kernel's tables have no room for, all of it, whenever it has changed. */
+  /** What the kernel or the mode has no place for, all of it, whenever it has changed. */
   readonly misfits: (refusals: readonly Refusal[]) => void
 }
 
@@ -38,7 +38,7 @@ export interface ProgrammingOptions {
 export interface Programming {
   readonly mode: ProxyMode
   readonly status: ReconcilerStatus
-  /** Something does not fit into the kernel's tables. */
+  /** Something is left out, or done otherwise: the kernel or the mode has no place for it. */
   readonly hasMisfits: boolean
   /** What the kernel has counted at each endpoint, where the configuration asks for it. */
   traffic(): Promise<readonly TrafficCount[]>
