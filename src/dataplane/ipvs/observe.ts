@@ -1,3 +1,4 @@
+import { FAMILIES } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { IpsetClient } from '../../kernel/ipset/client.ts'
 import { entryKey } from '../../kernel/ipset/entry-key.ts'
@@ -5,13 +6,13 @@ import { leftoversOf } from '../../kernel/ipset/grow.ts'
 import type { IpsetListing } from '../../kernel/ipset/state.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
-import type { ListedDestination, RealServer } from '../../kernel/ipvs/state.ts'
+import type { ListedDestination, RealServer, ServerKey } from '../../kernel/ipvs/state.ts'
 import type { DummyClient } from '../../kernel/link/dummy.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import type { IpvsOptions } from './options.ts'
 import { ownershipBy, type Records } from './ownership.ts'
-import { allSetNames } from './set-names.ts'
+import { allSetNames, setName } from './set-names.ts'
 import {
   EMPTY_STATE,
   type IpvsState,
@@ -30,6 +31,8 @@ export interface IpvsKernel {
 
 export interface Seen {
   readonly state: IpvsState
+  /** Virtual servers that are not ours. */
+  readonly others: ReadonlySet<ServerKey>
   /** Of nf_tables. */
   readonly generation: number
   readonly unsettled: boolean
@@ -51,14 +54,19 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
   const cutShort = new Set(leftoversOf(names, existing))
   const entries = placeEntries(sets)
   const ownership = ownershipBy({ ...options, entries, ruleset: listing.ruleset }, excludeCidrs)
-  const servers = (await ipvs.servers()).servers.filter(({ server }) => ownership.isRecorded(server))
+  const listed = (await ipvs.servers()).servers
+  const servers = listed.filter(({ server }) => ownership.isRecorded(server))
   const destinations = await ipvs.destinations(servers.map(({ server }) => server))
   const addresses = await dummy.addresses(deviceName)
   const placed = new Map<string, PlacedServer>()
   for (const [i, { server }] of servers.entries())
     placed.set(serverKey(server), { server, destinations: keyed(destinations[i] ?? []), service: '' })
   const ours = (addresses ?? []).filter(ip => ownership.isOurAddress(ip))
+  // Whoever emptied the record of a device that has addresses has made ours look like somebody else's.
+  const isLost = (addresses?.length ?? 0) > 0 && !entries.values().some(({ set }) => RECORDS.has(set))
+  const others = isLost ? [] : listed.filter(({ server }) => !ownership.isRecorded(server))
   return {
+    others: new Set(others.map(({ server }) => serverKey(server))),
     state: {
       ...EMPTY_STATE,
       servers: PersistentMap.owning(placed),
@@ -74,6 +82,8 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
     unsettled: listing.unsettled,
   }
 }
+
+const RECORDS: ReadonlySet<string> = new Set(FAMILIES.map(family => setName('IPVS-IPS', family)))
 
 function placeEntries(sets: readonly IpsetListing[]): PersistentMap<PlacedEntry> {
   const placed = new Map<string, PlacedEntry>()

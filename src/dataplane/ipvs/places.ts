@@ -27,6 +27,8 @@ export interface Placing {
 export interface PlacedPort {
   readonly port: PortFrontends
   readonly places: readonly Place[]
+  /** Where a frontend has no place because somebody else's virtual server is there; the first of them. */
+  readonly occupied: ServerKey | undefined
   /** A virtual server of its own that holds the cluster list and is no frontend; at most one. */
   readonly privateServer: VirtualAddress | undefined
   /** The server with the cluster list that other places share; undefined where none does. */
@@ -52,16 +54,21 @@ interface PortWork {
 
 function placePort(work: PortWork, placing: Placing): PlacedPort {
   const { port } = work
-  const places = placesOf(port, placing)
+  const { places, occupied } = placesOf(port, placing)
   const insiders = places.some(({ frontend }) => frontend.route.kind === 'external-local')
   const existing = places.find(place => holdsCluster(place, port))
   const isNeeded = insiders || (existing?.frontend.kind !== 'ClusterIP' && existing !== undefined)
   if (!isNeeded)
-    return { port, places, privateServer: undefined, ...shared(port, places, existing), homeless: false }
+    return {
+      ...{ port, places, occupied, privateServer: undefined },
+      ...shared(port, places, existing),
+      homeless: false,
+    }
   const isPrivate = existing?.frontend.kind !== 'ClusterIP'
   const privateServer = isPrivate ? privateServerOf(work, placing.surroundings) : undefined
   const home = privateServer ?? existing
-  return { port, places, privateServer, ...shared(port, places, home), homeless: home === undefined }
+  const homeless = home === undefined
+  return { port, places, occupied, privateServer, ...shared(port, places, home), homeless }
 }
 
 function shared(
@@ -84,20 +91,40 @@ function holdsLocal({ frontend: { route }, backends, hidden }: Place): boolean {
   return route.kind === 'external-local' || (route.kind === 'internal' && route.over === 'local')
 }
 
-function placesOf(port: PortFrontends, { surroundings, isTaken }: Placing): readonly Place[] {
-  const { nodePortIps } = surroundings
-  const { protocol, family } = port
+/**
+ * A frontend has all of its places or none: a NodePort's number is recorded for all addresses, so that nobody could
+ * tell later whose a virtual server at one of them is. ClusterIPs are nobody else's.
+ */
+function placesOf(port: PortFrontends, placing: Placing): Pick<PlacedPort, 'places' | 'occupied'> {
   const places: Place[] = []
+  let occupied: ServerKey | undefined
   for (const frontend of port.frontends) {
-    const backends = backendsOf(frontend, port)
-    const isNodePort = frontend.ip === undefined
-    for (const ip of isNodePort ? nodePortIps[family] : [frontend.ip]) {
-      const at = { protocol, ip, port: frontend.port }
-      const key = serverKey(at)
-      places.push({ ...at, key, frontend, backends, hidden: isNodePort && isTaken(key) })
-    }
+    const its = placesOfFrontend(frontend, port, placing)
+    const other = frontend.kind === 'ClusterIP' ? undefined : occupiedAmong(its, placing.surroundings)
+    if (other === undefined) places.push(...its)
+    occupied ??= other
   }
-  return places
+  return { places, occupied }
+}
+
+function placesOfFrontend(
+  frontend: Frontend,
+  port: PortFrontends,
+  { surroundings: { nodePortIps }, isTaken }: Placing,
+): readonly Place[] {
+  const { protocol, family } = port
+  const backends = backendsOf(frontend, port)
+  const isNodePort = frontend.ip === undefined
+  return (isNodePort ? nodePortIps[family] : [frontend.ip]).map(ip => {
+    const at = { protocol, ip, port: frontend.port }
+    const key = serverKey(at)
+    return { ...at, key, frontend, backends, hidden: isNodePort && isTaken(key) }
+  })
+}
+
+function occupiedAmong(places: readonly Place[], { occupied }: Surroundings): ServerKey | undefined {
+  if (occupied.size === 0) return undefined
+  return places.find(({ key, hidden }) => !hidden && occupied.has(key))?.key
 }
 
 const NONE: readonly Backend[] = []

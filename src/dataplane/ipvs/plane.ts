@@ -19,7 +19,8 @@ import { type IpvsKernel, observeKernel, type Seen } from './observe.ts'
 import type { IpvsOptions } from './options.ts'
 import type { IpvsPlan } from './plan.ts'
 import { renderIpvsState } from './render.ts'
-import { EMPTY_STATE, type IpvsState, type PlacedEntry, type PlacedServer } from './state.ts'
+import { EMPTY_STATE, type IpvsState, type PlacedEntry, type PlacedServer, type ServerKey } from './state.ts'
+import type { Occupied } from './surroundings.ts'
 import { Upkeep, type UpkeepEvent, type UpkeepOptions } from './upkeep.ts'
 
 export interface IpvsPlaneOptions extends IpvsKernel {
@@ -55,6 +56,8 @@ class KernelIpvsPlane implements IpvsPlane {
   readonly #drains: Drains
   readonly #upkeep: Upkeep
   readonly #missingSchedulers = new Set<string>()
+  /** As the last look found them. */
+  #occupied: Occupied = { servers: new Set(), version: 0 }
   /** What the kernel was left with; undefined while it may hold something else. */
   #held: IpvsState | undefined
   /** What was in our sets by our own doing. */
@@ -88,7 +91,8 @@ class KernelIpvsPlane implements IpvsPlane {
 
   render(frontends: FrontendTable, options: RenderOptions<IpvsState>): Steps<IpvsState> {
     const missingSchedulers = new Set(this.#missingSchedulers)
-    return renderIpvsState(frontends, options, { ...this.#given.options, missingSchedulers })
+    const occupied = this.#occupied
+    return renderIpvsState(frontends, options, { ...this.#given.options, missingSchedulers, occupied })
   }
 
   diff(from: IpvsState, to: IpvsState): Steps<IpvsPlan> {
@@ -107,7 +111,8 @@ class KernelIpvsPlane implements IpvsPlane {
 
   observe(): Promise<Observation<IpvsState>> {
     return this.#turns.take(async () => {
-      const { state, generation, unsettled } = await this.#look()
+      const { state, others, generation, unsettled } = await this.#look()
+      this.#occupied = occupiedBy(others, this.#occupied)
       this.#held = state
       this.#servers = state.servers
       this.#drains.adopt(state, this.#given.clock.nowMs())
@@ -181,4 +186,9 @@ class KernelIpvsPlane implements IpvsPlane {
   #shifted(generation: number): number {
     return (generation + this.#epoch) >>> 0
   }
+}
+
+function occupiedBy(servers: ReadonlySet<ServerKey>, before: Occupied): Occupied {
+  const isSame = servers.size === before.servers.size && [...servers].every(key => before.servers.has(key))
+  return isSame ? before : { servers, version: before.version + 1 }
 }

@@ -11,20 +11,17 @@ import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
 import { forFamilies, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
 import { declareIpset } from './layout.ts'
-import type { IpvsOptions } from './options.ts'
 import { type RuleWriter, ruleInputs, rulesOf } from './rules.ts'
 import { sameServer } from './servers.ts'
 import { renderService, type ServiceRendering } from './service.ts'
 import { SET_STEMS, setName } from './set-names.ts'
 import type { IpvsState, PlacedAddress, PlacedEntry, PlacedServer, Rendering } from './state.ts'
-import { type Surroundings, surroundingsOf } from './surroundings.ts'
+import { type Surroundings, type SurroundingsOptions, surroundingsOf } from './surroundings.ts'
 import { TableDraft } from './table-draft.ts'
 import { type Taken, takenBy } from './taken.ts'
 import { UsersDraft } from './users.ts'
 
-export interface IpvsRenderOptions extends IpvsOptions {
-  /** Schedulers that the kernel turned out not to have. */
-  readonly missingSchedulers: ReadonlySet<string>
+export interface IpvsRenderOptions extends SurroundingsOptions {
   /** Whose rules stand before IPVS; nftables unless told. */
   readonly rules?: RuleWriter
 }

@@ -68,8 +68,9 @@ function addressesOf(
 ): ReadonlySet<Ip> {
   const addresses = new Set<Ip>()
   for (const ip of clusterIps) if (!localIps.has(ip)) addresses.add(ip)
-  for (const { port } of placed)
-    for (const { ip } of port.frontends) if (ip !== undefined && !localIps.has(ip)) addresses.add(ip)
+  for (const { places } of placed)
+    for (const { ip, frontend } of places)
+      if (frontend.ip !== undefined && !localIps.has(ip)) addresses.add(ip)
   return addresses
 }
 
@@ -80,10 +81,22 @@ function refusalsOf(
 ): readonly Refusal[] {
   const scheduler = schedulerRefusal(service, ports, surroundings)
   const homeless = placed.find(port => port.homeless)
+  const occupied = placed.find(port => port.occupied !== undefined)?.occupied
   return [
     ...(scheduler === undefined ? [] : [scheduler]),
     ...(homeless === undefined ? [] : [homelessRefusal(service, homeless)]),
+    ...(occupied === undefined ? [] : [occupiedRefusal(service, occupied)]),
   ]
+}
+
+function occupiedRefusal(service: string, key: ServerKey): Refusal {
+  return {
+    object: objectText('Service', service),
+    field: 'spec.ports',
+    value: key,
+    reason:
+      'somebody else has a virtual server of IPVS there, which is left alone: it is not served at this place',
+  }
 }
 
 function homelessRefusal(service: string, { port }: PlacedPort): Refusal {

@@ -4,7 +4,7 @@ import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
 import type { IpvsOperation } from '../../../../src/kernel/ipvs/operation.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { IpvsNode } from '../../../support/ipvs-node.ts'
-import { ip, newDestination, newServer, real, virtual } from '../../../support/ipvs-objects.ts'
+import { deleteServer, ip, newDestination, newServer, real, virtual } from '../../../support/ipvs-objects.ts'
 import { IpvsRig, NODE_IP } from '../../../support/ipvs-rig.ts'
 import { type ServiceSpec, serviceOf } from '../../../support/ipvs-services.ts'
 
@@ -109,6 +109,73 @@ describe('virtual servers of somebody else', () => {
     rig.offer([])
     await rig.until(() => serversOf(node).length === 0, 2 * HEAL_MS)
     expect(serversOf(node)).toEqual([])
+  })
+})
+
+describe('a virtual server of somebody else where a Service wants its own', () => {
+  const CLUSTER = 'virtual TCP 172.30.0.1:80'
+  const LB = virtual('192.0.2.1', 80, { scheduler: 'lc' })
+  const AT_NODE = virtual(NODE_IP, 30080, { scheduler: 'lc' })
+
+  it.each([
+    ['an external address', LB, [`TCP ${NODE_IP}:30080`]],
+    ['a NodePort', AT_NODE, ['TCP 192.0.2.1:80']],
+  ])('is left alone at %s, and the Service says so (F106)', async (_, theirs, rest) => {
+    const { node, clock, start } = make()
+    await others(node, clock, newServer(theirs), newDestination(theirs, real('10.9.0.1', 80)))
+    const theirLines = node.dump()
+    const isTheirs = (line: string) => theirLines.includes(line)
+    for (let process = 0; process < 2; process++) {
+      const rig = start({ digestMs: 1_000 })
+      rig.plane.startUpkeep()
+      await rig.sync(serviceOf('web', WEB))
+      await clock.advance(HEAL_MS + 1_000)
+      expect(node.dump().filter(isTheirs)).toEqual(theirLines)
+      expect(serversOf(node).toSorted()).toEqual(
+        [
+          'TCP 172.30.0.1:80',
+          `TCP ${theirs === LB ? '192.0.2.1:80' : `${NODE_IP}:30080`}`,
+          ...rest,
+        ].toSorted(),
+      )
+      expect(rig.reconciler.rendered?.refusals.get('ns/web')).toMatchObject([
+        { object: 'Service ns/web', value: theirs === LB ? 'TCP 192.0.2.1:80' : `TCP ${NODE_IP}:30080` },
+      ])
+      expect(rig.of('healed')).toEqual([])
+      await stop(rig)
+    }
+  })
+
+  it('gives way to the Service when it is gone', async () => {
+    const { node, clock, start } = make()
+    await others(node, clock, newServer(LB))
+    const rig = start()
+    await rig.sync(serviceOf('web', WEB))
+    expect(node.addresses()).not.toContain(ip('192.0.2.1'))
+    await others(node, clock, deleteServer(LB))
+    await rig.until(() => node.addresses().includes(ip('192.0.2.1')), 2 * HEAL_MS)
+    expect(serversOf(node)).toContain('TCP 192.0.2.1:80')
+    expect(rig.reconciler.rendered?.refusals.size).toBe(0)
+  })
+
+  it('is taken over at a ClusterIP, which can be nobody else’s', async () => {
+    const { node, clock, start } = make()
+    await others(node, clock, newServer(virtual('172.30.0.1', 80, { scheduler: 'lc' })))
+    await start().sync(serviceOf('web', WEB))
+    expect(node.dump()).toContain(`${CLUSTER} rr 0 0`)
+  })
+
+  it('is one of ours when the record of a device with addresses was emptied', async () => {
+    const { node, start } = make()
+    const first = start()
+    await first.sync(serviceOf('web', WEB))
+    await stop(first)
+    const before = node.dump()
+    for (const set of node.sets.slots) set?.elements.clear()
+    const rig = start()
+    await rig.sync(serviceOf('web', WEB))
+    expect(node.dump()).toEqual(before)
+    expect(rig.reconciler.rendered?.refusals.size).toBe(0)
   })
 })
 
