@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { connect, createServer } from 'node:net'
+import { createServer } from 'node:net'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { parseIp } from '../../src/base/ip.ts'
@@ -10,6 +10,7 @@ import type { IpsetEntry } from '../../src/kernel/ipset/state.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { NF_ACCEPT, NF_INET_LOCAL_OUT } from '../../src/kernel/nft/constants.ts'
 import type { Expression } from '../../src/kernel/nft/expression.ts'
+import { outcomeOfConnecting } from '../support/connecting.ts'
 import { add, manyEntries, setOf } from '../support/fake-ipset/arbitraries.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { openNetfilter } from './kernel.ts'
@@ -89,15 +90,15 @@ it('F109: a set that a rule asks is replaced by a larger one before it is full, 
   const nft = createNftClient({ transport: openNetfilter(), clock: systemClock, ipsets: client })
   try {
     await reject(nft)
-    expect(await outcome(port)).toBe('connected')
+    expect(await outcomeOfConnecting(HOST, port)).toBe('connected')
     const wanted: IpsetEntry[] = [...manyEntries(5000), { ip: parseIp(HOST) ?? '', protocol: 6, port }]
     const full = await client.commit([add({ set: small, entries: wanted })])
     expect(new Set(full.failures.map(({ code }) => code))).toEqual(new Set(['IPSET_ERR_HASH_FULL']))
     const growth = growthOf({ set: small, entries: wanted, groups: [] })
     await done(...growth.build)
-    expect(await outcome(port)).toBe('connected')
+    expect(await outcomeOfConnecting(HOST, port)).toBe('connected')
     await done(...growth.replace)
-    expect(await outcome(port)).toBe('ECONNREFUSED')
+    expect(await outcomeOfConnecting(HOST, port)).toBe('ECONNREFUSED')
     const { headers } = await client.headers()
     expect(headers).toMatchObject([{ set: { maxElements: 65_536 }, elements: wanted.length, references: 1 }])
   } finally {
@@ -139,18 +140,4 @@ async function reject(nft: ReturnType<typeof createNftClient>): Promise<void> {
     { ...target, verb: 'add-rule', chain: 'out', rule: { expressions, comment: '' } },
   ])
   expect(result.outcome).toBe('committed')
-}
-
-/** `connected`, or the errno's name. */
-function outcome(port: number): Promise<string> {
-  return new Promise(resolve => {
-    const socket = connect({ host: HOST, port, timeout: 5_000 })
-    const end = (words: string): void => {
-      socket.destroy()
-      resolve(words)
-    }
-    socket.once('connect', () => end('connected'))
-    socket.once('timeout', () => end('timeout'))
-    socket.once('error', error => end('code' in error ? String(error.code) : error.message))
-  })
 }

@@ -4,28 +4,14 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
+import { type Ended, runCommand } from '../support/command.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 const OUTSIDE = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
 
-interface Ended {
-  readonly code: number | null
-  readonly out: string
-  readonly err: string
-}
-
-function run(command: string, args: readonly string[], environment: NodeJS.ProcessEnv = {}): Ended {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [command, ...args], {
-    encoding: 'utf8',
-    env: { ...process.env, ...environment },
-    timeout: 30_000,
-  })
-  return { code: status, out: stdout, err: stderr }
-}
-
-const kprobe = (...args: string[]): Ended => run(COMMAND, args)
+const kprobe = (...args: string[]): Ended => runCommand(args)
 const shell = (script: string): Ended => {
   const { status, stdout, stderr } = spawnSync('bash', ['-c', script], { encoding: 'utf8', timeout: 30_000 })
   return { code: status, out: stdout, err: stderr }
@@ -116,7 +102,7 @@ describe('kprobe dump', () => {
 
   it('shows the same tables by its own printer where no package is installed', () => {
     programExamples()
-    const alone = run(lonelyCopy(), ['dump', '-o', 'nft'])
+    const alone = runCommand(['dump', '-o', 'nft'], { command: lonelyCopy() })
     expect(alone).toMatchObject({ code: 0, err: '' })
     expect(alone.out).toBe(kprobe('dump', 'nft').out)
     expect(sorted(alone.out)).toBe(sorted(nft('--stateless', 'list', 'ruleset')))

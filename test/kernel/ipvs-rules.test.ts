@@ -8,6 +8,7 @@ import { describeOperation } from '../../src/kernel/nft/print.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { ipsetNames } from '../contract/ipsets.ts'
+import { destroyIpsets } from '../support/destroy-ipsets.ts'
 import { change, computeIn, IPVS } from '../support/pipeline.ts'
 import { LOCAL_IPS, loadScenarios } from '../support/scenario.ts'
 
@@ -33,21 +34,8 @@ beforeEach(() => {
 afterEach(async () => {
   await client.close()
   execFileSync('nft', ['flush', 'ruleset'])
-  await destroySets()
+  await destroyIpsets()
 })
-
-/** The kernel lets go of a set some time after the last rule about it went. */
-async function destroySets(): Promise<void> {
-  for (let attempt = 1; ; attempt++) {
-    try {
-      execFileSync('ipset', ['destroy'], { stdio: 'pipe' })
-      return
-    } catch (error) {
-      if (attempt === 50) throw error
-    }
-    await new Promise(resolve => setTimeout(resolve, 20))
-  }
-}
 
 const NO_LATE_SETS = { lateSets: new Set<string>() }
 

@@ -3,27 +3,14 @@ import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { KUBE_PROXY_TABLE } from '../faults/foreign-rules.ts'
-import { COMMAND } from '../support/daemon.ts'
+import { type Ended, runCommand } from '../support/command.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 const REMOVES = 'kprobe cleanup --leftovers-of=kube-proxy'
 
-interface Ended {
-  readonly code: number | null
-  readonly out: string
-  readonly err: string
-}
-
-function kprobe(...args: readonly string[]): Ended {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [COMMAND, ...args], {
-    encoding: 'utf8',
-    timeout: 30_000,
-  })
-  return { code: status, out: stdout, err: stderr }
-}
-
+const kprobe = (...args: readonly string[]): Ended => runCommand(args)
 const cleanLeftovers = (): Ended => kprobe('cleanup', '--leftovers-of=kube-proxy')
 const nft = (script: string): string => execFileSync('nft', ['-f', '-'], { input: script, encoding: 'utf8' })
 const ruleset = (): string => execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })

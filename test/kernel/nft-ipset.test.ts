@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { connect, createServer, type Server } from 'node:net'
+import { createServer, type Server } from 'node:net'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
@@ -10,6 +10,8 @@ import type { NftFamily } from '../../src/kernel/nft/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { ipsetNames } from '../contract/ipsets.ts'
+import { outcomeOfConnecting } from '../support/connecting.ts'
+import { destroyIpsets } from '../support/destroy-ipsets.ts'
 
 const names = openNetlink({ protocol: NETLINK_NETFILTER })
 let client: NftClient
@@ -31,20 +33,8 @@ afterEach(async () => {
   execFileSync('nft', ['flush', 'ruleset'])
   await Promise.all(servers.map(server => new Promise(resolve => server.close(resolve))))
   servers = []
-  await destroySets()
+  await destroyIpsets()
 })
-
-/** The kernel lets go of a set some time after the last rule about it went. */
-async function destroySets(): Promise<void> {
-  for (let attempt = 1; ; attempt++) {
-    try {
-      return ipset('destroy')
-    } catch (error) {
-      if (attempt === 50) throw error
-    }
-    await new Promise(resolve => setTimeout(resolve, 20))
-  }
-}
 
 async function listen(host: string): Promise<number> {
   const server = createServer(socket => socket.destroy())
@@ -52,20 +42,6 @@ async function listen(host: string): Promise<number> {
   await new Promise<void>(resolve => server.listen(0, host, resolve))
   const address = server.address()
   return typeof address === 'object' && address !== null ? address.port : 0
-}
-
-/** `connected`, or the errno's name. */
-function outcome(host: string, port: number): Promise<string> {
-  return new Promise(resolve => {
-    const socket = connect({ host, port, timeout: 5_000 })
-    const end = (words: string): void => {
-      socket.destroy()
-      resolve(words)
-    }
-    socket.once('connect', () => end('connected'))
-    socket.once('timeout', () => end('timeout'))
-    socket.once('error', error => end('code' in error ? String(error.code) : error.message))
-  })
 }
 
 function rejecting(family: NftFamily, ...matches: readonly Expression[]): Transaction {
@@ -100,7 +76,10 @@ it.each([
       rejecting(family, member('SERVICES', 'dst', 'dst'), { ...member('CLIENTS', 'src'), inverted: true }),
     )
     expect(committed).toBe('committed')
-    const both = async () => [await outcome(host, inside), await outcome(host, outside)]
+    const both = async () => [
+      await outcomeOfConnecting(host, inside),
+      await outcomeOfConnecting(host, outside),
+    ]
     expect(await both()).toEqual(['connected', 'connected'])
     ipset('add', 'SERVICES', `${host},tcp:${inside}`)
     expect(await both()).toEqual(['ECONNREFUSED', 'connected'])
@@ -131,6 +110,6 @@ it('a set in use cannot be destroyed, and can be swapped: the rule then sees the
   expect(() => ipset('destroy', 'SERVICES')).toThrow('in use')
   const before = await client.list([{ family: 'ip', name: 'ipsets' }])
   ipset('swap', 'SERVICES', 'NEXT')
-  expect(await outcome('127.0.0.1', port)).toBe('ECONNREFUSED')
+  expect(await outcomeOfConnecting('127.0.0.1', port)).toBe('ECONNREFUSED')
   expect((await client.list([{ family: 'ip', name: 'ipsets' }])).ruleset).toEqual(before.ruleset)
 })

@@ -1,27 +1,14 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { COMMAND } from '../support/daemon.ts'
+import { type Ended, runCommand } from '../support/command.ts'
 
 /* The commands in the mode ipvs, on a kernel that has IPVS, beside the tools of the trade. */
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=ipvs']
 
-interface Ended {
-  readonly code: number | null
-  readonly out: string
-  readonly err: string
-}
-
-function kprobe(...args: readonly string[]): Ended {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [COMMAND, ...args], {
-    encoding: 'utf8',
-    timeout: 200_000,
-  })
-  return { code: status, out: stdout, err: stderr }
-}
-
+const kprobe = (...args: readonly string[]): Ended => runCommand(args, { timeoutMs: 200_000 })
 const tool = (name: string, ...args: readonly string[]): string =>
   execFileSync(name, args, { encoding: 'utf8' })
 const sorted = (text: string): readonly string[] =>
