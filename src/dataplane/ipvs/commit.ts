@@ -13,6 +13,7 @@ import type { ServiceKey } from '../../model/service.ts'
 import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
+import { serviceOfGroup } from '../common/groups.ts'
 import { refusalOf } from '../common/refusal.ts'
 import type { IpvsKernel } from './observe.ts'
 import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './phases.ts'
@@ -137,9 +138,10 @@ export class Committer {
         return this.#changeEntries('delete-entries', phase.lists)
       case 'add-rules':
       case 'remove-rules':
-      case 'add-detours':
       case 'remove-detours':
         return this.#changeRules(phase.transaction)
+      case 'add-detours':
+        return this.#changeRules(this.#unfailedOf(phase.transaction))
       case 'add-device':
         this.#options.kernel.dummy.ensure(phase.device)
         return { ...NOTHING, messages: 1 }
@@ -205,7 +207,20 @@ export class Committer {
     return services.length > 0 && services.every(service => this.#failed.has(service))
   }
 
+  /** A detour of a Service that failed would lead to what is not there. */
+  #unfailedOf(transaction: Transaction): Transaction {
+    if (this.#failed.size === 0) return transaction
+    return transaction.flatMap((operation): Transaction => {
+      if (operation.verb !== 'add-elements' && operation.verb !== 'delete-elements') return [operation]
+      const keeps = (_: unknown, i: number): boolean =>
+        !this.#failed.has(serviceOfGroup(operation.groups[i] ?? '') ?? '')
+      const elements = operation.elements.filter(keeps)
+      return elements.length === 0 ? [] : [{ ...operation, elements, groups: operation.groups.filter(keeps) }]
+    })
+  }
+
   async #changeRules(transaction: Transaction): Promise<Step> {
+    if (transaction.length === 0) return NOTHING
     const { nft } = this.#options.kernel
     const guard = this.#generation === undefined ? {} : { generation: this.#generation }
     const result = await nft.commit(transaction, guard)

@@ -65,7 +65,8 @@ describe('what the kernel refuses of one Service', () => {
     const set = servers.set.bind(servers)
     servers.set = (key, server) =>
       server.address.startsWith('\xac\x1e\0\x02') ? refuse('EINVAL') : set(key, server)
-    rig.offer([...GOOD, ...serviceOf('bad', { ip: '172.30.0.2', endpoints: ['10.1.0.2'] }), ...more])
+    const bad = { ip: '172.30.0.2', endpoints: ['10.1.0.2'], externalIPs: ['192.0.2.2'], externalLocal: true }
+    rig.offer([...GOOD, ...serviceOf('bad', bad), ...more])
     await rig.until(() => rig.of('quarantined').length > 0)
     await rig.wait(200)
     expect(rig.of('quarantined')).toMatchObject([{ service: 'ns/bad' }])
