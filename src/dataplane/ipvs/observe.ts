@@ -6,7 +6,7 @@ import { leftoversOf } from '../../kernel/ipset/grow.ts'
 import type { IpsetListing } from '../../kernel/ipset/state.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
-import type { ListedDestination, RealServer, ServerKey } from '../../kernel/ipvs/state.ts'
+import type { ListedDestination, ListedServer, RealServer, ServerKey } from '../../kernel/ipvs/state.ts'
 import type { DummyClient } from '../../kernel/link/dummy.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
@@ -54,8 +54,12 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
   const cutShort = new Set(leftoversOf(names, existing))
   const entries = placeEntries(sets)
   const ownership = ownershipBy({ ...options, entries, ruleset: listing.ruleset }, excludeCidrs)
-  const listed = (await ipvs.servers()).servers
-  const servers = listed.filter(({ server }) => ownership.isRecorded(server))
+  const servers: ListedServer[] = []
+  const others = new Set<ServerKey>()
+  for (const each of (await ipvs.servers()).servers) {
+    if (ownership.isRecorded(each.server)) servers.push(each)
+    else others.add(serverKey(each.server))
+  }
   const destinations = await ipvs.destinations(servers.map(({ server }) => server))
   const addresses = await dummy.addresses(deviceName)
   const placed = new Map<string, PlacedServer>()
@@ -64,9 +68,8 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
   const ours = (addresses ?? []).filter(ip => ownership.isOurAddress(ip))
   // Whoever emptied the record of a device that has addresses has made ours look like somebody else's.
   const isLost = (addresses?.length ?? 0) > 0 && !entries.values().some(({ set }) => RECORDS.has(set))
-  const others = isLost ? [] : listed.filter(({ server }) => !ownership.isRecorded(server))
   return {
-    others: new Set(others.map(({ server }) => serverKey(server))),
+    others: isLost ? new Set() : others,
     state: {
       ...EMPTY_STATE,
       servers: PersistentMap.owning(placed),

@@ -47,10 +47,11 @@ const BY_ADDRESS_AND_PORT: readonly SetStem[] = [
   'LOAD-BALANCER',
 ]
 
-const BY_PORT: Readonly<{ [protocol in IpvsProtocol]: readonly SetStem[] }> = {
+const NODE_PORTS_BY_ADDRESS: readonly SetStem[] = ['NODE-PORT-SCTP-HASH', 'NODE-PORT-LOCAL-SCTP-HASH']
+
+const NODE_PORTS: Readonly<Record<Exclude<IpvsProtocol, 'SCTP'>, readonly SetStem[]>> = {
   TCP: ['NODE-PORT-TCP', 'NODE-PORT-LOCAL-TCP'],
   UDP: ['NODE-PORT-UDP', 'NODE-PORT-LOCAL-UDP'],
-  SCTP: ['NODE-PORT-SCTP-HASH', 'NODE-PORT-LOCAL-SCTP-HASH'],
 }
 
 export function ownershipBy(records: Records, excludeCidrs: readonly Cidr[]): Ownership {
@@ -72,7 +73,8 @@ export function ownershipBy(records: Records, excludeCidrs: readonly Cidr[]): Ow
     if (BY_ADDRESS_AND_PORT.some(stem => has(stem, ip, entry))) return true
     // A private virtual server: ClusterIPs are nobody else's, unlike addresses from outside the cluster.
     if (isOurAddress(ip) && clusterIps().has(ip)) return true
-    const isNodePort = BY_PORT[protocol].some(stem => has(stem, ip, protocol === 'SCTP' ? entry : { port }))
+    if (protocol === 'SCTP') return NODE_PORTS_BY_ADDRESS.some(stem => has(stem, ip, entry))
+    const isNodePort = NODE_PORTS[protocol].some(stem => has(stem, ip, { port }))
     return isNodePort && nodePortIps[familyOf(ip)]().has(ip)
   }
   return {

@@ -1,3 +1,4 @@
+import { anyContains } from '../../base/cidr.ts'
 import type { Clock } from '../../base/clock.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
 import type { VirtualAddress } from '../../kernel/ipvs/state.ts'
@@ -12,7 +13,7 @@ import type { IpvsKernel } from './observe.ts'
 import type { IpvsOptions } from './options.ts'
 import type { IpvsPlane } from './plane.ts'
 import { setName } from './set-names.ts'
-import type { IpvsState } from './state.ts'
+import type { PlacedServer } from './state.ts'
 
 export interface RetireOptions {
   readonly kernel: IpvsKernel
@@ -39,9 +40,11 @@ export async function retireIpvsPlane({
   signal,
 }: RetireOptions): Promise<void> {
   const { state } = await plane.observe()
-  await drainAll(kernel, state)
+  // The cleanup leaves those in excluded prefixes, too.
+  const placed = state.servers.values().filter(({ server }) => !anyContains(options.excludeCidrs, server.ip))
+  await drainAll(kernel, placed)
   await shrink(kernel, state.ruleset, options)
-  const servers = [...state.servers.values()].map(({ server }) => server)
+  const servers = placed.map(({ server }) => server)
   const endMs = clock.nowMs() + options.drainMs
   while (!signal.aborted && clock.nowMs() < endMs && (await hasConnections(kernel, servers)))
     await pause(clock, Math.min(LOOK_MS, endMs - clock.nowMs()), signal)
@@ -49,8 +52,8 @@ export async function retireIpvsPlane({
 }
 
 /** Those that are gone since the look need no weight of 0. */
-async function drainAll({ ipvs }: IpvsKernel, { servers }: IpvsState): Promise<void> {
-  const operations = [...servers.values()].flatMap(({ server, destinations }) =>
+async function drainAll({ ipvs }: IpvsKernel, servers: readonly PlacedServer[]): Promise<void> {
+  const operations = servers.flatMap(({ server, destinations }) =>
     [...destinations.values()]
       .filter(({ weight }) => weight > 0)
       .map((destination): IpvsOperation => {

@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { finish, type Steps } from '../../../../src/base/steps.ts'
 import type { IpvsKernel } from '../../../../src/dataplane/ipvs/observe.ts'
-import { DEFAULT_IPVS_OPTIONS } from '../../../../src/dataplane/ipvs/options.ts'
+import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../../../src/dataplane/ipvs/options.ts'
 import { retireIpvsPlane } from '../../../../src/dataplane/ipvs/retire.ts'
 import { readTraffic } from '../../../../src/dataplane/ipvs/traffic.ts'
 import { createIpsetClient } from '../../../../src/kernel/ipset/client.ts'
@@ -10,6 +10,7 @@ import { createDummyClient } from '../../../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { IpvsNode } from '../../../support/ipvs-node.ts'
+import { ip } from '../../../support/ipvs-objects.ts'
 import { IpvsRig } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
 
@@ -31,11 +32,16 @@ afterEach(async () => {
   for (const close of closing.splice(0)) await close()
 })
 
-async function bench(): Promise<Bench> {
+async function bench(services = WEB, excludeCidrs: IpvsOptions['excludeCidrs'] = []): Promise<Bench> {
   const clock = new FakeClock()
   const node = new IpvsNode({ nowMs: () => clock.nowMs() })
-  const rig = new IpvsRig({ node, clock, healPeriodMs: 10_000_000, options: { drainMs: DRAIN_MS } })
-  await rig.sync(WEB)
+  const rig = new IpvsRig({
+    node,
+    clock,
+    healPeriodMs: 10_000_000,
+    options: { drainMs: DRAIN_MS, excludeCidrs },
+  })
+  await rig.sync(services)
   await rig.reconciler.stop()
   const ipset = createIpsetClient({ transport: node.open('ipset'), clock })
   const kernel: IpvsKernel = {
@@ -52,7 +58,10 @@ async function bench(): Promise<Bench> {
   const retire = () => {
     let over = false
     const { plane } = rig
-    const done = retireIpvsPlane({ kernel, plane, clock, options, signal: stop.signal }).then(() => {
+    const done = retireIpvsPlane({
+      ...{ kernel, plane, clock, signal: stop.signal },
+      options: { ...options, excludeCidrs },
+    }).then(() => {
       over = true
     })
     return { isOver: () => over, done }
@@ -75,6 +84,31 @@ describe('the retirement of the mode ipvs', () => {
     expect(node.ipvs.servers.size).toBe(0)
     expect(left(node)).toEqual([])
     expect((await rig.plane.observe()).state.ruleset.tables).toEqual([])
+  })
+
+  it('is finished by the next process, NodePorts included, when it was cut short', async () => {
+    const web = serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1'], nodePort: 30080 })
+    const { node, rig, stop, retire } = await bench(web)
+    for (const destination of destinationsOf(node)) destination.activeConnections = 1
+    const { done } = retire()
+    await rig.wait(5_000)
+    stop.abort()
+    await done
+    expect(node.ipvs.servers.size).toBe(2)
+    const { clock } = rig
+    const next = new IpvsRig({ node, driftPollMs: 0, ...(clock instanceof FakeClock ? { clock } : {}) })
+    closing.push(() => next.close())
+    await next.plane.cleanup()
+    expect(node.ipvs.servers.size).toBe(0)
+    expect(left(node)).toEqual([])
+  })
+
+  it('keeps off excluded prefixes', async () => {
+    const { node, rig, retire } = await bench(WEB, [{ ip: ip('172.30.0.0'), bits: 24 }])
+    const { done } = retire()
+    await rig.wait(0)
+    await done
+    expect(destinationsOf(node).map(({ weight }) => weight)).toEqual([1, 1])
   })
 
   it('lets connections end behind a guard, without new ones', async () => {
