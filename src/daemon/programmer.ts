@@ -38,7 +38,7 @@ export class Programmer {
   /** Another configuration; what is wanted is offered anew then. Throws when it cannot be: everything stays as it was. */
   async change(config: Config): Promise<void> {
     await this.#retirement?.end(config.proxyMode)
-    const begun = this.#begin(config)
+    const begun = this.#beginOrGoOn(config)
     await this.#next?.stop()
     this.#next = undefined
     if (this.#current?.mode === begun.mode) {
@@ -58,6 +58,17 @@ export class Programmer {
     await this.#retirement?.end()
     await this.#next?.stop()
     await this.#current?.stop()
+  }
+
+  /** A mode that cannot be opened goes on retiring if it was about to. */
+  #beginOrGoOn(config: Config): Programming {
+    try {
+      return this.#begin(config)
+    } catch (thrown) {
+      const serving = this.#current && this.#configs.get(this.#current.mode)
+      if (serving?.backend === 'netlink') this.#retireOthers(serving)
+      throw thrown
+    }
   }
 
   #begin(config: Config): Programming {

@@ -241,6 +241,19 @@ describe('another mode', () => {
     expect((await served('shop/cart:http')).join()).toContain('10.96.1.77')
   })
 
+  it('that cannot be opened goes on retiring', async () => {
+    const client = createNftClient({ transport: kernel.open(), clock: systemClock })
+    await client.commit([
+      { verb: 'add-table', family: 'ip', table: 'kube-proxy-ipvs', flags: 0, comment: undefined },
+    ])
+    await client.close()
+    const tries = () => logged.join('').match(/what another mode has left cannot be removed/g)?.length
+    void start()
+    await until(() => tries() === 1, 'the retirement')
+    await reconfigure?.(configOf('--proxy-mode=ipvs'))
+    await until(() => tries() === 2, 'the retirement once more')
+  })
+
   it('that the kernel does not have ends a daemon that starts', async () => {
     expect(await start('--proxy-mode=ipvs')).toBe(1)
     expect(logged.join('')).toContain('cannot speak with the kernel')
