@@ -1,7 +1,7 @@
 import { Lab } from '../lab/lab.ts'
 import type { PipelineConfig } from '../pipeline.ts'
 import type { Scenario } from '../scenario.ts'
-import { expectedLine, flowOf, type Labels, seenLine } from '../scenario-outcome.ts'
+import { expectedLine, flowAnywhere, type Labels, seenLine } from '../scenario-outcome.ts'
 import { ControlPlane } from './control-plane.ts'
 import { Fence } from './fence.ts'
 import { LAB_NODE } from './lab-node.ts'
@@ -97,7 +97,7 @@ export class Arena {
   }
 
   async #shoot({ rows }: Scenario['steps'][number], labels: Labels): Promise<readonly Different[]> {
-    const outcomes = await this.lab.trace(rows.map(flowOf))
+    const outcomes = await this.lab.trace(rows.map(flowAnywhere))
     return rows.flatMap((row, index) => {
       const outcome = outcomes[index]
       const expected = expectedLine(row)
