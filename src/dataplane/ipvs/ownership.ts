@@ -120,4 +120,4 @@ function nodePortIpsIn({ ruleset, servers }: Records, family: Family): IpRecord 
   return ips
 }
 
-const NOWHERE: IpRecord = new Set<Ip>()
+const NOWHERE: IpRecord = { has: () => false }
