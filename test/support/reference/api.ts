@@ -27,6 +27,14 @@ export interface Reply {
   readonly body: unknown
 }
 
+interface Exchange {
+  readonly method: string
+  readonly path: string
+  readonly body?: unknown
+  readonly contentType?: string
+  readonly timeoutMs?: number
+}
+
 /** The server said no. */
 export class ApiRefusal extends Error {
   readonly status: number
@@ -40,6 +48,7 @@ export class ApiRefusal extends Error {
 
 const CONNECTIONS = 8
 const REQUEST_MAX_MS = 30_000
+const READY_ANSWER_MS = 3_000
 const MERGE_PATCH = 'application/merge-patch+json'
 
 const PATHS: Readonly<Record<string, string>> = {
@@ -67,7 +76,7 @@ export class Api {
 
   /** Path and query; the body is sent as JSON. Resolves with any status. */
   async send(method: string, path: string, body?: unknown, contentType = 'application/json'): Promise<Reply> {
-    const { status, text: words } = await this.#exchange(method, path, body, contentType)
+    const { status, text: words } = await this.#exchange({ method, path, body, contentType })
     return { status, body: words.startsWith('{') ? JSON.parse(words) : words }
   }
 
@@ -155,7 +164,16 @@ export class Api {
     return body
   }
 
-  #exchange(method: string, path: string, body: unknown, contentType: string) {
+  /** A question that is not answered is asked again: one to a server that is still starting may never be. */
+  async isReady(): Promise<boolean> {
+    const asked = this.#exchange({ method: 'GET', path: '/readyz', timeoutMs: READY_ANSWER_MS })
+    return await asked.then(
+      ({ status }) => status === 200,
+      () => false,
+    )
+  }
+
+  #exchange({ method, path, body, contentType, timeoutMs = REQUEST_MAX_MS }: Exchange) {
     const { socketPath, token } = this.#options
     const payload = body === undefined ? undefined : JSON.stringify(body)
     return new Promise<{ readonly status: number; readonly text: string }>((resolve, reject) => {
@@ -174,7 +192,7 @@ export class Api {
             ? {}
             : { 'content-type': contentType, 'content-length': Buffer.byteLength(payload) }),
         },
-        timeout: REQUEST_MAX_MS,
+        timeout: timeoutMs,
       })
       sent.on('timeout', () => sent.destroy(new Error(`${method} ${path}: no answer`)))
       sent.on('error', reject)

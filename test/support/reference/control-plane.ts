@@ -137,10 +137,7 @@ export class ControlPlane {
   }
 
   async ready(): Promise<void> {
-    await this.#server.until(
-      () => answers(this.api.send('GET', '/readyz').then(({ status }) => assertOk(status))),
-      READY_MAX_MS,
-    )
+    await this.#server.until(() => this.api.isReady(), READY_MAX_MS)
   }
 
   /** The API server alone, on the same port with the same objects. Needs the network namespace of the start. */
@@ -269,8 +266,4 @@ function answers(asked: Promise<unknown>): Promise<boolean> {
     () => true,
     () => false,
   )
-}
-
-function assertOk(status: number): void {
-  if (status !== 200) throw new Error(`not ready: ${status}`)
 }
