@@ -124,7 +124,8 @@ function placesOfFrontend(
 
 function occupiedAmong(places: readonly Place[], { occupied }: Surroundings): ServerKey | undefined {
   if (occupied.size === 0) return undefined
-  return places.find(({ key, hidden }) => !hidden && occupied.has(key))?.key
+  // Hidden places count, too: which these are follows from other Services, and this must not.
+  return places.find(({ key }) => occupied.has(key))?.key
 }
 
 const NONE: readonly Backend[] = []
