@@ -97,7 +97,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = readRequest(reader, given.positionals)
   if (reader.errors.length > 0) return usageErrors(io, 'dump', reader.errors)
   try {
-    const ask = async () => await daemonNames(request, io)
+    const ask: AskNames = async isNeeded => await daemonNames(request, io, isNeeded)
     if (request.what === 'ipvs' || request.what === 'ipset') await dumpOfIpvs(request, io, ask)
     else await dumpTables(request, io, ask)
     return EXIT_FINE
@@ -119,7 +119,7 @@ async function dumpTables(request: Request, io: Io, ask: AskNames): Promise<void
 
 async function dumpOfIpvs(request: Request, io: Io, ask: AskNames): Promise<void> {
   const { what, output, families } = request
-  const names = (await ask()) ?? namesOfElements((await readTables(families)).ipvs)
+  const names = (await ask(true)) ?? namesOfElements((await readTables(families)).ipvs)
   const filter = filterOf(request, names)
   const shown = await (what === 'ipvs' ? showServers(filter) : showSets(filter))
   if (shown.isEmpty) io.err(`${nothingText(request)}\n`)
@@ -133,14 +133,18 @@ const UNNAMED =
   'not every object of IPVS has a name here: the daemon at its --admin-socket knows whom each serves\n'
 
 /** Undefined where no daemon says. */
-type AskNames = () => Promise<ServiceNames | undefined>
+type AskNames = (isNeeded: boolean) => Promise<ServiceNames | undefined>
 
-/** Throws when a Service is asked for and nobody says what is of it. */
-async function daemonNames({ service, adminSocket }: Request, io: Io): Promise<ServiceNames | undefined> {
+/** Throws when a Service is asked for and nobody says what is of it, unless the rest can be shown without. */
+async function daemonNames(
+  { service, adminSocket }: Request,
+  io: Io,
+  isNeeded: boolean,
+): Promise<ServiceNames | undefined> {
   const names = await askServiceNames(adminSocket)
   if (names !== undefined) return names
   const absent = `no daemon answers at ${quote(adminSocket)}`
-  if (service !== '')
+  if (service !== '' && isNeeded)
     throw new Error(
       'whom objects of IPVS serve only the daemon says: ' +
         (adminSocket === '' ? 'with --service, give its --admin-socket' : absent),
@@ -182,7 +186,9 @@ async function readKernel(request: Request, ask: AskNames): Promise<Dump> {
   const { tables } = adopted.ruleset
   const own = service === '' ? tables : tables.map(table => onlyOf(table, service))
   if (ipvs.length === 0) return { tables: own, ipvs, filter: undefined }
-  return { tables: own, ipvs, filter: filterOf(request, (await ask()) ?? namesOfElements(ipvs)) }
+  // Elements of the mode nftables, which may be taking over, say whom they serve.
+  const names = (await ask(nftables.length === 0)) ?? namesOfElements(ipvs)
+  return { tables: own, ipvs, filter: filterOf(request, names) }
 }
 
 /** Those of each mode: while one takes over from the other, both are there. */
