@@ -19,12 +19,10 @@ import {
   vip,
 } from '../nftables/frontends.ts'
 import { lines, tableIn } from '../nftables/inspect.ts'
-import { addresses, complaints, everything, members, render, servers } from './rendered.ts'
+import { addresses, complaints, members, render, servers } from './rendered.ts'
 
 const IP = ip4(10, 96, 0, 1)
-const IP_2 = ip4(10, 96, 0, 2)
 const VIP = ip4(203, 0, 113, 1)
-const VIP_2 = ip4(203, 0, 113, 2)
 const NODE_IP = ip4(192, 168, 0, 2)
 const NODE_IP_2 = ip4(192, 168, 1, 2)
 const ON_NODE = { localIps: [NODE_IP, NODE_IP_2] }
@@ -403,54 +401,6 @@ describe('the cost of a change', () => {
     expect(next.ruleset).toBe(state.ruleset)
     expect(next.sets).toBe(state.sets)
   })
-})
-
-it('keeps off places where somebody else has a virtual server, whoever else wants these', () => {
-  const occupied = { servers: new Set(['TCP 192.168.0.2:30001', 'TCP 10.96.0.1:80']), version: 1 }
-  const ports = { frontends: [clusterIp(IP, 80), nodePort(30_001, EXTERNAL)], ...LISTS }
-  const balanced = { frontends: [clusterIp(IP_2, 80), vip(NODE_IP, 30_001, EXTERNAL)], ...LISTS }
-  const both = [service('ns/a', [ports]), service('ns/b', [balanced])]
-  const before = table(both, ON_NODE)
-  const state = render(before, undefined, { options: { occupied } })
-  expect(servers(state).map(line => line.split(' ->')[0])).toEqual([
-    'TCP 10.96.0.1:80 rr',
-    'TCP 10.96.0.2:80 rr',
-  ])
-  expect([...state.refusals.keys()]).toEqual(['ns/a', 'ns/b'])
-  expect(members(state, 'KUBE-NODE-PORT-TCP')).toEqual([])
-  const after = changed(before, [service('ns/a', [ports])])
-  const next = render(after, state, { options: { occupied } })
-  expect(everything(next)).toEqual(everything(render(after, undefined, { options: { occupied } })))
-})
-
-it('lets load balancers meet the health check node port at the balanced address, and nobody at others', () => {
-  const frontends = [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL_LOCAL), externalIp(VIP_2, 80, EXTERNAL_LOCAL)]
-  const its = service('ns/a', [{ frontends, ...LISTS }])
-  const healthCheck = { port: 31_000, local: { IPv4: 1 } }
-  const accepted = (localIps: readonly Ip[], more = {}): string[] =>
-    lines(tableIn(render(table([{ ...its, healthCheck, ...more }], { localIps }))), 'verdicts')
-  expect(accepted([])).toEqual(['203.0.113.1 . tcp . 31000 : accept'])
-  expect(accepted([VIP])).toEqual([])
-  expect(accepted([], { healthCheck: { ...healthCheck, port: 80 } })).toEqual([])
-})
-
-it('costs nothing when a pod brings a link-local address along', () => {
-  const services = [
-    service('ns/web', [{ frontends: [clusterIp(IP, 80), nodePort(30_080, EXTERNAL)], ...LISTS }]),
-  ]
-  const before = table(services, ON_NODE)
-  const state = render(before)
-  const touched = new Set<string>()
-  const next = render(
-    {
-      ...before,
-      localIps: [...before.localIps, `\xfe\x80${'\0'.repeat(13)}\x01`],
-      services: watched(before.services.with([]), touched),
-    },
-    state,
-  )
-  expect(touched.size).toBe(0)
-  expect(next.servers).toBe(state.servers)
 })
 
 /** The same version of the same map, which takes note of what is asked for. */
