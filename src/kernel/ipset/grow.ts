@@ -1,15 +1,12 @@
 import type { GroupedEntries, IpsetOperation } from './operation.ts'
 import { BITMAP_ELEMENTS_MAX } from './set-types.ts'
-import type { Ipset, IpsetHeader } from './state.ts'
+import type { Ipset } from './state.ts'
 
 /** What kube-proxy gives its sets. */
 const HASH_SIZE_MIN = 1024
 const MAX_ELEMENTS_MIN = 65_536
 /** Largest power of two that IPSET_ATTR_MAXELEM and IPSET_ATTR_HASHSIZE hold. */
 const SIZE_MAX = 2 ** 31
-
-/** Of a set's room, how much may be taken before the set is replaced by a larger one: seven eighths. */
-const FULL = 7 / 8
 
 /**
  * Sizes for a set that is to have so many elements: room for twice as many, and one or two elements a bucket from the
@@ -21,14 +18,6 @@ export function capacityFor(elements: number): Pick<Ipset, 'maxElements' | 'hash
     maxElements: Math.max(MAX_ELEMENTS_MIN, 2 ** Math.ceil(Math.log2(wanted * 2))),
     hashSize: Math.max(HASH_SIZE_MIN, 2 ** Math.floor(Math.log2(wanted))),
   }
-}
-
-/** Whether a set must be replaced before so many entries more are added; what is in it already may count twice. */
-export function isTooSmall(
-  { set, elements }: Pick<IpsetHeader, 'set' | 'elements'>,
-  adding: number,
-): boolean {
-  return set.type !== 'bitmap:port' && elements + adding > set.maxElements * FULL
 }
 
 /** A set that takes the place of another of the same name, in two steps. */

@@ -1,12 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import {
-  capacityFor,
-  growthOf,
-  isTooSmall,
-  leftoversOf,
-  temporaryName,
-} from '../../../../src/kernel/ipset/grow.ts'
+import { capacityFor, growthOf, leftoversOf, temporaryName } from '../../../../src/kernel/ipset/grow.ts'
 import { manyEntries, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 
 const SET = setOf('KUBE-CLUSTER-IP', 'hash:ip,port')
@@ -38,20 +32,6 @@ describe('the size of a set', () => {
         }
       }),
     )
-  })
-})
-
-describe('a set', () => {
-  const header = (elements: number) => ({ set: SET, elements })
-
-  it('is too small when seven eighths of it would be taken', () => {
-    expect(isTooSmall(header(57_000), 344)).toBe(false)
-    expect(isTooSmall(header(57_000), 345)).toBe(true)
-    expect(isTooSmall(header(0), 57_345)).toBe(true)
-  })
-
-  it('of ports has room for all of them', () => {
-    expect(isTooSmall({ set: setOf('P', 'bitmap:port'), elements: 65_000 }, 65_000)).toBe(false)
   })
 })
 
