@@ -56,6 +56,8 @@ export interface PortFrontends {
   readonly affinityTimeoutS: number
   /** Of IPVS; undefined for the usual one. */
   readonly scheduler: string | undefined
+  /** How long connections to an endpoint that is gone may go on (kprobe.io/tcp-drain), milliseconds; TCP alone. */
+  readonly tcpDrainMs?: number | undefined
   readonly frontends: readonly Frontend[]
   /** Sorted by address and port, without duplicates. Empty lists are not used by any route. */
   readonly cluster: readonly Backend[]

@@ -59,6 +59,7 @@ export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | un
     protocol,
     affinityTimeoutS: service.affinityTimeoutS,
     scheduler: service.ipvsScheduler,
+    tcpDrainMs: protocol === 'TCP' ? service.tcpDrainMs : undefined,
     frontends,
     cluster: lists.cluster,
     local: lists.local,

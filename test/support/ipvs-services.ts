@@ -12,12 +12,17 @@ export interface ServiceSpec {
   /** By annotation. */
   readonly scheduler?: string
   readonly externalLocal?: boolean
+  /** By annotation. */
+  readonly tcpDrain?: string
 }
 
 export function serviceOf(name: string, spec: ServiceSpec): readonly object[] {
   const { ip, port = 80, protocol = 'TCP', endpoints = [], externalIPs = [], nodePort, affinityS } = spec
   const labels = { 'kubernetes.io/service-name': name }
-  const annotations = spec.scheduler === undefined ? {} : { 'kprobe.io/ipvs-scheduler': spec.scheduler }
+  const annotations = {
+    ...(spec.scheduler === undefined ? {} : { 'kprobe.io/ipvs-scheduler': spec.scheduler }),
+    ...(spec.tcpDrain === undefined ? {} : { 'kprobe.io/tcp-drain': spec.tcpDrain }),
+  }
   return [
     {
       kind: 'Service',

@@ -1,6 +1,6 @@
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
 import type { RealServer, ServerKey, VirtualAddress } from '../../kernel/ipvs/state.ts'
-import type { Phase } from './phases.ts'
+import type { IpvsPlan } from './plan.ts'
 import type { IpvsState } from './state.ts'
 
 /** Real servers of one virtual server that take no new connections, with the time when they go at the latest. */
@@ -8,7 +8,7 @@ export type Deadlines = ReadonlyMap<string, number>
 
 /**
  * The real servers that nobody wants any more and that keep their connections until these end, or until a deadline.
- * The kernel remembers them, by their weight of 0; after a restart their time begins anew.
+ * The kernel remembers them, by their weight of 0; after a restart their time begins anew, and is the usual one.
  */
 export class Drains {
   readonly #drainMs: number
@@ -39,8 +39,8 @@ export class Drains {
     }
   }
 
-  /** A plan was carried out. */
-  follow(phases: readonly Phase[], nowMs: number): void {
+  /** A plan was carried out. A Service may have asked for another time than the usual one. */
+  follow({ phases, after }: Pick<IpvsPlan, 'phases' | 'after'>, nowMs: number): void {
     for (const phase of phases) {
       if (phase.kind !== 'add-servers' && phase.kind !== 'remove-servers') continue
       for (const operation of phase.operations) {
@@ -49,7 +49,7 @@ export class Drains {
         if (!('destination' in operation)) continue
         const destination = destinationKey(operation.destination)
         if (operation.verb === 'set-destination' && operation.destination.weight === 0)
-          this.#begin(key, destination, nowMs + this.#drainMs)
+          this.#begin(key, destination, nowMs + (after.servers.get(key)?.drainMs ?? this.#drainMs))
         else this.end(key, destination)
       }
     }

@@ -178,7 +178,7 @@ class KernelIpvsPlane implements IpvsPlane {
       this.#held = plan.after
       this.#entries = plan.after.entries
       this.#servers = plan.after.servers
-      this.#drains.follow(plan.phases, this.#given.clock.nowMs())
+      this.#drains.follow(plan, this.#given.clock.nowMs())
     } else this.#held = undefined
   }
 

@@ -37,6 +37,7 @@ export function serversOf(
     servers.set(key, {
       server: { protocol, ip, port: number, ...rest },
       destinations: listOf(backends),
+      drainMs: port.tcpDrainMs,
       service: port.service,
     })
   for (const place of places) if (!place.hidden) add(place, place.key, place.backends)
@@ -85,7 +86,8 @@ function destinationsOf(backends: readonly Backend[]): ReadonlyMap<string, RealS
 
 export function sameServer(a: PlacedServer, b: PlacedServer): boolean {
   if (a === b) return true
-  if (a.service !== b.service || a.destinations.size !== b.destinations.size) return false
+  if (a.service !== b.service || a.drainMs !== b.drainMs) return false
+  if (a.destinations.size !== b.destinations.size) return false
   const { scheduler, flags, timeoutS, netmask } = a.server
   const other = b.server
   if (scheduler !== other.scheduler || flags !== other.flags) return false

@@ -49,6 +49,8 @@ export interface PlacedServer {
   readonly server: VirtualServer
   /** By destinationKey, sorted; weight 0 for those that drain. */
   readonly destinations: ReadonlyMap<string, RealServer>
+  /** How long those that drain may keep their connections, milliseconds; undefined for as long as usual. */
+  readonly drainMs?: number | undefined
   /** Empty when read from the kernel. */
   readonly service: ServiceKey
 }
