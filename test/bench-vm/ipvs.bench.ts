@@ -15,6 +15,7 @@ const SIZES = [100, 2_000]
 const ENDPOINTS = 5
 const CHANGES = 100
 const SPACING_MS = 10
+const WAYS: readonly Way[] = ['servers and sets', 'state', 'objects']
 const SAVED = { servers: '/tmp/ipvsadm-save', sets: '/tmp/ipset-save' }
 
 interface Cost {
@@ -29,31 +30,43 @@ interface ChangeCost {
 }
 
 const [, , child, ...words] = process.argv
-if (child === 'load') await load()
+if (child === 'load') await load(wayOf(words[0]))
 else if (child === 'change') await change(Number(words[0]))
 else compare()
 
-/** One cold process: objects in memory to kernel state, or from the state in memory on. What is there is saved for the tools. */
-async function load(): Promise<void> {
+type Way =
+  /** Virtual servers and ipsets, from the state in memory: what the tools restore. */
+  | 'servers and sets'
+  /** The whole state: rules, device and addresses, too. */
+  | 'state'
+  /** From objects in memory on. */
+  | 'objects'
+
+/** One cold process. What is there is saved for the tools. */
+async function load(way: Way): Promise<void> {
   const objects: object[] = JSON.parse(JSON.stringify([...clusterObjects(LOAD)]))
   const pipeline = createIpvsPipeline()
   const { plane } = pipeline
-  const isWrite = words[0] === 'write'
-  const wanted = isWrite
-    ? finish(plane.render(tableOf(objects), { base: plane.empty, without: new Set() }))
-    : plane.empty
+  const wanted = way === 'objects' ? plane.empty : stateOf(plane, objects, way)
   globalThis.gc?.()
   const cpu = process.cpuUsage()
   const began = performance.now()
-  if (isWrite) await write(plane, wanted)
-  else await pipeline.load(objects)
+  if (way === 'objects') await pipeline.load(objects)
+  else await write(plane, wanted)
   const wallMs = performance.now() - began
   const { user, system } = process.cpuUsage(cpu)
-  if (isWrite) save()
+  if (way === 'servers and sets') save()
   await pipeline.cleanup()
   await pipeline.stop()
   const cost: Cost = { wallMs, cpuMs: (user + system) / 1_000 }
   console.log(JSON.stringify(cost))
+}
+
+function stateOf(plane: IpvsPlane, objects: readonly object[], way: Way): IpvsPlane['empty'] {
+  const whole = finish(plane.render(tableOf(objects), { base: plane.empty, without: new Set() }))
+  if (way === 'state') return whole
+  const { ruleset, addresses, device } = plane.empty
+  return { ...whole, ruleset, addresses, device }
 }
 
 async function write(plane: IpvsPlane, wanted: IpvsPlane['empty']): Promise<void> {
@@ -98,20 +111,28 @@ async function change(services: number): Promise<void> {
   console.log(JSON.stringify(result))
 }
 
+function wayOf(word: string | undefined): Way {
+  const way = WAYS.find(each => each === word)
+  if (way === undefined) throw new Error(`no such way: ${word}`)
+  return way
+}
+
 function compare(): void {
   console.log(`Node ${process.versions.node}, ${cpus().length} emulated processors, Linux ${release()}`)
-  const runs = (what: string): readonly Cost[] =>
-    Array.from({ length: LOAD_RUNS }, () => childResult<Cost>(['load', what]))
-  const written = runs('write')
-  const loaded = runs('objects')
+  const [same, state, objects] = WAYS.map(way =>
+    Array.from({ length: LOAD_RUNS }, () => childResult<Cost>(['load', way])),
+  )
   const theirs = Array.from({ length: LOAD_RUNS }, restore)
+  if (same === undefined || state === undefined || objects === undefined) throw new Error('three ways')
   print(`${LOAD.services} Services x ${LOAD.endpoints} to kernel state, medians`, [
-    row('kprobe, from that state in memory', written),
-    row('kprobe, from objects in memory', loaded),
-    row('ipvsadm -R, ipset restore, from that state', theirs),
+    row('ipvsadm -R, ipset restore: virtual servers and ipsets', theirs),
+    row('kprobe, the same from the state in memory', same),
+    row('kprobe, with rules, device and addresses', state),
+    row('kprobe, all of it from objects in memory', objects),
   ])
-  tellRatio('times faster, from the state', written, theirs)
-  tellRatio('times faster, from objects', loaded, theirs)
+  tellRatio('the same state: times faster', same, theirs)
+  tellRatio('with rules, device and addresses', state, theirs)
+  tellRatio('from objects', objects, theirs)
   compareChanges()
 }
 
