@@ -23,10 +23,10 @@ import {
   IPVS_CMD_SET_SERVICE,
   IPVS_GENL_VERSION,
 } from './constants.ts'
-import { writeDestination } from './destination-writer.ts'
 import type { IpvsOperation } from './operation.ts'
 import { COMMAND, type DESTINATION, type SERVICE } from './schema.ts'
 import type { IpvsProtocol, RealServer, VirtualAddress, VirtualServer } from './state.ts'
+import { isUsualServer, writeDestination, writeServer } from './usual-writer.ts'
 
 const PROTOCOL_NUMBERS: Readonly<Record<IpvsProtocol, number>> = {
   TCP: IPPROTO_TCP,
@@ -69,22 +69,13 @@ export interface MessageStart {
 /** Appends one message. Gives where it starts. */
 export function writeStep(attributes: AttributeWriter, step: Step, head: MessageStart): number {
   const { operation, command } = step
-  if (operation.verb !== 'set-destination') return writeStepByTable(attributes, step, head)
-  const { server, destination } = operation
-  const { ip, port, forwarding, weight } = destination
-  return writeDestination(attributes.out, {
-    type: head.family,
-    flags: head.flags,
-    sequence: head.sequence,
-    command,
-    protocol: PROTOCOL_NUMBERS[server.protocol],
-    serverIp: server.ip,
-    serverPort: server.port,
-    ip,
-    port,
-    forwarding,
-    weight,
-  })
+  const { out } = attributes
+  const { family, flags, sequence } = head
+  const usual = { family, flags, sequence, command, protocol: PROTOCOL_NUMBERS[operation.server.protocol] }
+  if (operation.verb === 'set-destination') return writeDestination(out, usual, operation)
+  if (operation.verb === 'set-server' && isUsualServer(operation.server))
+    return writeServer(out, usual, operation.server)
+  return writeStepByTable(attributes, step, head)
 }
 
 export function writeStepByTable(

@@ -12,11 +12,17 @@ const octets = (length: number) =>
 const address = fc.oneof(octets(4), octets(16))
 const port = fc.integer({ min: 0, max: 65_535 })
 
-const operations: fc.Arbitrary<IpvsOperation> = fc.record({
+const place = {
+  protocol: fc.constantFrom('TCP' as const, 'UDP' as const, 'SCTP' as const),
+  ip: address,
+  port,
+}
+
+const destinations: fc.Arbitrary<IpvsOperation> = fc.record({
   verb: fc.constant('set-destination' as const),
   group: fc.constant(''),
   isNew: fc.boolean(),
-  server: fc.record({ protocol: fc.constantFrom('TCP', 'UDP', 'SCTP'), ip: address, port }),
+  server: fc.record(place),
   destination: fc.record({
     ip: address,
     port,
@@ -25,13 +31,31 @@ const operations: fc.Arbitrary<IpvsOperation> = fc.record({
   }),
 })
 
+const servers: fc.Arbitrary<IpvsOperation> = fc.record({
+  verb: fc.constant('set-server' as const),
+  group: fc.constant(''),
+  isNew: fc.boolean(),
+  server: fc.record({
+    ...place,
+    scheduler: fc.oneof(
+      fc.string({ minLength: 1, maxLength: 20 }),
+      fc.constantFrom('rr', 'wlc', 'lblcr', 'mh'),
+    ),
+    flags: fc.integer({ min: 0, max: 0x3f }),
+    timeoutS: fc.integer({ min: 0, max: 86_400 }),
+    netmask: fc.integer({ min: 0, max: 0xffff_ffff }),
+  }),
+})
+
+const operations = fc.oneof(destinations, servers)
+
 const heads = fc.record({
   family: fc.integer({ min: 16, max: 0xffff }),
   flags: fc.constantFrom(0, 4),
   sequence: fc.integer({ min: 0, max: 0xffff_ffff }),
 })
 
-it('writes real servers as the tables do, one behind the other', () => {
+it('writes virtual servers and real servers as the tables do, one behind the other', () => {
   fc.assert(
     fc.property(fc.array(fc.tuple(operations, heads), { minLength: 1, maxLength: 40 }), list => {
       const [straight, table] = [write, writeByTable].map(run => run(list))
