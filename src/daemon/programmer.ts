@@ -18,6 +18,8 @@ export class Programmer {
   #current: Programming | undefined
   /** Of another mode, and not converged yet. */
   #next: Programming | undefined
+  /** Of another mode, whose last pass may not have ended yet: it would repair what retires. */
+  #leaving: Promise<void> | undefined
   #retirement: Retirement | undefined
 
   /** Throws when the kernel cannot be spoken to. */
@@ -57,6 +59,7 @@ export class Programmer {
   async stop(): Promise<void> {
     await this.#retirement?.end()
     await this.#next?.stop()
+    await this.#leaving
     await this.#current?.stop()
   }
 
@@ -94,7 +97,7 @@ export class Programmer {
     this.#next = undefined
     this.#current = begun
     this.#options.log.info({ mode: begun.mode, before: before?.mode }, 'another mode has taken over')
-    void before?.stop()
+    this.#leaving = before?.stop()
   }
 
   /** Services are served all the while by the mode from before. */
@@ -120,6 +123,7 @@ export class Programmer {
     const { clock, log, sockets } = this.#options
     const known = this.#configs.get(mode) ?? { ...config, proxyMode: mode }
     try {
+      await this.#leaving
       const wasHere = await retireMode({ config: known, clock, sockets }, signal)
       if (wasHere && !signal.aborted) log.info({ mode }, 'what a mode that is not in use had left is removed')
     } catch (thrown) {

@@ -1,0 +1,70 @@
+import { afterEach, expect, test, vi } from 'vitest'
+import type { Config, ProxyMode } from '../../../src/config/config.ts'
+import { Programmer } from '../../../src/daemon/programmer.ts'
+import type { Programming, ProgrammingOptions } from '../../../src/daemon/programming.ts'
+import type { ReconcilerEvent } from '../../../src/reconcile/events.ts'
+
+/* docs/decisions/0015: who programs the kernel, and when the mode from before goes. The planes are not ours here. */
+
+interface Begun {
+  readonly mode: ProxyMode
+  readonly report: (event: ReconcilerEvent) => void
+  readonly stopped: () => void
+}
+
+const begun: Begun[] = []
+const retired: ProxyMode[] = []
+
+vi.mock('../../../src/daemon/programming.ts', () => ({
+  startProgramming(config: Config, options: ProgrammingOptions): Pick<Programming, 'mode' | 'stop'> {
+    let stopped = (): void => undefined
+    const end = new Promise<void>(resolve => {
+      stopped = resolve
+    })
+    begun.push({ mode: config.proxyMode, report: options.report, stopped })
+    return { mode: config.proxyMode, stop: () => end }
+  },
+}))
+
+vi.mock('../../../src/daemon/open.ts', () => ({
+  retireMode({ config }: { readonly config: Config }): Promise<boolean> {
+    retired.push(config.proxyMode)
+    return Promise.resolve(true)
+  },
+}))
+
+afterEach(() => {
+  begun.length = 0
+  retired.length = 0
+})
+
+const SYNCED: ReconcilerEvent = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true }
+
+function configOf(proxyMode: ProxyMode): Config {
+  return { proxyMode, backend: 'netlink' } as Config
+}
+
+function programmer(): Programmer {
+  const log = { info: () => undefined, warn: () => undefined, error: () => undefined }
+  return new Programmer(configOf('nftables'), { log, report: () => undefined } as never as ProgrammingOptions)
+}
+
+async function settled(): Promise<void> {
+  for (let turn = 0; turn < 10; turn++) await Promise.resolve()
+}
+
+test('the mode from before retires once its last pass has ended, which would repair what goes', async () => {
+  const mine = programmer()
+  begun[0]?.report(SYNCED)
+  await settled()
+  retired.length = 0
+  await mine.change(configOf('ipvs'))
+  expect(mine.current?.mode).toBe('nftables')
+  begun[1]?.report(SYNCED)
+  await settled()
+  expect(mine.current?.mode).toBe('ipvs')
+  expect(retired).toEqual([])
+  begun[0]?.stopped()
+  await mine.retired()
+  expect(retired).toEqual(['nftables'])
+})
