@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import { Lab } from '../support/lab/lab.ts'
 import type { Servers, TrafficClient } from '../support/lab/traffic.ts'
@@ -27,8 +27,9 @@ beforeAll(async () => {
   echo = new Echo(lab.topology.pods.pid, PODS)
 })
 
+afterEach(() => daemons.end())
+
 afterAll(async () => {
-  await daemons.end()
   await echo.close()
   await servers.close()
   await lab.close()
