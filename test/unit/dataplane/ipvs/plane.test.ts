@@ -127,6 +127,18 @@ describe('an endpoint that goes', () => {
     expect(rig.upkeep).toMatchObject([{ kind: 'expired', connections: 3 }])
   })
 
+  it('of SCTP is left to end, whatever its Service says of TCP', async () => {
+    const { node, clock, start } = make()
+    const rig = start({ drainMs: 60_000 })
+    rig.plane.startUpkeep()
+    const spec = { ...WEB, protocol: 'SCTP', tcpDrain: 'cut' } as const
+    await rig.sync(serviceOf('web', spec))
+    destination(node, '10.1.0.1').activeConnections = 3
+    await rig.sync(serviceOf('web', { ...spec, endpoints: ['10.1.0.2'] }))
+    await clock.advance(5_000)
+    expect(destinations(node, '172.30.0.1')).toEqual(['10.1.0.1 weight 0', '10.1.0.2 weight 1'])
+  })
+
   it('that returns gets its weight back and is not removed, in this process and the next one (F101)', async () => {
     const { node, clock, start } = make()
     const rig = start({ drainMs: 60_000 })
