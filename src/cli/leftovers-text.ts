@@ -33,7 +33,9 @@ function elsewhereTexts({ legacyTables, virtualServers }: Elsewhere): readonly s
     ...(legacyTables.length === 0 ? [] : [`whatever it has in legacy iptables (${legacyTables.join(', ')})`]),
     ...(virtualServers.length === 0
       ? []
-      : [`${count(virtualServers.length, 'IPVS virtual server')}, if they are its`]),
+      : [
+          `${count(virtualServers.length, 'IPVS virtual server')}, if they are its; the command removes everybody's`,
+        ]),
   ]
 }
 

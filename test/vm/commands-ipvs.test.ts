@@ -92,7 +92,7 @@ describe('the commands in the mode ipvs', () => {
     expect(tool('nft', 'list', 'tables')).not.toContain('kube-proxy')
     expect(tool('ip', '-br', 'link')).not.toContain('kube-ipvs0')
     expect(kprobe('cleanup').out).toBe(
-      'nothing of ours is in the kernel\nleft by kube-proxy: 1 IPVS virtual server, if they are its (remove with `kube-proxy --cleanup`)\n',
+      "nothing of ours is in the kernel\nleft by kube-proxy: 1 IPVS virtual server, if they are its; the command removes everybody's (remove with `kube-proxy --cleanup`)\n",
     )
   })
 

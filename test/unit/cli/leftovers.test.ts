@@ -88,7 +88,7 @@ describe('the texts', () => {
       `table ip6 kube-proxy of its nftables mode: ${REMOVES}`,
       `1 chain and 2 rules that led to them in table ip nat of its iptables mode: ${REMOVES}`,
       'whatever it has in legacy iptables (ip nat): `kube-proxy --cleanup`',
-      '1 IPVS virtual server, if they are its: `kube-proxy --cleanup`',
+      "1 IPVS virtual server, if they are its; the command removes everybody's: `kube-proxy --cleanup`",
       `4 ipsets of its IPVS mode (KUBE-A, KUBE-B, KUBE-C, ...): ${REMOVES}`,
       `the network device kube-ipvs0 of its IPVS mode: ${REMOVES}`,
     ])
