@@ -1,0 +1,31 @@
+import type { Family } from '../../base/ip.ts'
+import type { DetectorOption } from '../common/detector.ts'
+
+/** What the rules follow from besides the FrontendTable. */
+export interface IptablesOptions {
+  readonly masqueradeAll: boolean
+  readonly masqueradeBit: number
+  readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
+  /** `--iptables-localhost-nodeports`: NodePorts answer on 127.0.0.1. */
+  readonly localhostNodePorts: boolean
+  /** nf_conntrack_tcp_be_liberal is set: packets in state INVALID are left alone. */
+  readonly tcpBeLiberal: boolean
+  /** The counters of nfacct that exist, and which rules may therefore count with. */
+  readonly nfacct: { readonly invalidDropped: boolean; readonly localhostAccepted: boolean }
+  /** `--iptables-optimize`. */
+  readonly optimize: boolean
+}
+
+export const DEFAULT_IPTABLES_OPTIONS: IptablesOptions = {
+  masqueradeAll: false,
+  masqueradeBit: 14,
+  detector: { IPv4: undefined, IPv6: undefined },
+  localhostNodePorts: true,
+  tcpBeLiberal: false,
+  nfacct: { invalidDropped: false, localhostAccepted: false },
+  optimize: false,
+}
+
+/** Of xt_nfacct; names that kube-proxy gives them. */
+export const NFACCT_INVALID_DROPPED = 'ct_state_invalid_dropped_pkts'
+export const NFACCT_LOCALHOST_ACCEPTED = 'localhost_nps_accepted_pkts'
