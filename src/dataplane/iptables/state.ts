@@ -1,5 +1,5 @@
 import type { PersistentMap } from '../../base/persistent-map.ts'
-import type { Observed } from '../../kernel/xt/observed.ts'
+import type { Observed } from '../../kernel/nft/observed.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { Statics } from './statics.ts'

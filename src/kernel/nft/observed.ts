@@ -1,5 +1,5 @@
 import type { Octets } from '../../base/octets.ts'
-import type { ChainHook } from '../nft/state.ts'
+import type { ChainHook } from './state.ts'
 
 /** What a table that others use as well held when it was read, as far as it concerns us. */
 export interface ObservedTable {
