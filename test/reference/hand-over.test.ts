@@ -1,124 +1,34 @@
-import { execFileSync, spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, readFileSync, symlinkSync } from 'node:fs'
-import { join } from 'node:path'
+import { execFileSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { parse } from 'yaml'
-import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
-import { Lab } from '../support/lab/lab.ts'
-import type { Servers } from '../support/lab/traffic.ts'
-import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
 import type { KubeObject } from '../support/reference/api.ts'
-import { ControlPlane } from '../support/reference/control-plane.ts'
-import { KubeProxyPeer, type ProxyConfig } from '../support/reference/kube-proxy-peer.ts'
-import { LAB_NODE, namespaceObject } from '../support/reference/lab-node.ts'
-import { Relay } from '../support/reference/relay.ts'
-import { Clients, NODE_PORT, VIP, VIP6, windowText } from './hand-over-clients.ts'
+import { windowText } from './hand-over-clients.ts'
+import { ENDPOINTS, HAS_IPTABLES, HandOver, IPTABLES_MODE, kprobe, nft } from './hand-over-rig.ts'
 
 /*
  * F88: from the real kube-proxy to kprobe and back on one node, with real connections all the while. What
  * docs/hand-over.md says stands here.
  */
 const DOCUMENT = fileURLToPath(new URL('../../docs/hand-over.md', import.meta.url))
-const ENDPOINTS = ['10.0.1.1:8080', '10.0.1.2:8080', '10.0.1.3:8080']
-const ENDPOINTS6 = ['[fd00:10::1:1]:8080', '[fd00:10::1:2]:8080']
 
-const daemons = new Daemons()
-const running: Clients[] = []
-const peers: KubeProxyPeer[] = []
-let plane: ControlPlane
-let lab: Lab
-let relay: Relay
-let servers: Servers
+let rig: HandOver
 
 beforeAll(async () => {
-  plane = await ControlPlane.start()
-  await plane.api.put(LAB_NODE)
-  await plane.api.put(namespaceObject('ns'))
-  for (const object of OBJECTS) await plane.api.put(object)
-  lab = await Lab.start()
-  relay = await Relay.start({ listen: { port: plane.port }, dial: plane.way })
-  servers = await lab.servers([...ENDPOINTS, ...ENDPOINTS6])
+  rig = await HandOver.open()
 })
 
 afterAll(async () => {
-  await servers?.close()
-  await relay?.close()
-  await lab?.close()
-  await plane?.stop()
+  await rig?.close()
 })
 
 beforeEach(() => nft('flush', 'ruleset'))
 
 afterEach(async () => {
-  await Promise.all(running.splice(0).map(clients => clients.stop()))
-  await daemons.end()
-  await Promise.all(peers.splice(0).map(peer => peer.stop()))
+  await rig?.rest()
 })
-
-const OBJECTS: readonly KubeObject[] = [
-  {
-    apiVersion: 'v1',
-    kind: 'Service',
-    metadata: { namespace: 'ns', name: 'web' },
-    spec: {
-      type: 'NodePort',
-      clusterIP: VIP,
-      clusterIPs: [VIP, VIP6],
-      ipFamilyPolicy: 'RequireDualStack',
-      ports: [{ name: 'http', port: 80, nodePort: NODE_PORT, protocol: 'TCP' }],
-    },
-  },
-  slice('web-4', 'IPv4', ENDPOINTS),
-  slice('web-6', 'IPv6', ENDPOINTS6),
-]
-
-function slice(name: string, addressType: string, endpoints: readonly string[]): KubeObject {
-  const addresses = endpoints.map(text => text.slice(0, text.lastIndexOf(':')).replace(/[[\]]/g, ''))
-  return {
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: { namespace: 'ns', name, labels: { 'kubernetes.io/service-name': 'web' } },
-    addressType,
-    ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
-    endpoints: addresses.map(address => ({ addresses: [address], conditions: { ready: true } })),
-  }
-}
-
-/** kube-proxy, once it has programmed both families. */
-async function startKubeProxy(config: ProxyConfig = {}): Promise<KubeProxyPeer> {
-  const kubeconfig = plane.kubeconfig('proxy')
-  const peer = new KubeProxyPeer({
-    kubeconfig,
-    nodeName: NODE_NAME,
-    config: { clusterCIDR: CLUSTER_CIDR, ...config },
-  })
-  peers.push(peer)
-  await peer.synced()
-  return peer
-}
-
-async function startKprobe(args: readonly string[] = []): Promise<Daemon> {
-  const daemon = daemons.start({ source: { kind: 'kube', kubeconfig: plane.kubeconfig('proxy') }, args })
-  await daemon.synced()
-  return daemon
-}
-
-async function startClients(): Promise<Clients> {
-  const clients = await Clients.start(lab)
-  running.push(clients)
-  return clients
-}
-
-function kprobe(...args: readonly string[]): { readonly code: number | null; readonly out: string } {
-  const { status, stdout } = spawnSync(process.execPath, [COMMAND, ...args], { encoding: 'utf8' })
-  return { code: status, out: stdout }
-}
-
-function nft(...args: readonly string[]): string {
-  return execFileSync('nft', args, { encoding: 'utf8' })
-}
 
 function names(kind: 'chain' | 'set' | 'map'): readonly string[] {
   const listing = nft('list', 'table', 'ip', 'kube-proxy')
@@ -127,19 +37,19 @@ function names(kind: 'chain' | 'set' | 'map'): readonly string[] {
 
 describe("from kube-proxy's nftables mode", () => {
   test('F88: to kprobe, back, and to kprobe again: no request fails and no connection breaks', async () => {
-    const first = await startKubeProxy()
+    const first = await rig.startKubeProxy()
     const theirs = listing()
-    const clients = await startClients()
+    const clients = await rig.startClients()
     await clients.work()
     await first.stop()
     await clients.work()
-    const daemon = await startKprobe()
+    const daemon = await rig.startKprobe()
     expect(daemon.said('committed')).toHaveLength(1)
     expect(names('chain').filter(name => /^filter-|\/|-check$/.test(name))).toEqual(['firewall-check'])
     await clients.work()
     await daemon.stop()
     await clients.work()
-    const second = await startKubeProxy()
+    const second = await rig.startKubeProxy()
     await clients.work()
     // kube-proxy wrote its own beside ours.
     expect(names('map')).toEqual(expect.arrayContaining(['frontends', 'service-ips']))
@@ -152,7 +62,7 @@ describe("from kube-proxy's nftables mode", () => {
     // Its own tables again, but for the comments and sizes of what it went on with.
     expect(listing()).toEqual(theirs)
     await second.stop()
-    await startKprobe()
+    await rig.startKprobe()
     expect(names('chain').filter(name => /^filter-|\//.test(name))).toEqual([])
     await clients.work()
     await clients.expectNothingNoticed()
@@ -161,10 +71,10 @@ describe("from kube-proxy's nftables mode", () => {
   test("back in kube-proxy's hands, a table has room for more Services only after a cleanup", {
     timeout: 150_000,
   }, async () => {
-    await startKprobe().then(daemon => daemon.stop())
-    const peer = await startKubeProxy()
+    await rig.startKprobe().then(daemon => daemon.stop())
+    const peer = await rig.startKubeProxy()
     const many = Array.from({ length: MANY_SERVICES }, (_, i) => plainService(`many-${i}`))
-    await plane.api.each(many, object => plane.api.put(object))
+    await rig.plane.api.each(many, object => rig.plane.api.put(object))
     try {
       await expect
         .poll(() => peer.program.output(), { timeout: 30_000, interval: 200 })
@@ -174,18 +84,18 @@ describe("from kube-proxy's nftables mode", () => {
       // It tries again within its syncPeriod of 30 s.
       await expect.poll(clusterIpCount, { timeout: 60_000, interval: 200 }).toBeGreaterThan(MANY_SERVICES)
     } finally {
-      await plane.api.each(many, ({ metadata: { namespace = '', name } }) =>
-        plane.api.remove('v1', 'Service', { namespace, name }),
+      await rig.plane.api.each(many, ({ metadata: { namespace = '', name } }) =>
+        rig.plane.api.remove('v1', 'Service', { namespace, name }),
       )
     }
   })
 
   test('beside a kube-proxy that runs, no request fails, and the log names who else writes', async () => {
-    const peer = await startKubeProxy()
-    const clients = await startClients()
-    const daemon = await startKprobe()
+    const peer = await rig.startKubeProxy()
+    const clients = await rig.startClients()
+    const daemon = await rig.startKprobe()
     for (let change = 0; change < 15; change++) {
-      await plane.api.put(slice('web-4', 'IPv4', ENDPOINTS.slice(0, 2 + (change % 2))))
+      await rig.setEndpoints(ENDPOINTS.slice(0, 2 + (change % 2)))
       await sleep(200)
     }
     await daemon.until(() => daemon.said('somebody else changes our tables').length > 0)
@@ -200,33 +110,22 @@ describe("from kube-proxy's nftables mode", () => {
     expect(listening()).toBe(0)
     await peer.stop()
     await daemon.until(() => listening() > 0)
-    await expectGood()
+    await rig.expectGood()
   })
 
   test('with a cleanup between the two there is a window, as long as kube-proxy takes to start', async () => {
-    await startKprobe().then(daemon => daemon.stop())
-    const clients = await startClients()
+    await rig.startKprobe().then(daemon => daemon.stop())
+    const clients = await rig.startClients()
     await clients.work()
     expect(kprobe('cleanup').code).toBe(0)
-    const peer = await startKubeProxy()
+    const peer = await rig.startKubeProxy()
     await clients.work()
     console.log(`cleanup, then kube-proxy: ${windowText(await clients.stop())}`)
     expect(peer.program.hasExited).toBe(false)
     expect(names('map')).not.toContain('frontends')
-    await expectGood()
+    await rig.expectGood()
   })
 })
-
-/** Whoever is at work now serves everybody. */
-async function expectGood(): Promise<void> {
-  // What began in a window stays untranslated, and so does what comes from the same port within two minutes.
-  lab.topology.node.forgetConnections()
-  await lab.topology.node.sync()
-  const clients = await startClients()
-  await clients.work()
-  await clients.work()
-  await clients.expectNothingNoticed()
-}
 
 /** The patch that docs/hand-over.md gives, as it stands there. */
 const PATCH: unknown = parse(
@@ -235,8 +134,8 @@ const PATCH: unknown = parse(
 
 test("the documented patch keeps kubeadm's kube-proxy off the nodes with the label", async () => {
   const path = '/apis/apps/v1/namespaces/kube-system/daemonsets/kube-proxy'
-  await plane.api.put(KUBEADM_DAEMON_SET)
-  const { status, body } = await plane.api.send(
+  await rig.plane.api.put(KUBEADM_DAEMON_SET)
+  const { status, body } = await rig.plane.api.send(
     'PATCH',
     path,
     PATCH,
@@ -305,10 +204,7 @@ function listing(): readonly string[] {
     .sort()
 }
 
-const HAS_IPTABLES = ['iptables-nft', 'ip6tables-nft'].every(name => existsSync(`/usr/sbin/${name}`))
 if (!HAS_IPTABLES) console.log('skipped: kube-proxy in iptables mode, as iptables is not installed here')
-
-const IPTABLES_MODE = { mode: 'iptables', iptables: { minSyncPeriod: '10ms', syncPeriod: '30s' } }
 
 /** Connections that kube-proxy's rules have translated so far. */
 function translatedByIptables(): number {
@@ -318,30 +214,16 @@ function translatedByIptables(): number {
 }
 
 describe.skipIf(!HAS_IPTABLES)("from kube-proxy's iptables mode", () => {
-  const path = process.env.PATH
-
-  /** kube-proxy takes whatever `iptables` is. */
-  beforeAll(() => {
-    const folder = join(plane.folder, 'iptables')
-    mkdirSync(folder)
-    for (const family of ['iptables', 'ip6tables'])
-      for (const suffix of ['', '-save', '-restore'])
-        symlinkSync(`/usr/sbin/${family}-nft${suffix}`, join(folder, `${family}${suffix}`))
-    process.env.PATH = `${folder}:${path}`
-  })
-
-  afterAll(() => {
-    process.env.PATH = path
-  })
+  beforeAll(() => rig.useIptablesNft())
 
   test('F88: kprobe translates from its first commit on, beside rules that are left, and after their removal', async () => {
-    const first = await startKubeProxy(IPTABLES_MODE)
-    const clients = await startClients()
+    const first = await rig.startKubeProxy(IPTABLES_MODE)
+    const clients = await rig.startClients()
     await clients.work()
     await first.stop()
     await clients.work()
     expect(translatedByIptables()).toBeGreaterThan(100)
-    const daemon = await startKprobe()
+    const daemon = await rig.startKprobe()
     await clients.work()
     // Of chains with equal priority the one that was registered last comes first, and the first translation counts.
     const before = translatedByIptables()
@@ -357,23 +239,23 @@ describe.skipIf(!HAS_IPTABLES)("from kube-proxy's iptables mode", () => {
   })
 
   test('on the way back kube-proxy deletes our tables as it starts: there is a window until it has synced', async () => {
-    await startKprobe().then(daemon => daemon.stop())
-    const clients = await startClients()
+    await rig.startKprobe().then(daemon => daemon.stop())
+    const clients = await rig.startClients()
     await clients.work()
-    await startKubeProxy(IPTABLES_MODE)
+    await rig.startKubeProxy(IPTABLES_MODE)
     await clients.work()
     console.log(`kube-proxy in iptables mode after kprobe: ${windowText(await clients.stop())}`)
     expect(nft('list', 'tables')).not.toContain('kube-proxy')
-    await expectGood()
+    await rig.expectGood()
   })
 
   test('on the way back with kprobe still at work, the window is what kprobe takes to repair its tables', async () => {
     // kube-proxy of a test ends when its ports are taken.
     const ports = ['--healthz-bind-address=127.0.0.1:20256', '--metrics-bind-address=127.0.0.1:20249']
-    const daemon = await startKprobe(ports)
-    const clients = await startClients()
+    const daemon = await rig.startKprobe(ports)
+    const clients = await rig.startClients()
     await clients.work()
-    await startKubeProxy(IPTABLES_MODE)
+    await rig.startKubeProxy(IPTABLES_MODE)
     await clients.work()
     await daemon.stop()
     await clients.work()
@@ -384,6 +266,6 @@ describe.skipIf(!HAS_IPTABLES)("from kube-proxy's iptables mode", () => {
     console.log(`kube-proxy in iptables mode beside kprobe: ${windowText(await clients.stop())}`)
     expect(daemon.said('was repaired').length).toBeGreaterThanOrEqual(1)
     expect(nft('list', 'tables')).not.toContain('kube-proxy')
-    await expectGood()
+    await rig.expectGood()
   })
 })
