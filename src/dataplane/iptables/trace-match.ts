@@ -1,0 +1,162 @@
+import { unreachable } from '../../base/assert.ts'
+import {
+  isLocal,
+  type PacketState,
+  type TracePacket,
+  type TraceSurroundings,
+} from '../../kernel/nft/trace-packet.ts'
+import type { XtAddress, XtInterface, XtMatch, XtPorts, XtRule } from '../../kernel/xt/rule.ts'
+import type { RecentLists } from './trace-recent.ts'
+
+export interface Matching {
+  readonly packet: TracePacket
+  readonly state: PacketState
+  readonly surroundings: TraceSurroundings
+  readonly recent: RecentLists
+  readonly chance: Chance
+  /** Empty where there is none, as rules see it. */
+  readonly inInterface: string
+}
+
+/** Whether a packet is one of a rule. Lists of `recent` are written as a side effect, in the order of the matches. */
+export function matchesRule(rule: XtRule, matching: Matching): boolean {
+  const { packet, state, inInterface } = matching
+  const { protocol } = rule
+  if (rule.outInterface !== undefined) throw new Error('cannot trace --out-interface')
+  if (rule.inInterface !== undefined && !isInterface(rule.inInterface, inInterface)) return false
+  if (protocol !== undefined && (protocol.number === packet.protocol) === protocol.inverted) return false
+  if (rule.source !== undefined && !isAddress(rule.source, packet.source)) return false
+  if (rule.destination !== undefined && !isAddress(rule.destination, state.destination)) return false
+  return rule.matches.every(match => matches(match, matching))
+}
+
+function isInterface({ name, inverted }: XtInterface, actual: string): boolean {
+  const same = name.endsWith('+') ? actual.startsWith(name.slice(0, -1)) : actual === name
+  return same !== inverted
+}
+
+function isAddress({ ip, mask, inverted }: XtAddress, actual: string): boolean {
+  let same = actual.length === ip.length
+  for (let at = 0; same && at < mask.length; at++) {
+    same = ((actual.charCodeAt(at) ^ ip.charCodeAt(at)) & mask.charCodeAt(at)) === 0
+  }
+  return same !== inverted
+}
+
+function matches(match: XtMatch, matching: Matching): boolean {
+  const { packet, state } = matching
+  switch (match.kind) {
+    case 'comment':
+    case 'nfacct':
+      return true
+    case 'tcp':
+    case 'udp':
+    case 'sctp':
+      return (
+        arePorts(match.sourcePorts, packet.sourcePort) &&
+        arePorts(match.destinationPorts, state.destinationPort)
+      )
+    case 'conntrack':
+      return ((match.states & connectionStates(state)) !== 0) !== match.inverted
+    case 'statistic':
+      return matching.chance.hits(match.probability)
+    case 'recent':
+      return isRecent(match, matching)
+    case 'mark':
+      return ((state.mark & match.mask) >>> 0 === match.mark) !== match.inverted
+    case 'addrtype':
+      return isAddressType(match, matching)
+    case 'set':
+      return isInSet(match, matching)
+    case 'physdev-is-in':
+      return match.inverted
+    case 'ipvs':
+    case 'unknown':
+      throw new Error(`cannot trace -m ${match.kind === 'unknown' ? match.name : match.kind}`)
+    default:
+      return unreachable(match)
+  }
+}
+
+function arePorts(ports: XtPorts | undefined, port: number): boolean {
+  return ports === undefined || (port >= ports.from && port <= ports.to) !== ports.inverted
+}
+
+/** XT_CONNTRACK_STATE_*. A connection's first packet is a new one, and not invalid. */
+const STATE_NEW = 1 << 3
+const STATE_DNAT = 1 << 7
+
+function connectionStates({ translated }: PacketState): number {
+  return STATE_NEW | (translated ? STATE_DNAT : 0)
+}
+
+/** XT_ADDRTYPE_*; what is not this node's counts as unicast, for want of a routing table. */
+const ADDRTYPE_UNICAST = 1 << 1
+const ADDRTYPE_LOCAL = 1 << 2
+
+function isAddressType(
+  { sourceTypes, destinationTypes }: Extract<XtMatch, { kind: 'addrtype' }>,
+  { packet, state, surroundings }: Matching,
+): boolean {
+  const has = (types: number, ip: string) =>
+    types === 0 || (types & (isLocal(ip, surroundings) ? ADDRTYPE_LOCAL : ADDRTYPE_UNICAST)) !== 0
+  return has(sourceTypes, packet.source) && has(destinationTypes, state.destination)
+}
+
+function isRecent(
+  { mode, name }: Extract<XtMatch, { kind: 'recent' }>,
+  { packet, recent }: Matching,
+): boolean {
+  if (mode === 'rcheck') return recent.has(name, packet.source)
+  recent.set(name, packet.source)
+  return true
+}
+
+function isInSet(
+  { set, dimensions, inverted }: Extract<XtMatch, { kind: 'set' }>,
+  { packet, state, surroundings: { ipsets } }: Matching,
+): boolean {
+  if (ipsets === undefined) throw new Error(`nobody says what ipset ${set} has`)
+  const source = { ip: packet.source, port: packet.sourcePort }
+  const destination = { ip: state.destination, port: state.destinationPort }
+  const sides = dimensions.map(dimension => (dimension === 'src' ? source : destination))
+  return ipsets(set, { protocol: packet.protocol, sides }) !== inverted
+}
+
+/**
+ * The dice of `-m statistic`. Rules that share connections among n endpoints have probabilities of 1/n, 1/(n-1) and so on. The
+ * second is only met by who missed the first, and then any of the n-1 outcomes that are left is as likely as the
+ * others: one roll out of n decides all of them. So n endpoints are n ways, and not n! of them.
+ */
+export class Chance {
+  readonly #random: (modulus: number) => number
+  /** The roll that the last rule missed: outcomes below `next` are ruled out. */
+  #missed: { readonly modulus: number; readonly value: number; readonly next: number } | undefined
+
+  constructor(random: (modulus: number) => number) {
+    this.#random = random
+  }
+
+  /** `probability` in units of 1 / 2^31. */
+  hits(probability: number): boolean {
+    const one = oneIn(probability)
+    if (one === undefined) return this.#random(UNITS) < probability
+    const before = this.#missed
+    const goesOn = before !== undefined && before.modulus - before.next === one
+    const roll = goesOn ? before : { modulus: one, value: this.#random(one), next: 0 }
+    const hit = roll.value === roll.next
+    this.#missed = hit ? undefined : { ...roll, next: roll.next + 1 }
+    return hit
+  }
+}
+
+const UNITS = 2 ** 31
+/** Of iptables: it prints ten decimals, and so what it reads is rounded to them. */
+const ROUNDED = UNITS / 1e10
+
+/** 3 for a third; undefined where it is not one in so many. */
+function oneIn(probability: number): number | undefined {
+  if (probability <= 0) return undefined
+  const whole = Math.round(UNITS / probability)
+  return Math.abs(UNITS / whole - probability) <= ROUNDED + 1 ? whole : undefined
+}

@@ -1,0 +1,161 @@
+import { assert, unreachable } from '../../base/assert.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
+import {
+  familyOfPacket,
+  isLocal,
+  type TracePacket,
+  type TraceSurroundings,
+} from '../../kernel/nft/trace-packet.ts'
+import type { Trace, TraceStep } from '../../kernel/nft/trace-walk.ts'
+import type { XtRule, XtTarget } from '../../kernel/xt/rule.ts'
+import type { XtTableName } from '../../kernel/xt/scope.ts'
+import { Chance, type Matching, matchesRule } from './trace-match.ts'
+import { RecentLists } from './trace-recent.ts'
+
+/** Chains of iptables with all their rules in order, by `ip nat KUBE-SERVICES`; built-in ones among them. */
+export interface XtTables {
+  readonly chains: ReadonlyMap<string, readonly XtRule[]>
+  /** Lists of `-m recent` that their rules name. */
+  readonly recent: ReadonlySet<string>
+  /** A rule as iptables-save prints it behind `-A CHAIN `. */
+  readonly print: (rule: XtRule, family: NftFamily) => string
+}
+
+type Hook = 'PREROUTING' | 'INPUT' | 'FORWARD' | 'OUTPUT' | 'POSTROUTING'
+
+/** By priority. What the tables hold at other hooks is not for connections that somebody else accepts. */
+const TABLES: Readonly<Record<Hook, readonly XtTableName[]>> = {
+  PREROUTING: ['mangle', 'nat'],
+  INPUT: ['mangle', 'filter', 'nat'],
+  FORWARD: ['mangle', 'filter'],
+  OUTPUT: ['mangle', 'nat', 'filter'],
+  POSTROUTING: ['mangle', 'nat'],
+}
+
+interface Walk extends Matching {
+  readonly tables: XtTables
+  readonly family: NftFamily
+  readonly steps: TraceStep[]
+  inInterface: string
+  masquerade: boolean
+}
+
+/** Throws for matches and targets that Kubernetes does not use. */
+export function traceTables(tables: XtTables, packet: TracePacket, surroundings: TraceSurroundings): Trace {
+  const { destination, destinationPort, mark = 0 } = packet
+  const walk: Walk = {
+    tables,
+    family: familyOfPacket(packet),
+    packet,
+    surroundings,
+    state: { destination, destinationPort, mark, translated: false, balanced: false },
+    recent: new RecentLists(surroundings.dynamic),
+    chance: new Chance(surroundings.random),
+    steps: [],
+    inInterface: '',
+    masquerade: false,
+  }
+  const end = walkHooks(walk)
+  return {
+    verdict: end ?? (walk.state.translated ? 'dnat' : 'accept'),
+    destination: { ip: walk.state.destination, port: walk.state.destinationPort },
+    masquerade: walk.masquerade,
+    mark: walk.state.mark,
+    steps: walk.steps,
+    dynamic: walk.recent.after(tables.recent),
+  }
+}
+
+type End = 'drop' | 'reject' | undefined
+
+/** Gives why the packet went no further, or undefined when it did. */
+function walkHooks(walk: Walk): End {
+  const { packet, surroundings, state } = walk
+  const toUs = () => isLocal(state.destination, surroundings)
+  if (packet.origin === 'interface') {
+    const first = walkHook(walk, 'PREROUTING')
+    if (first !== undefined) return first
+    return toUs() ? walkHook(walk, 'INPUT') : (walkHook(walk, 'FORWARD') ?? walkHook(walk, 'POSTROUTING'))
+  }
+  const end = walkHook(walk, 'OUTPUT') ?? walkHook(walk, 'POSTROUTING')
+  // Over the loopback device, as the new connection that it still is; nat has had its say.
+  return end ?? (toUs() ? walkHook(walk, 'INPUT') : undefined)
+}
+
+function walkHook(walk: Walk, hook: Hook): End {
+  walk.inInterface = inInterfaceAt(hook, walk.packet)
+  for (const table of TABLES[hook]) {
+    const decision = walkChain(walk, { table, chain: hook, depth: 0 })
+    if (decision === 'drop' || decision === 'reject') return decision
+  }
+  return undefined
+}
+
+/** Empty where there is none, which is how rules see it. */
+function inInterfaceAt(hook: Hook, { origin, interfaceName = '' }: TracePacket): string {
+  if (hook === 'OUTPUT' || hook === 'POSTROUTING') return ''
+  return origin === 'interface' ? interfaceName : 'lo'
+}
+
+type Decision = 'accept' | 'return' | 'drop' | 'reject'
+
+interface Position {
+  readonly table: XtTableName
+  readonly chain: string
+  readonly depth: number
+}
+
+/** The kernel refuses rules that loop, and so does this. */
+const DEPTH_MAX = 64
+
+function walkChain(walk: Walk, position: Position): Decision {
+  const { table, chain, depth } = position
+  assert(depth < DEPTH_MAX, `chains go round in circles at ${chain}`)
+  const rules = walk.tables.chains.get(`${walk.family} ${table} ${chain}`)
+  // A table or hook of which nobody uses anything.
+  if (rules === undefined && depth === 0) return 'return'
+  assert(rules !== undefined, `there is no chain ${walk.family} ${table} ${chain}`)
+  for (const [index, rule] of rules.entries()) {
+    if (!matchesRule(rule, walk)) continue
+    const text = `-A ${chain} ${walk.tables.print(rule, walk.family)}`
+    walk.steps.push({ chain: `${walk.family} ${table} ${chain}`, rule: index + 1, text, elements: [] })
+    const decision = hit(walk, rule.target, position)
+    if (decision !== 'continue') return decision
+  }
+  return 'return'
+}
+
+function hit(walk: Walk, target: XtTarget | undefined, position: Position): Decision | 'continue' {
+  const { state } = walk
+  if (target === undefined) return 'continue'
+  switch (target.kind) {
+    case 'ACCEPT':
+      return 'accept'
+    case 'DROP':
+      return 'drop'
+    case 'RETURN':
+      return 'return'
+    case 'REJECT':
+      return 'reject'
+    case 'MARK':
+      state.mark = ((state.mark & ~target.mask) ^ target.value) >>> 0
+      return 'continue'
+    case 'MASQUERADE':
+      walk.masquerade = true
+      return 'accept'
+    case 'DNAT':
+      state.destination = target.ip
+      state.destinationPort = target.port
+      state.translated = true
+      return 'accept'
+    case 'jump':
+    case 'goto': {
+      const decision = walkChain(walk, { ...position, chain: target.chain, depth: position.depth + 1 })
+      return decision === 'return' && target.kind === 'jump' ? 'continue' : decision
+    }
+    case 'unknown':
+      throw new Error(`cannot trace -j ${target.name}`)
+    default:
+      return unreachable(target)
+  }
+}
