@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { createIpvsTracer } from '../../src/dataplane/ipvs/trace.ts'
 import { createTracer, type Tracer } from '../../src/kernel/nft/trace.ts'
-import { inIpvsMode, loadIpvsDifferences } from '../support/ipvs-differences.ts'
+import { loadDifferences, withDifferences } from '../support/mode-differences.ts'
 import {
   change,
   computeIn,
@@ -81,7 +81,7 @@ function expectPlayed<State extends Stateful>(player: Player<State>, scenario: S
   }
 }
 
-const differences = loadIpvsDifferences()
+const differences = loadDifferences('ipvs')
 /** Clients that IPVS remembers for one virtual server may get the same endpoint of another by chance. */
 const SEEDS = [1, 2, 3, 4, 5, 6]
 
@@ -95,11 +95,11 @@ describe.each(scenarios.map(scenario => [`${scenario.file}: ${scenario.name}`, s
     test('every way through sets, rules and virtual servers is the expected one', () => {
       const remembers = scenario.steps.some(({ rows }) => rows.some(isSticky))
       for (const seed of remembers ? SEEDS : SEEDS.slice(0, 1))
-        expectPlayed(BY_IPVS, inIpvsMode(scenario, differences), seed)
+        expectPlayed(BY_IPVS, withDifferences(scenario, differences), seed)
     })
 
     test("IPVS serves the node's own connections as they are when the kernel chooses their source", () => {
-      const { rows, played } = fromTheirDestinations(inIpvsMode(scenario, differences))
+      const { rows, played } = fromTheirDestinations(withDifferences(scenario, differences))
       expect(played).toEqual(rows.map(expectedLine))
     })
   },
@@ -146,7 +146,7 @@ describe('the differences of IPVS mode', () => {
     if (scenario === undefined) return
     const others = differences.filter(other => other !== its)
     const asElsewhere = SEEDS.map(seed =>
-      play(BY_IPVS, inIpvsMode(scenario, others), seed)
+      play(BY_IPVS, withDifferences(scenario, others), seed)
         .flatMap(({ outcomes }) => outcomes)
         .filter(({ row }) => row.text === its.row)
         .every(({ row, line }) => line === expectedLine(row)),

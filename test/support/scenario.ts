@@ -65,15 +65,15 @@ const SOURCES: Readonly<Record<Place, readonly [string, string]>> = {
 
 const FOLDER = fileURLToPath(new URL('../scenarios/', import.meta.url))
 
-/** No scenario: what becomes otherwise of packets in IPVS mode (see ipvs-differences.ts). */
-export const DIFFERENCES_FILE = 'ipvs-differences.yaml'
+/** No scenarios: what becomes otherwise of packets in a mode (see mode-differences.ts). */
+const DIFFERENCES = '-differences.yaml'
 
 export function readScenarioFile(file: string): string {
   return readFileSync(FOLDER + file, 'utf8')
 }
 
 export function loadScenarios(): readonly Scenario[] {
-  const files = readdirSync(FOLDER).filter(file => file.endsWith('.yaml') && file !== DIFFERENCES_FILE)
+  const files = readdirSync(FOLDER).filter(file => file.endsWith('.yaml') && !file.endsWith(DIFFERENCES))
   return files.sort().map(file => parseScenario(file, readScenarioFile(file)))
 }
 

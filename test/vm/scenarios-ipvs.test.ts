@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, test } from 'vitest'
-import { inIpvsMode, loadIpvsDifferences } from '../support/ipvs-differences.ts'
 import { openIpvsPlane } from '../support/ipvs-plane.ts'
 import { Lab } from '../support/lab/lab.ts'
+import { loadDifferences, withDifferences } from '../support/mode-differences.ts'
 import { IPVS } from '../support/pipeline.ts'
 import { playSteps } from '../support/play-scenario.ts'
 import { loadScenarios, type Scenario } from '../support/scenario.ts'
@@ -31,11 +31,11 @@ async function play(scenario: Scenario): Promise<void> {
   }
 }
 
-const differences = loadIpvsDifferences()
+const differences = loadDifferences('ipvs')
 
 describe.each(loadScenarios().map(scenario => [`${scenario.file}: ${scenario.name}`, scenario] as const))(
   '%s',
   (_, scenario) => {
-    test('real packets end where they should', () => play(inIpvsMode(scenario, differences)))
+    test('real packets end where they should', () => play(withDifferences(scenario, differences)))
   },
 )

@@ -1,0 +1,62 @@
+import { parse } from 'yaml'
+import { assert } from '../../src/base/assert.ts'
+import { type PacketRow, parseRow, readScenarioFile, type Scenario } from './scenario.ts'
+
+/** Modes in which some packets have another fate than in the nftables mode, of which the scenarios speak. */
+export type OtherMode = 'ipvs' | 'iptables'
+
+/** A packet that a mode cannot treat, or does not, as the nftables mode does. */
+export interface ModeDifference {
+  /** `external-ips.yaml`. */
+  readonly file: string
+  /** The row as the scenario has it, in single spaces. */
+  readonly row: string
+  /** The row with what becomes of the packet in this mode. */
+  readonly instead: PacketRow
+  readonly reason: string
+}
+
+/** Reads `MODE-differences.yaml`. */
+export function loadDifferences(mode: OtherMode): readonly ModeDifference[] {
+  const file = `${mode}-differences.yaml`
+  return parseDifferences(file, readScenarioFile(file))
+}
+
+/** Throws for what is not written as the head of ipvs-differences.yaml says. `at` is for messages. */
+export function parseDifferences(at: string, text: string): readonly ModeDifference[] {
+  const document: unknown = parse(text)
+  assert(Array.isArray(document), `${at}: not a list`)
+  const field = (value: unknown, name: string): unknown => {
+    assert(typeof value === 'object' && value !== null, `${at}: not a mapping`)
+    return Object.entries(value).find(([key]) => key === name)?.[1]
+  }
+  const textOf = (value: unknown, name: string): string => {
+    const found = field(value, name)
+    assert(typeof found === 'string' && found !== '', `${at}: no ${name}: ${JSON.stringify(value)}`)
+    return found
+  }
+  return document.flatMap((group: unknown) => {
+    const reason = textOf(group, 'reason')
+    const rows = field(group, 'rows')
+    assert(Array.isArray(rows) && rows.length > 0, `${at}: no rows: ${reason}`)
+    return rows.map((each: unknown): ModeDifference => {
+      const row = textOf(each, 'row')
+      const [packet = ''] = row.split(' -> ')
+      const [instead] = parseRow(at, `${packet} -> ${textOf(each, 'instead')}`)
+      assert(instead !== undefined, `${at}: ${row}: nothing instead`)
+      return { file: textOf(each, 'file'), row, instead, reason }
+    })
+  })
+}
+
+/** The scenario as the mode of these differences plays it. */
+export function withDifferences(scenario: Scenario, differences: readonly ModeDifference[]): Scenario {
+  const own = new Map(
+    differences.filter(({ file }) => file === scenario.file).map(its => [its.row, its.instead]),
+  )
+  const steps = scenario.steps.map(step => ({
+    ...step,
+    rows: step.rows.map(row => own.get(row.text) ?? row),
+  }))
+  return { ...scenario, steps }
+}
