@@ -73,7 +73,12 @@ async function answerOf(subject: string, ask: () => Promise<string>): Promise<An
 }
 
 /** The part of the kernel that each mode stands on. */
-const PARTS: Readonly<Record<ProxyMode, string>> = { nftables: 'nf_tables', ipvs: 'IPVS' }
+const PARTS: Readonly<Record<ProxyMode, string>> = {
+  nftables: 'nf_tables',
+  ipvs: 'IPVS',
+  iptables: 'nf_tables and xtables',
+  userspace: 'nf_tables',
+}
 
 async function askMode(config: Config, { clock, sockets }: InitMachine): Promise<string> {
   const generation = await withPlane<number>({ config, clock, sockets }, ({ plane }) =>

@@ -1,22 +1,5 @@
 import { type ExplainFlag, type FlagSpec, grouped } from './flag.ts'
 
-/** Checked as kube-proxy checks them, and silently without effect, as there. */
-export const OTHER_MODE_FLAGS: readonly FlagSpec[] = grouped('Of other modes', [
-  {
-    name: 'iptables-masquerade-bit',
-    kind: 'integer',
-    placeholder: 'BIT',
-    default: '14',
-    help: 'counts like --masquerade-bit in the mode ipvs, and when no --proxy-mode is given',
-  },
-  {
-    name: 'iptables-localhost-nodeports',
-    kind: 'bool',
-    default: 'true',
-    help: 'NodePorts at loopback addresses: without effect here',
-  },
-])
-
 /** Taken so that a manifest of kube-proxy keeps working; whoever sets them is told. */
 export const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', [
   {

@@ -18,11 +18,16 @@ function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): 
 
 /** Our own, where nothing or zero is said: commits cost little. */
 const MIN_SYNC_PERIOD_NS = 20_000_000n
-/** nf_tables tells of changes. IPVS does not: beside the digests, this is what finds them. */
+/** nf_tables tells of changes, those in tables of iptables as well. IPVS does not: beside the digests, this is what finds them. */
 const SYNC_PERIOD_NS: Readonly<Record<ProxyMode, bigint>> = {
   nftables: 600_000_000_000n,
   ipvs: 30_000_000_000n,
+  iptables: 600_000_000_000n,
+  userspace: 600_000_000_000n,
 }
+
+/** As kube-proxy's, which take every address of the node where nothing is said. */
+const EVERY_ADDRESS: readonly ProxyMode[] = ['iptables', 'userspace']
 
 /** Addresses of a file: its own, with a port, or those of the family of bindAddress. */
 export function completeFileAddresses(settings: Settings): void {
@@ -66,7 +71,8 @@ export function completeSettings(settings: Settings, reader: FlagReader): void {
   for (const pairing of ownPairings(modeFieldsOf(settings))) setOwn(settings, reader, pairing)
   completePeriods(settings)
   if (settings.text('detectLocalMode') === '') setQuietly(settings, 'detectLocalMode', 'ClusterCIDR')
-  if (settings.texts('nodePortAddresses').length === 0) setQuietly(settings, 'nodePortAddresses', ['primary'])
+  if (settings.texts('nodePortAddresses').length === 0 && !EVERY_ADDRESS.includes(modeOf(settings)))
+    setQuietly(settings, 'nodePortAddresses', ['primary'])
 }
 
 function completePeriods(settings: Settings): void {

@@ -39,6 +39,7 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   oomScoreAdj: 'live',
   conntrack: 'live',
   ipvs: 'live',
+  iptables: 'live',
   allowServiceExternalIps: 'live',
   // What is asked for at the start alone; the gate of externalIPs has a field of its own.
   featureGates: 'process',
@@ -51,14 +52,16 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
 export type ConfigChanges = Readonly<Record<Application, readonly (keyof Config)[]>>
 
 export function configChanges(before: Config, after: Config): ConfigChanges {
-  const matters = (field: keyof Config) => field !== 'ipvs' || usesIpvs(before) || usesIpvs(after)
+  const modes = [before.proxyMode, after.proxyMode]
+  const matters = (field: keyof Config) => !isSection(field) || modes.includes(field)
   const changed = FIELDS.filter(field => matters(field) && !isSame(before[field], after[field]))
   const those = (application: Application) => changed.filter(field => APPLICATIONS[field] === application)
   return { live: those('live'), restart: those('restart'), process: those('process') }
 }
 
-function usesIpvs({ proxyMode }: Config): boolean {
-  return proxyMode === 'ipvs'
+/** What only the mode of the same name has. */
+function isSection(field: keyof Config): field is 'ipvs' | 'iptables' {
+  return field === 'ipvs' || field === 'iptables'
 }
 
 function isField(name: string): name is keyof Config {

@@ -4,7 +4,7 @@ import type { DataplaneName } from '../reconcile/dataplane.ts'
 import type { FeatureGates } from './feature-gates.ts'
 
 /** Modes of this build. */
-export type ProxyMode = Extract<DataplaneName, 'nftables' | 'ipvs'>
+export type ProxyMode = DataplaneName
 
 /** The whole configuration, validated and frozen: nothing else in the program reads flags or files. */
 export interface Config {
@@ -44,6 +44,8 @@ export interface Config {
   readonly conntrack: ConntrackConfig
   /** Of the mode ipvs, and of removing what it left. */
   readonly ipvs: IpvsConfig
+  /** Of the mode iptables. */
+  readonly iptables: IptablesConfig
   /** Feature gate AllowServiceExternalIPs; without it externalIPs are not served. */
   readonly allowServiceExternalIps: boolean
   /** What was said about the other gates; isGateOn tells the rest. */
@@ -109,6 +111,14 @@ export interface IpvsConfig {
   readonly drainTimeoutMs: number
   /** Distance between looks at what the kernel announces to nobody, milliseconds. */
   readonly digestPeriodMs: number
+}
+
+/** What only the mode iptables has. */
+export interface IptablesConfig {
+  /** NodePorts answer at 127.0.0.1, where the choice of NodePort addresses does not leave it out. */
+  readonly localhostNodePorts: boolean
+  /** Rules in another order and fewer of them, with the same verdicts. */
+  readonly optimize: boolean
 }
 
 export type SourceConfig = { readonly kind: 'kube' } | { readonly kind: 'file'; readonly path: string }

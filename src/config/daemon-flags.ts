@@ -15,20 +15,6 @@ const PACE_FLAGS: readonly FlagSpec[] = grouped('Pace', [
     default: '10m',
     help: 'longest time between two looks at the whole kernel state; unset in the mode ipvs: 30s',
   },
-  {
-    name: 'iptables-min-sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '20ms',
-    help: "kube-proxy's name for --min-sync-period, in every mode but ipvs",
-  },
-  {
-    name: 'iptables-sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '10m',
-    help: "kube-proxy's name for --sync-period, in every mode but ipvs",
-  },
 ])
 
 const PROCESS_FLAGS: readonly FlagSpec[] = grouped('What to do', [

@@ -1,6 +1,7 @@
-import { OTHER_MODE_FLAGS, UNUSED_FLAGS } from './compatible-flags.ts'
+import { UNUSED_FLAGS } from './compatible-flags.ts'
 import { DAEMON_FLAGS } from './daemon-flags.ts'
 import type { FlagSpec } from './flag.ts'
+import { IPTABLES_FLAGS, IPTABLES_PACE_FLAGS, OWN_IPTABLES_FLAGS } from './iptables-flags.ts'
 import { IPVS_FLAGS, IPVS_PACE_FLAGS, OWN_IPVS_FLAGS } from './ipvs-flags.ts'
 import { SOURCE_FLAGS, TRAFFIC_FLAGS } from './model-flags.ts'
 
@@ -10,6 +11,8 @@ export const MODEL_FLAGS: readonly FlagSpec[] = [
   ...TRAFFIC_FLAGS,
   ...IPVS_FLAGS,
   ...OWN_IPVS_FLAGS,
+  ...IPTABLES_FLAGS,
+  ...OWN_IPTABLES_FLAGS,
 ]
 
 /** Said by commands that take all flags of `run`, so that its arguments can be pasted, and heed MODEL_FLAGS alone. */
@@ -18,8 +21,8 @@ export const WITHOUT_EFFECT = 'Other flags of `kprobe run` are taken as well and
 export const RUN_FLAGS: readonly FlagSpec[] = [
   ...MODEL_FLAGS,
   ...IPVS_PACE_FLAGS,
+  ...IPTABLES_PACE_FLAGS,
   ...DAEMON_FLAGS,
-  ...OTHER_MODE_FLAGS,
   ...UNUSED_FLAGS,
 ]
 
@@ -31,6 +34,7 @@ export const OWN_FLAGS: readonly string[] = [
   'backend',
   'connection-metrics-max',
   'conntrack-lower',
+  ...OWN_IPTABLES_FLAGS.map(({ name }) => name),
   ...OWN_IPVS_FLAGS.map(({ name }) => name),
   'masquerade-bit',
   'min-sync-period',

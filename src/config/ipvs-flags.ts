@@ -115,7 +115,7 @@ function readRules(reader: FlagReader): IpvsFlags['rules'] {
   if (text === 'iptables')
     reader.fail(
       '--ipvs-rules',
-      'iptables needs the mode iptables, which is not in this build; it has nftables',
+      "iptables, kube-proxy's own chains of this mode, is not in this build; it has nftables",
     )
   else if (text !== 'nftables') reader.fail('--ipvs-rules', `${quote(text)} is not one of nftables`)
   return 'nftables'

@@ -1,11 +1,12 @@
 import { explainWindowsFlag } from './compatible-flags.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
-import type { Config } from './config.ts'
+import type { Config, ProxyMode } from './config.ts'
 import { readConfigDocument } from './config-document.ts'
 import { ConfigFileError } from './config-file.ts'
 import { type ConfigError, type FlagSpec, readArguments } from './flag.ts'
 import { FlagReader, parseBool, quote } from './flag-reader.ts'
 import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
+import { OWN_IPTABLES_FLAGS } from './iptables-flags.ts'
 import { OWN_IPVS_FLAGS } from './ipvs-flags.ts'
 import { modeOf } from './mode-fields.ts'
 import { readOwnSettings } from './own-flags.ts'
@@ -163,11 +164,18 @@ function isUnusedBare(flag: string): boolean {
   return UNUSED_BARE_FLAGS.some(each => each === flag)
 }
 
+/** Ours: whoever gives them in vain is told. */
+const FLAGS_OF_ONE_MODE: Readonly<Partial<Record<ProxyMode, readonly FlagSpec[]>>> = {
+  ipvs: OWN_IPVS_FLAGS,
+  iptables: OWN_IPTABLES_FLAGS,
+}
+
 function withoutEffect(settings: Settings, reader: FlagReader): readonly string[] {
   const bare = UNUSED_BARE_FLAGS.filter(flag => reader.text(flag)).map(flag => `--${flag}`)
   const labels = [...settings.unusedLabels(), ...bare]
   const mode = modeOf(settings)
-  const idle = mode === 'ipvs' ? [] : OWN_IPVS_FLAGS.filter(({ name }) => reader.given(name))
+  const others = Object.entries(FLAGS_OF_ONE_MODE).filter(([of]) => of !== mode)
+  const idle = others.flatMap(([, flags]) => flags.filter(({ name }) => reader.given(name)))
   const names = idle.map(({ name }) => `--${name}`).join(', ')
   return [
     ...(labels.length === 0 ? [] : [`without effect in kprobe: ${labels.join(', ')}`]),

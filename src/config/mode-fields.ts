@@ -12,6 +12,15 @@ export interface ModeFields {
   readonly periodFlags: { readonly min: string; readonly sync: string }
 }
 
+/** kube-proxy's userspace mode, while there was one, had no section of its own either. */
+const OF_IPTABLES: ModeFields = {
+  masqueradeAll: 'iptables.masqueradeAll',
+  masqueradeBit: 'iptables.masqueradeBit',
+  minSyncPeriod: 'iptables.minSyncPeriod',
+  syncPeriod: 'iptables.syncPeriod',
+  periodFlags: { min: 'iptables-min-sync-period', sync: 'iptables-sync-period' },
+}
+
 /** kube-proxy's conversion between its own configuration and v1alpha1: IPVS shares what iptables says of masquerading. */
 export const MODE_FIELDS: Readonly<Record<ProxyMode, ModeFields>> = {
   nftables: {
@@ -28,9 +37,11 @@ export const MODE_FIELDS: Readonly<Record<ProxyMode, ModeFields>> = {
     syncPeriod: 'ipvs.syncPeriod',
     periodFlags: { min: 'ipvs-min-sync-period', sync: 'ipvs-sync-period' },
   },
+  iptables: OF_IPTABLES,
+  userspace: OF_IPTABLES,
 }
 
-export const PROXY_MODES: readonly ProxyMode[] = ['nftables', 'ipvs']
+export const PROXY_MODES: readonly ProxyMode[] = ['nftables', 'ipvs', 'iptables', 'userspace']
 
 /** The mode that is asked for; nftables where that is none of this build, which whoever reads the mode tells. */
 export function modeOf(settings: Settings): ProxyMode {

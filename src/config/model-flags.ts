@@ -88,7 +88,7 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
     kind: 'text',
     placeholder: 'MODE',
     default: 'nftables',
-    help: 'how Services are put into the kernel: nftables or ipvs',
+    help: 'how Services are put into the kernel: nftables, ipvs, iptables, or userspace (a relay, for debugging)',
   },
   {
     name: 'detect-local-mode',
@@ -131,7 +131,7 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
     kind: 'list',
     placeholder: 'CIDR,...',
     default: 'primary',
-    help: 'ranges of addresses at which NodePorts answer, or the word primary for the Node address of each family',
+    help: 'ranges of addresses at which NodePorts answer, or the word primary for the Node address of each family; unset in the modes iptables and userspace: every address of this node',
   },
   {
     name: 'allowed-external-cidrs',

@@ -1,6 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Config, SourceConfig } from './config.ts'
 import { type FlagReader, quote } from './flag-reader.ts'
+import { type IptablesFlags, readIptablesFlags } from './iptables-flags.ts'
 import { type IpvsFlags, readIpvsFlags } from './ipvs-flags.ts'
 import { readCidrs } from './read-cidrs.ts'
 
@@ -15,7 +16,12 @@ export type OwnSettings = Pick<
   | 'allowedLoadBalancerCidrs'
   | 'adminSocket'
   | 'connectionMetricsMax'
-> & { readonly conntrackLower: boolean; readonly ipvsFlags: IpvsFlags; readonly master: string }
+> & {
+  readonly conntrackLower: boolean
+  readonly ipvsFlags: IpvsFlags
+  readonly iptablesFlags: IptablesFlags
+  readonly master: string
+}
 
 /** Time series that one scrape can reasonably hold. */
 const CONNECTION_METRICS_MAX = 1_000_000
@@ -39,6 +45,7 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
     }),
     conntrackLower: reader.bool('conntrack-lower'),
     ipvsFlags: readIpvsFlags(reader),
+    iptablesFlags: readIptablesFlags(reader),
     master: reader.text('master') ?? '',
   }
 }

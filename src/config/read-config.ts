@@ -23,7 +23,7 @@ import type { Settings } from './settings.ts'
 
 /** A frozen Config of complete settings; what is wrong with them is in `settings.errors`, and then the result is no use. */
 export function readConfig(settings: Settings, own: OwnSettings, hostName: string): Config {
-  const { conntrackLower, ipvsFlags, master, ...flags } = own
+  const { conntrackLower, ipvsFlags, iptablesFlags, master, ...flags } = own
   checkSettings(settings)
   const mode = modeFieldsOf(settings)
   const gates = settings.gates()
@@ -46,6 +46,7 @@ export function readConfig(settings: Settings, own: OwnSettings, hostName: strin
     oomScoreAdj: settings.number('oomScoreAdj'),
     conntrack: readConntrack(settings, conntrackLower),
     ipvs: readIpvs(settings, ipvsFlags),
+    iptables: { localhostNodePorts: settings.bool('iptables.localhostNodePorts'), ...iptablesFlags },
     allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),
     featureGates: otherGates(gates),
   })
@@ -60,12 +61,9 @@ function readMode(settings: Settings): ProxyMode {
   const text = settings.text('mode')
   const mode = modeOf(settings)
   if (mode === text) return mode
-  const these = PROXY_MODES.join(' and ')
-  if (text === 'iptables' || text === 'userspace')
-    settings.fail('mode', `the mode ${text} is not in this build; it has ${these}`)
-  else if (text === 'kernelspace')
-    settings.fail('mode', `kernelspace is for Windows nodes; this build has ${these}`)
-  else settings.fail('mode', `${quote(text)} is not one of ${PROXY_MODES.join(', ')}`)
+  const these = PROXY_MODES.join(', ')
+  if (text === 'kernelspace') settings.fail('mode', `kernelspace is for Windows nodes; here are ${these}`)
+  else settings.fail('mode', `${quote(text)} is not one of ${these}`)
   return mode
 }
 

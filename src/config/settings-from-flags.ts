@@ -34,8 +34,10 @@ export function settingsFromFlags(reader: FlagReader): Settings {
   const mode = modeOf(settings)
   for (const pairing of pairingsOf(MODE_FIELDS[mode])) setScalar(settings, reader, pairing)
   // Those of other modes are without effect; their texts are read all the same, as kube-proxy does.
-  for (const other of PROXY_MODES.filter(each => each !== mode))
-    for (const flag of Object.values(MODE_FIELDS[other].periodFlags)) readScalar(reader, flag, 'duration')
+  const others = PROXY_MODES.map(each => MODE_FIELDS[each].periodFlags)
+  const idle = new Set(others.flatMap(flags => Object.values(flags)))
+  for (const flag of Object.values(MODE_FIELDS[mode].periodFlags)) idle.delete(flag)
+  for (const flag of idle) readScalar(reader, flag, 'duration')
   return settings
 }
 
@@ -43,6 +45,8 @@ export function settingsFromFlags(reader: FlagReader): Settings {
 const LABELS: Readonly<Partial<Record<FieldPath, string>>> = {
   hostnameOverride: '--hostname-override',
   'iptables.masqueradeAll': '--masquerade-all',
+  'iptables.minSyncPeriod': '--min-sync-period',
+  'iptables.syncPeriod': '--sync-period',
   'ipvs.minSyncPeriod': '--min-sync-period',
   'ipvs.syncPeriod': '--sync-period',
   'nftables.masqueradeAll': '--masquerade-all',

@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import type { Config } from '../config/config.ts'
+import type { Config, ProxyMode } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
@@ -26,6 +26,9 @@ export function usePlane<R>(context: ModeContext, use: PlaneUse<R>): R {
       return use(openNftables(context))
     case 'ipvs':
       return use(openIpvs(context))
+    case 'iptables':
+    case 'userspace':
+      throw notHere(context.config.proxyMode)
   }
 }
 
@@ -47,17 +50,28 @@ async function untilDone<State, P extends Plan<State>, R>(
 }
 
 /**
- * Removes what a mode that is not in use has left, without a connection lost: see docs/decisions/0015. True when there was
- * something. Ends early when aborted. Throws when the kernel cannot be spoken to.
+ * Removes what a mode that is not in use has left, without a connection lost: see docs/decisions/0015. `isKnown` says that
+ * this process has programmed the kernel in that mode: chains of iptables bear no owner's name, so that others stay. Ends
+ * early when aborted. Throws when the kernel cannot be spoken to.
  */
-export async function retireMode(context: ModeContext, signal: AbortSignal): Promise<boolean> {
+export async function retireMode(
+  context: ModeContext,
+  signal: AbortSignal,
+  isKnown: boolean,
+): Promise<Retired> {
   switch (context.config.proxyMode) {
     case 'nftables':
-      return await retireNftables(context, signal)
+      return (await retireNftables(context, signal)) ? 'removed' : 'nothing'
     case 'ipvs':
-      return await retireIpvs(context, signal)
+      return (await retireIpvs(context, signal)) ? 'removed' : 'nothing'
+    case 'iptables':
+    case 'userspace':
+      return isKnown ? 'removed' : 'nothing'
   }
 }
+
+/** What was found of a mode that is not in use; with 'anybody' nobody can say whose it is, and it stays. */
+export type Retired = 'nothing' | 'removed' | 'anybody'
 
 /** Follows packets through what the mode of the configuration would put into an empty kernel. Pure. */
 export function tracerOf(config: Config, table: FrontendTable): ModeTracer {
@@ -66,7 +80,14 @@ export function tracerOf(config: Config, table: FrontendTable): ModeTracer {
       return nftablesTracer(config, table)
     case 'ipvs':
       return ipvsTracer(config, table)
+    case 'iptables':
+    case 'userspace':
+      throw notHere(config.proxyMode)
   }
+}
+
+function notHere(mode: ProxyMode): Error {
+  return new Error(`the mode ${mode} has no plane yet`)
 }
 
 /** A socket to the kernel's nf_tables. Throws when the addon is missing or the socket refused. */
@@ -112,7 +133,7 @@ export function watchLocalIps(
   { openTransport = openRoute, ...handlers }: AddressHandlers & { readonly openTransport?: () => Transport },
 ): LocalAddresses | undefined {
   const { nodePortAddresses, proxyMode } = config
-  if (nodePortAddresses.cidrs.length === 0 && proxyMode === 'nftables') return undefined
+  if (nodePortAddresses.cidrs.length === 0 && proxyMode !== 'ipvs') return undefined
   const reader = createAddressReader({ openTransport, clock, except: IPVS_DEVICE })
   return watchLocalAddresses({ clock, reader, ...handlers })
 }

@@ -121,11 +121,14 @@ export class Programmer {
 
   async #retire(mode: ProxyMode, config: Config, signal: AbortSignal): Promise<void> {
     const { clock, log, sockets } = this.#options
-    const known = this.#configs.get(mode) ?? { ...config, proxyMode: mode }
+    const known = this.#configs.get(mode)
+    const context = { config: known ?? { ...config, proxyMode: mode }, clock, sockets }
     try {
       await this.#leaving
-      const wasHere = await retireMode({ config: known, clock, sockets }, signal)
-      if (wasHere && !signal.aborted) log.info({ mode }, 'what a mode that is not in use had left is removed')
+      const found = await retireMode(context, signal, known !== undefined)
+      if (signal.aborted) return
+      if (found === 'removed') log.info({ mode }, 'what a mode that is not in use had left is removed')
+      else if (found === 'anybody') log.warn({ mode }, ANYBODYS)
     } catch (thrown) {
       if (!signal.aborted)
         log.error(
@@ -135,6 +138,9 @@ export class Programmer {
     }
   }
 }
+
+const ANYBODYS =
+  "the kernel holds chains of this mode; they may be kube-proxy's, whose chains are the same, and stay: `kprobe cleanup` removes them"
 
 /** Other modes on their way out of the kernel. Each can be called off: the next daemon, or the next change, goes on. */
 class Retirement {

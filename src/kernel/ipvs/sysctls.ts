@@ -1,23 +1,9 @@
-import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/sysctl.ts'
+import { type WantedSysctl, wantedSysctl as wanted } from '../sysctl/switches.ts'
 
 /** What an operator wants of IPVS. */
 export interface IpvsSysctlSettings {
   /** The node answers ARP only for addresses of the interface that was asked, not for those of kube-ipvs0. */
   readonly strictArp: boolean
-}
-
-export interface WantedSysctl {
-  readonly sysctl: Sysctl
-  readonly value: number
-}
-
-export interface IpvsSysctlPlan {
-  readonly writes: readonly SysctlWrite[]
-  readonly left: readonly SysctlLeft[]
-}
-
-function wanted(name: string, value: number): WantedSysctl {
-  return { sysctl: { name, path: `proc/sys/${name}` }, value }
 }
 
 /**
@@ -45,21 +31,4 @@ function delaysReusedPorts(release: string): boolean {
   if (major === undefined || minor === undefined) return false
   const version = Number(major) * 1000 + Number(minor)
   return version >= 4001 && version < 5009
-}
-
-/** Each is a switch: a larger value of somebody else's is not kept. */
-export function planIpvsSysctls(
-  list: readonly WantedSysctl[],
-  values: ReadonlyMap<string, number | undefined>,
-): IpvsSysctlPlan {
-  const writes: SysctlWrite[] = []
-  const left: SysctlLeft[] = []
-  for (const { sysctl, value } of list) {
-    const { name } = sysctl
-    const before = values.get(name)
-    if (before === undefined) left.push({ name, wanted: value, reason: 'missing', value: before })
-    else if (before === value) left.push({ name, wanted: value, reason: 'equal', value })
-    else writes.push({ ...sysctl, value, before })
-  }
-  return { writes, left }
 }

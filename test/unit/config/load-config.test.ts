@@ -137,7 +137,7 @@ describe('flags beside a file', () => {
 describe('errors of a file', () => {
   it('stand at line and column, all at once, with those of flags', () => {
     const body =
-      'mode: iptables\nconntrack:\n  min: -1\n  udpTimeout: -1s\nnodePortAddresses: [10.0.0.0/8, nonsense]\n' +
+      'mode: kernelspace\nconntrack:\n  min: -1\n  udpTimeout: -1s\nnodePortAddresses: [10.0.0.0/8, nonsense]\n' +
       'clusterCIDR: 10.0.0.0/8,11.0.0.0/8\noomScoreAdj: 1001\nmetricsBindAddress: "foo"\n' +
       'nftables: { masqueradeBit: 32, syncPeriod: 1s, minSyncPeriod: 2s }\nfeatureGates: { Nope: true }\n' +
       'showHiddenMetricsForVersion: "1.2"\nlogging: { format: xml, flushFrequency: nonsense }\n'
@@ -152,7 +152,7 @@ describe('errors of a file', () => {
       'c.yaml:12:23: featureGates: "Nope": unrecognized feature gate',
       'c.yaml:14:20: logging.format: "xml" is not one of text, json',
       'c.yaml:13:30: showHiddenMetricsForVersion: "1.2" is not the previous minor version, 1.35',
-      'c.yaml:3:7: mode: the mode iptables is not in this build; it has nftables and ipvs',
+      'c.yaml:3:7: mode: kernelspace is for Windows nodes; here are nftables, ipvs, iptables, userspace',
       'c.yaml:8:14: clusterCIDR: takes one range, or two of different families',
       expect.stringMatching(/^c\.yaml:7:33: nodePortAddresses\[1\]: "nonsense" is not a prefix/),
       'c.yaml:10:21: metricsBindAddress: "foo" is not written IP:PORT or [IP]:PORT',
@@ -167,7 +167,7 @@ describe('errors of a file', () => {
 
   it('come with the names that nobody knows', () => {
     expect(errorsOf([], 'bindAdress: 10.0.0.1\nmode: other\n')).toEqual([
-      'c.yaml:4:7: mode: "other" is not one of nftables, ipvs',
+      'c.yaml:4:7: mode: "other" is not one of nftables, ipvs, iptables, userspace',
       'as well: c.yaml:3:1: bindAdress: no such field, and without effect; did you mean bindAddress?',
     ])
   })

@@ -121,18 +121,10 @@ describe('parseFlags', () => {
     [['--backend=iptables'], '--backend: "iptables" is not one of netlink, dry-run'],
     [['--logging-format=xml'], '--logging-format: "xml" is not one of text, json'],
     [
-      ['--proxy-mode=iptables'],
-      '--proxy-mode: the mode iptables is not in this build; it has nftables and ipvs',
-    ],
-    [
-      ['--proxy-mode=userspace'],
-      '--proxy-mode: the mode userspace is not in this build; it has nftables and ipvs',
-    ],
-    [
       ['--proxy-mode=kernelspace'],
-      '--proxy-mode: kernelspace is for Windows nodes; this build has nftables and ipvs',
+      '--proxy-mode: kernelspace is for Windows nodes; here are nftables, ipvs, iptables, userspace',
     ],
-    [['--proxy-mode=bpf'], '--proxy-mode: "bpf" is not one of nftables, ipvs'],
+    [['--proxy-mode=bpf'], '--proxy-mode: "bpf" is not one of nftables, ipvs, iptables, userspace'],
     [['--once=maybe'], '--once: "maybe" is not true or false'],
     [['--hostname-override'], '--hostname-override: needs a value'],
     [['extra'], '"extra": no such argument; flags begin with --'],
@@ -144,7 +136,7 @@ describe('parseFlags', () => {
 
   it('tells all errors at once', () => {
     expect(
-      errorsOf('--nonsense', '--masquerade-bit=x', '--proxy-mode=iptables', '--sync-period=no'),
+      errorsOf('--nonsense', '--masquerade-bit=x', '--proxy-mode=iptable', '--sync-period=no'),
     ).toHaveLength(4)
   })
 

@@ -146,7 +146,10 @@ describe('the mode ipvs', () => {
     ['--ipvs-drain-timeout=-1s', /^--ipvs-drain-timeout: cannot be negative$/],
     ['--ipvs-drain-timeout=long', /^--ipvs-drain-timeout: "long" is not a duration/],
     ['--ipvs-digest-period=0', /^--ipvs-digest-period: must be longer than 0$/],
-    ['--ipvs-rules=iptables', /^--ipvs-rules: iptables needs the mode iptables, which is not in this build/],
+    [
+      '--ipvs-rules=iptables',
+      /^--ipvs-rules: iptables, kube-proxy's own chains of this mode, is not in this build; it has nftables$/,
+    ],
     ['--ipvs-rules=none', /^--ipvs-rules: "none" is not one of nftables$/],
   ])('refuses %s', (flag, error) => {
     expect(errorsOf(['--proxy-mode=ipvs', flag])).toEqual([expect.stringMatching(error)])

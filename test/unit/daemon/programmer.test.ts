@@ -1,6 +1,7 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Config, ProxyMode } from '../../../src/config/config.ts'
 import { Programmer } from '../../../src/daemon/programmer.ts'
+import type { Retired } from '../../../src/daemon/open.ts'
 import type { Programming, ProgrammingOptions } from '../../../src/daemon/programming.ts'
 import type { ReconcilerEvent } from '../../../src/reconcile/events.ts'
 
@@ -13,7 +14,10 @@ interface Begun {
 }
 
 const begun: Begun[] = []
+const warned: string[] = []
 const retired: ProxyMode[] = []
+/** Modes that the process has programmed the kernel in. */
+const known: ProxyMode[] = []
 
 vi.mock('../../../src/daemon/programming.ts', () => ({
   startProgramming(config: Config, options: ProgrammingOptions): Pick<Programming, 'mode' | 'stop'> {
@@ -27,15 +31,22 @@ vi.mock('../../../src/daemon/programming.ts', () => ({
 }))
 
 vi.mock('../../../src/daemon/open.ts', () => ({
-  retireMode({ config }: { readonly config: Config }): Promise<boolean> {
-    retired.push(config.proxyMode)
-    return Promise.resolve(true)
+  retireMode(
+    { config: { proxyMode } }: { readonly config: Config },
+    _signal: AbortSignal,
+    isKnown: boolean,
+  ): Promise<Retired> {
+    retired.push(proxyMode)
+    if (isKnown) known.push(proxyMode)
+    return Promise.resolve(proxyMode === 'iptables' && !isKnown ? 'anybody' : 'removed')
   },
 }))
 
 afterEach(() => {
   begun.length = 0
+  warned.length = 0
   retired.length = 0
+  known.length = 0
 })
 
 const SYNCED: ReconcilerEvent = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true }
@@ -45,7 +56,11 @@ function configOf(proxyMode: ProxyMode): Config {
 }
 
 function programmer(): Programmer {
-  const log = { info: () => undefined, warn: () => undefined, error: () => undefined }
+  const log = {
+    info: () => undefined,
+    warn: (_: unknown, text: string) => warned.push(text),
+    error: () => undefined,
+  }
   return new Programmer(configOf('nftables'), { log, report: () => undefined } as never as ProgrammingOptions)
 }
 
@@ -66,5 +81,14 @@ test('the mode from before retires once its last pass has ended, which would rep
   expect(retired).toEqual([])
   begun[0]?.stopped()
   await mine.retired()
-  expect(retired).toEqual(['nftables'])
+  expect(retired).toEqual(['nftables', 'iptables', 'userspace'])
+  expect(known).toEqual(['nftables'])
+})
+
+test('chains that anybody may have written stay, and are warned of', async () => {
+  const mine = programmer()
+  begun[0]?.report(SYNCED)
+  await mine.retired()
+  expect(retired).toEqual(['ipvs', 'iptables', 'userspace'])
+  expect(warned).toEqual([expect.stringContaining('`kprobe cleanup` removes them')])
 })

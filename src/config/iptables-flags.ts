@@ -1,0 +1,56 @@
+import type { IptablesConfig } from './config.ts'
+import { type FlagSpec, grouped } from './flag.ts'
+import type { FlagReader } from './flag-reader.ts'
+
+/** What kube-proxy has no word for in its iptables mode: flags only, which count beside a file. */
+export type IptablesFlags = Pick<IptablesConfig, 'optimize'>
+
+const GROUP = 'Mode iptables'
+
+/** Of kube-proxy; checked whatever the mode is, as there. */
+export const IPTABLES_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
+  {
+    name: 'iptables-masquerade-bit',
+    kind: 'integer',
+    placeholder: 'BIT',
+    default: '14',
+    help: "kube-proxy's name for --masquerade-bit, in every mode but nftables, and when no --proxy-mode is given",
+  },
+  {
+    name: 'iptables-localhost-nodeports',
+    kind: 'bool',
+    default: 'true',
+    help: 'NodePorts answer at 127.0.0.1, too, unless --nodeport-addresses leaves it out; this sets route_localnet=1',
+  },
+])
+
+/** Of kube-proxy. */
+export const IPTABLES_PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
+  {
+    name: 'iptables-min-sync-period',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '20ms',
+    help: "kube-proxy's name for --min-sync-period, in every mode but ipvs",
+  },
+  {
+    name: 'iptables-sync-period',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '10m',
+    help: "kube-proxy's name for --sync-period, in every mode but ipvs",
+  },
+])
+
+export const OWN_IPTABLES_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
+  {
+    name: 'iptables-optimize',
+    kind: 'bool',
+    default: 'false',
+    help: 'write rules that a packet passes fewer of, with the same verdicts, in place of those that kube-proxy writes',
+  },
+])
+
+export function readIptablesFlags(reader: FlagReader): IptablesFlags {
+  return { optimize: reader.bool('iptables-optimize') }
+}

@@ -1,0 +1,65 @@
+import { errorOf } from '../../base/thrown.ts'
+import { readSysctl, type TuneFailure, type TuneOptions, type TuneReport, writeSysctl } from './files.ts'
+import type { Sysctl, SysctlLeft, SysctlWrite } from './sysctl.ts'
+
+/** A setting that has to have one value: a larger one of somebody else's is not kept. */
+export interface WantedSysctl {
+  readonly sysctl: Sysctl
+  readonly value: number
+}
+
+export interface SwitchPlan {
+  readonly writes: readonly SysctlWrite[]
+  readonly left: readonly SysctlLeft[]
+}
+
+/** By the name under /proc/sys, with slashes. */
+export function wantedSysctl(name: string, value: number): WantedSysctl {
+  return { sysctl: { name, path: `proc/sys/${name}` }, value }
+}
+
+/** `values` as they are, by name; undefined for what this kernel does not have. */
+export function planSwitches(
+  list: readonly WantedSysctl[],
+  values: ReadonlyMap<string, number | undefined>,
+): SwitchPlan {
+  const writes: SysctlWrite[] = []
+  const left: SysctlLeft[] = []
+  for (const { sysctl, value } of list) {
+    const { name } = sysctl
+    const before = values.get(name)
+    if (before === undefined) left.push({ name, wanted: value, reason: 'missing', value: before })
+    else if (before === value) left.push({ name, wanted: value, reason: 'equal', value })
+    else writes.push({ ...sysctl, value, before })
+  }
+  return { writes, left }
+}
+
+/** Brings each to the value that it has to have. Does not reject. */
+export async function tuneSwitches(
+  list: readonly WantedSysctl[],
+  { root = '/' }: TuneOptions = {},
+): Promise<TuneReport> {
+  const failed: TuneFailure[] = []
+  const values = new Map<string, number | undefined>()
+  for (const { sysctl } of list) {
+    const { name, path } = sysctl
+    try {
+      values.set(name, await readSysctl(root + path))
+    } catch (thrown) {
+      failed.push({ name, value: undefined, error: errorOf(thrown) })
+    }
+  }
+  const unread = new Set(failed.map(({ name }) => name))
+  const plan = planSwitches(
+    list.filter(({ sysctl }) => !unread.has(sysctl.name)),
+    values,
+  )
+  const written: SysctlWrite[] = []
+  for (const write of plan.writes) {
+    const error = await writeSysctl(root + write.path, write.value)
+    if (error === undefined) written.push(write)
+    else failed.push({ name: write.name, value: write.value, error })
+  }
+  return { written, left: plan.left, failed }
+}

@@ -1,0 +1,159 @@
+import { describe, expect, it } from 'vitest'
+import type { Config } from '../../../src/config/config.ts'
+import { configChanges } from '../../../src/config/config-changes.ts'
+import { type ConfigFile, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
+import { answersAtLoopback } from '../../../src/config/loopback.ts'
+import { publishedConfig } from '../../../src/config/written-config.ts'
+
+const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
+
+function parse(argv: readonly string[], body?: string) {
+  const file: ConfigFile | undefined = body === undefined ? undefined : { path: 'c.yaml', text: HEAD + body }
+  return parseRequest(argv, { hostName: 'node' }, file)
+}
+
+function requestOf(argv: readonly string[], body?: string): RunRequest {
+  const parsed = parse(argv, body)
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  return parsed.value
+}
+
+function configOf(argv: readonly string[], body?: string): Config {
+  return requestOf(argv, body).config
+}
+
+function errorsOf(argv: readonly string[], body?: string): readonly string[] {
+  const parsed = parse(argv, body)
+  return parsed.kind === 'errors' ? parsed.errors.map(({ path, message }) => `${path}: ${message}`) : []
+}
+
+const MODE = '--proxy-mode=iptables'
+
+describe('the mode iptables', () => {
+  it('has the defaults of kube-proxy, but for the periods, which are ours', () => {
+    const config = configOf([MODE])
+    expect(config).toMatchObject({
+      proxyMode: 'iptables',
+      syncPeriodMs: 600_000,
+      minSyncPeriodMs: 20,
+      masqueradeBit: 14,
+      masqueradeAll: false,
+      nodePortAddresses: { primary: false, cidrs: [] },
+      iptables: { localhostNodePorts: true, optimize: false },
+    })
+    expect(configOf([], 'mode: iptables\n')).toEqual({ ...config })
+  })
+
+  it('takes every flag, by either name', () => {
+    const flags = [
+      '--iptables-masquerade-bit=9',
+      '--iptables-localhost-nodeports=false',
+      '--iptables-min-sync-period=2s',
+      '--iptables-sync-period=40s',
+      '--iptables-optimize',
+      '--masquerade-all',
+    ]
+    const wanted = {
+      masqueradeAll: true,
+      masqueradeBit: 9,
+      minSyncPeriodMs: 2_000,
+      syncPeriodMs: 40_000,
+      iptables: { localhostNodePorts: false, optimize: true },
+    }
+    expect(configOf([MODE, ...flags])).toMatchObject(wanted)
+    const own = ['--masquerade-bit=9', '--min-sync-period=2s', '--sync-period=40s', '--iptables-optimize']
+    expect(configOf([MODE, ...own])).toMatchObject({
+      ...wanted,
+      masqueradeAll: false,
+      iptables: { optimize: true },
+    })
+    expect(errorsOf([MODE, '--masquerade-bit=9', '--iptables-masquerade-bit=8'])).toEqual([
+      '--masquerade-bit: means the same as --iptables-masquerade-bit and differs from it',
+    ])
+  })
+
+  it('takes every field of a file, and our own flag beside it', () => {
+    const body =
+      'mode: iptables\niptables:\n  masqueradeAll: true\n  masqueradeBit: 3\n  localhostNodePorts: false\n' +
+      '  syncPeriod: 45s\n  minSyncPeriod: 1s\nnftables: { masqueradeBit: 5, syncPeriod: 7m }\n'
+    expect(configOf(['--iptables-optimize'], body)).toMatchObject({
+      masqueradeAll: true,
+      masqueradeBit: 3,
+      syncPeriodMs: 45_000,
+      minSyncPeriodMs: 1_000,
+      iptables: { localhostNodePorts: false, optimize: true },
+    })
+  })
+
+  it('publishes its section with the periods, and an empty choice of NodePort addresses, as kube-proxy does', () => {
+    const { settings } = requestOf([MODE, '--iptables-sync-period=40s', '--iptables-min-sync-period=2s'])
+    expect(publishedConfig(settings)).toMatchObject({
+      mode: 'iptables',
+      nodePortAddresses: null,
+      iptables: { localhostNodePorts: true, masqueradeBit: 14, minSyncPeriod: '2s', syncPeriod: '40s' },
+      nftables: { minSyncPeriod: '0s', syncPeriod: '0s' },
+    })
+  })
+
+  it.each([
+    ['--iptables-masquerade-bit=32', '--iptables-masquerade-bit: 32 is not from 0 to 31'],
+    ['--iptables-sync-period=0', '--iptables-sync-period: must be longer than 0'],
+    ['--iptables-min-sync-period=-1s', '--iptables-min-sync-period: cannot be negative'],
+    ['--iptables-min-sync-period=11m', '--iptables-min-sync-period: cannot be longer than --sync-period'],
+    ['--iptables-optimize=perhaps', '--iptables-optimize: "perhaps" is not true or false'],
+  ])('refuses %s', (flag, error) => {
+    expect(errorsOf([MODE, flag])).toEqual([error])
+  })
+})
+
+describe('the mode userspace', () => {
+  it('reads the section of iptables, and takes every address for NodePorts', () => {
+    const body =
+      'mode: userspace\niptables: { masqueradeBit: 3, masqueradeAll: true, syncPeriod: 45s, minSyncPeriod: 1s }\n'
+    expect(configOf([], body)).toMatchObject({
+      proxyMode: 'userspace',
+      masqueradeAll: true,
+      masqueradeBit: 3,
+      syncPeriodMs: 45_000,
+      minSyncPeriodMs: 1_000,
+      nodePortAddresses: { primary: false, cidrs: [] },
+    })
+    expect(configOf(['--proxy-mode=userspace', '--iptables-sync-period=40s']).syncPeriodMs).toBe(40_000)
+  })
+})
+
+describe('NodePorts at 127.0.0.1', () => {
+  it.each<[string, readonly string[], boolean]>([
+    ['by default', [], true],
+    ['not when they are switched off', ['--iptables-localhost-nodeports=false'], false],
+    ['not at the primary address alone', ['--nodeport-addresses=primary'], false],
+    ['not in ranges without them', ['--nodeport-addresses=10.0.0.0/8'], false],
+    ['in a range of them', ['--nodeport-addresses=10.0.0.0/8,127.0.0.0/8'], true],
+    ['in a part of that', ['--nodeport-addresses=127.0.0.1/32'], true],
+    ['in every address', ['--nodeport-addresses=0.0.0.0/0'], true],
+    ['when ranges are of IPv6 alone', ['--nodeport-addresses=fd00::/8'], true],
+  ])('answer %s', (_, argv, answers) => {
+    expect(answersAtLoopback(configOf([MODE, ...argv]))).toBe(answers)
+  })
+})
+
+describe('our own flag in another mode', () => {
+  it('is without effect, which is said', () => {
+    expect(requestOf(['--iptables-optimize', '--ipvs-digest-period=2s']).warnings).toEqual([
+      'without effect in the mode nftables: --ipvs-digest-period, --iptables-optimize',
+    ])
+    expect(requestOf([MODE, '--iptables-optimize']).warnings).toEqual([])
+  })
+})
+
+describe('changes', () => {
+  it('of what the mode has are applied to a daemon that runs', () => {
+    const change = (mode: string) =>
+      configChanges(
+        configOf([], `mode: ${mode}\n`),
+        configOf([], `mode: ${mode}\niptables: { localhostNodePorts: false }\n`),
+      )
+    expect(change('iptables')).toEqual({ live: ['iptables'], restart: [], process: [] })
+    expect(change('nftables')).toEqual({ live: [], restart: [], process: [] })
+  })
+})
