@@ -47,6 +47,12 @@ export function zeros(length: number): Octets {
   return '\0'.repeat(length)
 }
 
+/** What stands before the first NUL, or everything when there is none. */
+export function cString(octets: Octets): Octets {
+  const end = octets.indexOf('\0')
+  return end < 0 ? octets : octets.slice(0, end)
+}
+
 export function octetsFromBytes(bytes: Uint8Array): Octets {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('latin1')
 }

@@ -1,5 +1,8 @@
 import type { Octets } from '../base/octets.ts'
 
+/** From this length on, writing octets is cheaper by a call into the runtime than one by one. */
+const CALL_LENGTH = 64
+
 /**
  * An append-only buffer that grows by doubling. Host order is little-endian, as on every platform we build for.
  * `bytes`, `words` and `view` change identity when it grows: whoever writes through them calls `reserve` first.
@@ -10,6 +13,7 @@ export class ByteWriter {
   words: Int32Array
   view: DataView
   length = 0
+  #buffer: Buffer | undefined
 
   constructor(capacity = 4096) {
     this.bytes = new Uint8Array(align4(capacity))
@@ -71,10 +75,20 @@ export class ByteWriter {
 
   octets(value: Octets): void {
     this.reserve(value.length)
+    if (value.length > CALL_LENGTH) {
+      this.#nodeBuffer().write(value, this.length, 'latin1')
+      this.length += value.length
+      return
+    }
     const bytes = this.bytes
     let at = this.length
     for (let i = 0; i < value.length; i++) bytes[at++] = value.charCodeAt(i)
     this.length = at
+  }
+
+  #nodeBuffer(): Buffer {
+    if (this.#buffer?.buffer !== this.bytes.buffer) this.#buffer = Buffer.from(this.bytes.buffer)
+    return this.#buffer
   }
 
   utf8(text: string): void {

@@ -22,6 +22,8 @@ export interface Burst {
   readonly bytes: Uint8Array
   /** Whether the sequence number is that of one of its messages. */
   has(sequence: number): boolean
+  /** Called for each message that answers and is no error: what NLM_F_ECHO asked for. The view is only valid during it. */
+  onMessage?(view: ByteView, message: Message): void
   /** Called for each error, for what only its subsystem puts there. The view is only valid during the call. */
   onError?(view: ByteView, message: Message): void
 }
@@ -124,7 +126,10 @@ export class BurstConversation implements Conversation, BurstReplies {
   }
 
   accept(view: ByteView, message: Message): void {
-    if (message.type !== NLMSG_ERROR) return
+    if (message.type !== NLMSG_ERROR) {
+      this.#burst.onMessage?.(view, message)
+      return
+    }
     const acknowledgement = readError(view, message)
     if (acknowledgement.errno === 0) {
       this.acknowledged++

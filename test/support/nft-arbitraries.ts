@@ -85,6 +85,12 @@ export const expression: fc.Arbitrary<Expression> = fc.oneof(
     inverted: fc.boolean(),
   }),
   fc.record({
+    kind: fc.constantFrom('match' as const, 'target' as const),
+    name: fc.constantFrom('comment', 'recent', 'DNAT'),
+    revision: fc.nat({ max: 4 }),
+    info: octets(0, 80),
+  }),
+  fc.record({
     kind: fc.constant('unknown' as const),
     name: fc.constantFrom('limit', 'log', 'quota'),
     data: octets(0, 40),

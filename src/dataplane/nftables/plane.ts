@@ -117,6 +117,6 @@ function cleanupError({ outcome, failures }: CommitResult): Error {
   return new Error(`delete tables: ${first?.error.message ?? outcome}`, { cause: first?.error })
 }
 
-function receiptOf({ failures, ...result }: CommitResult): Receipt {
+function receiptOf({ failures, handles: _, ...result }: CommitResult): Receipt {
   return { ...result, refusals: failures.map(refusalOf) }
 }

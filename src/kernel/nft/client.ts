@@ -3,18 +3,33 @@ import type { Octets } from '../../base/octets.ts'
 import { finish, finishInSlices } from '../../base/steps.ts'
 import { Connection, REQUEST_SEQUENCE_MAX } from '../../netlink/connection.ts'
 import type { BurstError, BurstReplies } from '../../netlink/conversation.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
+import { NFNL_SUBSYS_NFTABLES } from '../../netlink/constants.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
+import type { Message } from '../../netlink/message.ts'
 import { patientBurst } from '../../netlink/patient-burst.ts'
 import { SystemError, type Transport } from '../../netlink/transport.ts'
 import type { Batch } from './batch.ts'
+import { NFT_MSG_NEWRULE } from './constants.ts'
 import { readCounters } from './counters.ts'
 import { describeOperation } from './describe.ts'
 import { elementsIn, encodeBatch } from './encode.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import { type IpsetNames, rememberIpsets, type UnwritableRule, unwritableRules } from './ipset-names.ts'
-import { type Listing, listTables, readGeneration, type TableName } from './list.ts'
+import { readGeneration } from './generation.ts'
+import { type Listing, listTables, type TableName } from './list.ts'
+import {
+  type ChainListing,
+  type ChainName,
+  type ChainPlace,
+  type CountedRule,
+  listChains,
+  readRule,
+  readRuleCounters,
+} from './list-chains.ts'
 import type { Operation, OwnedElement, Transaction } from './operation.ts'
+import { handleIn } from './rule-walk.ts'
 import { splitBatch } from './split-batch.ts'
 
 /** The kernel's nf_tables, as far as this project speaks with it. */
@@ -28,6 +43,15 @@ export interface NftClient {
    * not exist are left out. Elements come grouped by set; those of sets with NFT_SET_EVAL carry expiresMs.
    */
   list(tables: readonly TableName[]): Promise<Listing>
+  /**
+   * Reads chains of tables that others use as well, with the bytes of their rules (counters at zero) and their handles,
+   * bracketed as `list`. Of an unsettled listing, rules may be missing where others wrote to the same table.
+   */
+  listChains(places: readonly ChainPlace[]): Promise<ChainListing>
+  /** The bytes of one rule, counters at zero; undefined when it is gone. Synchronous, under 20 us. */
+  rule(place: ChainName & { readonly handle: bigint }): Octets | undefined
+  /** The rules of one chain with what they counted so far; none when there is no such chain. */
+  ruleCounters(chain: ChainName): Promise<readonly CountedRule[]>
   /** What the elements of a counted set have counted; see readCounters. */
   counters(
     place: { readonly table: TableName; readonly set: string },
@@ -36,7 +60,7 @@ export interface NftClient {
   close(): Promise<void>
 }
 
-export type { Listing, TableName }
+export type { ChainListing, ChainName, ChainPlace, CountedRule, Listing, TableName }
 
 export interface CommitResult {
   readonly outcome: 'committed' | 'stale' | 'refused' | 'unknown'
@@ -44,6 +68,8 @@ export interface CommitResult {
   /** Somebody else committed between the previous look at the generation and this commit. */
   readonly foreign: boolean
   readonly failures: readonly OperationFailure[]
+  /** Of the rules that were added with `echo`, as far as the kernel's answers were not lost. */
+  readonly handles: ReadonlyMap<Operation, bigint>
   readonly bytes: number
   readonly messages: number
   readonly durationMs: number
@@ -73,6 +99,7 @@ export interface NftClientOptions {
 const ASYNC_ELEMENTS = 500
 const SYNC_BYTES_MAX = 64 * 1024
 const ENCODE_SLICE_MS = 5
+const NEWRULE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWRULE
 const BATCH_SEQUENCE_FIRST = REQUEST_SEQUENCE_MAX + 1
 const SEQUENCE_MAX = 0xffff_ffff
 /** Room for the rest of a batch beside the longest list of elements. */
@@ -113,6 +140,20 @@ class NetlinkNftClient implements NftClient {
     return listing
   }
 
+  async listChains(places: readonly ChainPlace[]): Promise<ChainListing> {
+    const listing = await listChains({ connection: this.#connection, clock: this.#clock }, places)
+    this.#seen = listing.generation
+    return listing
+  }
+
+  rule(place: ChainName & { readonly handle: bigint }): Octets | undefined {
+    return readRule(this.#connection, place)
+  }
+
+  ruleCounters(chain: ChainName): Promise<readonly CountedRule[]> {
+    return readRuleCounters(this.#connection, chain)
+  }
+
   counters(
     place: { readonly table: TableName; readonly set: string },
     onCounter: (key: Octets, packets: bigint) => void,
@@ -137,6 +178,7 @@ class NetlinkNftClient implements NftClient {
       generation: sent.generation,
       foreign: sent.foreign,
       failures: failuresOf(sent.replies, batch, first),
+      handles: sent.handles,
       bytes: batch.bytes.length,
       messages: batch.messages,
       durationMs: this.#clock.nowMs() - startMs,
@@ -152,11 +194,13 @@ class NetlinkNftClient implements NftClient {
     const seen = this.#seen
     const start = this.generation()
     const foreign = seen !== undefined && seen !== start
-    let sent: SentBatch = { outcome: 'committed', generation: start, foreign, replies: NO_REPLIES }
+    const handles = new Map<Operation, bigint>()
+    let sent: SentBatch = { outcome: 'committed', generation: start, foreign, handles, replies: NO_REPLIES }
     const parts = splitBatch(batch.bytes, this.#sendLimitBytes)
     for (const bytes of parts) {
       const before = sent.generation
-      const replies = await this.#send(batch, { bytes, pool: manyElements || bytes.length > SYNC_BYTES_MAX })
+      const pool = manyElements || bytes.length > SYNC_BYTES_MAX
+      const replies = await this.#send(batch, { bytes, pool, handles })
       const generation = this.generation()
       const outcome = outcomeOf(replies, { before, after: generation })
       const expected = outcome === 'committed' ? nextGeneration(before) : before
@@ -164,6 +208,7 @@ class NetlinkNftClient implements NftClient {
         outcome: outcome === 'committed' || bytes === parts[0] ? outcome : 'unknown',
         generation,
         foreign: sent.foreign || generation !== expected,
+        handles,
         replies,
       }
       if (outcome !== 'committed') break
@@ -179,7 +224,8 @@ class NetlinkNftClient implements NftClient {
     const seen = this.#seen
     const generation = this.generation()
     const foreign = seen !== undefined && seen !== generation
-    return { outcome: 'committed', generation, foreign, failures: [], bytes: 0, messages: 0, durationMs: 0 }
+    const nothing = { failures: [], handles: new Map(), bytes: 0, messages: 0, durationMs: 0 }
+    return { outcome: 'committed', generation, foreign, ...nothing }
   }
 
   /** What cannot be encoded is refused as the kernel would refuse it: the whole, with an error for each culprit. */
@@ -218,10 +264,12 @@ class NetlinkNftClient implements NftClient {
   }
 
   /** A send that failed for good counts as a refusal of the whole. */
-  async #send(batch: Batch, { bytes, pool }: SentPart): Promise<BurstReplies> {
+  async #send(batch: Batch, { bytes, pool, handles }: SentPart): Promise<BurstReplies> {
     const object = `nf_tables batch of ${batch.messages} messages`
     const link = { connection: this.#connection, clock: this.#clock }
-    const replies = await patientBurst(link, { bytes, has: batch.has }, { pool, object })
+    const onMessage = (view: ByteView, message: Message): void =>
+      noteHandle(handles, batch, { view, message })
+    const replies = await patientBurst(link, { bytes, has: batch.has, onMessage }, { pool, object })
     return replies instanceof SystemError ? notSent(replies, batch) : replies
   }
 }
@@ -235,14 +283,27 @@ interface SentPart {
   readonly bytes: Uint8Array
   /** From the thread pool, so that the event loop is free meanwhile. */
   readonly pool: boolean
+  /** Where handles go that the kernel tells. */
+  readonly handles: Map<Operation, bigint>
 }
 
-interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign'> {
+interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign' | 'handles'> {
   /** Of the last part that was sent. */
   readonly replies: BurstReplies
 }
 
 const NO_REPLIES: BurstReplies = { errors: [], acknowledged: 0, loss: undefined }
+
+/** NFT_MSG_NEWRULE carries the number of the message that asked for it. */
+function noteHandle(
+  handles: Map<Operation, bigint>,
+  batch: Batch,
+  { view, message }: { readonly view: ByteView; readonly message: Message },
+): void {
+  if (message.type !== NEWRULE) return
+  const operation = batch.operationAt(message.sequence)
+  if (operation !== undefined) handles.set(operation, handleIn(view, message))
+}
 
 function notSent(error: SystemError, batch: Batch): BurstReplies {
   const errno = errnoNumber(error.code) || Math.abs(error.errno)

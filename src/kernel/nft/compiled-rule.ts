@@ -1,4 +1,5 @@
 import type { Octets } from '../../base/octets.ts'
+import type { Rule } from './expression.ts'
 
 /** A rule as the kernel has it: for rules of iptables, which come by the ten thousand and are compared as bytes. */
 export interface CompiledRule {
@@ -11,4 +12,8 @@ export interface CompiledRule {
   readonly protocol: number
   /** NFTA_RULE_COMPAT_FLAGS: NFT_RULE_COMPAT_F_INV for `! -p`. */
   readonly protocolInverted: boolean
+}
+
+export function isCompiled(rule: Rule | CompiledRule): rule is CompiledRule {
+  return 'compiled' in rule
 }

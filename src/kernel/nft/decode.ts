@@ -1,5 +1,5 @@
-import type { Octets } from '../../base/octets.ts'
-import type { ByteView } from '../../netlink/bytes.ts'
+import { bytesFromOctets, type Octets } from '../../base/octets.ts'
+import { type ByteView, viewOf } from '../../netlink/bytes.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
 import {
@@ -9,6 +9,7 @@ import {
   readAttributes,
   type ValuesOf,
 } from '../../netlink/schema.ts'
+import type { CompiledRule } from './compiled-rule.ts'
 import * as nft from './constants.ts'
 import {
   NFTNL_UDATA_RULE_COMMENT,
@@ -21,6 +22,7 @@ import type { NameOfIpset } from './ipset-match.ts'
 import {
   CHAIN,
   type DATA,
+  EXPRESSION_LIST,
   GENERATION,
   RULE,
   SET,
@@ -71,11 +73,11 @@ export interface Placed<T> {
   readonly value: T
 }
 
-/** NFT_MSG_NEWCHAIN; its rules come in messages of their own. */
-export function decodeChain(view: ByteView, message: Message): Placed<Chain> {
-  const { table, name, ...base } = attributesIn(view, message, CHAIN)
+/** NFT_MSG_NEWCHAIN; its rules come in messages of their own. `use` counts its rules and what leads to it. */
+export function decodeChain(view: ByteView, message: Message): Placed<Chain> & { readonly use: number } {
+  const { table, name, use = 0, ...base } = attributesIn(view, message, CHAIN)
   const chain = { name: required(name, 'name', message), hook: hookOf(base), rules: [] }
-  return { table: required(table, 'table', message), value: chain }
+  return { table: required(table, 'table', message), value: chain, use }
 }
 
 function hookOf({ type, hook, policy = nft.NF_ACCEPT }: ValuesOf<typeof CHAIN>): ChainHook | undefined {
@@ -98,6 +100,13 @@ export function decodeRule(
     chain: required(chain, 'chain', message),
     value: { expressions: expressions.map(each => expressionOf(each, nameOf)), comment },
   }
+}
+
+/** A rule that is sent as its bytes. */
+export function readCompiled({ compiled }: CompiledRule, nameOf?: NameOfIpset): Rule {
+  const view = viewOf(bytesFromOctets(compiled))
+  const expressions = EXPRESSION_LIST.read(view, 0, compiled.length, 0)
+  return { expressions: expressions.map(each => expressionOf(each, nameOf)), comment: '' }
 }
 
 /** NFT_MSG_NEWSET. A verdict map has no dataLength: the kernel reports the size of its own structure. */

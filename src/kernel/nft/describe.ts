@@ -7,6 +7,7 @@ const VERBS: Readonly<Record<Operation['verb'], string>> = {
   'flush-chain': 'flush chain',
   'delete-chain': 'delete chain',
   'add-rule': 'add rule',
+  'insert-rule': 'insert rule',
   'delete-rule': 'delete rule',
   'add-set': 'add set',
   'delete-set': 'delete set',
@@ -31,6 +32,7 @@ function objectOf(operation: Operation): string {
     case 'flush-chain':
     case 'delete-chain':
     case 'add-rule':
+    case 'insert-rule':
       return operation.chain
     case 'delete-rule':
       return `${operation.chain} handle ${operation.handle}`

@@ -53,6 +53,11 @@ export function attributesOf(expression: Expression, indexOf?: IndexOfIpset): Ex
       return { tag: 'counter', data: {} }
     case 'ipset':
       return { tag: 'match', data: matchAttributesOf(expression, indexOf) }
+    case 'match':
+    case 'target': {
+      const { kind, name, revision, info } = expression
+      return { tag: kind, data: { name, revision, info } }
+    }
     case 'unknown':
       return { tag: 'unknown', name: expression.name, octets: expression.data }
     default:
@@ -105,16 +110,14 @@ function optionalRegister(number: number | undefined): number | undefined {
  * range, a counter's counts); they are dropped again. What our expressions cannot say becomes `unknown`.
  */
 export function expressionOf(attributes: ExpressionAttributes, nameOf?: NameOfIpset): Expression {
-  const known =
-    attributes.tag === 'match' ? ipsetMatchOf(attributes.data, nameOf) : knownExpression(attributes)
+  const ipset = attributes.tag === 'match' ? ipsetMatchOf(attributes.data, nameOf) : undefined
+  const known = ipset ?? knownExpression(attributes)
   if (known !== undefined) return known
   const { name, octets } = EXPRESSION.asOctets(attributes)
   return { kind: 'unknown', name, data: octets }
 }
 
-function knownExpression(
-  attributes: Exclude<ExpressionAttributes, { readonly tag: 'match' }>,
-): Expression | undefined {
+function knownExpression(attributes: ExpressionAttributes): Expression | undefined {
   switch (attributes.tag) {
     case 'payload':
       return payloadOf(attributes.data)
@@ -142,11 +145,22 @@ function knownExpression(
       return fibOf(attributes.data)
     case 'dynset':
       return dynsetOf(attributes.data)
+    case 'match':
+    case 'target':
+      return extensionOf(attributes.tag, attributes.data)
     case 'counter':
       return { kind: 'counter' }
     case 'unknown':
       return undefined
   }
+}
+
+function extensionOf(
+  kind: 'match' | 'target',
+  { name, revision, info }: Values<'match' | 'target'>,
+): Expression | undefined {
+  if (name === undefined || revision === undefined || info === undefined) return undefined
+  return { kind, name, revision, info }
 }
 
 /**

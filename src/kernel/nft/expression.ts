@@ -70,8 +70,15 @@ export type Expression =
       readonly dimensions: readonly ('src' | 'dst')[]
       readonly inverted: boolean
     }
+  /** A match of xtables, by nft_compat; `info` is its structure, as long as the revision makes it. */
+  | { readonly kind: 'match'; readonly name: string; readonly revision: number; readonly info: Octets }
+  /** A target of xtables, the same way. */
+  | { readonly kind: 'target'; readonly name: string; readonly revision: number; readonly info: Octets }
   /** Something that we do not write; kept as its bytes so that a comparison sees it. */
   | { readonly kind: 'unknown'; readonly name: string; readonly data: Octets }
+
+/** The match of xtables that carries a comment (struct xt_comment_info) and asks nothing of a packet. */
+export const COMMENT_MATCH = 'comment'
 
 /** NFT_GOTO and the like, with the chain of a jump. */
 export interface Verdict {

@@ -1,7 +1,8 @@
 import { NetlinkError } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
+import { isCompiled } from './compiled-rule.ts'
 import { type IndexOfIpset, missingIpset, type NameOfIpset } from './ipset-match.ts'
-import type { Operation, Transaction } from './operation.ts'
+import type { Operation, RuleAddition, Transaction } from './operation.ts'
 
 /**
  * What the ipsets of this network namespace are called: the kernel's rules know them by number. A number stays with its
@@ -36,18 +37,19 @@ export interface UnwritableRule {
   readonly error: NetlinkError | SystemError
 }
 
-/** Additions of rules about sets that do not exist, or that nothing could be found out about. */
+/** Additions of rules about sets that do not exist, or that nothing could be found out about; compiled rules have numbers. */
 export function unwritableRules(transaction: Transaction, indexOf: IndexOfIpset): readonly UnwritableRule[] {
-  return transaction.flatMap(operation => {
-    const error = operation.verb === 'add-rule' ? whyUnwritable(operation, indexOf) : undefined
-    return error === undefined ? [] : [{ operation, error }]
-  })
+  const unwritable: UnwritableRule[] = []
+  for (const operation of transaction) {
+    const adds = operation.verb === 'add-rule' || operation.verb === 'insert-rule'
+    const error = adds ? whyUnwritable(operation, indexOf) : undefined
+    if (error !== undefined) unwritable.push({ operation, error })
+  }
+  return unwritable
 }
 
-function whyUnwritable(
-  { rule }: Extract<Operation, { readonly verb: 'add-rule' }>,
-  indexOf: IndexOfIpset,
-): UnwritableRule['error'] | undefined {
+function whyUnwritable({ rule }: RuleAddition, indexOf: IndexOfIpset): UnwritableRule['error'] | undefined {
+  if (isCompiled(rule)) return undefined
   for (const expression of rule.expressions) {
     if (expression.kind !== 'ipset') continue
     try {

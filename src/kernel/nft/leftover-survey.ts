@@ -1,3 +1,4 @@
+import { cString } from '../../base/octets.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
@@ -8,7 +9,7 @@ import * as nft from './constants.ts'
 import { NFTNL_UDATA_RULE_COMMENT } from './datatypes.ts'
 import { decodeChain, familyOf } from './decode.ts'
 import { familyNumber } from './encode.ts'
-import type { Expression } from './expression.ts'
+import { COMMENT_MATCH, type Expression } from './expression.ts'
 import { expressionOf } from './expression-attributes.ts'
 import { getRequest } from './get-request.ts'
 import type { TableName } from './list.ts'
@@ -115,18 +116,7 @@ function targetOf(expression: Expression): readonly string[] {
     : []
 }
 
-/** struct xt_comment_info of linux/netfilter/xt_comment.h, within an expression of nft_compat. */
-const COMMENT_BYTES = 256
-const COMMENT_NAME = 'comment\0'
-const NLA_HDRLEN = 4
-
 /** Of an expression of iptables-nft that only carries a comment; empty for any other. */
 function commentMatch(expression: Expression): string {
-  if (expression.kind !== 'unknown' || expression.name !== 'match') return ''
-  const { data } = expression
-  // NFTA_MATCH_NAME comes first, NFTA_MATCH_INFO last.
-  if (!data.startsWith(COMMENT_NAME, NLA_HDRLEN)) return ''
-  const text = data.slice(-COMMENT_BYTES)
-  const end = text.indexOf('\0')
-  return end < 0 ? text : text.slice(0, end)
+  return expression.kind === 'match' && expression.name === COMMENT_MATCH ? cString(expression.info) : ''
 }

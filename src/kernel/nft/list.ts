@@ -3,7 +3,6 @@ import { PersistentMap } from '../../base/persistent-map.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
-import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { Message } from '../../netlink/message.ts'
 import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
@@ -11,12 +10,10 @@ import * as nft from './constants.ts'
 import {
   decodeChain,
   decodeElements,
-  decodeGeneration,
   decodeRule,
   decodeSet,
   decodeTable,
   familyOf,
-  type Generation,
   type TableHead,
 } from './decode.ts'
 import { familyNumber } from './encode.ts'
@@ -24,6 +21,7 @@ import type { Rule } from './expression.ts'
 import { getRequest } from './get-request.ts'
 import { type IpsetNames, rememberIpsets } from './ipset-names.ts'
 import { CHAIN, RULE, SET, SET_ELEMENTS, TABLE } from './schema.ts'
+import { readSettled, type Settled } from './settle.ts'
 import type { Chain, Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from './state.ts'
 
 export interface TableName {
@@ -31,39 +29,12 @@ export interface TableName {
   readonly name: string
 }
 
-export interface Listing {
+export interface Listing extends Omit<Settled<Ruleset>, 'value'> {
   readonly ruleset: Ruleset
-  /** At which all of it was true; or, of an unsettled listing, from which on others may have changed it. */
-  readonly generation: number
-  /** Others committed during every attempt. What they did to other tables does not matter to this one. */
-  readonly unsettled: boolean
 }
 
-/** A commit by anyone on the node, to any table, makes a listing start over. */
-const LIST_ATTEMPTS = 8
-const LIST_RETRY_DELAY_MS = 5
 /** A dump of all tables or chains takes microseconds where a listing takes milliseconds. */
 const SHORT_DUMP_ATTEMPTS = 16
-
-/** NFT_MSG_GETGEN. */
-export function readGeneration(connection: Connection): Generation {
-  const answers: Generation[] = []
-  connection.roundTrip({
-    operation: 'read',
-    object: 'nf_tables generation',
-    build: sequence => getRequest({ type: nft.NFT_MSG_GETGEN, flags: 0, family: 0, sequence }),
-    onMessage: (view, message) => answers.push(decodeGeneration(view, message)),
-  })
-  const [generation] = answers
-  if (generation !== undefined) return generation
-  const errno = errnoNumber('EPROTO')
-  throw new NetlinkError({
-    operation: 'read',
-    object: 'nf_tables generation',
-    errno,
-    extendedAck: 'an empty answer',
-  })
-}
 
 export interface ListContext {
   readonly connection: Connection
@@ -81,23 +52,10 @@ export async function listTables(
   { connection, clock, ipsets }: ListContext,
   tables: readonly TableName[],
 ): Promise<Listing> {
-  for (let attempt = 1; attempt <= LIST_ATTEMPTS; attempt++) {
-    const generation = readGeneration(connection).id
-    const found = await new Listings(connection, { ipsets }).read(tables)
-    if (found !== undefined && readGeneration(connection).id === generation) {
-      return { ruleset: { tables: found }, generation, unsettled: false }
-    }
-    await new Promise<void>(resolve => clock.after(LIST_RETRY_DELAY_MS * attempt, resolve))
-  }
-  const generation = readGeneration(connection).id
-  const found = await new Listings(connection, { ipsets, unsettled: true }).read(tables)
-  if (found !== undefined) return { ruleset: { tables: found }, generation, unsettled: true }
-  throw new NetlinkError({
-    operation: 'list',
-    object: tables.map(({ family, name }) => `table ${family} ${name}`).join(', '),
-    errno: errnoNumber('EAGAIN'),
-    extendedAck: `the ruleset changed during each of ${LIST_ATTEMPTS} attempts`,
-  })
+  const object = tables.map(({ family, name }) => `table ${family} ${name}`).join(', ')
+  const read = (unsettled: boolean) => new Listings(connection, { ipsets, unsettled }).read(tables)
+  const { value, ...rest } = await readSettled({ connection, clock, object, read })
+  return { ruleset: { tables: value }, ...rest }
 }
 
 /** What is dumped: a message type, and a filter that the kernel applies where it knows one. */
@@ -125,9 +83,9 @@ class Listings {
 
   constructor(
     connection: Connection,
-    options: { readonly ipsets: IpsetNames | undefined; readonly unsettled?: boolean },
+    options: { readonly ipsets: IpsetNames | undefined; readonly unsettled: boolean },
   ) {
-    const { ipsets, unsettled = false } = options
+    const { ipsets, unsettled } = options
     this.#connection = connection
     this.#ipsets = rememberIpsets(ipsets)
     this.#unsettled = unsettled

@@ -2,12 +2,14 @@ import type { AttributeWriter } from '../../netlink/attribute.ts'
 import { NLM_F_APPEND, NLM_F_CREATE } from '../../netlink/constants.ts'
 import { type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
 import type { ElementOperation } from './batch.ts'
+import { isCompiled } from './compiled-rule.ts'
 import * as nft from './constants.ts'
 import { NFTNL_UDATA_RULE_COMMENT, NFTNL_UDATA_TABLE_COMMENT } from './datatypes.ts'
 import type { Rule } from './expression.ts'
 import { attributesOf } from './expression-attributes.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import type { Operation } from './operation.ts'
+import { writeCompiledRule } from './rule-writer.ts'
 import { CHAIN, RULE, SET, TABLE } from './schema.ts'
 import type { Chain, NftSet } from './state.ts'
 import { commentUserdata } from './userdata.ts'
@@ -24,6 +26,8 @@ export const OBJECT_MESSAGES: Readonly<Record<ObjectOperation['verb'], { type: n
   'flush-chain': { type: nft.NFT_MSG_DELRULE, flags: 0 },
   'delete-chain': { type: nft.NFT_MSG_DELCHAIN, flags: 0 },
   'add-rule': { type: nft.NFT_MSG_NEWRULE, flags: NLM_F_CREATE | NLM_F_APPEND },
+  // Before the first, since no position is named.
+  'insert-rule': { type: nft.NFT_MSG_NEWRULE, flags: NLM_F_CREATE },
   'delete-rule': { type: nft.NFT_MSG_DELRULE, flags: 0 },
   'add-set': { type: nft.NFT_MSG_NEWSET, flags: NLM_F_CREATE },
   'delete-set': { type: nft.NFT_MSG_DELSET, flags: 0 },
@@ -61,12 +65,12 @@ export function writeObject(
       writeAttributes(out, CHAIN, { table, name: operation.chain })
       break
     case 'add-rule':
-      writeAttributes(out, RULE, {
-        table,
-        chain: operation.chain,
-        ...ruleAttributes(operation.rule, indexOfIpset),
-      })
+    case 'insert-rule': {
+      const { chain, rule } = operation
+      if (isCompiled(rule)) writeCompiledRule(out, { table, chain, rule })
+      else writeAttributes(out, RULE, { table, chain, ...ruleAttributes(rule, indexOfIpset) })
       break
+    }
     case 'delete-rule':
       writeAttributes(out, RULE, { table, chain: operation.chain, handle: operation.handle })
       break

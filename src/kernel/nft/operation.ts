@@ -1,3 +1,4 @@
+import type { CompiledRule } from './compiled-rule.ts'
 import type { Rule } from './expression.ts'
 import type { Chain, Element, NftFamily, NftSet } from './state.ts'
 
@@ -9,7 +10,10 @@ export type Operation = TableOperation &
     | { readonly verb: 'add-chain'; readonly chain: Chain }
     | { readonly verb: 'flush-chain'; readonly chain: string }
     | { readonly verb: 'delete-chain'; readonly chain: string }
-    | { readonly verb: 'add-rule'; readonly chain: string; readonly rule: Rule }
+    /** Behind the rules of the chain. */
+    | (RuleAddition & { readonly verb: 'add-rule' })
+    /** Before them. */
+    | (RuleAddition & { readonly verb: 'insert-rule' })
     /** One rule, by the number that the kernel gave it. */
     | { readonly verb: 'delete-rule'; readonly chain: string; readonly handle: bigint }
     | { readonly verb: 'add-set'; readonly set: NftSet }
@@ -21,6 +25,13 @@ export type Operation = TableOperation &
 export interface TableOperation {
   readonly family: NftFamily
   readonly table: string
+}
+
+export interface RuleAddition {
+  readonly chain: string
+  readonly rule: Rule | CompiledRule
+  /** NLM_F_ECHO: the kernel is to tell the handle that it gives the rule. */
+  readonly echo?: true
 }
 
 /** Elements with the groups they belong to, so that an error can name the Service. A full load has 100,000 and more. */

@@ -1,4 +1,6 @@
 import { unreachable } from '../../base/assert.ts'
+import { isCompiled } from './compiled-rule.ts'
+import { readCompiled } from './decode.ts'
 import type { Operation } from './operation.ts'
 import { formatElement, formatElementKey } from './print-data.ts'
 import { formatHook } from './print-hook.ts'
@@ -29,9 +31,11 @@ export function describeOperation(operation: Operation, options: DescribeOptions
       return `flush chain ${where} ${operation.chain}`
     case 'delete-chain':
       return `delete chain ${where} ${operation.chain}`
-    case 'add-rule': {
-      const text = formatRule(operation.rule, { family, sets: options.sets ?? new Map() })
-      return `add rule ${where} ${operation.chain} ${text}`
+    case 'add-rule':
+    case 'insert-rule': {
+      const rule = isCompiled(operation.rule) ? readCompiled(operation.rule) : operation.rule
+      const text = formatRule(rule, { family, sets: options.sets ?? new Map() })
+      return `${operation.verb === 'add-rule' ? 'add' : 'insert'} rule ${where} ${operation.chain} ${text}`
     }
     case 'delete-rule':
       return `delete rule ${where} ${operation.chain} handle ${operation.handle}`

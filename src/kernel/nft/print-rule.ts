@@ -1,5 +1,5 @@
 import { unreachable } from '../../base/assert.ts'
-import { hex, type Octets, readU32host, u32host } from '../../base/octets.ts'
+import { cString, hex, type Octets, readU32host, u32host } from '../../base/octets.ts'
 import {
   ICMP_PORT_UNREACH,
   ICMPV6_PORT_UNREACH,
@@ -11,7 +11,7 @@ import {
   NFTA_FIB_F_IIF,
   NFTA_FIB_F_SADDR,
 } from './constants.ts'
-import type { Expression, Rule } from './expression.ts'
+import { COMMENT_MATCH, type Expression, type Rule } from './expression.ts'
 import { formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
 import { ctSource, metaSource, payloadSource, type Source } from './print-source.ts'
 import type { NftFamily, NftSet } from './state.ts'
@@ -93,11 +93,25 @@ function statement(state: RuleState, expression: Statement): string {
       return 'counter'
     case 'ipset':
       return `${expression.inverted ? '! ' : ''}match-set ${expression.set} ${expression.dimensions.join(',')}`
+    case 'match':
+    case 'target':
+      return extension(expression)
     case 'unknown':
       return `[${expression.name} 0x${hex(expression.data)}]`
     default:
       return unreachable(expression)
   }
+}
+
+/** nft says no more than `xt match "recent"`, and nothing of what is asked. */
+function extension({
+  kind,
+  name,
+  revision,
+  info,
+}: Extract<Expression, { kind: 'match' | 'target' }>): string {
+  const asked = name === COMMENT_MATCH ? JSON.stringify(cString(info)) : `0x${hex(info)}`
+  return `xt ${kind} ${name} v${revision} ${asked}`
 }
 
 function at(state: RuleState, register: number): Source {

@@ -2,7 +2,10 @@ import { nestedOctets, octets, s32be, string, u8, u32be, u64be } from '../../net
 import { attributeSet, listOf, nested, type Tagged, unionOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 
-/** The attribute sets of nf_tables, as linux/netfilter/nf_tables.h describes them. */
+/**
+ * The attribute sets of nf_tables, as linux/netfilter/nf_tables.h describes them. Attributes of expressions stand in the
+ * order in which the kernel lists them.
+ */
 
 export const TABLE = attributeSet({
   name: [nft.NFTA_TABLE_NAME, string],
@@ -57,8 +60,8 @@ const PAYLOAD = attributeSet({
 })
 
 const META = attributeSet({
-  dreg: [nft.NFTA_META_DREG, u32be],
   key: [nft.NFTA_META_KEY, u32be],
+  dreg: [nft.NFTA_META_DREG, u32be],
   sreg: [nft.NFTA_META_SREG, u32be],
 })
 
@@ -79,9 +82,9 @@ const BITWISE = attributeSet({
   sreg: [nft.NFTA_BITWISE_SREG, u32be],
   dreg: [nft.NFTA_BITWISE_DREG, u32be],
   length: [nft.NFTA_BITWISE_LEN, u32be],
+  op: [nft.NFTA_BITWISE_OP, u32be],
   mask: [nft.NFTA_BITWISE_MASK, nested(DATA)],
   xor: [nft.NFTA_BITWISE_XOR, nested(DATA)],
-  op: [nft.NFTA_BITWISE_OP, u32be],
   data: [nft.NFTA_BITWISE_DATA, nested(DATA)],
 })
 
@@ -149,6 +152,12 @@ const MATCH = attributeSet({
   info: [nft.NFTA_MATCH_INFO, octets],
 })
 
+const TARGET = attributeSet({
+  name: [nft.NFTA_TARGET_NAME, string],
+  revision: [nft.NFTA_TARGET_REV, u32be],
+  info: [nft.NFTA_TARGET_INFO, octets],
+})
+
 const COUNTER = attributeSet({
   bytes: [nft.NFTA_COUNTER_BYTES, u64be],
   packets: [nft.NFTA_COUNTER_PACKETS, u64be],
@@ -170,6 +179,7 @@ export const EXPRESSIONS = {
   fib: FIB,
   dynset: DYNSET,
   match: MATCH,
+  target: TARGET,
   counter: COUNTER,
 } as const
 
@@ -220,11 +230,20 @@ export const SET_ELEMENTS = attributeSet({
   elements: [nft.NFTA_SET_ELEM_LIST_ELEMENTS, listOf(nft.NFTA_LIST_ELEM, nested(SET_ELEMENT))],
 })
 
+const COMPAT = attributeSet({
+  protocol: [nft.NFTA_RULE_COMPAT_PROTO, u32be],
+  flags: [nft.NFTA_RULE_COMPAT_FLAGS, u32be],
+})
+
+/** The expressions of a rule. */
+export const EXPRESSION_LIST = listOf(nft.NFTA_LIST_ELEM, EXPRESSION)
+
 export const RULE = attributeSet({
   table: [nft.NFTA_RULE_TABLE, string],
   chain: [nft.NFTA_RULE_CHAIN, string],
   handle: [nft.NFTA_RULE_HANDLE, u64be],
-  expressions: [nft.NFTA_RULE_EXPRESSIONS, listOf(nft.NFTA_LIST_ELEM, EXPRESSION)],
+  expressions: [nft.NFTA_RULE_EXPRESSIONS, EXPRESSION_LIST],
+  compat: [nft.NFTA_RULE_COMPAT, nested(COMPAT)],
   position: [nft.NFTA_RULE_POSITION, u64be],
   userdata: [nft.NFTA_RULE_USERDATA, octets],
 })

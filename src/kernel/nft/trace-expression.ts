@@ -14,7 +14,7 @@ import {
   NFTA_FIB_F_SADDR,
   RTN_LOCAL,
 } from './constants.ts'
-import type { Expression } from './expression.ts'
+import { COMMENT_MATCH, type Expression } from './expression.ts'
 import type { ElementData, Verdict } from './state.ts'
 import {
   isLocal,
@@ -96,6 +96,12 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
       return 'next'
     case 'ipset':
       return matchIpset(machine, expression)
+    case 'match':
+      // Asks nothing of a packet.
+      if (expression.name === COMMENT_MATCH) return 'next'
+      throw new Error(`cannot trace the match ${expression.name} of xtables`)
+    case 'target':
+      throw new Error(`cannot trace the target ${expression.name} of xtables`)
     case 'unknown':
       throw new Error(`cannot trace the expression ${expression.name}`)
     default:

@@ -1,4 +1,4 @@
-import { bytesFromOctets, type Octets, octetsFromBytes } from '../../base/octets.ts'
+import { bytesFromOctets, cString, type Octets, octetsFromBytes } from '../../base/octets.ts'
 import { unencodable } from '../../netlink/errors.ts'
 import { NFT_USERDATA_MAXLEN } from './constants.ts'
 
@@ -33,8 +33,7 @@ export function commentOf(type: number, userdata: Octets | undefined): string {
 }
 
 function textOf(octets: Octets): string {
-  const nul = octets.indexOf('\0')
-  const text = nul < 0 ? octets : octets.slice(0, nul)
+  const text = cString(octets)
   // biome-ignore lint/suspicious/noControlCharactersInRegex: the range of ASCII
   return /^[\x00-\x7f]*$/.test(text) ? text : new TextDecoder().decode(bytesFromOctets(text))
 }

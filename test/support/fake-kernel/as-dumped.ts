@@ -33,9 +33,10 @@ export function asDumped(expression: ExpressionAttributes): ExpressionAttributes
     case 'dynset':
       return { tag: 'dynset', data: { flags: 0, ...named(expression.data) } }
     case 'match':
-      return { tag: 'match', data: expression.data }
+    case 'target':
+      return expression
     case 'counter':
-      return { tag: 'counter', data: { bytes: 0n, packets: 0n } }
+      return { tag: 'counter', data: { bytes: 0n, packets: 0n, ...expression.data } }
   }
 }
 

@@ -1,4 +1,6 @@
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
+import { isCompiled } from '../../../src/kernel/nft/compiled-rule.ts'
+import { readCompiled } from '../../../src/kernel/nft/decode.ts'
 import type { Operation, Transaction } from '../../../src/kernel/nft/operation.ts'
 import { ruleKey } from '../../../src/kernel/nft/rule-key.ts'
 import type { Chain, Element, NftSet, Ruleset, Table } from '../../../src/kernel/nft/state.ts'
@@ -103,14 +105,17 @@ function applyInside(table: ModelTable, operation: InsideOperation): void {
     case 'delete-chain':
       deleteChain(table, operation.chain)
       return
-    case 'add-rule': {
+    case 'add-rule':
+    case 'insert-rule': {
       const chain = chainOf(table, operation.chain)
-      for (const e of operation.rule.expressions) {
+      const rule = isCompiled(operation.rule) ? readCompiled(operation.rule) : operation.rule
+      for (const e of rule.expressions) {
         if (e.kind === 'verdict' && e.verdict.chain !== undefined) chainOf(table, e.verdict.chain)
         if (e.kind === 'lookup' && !table.sets.has(e.set))
           throw new ModelRefusal(`ENOENT: lookup in ${e.set}`)
       }
-      table.chains.set(chain.name, { ...chain, rules: [...chain.rules, operation.rule] })
+      const rules = operation.verb === 'add-rule' ? [...chain.rules, rule] : [rule, ...chain.rules]
+      table.chains.set(chain.name, { ...chain, rules })
       return
     }
     case 'add-set':

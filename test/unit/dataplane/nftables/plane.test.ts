@@ -16,6 +16,7 @@ const COMMITTED: CommitResult = {
   generation: 8,
   foreign: false,
   failures: [],
+  handles: new Map(),
   bytes: 100,
   messages: 3,
   durationMs: 1,
@@ -45,6 +46,18 @@ class ScriptedClient implements NftClient {
 
   async counters(): Promise<boolean> {
     return true
+  }
+
+  async listChains(): Promise<never> {
+    throw new Error('the plane has no tables that others use')
+  }
+
+  rule(): never {
+    throw new Error('the plane has no rules by handle')
+  }
+
+  async ruleCounters(): Promise<never> {
+    throw new Error('the plane counts elements')
   }
 
   async close(): Promise<void> {

@@ -1,0 +1,253 @@
+import type { Clock } from '../../base/clock.ts'
+import type { Octets } from '../../base/octets.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
+import type { Connection } from '../../netlink/connection.ts'
+import { NLM_F_DUMP } from '../../netlink/constants.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import type { Message } from '../../netlink/message.ts'
+import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
+import * as nft from './constants.ts'
+import { decodeChain, decodeTable, familyOf } from './decode.ts'
+import { familyNumber } from './encode.ts'
+import { getRequest } from './get-request.ts'
+import type { Observed, ObservedChain, ObservedRule } from './observed.ts'
+import { RuleSpans } from './rule-walk.ts'
+import { CHAIN, RULE, TABLE } from './schema.ts'
+import { readSettled, type Settled } from './settle.ts'
+import type { NftFamily } from './state.ts'
+
+/** What is wanted of a table that others use as well. */
+export interface ChainPlace {
+  readonly family: NftFamily
+  readonly table: string
+  /** By name; all of them without it. */
+  readonly chains?: (name: string) => boolean
+}
+
+export interface ChainListing extends Omit<Settled<Observed>, 'value'> {
+  readonly observed: Observed
+}
+
+/** A chain that one is told the rules of. */
+export interface ChainName {
+  readonly family: NftFamily
+  readonly table: string
+  readonly chain: string
+}
+
+export interface CountedRule extends ObservedRule {
+  readonly packets: bigint
+}
+
+/** A dump of all tables or chains takes a fraction of what their rules take. */
+const SHORT_DUMP_ATTEMPTS = 16
+/** A table that takes a second is not read eight times. */
+const PATIENCE_MS = 2_000
+/** What one more dump costs, in rules that it would not have to give. */
+const RULES_PER_DUMP = 24
+
+/**
+ * Chains with their rules as bytes, bracketed by generation reads as listTables. Of an unsettled listing, rules may be
+ * missing that stood in a table while others wrote to it. Throws NetlinkError.
+ */
+export async function listChains(
+  { connection, clock }: { readonly connection: Connection; readonly clock: Clock },
+  places: readonly ChainPlace[],
+): Promise<ChainListing> {
+  const object = places.map(({ family, table }) => `table ${family} ${table}`).join(', ')
+  const read = (unsettled: boolean) => new ChainReading(connection, unsettled).read(places)
+  const settled = await readSettled({ connection, clock, object, read, patienceMs: PATIENCE_MS })
+  const { value, ...rest } = settled
+  return { observed: value, ...rest }
+}
+
+/** The rules of one chain, with what they counted; none when it does not exist. Not bracketed. */
+export async function readRuleCounters(
+  connection: Connection,
+  { family, table, chain }: ChainName,
+): Promise<readonly CountedRule[]> {
+  const rules: CountedRule[] = []
+  const spans = new RuleSpans()
+  const dump = { type: nft.NFT_MSG_GETRULE, what: `rules of ${chain} in`, family, table, set: RULE }
+  await dumpAll(connection, { ...dump, filter: { table, chain } }, (view, message) => {
+    spans.walk(view, message)
+    if (!spans.isInChain(view, chain) || spans.table(view) !== table) return
+    const packets = spans.packets(view)
+    rules.push({ handle: spans.handle(view), compiled: spans.compiled(view), packets })
+  })
+  return rules
+}
+
+/** The bytes of one rule; undefined when it, its chain or its table is gone. Synchronous, under 20 us. */
+export function readRule(
+  connection: Connection,
+  { family, table, chain, handle }: ChainName & { readonly handle: bigint },
+): Octets | undefined {
+  let compiled: Octets | undefined
+  try {
+    connection.roundTrip({
+      operation: 'read',
+      object: `rule ${family} ${table} ${chain} handle ${handle}`,
+      build: sequence =>
+        getRequest({ type: nft.NFT_MSG_GETRULE, flags: 0, family: familyNumber(family), sequence }, out =>
+          writeAttributes(out, RULE, { table, chain, handle }),
+        ),
+      onMessage(view, message) {
+        const spans = new RuleSpans()
+        spans.walk(view, message)
+        if (spans.handle(view) === handle) compiled = spans.compiled(view)
+      },
+    })
+  } catch (error) {
+    if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error
+  }
+  return compiled
+}
+
+interface Dump<F extends Fields> {
+  readonly type: number
+  readonly what: string
+  readonly family: NftFamily
+  readonly table: string
+  readonly set: AttributeSet<F>
+  readonly filter: Attributes<F>
+}
+
+/** Gives false when the kernel says that its list was torn. */
+function dumpAll<F extends Fields>(
+  connection: Connection,
+  { type, what, family, table, set, filter }: Dump<F>,
+  onMessage: (view: ByteView, message: Message) => void,
+): Promise<boolean> {
+  return connection.dump({
+    operation: 'list',
+    object: `${what} table ${family} ${table}`,
+    build: sequence =>
+      getRequest({ type, flags: NLM_F_DUMP, family: familyNumber(family), sequence }, out =>
+        writeAttributes(out, set, filter),
+      ),
+    onMessage(view, message) {
+      if (familyOf(view, message) === family) onMessage(view, message)
+    },
+  })
+}
+
+interface MutableChain extends ObservedChain {
+  readonly rules: ObservedRule[]
+}
+
+/** The chains of one family that are wanted, and how much there is of the others. */
+interface Found {
+  readonly chains: Map<string, MutableChain>
+  /** Rules of all chains of the table and jumps to them, and those of `chains` alone: what the kernel counts as use. */
+  use: number
+  wantedUse: number
+}
+
+/** One attempt. */
+class ChainReading {
+  readonly #connection: Connection
+  readonly #unsettled: boolean
+  /** Somebody committed: what follows is for nothing, unless this attempt accepts that. */
+  #interrupted = false
+
+  constructor(connection: Connection, unsettled: boolean) {
+    this.#connection = connection
+    this.#unsettled = unsettled
+  }
+
+  /** Undefined when it was interrupted. */
+  async read(places: readonly ChainPlace[]): Promise<Observed | undefined> {
+    const observed = new Map<string, { readonly chains: Map<string, MutableChain> }>()
+    for (const family of ['ip', 'ip6'] as const) {
+      const wanted = places.filter(place => place.family === family)
+      const tables = wanted.length === 0 ? new Map<string, Found>() : await this.#chains(family, wanted)
+      for (const [table, found] of tables) {
+        if (this.#interrupted) return undefined
+        await this.#rules({ family, table }, found)
+        observed.set(`${family} ${table}`, { chains: found.chains })
+      }
+      if (this.#interrupted) return undefined
+    }
+    return observed
+  }
+
+  /** By table, those that exist. */
+  async #chains(family: NftFamily, places: readonly ChainPlace[]): Promise<ReadonlyMap<string, Found>> {
+    const names = new Set(places.map(({ table }) => table))
+    const about = { family, table: [...names].join(', ') }
+    return await this.#steadily(async () => {
+      const tables = new Map<string, Found>()
+      const dump = { type: nft.NFT_MSG_GETTABLE, what: '', ...about, set: TABLE, filter: {} }
+      const wholeTables = await dumpAll(this.#connection, dump, (view, message) => {
+        const { name } = decodeTable(view, message)
+        if (names.has(name)) tables.set(name, { chains: new Map(), use: 0, wantedUse: 0 })
+      })
+      const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of', ...about, set: CHAIN, filter: {} }
+      const wholeChains = await dumpAll(this.#connection, chainDump, (view, message) => {
+        const { table, value, use } = decodeChain(view, message)
+        const found = tables.get(table)
+        if (found === undefined) return
+        found.use += use
+        const isWanted = places.some(place => place.table === table && place.chains?.(value.name) !== false)
+        if (!isWanted) return
+        found.wantedUse += use
+        found.chains.set(value.name, { name: value.name, hook: value.hook, rules: [] })
+      })
+      return { value: tables, whole: wholeTables && wholeChains }
+    })
+  }
+
+  /** What is numbered through all tables may skip ours when another goes: read until nothing went on. */
+  async #steadily<T>(read: () => Promise<{ readonly value: T; readonly whole: boolean }>): Promise<T> {
+    for (let attempt = 1; ; attempt++) {
+      const { value, whole } = await read()
+      if (whole) return value
+      if (!this.#unsettled || attempt === SHORT_DUMP_ATTEMPTS) this.#interrupted = true
+      if (this.#interrupted) return value
+    }
+  }
+
+  /** Chain by chain where few of a large table are wanted. */
+  async #rules({ family, table }: Omit<ChainName, 'chain'>, found: Found): Promise<void> {
+    const { chains, use, wantedUse } = found
+    const dump = { type: nft.NFT_MSG_GETRULE, family, table, set: RULE }
+    const collector = new RuleCollector(chains, { unsettled: this.#unsettled })
+    const collect = async (what: string, filter: { readonly table: string; readonly chain?: string }) => {
+      const onMessage = (view: ByteView, message: Message): void => collector.rule(view, message)
+      const whole = await dumpAll(this.#connection, { ...dump, what, filter }, onMessage)
+      if (!whole && !this.#unsettled) this.#interrupted = true
+    }
+    if (wantedUse + chains.size * RULES_PER_DUMP >= use) return collect('rules of', { table })
+    for (const chain of chains.keys()) {
+      if (this.#interrupted) return
+      await collect(`rules of ${chain} in`, { table, chain })
+    }
+  }
+}
+
+/** Rules of one table, that come chain by chain. */
+class RuleCollector {
+  readonly #chains: ReadonlyMap<string, MutableChain>
+  readonly #spans = new RuleSpans()
+  /** A torn dump may give a rule twice: the kernel counts rules to find where it was. */
+  readonly #seen: Set<bigint> | undefined
+  #current: MutableChain | undefined
+
+  constructor(chains: ReadonlyMap<string, MutableChain>, { unsettled }: { readonly unsettled: boolean }) {
+    this.#chains = chains
+    this.#seen = unsettled ? new Set() : undefined
+  }
+
+  rule(view: ByteView, message: Message): void {
+    const spans = this.#spans
+    spans.walk(view, message)
+    if (this.#current === undefined || !spans.isInChain(view, this.#current.name))
+      this.#current = this.#chains.get(spans.chain(view))
+    if (this.#current === undefined) return
+    const handle = spans.handle(view)
+    if (this.#seen?.has(handle) === true) return
+    this.#seen?.add(handle)
+    this.#current.rules.push({ handle, compiled: spans.compiled(view) })
+  }
+}
