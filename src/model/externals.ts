@@ -10,6 +10,7 @@ export interface External {
   readonly kind: 'ExternalIP' | 'LoadBalancerIP'
   readonly ip: Ip
   readonly sourceRanges: readonly Cidr[] | undefined
+  readonly writtenRanges: readonly Cidr[] | undefined
 }
 
 const NONE: readonly External[] = []
@@ -24,21 +25,20 @@ export function externalsOf(arena: Arena, service: Service, findings: Findings):
     isCaught(arena, service, findings, { kind: 'ExternalIP', ip }),
   )
   const ranges = {
-    IPv4: sourceRangesOf(arena, service, 'IPv4', balanced),
-    IPv6: sourceRangesOf(arena, service, 'IPv6', balanced),
+    IPv4: clientsOf(arena, service, 'IPv4', balanced),
+    IPv6: clientsOf(arena, service, 'IPv6', balanced),
   }
   return [
     // An address that is both is the one that source ranges guard, whatever becomes of it.
     ...external
       .filter(ip => !service.loadBalancerIps.includes(ip))
-      .map(ip => externalOf('ExternalIP', ip, undefined)),
-    ...balanced.map(ip => externalOf('LoadBalancerIP', ip, ranges[familyOf(ip)])),
+      .map((ip): External => ({ kind: 'ExternalIP', ip, ...OPEN })),
+    ...balanced.map((ip): External => ({ kind: 'LoadBalancerIP', ip, ...ranges[familyOf(ip)] })),
   ]
 }
 
-function externalOf(kind: External['kind'], ip: Ip, sourceRanges: readonly Cidr[] | undefined): External {
-  return { kind, ip, sourceRanges }
-}
+type Clients = Pick<External, 'sourceRanges' | 'writtenRanges'>
+const OPEN: Clients = { sourceRanges: undefined, writtenRanges: undefined }
 
 function isCaught(
   arena: Arena,
@@ -66,18 +66,18 @@ export function fieldOf(kind: External['kind']): string {
 }
 
 /**
- * Who may connect to the load-balancer addresses of a family; undefined for everyone. When this node may, so may the
+ * Who may connect to the load-balancer addresses of a family. When this node may, so may the
  * addresses themselves: they are the source of what the node sends to them once they are bound to it.
  */
-function sourceRangesOf(
-  arena: Arena,
-  service: Service,
-  family: Family,
-  balanced: readonly Ip[],
-): readonly Cidr[] | undefined {
-  const ranges = service.sourceRanges.filter(cidr => familyOf(cidr.ip) === family)
-  if (ranges.length === 0 || ranges.some(cidr => cidr.bits === 0)) return undefined
+function clientsOf(arena: Arena, service: Service, family: Family, balanced: readonly Ip[]): Clients {
+  const sourceRanges = service.sourceRanges.filter(cidr => familyOf(cidr.ip) === family)
+  if (sourceRanges.length === 0 || sourceRanges.some(cidr => cidr.bits === 0)) return OPEN
+  const writtenRanges = service.writtenRanges.filter(cidr => familyOf(cidr.ip) === family)
   const nodeIp = arena.here.primaryIps[family]
-  if (nodeIp === undefined || !anyContains(ranges, nodeIp)) return ranges
-  return mergeCidrs([...ranges, ...balanced.filter(ip => familyOf(ip) === family).map(hostCidr)])
+  if (nodeIp === undefined || !anyContains(sourceRanges, nodeIp)) return { sourceRanges, writtenRanges }
+  const own = balanced.filter(ip => familyOf(ip) === family).map(hostCidr)
+  return {
+    sourceRanges: mergeCidrs([...sourceRanges, ...own]),
+    writtenRanges: [...writtenRanges, ...own],
+  }
 }

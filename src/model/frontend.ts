@@ -41,6 +41,11 @@ export interface Frontend {
   readonly route: Route
   /** Clients that may connect, merged and sorted; undefined lets everyone in. Never empty. */
   readonly sourceRanges: readonly Cidr[] | undefined
+  /**
+   * The same clients in the order in which the object lists them, nothing merged, and behind them the addresses that this
+   * node itself comes from: one rule each, where kube-proxy's rules are to be met word for word. Absent without ranges.
+   */
+  readonly writtenRanges?: readonly Cidr[]
 }
 
 /** One port of one Service in one family: the unit that planes render. */
@@ -78,7 +83,7 @@ export interface ServiceFrontends {
 
 /** Addresses at which NodePorts answer. */
 export type NodePortAddresses =
-  /** Every address of this node but loopback. */
+  /** Every address of this node; loopback for modes that ask for it alone. */
   { readonly kind: 'all' } | { readonly kind: 'only'; readonly ips: readonly Ip[] }
 
 /** What this node's kernel should do, as values; the input of every plane. Immutable. */

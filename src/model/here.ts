@@ -12,6 +12,8 @@ export interface ResolveOptions {
   readonly nodePortSelection: NodePortSelection
   /** Give NodePorts that answer everywhere as a list: every address of this machine but loopback and link-local ones. */
   readonly listNodePortAddresses?: boolean
+  /** With cidrs, loopback addresses that they hold are among the addresses: in IPv4, which can be made to route them. */
+  readonly loopbackNodePorts?: boolean
   /** When not empty, external IPs outside these are refused. */
   readonly allowedExternalCidrs: readonly Cidr[]
   /** When not empty, load-balancer addresses outside these are refused. */

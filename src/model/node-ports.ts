@@ -1,11 +1,11 @@
-import { anyContains, type Cidr } from '../base/cidr.ts'
+import { anyContains } from '../base/cidr.ts'
 import { compareIps, type Family, familyOf, type Ip, isLinkLocal, isLoopback } from '../base/ip.ts'
 import type { NodePortAddresses } from './frontend.ts'
 import type { Here } from './here.ts'
 
 /**
  * Addresses at which NodePorts answer (kube-proxy.md 1.4). A family for which nothing is selected, or everything, is
- * not restricted; loopback addresses are never among them. With listNodePortAddresses that is a list, too.
+ * not restricted; loopback addresses are not among them but with loopbackNodePorts. With listNodePortAddresses that is a list, too.
  */
 export function nodePortAddresses(
   here: Here,
@@ -23,7 +23,8 @@ function addressesOf(here: Here, localIps: readonly Ip[], family: Family): NodeP
   if ((primary === undefined && cidrs.length === 0) || cidrs.some(cidr => cidr.bits === 0)) {
     return here.options.listNodePortAddresses === true ? everyAddress(localIps, family) : ALL
   }
-  const ips = localIps.filter(ip => isSelected(cidrs, ip))
+  const withLoopback = family === 'IPv4' && here.options.loopbackNodePorts === true
+  const ips = localIps.filter(ip => (withLoopback || !isLoopback(ip)) && anyContains(cidrs, ip))
   if (primary !== undefined) ips.push(primary)
   return { kind: 'only', ips: [...new Set(ips)].sort(compareIps) }
 }
@@ -36,8 +37,4 @@ function everyAddress(localIps: readonly Ip[], family: Family): NodePortAddresse
 function usablePrimary(here: Here, family: Family): Ip | undefined {
   const ip = here.primaryIps[family]
   return ip === undefined || isLoopback(ip) ? undefined : ip
-}
-
-function isSelected(cidrs: readonly Cidr[], ip: Ip): boolean {
-  return !isLoopback(ip) && anyContains(cidrs, ip)
 }

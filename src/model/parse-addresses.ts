@@ -1,4 +1,5 @@
 import { type Cidr, mergeCidrs } from '../base/cidr.ts'
+import { trimmed } from '../base/compact.ts'
 import { type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { readAddress, readPrefix, whyNotAddress, whyNotPrefix } from './address.ts'
 import { isAbsent, isJson, type Json, listField, objectField } from './fields.ts'
@@ -10,6 +11,7 @@ export interface ServiceAddresses {
   readonly externalIps: readonly Ip[]
   readonly loadBalancerIps: readonly Ip[]
   readonly sourceRanges: readonly Cidr[]
+  readonly writtenRanges: readonly Cidr[]
 }
 
 export function readAddresses(findings: Findings, spec: Json, status: Json): ServiceAddresses {
@@ -27,6 +29,7 @@ export function readAddresses(findings: Findings, spec: Json, status: Json): Ser
         : guarded(externalIps, ingress, loadBalancerIps),
     loadBalancerIps,
     sourceRanges: ranges.cidrs,
+    writtenRanges: ranges.written,
   }
 }
 
@@ -133,12 +136,14 @@ function readExternal(reading: Reading, value: unknown, field: string): Ip | und
 }
 
 interface SourceRanges {
+  /** Merged, sorted. */
   readonly cidrs: readonly Cidr[]
+  readonly written: readonly Cidr[]
   /** Families all of whose ranges were refused: open to everyone is not what was asked for. */
   readonly unreadable: readonly Family[]
 }
 
-const NO_RANGES: SourceRanges = { cidrs: [], unreadable: [] }
+const NO_RANGES: SourceRanges = { cidrs: [], written: [], unreadable: [] }
 
 function readSourceRanges(findings: Findings, value: unknown): SourceRanges {
   const list = listField(findings, value, 'spec.loadBalancerSourceRanges')
@@ -155,7 +160,11 @@ function readSourceRanges(findings: Findings, value: unknown): SourceRanges {
     refuse(findings, `spec.loadBalancerSourceRanges[${index}]`, text, whyNotPrefix(text))
     refused.add(typeof text === 'string' && text.includes(':') ? 'IPv6' : 'IPv4')
   }
-  return { cidrs: mergeCidrs(cidrs), unreadable: withoutRanges([...refused], cidrs) }
+  return {
+    cidrs: mergeCidrs(cidrs),
+    written: trimmed(cidrs),
+    unreadable: withoutRanges([...refused], cidrs),
+  }
 }
 
 function withoutRanges(families: readonly Family[], cidrs: readonly Cidr[]): readonly Family[] {

@@ -39,6 +39,7 @@ const NO_ADDRESSES: ServiceAddresses = {
   externalIps: [],
   loadBalancerIps: [],
   sourceRanges: [],
+  writtenRanges: [],
 }
 
 /** Reads an object of kind Service; a Refusal means that nothing of it can be used. */
@@ -64,6 +65,7 @@ export function parseService(object: unknown): Service | Refusal {
     externalIps: addresses.externalIps,
     loadBalancerIps: addresses.loadBalancerIps,
     sourceRanges: addresses.sourceRanges,
+    writtenRanges: addresses.writtenRanges,
     internalTrafficPolicy: readPolicy(findings, spec.internalTrafficPolicy, 'spec.internalTrafficPolicy'),
     externalTrafficPolicy,
     affinityTimeoutS: readAffinity(findings, spec),

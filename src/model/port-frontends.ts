@@ -82,8 +82,10 @@ function frontendsOf(work: ServiceWork, at: PortWork, found: Survey): readonly F
   if (hasNodePort(work, at))
     frontends.push({ kind: 'NodePort', ip: undefined, port: nodePort, route, sourceRanges: undefined })
   for (const its of externals) {
-    const { kind, ip, sourceRanges } = its
-    if (hasExternal(work, at, its)) frontends.push({ kind, ip, port, route, sourceRanges })
+    const { kind, ip, sourceRanges, writtenRanges } = its
+    if (!hasExternal(work, at, its)) continue
+    const frontend: Frontend = { kind, ip, port, route, sourceRanges }
+    frontends.push(writtenRanges === undefined ? frontend : { ...frontend, writtenRanges })
   }
   return trimmed(frontends)
 }

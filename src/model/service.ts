@@ -24,6 +24,8 @@ export interface Service {
   readonly loadBalancerIps: readonly Ip[]
   /** Merged, sorted; a family without an entry is unrestricted. */
   readonly sourceRanges: readonly Cidr[]
+  /** The same, as the object lists them. */
+  readonly writtenRanges: readonly Cidr[]
   readonly internalTrafficPolicy: TrafficPolicy
   /** Local only where it counts: NodePort, LoadBalancer, and ClusterIP Services with external IPs. */
   readonly externalTrafficPolicy: TrafficPolicy

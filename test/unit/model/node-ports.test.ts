@@ -45,6 +45,16 @@ describe('nodePortAddresses', () => {
     expect(addresses(selection)).toEqual(expected)
   })
 
+  it('has loopback addresses of IPv4 for those who ask for them, if they are in a prefix', () => {
+    const cidrs = only('127.0.0.0/8', '10.0.0.0/24', '::1/128', 'fd00::/16').cidrs
+    const options = { ...OPTIONS, nodePortSelection: { primary: false, cidrs }, loopbackNodePorts: true }
+    const { IPv4, IPv6 } = nodePortAddresses(hereOf(options, undefined), LOCAL)
+    expect([IPv4, IPv6].map(its => (its.kind === 'all' ? 'all' : texts(its.ips)))).toEqual([
+      ['10.0.0.7', '127.0.0.1'],
+      ['fd00::7'],
+    ])
+  })
+
   it('takes the first Node address of each family as primary', () => {
     expect(addresses({ primary: true, cidrs: [] }, ['192.168.1.7', '10.0.0.7'])).toEqual([
       ['192.168.1.7'],

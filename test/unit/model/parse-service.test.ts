@@ -61,6 +61,7 @@ describe('parseService', () => {
       externalIps: [ip('192.0.2.1'), ip('2001:db8::1')],
       loadBalancerIps: [ip('198.51.100.1')],
       sourceRanges: value.sourceRanges,
+      writtenRanges: value.writtenRanges,
       internalTrafficPolicy: 'Cluster',
       externalTrafficPolicy: 'Local',
       affinityTimeoutS: 60,
@@ -69,6 +70,7 @@ describe('parseService', () => {
       refusals: [],
     })
     expect(value.sourceRanges.map(formatCidr)).toEqual(['10.0.0.0/8', 'fd00::/8'])
+    expect(value.writtenRanges.map(formatCidr)).toEqual(['10.0.0.0/8', '10.0.0.0/9', 'fd00::/8'])
   })
 
   it('fills in what the API server would', () => {
