@@ -75,6 +75,8 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'telemetry/process-metrics.ts': ['node:fs/promises', 'prom-client'],
   'telemetry/admin-server.ts': ['node:fs/promises', 'node:http', 'node:net'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
+  // SHA-256 alone: names of chains are hashes.
+  'dataplane/iptables/chain-hash.ts': ['node:crypto'],
   'kernel/conntrack/sysctl-files.ts': ['node:fs/promises', 'node:os'],
   'kernel/ipvs/sysctl-files.ts': ['node:fs/promises'],
   'kernel/sysctl/files.ts': ['node:fs/promises'],

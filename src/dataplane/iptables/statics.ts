@@ -1,19 +1,63 @@
+import { isLoopback } from '../../base/ip.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
-import type { NodePortAddresses } from '../../model/frontend.ts'
-import type { Detector } from '../common/detector.ts'
+import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
+import { type Detector, detectorFor } from '../common/detector.ts'
+import { forFamilies, LAYOUTS } from '../common/family.ts'
 import type { IptablesOptions } from './options.ts'
 
 /** What the rules of every Service follow from, besides the Service. */
 export interface Statics {
   readonly options: IptablesOptions
-  /** More than 1,000 endpoints: rules about single endpoints carry no comments. */
+  /** More than LARGE_ENDPOINTS of them: rules about single endpoints carry no comments. */
   readonly large: boolean
   readonly families: Readonly<Record<NftFamily, FamilyStatics>>
   /** Equal for statics from which the same rules follow. */
   readonly key: string
+  /** Equal for statics from which the same rules of Services follow: other chains may differ. */
+  readonly serviceKey: string
 }
 
 export interface FamilyStatics {
   readonly detector: Detector | undefined
   readonly nodePorts: NodePortAddresses
+  /** NodePorts answer at loopback addresses. */
+  readonly loopback: boolean
+}
+
+/** As in kube-proxy. */
+export const LARGE_ENDPOINTS = 1_000
+
+/** `large`: there are more than LARGE_ENDPOINTS. */
+export function staticsOf(
+  options: IptablesOptions,
+  frontends: Pick<FrontendTable, 'node' | 'nodePorts'>,
+  large: boolean,
+): Statics {
+  const families = forFamilies((family): FamilyStatics => {
+    const { model } = LAYOUTS[family]
+    const nodePorts = frontends.nodePorts[model]
+    return {
+      detector: detectorFor(model, options, frontends.node),
+      nodePorts,
+      loopback: family === 'ip' && options.localhostNodePorts && hasLoopback(nodePorts),
+    }
+  })
+  const { masqueradeAll, optimize, nfacct } = options
+  const { ip, ip6 } = families
+  const serviceKey = JSON.stringify([
+    masqueradeAll,
+    optimize,
+    nfacct.localhostAccepted,
+    large,
+    ip.detector ?? null,
+    ip6.detector ?? null,
+    ip.loopback,
+  ])
+  const { masqueradeBit, tcpBeLiberal } = options
+  const rest = [masqueradeBit, tcpBeLiberal, nfacct.invalidDropped, ip.nodePorts, ip6.nodePorts]
+  return { options, large, families, key: `${serviceKey} ${JSON.stringify(rest)}`, serviceKey }
+}
+
+function hasLoopback(nodePorts: NodePortAddresses): boolean {
+  return nodePorts.kind === 'all' || nodePorts.ips.some(isLoopback)
 }

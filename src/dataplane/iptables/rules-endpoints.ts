@@ -1,0 +1,138 @@
+import { formatIpPort } from '../../base/ip.ts'
+import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
+import type { Backend, Frontend, PortFrontends } from '../../model/frontend.ts'
+import { endpointChain, KUBE_MARK_MASQ } from './layout.ts'
+import { comment, fromPods, hostAddress, jump, NO_MATCHES, PROTOCOLS, transport } from './rules-parts.ts'
+import { natChain, type PortRules } from './rules-port.ts'
+import type { ServiceChain } from './service-rules.ts'
+
+/** An endpoint with its chain. */
+interface Place {
+  readonly backend: Backend
+  /** `10.180.0.1:80` */
+  readonly text: string
+  readonly chain: string
+}
+
+/** KUBE-SVC, KUBE-SVL and KUBE-SEP: how a connection finds its endpoint. */
+export function endpointChains(port: PortRules): readonly ServiceChain[] {
+  const { uses, chains } = port
+  const { cluster, local } = placesOf(port)
+  const lists: ServiceChain[] = []
+  if (uses.cluster) lists.push(listChain(port, chains.svc, cluster))
+  if (uses.local) lists.push(listChain(port, chains.svl, local))
+  return [...lists, ...distinct(cluster, local).map(place => placeChain(port, place))]
+}
+
+/** Those of both lists that are in use, in the order of their texts. */
+function placesOf({ port, uses }: PortRules): {
+  readonly cluster: readonly Place[]
+  readonly local: readonly Place[]
+} {
+  const cluster = uses.cluster ? port.cluster.map(backend => placeOf(port, backend)) : NO_PLACES
+  const byText = new Map(cluster.map(place => [place.text, place]))
+  const local = uses.local
+    ? port.local.map(backend => byText.get(textOf(backend)) ?? placeOf(port, backend))
+    : NO_PLACES
+  return { cluster: sorted(cluster), local: sorted(local) }
+}
+
+const NO_PLACES: readonly Place[] = []
+
+function textOf({ ip, port }: Backend): string {
+  return formatIpPort(ip, port)
+}
+
+function placeOf({ displayName, protocol }: PortFrontends, backend: Backend): Place {
+  const text = textOf(backend)
+  return { backend, text, chain: endpointChain(displayName, protocol, text) }
+}
+
+/** By text, as kube-proxy does: 10.0.0.10 comes before 10.0.0.9. */
+function sorted(places: readonly Place[]): readonly Place[] {
+  return places.toSorted((a, b) => (a.text < b.text ? -1 : a.text > b.text ? 1 : 0))
+}
+
+function distinct(cluster: readonly Place[], local: readonly Place[]): readonly Place[] {
+  const known = new Set(cluster)
+  const rest = local.filter(place => !known.has(place))
+  return rest.length === 0 ? cluster : [...cluster, ...rest]
+}
+
+/** First who is known here, then by chance: of n endpoints that are left, each rule takes one connection of n. */
+function listChain(port: PortRules, name: string, places: readonly Place[]): ServiceChain {
+  const { displayName, affinityTimeoutS: seconds } = port.port
+  const about = places.map(({ text }) => aboutEndpoint(port, `${displayName} -> ${text}`))
+  const rules: XtRule[] = [...masqueradeRules(port, name)]
+  if (seconds > 0) {
+    places.forEach(({ chain }, index) => {
+      const known: XtMatch = { kind: 'recent', mode: 'rcheck', name: chain, seconds, reap: true }
+      rules.push({ matches: [...(about[index] ?? NO_MATCHES), known], target: jump(chain) })
+    })
+  }
+  places.forEach(({ chain }, index) => {
+    const left = places.length - index
+    const words = about[index] ?? NO_MATCHES
+    rules.push({ matches: left === 1 ? words : [...words, oneOf(left)], target: jump(chain) })
+  })
+  return natChain(port, name, rules)
+}
+
+/** As `--probability 0.3333333333` is read: with ten decimals, in units of 1 / 2^31. */
+function oneOf(count: number): XtMatch {
+  return { kind: 'statistic', probability: Math.round(2 ** 31 * Number((1 / count).toFixed(10))) }
+}
+
+/** In clusters with very many endpoints, comments would be a good part of all that the kernel holds. */
+function aboutEndpoint({ statics }: PortRules, text: string): readonly XtMatch[] {
+  return statics.large ? NO_MATCHES : [comment(text)]
+}
+
+/** Clients outside the cluster that come by the ClusterIP, whose answers have to come back this way. */
+function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
+  const { displayName, protocol, frontends } = port.port
+  return frontends.flatMap(frontend => {
+    const { ip, port: number } = frontend
+    if (ip === undefined || chainOf(port, frontend) !== name) return []
+    const who = whoIsMasqueraded(port)
+    if (who === undefined) return []
+    return {
+      ...who,
+      protocol: PROTOCOLS[protocol],
+      destination: hostAddress(ip),
+      matches: [comment(`${displayName} cluster IP`), transport(protocol, number)],
+      target: jump(KUBE_MARK_MASQ),
+    }
+  })
+}
+
+/** That a ClusterIP leads to. */
+function chainOf({ chains }: PortRules, { kind, route }: Frontend): string | undefined {
+  if (kind !== 'ClusterIP' || route.kind !== 'internal') return undefined
+  return route.over === 'local' ? chains.svl : chains.svc
+}
+
+/** Undefined for nobody. */
+function whoIsMasqueraded({
+  statics,
+  ofFamily,
+}: PortRules): Pick<XtRule, 'source' | 'inInterface'> | undefined {
+  if (statics.options.masqueradeAll) return {}
+  return ofFamily.detector === undefined ? undefined : fromPods(ofFamily.detector, true)
+}
+
+function placeChain(port: PortRules, { backend, chain }: Place): ServiceChain {
+  const { displayName, protocol, affinityTimeoutS } = port.port
+  const about = aboutEndpoint(port, displayName)
+  const remember: XtMatch = { kind: 'recent', mode: 'set', name: chain, seconds: 0, reap: false }
+  const remembering = affinityTimeoutS > 0 ? [...about, remember] : about
+  return natChain(port, chain, [
+    // Whoever reaches itself would otherwise answer itself past the translation.
+    { source: hostAddress(backend.ip), matches: about, target: jump(KUBE_MARK_MASQ) },
+    {
+      protocol: PROTOCOLS[protocol],
+      matches: [...remembering, transport(protocol)],
+      target: { kind: 'DNAT', ip: backend.ip, port: backend.port },
+    },
+  ])
+}

@@ -1,0 +1,115 @@
+import { cidrOf } from '../../base/cidr.ts'
+import type { Ip } from '../../base/ip.ts'
+import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
+import type { XtEntry } from '../../kernel/xt/scope.ts'
+import type { Frontend, Route } from '../../model/frontend.ts'
+import { KUBE_EXTERNAL_SERVICES, KUBE_NODEPORTS, KUBE_PROXY_FIREWALL, KUBE_SERVICES } from './layout.ts'
+import { NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
+import {
+  ACCEPT,
+  addressOf,
+  comment,
+  DROP,
+  hostAddress,
+  jump,
+  PROTOCOLS,
+  REJECT,
+  TO_LOCAL,
+  transport,
+} from './rules-parts.ts'
+import { entryIn, type PortRules } from './rules-port.ts'
+
+/** The rules of one frontend in chains that all Services share: those that lead to its chains, or turn clients away. */
+export function captureEntries(port: PortRules, frontend: Frontend): readonly XtEntry[] {
+  const { kind, ip } = frontend
+  if (ip === undefined) return nodePortEntries(port, frontend)
+  return kind === 'ClusterIP' ? [clusterIpEntry(port, frontend, ip)] : externalEntries(port, frontend, ip)
+}
+
+/** Load balancers ask every node, whatever else it filters, which Services have endpoints there. */
+export function healthCheckEntry(port: PortRules, number: number): XtEntry {
+  return entryIn(port, 'filter', KUBE_NODEPORTS, {
+    protocol: PROTOCOLS.TCP,
+    matches: [comment(`${port.port.displayName} health check node port`), transport('TCP', number)],
+    target: ACCEPT,
+  })
+}
+
+/** What a rule says and does to packets to one port of an address. */
+interface Words {
+  readonly text: string
+  readonly target: XtTarget
+}
+
+function ruleTo({ port }: PortRules, ip: Ip, number: number, { text, target }: Words): XtRule {
+  return {
+    protocol: PROTOCOLS[port.protocol],
+    destination: hostAddress(ip),
+    matches: [comment(text), transport(port.protocol, number)],
+    target,
+  }
+}
+
+/** What becomes of clients that no endpoint takes; undefined when there is one for each. */
+function refusalOf({ port, family }: PortRules, route: Route): Words | undefined {
+  const { displayName, local } = port
+  if (route.kind === 'reject') return { text: `${displayName} has no endpoints`, target: REJECT[family] }
+  const isWithoutLocal = route.kind === 'drop' || (route.kind === 'external-local' && local.length === 0)
+  return isWithoutLocal ? { text: `${displayName} has no local endpoints`, target: DROP } : undefined
+}
+
+function clusterIpEntry(port: PortRules, { port: number, route }: Frontend, ip: Ip): XtEntry {
+  const refusal = refusalOf(port, route)
+  if (refusal !== undefined) return entryIn(port, 'filter', KUBE_SERVICES, ruleTo(port, ip, number, refusal))
+  const { svc, svl } = port.chains
+  const isLocal = route.kind === 'internal' && route.over === 'local'
+  const words = { text: `${port.port.displayName} cluster IP`, target: jump(isLocal ? svl : svc) }
+  return entryIn(port, 'nat', KUBE_SERVICES, ruleTo(port, ip, number, words))
+}
+
+function externalEntries(port: PortRules, frontend: Frontend, ip: Ip): readonly XtEntry[] {
+  const { kind, port: number, route, sourceRanges } = frontend
+  const { displayName } = port.port
+  const { ext, fw } = port.chains
+  const entries: XtEntry[] = []
+  if (route.kind !== 'reject') {
+    const text = `${displayName} ${kind === 'ExternalIP' ? 'external' : 'loadbalancer'} IP`
+    const target = jump(sourceRanges === undefined ? ext : fw)
+    entries.push(entryIn(port, 'nat', KUBE_SERVICES, ruleTo(port, ip, number, { text, target })))
+    if (sourceRanges !== undefined) {
+      // Those that the chain let through have another destination by now.
+      const others = { text: `${displayName} traffic not accepted by ${fw}`, target: DROP }
+      entries.push(entryIn(port, 'filter', KUBE_PROXY_FIREWALL, ruleTo(port, ip, number, others)))
+    }
+  }
+  const refusal = refusalOf(port, route)
+  if (refusal !== undefined)
+    entries.push(entryIn(port, 'filter', KUBE_EXTERNAL_SERVICES, ruleTo(port, ip, number, refusal)))
+  return entries
+}
+
+const LOOPBACK = addressOf(cidrOf('\x7f\0\0\0', 8))
+const LOOPBACK_COUNTER: XtMatch = { kind: 'nfacct', name: NFACCT_LOCALHOST_ACCEPTED }
+
+function nodePortEntries(port: PortRules, { port: number, route }: Frontend): readonly XtEntry[] {
+  const { displayName } = port.port
+  const protocol = PROTOCOLS[port.port.protocol]
+  const atPort = transport(port.port.protocol, number)
+  const entries: XtEntry[] = []
+  if (route.kind !== 'reject') {
+    const matches = [comment(displayName), atPort]
+    const rule: XtRule = { protocol, matches, target: jump(port.chains.ext) }
+    if (port.ofFamily.loopback && port.statics.options.nfacct.localhostAccepted) {
+      const counting = { ...rule, destination: LOOPBACK, matches: [...matches, LOOPBACK_COUNTER] }
+      entries.push(entryIn(port, 'nat', KUBE_NODEPORTS, counting))
+    }
+    entries.push(entryIn(port, 'nat', KUBE_NODEPORTS, rule))
+  }
+  const refusal = refusalOf(port, route)
+  if (refusal !== undefined) {
+    const { text, target } = refusal
+    const matches = [comment(text), TO_LOCAL, atPort]
+    entries.push(entryIn(port, 'filter', KUBE_EXTERNAL_SERVICES, { protocol, matches, target }))
+  }
+  return entries
+}

@@ -1,0 +1,99 @@
+import { type Cidr, hostCidr } from '../../base/cidr.ts'
+import type { Ip } from '../../base/ip.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
+import {
+  IPPROTO_SCTP,
+  IPPROTO_TCP,
+  IPPROTO_UDP,
+  XT_ADDRTYPE_LOCAL,
+  XT_CONNTRACK_STATE_DNAT,
+  XT_CONNTRACK_STATE_ESTABLISHED,
+  XT_CONNTRACK_STATE_INVALID,
+  XT_CONNTRACK_STATE_NEW,
+  XT_CONNTRACK_STATE_RELATED,
+} from '../../kernel/xt/constants.ts'
+import type { XtAddress, XtInterface, XtMatch, XtProtocol, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
+import type { Protocol } from '../../model/service.ts'
+import type { Detector } from '../common/detector.ts'
+
+/* The words that rules of this mode are made of. */
+
+export const NO_MATCHES: readonly XtMatch[] = []
+export const DROP: XtTarget = { kind: 'DROP' }
+export const ACCEPT: XtTarget = { kind: 'ACCEPT' }
+
+export function jump(chain: string): XtTarget {
+  return { kind: 'jump', chain }
+}
+
+export const REJECT: Readonly<Record<NftFamily, XtTarget>> = {
+  ip: { kind: 'REJECT', with: 'icmp-port-unreachable' },
+  ip6: { kind: 'REJECT', with: 'icmp6-port-unreachable' },
+}
+
+export function comment(text: string): XtMatch {
+  return { kind: 'comment', text }
+}
+
+export const PROTOCOLS: Readonly<Record<Protocol, XtProtocol>> = {
+  TCP: { number: IPPROTO_TCP, inverted: false },
+  UDP: { number: IPPROTO_UDP, inverted: false },
+  SCTP: { number: IPPROTO_SCTP, inverted: false },
+}
+
+const MATCH_KINDS: Readonly<Record<Protocol, 'tcp' | 'udp' | 'sctp'>> = {
+  TCP: 'tcp',
+  UDP: 'udp',
+  SCTP: 'sctp',
+}
+
+/** `-m tcp`; with a port, `-m tcp --dport PORT`. */
+export function transport(protocol: Protocol, port?: number): XtMatch {
+  const kind = MATCH_KINDS[protocol]
+  if (port === undefined) return { kind }
+  return { kind, destinationPorts: { from: port, to: port, inverted: false } }
+}
+
+const KNOWN_STATES = XT_CONNTRACK_STATE_RELATED | XT_CONNTRACK_STATE_ESTABLISHED
+
+export const NEW: XtMatch = states(XT_CONNTRACK_STATE_NEW)
+export const INVALID: XtMatch = states(XT_CONNTRACK_STATE_INVALID)
+export const KNOWN: XtMatch = states(KNOWN_STATES)
+export const NEITHER_KNOWN_NOR_TRANSLATED: XtMatch = {
+  kind: 'conntrack',
+  states: KNOWN_STATES | XT_CONNTRACK_STATE_DNAT,
+  inverted: true,
+}
+
+function states(bits: number): XtMatch {
+  return { kind: 'conntrack', states: bits, inverted: false }
+}
+
+export const FROM_LOCAL: XtMatch = { kind: 'addrtype', sourceTypes: XT_ADDRTYPE_LOCAL, destinationTypes: 0 }
+export const TO_LOCAL: XtMatch = { kind: 'addrtype', sourceTypes: 0, destinationTypes: XT_ADDRTYPE_LOCAL }
+
+export function addressOf({ ip, bits }: Cidr, inverted = false): XtAddress {
+  let mask = ''
+  for (let at = 0; at < ip.length; at++) {
+    const ones = Math.min(8, Math.max(0, bits - 8 * at))
+    mask += String.fromCharCode((0xff00 >> ones) & 0xff)
+  }
+  return { ip, mask, inverted }
+}
+
+export function hostAddress(ip: Ip): XtAddress {
+  return addressOf(hostCidr(ip))
+}
+
+/** What tells pods of this node, or with `inverted` everything else. */
+export function fromPods(detector: Detector, inverted: boolean): Pick<XtRule, 'source' | 'inInterface'> {
+  if (detector.kind !== 'cidr') return { inInterface: interfaceOf(detector, inverted) }
+  // All addresses: iptables leaves such a condition out.
+  if (detector.cidr.bits === 0 && !inverted) return {}
+  return { source: addressOf(detector.cidr, inverted) }
+}
+
+function interfaceOf(detector: Exclude<Detector, { kind: 'cidr' }>, inverted: boolean): XtInterface {
+  const name = detector.kind === 'interface' ? detector.name : `${detector.prefix}+`
+  return { name, inverted }
+}
