@@ -14,6 +14,7 @@ import {
   KUBE_PROXY_FIREWALL,
   KUBE_SERVICES,
 } from './layout.ts'
+import { optimiseFixed } from './optimise/optimise.ts'
 import { NFACCT_INVALID_DROPPED } from './options.ts'
 import {
   ACCEPT,
@@ -31,7 +32,8 @@ import type { Statics } from './statics.ts'
 
 /** The chains that are there whatever Services there are, in both families. Entries of Services come into some of them. */
 export function fixedChains(statics: Statics): readonly XtChain[] {
-  return NFT_FAMILIES.flatMap(family => chainsOf(statics, family))
+  const chains = NFT_FAMILIES.flatMap(family => chainsOf(statics, family))
+  return statics.options.optimize ? optimiseFixed(chains, statics) : chains
 }
 
 function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {

@@ -1,6 +1,7 @@
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import type { Protocol } from '../../model/service.ts'
 import { base32Hash } from './chain-hash.ts'
+import { isDispatchChain } from './optimise/names.ts'
 
 /* Chains of kube-proxy's iptables mode (1.36) by name: people and tools look for them, and either of us takes over from the other. */
 
@@ -33,7 +34,9 @@ const OF_SERVICES = /^KUBE-(?:SVC|SVL|EXT|FW|SEP)-[A-Z2-7]{16}$/
 
 /** Whether a chain is one that this mode writes, ours or kube-proxy's alike. */
 export function isOurChain(table: XtTableName, name: string): boolean {
-  return FIXED[table].includes(name) || (table === 'nat' && OF_SERVICES.test(name))
+  return (
+    FIXED[table].includes(name) || (table === 'nat' && OF_SERVICES.test(name)) || isDispatchChain(table, name)
+  )
 }
 
 /** Chains of one port of a Service. */

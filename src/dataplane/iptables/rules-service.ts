@@ -1,6 +1,7 @@
 import { formatIpPort } from '../../base/ip.ts'
 import type { XtEntry } from '../../kernel/xt/scope.ts'
 import type { PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
+import { optimiseService } from './optimise/optimise.ts'
 import { endpointChains } from './rules-endpoints.ts'
 import { captureEntries, healthCheckEntry } from './rules-entries.ts'
 import { externalChains } from './rules-external.ts'
@@ -25,7 +26,8 @@ export function rulesOfService(service: ServiceFrontends, statics: Statics): Ser
     for (const chain of externalChains(port)) chains.push(chain)
     for (const chain of endpointChains(port)) chains.push(chain)
   }
-  return { chains, entries }
+  const rules: ServiceRules = { chains, entries }
+  return statics.options.optimize ? optimiseService(rules, statics) : rules
 }
 
 /**
