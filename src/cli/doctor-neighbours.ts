@@ -1,4 +1,6 @@
+import { count } from '../base/text.ts'
 import type { SurveyedChain } from '../kernel/nft/survey.ts'
+import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 import { isKubeProxyChain, KUBE_PROXY } from './leftovers-kube-proxy.ts'
 import { REMOVES_ALL, REMOVES_NFT } from './leftovers-text.ts'
 
@@ -13,8 +15,9 @@ export interface Neighbourhood {
   readonly chains: readonly SurveyedChain[]
   /** Name of the tables that are ours, or kube-proxy's. */
   readonly tableName: string
-  /** /proc/net/ip_tables_names and ip6_tables_names: tables of the legacy flavour of iptables. */
-  readonly legacyTables: readonly string[]
+  /** We write chains of iptables ourselves, or are about to. */
+  readonly writesIptables: boolean
+  readonly legacyTables: readonly LegacyTable[]
   /** /proc/net/ip_vs: virtual servers, without its heading. */
   readonly virtualServers: readonly string[]
   /** What else kube-proxy has left where only it removes it, in words. */
@@ -27,10 +30,17 @@ const NF_DROP = 0
 
 /** Other writers on the same hooks, and what another proxy has left. Pure. */
 export function neighboursOf(around: Neighbourhood): readonly Neighbour[] {
-  return [...otherProxies(around), ...dropPolicies(around), ...natChains(around), ...legacy(around)]
+  return [
+    ...otherProxies(around),
+    ...dropPolicies(around),
+    ...natChains(around),
+    ...legacyProxies(around),
+    ...legacy(around),
+  ]
 }
 
-function otherProxies({ chains, tableName, virtualServers, leftElsewhere = [] }: Neighbourhood): Neighbour[] {
+function otherProxies(around: Neighbourhood): Neighbour[] {
+  const { chains, tableName, virtualServers, writesIptables, leftElsewhere = [] } = around
   const found: Neighbour[] = []
   const nftables = tablesOf(
     chains.filter(({ table, chain }) => table === tableName && isKubeProxyChain(chain.name)),
@@ -43,11 +53,20 @@ function otherProxies({ chains, tableName, virtualServers, leftElsewhere = [] }:
     })
   const iptables = tablesOf(chains.filter(({ chain }) => KUBE_PROXY.ownsChain(chain.name)))
   if (iptables.length > 0)
-    found.push({
-      severity: 'warning',
-      what: `kube-proxy's iptables mode left chains in ${iptables.join(' and ')}`,
-      advice: `they may catch Service traffic before kprobe does; ${REMOVES_NFT} removes them`,
-    })
+    found.push(
+      writesIptables
+        ? {
+            severity: 'note',
+            what: `chains of an iptables mode are in ${iptables.join(' and ')}`,
+            advice:
+              "kprobe's and kube-proxy's are the same, and nothing tells who wrote them; kprobe goes on with them, once kube-proxy has been stopped",
+          }
+        : {
+            severity: 'warning',
+            what: `an iptables mode, kube-proxy's or kprobe's, left chains in ${iptables.join(' and ')}`,
+            advice: `they may catch Service traffic before kprobe does; ${REMOVES_NFT} removes them`,
+          },
+    )
   if (virtualServers.length > 0)
     found.push({
       severity: 'warning',
@@ -79,15 +98,50 @@ function natChains({ chains, tableName }: Neighbourhood): Neighbour[] {
     }))
 }
 
-function legacy({ chains, legacyTables }: Neighbourhood): Neighbour[] {
+/** What only the tools of that flavour can see, and remove. */
+function legacyProxies({ legacyTables }: Neighbourhood): Neighbour[] {
+  return legacyTables.flatMap((table): Neighbour[] => {
+    const place = `legacy iptables (${table.family} ${table.name})`
+    if (typeof table.chains === 'string')
+      return [
+        {
+          severity: 'note',
+          what: `whether kube-proxy has chains in ${place} could not be looked at`,
+          advice: `${table.chains}; \`iptables-legacy-save\` and \`ip6tables-legacy-save\` show them`,
+        },
+      ]
+    const left = kubeProxyChains(table)
+    const rules = left.reduce((sum, chain) => sum + chain.rules, 0)
+    return left.length === 0
+      ? []
+      : [
+          {
+            severity: 'warning',
+            what: `kube-proxy's iptables mode has ${count(left.length, 'chain')} with ${count(rules, 'rule')} in ${place}`,
+            advice: LEGACY_ADVICE,
+          },
+        ]
+  })
+}
+
+const LEGACY_ADVICE =
+  'they translate Service traffic beside kprobe, which writes to nf_tables and leaves them alone: stop kube-proxy, then remove them ' +
+  `with ${REMOVES_ALL} where \`iptables\` is iptables-legacy, or restart the node`
+
+function legacy({ chains, legacyTables, writesIptables }: Neighbourhood): Neighbour[] {
   if (legacyTables.length === 0) return []
-  const both = chains.some(
+  const isBeside = chains.some(
     ({ table, chain }) => chain.hook !== undefined && ['nat', 'filter', 'mangle'].includes(table),
   )
+  const both = isBeside || writesIptables
+  const names = legacyTables.map(({ family, name }) => `${family} ${name}`).join(', ')
+  const others = isBeside
+    ? 'those of iptables-nft'
+    : 'those of iptables-nft, which kprobe writes in this mode'
   return [
     {
       severity: both ? 'warning' : 'note',
-      what: `legacy iptables tables are in use: ${legacyTables.join(', ')}${both ? ', beside those of iptables-nft' : ''}`,
+      what: `legacy iptables tables are in use: ${names}${both ? `, beside ${others}` : ''}`,
       advice:
         'they see the same packets in an order that is hard to tell; use one flavour of iptables (update-alternatives)',
     },

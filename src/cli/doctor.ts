@@ -92,7 +92,13 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
     const isOurs = others.length < chains.length
     const left = isOurs ? { ...elsewhere, virtualServers: [] } : elsewhere
     const leftElsewhere = isOurs ? [] : ipvsTexts(elsewhere)
-    const neighbours = neighboursOf({ ...left, chains: others, tableName, leftElsewhere })
+    const neighbours = neighboursOf({
+      ...left,
+      chains: others,
+      tableName,
+      leftElsewhere,
+      writesIptables: config.proxyMode === 'iptables',
+    })
     return neighbours.map(({ severity, what, advice }) => ({ kind: severity, subject: what, text: advice }))
   } finally {
     await transport.close()

@@ -1,5 +1,6 @@
 import { count } from '../base/text.ts'
 import type { TableName } from '../kernel/nft/list.ts'
+import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 import type { Elsewhere, IptablesLeftover, Leftovers } from './leftovers.ts'
 import { DUMMY_DEVICE } from './leftovers-kube-proxy.ts'
 import type { Remains } from './leftovers-ours.ts'
@@ -30,13 +31,25 @@ const NAMES_SHOWN = 3
 
 function elsewhereTexts({ legacyTables, virtualServers }: Elsewhere): readonly string[] {
   return [
-    ...(legacyTables.length === 0 ? [] : [`whatever it has in legacy iptables (${legacyTables.join(', ')})`]),
+    ...legacyTables.flatMap(legacyTexts),
     ...(virtualServers.length === 0
       ? []
       : [
           `${count(virtualServers.length, 'IPVS virtual server')}, if they are its; the command removes everybody's`,
         ]),
   ]
+}
+
+function legacyTexts(table: LegacyTable): readonly string[] {
+  const { chains } = table
+  if (typeof chains === 'string')
+    return [
+      `whatever it has in legacy iptables, table ${nameOf(table)}, which cannot be looked at (${chains})`,
+    ]
+  const left = kubeProxyChains(table)
+  return left.length === 0
+    ? []
+    : [`${count(left.length, 'chain')} of its iptables mode in legacy iptables, table ${nameOf(table)}`]
 }
 
 /** What only an IPVS mode with kube-proxy's names can have left. Pure. */

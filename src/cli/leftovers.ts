@@ -6,6 +6,7 @@ import { type ForeignChain, type ForeignTable, surveyTable } from '../kernel/nft
 import type { TableName } from '../kernel/nft/list.ts'
 import { Connection } from '../netlink/connection.ts'
 import type { Transport } from '../netlink/transport.ts'
+import { type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 import {
   type ChainOutline,
   DUMMY_DEVICE,
@@ -26,8 +27,8 @@ export interface Leftovers {
 
 /** In other parts of the kernel than nf_tables. */
 export interface Elsewhere {
-  /** Of the legacy flavour of iptables, with their families. They may be anybody's. */
-  readonly legacyTables: readonly string[]
+  /** They may be anybody's. */
+  readonly legacyTables: readonly LegacyTable[]
   /** Lines of /proc/net/ip_vs; they may be anybody's. */
   readonly virtualServers: readonly string[]
   /** By name. */
@@ -112,10 +113,7 @@ export async function lookElsewhere(
   const servers = await readLines('/proc/net/ip_vs')
   const devices = await readLines('/proc/net/dev')
   return {
-    legacyTables: [
-      ...(await readLines('/proc/net/ip_tables_names')).map(name => `ip ${name}`),
-      ...(await readLines('/proc/net/ip6_tables_names')).map(name => `ip6 ${name}`),
-    ],
+    legacyTables: await readLegacyTables(readLines),
     virtualServers: servers.filter(line => /^(TCP|UDP|SCTP|FWM)\b/.test(line)),
     ipsets: (await listIpsetNames(connection)).filter(isKubeProxyIpset).sort(),
     device: devices.some(line => line.split(':')[0]?.trim() === DUMMY_DEVICE),

@@ -1,5 +1,6 @@
 import type { ResolveOptions } from '../model/here.ts'
 import type { Config } from './config.ts'
+import { answersAtLoopback } from './loopback.ts'
 
 /** What of the configuration decides which Services mean what here. */
 export function resolveOptions(config: Config): ResolveOptions {
@@ -13,5 +14,6 @@ export function resolveOptions(config: Config): ResolveOptions {
     bindAddress: config.bindAddress,
     // A virtual server has one address: there is none that stands for every address.
     listNodePortAddresses: config.proxyMode === 'ipvs',
+    loopbackNodePorts: config.proxyMode === 'iptables' && answersAtLoopback(config),
   }
 }

@@ -76,13 +76,14 @@ it('sees the chains of others, and says what each means for Services', async () 
   ].join('\n')
   execFileSync('nft', ['-f', '-'], { input: rules })
   const chains = await survey()
-  const around = { chains, tableName: 'kube-proxy', legacyTables: ['nat'], virtualServers: [] }
+  const legacyTables = [{ family: 'ip' as const, name: 'nat', chains: [] }]
+  const around = { chains, tableName: 'kube-proxy', legacyTables, virtualServers: [], writesIptables: false }
   expect(neighboursOf(around).map(({ severity, what }) => `${severity}: ${what}`)).toEqual([
     "warning: kube-proxy's nftables mode holds ip kube-proxy",
-    "warning: kube-proxy's iptables mode left chains in ip nat",
+    "warning: an iptables mode, kube-proxy's or kprobe's, left chains in ip nat",
     'note: inet firewall in drops what it does not accept (hook forward)',
     'note: ip nat PREROUTING translates addresses too (prerouting, priority -100)',
-    'warning: legacy iptables tables are in use: nat, beside those of iptables-nft',
+    'warning: legacy iptables tables are in use: ip nat, beside those of iptables-nft',
   ])
   const ofNat = await surveyRules(new Connection({ transport, clock: systemClock }), {
     family: 2,

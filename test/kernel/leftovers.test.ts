@@ -313,7 +313,7 @@ describe('what only kube-proxy itself removes', () => {
     const legacy = spawnSync('iptables-legacy', ['-t', 'nat', '-N', 'KUBE-SERVICES'])
     if (legacy.status !== 0) return console.log('skipped: this kernel has no legacy iptables')
     expect(kprobe('cleanup').out).toContain(
-      'left by kube-proxy: whatever it has in legacy iptables (ip nat) (remove with `kube-proxy --cleanup`)\n',
+      'left by kube-proxy: 1 chain of its iptables mode in legacy iptables, table ip nat (remove with `kube-proxy --cleanup`)\n',
     )
   })
 })

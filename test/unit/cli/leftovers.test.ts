@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { neighboursOf } from '../../../src/cli/doctor-neighbours.ts'
+import { type Neighbourhood, neighboursOf } from '../../../src/cli/doctor-neighbours.ts'
 import type { Leftovers } from '../../../src/cli/leftovers.ts'
 import { isKubeProxyIpset, isKubeProxyTable, KUBE_PROXY } from '../../../src/cli/leftovers-kube-proxy.ts'
 import { keptTexts, leftoverTexts, removedTexts } from '../../../src/cli/leftovers-text.ts'
@@ -78,7 +78,18 @@ describe('the texts', () => {
         },
       ],
       elsewhere: {
-        legacyTables: ['ip nat'],
+        legacyTables: [
+          { family: 'ip', name: 'filter', chains: [{ name: 'MINE', rules: 3 }] },
+          {
+            family: 'ip',
+            name: 'nat',
+            chains: [
+              { name: 'KUBE-SERVICES', rules: 2 },
+              { name: 'KUBE-FIREWALL', rules: 1 },
+            ],
+          },
+          { family: 'ip6', name: 'nat', chains: 'no way to ask' },
+        ],
         virtualServers: ['TCP 0A600001:0050 rr'],
         ipsets: ['KUBE-A', 'KUBE-B', 'KUBE-C', 'KUBE-D'],
         device: true,
@@ -87,7 +98,8 @@ describe('the texts', () => {
     expect(leftoverTexts(found).map(({ what, command }) => `${what}: ${command}`)).toEqual([
       `table ip6 kube-proxy of its nftables mode: ${REMOVES}`,
       `1 chain and 2 rules that led to them in table ip nat of its iptables mode: ${REMOVES}`,
-      'whatever it has in legacy iptables (ip nat): `kube-proxy --cleanup`',
+      '1 chain of its iptables mode in legacy iptables, table ip nat: `kube-proxy --cleanup`',
+      'whatever it has in legacy iptables, table ip6 nat, which cannot be looked at (no way to ask): `kube-proxy --cleanup`',
       "1 IPVS virtual server, if they are its; the command removes everybody's: `kube-proxy --cleanup`",
       `4 ipsets of its IPVS mode (KUBE-A, KUBE-B, KUBE-C, ...): ${REMOVES}`,
       `the network device kube-ipvs0 of its IPVS mode: ${REMOVES}`,
@@ -109,11 +121,56 @@ describe('kprobe doctor', () => {
       legacyTables: [],
       virtualServers: [],
       leftElsewhere: ['2 ipsets'],
+      writesIptables: false,
     })
     expect(neighbours.map(({ severity, what, advice }) => `${severity}: ${what}: ${advice}`)).toEqual([
-      `warning: kube-proxy's iptables mode left chains in ip nat: they may catch Service traffic before kprobe does; ${REMOVES} removes them`,
+      `warning: an iptables mode, kube-proxy's or kprobe's, left chains in ip nat: they may catch Service traffic before kprobe does; ${REMOVES} removes them`,
       `note: kube-proxy left 2 ipsets: ${REMOVES} removes that`,
     ])
+  })
+
+  it('tells what kube-proxy has in legacy iptables, and that two flavours are at work', () => {
+    const around: Neighbourhood = {
+      chains: [],
+      tableName: 'kube-proxy',
+      virtualServers: [],
+      writesIptables: true,
+      legacyTables: [
+        {
+          family: 'ip',
+          name: 'nat',
+          chains: [
+            { name: 'KUBE-SERVICES', rules: 2 },
+            { name: 'KUBE-SEP-SXIVWICOYRO3J4NJ', rules: 3 },
+            { name: 'MINE', rules: 9 },
+          ],
+        },
+        { family: 'ip6', name: 'nat', chains: 'no way to ask' },
+      ],
+    }
+    const told = (of: Neighbourhood) => neighboursOf(of).map(({ severity, what }) => `${severity}: ${what}`)
+    expect(told(around)).toEqual([
+      "warning: kube-proxy's iptables mode has 2 chains with 5 rules in legacy iptables (ip nat)",
+      'note: whether kube-proxy has chains in legacy iptables (ip6 nat) could not be looked at',
+      'warning: legacy iptables tables are in use: ip nat, ip6 nat, beside those of iptables-nft, which kprobe writes in this mode',
+    ])
+    const legacyTables = [{ family: 'ip' as const, name: 'filter', chains: [] }]
+    expect(told({ ...around, writesIptables: false, legacyTables })).toEqual([
+      'note: legacy iptables tables are in use: ip filter',
+    ])
+  })
+
+  it('does not say of chains that kprobe itself writes who wrote them', () => {
+    const chain = { name: 'KUBE-SERVICES', hook: undefined, rules: [] }
+    const [found, ...more] = neighboursOf({
+      chains: [{ family: 'ip', table: 'nat', chain }],
+      tableName: 'kube-proxy',
+      legacyTables: [],
+      virtualServers: [],
+      writesIptables: true,
+    })
+    expect(more).toEqual([])
+    expect(found).toMatchObject({ severity: 'note', what: 'chains of an iptables mode are in ip nat' })
   })
 
   it('does not take chains of kubelet and of network policies for those of kube-proxy', () => {
@@ -122,7 +179,13 @@ describe('kprobe doctor', () => {
       table: 'filter',
       chain: { name, hook: undefined, rules: [] },
     }))
-    const around = { chains, tableName: 'kube-proxy', legacyTables: [], virtualServers: [] }
+    const around = {
+      chains,
+      tableName: 'kube-proxy',
+      legacyTables: [],
+      virtualServers: [],
+      writesIptables: false,
+    }
     expect(neighboursOf(around)).toEqual([])
   })
 })

@@ -1,0 +1,142 @@
+import { errorOf } from '../base/thrown.ts'
+import type { NftFamily } from '../kernel/nft/state.ts'
+import { chainsOfBlob, type LegacyChain } from './legacy-blob.ts'
+import { KUBE_PROXY } from './leftovers-kube-proxy.ts'
+
+/** A table of the legacy flavour of iptables, which nf_tables knows nothing of. */
+export interface LegacyTable {
+  readonly family: NftFamily
+  readonly name: string
+  /** Those that somebody made; a text where they could not be looked at, and says why. */
+  readonly chains: readonly LegacyChain[] | string
+}
+
+/** Of its iptables mode, which writes the same chains in either flavour. */
+export function kubeProxyChains({ chains }: LegacyTable): readonly LegacyChain[] {
+  return typeof chains === 'string' ? [] : chains.filter(({ name }) => KUBE_PROXY.ownsChain(name))
+}
+
+type ReadLines = (path: string) => Promise<readonly string[]>
+
+/**
+ * The tables that this network namespace has: asking for another one would make it. What is in them is asked through libc,
+ * which Node cannot call by itself; for short-lived commands only, since a mistake there ends the process.
+ */
+export async function readLegacyTables(readLines: ReadLines): Promise<readonly LegacyTable[]> {
+  const places = [
+    ...(await readLines('/proc/net/ip_tables_names')).map(name => ({ family: 'ip' as const, name })),
+    ...(await readLines('/proc/net/ip6_tables_names')).map(name => ({ family: 'ip6' as const, name })),
+  ]
+  if (places.length === 0) return []
+  const ffi = await import('ffi-rs').catch(() => undefined)
+  if (ffi === undefined) return places.map(place => ({ ...place, chains: NO_FFI }))
+  return withLibc(ffi, libc => places.map(place => ({ ...place, chains: chainsOf(libc, place) })))
+}
+
+const NO_FFI = 'ffi-rs, which is needed for that, is not installed'
+
+type Ffi = typeof import('ffi-rs')
+/** Gives what the function returns, and errno. */
+type Libc = (name: string, ...params: readonly (number | Uint8Array)[]) => { value: number; errno: number }
+
+const LIBRARY = 'libc of kprobe'
+
+function withLibc<T>(ffi: Ffi, use: (libc: Libc) => T): T {
+  const { I32, U8Array } = ffi.DataType
+  ffi.open({ library: LIBRARY, path: 'libc.so.6' })
+  try {
+    return use((funcName, ...params) => {
+      const result = ffi.load({
+        library: LIBRARY,
+        funcName,
+        retType: I32,
+        errno: true,
+        paramsType: params.map(param => (typeof param === 'number' ? I32 : U8Array)),
+        paramsValue: params.map(param => (typeof param === 'number' ? param : Buffer.from(param.buffer))),
+      })
+      return typeof result === 'number'
+        ? { value: result, errno: 0 }
+        : { value: result.value, errno: result.errnoCode }
+    })
+  } finally {
+    ffi.close(LIBRARY)
+  }
+}
+
+/** sys/socket.h, netinet/in.h; linux/netfilter_ipv4/ip_tables.h and its sister give the options the same numbers. */
+const SOCK_RAW = 3
+const IPPROTO_RAW = 255
+const ADDRESS_FAMILIES: Readonly<Record<NftFamily, number>> = { ip: 2, ip6: 10 }
+const LEVELS: Readonly<Record<NftFamily, number>> = { ip: 0, ip6: 41 }
+const IPT_SO_GET_INFO = 64
+const IPT_SO_GET_ENTRIES = 65
+/** struct ipt_getinfo: the name, a mask of hooks, two offsets for each, the number of entries, and their size. */
+const INFO = { length: 84, size: 80 }
+/** struct ipt_get_entries: the name, the size of what follows, and the entries, which are aligned to 8. */
+const GET = { size: 32, entries: 40 }
+/** More than any table that the tools could still change. */
+const ENTRIES_MAX = 256 << 20
+/** Somebody may write between the question for the size and that for the entries. */
+const TRIES = 3
+const EAGAIN = 11
+
+type Place = Pick<LegacyTable, 'family' | 'name'>
+
+function chainsOf(libc: Libc, place: Place): LegacyTable['chains'] {
+  try {
+    const { value: socket, errno } = libc('socket', ADDRESS_FAMILIES[place.family], SOCK_RAW, IPPROTO_RAW)
+    if (socket < 0) return refused('a raw socket', errno)
+    try {
+      return entriesOf(libc, socket, place)
+    } finally {
+      libc('close', socket)
+    }
+  } catch (thrown) {
+    return errorOf(thrown).message
+  }
+}
+
+function entriesOf(libc: Libc, socket: number, place: Place): LegacyTable['chains'] {
+  let errno = 0
+  for (let tries = 1; tries <= TRIES; tries++) {
+    const info = named(INFO.length, place.name)
+    const asked = getOption(libc, { socket, place, option: IPT_SO_GET_INFO, value: info })
+    if (asked !== 0) return refused('its size', asked)
+    const size = info.getUint32(INFO.size, true)
+    if (size > ENTRIES_MAX) return `it has ${size} bytes, which is too much to read`
+    const entries = named(GET.entries + size, place.name)
+    entries.setUint32(GET.size, size, true)
+    errno = getOption(libc, { socket, place, option: IPT_SO_GET_ENTRIES, value: entries })
+    if (errno === 0) return chainsOfBlob(new DataView(entries.buffer, GET.entries), place.family)
+    if (errno !== EAGAIN) break
+  }
+  return refused('its entries', errno)
+}
+
+function refused(what: string, errno: number): string {
+  const why = errno === 1 || errno === 13 ? 'CAP_NET_ADMIN and CAP_NET_RAW are needed' : `errno ${errno}`
+  return `the kernel does not give ${what}: ${why}`
+}
+
+function named(length: number, name: string): DataView {
+  const bytes = new Uint8Array(length)
+  bytes.set(new TextEncoder().encode(name))
+  return new DataView(bytes.buffer)
+}
+
+interface OptionRequest {
+  readonly socket: number
+  readonly place: Place
+  readonly option: number
+  /** Read and written by the kernel. */
+  readonly value: DataView
+}
+
+/** Gives errno; 0 where all went well. */
+function getOption(libc: Libc, { socket, place, option, value }: OptionRequest): number {
+  const length = new DataView(new ArrayBuffer(4))
+  length.setUint32(0, value.byteLength, true)
+  const bytes = [value, length].map(view => new Uint8Array(view.buffer))
+  const result = libc('getsockopt', socket, LEVELS[place.family], option, ...bytes)
+  return result.value < 0 ? result.errno : 0
+}
