@@ -6,9 +6,20 @@ import { serviceOfGroup } from './groups.ts'
 const NO_ROOM: ReadonlySet<string> = new Set(['ENFILE', 'ENOMEM', 'ENOSPC', 'ENOBUFS'])
 
 /** Of one message of a batch of nf_tables. */
-export function refusalOf({ elements, code, error }: OperationFailure): KernelRefusal {
+export function refusalOf({ elements, ...words }: OperationFailure): KernelRefusal {
+  return refusalTo(
+    elements.flatMap(({ group }) => serviceOfGroup(group) ?? []),
+    words,
+  )
+}
+
+/** Of what serves these Services, which the error then names. */
+export function refusalTo(
+  suspects: readonly string[],
+  { code, error }: Pick<OperationFailure, 'code' | 'error'>,
+): KernelRefusal {
   if (NO_ROOM.has(code)) return { services: [], error }
-  const services = new Set(elements.flatMap(({ group }) => serviceOfGroup(group) ?? []))
+  const services = new Set(suspects)
   return { services: [...services], error: services.size === 0 ? error : named(error, services) }
 }
 

@@ -34,9 +34,12 @@ const OF_SERVICES = /^KUBE-(?:SVC|SVL|EXT|FW|SEP)-[A-Z2-7]{16}$/
 
 /** Whether a chain is one that this mode writes, ours or kube-proxy's alike. */
 export function isOurChain(table: XtTableName, name: string): boolean {
-  return (
-    FIXED[table].includes(name) || (table === 'nat' && OF_SERVICES.test(name)) || isDispatchChain(table, name)
-  )
+  return FIXED[table].includes(name) || isServiceChain(table, name) || isDispatchChain(table, name)
+}
+
+/** Whether single rules are never put into it or taken from it: it is written as a whole. */
+export function isServiceChain(table: XtTableName, name: string): boolean {
+  return table === 'nat' && OF_SERVICES.test(name)
 }
 
 /** Chains of one port of a Service. */
