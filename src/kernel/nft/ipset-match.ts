@@ -35,7 +35,7 @@ const NO_CONDITIONS = zeros(INFO_LENGTH - HEAD_LENGTH)
 export function matchAttributesOf(
   { set, dimensions, inverted }: IpsetMatch,
   indexOf: IndexOfIpset | undefined,
-): Required<MatchAttributes> {
+): { readonly name: string; readonly revision: number; readonly info: Octets } {
   const index = indexOf?.(set)
   if (index === undefined) throw missingIpset(set)
   const { length } = dimensions

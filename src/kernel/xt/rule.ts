@@ -63,7 +63,13 @@ export type XtMatch =
     }
   | { readonly kind: 'mark'; readonly mark: number; readonly mask: number; readonly inverted: boolean }
   /** XT_ADDRTYPE_* bits of xt_addrtype.h; 0 asks nothing. */
-  | { readonly kind: 'addrtype'; readonly sourceTypes: number; readonly destinationTypes: number }
+  | {
+      readonly kind: 'addrtype'
+      readonly sourceTypes: number
+      readonly destinationTypes: number
+      readonly sourceInverted?: true
+      readonly destinationInverted?: true
+    }
   | {
       readonly kind: 'set'
       readonly set: string
@@ -73,8 +79,8 @@ export type XtMatch =
   | { readonly kind: 'nfacct'; readonly name: string }
   /** `--physdev-is-in` and its negation: whether the packet came in by a port of a bridge. */
   | { readonly kind: 'physdev-is-in'; readonly inverted: boolean }
-  /** `-m ipvs --vaddr ADDRESS --vport PORT`. */
-  | { readonly kind: 'ipvs'; readonly vaddr: XtAddress; readonly vport: number }
+  /** `-m ipvs --vproto NUMBER --vaddr ADDRESS --vport PORT`; `vproto` is IPPROTO_*. */
+  | { readonly kind: 'ipvs'; readonly vproto?: number; readonly vaddr: XtAddress; readonly vport: number }
   | XtUnknown
 
 export type XtTarget =
@@ -91,8 +97,11 @@ export type XtTarget =
 /** What others wrote and we have no words for: kept as it is. */
 export interface XtUnknown {
   readonly kind: 'unknown'
-  /** Of the match or target; of an nf_tables expression that iptables would not write either, its name. */
+  /** Of the match or target; of an expression, its name, which is empty for bytes that are no expression. */
   readonly name: string
+  /** Of a match or target; 0 for an expression. */
   readonly revision: number
   readonly info: Octets
+  /** An expression of nf_tables that iptables would not write so. */
+  readonly native?: true
 }

@@ -1,0 +1,68 @@
+/** Headers of the kernel under linux/netfilter, under their own names. */
+
+export const IPPROTO_ICMP = 1
+export const IPPROTO_TCP = 6
+export const IPPROTO_UDP = 17
+export const IPPROTO_ICMPV6 = 58
+export const IPPROTO_SCTP = 132
+
+/** nf_tables.h: expressions that only iptables writes, or that only rules of others have. */
+export const NFT_CMP_LT = 2
+export const NFT_CMP_LTE = 3
+export const NFT_CMP_GT = 4
+export const NFT_CMP_GTE = 5
+export const NFTA_RANGE_SREG = 1
+export const NFTA_RANGE_OP = 2
+export const NFTA_RANGE_FROM_DATA = 3
+export const NFTA_RANGE_TO_DATA = 4
+export const NFT_RANGE_EQ = 0
+export const NFT_RANGE_NEQ = 1
+export const NFTA_TARGET_NAME = 1
+export const NFTA_TARGET_REV = 2
+export const NFTA_TARGET_INFO = 3
+
+/** nf_conntrack_common.h and xt_conntrack.h: bits of a state. */
+export const XT_CONNTRACK_STATE_INVALID = 1 << 0
+export const XT_CONNTRACK_STATE_ESTABLISHED = 1 << 1
+export const XT_CONNTRACK_STATE_RELATED = 1 << 2
+export const XT_CONNTRACK_STATE_NEW = 1 << 3
+export const XT_CONNTRACK_STATE_SNAT = 1 << 6
+export const XT_CONNTRACK_STATE_DNAT = 1 << 7
+export const XT_CONNTRACK_STATE_UNTRACKED = 1 << 8
+export const XT_CONNTRACK_STATE = 1 << 0
+
+export const XT_COMMENT_LENGTH_MAX = 255
+
+export const XT_TCP_INV_SRCPT = 0x01
+export const XT_TCP_INV_DSTPT = 0x02
+export const XT_SCTP_SRC_PORTS = 0x01
+export const XT_SCTP_DEST_PORTS = 0x02
+
+export const XT_STATISTIC_MODE_RANDOM = 0
+
+export const XT_RECENT_CHECK = 1 << 0
+export const XT_RECENT_SET = 1 << 1
+export const XT_RECENT_REAP = 1 << 5
+export const XT_RECENT_SOURCE = 0
+export const XT_RECENT_NAME_LEN = 200
+
+/** Types of addresses are `1 << RTN_*`. */
+export const XT_ADDRTYPE_UNSPEC = 1 << 0
+export const XT_ADDRTYPE_UNICAST = 1 << 1
+export const XT_ADDRTYPE_LOCAL = 1 << 2
+export const XT_ADDRTYPE_INVERT_SOURCE = 0x1
+export const XT_ADDRTYPE_INVERT_DEST = 0x2
+
+export const XT_PHYSDEV_OP_ISIN = 0x08
+
+export const XT_IPVS_IPVS_PROPERTY = 1 << 0
+export const XT_IPVS_PROTO = 1 << 1
+export const XT_IPVS_VADDR = 1 << 2
+export const XT_IPVS_VPORT = 1 << 3
+
+export const NFACCT_NAME_MAX = 32
+
+/** nf_nat.h. */
+export const NF_NAT_RANGE_MAP_IPS = 1 << 0
+export const NF_NAT_RANGE_PROTO_SPECIFIED = 1 << 1
+export const NF_NAT_RANGE_PROTO_RANDOM_FULLY = 1 << 4

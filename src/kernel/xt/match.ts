@@ -1,0 +1,353 @@
+import type { Octets } from '../../base/octets.ts'
+import { unencodable } from '../../netlink/errors.ts'
+import type { NftFamily } from '../nft/state.ts'
+import * as xt from './constants.ts'
+import { compatHead } from './expressions.ts'
+import type { XtMatch, XtPorts } from './rule.ts'
+import { beforeNul, type Fields, fits, isZero, layOut, type Part, type Struct } from './struct.ts'
+import { octetsOfText, textOfOctets } from './struct.ts'
+import * as structs from './structs.ts'
+
+/** Matches of xtables between their words and their structures, both ways. */
+
+export type MatchOf<K extends XtMatch['kind']> = Extract<XtMatch, { readonly kind: K }>
+
+interface MatchCodec<M extends XtMatch> {
+  /** The whole expression. Throws NetlinkError for what does not fit. */
+  readonly write: (match: M, family: NftFamily) => Octets
+  /** Undefined for what the match cannot say. */
+  readonly read: (info: Octets, family: NftFamily) => M | undefined
+  readonly struct: { readonly name: string; readonly revision: number }
+}
+
+interface Ways<M, F> {
+  /** By offset. */
+  readonly write: (match: M, fields: F, family: NftFamily) => readonly Part[]
+  /** Of a structure that fits. */
+  readonly read: (info: Octets, fields: F, family: NftFamily) => M | undefined
+}
+
+function codec<M extends XtMatch, F extends Fields>(struct: Struct<F>, ways: Ways<M, F>): MatchCodec<M> {
+  const head = compatHead('match', struct)
+  const { fields } = struct
+  return {
+    struct,
+    write: (match, family) => head + layOut(struct, ways.write(match, fields, family)),
+    read: (info, family) => (fits(struct, info) ? ways.read(info, fields, family) : undefined),
+  }
+}
+
+export const COMMENT = codec<MatchOf<'comment'>, typeof structs.COMMENT.fields>(structs.COMMENT, {
+  write({ text }, { comment }) {
+    const octets = octetsOfText(text)
+    if (octets.length > xt.XT_COMMENT_LENGTH_MAX)
+      throw unencodable(`a comment of ${octets.length} bytes is longer than ${xt.XT_COMMENT_LENGTH_MAX}`)
+    return [comment.put(withoutNul(octets))]
+  },
+  read(info) {
+    const text = padded(info, 0, info.length)
+    return text === undefined ? undefined : { kind: 'comment', text }
+  },
+})
+
+export const CONNTRACK = codec<MatchOf<'conntrack'>, typeof structs.CONNTRACK.fields>(structs.CONNTRACK, {
+  write: ({ states, inverted }, { matchFlags, invertFlags, stateMask }) => [
+    matchFlags.put(xt.XT_CONNTRACK_STATE),
+    invertFlags.put(inverted ? xt.XT_CONNTRACK_STATE : 0),
+    stateMask.put(states),
+  ],
+  read(info, { matchFlags, invertFlags, stateMask }) {
+    const inverted = invertFlags.get(info)
+    if (matchFlags.get(info) !== xt.XT_CONNTRACK_STATE || inverted > xt.XT_CONNTRACK_STATE) return undefined
+    return { kind: 'conntrack', states: stateMask.get(info), inverted: inverted !== 0 }
+  },
+})
+
+/** The kernel's own count lies over the probability's copy in union `u`: it dumps what it was given. */
+export const STATISTIC = codec<MatchOf<'statistic'>, typeof structs.STATISTIC.fields>(structs.STATISTIC, {
+  write: ({ probability }, fields) => [fields.probability.put(probability), fields.nthCount.put(probability)],
+  read(info, fields) {
+    const random = fields.mode.get(info) === xt.XT_STATISTIC_MODE_RANDOM && fields.flags.get(info) === 0
+    return random ? { kind: 'statistic', probability: fields.probability.get(info) } : undefined
+  },
+})
+
+const RECENT_MODES = { set: xt.XT_RECENT_SET, rcheck: xt.XT_RECENT_CHECK } as const
+const ALL_BITS = '\xff'.repeat(16)
+/** What iptables begins with: the name that is given is written over it. */
+const RECENT_DEFAULT_NAME = 'DEFAULT'
+
+export const RECENT = codec<MatchOf<'recent'>, typeof structs.RECENT.fields>(structs.RECENT, {
+  write({ mode, name, seconds, reap }, fields) {
+    const octets = octetsOfText(name)
+    if (octets.length === 0 || octets.length >= xt.XT_RECENT_NAME_LEN)
+      throw unencodable(`a name of ${octets.length} bytes for recent`)
+    return [
+      fields.seconds.put(seconds),
+      fields.checkSet.put(RECENT_MODES[mode] | (reap ? xt.XT_RECENT_REAP : 0)),
+      fields.name.put(`${withoutNul(octets)}\0${RECENT_DEFAULT_NAME.slice(octets.length + 1)}`),
+      fields.side.put(xt.XT_RECENT_SOURCE),
+      fields.mask.put(ALL_BITS),
+    ]
+  },
+  read(info, fields, family) {
+    const flags = fields.checkSet.get(info)
+    const reap = (flags & xt.XT_RECENT_REAP) !== 0
+    const operation = flags & ~xt.XT_RECENT_REAP
+    const mode =
+      operation === RECENT_MODES.set ? 'set' : operation === RECENT_MODES.rcheck ? 'rcheck' : undefined
+    const name = textOfOctets(beforeNul(fields.name.get(info)))
+    const other =
+      fields.hitCount.get(info) !== 0 ||
+      fields.invert.get(info) !== 0 ||
+      fields.side.get(info) !== xt.XT_RECENT_SOURCE ||
+      !isWholeMask(fields.mask.get(info), family)
+    if (mode === undefined || name === undefined || name === '' || other) return undefined
+    return { kind: 'recent', mode, name, seconds: fields.seconds.get(info), reap }
+  },
+})
+
+/** Of IPv4 only the first four bytes are compared, and only they are given when the mask is. */
+function isWholeMask(mask: Octets, family: NftFamily): boolean {
+  return mask === ALL_BITS || (family === 'ip' && mask.startsWith('\xff\xff\xff\xff') && isZero(mask, 4, 16))
+}
+
+/** As tools wrote it that did not use expressions of nf_tables for it. */
+export const OLD_MARK = codec<MatchOf<'mark'>, typeof structs.MARK_MATCH.fields>(structs.MARK_MATCH, {
+  write: ({ mark, mask, inverted }, fields) => [
+    fields.mark.put(mark),
+    fields.mask.put(mask),
+    fields.invert.put(inverted ? 1 : 0),
+  ],
+  read(info, { mark, mask, invert }) {
+    const inverted = invert.get(info)
+    if (inverted > 1) return undefined
+    return { kind: 'mark', mark: mark.get(info), mask: mask.get(info), inverted: inverted === 1 }
+  },
+})
+
+export const ADDRTYPE = codec<MatchOf<'addrtype'>, typeof structs.ADDRTYPE.fields>(structs.ADDRTYPE, {
+  write({ sourceTypes, destinationTypes, sourceInverted, destinationInverted }, { source, dest, flags }) {
+    const inverted =
+      (sourceInverted ? xt.XT_ADDRTYPE_INVERT_SOURCE : 0) |
+      (destinationInverted ? xt.XT_ADDRTYPE_INVERT_DEST : 0)
+    return [source.put(sourceTypes), dest.put(destinationTypes), flags.put(inverted)]
+  },
+  read(info, { source, dest, flags }) {
+    const bits = flags.get(info)
+    if (bits > (xt.XT_ADDRTYPE_INVERT_SOURCE | xt.XT_ADDRTYPE_INVERT_DEST)) return undefined
+    const [sourceTypes, destinationTypes] = [source.get(info), dest.get(info)]
+    return {
+      kind: 'addrtype',
+      sourceTypes,
+      destinationTypes,
+      ...((bits & xt.XT_ADDRTYPE_INVERT_SOURCE) === 0 ? {} : { sourceInverted: true }),
+      ...((bits & xt.XT_ADDRTYPE_INVERT_DEST) === 0 ? {} : { destinationInverted: true }),
+    }
+  },
+})
+
+export const ALL_PORTS: XtPorts = { from: 0, to: 0xffff, inverted: false }
+
+function areAllPorts({ from, to, inverted }: XtPorts): boolean {
+  return from === 0 && to === 0xffff && !inverted
+}
+
+/** What asks something; undefined for nothing. */
+export function askedPorts(ports: XtPorts | undefined): XtPorts | undefined {
+  return ports === undefined || areAllPorts(ports) ? undefined : ports
+}
+
+export function portsMatch<K extends 'tcp' | 'udp' | 'sctp'>(
+  kind: K,
+  {
+    source,
+    destination,
+  }: { readonly source?: XtPorts | undefined; readonly destination?: XtPorts | undefined },
+): { readonly kind: K; readonly sourcePorts?: XtPorts; readonly destinationPorts?: XtPorts } {
+  return {
+    kind,
+    ...(source === undefined ? {} : { sourcePorts: source }),
+    ...(destination === undefined ? {} : { destinationPorts: destination }),
+  }
+}
+
+export const TCP = codec<MatchOf<'tcp' | 'udp' | 'sctp'>, typeof structs.TCP.fields>(
+  structs.TCP,
+  portsWays('tcp'),
+)
+export const UDP = codec<MatchOf<'tcp' | 'udp' | 'sctp'>, typeof structs.UDP.fields>(
+  structs.UDP,
+  portsWays('udp'),
+)
+
+function portsWays(kind: 'tcp' | 'udp'): Ways<MatchOf<'tcp' | 'udp' | 'sctp'>, typeof structs.TCP.fields> {
+  return {
+    write({ sourcePorts = ALL_PORTS, destinationPorts = ALL_PORTS }, fields) {
+      const inverted =
+        (sourcePorts.inverted ? xt.XT_TCP_INV_SRCPT : 0) |
+        (destinationPorts.inverted ? xt.XT_TCP_INV_DSTPT : 0)
+      return [
+        fields.sourceFrom.put(sourcePorts.from),
+        fields.sourceTo.put(sourcePorts.to),
+        fields.destFrom.put(destinationPorts.from),
+        fields.destTo.put(destinationPorts.to),
+        fields.invflags.put(inverted),
+      ]
+    },
+    read(info, fields) {
+      const flags = fields.invflags.get(info)
+      if (flags > (xt.XT_TCP_INV_SRCPT | xt.XT_TCP_INV_DSTPT)) return undefined
+      const source = {
+        from: fields.sourceFrom.get(info),
+        to: fields.sourceTo.get(info),
+        inverted: (flags & xt.XT_TCP_INV_SRCPT) !== 0,
+      }
+      const destination = {
+        from: fields.destFrom.get(info),
+        to: fields.destTo.get(info),
+        inverted: (flags & xt.XT_TCP_INV_DSTPT) !== 0,
+      }
+      return portsMatch(kind, { source: askedPorts(source), destination: askedPorts(destination) })
+    },
+  }
+}
+
+/** Flags of chunks that are not used: four times a chunk type of 255. */
+const NO_CHUNK_FLAGS = '\xff\0\0'.repeat(4)
+
+export const SCTP = codec<MatchOf<'tcp' | 'udp' | 'sctp'>, typeof structs.SCTP.fields>(structs.SCTP, {
+  write({ sourcePorts: source, destinationPorts: destination }, fields) {
+    const flags =
+      (source === undefined ? 0 : xt.XT_SCTP_SRC_PORTS) |
+      (destination === undefined ? 0 : xt.XT_SCTP_DEST_PORTS)
+    const inverted =
+      (source?.inverted ? xt.XT_SCTP_SRC_PORTS : 0) | (destination?.inverted ? xt.XT_SCTP_DEST_PORTS : 0)
+    return [
+      fields.destFrom.put(destination?.from ?? 0),
+      fields.destTo.put(destination?.to ?? 0),
+      fields.sourceFrom.put(source?.from ?? 0),
+      fields.sourceTo.put(source?.to ?? 0),
+      fields.flagInfo.put(NO_CHUNK_FLAGS),
+      fields.flags.put(flags),
+      fields.invflags.put(inverted),
+    ]
+  },
+  read(info, fields) {
+    const [flags, inverted] = [fields.flags.get(info), fields.invflags.get(info)]
+    const known = xt.XT_SCTP_SRC_PORTS | xt.XT_SCTP_DEST_PORTS
+    if ((flags & ~known) !== 0 || (inverted & ~flags) !== 0) return undefined
+    if (fields.flagInfo.get(info) !== NO_CHUNK_FLAGS) return undefined
+    const ports = (from: number, to: number, flag: number): XtPorts | undefined =>
+      (flags & flag) === 0 ? undefined : { from, to, inverted: (inverted & flag) !== 0 }
+    return portsMatch('sctp', {
+      source: ports(fields.sourceFrom.get(info), fields.sourceTo.get(info), xt.XT_SCTP_SRC_PORTS),
+      destination: ports(fields.destFrom.get(info), fields.destTo.get(info), xt.XT_SCTP_DEST_PORTS),
+    })
+  },
+})
+
+const NFACCT_WAYS: Ways<MatchOf<'nfacct'>, typeof structs.NFACCT.fields> = {
+  write(match, { name }) {
+    const octets = octetsOfText(match.name)
+    if (octets.length === 0 || octets.length >= xt.NFACCT_NAME_MAX)
+      throw unencodable(`a counter of nfacct with a name of ${octets.length} bytes`)
+    return [name.put(withoutNul(octets))]
+  },
+  read(info) {
+    const name = padded(info, 0, xt.NFACCT_NAME_MAX)
+    return name === undefined || name === '' ? undefined : { kind: 'nfacct', name }
+  },
+}
+export const OLD_NFACCT = codec(structs.NFACCT, NFACCT_WAYS)
+export const NFACCT = codec(structs.NFACCT_V1, NFACCT_WAYS)
+
+export const PHYSDEV = codec<MatchOf<'physdev-is-in'>, typeof structs.PHYSDEV.fields>(structs.PHYSDEV, {
+  write: ({ inverted }, { invert, bitmask }) => [
+    invert.put(inverted ? xt.XT_PHYSDEV_OP_ISIN : 0),
+    bitmask.put(xt.XT_PHYSDEV_OP_ISIN),
+  ],
+  read(info, { invert, bitmask }) {
+    const inverted = invert.get(info)
+    if (bitmask.get(info) !== xt.XT_PHYSDEV_OP_ISIN || (inverted & ~xt.XT_PHYSDEV_OP_ISIN) !== 0)
+      return undefined
+    return { kind: 'physdev-is-in', inverted: inverted !== 0 }
+  },
+})
+
+const IPVS_ASKED = xt.XT_IPVS_IPVS_PROPERTY | xt.XT_IPVS_VADDR | xt.XT_IPVS_VPORT
+
+export const IPVS = codec<MatchOf<'ipvs'>, typeof structs.IPVS.fields>(structs.IPVS, {
+  write({ vproto, vaddr, vport }, fields) {
+    const whole = '\xff'.repeat(vaddr.mask.length)
+    return [
+      fields.vaddr.put(vaddr.ip),
+      // Nothing but a mask that was given leaves the rest of its field alone.
+      fields.vmask.put(vaddr.mask === whole ? ALL_BITS : vaddr.mask),
+      fields.vport.put(vport),
+      fields.l4proto.put(vproto ?? 0),
+      fields.invert.put(vaddr.inverted ? xt.XT_IPVS_VADDR : 0),
+      fields.bitmask.put(IPVS_ASKED | (vproto === undefined ? 0 : xt.XT_IPVS_PROTO)),
+    ]
+  },
+  read(info, fields, family) {
+    const [asked, invert, vproto] = [
+      fields.bitmask.get(info),
+      fields.invert.get(info),
+      fields.l4proto.get(info),
+    ]
+    const length = family === 'ip' ? 4 : 16
+    const ip = fields.vaddr.get(info)
+    const mask = fields.vmask.get(info)
+    const other =
+      (asked & ~xt.XT_IPVS_PROTO) !== IPVS_ASKED ||
+      (asked === IPVS_ASKED && vproto !== 0) ||
+      (invert & ~xt.XT_IPVS_VADDR) !== 0 ||
+      !isZero(ip, length, 16) ||
+      !(mask === ALL_BITS || isZero(mask, length, 16))
+    if (other) return undefined
+    const vaddr = { ip: ip.slice(0, length), mask: mask.slice(0, length), inverted: invert !== 0 }
+    const vport = fields.vport.get(info)
+    return asked === IPVS_ASKED ? { kind: 'ipvs', vaddr, vport } : { kind: 'ipvs', vproto, vaddr, vport }
+  },
+})
+
+const CODECS = [
+  COMMENT,
+  CONNTRACK,
+  STATISTIC,
+  RECENT,
+  OLD_MARK,
+  ADDRTYPE,
+  TCP,
+  UDP,
+  SCTP,
+  OLD_NFACCT,
+  NFACCT,
+  PHYSDEV,
+  IPVS,
+]
+
+const READERS: ReadonlyMap<string, (info: Octets, family: NftFamily) => XtMatch | undefined> = new Map(
+  CODECS.map(({ struct, read }) => [`${struct.name} ${struct.revision}`, read]),
+)
+
+/** Undefined for matches and revisions that we have no words for, and for what those words cannot say. */
+export function readMatch(
+  { name, revision, info }: { readonly name: string; readonly revision: number; readonly info: Octets },
+  family: NftFamily,
+): XtMatch | undefined {
+  return READERS.get(`${name} ${revision}`)?.(info, family)
+}
+
+/** Text up to the first NUL of a field with nothing behind it; undefined for anything else. */
+function padded(info: Octets, from: number, to: number): string | undefined {
+  const octets = beforeNul(info.slice(from, to))
+  const end = from + octets.length
+  return end < to && isZero(info, end, to) ? textOfOctets(octets) : undefined
+}
+
+function withoutNul(octets: Octets): Octets {
+  if (octets.includes('\0')) throw unencodable(`a name with a NUL: ${JSON.stringify(octets)}`)
+  return octets
+}
