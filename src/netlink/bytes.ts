@@ -86,6 +86,13 @@ export class ByteWriter {
     this.length = at
   }
 
+  /** Bytes as they are. */
+  raw(value: Uint8Array): void {
+    this.reserve(value.length)
+    this.bytes.set(value, this.length)
+    this.length += value.length
+  }
+
   #nodeBuffer(): Buffer {
     if (this.#buffer?.buffer !== this.bytes.buffer) this.#buffer = Buffer.from(this.bytes.buffer)
     return this.#buffer

@@ -5,17 +5,29 @@ import {
   NF_INET_POST_ROUTING,
   NF_INET_PRE_ROUTING,
   NFPROTO_UNSPEC,
+  NFT_MSG_DELRULE,
+  NFT_MSG_NEWRULE,
   NFT_TABLE_F_DORMANT,
   NFTA_CHAIN_NAME,
   NFTA_RULE_CHAIN,
+  NFTA_RULE_HANDLE,
   NFTA_TABLE_NAME,
 } from '../../../src/kernel/nft/constants.ts'
-import { CHAIN, RULE, TABLE } from '../../../src/kernel/nft/schema.ts'
-import { NLM_F_CREATE, NLM_F_EXCL } from '../../../src/netlink/constants.ts'
+import { CHAIN, type ExpressionAttributes, RULE, TABLE } from '../../../src/kernel/nft/schema.ts'
+import { NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL } from '../../../src/netlink/constants.ts'
 import type { ValuesOf } from '../../../src/netlink/schema.ts'
+import { dumpedExpressions } from './as-dumped.ts'
 import { attributesOf, type Call, chainOf, nameIn, offsetOf, refuse, tableOf } from './call.ts'
 import { checkExpressions } from './check-rule.ts'
-import { chainReferences, type FakeChain, type FakeTable, tableKey } from './objects.ts'
+import { chainNotice, ruleNotice, tableNotice } from './notices.ts'
+import {
+  chainReferences,
+  type FakeChain,
+  type FakeRule,
+  type FakeTable,
+  Handles,
+  tableKey,
+} from './objects.ts'
 
 /** Tables, chains and rules, as net/netfilter/nf_tables_api.c treats them; every errno here was seen on Linux 6.18. */
 
@@ -26,8 +38,9 @@ export function newTable(call: Call): void {
   if ((flags & ~NFT_TABLE_F_DORMANT) !== 0) refuse('EOPNOTSUPP')
   const existing = space.tables.get(tableKey(family, name))
   if (existing === undefined) {
-    const blank = { family, name, flags, userdata, handle: space.nextHandle() }
-    journal.put(space.tables, tableKey(family, name), { ...blank, chains: new Map(), sets: new Map() })
+    const blank = { family, name, flags, userdata, handle: space.tableHandles.next() }
+    const empty = { handles: new Handles(), chains: new Map(), sets: new Map() }
+    journal.put(space.tables, tableKey(family, name), { ...blank, ...empty })
     return
   }
   if ((message.flags & NLM_F_EXCL) !== 0) refuse('EEXIST', offsetOf(call, NFTA_TABLE_NAME))
@@ -41,20 +54,28 @@ export function newTable(call: Call): void {
 
 /** Without a name it empties a whole family, or everything, as `nft flush ruleset` does. */
 export function deleteTable(call: Call): void {
-  const { space, journal, family } = call
+  const { space, family } = call
   const { name } = attributesOf(call, TABLE)
   if (name !== undefined) {
-    tableOf(call, name)
-    journal.remove(space.tables, tableKey(family, name))
+    dropTable(call, tableOf(call, name))
     return
   }
-  for (const [key, table] of [...space.tables]) {
-    if (family === NFPROTO_UNSPEC || family === table.family) journal.remove(space.tables, key)
+  for (const table of [...space.tables.values()]) {
+    if (family === NFPROTO_UNSPEC || family === table.family) dropTable(call, table)
   }
 }
 
+/** Listeners hear of all its rules, then of its chains, then of itself. */
+function dropTable(call: Call, table: FakeTable): void {
+  const { space, journal } = call
+  for (const chain of table.chains.values()) flush(call, { table, chain })
+  for (const chain of table.chains.values()) journal.notices.push(() => chainNotice(call, { table, chain }))
+  journal.notices.push(() => tableNotice(call, table))
+  journal.remove(space.tables, tableKey(table.family, table.name))
+}
+
 export function newChain(call: Call): void {
-  const { space, journal, message } = call
+  const { journal, message } = call
   const values = attributesOf(call, CHAIN)
   const table = tableOf(call, values.table)
   const name = nameIn(call, values.name, NFTA_CHAIN_NAME)
@@ -66,7 +87,7 @@ export function newChain(call: Call): void {
   }
   checkHook(values)
   const { hook, type, policy, userdata } = values
-  const chain = { name, hook, type, policy, userdata, handle: space.nextHandle(), rules: [] }
+  const chain = { name, hook, type, policy, userdata, handle: table.handles.next(), rules: [] }
   journal.put(table.chains, name, chain)
   if (hook !== undefined) journal.toValidate.add(table)
 }
@@ -111,25 +132,38 @@ export function deleteChain(call: Call): void {
   const { table: tableName, name } = attributesOf(call, CHAIN)
   const table = tableOf(call, tableName)
   const chain = chainOf(call, table, { value: name, attribute: NFTA_CHAIN_NAME })
-  setRules(call, chain, [])
+  flush(call, { table, chain })
   for (const reference of chainReferences(table)) {
     if (reference === chain.name) refuse('EBUSY', offsetOf(call, NFTA_CHAIN_NAME))
   }
   if (call.journal.referencedBefore(table, chain.name)) refuse('EBUSY', offsetOf(call, NFTA_CHAIN_NAME))
+  call.journal.notices.push(() => chainNotice(call, { table, chain }))
   call.journal.remove(table.chains, chain.name)
 }
 
+/** Behind the chain's rules, or before them; replacing, and places among them, are not modelled. */
 export function newRule(call: Call): void {
   const { space, journal, message } = call
   const values = attributesOf(call, RULE)
   const table = tableOf(call, values.table)
   const chain = chainOf(call, table, { value: values.chain, attribute: NFTA_RULE_CHAIN })
-  // Replacing and inserting are not modelled: this project does neither.
   if ((message.flags & NLM_F_CREATE) === 0) refuse('EINVAL')
-  const { expressions = [], userdata } = values
-  checkExpressions(call, table, expressions)
-  setRules(call, chain, [...chain.rules, { handle: space.nextHandle(), expressions, userdata }])
+  const { expressions = [], userdata, compat } = values
+  const handle = table.handles.next()
+  checkExpressions(call, { space, table, chain, protocol: compat?.protocol ?? 0 }, expressions)
+  const dumped = dumpedExpressions(expressions, table.family)
+  const rule: FakeRule = { handle, expressions, userdata, dumped, targets: expressions.flatMap(targetOf) }
+  const { rules } = chain
+  if ((message.flags & NLM_F_APPEND) !== 0) rules.push(rule)
+  else rules.unshift(rule)
+  journal.did(() => rules.splice(rules.indexOf(rule), 1))
+  journal.notices.push(() => ruleNotice(call, { table, chain, rule, kind: NFT_MSG_NEWRULE }))
   journal.toValidate.add(table)
+}
+
+function targetOf(expression: ExpressionAttributes): readonly string[] {
+  const name = expression.tag === 'immediate' ? expression.data.data?.verdict?.chain : undefined
+  return name === undefined ? [] : [name]
 }
 
 /** One rule by its handle, or all of a chain, or all of a table. */
@@ -137,26 +171,37 @@ export function deleteRule(call: Call): void {
   const values = attributesOf(call, RULE)
   const table = tableOf(call, values.table)
   if (values.chain === undefined) {
-    for (const chain of table.chains.values()) setRules(call, chain, [])
+    for (const chain of table.chains.values()) flush(call, { table, chain })
     return
   }
   const chain = chainOf(call, table, { value: values.chain, attribute: NFTA_RULE_CHAIN })
   if (values.handle === undefined) {
-    setRules(call, chain, [])
+    flush(call, { table, chain })
     return
   }
-  const rest = chain.rules.filter(rule => rule.handle !== values.handle)
-  if (rest.length === chain.rules.length) refuse('ENOENT')
-  setRules(call, chain, rest)
+  const { rules } = chain
+  const index = rules.findIndex(({ handle }) => handle === values.handle)
+  const rule = rules[index]
+  // Of one that went in the same batch the kernel does not say which attribute is wrong.
+  if (rule === undefined)
+    refuse('ENOENT', call.journal.wentBefore(values.handle) ? undefined : offsetOf(call, NFTA_RULE_HANDLE))
+  rules.splice(index, 1)
+  call.journal.went(rule.handle)
+  call.journal.did(() => rules.splice(index, 0, rule))
+  call.journal.notices.push(() => ruleNotice(call, { table, chain, rule, kind: NFT_MSG_DELRULE }))
 }
 
-function setRules(call: Call, chain: FakeChain, rules: FakeChain['rules']): void {
+function flush(call: Call, { table, chain }: { readonly table: FakeTable; readonly chain: FakeChain }): void {
   const before = chain.rules
-  if (before.length === 0 && rules.length === 0) return
-  chain.rules = rules
+  if (before.length === 0) return
+  chain.rules = []
   call.journal.did(() => {
     chain.rules = before
   })
+  for (const rule of before) {
+    call.journal.went(rule.handle)
+    call.journal.notices.push(() => ruleNotice(call, { table, chain, rule, kind: NFT_MSG_DELRULE }))
+  }
 }
 
 /** For the journal: what led to chains when the transaction began. */

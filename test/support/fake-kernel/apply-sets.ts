@@ -17,7 +17,7 @@ import { type FakeElement, type FakeSet, type FakeTable, setReferences } from '.
 /** Sets and their elements, as net/netfilter/nf_tables_api.c treats them; every errno here was seen on Linux 6.18. */
 
 export function newSet(call: Call): void {
-  const { space, journal, message } = call
+  const { journal, message } = call
   const values = attributesOf(call, SET)
   const table = tableOf(call, values.table)
   const name = nameIn(call, values.name, NFTA_SET_NAME)
@@ -30,7 +30,7 @@ export function newSet(call: Call): void {
     return
   }
   if ((message.flags & NLM_F_CREATE) === 0) refuse('ENOENT')
-  journal.put(table.sets, name, { ...declared, name, handle: space.nextHandle(), elements: new Map() })
+  journal.put(table.sets, name, { ...declared, name, handle: table.handles.next(), elements: new Map() })
 }
 
 type Declaration = Omit<FakeSet, 'name' | 'handle' | 'elements'>

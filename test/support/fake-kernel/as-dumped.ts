@@ -1,8 +1,34 @@
-import { NFT_REG_1, NFT_REG32_00 } from '../../../src/kernel/nft/constants.ts'
-import type { ExpressionAttributes } from '../../../src/kernel/nft/schema.ts'
+import { type Octets, octetsFromBytes } from '../../../src/base/octets.ts'
+import { NFT_REG_1, NFT_REG32_00, NFTA_RULE_EXPRESSIONS } from '../../../src/kernel/nft/constants.ts'
+import { EXPRESSION_LIST, type ExpressionAttributes } from '../../../src/kernel/nft/schema.ts'
+import { AttributeWriter } from '../../../src/netlink/attribute.ts'
+import { align4, type ByteView, ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
+import { NLA_F_NESTED, NLA_HDRLEN } from '../../../src/netlink/constants.ts'
+import { dumpedExtension } from './extensions.ts'
+
+/** NFTA_RULE_EXPRESSIONS as the kernel lists it: none of its nests carries NLA_F_NESTED. */
+export function dumpedExpressions(expressions: readonly ExpressionAttributes[], family: number): Octets {
+  const out = new ByteWriter(512)
+  const dumped = expressions.map(each =>
+    each.tag === 'match' || each.tag === 'target' ? dumpedExtension(each, family) : asDumped(each),
+  )
+  EXPRESSION_LIST.write(new AttributeWriter(out), NFTA_RULE_EXPRESSIONS, dumped)
+  const bytes = out.written()
+  clearNestFlags(viewOf(bytes), 0, bytes.length)
+  return octetsFromBytes(bytes.subarray(NLA_HDRLEN))
+}
+
+function clearNestFlags({ data, bytes }: ByteView, start: number, end: number): void {
+  for (let at = start; at < end; at = align4(at + data.getUint16(at, true))) {
+    const type = data.getUint16(at + 2, true)
+    if ((type & NLA_F_NESTED) === 0) continue
+    data.setUint16(at + 2, type & ~NLA_F_NESTED, true)
+    clearNestFlags({ data, bytes }, at + NLA_HDRLEN, at + data.getUint16(at, true))
+  }
+}
 
 /** How the kernel gives an expression back: with its own names for registers, and with defaults that nobody sent. */
-export function asDumped(expression: ExpressionAttributes): ExpressionAttributes {
+function asDumped(expression: ExpressionAttributes): ExpressionAttributes {
   switch (expression.tag) {
     case 'unknown':
       return expression

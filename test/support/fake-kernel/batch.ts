@@ -38,15 +38,15 @@ import { deleteElements, deleteSet, newElements, newSet } from './apply-sets.ts'
 import { attributesOf, type Call, familyIn } from './call.ts'
 import { checkTable } from './check-table.ts'
 import type { FakeKernel } from './kernel.ts'
-import { Journal, Refusal } from './objects.ts'
+import { Journal, type Notice, Refusal } from './objects.ts'
 import type { Asked, Verdict } from './replies.ts'
 
 export interface BatchOutcome {
   /** Whether anything changed. */
   readonly committed: boolean
   readonly replies: readonly { readonly asked: Asked; readonly verdict: Verdict }[]
-  /** Messages that were applied, as bytes, when committed. */
-  readonly applied: readonly Uint8Array[]
+  /** What there is to tell, when committed. */
+  readonly notices: readonly (() => Notice)[]
 }
 
 const HANDLERS: ReadonlyMap<number, (call: Call) => void> = new Map([
@@ -72,7 +72,7 @@ const SUCCESS: Verdict = { errno: 0, offset: undefined }
  */
 export function runBatch(kernel: FakeKernel, view: ByteView): BatchOutcome {
   const stale = staleness(kernel, view)
-  if (stale !== undefined) return { committed: false, replies: [stale], applied: [] }
+  if (stale !== undefined) return { committed: false, replies: [stale], notices: [] }
   const first = attempt(kernel, view, { checkEach: false })
   return first.loops ? attempt(kernel, view, { checkEach: true }).outcome : first.outcome
 }
@@ -98,13 +98,13 @@ function attempt(kernel: FakeKernel, view: ByteView, options: { readonly checkEa
     const loops = ![...journal.toValidate].every(isSound)
     if (!loops) {
       const committed = journal.changes > 0
-      return { outcome: { committed, replies: run.replies, applied: run.applied }, loops: false }
+      return { outcome: { committed, replies: run.replies, notices: journal.notices }, loops: false }
     }
     journal.rollBack()
-    return { outcome: { committed: false, replies: run.replies, applied: [] }, loops: true }
+    return { outcome: { committed: false, replies: run.replies, notices: [] }, loops: true }
   }
   journal.rollBack()
-  return { outcome: { committed: false, replies: run.replies, applied: [] }, loops: false }
+  return { outcome: { committed: false, replies: run.replies, notices: [] }, loops: false }
 }
 
 function lingering(kernel: FakeKernel): ConstructorParameters<typeof Journal>[0] {
@@ -126,7 +126,6 @@ interface Run {
   complete: boolean
   failed: boolean
   replies: { readonly asked: Asked; readonly verdict: Verdict }[]
-  readonly applied: Uint8Array[]
 }
 
 interface RunOptions {
@@ -135,7 +134,7 @@ interface RunOptions {
 }
 
 function readBatch(kernel: FakeKernel, view: ByteView, options: RunOptions): Run {
-  const run: Run = { complete: false, failed: false, replies: [], applied: [] }
+  const run: Run = { complete: false, failed: false, replies: [] }
   let at = 0
   for (let message = messageAt(view, at); at < view.bytes.length; message = messageAt(view, at)) {
     // A broken frame, and a batch within a batch, end everything without a word.
@@ -151,7 +150,6 @@ function readBatch(kernel: FakeKernel, view: ByteView, options: RunOptions): Run
     }
     const verdict = at === 0 ? SUCCESS : verdictOn(kernel, { view, message, ...options })
     if (verdict.errno !== 0) run.failed = true
-    else if (at > 0) run.applied.push(view.bytes.subarray(message.start - NLMSG_HDRLEN, message.end))
     if (wantsAck || verdict.errno !== 0) run.replies.push({ asked: askedIn(message), verdict })
     at = align4(message.end)
   }
@@ -171,14 +169,23 @@ function verdictOn(kernel: FakeKernel, step: Step): Verdict {
   const isRequest = (message.flags & NLM_F_REQUEST) !== 0
   if (!isRequest || handler === undefined) return { errno: errnoNumber('EINVAL'), offset: undefined }
   journal.blame = undefined
+  const heard = journal.notices.length
+  const family = familyIn(view, message)
   try {
-    handler({ space: kernel.space, journal, view, message, family: familyIn(view, message) })
+    handler({ space: kernel.space, journal, view, message, family })
+    // Of sets and elements, and of what is added and has no number yet, listeners are told what was asked.
+    if (journal.notices.length === heard) journal.notices.push(() => repeated({ view, message, family }))
     if (step.checkEach && changesJumps(message)) for (const table of journal.toValidate) checkTable(table)
     return SUCCESS
   } catch (error) {
     if (!(error instanceof Refusal)) throw error
     return { errno: error.errno, offset: error.offset ?? journal.culprit() }
   }
+}
+
+function repeated({ view, message, family }: Pick<Call, 'view' | 'message' | 'family'>): Notice {
+  const body = view.bytes.subarray(message.start + NFGENMSG_LENGTH, message.end)
+  return { kind: message.type & 255, family, asked: message, body }
 }
 
 function changesJumps({ type }: Message): boolean {

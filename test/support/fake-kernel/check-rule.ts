@@ -1,5 +1,4 @@
 import {
-  IPSET_DIM_MAX,
   NFPROTO_IPV4,
   NFT_DATA_VERDICT,
   NFT_META_IIFNAME,
@@ -18,6 +17,7 @@ import {
 } from '../../../src/kernel/nft/constants.ts'
 import type { ExpressionAttributes } from '../../../src/kernel/nft/schema.ts'
 import { type Call, itemOffset, refuse } from './call.ts'
+import { checkExtension, type Surroundings } from './extensions.ts'
 import type { FakeSet, FakeTable } from './objects.ts'
 
 /**
@@ -26,10 +26,10 @@ import type { FakeSet, FakeTable } from './objects.ts'
  */
 export function checkExpressions(
   call: Call,
-  table: FakeTable,
+  surroundings: Surroundings,
   expressions: readonly ExpressionAttributes[],
 ): void {
-  const check = new RuleCheck(table, call.space.ipsets)
+  const check = new RuleCheck(surroundings)
   for (const [i, expression] of expressions.entries()) {
     call.journal.blame = () => itemOffset(call, NFTA_RULE_EXPRESSIONS, i)
     check.expression(expression)
@@ -37,20 +37,16 @@ export function checkExpressions(
   call.journal.blame = undefined
 }
 
-/** The one revision that is modelled; the kernel knows the older ones, too. */
-const SET_MATCH_REVISION = 4
-const SET_MATCH_LENGTH = 48
-
 type Of<Tag extends ExpressionAttributes['tag']> = Extract<ExpressionAttributes, { tag: Tag }>
 
 class RuleCheck {
   readonly #table: FakeTable
-  readonly #ipsets: ReadonlyMap<number, string>
+  readonly #surroundings: Surroundings
   readonly #written = new Set<number>()
 
-  constructor(table: FakeTable, ipsets: ReadonlyMap<number, string>) {
-    this.#table = table
-    this.#ipsets = ipsets
+  constructor(surroundings: Surroundings) {
+    this.#table = surroundings.table
+    this.#surroundings = surroundings
   }
 
   expression(expression: ExpressionAttributes): void {
@@ -91,7 +87,8 @@ class RuleCheck {
         this.#dynset(expression)
         break
       case 'match':
-        this.#match(expression)
+      case 'target':
+        checkExtension(expression, this.#surroundings)
         break
       case 'masq':
       case 'reject':
@@ -154,16 +151,6 @@ class RuleCheck {
     if (data.family !== this.#table.family) refuse('EAFNOSUPPORT')
     if (data.addressMin !== undefined) this.#load(data.addressMin, data.family === NFPROTO_IPV4 ? 4 : 16)
     if (data.portMin !== undefined) this.#load(data.portMin, 2)
-  }
-
-  /** nft_match_select_ops of net/netfilter/nft_compat.c, then set_match_v4_checkentry of net/netfilter/xt_set.c. */
-  #match({ data }: Of<'match'>): void {
-    const { name, revision, info } = data
-    if (name === undefined || revision === undefined || info === undefined) refuse('EINVAL')
-    if (name !== 'set' || revision !== SET_MATCH_REVISION) refuse('ENOENT')
-    if (info.length !== SET_MATCH_LENGTH) refuse('EINVAL')
-    if (!this.#ipsets.has(info.charCodeAt(0) | (info.charCodeAt(1) << 8))) refuse('ENOENT')
-    if (info.charCodeAt(2) > IPSET_DIM_MAX) refuse('ERANGE')
   }
 
   #dynset({ data }: Of<'dynset'>): void {

@@ -8,6 +8,7 @@ import {
 } from '../../../src/kernel/nft/constants.ts'
 import type { ExpressionAttributes } from '../../../src/kernel/nft/schema.ts'
 import { refuse } from './call.ts'
+import { checkReachable } from './extensions.ts'
 import type { FakeChain, FakeTable } from './objects.ts'
 
 /** NFT_JUMP_STACK_SIZE. */
@@ -59,6 +60,10 @@ class Walk {
   }
 
   #checkHook(expression: ExpressionAttributes): void {
+    if (expression.tag === 'match' || expression.tag === 'target') {
+      checkReachable(expression, this.#table, this.#base)
+      return
+    }
     const wanted = HOOKS.get(expression.tag)
     if (wanted === undefined) return
     const at = this.#base.hook?.hooknum ?? -1

@@ -12,13 +12,17 @@ import {
   NFT_MSG_NEWSET,
   NFT_MSG_NEWSETELEM,
   NFT_MSG_NEWTABLE,
+  NFTA_RULE_CHAIN,
+  NFTA_RULE_EXPRESSIONS,
+  NFTA_RULE_HANDLE,
 } from '../../../src/kernel/nft/constants.ts'
 import { CHAIN, RULE, SET, type SET_ELEMENT, SET_ELEMENTS, TABLE } from '../../../src/kernel/nft/schema.ts'
-import type { ValuesOf } from '../../../src/netlink/schema.ts'
-import { asDumped } from './as-dumped.ts'
-import { attributesOf, type Call, refuse, tableOf } from './call.ts'
-import type { FakeChain, FakeElement, FakeSet, FakeTable } from './objects.ts'
-import { type ObjectHead, objectMessage } from './replies.ts'
+import { AttributeWriter } from '../../../src/netlink/attribute.ts'
+import { ByteWriter } from '../../../src/netlink/bytes.ts'
+import { type ValuesOf, writeAttributes } from '../../../src/netlink/schema.ts'
+import { attributesOf, type Call, chainOf, offsetOf, refuse, tableOf } from './call.ts'
+import type { FakeChain, FakeElement, FakeRule, FakeSet, FakeTable } from './objects.ts'
+import { messageOf, type ObjectHead, objectMessage } from './replies.ts'
 
 /** Makes the head of one more message of the dump: what it says of the generation is current when it is made. */
 export type Heads = (message: number, family: number) => ObjectHead
@@ -91,14 +95,40 @@ function* rules(
     for (const chain of table.chains.values()) {
       if (asked.chain !== undefined && asked.chain !== chain.name) continue
       let position: bigint | undefined
-      for (const { handle, expressions, userdata } of chain.rules) {
-        const place = { table: table.name, chain: chain.name, handle, position }
-        const values = { ...place, expressions: expressions.map(asDumped), userdata }
-        yield objectMessage(heads(NFT_MSG_NEWRULE, table.family), RULE, values)
-        position = handle
+      for (const rule of chain.rules) {
+        const body = ruleBody({ table, chain, rule, position })
+        yield messageOf(heads(NFT_MSG_NEWRULE, table.family), body)
+        position = rule.handle
       }
     }
   }
+}
+
+/** nf_tables_fill_rule_info: the expressions go out as they are kept. */
+export function ruleBody(about: {
+  readonly table: FakeTable
+  readonly chain: FakeChain
+  readonly rule: FakeRule
+  readonly position: bigint | undefined
+}): Uint8Array {
+  const { table, chain, rule, position } = about
+  const out = new AttributeWriter(new ByteWriter(64 + rule.dumped.length))
+  writeAttributes(out, RULE, { table: table.name, chain: chain.name, handle: rule.handle, position })
+  out.octets(NFTA_RULE_EXPRESSIONS, rule.dumped)
+  writeAttributes(out, RULE, { userdata: rule.userdata })
+  return out.out.written()
+}
+
+/** NFT_MSG_GETRULE of one rule. */
+export function ruleByHandle(call: Call, head: ObjectHead): Uint8Array {
+  const values = attributesOf(call, RULE)
+  const table = tableOf(call, values.table)
+  const chain = chainOf(call, table, { value: values.chain, attribute: NFTA_RULE_CHAIN })
+  if (values.handle === undefined) refuse('EINVAL')
+  const index = chain.rules.findIndex(({ handle }) => handle === values.handle)
+  const rule = chain.rules[index] ?? refuse('ENOENT', offsetOf(call, NFTA_RULE_HANDLE))
+  const position = chain.rules[index - 1]?.handle
+  return messageOf(head, ruleBody({ table, chain, rule, position }))
 }
 
 function* sets(call: Call, heads: Heads, name: string | undefined): Dump {

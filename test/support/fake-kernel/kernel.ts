@@ -1,8 +1,10 @@
 import {
   NFPROTO_UNSPEC,
   NFT_MSG_GETGEN,
+  NFT_MSG_GETRULE,
   NFT_MSG_GETSETELEM,
   NFT_MSG_NEWGEN,
+  NFT_MSG_NEWRULE,
 } from '../../../src/kernel/nft/constants.ts'
 import { GENERATION } from '../../../src/kernel/nft/schema.ts'
 import { viewOf } from '../../../src/netlink/bytes.ts'
@@ -13,6 +15,7 @@ import {
   NLM_F_ACK,
   NLM_F_DUMP,
   NLM_F_DUMP_INTR,
+  NLM_F_ECHO,
   NLM_F_MULTI,
   NLMSG_HDRLEN,
 } from '../../../src/netlink/constants.ts'
@@ -20,9 +23,9 @@ import { errnoNumber } from '../../../src/netlink/errno.ts'
 import { type Message, readMessages } from '../../../src/netlink/message.ts'
 import { type BatchOutcome, runBatch } from './batch.ts'
 import { type Call, familyIn } from './call.ts'
-import { dumpOf } from './dump.ts'
-import { type FakeTable, Journal, type Namespace, Refusal } from './objects.ts'
-import { doneMessage, errorReply, objectMessage } from './replies.ts'
+import { dumpOf, ruleByHandle } from './dump.ts'
+import { type FakeTable, Handles, Journal, type Namespace, type Notice, Refusal } from './objects.ts'
+import { doneMessage, errorReply, messageOf, type ObjectHead, objectMessage } from './replies.ts'
 import { FakeSocket, type SocketOptions } from './socket.ts'
 
 export interface FakeKernelOptions {
@@ -56,12 +59,17 @@ export class FakeKernel {
   /** Refusals to inject, tried in order. */
   readonly forced: ForcedRefusal[] = []
   readonly #sockets = new Set<FakeSocket>()
-  #handles = 0n
   #ports = 1000
 
   constructor({ nowMs = () => performance.now(), old = {} }: FakeKernelOptions = {}) {
     this.old = old
-    this.space = { tables: new Map(), ipsets: new Map(), nowMs, nextHandle: () => ++this.#handles }
+    this.space = {
+      tables: new Map(),
+      ipsets: new Map(),
+      accounts: new Set(),
+      nowMs,
+      tableHandles: new Handles(),
+    }
   }
 
   /** A socket of NETLINK_NETFILTER with NETLINK_CAP_ACK and NETLINK_EXT_ACK. */
@@ -95,13 +103,34 @@ export class FakeKernel {
     for (const { asked, verdict } of outcome.replies) from.enqueue(errorReply(asked, verdict, from.portId))
   }
 
-  /** Every socket of the group hears what was asked for, and then of the new generation and who made it. */
-  #notify(outcome: BatchOutcome, from: FakeSocket): void {
-    for (const socket of this.#sockets) {
-      if (!socket.groups.has(NFNLGRP_NFTABLES)) continue
-      for (const copy of outcome.applied) socket.enqueue(withPort(copy, from.portId))
-      socket.enqueue(this.#generationMessage(0, from))
+  /**
+   * Every socket of the group hears what changed, and then of the new generation and who made it; so does the sender of
+   * what it asked an echo of.
+   */
+  #notify({ notices }: BatchOutcome, from: FakeSocket): void {
+    const listeners = [...this.#sockets].filter(({ groups }) => groups.has(NFNLGRP_NFTABLES))
+    const told = notices.map(notice => notice())
+    const echoes = told.filter(({ asked }) => (asked.flags & NLM_F_ECHO) !== 0)
+    for (const notice of told) {
+      const message = this.#noticeMessage(notice, from)
+      for (const socket of listeners) socket.enqueue(message)
+      if (echoes.includes(notice)) from.enqueue(message)
     }
+    for (const socket of listeners) socket.enqueue(this.#generationMessage(0, from))
+    if (echoes.length > 0) from.enqueue(this.#generationMessage(0, from))
+  }
+
+  #noticeMessage({ kind, family, asked, body }: Notice, from: FakeSocket): Uint8Array {
+    const { generation } = this
+    const head = {
+      message: kind,
+      family,
+      flags: 0,
+      sequence: asked.sequence,
+      portId: from.portId,
+      generation,
+    }
+    return messageOf(head, body)
   }
 
   #generationMessage(sequence: number, to: FakeSocket): Uint8Array {
@@ -142,6 +171,8 @@ export class FakeKernel {
         family: familyIn(view, message),
       }
       if (kind === NFT_MSG_GETGEN) from.enqueue(this.#generationMessage(message.sequence, from))
+      else if (kind === NFT_MSG_GETRULE && (message.flags & NLM_F_DUMP) !== NLM_F_DUMP)
+        from.enqueue(ruleByHandle(call, this.#ruleHead(call, from)))
       else if ((message.flags & NLM_F_DUMP) === NLM_F_DUMP) {
         from.startDump(this.#dump(kind, call, from))
         return
@@ -152,6 +183,10 @@ export class FakeKernel {
       if (!(error instanceof Refusal)) throw error
       from.enqueue(errorReply(asked, error, from.portId))
     }
+  }
+
+  #ruleHead({ family, message: { sequence } }: Call, { portId }: FakeSocket): ObjectHead {
+    return { message: NFT_MSG_NEWRULE, family, flags: 0, sequence, portId, generation: this.generation }
   }
 
   /** Dumps of anything but elements say when the generation changed under them. */
@@ -174,10 +209,4 @@ export class FakeKernel {
 /** The table, for tests that look inside. */
 export function tableIn(kernel: FakeKernel, family: number, name: string): FakeTable | undefined {
   return kernel.space.tables.get(`${family} ${name}`)
-}
-
-function withPort(message: Uint8Array, portId: number): Uint8Array {
-  const copy = Buffer.from(message)
-  copy.writeUInt32LE(portId, 12)
-  return copy
 }

@@ -1,3 +1,4 @@
+import type { Octets } from '../../../src/base/octets.ts'
 import type { DATA, ExpressionAttributes, HOOK, SET } from '../../../src/kernel/nft/schema.ts'
 import type { ValuesOf } from '../../../src/netlink/schema.ts'
 
@@ -9,6 +10,8 @@ export interface FakeTable {
   readonly handle: bigint
   readonly userdata: string | undefined
   flags: number
+  /** What chains, sets and rules are numbered by; a table that was remade begins anew, and a refused batch uses some up. */
+  readonly handles: Handles
   readonly chains: Map<string, FakeChain>
   readonly sets: Map<string, FakeSet>
 }
@@ -20,13 +23,35 @@ export interface FakeChain {
   readonly type: string | undefined
   readonly userdata: string | undefined
   policy: number | undefined
-  rules: readonly FakeRule[]
+  rules: FakeRule[]
 }
 
 export interface FakeRule {
   readonly handle: bigint
   readonly expressions: readonly ExpressionAttributes[]
   readonly userdata: string | undefined
+  /** NFTA_RULE_EXPRESSIONS as the kernel lists it. */
+  readonly dumped: Octets
+  /** Chains that it leads to. */
+  readonly targets: readonly string[]
+}
+
+export class Handles {
+  #last = 0n
+
+  next(): bigint {
+    return ++this.#last
+  }
+}
+
+/** What listeners hear of a change; sequence and flags are those of the message that asked for it. */
+export interface Notice {
+  /** NFT_MSG_*. */
+  readonly kind: number
+  readonly family: number
+  readonly asked: { readonly sequence: number; readonly flags: number }
+  /** Attributes, as the kernel words them. */
+  readonly body: Uint8Array
 }
 
 export interface FakeSet {
@@ -72,8 +97,11 @@ export class Refusal extends Error {
 /** Remembers how to take back what a transaction did so far. */
 export class Journal {
   readonly #undo: (() => void)[] = []
+  readonly #went = new Set<bigint>()
   /** Changes so far: without any there is no new generation. */
   changes = 0
+  /** In order; made when somebody hears them. */
+  readonly notices: (() => Notice)[] = []
   /** Tables whose jumps changed. */
   readonly toValidate = new Set<FakeTable>()
   /** Where in the message to look for the culprit, if a refusal does not say. */
@@ -87,6 +115,15 @@ export class Journal {
 
   referencedBefore(table: FakeTable, chain: string): boolean {
     return this.#before.get(table)?.has(chain) === true
+  }
+
+  /** A rule goes in this batch. */
+  went(handle: bigint): void {
+    this.#went.add(handle)
+  }
+
+  wentBefore(handle: bigint): boolean {
+    return this.#went.has(handle)
   }
 
   did(undo: () => void): void {
@@ -113,6 +150,7 @@ export class Journal {
   rollBack(): void {
     for (let undo = this.#undo.pop(); undo !== undefined; undo = this.#undo.pop()) undo()
     this.changes = 0
+    this.notices.length = 0
   }
 }
 
@@ -121,9 +159,12 @@ export interface Namespace {
   readonly tables: Map<string, FakeTable>
   /** Names of ipsets by number. What is in them is none of nf_tables' business. */
   readonly ipsets: Map<number, string>
+  /** Names of nfacct's objects. */
+  readonly accounts: Set<string>
   /** Milliseconds, for elements with timeouts. */
   readonly nowMs: () => number
-  readonly nextHandle: () => bigint
+  /** Tables have a numbering of their own. */
+  readonly tableHandles: Handles
 }
 
 export function tableKey(family: number, name: string): string {
@@ -133,12 +174,7 @@ export function tableKey(family: number, name: string): string {
 /** Names of chains that rules and elements of `table` lead to, once for each time. */
 export function* chainReferences(table: FakeTable): IterableIterator<string> {
   for (const chain of table.chains.values()) {
-    for (const rule of chain.rules) {
-      for (const expression of rule.expressions) {
-        const name = expression.tag === 'immediate' ? expression.data.data?.verdict?.chain : undefined
-        if (name !== undefined) yield name
-      }
-    }
+    for (const rule of chain.rules) yield* rule.targets
   }
   for (const set of table.sets.values()) {
     for (const { data } of set.elements.values()) {

@@ -71,11 +71,18 @@ export function objectMessage<F extends Fields>(
   values: Attributes<F>,
 ): Uint8Array {
   const out = new ByteWriter(256)
+  writeAttributes(new AttributeWriter(out), set, values)
+  return messageOf(head, out.written())
+}
+
+/** A message of the kernel's around attributes. */
+export function messageOf(head: ObjectHead, body: Uint8Array): Uint8Array {
+  const out = new ByteWriter(NLMSG_HDRLEN + 4 + body.length)
   const type = (NFNL_SUBSYS_NFTABLES << 8) | head.message
   const start = openMessage(out, { type, flags: head.flags, sequence: head.sequence })
   out.patchU32(start + 12, head.portId)
   writeNfGenMsg(out, { family: head.family, resourceId: head.generation & 0xffff })
-  writeAttributes(new AttributeWriter(out), set, values)
+  out.raw(body)
   closeMessage(out, start)
   return out.written()
 }
