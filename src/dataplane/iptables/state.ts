@@ -1,5 +1,6 @@
 import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { Observed } from '../../kernel/nft/observed.ts'
+import type { Common } from '../../kernel/xt/scope-changes.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { Statics } from './statics.ts'
@@ -17,6 +18,8 @@ export interface RenderedState {
   /** Services that are left out. */
   readonly without: ReadonlySet<string>
   readonly statics: Statics
+  /** What is there whatever Services there are; made anew with the statics alone. */
+  readonly common: Common
   /** Distinct endpoints, summed over all ports of all Services. */
   readonly endpoints: number
   /** Number of Services that ask for a chain which several may ask for, by `ip nat NAME`. */
@@ -30,3 +33,6 @@ export interface ObservedState {
   readonly observed: Observed
   readonly refusals: ReadonlyMap<string, readonly Refusal[]>
 }
+
+/** A kernel in which nothing of ours exists. */
+export const EMPTY_STATE: ObservedState = { kind: 'observed', observed: new Map(), refusals: new Map() }

@@ -1,0 +1,116 @@
+import { printRule } from '../../kernel/xt/print.ts'
+import { readRule } from '../../kernel/xt/read.ts'
+import {
+  chainKey,
+  type DeleteRule,
+  isObservedRule,
+  type ScopeOperation,
+  type ScopeOperations,
+} from '../../kernel/xt/scope-operation.ts'
+import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
+import type { IptablesState } from './state.ts'
+
+/** One batch for the tables of both families. */
+export interface IptablesPlan extends Plan<IptablesState> {
+  readonly operations: ScopeOperations
+}
+
+export function makePlan(operations: ScopeOperations, after: IptablesState): IptablesPlan {
+  return {
+    operations,
+    empty: operations.length === 0,
+    changes: countChanges(operations),
+    after,
+    complete: true,
+    // Lists of recent clients are the kernel's: they live on while any rule, old or new, names them.
+    rebuilds: false,
+    describe: () => describeOperations(operations),
+  }
+}
+
+/** A chain that is written anew is one change. */
+function countChanges(operations: ScopeOperations): number {
+  const flushed = flushedChains(operations)
+  let changes = 0
+  for (const operation of operations) if (isChange(operation, flushed)) changes++
+  return changes
+}
+
+function isChange(operation: ScopeOperation, { gone, anew }: FlushedChains): boolean {
+  if (operation.verb === 'flush-chain') return !gone.has(chainKey(operation, operation.chain))
+  return operation.verb !== 'add-rule' || !anew.has(chainKey(operation, operation.chain))
+}
+
+interface FlushedChains {
+  readonly gone: ReadonlySet<string>
+  /** With the number of rules that they get. */
+  readonly anew: ReadonlyMap<string, number>
+}
+
+function flushedChains(operations: ScopeOperations): FlushedChains {
+  const gone = new Set<string>()
+  const anew = new Map<string, number>()
+  for (const operation of operations) {
+    if (operation.verb === 'flush-chain') anew.set(chainKey(operation, operation.chain), 0)
+    else if (operation.verb === 'delete-chain') gone.add(chainKey(operation, operation.chain))
+  }
+  for (const operation of operations) {
+    if (operation.verb !== 'add-rule') continue
+    const key = chainKey(operation, operation.chain)
+    const rules = anew.get(key)
+    if (rules !== undefined) anew.set(key, rules + 1)
+  }
+  return { gone, anew }
+}
+
+/** What all Services share comes first, then one Service after the other. */
+function* describeOperations(operations: ScopeOperations): IterableIterator<PlanLine> {
+  const flushed = flushedChains(operations)
+  const byService = new Map<string, ScopeOperation[]>()
+  for (const operation of operations) {
+    if (!isChange(operation, flushed)) continue
+    if (operation.owner === undefined) yield describeOperation(operation, flushed)
+    else {
+      const same = byService.get(operation.owner)
+      if (same === undefined) byService.set(operation.owner, [operation])
+      else same.push(operation)
+    }
+  }
+  for (const [, same] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1)))
+    for (const operation of same) yield describeOperation(operation, flushed)
+}
+
+function describeOperation(operation: ScopeOperation, { anew }: FlushedChains): PlanLine {
+  const { family, table, owner: service } = operation
+  switch (operation.verb) {
+    case 'add-table':
+      return { verb: 'add', object: `table ${family} ${table}`, service }
+    case 'add-chain':
+    case 'delete-chain': {
+      const verb = operation.verb === 'add-chain' ? 'add' : 'remove'
+      return { verb, object: `chain ${chainKey(operation, operation.chain)}`, service }
+    }
+    case 'flush-chain': {
+      const key = chainKey(operation, operation.chain)
+      return {
+        verb: 'change',
+        object: `chain ${key} rules ${operation.rules} -> ${anew.get(key) ?? 0}`,
+        service,
+      }
+    }
+    case 'add-rule':
+    case 'insert-rule': {
+      const { chain, rule } = operation
+      const object = `rule of ${chainKey(operation, chain)} ${printRule(rule, family)}`
+      return { verb: 'add', object, service }
+    }
+    case 'delete-rule':
+      return { verb: 'remove', object: `rule of ${textOf(operation)}`, service }
+  }
+}
+
+function textOf(operation: DeleteRule): string {
+  const { rule, family, chain } = operation
+  const value = isObservedRule(rule) ? readRule(rule.compiled, family) : rule
+  return `${chainKey(operation, chain)} ${printRule(value, family)}`
+}

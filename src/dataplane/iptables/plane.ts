@@ -1,0 +1,135 @@
+import { systemClock } from '../../base/clock.ts'
+import type { Slicing } from '../../base/steps.ts'
+import type { NftClient } from '../../kernel/nft/client.ts'
+import { compileRule } from '../../kernel/xt/compile.ts'
+import type { XtTableName } from '../../kernel/xt/scope.ts'
+import { removalOf } from '../../kernel/xt/scope-cleanup.ts'
+import { commitScope, type ScopeCommit } from '../../kernel/xt/scope-commit.ts'
+import { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import { type Language, placeOfTable } from '../../kernel/xt/scope-observed.ts'
+import { chainKey, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
+import type { Dataplane, Observation, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
+import { NFT_FAMILIES } from '../common/family.ts'
+import { refusalTo } from '../common/refusal.ts'
+import { diffStates } from './diff.ts'
+import { jumpsOf } from './jumps.ts'
+import { isOurChain, isServiceChain } from './layout.ts'
+import type { IptablesOptions } from './options.ts'
+import type { IptablesPlan } from './plan.ts'
+import { renderIptablesState } from './render.ts'
+import { EMPTY_STATE, type IptablesState, type ObservedState } from './state.ts'
+import { staticsOf } from './statics.ts'
+
+export interface IptablesPlaneOptions {
+  readonly client: NftClient
+  readonly options: IptablesOptions
+  /** Reports who commits to nf_tables; without it, damage is repaired but nobody is named. */
+  readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
+  /** How reading and writing share the event loop. */
+  readonly slicing?: Slicing
+}
+
+export type IptablesPlane = Dataplane<IptablesState, IptablesPlan>
+
+const SLICING: Slicing = { sliceMs: 8, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
+const TABLES: readonly XtTableName[] = ['filter', 'nat', 'mangle']
+const PLACES = NFT_FAMILIES.flatMap(family => TABLES.map(table => ({ family, table })))
+/** A cleanup names the generation it looked at, and looks again as often as somebody else commits in between. */
+const CLEANUP_TRIES = 16
+const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }
+
+/** kube-proxy's iptables mode in effect, and in its chains, over netlink: see README.md. */
+export function createIptablesPlane(given: IptablesPlaneOptions): IptablesPlane {
+  return new KernelIptablesPlane(given)
+}
+
+class KernelIptablesPlane implements IptablesPlane {
+  readonly name = 'iptables'
+  readonly empty = EMPTY_STATE
+  readonly #given: IptablesPlaneOptions
+  readonly #book = new HandleBook()
+
+  constructor(given: IptablesPlaneOptions) {
+    this.#given = given
+  }
+
+  render(...args: Parameters<IptablesPlane['render']>): ReturnType<IptablesPlane['render']> {
+    const [frontends, options] = args
+    return renderIptablesState(frontends, options, this.#given.options)
+  }
+
+  diff(from: IptablesState, to: IptablesState): ReturnType<IptablesPlane['diff']> {
+    return diffStates(from, to, LANGUAGE)
+  }
+
+  generation(): number {
+    return this.#given.client.generation()
+  }
+
+  watchWriters(report: (commit: WriterCommit) => void): () => void {
+    const { watchWriters = () => () => undefined } = this.#given
+    return watchWriters(report)
+  }
+
+  async observe(): Promise<Observation<ObservedState>> {
+    const { observed, generation, unsettled } = await this.#given.client.listChains(PLACES)
+    this.#learn(observed, unsettled ? undefined : generation)
+    return { state: { kind: 'observed', observed, refusals: new Map() }, generation, unsettled }
+  }
+
+  async commit(
+    { operations }: IptablesPlan,
+    { generation }: { readonly generation?: number },
+  ): Promise<Receipt> {
+    const startMs = systemClock.nowMs()
+    const { failures, ...result } = await this.#commit(operations, generation)
+    const refusals = failures.map(({ operation, code, error }) =>
+      refusalTo(operation?.owner === undefined ? [] : [operation.owner], { code, error }),
+    )
+    return { ...result, refusals, durationMs: systemClock.nowMs() - startMs }
+  }
+
+  async cleanup(): Promise<void> {
+    for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
+      const { state, generation } = await this.observe()
+      const operations = removalOf(state.observed, this.#owned(), LANGUAGE)
+      if (operations.length === 0) return
+      const { outcome, failures } = await this.#commit(operations, generation)
+      if (outcome === 'committed') return
+      const [first] = failures
+      if (outcome !== 'stale')
+        throw new Error(`remove what is ours: ${first?.error.message ?? outcome}`, { cause: first?.error })
+    }
+    throw new Error(
+      `remove what is ours: the kernel's generation moved on before each of ${CLEANUP_TRIES} commits`,
+    )
+  }
+
+  #commit(operations: ScopeOperations, generation: number | undefined): Promise<ScopeCommit> {
+    const { client, slicing = SLICING } = this.#given
+    return commitScope(operations, { client, book: this.#book, language: LANGUAGE, slicing, generation })
+  }
+
+  /** Jumps are the same whatever the node and its Services are. */
+  #owned() {
+    const node = { ips: [], podCidrs: [] }
+    const everywhere = { kind: 'all' } as const
+    const nodePorts = { IPv4: everywhere, IPv6: everywhere }
+    const statics = staticsOf(this.#given.options, { node, nodePorts }, false)
+    return { isOurs: isOurChain, jumps: jumpsOf(statics) }
+  }
+
+  /** Chains of Services are only ever written and emptied whole: nobody asks for the numbers of their rules. */
+  #learn(observed: ObservedState['observed'], generation: number | undefined): void {
+    const book = this.#book
+    book.forgetAll()
+    if (generation === undefined) return
+    book.reached(generation)
+    for (const [table, { chains }] of observed) {
+      const place = placeOfTable(table)
+      if (place === undefined) continue
+      for (const { name, rules } of chains.values())
+        if (!isServiceChain(place.table, name)) book.learn(chainKey(place, name), rules)
+    }
+  }
+}

@@ -1,0 +1,104 @@
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { Steps } from '../../base/steps.ts'
+import { commonOf } from '../../kernel/xt/scope-changes.ts'
+import { chainKey } from '../../kernel/xt/scope-operation.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import type { ServiceKey } from '../../model/service.ts'
+import type { RenderOptions } from '../../reconcile/dataplane.ts'
+import { changedServices } from '../common/changed-services.ts'
+import { fixedChains } from './fixed-chains.ts'
+import { jumpsOf } from './jumps.ts'
+import type { IptablesOptions } from './options.ts'
+import { endpointsOf, rulesOfService } from './rules-service.ts'
+import type { IptablesState, RenderedState } from './state.ts'
+import { LARGE_ENDPOINTS, type Statics, staticsOf } from './statics.ts'
+
+const SERVICES_PER_STEP = 200
+const NO_REFUSALS: RenderedState['refusals'] = new Map()
+
+/**
+ * What the kernel should hold. A base that was rendered is continued: endpoints and shared chains are counted anew for
+ * Services that changed since, unless all rules changed.
+ */
+export function* renderIptablesState(
+  frontends: FrontendTable,
+  { base, without }: RenderOptions<IptablesState>,
+  options: IptablesOptions,
+): Steps<RenderedState> {
+  const before = base.kind === 'rendered' ? base : undefined
+  const changed =
+    before === undefined ? frontends.services.keys() : servicesBetween(before, { frontends, without })
+  let endpoints = before?.endpoints ?? 0
+  let count = 0
+  for (const key of changed) {
+    const was = before === undefined ? undefined : serviceIn(before, key)
+    const is = serviceIn({ frontends, without }, key)
+    endpoints += (is === undefined ? 0 : endpointsOf(is)) - (was === undefined ? 0 : endpointsOf(was))
+    if (++count % SERVICES_PER_STEP === 0) yield
+  }
+  const made = staticsOf(options, frontends, endpoints > LARGE_ENDPOINTS)
+  const isSame = before?.statics.key === made.key
+  const statics = isSame ? before.statics : made
+  const common = isSame ? before.common : commonOf(fixedChains(made), jumpsOf(made))
+  const counted = { frontends, without, statics }
+  const sharedChains = options.optimize ? yield* countShared(before, counted) : PersistentMap.empty<number>()
+  return {
+    kind: 'rendered',
+    frontends,
+    without,
+    statics,
+    common,
+    endpoints,
+    sharedChains,
+    refusals: NO_REFUSALS,
+  }
+}
+
+type Given = Pick<RenderedState, 'frontends' | 'without'>
+
+/** Undefined for one that does not exist, and for one that is left out. */
+export function serviceIn({ frontends, without }: Given, key: ServiceKey) {
+  return without.has(key) ? undefined : frontends.services.get(key)
+}
+
+/** Services of which one state may hold something else than the other, as long as the statics say the same. */
+export function servicesBetween(from: Given, to: Given): Iterable<ServiceKey> {
+  return changedServices(to.frontends, { ...from, refusals: NO_REFUSALS }, to.without)
+}
+
+type Counted = Pick<RenderedState, 'frontends' | 'without' | 'statics'>
+
+function* countShared(before: RenderedState | undefined, after: Counted): Steps<PersistentMap<number>> {
+  const continues = before?.statics.serviceKey === after.statics.serviceKey
+  const from = continues ? before : undefined
+  const base = from?.sharedChains ?? PersistentMap.empty<number>()
+  const counts = new Map<string, number>()
+  const add = (keys: ReadonlySet<string>, by: 1 | -1): void => {
+    for (const key of keys) counts.set(key, (counts.get(key) ?? base.get(key) ?? 0) + by)
+  }
+  let count = 0
+  for (const key of from === undefined ? after.frontends.services.keys() : servicesBetween(from, after)) {
+    if (from !== undefined) add(sharedBy(from, key), -1)
+    add(sharedBy(after, key), 1)
+    if (++count % SERVICES_PER_STEP === 0) yield
+  }
+  return base.with([...counts].map(([key, number]) => [key, number === 0 ? undefined : number] as const))
+}
+
+function sharedBy(state: Counted, service: ServiceKey): ReadonlySet<string> {
+  return new Set(
+    rulesIn(state, service).chains.flatMap(chain =>
+      chain.shared === true ? [chainKey(chain, chain.name)] : [],
+    ),
+  )
+}
+
+const NOTHING: ReturnType<typeof rulesOfService> = { chains: [], entries: [] }
+
+/** What a Service asks for in a state. */
+export function rulesIn(state: Counted, key: ServiceKey): ReturnType<typeof rulesOfService> {
+  const service = serviceIn(state, key)
+  return service === undefined ? NOTHING : rulesOfService(service, state.statics)
+}
+
+export type { Statics }

@@ -1,0 +1,173 @@
+import type { Steps } from '../../base/steps.ts'
+import type { XtChain, XtEntry, XtJump } from './scope.ts'
+import { type ChainContent, type OwnedRule, ScopeDraft } from './scope-draft.ts'
+import { chainKey, ruleKey, type ScopeOperations, sameRules } from './scope-operation.ts'
+
+/** What one owner asks for, or asked for before. */
+export interface Asked {
+  readonly chains: readonly XtChain[]
+  readonly entries: readonly XtEntry[]
+}
+
+/** What all owners share. */
+export interface Common {
+  /** By chainKey: chains that may hold entries. */
+  readonly chains: ReadonlyMap<string, XtChain>
+  readonly jumps: readonly XtJump[]
+}
+
+export function commonOf(chains: readonly XtChain[], jumps: readonly XtJump[]): Common {
+  return { chains: byKey(chains), jumps }
+}
+
+interface ChainAnew {
+  readonly chain: XtChain
+  readonly isThere: boolean
+  readonly entries: OwnedRule[]
+}
+
+/**
+ * The difference between what was wanted, and is there, and what is wanted now. It is told of every owner of whom
+ * anything changed; of all owners when it says so.
+ */
+export class ScopeChanges {
+  /** Common chains are written anew, and their entries with them. */
+  readonly concernsAll: boolean
+  readonly #draft = new ScopeDraft()
+  readonly #common: Common['chains']
+  readonly #anew = new Map<string, ChainAnew>()
+  readonly #gone = new Set<string>()
+  /** Common chains whose rules behind the entries are put there anew. */
+  readonly #last = new Map<string, { readonly before: XtChain; readonly after: XtChain }>()
+
+  constructor(before: Common, after: Common) {
+    this.#common = after.chains
+    if (before !== after) this.#changeCommon(before, after)
+    this.concernsAll = this.#anew.size + this.#gone.size > 0
+  }
+
+  #changeCommon(before: Common, after: Common): void {
+    for (const [key, chain] of after.chains) this.#changeChain(key, before.chains.get(key), chain)
+    for (const [key, chain] of before.chains) {
+      if (after.chains.has(key)) continue
+      this.#gone.add(key)
+      // How many entries there were is nobody's business here: one at least may have been.
+      this.#draft.removeChain({ ...placeOf(chain), owner: undefined, rules: chain.rules.length + 1 })
+    }
+    this.#changeJumps(before.jumps, after.jumps)
+  }
+
+  #changeChain(key: string, before: XtChain | undefined, after: XtChain): void {
+    if (before === undefined || !sameRules(before.rules, after.rules))
+      this.#anew.set(key, { chain: after, isThere: before !== undefined, entries: [] })
+    else if (!sameRules(before.last, after.last)) this.#last.set(key, { before, after })
+  }
+
+  #changeJumps(before: readonly XtJump[], after: readonly XtJump[]): void {
+    const keyOf = (jump: XtJump): string => `${chainKey(jump, jump.chain)} ${ruleKey(jump.rule)}`
+    const there = new Map(before.map(jump => [keyOf(jump), jump]))
+    for (const jump of after) if (!there.delete(keyOf(jump))) this.#draft.insertJump(jump)
+    for (const jump of there.values()) this.#draft.removeJump(jump, jump.rule)
+  }
+
+  owner(owner: string, before: Asked, after: Asked): void {
+    const old = byKey(before.chains)
+    for (const chain of after.chains) {
+      const key = chainKey(chain, chain.name)
+      const was = old.get(key)
+      old.delete(key)
+      if (was === undefined) this.addChain(owner, chain)
+      else if (!sameRules(was.rules, chain.rules) || !sameRules(was.last, chain.last))
+        this.#draft.write(contentOf(chain, owner, was.rules.length + was.last.length))
+    }
+    for (const chain of old.values()) this.removeChain(owner, chain)
+    this.#changeEntries(owner, before.entries, after.entries)
+  }
+
+  /** For chains that several owners ask for: with the first of them. */
+  addChain(owner: string, chain: XtChain): void {
+    this.#draft.write(contentOf(chain, owner, undefined))
+  }
+
+  /** With the last of them. */
+  removeChain(owner: string, chain: XtChain): void {
+    this.#draft.removeChain({ ...placeOf(chain), owner, rules: chain.rules.length + chain.last.length })
+  }
+
+  #changeEntries(owner: string, before: readonly XtEntry[], after: readonly XtEntry[]): void {
+    const old = new Map<string, XtEntry[]>()
+    for (const entry of before) {
+      const chain = chainKey(entry, entry.chain)
+      if (this.#gone.has(chain) || this.#anew.has(chain)) continue
+      const key = `${chain} ${ruleKey(entry.rule)}`
+      const same = old.get(key)
+      if (same === undefined) old.set(key, [entry])
+      else same.push(entry)
+    }
+    for (const entry of after) {
+      const { rule } = entry
+      const chain = chainKey(entry, entry.chain)
+      const anew = this.#anew.get(chain)
+      if (anew !== undefined) anew.entries.push({ rule, owner })
+      else if (old.get(`${chain} ${ruleKey(rule)}`)?.pop() === undefined)
+        this.#addEntry(chain, { rule, owner })
+    }
+    for (const left of old.values())
+      for (const entry of left) this.#draft.removeRule(entry, entry.rule, owner)
+  }
+
+  #addEntry(key: string, entry: OwnedRule): void {
+    const chain = this.#common.get(key)
+    if (chain === undefined) throw new Error(`${key}: entries in a chain that is not common`)
+    addEntry(this.#draft, chain, entry)
+    if (makesWay(chain) && !this.#last.has(key)) this.#last.set(key, { before: chain, after: chain })
+  }
+
+  finish(): Steps<ScopeOperations> {
+    for (const { before, after } of this.#last.values()) {
+      const place = placeOf(after)
+      for (const rule of after.last) this.#draft.append(place, { rule, owner: undefined })
+      for (const rule of before.last) this.#draft.removeRule(place, rule, undefined)
+    }
+    for (const { chain, isThere, entries } of this.#anew.values()) {
+      const replaces = isThere ? chain.rules.length + entries.length + 1 : undefined
+      this.#draft.write(contentWith(chain, entries, replaces))
+    }
+    return this.#draft.finish()
+  }
+}
+
+/** Whether an entry comes to stand where it belongs only when the rules behind the entries are put there anew. */
+export function makesWay({ rules, last }: XtChain): boolean {
+  return rules.length > 0 && last.length > 0
+}
+
+/** At the head, unless rules have to stay before it. */
+export function addEntry(draft: ScopeDraft, chain: XtChain, entry: OwnedRule): void {
+  if (chain.rules.length === 0) draft.insertEntry(placeOf(chain), entry)
+  else draft.append(placeOf(chain), entry)
+}
+
+export function contentWith(
+  chain: XtChain,
+  entries: readonly OwnedRule[],
+  replaces: number | undefined,
+): ChainContent {
+  const unowned = (rules: readonly XtChain['rules'][number][]): readonly OwnedRule[] =>
+    rules.map(rule => ({ rule, owner: undefined }))
+  const rules = [...unowned(chain.rules), ...entries, ...unowned(chain.last)]
+  return { ...placeOf(chain), owner: undefined, replaces, rules }
+}
+
+export function contentOf(chain: XtChain, owner: string, replaces: number | undefined): ChainContent {
+  const rules = [...chain.rules, ...chain.last].map(rule => ({ rule, owner }))
+  return { ...placeOf(chain), owner, replaces, rules }
+}
+
+function placeOf({ family, table, name }: XtChain) {
+  return { family, table, chain: name }
+}
+
+function byKey(chains: readonly XtChain[]): Map<string, XtChain> {
+  return new Map(chains.map(chain => [chainKey(chain, chain.name), chain]))
+}

@@ -1,0 +1,191 @@
+import type { Steps } from '../../base/steps.ts'
+import { builtinHook } from './builtin.ts'
+import type { XtRule } from './rule.ts'
+import type { XtJump, XtPlace } from './scope.ts'
+import {
+  chainKey,
+  type DeleteRule,
+  type ScopeOperation,
+  type ScopeOperations,
+  tableKey,
+} from './scope-operation.ts'
+
+/** A rule, and whom it serves. */
+export interface OwnedRule {
+  readonly rule: XtRule
+  readonly owner: string | undefined
+}
+
+/** All that is to stand in a chain, written anew. */
+export interface ChainContent extends XtPlace {
+  readonly chain: string
+  readonly owner: string | undefined
+  /** How many rules have to be flushed first; undefined for a chain that is not there. */
+  readonly replaces: number | undefined
+  readonly rules: readonly OwnedRule[]
+}
+
+/** A chain that goes. */
+export interface ChainGoing extends XtPlace {
+  readonly chain: string
+  readonly owner: string | undefined
+  readonly rules: number
+  /** It is emptied and no more. */
+  readonly stays?: boolean
+}
+
+const CHAINS_PER_STEP = 64
+
+/**
+ * Collects what is to change, and puts it into an order of which every beginning is harmless: chains are filled
+ * before anything leads to them, and nothing leads to them any more when they go. A socket that does not take the whole
+ * may make several commits of it. Only a chain that is written anew can then be met half full, by packets between the
+ * two commits that it lies in.
+ */
+export class ScopeDraft {
+  readonly #tables = new Map<string, XtPlace>()
+  /** Base chains, and chains of others that our jumps need. */
+  readonly #foundations = new Map<string, ScopeOperation>()
+  readonly #contents = new Map<string, ChainContent>()
+  readonly #appended: ScopeOperation[] = []
+  readonly #entries: ScopeOperation[] = []
+  readonly #jumps: ScopeOperation[] = []
+  readonly #jumpsGone: DeleteRule[] = []
+  readonly #rulesGone: DeleteRule[] = []
+  readonly #chainsGone: ChainGoing[] = []
+
+  addTable({ family, table }: XtPlace): void {
+    this.#tables.set(tableKey({ family, table }), { family, table })
+  }
+
+  /** A chain that is not ours, as iptables-nft would make it. */
+  addFoundation({ family, table }: XtPlace, chain: string): void {
+    const hook = builtinHook(table, chain)
+    this.#foundations.set(chainKey({ family, table }, chain), {
+      verb: 'add-chain',
+      family,
+      table,
+      chain,
+      hook,
+      owner: undefined,
+    })
+  }
+
+  write(content: ChainContent): void {
+    this.#contents.set(chainKey(content, content.chain), content)
+  }
+
+  writes(key: string): boolean {
+    return this.#contents.has(key)
+  }
+
+  append(place: XtPlace & { readonly chain: string }, { rule, owner }: OwnedRule): void {
+    this.#appended.push({ verb: 'add-rule', ...placed(place), rule, owner })
+  }
+
+  insertEntry(place: XtPlace & { readonly chain: string }, { rule, owner }: OwnedRule): void {
+    this.#entries.push({ verb: 'insert-rule', ...placed(place), rule, owner })
+  }
+
+  insertJump(jump: Pick<XtJump, 'family' | 'table' | 'chain' | 'rule'>): void {
+    this.#jumps.push({ verb: 'insert-rule', ...placed(jump), rule: jump.rule, owner: undefined })
+  }
+
+  removeJump(place: XtPlace & { readonly chain: string }, rule: DeleteRule['rule']): void {
+    this.#jumpsGone.push({ verb: 'delete-rule', ...placed(place), rule, owner: undefined })
+  }
+
+  removeRule(
+    place: XtPlace & { readonly chain: string },
+    rule: DeleteRule['rule'],
+    owner: string | undefined,
+  ): void {
+    this.#rulesGone.push({ verb: 'delete-rule', ...placed(place), rule, owner })
+  }
+
+  removeChain(chain: ChainGoing): void {
+    this.#chainsGone.push(chain)
+  }
+
+  *finish(): Steps<ScopeOperations> {
+    const operations: ScopeOperation[] = []
+    for (const place of this.#tables.values())
+      operations.push({ verb: 'add-table', ...place, owner: undefined })
+    operations.push(...this.#foundations.values())
+    for (const content of this.#contents.values())
+      if (content.replaces === undefined) operations.push(newChain(content))
+    let count = 0
+    for (const content of leavesFirst(this.#contents)) {
+      for (const operation of contentOperations(content)) operations.push(operation)
+      if (++count % CHAINS_PER_STEP === 0) yield
+    }
+    for (const part of [
+      this.#appended,
+      this.#entries,
+      inwards(this.#jumps),
+      this.#jumpsGone,
+      this.#rulesGone,
+    ])
+      for (const operation of part) operations.push(operation)
+    for (const going of this.#chainsGone) if (going.rules > 0) operations.push(flush(going))
+    for (const going of this.#chainsGone)
+      if (going.stays !== true)
+        operations.push({ verb: 'delete-chain', ...placed(going), owner: going.owner })
+    return operations
+  }
+}
+
+function placed({ family, table, chain }: XtPlace & { readonly chain: string }) {
+  return { family, table, chain }
+}
+
+function newChain({ family, table, chain, owner }: ChainContent): ScopeOperation {
+  return { verb: 'add-chain', family, table, chain, owner, hook: undefined }
+}
+
+function flush({ family, table, chain, owner, rules }: ChainGoing): ScopeOperation {
+  return { verb: 'flush-chain', family, table, chain, owner, rules }
+}
+
+function* contentOperations(content: ChainContent): Iterable<ScopeOperation> {
+  const { replaces, rules } = content
+  const place = placed(content)
+  if (replaces !== undefined && replaces > 0)
+    yield { verb: 'flush-chain', ...place, owner: content.owner, rules: replaces }
+  for (const { rule, owner } of rules) yield { verb: 'add-rule', ...place, rule, owner }
+}
+
+/** Jumps of chains that others hang into base chains come before those of the base chains. */
+function inwards(jumps: readonly ScopeOperation[]): readonly ScopeOperation[] {
+  const isBase = (jump: ScopeOperation): boolean =>
+    'chain' in jump && builtinHook(jump.table, jump.chain) !== undefined
+  return [...jumps.filter(jump => !isBase(jump)), ...jumps.filter(isBase)]
+}
+
+/** Each chain behind those that its rules lead to. */
+function* leavesFirst(contents: ReadonlyMap<string, ChainContent>): Iterable<ChainContent> {
+  const opened = new Set<string>()
+  const closed = new Set<string>()
+  for (const start of contents.keys()) {
+    const stack = [start]
+    for (let key = stack.at(-1); key !== undefined; key = stack.at(-1)) {
+      const content = contents.get(key)
+      if (content !== undefined && !opened.has(key)) {
+        opened.add(key)
+        for (const target of targetsOf(content)) if (!opened.has(target)) stack.push(target)
+        continue
+      }
+      stack.pop()
+      if (content === undefined || closed.has(key)) continue
+      closed.add(key)
+      yield content
+    }
+  }
+}
+
+function* targetsOf(content: ChainContent): Iterable<string> {
+  for (const { rule } of content.rules) {
+    const { target } = rule
+    if (target?.kind === 'jump' || target?.kind === 'goto') yield chainKey(content, target.chain)
+  }
+}

@@ -1,0 +1,122 @@
+import type { Octets } from '../../base/octets.ts'
+import type { NftClient } from '../nft/client.ts'
+import { printRule } from './print.ts'
+import { readRule } from './read.ts'
+import type { HandleBook } from './scope-handles.ts'
+import type { Language } from './scope-observed.ts'
+import { chainKey, type DeleteRule, isObservedRule, type ScopeOperations } from './scope-operation.ts'
+
+/** Where rules are read. */
+export interface RuleReader {
+  readonly client: Pick<NftClient, 'rule' | 'ruleCounters'>
+  readonly book: HandleBook
+  readonly language: Language
+}
+
+/** A rule that goes, under the kernel's number for it. */
+export interface Resolved {
+  readonly handle: bigint
+  /** What stands under that number. */
+  readonly compiled: Octets
+}
+
+/** More rules than this of one chain are found out about by listing it. */
+const ASKED_SINGLY_MAX = 32
+
+/**
+ * Finds the numbers of the rules that are to go. Numbers that were learnt before somebody else's commit are verified.
+ * Undefined when one of the rules is not there any more.
+ */
+export async function resolveDeletions(
+  reader: RuleReader,
+  operations: ScopeOperations,
+): Promise<ReadonlyMap<DeleteRule, Resolved> | undefined> {
+  const byChain = new Map<string, DeleteRule[]>()
+  for (const operation of operations) {
+    if (operation.verb !== 'delete-rule') continue
+    const key = chainKey(operation, operation.chain)
+    const same = byChain.get(key)
+    if (same === undefined) byChain.set(key, [operation])
+    else same.push(operation)
+  }
+  const resolved = new Map<DeleteRule, Resolved>()
+  for (const [key, deletions] of byChain)
+    if (!(await resolveChain(reader, { key, deletions }, resolved))) return undefined
+  return resolved
+}
+
+interface ChainDeletions {
+  readonly key: string
+  readonly deletions: readonly DeleteRule[]
+}
+
+async function resolveChain(
+  reader: RuleReader,
+  chain: ChainDeletions,
+  resolved: Map<DeleteRule, Resolved>,
+): Promise<boolean> {
+  const { book } = reader
+  const isKnown = book.isFresh(chain.key)
+  const isWorthAsking = isKnown || (book.has(chain.key) && chain.deletions.length <= ASKED_SINGLY_MAX)
+  if (!isWorthAsking) await listAgain(reader, chain)
+  const found = lookUp(reader, chain)
+  const isTrue = found !== undefined && (book.isFresh(chain.key) || areThere(reader, found))
+  // What the book does not know may have been written by others in other words, or since.
+  if (!isTrue && !isWorthAsking) return false
+  if (!isTrue) await listAgain(reader, chain)
+  const final = isTrue ? found : lookUp(reader, chain)
+  for (const [deletion, rule] of final ?? []) resolved.set(deletion, rule)
+  return final !== undefined
+}
+
+async function listAgain({ client, book }: RuleReader, { key, deletions }: ChainDeletions): Promise<void> {
+  const [first] = deletions
+  if (first === undefined) return
+  const { family, table, chain } = first
+  book.learn(key, await client.ruleCounters({ family, table, chain }))
+}
+
+function areThere({ client }: RuleReader, found: ReadonlyMap<DeleteRule, Resolved>): boolean {
+  for (const [{ family, table, chain }, { handle, compiled }] of found)
+    if (client.rule({ family, table, chain, handle }) !== compiled) return false
+  return true
+}
+
+/** Undefined when the book does not know one of them. */
+function lookUp(
+  { book, language }: RuleReader,
+  { key, deletions }: ChainDeletions,
+): ReadonlyMap<DeleteRule, Resolved> | undefined {
+  const found = new Map<DeleteRule, Resolved>()
+  const taken = new Set<bigint>()
+  for (const deletion of deletions) {
+    const isFree = ({ handle }: Resolved): boolean => !taken.has(handle)
+    const rule = candidates(book, { key, deletion }, language).find(isFree)
+    if (rule === undefined) return undefined
+    taken.add(rule.handle)
+    found.set(deletion, rule)
+  }
+  return found
+}
+
+/** The best first: of equal rules it does not matter which one goes, but one that was read is meant by its number. */
+function candidates(
+  book: HandleBook,
+  { key, deletion }: { readonly key: string; readonly deletion: DeleteRule },
+  { compile, nameOfIpset }: Language,
+): readonly Resolved[] {
+  const { rule, family } = deletion
+  if (isObservedRule(rule)) {
+    const { compiled } = rule
+    const handles = book.handlesOf(key, compiled)
+    const best = handles.filter(handle => handle === rule.handle)
+    return [...best, ...handles].map(handle => ({ handle, compiled }))
+  }
+  const { compiled } = compile(rule, family)
+  const handles = book.handlesOf(key, compiled)
+  if (handles.length > 0) return handles.map(handle => ({ handle, compiled }))
+  const text = printRule(rule, family)
+  return [...book.rulesOf(key)].filter(
+    each => printRule(readRule(each.compiled, family, nameOfIpset), family) === text,
+  )
+}
