@@ -6,6 +6,7 @@ import type { Refusal } from '../model/refusal.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
+import type { IptablesNumbers } from '../telemetry/iptables-metrics.ts'
 
 /** Opens a socket to one part of the kernel, or to a kernel in memory. Throws SystemError. */
 export type OpenSocket = () => Transport
@@ -41,6 +42,13 @@ export type ModeEvent =
   | { readonly kind: 'drift'; readonly difference: string }
   /** It could not be looked at, or not be written to; tried again. */
   | { readonly kind: 'failed'; readonly error: Error }
+  /** Something that an operator may want to know: the text is the mode's own, what comes from outside is in the facts. */
+  | {
+      readonly kind: 'notice'
+      readonly level: 'info' | 'warn' | 'debug'
+      readonly text: string
+      readonly facts: Readonly<Record<string, string | number>>
+    }
 
 /** One mode at work on a kernel: its plane, and what else only the mode knows. */
 export interface OpenPlane<State, P extends Plan<State>> {
@@ -53,6 +61,8 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly misfits: (state: State) => readonly Refusal[]
   /** What the kernel has counted at each endpoint, as far as the configuration asks for it. */
   readonly traffic: (state: State) => Promise<readonly TrafficCount[]>
+  /** What kube-proxy measures in its iptables mode; absent in others. */
+  readonly numbers?: (state: State) => Promise<IptablesNumbers>
   readonly close: () => Promise<void>
 }
 

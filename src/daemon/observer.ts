@@ -2,6 +2,7 @@ import type { Clock } from '../base/clock.ts'
 import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { privilegeHint } from '../base/privilege.ts'
+import type { ProxyMode } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
@@ -40,6 +41,9 @@ export interface ObserverOptions {
   readonly outward: MetricsOptions['outward']
   readonly features: MetricsOptions['features']
   readonly connections: MetricsOptions['connections']
+  readonly iptables: MetricsOptions['iptables']
+  /** The mode that programs the kernel now. */
+  readonly proxyMode: () => ProxyMode
   /** Something that people should read at the object it is about. */
   readonly tell: (fact: EventFact) => void
 }
@@ -67,7 +71,8 @@ export class Observer {
   #programmed: Snapshot | undefined
 
   constructor(options: ObserverOptions) {
-    const { families, clock, wallMs, syncPeriodMs, version, source, outward, features, connections } = options
+    const { families, clock, wallMs, syncPeriodMs, version, source } = options
+    const { outward, features, connections, iptables } = options
     this.#options = options
     this.startedWallMs = wallMs()
     this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs })
@@ -79,7 +84,7 @@ export class Observer {
       return (clock.nowMs() - this.#heardMs) / 1000
     }
     const build = { version, commit: '', date: '' }
-    this.metrics = createMetrics({ families, staleS, outward, features, connections, build })
+    this.metrics = createMetrics({ families, staleS, outward, features, connections, iptables, build })
   }
 
   get nodeName(): string {
@@ -103,6 +108,9 @@ export class Observer {
         break
       case 'failed':
         log.warn({ err: event.error }, 'the kernel could not be looked after between commits; trying again')
+        break
+      case 'notice':
+        log[event.level](event.facts, event.text)
         break
     }
   }
@@ -218,7 +226,8 @@ export class Observer {
 
   #failed({ error, retryMs }: EventOf<'failed'>): void {
     this.metrics.failedPass()
-    this.metrics.proxy.syncFailed()
+    // The mode iptables counts them itself: kube-proxy tells there what a failed batch was about.
+    if (this.#options.proxyMode() !== 'iptables') this.metrics.proxy.syncFailed()
     this.health.failed()
     const hint = privilegeHint(error)
     const facts = { err: error, retryMs: Math.round(retryMs), ...(hint === undefined ? {} : { hint }) }
