@@ -87,6 +87,8 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/doctor.ts': ['node:fs/promises'],
   'cli/run.ts': ['node:fs/promises'],
   'cli/libnftables.ts': ['ffi-rs'],
+  // Connections that go through this process.
+  'dataplane/userspace/relay': ['node:dgram', 'node:net'],
   'main.ts': ['node:inspector', 'node:os', 'node:v8'],
 }
 

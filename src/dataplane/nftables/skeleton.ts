@@ -1,13 +1,7 @@
 import type { Cidr } from '../../base/cidr.ts'
 import { familyOf } from '../../base/ip.ts'
-import { hex, type Octets, u32host } from '../../base/octets.ts'
-import {
-  IPS_DST_NAT,
-  NFT_CT_STATUS,
-  NFT_RETURN,
-  NFTA_FIB_F_DADDR,
-  RTN_LOCAL,
-} from '../../kernel/nft/constants.ts'
+import { hex, u32host } from '../../base/octets.ts'
+import { IPS_DST_NAT, NFT_CT_STATUS, NFT_RETURN } from '../../kernel/nft/constants.ts'
 import type { Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
@@ -30,6 +24,7 @@ import {
   WORK,
 } from '../common/expressions.ts'
 import type { FamilyLayout } from '../common/family.ts'
+import { toNodePortAddress } from '../common/node-port-rules.ts'
 import { prefixMask } from '../common/octet-keys.ts'
 import {
   cidrKey,
@@ -98,21 +93,6 @@ function servicesRules(skeleton: Skeleton): readonly Rule[] {
   rules.push(...unallocatedRules(layout, skeleton.serviceCidrs))
   return rules
 }
-
-/** NodePorts are never served on loopback addresses: the answer could not leave the node. */
-function toNodePortAddress({ layout, nodePorts }: Skeleton): Expressions {
-  if (nodePorts.kind === 'only') return [destinationAddress(layout, WORK), matches('nodeport-ips')]
-  const local: Expressions = [
-    { kind: 'fib', flags: NFTA_FIB_F_DADDR, dreg: WORK },
-    compare('eq', WORK, u32host(RTN_LOCAL)),
-    destinationAddress(layout, WORK),
-  ]
-  if (layout.model === 'IPv6') return [...local, compare('neq', WORK, LOOPBACK_6)]
-  return [...local, maskBytes(WORK, prefixMask(8, 4)), compare('neq', WORK, LOOPBACK_4)]
-}
-
-const LOOPBACK_4: Octets = '\x7f\0\0\0'
-const LOOPBACK_6: Octets = `${'\0'.repeat(15)}\x01`
 
 /**
  * Finds the source in the ranges of the packet's service port, which a plain hash holds under their length: one rule
