@@ -168,6 +168,8 @@ class Daemon {
         enabled,
       })),
       tell: fact => this.#recorder?.record(fact),
+      proxyMode: () => this.#programming?.mode ?? this.#config.proxyMode,
+      iptables: () => this.#iptablesNumbers(),
       connections:
         connectionMetricsMax === 0
           ? undefined
@@ -178,6 +180,15 @@ class Daemon {
               failed: err => log.warn({ err }, 'the counters of connections cannot be read'),
             },
     })
+  }
+
+  async #iptablesNumbers(): ReturnType<Programming['numbers']> {
+    try {
+      return await this.#programming?.numbers()
+    } catch (err) {
+      this.#io.log.warn({ err }, 'the rules of iptables, or their counters, cannot be counted')
+      return undefined
+    }
   }
 
   get #programming(): Programming | undefined {

@@ -13,6 +13,7 @@ import { type Difference, differenceOf } from '../reconcile/difference.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
+import type { IptablesNumbers } from '../telemetry/iptables-metrics.ts'
 import type { KernelSockets, ModeEvent, OpenPlane } from './mode.ts'
 import { usePlane } from './open.ts'
 
@@ -42,6 +43,8 @@ export interface Programming {
   readonly hasMisfits: boolean
   /** What the kernel has counted at each endpoint, where the configuration asks for it. */
   traffic(): Promise<readonly TrafficCount[]>
+  /** What kube-proxy measures in its iptables mode; undefined in another one, and before anything was programmed. */
+  numbers(): Promise<IptablesNumbers | undefined>
   /** What the kernel, as it is now, lacks of what was asked for last. */
   pending(): Promise<Difference | undefined>
   offer(snapshot: Snapshot): void
@@ -101,6 +104,11 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
   async traffic(): Promise<readonly TrafficCount[]> {
     const { rendered } = this.#reconciler
     return rendered === undefined ? [] : await this.#opened.traffic(rendered)
+  }
+
+  async numbers(): Promise<IptablesNumbers | undefined> {
+    const { rendered } = this.#reconciler
+    return rendered === undefined ? undefined : await this.#opened.numbers?.(rendered)
   }
 
   async pending(): Promise<Difference | undefined> {

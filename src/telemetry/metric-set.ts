@@ -13,6 +13,12 @@ export interface MetricSet {
       readonly fill: (counter: Counter<L>) => void | Promise<void>
     },
   ): void
+  /** The same of what can fall as well. */
+  levels<L extends string>(
+    name: string,
+    help: string,
+    options: { readonly labelNames: readonly L[]; readonly fill: (gauge: Gauge<L>) => void },
+  ): void
   /** Asked for its value when the metrics are read; without one (undefined) it stays as it is. */
   asked(name: string, help: string, value: () => number | undefined | Promise<number>): void
   histogram<L extends string>(
@@ -45,6 +51,22 @@ export function metricSet(registry: Registry, prefix: string): MetricSet {
         collect: () => {
           counter.reset()
           return options.fill(counter)
+        },
+      })
+    },
+    levels<L extends string>(
+      name: string,
+      help: string,
+      options: { readonly labelNames: readonly L[]; readonly fill: (gauge: Gauge<L>) => void },
+    ) {
+      const gauge: Gauge<L> = new Gauge({
+        name: prefix + name,
+        help,
+        labelNames: [...options.labelNames],
+        registers,
+        collect: () => {
+          gauge.reset()
+          options.fill(gauge)
         },
       })
     },

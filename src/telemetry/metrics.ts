@@ -8,6 +8,7 @@ import {
 } from './component-metrics.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
 import { type ConntrackMetrics, createConntrackMetrics } from './conntrack-metrics.ts'
+import { IptablesMetrics, type IptablesNumbers } from './iptables-metrics.ts'
 import { addOutwardMetrics, type OutwardState } from './outward-metrics.ts'
 import { addProcessMetrics } from './process-metrics.ts'
 import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
@@ -32,6 +33,8 @@ export interface MetricsOptions {
   readonly outward: () => OutwardState
   /** New connections by Service and endpoint; undefined leaves them out. */
   readonly connections: ConnectionMetricsOptions | undefined
+  /** Of the mode iptables; undefined while another one is in use. */
+  readonly iptables: () => Promise<IptablesNumbers | undefined>
 }
 
 const NOTHING: MetricsOptions = {
@@ -41,20 +44,25 @@ const NOTHING: MetricsOptions = {
   staleS: () => undefined,
   outward: () => ({ ready: false }),
   connections: undefined,
+  iptables: () => Promise.resolve(undefined),
 }
 
 export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
-  const { families, build, features, staleS, outward, connections } = { ...NOTHING, ...options }
+  const { families, build, features, staleS, outward, connections, iptables } = { ...NOTHING, ...options }
   const registry = new Registry()
   addProcessMetrics(registry)
   if (connections !== undefined) addConnectionMetrics(registry, connections)
   addOutwardMetrics(registry, outward)
+  const ofIptables = new IptablesMetrics(registry, families)
   return {
     ...createWorkMetrics(registry),
     ...createConntrackMetrics(registry),
     ...createSourceMetrics(registry, staleS),
     ...createComponentMetrics(registry, build, features),
     proxy: createProxyMetrics(registry, families),
-    text: () => registry.metrics(),
+    text: async () => {
+      ofIptables.take(await iptables())
+      return await registry.metrics()
+    },
   }
 }

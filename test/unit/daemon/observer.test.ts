@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { FAMILIES } from '../../../src/base/ip.ts'
 import { createLog } from '../../../src/base/log.ts'
+import type { ProxyMode } from '../../../src/config/config.ts'
 import { Observer } from '../../../src/daemon/observer.ts'
 import type { SourceStatus } from '../../../src/source/source.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
@@ -10,11 +11,13 @@ let clock: FakeClock
 let logged: string[]
 let status: SourceStatus | undefined
 let observer: Observer
+let mode: ProxyMode
 
 beforeEach(() => {
   clock = new FakeClock()
   logged = []
   status = undefined
+  mode = 'nftables'
   observer = new Observer({
     log: createLog({ format: 'text', verbosity: 0, destination: { write: line => void logged.push(line) } }),
     clock,
@@ -29,6 +32,8 @@ beforeEach(() => {
     outward: () => ({ ready: false }),
     features: [],
     connections: undefined,
+    iptables: () => Promise.resolve(undefined),
+    proxyMode: () => mode,
     tell: () => undefined,
   })
 })
@@ -59,6 +64,17 @@ describe('Observer', () => {
     status = heard(undefined)
     await clock.advance(1_000)
     expect(await numberOf(STALE)).toBe(3)
+  })
+
+  it.each<[ProxyMode, number]>([
+    ['nftables', 1],
+    ['iptables', Number.NaN],
+  ])('counts failed passes as those of nftables in the mode %s: %d', async (which, count) => {
+    mode = which
+    observer.report({ kind: 'failed', error: new Error('no'), retryMs: 1 })
+    const failures = 'kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"}'
+    expect(await numberOf(failures)).toBe(count)
+    expect(await numberOf('kprobe_failed_passes_total')).toBe(1)
   })
 
   it('counts refused fields and refused objects together, and logs each once', async () => {
