@@ -326,7 +326,7 @@ const CODECS = [
   NFACCT,
   PHYSDEV,
   IPVS,
-]
+] as const
 
 const READERS: ReadonlyMap<string, (info: Octets, family: NftFamily) => XtMatch | undefined> = new Map(
   CODECS.map(({ struct, read }) => [`${struct.name} ${struct.revision}`, read]),

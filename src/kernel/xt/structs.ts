@@ -113,7 +113,7 @@ const NAT_RANGE = {
   maxAddr: bytes(20, 16),
   minPort: u16net(36),
   maxPort: u16net(38),
-}
+} as const
 export const DNAT_V1 = struct('DNAT', 1, 40, NAT_RANGE)
 
 /** struct nf_nat_range2, without its base port. */

@@ -1,0 +1,196 @@
+import { formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import { hex, type Octets } from '../../base/octets.ts'
+import type { NftFamily } from '../nft/state.ts'
+import type { MatchOf } from './match.ts'
+import type {
+  XtAddress,
+  XtInterface,
+  XtMatch,
+  XtPorts,
+  XtProtocol,
+  XtRule,
+  XtTarget,
+  XtUnknown,
+} from './rule.ts'
+import { ADDRESS_TYPES, protocolWord, STATES } from './words.ts'
+
+/**
+ * As iptables-save 1.8.9 prints it, from behind `-A CHAIN`; empty for a rule that says nothing. What has no words is in
+ * brackets, with its bytes in hexadecimal: iptables takes no such rule.
+ */
+export function printRule(rule: XtRule, family: NftFamily): string {
+  const parts: string[] = []
+  if (rule.source !== undefined) parts.push(printAddress('-s', rule.source))
+  if (rule.destination !== undefined) parts.push(printAddress('-d', rule.destination))
+  if (rule.inInterface !== undefined) parts.push(printInterface('-i', rule.inInterface))
+  if (rule.outInterface !== undefined) parts.push(printInterface('-o', rule.outInterface))
+  if (rule.protocol !== undefined) parts.push(printProtocol(rule.protocol))
+  for (const match of rule.matches) parts.push(printMatch(match, family))
+  if (rule.target !== undefined) parts.push(printTarget(rule.target))
+  return parts.filter(part => part !== '').join(' ')
+}
+
+function not(inverted: boolean | undefined): string {
+  return inverted ? '! ' : ''
+}
+
+function printInterface(option: string, { name, inverted }: XtInterface): string {
+  // Any at all: iptables-save leaves it out.
+  return name === '+' && !inverted ? '' : `${not(inverted)}${option} ${name}`
+}
+
+function printProtocol({ number, inverted }: XtProtocol): string {
+  return number === 0 ? '' : `${not(inverted)}-p ${protocolWord(number)}`
+}
+
+function printAddress(option: string, { ip, mask, inverted }: XtAddress): string {
+  const bits = prefixLength(mask)
+  if (bits === 0 && !inverted) return ''
+  return `${not(inverted)}${option} ${printIp(ip)}/${bits ?? printIp(mask)}`
+}
+
+/** Undefined for a mask that is none of a prefix. */
+function prefixLength(mask: Octets): number | undefined {
+  let bits = 0
+  let ended = false
+  for (let at = 0; at < mask.length * 8; at++) {
+    const isSet = (mask.charCodeAt(at >> 3) & (0x80 >> (at & 7))) !== 0
+    if (isSet && ended) return undefined
+    if (isSet) bits++
+    else ended = true
+  }
+  return bits
+}
+
+const COMPATIBLE = '\0'.repeat(12)
+
+/** As inet_ntop: what has nothing but zeros before an IPv4 address is written with that. */
+function printIp(ip: Ip): string {
+  const isCompatible = ip.length === 16 && ip.startsWith(COMPATIBLE) && ip.slice(12, 14) !== '\0\0'
+  return isCompatible ? `::${formatIp(ip.slice(12))}` : formatIp(ip)
+}
+
+function printMatch(match: XtMatch, family: NftFamily): string {
+  switch (match.kind) {
+    case 'comment':
+      return `-m comment --comment ${quoted(match.text)}`
+    case 'tcp':
+    case 'udp':
+    case 'sctp':
+      return printPorts(match)
+    case 'conntrack':
+      return `-m conntrack ${not(match.inverted)}--ctstate ${printStates(match.states)}`
+    case 'statistic':
+      return `-m statistic --mode random --probability ${printProbability(match.probability)}`
+    case 'recent':
+      return printRecent(match, family)
+    case 'mark': {
+      const mask = match.mask === 0xffffffff ? '' : `/0x${match.mask.toString(16)}`
+      return `-m mark ${not(match.inverted)}--mark 0x${match.mark.toString(16)}${mask}`
+    }
+    case 'addrtype':
+      return printAddrtype(match)
+    case 'set':
+      return `-m set ${not(match.inverted)}--match-set ${match.set} ${match.dimensions.join(',')}`
+    case 'nfacct':
+      return `-m nfacct --nfacct-name ${match.name}`
+    case 'physdev-is-in':
+      return `-m physdev ${not(match.inverted)}--physdev-is-in`
+    case 'ipvs':
+      return printIpvs(match)
+    case 'unknown':
+      return printUnknown('match', match)
+  }
+}
+
+/** xtables_save_string: quoted unless every character is of a name. */
+function quoted(text: string): string {
+  return /^[\w-]+$/.test(text) ? text : `"${text.replace(/["\\']/g, '\\$&')}"`
+}
+
+type Ports = MatchOf<'tcp' | 'udp' | 'sctp'>
+
+function printPorts({ kind, sourcePorts, destinationPorts }: Ports): string {
+  const source = sourcePorts === undefined ? '' : printRange('--sport', sourcePorts, kind)
+  const destination = destinationPorts === undefined ? '' : printRange('--dport', destinationPorts, kind)
+  return `-m ${kind}${source}${destination}`
+}
+
+function printRange(option: string, { from, to, inverted }: XtPorts, kind: Ports['kind']): string {
+  if (from === 0 && to === 0xffff && !inverted && kind !== 'sctp') return ''
+  return ` ${not(inverted)}${option} ${from === to ? from : `${from}:${to}`}`
+}
+
+function printStates(states: number): string {
+  return STATES.flatMap(([bit, word]) => ((states & bit) === 0 ? [] : [word])).join(',')
+}
+
+const DIGITS = 11
+const SCALE = 10n ** BigInt(DIGITS)
+const ONE = 1n << 31n
+
+/** As printf's %.11f: the nearest, and of two the even one. */
+function printProbability(probability: number): string {
+  const scaled = BigInt(probability) * SCALE
+  const floor = scaled / ONE
+  const twice = (scaled % ONE) * 2n
+  const isUp = twice > ONE || (twice === ONE && (floor & 1n) === 1n)
+  const digits = `${isUp ? floor + 1n : floor}`.padStart(DIGITS + 1, '0')
+  return `${digits.slice(0, -DIGITS)}.${digits.slice(-DIGITS)}`
+}
+
+function printRecent({ mode, name, seconds, reap }: MatchOf<'recent'>, family: NftFamily): string {
+  const age = seconds === 0 ? '' : ` --seconds ${seconds}`
+  const mask = formatIp('\xff'.repeat(family === 'ip' ? 4 : 16))
+  return `-m recent --${mode}${age}${reap ? ' --reap' : ''} --name ${name} --mask ${mask} --rsource`
+}
+
+function printAddrtype(match: MatchOf<'addrtype'>): string {
+  const { sourceTypes, destinationTypes, sourceInverted, destinationInverted } = match
+  const source = sourceTypes === 0 ? '' : ` ${not(sourceInverted)}--src-type ${printTypes(sourceTypes)}`
+  const destination =
+    destinationTypes === 0 ? '' : ` ${not(destinationInverted)}--dst-type ${printTypes(destinationTypes)}`
+  return `-m addrtype${source}${destination}`
+}
+
+function printTypes(types: number): string {
+  return ADDRESS_TYPES.filter((_, bit) => (types & (1 << bit)) !== 0).join(',')
+}
+
+/** iptables prints the protocol by an option that it does not take: --proto for --vproto. */
+function printIpvs({ vproto, vaddr, vport }: MatchOf<'ipvs'>): string {
+  const protocol = vproto === undefined ? '' : ` --proto ${vproto}`
+  const bits = prefixLength(vaddr.mask)
+  const mask = bits === vaddr.mask.length * 8 ? '' : `/${bits ?? printIp(vaddr.mask)}`
+  return `-m ipvs${protocol} ${not(vaddr.inverted)}--vaddr ${printIp(vaddr.ip)}${mask} --vport ${vport}`
+}
+
+function printTarget(target: XtTarget): string {
+  switch (target.kind) {
+    case 'ACCEPT':
+    case 'DROP':
+    case 'RETURN':
+      return `-j ${target.kind}`
+    case 'jump':
+      return `-j ${target.chain}`
+    case 'goto':
+      return `-g ${target.chain}`
+    case 'REJECT':
+      return `-j REJECT --reject-with ${target.with}`
+    case 'MARK':
+      return `-j MARK --set-xmark 0x${target.value.toString(16)}/0x${target.mask.toString(16)}`
+    case 'MASQUERADE':
+      return `-j MASQUERADE${target.randomFully ? ' --random-fully' : ''}`
+    case 'DNAT': {
+      const to = target.port === 0 ? formatIp(target.ip) : formatIpPort(target.ip, target.port)
+      return `-j DNAT --to-destination ${to}`
+    }
+    case 'unknown':
+      return printUnknown('target', target)
+  }
+}
+
+function printUnknown(kind: 'match' | 'target', { name, revision, info, native }: XtUnknown): string {
+  if (native) return `[nf_tables ${name === '' ? 'bytes' : name} 0x${hex(info)}]`
+  return `[${kind} ${name} revision ${revision} 0x${hex(info)}]`
+}

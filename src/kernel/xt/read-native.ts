@@ -1,0 +1,303 @@
+import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
+import * as nft from '../nft/constants.ts'
+import type { NftFamily } from '../nft/state.ts'
+import { NO_INTERFACE } from './compile.ts'
+import * as xt from './constants.ts'
+import { attributesOf, numberIn, type RawExpression, valueIn } from './expressions.ts'
+import { askedPorts, portsMatch } from './match.ts'
+import type { XtAddress, XtInterface, XtMatch, XtPorts, XtProtocol, XtRule } from './rule.ts'
+import { isZero, textOfOctets } from './struct.ts'
+
+/** Expressions of nf_tables that stand for options of iptables: a load, perhaps a mask, and a comparison. */
+export interface Condition {
+  readonly load: Load
+  /** Undefined where all bits are compared. */
+  readonly mask: Octets | undefined
+  /** Undefined where nothing is compared: `-i +`. */
+  readonly test: Test | undefined
+  /** Number of expressions. */
+  readonly length: number
+}
+
+type Load =
+  | { readonly from: 'meta'; readonly key: number }
+  | { readonly from: 'payload'; readonly base: number; readonly offset: number; readonly length: number }
+
+/** `from` and `to` belong to it; they are the same for a comparison with one value. */
+interface Test {
+  readonly from: Octets
+  readonly to: Octets
+  readonly inverted: boolean
+}
+
+/** A field of the rule, or a match; `replaces` is the match before, to which this one added something. */
+export type RuleField =
+  | { readonly inInterface: XtInterface }
+  | { readonly outInterface: XtInterface }
+  | { readonly protocol: XtProtocol }
+  | { readonly source: XtAddress }
+  | { readonly destination: XtAddress }
+  | { readonly match: XtMatch; readonly replaces?: XtMatch }
+
+/** Undefined where no load stands, or nothing that we know follows it. */
+export function conditionAt(expressions: readonly RawExpression[], at: number): Condition | undefined {
+  const loaded = loadOf(expressions[at])
+  if (loaded === undefined) return undefined
+  const { load, register } = loaded
+  let next = at + 1
+  const mask = maskOf(expressions[next], register)
+  if (mask !== undefined) next++
+  const width = load.from === 'payload' ? load.length : undefined
+  const test = testOf(expressions, next, { register, width })
+  if (test !== undefined) return { load, mask, test, length: next + test.length - at }
+  const isName = load.from === 'meta' && isInterface(load.key)
+  // Whatever compares the name later on would not be understood by itself.
+  if (mask === undefined && isName && !readsRegisters(expressions[next]))
+    return { load, mask, test: undefined, length: 1 }
+  return undefined
+}
+
+/** What it says in a rule of which so much is known; undefined for what iptables would say otherwise, or not at all. */
+export function fieldOf(
+  condition: Condition,
+  rule: Omit<XtRule, 'target'>,
+  family: NftFamily,
+): RuleField | undefined {
+  const { load } = condition
+  if (load.from === 'meta') return metaField(load.key, condition, rule)
+  if (load.base === nft.NFT_PAYLOAD_NETWORK_HEADER) return addressField(load, condition, { rule, family })
+  return load.base === nft.NFT_PAYLOAD_TRANSPORT_HEADER ? portField(load, condition, rule) : undefined
+}
+
+function loadOf(
+  one: RawExpression | undefined,
+): { readonly load: Load; readonly register: number } | undefined {
+  if (one?.name !== 'meta' && one?.name !== 'payload') return undefined
+  const attributes = attributesOf(one.data)
+  if (attributes === undefined) return undefined
+  if (one.name === 'meta') {
+    const register = numberIn(attributes, nft.NFTA_META_DREG)
+    const key = numberIn(attributes, nft.NFTA_META_KEY)
+    return register === undefined || key === undefined ? undefined : { load: { from: 'meta', key }, register }
+  }
+  const register = numberIn(attributes, nft.NFTA_PAYLOAD_DREG)
+  const base = numberIn(attributes, nft.NFTA_PAYLOAD_BASE)
+  const offset = numberIn(attributes, nft.NFTA_PAYLOAD_OFFSET)
+  const length = numberIn(attributes, nft.NFTA_PAYLOAD_LEN)
+  if (register === undefined || base === undefined || offset === undefined || length === undefined)
+    return undefined
+  return { load: { from: 'payload', base, offset, length }, register }
+}
+
+/** Of a bitwise that only clears bits, in place. */
+function maskOf(one: RawExpression | undefined, register: number): Octets | undefined {
+  const attributes = one?.name === 'bitwise' ? attributesOf(one.data) : undefined
+  if (attributes === undefined) return undefined
+  const mask = valueIn(attributes, nft.NFTA_BITWISE_MASK)
+  const xor = valueIn(attributes, nft.NFTA_BITWISE_XOR)
+  const op = numberIn(attributes, nft.NFTA_BITWISE_OP) ?? nft.NFT_BITWISE_MASK_XOR
+  const isThis =
+    numberIn(attributes, nft.NFTA_BITWISE_SREG) === register &&
+    numberIn(attributes, nft.NFTA_BITWISE_DREG) === register &&
+    op === nft.NFT_BITWISE_MASK_XOR
+  if (!isThis || mask === undefined || xor === undefined || !isZero(xor, 0, xor.length)) return undefined
+  return mask
+}
+
+interface Place {
+  readonly register: number
+  /** Bytes that were loaded, where that is known. */
+  readonly width: number | undefined
+}
+
+/** The comparison at `at`: one value, a range, or two limits one after the other. */
+function testOf(
+  expressions: readonly RawExpression[],
+  at: number,
+  place: Place,
+): (Test & { readonly length: number }) | undefined {
+  const first = comparisonOf(expressions[at], place)
+  if (first === undefined) return undefined
+  if ('test' in first) return { ...first.test, length: 1 }
+  const second = comparisonOf(expressions[at + 1], place)
+  const limits = [first, ...(second !== undefined && !('test' in second) ? [second] : [])]
+  const from = limits.find(limit => limit.from !== undefined)?.from
+  const to = limits.find(limit => limit.to !== undefined)?.to
+  if (from !== undefined && to !== undefined && limits.length === 2)
+    return { from, to, inverted: false, length: 2 }
+  const [lowest, highest] = ['\0'.repeat(first.width), '\xff'.repeat(first.width)]
+  return { from: first.from ?? lowest, to: first.to ?? highest, inverted: false, length: 1 }
+}
+
+type Comparison =
+  | { readonly test: Test }
+  | { readonly from: Octets | undefined; readonly to: Octets | undefined; readonly width: number }
+
+function comparisonOf(one: RawExpression | undefined, { register, width }: Place): Comparison | undefined {
+  const attributes = one?.name === 'cmp' || one?.name === 'range' ? attributesOf(one.data) : undefined
+  if (attributes === undefined || numberIn(attributes, nft.NFTA_CMP_SREG) !== register) return undefined
+  const op = numberIn(attributes, nft.NFTA_CMP_OP)
+  const value = valueIn(attributes, nft.NFTA_CMP_DATA)
+  if (value === undefined || value === '' || (width !== undefined && value.length !== width)) return undefined
+  if (one?.name === 'range') {
+    const to = valueIn(attributes, xt.NFTA_RANGE_TO_DATA)
+    const isKnown = op === xt.NFT_RANGE_EQ || op === xt.NFT_RANGE_NEQ
+    if (to === undefined || to.length !== value.length || !isKnown) return undefined
+    return { test: { from: value, to, inverted: op === xt.NFT_RANGE_NEQ } }
+  }
+  return limitOf(op, value)
+}
+
+function limitOf(op: number | undefined, value: Octets): Comparison | undefined {
+  const width = value.length
+  switch (op) {
+    case nft.NFT_CMP_EQ:
+    case nft.NFT_CMP_NEQ:
+      return { test: { from: value, to: value, inverted: op === nft.NFT_CMP_NEQ } }
+    case xt.NFT_CMP_LTE:
+      return { from: undefined, to: value, width }
+    case xt.NFT_CMP_GTE:
+      return { from: value, to: undefined, width }
+    // Only ports are compared so, and none is above 65535 or below 0.
+    case xt.NFT_CMP_GT:
+      return value === '\xff\xff' ? undefined : { from: neighbour(value, 1), to: undefined, width }
+    case xt.NFT_CMP_LT:
+      return value === '\0\0' ? undefined : { from: undefined, to: neighbour(value, -1), width }
+    default:
+      return undefined
+  }
+}
+
+function neighbour(port: Octets, step: number): Octets | undefined {
+  if (port.length !== 2) return undefined
+  const value = readU16be(port) + step
+  return String.fromCharCode(value >>> 8, value & 255)
+}
+
+function readsRegisters(one: RawExpression | undefined): boolean {
+  return one !== undefined && READS_REGISTERS.has(one.name)
+}
+
+const READS_REGISTERS: ReadonlySet<string> = new Set([
+  'cmp',
+  'range',
+  'bitwise',
+  'lookup',
+  'byteorder',
+  'dynset',
+])
+
+function isInterface(key: number): boolean {
+  return key === nft.NFT_META_IIFNAME || key === nft.NFT_META_OIFNAME
+}
+
+type Known = Omit<XtRule, 'target'>
+
+function metaField(key: number, { mask, test }: Condition, rule: Known): RuleField | undefined {
+  if (isInterface(key)) {
+    const isIn = key === nft.NFT_META_IIFNAME
+    const one = mask === undefined ? interfaceOf(test) : undefined
+    if (one === undefined || (isIn ? rule.inInterface : rule.outInterface) !== undefined) return undefined
+    return isIn ? { inInterface: one } : { outInterface: one }
+  }
+  if (test === undefined || test.from !== test.to) return undefined
+  if (key === nft.NFT_META_L4PROTO && mask === undefined) return protocolField(test, rule)
+  if (key !== nft.NFT_META_MARK || test.from.length !== 4 || (mask ?? test.from).length !== 4)
+    return undefined
+  const bits = mask === undefined ? 0xffffffff : readU32host(mask)
+  return { match: { kind: 'mark', mark: readU32host(test.from), mask: bits, inverted: test.inverted } }
+}
+
+function interfaceOf(test: Test | undefined): XtInterface | undefined {
+  if (test === undefined) return { name: '+', inverted: false }
+  const { from, to, inverted } = test
+  if (from !== to) return undefined
+  if (from === NO_INTERFACE && !inverted) return { name: '+', inverted: true }
+  const nul = from.indexOf('\0')
+  const octets = nul < 0 ? `${from}+` : from.slice(0, nul)
+  const name = textOfOctets(octets)
+  // A name with a plus of its own would read as another rule.
+  const isPlain = nul < 0 || (isZero(from, nul, from.length) && !octets.endsWith('+') && octets !== '')
+  return name === undefined || !isPlain || octets.length > 15 ? undefined : { name, inverted }
+}
+
+function protocolField({ from, inverted }: Test, rule: Known): RuleField | undefined {
+  const number = from.charCodeAt(0)
+  if (from.length !== 1 || number === 0 || rule.protocol !== undefined) return undefined
+  return { protocol: { number, inverted } }
+}
+
+const IPV4_PROTOCOL_OFFSET = 9
+const ADDRESSES = {
+  ip: { source: 12, destination: 16, length: 4 },
+  ip6: { source: 8, destination: 24, length: 16 },
+} as const
+
+function addressField(
+  { offset, length }: Extract<Load, { readonly from: 'payload' }>,
+  { mask, test }: Condition,
+  { rule, family }: { readonly rule: Known; readonly family: NftFamily },
+): RuleField | undefined {
+  if (test === undefined || test.from !== test.to || test.from.length !== length) return undefined
+  if (family === 'ip' && offset === IPV4_PROTOCOL_OFFSET && mask === undefined)
+    return protocolField(test, rule)
+  const place = ADDRESSES[family]
+  const isWhole = mask === undefined || (length === place.length && mask.length === length)
+  if (length === 0 || length > place.length || !isWhole) return undefined
+  const ip = test.from + '\0'.repeat(place.length - length)
+  const ones = mask ?? '\xff'.repeat(length) + '\0'.repeat(place.length - length)
+  // Bits outside the mask never match: no option of iptables says that.
+  if (!isWithin(ip, ones)) return undefined
+  const address = { ip, mask: ones, inverted: test.inverted }
+  if (offset === place.source) return rule.source === undefined ? { source: address } : undefined
+  if (offset !== place.destination || rule.destination !== undefined) return undefined
+  return { destination: address }
+}
+
+function isWithin(ip: Octets, mask: Octets): boolean {
+  for (let at = 0; at < ip.length; at++)
+    if ((ip.charCodeAt(at) & ~mask.charCodeAt(at) & 0xff) !== 0) return false
+  return true
+}
+
+const PORTS_OF: ReadonlyMap<number, 'tcp' | 'udp' | 'sctp'> = new Map([
+  [xt.IPPROTO_TCP, 'tcp'],
+  [xt.IPPROTO_UDP, 'udp'],
+  [xt.IPPROTO_SCTP, 'sctp'],
+])
+
+function portField(
+  { offset, length }: Extract<Load, { readonly from: 'payload' }>,
+  { mask, test }: Condition,
+  { protocol, matches }: Known,
+): RuleField | undefined {
+  const kind = protocol === undefined || protocol.inverted ? undefined : PORTS_OF.get(protocol.number)
+  if (kind === undefined || mask !== undefined || test === undefined) return undefined
+  const { from, to, inverted } = test
+  if (offset === 0 && length === 4 && from.length === 4 && from === to) {
+    const source = onePort(readU16be(from), inverted)
+    return { match: portsMatch(kind, { source, destination: onePort(readU16be(from, 2), inverted) }) }
+  }
+  if (length !== 2 || from.length !== 2) return undefined
+  const ports = { from: readU16be(from), to: readU16be(to), inverted }
+  // It asks nothing, and iptables would leave it out.
+  if (askedPorts(ports) === undefined) return undefined
+  if (offset === 0) return { match: portsMatch(kind, { source: ports }) }
+  return offset === 2 ? destinationField(kind, ports, matches.at(-1)) : undefined
+}
+
+function onePort(port: number, inverted: boolean): XtPorts {
+  return { from: port, to: port, inverted }
+}
+
+/** Goes into the match that asks for the source port right before it. */
+function destinationField(
+  kind: 'tcp' | 'udp' | 'sctp',
+  destination: XtPorts,
+  before: XtMatch | undefined,
+): RuleField {
+  const isSame = before !== undefined && before.kind === kind
+  if (!isSame || before.sourcePorts === undefined || before.destinationPorts !== undefined)
+    return { match: portsMatch(kind, { destination }) }
+  return { match: portsMatch(kind, { source: before.sourcePorts, destination }), replaces: before }
+}

@@ -1,0 +1,59 @@
+/** Words that iptables has for numbers. */
+
+/** Of /etc/protocols, and those that iptables knows without it. */
+const PROTOCOLS: ReadonlyMap<number, string> = new Map([
+  [1, 'icmp'],
+  [2, 'igmp'],
+  [4, 'ipencap'],
+  [6, 'tcp'],
+  [17, 'udp'],
+  [33, 'dccp'],
+  [41, 'ipv6'],
+  [46, 'rsvp'],
+  [47, 'gre'],
+  [50, 'esp'],
+  [51, 'ah'],
+  [58, 'ipv6-icmp'],
+  [88, 'eigrp'],
+  [89, 'ospf'],
+  [94, 'ipip'],
+  [103, 'pim'],
+  [108, 'ipcomp'],
+  [112, 'vrrp'],
+  [115, 'l2tp'],
+  [132, 'sctp'],
+  [135, 'mobility-header'],
+  [136, 'udplite'],
+  [137, 'mpls-in-ip'],
+])
+
+export function protocolWord(number: number): string {
+  return PROTOCOLS.get(number) ?? `${number}`
+}
+
+/** XT_CONNTRACK_STATE_*, in the order in which they are printed. */
+export const STATES: readonly (readonly [bit: number, word: string])[] = [
+  [1 << 0, 'INVALID'],
+  [1 << 3, 'NEW'],
+  [1 << 2, 'RELATED'],
+  [1 << 1, 'ESTABLISHED'],
+  [1 << 8, 'UNTRACKED'],
+  [1 << 6, 'SNAT'],
+  [1 << 7, 'DNAT'],
+]
+
+/** RTN_*: an address of type n has bit n. */
+export const ADDRESS_TYPES: readonly string[] = [
+  'UNSPEC',
+  'UNICAST',
+  'LOCAL',
+  'BROADCAST',
+  'ANYCAST',
+  'MULTICAST',
+  'BLACKHOLE',
+  'UNREACHABLE',
+  'PROHIBIT',
+  'THROW',
+  'NAT',
+  'XRESOLVE',
+]
