@@ -1,10 +1,13 @@
 import { describe, expect, test } from 'vitest'
+import { assert } from '../../src/base/assert.ts'
+import { createIptablesTracer } from '../../src/dataplane/iptables/trace.ts'
 import { createIpvsTracer } from '../../src/dataplane/ipvs/trace.ts'
 import { createTracer, type Tracer } from '../../src/kernel/nft/trace.ts'
-import { loadDifferences, withDifferences } from '../support/mode-differences.ts'
+import { isAbout, loadDifferences, type OtherMode, withDifferences } from '../support/mode-differences.ts'
 import {
   change,
   computeIn,
+  IPTABLES,
   IPVS,
   ip,
   type Mode,
@@ -41,6 +44,13 @@ const BY_RULES: Player<(typeof NFTABLES)['empty']> = {
   tracerOf: ({ ruleset }) => createTracer(ruleset),
 }
 const BY_IPVS: Player<(typeof IPVS)['empty']> = { mode: IPVS, tracerOf: createIpvsTracer }
+const BY_CHAINS: Player<(typeof IPTABLES)['empty']> = {
+  mode: IPTABLES,
+  tracerOf: state => {
+    assert(state.kind === 'rendered', 'nothing was rendered')
+    return createIptablesTracer(state)
+  },
+}
 
 interface Outcome {
   readonly row: PacketRow
@@ -82,6 +92,7 @@ function expectPlayed<State extends Stateful>(player: Player<State>, scenario: S
 }
 
 const differences = loadDifferences('ipvs')
+const ofChains = loadDifferences('iptables')
 /** Clients that IPVS remembers for one virtual server may get the same endpoint of another by chance. */
 const SEEDS = [1, 2, 3, 4, 5, 6]
 
@@ -96,6 +107,10 @@ describe.each(scenarios.map(scenario => [`${scenario.file}: ${scenario.name}`, s
       const remembers = scenario.steps.some(({ rows }) => rows.some(isSticky))
       for (const seed of remembers ? SEEDS : SEEDS.slice(0, 1))
         expectPlayed(BY_IPVS, withDifferences(scenario, differences), seed)
+    })
+
+    test('every way through the chains of iptables is the expected one', () => {
+      expectPlayed(BY_CHAINS, withDifferences(scenario, ofChains))
     })
 
     test("IPVS serves the node's own connections as they are when the kernel chooses their source", () => {
@@ -138,19 +153,34 @@ function fromTheirDestinations(scenario: Scenario): {
   return { rows, played }
 }
 
-describe('the differences of IPVS mode', () => {
-  test.each(differences.map(its => [`${its.file}: ${its.row}`, its] as const))('hold: %s', (_, its) => {
+/** What becomes of the rows that a difference is about where it is not known, by seed. */
+function withoutIt<State extends Stateful>(player: Player<State>, mode: OtherMode) {
+  const all = loadDifferences(mode)
+  return all.map(its => {
     const scenario = scenarios.find(({ file }) => file === its.file)
-    const found = scenario?.steps.flatMap(({ rows }) => rows).filter(({ text }) => text === its.row) ?? []
-    expect(found, 'rows of the scenario that are this one').toHaveLength(1)
-    if (scenario === undefined) return
-    const others = differences.filter(other => other !== its)
-    const asElsewhere = SEEDS.map(seed =>
-      play(BY_IPVS, withDifferences(scenario, others), seed)
-        .flatMap(({ outcomes }) => outcomes)
-        .filter(({ row }) => row.text === its.row)
-        .every(({ row, line }) => line === expectedLine(row)),
+    assert(scenario !== undefined, `there is no scenario ${its.file}`)
+    const rows = scenario.steps.flatMap(step => step.rows.filter(row => isAbout(its, row, step)))
+    const others = withDifferences(
+      scenario,
+      all.filter(other => other !== its),
     )
+    const outcomes = () =>
+      SEEDS.map(seed =>
+        play(player, others, seed).flatMap(step =>
+          step.outcomes.filter(({ row }) => isAbout(its, row, step)),
+        ),
+      )
+    return { name: `${its.file}: ${its.row}`, rows, outcomes }
+  })
+}
+
+describe.each([
+  ['IPVS', withoutIt(BY_IPVS, 'ipvs')],
+  ['iptables', withoutIt(BY_CHAINS, 'iptables')],
+] as const)('the differences of %s mode', (_, differences) => {
+  test.each(differences.map(its => [its.name, its] as const))('hold: %s', (_, { rows, outcomes }) => {
+    expect(rows.length, 'rows of the scenario that are this one').toBeGreaterThan(0)
+    const asElsewhere = outcomes().map(seen => seen.some(({ row, line }) => line === expectedLine(row)))
     expect(asElsewhere, 'seeds with which the packet has the fate of other modes').toContain(false)
   })
 })

@@ -11,6 +11,8 @@ export interface ModeDifference {
   readonly file: string
   /** The row as the scenario has it, in single spaces. */
   readonly row: string
+  /** The title of the only step that it is about; undefined for all steps that have the row. */
+  readonly step: string | undefined
   /** The row with what becomes of the packet in this mode. */
   readonly instead: PacketRow
   readonly reason: string
@@ -22,7 +24,7 @@ export function loadDifferences(mode: OtherMode): readonly ModeDifference[] {
   return parseDifferences(file, readScenarioFile(file))
 }
 
-/** Throws for what is not written as the head of ipvs-differences.yaml says. `at` is for messages. */
+/** Throws for what is not written as the heads of these files say. `at` is for messages. */
 export function parseDifferences(at: string, text: string): readonly ModeDifference[] {
   const document: unknown = parse(text)
   assert(Array.isArray(document), `${at}: not a list`)
@@ -35,6 +37,7 @@ export function parseDifferences(at: string, text: string): readonly ModeDiffere
     assert(typeof found === 'string' && found !== '', `${at}: no ${name}: ${JSON.stringify(value)}`)
     return found
   }
+  const stepOf = (value: unknown) => (field(value, 'step') === undefined ? undefined : textOf(value, 'step'))
   return document.flatMap((group: unknown) => {
     const reason = textOf(group, 'reason')
     const rows = field(group, 'rows')
@@ -44,19 +47,26 @@ export function parseDifferences(at: string, text: string): readonly ModeDiffere
       const [packet = ''] = row.split(' -> ')
       const [instead] = parseRow(at, `${packet} -> ${textOf(each, 'instead')}`)
       assert(instead !== undefined, `${at}: ${row}: nothing instead`)
-      return { file: textOf(each, 'file'), row, instead, reason }
+      return { file: textOf(each, 'file'), row, step: stepOf(each), instead, reason }
     })
   })
 }
 
+/** Whether a row of a step is one that this difference is about. */
+export function isAbout(
+  { row, step }: ModeDifference,
+  its: PacketRow,
+  { title }: { title: string },
+): boolean {
+  return its.text === row && (step === undefined || step === title)
+}
+
 /** The scenario as the mode of these differences plays it. */
 export function withDifferences(scenario: Scenario, differences: readonly ModeDifference[]): Scenario {
-  const own = new Map(
-    differences.filter(({ file }) => file === scenario.file).map(its => [its.row, its.instead]),
-  )
+  const own = differences.filter(({ file }) => file === scenario.file)
   const steps = scenario.steps.map(step => ({
     ...step,
-    rows: step.rows.map(row => own.get(row.text) ?? row),
+    rows: step.rows.map(row => own.find(its => isAbout(its, row, step))?.instead ?? row),
   }))
   return { ...scenario, steps }
 }

@@ -4,6 +4,12 @@ import { systemClock } from '../../src/base/clock.ts'
 import { type Family, familyOf, type Ip, parseIp } from '../../src/base/ip.ts'
 import { finish, type Steps } from '../../src/base/steps.ts'
 import type { DetectorOption } from '../../src/dataplane/common/detector.ts'
+import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/dataplane/iptables/options.ts'
+import { renderIptablesState } from '../../src/dataplane/iptables/render.ts'
+import {
+  EMPTY_STATE as EMPTY_IPTABLES_STATE,
+  type IptablesState,
+} from '../../src/dataplane/iptables/state.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../src/dataplane/ipvs/options.ts'
 import { renderIpvsState } from '../../src/dataplane/ipvs/render.ts'
 import { EMPTY_STATE as EMPTY_IPVS_STATE, type IpvsState } from '../../src/dataplane/ipvs/state.ts'
@@ -73,6 +79,11 @@ export function ipvsOptionsOf(config: PipelineConfig): IpvsOptions {
   return { ...DEFAULT_IPVS_OPTIONS, masqueradeAll, masqueradeBit, detector }
 }
 
+export function iptablesOptionsOf(config: PipelineConfig): IptablesOptions {
+  const { masqueradeAll, masqueradeBit, detector } = nftablesOptionsOf(config)
+  return { ...DEFAULT_IPTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector }
+}
+
 function detector(config: PipelineConfig, family: Family): DetectorOption | undefined {
   const { bridgeInterface, interfaceNamePrefix } = config.detectLocal ?? {}
   switch (config.detectLocalMode ?? 'ClusterCIDR') {
@@ -133,6 +144,14 @@ export const IPVS: Mode<IpvsState> = {
       { base, without: NO_SERVICES },
       { ...ipvsOptionsOf(config), missingSchedulers: NO_SERVICES },
     ),
+}
+
+export const IPTABLES: Mode<IptablesState> = {
+  name: 'iptables',
+  empty: EMPTY_IPTABLES_STATE,
+  resolving: { loopbackNodePorts: true },
+  render: (table, base, config) =>
+    renderIptablesState(table, { base, without: NO_SERVICES }, iptablesOptionsOf(config)),
 }
 
 export interface Stateful {

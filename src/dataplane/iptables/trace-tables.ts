@@ -1,0 +1,54 @@
+import type { Tracer } from '../../kernel/nft/trace.ts'
+import { allWays } from '../../kernel/nft/trace-ways.ts'
+import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
+import type { XtChain, XtJump } from '../../kernel/xt/scope.ts'
+import { traceTables, type XtTables } from './trace-walk.ts'
+
+/** What to follow packets through. */
+export interface Traceable {
+  /** With their entries among the rules. */
+  readonly chains: Iterable<XtChain>
+  /** In the order in which they are put first. */
+  readonly jumps: Iterable<XtJump>
+  readonly print: XtTables['print']
+}
+
+const WAYS_MAX = 100_000
+
+/** `made` is asked for the first packet, and not again. */
+export function createXtTracer(made: () => Traceable): Tracer {
+  let tables: XtTables | undefined
+  const trace: Tracer['trace'] = (packet, surroundings) => {
+    tables ??= tablesOf(made())
+    return traceTables(tables, packet, surroundings)
+  }
+  return {
+    trace,
+    ways: (packet, surroundings, limit = WAYS_MAX) =>
+      allWays(random => trace(packet, { ...surroundings, random }), limit),
+  }
+}
+
+function tablesOf({ chains: all, jumps, print }: Traceable): XtTables {
+  const chains = new Map<string, readonly XtRule[]>()
+  const recent = new Set<string>()
+  for (const { family, table, name, rules, last } of all) {
+    const inOrder = last.length === 0 ? rules : [...rules, ...last]
+    chains.set(`${family} ${table} ${name}`, inOrder)
+    for (const { matches } of inOrder)
+      for (const match of matches) if (isRecent(match)) recent.add(match.name)
+  }
+  for (const { family, table, chain, rule } of jumps) {
+    const key = `${family} ${table} ${chain}`
+    chains.set(key, [rule, ...(chains.get(key) ?? [])])
+    if (rule.target?.kind !== 'jump') continue
+    // KUBE-FIREWALL may have no rules of ours.
+    const to = `${family} ${table} ${rule.target.chain}`
+    if (!chains.has(to)) chains.set(to, [])
+  }
+  return { chains, recent, print }
+}
+
+function isRecent(match: XtMatch): match is Extract<XtMatch, { kind: 'recent' }> {
+  return match.kind === 'recent'
+}
