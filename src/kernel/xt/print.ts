@@ -93,7 +93,8 @@ function printMatch(match: XtMatch, family: NftFamily): string {
     case 'set':
       return `-m set ${not(match.inverted)}--match-set ${match.set} ${match.dimensions.join(',')}`
     case 'nfacct':
-      return `-m nfacct --nfacct-name ${match.name}`
+      // Its two spaces are iptables-save's own.
+      return `-m nfacct --nfacct-name  ${match.name}`
     case 'physdev-is-in':
       return `-m physdev ${not(match.inverted)}--physdev-is-in`
     case 'ipvs':
