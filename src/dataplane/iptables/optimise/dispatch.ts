@@ -65,13 +65,24 @@ export function placeEntry(entry: XtEntry, statics: Statics): XtEntry {
   return entry
 }
 
-/** Chains with entries of Services, for those who look at their counters. */
-export function dividedChains(statics: Statics): readonly XtChain[] {
+/** The chains that entries are divided among, and those that lead there. */
+export function dividedChains(statics: Pick<Statics, 'large'>): readonly XtChain[] {
   return NFT_FAMILIES.flatMap(family =>
     LISTS.filter(list => isDivided(list, statics)).flatMap(list =>
       treesOf(list, { family, table: list.table }).flatMap(({ tree }) => [...tree.chains, tree.root]),
     ),
   )
+}
+
+export interface EntryChain extends XtPlace {
+  readonly chain: string
+}
+
+/** Chains of table nat in which nothing stands but entries: all that are there always. */
+export function entryChains(): readonly EntryChain[] {
+  return dividedChains({ large: false })
+    .filter(({ table, rules }) => table === 'nat' && rules.length === 0)
+    .map(({ family, table, name }) => ({ family, table, chain: name }))
 }
 
 /** What stands before the entries of a chain: the ways to those that are elsewhere. */
@@ -83,7 +94,7 @@ export function waysFrom(chain: XtChain, statics: Statics): readonly XtRule[] {
 
 const NO_RULES: readonly XtRule[] = []
 
-function isDivided({ onlyLarge }: List, { large }: Statics): boolean {
+function isDivided({ onlyLarge }: List, { large }: Pick<Statics, 'large'>): boolean {
   return large || !onlyLarge
 }
 

@@ -1,0 +1,183 @@
+import type { Cancel, Clock } from '../../../base/clock.ts'
+import { errorOf } from '../../../base/thrown.ts'
+import type { NftClient } from '../../../kernel/nft/client.ts'
+import type { CompiledRule } from '../../../kernel/nft/compiled-rule.ts'
+import type { Operation } from '../../../kernel/nft/operation.ts'
+import { readRule } from '../../../kernel/xt/read.ts'
+import type { XtPorts, XtRule } from '../../../kernel/xt/rule.ts'
+import { type EntryChain, entryChains } from './dispatch.ts'
+import { type ChainUse, type CountedEntry, noteUse, orderByUse } from './order-by-use.ts'
+
+export interface BusiestFirstOptions {
+  /** That which the plane commits with: what it sends counts as our own. */
+  readonly client: Pick<NftClient, 'generation' | 'ruleCounters' | 'commit'>
+  readonly clock: Clock
+  readonly report: (event: BusiestFirstEvent) => void
+}
+
+export type BusiestFirstEvent =
+  /** Entries of so many Services stand first in their chains now; the kernel is at this generation. */
+  | { readonly kind: 'moved'; readonly moves: number; readonly generation: number }
+  /** Somebody else committed meanwhile; looked at again in the next round. */
+  | { readonly kind: 'overtaken' }
+  /** Counters could not be read, or the kernel refused; tried again after the next period. */
+  | { readonly kind: 'failed'; readonly error: Error }
+
+export interface BusiestFirst {
+  start(): void
+  /** Resolves when what was under way has ended. */
+  close(): Promise<void>
+}
+
+const PERIOD_MS = 10_000
+/** Of about 800: all of them take four minutes. */
+const CHAINS_PER_PERIOD = 32
+/** Each commit is a small interruption for everybody who writes to nf_tables. */
+const MOVES_PER_PERIOD = 4
+
+/**
+ * Keeps the entries that most connections meet at the heads of their chains, by the counters that every rule has. Entries
+ * of one chain catch different packets, so that their order decides about nothing but time. All moves of a period are
+ * one batch that names the generation at which the counters were read: where anybody else was faster, nothing happens.
+ */
+export function createBusiestFirst(options: BusiestFirstOptions): BusiestFirst {
+  return new Upkeep(options)
+}
+
+class Upkeep implements BusiestFirst {
+  readonly #options: BusiestFirstOptions
+  readonly #chains = entryChains()
+  readonly #uses = new Map<EntryChain, ChainUse>()
+  #next = 0
+  #timer: Cancel | undefined
+  #running: Promise<void> = Promise.resolve()
+  #closed = false
+
+  constructor(options: BusiestFirstOptions) {
+    this.#options = options
+  }
+
+  start(): void {
+    if (this.#closed || this.#timer !== undefined) return
+    this.#schedule()
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    this.#timer?.()
+    await this.#running
+  }
+
+  #schedule(): void {
+    if (this.#closed) return
+    this.#timer = this.#options.clock.after(PERIOD_MS, () => {
+      this.#running = this.#look().then(() => this.#schedule())
+    })
+  }
+
+  async #look(): Promise<void> {
+    const { client, report } = this.#options
+    try {
+      const generation = client.generation()
+      const operations: Operation[] = []
+      let moves = 0
+      for (const chain of this.#turn()) {
+        const moved = await this.#movesIn(chain, MOVES_PER_PERIOD - moves)
+        if (this.#closed) return
+        moves += moved.count
+        operations.push(...moved.operations)
+      }
+      if (moves === 0) return
+      const result = await client.commit(operations, { generation })
+      if (result.outcome === 'committed') report({ kind: 'moved', moves, generation: result.generation })
+      else if (result.outcome === 'stale') report({ kind: 'overtaken' })
+      else throw result.failures[0]?.error ?? new Error(`order entries by use: ${result.outcome}`)
+    } catch (thrown) {
+      report({ kind: 'failed', error: errorOf(thrown) })
+    }
+  }
+
+  #turn(): readonly EntryChain[] {
+    const from = this.#next
+    this.#next = from + CHAINS_PER_PERIOD < this.#chains.length ? from + CHAINS_PER_PERIOD : 0
+    return this.#chains.slice(from, from + CHAINS_PER_PERIOD)
+  }
+
+  async #movesIn(chain: EntryChain, movesMax: number): Promise<Moves> {
+    const counted = await this.#options.client.ruleCounters(chain)
+    if (counted.length < 2) {
+      this.#uses.delete(chain)
+      return NO_MOVES
+    }
+    const use = noteUse(this.#uses.get(chain), counted, this.#options.clock.nowMs())
+    this.#uses.set(chain, use)
+    const rates = counted.map(({ compiled }) => use.entries.get(compiled)?.rate ?? 0)
+    // Reading rules takes longer than counting them, and most chains are as they should be.
+    const singles = rates.map(rate => ({ size: 1, rate }))
+    if (movesMax <= 0 || orderByUse(singles, 1).length === 0) return NO_MOVES
+    return movesOf(chain, partsOf(chain, counted, rates), movesMax)
+  }
+}
+
+interface Moves {
+  readonly count: number
+  readonly operations: readonly Operation[]
+}
+
+const NO_MOVES: Moves = { count: 0, operations: [] }
+
+/** Rules that may catch the same packet: they move together and keep their order. */
+interface Part {
+  readonly rules: { readonly counted: CountedEntry; readonly rule: XtRule }[]
+  rate: number
+}
+
+function partsOf(
+  { family }: EntryChain,
+  counted: readonly CountedEntry[],
+  rates: readonly number[],
+): readonly Part[] {
+  const parts = new Map<string, Part>()
+  for (const [index, entry] of counted.entries()) {
+    const rule = readRule(entry.compiled, family)
+    const key = JSON.stringify([rule.protocol, singleAddress(rule), rule.matches.flatMap(destinationPorts)])
+    const part = parts.get(key) ?? { rules: [], rate: 0 }
+    part.rules.push({ counted: entry, rule })
+    part.rate += rates[index] ?? 0
+    parts.set(key, part)
+  }
+  return [...parts.values()]
+}
+
+function singleAddress({ destination }: XtRule): string | undefined {
+  const isSingle = destination?.inverted === false && /^\xff+$/.test(destination.mask)
+  return isSingle ? destination.ip : undefined
+}
+
+function destinationPorts(match: XtRule['matches'][number]): readonly XtPorts[] {
+  const hasPorts = match.kind === 'tcp' || match.kind === 'udp'
+  return hasPorts && match.destinationPorts !== undefined ? [match.destinationPorts] : []
+}
+
+function movesOf(chain: EntryChain, parts: readonly Part[], movesMax: number): Moves {
+  const sizes = parts.map(({ rules, rate }) => ({ size: rules.length, rate }))
+  const chosen = orderByUse(sizes, movesMax).flatMap(index => parts[index] ?? [])
+  return {
+    count: chosen.length,
+    operations: chosen.flatMap(({ rules }) =>
+      rules.toReversed().flatMap(({ counted, rule }): readonly Operation[] => [
+        { verb: 'insert-rule', ...chain, rule: compiledOf(counted, rule) },
+        { verb: 'delete-rule', ...chain, handle: counted.handle },
+      ]),
+    ),
+  }
+}
+
+/** The kernel does not tell what `-p` it was written with, which is what its expressions say. */
+function compiledOf({ compiled }: CountedEntry, { protocol }: XtRule): CompiledRule {
+  return {
+    compiled,
+    protocol: protocol?.number ?? 0,
+    protocolInverted: protocol?.inverted ?? false,
+  }
+}
