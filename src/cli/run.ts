@@ -11,7 +11,7 @@ import { type LoadOptions, loadConfig, parseRequest, type RunRequest } from '../
 import { publishedConfig, writtenConfig } from '../config/written-config.ts'
 import { type DaemonIo, runDaemon } from '../daemon/daemon.ts'
 import { setOomScoreAdj } from '../daemon/oom-score.ts'
-import { openClient, openNetfilter } from '../daemon/open.ts'
+import { KERNEL, openClient, openNetfilter } from '../daemon/open.ts'
 import { tuneKernel, tuneMode } from '../daemon/tune.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { planLines } from './plan-text.ts'
@@ -112,6 +112,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
     version: version(),
     openTransport: openNetfilter,
     openConntrack: openNetfilter,
+    readSetting: KERNEL.setting,
     openClient: config => openClient(config, { clock, env: process.env, warn: text => log.warn(text) }),
     takeLock,
     listens: true,

@@ -196,7 +196,7 @@ class Daemon {
   }
 
   #program(config: Config): Programmer {
-    const { clock, log, random, planned } = this.#io
+    const { clock, log, random, planned, readSetting } = this.#io
     return new Programmer(config, {
       clock,
       log,
@@ -205,6 +205,7 @@ class Daemon {
         netfilter: this.#io.openTransport,
         generic: this.#io.openGeneric ?? openGeneric,
         route: this.#io.openRoute ?? openRoute,
+        ...(readSetting === undefined ? {} : { setting: readSetting }),
       },
       planned,
       report: event => this.#report(event),

@@ -30,6 +30,8 @@ export interface DaemonIo {
   readonly openGeneric?: () => Transport
   /** The same for connection tracking; without it, no flows are removed. */
   readonly openConntrack?: () => Transport
+  /** A number below /proc/sys, at once; undefined where there is none. */
+  readonly readSetting?: ((path: string) => number | undefined) | undefined
   /** Connects with the API server that the configuration names, for --source=kube. */
   readonly openClient?: (config: Config) => Promise<ApiClient>
   readonly takeLock: typeof takeLock

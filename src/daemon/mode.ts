@@ -19,6 +19,8 @@ export interface KernelSockets {
   readonly generic: OpenSocket
   /** NETLINK_ROUTE: devices and their addresses. */
   readonly route: OpenSocket
+  /** A number below /proc/sys, at once; undefined where there is none. Without it, there is none at all. */
+  readonly setting?: (path: string) => number | undefined
 }
 
 export interface ModeContext {

@@ -1,6 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
+import { settingNow } from '../kernel/sysctl/files.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
 import { parseObject } from '../model/parse.ts'
@@ -13,6 +14,7 @@ import type { ApiClient } from '../source/kube/api-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
 import type { KernelSockets, ModeContext, ModeTracer, OpenPlane, PlaneUse } from './mode.ts'
+import { hasIptablesChains, iptablesTracer, openIptables, retireIptables } from './mode-iptables.ts'
 import { IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './mode-ipvs.ts'
 import { nftablesTracer, openNftables, retireNftables } from './mode-nftables.ts'
 
@@ -27,6 +29,7 @@ export function usePlane<R>(context: ModeContext, use: PlaneUse<R>): R {
     case 'ipvs':
       return use(openIpvs(context))
     case 'iptables':
+      return use(openIptables(context))
     case 'userspace':
       throw notHere(context.config.proxyMode)
   }
@@ -65,8 +68,10 @@ export async function retireMode(
     case 'ipvs':
       return (await retireIpvs(context, signal)) ? 'removed' : 'nothing'
     case 'iptables':
+      if (!isKnown) return (await hasIptablesChains(context)) ? 'anybody' : 'nothing'
+      return (await retireIptables(context, signal)) ? 'removed' : 'nothing'
     case 'userspace':
-      return isKnown ? 'removed' : 'nothing'
+      return 'nothing'
   }
 }
 
@@ -81,6 +86,7 @@ export function tracerOf(config: Config, table: FrontendTable): ModeTracer {
     case 'ipvs':
       return ipvsTracer(config, table)
     case 'iptables':
+      return iptablesTracer(config, table)
     case 'userspace':
       throw notHere(config.proxyMode)
   }
@@ -104,7 +110,12 @@ export function openGeneric(): Transport {
 }
 
 /** Those of this machine. */
-export const KERNEL: KernelSockets = { netfilter: openNetfilter, generic: openGeneric, route: openRoute }
+export const KERNEL: KernelSockets = {
+  netfilter: openNetfilter,
+  generic: openGeneric,
+  route: openRoute,
+  setting: path => settingNow(`/${path}`),
+}
 
 /** The files that the configuration names. Of Nodes they tell this one alone. */
 export function openFileSource(config: Config, clock: Clock): Source {

@@ -140,7 +140,7 @@ export class Programmer {
 }
 
 const ANYBODYS =
-  "the kernel holds chains of this mode; they may be kube-proxy's, whose chains are the same, and stay: `kprobe cleanup` removes them"
+  "the kernel holds chains of this mode; they may be kube-proxy's, whose chains are the same, and stay: `kprobe cleanup --proxy-mode=iptables` removes them"
 
 /** Other modes on their way out of the kernel. Each can be called off: the next daemon, or the next change, goes on. */
 class Retirement {

@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
 import { errorOf } from '../../base/thrown.ts'
 import type { SysctlLeft, SysctlWrite } from './sysctl.ts'
@@ -35,6 +36,16 @@ export async function readSysctl(path: string): Promise<number | undefined> {
   if (text.trim() === '' || !Number.isInteger(value))
     throw new Error(`${path}: not a number: ${JSON.stringify(text)}`)
   return value
+}
+
+/** At once, for what has to be known before a plane is there: undefined also where it cannot be read. */
+export function settingNow(path: string): number | undefined {
+  try {
+    const text = readFileSync(path, 'utf8').trim()
+    return /^-?\d+$/.test(text) ? Number(text) : undefined
+  } catch {
+    return undefined
+  }
 }
 
 /** Gives why it could not be written. */

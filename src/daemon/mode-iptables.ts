@@ -1,0 +1,190 @@
+import type { Clock } from '../base/clock.ts'
+import { FAMILIES } from '../base/ip.ts'
+import { finish, finishInSlices, slicingOf } from '../base/steps.ts'
+import type { Config } from '../config/config.ts'
+import { answersAtLoopback } from '../config/loopback.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
+import { createBusiestFirst } from '../dataplane/iptables/optimise/busiest-first.ts'
+import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../dataplane/iptables/options.ts'
+import type { IptablesPlan } from '../dataplane/iptables/plan.ts'
+import { createIptablesPlane, type IptablesPlane } from '../dataplane/iptables/plane.ts'
+import { renderIptablesState } from '../dataplane/iptables/render.ts'
+import { type RuleCounts, RuleCounter, rulesWritten } from '../dataplane/iptables/rule-counts.ts'
+import { EMPTY_STATE, type IptablesState } from '../dataplane/iptables/state.ts'
+import { createIptablesTracer } from '../dataplane/iptables/trace.ts'
+import { createNftClient } from '../kernel/nft/client.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { IptablesNumbers, TableRules } from '../telemetry/iptables-metrics.ts'
+import { detectorOf } from './detector.ts'
+import type { KernelSockets, ModeContext, ModeTracer, OpenPlane } from './mode.ts'
+
+/** Throws when the kernel's nf_tables cannot be spoken to. */
+export function openIptables({
+  config,
+  clock,
+  sockets,
+  tell,
+}: ModeContext): OpenPlane<IptablesState, IptablesPlan> {
+  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  const options = iptablesOptions(config, sockets)
+  const written = new Written()
+  const counter = new SharedCount(clock)
+  const busiest = options.optimize
+    ? createBusiestFirst({
+        client,
+        clock,
+        report: event => {
+          if (event.kind === 'failed') tell?.(event)
+        },
+      })
+    : undefined
+  return {
+    plane: written.watching(createIptablesPlane({ client, options, slicing: slicingOf(clock) })),
+    demand: () => undefined,
+    start() {
+      tell?.({ kind: 'notice', level: 'info', text: options.optimize ? LIMIT : LIMITS, facts: {} })
+      busiest?.start()
+    },
+    misfits: ({ refusals }) => [...refusals.values()].flat(),
+    traffic: () => Promise.resolve([]),
+    async numbers(state) {
+      return {
+        ...written.numbers(await counter.of(state)),
+        invalidDropped: undefined,
+        localhostAccepted: undefined,
+      }
+    },
+    async close() {
+      await busiest?.close()
+      await client.close()
+    },
+  }
+}
+
+const LIMIT =
+  'session affinity remembers 100 clients an endpoint, unless xt_recent was loaded with a larger ip_list_tot'
+const LIMITS = `${LIMIT}; a new connection is looked up in a list of all Services, rule by rule: --iptables-optimize shortens the way`
+
+const CHAIN_SERVICES = 'KUBE-SERVICES'
+
+/** The same for kube-proxy's iptables mode: nothing in the kernel tells who of the two made it. */
+export async function hasIptablesChains({ clock, sockets }: Omit<ModeContext, 'config'>): Promise<boolean> {
+  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  try {
+    const { observed } = await client.listChains(
+      NFT_FAMILIES.map(family => ({ family, table: 'nat', chains: name => name === CHAIN_SERVICES })),
+    )
+    return [...observed.values()].some(({ chains }) => chains.has(CHAIN_SERVICES))
+  } finally {
+    await client.close()
+  }
+}
+
+/** Takes our chains, and the rules that lead to them, out of the tables, which stay: their hooks keep every flow going. */
+export async function retireIptables(context: ModeContext, signal: AbortSignal): Promise<boolean> {
+  if (!(await hasIptablesChains(context)) || signal.aborted) return false
+  const { plane, close } = openIptables(context)
+  try {
+    await plane.cleanup()
+  } finally {
+    await close()
+  }
+  return true
+}
+
+export function iptablesTracer(config: Config, table: FrontendTable): ModeTracer {
+  const options = iptablesOptions(config, {})
+  const state = finish(renderIptablesState(table, { base: EMPTY_STATE, without: new Set() }, options))
+  return { ...createIptablesTracer(state), ownSource: () => undefined }
+}
+
+const TCP_BE_LIBERAL = 'proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal'
+
+/** The setting is read once, as kube-proxy does; what the configuration asks for is set by the time that rules come. */
+export function iptablesOptions(
+  config: Config,
+  { setting = () => undefined }: Pick<KernelSockets, 'setting'>,
+): IptablesOptions {
+  const { detectLocal, masqueradeAll, masqueradeBit, iptables, conntrack } = config
+  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
+  return {
+    ...DEFAULT_IPTABLES_OPTIONS,
+    masqueradeAll,
+    masqueradeBit,
+    detector: { IPv4, IPv6 },
+    localhostNodePorts: answersAtLoopback(config),
+    tcpBeLiberal: conntrack.tcpBeLiberal || (setting(TCP_BE_LIBERAL) ?? 0) !== 0,
+    optimize: iptables.optimize,
+  }
+}
+
+/** What the last batch brought, and which ones the kernel did not take. */
+class Written {
+  #last: RuleCounts = new Map()
+  #failures: IptablesNumbers['failures'] = { full: 0, partial: 0 }
+  /** The whole state was read since the last batch that was taken: the next one is about everything. */
+  #hasLooked = false
+
+  watching(plane: IptablesPlane): IptablesPlane {
+    return {
+      name: plane.name,
+      empty: plane.empty,
+      render: (frontends, options) => plane.render(frontends, options),
+      diff: (from, to) => plane.diff(from, to),
+      generation: () => plane.generation(),
+      watchWriters: report => plane.watchWriters(report),
+      cleanup: () => plane.cleanup(),
+      observe: async () => {
+        this.#hasLooked = true
+        return await plane.observe()
+      },
+      commit: async (plan, options) => {
+        const receipt = await plane.commit(plan, options)
+        if (receipt.outcome === 'committed') {
+          this.#last = rulesWritten(plan.operations)
+          this.#hasLooked = false
+        } else if (receipt.outcome !== 'stale') this.#failed()
+        return receipt
+      },
+    }
+  }
+
+  #failed(): void {
+    const { full, partial } = this.#failures
+    this.#failures = this.#hasLooked ? { full: full + 1, partial } : { full, partial: partial + 1 }
+  }
+
+  numbers(totals: RuleCounts): Pick<IptablesNumbers, 'rules' | 'failures'> {
+    const rules = NFT_FAMILIES.flatMap(family =>
+      TABLES.map((table): TableRules => {
+        const key = `${family} ${table}`
+        const counts = { total: totals.get(key) ?? 0, last: this.#last.get(key) ?? 0 }
+        return { table, family: LAYOUTS[family].model, ...counts }
+      }),
+    )
+    return { rules, failures: this.#failures }
+  }
+}
+
+/** Of which kube-proxy tells. */
+const TABLES = ['filter', 'nat'] as const
+
+/** One count at a time: whoever asks meanwhile gets the next one. */
+class SharedCount {
+  readonly #clock: Clock
+  readonly #counter = new RuleCounter()
+  #running: Promise<unknown> = Promise.resolve()
+
+  constructor(clock: Clock) {
+    this.#clock = clock
+  }
+
+  async of(state: IptablesState): Promise<RuleCounts> {
+    if (state.kind !== 'rendered') return new Map()
+    const counted = this.#running.then(() =>
+      finishInSlices(this.#counter.count(state), slicingOf(this.#clock)),
+    )
+    this.#running = counted.catch(() => undefined)
+    return await counted
+  }
+}

@@ -1,0 +1,106 @@
+import { FAMILIES } from '../base/ip.ts'
+import { finish } from '../base/steps.ts'
+import type { Config } from '../config/config.ts'
+import { watchWriters } from '../dataplane/nftables/writers.ts'
+import type { UserspacePlan } from '../dataplane/userspace/diff.ts'
+import { DEFAULT_USERSPACE_OPTIONS, type UserspaceOptions } from '../dataplane/userspace/options.ts'
+import { createUserspacePlane, isOurs } from '../dataplane/userspace/plane.ts'
+import type { RelayEvent } from '../dataplane/userspace/relay/context.ts'
+import { renderUserspaceState } from '../dataplane/userspace/render.ts'
+import { EMPTY_STATE, type UserspaceState } from '../dataplane/userspace/state.ts'
+import { createUserspaceTracer } from '../dataplane/userspace/trace.ts'
+import { createNftClient } from '../kernel/nft/client.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import { detectorOf } from './detector.ts'
+import type { ModeContext, ModeEvent, ModeTracer, OpenPlane } from './mode.ts'
+
+const COSTS =
+  'userspace mode: every connection goes through this process, which endpoints see in the place of its client, and ends with it; for debugging, and for kernels with nothing else'
+
+/** Throws when the kernel's nf_tables cannot be spoken to. */
+export function openUserspace({
+  config,
+  clock,
+  sockets,
+  tell,
+}: ModeContext): OpenPlane<UserspaceState, UserspacePlan> {
+  const transport = sockets.netfilter()
+  const client = createNftClient({ transport, clock })
+  const options = userspaceOptions(config)
+  const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
+  const plane = createUserspacePlane({
+    client,
+    clock,
+    options,
+    watchWriters: report => watchWriters(watching, report),
+    report: event => tell?.(modeEvent(event)),
+  })
+  return {
+    plane,
+    demand: () => undefined,
+    start() {
+      const { connections, sessions } = options.limits
+      tell?.({ kind: 'notice', level: 'warn', text: COSTS, facts: { connections, sessions } })
+      plane.startRelaying()
+    },
+    misfits: ({ refusals }) => [...refusals.values()].flat(),
+    // What goes through this process is counted by nobody else, and not by endpoint.
+    traffic: () => Promise.resolve([]),
+    async close() {
+      plane.letGo()
+      await client.close()
+    },
+  }
+}
+
+function modeEvent(event: RelayEvent): ModeEvent {
+  switch (event.kind) {
+    case 'exhausted': {
+      const { resource, limit, holder } = event
+      const text =
+        resource === 'connections'
+          ? 'too many relayed connections: further ones are refused'
+          : 'too many relayed UDP clients: datagrams of further ones are lost'
+      return { kind: 'notice', level: 'warn', text, facts: { limit, of: holder ?? 'all Services' } }
+    }
+    case 'unreachable': {
+      const { port, endpoint, error } = event
+      const text = 'an endpoint does not take connections; others are tried'
+      return { kind: 'notice', level: 'info', text, facts: { port, endpoint, error: error.message } }
+    }
+    case 'loop': {
+      const text = 'a connection of this process came back to it, and was refused'
+      return { kind: 'notice', level: 'warn', text, facts: { port: event.port } }
+    }
+    case 'broken':
+      return { kind: 'failed', error: new Error(`relay of ${event.port}: ${event.error.message}`) }
+  }
+}
+
+/** Deletes our tables at once: what was redirected goes on for as long as the process that relays it. */
+export async function retireUserspace(
+  { config, clock, sockets }: ModeContext,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  const plane = createUserspacePlane({ client, clock, options: userspaceOptions(config) })
+  try {
+    const { state } = await plane.observe()
+    const isHere = state.ruleset.tables.some(isOurs)
+    if (isHere && !signal.aborted) await plane.cleanup()
+    return isHere
+  } finally {
+    await client.close()
+  }
+}
+
+export function userspaceTracer(config: Config, table: FrontendTable): ModeTracer {
+  const options = userspaceOptions(config)
+  const state = finish(renderUserspaceState(table, { base: EMPTY_STATE, without: new Set() }, options))
+  return { ...createUserspaceTracer(state), ownSource: () => undefined }
+}
+
+export function userspaceOptions({ detectLocal }: Config): UserspaceOptions {
+  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
+  return { ...DEFAULT_USERSPACE_OPTIONS, detector: { IPv4, IPv6 } }
+}
