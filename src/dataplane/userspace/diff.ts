@@ -1,0 +1,65 @@
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { Steps } from '../../base/steps.ts'
+import { diffRulesets } from '../../kernel/nft/diff.ts'
+import type { Transaction } from '../../kernel/nft/operation.ts'
+import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
+import { countChanges, describeTransaction } from '../common/describe-transaction.ts'
+import type { Relay } from './relay.ts'
+import type { UserspaceState } from './state.ts'
+import { resolveTransaction } from './symbols.ts'
+
+/** One transaction of nf_tables, and what becomes of the relays around it. */
+export interface UserspacePlan extends Plan<UserspaceState> {
+  /** With symbols for the addresses and ports of listeners. */
+  readonly transaction: Transaction
+  /** To be opened before the transaction, or given other endpoints after it. */
+  readonly put: readonly Relay[]
+  /** To be closed after the transaction. */
+  readonly remove: readonly Relay[]
+}
+
+/** Nothing is read by way of another set that changes beside it. */
+const NO_LATE_SETS = { lateSets: new Set<string>() } as const
+
+export function* diffStates(from: UserspaceState, to: UserspaceState): Steps<UserspacePlan> {
+  const { transaction, after, complete } = yield* diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
+  const put: Relay[] = []
+  const remove: Relay[] = []
+  const lines: PlanLine[] = []
+  for (const [, before, relay] of PersistentMap.differences(from.relays, to.relays)) {
+    if (relay !== undefined) put.push(relay)
+    else if (before !== undefined) remove.push(before)
+    const one = relay ?? before
+    const verb = relay === undefined ? 'remove' : before === undefined ? 'add' : 'change'
+    if (one !== undefined) lines.push({ verb, object: relayText(one), service: one.service })
+  }
+  const changes = transaction.length === 0 ? 0 : countChanges(transaction)
+  return {
+    transaction,
+    put,
+    remove,
+    empty: transaction.length === 0 && lines.length === 0,
+    changes: changes + lines.length,
+    after: complete ? to : { ...to, ruleset: after },
+    complete,
+    rebuilds: false,
+    *describe() {
+      yield* describeTransaction(resolveTransaction(transaction, noPort), to.ruleset)
+      yield* lines
+    },
+  }
+}
+
+/** Which port it will be nobody knows yet. */
+const noPort = () => undefined
+
+/** `relay TCP ns/web:http at 192.168.0.2 (cluster) to 3 endpoints`. */
+function relayText({ key, protocol, lists, balance }: Relay): string {
+  const place = key.slice(key.lastIndexOf(' ') + 1)
+  const name = key.slice(0, key.lastIndexOf(`/${protocol}/`))
+  const count = new Set([
+    ...(lists.includes('cluster') ? balance.cluster : []),
+    ...(lists.includes('local') ? balance.local : []),
+  ]).size
+  return `relay ${protocol} ${name} at ${place} (${lists.join(', ')}) to ${count} endpoints`
+}

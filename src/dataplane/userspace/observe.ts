@@ -1,0 +1,115 @@
+import { formatIp } from '../../base/ip.ts'
+import { type Octets, readU16be } from '../../base/octets.ts'
+import { PersistentMap } from '../../base/persistent-map.ts'
+import type { Steps } from '../../base/steps.ts'
+import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
+import { LAYOUTS } from '../common/family.ts'
+import { GROUP_NODEPORT_IPS } from '../common/groups.ts'
+import { portData, protocolOfKey } from '../common/octet-keys.ts'
+import { GROUP_UNKNOWN, LOCAL_SUFFIX, REDIRECT_MAPS } from './layout.ts'
+import type { Relay } from './relay.ts'
+import type { ListName } from './relay/balancer.ts'
+import { EMPTY_STATE, type UserspaceState } from './state.ts'
+import { type ListenerSymbol, type PortOf, symbolOf } from './symbols.ts'
+
+const ELEMENTS_PER_STEP = 4_000
+
+/** Who listens where, by `TCP` or `UDP` and then the octets of address and port. */
+export type ListenerBook = ReadonlyMap<string, ListenerSymbol>
+
+/** The book of a process that has these relays open. */
+export function bookOf(relays: PersistentMap<Relay>, portOf: PortOf): ListenerBook {
+  const book = new Map<string, ListenerSymbol>()
+  for (const relay of relays.values()) {
+    for (const list of relay.lists) {
+      const port = portOf(relay.key, list)
+      if (port !== undefined)
+        book.set(placeKey(relay.protocol, relay.address + portData(port)), symbolOf(relay, list))
+    }
+  }
+  return book
+}
+
+function placeKey(protocol: string, place: Octets): string {
+  return protocol + place
+}
+
+/**
+ * Makes a state of what a kernel holds: the address and port of a listener become its symbol. What leads to no listener
+ * of the book stays as it is, and equals nothing that anybody asks for: what a process left that has ended is replaced.
+ */
+export function* adoptRuleset(
+  ruleset: Ruleset,
+  { relays, book }: { readonly relays: PersistentMap<Relay>; readonly book: ListenerBook },
+): Steps<UserspaceState> {
+  const tables: Table[] = []
+  for (const table of ruleset.tables) {
+    const { addressLength } = LAYOUTS[table.family]
+    const groups = new Map<string, Element[]>()
+    let count = 0
+    for (const list of table.elements.values()) {
+      for (const found of list) {
+        if (++count % ELEMENTS_PER_STEP === 0) yield
+        const element = symbolised(found, addressLength, book)
+        const group = groupOf(element)
+        const elements = groups.get(group)
+        if (elements === undefined) groups.set(group, [element])
+        else elements.push(element)
+      }
+    }
+    tables.push({ ...table, elements: PersistentMap.owning(groups) })
+  }
+  return { ...EMPTY_STATE, ruleset: { tables }, relays }
+}
+
+function symbolised(element: Element, addressLength: number, book: ListenerBook): Element {
+  const { set, key, data } = element
+  const protocol = protocolOfKey(key) ?? ''
+  if (REDIRECT_MAPS.has(set) && typeof data === 'string')
+    return { ...element, data: book.get(placeKey(protocol, data)) ?? data }
+  if (set !== 'listeners') return element
+  const place = key.slice(0, addressLength) + portData(readU16be(key, addressLength + 4))
+  return { ...element, key: book.get(placeKey(protocol, place)) ?? key }
+}
+
+function groupOf({ set, comment }: Element): string {
+  if (set === 'nodeport-ips') return GROUP_NODEPORT_IPS
+  const name = plainName(comment)
+  const colon = name.indexOf(':')
+  const service = colon < 0 ? name : name.slice(0, colon)
+  return /^[^/@]+\/[^/]+$/.test(service) ? service : GROUP_UNKNOWN
+}
+
+function plainName(comment: string): string {
+  return comment.endsWith(LOCAL_SUFFIX) ? comment.slice(0, -LOCAL_SUFFIX.length) : comment
+}
+
+/**
+ * The book of another process, as its rules tell it: whoever only looks has no listeners of its own. What is said of one
+ * listener in two ways is not believed.
+ */
+export function bookFromComments({ tables }: Ruleset): ListenerBook {
+  const book = new Map<string, ListenerSymbol>()
+  const places = new Map<ListenerSymbol, string>()
+  for (const { family, elements } of tables) {
+    const { addressLength, model } = LAYOUTS[family]
+    for (const group of elements.values()) {
+      for (const { set, key, data, comment } of group) {
+        const protocol = protocolOfKey(key)
+        const known = protocol === 'TCP' || protocol === 'UDP'
+        if (!REDIRECT_MAPS.has(set) || typeof data !== 'string' || !known || comment === '') continue
+        const address = data.slice(0, addressLength)
+        const name = plainName(comment)
+        const list: ListName = name === comment ? 'cluster' : 'local'
+        const port = name.includes(':') ? name : `${name}:`
+        const relayKey = `${port}/${protocol}/${model} ${formatIp(address)}`
+        const symbol = symbolOf({ key: relayKey, address, protocol }, list)
+        const place = placeKey(protocol, data)
+        if ((places.get(symbol) ?? place) !== place) book.delete(place)
+        else book.set(place, symbol)
+        places.set(symbol, place)
+      }
+    }
+  }
+  return book
+}

@@ -1,0 +1,266 @@
+import type { Clock } from '../../base/clock.ts'
+import { type Ip, isLoopback } from '../../base/ip.ts'
+import { PersistentMap } from '../../base/persistent-map.ts'
+import { finishInSlices, type Steps, slicingOf } from '../../base/steps.ts'
+import { Turns } from '../../base/turns.ts'
+import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
+import type { Table } from '../../kernel/nft/state.ts'
+import type { Backend, FrontendTable } from '../../model/frontend.ts'
+import type {
+  CommitOptions,
+  Dataplane,
+  Observation,
+  Receipt,
+  RenderOptions,
+  WriterCommit,
+} from '../../reconcile/dataplane.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
+import { portKey } from '../common/octet-keys.ts'
+import { refusalOf } from '../common/refusal.ts'
+import { diffStates, type UserspacePlan } from './diff.ts'
+import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
+import type { UserspaceOptions } from './options.ts'
+import type { Relay } from './relay.ts'
+import type { RelayEvent } from './relay/context.ts'
+import { OwnSockets } from './relay/own-sockets.ts'
+import { type OpenFailure, RelaySet } from './relay/relay-set.ts'
+import { Usage } from './relay/usage.ts'
+import { renderUserspaceState } from './render.ts'
+import { EMPTY_STATE, type UserspaceState } from './state.ts'
+import { resolveTransaction } from './symbols.ts'
+
+export interface UserspacePlaneOptions {
+  readonly client: NftClient
+  readonly clock: Clock
+  readonly options: UserspaceOptions
+  /** Reports who commits to nf_tables; without it, damage is repaired but nobody is named. */
+  readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
+  readonly report?: (event: RelayEvent) => void
+}
+
+/** How much goes through this process. */
+export interface RelayCounts {
+  readonly listeners: number
+  readonly connections: number
+  readonly sessions: number
+  /** Connections and sessions that were refused because too many were under way. */
+  readonly refused: number
+  /** Connections of this process that came back to it. */
+  readonly loops: number
+}
+
+export interface UserspacePlane extends Dataplane<UserspaceState, UserspacePlan> {
+  /**
+   * From now on this process is the one that rules lead to. Before, whoever looks takes what the kernel holds for that
+   * of another process, which is alive.
+   */
+  startRelaying(): void
+  readonly counts: RelayCounts
+  /** Connections go on as long as the process does; listeners answer until whoever follows has taken their place. */
+  letGo(): void
+  /** Ends every connection. */
+  destroy(): void
+}
+
+/** kube-proxy's oldest mode: see README.md. */
+export function createUserspacePlane(given: UserspacePlaneOptions): UserspacePlane {
+  return new RelayingPlane(given)
+}
+
+/** A cleanup names the generation it looked at, and looks again as often as somebody else commits in between. */
+const CLEANUP_TRIES = 16
+
+class RelayingPlane implements UserspacePlane {
+  readonly name = 'userspace'
+  readonly empty = EMPTY_STATE
+  readonly #given: UserspacePlaneOptions
+  readonly #turns = new Turns()
+  readonly #relays: RelaySet
+  readonly #own = new OwnSockets()
+  readonly #connections: Usage
+  readonly #sessions: Usage
+  #isRelaying = false
+  /** What the listeners have been told last. */
+  #applied: PersistentMap<Relay> = PersistentMap.empty()
+  #captured: Captured = { places: EMPTY_STATE.places, nodePortIps: new Set() }
+
+  constructor(given: UserspacePlaneOptions) {
+    this.#given = given
+    const { clock, report = () => undefined } = given
+    const { limits } = given.options
+    const exhausted: ConstructorParameters<typeof Usage>[2] = its => report({ kind: 'exhausted', ...its })
+    this.#connections = new Usage('connections', limits.connections, exhausted)
+    this.#sessions = new Usage('sessions', limits.sessions, exhausted)
+    this.#relays = new RelaySet({
+      clock,
+      limits,
+      connections: this.#connections,
+      sessions: this.#sessions,
+      own: this.#own,
+      isCaptured: (backend, protocol) => isCaptured(this.#captured, backend, protocol),
+      report,
+    })
+  }
+
+  get counts(): RelayCounts {
+    return {
+      listeners: this.#relays.size,
+      connections: this.#connections.held,
+      sessions: this.#sessions.held,
+      refused: this.#connections.refused + this.#sessions.refused,
+      loops: this.#own.met,
+    }
+  }
+
+  startRelaying(): void {
+    this.#isRelaying = true
+  }
+
+  render(frontends: FrontendTable, options: RenderOptions<UserspaceState>): Steps<UserspaceState> {
+    return renderUserspaceState(frontends, options, this.#given.options)
+  }
+
+  diff(from: UserspaceState, to: UserspaceState): Steps<UserspacePlan> {
+    return diffStates(from, to)
+  }
+
+  generation(): number {
+    return this.#given.client.generation()
+  }
+
+  watchWriters(report: (commit: WriterCommit) => void): () => void {
+    return this.#given.watchWriters?.(report) ?? (() => undefined)
+  }
+
+  observe(): Promise<Observation<UserspaceState>> {
+    return this.#turns.take(async () => {
+      const { client, clock } = this.#given
+      const { ruleset, generation, unsettled } = await client.list(this.#tables)
+      const relays = this.#applied
+      const book = this.#isRelaying
+        ? bookOf(relays, (key, list) => this.#relays.portOf(key, list))
+        : bookFromComments(ruleset)
+      const state = await finishInSlices(adoptRuleset(ruleset, { relays, book }), slicingOf(clock))
+      return { state, generation, ...(unsettled === undefined ? {} : { unsettled }) }
+    })
+  }
+
+  commit(plan: UserspacePlan, options: CommitOptions): Promise<Receipt> {
+    return this.#turns.take(() => this.#commit(plan, options))
+  }
+
+  /** Listeners first, then the rules that lead to them; and the other way round for what goes. */
+  async #commit(plan: UserspacePlan, options: CommitOptions): Promise<Receipt> {
+    const { client } = this.#given
+    const failures = await this.#relays.open(plan.put)
+    if (failures.length > 0) {
+      this.#relays.discard()
+      return this.#notOpened(failures)
+    }
+    const transaction = resolveTransaction(plan.transaction, (key, list) => this.#relays.portOf(key, list))
+    this.#relays.openDoors()
+    const result = await client.commit(transaction, options)
+    if (result.outcome !== 'committed') this.#relays.discard()
+    else {
+      this.#relays.settle()
+      this.#apply(plan)
+    }
+    return receiptOf(result)
+  }
+
+  #apply({ put, remove, after }: UserspacePlan): void {
+    this.#captured = { places: after.places, nodePortIps: nodePortIps(after.frontends) }
+    for (const relay of put) this.#relays.update(relay)
+    for (const { key } of remove) this.#relays.remove(key)
+    this.#applied = after.relays
+  }
+
+  #notOpened(failures: readonly OpenFailure[]): Receipt {
+    const refusals = failures.map(({ service, error }) => ({
+      services: [service],
+      error: new Error(`Service ${service}: ${error.message}`, { cause: error }),
+    }))
+    const generation = this.generation()
+    const nothing = { foreign: false, bytes: 0, messages: 0, durationMs: 0 }
+    return { outcome: 'refused', generation, refusals, ...nothing }
+  }
+
+  async cleanup(): Promise<void> {
+    await this.#turns.take(() => this.#removeTables())
+    for (const { key } of this.#applied.values()) this.#relays.remove(key)
+    this.#applied = PersistentMap.empty()
+  }
+
+  async #removeTables(): Promise<void> {
+    const { client } = this.#given
+    for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
+      const { ruleset, generation } = await client.list(this.#tables)
+      const ours = ruleset.tables.filter(isOurs)
+      if (ours.length === 0) return
+      const deletions = ours.map(
+        ({ family, name: table }) => ({ verb: 'delete-table', family, table }) as const,
+      )
+      const { outcome, failures } = await client.commit(deletions, { generation })
+      if (outcome === 'committed') return
+      const cause = failures[0]?.error
+      if (outcome !== 'stale') throw new Error(`delete tables: ${cause?.message ?? outcome}`, { cause })
+    }
+    throw new Error(`delete tables: the kernel's generation moved on before each of ${CLEANUP_TRIES} commits`)
+  }
+
+  letGo(): void {
+    this.#relays.letGo(this.#given.clock)
+  }
+
+  destroy(): void {
+    this.#relays.destroy()
+    this.#applied = PersistentMap.empty()
+  }
+
+  get #tables() {
+    return NFT_FAMILIES.map(family => ({ family, name: this.#given.options.tableName }))
+  }
+}
+
+/** What the rules redirect, as far as an endpoint may be of it. */
+interface Captured {
+  readonly places: UserspaceState['places']
+  readonly nodePortIps: ReadonlySet<Ip>
+}
+
+function isCaptured(
+  { places, nodePortIps }: Captured,
+  { ip, port }: Backend,
+  protocol: 'TCP' | 'UDP',
+): boolean {
+  const key = portKey(protocol, port)
+  return places.has(ip + key) || (nodePortIps.has(ip) && places.has(key))
+}
+
+function nodePortIps(frontends: FrontendTable | undefined): ReadonlySet<Ip> {
+  if (frontends === undefined) return new Set()
+  const { nodePorts, localIps, node } = frontends
+  const all = localIps.length > 0 ? localIps : node.ips
+  const ips = NFT_FAMILIES.flatMap(family => {
+    const answers = nodePorts[LAYOUTS[family].model]
+    return answers.kind === 'only' ? answers.ips : all.filter(ip => !isLoopback(ip))
+  })
+  return new Set(ips)
+}
+
+/** Nobody else makes these sets. */
+export function isOurs({ sets }: Table): boolean {
+  return sets.has('listeners') && sets.has('frontends') && sets.has('inside')
+}
+
+function receiptOf({
+  failures,
+  outcome,
+  generation,
+  foreign,
+  bytes,
+  messages,
+  durationMs,
+}: CommitResult): Receipt {
+  return { outcome, generation, foreign, bytes, messages, durationMs, refusals: failures.map(refusalOf) }
+}

@@ -1,0 +1,43 @@
+import type { Ip } from '../../base/ip.ts'
+import type { Backend, PortFrontends } from '../../model/frontend.ts'
+import type { ServiceKey } from '../../model/service.ts'
+import type { Balance, ListName } from './relay/balancer.ts'
+
+/** PortFrontends.key and the address of the node that it listens at. */
+export type RelayKey = string
+
+/** What the process relays for one Service port: which lists have a listener, and whom each leads to. */
+export interface Relay {
+  readonly key: RelayKey
+  /** PortFrontends.displayName */
+  readonly displayName: string
+  readonly service: ServiceKey
+  readonly protocol: 'TCP' | 'UDP'
+  /** One of this node's. */
+  readonly address: Ip
+  readonly lists: readonly ListName[]
+  readonly balance: Balance
+}
+
+/** Whether two relays have the same endpoints and listeners. */
+export function sameRelay(a: Relay, b: Relay): boolean {
+  if (a === b) return true
+  return (
+    a.key === b.key &&
+    a.balance.affinityTimeoutS === b.balance.affinityTimeoutS &&
+    a.lists.length === b.lists.length &&
+    a.lists.every((list, at) => list === b.lists[at]) &&
+    sameBackends(a.balance.cluster, b.balance.cluster) &&
+    sameBackends(a.balance.local, b.balance.local)
+  )
+}
+
+function sameBackends(a: readonly Backend[], b: readonly Backend[]): boolean {
+  if (a === b) return true
+  return a.length === b.length && a.every((one, at) => one.ip === b[at]?.ip && one.port === b[at]?.port)
+}
+
+/** The balance of a port, as the lists that are used have it. */
+export function balanceOf({ affinityTimeoutS, cluster, local }: PortFrontends): Balance {
+  return { affinityTimeoutS, cluster, local }
+}

@@ -1,0 +1,123 @@
+import { formatIpPort } from '../../../base/ip.ts'
+import type { Backend, PortFrontends } from '../../../model/frontend.ts'
+
+/** Which of a port's lists of endpoints. */
+export type ListName = 'cluster' | 'local'
+
+/** What a port's connections are balanced by. */
+export type Balance = Pick<PortFrontends, 'affinityTimeoutS' | 'cluster' | 'local'>
+
+interface Client {
+  /** endpointText */
+  readonly endpoint: string
+  readonly untilMs: number
+}
+
+interface Turn {
+  backends: readonly Backend[]
+  /** By endpointText; read by affinity alone. */
+  byText: ReadonlyMap<string, Backend>
+  next: number
+}
+
+/** Forgotten at most so many expired clients for each that is remembered: nobody ever walks the table. */
+const FORGET_AT_ONCE = 2
+
+/**
+ * Chooses endpoints for the connections of one Service port: round robin over each of its two lists, and the same one for a
+ * client that has affinity, whichever list it comes by. Remembers a bounded number of clients, the longest silent of whom is
+ * forgotten first.
+ */
+export class Balancer {
+  readonly #clientsMax: number
+  /** By address; those who were remembered last stand last. */
+  readonly #clients = new Map<string, Client>()
+  readonly #turns: Readonly<Record<ListName, Turn>> = { cluster: noTurn(), local: noTurn() }
+  #timeoutMs = 0
+
+  constructor(balance: Balance, clientsMax: number) {
+    this.#clientsMax = clientsMax
+    this.update(balance)
+  }
+
+  /** Clients of endpoints that are gone find another one when they come again. */
+  update({ affinityTimeoutS, cluster, local }: Balance): void {
+    this.#timeoutMs = affinityTimeoutS * 1000
+    if (this.#timeoutMs === 0) this.#clients.clear()
+    this.#set('cluster', cluster)
+    this.#set('local', local)
+  }
+
+  /** Clients that are remembered. */
+  get clients(): number {
+    return this.#clients.size
+  }
+
+  has(list: ListName, endpoint: string): boolean {
+    return this.#turns[list].byText.has(endpoint)
+  }
+
+  /** The next endpoint for a client of which `usable` says so; undefined when there is none. */
+  pick(
+    list: ListName,
+    client: { readonly address: string; readonly nowMs: number },
+    usable: (backend: Backend) => boolean,
+  ): Backend | undefined {
+    const known = this.#known(list, client)
+    const chosen = known !== undefined && usable(known) ? known : this.#roundRobin(list, usable)
+    if (chosen !== undefined && this.#timeoutMs > 0) this.#remember(client, endpointText(chosen))
+    return chosen
+  }
+
+  /** An endpoint did not answer: its client is free to have another one. */
+  forget(address: string, endpoint: string): void {
+    if (this.#clients.get(address)?.endpoint === endpoint) this.#clients.delete(address)
+  }
+
+  #set(list: ListName, backends: readonly Backend[]): void {
+    const turn = this.#turns[list]
+    if (turn.backends === backends) return
+    turn.backends = backends
+    turn.byText = new Map(backends.map(backend => [endpointText(backend), backend]))
+    if (turn.next >= backends.length) turn.next = 0
+  }
+
+  #known(list: ListName, { address, nowMs }: { address: string; nowMs: number }): Backend | undefined {
+    if (this.#timeoutMs === 0) return undefined
+    const client = this.#clients.get(address)
+    if (client === undefined || client.untilMs <= nowMs) return undefined
+    return this.#turns[list].byText.get(client.endpoint)
+  }
+
+  #roundRobin(list: ListName, usable: (backend: Backend) => boolean): Backend | undefined {
+    const turn = this.#turns[list]
+    const { length } = turn.backends
+    for (let tries = 0; tries < length; tries++) {
+      const backend = turn.backends[turn.next]
+      turn.next = (turn.next + 1) % length
+      if (backend !== undefined && usable(backend)) return backend
+    }
+    return undefined
+  }
+
+  #remember({ address, nowMs }: { address: string; nowMs: number }, endpoint: string): void {
+    this.#clients.delete(address)
+    let forgotten = 0
+    for (const [oldest, { untilMs }] of this.#clients) {
+      const isFull = this.#clients.size >= this.#clientsMax
+      if (!isFull && (untilMs > nowMs || forgotten === FORGET_AT_ONCE)) break
+      this.#clients.delete(oldest)
+      forgotten++
+    }
+    this.#clients.set(address, { endpoint, untilMs: nowMs + this.#timeoutMs })
+  }
+}
+
+/** `10.0.0.1:80`: what endpoints are told apart by. */
+export function endpointText({ ip, port }: Backend): string {
+  return formatIpPort(ip, port)
+}
+
+function noTurn(): Turn {
+  return { backends: [], byText: new Map(), next: 0 }
+}

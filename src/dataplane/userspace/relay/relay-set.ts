@@ -1,0 +1,162 @@
+import { errorOf } from '../../../base/thrown.ts'
+import { formatIpPort, type Ip } from '../../../base/ip.ts'
+import type { Clock } from '../../../base/clock.ts'
+import type { ServiceKey } from '../../../model/service.ts'
+import type { Relay, RelayKey } from '../relay.ts'
+import { Balancer, type ListName } from './balancer.ts'
+import type { Listener, RelayContext, RelayPort } from './context.ts'
+import { openTcpListener } from './tcp-listener.ts'
+import { openUdpListener } from './udp-listener.ts'
+
+/** A listener that could not be opened. */
+export interface OpenFailure {
+  readonly service: ServiceKey
+  readonly error: Error
+}
+
+interface OpenRelay {
+  readonly port: RelayPort
+  readonly listeners: Map<ListName, Listener>
+}
+
+/** Listeners that are opened at a time. */
+const OPENED_AT_ONCE = 64
+/** How long listeners that were let go still answer: by then whoever follows has redirected everyone. */
+const LET_GO_MS = 5_000
+
+/** All relays of one process, each on ports that the kernel chose. */
+export class RelaySet {
+  readonly #context: RelayContext
+  readonly #relays = new Map<RelayKey, OpenRelay>()
+  /** Opened since the last commit that came through, and the relay of each. */
+  readonly #fresh = new Map<Listener, RelayKey>()
+  /** Closed ones whose connections go on: only ends of the process, or of them, are left. */
+  readonly #leaving = new Set<Listener>()
+
+  constructor(context: RelayContext) {
+    this.#context = context
+  }
+
+  /** Listeners that answer. */
+  get size(): number {
+    let size = 0
+    for (const { listeners } of this.#relays.values()) size += listeners.size
+    return size
+  }
+
+  portOf(key: RelayKey, list: ListName): number | undefined {
+    return this.#relays.get(key)?.listeners.get(list)?.port
+  }
+
+  /** Opens what these relays lack, behind closed doors. Those that could not be opened are named. */
+  async open(relays: readonly Relay[]): Promise<readonly OpenFailure[]> {
+    const failures: OpenFailure[] = []
+    for (let at = 0; at < relays.length; at += OPENED_AT_ONCE) {
+      const some = relays.slice(at, at + OPENED_AT_ONCE)
+      await Promise.all(some.map(relay => this.#openOne(relay, failures)))
+    }
+    return failures
+  }
+
+  async #openOne(relay: Relay, failures: OpenFailure[]): Promise<void> {
+    const { key, address, protocol, lists, service, balance } = relay
+    const known = this.#relays.get(key)
+    const opened: OpenRelay = known ?? { port: this.#portOf(relay), listeners: new Map() }
+    const open = protocol === 'TCP' ? openTcpListener : openUdpListener
+    try {
+      for (const list of lists) {
+        if (opened.listeners.has(list)) continue
+        const listener = await open(address, { context: this.#context, port: opened.port, list })
+        opened.listeners.set(list, listener)
+        this.#fresh.set(listener, key)
+        known?.port.balancer.update(balance)
+      }
+    } catch (thrown) {
+      failures.push({ service, error: cannotListen(address, errorOf(thrown)) })
+    }
+    if (opened.listeners.size > 0) this.#relays.set(key, opened)
+  }
+
+  #portOf({ key, balance }: Relay): RelayPort {
+    const balancer = new Balancer(balance, this.#context.limits.affinityClients)
+    return { key, balancer, holder: { name: key, held: 0 }, isUnreachable: false }
+  }
+
+  /** Rules that keep strangers away are about to be there. */
+  openDoors(): void {
+    for (const listener of this.#fresh.keys()) listener.setDoor(true)
+  }
+
+  /** The rules are in the kernel. */
+  settle(): void {
+    this.#fresh.clear()
+  }
+
+  /** They are not: what was opened for them is closed again. */
+  discard(): void {
+    for (const [listener, key] of this.#fresh) {
+      listener.destroy()
+      const relay = this.#relays.get(key)
+      relay?.listeners.delete(listener.list)
+      if (relay?.listeners.size === 0) this.#relays.delete(key)
+    }
+    this.#fresh.clear()
+  }
+
+  /** Other endpoints for new connections; lists that nobody is redirected to any more are closed. */
+  update({ key, balance, lists }: Relay): void {
+    const relay = this.#relays.get(key)
+    if (relay === undefined) return
+    relay.port.balancer.update(balance)
+    for (const [list, listener] of relay.listeners) {
+      if (lists.includes(list)) listener.changed()
+      else {
+        relay.listeners.delete(list)
+        this.#close(listener)
+      }
+    }
+  }
+
+  /** Connections go on until they end by themselves. */
+  remove(key: RelayKey): void {
+    const relay = this.#relays.get(key)
+    if (relay === undefined) return
+    this.#relays.delete(key)
+    for (const listener of relay.listeners.values()) this.#close(listener)
+  }
+
+  #close(listener: Listener): void {
+    this.#fresh.delete(listener)
+    listener.close()
+    if (listener.isBusy()) this.#leaving.add(listener)
+    for (const other of this.#leaving) if (!other.isBusy()) this.#leaving.delete(other)
+  }
+
+  /** Nothing keeps the process any more. Listeners answer for a while, connections go on until they or the process end. */
+  letGo(clock: Clock): void {
+    const listeners = this.#all()
+    for (const listener of listeners) listener.unref()
+    clock.after(LET_GO_MS, () => {
+      for (const listener of listeners) listener.close()
+    })
+  }
+
+  /** Ends every connection. */
+  destroy(): void {
+    for (const listener of this.#all()) listener.destroy()
+    this.#relays.clear()
+    this.#fresh.clear()
+    this.#leaving.clear()
+  }
+
+  #all(): readonly Listener[] {
+    return [
+      ...[...this.#relays.values()].flatMap(({ listeners }) => [...listeners.values()]),
+      ...this.#leaving,
+    ]
+  }
+}
+
+function cannotListen(address: Ip, cause: Error): Error {
+  return new Error(`listen at ${formatIpPort(address, 0)}: ${cause.message}`, { cause })
+}

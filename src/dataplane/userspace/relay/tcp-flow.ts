@@ -1,0 +1,139 @@
+import { createConnection, type Socket } from 'node:net'
+import { formatIp } from '../../../base/ip.ts'
+import type { Backend } from '../../../model/frontend.ts'
+import { endpointText, type ListName } from './balancer.ts'
+import type { RelayContext, RelayPort } from './context.ts'
+
+const KEEP_ALIVE_MS = 60_000
+
+/** Errors that are about this process, and that another endpoint would not mend. */
+const OUR_OWN: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE', 'ENOBUFS', 'ENOMEM', 'EADDRNOTAVAIL'])
+
+export interface FlowOptions {
+  readonly context: RelayContext
+  readonly port: RelayPort
+  readonly list: ListName
+  readonly ended: (flow: TcpFlow) => void
+}
+
+/**
+ * One connection of a client, and the one to an endpoint that it is relayed by. Nothing is read of the client before an
+ * endpoint has accepted. Each side is read only as fast as the other takes it; the end of a stream and a reset are
+ * handed on as what they are.
+ */
+export class TcpFlow {
+  readonly #options: FlowOptions
+  readonly #client: Socket
+  readonly #address: string
+  readonly #tried = new Set<string>()
+  #upstream: Socket | undefined
+  #isRef = true
+  /** Sockets. */
+  #open = 1
+
+  constructor(client: Socket, options: FlowOptions) {
+    this.#client = client
+    this.#options = options
+    this.#address = client.remoteAddress ?? ''
+    client.on('error', () => this.#upstream?.resetAndDestroy())
+    client.once('close', () => this.#closed())
+    this.#dial()
+  }
+
+  destroy(): void {
+    this.#client.resetAndDestroy()
+    this.#upstream?.resetAndDestroy()
+  }
+
+  unref(): void {
+    this.#isRef = false
+    this.#client.unref()
+    this.#upstream?.unref()
+  }
+
+  #dial(): void {
+    const { context, port, list } = this.#options
+    const { connectTimeoutsMs } = context.limits
+    const timeoutMs = connectTimeoutsMs[this.#tried.size]
+    const client = { address: this.#address, nowMs: context.clock.nowMs() }
+    const backend =
+      timeoutMs === undefined ? undefined : port.balancer.pick(list, client, one => this.#isUsable(one))
+    if (timeoutMs === undefined || backend === undefined) this.#client.resetAndDestroy()
+    else this.#connect(backend, timeoutMs)
+  }
+
+  #isUsable(backend: Backend): boolean {
+    return !this.#tried.has(endpointText(backend)) && !this.#options.context.isCaptured(backend, 'TCP')
+  }
+
+  #connect(backend: Backend, timeoutMs: number): void {
+    const { clock, own } = this.#options.context
+    const endpoint = endpointText(backend)
+    this.#tried.add(endpoint)
+    const upstream = createConnection({
+      host: formatIp(backend.ip),
+      port: backend.port,
+      allowHalfOpen: true,
+      noDelay: true,
+      keepAlive: true,
+      keepAliveInitialDelay: KEEP_ALIVE_MS,
+    })
+    if (!this.#isRef) upstream.unref()
+    this.#upstream = upstream
+    this.#open++
+    const cancel = clock.after(timeoutMs, () => upstream.destroy(new Error(`no answer in ${timeoutMs} ms`)))
+    let disown: (() => void) | undefined
+    const announce = () => {
+      const { localAddress, localPort } = upstream
+      if (localAddress !== undefined && localPort !== undefined && disown === undefined)
+        disown = own.add('TCP', localAddress, localPort)
+    }
+    // The socket calls the kernel in the tick after this; whoever it reaches hears of it later, even in this process.
+    process.nextTick(announce)
+    const failed = (error: NodeJS.ErrnoException) => {
+      cancel()
+      this.#failed(endpoint, error)
+    }
+    upstream.once('error', failed)
+    upstream.once('connect', () => {
+      cancel()
+      announce()
+      upstream.off('error', failed)
+      this.#relay(upstream)
+    })
+    upstream.once('close', () => {
+      cancel()
+      disown?.()
+      this.#closed()
+    })
+  }
+
+  #failed(endpoint: string, error: NodeJS.ErrnoException): void {
+    const { context, port } = this.#options
+    if (this.#client.destroyed) return
+    port.balancer.forget(this.#address, endpoint)
+    if (!port.isUnreachable) {
+      port.isUnreachable = true
+      context.report({ kind: 'unreachable', port: port.key, endpoint, error })
+    }
+    if (OUR_OWN.has(error.code ?? '')) this.#client.resetAndDestroy()
+    else this.#dial()
+  }
+
+  #relay(upstream: Socket): void {
+    const client = this.#client
+    upstream.on('error', () => client.resetAndDestroy())
+    if (client.destroyed) {
+      upstream.resetAndDestroy()
+      return
+    }
+    this.#options.port.isUnreachable = false
+    client.pipe(upstream)
+    upstream.pipe(client)
+  }
+
+  /** Over when all sockets are: that of the client is open for as long as another endpoint may be tried. */
+  #closed(): void {
+    if (--this.#open === 0) this.#options.ended(this)
+  }
+}

@@ -1,0 +1,123 @@
+import { createServer, type Server, type Socket } from 'node:net'
+import { formatIp, type Ip } from '../../../base/ip.ts'
+import type { ListName } from './balancer.ts'
+import type { Listener, RelayContext, RelayPort } from './context.ts'
+import { TcpFlow } from './tcp-flow.ts'
+
+const BACKLOG = 4_096
+const KEEP_ALIVE_MS = 60_000
+
+export interface ListenerOptions {
+  readonly context: RelayContext
+  readonly port: RelayPort
+  readonly list: ListName
+}
+
+/** Listens on a port of `address` that the kernel chooses. Rejects with the system's error. */
+export async function openTcpListener(address: Ip, options: ListenerOptions): Promise<Listener> {
+  const listener = new TcpListener(options)
+  await listener.listen(address)
+  return listener
+}
+
+class TcpListener implements Listener {
+  readonly list: ListName
+  readonly #options: ListenerOptions
+  readonly #server: Server
+  readonly #flows = new Set<TcpFlow>()
+  #door = false
+  #port = 0
+
+  constructor(options: ListenerOptions) {
+    this.#options = options
+    this.list = options.list
+    this.#server = createServer(
+      {
+        allowHalfOpen: true,
+        pauseOnConnect: true,
+        noDelay: true,
+        keepAlive: true,
+        keepAliveInitialDelay: KEEP_ALIVE_MS,
+      },
+      client => this.#accept(client),
+    )
+  }
+
+  get port(): number {
+    return this.#port
+  }
+
+  async listen(ip: Ip): Promise<void> {
+    const server = this.#server
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject)
+      server.listen(
+        { host: formatIp(ip), port: 0, backlog: BACKLOG, ipv6Only: true, exclusive: true },
+        () => {
+          server.off('error', reject)
+          resolve()
+        },
+      )
+    })
+    const { context, port } = this.#options
+    server.on('error', error => context.report({ kind: 'broken', port: port.key, error }))
+    const bound = server.address()
+    if (bound !== null && typeof bound === 'object') this.#port = bound.port
+  }
+
+  setDoor(open: boolean): void {
+    this.#door = open
+  }
+
+  changed(): void {
+    // Connections to endpoints that are gone go on, as in every mode.
+  }
+
+  close(): void {
+    this.#door = false
+    if (this.#server.listening) this.#server.close()
+  }
+
+  isBusy(): boolean {
+    return this.#flows.size > 0
+  }
+
+  destroy(): void {
+    this.close()
+    for (const flow of this.#flows) flow.destroy()
+  }
+
+  unref(): void {
+    this.#server.unref()
+    for (const flow of this.#flows) flow.unref()
+  }
+
+  #accept(client: Socket): void {
+    const { context, port } = this.#options
+    const { remoteAddress, remotePort } = client
+    const isGone = remoteAddress === undefined || remotePort === undefined
+    if (isGone || !this.#door) {
+      refuse(client)
+      return
+    }
+    if (context.own.meets('TCP', remoteAddress, remotePort)) {
+      context.report({ kind: 'loop', port: port.key })
+      refuse(client)
+      return
+    }
+    if (!context.connections.take(port.holder)) {
+      refuse(client)
+      return
+    }
+    const ended = (flow: TcpFlow) => {
+      this.#flows.delete(flow)
+      context.connections.give(port.holder)
+    }
+    this.#flows.add(new TcpFlow(client, { ...this.#options, ended }))
+  }
+}
+
+function refuse(client: Socket): void {
+  client.on('error', () => undefined)
+  client.resetAndDestroy()
+}

@@ -1,0 +1,140 @@
+import { createSocket, type RemoteInfo, type Socket } from 'node:dgram'
+import { familyOf, formatIp, type Ip } from '../../../base/ip.ts'
+import type { Backend } from '../../../model/frontend.ts'
+import { endpointText, type ListName } from './balancer.ts'
+import type { Listener } from './context.ts'
+import type { ListenerOptions } from './tcp-listener.ts'
+import { UdpSession } from './udp-session.ts'
+
+/** Listens on a port of `address` that the kernel chooses. Rejects with the system's error. */
+export async function openUdpListener(address: Ip, options: ListenerOptions): Promise<Listener> {
+  const listener = new UdpListener(address, options)
+  await listener.listen()
+  return listener
+}
+
+class UdpListener implements Listener {
+  readonly list: ListName
+  readonly #address: Ip
+  readonly #options: ListenerOptions
+  readonly #socket: Socket
+  /** By address and port of the client. */
+  readonly #sessions = new Map<string, UdpSession>()
+  #door = false
+  #port = 0
+  #isClosed = false
+
+  constructor(address: Ip, options: ListenerOptions) {
+    this.#address = address
+    this.#options = options
+    this.list = options.list
+    this.#socket = createSocket(
+      familyOf(address) === 'IPv4' ? { type: 'udp4' } : { type: 'udp6', ipv6Only: true },
+    )
+  }
+
+  get port(): number {
+    return this.#port
+  }
+
+  async listen(): Promise<void> {
+    const socket = this.#socket
+    const { context, port } = this.#options
+    await new Promise<void>((resolve, reject) => {
+      const failed = (error: Error) => {
+        socket.close()
+        reject(error)
+      }
+      socket.once('error', failed)
+      socket.bind({ address: formatIp(this.#address), port: 0, exclusive: true }, () => {
+        socket.off('error', failed)
+        resolve()
+      })
+    })
+    socket.on('error', error => context.report({ kind: 'broken', port: port.key, error }))
+    socket.on('message', (datagram, from) => this.#received(datagram, from))
+    this.#port = socket.address().port
+  }
+
+  setDoor(open: boolean): void {
+    this.#door = open
+  }
+
+  /** UDP has no connections: who had an endpoint that is gone has another one with the next datagram. */
+  changed(): void {
+    const { balancer } = this.#options.port
+    for (const session of this.#sessions.values())
+      if (!balancer.has(this.list, session.endpoint)) session.end()
+  }
+
+  close(): void {
+    this.destroy()
+  }
+
+  isBusy(): boolean {
+    return this.#sessions.size > 0
+  }
+
+  destroy(): void {
+    this.#door = false
+    if (this.#isClosed) return
+    this.#isClosed = true
+    for (const session of this.#sessions.values()) session.end()
+    this.#socket.close()
+  }
+
+  unref(): void {
+    this.#socket.unref()
+    for (const session of this.#sessions.values()) session.unref()
+  }
+
+  #received(datagram: Buffer, from: RemoteInfo): void {
+    if (!this.#door) return
+    const key = `${from.address} ${from.port}`
+    const session = this.#sessions.get(key) ?? this.#open(key, from)
+    session?.send(datagram)
+  }
+
+  #open(key: string, from: RemoteInfo): UdpSession | undefined {
+    const { context, port } = this.#options
+    if (context.own.meets('UDP', from.address, from.port)) {
+      context.report({ kind: 'loop', port: port.key })
+      return undefined
+    }
+    if (!context.sessions.take(port.holder)) return undefined
+    const client = { address: from.address, nowMs: context.clock.nowMs() }
+    const backend = port.balancer.pick(this.list, client, one => !context.isCaptured(one, 'UDP'))
+    if (backend === undefined) {
+      context.sessions.give(port.holder)
+      return undefined
+    }
+    const session = this.#sessionTo(backend, key, from)
+    this.#sessions.set(key, session)
+    return session
+  }
+
+  #sessionTo(backend: Backend, key: string, from: RemoteInfo): UdpSession {
+    const { context, port } = this.#options
+    const { datagramBytesQueued } = context.limits
+    return new UdpSession(backend, {
+      context,
+      answer: datagram => {
+        if (this.#isClosed || this.#socket.getSendQueueSize() > datagramBytesQueued) return
+        this.#socket.send(datagram, from.port, from.address, () => undefined)
+      },
+      ended: error => {
+        this.#sessions.delete(key)
+        context.sessions.give(port.holder)
+        if (error === undefined) return
+        const endpoint = endpointText(backend)
+        port.balancer.forget(from.address, endpoint)
+        if (port.isUnreachable) return
+        port.isUnreachable = true
+        context.report({ kind: 'unreachable', port: port.key, endpoint, error })
+      },
+      answered: () => {
+        port.isUnreachable = false
+      },
+    })
+  }
+}

@@ -1,0 +1,160 @@
+import { familyOf } from '../../base/ip.ts'
+import type { Cidr } from '../../base/cidr.ts'
+import { hex, u32host } from '../../base/octets.ts'
+import { IPS_DST_NAT, NF_INET_LOCAL_IN, NFT_CT_STATUS, NFT_RETURN } from '../../kernel/nft/constants.ts'
+import type { Expression, Rule } from '../../kernel/nft/expression.ts'
+import type { Chain } from '../../kernel/nft/state.ts'
+import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
+import { CHAIN_FIREWALL, CHAIN_POSTROUTING, CHAIN_REJECT, CHAIN_SERVICES } from '../common/chain-names.ts'
+import { detectorFor } from '../common/detector.ts'
+import {
+  compare,
+  destinationAddress,
+  dropCounted,
+  type Expressions,
+  fromPod,
+  fromThisNode,
+  goTo,
+  jumpTo,
+  mapped,
+  maskBytes,
+  maskNumber,
+  matches,
+  portOfPacket,
+  type RuleContext,
+  rule,
+  sourceAddress,
+  translate,
+  WORK,
+} from '../common/expressions.ts'
+import type { FamilyLayout } from '../common/family.ts'
+import { toNodePortAddress } from '../common/node-port-rules.ts'
+import { prefixMask } from '../common/octet-keys.ts'
+import { cidrKey, detectorKey, hookChains, rejectChain, unallocatedRules } from '../common/rules.ts'
+import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './layout.ts'
+import type { UserspaceOptions } from './options.ts'
+
+/** What the chains of one table follow from. */
+export interface RuleInputs extends RuleContext {
+  readonly nodePorts: NodePortAddresses
+  readonly serviceCidrs: readonly Cidr[]
+  /** Lengths of the source ranges in use, longest first. */
+  readonly prefixLengths: readonly number[]
+}
+
+export function ruleInputs(
+  layout: FamilyLayout,
+  options: UserspaceOptions,
+  inputs: { readonly frontends: FrontendTable; readonly prefixLengths: readonly number[] },
+): RuleInputs {
+  const { frontends, prefixLengths } = inputs
+  return {
+    layout,
+    // Every connection reaches its endpoint from this process: nothing is left to masquerade.
+    masqueradeMark: 0,
+    detector: detectorFor(layout.model, options, frontends.node),
+    nodePorts: frontends.nodePorts[layout.model],
+    serviceCidrs: frontends.serviceCidrs.filter(({ ip }) => familyOf(ip) === layout.model),
+    prefixLengths,
+  }
+}
+
+/** Equal for inputs that give equal chains and sets. */
+export function ruleInputsKey({ detector, nodePorts, serviceCidrs, prefixLengths }: RuleInputs): string {
+  const answers = nodePorts.kind === 'all' ? 'all' : nodePorts.ips.map(hex)
+  return JSON.stringify([detectorKey(detector), answers, serviceCidrs.map(cidrKey), prefixLengths])
+}
+
+/** All chains of one table: they do not change with Services, but for the lengths of source ranges. */
+export function chainsOf(inputs: RuleInputs): readonly Chain[] {
+  const plain = (name: string, rules: readonly Rule[]): Chain => ({ name, hook: undefined, rules })
+  return [
+    ...hookChains([]).filter(({ name }) => name !== CHAIN_POSTROUTING),
+    inputChain(inputs),
+    plain(CHAIN_SERVICES, servicesRules(inputs)),
+    plain(CHAIN_NODE_PORTS, placeRules(inputs, NODE_PORTS)),
+    rejectChain(inputs.layout),
+    plain(CHAIN_FIREWALL, firewallRules(inputs)),
+  ]
+}
+
+/** Where a place is looked up: by address, protocol and port, or without the address. */
+interface Places {
+  readonly hasAddress: boolean
+  readonly verdicts: string
+  readonly inside: RedirectMap
+  readonly redirects: RedirectMap
+}
+
+const ADDRESSES: Places = {
+  hasAddress: true,
+  verdicts: 'verdicts',
+  inside: 'inside',
+  redirects: 'frontends',
+}
+const NODE_PORTS: Places = {
+  hasAddress: false,
+  verdicts: 'nodeport-verdicts',
+  inside: 'nodeports-inside',
+  redirects: 'nodeports',
+}
+
+function servicesRules(inputs: RuleInputs): readonly Rule[] {
+  const { layout, serviceCidrs } = inputs
+  return [
+    rule([...placeOfPacket(layout, true), matches('guarded', KEY), jumpTo(CHAIN_FIREWALL)]),
+    ...placeRules(inputs, ADDRESSES),
+    rule([...toNodePortAddress(inputs), jumpTo(CHAIN_NODE_PORTS)]),
+    rule([destinationAddress(layout, WORK), matches('cluster-ips'), goTo(CHAIN_REJECT)], 'no such port'),
+    ...unallocatedRules(layout, serviceCidrs),
+  ]
+}
+
+/** Pods and processes of this node are inside: policy Local sends them to endpoints everywhere. */
+function placeRules(inputs: RuleInputs, places: Places): readonly Rule[] {
+  const { layout, detector } = inputs
+  const key = placeOfPacket(layout, places.hasAddress)
+  const to = (map: RedirectMap): Expressions => [...key, mapped(map, KEY, WORK), translate(layout, WORK)]
+  const pods =
+    detector === undefined ? [] : [rule([...fromPod(inputs, detector, false), ...to(places.inside)])]
+  return [
+    ...pods,
+    rule([...fromThisNode, ...to(places.inside)]),
+    rule([...key, mapped(places.verdicts, KEY, 'verdict')]),
+    rule(to(places.redirects)),
+  ]
+}
+
+const KEY = 0
+
+function placeOfPacket(layout: FamilyLayout, hasAddress: boolean): Expressions {
+  const ports = portOfPacket(KEY + (hasAddress ? layout.addressRegs : 0))
+  return hasAddress ? [destinationAddress(layout, KEY), ...ports] : ports
+}
+
+function firewallRules({ layout, prefixLengths }: RuleInputs): readonly Rule[] {
+  const source = KEY + layout.addressRegs + 2
+  const giveBack: Expression = { kind: 'verdict', verdict: { code: NFT_RETURN, chain: undefined } }
+  const rules = prefixLengths.map(bits => {
+    const isWhole = bits === layout.addressLength * 8
+    const masked = isWhole ? [] : [maskBytes(source, prefixMask(bits, layout.addressLength))]
+    const key = [...placeOfPacket(layout, true), sourceAddress(layout, source), ...masked]
+    return rule([...key, matches(rangesSet(bits), KEY), giveBack])
+  })
+  return [...rules, rule(dropCounted, 'source not in loadBalancerSourceRanges')]
+}
+
+/** What reaches a listener without having been redirected was never asked whether it may. */
+function inputChain({ layout }: RuleInputs): Chain {
+  const notRedirected: Expressions = [
+    { kind: 'ct', key: NFT_CT_STATUS, dreg: WORK },
+    maskNumber(WORK, IPS_DST_NAT),
+    compare('eq', WORK, u32host(0)),
+  ]
+  const toListener = [...placeOfPacket(layout, true), matches('listeners', KEY)]
+  return {
+    name: CHAIN_INPUT,
+    hook: { type: 'filter', hooknum: NF_INET_LOCAL_IN, priority: 0 },
+    rules: [rule([...toListener, ...notRedirected, goTo(CHAIN_REJECT)], 'not redirected')],
+  }
+}

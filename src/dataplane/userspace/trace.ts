@@ -1,0 +1,118 @@
+import type { Ip } from '../../base/ip.ts'
+import { readU16be } from '../../base/octets.ts'
+import { PersistentMap } from '../../base/persistent-map.ts'
+import { createTracer, type Tracer } from '../../kernel/nft/trace.ts'
+import type { Trace } from '../../kernel/nft/trace-walk.ts'
+import { allWays } from '../../kernel/nft/trace-ways.ts'
+import type { Table } from '../../kernel/nft/state.ts'
+import { LAYOUTS } from '../common/family.ts'
+import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import { formatIp, formatIpPort } from '../../base/ip.ts'
+import type { Relay } from './relay.ts'
+import { endpointText, type ListName } from './relay/balancer.ts'
+import type { UserspaceState } from './state.ts'
+import { isSymbol, readSymbol, resolveElement, type SymbolParts } from './symbols.ts'
+
+const WAYS_MAX = 100_000
+/** Stands among the elements that packets wrote for the clients that the relays remember. */
+const CLIENTS = 'userspace clients'
+
+/**
+ * Follows packets through our tables and on through the relay, all as values: the source of what arrives is this node.
+ * Listeners have numbers of their own here in the place of ports, since nobody listens. Round robin is taken to choose
+ * any endpoint.
+ */
+export function createUserspaceTracer(state: UserspaceState): Tracer {
+  const { tables, listeners } = numbered(state)
+  const rules = createTracer({ tables })
+  const trace: Tracer['trace'] = (packet, surroundings) => {
+    const found = rules.trace(packet, surroundings)
+    if (found.verdict !== 'dnat') return found
+    const { ip, port } = found.destination
+    const listener = listeners.get(listenerKey(packet.protocol, ip, port))
+    const relay = listener === undefined ? undefined : state.relays.get(listener.key)
+    if (listener === undefined || relay === undefined)
+      throw new Error(`nobody listens at ${formatIpPort(ip, port)}`)
+    const clients = new Map(surroundings.dynamic?.get(CLIENTS))
+    const chosen = choose(relay, listener.list, {
+      source: packet.source,
+      clients,
+      random: surroundings.random,
+    })
+    const step: Trace['steps'][number] = {
+      chain: `relay ${relay.protocol} ${relay.displayName} (${listener.list})`,
+      rule: 1,
+      text: 'round robin, from this node',
+      elements: relay.balance[listener.list].map(endpointText),
+    }
+    const { ip: to, port: toPort } = chosen
+    return {
+      ...found,
+      destination: { ip: to, port: toPort },
+      masquerade: true,
+      steps: [...found.steps, step],
+      dynamic: new Map(found.dynamic).set(CLIENTS, clients),
+    }
+  }
+  return {
+    trace,
+    ways: (packet, surroundings, limit = WAYS_MAX) =>
+      allWays(random => trace(packet, { ...surroundings, random }), limit),
+  }
+}
+
+interface Choice {
+  readonly source: Ip
+  /** By relay and client: the endpoint. */
+  readonly clients: Map<string, string | undefined>
+  readonly random: (modulus: number) => number
+}
+
+function choose({ key, balance }: Relay, list: ListName, { source, clients, random }: Choice) {
+  const backends = balance[list]
+  const client = `${key} ${formatIp(source)}`
+  const known = backends.find(backend => endpointText(backend) === clients.get(client))
+  const chosen = known ?? backends[random(backends.length)]
+  if (chosen === undefined) throw new Error(`a list without endpoints has a listener: ${key}`)
+  if (balance.affinityTimeoutS > 0) clients.set(client, endpointText(chosen))
+  return chosen
+}
+
+interface Numbered {
+  readonly tables: readonly Table[]
+  /** By listenerKey. */
+  readonly listeners: ReadonlyMap<string, SymbolParts>
+}
+
+function numbered({ ruleset }: UserspaceState): Numbered {
+  const listeners = new Map<string, SymbolParts>()
+  const numbers = new Map<string, number>()
+  const numberOf = (key: string, list: ListName): number => {
+    const name = `${list} ${key}`
+    const number = numbers.get(name) ?? numbers.size + 1
+    numbers.set(name, number)
+    return number
+  }
+  const tables = ruleset.tables.map(table => {
+    const { addressLength } = LAYOUTS[table.family]
+    const groups = new Map<string, Table['elements'] extends PersistentMap<infer G> ? G : never>()
+    for (const group of table.elements.keys()) {
+      const elements = (table.elements.get(group) ?? []).map(element => {
+        const resolved = resolveElement(element, table.family, numberOf)
+        if (isSymbol(element.data) && typeof resolved.data === 'string') {
+          const parts = readSymbol(element.data, table.family)
+          const port = readU16be(resolved.data, addressLength)
+          listeners.set(listenerKey(PROTOCOL_NUMBERS[parts.protocol], parts.address, port), parts)
+        }
+        return resolved
+      })
+      groups.set(group, elements)
+    }
+    return { ...table, elements: PersistentMap.owning(groups) }
+  })
+  return { tables, listeners }
+}
+
+function listenerKey(protocol: number, ip: Ip, port: number): string {
+  return `${protocol} ${formatIpPort(ip, port)}`
+}

@@ -1,0 +1,145 @@
+import { createServer, connect, type Server, type Socket } from 'node:net'
+import { once } from 'node:events'
+import { systemClock } from '../../../../src/base/clock.ts'
+import { parseIp, type Ip } from '../../../../src/base/ip.ts'
+import { Balancer } from '../../../../src/dataplane/userspace/relay/balancer.ts'
+import {
+  DEFAULT_LIMITS,
+  type Listener,
+  type RelayContext,
+  type RelayEvent,
+  type RelayLimits,
+  type RelayPort,
+} from '../../../../src/dataplane/userspace/relay/context.ts'
+import { OwnSockets } from '../../../../src/dataplane/userspace/relay/own-sockets.ts'
+import { openTcpListener } from '../../../../src/dataplane/userspace/relay/tcp-listener.ts'
+import { openUdpListener } from '../../../../src/dataplane/userspace/relay/udp-listener.ts'
+import { Usage } from '../../../../src/dataplane/userspace/relay/usage.ts'
+import type { Backend } from '../../../../src/model/frontend.ts'
+
+export const LOOPBACK: Ip = parseIp('127.0.0.1') ?? ''
+
+/** Relays of a test, all on loopback. */
+export class RelayRig {
+  readonly events: RelayEvent[] = []
+  readonly context: RelayContext
+  readonly #closers: (() => void)[] = []
+
+  constructor(limits: Partial<RelayLimits> = {}) {
+    const all = { ...DEFAULT_LIMITS, ...limits }
+    const report = (event: RelayEvent) => void this.events.push(event)
+    this.context = {
+      clock: systemClock,
+      limits: all,
+      connections: new Usage('connections', all.connections, its => report({ kind: 'exhausted', ...its })),
+      sessions: new Usage('sessions', all.sessions, its => report({ kind: 'exhausted', ...its })),
+      own: new OwnSockets(),
+      isCaptured: () => false,
+      report,
+    }
+  }
+
+  port(cluster: readonly Backend[], affinityTimeoutS = 0): RelayPort {
+    const balance = { cluster, local: [], affinityTimeoutS }
+    return {
+      key: 'ns/web:/TCP/IPv4',
+      balancer: new Balancer(balance, this.context.limits.affinityClients),
+      holder: { name: 'ns/web', held: 0 },
+      isUnreachable: false,
+    }
+  }
+
+  /** With its door open. */
+  async tcp(port: RelayPort, context: Partial<RelayContext> = {}): Promise<Listener> {
+    return this.#opened(
+      await openTcpListener(LOOPBACK, { context: { ...this.context, ...context }, port, list: 'cluster' }),
+    )
+  }
+
+  async udp(port: RelayPort, context: Partial<RelayContext> = {}): Promise<Listener> {
+    return this.#opened(
+      await openUdpListener(LOOPBACK, { context: { ...this.context, ...context }, port, list: 'cluster' }),
+    )
+  }
+
+  #opened(listener: Listener): Listener {
+    listener.setDoor(true)
+    this.onClose(() => listener.destroy())
+    return listener
+  }
+
+  onClose(close: () => void): void {
+    this.#closers.push(close)
+  }
+
+  /** A TCP server that does as told with each connection. */
+  async server(serve: (socket: Socket) => void): Promise<Backend> {
+    const sockets = new Set<Socket>()
+    const server = createServer({ allowHalfOpen: true }, socket => {
+      sockets.add(socket)
+      socket.on('error', () => undefined)
+      socket.once('close', () => sockets.delete(socket))
+      serve(socket)
+    })
+    server.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    this.onClose(() => {
+      server.close()
+      for (const socket of sockets) socket.destroy()
+    })
+    return { ip: LOOPBACK, port: portOf(server), local: false }
+  }
+
+  client(port: number): Socket {
+    const socket = connect({ host: '127.0.0.1', port, allowHalfOpen: true })
+    socket.on('error', () => undefined)
+    this.onClose(() => socket.destroy())
+    return socket
+  }
+
+  close(): void {
+    for (const close of this.#closers) close()
+  }
+}
+
+export function portOf(server: Server): number {
+  const address = server.address()
+  if (address === null || typeof address !== 'object') throw new Error('a server without a port')
+  return address.port
+}
+
+/** A port of loopback at which nobody listens. */
+export async function deadEndpoint(): Promise<Backend> {
+  const server = createServer()
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const port = portOf(server)
+  server.close()
+  await once(server, 'close')
+  return { ip: LOOPBACK, port, local: false }
+}
+
+/** Everything until the other side ends the stream. */
+export async function readAll(socket: Socket): Promise<string> {
+  let text = ''
+  for await (const chunk of socket) text += String(chunk)
+  return text
+}
+
+/** How a connection ended: with an error code, or `end`. */
+export function fate(socket: Socket): Promise<string> {
+  return new Promise(resolve => {
+    socket.once('error', (error: NodeJS.ErrnoException) => resolve(error.code ?? error.message))
+    socket.once('end', () => resolve('end'))
+    socket.resume()
+  })
+}
+
+/** Until something is so; fails after two seconds. */
+export async function until(what: () => boolean): Promise<void> {
+  for (let tries = 0; tries < 400; tries++) {
+    if (what()) return
+    await new Promise(resolve => setTimeout(resolve, 5))
+  }
+  throw new Error(`waited in vain for ${what}`)
+}

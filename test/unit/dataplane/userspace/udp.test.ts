@@ -1,0 +1,132 @@
+import { createSocket, type Socket } from 'node:dgram'
+import { once } from 'node:events'
+import { afterEach, expect, it } from 'vitest'
+import type { Backend } from '../../../../src/model/frontend.ts'
+import { deadEndpoint, LOOPBACK, RelayRig, until } from './rig.ts'
+
+let rig = new RelayRig()
+
+function fresh(limits: ConstructorParameters<typeof RelayRig>[0] = {}): RelayRig {
+  rig = new RelayRig(limits)
+  return rig
+}
+
+afterEach(async () => {
+  rig.close()
+  await until(() => rig.context.sessions.held === 0 && rig.context.own.size === 0)
+})
+
+async function socket(): Promise<Socket> {
+  const made = createSocket('udp4')
+  made.bind(0, '127.0.0.1')
+  await once(made, 'listening')
+  let isOpen = true
+  made.once('close', () => {
+    isOpen = false
+  })
+  rig.onClose(() => isOpen && made.close())
+  return made
+}
+
+/** Answers with its name and what it got. */
+async function server(name: string): Promise<Backend & { readonly heard: string[] }> {
+  const made = await socket()
+  const heard: string[] = []
+  made.on('message', (datagram, { port, address }) => {
+    heard.push(String(datagram))
+    made.send(`${name} ${datagram}`, port, address)
+  })
+  return { ip: LOOPBACK, port: made.address().port, local: false, heard }
+}
+
+async function ask(client: Socket, port: number, text: string): Promise<string> {
+  const answer = once(client, 'message')
+  client.send(text, port, '127.0.0.1')
+  return String((await answer)[0])
+}
+
+it('gives each client an endpoint in turn, and keeps it there', async () => {
+  fresh()
+  const { port } = await rig.udp(rig.port([await server('a'), await server('b')]))
+  const [one, two] = [await socket(), await socket()]
+  expect(await ask(one, port, '1')).toBe('a 1')
+  expect(await ask(two, port, '2')).toBe('b 2')
+  expect(await ask(one, port, '3')).toBe('a 3')
+  expect(rig.context.sessions.held).toBe(2)
+})
+
+it('forgets a client that is silent for so long', async () => {
+  fresh({ udpIdleMs: 60 })
+  const { port } = await rig.udp(rig.port([await server('a'), await server('b')]))
+  const client = await socket()
+  expect(await ask(client, port, '1')).toBe('a 1')
+  await until(() => rig.context.sessions.held === 0)
+  expect(await ask(client, port, '2')).toBe('b 2')
+})
+
+it('moves a client on when its endpoint is gone, or refuses', async () => {
+  fresh()
+  const [dead, alive, other] = [await deadEndpoint(), await server('alive'), await server('other')]
+  const relay = rig.port([dead, alive])
+  const listener = await rig.udp(relay)
+  const client = await socket()
+  client.send('lost', listener.port, '127.0.0.1')
+  await until(() => rig.events.length === 1)
+  expect(rig.events).toMatchObject([{ kind: 'unreachable', endpoint: `127.0.0.1:${dead.port}` }])
+  expect(await ask(client, listener.port, '1')).toBe('alive 1')
+  relay.balancer.update({ affinityTimeoutS: 0, cluster: [other], local: [] })
+  listener.changed()
+  expect(await ask(client, listener.port, '2')).toBe('other 2')
+})
+
+it('keeps a flood of clients within its bound, and serves those who were there', async () => {
+  fresh({ sessions: 20 })
+  const backend = await server('a')
+  const { port } = await rig.udp(rig.port([backend]))
+  const first = await socket()
+  expect(await ask(first, port, 'first')).toBe('a first')
+  for (let count = 0; count < 100; count++) {
+    const client = await socket()
+    client.send('x', port, '127.0.0.1')
+  }
+  await until(() => rig.context.sessions.refused === 91)
+  expect(rig.context.sessions.held).toBe(10)
+  expect(rig.events).toEqual([{ kind: 'exhausted', resource: 'sessions', limit: 10, holder: 'ns/web' }])
+  expect(await ask(first, port, 'again')).toBe('a again')
+})
+
+it('keeps no more datagrams than it may for a socket that is not there yet', async () => {
+  fresh({ datagramsWaiting: 2 })
+  const backend = await server('a')
+  const { port } = await rig.udp(rig.port([backend]))
+  const client = await socket()
+  for (let count = 0; count < 50; count++) client.send(String(count), port, '127.0.0.1')
+  await until(() => backend.heard.length >= 2)
+  expect(rig.context.sessions.held).toBe(1)
+})
+
+it('ends with its Service, and hears nobody behind a closed door', async () => {
+  fresh()
+  const backend = await server('a')
+  const listener = await rig.udp(rig.port([backend]))
+  const client = await socket()
+  expect(await ask(client, listener.port, '1')).toBe('a 1')
+  listener.setDoor(false)
+  client.send('2', listener.port, '127.0.0.1')
+  await new Promise(resolve => setTimeout(resolve, 30))
+  expect(backend.heard).toEqual(['1'])
+  listener.close()
+  expect(rig.context.sessions.held).toBe(0)
+})
+
+it('does not relay to itself', async () => {
+  fresh()
+  const relay = rig.port([])
+  const listener = await rig.udp(relay)
+  const cluster = [{ ip: LOOPBACK, port: listener.port, local: true }]
+  relay.balancer.update({ affinityTimeoutS: 0, cluster, local: [] })
+  const client = await socket()
+  client.send('round and round', listener.port, '127.0.0.1')
+  await until(() => rig.context.own.met === 1)
+  expect(rig.context.sessions.held).toBe(1)
+})
