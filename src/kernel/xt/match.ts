@@ -4,8 +4,17 @@ import type { NftFamily } from '../nft/state.ts'
 import * as xt from './constants.ts'
 import { compatHead } from './expressions.ts'
 import type { XtMatch, XtPorts } from './rule.ts'
-import { beforeNul, type Fields, fits, isZero, layOut, type Part, type Struct } from './struct.ts'
-import { octetsOfText, textOfOctets } from './struct.ts'
+import {
+  beforeNul,
+  type Fields,
+  fits,
+  isZero,
+  layOut,
+  octetsOfText,
+  type Part,
+  type Struct,
+  textOfOctets,
+} from './struct.ts'
 import * as structs from './structs.ts'
 
 /** Matches of xtables between their words and their structures, both ways. */

@@ -1,0 +1,95 @@
+import type { Clock } from '../../base/clock.ts'
+import { Connection } from '../../netlink/connection.ts'
+import { NLM_F_ACK, NLM_F_CREATE } from '../../netlink/constants.ts'
+import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
+import type { Transport } from '../../netlink/transport.ts'
+import { NFNL_MSG_ACCT_DEL, NFNL_MSG_ACCT_GET, NFNL_MSG_ACCT_NEW } from './constants.ts'
+import { type AccountCounts, decodeAccount, encodeAccount } from './messages.ts'
+
+export type { AccountCounts }
+
+/** Named counters that rules of iptables count with (`-m nfacct`): nfnetlink subsystem NFNL_SUBSYS_ACCT. */
+export interface NfacctClient {
+  /**
+   * Makes the counter if need be; one that is there keeps its counts. False where the kernel has no such counters.
+   * Throws NetlinkError: EPERM, ENOMEM.
+   */
+  ensure(name: string): boolean
+  /** Undefined when there is no counter of the name, or the kernel has none at all. Throws NetlinkError. */
+  read(name: string): AccountCounts | undefined
+  /**
+   * False for one that a rule counts with: it stays. True when it is gone, by us or before. Throws NetlinkError.
+   */
+  delete(name: string): boolean
+  close(): Promise<void>
+}
+
+export interface NfacctClientOptions {
+  /** A socket of NETLINK_NETFILTER; the client closes it. */
+  readonly transport: Transport
+  readonly clock: Clock
+}
+
+export function createNfacctClient(options: NfacctClientOptions): NfacctClient {
+  return new NetlinkNfacctClient(new Connection(options))
+}
+
+/** What nfnetlink says where the subsystem is missing. */
+const ABSENT: ReadonlySet<string> = new Set(['EINVAL', 'EOPNOTSUPP', 'EPROTONOSUPPORT'])
+const THERE: ReadonlySet<string> = new Set(['EEXIST', 'EBUSY'])
+const GONE: ReadonlySet<string> = new Set(['ENOENT', ...ABSENT])
+
+class NetlinkNfacctClient implements NfacctClient {
+  readonly #connection: Connection
+
+  constructor(connection: Connection) {
+    this.#connection = connection
+  }
+
+  ensure(name: string): boolean {
+    const error = this.#ask('create', { message: NFNL_MSG_ACCT_NEW, flags: NLM_F_CREATE | NLM_F_ACK, name })
+    if (error === undefined || THERE.has(error.code)) return true
+    if (ABSENT.has(error.code)) return false
+    throw error
+  }
+
+  read(name: string): AccountCounts | undefined {
+    let counts: AccountCounts | undefined
+    const error = this.#ask('read', { message: NFNL_MSG_ACCT_GET, flags: 0, name }, found => {
+      counts = { packets: found.packets, bytes: found.bytes }
+    })
+    if (error !== undefined && !GONE.has(error.code)) throw error
+    return counts
+  }
+
+  delete(name: string): boolean {
+    const error = this.#ask('delete', { message: NFNL_MSG_ACCT_DEL, flags: NLM_F_ACK, name })
+    if (error === undefined || GONE.has(error.code)) return true
+    if (error.code === 'EBUSY') return false
+    throw error
+  }
+
+  async close(): Promise<void> {
+    await this.#connection.close()
+  }
+
+  /** What the kernel refused; anything else that goes wrong is thrown. */
+  #ask(
+    operation: string,
+    request: Parameters<typeof encodeAccount>[0],
+    found?: (counts: AccountCounts) => void,
+  ): NetlinkError | undefined {
+    try {
+      this.#connection.roundTrip({
+        operation,
+        object: `counter ${request.name} of nfacct`,
+        build: sequence => encodeAccount(request, sequence),
+        onMessage: (view, message) => found?.(decodeAccount(view, message)),
+      })
+      return undefined
+    } catch (error) {
+      if (error instanceof NetlinkError && !(error instanceof OutcomeUnknownError)) return error
+      throw error
+    }
+  }
+}
