@@ -3,7 +3,7 @@ import type { PipelineConfig } from '../pipeline.ts'
 import type { Scenario } from '../scenario.ts'
 import { expectedLine, flowAnywhere, type Labels, seenLine } from '../scenario-outcome.ts'
 import { ControlPlane } from './control-plane.ts'
-import { Fence } from './fence.ts'
+import { Fence, type FenceLook } from './fence.ts'
 import { LAB_NODE } from './lab-node.ts'
 import { Relay } from './relay.ts'
 import { ScenarioCluster } from './scenario-cluster.ts'
@@ -57,11 +57,11 @@ export class Arena {
   }
 
   /** Moves this process into a network namespace of its own, the node's. */
-  static async open(startPeer: StartPeer): Promise<Arena> {
+  static async open(startPeer: StartPeer, isIn?: FenceLook): Promise<Arena> {
     // Objects from before the validation of addresses became strict are still around.
     const plane = await ControlPlane.start({ flags: ['--feature-gates=StrictIPCIDRValidation=false'] })
     await plane.api.put(LAB_NODE)
-    const fence = new Fence(plane.api)
+    const fence = new Fence(plane.api, isIn)
     await fence.open()
     const lab = await Lab.start({ alsoLocal: ['192.168.99.22'] })
     const relay = await Relay.start({ listen: { port: plane.port }, dial: plane.way })
@@ -75,22 +75,36 @@ export class Arena {
     await this.plane.stop()
   }
 
-  async play({ config, steps }: Scenario): Promise<Played> {
+  async play(scenario: Scenario): Promise<Played> {
     const different: Different[] = []
     const labels: Labels = new Map()
+    const refusal = await this.walk(scenario, async step => {
+      different.push(...(await this.#shoot(step, labels)))
+    })
+    return { different, refusal }
+  }
+
+  /**
+   * Shows every step once the proxy has programmed it. Gives what kept the rest from being shown, in the words of the API
+   * server or the proxy.
+   */
+  async walk(
+    { config, steps }: Scenario,
+    show: (step: Scenario['steps'][number]) => Promise<void>,
+  ): Promise<string | undefined> {
     try {
       await this.#ensurePeer(config)
     } catch (error) {
-      return { different, refusal: String(error) }
+      return String(error)
     }
     try {
       for (const step of steps) {
         const refusal = await this.#cluster.apply(step)
-        if (refusal !== undefined) return { different, refusal }
+        if (refusal !== undefined) return refusal
         await this.#fence.passed()
-        different.push(...(await this.#shoot(step, labels)))
+        await show(step)
       }
-      return { different, refusal: undefined }
+      return undefined
     } finally {
       await this.#cluster.clear()
     }

@@ -9,10 +9,21 @@ const NAMESPACE = 'fence'
 const SETTLE_MAX_MS = 30_000
 const STEP_MS = 20
 
-const FAMILIES = [
+export interface FenceFamily {
+  readonly family: 'ip' | 'ip6'
+  readonly type: 'IPv4' | 'IPv6'
+  /** Where its Service is. */
+  readonly service: string
+  readonly endpoint: string
+}
+
+const FAMILIES: readonly FenceFamily[] = [
   { family: 'ip', type: 'IPv4', service: '172.30.254.254', endpoint: '10.254.254.254' },
   { family: 'ip6', type: 'IPv6', service: 'fd00:172:30::fefe', endpoint: 'fd00:10::fefe:fefe' },
-] as const
+]
+
+/** Whether this network namespace has the port of the fence's Service and of its endpoint. */
+export type FenceLook = (fence: FenceFamily, port: number) => Promise<boolean>
 
 /**
  * Tells when a proxy has done what its API server knows. Its Service gets another port each time, and so do its
@@ -20,10 +31,12 @@ const FAMILIES = [
  */
 export class Fence {
   readonly #api: Api
+  readonly #isIn: FenceLook
   #port = 1_000
 
-  constructor(api: Api) {
+  constructor(api: Api, isIn: FenceLook = isInNftables) {
     this.#api = api
+    this.#isIn = isIn
   }
 
   async open(): Promise<void> {
@@ -37,7 +50,7 @@ export class Fence {
     await this.#put()
     const end = performance.now() + SETTLE_MAX_MS
     for (const one of FAMILIES) {
-      while (!(await isIn(one, this.#port))) {
+      while (!(await this.#isIn(one, this.#port))) {
         if (performance.now() > end) throw new Error(`the proxy did not come to port ${this.#port}`)
         await sleep(STEP_MS)
       }
@@ -50,9 +63,7 @@ export class Fence {
   }
 }
 
-type FenceFamily = (typeof FAMILIES)[number]
-
-async function isIn({ family, service, endpoint }: FenceFamily, port: number): Promise<boolean> {
+async function isInNftables({ family, service, endpoint }: FenceFamily, port: number): Promise<boolean> {
   const options = { maxBuffer: 1 << 28 }
   const { stdout } = await run('nft', ['-n', 'list', 'table', family, 'kube-proxy'], options).catch(() => ({
     stdout: '',
@@ -60,6 +71,25 @@ async function isIn({ family, service, endpoint }: FenceFamily, port: number): P
   return (
     reaches(stdout, `${service} . 6 . ${port}`, `${service} . tcp . ${port}`) &&
     stdout.includes(`${endpoint} . ${port}`)
+  )
+}
+
+const PROGRAMS: Readonly<Record<FenceFamily['family'], string>> = {
+  ip: 'iptables-nft-save',
+  ip6: 'ip6tables-nft-save',
+}
+
+/** For a proxy that writes chains of iptables. */
+export async function isInIptables(
+  { family, service, endpoint }: FenceFamily,
+  port: number,
+): Promise<boolean> {
+  const { stdout } = await run(PROGRAMS[family], ['-t', 'nat'], { maxBuffer: 1 << 28 })
+  const place = family === 'ip' ? `${endpoint}:${port}` : `[${endpoint}]:${port}`
+  const lines = stdout.split('\n')
+  return (
+    lines.some(line => line.includes(` -d ${service}/`) && line.includes(` --dport ${port} `)) &&
+    lines.some(line => line.endsWith(`--to-destination ${place}`))
   )
 }
 

@@ -1,0 +1,90 @@
+import { execFileSync } from 'node:child_process'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { NODE_NAME } from '../support/pipeline.ts'
+import { Arena, bySettings } from '../support/reference/arena.ts'
+import { isInIptables } from '../support/reference/fence.ts'
+import { readRuleDifferences } from '../support/reference/iptables-differences.ts'
+import {
+  inIptables,
+  iptablesConfigOf,
+  iptablesOptionsOf,
+  objectsIn,
+  ourChains,
+  savedChains,
+  tableOfObjects,
+} from '../support/reference/iptables-rules.ts'
+import { comparableLines, differentLines } from '../support/reference/iptables-text.ts'
+import { KubeProxyPeer } from '../support/reference/kube-proxy-peer.ts'
+import { loadScenarios } from '../support/scenario.ts'
+
+/*
+ * For the objects of every step of every scenario our rules are those that the real kube-proxy writes in its iptables
+ * mode, line by line, apart from what iptables-differences.yaml lists.
+ */
+const { differences, refused, notComparable } = readRuleDifferences()
+
+let arena: Arena
+const counts = { scenarios: 0, steps: 0, lines: 0, different: 0 }
+
+beforeAll(async () => {
+  arena = await Arena.open(async ({ kubeconfig, config }) => {
+    // What another one left of KUBE-FIREWALL would stay.
+    execFileSync('nft', ['flush', 'ruleset'])
+    const peer = new KubeProxyPeer({ kubeconfig, nodeName: NODE_NAME, config: iptablesConfigOf(config) })
+    await peer.synced()
+    return peer
+  }, isInIptables)
+})
+
+afterAll(async () => {
+  await arena?.close()
+})
+
+const scenarios = bySettings(
+  loadScenarios()
+    .filter(({ file }) => !notComparable.has(file))
+    .map(scenario => ({ ...scenario, config: inIptables(scenario.config) })),
+)
+
+describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s', (file, scenario) => {
+  test('the rules are those of kube-proxy', async () => {
+    const listed = differences.filter(one => one.scenario === file)
+    const met = new Set<string>()
+    counts.scenarios++
+    const refusal = await arena.walk(scenario, async step => {
+      const table = tableOfObjects(await objectsIn(arena.plane.api), scenario.config)
+      const ours = comparableLines(ourChains(table, iptablesOptionsOf(scenario.config)))
+      const theirs = comparableLines(await savedChains())
+      const found = differentLines(theirs, ours)
+      const unlisted = (lines: readonly string[], side: 'kubeProxy' | 'kprobe'): readonly string[] =>
+        lines.filter(line => {
+          const words = listed.flatMap(one => one[side]).find(part => line.includes(part))
+          if (words !== undefined) met.add(`${side}: ${words}`)
+          return words === undefined
+        })
+      expect(
+        { kubeProxy: unlisted(found.kubeProxy, 'kubeProxy'), kprobe: unlisted(found.kprobe, 'kprobe') },
+        step.title,
+      ).toEqual({ kubeProxy: [], kprobe: [] })
+      counts.steps++
+      counts.lines += theirs.length
+      counts.different += found.kubeProxy.length + found.kprobe.length
+    })
+    const obstacle = refused.find(one => one.scenario === file)
+    if (obstacle === undefined) expect(refusal).toBeUndefined()
+    else expect(refusal).toContain(obstacle.words)
+    const expected = listed.flatMap(one => [
+      ...one.kubeProxy.map(words => `kubeProxy: ${words}`),
+      ...one.kprobe.map(words => `kprobe: ${words}`),
+    ])
+    expect(expected.filter(words => !met.has(words))).toEqual([])
+  })
+})
+
+test('something was compared', () => {
+  const { steps, lines, different } = counts
+  for (const [file, because] of notComparable) console.log(`${file} is not compared: ${because}`)
+  console.log(`${counts.scenarios} scenarios, ${steps} steps, ${lines} lines, ${different} differences`)
+  expect(steps).toBeGreaterThan(80)
+  expect(lines).toBeGreaterThan(5_000)
+})

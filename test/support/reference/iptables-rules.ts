@@ -1,0 +1,118 @@
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import { finish } from '../../../src/base/steps.ts'
+import { fixedChains } from '../../../src/dataplane/iptables/fixed-chains.ts'
+import { jumpsOf } from '../../../src/dataplane/iptables/jumps.ts'
+import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../src/dataplane/iptables/options.ts'
+import { rulesOfService } from '../../../src/dataplane/iptables/rules-service.ts'
+import { staticsOf } from '../../../src/dataplane/iptables/statics.ts'
+import type { NftFamily } from '../../../src/kernel/nft/state.ts'
+import { printRule } from '../../../src/kernel/xt/print.ts'
+import type { XtRule } from '../../../src/kernel/xt/rule.ts'
+import type { XtPlace } from '../../../src/kernel/xt/scope.ts'
+import type { FrontendTable } from '../../../src/model/frontend.ts'
+import { parseObject } from '../../../src/model/parse.ts'
+import { isRefusal } from '../../../src/model/refusal.ts'
+import { resolve } from '../../../src/model/resolve.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { NODE_ADDRESSES } from '../lab/address.ts'
+import { ip, nftablesOptionsOf, type PipelineConfig, resolveOptionsOf } from '../pipeline.ts'
+import { LOCAL_IPS } from '../scenario.ts'
+import type { Api, KubeObject } from './api.ts'
+import { readSave, type SavedChains } from './iptables-text.ts'
+import type { ProxyConfig } from './kube-proxy-peer.ts'
+import { proxyConfigOf } from './scenario-cluster.ts'
+
+const run = promisify(execFile)
+
+/** Of a scenario, for this mode: NodePorts answer everywhere by default, and the primary addresses are named by themselves. */
+export function inIptables(config: PipelineConfig): PipelineConfig {
+  const addresses = (config.nodePortAddresses ?? []).flatMap(text => (text === 'primary' ? PRIMARY : [text]))
+  return { ...config, nodePortAddresses: addresses }
+}
+
+const PRIMARY: readonly string[] = [
+  `${NODE_ADDRESSES.find(address => !address.includes(':'))}/32`,
+  `${NODE_ADDRESSES.find(address => address.includes(':'))}/128`,
+]
+
+/** `config` as inIptables gives it. */
+export function iptablesConfigOf(config: PipelineConfig): ProxyConfig {
+  const { masqueradeAll = false, masqueradeBit = 14 } = config
+  const { nftables: _, ...rest } = proxyConfigOf(config)
+  return {
+    ...rest,
+    mode: 'iptables',
+    iptables: { masqueradeAll, masqueradeBit, minSyncPeriod: '10ms', syncPeriod: '30s' },
+  }
+}
+
+/** As kube-proxy finds them in the laboratory: its counters are there, and the sysctl is not set. */
+export function iptablesOptionsOf(config: PipelineConfig): IptablesOptions {
+  const { masqueradeAll, masqueradeBit, detector } = nftablesOptionsOf(config)
+  const nfacct = { invalidDropped: true, localhostAccepted: true }
+  return { ...DEFAULT_IPTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector, nfacct }
+}
+
+/** Everything that a proxy looks at. */
+export async function objectsIn(api: Api): Promise<readonly KubeObject[]> {
+  return (
+    await Promise.all([
+      api.list('v1', 'Node'),
+      api.list('v1', 'Service'),
+      api.list('discovery.k8s.io/v1', 'EndpointSlice'),
+    ])
+  ).flat()
+}
+
+export function tableOfObjects(objects: readonly unknown[], config: PipelineConfig): FrontendTable {
+  const localIps = [...LOCAL_IPS, '127.0.0.1', '::1'].map(ip)
+  const events: SourceEvent[] = [{ kind: 'LocalIps', value: localIps }]
+  for (const object of objects) {
+    const parsed = parseObject(object)
+    if (parsed !== undefined && !isRefusal(parsed)) events.push(parsed)
+  }
+  const options = { ...resolveOptionsOf(config), loopbackNodePorts: true }
+  return finish(resolve(options, undefined, applyEvents(EMPTY_SNAPSHOT, events)))
+}
+
+/** The rules for a table, as iptables-save would print them. */
+export function ourChains(table: FrontendTable, options: IptablesOptions): SavedChains {
+  const chains: SavedChains = new Map()
+  const statics = staticsOf(options, table, false)
+  const rulesIn = (place: XtPlace, chain: string): string[] => {
+    const name = `${place.family} ${place.table} ${chain}`
+    const known = chains.get(name) ?? []
+    chains.set(name, known)
+    return known
+  }
+  const add = (place: XtPlace, chain: string, rules: readonly XtRule[]): void => {
+    rulesIn(place, chain).push(...rules.map(rule => printRule(rule, place.family)))
+  }
+  const fixed = fixedChains(statics)
+  for (const chain of fixed) add(chain, chain.name, chain.rules)
+  for (const service of table.services.values()) {
+    const its = rulesOfService(service, statics)
+    for (const entry of its.entries) add(entry, entry.chain, [entry.rule])
+    for (const chain of its.chains) add(chain, chain.name, [...chain.rules, ...chain.last])
+  }
+  for (const chain of fixed) add(chain, chain.name, chain.last)
+  for (const jump of jumpsOf(statics)) {
+    rulesIn(jump, jump.chain).unshift(printRule(jump.rule, jump.family))
+    if (jump.rule.target?.kind === 'jump') rulesIn(jump, jump.rule.target.chain)
+  }
+  return chains
+}
+
+const PROGRAMS: Readonly<Record<NftFamily, string>> = { ip: 'iptables-nft-save', ip6: 'ip6tables-nft-save' }
+
+/** What is in this network namespace. */
+export async function savedChains(): Promise<SavedChains> {
+  const chains: SavedChains = new Map()
+  for (const family of ['ip', 'ip6'] as const) {
+    const { stdout, stderr } = await run(PROGRAMS[family], [], { maxBuffer: 1 << 28 })
+    if (stderr !== '') throw new Error(`${PROGRAMS[family]}: ${stderr}`)
+    readSave(chains, family, stdout)
+  }
+  return chains
+}
