@@ -3,6 +3,7 @@ import type { Steps } from '../../base/steps.ts'
 import { commonOf } from '../../kernel/xt/scope-changes.ts'
 import { chainKey } from '../../kernel/xt/scope-operation.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
+import type { Refusal } from '../../model/refusal.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
@@ -14,7 +15,7 @@ import type { IptablesState, RenderedState } from './state.ts'
 import { LARGE_ENDPOINTS, type Statics, staticsOf } from './statics.ts'
 
 const SERVICES_PER_STEP = 200
-const NO_REFUSALS: RenderedState['refusals'] = new Map()
+const NO_REFUSALS: ReadonlyMap<string, readonly Refusal[]> = new Map()
 
 /**
  * What the kernel should hold. A base that was rendered is continued: endpoints and shared chains are counted anew for

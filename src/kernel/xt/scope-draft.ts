@@ -75,10 +75,6 @@ export class ScopeDraft {
     this.#contents.set(chainKey(content, content.chain), content)
   }
 
-  writes(key: string): boolean {
-    return this.#contents.has(key)
-  }
-
   append(place: XtPlace & { readonly chain: string }, { rule, owner }: OwnedRule): void {
     this.#appended.push({ verb: 'add-rule', ...placed(place), rule, owner })
   }

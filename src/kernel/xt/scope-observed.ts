@@ -205,24 +205,28 @@ export class ObservedChanges {
 
   #finishJumps(): void {
     for (const jump of this.#jumps) {
+      const { target } = jump.rule
+      if (target?.kind === 'jump') this.#ensureChain(jump, target.chain)
+      this.#ensureChain(jump, jump.chain)
       const there = this.#chainAt(jump, jump.chain)
-      if (there === undefined) {
-        if (!this.#draft.writes(chainKey(jump, jump.chain))) this.#draft.addFoundation(jump, jump.chain)
-        this.#draft.insertJump(jump)
-        continue
-      }
-      const { first, rest } = this.#findJumps(there, jump)
+      const { first, rest } = this.#findJumps(there?.rules ?? [], jump)
       if (first === undefined) this.#draft.insertJump(jump)
       for (const rule of rest) this.#draft.removeJump(jump, rule)
     }
   }
 
-  #findJumps(there: ObservedChain, { rule, family }: XtJump) {
+  /** Of a chain that is not ours nothing is wanted but that it is there. */
+  #ensureChain(place: XtPlace, chain: string): void {
+    if (this.#chainAt(place, chain) === undefined && !this.#wanted.has(chainKey(place, chain)))
+      this.#draft.addFoundation(place, chain)
+  }
+
+  #findJumps(there: readonly ObservedRule[], { rule, family }: XtJump) {
     const { compiled } = this.#language.compile(rule, family)
     const text = printRule(rule, family)
     // What does not name the chain in its bytes does not lead to it.
     const target = rule.target !== undefined && 'chain' in rule.target ? rule.target.chain : ''
-    const [first, ...rest] = there.rules.filter(
+    const [first, ...rest] = there.filter(
       each =>
         each.compiled === compiled || (each.compiled.includes(target) && this.#textOf(each, family) === text),
     )
