@@ -128,6 +128,8 @@ function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
   return [...bySet.values()].flat()
 }
 
+const NO_RUNS: readonly ElementRun[] = []
+
 /** Messages in a growing buffer, each with its record. */
 class BatchWriter {
   readonly out: AttributeWriter
@@ -147,7 +149,7 @@ class BatchWriter {
     this.#open(netlink.NFNL_MSG_BATCH_BEGIN, 0)
     writeNfGenMsg(this.out.out, { family: 0, resourceId: netlink.NFNL_SUBSYS_NFTABLES })
     if (generation !== undefined) this.out.u32be(netlink.NFNL_BATCH_GENID, generation)
-    this.close(undefined, [])
+    this.close(undefined, NO_RUNS)
   }
 
   open(message: number, flags: number, family: NftFamily): void {
@@ -169,7 +171,7 @@ class BatchWriter {
     if (this.#records.length > 1) addFlags(this.out.out, this.#start, netlink.NLM_F_ACK)
     this.#open(netlink.NFNL_MSG_BATCH_END, 0)
     writeNfGenMsg(this.out.out, { family: 0, resourceId: netlink.NFNL_SUBSYS_NFTABLES })
-    this.close(undefined, [])
+    this.close(undefined, NO_RUNS)
     return batchOf(this.out.out.written(), this.#firstSequence, this.#records)
   }
 }
@@ -250,5 +252,5 @@ function encodeObject(batch: BatchWriter, operation: ObjectOperation, context: O
   const echoes = 'echo' in operation && operation.echo === true
   batch.open(type, echoes ? flags | netlink.NLM_F_ECHO : flags, operation.family)
   writeObject(batch.out, operation, context)
-  batch.close(operation, [])
+  batch.close(operation, NO_RUNS)
 }
