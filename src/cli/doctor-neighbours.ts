@@ -1,8 +1,8 @@
 import { count } from '../base/text.ts'
 import type { SurveyedChain } from '../kernel/nft/survey.ts'
-import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 import { isKubeProxyChain, KUBE_PROXY } from './leftovers-kube-proxy.ts'
 import { REMOVES_ALL, REMOVES_NFT } from './leftovers-text.ts'
+import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
 /** Somebody else on this node who changes what packets do before or after us. */
 export interface Neighbour {

@@ -1,9 +1,9 @@
 import { count } from '../base/text.ts'
 import type { TableName } from '../kernel/nft/list.ts'
-import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 import type { Elsewhere, IptablesLeftover, Leftovers } from './leftovers.ts'
 import { DUMMY_DEVICE } from './leftovers-kube-proxy.ts'
 import type { Remains } from './leftovers-ours.ts'
+import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
 /** The commands that remove what is named. */
 export const REMOVES_NFT = '`kprobe cleanup --leftovers-of=kube-proxy`'

@@ -6,7 +6,6 @@ import { type ForeignChain, type ForeignTable, surveyTable } from '../kernel/nft
 import type { TableName } from '../kernel/nft/list.ts'
 import { Connection } from '../netlink/connection.ts'
 import type { Transport } from '../netlink/transport.ts'
-import { type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 import {
   type ChainOutline,
   DUMMY_DEVICE,
@@ -15,6 +14,7 @@ import {
   isKubeProxyTable,
   KUBE_PROXY,
 } from './leftovers-kube-proxy.ts'
+import { type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 
 /** What kube-proxy has put into this network namespace and nobody removed: a kube-proxy that runs, or one that did. */
 export interface Leftovers {

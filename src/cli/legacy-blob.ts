@@ -19,7 +19,7 @@ const ENTRIES: Readonly<Record<NftFamily, EntryLayout>> = {
 }
 
 /** struct xt_entry_target: its size, the name of the target, a revision; then what the target has of its own. */
-const TARGET_NAME = { offset: 2, length: 29 }
+const TARGET_NAME = { offset: 2, length: 29 } as const
 const TARGET_LENGTH = 32
 /** XT_FUNCTION_MAXNAMELEN: what begins a chain is a target ERROR that carries the chain's name. */
 const CHAIN_NAME_LENGTH = 30

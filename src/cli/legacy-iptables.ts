@@ -1,7 +1,7 @@
 import { errorOf } from '../base/thrown.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
-import { chainsOfBlob, type LegacyChain } from './legacy-blob.ts'
 import { KUBE_PROXY } from './leftovers-kube-proxy.ts'
+import { chainsOfBlob, type LegacyChain } from './legacy-blob.ts'
 
 /** A table of the legacy flavour of iptables, which nf_tables knows nothing of. */
 export interface LegacyTable {
@@ -71,9 +71,9 @@ const LEVELS: Readonly<Record<NftFamily, number>> = { ip: 0, ip6: 41 }
 const IPT_SO_GET_INFO = 64
 const IPT_SO_GET_ENTRIES = 65
 /** struct ipt_getinfo: the name, a mask of hooks, two offsets for each, the number of entries, and their size. */
-const INFO = { length: 84, size: 80 }
+const INFO = { length: 84, size: 80 } as const
 /** struct ipt_get_entries: the name, the size of what follows, and the entries, which are aligned to 8. */
-const GET = { size: 32, entries: 40 }
+const GET = { size: 32, entries: 40 } as const
 /** More than any table that the tools could still change. */
 const ENTRIES_MAX = 256 << 20
 /** Somebody may write between the question for the size and that for the entries. */

@@ -9,7 +9,7 @@ import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../dataplane/ipt
 import type { IptablesPlan } from '../dataplane/iptables/plan.ts'
 import { createIptablesPlane, type IptablesPlane } from '../dataplane/iptables/plane.ts'
 import { renderIptablesState } from '../dataplane/iptables/render.ts'
-import { type RuleCounts, RuleCounter, rulesWritten } from '../dataplane/iptables/rule-counts.ts'
+import { RuleCounter, type RuleCounts, rulesWritten } from '../dataplane/iptables/rule-counts.ts'
 import { EMPTY_STATE, type IptablesState } from '../dataplane/iptables/state.ts'
 import { createIptablesTracer } from '../dataplane/iptables/trace.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
@@ -17,6 +17,7 @@ import type { FrontendTable } from '../model/frontend.ts'
 import type { IptablesNumbers, TableRules } from '../telemetry/iptables-metrics.ts'
 import { detectorOf } from './detector.ts'
 import type { KernelSockets, ModeContext, ModeTracer, OpenPlane } from './mode.ts'
+import { openNfacctCounters } from './nfacct-counters.ts'
 
 /** Throws when the kernel's nf_tables cannot be spoken to. */
 export function openIptables({
@@ -26,7 +27,8 @@ export function openIptables({
   tell,
 }: ModeContext): OpenPlane<IptablesState, IptablesPlan> {
   const client = createNftClient({ transport: sockets.netfilter(), clock })
-  const options = iptablesOptions(config, sockets)
+  const nfacct = openNfacctCounters(sockets, clock, answersAtLoopback(config))
+  const options = { ...iptablesOptions(config, sockets), nfacct: nfacct.available }
   const written = new Written()
   const counter = new SharedCount(clock)
   const busiest = options.optimize
@@ -42,21 +44,18 @@ export function openIptables({
     plane: written.watching(createIptablesPlane({ client, options, slicing: slicingOf(clock) })),
     demand: () => undefined,
     start() {
+      nfacct.ensure()
       tell?.({ kind: 'notice', level: 'info', text: options.optimize ? LIMIT : LIMITS, facts: {} })
       busiest?.start()
     },
     misfits: ({ refusals }) => [...refusals.values()].flat(),
     traffic: () => Promise.resolve([]),
     async numbers(state) {
-      return {
-        ...written.numbers(await counter.of(state)),
-        invalidDropped: undefined,
-        localhostAccepted: undefined,
-      }
+      return { ...written.numbers(await counter.of(state)), ...nfacct.read() }
     },
     async close() {
       await busiest?.close()
-      await client.close()
+      await Promise.all([client.close(), nfacct.close()])
     },
   }
 }

@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import type { Config, ProxyMode } from '../config/config.ts'
+import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { settingNow } from '../kernel/sysctl/files.ts'
 import type { FrontendTable } from '../model/frontend.ts'
@@ -17,6 +17,7 @@ import type { KernelSockets, ModeContext, ModeTracer, OpenPlane, PlaneUse } from
 import { hasIptablesChains, iptablesTracer, openIptables, retireIptables } from './mode-iptables.ts'
 import { IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './mode-ipvs.ts'
 import { nftablesTracer, openNftables, retireNftables } from './mode-nftables.ts'
+import { openUserspace, retireUserspace, userspaceTracer } from './mode-userspace.ts'
 
 /** One daemon a network namespace, whatever its mode: two would undo each other's work. */
 export const LOCK_NAME = 'kprobe/kube-proxy'
@@ -31,7 +32,7 @@ export function usePlane<R>(context: ModeContext, use: PlaneUse<R>): R {
     case 'iptables':
       return use(openIptables(context))
     case 'userspace':
-      throw notHere(context.config.proxyMode)
+      return use(openUserspace(context))
   }
 }
 
@@ -71,7 +72,7 @@ export async function retireMode(
       if (!isKnown) return (await hasIptablesChains(context)) ? 'anybody' : 'nothing'
       return (await retireIptables(context, signal)) ? 'removed' : 'nothing'
     case 'userspace':
-      return 'nothing'
+      return (await retireUserspace(context, signal)) ? 'removed' : 'nothing'
   }
 }
 
@@ -88,12 +89,8 @@ export function tracerOf(config: Config, table: FrontendTable): ModeTracer {
     case 'iptables':
       return iptablesTracer(config, table)
     case 'userspace':
-      throw notHere(config.proxyMode)
+      return userspaceTracer(config, table)
   }
-}
-
-function notHere(mode: ProxyMode): Error {
-  return new Error(`the mode ${mode} has no plane yet`)
 }
 
 /** A socket to the kernel's nf_tables. Throws when the addon is missing or the socket refused. */

@@ -54,22 +54,7 @@ export function metricSet(registry: Registry, prefix: string): MetricSet {
         },
       })
     },
-    levels<L extends string>(
-      name: string,
-      help: string,
-      options: { readonly labelNames: readonly L[]; readonly fill: (gauge: Gauge<L>) => void },
-    ) {
-      const gauge: Gauge<L> = new Gauge({
-        name: prefix + name,
-        help,
-        labelNames: [...options.labelNames],
-        registers,
-        collect: () => {
-          gauge.reset()
-          options.fill(gauge)
-        },
-      })
-    },
+    levels: (name, help, options) => addLevels({ name: prefix + name, help, registers, ...options }),
     asked(name, help, value) {
       const gauge: Gauge = new Gauge({
         name: prefix + name,
@@ -90,6 +75,25 @@ export function metricSet(registry: Registry, prefix: string): MetricSet {
         registers,
       }),
   }
+}
+
+interface Levels<L extends string> {
+  readonly name: string
+  readonly help: string
+  readonly labelNames: readonly L[]
+  readonly fill: (gauge: Gauge<L>) => void
+  readonly registers: Registry[]
+}
+
+function addLevels<L extends string>({ labelNames, fill, ...rest }: Levels<L>): void {
+  const gauge: Gauge<L> = new Gauge({
+    ...rest,
+    labelNames: [...labelNames],
+    collect: () => {
+      gauge.reset()
+      fill(gauge)
+    },
+  })
 }
 
 const VALUES_MAX = 32

@@ -1,0 +1,55 @@
+import type { Clock } from '../base/clock.ts'
+import {
+  type IptablesOptions,
+  NFACCT_INVALID_DROPPED,
+  NFACCT_LOCALHOST_ACCEPTED,
+} from '../dataplane/iptables/options.ts'
+import { createNfacctClient, type NfacctClient } from '../kernel/nfacct/client.ts'
+import type { IptablesNumbers } from '../telemetry/iptables-metrics.ts'
+import type { KernelSockets } from './mode.ts'
+
+/** Counters that kube-proxy's rules count with, by its names. */
+export interface NfacctCounters {
+  /** Those that exist. What follows from it is read anew each time: making them changes it. */
+  readonly available: IptablesOptions['nfacct']
+  /** Makes them where the kernel has such counters. Throws NetlinkError. */
+  ensure(): void
+  /** Packets that each has counted. Throws NetlinkError. */
+  read(): Pick<IptablesNumbers, 'invalidDropped' | 'localhostAccepted'>
+  /** Removes those that no rule counts with. Throws NetlinkError. */
+  remove(): void
+  close(): Promise<void>
+}
+
+/** `localhost`: NodePorts answer at loopback, which the second one is about. Throws SystemError. */
+export function openNfacctCounters(
+  { netfilter }: Pick<KernelSockets, 'netfilter'>,
+  clock: Clock,
+  localhost: boolean,
+): NfacctCounters {
+  const client = createNfacctClient({ transport: netfilter(), clock })
+  const available = {
+    invalidDropped: client.read(NFACCT_INVALID_DROPPED) !== undefined,
+    localhostAccepted: localhost && client.read(NFACCT_LOCALHOST_ACCEPTED) !== undefined,
+  }
+  return {
+    available,
+    ensure() {
+      available.invalidDropped = client.ensure(NFACCT_INVALID_DROPPED)
+      available.localhostAccepted = localhost && client.ensure(NFACCT_LOCALHOST_ACCEPTED)
+    },
+    read: () => ({
+      invalidDropped: packetsOf(client, NFACCT_INVALID_DROPPED),
+      localhostAccepted: packetsOf(client, NFACCT_LOCALHOST_ACCEPTED),
+    }),
+    remove() {
+      for (const name of [NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED]) client.delete(name)
+    },
+    close: () => client.close(),
+  }
+}
+
+function packetsOf(client: NfacctClient, name: string): number | undefined {
+  const packets = client.read(name)?.packets
+  return packets === undefined ? undefined : Number(packets)
+}
