@@ -5,51 +5,14 @@ import type { NftablesState } from '../../src/dataplane/nftables/state.ts'
 import { printRuleset } from '../../src/kernel/nft/print.ts'
 import type { Table } from '../../src/kernel/nft/state.ts'
 import { freshNetns } from '../support/lab/netns.ts'
-import {
-  type Computed,
-  change,
-  commitAll,
-  compute,
-  type NftablesPlane,
-  openClient,
-  planeOn,
-} from '../support/pipeline.ts'
-import { LOCAL_IPS, loadScenarios } from '../support/scenario.ts'
+import { commitAll, NFTABLES, type NftablesPlane, openClient, planeOn } from '../support/pipeline.ts'
+import { allStops, generator, type Stop, walkSettings } from '../support/walk.ts'
 
-/** `WALK_SEED=N` takes a walk again; `WALK_STEPS=N` makes it longer. */
-const SEED = Number(process.env.WALK_SEED ?? Math.floor(Math.random() * 2 ** 32))
-const STEPS = Number(process.env.WALK_STEPS ?? 150)
+const { seed: SEED, steps: STEPS } = walkSettings(process.env)
 /** nft takes longer for a listing than everything else for a step. */
 const LIST_EVERY = 20
 
 beforeAll(() => freshNetns())
-
-interface Stop {
-  readonly name: string
-  readonly computed: Computed
-}
-
-/** Every step of every scenario is a place to be. */
-function allStops(): readonly Stop[] {
-  return loadScenarios().flatMap(({ file, config, steps }) => {
-    let computed = compute(config, LOCAL_IPS)
-    return steps.map((step, index): Stop => {
-      computed = change(computed, step)
-      return { name: `${file}[${index}]`, computed }
-    })
-  })
-}
-
-/** Mulberry32: the same numbers from the same seed. */
-function generator(seed: number): (bound: number) => number {
-  let state = seed >>> 0
-  return bound => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let t = Math.imul(state ^ (state >>> 15), state | 1)
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61)
-    return ((t ^ (t >>> 14)) >>> 0) % bound
-  }
-}
 
 /** Which state the next one is derived from, and compared with. */
 type Gait =
@@ -58,7 +21,11 @@ type Gait =
   /** A start, or a healing: what the kernel holds. */
   | { readonly kind: 'observed' }
 
-async function go(plane: NftablesPlane, gait: Gait, { computed }: Stop): Promise<NftablesState> {
+async function go(
+  plane: NftablesPlane,
+  gait: Gait,
+  { computed }: Stop<NftablesState>,
+): Promise<NftablesState> {
   const from = gait.kind === 'observed' ? (await plane.observe()).state : gait.state
   const wanted = finish(plane.render(computed.resolved.table, { base: from, without: new Set() }))
   await commitAll(plane, from, wanted)
@@ -94,7 +61,7 @@ function expectListable(): void {
 
 test(`a random walk between all scenario states leaves exactly the wanted state at each stop (WALK_SEED=${SEED})`, async () => {
   const random = generator(SEED)
-  const stops = allStops()
+  const stops = allStops(NFTABLES)
   const client = openClient()
   let last: { readonly config: string; readonly state: NftablesState } | undefined
   for (let step = 0; step < STEPS; step++) {

@@ -7,8 +7,10 @@ import { expectedLine, flowOf as flowAtRandom, type Labels, seenLine } from './s
 
 export interface PlayOptions<State extends Stateful, P extends Plan<State>> {
   readonly mode: Mode<State>
-  /** On the kernel of the lab's node, which holds nothing of it. */
+  /** On the kernel of the lab's node. */
   readonly plane: Dataplane<State, P>
+  /** What that kernel holds before the first step; nothing by default. */
+  readonly before?: State
   readonly lab: Lab
   /** How many connections show where a packet of a row may end; by default those for endpoints taken at random. */
   readonly flowOf?: (row: PacketRow) => Flow
@@ -17,9 +19,9 @@ export interface PlayOptions<State extends Stateful, P extends Plan<State>> {
 /** Programs a scenario step by step, and sends its packets. */
 export async function playSteps<State extends Stateful, P extends Plan<State>>(
   { config, steps }: Scenario,
-  { mode, plane, lab, flowOf = flowAtRandom }: PlayOptions<State, P>,
+  { mode, plane, before = plane.empty, lab, flowOf = flowAtRandom }: PlayOptions<State, P>,
 ): Promise<void> {
-  let held = plane.empty
+  let held = before
   let computed = computeIn(mode, config, LOCAL_IPS)
   const labels: Labels = new Map()
   for (const step of steps) {

@@ -51,6 +51,13 @@ export interface LabOptions {
   readonly alsoLocal?: readonly string[]
 }
 
+export interface TraceOptions {
+  /** Connections of flows that do not say how many. */
+  readonly tries?: number
+  /** Resolves when processes of the node have handed on what the kernel gave them; where none takes part, nobody waits. */
+  readonly settled?: () => Promise<void>
+}
+
 /** More at once could overflow the kernel's queue of received packets (net.core.netdev_max_backlog, 1000). */
 const WINDOW = 256
 const DEFAULT_TRIES = 20
@@ -99,15 +106,13 @@ export class Lab {
   }
 
   /** Sends the first packets of new connections, and tells for each flow what came of them. */
-  async trace(
-    flows: readonly Flow[],
-    options: { readonly tries?: number } = {},
-  ): Promise<readonly Outcome[]> {
+  async trace(flows: readonly Flow[], options: TraceOptions = {}): Promise<readonly Outcome[]> {
     this.#sightings.clear()
     this.topology.node.forgetConnections()
     await this.topology.node.sync()
     const probes = flows.flatMap(flow => this.#probes(flow, flow.tries ?? options.tries ?? DEFAULT_TRIES))
-    for (let at = 0; at < probes.length; at += WINDOW) await this.#send(probes.slice(at, at + WINDOW))
+    for (let at = 0; at < probes.length; at += WINDOW)
+      await this.#send(probes.slice(at, at + WINDOW), options)
     const byFlow = new Map<Flow, NumberedProbe[]>(flows.map(flow => [flow, []]))
     for (const probe of probes) byFlow.get(probe.flow)?.push(probe)
     return flows.map(flow =>
@@ -128,7 +133,7 @@ export class Lab {
   }
 
   /** Sends in order, and returns when everything that will ever come of it has been seen. */
-  async #send(probes: readonly NumberedProbe[]): Promise<void> {
+  async #send(probes: readonly NumberedProbe[], { settled }: TraceOptions): Promise<void> {
     const fences: Array<Promise<void>> = []
     for (const place of ['outside', 'pod', 'node'] as const) {
       const own = probes.filter(({ flow }) => flow.from === place)
@@ -142,6 +147,7 @@ export class Lab {
     }
     // All ends share one processor and so one queue: what was sent before a fence has been handled before it arrives.
     await Promise.all(fences)
+    await settled?.()
     const { outside, pods, node } = this.topology
     await Promise.all([outside.sync(), pods.sync(), node.sync()])
   }
@@ -242,6 +248,8 @@ function verdictOf(flow: Flow, seen: readonly Seen[]): Exclude<Outcome['verdict'
     one.destination === canonicalAddress(flow.destination) && one.port === flow.port
   const arrivals = seen.filter(({ kind }) => kind === 'probe')
   if (arrivals.some(one => !untouched(one))) return 'DNAT'
+  // What rejects at INPUT lets the node's own probe be seen on lo first. A closed TCP port answers with a reset instead.
+  if (flow.protocol === 'TCP' && seen.some(({ kind }) => kind === 'refused')) return 'REJECT'
   // A local UDP port that is closed answers like a reject, but only after the probe was seen on lo.
   if (arrivals.length > 0 || seen.some(({ kind }) => kind === 'reset' || kind === 'icmp')) return 'PASS'
   return seen.length > 0 ? 'REJECT' : 'DROP'

@@ -1,0 +1,14 @@
+import { createIptablesPlane, type IptablesPlane } from '../../src/dataplane/iptables/plane.ts'
+import type { NftClient } from '../../src/kernel/nft/client.ts'
+import { iptablesOptionsOf, openClient, type PipelineConfig } from './pipeline.ts'
+
+export interface OpenIptablesPlane {
+  readonly client: NftClient
+  readonly plane: IptablesPlane
+}
+
+/** A plane of the mode on the real kernel, in the network namespace this process is in now. */
+export function openIptablesPlane(config: PipelineConfig): OpenIptablesPlane {
+  const client = openClient()
+  return { client, plane: createIptablesPlane({ client, options: iptablesOptionsOf(config) }) }
+}
