@@ -4,14 +4,17 @@ import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
+import { PROXY_MODES } from '../config/mode-fields.ts'
 import { LOCK_NAME } from '../daemon/open.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
+import { iptablesRemovedTexts, removeIptables } from './cleanup-iptables.ts'
 import { ipvsRemovedTexts, isIpvsOurs, removeIpvs } from './cleanup-ipvs.ts'
-import { removeLeftovers, removeOurs } from './cleanup-steps.ts'
+import { removeLeftovers, removeOurs, removeUserspace } from './cleanup-steps.ts'
 import { readLines } from './doctor.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { lookForLeftovers } from './leftovers.ts'
 import { keptTexts, leftoverTexts, remainsText, removedTexts } from './leftovers-text.ts'
+import { processesNamed } from './processes.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
 const FORCE: FlagSpec = {
@@ -29,7 +32,16 @@ const LEFTOVERS_OF: FlagSpec = {
     'remove what another proxy has left, instead of what is ours; the only one that is known is kube-proxy. ' +
     'A kprobe may be running, the other proxy must not',
 }
-const FLAGS: readonly FlagSpec[] = [FORCE, LEFTOVERS_OF]
+const PROXY_MODE: FlagSpec = {
+  name: 'proxy-mode',
+  kind: 'text',
+  placeholder: 'MODE',
+  default: '',
+  help:
+    'iptables: remove the chains of that mode as well. Nothing in them tells whether kprobe or kube-proxy wrote them, ' +
+    'so that they stay otherwise',
+}
+const FLAGS: readonly FlagSpec[] = [FORCE, LEFTOVERS_OF, PROXY_MODE]
 const { tableName } = DEFAULT_NFTABLES_OPTIONS
 
 export const command: Command = {
@@ -40,6 +52,10 @@ export const command: Command = {
         'Removes what is provably ours from the kernel: Services stop working on this node. Safe to run again.\n' +
         'What kube-proxy has left is named, and removed only when told: --leftovers-of=kube-proxy.',
       details: [
+        'Chains of the mode iptables are the same whether kprobe or kube-proxy wrote them: --proxy-mode=iptables takes',
+        "them and the rules that lead to them out of the tables of iptables-nft. Kubelet's KUBE-FIREWALL, the tables, and",
+        'all that others have in them stay.',
+        '',
         'Of kube-proxy, that flag removes in one transaction the tables of its nftables mode, and out of the tables of',
         'iptables-nft its chains (KUBE-SERVICES, KUBE-SVC-*, ...) with the rules that lead to them. Everything else in',
         "those tables stays: kubelet's KUBE-FIREWALL, others' rules, and chains of kube-proxy that others use. Then go the",
@@ -57,17 +73,26 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
   const force = reader.bool('force')
   reader.oneOf('leftovers-of', ['kube-proxy'], 'kube-proxy')
+  const mode = reader.oneOf('proxy-mode', ['', ...PROXY_MODES], '')
   if (reader.errors.length > 0) return usageErrors(io, 'cleanup', reader.errors)
   try {
-    return reader.given('leftovers-of') ? await cleanLeftovers(io) : await cleanOurs(io, force)
+    return reader.given('leftovers-of')
+      ? await cleanLeftovers(io)
+      : await cleanOurs(io, { force, iptables: mode === 'iptables' })
   } catch (error) {
     io.err(`kprobe cleanup: ${failureText(error)}\n`)
     return EXIT_FAILED
   }
 }
 
+interface Extent {
+  readonly force: boolean
+  /** Chains of the mode iptables, too. */
+  readonly iptables: boolean
+}
+
 /** Our tables only, which a kprobe that runs would make anew. */
-async function cleanOurs(io: Io, force: boolean): Promise<number> {
+async function cleanOurs(io: Io, { force, iptables }: Extent): Promise<number> {
   const lock = await takeLock(LOCK_NAME, `pid ${io.processId}${CLEANING}`)
   if (lock.kind === 'busy' && !force) {
     io.err(`kprobe cleanup: ${busyText(lock.holder)}\n`)
@@ -76,17 +101,31 @@ async function cleanOurs(io: Io, force: boolean): Promise<number> {
   try {
     const { removed, foreign, remains } = await removeOurs(systemClock, tableName)
     const ofIpvs = await removeIpvs('kprobe')
-    if (removed.length + remains.length === 0 && ofIpvs === undefined)
-      io.out('nothing of ours is in the kernel\n')
-    for (const table of removed) io.out(`removed table ${table}\n`)
-    for (const each of remains) io.out(`removed ${remainsText(each)}\n`)
-    for (const what of ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs)) io.out(`removed ${what}\n`)
+    if (iptables) await warnOfKubeProxy(io)
+    const gone = [
+      ...removed.map(table => `table ${table}`),
+      ...remains.map(remainsText),
+      ...(ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs)),
+      ...(await removeUserspace()).map(table => `table ${table}`),
+      ...(iptables ? iptablesRemovedTexts(await removeIptables()) : []),
+    ]
+    if (gone.length === 0) io.out('nothing of ours is in the kernel\n')
+    for (const what of gone) io.out(`removed ${what}\n`)
     for (const table of foreign) io.out(`left table ${table}, which is not ours\n`)
     await nameLeftovers(io)
   } finally {
     if (lock.kind === 'held') await lock.release()
   }
   return EXIT_FINE
+}
+
+/** Its chains are those that go, and it writes them again. */
+async function warnOfKubeProxy(io: Io): Promise<void> {
+  const pids = await processesNamed('kube-proxy')
+  if (pids.length === 0) return
+  io.err(
+    `kprobe cleanup: kube-proxy runs in this network namespace (pid ${pids.join(', ')}): in its iptables mode, the chains are its own, and it writes them again\n`,
+  )
 }
 
 /** What a cleanup adds to its name as the holder of the lock. */

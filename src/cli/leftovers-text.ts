@@ -21,7 +21,10 @@ export function leftoverTexts({ nftables, iptables, elsewhere }: Leftovers): rea
     ...nftables.map(table => ({ what: `table ${nameOf(table)} of its nftables mode`, command: REMOVES_NFT })),
     ...iptables
       .filter(({ chains }) => chains.length > 0)
-      .map(left => ({ what: `${chainsOf(left)} of its iptables mode`, command: REMOVES_NFT })),
+      .map(left => ({
+        what: `${chainsOf(left)} of its iptables mode, or of kprobe's, which writes the same`,
+        command: REMOVES_NFT,
+      })),
     ...elsewhereTexts(elsewhere).map(what => ({ what, command: REMOVES_ALL })),
     ...ipvsTexts(elsewhere).map(what => ({ what, command: REMOVES_NFT })),
   ]

@@ -43,7 +43,10 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     case 'write-config':
       return await writeConfig(request, io)
     case 'cleanup':
-      return await (await import('./cleanup.ts')).command.run([], io)
+      return await (await import('./cleanup.ts')).command.run(
+        [`--proxy-mode=${request.config.proxyMode}`],
+        io,
+      )
     case 'init':
       return await (await import('./init.ts')).command.run(argv, io)
     case 'run':

@@ -202,7 +202,7 @@ COMMIT
     const { out } = kprobe('cleanup')
     expect(out).toContain('removed table ip kube-proxy\nremoved table ip6 kube-proxy\n')
     expect(out).toContain(
-      `left by kube-proxy: ${NAT_CHAINS} chains and ${NAT_JUMPS} rules that led to them in table ip nat of its iptables mode (remove with \`${REMOVES}\`)\n`,
+      `left by kube-proxy: ${NAT_CHAINS} chains and ${NAT_JUMPS} rules that led to them in table ip nat of its iptables mode, or of kprobe's, which writes the same (remove with \`${REMOVES}\`)\n`,
     )
     expect(saved()).toBe(kubeProxys)
     expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
@@ -213,7 +213,7 @@ COMMIT
   it('is named by kprobe doctor', () => {
     restore(KUBE_PROXY)
     expect(kprobe('doctor').out).toMatch(
-      /warning +kube-proxy's iptables mode left chains in ip filter and ip mangle and ip nat.*kprobe cleanup --leftovers-of=kube-proxy/,
+      /warning +an iptables mode, kube-proxy's or kprobe's, left chains in ip filter and ip mangle and ip nat.*kprobe cleanup --leftovers-of=kube-proxy/,
     )
   })
 })

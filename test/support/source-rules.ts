@@ -85,6 +85,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   cli: ['node:stream', 'yaml'],
   'cli/admin-client.ts': ['node:http'],
   'cli/doctor.ts': ['node:fs/promises'],
+  'cli/processes.ts': ['node:fs/promises'],
   'cli/run.ts': ['node:fs/promises'],
   'cli/legacy-iptables.ts': ['ffi-rs'],
   'cli/libnftables.ts': ['ffi-rs'],

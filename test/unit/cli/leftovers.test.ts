@@ -97,7 +97,7 @@ describe('the texts', () => {
     }
     expect(leftoverTexts(found).map(({ what, command }) => `${what}: ${command}`)).toEqual([
       `table ip6 kube-proxy of its nftables mode: ${REMOVES}`,
-      `1 chain and 2 rules that led to them in table ip nat of its iptables mode: ${REMOVES}`,
+      `1 chain and 2 rules that led to them in table ip nat of its iptables mode, or of kprobe's, which writes the same: ${REMOVES}`,
       '1 chain of its iptables mode in legacy iptables, table ip nat: `kube-proxy --cleanup`',
       'whatever it has in legacy iptables, table ip6 nat, which cannot be looked at (no way to ask): `kube-proxy --cleanup`',
       "1 IPVS virtual server, if they are its; the command removes everybody's: `kube-proxy --cleanup`",

@@ -1,0 +1,35 @@
+import { readdir, readFile, readlink } from 'node:fs/promises'
+
+/**
+ * Processes of a name in the network namespace of this one, as far as /proc shows them here: a container may see its own
+ * processes alone.
+ */
+export async function processesNamed(name: string, proc = '/proc'): Promise<readonly number[]> {
+  const here = await netns(`${proc}/self`)
+  const found: number[] = []
+  for (const entry of await readdir(proc)) {
+    if (!/^\d+$/.test(entry)) continue
+    if ((await nameOf(`${proc}/${entry}`)) !== name) continue
+    const there = await netns(`${proc}/${entry}`)
+    if (there === here || there === undefined) found.push(Number(entry))
+  }
+  return found.sort((a, b) => a - b)
+}
+
+/** At most 15 bytes of it are kept. Undefined for a process that has ended. */
+async function nameOf(folder: string): Promise<string | undefined> {
+  try {
+    return (await readFile(`${folder}/comm`, 'utf8')).trim()
+  } catch {
+    return undefined
+  }
+}
+
+/** Undefined where it may not be read. */
+async function netns(folder: string): Promise<string | undefined> {
+  try {
+    return await readlink(`${folder}/ns/net`)
+  } catch {
+    return undefined
+  }
+}
