@@ -1,7 +1,7 @@
 import { formatIp, type Ip } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
-import type { Element } from '../../kernel/nft/state.ts'
+import type { Element, Verdict } from '../../kernel/nft/state.ts'
 import type { Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import { objectText, printable, type Refusal } from '../../model/refusal.ts'
 import { CHAIN_REJECT } from '../common/chain-names.ts'
@@ -118,8 +118,8 @@ class Made implements ServiceElements {
   }
 }
 
-const REJECT = { code: NFT_GOTO, chain: CHAIN_REJECT }
-const DROP = { code: NF_DROP, chain: undefined }
+const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
+const DROP: Verdict = { code: NF_DROP, chain: undefined }
 
 /** Where pods and processes of this node go, if that is not where everyone goes, and where everyone goes. */
 interface Targets {

@@ -71,10 +71,11 @@ interface Choice {
 function choose({ key, balance }: Relay, list: ListName, { source, clients, random }: Choice) {
   const backends = balance[list]
   const client = `${key} ${formatIp(source)}`
-  const known = backends.find(backend => endpointText(backend) === clients.get(client))
+  const isSticky = balance.affinityTimeoutS > 0
+  const known = isSticky ? backends.find(one => endpointText(one) === clients.get(client)) : undefined
   const chosen = known ?? backends[random(backends.length)]
   if (chosen === undefined) throw new Error(`a list without endpoints has a listener: ${key}`)
-  if (balance.affinityTimeoutS > 0) clients.set(client, endpointText(chosen))
+  if (isSticky) clients.set(client, endpointText(chosen))
   return chosen
 }
 

@@ -48,7 +48,7 @@ export async function startServers(topology: Topology, endpoints: readonly strin
 }
 
 export interface ClientOptions {
-  readonly from: 'outside' | 'node'
+  readonly from: 'outside' | 'pod' | 'node'
   readonly source: string
   readonly destination: string
   readonly port: number
@@ -58,7 +58,8 @@ export interface ClientOptions {
 
 /** Opens connections at a steady rate until it is stopped. */
 export function startClient(topology: Topology, options: ClientOptions): TrafficClient {
-  const pid = options.from === 'outside' ? topology.outside.pid : undefined
+  const { outside, pods } = topology
+  const pid = options.from === 'node' ? undefined : (options.from === 'pod' ? pods : outside).pid
   if (pid !== undefined) {
     routeBack(pid)
     inNamespace(pid, ['ip', 'addr', 'replace', host(options.source), 'dev', 'e0', ...noDad(options.source)])
