@@ -25,6 +25,7 @@ import {
   EXPRESSION_LIST,
   GENERATION,
   RULE,
+  RULE_PLACE,
   SET,
   type SET_ELEMENT,
   SET_ELEMENTS,
@@ -186,6 +187,11 @@ export interface Generation {
 export function decodeGeneration(view: ByteView, message: Message): Generation {
   const { id, processId, processName } = attributesIn(view, message, GENERATION)
   return { id: required(id, 'id', message), processId, processName }
+}
+
+/** Where a rule stands, without what it says. */
+export function decodeRulePlace(view: ByteView, message: Message): ValuesOf<typeof RULE_PLACE> {
+  return attributesIn(view, message, RULE_PLACE)
 }
 
 /** The table that a message about anything in it, or about itself, names. */

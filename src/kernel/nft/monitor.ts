@@ -8,8 +8,17 @@ import {
 import { malformed, NetlinkError } from '../../netlink/errors.ts'
 import { type Message, readMessages, readNfGenMsg } from '../../netlink/message.ts'
 import { SystemError, type Transport } from '../../netlink/transport.ts'
-import { NFPROTO_IPV4, NFPROTO_IPV6, NFT_MSG_NEWGEN } from './constants.ts'
-import { decodeGeneration, decodeTableName } from './decode.ts'
+import {
+  NFPROTO_IPV4,
+  NFPROTO_IPV6,
+  NFT_MSG_DELCHAIN,
+  NFT_MSG_DELRULE,
+  NFT_MSG_NEWCHAIN,
+  NFT_MSG_NEWGEN,
+  NFT_MSG_NEWRULE,
+} from './constants.ts'
+import { decodeChain, decodeGeneration, decodeRulePlace, decodeTableName } from './decode.ts'
+import { decodeForeignRule } from './leftover-survey.ts'
 
 /** A commit by somebody else, as the kernel announced it. */
 export interface ForeignCommit {
@@ -18,9 +27,24 @@ export interface ForeignCommit {
   readonly processName: string | undefined
   /** What it touched, each once: `ip kube-proxy`. */
   readonly tables: readonly string[]
+  /** Some of it is what `concerns` asks for. */
+  readonly concerned: boolean
   /** False when it may have touched more: there were too many, or some notifications were lost. */
   readonly complete: boolean
   readonly generation: number
+}
+
+/** What one notification is about. */
+export interface Touched {
+  /** `ip`, `ip6`, or `family 1`. */
+  readonly family: string
+  readonly table: string
+  /** Of a chain, or of the rule's chain. */
+  readonly chain: string | undefined
+  /** Of a rule. */
+  readonly handle: bigint | undefined
+  /** Chains that a rule leads to; of one that went, Linux tells no more than its handle (since 6.5). */
+  readonly targets: () => readonly string[]
 }
 
 export interface ForeignCommitsOptions {
@@ -29,6 +53,8 @@ export interface ForeignCommitsOptions {
   /** Port ids of the sockets whose commits are our own. */
   readonly ownPortIds: ReadonlySet<number>
   readonly onCommit: (commit: ForeignCommit) => void
+  /** Asked of what others' commits touch, until it says yes. */
+  readonly concerns?: (touched: Touched) => boolean
   /** Some notifications were lost or unreadable: of commits at that time not everything is known, if anything is. */
   readonly onOverrun: (error: Error) => void
 }
@@ -83,6 +109,7 @@ class CommitCollector {
   readonly #options: ForeignCommitsOptions
   readonly #tables = new Set<string>()
   #more = false
+  #concerned = false
   /**
    * Something was lost: `ahead`, behind notifications that are still queued, since the kernel drops until the queue is
    * empty; then `here`, in a commit whose rest may come.
@@ -110,28 +137,50 @@ class CommitCollector {
   #forget(): void {
     this.#tables.clear()
     this.#more = false
+    this.#concerned = false
   }
 
   #message(view: ByteView, message: Message): void {
     if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
     if (message.type < NLMSG_MIN_TYPE || message.type >> 8 !== NFNL_SUBSYS_NFTABLES) return
     if ((message.type & 0xff) === NFT_MSG_NEWGEN) this.#generation(view, message)
-    else this.#touched(`${familyName(readNfGenMsg(view, message).family)} ${decodeTableName(view, message)}`)
+    else this.#touched(touchedBy(view, message), message.portId)
   }
 
-  #touched(table: string): void {
+  #touched(touched: Touched, portId: number): void {
+    const { concerns, ownPortIds } = this.#options
+    if (!this.#concerned && !ownPortIds.has(portId)) this.#concerned = concerns?.(touched) === true
+    const table = `${touched.family} ${touched.table}`
     if (this.#tables.size < TABLES_MAX) this.#tables.add(table)
     else this.#more ||= !this.#tables.has(table)
   }
 
   #generation(view: ByteView, message: Message): void {
     const tables = [...this.#tables]
+    const concerned = this.#concerned
     const complete = !this.#more && this.#gap === undefined
     this.#forget()
     if (this.#gap === 'here') this.#gap = undefined
     if (this.#options.ownPortIds.has(message.portId)) return
     const { id, processId, processName } = decodeGeneration(view, message)
-    this.#options.onCommit({ processId, processName, tables, complete, generation: id })
+    this.#options.onCommit({ processId, processName, tables, concerned, complete, generation: id })
+  }
+}
+
+function touchedBy(view: ByteView, message: Message): Touched {
+  const family = familyName(readNfGenMsg(view, message).family)
+  const place = { family, table: decodeTableName(view, message), handle: undefined, targets: () => [] }
+  switch (message.type & 0xff) {
+    case NFT_MSG_NEWRULE:
+    case NFT_MSG_DELRULE: {
+      const { chain, handle } = decodeRulePlace(view, message)
+      return { ...place, chain, handle, targets: () => decodeForeignRule(view, message).rule.targets }
+    }
+    case NFT_MSG_NEWCHAIN:
+    case NFT_MSG_DELCHAIN:
+      return { ...place, chain: decodeChain(view, message).value.name }
+    default:
+      return { ...place, chain: undefined }
   }
 }
 

@@ -248,6 +248,13 @@ export const RULE = attributeSet({
   userdata: [nft.NFTA_RULE_USERDATA, octets],
 })
 
+/** Which rule it is. */
+export const RULE_PLACE = attributeSet({
+  table: [nft.NFTA_RULE_TABLE, string],
+  chain: [nft.NFTA_RULE_CHAIN, string],
+  handle: [nft.NFTA_RULE_HANDLE, u64be],
+})
+
 export const GENERATION = attributeSet({
   id: [nft.NFTA_GEN_ID, u32be],
   processId: [nft.NFTA_GEN_PROC_PID, u32be],

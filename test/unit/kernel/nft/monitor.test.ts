@@ -43,10 +43,18 @@ it('tells who committed, and every table it touched once', () => {
       processId: 4242,
       processName: 'nft',
       tables: ['ip kube-proxy', 'ip6 kube-proxy', 'family 1 filter'],
+      concerned: false,
       complete: true,
       generation: 9,
     },
-    { processId: 4242, processName: 'iptables-nft', tables: ['ip other'], complete: true, generation: 10 },
+    {
+      processId: 4242,
+      processName: 'iptables-nft',
+      tables: ['ip other'],
+      concerned: false,
+      complete: true,
+      generation: 10,
+    },
   ])
 })
 
