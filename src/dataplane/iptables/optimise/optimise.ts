@@ -33,6 +33,7 @@ export function optimiseFixed(chains: readonly XtChain[], statics: Statics): rea
 }
 
 function once(entries: readonly XtEntry[]): readonly XtEntry[] {
+  if (entries.length < 2) return entries
   const seen = new Set<string>()
   return entries.filter(({ family, table, chain, rule }) => {
     const key = `${family} ${table} ${chain} ${ruleKey(rule)}`
