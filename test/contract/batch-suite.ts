@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import type { Transport } from '../../src/netlink/transport.ts'
 import type { Case } from './case.ts'
+import { COMPAT_CASES } from './compat-cases.ts'
 import { ELEMENT_CASES } from './element-cases.ts'
 import { OBJECT_CASES } from './object-cases.ts'
 import * as of from './objects.ts'
@@ -30,7 +31,7 @@ export function batchSuite(factory: TargetFactory): void {
   afterEach(() => socket.close())
 
   describe('a batch', () => {
-    test.each([...OBJECT_CASES, ...ELEMENT_CASES].map(one => [one.title, one] as const))(
+    test.each([...OBJECT_CASES, ...ELEMENT_CASES, ...COMPAT_CASES].map(one => [one.title, one] as const))(
       '%s',
       (_title, one) =>
         runCase(socket, isUpTo(target, one.older?.upTo ?? [0, 0]) ? { ...one, ...one.older } : one),

@@ -3,6 +3,7 @@ import { FakeKernel } from '../support/fake-kernel/kernel.ts'
 import { batchSuite } from './batch-suite.ts'
 import { clientSuite } from './client-suite.ts'
 import { ipsetSuite } from './ipset-suite.ts'
+import { sharedSuite } from './shared-suite.ts'
 import { socketSuite } from './socket-suite.ts'
 import type { TargetFactory } from './target.ts'
 
@@ -25,4 +26,5 @@ describe('the kernel in memory', () => {
   describe('keeps its sockets', () => socketSuite(fake))
   describe('serves the client', () => clientSuite(fake))
   describe('matches ipsets', () => ipsetSuite(fake))
+  describe('shares tables', () => sharedSuite(fake))
 })

@@ -8,6 +8,7 @@ import { batchSuite } from './batch-suite.ts'
 import { clientSuite } from './client-suite.ts'
 import { ipsetSuite } from './ipset-suite.ts'
 import { ipsetNames } from './ipsets.ts'
+import { sharedSuite } from './shared-suite.ts'
 import { socketSuite } from './socket-suite.ts'
 import { type TargetFactory, versionOfThisKernel } from './target.ts'
 
@@ -49,4 +50,5 @@ describe('the kernel of this machine', () => {
   describe('keeps its sockets', () => socketSuite(real))
   describe('serves the client', () => clientSuite(real))
   describe('matches ipsets', () => ipsetSuite(real))
+  describe('shares tables', () => sharedSuite(real))
 })

@@ -43,7 +43,7 @@ export interface Touched {
   readonly chain: string | undefined
   /** Of a rule. */
   readonly handle: bigint | undefined
-  /** Chains that a rule leads to; of one that went, Linux tells no more than its handle (since 6.5). */
+  /** Chains that a rule leads to, or led to. */
   readonly targets: () => readonly string[]
 }
 

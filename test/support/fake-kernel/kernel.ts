@@ -110,14 +110,14 @@ export class FakeKernel {
   #notify({ notices }: BatchOutcome, from: FakeSocket): void {
     const listeners = [...this.#sockets].filter(({ groups }) => groups.has(NFNLGRP_NFTABLES))
     const told = notices.map(notice => notice())
-    const echoes = told.filter(({ asked }) => (asked.flags & NLM_F_ECHO) !== 0)
+    const echoes = told.some(({ asked }) => (asked.flags & NLM_F_ECHO) !== 0)
     for (const notice of told) {
       const message = this.#noticeMessage(notice, from)
       for (const socket of listeners) socket.enqueue(message)
-      if (echoes.includes(notice)) from.enqueue(message)
+      if ((notice.asked.flags & NLM_F_ECHO) !== 0) from.enqueue(message)
     }
     for (const socket of listeners) socket.enqueue(this.#generationMessage(0, from))
-    if (echoes.length > 0) from.enqueue(this.#generationMessage(0, from))
+    if (echoes) from.enqueue(this.#generationMessage(0, from))
   }
 
   #noticeMessage({ kind, family, asked, body }: Notice, from: FakeSocket): Uint8Array {

@@ -25,7 +25,7 @@ export function chainNotice(
 }
 
 export function ruleNotice(
-  { message }: Call,
+  call: Call,
   about: {
     readonly table: FakeTable
     readonly chain: FakeChain
@@ -35,7 +35,7 @@ export function ruleNotice(
 ): Notice {
   const { table, chain, rule, kind } = about
   const body = ruleBody({ table, chain, rule, position: undefined })
-  return { kind, family: table.family, asked: message, body }
+  return { kind, family: table.family, asked: call.message, body }
 }
 
 function notice(
