@@ -8,7 +8,7 @@ import type { IpvsKernel } from '../dataplane/ipvs/observe.ts'
 import type { IpsetType } from '../kernel/ipset/state.ts'
 import { ipvsSysctls } from '../kernel/ipvs/sysctls.ts'
 import { AF_INET, AF_INET6 } from '../kernel/link/constants.ts'
-import { hasXtMatch } from '../kernel/nft/compat.ts'
+import { hasXtExtension } from '../kernel/nft/compat.ts'
 import { Connection } from '../netlink/connection.ts'
 import type { Finding } from './doctor-settings.ts'
 import { failureText } from './usage-errors.ts'
@@ -70,7 +70,7 @@ async function xtSetFinding(): Promise<Finding> {
   const subject = 'nf_tables rules about ipsets'
   try {
     const connection = new Connection({ transport, clock: systemClock })
-    const has = [AF_INET, AF_INET6].every(family => hasXtMatch(connection, { ...XT_SET, family }))
+    const has = [AF_INET, AF_INET6].every(family => hasXtExtension(connection, { ...XT_SET, family }))
     return has
       ? { kind: 'ok', subject, text: 'nft_compat and xt_set' }
       : {

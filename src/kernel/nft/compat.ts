@@ -12,10 +12,11 @@ const NFNL_SUBSYS_NFT_COMPAT = 11
 const NFNL_MSG_COMPAT_GET = 0
 
 const COMPAT = attributeSet({ name: [1, string], revision: [2, u32be], type: [3, u32be] })
-const IS_MATCH = 0
+const COMPAT_TYPES = { match: 0, target: 1 } as const
 
-/** A match of xtables. */
-export interface XtMatch {
+/** A match of xtables, or a target. */
+export interface XtExtension {
+  readonly kind?: keyof typeof COMPAT_TYPES
   readonly name: string
   readonly revision: number
   /** AF_INET or AF_INET6. */
@@ -23,22 +24,22 @@ export interface XtMatch {
 }
 
 /**
- * Whether rules of nf_tables can use a match of xtables. The kernel loads the modules for it where it has them. Throws
+ * Whether rules of nf_tables can use a match or target of xtables, in this revision. The kernel loads the modules for it where it has them. Throws
  * NetlinkError where it does not even say no.
  */
-export function hasXtMatch(connection: Connection, match: XtMatch): boolean {
+export function hasXtExtension(connection: Connection, extension: XtExtension): boolean {
   let answered = false
   try {
     connection.roundTrip({
       operation: 'find',
-      object: `match ${match.name} of xtables`,
-      build: sequence => compatRequest(match, sequence),
+      object: `${extension.kind ?? 'match'} ${extension.name} of xtables`,
+      build: sequence => compatRequest(extension, sequence),
       onMessage: () => {
         answered = true
       },
     })
   } catch (error) {
-    // EINVAL: there is no nft_compat; ENOENT and EPROTONOSUPPORT: there is no such match, or no such revision.
+    // EINVAL: there is no nft_compat; ENOENT and EPROTONOSUPPORT: there is none of the name, or not in this revision.
     const isAbsent = error instanceof NetlinkError && ABSENT.has(error.code)
     if (!isAbsent) throw error
   }
@@ -47,12 +48,13 @@ export function hasXtMatch(connection: Connection, match: XtMatch): boolean {
 
 const ABSENT: ReadonlySet<string> = new Set(['EINVAL', 'ENOENT', 'EPROTONOSUPPORT', 'EOPNOTSUPP'])
 
-export function compatRequest({ name, revision, family }: XtMatch, sequence: number): Uint8Array {
+export function compatRequest(extension: XtExtension, sequence: number): Uint8Array {
+  const { kind = 'match', name, revision, family } = extension
   const out = new ByteWriter(64)
   const type = (NFNL_SUBSYS_NFT_COMPAT << 8) | NFNL_MSG_COMPAT_GET
   const start = openMessage(out, { type, flags: NLM_F_REQUEST, sequence })
   writeNfGenMsg(out, { family, resourceId: 0 })
-  writeAttributes(new AttributeWriter(out), COMPAT, { name, revision, type: IS_MATCH })
+  writeAttributes(new AttributeWriter(out), COMPAT, { name, revision, type: COMPAT_TYPES[kind] })
   closeMessage(out, start)
   return out.written()
 }

@@ -10,6 +10,7 @@ import {
   cmp,
   compat,
   expression,
+  jump,
   masked,
   meta,
   payload,
@@ -229,9 +230,9 @@ function compileTarget(one: XtTarget, family: NftFamily): Octets {
     case 'RETURN':
       return VERDICTS[one.kind]
     case 'jump':
-      return verdict(nft.NFT_JUMP, octetsOfText(one.chain))
+      return jump(nft.NFT_JUMP, octetsOfText(one.chain))
     case 'goto':
-      return verdict(nft.NFT_GOTO, octetsOfText(one.chain))
+      return jump(nft.NFT_GOTO, octetsOfText(one.chain))
     case 'REJECT':
       return target.REJECT[family].write(one)
     case 'MARK':

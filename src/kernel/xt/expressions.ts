@@ -1,6 +1,15 @@
 import { type Octets, readU32be, u32be, zeros } from '../../base/octets.ts'
 import * as nft from '../nft/constants.ts'
-import { NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA } from './constants.ts'
+import {
+  NFT_CMP_GT,
+  NFT_CMP_GTE,
+  NFT_CMP_LT,
+  NFT_CMP_LTE,
+  NFTA_RANGE_FROM_DATA,
+  NFTA_RANGE_OP,
+  NFTA_RANGE_SREG,
+  NFTA_RANGE_TO_DATA,
+} from './constants.ts'
 
 /**
  * Expressions of nf_tables as the kernel lists them: no flags on the types of attributes, attributes in the order of the
@@ -57,10 +66,26 @@ function value(type: number, octets: Octets): Octets {
   return attribute(type, attribute(nft.NFTA_DATA_VALUE, octets))
 }
 
-/** `op` is NFT_CMP_*. */
+/** What rules compare, and load from packets, is no longer than an address. */
+const VALUE_LENGTH_MAX = 16
+const CMP_OPS = [nft.NFT_CMP_EQ, nft.NFT_CMP_NEQ, NFT_CMP_LT, NFT_CMP_LTE, NFT_CMP_GT, NFT_CMP_GTE] as const
+
+/** All that comes before the value, by operation and length: rules are made by the ten thousand. */
+const CMP_HEADS: readonly (readonly Octets[])[] = CMP_OPS.map(op =>
+  Array.from({ length: VALUE_LENGTH_MAX + 1 }, (_, length) => {
+    const data = number(nft.NFTA_CMP_SREG, REGISTER) + number(nft.NFTA_CMP_OP, op)
+    return withoutTail(expression('cmp', data + value(nft.NFTA_CMP_DATA, zeros(length))), length)
+  }),
+)
+
+/** `op` is NFT_CMP_*; at most 16 bytes are compared. */
 export function cmp(op: number, octets: Octets): Octets {
-  const data = number(nft.NFTA_CMP_SREG, REGISTER) + number(nft.NFTA_CMP_OP, op)
-  return expression('cmp', data + value(nft.NFTA_CMP_DATA, octets))
+  return (CMP_HEADS[op]?.[octets.length] ?? '') + octets + (PADDING[octets.length & 3] ?? '')
+}
+
+/** Without the last attribute's payload of so many bytes, and its padding. */
+function withoutTail(octets: Octets, length: number): Octets {
+  return octets.slice(0, octets.length - ((length + 3) & ~3))
 }
 
 /** `op` is NFT_RANGE_*. */
@@ -87,6 +112,26 @@ export function verdict(code: number, chain?: Octets | undefined): Octets {
   const body = attribute(nft.NFTA_DATA_VERDICT, number(nft.NFTA_VERDICT_CODE, code) + target)
   const data = number(nft.NFTA_IMMEDIATE_DREG, nft.NFT_REG_VERDICT) + attribute(nft.NFTA_IMMEDIATE_DATA, body)
   return expression('immediate', data)
+}
+
+/** iptables takes names of chains of 28 bytes; longer ones are made as they come. */
+const CHAIN_LENGTH_USUAL = 28
+
+function jumpHeads(code: number): readonly Octets[] {
+  return Array.from({ length: CHAIN_LENGTH_USUAL + 1 }, (_, length) =>
+    withoutTail(verdict(code, zeros(length)), length + 1),
+  )
+}
+
+const JUMP_HEADS = jumpHeads(nft.NFT_JUMP)
+const GOTO_HEADS = jumpHeads(nft.NFT_GOTO)
+/** A name's NUL, and padding. */
+const NAME_ENDS = ['\0\0\0\0', '\0\0\0', '\0\0', '\0'] as const
+
+export function jump(code: typeof nft.NFT_JUMP | typeof nft.NFT_GOTO, chain: Octets): Octets {
+  const head = (code === nft.NFT_JUMP ? JUMP_HEADS : GOTO_HEADS)[chain.length]
+  if (head === undefined) return verdict(code, chain)
+  return head + chain + (NAME_ENDS[chain.length & 3] ?? '')
 }
 
 export const ZERO_COUNTER = expression(

@@ -84,12 +84,15 @@ export function layOut({ size }: { readonly size: number }, parts: readonly Part
   let info = ''
   let at = 0
   for (const { offset, octets } of parts) {
-    if (offset > at) info += zeros(offset - at)
+    if (offset > at) info += NOTHING.slice(at - offset)
     info += octets
     at = offset + octets.length
   }
-  return at < size ? info + zeros(size - at) : info
+  return at < size ? info + NOTHING.slice(at - size) : info
 }
+
+/** More than any gap of a structure. */
+const NOTHING = zeros(512)
 
 /** Whether `info` has the structure's size and is zero wherever the table has no field. */
 export function fits<F extends Fields>({ size, fields }: Struct<F>, info: Octets): boolean {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
-import { compatRequest, hasXtMatch } from '../../../../src/kernel/nft/compat.ts'
+import { compatRequest, hasXtExtension } from '../../../../src/kernel/nft/compat.ts'
 import { Connection } from '../../../../src/netlink/connection.ts'
 import { errnoNumber } from '../../../../src/netlink/errno.ts'
 import {
@@ -24,10 +24,10 @@ it('asks for a match of a revision as linux/netfilter/nf_tables_compat.h has it'
   )
 })
 
-describe('hasXtMatch', () => {
+describe('hasXtExtension', () => {
   function answering(answer: (sequence: number) => ReturnType<typeof datagram>): boolean {
     const transport = new ScriptedTransport(sent => [answer(sequenceOf(sent))])
-    return hasXtMatch(new Connection({ transport, clock: systemClock }), MATCH)
+    return hasXtExtension(new Connection({ transport, clock: systemClock }), MATCH)
   }
 
   it('says yes when the kernel answers with the match', () => {
