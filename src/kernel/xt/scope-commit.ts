@@ -29,7 +29,7 @@ export interface ScopeFailure extends Pick<OperationFailure, 'code' | 'error'> {
 
 /** A batch that names a generation is sent so often while others commit in between. */
 const TRIES = 6
-/** Of how many new rules the kernel is asked for the numbers: a chain is listed in less time than more of them take. */
+/** Of how many new rules of a chain the kernel is asked for the numbers: it is listed in less time than more of them take. */
 const ECHOED_MAX = 200
 const SLICED_FROM = 500
 const OPERATIONS_PER_STEP = 64
@@ -53,6 +53,7 @@ export async function commitScope(
     const resolved = await resolveDeletions(options, operations)
     if (resolved === undefined) return { ...ended, outcome: 'stale' }
     const batch = await translated(options, { operations, resolved, kept })
+    if (batch.unwritable.length > 0) return { ...ended, outcome: 'refused', failures: batch.unwritable }
     const isLast = tries === TRIES
     // Where nothing goes by its number nothing was verified.
     const guard = isLast && asked === undefined && resolved.size === 0 ? {} : { generation }
@@ -74,6 +75,8 @@ interface Batch {
   readonly transaction: Operation[]
   /** What each operation was made of. */
   readonly origins: ScopeOperation[]
+  /** What cannot be said to the kernel, as it would refuse it. */
+  readonly unwritable: ScopeFailure[]
   readonly resolved: ReadonlyMap<DeleteRule, Resolved>
 }
 
@@ -94,14 +97,19 @@ interface Translating {
 }
 
 function* translate({ operations, resolved, kept }: Given, { book, language }: Translating): Steps<Batch> {
-  const batch: Batch = { transaction: [], origins: [], resolved }
+  const batch: Batch = { transaction: [], origins: [], unwritable: [], resolved }
   const echoed = echoedChains(operations, book)
   let count = 0
   for (const operation of operations) {
     if (++count % OPERATIONS_PER_STEP === 0) yield
     if (kept.has(operation)) continue
-    batch.transaction.push(translateOne(operation, { echoed, resolved, language }))
-    batch.origins.push(operation)
+    try {
+      batch.transaction.push(translateOne(operation, { echoed, resolved, language }))
+      batch.origins.push(operation)
+    } catch (error) {
+      if (!(error instanceof NetlinkError)) throw error
+      batch.unwritable.push({ operation, code: error.code, error })
+    }
   }
   return batch
 }
@@ -140,23 +148,18 @@ function translateOne(operation: ScopeOperation, context: TranslatingOne): Opera
 
 /** Chains that the book knows and can go on knowing. */
 function echoedChains(operations: ScopeOperations, book: HandleBook): ReadonlySet<string> {
-  const chains = new Set<string>()
-  let rules = 0
+  const rules = new Map<string, number>()
   for (const operation of operations) {
     const { verb } = operation
     if (verb !== 'insert-rule' && verb !== 'add-rule') continue
     const key = chainKey(operation, operation.chain)
-    if (!book.has(key)) continue
-    chains.add(key)
-    if (++rules > ECHOED_MAX) return NONE
+    if (book.has(key)) rules.set(key, (rules.get(key) ?? 0) + 1)
   }
-  if (chains.size > 0)
+  if (rules.size > 0)
     for (const operation of operations)
-      if (operation.verb === 'flush-chain') chains.delete(chainKey(operation, operation.chain))
-  return chains
+      if (operation.verb === 'flush-chain') rules.delete(chainKey(operation, operation.chain))
+  return new Set([...rules].flatMap(([key, count]) => (count > ECHOED_MAX ? [] : [key])))
 }
-
-const NONE: ReadonlySet<string> = new Set()
 
 /** Keeps the book. */
 function settle(book: HandleBook, { transaction, origins, resolved }: Batch, result: CommitResult): void {

@@ -1,5 +1,6 @@
 import type { Octets } from '../../base/octets.ts'
 import type { Steps } from '../../base/steps.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
 import type { CompiledRule } from '../nft/compiled-rule.ts'
 import type { Observed, ObservedChain, ObservedRule } from '../nft/observed.ts'
 import type { NftFamily } from '../nft/state.ts'
@@ -11,13 +12,23 @@ import { addEntry, contentOf, contentWith, makesWay } from './scope-changes.ts'
 import { type OwnedRule, ScopeDraft } from './scope-draft.ts'
 import { chainKey, type ScopeOperations, tableKey } from './scope-operation.ts'
 
-/** compileRule, with what it needs to know of ipsets; bytes that no rule has where that cannot be known. */
+/** compileRule, with what it needs to know of ipsets. Throws NetlinkError for what cannot be said to the kernel. */
 export type CompileRule = (rule: XtRule, family: NftFamily) => CompiledRule
 
 /** How rules are written and read. */
 export interface Language {
   readonly compile: CompileRule
   readonly nameOfIpset?: (index: number) => string | undefined
+}
+
+/** Undefined for a rule that cannot be said to the kernel. */
+export function bytesOf({ compile }: Language, rule: XtRule, family: NftFamily): Octets | undefined {
+  try {
+    return compile(rule, family).compiled
+  } catch (error) {
+    if (!(error instanceof NetlinkError)) throw error
+    return undefined
+  }
 }
 
 /** Whose chain it is, by its name. */
@@ -91,8 +102,13 @@ export class ObservedChanges {
   }
 
   #same(there: ObservedRule, rule: XtRule, family: NftFamily): boolean {
-    if (there.compiled === this.#language.compile(rule, family).compiled) return true
+    if (there.compiled === this.#bytesOf(rule, family)) return true
     return this.#textOf(there, family) === printRule(rule, family)
+  }
+
+  /** Of a rule that the kernel cannot have, no bytes: whoever writes it finds out why. */
+  #bytesOf(rule: XtRule, family: NftFamily): Octets {
+    return bytesOf(this.#language, rule, family) ?? ''
   }
 
   #textOf({ compiled }: ObservedRule, family: NftFamily): string {
@@ -167,7 +183,7 @@ export class ObservedChanges {
     const wanted = new Map<Octets, OwnedRule[]>()
     let count = 0
     for (const entry of entries) {
-      const { compiled } = this.#language.compile(entry.rule, family)
+      const compiled = this.#bytesOf(entry.rule, family)
       const same = wanted.get(compiled)
       if (same === undefined) wanted.set(compiled, [entry])
       else same.push(entry)
@@ -222,7 +238,7 @@ export class ObservedChanges {
   }
 
   #findJumps(there: readonly ObservedRule[], { rule, family }: XtJump) {
-    const { compiled } = this.#language.compile(rule, family)
+    const compiled = this.#bytesOf(rule, family)
     const text = printRule(rule, family)
     // What does not name the chain in its bytes does not lead to it.
     const target = rule.target !== undefined && 'chain' in rule.target ? rule.target.chain : ''

@@ -3,7 +3,7 @@ import type { NftClient } from '../nft/client.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
 import type { HandleBook } from './scope-handles.ts'
-import type { Language } from './scope-observed.ts'
+import { bytesOf, type Language } from './scope-observed.ts'
 import { chainKey, type DeleteRule, isObservedRule, type ScopeOperations } from './scope-operation.ts'
 
 /** Where rules are read. */
@@ -103,7 +103,7 @@ function lookUp(
 function candidates(
   book: HandleBook,
   { key, deletion }: { readonly key: string; readonly deletion: DeleteRule },
-  { compile, nameOfIpset }: Language,
+  language: Language,
 ): readonly Resolved[] {
   const { rule, family } = deletion
   if (isObservedRule(rule)) {
@@ -112,11 +112,11 @@ function candidates(
     const best = handles.filter(handle => handle === rule.handle)
     return [...best, ...handles].map(handle => ({ handle, compiled }))
   }
-  const { compiled } = compile(rule, family)
-  const handles = book.handlesOf(key, compiled)
-  if (handles.length > 0) return handles.map(handle => ({ handle, compiled }))
+  const compiled = bytesOf(language, rule, family)
+  const handles = compiled === undefined ? [] : book.handlesOf(key, compiled)
+  if (compiled !== undefined && handles.length > 0) return handles.map(handle => ({ handle, compiled }))
   const text = printRule(rule, family)
   return [...book.rulesOf(key)].filter(
-    each => printRule(readRule(each.compiled, family, nameOfIpset), family) === text,
+    each => printRule(readRule(each.compiled, family, language.nameOfIpset), family) === text,
   )
 }
