@@ -26,7 +26,9 @@ export function openIptables({
   sockets,
   tell,
 }: ModeContext): OpenPlane<IptablesState, IptablesPlan> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  const transport = sockets.netfilter()
+  const client = createNftClient({ transport, clock })
+  const writers = { openTransport: sockets.netfilter, own: transport.portId }
   const nfacct = openNfacctCounters(sockets, clock, answersAtLoopback(config))
   const options = { ...iptablesOptions(config, sockets), nfacct: nfacct.available }
   const written = new Written()
@@ -41,7 +43,7 @@ export function openIptables({
       })
     : undefined
   return {
-    plane: written.watching(createIptablesPlane({ client, options, slicing: slicingOf(clock) })),
+    plane: written.watching(createIptablesPlane({ client, options, writers, slicing: slicingOf(clock) })),
     demand: () => undefined,
     start() {
       nfacct.ensure()

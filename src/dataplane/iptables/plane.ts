@@ -11,6 +11,7 @@ import { chainKey, type ScopeOperations } from '../../kernel/xt/scope-operation.
 import type { Dataplane, Observation, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { refusalTo } from '../common/refusal.ts'
+import { type WatchedSocket, watchWritersOf } from '../common/writers.ts'
 import { diffStates } from './diff.ts'
 import { jumpsOf } from './jumps.ts'
 import { isOurChain, isServiceChain } from './layout.ts'
@@ -19,12 +20,13 @@ import type { IptablesPlan } from './plan.ts'
 import { renderIptablesState } from './render.ts'
 import { EMPTY_STATE, type IptablesState, type ObservedState } from './state.ts'
 import { staticsOf } from './statics.ts'
+import { touchesUs } from './touches.ts'
 
 export interface IptablesPlaneOptions {
   readonly client: NftClient
   readonly options: IptablesOptions
-  /** Reports who commits to nf_tables; without it, damage is repaired but nobody is named. */
-  readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
+  /** For a subscription that names who commits to nf_tables; without it, damage is repaired but nobody is named. */
+  readonly writers?: WatchedSocket
   /** How reading and writing share the event loop. */
   readonly slicing?: Slicing
 }
@@ -67,8 +69,9 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {
-    const { watchWriters = () => () => undefined } = this.#given
-    return watchWriters(report)
+    const { writers } = this.#given
+    if (writers === undefined) return () => undefined
+    return watchWritersOf({ ...writers, touchesUs: touched => touchesUs(touched, this.#book) }, report)
   }
 
   async observe(): Promise<Observation<ObservedState>> {
