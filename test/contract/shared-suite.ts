@@ -234,12 +234,12 @@ function ofHandles(at: () => Shared): void {
     expect(words(await listed(client), 'OURS')).toEqual(['b', 'a', 'silent', 'c'])
   })
 
-  test('are told of thousands', async () => {
+  test('are told of hundreds', async () => {
     const { client } = at()
     await committed(client, ...TABLE)
-    const many = Array.from({ length: 2_000 }, (_, i) => insert('OURS', named(`n${i}`), { echo: true }))
+    const many = Array.from({ length: 200 }, (_, i) => insert('OURS', named(`n${i}`), { echo: true }))
     const { handles } = await committed(client, ...many)
-    expect(handles.size).toBe(2_000)
+    expect(handles.size).toBe(200)
     expect([...(await handlesOf(client))].reverse()).toEqual(many.map(each => handles.get(each)))
   })
 

@@ -83,6 +83,41 @@ describe('a round trip', () => {
   })
 })
 
+describe('many short dumps', () => {
+  it('come one after the other, and none after one that was torn', async () => {
+    const { connection, transport } = connect(sent => {
+      const sequence = sequenceOf(sent)
+      const flags = transport.sent.length === 3 ? 2 | 0x10 : 2
+      return [datagram(part(sequence, `n${transport.sent.length}`, flags), doneMessage(sequence))]
+    })
+    const request = collecting()
+    const list = [request, request]
+    expect(await connection.dumps(request, list)).toBe(true)
+    expect(await connection.dumps(request, list)).toBe(false)
+    expect(request.payloads).toEqual(['n1', 'n2', 'n3'])
+  })
+
+  it('let the event loop have its turn', async () => {
+    const { connection, clock } = connect(sent => [datagram(doneMessage(sequenceOf(sent)))])
+    let nowMs = 0
+    let breaths = 0
+    clock.nowMs = () => nowMs++
+    clock.breathe = async () => {
+      breaths++
+    }
+    const request = collecting()
+    await connection.dumps(request, [request, request, request, request])
+    expect(breaths).toBeGreaterThan(0)
+  })
+
+  it('end at the first that fails', async () => {
+    const { connection, transport } = connect(sent => [datagram(errorMessage(sequenceOf(sent), 2))])
+    const request = collecting()
+    await expect(connection.dumps(request, [request, request])).rejects.toMatchObject({ code: 'ENOENT' })
+    expect(transport.sent).toHaveLength(1)
+  })
+})
+
 describe('a dump', () => {
   it('collects the messages of all datagrams until the end', async () => {
     const { connection } = connect(sent => {

@@ -193,6 +193,12 @@ describe('a commit', () => {
       Array.from({ length: 400 }, () => ({ ...target, verb: 'add-rule', chain: 'c', rule }) as const),
     )
     expect(kernel.pooled).toHaveLength(2)
+    const compiled = { compiled: 'x'.repeat(600), protocol: 0, protocolInverted: false }
+    const insertion = { ...target, verb: 'insert-rule', chain: 'c', rule: compiled } as const
+    await client.commit(Array.from({ length: 50 }, () => insertion))
+    expect(kernel.pooled).toHaveLength(2)
+    await client.commit(Array.from({ length: 150 }, () => insertion))
+    expect(kernel.pooled).toHaveLength(3)
   })
 
   it('uses no sequence number twice', async () => {

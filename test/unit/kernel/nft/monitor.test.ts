@@ -1,11 +1,22 @@
 import { expect, it } from 'vitest'
-import { type ForeignCommit, watchForeignCommits } from '../../../../src/kernel/nft/monitor.ts'
+import {
+  type ForeignCommit,
+  type ForeignCommitsOptions,
+  watchForeignCommits,
+} from '../../../../src/kernel/nft/monitor.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
-import { attribute, be32, datagram, message, ScriptedTransport } from '../../../support/scripted-transport.ts'
+import {
+  attribute,
+  be32,
+  datagram,
+  message,
+  nest,
+  ScriptedTransport,
+} from '../../../support/scripted-transport.ts'
 
 const NFTABLES = 7
 
-function listen() {
+function listen(concerns?: ForeignCommitsOptions['concerns']) {
   const commits: ForeignCommit[] = []
   const overruns: Error[] = []
   const transport = new ScriptedTransport(() => [])
@@ -13,6 +24,7 @@ function listen() {
     transport,
     ownPortIds: new Set([77]),
     onCommit: commit => commits.push(commit),
+    ...(concerns === undefined ? {} : { concerns }),
     onOverrun: error => overruns.push(error),
   })
   return { transport, watch, commits, overruns }
@@ -55,6 +67,44 @@ it('tells who committed, and every table it touched once', () => {
       complete: true,
       generation: 10,
     },
+  ])
+})
+
+/** NFT_MSG_NEWRULE of a rule that jumps. */
+function jump(chain: string, to: string, portId = 5): string {
+  const verdict = nest(2, nest(2, attribute(1, be32(-3)) + attribute(2, `${to}\0`)))
+  const expressions = nest(4, nest(1, attribute(1, 'immediate\0') + nest(2, attribute(1, be32(0)) + verdict)))
+  const place = attribute(1, 'nat\0') + attribute(2, `${chain}\0`) + attribute(3, be32(0), be32(17))
+  return message({ type: 0x0a06, portId, payload: `\x02\0\0\0${place}${expressions}` })
+}
+
+function chain(name: string): string {
+  const attributes = attribute(1, 'nat\0') + attribute(2, be32(0), be32(1)) + attribute(3, `${name}\0`)
+  return message({ type: 0x0a05, portId: 5, payload: `\x0a\0\0\0${attributes}` })
+}
+
+it('asks what chains and rules concern, of others’ commits alone and no longer than it takes', () => {
+  const asked: string[] = []
+  const { transport, commits } = listen(({ family, table, chain, handle, targets }) => {
+    asked.push([family, table, chain, handle, ...targets()].join(' '))
+    return targets().includes('KUBE-SERVICES')
+  })
+  transport.arrive(
+    datagram(jump('OUTPUT', 'KUBE-SERVICES', 77), generation(8, 'node', 77)),
+    datagram(chain('KUBE-SVC-A'), touched(2, 'other'), generation(9, 'nft')),
+    datagram(jump('OUTPUT', 'DOCKER'), jump('OUTPUT', 'KUBE-SERVICES'), chain('B'), generation(10, 'nft')),
+    datagram(generation(11, 'nft')),
+  )
+  expect(asked).toEqual([
+    'ip6 nat KUBE-SVC-A ',
+    'ip other  ',
+    'ip nat OUTPUT 17 DOCKER',
+    'ip nat OUTPUT 17 KUBE-SERVICES',
+  ])
+  expect(commits.map(({ generation, concerned }) => [generation, concerned])).toEqual([
+    [9, false],
+    [10, true],
+    [11, false],
   ])
 })
 

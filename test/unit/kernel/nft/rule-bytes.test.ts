@@ -1,0 +1,156 @@
+import * as fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { bytesFromOctets, type Octets } from '../../../../src/base/octets.ts'
+import { readCompiled } from '../../../../src/kernel/nft/decode.ts'
+import { attributesOf } from '../../../../src/kernel/nft/expression-attributes.ts'
+import { RuleSpans } from '../../../../src/kernel/nft/rule-walk.ts'
+import {
+  type PlacedCompiledRule,
+  writeCompiledByTable,
+  writeCompiledRule,
+} from '../../../../src/kernel/nft/rule-writer.ts'
+import { EXPRESSION_LIST, RULE } from '../../../../src/kernel/nft/schema.ts'
+import { AttributeWriter } from '../../../../src/netlink/attribute.ts'
+import { ByteWriter, viewOf } from '../../../../src/netlink/bytes.ts'
+import { NLA_HDRLEN } from '../../../../src/netlink/constants.ts'
+import { NetlinkError } from '../../../../src/netlink/errors.ts'
+import type { Message } from '../../../../src/netlink/message.ts'
+import { writeAttributes } from '../../../../src/netlink/schema.ts'
+import * as arbitrary from '../../../support/nft-arbitraries.ts'
+import { attribute, be32, datagram, nest } from '../../../support/scripted-transport.ts'
+
+function written(run: (out: AttributeWriter) => void): Uint8Array {
+  const out = new ByteWriter(1)
+  run(new AttributeWriter(out))
+  return out.written().slice()
+}
+
+const octets = fc
+  .uint8Array({ maxLength: 900 })
+  .map(bytes => Buffer.from(bytes).toString('latin1') satisfies Octets)
+const name = fc.oneof(fc.string({ maxLength: 40 }), fc.constantFrom('ä', 'x'.repeat(255), 'x'.repeat(300)))
+
+describe('a rule that is sent as its bytes', () => {
+  it('is its place, the bytes as they are, and the protocol that xtables is to know', () => {
+    const rule = { compiled: 'expressions!', protocol: 17, protocolInverted: true }
+    expect(written(out => writeCompiledRule(out, { table: 'nat', chain: 'OUT', rule }))).toEqual(
+      datagram(
+        attribute(1, 'nat\0') +
+          attribute(2, 'OUT\0') +
+          nest(4, 'expressions!') +
+          nest(5, attribute(1, be32(17)) + attribute(2, be32(2))),
+      ),
+    )
+  })
+
+  it('is the same bytes whether written in a straight line or by the table', () => {
+    const rule = fc.record({
+      compiled: octets,
+      protocol: fc.nat({ max: 300 }),
+      protocolInverted: fc.boolean(),
+    })
+    fc.assert(
+      fc.property(fc.array(fc.record({ table: name, chain: name, rule }), { maxLength: 4 }), rules => {
+        const outcome = (write: (out: AttributeWriter, rule: PlacedCompiledRule) => void) => {
+          try {
+            return written(out => {
+              for (const each of rules) write(out, each)
+            })
+          } catch (error) {
+            return error instanceof NetlinkError ? error.message : error
+          }
+        }
+        expect(outcome(writeCompiledRule)).toEqual(outcome(writeCompiledByTable))
+      }),
+    )
+  })
+
+  it('is refused where it is longer than an attribute', () => {
+    const rule = { compiled: 'x'.repeat(0xffff), protocol: 0, protocolInverted: false }
+    expect(() => written(out => writeCompiledRule(out, { table: 't', chain: 'c', rule }))).toThrow('EMSGSIZE')
+  })
+})
+
+/** A message whose attributes are these. */
+function messageOf(attributes: Uint8Array): {
+  readonly view: ReturnType<typeof viewOf>
+  readonly message: Message
+} {
+  const bytes = Buffer.concat([Buffer.alloc(4), attributes])
+  const head = { type: 0x0a06, flags: 0, sequence: 1, portId: 0 }
+  return { view: viewOf(bytes), message: { ...head, start: 0, end: bytes.length } }
+}
+
+const counter = fc.record({
+  tag: fc.constant('counter' as const),
+  data: fc.record({
+    bytes: fc.bigInt({ min: 0n, max: 1n << 60n }),
+    packets: fc.bigInt({ min: 0n, max: 99n }),
+  }),
+})
+const expressions = fc.array(
+  fc.oneof(
+    counter,
+    arbitrary.expression
+      .filter(({ kind }) => kind !== 'ipset' && kind !== 'counter')
+      .map(each => attributesOf(each)),
+  ),
+  { maxLength: 12 },
+)
+
+describe('a rule that is read as its bytes', () => {
+  it('has its place, its handle, and counters at zero, as the tables would read it', () => {
+    fc.assert(
+      fc.property(expressions, fc.bigInt({ min: 1n, max: 1n << 50n }), (list, handle) => {
+        const bytes = written(out =>
+          writeAttributes(out, RULE, {
+            table: 'nat',
+            chain: 'OUT',
+            handle,
+            expressions: list,
+            userdata: 'u',
+          }),
+        )
+        const cleared = list.map(each =>
+          each.tag === 'counter' ? { ...each, data: { bytes: 0n, packets: 0n } } : each,
+        )
+        const { view, message } = messageOf(bytes)
+        const spans = new RuleSpans()
+        spans.walk(view, message)
+        expect([spans.table(view), spans.chain(view), spans.handle(view)]).toEqual(['nat', 'OUT', handle])
+        expect([spans.isInChain(view, 'OUT'), spans.isInChain(view, 'OUR')]).toEqual([true, false])
+        const packets = list.reduce(
+          (sum, each) => sum + (each.tag === 'counter' ? (each.data.packets ?? 0n) : 0n),
+          0n,
+        )
+        expect(spans.packets(view)).toBe(packets)
+        const wanted = written(out => EXPRESSION_LIST.write(out, 4, cleared)).subarray(NLA_HDRLEN)
+        const compiled = spans.compiled(view)
+        expect(bytesFromOctets(compiled)).toEqual(Buffer.from(wanted))
+        expect(() => readCompiled({ compiled, protocol: 0, protocolInverted: false })).not.toThrow()
+      }),
+    )
+  })
+
+  it('of any bytes is a NetlinkError at worst', () => {
+    fc.assert(
+      fc.property(fc.uint8Array({ maxLength: 200 }), bytes => {
+        const { view, message } = messageOf(bytes)
+        const spans = new RuleSpans()
+        try {
+          spans.walk(view, message)
+          spans.packets(view)
+          spans.compiled(view)
+        } catch (error) {
+          expect(error).toBeInstanceOf(NetlinkError)
+        }
+      }),
+      { numRuns: 2_000 },
+    )
+  })
+
+  it('is malformed without its handle', () => {
+    const { view, message } = messageOf(datagram(attribute(1, 'nat\0') + attribute(2, 'OUT\0')))
+    expect(() => new RuleSpans().walk(view, message)).toThrow('without its table, chain or handle')
+  })
+})
