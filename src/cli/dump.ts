@@ -13,12 +13,16 @@ import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
 import { adoptRuleset } from '../dataplane/nftables/adopt.ts'
 import { GROUP_DISPATCH } from '../dataplane/nftables/layout.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
+import { DEFAULT_USERSPACE_OPTIONS } from '../dataplane/userspace/options.ts'
 import { createIpsetClient } from '../kernel/ipset/client.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { ElementGroup, NftFamily, Ruleset, Table } from '../kernel/nft/state.ts'
+import { readIptables, saveIptables, showIptables } from './dump-iptables.ts'
 import { type IpvsFilter, readState, showServers, showSets } from './dump-ipvs.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { isOfService, type ReadChain } from './iptables-chains.ts'
+import { iptablesServiceRows } from './iptables-service-rows.ts'
 import { ipvsServiceRows } from './ipvs-rows.ts'
 import { kernelRows } from './kernel-rows.ts'
 import { runNft } from './libnftables.ts'
@@ -27,14 +31,15 @@ import { askServiceNames, namesOfElements, type ServiceNames } from './service-n
 import { type ServiceRow, serviceTable } from './service-rows.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
-const WHAT = ['services', 'nft', 'ipvs', 'ipset', 'all'] as const
-const OUTPUTS = ['text', 'json', 'yaml', 'nft', 'ipvsadm-save', 'ipset-save'] as const
+const WHAT = ['services', 'nft', 'ipvs', 'ipset', 'iptables', 'all'] as const
+const OUTPUTS = ['text', 'json', 'yaml', 'nft', 'ipvsadm-save', 'ipset-save', 'iptables-save'] as const
 
 /** Formats that belong to one kind of object. */
 const OUTPUT_OF: Readonly<Partial<Record<(typeof OUTPUTS)[number], (typeof WHAT)[number]>>> = {
   nft: 'nft',
   'ipvsadm-save': 'ipvs',
   'ipset-save': 'ipset',
+  'iptables-save': 'iptables',
 }
 
 const FLAGS: readonly FlagSpec[] = [
@@ -62,7 +67,7 @@ const FLAGS: readonly FlagSpec[] = [
 export const command: Command = {
   help: () =>
     helpText({
-      usage: 'kprobe dump [services|nft|ipvs|ipset|all] [flags]',
+      usage: 'kprobe dump [services|nft|ipvs|ipset|iptables|all] [flags]',
       description:
         'Prints what the kernel holds of ours, read over netlink, and the Service that each object serves.',
       details: [
@@ -72,6 +77,8 @@ export const command: Command = {
         '             libnftables is on this machine, of the own printer otherwise',
         '  ipvs       virtual servers with their destinations, of the mode ipvs; with -o ipvsadm-save as `ipvsadm -S -n`',
         '  ipset      sets and entries of the mode ipvs; with -o ipset-save as `ipset save`',
+        '  iptables   rules of the mode iptables and what leads to them, or of kube-proxy, whose chains are the same; with',
+        '             -o iptables-save the whole tables filter, nat and mangle as iptables-save prints them',
         '  all        everything that is there',
         '',
         'Objects of IPVS bear no names: the daemon at --admin-socket says which Service each of them serves. Without it,',
@@ -99,6 +106,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   try {
     const ask: AskNames = async isNeeded => await daemonNames(request, io, isNeeded)
     if (request.what === 'ipvs' || request.what === 'ipset') await dumpOfIpvs(request, io, ask)
+    else if (request.what === 'iptables') await dumpIptables(request, io)
     else await dumpTables(request, io, ask)
     return EXIT_FINE
   } catch (error) {
@@ -127,6 +135,18 @@ async function dumpOfIpvs(request: Request, io: Io, ask: AskNames): Promise<void
   else if (output === 'text') io.out(shown.text(io))
   else return writeLines(shown.save, io)
   if (shown.hasUnnamed && !names.isComplete) io.err(UNNAMED)
+}
+
+async function dumpIptables(request: Request, io: Io): Promise<void> {
+  const { output, families, service } = request
+  if (output === 'iptables-save') {
+    for (const text of await saveIptables(families)) io.out(text)
+    return
+  }
+  const shown = showIptables(await readIptables(families), service)
+  if (shown.isEmpty) io.err(`${nothingText(request)}\n`)
+  if (output === 'json' || output === 'yaml') await writeDocument(shown.value, output, io)
+  else io.out(shown.text(io))
 }
 
 const UNNAMED =
@@ -167,6 +187,8 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
   if (only !== undefined && what !== undefined && what !== only)
     reader.fail('--output', `${output} is for \`kprobe dump ${only}\``)
   const service = reader.text('service') ?? ''
+  if (service !== '' && output === 'iptables-save')
+    reader.fail('--service', 'iptables-save prints whole tables; -o text and -o json show one Service')
   if (service !== '' && !/^[^/]+\/[^/]+$/.test(service)) reader.fail('--service', 'is written namespace/name')
   const adminSocket = reader.text('admin-socket') ?? ''
   return { what: what ?? 'services', output, service, families: readFamilies(reader), adminSocket }
@@ -181,35 +203,48 @@ function readFamilies(reader: FlagReader): readonly NftFamily[] {
 /** Our tables, elements grouped by the Service they serve, and of the Service asked for alone if there is one. */
 async function readKernel(request: Request, ask: AskNames): Promise<Dump> {
   const { families, service } = request
-  const { nftables, ipvs } = await readTables(families)
+  const { nftables, ipvs, userspace } = await readTables(families)
+  const chains = request.what === 'nft' ? [] : await readIptables(families)
+  const iptables = chains.some(({ ours }) => ours) ? chains : []
   const adopted = await finishInSlices(adoptRuleset({ tables: nftables }), slicingOf(systemClock))
   const { tables } = adopted.ruleset
   const own = service === '' ? tables : tables.map(table => onlyOf(table, service))
-  if (ipvs.length === 0) return { tables: own, ipvs, filter: undefined }
+  const others = { userspace, iptables }
+  if (ipvs.length === 0) return { tables: own, ipvs, filter: undefined, ...others }
   // Elements of the mode nftables, which may be taking over, say whom they serve.
   const names = (await ask(nftables.length === 0)) ?? namesOfElements(ipvs)
-  return { tables: own, ipvs, filter: filterOf(request, names) }
+  return { tables: own, ipvs, filter: filterOf(request, names), ...others }
 }
 
 /** Those of each mode: while one takes over from the other, both are there. */
-async function readTables(
-  families: readonly NftFamily[],
-): Promise<{ readonly nftables: readonly Table[]; readonly ipvs: readonly Table[] }> {
+async function readTables(families: readonly NftFamily[]): Promise<TablesOfModes> {
   const ipsets = createIpsetClient({ transport: openNetfilter(), clock: systemClock })
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock, ipsets })
   try {
-    const names = [DEFAULT_NFTABLES_OPTIONS.tableName, DEFAULT_IPVS_OPTIONS.tableName]
+    const names = [DEFAULT_NFTABLES_OPTIONS, DEFAULT_IPVS_OPTIONS, DEFAULT_USERSPACE_OPTIONS].map(
+      ({ tableName }) => tableName,
+    )
     const places = names.flatMap(name => families.map(family => ({ family, name })))
     const { tables } = (await client.list(places)).ruleset
     const of = (name: string) => tables.filter(table => table.name === name)
-    return { nftables: of(DEFAULT_NFTABLES_OPTIONS.tableName), ipvs: of(DEFAULT_IPVS_OPTIONS.tableName) }
+    return {
+      nftables: of(DEFAULT_NFTABLES_OPTIONS.tableName),
+      ipvs: of(DEFAULT_IPVS_OPTIONS.tableName),
+      userspace: of(DEFAULT_USERSPACE_OPTIONS.tableName),
+    }
   } finally {
     await client.close()
     await ipsets.close()
   }
 }
 
-/** What the kernel holds of the modes that have a table in it. */
+interface TablesOfModes {
+  readonly nftables: readonly Table[]
+  readonly ipvs: readonly Table[]
+  readonly userspace: readonly Table[]
+}
+
+/** What the kernel holds of the modes that have something in it. */
 interface Dump {
   /** Of the mode nftables, elements grouped by Service. */
   readonly tables: readonly Table[]
@@ -217,12 +252,19 @@ interface Dump {
   readonly ipvs: readonly Table[]
   /** Undefined without a table of the mode ipvs. */
   readonly filter: IpvsFilter | undefined
+  readonly userspace: readonly Table[]
+  /** Empty where no iptables mode has a chain. */
+  readonly iptables: readonly ReadChain[]
 }
 
-function whatIsMissing(request: Request, { tables, ipvs }: Dump): string | undefined {
-  if (tables.length + ipvs.length === 0) return nothingText({ ...request, service: '' })
+function whatIsMissing(request: Request, { tables, ipvs, userspace, iptables }: Dump): string | undefined {
+  if (tables.length + ipvs.length + userspace.length + iptables.length === 0)
+    return nothingText({ ...request, service: '' })
   const held =
-    request.service === '' || ipvs.length > 0 || tables.some(({ elements }) => ownGroups(elements) > 0)
+    request.service === '' ||
+    ipvs.length + userspace.length > 0 ||
+    tables.some(({ elements }) => ownGroups(elements) > 0) ||
+    iptables.some(({ rules }) => rules.some(({ services }) => isOfService(services, request.service)))
   return held ? undefined : nothingText(request)
 }
 
@@ -252,8 +294,8 @@ function withGroups(table: Table, wanted: (group: string) => boolean): Table {
 }
 
 /** What nft would list of one Service: its elements, and the sets that they are in. */
-function listingOf({ service }: Request, { tables: all, ipvs }: Dump): Ruleset {
-  if (service === '') return { tables: [...all, ...ipvs] }
+function listingOf({ service }: Request, { tables: all, ipvs, userspace }: Dump): Ruleset {
+  if (service === '') return { tables: [...all, ...ipvs, ...userspace] }
   const tables = all.map(table => {
     const own = withGroups(table, group => !SHARED.has(group))
     const inUse = new Set([...own.elements.values()].flat().map(({ set }) => set))
@@ -265,34 +307,44 @@ function listingOf({ service }: Request, { tables: all, ipvs }: Dump): Ruleset {
 
 async function documentOf(request: Request, dump: Dump): Promise<unknown> {
   const { what } = request
-  if (what === 'services') return { services: await rowsOf(dump) }
+  if (what === 'services') return { services: await rowsOf(request, dump) }
   const nft = rulesetToJson(listingOf(request, dump))
   if (what === 'nft') return nft
-  const { filter } = dump
-  if (filter === undefined) return { services: await rowsOf(dump), nft }
+  const { filter, iptables } = dump
+  const services = await rowsOf(request, dump)
+  const chains = iptables.length === 0 ? {} : { iptables: showIptables(iptables, request.service).value }
+  if (filter === undefined) return { services, nft, ...chains }
   const [ipvs, ipset] = [await showServers(filter), await showSets(filter)]
-  return { services: await rowsOf(dump), nft, ipvs: ipvs.value, ipset: ipset.value }
+  return { services, nft, ipvs: ipvs.value, ipset: ipset.value, ...chains }
 }
 
-async function rowsOf({ tables, filter }: Dump): Promise<readonly ServiceRow[]> {
-  const rows = kernelRows(tables)
+async function rowsOf(
+  { service }: Request,
+  { tables, filter, iptables }: Dump,
+): Promise<readonly ServiceRow[]> {
+  const ofChains = iptablesServiceRows(iptables).filter(row => isOfService([row.service], service))
+  const rows = [...kernelRows(tables), ...ofChains]
   return filter === undefined ? rows : [...rows, ...ipvsServiceRows(await readState(filter), filter.names)]
 }
 
 async function writeText(request: Request, dump: Dump, io: Io): Promise<void> {
   const { what, output, service } = request
-  if (what !== 'nft') io.out(serviceTable(await rowsOf(dump), io))
+  if (what !== 'nft') io.out(serviceTable(await rowsOf(request, dump), io))
   if (what === 'services') return
   if (what === 'all') io.out('\n')
   const asTool = output === 'nft' && service === '' ? await listByNft(dump) : undefined
   if (asTool !== undefined) io.out(asTool)
   else writeLines(printRuleset(listingOf(request, dump)), io)
-  if (what === 'nft' || dump.filter === undefined) return
+  if (what === 'nft') return
+  if (dump.iptables.length > 0) io.out(`\n${showIptables(dump.iptables, service).text(io)}`)
+  if (dump.filter === undefined) return
   for (const show of [showServers, showSets]) io.out(`\n${(await show(dump.filter)).text(io)}`)
 }
 
-async function listByNft({ tables, ipvs }: Dump): Promise<string | undefined> {
-  return await runNft([...tables, ...ipvs].map(({ family, name }) => `list table ${family} ${name}`))
+async function listByNft({ tables, ipvs, userspace }: Dump): Promise<string | undefined> {
+  return await runNft(
+    [...tables, ...ipvs, ...userspace].map(({ family, name }) => `list table ${family} ${name}`),
+  )
 }
 
 const LINES_PER_WRITE = 1_000

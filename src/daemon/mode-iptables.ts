@@ -15,6 +15,7 @@ import { createIptablesTracer } from '../dataplane/iptables/trace.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { IptablesNumbers, TableRules } from '../telemetry/iptables-metrics.ts'
+import { demandIptables, lesserLack } from './demand-iptables.ts'
 import { detectorOf } from './detector.ts'
 import type { KernelSockets, ModeContext, ModeTracer, OpenPlane } from './mode.ts'
 import { openNfacctCounters } from './nfacct-counters.ts'
@@ -44,9 +45,11 @@ export function openIptables({
     : undefined
   return {
     plane: written.watching(createIptablesPlane({ client, options, writers, slicing: slicingOf(clock) })),
-    demand: () => undefined,
+    demand: () => demandIptables(sockets, clock),
     start() {
       nfacct.ensure()
+      const lack = lesserLack(sockets, clock)
+      if (lack !== undefined) tell?.({ kind: 'notice', level: 'warn', text: LACK, facts: { lack } })
       tell?.({ kind: 'notice', level: 'info', text: options.optimize ? LIMIT : LIMITS, facts: {} })
       busiest?.start()
     },
@@ -61,6 +64,8 @@ export function openIptables({
     },
   }
 }
+
+const LACK = 'the kernel will refuse Services that need what it lacks'
 
 const LIMIT =
   'session affinity remembers 100 clients an endpoint, unless xt_recent was loaded with a larger ip_list_tot'
