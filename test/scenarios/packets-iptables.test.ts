@@ -4,7 +4,7 @@ import { foreignLines, savedLines, writeForeignRules } from '../support/foreign-
 import { openIptablesPlane } from '../support/iptables-plane.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { loadDifferences, withDifferences } from '../support/mode-differences.ts'
-import { IPTABLES } from '../support/pipeline.ts'
+import { IPTABLES, IPTABLES_OPTIMIZED } from '../support/pipeline.ts'
 import { playSteps } from '../support/play-scenario.ts'
 import { loadScenarios, type Scenario } from '../support/scenario.ts'
 
@@ -39,11 +39,27 @@ async function play(scenario: Scenario): Promise<void> {
   }
 }
 
-const differences = loadDifferences('iptables')
+/** From what the scenario before left, as a daemon that starts again with other Services. */
+async function playOptimized(scenario: Scenario): Promise<void> {
+  const { client, plane } = openIptablesPlane(scenario.config, { optimize: true })
+  try {
+    const { state: before } = await plane.observe()
+    await playSteps(scenario, { mode: IPTABLES_OPTIMIZED, plane, before, lab })
+    expect(foreignLines(), 'beside our chains').toEqual(foreign)
+  } finally {
+    await client.close()
+  }
+}
 
-describe.each(loadScenarios().map(scenario => [`${scenario.file}: ${scenario.name}`, scenario] as const))(
-  '%s',
-  (_, scenario) => {
-    test('real packets end where they should', () => play(withDifferences(scenario, differences)))
-  },
+const differences = loadDifferences('iptables')
+const scenarios = loadScenarios().map(
+  scenario => [`${scenario.file}: ${scenario.name}`, withDifferences(scenario, differences)] as const,
 )
+
+describe('in the chains of kube-proxy', () => {
+  test.each(scenarios)('real packets end where they should: %s', (_, scenario) => play(scenario))
+})
+
+describe('with --iptables-optimize', () => {
+  test.each(scenarios)('real packets end where they should: %s', (_, scenario) => playOptimized(scenario))
+})

@@ -8,6 +8,7 @@ import {
   change,
   computeIn,
   IPTABLES,
+  IPTABLES_OPTIMIZED,
   IPVS,
   ip,
   type Mode,
@@ -51,6 +52,7 @@ const BY_CHAINS: Player<(typeof IPTABLES)['empty']> = {
     return createIptablesTracer(state)
   },
 }
+const BY_FEWER_RULES = { ...BY_CHAINS, mode: IPTABLES_OPTIMIZED }
 
 interface Outcome {
   readonly row: PacketRow
@@ -111,6 +113,10 @@ describe.each(scenarios.map(scenario => [`${scenario.file}: ${scenario.name}`, s
 
     test('every way through the chains of iptables is the expected one', () => {
       expectPlayed(BY_CHAINS, withDifferences(scenario, ofChains))
+    })
+
+    test('and those through them with --iptables-optimize are the same', () => {
+      expectPlayed(BY_FEWER_RULES, withDifferences(scenario, ofChains))
     })
 
     test("IPVS serves the node's own connections as they are when the kernel chooses their source", () => {

@@ -2,12 +2,14 @@ import { execFileSync } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { finish } from '../../src/base/steps.ts'
+import { isOurChain, isServiceChain } from '../../src/dataplane/iptables/layout.ts'
 import type { IptablesPlane } from '../../src/dataplane/iptables/plane.ts'
 import type { IptablesState } from '../../src/dataplane/iptables/state.ts'
+import type { FrontendTable } from '../../src/model/frontend.ts'
 import { savedLines, writeForeignRules } from '../support/foreign-rules.ts'
 import { openIptablesPlane } from '../support/iptables-plane.ts'
 import { enterNetns, freshNetns } from '../support/lab/netns.ts'
-import { commitAll, IPTABLES } from '../support/pipeline.ts'
+import { commitAll, IPTABLES, type PipelineConfig } from '../support/pipeline.ts'
 import { allStops, generator, type Stop, walkSettings } from '../support/walk.ts'
 
 /*
@@ -15,7 +17,7 @@ import { allStops, generator, type Stop, walkSettings } from '../support/walk.ts
  * nothing: iptables-save must print the same of both. Other agents have their rules in either.
  */
 
-const { seed: SEED, steps: STEPS } = walkSettings(process.env)
+const { seed: SEED, steps: STEPS } = walkSettings(process.env, 80)
 
 /** A network namespace that this process can come back to. */
 class Place {
@@ -50,9 +52,14 @@ afterAll(() => {
   fresh.close()
 })
 
-/** Chains to which every Service adds rules: these come in any order, and in front of the jump to KUBE-NODEPORTS. */
-const SHARED =
-  / -A (?:KUBE-SERVICES|KUBE-EXTERNAL-SERVICES|KUBE-NODEPORTS|KUBE-PROXY-FIREWALL) (?!.* -j KUBE-NODEPORTS$)/
+const RULE = /^\S+ (\S+) -A (\S+) /
+
+/** Whether a rule stands in a chain to which all Services add: these come in any order, before the jump to KUBE-NODEPORTS. */
+function isShared(line: string): boolean {
+  const [, table = '', chain = ''] = RULE.exec(line) ?? []
+  if (table !== 'filter' && table !== 'nat') return false
+  return isOurChain(table, chain) && !isServiceChain(table, chain) && !line.endsWith(' -j KUBE-NODEPORTS')
+}
 
 /** As iptables-save prints them, with rules of Services sorted within the place they stand at. */
 function inOrder(lines: readonly string[]): readonly string[] {
@@ -60,7 +67,7 @@ function inOrder(lines: readonly string[]): readonly string[] {
   let run: string[] = []
   let chain: string | undefined
   for (const line of lines) {
-    const its = SHARED.test(line) ? line.split(' ', 4).join(' ') : undefined
+    const its = isShared(line) ? line.split(' ', 4).join(' ') : undefined
     if (its !== chain) {
       sorted.push(...run.sort())
       run = []
@@ -79,26 +86,33 @@ type Gait =
   /** A start, or a healing, perhaps after somebody emptied a chain of ours: what the kernel holds. */
   | { readonly kind: 'observed'; readonly plane: IptablesPlane; readonly emptied: number | undefined }
 
-async function go(gait: Gait, { computed }: Stop<IptablesState>): Promise<IptablesState> {
+/** A daemon's configuration, which does not change while it runs. */
+interface Setting {
+  readonly config: PipelineConfig
+  readonly optimize: boolean
+}
+
+async function go(gait: Gait, { computed }: Stop<IptablesState>, setting: Setting): Promise<IptablesState> {
   const { plane } = gait
   if (gait.kind === 'observed' && gait.emptied !== undefined) emptyOne(gait.emptied)
   const from = gait.kind === 'observed' ? (await plane.observe()).state : gait.state
-  const wanted = finish(plane.render(computed.resolved.table, { base: from, without: new Set() }))
+  const { table } = computed.resolved
+  const wanted = finish(plane.render(table, { base: from, without: new Set() }))
   await commitAll(plane, from, wanted)
   const { state: held } = await plane.observe()
   const again = finish(plane.diff(held, wanted))
   expect([...again.describe()]).toEqual([])
   expect(again).toMatchObject({ empty: true, changes: 0, complete: true })
-  expect(inOrder(walked.inside(savedLines))).toEqual(inOrder(await anew(computed)))
+  expect(inOrder(walked.inside(savedLines))).toEqual(inOrder(await anew(table, setting)))
   return wanted
 }
 
 /** The same from nothing, as a daemon's very first start. */
-async function anew({ config, resolved }: Stop<IptablesState>['computed']): Promise<readonly string[]> {
-  const { client, plane } = fresh.inside(() => openIptablesPlane(config))
+async function anew(table: FrontendTable, { config, optimize }: Setting): Promise<readonly string[]> {
+  const { client, plane } = fresh.inside(() => openIptablesPlane(config, { optimize }))
   await plane.cleanup()
   const { state: before } = await plane.observe()
-  await commitAll(plane, before, finish(plane.render(resolved.table, { base: before, without: new Set() })))
+  await commitAll(plane, before, finish(plane.render(table, { base: before, without: new Set() })))
   await client.close()
   return fresh.inside(savedLines)
 }
@@ -119,27 +133,33 @@ function emptyOne(number: number): void {
   execFileSync(family === 'ip' ? 'iptables-nft' : 'ip6tables-nft', ['-t', table, '-F', chain])
 }
 
+interface Daemon extends ReturnType<typeof openIptablesPlane> {
+  readonly setting: string
+  readonly optimize: boolean
+  /** That it committed last. */
+  readonly state: IptablesState
+}
+
 test(`a random walk between all scenario states leaves what a fresh start would at each stop (WALK_SEED=${SEED})`, async () => {
   const random = generator(SEED)
   const stops = allStops(IPTABLES)
-  let last: (ReturnType<typeof openIptablesPlane> & { config: string; state: IptablesState }) | undefined
+  let last: Daemon | undefined
   for (let step = 0; step < STEPS; step++) {
     const stop = stops[random(stops.length)]
     if (stop === undefined) continue
-    const config = JSON.stringify(stop.computed.config)
-    const remembered = last !== undefined && last.config === config && random(3) > 0
-    // A daemon's configuration does not change while it runs.
-    const opened =
-      last?.config === config ? last : walked.inside(() => openIptablesPlane(stop.computed.config))
-    if (last !== undefined && opened !== last) await last.client.close()
-    const { client, plane } = opened
-    const emptied = random(2) === 0 ? random(1_000) : undefined
+    const { config } = stop.computed
+    const optimize = last !== undefined && random(8) > 0 ? last.optimize : random(3) === 0
+    const setting = JSON.stringify({ config, optimize })
+    const goesOn = last?.setting === setting
+    const { client, plane } =
+      last !== undefined && goesOn ? last : walked.inside(() => openIptablesPlane(config, { optimize }))
+    if (!goesOn) await last?.client.close()
     const gait: Gait =
-      remembered && last !== undefined
+      last !== undefined && goesOn && random(3) > 0
         ? { kind: 'remembered', plane, state: last.state }
-        : { kind: 'observed', plane, emptied }
+        : { kind: 'observed', plane, emptied: random(2) === 0 ? random(1_000) : undefined }
     try {
-      last = { client, plane, config, state: await go(gait, stop) }
+      last = { client, plane, setting, optimize, state: await go(gait, stop, { config, optimize }) }
     } catch (cause) {
       throw new Error(`WALK_SEED=${SEED}, step ${step}, ${gait.kind}, to ${stop.name}: ${cause}`, { cause })
     }

@@ -8,7 +8,7 @@ import { freshNetns } from '../support/lab/netns.ts'
 import { commitAll, NFTABLES, type NftablesPlane, openClient, planeOn } from '../support/pipeline.ts'
 import { allStops, generator, type Stop, walkSettings } from '../support/walk.ts'
 
-const { seed: SEED, steps: STEPS } = walkSettings(process.env)
+const { seed: SEED, steps: STEPS } = walkSettings(process.env, 150)
 /** nft takes longer for a listing than everything else for a step. */
 const LIST_EVERY = 20
 

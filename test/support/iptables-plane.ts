@@ -1,3 +1,4 @@
+import type { IptablesOptions } from '../../src/dataplane/iptables/options.ts'
 import { createIptablesPlane, type IptablesPlane } from '../../src/dataplane/iptables/plane.ts'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { iptablesOptionsOf, openClient, type PipelineConfig } from './pipeline.ts'
@@ -8,7 +9,13 @@ export interface OpenIptablesPlane {
 }
 
 /** A plane of the mode on the real kernel, in the network namespace this process is in now. */
-export function openIptablesPlane(config: PipelineConfig): OpenIptablesPlane {
+export function openIptablesPlane(
+  config: PipelineConfig,
+  more: Partial<IptablesOptions> = {},
+): OpenIptablesPlane {
   const client = openClient()
-  return { client, plane: createIptablesPlane({ client, options: iptablesOptionsOf(config) }) }
+  return {
+    client,
+    plane: createIptablesPlane({ client, options: { ...iptablesOptionsOf(config), ...more } }),
+  }
 }

@@ -146,13 +146,19 @@ export const IPVS: Mode<IpvsState> = {
     ),
 }
 
-export const IPTABLES: Mode<IptablesState> = {
-  name: 'iptables',
-  empty: EMPTY_IPTABLES_STATE,
-  resolving: { loopbackNodePorts: true },
-  render: (table, base, config) =>
-    renderIptablesState(table, { base, without: NO_SERVICES }, iptablesOptionsOf(config)),
+function iptablesMode(more: Partial<IptablesOptions>): Mode<IptablesState> {
+  return {
+    name: 'iptables',
+    empty: EMPTY_IPTABLES_STATE,
+    resolving: { loopbackNodePorts: true },
+    render: (table, base, config) =>
+      renderIptablesState(table, { base, without: NO_SERVICES }, { ...iptablesOptionsOf(config), ...more }),
+  }
 }
+
+export const IPTABLES = iptablesMode({})
+/** With --iptables-optimize. */
+export const IPTABLES_OPTIMIZED = iptablesMode({ optimize: true })
 
 export interface Stateful {
   readonly refusals: ReadonlyMap<string, readonly Refusal[]>

@@ -2,10 +2,13 @@ import { type Computed, change, computeIn, type Mode, type Stateful } from './pi
 import { LOCAL_IPS, loadScenarios } from './scenario.ts'
 
 /** `WALK_SEED=N` takes a walk again; `WALK_STEPS=N` makes it longer. */
-export function walkSettings(env: NodeJS.ProcessEnv): { readonly seed: number; readonly steps: number } {
+export function walkSettings(
+  env: NodeJS.ProcessEnv,
+  usually: number,
+): { readonly seed: number; readonly steps: number } {
   return {
     seed: Number(env.WALK_SEED ?? Math.floor(Math.random() * 2 ** 32)),
-    steps: Number(env.WALK_STEPS ?? 150),
+    steps: Number(env.WALK_STEPS ?? usually),
   }
 }
 

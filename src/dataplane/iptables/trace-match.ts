@@ -5,6 +5,12 @@ import {
   type TracePacket,
   type TraceSurroundings,
 } from '../../kernel/nft/trace-packet.ts'
+import {
+  XT_ADDRTYPE_LOCAL,
+  XT_ADDRTYPE_UNICAST,
+  XT_CONNTRACK_STATE_DNAT,
+  XT_CONNTRACK_STATE_NEW,
+} from '../../kernel/xt/constants.ts'
 import type { XtAddress, XtInterface, XtMatch, XtPorts, XtRule } from '../../kernel/xt/rule.ts'
 import type { RecentLists } from './trace-recent.ts'
 
@@ -82,24 +88,18 @@ function arePorts(ports: XtPorts | undefined, port: number): boolean {
   return ports === undefined || (port >= ports.from && port <= ports.to) !== ports.inverted
 }
 
-/** XT_CONNTRACK_STATE_*. A connection's first packet is a new one, and not invalid. */
-const STATE_NEW = 1 << 3
-const STATE_DNAT = 1 << 7
-
+/** A connection's first packet is a new one, and not invalid. */
 function connectionStates({ translated }: PacketState): number {
-  return STATE_NEW | (translated ? STATE_DNAT : 0)
+  return XT_CONNTRACK_STATE_NEW | (translated ? XT_CONNTRACK_STATE_DNAT : 0)
 }
 
-/** XT_ADDRTYPE_*; what is not this node's counts as unicast, for want of a routing table. */
-const ADDRTYPE_UNICAST = 1 << 1
-const ADDRTYPE_LOCAL = 1 << 2
-
+/** What is not this node's counts as unicast, for want of a routing table. */
 function isAddressType(
   { sourceTypes, destinationTypes }: Extract<XtMatch, { kind: 'addrtype' }>,
   { packet, state, surroundings }: Matching,
 ): boolean {
   const has = (types: number, ip: string) =>
-    types === 0 || (types & (isLocal(ip, surroundings) ? ADDRTYPE_LOCAL : ADDRTYPE_UNICAST)) !== 0
+    types === 0 || (types & (isLocal(ip, surroundings) ? XT_ADDRTYPE_LOCAL : XT_ADDRTYPE_UNICAST)) !== 0
   return has(sourceTypes, packet.source) && has(destinationTypes, state.destination)
 }
 

@@ -8,7 +8,7 @@ import { createTracer, type Tracer } from '../../../../src/kernel/nft/trace.ts'
 import { isLocal, type TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
 import type { Frontend, FrontendTable, Route } from '../../../../src/model/frontend.ts'
 import { PROTOCOL_NUMBER } from '../../../support/lab/probe.ts'
-import { change, computeIn, IPTABLES, ip, NFTABLES } from '../../../support/pipeline.ts'
+import { change, computeIn, IPTABLES, IPTABLES_OPTIMIZED, ip, NFTABLES } from '../../../support/pipeline.ts'
 import { changes, configs, LOCAL_IPS, NODE, packets, SERVICE_CIDR } from './clusters.ts'
 
 /*
@@ -146,8 +146,8 @@ const AT_FIRST = { objects: [NODE, SERVICE_CIDR] }
 describe('packets in this mode', () => {
   it('end as in the nftables mode, step by step, but for what is listed', () => {
     const met = new Map<string | undefined, number>()
-    const property = fc.property(configs, steps, (config, walk) => {
-      let here = change(computeIn(IPTABLES, config, LOCAL_IPS), AT_FIRST)
+    const property = fc.property(configs, fc.boolean(), steps, (config, optimize, walk) => {
+      let here = change(computeIn(optimize ? IPTABLES_OPTIMIZED : IPTABLES, config, LOCAL_IPS), AT_FIRST)
       let there = change(computeIn(NFTABLES, config, LOCAL_IPS), AT_FIRST)
       for (const [step, sent] of walk) {
         here = change(here, step)
