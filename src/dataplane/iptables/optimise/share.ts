@@ -55,15 +55,14 @@ function isEndpoint({ name, rules, last }: ServiceChain): boolean {
 
 const ONLY_OF_PACKETS: ReadonlySet<string> = new Set(['comment', 'tcp', 'udp', 'sctp'])
 
-function isChoiceOf(rule: XtRule, { family }: ServiceChain, names: ReadonlyMap<string, string>): boolean {
-  const { inInterface, outInterface, protocol, source, destination, target } = rule
-  const isAboutAll = [inInterface, outInterface, protocol, source, destination].every(
-    part => part === undefined,
-  )
+function isChoiceOf(
+  { target, matches }: XtRule,
+  { family }: ServiceChain,
+  names: ReadonlyMap<string, string>,
+): boolean {
   return (
-    isAboutAll &&
     target?.kind === 'jump' &&
     names.has(`${family} ${target.chain}`) &&
-    rule.matches.every(({ kind }) => kind === 'comment' || kind === 'statistic')
+    matches.every(({ kind }) => kind === 'comment' || kind === 'statistic')
   )
 }

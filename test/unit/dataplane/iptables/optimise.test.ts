@@ -1,9 +1,11 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { isOurChain } from '../../../../src/dataplane/iptables/layout.ts'
+import { withoutIdle } from '../../../../src/dataplane/iptables/optimise/reduce.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/dataplane/iptables/options.ts'
 import type { TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
 import type { Way } from '../../../../src/kernel/nft/trace-ways.ts'
+import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { clusterIp, EXTERNAL, ip4, ip6, nodePort, service, table } from '../nftables/frontends.ts'
 import { type Drafted, draft, NODE_IP, options, shapes, worldOf } from './optimise-world.ts'
@@ -195,6 +197,20 @@ describe('the optimiser', () => {
     expect(lists.length).toBe(50)
   })
 
+  it('keeps the chains of Services that remember clients', () => {
+    const cluster = [1, 2].map(last => ({ ip: ip4(10, 21, 0, last), port: 8080, local: false }))
+    const frontends = [clusterIp(ip4(10, 96, 0, 1), 80)]
+    const affine = table([service('ns/s', [{ frontends, cluster, affinityTimeoutS: 60 }])])
+    const names = (chosen: IptablesOptions) =>
+      [...draft(affine, chosen, false).chains.values()]
+        .map(({ name }) => name)
+        .filter(name => /^KUBE-(?:SVC|SEP)-[A-Z2-7]{16}$/.test(name))
+    expect(names(DEFAULT_IPTABLES_OPTIONS).length).toBe(3)
+    expect(names(optimised(DEFAULT_IPTABLES_OPTIONS)).toSorted()).toEqual(
+      names(DEFAULT_IPTABLES_OPTIONS).toSorted(),
+    )
+  })
+
   it('leaves out a rule that only counts, and one that is written twice', () => {
     const ranges = [
       { ip: ip4(203, 0, 113, 0), bits: 24 },
@@ -213,6 +229,48 @@ describe('the optimiser', () => {
       [...chains.values()].find(({ name }) => name.startsWith('KUBE-FW-'))?.rules.length
     expect(rules(draft(frontends, DEFAULT_IPTABLES_OPTIONS, false))).toBe(3)
     expect(rules(draft(frontends, optimised(DEFAULT_IPTABLES_OPTIONS), false))).toBe(1)
+  })
+})
+
+describe('a rule goes', () => {
+  const mark = { kind: 'MARK', value: 0x4000, mask: 0 } as const
+  const masquerade = { kind: 'jump', chain: 'KUBE-MARK-MASQ' } as const
+  const text = (of: string) => ({ kind: 'comment', text: of }) as const
+  const twice = (rule: XtRule) => withoutIdle([rule, rule]).length
+
+  it('when it repeats one that had its say, whatever their comments', () => {
+    const accept = { matches: [text('a')], target: { kind: 'ACCEPT' } } as const
+    expect(withoutIdle([accept, { ...accept, matches: [text('b')] }])).toEqual([accept])
+    expect(twice({ matches: [], target: masquerade })).toBe(1)
+    expect(twice({ matches: [], target: { kind: 'DNAT', ip: ip4(10, 0, 0, 1), port: 1 } })).toBe(1)
+    const rules = [
+      {
+        matches: [],
+        target: masquerade,
+        source: { ip: ip4(10, 0, 0, 1), mask: '\xff\xff\xff\xff', inverted: false },
+      },
+      { matches: [], target: masquerade },
+    ]
+    expect(withoutIdle(rules)).toEqual(rules)
+  })
+
+  it('but not when a second time makes a difference', () => {
+    expect(twice({ matches: [], target: mark })).toBe(2)
+    expect(twice({ matches: [], target: { kind: 'jump', chain: 'SOMEBODYS' } })).toBe(2)
+    expect(twice({ matches: [{ kind: 'statistic', probability: 2 ** 30 }], target: { kind: 'DROP' } })).toBe(
+      2,
+    )
+    expect(twice({ matches: [{ kind: 'nfacct', name: 'n' }], target: { kind: 'DROP' } })).toBe(2)
+    expect(
+      twice({ matches: [{ kind: 'mark', mark: 1, mask: 1, inverted: false }], target: masquerade }),
+    ).toBe(2)
+  })
+
+  it('when it only counts, unless somebody sees that it did', () => {
+    expect(twice({ matches: [text('a')], target: undefined })).toBe(0)
+    const remember = { kind: 'recent', mode: 'set', name: 'n', seconds: 0, reap: false } as const
+    expect(twice({ matches: [remember], target: undefined })).toBe(2)
+    expect(twice({ matches: [{ kind: 'nfacct', name: 'n' }], target: undefined })).toBe(2)
   })
 })
 
