@@ -1,16 +1,24 @@
 import { NF_DROP } from '../nft/constants.ts'
 import type { NameOfIpset } from '../nft/ipset-match.ts'
-import type { Observed, ObservedChain } from '../nft/observed.ts'
+import type { Observed, ObservedChain, ObservedTable } from '../nft/observed.ts'
 import type { NftFamily } from '../nft/state.ts'
+import { builtinChains } from './builtin.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
 
-/** In the order of iptables-nft-save. */
-const TABLES = ['mangle', 'raw', 'filter', 'nat', 'security'] as const
+/** In the order of iptables-nft-save, with the chains that packets enter by themselves. */
+const TABLES = [
+  { table: 'mangle', builtin: builtinChains('mangle') },
+  { table: 'raw', builtin: ['PREROUTING', 'OUTPUT'] },
+  { table: 'filter', builtin: builtinChains('filter') },
+  { table: 'nat', builtin: builtinChains('nat') },
+  { table: 'security', builtin: ['INPUT', 'FORWARD', 'OUTPUT'] },
+] as const
 
 /**
- * Tables of one family as iptables-save prints them, but for the comments with its name and the time; with as many chains
- * and rules as were read. A rule with something in brackets is one that iptables would print otherwise, or not at all.
+ * Tables of one family as iptables-save prints them, without its comments: with as many chains and rules as were read,
+ * and the chains that packets enter where they do not exist as well. A rule with something in brackets is one that
+ * iptables prints otherwise, or not at all.
  */
 export function printTables(observed: Observed, family: NftFamily, nameOfIpset?: NameOfIpset): string {
   let text = ''
@@ -23,10 +31,10 @@ function* tableLines(
   family: NftFamily,
   nameOfIpset: NameOfIpset | undefined,
 ): Generator<string> {
-  for (const table of TABLES) {
+  for (const { table, builtin } of TABLES) {
     const found = observed.get(`${family} ${table}`)
     if (found === undefined) continue
-    const chains = [...found.chains.values()].toSorted(inOrder)
+    const chains = inOrder(found, builtin)
     yield `*${table}`
     for (const chain of chains) yield `:${chain.name} ${policyOf(chain)} [0:0]`
     for (const { name, rules } of chains)
@@ -36,18 +44,19 @@ function* tableLines(
   }
 }
 
-/** Chains that packets enter by themselves in the order in which they do, then the others by the bytes of their names. */
-function inOrder(a: ObservedChain, b: ObservedChain): number {
-  const hooks = hookOf(a) - hookOf(b)
-  return hooks === 0 ? Buffer.compare(Buffer.from(a.name), Buffer.from(b.name)) : hooks
+type PrintedChain = Pick<ObservedChain, 'name' | 'rules'> & {
+  readonly hook: { readonly policy?: number } | undefined
 }
 
-function hookOf({ hook }: ObservedChain): number {
-  return hook === undefined ? Number.MAX_SAFE_INTEGER : hook.hooknum
+/** Chains that packets enter by themselves, those that are not there among them; then the others by their bytes. */
+function inOrder({ chains }: ObservedTable, builtin: readonly string[]): readonly PrintedChain[] {
+  const entered = builtin.map(name => chains.get(name) ?? { name, hook: {}, rules: [] })
+  const others = [...chains.values()].filter(({ name }) => !builtin.includes(name))
+  return [...entered, ...others.toSorted((a, b) => Buffer.compare(Buffer.from(a.name), Buffer.from(b.name)))]
 }
 
 /** Chains without a hook have none. */
-function policyOf({ hook }: ObservedChain): string {
+function policyOf({ hook }: PrintedChain): string {
   if (hook === undefined) return '-'
   return hook.policy === NF_DROP ? 'DROP' : 'ACCEPT'
 }
