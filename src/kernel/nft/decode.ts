@@ -74,8 +74,14 @@ export interface Placed<T> {
   readonly value: T
 }
 
-/** NFT_MSG_NEWCHAIN; its rules come in messages of their own. `use` counts its rules and what leads to it. */
-export function decodeChain(view: ByteView, message: Message): Placed<Chain> & { readonly use: number } {
+/** NFT_MSG_NEWCHAIN; its rules come in messages of their own. */
+export function decodeChain(view: ByteView, message: Message): Placed<Chain> {
+  const { table, value } = decodeUsedChain(view, message)
+  return { table, value }
+}
+
+/** The same, with the number of its rules and of what leads to it. */
+export function decodeUsedChain(view: ByteView, message: Message): Placed<Chain> & { readonly use: number } {
   const { table, name, use = 0, ...base } = attributesIn(view, message, CHAIN)
   const chain = { name: required(name, 'name', message), hook: hookOf(base), rules: [] }
   return { table: required(table, 'table', message), value: chain, use }

@@ -2,13 +2,13 @@ import type { Clock } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import type { Request } from '../../netlink/conversation.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
+import type { Request } from '../../netlink/conversation.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { Message } from '../../netlink/message.ts'
 import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import { decodeChain, decodeTable, familyOf } from './decode.ts'
+import { decodeTable, decodeUsedChain, familyOf } from './decode.ts'
 import { familyNumber } from './encode.ts'
 import { getRequest } from './get-request.ts'
 import type { Observed, ObservedChain, ObservedRule } from './observed.ts'
@@ -198,7 +198,7 @@ class ChainReading {
       })
       const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of', ...about, set: CHAIN, filter: {} }
       const wholeChains = await dumpAll(this.#connection, chainDump, (view, message) => {
-        const { table, value, use } = decodeChain(view, message)
+        const { table, value, use } = decodeUsedChain(view, message)
         const found = tables.get(table)
         if (found === undefined) return
         found.use += use
