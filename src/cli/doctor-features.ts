@@ -1,4 +1,5 @@
 import { u32host, zeros } from '../base/octets.ts'
+import type { ProxyMode } from '../config/config.ts'
 import { destinationAddress } from '../dataplane/common/expressions.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
 import { declareSet } from '../dataplane/nftables/sets.ts'
@@ -13,16 +14,22 @@ export interface Feature {
   /** What does not work without it, and where it comes from. */
   readonly meaning: string
   readonly transaction: Transaction
-  /** The mode ipvs can do without: IPVS does it. */
-  readonly ipvsDoes?: true
+  /** Modes that can do without: something else does it there. */
+  readonly without?: readonly ProxyMode[]
 }
 
 const TABLE = 'kprobe-doctor'
 const CHAIN = 'probe'
+const NAT_CHAINS = 'nat chains'
 
 /** Everything of nf_tables that the modes use, one by one, for both families. */
 export function nftablesFeatures(): readonly Feature[] {
-  return NFT_FAMILIES.flatMap(family => featuresOf(family))
+  return NFT_FAMILIES.flatMap(family => featuresOf(family)).map(feature =>
+    feature.name.endsWith(NAT_CHAINS)
+      ? feature
+      : // Its rules are made of xtables.
+        { ...feature, without: [...(feature.without ?? []), 'iptables'] },
+  )
 }
 
 function featuresOf(family: NftFamily): Feature[] {
@@ -52,7 +59,7 @@ function featuresOf(family: NftFamily): Feature[] {
     ],
   })
   return [
-    { name: `${family} nat chains`, meaning: 'CONFIG_NFT_NAT', transaction: inChain(family, prerouting) },
+    { name: `${family} ${NAT_CHAINS}`, meaning: 'CONFIG_NFT_NAT', transaction: inChain(family, prerouting) },
     rule(
       'fib lookup',
       'NodePorts and traffic of the node: CONFIG_NFT_FIB_IPV4, CONFIG_NFT_FIB_IPV6',
@@ -63,7 +70,7 @@ function featuresOf(family: NftFamily): Feature[] {
       ...rule('numgen random', 'balancing: CONFIG_NFT_NUMGEN', prerouting, [
         { kind: 'numgen', modulus: 7, dreg: 0 },
       ]),
-      ipvsDoes: true,
+      without: ['ipvs', 'userspace'],
     },
     rule('dnat from registers', 'every Service: CONFIG_NFT_NAT', prerouting, [
       destination,
@@ -121,7 +128,7 @@ function mapFeatures(family: NftFamily, hook: ChainHook): Feature[] {
     },
     {
       name: `${family} maps filled by packets`,
-      ipvsDoes: true,
+      without: ['ipvs', 'userspace'],
       meaning: 'session affinity: dynset with data and timeout',
       transaction: [
         ...inChain(family, hook),

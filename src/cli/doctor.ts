@@ -12,6 +12,7 @@ import { probe } from '../kernel/nft/probe.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
 import { Connection } from '../netlink/connection.ts'
 import { nftablesFeatures } from './doctor-features.ts'
+import { iptablesFindings } from './doctor-iptables.ts'
 import { ipvsFindings } from './doctor-ipvs.ts'
 import { neighboursOf } from './doctor-neighbours.ts'
 import { type Finding, settingFindings } from './doctor-settings.ts'
@@ -19,6 +20,7 @@ import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { lookElsewhere } from './leftovers.ts'
 import { ipvsTexts } from './leftovers-text.ts'
 import { writeDocument } from './output.ts'
+import { processesNamed } from './processes.ts'
 import { readRequest } from './read-request.ts'
 import { tableText } from './table.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
@@ -31,7 +33,7 @@ export const command: Command = {
       usage: 'kprobe doctor [flags]',
       description:
         'Asks the kernel for every feature that kprobe uses in the mode of --proxy-mode, one by one and without changing\n' +
-        'anything, says what the other mode would lack, and lists who else works on the same packets. Exits 0 when\n' +
+        'anything, says what other modes would lack, and lists who else works on the same packets. Exits 0 when\n' +
         'kprobe can serve here and 1 when it cannot.',
       details: [WITHOUT_EFFECT],
       flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
@@ -54,7 +56,11 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 async function examine(config: Config): Promise<readonly Finding[]> {
   const settings = await settingFindings(config, readText)
   try {
-    const ofModes = [...(await featureFindings(config)), ...(await ipvsFindings(config, readText))]
+    const ofModes = [
+      ...(await featureFindings(config)),
+      ...(await ipvsFindings(config, readText)),
+      ...(await iptablesFindings(config, readText)),
+    ]
     return [...ofModes, ...(await neighbourFindings(config)), ...settings]
   } catch (error) {
     const text = `cannot be spoken with: ${failureText(error)}`
@@ -66,10 +72,10 @@ async function featureFindings({ proxyMode }: Config): Promise<readonly Finding[
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
   const findings: Finding[] = []
   try {
-    for (const { name, meaning, transaction, ipvsDoes } of nftablesFeatures()) {
+    for (const { name, meaning, transaction, without = [] } of nftablesFeatures()) {
       const { works, reason } = await probe(client, transaction)
       findings.push({
-        kind: works ? 'ok' : ipvsDoes && proxyMode === 'ipvs' ? 'note' : 'missing',
+        kind: works ? 'ok' : without.includes(proxyMode) ? 'note' : 'missing',
         subject: name,
         text: works ? meaning : `${meaning}: ${reason}`,
       })
@@ -99,10 +105,26 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
       leftElsewhere,
       writesIptables: config.proxyMode === 'iptables',
     })
-    return neighbours.map(({ severity, what, advice }) => ({ kind: severity, subject: what, text: advice }))
+    const told = neighbours.map(
+      ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),
+    )
+    return [...(await kubeProxyFindings()), ...told]
   } finally {
     await transport.close()
   }
+}
+
+/** One that runs writes again what anybody else takes away. */
+async function kubeProxyFindings(): Promise<readonly Finding[]> {
+  const pids = await processesNamed('kube-proxy')
+  if (pids.length === 0) return []
+  return [
+    {
+      kind: 'warning',
+      subject: `kube-proxy runs in this network namespace (pid ${pids.join(', ')})`,
+      text: 'two proxies fight over the same Services: stop it before kprobe runs',
+    },
+  ]
 }
 
 async function kernelRelease(): Promise<string> {
