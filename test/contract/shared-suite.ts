@@ -21,8 +21,14 @@ export function sharedSuite(factory: TargetFactory): void {
   })
   afterEach(() => Promise.all([at.client.close(), at.other.close()]))
 
-  describe('rules', () => ofRules(() => at))
-  describe('handles', () => ofHandles(() => at))
+  describe('rules', () => {
+    ofRules(() => at)
+    ofCounters(() => at)
+  })
+  describe('handles', () => {
+    ofEchoes(() => at)
+    ofLifetimes(() => at)
+  })
   describe('others', () => ofOthers(() => at))
   describe('listeners', () => ofListeners(() => at))
 }
@@ -185,7 +191,9 @@ function ofRules(at: () => Shared): void {
       for (const { name } of found) expect(words(observed, name)).toEqual([name, 'x'])
     }
   })
+}
 
+function ofCounters(at: () => Shared): void {
   test('are counted one by one, and none of a chain that is not there', async () => {
     const { client } = at()
     await committed(client, ...TABLE, add('OURS', named('a')), add('OURS', rule(comment('b'))))
@@ -214,7 +222,7 @@ function u64(value: number): Octets {
   return `${'\0'.repeat(7)}${String.fromCharCode(value)}`
 }
 
-function ofHandles(at: () => Shared): void {
+function ofEchoes(at: () => Shared): void {
   test('are told of the rules that ask, and of no other', async () => {
     const { client } = at()
     await committed(client, ...TABLE)
@@ -255,7 +263,9 @@ function ofHandles(at: () => Shared): void {
     expect(await handlesOf(client)).toHaveLength(1_000)
     await small.close()
   })
+}
 
+function ofLifetimes(at: () => Shared): void {
   test('of a refused batch are not told, and nothing of it is there', async () => {
     const { client } = at()
     await committed(client, ...TABLE, add('OURS', named('a')))
