@@ -133,17 +133,15 @@ export class ObservedChanges {
     }
     const { rules, last, family } = chain
     const sorted = yield* this.#sort(there.rules, { chain, entries })
-    const begins = this.#holds(sorted.before, rules, family)
-    const ends = sorted.last.length === 0 || this.#holds(sorted.last, last, family)
-    if (!begins || !ends) {
+    if (!this.#holds(sorted.before, rules, family)) {
       this.#draft.write(contentWith(chain, entries, there.rules.length))
       return
     }
     const place = { family, table: chain.table, chain: chain.name }
     for (const entry of sorted.missing) addEntry(this.#draft, chain, entry)
     const isInTheWay = sorted.missing.length > 0 && makesWay(chain)
-    if (sorted.last.length === 0 || isInTheWay)
-      for (const rule of last) this.#draft.append(place, { rule, owner: undefined })
+    for (const rule of isInTheWay ? last : sorted.missingLast)
+      this.#draft.append(place, { rule, owner: undefined })
     for (const rule of isInTheWay ? [...sorted.unwanted, ...sorted.last] : sorted.unwanted)
       this.#draft.removeRule(place, rule, undefined)
   }
@@ -167,13 +165,13 @@ export class ObservedChanges {
       there.findIndex((_, i) => !isStrange.has(i)),
       there.findLastIndex((_, i) => !isStrange.has(i)),
     ]
-    const sorted: SortedRules = { before: [], last: [], missing, unwanted: [] }
+    const sorted: SortedRules = { before: [], last: [], missingLast: [...chain.last], missing, unwanted: [] }
     for (const i of strange) {
       const rule = there[i]
       if (rule === undefined) continue
       const isBefore = first < 0 || i < first
       if (isBefore && this.#isNext(rule, chain.rules[sorted.before.length], family)) sorted.before.push(rule)
-      else if (i > end && this.#isNext(rule, chain.last[sorted.last.length], family)) sorted.last.push(rule)
+      else if (i > end && this.#isAmong(rule, sorted.missingLast, family)) sorted.last.push(rule)
       else sorted.unwanted.push(rule)
     }
     return sorted
@@ -194,6 +192,13 @@ export class ObservedChanges {
 
   #isNext(there: ObservedRule, rule: XtRule | undefined, family: NftFamily): boolean {
     return rule !== undefined && this.#same(there, rule, family)
+  }
+
+  /** Takes it out of `rules`. */
+  #isAmong(there: ObservedRule, rules: XtRule[], family: NftFamily): boolean {
+    const at = rules.findIndex(rule => this.#same(there, rule, family))
+    if (at >= 0) rules.splice(at, 1)
+    return at >= 0
   }
 
   /** Takes from `missing` what is there in other bytes; gives the indexes of the rest of `others`. */
@@ -293,6 +298,7 @@ interface SortedRules {
   /** Those that XtChain.rules asks for, as far as they are there. */
   readonly before: ObservedRule[]
   readonly last: ObservedRule[]
+  readonly missingLast: XtRule[]
   readonly missing: readonly OwnedRule[]
   readonly unwanted: ObservedRule[]
 }

@@ -19,7 +19,7 @@ export interface XtChain extends XtPlace {
   readonly name: string
   /** In this order. Entries come behind them, in any order. */
   readonly rules: readonly XtRule[]
-  /** Behind the entries. */
+  /** Behind the entries, in any order. */
   readonly last: readonly XtRule[]
 }
 

@@ -1,0 +1,45 @@
+import { describe, expect, it } from 'vitest'
+import { systemClock } from '../../../../src/base/clock.ts'
+import { finish } from '../../../../src/base/steps.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/dataplane/iptables/options.ts'
+import { createIptablesPlane } from '../../../../src/dataplane/iptables/plane.ts'
+import { createNftClient } from '../../../../src/kernel/nft/client.ts'
+import type { FrontendTable } from '../../../../src/model/frontend.ts'
+import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { everyKind } from '../../../support/iptables-services.ts'
+import { ip } from '../../../support/pipeline.ts'
+import { table } from '../nftables/frontends.ts'
+
+/** With NodePorts at these addresses, in this order. */
+function answeringAt(...addresses: readonly string[]): FrontendTable {
+  return table(everyKind(false), {
+    nodePorts: { IPv4: { kind: 'only', ips: addresses.map(ip) }, IPv6: { kind: 'all' } },
+  })
+}
+
+/** What there is to do when the one is there, and the other is wanted. */
+async function operations(there: FrontendTable, wanted: FrontendTable): Promise<readonly string[]> {
+  const client = createNftClient({ transport: new FakeKernel().open(), clock: systemClock })
+  const plane = createIptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
+  const render = (frontends: FrontendTable) =>
+    finish(plane.render(frontends, { base: plane.empty, without: new Set() }))
+  const { outcome } = await plane.commit(finish(plane.diff(plane.empty, render(there))), {})
+  expect(outcome).toBe('committed')
+  const { state } = await plane.observe()
+  return [...finish(plane.diff(state, render(wanted))).operations].map(({ verb }) => verb)
+}
+
+describe('addresses of NodePorts that are found in the kernel', () => {
+  // kube-proxy writes them as they come out of a map.
+  it('may be there in any order', async () => {
+    const there = answeringAt('192.168.3.1', '192.168.1.1', '192.168.2.1')
+    const wanted = answeringAt('192.168.1.1', '192.168.2.1', '192.168.3.1')
+    expect(await operations(there, wanted)).toEqual([])
+  })
+
+  it('come and go by themselves', async () => {
+    const there = answeringAt('192.168.3.1', '192.168.1.1', '192.168.4.1')
+    const wanted = answeringAt('192.168.1.1', '192.168.2.1', '192.168.3.1')
+    expect(await operations(there, wanted)).toEqual(['add-rule', 'delete-rule'])
+  })
+})
