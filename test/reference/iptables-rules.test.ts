@@ -1,29 +1,34 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
 import { Arena, bySettings } from '../support/reference/arena.ts'
 import { isInIptables } from '../support/reference/fence.ts'
 import { readRuleDifferences } from '../support/reference/iptables-differences.ts'
 import {
+  countingOptionsOf,
   inIptables,
   iptablesConfigOf,
-  iptablesOptionsOf,
   objectsIn,
   ourChains,
   savedChains,
   tableOfObjects,
 } from '../support/reference/iptables-rules.ts'
+import { IptablesSite, openNft, planHere } from '../support/reference/iptables-site.ts'
 import { comparableLines, differentLines } from '../support/reference/iptables-text.ts'
 import { KubeProxyPeer } from '../support/reference/kube-proxy-peer.ts'
 import { loadScenarios } from '../support/scenario.ts'
 
 /*
  * For the objects of every step of every scenario our rules are those that the real kube-proxy writes in its iptables
- * mode, line by line, apart from what iptables-differences.yaml lists.
+ * mode, line by line, apart from what iptables-differences.yaml lists: as values, and as iptables-nft-save prints what
+ * our plane wrote. Where they are the same, there is nothing to write for whoever takes over from kube-proxy.
  */
 const { differences, refused, notComparable } = readRuleDifferences()
 
 let arena: Arena
+let site: IptablesSite
+let client: NftClient
 const counts = { scenarios: 0, steps: 0, lines: 0, different: 0 }
 
 beforeAll(async () => {
@@ -34,9 +39,13 @@ beforeAll(async () => {
     await peer.synced()
     return peer
   }, isInIptables)
+  client = openNft()
+  site = await IptablesSite.open()
 })
 
 afterAll(async () => {
+  await site?.close()
+  await client?.close()
   await arena?.close()
 })
 
@@ -53,7 +62,8 @@ describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s
     counts.scenarios++
     const refusal = await arena.walk(scenario, async step => {
       const table = tableOfObjects(await objectsIn(arena.plane.api), scenario.config)
-      const ours = comparableLines(ourChains(table, iptablesOptionsOf(scenario.config)))
+      const options = countingOptionsOf(scenario.config)
+      const ours = comparableLines(ourChains(table, options))
       const theirs = comparableLines(await savedChains())
       const found = differentLines(theirs, ours)
       const unlisted = (lines: readonly string[], side: 'kubeProxy' | 'kprobe'): readonly string[] =>
@@ -66,6 +76,10 @@ describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s
         { kubeProxy: unlisted(found.kubeProxy, 'kubeProxy'), kprobe: unlisted(found.kprobe, 'kprobe') },
         step.title,
       ).toEqual({ kubeProxy: [], kprobe: [] })
+      await site.write(table, options)
+      expect(comparableLines(await site.saved()), step.title).toEqual(ours)
+      const plan = await planHere(client, table, options)
+      expect(plan.length > 0, plan.join('\n')).toBe(found.kubeProxy.length + found.kprobe.length > 0)
       counts.steps++
       counts.lines += theirs.length
       counts.different += found.kubeProxy.length + found.kprobe.length

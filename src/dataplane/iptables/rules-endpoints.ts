@@ -30,10 +30,9 @@ function placesOf({ port, uses }: PortRules): {
   readonly local: readonly Place[]
 } {
   const cluster = uses.cluster ? port.cluster.map(backend => placeOf(port, backend)) : NO_PLACES
+  if (!uses.local) return { cluster: sorted(cluster), local: NO_PLACES }
   const byText = new Map(cluster.map(place => [place.text, place]))
-  const local = uses.local
-    ? port.local.map(backend => byText.get(textOf(backend)) ?? placeOf(port, backend))
-    : NO_PLACES
+  const local = port.local.map(backend => byText.get(textOf(backend)) ?? placeOf(port, backend))
   return { cluster: sorted(cluster), local: sorted(local) }
 }
 
@@ -54,6 +53,7 @@ function sorted(places: readonly Place[]): readonly Place[] {
 }
 
 function distinct(cluster: readonly Place[], local: readonly Place[]): readonly Place[] {
+  if (local.length === 0) return cluster
   const known = new Set(cluster)
   const rest = local.filter(place => !known.has(place))
   return rest.length === 0 ? cluster : [...cluster, ...rest]

@@ -3,7 +3,7 @@ import { promisify } from 'node:util'
 import { finish } from '../../../src/base/steps.ts'
 import { fixedChains } from '../../../src/dataplane/iptables/fixed-chains.ts'
 import { jumpsOf } from '../../../src/dataplane/iptables/jumps.ts'
-import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../src/dataplane/iptables/options.ts'
+import type { IptablesOptions } from '../../../src/dataplane/iptables/options.ts'
 import { rulesOfService } from '../../../src/dataplane/iptables/rules-service.ts'
 import { staticsOf } from '../../../src/dataplane/iptables/statics.ts'
 import type { NftFamily } from '../../../src/kernel/nft/state.ts'
@@ -16,7 +16,7 @@ import { isRefusal } from '../../../src/model/refusal.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { NODE_ADDRESSES } from '../lab/address.ts'
-import { ip, nftablesOptionsOf, type PipelineConfig, resolveOptionsOf } from '../pipeline.ts'
+import { IPTABLES, ip, iptablesOptionsOf, type PipelineConfig, resolveOptionsOf } from '../pipeline.ts'
 import { LOCAL_IPS } from '../scenario.ts'
 import type { Api, KubeObject } from './api.ts'
 import { readSave, type SavedChains } from './iptables-text.ts'
@@ -48,10 +48,8 @@ export function iptablesConfigOf(config: PipelineConfig): ProxyConfig {
 }
 
 /** As kube-proxy finds them in the laboratory: its counters are there, and the sysctl is not set. */
-export function iptablesOptionsOf(config: PipelineConfig): IptablesOptions {
-  const { masqueradeAll, masqueradeBit, detector } = nftablesOptionsOf(config)
-  const nfacct = { invalidDropped: true, localhostAccepted: true }
-  return { ...DEFAULT_IPTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector, nfacct }
+export function countingOptionsOf(config: PipelineConfig): IptablesOptions {
+  return { ...iptablesOptionsOf(config), nfacct: { invalidDropped: true, localhostAccepted: true } }
 }
 
 /** Everything that a proxy looks at. */
@@ -72,7 +70,7 @@ export function tableOfObjects(objects: readonly unknown[], config: PipelineConf
     const parsed = parseObject(object)
     if (parsed !== undefined && !isRefusal(parsed)) events.push(parsed)
   }
-  const options = { ...resolveOptionsOf(config), loopbackNodePorts: true }
+  const options = { ...resolveOptionsOf(config), ...IPTABLES.resolving }
   return finish(resolve(options, undefined, applyEvents(EMPTY_SNAPSHOT, events)))
 }
 
@@ -106,13 +104,14 @@ export function ourChains(table: FrontendTable, options: IptablesOptions): Saved
 
 const PROGRAMS: Readonly<Record<NftFamily, string>> = { ip: 'iptables-nft-save', ip6: 'ip6tables-nft-save' }
 
-/** What is in this network namespace. */
+/** What is in the network namespace that this thread is in when it is called. */
 export async function savedChains(): Promise<SavedChains> {
   const chains: SavedChains = new Map()
-  for (const family of ['ip', 'ip6'] as const) {
-    const { stdout, stderr } = await run(PROGRAMS[family], [], { maxBuffer: 1 << 28 })
-    if (stderr !== '') throw new Error(`${PROGRAMS[family]}: ${stderr}`)
-    readSave(chains, family, stdout)
-  }
+  const families = ['ip', 'ip6'] as const
+  const saved = await Promise.all(families.map(family => run(PROGRAMS[family], [], { maxBuffer: 1 << 28 })))
+  saved.forEach(({ stdout, stderr }, index) => {
+    if (stderr !== '') throw new Error(`iptables-nft-save: ${stderr}`)
+    readSave(chains, families[index] ?? 'ip', stdout)
+  })
   return chains
 }

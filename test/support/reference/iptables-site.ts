@@ -1,0 +1,103 @@
+import { closeSync, openSync } from 'node:fs'
+import { assert } from '../../../src/base/assert.ts'
+import { systemClock } from '../../../src/base/clock.ts'
+import { finish } from '../../../src/base/steps.ts'
+import {
+  type IptablesOptions,
+  NFACCT_INVALID_DROPPED,
+  NFACCT_LOCALHOST_ACCEPTED,
+} from '../../../src/dataplane/iptables/options.ts'
+import { createIptablesPlane } from '../../../src/dataplane/iptables/plane.ts'
+import { EMPTY_STATE, type IptablesState } from '../../../src/dataplane/iptables/state.ts'
+import { createNfacctClient } from '../../../src/kernel/nfacct/client.ts'
+import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
+import type { FrontendTable } from '../../../src/model/frontend.ts'
+import { NETLINK_NETFILTER } from '../../../src/netlink/constants.ts'
+import { openNetlink } from '../../../src/netlink/native.ts'
+import { enterNetns, freshNetns } from '../lab/netns.ts'
+import { savedChains } from './iptables-rules.ts'
+import type { SavedChains } from './iptables-text.ts'
+
+const NO_SERVICES: ReadonlySet<string> = new Set()
+
+/** A network namespace of its own, with nothing in it but what our plane writes. */
+export class IptablesSite {
+  readonly #file: string
+  readonly #home: string
+  readonly #descriptors: readonly number[]
+  readonly #client: NftClient
+  #held: IptablesState = EMPTY_STATE
+
+  private constructor(descriptors: { readonly home: number; readonly own: number }, client: NftClient) {
+    this.#descriptors = [descriptors.home, descriptors.own]
+    this.#home = fileOf(descriptors.home)
+    this.#file = fileOf(descriptors.own)
+    this.#client = client
+  }
+
+  /** This thread is where it was before when it resolves. */
+  static async open(): Promise<IptablesSite> {
+    const home = openSync(NETNS, 'r')
+    freshNetns()
+    const own = openSync(NETNS, 'r')
+    const accounts = createNfacctClient({ transport: open(), clock: systemClock })
+    const client = openNft()
+    enterNetns(fileOf(home))
+    for (const name of [NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED])
+      assert(accounts.ensure(name), `no counter ${name}: the kernel has no nfnetlink_acct`)
+    await accounts.close()
+    return new IptablesSite({ home, own }, client)
+  }
+
+  async close(): Promise<void> {
+    await this.#client.close()
+    for (const descriptor of this.#descriptors) closeSync(descriptor)
+  }
+
+  /** As a change of what was written before. */
+  async write(frontends: FrontendTable, options: IptablesOptions): Promise<void> {
+    const plane = createIptablesPlane({ client: this.#client, options })
+    const wanted = finish(plane.render(frontends, { base: this.#held, without: NO_SERVICES }))
+    const plan = finish(plane.diff(this.#held, wanted))
+    if (!plan.empty) {
+      const receipt = await plane.commit(plan, {})
+      assert(receipt.outcome === 'committed', `${receipt.outcome}: ${receipt.refusals[0]?.error.message}`)
+    }
+    this.#held = plan.after
+  }
+
+  /** As iptables-nft-save prints it. */
+  async saved(): Promise<SavedChains> {
+    enterNetns(this.#file)
+    const saving = savedChains()
+    enterNetns(this.#home)
+    return saving
+  }
+}
+
+/** What our plane would write to make the rules of this network namespace those of the table. */
+export async function planHere(
+  client: NftClient,
+  frontends: FrontendTable,
+  options: IptablesOptions,
+): Promise<readonly string[]> {
+  const plane = createIptablesPlane({ client, options })
+  const { state } = await plane.observe()
+  const wanted = finish(plane.render(frontends, { base: state, without: NO_SERVICES }))
+  const plan = finish(plane.diff(state, wanted))
+  return [...plan.describe()].map(({ verb, object }) => `${verb} ${object}`)
+}
+
+export function openNft(): NftClient {
+  return createNftClient({ transport: open(), clock: systemClock })
+}
+
+const NETNS = '/proc/thread-self/ns/net'
+
+function fileOf(descriptor: number): string {
+  return `/proc/self/fd/${descriptor}`
+}
+
+function open() {
+  return openNetlink({ protocol: NETLINK_NETFILTER })
+}
