@@ -257,7 +257,10 @@ function report(services: number, of: ReadonlyMap<Mode, Result>): void {
       'load ms': mode === 'no rules' ? '' : held.loadMs.toFixed(0),
     }
   })
-  print(`${services} Services, ns per new connection (beside plain iptables, beside the nftables mode)`, rows)
+  print(
+    `${services} Services, ns of processor time per new connection (beside plain iptables, beside the nftables mode)`,
+    rows,
+  )
 }
 
 const [what, mode, size] = process.argv.slice(2)
