@@ -4,7 +4,7 @@ import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Transaction } from '../../kernel/nft/operation.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { countChanges, describeTransaction } from '../common/describe-transaction.ts'
-import type { Relay } from './relay.ts'
+import { type Relay, sameRelay } from './relay.ts'
 import type { UserspaceState } from './state.ts'
 import { resolveTransaction } from './symbols.ts'
 
@@ -27,6 +27,7 @@ export function* diffStates(from: UserspaceState, to: UserspaceState): Steps<Use
   const remove: Relay[] = []
   const lines: PlanLine[] = []
   for (const [, before, relay] of PersistentMap.differences(from.relays, to.relays)) {
+    if (before !== undefined && relay !== undefined && sameRelay(before, relay)) continue
     if (relay !== undefined) put.push(relay)
     else if (before !== undefined) remove.push(before)
     const one = relay ?? before

@@ -11,7 +11,7 @@ export interface RelayLimits {
   readonly sessions: number
   /** Clients that one Service port with affinity remembers. */
   readonly affinityClients: number
-  /** How long each endpoint that is tried for one connection may take to accept it, milliseconds. */
+  /** How long each attempt to reach an endpoint for one connection may take, milliseconds. */
   readonly connectTimeoutsMs: readonly number[]
   /** How long a UDP client is remembered after its last datagram in either direction, milliseconds. */
   readonly udpIdleMs: number

@@ -1,9 +1,14 @@
+/** Gives a connection of ours up; calls back once it is closed. */
+export type Abort = (closed: () => void) => void
+
 /**
- * Addresses of this process' own sockets towards endpoints. A connection that arrives from one of them was redirected
- * back to us: relaying it again would never end.
+ * Addresses of this process' own sockets towards endpoints. A client that has one of them may be ourselves, redirected
+ * back: relaying it again would never end. For UDP it is, since no two sockets share an address. For TCP it may be another
+ * process of this node, to whom the kernel gave the same port for another destination: giving our own connection up
+ * shows whether the client's ends with it.
  */
 export class OwnSockets {
-  readonly #keys = new Set<string>()
+  readonly #sockets = new Map<string, Set<Abort>>()
   #met = 0
 
   /** How often one came back. */
@@ -12,23 +17,36 @@ export class OwnSockets {
   }
 
   get size(): number {
-    return this.#keys.size
+    return this.#sockets.size
   }
 
-  add(protocol: 'TCP' | 'UDP', address: string, port: number): () => void {
-    const key = keyOf(protocol, address, port)
-    this.#keys.add(key)
-    return () => this.#keys.delete(key)
+  /** Until the result is called. */
+  add(protocol: 'TCP' | 'UDP', place: Place, abort: Abort): () => void {
+    const key = keyOf(protocol, place)
+    const sockets = this.#sockets.get(key) ?? new Set()
+    this.#sockets.set(key, sockets.add(abort))
+    return () => {
+      sockets.delete(abort)
+      if (sockets.size === 0 && this.#sockets.get(key) === sockets) this.#sockets.delete(key)
+    }
   }
 
-  /** Whether a client is one of us. */
-  meets(protocol: 'TCP' | 'UDP', address: string, port: number): boolean {
-    const isOurs = this.#keys.has(keyOf(protocol, address, port))
-    if (isOurs) this.#met++
-    return isOurs
+  /** Those that a client may be the other end of. */
+  at(protocol: 'TCP' | 'UDP', place: Place): readonly Abort[] {
+    return [...(this.#sockets.get(keyOf(protocol, place)) ?? [])]
+  }
+
+  /** One did come back. */
+  meet(): void {
+    this.#met++
   }
 }
 
-function keyOf(protocol: 'TCP' | 'UDP', address: string, port: number): string {
+export interface Place {
+  readonly address: string
+  readonly port: number
+}
+
+function keyOf(protocol: 'TCP' | 'UDP', { address, port }: Place): string {
   return `${protocol} ${address} ${port}`
 }

@@ -26,6 +26,9 @@ export class TcpFlow {
   readonly #client: Socket
   readonly #address: string
   readonly #tried = new Set<string>()
+  /** Those of them that said nothing in time: they may yet, given more of it. */
+  readonly #silent = new Set<string>()
+  #attempts = 0
   #upstream: Socket | undefined
   #isRef = true
   /** Sockets. */
@@ -54,12 +57,20 @@ export class TcpFlow {
   #dial(): void {
     const { context, port, list } = this.#options
     const { connectTimeoutsMs } = context.limits
-    const timeoutMs = connectTimeoutsMs[this.#tried.size]
+    const timeoutMs = connectTimeoutsMs[this.#attempts++]
     const client = { address: this.#address, nowMs: context.clock.nowMs() }
-    const backend =
-      timeoutMs === undefined ? undefined : port.balancer.pick(list, client, one => this.#isUsable(one))
+    const next = () => port.balancer.pick(list, client, one => this.#isUsable(one))
+    const backend = timeoutMs === undefined ? undefined : (next() ?? (this.#forgive() ? next() : undefined))
     if (timeoutMs === undefined || backend === undefined) this.#client.resetAndDestroy()
     else this.#connect(backend, timeoutMs)
+  }
+
+  /** Nobody else is left: those who were silent have another chance. */
+  #forgive(): boolean {
+    for (const endpoint of this.#silent) this.#tried.delete(endpoint)
+    const isAny = this.#silent.size > 0
+    this.#silent.clear()
+    return isAny
   }
 
   #isUsable(backend: Backend): boolean {
@@ -81,29 +92,47 @@ export class TcpFlow {
     if (!this.#isRef) upstream.unref()
     this.#upstream = upstream
     this.#open++
-    const cancel = clock.after(timeoutMs, () => upstream.destroy(new Error(`no answer in ${timeoutMs} ms`)))
+    const cancel = clock.after(timeoutMs, () => {
+      this.#silent.add(endpoint)
+      upstream.destroy(new Error(`no answer in ${timeoutMs} ms`))
+    })
+    let isOver = false
+    const failed = (error: NodeJS.ErrnoException) => {
+      cancel()
+      if (isOver) return
+      isOver = true
+      this.#failed(endpoint, error)
+    }
     let disown: (() => void) | undefined
     const announce = () => {
-      const { localAddress, localPort } = upstream
-      if (localAddress !== undefined && localPort !== undefined && disown === undefined)
-        disown = own.add('TCP', localAddress, localPort)
+      const { localAddress: address, localPort: port } = upstream
+      if (address === undefined || port === undefined || disown !== undefined) return
+      disown = own.add('TCP', { address, port }, closed => {
+        this.#silent.add(endpoint)
+        upstream.once('close', closed).resetAndDestroy()
+      })
     }
     // The socket calls the kernel in the tick after this; whoever it reaches hears of it later, even in this process.
     process.nextTick(announce)
-    const failed = (error: NodeJS.ErrnoException) => {
-      cancel()
-      this.#failed(endpoint, error)
-    }
     upstream.once('error', failed)
     upstream.once('connect', () => {
       cancel()
       announce()
-      upstream.off('error', failed)
-      this.#relay(upstream)
+      // A listener of this process has heard of it by then, and would have had it given up.
+      void clock
+        .breathe()
+        .then(clock.breathe)
+        .then(() => {
+          disown?.()
+          if (upstream.destroyed) return
+          isOver = true
+          upstream.off('error', failed)
+          this.#relay(upstream)
+        })
     })
     upstream.once('close', () => {
-      cancel()
       disown?.()
+      failed(new Error('given up'))
       this.#closed()
     })
   }

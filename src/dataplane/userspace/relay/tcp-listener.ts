@@ -2,6 +2,7 @@ import { createServer, type Server, type Socket } from 'node:net'
 import { formatIp, type Ip } from '../../../base/ip.ts'
 import type { ListName } from './balancer.ts'
 import type { Listener, RelayContext, RelayPort } from './context.ts'
+import type { Abort } from './own-sockets.ts'
 import { TcpFlow } from './tcp-flow.ts'
 
 const BACKLOG = 4_096
@@ -93,18 +94,43 @@ class TcpListener implements Listener {
   }
 
   #accept(client: Socket): void {
-    const { context, port } = this.#options
+    const { context } = this.#options
     const { remoteAddress, remotePort } = client
     const isGone = remoteAddress === undefined || remotePort === undefined
     if (isGone || !this.#door) {
       refuse(client)
       return
     }
-    if (context.own.meets('TCP', remoteAddress, remotePort)) {
+    const own = context.own.at('TCP', { address: remoteAddress, port: remotePort })
+    if (own.length === 0) this.#admit(client)
+    else this.#examine(client, own)
+  }
+
+  /** A connection of ours that is given up ends this one, too, if they are the same. */
+  #examine(client: Socket, own: readonly Abort[]): void {
+    const { context, port } = this.#options
+    client.on('error', () => undefined)
+    // Reads one buffer, which whoever relays finds there, so that a reset is noticed.
+    const unread = () => undefined
+    client.on('readable', unread)
+    let open = own.length
+    const judge = () => {
+      client.off('readable', unread)
+      if (!client.destroyed) {
+        this.#admit(client)
+        return
+      }
+      context.own.meet()
       context.report({ kind: 'loop', port: port.key })
-      refuse(client)
-      return
     }
+    for (const abort of own)
+      abort(() => {
+        if (--open === 0) void context.clock.breathe().then(context.clock.breathe).then(judge)
+      })
+  }
+
+  #admit(client: Socket): void {
+    const { context, port } = this.#options
     if (!context.connections.take(port.holder)) {
       refuse(client)
       return

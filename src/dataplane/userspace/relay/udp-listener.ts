@@ -97,7 +97,8 @@ class UdpListener implements Listener {
 
   #open(key: string, from: RemoteInfo): UdpSession | undefined {
     const { context, port } = this.#options
-    if (context.own.meets('UDP', from.address, from.port)) {
+    if (context.own.at('UDP', from).length > 0) {
+      context.own.meet()
       context.report({ kind: 'loop', port: port.key })
       return undefined
     }

@@ -63,7 +63,7 @@ export class UdpSession {
     if (this.#isEnded) return
     const { address, port } = this.#socket.address()
     // Before anything is sent: what comes back to us from here is ours.
-    this.#disown = this.#options.context.own.add('UDP', address, port)
+    this.#disown = this.#options.context.own.add('UDP', { address, port }, () => this.end())
     const waiting = this.#waiting ?? []
     this.#waiting = undefined
     for (const datagram of waiting) this.#forward(datagram)

@@ -1,5 +1,5 @@
 import { once } from 'node:events'
-import type { Socket } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { afterEach, expect, it } from 'vitest'
 import { deadEndpoint, fate, LOOPBACK, RelayRig, readAll, until } from './rig.ts'
 
@@ -73,6 +73,13 @@ it('gives up on an endpoint that does not answer in time', async () => {
   expect(rig.events).toMatchObject([{ kind: 'unreachable', endpoint: '192.0.2.1:80' }])
 })
 
+it('comes back to the only endpoint there is when that was silent, for longer each time', async () => {
+  fresh({ connectTimeoutsMs: [20, 30, 40] })
+  const silent = { ip: String.fromCharCode(192, 0, 2, 1), port: 80, local: false }
+  const { port } = await rig.tcp(rig.port([silent]))
+  expect(await fate(rig.client(port))).toBe('ECONNRESET')
+})
+
 it('hands a half-closed stream on in both directions', async () => {
   fresh()
   const echoAfterEnd = (socket: Socket) => {
@@ -111,7 +118,9 @@ it('hands a reset in the middle of a stream on, from either side', async () => {
   const first = await rig.tcp(rig.port([await rig.server(resets)]))
   expect(await fate(rig.client(first.port))).toBe('ECONNRESET')
   let seen = ''
+  let isThere = false
   const watches = (socket: Socket) => {
+    isThere = true
     void fate(socket).then(how => {
       seen = how
     })
@@ -119,7 +128,7 @@ it('hands a reset in the middle of a stream on, from either side', async () => {
   const second = await rig.tcp(rig.port([await rig.server(watches)]))
   const client = rig.client(second.port)
   client.write('some')
-  await until(() => rig.context.own.size > 0)
+  await until(() => isThere)
   setTimeout(() => client.resetAndDestroy(), 20)
   await until(() => seen === 'ECONNRESET')
 })
@@ -190,19 +199,37 @@ it('lets connections go on when its listener closes', async () => {
   client.end()
 })
 
-it('refuses a connection of its own that came back', async () => {
-  fresh()
-  // The endpoint is the relay's own listener: what it connects to is itself.
+it('refuses a connection of its own that came back, each time it is tried', async () => {
+  // One Service port may have a single connection: relaying one that came back would be a second.
+  fresh({ connections: 2 })
   const relay = rig.port([])
   const listener = await rig.tcp(relay)
-  relay.balancer.update({
-    affinityTimeoutS: 0,
-    cluster: [{ ip: LOOPBACK, port: listener.port, local: true }],
-    local: [],
-  })
+  const itself = [{ ip: LOOPBACK, port: listener.port, local: true }]
+  relay.balancer.update({ affinityTimeoutS: 0, cluster: itself, local: [] })
   expect(await fate(rig.client(listener.port))).toBe('ECONNRESET')
-  expect(rig.context.own.met).toBe(1)
-  expect(rig.events.filter(({ kind }) => kind === 'loop')).toHaveLength(1)
+  await until(() => rig.context.connections.held === 0)
+  const { connectTimeoutsMs } = rig.context.limits
+  await until(() => rig.context.own.met === connectTimeoutsMs.length)
+  expect(rig.events.filter(({ kind }) => kind === 'loop')).toHaveLength(connectTimeoutsMs.length)
+  expect(rig.context.connections.refused).toBe(0)
+})
+
+it('serves a client that has the port of one of its own connections', async () => {
+  fresh()
+  const echo = (socket: Socket) => void socket.pipe(socket)
+  const { port } = await rig.tcp(rig.port([await rig.server(echo)]))
+  const localPort = (await deadEndpoint()).port
+  let givenUp = 0
+  const forget = rig.context.own.add('TCP', { address: '127.0.0.1', port: localPort }, closed => {
+    givenUp++
+    closed()
+  })
+  const client = connect({ host: '127.0.0.1', port, localPort })
+  client.end('early words')
+  expect(await readAll(client)).toBe('early words')
+  expect(givenUp).toBe(1)
+  expect(rig.context.own.met).toBe(0)
+  forget()
 })
 
 it('passes over endpoints that its own rules would catch', async () => {

@@ -1,0 +1,324 @@
+import { execFileSync } from 'node:child_process'
+import { once } from 'node:events'
+import { connect, createServer, type Socket } from 'node:net'
+import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { finish } from '../../src/base/steps.ts'
+import { DEFAULT_LIMITS, type RelayEvent } from '../../src/dataplane/userspace/relay/context.ts'
+import { createUserspacePlane, type UserspacePlane } from '../../src/dataplane/userspace/plane.ts'
+import type { UserspaceState } from '../../src/dataplane/userspace/state.ts'
+import type { NftClient } from '../../src/kernel/nft/client.ts'
+import { Lab } from '../support/lab/lab.ts'
+import { change, commitAll, computeIn, openClient } from '../support/pipeline.ts'
+import { LOCAL_IPS } from '../support/scenario.ts'
+import { USERSPACE, userspaceOptionsOf } from '../support/userspace-mode.ts'
+
+const TABLE = 'kube-proxy-userspace'
+const NODE_IP = '192.168.0.2'
+const NODE_IP_6 = '2001:db8::2'
+const CONNECTIONS = 64
+
+let lab: Lab
+let client: NftClient
+let plane: UserspacePlane
+let computed: ReturnType<typeof computeIn<UserspaceState>>
+let held: UserspaceState
+const events: RelayEvent[] = []
+
+beforeAll(async () => {
+  lab = await Lab.start()
+  client = openClient()
+  plane = openPlane()
+  plane.startRelaying()
+  computed = computeIn(USERSPACE, {}, LOCAL_IPS)
+  computed = change(computed, { objects: [NODE] })
+  held = plane.empty
+})
+
+afterEach(async () => {
+  events.length = 0
+  await program([], ['Service ns/a', 'Service ns/b', 'EndpointSlice ns/a-4', 'EndpointSlice ns/b-4'])
+})
+
+afterAll(async () => {
+  plane.destroy()
+  await client.close()
+  await lab.close()
+})
+
+function openPlane(): UserspacePlane {
+  const options = { ...userspaceOptionsOf({}), limits: { ...DEFAULT_LIMITS, connections: CONNECTIONS * 2 } }
+  return createUserspacePlane({ client, clock: systemClock, options, report: event => events.push(event) })
+}
+
+const NODE = {
+  apiVersion: 'v1',
+  kind: 'Node',
+  metadata: { name: 'test-node' },
+  spec: { podCIDRs: ['10.180.0.0/24'] },
+  status: { addresses: [NODE_IP, NODE_IP_6].map(address => ({ type: 'InternalIP', address })) },
+}
+
+interface Objects {
+  readonly clusterIP: string
+  readonly endpoints: readonly string[]
+  readonly targetPort: number
+  readonly nodePort?: number
+}
+
+function objects(name: string, { clusterIP, endpoints, targetPort, nodePort }: Objects): readonly object[] {
+  const family = clusterIP.includes(':') ? 'IPv6' : 'IPv4'
+  return [
+    {
+      apiVersion: 'v1',
+      kind: 'Service',
+      metadata: { namespace: 'ns', name },
+      spec: {
+        type: nodePort === undefined ? 'ClusterIP' : 'NodePort',
+        clusterIP,
+        clusterIPs: [clusterIP],
+        ipFamilies: [family],
+        ports: [{ port: 80, protocol: 'TCP', ...(nodePort === undefined ? {} : { nodePort }) }],
+      },
+    },
+    {
+      apiVersion: 'discovery.k8s.io/v1',
+      kind: 'EndpointSlice',
+      metadata: { namespace: 'ns', name: `${name}-4`, labels: { 'kubernetes.io/service-name': name } },
+      addressType: family,
+      endpoints: endpoints.map(address => ({ addresses: [address], conditions: { ready: true } })),
+      ports: [{ name: '', port: targetPort, protocol: 'TCP' }],
+    },
+  ]
+}
+
+async function program(list: readonly object[], remove: readonly string[] = []): Promise<void> {
+  computed = change(computed, { objects: list, remove })
+  held = await commitAll(plane, held, computed.state)
+}
+
+function nft(...args: string[]): string {
+  return execFileSync('nft', args, { encoding: 'utf8' })
+}
+
+/** The port of the only listener. */
+async function listenerPort(family: 'ip' | 'ip6' = 'ip'): Promise<number> {
+  const listing = nft('list', 'map', family, TABLE, 'frontends')
+  const match = /: \S+ \. (\d+) }/.exec(listing)
+  return Number(match?.[1])
+}
+
+/** What a whole connection comes to: what the server said, or the error. */
+async function ask(host: string, port: number): Promise<string> {
+  const socket = connect({ host, port })
+  let text = ''
+  try {
+    for await (const chunk of socket) text += String(chunk)
+    return text
+  } catch (error) {
+    return error instanceof Error && 'code' in error ? String(error.code) : String(error)
+  }
+}
+
+/** Until nothing is relayed any more; fails after two seconds. */
+async function idle(): Promise<void> {
+  for (let waits = 0; waits < 100 && plane.counts.connections > 0; waits++)
+    await new Promise(resolve => setTimeout(resolve, 20))
+  expect(plane.counts.connections).toBe(0)
+}
+
+/** Connections opened elsewhere: `ok` and `refused` of some. */
+async function outcomes(from: 'outside' | 'pod' | 'node', destination: string, port: number) {
+  const v6 = destination.includes(':')
+  const source = {
+    outside: ['203.0.113.9', '2001:db8:f::9'],
+    pod: ['10.180.9.9', 'fd00:10::9:9'],
+    node: [NODE_IP, NODE_IP_6],
+  }[from][v6 ? 1 : 0]
+  const traffic = lab.client({ from, source: source ?? '', destination, port, rate: 200 })
+  await new Promise(resolve => setTimeout(resolve, 100))
+  const { ok, refused, timeouts, other, endpoints } = await traffic.stop()
+  return { ok: ok > 0, refused: refused > 0, failed: timeouts + other, endpoints: [...endpoints.keys()] }
+}
+
+const SERVED = { ok: true, refused: false, failed: 0 }
+const REFUSED = { ok: false, refused: true, failed: 0, endpoints: [] }
+
+it.each([
+  ['IPv4', '172.30.0.41', '10.180.0.1', NODE_IP, 'ip'],
+  ['IPv6', 'fd00:172:30::41', 'fd00:10::1', NODE_IP_6, 'ip6'],
+] as const)(
+  'serves outside, pods and the node, and refuses all of them at its listener: %s',
+  async (_, clusterIP, pod, node, family) => {
+    const endpoint = pod.includes(':') ? `[${pod}]:8080` : `${pod}:8080`
+    const servers = await lab.servers([endpoint])
+    await program(objects('a', { clusterIP, endpoints: [pod], targetPort: 8080, nodePort: 30080 }))
+    const port = await listenerPort(family)
+    for (const from of ['outside', 'pod', 'node'] as const) {
+      expect(await outcomes(from, clusterIP, 80), from).toMatchObject({ ...SERVED, endpoints: [endpoint] })
+      expect(await outcomes(from, node, 30_080), from).toMatchObject({ ...SERVED, endpoints: [endpoint] })
+      expect(await outcomes(from, node, port), `${from}: listener`).toEqual(REFUSED)
+    }
+    expect(await ask(node, port)).toBe('ECONNREFUSED')
+    await servers.close()
+  },
+)
+
+it('leaves the kernel alone for another endpoint, and writes a few elements for another Service', async () => {
+  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: ['10.180.0.1'], targetPort: 8080 }))
+  const generation = plane.generation()
+  await program(
+    objects('a', { clusterIP: '172.30.0.41', endpoints: ['10.180.0.1', '10.180.0.2'], targetPort: 8080 }),
+  )
+  expect(plane.generation()).toBe(generation)
+  const before = held
+  computed = change(computed, {
+    objects: objects('b', { clusterIP: '172.30.0.42', endpoints: ['10.180.0.2'], targetPort: 8080 }),
+  })
+  const plan = finish(plane.diff(before, computed.state))
+  // Address, place and listener: one element each, one message for each set, and begin and end of the batch.
+  expect(plan.transaction.map(({ verb }) => verb)).toEqual(['add-elements', 'add-elements', 'add-elements'])
+  const receipt = await plane.commit(plan, {})
+  expect(receipt).toMatchObject({ outcome: 'committed', messages: 5 })
+  held = plan.after
+})
+
+it('does not relay to what it redirects itself', async () => {
+  const servers = await lab.servers(['10.180.0.1:80'])
+  // The endpoint of a is the ClusterIP of b, whose endpoint is that of a: relayed, it would never end.
+  await program([
+    ...objects('a', { clusterIP: '172.30.0.41', endpoints: ['172.30.0.42'], targetPort: 80 }),
+    ...objects('b', { clusterIP: '172.30.0.42', endpoints: ['172.30.0.41', '10.180.0.1'], targetPort: 80 }),
+  ])
+  expect(await outcomes('outside', '172.30.0.42', 80)).toMatchObject({
+    ...SERVED,
+    endpoints: ['10.180.0.1:80'],
+  })
+  expect(await ask('172.30.0.41', 80)).toBe('ECONNRESET')
+  await idle()
+  expect(plane.counts.loops).toBe(0)
+  await servers.close()
+})
+
+it('does not relay to its own listeners, nor to a NodePort of this node', async () => {
+  await program(
+    objects('b', { clusterIP: '172.30.0.42', endpoints: ['10.180.0.1'], targetPort: 80, nodePort: 30081 }),
+  )
+  const port = await listenerPort()
+  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: [NODE_IP], targetPort: port }))
+  expect(await ask('172.30.0.41', 80)).toBe('ECONNRESET')
+  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: [NODE_IP], targetPort: 30_081 }))
+  expect(await ask('172.30.0.41', 80)).toBe('ECONNRESET')
+  await idle()
+})
+
+it('recognises its own connections when somebody else turns them back', async () => {
+  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: ['10.180.0.1'], targetPort: 8080 }))
+  const port = await listenerPort()
+  nft('add', 'table', 'ip', 'trick')
+  nft('add', 'chain', 'ip', 'trick', 'out', '{ type nat hook output priority -110 ; }')
+  nft(
+    'add',
+    'rule',
+    'ip',
+    'trick',
+    'out',
+    'ip',
+    'daddr',
+    '10.180.0.1',
+    'meta',
+    'l4proto',
+    'tcp',
+    'dnat',
+    'to',
+    `${NODE_IP}:${port}`,
+  )
+  try {
+    expect(await ask('172.30.0.41', 80)).toBe('ECONNRESET')
+    await idle()
+    // The only endpoint is tried four times.
+    expect(plane.counts.loops).toBe(4)
+    expect(events.filter(({ kind }) => kind === 'loop')).toHaveLength(4)
+  } finally {
+    nft('delete', 'table', 'ip', 'trick')
+  }
+})
+
+it('takes over from a process that has ended in one transaction', async () => {
+  const servers = await lab.servers(['10.180.0.1:8080'])
+  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: ['10.180.0.1'], targetPort: 8080 }))
+  nft('add', 'table', 'ip', 'neighbour')
+  const port = await listenerPort()
+  plane.destroy()
+  expect((await outcomes('outside', '172.30.0.41', 80)).ok).toBe(false)
+  plane = openPlane()
+  plane.startRelaying()
+  const { state } = await plane.observe()
+  const before = plane.generation()
+  held = await commitAll(plane, state, computed.state)
+  expect(plane.generation()).toBe(before + 1)
+  expect(await listenerPort()).not.toBe(port)
+  expect(await outcomes('outside', '172.30.0.41', 80)).toMatchObject(SERVED)
+  expect(nft('list', 'tables')).toContain('table ip neighbour')
+  nft('delete', 'table', 'ip', 'neighbour')
+  const again = await plane.observe()
+  expect(finish(plane.diff(again.state, held)).empty).toBe(true)
+  await servers.close()
+})
+
+it('goes on with connections whose Service is gone', async () => {
+  const server = createServer(socket => void socket.pipe(socket))
+  server.listen(8080, NODE_IP)
+  await once(server, 'listening')
+  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: [NODE_IP], targetPort: 8080 }))
+  const socket = connect({ host: '172.30.0.41', port: 80 })
+  const echo = async (text: string) => {
+    socket.write(text)
+    return String((await once(socket, 'data'))[0])
+  }
+  expect(await echo('one')).toBe('one')
+  await program([], ['Service ns/a', 'EndpointSlice ns/a-4'])
+  expect(await echo('two')).toBe('two')
+  socket.end()
+  await once(socket, 'close')
+  server.close()
+})
+
+it('holds its bound against 10,000 connections, and serves again afterwards', async () => {
+  const sockets = new Set<Socket>()
+  const server = createServer(socket => {
+    sockets.add(socket)
+    socket.on('error', () => undefined).once('close', () => sockets.delete(socket))
+    socket.write('hello')
+  })
+  server.listen(8080, NODE_IP)
+  await once(server, 'listening')
+  await program(objects('a', { clusterIP: '172.30.0.41', endpoints: [NODE_IP], targetPort: 8080 }))
+  const counts = { served: 0, reset: 0 }
+  const open: Socket[] = []
+  const one = (): Promise<void> =>
+    new Promise(resolve => {
+      const socket = connect({ host: '172.30.0.41', port: 80 })
+      open.push(socket)
+      let isKnown = false
+      const known = (what: keyof typeof counts) => () => {
+        if (isKnown) return
+        isKnown = true
+        counts[what]++
+        resolve()
+      }
+      socket.once('data', known('served'))
+      socket.once('error', known('reset'))
+    })
+  for (let round = 0; round < 20; round++) {
+    await Promise.all(Array.from({ length: 500 }, one))
+    expect(plane.counts.connections).toBe(CONNECTIONS)
+  }
+  expect(counts).toEqual({ served: CONNECTIONS, reset: 10_000 - CONNECTIONS })
+  expect(plane.counts.refused).toBe(10_000 - CONNECTIONS)
+  expect(events.filter(({ kind }) => kind === 'exhausted')).toHaveLength(1)
+  for (const socket of open) socket.destroy()
+  await idle()
+  server.close()
+  for (const socket of sockets) socket.destroy()
+})
