@@ -16,6 +16,7 @@ import {
   textOfOctets,
 } from './struct.ts'
 import * as structs from './structs.ts'
+import { ADDRESS_TYPES, STATES } from './words.ts'
 
 /** Matches of xtables between their words and their structures, both ways. */
 
@@ -59,6 +60,8 @@ export const COMMENT = codec<MatchOf<'comment'>, typeof structs.COMMENT.fields>(
   },
 })
 
+const ALL_STATES = STATES.reduce((all, [bit]) => all | bit, 0)
+
 export const CONNTRACK = codec<MatchOf<'conntrack'>, typeof structs.CONNTRACK.fields>(structs.CONNTRACK, {
   write: ({ states, inverted }, { matchFlags, invertFlags, stateMask }) => [
     matchFlags.put(xt.XT_CONNTRACK_STATE),
@@ -66,9 +69,10 @@ export const CONNTRACK = codec<MatchOf<'conntrack'>, typeof structs.CONNTRACK.fi
     stateMask.put(states),
   ],
   read(info, { matchFlags, invertFlags, stateMask }) {
-    const inverted = invertFlags.get(info)
+    const [inverted, states] = [invertFlags.get(info), stateMask.get(info)]
     if (matchFlags.get(info) !== xt.XT_CONNTRACK_STATE || inverted > xt.XT_CONNTRACK_STATE) return undefined
-    return { kind: 'conntrack', states: stateMask.get(info), inverted: inverted !== 0 }
+    // Rules are compared by their words: what has none makes it another rule.
+    return (states & ~ALL_STATES) === 0 ? { kind: 'conntrack', states, inverted: inverted !== 0 } : undefined
   },
 })
 
@@ -146,6 +150,7 @@ export const ADDRTYPE = codec<MatchOf<'addrtype'>, typeof structs.ADDRTYPE.field
     const bits = flags.get(info)
     if (bits > (xt.XT_ADDRTYPE_INVERT_SOURCE | xt.XT_ADDRTYPE_INVERT_DEST)) return undefined
     const [sourceTypes, destinationTypes] = [source.get(info), dest.get(info)]
+    if ((sourceTypes | destinationTypes) >>> ADDRESS_TYPES.length !== 0) return undefined
     return {
       kind: 'addrtype',
       sourceTypes,
