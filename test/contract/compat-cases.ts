@@ -157,6 +157,7 @@ const ofHooks: readonly Case[] = [
     given: [...NATS, chain('nat', 'POST', POST), rule(NAT, DNAT)],
     batch: [rule({ table: 'nat', chain: 'POST' }, of.jump('c'))],
     replies: ['2 EINVAL'],
+    older: { upTo: [6, 1], replies: ['2 EINVAL @44'] },
   },
   {
     title: 'takes a jump to a translation from its hook',

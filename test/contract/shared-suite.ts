@@ -9,7 +9,7 @@ import { type Touched, watchForeignCommits } from '../../src/kernel/nft/monitor.
 import type { Observed } from '../../src/kernel/nft/observed.ts'
 import type { Operation } from '../../src/kernel/nft/operation.ts'
 import { compiledOf } from '../support/compiled.ts'
-import { isUpTo, type Target, type TargetFactory } from './target.ts'
+import type { Target, TargetFactory } from './target.ts'
 
 /** Tables that others use as well: rules as bytes, by handle, and what becomes of them when others write. */
 export function sharedSuite(factory: TargetFactory): void {
@@ -29,7 +29,10 @@ export function sharedSuite(factory: TargetFactory): void {
     ofEchoes(() => at)
     ofLifetimes(() => at)
   })
-  describe('others', () => ofOthers(() => at))
+  describe('others', () => {
+    ofOthers(() => at)
+    ofChains(() => at)
+  })
   describe('listeners', () => ofListeners(() => at))
 }
 
@@ -336,22 +339,40 @@ function ofOthers(at: () => Shared): void {
     await committed(other, { ...NAT, verb: 'delete-table' })
     expect(await listed(client)).toEqual(new Map())
   })
+}
 
-  test('see a chain go with the rules that led to it, in one batch where the kernel can', async () => {
-    const { client, target } = at()
+function ofChains(at: () => Shared): void {
+  test('see a chain go in the batch that deletes the rule which led to it', async () => {
+    const { client } = at()
     await committed(client, ...TABLE, add('OURS', named('a')), add('PREROUTING', jumpTo('OURS')))
     const [handle = 0n] = await handlesOf(client, 'PREROUTING')
-    const gone: readonly Operation[] = [
-      remove('PREROUTING', handle),
+    await committed(client, remove('PREROUTING', handle), ...gone('OURS'))
+    expect([...((await listed(client)).get('ip nat')?.chains.keys() ?? [])]).toEqual(['PREROUTING'])
+  })
+
+  test('see chains go in the batch that empties the chain which led to them, and fills it again', async () => {
+    const { client } = at()
+    const end: Operation = { ...NAT, verb: 'add-chain', chain: { name: 'END', hook: undefined, rules: [] } }
+    await committed(client, ...TABLE, end, add('END', named('a')), add('OURS', jumpTo('END')))
+    const refill: readonly Operation[] = [
       { ...NAT, verb: 'flush-chain', chain: 'OURS' },
-      { ...NAT, verb: 'delete-chain', chain: 'OURS' },
+      add('OURS', named('b')),
     ]
-    const result = await client.commit(gone)
-    if (isUpTo(target, [6, 1])) {
-      expect(result).toMatchObject({ outcome: 'refused', failures: [{ code: 'EBUSY' }] })
-      await committed(client, ...gone.slice(0, 2))
-      await committed(client, ...gone.slice(2))
-    } else expect(result).toMatchObject({ outcome: 'committed', failures: [] })
+    await committed(client, ...refill, ...gone('END'))
+    expect([...((await listed(client)).get('ip nat')?.chains.keys() ?? [])].sort()).toEqual([
+      'OURS',
+      'PREROUTING',
+    ])
+    expect(words(await listed(client), 'OURS')).toEqual(['b'])
+  })
+
+  test('see a chain go with the chain that led to it, in any number', async () => {
+    const { client } = at()
+    const end: Operation = { ...NAT, verb: 'add-chain', chain: { name: 'END', hook: undefined, rules: [] } }
+    const begin = [...TABLE, end, add('END', named('a')), add('OURS', jumpTo('END'))]
+    await committed(client, ...begin, add('PREROUTING', jumpTo('OURS')))
+    const [handle = 0n] = await handlesOf(client, 'PREROUTING')
+    await committed(client, remove('PREROUTING', handle), ...gone('OURS'), ...gone('END'))
     expect([...((await listed(client)).get('ip nat')?.chains.keys() ?? [])]).toEqual(['PREROUTING'])
   })
 
@@ -361,6 +382,13 @@ function ofOthers(at: () => Shared): void {
     const result = await client.commit([{ ...NAT, verb: 'delete-chain', chain: 'OURS' }])
     expect(result).toMatchObject({ outcome: 'refused', failures: [{ code: 'EBUSY' }] })
   })
+}
+
+function gone(chain: string): readonly Operation[] {
+  return [
+    { ...NAT, verb: 'flush-chain', chain },
+    { ...NAT, verb: 'delete-chain', chain },
+  ]
 }
 
 function ofListeners(at: () => Shared): void {

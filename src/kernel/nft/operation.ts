@@ -30,7 +30,10 @@ export interface TableOperation {
 export interface RuleAddition {
   readonly chain: string
   readonly rule: Rule | CompiledRule
-  /** NLM_F_ECHO: the kernel is to tell the handle that it gives the rule. */
+  /**
+   * NLM_F_ECHO: the kernel is to tell the handle that it gives the rule. It repeats the rule for that: some 3,000 of them
+   * fit into the queue of a socket; of more it loses answers, and the outcome is `unknown`.
+   */
   readonly echo?: true
 }
 
