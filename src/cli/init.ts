@@ -23,8 +23,8 @@ export const command: Command = {
       description:
         'Does what needs more privileges than serving does, and ends: asks nf_tables (in the mode ipvs: IPVS) and conntrack\n' +
         'for an answer, which loads them, and brings the settings of connection tracking to what the flags or the --config\n' +
-        'file ask for, and those of IPVS to what its mode needs. Larger values that an operator has given to connection\n' +
-        'tracking stay. A setting that cannot be written is named, and is no failure: Services are served without it.\n' +
+        'file ask for, and those of the modes ipvs and iptables to what these need. Larger values that an operator has\n' +
+        'given to connection tracking stay. A setting that cannot be written is named, and is no failure: Services are served without it.\n' +
         'Exits 1 when the kernel does not answer.',
       flags: [...RUN_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
     }),

@@ -89,7 +89,7 @@ function routeOf(name: string, chains: ReadonlyMap<string, ReadChain>): Route {
   })
   if (name.startsWith('KUBE-FW-')) {
     const [first] = ways
-    const allowedFrom = ways.flatMap(({ rule }) => sourcesOf(rule))
+    const allowedFrom = ways.flatMap(({ rule }) => sourcesOf(rule)).sort()
     return { ...(first === undefined ? BLIND : routeOf(first.target, chains)), allowedFrom }
   }
   if (!name.startsWith('KUBE-EXT-')) return { action: 'balance', ...endpointsOf(name, chains) }

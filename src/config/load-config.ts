@@ -170,16 +170,22 @@ const FLAGS_OF_ONE_MODE: Readonly<Partial<Record<ProxyMode, readonly FlagSpec[]>
   iptables: OWN_IPTABLES_FLAGS,
 }
 
+/** What modes count that have a counter for each endpoint. */
+const COUNTING = 'connection-metrics-max'
+
 function withoutEffect(settings: Settings, reader: FlagReader): readonly string[] {
   const bare = UNUSED_BARE_FLAGS.filter(flag => reader.text(flag)).map(flag => `--${flag}`)
   const labels = [...settings.unusedLabels(), ...bare]
   const mode = modeOf(settings)
   const others = Object.entries(FLAGS_OF_ONE_MODE).filter(([of]) => of !== mode)
   const idle = others.flatMap(([, flags]) => flags.filter(({ name }) => reader.given(name)))
-  const names = idle.map(({ name }) => `--${name}`).join(', ')
+  const counts = mode === 'nftables' || mode === 'ipvs' || (reader.text(COUNTING) ?? '0') === '0'
+  const names = [...idle.map(({ name }) => name), ...(counts ? [] : [COUNTING])]
+    .map(name => `--${name}`)
+    .join(', ')
   return [
     ...(labels.length === 0 ? [] : [`without effect in kprobe: ${labels.join(', ')}`]),
-    ...(idle.length === 0 ? [] : [`without effect in the mode ${mode}: ${names}`]),
+    ...(names === '' ? [] : [`without effect in the mode ${mode}: ${names}`]),
   ]
 }
 

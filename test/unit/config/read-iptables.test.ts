@@ -142,7 +142,11 @@ describe('our own flag in another mode', () => {
     expect(requestOf(['--iptables-optimize', '--ipvs-digest-period=2s']).warnings).toEqual([
       'without effect in the mode nftables: --ipvs-digest-period, --iptables-optimize',
     ])
-    expect(requestOf([MODE, '--iptables-optimize']).warnings).toEqual([])
+    expect(requestOf([MODE, '--iptables-optimize', '--connection-metrics-max=0']).warnings).toEqual([])
+    expect(requestOf([MODE, '--connection-metrics-max=1000']).warnings).toEqual([
+      'without effect in the mode iptables: --connection-metrics-max',
+    ])
+    expect(requestOf(['--connection-metrics-max=1000']).warnings).toEqual([])
   })
 })
 

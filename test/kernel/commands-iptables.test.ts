@@ -1,0 +1,237 @@
+import { execFileSync } from 'node:child_process'
+import { mkdirSync, renameSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { type Ended, runCommand } from '../support/command.ts'
+import { type Daemon, Daemons } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+
+/* The commands in the mode iptables, beside the tools of the trade. */
+
+const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
+const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=iptables']
+const CLEANUP = ['cleanup', '--proxy-mode=iptables']
+
+const kprobe = (...args: readonly string[]): Ended => runCommand(args)
+const tool = (name: string, ...args: readonly string[]): string =>
+  execFileSync(name, args, { encoding: 'utf8' })
+const nft = (...args: readonly string[]): string => tool('nft', ...args)
+const daemons = new Daemons()
+
+/** What iptables-save prints, without the comments around each table. */
+function saved(): string {
+  return ['iptables-nft-save', 'ip6tables-nft-save']
+    .map(name => tool(name))
+    .join('')
+    .replace(/^#.*\n/gm, '')
+}
+
+const FOREIGN = `*filter
+:CNI-FORWARD - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT
+-A FORWARD -j CNI-FORWARD
+-A CNI-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+COMMIT
+*nat
+:CNI-HOSTPORT - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT
+COMMIT
+`
+
+function restoreForeign(): void {
+  execFileSync('iptables-nft-restore', [], { input: FOREIGN })
+}
+
+function foreignLines(): readonly string[] {
+  return saved()
+    .split('\n')
+    .filter(line => /CNI-|KUBELET|dport 22 /.test(line))
+}
+
+beforeEach(() => freshNetns())
+
+afterEach(async () => {
+  await daemons.end()
+  nft('flush', 'ruleset')
+})
+
+describe.each([
+  ['as kube-proxy writes them', []],
+  ['optimised', ['--iptables-optimize']],
+])('the commands in the mode iptables, rules %s', (_, more) => {
+  const source = [...SOURCE, ...more]
+
+  it('put into the kernel what is asked for, print it, and take it out again', () => {
+    restoreForeign()
+    const before = foreignLines()
+    expect(kprobe('plan', ...source).code).toBe(3)
+    const ran = kprobe('run', '--once', ...source)
+    expect(ran, ran.err).toMatchObject({ code: 0, out: expect.stringMatching(/programmed 10 Services/) })
+    expect(ran.err).toContain('session affinity remembers 100 clients an endpoint')
+    expect(tool('cat', '/proc/sys/net/ipv4/conf/all/route_localnet').trim()).toBe('1')
+    expect(kprobe('plan', ...source)).toMatchObject({
+      code: 0,
+      out: 'no difference: the kernel holds what the Services ask for\n',
+    })
+    expect(kprobe('verify', ...source).code).toBe(0)
+    expect(kprobe('dump', 'iptables', '-o', 'iptables-save').out.replace(/^#.*\n/gm, '')).toBe(saved())
+    // Whose they are cannot be told, so that they stay unless somebody says so.
+    expect(kprobe('cleanup').out).toMatch(
+      /^nothing of ours is in the kernel\nleft by kube-proxy: \d+ chains .* in table ip filter of its iptables mode, or of kprobe's/,
+    )
+    expect(kprobe(...CLEANUP).out).toMatch(
+      /^removed \d+ chains with \d+ rules, and the rules that led to them, in table ip nat$/m,
+    )
+    expect(kprobe(...CLEANUP).out).toBe('nothing of ours is in the kernel\n')
+    expect(foreignLines()).toEqual(before)
+    const left = saved()
+      .split('\n')
+      .filter(line => line.includes('KUBE-'))
+    expect(left.filter(line => !/KUBE-(?:FIREWALL|KUBELET-CANARY)/.test(line))).toEqual([])
+    expect(left.filter(line => line.includes('-j KUBE-FIREWALL'))).toHaveLength(4)
+  })
+
+  it('show Services and rules', () => {
+    expect(kprobe('run', '--once', ...source)).toMatchObject({ code: 0 })
+    const text = kprobe('dump').out
+    expect(text).toMatch(
+      /^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +10\.244\.0\.11:8080, 10\.244\.1\.11:8080 \(sticky 1800s\)$/m,
+    )
+    expect(text).toMatch(
+      /^shop\/checkout:https +LoadBalancerIP +198\.51\.100\.22:443\/TCP +10\.244\.0\.31:8443 \(from outside; pods and node: 10\.244\.0\.31:8443, 10\.244\.1\.31:8443\)$/m,
+    )
+    expect(text).toMatch(/^shop\/coming-soon:http +NodePort +\*:30084\/TCP +none: reject$/m)
+    expect(text).toMatch(/^shop\/storefront:http .*\(only from 198\.51\.100\.128\/25, 203\.0\.113\.0\/24\)$/m)
+    const all = JSON.parse(kprobe('dump', 'all', '-o', 'json').out)
+    expect(all.services).toEqual(JSON.parse(kprobe('dump', '-o', 'json').out).services)
+    const { rules } = JSON.parse(kprobe('dump', 'iptables', '-o', 'json').out)
+    expect(all.iptables).toEqual({ rules })
+    const printed = new Set(saved().split('\n'))
+    for (const { chain, rule } of rules) expect(printed).toContain(`-A ${chain} ${rule}`.trim())
+    const cart = JSON.parse(
+      kprobe('dump', 'iptables', '--service=shop/cart', '--family=IPv6', '-o', 'json').out,
+    ).rules
+    expect(cart.length).toBeGreaterThan(3)
+    for (const each of cart) expect(each).toMatchObject({ family: 'ip6', services: ['shop/cart:http'] })
+    expect(kprobe('dump', 'iptables', '--service=shop/cart').out).toMatch(
+      /^shop\/cart:http +ip nat KUBE-SEP-\w+ +.*-j DNAT --to-destination 10\.244\.0\.11:8080$/m,
+    )
+  })
+})
+
+it('prints nothing where there is nothing, and refuses what it cannot print', () => {
+  expect(kprobe('dump', 'iptables')).toMatchObject({ code: 0, err: 'the kernel holds nothing of ours\n' })
+  expect(kprobe('dump', 'iptables', '-o', 'iptables-save').out).toBe('# iptables\n# ip6tables\n')
+  expect(kprobe('dump', 'services', '-o', 'iptables-save')).toMatchObject({
+    code: 2,
+    err: expect.stringContaining('iptables-save is for `kprobe dump iptables`'),
+  })
+  expect(kprobe('dump', 'iptables', '--service=a/b', '-o', 'iptables-save').code).toBe(2)
+})
+
+it('finds everything in this kernel that the mode needs', () => {
+  const doctor = kprobe('doctor', '--proxy-mode=iptables')
+  expect(doctor.code, doctor.out).toBe(0)
+  expect(doctor.out).toMatch(/^ok +xtables for every Service +comment, conntrack, statistic/m)
+})
+
+it('names the chains of Services in large clusters, whose rules have no comments, by what leads to them', () => {
+  const rules = `*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]
+:KUBE-SEP-ABCDEFGHIJKLMNOP - [0:0]
+-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment "shop/cart:http cluster IP" -m tcp --dport 80 -j KUBE-SVC-ABCDEFGHIJKLMNOP
+-A KUBE-SVC-ABCDEFGHIJKLMNOP -j KUBE-SEP-ABCDEFGHIJKLMNOP
+-A KUBE-SEP-ABCDEFGHIJKLMNOP -p tcp -m tcp -j DNAT --to-destination 10.244.0.1:8080
+COMMIT
+`
+  execFileSync('iptables-nft-restore', [], { input: rules })
+  const { rules: rows } = JSON.parse(kprobe('dump', 'iptables', '-o', 'json').out)
+  expect(rows.map(({ services }: { readonly services: unknown }) => services)).toEqual(
+    rows.map(() => ['shop/cart:http']),
+  )
+  expect(rows).toHaveLength(3)
+  expect(kprobe('dump').out).toMatch(
+    /^shop\/cart:http +ClusterIP +10\.96\.0\.1:80\/TCP +10\.244\.0\.1:8080$/m,
+  )
+})
+
+const STEP_MS = 15_000
+
+describe('a daemon that changes its mode', () => {
+  const configuration = (mode: string): string =>
+    `apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ${mode}\n` +
+    'hostnameOverride: example-node\nmetricsBindAddress: 127.0.0.1:10249\nhealthzBindAddress: 127.0.0.1:10256\n'
+
+  function write(file: string, text: string): void {
+    writeFileSync(`${file}.new`, text)
+    renameSync(`${file}.new`, file)
+  }
+
+  async function change(daemon: Daemon, file: string, mode: string): Promise<void> {
+    const [taken, gone] = [
+      'another mode has taken over',
+      'what a mode that is not in use had left is removed',
+    ]
+    const before = [taken, gone].map(text => daemon.said(text ?? '').length)
+    write(file, configuration(mode))
+    await daemon.until(() => daemon.said(taken ?? '').length > (before[0] ?? 0), STEP_MS)
+    await daemon.until(() => daemon.said(gone ?? '').length > (before[1] ?? 0), STEP_MS)
+  }
+
+  const hasChains = (): boolean => saved().includes(':KUBE-SERVICES ')
+  const tables = (): string => nft('list', 'tables')
+
+  async function metrics(): Promise<readonly string[]> {
+    const answer = await fetch('http://127.0.0.1:10249/metrics')
+    return (await answer.text()).split('\n').filter(line => /^kubeproxy_\w*iptables/.test(line))
+  }
+
+  it('has the rules of the new one before those of the old one go', async () => {
+    tool('ip', 'link', 'set', 'lo', 'up')
+    restoreForeign()
+    const before = foreignLines()
+    const folder = daemons.folder()
+    mkdirSync(folder, { recursive: true })
+    const config = join(folder, 'config.yaml')
+    write(config, configuration('nftables'))
+    const daemon = daemons.start({ source: EXAMPLES, args: [`--config=${config}`] })
+    await daemon.synced(STEP_MS)
+    expect(hasChains()).toBe(false)
+    expect(await metrics()).toEqual([])
+    await change(daemon, config, 'iptables')
+    expect(hasChains()).toBe(true)
+    expect(tables()).not.toContain('kube-proxy')
+    const rules = (family: string, table: string): number =>
+      nft('-a', 'list', 'table', family, table)
+        .split(/\tchain /)
+        .filter(text => /^KUBE-(?!FIREWALL|KUBELET)/.test(text))
+        .reduce((sum, text) => sum + (text.match(/# handle/g)?.length ?? 0) - 1, 0)
+    const lines = await metrics()
+    for (const [family, ip] of [
+      ['IPv4', 'ip'],
+      ['IPv6', 'ip6'],
+    ] as const)
+      for (const table of ['filter', 'nat'])
+        expect(lines).toContain(
+          `kubeproxy_sync_proxy_rules_iptables_total{table="${table}",ip_family="${family}"} ${rules(ip, table)}`,
+        )
+    expect(lines).toContain('kubeproxy_iptables_ct_state_invalid_dropped_packets_total 0')
+    await change(daemon, config, 'nftables')
+    expect(hasChains()).toBe(false)
+    expect(tables()).toContain('table ip kube-proxy\n')
+    expect(await metrics()).toEqual([])
+    expect(foreignLines()).toEqual(before)
+  })
+
+  it('leaves chains alone that it did not write', async () => {
+    kprobe('run', '--once', ...SOURCE)
+    const before = saved()
+    const daemon = daemons.start({ source: EXAMPLES, args: ['--hostname-override=example-node'] })
+    await daemon.synced(STEP_MS)
+    await daemon.until(() => daemon.said('the kernel holds chains of this mode').length > 0, STEP_MS)
+    expect(saved()).toBe(before)
+  })
+})
