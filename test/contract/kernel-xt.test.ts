@@ -1,4 +1,4 @@
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawnSync } from 'node:child_process'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { hex } from '../../src/base/octets.ts'
@@ -16,6 +16,7 @@ import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { asRead, COUNTERS, JUMPED_TO, SETS, WRITTEN, type WrittenRule } from '../support/xt-rules.ts'
+import { address } from '../support/xt-words.ts'
 import { ipsetNames } from './ipsets.ts'
 
 const TOOLS = { ip: 'iptables-nft', ip6: 'ip6tables-nft' } as const
@@ -106,6 +107,26 @@ for (const family of ['ip', 'ip6'] as const) {
       expect(run(tool, ['-S', 'FORWARD']).split('\n').length).toBeLessThan(written.length)
     })
 
+    test('what asks of IPVS, which not every kernel has, is sent as the tool sends it', () => {
+      const ip = family === 'ip' ? '10.0.0.1' : 'fd00::1'
+      const words = ['-A', 'INPUT', '-m', 'ipvs', '--vaddr', ip, '--vproto', 'tcp', '--vport', '80']
+      const { stderr } = spawnSync('strace', [
+        '-e',
+        'trace=sendmsg',
+        '-xx',
+        '-s',
+        '9999',
+        TOOLS[family],
+        ...words,
+      ])
+      const sent = stderr.toString().replaceAll('\\x', '')
+      const vaddr = address(ip, family === 'ip' ? 32 : 128)
+      const match = { kind: 'ipvs', vproto: 6, vaddr, vport: 80 } as const
+      const { compiled } = compileRule({ matches: [match], target: undefined }, family)
+      expect(infoIn(hex(compiled))).toMatch(/^2c000300/)
+      expect(infoIn(sent)).toBe(infoIn(hex(compiled)))
+    })
+
     test('chains that packets enter are made as the tool makes them', async () => {
       run('nft', ['flush', 'ruleset'])
       for (const table of TABLES)
@@ -119,6 +140,15 @@ for (const family of ['ip', 'ip6'] as const) {
       }
     })
   })
+}
+
+const IPVS_INFO_BYTES = 40
+
+/** In hexadecimal: what follows the name, the revision and the structure's length. */
+function infoIn(text: string): string | undefined {
+  return new RegExp(`6970767300(?:00)*0800020000000000(2c000300[0-9a-f]{${IPVS_INFO_BYTES * 2}})`).exec(
+    text,
+  )?.[1]
 }
 
 function placeOf({ table, chain }: WrittenRule): string {

@@ -71,7 +71,7 @@ const INTERFACES: readonly WrittenRule[] = [
 ]
 
 const PROTOCOLS: readonly WrittenRule[] = [
-  ...[1, 2, 4, 6, 17, 33, 47, 50, 51, 58, 89, 103, 112, 132, 136, 250, 255].map(number =>
+  ...[1, 2, 4, 6, 17, 33, 47, 50, 58, 89, 103, 112, 132, 136, 250, 255].map(number =>
     filter(`-p ${number}`, { protocol: { number, inverted: false } }),
   ),
   filter('! -p tcp', { protocol: { number: 6, inverted: true } }),

@@ -1,0 +1,62 @@
+import { expect, it } from 'vitest'
+import { systemClock } from '../../../../src/base/clock.ts'
+import { missingText, probeXt, XT_EXTENSIONS } from '../../../../src/kernel/xt/probe.ts'
+import { Connection } from '../../../../src/netlink/connection.ts'
+import { errnoNumber } from '../../../../src/netlink/errno.ts'
+import {
+  datagram,
+  errorMessage,
+  message,
+  ScriptedTransport,
+  sequenceOf,
+} from '../../../support/scripted-transport.ts'
+
+/** A kernel that has everything but what `lacks` says of the request's bytes. */
+function kernelWithout(lacks: (request: string) => string | undefined): {
+  readonly connection: Connection
+  readonly asked: readonly Uint8Array[]
+} {
+  const transport = new ScriptedTransport(sent => {
+    const sequence = sequenceOf(sent)
+    const code = lacks(Buffer.from(sent).toString('latin1'))
+    if (code !== undefined) return [datagram(errorMessage(sequence, errnoNumber(code)))]
+    return [datagram(message({ type: 11 << 8, sequence, payload: '\x02\0\0\0' }))]
+  })
+  return { connection: new Connection({ transport, clock: systemClock }), asked: transport.sent }
+}
+
+it('asks for each match and target in both families, and misses none where all are there', () => {
+  const { connection, asked } = kernelWithout(() => undefined)
+  expect(probeXt(connection)).toEqual([])
+  expect(missingText([])).toBe('')
+  expect(asked.length).toBe(XT_EXTENSIONS.length * 2)
+  const types = asked.map(bytes => bytes[bytes.length - 1])
+  expect(types.filter(type => type === 1).length).toBe(
+    XT_EXTENSIONS.filter(({ kind }) => kind === 'target').length * 2,
+  )
+})
+
+it('says what is missing, in which family, and for what it is used', () => {
+  const NFPROTO_IPV6 = 10
+  const { connection } = kernelWithout(request => {
+    if (request.includes('recent\0')) return 'ENOENT'
+    return request.includes('DNAT\0') && request.charCodeAt(16) === NFPROTO_IPV6
+      ? 'EPROTONOSUPPORT'
+      : undefined
+  })
+  const missing = probeXt(connection)
+  expect(missing.map(({ name, use, family }) => `${name} ${use} ${family}`)).toEqual([
+    'recent affinity ip',
+    'DNAT services ip6',
+    'recent affinity ip6',
+  ])
+  expect(missingText(missing)).toBe(
+    'match recent (revision 1) for ip and ip6, target DNAT (revision 2) for ip6',
+  )
+})
+
+it('asks of one family alone', () => {
+  const { connection, asked } = kernelWithout(() => 'EINVAL')
+  expect(probeXt(connection, ['ip']).length).toBe(XT_EXTENSIONS.length)
+  expect(asked.length).toBe(XT_EXTENSIONS.length)
+})
