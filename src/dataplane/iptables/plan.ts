@@ -38,7 +38,8 @@ function countChanges(operations: ScopeOperations): number {
 
 function isChange(operation: ScopeOperation, { gone, anew }: FlushedChains): boolean {
   if (operation.verb === 'flush-chain') return !gone.has(chainKey(operation, operation.chain))
-  return operation.verb !== 'add-rule' || !anew.has(chainKey(operation, operation.chain))
+  if (operation.verb !== 'add-rule' || anew.size === 0) return true
+  return !anew.has(chainKey(operation, operation.chain))
 }
 
 interface FlushedChains {
@@ -54,6 +55,7 @@ function flushedChains(operations: ScopeOperations): FlushedChains {
     if (operation.verb === 'flush-chain') anew.set(chainKey(operation, operation.chain), 0)
     else if (operation.verb === 'delete-chain') gone.add(chainKey(operation, operation.chain))
   }
+  if (anew.size === 0) return { gone, anew }
   for (const operation of operations) {
     if (operation.verb !== 'add-rule') continue
     const key = chainKey(operation, operation.chain)

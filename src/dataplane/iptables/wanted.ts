@@ -1,5 +1,5 @@
+import type { XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain } from '../../kernel/xt/scope.ts'
-import { contentWith } from '../../kernel/xt/scope-changes.ts'
 import { chainKey } from '../../kernel/xt/scope-operation.ts'
 import { rulesIn } from './render.ts'
 import type { RenderedState } from './state.ts'
@@ -9,15 +9,15 @@ import type { RenderedState } from './state.ts'
  * walk over all Services.
  */
 export function* wantedChains(state: RenderedState): Iterable<XtChain> {
-  const entries = new Map<string, { readonly rule: XtChain['rules'][number]; readonly owner: string }[]>()
+  const entries = new Map<string, XtRule[]>()
   const seen = new Set<string>()
   for (const owner of state.frontends.services.keys()) {
     const rules = rulesIn(state, owner)
     for (const { rule, ...place } of rules.entries) {
       const key = chainKey(place, place.chain)
       const same = entries.get(key)
-      if (same === undefined) entries.set(key, [{ rule, owner }])
-      else same.push({ rule, owner })
+      if (same === undefined) entries.set(key, [rule])
+      else same.push(rule)
     }
     for (const chain of rules.chains) {
       const key = chainKey(chain, chain.name)
@@ -27,7 +27,7 @@ export function* wantedChains(state: RenderedState): Iterable<XtChain> {
     }
   }
   for (const chain of state.common.chains.values()) {
-    const content = contentWith(chain, entries.get(chainKey(chain, chain.name)) ?? [], undefined)
-    yield { ...chain, rules: content.rules.map(({ rule }) => rule), last: [] }
+    const rules = [...chain.rules, ...(entries.get(chainKey(chain, chain.name)) ?? []), ...chain.last]
+    yield { ...chain, rules, last: [] }
   }
 }

@@ -148,21 +148,24 @@ export function addEntry(draft: ScopeDraft, chain: XtChain, entry: OwnedRule): v
   else draft.append(placeOf(chain), entry)
 }
 
+/** A common chain, written anew with its entries. */
 export function contentWith(
-  chain: XtChain,
+  { family, table, name, rules, last }: XtChain,
   entries: readonly OwnedRule[],
   replaces: number | undefined,
 ): ChainContent {
-  const unowned = (rules: readonly XtChain['rules'][number][]): readonly OwnedRule[] =>
-    rules.map(rule => ({ rule, owner: undefined }))
-  const rules = [...unowned(chain.rules), ...entries, ...unowned(chain.last)]
-  return { ...placeOf(chain), owner: undefined, replaces, rules }
+  return { family, table, chain: name, owner: undefined, replaces, rules, entries, last }
 }
 
-export function contentOf(chain: XtChain, owner: string, replaces: number | undefined): ChainContent {
-  const rules = [...chain.rules, ...chain.last].map(rule => ({ rule, owner }))
-  return { ...placeOf(chain), owner, replaces, rules }
+export function contentOf(
+  { family, table, name, rules, last }: XtChain,
+  owner: string,
+  replaces: number | undefined,
+): ChainContent {
+  return { family, table, chain: name, owner, replaces, rules, entries: NO_ENTRIES, last }
 }
+
+const NO_ENTRIES: readonly OwnedRule[] = []
 
 function placeOf({ family, table, name }: XtChain) {
   return { family, table, chain: name }

@@ -135,8 +135,11 @@ function translateOne(operation: ScopeOperation, context: TranslatingOne): Opera
     case 'add-rule':
     case 'insert-rule': {
       const rule = context.language.compile(operation.rule, family)
-      const addition = { verb: operation.verb, family, table, chain: operation.chain, rule }
-      return context.echoed.has(chainKey(operation, operation.chain)) ? { ...addition, echo: true } : addition
+      const { verb, chain } = operation
+      const isEchoed = context.echoed.size > 0 && context.echoed.has(chainKey(operation, chain))
+      return isEchoed
+        ? { verb, family, table, chain, rule, echo: true }
+        : { verb, family, table, chain, rule }
     }
     case 'delete-rule': {
       const handle = context.resolved.get(operation)?.handle
@@ -149,6 +152,7 @@ function translateOne(operation: ScopeOperation, context: TranslatingOne): Opera
 /** Chains that the book knows and can go on knowing. */
 function echoedChains(operations: ScopeOperations, book: HandleBook): ReadonlySet<string> {
   const rules = new Map<string, number>()
+  if (book.isEmpty) return new Set()
   for (const operation of operations) {
     const { verb } = operation
     if (verb !== 'insert-rule' && verb !== 'add-rule') continue
@@ -165,6 +169,7 @@ function echoedChains(operations: ScopeOperations, book: HandleBook): ReadonlySe
 function settle(book: HandleBook, { transaction, origins, resolved }: Batch, result: CommitResult): void {
   if (result.foreign) book.reached(result.generation)
   else book.committed(result.generation)
+  if (book.isEmpty) return
   for (const [i, operation] of transaction.entries()) {
     const origin = origins[i]
     if (origin === undefined || origin.verb === 'add-table') continue

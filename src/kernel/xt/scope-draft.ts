@@ -22,7 +22,11 @@ export interface ChainContent extends XtPlace {
   readonly owner: string | undefined
   /** How many rules have to be flushed first; undefined for a chain that is not there. */
   readonly replaces: number | undefined
-  readonly rules: readonly OwnedRule[]
+  readonly rules: readonly XtRule[]
+  /** Behind them. */
+  readonly entries: readonly OwnedRule[]
+  /** Behind these. */
+  readonly last: readonly XtRule[]
 }
 
 /** A chain that goes. */
@@ -46,7 +50,8 @@ export class ScopeDraft {
   readonly #tables = new Map<string, XtPlace>()
   /** Base chains, and chains of others that our jumps need. */
   readonly #foundations = new Map<string, ScopeOperation>()
-  readonly #contents = new Map<string, ChainContent>()
+  /** By table and chain. */
+  readonly #contents = new Map<string, Map<string, ChainContent>>()
   readonly #appended: ScopeOperation[] = []
   readonly #entries: ScopeOperation[] = []
   readonly #jumps: ScopeOperation[] = []
@@ -72,7 +77,10 @@ export class ScopeDraft {
   }
 
   write(content: ChainContent): void {
-    this.#contents.set(chainKey(content, content.chain), content)
+    const table = tableKey(content)
+    const contents = this.#contents.get(table)
+    if (contents === undefined) this.#contents.set(table, new Map([[content.chain, content]]))
+    else contents.set(content.chain, content)
   }
 
   append(place: XtPlace & { readonly chain: string }, { rule, owner }: OwnedRule): void {
@@ -108,12 +116,16 @@ export class ScopeDraft {
     for (const place of this.#tables.values())
       operations.push({ verb: 'add-table', ...place, owner: undefined })
     operations.push(...this.#foundations.values())
-    for (const content of this.#contents.values())
-      if (content.replaces === undefined) operations.push(newChain(content))
+    const tables = [...this.#contents.values()]
+    for (const contents of tables)
+      for (const content of contents.values())
+        if (content.replaces === undefined) operations.push(newChain(content))
     let count = 0
-    for (const content of leavesFirst(this.#contents)) {
-      for (const operation of contentOperations(content)) operations.push(operation)
-      if (++count % CHAINS_PER_STEP === 0) yield
+    for (const contents of tables) {
+      for (const content of leavesFirst(contents)) {
+        writeContent(operations, content)
+        if (++count % CHAINS_PER_STEP === 0) yield
+      }
     }
     for (const part of [
       this.#appended,
@@ -143,12 +155,14 @@ function flush({ family, table, chain, owner, rules }: ChainGoing): ScopeOperati
   return { verb: 'flush-chain', family, table, chain, owner, rules }
 }
 
-function* contentOperations(content: ChainContent): Iterable<ScopeOperation> {
-  const { replaces, rules } = content
-  const place = placed(content)
+function writeContent(operations: ScopeOperation[], content: ChainContent): void {
+  const { family, table, chain, owner, replaces, rules, entries, last } = content
   if (replaces !== undefined && replaces > 0)
-    yield { verb: 'flush-chain', ...place, owner: content.owner, rules: replaces }
-  for (const { rule, owner } of rules) yield { verb: 'add-rule', ...place, rule, owner }
+    operations.push({ verb: 'flush-chain', family, table, chain, owner, rules: replaces })
+  for (const rule of rules) operations.push({ verb: 'add-rule', family, table, chain, rule, owner })
+  for (const { rule, owner } of entries)
+    operations.push({ verb: 'add-rule', family, table, chain, rule, owner })
+  for (const rule of last) operations.push({ verb: 'add-rule', family, table, chain, rule, owner })
 }
 
 /** Jumps of chains that others hang into base chains come before those of the base chains. */
@@ -160,28 +174,28 @@ function inwards(jumps: readonly ScopeOperation[]): readonly ScopeOperation[] {
 
 /** Each chain behind those that its rules lead to. */
 function* leavesFirst(contents: ReadonlyMap<string, ChainContent>): Iterable<ChainContent> {
-  const opened = new Set<string>()
-  const closed = new Set<string>()
-  for (const start of contents.keys()) {
-    const stack = [start]
-    for (let key = stack.at(-1); key !== undefined; key = stack.at(-1)) {
-      const content = contents.get(key)
-      if (content !== undefined && !opened.has(key)) {
-        opened.add(key)
-        for (const target of targetsOf(content)) if (!opened.has(target)) stack.push(target)
+  const opened = new Set<ChainContent>()
+  const closed = new Set<ChainContent>()
+  const stack: ChainContent[] = []
+  const open = ({ target }: XtRule): void => {
+    if (target?.kind !== 'jump' && target?.kind !== 'goto') return
+    const next = contents.get(target.chain)
+    if (next !== undefined && !opened.has(next)) stack.push(next)
+  }
+  for (const start of contents.values()) {
+    stack.push(start)
+    for (let content = stack.at(-1); content !== undefined; content = stack.at(-1)) {
+      if (!opened.has(content)) {
+        opened.add(content)
+        content.rules.forEach(open)
+        for (const { rule } of content.entries) open(rule)
+        content.last.forEach(open)
         continue
       }
       stack.pop()
-      if (content === undefined || closed.has(key)) continue
-      closed.add(key)
+      if (closed.has(content)) continue
+      closed.add(content)
       yield content
     }
-  }
-}
-
-function* targetsOf(content: ChainContent): Iterable<string> {
-  for (const { rule } of content.rules) {
-    const { target } = rule
-    if (target?.kind === 'jump' || target?.kind === 'goto') yield chainKey(content, target.chain)
   }
 }

@@ -37,6 +37,10 @@ export class HandleBook {
     this.#chains.clear()
   }
 
+  get isEmpty(): boolean {
+    return this.#chains.size === 0
+  }
+
   has(key: string): boolean {
     return this.#chains.has(key)
   }

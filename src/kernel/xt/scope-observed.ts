@@ -78,7 +78,7 @@ export class ObservedChanges {
     this.#wanted.add(key)
     const there = this.#chainAt(chain, chain.name)
     if (there === undefined) this.#draft.write(contentOf(chain, owner, undefined))
-    else if (!this.#holds(there.rules, [...chain.rules, ...chain.last], chain.family))
+    else if (!this.#holds(there.rules, rulesOf(chain), chain.family))
       this.#draft.write(contentOf(chain, owner, there.rules.length))
   }
 
@@ -292,6 +292,10 @@ export class ObservedChanges {
     }
     return needed
   }
+}
+
+function rulesOf({ rules, last }: XtChain): readonly XtRule[] {
+  return last.length === 0 ? rules : [...rules, ...last]
 }
 
 interface SortedRules {
