@@ -1,5 +1,9 @@
-import type { XtRule } from '../../../kernel/xt/rule.ts'
-import { base32Hash } from '../chain-hash.ts'
+import type { Ip } from '../../../base/ip.ts'
+import { readU32be } from '../../../base/octets.ts'
+import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../../../kernel/nft/constants.ts'
+import type { XtMatch, XtRule } from '../../../kernel/xt/rule.ts'
+import { base32, base32Hash } from '../chain-hash.ts'
+import { KUBE_MARK_MASQ } from '../layout.ts'
 import { jump } from '../rules-parts.ts'
 import type { ServiceChain } from '../service-rules.ts'
 import { withoutComments } from './reduce.ts'
@@ -26,7 +30,7 @@ export function shareChains(chains: readonly ServiceChain[]): Shared {
   const done = new Map<string, ServiceChain>()
   const share = (chain: ServiceChain, prefix: string, rules: readonly XtRule[]): void => {
     const content = rules.map(rule => redirect(withoutComments(rule), chain.family))
-    const name = `${prefix}-${base32Hash(JSON.stringify(content))}`
+    const name = `${prefix}-${contentName(content)}`
     names.set(`${chain.family} ${chain.name}`, name)
     done.set(`${chain.family} ${name}`, { ...chain, name, rules: content, shared: true })
   }
@@ -44,6 +48,58 @@ export function shareChains(chains: readonly ServiceChain[]): Shared {
   }
   return { chains: [...others, ...done.values()], redirect }
 }
+
+function contentName(rules: readonly XtRule[]): string {
+  return endpointName(rules) ?? base32Hash(JSON.stringify(rules))
+}
+
+/**
+ * Protocol, port and address as they are, where nothing else is in a chain: a hash takes longer, and there are more chains
+ * of endpoints than of anything. Undefined for all other chains, and for addresses that are too long.
+ */
+function endpointName([hairpin, translation, ...more]: readonly XtRule[]): string | undefined {
+  if (hairpin === undefined || translation === undefined || more.length > 0) return undefined
+  const { protocol, target, matches } = translation
+  if (protocol === undefined || target?.kind !== 'DNAT') return undefined
+  const { ip, port } = target
+  const isUsual =
+    isAbout(hairpin, { source: ip, protocol: undefined }) &&
+    isAbout(translation, { source: undefined, protocol: protocol.number }) &&
+    hairpin.target?.kind === 'jump' &&
+    hairpin.target.chain === KUBE_MARK_MASQ &&
+    hairpin.matches.length === 0 &&
+    matches.length === 1 &&
+    matches.every(match => isTransport(match, protocol.number))
+  if (!isUsual || ip.length !== 4) return undefined
+  const address = readU32be(ip)
+  const high = (protocol.number << 24) | (port << 8) | (address >>> 24)
+  return base32(high, (address >>> 16) & 255) + base32(address << 16, 0)
+}
+
+interface About {
+  readonly source: Ip | undefined
+  readonly protocol: number | undefined
+}
+
+/** Whether a rule asks for this one source and this protocol, and for nothing else beside its matches. */
+function isAbout(rule: XtRule, about: About): boolean {
+  const { inInterface, outInterface, protocol, source, destination } = rule
+  if (inInterface !== undefined || outInterface !== undefined || destination !== undefined) return false
+  if (protocol?.number !== about.protocol || protocol?.inverted === true) return false
+  if (source?.ip !== about.source || source?.inverted === true) return false
+  return source === undefined || /^\xff+$/.test(source.mask)
+}
+
+function isTransport(match: XtMatch, protocol: number): boolean {
+  return (
+    (match.kind === 'tcp' || match.kind === 'udp' || match.kind === 'sctp') &&
+    TRANSPORTS[match.kind] === protocol &&
+    match.sourcePorts === undefined &&
+    match.destinationPorts === undefined
+  )
+}
+
+const TRANSPORTS = { tcp: IPPROTO_TCP, udp: IPPROTO_UDP, sctp: IPPROTO_SCTP } as const
 
 function isEndpoint({ name, rules, last }: ServiceChain): boolean {
   return (

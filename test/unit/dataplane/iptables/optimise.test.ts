@@ -190,6 +190,29 @@ describe('the optimiser', () => {
     expect(lists.filter(({ name }) => /^KUBE-SVC-[A-Z2-7]{16}$/.test(name)).length).toBe(1)
   })
 
+  it('gives every endpoint a chain of its own', () => {
+    const names = new Set<string>()
+    let count = 0
+    for (const protocol of ['TCP', 'UDP', 'SCTP'] as const)
+      for (const port of [1, 256, 8080, 65_535])
+        for (const ip of [
+          ip4(10, 21, 0, 1),
+          ip4(10, 21, 1, 0),
+          ip4(255, 0, 0, 1),
+          ip6(0x21, 1),
+          ip6(0x21, 2),
+        ]) {
+          const v6 = ip.length === 16
+          const frontends = [clusterIp(v6 ? ip6(96, 1) : ip4(10, 96, 0, 1), 80)]
+          const cluster = [{ ip, port, local: false }]
+          const frontend = table([service('ns/s', [{ v6, protocol, frontends, cluster }])])
+          for (const { name } of draft(frontend, optimised(DEFAULT_IPTABLES_OPTIONS), false).chains.values())
+            if (/^KUBE-SEP-[A-Z2-7]{16}$/.test(name)) names.add(name)
+          count++
+        }
+    expect(names.size).toBe(count)
+  })
+
   it('keeps a list apart that masquerades for its own address', () => {
     const chosen = { ...DEFAULT_IPTABLES_OPTIONS, masqueradeAll: true }
     const { chains } = draft(many(50), optimised(chosen), false)
