@@ -1,0 +1,250 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
+import { Committer } from './foreign-rules.ts'
+import { eventually, generation, nft } from './kernel.ts'
+import { clusterIp, nameOf, service, services, writeObjects } from './objects.ts'
+
+/* What others do to the tables that the iptables mode shares with them. */
+
+const daemons = new Daemons()
+let folder: string
+
+beforeEach(() => {
+  freshNetns()
+  folder = daemons.folder()
+  restore(FOREIGN)
+})
+
+afterEach(() => daemons.end())
+
+/** A CNI's chains and jumps, kubelet's canary, and rules that an administrator has put beside them. */
+const FOREIGN = `*filter
+:CNI-FORWARD - [0:0]
+-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT
+-A FORWARD -m comment --comment "firewall plugin" -j CNI-FORWARD
+-A CNI-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+COMMIT
+*nat
+:CNI-HOSTPORT-DNAT - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A CNI-HOSTPORT-DNAT -p tcp -m tcp --dport 8081 -j DNAT --to-destination 172.17.0.2:80
+COMMIT
+*mangle
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+`
+
+function restore(text: string): void {
+  execFileSync('iptables-nft-restore', ['--noflush'], { input: text })
+}
+
+function iptables(...args: readonly string[]): string {
+  return execFileSync('iptables-nft', args, { encoding: 'utf8' })
+}
+
+/** What the tool prints of both families, in no order of chains or of Services, without counters. */
+function saved(): { readonly ours: readonly string[]; readonly foreign: readonly string[] } {
+  const lines = ['iptables', 'ip6tables'].flatMap(family =>
+    execFileSync(`${family}-nft-save`, { encoding: 'utf8', maxBuffer: 1 << 28 })
+      .split('\n')
+      .filter(line => /^[:*-]/.test(line))
+      .map(line => `${family} ${line.replace(/\[\d+:\d+\]/, '')}`),
+  )
+  const isOurs = (line: string): boolean => /KUBE-(?!KUBELET)/.test(line)
+  return { ours: lines.filter(isOurs).sort(), foreign: lines.filter(line => !isOurs(line)) }
+}
+
+async function running(count: number): Promise<Daemon> {
+  writeObjects(folder, services(count))
+  const daemon = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
+  await daemon.synced()
+  return daemon
+}
+
+/** Whether `kprobe verify` finds that the kernel holds what the objects ask for. */
+function agrees(): boolean {
+  const flags = [
+    '--proxy-mode=iptables',
+    `--cluster-cidr=${CLUSTER_CIDR}`,
+    `--hostname-override=${NODE_NAME}`,
+  ]
+  const { status, stderr } = spawnSync(
+    process.execPath,
+    [COMMAND, 'verify', `--source=file:${folder}`, ...flags],
+    { encoding: 'utf8' },
+  )
+  // 3 says that they differ; anything else is no answer.
+  if (status !== 0 && status !== 3) throw new Error(`kprobe verify: ${status}: ${stderr}`)
+  return status === 0
+}
+
+async function eventuallySaved(ours: readonly string[]): Promise<void> {
+  const text = JSON.stringify(ours)
+  await eventually(() => JSON.stringify(saved().ours) === text)
+}
+
+/** A chain of the one Service or endpoint that `text` names. */
+function chainNamed(pattern: RegExp): string {
+  const [, chain = ''] = pattern.exec(saved().ours.join('\n')) ?? []
+  expect(chain).not.toBe('')
+  return chain
+}
+
+it('F48: chains of our names that somebody else has filled are ours in one commit, and all else stays', async () => {
+  restore(`*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-SVC-NOTOURSNOTOURSNO - [0:0]
+-A KUBE-SERVICES -d 10.1.2.3/32 -j KUBE-SVC-NOTOURSNOTOURSNO
+-A KUBE-SVC-NOTOURSNOTOURSNO -p tcp -m tcp -j DNAT --to-destination 10.9.9.9:9
+-A KUBE-MARK-MASQ -j RETURN
+COMMIT
+`)
+  const { foreign } = saved()
+  const before = await generation()
+  await running(3)
+  expect(await generation()).toBe(before + 1)
+  expect(agrees()).toBe(true)
+  expect(saved().ours.filter(line => /NOTOURS|10\.9\.9\.9|-A KUBE-MARK-MASQ .*RETURN/.test(line))).toEqual([])
+  expect(saved().foreign.filter(line => / -A /.test(line))).toEqual(foreign.filter(line => / -A /.test(line)))
+})
+
+it('F61: nft flush ruleset is repaired, as is what was flushed between a stop and a start', async () => {
+  const daemon = await running(50)
+  const { ours } = saved()
+  for (let round = 0; round < 3; round++) {
+    nft('flush ruleset')
+    await eventually(() => saved().ours.length === ours.length)
+    expect(saved().ours).toEqual(ours)
+  }
+  await daemon.stop()
+  nft('flush ruleset')
+  await running(50)
+  expect(saved().ours).toEqual(ours)
+})
+
+it("F62: reloading others' chains leaves ours as they are, and us without a commit", async () => {
+  const daemon = await running(20)
+  const before = saved()
+  for (let round = 0; round < 10; round++) {
+    restore(
+      '*nat\n:CNI-HOSTPORT-DNAT - [0:0]\n-A CNI-HOSTPORT-DNAT -p udp -m udp --dport 53 -j RETURN\nCOMMIT\n',
+    )
+    restore(
+      FOREIGN.split('*nat')[1]
+        ?.replace(/^/, '*nat')
+        .replace(/-A PREROUTING.*\n/, '') ?? '',
+    )
+    await new Promise(resolve => setTimeout(resolve, 50))
+  }
+  await new Promise(resolve => setTimeout(resolve, 300))
+  expect(daemon.said('committed')).toHaveLength(1)
+  expect(daemon.said('was repaired')).toEqual([])
+  expect(saved()).toEqual(before)
+})
+
+const SERVICES = 10
+
+it.each<readonly [string, () => void]>([
+  ['F62: iptables -t nat -F', () => iptables('-t', 'nat', '-F')],
+  ['F62: iptables -F, and then -X', () => [iptables('-F'), iptables('-X')]],
+  ['F63: a deleted jump', () => iptables('-t', 'nat', '-D', 'PREROUTING', ...jumpTo('KUBE-SERVICES'))],
+  [
+    'F63: a jump that is there twice',
+    () => iptables('-t', 'nat', '-I', 'OUTPUT', ...jumpTo('KUBE-SERVICES')),
+  ],
+  ['F63: a rule more in a chain of ours', () => iptables('-t', 'nat', '-I', 'KUBE-SERVICES', '-j', 'RETURN')],
+  ['F63: a rule less in a chain of ours', () => iptables('-t', 'nat', '-D', 'KUBE-POSTROUTING', '1')],
+  ['F63: a Service whose rule is gone', () => iptables('-t', 'nat', '-D', 'KUBE-SERVICES', '1')],
+  [
+    'F63: an edited endpoint',
+    () => {
+      const chain = chainNamed(/-A (KUBE-SEP-\S+) .*10\.1\.3\.1:8080/)
+      iptables('-t', 'nat', '-R', chain, '2', '-p', 'tcp', '-j', 'DNAT', '--to-destination', '10.9.9.9:9')
+    },
+  ],
+  ['F63: the table nat of one family gone', () => nft('delete table ip6 nat')],
+])('%s is repaired, and what is not ours stays', async (_, damage) => {
+  const daemon = await running(SERVICES)
+  const { ours } = saved()
+  expect(agrees()).toBe(true)
+  damage()
+  const { foreign } = saved()
+  await eventuallySaved(ours)
+  await daemon.until(() => daemon.said('was repaired').length === 1)
+  // Chains of iptables itself come back with the jumps that stand in them.
+  const rules = (lines: readonly string[]) => lines.filter(line => / -A |:CNI|CANARY/.test(line))
+  expect(rules(saved().foreign)).toEqual(rules(foreign))
+})
+
+function jumpTo(chain: string): readonly string[] {
+  return ['-m', 'comment', '--comment', 'kubernetes service portals', '-j', chain]
+}
+
+it('F63: when damage recurs, a subscription names the process that does it', async () => {
+  const daemon = await running(SERVICES)
+  const { ours } = saved()
+  for (let round = 0; round < 6; round++) {
+    iptables('-t', 'nat', '-D', 'KUBE-POSTROUTING', '1')
+    await eventually(() => saved().ours.length === ours.length)
+  }
+  await daemon.until(() => daemon.said('was repaired').length === 6)
+  const named = daemon.said('somebody else changes our tables')
+  expect(named.length).toBeGreaterThanOrEqual(1)
+  expect(named[0]?.process).toMatch(/^iptables-nft|^xtables-nft|^iptables \(pid \d+\)$/)
+})
+
+it('F51: edits and repairs come through while nft commits 200 times a second', {
+  timeout: 120_000,
+}, async () => {
+  const daemon = await running(200)
+  nft('table ip other { set s { type ipv4_addr; }; }')
+  const lines = ['add', 'delete'].map(verb => `${verb} element ip other s { 10.0.0.1 }`)
+  const committer = new Committer(lines, 200)
+  try {
+    await new Promise(resolve => setTimeout(resolve, 500))
+    // Entries that go are deleted by their handles, each batch against the generation that was looked at.
+    for (const count of [203, 150, 201]) {
+      const told = daemon.out.length
+      writeObjects(folder, services(count))
+      await daemon.until(() => daemon.out.slice(told).includes('changed '))
+    }
+    iptables('-w', '10', '-t', 'nat', '-F', chainNamed(/-A (KUBE-SEP-\S+) .*10\.1\.3\.1:8080/))
+    await daemon.until(() => daemon.said('was repaired').length > 0)
+    await eventually(() => committer.commits > 400)
+  } finally {
+    await committer.stop()
+  }
+  await eventually(agrees)
+  expect(daemon.said('could not be brought up to date')).toEqual([])
+})
+
+it('F57: a Service that the kernel refuses is left out and named, and all others are there', async () => {
+  // A rule of somebody else keeps the name of its chain for a base chain.
+  restore('*nat\nCOMMIT\n')
+  const taken = 3
+  writeObjects(folder, services(1))
+  const probe = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
+  await probe.synced()
+  await probe.stop()
+  writeObjects(folder, service(taken))
+  const other = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
+  await other.synced()
+  const chain = chainNamed(
+    new RegExp(`-d ${clusterIp(taken).replaceAll('.', '\\.')}/32 .*-j (KUBE-SVC-\\S+)`),
+  )
+  await other.stop()
+  nft('flush ruleset')
+  nft(`table ip nat { chain ${chain} { type nat hook input priority 100; policy accept; }; }`)
+  writeObjects(folder, services(8))
+  const daemon = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
+  await daemon.until(() => daemon.out.includes(nameOf(taken)) || daemon.said(nameOf(taken)).length > 0)
+  const rules = services(8)
+    .filter((_, i) => i % 2 === 0 && i / 2 !== taken)
+    .map((_, i) => clusterIp(i < taken ? i : i + 1))
+  await eventually(() => rules.every(ip => saved().ours.some(line => line.includes(`-d ${ip}/32 -p tcp`))))
+  expect(saved().ours.some(line => line.includes(`-d ${clusterIp(taken)}/32 -p tcp`))).toBe(false)
+})
