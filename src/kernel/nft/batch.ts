@@ -15,11 +15,39 @@ export interface ElementRun {
 }
 
 /** Where a message lies in the batch, and what it does; batch begin and end do nothing of their own. */
-export interface MessageRecord {
+interface MessageRecord {
   readonly start: number
   readonly end: number
   readonly operation: Operation | undefined
   readonly runs: readonly ElementRun[]
+}
+
+const NO_RUNS: readonly ElementRun[] = []
+
+/** The messages of a batch, in order. A full load has tens of thousands: none has an object of its own. */
+export class MessageRecords {
+  readonly #starts: number[] = []
+  readonly #operations: (Operation | undefined)[] = []
+  readonly #runs = new Map<number, readonly ElementRun[]>()
+
+  get length(): number {
+    return this.#starts.length
+  }
+
+  /** One that begins where the one before ended. */
+  add(start: number, operation: Operation | undefined, runs: readonly ElementRun[] = NO_RUNS): void {
+    if (runs.length > 0) this.#runs.set(this.#starts.length, runs)
+    this.#starts.push(start)
+    this.#operations.push(operation)
+  }
+
+  /** `length` is that of the whole batch. */
+  at(index: number, length: number): MessageRecord | undefined {
+    const start = this.#starts[index]
+    if (start === undefined) return undefined
+    const end = this.#starts[index + 1] ?? length
+    return { start, end, operation: this.#operations[index], runs: this.#runs.get(index) ?? NO_RUNS }
+  }
 }
 
 /** A transaction as one datagram, with what it takes to say which part of it the kernel refused. */
@@ -35,13 +63,14 @@ export interface Batch {
   elementsAt(sequence: number, offset?: number): readonly OwnedElement[]
 }
 
-export function batchOf(bytes: Uint8Array, firstSequence: number, records: readonly MessageRecord[]): Batch {
-  const recordAt = (sequence: number): MessageRecord | undefined => records[sequence - firstSequence]
+export function batchOf(bytes: Uint8Array, firstSequence: number, records: MessageRecords): Batch {
+  const recordAt = (sequence: number): MessageRecord | undefined =>
+    records.at(sequence - firstSequence, bytes.length)
   return {
     bytes,
     messages: records.length,
     firstSequence,
-    has: sequence => recordAt(sequence) !== undefined,
+    has: sequence => sequence >= firstSequence && sequence < firstSequence + records.length,
     operationAt(sequence, offset) {
       const record = recordAt(sequence)
       return (record && culpritOf(bytes, record, offset)?.operation) ?? record?.operation

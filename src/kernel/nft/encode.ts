@@ -4,7 +4,7 @@ import { ByteWriter } from '../../netlink/bytes.ts'
 import * as netlink from '../../netlink/constants.ts'
 import { addFlags, closeMessage, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
 import { writeAttributes } from '../../netlink/schema.ts'
-import { type Batch, batchOf, type ElementOperation, type ElementRun, type MessageRecord } from './batch.ts'
+import { type Batch, batchOf, type ElementOperation, type ElementRun, MessageRecords } from './batch.ts'
 import { isCompiled } from './compiled-rule.ts'
 import * as nft from './constants.ts'
 import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from './element-writer.ts'
@@ -128,14 +128,12 @@ function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
   return [...bySet.values()].flat()
 }
 
-const NO_RUNS: readonly ElementRun[] = []
-
 /** Messages in a growing buffer, each with its record. */
 class BatchWriter {
   readonly out: AttributeWriter
   readonly elementListBytesMax: number
   readonly #firstSequence: number
-  readonly #records: MessageRecord[] = []
+  readonly #records = new MessageRecords()
   #start = 0
 
   constructor(capacity: number, options: EncodeOptions) {
@@ -149,7 +147,7 @@ class BatchWriter {
     this.#open(netlink.NFNL_MSG_BATCH_BEGIN, 0)
     writeNfGenMsg(this.out.out, { family: 0, resourceId: netlink.NFNL_SUBSYS_NFTABLES })
     if (generation !== undefined) this.out.u32be(netlink.NFNL_BATCH_GENID, generation)
-    this.close(undefined, NO_RUNS)
+    this.close(undefined)
   }
 
   open(message: number, flags: number, family: NftFamily): void {
@@ -162,16 +160,16 @@ class BatchWriter {
     this.#start = openMessage(this.out.out, { type, flags: flags | netlink.NLM_F_REQUEST, sequence })
   }
 
-  close(operation: Operation | undefined, runs: readonly ElementRun[]): void {
+  close(operation: Operation | undefined, runs?: readonly ElementRun[]): void {
     closeMessage(this.out.out, this.#start)
-    this.#records.push({ start: this.#start, end: this.out.out.length, operation, runs })
+    this.#records.add(this.#start, operation, runs)
   }
 
   end(): Batch {
     if (this.#records.length > 1) addFlags(this.out.out, this.#start, netlink.NLM_F_ACK)
     this.#open(netlink.NFNL_MSG_BATCH_END, 0)
     writeNfGenMsg(this.out.out, { family: 0, resourceId: netlink.NFNL_SUBSYS_NFTABLES })
-    this.close(undefined, NO_RUNS)
+    this.close(undefined)
     return batchOf(this.out.out.written(), this.#firstSequence, this.#records)
   }
 }
@@ -252,5 +250,5 @@ function encodeObject(batch: BatchWriter, operation: ObjectOperation, context: O
   const echoes = 'echo' in operation && operation.echo === true
   batch.open(type, echoes ? flags | netlink.NLM_F_ECHO : flags, operation.family)
   writeObject(batch.out, operation, context)
-  batch.close(operation, NO_RUNS)
+  batch.close(operation)
 }
