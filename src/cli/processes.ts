@@ -2,7 +2,7 @@ import { readdir, readFile, readlink } from 'node:fs/promises'
 
 /**
  * Processes of a name in the network namespace of this one, as far as /proc shows them here: a container may see its own
- * processes alone.
+ * processes alone, and who has fewer privileges than a process does not see where that one is.
  */
 export async function processesNamed(name: string, proc = '/proc'): Promise<readonly number[]> {
   const here = await netns(`${proc}/self`)
@@ -10,8 +10,7 @@ export async function processesNamed(name: string, proc = '/proc'): Promise<read
   for (const entry of await readdir(proc)) {
     if (!/^\d+$/.test(entry)) continue
     if ((await nameOf(`${proc}/${entry}`)) !== name) continue
-    const there = await netns(`${proc}/${entry}`)
-    if (there === here || there === undefined) found.push(Number(entry))
+    if (here !== undefined && (await netns(`${proc}/${entry}`)) === here) found.push(Number(entry))
   }
   return found.sort((a, b) => a - b)
 }

@@ -1,5 +1,6 @@
-import { execFileSync } from 'node:child_process'
-import { mkdirSync, renameSync, writeFileSync } from 'node:fs'
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { copyFileSync, mkdirSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -131,6 +132,25 @@ it('prints nothing where there is nothing, and refuses what it cannot print', ()
   expect(kprobe('dump', 'iptables', '--service=a/b', '-o', 'iptables-save').code).toBe(2)
 })
 
+it('warns while a kube-proxy runs, which writes its chains again', async () => {
+  const folder = daemons.folder()
+  const program = join(folder, 'kube-proxy')
+  copyFileSync('/bin/sleep', program)
+  const child = spawn(program, ['60'])
+  try {
+    const pid = String(child.pid)
+    expect(kprobe(...CLEANUP).err).toContain(`kube-proxy runs in this network namespace (pid ${pid})`)
+    expect(kprobe('cleanup').err).toBe('')
+    expect(kprobe('doctor').out).toMatch(
+      new RegExp(`^warning +kube-proxy runs in this network namespace \\(pid ${pid}\\)`, 'm'),
+    )
+  } finally {
+    child.kill('SIGKILL')
+    await once(child, 'exit')
+  }
+  expect(kprobe(...CLEANUP).err).toBe('')
+})
+
 it('finds everything in this kernel that the mode needs', () => {
   const doctor = kprobe('doctor', '--proxy-mode=iptables')
   expect(doctor.code, doctor.out).toBe(0)
@@ -207,7 +227,7 @@ describe('a daemon that changes its mode', () => {
     const rules = (family: string, table: string): number =>
       nft('-a', 'list', 'table', family, table)
         .split(/\tchain /)
-        .filter(text => /^KUBE-(?!FIREWALL|KUBELET)/.test(text))
+        .filter(text => /^KUBE-(?!KUBELET)/.test(text))
         .reduce((sum, text) => sum + (text.match(/# handle/g)?.length ?? 0) - 1, 0)
     const lines = await metrics()
     for (const [family, ip] of [

@@ -1,10 +1,12 @@
 import type { Steps } from '../../base/steps.ts'
 import { chainKey, type ScopeOperations, tableKey } from '../../kernel/xt/scope-operation.ts'
 import { fixedChains } from './fixed-chains.ts'
+import { jumpsOf } from './jumps.ts'
+import { KUBE_FIREWALL } from './layout.ts'
 import { rulesIn, servicesBetween } from './render.ts'
 import type { RenderedState } from './state.ts'
 
-/** By `ip nat`. Jumps in chains of others are not among them, as in kube-proxy's own count. */
+/** By `ip nat`. As in kube-proxy's own count, jumps in built-in chains are not among them, and the rule of KUBE-FIREWALL is. */
 export type RuleCounts = ReadonlyMap<string, number>
 
 const SERVICES_PER_STEP = 200
@@ -42,6 +44,8 @@ export class RuleCounter {
     const counts = new Map(this.#counts)
     for (const chain of fixedChains(state.statics))
       grow(counts, tableKey(chain), chain.rules.length + chain.last.length)
+    for (const jump of jumpsOf(state.statics))
+      if (jump.chain === KUBE_FIREWALL) grow(counts, tableKey(jump), 1)
     return counts
   }
 
