@@ -91,7 +91,7 @@ function compileProtocol({ number, inverted }: XtProtocol): Octets {
 }
 
 /** Where addresses lie in the headers of both families. */
-const ADDRESS_OFFSETS = {
+export const ADDRESS_OFFSETS = {
   ip: { source: 12, destination: 16, length: 4 },
   ip6: { source: 8, destination: 24, length: 16 },
 } as const

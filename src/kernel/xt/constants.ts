@@ -1,9 +1,7 @@
 /** Headers of the kernel under linux/netfilter, under their own names. */
 
-export const IPPROTO_ICMP = 1
 export const IPPROTO_TCP = 6
 export const IPPROTO_UDP = 17
-export const IPPROTO_ICMPV6 = 58
 export const IPPROTO_SCTP = 132
 
 /** nf_tables.h: expressions that only iptables writes, or that only rules of others have. */
@@ -47,7 +45,6 @@ export const XT_RECENT_SOURCE = 0
 export const XT_RECENT_NAME_LEN = 200
 
 /** Types of addresses are `1 << RTN_*`. */
-export const XT_ADDRTYPE_UNSPEC = 1 << 0
 export const XT_ADDRTYPE_UNICAST = 1 << 1
 export const XT_ADDRTYPE_LOCAL = 1 << 2
 export const XT_ADDRTYPE_INVERT_SOURCE = 0x1

@@ -126,7 +126,7 @@ function isWholeMask(mask: Octets, family: NftFamily): boolean {
 }
 
 /** As tools wrote it that did not use expressions of nf_tables for it. */
-export const OLD_MARK = codec<MatchOf<'mark'>, typeof structs.MARK_MATCH.fields>(structs.MARK_MATCH, {
+const OLD_MARK = codec<MatchOf<'mark'>, typeof structs.MARK_MATCH.fields>(structs.MARK_MATCH, {
   write: ({ mark, mask, inverted }, fields) => [
     fields.mark.put(mark),
     fields.mask.put(mask),
@@ -161,7 +161,7 @@ export const ADDRTYPE = codec<MatchOf<'addrtype'>, typeof structs.ADDRTYPE.field
   },
 })
 
-export const ALL_PORTS: XtPorts = { from: 0, to: 0xffff, inverted: false }
+const ALL_PORTS: XtPorts = { from: 0, to: 0xffff, inverted: false }
 
 function areAllPorts({ from, to, inverted }: XtPorts): boolean {
   return from === 0 && to === 0xffff && !inverted
@@ -273,7 +273,7 @@ const NFACCT_WAYS: Ways<MatchOf<'nfacct'>, typeof structs.NFACCT.fields> = {
     return name === undefined || name === '' ? undefined : { kind: 'nfacct', name }
   },
 }
-export const OLD_NFACCT = codec(structs.NFACCT, NFACCT_WAYS)
+const OLD_NFACCT = codec(structs.NFACCT, NFACCT_WAYS)
 export const NFACCT = codec(structs.NFACCT_V1, NFACCT_WAYS)
 
 export const PHYSDEV = codec<MatchOf<'physdev-is-in'>, typeof structs.PHYSDEV.fields>(structs.PHYSDEV, {

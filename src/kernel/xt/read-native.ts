@@ -1,7 +1,7 @@
 import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
 import * as nft from '../nft/constants.ts'
 import type { NftFamily } from '../nft/state.ts'
-import { NO_INTERFACE } from './compile.ts'
+import { ADDRESS_OFFSETS, NO_INTERFACE } from './compile.ts'
 import * as xt from './constants.ts'
 import { attributesOf, numberIn, type RawExpression, valueIn } from './expressions.ts'
 import { askedPorts, portsMatch } from './match.ts'
@@ -228,10 +228,6 @@ function protocolField({ from, inverted }: Test, rule: Known): RuleField | undef
 }
 
 const IPV4_PROTOCOL_OFFSET = 9
-const ADDRESSES = {
-  ip: { source: 12, destination: 16, length: 4 },
-  ip6: { source: 8, destination: 24, length: 16 },
-} as const
 
 function addressField(
   { offset, length }: Extract<Load, { readonly from: 'payload' }>,
@@ -241,7 +237,7 @@ function addressField(
   if (test === undefined || test.from !== test.to || test.from.length !== length) return undefined
   if (family === 'ip' && offset === IPV4_PROTOCOL_OFFSET && mask === undefined)
     return protocolField(test, rule)
-  const place = ADDRESSES[family]
+  const place = ADDRESS_OFFSETS[family]
   const isWhole = mask === undefined || (length === place.length && mask.length === length)
   if (length === 0 || length > place.length || !isWhole) return undefined
   const ip = test.from + '\0'.repeat(place.length - length)

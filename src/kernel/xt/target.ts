@@ -10,7 +10,7 @@ import * as structs from './structs.ts'
 
 /** Targets of xtables between their words and their structures, both ways. */
 
-export type TargetOf<K extends XtTarget['kind']> = Extract<XtTarget, { readonly kind: K }>
+type TargetOf<K extends XtTarget['kind']> = Extract<XtTarget, { readonly kind: K }>
 
 interface TargetCodec<T extends XtTarget> {
   /** The whole expression. Throws NetlinkError for what does not fit. */

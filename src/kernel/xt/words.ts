@@ -1,3 +1,5 @@
+import * as xt from './constants.ts'
+
 /** Words that iptables has for numbers. */
 
 /** Of /etc/protocols, and those that iptables knows without it. */
@@ -33,13 +35,13 @@ export function protocolWord(number: number): string {
 
 /** XT_CONNTRACK_STATE_*, in the order in which they are printed. */
 export const STATES: readonly (readonly [bit: number, word: string])[] = [
-  [1 << 0, 'INVALID'],
-  [1 << 3, 'NEW'],
-  [1 << 2, 'RELATED'],
-  [1 << 1, 'ESTABLISHED'],
-  [1 << 8, 'UNTRACKED'],
-  [1 << 6, 'SNAT'],
-  [1 << 7, 'DNAT'],
+  [xt.XT_CONNTRACK_STATE_INVALID, 'INVALID'],
+  [xt.XT_CONNTRACK_STATE_NEW, 'NEW'],
+  [xt.XT_CONNTRACK_STATE_RELATED, 'RELATED'],
+  [xt.XT_CONNTRACK_STATE_ESTABLISHED, 'ESTABLISHED'],
+  [xt.XT_CONNTRACK_STATE_UNTRACKED, 'UNTRACKED'],
+  [xt.XT_CONNTRACK_STATE_SNAT, 'SNAT'],
+  [xt.XT_CONNTRACK_STATE_DNAT, 'DNAT'],
 ]
 
 /** RTN_*: an address of type n has bit n. */
