@@ -96,3 +96,29 @@ it('repairs a foreign flush of everything within a second', async () => {
   }
   expect(Math.min(...tookMs)).toBeLessThan(SOON_MS)
 })
+
+const IPTABLES = ['--proxy-mode=iptables']
+
+/** What the iptables mode has in the kernel, as the tool prints it, in no order. */
+function savedRules(): string {
+  const text = execFileSync('iptables-nft-save', { encoding: 'utf8' })
+  return (text.match(/^(:|-A).*KUBE-.*$/gm) ?? []).sort().join('\n')
+}
+
+it.each([
+  ['a flushed table', ['-t', 'nat', '-F']],
+  ['a deleted jump', ['-t', 'nat', '-D', 'POSTROUTING', '1']],
+  ['an edited chain', ['-t', 'nat', '-I', 'KUBE-SERVICES', '-j', 'RETURN']],
+])('repairs %s of the iptables mode within a second', async (_, damage) => {
+  writeObjects(folder, services(10))
+  const daemon = daemons.start({ source: folder, args: IPTABLES })
+  await daemon.synced()
+  const before = savedRules()
+  expect(before).toContain('KUBE-POSTROUTING')
+  const tookMs: number[] = []
+  for (let round = 0; round < 3; round++) {
+    execFileSync('iptables-nft', damage)
+    tookMs.push(await eventually(() => savedRules() === before))
+  }
+  expect(Math.min(...tookMs)).toBeLessThan(SOON_MS)
+})
