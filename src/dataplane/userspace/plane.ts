@@ -1,3 +1,4 @@
+import { assert } from '../../base/assert.ts'
 import type { Clock } from '../../base/clock.ts'
 import { type Ip, isLoopback } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
@@ -121,7 +122,8 @@ class RelayingPlane implements UserspacePlane {
   }
 
   diff(from: UserspaceState, to: UserspaceState): Steps<UserspacePlan> {
-    return diffStates(from, to)
+    // What another process relays to whom shows in no kernel.
+    return diffStates(this.#isRelaying ? from : { ...from, relays: to.relays }, to)
   }
 
   generation(): number {
@@ -151,6 +153,7 @@ class RelayingPlane implements UserspacePlane {
 
   /** Listeners first, then the rules that lead to them; and the other way round for what goes. */
   async #commit(plan: UserspacePlan, options: CommitOptions): Promise<Receipt> {
+    assert(this.#isRelaying, 'rules would lead to listeners that nobody opens')
     const { client } = this.#given
     const failures = await this.#relays.open(plan.put)
     if (failures.length > 0) {

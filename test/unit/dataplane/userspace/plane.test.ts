@@ -138,7 +138,9 @@ it('takes what another process holds for alive when it only looks', async () => 
   const looker = openPlane()
   const { state } = await looker.observe()
   const wanted = finish(looker.render(frontends, { base: state, without: new Set() }))
-  expect(finish(looker.diff(state, wanted)).transaction).toEqual([])
+  const plan = finish(looker.diff(state, wanted))
+  expect(plan.empty).toBe(true)
+  await expect(looker.commit(plan, {})).rejects.toThrow('nobody opens')
 })
 
 it('refuses SCTP, and a family that this node has no address of, by name', () => {
