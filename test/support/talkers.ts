@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { inNamespace } from '../support/lab/topology.ts'
+import { inNamespace } from './lab/topology.ts'
 
 const PORT = 7_000
 const WORD_S = 0.2
