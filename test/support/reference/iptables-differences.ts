@@ -17,8 +17,6 @@ export interface RuleDifferences {
   readonly differences: readonly RuleDifference[]
   /** What the API server or kube-proxy does not take, in its words; the steps before were compared. */
   readonly refused: ReadonlyArray<{ readonly scenario: string; readonly words: string }>
-  /** By scenario, why kube-proxy does not get anywhere with it. */
-  readonly notComparable: ReadonlyMap<string, string>
 }
 
 const FILE = fileURLToPath(new URL('../../reference/iptables-differences.yaml', import.meta.url))
@@ -43,9 +41,6 @@ export function readRuleDifferences(): RuleDifferences {
       scenario: text(entry, 'scenario'),
       words: text(entry, 'words'),
     })),
-    notComparable: new Map(
-      records(file.notComparable).map(entry => [text(entry, 'scenario'), text(entry, 'because')]),
-    ),
   }
 }
 

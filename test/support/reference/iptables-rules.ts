@@ -4,8 +4,8 @@ import { finish } from '../../../src/base/steps.ts'
 import { fixedChains } from '../../../src/dataplane/iptables/fixed-chains.ts'
 import { jumpsOf } from '../../../src/dataplane/iptables/jumps.ts'
 import type { IptablesOptions } from '../../../src/dataplane/iptables/options.ts'
-import { rulesOfService } from '../../../src/dataplane/iptables/rules-service.ts'
-import { staticsOf } from '../../../src/dataplane/iptables/statics.ts'
+import { endpointsOf, rulesOfService } from '../../../src/dataplane/iptables/rules-service.ts'
+import { LARGE_ENDPOINTS, staticsOf } from '../../../src/dataplane/iptables/statics.ts'
 import type { NftFamily } from '../../../src/kernel/nft/state.ts'
 import { printRule } from '../../../src/kernel/xt/print.ts'
 import type { XtRule } from '../../../src/kernel/xt/rule.ts'
@@ -77,7 +77,8 @@ export function tableOfObjects(objects: readonly unknown[], config: PipelineConf
 /** The rules for a table, as iptables-save would print them. */
 export function ourChains(table: FrontendTable, options: IptablesOptions): SavedChains {
   const chains: SavedChains = new Map()
-  const statics = staticsOf(options, table, false)
+  const endpoints = [...table.services.values()].reduce((sum, service) => sum + endpointsOf(service), 0)
+  const statics = staticsOf(options, table, endpoints > LARGE_ENDPOINTS)
   const rulesIn = (place: XtPlace, chain: string): string[] => {
     const name = `${place.family} ${place.table} ${chain}`
     const known = chains.get(name) ?? []

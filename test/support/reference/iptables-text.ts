@@ -17,6 +17,19 @@ export function readSave(chains: SavedChains, family: NftFamily, text: string): 
   }
 }
 
+/** Takes out the chains of endpoints that nothing leads to; gives their names, sorted. */
+export function takeUnreached(chains: SavedChains): readonly string[] {
+  const reached = new Set(
+    [...chains.values()].flat().map(rule => / -j (KUBE-SEP-\S+)$/.exec(` ${rule}`)?.[1]),
+  )
+  const unreached = [...chains.keys()].filter(name => {
+    const chain = name.split(' ')[2] ?? ''
+    return chain.startsWith('KUBE-SEP-') && !reached.has(chain)
+  })
+  for (const name of unreached) chains.delete(name)
+  return unreached.sort()
+}
+
 /** Chains in which each Service has rules, in no order. */
 const SHARED =
   / (filter KUBE-(SERVICES|EXTERNAL-SERVICES|NODEPORTS|PROXY-FIREWALL)|nat KUBE-(SERVICES|NODEPORTS))$/

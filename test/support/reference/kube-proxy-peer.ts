@@ -12,6 +12,7 @@ export interface PeerOptions {
   readonly nodeName: string
   /** Replaces whole fields of referenceConfig. */
   readonly config?: ProxyConfig
+  readonly environment?: Readonly<Record<string, string>>
   readonly healthzPort?: number
   readonly metricsPort?: number
 }
@@ -52,6 +53,7 @@ export class KubeProxyPeer {
       file: requireBinaries().kubeProxy,
       args: [`--config=${file}`, '-v=2'],
       log: join(this.#folder, 'log'),
+      ...(options.environment === undefined ? {} : { environment: options.environment }),
     })
   }
 

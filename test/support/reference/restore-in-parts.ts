@@ -1,0 +1,58 @@
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+const PROGRAMS = ['iptables', 'ip6tables'] as const
+const RULES_AT_ONCE = 150
+const DONE_MAX_MS = 30_000
+const STEP_MS = 10
+
+/**
+ * Stands before iptables-restore: what has more rules than one message to the kernel holds goes there in several, all
+ * chains first. Only root of the machine may send larger ones. With --noflush the outcome is the same.
+ */
+function script(program: string, busy: string): string {
+  return `#!/bin/sh
+case " $* " in *' --version '*) exec ${program}-nft-restore "$@" ;; esac
+parts=$(mktemp -d ${busy}/XXXXXX) || exit 1
+trap 'rm -rf "$parts"' EXIT
+awk -v parts="$parts" '
+  function end() { if (out != "") { print "COMMIT" > out; close(out); out = "" } }
+  function begin() { out = sprintf("%s/%06d", parts, ++count); print table > out; rules = 0 }
+  /^\\*/ { table = $0; begin(); next }
+  /^COMMIT/ { end(); next }
+  !/^:/ && rules++ >= ${RULES_AT_ONCE} { end(); begin(); rules = 1 }
+  { print > out }'
+for part in "$parts"/*; do ${program}-nft-restore "$@" <"$part" || exit 1; done
+`
+}
+
+export class RestoreInParts {
+  readonly #folder = mkdtempSync(join(tmpdir(), 'kprobe-restore-'))
+  readonly #busy = join(this.#folder, 'busy')
+
+  constructor() {
+    mkdirSync(this.#busy)
+    for (const program of PROGRAMS)
+      writeFileSync(join(this.#folder, `${program}-restore`), script(program, this.#busy), { mode: 0o755 })
+  }
+
+  /** Of a program that should use it. */
+  get environment(): Readonly<Record<string, string>> {
+    return { PATH: `${this.#folder}:${process.env.PATH}` }
+  }
+
+  /** Resolves once nothing is half written. */
+  async done(): Promise<void> {
+    const end = performance.now() + DONE_MAX_MS
+    while (readdirSync(this.#busy).length > 0) {
+      if (performance.now() > end) throw new Error('iptables-restore does not end')
+      await sleep(STEP_MS)
+    }
+  }
+
+  remove(): void {
+    rmSync(this.#folder, { recursive: true, force: true })
+  }
+}
