@@ -82,6 +82,9 @@ export function parseRequest(
   overlayHostName(settings, reader)
   completeSettings(settings, reader)
   const config = readConfig(settings, own, options.hostName)
+  // What the mode relays ends with the process.
+  if (own.once && config.proxyMode === 'userspace')
+    reader.fail('--once', 'cannot be combined with the mode userspace, which serves for as long as it runs')
   const action = readAction(reader)
   const all = [...reader.errors, ...errors, ...settings.errors]
   if (all.length > 0) {

@@ -389,8 +389,9 @@ class Daemon {
     if (this.#previous === undefined) this.#cluster?.warnOfLoop(table, this.#io.log)
     this.#observer.synced(event, snapshot, table)
     this.#outward?.update(table)
-    // Flows are judged by the newest word: an endpoint that the next commit brings is nobody's stale one.
-    this.#flows?.offer(this.#intake.snapshot, table)
+    // Flows are judged by the newest word: an endpoint that the next commit brings is nobody's stale one. Those of the
+    // mode userspace lead to this process, never to an endpoint.
+    if (this.#programming?.mode !== 'userspace') this.#flows?.offer(this.#intake.snapshot, table)
     const [previous, written] = [this.#previous, this.#written]
     this.#previous = table
     this.#written = NOTHING_WRITTEN

@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import type { Config } from '../config/config.ts'
+import type { Config, ProxyMode } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { settingNow } from '../kernel/sysctl/files.ts'
 import type { FrontendTable } from '../model/frontend.ts'
@@ -131,9 +131,12 @@ export function openFileSource(config: Config, clock: Clock): Source {
   })
 }
 
+const NEEDS_ADDRESSES: ReadonlySet<ProxyMode> = new Set(['ipvs', 'userspace'])
+
 /**
  * Addresses of this machine, or undefined when nothing depends on them: the choice of NodePort addresses does by ranges,
- * and IPVS, which has to be told each address, always does.
+ * and so do IPVS, which has to be told each address, and
+ * the relay of the mode userspace, which listens at one of them.
  */
 export function watchLocalIps(
   config: Config,
@@ -141,7 +144,7 @@ export function watchLocalIps(
   { openTransport = openRoute, ...handlers }: AddressHandlers & { readonly openTransport?: () => Transport },
 ): LocalAddresses | undefined {
   const { nodePortAddresses, proxyMode } = config
-  if (nodePortAddresses.cidrs.length === 0 && proxyMode !== 'ipvs') return undefined
+  if (nodePortAddresses.cidrs.length === 0 && !NEEDS_ADDRESSES.has(proxyMode)) return undefined
   const reader = createAddressReader({ openTransport, clock, except: IPVS_DEVICE })
   return watchLocalAddresses({ clock, reader, ...handlers })
 }

@@ -120,6 +120,13 @@ describe('the mode userspace', () => {
     })
     expect(configOf(['--proxy-mode=userspace', '--iptables-sync-period=40s']).syncPeriodMs).toBe(40_000)
   })
+
+  it('cannot be used with --once, as what it relays ends with the process', () => {
+    expect(errorsOf(['--proxy-mode=userspace', '--once'])).toEqual([
+      '--once: cannot be combined with the mode userspace, which serves for as long as it runs',
+    ])
+    expect(errorsOf(['--proxy-mode=userspace', '--once=false'])).toEqual([])
+  })
 })
 
 describe('NodePorts at 127.0.0.1', () => {
