@@ -38,6 +38,7 @@ beforeAll(async () => {
   arena = await Arena.open(async ({ kubeconfig, config }) => {
     // What another one left of KUBE-FIREWALL would stay.
     execFileSync('nft', ['flush', 'ruleset'])
+    restore.forget()
     const peer = new KubeProxyPeer({
       kubeconfig,
       nodeName: NODE_NAME,

@@ -52,6 +52,12 @@ export class RestoreInParts {
     }
   }
 
+  /** For a proxy that starts: one that was stopped may have taken a restore with it. */
+  forget(): void {
+    for (const name of readdirSync(this.#busy))
+      rmSync(join(this.#busy, name), { recursive: true, force: true })
+  }
+
   remove(): void {
     rmSync(this.#folder, { recursive: true, force: true })
   }
