@@ -1,9 +1,9 @@
 import { spawnSync } from 'node:child_process'
 import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
-import type { Transport } from '../../src/netlink/transport.ts'
 import { type ClusterSize, clusterObjects } from './cluster.ts'
 import { kubeProxyLayout } from './kube-proxy-layout.ts'
 import { createPipeline, overheard } from './pipeline.ts'
+import { replay, withoutGeneration } from './replay.ts'
 import { childResult, goal, median, print } from './report.ts'
 
 const SIZES: readonly ClusterSize[] = [
@@ -59,31 +59,6 @@ async function loadOnce(size: ClusterSize): Promise<void> {
     peakRssMiB,
   }
   console.log(JSON.stringify(result))
-}
-
-/** The batch without NFNL_BATCH_GENID, so that the kernel takes it again later. */
-function withoutGeneration(batch: Uint8Array): Uint8Array {
-  const view = new DataView(batch.buffer, batch.byteOffset, batch.byteLength)
-  const length = view.getUint32(0, true)
-  if (length === 20) return batch
-  const bare = new Uint8Array(batch.length - (length - 20))
-  bare.set(batch.subarray(0, 20))
-  bare.set(batch.subarray(length), 20)
-  new DataView(bare.buffer).setUint32(0, 20, true)
-  return bare
-}
-
-function replay(transport: Transport, batch: Uint8Array): number {
-  const start = performance.now()
-  transport.sendSync(batch)
-  const elapsed = performance.now() - start
-  const into = new Uint8Array(1 << 16)
-  for (let length = transport.receive(into); length !== undefined; length = transport.receive(into)) {
-    const view = new DataView(into.buffer)
-    if (view.getUint16(4, true) === 2 && view.getInt32(16, true) !== 0)
-      throw new Error(`replay refused: ${view.getInt32(16, true)}`)
-  }
-  return elapsed
 }
 
 function compare(): void {

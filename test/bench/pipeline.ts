@@ -1,5 +1,7 @@
 import { systemClock } from '../../src/base/clock.ts'
 import { finish } from '../../src/base/steps.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../../src/dataplane/iptables/options.ts'
+import { createIptablesPlane } from '../../src/dataplane/iptables/plane.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../src/dataplane/ipvs/options.ts'
 import { createIpvsPlane, type IpvsPlane } from '../../src/dataplane/ipvs/plane.ts'
 import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
@@ -39,6 +41,16 @@ export function createPipeline(wrap: (transport: Transport) => Transport = same 
   const transport = wrap(openNetlink({ protocol: NETLINK_NETFILTER }))
   const client = createNftClient({ transport, clock: systemClock })
   const plane = createNftablesPlane({ client, options: PLANE_OPTIONS })
+  return { ...pipelineOf(plane, () => client.close()), transport }
+}
+
+/** The iptables mode; nobody looks for drift meanwhile. */
+export function createIptablesPipeline(
+  wrap: (transport: Transport) => Transport = same => same,
+): NftablesPipeline {
+  const transport = wrap(openNetlink({ protocol: NETLINK_NETFILTER }))
+  const client = createNftClient({ transport, clock: systemClock })
+  const plane = createIptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
   return { ...pipelineOf(plane, () => client.close()), transport }
 }
 
