@@ -11,7 +11,7 @@ import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Receipt } from '../../src/reconcile/dataplane.ts'
 import { foreignLines, savedLines, writeForeignRules } from '../support/foreign-rules.ts'
-import { everyKind, plainService } from '../support/iptables-services.ts'
+import { everyKind, plainService } from '../support/services.ts'
 import { table } from '../unit/dataplane/nftables/frontends.ts'
 
 let client: NftClient

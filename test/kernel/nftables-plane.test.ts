@@ -11,21 +11,8 @@ import type { FrontendTable } from '../../src/model/frontend.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Dataplane, Receipt } from '../../src/reconcile/dataplane.ts'
-import {
-  backends,
-  clusterIp,
-  DROP,
-  EXTERNAL,
-  EXTERNAL_LOCAL,
-  ip4,
-  ip6,
-  LOCAL,
-  nodePort,
-  REJECT,
-  service,
-  table,
-  vip,
-} from '../unit/dataplane/nftables/frontends.ts'
+import { everyKind, largeService } from '../support/services.ts'
+import { backends, clusterIp, ip4, ip6, service, table } from '../unit/dataplane/nftables/frontends.ts'
 
 type Plane = Dataplane<NftablesState, NftablesPlan>
 
@@ -69,66 +56,9 @@ async function program(
   throw new Error('three commits were not enough')
 }
 
-/** A Service of each kind, with its likes in the other family. */
+/** All of that, with lists long enough to be rounded. */
 function everything(v6: boolean): ReturnType<typeof service>[] {
-  const at = (prefix: number, n: number) => (v6 ? ip6(prefix, n) : ip4(10, prefix, 0, n))
-  const name = (text: string) => `ns/${text}${v6 ? '-6' : ''}`
-  const ranges = v6
-    ? [
-        { ip: ip6(0x10, 0), bits: 64 },
-        { ip: ip6(0x11, 1), bits: 128 },
-      ]
-    : [
-        { ip: ip4(10, 0, 0, 0), bits: 8 },
-        { ip: ip4(192, 0, 2, 1), bits: 32 },
-      ]
-  const cluster = backends(3, { v6 })
-  const local = backends(2, { v6, local: true })
-  const both = { v6, cluster: [...cluster, ...local], local }
-  return [
-    service(name('plain'), [
-      { ...both, name: 'http', frontends: [clusterIp(at(96, 1), 80)] },
-      { ...both, name: 'dns', protocol: 'UDP', frontends: [clusterIp(at(96, 1), 53)] },
-      { ...both, name: 'sctp', protocol: 'SCTP', frontends: [clusterIp(at(96, 1), 99)] },
-    ]),
-    service(name('here'), [{ ...both, frontends: [clusterIp(at(96, 2), 80, LOCAL)] }]),
-    service(name('none'), [{ v6, frontends: [clusterIp(at(96, 3), 80, REJECT), nodePort(30003, REJECT)] }]),
-    service(name('not-here'), [{ v6, frontends: [clusterIp(at(96, 4), 80, DROP)] }]),
-    service(name('external'), [
-      {
-        ...both,
-        frontends: [clusterIp(at(96, 5), 80), nodePort(30005, EXTERNAL), vip(at(200, 5), 80, EXTERNAL)],
-      },
-    ]),
-    service(name('local'), [
-      { ...both, frontends: [clusterIp(at(96, 6), 80), vip(at(200, 6), 80, EXTERNAL_LOCAL, ranges)] },
-      { ...both, name: 'b', local: [], frontends: [vip(at(200, 6), 81, EXTERNAL_LOCAL, ranges)] },
-      { v6, name: 'c', frontends: [vip(at(200, 6), 82, REJECT, ranges)] },
-    ]),
-    service(name('affine'), [
-      {
-        ...both,
-        affinityTimeoutS: 10800,
-        frontends: [clusterIp(at(96, 7), 80), nodePort(30007, EXTERNAL_LOCAL)],
-      },
-      {
-        ...both,
-        name: 'b',
-        affinityTimeoutS: 60,
-        frontends: [clusterIp(at(96, 7), 81, LOCAL), vip(at(200, 7), 80, EXTERNAL, ranges)],
-      },
-    ]),
-    service(name('large'), [
-      { v6, cluster: backends(37, { v6 }), frontends: [clusterIp(at(96, 8), 80)] },
-      {
-        v6,
-        name: 'b',
-        cluster: backends(20, { v6 }),
-        affinityTimeoutS: 60,
-        frontends: [clusterIp(at(96, 8), 81)],
-      },
-    ]),
-  ]
+  return [...everyKind(v6), largeService(v6)]
 }
 
 const NODE: Partial<FrontendTable> = {

@@ -9,8 +9,8 @@ import { isCompiled } from '../../../../src/kernel/nft/compiled-rule.ts'
 import type { Operation, Transaction } from '../../../../src/kernel/nft/operation.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
-import { plainService } from '../../../support/iptables-services.ts'
 import { PlaneRig } from '../../../support/plane-rig.ts'
+import { plainService } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'
 
 /** Stands between the plane and the kernel. */

@@ -6,8 +6,8 @@ import { createIptablesPlane } from '../../../../src/dataplane/iptables/plane.ts
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
-import { everyKind } from '../../../support/iptables-services.ts'
 import { ip } from '../../../support/pipeline.ts'
+import { everyKind } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'
 
 /** With NodePorts at these addresses, in this order. */

@@ -12,7 +12,7 @@ import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import type { ScopeOperation } from '../../../../src/kernel/xt/scope-operation.ts'
 import type { FrontendTable, ServiceFrontends } from '../../../../src/model/frontend.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
-import { everyKind, plainService } from '../../../support/iptables-services.ts'
+import { everyKind, plainService } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'
 
 interface World {

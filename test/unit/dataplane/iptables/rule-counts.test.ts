@@ -10,7 +10,7 @@ import {
   type RenderedState,
 } from '../../../../src/dataplane/iptables/state.ts'
 import { wantedChains } from '../../../../src/dataplane/iptables/wanted.ts'
-import { everyKind, plainService } from '../../../support/iptables-services.ts'
+import { everyKind, plainService } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'
 
 function rendered(

@@ -33,6 +33,7 @@ export function everyKind(v6: boolean): ReturnType<typeof service>[] {
     service(name('plain'), [
       { ...both, name: 'http', frontends: [clusterIp(at(96, 1), 80)] },
       { ...both, name: 'dns', protocol: 'UDP', frontends: [clusterIp(at(96, 1), 53)] },
+      { ...both, name: 'sctp', protocol: 'SCTP', frontends: [clusterIp(at(96, 1), 99)] },
     ]),
     service(name('here'), [{ ...both, frontends: [clusterIp(at(96, 2), 80, LOCAL)] }]),
     service(name('none'), [{ v6, frontends: [clusterIp(at(96, 3), 80, REJECT), nodePort(30003, REJECT)] }]),
@@ -46,6 +47,7 @@ export function everyKind(v6: boolean): ReturnType<typeof service>[] {
     service(name('local'), [
       { ...both, frontends: [clusterIp(at(96, 6), 80), vip(at(200, 6), 80, EXTERNAL_LOCAL, ranges)] },
       { ...both, name: 'b', local: [], frontends: [vip(at(200, 6), 81, EXTERNAL_LOCAL, ranges)] },
+      { v6, name: 'c', frontends: [vip(at(200, 6), 82, REJECT, ranges)] },
     ]),
     service(name('affine'), [
       {
@@ -53,8 +55,23 @@ export function everyKind(v6: boolean): ReturnType<typeof service>[] {
         affinityTimeoutS: 10800,
         frontends: [clusterIp(at(96, 7), 80), nodePort(30007, EXTERNAL_LOCAL)],
       },
+      {
+        ...both,
+        name: 'b',
+        affinityTimeoutS: 60,
+        frontends: [clusterIp(at(96, 7), 81, LOCAL), vip(at(200, 7), 80, EXTERNAL, ranges)],
+      },
     ]),
   ]
+}
+
+/** Lists of 37 and 20 endpoints: more than iptables-nft-restore can send without privileges. */
+export function largeService(v6: boolean): ReturnType<typeof service> {
+  const at = (port: number) => clusterIp(v6 ? ip6(96, 8) : ip4(10, 96, 0, 8), port)
+  return service(`ns/large${v6 ? '-6' : ''}`, [
+    { v6, cluster: backends(37, { v6 }), frontends: [at(80)] },
+    { v6, name: 'b', cluster: backends(20, { v6 }), affinityTimeoutS: 60, frontends: [at(81)] },
+  ])
 }
 
 /** A Service with one ClusterIP and so many endpoints; `n` tells Services apart, `from` their endpoints. */
