@@ -335,7 +335,7 @@ class Daemon {
     if (changed.has('oomScoreAdj')) await setOomScoreAdj?.(after.oomScoreAdj)
     if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
     await this.#outward?.follow(after)
-    const isProgramming = PROGRAMMING_FIELDS.some(field => changed.has(field))
+    const isProgramming = programmingFields(after).some(field => changed.has(field))
     // First what may be refused: then everything else is as it was.
     if (isProgramming) await this.#programmer?.change(after)
     // Settings come with the modules that the mode has asked for by now, and are there before its first commit.
@@ -406,12 +406,19 @@ class Daemon {
 const NO_FIELDS: ReadonlySet<keyof Config> = new Set()
 
 /** Settings of the kernel that follow from them. */
-const TUNING_FIELDS: readonly (keyof Config)[] = ['conntrack', 'proxyMode', 'ipvs']
+const TUNING_FIELDS: readonly (keyof Config)[] = [
+  'conntrack',
+  'proxyMode',
+  'ipvs',
+  'iptables',
+  'nodePortAddresses',
+]
 
 /** What a plane and its reconciler are made from. */
 const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
   'proxyMode',
   'ipvs',
+  'iptables',
   'detectLocal',
   'masqueradeAll',
   'nodePortAddresses',
@@ -421,6 +428,11 @@ const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
   'allowedLoadBalancerCidrs',
   'allowServiceExternalIps',
 ]
+
+/** A rule of the mode iptables follows from conntrack's tcpBeLiberal. */
+function programmingFields({ proxyMode }: Config): readonly (keyof Config)[] {
+  return proxyMode === 'iptables' ? [...PROGRAMMING_FIELDS, 'conntrack'] : PROGRAMMING_FIELDS
+}
 
 function add(
   a: Written,

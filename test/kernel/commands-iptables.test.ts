@@ -180,16 +180,37 @@ COMMIT
 
 const STEP_MS = 15_000
 
+const configuration = (mode: string, more = ''): string =>
+  `apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ${mode}\n` +
+  `hostnameOverride: example-node\nmetricsBindAddress: 127.0.0.1:10249\nhealthzBindAddress: 127.0.0.1:10256\n${more}`
+
+function write(file: string, text: string): void {
+  writeFileSync(`${file}.new`, text)
+  renameSync(`${file}.new`, file)
+}
+
+function configIn(folder: string): string {
+  mkdirSync(folder, { recursive: true })
+  return join(folder, 'config.yaml')
+}
+
+describe('a daemon whose configuration changes', () => {
+  const setting = (): string => tool('cat', '/proc/sys/net/ipv4/conf/all/route_localnet').trim()
+  const atLoopback = (): boolean => !saved().includes('! -d 127.0.0.0/8')
+  const dropsInvalid = (): boolean => saved().includes('--ctstate INVALID')
+
+  it('answers at loopback, and drops what cannot be placed, from the moment that it is told to', async () => {
+    const config = configIn(daemons.folder())
+    write(config, configuration('iptables', 'iptables:\n  localhostNodePorts: false\n'))
+    const daemon = daemons.start({ source: EXAMPLES, args: [`--config=${config}`] })
+    await daemon.synced(STEP_MS)
+    expect([atLoopback(), setting(), dropsInvalid()]).toEqual([false, '0', true])
+    write(config, configuration('iptables', 'conntrack:\n  tcpBeLiberal: true\n'))
+    await daemon.until(() => atLoopback() && setting() === '1' && !dropsInvalid(), STEP_MS)
+  })
+})
+
 describe('a daemon that changes its mode', () => {
-  const configuration = (mode: string): string =>
-    `apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ${mode}\n` +
-    'hostnameOverride: example-node\nmetricsBindAddress: 127.0.0.1:10249\nhealthzBindAddress: 127.0.0.1:10256\n'
-
-  function write(file: string, text: string): void {
-    writeFileSync(`${file}.new`, text)
-    renameSync(`${file}.new`, file)
-  }
-
   async function change(daemon: Daemon, file: string, mode: string): Promise<void> {
     const [taken, gone] = [
       'another mode has taken over',
@@ -213,9 +234,7 @@ describe('a daemon that changes its mode', () => {
     tool('ip', 'link', 'set', 'lo', 'up')
     restoreForeign()
     const before = foreignLines()
-    const folder = daemons.folder()
-    mkdirSync(folder, { recursive: true })
-    const config = join(folder, 'config.yaml')
+    const config = configIn(daemons.folder())
     write(config, configuration('nftables'))
     const daemon = daemons.start({ source: EXAMPLES, args: [`--config=${config}`] })
     await daemon.synced(STEP_MS)
