@@ -67,7 +67,7 @@ export class ScopeChanges {
     const keyOf = (jump: XtJump): string => `${chainKey(jump, jump.chain)} ${ruleKey(jump.rule)}`
     const there = new Map(before.map(jump => [keyOf(jump), jump]))
     for (const jump of after) if (!there.delete(keyOf(jump))) this.#draft.insertJump(jump)
-    for (const jump of there.values()) this.#draft.removeJump(jump, jump.rule)
+    for (const jump of there.values()) if (jump.removed) this.#draft.removeJump(jump, jump.rule)
   }
 
   owner(owner: string, before: Asked, after: Asked): void {

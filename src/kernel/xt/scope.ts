@@ -36,6 +36,6 @@ export interface XtEntry extends XtPlace {
 export interface XtJump extends XtPlace {
   readonly chain: string
   readonly rule: XtRule
-  /** False for what stays when we leave. */
+  /** False for what stays when we leave, and when it is not asked for any more. */
   readonly removed: boolean
 }
