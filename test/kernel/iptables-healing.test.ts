@@ -62,16 +62,19 @@ const OBJECTS = [
 ]
 
 const JUMP = ['-m', 'comment', '--comment', 'kubernetes service portals', '-j', 'KUBE-SERVICES']
+const HUNG_INTO_THE_WAY =
+  'delete chain ip nat KUBE-PROXY-CANARY; add chain ip nat KUBE-PROXY-CANARY { type nat hook prerouting priority -90; }'
 const healed = () => rig.of('healed').length
 
 describe('healing', () => {
-  it('puts right within a second what iptables did: a flushed table, a deleted jump, an edited chain', async () => {
+  it('puts right within a second what iptables did: a flushed table, a deleted jump, an edited chain, a base chain', async () => {
     await rig.sync(OBJECTS)
     const before = savedLines().toSorted()
     const deeds = [
       () => nat('-F', 'KUBE-SERVICES'),
       () => nat('-D', 'PREROUTING', ...JUMP),
       () => nat('-I', 'KUBE-MARK-MASQ', '-j', 'RETURN'),
+      () => run('nft', HUNG_INTO_THE_WAY),
     ]
     for (const [i, deed] of deeds.entries()) {
       deed()

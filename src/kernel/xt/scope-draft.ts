@@ -57,6 +57,7 @@ export class ScopeDraft {
   readonly #jumps: ScopeOperation[] = []
   readonly #jumpsGone: DeleteRule[] = []
   readonly #rulesGone: DeleteRule[] = []
+  readonly #chainsInTheWay: ChainGoing[] = []
   readonly #chainsGone: ChainGoing[] = []
 
   addTable({ family, table }: XtPlace): void {
@@ -87,6 +88,7 @@ export class ScopeDraft {
     this.#appended.push({ verb: 'add-rule', ...placed(place), rule, owner })
   }
 
+  /** Those of a chain come to stand in the order in which they are told. */
   insertEntry(place: XtPlace & { readonly chain: string }, { rule, owner }: OwnedRule): void {
     this.#entries.push({ verb: 'insert-rule', ...placed(place), rule, owner })
   }
@@ -107,12 +109,18 @@ export class ScopeDraft {
     this.#rulesGone.push({ verb: 'delete-rule', ...placed(place), rule, owner })
   }
 
+  /** Goes before a new one of its name comes. */
+  clearTheWay(chain: ChainGoing): void {
+    this.#chainsInTheWay.push(chain)
+  }
+
   removeChain(chain: ChainGoing): void {
     this.#chainsGone.push(chain)
   }
 
   *finish(): Steps<ScopeOperations> {
     const operations: ScopeOperation[] = []
+    dropChains(operations, this.#chainsInTheWay)
     for (const place of this.#tables.values())
       operations.push({ verb: 'add-table', ...place, owner: undefined })
     operations.push(...this.#foundations.values())
@@ -129,18 +137,22 @@ export class ScopeDraft {
     }
     for (const part of [
       this.#appended,
-      this.#entries,
+      this.#entries.toReversed(),
       inwards(this.#jumps),
       this.#jumpsGone,
       this.#rulesGone,
     ])
       for (const operation of part) operations.push(operation)
-    for (const going of this.#chainsGone) if (going.rules > 0) operations.push(flush(going))
-    for (const going of this.#chainsGone)
-      if (going.stays !== true)
-        operations.push({ verb: 'delete-chain', ...placed(going), owner: going.owner })
+    dropChains(operations, this.#chainsGone)
     return operations
   }
+}
+
+/** All are emptied before the first one goes: they may lead to each other. */
+function dropChains(operations: ScopeOperation[], chains: readonly ChainGoing[]): void {
+  for (const going of chains) if (going.rules > 0) operations.push(flush(going))
+  for (const going of chains)
+    if (going.stays !== true) operations.push({ verb: 'delete-chain', ...placed(going), owner: going.owner })
 }
 
 function placed({ family, table, chain }: XtPlace & { readonly chain: string }) {

@@ -76,7 +76,7 @@ export class ObservedChanges {
     const key = chainKey(chain, chain.name)
     if (this.#wanted.has(key)) return
     this.#wanted.add(key)
-    const there = this.#chainAt(chain, chain.name)
+    const there = this.#ownAt(chain)
     if (there === undefined) this.#draft.write(contentOf(chain, owner, undefined))
     else if (!this.#holds(there.rules, rulesOf(chain), chain.family))
       this.#draft.write(contentOf(chain, owner, there.rules.length))
@@ -99,6 +99,14 @@ export class ObservedChanges {
 
   #chainAt(place: XtPlace, name: string): ObservedChain | undefined {
     return this.#observed.get(tableKey(place))?.chains.get(name)
+  }
+
+  /** Nothing can lead to a chain of ours that somebody made a base chain: it is as good as not there, and in the way. */
+  #ownAt({ family, table, name }: XtChain): ObservedChain | undefined {
+    const there = this.#chainAt({ family, table }, name)
+    if (there?.hook === undefined) return there
+    this.#draft.clearTheWay({ family, table, chain: name, owner: undefined, rules: there.rules.length })
+    return undefined
   }
 
   #same(there: ObservedRule, rule: XtRule, family: NftFamily): boolean {
@@ -124,7 +132,7 @@ export class ObservedChanges {
   }
 
   *#finishCommon({ chain, entries }: CommonChain): Steps<void> {
-    const there = this.#chainAt(chain, chain.name)
+    const there = this.#ownAt(chain)
     if (there === undefined || there.rules.length === 0) {
       const isEmpty = chain.rules.length + chain.last.length + entries.length === 0
       if (there === undefined || !isEmpty)
@@ -264,8 +272,7 @@ export class ObservedChanges {
       const place = placeOfTable(table)
       if (place === undefined) continue
       const stale = [...chains.values()].filter(
-        ({ name, hook }) =>
-          hook === undefined && this.#isOurs(place.table, name) && !this.#wanted.has(chainKey(place, name)),
+        ({ name }) => this.#isOurs(place.table, name) && !this.#wanted.has(chainKey(place, name)),
       )
       if (stale.length === 0) continue
       const needed = this.#neededByOthers(place, chains)

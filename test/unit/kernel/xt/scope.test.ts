@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
+import { NF_INET_PRE_ROUTING } from '../../../../src/kernel/nft/constants.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { readRule } from '../../../../src/kernel/xt/read.ts'
@@ -116,6 +117,50 @@ describe('a scope', () => {
     expect(operations.map(({ verb }) => verb)).toEqual(['add-rule', 'delete-rule', 'delete-rule'])
     await commit(operations)
     expect(await texts()).toEqual({ OURS: ['a', 'b', 'end'], PREROUTING: [] })
+  })
+
+  it.each([
+    ['no rules', chain([], [])],
+    ['rules', chain(['first'], [])],
+  ])('lets entries stand in the order in which they are asked for, behind %s', async (_, common) => {
+    const { texts, commit, settle } = world()
+    const own = common.rules.length === 0 ? [] : ['first']
+    await settle(common, [])
+    const shared = commonOf([common], [JUMP])
+    const changes = new ScopeChanges(shared, shared)
+    const asked = { chains: [], entries: ['counting', 'plain'].map(entry) }
+    changes.owner('someone', { chains: [], entries: [] }, asked)
+    await commit(finish(changes.finish()))
+    expect((await texts())['OURS']).toEqual([...own, 'counting', 'plain'])
+    await settle(common, ['counting', 'plain', 'more', 'most'])
+    const others = (await texts())['OURS']?.filter(text => text === 'more' || text === 'most')
+    expect(others).toEqual(['more', 'most'])
+  })
+
+  it('leaves a jump that is to stay, wanted or not', async () => {
+    const { texts, commit, settle } = world()
+    const common = chain([], [])
+    await settle(common, [])
+    const changes = new ScopeChanges(
+      commonOf([common], [{ ...JUMP, removed: false }]),
+      commonOf([common], []),
+    )
+    await commit(finish(changes.finish()))
+    expect((await texts())['PREROUTING']).toEqual(['-j OURS'])
+  })
+
+  it('makes a chain of its own anew that somebody hung into the way of packets', async () => {
+    const { client, texts, settle } = world()
+    const hook = { type: 'nat', hooknum: NF_INET_PRE_ROUTING, priority: -90 } as const
+    await client.commit([
+      { verb: 'add-table', ...PLACE, flags: 0, comment: undefined },
+      { verb: 'add-chain', ...PLACE, chain: { name: 'OURS', hook, rules: [] } },
+      { verb: 'add-rule', ...PLACE, chain: 'OURS', rule: compileRule(returning('theirs'), 'ip') },
+      { verb: 'add-chain', ...PLACE, chain: { name: 'OURS-OLD', hook, rules: [] } },
+    ])
+    await settle(chain([], ['last']), ['a'])
+    expect(await texts()).toEqual({ OURS: ['a', 'last'], PREROUTING: ['-j OURS'] })
+    expect(await settle(chain([], ['last']), ['a'])).toEqual([])
   })
 
   it('goes as it came, and leaves base chains', async () => {
