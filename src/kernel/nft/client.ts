@@ -15,7 +15,7 @@ import { NFT_MSG_NEWRULE } from './constants.ts'
 import { readCounters } from './counters.ts'
 import { describeOperation } from './describe.ts'
 import { elementsIn, encodeBatch } from './encode.ts'
-import { readGeneration } from './generation.ts'
+import { nextGeneration, readGeneration } from './generation.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import { type IpsetNames, rememberIpsets, type UnwritableRule, unwritableRules } from './ipset-names.ts'
 import { type Listing, listTables, type TableName } from './list.ts'
@@ -188,7 +188,8 @@ class NetlinkNftClient implements NftClient {
   /**
    * Commits a batch in as many parts as the socket makes necessary: one, but for very large batches in a user
    * namespace, where buffers cannot be forced. When a later part fails, the kernel is between two states that nobody
-   * asked for, and only reading it back tells which: the outcome is then `unknown`.
+   * asked for, and only reading it back tells which: the outcome is then `unknown`. So it is when somebody else committed
+   * before a part that deletes rules by their numbers, which may be others' by then.
    */
   async #sendParts(batch: Batch, manyElements: boolean): Promise<SentBatch> {
     const seen = this.#seen
@@ -196,7 +197,9 @@ class NetlinkNftClient implements NftClient {
     const foreign = seen !== undefined && seen !== start
     const handles = new Map<Operation, bigint>()
     let sent: SentBatch = { outcome: 'committed', generation: start, foreign, handles, replies: NO_REPLIES }
-    const parts = splitBatch(batch.bytes, this.#sendLimitBytes)
+    const isByNumber = (message: number): boolean =>
+      batch.operationAt(batch.firstSequence + message)?.verb === 'delete-rule'
+    const parts = splitBatch(batch.bytes, this.#sendLimitBytes, isByNumber)
     for (const bytes of parts) {
       const before = sent.generation
       const pool = manyElements || bytes.length > SYNC_BYTES_MAX
@@ -331,11 +334,6 @@ function outcomeOf(
   if (isStale(replies)) return 'stale'
   if (replies.errors.length > 0) return 'refused'
   return replies.loss !== undefined || after === before ? 'unknown' : 'committed'
-}
-
-/** 0 is left out when the kernel's counter starts over. */
-function nextGeneration(generation: number): number {
-  return generation === 0xffff_ffff ? 1 : generation + 1
 }
 
 /** Errors about the batch as a whole (its first message's) are blamed on its first operation, and on no element. */

@@ -24,3 +24,8 @@ export function readGeneration(connection: Connection): Generation {
     extendedAck: 'an empty answer',
   })
 }
+
+/** After one commit. 0 is left out when the kernel's counter starts over. */
+export function nextGeneration(generation: number): number {
+  return generation === 0xffff_ffff ? 1 : generation + 1
+}

@@ -1,16 +1,24 @@
-import { NLM_F_ACK, NLMSG_HDRLEN } from '../../netlink/constants.ts'
+import { NLA_HDRLEN, NLM_F_ACK, NLMSG_HDRLEN } from '../../netlink/constants.ts'
 import { NFGENMSG_LENGTH } from '../../netlink/message.ts'
+import { nextGeneration } from './generation.ts'
 
 /** Batch begin and end without attributes. */
 const BORDER_LENGTH = NLMSG_HDRLEN + NFGENMSG_LENGTH
+/** NFNL_BATCH_GENID, their only attribute, big endian. */
+const GENERATION_OFFSET = BORDER_LENGTH + NLA_HDRLEN
 const FLAGS_OFFSET = 6
 
 /**
  * A batch that is longer than the socket takes, as several that are committed one after the other: the same messages
  * with the same sequence numbers in the same order, each part with a begin, an end and an acknowledgement of its own.
- * Only the first part names the generation it was planned against. A message that is too long by itself stays so.
+ * The first part names the generation that the batch names; of the others, those that have a message of which `isBound`
+ * (by its place in the batch) name the one that the part before them leads to. A message that is too long by itself stays so.
  */
-export function splitBatch(bytes: Uint8Array, limitBytes: number): readonly Uint8Array[] {
+export function splitBatch(
+  bytes: Uint8Array,
+  limitBytes: number,
+  isBound: (message: number) => boolean,
+): readonly Uint8Array[] {
   if (bytes.length <= limitBytes) return [bytes]
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
   const borders = messageStarts(view)
@@ -20,17 +28,33 @@ export function splitBatch(bytes: Uint8Array, limitBytes: number): readonly Uint
   const end = bytes.subarray(last)
   const parts: Uint8Array[] = []
   let from = first
+  let bound = false
+  const close = (to: number): void => {
+    const isNamed = parts.length === 0 || bound
+    const head = isNamed ? beginOf(begin, parts.length) : begin.subarray(0, BORDER_LENGTH)
+    parts.push(partOf(bytes, { head, end, from, to }))
+    from = to
+    bound = false
+  }
   for (let i = 1; i < borders.length - 1; i++) {
     const next = borders[i + 1] ?? last
-    const head = parts.length === 0 ? begin.length : BORDER_LENGTH
     const start = borders[i] ?? from
-    if (start > from && head + (next - from) + end.length > limitBytes) {
-      parts.push(partOf(bytes, { begin, end, from, to: start, isFirst: parts.length === 0 }))
-      from = start
-    }
+    if (start > from && begin.length + (next - from) + end.length > limitBytes) close(start)
+    bound ||= isBound(i)
   }
-  parts.push(partOf(bytes, { begin, end, from, to: last, isFirst: parts.length === 0 }))
+  close(last)
   return parts
+}
+
+/** A batch's begin, with the generation that `commits` of ours lead to from the one it names, if it names one. */
+function beginOf(begin: Uint8Array, commits: number): Uint8Array {
+  const named = begin.slice()
+  if (named.length < GENERATION_OFFSET + 4) return named
+  const view = new DataView(named.buffer)
+  let generation = view.getUint32(GENERATION_OFFSET)
+  for (let i = 0; i < commits; i++) generation = nextGeneration(generation)
+  view.setUint32(GENERATION_OFFSET, generation)
+  return named
 }
 
 /** Offsets of all messages. The batch is our own, so that its lengths are right. */
@@ -41,15 +65,13 @@ function messageStarts(view: DataView): readonly number[] {
 }
 
 interface Part {
-  readonly begin: Uint8Array
+  readonly head: Uint8Array
   readonly end: Uint8Array
   readonly from: number
   readonly to: number
-  readonly isFirst: boolean
 }
 
-function partOf(bytes: Uint8Array, { begin, end, from, to, isFirst }: Part): Uint8Array {
-  const head = isFirst ? begin : begin.subarray(0, BORDER_LENGTH)
+function partOf(bytes: Uint8Array, { head, end, from, to }: Part): Uint8Array {
   const part = new Uint8Array(head.length + (to - from) + end.length)
   part.set(head)
   part.set(bytes.subarray(from, to), head.length)

@@ -52,27 +52,82 @@ function bytesOf(count: number, elementListBytesMax = 4_096): Uint8Array {
   return finish(encodeBatch(load(count), { firstSequence: 1, generation: 7, elementListBytesMax })).bytes
 }
 
+const nothing = () => false
+
 describe('a batch that is longer than the socket takes', () => {
   test('stays whole when it is not', () => {
     const bytes = bytesOf(100)
-    expect(splitBatch(bytes, bytes.length)).toEqual([bytes])
+    expect(splitBatch(bytes, bytes.length, nothing)).toEqual([bytes])
   })
 
   test('becomes parts within the limit that carry the same messages in the same order', () => {
     const bytes = bytesOf(ELEMENTS)
-    const parts = splitBatch(bytes, 8_192)
+    const parts = splitBatch(bytes, 8_192, nothing)
     expect(parts.length).toBeGreaterThan(2)
     for (const part of parts) expect(part.length).toBeLessThanOrEqual(8_192)
     expect(parts.flatMap(part => sequences(part).slice(1, -1))).toEqual(sequences(bytes).slice(1, -1))
   })
 
   test('names the generation in its first part only, and asks for an answer to the last message of each', () => {
-    const parts = splitBatch(bytesOf(ELEMENTS), 8_192)
+    const parts = splitBatch(bytesOf(ELEMENTS), 8_192, nothing)
     expect(parts.map(part => new DataView(part.buffer, part.byteOffset).getUint32(0, true))).toEqual([
       28,
       ...parts.slice(1).map(() => 20),
     ])
     for (const part of parts) expect(flags(part).at(-2)).toSatisfy((value: number) => (value & 4) !== 0)
+  })
+
+  test('names the generation that the parts before lead to where a message is bound to it', () => {
+    const parts = splitBatch(bytesOf(ELEMENTS), 8_192, message => message === 9 || message === 15)
+    const named = parts.map(part => generationIn(part))
+    const bound = named.flatMap((generation, i) => (generation === undefined ? [] : [[i, generation]]))
+    const places = [9, 15].map(message =>
+      parts.findIndex(part =>
+        sequences(part)
+          .slice(1, -1)
+          .includes(1 + message),
+      ),
+    )
+    expect(places[0]).toBeGreaterThan(0)
+    expect(places[1]).toBeGreaterThan(places[0] ?? 0)
+    expect(bound).toEqual([0, ...places].map(i => [i, 7 + i]))
+    for (const part of parts) expect(part.length).toBeLessThanOrEqual(8_192)
+  })
+
+  test('deletes no rule by a number that may be another rule’s by then', async () => {
+    const kernel = new FakeKernel()
+    let parts = 0
+    const beforeAsyncSend = async (): Promise<void> => {
+      if (++parts !== 2) return
+      const theirs = [1, 2, 3, 4].map(n => rule(`theirs ${n}`))
+      await other.commit([{ ...TARGET, verb: 'delete-table' }, ...table, chain, ...theirs])
+    }
+    const socket = kernel.open({ sendBytesMax: 100 << 10, faults: { beforeAsyncSend } })
+    const client = createNftClient({ transport: socket, clock: systemClock })
+    const other = createNftClient({ transport: kernel.open(), clock: systemClock })
+    const chain: Operation = {
+      ...TARGET,
+      verb: 'add-chain',
+      chain: { name: 'a', hook: undefined, rules: [] },
+    }
+    const rule = (text: string, echo = false): Operation => {
+      const info = text.padEnd(256, '\0')
+      const compiled = compiledOf([{ kind: 'match', name: 'comment', revision: 0, info }])
+      const value = { compiled, protocol: 0, protocolInverted: false }
+      return { ...TARGET, verb: 'add-rule', chain: 'a', rule: value, ...(echo ? { echo: true } : {}) }
+    }
+    const ours = rule('ours', true)
+    const handle = (await client.commit([...table, chain, ours])).handles.get(ours) ?? 0n
+    const others = Array.from({ length: 800 }, (_, i) => rule(`number ${i}`))
+    const deletion: Operation = { ...TARGET, verb: 'delete-rule', chain: 'a', handle }
+    const generation = client.generation()
+    const result = await client.commit([...others, deletion], { generation })
+    expect(parts).toBeGreaterThan(2)
+    expect(result.outcome).toBe('unknown')
+    const { observed } = await client.listChains([TARGET])
+    const found = observed.get('ip kube-proxy')?.chains.get('a')?.rules ?? []
+    expect(found.some(each => each.handle === handle)).toBe(true)
+    expect(found.filter(({ compiled }) => compiled.includes('theirs'))).toHaveLength(4)
   })
 
   test('of rules as bytes ends up complete and in order, with the handles of all parts', async () => {
@@ -137,6 +192,12 @@ function headers(batch: Uint8Array): DataView[] {
     at += (view.getUint32(0, true) + 3) & ~3
   }
   return views
+}
+
+/** NFNL_BATCH_GENID of its begin. */
+function generationIn(batch: Uint8Array): number | undefined {
+  const view = new DataView(batch.buffer, batch.byteOffset)
+  return view.getUint32(0, true) > 20 ? view.getUint32(24) : undefined
 }
 
 function sequences(batch: Uint8Array): number[] {
