@@ -106,7 +106,7 @@ export interface IpvsConfig {
   readonly tcpFinTimeoutS: number
   readonly udpTimeoutS: number
   /** Who decides about packets before IPVS does. */
-  readonly rules: 'nftables'
+  readonly rules: 'nftables' | 'iptables'
   /** How long an endpoint that is gone may keep its connections, milliseconds. */
   readonly drainTimeoutMs: number
   /** Distance between looks at what the kernel announces to nobody, milliseconds. */

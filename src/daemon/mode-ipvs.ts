@@ -4,6 +4,7 @@ import { finish, finishInSlices, slicingOf } from '../base/steps.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
 import { NFT_FAMILIES } from '../dataplane/common/family.ts'
+import { watchWritersOf } from '../dataplane/common/writers.ts'
 import type { IpvsKernel } from '../dataplane/ipvs/observe.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../dataplane/ipvs/options.ts'
 import type { IpvsPlan } from '../dataplane/ipvs/plan.ts'
@@ -15,13 +16,13 @@ import { applyTimeouts } from '../dataplane/ipvs/timeouts.ts'
 import { createIpvsTracer } from '../dataplane/ipvs/trace.ts'
 import { readTraffic } from '../dataplane/ipvs/traffic.ts'
 import type { UpkeepEvent } from '../dataplane/ipvs/upkeep.ts'
-import { watchWriters } from '../dataplane/nftables/writers.ts'
 import { createIpsetClient } from '../kernel/ipset/client.ts'
 import { createIpvsClient } from '../kernel/ipvs/client.ts'
 import { destinationKey, serverKey } from '../kernel/ipvs/key.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { createDummyClient } from '../kernel/link/dummy.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
+import type { Touched } from '../kernel/nft/monitor.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { NetlinkError } from '../netlink/errors.ts'
 import { detectorOf } from './detector.ts'
@@ -35,12 +36,15 @@ export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPla
   const { kernel, ownPortId, close } = openIpvsKernel(sockets, clock)
   const options = ipvsOptions(config)
   const addresses = createAddressReader({ openTransport: sockets.route, clock })
-  const watching = { openTransport: sockets.netfilter, own: ownPortId, table: options.tableName }
+  const watching = { openTransport: sockets.netfilter, own: ownPortId }
+  const isTable = ({ table, family }: Touched) =>
+    table === options.tableName && (family === 'ip' || family === 'ip6')
   const plane = createIpvsPlane({
     ...kernel,
     clock,
     options,
-    watchWriters: report => watchWriters(watching, report),
+    watchWriters: (report, touches) =>
+      watchWritersOf({ ...watching, touchesUs: its => isTable(its) || touches(its) }, report),
     watchAddresses: changed => addresses.watch(changed),
     report: event => tell?.(modeEvent(event)),
   })
@@ -189,6 +193,7 @@ export function ipvsOptions(config: Config): IpvsOptions {
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   return {
     ...DEFAULT_IPVS_OPTIONS,
+    rules: ipvs.rules,
     scheduler: ipvs.scheduler,
     excludeCidrs: ipvs.excludeCidrs,
     masqueradeAll,

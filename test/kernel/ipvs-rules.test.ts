@@ -8,22 +8,13 @@ import { describeOperation } from '../../src/kernel/nft/print.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { ipsetNames } from '../contract/ipsets.ts'
+import { createSets } from '../support/create-ipsets.ts'
 import { destroyIpsets } from '../support/destroy-ipsets.ts'
-import { change, computeIn, IPVS } from '../support/pipeline.ts'
+import { change, computeIn, IPVS, IPVS_CHAINS } from '../support/pipeline.ts'
 import { LOCAL_IPS, loadScenarios } from '../support/scenario.ts'
 
 const names = openNetlink({ protocol: NETLINK_NETFILTER })
 let client: NftClient
-
-/** The sets of a state, empty, as the ipset tool makes them. */
-function createSets(sets: (typeof IPVS)['empty']['sets']): void {
-  const lines = [...sets.values()].map(({ name, type, family, maxElements, hashSize }) =>
-    type === 'bitmap:port'
-      ? `create ${name} ${type} range 0-65535`
-      : `create ${name} ${type} family ${family === 'IPv4' ? 'inet' : 'inet6'} hashsize ${hashSize} maxelem ${maxElements}`,
-  )
-  execFileSync('ipset', ['restore'], { input: `${lines.join('\n')}\n` })
-}
 
 beforeEach(() => {
   execFileSync('nft', ['flush', 'ruleset'])
@@ -39,24 +30,31 @@ afterEach(async () => {
 
 const NO_LATE_SETS = { lateSets: new Set<string>() }
 
-it('takes the tables of IPVS mode for every scenario, and gives them back as they were written', async () => {
-  createSets(computeIn(IPVS, {}, LOCAL_IPS).state.sets)
-  let held: (typeof IPVS)['empty']['ruleset'] = { tables: [] }
-  for (const scenario of loadScenarios()) {
-    let computed = computeIn(IPVS, scenario.config, LOCAL_IPS)
-    for (const step of scenario.steps) {
-      computed = change(computed, step)
-      const { ruleset } = computed.state
-      const { transaction } = finish(diffRulesets(held, ruleset, NO_LATE_SETS))
-      const result = await client.commit(transaction)
-      expect(result, `${scenario.file}: ${step.title}`).toMatchObject({ outcome: 'committed' })
-      held = ruleset
+it.each([
+  ['all rules in them', IPVS],
+  ['the rest in chains of iptables', IPVS_CHAINS],
+])(
+  'takes the tables of IPVS mode for every scenario, and gives them back as they were written: %s',
+  async (_, mode) => {
+    createSets(computeIn(mode, {}, LOCAL_IPS).state.sets)
+    let held: (typeof IPVS)['empty']['ruleset'] = { tables: [] }
+    for (const scenario of loadScenarios()) {
+      let computed = computeIn(mode, scenario.config, LOCAL_IPS)
+      for (const step of scenario.steps) {
+        computed = change(computed, step)
+        const { ruleset } = computed.state
+        const { transaction } = finish(diffRulesets(held, ruleset, NO_LATE_SETS))
+        const result = await client.commit(transaction)
+        expect(result, `${scenario.file}: ${step.title}`).toMatchObject({ outcome: 'committed' })
+        held = ruleset
+      }
+      const listed = await client.list(held.tables)
+      const left = finish(diffRulesets(listed.ruleset, held, NO_LATE_SETS)).transaction
+      expect(
+        left.map(operation => describeOperation(operation)),
+        scenario.file,
+      ).toEqual([])
     }
-    const listed = await client.list(held.tables)
-    const left = finish(diffRulesets(listed.ruleset, held, NO_LATE_SETS)).transaction
-    expect(
-      left.map(operation => describeOperation(operation)),
-      scenario.file,
-    ).toEqual([])
-  }
-}, 120_000)
+  },
+  120_000,
+)

@@ -10,6 +10,7 @@ import {
   IPTABLES,
   IPTABLES_OPTIMIZED,
   IPVS,
+  IPVS_CHAINS,
   ip,
   type Mode,
   NFTABLES,
@@ -45,6 +46,7 @@ const BY_RULES: Player<(typeof NFTABLES)['empty']> = {
   tracerOf: ({ ruleset }) => createTracer(ruleset),
 }
 const BY_IPVS: Player<(typeof IPVS)['empty']> = { mode: IPVS, tracerOf: createIpvsTracer }
+const BY_IPVS_CHAINS = { ...BY_IPVS, mode: IPVS_CHAINS }
 const BY_CHAINS: Player<(typeof IPTABLES)['empty']> = {
   mode: IPTABLES,
   tracerOf: state => {
@@ -94,6 +96,7 @@ function expectPlayed<State extends Stateful>(player: Player<State>, scenario: S
 }
 
 const differences = loadDifferences('ipvs')
+const differencesOfRules = [...differences, ...loadDifferences('ipvs-rules')]
 const ofChains = loadDifferences('iptables')
 /** Clients that IPVS remembers for one virtual server may get the same endpoint of another by chance. */
 const SEEDS = [1, 2, 3, 4, 5, 6]
@@ -109,6 +112,12 @@ describe.each(scenarios.map(scenario => [`${scenario.file}: ${scenario.name}`, s
       const remembers = scenario.steps.some(({ rows }) => rows.some(isSticky))
       for (const seed of remembers ? SEEDS : SEEDS.slice(0, 1))
         expectPlayed(BY_IPVS, withDifferences(scenario, differences), seed)
+    })
+
+    test('and those with --ipvs-rules=iptables are the same', () => {
+      const remembers = scenario.steps.some(({ rows }) => rows.some(isSticky))
+      for (const seed of remembers ? SEEDS : SEEDS.slice(0, 1))
+        expectPlayed(BY_IPVS_CHAINS, withDifferences(scenario, differencesOfRules), seed)
     })
 
     test('every way through the chains of iptables is the expected one', () => {
@@ -182,6 +191,7 @@ function withoutIt<State extends Stateful>(player: Player<State>, mode: OtherMod
 
 describe.each([
   ['IPVS', withoutIt(BY_IPVS, 'ipvs')],
+  ['IPVS beside chains of iptables in', withoutIt(BY_IPVS_CHAINS, 'ipvs-rules')],
   ['iptables', withoutIt(BY_CHAINS, 'iptables')],
 ] as const)('the differences of %s mode', (_, differences) => {
   test.each(differences.map(its => [its.name, its] as const))('hold: %s', (_, { rows, outcomes }) => {

@@ -3,7 +3,7 @@ import { assert } from '../../src/base/assert.ts'
 import { type PacketRow, parseRow, readScenarioFile, type Scenario } from './scenario.ts'
 
 /** Modes in which some packets have another fate than in the nftables mode, of which the scenarios speak. */
-export type OtherMode = 'ipvs' | 'iptables'
+export type OtherMode = 'ipvs' | 'ipvs-rules' | 'iptables'
 
 /** A packet that a mode cannot treat, or does not, as the nftables mode does. */
 export interface ModeDifference {

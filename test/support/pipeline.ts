@@ -134,17 +134,23 @@ export const NFTABLES: Mode<NftablesState> = {
     renderState(table, { base, without: NO_SERVICES }, nftablesOptionsOf(config)),
 }
 
-export const IPVS: Mode<IpvsState> = {
-  name: 'ipvs',
-  empty: EMPTY_IPVS_STATE,
-  resolving: { listNodePortAddresses: true },
-  render: (table, base, config) =>
-    renderIpvsState(
-      table,
-      { base, without: NO_SERVICES },
-      { ...ipvsOptionsOf(config), missingSchedulers: NO_SERVICES },
-    ),
+function ipvsMode(rules: IpvsOptions['rules']): Mode<IpvsState> {
+  return {
+    name: 'ipvs',
+    empty: EMPTY_IPVS_STATE,
+    resolving: { listNodePortAddresses: true },
+    render: (table, base, config) =>
+      renderIpvsState(
+        table,
+        { base, without: NO_SERVICES },
+        { ...ipvsOptionsOf(config), rules, missingSchedulers: NO_SERVICES },
+      ),
+  }
 }
+
+export const IPVS = ipvsMode('nftables')
+/** With --ipvs-rules=iptables. */
+export const IPVS_CHAINS = ipvsMode('iptables')
 
 function iptablesMode(more: Partial<IptablesOptions>): Mode<IptablesState> {
   return {

@@ -1,5 +1,6 @@
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
+import type { Language } from '../../kernel/xt/scope-observed.ts'
 import {
   chainKey,
   type DeleteRule,
@@ -19,17 +20,17 @@ export function makePlan(operations: ScopeOperations, after: IptablesState): Ipt
   return {
     operations,
     empty: operations.length === 0,
-    changes: countChanges(operations),
+    changes: countScopeChanges(operations),
     after,
     complete: true,
     // Lists of recent clients are the kernel's: they live on while any rule, old or new, names them.
     rebuilds: false,
-    describe: () => describeOperations(operations),
+    describe: () => describeScope(operations),
   }
 }
 
 /** A chain that is written anew is one change. */
-function countChanges(operations: ScopeOperations): number {
+export function countScopeChanges(operations: ScopeOperations): number {
   const flushed = flushedChains(operations)
   let changes = 0
   for (const operation of operations) if (isChange(operation, flushed)) changes++
@@ -66,12 +67,15 @@ function flushedChains(operations: ScopeOperations): FlushedChains {
 }
 
 /** What all Services share comes first, then one Service after the other. */
-function* describeOperations(operations: ScopeOperations): IterableIterator<PlanLine> {
-  const flushed = flushedChains(operations)
+export function* describeScope(
+  operations: ScopeOperations,
+  nameOfIpset?: Language['nameOfIpset'],
+): IterableIterator<PlanLine> {
+  const context = { ...flushedChains(operations), nameOfIpset }
   const byService = new Map<string, ScopeOperation[]>()
   for (const operation of operations) {
-    if (!isChange(operation, flushed)) continue
-    if (operation.owner === undefined) yield describeOperation(operation, flushed)
+    if (!isChange(operation, context)) continue
+    if (operation.owner === undefined) yield describeOperation(operation, context)
     else {
       const same = byService.get(operation.owner)
       if (same === undefined) byService.set(operation.owner, [operation])
@@ -79,10 +83,14 @@ function* describeOperations(operations: ScopeOperations): IterableIterator<Plan
     }
   }
   for (const [, same] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1)))
-    for (const operation of same) yield describeOperation(operation, flushed)
+    for (const operation of same) yield describeOperation(operation, context)
 }
 
-function describeOperation(operation: ScopeOperation, { anew }: FlushedChains): PlanLine {
+interface Describing extends FlushedChains {
+  readonly nameOfIpset: Language['nameOfIpset'] | undefined
+}
+
+function describeOperation(operation: ScopeOperation, { anew, nameOfIpset }: Describing): PlanLine {
   const { family, table, owner: service } = operation
   switch (operation.verb) {
     case 'add-table':
@@ -107,12 +115,12 @@ function describeOperation(operation: ScopeOperation, { anew }: FlushedChains): 
       return { verb: 'add', object, service }
     }
     case 'delete-rule':
-      return { verb: 'remove', object: `rule of ${textOf(operation)}`, service }
+      return { verb: 'remove', object: `rule of ${textOf(operation, nameOfIpset)}`, service }
   }
 }
 
-function textOf(operation: DeleteRule): string {
+function textOf(operation: DeleteRule, nameOfIpset: Describing['nameOfIpset']): string {
   const { rule, family, chain } = operation
-  const value = isObservedRule(rule) ? readRule(rule.compiled, family) : rule
+  const value = isObservedRule(rule) ? readRule(rule.compiled, family, nameOfIpset) : rule
   return `${chainKey(operation, chain)} ${printRule(value, family)}`
 }

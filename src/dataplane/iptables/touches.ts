@@ -2,7 +2,7 @@ import type { Touched } from '../../kernel/nft/monitor.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import type { XtPlace } from '../../kernel/xt/scope.ts'
 import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
-import { placeOfTable } from '../../kernel/xt/scope-observed.ts'
+import { type IsOurs, placeOfTable } from '../../kernel/xt/scope-observed.ts'
 import { chainKey } from '../../kernel/xt/scope-operation.ts'
 import { isOurChain, KUBE_FIREWALL } from './layout.ts'
 
@@ -10,10 +10,19 @@ import { isOurChain, KUBE_FIREWALL } from './layout.ts'
  * Whether a commit of somebody else concerns us: our chains, rules of other chains that lead to them, and whole tables.
  * A rule that went is told by its number alone: where that is not known, it may have been ours.
  */
-export function touchesUs({ family, table, chain, handle, targets }: Touched, book: HandleBook): boolean {
+export function touchesUs(touched: Touched, book: HandleBook): boolean {
+  return touchesScope(touched, book, (table, name) => name === KUBE_FIREWALL || isOurChain(table, name))
+}
+
+/** The same for whoever's chains these are. */
+export function touchesScope(
+  { family, table, chain, handle, targets }: Touched,
+  book: HandleBook,
+  isOursIn: IsOurs,
+): boolean {
   const place = placeOfTable(`${family} ${table}`)
   if (place === undefined) return false
-  const isOurs = (name: string): boolean => name === KUBE_FIREWALL || isOurChain(place.table, name)
+  const isOurs = (name: string): boolean => isOursIn(place.table, name)
   if (chain === undefined || isOurs(chain) || targets().some(isOurs)) return true
   return handle !== undefined && mayHaveLed(book, { place, chain, handle }, isOurs)
 }

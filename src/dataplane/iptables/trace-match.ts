@@ -95,12 +95,16 @@ function connectionStates({ translated }: PacketState): number {
 
 /** What is not this node's counts as unicast, for want of a routing table. */
 function isAddressType(
-  { sourceTypes, destinationTypes }: Extract<XtMatch, { kind: 'addrtype' }>,
+  { sourceTypes, destinationTypes, ...inverted }: Extract<XtMatch, { kind: 'addrtype' }>,
   { packet, state, surroundings }: Matching,
 ): boolean {
-  const has = (types: number, ip: string) =>
-    types === 0 || (types & (isLocal(ip, surroundings) ? XT_ADDRTYPE_LOCAL : XT_ADDRTYPE_UNICAST)) !== 0
-  return has(sourceTypes, packet.source) && has(destinationTypes, state.destination)
+  const has = (types: number, ip: string, inverted = false) =>
+    types === 0 ||
+    ((types & (isLocal(ip, surroundings) ? XT_ADDRTYPE_LOCAL : XT_ADDRTYPE_UNICAST)) !== 0) !== inverted
+  return (
+    has(sourceTypes, packet.source, inverted.sourceInverted) &&
+    has(destinationTypes, state.destination, inverted.destinationInverted)
+  )
 }
 
 function isRecent(

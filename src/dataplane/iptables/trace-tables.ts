@@ -29,7 +29,7 @@ export function createXtTracer(made: () => Traceable): Tracer {
   }
 }
 
-function tablesOf({ chains: all, jumps, print }: Traceable): XtTables {
+export function tablesOf({ chains: all, jumps, print }: Traceable): XtTables {
   const chains = new Map<string, readonly XtRule[]>()
   const recent = new Set<string>()
   for (const { family, table, name, rules, last } of all) {

@@ -3,10 +3,11 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import {
   familyOfPacket,
   isLocal,
+  type PacketState,
   type TracePacket,
   type TraceSurroundings,
 } from '../../kernel/nft/trace-packet.ts'
-import type { Trace, TraceStep } from '../../kernel/nft/trace-walk.ts'
+import { balance, type Trace, type TraceStep } from '../../kernel/nft/trace-walk.ts'
 import type { XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import { Chance, type Matching, matchesRule } from './trace-match.ts'
@@ -33,6 +34,7 @@ const TABLES: Readonly<Record<Hook, readonly XtTableName[]>> = {
 }
 
 interface Walk extends Matching {
+  readonly surroundings: XtSurroundings
   readonly tables: XtTables
   readonly family: NftFamily
   readonly steps: TraceStep[]
@@ -40,15 +42,25 @@ interface Walk extends Matching {
   masquerade: boolean
 }
 
+/** What became of a packet in nat chains that are asked before those of iptables. */
+export type Arrived = Pick<PacketState, 'destination' | 'destinationPort' | 'mark' | 'translated'>
+
+export interface XtSurroundings extends TraceSurroundings {
+  readonly arrived?: Arrived
+  /** What others' chains do before those of POSTROUTING, by changing the state. Gives their steps. */
+  readonly beforePostrouting?: (state: PacketState) => readonly TraceStep[]
+}
+
 /** Throws for matches and targets that Kubernetes does not use. */
-export function traceTables(tables: XtTables, packet: TracePacket, surroundings: TraceSurroundings): Trace {
+export function traceTables(tables: XtTables, packet: TracePacket, surroundings: XtSurroundings): Trace {
   const { destination, destinationPort, mark = 0 } = packet
+  const unchanged: Arrived = { destination, destinationPort, mark, translated: false }
   const walk: Walk = {
     tables,
     family: familyOfPacket(packet),
     packet,
     surroundings,
-    state: { destination, destinationPort, mark, translated: false, balanced: false },
+    state: { ...(surroundings.arrived ?? unchanged), balanced: false },
     recent: new RecentLists(surroundings.dynamic),
     chance: new Chance(surroundings.random),
     steps: [],
@@ -57,7 +69,7 @@ export function traceTables(tables: XtTables, packet: TracePacket, surroundings:
   }
   const end = walkHooks(walk)
   return {
-    verdict: end ?? (walk.state.translated ? 'dnat' : 'accept'),
+    verdict: end ?? (walk.state.translated || walk.state.balanced ? 'dnat' : 'accept'),
     destination: { ip: walk.state.destination, port: walk.state.destinationPort },
     masquerade: walk.masquerade,
     mark: walk.state.mark,
@@ -75,16 +87,24 @@ function walkHooks(walk: Walk): End {
   if (packet.origin === 'interface') {
     const first = walkHook(walk, 'PREROUTING')
     if (first !== undefined) return first
-    return toUs() ? walkHook(walk, 'INPUT') : (walkHook(walk, 'FORWARD') ?? walkHook(walk, 'POSTROUTING'))
+    if (!toUs()) return walkHook(walk, 'FORWARD') ?? walkHook(walk, 'POSTROUTING')
+    const end = walkHook(walk, 'INPUT') ?? balance(walk)
+    return end ?? (state.balanced ? walkHook(walk, 'POSTROUTING') : undefined)
   }
-  const end = walkHook(walk, 'OUTPUT') ?? walkHook(walk, 'POSTROUTING')
+  const end = walkHook(walk, 'OUTPUT') ?? balance(walk) ?? walkHook(walk, 'POSTROUTING')
   // Over the loopback device, as the new connection that it still is; nat has had its say.
   return end ?? (toUs() ? walkHook(walk, 'INPUT') : undefined)
 }
 
+/** Hooks whose nat chains are done with a connection that one of them has translated. */
+const FIRST: ReadonlySet<Hook> = new Set(['PREROUTING', 'OUTPUT'])
+
 function walkHook(walk: Walk, hook: Hook): End {
+  const isTranslated = FIRST.has(hook) && walk.state.translated
+  if (hook === 'POSTROUTING') walk.steps.push(...(walk.surroundings.beforePostrouting?.(walk.state) ?? []))
   walk.inInterface = inInterfaceAt(hook, walk.packet)
   for (const table of TABLES[hook]) {
+    if (isTranslated && table === 'nat') continue
     const decision = walkChain(walk, { table, chain: hook, depth: 0 })
     if (decision === 'drop' || decision === 'reject') return decision
   }

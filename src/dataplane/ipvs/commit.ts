@@ -1,5 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import { isLinkLocal } from '../../base/ip.ts'
+import { slicingOf } from '../../base/steps.ts'
 import { errorOf } from '../../base/thrown.ts'
 import type { IpsetResult } from '../../kernel/ipset/client.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
@@ -9,6 +10,10 @@ import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
 import type { AddressResult } from '../../kernel/link/dummy.ts'
 import type { CommitResult } from '../../kernel/nft/client.ts'
 import type { Transaction } from '../../kernel/nft/operation.ts'
+import { commitScope } from '../../kernel/xt/scope-commit.ts'
+import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import type { Language } from '../../kernel/xt/scope-observed.ts'
+import type { ScopeOperations } from '../../kernel/xt/scope-operation.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
@@ -24,6 +29,9 @@ export interface CommitterOptions {
   readonly clock: Clock
   /** Of nf_tables: its batches are refused if it moved on from here. Undefined where anything will do. */
   readonly generation: number | undefined
+  /** Of rules in the tables of iptables. */
+  readonly book: HandleBook
+  readonly language: Language
   /** Schedulers that this kernel is known not to have: whoever asks for one all the same is refused. */
   readonly missingSchedulers: ReadonlySet<string>
 }
@@ -142,6 +150,10 @@ export class Committer {
         return this.#changeRules(phase.transaction)
       case 'add-detours':
         return this.#changeRules(this.#unfailedOf(phase.transaction))
+      case 'add-chains':
+      case 'take-chains':
+      case 'remove-chains':
+        return this.#changeChains(phase.operations)
       case 'add-device':
         this.#options.kernel.dummy.ensure(phase.device)
         return { ...NOTHING, messages: 1 }
@@ -227,6 +239,23 @@ export class Committer {
     this.#foreign ||= result.foreign
     if (this.#generation !== undefined) this.#generation = result.generation
     return ofRules(result)
+  }
+
+  async #changeChains(operations: ScopeOperations): Promise<Step> {
+    const { kernel, book, language, clock } = this.#options
+    const result = await commitScope(operations, {
+      client: kernel.nft,
+      book,
+      language,
+      slicing: slicingOf(clock),
+      generation: this.#generation,
+    })
+    this.#foreign ||= result.foreign
+    if (this.#generation !== undefined) this.#generation = result.generation
+    const { outcome, bytes, messages, failures } = result
+    if (outcome === 'stale' || outcome === 'unknown')
+      return { bytes, messages, refusals: [], ending: outcome }
+    return { bytes, messages, refusals: failures.map(({ error }) => ({ services: [], error })) }
   }
 
   /** The kernel's own address of a device that is up is nobody's. */

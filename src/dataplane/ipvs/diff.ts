@@ -2,6 +2,8 @@ import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Operation } from '../../kernel/nft/operation.ts'
+import type { Language } from '../../kernel/xt/scope-observed.ts'
+import { type ChainPhase, diffChains } from './chain-scope.ts'
 import { diffServers } from './diff-servers.ts'
 import { diffSets } from './diff-sets.ts'
 import type { NftSetName } from './layout.ts'
@@ -13,6 +15,11 @@ import type { IpvsState, PlacedAddress } from './state.ts'
 
 const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
+export interface DiffOptions extends Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'> {
+  /** Of rules in the tables of iptables. */
+  readonly language: Language
+}
+
 /**
  * The phases that lead from one state to the other. Real servers that drain are part of what is held afterwards, and
  * ask for no further commit: whoever watches their connections ends them.
@@ -20,7 +27,7 @@ const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 export function* diffStates(
   from: IpvsState,
   to: IpvsState,
-  { deviceName: device, excludeCidrs }: Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'>,
+  { deviceName: device, excludeCidrs, language }: DiffOptions,
 ): Steps<IpvsPlan> {
   const sets = yield* diffSets(from, to)
   const servers = yield* diffServers(from.servers, to.servers, excludeCidrs)
@@ -33,21 +40,29 @@ export function* diffStates(
     started,
   )
   const detours = splitTransaction(ruleset.transaction.filter(isDetour), started)
+  const chains = yield* diffChains(from.chains, to.chains, language)
+  const chainPhase = (...kinds: readonly ChainPhase[]): readonly Phase[] => {
+    const { kind, operations } = chains
+    return kinds.includes(kind) ? [{ kind, operations, nameOfIpset: language.nameOfIpset }] : []
+  }
   // The sets are the record of what is ours.
   const isDeviceOurs = from.device && from.sets.size > 0
   const phases: readonly Phase[] = [
     { kind: 'add-sets', sets: sets.add },
     { kind: 'add-entries', lists: sets.addEntries },
+    ...chainPhase('add-chains'),
     { kind: 'add-rules', transaction: rules.add },
     ...(to.device && !from.device ? [{ kind: 'add-device' as const, device }] : []),
     { kind: 'add-servers', operations: servers.add },
     { kind: 'add-addresses', device, addresses: addresses.add },
     { kind: 'add-detours', transaction: detours.add },
+    ...chainPhase('take-chains'),
     { kind: 'remove-detours', transaction: detours.remove },
     { kind: 'remove-addresses', device, addresses: addresses.remove },
     ...(isDeviceOurs && isNothing(to) ? [{ kind: 'remove-device' as const, device }] : []),
     { kind: 'remove-servers', operations: servers.remove },
     { kind: 'remove-rules', transaction: rules.remove },
+    ...chainPhase('remove-chains'),
     { kind: 'remove-entries', lists: sets.removeEntries },
     { kind: 'remove-sets', names: sets.remove },
   ]

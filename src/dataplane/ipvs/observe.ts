@@ -10,6 +10,7 @@ import type { ListedDestination, ListedServer, RealServer, ServerKey } from '../
 import type { DummyClient } from '../../kernel/link/dummy.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
+import { observeChains } from './chain-scope.ts'
 import type { IpvsOptions } from './options.ts'
 import { ownershipBy, type Records } from './ownership.ts'
 import { allSetNames, setName } from './set-names.ts'
@@ -39,7 +40,7 @@ export interface Seen {
 }
 
 export interface ObserveOptions
-  extends Pick<IpvsOptions, 'tableName' | 'deviceName' | 'excludeCidrs'>,
+  extends Pick<IpvsOptions, 'rules' | 'tableName' | 'deviceName' | 'excludeCidrs'>,
     Pick<Records, 'remembered' | 'servers'> {}
 
 /** Reads everything of ours, and of what is not ours no more than its name. */
@@ -47,6 +48,7 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
   const { nft, ipset, ipvs, dummy } = kernel
   const { tableName: name, deviceName, excludeCidrs } = options
   const listing = await nft.list(NFT_FAMILIES.map(family => ({ family, name })))
+  const chains = await observeChains(kernel, options.rules)
   const { headers } = await ipset.headers()
   const existing = new Set(headers.map(({ set }) => set.name))
   const names = allSetNames()
@@ -80,9 +82,10 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
       addresses: PersistentMap.from(ours.map((ip): [string, PlacedAddress] => [ip, { ip, services: [] }])),
       device: addresses !== undefined,
       ruleset: listing.ruleset,
+      chains: { kind: 'observed', observed: chains.observed },
     },
     generation: listing.generation,
-    unsettled: listing.unsettled,
+    unsettled: listing.unsettled || chains.unsettled || chains.generation !== listing.generation,
   }
 }
 

@@ -2,8 +2,15 @@ import type { Cidr } from '../../base/cidr.ts'
 import type { Family } from '../../base/ip.ts'
 import type { DetectorOption } from '../common/detector.ts'
 
+/**
+ * Whose rules stand before IPVS: all of them in tables of our own, or kube-proxy's chains in those of iptables, and in ours
+ * what these cannot say.
+ */
+export type RuleWriter = 'nftables' | 'iptables'
+
 /** What the mode can be told. */
 export interface IpvsOptions {
+  readonly rules: RuleWriter
   /** Not the one of nftables mode: while one mode takes the place of the other, both tables are there. */
   readonly tableName: string
   /** `kube-ipvs0`. */
@@ -24,6 +31,7 @@ export interface IpvsOptions {
 }
 
 export const DEFAULT_IPVS_OPTIONS: IpvsOptions = {
+  rules: 'nftables',
   tableName: 'kube-proxy-ipvs',
   deviceName: 'kube-ipvs0',
   scheduler: 'rr',

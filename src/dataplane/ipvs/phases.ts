@@ -3,6 +3,8 @@ import type { GroupedEntries } from '../../kernel/ipset/operation.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
 import type { Transaction } from '../../kernel/nft/operation.ts'
+import type { ScopeOperations } from '../../kernel/xt/scope-operation.ts'
+import type { Language } from '../../kernel/xt/scope-observed.ts'
 import type { PlacedAddress } from './state.ts'
 
 /**
@@ -13,6 +15,11 @@ import type { PlacedAddress } from './state.ts'
 export type Phase =
   | { readonly kind: 'add-sets'; readonly sets: readonly SetChange[] }
   | { readonly kind: 'add-entries'; readonly lists: readonly GroupedEntries[] }
+  /**
+   * kube-proxy's chains in the tables of iptables; `take-chains` where chains of its iptables mode have their names, and
+   * serve until everything else is there.
+   */
+  | ({ readonly kind: 'add-chains' | 'take-chains' } & ChainWork)
   /** Rules, and the elements that come, but for detours. */
   | { readonly kind: 'add-rules'; readonly transaction: Transaction }
   | { readonly kind: 'add-device'; readonly device: string }
@@ -33,22 +40,33 @@ export type Phase =
   | { readonly kind: 'remove-servers'; readonly operations: readonly IpvsOperation[] }
   /** The elements that go, and what they held. */
   | { readonly kind: 'remove-rules'; readonly transaction: Transaction }
+  /** What these chains were, but what its iptables mode has as well and still uses. */
+  | ({ readonly kind: 'remove-chains' } & ChainWork)
   | { readonly kind: 'remove-entries'; readonly lists: readonly GroupedEntries[] }
   | { readonly kind: 'remove-sets'; readonly names: readonly string[] }
+
+export interface ChainWork {
+  readonly operations: ScopeOperations
+  /** Of an ipset that a rule names by its number. */
+  readonly nameOfIpset: Language['nameOfIpset']
+}
 
 export const PHASE_ORDER: readonly Phase['kind'][] = [
   'add-sets',
   'add-entries',
+  'add-chains',
   'add-rules',
   'add-device',
   'add-servers',
   'add-addresses',
   'add-detours',
+  'take-chains',
   'remove-detours',
   'remove-addresses',
   'remove-device',
   'remove-servers',
   'remove-rules',
+  'remove-chains',
   'remove-entries',
   'remove-sets',
 ]
@@ -82,6 +100,9 @@ export function sizeOf(phase: Phase): number {
       return 1
     case 'add-servers':
     case 'remove-servers':
+    case 'add-chains':
+    case 'take-chains':
+    case 'remove-chains':
       return phase.operations.length
     case 'add-addresses':
     case 'remove-addresses':

@@ -1,6 +1,7 @@
 import type { Ruleset } from '../../kernel/nft/state.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { countChanges, describeTransaction } from '../common/describe-transaction.ts'
+import { countScopeChanges, describeScope } from '../iptables/plan.ts'
 import {
   describeAddresses,
   describeDevice,
@@ -37,7 +38,8 @@ export function makePlan(
 
 /** An element whose data changes is deleted and added in one phase: one change. */
 function changesOf(phase: Phase): number {
-  return 'transaction' in phase ? countChanges(phase.transaction) : sizeOf(phase)
+  if ('transaction' in phase) return countChanges(phase.transaction)
+  return 'nameOfIpset' in phase ? countScopeChanges(phase.operations) : sizeOf(phase)
 }
 
 /** What all Services share comes first, then one Service after the other. */
@@ -68,6 +70,10 @@ function linesOf(phase: Phase, after: Ruleset): Iterable<PlanLine> {
     case 'add-detours':
     case 'remove-detours':
       return describeTransaction(phase.transaction, after)
+    case 'add-chains':
+    case 'take-chains':
+    case 'remove-chains':
+      return describeScope(phase.operations, phase.nameOfIpset)
     case 'add-device':
       return describeDevice('add', phase.device)
     case 'remove-device':

@@ -11,6 +11,12 @@ import type {
   RenderOptions,
   WriterCommit,
 } from '../../reconcile/dataplane.ts'
+import type { Touched } from '../../kernel/nft/monitor.ts'
+import { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import type { Language } from '../../kernel/xt/scope-observed.ts'
+import { touchesScope } from '../iptables/touches.ts'
+import { languageOf, learnChains } from './chain-scope.ts'
+import { isIpvsChain } from './chains.ts'
 import { removeAll } from './cleanup.ts'
 import { type Committed, Committer } from './commit.ts'
 import { diffStates } from './diff.ts'
@@ -26,8 +32,14 @@ import { Upkeep, type UpkeepEvent, type UpkeepOptions } from './upkeep.ts'
 export interface IpvsPlaneOptions extends IpvsKernel {
   readonly clock: Clock
   readonly options: IpvsOptions
-  /** Reports who commits to nf_tables; without it, damage is repaired but nobody is named. */
-  readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
+  /**
+   * Reports who commits to nf_tables; without it, damage is repaired but nobody is named. `touches` tells whether it is
+   * about our chains in the tables of iptables.
+   */
+  readonly watchWriters?: (
+    report: (commit: WriterCommit) => void,
+    touches: (touched: Touched) => boolean,
+  ) => () => void
   /** As AddressReader has it; without it, addresses are read once a period. */
   readonly watchAddresses?: UpkeepOptions['watchAddresses']
   readonly report?: (event: UpkeepEvent) => void
@@ -52,6 +64,8 @@ class KernelIpvsPlane implements IpvsPlane {
   readonly name = 'ipvs'
   readonly empty = EMPTY_STATE
   readonly #given: IpvsPlaneOptions
+  readonly #language: Language
+  readonly #book = new HandleBook()
   readonly #turns = new Turns()
   readonly #drains: Drains
   readonly #upkeep: Upkeep
@@ -71,6 +85,7 @@ class KernelIpvsPlane implements IpvsPlane {
 
   constructor(given: IpvsPlaneOptions) {
     this.#given = given
+    this.#language = languageOf(given.ipset)
     const { clock, options, watchAddresses, report = () => undefined } = given
     this.#drains = new Drains(options.drainMs)
     this.#upkeep = new Upkeep({
@@ -96,7 +111,7 @@ class KernelIpvsPlane implements IpvsPlane {
   }
 
   diff(from: IpvsState, to: IpvsState): Steps<IpvsPlan> {
-    return diffStates(from, to, this.#given.options)
+    return diffStates(from, to, { ...this.#given.options, language: this.#language })
   }
 
   generation(): number {
@@ -106,7 +121,10 @@ class KernelIpvsPlane implements IpvsPlane {
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {
     const watch = this.#given.watchWriters ?? (() => () => undefined)
-    return watch(commit => report({ ...commit, generation: this.#shifted(commit.generation) }))
+    return watch(
+      commit => report({ ...commit, generation: this.#shifted(commit.generation) }),
+      touched => this.#given.options.rules === 'iptables' && touchesScope(touched, this.#book, isIpvsChain),
+    )
   }
 
   observe(): Promise<Observation<IpvsState>> {
@@ -158,15 +176,19 @@ class KernelIpvsPlane implements IpvsPlane {
     return this.#upkeep.close()
   }
 
-  #look(): Promise<Seen> {
+  async #look(): Promise<Seen> {
     const known = { remembered: this.#entries, servers: this.#servers }
-    return observeKernel(this.#given, { ...this.#given.options, ...known })
+    const seen = await observeKernel(this.#given, { ...this.#given.options, ...known })
+    learnChains(this.#book, seen)
+    return seen
   }
 
   #committer(generation: number | undefined): Committer {
     return new Committer({
       kernel: this.#given,
       clock: this.#given.clock,
+      book: this.#book,
+      language: this.#language,
       generation: generation === undefined ? undefined : (generation - this.#epoch) >>> 0,
       missingSchedulers: this.#missingSchedulers,
     })

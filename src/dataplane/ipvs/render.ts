@@ -10,8 +10,9 @@ import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
 import { forFamilies, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
+import { wantedChains } from './chain-scope.ts'
 import { declareIpset } from './layout.ts'
-import { type RuleWriter, ruleInputs, rulesOf } from './rules.ts'
+import { ruleInputs, rulesOf } from './rules.ts'
 import { sameServer } from './servers.ts'
 import { renderService, type ServiceRendering } from './service.ts'
 import { SET_STEMS, setName } from './set-names.ts'
@@ -21,10 +22,7 @@ import { TableDraft } from './table-draft.ts'
 import { type Taken, takenBy } from './taken.ts'
 import { UsersDraft } from './users.ts'
 
-export interface IpvsRenderOptions extends SurroundingsOptions {
-  /** Whose rules stand before IPVS; nftables unless told. */
-  readonly rules?: RuleWriter
-}
+export type IpvsRenderOptions = SurroundingsOptions
 
 const SERVICES_PER_STEP = 100
 
@@ -156,7 +154,7 @@ class StateDraft {
   }
 
   *finish(frontends: FrontendTable, without: ReadonlySet<ServiceKey>): Steps<IpvsState> {
-    const { base, continuing, surroundings } = this.#given
+    const { base, continuing, options, surroundings } = this.#given
     const servers = this.#finishServers()
     yield
     const entries = this.#entries.finish()
@@ -171,6 +169,7 @@ class StateDraft {
       addresses: this.#addresses.finish(),
       device: true,
       ruleset,
+      chains: continuing ? base.chains : wantedChains(options, frontends, base.chains),
       frontends,
       without,
       missingSchedulers: surroundings.missingSchedulers,
@@ -215,7 +214,7 @@ class StateDraft {
       const draft = this.#tables[family]
       if (continuing) return draft.finish(undefined)
       draft.putNodePortIps(surroundings)
-      return draft.finish(rulesOf(options.rules ?? 'nftables', ruleInputs(family, options, frontends)))
+      return draft.finish(rulesOf(options.rules, ruleInputs(family, options, frontends)))
     })
     const tables = NFT_FAMILIES.map(family => finished[family].table)
     const before = base.ruleset.tables

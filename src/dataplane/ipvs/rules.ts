@@ -1,11 +1,27 @@
 import type { Cidr } from '../../base/cidr.ts'
 import { familyOf } from '../../base/ip.ts'
-import { NF_ACCEPT, NFT_META_L4PROTO, NFT_RETURN } from '../../kernel/nft/constants.ts'
+import {
+  NF_ACCEPT,
+  NF_INET_LOCAL_OUT,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+  NF_IP_PRI_NAT_DST,
+  NF_IP_PRI_NAT_SRC,
+  NFT_META_L4PROTO,
+  NFT_RETURN,
+} from '../../kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
-import type { Chain, NftFamily } from '../../kernel/nft/state.ts'
+import type { Chain, ChainHook, NftFamily } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
-import { CHAIN_FIREWALL, CHAIN_REJECT, CHAIN_SERVICES } from '../common/chain-names.ts'
+import {
+  CHAIN_FIREWALL,
+  CHAIN_OUTPUT,
+  CHAIN_POSTROUTING,
+  CHAIN_PREROUTING,
+  CHAIN_REJECT,
+  CHAIN_SERVICES,
+} from '../common/chain-names.ts'
 import { detectorFor } from '../common/detector.ts'
 import {
   askMasquerade,
@@ -18,12 +34,15 @@ import {
   goTo,
   jumpTo,
   mapped,
+  maskNumber,
   matches,
   portOfPacket,
   type RuleContext,
+  readMark,
   rule,
   translate,
   WORK,
+  writeMark,
 } from '../common/expressions.ts'
 import { LAYOUTS } from '../common/family.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
@@ -36,7 +55,7 @@ import {
   type NftSetName,
   NODE_PORT_SETS,
 } from './layout.ts'
-import type { IpvsOptions } from './options.ts'
+import type { IpvsOptions, RuleWriter } from './options.ts'
 import { type SetStem, setName } from './set-names.ts'
 
 /** What the chains of one table follow from. */
@@ -56,23 +75,17 @@ export function ruleInputs(family: NftFamily, options: IpvsOptions, frontends: F
   }
 }
 
-/** Whose rules stand before IPVS. */
-export type RuleWriter = 'nftables'
-
-/** All chains of one table. Another writer of rules takes another function: what they ask is in the ipsets. */
+/**
+ * All chains of one of our tables. Beside kube-proxy's chains (chains.ts) it has no more than these cannot say, or say too
+ * late: ranges of sources before verdicts and detours, which come before them.
+ */
 export function rulesOf(writer: RuleWriter, inputs: RuleInputs): readonly Chain[] {
-  switch (writer) {
-    case 'nftables':
-      return nftablesChains(inputs)
-  }
-}
-
-function nftablesChains(inputs: RuleInputs): readonly Chain[] {
   const { layout } = inputs
   const plain = (name: string, rules: readonly Rule[]): Chain => ({ name, hook: undefined, rules })
+  const isWhole = writer === 'nftables'
   return [
-    ...hookChains([masqueradeMarked(inputs), hairpinRule(inputs)]),
-    plain(CHAIN_SERVICES, servicesRules(inputs)),
+    ...(isWhole ? hookChains([masqueradeMarked(inputs), hairpinRule(inputs)]) : earlyChains(inputs)),
+    plain(CHAIN_SERVICES, isWhole ? servicesRules(inputs) : detourRules(inputs)),
     rejectChain(layout),
     plain(CHAIN_FIREWALL, firewallRules(inputs)),
     plain(CHAIN_NODE_PORTS, nodePortRules(inputs)),
@@ -83,6 +96,28 @@ function nftablesChains(inputs: RuleInputs): readonly Chain[] {
     ]),
     plain(CHAIN_EXTERNAL_LOCAL, externalLocalRules(inputs)),
     plain(CHAIN_CLUSTER_LIST, [rule(toList(inputs, 'cluster-lists')), rule([accept])]),
+  ]
+}
+
+/**
+ * In front of the nat chains of iptables. What ours translate meets none of theirs, so that it has its mark by then; what
+ * ours let go on is theirs to mark. Whoever meets himself is masqueraded by theirs with his mark still on.
+ */
+function earlyChains(inputs: RuleInputs): readonly Chain[] {
+  const chain = (name: string, hook: Omit<ChainHook, 'type'>, its: Rule): Chain => {
+    return { name, hook: { type: 'nat', ...hook }, rules: [its] }
+  }
+  const toServices = rule([jumpTo(CHAIN_SERVICES)])
+  const unmark = [readMark(WORK), maskNumber(WORK, ~inputs.masqueradeMark >>> 0), writeMark(WORK)]
+  const [early, late] = [NF_IP_PRI_NAT_DST - 1, NF_IP_PRI_NAT_SRC - 1]
+  return [
+    chain(CHAIN_PREROUTING, { hooknum: NF_INET_PRE_ROUTING, priority: early }, toServices),
+    chain(CHAIN_OUTPUT, { hooknum: NF_INET_LOCAL_OUT, priority: early }, toServices),
+    chain(
+      CHAIN_POSTROUTING,
+      { hooknum: NF_INET_POST_ROUTING, priority: late },
+      rule([inSet(inputs, 'LOOP-BACK', 'dst', 'dst', 'src'), ...unmark], 'masqueraded without it'),
+    ),
   ]
 }
 
@@ -97,22 +132,39 @@ function inSet({ layout }: RuleContext, stem: SetStem, ...dimensions: readonly S
 
 function servicesRules(inputs: RuleInputs): readonly Rule[] {
   const { layout } = inputs
-  const at = (stem: SetStem) => inSet(inputs, stem, 'dst', 'dst')
-  const clusterIp = at('CLUSTER-IP')
+  const clusterIp = inSet(inputs, 'CLUSTER-IP', 'dst', 'dst')
   return [
     ...offClusterRules(inputs, clusterIp),
     // The source of what the node sends to a bound address is that address, which no endpoint can answer.
     rule([clusterIp, inSet(inputs, 'IPVS-IPS', 'src'), ...askMasquerade(inputs)], "the node's own"),
+    ...frontendRules(inputs),
+    rule([clusterIp, accept], 'IPVS has the endpoints'),
+    rule([inSet(inputs, 'IPVS-IPS', 'dst'), goTo(CHAIN_REJECT)], 'no such port'),
+    ...unallocatedRules(layout, inputs.serviceCidrs),
+  ]
+}
+
+function frontendRules(inputs: RuleInputs): readonly Rule[] {
+  const at = (stem: SetStem) => inSet(inputs, stem, 'dst', 'dst')
+  return [
     rule([at('LOAD-BALANCER-FW'), jumpTo(CHAIN_FIREWALL)]),
     rule([...keyOfPacket(inputs), mapped('verdicts', WORK, 'verdict')]),
     rule([at('EXTERNAL-IP-LOCAL'), goTo(CHAIN_EXTERNAL_LOCAL)]),
     rule([at('LOAD-BALANCER-LOCAL'), goTo(CHAIN_EXTERNAL_LOCAL)]),
     rule([at('EXTERNAL-IP'), goTo(CHAIN_EXTERNAL)]),
     rule([at('LOAD-BALANCER'), goTo(CHAIN_EXTERNAL)]),
-    rule([destinationAddress(layout, WORK), matches('nodeport-ips'), jumpTo(CHAIN_NODE_PORTS)]),
-    rule([clusterIp, accept], 'IPVS has the endpoints'),
-    rule([inSet(inputs, 'IPVS-IPS', 'dst'), goTo(CHAIN_REJECT)], 'no such port'),
-    ...unallocatedRules(layout, inputs.serviceCidrs),
+    rule([destinationAddress(inputs.layout, WORK), matches('nodeport-ips'), jumpTo(CHAIN_NODE_PORTS)]),
+  ]
+}
+
+/** Bound addresses are left to kube-proxy's chains. */
+function detourRules(inputs: RuleInputs): readonly Rule[] {
+  const { layout, serviceCidrs } = inputs
+  return [
+    ...frontendRules(inputs),
+    rule([inSet(inputs, 'CLUSTER-IP', 'dst', 'dst'), accept], 'IPVS has the endpoints'),
+    rule([inSet(inputs, 'IPVS-IPS', 'dst'), accept], 'KUBE-IPVS-FILTER knows the ports'),
+    ...unallocatedRules(layout, serviceCidrs),
   ]
 }
 

@@ -2,7 +2,9 @@ import type { Ip } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
 import type { RealServer, ServerKey, VirtualServer } from '../../kernel/ipvs/state.ts'
+import type { Observed } from '../../kernel/nft/observed.ts'
 import type { NftFamily, Ruleset } from '../../kernel/nft/state.ts'
+import type { Common } from '../../kernel/xt/scope-changes.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { ServiceKey } from '../../model/service.ts'
@@ -24,6 +26,8 @@ export interface IpvsState {
   readonly device: boolean
   /** Our own tables `ip` and `ip6`. */
   readonly ruleset: Ruleset
+  /** kube-proxy's chains in the tables of iptables. */
+  readonly chains: Chains
   /** What it was rendered from; undefined for a state read from the kernel. */
   readonly frontends: FrontendTable | undefined
   /** Services left out because the kernel refused them. */
@@ -35,6 +39,17 @@ export interface IpvsState {
   /** For the next render alone; absent from a state read from the kernel. Without it everything is rendered anew. */
   readonly rendering?: Rendering
 }
+
+/** Chains of both families and the jumps that lead to them: as they are wanted, or as they were found. */
+export type Chains =
+  | {
+      readonly kind: 'wanted'
+      /** Undefined where none are. */
+      readonly common: Common | undefined
+      /** Equal for equal ones. */
+      readonly key: string
+    }
+  | { readonly kind: 'observed'; readonly observed: Observed }
 
 export interface Rendering {
   /** Equal for surroundings by which every Service comes out the same. */
@@ -74,6 +89,7 @@ export const EMPTY_STATE: IpvsState = {
   addresses: PersistentMap.empty(),
   device: false,
   ruleset: { tables: [] },
+  chains: { kind: 'observed', observed: new Map() },
   frontends: undefined,
   without: new Set(),
   missingSchedulers: new Set(),

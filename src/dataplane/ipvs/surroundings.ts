@@ -52,7 +52,7 @@ export function surroundingsOf(frontends: FrontendTable, options: SurroundingsOp
     serviceCidrs.map(cidrKey),
     FAMILIES.map(family => detectorKey(detectorFor(family, options, node)) ?? null),
     [scheduler, ...[...missingSchedulers].sort()],
-    [options.tableName, options.masqueradeAll, options.masqueradeBit, occupied.version],
+    [options.rules, options.tableName, options.masqueradeAll, options.masqueradeBit, occupied.version],
   ])
   const { servers } = occupied
   return { nodePortIps, localIps: new Set(localIps), scheduler, missingSchedulers, occupied: servers, key }

@@ -5,6 +5,8 @@ import type { Ipset } from '../../kernel/ipset/state.ts'
 import { IP_VS_SVC_F_PERSISTENT } from '../../kernel/ipvs/constants.ts'
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
 import type { IpvsProtocol, RealServer } from '../../kernel/ipvs/state.ts'
+import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
+import type { Ruleset } from '../../kernel/nft/state.ts'
 import type { Tracer } from '../../kernel/nft/trace.ts'
 import { createTracer } from '../../kernel/nft/trace.ts'
 import type {
@@ -16,7 +18,10 @@ import type {
 } from '../../kernel/nft/trace-packet.ts'
 import type { Trace } from '../../kernel/nft/trace-walk.ts'
 import { allWays } from '../../kernel/nft/trace-ways.ts'
+import { printRule } from '../../kernel/xt/print.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import { tablesOf } from '../iptables/trace-tables.ts'
+import { traceTables, type XtTables } from '../iptables/trace-walk.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
 /** Stands among the elements that packets wrote for the clients that IPVS remembers. */
@@ -28,12 +33,13 @@ const WAYS_MAX = 100_000
  * dummy device as addresses of the node. Schedulers are taken to choose any destination that has a weight.
  */
 export function createIpvsTracer(state: IpvsState): Tracer {
-  const rules = createTracer(state.ruleset)
+  const chains = tablesIn(state)
+  const follow = chains === undefined ? createTracer(state.ruleset).trace : throughBoth(state.ruleset, chains)
   const bound = [...state.addresses.values()].map(({ ip }) => ip)
   const prefixes = prefixLengths(state)
   const trace: Tracer['trace'] = (packet, surroundings) => {
     const templates = new Map(surroundings.dynamic?.get(TEMPLATES))
-    const found = rules.trace(packet, {
+    const found = follow(packet, {
       ...surroundings,
       localIps: new Set([...surroundings.localIps, ...bound]),
       ipsets: (set, tuple) => hasTuple(state, { set, tuple, prefixes }),
@@ -45,6 +51,43 @@ export function createIpvsTracer(state: IpvsState): Tracer {
     trace,
     ways: (packet, surroundings, limit = WAYS_MAX) =>
       allWays(random => trace(packet, { ...surroundings, random }), limit),
+  }
+}
+
+/** Undefined where all rules are in our own tables. */
+function tablesIn({ chains }: IpvsState): XtTables | undefined {
+  if (chains.kind !== 'wanted' || chains.common === undefined) return undefined
+  const { common } = chains
+  return tablesOf({ chains: common.chains.values(), jumps: common.jumps, print: printRule })
+}
+
+/** At each hook our own nat chains come first; IPVS has its say behind those of iptables. */
+function throughBoth({ tables }: Ruleset, chains: XtTables): Tracer['trace'] {
+  const only = (isWanted: (hooknum: number | undefined) => boolean): Tracer =>
+    createTracer({
+      tables: tables.map(table => {
+        const its = [...table.chains].filter(([, { hook }]) => hook === undefined || isWanted(hook.hooknum))
+        return { ...table, chains: new Map(its) }
+      }),
+    })
+  const before = only(hooknum => hooknum !== NF_INET_POST_ROUTING)
+  const behind = only(hooknum => hooknum === NF_INET_POST_ROUTING)
+  return (packet, { balance: balancing, ...around }) => {
+    const first = before.trace(packet, around)
+    if (first.verdict === 'drop' || first.verdict === 'reject') return first
+    const { ip: destination, port: destinationPort } = first.destination
+    const rest = traceTables(chains, packet, {
+      ...around,
+      ...(balancing === undefined ? {} : { balance: balancing }),
+      dynamic: first.dynamic,
+      arrived: { destination, destinationPort, mark: first.mark, translated: first.verdict === 'dnat' },
+      beforePostrouting: state => {
+        const { mark, steps } = behind.trace({ ...packet, ...state, origin: 'process' }, around)
+        state.mark = mark
+        return steps
+      },
+    })
+    return { ...rest, steps: [...first.steps, ...rest.steps] }
   }
 }
 

@@ -107,7 +107,7 @@ export function traceOnce(
   }
 }
 
-type Way = Pick<Walk, 'packet' | 'surroundings' | 'state' | 'steps'>
+export type Way = Pick<Walk, 'packet' | 'surroundings' | 'state' | 'steps'>
 
 /** Gives why the packet went no further, or undefined when it did. */
 function walkHooks(walks: readonly TableWalk[], way: Way): 'drop' | 'reject' | undefined {
@@ -123,7 +123,7 @@ function walkHooks(walks: readonly TableWalk[], way: Way): 'drop' | 'reject' | u
 }
 
 /** A connection that was translated once meets no nat chain at LOCAL_OUT on its way from IPVS to POST_ROUTING. */
-function balance({ packet, surroundings, state, steps }: Way): 'reject' | undefined {
+export function balance({ packet, surroundings, state, steps }: Way): 'reject' | undefined {
   const { protocol, source } = packet
   const { destination, destinationPort } = state
   const found = surroundings.balance?.({ protocol, source, destination, destinationPort })

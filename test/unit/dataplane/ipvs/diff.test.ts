@@ -8,6 +8,7 @@ import type { IpvsPlan } from '../../../../src/dataplane/ipvs/plan.ts'
 import { EMPTY_STATE, type IpvsState, type PlacedServer } from '../../../../src/dataplane/ipvs/state.ts'
 import { entryKey } from '../../../../src/kernel/ipset/entry-key.ts'
 import type { Ipset } from '../../../../src/kernel/ipset/state.ts'
+import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import { destinationKey, serverKey } from '../../../../src/kernel/ipvs/key.ts'
 import type { IpvsProtocol, RealServer } from '../../../../src/kernel/ipvs/state.ts'
 import { real, virtual } from '../../../support/ipvs-objects.ts'
@@ -50,7 +51,7 @@ function stateOf(servers: readonly Spec[], set: Ipset = CLUSTER_IPS): IpvsState 
 }
 
 function plan(from: IpvsState, to: IpvsState): IpvsPlan {
-  return finish(diffStates(from, to, DEFAULT_IPVS_OPTIONS))
+  return finish(diffStates(from, to, { ...DEFAULT_IPVS_OPTIONS, language: { compile: compileRule } }))
 }
 
 function lines({ describe: tell }: IpvsPlan): readonly string[] {

@@ -1,0 +1,170 @@
+import type { Steps } from '../../base/steps.ts'
+import type { IpsetClient } from '../../kernel/ipset/client.ts'
+import type { NftClient } from '../../kernel/nft/client.ts'
+import type { Observed } from '../../kernel/nft/observed.ts'
+import { compileRule } from '../../kernel/xt/compile.ts'
+import { printRule } from '../../kernel/xt/print.ts'
+import { readRule } from '../../kernel/xt/read.ts'
+import type { XtJump, XtTableName } from '../../kernel/xt/scope.ts'
+import { commonOf, ScopeChanges } from '../../kernel/xt/scope-changes.ts'
+import { removalOf } from '../../kernel/xt/scope-cleanup.ts'
+import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import { type Language, ObservedChanges, placeOfTable } from '../../kernel/xt/scope-observed.ts'
+import { chainKey, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
+import { detectorFor } from '../common/detector.ts'
+import {
+  isOurChain,
+  isServiceChain,
+  KUBE_PROXY_CANARY,
+  KUBE_PROXY_FIREWALL,
+  KUBE_SERVICES,
+} from '../iptables/layout.ts'
+import {
+  type ChainInputs,
+  chainsOf,
+  isIpvsChain,
+  jumpsOf,
+  KUBE_IPVS_FILTER,
+  KUBE_LOAD_BALANCER,
+  SENT_ON,
+} from './chains.ts'
+import type { IpvsOptions, RuleWriter } from './options.ts'
+import type { Chains, IpvsState } from './state.ts'
+
+/* kube-proxy's chains of this mode, among those of others: what is wanted, what is there, and the way between. */
+
+const TABLES: readonly XtTableName[] = ['filter', 'nat']
+const PLACES = NFT_FAMILIES.flatMap(family => TABLES.map(table => ({ family, table })))
+const JUMPS = NFT_FAMILIES.flatMap(jumpsOf)
+
+/** Rules about sets have their numbers, which the kernel is asked for. */
+export function languageOf(ipset: Pick<IpsetClient, 'indexOf' | 'nameOf'>): Language {
+  return {
+    compile: (rule, family) => compileRule(rule, family, name => ipset.indexOf(name)),
+    nameOfIpset: index => ipset.nameOf(index),
+  }
+}
+
+/** Of `before` when nothing is different. */
+export function wantedChains(options: IpvsOptions, frontends: FrontendTable, before: Chains): Chains {
+  const { rules, masqueradeAll, masqueradeBit } = options
+  const inputs = NFT_FAMILIES.map((family): ChainInputs => {
+    const detector = detectorFor(LAYOUTS[family].model, options, frontends.node)
+    return { family, masqueradeAll, masqueradeMark: (1 << masqueradeBit) >>> 0, detector }
+  })
+  const key = rules === 'iptables' ? JSON.stringify(inputs) : ''
+  if (before.kind === 'wanted' && before.key === key) return before
+  const common = rules === 'iptables' ? commonOf(inputs.flatMap(chainsOf), JUMPS) : undefined
+  return { kind: 'wanted', common, key }
+}
+
+const NO_CHAINS = commonOf([], [])
+
+export interface ChainsSeen {
+  readonly observed: Observed
+  readonly generation: number
+  readonly unsettled: boolean
+}
+
+/**
+ * Reads the chains, and those that lead to them. Where rules stand in our own tables alone, nothing of kube-proxy's is
+ * seen, but what this program has left of the other form.
+ */
+export async function observeChains(
+  { nft, ipset }: { readonly nft: NftClient; readonly ipset: IpsetClient },
+  rules: RuleWriter,
+): Promise<ChainsSeen> {
+  if (rules === 'nftables') {
+    const mark = await nft.listChains(
+      NFT_FAMILIES.map(family => ({ family, table: 'filter', chains: name => name === KUBE_IPVS_FILTER })),
+    )
+    if (!isOurs(mark.observed, ipset)) return { ...mark, observed: new Map() }
+  }
+  return await nft.listChains(
+    PLACES.map(place => ({ ...place, chains: name => !isServiceChain(place.table, name) })),
+  )
+}
+
+/** What was seen, with the kernel's numbers of rules. */
+export function learnChains(
+  book: HandleBook,
+  {
+    state,
+    generation,
+    unsettled,
+  }: { readonly state: IpvsState; readonly generation: number; readonly unsettled: boolean },
+): void {
+  book.forgetAll()
+  if (unsettled || state.chains.kind !== 'observed') return
+  book.reached(generation)
+  for (const [table, { chains }] of state.chains.observed) {
+    const place = placeOfTable(table)
+    if (place === undefined) continue
+    for (const { name, rules } of chains.values()) book.learn(chainKey(place, name), rules)
+  }
+}
+
+/** Whether a rule is there that kube-proxy has not. */
+function isOurs(observed: Observed, ipset: IpsetClient): boolean {
+  const { nameOfIpset } = languageOf(ipset)
+  return [...observed].some(([table, { chains }]) => {
+    const place = placeOfTable(table)
+    if (place === undefined) return false
+    const text = printRule(SENT_ON, place.family)
+    const rules = chains.get(KUBE_IPVS_FILTER)?.rules ?? []
+    return rules.some(
+      ({ compiled }) => printRule(readRule(compiled, place.family, nameOfIpset), place.family) === text,
+    )
+  })
+}
+
+/** Whether chains that both modes have are those of kube-proxy's iptables mode, ours or not, and serve. */
+function isIptablesMode(observed: Observed): boolean {
+  return [...observed.values()].some(({ chains }) => {
+    const rules = chains.get(KUBE_SERVICES)?.rules ?? []
+    const leads = rules.some(({ compiled }) => compiled.includes(KUBE_LOAD_BALANCER))
+    return chains.has(KUBE_PROXY_CANARY) && rules.length > 0 && !leads
+  })
+}
+
+function isOnlyIpvs(table: XtTableName, name: string): boolean {
+  return isIpvsChain(table, name) && !isOurChain(table, name)
+}
+
+/** Those that the iptables mode has in the same words stay with it. */
+function isOnlyOurs({ table, rule: { target } }: XtJump): boolean {
+  const chain = target?.kind === 'jump' ? target.chain : ''
+  return chain === KUBE_PROXY_FIREWALL || isOnlyIpvs(table, chain)
+}
+
+export type ChainPhase = 'add-chains' | 'take-chains' | 'remove-chains'
+
+/** What leads from one to the other, and when. */
+export function* diffChains(
+  from: Chains,
+  to: Chains,
+  language: Language,
+): Steps<{ readonly kind: ChainPhase; readonly operations: ScopeOperations }> {
+  const common = to.kind === 'wanted' ? to.common : undefined
+  if (from.kind === 'wanted') {
+    const operations =
+      from.common === common
+        ? []
+        : yield* new ScopeChanges(from.common ?? NO_CHAINS, common ?? NO_CHAINS).finish()
+    return { kind: common === undefined ? 'remove-chains' : 'add-chains', operations }
+  }
+  const isShared = isIptablesMode(from.observed)
+  if (common === undefined) {
+    const owned = isShared
+      ? { isOurs: isOnlyIpvs, jumps: JUMPS.filter(isOnlyOurs) }
+      : { isOurs: isIpvsChain, jumps: JUMPS }
+    return { kind: 'remove-chains', operations: removalOf(from.observed, owned, language) }
+  }
+  const changes = new ObservedChanges(from.observed, language, isIpvsChain)
+  for (const chain of common.chains.values()) changes.common(chain)
+  for (const jump of common.jumps) changes.jump(jump)
+  const operations = yield* changes.finish()
+  return { kind: isShared ? 'take-chains' : 'add-chains', operations }
+}

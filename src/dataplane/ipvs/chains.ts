@@ -1,0 +1,258 @@
+import { cidrOf, hostCidr } from '../../base/cidr.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
+import { XT_ADDRTYPE_LOCAL, XT_CONNTRACK_STATE_DNAT } from '../../kernel/xt/constants.ts'
+import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
+import type { XtChain, XtJump, XtTableName } from '../../kernel/xt/scope.ts'
+import type { Detector } from '../common/detector.ts'
+import { LAYOUTS } from '../common/family.ts'
+import {
+  KUBE_FORWARD,
+  KUBE_MARK_MASQ,
+  KUBE_POSTROUTING,
+  KUBE_PROXY_FIREWALL,
+  KUBE_SERVICES,
+} from '../iptables/layout.ts'
+import {
+  ACCEPT,
+  addressOf,
+  comment,
+  DROP,
+  fromPods,
+  jump,
+  KNOWN,
+  NEW,
+  NO_MATCHES,
+  PROTOCOLS,
+  REJECT,
+  TO_LOCAL,
+} from '../iptables/rules-parts.ts'
+import { NODE_PORT_SETS } from './layout.ts'
+import { SET_COMMENTS } from './set-comments.ts'
+import { type SetStem, setName } from './set-names.ts'
+
+/* Chains of kube-proxy's IPVS mode (1.36): their names, order and comments are what people and tools look for. */
+
+export const KUBE_NODE_PORT = 'KUBE-NODE-PORT'
+export const KUBE_LOAD_BALANCER = 'KUBE-LOAD-BALANCER'
+export const KUBE_SOURCE_RANGES_FIREWALL = 'KUBE-SOURCE-RANGES-FIREWALL'
+export const KUBE_IPVS_FILTER = 'KUBE-IPVS-FILTER'
+export const KUBE_IPVS_OUT_FILTER = 'KUBE-IPVS-OUT-FILTER'
+
+/** What the chains of one family follow from. */
+export interface ChainInputs {
+  readonly family: NftFamily
+  readonly masqueradeMark: number
+  readonly masqueradeAll: boolean
+  readonly detector: Detector | undefined
+}
+
+/**
+ * All chains of one family. No rule is about one Service: who has which address is in the ipsets. Rules about sets that
+ * nothing is in are there as well (kube-proxy leaves them out), so that chains stay when Services come and go.
+ */
+export function chainsOf(inputs: ChainInputs): readonly XtChain[] {
+  const { family } = inputs
+  const chain = (table: XtTableName, name: string, rules: readonly XtRule[]): XtChain => {
+    return { family, table, name, rules, last: [] }
+  }
+  const portal = new Words(inputs)
+  return [
+    chain('nat', KUBE_SERVICES, servicesRules(inputs, portal)),
+    chain('nat', KUBE_POSTROUTING, postroutingRules(inputs, portal)),
+    chain('nat', KUBE_NODE_PORT, nodePortRules(portal)),
+    chain('nat', KUBE_LOAD_BALANCER, [
+      portal.named('LOAD-BALANCER-LOCAL', BOTH, RETURN),
+      { matches: NO_MATCHES, target: MASQUERADE_LATER },
+    ]),
+    chain('nat', KUBE_MARK_MASQ, [markRule(inputs)]),
+    chain('filter', KUBE_FORWARD, forwardRules(inputs)),
+    chain('filter', KUBE_NODE_PORT, [portal.named('HEALTH-CHECK-NODE-PORT', PORT, ACCEPT)]),
+    chain('filter', KUBE_PROXY_FIREWALL, [
+      portal.named('LOAD-BALANCER-FW', BOTH, jump(KUBE_SOURCE_RANGES_FIREWALL)),
+    ]),
+    chain('filter', KUBE_SOURCE_RANGES_FIREWALL, [
+      portal.named('LOAD-BALANCER-SOURCE-CIDR', FROM, RETURN),
+      portal.named('LOAD-BALANCER-SOURCE-IP', FROM, RETURN),
+      { matches: NO_MATCHES, target: DROP },
+    ]),
+    chain('filter', KUBE_IPVS_FILTER, filterRules(inputs, portal)),
+    // kube-proxy's has a rule for each address that the node may not use. Our own table drops these before.
+    chain('filter', KUBE_IPVS_OUT_FILTER, []),
+  ]
+}
+
+type Way = readonly [table: XtTableName, from: string, to: string, comment: string]
+
+const WAYS: readonly Way[] = [
+  ['nat', 'OUTPUT', KUBE_SERVICES, 'kubernetes service portals'],
+  ['nat', 'PREROUTING', KUBE_SERVICES, 'kubernetes service portals'],
+  ['nat', 'POSTROUTING', KUBE_POSTROUTING, 'kubernetes postrouting rules'],
+  ['filter', 'FORWARD', KUBE_FORWARD, 'kubernetes forwarding rules'],
+  ['filter', 'INPUT', KUBE_NODE_PORT, 'kubernetes health check rules'],
+  ['filter', 'INPUT', KUBE_PROXY_FIREWALL, 'kube-proxy firewall rules'],
+  ['filter', 'FORWARD', KUBE_PROXY_FIREWALL, 'kube-proxy firewall rules'],
+  ['filter', 'INPUT', KUBE_IPVS_FILTER, 'kubernetes ipvs access filter'],
+  ['filter', 'OUTPUT', KUBE_IPVS_OUT_FILTER, 'kubernetes ipvs access filter'],
+]
+
+/** In the order in which they are put first: of several in one chain, the last one comes to stand first. */
+export function jumpsOf(family: NftFamily): readonly XtJump[] {
+  return WAYS.map(([table, chain, to, text]): XtJump => {
+    const rule: XtRule = { matches: [comment(text)], target: jump(to) }
+    return { family, table, chain, rule, removed: true }
+  })
+}
+
+/** The only rule that kube-proxy has not: it tells whose chains these are. */
+export const SENT_ON: XtRule = {
+  matches: [
+    comment('sent on to another virtual server'),
+    { kind: 'conntrack', states: XT_CONNTRACK_STATE_DNAT, inverted: false },
+  ],
+  target: { kind: 'RETURN' },
+}
+
+const RETURN: XtTarget = { kind: 'RETURN' }
+const MASQUERADE_LATER = jump(KUBE_MARK_MASQ)
+
+const BOTH = ['dst', 'dst'] as const
+const PORT = ['dst'] as const
+const FROM = ['dst', 'dst', 'src'] as const
+
+type Dimensions = readonly ('src' | 'dst')[]
+
+/** Rules that ask the sets of one family. */
+class Words {
+  readonly #family: NftFamily
+
+  constructor({ family }: ChainInputs) {
+    this.#family = family
+  }
+
+  inSet(stem: SetStem, dimensions: Dimensions): XtMatch {
+    const set = setName(stem, LAYOUTS[this.#family].model)
+    return { kind: 'set', set, dimensions, inverted: false }
+  }
+
+  /** With kube-proxy's comment for the set. */
+  matches(stem: SetStem, dimensions: Dimensions): readonly XtMatch[] {
+    return [comment(SET_COMMENTS[stem]), this.inSet(stem, dimensions)]
+  }
+
+  named(stem: SetStem, dimensions: Dimensions, target: XtTarget): XtRule {
+    return { matches: this.matches(stem, dimensions), target }
+  }
+
+  plain(stem: SetStem, dimensions: Dimensions, target: XtTarget): XtRule {
+    return { matches: [this.inSet(stem, dimensions)], target }
+  }
+}
+
+const LOOPBACK: Readonly<Record<NftFamily, ReturnType<typeof addressOf>>> = {
+  ip: addressOf(cidrOf('\x7f\0\0\0', 8)),
+  ip6: addressOf(hostCidr(`${'\0'.repeat(15)}\x01`)),
+}
+
+function servicesRules(inputs: ChainInputs, portal: Words): readonly XtRule[] {
+  return [
+    { source: LOOPBACK[inputs.family], matches: NO_MATCHES, target: RETURN },
+    portal.named('LOAD-BALANCER', BOTH, jump(KUBE_LOAD_BALANCER)),
+    clusterIpRule(inputs, portal),
+    portal.named('EXTERNAL-IP', BOTH, MASQUERADE_LATER),
+    ...externalRules(portal.matches('EXTERNAL-IP', BOTH)),
+    ...externalRules(portal.matches('EXTERNAL-IP-LOCAL', BOTH)),
+    { matches: [TO_LOCAL], target: jump(KUBE_NODE_PORT) },
+    portal.plain('CLUSTER-IP', BOTH, ACCEPT),
+    portal.plain('LOAD-BALANCER', BOTH, ACCEPT),
+  ]
+}
+
+/** The node's own have the ClusterIP itself as their source. */
+function clusterIpRule({ masqueradeAll, detector }: ChainInputs, portal: Words): XtRule {
+  if (masqueradeAll) return portal.named('CLUSTER-IP', BOTH, MASQUERADE_LATER)
+  if (detector === undefined) return portal.named('CLUSTER-IP', ['src', 'dst'], MASQUERADE_LATER)
+  return { ...fromPods(detector, true), ...portal.named('CLUSTER-IP', BOTH, MASQUERADE_LATER) }
+}
+
+const NOT_BRIDGED: XtMatch = { kind: 'physdev-is-in', inverted: true }
+const NOT_FROM_LOCAL: XtMatch = {
+  kind: 'addrtype',
+  sourceTypes: XT_ADDRTYPE_LOCAL,
+  destinationTypes: 0,
+  sourceInverted: true,
+}
+
+function externalRules(matches: readonly XtMatch[]): readonly XtRule[] {
+  return [
+    { matches: [...matches, NOT_BRIDGED, NOT_FROM_LOCAL], target: ACCEPT },
+    { matches: [...matches, TO_LOCAL], target: ACCEPT },
+  ]
+}
+
+function nodePortRules(portal: Words): readonly XtRule[] {
+  return (['TCP', 'UDP', 'SCTP'] as const).flatMap(protocol => {
+    const { all, local } = NODE_PORT_SETS[protocol]
+    const dimensions = protocol === 'SCTP' ? BOTH : PORT
+    return [
+      { protocol: PROTOCOLS[protocol], ...portal.named(local, dimensions, RETURN) },
+      { protocol: PROTOCOLS[protocol], ...portal.named(all, dimensions, MASQUERADE_LATER) },
+    ]
+  })
+}
+
+function postroutingRules({ masqueradeMark: mark }: ChainInputs, portal: Words): readonly XtRule[] {
+  return [
+    portal.named('LOOP-BACK', FROM, { kind: 'MASQUERADE', randomFully: false }),
+    { matches: [{ kind: 'mark', mark, mask: mark, inverted: true }], target: RETURN },
+    // A packet that goes round again is not masqueraded twice.
+    { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: 0 } },
+    {
+      matches: [comment('kubernetes service traffic requiring SNAT')],
+      target: { kind: 'MASQUERADE', randomFully: true },
+    },
+  ]
+}
+
+function markRule({ masqueradeMark: mark }: ChainInputs): XtRule {
+  return { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: mark } }
+}
+
+function forwardRules({ masqueradeMark: mark }: ChainInputs): readonly XtRule[] {
+  const marked: XtMatch = { kind: 'mark', mark, mask: mark, inverted: false }
+  return [
+    { matches: [comment('kubernetes forwarding rules'), marked], target: ACCEPT },
+    { matches: [comment('kubernetes forwarding conntrack rule'), KNOWN], target: ACCEPT },
+  ]
+}
+
+/** The node's own ports stay hidden behind addresses of Services: k/k#72236. */
+function filterRules({ family }: ChainInputs, portal: Words): readonly XtRule[] {
+  return [
+    portal.plain('LOAD-BALANCER', BOTH, RETURN),
+    portal.plain('CLUSTER-IP', BOTH, RETURN),
+    portal.plain('EXTERNAL-IP', BOTH, RETURN),
+    portal.plain('EXTERNAL-IP-LOCAL', BOTH, RETURN),
+    portal.plain('HEALTH-CHECK-NODE-PORT', PORT, RETURN),
+    // Private virtual servers are in no set, so that nobody reaches them but by a detour.
+    SENT_ON,
+    { matches: [NEW, portal.inSet('IPVS-IPS', PORT)], target: REJECT[family] },
+  ]
+}
+
+const NAMES: Readonly<Record<XtTableName, ReadonlySet<string>>> = {
+  nat: new Set([KUBE_SERVICES, KUBE_POSTROUTING, KUBE_NODE_PORT, KUBE_LOAD_BALANCER, KUBE_MARK_MASQ]),
+  filter: new Set([
+    KUBE_FORWARD,
+    KUBE_NODE_PORT,
+    KUBE_PROXY_FIREWALL,
+    KUBE_SOURCE_RANGES_FIREWALL,
+    KUBE_IPVS_FILTER,
+    KUBE_IPVS_OUT_FILTER,
+  ]),
+  mangle: new Set(),
+}
+
+/** Whether kube-proxy's IPVS mode has a chain of this name, which its iptables mode may have as well. */
+export function isIpvsChain(table: XtTableName, name: string): boolean {
+  return NAMES[table].has(name)
+}
