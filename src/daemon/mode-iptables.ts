@@ -32,7 +32,11 @@ export function openIptables({
   const writers = { openTransport: sockets.netfilter, own: transport.portId }
   const nfacct = openNfacctCounters(sockets, clock, answersAtLoopback(config))
   const options = { ...iptablesOptions(config, sockets), nfacct: nfacct.available }
-  const written = new Written()
+  let isRunning = false
+  // Who flushed the rules may have removed their counters as well, without which the kernel takes none of these rules.
+  const written = new Written(() => {
+    if (isRunning) nfacct.ensure()
+  })
   const counter = new SharedCount(clock)
   const busiest = options.optimize
     ? createBusiestFirst({
@@ -48,6 +52,7 @@ export function openIptables({
     demand: () => demandIptables(sockets, clock),
     start() {
       nfacct.ensure()
+      isRunning = true
       const lack = lesserLack(sockets, clock)
       if (lack !== undefined) tell?.({ kind: 'notice', level: 'warn', text: LACK, facts: { lack } })
       tell?.({ kind: 'notice', level: 'info', text: options.optimize ? LIMIT : LIMITS, facts: {} })
@@ -130,6 +135,11 @@ class Written {
   #failures: IptablesNumbers['failures'] = { full: 0, partial: 0 }
   /** The whole state was read since the last batch that was taken: the next one is about everything. */
   #hasLooked = false
+  readonly #beforeLook: () => void
+
+  constructor(beforeLook: () => void) {
+    this.#beforeLook = beforeLook
+  }
 
   watching(plane: IptablesPlane): IptablesPlane {
     return {
@@ -142,6 +152,7 @@ class Written {
       cleanup: () => plane.cleanup(),
       observe: async () => {
         this.#hasLooked = true
+        this.#beforeLook()
         return await plane.observe()
       },
       commit: async (plan, options) => {

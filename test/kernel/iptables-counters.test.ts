@@ -1,0 +1,45 @@
+import { execFileSync } from 'node:child_process'
+import { expect, it } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { parseRequest } from '../../src/config/load-config.ts'
+import { openIptables } from '../../src/daemon/mode-iptables.ts'
+import { NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from '../../src/dataplane/iptables/options.ts'
+import { createNfacctClient } from '../../src/kernel/nfacct/client.ts'
+import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { PlaneRig } from '../support/plane-rig.ts'
+
+const SOCKETS = {
+  netfilter: () => openNetlink({ protocol: NETLINK_NETFILTER }),
+  generic: () => openNetlink({ protocol: NETLINK_GENERIC }),
+  route: () => openNetlink({ protocol: NETLINK_ROUTE }),
+}
+
+it('rules come back when whoever flushed them removed the counters of nfacct, too', async () => {
+  freshNetns()
+  const parsed = parseRequest(['--proxy-mode=iptables'], { hostName: 'node' }, undefined)
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  const { plane, start, close } = openIptables({
+    config: parsed.value.config,
+    clock: systemClock,
+    sockets: SOCKETS,
+  })
+  const nfacct = createNfacctClient({ transport: SOCKETS.netfilter(), clock: systemClock })
+  start()
+  const rig = new PlaneRig({ plane, clock: systemClock })
+  try {
+    await rig.sync([])
+    const saved = (): string => execFileSync('iptables-nft-save', { encoding: 'utf8' })
+    expect(saved()).toContain(NFACCT_INVALID_DROPPED)
+    execFileSync('nft', ['flush', 'ruleset'])
+    for (const name of [NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED])
+      expect(nfacct.delete(name)).toBe(true)
+    await rig.until(() => rig.of('healed').length > 0, 2_000)
+    expect(rig.of('failed')).toEqual([])
+    expect(saved()).toContain(NFACCT_INVALID_DROPPED)
+  } finally {
+    await rig.close()
+    await Promise.all([close(), nfacct.close()])
+  }
+})
