@@ -32,18 +32,19 @@ export function nftablesFeatures(): readonly Feature[] {
   )
 }
 
+const PREROUTING: ChainHook = {
+  type: 'nat',
+  hooknum: nft.NF_INET_PRE_ROUTING,
+  priority: nft.NF_IP_PRI_NAT_DST,
+}
+const POSTROUTING: ChainHook = {
+  type: 'nat',
+  hooknum: nft.NF_INET_POST_ROUTING,
+  priority: nft.NF_IP_PRI_NAT_SRC,
+}
+
 function featuresOf(family: NftFamily): Feature[] {
   const layout = LAYOUTS[family]
-  const prerouting: ChainHook = {
-    type: 'nat',
-    hooknum: nft.NF_INET_PRE_ROUTING,
-    priority: nft.NF_IP_PRI_NAT_DST,
-  }
-  const postrouting: ChainHook = {
-    type: 'nat',
-    hooknum: nft.NF_INET_POST_ROUTING,
-    priority: nft.NF_IP_PRI_NAT_SRC,
-  }
   const destination = destinationAddress(layout, 0)
   const rule = (
     name: string,
@@ -59,35 +60,38 @@ function featuresOf(family: NftFamily): Feature[] {
     ],
   })
   return [
-    { name: `${family} ${NAT_CHAINS}`, meaning: 'CONFIG_NFT_NAT', transaction: inChain(family, prerouting) },
+    { name: `${family} ${NAT_CHAINS}`, meaning: 'CONFIG_NFT_NAT', transaction: inChain(family, PREROUTING) },
     rule(
       'fib lookup',
       'NodePorts and traffic of the node: CONFIG_NFT_FIB_IPV4, CONFIG_NFT_FIB_IPV6',
-      prerouting,
+      PREROUTING,
       [{ kind: 'fib', flags: nft.NFTA_FIB_F_DADDR, dreg: 0 }],
     ),
     {
-      ...rule('numgen random', 'balancing: CONFIG_NFT_NUMGEN', prerouting, [
+      ...rule('numgen random', 'balancing: CONFIG_NFT_NUMGEN', PREROUTING, [
         { kind: 'numgen', modulus: 7, dreg: 0 },
       ]),
       without: ['ipvs', 'userspace'],
     },
-    rule('dnat from registers', 'every Service: CONFIG_NFT_NAT', prerouting, [
+    rule('dnat from registers', 'every Service: CONFIG_NFT_NAT', PREROUTING, [
       destination,
       { kind: 'meta', key: nft.NFT_META_MARK, dreg: layout.addressRegs },
       { kind: 'dnat', family, addressReg: 0, portReg: layout.addressRegs },
     ]),
-    rule('reject in prerouting', 'Services without endpoints: CONFIG_NFT_REJECT, Linux 5.9', prerouting, [
+    rule('reject in prerouting', 'Services without endpoints: CONFIG_NFT_REJECT, Linux 5.9', PREROUTING, [
       { kind: 'reject', code: layout.rejectCode },
     ]),
-    rule('masquerade fully-random', 'external traffic: CONFIG_NFT_MASQ', postrouting, [
-      { kind: 'masquerade', flags: nft.NF_NAT_RANGE_PROTO_RANDOM_FULLY },
-    ]),
-    rule('conntrack status', 'masquerading: CONFIG_NFT_CT', postrouting, [
+    {
+      ...rule('masquerade fully-random', 'external traffic: CONFIG_NFT_MASQ', POSTROUTING, [
+        { kind: 'masquerade', flags: nft.NF_NAT_RANGE_PROTO_RANDOM_FULLY },
+      ]),
+      without: ['userspace'],
+    },
+    rule('conntrack status', 'masquerading: CONFIG_NFT_CT', POSTROUTING, [
       { kind: 'ct', key: nft.NFT_CT_STATUS, dreg: 0 },
       { kind: 'cmp', op: 'neq', sreg: 0, data: u32host(0) },
     ]),
-    ...mapFeatures(family, prerouting),
+    ...mapFeatures(family, PREROUTING),
   ]
 }
 

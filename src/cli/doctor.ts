@@ -7,6 +7,7 @@ import { helpText } from '../config/help.ts'
 import { nftablesOptions } from '../daemon/mode-nftables.ts'
 import { openNetfilter } from '../daemon/open.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
+import { DEFAULT_USERSPACE_OPTIONS } from '../dataplane/userspace/options.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { probe } from '../kernel/nft/probe.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
@@ -86,6 +87,11 @@ async function featureFindings({ proxyMode }: Config): Promise<readonly Finding[
   return findings
 }
 
+const OF_OTHER_MODES: ReadonlySet<string> = new Set([
+  DEFAULT_IPVS_OPTIONS.tableName,
+  DEFAULT_USERSPACE_OPTIONS.tableName,
+])
+
 async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
   const transport = openNetfilter()
   try {
@@ -93,9 +99,9 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
     const chains = await surveyChains(connection)
     const elsewhere = await lookElsewhere(connection, readLines)
     const { tableName } = nftablesOptions(config)
-    const others = chains.filter(({ table }) => table !== DEFAULT_IPVS_OPTIONS.tableName)
+    const others = chains.filter(({ table }) => !OF_OTHER_MODES.has(table))
     // What IPVS holds is ours, or taken over by us, where our own table for it is.
-    const isOurs = others.length < chains.length
+    const isOurs = chains.some(({ table }) => table === DEFAULT_IPVS_OPTIONS.tableName)
     const left = isOurs ? { ...elsewhere, virtualServers: [] } : elsewhere
     const leftElsewhere = isOurs ? [] : ipvsTexts(elsewhere)
     const neighbours = neighboursOf({

@@ -40,6 +40,17 @@ it('finds every feature of the nftables mode in this kernel, and leaves nothing 
   expect(execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })).toBe('')
 })
 
+it('asks nothing of the mode userspace that it has no rule for', () => {
+  const without = nftablesFeatures().filter(({ without: modes }) => modes?.includes('userspace') === true)
+  expect(without.map(({ name }) => name)).toEqual(
+    ['ip', 'ip6'].flatMap(family => [
+      `${family} numgen random`,
+      `${family} masquerade fully-random`,
+      `${family} maps filled by packets`,
+    ]),
+  )
+})
+
 it('tells in the words of the kernel what it does not take', async () => {
   const at = { family: 'ip', table: 'kprobe-doctor' } as const
   const result = await probe(client, [
