@@ -91,7 +91,7 @@ class StateDraft {
       for (const place of made.places) this.#places.set(place, key)
     }
     for (const family of NFT_FAMILIES) this.#tables[family].put(key, elements[family])
-    if (refusals.length > 0) this.#refusals.set(key, refusals)
+    if (refusals.length > 0) this.#refusals.set(key, unique(refusals))
     else this.#refusals.delete(key)
   }
 
@@ -128,4 +128,9 @@ class StateDraft {
     const before = this.continued.relays.get(relay.key)
     return before !== undefined && sameRelay(before, relay) ? before : relay
   }
+}
+
+/** Ports, and families, that are refused in the same words are refused once. */
+function unique(refusals: readonly Refusal[]): readonly Refusal[] {
+  return [...new Map(refusals.map(each => [each.field + each.value + each.reason, each])).values()]
 }
