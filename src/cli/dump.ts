@@ -30,6 +30,7 @@ import { writeDocument } from './output.ts'
 import { askServiceNames, namesOfElements, type ServiceNames } from './service-names.ts'
 import { type ServiceRow, serviceTable } from './service-rows.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
+import { userspaceOnlyOf, userspaceRows } from './userspace-rows.ts'
 
 const WHAT = ['services', 'nft', 'ipvs', 'ipset', 'iptables', 'all'] as const
 const OUTPUTS = ['text', 'json', 'yaml', 'nft', 'ipvsadm-save', 'ipset-save', 'iptables-save'] as const
@@ -72,7 +73,8 @@ export const command: Command = {
         'Prints what the kernel holds of ours, read over netlink, and the Service that each object serves.',
       details: [
         'What:',
-        '  services   each address and port that is served, and where it leads (default, but for -o nft)',
+        '  services   each address and port that is served, and where it leads (default, but for -o nft); in the mode',
+        '             userspace to a listener of the daemon, which alone knows the endpoints',
         '  nft        tables, chains, rules, sets and elements; with -o nft in the words of nft itself when',
         '             libnftables is on this machine, of the own printer otherwise',
         '  ipvs       virtual servers with their destinations, of the mode ipvs; with -o ipvsadm-save as `ipvsadm -S -n`',
@@ -262,7 +264,8 @@ function whatIsMissing(request: Request, { tables, ipvs, userspace, iptables }: 
     return nothingText({ ...request, service: '' })
   const held =
     request.service === '' ||
-    ipvs.length + userspace.length > 0 ||
+    ipvs.length > 0 ||
+    userspaceRows(userspace, request.service).length > 0 ||
     tables.some(({ elements }) => ownGroups(elements) > 0) ||
     iptables.some(({ rules }) => rules.some(({ services }) => isOfService(services, request.service)))
   return held ? undefined : nothingText(request)
@@ -302,7 +305,8 @@ function listingOf({ service }: Request, { tables: all, ipvs, userspace }: Dump)
     const sets = new Map([...table.sets].filter(([name]) => inUse.has(name)))
     return { ...own, sets, chains: new Map() }
   })
-  return { tables: tables.filter(({ elements }) => elements.size > 0) }
+  const relayed = userspace.map(table => userspaceOnlyOf(table, service))
+  return { tables: [...tables, ...relayed].filter(({ elements }) => elements.size > 0) }
 }
 
 async function documentOf(request: Request, dump: Dump): Promise<unknown> {
@@ -320,10 +324,10 @@ async function documentOf(request: Request, dump: Dump): Promise<unknown> {
 
 async function rowsOf(
   { service }: Request,
-  { tables, filter, iptables }: Dump,
+  { tables, filter, iptables, userspace }: Dump,
 ): Promise<readonly ServiceRow[]> {
   const ofChains = iptablesServiceRows(iptables).filter(row => isOfService([row.service], service))
-  const rows = [...kernelRows(tables), ...ofChains]
+  const rows = [...kernelRows(tables), ...ofChains, ...userspaceRows(userspace, service)]
   return filter === undefined ? rows : [...rows, ...ipvsServiceRows(await readState(filter), filter.names)]
 }
 

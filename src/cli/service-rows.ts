@@ -11,7 +11,7 @@ export interface ServiceRow {
   readonly protocol: string
   /** `10.96.0.10:80`; `*:30080` for every address of the node. */
   readonly frontend: string
-  /** `balance`, `reject` or `drop`. */
+  /** `balance`, `relay` (in the mode userspace), `reject` or `drop`. */
   readonly action: string
   /** Where everybody's connections go, or nobody's but those below say otherwise. */
   readonly endpoints: readonly string[]
@@ -20,6 +20,10 @@ export interface ServiceRow {
   /** Clients that may connect; absent when all may. */
   readonly allowedFrom?: readonly string[]
   readonly affinitySeconds?: number
+  /** Where the daemon takes connections that it relays. */
+  readonly listener?: string
+  /** With a Local policy: where it takes those of pods and of the node. */
+  readonly insideListener?: string
 }
 
 /** Sorted by Service, then in the order of its frontends. */
@@ -89,6 +93,7 @@ export function serviceTable(rows: readonly ServiceRow[], options: { readonly co
 }
 
 function destination(row: ServiceRow): string {
+  if (row.listener !== undefined || row.insideListener !== undefined) return relayText(row)
   if (row.action !== 'balance') return `none: ${row.action}`
   const shown = row.localEndpoints ?? row.endpoints
   const notes = [
@@ -98,6 +103,15 @@ function destination(row: ServiceRow): string {
   ]
   const list = shown.length === 0 ? 'none: drop' : listText(shown)
   return notes.length === 0 ? list : `${list} (${notes.join('; ')})`
+}
+
+function relayText({ action, listener, insideListener, allowedFrom }: ServiceRow): string {
+  const notes = [
+    ...(insideListener === undefined ? [] : [`from outside; pods and node: ${insideListener}`]),
+    ...(allowedFrom === undefined ? [] : [`only from ${listText(allowedFrom)}`]),
+  ]
+  const text = listener === undefined ? `none: ${action}` : `relayed at ${listener}`
+  return notes.length === 0 ? text : `${text} (${notes.join('; ')})`
 }
 
 function listText(items: readonly string[]): string {

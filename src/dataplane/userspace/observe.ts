@@ -74,13 +74,14 @@ function symbolised(element: Element, addressLength: number, book: ListenerBook)
 
 function groupOf({ set, comment }: Element): string {
   if (set === 'nodeport-ips') return GROUP_NODEPORT_IPS
-  const name = plainName(comment)
+  const name = portName(comment)
   const colon = name.indexOf(':')
   const service = colon < 0 ? name : name.slice(0, colon)
   return /^[^/@]+\/[^/]+$/.test(service) ? service : GROUP_UNKNOWN
 }
 
-function plainName(comment: string): string {
+/** The Service port that an element's comment tells of, whichever list it is about: `ns/web:http`. */
+export function portName(comment: string): string {
   return comment.endsWith(LOCAL_SUFFIX) ? comment.slice(0, -LOCAL_SUFFIX.length) : comment
 }
 
@@ -99,7 +100,7 @@ export function bookFromComments({ tables }: Ruleset): ListenerBook {
         const known = protocol === 'TCP' || protocol === 'UDP'
         if (!REDIRECT_MAPS.has(set) || typeof data !== 'string' || !known || comment === '') continue
         const address = data.slice(0, addressLength)
-        const name = plainName(comment)
+        const name = portName(comment)
         const list: ListName = name === comment ? 'cluster' : 'local'
         const port = name.includes(':') ? name : `${name}:`
         const relayKey = `${port}/${protocol}/${model} ${formatIp(address)}`

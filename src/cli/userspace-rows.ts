@@ -1,0 +1,146 @@
+import { formatCidr } from '../base/cidr.ts'
+import { formatIpPort } from '../base/ip.ts'
+import { type Octets, readU16be } from '../base/octets.ts'
+import { PersistentMap } from '../base/persistent-map.ts'
+import { type FamilyLayout, LAYOUTS } from '../dataplane/common/family.ts'
+import { protocolOfKey } from '../dataplane/common/octet-keys.ts'
+import { rangeBits } from '../dataplane/userspace/layout.ts'
+import { portName } from '../dataplane/userspace/observe.ts'
+import { NF_DROP } from '../kernel/nft/constants.ts'
+import type { Element, Table } from '../kernel/nft/state.ts'
+import { isOfService } from './iptables-chains.ts'
+import type { ServiceRow } from './service-rows.ts'
+
+/**
+ * What the tables of the mode userspace do for each Service of `service`, or for all if that is empty: which listener of
+ * the daemon connections are led to. Whom it relays them to stands in no kernel. Pure; sorted by Service and frontend.
+ */
+export function userspaceRows(tables: readonly Table[], service: string): readonly ServiceRow[] {
+  return tables
+    .flatMap(rowsOf)
+    .filter(row => isOfService([row.service], service))
+    .sort((a, b) => compare(a.service, b.service) || compare(a.frontend, b.frontend))
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}
+
+/** The elements that serve one Service alone, with the sets that they are in. Pure. */
+export function userspaceOnlyOf(table: Table, service: string): Table {
+  const all = elementsOf(table)
+  const named = all.filter(({ comment }) => isOfService([portName(comment)], service))
+  const places = new Set(named.filter(({ set }) => set === 'guarded').map(({ key }) => key))
+  const isRange = ({ set, key }: Element) =>
+    rangeBits(set) !== undefined && places.has(key.slice(0, placeLength(LAYOUTS[table.family])))
+  const own = [...named, ...all.filter(isRange)]
+  const inUse = new Set(own.map(({ set }) => set))
+  return {
+    ...table,
+    chains: new Map(),
+    sets: new Map([...table.sets].filter(([name]) => inUse.has(name))),
+    elements: own.length === 0 ? PersistentMap.empty() : PersistentMap.from([[service, own]]),
+  }
+}
+
+function elementsOf({ elements }: Table): readonly Element[] {
+  return [...elements.values()].flat()
+}
+
+/** Of an address, a protocol and a port. */
+function placeLength({ addressLength }: FamilyLayout): number {
+  return addressLength + 8
+}
+
+interface Contents {
+  readonly layout: FamilyLayout
+  readonly clusterIps: ReadonlySet<Octets>
+  /** Undefined when NodePorts answer everywhere. */
+  readonly nodePortIps: readonly Octets[] | undefined
+  /** By set: who is redirected to which listener. */
+  readonly inside: ReadonlyMap<Octets, string>
+  /** By place. */
+  readonly allowed: ReadonlyMap<Octets, readonly string[]>
+}
+
+function rowsOf(table: Table): readonly ServiceRow[] {
+  const layout = LAYOUTS[table.family]
+  const elements = elementsOf(table)
+  const of = (...sets: readonly string[]) => elements.filter(({ set }) => sets.includes(set))
+  const contents: Contents = {
+    layout,
+    clusterIps: new Set(of('cluster-ips').map(({ key }) => key)),
+    nodePortIps: asksForNodePortIps(table) ? of('nodeport-ips').map(({ key }) => key) : undefined,
+    inside: new Map(
+      of('inside', 'nodeports-inside').map(element => [element.key, listenerOf(element, layout)]),
+    ),
+    allowed: allowedOf(elements, layout),
+  }
+  return of('frontends', 'nodeports', 'verdicts', 'nodeport-verdicts').flatMap(element =>
+    placesOf(element, contents).map(place => rowOf(element, place, contents)),
+  )
+}
+
+/** The set is there in any case. */
+function asksForNodePortIps({ chains }: Table): boolean {
+  return [...chains.values()].some(({ rules }) =>
+    rules.some(({ expressions }) =>
+      expressions.some(each => each.kind === 'lookup' && each.set === 'nodeport-ips'),
+    ),
+  )
+}
+
+function listenerOf({ data }: Element, { addressLength }: FamilyLayout): string {
+  if (typeof data !== 'string') return ''
+  return formatIpPort(data.slice(0, addressLength), readU16be(data, addressLength))
+}
+
+function allowedOf(
+  elements: readonly Element[],
+  layout: FamilyLayout,
+): ReadonlyMap<Octets, readonly string[]> {
+  const length = placeLength(layout)
+  const allowed = new Map<Octets, string[]>()
+  for (const { set, key } of elements) if (set === 'guarded') allowed.set(key, [])
+  for (const { set, key } of elements) {
+    const bits = rangeBits(set)
+    if (bits !== undefined)
+      allowed.get(key.slice(0, length))?.push(formatCidr({ ip: key.slice(length), bits }))
+  }
+  for (const ranges of allowed.values()) ranges.sort()
+  return allowed
+}
+
+interface Place {
+  readonly type: string
+  readonly text: string
+}
+
+function placesOf({ set, key }: Element, { layout, clusterIps, nodePortIps }: Contents): readonly Place[] {
+  const port = readU16be(key, key.length - 4)
+  if (!set.startsWith('nodeport')) {
+    const ip = key.slice(0, layout.addressLength)
+    return [{ type: clusterIps.has(ip) ? 'ClusterIP' : 'External', text: formatIpPort(ip, port) }]
+  }
+  const everywhere = `${layout.family === 'ip' ? '*' : '[*]'}:${port}`
+  return nodePortIps === undefined
+    ? [{ type: 'NodePort', text: everywhere }]
+    : nodePortIps.map(ip => ({ type: 'NodePort', text: formatIpPort(ip, port) }))
+}
+
+function rowOf(element: Element, { type, text }: Place, { layout, inside, allowed }: Contents): ServiceRow {
+  const { key, data, comment } = element
+  const [insideListener, allowedFrom] = [inside.get(key), allowed.get(key)]
+  const verdict = typeof data === 'object' ? (data.code === NF_DROP ? 'drop' : 'reject') : undefined
+  return {
+    service: comment === '' ? '(unnamed)' : portName(comment),
+    type,
+    protocol: protocolOfKey(key) ?? 'unknown',
+    frontend: text,
+    action: verdict ?? 'relay',
+    endpoints: [],
+    ...(verdict === undefined ? { listener: listenerOf(element, layout) } : {}),
+    ...(insideListener === undefined ? {} : { insideListener }),
+    ...(allowedFrom === undefined ? {} : { allowedFrom }),
+  }
+}

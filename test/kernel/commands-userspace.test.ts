@@ -1,0 +1,115 @@
+import { execFileSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { type Ended, runCommand } from '../support/command.ts'
+import { Daemons } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { CLUSTER_CIDR } from '../support/pipeline.ts'
+
+/* The commands in the mode userspace, beside a daemon that relays. */
+
+const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
+const MODE = ['--hostname-override=example-node', '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]
+const SOURCE = [`--source=file:${EXAMPLES}`, ...MODE]
+const STEP_MS = 15_000
+
+const kprobe = (...args: readonly string[]): Ended => runCommand(args)
+const tool = (name: string, ...args: readonly string[]): string =>
+  execFileSync(name, args, { encoding: 'utf8' })
+const daemons = new Daemons()
+
+beforeEach(() => {
+  freshNetns()
+  tool('ip', 'link', 'set', 'lo', 'up')
+  tool('ip', 'addr', 'add', '10.1.2.3/24', 'dev', 'lo')
+})
+
+afterEach(async () => {
+  await daemons.end()
+  tool('nft', 'flush', 'ruleset')
+})
+
+async function relaying(): Promise<void> {
+  const daemon = daemons.start({ source: EXAMPLES, args: MODE })
+  await daemon.synced(STEP_MS)
+}
+
+it('show which listener each Service is led to, and what is dropped, rejected or for some alone', async () => {
+  await relaying()
+  const text = kprobe('dump').out
+  const at = String.raw`10\.1\.2\.3:\d+`
+  const lines = [
+    String.raw`shop/cart:http +ClusterIP +10\.96\.1\.1:80/TCP +relayed at (${at})`,
+    String.raw`shop/cart:http +NodePort +\*:30080/TCP +relayed at (${at})`,
+    String.raw`kube-system/kube-dns:dns +ClusterIP +10\.96\.0\.10:53/UDP +relayed at (${at})`,
+    String.raw`shop/checkout:https +External +198\.51\.100\.22:443/TCP +relayed at (${at}) \(from outside; pods and node: ${at}\)`,
+    String.raw`shop/coming-soon:http +ClusterIP +10\.96\.1\.5:80/TCP +none: reject`,
+    String.raw`shop/coming-soon:http +NodePort +\*:30084/TCP +none: reject`,
+    String.raw`shop/storefront:http +External +198\.51\.100\.20:80/TCP +relayed at (${at}) \(only from 198\.51\.100\.128/25, 203\.0\.113\.0/24\)`,
+  ]
+  const found = lines.map(line => new RegExp(`^${line}$`, 'm').exec(text))
+  expect(lines.filter((_, at) => found[at] === null)).toEqual([])
+  const [cart, cartAtNodes, dns] = found.map(match => match?.[1])
+  expect(cartAtNodes).toBe(cart)
+  expect(dns).not.toBe(cart)
+  const listening = tool('ss', '-lntuH')
+  for (const place of [cart, dns]) expect(listening).toContain(` ${place} `)
+})
+
+it('show one Service alone, and name one that is not there', async () => {
+  await relaying()
+  const rows = JSON.parse(kprobe('dump', '--service=shop/storefront', '-o', 'json').out).services
+  expect(rows.map(({ frontend }: { readonly frontend: string }) => frontend)).toEqual([
+    '*:30081',
+    '10.96.1.2:80',
+    '198.51.100.20:80',
+    '198.51.100.21:80',
+    '*:30082',
+    '10.96.1.2:443',
+    '198.51.100.20:443',
+    '198.51.100.21:443',
+  ])
+  expect(rows[2]).toMatchObject({ action: 'relay', allowedFrom: ['198.51.100.128/25', '203.0.113.0/24'] })
+  const listed = kprobe('dump', 'nft', '--service=shop/storefront').out
+  expect(listed).toContain('198.51.100.20 . tcp . 80 . 203.0.113.0')
+  expect(listed).not.toMatch(/shop\/cart|chain /)
+  expect(kprobe('dump', '--service=shop/nobody').err).toContain(
+    'the kernel holds nothing for the Service "shop/nobody"',
+  )
+})
+
+it('find nothing to do, nothing that differs, and no stranger in what is ours', async () => {
+  await relaying()
+  expect(kprobe('plan', ...SOURCE)).toMatchObject({
+    code: 0,
+    out: 'no difference: the kernel holds what the Services ask for\n',
+  })
+  expect(kprobe('verify', ...SOURCE).code).toBe(0)
+  const doctor = kprobe('doctor', ...SOURCE)
+  expect(doctor.code, doctor.out).toBe(0)
+  expect(doctor.out).not.toMatch(/kube-proxy-userspace|iptables mode/)
+  const asked = kprobe('explain', ...SOURCE, '--from=10.244.0.99', '--to=10.96.1.1:80')
+  expect(asked.out).toContain('goes to 10.244.0.11:8080, source address replaced by one of the node')
+})
+
+it('take out what a daemon has left', async () => {
+  await relaying()
+  expect(kprobe('cleanup').err).toContain('a kprobe is running in this network namespace')
+  await daemons.end()
+  expect(kprobe('cleanup').out).toBe(
+    'removed table ip kube-proxy-userspace\nremoved table ip6 kube-proxy-userspace\n',
+  )
+  expect(tool('nft', 'list', 'tables')).toBe('')
+})
+
+it('say once of each Service what the mode has no place for', async () => {
+  const daemon = daemons.start({ source: EXAMPLES, args: MODE })
+  await daemon.synced(STEP_MS)
+  const refused = daemon.said('refused: the kernel, or this mode, has no place for it')
+  expect(refused.map(({ object, field }) => `${object} ${field}`).toSorted()).toEqual([
+    'Service edge/signalling spec.ports.protocol',
+    'Service edge/video spec.ipFamilies',
+    'Service kube-system/kube-dns spec.ipFamilies',
+    'Service shop/cart spec.ipFamilies',
+  ])
+})
