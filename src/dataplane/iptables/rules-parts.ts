@@ -1,5 +1,6 @@
-import { type Cidr, hostCidr } from '../../base/cidr.ts'
+import type { Cidr } from '../../base/cidr.ts'
 import type { Ip } from '../../base/ip.ts'
+import type { Octets } from '../../base/octets.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import {
   IPPROTO_SCTP,
@@ -73,17 +74,30 @@ export const FROM_LOCAL: XtMatch = { kind: 'addrtype', sourceTypes: XT_ADDRTYPE_
 export const TO_LOCAL: XtMatch = { kind: 'addrtype', sourceTypes: 0, destinationTypes: XT_ADDRTYPE_LOCAL }
 
 export function addressOf({ ip, bits }: Cidr, inverted = false): XtAddress {
-  let mask = ''
-  for (let at = 0; at < ip.length; at++) {
-    const ones = Math.min(8, Math.max(0, bits - 8 * at))
-    mask += String.fromCharCode((0xff00 >> ones) & 0xff)
-  }
-  return { ip, mask, inverted }
+  return { ip, mask: (ip.length === 4 ? MASKS_V4 : MASKS_V6)[bits] ?? '', inverted }
+}
+
+const MASKS_V4 = masks(4)
+const MASKS_V6 = masks(16)
+
+/** By the number of bits. */
+function masks(length: number): readonly Octets[] {
+  return Array.from({ length: 8 * length + 1 }, (_, bits) => {
+    let mask = ''
+    for (let at = 0; at < length; at++) {
+      const ones = Math.min(8, Math.max(0, bits - 8 * at))
+      mask += String.fromCharCode((0xff00 >> ones) & 0xff)
+    }
+    return mask
+  })
 }
 
 export function hostAddress(ip: Ip): XtAddress {
-  return addressOf(hostCidr(ip))
+  return { ip, mask: ip.length === 4 ? HOST_V4 : HOST_V6, inverted: false }
 }
+
+const HOST_V4 = '\xff'.repeat(4)
+const HOST_V6 = '\xff'.repeat(16)
 
 /** What tells pods of this node, or with `inverted` everything else. */
 export function fromPods(detector: Detector, inverted: boolean): Pick<XtRule, 'source' | 'inInterface'> {

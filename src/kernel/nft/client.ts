@@ -14,7 +14,7 @@ import type { Batch } from './batch.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
 import { readCounters } from './counters.ts'
 import { describeOperation } from './describe.ts'
-import { elementsIn, encodeBatch } from './encode.ts'
+import { elementsIn, encodeBatch, nameGeneration } from './encode.ts'
 import { nextGeneration, readGeneration } from './generation.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import { type IpsetNames, rememberIpsets, type UnwritableRule, unwritableRules } from './ipset-names.ts'
@@ -37,7 +37,7 @@ export interface NftClient {
   /** NFT_MSG_GETGEN: grows with every commit by anyone in this network namespace. Synchronous, under 10 us. */
   generation(): number
   /** Sends one batch. What the kernel says is in the result; only bugs of ours throw. */
-  commit(transaction: Transaction, options?: { readonly generation?: number }): Promise<CommitResult>
+  commit(transaction: Transaction, options?: CommitOptions): Promise<CommitResult>
   /**
    * Reads whole tables, bracketed by generation reads and repeated until nobody committed meanwhile. Tables that do
    * not exist are left out. Elements come grouped by set; those of sets with NFT_SET_EVAL carry expiresMs.
@@ -58,6 +58,16 @@ export interface NftClient {
     onCounter: (key: Octets, packets: bigint) => void,
   ): Promise<boolean>
   close(): Promise<void>
+}
+
+export interface CommitOptions {
+  /** The kernel refuses the batch (outcome `stale`) when it is at another one. */
+  readonly generation?: number
+  /**
+   * A commit of ours that is under way: this one is encoded meanwhile, and sent when that one was committed and nobody
+   * else's followed it. Otherwise the outcome is `stale`.
+   */
+  readonly follows?: Promise<CommitResult>
 }
 
 export type { ChainListing, ChainName, ChainPlace, CountedRule, Listing, TableName }
@@ -97,6 +107,8 @@ export interface NftClientOptions {
 }
 
 const ASYNC_ELEMENTS = 500
+/** Stands in a batch until it is known what it follows. */
+const UNKNOWN_GENERATION = 0
 const SYNC_BYTES_MAX = 64 * 1024
 const ENCODE_SLICE_MS = 5
 const NEWRULE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWRULE
@@ -161,17 +173,19 @@ class NetlinkNftClient implements NftClient {
     return readCounters(this.#connection, place, onCounter)
   }
 
-  async commit(
-    transaction: Transaction,
-    options: { readonly generation?: number } = {},
-  ): Promise<CommitResult> {
+  async commit(transaction: Transaction, options: CommitOptions = {}): Promise<CommitResult> {
     const startMs = this.#clock.nowMs()
     const first = transaction[0]
     if (first === undefined) return this.#nothing()
     const { indexOf } = rememberIpsets(this.#ipsets)
     const unwritable = unwritableRules(transaction, indexOf)
     if (unwritable.length > 0) return this.#unsent(unwritable)
-    const batch = await this.#encode(transaction, { ...options, indexOfIpset: indexOf })
+    const { follows, generation = follows && UNKNOWN_GENERATION } = options
+    const batch = await this.#encode(transaction, { generation, indexOfIpset: indexOf })
+    const before = await follows
+    if (before !== undefined && before.outcome !== 'committed')
+      return { ...this.#nothing(), outcome: 'stale' }
+    if (before !== undefined) nameGeneration(batch, before.generation)
     const sent = await this.#sendParts(batch, elementsIn(transaction) > this.#asyncElements)
     return {
       outcome: sent.outcome,
@@ -278,7 +292,7 @@ class NetlinkNftClient implements NftClient {
 }
 
 interface BatchOptions {
-  readonly generation?: number
+  readonly generation: number | undefined
   readonly indexOfIpset: IndexOfIpset
 }
 

@@ -1,8 +1,8 @@
 import type { Steps } from '../../base/steps.ts'
 import { AttributeWriter } from '../../netlink/attribute.ts'
-import { ByteWriter } from '../../netlink/bytes.ts'
+import { ByteWriter, viewOf } from '../../netlink/bytes.ts'
 import * as netlink from '../../netlink/constants.ts'
-import { addFlags, closeMessage, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
+import { addFlags, closeMessage, NFGENMSG_LENGTH, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
 import { writeAttributes } from '../../netlink/schema.ts'
 import { type Batch, batchOf, type ElementOperation, type ElementRun, MessageRecords } from './batch.ts'
 import { isCompiled } from './compiled-rule.ts'
@@ -75,6 +75,14 @@ export function* encodeBatch(transaction: Transaction, options: EncodeOptions): 
     }
   }
   return batch.end()
+}
+
+/** Behind the headers of the batch's begin and of the attribute. */
+const GENERATION_OFFSET = netlink.NLMSG_HDRLEN + NFGENMSG_LENGTH + netlink.NLA_HDRLEN
+
+/** Puts another generation into a batch that was encoded with one. */
+export function nameGeneration({ bytes }: Batch, generation: number): void {
+  viewOf(bytes).data.setUint32(GENERATION_OFFSET, generation)
 }
 
 function compiledBytesOf(operation: Operation): number {
