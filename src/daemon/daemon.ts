@@ -162,14 +162,11 @@ class Daemon {
       source: () => this.#intake.status,
       quarantined: () => this.#programming?.status.quarantined.length ?? 0,
       outward: () => ({ ...(this.#outward?.state ?? { ready: false }), events: this.#recorder?.counts }),
-      features: Object.entries(gates).map(([name, enabled]) => ({
-        name,
-        stage: '',
-        enabled,
-      })),
+      features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
       tell: fact => this.#recorder?.record(fact),
       proxyMode: () => this.#programming?.mode ?? this.#config.proxyMode,
       iptables: () => this.#iptablesNumbers(),
+      relayed: () => this.#programming?.relayed(),
       connections:
         connectionMetricsMax === 0
           ? undefined

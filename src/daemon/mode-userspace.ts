@@ -46,6 +46,11 @@ export function openUserspace({
     misfits: ({ refusals }) => [...refusals.values()].flat(),
     // What goes through this process is counted by nobody else, and not by endpoint.
     traffic: () => Promise.resolve([]),
+    relayed() {
+      const { listeners, connections, connectionsRefused, sessions, sessionsRefused, loops } = plane.counts
+      const tcp = { held: connections, refused: connectionsRefused }
+      return { listeners, tcp, udp: { held: sessions, refused: sessionsRefused }, loops }
+    },
     async close() {
       plane.letGo()
       await client.close()

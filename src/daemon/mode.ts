@@ -7,6 +7,7 @@ import type { Transport } from '../netlink/transport.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
 import type { IptablesNumbers } from '../telemetry/iptables-metrics.ts'
+import type { RelayNumbers } from '../telemetry/relay-metrics.ts'
 
 /** Opens a socket to one part of the kernel, or to a kernel in memory. Throws SystemError. */
 export type OpenSocket = () => Transport
@@ -65,6 +66,8 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly traffic: (state: State) => Promise<readonly TrafficCount[]>
   /** What kube-proxy measures in its iptables mode; absent in others. */
   readonly numbers?: (state: State) => Promise<IptablesNumbers>
+  /** What goes through this process; absent in modes whose packets stay in the kernel. */
+  readonly relayed?: () => RelayNumbers
   readonly close: () => Promise<void>
 }
 

@@ -42,6 +42,7 @@ export interface ObserverOptions {
   readonly features: MetricsOptions['features']
   readonly connections: MetricsOptions['connections']
   readonly iptables: MetricsOptions['iptables']
+  readonly relayed: MetricsOptions['relayed']
   /** The mode that programs the kernel now. */
   readonly proxyMode: () => ProxyMode
   /** Something that people should read at the object it is about. */
@@ -72,7 +73,7 @@ export class Observer {
 
   constructor(options: ObserverOptions) {
     const { families, clock, wallMs, syncPeriodMs, version, source } = options
-    const { outward, features, connections, iptables } = options
+    const { outward, features, connections, iptables, relayed } = options
     this.#options = options
     this.startedWallMs = wallMs()
     this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs })
@@ -84,7 +85,16 @@ export class Observer {
       return (clock.nowMs() - this.#heardMs) / 1000
     }
     const build = { version, commit: '', date: '' }
-    this.metrics = createMetrics({ families, staleS, outward, features, connections, iptables, build })
+    this.metrics = createMetrics({
+      families,
+      staleS,
+      outward,
+      features,
+      connections,
+      iptables,
+      relayed,
+      build,
+    })
   }
 
   get nodeName(): string {

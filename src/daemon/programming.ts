@@ -14,6 +14,7 @@ import type { ReconcilerEvent } from '../reconcile/events.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
 import type { IptablesNumbers } from '../telemetry/iptables-metrics.ts'
+import type { RelayNumbers } from '../telemetry/relay-metrics.ts'
 import type { KernelSockets, ModeEvent, OpenPlane } from './mode.ts'
 import { usePlane } from './open.ts'
 
@@ -45,6 +46,8 @@ export interface Programming {
   traffic(): Promise<readonly TrafficCount[]>
   /** What kube-proxy measures in its iptables mode; undefined in another one, and before anything was programmed. */
   numbers(): Promise<IptablesNumbers | undefined>
+  /** What goes through this process; undefined in a mode whose packets stay in the kernel. */
+  relayed(): RelayNumbers | undefined
   /** What the kernel, as it is now, lacks of what was asked for last. */
   pending(): Promise<Difference | undefined>
   offer(snapshot: Snapshot): void
@@ -109,6 +112,10 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
   async numbers(): Promise<IptablesNumbers | undefined> {
     const { rendered } = this.#reconciler
     return rendered === undefined ? undefined : await this.#opened.numbers?.(rendered)
+  }
+
+  relayed(): RelayNumbers | undefined {
+    return this.#opened.relayed?.()
   }
 
   async pending(): Promise<Difference | undefined> {

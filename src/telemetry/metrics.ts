@@ -12,6 +12,7 @@ import { IptablesMetrics, type IptablesNumbers } from './iptables-metrics.ts'
 import { addOutwardMetrics, type OutwardState } from './outward-metrics.ts'
 import { addProcessMetrics } from './process-metrics.ts'
 import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
+import { RelayMetrics, type RelayNumbers } from './relay-metrics.ts'
 import { createSourceMetrics, type SourceMetrics } from './source-metrics.ts'
 import { createWorkMetrics, type WorkMetrics } from './work-metrics.ts'
 
@@ -35,6 +36,8 @@ export interface MetricsOptions {
   readonly connections: ConnectionMetricsOptions | undefined
   /** Of the mode iptables; undefined while another one is in use. */
   readonly iptables: () => Promise<IptablesNumbers | undefined>
+  /** Of the mode userspace; undefined while another one is in use. */
+  readonly relayed: () => RelayNumbers | undefined
 }
 
 const NOTHING: MetricsOptions = {
@@ -45,15 +48,20 @@ const NOTHING: MetricsOptions = {
   outward: () => ({ ready: false }),
   connections: undefined,
   iptables: () => Promise.resolve(undefined),
+  relayed: () => undefined,
 }
 
 export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
-  const { families, build, features, staleS, outward, connections, iptables } = { ...NOTHING, ...options }
+  const { families, build, features, staleS, outward, connections, iptables, relayed } = {
+    ...NOTHING,
+    ...options,
+  }
   const registry = new Registry()
   addProcessMetrics(registry)
   if (connections !== undefined) addConnectionMetrics(registry, connections)
   addOutwardMetrics(registry, outward)
   const ofIptables = new IptablesMetrics(registry, families)
+  const ofRelay = new RelayMetrics(registry)
   return {
     ...createWorkMetrics(registry),
     ...createConntrackMetrics(registry),
@@ -62,6 +70,7 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
     proxy: createProxyMetrics(registry, families),
     text: async () => {
       ofIptables.take(await iptables())
+      ofRelay.take(relayed())
       return await registry.metrics()
     },
   }

@@ -54,6 +54,9 @@ it('show which listener each Service is led to, and what is dropped, rejected or
   expect(dns).not.toBe(cart)
   const listening = tool('ss', '-lntuH')
   for (const place of [cart, dns]) expect(listening).toContain(` ${place} `)
+  const metrics = await (await fetch('http://127.0.0.1:10249/metrics')).text()
+  const listeners = listening.match(/ 10\.1\.2\.3:/g)?.length
+  expect(metrics).toContain(`\nkprobe_relay_listeners ${listeners}\n`)
 })
 
 it('show one Service alone, and name one that is not there', async () => {

@@ -316,7 +316,7 @@ it('holds its bound against 10,000 connections, and serves again afterwards', as
     expect(plane.counts.connections).toBe(CONNECTIONS)
   }
   expect(counts).toEqual({ served: CONNECTIONS, reset: 10_000 - CONNECTIONS })
-  expect(plane.counts.refused).toBe(10_000 - CONNECTIONS)
+  expect(plane.counts.connectionsRefused).toBe(10_000 - CONNECTIONS)
   expect(events.filter(({ kind }) => kind === 'exhausted')).toHaveLength(1)
   for (const socket of open) socket.destroy()
   await idle()

@@ -44,8 +44,10 @@ export interface RelayCounts {
   readonly listeners: number
   readonly connections: number
   readonly sessions: number
-  /** Connections and sessions that were refused because too many were under way. */
-  readonly refused: number
+  /** Connections that were refused because too many were under way. */
+  readonly connectionsRefused: number
+  /** Datagrams of further clients that were lost for the same reason. */
+  readonly sessionsRefused: number
   /** Connections of this process that came back to it. */
   readonly loops: number
 }
@@ -108,7 +110,8 @@ class RelayingPlane implements UserspacePlane {
       listeners: this.#relays.size,
       connections: this.#connections.held,
       sessions: this.#sessions.held,
-      refused: this.#connections.refused + this.#sessions.refused,
+      connectionsRefused: this.#connections.refused,
+      sessionsRefused: this.#sessions.refused,
       loops: this.#own.met,
     }
   }

@@ -33,6 +33,7 @@ beforeEach(() => {
     features: [],
     connections: undefined,
     iptables: () => Promise.resolve(undefined),
+    relayed: () => undefined,
     proxyMode: () => mode,
     tell: () => undefined,
   })

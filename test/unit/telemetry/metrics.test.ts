@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { IptablesNumbers } from '../../../src/telemetry/iptables-metrics.ts'
+import type { RelayNumbers } from '../../../src/telemetry/relay-metrics.ts'
 import { createMetrics, type MetricsOptions } from '../../../src/telemetry/metrics.ts'
 import { createSliMetrics } from '../../../src/telemetry/sli-metrics.ts'
 
@@ -290,6 +291,26 @@ describe('createMetrics', () => {
     createMetrics().staleCommit()
     expect(await createMetrics().text()).toContain('kprobe_commit_generation_retries_total 0')
   })
+})
+
+it('says what the mode userspace relays, and nothing of it in another mode', async () => {
+  let numbers: RelayNumbers | undefined
+  const metrics = createMetrics({ relayed: () => numbers })
+  const values = async () => (await linesOf(metrics)).filter(line => line.startsWith('kprobe_relay_'))
+  expect(await values()).toEqual([])
+  numbers = { listeners: 3, tcp: { held: 2, refused: 7 }, udp: { held: 1, refused: 5 }, loops: 4 }
+  const lines = await values()
+  expect(lines.toSorted()).toEqual([
+    'kprobe_relay_connections{protocol="TCP"} 2',
+    'kprobe_relay_connections{protocol="UDP"} 1',
+    'kprobe_relay_listeners 3',
+    'kprobe_relay_loops_total 4',
+    'kprobe_relay_refused_total{protocol="TCP"} 7',
+    'kprobe_relay_refused_total{protocol="UDP"} 5',
+  ])
+  expect(await values()).toEqual(lines)
+  numbers = undefined
+  expect(await values()).toEqual([])
 })
 
 describe("kube-proxy's metrics of its iptables mode", () => {
