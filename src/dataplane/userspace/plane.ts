@@ -163,15 +163,19 @@ class RelayingPlane implements UserspacePlane {
       this.#relays.discard()
       return this.#notOpened(failures)
     }
-    const transaction = resolveTransaction(plan.transaction, (key, list) => this.#relays.portOf(key, list))
-    this.#relays.openDoors()
-    const result = await client.commit(transaction, options)
-    if (result.outcome !== 'committed') this.#relays.discard()
-    else {
-      this.#relays.settle()
-      this.#apply(plan)
+    try {
+      const transaction = resolveTransaction(plan.transaction, (key, list) => this.#relays.portOf(key, list))
+      this.#relays.openDoors()
+      const result = await client.commit(transaction, options)
+      if (result.outcome === 'committed') {
+        this.#relays.settle()
+        this.#apply(plan)
+      }
+      return receiptOf(result)
+    } finally {
+      // Nothing is left of it where the rules came through.
+      this.#relays.discard()
     }
-    return receiptOf(result)
   }
 
   #apply({ put, remove, after }: UserspacePlan): void {

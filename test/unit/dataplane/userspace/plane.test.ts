@@ -114,6 +114,33 @@ it('opens no door before the rules are there, and closes what they do not lead t
   expect(await fate(rig.client(port))).toBe('ECONNREFUSED')
 })
 
+it('leaves no door open when nobody can tell what came of the rules', async () => {
+  const ports: number[] = []
+  const silent: NftClient = {
+    ...client,
+    list: tables => client.list(tables),
+    generation: () => client.generation(),
+    commit(transaction) {
+      for (const each of transaction)
+        if (each.verb === 'add-elements' && each.set.name === 'frontends')
+          for (const { data } of each.elements)
+            if (typeof data === 'string') ports.push((data.charCodeAt(4) << 8) | data.charCodeAt(5))
+      return Promise.reject(new Error('no descriptor is left'))
+    },
+  }
+  const unheard = createUserspacePlane({
+    client: silent,
+    clock: systemClock,
+    options: DEFAULT_USERSPACE_OPTIONS,
+  })
+  unheard.startRelaying()
+  opened.push(() => unheard.destroy())
+  await expect(program(web(backends(1)), unheard.empty, unheard)).rejects.toThrow('no descriptor is left')
+  expect(unheard.counts.listeners).toBe(0)
+  expect(ports).toHaveLength(1)
+  expect(await fate(rig.client(ports[0] ?? 0))).toBe('ECONNREFUSED')
+})
+
 it('replaces what a process that has ended left, in one transaction', async () => {
   const old = openPlane()
   old.startRelaying()
