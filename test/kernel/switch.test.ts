@@ -1,6 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
 import {
+  beginAnew,
   changeMode,
   expectAllAnswered,
   ModeSwitch,
@@ -74,6 +75,23 @@ test('from nftables to userspace and back: no connection is lost, and none refus
     await untilTables(switched, ['table ip kube-proxy-userspace', 'table ip6 kube-proxy-userspace'])
     await changeUnderTraffic(switched, 'nftables', talkers)
     await untilTables(switched, ['table ip kube-proxy', 'table ip6 kube-proxy'])
+  } finally {
+    await Promise.all(talkers.map(talker => talker.close()))
+  }
+  await expectAllAnswered(clients)
+})
+
+test('userspace, begun anew with other settings: no connection is lost, and none refused', async () => {
+  const switched = await rig.start('userspace')
+  const clients = rig.startClients()
+  const talkers = rig.startTalkers()
+  try {
+    await Promise.all(talkers.map(talker => talker.answers(3)))
+    await beginAnew(switched, 'userspace', { iptables: { masqueradeAll: true } })
+    talkers.push(...rig.startTalkers())
+    // Listeners of the plane before answer for five seconds more.
+    await new Promise(resolve => setTimeout(resolve, 6_000))
+    await Promise.all(talkers.map(talker => talker.answers(5)))
   } finally {
     await Promise.all(talkers.map(talker => talker.close()))
   }

@@ -56,13 +56,14 @@ const OBJECTS: readonly object[] = [
   },
 ]
 
-function configuration(mode: string): string {
+function configuration(mode: string, more: Readonly<Record<string, unknown>> = {}): string {
   return JSON.stringify({
     apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
     kind: 'KubeProxyConfiguration',
     mode,
     clusterCIDR: CLUSTER_CIDR,
     hostnameOverride: NODE_NAME,
+    ...more,
   })
 }
 
@@ -100,12 +101,12 @@ export class ModeSwitch {
     return this.#daemons.end()
   }
 
-  async start(mode: string): Promise<SwitchedDaemon> {
+  async start(mode: string, ...flags: readonly string[]): Promise<SwitchedDaemon> {
     const folder = this.#daemons.folder()
     const [config, objects] = [join(folder, 'config.yaml'), join(folder, 'objects.json')]
     write(objects, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: OBJECTS }))
     write(config, configuration(mode))
-    const daemon = this.#daemons.start({ source: objects, args: [`--config=${config}`] })
+    const daemon = this.#daemons.start({ source: objects, args: [`--config=${config}`, ...flags] })
     await daemon.synced(STEP_MS)
     return { daemon, config }
   }
@@ -133,11 +134,26 @@ export interface SwitchedDaemon {
   readonly config: string
 }
 
+export function writeMode(config: string, mode: string): void {
+  write(config, configuration(mode))
+}
+
 /** Resolves when the other mode has taken over. */
 export async function changeMode({ daemon, config }: SwitchedDaemon, mode: string): Promise<void> {
   const before = daemon.said('another mode has taken over').length
-  write(config, configuration(mode))
+  writeMode(config, mode)
   await daemon.until(() => daemon.said('another mode has taken over').length > before, STEP_MS)
+}
+
+/** Resolves when the same mode has been begun anew, with other fields of the configuration. */
+export async function beginAnew(
+  { daemon, config }: SwitchedDaemon,
+  mode: string,
+  fields: Readonly<Record<string, unknown>>,
+): Promise<void> {
+  const before = daemon.said('committed').length
+  write(config, configuration(mode, fields))
+  await daemon.until(() => daemon.said('committed').length > before, STEP_MS)
 }
 
 /** No request failed since the clients were started. */
