@@ -101,9 +101,11 @@ function nodePortEntries(port: PortRules, { port: number, route }: Frontend): re
     const rule: XtRule = { protocol, matches, target: jump(port.chains.ext) }
     if (port.ofFamily.loopback && port.statics.options.nfacct.localhostAccepted) {
       const counting = { ...rule, destination: LOOPBACK, matches: [...matches, LOOPBACK_COUNTER] }
-      entries.push(entryIn(port, 'nat', KUBE_NODEPORTS, counting))
-    }
-    entries.push(entryIn(port, 'nat', KUBE_NODEPORTS, rule))
+      // Behind the other one it would never be asked.
+      const sequence = `${port.port.protocol}/${number}`
+      entries.push({ ...entryIn(port, 'nat', KUBE_NODEPORTS, counting), sequence })
+      entries.push({ ...entryIn(port, 'nat', KUBE_NODEPORTS, rule), sequence })
+    } else entries.push(entryIn(port, 'nat', KUBE_NODEPORTS, rule))
   }
   const refusal = refusalOf(port, route)
   if (refusal !== undefined) {

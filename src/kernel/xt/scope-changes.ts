@@ -2,6 +2,7 @@ import type { Steps } from '../../base/steps.ts'
 import type { XtChain, XtEntry, XtJump } from './scope.ts'
 import { type ChainContent, type OwnedRule, ScopeDraft } from './scope-draft.ts'
 import { chainKey, ruleKey, type ScopeOperations, sameRules } from './scope-operation.ts'
+import { misplacedEntries } from './scope-sequence.ts'
 
 /** What one owner asks for, or asked for before. */
 export interface Asked {
@@ -104,22 +105,37 @@ export class ScopeChanges {
       if (same === undefined) old.set(key, [entry])
       else same.push(entry)
     }
+    const kept = new Map<OwnedRule, number>()
+    const byChain = new Map<string, OwnedRule[]>()
     for (const entry of after) {
-      const { rule } = entry
+      const { rule, sequence } = entry
       const chain = chainKey(entry, entry.chain)
+      const owned = { rule, owner, sequence }
       const anew = this.#anew.get(chain)
-      if (anew !== undefined) anew.entries.push({ rule, owner })
-      else if (old.get(`${chain} ${ruleKey(rule)}`)?.pop() === undefined)
-        this.#addEntry(chain, { rule, owner })
+      if (anew !== undefined) {
+        anew.entries.push(owned)
+        continue
+      }
+      if (old.get(`${chain} ${ruleKey(rule)}`)?.pop() !== undefined) kept.set(owned, kept.size)
+      const same = byChain.get(chain)
+      if (same === undefined) byChain.set(chain, [owned])
+      else same.push(owned)
     }
+    for (const [chain, entries] of byChain) this.#addEntries(chain, entries, kept)
     for (const left of old.values())
       for (const entry of left) this.#draft.removeRule(entry, entry.rule, owner)
   }
 
-  #addEntry(key: string, entry: OwnedRule): void {
+  /** `kept` are those that are there, in their order. */
+  #addEntries(key: string, entries: readonly OwnedRule[], kept: ReadonlyMap<OwnedRule, number>): void {
+    if (entries.every(entry => kept.has(entry))) return
     const chain = this.#common.get(key)
     if (chain === undefined) throw new Error(`${key}: entries in a chain that is not common`)
-    addEntry(this.#draft, chain, entry)
+    const at = placeOfEntries(chain)
+    const misplaced = new Set(misplacedEntries(entries, { at, positionOf: entry => kept.get(entry) }))
+    for (const entry of entries)
+      if (!kept.has(entry) || misplaced.has(entry)) addEntry(this.#draft, chain, entry)
+    for (const { rule, owner } of misplaced) this.#draft.removeRule(placeOf(chain), rule, owner)
     if (makesWay(chain) && !this.#last.has(key)) this.#last.set(key, { before: chain, after: chain })
   }
 
@@ -142,9 +158,13 @@ export function makesWay({ rules, last }: XtChain): boolean {
   return rules.length > 0 && last.length > 0
 }
 
-/** At the head, unless rules have to stay before it. */
+/** At the head, unless rules have to stay before them. */
+export function placeOfEntries({ rules }: XtChain): 'head' | 'end' {
+  return rules.length === 0 ? 'head' : 'end'
+}
+
 export function addEntry(draft: ScopeDraft, chain: XtChain, entry: OwnedRule): void {
-  if (chain.rules.length === 0) draft.insertEntry(placeOf(chain), entry)
+  if (placeOfEntries(chain) === 'head') draft.insertEntry(placeOf(chain), entry)
   else draft.append(placeOf(chain), entry)
 }
 

@@ -14,6 +14,8 @@ import {
 export interface OwnedRule {
   readonly rule: XtRule
   readonly owner: string | undefined
+  /** See XtEntry. */
+  readonly sequence?: string | undefined
 }
 
 /** All that is to stand in a chain, written anew. */

@@ -8,9 +8,10 @@ import { printRule } from './print.ts'
 import { readRule } from './read.ts'
 import type { XtRule } from './rule.ts'
 import type { XtChain, XtEntry, XtJump, XtPlace, XtTableName } from './scope.ts'
-import { addEntry, contentOf, contentWith, makesWay } from './scope-changes.ts'
+import { addEntry, contentOf, contentWith, makesWay, placeOfEntries } from './scope-changes.ts'
 import { type OwnedRule, ScopeDraft } from './scope-draft.ts'
 import { chainKey, type ScopeOperations, tableKey } from './scope-operation.ts'
+import { misplacedEntries } from './scope-sequence.ts'
 
 /** compileRule, with what it needs to know of ipsets. Throws NetlinkError for what cannot be said to the kernel. */
 export type CompileRule = (rule: XtRule, family: NftFamily) => CompiledRule
@@ -35,6 +36,7 @@ export function bytesOf({ compile }: Language, rule: XtRule, family: NftFamily):
 export type IsOurs = (table: XtTableName, chain: string) => boolean
 
 const ENTRIES_PER_STEP = 256
+const NONE_MISPLACED: ReadonlyMap<OwnedRule, ObservedRule> = new Map()
 
 interface CommonChain {
   readonly chain: XtChain
@@ -86,7 +88,7 @@ export class ObservedChanges {
     const key = chainKey(entry, entry.chain)
     const common = this.#common.get(key)
     if (common === undefined) throw new Error(`${key}: entries in a chain that is not common`)
-    common.entries.push({ rule: entry.rule, owner })
+    common.entries.push({ rule: entry.rule, owner, sequence: entry.sequence })
   }
 
   *finish(): Steps<ScopeOperations> {
@@ -146,8 +148,12 @@ export class ObservedChanges {
       return
     }
     const place = { family, table: chain.table, chain: chain.name }
-    for (const entry of sorted.missing) addEntry(this.#draft, chain, entry)
-    const isInTheWay = sorted.missing.length > 0 && makesWay(chain)
+    const misplaced = this.#misplaced(there.rules, { chain, entries }, sorted.missing)
+    const coming = new Set([...sorted.missing, ...misplaced.keys()])
+    for (const entry of misplaced.size === 0 ? coming : entries)
+      if (coming.has(entry)) addEntry(this.#draft, chain, entry)
+    for (const rule of misplaced.values()) this.#draft.removeRule(place, rule, undefined)
+    const isInTheWay = coming.size > 0 && makesWay(chain)
     for (const rule of isInTheWay ? last : sorted.missingLast)
       this.#draft.append(place, { rule, owner: undefined })
     for (const rule of isInTheWay ? [...sorted.unwanted, ...sorted.last] : sorted.unwanted)
@@ -230,6 +236,30 @@ export class ObservedChanges {
     const still = new Set([...byText.values()].flat())
     missing.splice(0, missing.length, ...missing.filter(entry => still.has(entry)))
     return left
+  }
+
+  /** Entries that have to move, each with the rule that it is now. */
+  #misplaced(
+    there: readonly ObservedRule[],
+    { chain, entries }: CommonChain,
+    missing: readonly OwnedRule[],
+  ): ReadonlyMap<OwnedRule, ObservedRule> {
+    const sequenced = entries.filter(({ sequence }) => sequence !== undefined)
+    if (sequenced.length === 0) return NONE_MISPLACED
+    const { family } = chain
+    const coming = new Set(missing)
+    const byBytes = new Map(there.map(({ compiled }, i) => [compiled, i]))
+    const inBytes = ({ rule }: OwnedRule): number | undefined => byBytes.get(this.#bytesOf(rule, family))
+    const isAllInBytes = sequenced.every(entry => coming.has(entry) || inBytes(entry) !== undefined)
+    const byText = new Map(isAllInBytes ? [] : there.map((rule, i) => [this.#textOf(rule, family), i]))
+    const positionOf = (entry: OwnedRule): number | undefined =>
+      coming.has(entry) ? undefined : (inBytes(entry) ?? byText.get(printRule(entry.rule, family)))
+    const misplaced = new Map<OwnedRule, ObservedRule>()
+    for (const entry of misplacedEntries(sequenced, { at: placeOfEntries(chain), positionOf })) {
+      const rule = there[positionOf(entry) ?? -1]
+      if (rule !== undefined) misplaced.set(entry, rule)
+    }
+    return misplaced
   }
 
   #finishJumps(): void {

@@ -27,6 +27,8 @@ export interface XtChain extends XtPlace {
 export interface XtEntry extends XtPlace {
   readonly chain: string
   readonly rule: XtRule
+  /** Entries of one Service with the same one in the same chain stand there in the order in which they are asked for. */
+  readonly sequence?: string
 }
 
 /**

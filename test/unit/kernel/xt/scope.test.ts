@@ -137,6 +137,60 @@ describe('a scope', () => {
     expect(others).toEqual(['more', 'most'])
   })
 
+  it.each([
+    ['no rules', chain([], [])],
+    ['rules', chain(['first'], ['end'])],
+  ])('puts entries of a sequence right that stand in another order, behind %s', async (_, common) => {
+    const { client, observe, texts, commit } = world()
+    const sequence = (text: string): XtEntry => ({ ...entry(text), sequence: 'one' })
+    const settle = async (entries: readonly XtEntry[]) => {
+      const changes = new ObservedChanges(await observe(), LANGUAGE, isOurs)
+      changes.common(common)
+      for (const each of entries) changes.entry('someone', each)
+      const operations = finish(changes.finish())
+      if (operations.length > 0) await commit(operations)
+      return operations
+    }
+    const written = async (...names: string[]) => {
+      const rules = [...common.rules, ...names.map(returning), ...common.last]
+      await client.commit([
+        { verb: 'add-table', ...PLACE, flags: 0, comment: undefined },
+        { verb: 'add-chain', ...PLACE, chain: { name: 'OURS', hook: undefined, rules: [] } },
+        { verb: 'flush-chain', ...PLACE, chain: 'OURS' },
+        ...rules.map(rule => ({
+          ...PLACE,
+          verb: 'add-rule' as const,
+          chain: 'OURS',
+          rule: compileRule(rule, 'ip'),
+        })),
+      ])
+    }
+    const orderOf = async () => (await texts())['OURS']?.filter(text => ['a', 'b', 'c'].includes(text))
+    const wanted = [sequence('a'), sequence('b'), sequence('c'), entry('other')]
+    for (const names of [
+      ['c', 'b', 'a', 'other'],
+      ['other', 'b', 'a', 'c'],
+      ['a', 'other', 'c'],
+      ['c', 'other', 'b'],
+      ['b', 'a'],
+    ]) {
+      await written(...names)
+      await settle(wanted)
+      expect(await orderOf()).toEqual(['a', 'b', 'c'])
+      expect(await settle(wanted)).toEqual([])
+    }
+    await written('a', 'b', 'c', 'other')
+    expect(await settle(wanted)).toEqual([])
+    expect((await settle([entry('c'), entry('b'), entry('a'), entry('other')])).length).toBe(0)
+    const shared = commonOf([common], [])
+    const changes = new ScopeChanges(shared, shared)
+    const asked = (...entries: XtEntry[]) => ({ chains: [], entries })
+    await written('a', 'c', 'other')
+    changes.owner('someone', asked(sequence('a'), sequence('c'), entry('other')), asked(...wanted))
+    await commit(finish(changes.finish()))
+    expect(await orderOf()).toEqual(['a', 'b', 'c'])
+  })
+
   it('leaves a jump that is to stay, wanted or not', async () => {
     const { texts, commit, settle } = world()
     const common = chain([], [])
