@@ -1,5 +1,6 @@
 import type { Octets } from '../../base/octets.ts'
 import type { NftClient } from '../nft/client.ts'
+import type { NftFamily } from '../nft/state.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
 import type { HandleBook } from './scope-handles.ts'
@@ -89,9 +90,14 @@ function lookUp(
 ): ReadonlyMap<DeleteRule, Resolved> | undefined {
   const found = new Map<DeleteRule, Resolved>()
   const taken = new Set<bigint>()
+  let words: ReadonlyMap<string, readonly Resolved[]> | undefined
+  const byWords = (family: NftFamily): ReadonlyMap<string, readonly Resolved[]> => {
+    words ??= wordsOf(book.rulesOf(key), family, language)
+    return words
+  }
   for (const deletion of deletions) {
     const isFree = ({ handle }: Resolved): boolean => !taken.has(handle)
-    const rule = candidates(book, { key, deletion }, language).find(isFree)
+    const rule = candidates({ book, language, byWords }, key, deletion).find(isFree)
     if (rule === undefined) return undefined
     taken.add(rule.handle)
     found.set(deletion, rule)
@@ -99,13 +105,17 @@ function lookUp(
   return found
 }
 
+interface Known extends Pick<RuleReader, 'book' | 'language'> {
+  /** All rules of the chain, by what iptables-save would print. */
+  readonly byWords: (family: NftFamily) => ReadonlyMap<string, readonly Resolved[]>
+}
+
 /** The best first: of equal rules it does not matter which one goes, but one that was read is meant by its number. */
 function candidates(
-  book: HandleBook,
-  { key, deletion }: { readonly key: string; readonly deletion: DeleteRule },
-  language: Language,
+  { book, language, byWords }: Known,
+  key: string,
+  { rule, family }: DeleteRule,
 ): readonly Resolved[] {
-  const { rule, family } = deletion
   if (isObservedRule(rule)) {
     const { compiled } = rule
     const handles = book.handlesOf(key, compiled)
@@ -115,8 +125,20 @@ function candidates(
   const compiled = bytesOf(language, rule, family)
   const handles = compiled === undefined ? [] : book.handlesOf(key, compiled)
   if (compiled !== undefined && handles.length > 0) return handles.map(handle => ({ handle, compiled }))
-  const text = printRule(rule, family)
-  return [...book.rulesOf(key)].filter(
-    each => printRule(readRule(each.compiled, family, language.nameOfIpset), family) === text,
-  )
+  return byWords(family).get(printRule(rule, family)) ?? []
+}
+
+function wordsOf(
+  rules: Iterable<Resolved>,
+  family: NftFamily,
+  { nameOfIpset }: Language,
+): ReadonlyMap<string, readonly Resolved[]> {
+  const words = new Map<string, Resolved[]>()
+  for (const rule of rules) {
+    const text = printRule(readRule(rule.compiled, family, nameOfIpset), family)
+    const same = words.get(text)
+    if (same === undefined) words.set(text, [rule])
+    else same.push(rule)
+  }
+  return words
 }
