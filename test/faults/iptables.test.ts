@@ -248,3 +248,68 @@ it('F57: a Service that the kernel refuses is left out and named, and all others
   await eventually(() => rules.every(ip => saved().ours.some(line => line.includes(`-d ${ip}/32 -p tcp`))))
   expect(saved().ours.some(line => line.includes(`-d ${clusterIp(taken)}/32 -p tcp`))).toBe(false)
 })
+
+it('F49: a chain that a rule of somebody else leads to holds up nothing but itself', async () => {
+  const daemon = await running(6)
+  const gone = 5
+  const chain = chainNamed(new RegExp(`-d ${clusterIp(gone).replaceAll('.', '\\.')}/32 .*-j (KUBE-SVC-\\S+)`))
+  iptables('-t', 'nat', '-A', 'CNI-HOSTPORT-DNAT', '-p', 'tcp', '--dport', '9999', '-j', chain)
+  const { foreign } = saved()
+  const told = daemon.out.length
+  writeObjects(folder, [...services(5), ...service(7)])
+  await daemon.until(() => daemon.out.slice(told).includes(nameOf(7)))
+  await eventually(() => saved().ours.some(line => line.includes(`-d ${clusterIp(7)}/32 -p tcp`)))
+  expect(saved().ours.filter(line => line.includes(clusterIp(gone)))).toEqual([])
+  expect(saved().foreign).toEqual(foreign)
+  // Their rule, and the chain that it leads to, with nothing in it.
+  const kept = saved().ours.filter(line => line.includes(chain))
+  expect(kept.map(line => line.split(' ')[1])).toEqual(['-A', `:${chain}`])
+  iptables('-t', 'nat', '-D', 'CNI-HOSTPORT-DNAT', '-p', 'tcp', '--dport', '9999', '-j', chain)
+  await eventually(() => !saved().ours.some(line => line.includes(chain)))
+})
+
+it('F83: killed in the middle of what it writes, it is followed by one that completes it', async () => {
+  const { foreign } = saved()
+  const rules = (lines: readonly string[]) => lines.filter(line => / -A |:CNI|CANARY/.test(line))
+  for (const [round, waitMs] of [0, 20, 60, 120, 200].entries()) {
+    writeObjects(folder, services(400 - 50 * round))
+    const daemon = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
+    await daemon.until(() => daemon.said('session affinity remembers').length > 0)
+    await new Promise(resolve => setTimeout(resolve, waitMs))
+    process.kill(daemon.pid, 'SIGKILL')
+    await daemon.exited
+  }
+  const last = await running(20)
+  expect(agrees()).toBe(true)
+  expect(rules(saved().foreign)).toEqual(rules(foreign))
+  await last.stop()
+})
+
+function cleanup(...flags: readonly string[]): { readonly code: number | null; readonly text: string } {
+  const { status, stdout, stderr } = spawnSync(
+    process.execPath,
+    [COMMAND, 'cleanup', '--proxy-mode=iptables', ...flags],
+    { encoding: 'utf8' },
+  )
+  return { code: status, text: stdout + stderr }
+}
+
+it('F89: cleanup refuses while a daemon runs, what --force removes comes back, and then all of it goes', async () => {
+  const daemon = await running(10)
+  const { ours, foreign } = saved()
+  const refused = cleanup()
+  expect(refused.code).toBe(1)
+  expect(refused.text).toContain(`pid ${daemon.pid}`)
+  expect(saved()).toEqual({ ours, foreign })
+  expect(cleanup('--force').code).toBe(0)
+  await eventuallySaved(ours)
+  await daemon.stop()
+  iptables('-t', 'nat', '-F', 'KUBE-SERVICES')
+  iptables('-t', 'nat', '-D', 'PREROUTING', ...jumpTo('KUBE-SERVICES'))
+  expect(cleanup().text).toMatch(/^removed \d+ chains with \d+ rules/)
+  expect(saved().ours.filter(line => !line.includes('KUBE-FIREWALL'))).toEqual([])
+  expect(saved().foreign).toEqual(foreign)
+  const before = await generation()
+  expect(cleanup()).toEqual({ code: 0, text: 'nothing of ours is in the kernel\n' })
+  expect(await generation()).toBe(before)
+})
