@@ -17,8 +17,8 @@ type DeleteElements = Extract<Operation, { readonly verb: 'delete-elements' }>
 
 /**
  * What goes apart from what comes, each in its order, so that virtual servers can be set up and taken down in between.
- * The old form of an element that changes stays with the new one, and so does everything about a table that is made
- * anew.
+ * The old form of an element that changes stays with the new one, that of a chain as well, and so does everything about a
+ * table that is made anew.
  */
 export function splitTransaction(transaction: Transaction, from: Started): SplitTransaction {
   const split: Split = {
@@ -29,12 +29,16 @@ export function splitTransaction(transaction: Transaction, from: Started): Split
   }
   const { add, remove } = split
   const anew = tablesMade(transaction)
-  const filled = chainsFilled(transaction)
+  const filled = chainsNamed(transaction, 'add-rule')
+  const remade = chainsNamed(transaction, 'add-chain')
   for (const operation of transaction) {
     if (anew.has(tableKey(operation))) add.push(operation)
     else if (operation.verb === 'delete-elements') splitElements(operation, split)
     else if (operation.verb === 'flush-chain') {
       const into = filled.has(`${tableKey(operation)} ${operation.chain}`) ? add : remove
+      into.push(operation)
+    } else if (operation.verb === 'delete-chain') {
+      const into = remade.has(`${tableKey(operation)} ${operation.chain}`) ? add : remove
       into.push(operation)
     } else if (GOING.has(operation.verb)) remove.push(operation)
     else add.push(operation)
@@ -42,7 +46,7 @@ export function splitTransaction(transaction: Transaction, from: Started): Split
   return { add, remove }
 }
 
-const GOING: ReadonlySet<Operation['verb']> = new Set(['delete-table', 'delete-chain', 'delete-set'])
+const GOING: ReadonlySet<Operation['verb']> = new Set(['delete-table', 'delete-set'])
 
 function tableKey({ family, table }: Operation): string {
   return `${family} ${table}`
@@ -52,11 +56,14 @@ function tablesMade(transaction: Transaction): ReadonlySet<string> {
   return new Set(transaction.filter(({ verb }) => verb === 'add-table').map(tableKey))
 }
 
-function chainsFilled(transaction: Transaction): ReadonlySet<string> {
-  const filled = new Set<string>()
-  for (const operation of transaction)
-    if (operation.verb === 'add-rule') filled.add(`${tableKey(operation)} ${operation.chain}`)
-  return filled
+function chainsNamed(transaction: Transaction, verb: 'add-rule' | 'add-chain'): ReadonlySet<string> {
+  const named = new Set<string>()
+  for (const operation of transaction) {
+    if (operation.verb !== verb) continue
+    const { chain } = operation
+    named.add(`${tableKey(operation)} ${typeof chain === 'string' ? chain : chain.name}`)
+  }
+  return named
 }
 
 type KeysBySet = ReadonlyMap<string, ReadonlySet<string>>
