@@ -183,7 +183,7 @@ class NetlinkNftClient implements NftClient {
     const { follows, generation = follows && UNKNOWN_GENERATION } = options
     const batch = await this.#encode(transaction, { generation, indexOfIpset: indexOf })
     const before = await follows
-    if (before !== undefined && before.outcome !== 'committed')
+    if (before !== undefined && (before.outcome !== 'committed' || before.foreign))
       return { ...this.#nothing(), outcome: 'stale' }
     if (before !== undefined) nameGeneration(batch, before.generation)
     const sent = await this.#sendParts(batch, elementsIn(transaction) > this.#asyncElements)

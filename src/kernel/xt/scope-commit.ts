@@ -31,15 +31,16 @@ export async function commitScope(
   const { client, book, generation: asked } = options
   const start = await client.commit([])
   book.reached(start.generation)
-  const count = countAhead(operations)
+  // Whoever asks for none has met others who always commit: several commits would meet them oftener than one.
+  const count = asked === undefined ? 0 : countAhead(operations)
   if (count === 0) return commitWhole(operations, options, start)
-  if (asked !== undefined && asked !== start.generation) return ended('stale', start)
+  if (asked !== start.generation) return ended('stale', start)
   const ahead = await commitAhead(operations.slice(0, count), options, start)
   if (ahead.outcome !== 'committed') return ahead
+  if (ahead.foreign) return { ...ahead, outcome: 'stale' }
   const rest = operations.slice(count)
   const { generation } = ahead
-  const guard = { ...options, generation: asked === undefined ? undefined : generation }
-  const end = await commitWhole(rest, guard, { generation, foreign: ahead.foreign })
+  const end = await commitWhole(rest, { ...options, generation }, { generation, foreign: ahead.foreign })
   const bytes = ahead.bytes + end.bytes
   const messages = ahead.messages + end.messages
   return { ...end, bytes, messages, ...(end.outcome === 'refused' ? { partial: true } : {}) }

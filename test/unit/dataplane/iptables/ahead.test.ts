@@ -109,6 +109,37 @@ describe('what nothing leads to yet', () => {
     expect((await look(MANY)).plan.empty).toBe(true)
   })
 
+  it.each([
+    [0, ['committed', 'stale']],
+    [1, ['committed', 'committed']],
+  ])('stops where somebody else commits before the look at where commit %i led', async (after, outcomes) => {
+    const { plane, look, other, results } = world((commit, nth) => {
+      if (nth !== after) return commit
+      return async (...args) => {
+        const result = await commit(...args)
+        const { generation } = await other.commit(FOREIGN)
+        return { ...result, foreign: true, generation }
+      }
+    })
+    const { plan, generation } = await look(MANY)
+    expect(await plane.commit(plan, { generation })).toMatchObject({ outcome: 'stale', foreign: true })
+    expect(results.map(({ outcome }) => outcome)).toEqual(outcomes)
+  })
+
+  it('goes with all else where nobody asked for a generation, and comes through whoever commits meanwhile', async () => {
+    let count = 0
+    const { plane, look, other, results } = world(async commit => {
+      await other.commit([
+        { verb: 'add-table', family: 'ip', table: `other-${count++}`, flags: 0, comment: undefined },
+      ])
+      return commit
+    })
+    const { plan } = await look(MANY)
+    expect(await plane.commit(plan, {})).toMatchObject({ outcome: 'committed', foreign: true })
+    expect(results.map(({ outcome }) => outcome)).toEqual([...Array(5).fill('stale'), 'committed'])
+    expect((await look(MANY)).plan.empty).toBe(true)
+  })
+
   it('is refused in part when the kernel refuses one of its later commits', async () => {
     const { plane, look } = world((commit, nth) =>
       nth !== 1
@@ -122,8 +153,8 @@ describe('what nothing leads to yet', () => {
             return { ...(await commit([])), outcome: 'refused', failures, messages: 0 }
           },
     )
-    const { plan } = await look(MANY)
-    const receipt = await plane.commit(plan, {})
+    const { plan, generation } = await look(MANY)
+    const receipt = await plane.commit(plan, { generation })
     expect(receipt).toMatchObject({ outcome: 'refused', partial: true })
     expect(receipt.refusals[0]?.services[0]).toMatch(/^ns\/many-/)
   })
@@ -133,8 +164,8 @@ describe('what nothing leads to yet', () => {
     const long = port && { ...port, displayName: 'x'.repeat(300) }
     const bad = { ...plainService(1600, 1), ports: long === undefined ? [] : [long] }
     const { plane, look, results } = world(commit => commit)
-    const { plan } = await look([...MANY, bad])
-    const receipt = await plane.commit(plan, {})
+    const { plan, generation } = await look([...MANY, bad])
+    const receipt = await plane.commit(plan, { generation })
     expect(receipt).toMatchObject({ outcome: 'refused', partial: true })
     expect(new Set(receipt.refusals.flatMap(({ services }) => services))).toEqual(new Set(['ns/many-1600']))
     expect(results.map(({ outcome }) => outcome)).toEqual(['committed'])
