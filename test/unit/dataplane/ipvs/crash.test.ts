@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import type { IpvsOptions } from '../../../../src/dataplane/ipvs/options.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { IpvsNode } from '../../../support/ipvs-node.ts'
 import { IpvsRig } from '../../../support/ipvs-rig.ts'
@@ -35,15 +36,46 @@ const AFTER = [
   }),
 ]
 
+/** A detour of policy Local. */
+const LITTLE = serviceOf('local', {
+  ip: '172.30.0.6',
+  endpoints: ['10.1.0.7'],
+  externalIPs: ['192.0.2.6'],
+  externalLocal: true,
+})
+
 interface Story {
   readonly before: readonly object[]
   readonly after: readonly object[]
+  /** Whose rules the process from before wrote, and whose the one writes that dies; nftables unless told. */
+  readonly rules?: readonly [before: IpvsOptions['rules'], after: IpvsOptions['rules']]
 }
 
 const STORIES: Readonly<Record<string, Story>> = {
   'a first load': { before: NOTHING, after: BEFORE },
   'changes of every kind': { before: BEFORE, after: AFTER },
   'an unload': { before: AFTER, after: NOTHING },
+  "a first load with kube-proxy's chains": {
+    before: NOTHING,
+    after: LITTLE,
+    rules: ['iptables', 'iptables'],
+  },
+  "a change to kube-proxy's chains": { before: LITTLE, after: LITTLE, rules: ['nftables', 'iptables'] },
+  'a change to rules of our own': { before: LITTLE, after: LITTLE, rules: ['iptables', 'nftables'] },
+}
+
+const NFTABLES = ['nftables', 'nftables'] as const
+
+/** Everything, with the chains of iptables that are not empty base chains. */
+function dumpOf(node: IpvsNode): readonly string[] {
+  const chains = [...node.nft.space.tables.values()].flatMap(({ family, name, chains: all }) =>
+    [...all.values()].flatMap(chain =>
+      name.startsWith('kube-proxy') || (chain.hook !== undefined && chain.rules.length === 0)
+        ? []
+        : [`chain ${family} ${name} ${chain.name} ${chain.rules.length}`],
+    ),
+  )
+  return [...node.dump(), ...chains.sort()]
 }
 
 const TURNS_MAX = 2_000
@@ -51,8 +83,13 @@ const CHECKED_AGAIN = 8
 
 /** One process, which dies after so many messages; undefined lets it finish. Gives how many it sent. */
 async function live(node: IpvsNode, clock: FakeClock, story: Story, diesAfter?: number): Promise<number> {
-  const rig = new IpvsRig({ node, clock, driftPollMs: 0 })
+  const [before, after] = story.rules ?? NFTABLES
+  let rig = new IpvsRig({ node, clock, driftPollMs: 0, options: { rules: before } })
   await rig.sync(story.before)
+  if (after !== before) {
+    await rig.close()
+    rig = new IpvsRig({ node, clock, driftPollMs: 0, options: { rules: after } })
+  }
   const start = node.messages
   if (diesAfter !== undefined) node.diesAt = start + diesAfter
   rig.offer(story.after)
@@ -66,9 +103,9 @@ async function live(node: IpvsNode, clock: FakeClock, story: Story, diesAfter?: 
 }
 
 /** The next process, which knows nothing but what the kernel tells. */
-async function heal(node: IpvsNode, clock: FakeClock, objects: readonly object[]): Promise<IpvsRig> {
-  const rig = new IpvsRig({ node, clock, driftPollMs: 0 })
-  await rig.sync(objects)
+async function heal(node: IpvsNode, clock: FakeClock, { after, rules = NFTABLES }: Story): Promise<IpvsRig> {
+  const rig = new IpvsRig({ node, clock, driftPollMs: 0, options: { rules: rules[1] } })
+  await rig.sync(after)
   await rig.close()
   return rig
 }
@@ -89,18 +126,18 @@ describe('a crash between any two messages', () => {
     async (_, story) => {
       const whole = watched()
       const count = await live(whole.node, whole.clock, story)
-      await heal(whole.node, whole.clock, story.after)
-      const goal = whole.node.dump()
+      await heal(whole.node, whole.clock, story)
+      const goal = dumpOf(whole.node)
       expect(whole.complaints).toEqual([])
       expect(count).toBeGreaterThan(10)
       for (let after = 0; after < count; after++) {
         const { node, clock, complaints } = watched()
         const sent = await live(node, clock, story, after)
         expect(sent).toBe(after)
-        await heal(node, clock, story.after)
+        await heal(node, clock, story)
         if (after % CHECKED_AGAIN === 0)
-          expect((await heal(node, clock, story.after)).kinds(), 'nothing is left to do').toEqual(['synced'])
-        expect(node.dump(), `dead after ${after} of ${count} messages`).toEqual(goal)
+          expect((await heal(node, clock, story)).kinds(), 'nothing is left to do').toEqual(['synced'])
+        expect(dumpOf(node), `dead after ${after} of ${count} messages`).toEqual(goal)
         expect(complaints, `dead after ${after} of ${count} messages`).toEqual([])
       }
     },

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { LAYOUTS } from '../../../../src/dataplane/common/family.ts'
 import { declareNftSet, NFT_SET_NAMES } from '../../../../src/dataplane/ipvs/layout.ts'
+import type { RuleWriter } from '../../../../src/dataplane/ipvs/options.ts'
 import { type RuleInputs, rulesOf } from '../../../../src/dataplane/ipvs/rules.ts'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import type { NftFamily } from '../../../../src/kernel/nft/state.ts'
@@ -19,10 +20,10 @@ function inputs(family: NftFamily, more: Partial<RuleInputs> = {}): RuleInputs {
   }
 }
 
-function text(its: RuleInputs, chain: string): string[] {
+function text(its: RuleInputs, chain: string, writer: RuleWriter = 'nftables'): string[] {
   const { family } = its.layout
   const sets = new Map(NFT_SET_NAMES.map(name => [name, declareNftSet(name, 64, its.layout)] as const))
-  const found = rulesOf('nftables', its).find(({ name }) => name === chain)
+  const found = rulesOf(writer, its).find(({ name }) => name === chain)
   if (found === undefined) throw new Error(`no chain ${chain}`)
   return found.rules.map(rule => formatRule(rule, { family, sets }))
 }
@@ -129,5 +130,41 @@ describe('the rules', () => {
     expect(text(six, 'services')).toHaveLength(count)
     for (const { name } of rulesOf('nftables', six))
       for (const line of text(six, name)) expect(line).not.toMatch(/KUBE-(?!6-)/)
+  })
+})
+
+describe('the rules beside chains of iptables', () => {
+  const its = inputs('ip', { detector: PODS, serviceCidrs: [{ ip: ip4(10, 96, 0, 0), bits: 12 }] })
+  const beside = (chain: string) => text(its, chain, 'iptables')
+
+  it('are what those cannot say, or say too late', () => {
+    expect(beside('services')).toMatchInlineSnapshot(`
+      [
+        "match-set KUBE-LOAD-BALANCER-FW dst,dst jump firewall-check",
+        "ip daddr . meta l4proto . th dport vmap @verdicts",
+        "match-set KUBE-EXTERNAL-IP-LOCAL dst,dst goto external-local",
+        "match-set KUBE-LOAD-BALANCER-LOCAL dst,dst goto external-local",
+        "match-set KUBE-EXTERNAL-IP dst,dst goto external",
+        "match-set KUBE-LOAD-BALANCER dst,dst goto external",
+        "ip daddr @nodeport-ips jump node-ports",
+        "match-set KUBE-CLUSTER-IP dst,dst accept comment "IPVS has the endpoints"",
+        "match-set KUBE-IPVS-IPS dst accept comment "KUBE-IPVS-FILTER knows the ports"",
+        "ip daddr 10.96.0.0/12 counter drop comment "no such ClusterIP"",
+      ]
+    `)
+    expect(beside('nat-postrouting')).toMatchInlineSnapshot(`
+      [
+        "match-set KUBE-LOOP-BACK dst,dst,src meta mark set meta mark & 0xffffbfff comment "masqueraded without it"",
+      ]
+    `)
+    for (const chain of ['external', 'external-local', 'cluster-list', 'node-ports', 'firewall-check'])
+      expect(beside(chain)).toEqual(text(its, chain))
+  })
+
+  it('are asked first, at each hook', () => {
+    const hooks = rulesOf('iptables', its).flatMap(({ name, hook }) =>
+      hook === undefined ? [] : [`${name} ${hook.priority}`],
+    )
+    expect(hooks).toEqual(['nat-prerouting -101', 'nat-output -101', 'nat-postrouting 99'])
   })
 })
