@@ -31,7 +31,10 @@ export interface IptablesPlaneOptions {
   readonly slicing?: Slicing
 }
 
-export type IptablesPlane = Dataplane<IptablesState, IptablesPlan>
+export interface IptablesPlane extends Dataplane<IptablesState, IptablesPlan> {
+  /** A commit of ours put entries into another order, and nothing else: nobody has to look for what it did. */
+  reordered(): void
+}
 
 const SLICING: Slicing = { sliceMs: 8, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
 const TABLES: readonly XtTableName[] = ['filter', 'nat', 'mangle']
@@ -50,6 +53,8 @@ class KernelIptablesPlane implements IptablesPlane {
   readonly empty = EMPTY_STATE
   readonly #given: IptablesPlaneOptions
   readonly #book = new HandleBook()
+  /** Commits that only changed the order of entries: whoever looks out for those of others does not meet them. */
+  #reordered = 0
 
   constructor(given: IptablesPlaneOptions) {
     this.#given = given
@@ -65,19 +70,30 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   generation(): number {
-    return this.#given.client.generation()
+    return this.#shifted(this.#given.client.generation())
+  }
+
+  reordered(): void {
+    this.#reordered++
+  }
+
+  #shifted(generation: number): number {
+    return (generation - this.#reordered) >>> 0
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {
     const { writers } = this.#given
     if (writers === undefined) return () => undefined
-    return watchWritersOf({ ...writers, touchesUs: touched => touchesUs(touched, this.#book) }, report)
+    return watchWritersOf({ ...writers, touchesUs: touched => touchesUs(touched, this.#book) }, commit =>
+      report({ ...commit, generation: this.#shifted(commit.generation) }),
+    )
   }
 
   async observe(): Promise<Observation<ObservedState>> {
     const { observed, generation, unsettled } = await this.#given.client.listChains(PLACES)
     this.#learn(observed, unsettled ? undefined : generation)
-    return { state: { kind: 'observed', observed, refusals: new Map() }, generation, unsettled }
+    const state: ObservedState = { kind: 'observed', observed, refusals: new Map() }
+    return { state, generation: this.#shifted(generation), unsettled }
   }
 
   async commit(
@@ -89,7 +105,8 @@ class KernelIptablesPlane implements IptablesPlane {
     const refusals = failures.map(({ operation, code, error }) =>
       refusalTo(operation?.owner === undefined ? [] : [operation.owner], { code, error }),
     )
-    return { ...result, refusals, durationMs: systemClock.nowMs() - startMs }
+    const reached = this.#shifted(result.generation)
+    return { ...result, generation: reached, refusals, durationMs: systemClock.nowMs() - startMs }
   }
 
   async cleanup(): Promise<void> {
@@ -108,8 +125,9 @@ class KernelIptablesPlane implements IptablesPlane {
     )
   }
 
-  #commit(operations: ScopeOperations, generation: number | undefined): Promise<ScopeCommit> {
+  #commit(operations: ScopeOperations, shifted: number | undefined): Promise<ScopeCommit> {
     const { client, slicing = SLICING } = this.#given
+    const generation = shifted === undefined ? undefined : (shifted + this.#reordered) >>> 0
     return commitScope(operations, { client, book: this.#book, language: LANGUAGE, slicing, generation })
   }
 

@@ -115,6 +115,35 @@ describe('the iptables plane', () => {
     ),
   )
 
+  it('does not take a new order of entries for somebody else’s commit, and finds their numbers again', async () => {
+    const here = world()
+    const { client, plane, kernel } = here
+    const services = [1, 2, 3].map(n => plainService(n, 1))
+    const observed = await plane.observe()
+    const { state } = await advance(here, observed.state, table(services))
+    await plane.observe()
+    const before = plane.generation()
+    const place = { family: 'ip', table: 'nat', chain: 'KUBE-SERVICES' } as const
+    const entry = (await client.ruleCounters(place))[2]
+    if (entry === undefined) throw new Error('there are three of them')
+    const { handle, compiled } = entry
+    const rule = { compiled, protocol: 6, protocolInverted: false }
+    await client.commit([
+      { verb: 'insert-rule', ...place, rule },
+      { verb: 'delete-rule', ...place, handle },
+    ])
+    expect(plane.generation()).toBe(before + 1)
+    plane.reordered()
+    expect(plane.generation()).toBe(before)
+    const none = finish(plane.render(table([]), { base: state, without: new Set() }))
+    const receipt = await plane.commit(finish(plane.diff(state, none)), { generation: before })
+    expect(receipt).toMatchObject({ outcome: 'committed', foreign: false, generation: before + 1 })
+    expect((await held(here)).filter(line => line.includes('ns/many'))).toEqual([])
+    const other = createNftClient({ transport: kernel.open(), clock: systemClock })
+    await other.commit([{ verb: 'flush-chain', ...place }])
+    expect(plane.generation()).toBe(before + 2)
+  })
+
   it('leaves Services out, and lets them in again', async () => {
     const all = world()
     const frontends = table([...everyKind(false), plainService(1, 2)])
