@@ -14,6 +14,7 @@ import { EMPTY_STATE, type IptablesState } from '../dataplane/iptables/state.ts'
 import { createIptablesTracer } from '../dataplane/iptables/trace.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { Dataplane } from '../reconcile/dataplane.ts'
 import type { IptablesNumbers, TableRules } from '../telemetry/iptables-metrics.ts'
 import { demandIptables, lesserLack } from './demand-iptables.ts'
 import { detectorOf } from './detector.ts'
@@ -38,17 +39,19 @@ export function openIptables({
     if (isRunning) nfacct.ensure()
   })
   const counter = new SharedCount(clock)
+  const plane = createIptablesPlane({ client, options, writers, slicing: slicingOf(clock) })
   const busiest = options.optimize
     ? createBusiestFirst({
         client,
         clock,
         report: event => {
-          if (event.kind === 'failed') tell?.(event)
+          if (event.kind === 'moved') plane.reordered()
+          else if (event.kind === 'failed') tell?.(event)
         },
       })
     : undefined
   return {
-    plane: written.watching(createIptablesPlane({ client, options, writers, slicing: slicingOf(clock) })),
+    plane: written.watching(plane),
     demand: () => demandIptables(sockets, clock),
     start() {
       nfacct.ensure()
@@ -141,7 +144,7 @@ class Written {
     this.#beforeLook = beforeLook
   }
 
-  watching(plane: IptablesPlane): IptablesPlane {
+  watching(plane: IptablesPlane): Dataplane<IptablesState, IptablesPlan> {
     return {
       name: plane.name,
       empty: plane.empty,
