@@ -31,6 +31,8 @@ export interface ScopeFailure extends Pick<OperationFailure, 'code' | 'error'> {
 
 /** Of how many new rules of a chain the kernel is asked for the numbers: it is listed in less time than more of them take. */
 const ECHOED_MAX = 200
+/** Of all chains together: answers that the socket's queue does not take make the outcome of the commit unknown. */
+const ECHOED_ALL_MAX = 1_000
 const OPERATIONS_PER_STEP = 64
 
 /** Operations of a scope in the kernel's own. */
@@ -123,7 +125,14 @@ function echoedChains(operations: ScopeOperations, book: HandleBook): ReadonlySe
   if (rules.size > 0)
     for (const operation of operations)
       if (operation.verb === 'flush-chain') rules.delete(chainKey(operation, operation.chain))
-  return new Set([...rules].flatMap(([key, count]) => (count > ECHOED_MAX ? [] : [key])))
+  const echoed = new Set<string>()
+  let total = 0
+  for (const [key, count] of [...rules].sort(([, a], [, b]) => a - b)) {
+    total += count
+    if (count > ECHOED_MAX || total > ECHOED_ALL_MAX) break
+    echoed.add(key)
+  }
+  return echoed
 }
 
 /** Keeps the book. */

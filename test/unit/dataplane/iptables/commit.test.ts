@@ -21,6 +21,8 @@ interface Between {
   beforeCommit: (transaction: Transaction) => Promise<void>
   /** What the kernel refuses. */
   refuses: (operation: Operation) => boolean
+  /** What becomes of the kernel's answer. */
+  answer: (result: CommitResult) => CommitResult
   readonly transactions: Transaction[]
   listed: number
   asked: number
@@ -34,6 +36,7 @@ function between(): Between {
     other,
     beforeCommit: () => Promise.resolve(),
     refuses: () => false,
+    answer: result => result,
     transactions: [],
     listed: 0,
     asked: 0,
@@ -44,7 +47,7 @@ function between(): Between {
         state.transactions.push(transaction)
         await state.beforeCommit(transaction)
         const culprits = transaction.filter(operation => state.refuses(operation))
-        if (culprits.length === 0) return real.commit(transaction, options)
+        if (culprits.length === 0) return state.answer(await real.commit(transaction, options))
         return refused(await real.commit([]), culprits)
       },
       list: tables => real.list(tables),
@@ -78,8 +81,8 @@ const LATER = async ({ other }: Between, name: string) => {
   await other.commit([{ verb: 'add-table', family: 'ip', table: name, flags: 0, comment: undefined }])
 }
 
-function planeOn({ client }: Between): IptablesPlane {
-  return createIptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
+function planeOn({ client }: Between, optimize = false): IptablesPlane {
+  return createIptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, optimize } })
 }
 
 function planned(plane: IptablesPlane, from: IptablesState, to: FrontendTable) {
@@ -162,6 +165,51 @@ describe('a commit of the iptables plane', () => {
     await LATER(here, 'other')
     expect((await plane.commit(fewer.plan, {})).outcome).toBe('committed')
     expect(here).toMatchObject({ listed: 0, asked: 1 })
+  })
+
+  it.each<[string, Pick<Between, 'answer'> | Pick<Between, 'beforeCommit'>, object]>([
+    [
+      'its answers were lost',
+      { answer: result => ({ ...result, handles: new Map() }) },
+      { listed: 1, asked: 0 },
+    ],
+    [
+      'nobody knows what came of it',
+      { answer: result => ({ ...result, outcome: 'unknown' }) },
+      { listed: 1, asked: 0 },
+    ],
+    [
+      'somebody else committed right behind it',
+      { answer: result => ({ ...result, foreign: true }) },
+      { listed: 0, asked: 1 },
+    ],
+  ])('is not built on when %s', async (_, fault, afterwards) => {
+    const here = between()
+    const { plane, state, many } = await loaded(here, 3)
+    await plane.observe()
+    const more = planned(plane, state, table([...many, plainService(9, 1)]))
+    Object.assign(here, fault)
+    await plane.commit(more.plan, {})
+    here.answer = result => result
+    const { plan } = planned(plane, more.state, table(many))
+    expect((await plane.commit(plan, {})).outcome).toBe('committed')
+    expect(here).toMatchObject(afterwards)
+  })
+
+  it('asks for so many new numbers as the socket has room for, however many chains they are of', async () => {
+    const here = between()
+    const plane = planeOn(here, true)
+    const start = planned(plane, (await plane.observe()).state, table([]))
+    expect((await plane.commit(start.plan, {})).outcome).toBe('committed')
+    await plane.observe()
+    const many = Array.from({ length: 1_500 }, (_, n) => plainService(n, 1))
+    const { state, plan } = planned(plane, start.state, table(many))
+    expect((await plane.commit(plan, {})).outcome).toBe('committed')
+    const echoed = here.transactions.at(-1)?.filter(operation => 'echo' in operation) ?? []
+    expect(echoed.length).toBeGreaterThan(800)
+    expect(echoed.length).toBeLessThanOrEqual(1_000)
+    const fewer = planned(plane, state, table(many.slice(300)))
+    expect((await plane.commit(fewer.plan, {})).outcome).toBe('committed')
   })
 
   it('is for the reconciler to think over when a rule that is to go is not there', async () => {
