@@ -73,6 +73,10 @@ function modeEvent(event: RelayEvent): ModeEvent {
       const text = 'an endpoint does not take connections; others are tried'
       return { kind: 'notice', level: 'info', text, facts: { port, endpoint, error: error.message } }
     }
+    case 'starved': {
+      const text = 'this process lacks what another connection to an endpoint takes: its client is refused'
+      return { kind: 'notice', level: 'warn', text, facts: { port: event.port, error: event.error.message } }
+    }
     case 'loop': {
       const text = 'a connection of this process came back to it, and was refused'
       return { kind: 'notice', level: 'warn', text, facts: { port: event.port } }

@@ -1,6 +1,7 @@
 import type { Clock } from '../../../base/clock.ts'
 import type { Backend } from '../../../model/frontend.ts'
 import type { Balancer, ListName } from './balancer.ts'
+import type { Complaints } from './complaints.ts'
 import type { OwnSockets } from './own-sockets.ts'
 import type { Exhaustion, Holder, Usage } from './usage.ts'
 
@@ -34,9 +35,11 @@ export const DEFAULT_LIMITS: RelayLimits = {
 /** What a relay cannot do, and an operator may want to know. */
 export type RelayEvent =
   | (Exhaustion & { readonly kind: 'exhausted' })
-  /** No endpoint took a connection, however often it was tried; told once until one does. */
+  /** An endpoint did not take a connection; told once a minute. */
   | { readonly kind: 'unreachable'; readonly port: string; readonly endpoint: string; readonly error: Error }
-  /** A connection of this process came back to it, and was refused. */
+  /** This process has no descriptor, port or memory left for a connection to an endpoint; told once a minute. */
+  | { readonly kind: 'starved'; readonly port: string; readonly error: Error }
+  /** A connection of this process came back to it, and was refused; told once a minute. */
   | { readonly kind: 'loop'; readonly port: string }
   /** A listener that was open is not any more. */
   | { readonly kind: 'broken'; readonly port: string; readonly error: Error }
@@ -59,8 +62,27 @@ export interface RelayPort {
   readonly key: string
   readonly balancer: Balancer
   readonly holder: Holder
-  /** The last connection found no endpoint: told already. */
-  isUnreachable: boolean
+  readonly complaints: Complaints
+}
+
+/** Errors that are about this process, and that another endpoint would not mend. */
+export const OUR_OWN: ReadonlySet<string> = new Set([
+  'EMFILE',
+  'ENFILE',
+  'ENOBUFS',
+  'ENOMEM',
+  'EADDRNOTAVAIL',
+])
+
+/** Tells that an endpoint could not be reached, and through whose fault. */
+export function reportUnreached(
+  { report }: Pick<RelayContext, 'report'>,
+  { key: port, complaints }: RelayPort,
+  { endpoint, error }: { readonly endpoint: string; readonly error: NodeJS.ErrnoException },
+): void {
+  const isOurs = OUR_OWN.has(error.code ?? '')
+  if (!complaints.isDue(isOurs ? '' : endpoint)) return
+  report(isOurs ? { kind: 'starved', port, error } : { kind: 'unreachable', port, endpoint, error })
 }
 
 /** A socket that clients are redirected to. */

@@ -4,6 +4,7 @@ import type { Clock } from '../../../base/clock.ts'
 import type { ServiceKey } from '../../../model/service.ts'
 import type { Relay, RelayKey } from '../relay.ts'
 import { Balancer, type ListName } from './balancer.ts'
+import { Complaints } from './complaints.ts'
 import type { Listener, RelayContext, RelayPort } from './context.ts'
 import { openTcpListener } from './tcp-listener.ts'
 import { openUdpListener } from './udp-listener.ts'
@@ -78,8 +79,9 @@ export class RelaySet {
   }
 
   #portOf({ key, balance }: Relay): RelayPort {
-    const balancer = new Balancer(balance, this.#context.limits.affinityClients)
-    return { key, balancer, holder: { name: key, held: 0 }, isUnreachable: false }
+    const { clock, limits } = this.#context
+    const balancer = new Balancer(balance, limits.affinityClients)
+    return { key, balancer, holder: { name: key, held: 0 }, complaints: new Complaints(clock) }
   }
 
   /** Rules that keep strangers away are about to be there. */

@@ -2,12 +2,9 @@ import { createConnection, type Socket } from 'node:net'
 import { formatIp } from '../../../base/ip.ts'
 import type { Backend } from '../../../model/frontend.ts'
 import { endpointText, type ListName } from './balancer.ts'
-import type { RelayContext, RelayPort } from './context.ts'
+import { OUR_OWN, type RelayContext, type RelayPort, reportUnreached } from './context.ts'
 
 const KEEP_ALIVE_MS = 60_000
-
-/** Errors that are about this process, and that another endpoint would not mend. */
-const OUR_OWN: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE', 'ENOBUFS', 'ENOMEM', 'EADDRNOTAVAIL'])
 
 export interface FlowOptions {
   readonly context: RelayContext
@@ -141,10 +138,7 @@ export class TcpFlow {
     const { context, port } = this.#options
     if (this.#client.destroyed) return
     port.balancer.forget(this.#address, endpoint)
-    if (!port.isUnreachable) {
-      port.isUnreachable = true
-      context.report({ kind: 'unreachable', port: port.key, endpoint, error })
-    }
+    reportUnreached(context, port, { endpoint, error })
     if (OUR_OWN.has(error.code ?? '')) this.#client.resetAndDestroy()
     else this.#dial()
   }
@@ -156,7 +150,6 @@ export class TcpFlow {
       upstream.resetAndDestroy()
       return
     }
-    this.#options.port.isUnreachable = false
     client.pipe(upstream)
     upstream.pipe(client)
   }

@@ -121,7 +121,7 @@ class TcpListener implements Listener {
         return
       }
       context.own.meet()
-      context.report({ kind: 'loop', port: port.key })
+      if (port.complaints.isDue('loop')) context.report({ kind: 'loop', port: port.key })
     }
     for (const abort of own)
       abort(() => {

@@ -2,7 +2,7 @@ import { createSocket, type RemoteInfo, type Socket } from 'node:dgram'
 import { familyOf, formatIp, type Ip } from '../../../base/ip.ts'
 import type { Backend } from '../../../model/frontend.ts'
 import { endpointText, type ListName } from './balancer.ts'
-import type { Listener } from './context.ts'
+import { type Listener, reportUnreached } from './context.ts'
 import type { ListenerOptions } from './tcp-listener.ts'
 import { UdpSession } from './udp-session.ts'
 
@@ -99,7 +99,7 @@ class UdpListener implements Listener {
     const { context, port } = this.#options
     if (context.own.at('UDP', from).length > 0) {
       context.own.meet()
-      context.report({ kind: 'loop', port: port.key })
+      if (port.complaints.isDue('loop')) context.report({ kind: 'loop', port: port.key })
       return undefined
     }
     if (!context.sessions.take(port.holder)) return undefined
@@ -129,12 +129,7 @@ class UdpListener implements Listener {
         if (error === undefined) return
         const endpoint = endpointText(backend)
         port.balancer.forget(from.address, endpoint)
-        if (port.isUnreachable) return
-        port.isUnreachable = true
-        context.report({ kind: 'unreachable', port: port.key, endpoint, error })
-      },
-      answered: () => {
-        port.isUnreachable = false
+        reportUnreached(context, port, { endpoint, error })
       },
     })
   }

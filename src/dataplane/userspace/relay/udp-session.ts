@@ -9,7 +9,6 @@ export interface SessionOptions {
   readonly context: RelayContext
   /** Sends a datagram of the endpoint to the client. */
   readonly answer: (datagram: Buffer) => void
-  readonly answered: () => void
   /** Called once; with an error when the endpoint, or the socket to it, failed. */
   readonly ended: (error: Error | undefined) => void
 }
@@ -79,7 +78,6 @@ export class UdpSession {
 
   #answer(datagram: Buffer): void {
     this.#lastMs = this.#options.context.clock.nowMs()
-    this.#options.answered()
     this.#options.answer(datagram)
   }
 

@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { parseIp, type Ip } from '../../../../src/base/ip.ts'
 import { Balancer } from '../../../../src/dataplane/userspace/relay/balancer.ts'
+import { Complaints } from '../../../../src/dataplane/userspace/relay/complaints.ts'
 import {
   DEFAULT_LIMITS,
   type Listener,
@@ -45,7 +46,7 @@ export class RelayRig {
       key: 'ns/web:/TCP/IPv4',
       balancer: new Balancer(balance, this.context.limits.affinityClients),
       holder: { name: 'ns/web', held: 0 },
-      isUnreachable: false,
+      complaints: new Complaints(this.context.clock),
     }
   }
 

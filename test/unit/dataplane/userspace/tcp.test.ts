@@ -1,6 +1,9 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { afterEach, expect, it } from 'vitest'
+import { systemClock } from '../../../../src/base/clock.ts'
+import { Complaints } from '../../../../src/dataplane/userspace/relay/complaints.ts'
+import { reportUnreached } from '../../../../src/dataplane/userspace/relay/context.ts'
 import { deadEndpoint, fate, LOOPBACK, RelayRig, readAll, until } from './rig.ts'
 
 let rig = new RelayRig()
@@ -52,9 +55,29 @@ it('tries the next endpoint when one refuses, and says so once', async () => {
   fresh()
   const dead = [await deadEndpoint(), await deadEndpoint()]
   const { port } = await rig.tcp(rig.port([...dead, await rig.server(named('alive'))]))
-  expect(await answers(port, 3)).toEqual(['alive', 'alive', 'alive'])
-  expect(rig.events[0]).toMatchObject({ kind: 'unreachable', endpoint: `127.0.0.1:${dead[0]?.port}` })
-  expect(rig.events.length).toBeLessThanOrEqual(3)
+  expect(await answers(port, 9)).toEqual(Array.from({ length: 9 }, () => 'alive'))
+  expect(rig.events).toMatchObject(
+    dead.map(each => ({ kind: 'unreachable', endpoint: `127.0.0.1:${each.port}` })),
+  )
+})
+
+it('tells of what recurs once a minute', () => {
+  let nowMs = 0
+  const complaints = new Complaints({ ...systemClock, nowMs: () => nowMs })
+  const due = (...all: readonly string[]) => all.filter(each => complaints.isDue(each))
+  expect(due('a', 'a', 'b')).toEqual(['a', 'b'])
+  nowMs = 59_999
+  expect(due('a', 'b', 'c')).toEqual(['c'])
+  nowMs = 60_000
+  expect(due('a', 'b', 'c')).toEqual(['a', 'b'])
+})
+
+it('tells of itself when it lacks what a connection takes, and of no endpoint', () => {
+  const { context, events } = fresh()
+  const error = Object.assign(new Error('connect EMFILE'), { code: 'EMFILE' })
+  const port = rig.port([])
+  for (const endpoint of ['10.0.0.1:80', '10.0.0.2:80']) reportUnreached(context, port, { endpoint, error })
+  expect(events).toEqual([{ kind: 'starved', port: port.key, error }])
 })
 
 it('tries four endpoints for one connection, no more, and resets it then', async () => {
@@ -210,7 +233,7 @@ it('refuses a connection of its own that came back, each time it is tried', asyn
   await until(() => rig.context.connections.held === 0)
   const { connectTimeoutsMs } = rig.context.limits
   await until(() => rig.context.own.met === connectTimeoutsMs.length)
-  expect(rig.events.filter(({ kind }) => kind === 'loop')).toHaveLength(connectTimeoutsMs.length)
+  expect(rig.events.filter(({ kind }) => kind === 'loop')).toHaveLength(1)
   expect(rig.context.connections.refused).toBe(0)
 })
 
