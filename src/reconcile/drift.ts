@@ -6,7 +6,7 @@ export interface DriftOptions {
   readonly clock: Clock
   /** Distance between looks at the generation, milliseconds. */
   readonly pollMs: number
-  /** Foreign commits within `recurrenceMs` that make a subscription worth its price. */
+  /** Foreign commits within `recurrenceMs`, or longer where looks take long, that make a subscription worth its price. */
   readonly recurrences: number
   readonly recurrenceMs: number
   /** How long a subscription lasts after the last foreign commit. */
@@ -29,6 +29,9 @@ export interface DriftSign {
   readonly certain: boolean
 }
 
+/** So many times as long as a look takes, foreign commits count together: looks take a few percent of the time at most. */
+const LOOKS_APART = 100
+
 /**
  * Notices commits by others: compares the generation every `pollMs` (0.8 us), and only when foreign commits come back
  * subscribes for a while, since only a notification tells which process it was and whether our tables were touched.
@@ -46,6 +49,7 @@ export class DriftDetector {
   #accounted: number | undefined
   /** Generation of a poll at which not every commit was accounted for. */
   #awaited: number | undefined
+  #lookMs = 0
   /** Why the generation could not be read, since it was told. */
   #unreadable: string | undefined
 
@@ -69,6 +73,11 @@ export class DriftDetector {
     // Nobody tells us of our own commits.
     if (!foreign && this.#accounted !== undefined && generation === this.#accounted + 1)
       this.#accounted = generation
+  }
+
+  /** How long it took to read the kernel and to compare it with what is wanted. */
+  looked(durationMs: number): void {
+    this.#lookMs = durationMs
   }
 
   stop(): void {
@@ -126,7 +135,8 @@ export class DriftDetector {
   #recur(): void {
     const { clock, recurrences, recurrenceMs, subscriptionMs } = this.#options
     const now = clock.nowMs()
-    this.#recent = [...this.#recent.filter(at => now - at < recurrenceMs), now].slice(-recurrences)
+    const togetherMs = Math.max(recurrenceMs, LOOKS_APART * this.#lookMs)
+    this.#recent = [...this.#recent.filter(at => now - at < togetherMs), now].slice(-recurrences)
     if (this.#recent.length < recurrences) return
     this.#subscribedUntilMs = now + subscriptionMs
     if (this.#unsubscribe === undefined) this.#join()

@@ -13,6 +13,8 @@ export interface PassOptions<State, P extends Plan<State>> {
   readonly report: (event: ReconcilerEvent) => void
   /** Called after each look at or write to the kernel with the generation then current; see DriftDetector.expect. */
   readonly committed: (generation: number, foreign: boolean) => void
+  /** Called after each look with how long it took, comparing included. */
+  readonly looked: (durationMs: number) => void
   /** Resolves when another commit is allowed. */
   readonly pace: () => Promise<void>
 }
@@ -120,7 +122,8 @@ export class Pass<State, P extends Plan<State>> {
   }
 
   async #plan(table: FrontendTable, without: ReadonlySet<string>): Promise<Planned<P>> {
-    const { plane, slicing } = this.#options
+    const { plane, slicing, nowMs, looked } = this.#options
+    const startMs = nowMs()
     let from = this.#applied
     const observed = from === undefined
     if (from === undefined) {
@@ -134,6 +137,7 @@ export class Pass<State, P extends Plan<State>> {
     const wanted = await finishInSlices(plane.render(table, { base: this.#base ?? from, without }), slicing)
     this.#base = wanted
     const plan = await finishInSlices(plane.diff(from, wanted), slicing)
+    if (observed) looked(nowMs() - startMs)
     if (observed || !plan.rebuilds) return { plan, observed }
     this.#applied = undefined
     return await this.#plan(table, without)

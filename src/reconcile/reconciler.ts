@@ -105,6 +105,7 @@ export class Reconciler<State, P extends Plan<State>> {
         this.#drift.expect(generation, foreign)
         this.#notBeforeMs = clock.nowMs() + options.minIntervalMs
       },
+      looked: durationMs => this.#drift.looked(durationMs),
       pace: () => this.#paced(),
     })
   }

@@ -45,8 +45,9 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
   beforeObserve: (() => void) | undefined
   /** Runs when a commit is done, before whoever asked for it knows. */
   afterCommit: (() => void) | undefined
-  /** How long the kernel keeps the answer to a commit back, by `sleep`. */
+  /** How long the kernel keeps the answer to a commit back, and how long it takes to read it, by `sleep`. */
   commitMs = 0
+  observeMs = 0
   sleep: (ms: number) => Promise<void> = () => Promise.resolve()
   attempts = 0
   observations = 0
@@ -88,12 +89,13 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
     }
   }
 
-  observe(): Promise<Observation<FakeState>> {
+  async observe(): Promise<Observation<FakeState>> {
     this.observations++
     this.beforeObserve?.()
+    if (this.observeMs > 0) await this.sleep(this.observeMs)
     this.#seen = this.generationNow
     const { kernel: state, generationNow: generation, unsettled } = this
-    return Promise.resolve({ state, generation, unsettled })
+    return { state, generation, unsettled }
   }
 
   async commit(plan: FakePlan, options: CommitOptions): Promise<Receipt> {

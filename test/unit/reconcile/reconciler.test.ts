@@ -223,6 +223,25 @@ describe('healing', () => {
     expect(plane.observations).toBe(observations)
   })
 
+  it.each([
+    [0, false],
+    [500, true],
+  ])(
+    'listens for neighbours that commit every 10 s where a look takes %i ms: %s',
+    async (observeMs, listens) => {
+      const { clock, plane, offer } = bench()
+      plane.observeMs = observeMs
+      plane.sleep = ms => new Promise(resolve => clock.after(ms, resolve))
+      offer({ a: '1' })
+      await clock.advance(1_000)
+      for (let time = 0; time < 4; time++) {
+        plane.tamper(plane.kernel)
+        await clock.advance(10_000)
+      }
+      expect(plane.writers !== undefined).toBe(listens)
+    },
+  )
+
   it('waits one poll for the notification of a commit, and no longer', async () => {
     const { clock, plane, offer } = bench()
     offer({ a: '1' })
