@@ -2,10 +2,13 @@ import { type Clock, systemClock } from '../base/clock.ts'
 import { count } from '../base/text.ts'
 import { hasIpvsTable, openIpvsKernel } from '../daemon/mode-ipvs.ts'
 import { KERNEL } from '../daemon/open.ts'
+import { isIpvsChain } from '../dataplane/ipvs/chains.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
 import { createIpvsPlane } from '../dataplane/ipvs/plane.ts'
 import type { IpvsState } from '../dataplane/ipvs/state.ts'
 import type { IpvsClient } from '../kernel/ipvs/client.ts'
+import type { Observed } from '../kernel/nft/observed.ts'
+import { placeOfTable } from '../kernel/xt/scope-observed.ts'
 import { NetlinkError } from '../netlink/errors.ts'
 import { readIpvsState } from './dump-ipvs.ts'
 
@@ -68,7 +71,13 @@ function withoutServers(ipvs: IpvsClient): IpvsClient {
 }
 
 /** What was removed, one item a line. Pure. */
-export function ipvsRemovedTexts({ servers, sets, addresses, ruleset }: IpvsState): readonly string[] {
+export function ipvsRemovedTexts({
+  servers,
+  sets,
+  addresses,
+  ruleset,
+  chains,
+}: IpvsState): readonly string[] {
   return [
     ...(servers.size === 0 ? [] : [count(servers.size, 'IPVS virtual server')]),
     ...(addresses.size === 0
@@ -77,6 +86,17 @@ export function ipvsRemovedTexts({ servers, sets, addresses, ruleset }: IpvsStat
           `the device ${DEFAULT_IPVS_OPTIONS.deviceName}, or what was ours of its addresses (${addresses.size})`,
         ]),
     ...ruleset.tables.map(({ family, name }) => `table ${family} ${name}`),
+    ...(chains.kind === 'observed' ? chainTexts(chains.observed) : []),
     ...(sets.size === 0 ? [] : [count(sets.size, 'ipset')]),
   ]
+}
+
+function chainTexts(observed: Observed): readonly string[] {
+  return [...observed].flatMap(([key, { chains }]) => {
+    const table = placeOfTable(key)?.table
+    const ours = [...chains.keys()].filter(name => table !== undefined && isIpvsChain(table, name))
+    return ours.length === 0
+      ? []
+      : [`${count(ours.length, 'chain')}, and the rules that led to them, in table ${key}`]
+  })
 }

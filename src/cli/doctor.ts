@@ -109,7 +109,8 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
       chains: others,
       tableName,
       leftElsewhere,
-      writesIptables: config.proxyMode === 'iptables',
+      writesIptables:
+        config.proxyMode === 'iptables' || (config.proxyMode === 'ipvs' && config.ipvs.rules === 'iptables'),
     })
     const told = neighbours.map(
       ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),

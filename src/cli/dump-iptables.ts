@@ -1,6 +1,8 @@
 import { systemClock } from '../base/clock.ts'
 import { openNetfilter } from '../daemon/open.ts'
+import { createIpsetClient } from '../kernel/ipset/client.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
+import type { NameOfIpset } from '../kernel/nft/ipset-match.ts'
 import type { Observed, ObservedChain } from '../kernel/nft/observed.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import { builtinChains, builtinHook } from '../kernel/xt/builtin.ts'
@@ -12,16 +14,21 @@ import { tableText } from './table.ts'
 
 /** What is in tables of iptables-nft, of others as well. Throws NetlinkError. */
 export async function readIptables(families: readonly NftFamily[]): Promise<readonly ReadChain[]> {
-  return readChains(await observeIptables(families))
+  return await observeIptables(families, readChains)
 }
 
-async function observeIptables(families: readonly NftFamily[]): Promise<Observed> {
+/** Rules about ipsets have their numbers: the kernel is asked for the names while it is read. */
+async function observeIptables<T>(
+  families: readonly NftFamily[],
+  read: (observed: Observed, nameOfIpset: NameOfIpset) => T,
+): Promise<T> {
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
+  const ipset = createIpsetClient({ transport: openNetfilter(), clock: systemClock })
   try {
     const places = families.flatMap(family => XT_TABLES.map(table => ({ family, table })))
-    return (await client.listChains(places)).observed
+    return read((await client.listChains(places)).observed, index => ipset.nameOf(index))
   } finally {
-    await client.close()
+    await Promise.all([client.close(), ipset.close()])
   }
 }
 
@@ -43,10 +50,13 @@ export function showIptables(
 
 /** The tables of each family as iptables-save prints them, whoever has something in them. */
 export async function saveIptables(families: readonly NftFamily[]): Promise<readonly string[]> {
-  const observed = withBuiltin(await observeIptables(families))
-  return families.map(
-    family => `# ${family === 'ip' ? 'iptables' : 'ip6tables'}\n${printTables(observed, family)}`,
-  )
+  return await observeIptables(families, (found, nameOfIpset) => {
+    const observed = withBuiltin(found)
+    return families.map(family => {
+      const text = printTables(observed, family, nameOfIpset)
+      return `# ${family === 'ip' ? 'iptables' : 'ip6tables'}\n${text}`
+    })
+  })
 }
 
 /** iptables-save names the chains that packets enter in every table that it prints, whether the kernel has them or not. */

@@ -1,5 +1,7 @@
 import { NFT_FAMILIES } from '../dataplane/common/family.ts'
 import { isOurChain, isServiceChain } from '../dataplane/iptables/layout.ts'
+import { isIpvsChain } from '../dataplane/ipvs/chains.ts'
+import type { NameOfIpset } from '../kernel/nft/ipset-match.ts'
 import type { Observed } from '../kernel/nft/observed.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import { builtinChains } from '../kernel/xt/builtin.ts'
@@ -13,7 +15,7 @@ export interface ReadChain {
   readonly family: NftFamily
   readonly table: XtTableName
   readonly name: string
-  /** Of an iptables mode, ours or kube-proxy's. */
+  /** Of an iptables mode, or of the IPVS mode, ours or kube-proxy's. */
   readonly ours: boolean
   /** Undefined for chains that packets come to by jumps alone. */
   readonly policy: 'ACCEPT' | 'DROP' | undefined
@@ -33,10 +35,10 @@ const TABLES: readonly XtTableName[] = ['mangle', 'filter', 'nat']
 const NF_DROP = 0
 
 /** Every chain of these tables, of others as well, in the order of iptables-save. Pure. */
-export function readChains(observed: Observed): readonly ReadChain[] {
+export function readChains(observed: Observed, nameOfIpset?: NameOfIpset): readonly ReadChain[] {
   return NFT_FAMILIES.flatMap(family => {
     const names = new ServiceNaming()
-    const read = TABLES.flatMap(table => tableChains(observed, family, table))
+    const read = TABLES.flatMap(table => tableChains({ observed, nameOfIpset }, family, table))
     for (const chain of read) names.learn(chain)
     names.spread(read)
     return read.map(chain => ({
@@ -46,7 +48,16 @@ export function readChains(observed: Observed): readonly ReadChain[] {
   })
 }
 
-function tableChains(observed: Observed, family: NftFamily, table: XtTableName): readonly ReadChain[] {
+interface Reading {
+  readonly observed: Observed
+  readonly nameOfIpset: NameOfIpset | undefined
+}
+
+function tableChains(
+  { observed, nameOfIpset }: Reading,
+  family: NftFamily,
+  table: XtTableName,
+): readonly ReadChain[] {
   const chains = observed.get(`${family} ${table}`)?.chains ?? new Map()
   const builtin = builtinChains(table).filter(name => chains.has(name))
   const others = [...chains.keys()].filter(name => !builtin.includes(name)).sort()
@@ -56,10 +67,10 @@ function tableChains(observed: Observed, family: NftFamily, table: XtTableName):
     const { hook } = chain
     const policy = hook === undefined ? undefined : hook.policy === NF_DROP ? 'DROP' : 'ACCEPT'
     const rules = chain.rules.map(({ compiled }): ReadRule => {
-      const rule = readRule(compiled, family)
+      const rule = readRule(compiled, family, nameOfIpset)
       return { rule, text: printRule(rule, family), services: [] }
     })
-    return [{ family, table, name, ours: isOurChain(table, name), policy, rules }]
+    return [{ family, table, name, ours: isOurChain(table, name) || isIpvsChain(table, name), policy, rules }]
   })
 }
 

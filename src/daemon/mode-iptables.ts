@@ -4,6 +4,7 @@ import { finish, finishInSlices, slicingOf } from '../base/steps.ts'
 import type { Config } from '../config/config.ts'
 import { answersAtLoopback } from '../config/loopback.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
+import { KUBE_PROXY_CANARY, KUBE_SERVICES } from '../dataplane/iptables/layout.ts'
 import { createBusiestFirst } from '../dataplane/iptables/optimise/busiest-first.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../dataplane/iptables/options.ts'
 import type { IptablesPlan } from '../dataplane/iptables/plan.ts'
@@ -12,6 +13,7 @@ import { renderIptablesState } from '../dataplane/iptables/render.ts'
 import { RuleCounter, type RuleCounts, rulesWritten } from '../dataplane/iptables/rule-counts.ts'
 import { EMPTY_STATE, type IptablesState } from '../dataplane/iptables/state.ts'
 import { createIptablesTracer } from '../dataplane/iptables/trace.ts'
+import { KUBE_LOAD_BALANCER } from '../dataplane/ipvs/chains.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Dataplane } from '../reconcile/dataplane.ts'
@@ -79,16 +81,22 @@ const LIMIT =
   'session affinity remembers 100 clients an endpoint, unless xt_recent was loaded with a larger ip_list_tot'
 const LIMITS = `${LIMIT}; a new connection is looked up in a list of all Services, rule by rule: --iptables-optimize shortens the way`
 
-const CHAIN_SERVICES = 'KUBE-SERVICES'
+const ASKED: ReadonlySet<string> = new Set([KUBE_SERVICES, KUBE_PROXY_CANARY, KUBE_LOAD_BALANCER])
 
-/** The same for kube-proxy's iptables mode: nothing in the kernel tells who of the two made it. */
+/**
+ * The same for kube-proxy's iptables mode: nothing in the kernel tells who of the two made it. A KUBE-SERVICES beside chains that
+ * only the IPVS mode has is that mode's, unless the iptables mode left its canary.
+ */
 export async function hasIptablesChains({ clock, sockets }: Omit<ModeContext, 'config'>): Promise<boolean> {
   const client = createNftClient({ transport: sockets.netfilter(), clock })
   try {
     const { observed } = await client.listChains(
-      NFT_FAMILIES.map(family => ({ family, table: 'nat', chains: name => name === CHAIN_SERVICES })),
+      NFT_FAMILIES.map(family => ({ family, table: 'nat', chains: name => ASKED.has(name) })),
     )
-    return [...observed.values()].some(({ chains }) => chains.has(CHAIN_SERVICES))
+    return [...observed.values()].some(
+      ({ chains }) =>
+        chains.has(KUBE_SERVICES) && (chains.has(KUBE_PROXY_CANARY) || !chains.has(KUBE_LOAD_BALANCER)),
+    )
   } finally {
     await client.close()
   }

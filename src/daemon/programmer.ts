@@ -39,6 +39,8 @@ export class Programmer {
 
   /** Another configuration; what is wanted is offered anew then. Throws when it cannot be: everything stays as it was. */
   async change(config: Config): Promise<void> {
+    const serving = this.#current && this.#configs.get(this.#current.mode)
+    if (serving !== undefined && haveSameChains(serving, config)) throw new Error(SAME_CHAINS)
     await this.#retirement?.end(config.proxyMode)
     const begun = this.#beginOrGoOn(config)
     await this.#next?.stop()
@@ -169,4 +171,14 @@ class Retirement {
     for (const mode of this.#modes) if (!this.#stop.signal.aborted) await retire(mode, this.#stop.signal)
     this.#isUnderWay = false
   }
+}
+
+const SAME_CHAINS =
+  'the modes iptables and ipvs with --ipvs-rules=iptables have chains of the same names: to change from one to the other, restart'
+
+/** Two reconcilers at work would undo each other's. */
+function haveSameChains(a: Config, b: Config): boolean {
+  const writes = ({ proxyMode, ipvs }: Config): boolean =>
+    proxyMode === 'iptables' || (proxyMode === 'ipvs' && ipvs.rules === 'iptables')
+  return a.proxyMode !== b.proxyMode && writes(a) && writes(b)
 }

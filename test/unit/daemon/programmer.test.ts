@@ -1,7 +1,7 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Config, ProxyMode } from '../../../src/config/config.ts'
-import { Programmer } from '../../../src/daemon/programmer.ts'
 import type { Retired } from '../../../src/daemon/open.ts'
+import { Programmer } from '../../../src/daemon/programmer.ts'
 import type { Programming, ProgrammingOptions } from '../../../src/daemon/programming.ts'
 import type { ReconcilerEvent } from '../../../src/reconcile/events.ts'
 
@@ -51,17 +51,17 @@ afterEach(() => {
 
 const SYNCED: ReconcilerEvent = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true }
 
-function configOf(proxyMode: ProxyMode): Config {
-  return { proxyMode, backend: 'netlink' } as Config
+function configOf(proxyMode: ProxyMode, rules: Config['ipvs']['rules'] = 'nftables'): Config {
+  return { proxyMode, backend: 'netlink', ipvs: { rules } } as Config
 }
 
-function programmer(): Programmer {
+function programmer(start = configOf('nftables')): Programmer {
   const log = {
     info: () => undefined,
     warn: (_: unknown, text: string) => warned.push(text),
     error: () => undefined,
   }
-  return new Programmer(configOf('nftables'), { log, report: () => undefined } as never as ProgrammingOptions)
+  return new Programmer(start, { log, report: () => undefined } as never as ProgrammingOptions)
 }
 
 async function settled(): Promise<void> {
@@ -92,3 +92,19 @@ test('chains that anybody may have written stay, and are warned of', async () =>
   expect(retired).toEqual(['ipvs', 'iptables', 'userspace'])
   expect(warned).toEqual([expect.stringContaining('`kprobe cleanup --proxy-mode=iptables` removes them')])
 })
+
+test.each([
+  ['iptables', 'ipvs'],
+  ['ipvs', 'iptables'],
+] as const)(
+  'two modes with chains of the same names never work side by side: %s, %s',
+  async (before, after) => {
+    const mine = programmer(configOf(before, 'iptables'))
+    begun[0]?.report(SYNCED)
+    await settled()
+    await expect(mine.change(configOf(after, 'iptables'))).rejects.toThrow(/chains of the same names/)
+    expect(begun).toHaveLength(1)
+    await mine.change(configOf('nftables', 'iptables'))
+    expect(begun).toHaveLength(2)
+  },
+)
