@@ -15,6 +15,7 @@ function bench() {
     quarantine: new Quarantine({ minMs: 1, maxMs: 1, random: () => 0 }),
     report: event => events.push(event),
     committed: () => undefined,
+    looked: () => undefined,
     pace: () => Promise.resolve(),
   })
   return { plane, pass, kinds: () => events.map(({ kind }) => kind) }
