@@ -32,6 +32,7 @@ export function makePlan(operations: ScopeOperations, after: IptablesState): Ipt
 /** A chain that is written anew is one change. */
 export function countScopeChanges(operations: ScopeOperations): number {
   const flushed = flushedChains(operations)
+  if (flushed.anew.size === 0) return operations.length
   let changes = 0
   for (const operation of operations) if (isChange(operation, flushed)) changes++
   return changes

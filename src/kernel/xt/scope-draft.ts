@@ -197,6 +197,7 @@ function* leavesFirst(contents: ReadonlyMap<string, ChainContent>): Iterable<Cha
     if (next !== undefined && !opened.has(next)) stack.push(next)
   }
   for (const start of contents.values()) {
+    if (closed.has(start)) continue
     stack.push(start)
     for (let content = stack.at(-1); content !== undefined; content = stack.at(-1)) {
       if (!opened.has(content)) {
