@@ -189,6 +189,12 @@ async function timed(run: () => Promise<void>): Promise<number> {
 }
 
 function compare(): void {
+  compareLoads()
+  compareRestarts()
+  compareChanges()
+}
+
+function compareLoads(): void {
   print(
     'objects in memory to committed kernel state, one cold process each, medians',
     LOADS.map(({ size, faster }) => {
@@ -210,6 +216,9 @@ function compare(): void {
       }
     }),
   )
+}
+
+function compareRestarts(): void {
   print(
     'a cold start where nothing changed: read, compared, not written',
     RESTARTED.map(size => {
@@ -227,6 +236,9 @@ function compare(): void {
       }
     }),
   )
+}
+
+function compareChanges(): void {
   const one = child<ChangeResult>('change', CHANGED)
   print('one endpoint more or less: event in to commit acknowledged', [
     {
