@@ -116,6 +116,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
     openTransport: openNetfilter,
     openConntrack: openNetfilter,
     readSetting: KERNEL.setting,
+    room: KERNEL.room,
     openClient: config => openClient(config, { clock, env: process.env, warn: text => log.warn(text) }),
     takeLock,
     listens: true,

@@ -193,7 +193,7 @@ class Daemon {
   }
 
   #program(config: Config): Programmer {
-    const { clock, log, random, planned, readSetting } = this.#io
+    const { clock, log, random, planned, readSetting, room } = this.#io
     return new Programmer(config, {
       clock,
       log,
@@ -203,6 +203,7 @@ class Daemon {
         generic: this.#io.openGeneric ?? openGeneric,
         route: this.#io.openRoute ?? openRoute,
         ...(readSetting === undefined ? {} : { setting: readSetting }),
+        ...(room === undefined ? {} : { room }),
       },
       planned,
       report: event => this.#report(event),

@@ -9,6 +9,7 @@ import type { Plan } from '../reconcile/dataplane.ts'
 import type { PassReason } from '../reconcile/events.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import type { Flags } from '../telemetry/debug-pages.ts'
+import type { KernelSockets } from './mode.ts'
 
 /** What the daemon needs from whoever starts it, and tells them. */
 export interface DaemonIo {
@@ -32,6 +33,7 @@ export interface DaemonIo {
   readonly openConntrack?: () => Transport
   /** A number below /proc/sys, at once; undefined where there is none. */
   readonly readSetting?: ((path: string) => number | undefined) | undefined
+  readonly room?: KernelSockets['room'] | undefined
   /** Connects with the API server that the configuration names, for --source=kube. */
   readonly openClient?: (config: Config) => Promise<ApiClient>
   readonly takeLock: typeof takeLock

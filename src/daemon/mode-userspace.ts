@@ -6,6 +6,7 @@ import type { UserspacePlan } from '../dataplane/userspace/diff.ts'
 import { DEFAULT_USERSPACE_OPTIONS, type UserspaceOptions } from '../dataplane/userspace/options.ts'
 import { createUserspacePlane, isOurs } from '../dataplane/userspace/plane.ts'
 import type { RelayEvent } from '../dataplane/userspace/relay/context.ts'
+import { limitsWithin, type ProcessRoom } from '../dataplane/userspace/relay/limits.ts'
 import { renderUserspaceState } from '../dataplane/userspace/render.ts'
 import { EMPTY_STATE, type UserspaceState } from '../dataplane/userspace/state.ts'
 import { createUserspaceTracer } from '../dataplane/userspace/trace.ts'
@@ -26,7 +27,8 @@ export function openUserspace({
 }: ModeContext): OpenPlane<UserspaceState, UserspacePlan> {
   const transport = sockets.netfilter()
   const client = createNftClient({ transport, clock })
-  const options = userspaceOptions(config)
+  const limits = limitsWithin(sockets.room?.() ?? NO_BOUNDS)
+  const options = { ...userspaceOptions(config), limits }
   const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
   const plane = createUserspacePlane({
     client,
@@ -39,7 +41,7 @@ export function openUserspace({
     plane,
     demand: () => undefined,
     start() {
-      const { connections, sessions } = options.limits
+      const { connections, sessions } = limits
       tell?.({ kind: 'notice', level: 'warn', text: COSTS, facts: { connections, sessions } })
       plane.startRelaying()
     },
@@ -57,6 +59,8 @@ export function openUserspace({
     },
   }
 }
+
+const NO_BOUNDS: ProcessRoom = { descriptors: undefined, memoryBytes: undefined }
 
 function modeEvent(event: RelayEvent): ModeEvent {
   switch (event.kind) {

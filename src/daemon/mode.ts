@@ -1,6 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
+import type { ProcessRoom } from '../dataplane/userspace/relay/limits.ts'
 import type { Tracer } from '../kernel/nft/trace.ts'
 import type { Refusal } from '../model/refusal.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -22,6 +23,8 @@ export interface KernelSockets {
   readonly route: OpenSocket
   /** A number below /proc/sys, at once; undefined where there is none. Without it, there is none at all. */
   readonly setting?: (path: string) => number | undefined
+  /** What this process may take of the machine; without it, as much as it likes. */
+  readonly room?: () => ProcessRoom
 }
 
 export interface ModeContext {

@@ -18,6 +18,7 @@ import { hasIptablesChains, iptablesTracer, openIptables, retireIptables } from 
 import { IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './mode-ipvs.ts'
 import { nftablesTracer, openNftables, retireNftables } from './mode-nftables.ts'
 import { openUserspace, retireUserspace, userspaceTracer } from './mode-userspace.ts'
+import { processRoom } from './process-room.ts'
 
 /** One daemon a network namespace, whatever its mode: two would undo each other's work. */
 export const LOCK_NAME = 'kprobe/kube-proxy'
@@ -112,6 +113,7 @@ export const KERNEL: KernelSockets = {
   generic: openGeneric,
   route: openRoute,
   setting: path => settingNow(`/${path}`),
+  room: processRoom,
 }
 
 /** The files that the configuration names. Of Nodes they tell this one alone. */

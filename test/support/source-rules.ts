@@ -82,6 +82,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'kernel/sysctl/files.ts': ['node:fs', 'node:fs/promises'],
   config: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
   'daemon/oom-score.ts': ['node:fs/promises'],
+  'daemon/process-room.ts': ['node:fs'],
   cli: ['node:stream', 'yaml'],
   'cli/admin-client.ts': ['node:http'],
   'cli/doctor.ts': ['node:fs/promises'],

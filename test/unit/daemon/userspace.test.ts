@@ -45,6 +45,16 @@ it('says what it costs, serves, and goes without a trace', async () => {
   expect(await retireUserspace(contextOf(kernel), signal)).toBe(false)
 })
 
+it('relays no more than the process has room for', async () => {
+  const told: ModeEvent[] = []
+  const context = contextOf(new FakeKernel(), told)
+  const room = () => ({ descriptors: 1_200, memoryBytes: undefined })
+  const { start, close } = openUserspace({ ...context, sockets: { ...context.sockets, room } })
+  start()
+  expect(told).toMatchObject([{ kind: 'notice', facts: { connections: 200, sessions: 200 } }])
+  await close()
+})
+
 it('leaves everything when it is called off', async () => {
   const kernel = new FakeKernel()
   const { plane, start, close } = openUserspace(contextOf(kernel))
