@@ -2,6 +2,7 @@ import type { Slicing, Steps } from '../../base/steps.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { CommitResult, NftClient, OperationFailure } from '../nft/client.ts'
 import type { Operation } from '../nft/operation.ts'
+import { printRule } from './print.ts'
 import type { HandleBook } from './scope-handles.ts'
 import type { Language } from './scope-observed.ts'
 import { chainKey, type DeleteRule, type ScopeOperation, type ScopeOperations } from './scope-operation.ts'
@@ -160,12 +161,31 @@ export function settle(
 }
 
 /** What the kernel says of the batch as a whole is nobody's doing. */
-export function failuresOf(
-  { failures }: CommitResult,
-  { transaction, origins }: Batch,
-): readonly ScopeFailure[] {
-  return failures.map(({ operation, code, error }) => {
+export function failuresOf({ failures }: CommitResult, batch: Batch): readonly ScopeFailure[] {
+  const origins = originsOf(failures, batch)
+  return failures.map(({ operation: sent, code, error }) => {
     const isOfWhole = error instanceof NetlinkError && error.operation === 'commit'
-    return { operation: isOfWhole ? undefined : origins[transaction.indexOf(operation)], code, error }
+    const operation = isOfWhole ? undefined : origins.get(sent)
+    return { operation, code, error: aboutRule(operation, error) }
   })
+}
+
+/** What operations that failed were made of: there may be as many as there are operations. */
+export function originsOf(
+  failures: readonly OperationFailure[],
+  { transaction, origins }: Batch,
+): ReadonlyMap<Operation, ScopeOperation> {
+  if (failures.length === 0) return new Map()
+  return new Map(
+    origins.flatMap((origin, i) => {
+      const operation = transaction[i]
+      return operation === undefined ? [] : [[operation, origin] as const]
+    }),
+  )
+}
+
+/** The kernel names the chain; which rule of it, and so which match it lacks, only we know. */
+function aboutRule(operation: ScopeOperation | undefined, error: Error): Error {
+  if (operation?.verb !== 'add-rule' && operation?.verb !== 'insert-rule') return error
+  return new Error(`${error.message}: ${printRule(operation.rule, operation.family)}`, { cause: error })
 }

@@ -4,6 +4,7 @@ import { commitAhead, countAhead } from './scope-ahead.ts'
 import {
   type Batch,
   failuresOf,
+  originsOf,
   type Given,
   type ScopeCommit,
   type ScopeCommitOptions,
@@ -91,9 +92,10 @@ function translated({ book, language, slicing }: ScopeCommitOptions, given: Give
 }
 
 /** Chains that cannot go, when nothing else was refused. */
-function busyChains({ failures }: CommitResult, { transaction, origins }: Batch): readonly ScopeOperation[] {
+function busyChains({ failures }: CommitResult, batch: Batch): readonly ScopeOperation[] {
   const isBusy = ({ operation, code }: OperationFailure): boolean =>
     operation.verb === 'delete-chain' && code === 'EBUSY'
   if (!failures.every(isBusy)) return []
-  return failures.flatMap(({ operation }) => origins[transaction.indexOf(operation)] ?? [])
+  const origins = originsOf(failures, batch)
+  return failures.flatMap(({ operation }) => origins.get(operation) ?? [])
 }

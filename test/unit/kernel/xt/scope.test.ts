@@ -225,6 +225,27 @@ describe('a scope', () => {
     expect(removalOf(await observe(), { isOurs, jumps: [JUMP] }, LANGUAGE)).toEqual([])
   })
 
+  it('says which rule it is that the kernel refuses', async () => {
+    const { client, settle } = world()
+    await settle(chain([], []), [])
+    const counting: XtRule = { matches: [{ kind: 'nfacct', name: 'none' }], target: { kind: 'RETURN' } }
+    const operation: ScopeOperations[number] = {
+      ...PLACE,
+      verb: 'add-rule',
+      chain: 'OURS',
+      rule: counting,
+      owner: 'someone',
+    }
+    const slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
+    const options = { client, book: new HandleBook(), language: LANGUAGE, slicing, generation: undefined }
+    const { outcome, failures } = await commitScope([operation], options)
+    expect(outcome).toBe('refused')
+    expect(failures.map(({ error }) => error.message)).toEqual([
+      expect.stringMatching(/^add rule ip nat OURS: ENOENT .*: -m nfacct --nfacct-name\s+none -j RETURN$/),
+    ])
+    expect(failures[0]?.operation).toBe(operation)
+  })
+
   it('says whose entry it is that has nowhere to go', () => {
     const changes = new ObservedChanges(new Map(), LANGUAGE, isOurs)
     expect(() => changes.entry('someone', entry('a'))).toThrow(
