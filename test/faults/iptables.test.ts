@@ -223,7 +223,7 @@ it('F51: edits and repairs come through while nft commits 200 times a second', {
 })
 
 it('F57: a Service that the kernel refuses is left out and named, and all others are there', async () => {
-  // A rule of somebody else keeps the name of its chain for a base chain.
+  // A rule of somebody else leads to its chain from a hook at which no destination is translated.
   restore('*nat\nCOMMIT\n')
   const taken = 3
   writeObjects(folder, services(1))
@@ -238,7 +238,7 @@ it('F57: a Service that the kernel refuses is left out and named, and all others
   )
   await other.stop()
   nft('flush ruleset')
-  nft(`table ip nat { chain ${chain} { type nat hook input priority 100; policy accept; }; }`)
+  nft(`table ip nat { chain ${chain} {}; chain INPUT { type nat hook input priority 100; jump ${chain}; }; }`)
   writeObjects(folder, services(8))
   const daemon = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
   await daemon.until(() => daemon.out.includes(nameOf(taken)) || daemon.said(nameOf(taken)).length > 0)
