@@ -30,10 +30,11 @@ export function openIptables({
   sockets,
   tell,
 }: ModeContext): OpenPlane<IptablesState, IptablesPlan> {
+  // What it reads fails without privileges, and then nothing else is open yet.
+  const nfacct = openNfacctCounters(sockets, clock, answersAtLoopback(config))
   const transport = sockets.netfilter()
   const client = createNftClient({ transport, clock })
   const writers = { openTransport: sockets.netfilter, own: transport.portId }
-  const nfacct = openNfacctCounters(sockets, clock, answersAtLoopback(config))
   const options = { ...iptablesOptions(config, sockets), nfacct: nfacct.available }
   let isRunning = false
   // Who flushed the rules may have removed their counters as well, without which the kernel takes none of these rules.

@@ -21,17 +21,14 @@ export interface NfacctCounters {
   close(): Promise<void>
 }
 
-/** `localhost`: NodePorts answer at loopback, which the second one is about. Throws SystemError. */
+/** `localhost`: NodePorts answer at loopback, which the second one is about. Throws SystemError and NetlinkError. */
 export function openNfacctCounters(
   { netfilter }: Pick<KernelSockets, 'netfilter'>,
   clock: Clock,
   localhost: boolean,
 ): NfacctCounters {
   const client = createNfacctClient({ transport: netfilter(), clock })
-  const available = {
-    invalidDropped: client.read(NFACCT_INVALID_DROPPED) !== undefined,
-    localhostAccepted: localhost && client.read(NFACCT_LOCALHOST_ACCEPTED) !== undefined,
-  }
+  const available = existing(client, localhost)
   return {
     available,
     ensure() {
@@ -46,6 +43,22 @@ export function openNfacctCounters(
       for (const name of [NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED]) client.delete(name)
     },
     close: () => client.close(),
+  }
+}
+
+/** Closes the client when it cannot be asked: nobody else would. */
+function existing(
+  client: NfacctClient,
+  localhost: boolean,
+): { invalidDropped: boolean; localhostAccepted: boolean } {
+  try {
+    return {
+      invalidDropped: client.read(NFACCT_INVALID_DROPPED) !== undefined,
+      localhostAccepted: localhost && client.read(NFACCT_LOCALHOST_ACCEPTED) !== undefined,
+    }
+  } catch (error) {
+    void client.close()
+    throw error
   }
 }
 
