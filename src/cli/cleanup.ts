@@ -73,7 +73,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
   const force = reader.bool('force')
   reader.oneOf('leftovers-of', ['kube-proxy'], 'kube-proxy')
-  const mode = reader.oneOf('proxy-mode', ['', ...PROXY_MODES], '')
+  const mode = reader.given('proxy-mode') ? reader.oneOf('proxy-mode', PROXY_MODES, 'nftables') : ''
   if (reader.errors.length > 0) return usageErrors(io, 'cleanup', reader.errors)
   try {
     return reader.given('leftovers-of')

@@ -113,7 +113,8 @@ class Daemon {
     try {
       this.#programmer = this.#program(config)
     } catch (err) {
-      log.fatal({ err }, 'cannot speak with the kernel')
+      const hint = privilegeHint(err)
+      log.fatal({ err, ...(hint === undefined ? {} : { hint }) }, 'cannot speak with the kernel')
       return false
     }
     if (config.source.kind === 'kube') {

@@ -31,6 +31,13 @@ beforeEach(() => {
 
 const kprobe = (...argv: string[]) => runCommand(argv, io)
 
+describe('kprobe cleanup', () => {
+  it('names the modes that there are', async () => {
+    expect(await kprobe('cleanup', '--proxy-mode=foo')).toBe(2)
+    expect(err).toContain('--proxy-mode: "foo" is not one of nftables, ipvs, iptables, userspace\n')
+  })
+})
+
 describe('kprobe', () => {
   it('prints its usage and fails without a command', async () => {
     expect(await kprobe()).toBe(2)

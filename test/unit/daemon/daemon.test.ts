@@ -11,6 +11,7 @@ import type { Config } from '../../../src/config/config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { runDaemon, type Sync } from '../../../src/daemon/daemon.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
+import { SystemError } from '../../../src/netlink/transport.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
 
@@ -27,6 +28,7 @@ let tuned: string[]
 let lock: LockResult
 let reconfigure: ((config: Config) => Promise<void>) | undefined
 let isBroken: boolean
+let isForbidden: boolean
 let running: Promise<number> | undefined
 
 beforeEach(() => {
@@ -42,6 +44,7 @@ beforeEach(() => {
   running = undefined
   reconfigure = undefined
   isBroken = false
+  isForbidden = false
 })
 
 afterEach(async () => {
@@ -70,6 +73,7 @@ function start(...flags: string[]): Promise<number> {
     processId: 77,
     openTransport: () => {
       if (isBroken) throw new Error('no descriptor is left')
+      if (isForbidden) throw new SystemError('socket', 1, 'EPERM')
       return kernel.open()
     },
     openRoute: () => new FakeLinks().open(),
@@ -219,6 +223,12 @@ describe('runDaemon', () => {
     expect(await start('--once')).toBe(0)
     expect(logged.filter(line => line.includes('127.0.0.1') && line.startsWith('W'))).toHaveLength(1)
     expect(await served('shop/catalogue')).toHaveLength(2)
+  })
+
+  it('says which privilege it lacks when it may not speak with the kernel', async () => {
+    isForbidden = true
+    expect(await start()).toBe(1)
+    expect(logged.join('')).toMatch(/cannot speak with the kernel.*CAP_NET_ADMIN/)
   })
 
   it('ends at once when told to stop before it began', async () => {
