@@ -78,7 +78,7 @@ export const OWN_IPVS_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
     kind: 'text',
     placeholder: 'RULES',
     default: 'nftables',
-    help: 'what decides about packets before IPVS balances them: nftables (a table of our own, no iptables)',
+    help: "what decides about packets before IPVS balances them: nftables (a table of our own), or iptables (kube-proxy's chains of this mode, and a smaller table of our own before them)",
   },
   {
     name: 'ipvs-drain-timeout',
@@ -112,12 +112,8 @@ export function readIpvsFlags(reader: FlagReader): IpvsFlags {
 
 function readRules(reader: FlagReader): IpvsFlags['rules'] {
   const text = reader.text('ipvs-rules') ?? 'nftables'
-  if (text === 'iptables')
-    reader.fail(
-      '--ipvs-rules',
-      "iptables, kube-proxy's own chains of this mode, is not in this build; it has nftables",
-    )
-  else if (text !== 'nftables') reader.fail('--ipvs-rules', `${quote(text)} is not one of nftables`)
+  if (text === 'iptables') return text
+  if (text !== 'nftables') reader.fail('--ipvs-rules', `${quote(text)} is not one of nftables, iptables`)
   return 'nftables'
 }
 

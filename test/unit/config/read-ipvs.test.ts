@@ -49,7 +49,7 @@ const FLAGS = [
   '--ipvs-udp-timeout=10ms',
   '--ipvs-drain-timeout=1m',
   '--ipvs-digest-period=250ms',
-  '--ipvs-rules=nftables',
+  '--ipvs-rules=iptables',
 ]
 
 describe('the mode ipvs', () => {
@@ -78,7 +78,7 @@ describe('the mode ipvs', () => {
       tcpTimeoutS: 900,
       tcpFinTimeoutS: 1,
       udpTimeoutS: 1,
-      rules: 'nftables',
+      rules: 'iptables',
       drainTimeoutMs: 60_000,
       digestPeriodMs: 250,
     })
@@ -146,11 +146,7 @@ describe('the mode ipvs', () => {
     ['--ipvs-drain-timeout=-1s', /^--ipvs-drain-timeout: cannot be negative$/],
     ['--ipvs-drain-timeout=long', /^--ipvs-drain-timeout: "long" is not a duration/],
     ['--ipvs-digest-period=0', /^--ipvs-digest-period: must be longer than 0$/],
-    [
-      '--ipvs-rules=iptables',
-      /^--ipvs-rules: iptables, kube-proxy's own chains of this mode, is not in this build; it has nftables$/,
-    ],
-    ['--ipvs-rules=none', /^--ipvs-rules: "none" is not one of nftables$/],
+    ['--ipvs-rules=none', /^--ipvs-rules: "none" is not one of nftables, iptables$/],
   ])('refuses %s', (flag, error) => {
     expect(errorsOf(['--proxy-mode=ipvs', flag])).toEqual([expect.stringMatching(error)])
   })
