@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { finish } from '../../../../src/base/steps.ts'
@@ -217,6 +218,18 @@ it('keeps source ranges by length, and makes no set for lengths that nobody has'
   expect(
     [...(after.ruleset.tables[0]?.sets.keys() ?? [])].filter(name => name.startsWith('ranges-')),
   ).toEqual([])
+})
+
+it('goes on with connections whose Service is gone, and ends them with everything else', async () => {
+  const backend = await rig.server(socket => void socket.write('web'))
+  await program(web([backend]))
+  const connection = rig.client(await listenerPort('frontends'))
+  await once(connection, 'data')
+  await program(table([], NODE))
+  expect(plane.counts).toMatchObject({ listeners: 0, connections: 1 })
+  const end = fate(connection)
+  plane.destroy()
+  expect(await end).toBe('ECONNRESET')
 })
 
 it('removes its tables and listeners, and no others', async () => {

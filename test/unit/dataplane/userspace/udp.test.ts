@@ -1,6 +1,7 @@
 import { createSocket, type Socket } from 'node:dgram'
 import { once } from 'node:events'
 import { afterEach, expect, it } from 'vitest'
+import { type Clock, systemClock } from '../../../../src/base/clock.ts'
 import type { Backend } from '../../../../src/model/frontend.ts'
 import { deadEndpoint, LOOPBACK, RelayRig, until } from './rig.ts'
 
@@ -53,6 +54,46 @@ it('gives each client an endpoint in turn, and keeps it there', async () => {
   expect(await ask(two, port, '2')).toBe('b 2')
   expect(await ask(one, port, '3')).toBe('a 3')
   expect(rig.context.sessions.held).toBe(2)
+})
+
+it('remembers a client for as long as either side talks', async () => {
+  fresh({ udpIdleMs: 30_000 })
+  let nowMs = 0
+  const timers = new Set<{ readonly atMs: number; readonly run: () => void }>()
+  const clock: Clock = {
+    ...systemClock,
+    nowMs: () => nowMs,
+    after(delayMs, run) {
+      const timer = { atMs: nowMs + delayMs, run }
+      timers.add(timer)
+      return () => timers.delete(timer)
+    },
+  }
+  const pass = (ms: number): void => {
+    nowMs += ms
+    for (const timer of timers) if (timer.atMs <= nowMs && timers.delete(timer)) timer.run()
+  }
+  const endpoint = await socket()
+  const backend = { ip: LOOPBACK, port: endpoint.address().port, local: false }
+  const { port } = await rig.udp(rig.port([backend]), { clock })
+  const client = await socket()
+  const heard = once(endpoint, 'message')
+  client.send('question', port, '127.0.0.1')
+  const [, from] = await heard
+  pass(20_000)
+  const further = once(endpoint, 'message')
+  client.send('question', port, '127.0.0.1')
+  await further
+  pass(20_000)
+  expect(rig.context.sessions.held).toBe(1)
+  const answer = once(client, 'message')
+  endpoint.send('answer', from.port, from.address)
+  await answer
+  pass(20_000)
+  expect(rig.context.sessions.held).toBe(1)
+  pass(10_000)
+  expect(rig.context.sessions.held).toBe(0)
+  expect(timers.size).toBe(0)
 })
 
 it('forgets a client that is silent for so long', async () => {
