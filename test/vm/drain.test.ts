@@ -8,8 +8,8 @@ import { Lab } from '../support/lab/lab.ts'
 import type { Servers } from '../support/lab/traffic.ts'
 import { type Computed, change, commitAll, computeIn, IPVS } from '../support/pipeline.ts'
 import { LOCAL_IPS } from '../support/scenario.ts'
-import { setIpvsSysctls } from './ipvs-sysctls.ts'
 import { Echo, Talker } from '../support/talkers.ts'
+import { setIpvsSysctls } from './ipvs-sysctls.ts'
 
 /* What becomes of connections to an endpoint that goes. */
 

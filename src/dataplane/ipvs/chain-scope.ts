@@ -12,8 +12,8 @@ import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
 import { type Language, ObservedChanges, placeOfTable } from '../../kernel/xt/scope-observed.ts'
 import { chainKey, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
 import { detectorFor } from '../common/detector.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
 import {
   isOurChain,
   isServiceChain,

@@ -2,6 +2,9 @@ import type { Clock } from '../../base/clock.ts'
 import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { Turns } from '../../base/turns.ts'
+import type { Touched } from '../../kernel/nft/monitor.ts'
+import { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import type { Language } from '../../kernel/xt/scope-observed.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type {
   CommitOptions,
@@ -11,9 +14,6 @@ import type {
   RenderOptions,
   WriterCommit,
 } from '../../reconcile/dataplane.ts'
-import type { Touched } from '../../kernel/nft/monitor.ts'
-import { HandleBook } from '../../kernel/xt/scope-handles.ts'
-import type { Language } from '../../kernel/xt/scope-observed.ts'
 import { touchesScope } from '../iptables/touches.ts'
 import { languageOf, learnChains } from './chain-scope.ts'
 import { isIpvsChain } from './chains.ts'

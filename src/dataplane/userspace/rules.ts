@@ -1,5 +1,5 @@
-import { familyOf } from '../../base/ip.ts'
 import type { Cidr } from '../../base/cidr.ts'
+import { familyOf } from '../../base/ip.ts'
 import { hex, u32host } from '../../base/octets.ts'
 import { IPS_DST_NAT, NF_INET_LOCAL_IN, NFT_CT_STATUS, NFT_RETURN } from '../../kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'

@@ -1,6 +1,6 @@
 import type { Family, Ip } from '../../base/ip.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Octets } from '../../base/octets.ts'
+import { PersistentMap } from '../../base/persistent-map.ts'
 import type { NftFamily, Ruleset } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'

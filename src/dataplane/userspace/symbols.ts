@@ -4,8 +4,8 @@ import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { Element, ElementData, NftFamily } from '../../kernel/nft/state.ts'
 import { LAYOUTS } from '../common/family.ts'
 import { portData, portKey } from '../common/octet-keys.ts'
-import type { Relay, RelayKey } from './relay.ts'
 import type { ListName } from './relay/balancer.ts'
+import type { Relay, RelayKey } from './relay.ts'
 
 /**
  * Which port a listener has is known only once it listens, and rendering is pure: states have a symbol where the kernel

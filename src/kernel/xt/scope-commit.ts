@@ -4,8 +4,8 @@ import { commitAhead, countAhead } from './scope-ahead.ts'
 import {
   type Batch,
   failuresOf,
-  originsOf,
   type Given,
+  originsOf,
   type ScopeCommit,
   type ScopeCommitOptions,
   settle,

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { IptablesNumbers } from '../../../src/telemetry/iptables-metrics.ts'
-import type { RelayNumbers } from '../../../src/telemetry/relay-metrics.ts'
 import { createMetrics, type MetricsOptions } from '../../../src/telemetry/metrics.ts'
+import type { RelayNumbers } from '../../../src/telemetry/relay-metrics.ts'
 import { createSliMetrics } from '../../../src/telemetry/sli-metrics.ts'
 
 async function linesOf(metrics: { text(): Promise<string> }): Promise<string[]> {

@@ -1,6 +1,6 @@
-import { errorOf } from '../../../base/thrown.ts'
-import { formatIpPort, type Ip } from '../../../base/ip.ts'
 import type { Clock } from '../../../base/clock.ts'
+import { formatIpPort, type Ip } from '../../../base/ip.ts'
+import { errorOf } from '../../../base/thrown.ts'
 import type { ServiceKey } from '../../../model/service.ts'
 import type { Relay, RelayKey } from '../relay.ts'
 import { Balancer, type ListName } from './balancer.ts'

@@ -8,9 +8,9 @@ import type { IpvsPlan } from '../../../../src/dataplane/ipvs/plan.ts'
 import { EMPTY_STATE, type IpvsState, type PlacedServer } from '../../../../src/dataplane/ipvs/state.ts'
 import { entryKey } from '../../../../src/kernel/ipset/entry-key.ts'
 import type { Ipset } from '../../../../src/kernel/ipset/state.ts'
-import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import { destinationKey, serverKey } from '../../../../src/kernel/ipvs/key.ts'
 import type { IpvsProtocol, RealServer } from '../../../../src/kernel/ipvs/state.ts'
+import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import { real, virtual } from '../../../support/ipvs-objects.ts'
 
 const CLUSTER_IPS: Ipset = {

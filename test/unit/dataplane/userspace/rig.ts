@@ -1,7 +1,7 @@
-import { createServer, connect, type Server, type Socket } from 'node:net'
 import { once } from 'node:events'
+import { connect, createServer, type Server, type Socket } from 'node:net'
 import { systemClock } from '../../../../src/base/clock.ts'
-import { parseIp, type Ip } from '../../../../src/base/ip.ts'
+import { type Ip, parseIp } from '../../../../src/base/ip.ts'
 import { Balancer } from '../../../../src/dataplane/userspace/relay/balancer.ts'
 import { Complaints } from '../../../../src/dataplane/userspace/relay/complaints.ts'
 import {
