@@ -36,6 +36,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   // Flows that conntrack remembers, against what the Services say now.
   flows: ['base', 'model', 'kernel/conntrack'],
   config: ['base', 'model', 'reconcile/dataplane.ts'],
+  // What other programs are told of the model.
+  api: ['base', 'model'],
   cli: EVERYTHING,
   daemon: EVERYTHING,
   'main.ts': EVERYTHING,
