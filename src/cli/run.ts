@@ -91,7 +91,7 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
     signal: io.signal,
     processId: io.processId,
     synced: sync => {
-      const text = syncText(sync, { colour: io.colour, dryRun })
+      const text = syncText(sync, { colour: io.colour, dryRun, serviceProxyName: config.serviceProxyName })
       if (text !== '' && io.outBacklogBytes() < OUT_BACKLOG_MAX) io.out(text)
     },
     planned: plan => {

@@ -42,10 +42,11 @@ export class Cluster {
     return this.#client.server
   }
 
-  source(config: Config): KubeSource {
+  source(config: Pick<Config, 'nodeName' | 'serviceProxyName' | 'client'>): KubeSource {
     const { clock, random } = this.#options
     const { nodeName, serviceProxyName, client } = config
     const pool = createNamePool()
+    const parsing = { headlessSlices: serviceProxyName !== undefined }
     return new KubeSource({
       client: this.#client,
       clock,
@@ -53,7 +54,7 @@ export class Cluster {
       nodeName,
       serviceProxyName,
       accept: acceptFor(client.contentType, client.acceptContentTypes),
-      parseObject: object => parseObject(object, pool),
+      parseObject: object => parseObject(object, pool, parsing),
       watchedIdentity,
     })
   }

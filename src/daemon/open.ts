@@ -115,15 +115,19 @@ export const KERNEL: KernelSockets = {
 }
 
 /** The files that the configuration names. Of Nodes they tell this one alone. */
-export function openFileSource(config: Config, clock: Clock): Source {
-  const { source, nodeName } = config
+export function openFileSource(
+  config: Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>,
+  clock: Clock,
+): Source {
+  const { source, nodeName, serviceProxyName } = config
   if (source.kind !== 'file') throw new Error(`${source.kind} is no source of files`)
   const pool = createNamePool()
+  const parsing = { headlessSlices: serviceProxyName !== undefined }
   return new FileSource({
     path: source.path,
     clock,
     parseObject: object => {
-      const result = parseObject(object, pool)
+      const result = parseObject(object, pool, parsing)
       const foreign =
         result !== undefined && 'kind' in result && result.kind === 'Node' && result.key !== nodeName
       return foreign ? undefined : result
@@ -153,7 +157,10 @@ export interface OpenClientOptions {
 }
 
 /** The API server that the configuration names. What speaks with it is loaded only here. */
-export async function openClient(config: Config, options: OpenClientOptions): Promise<ApiClient> {
+export async function openClient(
+  config: Pick<Config, 'client'>,
+  options: OpenClientOptions,
+): Promise<ApiClient> {
   const { openApiClient } = await import('../source/kube/client/http-client.ts')
   const { kubeconfig, master, qps, burst } = config.client
   return await openApiClient({ ...options, kubeconfig, master, qps, burst })

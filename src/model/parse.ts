@@ -9,12 +9,21 @@ import type { SourceEvent } from './snapshot.ts'
 /** The kinds of objects that are watched. */
 export type WatchedKind = Exclude<SourceEvent['kind'], 'LocalIps'>
 
+export interface ParseOptions {
+  /** Keep the slices of headless Services: a named proxy may serve these. */
+  readonly headlessSlices?: boolean
+}
+
 /**
  * Reads one whole object (with apiVersion and kind) of unknown origin. A Refusal means that nothing of it can be used:
  * an earlier version of it (see watchedIdentity) is then to be deleted. Undefined means a kind that nobody here watches.
  * An object that is watched but of no interest (a slice of a headless Service) gives the event that deletes it.
  */
-export function parseObject(object: unknown, pool?: NamePool): SourceEvent | Refusal | undefined {
+export function parseObject(
+  object: unknown,
+  pool?: NamePool,
+  { headlessSlices = false }: ParseOptions = {},
+): SourceEvent | Refusal | undefined {
   if (!isJson(object)) return wholeRefusal('object', '', object, 'not an object')
   const kind = watchedKind(object)
   if (kind === undefined) return undefined
@@ -25,7 +34,8 @@ export function parseObject(object: unknown, pool?: NamePool): SourceEvent | Ref
       return isRefusal(value) ? value : { kind, key: value.key, value }
     }
     case 'EndpointSlice': {
-      if (isHeadlessSlice(object)) return { kind, key: keyOf(kind, object), value: undefined }
+      if (!headlessSlices && isHeadlessSlice(object))
+        return { kind, key: keyOf(kind, object), value: undefined }
       const value = parseEndpointSlice(object, pool)
       return isRefusal(value) ? value : { kind, key: value.key, value }
     }

@@ -42,8 +42,16 @@ export interface Service {
   readonly ipvsScheduler: string | undefined
   /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
   readonly proxyName: string | undefined
+  /** Absent for Services with ClusterIPs, and read only where the Service is a named proxy's; others' say nothing. */
+  readonly headless?: Headless | undefined
   readonly refusals: readonly Refusal[]
 }
+
+/**
+ * A headless Service of a named proxy is reached at its external addresses: at its ports, or, where it lists none, at the
+ * addresses as a whole, whatever protocol and port a packet is of.
+ */
+export type Headless = 'ports' | 'whole'
 
 export interface ServicePortSpec {
   readonly name: string
