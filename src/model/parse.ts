@@ -4,6 +4,7 @@ import { parseNode, parseServiceCidr } from './parse-node.ts'
 import { parseService } from './parse-service.ts'
 import { isHeadlessSlice, parseEndpointSlice } from './parse-slice.ts'
 import { isRefusal, plainText, printable, type Refusal } from './refusal.ts'
+import { readHostnames, readServiceDetails } from './service-details.ts'
 import type { SourceEvent } from './snapshot.ts'
 
 /** The kinds of objects that are watched. */
@@ -12,6 +13,8 @@ export type WatchedKind = Exclude<SourceEvent['kind'], 'LocalIps'>
 export interface ParseOptions {
   /** Keep the slices of headless Services: a named proxy may serve these. */
   readonly headlessSlices?: boolean
+  /** Keep what only other programs are told of (ServiceDetails, hostnames). */
+  readonly details?: boolean
 }
 
 /**
@@ -22,7 +25,7 @@ export interface ParseOptions {
 export function parseObject(
   object: unknown,
   pool?: NamePool,
-  { headlessSlices = false }: ParseOptions = {},
+  { headlessSlices = false, details = false }: ParseOptions = {},
 ): SourceEvent | Refusal | undefined {
   if (!isJson(object)) return wholeRefusal('object', '', object, 'not an object')
   const kind = watchedKind(object)
@@ -31,13 +34,20 @@ export function parseObject(
   switch (kind) {
     case 'Service': {
       const value = parseService(object)
-      return isRefusal(value) ? value : { kind, key: value.key, value }
+      if (isRefusal(value)) return value
+      return {
+        kind,
+        key: value.key,
+        value: details ? { ...value, details: readServiceDetails(object) } : value,
+      }
     }
     case 'EndpointSlice': {
       if (!headlessSlices && isHeadlessSlice(object))
         return { kind, key: keyOf(kind, object), value: undefined }
       const value = parseEndpointSlice(object, pool)
-      return isRefusal(value) ? value : { kind, key: value.key, value }
+      if (isRefusal(value)) return value
+      const hostnames = details ? readHostnames(object) : undefined
+      return { kind, key: value.key, value: hostnames === undefined ? value : { ...value, hostnames } }
     }
     case 'Node': {
       const value = parseNode(object)

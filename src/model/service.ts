@@ -1,6 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Ip } from '../base/ip.ts'
 import type { Refusal } from './refusal.ts'
+import type { ServiceDetails } from './service-details.ts'
 
 export type Protocol = 'TCP' | 'UDP' | 'SCTP'
 export type TrafficPolicy = 'Cluster' | 'Local'
@@ -44,6 +45,8 @@ export interface Service {
   readonly proxyName: string | undefined
   /** Absent for Services with ClusterIPs, and read only where the Service is a named proxy's; others' say nothing. */
   readonly headless?: Headless | undefined
+  /** Absent unless asked for (ParseOptions). */
+  readonly details?: ServiceDetails
   readonly refusals: readonly Refusal[]
 }
 
