@@ -40,6 +40,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   api: ['base', 'model'],
   cli: EVERYTHING,
   daemon: EVERYTHING,
+  // What others may import: see docs/library.md.
+  library: EVERYTHING,
   'main.ts': EVERYTHING,
 }
 
@@ -47,7 +49,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
 const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
   'main.ts': [],
   cli: ['main.ts', 'cli'],
-  daemon: ['main.ts', 'cli'],
+  daemon: ['main.ts', 'cli', 'library'],
+  library: [],
   'cli/libnftables.ts': ['cli/dump.ts'],
 }
 
