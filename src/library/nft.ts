@@ -22,6 +22,7 @@ export {
   rule,
   sourceAddress,
   translate,
+  translateAddress,
   WORK,
   writeMark,
 } from '../dataplane/common/expressions.ts'
@@ -77,10 +78,12 @@ export type {
   Table,
 } from '../kernel/nft/state.ts'
 export { openNftClient } from './open-nft-client.ts'
+export { createRulesetPlane, type RulesetPlan, type RulesetPlaneOptions } from './ruleset-plane.ts'
 export {
-  createRulesetPlane,
+  addressMap,
+  addressSet,
   makeTable,
-  type RulesetPlan,
-  type RulesetPlaneOptions,
+  type NatRules,
+  natChains,
   type TableParts,
-} from './ruleset-plane.ts'
+} from './table-parts.ts'

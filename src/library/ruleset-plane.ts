@@ -1,6 +1,6 @@
-import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import { countChanges, describeTransaction } from '../dataplane/common/describe-transaction.ts'
+import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
 import { refusalOf } from '../dataplane/common/refusal.ts'
 import { watchWritersOf } from '../dataplane/common/writers.ts'
 import type { NftClient } from '../kernel/nft/client.ts'
@@ -8,7 +8,7 @@ import { type DiffOptions, diffRulesets } from '../kernel/nft/diff.ts'
 import type { TableName } from '../kernel/nft/list.ts'
 import type { Touched } from '../kernel/nft/monitor.ts'
 import type { Operation, Transaction } from '../kernel/nft/operation.ts'
-import type { Chain, Element, NftFamily, NftSet, Ruleset, Table } from '../kernel/nft/state.ts'
+import type { NftFamily, Ruleset, Table } from '../kernel/nft/state.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
@@ -19,8 +19,8 @@ export interface RulesetPlaneOptions {
   readonly client: NftClient
   /** Which tables of that name are ours: ip and ip6 unless told. Everything in them is. */
   readonly families?: readonly NftFamily[]
-  /** Everything that the tables should hold. Pure: equal Services give equal tables. */
-  readonly render: (frontends: FrontendTable) => Ruleset
+  /** Everything that the table of one family should hold. Pure: equal Services give equal tables. */
+  readonly render: (layout: FamilyLayout, frontends: FrontendTable) => Table
   /**
    * Names the processes that change the tables, once damage comes back: opens a further socket, and says which port id
    * the commits of `client` have. Without it they are repaired and nobody is named.
@@ -34,7 +34,6 @@ export interface RulesetPlan extends Plan<Ruleset> {
 }
 
 const NOTHING: Ruleset = { tables: [] }
-const BOTH: readonly NftFamily[] = ['ip', 'ip6']
 const NONE_LATE: DiffOptions = { lateSets: new Set() }
 /** A cleanup names the generation it looked at, and looks again as often as somebody else commits in between. */
 const CLEANUP_TRIES = 16
@@ -46,7 +45,7 @@ const CLEANUP_TRIES = 16
  * tens of thousands of them implement Dataplane.
  */
 export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Ruleset, RulesetPlan> {
-  const { name, client, families = BOTH, writers } = options
+  const { name, client, families = NFT_FAMILIES, writers } = options
   const tables: readonly TableName[] = families.map(family => ({ family, name }))
   const touchesUs = ({ family, table }: Touched) =>
     tables.some(ours => ours.family === family && ours.name === table)
@@ -54,8 +53,13 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
     name,
     empty: NOTHING,
     *render(frontends, { without }) {
-      yield
-      return options.render(leavingOut(frontends, without))
+      const served = leavingOut(frontends, without)
+      const tables: Table[] = []
+      for (const family of families) {
+        tables.push(options.render(LAYOUTS[family], served))
+        yield
+      }
+      return { tables }
     },
     diff: planOf,
     generation: () => client.generation(),
@@ -103,27 +107,4 @@ async function deleteTables(client: NftClient, tables: readonly TableName[]): Pr
     if (outcome !== 'stale') throw failures[0]?.error ?? new Error(`delete tables: ${outcome}`)
   }
   throw new Error(`delete tables: the generation moved on before each of ${CLEANUP_TRIES} commits`)
-}
-
-export interface TableParts {
-  readonly family: NftFamily
-  readonly name: string
-  readonly comment?: string
-  readonly chains: readonly Chain[]
-  readonly sets?: readonly NftSet[]
-  /** By the Service that they serve: what the kernel refuses is then that Service's alone. */
-  readonly elements?: Iterable<readonly [service: string, elements: readonly Element[]]>
-}
-
-/** A table of its parts. */
-export function makeTable({ family, name, comment, chains, sets = [], elements = [] }: TableParts): Table {
-  return {
-    family,
-    name,
-    flags: 0,
-    comment,
-    chains: new Map(chains.map(chain => [chain.name, chain])),
-    sets: new Map(sets.map(set => [set.name, set])),
-    elements: PersistentMap.from(elements),
-  }
 }

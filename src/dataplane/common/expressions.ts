@@ -126,3 +126,8 @@ export const fromThisNode: Expressions = [
 export function translate(layout: FamilyLayout, reg: number): Expression {
   return { kind: 'dnat', family: layout.family, addressReg: reg, portReg: reg + layout.addressRegs }
 }
+
+/** Sends the connection to the address in the registers from `reg` on; it keeps its port, if its protocol has any. */
+export function translateAddress({ family }: FamilyLayout, reg: number): Expression {
+  return { kind: 'dnat', family, addressReg: reg, portReg: undefined }
+}
