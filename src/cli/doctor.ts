@@ -96,19 +96,21 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
     const others = chains.filter(({ table }) => table !== DEFAULT_IPVS_OPTIONS.tableName)
     // What IPVS holds is ours, or taken over by us, where our own table for it is.
     const isOurs = others.length < chains.length
-    const left = isOurs ? { ...elsewhere, virtualServers: [] } : elsewhere
-    const leftElsewhere = isOurs ? [] : ipvsTexts(elsewhere)
+    const isNamed = config.serviceProxyName !== undefined
+    const left = isOurs || isNamed ? { ...elsewhere, virtualServers: [] } : elsewhere
+    const leftElsewhere = isOurs || isNamed ? [] : ipvsTexts(elsewhere)
     const neighbours = neighboursOf({
       ...left,
       chains: others,
       tableName,
       leftElsewhere,
       writesIptables: config.proxyMode === 'iptables',
+      isNamed,
     })
     const told = neighbours.map(
       ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),
     )
-    return [...(await kubeProxyFindings()), ...told]
+    return [...(isNamed ? [] : await kubeProxyFindings()), ...told]
   } finally {
     await transport.close()
   }

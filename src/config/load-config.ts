@@ -6,6 +6,7 @@ import { ConfigFileError } from './config-file.ts'
 import { type ConfigError, type FlagSpec, readArguments } from './flag.ts'
 import { FlagReader, parseBool, quote } from './flag-reader.ts'
 import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
+import { whyNotInstance } from './instance-name.ts'
 import { OWN_IPTABLES_FLAGS } from './iptables-flags.ts'
 import { OWN_IPVS_FLAGS } from './ipvs-flags.ts'
 import { modeOf } from './mode-fields.ts'
@@ -82,6 +83,9 @@ export function parseRequest(
   overlayHostName(settings, reader)
   completeSettings(settings, reader)
   const config = readConfig(settings, own, options.hostName)
+  const { serviceProxyName, proxyMode } = config
+  const misfit = serviceProxyName === undefined ? undefined : whyNotInstance(serviceProxyName, proxyMode)
+  if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
   const action = readAction(reader)
   const all = [...reader.errors, ...errors, ...settings.errors]
   if (all.length > 0) {

@@ -1,6 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Config, SourceConfig } from './config.ts'
 import { type FlagReader, quote } from './flag-reader.ts'
+import { readInstanceName } from './instance-name.ts'
 import { type IptablesFlags, readIptablesFlags } from './iptables-flags.ts'
 import { type IpvsFlags, readIpvsFlags } from './ipvs-flags.ts'
 import { readCidrs } from './read-cidrs.ts'
@@ -34,7 +35,7 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
     backend: reader.oneOf('backend', ['netlink', 'dry-run'], 'netlink'),
     source: readSource(reader),
     once: reader.bool('once'),
-    serviceProxyName: reader.text('service-proxy-name') || undefined,
+    serviceProxyName: readInstanceName(reader),
     allowedExternalCidrs: cidrsOf(reader, 'allowed-external-cidrs'),
     allowedLoadBalancerCidrs: cidrsOf(reader, 'allowed-load-balancer-cidrs'),
     adminSocket: readSocketPath(reader),

@@ -10,10 +10,11 @@ import { conntrackFull } from '../telemetry/event-facts.ts'
 import { EventRecorder } from '../telemetry/events.ts'
 import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
+import { instanceOf } from './instance.ts'
 import { Intake } from './intake.ts'
 import type { DaemonIo, Written } from './io.ts'
 import { Observer } from './observer.ts'
-import { LOCK_NAME, openFileSource, openGeneric, openRoute, watchLocalIps } from './open.ts'
+import { openFileSource, openGeneric, openRoute, watchLocalIps } from './open.ts'
 import { Outward } from './outward.ts'
 import { adminPages } from './pages.ts'
 import { Programmer } from './programmer.ts'
@@ -28,12 +29,14 @@ const ONCE_FAILURES_MAX = 3
 /** Runs until told to stop, or until the first sync with --once. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   if (config.backend === 'dry-run') return await new Daemon(config, io).run()
-  const lock = await io.takeLock(LOCK_NAME, `pid ${io.processId}`)
+  const lock = await io.takeLock(instanceOf(config.serviceProxyName).lock, `pid ${io.processId}`)
   if (lock.kind === 'busy') {
     const holder = lock.holder === '' ? 'which does not answer' : lock.holder
     io.log.error(
       { holder },
-      'another kprobe runs in this network namespace; two would fight over the same tables',
+      config.serviceProxyName === undefined
+        ? 'another kprobe runs in this network namespace; two would fight over the same tables'
+        : 'another kprobe with this --service-proxy-name runs in this network namespace; two would fight over the same tables',
     )
     return 1
   }

@@ -19,9 +19,6 @@ import { IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './mode-ipvs.ts'
 import { nftablesTracer, openNftables, retireNftables } from './mode-nftables.ts'
 import { openUserspace, retireUserspace, userspaceTracer } from './mode-userspace.ts'
 
-/** One daemon a network namespace, whatever its mode: two would undo each other's work. */
-export const LOCK_NAME = 'kprobe/kube-proxy'
-
 /** Opens the plane of the configuration's mode, and hands it on. Throws when the kernel cannot be spoken to. */
 export function usePlane<R>(context: ModeContext, use: PlaneUse<R>): R {
   switch (context.config.proxyMode) {
