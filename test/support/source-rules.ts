@@ -56,8 +56,11 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
 
 /** Modules of Node and packages that each file, or else each part of src/, may import; what is not listed may none. */
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
+  'api/grpc/rpc-server.ts': ['node:http2'],
+  'api/grpc/server.ts': ['node:fs/promises', 'node:net'],
   base: ['node:net', 'pino'],
   'base/line-writer.ts': ['node:fs'],
+  'base/unix-socket.ts': ['node:fs/promises', 'node:net'],
   'netlink/native.ts': ['node:fs', 'node:module', 'node:url'],
   source: ['node:fs', 'node:fs/promises', 'node:os', 'node:path', 'yaml'],
   'source/kube/client': [
@@ -78,7 +81,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   ],
   telemetry: ['prom-client', 'node:http', 'node:net'],
   'telemetry/process-metrics.ts': ['node:fs/promises', 'prom-client'],
-  'telemetry/admin-server.ts': ['node:fs/promises', 'node:http', 'node:net'],
+  'telemetry/admin-server.ts': ['node:fs/promises', 'node:net'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
   // SHA-256 alone: names of chains are hashes.
   'dataplane/iptables/chain-hash.ts': ['node:crypto'],
