@@ -39,7 +39,14 @@ export type {
 } from '../model/frontend.ts'
 export type { HealthCheck } from '../model/health-check.ts'
 export type { NodePortSelection, ResolveOptions } from '../model/here.ts'
-export { parseObject, type WatchedIdentity, watchedIdentity } from '../model/parse.ts'
+export { createNamePool, type NamePool } from '../model/names.ts'
+export {
+  type ParseOptions,
+  parseObject,
+  type WatchedIdentity,
+  type WatchedKind,
+  watchedIdentity,
+} from '../model/parse.ts'
 export type { Refusal } from '../model/refusal.ts'
 export { type Resolved, resolve } from '../model/resolve.ts'
 export type {
@@ -50,6 +57,7 @@ export type {
   ServicePortSpec,
   TrafficPolicy,
 } from '../model/service.ts'
+export type { ServiceDetails } from '../model/service-details.ts'
 export type { SliceList } from '../model/slice-groups.ts'
 export {
   applyEvents,

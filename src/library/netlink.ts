@@ -27,7 +27,6 @@ export type { Burst, BurstError, BurstReplies, Request, Words } from '../netlink
 export { errnoName, errnoNumber } from '../netlink/errno.ts'
 export { NetlinkError, type NetlinkErrorDetails, OutcomeUnknownError } from '../netlink/errors.ts'
 export {
-  FAMILY,
   findFamily,
   GENL_HDRLEN,
   type GenlMsgHdr,

@@ -3,6 +3,7 @@
  * another, a client that commits and lists, and a data plane made of a function from Services to tables.
  */
 export type { Octets } from '../base/octets.ts'
+export type { Detector } from '../dataplane/common/detector.ts'
 export {
   askMasquerade,
   compare,
@@ -48,6 +49,7 @@ export * from '../kernel/nft/constants.ts'
 export * from '../kernel/nft/datatypes.ts'
 export { type DiffOptions, type DiffRulesets, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
 export type { Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
+export type { IndexOfIpset, NameOfIpset } from '../kernel/nft/ipset-match.ts'
 export type { IpsetNames } from '../kernel/nft/ipset-names.ts'
 export {
   type ForeignCommit,
@@ -66,6 +68,8 @@ export type {
   Transaction,
 } from '../kernel/nft/operation.ts'
 export { describeOperation, printRuleset } from '../kernel/nft/print.ts'
+export type { DescribeOptions } from '../kernel/nft/print-operation.ts'
+export type { Settled } from '../kernel/nft/settle.ts'
 export type {
   Chain,
   ChainHook,

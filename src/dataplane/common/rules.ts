@@ -38,7 +38,7 @@ import { prefixMask } from './octet-keys.ts'
 /** kube-proxy's priority of the hooks that translate destinations. */
 export const NAT_PRIORITY = NF_IP_PRI_NAT_DST
 /** Before the proxy that serves everything else: it refuses addresses of Services that it does not know. */
-export const EARLY_NAT_PRIORITY = NAT_PRIORITY - 1
+export const EARLY_NAT_PRIORITY = NAT_PRIORITY
 
 /** The three hooks: both ways in lead to the same chain. `priority` is that of these two. */
 export function hookChains(postrouting: readonly Rule[], priority = NAT_PRIORITY): readonly Chain[] {
@@ -75,6 +75,7 @@ export function unallocatedRules(layout: FamilyLayout, serviceCidrs: readonly Ci
   })
 }
 
+/** Gives the connection the address of the interface that it leaves by, and a random port. */
 export const masquerade: Expression = { kind: 'masquerade', flags: NF_NAT_RANGE_PROTO_RANDOM_FULLY }
 
 /** Masquerades what one of our chains marked, and takes the mark away. */
