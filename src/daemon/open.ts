@@ -4,7 +4,7 @@ import { createAddressReader } from '../kernel/link/addresses.ts'
 import { settingNow } from '../kernel/sysctl/files.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
-import { parseObject } from '../model/parse.ts'
+import { type ParseOptions, parseObject } from '../model/parse.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -115,11 +115,12 @@ export const KERNEL: KernelSockets = {
 export function openFileSource(
   config: Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>,
   clock: Clock,
+  reading: Pick<ParseOptions, 'details'> = {},
 ): Source {
   const { source, nodeName, serviceProxyName } = config
   if (source.kind !== 'file') throw new Error(`${source.kind} is no source of files`)
   const pool = createNamePool()
-  const parsing = { headlessSlices: serviceProxyName !== undefined }
+  const parsing = { ...reading, headlessSlices: serviceProxyName !== undefined }
   return new FileSource({
     path: source.path,
     clock,

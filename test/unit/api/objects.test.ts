@@ -4,32 +4,33 @@ import { shownObjects, stateOf } from './views.ts'
 
 const HERE = { nodeName: 'here' }
 
+const EVERYTHING = {
+  type: 'LoadBalancer',
+  clusterIPs: ['10.96.0.1', 'fd00:96::1'],
+  ports: [
+    { name: 'http', port: 80, nodePort: 30080, targetPort: 8080 },
+    { name: 'dns', port: 53, protocol: 'UDP', targetPort: 'domain' },
+    { name: 'sctp', port: 90, protocol: 'SCTP' },
+  ],
+  externalIPs: ['192.0.2.1', '2001:db8::1'],
+  loadBalancerSourceRanges: ['10.0.0.0/8', '2001:db8:1::/48', '203.0.113.0/24'],
+  sessionAffinity: 'ClientIP',
+  sessionAffinityConfig: { clientIP: { timeoutSeconds: 77 } },
+  externalTrafficPolicy: 'Local',
+  internalTrafficPolicy: 'Local',
+  healthCheckNodePort: 32000,
+}
+const BESIDE = {
+  metadata: { labels: { b: '2', a: '1' }, annotations: { note: 'x' } },
+  status: { loadBalancer: { ingress: [{ ip: '198.51.100.1' }, { ip: '2001:db8::2' }] } },
+}
+
 describe('a Service as localv1 has it', () => {
   it('has all that kube-proxy would need of it', () => {
-    const spec = {
-      type: 'LoadBalancer',
-      clusterIPs: ['10.96.0.1', 'fd00:96::1'],
-      ports: [
-        { name: 'http', port: 80, nodePort: 30080, targetPort: 8080 },
-        { name: 'dns', port: 53, protocol: 'UDP', targetPort: 'domain' },
-        { name: 'sctp', port: 90, protocol: 'SCTP' },
-      ],
-      externalIPs: ['192.0.2.1', '2001:db8::1'],
-      loadBalancerSourceRanges: ['10.0.0.0/8', '2001:db8:1::/48', '203.0.113.0/24'],
-      sessionAffinity: 'ClientIP',
-      sessionAffinityConfig: { clientIP: { timeoutSeconds: 77 } },
-      externalTrafficPolicy: 'Local',
-      internalTrafficPolicy: 'Local',
-      healthCheckNodePort: 32000,
-    }
-    const rest = {
-      metadata: { labels: { b: '2', a: '1' }, annotations: { note: 'x' } },
-      status: { loadBalancer: { ingress: [{ ip: '198.51.100.1' }, { ip: '2001:db8::2' }] } },
-    }
     const { services, endpoints } = shownObjects(
       stateOf([
         node(),
-        service('web', spec, rest),
+        service('web', EVERYTHING, BESIDE),
         slice('web-4', 'web', [endpoint('10.1.0.1', { nodeName: 'here', hostname: 'web-0' })], {
           ports: [
             { name: 'http', port: 8080 },
