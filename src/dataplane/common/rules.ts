@@ -38,7 +38,7 @@ import { prefixMask } from './octet-keys.ts'
 /** kube-proxy's priority of the hooks that translate destinations. */
 export const NAT_PRIORITY = NF_IP_PRI_NAT_DST
 /** Before the proxy that serves everything else: it refuses addresses of Services that it does not know. */
-export const EARLY_NAT_PRIORITY = NAT_PRIORITY
+export const EARLY_NAT_PRIORITY = NAT_PRIORITY - 1
 
 /** The three hooks: both ways in lead to the same chain. `priority` is that of these two. */
 export function hookChains(postrouting: readonly Rule[], priority = NAT_PRIORITY): readonly Chain[] {
