@@ -29,9 +29,9 @@ function elementsOf({ service, wholes = [] }, family) {
   const endpoint = whole?.local[0] ?? whole?.cluster.find(({ local }) => local) ?? whole?.cluster[0]
   if (whole === undefined || endpoint === undefined) return [service, []]
   const { ip: data, local } = endpoint
-  const second = { set: local ? 'hairpin' : 'remote', data: undefined, comment: service }
+  const also = { set: local ? 'hairpin' : 'remote', data: undefined, comment: service }
   const first = { set: 'endpoints', data, comment: service }
-  return [service, whole.ips.flatMap(key => [{ ...first, key }, { ...second, key: local ? data + key : key }])]
+  return [service, whole.ips.flatMap(key => [{ ...first, key }, { ...also, key: local ? data + key : key }])]
 }
 const client = nft.openNftClient()
 const plane = nft.createRulesetPlane({ name: 'all-ip', client, render })
