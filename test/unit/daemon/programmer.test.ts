@@ -51,17 +51,17 @@ afterEach(() => {
 
 const SYNCED: ReconcilerEvent = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true }
 
-function configOf(proxyMode: ProxyMode): Config {
-  return { proxyMode, backend: 'netlink' } as Config
+function configOf(proxyMode: ProxyMode, serviceProxyName?: string): Config {
+  return { proxyMode, backend: 'netlink', serviceProxyName } as Config
 }
 
-function programmer(): Programmer {
+function programmer(config = configOf('nftables')): Programmer {
   const log = {
     info: () => undefined,
     warn: (_: unknown, text: string) => warned.push(text),
     error: () => undefined,
   }
-  return new Programmer(configOf('nftables'), { log, report: () => undefined } as never as ProgrammingOptions)
+  return new Programmer(config, { log, report: () => undefined } as never as ProgrammingOptions)
 }
 
 async function settled(): Promise<void> {
@@ -83,6 +83,14 @@ test('the mode from before retires once its last pass has ended, which would rep
   await mine.retired()
   expect(retired).toEqual(['nftables', 'iptables', 'userspace'])
   expect(known).toEqual(['nftables'])
+})
+
+test("a named proxy removes nothing of modes that have no place for names: it is another one's", async () => {
+  const mine = programmer(configOf('nftables', 'mesh'))
+  begun[0]?.report(SYNCED)
+  await mine.retired()
+  expect(retired).toEqual(['userspace'])
+  expect(warned).toEqual([])
 })
 
 test('chains that anybody may have written stay, and are warned of', async () => {
