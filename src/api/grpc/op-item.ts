@@ -87,7 +87,10 @@ function writeDelete(block: Buffer, start: number, { set, path }: DeleteOperatio
 
 function writePrefix(block: Buffer, at: number, messageBytes: number): number {
   block[at] = 0
-  block.writeUInt32BE(messageBytes, at + 1)
+  block[at + 1] = messageBytes >>> 24
+  block[at + 2] = messageBytes >>> 16
+  block[at + 3] = messageBytes >>> 8
+  block[at + 4] = messageBytes
   return at + PREFIX_BYTES
 }
 

@@ -86,16 +86,14 @@ export class RpcServer {
   /** Ends every call with UNAVAILABLE, and what is still open after 2 s without asking. Idempotent. */
   async close(): Promise<void> {
     this.#isClosing = true
-    const closed = new Promise<void>(resolve => {
-      if (this.http.listening) this.http.close(() => resolve())
-      else resolve()
-    })
+    if (this.http.listening) this.http.close()
+    const closed = [...this.#sessions].map(session => new Promise(resolve => session.once('close', resolve)))
     for (const call of this.#calls) call.end(UNAVAILABLE, 'the server is stopping')
     for (const session of this.#sessions) session.close()
     const cancel: Cancel = this.#options.clock.after(GRACE_MS, () => {
       for (const session of this.#sessions) session.destroy()
     })
-    await closed
+    await Promise.all(closed)
     cancel()
   }
 
