@@ -1,19 +1,23 @@
 import { printFeed } from '../api/print.ts'
 import { runProgram } from '../api/exec.ts'
-import { DEFAULT_API_ADDRESS, parseApiAddress } from '../api/grpc/address.ts'
-import { type ApiTls, startApiServer } from '../api/grpc/server.ts'
+import { DEFAULT_API_ADDRESS } from '../api/grpc/address.ts'
+import { type ApiServer, startApiServer } from '../api/grpc/server.ts'
 import { systemClock } from '../base/clock.ts'
 import { parseDurationMs, TIMER_MS_MAX } from '../base/duration.ts'
 import { type Log, openLog } from '../base/log.ts'
-import { errorOf } from '../base/thrown.ts'
-import { API_FLAGS, API_TLS_FLAGS } from '../config/api-flags.ts'
-import type { Config } from '../config/config.ts'
+import { API_BESIDE_FLAGS, API_FLAGS, API_TLS_FLAGS } from '../config/api-flags.ts'
+import type { ApiTlsConfig, BindAddress, Config } from '../config/config.ts'
 import { type FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
+import { readApiAddress, readApiTls } from '../config/read-api.ts'
 import { SOURCE_FLAGS } from '../config/model-flags.ts'
 import { ApiNode } from '../daemon/api-node.ts'
 import { openClient } from '../daemon/open.ts'
+import { createApiMetrics } from '../telemetry/api-metrics.ts'
+import type { HttpServer } from '../telemetry/http-server.ts'
+import { openMetricsServer } from '../telemetry/metrics-server.ts'
+import { createSliMetrics } from '../telemetry/sli-metrics.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { readRequest } from './read-request.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
@@ -27,7 +31,7 @@ export const command: Command = {
         '(localv1.Sets), as JSON lines on standard output (--print), or on the standard input of programs that are started\n' +
         'for each state (--exec). Without --print and --exec it is the server. Needs no privileges.',
       details: [WITHOUT_EFFECT],
-      flags: [...API_FLAGS, ...API_TLS_FLAGS, ...SOURCE_FLAGS, HELP_FLAG],
+      flags: [...API_FLAGS, ...API_TLS_FLAGS, ...API_BESIDE_FLAGS, ...SOURCE_FLAGS, HELP_FLAG],
     }),
   run,
 }
@@ -35,10 +39,10 @@ export const command: Command = {
 async function run(argv: readonly string[], io: Io): Promise<number> {
   const end = argv.indexOf('--')
   const flags = end < 0 ? argv : argv.slice(0, end)
-  const request = await readRequest(flags, io, { command: 'api', extra: [...API_FLAGS, ...API_TLS_FLAGS] })
+  const request = await readRequest(flags, io, { command: 'api', extra: API_FLAGS })
   if (typeof request === 'number') return request
   const { config, extra } = request
-  const wanted = readWanted(extra, end < 0 ? [] : argv.slice(end + 1))
+  const wanted = readWanted(extra, config, end < 0 ? [] : argv.slice(end + 1))
   if (extra.errors.length > 0) return usageErrors(io, 'api', extra.errors)
   const { log } = openLog({ format: config.logFormat, verbosity: config.verbosity })
   return await new Session(config, wanted, { io, log }).run()
@@ -51,12 +55,14 @@ interface Wanted {
   readonly timeoutMs: number
   /** Undefined when nothing is served. */
   readonly listen: string | undefined
-  readonly tls: ApiTls | undefined
+  readonly tls: ApiTlsConfig | undefined
+  /** Where metrics are served; nowhere unless told, for `kprobe run` is at the usual place. */
+  readonly metrics: BindAddress | undefined
 }
 
 const TIMEOUT_MS = 60_000
 
-function readWanted(reader: FlagReader, args: readonly string[]): Wanted {
+function readWanted(reader: FlagReader, config: Config, args: readonly string[]): Wanted {
   const [diff, watch] = [reader.bool('diff'), reader.bool('watch')]
   const prints = reader.bool('print')
   for (const name of ['diff', 'watch'])
@@ -68,15 +74,16 @@ function readWanted(reader: FlagReader, args: readonly string[]): Wanted {
   if (args.some(arg => arg.includes('\0'))) reader.fail('--', 'an argument has a zero byte in it')
   if (reader.given('exec-timeout') && programs.length === 0) reader.fail('--exec-timeout', 'is for --exec')
   const serves = reader.given('listen') || (!prints && programs.length === 0)
-  const tls = readTls(reader)
+  const tls = readApiTls(reader)
   if (tls !== undefined && !serves) reader.fail('--api-tls-cert', 'is for a server')
   return {
     print: prints ? (diff ? 'differences' : watch ? 'states' : 'state') : undefined,
     programs,
     args,
     timeoutMs: readTimeout(reader),
-    listen: serves ? readListen(reader) : undefined,
+    listen: serves ? (readApiAddress(reader, 'listen') ?? DEFAULT_API_ADDRESS) : undefined,
     tls,
+    metrics: reader.given('metrics-bind-address') ? config.metricsBindAddress : undefined,
   }
 }
 
@@ -87,25 +94,6 @@ function readTimeout(reader: FlagReader): number {
   if (ms !== undefined && ms >= 0 && ms <= TIMER_MS_MAX) return ms
   reader.fail('--exec-timeout', `${quote(text)} is not a duration (10s, 2m) from 0 to 596h`)
   return TIMEOUT_MS
-}
-
-function readListen(reader: FlagReader): string {
-  const text = reader.text('listen') ?? DEFAULT_API_ADDRESS
-  try {
-    parseApiAddress(text)
-  } catch (error) {
-    reader.fail('--listen', errorOf(error).message)
-  }
-  return text
-}
-
-function readTls(reader: FlagReader): ApiTls | undefined {
-  const files = API_TLS_FLAGS.map(({ name }) => reader.text(name) ?? '')
-  const [certFile = '', keyFile = '', clientCaFile = ''] = files
-  if (files.every(file => file === '')) return undefined
-  for (const [index, { name }] of API_TLS_FLAGS.entries())
-    if (files[index] === '') reader.fail(`--${name}`, 'is missing: a server with TLS needs all three')
-  return { certFile, keyFile, clientCaFile }
 }
 
 class Session {
@@ -148,6 +136,7 @@ class Session {
     }
     try {
       const server = await this.#serve()
+      const metrics = this.#serveMetrics(server)
       try {
         await this.#node.start()
         const code = await this.#work(stop)
@@ -155,6 +144,7 @@ class Session {
         throw new Error(this.#blind)
       } finally {
         stop.abort()
+        metrics?.close()
         await server?.close()
         await this.#node.stop()
       }
@@ -202,7 +192,7 @@ class Session {
     return isFine || !once
   }
 
-  async #serve(): Promise<Awaited<ReturnType<typeof startApiServer>> | undefined> {
+  async #serve(): Promise<ApiServer | undefined> {
     const { listen, tls } = this.#wanted
     if (listen === undefined) return undefined
     const server = await startApiServer({
@@ -215,6 +205,24 @@ class Session {
     })
     this.#log.info({ address: server.address }, 'the API is served')
     return server
+  }
+
+  #serveMetrics(server: ApiServer | undefined): HttpServer | undefined {
+    const { metrics } = this.#wanted
+    if (metrics === undefined) return undefined
+    const { feed } = this.#node
+    return openMetricsServer({
+      ...metrics,
+      clock: systemClock,
+      hardFail: false,
+      proxyMode: () => 'api',
+      metrics: createApiMetrics(() => ({ ...feed.status(), ...server?.counts() })),
+      slis: createSliMetrics(),
+      configz: () => ({}),
+      report: news => {
+        if (news.kind === 'failed') this.#log.warn({ err: news.error }, 'metrics cannot be served')
+      },
+    })
   }
 }
 

@@ -61,3 +61,32 @@ export const API_TLS_FLAGS: readonly FlagSpec[] = grouped('API', [
     help: 'authorities whose certificates clients have to show (PEM)',
   },
 ])
+
+/** Of `kprobe run`. */
+export const RUN_API_FLAGS: readonly FlagSpec[] = grouped('API', [
+  {
+    name: 'api',
+    kind: 'text',
+    placeholder: 'ADDRESS',
+    default: '',
+    help: 'tell other programs what Services mean here, as `kprobe api` does: unix:///PATH or tcp://IP:PORT; unset: nobody',
+  },
+  ...API_TLS_FLAGS,
+])
+
+/** Flags of `kprobe run` that mean something else to `kprobe api`, for its help. */
+export const API_BESIDE_FLAGS: readonly FlagSpec[] = grouped('API', [
+  {
+    name: 'metrics-bind-address',
+    kind: 'text',
+    placeholder: 'IP:PORT',
+    default: '',
+    help: 'serve metrics here; unset: nowhere',
+  },
+  {
+    name: 'once',
+    kind: 'bool',
+    default: 'false',
+    help: 'end after the first run of each program, with 0 when all went well',
+  },
+])

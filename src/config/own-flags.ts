@@ -4,6 +4,7 @@ import { type FlagReader, quote } from './flag-reader.ts'
 import { readInstanceName } from './instance-name.ts'
 import { type IptablesFlags, readIptablesFlags } from './iptables-flags.ts'
 import { type IpvsFlags, readIpvsFlags } from './ipvs-flags.ts'
+import { readApi } from './read-api.ts'
 import { readCidrs } from './read-cidrs.ts'
 
 /** What only flags say, ours all of them but --master: they count beside a configuration file. */
@@ -17,6 +18,7 @@ export type OwnSettings = Pick<
   | 'allowedLoadBalancerCidrs'
   | 'adminSocket'
   | 'connectionMetricsMax'
+  | 'api'
 > & {
   readonly conntrackLower: boolean
   readonly ipvsFlags: IpvsFlags
@@ -44,6 +46,7 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
       max: CONNECTION_METRICS_MAX,
       fallback: 0,
     }),
+    api: readApi(reader),
     conntrackLower: reader.bool('conntrack-lower'),
     ipvsFlags: readIpvsFlags(reader),
     iptablesFlags: readIptablesFlags(reader),

@@ -8,6 +8,7 @@ import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { Source, SourceProblem } from '../source/source.ts'
 import { conntrackFull } from '../telemetry/event-facts.ts'
 import { EventRecorder } from '../telemetry/events.ts'
+import { type ApiService, apiOf } from './api-service.ts'
 import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
 import { instanceOf } from './instance.ts'
@@ -51,6 +52,7 @@ class Daemon {
   readonly #io: DaemonIo
   readonly #observer: Observer
   readonly #intake: Intake
+  readonly #api: ApiService | undefined
   readonly #done: Promise<number>
   #config: Config
   #finish: (code: number) => void = () => undefined
@@ -72,6 +74,7 @@ class Daemon {
     this.#done = new Promise(resolve => {
       this.#finish = resolve
     })
+    this.#api = apiOf(config, io, () => this.#intake.status)
     this.#observer = this.#observe()
     this.#intake = new Intake({
       clock: io.clock,
@@ -91,6 +94,7 @@ class Daemon {
   async run(): Promise<number> {
     const { log, signal, follow } = this.#io
     if (!(await this.#open())) return 1
+    if ((await this.#api?.listen()) === false) return await this.#close(1)
     const aborted = () => this.#finish(this.#config.once ? 1 : 0)
     signal.addEventListener('abort', aborted, { once: true })
     if (signal.aborted) aborted()
@@ -105,8 +109,7 @@ class Daemon {
     await unfollow?.()
     // Read while the parts are there that they are read from.
     if (log.isLevelEnabled('trace')) log.trace({ metrics: await this.#observer.metrics.text() }, 'ending')
-    await this.#close()
-    return code
+    return await this.#close(code)
   }
 
   /** False when there is nothing to run with, which was told. */
@@ -137,7 +140,8 @@ class Daemon {
     return true
   }
 
-  async #close(): Promise<void> {
+  async #close(code: number): Promise<number> {
+    await this.#api?.close()
     await this.#localIps?.stop()
     await this.#intake.stop()
     await this.#flows?.stop()
@@ -145,6 +149,7 @@ class Daemon {
     await this.#outward?.close()
     await this.#recorder?.stop()
     await this.#cluster?.close()
+    return code
   }
 
   #observe(): Observer {
@@ -173,6 +178,7 @@ class Daemon {
       tell: fact => this.#recorder?.record(fact),
       proxyMode: () => this.#programming?.mode ?? this.#config.proxyMode,
       iptables: () => this.#iptablesNumbers(),
+      api: this.#api?.numbers,
       connections:
         connectionMetricsMax === 0
           ? undefined
@@ -212,6 +218,7 @@ class Daemon {
       },
       planned,
       report: event => this.#report(event),
+      resolved: resolved => this.#api?.offer(resolved),
       tell: event => this.#observer.modeEvent(event),
       misfits: list => {
         for (const refusal of list)
@@ -244,7 +251,8 @@ class Daemon {
   }
 
   #source(config: Config): Source {
-    return this.#cluster?.source(config) ?? openFileSource(config, this.#io.clock)
+    const reading = { details: this.#api !== undefined }
+    return this.#cluster?.source(config, reading) ?? openFileSource(config, this.#io.clock, reading)
   }
 
   #openFlows(): Flows | undefined {

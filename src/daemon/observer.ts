@@ -41,6 +41,7 @@ export interface ObserverOptions {
   readonly outward: MetricsOptions['outward']
   readonly features: MetricsOptions['features']
   readonly connections: MetricsOptions['connections']
+  readonly api: MetricsOptions['api']
   readonly iptables: MetricsOptions['iptables']
   /** The mode that programs the kernel now. */
   readonly proxyMode: () => ProxyMode
@@ -72,7 +73,7 @@ export class Observer {
 
   constructor(options: ObserverOptions) {
     const { families, clock, wallMs, syncPeriodMs, version, source } = options
-    const { outward, features, connections, iptables } = options
+    const { outward, features, connections, iptables, api } = options
     this.#options = options
     this.startedWallMs = wallMs()
     this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs })
@@ -84,7 +85,7 @@ export class Observer {
       return (clock.nowMs() - this.#heardMs) / 1000
     }
     const build = { version, commit: '', date: '' }
-    this.metrics = createMetrics({ families, staleS, outward, features, connections, iptables, build })
+    this.metrics = createMetrics({ families, staleS, outward, features, connections, iptables, api, build })
   }
 
   get nodeName(): string {

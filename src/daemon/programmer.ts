@@ -79,6 +79,10 @@ export class Programmer {
     let isFirst = true
     const begun: Programming = startProgramming(config, {
       ...this.#options,
+      // One that is to take over says the same.
+      resolved: its => {
+        if (this.#current === undefined || this.#current === begun) this.#options.resolved?.(its)
+      },
       report: event => {
         if (event.kind === 'synced') this.#takeOver(begun)
         if (this.#current === begun) this.#options.report(event)

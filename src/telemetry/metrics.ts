@@ -1,5 +1,6 @@
 import { Registry } from 'prom-client'
 import { FAMILIES, type Family } from '../base/ip.ts'
+import { type ApiNumbers, addApiMetrics } from './api-metrics.ts'
 import {
   type BuildInfo,
   type ComponentMetrics,
@@ -35,6 +36,8 @@ export interface MetricsOptions {
   readonly connections: ConnectionMetricsOptions | undefined
   /** Of the mode iptables; undefined while another one is in use. */
   readonly iptables: () => Promise<IptablesNumbers | undefined>
+  /** Of the API for back ends; undefined leaves it out. */
+  readonly api: (() => ApiNumbers) | undefined
 }
 
 const NOTHING: MetricsOptions = {
@@ -45,14 +48,17 @@ const NOTHING: MetricsOptions = {
   outward: () => ({ ready: false }),
   connections: undefined,
   iptables: () => Promise.resolve(undefined),
+  api: undefined,
 }
 
 export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
-  const { families, build, features, staleS, outward, connections, iptables } = { ...NOTHING, ...options }
+  const all = { ...NOTHING, ...options }
+  const { families, build, features, staleS, outward, connections, iptables, api } = all
   const registry = new Registry()
   addProcessMetrics(registry)
   if (connections !== undefined) addConnectionMetrics(registry, connections)
   addOutwardMetrics(registry, outward)
+  if (api !== undefined) addApiMetrics(registry, api)
   const ofIptables = new IptablesMetrics(registry, families)
   return {
     ...createWorkMetrics(registry),

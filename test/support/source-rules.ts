@@ -35,7 +35,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   telemetry: ['base', 'model', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
   flows: ['base', 'model', 'kernel/conntrack'],
-  config: ['base', 'model', 'reconcile/dataplane.ts'],
+  config: ['base', 'model', 'reconcile/dataplane.ts', 'api/grpc/address.ts'],
   // What other programs are told of the model.
   api: ['base', 'model'],
   cli: EVERYTHING,
