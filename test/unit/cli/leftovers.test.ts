@@ -161,8 +161,12 @@ describe('kprobe doctor', () => {
   })
 
   it('takes nothing of the others for leftovers where a named proxy asks, and knows their tables', () => {
-    const hook = { type: 'nat', hooknum: 0, priority: -100, policy: 1 }
-    const nat = (table: string) => ({ family: 'ip', table, chain: { name: 'prerouting', hook, rules: [] } })
+    const hook = { type: 'nat', hooknum: 0, priority: -100, policy: 1 } as const
+    const nat = (table: string): Neighbourhood['chains'][number] => ({
+      family: 'ip',
+      table,
+      chain: { name: 'prerouting', hook, rules: [] },
+    })
     const around: Neighbourhood = {
       chains: [
         { family: 'ip', table: 'nat', chain: { name: 'KUBE-SERVICES', hook: undefined, rules: [] } },
