@@ -1,4 +1,5 @@
 import type { Steps } from '../base/steps.ts'
+import { deleteTables } from '../dataplane/common/delete-tables.ts'
 import { countChanges, describeTransaction } from '../dataplane/common/describe-transaction.ts'
 import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
 import { refusalOf } from '../dataplane/common/refusal.ts'
@@ -7,7 +8,7 @@ import type { NftClient } from '../kernel/nft/client.ts'
 import { type DiffOptions, diffRulesets } from '../kernel/nft/diff.ts'
 import type { TableName } from '../kernel/nft/list.ts'
 import type { Touched } from '../kernel/nft/monitor.ts'
-import type { Operation, Transaction } from '../kernel/nft/operation.ts'
+import type { Transaction } from '../kernel/nft/operation.ts'
 import type { NftFamily, Ruleset, Table } from '../kernel/nft/state.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -35,8 +36,6 @@ export interface RulesetPlan extends Plan<Ruleset> {
 
 const NOTHING: Ruleset = { tables: [] }
 const NONE_LATE: DiffOptions = { lateSets: new Set() }
-/** A cleanup names the generation it looked at, and looks again as often as somebody else commits in between. */
-const CLEANUP_TRIES = 16
 
 /**
  * A data plane that is one function: it gives the tables, all of them, and everything else follows. Each difference is
@@ -93,18 +92,4 @@ function* planOf(from: Ruleset, to: Ruleset): Steps<RulesetPlan> {
     rebuilds: transaction.some(({ verb }) => verb === 'delete-table'),
     describe: () => describeTransaction(transaction, after),
   }
-}
-
-async function deleteTables(client: NftClient, tables: readonly TableName[]): Promise<void> {
-  for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
-    const { ruleset, generation } = await client.list(tables)
-    const deletions = ruleset.tables.map(
-      ({ family, name }): Operation => ({ verb: 'delete-table', family, table: name }),
-    )
-    if (deletions.length === 0) return
-    const { outcome, failures } = await client.commit(deletions, { generation })
-    if (outcome === 'committed') return
-    if (outcome !== 'stale') throw failures[0]?.error ?? new Error(`delete tables: ${outcome}`)
-  }
-  throw new Error(`delete tables: the generation moved on before each of ${CLEANUP_TRIES} commits`)
 }
