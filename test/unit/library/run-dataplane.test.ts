@@ -45,12 +45,13 @@ function service(name: string, over: object = {}): object {
   }
 }
 
-let count = 0
+/** No two planes of a network namespace have the same name. */
+class NamedPlane extends FakePlane {
+  override readonly name = `test-run-${process.pid}-${Math.random()}`
+}
 
 function start(over: { readonly once?: boolean; readonly serviceProxyName?: string } = {}) {
-  const plane = new FakePlane()
-  const name = `test-${process.pid}-${count++}`
-  Object.assign(plane, { name })
+  const plane = new NamedPlane()
   const source = new GivenSource()
   const stop = new AbortController()
   const lines: string[] = []
