@@ -18,7 +18,7 @@ beforeAll(() => {
 afterAll(() => rmSync(made, { recursive: true, force: true }))
 
 describe('the reference of the library', () => {
-  test('is what the sources say: node deploy/reference.mjs writes it', () => {
+  test('is what the sources say: npm run reference writes it', () => {
     const committed = `${ROOT}docs/api`
     expect(readdirSync(committed).sort()).toEqual(['index.md', 'netlink.md', 'nft.md'])
     for (const name of readdirSync(made))
