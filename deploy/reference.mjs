@@ -138,9 +138,7 @@ const CHAPTERS = [
 ]
 
 function pageOf({ name, about, found }) {
-  const parts = [
-    `# ${IMPORTED_AS[name]}\n\n${about}\n\nMade from the sources by \`npm run reference\`.\n`,
-  ]
+  const parts = [`# ${IMPORTED_AS[name]}\n\n${about}\n\nMade from the sources by \`npm run reference\`.\n`]
   const all = [...found].sort(([a], [b]) => (a < b ? -1 : 1))
   for (const [title, kinds] of CHAPTERS) {
     const list = all.filter(([, { kind }]) => kinds.includes(kind))
