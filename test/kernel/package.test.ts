@@ -1,9 +1,9 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { ALL_IP } from '../support/back-end.ts'
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
@@ -124,6 +124,19 @@ await client.close()
     expect(compile('layers.ts')).toBe('')
     const { out, err } = run('layers.js')
     expect(out, err).toBe('ENOENT\n16 committed 13\n')
+  })
+
+  test('without the addon, what needs none works, and the rest says what is missing', () => {
+    const addon = join(project, 'node_modules/kprobe/dist/kprobe.node')
+    renameSync(addon, `${addon}.away`)
+    onTestFinished(() => renameSync(`${addon}.away`, addon))
+    write(
+      'formats.mjs',
+      "import { formatIp, parseIp } from 'kprobe'\nconsole.log(formatIp(parseIp('2001:DB8::1')))\n",
+    )
+    expect(run('formats.mjs').out).toBe('2001:db8::1\n')
+    write('opens.mjs', "import { openNftClient } from 'kprobe/nft'\nopenNftClient()\n")
+    expect(run('opens.mjs').err).toContain("kprobe's addon is not built")
   })
 
   test('other paths than the entry points cannot be imported', () => {
