@@ -116,7 +116,8 @@ export class RpcServer {
       })
     })
     session.setTimeout(IDLE_MS, () => {
-      if (calls === 0) session.close()
+      // Not only asked to: a peer that broke the protocol is not heard any more.
+      if (calls === 0) session.destroy()
     })
   }
 

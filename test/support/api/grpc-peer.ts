@@ -3,6 +3,8 @@ import { connect, type Socket } from 'node:net'
 /** A client of Watch that speaks HTTP/2 by hand, with windows that are never full: it costs next to nothing. */
 export class GrpcPeer {
   readonly socket: Socket
+  /** Bytes of messages. */
+  received = 0
   #left = 0
   #frame = Buffer.alloc(0)
   /** Bytes of the frame that is being read which are still to come. */
@@ -44,7 +46,10 @@ export class GrpcPeer {
       if (head.length < FRAME_HEAD) return
       this.#frame = Buffer.alloc(0)
       const length = head.readUIntBE(0, 3)
-      if (head[3] === DATA) this.#left -= length
+      if (head[3] === DATA) {
+        this.received += length
+        this.#left -= length
+      }
       this.#skip = Math.max(0, at + length - chunk.length)
       at += length
     }
@@ -54,12 +59,12 @@ export class GrpcPeer {
   }
 }
 
-const PREFACE = 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'
+export const PREFACE = 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'
 const FRAME_HEAD = 9
 const READ_BYTES = 64 * 1024
 export const DATA = 0
 export const HEADERS = 1
-const SETTINGS = 4
+export const SETTINGS = 4
 const WINDOW_UPDATE = 8
 export const END_HEADERS = 4
 const INITIAL_WINDOW_SIZE = 4
@@ -75,7 +80,7 @@ export function frame(type: number, flags: number, stream: number, body: Buffer)
   return Buffer.concat([head, body])
 }
 
-const OPENING = Buffer.concat([
+export const OPENING = Buffer.concat([
   frame(SETTINGS, 0, 0, Buffer.from([0, INITIAL_WINDOW_SIZE, 0x7f, 0xff, 0xff, 0xff])),
   frame(WINDOW_UPDATE, 0, 0, uint32(WINDOW_MAX - WINDOW_DEFAULT)),
 ])
@@ -90,7 +95,7 @@ export function headerBlock(headers: Readonly<Record<string, string>>): Buffer {
   )
 }
 
-const REQUEST = headerBlock({
+export const REQUEST = headerBlock({
   ':method': 'POST',
   ':scheme': 'http',
   ':path': '/localv1.Sets/Watch',
