@@ -39,7 +39,7 @@ export const command: Command = {
 async function run(argv: readonly string[], io: Io): Promise<number> {
   const end = argv.indexOf('--')
   const flags = end < 0 ? argv : argv.slice(0, end)
-  const request = await readRequest(flags, io, { command: 'api', extra: API_FLAGS })
+  const request = await readRequest(flags, io, { command: 'api', extra: API_FLAGS, modeless: true })
   if (typeof request === 'number') return request
   const { config, extra } = request
   const wanted = readWanted(extra, config, end < 0 ? [] : argv.slice(end + 1))

@@ -24,6 +24,8 @@ export interface ParseOptions {
   readonly hostName: string
   /** Flags of the command besides those of a Config. */
   readonly extra?: readonly FlagSpec[]
+  /** The command has nothing to do with the kernel: a proxy of any name goes with any mode. */
+  readonly modeless?: boolean
 }
 
 export interface LoadOptions extends ParseOptions {
@@ -84,7 +86,8 @@ export function parseRequest(
   completeSettings(settings, reader)
   const config = readConfig(settings, own, options.hostName)
   const { serviceProxyName, proxyMode } = config
-  const misfit = serviceProxyName === undefined ? undefined : whyNotInstance(serviceProxyName, proxyMode)
+  const isNamed = serviceProxyName !== undefined && options.modeless !== true
+  const misfit = isNamed ? whyNotInstance(serviceProxyName, proxyMode) : undefined
   if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
   const action = readAction(reader)
   const all = [...reader.errors, ...errors, ...settings.errors]

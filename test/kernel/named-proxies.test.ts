@@ -290,6 +290,43 @@ describe('commands', () => {
     await node.expectPackets(`${BLUE}\n pod TCP 172.30.0.41:80 -> pass`)
   })
 
+  test('run --cleanup is the cleanup of the same proxy', async () => {
+    await startAll(['', 'red'])
+    await node.daemon('red').stop()
+    expect(node.command('red', 'run', '--cleanup')).toMatchObject({
+      code: 0,
+      out: 'removed table ip kube-proxy-red\nremoved table ip6 kube-proxy-red\n',
+    })
+    expect(tableNames()).toEqual(['table ip kube-proxy', 'table ip6 kube-proxy'])
+  })
+
+  test('cleanup removes what is left of each mode that a named proxy can have', async () => {
+    await node.start('red')
+    await node.daemon('red').stop()
+    await node.start('red', '--proxy-mode=userspace')
+    await until(() => !tableNames().includes('table ip kube-proxy-red'), 'the mode from before is gone')
+    await node.daemon('red').stop()
+    expect(tableNames()).toEqual(['table ip kube-proxy-userspace.red', 'table ip6 kube-proxy-userspace.red'])
+    expect(node.command('', 'cleanup').out).toBe('nothing of ours is in the kernel\n')
+    expect(node.command('red', 'dump', 'nft').out).toMatch(/^table ip kube-proxy-userspace\.red \{/)
+    expect(node.command('red', 'cleanup').out).toBe(
+      'removed table ip kube-proxy-userspace.red\nremoved table ip6 kube-proxy-userspace.red\n',
+    )
+    expect(tableNames()).toEqual([''])
+  })
+
+  test.each([
+    ['cleanup', '--leftovers-of=kube-proxy', '--leftovers-of: is not for a named proxy'],
+    ['cleanup', '--proxy-mode=iptables', '--service-proxy-name: cannot be used in the mode iptables'],
+    ['dump', 'ipvs', '--service-proxy-name: a named proxy has no mode ipvs'],
+    ['dump', 'iptables', '--service-proxy-name: a named proxy has no mode iptables'],
+    ['plan', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in the mode ipvs'],
+  ])('%s %s is refused for a named proxy', (command, argument, message) => {
+    const ended = node.command('red', command, argument)
+    expect(ended.code).toBe(2)
+    expect(ended.err).toContain(message)
+  })
+
   test('dump, plan and explain speak of one proxy', async () => {
     await startAll(['', 'red'])
     const services = (name: ProxyName) =>

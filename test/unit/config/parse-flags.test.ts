@@ -64,6 +64,14 @@ describe('parseFlags', () => {
     ])
   })
 
+  it('takes any name in any mode for a command that programs nothing', () => {
+    const argv = [SOURCE, '--service-proxy-name=ipvs', '--proxy-mode=iptables']
+    expect(parseFlags(argv, { hostName: 'a', modeless: true })).toMatchObject({ kind: 'ok' })
+    expect(parseFlags([...argv, '--service-proxy-name=A'], { hostName: 'a', modeless: true })).toMatchObject({
+      kind: 'errors',
+    })
+  })
+
   it('freezes the configuration', () => {
     expect(Object.isFrozen(configOf())).toBe(true)
   })
