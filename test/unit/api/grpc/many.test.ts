@@ -1,5 +1,8 @@
 import { afterEach, expect, it } from 'vitest'
+import type { ApiFeed } from '../../../../src/api/feed.ts'
+import type { ApiServer } from '../../../../src/api/grpc/server.ts'
 import { Transfer } from '../../../../src/api/grpc/transfer.ts'
+import type { ApiState } from '../../../../src/api/state.ts'
 import { GrpcPeer } from '../../../support/api/grpc-peer.ts'
 import { type ApiRig, apiRig, eventually } from '../../../support/api/rig.ts'
 import { endpointObject, feedOf, largeState, nextState } from '../../../support/api/states.ts'
@@ -24,19 +27,14 @@ it('1,000 clients, of which one is slow and one is dead, hold no more than the s
   const { server } = rig
   const path = server.address.replace('unix://', '')
   const whole = bytesOf(new Transfer(undefined, small))
-  const buffer = Buffer.alloc(64 * 1024)
-  for (let index = 0; index < CLIENTS; index++) {
-    const peer = new GrpcPeer(path, buffer)
-    peers.push(peer)
-    await peer.ask(whole)
-  }
+  await attach(path, whole)
   // All of them read the same blocks.
   expect(server.counts()).toMatchObject({ streams: CLIENTS, syncs: CLIENTS, heldBytes: whole })
 
   const more = largeState(5_000, 8)
   const large = nextState(small, {
-    services: more.services.entries().map(([key, value]) => [key, value] as const),
-    endpoints: more.endpoints.entries().map(([key, value]) => [key, value] as const),
+    services: more.services.entries(),
+    endpoints: more.endpoints.entries(),
   })
   const largeBytes = bytesOf(new Transfer(undefined, large))
   expect(largeBytes).toBeGreaterThan(3 * UNREAD_MAX)
@@ -58,16 +56,8 @@ it('1,000 clients, of which one is slow and one is dead, hold no more than the s
     endpoints: more.endpoints.keys().map(key => [key, small.endpoints.get(key)] as const),
   })
   feed.offer(state)
-  const [key = ''] = small.endpoints.keys()
   for (let change = 0; change < CHANGES; change++) {
-    const before = state
-    const next = nextState(state, { endpoints: [[key, endpointObject(key, 5_000 + change)]] })
-    const bytes = bytesOf(new Transfer(before, next))
-    state = next
-    const asked = peers.slice(0, CLIENTS).map(peer => peer.ask(bytes))
-    await eventually('all requests wait', () => server.counts().waiting === CLIENTS)
-    feed.offer(state)
-    await Promise.all(asked)
+    state = await tellAll(server, feed, state, change)
     // The position of those who read, the newest state, and what the two others are being told.
     expect(feed.kept).toBeLessThanOrEqual(3)
     expect(server.counts().heldBytes).toBeLessThan(UNREAD_MAX)
@@ -80,8 +70,7 @@ it('1,000 clients, of which one is slow and one is dead, hold no more than the s
   slow.stream.resume()
   await slowSynced
   expect(slow.store.services.size).toBe(large.services.size)
-  const asked = slow.ask()
-  await asked
+  await slow.ask()
   expect(slow.store.content()).toEqual(contentOf(state))
   expect(slow.store.syncs).toBe(2)
 
@@ -91,6 +80,32 @@ it('1,000 clients, of which one is slow and one is dead, hold no more than the s
   expect(feed.kept).toBe(1)
   expect(rig.errors).toEqual([])
 })
+
+async function attach(path: string, whole: number): Promise<void> {
+  const buffer = Buffer.alloc(64 * 1024)
+  for (let index = 0; index < CLIENTS; index++) {
+    const peer = new GrpcPeer(path, buffer)
+    peers.push(peer)
+    await peer.ask(whole)
+  }
+}
+
+/** One endpoint changes, and all who read have asked for it; the state that they are told. */
+async function tellAll(
+  server: ApiServer,
+  feed: ApiFeed,
+  before: ApiState,
+  change: number,
+): Promise<ApiState> {
+  const [key = ''] = before.endpoints.keys()
+  const state = nextState(before, { endpoints: [[key, endpointObject(key, 5_000 + change)]] })
+  const bytes = bytesOf(new Transfer(before, state))
+  const asked = peers.slice(0, CLIENTS).map(peer => peer.ask(bytes))
+  await eventually('all requests wait', () => server.counts().waiting === CLIENTS)
+  feed.offer(state)
+  await Promise.all(asked)
+  return state
+}
 
 /** Until the number stays as it is. */
 async function quiet(count: () => number): Promise<void> {
