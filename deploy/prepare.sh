@@ -54,6 +54,9 @@ build_all() {
     [ ! -e node_modules/.bin/kprobe ] || [ ! -e dist/kprobe.node ]; then
     step 'building the command' npm run -s build:bundle
   fi
+  if newer_than dist/types/library/index.d.ts src deploy/build-library.mjs deploy/declarations.mjs package.json; then
+    step 'building the library' npm run -s build:library
+  fi
 }
 
 prepare() {

@@ -10,6 +10,8 @@ node=$2
 mkdir -p "$root/usr/bin" "$root/opt/kprobe" "$root/etc" "$root/tmp" "$root/run/kprobe" "$root/proc" "$root/sys" "$root/dev"
 cp "$node" "$root/usr/bin/node"
 cp -R dist/. "$root/opt/kprobe/"
+# For programs that import kprobe, of which there is none in here.
+rm -rf "$root/opt/kprobe/lib" "$root/opt/kprobe/types"
 chmod 1777 "$root/tmp"
 
 mkdir -p "$root/usr/local/bin"

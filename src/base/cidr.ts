@@ -58,6 +58,7 @@ export function anyContains(cidrs: readonly Cidr[], ip: Ip): boolean {
   return false
 }
 
+/** `192.0.2.0/24`, `2001:db8::/32`. */
 export function formatCidr(cidr: Cidr): string {
   return `${formatIp(cidr.ip)}/${cidr.bits}`
 }

@@ -10,6 +10,7 @@ export interface Clock {
 
 export type Cancel = () => void
 
+/** The time of this machine. */
 export const systemClock: Clock = {
   nowMs: () => performance.now(),
   after(delayMs, run) {

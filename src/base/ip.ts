@@ -4,8 +4,10 @@ import { type Octets, readU32be, u32be } from './octets.ts'
 export type Ip = Octets
 
 export type Family = 'IPv4' | 'IPv6'
+/** In the order in which kube-proxy lists them. */
 export const FAMILIES: readonly Family[] = ['IPv4', 'IPv6']
 
+/** By its length. */
 export function familyOf(ip: Ip): Family {
   return ip.length === 4 ? 'IPv4' : 'IPv6'
 }

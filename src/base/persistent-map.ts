@@ -122,6 +122,18 @@ export class PersistentMap<V> {
     return versions
   }
 
+  /**
+   * Lets `older` differ from `newest` directly instead of over `between`, which nobody needs any more: of what changed
+   * several times since, only what `older` says is remembered. Does nothing where they are no neighbours.
+   */
+  static skip<V>(older: PersistentMap<V>, between: PersistentMap<V>, newest: PersistentMap<V>): void {
+    newest.#reroot()
+    const [first, second] = [older.#content, between.#content]
+    if (!('undo' in first) || first.newer !== between || !('undo' in second)) return
+    for (const [key, value] of second.undo) if (!first.undo.has(key)) first.undo.set(key, value)
+    older.#content = { undo: first.undo, newer: second.newer }
+  }
+
   /** Keys in which this version differs from its neighbour in the lineage. */
   static ownKeys<V>(version: PersistentMap<V>): Iterable<string> {
     return 'undo' in version.#content ? version.#content.undo.keys() : []
@@ -164,7 +176,7 @@ export class PersistentMap<V> {
 
 type Content<V> =
   | { readonly map: Map<string, V> }
-  | { readonly undo: ReadonlyMap<string, V | undefined>; readonly newer: PersistentMap<V> }
+  | { readonly undo: Map<string, V | undefined>; readonly newer: PersistentMap<V> }
 
 function isFilled<V>(map: Map<string, V | undefined>): map is Map<string, V> {
   if (map.size === 0) return false

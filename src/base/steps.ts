@@ -39,6 +39,7 @@ export async function finishInSlices<T>(steps: Steps<T>, slicing: Slicing): Prom
 /** Nobody who asks for health waits noticeably longer. */
 const SLICE_MS = 8
 
+/** Slices short enough for whoever asks for health meanwhile, by this clock. */
 export function slicingOf(clock: Clock): Slicing {
   return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }

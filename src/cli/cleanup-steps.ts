@@ -1,7 +1,6 @@
-import { type Clock, systemClock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import { openNetfilter } from '../daemon/open.ts'
 import { NFT_FAMILIES } from '../dataplane/common/family.ts'
-import { DEFAULT_USERSPACE_OPTIONS } from '../dataplane/userspace/options.ts'
 import { isOurs as isUserspaceTable } from '../dataplane/userspace/plane.ts'
 import { type CommitResult, createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import type { Operation, Transaction } from '../kernel/nft/operation.ts'
@@ -114,9 +113,8 @@ export async function removeLeftovers(
 }
 
 /** Deletes the tables of the mode userspace: what is relayed goes on for as long as the process that relays it. */
-export async function removeUserspace(clock: Clock = systemClock): Promise<readonly string[]> {
+export async function removeUserspace(clock: Clock, name: string): Promise<readonly string[]> {
   const client = createNftClient({ transport: openNetfilter(), clock })
-  const { tableName: name } = DEFAULT_USERSPACE_OPTIONS
   try {
     return await commitLooked(client, async () => {
       const { tables } = (await client.list(NFT_FAMILIES.map(family => ({ family, name })))).ruleset

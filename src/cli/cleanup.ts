@@ -1,12 +1,13 @@
 import { systemClock } from '../base/clock.ts'
 import { takeLock } from '../base/instance-lock.ts'
+import type { ProxyMode } from '../config/config.ts'
 import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
+import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/instance-name.ts'
 import { PROXY_MODES } from '../config/mode-fields.ts'
-import { LOCK_NAME } from '../daemon/open.ts'
-import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
+import { instanceOf } from '../daemon/instance.ts'
 import { iptablesRemovedTexts, removeIptables } from './cleanup-iptables.ts'
 import { ipvsRemovedTexts, isIpvsOurs, removeIpvs } from './cleanup-ipvs.ts'
 import { removeLeftovers, removeOurs, removeUserspace } from './cleanup-steps.ts'
@@ -41,8 +42,7 @@ const PROXY_MODE: FlagSpec = {
     'iptables: remove the chains of that mode as well. Nothing in them tells whether kprobe or kube-proxy wrote them, ' +
     'so that they stay otherwise',
 }
-const FLAGS: readonly FlagSpec[] = [FORCE, LEFTOVERS_OF, PROXY_MODE]
-const { tableName } = DEFAULT_NFTABLES_OPTIONS
+const FLAGS: readonly FlagSpec[] = [FORCE, LEFTOVERS_OF, PROXY_MODE, INSTANCE_FLAG]
 
 export const command: Command = {
   help: () =>
@@ -61,6 +61,8 @@ export const command: Command = {
         "those tables stays: kubelet's KUBE-FIREWALL, others' rules, and chains of kube-proxy that others use. Then go the",
         'virtual servers and the addresses of kube-ipvs0 that the ipsets of its IPVS mode name, and these ipsets; others',
         'stay. Legacy iptables is named only: `kube-proxy --cleanup` removes that.',
+        '',
+        'With --service-proxy-name=NAME, only the tables of the kprobe that ran with that flag go; without it, theirs stay.',
       ],
       flags: [...FLAGS, HELP_FLAG],
     }),
@@ -74,45 +76,61 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const force = reader.bool('force')
   reader.oneOf('leftovers-of', ['kube-proxy'], 'kube-proxy')
   const mode = reader.given('proxy-mode') ? reader.oneOf('proxy-mode', PROXY_MODES, 'nftables') : ''
+  const name = readInstanceName(reader)
+  if (name !== undefined) refuseBeside(reader, name, mode)
   if (reader.errors.length > 0) return usageErrors(io, 'cleanup', reader.errors)
   try {
     return reader.given('leftovers-of')
       ? await cleanLeftovers(io)
-      : await cleanOurs(io, { force, iptables: mode === 'iptables' })
+      : await cleanOurs(io, { force, iptables: mode === 'iptables', name })
   } catch (error) {
     io.err(`kprobe cleanup: ${failureText(error)}\n`)
     return EXIT_FAILED
   }
 }
 
+/** A named proxy has nothing but its tables, and nothing that others left is in its way. */
+function refuseBeside(reader: FlagReader, name: string, mode: '' | ProxyMode): void {
+  const misfit = whyNotInstance(name, mode === '' ? 'nftables' : mode)
+  if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
+  if (reader.given('leftovers-of'))
+    reader.fail(
+      '--leftovers-of',
+      'is not for a named proxy: kube-proxy, or what it left, serves other Services',
+    )
+}
+
 interface Extent {
   readonly force: boolean
+  /** Of the proxy; undefined for the one without. */
+  readonly name: string | undefined
   /** Chains of the mode iptables, too. */
   readonly iptables: boolean
 }
 
 /** Our tables only, which a kprobe that runs would make anew. */
-async function cleanOurs(io: Io, { force, iptables }: Extent): Promise<number> {
-  const lock = await takeLock(LOCK_NAME, `pid ${io.processId}${CLEANING}`)
+async function cleanOurs(io: Io, { force, iptables, name }: Extent): Promise<number> {
+  const instance = instanceOf(name)
+  const lock = await takeLock(instance.lock, `pid ${io.processId}${CLEANING}`)
   if (lock.kind === 'busy' && !force) {
     io.err(`kprobe cleanup: ${busyText(lock.holder)}\n`)
     return EXIT_FAILED
   }
   try {
-    const { removed, foreign, remains } = await removeOurs(systemClock, tableName)
-    const ofIpvs = await removeIpvs('kprobe')
+    const { removed, foreign, remains } = await removeOurs(systemClock, instance.nftables)
+    const ofIpvs = instance.ipvs === undefined ? undefined : await removeIpvs('kprobe')
     if (iptables) await warnOfKubeProxy(io)
     const gone = [
       ...removed.map(table => `table ${table}`),
       ...remains.map(remainsText),
       ...(ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs)),
-      ...(await removeUserspace()).map(table => `table ${table}`),
+      ...(await removeUserspace(systemClock, instance.userspace)).map(table => `table ${table}`),
       ...(iptables ? iptablesRemovedTexts(await removeIptables()) : []),
     ]
     if (gone.length === 0) io.out('nothing of ours is in the kernel\n')
     for (const what of gone) io.out(`removed ${what}\n`)
     for (const table of foreign) io.out(`left table ${table}, which is not ours\n`)
-    await nameLeftovers(io)
+    if (name === undefined) await nameLeftovers(io)
   } finally {
     if (lock.kind === 'held') await lock.release()
   }
@@ -143,9 +161,12 @@ function busyText(holder: string): string {
   )
 }
 
+/** Whose tables are called as kube-proxy's are. */
+const UNNAMED = instanceOf(undefined)
+
 /** kube-proxy's only: a kprobe may run meanwhile. */
 async function cleanLeftovers(io: Io): Promise<number> {
-  const taken = await removeLeftovers(systemClock, tableName)
+  const taken = await removeLeftovers(systemClock, UNNAMED.nftables)
   // Its chains, which refer to the ipsets, are gone by now.
   const ofIpvs = await removeIpvs('kube-proxy')
   const removed = [...removedTexts(taken), ...(ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs))]
@@ -157,7 +178,11 @@ async function cleanLeftovers(io: Io): Promise<number> {
 }
 
 async function nameLeftovers(io: Io): Promise<void> {
-  const found = await lookForLeftovers({ tableName, readLines, ignoreIpvs: await isIpvsOurs() })
+  const found = await lookForLeftovers({
+    tableName: UNNAMED.nftables,
+    readLines,
+    ignoreIpvs: await isIpvsOurs(),
+  })
   for (const { what, command } of leftoverTexts(found))
     io.out(`left by kube-proxy: ${what} (remove with ${command})\n`)
 }

@@ -12,6 +12,11 @@ interface Entry {
 const COMMANDS: readonly Entry[] = [
   { name: 'run', summary: 'the daemon: keep the kernel as the Services ask', load: () => import('./run.ts') },
   {
+    name: 'api',
+    summary: 'tell other programs what Services mean here: over gRPC, as JSON lines, or by starting them',
+    load: () => import('./api.ts'),
+  },
+  {
     name: 'dump',
     summary: 'print what the kernel holds, and for which Service',
     load: () => import('./dump.ts'),

@@ -1,4 +1,5 @@
 import { count } from '../base/text.ts'
+import { instanceOf, instanceOfTable } from '../daemon/instance.ts'
 import type { SurveyedChain } from '../kernel/nft/survey.ts'
 import { isKubeProxyChain, KUBE_PROXY } from './leftovers-kube-proxy.ts'
 import { REMOVES_ALL, REMOVES_NFT } from './leftovers-text.ts'
@@ -17,6 +18,8 @@ export interface Neighbourhood {
   readonly tableName: string
   /** We write chains of iptables ourselves, or are about to. */
   readonly writesIptables: boolean
+  /** We are a named proxy: whoever serves the other Services belongs here. */
+  readonly isNamed?: boolean
   readonly legacyTables: readonly LegacyTable[]
   /** /proc/net/ip_vs: virtual servers, without its heading. */
   readonly virtualServers: readonly string[]
@@ -31,10 +34,10 @@ const NF_DROP = 0
 /** Other writers on the same hooks, and what another proxy has left. Pure. */
 export function neighboursOf(around: Neighbourhood): readonly Neighbour[] {
   return [
-    ...otherProxies(around),
+    ...(around.isNamed === true ? [] : otherProxies(around)),
     ...dropPolicies(around),
     ...natChains(around),
-    ...legacyProxies(around),
+    ...(around.isNamed === true ? [] : legacyProxies(around)),
     ...legacy(around),
   ]
 }
@@ -88,14 +91,24 @@ function dropPolicies({ chains }: Neighbourhood): Neighbour[] {
     }))
 }
 
-function natChains({ chains, tableName }: Neighbourhood): Neighbour[] {
+function natChains({ chains, tableName, isNamed = false }: Neighbourhood): Neighbour[] {
   return chains
     .filter(({ table, chain }) => chain.hook?.type === 'nat' && table !== tableName)
     .map(({ family, table, chain }) => ({
       severity: 'note',
       what: `${family} ${table} ${chain.name} translates addresses too (${hookName(chain.hook?.hooknum)}, priority ${chain.hook?.priority})`,
-      advice: 'the first translation of a connection counts; what it translates never reaches a Service',
+      advice: natAdvice(table, isNamed),
     }))
+}
+
+function natAdvice(table: string, isNamed: boolean): string {
+  const { nftables, userspace } = instanceOf(undefined)
+  if (isNamed && (table === nftables || table === userspace))
+    return 'it is called as those of the proxy without a name are, which serves the Services without the label service-proxy-name'
+  const name = instanceOfTable(table)
+  return name === undefined
+    ? 'the first translation of a connection counts; what it translates never reaches a Service'
+    : `it is called as those of \`kprobe run --service-proxy-name=${name}\` are, which serves Services of that name alone`
 }
 
 /** What only the tools of that flavour can see, and remove. */

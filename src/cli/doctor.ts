@@ -102,8 +102,9 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
     const others = chains.filter(({ table }) => !OF_OTHER_MODES.has(table))
     // What IPVS holds is ours, or taken over by us, where our own table for it is.
     const isOurs = chains.some(({ table }) => table === DEFAULT_IPVS_OPTIONS.tableName)
-    const left = isOurs ? { ...elsewhere, virtualServers: [] } : elsewhere
-    const leftElsewhere = isOurs ? [] : ipvsTexts(elsewhere)
+    const isNamed = config.serviceProxyName !== undefined
+    const left = isOurs || isNamed ? { ...elsewhere, virtualServers: [] } : elsewhere
+    const leftElsewhere = isOurs || isNamed ? [] : ipvsTexts(elsewhere)
     const neighbours = neighboursOf({
       ...left,
       chains: others,
@@ -111,11 +112,12 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
       leftElsewhere,
       writesIptables:
         config.proxyMode === 'iptables' || (config.proxyMode === 'ipvs' && config.ipvs.rules === 'iptables'),
+      isNamed,
     })
     const told = neighbours.map(
       ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),
     )
-    return [...(await kubeProxyFindings()), ...told]
+    return [...(isNamed ? [] : await kubeProxyFindings()), ...told]
   } finally {
     await transport.close()
   }

@@ -6,14 +6,13 @@ import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG, outputFlag } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
+import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/instance-name.ts'
+import { type Instance, instanceOf } from '../daemon/instance.ts'
 import { openNetfilter } from '../daemon/open.ts'
 import { LAYOUTS } from '../dataplane/common/family.ts'
 import { GROUP_NODEPORT_IPS, serviceOfGroup } from '../dataplane/common/groups.ts'
-import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
 import { adoptRuleset } from '../dataplane/nftables/adopt.ts'
 import { GROUP_DISPATCH } from '../dataplane/nftables/layout.ts'
-import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
-import { DEFAULT_USERSPACE_OPTIONS } from '../dataplane/userspace/options.ts'
 import { createIpsetClient } from '../kernel/ipset/client.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
@@ -62,6 +61,7 @@ const FLAGS: readonly FlagSpec[] = [
     ...ADMIN_SOCKET_FLAG,
     help: 'unix socket of the daemon, which knows whom objects of IPVS serve; unset: none',
   },
+  INSTANCE_FLAG,
   outputFlag(OUTPUTS),
 ]
 
@@ -98,6 +98,9 @@ interface Request {
   readonly service: string
   readonly families: readonly NftFamily[]
   readonly adminSocket: string
+  readonly instance: Instance
+  /** Of the proxy asked for; undefined for the one without a name. */
+  readonly proxyName: string | undefined
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
@@ -128,8 +131,8 @@ async function dumpTables(request: Request, io: Io, ask: AskNames): Promise<void
 }
 
 async function dumpOfIpvs(request: Request, io: Io, ask: AskNames): Promise<void> {
-  const { what, output, families } = request
-  const names = (await ask(true)) ?? namesOfElements((await readTables(families)).ipvs)
+  const { what, output } = request
+  const names = (await ask(true)) ?? namesOfElements((await readTables(request)).ipvs)
   const filter = filterOf(request, names)
   const shown = await (what === 'ipvs' ? showServers(filter) : showSets(filter))
   if (shown.isEmpty) io.err(`${nothingText(request)}\n`)
@@ -193,7 +196,20 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
     reader.fail('--service', 'iptables-save prints whole tables; -o text and -o json show one Service')
   if (service !== '' && !/^[^/]+\/[^/]+$/.test(service)) reader.fail('--service', 'is written namespace/name')
   const adminSocket = reader.text('admin-socket') ?? ''
-  return { what: what ?? 'services', output, service, families: readFamilies(reader), adminSocket }
+  const proxyName = readInstanceName(reader)
+  const misfit = proxyName === undefined ? undefined : whyNotInstance(proxyName, 'nftables')
+  if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
+  else if (proxyName !== undefined && (what === 'ipvs' || what === 'ipset' || what === 'iptables'))
+    reader.fail('--service-proxy-name', `a named proxy has no mode ${what === 'iptables' ? what : 'ipvs'}`)
+  return {
+    what: what ?? 'services',
+    output,
+    service,
+    families: readFamilies(reader),
+    adminSocket,
+    instance: instanceOf(proxyName),
+    proxyName,
+  }
 }
 
 function readFamilies(reader: FlagReader): readonly NftFamily[] {
@@ -205,8 +221,9 @@ function readFamilies(reader: FlagReader): readonly NftFamily[] {
 /** Our tables, elements grouped by the Service they serve, and of the Service asked for alone if there is one. */
 async function readKernel(request: Request, ask: AskNames): Promise<Dump> {
   const { families, service } = request
-  const { nftables, ipvs, userspace } = await readTables(families)
-  const chains = request.what === 'nft' ? [] : await readIptables(families)
+  const { nftables, ipvs, userspace } = await readTables(request)
+  const isNamed = request.proxyName !== undefined
+  const chains = request.what === 'nft' || isNamed ? [] : await readIptables(families)
   const iptables = chains.some(({ ours }) => ours) ? chains : []
   const adopted = await finishInSlices(adoptRuleset({ tables: nftables }), slicingOf(systemClock))
   const { tables } = adopted.ruleset
@@ -219,20 +236,18 @@ async function readKernel(request: Request, ask: AskNames): Promise<Dump> {
 }
 
 /** Those of each mode: while one takes over from the other, both are there. */
-async function readTables(families: readonly NftFamily[]): Promise<TablesOfModes> {
+async function readTables({ families, instance }: Request): Promise<TablesOfModes> {
   const ipsets = createIpsetClient({ transport: openNetfilter(), clock: systemClock })
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock, ipsets })
   try {
-    const names = [DEFAULT_NFTABLES_OPTIONS, DEFAULT_IPVS_OPTIONS, DEFAULT_USERSPACE_OPTIONS].map(
-      ({ tableName }) => tableName,
-    )
+    const names = [instance.nftables, instance.ipvs ?? [], instance.userspace].flat()
     const places = names.flatMap(name => families.map(family => ({ family, name })))
     const { tables } = (await client.list(places)).ruleset
-    const of = (name: string) => tables.filter(table => table.name === name)
+    const of = (name: string | undefined) => tables.filter(table => table.name === name)
     return {
-      nftables: of(DEFAULT_NFTABLES_OPTIONS.tableName),
-      ipvs: of(DEFAULT_IPVS_OPTIONS.tableName),
-      userspace: of(DEFAULT_USERSPACE_OPTIONS.tableName),
+      nftables: of(instance.nftables),
+      ipvs: of(instance.ipvs),
+      userspace: of(instance.userspace),
     }
   } finally {
     await client.close()
@@ -271,8 +286,9 @@ function whatIsMissing(request: Request, { tables, ipvs, userspace, iptables }: 
   return held ? undefined : nothingText(request)
 }
 
-function nothingText({ service, families }: Request): string {
-  const where = families.length > 1 ? '' : ` in the family ${families.join()}`
+function nothingText({ service, families, proxyName }: Request): string {
+  const whose = proxyName === undefined ? '' : ` from the proxy ${quote(proxyName)}`
+  const where = `${whose}${families.length > 1 ? '' : ` in the family ${families.join()}`}`
   return service === ''
     ? `the kernel holds nothing of ours${where}`
     : `the kernel holds nothing for the Service ${quote(service)}${where}`

@@ -9,6 +9,8 @@ export interface RequestOptions {
   readonly command: string
   /** Its flags besides those of `run`. */
   readonly extra: readonly FlagSpec[]
+  /** It has nothing to do with the kernel. */
+  readonly modeless?: boolean
 }
 
 /**
@@ -18,9 +20,9 @@ export interface RequestOptions {
 export async function readRequest(
   argv: readonly string[],
   io: Io,
-  { command, extra }: RequestOptions,
+  { command, ...options }: RequestOptions,
 ): Promise<RunRequest | number> {
-  const parsed = await loadConfig(argv, { hostName: io.hostName, extra, readFile: readConfigFile })
+  const parsed = await loadConfig(argv, { hostName: io.hostName, ...options, readFile: readConfigFile })
   if (parsed.kind === 'errors') return usageErrors(io, command, parsed.errors)
   usageWarnings(io, command, parsed.value.warnings)
   return parsed.value

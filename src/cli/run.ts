@@ -3,6 +3,7 @@ import { type Clock, systemClock } from '../base/clock.ts'
 import { takeLock } from '../base/instance-lock.ts'
 import { type AdjustableLog, openLog } from '../base/log.ts'
 import { oneLine } from '../base/text.ts'
+import type { Config } from '../config/config.ts'
 import { readConfigFile } from '../config/config-file.ts'
 import { watchConfig } from '../config/config-watch.ts'
 import { HELP_FLAG, RUN_FLAGS } from '../config/flags.ts'
@@ -43,15 +44,16 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     case 'write-config':
       return await writeConfig(request, io)
     case 'cleanup':
-      return await (await import('./cleanup.ts')).command.run(
-        [`--proxy-mode=${request.config.proxyMode}`],
-        io,
-      )
+      return await (await import('./cleanup.ts')).command.run(cleanupArguments(request.config), io)
     case 'init':
       return await (await import('./init.ts')).command.run(argv, io)
     case 'run':
       return await serve(request, { argv, options, io })
   }
+}
+
+function cleanupArguments({ proxyMode, serviceProxyName: name }: Config): readonly string[] {
+  return [`--proxy-mode=${proxyMode}`, ...(name === undefined ? [] : [`--service-proxy-name=${name}`])]
 }
 
 async function writeConfig({ settings, writeConfigTo }: RunRequest, io: Io): Promise<number> {
@@ -91,7 +93,7 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
     signal: io.signal,
     processId: io.processId,
     synced: sync => {
-      const text = syncText(sync, { colour: io.colour, dryRun })
+      const text = syncText(sync, { colour: io.colour, dryRun, serviceProxyName: config.serviceProxyName })
       if (text !== '' && io.outBacklogBytes() < OUT_BACKLOG_MAX) io.out(text)
     },
     planned: plan => {

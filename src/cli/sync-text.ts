@@ -3,26 +3,29 @@ import { bytesText, count, oneLine } from '../base/text.ts'
 import type { Sync, Written } from '../daemon/daemon.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
-import type { Snapshot } from '../model/snapshot.ts'
 import { nodePortText, serviceRows, serviceTable } from './service-rows.ts'
 
 /** Services that the table at the start names; `kprobe dump` prints any number. */
 const SERVICES_SHOWN = 200
 const NAMES_SHOWN = 10
 
+export interface SyncTextOptions {
+  readonly colour: boolean
+  readonly dryRun: boolean
+  /** Of this proxy; undefined for the one without a name. */
+  readonly serviceProxyName?: string | undefined
+}
+
 /** What `run` prints after a sync: everything after the first, a line after a change, nothing when all is as before. */
-export function syncText(
-  sync: Sync,
-  options: { readonly colour: boolean; readonly dryRun: boolean },
-): string {
-  const { table, previous, snapshot, written } = sync
+export function syncText(sync: Sync, options: SyncTextOptions): string {
+  const { table, previous, written } = sync
   if (previous !== undefined) return changeText(previous, table, written)
   const shown = firstKeys(table)
   const hidden = table.services.size - shown.length
   return [
     serviceTable(serviceRows(table, shown), options),
     hidden > 0 ? `... and ${count(hidden, 'more Service')}; \`kprobe dump\` prints them all\n` : '',
-    idleText(snapshot, table),
+    idleText(sync, options.serviceProxyName),
     nodePortLine(table),
     `${options.dryRun ? 'would program' : 'programmed'} ${totalsText(table)}: ${writtenText(written)}\n`,
   ].join('')
@@ -72,21 +75,25 @@ function totalsText(table: FrontendTable): string {
 }
 
 /** Services that ask nothing of this node, and why: nobody shall look for them in the table in vain. */
-function idleText(snapshot: Snapshot, table: FrontendTable): string {
+function idleText({ snapshot, table }: Sync, proxyName: string | undefined): string {
   const idle: string[] = []
   let more = 0
   for (const service of snapshot.services.values()) {
     if ((table.services.get(service.key)?.ports.length ?? 0) > 0) continue
-    if (idle.length < NAMES_SHOWN) idle.push(`${service.key} (${whyIdle(service)})`)
+    if (idle.length < NAMES_SHOWN) idle.push(`${service.key} (${whyIdle(service, proxyName)})`)
     else more++
   }
   if (idle.length === 0) return ''
   return `nothing to program for ${idle.sort().map(oneLine).join(', ')}${more > 0 ? ` and ${more} more` : ''}\n`
 }
 
-function whyIdle({ type, proxyName, clusterIps }: Service): string {
+function whyIdle({ type, proxyName, clusterIps, headless }: Service, own: string | undefined): string {
   if (type === 'ExternalName') return 'ExternalName'
-  if (proxyName !== undefined) return `left to the proxy ${JSON.stringify(proxyName)}`
+  if (proxyName !== own)
+    return proxyName === undefined
+      ? 'left to the proxy without a name'
+      : `left to the proxy ${JSON.stringify(proxyName)}`
+  if (headless === 'whole') return 'headless without ports, and this proxy translates ports'
   return clusterIps.length === 0 ? 'headless' : 'no usable port or address'
 }
 

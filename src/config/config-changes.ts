@@ -46,6 +46,8 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   adminSocket: 'restart',
   // The metrics are made once; the table in the kernel would have to be made anew.
   connectionMetricsMax: 'process',
+  // What it tells of Services is read from the start, or not at all.
+  api: 'process',
 }
 
 /** Names of fields that differ, by what it takes to apply them. */

@@ -54,6 +54,22 @@ export interface Config {
   readonly adminSocket: string
   /** New connections per Service and endpoint as metrics, while there are at most so many series; 0 for none. */
   readonly connectionMetricsMax: number
+  /** Where other programs are told of Services; undefined for nowhere. */
+  readonly api: ApiConfig | undefined
+}
+
+/** A gRPC server for back ends. */
+export interface ApiConfig {
+  /** unix:///PATH or tcp://IP:PORT. */
+  readonly address: string
+  readonly tls: ApiTlsConfig | undefined
+}
+
+/** Paths of PEM files: the server's certificate, its key, and the authorities of its clients. */
+export interface ApiTlsConfig {
+  readonly certFile: string
+  readonly keyFile: string
+  readonly clientCaFile: string
 }
 
 /** How the API server is reached (clientConnection). */

@@ -1,3 +1,4 @@
+import { RUN_API_FLAGS } from './api-flags.ts'
 import { UNUSED_FLAGS } from './compatible-flags.ts'
 import { DAEMON_FLAGS } from './daemon-flags.ts'
 import type { FlagSpec } from './flag.ts'
@@ -23,6 +24,7 @@ export const RUN_FLAGS: readonly FlagSpec[] = [
   ...IPVS_PACE_FLAGS,
   ...IPTABLES_PACE_FLAGS,
   ...DAEMON_FLAGS,
+  ...RUN_API_FLAGS,
   ...UNUSED_FLAGS,
 ]
 
@@ -31,6 +33,7 @@ export const OWN_FLAGS: readonly string[] = [
   'admin-socket',
   'allowed-external-cidrs',
   'allowed-load-balancer-cidrs',
+  ...RUN_API_FLAGS.map(({ name }) => name),
   'backend',
   'connection-metrics-max',
   'conntrack-lower',

@@ -6,6 +6,7 @@ import { ConfigFileError } from './config-file.ts'
 import { type ConfigError, type FlagSpec, readArguments } from './flag.ts'
 import { FlagReader, parseBool, quote } from './flag-reader.ts'
 import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
+import { whyNotInstance } from './instance-name.ts'
 import { OWN_IPTABLES_FLAGS } from './iptables-flags.ts'
 import { OWN_IPVS_FLAGS } from './ipvs-flags.ts'
 import { modeOf } from './mode-fields.ts'
@@ -23,6 +24,8 @@ export interface ParseOptions {
   readonly hostName: string
   /** Flags of the command besides those of a Config. */
   readonly extra?: readonly FlagSpec[]
+  /** The command has nothing to do with the kernel: a proxy of any name goes with any mode. */
+  readonly modeless?: boolean
 }
 
 export interface LoadOptions extends ParseOptions {
@@ -85,6 +88,10 @@ export function parseRequest(
   // What the mode relays ends with the process.
   if (own.once && config.proxyMode === 'userspace')
     reader.fail('--once', 'cannot be combined with the mode userspace, which serves for as long as it runs')
+  const { serviceProxyName, proxyMode } = config
+  const isNamed = serviceProxyName !== undefined && options.modeless !== true
+  const misfit = isNamed ? whyNotInstance(serviceProxyName, proxyMode) : undefined
+  if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
   const action = readAction(reader)
   const all = [...reader.errors, ...errors, ...settings.errors]
   if (all.length > 0) {

@@ -1,8 +1,10 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Config, SourceConfig } from './config.ts'
 import { type FlagReader, quote } from './flag-reader.ts'
+import { readInstanceName } from './instance-name.ts'
 import { type IptablesFlags, readIptablesFlags } from './iptables-flags.ts'
 import { type IpvsFlags, readIpvsFlags } from './ipvs-flags.ts'
+import { readApi } from './read-api.ts'
 import { readCidrs } from './read-cidrs.ts'
 
 /** What only flags say, ours all of them but --master: they count beside a configuration file. */
@@ -16,6 +18,7 @@ export type OwnSettings = Pick<
   | 'allowedLoadBalancerCidrs'
   | 'adminSocket'
   | 'connectionMetricsMax'
+  | 'api'
 > & {
   readonly conntrackLower: boolean
   readonly ipvsFlags: IpvsFlags
@@ -34,7 +37,7 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
     backend: reader.oneOf('backend', ['netlink', 'dry-run'], 'netlink'),
     source: readSource(reader),
     once: reader.bool('once'),
-    serviceProxyName: reader.text('service-proxy-name') || undefined,
+    serviceProxyName: readInstanceName(reader),
     allowedExternalCidrs: cidrsOf(reader, 'allowed-external-cidrs'),
     allowedLoadBalancerCidrs: cidrsOf(reader, 'allowed-load-balancer-cidrs'),
     adminSocket: readSocketPath(reader),
@@ -43,6 +46,7 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
       max: CONNECTION_METRICS_MAX,
       fallback: 0,
     }),
+    api: readApi(reader),
     conntrackLower: reader.bool('conntrack-lower'),
     ipvsFlags: readIpvsFlags(reader),
     iptablesFlags: readIptablesFlags(reader),

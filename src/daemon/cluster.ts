@@ -3,7 +3,7 @@ import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
-import { parseObject, watchedIdentity } from '../model/parse.ts'
+import { type ParseOptions, parseObject, watchedIdentity } from '../model/parse.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
 import { dependsOnServices } from '../source/kube/client/server-address.ts'
 import { KubeSource } from '../source/kube/kube-source.ts'
@@ -42,18 +42,23 @@ export class Cluster {
     return this.#client.server
   }
 
-  source(config: Config): KubeSource {
+  source(
+    config: Pick<Config, 'nodeName' | 'serviceProxyName' | 'client'>,
+    reading: Pick<ParseOptions, 'details'> = {},
+  ): KubeSource {
     const { clock, random } = this.#options
     const { nodeName, serviceProxyName, client } = config
     const pool = createNamePool()
+    const parsing = { ...reading, headlessSlices: serviceProxyName !== undefined }
     return new KubeSource({
       client: this.#client,
       clock,
       random,
       nodeName,
       serviceProxyName,
+      ...reading,
       accept: acceptFor(client.contentType, client.acceptContentTypes),
-      parseObject: object => parseObject(object, pool),
+      parseObject: object => parseObject(object, pool, parsing),
       watchedIdentity,
     })
   }

@@ -8,12 +8,14 @@ import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { Source, SourceProblem } from '../source/source.ts'
 import { conntrackFull } from '../telemetry/event-facts.ts'
 import { EventRecorder } from '../telemetry/events.ts'
+import { type ApiService, apiOf } from './api-service.ts'
 import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
+import { instanceOf } from './instance.ts'
 import { Intake } from './intake.ts'
 import type { DaemonIo, Written } from './io.ts'
 import { Observer } from './observer.ts'
-import { LOCK_NAME, openFileSource, openGeneric, openRoute, watchLocalIps } from './open.ts'
+import { openFileSource, openGeneric, openRoute, watchLocalIps } from './open.ts'
 import { Outward } from './outward.ts'
 import { adminPages } from './pages.ts'
 import { Programmer } from './programmer.ts'
@@ -28,12 +30,14 @@ const ONCE_FAILURES_MAX = 3
 /** Runs until told to stop, or until the first sync with --once. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   if (config.backend === 'dry-run') return await new Daemon(config, io).run()
-  const lock = await io.takeLock(LOCK_NAME, `pid ${io.processId}`)
+  const lock = await io.takeLock(instanceOf(config.serviceProxyName).lock, `pid ${io.processId}`)
   if (lock.kind === 'busy') {
     const holder = lock.holder === '' ? 'which does not answer' : lock.holder
     io.log.error(
       { holder },
-      'another kprobe runs in this network namespace; two would fight over the same tables',
+      config.serviceProxyName === undefined
+        ? 'another kprobe runs in this network namespace; two would fight over the same tables'
+        : 'another kprobe with this --service-proxy-name runs in this network namespace; two would fight over the same tables',
     )
     return 1
   }
@@ -48,6 +52,7 @@ class Daemon {
   readonly #io: DaemonIo
   readonly #observer: Observer
   readonly #intake: Intake
+  readonly #api: ApiService | undefined
   readonly #done: Promise<number>
   #config: Config
   #finish: (code: number) => void = () => undefined
@@ -69,6 +74,7 @@ class Daemon {
     this.#done = new Promise(resolve => {
       this.#finish = resolve
     })
+    this.#api = apiOf(config, io, () => this.#intake.status)
     this.#observer = this.#observe()
     this.#intake = new Intake({
       clock: io.clock,
@@ -88,6 +94,7 @@ class Daemon {
   async run(): Promise<number> {
     const { log, signal, follow } = this.#io
     if (!(await this.#open())) return 1
+    if ((await this.#api?.listen()) === false) return await this.#close(1)
     const aborted = () => this.#finish(this.#config.once ? 1 : 0)
     signal.addEventListener('abort', aborted, { once: true })
     if (signal.aborted) aborted()
@@ -102,8 +109,7 @@ class Daemon {
     await unfollow?.()
     // Read while the parts are there that they are read from.
     if (log.isLevelEnabled('trace')) log.trace({ metrics: await this.#observer.metrics.text() }, 'ending')
-    await this.#close()
-    return code
+    return await this.#close(code)
   }
 
   /** False when there is nothing to run with, which was told. */
@@ -135,7 +141,8 @@ class Daemon {
     return true
   }
 
-  async #close(): Promise<void> {
+  async #close(code: number): Promise<number> {
+    await this.#api?.close()
     await this.#localIps?.stop()
     await this.#intake.stop()
     await this.#flows?.stop()
@@ -143,6 +150,7 @@ class Daemon {
     await this.#outward?.close()
     await this.#recorder?.stop()
     await this.#cluster?.close()
+    return code
   }
 
   #observe(): Observer {
@@ -168,6 +176,7 @@ class Daemon {
       proxyMode: () => this.#programming?.mode ?? this.#config.proxyMode,
       iptables: () => this.#iptablesNumbers(),
       relayed: () => this.#programming?.relayed(),
+      api: this.#api?.numbers,
       connections:
         connectionMetricsMax === 0
           ? undefined
@@ -208,6 +217,7 @@ class Daemon {
       },
       planned,
       report: event => this.#report(event),
+      resolved: resolved => this.#api?.offer(resolved),
       tell: event => this.#observer.modeEvent(event),
       misfits: list => {
         for (const refusal of list)
@@ -240,7 +250,8 @@ class Daemon {
   }
 
   #source(config: Config): Source {
-    return this.#cluster?.source(config) ?? openFileSource(config, this.#io.clock)
+    const reading = { details: this.#api !== undefined }
+    return this.#cluster?.source(config, reading) ?? openFileSource(config, this.#io.clock, reading)
   }
 
   #openFlows(): Flows | undefined {

@@ -12,6 +12,7 @@ import { createNftClient } from '../kernel/nft/client.ts'
 import { createTracer } from '../kernel/nft/trace.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { detectorOf } from './detector.ts'
+import { instanceOf } from './instance.ts'
 import type { ModeContext, ModeTracer, OpenPlane } from './mode.ts'
 
 /** Throws when the kernel's nf_tables cannot be spoken to. */
@@ -55,9 +56,18 @@ export function nftablesTracer(config: Config, table: FrontendTable): ModeTracer
 }
 
 export function nftablesOptions(config: Config): NftablesOptions {
-  const { detectLocal, masqueradeAll, masqueradeBit } = config
+  const { detectLocal, masqueradeAll, masqueradeBit, serviceProxyName } = config
+  const { nftables: tableName, natPriority } = instanceOf(serviceProxyName)
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   const connectionCounters = config.connectionMetricsMax > 0
   const detector = { IPv4, IPv6 }
-  return { ...DEFAULT_NFTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector, connectionCounters }
+  return {
+    ...DEFAULT_NFTABLES_OPTIONS,
+    tableName,
+    natPriority,
+    masqueradeAll,
+    masqueradeBit,
+    detector,
+    connectionCounters,
+  }
 }

@@ -13,6 +13,7 @@ import { createUserspaceTracer } from '../dataplane/userspace/trace.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { detectorOf } from './detector.ts'
+import { instanceOf } from './instance.ts'
 import type { ModeContext, ModeEvent, ModeTracer, OpenPlane } from './mode.ts'
 
 const COSTS =
@@ -113,7 +114,8 @@ export function userspaceTracer(config: Config, table: FrontendTable): ModeTrace
   return { ...createUserspaceTracer(state), ownSource: () => undefined }
 }
 
-export function userspaceOptions({ detectLocal }: Config): UserspaceOptions {
+export function userspaceOptions({ detectLocal, serviceProxyName }: Config): UserspaceOptions {
+  const { userspace: tableName, natPriority } = instanceOf(serviceProxyName)
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
-  return { ...DEFAULT_USERSPACE_OPTIONS, detector: { IPv4, IPv6 } }
+  return { ...DEFAULT_USERSPACE_OPTIONS, tableName, natPriority, detector: { IPv4, IPv6 } }
 }

@@ -41,6 +41,7 @@ export interface ObserverOptions {
   readonly outward: MetricsOptions['outward']
   readonly features: MetricsOptions['features']
   readonly connections: MetricsOptions['connections']
+  readonly api: MetricsOptions['api']
   readonly iptables: MetricsOptions['iptables']
   readonly relayed: MetricsOptions['relayed']
   /** The mode that programs the kernel now. */
@@ -73,7 +74,7 @@ export class Observer {
 
   constructor(options: ObserverOptions) {
     const { families, clock, wallMs, syncPeriodMs, version, source } = options
-    const { outward, features, connections, iptables, relayed } = options
+    const { outward, features, connections, iptables, relayed, api } = options
     this.#options = options
     this.startedWallMs = wallMs()
     this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs })
@@ -93,6 +94,7 @@ export class Observer {
       connections,
       iptables,
       relayed,
+      api,
       build,
     })
   }

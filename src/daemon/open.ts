@@ -4,7 +4,7 @@ import { createAddressReader } from '../kernel/link/addresses.ts'
 import { settingNow } from '../kernel/sysctl/files.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
-import { parseObject } from '../model/parse.ts'
+import { type ParseOptions, parseObject } from '../model/parse.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -19,9 +19,6 @@ import { IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './mode-ipvs.ts'
 import { nftablesTracer, openNftables, retireNftables } from './mode-nftables.ts'
 import { openUserspace, retireUserspace, userspaceTracer } from './mode-userspace.ts'
 import { processRoom } from './process-room.ts'
-
-/** One daemon a network namespace, whatever its mode: two would undo each other's work. */
-export const LOCK_NAME = 'kprobe/kube-proxy'
 
 /** Opens the plane of the configuration's mode, and hands it on. Throws when the kernel cannot be spoken to. */
 export function usePlane<R>(context: ModeContext, use: PlaneUse<R>): R {
@@ -117,15 +114,20 @@ export const KERNEL: KernelSockets = {
 }
 
 /** The files that the configuration names. Of Nodes they tell this one alone. */
-export function openFileSource(config: Config, clock: Clock): Source {
-  const { source, nodeName } = config
+export function openFileSource(
+  config: Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>,
+  clock: Clock,
+  reading: Pick<ParseOptions, 'details'> = {},
+): Source {
+  const { source, nodeName, serviceProxyName } = config
   if (source.kind !== 'file') throw new Error(`${source.kind} is no source of files`)
   const pool = createNamePool()
+  const parsing = { ...reading, headlessSlices: serviceProxyName !== undefined }
   return new FileSource({
     path: source.path,
     clock,
     parseObject: object => {
-      const result = parseObject(object, pool)
+      const result = parseObject(object, pool, parsing)
       const foreign =
         result !== undefined && 'kind' in result && result.kind === 'Node' && result.key !== nodeName
       return foreign ? undefined : result
@@ -158,7 +160,10 @@ export interface OpenClientOptions {
 }
 
 /** The API server that the configuration names. What speaks with it is loaded only here. */
-export async function openClient(config: Config, options: OpenClientOptions): Promise<ApiClient> {
+export async function openClient(
+  config: Pick<Config, 'client'>,
+  options: OpenClientOptions,
+): Promise<ApiClient> {
   const { openApiClient } = await import('../source/kube/client/http-client.ts')
   const { kubeconfig, master, qps, burst } = config.client
   return await openApiClient({ ...options, kubeconfig, master, qps, burst })

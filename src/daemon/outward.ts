@@ -131,25 +131,29 @@ export class Outward {
     await this.#admin?.close()
     this.#admin = undefined
     if (adminSocket === '') return
-    const report = (news: ServerNews) => this.#logServer('admin', news)
+    const report = (news: ServerNews) => this.#logServer('admin', 'admin-socket', news)
     this.#admin = new AdminServer({ ...pages, path: adminSocket, clock, report })
   }
 
   #serverNews(server: 'healthz' | 'metrics', { nodeName }: Config, news: ServerNews): void {
-    this.#logServer(server, news)
+    this.#logServer(server, `${server}-bind-address`, news)
     if (news.kind !== 'failed' || news.retryMs !== undefined) return
     this.#options.tell(serverFailed(nodeName, server, news.error))
     this.#options.failed()
   }
 
-  #logServer(server: string, news: ServerNews): void {
+  #logServer(server: string, flag: string, news: ServerNews): void {
     const { log } = this.#options
     const { place } = news
     if (news.kind === 'listening') log.info({ place }, `${server}: listening`)
     else if (news.kind === 'trouble') log.debug({ place, err: news.error }, `${server}: a connection failed`)
-    else if (news.retryMs === undefined) log.fatal({ place, err: news.error }, `${server}: cannot listen`)
+    else if (news.retryMs === undefined)
+      log.fatal({ place, err: news.error }, `${server}: cannot listen; --${flag} chooses another place`)
     else
-      log.error({ place, err: news.error, retryMs: news.retryMs }, `${server}: cannot listen; trying again`)
+      log.error(
+        { place, err: news.error, retryMs: news.retryMs },
+        `${server}: cannot listen; trying again; --${flag} chooses another place`,
+      )
   }
 
   #serviceNews(news: ServiceHealthNews): void {

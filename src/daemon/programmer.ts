@@ -1,5 +1,6 @@
 import { errorOf } from '../base/thrown.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
+import { whyNotInstance } from '../config/instance-name.ts'
 import { PROXY_MODES } from '../config/mode-fields.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
@@ -80,6 +81,10 @@ export class Programmer {
     let isFirst = true
     const begun: Programming = startProgramming(config, {
       ...this.#options,
+      // One that is to take over says the same.
+      resolved: its => {
+        if (this.#current === undefined || this.#current === begun) this.#options.resolved?.(its)
+      },
       report: event => {
         if (event.kind === 'synced') this.#takeOver(begun)
         if (this.#current === begun) this.#options.report(event)
@@ -117,7 +122,7 @@ export class Programmer {
 
   #retireOthers(config: Config): void {
     if (this.#retirement?.isUnderWay === true) return
-    const others = PROXY_MODES.filter(mode => mode !== config.proxyMode)
+    const others = modesOf(config).filter(mode => mode !== config.proxyMode)
     this.#retirement = new Retirement(others, (mode, signal) => this.#retire(mode, config, signal))
   }
 
@@ -139,6 +144,13 @@ export class Programmer {
         )
     }
   }
+}
+
+/** A named proxy has left nothing in modes that it cannot have: what is there is another's. */
+function modesOf({ serviceProxyName: name }: Config): readonly ProxyMode[] {
+  return name === undefined
+    ? PROXY_MODES
+    : PROXY_MODES.filter(mode => whyNotInstance(name, mode) === undefined)
 }
 
 const ANYBODYS =

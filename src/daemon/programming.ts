@@ -1,12 +1,13 @@
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
-import { slicingOf } from '../base/steps.ts'
+import { type Steps, slicingOf } from '../base/steps.ts'
 import { within } from '../base/within.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { dryRun } from '../dataplane/dry-run.ts'
+import type { FrontendTable } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
-import { resolve } from '../model/resolve.ts'
+import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import { type Difference, differenceOf } from '../reconcile/difference.ts'
@@ -31,6 +32,8 @@ export interface ProgrammingOptions {
   readonly planned: (plan: Plan<unknown>) => void
   /** What the kernel or the mode has no place for, all of it, whenever it has changed. */
   readonly misfits: (refusals: readonly Refusal[]) => void
+  /** Hears what Services mean here as soon as it is known, whatever becomes of it in the kernel. */
+  readonly resolved?: (resolved: Resolved) => void
 }
 
 /**
@@ -64,6 +67,16 @@ export function startProgramming(config: Config, options: ProgrammingOptions): P
   )
 }
 
+function* telling(
+  { resolved }: ProgrammingOptions,
+  steps: Steps<FrontendTable>,
+  snapshot: Snapshot,
+): Steps<FrontendTable> {
+  const table = yield* steps
+  resolved?.({ snapshot, table })
+  return table
+}
+
 /** Distance between looks at the kernel's generation, 0.8 us each: damage is noticed in half of the 250 ms allowed. */
 const DRIFT_POLL_MS = 100
 /** How long an unfinished pass may hold up the end. */
@@ -86,7 +99,7 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     const resolving = resolveOptions(config)
     this.#reconciler = new Reconciler({
       plane: this.#noticing(isReal ? opened.plane : this.#pretending()),
-      resolve: (previous, snapshot) => resolve(resolving, previous, snapshot),
+      resolve: (previous, snapshot) => telling(options, resolve(resolving, previous, snapshot), snapshot),
       clock,
       random,
       minIntervalMs: config.minSyncPeriodMs,

@@ -24,7 +24,7 @@ export function candidatesOf(slices: SliceList, wanted: Wanted): readonly Candid
 
 /** The same with pauses, for tens of thousands of endpoints. */
 export function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<readonly Candidate[]> {
-  let runs: (readonly Candidate[])[] = []
+  const runs: (readonly Candidate[])[] = []
   let count = 0
   for (const slice of slices) {
     if (slice.family !== wanted.family) continue
@@ -37,6 +37,20 @@ export function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<rea
       count = 0
     }
   }
+  return yield* eachOnce(runs)
+}
+
+/** All endpoints of a family, sorted by address, each once, whatever ports their slices list; their port is 0. */
+export function wholeCandidatesOf(slices: SliceList, family: Family): readonly Candidate[] {
+  const runs = slices
+    .filter(slice => slice.family === family)
+    .map(slice => slice.endpoints.map(endpoint => ({ endpoint, port: 0, slice })))
+  return finish(eachOnce(runs))
+}
+
+/** Of sorted lists. */
+function* eachOnce(lists: readonly (readonly Candidate[])[]): Steps<readonly Candidate[]> {
+  let runs = lists
   while (runs.length > 1) runs = yield* mergedInPairs(runs)
   const [sorted] = runs
   yield

@@ -23,7 +23,7 @@ export interface Claims {
   readonly clusterIps: PersistentMap<Claimants>
   /** By address: our Services that want it as an external or load-balancer address. */
   readonly externals: PersistentMap<Claimants>
-  /** By place (addressPlace, nodePortPlace): our Services that want it. */
+  /** By place (addressPlace, wholePlace, nodePortPlace): our Services that want it. */
   readonly places: PersistentMap<Claimants>
   /** How many of the clusterIps have more than one claimant. */
   readonly contested: number
@@ -32,6 +32,11 @@ export interface Claims {
 /** Key of one port of an external address. ClusterIPs need none: their addresses tell them apart. */
 export function addressPlace(ip: Ip, protocol: Protocol, port: number): string {
   return protocol + ip + u16be(port)
+}
+
+/** Key of an external address as a whole: shorter than any other place. */
+export function wholePlace(ip: Ip): string {
+  return ip
 }
 
 /** Key of a NodePort; its length differs from that of any addressPlace. */
@@ -148,7 +153,7 @@ function restate(draft: Draft, service: Service, how: Restate): void {
     draft.clusterIps.changes.set(ip, after)
     draft.contested += contests(after) - contests(claimants)
   }
-  if (clusterIps.length === 0 || !isOurs(draft.here, service)) return
+  if (clusterIps.length + externalIps.length === 0 || !isOurs(draft.here, service)) return
   const externals =
     externalIps.length + loadBalancerIps.length === 0 ? NO_IPS : externalsOf(draft.here, service)
   for (let index = 0; index < externals.length; index++) {
@@ -161,6 +166,7 @@ function restate(draft: Draft, service: Service, how: Restate): void {
     if (port !== undefined && port.nodePort + held.length > 0)
       for (const place of placesOf(service, port, held)) restatePlace(draft, key, place, how)
   }
+  if (service.headless === 'whole') for (const ip of held) restatePlace(draft, key, wholePlace(ip), how)
 }
 
 function restatePlace(draft: Draft, key: ServiceKey, place: string, how: Restate): void {

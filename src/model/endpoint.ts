@@ -13,6 +13,8 @@ export interface EndpointSlice {
   readonly ports: readonly EndpointPort[]
   /** Sorted by address; those of one address in the order of the object. */
   readonly endpoints: readonly Endpoint[]
+  /** By address: names that endpoints have of their own. Absent unless asked for (ParseOptions), and where none has one. */
+  readonly hostnames?: Readonly<Record<Ip, string>>
   readonly refusals: readonly Refusal[]
 }
 

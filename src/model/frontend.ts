@@ -79,6 +79,26 @@ export interface ServiceFrontends {
   readonly refusals: readonly Refusal[]
   /** Absent unless the Service has a health check node port. */
   readonly healthCheck?: HealthCheck
+  /**
+   * One a family, of a headless Service that lists no ports; absent otherwise. The planes of `kprobe run` translate ports
+   * and have no place for them: back ends of other kinds do.
+   */
+  readonly wholes?: readonly WholeAddresses[]
+}
+
+/**
+ * External addresses of a Service as a whole: packets of every protocol, to every port, keep their port. What other
+ * Services ask for at ports of the same address is more specific, and theirs.
+ */
+export interface WholeAddresses {
+  readonly family: Family
+  readonly ips: readonly Ip[]
+  /** reject, external-cluster or external-local. */
+  readonly route: Route
+  readonly affinityTimeoutS: number
+  /** Sorted by address, without duplicates; their port is 0. Empty lists are not used by the route. */
+  readonly cluster: readonly Backend[]
+  readonly local: readonly Backend[]
 }
 
 /** Addresses at which NodePorts answer. */
@@ -94,6 +114,7 @@ export interface FrontendTable {
   /** Addresses of local backends, with the number of port lists that hold each: who may need hairpin masquerading. */
   readonly localBackends: PersistentMap<number>
   readonly nodePorts: Readonly<Record<Family, NodePortAddresses>>
+  /** Empty for a named proxy: what it does not know there is another's. */
   readonly serviceCidrs: readonly Cidr[]
   /** Addresses that interfaces of this machine have, sorted; empty when nobody reads them. */
   readonly localIps: readonly Ip[]

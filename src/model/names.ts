@@ -37,6 +37,7 @@ export function pooled(pool: NamePool | undefined, text: string): string {
   return text
 }
 
+/** An empty pool, for parseObject: equal names of many objects become one string. */
 export function createNamePool(): NamePool {
   return new Map()
 }

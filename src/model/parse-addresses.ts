@@ -1,6 +1,6 @@
 import { type Cidr, mergeCidrs } from '../base/cidr.ts'
 import { trimmed } from '../base/compact.ts'
-import { type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { readAddress, readPrefix, whyNotAddress, whyNotPrefix } from './address.ts'
 import { isAbsent, isJson, type Json, listField, objectField } from './fields.ts'
 import { type Findings, refuse } from './refusal.ts'
@@ -31,6 +31,20 @@ export function readAddresses(findings: Findings, spec: Json, status: Json): Ser
     sourceRanges: ranges.cidrs,
     writtenRanges: ranges.written,
   }
+}
+
+/** Of a Service without a ClusterIP: only external addresses lead to it, in its families, or in any where it names none. */
+export function readHeadlessAddresses(findings: Findings, spec: Json): ServiceAddresses {
+  const families = listField(findings, spec.ipFamilies, 'spec.ipFamilies').flatMap(
+    value => readFamily(value) ?? [],
+  )
+  const reading: Reading = {
+    findings,
+    clusterIps: NO_IPS,
+    families: families.length === 0 ? FAMILIES : families,
+  }
+  const externalIps = readExternalIps(reading, spec.externalIPs)
+  return { clusterIps: [], externalIps, loadBalancerIps: [], sourceRanges: [], writtenRanges: [] }
 }
 
 /** What ranges should have guarded does not come in as an external address instead. */
@@ -83,6 +97,8 @@ interface Reading {
   readonly findings: Findings
   /** Their families are those in which the Service is proxied at all. */
   readonly clusterIps: readonly Ip[]
+  /** Of a Service that has no ClusterIPs. */
+  readonly families?: readonly Family[]
 }
 
 function readExternalIps(reading: Reading, value: unknown): readonly Ip[] {
@@ -129,9 +145,12 @@ function readExternal(reading: Reading, value: unknown, field: string): Ip | und
     refuse(reading.findings, field, value, whyNotAddress(value))
     return undefined
   }
-  if (hasFamily(reading.clusterIps, ip)) return ip
+  const { findings, clusterIps, families } = reading
   const family = familyOf(ip)
-  refuse(reading.findings, field, value, `an ${family} address of a Service that has no ${family} ClusterIP`)
+  if (families === undefined ? hasFamily(clusterIps, ip) : families.includes(family)) return ip
+  const lack =
+    families === undefined ? `has no ${family} ClusterIP` : `is not in that family (spec.ipFamilies)`
+  refuse(findings, field, value, `an ${family} address of a Service that ${lack}`)
   return undefined
 }
 

@@ -12,7 +12,7 @@ import {
   readIdentity,
 } from './fields.ts'
 import { isDnsLabel } from './names.ts'
-import { isHeadless, readAddresses, type ServiceAddresses } from './parse-addresses.ts'
+import { isHeadless, readAddresses, readHeadlessAddresses, type ServiceAddresses } from './parse-addresses.ts'
 import {
   type Findings,
   isRefusal,
@@ -22,7 +22,7 @@ import {
   refusalsOf,
   refuse,
 } from './refusal.ts'
-import type { Protocol, Service, ServicePortSpec, TrafficPolicy } from './service.ts'
+import type { Headless, Protocol, Service, ServicePortSpec, TrafficPolicy } from './service.ts'
 
 const RULES: IdentityRules = { kind: 'Service', scope: 'Namespaced', name: 'label' }
 const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
@@ -53,8 +53,14 @@ export function parseService(object: unknown): Service | Refusal {
   const type = readType(findings, spec.type)
   const externalTrafficPolicy = readExternalPolicy(findings, spec, type)
   // Nothing of such a Service is proxied, so that nothing of it is worth a complaint.
-  const isIdle = type === 'ExternalName' || isHeadless(spec)
-  const addresses = isIdle ? NO_ADDRESSES : readAddresses(findings, spec, status)
+  const proxyName = readProxyName(labelsOf(identity)[PROXY_NAME_LABEL])
+  const headless = readHeadless(spec, proxyName)
+  const isIdle = type === 'ExternalName' || (headless === undefined && isHeadless(spec))
+  const addresses = isIdle
+    ? NO_ADDRESSES
+    : headless === undefined
+      ? readAddresses(findings, spec, status)
+      : readHeadlessAddresses(findings, spec)
   return {
     key: identity.key,
     uid: typeof metadata.uid === 'string' ? metadata.uid : '',
@@ -76,7 +82,8 @@ export function parseService(object: unknown): Service | Refusal {
     ),
     tcpDrainMs: readTcpDrain(findings, metadata.annotations),
     ipvsScheduler: readIpvsScheduler(findings, metadata.annotations),
-    proxyName: readProxyName(labelsOf(identity)[PROXY_NAME_LABEL]),
+    proxyName,
+    headless: isIdle ? undefined : headless,
     refusals: isIdle ? NO_REFUSALS : refusalsOf(findings),
   }
 }
@@ -84,6 +91,12 @@ export function parseService(object: unknown): Service | Refusal {
 /** Any value of the label hands the Service to another proxy, even one that is not text. */
 function readProxyName(value: unknown): string | undefined {
   return value === undefined ? undefined : plainText(value)
+}
+
+/** As kube-proxy, the unnamed proxy has nothing to do with headless Services. */
+function readHeadless(spec: Json, proxyName: string | undefined): Headless | undefined {
+  if (proxyName === undefined || !isHeadless(spec)) return undefined
+  return isAbsent(spec.ports) || (Array.isArray(spec.ports) && spec.ports.length === 0) ? 'whole' : 'ports'
 }
 
 function readTcpDrain(findings: Findings, annotations: unknown): number | undefined {

@@ -4,17 +4,29 @@ import { parseNode, parseServiceCidr } from './parse-node.ts'
 import { parseService } from './parse-service.ts'
 import { isHeadlessSlice, parseEndpointSlice } from './parse-slice.ts'
 import { isRefusal, plainText, printable, type Refusal } from './refusal.ts'
+import { readHostnames, readServiceDetails } from './service-details.ts'
 import type { SourceEvent } from './snapshot.ts'
 
 /** The kinds of objects that are watched. */
 export type WatchedKind = Exclude<SourceEvent['kind'], 'LocalIps'>
+
+export interface ParseOptions {
+  /** Keep the slices of headless Services: a named proxy may serve these. */
+  readonly headlessSlices?: boolean
+  /** Keep what only other programs are told of (ServiceDetails, hostnames). */
+  readonly details?: boolean
+}
 
 /**
  * Reads one whole object (with apiVersion and kind) of unknown origin. A Refusal means that nothing of it can be used:
  * an earlier version of it (see watchedIdentity) is then to be deleted. Undefined means a kind that nobody here watches.
  * An object that is watched but of no interest (a slice of a headless Service) gives the event that deletes it.
  */
-export function parseObject(object: unknown, pool?: NamePool): SourceEvent | Refusal | undefined {
+export function parseObject(
+  object: unknown,
+  pool?: NamePool,
+  { headlessSlices = false, details = false }: ParseOptions = {},
+): SourceEvent | Refusal | undefined {
   if (!isJson(object)) return wholeRefusal('object', '', object, 'not an object')
   const kind = watchedKind(object)
   if (kind === undefined) return undefined
@@ -22,12 +34,20 @@ export function parseObject(object: unknown, pool?: NamePool): SourceEvent | Ref
   switch (kind) {
     case 'Service': {
       const value = parseService(object)
-      return isRefusal(value) ? value : { kind, key: value.key, value }
+      if (isRefusal(value)) return value
+      return {
+        kind,
+        key: value.key,
+        value: details ? { ...value, details: readServiceDetails(object) } : value,
+      }
     }
     case 'EndpointSlice': {
-      if (isHeadlessSlice(object)) return { kind, key: keyOf(kind, object), value: undefined }
+      if (!headlessSlices && isHeadlessSlice(object))
+        return { kind, key: keyOf(kind, object), value: undefined }
       const value = parseEndpointSlice(object, pool)
-      return isRefusal(value) ? value : { kind, key: value.key, value }
+      if (isRefusal(value)) return value
+      const hostnames = details ? readHostnames(object) : undefined
+      return { kind, key: value.key, value: hostnames === undefined ? value : { ...value, hostnames } }
     }
     case 'Node': {
       const value = parseNode(object)

@@ -29,7 +29,8 @@ export interface ServiceWork {
 export interface PortWork {
   readonly port: ServicePortSpec
   readonly family: Family
-  readonly clusterIp: Ip
+  /** Undefined for a headless Service. */
+  readonly clusterIp: Ip | undefined
   readonly among: PortEndpoints
 }
 
@@ -92,6 +93,7 @@ function frontendsOf(work: ServiceWork, at: PortWork, found: Survey): readonly F
 
 function hasClusterIp(work: ServiceWork, { port, clusterIp }: PortWork): boolean {
   const { arena, service } = work
+  if (clusterIp === undefined) return false
   const twin = twinOf(work, port, numberClaim)
   const rival =
     twin ?? (work.isContested ? nameOf(clusterPortOwner(arena, service, clusterIp, port)) : undefined)
@@ -100,8 +102,8 @@ function hasClusterIp(work: ServiceWork, { port, clusterIp }: PortWork): boolean
   return false
 }
 
-function hasNodePort(work: ServiceWork, { port, family }: PortWork): boolean {
-  if (port.nodePort === 0) return false
+function hasNodePort(work: ServiceWork, { port, family, clusterIp }: PortWork): boolean {
+  if (port.nodePort === 0 || clusterIp === undefined) return false
   const place = nodePortPlace(family, port.protocol, port.nodePort)
   const rival = twinOf(work, port, nodePortClaim) ?? nameOf(placeOwner(work.arena, work.service, place))
   if (rival === undefined) return true

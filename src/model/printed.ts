@@ -1,13 +1,22 @@
 import { formatCidr } from '../base/cidr.ts'
-import { formatIpPort } from '../base/ip.ts'
-import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends } from './frontend.ts'
+import { formatIp, formatIpPort } from '../base/ip.ts'
+import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends, WholeAddresses } from './frontend.ts'
 
 /** What a Service asks of this node, in words that JSON can carry and people can read. Equal values, equal words. */
 export interface PrintedService {
   readonly service: string
   readonly ports: readonly PrintedPort[]
+  /** Absent unless external addresses are served as a whole. */
+  readonly wholes?: readonly PrintedWhole[]
   /** `Service ns/web: spec.externalIPs = 127.0.0.1: a loopback address`. */
   readonly refusals: readonly string[]
+}
+
+export interface PrintedWhole {
+  /** `ExternalIP 192.0.2.1 external-cluster`. */
+  readonly frontends: readonly string[]
+  readonly cluster: readonly string[]
+  readonly local: readonly string[]
 }
 
 export interface PrintedPort {
@@ -21,12 +30,25 @@ export interface PrintedPort {
   readonly local: readonly string[]
 }
 
-export function printedService({ service, ports, refusals }: ServiceFrontends): PrintedService {
+export function printedService({ service, ports, refusals, wholes }: ServiceFrontends): PrintedService {
   return {
     service,
     ports: ports.map(printedPort),
+    ...(wholes === undefined ? {} : { wholes: wholes.map(printedWhole) }),
     refusals: refusals.map(({ object, field, value, reason }) => `${object}: ${field} = ${value}: ${reason}`),
   }
+}
+
+function printedWhole({ ips, route, cluster, local }: WholeAddresses): PrintedWhole {
+  return {
+    frontends: ips.map(ip => `ExternalIP ${formatIp(ip)} ${printedRoute(route)}`),
+    cluster: cluster.map(printedAddress),
+    local: local.map(printedAddress),
+  }
+}
+
+function printedAddress({ ip, local }: Backend): string {
+  return local ? `${formatIp(ip)} local` : formatIp(ip)
 }
 
 function printedPort(port: PortFrontends): PrintedPort {

@@ -1,9 +1,9 @@
 import { cut, listFor } from '../base/compact.ts'
-import { familyOf, type Ip } from '../base/ip.ts'
+import { FAMILIES, familyOf, type Ip } from '../base/ip.ts'
 import type { Steps } from '../base/steps.ts'
 import { type Arena, clusterIpOwner, isContested } from './contest.ts'
 import { externalsOf } from './externals.ts'
-import type { PortFrontends, ServiceFrontends } from './frontend.ts'
+import type { PortFrontends, ServiceFrontends, WholeAddresses } from './frontend.ts'
 import { healthCheckOf } from './health-check.ts'
 import { isOurs } from './here.ts'
 import { withoutLoops } from './loops.ts'
@@ -12,6 +12,7 @@ import { firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts
 import { type Findings, type Refusal, refusalsOf } from './refusal.ts'
 import type { Service } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
+import { wholesOf } from './whole-addresses.ts'
 
 /** What a Service asks of this node; undefined when that is nothing and there is nothing to say about it. */
 export function resolveService(
@@ -21,16 +22,18 @@ export function resolveService(
 ): ServiceFrontends | undefined {
   if (!isServed(arena, service)) return undefined
   const work = begin(arena, service, slices)
-  const { ports, clusterIps } = service
-  const list = listFor<PortFrontends>(ports.length * clusterIps.length)
+  const { ports } = service
+  const members = membersOf(service)
+  const list = listFor<PortFrontends>(ports.length * members.length)
   let count = 0
   for (let index = 0; index < ports.length; index++) {
     const port = ports[index]
     if (port === undefined) continue
-    for (let at = 0; at < clusterIps.length; at++) {
-      const clusterIp = clusterIps[at] ?? ''
+    for (let at = 0; at < members.length; at++) {
+      const member = members[at] ?? ''
       const { name, protocol } = port
-      const family = familyOf(clusterIp)
+      const family = familyOf(member)
+      const clusterIp = service.headless === undefined ? member : undefined
       const among = endpointsOf(work.slices, { name, protocol, family })
       const resolved = resolvePort(work, { port, family, clusterIp, among })
       if (resolved !== undefined) list[count++] = resolved
@@ -48,11 +51,13 @@ export function* resolveServiceInSteps(
   if (!isServed(arena, service)) return undefined
   const work = begin(arena, service, slices)
   const list: PortFrontends[] = []
+  const members = membersOf(service)
   for (const port of service.ports) {
-    for (const clusterIp of service.clusterIps) {
+    for (const member of members) {
       yield
       const { name, protocol } = port
-      const family = familyOf(clusterIp)
+      const family = familyOf(member)
+      const clusterIp = service.headless === undefined ? member : undefined
       const among = yield* endpointsInSteps(work.slices, { name, protocol, family })
       yield
       const resolved = resolvePort(work, { port, family, clusterIp, among })
@@ -64,7 +69,15 @@ export function* resolveServiceInSteps(
 }
 
 function isServed({ here }: Arena, service: Service): boolean {
-  return (service.clusterIps.length > 0 || service.refusals.length > 0) && isOurs(here, service)
+  const { clusterIps, externalIps, refusals } = service
+  // Without a ClusterIP, only headless Services of named proxies have external addresses.
+  return clusterIps.length + externalIps.length + refusals.length > 0 && isOurs(here, service)
+}
+
+/** An address of each family that the Service is in. */
+function membersOf({ clusterIps, externalIps, headless }: Service): readonly Ip[] {
+  if (headless === undefined) return clusterIps
+  return FAMILIES.flatMap(family => externalIps.find(ip => familyOf(ip) === family) ?? [])
 }
 
 function begin(arena: Arena, service: Service, slices: SliceList): ServiceWork {
@@ -82,15 +95,19 @@ function begin(arena: Arena, service: Service, slices: SliceList): ServiceWork {
 
 function end(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {
   const { arena, service, findings } = work
+  const wholes = service.headless === 'whole' ? wholesOf(work) : NO_WHOLES
   const resolved = {
     service: service.key,
     clusterIps: work.isContested ? ownClusterIps(arena, service) : service.clusterIps,
     ports,
     refusals: allRefusals(service, slices, findings),
   }
+  if (service.headless === 'whole') return { ...resolved, wholes }
   const healthCheck = healthCheckOf(service, work.slices, arena.here.nodeName)
   return healthCheck === undefined ? resolved : { ...resolved, healthCheck }
 }
+
+const NO_WHOLES: readonly WholeAddresses[] = []
 
 function ownClusterIps(arena: Arena, service: Service): readonly Ip[] {
   const own = service.clusterIps.filter(ip => clusterIpOwner(arena, service, ip) === undefined)

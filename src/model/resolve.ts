@@ -59,6 +59,8 @@ interface Pass {
   readonly before: PersistentMap<ServiceFrontends>
 }
 
+const NO_CIDRS: readonly Cidr[] = []
+
 type Changes = Map<ServiceKey, ServiceFrontends | undefined>
 
 /** Services between two offers to pause: some milliseconds of work at ten endpoints each. */
@@ -123,7 +125,7 @@ type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'localIps
 function surroundings(here: Here, previous: Resolved | undefined, snapshot: Snapshot): Surroundings {
   const now: Surroundings = {
     nodePorts: nodePortAddresses(here, snapshot.localIps),
-    serviceCidrs: serviceCidrsOf(snapshot),
+    serviceCidrs: serviceCidrsOf(here, snapshot),
     localIps: snapshot.localIps,
     node: { ips: here.node?.ips ?? [], podCidrs: here.node?.podCidrs ?? [] },
   }
@@ -137,6 +139,8 @@ function surroundings(here: Here, previous: Resolved | undefined, snapshot: Snap
   }
 }
 
-function serviceCidrsOf(snapshot: Snapshot): readonly Cidr[] {
+/** An address that is nobody's ClusterIP for a named proxy is mostly one of the unnamed one's. */
+function serviceCidrsOf({ options }: Here, snapshot: Snapshot): readonly Cidr[] {
+  if (options.serviceProxyName !== undefined) return NO_CIDRS
   return mergeCidrs(snapshot.serviceCidrs.values().flat())
 }

@@ -41,11 +41,26 @@ export function needsOf(frontends: readonly Frontend[]): ListNeeds {
   let needs = NOTHING
   for (let index = 0; index < frontends.length; index++) {
     const route = frontends[index]?.route
-    if (route === undefined || route.kind === 'reject' || route.kind === 'drop') continue
-    if (route.kind === 'external-local') return BOTH
-    const own = route.kind === 'internal' && route.over === 'local' ? LOCAL : CLUSTER
+    const own = route === undefined ? NOTHING : needsForRoute(route)
+    if (own === BOTH) return BOTH
+    if (own === NOTHING) continue
     if (needs !== NOTHING && needs !== own) return BOTH
     needs = own
   }
   return needs
+}
+
+/** The same for one route. */
+export function needsForRoute(route: Route): ListNeeds {
+  switch (route.kind) {
+    case 'reject':
+    case 'drop':
+      return NOTHING
+    case 'external-local':
+      return BOTH
+    case 'external-cluster':
+      return CLUSTER
+    case 'internal':
+      return route.over === 'local' ? LOCAL : CLUSTER
+  }
 }

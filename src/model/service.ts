@@ -1,6 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Ip } from '../base/ip.ts'
 import type { Refusal } from './refusal.ts'
+import type { ServiceDetails } from './service-details.ts'
 
 export type Protocol = 'TCP' | 'UDP' | 'SCTP'
 export type TrafficPolicy = 'Cluster' | 'Local'
@@ -42,8 +43,18 @@ export interface Service {
   readonly ipvsScheduler: string | undefined
   /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
   readonly proxyName: string | undefined
+  /** Absent for Services with ClusterIPs, and read only where the Service is a named proxy's; others' say nothing. */
+  readonly headless?: Headless | undefined
+  /** Absent unless asked for (ParseOptions). */
+  readonly details?: ServiceDetails
   readonly refusals: readonly Refusal[]
 }
+
+/**
+ * A headless Service of a named proxy is reached at its external addresses: at its ports, or, where it lists none, at the
+ * addresses as a whole, whatever protocol and port a packet is of.
+ */
+export type Headless = 'ports' | 'whole'
 
 export interface ServicePortSpec {
   readonly name: string

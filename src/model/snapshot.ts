@@ -48,6 +48,7 @@ export type SourceEvent =
   | { readonly kind: 'Node'; readonly key: string; readonly value: NodeInfo | undefined }
   | { readonly kind: 'LocalIps'; readonly value: readonly Ip[] }
 
+/** Before anything was told. */
 export const EMPTY_SNAPSHOT: Snapshot = {
   number: 0,
   services: PersistentMap.empty(),

@@ -144,6 +144,7 @@ export interface ByteView {
   readonly data: DataView
 }
 
+/** The same bytes with a DataView over them. */
 export function viewOf(bytes: Uint8Array): ByteView {
   return {
     bytes: Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength),

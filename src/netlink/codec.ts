@@ -22,6 +22,7 @@ function inRange(value: number, from: number, to: number): void {
     throw unencodable(`${value} is not in ${from}..${to}`)
 }
 
+/** One byte. */
 export const u8: Codec<number> = {
   write(out, type, value) {
     inRange(value, 0, 0xff)
@@ -35,6 +36,7 @@ export const u8: Codec<number> = {
   },
 }
 
+/** In network order. */
 export const u16be: Codec<number> = {
   write(out, type, value) {
     inRange(value, 0, 0xffff)
@@ -62,6 +64,7 @@ export const u16host: Codec<number> = {
   },
 }
 
+/** In network order. */
 export const u32be: Codec<number> = {
   write(out, type, value) {
     inRange(value, 0, 0xffffffff)
@@ -73,6 +76,7 @@ export const u32be: Codec<number> = {
   },
 }
 
+/** Signed, in network order. */
 export const s32be: Codec<number> = {
   write(out, type, value) {
     inRange(value, -0x80000000, 0x7fffffff)
@@ -100,6 +104,7 @@ export const u32host: Codec<number> = {
 
 const U64_MAX = 0xffff_ffff_ffff_ffffn
 
+/** In network order. */
 export const u64be: Codec<bigint> = {
   write(out, type, value) {
     if (value < 0n || value > U64_MAX) throw unencodable(`${value} is not in 0..${U64_MAX}`)
@@ -137,6 +142,7 @@ export const string: Codec<string> = {
   },
 }
 
+/** Bytes as they are. */
 export const octets: Codec<Octets> = {
   write: (out, type, value) => out.octets(type, value),
   read: (view, start, end) => view.bytes.toString('latin1', start, end),

@@ -48,6 +48,7 @@ const BY_NUMBER: ReadonlyMap<number, Known> = new Map(
 )
 const BY_NAME: ReadonlyMap<string, number> = new Map(ERRORS.map(([errno, name]) => [name, errno]))
 
+/** `ENOENT` for 2, `errno 999` for a number that is not known. */
 export function errnoName(errno: number): string {
   return BY_NUMBER.get(errno)?.name ?? `errno ${errno}`
 }

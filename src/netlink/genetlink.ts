@@ -39,12 +39,14 @@ export interface GenlMsgHdr {
   readonly version: number
 }
 
+/** Writes struct genlmsghdr. */
 export function writeGenlMsgHdr(out: ByteWriter, { command, version }: GenlMsgHdr): void {
   out.u8(command)
   out.u8(version)
   out.u16(0)
 }
 
+/** Reads struct genlmsghdr behind the header. Throws NetlinkError when the message ends before it. */
 export function readGenlMsgHdr(view: ByteView, { start, end }: Message): GenlMsgHdr {
   if (end - start < GENL_HDRLEN) throw malformed('a message without its genlmsghdr', start)
   return { command: view.data.getUint8(start), version: view.data.getUint8(start + 1) }

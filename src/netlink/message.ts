@@ -40,6 +40,7 @@ export function openMessage(out: ByteWriter, head: MessageHead): number {
   return start
 }
 
+/** Writes the length of the message that openMessage began at `start`. */
 export function closeMessage(out: ByteWriter, start: number): void {
   out.patchU32(start, out.length - start)
   out.align()
@@ -58,12 +59,14 @@ export interface NfGenMsg {
 }
 export const NFGENMSG_LENGTH = 4
 
+/** Writes struct nfgenmsg, version 0. */
 export function writeNfGenMsg(out: ByteWriter, { family, resourceId }: NfGenMsg): void {
   out.u8(family)
   out.u8(NFNETLINK_V0)
   out.u16be(resourceId)
 }
 
+/** Reads struct nfgenmsg behind the header. Throws NetlinkError when the message ends before it. */
 export function readNfGenMsg(view: ByteView, message: Message): NfGenMsg {
   if (message.end - message.start < NFGENMSG_LENGTH)
     throw malformed('a message without its nfgenmsg', message.start)

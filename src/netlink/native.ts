@@ -24,10 +24,10 @@ export function openNetlink(options: NetlinkOptions): Transport {
   return new NetlinkSocket(addon, handle)
 }
 
-/** The addon's path: beside the bundle, or where node-gyp leaves it in a source tree. */
+/** The addon's path: beside the bundle, above the library, or where node-gyp leaves it in a source tree. */
 export function findAddon(): string {
   const fromRoot = import.meta.url.endsWith('/src/netlink/native.ts') ? '../../' : '../'
-  const candidates = ['./kprobe.node', `${fromRoot}build/Release/kprobe.node`]
+  const candidates = ['./kprobe.node', '../kprobe.node', `${fromRoot}build/Release/kprobe.node`]
   const paths = candidates.map(candidate => fileURLToPath(new URL(candidate, import.meta.url)))
   const found = paths.find(path => existsSync(path))
   if (found === undefined) {

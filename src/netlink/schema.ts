@@ -32,6 +32,7 @@ export type Attributes<F extends Fields> = {
 /** The values of a table made with attributeSet. */
 export type ValuesOf<S> = S extends AttributeSet<infer F> ? Attributes<F> : never
 
+/** The attribute set that a table describes. */
 export function attributeSet<const F extends Fields>(fields: F): AttributeSet<F> {
   const columns = Object.entries(fields).map(([name, [number, codec]]) => ({ name, number, codec }))
   const byNumber: (Column | undefined)[] = []

@@ -8,7 +8,8 @@ export type DataplaneName = 'nftables' | 'iptables' | 'ipvs' | 'userspace'
  * Everything but observe, commit and cleanup is pure.
  */
 export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
-  readonly name: DataplaneName
+  /** What it is called in logs; no two planes of a network namespace have the same name. */
+  readonly name: string
   /** The state of a kernel in which nothing of ours exists. */
   readonly empty: State
   /** What the kernel should hold. `base` lends its numbering (ids, codes, sizes), so that equal things stay equal. */

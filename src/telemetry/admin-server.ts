@@ -1,7 +1,8 @@
-import { chmod, lstat, mkdtemp, rename, rm } from 'node:fs/promises'
-import { createConnection, createServer, type Server } from 'node:net'
+import { rm } from 'node:fs/promises'
+import { createServer, type Server } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
 import { errorOf } from '../base/thrown.ts'
+import { listenAtUnixSocket } from '../base/unix-socket.ts'
 import {
   type Handler,
   type HttpAnswer,
@@ -67,7 +68,6 @@ export class AdminServer {
   async #open(): Promise<void> {
     const { path, report } = this.#options
     try {
-      await assertFree(path)
       const server = await this.#listen()
       if (this.#closed) {
         server.close()
@@ -82,20 +82,13 @@ export class AdminServer {
     }
   }
 
-  /** In a folder that nobody else can enter until the socket has its mode; then it takes its place in one step. */
   async #listen(): Promise<Server> {
     const { path } = this.#options
-    const folder = await mkdtemp(`${path.slice(0, path.lastIndexOf('/') + 1)}.k`)
-    try {
-      const handle = adminHandler(this.#options, this.#options.clock)
-      const server = await listening(`${folder}/s`, handle, this.#connections)
-      await chmod(`${folder}/s`, 0o600)
-      await rename(`${folder}/s`, path)
-      server.on('error', error => this.#tell({ kind: 'trouble', place: path, error }))
-      return server
-    } finally {
-      await rm(folder, { recursive: true, force: true })
-    }
+    const handle = adminHandler(this.#options, this.#options.clock)
+    const server = createServer(socket => this.#connections.accept(socket, handle))
+    await listenAtUnixSocket(server, path)
+    server.on('error', error => this.#tell({ kind: 'trouble', place: path, error }))
+    return server
   }
 
   #failed(error: Error): void {
@@ -135,38 +128,4 @@ async function* breathing(value: unknown, clock: Clock): AsyncGenerator<string> 
     yield piece
     await clock.breathe()
   }
-}
-
-function listening(path: string, handle: Handler, connections: HttpConnections): Promise<Server> {
-  return new Promise((resolve, reject) => {
-    const server = createServer(socket => connections.accept(socket, handle))
-    server.once('error', reject)
-    server.listen({ path }, () => {
-      server.off('error', reject)
-      resolve(server)
-    })
-  })
-}
-
-/** Whatever is at the path may go only if it is a socket that nobody listens at. */
-async function assertFree(path: string): Promise<void> {
-  const found = await lstat(path).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return undefined
-    throw error
-  })
-  if (found === undefined) return
-  if (!found.isSocket()) throw new Error('there is something that is no socket, and it is left alone')
-  if (await isAnswered(path)) throw new Error('another process answers at this socket')
-}
-
-/** False for a socket file that nobody listens at, and for none. */
-function isAnswered(path: string): Promise<boolean> {
-  return new Promise(resolve => {
-    const probe = createConnection({ path })
-    probe.once('connect', () => {
-      probe.destroy()
-      resolve(true)
-    })
-    probe.once('error', () => resolve(false))
-  })
 }

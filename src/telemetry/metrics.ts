@@ -1,5 +1,6 @@
 import { Registry } from 'prom-client'
 import { FAMILIES, type Family } from '../base/ip.ts'
+import { type ApiNumbers, addApiMetrics } from './api-metrics.ts'
 import {
   type BuildInfo,
   type ComponentMetrics,
@@ -38,6 +39,8 @@ export interface MetricsOptions {
   readonly iptables: () => Promise<IptablesNumbers | undefined>
   /** Of the mode userspace; undefined while another one is in use. */
   readonly relayed: () => RelayNumbers | undefined
+  /** Of the API for back ends; undefined leaves it out. */
+  readonly api: (() => ApiNumbers) | undefined
 }
 
 const NOTHING: MetricsOptions = {
@@ -49,17 +52,17 @@ const NOTHING: MetricsOptions = {
   connections: undefined,
   iptables: () => Promise.resolve(undefined),
   relayed: () => undefined,
+  api: undefined,
 }
 
 export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
-  const { families, build, features, staleS, outward, connections, iptables, relayed } = {
-    ...NOTHING,
-    ...options,
-  }
+  const all = { ...NOTHING, ...options }
+  const { families, build, features, staleS, outward, connections, iptables, relayed, api } = all
   const registry = new Registry()
   addProcessMetrics(registry)
   if (connections !== undefined) addConnectionMetrics(registry, connections)
   addOutwardMetrics(registry, outward)
+  if (api !== undefined) addApiMetrics(registry, api)
   const ofIptables = new IptablesMetrics(registry, families)
   const ofRelay = new RelayMetrics(registry)
   return {

@@ -171,6 +171,7 @@ const RESOLVE_OPTIONS = {
 
 const PLANE_OPTIONS = {
   tableName: 'kube-proxy',
+  natPriority: -100,
   masqueradeAll: false,
   masqueradeBit: 14,
   detector: { IPv4: undefined, IPv6: undefined },

@@ -60,7 +60,9 @@ afterAll(async () => {
 })
 
 const scenarios = bySettings(
-  loadScenarios().map(scenario => ({ ...scenario, config: inIptables(scenario.config) })),
+  loadScenarios()
+    .filter(({ config }) => config.serviceProxyName === undefined)
+    .map(scenario => ({ ...scenario, config: inIptables(scenario.config) })),
 )
 
 describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s', (file, scenario) => {

@@ -21,7 +21,7 @@ export interface FakePlan extends Plan<FakeState> {
 
 /** A data plane over a map: transactional, with a generation, and as refusing as the test wants it to be. */
 export class FakePlane implements Dataplane<FakeState, FakePlan> {
-  readonly name = 'nftables'
+  readonly name: string = 'nftables'
   readonly empty: FakeState = new Map()
   kernel: FakeState = new Map()
   generationNow = 1

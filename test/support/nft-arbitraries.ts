@@ -64,7 +64,7 @@ export const expression: fc.Arbitrary<Expression> = fc.oneof(
     kind: fc.constant('dnat' as const),
     family: fc.constantFrom('ip' as const, 'ip6' as const),
     addressReg: register,
-    portReg: register,
+    portReg: fc.option(register, { nil: undefined }),
   }),
   fc.record({ kind: fc.constant('masquerade' as const), flags: u32 }),
   fc.record({ kind: fc.constant('reject' as const), code: fc.nat({ max: 255 }) }),

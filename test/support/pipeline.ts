@@ -41,6 +41,8 @@ export interface PipelineConfig {
   readonly nodePortAddresses?: readonly string[]
   readonly allowedExternalCidrs?: readonly string[]
   readonly allowedLoadBalancerCidrs?: readonly string[]
+  /** Of --service-proxy-name, which kube-proxy does not have. */
+  readonly serviceProxyName?: string
 }
 
 export const NODE_NAME = 'test-node'
@@ -49,7 +51,7 @@ export const CLUSTER_CIDR = '10.0.0.0/8,fd00:10::/64'
 export function resolveOptionsOf(config: PipelineConfig): ResolveOptions {
   return {
     nodeName: NODE_NAME,
-    serviceProxyName: undefined,
+    serviceProxyName: config.serviceProxyName,
     nodePortSelection: nodePortSelection(config.nodePortAddresses ?? ['primary']),
     allowedExternalCidrs: (config.allowedExternalCidrs ?? []).map(cidr),
     allowedLoadBalancerCidrs: (config.allowedLoadBalancerCidrs ?? []).map(cidr),
@@ -212,12 +214,13 @@ export function change<State extends Stateful>(
 ): Computed<State> {
   const events: SourceEvent[] = []
   const refusedObjects = new Map(before.refusedObjects)
+  const parsing = { headlessSlices: before.config.serviceProxyName !== undefined }
   for (const name of changes.remove ?? []) {
     refusedObjects.delete(name)
     events.push(deletion(name))
   }
   for (const object of changes.objects) {
-    const parsed = parseObject(object)
+    const parsed = parseObject(object, undefined, parsing)
     const identity = watchedIdentity(object)
     const name = `${identity?.kind} ${identity?.key}`
     refusedObjects.delete(name)

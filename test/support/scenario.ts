@@ -138,6 +138,7 @@ const CONFIG_KEYS: ReadonlyArray<keyof PipelineConfig> = [
   'nodePortAddresses',
   'allowedExternalCidrs',
   'allowedLoadBalancerCidrs',
+  'serviceProxyName',
 ]
 
 function config(file: string, value: unknown): PipelineConfig {

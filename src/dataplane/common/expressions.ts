@@ -19,6 +19,7 @@ import { prefixMask } from './octet-keys.ts'
 /** Fragments of rules that every mode writes alike. Registers from WORK on are what a fragment works with. */
 export type Expressions = readonly Expression[]
 
+/** The first of the registers that fragments work with. */
 export const WORK = 8
 
 /** What the rules of one table depend on, beside what is in its elements. */
@@ -29,27 +30,33 @@ export interface RuleContext {
   readonly detector: Detector | undefined
 }
 
+/** Expressions run in order; the first that does not match ends the rule. */
 export function rule(expressions: Expressions, comment = ''): Rule {
   return { expressions, comment }
 }
 
+/** Drops what comes here, and counts it. */
 export const dropCounted: Expressions = [
   { kind: 'counter' },
   { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } },
 ]
 
+/** Goes on in another chain, and never comes back. */
 export function goTo(chain: string): Expression {
   return { kind: 'verdict', verdict: { code: NFT_GOTO, chain } }
 }
 
+/** Goes on in another chain, and comes back at its end. */
 export function jumpTo(chain: string): Expression {
   return { kind: 'verdict', verdict: { code: NFT_JUMP, chain } }
 }
 
+/** Loads the source address of the packet. */
 export function sourceAddress(layout: FamilyLayout, dreg: number): Expression {
   return address(layout, layout.sourceOffset, dreg)
 }
 
+/** Loads the destination address of the packet. */
 export function destinationAddress(layout: FamilyLayout, dreg: number): Expression {
   return address(layout, layout.destinationOffset, dreg)
 }
@@ -58,18 +65,22 @@ function address(layout: FamilyLayout, offset: number, dreg: number): Expression
   return { kind: 'payload', base: NFT_PAYLOAD_NETWORK_HEADER, offset, length: layout.addressLength, dreg }
 }
 
+/** Loads the packet mark. */
 export function readMark(dreg: number): Expression {
   return { kind: 'meta', key: NFT_META_MARK, dreg }
 }
 
+/** Sets the packet mark. */
 export function writeMark(sreg: number): Expression {
   return { kind: 'meta-set', key: NFT_META_MARK, sreg }
 }
 
+/** Goes on only if the set has what is in the registers from `sreg` on. */
 export function matches(set: string, sreg = WORK): Expression {
   return { kind: 'lookup', set, sreg, dreg: undefined, inverted: false }
 }
 
+/** Goes on only if the map has what is in the registers from `sreg` on; loads what it says there, or obeys its verdict. */
 export function mapped(set: string, sreg: number, dreg: number | 'verdict'): Expression {
   return { kind: 'lookup', set, sreg, dreg, inverted: false }
 }
@@ -79,10 +90,12 @@ export function maskNumber(reg: number, mask: number, xor = 0): Expression {
   return { kind: 'bitwise', sreg: reg, dreg: reg, mask: u32host(mask), xor: u32host(xor) }
 }
 
+/** `reg & mask`, in place, over bytes in network order. */
 export function maskBytes(reg: number, mask: Octets): Expression {
   return { kind: 'bitwise', sreg: reg, dreg: reg, mask, xor: zeros(mask.length) }
 }
 
+/** Goes on only if the registers from `sreg` on hold these bytes, or do not. */
 export function compare(op: 'eq' | 'neq', sreg: number, data: Octets): Expression {
   return { kind: 'cmp', op, sreg, data }
 }
@@ -95,6 +108,7 @@ export function portOfPacket(dreg: number): Expressions {
   ]
 }
 
+/** Sets the bit of the packet mark that masqueradeMarked() looks for. */
 export function askMasquerade(context: RuleContext): Expressions {
   const mark = context.masqueradeMark
   return [readMark(WORK), maskNumber(WORK, ~mark >>> 0, mark), writeMark(WORK)]
@@ -117,6 +131,7 @@ export function fromPod(context: RuleContext, detector: Detector, negated: boole
   return [{ kind: 'meta', key: NFT_META_IIFNAME, dreg: WORK }, compare(op, WORK, name)]
 }
 
+/** Goes on only if the source address is one of this node. */
 export const fromThisNode: Expressions = [
   { kind: 'fib', flags: NFTA_FIB_F_SADDR, dreg: WORK },
   compare('eq', WORK, u32host(RTN_LOCAL)),
@@ -125,4 +140,9 @@ export const fromThisNode: Expressions = [
 /** Sends the connection to the address and port in the registers from `reg` on. */
 export function translate(layout: FamilyLayout, reg: number): Expression {
   return { kind: 'dnat', family: layout.family, addressReg: reg, portReg: reg + layout.addressRegs }
+}
+
+/** Sends the connection to the address in the registers from `reg` on; it keeps its port, if its protocol has any. */
+export function translateAddress({ family }: FamilyLayout, reg: number): Expression {
+  return { kind: 'dnat', family, addressReg: reg, portReg: undefined }
 }

@@ -48,7 +48,9 @@ const IPV6: FamilyLayout = {
   rejectCode: ICMPV6_PORT_UNREACH,
 }
 
+/** What differs between the tables of the two families. */
 export const LAYOUTS: Readonly<Record<NftFamily, FamilyLayout>> = { ip: IPV4, ip6: IPV6 }
+/** The families of tables that Services are in. */
 export const NFT_FAMILIES: readonly NftFamily[] = ['ip', 'ip6']
 
 export function tableOf(ruleset: Ruleset, family: NftFamily): Table | undefined {

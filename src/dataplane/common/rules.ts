@@ -35,18 +35,22 @@ import {
 import type { FamilyLayout } from './family.ts'
 import { prefixMask } from './octet-keys.ts'
 
-/** The three hooks, at kube-proxy's priorities: both ways in lead to the same chain. */
-export function hookChains(postrouting: readonly Rule[]): readonly Chain[] {
+/** kube-proxy's priority of the hooks that translate destinations. */
+export const NAT_PRIORITY = NF_IP_PRI_NAT_DST
+/** Before the proxy that serves everything else: it refuses addresses of Services that it does not know. */
+export const EARLY_NAT_PRIORITY = NAT_PRIORITY - 1
+
+/** The three hooks: both ways in lead to the same chain. `priority` is that of these two. */
+export function hookChains(postrouting: readonly Rule[], priority = NAT_PRIORITY): readonly Chain[] {
   const toServices = [rule([jumpTo(CHAIN_SERVICES)])]
   return [
-    hookChain(CHAIN_PREROUTING, NF_INET_PRE_ROUTING, toServices),
-    hookChain(CHAIN_OUTPUT, NF_INET_LOCAL_OUT, toServices),
-    hookChain(CHAIN_POSTROUTING, NF_INET_POST_ROUTING, postrouting),
+    natChain(CHAIN_PREROUTING, NF_INET_PRE_ROUTING, priority, toServices),
+    natChain(CHAIN_OUTPUT, NF_INET_LOCAL_OUT, priority, toServices),
+    natChain(CHAIN_POSTROUTING, NF_INET_POST_ROUTING, NF_IP_PRI_NAT_SRC, postrouting),
   ]
 }
 
-function hookChain(name: string, hooknum: number, rules: readonly Rule[]): Chain {
-  const priority = hooknum === NF_INET_POST_ROUTING ? NF_IP_PRI_NAT_SRC : NF_IP_PRI_NAT_DST
+function natChain(name: string, hooknum: number, priority: number, rules: readonly Rule[]): Chain {
   return { name, hook: { type: 'nat', hooknum, priority }, rules }
 }
 
@@ -71,6 +75,7 @@ export function unallocatedRules(layout: FamilyLayout, serviceCidrs: readonly Ci
   })
 }
 
+/** Gives the connection the address of the interface that it leaves by, and a random port. */
 export const masquerade: Expression = { kind: 'masquerade', flags: NF_NAT_RANGE_PROTO_RANDOM_FULLY }
 
 /** Masquerades what one of our chains marked, and takes the mark away. */

@@ -1,9 +1,12 @@
 import type { Family } from '../../base/ip.ts'
 import type { DetectorOption } from '../common/detector.ts'
+import { NAT_PRIORITY } from '../common/rules.ts'
 
 export interface NftablesOptions {
   /** Of both tables, `ip` and `ip6`. */
   readonly tableName: string
+  /** Of the hooks that translate destinations; NAT_PRIORITY unless another proxy serves this node, too. */
+  readonly natPriority: number
   /** Masquerade pods' connections to ClusterIPs too. */
   readonly masqueradeAll: boolean
   /** 0 to 31: the bit of the packet mark that says "masquerade" between our hooks. */
@@ -17,6 +20,7 @@ export interface NftablesOptions {
 
 export const DEFAULT_NFTABLES_OPTIONS: NftablesOptions = {
   tableName: 'kube-proxy',
+  natPriority: NAT_PRIORITY,
   masqueradeAll: false,
   masqueradeBit: 14,
   detector: { IPv4: { kind: 'node-cidr' }, IPv6: { kind: 'node-cidr' } },

@@ -3,10 +3,10 @@ import { finishInSlices, type Slicing, type Steps } from '../../base/steps.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
-import type { Operation } from '../../kernel/nft/operation.ts'
 import type { Chain, Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { Dataplane, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
 import { CHAIN_SERVICES } from '../common/chain-names.ts'
+import { deleteTables } from '../common/delete-tables.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { refusalOf } from '../common/refusal.ts'
 import { adoptRuleset } from './adopt.ts'
@@ -26,8 +26,6 @@ export interface NftablesPlaneOptions {
 }
 
 const SLICING: Slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
-/** A cleanup names the generation it looked at, and looks again as often as somebody else commits in between. */
-const CLEANUP_TRIES = 16
 
 /** kube-proxy's nftables mode in effect, over tables of this project's own layout: see README.md. */
 export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<NftablesState, NftablesPlan> {
@@ -47,19 +45,7 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     async commit(plan, commitOptions) {
       return receiptOf(await client.commit(plan.transaction, commitOptions))
     },
-    async cleanup() {
-      for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
-        const { ruleset, generation } = await client.list(names)
-        const ours = ruleset.tables.filter(isOurs)
-        if (ours.length === 0) return
-        const result = await client.commit(ours.map(deleteTable), { generation })
-        if (result.outcome === 'committed') return
-        if (result.outcome !== 'stale') throw cleanupError(result)
-      }
-      throw new Error(
-        `delete tables: the kernel's generation moved on before each of ${CLEANUP_TRIES} commits`,
-      )
-    },
+    cleanup: () => deleteTables(client, names, isOurs),
   }
 }
 
@@ -106,15 +92,6 @@ const KUBE_PROXY_CHAIN = 'service-endpoints-check'
 function looksUpFrontends(chain: Chain | undefined): boolean {
   const expressions = chain?.rules.flatMap(rule => rule.expressions) ?? []
   return expressions.some(expression => expression.kind === 'lookup' && expression.set === 'frontends')
-}
-
-function deleteTable({ family, name }: Table): Operation {
-  return { verb: 'delete-table', family, table: name }
-}
-
-function cleanupError({ outcome, failures }: CommitResult): Error {
-  const [first] = failures
-  return new Error(`delete tables: ${first?.error.message ?? outcome}`, { cause: first?.error })
 }
 
 function receiptOf({ failures, handles: _, ...result }: CommitResult): Receipt {

@@ -41,6 +41,7 @@ import { dispatch, serviceWith } from './rules.ts'
 /** What the fixed chains of one table follow from. */
 export interface Skeleton extends RuleContext {
   readonly masqueradeAll: boolean
+  readonly natPriority: number
   readonly nodePorts: NodePortAddresses
   readonly serviceCidrs: readonly Cidr[]
   /** Lengths of the source ranges in use, longest first. */
@@ -57,6 +58,7 @@ export function skeletonOf(
     layout,
     masqueradeMark: (1 << options.masqueradeBit) >>> 0,
     masqueradeAll: options.masqueradeAll,
+    natPriority: options.natPriority,
     detector: detectorFor(layout.model, options, frontends.node),
     nodePorts: frontends.nodePorts[layout.model],
     serviceCidrs: frontends.serviceCidrs.filter(({ ip }) => familyOf(ip) === layout.model),
@@ -73,7 +75,7 @@ export function skeletonKey(skeleton: Skeleton): string {
 
 export function fixedChains(skeleton: Skeleton): readonly Chain[] {
   return [
-    ...hookChains([masqueradeMarked(skeleton), hairpinRule(skeleton)]),
+    ...hookChains([masqueradeMarked(skeleton), hairpinRule(skeleton)], skeleton.natPriority),
     { name: CHAIN_SERVICES, hook: undefined, rules: servicesRules(skeleton) },
     rejectChain(skeleton.layout),
     { name: CHAIN_FIREWALL, hook: undefined, rules: firewallRules(skeleton) },

@@ -1,10 +1,13 @@
 import type { Family } from '../../base/ip.ts'
 import type { DetectorOption } from '../common/detector.ts'
+import { NAT_PRIORITY } from '../common/rules.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from './relay/context.ts'
 
 export interface UserspaceOptions {
   /** Of both tables, `ip` and `ip6`. */
   readonly tableName: string
+  /** Of the hooks that translate destinations; NAT_PRIORITY unless another proxy serves this node, too. */
+  readonly natPriority: number
   /** Tells pods, which policy Local sends everywhere, from others. */
   readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
   readonly limits: RelayLimits
@@ -12,6 +15,7 @@ export interface UserspaceOptions {
 
 export const DEFAULT_USERSPACE_OPTIONS: UserspaceOptions = {
   tableName: 'kube-proxy-userspace',
+  natPriority: NAT_PRIORITY,
   detector: { IPv4: { kind: 'node-cidr' }, IPv6: { kind: 'node-cidr' } },
   limits: DEFAULT_LIMITS,
 }

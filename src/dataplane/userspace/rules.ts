@@ -36,6 +36,7 @@ import type { UserspaceOptions } from './options.ts'
 
 /** What the chains of one table follow from. */
 export interface RuleInputs extends RuleContext {
+  readonly natPriority: number
   readonly nodePorts: NodePortAddresses
   readonly serviceCidrs: readonly Cidr[]
   /** Lengths of the source ranges in use, longest first. */
@@ -52,6 +53,7 @@ export function ruleInputs(
     layout,
     // Every connection reaches its endpoint from this process: nothing is left to masquerade.
     masqueradeMark: 0,
+    natPriority: options.natPriority,
     detector: detectorFor(layout.model, options, frontends.node),
     nodePorts: frontends.nodePorts[layout.model],
     serviceCidrs: frontends.serviceCidrs.filter(({ ip }) => familyOf(ip) === layout.model),
@@ -69,7 +71,7 @@ export function ruleInputsKey({ detector, nodePorts, serviceCidrs, prefixLengths
 export function chainsOf(inputs: RuleInputs): readonly Chain[] {
   const plain = (name: string, rules: readonly Rule[]): Chain => ({ name, hook: undefined, rules })
   return [
-    ...hookChains([]).filter(({ name }) => name !== CHAIN_POSTROUTING),
+    ...hookChains([], inputs.natPriority).filter(({ name }) => name !== CHAIN_POSTROUTING),
     inputChain(inputs),
     plain(CHAIN_SERVICES, servicesRules(inputs)),
     plain(CHAIN_NODE_PORTS, placeRules(inputs, NODE_PORTS)),

@@ -117,6 +117,7 @@ const SEQUENCE_MAX = 0xffff_ffff
 /** Room for the rest of a batch beside the longest list of elements. */
 const BATCH_OVERHEAD_BYTES = 2_048
 
+/** A client over a socket of NETLINK_NETFILTER, which it closes. */
 export function createNftClient(options: NftClientOptions): NftClient {
   return new NetlinkNftClient(options)
 }

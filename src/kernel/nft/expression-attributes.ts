@@ -82,7 +82,7 @@ function compoundAttributes(expression: Compound): ExpressionAttributes {
     }
     case 'dnat': {
       const addressMin = register(expression.addressReg)
-      const portMin = register(expression.portReg)
+      const portMin = optionalRegister(expression.portReg)
       return {
         tag: 'nat',
         data: { type: nft.NFT_NAT_DNAT, family: NAT_FAMILIES[expression.family], addressMin, portMin },
@@ -256,7 +256,7 @@ function dnatOf(values: Values<'nat'>): Expression | undefined {
   const portReg = registerNumber(portMin)
   const ranged = addressMax !== addressMin || portMax !== portMin || (flags & ~IMPLIED_NAT_FLAGS) !== 0
   if (type !== nft.NFT_NAT_DNAT || family === undefined || ranged) return undefined
-  if (addressReg === undefined || portReg === undefined) return undefined
+  if (addressReg === undefined || (portReg === undefined && portMin !== undefined)) return undefined
   return { kind: 'dnat', family, addressReg, portReg }
 }
 

@@ -36,11 +36,12 @@ export type Expression =
   | { readonly kind: 'verdict'; readonly verdict: Verdict }
   /** NFT_NG_RANDOM modulo `modulus`. */
   | { readonly kind: 'numgen'; readonly modulus: number; readonly dreg: number }
+  /** Without a port the packet keeps its own, and packets of protocols that have none (ICMP echo) are translated, too. */
   | {
       readonly kind: 'dnat'
       readonly family: 'ip' | 'ip6'
       readonly addressReg: number
-      readonly portReg: number
+      readonly portReg: number | undefined
     }
   /** Flags are NF_NAT_RANGE_*. */
   | { readonly kind: 'masquerade'; readonly flags: number }

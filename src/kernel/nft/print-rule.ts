@@ -195,9 +195,10 @@ function addressType(data: Octets): string {
 }
 
 function target(state: RuleState, expression: Extract<Expression, { kind: 'dnat' }>): string {
-  const address = at(state, expression.addressReg)
-  const inOneValue = (expression.portReg - expression.addressReg) * 4 < address.length
-  return inOneValue ? address.text : `${address.text} : ${at(state, expression.portReg).text}`
+  const { addressReg, portReg } = expression
+  const address = at(state, addressReg)
+  const inOneValue = portReg === undefined || (portReg - addressReg) * 4 < address.length
+  return inOneValue ? address.text : `${address.text} : ${at(state, portReg).text}`
 }
 
 function dynset(state: RuleState, expression: Extract<Expression, { kind: 'dynset' }>): string {

@@ -194,7 +194,7 @@ function matchIpset(machine: Machine, { set, dimensions, inverted }: Of<'ipset'>
 function translate(machine: Machine, { addressReg, portReg }: Of<'dnat'>): Effect {
   const { packet, state } = machine
   state.destination = load(machine, addressReg, packet.source.length)
-  state.destinationPort = readU16be(load(machine, portReg, 4))
+  if (portReg !== undefined) state.destinationPort = readU16be(load(machine, portReg, 4))
   state.translated = true
   return { kind: 'dnat' }
 }

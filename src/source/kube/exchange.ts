@@ -6,6 +6,7 @@ import {
   type ApiKind,
   type ApiObject,
   type ListMeta,
+  type ReaderOptions,
   type WatchEvent,
   type WatchReader,
   WireError,
@@ -18,6 +19,8 @@ export interface ExchangeOptions {
   readonly clock: Clock
   /** Media types of lists and watches, in order of preference. */
   readonly accept: string
+  /** Of lists and watches, see ReaderOptions. */
+  readonly details?: boolean
 }
 
 export interface Opening {
@@ -54,8 +57,7 @@ export class Exchange {
     take: (item: ApiObject) => void,
   ): Promise<ListMeta & { readonly bytes: number }> {
     const response = await this.#open(opening, false)
-    const options = { kind: opening.kind, objectBytesMax: OBJECT_BYTES_MAX, onItem: take }
-    const reader = createListReader(response.contentType, options)
+    const reader = createListReader(response.contentType, { ...this.#reading(opening), onItem: take })
     let bytes = 0
     for await (const piece of this.#pieces(response)) {
       bytes += piece.length
@@ -75,9 +77,13 @@ export class Exchange {
   /** Begins a watch: throws until the server has agreed to it. */
   async watch(opening: Opening): Promise<WatchStream> {
     const response = await this.#open(opening, true)
-    const options = { kind: opening.kind, objectBytesMax: OBJECT_BYTES_MAX }
-    const reader = createWatchReader(response.contentType, options)
+    const reader = createWatchReader(response.contentType, this.#reading(opening))
     return this.#events(response, reader)
+  }
+
+  #reading({ kind }: Opening): ReaderOptions {
+    const { details = false } = this.#options
+    return { kind, objectBytesMax: OBJECT_BYTES_MAX, details }
   }
 
   async *#events(response: ApiResponse, reader: WatchReader): WatchStream {

@@ -22,6 +22,8 @@ export interface KubeSourceOptions {
   readonly serviceProxyName: string | undefined
   /** Media types in order of preference, as acceptFor gives them. */
   readonly accept: string
+  /** Read what only other programs are told of as well; parseObject has to ask for it, too. */
+  readonly details?: boolean
   readonly parseObject: ParseObject
   readonly watchedIdentity: (object: unknown) => WatchedIdentity | undefined
   /** Mean distance between checks for lost events, milliseconds. */
@@ -56,10 +58,10 @@ export class KubeSource implements Source {
 
   constructor(options: KubeSourceOptions) {
     this.#options = options
-    const { client, clock, accept } = options
+    const { client, clock, accept, details = false } = options
     this.#outbox = new Outbox(async batch => await this.#handlers?.events(batch))
     this.#troubles = new Troubles(client.server, problem => this.#handlers?.problem(problem))
-    const exchange = new Exchange({ client, clock, accept })
+    const exchange = new Exchange({ client, clock, accept, details })
     const traits = { streamsLists: true }
     this.#parts = watchedResources(options).map(resource => this.#part(resource, { exchange, traits }))
   }

@@ -26,26 +26,27 @@ export interface WatchedOptions {
 }
 
 /**
- * What kube-proxy watches, with its selectors. EndpointSlices are not selected by proxy name: those made by hand need
- * not bear the label of their Service.
+ * What kube-proxy watches, with its selectors. A named proxy watches headless Services and their slices, too: their
+ * external addresses are its own. EndpointSlices are not selected by proxy name: those made by hand need not bear the
+ * label of their Service.
  */
 export function watchedResources({ nodeName, serviceProxyName }: WatchedOptions): readonly Resource[] {
+  const isNamed = serviceProxyName !== undefined
   return [
     {
       ...ALL,
       name: 'services',
       kind: 'Service',
       path: '/api/v1/services',
-      labelSelector:
-        serviceProxyName === undefined ? `!${PROXY_NAME_LABEL}` : `${PROXY_NAME_LABEL}=${serviceProxyName}`,
-      fieldSelector: 'spec.clusterIP!=None',
+      labelSelector: isNamed ? `${PROXY_NAME_LABEL}=${serviceProxyName}` : `!${PROXY_NAME_LABEL}`,
+      fieldSelector: isNamed ? '' : 'spec.clusterIP!=None',
     },
     {
       ...ALL,
       name: 'endpointslices',
       kind: 'EndpointSlice',
       path: '/apis/discovery.k8s.io/v1/endpointslices',
-      labelSelector: `!${HEADLESS_LABEL}`,
+      labelSelector: isNamed ? '' : `!${HEADLESS_LABEL}`,
     },
     {
       ...ALL,

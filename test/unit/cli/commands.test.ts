@@ -54,7 +54,7 @@ describe('kprobe', () => {
     expect(err).toContain('no such command: "dupm"; did you mean dump?')
   })
 
-  it.each(['run', 'dump', 'plan', 'explain', 'cleanup'])('prints the help of %s', async name => {
+  it.each(['run', 'api', 'dump', 'plan', 'explain', 'cleanup'])('prints the help of %s', async name => {
     expect(await kprobe(name, '--nonsense', '--help')).toBe(0)
     expect(out).toContain(`kprobe ${name}`)
     expect(out).toContain('-h, --help')

@@ -160,6 +160,43 @@ describe('kprobe doctor', () => {
     ])
   })
 
+  it('takes nothing of the others for leftovers where a named proxy asks, and knows their tables', () => {
+    const hook = { type: 'nat', hooknum: 0, priority: -100, policy: 1 } as const
+    const nat = (table: string): Neighbourhood['chains'][number] => ({
+      family: 'ip',
+      table,
+      chain: { name: 'prerouting', hook, rules: [] },
+    })
+    const around: Neighbourhood = {
+      chains: [
+        { family: 'ip', table: 'nat', chain: { name: 'KUBE-SERVICES', hook: undefined, rules: [] } },
+        ...['kube-proxy', 'kube-proxy-red', 'kube-proxy-mine', 'other'].map(nat),
+      ],
+      tableName: 'kube-proxy-mine',
+      legacyTables: [],
+      virtualServers: ['TCP 0A600001:0050 rr'],
+      writesIptables: false,
+      isNamed: true,
+    }
+    expect(neighboursOf(around)).toEqual([
+      {
+        severity: 'note',
+        what: 'ip kube-proxy prerouting translates addresses too (prerouting, priority -100)',
+        advice: expect.stringContaining('those of the proxy without a name are'),
+      },
+      {
+        severity: 'note',
+        what: 'ip kube-proxy-red prerouting translates addresses too (prerouting, priority -100)',
+        advice: expect.stringContaining('`kprobe run --service-proxy-name=red`'),
+      },
+      {
+        severity: 'note',
+        what: 'ip other prerouting translates addresses too (prerouting, priority -100)',
+        advice: expect.stringContaining('the first translation of a connection counts'),
+      },
+    ])
+  })
+
   it('does not say of chains that kprobe itself writes who wrote them', () => {
     const chain = { name: 'KUBE-SERVICES', hook: undefined, rules: [] }
     const [found, ...more] = neighboursOf({

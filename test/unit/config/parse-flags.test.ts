@@ -43,6 +43,35 @@ describe('parseFlags', () => {
     })
   })
 
+  it('takes the name of a proxy where the mode has tables for each name', () => {
+    expect(configOf('--service-proxy-name=mesh')).toMatchObject({ serviceProxyName: 'mesh' })
+    expect(configOf('--service-proxy-name=').serviceProxyName).toBeUndefined()
+    expect(configOf('--service-proxy-name=mesh', '--proxy-mode=userspace').proxyMode).toBe('userspace')
+  })
+
+  it.each([
+    [['--service-proxy-name=Mesh'], '"Mesh" is not 1 to 63 lower-case letters'],
+    [['--service-proxy-name=a.b'], '"a.b" is not 1 to 63 lower-case letters'],
+    [['--service-proxy-name=-a'], '"-a" is not 1 to 63 lower-case letters'],
+    [[`--service-proxy-name=${'a'.repeat(64)}`], 'is not 1 to 63 lower-case letters'],
+    [['--service-proxy-name=ipvs'], '"ipvs" is a name that no proxy can have'],
+    [['--service-proxy-name=userspace'], '"userspace" is a name that no proxy can have'],
+    [['--service-proxy-name=a', '--proxy-mode=iptables'], 'cannot be used in the mode iptables'],
+    [['--service-proxy-name=a', '--proxy-mode=ipvs'], 'cannot be used in the mode ipvs'],
+  ])('refuses %j', (flags, message) => {
+    expect(errorsOf(...flags)).toEqual([
+      expect.stringMatching(new RegExp(`^--service-proxy-name: .*${message}`)),
+    ])
+  })
+
+  it('takes any name in any mode for a command that programs nothing', () => {
+    const argv = [SOURCE, '--service-proxy-name=ipvs', '--proxy-mode=iptables']
+    expect(parseFlags(argv, { hostName: 'a', modeless: true })).toMatchObject({ kind: 'ok' })
+    expect(parseFlags([...argv, '--service-proxy-name=A'], { hostName: 'a', modeless: true })).toMatchObject({
+      kind: 'errors',
+    })
+  })
+
   it('freezes the configuration', () => {
     expect(Object.isFrozen(configOf())).toBe(true)
   })

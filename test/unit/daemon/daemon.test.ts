@@ -26,6 +26,7 @@ let planned: number
 /** Modes whose settings the kernel was brought to. */
 let tuned: string[]
 let lock: LockResult
+let locks: string[]
 let reconfigure: ((config: Config) => Promise<void>) | undefined
 let isBroken: boolean
 let isForbidden: boolean
@@ -33,7 +34,8 @@ let running: Promise<number> | undefined
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'kprobe-daemon-'))
-  for (const name of readdirSync(EXAMPLES)) copyFileSync(join(EXAMPLES, name), join(folder, name))
+  for (const name of readdirSync(EXAMPLES).filter(name => /^\d/.test(name)))
+    copyFileSync(join(EXAMPLES, name), join(folder, name))
   kernel = new FakeKernel()
   stop = new AbortController()
   logged = []
@@ -41,6 +43,7 @@ beforeEach(() => {
   planned = 0
   tuned = []
   lock = { kind: 'held', release: () => Promise.resolve() }
+  locks = []
   running = undefined
   reconfigure = undefined
   isBroken = false
@@ -85,7 +88,10 @@ function start(...flags: string[]): Promise<number> {
       return () => Promise.resolve()
     },
     tune: async ({ proxyMode }) => void tuned.push(proxyMode),
-    takeLock: () => Promise.resolve(lock),
+    takeLock: name => {
+      locks.push(name)
+      return Promise.resolve(lock)
+    },
     synced: sync => syncs.push(sync),
     planned: () => planned++,
   })
@@ -215,7 +221,26 @@ describe('runDaemon', () => {
     lock = { kind: 'busy', holder: 'pid 4711' }
     expect(await start()).toBe(1)
     expect(logged.join('')).toMatch(/another kprobe runs.*pid 4711/)
+    expect(locks).toEqual(['kprobe/kube-proxy'])
     expect(kernel.generation).toBe(1)
+  })
+
+  it('ends with 1 and names the instance of the same name when there is one', async () => {
+    lock = { kind: 'busy', holder: 'pid 4711' }
+    expect(await start('--service-proxy-name=mesh')).toBe(1)
+    expect(logged.join('')).toMatch(/another kprobe with this --service-proxy-name runs.*pid 4711/)
+    expect(locks).toEqual(['kprobe/kube-proxy/mesh'])
+  })
+
+  it('programs tables of its own under a name, and nothing else', async () => {
+    expect(await start('--once', '--service-proxy-name=example-mesh')).toBe(0)
+    expect(await served('shop/catalogue')).toEqual([])
+    const client = createNftClient({ transport: kernel.open(), clock: systemClock })
+    const places = ['kube-proxy', 'kube-proxy-example-mesh'].map(name => ({ family: 'ip' as const, name }))
+    const { tables } = (await client.list(places)).ruleset
+    await client.close()
+    expect(tables.map(({ name }) => name)).toEqual(['kube-proxy-example-mesh'])
+    expect(new Set(kernelRows(tables).map(({ service }) => service.split(':')[0])).size).toBe(1)
   })
 
   it('logs what it refuses, and the rest goes in', async () => {

@@ -88,11 +88,33 @@ async function until(condition: () => boolean | Promise<boolean>, what: string):
   }
 }
 
-async function services(): Promise<string[]> {
+async function services(name = 'kube-proxy'): Promise<string[]> {
   const client = createNftClient({ transport: kernel.open(), clock: systemClock })
-  const { ruleset } = await client.list([{ family: 'ip', name: 'kube-proxy' }])
+  const { ruleset } = await client.list([{ family: 'ip', name }])
   await client.close()
   return [...new Set(kernelRows(ruleset.tables).map(({ service }) => service))].sort()
+}
+
+/** With a slice that has the labels that the controller gives it. */
+function headlessService(proxy: string): void {
+  const labels = { 'service.kubernetes.io/service-proxy-name': proxy }
+  const metadata = { namespace: 'ns1', name: 'headless', labels }
+  const ports = [{ name: 'http', port: 80, protocol: 'TCP' }]
+  server.store.create('services', {
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata,
+    spec: { clusterIP: 'None', clusterIPs: ['None'], externalIPs: ['198.51.100.6'], ports },
+  })
+  const own = { 'kubernetes.io/service-name': 'headless', 'service.kubernetes.io/headless': '' }
+  server.store.create('endpointslices', {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: { namespace: 'ns1', name: 'headless-a', labels: { ...labels, ...own } },
+    addressType: 'IPv4',
+    endpoints: [{ addresses: ['10.1.0.1'], conditions: { ready: true } }],
+    ports,
+  })
 }
 
 describe('runDaemon with the API server', () => {
@@ -113,6 +135,17 @@ describe('runDaemon with the API server', () => {
     expect(server.log.filter(({ method }) => method === 'POST').map(({ path }) => path)).toEqual([
       '/apis/events.k8s.io/v1/namespaces/default/events',
     ])
+  })
+
+  it('serves, under a name, the Services with that label, headless ones with external IPs among them', async () => {
+    headlessService('mesh')
+    expect(await start('--once', '--service-proxy-name=mesh')).toBe(0)
+    expect(await services('kube-proxy-mesh')).toEqual(['ns1/headless:http'])
+    const asked = decodeURIComponent(server.log.map(({ path, query }) => `${path}?${query}`).join('\n'))
+    expect(asked).toContain('labelSelector=service.kubernetes.io/service-proxy-name=mesh')
+    expect(await start('--once')).toBe(0)
+    expect(await services()).toHaveLength(20)
+    expect(await services('kube-proxy-mesh')).toEqual(['ns1/headless:http'])
   })
 
   it('changes nothing while the server is away, and catches up when it is back', async () => {

@@ -32,6 +32,7 @@ beforeEach(() => {
     outward: () => ({ ready: false }),
     features: [],
     connections: undefined,
+    api: undefined,
     iptables: () => Promise.resolve(undefined),
     relayed: () => undefined,
     proxyMode: () => mode,

@@ -51,8 +51,13 @@ afterEach(() => {
 
 const SYNCED: ReconcilerEvent = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true }
 
-function configOf(proxyMode: ProxyMode, rules: Config['ipvs']['rules'] = 'nftables'): Config {
-  return { proxyMode, backend: 'netlink', ipvs: { rules } } as Config
+interface Asked {
+  readonly rules?: Config['ipvs']['rules']
+  readonly serviceProxyName?: string
+}
+
+function configOf(proxyMode: ProxyMode, { rules = 'nftables', serviceProxyName }: Asked = {}): Config {
+  return { proxyMode, backend: 'netlink', ipvs: { rules }, serviceProxyName } as Config
 }
 
 function programmer(start = configOf('nftables')): Programmer {
@@ -85,6 +90,14 @@ test('the mode from before retires once its last pass has ended, which would rep
   expect(known).toEqual(['nftables'])
 })
 
+test("a named proxy removes nothing of modes that have no place for names: it is another one's", async () => {
+  const mine = programmer(configOf('nftables', { serviceProxyName: 'mesh' }))
+  begun[0]?.report(SYNCED)
+  await mine.retired()
+  expect(retired).toEqual(['userspace'])
+  expect(warned).toEqual([])
+})
+
 test('chains that anybody may have written stay, and are warned of', async () => {
   const mine = programmer()
   begun[0]?.report(SYNCED)
@@ -99,12 +112,14 @@ test.each([
 ] as const)(
   'two modes with chains of the same names never work side by side: %s, %s',
   async (before, after) => {
-    const mine = programmer(configOf(before, 'iptables'))
+    const mine = programmer(configOf(before, { rules: 'iptables' }))
     begun[0]?.report(SYNCED)
     await settled()
-    await expect(mine.change(configOf(after, 'iptables'))).rejects.toThrow(/chains of the same names/)
+    await expect(mine.change(configOf(after, { rules: 'iptables' }))).rejects.toThrow(
+      /chains of the same names/,
+    )
     expect(begun).toHaveLength(1)
-    await mine.change(configOf('nftables', 'iptables'))
+    await mine.change(configOf('nftables', { rules: 'iptables' }))
     expect(begun).toHaveLength(2)
   },
 )

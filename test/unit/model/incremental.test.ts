@@ -43,7 +43,7 @@ const anyService = fc
       fc.tuple(address, address6),
       fc.constant(['None']),
     ),
-    ports: fc.array(port, { minLength: 1, maxLength: 3 }),
+    ports: fc.array(port, { maxLength: 3 }),
     externalIPs: fc.array(address, { maxLength: 2 }),
     ranges: fc.array(fc.constantFrom('10.0.0.0/8', '192.168.0.0/16', '0.0.0.0/0', 'x'), { maxLength: 2 }),
     ingress: fc.array(address, { maxLength: 2 }),
@@ -335,7 +335,13 @@ function invariants(table: FrontendTable): void {
   const places = new Set<string>()
   const clusterIps = new Set<string>()
   const keys = new Set<string>()
-  for (const { service: key, clusterIps: own, ports } of table.services.values()) {
+  for (const { service: key, clusterIps: own, ports, wholes = [] } of table.services.values()) {
+    for (const whole of wholes) {
+      const isLocal = whole.route.kind === 'external-local'
+      expect(whole.cluster.length > 0).toBe(whole.route.kind !== 'reject')
+      if (!isLocal) expect(whole.local).toEqual([])
+      for (const its of whole.ips) expect(once(places, `whole ${its}`), `${key} at ${its}`).toBe(true)
+    }
     for (const its of own) expect(once(clusterIps, its), `ClusterIP of ${key}`).toBe(true)
     for (const its of ports) {
       expect(once(keys, its.key)).toBe(true)

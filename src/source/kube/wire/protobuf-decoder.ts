@@ -7,11 +7,13 @@ import {
   FIXED64,
   GROUP_END,
   GROUP_START,
+  int32,
   int64,
   LENGTH,
   type NumberShape,
   type Table,
   table,
+  text,
   VARINT,
 } from './protobuf-table.ts'
 import { WireError } from './reader.ts'
@@ -27,6 +29,8 @@ export interface Span {
 
 /** Of groups within groups; no other nesting goes deeper than the tables do. */
 const GROUPS_MAX = 16
+/** intstr.IntOrString; type 1 is the text. */
+const INT_OR_STRING = table({ type: [1, int64], intVal: [2, int32], strVal: [3, text] })
 const TIME = table({ seconds: [1, int64] })
 
 /**
@@ -111,6 +115,8 @@ export class ProtobufDecoder {
         return this.#message(shape.table, stop, {})
       case 'bytes':
         return this.#bytes.subarray(this.#at, stop)
+      case 'int-or-string':
+        return numberOrText(this.#message(INT_OR_STRING, stop, {}))
       case 'time':
         return this.#at === stop ? '' : timeText(this.#message(TIME, stop, {}).seconds)
       default:
@@ -119,7 +125,7 @@ export class ProtobufDecoder {
   }
 
   /** Maps are lists of messages {key = 1, value = 2}. */
-  #entry(name: string, keys: readonly string[], stop: number, values: Message): void {
+  #entry(name: string, keys: readonly string[] | undefined, stop: number, values: Message): void {
     let key: string | undefined
     let start = stop
     let end = stop
@@ -130,7 +136,9 @@ export class ProtobufDecoder {
         continue
       }
       const next = this.#stop(stop)
-      if (tag === KEY_TAG) key = keyAt(keys, this.#bytes, this.#at, next)
+      if (tag === KEY_TAG)
+        key =
+          keys === undefined ? textOf(this.#bytes, this.#at, next) : keyAt(keys, this.#bytes, this.#at, next)
       else [start, end] = [this.#at, next]
       this.#at = next
     }
@@ -228,6 +236,10 @@ function keyAt(keys: readonly string[], bytes: Buffer, start: number, end: numbe
     if (key !== undefined && says(key, bytes, start, end)) return key
   }
   return undefined
+}
+
+function numberOrText({ type, intVal, strVal }: Message): unknown {
+  return type === 1 ? (strVal ?? '') : (intVal ?? 0)
 }
 
 function timeText(seconds: unknown): string {

@@ -6,7 +6,7 @@ import { type Field, fieldAt } from './protobuf-field.ts'
 import { LENGTH } from './protobuf-table.ts'
 import { type ListMeta, type ListReader, type ListReaderOptions, WireError } from './reader.ts'
 import { Rest } from './rest.ts'
-import { LIST, LIST_ITEMS, OBJECTS, UNKNOWN, UNKNOWN_RAW } from './tables.ts'
+import { LIST, LIST_ITEMS, tableFor, UNKNOWN, UNKNOWN_RAW } from './tables.ts'
 
 const RAW_TAG = UNKNOWN_RAW * 8 + LENGTH
 const ITEM_TAG = LIST_ITEMS * 8 + LENGTH
@@ -82,7 +82,13 @@ export class ProtobufListReader implements ListReader {
 
   #readItem(bytes: Buffer, start: number, end: number): void {
     const { kind, onItem } = this.#options
-    onItem(this.#decoder.decode(OBJECTS[kind], { bytes, start, end }, { apiVersion: this.#apiVersion, kind }))
+    onItem(
+      this.#decoder.decode(
+        tableFor(this.#options),
+        { bytes, start, end },
+        { apiVersion: this.#apiVersion, kind },
+      ),
+    )
   }
 
   #leave(count: number): void {

@@ -16,8 +16,11 @@ export type BytesShape = ElementShape | ListShape | EntriesShape
 export type ElementShape = TextShape | MessageShape
 
 export interface TextShape {
-  /** A `name` is a string that many objects repeat; a `time` is a metav1.Time, which becomes RFC 3339 text. */
-  readonly kind: 'text' | 'name' | 'bytes' | 'time'
+  /**
+   * A `name` is a string that many objects repeat; a `time` is a metav1.Time, which becomes RFC 3339 text; an
+   * `int-or-string` is an intstr.IntOrString, which becomes a number or a text.
+   */
+  readonly kind: 'text' | 'name' | 'bytes' | 'time' | 'int-or-string'
   readonly keepsEmpty: boolean
 }
 
@@ -32,10 +35,10 @@ export interface ListShape {
   readonly of: ElementShape
 }
 
-/** Of a map from strings to strings, what stands under these keys. */
+/** Of a map from strings to strings, what stands under these keys; without keys, all of it. */
 export interface EntriesShape {
   readonly kind: 'entries'
-  readonly keys: readonly string[]
+  readonly keys: readonly string[] | undefined
 }
 
 /*
@@ -46,6 +49,7 @@ export const text: TextShape = { kind: 'text', keepsEmpty: false }
 export const name: TextShape = { kind: 'name', keepsEmpty: false }
 export const bytes: TextShape = { kind: 'bytes', keepsEmpty: false }
 export const time: TextShape = { kind: 'time', keepsEmpty: false }
+export const intOrString: TextShape = { kind: 'int-or-string', keepsEmpty: true }
 export const bool: NumberShape = { kind: 'bool', keepsEmpty: false }
 export const int32: NumberShape = { kind: 'int32', keepsEmpty: false }
 export const int64: NumberShape = { kind: 'int64', keepsEmpty: false }
@@ -66,6 +70,8 @@ export function list(of: ElementShape): ListShape {
 export function entries(...keys: readonly string[]): EntriesShape {
   return { kind: 'entries', keys }
 }
+
+export const allEntries: EntriesShape = { kind: 'entries', keys: undefined }
 
 /** Wire types: https://protobuf.dev/programming-guides/encoding/#structure */
 export const VARINT = 0

@@ -4,7 +4,7 @@ import { isMessage } from './message.ts'
 import { ProtobufDecoder } from './protobuf-decoder.ts'
 import { type ApiObject, type ReaderOptions, type WatchEvent, type WatchReader, WireError } from './reader.ts'
 import { Rest } from './rest.ts'
-import { OBJECTS, STATUS, WATCH_EVENT } from './tables.ts'
+import { STATUS, tableFor, WATCH_EVENT } from './tables.ts'
 
 const LENGTH_BYTES = 4
 
@@ -58,7 +58,7 @@ export class ProtobufWatchReader implements WatchReader {
     const { apiVersion = defaultVersion(kind), kind: itsKind = kind } = type
     const into = { apiVersion, kind: itsKind }
     return isOfKind(into, kind)
-      ? this.#decoder.decode(OBJECTS[kind], { bytes: raw, start: 0, end: raw.length }, into)
+      ? this.#decoder.decode(tableFor(this.#options), { bytes: raw, start: 0, end: raw.length }, into)
       : into
   }
 

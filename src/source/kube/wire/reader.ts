@@ -43,6 +43,8 @@ export interface ReaderOptions {
   readonly kind: ApiKind
   /** Longest encoded form of one object, or of one event of a watch, bytes; more is a WireError. */
   readonly objectBytesMax: number
+  /** Read what only other programs are told of as well: all labels and annotations, target ports, hostnames. */
+  readonly details?: boolean
 }
 
 export interface ListReaderOptions extends ReaderOptions {

@@ -1,9 +1,11 @@
 import {
+  allEntries,
   bool,
   bytes,
   entries,
   given,
   int32,
+  intOrString,
   list,
   message,
   name,
@@ -12,20 +14,24 @@ import {
   text,
   time,
 } from './protobuf-table.ts'
-import type { ApiKind } from './reader.ts'
+import type { ApiKind, ReaderOptions } from './reader.ts'
 
 /*
  * The messages of the API, with the fields that somebody here uses. Numbers: generated.proto of k8s.io/api (core/v1,
  * discovery/v1, networking/v1) and of k8s.io/apimachinery (meta/v1, runtime), v0.36.
  */
 
-const OBJECT_META = table({
+const META_FIELDS = {
   name: [1, text],
   namespace: [3, name],
   uid: [5, text],
   resourceVersion: [6, text],
   creationTimestamp: [8, time],
   deletionTimestamp: [9, time],
+} as const
+
+const OBJECT_META = table({
+  ...META_FIELDS,
   labels: [
     11,
     entries(
@@ -49,15 +55,14 @@ const METADATA = [1, message(OBJECT_META)] as const
 
 const LIST_META = table({ resourceVersion: [2, text], continue: [3, text] })
 
-const SERVICE_PORT = table({
+const PORT_FIELDS = {
   name: [1, name],
   protocol: [2, name],
   port: [3, given(int32)],
   nodePort: [5, int32],
-})
+} as const
 
-const SERVICE_SPEC = table({
-  ports: [1, list(message(SERVICE_PORT))],
+const SPEC_FIELDS = {
   clusterIP: [3, text],
   type: [4, name],
   externalIPs: [5, list(text)],
@@ -72,21 +77,23 @@ const SERVICE_SPEC = table({
   clusterIPs: [18, list(text)],
   ipFamilies: [19, list(name)],
   internalTrafficPolicy: [22, given(name)],
-})
+} as const
 
 const LOAD_BALANCER = table({
   ingress: [1, list(message(table({ ip: [1, text], ipMode: [3, given(name)] })))],
 })
 
+const SERVICE_STATUS = [3, message(table({ loadBalancer: [1, message(LOAD_BALANCER)] }))] as const
+
 const SERVICE = table({
   metadata: METADATA,
-  spec: [2, message(SERVICE_SPEC)],
-  status: [3, message(table({ loadBalancer: [1, message(LOAD_BALANCER)] }))],
+  spec: [2, message(table({ ...SPEC_FIELDS, ports: [1, list(message(table(PORT_FIELDS)))] }))],
+  status: SERVICE_STATUS,
 })
 
 const HINT = table({ name: [1, given(name)] })
 
-const ENDPOINT = table({
+const ENDPOINT_FIELDS = {
   addresses: [1, list(text)],
   conditions: [
     2,
@@ -95,17 +102,18 @@ const ENDPOINT = table({
   targetRef: [4, message(table({ uid: [4, text] }))],
   nodeName: [6, given(name)],
   hints: [8, message(table({ forZones: [1, list(message(HINT))], forNodes: [2, list(message(HINT))] }))],
-})
+} as const
 
-const ENDPOINT_SLICE = table({
+const SLICE_FIELDS = {
   metadata: METADATA,
-  endpoints: [2, list(message(ENDPOINT))],
   ports: [
     3,
     list(message(table({ name: [1, given(name)], protocol: [2, given(name)], port: [3, given(int32)] }))),
   ],
   addressType: [4, name],
-})
+} as const
+
+const ENDPOINT_SLICE = table({ ...SLICE_FIELDS, endpoints: [2, list(message(table(ENDPOINT_FIELDS)))] })
 
 const NODE = table({
   metadata: METADATA,
@@ -149,11 +157,34 @@ export const STATUS = table({
   code: [6, int32],
 })
 
-export const OBJECTS: Readonly<Record<ApiKind, Table>> = {
+const OBJECTS: Readonly<Record<ApiKind, Table>> = {
   Service: SERVICE,
   EndpointSlice: ENDPOINT_SLICE,
   ServiceCIDR: SERVICE_CIDR,
   Node: NODE,
+}
+
+const DETAILED_PORT = table({ ...PORT_FIELDS, targetPort: [4, intOrString] })
+
+/** With what only other programs are told of. */
+const DETAILED_OBJECTS: Readonly<Record<ApiKind, Table>> = {
+  ...OBJECTS,
+  Service: table({
+    metadata: [
+      1,
+      message(table({ ...META_FIELDS, labels: [11, allEntries], annotations: [12, allEntries] })),
+    ],
+    spec: [2, message(table({ ...SPEC_FIELDS, ports: [1, list(message(DETAILED_PORT))] }))],
+    status: SERVICE_STATUS,
+  }),
+  EndpointSlice: table({
+    ...SLICE_FIELDS,
+    endpoints: [2, list(message(table({ ...ENDPOINT_FIELDS, hostname: [3, given(text)] })))],
+  }),
+}
+
+export function tableFor({ kind, details = false }: ReaderOptions): Table {
+  return details ? DETAILED_OBJECTS[kind] : OBJECTS[kind]
 }
 
 const TYPE_META = table({ apiVersion: [1, name], kind: [2, name] })

@@ -69,6 +69,12 @@ describe('an expression of a dump', () => {
       addressReg: 2,
       portReg: 3,
     })
+    expect(expressionOf('nat', u32s([1, 1], [2, 10], [3, 8], [4, 8], [7, 1]))).toEqual({
+      kind: 'dnat',
+      family: 'ip6',
+      addressReg: 0,
+      portReg: undefined,
+    })
     expect(expressionOf('counter', attribute(1, be32(0), be32(9)), attribute(2, be32(0), be32(1)))).toEqual({
       kind: 'counter',
     })

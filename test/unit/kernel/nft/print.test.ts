@@ -111,6 +111,15 @@ describe('a rule is written as nft writes it', () => {
     )
   })
 
+  test('when it sends every port of an address to another one', () => {
+    const rule = text(
+      { kind: 'payload', base: 1, offset: 16, length: 4, dreg: 8 },
+      { kind: 'lookup', set: 'addresses', sreg: 8, dreg: 9, inverted: false },
+      { kind: 'dnat', family: 'ip', addressReg: 9, portReg: undefined },
+    )
+    expect(rule).toBe('dnat ip to ip daddr map @addresses')
+  })
+
   test('when it remembers a client', () => {
     const rule = text(mark(8), bits(8, '\x00\xe0\xff\xff'), saddr(9), mark(14), {
       kind: 'dynset',

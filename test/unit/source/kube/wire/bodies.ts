@@ -42,6 +42,7 @@ export function eventBytes(type: BodyType, event: WatchEvent): Buffer {
 export interface ReadOptions {
   readonly kind?: ApiKind
   readonly objectBytesMax?: number
+  readonly details?: boolean
 }
 
 export interface ReadList {
@@ -52,10 +53,15 @@ export interface ReadList {
 export function readList(
   type: string,
   pieces: Iterable<Uint8Array>,
-  { kind = 'Service', objectBytesMax = OBJECT_BYTES_MAX }: ReadOptions = {},
+  { kind = 'Service', objectBytesMax = OBJECT_BYTES_MAX, details = false }: ReadOptions = {},
 ): ReadList {
   const items: ApiObject[] = []
-  const reader = createListReader(type, { kind, objectBytesMax, onItem: item => items.push(item) })
+  const reader = createListReader(type, {
+    kind,
+    objectBytesMax,
+    details,
+    onItem: item => items.push(item),
+  })
   for (const piece of pieces) reader.push(piece)
   return { items, metadata: reader.end() }
 }
@@ -63,9 +69,9 @@ export function readList(
 export function readWatch(
   type: string,
   pieces: Iterable<Uint8Array>,
-  { kind = 'Service', objectBytesMax = OBJECT_BYTES_MAX }: ReadOptions = {},
+  { kind = 'Service', objectBytesMax = OBJECT_BYTES_MAX, details = false }: ReadOptions = {},
 ): readonly WatchEvent[] {
-  const reader = createWatchReader(type, { kind, objectBytesMax })
+  const reader = createWatchReader(type, { kind, objectBytesMax, details })
   const events: WatchEvent[] = []
   for (const piece of pieces) events.push(...reader.push(piece))
   reader.end()

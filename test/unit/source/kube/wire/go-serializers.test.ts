@@ -48,6 +48,28 @@ describe("the bytes of Go's serializers", () => {
     expect(readList(PROTOBUF, pieces(bytes, [1]), { kind })).toEqual(read)
   })
 
+  it.each(LISTS)('say what other programs are told of as well, in protobuf and in JSON: $name', sample => {
+    const kind = sample.json.kind.slice(0, -'List'.length)
+    const parsed = (type: string, bytes: Buffer) =>
+      readList(type, pieces(bytes, [1]), { kind, details: true }).items.map(item =>
+        parseObject(item, undefined, { details: true }),
+      )
+    const read = parsed(PROTOBUF, Buffer.from(sample.protobuf, 'base64'))
+    expect(read).toEqual(parsed(JSON_TYPE, Buffer.from(JSON.stringify(sample.json))))
+    if (sample.name === 'ServiceList')
+      expect(read[0]).toMatchObject({
+        value: {
+          details: {
+            labels: { app: 'web', 'service.kubernetes.io/service-proxy-name': 'other' },
+            annotations: { 'kprobe.io/tcp-drain': '30s', note: 'ä€😀' },
+            targetPorts: { 'http/TCP': 8080, 'dns/UDP': 'dns' },
+          },
+        },
+      })
+    if (sample.name === 'EndpointSliceList')
+      expect(JSON.stringify(read[0])).toMatch(/"hostnames":\{"[^"]+":"h"\}/)
+  })
+
   it('say the same as a watch in protobuf and in JSON', () => {
     const bytes = Buffer.from(WATCH?.protobuf ?? '', 'base64')
     const lines = WATCH?.json.map((event: object) => `${JSON.stringify(event)}\n`).join('')

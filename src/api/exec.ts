@@ -1,0 +1,226 @@
+import { type ChildProcessWithoutNullStreams as Child, spawn } from 'node:child_process'
+import { pipeline, Readable, type Writable } from 'node:stream'
+import { backoffMs } from '../base/backoff.ts'
+import type { Clock } from '../base/clock.ts'
+import type { Log } from '../base/log.ts'
+import { errorOf } from '../base/thrown.ts'
+import type { ApiFeed } from './feed.ts'
+import { inChunks, stateLines } from './lines.ts'
+import type { ApiState } from './state.ts'
+
+export interface ProgramOptions {
+  /** A path, or a name that is looked for in PATH. */
+  readonly command: string
+  readonly args: readonly string[]
+  readonly feed: ApiFeed
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  readonly log: Log
+  /** How long one run may take, milliseconds; 0 for as long as it likes. */
+  readonly timeoutMs: number
+  /** Ends after the first run that is not interrupted. */
+  readonly once?: boolean
+}
+
+/** Between what a program is asked to end by and what ends it. */
+const GRACE_MS = 2_000
+const BACKOFF = { minMs: 1_000, maxMs: 60_000 } as const
+/** Of each of its two outputs, for the log; the rest is read and dropped. */
+const OUTPUT_BYTES_MAX = 2_048
+
+/**
+ * Starts a program for each state with the whole state on its standard input, one after the other: a state that comes
+ * meanwhile waits, and gives way to one that is newer. A run that fails is repeated with the newest state, at growing
+ * distances. Resolves when aborted, once the program is gone, with whether its last run went well.
+ */
+export async function runProgram(options: ProgramOptions, signal: AbortSignal): Promise<boolean> {
+  const { feed, clock, random, once = false } = options
+  let seen = 0
+  let failures = 0
+  let isFine = true
+  try {
+    for (;;) {
+      const state = await feed.newer(seen, signal)
+      const run = await runOnce(options, state, signal)
+      if (run.interrupted) return isFine
+      report(options, state, run)
+      isFine = run.trouble === undefined
+      if (once) return isFine
+      failures = isFine ? 0 : failures + 1
+      // One that failed is to have the newest state, be it the same.
+      seen = isFine ? state.number : 0
+      if (!isFine) await pause(clock, backoffMs(failures, { ...BACKOFF, random }), signal)
+    }
+  } catch (error) {
+    if (signal.aborted) return isFine
+    throw error
+  }
+}
+
+interface Run {
+  /** What went wrong; undefined when nothing did. */
+  readonly trouble: string | undefined
+  /** Undefined when it was ended by a signal, or never began. */
+  readonly code: number | undefined
+  readonly durationMs: number
+  readonly stdout: Head
+  readonly stderr: Head
+  /** It was ended because this process ends. */
+  readonly interrupted: boolean
+}
+
+async function runOnce(options: ProgramOptions, state: ApiState, signal: AbortSignal): Promise<Run> {
+  const { command, args, clock, timeoutMs } = options
+  const beganMs = clock.nowMs()
+  const [stdout, stderr] = [new Head(), new Head()]
+  let child: Child
+  try {
+    // A group of its own: whatever it starts ends with it.
+    child = spawn(command, args, { detached: true, stdio: 'pipe' })
+  } catch (thrown) {
+    // An environment that is too large, or no memory; what is merely not there is told by an event.
+    return {
+      trouble: errorOf(thrown).message,
+      code: undefined,
+      durationMs: 0,
+      stdout,
+      stderr,
+      interrupted: false,
+    }
+  }
+  child.stdout.on('data', (bytes: Buffer) => stdout.take(bytes))
+  child.stderr.on('data', (bytes: Buffer) => stderr.take(bytes))
+  feedInput(child.stdin, state)
+  const ending = new Ending(child, clock)
+  const cancel = timeoutMs === 0 ? undefined : clock.after(timeoutMs, () => ending.begin('late'))
+  const aborted = () => ending.begin('aborted')
+  signal.addEventListener('abort', aborted, { once: true })
+  if (signal.aborted) aborted()
+  const outcome = await outcomeOf(child, clock)
+  cancel?.()
+  signal.removeEventListener('abort', aborted)
+  ending.finish()
+  const isLate = ending.reason === 'late'
+  return {
+    ...(isLate ? { ...outcome, trouble: `ended after ${timeoutMs} ms, its time limit` } : outcome),
+    durationMs: clock.nowMs() - beganMs,
+    stdout,
+    stderr,
+    interrupted: ending.reason === 'aborted',
+  }
+}
+
+/** A program need not read what it is told: a pipe that breaks is no failure of its run. */
+function feedInput(stdin: Writable, state: ApiState): void {
+  pipeline(Readable.from(inChunks(stateLines(state))), stdin, () => undefined)
+}
+
+/** What a program has written when it ends is read; what it has left in the background may hold its pipes for ever. */
+const REST_MS = 200
+
+function outcomeOf(child: Child, clock: Clock): Promise<Pick<Run, 'trouble' | 'code'>> {
+  return new Promise(resolve => {
+    child.once('error', error => resolve({ trouble: error.message, code: undefined }))
+    child.once('exit', (code, signal) => {
+      const cancel = clock.after(REST_MS, () => {
+        for (const pipe of [child.stdin, child.stdout, child.stderr]) pipe.destroy()
+      })
+      child.once('close', () => {
+        cancel()
+        resolve({ trouble: troubleOf(code, signal), code: code ?? undefined })
+      })
+    })
+  })
+}
+
+function troubleOf(code: number | null, signal: string | null): string | undefined {
+  if (code === 0) return undefined
+  return code === null ? `ended by ${signal}` : `exit code ${code}`
+}
+
+/** The end of a process group: it is asked, and then made to. */
+class Ending {
+  readonly #child: Child
+  readonly #clock: Clock
+  #cancel: (() => void) | undefined
+  reason: 'late' | 'aborted' | undefined
+
+  constructor(child: Child, clock: Clock) {
+    this.#child = child
+    this.#clock = clock
+  }
+
+  begin(reason: 'late' | 'aborted'): void {
+    if (this.reason !== undefined) return
+    this.reason = reason
+    this.#signal('SIGTERM')
+    this.#cancel = this.#clock.after(GRACE_MS, () => this.#signal('SIGKILL'))
+  }
+
+  /** The program is gone; of a group that was asked to end, nothing stays. */
+  finish(): void {
+    this.#cancel?.()
+    if (this.reason !== undefined) this.#signal('SIGKILL')
+  }
+
+  #signal(name: 'SIGTERM' | 'SIGKILL'): void {
+    const { pid } = this.#child
+    if (pid === undefined) return
+    try {
+      process.kill(-pid, name)
+    } catch (error) {
+      // Nobody is left of the group, or none of whom this process may signal.
+      if (!isGone(error)) throw error
+    }
+  }
+}
+
+function isGone(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && (error.code === 'ESRCH' || error.code === 'EPERM')
+}
+
+/** The first bytes of an output. */
+class Head {
+  #text = Buffer.alloc(0)
+  #dropped = 0
+
+  take(bytes: Buffer): void {
+    const room = OUTPUT_BYTES_MAX - this.#text.length
+    if (room > 0) this.#text = Buffer.concat([this.#text, bytes.subarray(0, room)])
+    this.#dropped += Math.max(0, bytes.length - room)
+  }
+
+  toString(): string {
+    const text = this.#text.toString('utf8').trimEnd()
+    return this.#dropped === 0 ? text : `${text} … and ${this.#dropped} bytes more`
+  }
+}
+
+function report({ command, log }: ProgramOptions, { number }: ApiState, run: Run): void {
+  const output = { stdout: String(run.stdout), stderr: String(run.stderr) }
+  const facts = {
+    command,
+    state: number,
+    code: run.code,
+    durationMs: Math.round(run.durationMs),
+    ...Object.fromEntries(Object.entries(output).filter(([, text]) => text !== '')),
+  }
+  if (run.trouble === undefined) log.info(facts, 'the program took the state')
+  else log.warn({ ...facts, trouble: run.trouble }, 'the program failed')
+}
+
+function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const aborted = () => {
+      cancel()
+      reject(errorOf(signal.reason))
+    }
+    const cancel = clock.after(ms, () => {
+      signal.removeEventListener('abort', aborted)
+      resolve()
+    })
+    signal.addEventListener('abort', aborted, { once: true })
+    if (signal.aborted) aborted()
+  })
+}

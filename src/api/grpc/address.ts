@@ -1,0 +1,48 @@
+import { formatIp, type Ip, isLoopback, parseIp } from '../../base/ip.ts'
+
+/** Where the API is served: as `unix:///run/kprobe/api.sock`, `tcp://127.0.0.1:12090` or `tcp://[::1]:12090`. */
+export type ApiAddress =
+  | { readonly kind: 'unix'; readonly path: string }
+  | { readonly kind: 'tcp'; readonly ip: Ip; readonly port: number }
+
+export const DEFAULT_API_ADDRESS = 'unix:///run/kprobe/api.sock'
+/** Of sockaddr_un (unix(7)), and room for the name under which the socket is made. */
+const UNIX_PATH_BYTES_MAX = 100
+
+/** Port 0 lets the kernel choose. Throws an Error that names what is wrong with the text. */
+export function parseApiAddress(text: string): ApiAddress {
+  const [, scheme, rest = ''] = /^(unix|tcp):\/\/(.*)$/.exec(text) ?? []
+  if (scheme === 'unix') return { kind: 'unix', path: unixPath(text, rest) }
+  if (scheme === 'tcp') return tcpAddress(text, rest)
+  throw new Error(`${JSON.stringify(text)}: an address is unix:///PATH or tcp://IP:PORT`)
+}
+
+/** A peer at any other address of ours has to show a certificate. */
+export function isPrivate(address: ApiAddress): boolean {
+  return address.kind === 'unix' || isLoopback(address.ip)
+}
+
+export function formatApiAddress(address: ApiAddress): string {
+  if (address.kind === 'unix') return `unix://${address.path}`
+  const ip = formatIp(address.ip)
+  return `tcp://${address.ip.length === 16 ? `[${ip}]` : ip}:${address.port}`
+}
+
+function unixPath(text: string, path: string): string {
+  if (!path.startsWith('/') || path.endsWith('/') || path.includes('\0'))
+    throw new Error(`${JSON.stringify(text)}: the path of a unix socket is absolute: unix:///PATH`)
+  if (Buffer.byteLength(path) > UNIX_PATH_BYTES_MAX)
+    throw new Error(
+      `${JSON.stringify(text)}: the path of a unix socket has at most ${UNIX_PATH_BYTES_MAX} bytes`,
+    )
+  return path
+}
+
+function tcpAddress(text: string, rest: string): ApiAddress {
+  const [, inBrackets, bare, digits = ''] = /^(?:\[([^\]]*)\]|([^:]*)):(\d{1,5})$/.exec(rest) ?? []
+  const ip = parseIp(inBrackets ?? bare ?? '')
+  const port = Number(digits)
+  if (ip === undefined || port > 65_535 || (ip.length === 16) !== (inBrackets !== undefined))
+    throw new Error(`${JSON.stringify(text)}: a TCP address is tcp://IP:PORT, or tcp://[IP]:PORT of IPv6`)
+  return { kind: 'tcp', ip, port }
+}

@@ -1,0 +1,83 @@
+import { numberField, readText } from './protobuf.ts'
+import { type Call, type CallHandler, framed, NOT_FOUND, RpcError, unary } from './rpc.ts'
+
+const SERVICE = 1
+const STATUS = 1
+/** ServingStatus of grpc.health.v1. */
+const SERVING = 1
+const NOT_SERVING = 2
+const SERVICE_UNKNOWN = 3
+
+/** `grpc.health.v1.Health`: everything is served once there is a state. */
+export class GrpcHealth {
+  readonly #services: ReadonlySet<string>
+  readonly #watchers = new Set<HealthWatcher>()
+  #isServing = false
+
+  /** The whole server is asked for as ''. */
+  constructor(services: readonly string[]) {
+    this.#services = new Set(['', ...services])
+  }
+
+  set isServing(value: boolean) {
+    if (this.#isServing === value) return
+    this.#isServing = value
+    for (const watcher of this.#watchers) watcher.tell()
+  }
+
+  readonly check: (call: Call) => CallHandler = unary(request => {
+    const service = readText(request, SERVICE)
+    if (!this.#services.has(service))
+      throw new RpcError(NOT_FOUND, `there is no service ${JSON.stringify(service.slice(0, 200))}`)
+    return numberField(STATUS, this.#statusOf(service))
+  })
+
+  readonly watch = (call: Call): CallHandler => {
+    const watcher = new HealthWatcher(call, service => this.#statusOf(service))
+    this.#watchers.add(watcher)
+    return {
+      message: bytes => watcher.message(bytes),
+      // The client has said all; the answers go on until it hangs up.
+      ended: () => undefined,
+      drained: () => watcher.drained(),
+      closed: () => this.#watchers.delete(watcher),
+    }
+  }
+
+  #statusOf(service: string): number {
+    if (!this.#services.has(service)) return SERVICE_UNKNOWN
+    return this.#isServing ? SERVING : NOT_SERVING
+  }
+}
+
+class HealthWatcher {
+  readonly #call: Call
+  readonly #statusOf: (service: string) => number
+  #service: string | undefined
+  #told: number | undefined
+  #isFull = false
+
+  constructor(call: Call, statusOf: (service: string) => number) {
+    this.#call = call
+    this.#statusOf = statusOf
+  }
+
+  message(bytes: Buffer): void {
+    this.#service ??= readText(bytes, SERVICE)
+    this.tell()
+  }
+
+  drained(): void {
+    this.#isFull = false
+    this.tell()
+  }
+
+  /** What the client was not told yet: a change that was undone meanwhile is none. */
+  tell(): void {
+    if (this.#service === undefined || this.#isFull) return
+    const status = this.#statusOf(this.#service)
+    if (status === this.#told) return
+    this.#told = status
+    this.#isFull = !this.#call.write(framed(numberField(STATUS, status)))
+  }
+}

@@ -1,0 +1,261 @@
+import {
+  constants,
+  createSecureServer,
+  createServer,
+  type Http2Server,
+  type IncomingHttpHeaders,
+  type ServerHttp2Session,
+  type ServerHttp2Stream,
+} from 'node:http2'
+import type { Cancel, Clock } from '../../base/clock.ts'
+import { errorOf } from '../../base/thrown.ts'
+import { MalformedMessage } from './protobuf.ts'
+import {
+  type Call,
+  type CallHandler,
+  INTERNAL,
+  INVALID_ARGUMENT,
+  MessageReader,
+  type Methods,
+  RESOURCE_EXHAUSTED,
+  RpcError,
+  UNAVAILABLE,
+  UNIMPLEMENTED,
+} from './rpc.ts'
+
+/** PEM. Clients must have a certificate that this authority signed. */
+export interface TlsFiles {
+  readonly cert: string
+  readonly key: string
+  readonly clientCa: string
+}
+
+export interface RpcServerOptions {
+  readonly methods: Methods
+  readonly clock: Clock
+  /** Undefined: in plain. */
+  readonly tls: TlsFiles | undefined
+  /** At a time; further connections are closed, further calls are refused. */
+  readonly connectionsMax: number
+  readonly callsMax: number
+  /** A handler threw something that is no answer. */
+  readonly failed: (error: Error) => void
+}
+
+const REQUEST_BYTES_MAX = 4 * 1024
+const CALLS_PER_CONNECTION_MAX = 128
+const HEADERS_MAX = 64
+const HEADER_BYTES_MAX = 16 * 1024
+/** A connection without a call, before its first or after its last. */
+const IDLE_MS = 30_000
+const HANDSHAKE_MS = 10_000
+/** A peer whose machine is gone is noticed by TCP: one that only stalls answers there, and stays. */
+const KEEPALIVE_MS = 60_000
+/** For clients to read what they were sent before the end. */
+const GRACE_MS = 2_000
+const ANSWER_HEADERS = {
+  ':status': 200,
+  'content-type': 'application/grpc',
+  'grpc-accept-encoding': 'identity',
+} as const
+
+/**
+ * gRPC over HTTP/2, as its protocol document has it: length-prefixed messages, the status in trailers. No compression.
+ * Whatever a peer does, it holds a bounded amount of memory.
+ */
+export class RpcServer {
+  /** Listens nowhere yet. */
+  readonly http: Http2Server
+  readonly #options: RpcServerOptions
+  readonly #sessions = new Set<ServerHttp2Session>()
+  readonly #calls = new Set<RpcCall>()
+  #refused = 0
+  #isClosing = false
+
+  constructor(options: RpcServerOptions) {
+    this.#options = options
+    this.http = httpServer(options.tls)
+    this.http.on('session', session => this.#accept(session))
+    this.http.on('stream', (stream, headers) => this.#begin(stream, headers))
+  }
+
+  get counts(): { readonly connections: number; readonly calls: number; readonly refused: number } {
+    return { connections: this.#sessions.size, calls: this.#calls.size, refused: this.#refused }
+  }
+
+  /** Ends every call with UNAVAILABLE, and what is still open after 2 s without asking. Idempotent. */
+  async close(): Promise<void> {
+    this.#isClosing = true
+    if (this.http.listening) this.http.close()
+    const closed = [...this.#sessions].map(session => new Promise(resolve => session.once('close', resolve)))
+    for (const call of this.#calls) call.end(UNAVAILABLE, 'the server is stopping')
+    for (const session of this.#sessions) session.close()
+    const cancel: Cancel = this.#options.clock.after(GRACE_MS, () => {
+      for (const session of this.#sessions) session.destroy()
+    })
+    await Promise.all(closed)
+    cancel()
+  }
+
+  #accept(session: ServerHttp2Session): void {
+    // What a peer does wrong ends its session; that is all there is to say.
+    session.on('error', () => undefined)
+    if (this.#isClosing || this.#sessions.size >= this.#options.connectionsMax) {
+      this.#refused++
+      session.destroy()
+      return
+    }
+    this.#sessions.add(session)
+    session.once('close', () => this.#sessions.delete(session))
+    let calls = 0
+    session.on('stream', (stream: ServerHttp2Stream) => {
+      calls++
+      stream.once('close', () => {
+        calls--
+        if (calls === 0) session.setTimeout(IDLE_MS)
+      })
+    })
+    session.setTimeout(IDLE_MS, () => {
+      // Not only asked to: a peer that broke the protocol is not heard any more.
+      if (calls === 0) session.destroy()
+    })
+  }
+
+  #begin(stream: ServerHttp2Stream, headers: IncomingHttpHeaders): void {
+    stream.on('error', () => undefined)
+    if (stream.destroyed) return
+    if (
+      headers[':method'] !== 'POST' ||
+      !/^application\/grpc(\+proto)?(;|$)/.test(headers['content-type'] ?? '')
+    ) {
+      this.#refused++
+      stream.respond({ ':status': headers[':method'] === 'POST' ? 415 : 405 }, { endStream: true })
+      stream.close(constants.NGHTTP2_NO_ERROR)
+      return
+    }
+    const call = new RpcCall(stream, this.#options.failed)
+    this.#calls.add(call)
+    stream.once('close', () => {
+      this.#calls.delete(call)
+      call.closed()
+    })
+    call.attempt(() => call.serve(this.#handlerOf(call, headers)))
+  }
+
+  #handlerOf(call: RpcCall, headers: IncomingHttpHeaders): CallHandler {
+    if (this.#isClosing) throw new RpcError(UNAVAILABLE, 'the server is stopping')
+    if (this.#calls.size > this.#options.callsMax) {
+      this.#refused++
+      throw new RpcError(RESOURCE_EXHAUSTED, `${this.#options.callsMax} calls are open already`)
+    }
+    const path = headers[':path'] ?? ''
+    const method = this.#options.methods.get(path)
+    if (method === undefined) throw new RpcError(UNIMPLEMENTED, `there is no method ${path.slice(0, 200)}`)
+    return method(call)
+  }
+}
+
+function httpServer(tls: TlsFiles | undefined): Http2Server {
+  const settings = { maxConcurrentStreams: CALLS_PER_CONNECTION_MAX, maxHeaderListSize: HEADER_BYTES_MAX }
+  const limits = { settings, maxHeaderListPairs: HEADERS_MAX }
+  if (tls !== undefined) {
+    const server = createSecureServer({
+      ...limits,
+      cert: tls.cert,
+      key: tls.key,
+      ca: tls.clientCa,
+      requestCert: true,
+      rejectUnauthorized: true,
+      minVersion: 'TLSv1.2',
+      handshakeTimeout: HANDSHAKE_MS,
+    })
+    server.on('connection', socket => socket.setKeepAlive(true, KEEPALIVE_MS))
+    return server
+  }
+  const server = createServer(limits)
+  server.on('connection', socket => {
+    socket.setNoDelay(true)
+    socket.setKeepAlive(true, KEEPALIVE_MS)
+  })
+  return server
+}
+
+class RpcCall implements Call {
+  readonly #stream: ServerHttp2Stream
+  readonly #failed: (error: Error) => void
+  #handler: CallHandler | undefined
+  #trailers: Readonly<Record<string, string>> | undefined
+
+  constructor(stream: ServerHttp2Stream, failed: (error: Error) => void) {
+    this.#stream = stream
+    this.#failed = failed
+    stream.respond(ANSWER_HEADERS, { waitForTrailers: true })
+    stream.once('wantTrailers', () => {
+      if (stream.destroyed) return
+      stream.sendTrailers({ ...this.#trailers })
+      // A client that has not ended its side gets nothing more for it.
+      setImmediate(() => stream.close(constants.NGHTTP2_NO_ERROR))
+    })
+  }
+
+  serve(handler: CallHandler): void {
+    this.#handler = handler
+    const reader = new MessageReader(REQUEST_BYTES_MAX)
+    this.#stream.on('data', (chunk: Buffer) =>
+      this.attempt(() => {
+        for (const message of reader.read(chunk)) if (this.#trailers === undefined) handler.message(message)
+      }),
+    )
+    this.#stream.once('end', () =>
+      this.attempt(() => {
+        if (reader.isCutOff) throw new RpcError(INTERNAL, 'the last message is cut off')
+        handler.ended()
+      }),
+    )
+    this.#stream.on('drain', () => this.attempt(() => handler.drained?.()))
+  }
+
+  closed(): void {
+    const handler = this.#handler
+    this.#handler = undefined
+    this.#trailers ??= {}
+    handler?.closed?.()
+  }
+
+  write(frames: Buffer): boolean {
+    if (this.#trailers !== undefined) return false
+    return this.#stream.write(frames)
+  }
+
+  end(code: number, message = ''): void {
+    if (this.#trailers !== undefined) return
+    const text = message === '' ? undefined : { 'grpc-message': percentEncoded(message) }
+    this.#trailers = { 'grpc-status': String(code), ...text }
+    this.#stream.end()
+  }
+
+  attempt(step: () => void): void {
+    if (this.#trailers !== undefined) return
+    try {
+      step()
+    } catch (thrown) {
+      if (thrown instanceof RpcError) this.end(thrown.code, thrown.message)
+      else if (thrown instanceof MalformedMessage) this.end(INVALID_ARGUMENT, thrown.message)
+      else {
+        this.#failed(errorOf(thrown))
+        this.end(INTERNAL, 'an error of the server, which its log names')
+      }
+    }
+  }
+}
+
+/** What is not printable ASCII, and the percent sign, as gRPC wants its messages. */
+function percentEncoded(text: string): string {
+  return [...Buffer.from(text, 'utf8')]
+    .map(byte =>
+      byte >= 0x20 && byte <= 0x7e && byte !== 0x25
+        ? String.fromCharCode(byte)
+        : `%${byte.toString(16).toUpperCase().padStart(2, '0')}`,
+    )
+    .join('')
+}

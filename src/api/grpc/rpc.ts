@@ -1,0 +1,102 @@
+/** Status codes of gRPC that are used here. */
+export const OK = 0
+export const INVALID_ARGUMENT = 3
+export const NOT_FOUND = 5
+export const RESOURCE_EXHAUSTED = 8
+export const FAILED_PRECONDITION = 9
+export const UNIMPLEMENTED = 12
+export const INTERNAL = 13
+export const UNAVAILABLE = 14
+
+/** Ends a call with a status other than OK. */
+export class RpcError extends Error {
+  readonly code: number
+
+  constructor(code: number, message: string) {
+    super(message)
+    this.code = code
+  }
+}
+
+/** One call of a method, as its handler sees it. */
+export interface Call {
+  /** Messages, each behind its prefix of five bytes. False: the next ones are to wait until the handler is told. */
+  write(frames: Buffer): boolean
+  /** Ends the call; later words are ignored. */
+  end(code: number, message?: string): void
+}
+
+/** What throws ends the call: an RpcError with its code, a MalformedMessage as INVALID_ARGUMENT, others as INTERNAL. */
+export interface CallHandler {
+  message(bytes: Buffer): void
+  /** The client sends nothing more. */
+  ended(): void
+  drained?(): void
+  /** Always the last word, whoever ended the call. */
+  closed?(): void
+}
+
+/** Handlers by path: `/localv1.Sets/Watch`. */
+export type Methods = ReadonlyMap<string, (call: Call) => CallHandler>
+
+const PREFIX_BYTES = 5
+
+export function framed(message: Uint8Array): Buffer {
+  const frame = Buffer.alloc(PREFIX_BYTES + message.length)
+  frame.writeUInt32BE(message.length, 1)
+  frame.set(message, PREFIX_BYTES)
+  return frame
+}
+
+/** A method that takes one message and answers with one. */
+export function unary(answer: (request: Buffer) => Uint8Array): (call: Call) => CallHandler {
+  return call => {
+    let request: Buffer | undefined
+    return {
+      message(bytes) {
+        if (request !== undefined) throw new RpcError(INVALID_ARGUMENT, 'this method takes one message')
+        request = bytes
+      },
+      ended() {
+        if (request === undefined) throw new RpcError(INVALID_ARGUMENT, 'this method takes one message')
+        call.write(framed(answer(request)))
+        call.end(OK)
+      },
+    }
+  }
+}
+
+/** Takes messages out of the bytes of a stream, however those are cut. */
+export class MessageReader {
+  readonly #bytesMax: number
+  #rest: Buffer | undefined
+
+  constructor(bytesMax: number) {
+    this.#bytesMax = bytesMax
+  }
+
+  /** Throws RpcError for what is compressed or too large, as soon as its prefix says so. */
+  *read(chunk: Buffer): Iterable<Buffer> {
+    let bytes = this.#rest === undefined ? chunk : Buffer.concat([this.#rest, chunk])
+    this.#rest = undefined
+    while (bytes.length >= PREFIX_BYTES) {
+      const length = bytes.readUInt32BE(1)
+      if (bytes[0] === 1) throw new RpcError(UNIMPLEMENTED, 'compressed messages are not taken')
+      if (bytes[0] !== 0) throw new RpcError(INTERNAL, 'a message begins with neither 0 nor 1')
+      if (length > this.#bytesMax)
+        throw new RpcError(
+          RESOURCE_EXHAUSTED,
+          `a message of ${length} bytes: at most ${this.#bytesMax} are taken`,
+        )
+      if (bytes.length < PREFIX_BYTES + length) break
+      yield bytes.subarray(PREFIX_BYTES, PREFIX_BYTES + length)
+      bytes = bytes.subarray(PREFIX_BYTES + length)
+    }
+    if (bytes.length > 0) this.#rest = bytes
+  }
+
+  /** The stream ended within a message. */
+  get isCutOff(): boolean {
+    return this.#rest !== undefined
+  }
+}

@@ -1,0 +1,178 @@
+import { readFile, rm } from 'node:fs/promises'
+import type { Server as NetServer } from 'node:net'
+import type { Clock } from '../../base/clock.ts'
+import { formatIp } from '../../base/ip.ts'
+import { errorOf } from '../../base/thrown.ts'
+import { listenAtUnixSocket } from '../../base/unix-socket.ts'
+import type { ApiFeed } from '../feed.ts'
+import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from './address.ts'
+import { definitions } from './descriptors.ts'
+import { GrpcHealth } from './health.ts'
+import { reflectionMethod } from './reflection.ts'
+import type { Methods } from './rpc.ts'
+import { RpcServer, type TlsFiles } from './rpc-server.ts'
+import { Sets, type SetsCounts } from './sets.ts'
+import { statusMethod } from './status.ts'
+
+/** Paths of PEM files. */
+export interface ApiTls {
+  readonly certFile: string
+  readonly keyFile: string
+  readonly clientCaFile: string
+}
+
+export interface ApiServerOptions {
+  readonly feed: ApiFeed
+  /** `unix:///run/kprobe/api.sock`, `tcp://127.0.0.1:12090`; port 0 lets the kernel choose. */
+  readonly address: string
+  /** Needed at every address that is not loopback, and refused at a unix socket. */
+  readonly tls?: ApiTls | undefined
+  /** Of the node whose view is served. */
+  readonly nodeName: string
+  readonly clock: Clock
+  /** An error of ours, or a listener that has trouble; others go on. */
+  readonly failed: (error: Error) => void
+  /** At a time; 2,048 and 4,096 unless told otherwise. */
+  readonly connectionsMax?: number
+  readonly callsMax?: number
+}
+
+export interface ApiServerCounts extends SetsCounts {
+  readonly connections: number
+  /** Of all methods. */
+  readonly calls: number
+  /** Connections and calls beyond the limits, and requests that are no gRPC; since the start. */
+  readonly refused: number
+}
+
+export interface ApiServer {
+  /** As it was given, with the port that the kernel chose. */
+  readonly address: string
+  counts(): ApiServerCounts
+  /** Serves another state from now on, of which clients know nothing: they are told to forget what they have. */
+  replace(feed: ApiFeed): void
+  /** Ends every call with UNAVAILABLE, at the latest after 2 s; removes the socket file. Idempotent. */
+  close(): Promise<void>
+}
+
+const CONNECTIONS_MAX = 2_048
+const CALLS_MAX = 4_096
+
+/**
+ * Serves the newest state of a feed over gRPC: `localv1.Sets`, `kprobe.v1.Status`, health and reflection. Rejects with an
+ * Error that names the address when nobody can listen there, or when it needs certificates that were not given.
+ */
+export async function startApiServer(options: ApiServerOptions): Promise<ApiServer> {
+  const address = parseApiAddress(options.address)
+  const tls = await tlsFor(address, options.tls)
+  const { clock, failed, nodeName } = options
+  let { feed } = options
+  const sets = new Sets({ feed, clock, nodeName })
+  const { methods, health } = methodsOf(sets, () => ({ ...feed.status(), nodeName, counts: sets.counts() }))
+  const rpc = new RpcServer({
+    methods,
+    clock,
+    tls,
+    failed,
+    connectionsMax: options.connectionsMax ?? CONNECTIONS_MAX,
+    callsMax: options.callsMax ?? CALLS_MAX,
+  })
+  try {
+    await listen(rpc.http, address)
+  } catch (thrown) {
+    sets.close()
+    throw new Error(`the API cannot be served at ${options.address}: ${errorOf(thrown).message}`)
+  }
+  rpc.http.on('error', failed)
+  let following = serveHealth(health, feed)
+  let closing: Promise<void> | undefined
+  return {
+    address: formatApiAddress(withPort(address, rpc.http)),
+    counts: () => ({ ...sets.counts(), ...rpc.counts }),
+    replace(its) {
+      feed = its
+      following.abort()
+      sets.replace(its)
+      following = serveHealth(health, its)
+    },
+    close() {
+      following.abort()
+      closing ??= closeAll(rpc, sets, address)
+      return closing
+    },
+  }
+}
+
+function methodsOf(
+  sets: Sets,
+  status: Parameters<typeof statusMethod>[0],
+): { readonly methods: Methods; readonly health: GrpcHealth } {
+  const described = definitions()
+  const health = new GrpcHealth(described.services)
+  const reflection = reflectionMethod(described)
+  const methods: Methods = new Map([
+    ['/localv1.Sets/Watch', call => sets.watch(call)],
+    ['/kprobe.v1.Status/Get', statusMethod(status)],
+    ['/grpc.health.v1.Health/Check', health.check],
+    ['/grpc.health.v1.Health/Watch', health.watch],
+    ['/grpc.reflection.v1.ServerReflection/ServerReflectionInfo', reflection],
+    ['/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo', reflection],
+  ])
+  return { methods, health }
+}
+
+/** Everything is served from the first complete list on. */
+function serveHealth(health: GrpcHealth, feed: ApiFeed): AbortController {
+  const following = new AbortController()
+  health.isServing = feed.current !== undefined
+  feed.newer(0, following.signal).then(
+    () => {
+      health.isServing = true
+    },
+    () => undefined,
+  )
+  return following
+}
+
+async function tlsFor(address: ApiAddress, tls: ApiTls | undefined): Promise<TlsFiles | undefined> {
+  const place = formatApiAddress(address)
+  if (tls === undefined) {
+    if (isPrivate(address)) return undefined
+    throw new Error(
+      `the API is served in plain at a unix socket and at loopback only: ${place} needs a certificate, ` +
+        'its key and the authority of the clients (--api-tls-cert, --api-tls-key, --api-tls-client-ca)',
+    )
+  }
+  if (address.kind === 'unix') throw new Error(`the API is served without TLS at a unix socket: ${place}`)
+  const [cert, key, clientCa] = await Promise.all(
+    [tls.certFile, tls.keyFile, tls.clientCaFile].map(path => readFile(path, 'utf8')),
+  )
+  return { cert: cert ?? '', key: key ?? '', clientCa: clientCa ?? '' }
+}
+
+function listen(server: NetServer, address: ApiAddress): Promise<void> {
+  if (address.kind === 'unix') return listenAtUnixSocket(server, address.path)
+  const { ip, port } = address
+  return new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen({ host: formatIp(ip), port, ipv6Only: ip.length === 16, exclusive: true }, () => {
+      server.off('error', reject)
+      resolve()
+    })
+  })
+}
+
+function withPort(address: ApiAddress, server: NetServer): ApiAddress {
+  const bound = server.address()
+  return address.kind === 'tcp' && typeof bound === 'object' && bound !== null
+    ? { ...address, port: bound.port }
+    : address
+}
+
+async function closeAll(rpc: RpcServer, sets: Sets, address: ApiAddress): Promise<void> {
+  const gone = rpc.close()
+  // At once: who comes next may make its own.
+  if (address.kind === 'unix') await rm(address.path, { force: true })
+  await gone
+  sets.close()
+}

@@ -1,0 +1,132 @@
+import { formatCidr } from '../base/cidr.ts'
+import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import type { Steps } from '../base/steps.ts'
+import type { Frontend, FrontendKind, ServiceFrontends } from '../model/frontend.ts'
+import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
+import { endpointsOfService } from './endpoints.ts'
+import type { EndpointMessage, IpFilter, IpSet, PortMapping, ServiceMessage } from './localv1.ts'
+import { type ServiceView, targetOf } from './service-view.ts'
+
+export interface ServiceMessages {
+  readonly service: ServiceMessage
+  /** By key: the address, and its ports where they are not the Service's. */
+  readonly endpoints: ReadonlyMap<string, EndpointMessage>
+}
+
+/** Undefined when no address of the Service is its own on this node: nothing leads to it. */
+export function* messagesOf(view: ServiceView): Steps<ServiceMessages | undefined> {
+  const addresses = addressesOf(view.frontends)
+  if (Object.values(addresses).every(ips => ips.length === 0)) return undefined
+  return { service: serviceMessage(view, addresses), endpoints: yield* endpointsOfService(view) }
+}
+
+type Addresses = Readonly<Record<FrontendKind, readonly Ip[]>>
+
+/** Each that leads to at least one port of the Service, or to all that there are; a NodePort counts as the empty address. */
+function addressesOf({ ports, wholes = [] }: ServiceFrontends): Addresses {
+  const all: Record<FrontendKind, Set<Ip>> = {
+    ClusterIP: new Set(),
+    NodePort: new Set(),
+    ExternalIP: new Set(wholes.flatMap(({ ips }) => ips)),
+    LoadBalancerIP: new Set(),
+  }
+  for (const { frontends } of ports) for (const { kind, ip } of frontends) all[kind].add(ip ?? '')
+  return {
+    ClusterIP: [...all.ClusterIP],
+    NodePort: [...all.NodePort],
+    ExternalIP: [...all.ExternalIP],
+    LoadBalancerIP: [...all.LoadBalancerIP],
+  }
+}
+
+function serviceMessage(view: ServiceView, addresses: Addresses): ServiceMessage {
+  const { service } = view
+  const { details, affinityTimeoutS, healthCheckNodePort } = service
+  const [namespace = '', name = ''] = service.key.split('/')
+  const ports = portsOf(view)
+  const filters = filtersOf(view, addresses.LoadBalancerIP)
+  return {
+    Namespace: namespace,
+    Name: name,
+    Type: service.type,
+    IPs: {
+      ClusterIPs: ipSet(addresses.ClusterIP),
+      ExternalIPs: ipSet(addresses.ExternalIP),
+      ...(service.headless === undefined ? {} : { Headless: true }),
+      ...(addresses.LoadBalancerIP.length === 0 ? {} : { LoadBalancerIPs: ipSet(addresses.LoadBalancerIP) }),
+    },
+    ...(ports.length === 0 ? {} : { Ports: ports }),
+    ...(service.externalTrafficPolicy === 'Local' ? { ExternalTrafficToLocal: true } : {}),
+    ...filled('Labels', details?.labels),
+    ...filled('Annotations', details?.annotations),
+    ...(filters.length === 0 ? {} : { IPFilters: filters }),
+    ...(affinityTimeoutS === 0 ? {} : { ClientIP: { TimeoutSeconds: affinityTimeoutS } }),
+    ...(service.internalTrafficPolicy === 'Local' ? { InternalTrafficToLocal: true } : {}),
+    ...(healthCheckNodePort === 0 ? {} : { HealthCheckNodePort: healthCheckNodePort }),
+  }
+}
+
+function filled<Name extends string>(
+  name: Name,
+  texts: Readonly<Record<string, string>> = {},
+): Partial<Record<Name, Readonly<Record<string, string>>>> {
+  if (Object.keys(texts).length === 0) return {}
+  const field: Partial<Record<Name, Readonly<Record<string, string>>>> = {}
+  field[name] = texts
+  return field
+}
+
+export function ipSet(ips: readonly Ip[]): IpSet {
+  const [v4, v6] = FAMILIES.map(family => textsOf(ips, family))
+  return {
+    ...(v4 === undefined || v4.length === 0 ? {} : { V4: v4 }),
+    ...(v6 === undefined || v6.length === 0 ? {} : { V6: v6 }),
+  }
+}
+
+function textsOf(ips: readonly Ip[], family: Family): readonly string[] {
+  return ips.filter(ip => familyOf(ip) === family).map(formatIp)
+}
+
+const PROTOCOLS: Readonly<Record<Protocol, 1 | 2 | 3>> = { TCP: 1, UDP: 2, SCTP: 3 }
+
+/** Those that something leads to. */
+function portsOf({ service, frontends }: ServiceView): readonly PortMapping[] {
+  const served = new Map<string, readonly Frontend[]>()
+  for (const port of frontends.ports) {
+    const key = `${port.displayName}/${port.protocol}`
+    served.set(key, [...(served.get(key) ?? []), ...port.frontends])
+  }
+  return service.ports.flatMap(port => {
+    const its = served.get(
+      `${port.name === '' ? service.key : `${service.key}:${port.name}`}/${port.protocol}`,
+    )
+    return its === undefined ? [] : [portMapping(service, port, its)]
+  })
+}
+
+function portMapping(service: Service, spec: ServicePortSpec, frontends: readonly Frontend[]): PortMapping {
+  const { name, protocol, port, nodePort } = spec
+  const target = targetOf(service, spec)
+  return {
+    ...(name === '' ? {} : { Name: name }),
+    Protocol: PROTOCOLS[protocol],
+    Port: port,
+    ...(frontends.some(({ kind }) => kind === 'NodePort') ? { NodePort: nodePort } : {}),
+    ...(typeof target === 'string' ? { TargetPortName: target } : { TargetPort: target }),
+  }
+}
+
+/** Who may connect to the load-balancer addresses of a family, where not everybody may. */
+function filtersOf({ service, frontends }: ServiceView, ips: readonly Ip[]): readonly IpFilter[] {
+  if (service.sourceRanges.length === 0 || ips.length === 0) return []
+  const guarded = new Set<Ip>()
+  for (const port of frontends.ports)
+    for (const { kind, ip, sourceRanges } of port.frontends)
+      if (kind === 'LoadBalancerIP' && ip !== undefined && sourceRanges !== undefined) guarded.add(ip)
+  return FAMILIES.flatMap(family => {
+    const targets = [...guarded].filter(ip => familyOf(ip) === family)
+    const ranges = service.sourceRanges.filter(({ ip }) => familyOf(ip) === family)
+    return targets.length === 0 ? [] : [{ TargetIPs: ipSet(targets), SourceRanges: ranges.map(formatCidr) }]
+  })
+}

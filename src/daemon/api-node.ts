@@ -1,0 +1,118 @@
+import type { ApiFeed } from '../api/feed.ts'
+import type { Clock } from '../base/clock.ts'
+import type { Log } from '../base/log.ts'
+import { finishInSlices, slicingOf } from '../base/steps.ts'
+import type { Config } from '../config/config.ts'
+import { resolveOptions } from '../config/resolve-options.ts'
+import { type Resolved, resolve } from '../model/resolve.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import type { ApiClient } from '../source/kube/api-client.ts'
+import type { LocatedRefusal, SourceProblem } from '../source/source.ts'
+import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
+import { ApiPublisher } from './api-publisher.ts'
+import { Cluster } from './cluster.ts'
+import { Intake } from './intake.ts'
+import { openFileSource } from './open.ts'
+
+export interface ApiNodeOptions {
+  readonly config: Config
+  readonly clock: Clock
+  readonly random: () => number
+  readonly log: Log
+  /** Connects with the API server that the configuration names, for --source=kube. */
+  readonly openClient: (config: Config) => Promise<ApiClient>
+  /** The source cannot tell what there is, and nothing is known yet: it is tried again. */
+  readonly blind?: (problem: string) => void
+}
+
+/** What a node's back ends are told, without a kernel: source, Snapshot, resolve, feed. Nothing of it needs privileges. */
+export class ApiNode {
+  readonly #options: ApiNodeOptions
+  readonly #intake: Intake
+  readonly #publisher: ApiPublisher
+  readonly #refusals = new RefusalLog()
+  readonly #sourceRefusals = new SourceRefusalLog()
+  #cluster: Cluster | undefined
+  #next: Snapshot | undefined
+  #resolved: Resolved | undefined
+  #working: Promise<void> | undefined
+
+  constructor(options: ApiNodeOptions) {
+    this.#options = options
+    const { clock, log, config } = options
+    this.#publisher = new ApiPublisher({
+      clock,
+      source: () => this.#intake.status,
+      failed: err => log.error({ err }, 'what back ends are told cannot be computed; the last state stays'),
+    })
+    this.#intake = new Intake({
+      clock,
+      keepsNode: config.source.kind === 'kube',
+      changed: snapshot => {
+        this.#next = snapshot
+        this.#working ??= this.#work()
+      },
+      handlers: {
+        refusals: list => this.#tellRefusals(list),
+        problem: problem => this.#tellProblem(problem),
+      },
+    })
+  }
+
+  /** Has nothing until the source has told everything once; from then on the newest. */
+  get feed(): ApiFeed {
+    return this.#publisher.feed
+  }
+
+  /** Rejects when the API server cannot be asked, or the files cannot be watched. */
+  async start(): Promise<void> {
+    const { config, clock, random, openClient } = this.#options
+    if (config.source.kind === 'kube') {
+      const client = await openClient(config)
+      this.#cluster = new Cluster({ client, clock, random, requested: () => undefined })
+    }
+    const source = this.#cluster?.source(config, DETAILED) ?? openFileSource(config, clock, DETAILED)
+    await this.#intake.follow(source)
+  }
+
+  async stop(): Promise<void> {
+    await this.#intake.stop()
+    this.#next = undefined
+    await this.#working
+    await this.#publisher.settled()
+    await this.#cluster?.close()
+  }
+
+  async #work(): Promise<void> {
+    const { config, clock, log } = this.#options
+    const slicing = slicingOf(clock)
+    try {
+      for (let next = this.#next; next !== undefined; next = this.#next) {
+        this.#next = undefined
+        const steps = resolve(resolveOptions(config), this.#resolved, next)
+        this.#resolved = { snapshot: next, table: await finishInSlices(steps, slicing) }
+        this.#publisher.offer(this.#resolved)
+        for (const { refusals } of this.#refusals.look(this.#resolved.table).fresh)
+          for (const refusal of refusals) log.warn(refusal, 'refused')
+      }
+    } catch (err) {
+      log.error({ err }, 'Services cannot be resolved; the last state stays')
+    } finally {
+      this.#working = undefined
+    }
+  }
+
+  #tellRefusals(list: readonly LocatedRefusal[]): void {
+    for (const { place, refusal } of this.#sourceRefusals.look(list).fresh)
+      this.#options.log.warn({ place, ...refusal }, 'refused')
+  }
+
+  #tellProblem({ kind, place, text }: SourceProblem): void {
+    const { log } = this.#options
+    if (kind === 'recovered') log.info({ place }, text)
+    else log.warn({ place }, text)
+    if (kind === 'failed' && this.feed.current === undefined) this.#options.blind?.(`${place}: ${text}`)
+  }
+}
+
+const DETAILED = { details: true } as const

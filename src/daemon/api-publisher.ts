@@ -1,0 +1,51 @@
+import { ApiFeed, type FeedSource } from '../api/feed.ts'
+import { type ApiProjection, nextApiState, type ResolvedView } from '../api/next-state.ts'
+import type { Clock } from '../base/clock.ts'
+import { finishInSlices, slicingOf } from '../base/steps.ts'
+
+export interface ApiPublisherOptions {
+  readonly clock: Clock
+  readonly source: () => FeedSource | undefined
+  /** An error of ours; the last state stays. */
+  readonly failed: (error: unknown) => void
+}
+
+/** Turns what is resolved into what back ends are told. Of several that come while it computes, the last counts. */
+export class ApiPublisher {
+  readonly feed: ApiFeed
+  readonly #options: ApiPublisherOptions
+  #projection: ApiProjection | undefined
+  #next: ResolvedView | undefined
+  #working: Promise<void> | undefined
+
+  constructor(options: ApiPublisherOptions) {
+    this.#options = options
+    this.feed = new ApiFeed({ clock: options.clock, source: options.source })
+  }
+
+  offer(resolved: ResolvedView): void {
+    this.#next = resolved
+    this.#working ??= this.#work()
+  }
+
+  /** Resolves when everything that was offered is published. */
+  async settled(): Promise<void> {
+    await this.#working
+  }
+
+  async #work(): Promise<void> {
+    const slicing = slicingOf(this.#options.clock)
+    try {
+      for (let next = this.#next; next !== undefined; next = this.#next) {
+        this.#next = undefined
+        const projection = await finishInSlices(nextApiState(this.#projection, next), slicing)
+        this.#projection = projection
+        this.feed.offer(projection.state)
+      }
+    } catch (error) {
+      this.#options.failed(error)
+    } finally {
+      this.#working = undefined
+    }
+  }
+}

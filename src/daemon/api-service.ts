@@ -1,0 +1,69 @@
+import type { FeedSource, FeedStatus } from '../api/feed.ts'
+import { type ApiServer, type ApiServerCounts, startApiServer } from '../api/grpc/server.ts'
+import type { ResolvedView } from '../api/next-state.ts'
+import type { Clock } from '../base/clock.ts'
+import type { Log } from '../base/log.ts'
+import type { ApiConfig, Config } from '../config/config.ts'
+import { ApiPublisher } from './api-publisher.ts'
+
+export interface ApiServiceOptions {
+  readonly clock: Clock
+  readonly log: Log
+  readonly config: ApiConfig
+  readonly nodeName: string
+  readonly source: () => FeedSource | undefined
+}
+
+/** Undefined when the configuration asks for none, or for one sync alone. */
+export function apiOf(
+  { api, once, nodeName }: Config,
+  { clock, log }: Pick<ApiServiceOptions, 'clock' | 'log'>,
+  source: ApiServiceOptions['source'],
+): ApiService | undefined {
+  return api === undefined || once ? undefined : new ApiService({ config: api, nodeName, clock, log, source })
+}
+
+/** What a daemon tells back ends of: it serves what it has resolved, from the first complete state on. */
+export class ApiService {
+  readonly #options: ApiServiceOptions
+  readonly #publisher: ApiPublisher
+  #server: ApiServer | undefined
+
+  constructor(options: ApiServiceOptions) {
+    this.#options = options
+    const { clock, log, source } = options
+    this.#publisher = new ApiPublisher({
+      clock,
+      source,
+      failed: err => log.error({ err }, 'what back ends are told cannot be computed; the last state stays'),
+    })
+  }
+
+  /** False when nobody can listen there, which was told. */
+  async listen(): Promise<boolean> {
+    const { clock, log, nodeName, config } = this.#options
+    const failed = (err: Error) => log.warn({ err }, 'the API has trouble')
+    try {
+      const { feed } = this.#publisher
+      this.#server = await startApiServer({ ...config, feed, nodeName, clock, failed })
+    } catch (err) {
+      log.fatal({ err }, 'the API cannot be served')
+      return false
+    }
+    log.info({ address: this.#server.address }, 'the API is served')
+    return true
+  }
+
+  offer(resolved: ResolvedView): void {
+    this.#publisher.offer(resolved)
+  }
+
+  readonly numbers = (): FeedStatus & Partial<ApiServerCounts> => {
+    return { ...this.#publisher.feed.status(), ...this.#server?.counts() }
+  }
+
+  async close(): Promise<void> {
+    await this.#server?.close()
+    await this.#publisher.settled()
+  }
+}

@@ -1,0 +1,54 @@
+import { EARLY_NAT_PRIORITY, NAT_PRIORITY } from '../dataplane/common/rules.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
+import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
+import { DEFAULT_USERSPACE_OPTIONS } from '../dataplane/userspace/options.ts'
+
+/** What tells one proxy of a node from another: docs/decisions/0018. */
+export interface Instance {
+  /** Of the lock (takeLock): one daemon of each name, whatever its mode. */
+  readonly lock: string
+  /** Names of the tables `ip` and `ip6` of each mode. */
+  readonly nftables: string
+  readonly userspace: string
+  /** Undefined for a named proxy: the kernel has one IPVS in a network namespace. */
+  readonly ipvs: string | undefined
+  /** Of its hooks that translate destinations. */
+  readonly natPriority: number
+}
+
+/**
+ * `name` is the value of --service-proxy-name, undefined for the proxy without one. A DNS label has no dot and no slash,
+ * and two of them are refused (config/instance-name.ts): no two names have a table or lock in common.
+ */
+export function instanceOf(name: string | undefined): Instance {
+  const [nftables, userspace] = [DEFAULT_NFTABLES_OPTIONS.tableName, DEFAULT_USERSPACE_OPTIONS.tableName]
+  if (name === undefined)
+    return {
+      lock: LOCK_NAME,
+      nftables,
+      userspace,
+      ipvs: DEFAULT_IPVS_OPTIONS.tableName,
+      natPriority: NAT_PRIORITY,
+    }
+  return {
+    lock: `${LOCK_NAME}/${name}`,
+    nftables: `${nftables}-${name}`,
+    userspace: `${userspace}.${name}`,
+    ipvs: undefined,
+    natPriority: EARLY_NAT_PRIORITY,
+  }
+}
+
+const LOCK_NAME = 'kprobe/kube-proxy'
+
+/**
+ * The name of the proxy whose table this is; undefined where no named proxy has a table of that name. Others may use such
+ * names, too: it is for hints alone.
+ */
+export function instanceOfTable(table: string): string | undefined {
+  const { nftables, userspace, ipvs } = instanceOf(undefined)
+  if (table === userspace || table === ipvs) return undefined
+  for (const prefix of [`${userspace}.`, `${nftables}-`])
+    if (table.startsWith(prefix)) return table.slice(prefix.length)
+  return undefined
+}

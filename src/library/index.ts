@@ -1,0 +1,93 @@
+/**
+ * What a back end is made of: where Services come from, what they mean on this node, and the reconciler that keeps a data
+ * plane that way.
+ */
+export { type Cidr, cidrOf, contains, formatCidr, hostCidr, parseCidr } from '../base/cidr.ts'
+export { type Cancel, type Clock, systemClock } from '../base/clock.ts'
+export {
+  compareIps,
+  FAMILIES,
+  type Family,
+  familyOf,
+  formatIp,
+  formatIpPort,
+  type Ip,
+  parseIp,
+} from '../base/ip.ts'
+export { createLog, type Log, type LogOptions } from '../base/log.ts'
+export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts'
+export { PersistentMap } from '../base/persistent-map.ts'
+export { finish, finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
+export { type DryRunOptions, dryRun } from '../dataplane/dry-run.ts'
+export type {
+  Endpoint,
+  EndpointConditions,
+  EndpointHints,
+  EndpointPort,
+  EndpointSlice,
+} from '../model/endpoint.ts'
+export type {
+  Backend,
+  Frontend,
+  FrontendKind,
+  FrontendTable,
+  NodePortAddresses,
+  PortFrontends,
+  Route,
+  ServiceFrontends,
+  WholeAddresses,
+} from '../model/frontend.ts'
+export type { HealthCheck } from '../model/health-check.ts'
+export type { NodePortSelection, ResolveOptions } from '../model/here.ts'
+export { createNamePool, type NamePool } from '../model/names.ts'
+export {
+  type ParseOptions,
+  parseObject,
+  type WatchedIdentity,
+  type WatchedKind,
+  watchedIdentity,
+} from '../model/parse.ts'
+export type { Refusal } from '../model/refusal.ts'
+export { type Resolved, resolve } from '../model/resolve.ts'
+export type {
+  Headless,
+  Protocol,
+  Service,
+  ServiceKey,
+  ServicePortSpec,
+  TrafficPolicy,
+} from '../model/service.ts'
+export type { ServiceDetails } from '../model/service-details.ts'
+export type { SliceList } from '../model/slice-groups.ts'
+export {
+  applyEvents,
+  applyEventsInSteps,
+  EMPTY_SNAPSHOT,
+  type NodeInfo,
+  type Snapshot,
+  type SourceEvent,
+} from '../model/snapshot.ts'
+export type {
+  CommitOptions,
+  Dataplane,
+  KernelRefusal,
+  Observation,
+  Plan,
+  PlanLine,
+  Receipt,
+  RenderOptions,
+  WriterCommit,
+} from '../reconcile/dataplane.ts'
+export type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'
+export type { QuarantineEntry } from '../reconcile/quarantine.ts'
+export { Reconciler, type ReconcilerOptions, type ReconcilerStatus } from '../reconcile/reconciler.ts'
+export type {
+  LocatedRefusal,
+  Source,
+  SourceHandlers,
+  SourceObservation,
+  SourceProblem,
+  SourceStatus,
+} from '../source/source.ts'
+export { DEFAULT_RESOLVE_OPTIONS, type RunDataplaneOptions, runDataplane } from './run-dataplane.ts'
+export { type FileSourceOptions, fileSource, type KubeSourceOptions, kubeSource } from './sources.ts'

@@ -1,0 +1,93 @@
+/**
+ * nf_tables over netlink: tables, sets, chains and rules as values, the transaction that leads from one such value to
+ * another, a client that commits and lists, and a data plane made of a function from Services to tables.
+ */
+export type { Octets } from '../base/octets.ts'
+export type { Detector } from '../dataplane/common/detector.ts'
+export {
+  askMasquerade,
+  compare,
+  destinationAddress,
+  dropCounted,
+  type Expressions,
+  fromThisNode,
+  goTo,
+  jumpTo,
+  mapped,
+  maskBytes,
+  maskNumber,
+  matches,
+  portOfPacket,
+  type RuleContext,
+  readMark,
+  rule,
+  sourceAddress,
+  translate,
+  translateAddress,
+  WORK,
+  writeMark,
+} from '../dataplane/common/expressions.ts'
+export { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
+export { portData, portKey, prefixMask } from '../dataplane/common/octet-keys.ts'
+export { masquerade, masqueradeMarked } from '../dataplane/common/rules.ts'
+export { plainSet } from '../dataplane/common/sets.ts'
+export {
+  type ChainListing,
+  type ChainName,
+  type ChainPlace,
+  type CommitResult,
+  type CountedRule,
+  createNftClient,
+  type Listing,
+  type NftClient,
+  type NftClientOptions,
+  type OperationFailure,
+  type TableName,
+} from '../kernel/nft/client.ts'
+export type { CompiledRule } from '../kernel/nft/compiled-rule.ts'
+export * from '../kernel/nft/constants.ts'
+export * from '../kernel/nft/datatypes.ts'
+export { type DiffOptions, type DiffRulesets, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
+export type { Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
+export type { IndexOfIpset, NameOfIpset } from '../kernel/nft/ipset-match.ts'
+export type { IpsetNames } from '../kernel/nft/ipset-names.ts'
+export {
+  type ForeignCommit,
+  type ForeignCommits,
+  type ForeignCommitsOptions,
+  type Touched,
+  watchForeignCommits,
+} from '../kernel/nft/monitor.ts'
+export type { Observed, ObservedChain, ObservedRule, ObservedTable } from '../kernel/nft/observed.ts'
+export type {
+  Operation,
+  OwnedElement,
+  OwnedElements,
+  RuleAddition,
+  TableOperation,
+  Transaction,
+} from '../kernel/nft/operation.ts'
+export { describeOperation, printRuleset } from '../kernel/nft/print.ts'
+export type { DescribeOptions } from '../kernel/nft/print-operation.ts'
+export type { Settled } from '../kernel/nft/settle.ts'
+export type {
+  Chain,
+  ChainHook,
+  Element,
+  ElementData,
+  ElementGroup,
+  NftFamily,
+  NftSet,
+  Ruleset,
+  Table,
+} from '../kernel/nft/state.ts'
+export { openNftClient } from './open-nft-client.ts'
+export { createRulesetPlane, type RulesetPlan, type RulesetPlaneOptions } from './ruleset-plane.ts'
+export {
+  addressMap,
+  addressSet,
+  makeTable,
+  type NatRules,
+  natChains,
+  type TableParts,
+} from './table-parts.ts'

@@ -1,0 +1,206 @@
+import { type Clock, systemClock } from '../base/clock.ts'
+import { takeLock } from '../base/instance-lock.ts'
+import { createLog, type Log } from '../base/log.ts'
+import { privilegeHint } from '../base/privilege.ts'
+import { Intake } from '../daemon/intake.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { ResolveOptions } from '../model/here.ts'
+import { resolve } from '../model/resolve.ts'
+import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
+import type { ReconcilerEvent } from '../reconcile/events.ts'
+import { Reconciler } from '../reconcile/reconciler.ts'
+import type { Source } from '../source/source.ts'
+import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
+
+export interface RunDataplaneOptions<State, P extends Plan<State>> {
+  readonly source: Source
+  readonly plane: Dataplane<State, P>
+  /** Name of this node, as its Node object has it. */
+  readonly nodeName: string
+  /** Serve the Services that carry this value in service.kubernetes.io/service-proxy-name; without it, those without. */
+  readonly serviceProxyName?: string | undefined
+  /** What else Services are resolved by; see DEFAULT_RESOLVE_OPTIONS. */
+  readonly resolving?: Partial<ResolveOptions>
+  /** Aborting it ends the run. Without it SIGINT and SIGTERM do. */
+  readonly signal?: AbortSignal
+  /** Lines for people on standard error unless told. */
+  readonly log?: Log
+  readonly clock?: Clock
+  /** Least distance between two commits, milliseconds; 1000 unless told. */
+  readonly minIntervalMs?: number
+  /** Longest time between two looks at the whole kernel state, milliseconds; 30,000 unless told. */
+  readonly healPeriodMs?: number
+  /** Distance between looks at the generation, milliseconds; 0 for never, 100 unless told. */
+  readonly driftPollMs?: number
+  /** End after the first sync; three passes that fail before it, or a lack of privilege, reject. */
+  readonly once?: boolean
+  /** Hears what the reconciler tells, beside the log. */
+  readonly report?: (event: ReconcilerEvent) => void
+}
+
+/** Without a name of a proxy, NodePorts at every address, every external IP allowed, nothing overridden. */
+export const DEFAULT_RESOLVE_OPTIONS: Omit<ResolveOptions, 'nodeName'> = {
+  serviceProxyName: undefined,
+  nodePortSelection: { primary: false, cidrs: [] },
+  allowedExternalCidrs: [],
+  allowedLoadBalancerCidrs: [],
+  allowServiceExternalIps: true,
+  bindAddress: undefined,
+}
+
+const MIN_INTERVAL_MS = 1_000
+const HEAL_PERIOD_MS = 30_000
+const DRIFT_POLL_MS = 100
+const ONCE_FAILURES_MAX = 3
+
+/**
+ * Keeps a data plane as a source asks: source, Snapshot, resolve, Reconciler. Nothing is programmed before the source has
+ * told everything once; damage by others is repaired; what was programmed stays in the kernel at the end. Resolves when
+ * the run ends. Rejects when the source cannot start, and when another process of this network namespace runs a plane of
+ * the same name.
+ */
+export async function runDataplane<State, P extends Plan<State>>(
+  options: RunDataplaneOptions<State, P>,
+): Promise<void> {
+  const { plane } = options
+  const lock = await takeLock(`kprobe/plane/${plane.name}`, `pid ${process.pid}`)
+  if (lock.kind === 'busy')
+    throw new Error(
+      `another process (${lock.holder || 'which does not answer'}) runs the plane ${plane.name}`,
+    )
+  try {
+    await new Run(options).untilEnd()
+  } finally {
+    await lock.release()
+  }
+}
+
+class Run<State, P extends Plan<State>> {
+  readonly #options: RunDataplaneOptions<State, P>
+  readonly #log: Log
+  readonly #reconciler: Reconciler<State, P>
+  readonly #intake: Intake
+  readonly #refusals = new RefusalLog()
+  readonly #sourceRefusals = new SourceRefusalLog()
+  readonly #done: Promise<void>
+  #end: (error?: Error) => void = () => undefined
+  #failures = 0
+
+  constructor(options: RunDataplaneOptions<State, P>) {
+    this.#options = options
+    const { plane, nodeName, serviceProxyName, resolving, clock = systemClock } = options
+    this.#log = options.log ?? createLog({ format: 'text', verbosity: 0 })
+    this.#done = new Promise((fulfil, reject) => {
+      this.#end = error => (error === undefined ? fulfil() : reject(error))
+    })
+    const point = {
+      ...DEFAULT_RESOLVE_OPTIONS,
+      serviceProxyName,
+      ...resolving,
+      nodeName: nodeName.toLowerCase(),
+    }
+    this.#reconciler = new Reconciler({
+      plane,
+      resolve: (previous, snapshot) => resolve(point, previous, snapshot),
+      clock,
+      random: Math.random,
+      minIntervalMs: options.minIntervalMs ?? MIN_INTERVAL_MS,
+      healPeriodMs: options.healPeriodMs ?? HEAL_PERIOD_MS,
+      driftPollMs: options.driftPollMs ?? DRIFT_POLL_MS,
+      report: event => this.#report(event),
+    })
+    this.#intake = new Intake({
+      clock,
+      keepsNode: true,
+      changed: snapshot => this.#reconciler.offer(snapshot),
+      handlers: {
+        refusals: list => this.#tellSourceRefusals(list),
+        problem: ({ kind, place, text }) =>
+          this.#log[kind === 'recovered' ? 'info' : 'warn']({ place }, text),
+      },
+    })
+  }
+
+  async untilEnd(): Promise<void> {
+    const unlisten = this.#listen()
+    try {
+      await this.#intake.follow(this.#options.source)
+      await this.#done
+    } finally {
+      unlisten()
+      await this.#intake.stop()
+      await this.#reconciler.stop()
+    }
+  }
+
+  #listen(): () => void {
+    const end = () => this.#end()
+    const { signal } = this.#options
+    if (signal !== undefined) {
+      signal.addEventListener('abort', end, { once: true })
+      if (signal.aborted) end()
+      return () => signal.removeEventListener('abort', end)
+    }
+    for (const name of SIGNALS) process.on(name, end)
+    return () => {
+      for (const name of SIGNALS) process.off(name, end)
+    }
+  }
+
+  #report(event: ReconcilerEvent): void {
+    this.#options.report?.(event)
+    const { table } = this.#reconciler.status
+    switch (event.kind) {
+      case 'synced':
+        if (table !== undefined) this.#synced(event, table)
+        break
+      case 'failed':
+        this.#failed(event)
+        break
+      case 'healed':
+        this.#log.warn({ changes: event.changes, objects: event.objects }, 'others had changed what is ours')
+        break
+      case 'quarantined':
+        this.#log.warn(
+          { service: event.service, err: event.error, retryMs: event.retryMs },
+          'the kernel refuses the Service; it is left out, and tried again',
+        )
+        break
+      case 'released':
+        this.#log.info({ service: event.service }, 'the Service is served again')
+        break
+      default:
+        this.#log.debug(event, 'reconciling')
+    }
+  }
+
+  #synced(
+    { number, reason, durationMs }: Extract<ReconcilerEvent, { readonly kind: 'synced' }>,
+    table: FrontendTable,
+  ): void {
+    this.#failures = 0
+    const facts = { number, reason, services: table.services.size, durationMs: Math.round(durationMs) }
+    if (reason === 'start') this.#log.info(facts, 'everything is programmed')
+    else this.#log.debug(facts, 'everything is programmed')
+    const { fresh, unnamed } = this.#refusals.look(table)
+    for (const { refusals } of fresh) for (const refusal of refusals) this.#log.warn(refusal, 'refused')
+    if (unnamed > 0) this.#log.warn({ unnamed }, 'more was refused')
+    if (this.#options.once === true) this.#end()
+  }
+
+  #failed({ error, retryMs }: Extract<ReconcilerEvent, { readonly kind: 'failed' }>): void {
+    this.#failures++
+    this.#log.error({ err: error, retryMs }, 'programming failed; trying again')
+    if (this.#options.once !== true) return
+    // A privilege does not come by waiting.
+    if (privilegeHint(error) !== undefined || this.#failures >= ONCE_FAILURES_MAX) this.#end(error)
+  }
+
+  #tellSourceRefusals(list: Parameters<SourceRefusalLog['look']>[0]): void {
+    const { fresh, unnamed } = this.#sourceRefusals.look(list)
+    for (const { place, refusal } of fresh) this.#log.warn({ place, ...refusal }, 'refused')
+    if (unnamed > 0) this.#log.warn({ unnamed }, 'more was refused')
+  }
+}
+
+const SIGNALS = ['SIGINT', 'SIGTERM'] as const

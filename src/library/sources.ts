@@ -1,0 +1,80 @@
+import { type Clock, systemClock } from '../base/clock.ts'
+import { Cluster } from '../daemon/cluster.ts'
+import { openClient, openFileSource } from '../daemon/open.ts'
+import type { Source } from '../source/source.ts'
+
+export interface FileSourceOptions {
+  /** A file, or a folder of *.yaml, *.yml and *.json: objects of kind Service, EndpointSlice, ServiceCIDR and Node. */
+  readonly path: string
+  /** Of the Nodes this one alone is told. */
+  readonly nodeName: string
+  /** As that of runDataplane. */
+  readonly serviceProxyName?: string | undefined
+  readonly clock?: Clock
+}
+
+/** Services from files, which are followed: a broken or missing file keeps its last good state. */
+export function fileSource(options: FileSourceOptions): Source {
+  const { path, nodeName, serviceProxyName, clock = systemClock } = options
+  const source = { kind: 'file', path } as const
+  return openFileSource({ source, nodeName: nodeName.toLowerCase(), serviceProxyName }, clock)
+}
+
+export interface KubeSourceOptions {
+  /** Path of a kubeconfig; without it the credentials of the pod that this runs in. */
+  readonly kubeconfig?: string
+  /** URL that replaces the kubeconfig's server. */
+  readonly master?: string
+  /** Of the Nodes this one alone is watched. */
+  readonly nodeName: string
+  /** Only Services that carry this value in service.kubernetes.io/service-proxy-name; without it, those without the label. */
+  readonly serviceProxyName?: string | undefined
+  /** Requests a second on average, 0 for no limit, and at once after a quiet time. */
+  readonly qps?: number
+  readonly burst?: number
+  /** What an operator should know, one sentence at a time; never holds a secret. */
+  readonly warn?: (text: string) => void
+  readonly clock?: Clock
+}
+
+/** As kube-proxy's clientConnection. */
+const CLIENT = {
+  contentType: 'application/vnd.kubernetes.protobuf',
+  acceptContentTypes: '',
+  qps: 5,
+  burst: 10,
+} as const
+
+/**
+ * Services, EndpointSlices, ServiceCIDRs and this Node from the API server: lists, then watches. An outage changes
+ * nothing. `start` throws ApiError 'credentials' when the kubeconfig cannot be used.
+ */
+export function kubeSource(options: KubeSourceOptions): Source {
+  const {
+    clock = systemClock,
+    kubeconfig = '',
+    master = '',
+    serviceProxyName,
+    warn = () => undefined,
+  } = options
+  const { qps = CLIENT.qps, burst = CLIENT.burst } = options
+  const client = { ...CLIENT, kubeconfig, master, qps, burst }
+  const nodeName = options.nodeName.toLowerCase()
+  let cluster: Cluster | undefined
+  let source: Source | undefined
+  return {
+    async start(handlers) {
+      const opened = await openClient({ client }, { clock, env: process.env, warn })
+      cluster = new Cluster({ client: opened, clock, random: Math.random, requested: () => undefined })
+      source = cluster.source({ nodeName, serviceProxyName, client })
+      await source.start(handlers)
+    },
+    async stop() {
+      await source?.stop()
+      await cluster?.close()
+    },
+    get status() {
+      return source?.status ?? { missing: ['a connection'], heardMs: undefined, trouble: undefined }
+    },
+  }
+}

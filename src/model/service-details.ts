@@ -1,0 +1,68 @@
+import type { Ip } from '../base/ip.ts'
+import { readAddress } from './address.ts'
+import { isJson, isPort, type Json } from './fields.ts'
+
+/** What a Service says that no data plane asks for: kept where other programs are told of Services, and only there. */
+export interface ServiceDetails {
+  readonly labels: Readonly<Record<string, string>>
+  readonly annotations: Readonly<Record<string, string>>
+  /** By `name/PROTOCOL` of the port, where it is not the port's own number: a number, or the name of a pod's port. */
+  readonly targetPorts: Readonly<Record<string, number | string>>
+}
+
+/** Of an object of kind Service that parseService() has read. Nothing in here is worth a refusal. */
+export function readServiceDetails(object: unknown): ServiceDetails {
+  const root = isJson(object) ? object : NOTHING
+  const metadata = isJson(root.metadata) ? root.metadata : NOTHING
+  const spec = isJson(root.spec) ? root.spec : NOTHING
+  return {
+    labels: textsOf(metadata.labels),
+    annotations: textsOf(metadata.annotations),
+    targetPorts: targetPortsOf(spec.ports),
+  }
+}
+
+/** By address: what the endpoints of a slice call themselves. Undefined where none has a name. */
+export function readHostnames(object: unknown): Readonly<Record<Ip, string>> | undefined {
+  const endpoints: unknown = isJson(object) ? object.endpoints : undefined
+  if (!Array.isArray(endpoints)) return undefined
+  const names: Record<Ip, string> = {}
+  let isEmpty = true
+  for (const endpoint of endpoints) {
+    if (!isJson(endpoint) || !Array.isArray(endpoint.addresses)) continue
+    const { addresses, hostname } = endpoint
+    const ip = readAddress(addresses[0])
+    if (typeof hostname !== 'string' || hostname === '' || ip === undefined) continue
+    names[ip] ??= hostname
+    isEmpty = false
+  }
+  return isEmpty ? undefined : names
+}
+
+const NOTHING: Json = {}
+
+function textsOf(value: unknown): Readonly<Record<string, string>> {
+  if (!isJson(value)) return {}
+  const texts: Record<string, string> = {}
+  for (const [key, text] of Object.entries(value)) if (typeof text === 'string') texts[key] = text
+  return texts
+}
+
+function targetPortsOf(value: unknown): Readonly<Record<string, number | string>> {
+  const targets: Record<string, number | string> = {}
+  if (!Array.isArray(value)) return targets
+  for (const port of value) {
+    if (!isJson(port)) continue
+    const { name, protocol, targetPort } = port
+    const key = targetKey(typeof name === 'string' ? name : '', typeof protocol === 'string' ? protocol : '')
+    const isName = typeof targetPort === 'string' && targetPort !== ''
+    if (key in targets || !(isName || (isPort(targetPort) && targetPort !== port.port))) continue
+    targets[key] = targetPort
+  }
+  return targets
+}
+
+/** Of ServiceDetails.targetPorts. */
+export function targetKey(name: string, protocol: string): string {
+  return `${name}/${protocol || 'TCP'}`
+}

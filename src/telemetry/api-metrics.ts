@@ -1,0 +1,55 @@
+import { Registry } from 'prom-client'
+import { metricSet } from './metric-set.ts'
+import { addProcessMetrics } from './process-metrics.ts'
+
+/** What the API for back ends has to say when the metrics are read. */
+export interface ApiNumbers {
+  readonly number: number
+  readonly services: number
+  readonly endpoints: number
+  /** Since the state last changed; undefined when there is none yet. */
+  readonly sinceMs: number | undefined
+  /** Since the part of the source that has been silent longest said its last word. */
+  readonly silentMs: number | undefined
+  readonly sourceConnected: boolean
+  readonly streams?: number
+  readonly connections?: number
+  readonly refused?: number
+}
+
+/** Present only where the API is served. */
+export function addApiMetrics(registry: Registry, look: () => ApiNumbers): void {
+  const { asked } = metricSet(registry, 'kprobe_api_')
+  const seconds = (ms: number | undefined) => (ms === undefined ? undefined : ms / 1_000)
+  asked(
+    'state_number',
+    'Of the state that back ends are told; it grows with every change.',
+    () => look().number,
+  )
+  asked('services', 'Services in that state.', () => look().services)
+  asked('endpoints', 'Endpoints in that state.', () => look().endpoints)
+  asked('state_age_seconds', 'Since that state last changed.', () => seconds(look().sinceMs))
+  asked(
+    'source_silent_seconds',
+    'How old that state may be: since the source that has been silent longest said its last word.',
+    () => seconds(look().silentMs),
+  )
+  asked('source_connected', 'Whether the source has told everything and nothing is wrong with it.', () =>
+    look().sourceConnected ? 1 : 0,
+  )
+  asked('streams', 'Streams of back ends that are open.', () => look().streams ?? 0)
+  asked('connections', 'Connections of back ends that are open.', () => look().connections ?? 0)
+  asked(
+    'refused',
+    'Connections and calls since the start that were beyond the limits, or no gRPC.',
+    () => look().refused ?? 0,
+  )
+}
+
+/** Those of a process that does nothing else, in Prometheus' text format. */
+export function createApiMetrics(look: () => ApiNumbers): () => Promise<string> {
+  const registry = new Registry()
+  addProcessMetrics(registry)
+  addApiMetrics(registry, look)
+  return () => registry.metrics()
+}

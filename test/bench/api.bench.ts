@@ -1,0 +1,227 @@
+import { fork } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { connect, createServer, type Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { performance } from 'node:perf_hooks'
+import { ApiFeed } from '../../src/api/feed.ts'
+import { type ApiServer, startApiServer } from '../../src/api/grpc/server.ts'
+import { Transfer } from '../../src/api/grpc/transfer.ts'
+import type { ApiState } from '../../src/api/state.ts'
+import { systemClock } from '../../src/base/clock.ts'
+import { GrpcPeer } from '../support/api/grpc-peer.ts'
+import { endpointObject, largeState, nextState } from '../support/api/states.ts'
+import { goal, median, print } from './report.ts'
+
+const SERVICES = 10_000
+const ENDPOINTS_EACH = 10
+const CLIENTS = 1_000
+const RUNS = 9
+const CHANGES = 50
+const TIMES_A_WRITE = 1.5
+const CPU_US = 20
+const IDLE_BYTES = 64 * 1024
+
+/** What the reader is told to do, and what it says when that is done. */
+interface Task {
+  readonly kind: 'raw' | 'whole' | 'idle' | 'ask' | 'end'
+  readonly path: string
+  readonly bytes: number
+}
+
+if (process.argv[2] === 'reader') read()
+else await measure()
+
+/** A process of its own: its time is not the server's. It counts bytes, and decodes nothing. */
+function read(): void {
+  const peers: GrpcPeer[] = []
+  const buffer = Buffer.alloc(256 * 1024)
+  const done = (): void => void process.send?.('done')
+  process.on('message', (task: Task) => {
+    if (task.kind === 'raw') readRaw(task, buffer, done)
+    else if (task.kind === 'whole') readWhole(task, buffer, done)
+    else if (task.kind === 'idle') void openAll(task, buffer, peers).then(done)
+    else if (task.kind === 'ask') void Promise.all(peers.map(peer => peer.ask(task.bytes))).then(done)
+    else process.exit(0)
+  })
+  process.send?.('ready')
+}
+
+function readRaw({ path, bytes }: Task, buffer: Buffer<ArrayBuffer>, done: () => void): void {
+  let left = bytes
+  const socket: Socket = connect({
+    path,
+    onread: {
+      buffer,
+      callback: count => {
+        left -= count
+        if (left <= 0) {
+          done()
+          socket.destroy()
+        }
+        return true
+      },
+    },
+  })
+  socket.write('x')
+}
+
+function readWhole({ path, bytes }: Task, buffer: Buffer<ArrayBuffer>, done: () => void): void {
+  const peer = new GrpcPeer(path, buffer)
+  void peer.ask(bytes).then(() => {
+    done()
+    peer.destroy()
+  })
+}
+
+async function openAll({ path, bytes }: Task, buffer: Buffer<ArrayBuffer>, peers: GrpcPeer[]): Promise<void> {
+  for (let index = 0; index < CLIENTS; index++) {
+    const peer = new GrpcPeer(path, buffer)
+    peers.push(peer)
+    await peer.ask(bytes)
+  }
+}
+
+async function measure(): Promise<void> {
+  const folder = mkdtempSync(join(tmpdir(), 'kprobe-api-bench-'))
+  const reader = fork(process.argv[1] ?? '', ['reader'])
+  await once(reader, 'message')
+  const told = async (kind: Task['kind'], path: string, bytes: number): Promise<void> => {
+    const answered = once(reader, 'message')
+    reader.send({ kind, path, bytes })
+    await answered
+  }
+  try {
+    // First: memory that others gave back would hide what an idle client takes.
+    await manyClients(`${folder}/many.sock`, told)
+    await wholeState(`${folder}/raw.sock`, `${folder}/api.sock`, told)
+  } finally {
+    reader.kill()
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+type Told = (kind: Task['kind'], path: string, bytes: number) => Promise<void>
+
+async function wholeState(rawPath: string, path: string, told: Told): Promise<void> {
+  const state = largeState(SERVICES, ENDPOINTS_EACH)
+  const blocks = blocksOf(state)
+  const bytes = blocks.reduce((sum, block) => sum + block.length, 0)
+  const raw = createServer(socket =>
+    socket.on('error', () => undefined).once('data', () => pour(socket, blocks)),
+  )
+  raw.listen({ path: rawPath })
+  await once(raw, 'listening')
+  const written = await times(() => told('raw', rawPath, bytes))
+  const first: number[] = []
+  for (let run = 0; run < RUNS; run++) {
+    const server = await serve(new ApiFeed({ clock: systemClock, source: () => undefined }), path, state)
+    first.push(...(await times(() => told('whole', path, bytes), 1)))
+    await server.close()
+  }
+  const server = await serve(new ApiFeed({ clock: systemClock, source: () => undefined }), path, state)
+  const next = await times(() => told('whole', path, bytes))
+  await server.close()
+  raw.close()
+  const row = (what: string, its: readonly number[]): Readonly<Record<string, string>> => ({
+    what,
+    'median ms': median(its).toFixed(1),
+    'best ms': Math.min(...its).toFixed(1),
+    'x a write': (median(its) / median(written)).toFixed(2),
+  })
+  print(`${SERVICES} Services x ${ENDPOINTS_EACH}, ${bytes} bytes of messages, to a new client`, [
+    row('the bytes in blocks of 64 KiB to a unix socket', written),
+    row('the first client after a change', first),
+    row('the next one', next),
+  ])
+  console.log(`first client ${goal(median(first) / median(written), TIMES_A_WRITE)}`)
+  console.log(`next client ${goal(median(next) / median(written), TIMES_A_WRITE)}`)
+}
+
+async function serve(feed: ApiFeed, path: string, state: ApiState): Promise<ApiServer> {
+  feed.offer(state)
+  return startApiServer({
+    feed,
+    address: `unix://${path}`,
+    nodeName: 'node',
+    clock: systemClock,
+    failed: error => console.error(error),
+  })
+}
+
+function blocksOf(state: ApiState): readonly Buffer[] {
+  const transfer = new Transfer(undefined, state)
+  const blocks: Buffer[] = []
+  for (let block = transfer.block(0); block !== undefined; block = transfer.block(blocks.length))
+    blocks.push(block.frames)
+  return blocks
+}
+
+function pour(socket: Socket, blocks: readonly Buffer[]): void {
+  let index = 0
+  const more = (): void => {
+    for (let block = blocks[index]; block !== undefined; block = blocks[index]) {
+      index++
+      if (!socket.write(block)) return
+    }
+  }
+  socket.on('drain', more)
+  more()
+}
+
+async function times(run: () => Promise<void>, runs = RUNS): Promise<readonly number[]> {
+  const all: number[] = []
+  for (let index = 0; index < runs; index++) {
+    const startMs = performance.now()
+    await run()
+    all.push(performance.now() - startMs)
+    await new Promise(resolve => setTimeout(resolve, 50))
+  }
+  return all
+}
+
+async function manyClients(path: string, told: Told): Promise<void> {
+  const feed = new ApiFeed({ clock: systemClock, source: () => undefined })
+  let state = largeState(100, ENDPOINTS_EACH)
+  const server = await serve(feed, path, state)
+  const whole = blocksOf(state).reduce((sum, { length }) => sum + length, 0)
+  const before = settled()
+  await told('idle', path, whole)
+  const idle = (settled() - before) / CLIENTS
+  const [key = ''] = state.endpoints.keys()
+  const answers: number[] = []
+  const cycle = process.cpuUsage()
+  for (let change = 0; change < CHANGES; change++) {
+    const next = nextState(state, { endpoints: [[key, endpointObject(key, 1_000 + change)]] })
+    const difference = new Transfer(state, next).bytes
+    state = next
+    const asked = told('ask', path, difference)
+    // Every request is there, and waits.
+    while (server.counts().waiting < CLIENTS) await new Promise(resolve => setTimeout(resolve, 10))
+    const start = process.cpuUsage()
+    feed.offer(state)
+    await asked
+    const { user, system } = process.cpuUsage(start)
+    answers.push((user + system) / CLIENTS)
+  }
+  const { user, system } = process.cpuUsage(cycle)
+  const each = (user + system) / CLIENTS / CHANGES
+  print(`one endpoint changed, ${CLIENTS} clients, each with a connection of its own`, [
+    {
+      'CPU µs per client, answers, median': median(answers).toFixed(1),
+      best: Math.min(...answers).toFixed(1),
+      'with the requests': each.toFixed(1),
+      'bytes per idle client': idle.toFixed(0),
+    },
+  ])
+  console.log(`CPU ${goal(each, CPU_US)}`)
+  console.log(`memory ${goal(idle, IDLE_BYTES)}`)
+  await server.close()
+}
+
+/** Resident bytes once nothing is left to collect. */
+function settled(): number {
+  for (let round = 0; round < 3; round++) globalThis.gc?.()
+  return process.memoryUsage().rss
+}

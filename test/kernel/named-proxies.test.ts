@@ -1,0 +1,378 @@
+import { get } from 'node:http'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { createConntrackClient } from '../../src/kernel/conntrack/client.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import {
+  listing,
+  OBJECTS,
+  type ProxyName,
+  podsOf,
+  SharedNode,
+  serviceFor,
+  tableNames,
+} from '../support/named-proxies.ts'
+import { entry, entryText, flowText, inject } from '../unit/kernel/conntrack/flows.ts'
+
+/* docs/decisions/0018: proxies of several names on one node do not disturb each other. */
+
+const NAMES: readonly ProxyName[] = ['', 'red', 'blue']
+/** Changes of one proxy's Service. */
+const COMMITS = 20
+const TABLES = ['kube-proxy', 'kube-proxy-blue', 'kube-proxy-red']
+  .flatMap(name => [`table ip ${name}`, `table ip6 ${name}`])
+  .sort()
+
+const PLAIN = `
+  pod     TCP 172.30.0.41:80 -> 10.180.0.1:80 kept
+  outside UDP 172.30.0.41:53 -> 10.180.0.1:53 masqueraded
+  outside TCP 192.168.0.2:30010 -> 10.180.0.1:80 kept
+  outside TCP 198.51.100.4:80 -> 10.180.0.1:80 kept
+  pod     TCP 172.30.0.41:81 -> reject
+`
+const RED = `
+  pod     TCP 172.30.0.42:80 -> 10.180.0.2:80 kept
+  node    TCP 172.30.0.42:80 -> 10.180.0.2:80 masqueraded
+  outside UDP 172.30.0.42:53 -> 10.180.0.2:53 masqueraded
+  outside TCP 192.168.0.2:30020 -> 10.180.0.2:80 kept
+  outside TCP 198.51.100.5:80 -> 10.180.0.2:80 kept
+  pod     TCP 172.30.0.42:81 -> reject
+  pod 10.180.0.2 TCP 172.30.0.42:80 -> 10.180.0.2:80 hairpin
+`
+const BLUE = `
+  outside TCP 198.51.100.6:80 -> 10.180.0.3:80 10.180.0.4:80 masqueraded
+  pod     UDP 198.51.100.6:53 -> 10.180.0.3:53 10.180.0.4:53 masqueraded
+  node    TCP 198.51.100.6:80 -> 10.180.0.3:80 10.180.0.4:80 masqueraded
+  outside TCP [2001:db8:99::6]:80 -> [fd00:10::3]:80 masqueraded
+`
+const NOBODYS = `
+  pod     TCP 172.30.0.99:80 -> drop
+  outside TCP 198.51.100.7:80 -> pass
+`
+
+let node: SharedNode
+
+beforeAll(async () => {
+  node = await SharedNode.open()
+})
+
+beforeEach(() => node.clear())
+
+afterAll(async () => {
+  await node?.close()
+})
+
+async function startAll(names: readonly ProxyName[] = NAMES): Promise<void> {
+  for (const name of names) await node.start(name)
+}
+
+/** All agree with their sources, in each other's presence. */
+function expectAgreement(): void {
+  for (const name of NAMES) {
+    const verified = node.command(name, 'verify', `--admin-socket=${node.socketOf(name)}`)
+    expect(verified).toMatchObject({
+      code: 0,
+      out: 'source, daemon and kernel agree; 1 Service compared\n',
+      err: '',
+    })
+  }
+}
+
+async function until(isSo: () => boolean | Promise<boolean>, what: string): Promise<void> {
+  for (let tries = 0; tries < 400; tries++) {
+    if (await isSo()) return
+    await new Promise(resolve => setTimeout(resolve, 25))
+  }
+  throw new Error(`never: ${what}`)
+}
+
+describe('proxies of several names on one node', () => {
+  // Chains of one hook and priority are called in the order in which they came.
+  test.each([[['', 'red', 'blue']], [['blue', 'red', '']]] as const)(
+    'serve their own Services, started as %j',
+    async names => {
+      await startAll(names)
+      expect(tableNames()).toEqual(TABLES)
+      await node.expectPackets(`${PLAIN}${RED}${BLUE}${NOBODYS}`)
+      expectAgreement()
+    },
+  )
+
+  test('follow changes of their own, and of nothing else', async () => {
+    await startAll()
+    const others = () => ['kube-proxy', 'kube-proxy-blue'].map(name => listing('ip', name))
+    const before = others()
+    for (let count = 0; count < COMMITS; count++) {
+      const name = `10.180.0.${count + 5}`
+      node.write([...OBJECTS.filter(({ metadata }) => !isSliceOf(metadata, 'red')), podsOf('red', name)])
+      await until(() => listing('ip', 'kube-proxy-red').includes(name), name)
+    }
+    expect(others()).toEqual(before)
+    await node.expectPackets(
+      `${PLAIN}${RED.replaceAll('10.180.0.2:', '10.180.0.24:').replace('pod 10.180.0.2 ', 'pod 10.180.0.24 ')}${BLUE}`,
+    )
+    for (const name of NAMES) {
+      const bad = node.daemon(name).records.filter(({ level }) => level === 'warn' || level === 'error')
+      expect(bad, `what ${name} complains of`).toEqual([])
+    }
+    // They look at their own tables until they have learnt whose commits these are.
+    for (const name of ['', 'blue'] as const) {
+      const looks = node.daemon(name).said('somebody else changed nf_tables').length
+      expect(looks).toBeGreaterThan(0)
+      expect(looks).toBeLessThan(COMMITS)
+    }
+    expectAgreement()
+  })
+
+  test('end without each other, and go on where they were', async () => {
+    await startAll()
+    await node.daemon('red').stop('SIGKILL')
+    await node.expectPackets(`${PLAIN}${RED}${BLUE}${NOBODYS}`)
+    const table = listing('ip', 'kube-proxy-red')
+    const again = await node.start('red')
+    expect(again.out).toContain('the kernel holds all of it already')
+    expect(listing('ip', 'kube-proxy-red')).toBe(table)
+    await node.daemon('').stop()
+    await node.start('')
+    expect(node.daemon('').out).toContain('the kernel holds all of it already')
+    expect(tableNames()).toEqual(TABLES)
+    expectAgreement()
+  })
+
+  test('hand a Service over, and take it back', async () => {
+    await startAll(['', 'red'])
+    const others = OBJECTS.filter(({ metadata }) => JSON.stringify(metadata).includes('plain') === false)
+    const spec = { clusterIP: '172.30.0.41' }
+    for (const [owner, other] of [
+      ['red', ''],
+      ['', 'red'],
+    ] as const) {
+      node.write([...others, serviceFor(owner, 'plain', spec), podsOf('plain', '10.180.0.1')])
+      const tables = { '': 'kube-proxy', red: 'kube-proxy-red' }
+      await until(
+        () =>
+          listing('ip', tables[owner]).includes('172.30.0.41') &&
+          !listing('ip', tables[other]).includes('172.30.0.41'),
+        `${owner} has it`,
+      )
+      await node.expectPackets(`
+        pod     TCP 172.30.0.41:80 -> 10.180.0.1:80 kept
+        outside UDP 172.30.0.41:53 -> 10.180.0.1:53 masqueraded
+        pod     TCP 172.30.0.41:81 -> reject
+      `)
+    }
+  })
+
+  test('have what two of them ask for in an order that the kernel gives', async () => {
+    const external = { clusterIP: 'None', externalIPs: ['198.51.100.9'] }
+    const contested = NAMES.map((name, index) => [
+      serviceFor(name, `c${index}`, name === '' ? { ...external, clusterIP: '172.30.0.50' } : external),
+      podsOf(`c${index}`, `10.180.0.${100 + index}`),
+    ])
+    node.write(contested.flat())
+    await node.start('blue')
+    await node.start('red')
+    await node.start('')
+    await node.expectPackets('outside TCP 198.51.100.9:80 -> 10.180.0.101:80 masqueraded')
+  })
+
+  test('are one of each name', async () => {
+    await startAll(['', 'red'])
+    const second = node.launch('red', '--metrics-bind-address=127.0.0.1:1', '--admin-socket=')
+    expect(await second.exited).toMatchObject({ code: 1 })
+    expect(second.said('another kprobe with this --service-proxy-name runs')).toHaveLength(1)
+  })
+
+  test('have health check node ports of their own', async () => {
+    await startAll()
+    for (const [port, name] of [
+      [30_500, 'plain'],
+      [30_501, 'red'],
+    ] as const) {
+      const answered = async () => (await answer(port)).includes(`"name": "${name}"`)
+      await until(answered, `health of ${name}`)
+      expect(JSON.parse(await answer(port))).toMatchObject({ localEndpoints: 1 })
+    }
+  })
+
+  test('say which flag moves a server whose place is taken', async () => {
+    await startAll(['', 'red'])
+    const blue = await node.start('blue', '--healthz-bind-address=127.0.0.1:10256')
+    await blue.until(() => blue.said('--healthz-bind-address chooses another place').length > 0)
+    await node.expectPackets(BLUE)
+  })
+})
+
+function isSliceOf(metadata: unknown, name: string): boolean {
+  return JSON.stringify(metadata).includes(`"${name}-ipv`)
+}
+
+function answer(port: number): Promise<string> {
+  return new Promise(resolve => {
+    const request = get({ host: '192.168.0.2', port, timeout: 2_000 }, response => {
+      let text = ''
+      response.setEncoding('utf8')
+      response.on('data', chunk => {
+        text += chunk
+      })
+      response.on('end', () => resolve(text))
+    })
+    request.on('error', () => resolve(''))
+    request.on('timeout', () => request.destroy())
+  })
+}
+
+describe('connection tracking', () => {
+  const openTransport = () => openNetlink({ protocol: NETLINK_NETFILTER })
+
+  async function entries(): Promise<readonly string[]> {
+    const client = createConntrackClient({ openTransport, clock: systemClock })
+    const found: string[] = []
+    try {
+      const visit = (flow: Parameters<typeof flowText>[0]) => found.push(flowText(flow))
+      await client.dump({ family: 'IPv4', protocol: 'UDP' }, { isWanted: () => true, visit })
+    } finally {
+      await client.close()
+    }
+    return found.sort()
+  }
+
+  test('each removes flows to its own frontends alone', async () => {
+    const good = [
+      entry('10.180.9.9:4001', '172.30.0.41:53', '10.180.0.1:53'),
+      entry('10.180.9.9:4002', '172.30.0.42:53', '10.180.0.2:53'),
+      entry('10.180.9.9:4003', '198.51.100.6:53', '10.180.0.4:53'),
+      entry('203.0.113.9:4004', '192.168.0.2:30011', '10.180.0.1:53'),
+      entry('203.0.113.9:4005', '192.168.0.2:30021', '10.180.0.2:53'),
+    ]
+    const stale: readonly (readonly [ProxyName, ReturnType<typeof entry>])[] = [
+      ['', entry('10.180.9.9:4011', '172.30.0.41:53', '10.180.0.77:53')],
+      ['red', entry('203.0.113.9:4012', '192.168.0.2:30021', '10.180.0.77:53')],
+      ['blue', entry('10.180.9.9:4013', '198.51.100.6:53', '10.180.0.77:53')],
+    ]
+    node.lab.topology.node.forgetConnections()
+    await node.lab.topology.node.sync()
+    const injector = openTransport()
+    expect(inject(injector, [...good, ...stale.map(([, each]) => each)])).toBe(8)
+    await injector.close()
+    let left = stale
+    for (const name of ['red', '', 'blue'] as const) {
+      await node.start(name)
+      left = left.filter(([owner]) => owner !== name)
+      const expected = [...good, ...left.map(([, each]) => each)].map(entryText).sort()
+      await until(async () => (await entries()).length <= expected.length, `the pass of ${name}`)
+      expect(await entries()).toEqual(expected)
+    }
+  })
+})
+
+describe('commands', () => {
+  test('cleanup removes what is of one proxy', async () => {
+    await startAll()
+    const busy = node.command('red', 'cleanup')
+    expect(busy).toMatchObject({ code: 1 })
+    expect(busy.err).toContain('a kprobe is running')
+    await node.daemon('red').stop()
+    expect(node.command('red', 'cleanup')).toEqual({
+      code: 0,
+      out: 'removed table ip kube-proxy-red\nremoved table ip6 kube-proxy-red\n',
+      err: '',
+    })
+    expect(node.command('red', 'cleanup').out).toBe('nothing of ours is in the kernel\n')
+    expect(tableNames()).toEqual(TABLES.filter(table => !table.endsWith('-red')))
+    await node.expectPackets(`${PLAIN}${BLUE}\n pod TCP 172.30.0.42:80 -> drop`)
+    await node.daemon('').stop()
+    expect(node.command('', 'cleanup').out).toBe(
+      'removed table ip kube-proxy\nremoved table ip6 kube-proxy\n',
+    )
+    expect(tableNames()).toEqual(TABLES.filter(table => table.endsWith('-blue')))
+    await node.expectPackets(`${BLUE}\n pod TCP 172.30.0.41:80 -> pass`)
+  })
+
+  test('run --cleanup is the cleanup of the same proxy', async () => {
+    await startAll(['', 'red'])
+    await node.daemon('red').stop()
+    expect(node.command('red', 'run', '--cleanup')).toMatchObject({
+      code: 0,
+      out: 'removed table ip kube-proxy-red\nremoved table ip6 kube-proxy-red\n',
+    })
+    expect(tableNames()).toEqual(['table ip kube-proxy', 'table ip6 kube-proxy'])
+  })
+
+  test('cleanup removes what is left of each mode that a named proxy can have', async () => {
+    await node.start('red')
+    await node.daemon('red').stop()
+    await node.start('red', '--proxy-mode=userspace')
+    await until(() => !tableNames().includes('table ip kube-proxy-red'), 'the mode from before is gone')
+    await node.daemon('red').stop()
+    expect(tableNames()).toEqual(['table ip kube-proxy-userspace.red', 'table ip6 kube-proxy-userspace.red'])
+    expect(node.command('', 'cleanup').out).toBe('nothing of ours is in the kernel\n')
+    expect(node.command('red', 'dump', 'nft').out).toMatch(/^table ip kube-proxy-userspace\.red \{/)
+    expect(node.command('red', 'cleanup').out).toBe(
+      'removed table ip kube-proxy-userspace.red\nremoved table ip6 kube-proxy-userspace.red\n',
+    )
+    expect(tableNames()).toEqual([''])
+  })
+
+  test.each([
+    ['cleanup', '--leftovers-of=kube-proxy', '--leftovers-of: is not for a named proxy'],
+    ['cleanup', '--proxy-mode=iptables', '--service-proxy-name: cannot be used in the mode iptables'],
+    ['dump', 'ipvs', '--service-proxy-name: a named proxy has no mode ipvs'],
+    ['dump', 'iptables', '--service-proxy-name: a named proxy has no mode iptables'],
+    ['plan', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in the mode ipvs'],
+  ])('%s %s is refused for a named proxy', (command, argument, message) => {
+    const ended = node.command('red', command, argument)
+    expect(ended.code).toBe(2)
+    expect(ended.err).toContain(message)
+  })
+
+  test('dump, plan and explain speak of one proxy', async () => {
+    await startAll(['', 'red'])
+    const services = (name: ProxyName) =>
+      new Set(
+        JSON.parse(node.command(name, 'dump', '-o', 'json').out).services.map(
+          ({ service }: { readonly service: string }) => service,
+        ),
+      )
+    expect(services('')).toEqual(new Set(['ns1/plain:web', 'ns1/plain:dns']))
+    expect(services('red')).toEqual(new Set(['ns1/red:web', 'ns1/red:dns']))
+    expect(node.command('blue', 'dump').err).toBe('the kernel holds nothing of ours from the proxy "blue"\n')
+    expect(node.command('red', 'dump', '-o', 'nft').out).toMatch(/^table ip kube-proxy-red \{/)
+    expect(node.command('red', 'dump', '-o', 'nft').out).not.toMatch(/^table ip6? kube-proxy \{/m)
+    expect(['', 'red', 'blue'].map(name => node.command(name as ProxyName, 'plan').code)).toEqual([0, 0, 3])
+    const asked = ['--from', '203.0.113.9', '--to', '198.51.100.6:80', '-o', 'json']
+    expect(JSON.parse(node.command('blue', 'explain', ...asked).out).service).toBe('ns1/blue:web')
+    expect(JSON.parse(node.command('red', 'explain', ...asked).out).service).toBeUndefined()
+  })
+
+  test('doctor names the others without a warning', async () => {
+    await startAll(['', 'red'])
+    const told = (name: ProxyName) => JSON.parse(node.command(name, 'doctor', '-o', 'json').out).findings
+    expect(told('blue')).toContainEqual(
+      expect.objectContaining({ kind: 'note', text: expect.stringContaining('proxy without a name') }),
+    )
+    for (const name of ['', 'blue'] as const)
+      expect(told(name)).toContainEqual(
+        expect.objectContaining({
+          kind: 'note',
+          subject: expect.stringContaining('kube-proxy-red'),
+          text: expect.stringContaining('--service-proxy-name=red'),
+        }),
+      )
+  })
+})
+
+describe.each(['iptables', 'userspace'] as const)('beside a proxy without a name in the mode %s', mode => {
+  test('named ones serve, one started before it and one after', async () => {
+    await node.start('red')
+    await node.start('', `--proxy-mode=${mode}`, '--nodeport-addresses=192.168.0.2/32')
+    await node.start('blue')
+    await node.expectPackets(`${RED}${BLUE}`)
+    if (mode === 'iptables') await node.expectPackets('pod TCP 172.30.0.41:80 -> 10.180.0.1:80 kept')
+    expect(tableNames()).toEqual(
+      expect.arrayContaining(TABLES.filter(table => !table.endsWith('kube-proxy'))),
+    )
+    expect(node.command('blue', 'verify')).toMatchObject({ code: 0 })
+  })
+})

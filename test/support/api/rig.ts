@@ -1,0 +1,56 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type * as grpc from '@grpc/grpc-js'
+import type { ApiFeed } from '../../../src/api/feed.ts'
+import { type ApiServer, type ApiServerOptions, startApiServer } from '../../../src/api/grpc/server.ts'
+import { systemClock } from '../../../src/base/clock.ts'
+import { grpcClient } from './watch-client.ts'
+
+export interface ApiRig {
+  readonly server: ApiServer
+  readonly folder: string
+  /** What the server reported as its own errors. */
+  readonly errors: readonly Error[]
+  client(): grpc.Client
+  end(): Promise<void>
+}
+
+/** A server at a unix socket in a folder of its own; `end` stops it and all clients. */
+export async function apiRig(feed: ApiFeed, options: Partial<ApiServerOptions> = {}): Promise<ApiRig> {
+  const folder = mkdtempSync(join(tmpdir(), 'kprobe-api-'))
+  const errors: Error[] = []
+  const clients: grpc.Client[] = []
+  const server = await startApiServer({
+    feed,
+    address: `unix://${folder}/api.sock`,
+    nodeName: 'node-a',
+    clock: systemClock,
+    failed: error => errors.push(error),
+    ...options,
+  })
+  return {
+    server,
+    folder,
+    errors,
+    client() {
+      const client = grpcClient(server.address)
+      clients.push(client)
+      return client
+    },
+    async end() {
+      for (const client of clients) client.close()
+      await server.close()
+      rmSync(folder, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Until `holds`, looked at every few milliseconds; throws after 20 s. */
+export async function eventually(what: string, holds: () => boolean): Promise<void> {
+  for (let tries = 0; tries < 4_000; tries++) {
+    if (holds()) return
+    await new Promise(resolve => setTimeout(resolve, 5))
+  }
+  throw new Error(`never: ${what}`)
+}

@@ -1,0 +1,71 @@
+import { ApiFeed, type FeedSource } from '../../../src/api/feed.ts'
+import type { ApiObject, ApiState } from '../../../src/api/state.ts'
+import { systemClock } from '../../../src/base/clock.ts'
+import { PersistentMap } from '../../../src/base/persistent-map.ts'
+import { encodeLocalv1 } from './localv1.ts'
+
+export function serviceObject(path: string, port: number): ApiObject {
+  const [Namespace, Name] = path.split('/')
+  const json = {
+    Namespace,
+    Name,
+    Type: 'ClusterIP',
+    IPs: { ClusterIPs: { V4: [`10.96.${(port >> 8) & 255}.${port & 255}`] }, ExternalIPs: {} },
+    Ports: [{ Name: 'http', Protocol: 1, Port: port, TargetPort: 8080 }],
+    Labels: { app: Name },
+  }
+  return { path, bytes: encodeLocalv1('Service', json), json }
+}
+
+export function endpointObject(path: string, number: number): ApiObject {
+  const json = {
+    IPs: { V4: [`10.${(number >> 16) & 255}.${(number >> 8) & 255}.${number & 255}`] },
+    Local: number % 2 === 0,
+    Scopes: { Internal: true, External: true },
+  }
+  return { path, bytes: encodeLocalv1('Endpoint', json), json }
+}
+
+/** `count` Services with as many endpoints each. */
+export function largeState(count: number, endpointsEach: number): ApiState {
+  const services: [string, ApiObject][] = []
+  const endpoints: [string, ApiObject][] = []
+  for (let service = 0; service < count; service++) {
+    const path = `namespace-${service % 50}/service-${service}`
+    services.push([path, serviceObject(path, 1 + (service % 60_000))])
+    for (let number = 0; number < endpointsEach; number++) {
+      const of = `${path}/${(service * endpointsEach + number).toString(16).padStart(16, '0')}`
+      endpoints.push([of, endpointObject(of, service * endpointsEach + number)])
+    }
+  }
+  return { number: 1, services: PersistentMap.from(services), endpoints: PersistentMap.from(endpoints) }
+}
+
+export const EMPTY: ApiState = {
+  number: 1,
+  services: PersistentMap.empty(),
+  endpoints: PersistentMap.empty(),
+}
+
+/** The next version: objects that are set, and (undefined) deleted. */
+export function nextState(
+  before: ApiState,
+  changes: {
+    readonly services?: Iterable<readonly [string, ApiObject | undefined]>
+    readonly endpoints?: Iterable<readonly [string, ApiObject | undefined]>
+  },
+): ApiState {
+  return {
+    number: before.number + 1,
+    services: before.services.with(changes.services ?? []),
+    endpoints: before.endpoints.with(changes.endpoints ?? []),
+  }
+}
+
+const HEALTHY: FeedSource = { missing: [], heardMs: 0, trouble: undefined }
+
+export function feedOf(state?: ApiState, source: FeedSource | undefined = HEALTHY): ApiFeed {
+  const feed = new ApiFeed({ clock: systemClock, source: () => source })
+  if (state !== undefined) feed.offer(state)
+  return feed
+}

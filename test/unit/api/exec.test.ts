@@ -1,0 +1,227 @@
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { type ProgramOptions, runProgram } from '../../../src/api/exec.ts'
+import { ApiFeed } from '../../../src/api/feed.ts'
+import { systemClock } from '../../../src/base/clock.ts'
+import { createLog } from '../../../src/base/log.ts'
+import { endpoint, node, service, slice } from '../model/objects.ts'
+import { detailed, Viewer } from './views.ts'
+
+let folder = ''
+let records: Record<string, unknown>[] = []
+let stop = new AbortController()
+let viewer = new Viewer()
+let feed = new ApiFeed({ clock: systemClock, source: () => undefined })
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'exec-'))
+  records = []
+  stop = new AbortController()
+  viewer = new Viewer()
+  feed = new ApiFeed({ clock: systemClock, source: () => undefined })
+})
+
+afterEach(() => {
+  stop.abort()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+function options(script: string, rest: Partial<ProgramOptions> = {}): ProgramOptions {
+  return {
+    command: '/bin/sh',
+    args: ['-c', script],
+    feed,
+    clock: systemClock,
+    random: () => 0,
+    log: createLog({
+      format: 'json',
+      verbosity: 0,
+      destination: { write: line => void records.push(JSON.parse(line)) },
+    }),
+    timeoutMs: 10_000,
+    ...rest,
+  }
+}
+
+/** A new state, which differs from the others. */
+function offer(last: number): void {
+  const events = [node(), service('web'), slice('s', 'web', [endpoint(`10.1.0.${last}`)])].map(detailed)
+  feed.offer(viewer.take(events))
+}
+
+const file = (name: string) => join(folder, name)
+const read = (name: string) => {
+  try {
+    return readFileSync(file(name), 'utf8')
+  } catch {
+    return ''
+  }
+}
+
+async function until(what: string, isSo: () => boolean): Promise<void> {
+  for (let tries = 0; tries < 500; tries++) {
+    if (isSo()) return
+    await new Promise(done => setTimeout(done, 10))
+  }
+  throw new Error(`waited in vain until ${what}`)
+}
+
+function isAlive(pid: string): boolean {
+  try {
+    process.kill(Number(pid), 0)
+    return true
+  } catch {
+    return false
+  }
+}
+
+describe('a program for each state', () => {
+  it('gets the whole state on its standard input, and its end is told', async () => {
+    offer(1)
+    const script = `cat > ${file('in')}; echo done; echo odd >&2`
+    expect(await runProgram(options(script, { once: true }), stop.signal)).toBe(true)
+    expect(JSON.parse(read('in'))).toEqual({
+      Service: {
+        Namespace: 'ns',
+        Name: 'web',
+        Type: 'ClusterIP',
+        IPs: { ClusterIPs: { V4: ['10.96.0.1'] }, ExternalIPs: {} },
+        Ports: [{ Protocol: 1, Port: 80, TargetPort: 80 }],
+      },
+      Endpoints: [{ IPs: { V4: ['10.1.0.1'] }, PortOverrides: [{ Port: 8080 }] }],
+    })
+    expect(records).toMatchObject([{ level: 'info', code: 0, stdout: 'done', stderr: 'odd', state: 1 }])
+  })
+
+  it('runs once at a time, and the newest state wins', async () => {
+    const script = `mkdir ${file('lock')} || echo two >> ${file('bad')}
+      cat >> ${file('in')}; sleep 0.3; rmdir ${file('lock')}`
+    const running = runProgram(options(script), stop.signal)
+    offer(1)
+    await until('the first run has read', () => read('in').includes('10.1.0.1'))
+    for (const last of [2, 3, 4, 5]) offer(last)
+    await until('the second run has ended', () => records.length === 2)
+    stop.abort()
+    expect(await running).toBe(true)
+    expect(read('bad')).toBe('')
+    expect(read('in').match(/10\.1\.0\.\d/g)).toEqual(['10.1.0.1', '10.1.0.5'])
+  })
+
+  it('is not started before there is a state, nor again for the same', async () => {
+    const running = runProgram(options(`echo x >> ${file('runs')}`), stop.signal)
+    await new Promise(done => setTimeout(done, 50))
+    expect(read('runs')).toBe('')
+    offer(1)
+    await until('it has run', () => records.length === 1)
+    await new Promise(done => setTimeout(done, 100))
+    expect(read('runs')).toBe('x\n')
+    stop.abort()
+    await running
+  })
+
+  it('is started again after a failure, later and later, with the newest state', async () => {
+    const waits: number[] = []
+    const clock = {
+      ...systemClock,
+      after(ms: number, run: () => void) {
+        if (ms < 400 || ms >= 10_000) return systemClock.after(ms, run)
+        waits.push(ms)
+        return systemClock.after(1, run)
+      },
+    }
+    const script = `cat >> ${file('in')}; [ $(wc -l < ${file('in')}) -ge 4 ] || exit 3`
+    const running = runProgram(options(script, { clock }), stop.signal)
+    offer(1)
+    await until('it went well', () => records.some(({ code }) => code === 0))
+    offer(2)
+    await until('it went well again', () => records.filter(({ code }) => code === 0).length === 2)
+    stop.abort()
+    expect(await running).toBe(true)
+    expect(records.slice(0, 3)).toMatchObject(
+      [3, 3, 3].map(code => ({ level: 'warn', code, trouble: 'exit code 3' })),
+    )
+    // Half of each step, as the dice have it.
+    expect(waits).toEqual([500, 1_000, 2_000])
+  })
+
+  it('that hangs is ended with all that it has started, be they deaf', async () => {
+    offer(1)
+    const script = `trap '' TERM; (trap '' TERM; echo $$ > ${file('pid')}; sleep 60) & sleep 60`
+    const began = performance.now()
+    const isFine = await runProgram(options(script, { once: true, timeoutMs: 300 }), stop.signal)
+    expect(isFine).toBe(false)
+    expect(performance.now() - began).toBeLessThan(8_000)
+    expect(records).toMatchObject([{ level: 'warn', trouble: 'ended after 300 ms, its time limit' }])
+    const pid = read('pid').trim()
+    await until('the group is gone', () => !isAlive(`-${pid}`))
+  })
+
+  it('that floods its outputs is heard in part', async () => {
+    offer(1)
+    const script = `cat > /dev/null; head -c 5000000 /dev/zero | tr '\\0' x; head -c 3000 /dev/zero | tr '\\0' y >&2`
+    expect(await runProgram(options(script, { once: true }), stop.signal)).toBe(true)
+    const [{ stdout, stderr } = {}] = records
+    expect(stdout).toBe(`${'x'.repeat(2_048)} … and ${5_000_000 - 2_048} bytes more`)
+    expect(stderr).toBe(`${'y'.repeat(2_048)} … and ${3_000 - 2_048} bytes more`)
+  })
+
+  it('need not read what it is told', async () => {
+    const many = Array.from({ length: 3_000 }, (_, index) =>
+      service(`web-${index}`, { clusterIP: `10.96.${index >> 8}.${1 + (index % 255)}` }),
+    )
+    feed.offer(viewer.take([node(), ...many].map(detailed)))
+    expect(await runProgram(options('exit 0', { once: true }), stop.signal)).toBe(true)
+    expect(await runProgram(options('exec <&-; sleep 0.2', { once: true }), stop.signal)).toBe(true)
+    expect(records).toHaveLength(2)
+  })
+
+  it('that leaves something behind with its pipes open does not hold up the next', async () => {
+    offer(1)
+    const script = `sleep 60 & echo $! > ${file('pid')}; echo here`
+    expect(await runProgram(options(script, { once: true }), stop.signal)).toBe(true)
+    expect(records).toMatchObject([{ code: 0, stdout: 'here' }])
+    process.kill(Number(read('pid').trim()), 'SIGKILL')
+  })
+
+  it('that is not there, or no program, is a failure that is told', async () => {
+    offer(1)
+    for (const command of [file('nothing'), folder]) {
+      const isFine = await runProgram(options('', { command, args: [], once: true }), stop.signal)
+      expect(isFine).toBe(false)
+    }
+    expect(records.map(({ trouble }) => trouble)).toEqual([
+      expect.stringContaining('ENOENT'),
+      expect.stringContaining('EACCES'),
+    ])
+  })
+
+  it('whose arguments are more than the kernel takes fails as well', async () => {
+    offer(1)
+    const args = Array.from({ length: 40 }, () => 'x'.repeat(120_000))
+    expect(await runProgram(options('', { args, once: true }), stop.signal)).toBe(false)
+    expect(records).toMatchObject([{ level: 'warn', trouble: expect.stringContaining('E2BIG') }])
+  })
+
+  it('is ended by a signal of another', async () => {
+    offer(1)
+    expect(await runProgram(options('kill -9 $$', { once: true }), stop.signal)).toBe(false)
+    expect(records).toMatchObject([{ trouble: 'ended by SIGKILL' }])
+  })
+
+  it('ends when kprobe does, and so does the wait for the next try', async () => {
+    offer(1)
+    const running = runProgram(options(`echo $$ > ${file('pid')}; sleep 60`), stop.signal)
+    await until('it runs', () => read('pid') !== '')
+    stop.abort()
+    await running
+    expect(isAlive(read('pid').trim())).toBe(false)
+    expect(records).toEqual([])
+    const again = new AbortController()
+    const waiting = runProgram(options('exit 1'), again.signal)
+    await until('it has failed', () => records.length === 1)
+    again.abort()
+    expect(await waiting).toBe(false)
+  })
+})

@@ -1,0 +1,281 @@
+import { once } from 'node:events'
+import { connect as connectHttp2 } from 'node:http2'
+import { connect } from 'node:net'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { ApiServerOptions } from '../../../../src/api/grpc/server.ts'
+import {
+  DATA,
+  END_HEADERS,
+  frame,
+  GrpcPeer,
+  HEADERS,
+  headerBlock,
+  OPENING,
+  PREFACE,
+  REQUEST,
+  SETTINGS,
+} from '../../../support/api/grpc-peer.ts'
+import { encodeLocalv1 } from '../../../support/api/localv1.ts'
+import { type ApiRig, apiRig, eventually } from '../../../support/api/rig.ts'
+import { EMPTY, feedOf, largeState } from '../../../support/api/states.ts'
+import { statusOf, WatchClient } from '../../../support/api/watch-client.ts'
+
+let rig: ApiRig
+const start = async (options: Partial<ApiServerOptions> = {}, state = EMPTY): Promise<void> => {
+  await rig?.end()
+  rig = await apiRig(feedOf(state), options)
+}
+beforeEach(() => start())
+
+/** Whatever happened: the next client is served, and nothing of the last one is left. */
+afterEach(async () => {
+  await eventually('nothing is left', () => rig.server.counts().calls === 0)
+  expect(await new WatchClient(rig.client()).ask()).toBe(1)
+  expect(rig.errors).toEqual([])
+  await rig.end()
+})
+
+const path = (): string => rig.server.address.replace('unix://', '')
+
+/** Bytes on a connection, until the server ends it or says that it will (GOAWAY); what it said meanwhile. */
+async function say(...bytes: readonly Buffer[]): Promise<Buffer> {
+  const socket = connect({ path: path() })
+  let heard = Buffer.alloc(0)
+  socket.on('error', () => undefined)
+  socket.on('data', chunk => {
+    heard = Buffer.concat([heard, chunk])
+    if (framesOf(heard).includes(GOAWAY)) socket.destroy()
+  })
+  socket.write(Buffer.concat(bytes))
+  await once(socket, 'close')
+  return heard
+}
+
+const GOAWAY = 7
+
+/** Their types. */
+function framesOf(bytes: Buffer): readonly number[] {
+  const types: number[] = []
+  for (let at = 0; at + 9 <= bytes.length; at += 9 + bytes.readUIntBE(at, 3)) types.push(bytes[at + 3] ?? 0)
+  return types
+}
+
+describe('what is no HTTP/2', () => {
+  it.each([
+    ['noise', Buffer.alloc(64 * 1024, 0xff)],
+    ['HTTP/1', Buffer.from('GET / HTTP/1.1\r\nHost: localhost\r\n\r\n')],
+    [
+      'a frame that is too large',
+      Buffer.concat([Buffer.from(PREFACE), frame(DATA, 0, 1, Buffer.alloc(20_000))]),
+    ],
+    [
+      'data of a stream that is not there',
+      Buffer.concat([Buffer.from(PREFACE), OPENING, frame(DATA, 0, 7, Buffer.alloc(5))]),
+    ],
+    [
+      'headers that are not compressed as they say',
+      Buffer.concat([Buffer.from(PREFACE), OPENING, frame(HEADERS, END_HEADERS, 1, Buffer.alloc(40, 0xff))]),
+    ],
+    [
+      'settings of a wrong size',
+      Buffer.concat([Buffer.from(PREFACE), frame(SETTINGS, 0, 0, Buffer.alloc(5))]),
+    ],
+  ])('ends its connection: %s', async (_, bytes) => {
+    await say(bytes)
+    expect(rig.server.counts()).toMatchObject({ calls: 0, streams: 0 })
+  })
+})
+
+describe('what is no gRPC', () => {
+  it.each([
+    [{ ':method': 'GET' }, 405],
+    [{ ':method': 'POST' }, 415],
+    [{ ':method': 'POST', 'content-type': 'application/json' }, 415],
+    [{ ':method': 'POST', 'content-type': 'application/grpc-web' }, 415],
+  ])('is told so: %j', async (headers, status) => {
+    const session = connectHttp2('http://localhost', { createConnection: () => connect({ path: path() }) })
+    const stream = session.request({ ':path': '/localv1.Sets/Watch', ...headers })
+    stream.on('error', () => undefined)
+    const [answer]: unknown[] = await once(stream, 'response')
+    expect(answer).toMatchObject({ ':status': status })
+    session.destroy()
+    expect(rig.server.counts().refused).toBe(1)
+  })
+})
+
+/** Bytes of a stream as they are, prefix and all, through a connection that is in order. */
+async function statusAfter(bytes: Buffer): Promise<Readonly<Record<string, unknown>>> {
+  const session = connectHttp2('http://localhost', { createConnection: () => connect({ path: path() }) })
+  const stream = session.request({
+    ':method': 'POST',
+    ':path': '/localv1.Sets/Watch',
+    'content-type': 'application/grpc',
+    te: 'trailers',
+  })
+  stream.on('error', () => undefined)
+  stream.resume()
+  const trailers = once(stream, 'trailers')
+  stream.end(bytes)
+  const [its]: unknown[] = await trailers
+  session.close()
+  if (typeof its !== 'object' || its === null) throw new Error('no trailers')
+  return { ...its }
+}
+
+describe('messages', () => {
+  const announced = (length: number, flag = 0): Buffer => {
+    const prefix = Buffer.alloc(5)
+    prefix[0] = flag
+    prefix.writeUInt32BE(length, 1)
+    return prefix
+  }
+
+  it.each([
+    ['too large, as announced', announced(0xffffffff), '8'],
+    ['one byte too large', Buffer.concat([announced(4_097), Buffer.alloc(4_097)]), '8'],
+    ['compressed', Buffer.concat([announced(3, 1), Buffer.alloc(3)]), '12'],
+    ['neither compressed nor not', announced(0, 2), '13'],
+    ['cut off', Buffer.concat([announced(100), Buffer.alloc(50)]), '13'],
+    ['no protobuf', Buffer.concat([announced(3), Buffer.from('0aff01', 'hex')]), '3'],
+  ])('are refused: %s', async (_, bytes, status) => {
+    expect(await statusAfter(bytes)).toMatchObject({ 'grpc-status': status })
+  })
+
+  it('may have fields that are not known, and be cut anywhere', async () => {
+    const request = Buffer.concat([announced(8), Buffer.from('1003d20303616263', 'hex')])
+    expect(await statusAfter(request)).toMatchObject({ 'grpc-status': '0' })
+    const peer = new GrpcPeer(path())
+    const sync = peer.ask(7)
+    await sync
+    for (const byte of announced(0)) peer.socket.write(frame(DATA, 0, 1, Buffer.from([byte])))
+    await eventually('it is one request', () => rig.server.counts().waiting === 1)
+    peer.destroy()
+  })
+})
+
+describe('clients that want too much', () => {
+  it('16 requests of a stream wait, and no more', async () => {
+    const client = new WatchClient(rig.client())
+    await client.ask()
+    for (let request = 0; request < 17; request++) client.stream.write(encodeLocalv1('WatchReq', {}))
+    expect(await statusOf(client.stream)).toMatchObject({
+      code: 8,
+      details: '16 requests wait for answers already',
+    })
+  })
+
+  it('requests without reading are answered as far as the window goes', async () => {
+    await start({}, largeState(3_000, 10))
+    const peer = new GrpcPeer(path())
+    peer.socket.pause()
+    for (let request = 0; request < 16; request++) void peer.ask(1)
+    let before = -1
+    while (before !== rig.server.counts().bytes) {
+      before = rig.server.counts().bytes
+      await new Promise(resolve => setTimeout(resolve, 100))
+    }
+    expect(rig.server.counts()).toMatchObject({ streams: 1, syncs: 0 })
+    expect(before).toBeLessThan(1 << 20)
+    peer.destroy()
+  })
+
+  it('calls beyond the limit are refused, and there is room again when one has ended', async () => {
+    await start({ callsMax: 3 })
+    const clients = Array.from({ length: 3 }, () => new WatchClient(rig.client()))
+    await Promise.all(clients.map(client => client.ask()))
+    const fourth = new WatchClient(rig.client())
+    expect(await statusOf(fourth.stream)).toMatchObject({ code: 8, details: '3 calls are open already' })
+    for (const client of clients) client.stream.cancel()
+    await eventually('they are gone', () => rig.server.counts().calls === 0)
+  })
+
+  it('connections beyond the limit are closed', async () => {
+    await start({ connectionsMax: 2 })
+    const peers = [new GrpcPeer(path()), new GrpcPeer(path())]
+    await Promise.all(peers.map(peer => peer.ask(7)))
+    expect((await say(Buffer.from(PREFACE))).length).toBeLessThan(100)
+    expect(rig.server.counts()).toMatchObject({ connections: 2, refused: 1 })
+    for (const peer of peers) peer.destroy()
+    await eventually('they are gone', () => rig.server.counts().connections === 0)
+  })
+
+  it('a connection has at most 128 calls', async () => {
+    const opens = Array.from({ length: 200 }, (_, index) =>
+      frame(HEADERS, END_HEADERS, 1 + index * 2, REQUEST),
+    )
+    const socket = connect({ path: path() })
+    socket.on('error', () => undefined)
+    socket.resume()
+    socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING, ...opens]))
+    await eventually('calls are open', () => rig.server.counts().calls > 0)
+    await new Promise(resolve => setTimeout(resolve, 100))
+    expect(rig.server.counts().calls).toBeLessThanOrEqual(128)
+    socket.destroy()
+  })
+
+  it('streams that are opened and reset as fast as can be leave nothing', async () => {
+    const RST_STREAM = 3
+    const cancel = Buffer.from([0, 0, 0, 8])
+    const socket = connect({ path: path() })
+    socket.on('error', () => undefined)
+    socket.resume()
+    socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING]))
+    for (let round = 0; round < 20; round++)
+      socket.write(
+        Buffer.concat(
+          Array.from({ length: 500 }, (_, index) => {
+            const stream = 1 + (round * 500 + index) * 2
+            return Buffer.concat([
+              frame(HEADERS, END_HEADERS, stream, REQUEST),
+              frame(RST_STREAM, 0, stream, cancel),
+            ])
+          }),
+        ),
+      )
+    await new Promise(resolve => setTimeout(resolve, 200))
+    expect(rig.server.counts().calls).toBeLessThanOrEqual(128)
+    socket.destroy()
+  })
+
+  it('headers beyond the limit are no call', async () => {
+    const many = Object.fromEntries(Array.from({ length: 100 }, (_, index) => [`x-${index}`, 'y']))
+    const socket = connect({ path: path() })
+    socket.on('error', () => undefined)
+    socket.resume()
+    const block = Buffer.concat([REQUEST, headerBlock(many)])
+    socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING, frame(HEADERS, END_HEADERS, 1, block)]))
+    await new Promise(resolve => setTimeout(resolve, 100))
+    expect(rig.server.counts().calls).toBe(0)
+    socket.destroy()
+  })
+
+  it('reflection lets 64 requests wait for a client that does not read', async () => {
+    const open = frame(
+      HEADERS,
+      END_HEADERS,
+      1,
+      headerBlock({
+        ':method': 'POST',
+        ':scheme': 'http',
+        ':path': '/grpc.reflection.v1.ServerReflection/ServerReflectionInfo',
+        ':authority': 'localhost',
+        'content-type': 'application/grpc',
+      }),
+    )
+    const request = Buffer.from('000000000e220c6c6f63616c76312e53657473', 'hex')
+    const socket = connect({ path: path() })
+    socket.on('error', () => undefined)
+    let heard = Buffer.alloc(0)
+    socket.on('data', chunk => {
+      heard = Buffer.concat([heard, chunk])
+    })
+    const settings = frame(SETTINGS, 0, 0, Buffer.alloc(0))
+    const requests = Array.from({ length: 1_000 }, () => frame(DATA, 0, 1, request))
+    socket.write(Buffer.concat([Buffer.from(PREFACE), settings, open, ...requests]))
+    // Trailers: who is not refused gets none, since it says no end.
+    const blocks = (): number => framesOf(heard).filter(type => type === HEADERS).length
+    await eventually('it was refused', () => blocks() === 2)
+    expect(heard.length).toBeLessThan(65_535)
+    socket.destroy()
+  })
+})

@@ -1,0 +1,217 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { ApiFeed } from '../../../src/api/feed.ts'
+import { type ApiObject, type ApiOperation, type ApiState, difference } from '../../../src/api/state.ts'
+import { PersistentMap } from '../../../src/base/persistent-map.ts'
+import type { SourceEvent } from '../../../src/model/snapshot.ts'
+import { DRAINING, endpoint, node, service, slice, UNREADY } from '../model/objects.ts'
+import { detailed, Viewer } from './views.ts'
+
+// Few of everything, so that nearly everything meets.
+const name = fc.constantFrom('a', 'b', 'c')
+const address = fc.constantFrom('10.96.0.1', '10.96.0.2', '192.0.2.1')
+const policy = fc.constantFrom('Cluster', 'Local')
+
+const anyService = fc
+  .record({
+    name,
+    clusterIP: address,
+    externalIPs: fc.array(address, { maxLength: 2 }),
+    target: fc.constantFrom(undefined, 80, 8080, 'web'),
+    labels: fc.constantFrom(
+      {},
+      { app: 'x' },
+      { app: 'y' },
+      { 'service.kubernetes.io/service-proxy-name': 'z' },
+    ),
+    policies: fc.tuple(policy, policy),
+  })
+  .map(({ target, policies, labels, ...its }) =>
+    service(
+      its.name,
+      {
+        clusterIP: its.clusterIP,
+        externalIPs: its.externalIPs,
+        internalTrafficPolicy: policies[0],
+        externalTrafficPolicy: policies[1],
+        ports: [{ port: 80, targetPort: target }],
+      },
+      { metadata: { labels } },
+    ),
+  )
+
+const anyEndpoint = fc
+  .record({
+    address: fc.constantFrom('10.1.0.1', '10.1.0.2', '10.1.0.3'),
+    conditions: fc.constantFrom({}, {}, DRAINING, UNREADY),
+    nodeName: fc.constantFrom('here', 'there'),
+    hostname: fc.constantFrom(undefined, 'x', 'y'),
+  })
+  .map(({ address, ...rest }) => endpoint(address, rest))
+
+const anySlice = fc
+  .record({
+    name: fc.constantFrom('s1', 's2', 's3'),
+    to: name,
+    endpoints: fc.array(anyEndpoint, { maxLength: 4 }),
+    port: fc.constantFrom(80, 8080),
+  })
+  .map(its => slice(its.name, its.to, its.endpoints, { ports: [{ name: '', port: its.port }] }))
+
+const gone = (kind: 'Service' | 'EndpointSlice') => (key: string) =>
+  ({ kind, key: `ns/${key}`, value: undefined }) satisfies SourceEvent
+
+const anyEvent: fc.Arbitrary<SourceEvent> = fc.oneof(
+  { weight: 5, arbitrary: anyService.map(detailed) },
+  { weight: 5, arbitrary: anySlice.map(detailed) },
+  { weight: 2, arbitrary: name.map(gone('Service')) },
+  { weight: 2, arbitrary: fc.constantFrom('s1', 's2', 's3').map(gone('EndpointSlice')) },
+  {
+    weight: 1,
+    arbitrary: fc.constantFrom(['192.168.1.7'], ['192.0.2.1']).map(ips => detailed(node({ ips }))),
+  },
+)
+
+const anyHistory = fc.array(fc.array(anyEvent, { minLength: 1, maxLength: 3 }), {
+  minLength: 1,
+  maxLength: 12,
+})
+
+/** Keeps what it is told of; an endpoint without its Service is an error at every moment. */
+class Client {
+  readonly services = new Map<string, ApiObject>()
+  readonly endpoints = new Map<string, ApiObject>()
+
+  apply(operations: Iterable<ApiOperation>): void {
+    for (const operation of operations) {
+      const set = operation.set === 1 ? this.services : this.endpoints
+      if (operation.kind === 'set') set.set(operation.object.path, operation.object)
+      else expect(set.delete(operation.path), `${operation.path} was there`).toBe(true)
+      for (const path of this.endpoints.keys())
+        expect(this.services.has(path.slice(0, path.lastIndexOf('/'))), path).toBe(true)
+    }
+  }
+
+  get content(): unknown {
+    return [this.services, this.endpoints].map(map => new Map([...map].sort(([a], [b]) => (a < b ? -1 : 1))))
+  }
+}
+
+function contentOf({ services, endpoints }: ApiState): unknown {
+  return [services, endpoints].map(map => new Map([...map.entries()].sort(([a], [b]) => (a < b ? -1 : 1))))
+}
+
+/** Only what can be compared between states that share nothing. */
+function bytesOf({ services, endpoints }: ApiState): unknown {
+  return [services, endpoints].map(map =>
+    map
+      .values()
+      .map(({ path, bytes }) => `${path} ${Buffer.from(bytes).toString('hex')}`)
+      .sort(),
+  )
+}
+
+describe('nextApiState', () => {
+  it('says the same as a start from nothing, and keeps the objects of what did not change', () => {
+    fc.assert(
+      fc.property(anyHistory, history => {
+        const viewer = new Viewer()
+        let before: ApiState | undefined
+        for (const events of history) {
+          const state = viewer.take(events)
+          expect(bytesOf(state)).toEqual(bytesOf(viewer.anew()))
+          if (before !== undefined) expectSharing(before, state)
+          before = state
+        }
+      }),
+      { numRuns: 150 },
+    )
+  })
+
+  it('gives the same state when nothing is to be said', () => {
+    const viewer = new Viewer()
+    const objects = [node(), service('a'), slice('s', 'a', [endpoint('10.1.0.1')])]
+    const before = viewer.take(objects.map(detailed))
+    // Of what is no part of any message: a Service without addresses, and the node's.
+    expect(viewer.take([detailed(node({ podCIDRs: ['10.1.0.0/24'] }))])).toBe(before)
+    expect(viewer.take([detailed(slice('t', 'b', [endpoint('10.1.0.9')]))])).toBe(before)
+    const after = viewer.take([detailed(slice('s', 'a', [endpoint('10.1.0.2')]))])
+    expect(after.number).toBe(before.number + 1)
+    expect(after.services).toBe(before.services)
+  })
+})
+
+function expectSharing(before: ApiState, after: ApiState): void {
+  for (const set of ['services', 'endpoints'] as const)
+    for (const object of after[set].values()) {
+      const old = before[set].get(object.path)
+      if (old !== undefined && Buffer.compare(old.bytes, object.bytes) === 0) expect(object).toBe(old)
+    }
+  const isSame = before.number === after.number
+  expect(isSame).toBe(before === after)
+  if (!isSame) expect([...difference(before, after)].length).toBeGreaterThan(0)
+}
+
+describe('a client that applies differences', () => {
+  it('knows the full state after each, however many it has missed', () => {
+    const anyPace = fc.array(fc.boolean(), { minLength: 12, maxLength: 12 })
+    fc.assert(
+      fc.property(anyHistory, fc.array(anyPace, { minLength: 1, maxLength: 3 }), (history, paces) => {
+        const viewer = new Viewer()
+        const feed = new ApiFeed({ clock: { nowMs: () => 0 }, source: () => undefined })
+        const readers = paces.map(() => new Reader(feed))
+        for (const [step, events] of history.entries()) {
+          feed.offer(viewer.take(events))
+          for (const [index, reader] of readers.entries()) if (paces[index]?.[step]) reader.read()
+          expect(feed.kept).toBeLessThanOrEqual(readers.length + 1)
+        }
+        for (const reader of readers) reader.read()
+        expect(feed.kept).toBe(1)
+      }),
+      { numRuns: 150 },
+    )
+  })
+
+  it('costs what differs, and not how often it changed', () => {
+    const viewer = new Viewer()
+    const feed = new ApiFeed({ clock: { nowMs: () => 0 }, source: () => undefined })
+    feed.offer(viewer.take([node(), service('a')].map(detailed)))
+    const stalled = new Reader(feed)
+    const slow = new Reader(feed)
+    stalled.read()
+    for (let round = 0; round < 500; round++) {
+      const last = 1 + (round % 7)
+      feed.offer(viewer.take([detailed(slice('s', 'a', [endpoint(`10.1.0.${last}`)]))]))
+      if (round % 100 === 50) slow.read()
+    }
+    // What every version in between held is forgotten: of 500, the stalled one's, the slow one's and the newest are kept.
+    expect(feed.kept).toBe(3)
+    expect(stalled.versionsBehind()).toBeLessThanOrEqual(3)
+    stalled.read()
+    expect(feed.kept).toBe(2)
+  })
+})
+
+class Reader {
+  readonly #feed: ApiFeed
+  readonly #client = new Client()
+  #seen: ApiState | undefined
+
+  constructor(feed: ApiFeed) {
+    this.#feed = feed
+  }
+
+  read(): void {
+    const state = this.#feed.current
+    if (state === undefined || state === this.#seen) return
+    this.#feed.hold(state)
+    this.#client.apply(difference(this.#seen, state))
+    if (this.#seen !== undefined) this.#feed.release(this.#seen)
+    this.#seen = state
+    expect(this.#client.content).toEqual(contentOf(state))
+  }
+
+  versionsBehind(): number {
+    return this.#seen === undefined ? 0 : PersistentMap.lineage(this.#seen.endpoints).length
+  }
+}

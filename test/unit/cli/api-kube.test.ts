@@ -1,0 +1,75 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { command } from '../../../src/cli/api.ts'
+import type { Io } from '../../../src/cli/io.ts'
+import { eventually } from '../../support/api/rig.ts'
+import { ApiServer } from '../../support/apiserver/http-server.ts'
+import { endpoint, service, slice } from '../model/objects.ts'
+
+let server: ApiServer
+let folder: string
+let stop: AbortController
+let out: string
+
+beforeEach(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-api-kube-'))
+  stop = new AbortController()
+  out = ''
+  server = await ApiServer.start()
+  const spec = { clusterIPs: ['10.96.0.1'], ports: [{ port: 80, protocol: 'TCP', targetPort: 'web' }] }
+  const metadata = { labels: { app: 'web' }, annotations: { note: 'x' } }
+  server.store.create('services', service('web', spec, { metadata }))
+  const endpoints = [endpoint('10.1.0.1', { hostname: 'web-0' })]
+  const ports = [{ name: '', port: 8080, protocol: 'TCP' }]
+  server.store.create('endpointslices', slice('s', 'web', endpoints, { ports }))
+  writeFileSync(join(folder, 'kubeconfig'), server.kubeconfig())
+})
+
+afterEach(async () => {
+  stop.abort()
+  await server.close()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+function api(...argv: string[]): Promise<number> {
+  const io: Io = {
+    out: text => {
+      out += text
+    },
+    err: () => undefined,
+    outBacklogBytes: () => 0,
+    outLost: new AbortController().signal,
+    colour: false,
+    signal: stop.signal,
+    hostName: 'here',
+    processId: 1,
+  }
+  return command.run(['--source=kube', `--kubeconfig=${join(folder, 'kubeconfig')}`, ...argv], io)
+}
+
+it.each(['application/json', 'application/vnd.kubernetes.protobuf'])(
+  'reads what back ends are told from the API server in %s',
+  async type => {
+    expect(await api('--print', `--kube-api-content-type=${type}`)).toBe(0)
+    expect(JSON.parse(out)).toMatchObject({
+      Service: {
+        Ports: [{ Protocol: 1, Port: 80, TargetPortName: 'web' }],
+        Labels: { app: 'web' },
+        Annotations: { note: 'x' },
+      },
+      Endpoints: [{ Hostname: 'web-0', IPs: { V4: ['10.1.0.1'] }, PortOverrides: [{ Port: 8080 }] }],
+    })
+  },
+)
+
+it('goes on with what it knows while the API server is away', async () => {
+  const watching = api('--print', '--watch')
+  await eventually('the first state', () => out.includes('\n\n'))
+  await server.close()
+  await new Promise(done => setTimeout(done, 200))
+  expect(out.split('\n').filter(line => line !== '')).toHaveLength(1)
+  stop.abort()
+  expect(await watching).toBe(0)
+})

@@ -1,0 +1,208 @@
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { command } from '../../../src/cli/api.ts'
+import type { Io } from '../../../src/cli/io.ts'
+import { eventually } from '../../support/api/rig.ts'
+import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
+import { endpoint, service, slice } from '../model/objects.ts'
+
+let folder: string
+let stop: AbortController
+let lost: AbortController
+let out: string
+let err: string
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-api-'))
+  stop = new AbortController()
+  lost = new AbortController()
+  out = ''
+  err = ''
+  describeService('10.1.0.1')
+})
+
+afterEach(() => {
+  stop.abort()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+/** A Service with one endpoint, as files. */
+function describeService(address: string): void {
+  const objects = [
+    service('web', {}, { metadata: { labels: { app: 'web' } } }),
+    slice('s', 'web', [endpoint(address, { hostname: 'web-0' })]),
+  ]
+  writeFileSync(
+    join(folder, 'objects.json'),
+    JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }),
+  )
+}
+
+function api(...argv: string[]): Promise<number> {
+  const io: Io = {
+    out: text => {
+      out += text
+    },
+    err: text => {
+      err += text
+    },
+    outBacklogBytes: () => 0,
+    outLost: lost.signal,
+    colour: false,
+    signal: stop.signal,
+    hostName: 'here',
+    processId: 1,
+  }
+  return command.run([`--source=file:${join(folder, 'objects.json')}`, ...argv], io)
+}
+
+const lines = () => out.split('\n').filter(line => line !== '')
+const read = (name: string) => {
+  try {
+    return readFileSync(join(folder, name), 'utf8')
+  } catch {
+    return ''
+  }
+}
+
+describe('kprobe api', () => {
+  it('prints the whole state once, with labels, target ports and hostnames', async () => {
+    expect(await api('--print')).toBe(0)
+    expect(lines().map(line => JSON.parse(line))).toEqual([
+      {
+        Service: {
+          Namespace: 'ns',
+          Name: 'web',
+          Type: 'ClusterIP',
+          IPs: { ClusterIPs: { V4: ['10.96.0.1'] }, ExternalIPs: {} },
+          Ports: [{ Protocol: 1, Port: 80, TargetPort: 80 }],
+          Labels: { app: 'web' },
+        },
+        Endpoints: [{ Hostname: 'web-0', IPs: { V4: ['10.1.0.1'] }, PortOverrides: [{ Port: 8080 }] }],
+      },
+    ])
+  })
+
+  it('prints every state, or what changes, until it is told to stop', async () => {
+    const watching = api('--print', '--watch')
+    await eventually('the first state', () => lines().length === 1)
+    describeService('10.1.0.2')
+    await eventually('the second', () => lines().length === 2)
+    stop.abort()
+    expect(await watching).toBe(0)
+    expect(lines()[1]).toContain('10.1.0.2')
+    expect(out.endsWith('\n\n')).toBe(true)
+
+    stop = new AbortController()
+    out = ''
+    const following = api('--print', '--diff')
+    await eventually('the first Sync', () => lines().length === 3)
+    describeService('10.1.0.3')
+    await eventually('the second', () => lines().length === 6)
+    stop.abort()
+    expect(await following).toBe(0)
+    expect(
+      lines()
+        .slice(3)
+        .map(line => Object.keys(JSON.parse(line))[0]),
+    ).toEqual(['Set', 'Delete', 'Sync'])
+  })
+
+  it('ends when nobody reads what it prints any more', async () => {
+    const watching = api('--print', '--watch')
+    await eventually('the first state', () => lines().length === 1)
+    lost.abort()
+    expect(await watching).toBe(0)
+  })
+
+  it('starts several programs with the same arguments, and ends after one run of each', async () => {
+    const [one, two] = ['one', 'two'].map(name => {
+      const path = join(folder, name)
+      writeFileSync(path, `#!/bin/sh\ncat > ${path}.out\necho "$@" > ${path}.args\n`, { mode: 0o755 })
+      return path
+    })
+    expect(await api(`--exec=${one}`, `--exec=${two}`, '--once', '--', '--help', 'a b')).toBe(0)
+    for (const name of ['one', 'two']) {
+      expect(JSON.parse(read(`${name}.out`)).Service.Name).toBe('web')
+      expect(read(`${name}.args`)).toBe('--help a b\n')
+    }
+    expect(out).toBe('')
+    expect(await api('--exec=/bin/false', `--exec=${one}`, '--once')).toBe(1)
+  })
+
+  it('serves gRPC, and ends with its socket', async () => {
+    const address = `unix://${join(folder, 'api.sock')}`
+    const serving = api(`--listen=${address}`)
+    await eventually('the socket', () => existsSync(join(folder, 'api.sock')))
+    const client = grpcClient(address)
+    const watch = new WatchClient(client)
+    await watch.ask('here')
+    expect([...watch.store.services.keys()]).toEqual(['ns/web'])
+    expect([...watch.store.endpoints.keys()]).toEqual(['ns/web/10.1.0.1,=8080'])
+    const answered = watch.ask('here')
+    describeService('10.1.0.2')
+    await answered
+    expect([...watch.store.endpoints.keys()]).toEqual(['ns/web/10.1.0.2,=8080'])
+    expect(watch.store.complaints).toEqual([])
+    stop.abort()
+    expect(await serving).toBe(0)
+    client.close()
+    expect(existsSync(join(folder, 'api.sock'))).toBe(false)
+  })
+
+  it('serves the last state while its source cannot be read', async () => {
+    const address = `unix://${join(folder, 'api.sock')}`
+    const serving = api(`--listen=${address}`, '--print', '--watch')
+    await eventually('the first state', () => lines().length === 1)
+    writeFileSync(join(folder, 'objects.json'), '{')
+    await new Promise(done => setTimeout(done, 300))
+    const client = grpcClient(address)
+    const watch = new WatchClient(client)
+    await watch.ask()
+    expect([...watch.store.services.keys()]).toEqual(['ns/web'])
+    expect(lines()).toHaveLength(1)
+    client.close()
+    stop.abort()
+    await serving
+  })
+
+  it('fails where there is nothing to tell, or nobody can be told', async () => {
+    rmSync(join(folder, 'objects.json'))
+    expect(await api('--print')).toBe(1)
+    expect(err).toContain('objects.json')
+    err = ''
+    describeService('10.1.0.1')
+    expect(await api('--listen=unix:///nowhere/at/all/api.sock')).toBe(1)
+    expect(err).toContain('unix:///nowhere/at/all/api.sock')
+    err = ''
+    expect(await api('--listen=tcp://0.0.0.0:0')).toBe(1)
+    expect(err).toContain('--api-tls-cert')
+    expect(out).toBe('')
+  })
+
+  it.each([
+    [['--watch'], '--watch: is for --print'],
+    [['--diff'], '--diff: is for --print'],
+    [['--exec='], '--exec: "" names no program'],
+    [['--exec=a\0b'], '--exec: '],
+    [['--exec=a', '--exec-timeout=soon'], '--exec-timeout: "soon" is not a duration'],
+    [['--exec=a', '--exec-timeout=-1s'], '--exec-timeout: "-1s" is not a duration'],
+    [['--exec=a', '--exec-timeout=600h'], '--exec-timeout: "600h" is not a duration'],
+    [['--exec-timeout=1s'], '--exec-timeout: is for --exec'],
+    [['--print', '--', 'x'], '--: arguments are for the programs of --exec'],
+    [['--exec=a', '--', 'x\0y'], '--: an argument has a zero byte in it'],
+    [['--listen=nowhere'], '--listen: '],
+    [['--listen=tcp://127.0.0.1'], '--listen: '],
+    [['--print', '--api-tls-cert=a', '--api-tls-key=b', '--api-tls-client-ca=c'], 'is for a server'],
+    [['--listen=tcp://0.0.0.0:1', '--api-tls-cert=a'], '--api-tls-key: is missing'],
+    [['surplus'], '"surplus": no such argument'],
+    [['--nonsense'], '--nonsense: no such flag'],
+  ])('refuses %j', async (argv, message) => {
+    expect(await api(...argv)).toBe(2)
+    expect(err).toContain(message)
+    expect(err).toContain('see `kprobe api --help`')
+    expect(out).toBe('')
+  })
+})

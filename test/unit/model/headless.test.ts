@@ -1,0 +1,215 @@
+import { describe, expect, it } from 'vitest'
+import { formatIp } from '../../../src/base/ip.ts'
+import type { FrontendTable } from '../../../src/model/frontend.ts'
+import { parseObject } from '../../../src/model/parse.ts'
+import { printedService } from '../../../src/model/printed.ts'
+import {
+  DRAINING,
+  endpoint,
+  type Fields,
+  node,
+  refusalLines,
+  service,
+  shown,
+  slice,
+  tableOf,
+  UNREADY,
+} from './objects.ts'
+
+const MINE = { serviceProxyName: 'mine' }
+const LABELS = { 'service.kubernetes.io/service-proxy-name': 'mine' }
+
+function headless(name: string, spec: Fields, metadata: Fields = {}): Fields {
+  return service(name, { clusterIP: 'None', ...spec }, { metadata: { labels: LABELS, ...metadata } })
+}
+
+const BOTH = { externalIPs: ['192.0.2.1', '2001:db8::1'], ipFamilies: ['IPv4', 'IPv6'] }
+const PODS = [
+  slice('web-4', 'web', [endpoint('10.1.0.1', { nodeName: 'here' }), endpoint('10.1.0.2')]),
+  slice('web-6', 'web', [endpoint('fd00:1::1')], { addressType: 'IPv6' }),
+]
+
+function printed(table: FrontendTable, key = 'ns/web'): ReturnType<typeof printedService> | undefined {
+  const found = table.services.get(key)
+  return found && printedService(found)
+}
+
+describe('a headless Service of a named proxy', () => {
+  it('is reached at its external addresses, in each family', () => {
+    const table = tableOf([node(), headless('web', BOTH), ...PODS], MINE)
+    expect(shown(table, 'ns/web')).toEqual({
+      'ns/web:/TCP/IPv4': {
+        frontends: ['192.0.2.1:80 external-cluster'],
+        cluster: ['10.1.0.1:8080 local', '10.1.0.2:8080'],
+        local: [],
+      },
+      'ns/web:/TCP/IPv6': {
+        frontends: ['[2001:db8::1]:80 external-cluster'],
+        cluster: ['[fd00:1::1]:8080'],
+        local: [],
+      },
+    })
+    expect(table.services.get('ns/web')).toMatchObject({ clusterIps: [], refusals: [] })
+    expect(table.services.get('ns/web')).not.toHaveProperty('wholes')
+  })
+
+  it.each<[string, Fields, Fields | undefined]>([
+    ['without a name', {}, undefined],
+    ['of another name', {}, { serviceProxyName: 'other' }],
+  ])('is nothing to a proxy %s', (_, spec, options) => {
+    const table = tableOf([node(), headless('web', { ...BOTH, ...spec }), ...PODS], { ...options })
+    expect(table.services.size).toBe(0)
+  })
+
+  it('is nothing without a label, whoever asks', () => {
+    const plain = service('web', { clusterIP: 'None', ...BOTH })
+    expect(tableOf([node(), plain, ...PODS]).services.size).toBe(0)
+    expect(tableOf([node(), plain, ...PODS], MINE).services.size).toBe(0)
+  })
+
+  it('is nothing without external addresses', () => {
+    expect(tableOf([node(), headless('web', {}), ...PODS], MINE).services.size).toBe(0)
+  })
+
+  it('keeps policy Local', () => {
+    const spec = { ...BOTH, externalTrafficPolicy: 'Local' }
+    const table = tableOf([node(), headless('web', spec), ...PODS], MINE)
+    expect(shown(table, 'ns/web')['ns/web:/TCP/IPv4']).toEqual({
+      frontends: ['192.0.2.1:80 external-local'],
+      cluster: ['10.1.0.1:8080 local', '10.1.0.2:8080'],
+      local: ['10.1.0.1:8080 local'],
+    })
+  })
+
+  it('has no NodePort, even where an object lists one', () => {
+    const ports = [{ port: 80, nodePort: 30080 }]
+    const table = tableOf([node(), headless('web', { ...BOTH, ports }), ...PODS], MINE)
+    expect(printed(table)?.ports.flatMap(its => its.frontends)).toEqual([
+      'ExternalIP 192.0.2.1:80 external-cluster',
+      'ExternalIP [2001:db8::1]:80 external-cluster',
+    ])
+  })
+
+  it('refuses addresses outside its families, and those of the node', () => {
+    const spec = { externalIPs: ['192.0.2.1', '2001:db8::1', '192.168.1.7'], ipFamilies: ['IPv4'] }
+    const table = tableOf([node(), headless('web', spec), ...PODS], MINE)
+    expect(Object.keys(shown(table, 'ns/web'))).toEqual(['ns/web:/TCP/IPv4'])
+    expect(refusalLines(table.services.get('ns/web'))).toEqual([
+      expect.stringContaining('an IPv6 address of a Service that is not in that family (spec.ipFamilies)'),
+      expect.stringContaining('an address of this node'),
+    ])
+  })
+
+  it('is in the families of its addresses where it names none', () => {
+    const table = tableOf([node(), headless('web', { externalIPs: BOTH.externalIPs }), ...PODS], MINE)
+    expect(Object.keys(shown(table, 'ns/web'))).toEqual(['ns/web:/TCP/IPv4', 'ns/web:/TCP/IPv6'])
+  })
+
+  it('yields an address and port to an older Service', () => {
+    const at = (day: number) => ({ creationTimestamp: `2026-01-0${day}T00:00:00Z` })
+    const table = tableOf([node(), headless('web', BOTH, at(2)), headless('old', BOTH, at(1)), ...PODS], MINE)
+    expect(printed(table)?.ports).toEqual([])
+    expect(refusalLines(table.services.get('ns/web'))).toEqual([
+      expect.stringContaining('already claimed by Service ns/old, which comes first'),
+      expect.stringContaining('already claimed by Service ns/old, which comes first'),
+    ])
+  })
+
+  it('does not take the ClusterIP of another proxy', () => {
+    const other = service('other', { clusterIP: '192.0.2.1' })
+    const table = tableOf([node(), other, headless('web', BOTH), ...PODS], MINE)
+    expect(Object.keys(shown(table, 'ns/web'))).toEqual(['ns/web:/TCP/IPv6'])
+  })
+})
+
+describe('a headless Service without ports', () => {
+  const NO_PORTS = { ports: undefined, ...BOTH }
+  const bare = { ports: [] }
+  const PORTLESS = [
+    slice('web-4', 'web', [endpoint('10.1.0.1', { nodeName: 'here' }), endpoint('10.1.0.2')], bare),
+    slice('web-5', 'web', [endpoint('10.1.0.2'), endpoint('10.1.0.0', { conditions: UNREADY })], bare),
+    slice('web-6', 'web', [endpoint('fd00:1::1', { nodeName: 'here' })], { ...bare, addressType: 'IPv6' }),
+  ]
+
+  it.each([
+    ['none at all', undefined],
+    ['null', null],
+    ['an empty list', []],
+  ])('is reached at its addresses as a whole: %s', (_, ports) => {
+    const table = tableOf([node(), headless('web', { ...BOTH, ports }), ...PORTLESS], MINE)
+    expect(printed(table)).toEqual({
+      service: 'ns/web',
+      ports: [],
+      wholes: [
+        {
+          frontends: ['ExternalIP 192.0.2.1 external-cluster'],
+          cluster: ['10.1.0.1 local', '10.1.0.2'],
+          local: [],
+        },
+        {
+          frontends: ['ExternalIP 2001:db8::1 external-cluster'],
+          cluster: ['fd00:1::1 local'],
+          local: [],
+        },
+      ],
+      refusals: [],
+    })
+  })
+
+  it('is not what one is whose ports are all refused', () => {
+    const table = tableOf([node(), headless('web', { ...BOTH, ports: [{ port: 0 }] }), ...PORTLESS], MINE)
+    expect(printed(table)).toMatchObject({ ports: [] })
+    expect(printed(table)).not.toHaveProperty('wholes')
+  })
+
+  it('keeps policy Local, draining endpoints, and says when there is nobody', () => {
+    const local = { ...NO_PORTS, externalTrafficPolicy: 'Local' }
+    const draining = slice('web-4', 'web', [endpoint('10.1.0.9', { conditions: DRAINING })], bare)
+    const table = tableOf([node(), headless('web', local), draining], MINE)
+    expect(printed(table)?.wholes).toEqual([
+      { frontends: ['ExternalIP 192.0.2.1 external-local'], cluster: ['10.1.0.9'], local: [] },
+      { frontends: ['ExternalIP 2001:db8::1 reject'], cluster: [], local: [] },
+    ])
+  })
+
+  it('yields an address to an older one that has it as a whole, and none to one that has a port of it', () => {
+    const at = (day: number) => ({ creationTimestamp: `2026-01-0${day}T00:00:00Z` })
+    const ported = headless('ported', { externalIPs: ['192.0.2.1'] }, at(1))
+    const older = headless('older', { externalIPs: ['2001:db8::1'], ports: [] }, at(1))
+    const table = tableOf([node(), ported, older, headless('web', NO_PORTS, at(2)), ...PORTLESS], MINE)
+    expect(table.services.get('ns/web')?.wholes?.flatMap(({ ips }) => ips.map(formatIp))).toEqual([
+      '192.0.2.1',
+    ])
+    expect(refusalLines(table.services.get('ns/web'))).toEqual([
+      expect.stringContaining('already claimed as a whole by Service ns/older, which comes first'),
+    ])
+    expect(printed(table, 'ns/ported')?.ports).toHaveLength(1)
+  })
+})
+
+describe('slices of headless Services', () => {
+  const labels = { 'kubernetes.io/service-name': 'web', 'service.kubernetes.io/headless': '' }
+  const object = slice('web-1', 'web', [endpoint('10.1.0.1')], { metadata: { labels } })
+
+  it('are kept for a named proxy alone', () => {
+    expect(parseObject(object)).toMatchObject({ value: undefined })
+    expect(parseObject(object, undefined, { headlessSlices: true })).toMatchObject({
+      kind: 'EndpointSlice',
+      key: 'ns/web-1',
+      value: { service: 'ns/web' },
+    })
+  })
+})
+
+describe('addresses that no Service has', () => {
+  it('are left alone by a named proxy: they are of another one, or of nobody', () => {
+    const range = {
+      apiVersion: 'networking.k8s.io/v1',
+      kind: 'ServiceCIDR',
+      metadata: { name: 'k' },
+      spec: { cidrs: ['10.96.0.0/16'] },
+    }
+    expect(tableOf([node(), range]).serviceCidrs).toHaveLength(1)
+    expect(tableOf([node(), range], MINE).serviceCidrs).toEqual([])
+  })
+})
