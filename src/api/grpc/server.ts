@@ -1,4 +1,4 @@
-import { readFile, rm } from 'node:fs/promises'
+import { mkdir, readFile, rm } from 'node:fs/promises'
 import type { Server as NetServer } from 'node:net'
 import type { Clock } from '../../base/clock.ts'
 import { formatIp } from '../../base/ip.ts'
@@ -150,8 +150,11 @@ async function tlsFor(address: ApiAddress, tls: ApiTls | undefined): Promise<Tls
   return { cert: cert ?? '', key: key ?? '', clientCa: clientCa ?? '' }
 }
 
-function listen(server: NetServer, address: ApiAddress): Promise<void> {
-  if (address.kind === 'unix') return listenAtUnixSocket(server, address.path)
+async function listen(server: NetServer, address: ApiAddress): Promise<void> {
+  if (address.kind === 'unix') {
+    await makeFolder(address.path.slice(0, address.path.lastIndexOf('/')))
+    return listenAtUnixSocket(server, address.path)
+  }
   const { ip, port } = address
   return new Promise((resolve, reject) => {
     server.once('error', reject)
@@ -159,6 +162,14 @@ function listen(server: NetServer, address: ApiAddress): Promise<void> {
       server.off('error', reject)
       resolve()
     })
+  })
+}
+
+/** The last one of a path alone: what is in /run is gone after each start of the machine. */
+async function makeFolder(path: string): Promise<void> {
+  if (path === '') return
+  await mkdir(path, { mode: 0o755 }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EEXIST') throw error
   })
 }
 

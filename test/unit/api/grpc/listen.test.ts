@@ -93,10 +93,15 @@ describe('a unix socket', () => {
     expect(await client(server.address).ask()).toBe(1)
   })
 
+  it('makes the folder that it is in', async () => {
+    const server = await start(`unix://${folder}/run/api.sock`)
+    expect(await client(server.address).ask()).toBe(1)
+    await expect(start(`unix://${folder}/no/such/api.sock`)).rejects.toThrow('ENOENT')
+  })
+
   it('leaves alone what is no socket', async () => {
     writeFileSync(`${folder}/file`, 'mine')
     await expect(start(`unix://${folder}/file`)).rejects.toThrow('no socket')
-    await expect(start(`unix://${folder}/no/such/folder`)).rejects.toThrow('ENOENT')
   })
 })
 
