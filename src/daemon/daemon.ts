@@ -11,6 +11,7 @@ import { EventRecorder } from '../telemetry/events.ts'
 import { type ApiService, apiOf } from './api-service.ts'
 import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
+import { programmingFields, TUNING_FIELDS } from './followed-fields.ts'
 import { instanceOf } from './instance.ts'
 import { Intake } from './intake.ts'
 import type { DaemonIo, Written } from './io.ts'
@@ -414,35 +415,6 @@ class Daemon {
 }
 
 const NO_FIELDS: ReadonlySet<keyof Config> = new Set()
-
-/** Settings of the kernel that follow from them. */
-const TUNING_FIELDS: readonly (keyof Config)[] = [
-  'conntrack',
-  'proxyMode',
-  'ipvs',
-  'iptables',
-  'nodePortAddresses',
-]
-
-/** What a plane and its reconciler are made from. */
-const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
-  'proxyMode',
-  'ipvs',
-  'iptables',
-  'detectLocal',
-  'masqueradeAll',
-  'nodePortAddresses',
-  'minSyncPeriodMs',
-  'syncPeriodMs',
-  'allowedExternalCidrs',
-  'allowedLoadBalancerCidrs',
-  'allowServiceExternalIps',
-]
-
-/** A rule of the mode iptables follows from conntrack's tcpBeLiberal. */
-function programmingFields({ proxyMode }: Config): readonly (keyof Config)[] {
-  return proxyMode === 'iptables' ? [...PROGRAMMING_FIELDS, 'conntrack'] : PROGRAMMING_FIELDS
-}
 
 function add(
   a: Written,
