@@ -36,6 +36,8 @@ export async function openTopology(alsoLocal: readonly string[], receive: Receiv
   const topology = { outside, pods, node }
   try {
     connect(topology, alsoLocal)
+    // Whoever does not listen yet misses what the others send.
+    await Promise.all([outside.sync(), pods.sync(), node.sync()])
   } catch (error) {
     await closeTopology(topology)
     throw error
