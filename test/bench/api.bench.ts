@@ -22,6 +22,8 @@ const CHANGES = 50
 const TIMES_A_WRITE = 1.5
 const CPU_US = 20
 const IDLE_BYTES = 64 * 1024
+/** Of `OpItem{Sync: {}}` behind its prefix. */
+const SYNC_BYTES = 7
 
 /** What the reader is told to do, and what it says when that is done. */
 interface Task {
@@ -107,7 +109,7 @@ type Told = (kind: Task['kind'], path: string, bytes: number) => Promise<void>
 async function wholeState(rawPath: string, path: string, told: Told): Promise<void> {
   const state = largeState(SERVICES, ENDPOINTS_EACH)
   const blocks = blocksOf(state)
-  const bytes = blocks.reduce((sum, block) => sum + block.length, 0)
+  const bytes = bytesAnew(state)
   const raw = createServer(socket =>
     socket.on('error', () => undefined).once('data', () => pour(socket, blocks)),
   )
@@ -123,6 +125,7 @@ async function wholeState(rawPath: string, path: string, told: Told): Promise<vo
   const server = await serve(new ApiFeed({ clock: systemClock, source: () => undefined }), path, state)
   const next = await times(() => told('whole', path, bytes))
   await server.close()
+  const changed = await afterChanges(path, state, told)
   raw.close()
   const row = (what: string, its: readonly number[]): Readonly<Record<string, string>> => ({
     what,
@@ -132,11 +135,37 @@ async function wholeState(rawPath: string, path: string, told: Told): Promise<vo
   })
   print(`${SERVICES} Services x ${ENDPOINTS_EACH}, ${bytes} bytes of messages, to a new client`, [
     row('the bytes in blocks of 64 KiB to a unix socket', written),
-    row('the first client after a change', first),
+    row('the first client of a server', first),
     row('the next one', next),
+    row('the first one after a change', changed),
   ])
-  console.log(`first client ${goal(median(first) / median(written), TIMES_A_WRITE)}`)
+  console.log(`first client of a server ${goal(median(first) / median(written), TIMES_A_WRITE)}`)
+  console.log(`first client after a change ${goal(median(changed) / median(written), TIMES_A_WRITE)}`)
   console.log(`next client ${goal(median(next) / median(written), TIMES_A_WRITE)}`)
+}
+
+/** Each run: one endpoint changes, and then a client comes that has nothing. */
+async function afterChanges(path: string, start: ApiState, told: Told): Promise<readonly number[]> {
+  const feed = new ApiFeed({ clock: systemClock, source: () => undefined })
+  const server = await serve(feed, path, start)
+  const [key = ''] = start.endpoints.keys()
+  let state = start
+  const anew = bytesAnew(start)
+  await told('whole', path, anew)
+  const all: number[] = []
+  for (let run = 0; run < RUNS; run++) {
+    state = nextState(state, { endpoints: [[key, endpointObject(key, 1_000 + run)]] })
+    feed.offer(state)
+    // What is behind the earlier state is one message.
+    const more = new Transfer(start, state).bytes - SYNC_BYTES
+    all.push(...(await times(() => told('whole', path, anew + more), 1)))
+  }
+  await server.close()
+  return all
+}
+
+function bytesAnew(state: ApiState): number {
+  return blocksOf(state).reduce((sum, block) => sum + block.length, 0)
 }
 
 async function serve(feed: ApiFeed, path: string, state: ApiState): Promise<ApiServer> {
@@ -185,7 +214,7 @@ async function manyClients(path: string, told: Told): Promise<void> {
   const feed = new ApiFeed({ clock: systemClock, source: () => undefined })
   let state = largeState(100, ENDPOINTS_EACH)
   const server = await serve(feed, path, state)
-  const whole = blocksOf(state).reduce((sum, { length }) => sum + length, 0)
+  const whole = bytesAnew(state)
   const before = settled()
   await told('idle', path, whole)
   const idle = (settled() - before) / CLIENTS

@@ -12,6 +12,8 @@ const LARGE_MAX = 16
 const SMALL_KEPT_MAX = 16
 /** For how long a whole state is kept for the next client when nobody reads it. */
 const UNREAD_MS = 10_000
+/** For how long its blocks are, for those who get what has changed since behind them. */
+const BASE_MS = 600_000
 
 /**
  * What leads from one state to another, with the Sync that ends it, as blocks of whole messages. A block is made when the
@@ -21,19 +23,30 @@ export class Transfer {
   readonly to: ApiState
   /** Undefined for a whole state. */
   readonly fromNumber: number | undefined
+  /** A whole state, and nothing that was sent before is in it. */
+  readonly isAnew: boolean
   readonly #operations: Iterator<ApiOperation>
   readonly #blocks: Block[] = []
   #next: ApiOperation | undefined
   #isDone = false
   readers = 0
 
-  constructor(from: ApiState | undefined, to: ApiState) {
+  constructor(from: ApiState | undefined, to: ApiState, blocks: readonly Block[] = []) {
     this.to = to
-    this.fromNumber = from?.number
+    this.isAnew = from === undefined
+    this.fromNumber = blocks.length === 0 ? from?.number : undefined
+    this.#blocks.push(...blocks)
     this.#operations = difference(from, to)[Symbol.iterator]()
     this.#advance()
     // At once: `from` may be let go afterwards.
     this.#make()
+  }
+
+  /** A whole state: the blocks of an earlier one, of which all are made, and what has changed since. */
+  static since(earlier: Transfer, to: ApiState): Transfer {
+    const { frames, operations } = earlier.#blocks.at(-1) ?? NO_BLOCK
+    const last = { frames: frames.subarray(0, frames.length - SYNC_BYTES), operations }
+    return new Transfer(earlier.to, to, [...earlier.#blocks.slice(0, -1), last])
   }
 
   get isEmpty(): boolean {
@@ -44,8 +57,18 @@ export class Transfer {
     return this.#isDone && this.#blocks.length === 1
   }
 
+  /** Every block is made: what is not new in it fits into one. */
+  get isDone(): boolean {
+    return this.#isDone
+  }
+
+  /** Those that are made. */
+  get blocks(): readonly Block[] {
+    return this.#blocks
+  }
+
   get bytes(): number {
-    return this.#blocks.reduce((sum, { frames }) => sum + frames.length, 0)
+    return bytesOf(this.#blocks)
   }
 
   /** Undefined after the last. Readers ask for one block after the other. */
@@ -84,6 +107,14 @@ export interface Block {
   readonly operations: number
 }
 
+const NO_BLOCK: Block = { frames: Buffer.alloc(SYNC_BYTES), operations: 0 }
+
+function bytesOf(blocks: Iterable<Block>): number {
+  let bytes = 0
+  for (const { frames } of blocks) bytes += frames.length
+  return bytes
+}
+
 export interface Opened {
   readonly transfer: Transfer
   /** It does not begin where the reader is: the reader has to forget everything first. */
@@ -101,6 +132,9 @@ export class Transfers {
   readonly #small = new Map<number, Transfer>()
   readonly #read = new Set<Transfer>()
   #forgetting: Cancel | undefined
+  /** A whole state that nobody reads as it is: the next client gets it with what has changed since. */
+  #base: Transfer | undefined
+  #baseGoes: Cancel | undefined
 
   constructor(feed: ApiFeed, clock: Clock) {
     this.#feed = feed
@@ -142,12 +176,15 @@ export class Transfers {
   end(): void {
     this.moved()
     this.#forgetting?.()
+    this.#letBaseGo()
   }
 
   /** Bytes of all blocks that exist, and the transfers that have readers. */
   held(): { readonly bytes: number; readonly transfers: number } {
-    const all = new Set([...this.#whole, ...this.#large, ...this.#small.values(), ...this.#read])
-    return { bytes: [...all].reduce((sum, { bytes }) => sum + bytes, 0), transfers: this.#read.size }
+    const all = [...this.#whole, ...this.#large, ...this.#small.values(), ...this.#read]
+    if (this.#base !== undefined) all.push(this.#base)
+    const blocks = new Set(all.flatMap(transfer => transfer.blocks))
+    return { bytes: bytesOf(blocks), transfers: this.#read.size }
   }
 
   #begin(transfer: Transfer): Transfer {
@@ -159,10 +196,35 @@ export class Transfers {
   #wholeOf(to: ApiState): Transfer {
     const newest = this.#whole.at(-1)
     if (newest !== undefined && (newest.to === to || this.#whole.length >= WHOLE_MAX)) return newest
-    const transfer = new Transfer(undefined, to)
+    const transfer = this.#sinceBase(to) ?? new Transfer(undefined, to)
     this.#feed.hold(to)
     this.#whole.push(transfer)
     return transfer
+  }
+
+  /** Undefined when there is nothing to begin with, or more has changed than fits into a block: then all is made anew. */
+  #sinceBase(to: ApiState): Transfer | undefined {
+    const base = this.#base
+    if (base === undefined) return undefined
+    const transfer = Transfer.since(base, to)
+    if (transfer.isDone) {
+      this.#keepBase(base)
+      return transfer
+    }
+    this.#letBaseGo()
+    return undefined
+  }
+
+  #keepBase(base: Transfer): void {
+    this.#base = base
+    this.#baseGoes?.()
+    this.#baseGoes = this.#clock.after(BASE_MS, () => this.#letBaseGo())
+  }
+
+  #letBaseGo(): void {
+    this.#baseGoes?.()
+    if (this.#base !== undefined) this.#feed.release(this.#base.to)
+    this.#base = undefined
   }
 
   #keep(fromNumber: number, transfer: Transfer): void {
@@ -192,6 +254,12 @@ export class Transfers {
 
   #forget(transfer: Transfer): void {
     this.#whole.splice(this.#whole.indexOf(transfer), 1)
-    this.#feed.release(transfer.to)
+    const isOlder = this.#base !== undefined && this.#base.to.number > transfer.to.number
+    if (!transfer.isAnew || !transfer.isDone || isOlder) {
+      this.#feed.release(transfer.to)
+      return
+    }
+    this.#letBaseGo()
+    this.#keepBase(transfer)
   }
 }

@@ -77,7 +77,9 @@ it('1,000 clients, of which one is slow and one is dead, hold no more than the s
   for (const peer of peers.splice(0)) peer.destroy()
   slow.stream.cancel()
   await eventually('nothing is left of them', () => server.counts().streams === 0)
-  expect(feed.kept).toBe(1)
+  // The newest state, and the whole one that the slow client had, for the next client to begin with.
+  expect(feed.kept).toBeLessThanOrEqual(2)
+  expect(server.counts().heldBytes).toBeLessThan(largeBytes + UNREAD_MAX)
   expect(rig.errors).toEqual([])
 })
 
