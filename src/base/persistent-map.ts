@@ -124,13 +124,20 @@ export class PersistentMap<V> {
 
   /**
    * Lets `older` differ from `newest` directly instead of over `between`, which nobody needs any more: of what changed
-   * several times since, only what `older` says is remembered. Does nothing where they are no neighbours.
+   * several times since, only what `older` says is remembered, and nothing of what is again as it was. Does nothing where
+   * they are no neighbours.
    */
   static skip<V>(older: PersistentMap<V>, between: PersistentMap<V>, newest: PersistentMap<V>): void {
     newest.#reroot()
     const [first, second] = [older.#content, between.#content]
     if (!('undo' in first) || first.newer !== between || !('undo' in second)) return
-    for (const [key, value] of second.undo) if (!first.undo.has(key)) first.undo.set(key, value)
+    const { map } = 'map' in second.newer.#content ? second.newer.#content : { map: undefined }
+    for (const [key, value] of second.undo) {
+      const before = first.undo.has(key) ? first.undo.get(key) : value
+      // Names that come and go while `older` is held would add up.
+      if (map !== undefined && map.get(key) === before) first.undo.delete(key)
+      else first.undo.set(key, before)
+    }
     older.#content = { undo: first.undo, newer: second.newer }
   }
 

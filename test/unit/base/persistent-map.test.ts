@@ -111,4 +111,22 @@ describe('a persistent map', () => {
     const to = from.with([['ns/service-7', -1]])
     expect([...PersistentMap.changes(from, to)]).toEqual(['ns/service-7'])
   })
+
+  test('remembers nothing of what is again as it was, however much comes and goes', () => {
+    const held = PersistentMap.from([['stays', 0]])
+    let between = held.with([['first', 1]])
+    for (let round = 0; round < 100; round++) {
+      const newest = between.with([
+        [`round-${round}`, round],
+        [`round-${round - 1}`, undefined],
+        ['stays', round % 2],
+      ])
+      PersistentMap.skip(held, between, newest)
+      between = newest
+    }
+    expect([...PersistentMap.ownKeys(held)].sort()).toEqual(['first', 'round-99', 'stays'])
+    expect(sorted(PersistentMap.changes(held, between))).toEqual(sorted(['first', 'round-99', 'stays']))
+    expect(held.entries()).toEqual([['stays', 0]])
+    expect(between.get('round-99')).toBe(99)
+  })
 })
