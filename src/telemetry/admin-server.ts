@@ -1,4 +1,3 @@
-import { rm } from 'node:fs/promises'
 import { createServer, type Server } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
 import { errorOf } from '../base/thrown.ts'
@@ -28,6 +27,17 @@ export interface AdminServerOptions extends AdminPages {
   readonly report: (news: ServerNews) => void
 }
 
+interface Listening {
+  readonly server: Server
+  readonly removeFile: () => Promise<void>
+}
+
+/** The file first: as long as the socket is there, no other file has its number. */
+async function endListening({ server, removeFile }: Listening): Promise<void> {
+  await removeFile()
+  server.close()
+}
+
 const RETRY_MS = 5_000
 const CONNECTIONS_MAX = 16
 
@@ -38,7 +48,7 @@ const CONNECTIONS_MAX = 16
 export class AdminServer {
   readonly #options: AdminServerOptions
   readonly #connections: HttpConnections
-  #server: Server | undefined
+  #server: Listening | undefined
   #retry: Cancel | undefined
   #complaint = ''
   #closed = false
@@ -61,8 +71,7 @@ export class AdminServer {
     this.#retry?.()
     this.#connections.close()
     if (this.#server === undefined) return
-    this.#server.close()
-    await rm(this.#options.path, { force: true })
+    await endListening(this.#server)
   }
 
   async #open(): Promise<void> {
@@ -70,8 +79,7 @@ export class AdminServer {
     try {
       const server = await this.#listen()
       if (this.#closed) {
-        server.close()
-        await rm(path, { force: true })
+        await endListening(server)
         return
       }
       this.#server = server
@@ -82,13 +90,13 @@ export class AdminServer {
     }
   }
 
-  async #listen(): Promise<Server> {
+  async #listen(): Promise<Listening> {
     const { path } = this.#options
     const handle = adminHandler(this.#options, this.#options.clock)
     const server = createServer(socket => this.#connections.accept(socket, handle))
-    await listenAtUnixSocket(server, path)
+    const removeFile = await listenAtUnixSocket(server, path)
     server.on('error', error => this.#tell({ kind: 'trouble', place: path, error }))
-    return server
+    return { server, removeFile }
   }
 
   #failed(error: Error): void {

@@ -1,4 +1,4 @@
-import { mkdir, readFile, rm } from 'node:fs/promises'
+import { mkdir, readFile } from 'node:fs/promises'
 import type { Server as NetServer } from 'node:net'
 import type { Clock } from '../../base/clock.ts'
 import { formatIp } from '../../base/ip.ts'
@@ -77,8 +77,9 @@ export async function startApiServer(options: ApiServerOptions): Promise<ApiServ
     connectionsMax: options.connectionsMax ?? CONNECTIONS_MAX,
     callsMax: options.callsMax ?? CALLS_MAX,
   })
+  let removeFile: () => Promise<void>
   try {
-    await listen(rpc.http, address)
+    removeFile = await listen(rpc.http, address)
   } catch (thrown) {
     sets.close()
     throw new Error(`the API cannot be served at ${options.address}: ${errorOf(thrown).message}`)
@@ -97,7 +98,7 @@ export async function startApiServer(options: ApiServerOptions): Promise<ApiServ
     },
     close() {
       following.abort()
-      closing ??= closeAll(rpc, sets, address)
+      closing ??= closeAll(rpc, sets, removeFile)
       return closing
     },
   }
@@ -150,7 +151,8 @@ async function tlsFor(address: ApiAddress, tls: ApiTls | undefined): Promise<Tls
   return { cert: cert ?? '', key: key ?? '', clientCa: clientCa ?? '' }
 }
 
-async function listen(server: NetServer, address: ApiAddress): Promise<void> {
+/** The result removes the file of a unix socket. */
+async function listen(server: NetServer, address: ApiAddress): Promise<() => Promise<void>> {
   if (address.kind === 'unix') {
     await makeFolder(address.path.slice(0, address.path.lastIndexOf('/')))
     return listenAtUnixSocket(server, address.path)
@@ -160,7 +162,7 @@ async function listen(server: NetServer, address: ApiAddress): Promise<void> {
     server.once('error', reject)
     server.listen({ host: formatIp(ip), port, ipv6Only: ip.length === 16, exclusive: true }, () => {
       server.off('error', reject)
-      resolve()
+      resolve(async () => undefined)
     })
   })
 }
@@ -180,10 +182,9 @@ function withPort(address: ApiAddress, server: NetServer): ApiAddress {
     : address
 }
 
-async function closeAll(rpc: RpcServer, sets: Sets, address: ApiAddress): Promise<void> {
-  const gone = rpc.close()
-  // At once: who comes next may make its own.
-  if (address.kind === 'unix') await rm(address.path, { force: true })
-  await gone
+async function closeAll(rpc: RpcServer, sets: Sets, removeFile: () => Promise<void>): Promise<void> {
+  // At once: who comes next may make its own. And first: as long as the socket is there, no other file has its number.
+  await removeFile()
+  await rpc.close()
   sets.close()
 }
