@@ -8,17 +8,20 @@ import {
   type ServerHttp2Stream,
 } from 'node:http2'
 import type { Cancel, Clock } from '../../base/clock.ts'
+import { TIMER_MS_MAX } from '../../base/duration.ts'
 import { errorOf } from '../../base/thrown.ts'
 import { MalformedMessage } from './protobuf.ts'
 import {
   type Call,
   type CallHandler,
+  DEADLINE_EXCEEDED,
   INTERNAL,
   INVALID_ARGUMENT,
   MessageReader,
   type Methods,
   RESOURCE_EXHAUSTED,
   RpcError,
+  timeoutMs,
   UNAVAILABLE,
   UNIMPLEMENTED,
 } from './rpc.ts'
@@ -75,6 +78,9 @@ export class RpcServer {
   constructor(options: RpcServerOptions) {
     this.#options = options
     this.http = httpServer(options.tls)
+    // Of TLS there is no session before the handshake: those that never begin one are bounded here.
+    if (options.tls !== undefined) this.http.maxConnections = options.connectionsMax
+    this.http.on('drop', () => this.#refused++)
     this.http.on('session', session => this.#accept(session))
     this.http.on('stream', (stream, headers) => this.#begin(stream, headers))
   }
@@ -135,11 +141,23 @@ export class RpcServer {
     }
     const call = new RpcCall(stream, this.#options.failed)
     this.#calls.add(call)
+    let cancel: Cancel | undefined
     stream.once('close', () => {
+      cancel?.()
       this.#calls.delete(call)
       call.closed()
     })
-    call.attempt(() => call.serve(this.#handlerOf(call, headers)))
+    call.attempt(() => {
+      const ms = timeoutMs(headers['grpc-timeout'])
+      if (ms !== undefined && ms <= TIMER_MS_MAX) {
+        cancel = this.#options.clock.after(ms, () => {
+          call.end(DEADLINE_EXCEEDED, 'the time that the client gave is over')
+          // Nobody waits for what is still to be read.
+          cancel = this.#options.clock.after(GRACE_MS, () => stream.destroy())
+        })
+      }
+      call.serve(this.#handlerOf(call, headers))
+    })
   }
 
   #handlerOf(call: RpcCall, headers: IncomingHttpHeaders): CallHandler {

@@ -1,6 +1,7 @@
 /** Status codes of gRPC that are used here. */
 export const OK = 0
 export const INVALID_ARGUMENT = 3
+export const DEADLINE_EXCEEDED = 4
 export const NOT_FOUND = 5
 export const RESOURCE_EXHAUSTED = 8
 export const FAILED_PRECONDITION = 9
@@ -38,6 +39,24 @@ export interface CallHandler {
 
 /** Handlers by path: `/localv1.Sets/Watch`. */
 export type Methods = ReadonlyMap<string, (call: Call) => CallHandler>
+
+const UNITS_MS: Readonly<Record<string, number>> = {
+  H: 3_600_000,
+  M: 60_000,
+  S: 1_000,
+  m: 1,
+  u: 1e-3,
+  n: 1e-6,
+}
+
+/** Milliseconds of the header grpc-timeout; undefined without one. Throws RpcError for what is none. */
+export function timeoutMs(header: string | readonly string[] | undefined): number | undefined {
+  if (header === undefined) return undefined
+  const [, digits, unit] = /^(\d{1,8})([HMSmun])$/.exec(String(header)) ?? []
+  const unitMs = unit === undefined ? undefined : UNITS_MS[unit]
+  if (unitMs === undefined) throw new RpcError(INTERNAL, 'the header grpc-timeout is malformed')
+  return Number(digits) * unitMs
+}
 
 const PREFIX_BYTES = 5
 

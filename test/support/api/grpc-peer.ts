@@ -12,10 +12,15 @@ export class GrpcPeer {
   #resolve: (() => void) | undefined
 
   /** `buffer` is read into; peers may share it. */
-  constructor(path: string, buffer = Buffer.alloc(READ_BYTES)) {
+  constructor(
+    path: string,
+    buffer = Buffer.alloc(READ_BYTES),
+    headers: Readonly<Record<string, string>> = {},
+  ) {
     this.socket = connect({ path, onread: { buffer, callback: (length, into) => this.#read(length, into) } })
     this.socket.on('error', () => undefined)
-    this.socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING, frame(HEADERS, END_HEADERS, 1, REQUEST)]))
+    const request = Buffer.concat([REQUEST, headerBlock(headers)])
+    this.socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING, frame(HEADERS, END_HEADERS, 1, request)]))
   }
 
   /** Sends a WatchReq; resolves when so many bytes of messages have come. */

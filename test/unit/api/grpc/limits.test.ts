@@ -1,7 +1,8 @@
 import { once } from 'node:events'
-import { connect as connectHttp2 } from 'node:http2'
+import { type ClientHttp2Stream, connect as connectHttp2 } from 'node:http2'
 import { connect } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { framed } from '../../../../src/api/grpc/rpc.ts'
 import type { ApiServerOptions } from '../../../../src/api/grpc/server.ts'
 import {
   DATA,
@@ -121,6 +122,53 @@ async function statusAfter(bytes: Buffer): Promise<Readonly<Record<string, unkno
   if (typeof its !== 'object' || its === null) throw new Error('no trailers')
   return { ...its }
 }
+
+describe('deadlines', () => {
+  const begin = (timeout: string): ClientHttp2Stream => {
+    const session = connectHttp2('http://localhost', { createConnection: () => connect({ path: path() }) })
+    const stream = session.request({
+      ':method': 'POST',
+      ':path': '/localv1.Sets/Watch',
+      'content-type': 'application/grpc',
+      'grpc-timeout': timeout,
+    })
+    stream.once('close', () => session.destroy())
+    stream.resume()
+    return stream
+  }
+
+  it.each([
+    ['50m', '4'],
+    ['50000u', '4'],
+    ['1n', '4'],
+    ['soon', '13'],
+    ['123456789S', '13'],
+    ['-1S', '13'],
+  ])('end a call that is not over by then: %s', async (timeout, status) => {
+    const stream = begin(timeout)
+    // No word of its end.
+    stream.write(framed(Buffer.alloc(0)))
+    const [trailers]: unknown[] = await once(stream, 'trailers')
+    expect(trailers).toMatchObject({ 'grpc-status': status })
+  })
+
+  it.each(['1H', '99999999H'])('are no matter before: %s', async timeout => {
+    const stream = begin(timeout)
+    stream.end(framed(Buffer.alloc(0)))
+    const [trailers]: unknown[] = await once(stream, 'trailers')
+    expect(trailers).toMatchObject({ 'grpc-status': '0' })
+  })
+
+  it('are true for who does not read as well', async () => {
+    await start({}, largeState(3_000, 10))
+    const peer = new GrpcPeer(path(), undefined, { 'grpc-timeout': '50m' })
+    void peer.ask(1)
+    peer.socket.pause()
+    await eventually('it is served', () => rig.server.counts().calls === 1)
+    await eventually('it is ended', () => rig.server.counts().calls === 0)
+    peer.destroy()
+  })
+})
 
 describe('messages', () => {
   const announced = (length: number, flag = 0): Buffer => {

@@ -1,5 +1,5 @@
 import { existsSync, lstatSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:net'
+import { createConnection, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import * as grpc from '@grpc/grpc-js'
@@ -24,7 +24,9 @@ afterEach(async () => {
   for (const server of servers.splice(0)) await server.close()
 })
 
-async function start(address: string, tls?: Parameters<typeof startApiServer>[0]['tls']): Promise<ApiServer> {
+type Options = Parameters<typeof startApiServer>[0]
+
+async function start(address: string, tls?: Options['tls'], rest: Partial<Options> = {}): Promise<ApiServer> {
   const server = await startApiServer({
     feed: feedOf(EMPTY),
     address,
@@ -32,6 +34,7 @@ async function start(address: string, tls?: Parameters<typeof startApiServer>[0]
     nodeName: 'node-a',
     clock: systemClock,
     failed: error => expect.fail(error.message),
+    ...rest,
   })
   servers.push(server)
   return server
@@ -163,6 +166,23 @@ describe('mutual TLS', () => {
       expect(refused.store.syncs).toBe(0)
     }
     expect(server.counts().streams).toBe(0)
+  })
+
+  it('bounds connections that never begin their handshake', async () => {
+    const server = await start('tcp://127.0.0.1:0', files(), { connectionsMax: 2 })
+    const port = Number(/\d+$/.exec(server.address)?.[0])
+    const connected = async (): Promise<Socket> => {
+      const socket = createConnection({ host: '127.0.0.1', port })
+      await new Promise(resolve => socket.once('connect', resolve))
+      return socket
+    }
+    const silent = [await connected(), await connected()]
+    const third = await connected()
+    third.resume().on('error', () => undefined)
+    await new Promise(resolve => third.once('close', resolve))
+    expect(server.counts()).toMatchObject({ connections: 0, refused: 1 })
+    for (const socket of silent) socket.destroy()
+    expect(await client(server.address, credentials(ours.issue())).ask()).toBe(1)
   })
 
   it('is not for unix sockets, and says what is wrong with files', async () => {
