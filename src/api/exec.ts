@@ -1,4 +1,4 @@
-import { type ChildProcessWithoutNullStreams as Child, spawn } from 'node:child_process'
+import { type ChildProcessWithoutNullStreams as Child, type ChildProcess, spawn } from 'node:child_process'
 import { pipeline, Readable, type Writable } from 'node:stream'
 import { backoffMs } from '../base/backoff.ts'
 import type { Clock } from '../base/clock.ts'
@@ -74,20 +74,10 @@ async function runOnce(options: ProgramOptions, state: ApiState, signal: AbortSi
   const { command, args, clock, timeoutMs } = options
   const beganMs = clock.nowMs()
   const [stdout, stderr] = [new Head(), new Head()]
-  let child: Child
-  try {
-    // A group of its own: whatever it starts ends with it.
-    child = spawn(command, args, { detached: true, stdio: 'pipe' })
-  } catch (thrown) {
-    // An environment that is too large, or no memory; what is merely not there is told by an event.
-    return {
-      trouble: errorOf(thrown).message,
-      code: undefined,
-      durationMs: 0,
-      stdout,
-      stderr,
-      interrupted: false,
-    }
+  const child = startProgram(command, args)
+  if (child instanceof Error) {
+    const trouble = child.message
+    return { trouble, code: undefined, durationMs: 0, stdout, stderr, interrupted: false }
   }
   child.stdout.on('data', (bytes: Buffer) => stdout.take(bytes))
   child.stderr.on('data', (bytes: Buffer) => stderr.take(bytes))
@@ -109,6 +99,24 @@ async function runOnce(options: ProgramOptions, state: ApiState, signal: AbortSi
     stderr,
     interrupted: ending.reason === 'aborted',
   }
+}
+
+/** An Error when there is no environment, memory or file descriptor for it; what is merely not there is told by an event. */
+function startProgram(command: string, args: readonly string[]): Child | Error {
+  try {
+    // A group of its own: whatever it starts ends with it.
+    const child: ChildProcess = spawn(command, args, { detached: true, stdio: 'pipe' })
+    if (hasPipes(child)) return child
+    child.once('error', () => undefined)
+    return new Error(`${command} cannot be started: there are too many open files`)
+  } catch (thrown) {
+    return errorOf(thrown)
+  }
+}
+
+/** Without descriptors for them a child has none (spawn of node:child_process at EMFILE and ENFILE). */
+function hasPipes(child: ChildProcess): child is Child {
+  return Boolean(child.stdin && child.stdout && child.stderr)
 }
 
 /** A program need not read what it is told: a pipe that breaks is no failure of its run. */

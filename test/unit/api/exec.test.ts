@@ -1,6 +1,8 @@
+import { spawnSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { buildSync } from 'esbuild'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type ProgramOptions, runProgram } from '../../../src/api/exec.ts'
 import { ApiFeed } from '../../../src/api/feed.ts'
@@ -224,4 +226,28 @@ describe('a program for each state', () => {
     again.abort()
     expect(await waiting).toBe(false)
   })
+})
+
+it('a process without file descriptors to spare fails a run, and not itself', () => {
+  const contents = `
+    import { closeSync, openSync } from 'node:fs'
+    import { runProgram } from './src/api/exec.ts'
+    const lines = []
+    const log = { info: () => undefined, warn: ({ trouble }) => lines.push(trouble) }
+    const none = { values: () => [] }
+    const feed = { newer: async () => ({ number: 1, services: none, endpoints: none }) }
+    const clock = { nowMs: () => 0, after: () => () => undefined }
+    const options = { command: '/bin/true', args: [], feed, clock, random: () => 0, log, timeoutMs: 0, once: true }
+    const open = []
+    try { for (;;) open.push(openSync('/dev/null')) } catch {}
+    const isFine = await runProgram(options, new AbortController().signal).catch(error => error.message)
+    for (const fd of open) closeSync(fd)
+    console.log(isFine, lines.join(''))
+  `
+  const stdin = { contents, resolveDir: process.cwd() }
+  const outfile = file('run.mjs')
+  buildSync({ stdin, outfile, bundle: true, platform: 'node', format: 'esm', logLevel: 'silent' })
+  const limited = ['-c', 'ulimit -n 64; exec "$0" "$@"', process.execPath, outfile]
+  const run = spawnSync('/bin/sh', limited, { timeout: 8_000 })
+  expect(run.stdout.toString()).toMatch(/^false .*too many open files/)
 })
