@@ -84,22 +84,25 @@ export class ApiNode {
   }
 
   async #work(): Promise<void> {
-    const { config, clock, log } = this.#options
-    const slicing = slicingOf(clock)
-    try {
-      for (let next = this.#next; next !== undefined; next = this.#next) {
-        this.#next = undefined
-        const steps = resolve(resolveOptions(config), this.#resolved, next)
-        this.#resolved = { snapshot: next, table: await finishInSlices(steps, slicing) }
-        this.#publisher.offer(this.#resolved)
-        for (const { refusals } of this.#refusals.look(this.#resolved.table).fresh)
-          for (const refusal of refusals) log.warn(refusal, 'refused')
+    const { log } = this.#options
+    for (let next = this.#next; next !== undefined; next = this.#next) {
+      this.#next = undefined
+      try {
+        await this.#resolve(next)
+      } catch (err) {
+        log.error({ err }, 'Services cannot be resolved; the last state stays')
       }
-    } catch (err) {
-      log.error({ err }, 'Services cannot be resolved; the last state stays')
-    } finally {
-      this.#working = undefined
     }
+    this.#working = undefined
+  }
+
+  async #resolve(snapshot: Snapshot): Promise<void> {
+    const { config, clock, log } = this.#options
+    const steps = resolve(resolveOptions(config), this.#resolved, snapshot)
+    this.#resolved = { snapshot, table: await finishInSlices(steps, slicingOf(clock)) }
+    this.#publisher.offer(this.#resolved)
+    for (const { refusals } of this.#refusals.look(this.#resolved.table).fresh)
+      for (const refusal of refusals) log.warn(refusal, 'refused')
   }
 
   #tellRefusals(list: readonly LocatedRefusal[]): void {

@@ -35,17 +35,16 @@ export class ApiPublisher {
 
   async #work(): Promise<void> {
     const slicing = slicingOf(this.#options.clock)
-    try {
-      for (let next = this.#next; next !== undefined; next = this.#next) {
-        this.#next = undefined
+    for (let next = this.#next; next !== undefined; next = this.#next) {
+      this.#next = undefined
+      try {
         const projection = await finishInSlices(nextApiState(this.#projection, next), slicing)
         this.#projection = projection
         this.feed.offer(projection.state)
+      } catch (error) {
+        this.#options.failed(error)
       }
-    } catch (error) {
-      this.#options.failed(error)
-    } finally {
-      this.#working = undefined
     }
+    this.#working = undefined
   }
 }

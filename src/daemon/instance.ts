@@ -3,7 +3,7 @@ import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../dataplane/userspace/options.ts'
 
-/** What tells one proxy of a node from another: docs/decisions/0018. */
+/** What tells one proxy of a node from another: docs/decisions/0021. */
 export interface Instance {
   /** Of the lock (takeLock): one daemon of each name, whatever its mode. */
   readonly lock: string

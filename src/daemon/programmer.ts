@@ -2,6 +2,7 @@ import { errorOf } from '../base/thrown.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { whyNotInstance } from '../config/instance-name.ts'
 import { PROXY_MODES } from '../config/mode-fields.ts'
+import type { Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import { retireMode } from './open.ts'
@@ -19,6 +20,9 @@ export class Programmer {
   #current: Programming | undefined
   /** Of another mode, and not converged yet. */
   #next: Programming | undefined
+  /** What it has resolved last: the mode that serves may be stuck in its pass, and never say so. */
+  #overheard: Resolved | undefined
+  #newest: Snapshot | undefined
   /** Of another mode, whose last pass may not have ended yet: it would repair what retires. */
   #leaving: Promise<void> | undefined
   #retirement: Retirement | undefined
@@ -34,6 +38,7 @@ export class Programmer {
   }
 
   offer(snapshot: Snapshot): void {
+    this.#newest = snapshot
     this.#current?.offer(snapshot)
     this.#next?.offer(snapshot)
   }
@@ -46,6 +51,7 @@ export class Programmer {
     const begun = this.#beginOrGoOn(config)
     await this.#next?.stop()
     this.#next = undefined
+    this.#overheard = undefined
     if (this.#current?.mode === begun.mode) {
       const before = this.#current
       this.#current = begun
@@ -81,9 +87,10 @@ export class Programmer {
     let isFirst = true
     const begun: Programming = startProgramming(config, {
       ...this.#options,
-      // One that is to take over says the same.
+      // One that is to take over says the same, but may be the only one who has said it.
       resolved: its => {
         if (this.#current === undefined || this.#current === begun) this.#options.resolved?.(its)
+        else if (this.#next === begun) this.#overheard = its
       },
       report: event => {
         if (event.kind === 'synced') this.#takeOver(begun)
@@ -105,6 +112,10 @@ export class Programmer {
     this.#current = begun
     this.#options.log.info({ mode: begun.mode, before: before?.mode }, 'another mode has taken over')
     this.#leaving = before?.stop()
+    const said = this.#overheard
+    this.#overheard = undefined
+    // What is older is followed by what is newer, which the mode from before may have told already.
+    if (said !== undefined && said.snapshot === this.#newest) this.#options.resolved?.(said)
   }
 
   /** Services are served all the while by the mode from before. */

@@ -10,23 +10,30 @@ import type { ReconcilerEvent } from '../../../src/reconcile/events.ts'
 interface Begun {
   readonly mode: ProxyMode
   readonly report: (event: ReconcilerEvent) => void
+  readonly resolved: (snapshot: object) => void
   readonly stopped: () => void
 }
 
 const begun: Begun[] = []
 const warned: string[] = []
+/** Snapshots whose meaning was told to others. */
+const told: object[] = []
 const retired: ProxyMode[] = []
 /** Modes that the process has programmed the kernel in. */
 const known: ProxyMode[] = []
 
 vi.mock('../../../src/daemon/programming.ts', () => ({
-  startProgramming(config: Config, options: ProgrammingOptions): Pick<Programming, 'mode' | 'stop'> {
+  startProgramming(
+    config: Config,
+    options: ProgrammingOptions,
+  ): Pick<Programming, 'mode' | 'offer' | 'stop'> {
     let stopped = (): void => undefined
     const end = new Promise<void>(resolve => {
       stopped = resolve
     })
-    begun.push({ mode: config.proxyMode, report: options.report, stopped })
-    return { mode: config.proxyMode, stop: () => end }
+    const resolved = (snapshot: object) => options.resolved?.({ snapshot } as never)
+    begun.push({ mode: config.proxyMode, report: options.report, resolved, stopped })
+    return { mode: config.proxyMode, offer: () => undefined, stop: () => end }
   },
 }))
 
@@ -45,6 +52,7 @@ vi.mock('../../../src/daemon/open.ts', () => ({
 afterEach(() => {
   begun.length = 0
   warned.length = 0
+  told.length = 0
   retired.length = 0
   known.length = 0
 })
@@ -66,7 +74,8 @@ function programmer(start = configOf('nftables')): Programmer {
     warn: (_: unknown, text: string) => warned.push(text),
     error: () => undefined,
   }
-  return new Programmer(start, { log, report: () => undefined } as never as ProgrammingOptions)
+  const resolved = ({ snapshot }: { readonly snapshot: object }) => told.push(snapshot)
+  return new Programmer(start, { log, report: () => undefined, resolved } as never as ProgrammingOptions)
 }
 
 async function settled(): Promise<void> {
@@ -123,3 +132,31 @@ test.each([
     expect(begun).toHaveLength(2)
   },
 )
+
+test('what only the mode that takes over has resolved is told when it does', async () => {
+  const mine = programmer()
+  const [older, newer] = [{}, {}]
+  mine.offer(older as never)
+  begun[0]?.resolved(older)
+  await mine.change(configOf('userspace'))
+  mine.offer(newer as never)
+  // The one that serves is stuck with what it was told before.
+  begun[1]?.resolved(newer)
+  expect(told).toEqual([older])
+  begun[1]?.report(SYNCED)
+  expect(told).toHaveLength(2)
+  expect(told[1]).toBe(newer)
+})
+
+test('what the mode that takes over has resolved is not told when there is something newer', async () => {
+  const mine = programmer()
+  const [older, newer] = [{}, {}]
+  await mine.change(configOf('userspace'))
+  mine.offer(older as never)
+  begun[1]?.resolved(older)
+  mine.offer(newer as never)
+  begun[0]?.resolved(newer)
+  begun[1]?.report(SYNCED)
+  expect(told).toHaveLength(1)
+  expect(told[0]).toBe(newer)
+})
