@@ -25,6 +25,8 @@ export interface Call {
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */
   end(code: number, message?: string): void
+  /** For what the handler does of its own accord: what is thrown ends the call as it would in one of its methods. */
+  attempt(step: () => void): void
 }
 
 /** What throws ends the call: an RpcError with its code, a MalformedMessage as INVALID_ARGUMENT, others as INTERNAL. */

@@ -62,7 +62,7 @@ export class Sets {
     this.#following.abort()
     this.#following = new AbortController()
     this.#served = this.#serve(feed)
-    for (const watcher of this.#watchers) watcher.replace(this.#served)
+    for (const watcher of [...this.#watchers]) watcher.replace(this.#served)
     before.transfers.end()
   }
 
@@ -93,7 +93,7 @@ export class Sets {
       let turn = 0
       for (const watcher of [...this.#watchers]) {
         if (!watcher.isWaiting) continue
-        watcher.answer()
+        watcher.moved()
         if (++turn % STREAMS_PER_TURN === 0) await this.#options.clock.breathe()
         if (signal.aborted) return
       }
@@ -172,6 +172,11 @@ class Watcher implements CallHandler {
     this.#options.closed()
   }
 
+  /** There is another state. */
+  moved(): void {
+    this.#call.attempt(() => this.answer())
+  }
+
   /** Begins the answer to the oldest request if there is something to tell. */
   answer(): void {
     const { feed, transfers } = this.#served
@@ -194,7 +199,7 @@ class Watcher implements CallHandler {
     this.#mustForget ||= this.#position !== undefined || this.#transfer !== undefined
     this.#letGo()
     this.#served = served
-    this.answer()
+    this.moved()
   }
 
   /** As far as the client reads; then again when it has read. */
