@@ -30,6 +30,8 @@ const { differences, refused } = readRuleDifferences()
 
 let arena: Arena
 let site: IptablesSite
+/** What the site was written with last. */
+let settings = ''
 let client: NftClient
 const restore = new RestoreInParts()
 const counts = { scenarios: 0, steps: 0, lines: 0, different: 0 }
@@ -70,6 +72,8 @@ describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s
     const listed = differences.filter(one => one.scenario === file)
     const met = new Set<string>()
     counts.scenarios++
+    if (settings !== JSON.stringify(scenario.config)) site.clear()
+    settings = JSON.stringify(scenario.config)
     const refusal = await arena.walk(scenario, async step => {
       const table = tableOfObjects(await objectsIn(arena.plane.api), scenario.config)
       const options = countingOptionsOf(scenario.config)

@@ -40,7 +40,7 @@ export function* renderIptablesState(
   const made = staticsOf(options, frontends, endpoints > LARGE_ENDPOINTS)
   const isSame = before?.statics.key === made.key
   const statics = isSame ? before.statics : made
-  const common = isSame ? before.common : commonOf(fixedChains(made), jumpsOf(made))
+  const common = isSame ? before.common : commonOf(fixedChains(made), jumpsOf(made), before?.common.jumps)
   const counted = { frontends, without, statics }
   const sharedChains = options.optimize ? yield* countShared(before, counted) : PersistentMap.empty<number>()
   return {

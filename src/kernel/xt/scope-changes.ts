@@ -17,8 +17,19 @@ export interface Common {
   readonly jumps: readonly XtJump[]
 }
 
-export function commonOf(chains: readonly XtChain[], jumps: readonly XtJump[]): Common {
-  return { chains: byKey(chains), jumps }
+/** `before` are the jumps that were asked for until now: of those, what stays when we leave is asked for on and on. */
+export function commonOf(
+  chains: readonly XtChain[],
+  jumps: readonly XtJump[],
+  before: readonly XtJump[] = [],
+): Common {
+  const asked = new Set(jumps.map(jumpKey))
+  const staying = before.filter(jump => !jump.removed && !asked.has(jumpKey(jump)))
+  return { chains: byKey(chains), jumps: staying.length === 0 ? jumps : [...jumps, ...staying] }
+}
+
+function jumpKey(jump: XtJump): string {
+  return `${chainKey(jump, jump.chain)} ${ruleKey(jump.rule)}`
 }
 
 interface ChainAnew {
@@ -65,9 +76,8 @@ export class ScopeChanges {
   }
 
   #changeJumps(before: readonly XtJump[], after: readonly XtJump[]): void {
-    const keyOf = (jump: XtJump): string => `${chainKey(jump, jump.chain)} ${ruleKey(jump.rule)}`
-    const there = new Map(before.map(jump => [keyOf(jump), jump]))
-    for (const jump of after) if (!there.delete(keyOf(jump))) this.#draft.insertJump(jump)
+    const there = new Map(before.map(jump => [jumpKey(jump), jump]))
+    for (const jump of after) if (!there.delete(jumpKey(jump))) this.#draft.insertJump(jump)
     for (const jump of there.values()) if (jump.removed) this.#draft.removeJump(jump, jump.rule)
   }
 

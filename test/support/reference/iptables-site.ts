@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
 import { assert } from '../../../src/base/assert.ts'
 import { systemClock } from '../../../src/base/clock.ts'
@@ -52,6 +53,14 @@ export class IptablesSite {
   async close(): Promise<void> {
     await this.#client.close()
     for (const descriptor of this.#descriptors) closeSync(descriptor)
+  }
+
+  /** Nothing is in it again: what stays of KUBE-FIREWALL would be there under other settings, too. */
+  clear(): void {
+    enterNetns(this.#file)
+    execFileSync('nft', ['flush', 'ruleset'])
+    enterNetns(this.#home)
+    this.#held = EMPTY_STATE
   }
 
   /** As a change of what was written before. */

@@ -3,6 +3,7 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/dataplane/iptables/options.ts'
 import { createIptablesPlane } from '../../../../src/dataplane/iptables/plane.ts'
+import type { IptablesState } from '../../../../src/dataplane/iptables/state.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
@@ -41,5 +42,28 @@ describe('addresses of NodePorts that are found in the kernel', () => {
     const there = answeringAt('192.168.3.1', '192.168.1.1', '192.168.4.1')
     const wanted = answeringAt('192.168.1.1', '192.168.2.1', '192.168.3.1')
     expect(await operations(there, wanted)).toEqual(['add-rule', 'delete-rule'])
+  })
+})
+
+describe('the rule of KUBE-FIREWALL', () => {
+  // kubelet writes it as well: it is there once, and never goes.
+  it('stays when NodePorts leave loopback, and is not there twice when they come back', async () => {
+    const client = createNftClient({ transport: new FakeKernel().open(), clock: systemClock })
+    const plane = createIptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
+    const [everywhere, elsewhere] = [table([], {}), answeringAt('192.168.1.1')]
+    let state: IptablesState = plane.empty
+    for (const frontends of [everywhere, elsewhere, everywhere]) {
+      const plan = finish(
+        plane.diff(state, finish(plane.render(frontends, { base: state, without: new Set() }))),
+      )
+      expect((await plane.commit(plan, {})).outcome).toBe('committed')
+      state = plan.after
+      const { state: found } = await plane.observe()
+      if (found.kind !== 'observed') throw new Error('not observed')
+      const chain = found.observed.get('ip filter')?.chains.get('KUBE-FIREWALL')
+      expect(chain?.rules).toHaveLength(1)
+      // What was found asks for nothing either.
+      expect([...finish(plane.diff(found, state)).operations]).toEqual([])
+    }
   })
 })
