@@ -32,10 +32,8 @@ it('1,000 clients, of which one is slow and one is dead, hold no more than the s
   expect(server.counts()).toMatchObject({ streams: CLIENTS, syncs: CLIENTS, heldBytes: whole })
 
   const more = largeState(5_000, 8)
-  const large = nextState(small, {
-    services: more.services.entries(),
-    endpoints: more.endpoints.entries(),
-  })
+  const [services, endpoints] = [more.services.entries(), more.endpoints.entries()]
+  const large = nextState(small, { services, endpoints })
   const largeBytes = bytesOf(new Transfer(undefined, large))
   expect(largeBytes).toBeGreaterThan(3 * UNREAD_MAX)
   feed.offer(large)
