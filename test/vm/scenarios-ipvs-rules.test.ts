@@ -16,8 +16,6 @@ import { setIpvsSysctls } from './ipvs-sysctls.ts'
 const FILES: ReadonlySet<string> = new Set([
   'affinity-external-local.yaml',
   'detector-none.yaml',
-  'dual-stack.yaml',
-  'external-local.yaml',
   'external-local-source-ranges.yaml',
   'hairpin-external.yaml',
   'no-endpoints.yaml',
