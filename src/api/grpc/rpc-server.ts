@@ -136,7 +136,7 @@ export class RpcServer {
     ) {
       this.#refused++
       stream.respond({ ':status': headers[':method'] === 'POST' ? 415 : 405 }, { endStream: true })
-      stream.close(constants.NGHTTP2_NO_ERROR)
+      reset(stream)
       return
     }
     const call = new RpcCall(stream, this.#options.failed)
@@ -198,6 +198,14 @@ function httpServer(tls: TlsFiles | undefined): Http2Server {
   return server
 }
 
+/**
+ * A client that has not ended its side gets nothing more for it. What was said before goes out first: some versions of
+ * Node.js reset a stream at once.
+ */
+function reset(stream: ServerHttp2Stream): void {
+  setImmediate(() => stream.close(constants.NGHTTP2_NO_ERROR))
+}
+
 class RpcCall implements Call {
   readonly #stream: ServerHttp2Stream
   readonly #failed: (error: Error) => void
@@ -211,8 +219,7 @@ class RpcCall implements Call {
     stream.once('wantTrailers', () => {
       if (stream.destroyed) return
       stream.sendTrailers({ ...this.#trailers })
-      // A client that has not ended its side gets nothing more for it.
-      setImmediate(() => stream.close(constants.NGHTTP2_NO_ERROR))
+      reset(stream)
     })
   }
 
