@@ -55,15 +55,16 @@ const LENGTH = 2
 /** Of the buffer that messages are put together in; it grows where one does not fit. */
 const ROOM = 4_096
 
-/** Puts messages together, one after the other, in one buffer; each result is a copy of its own. */
+/** Puts messages together, one after the other, in one buffer. */
 export class Encoder {
   #bytes = Buffer.alloc(ROOM)
   #at = 0
 
-  encode(table: MessageTable, value: object): Uint8Array {
+  /** The result is good until the next call. */
+  encode(table: MessageTable, value: object): Buffer {
     this.#at = 0
     if (isFields(value)) this.#message(table, value)
-    return Uint8Array.prototype.slice.call(this.#bytes, 0, this.#at)
+    return this.#bytes.subarray(0, this.#at)
   }
 
   #message(table: MessageTable, value: Fields): void {

@@ -3,10 +3,9 @@ import type { Steps } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { Encoder, type MessageTable } from './encode.ts'
-import { ENDPOINT, SERVICE } from './localv1.ts'
+import { ObjectMaker } from './object-maker.ts'
 import { messagesOf } from './objects.ts'
-import type { ApiObject, ApiState } from './state.ts'
+import { type ApiObject, type ApiState, SET_ENDPOINTS, SET_SERVICES } from './state.ts'
 
 /** What was resolved on this node, with the Snapshot that it was resolved from. */
 export interface ResolvedView {
@@ -33,7 +32,8 @@ export function* nextApiState(
   before: ApiProjection | undefined,
   resolved: ResolvedView,
 ): Steps<ApiProjection> {
-  const draft: Draft = { encoder: new Encoder(), services: new Map(), endpoints: new Map(), lists: new Map() }
+  const maker = new ObjectMaker({ isWhole: before === undefined })
+  const draft: Draft = { maker, services: new Map(), endpoints: new Map(), lists: new Map() }
   let count = 0
   for (const key of touchedBetween(before?.resolved, resolved)) {
     yield* restate(draft, before, { key, resolved })
@@ -46,19 +46,20 @@ export function* nextApiState(
 }
 
 interface Draft {
-  readonly encoder: Encoder
+  readonly maker: ObjectMaker
   /** By path; undefined for what is gone. */
   readonly services: Map<string, ApiObject | undefined>
   readonly endpoints: Map<string, ApiObject | undefined>
   readonly lists: Map<ServiceKey, readonly ApiObject[] | undefined>
 }
 
-function stateAfter(before: ApiState | undefined, { services, endpoints }: Draft): ApiState {
+function stateAfter(before: ApiState | undefined, { maker, services, endpoints }: Draft): ApiState {
   const empty = PersistentMap.empty<ApiObject>()
   return {
     number: (before?.number ?? 0) + 1,
     services: (before?.services ?? empty).withOwn(services),
     endpoints: (before?.endpoints ?? empty).withOwn(endpoints),
+    ...(before === undefined ? { runs: maker.runs } : {}),
   }
 }
 
@@ -88,7 +89,7 @@ function* restate(draft: Draft, before: ApiProjection | undefined, { key, resolv
       ? undefined
       : yield* messagesOf({ service, frontends, slices })
   const known = before?.state.services.get(key)
-  const now = messages && sameOr(known, objectOf(draft.encoder, SERVICE, key, messages.service))
+  const now = messages && draft.maker.make({ set: SET_SERVICES, path: key }, messages.service, known)
   if (now !== known) draft.services.set(key, now)
   const old = before?.endpoints.get(key) ?? NO_OBJECTS
   const gone = new Map(old.map(object => [object.path, object]))
@@ -96,7 +97,7 @@ function* restate(draft: Draft, before: ApiProjection | undefined, { key, resolv
   for (const [name, message] of messages?.endpoints ?? []) {
     const path = `${key}/${name}`
     const its = gone.get(path)
-    const object = sameOr(its, objectOf(draft.encoder, ENDPOINT, path, message))
+    const object = draft.maker.make({ set: SET_ENDPOINTS, path }, message, its)
     list.push(object)
     gone.delete(path)
     if (object !== its) draft.endpoints.set(path, object)
@@ -104,13 +105,4 @@ function* restate(draft: Draft, before: ApiProjection | undefined, { key, resolv
   for (const path of gone.keys()) draft.endpoints.set(path, undefined)
   if (list.length !== old.length || list.some((object, index) => object !== old[index]))
     draft.lists.set(key, list.length === 0 ? undefined : list)
-}
-
-function objectOf(encoder: Encoder, table: MessageTable, path: string, json: object): ApiObject {
-  return { path, bytes: encoder.encode(table, json), json }
-}
-
-/** The bytes are the same exactly when the messages are. */
-function sameOr(known: ApiObject | undefined, now: ApiObject): ApiObject {
-  return known !== undefined && Buffer.compare(known.bytes, now.bytes) === 0 ? known : now
 }

@@ -45,6 +45,7 @@ function serviceMessage(view: ServiceView, addresses: Addresses): ServiceMessage
   const [namespace = '', name = ''] = service.key.split('/')
   const ports = portsOf(view)
   const filters = filtersOf(view, addresses.LoadBalancerIP)
+  const isWhole = (view.frontends.wholes ?? []).length > 0
   return {
     Namespace: namespace,
     Name: name,
@@ -55,6 +56,7 @@ function serviceMessage(view: ServiceView, addresses: Addresses): ServiceMessage
       ...(service.headless === undefined ? {} : { Headless: true }),
       ...(addresses.LoadBalancerIP.length === 0 ? {} : { LoadBalancerIPs: ipSet(addresses.LoadBalancerIP) }),
     },
+    ...(isWhole ? { MapIP: true } : {}),
     ...(ports.length === 0 ? {} : { Ports: ports }),
     ...(service.externalTrafficPolicy === 'Local' ? { ExternalTrafficToLocal: true } : {}),
     ...filled('Labels', details?.labels),

@@ -1,13 +1,24 @@
 import { PersistentMap } from '../base/persistent-map.ts'
 
-/** One object that back ends are told of: made once, and shared by all who ask. */
-export interface ApiObject {
+/** One message `localv1.OpItem` behind gRPC's prefix: the bytes of `memory` from `start` to before `end`. */
+export interface Frame {
+  /** May hold others, too; nobody writes to it any more. */
+  readonly memory: Buffer
+  readonly start: number
+  readonly end: number
+}
+
+/** One object that back ends are told of, with the frame that sets it: made once, and shared by all who ask. */
+export interface ApiObject extends Frame {
   /** `namespace/name` of a Service, `namespace/name/key` of an endpoint. */
   readonly path: string
-  /** The encoded message of localv1: Service or Endpoint. */
-  readonly bytes: Uint8Array
-  /** The same with KPNG's names; empty fields are left out. */
+  /** The message Service or Endpoint by KPNG's names; empty fields are left out. */
   readonly json: object
+}
+
+/** Frames that stand behind each other in one memory. */
+export interface Run extends Frame {
+  readonly operations: number
 }
 
 /** What one node is told. Immutable; the next version shares what did not change. */
@@ -17,12 +28,25 @@ export interface ApiState {
   /** By path, as are the endpoints. */
   readonly services: PersistentMap<ApiObject>
   readonly endpoints: PersistentMap<ApiObject>
+  /** Of a state that was made at once: the frames of all objects, in the order of difference(). */
+  readonly runs?: readonly Run[]
 }
 
 /** Numbers of localv1.Set. */
 export const SET_SERVICES = 1
 export const SET_ENDPOINTS = 2
 export type ApiSet = typeof SET_SERVICES | typeof SET_ENDPOINTS
+
+/** So many objects differ from the newest version at most; `from` is held. */
+export function distance({ services, endpoints }: ApiState): number {
+  return services.distance + endpoints.distance
+}
+
+/** localv1.Ref. */
+export interface ApiRef {
+  readonly set: ApiSet
+  readonly path: string
+}
 
 export type ApiOperation =
   | { readonly kind: 'set'; readonly set: ApiSet; readonly object: ApiObject }
@@ -33,20 +57,34 @@ export type ApiOperation =
  * Service: Services and then endpoints are set, endpoints and then Services are deleted. Costs what changed in between.
  */
 export function* difference(before: ApiState | undefined, after: ApiState): Iterable<ApiOperation> {
-  const services = changesOf(before?.services, after.services)
-  const endpoints = changesOf(before?.endpoints, after.endpoints)
+  const { services, endpoints } = changesBetween(before, after)
   for (const object of services.set) yield { kind: 'set', set: SET_SERVICES, object }
   for (const object of endpoints.set) yield { kind: 'set', set: SET_ENDPOINTS, object }
   for (const path of endpoints.deleted) yield { kind: 'delete', set: SET_ENDPOINTS, path }
   for (const path of services.deleted) yield { kind: 'delete', set: SET_SERVICES, path }
 }
 
-interface Changes {
+export interface ObjectChanges {
   readonly set: readonly ApiObject[]
+  /** Paths. */
   readonly deleted: readonly string[]
 }
 
-function changesOf(before: PersistentMap<ApiObject> | undefined, after: PersistentMap<ApiObject>): Changes {
+/** The same, of each set by itself. */
+export function changesBetween(
+  before: ApiState | undefined,
+  after: ApiState,
+): { readonly services: ObjectChanges; readonly endpoints: ObjectChanges } {
+  return {
+    services: changesOf(before?.services, after.services),
+    endpoints: changesOf(before?.endpoints, after.endpoints),
+  }
+}
+
+function changesOf(
+  before: PersistentMap<ApiObject> | undefined,
+  after: PersistentMap<ApiObject>,
+): ObjectChanges {
   if (before === undefined) return { set: after.values(), deleted: [] }
   const set: ApiObject[] = []
   const deleted: string[] = []

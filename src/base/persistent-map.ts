@@ -86,6 +86,14 @@ export class PersistentMap<V> {
     return newer
   }
 
+  /** So many keys differ at most from the version that holds the Map: the one that was used last. */
+  get distance(): number {
+    let keys = 0
+    for (let content = this.#content; 'undo' in content; content = content.newer.#content)
+      keys += content.undo.size
+    return keys
+  }
+
   /** A list of its own: the Map may be handed on to another version before a walk ends. */
   keys(): readonly string[] {
     return this.size === 0 ? [] : [...this.#reroot().keys()]

@@ -12,6 +12,8 @@ import type { ApiState } from '../../src/api/state.ts'
 import { systemClock } from '../../src/base/clock.ts'
 import { GrpcPeer } from '../support/api/grpc-peer.ts'
 import { endpointObject, largeState, nextState } from '../support/api/states.ts'
+import { stateOf } from '../unit/api/views.ts'
+import { clusterObjects } from './cluster.ts'
 import { goal, median, print } from './report.ts'
 
 const SERVICES = 10_000
@@ -107,7 +109,7 @@ async function measure(): Promise<void> {
 type Told = (kind: Task['kind'], path: string, bytes: number) => Promise<void>
 
 async function wholeState(rawPath: string, path: string, told: Told): Promise<void> {
-  const state = largeState(SERVICES, ENDPOINTS_EACH)
+  const state = stateOf([...clusterObjects({ services: SERVICES, endpoints: ENDPOINTS_EACH })])
   const blocks = blocksOf(state)
   const bytes = bytesAnew(state)
   const raw = createServer(socket =>
@@ -116,13 +118,15 @@ async function wholeState(rawPath: string, path: string, told: Told): Promise<vo
   raw.listen({ path: rawPath })
   await once(raw, 'listening')
   const written = await times(() => told('raw', rawPath, bytes))
+  const waiting = await firstClients(path, state, () => told('whole', path, bytes))
   const first: number[] = []
   for (let run = 0; run < RUNS; run++) {
-    const server = await serve(new ApiFeed({ clock: systemClock, source: () => undefined }), path, state)
+    const server = await serve(newFeed(), path, state)
+    await pause()
     first.push(...(await times(() => told('whole', path, bytes), 1)))
     await server.close()
   }
-  const server = await serve(new ApiFeed({ clock: systemClock, source: () => undefined }), path, state)
+  const server = await serve(newFeed(), path, state)
   const next = await times(() => told('whole', path, bytes))
   await server.close()
   const changed = await afterChanges(path, state, told)
@@ -135,18 +139,41 @@ async function wholeState(rawPath: string, path: string, told: Told): Promise<vo
   })
   print(`${SERVICES} Services x ${ENDPOINTS_EACH}, ${bytes} bytes of messages, to a new client`, [
     row('the bytes in blocks of 64 KiB to a unix socket', written),
+    row('one that waits when the first state comes', waiting),
     row('the first client of a server', first),
     row('the next one', next),
     row('the first one after a change', changed),
   ])
+  console.log(`waiting for the first state ${goal(median(waiting) / median(written), TIMES_A_WRITE)}`)
   console.log(`first client of a server ${goal(median(first) / median(written), TIMES_A_WRITE)}`)
   console.log(`first client after a change ${goal(median(changed) / median(written), TIMES_A_WRITE)}`)
   console.log(`next client ${goal(median(next) / median(written), TIMES_A_WRITE)}`)
 }
 
+/** Each run: a client asks a server that has no state yet; milliseconds from the state on. */
+async function firstClients(
+  path: string,
+  state: ApiState,
+  ask: () => Promise<void>,
+): Promise<readonly number[]> {
+  const all: number[] = []
+  for (let run = 0; run < RUNS; run++) {
+    const feed = newFeed()
+    const server = await serve(feed, path)
+    const told = ask()
+    while (server.counts().waiting < 1) await new Promise(resolve => setTimeout(resolve, 5))
+    const startMs = performance.now()
+    feed.offer(state)
+    await told
+    all.push(performance.now() - startMs)
+    await server.close()
+  }
+  return all
+}
+
 /** Each run: one endpoint changes, and then a client comes that has nothing. */
 async function afterChanges(path: string, start: ApiState, told: Told): Promise<readonly number[]> {
-  const feed = new ApiFeed({ clock: systemClock, source: () => undefined })
+  const feed = newFeed()
   const server = await serve(feed, path, start)
   const [key = ''] = start.endpoints.keys()
   let state = start
@@ -157,7 +184,7 @@ async function afterChanges(path: string, start: ApiState, told: Told): Promise<
     state = nextState(state, { endpoints: [[key, endpointObject(key, 1_000 + run)]] })
     feed.offer(state)
     // What is behind the earlier state is one message.
-    const more = new Transfer(start, state).bytes - SYNC_BYTES
+    const more = Transfer.between(start, state).bytes - SYNC_BYTES
     all.push(...(await times(() => told('whole', path, anew + more), 1)))
   }
   await server.close()
@@ -168,8 +195,8 @@ function bytesAnew(state: ApiState): number {
   return blocksOf(state).reduce((sum, block) => sum + block.length, 0)
 }
 
-async function serve(feed: ApiFeed, path: string, state: ApiState): Promise<ApiServer> {
-  feed.offer(state)
+async function serve(feed: ApiFeed, path: string, state?: ApiState): Promise<ApiServer> {
+  if (state !== undefined) feed.offer(state)
   return startApiServer({
     feed,
     address: `unix://${path}`,
@@ -180,7 +207,7 @@ async function serve(feed: ApiFeed, path: string, state: ApiState): Promise<ApiS
 }
 
 function blocksOf(state: ApiState): readonly Buffer[] {
-  const transfer = new Transfer(undefined, state)
+  const transfer = Transfer.whole(state)
   const blocks: Buffer[] = []
   for (let block = transfer.block(0); block !== undefined; block = transfer.block(blocks.length))
     blocks.push(block.frames)
@@ -205,13 +232,21 @@ async function times(run: () => Promise<void>, runs = RUNS): Promise<readonly nu
     const startMs = performance.now()
     await run()
     all.push(performance.now() - startMs)
-    await new Promise(resolve => setTimeout(resolve, 50))
+    await pause()
   }
   return all
 }
 
+function pause(): Promise<void> {
+  return new Promise(resolve => setTimeout(resolve, 50))
+}
+
+function newFeed(): ApiFeed {
+  return new ApiFeed({ clock: systemClock, source: () => undefined })
+}
+
 async function manyClients(path: string, told: Told): Promise<void> {
-  const feed = new ApiFeed({ clock: systemClock, source: () => undefined })
+  const feed = newFeed()
   let state = largeState(100, ENDPOINTS_EACH)
   const server = await serve(feed, path, state)
   const whole = bytesAnew(state)
@@ -223,7 +258,7 @@ async function manyClients(path: string, told: Told): Promise<void> {
   const cycle = process.cpuUsage()
   for (let change = 0; change < CHANGES; change++) {
     const next = nextState(state, { endpoints: [[key, endpointObject(key, 1_000 + change)]] })
-    const difference = new Transfer(state, next).bytes
+    const difference = Transfer.between(state, next).bytes
     state = next
     const asked = told('ask', path, difference)
     // Every request is there, and waits.

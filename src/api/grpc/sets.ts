@@ -1,10 +1,11 @@
 import type { Clock } from '../../base/clock.ts'
 import type { ApiFeed } from '../feed.ts'
+import { resetFrame } from '../op-item.ts'
 import type { ApiState } from '../state.ts'
-import { resetFrame } from './op-item.ts'
 import { readText } from './protobuf.ts'
 import { type Call, type CallHandler, FAILED_PRECONDITION, OK, RESOURCE_EXHAUSTED, RpcError } from './rpc.ts'
-import { type Transfer, Transfers } from './transfer.ts'
+import type { Transfer } from './transfer.ts'
+import { Transfers } from './transfers.ts'
 
 /** Requests of one stream that wait for their answers: a client sends the next one after a Sync. */
 const UNANSWERED_MAX = 16

@@ -1,8 +1,22 @@
 import { ApiFeed, type FeedSource } from '../../../src/api/feed.ts'
-import type { ApiObject, ApiState } from '../../../src/api/state.ts'
+import { framed } from '../../../src/api/grpc/rpc.ts'
+import { type ApiObject, type ApiState, SET_ENDPOINTS, SET_SERVICES } from '../../../src/api/state.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
-import { encodeLocalv1 } from './localv1.ts'
+import { decodeOpItem, encodeLocalv1 } from './localv1.ts'
+
+/** Its frame is written by another implementation of protobuf than ours. */
+export function objectOf(set: 1 | 2, path: string, json: object): ApiObject {
+  const Bytes = encodeLocalv1(set === SET_SERVICES ? 'Service' : 'Endpoint', json)
+  const memory = framed(encodeLocalv1('OpItem', { Set: { Ref: { Set: set, Path: path }, Bytes } }))
+  return { path, json, memory, start: 0, end: memory.length }
+}
+
+/** The message Service or Endpoint in its frame. */
+export function messageIn({ memory, start, end }: ApiObject): Buffer {
+  const { Set: its } = decodeOpItem(memory.subarray(start + 5, end))
+  return Buffer.from(its?.Bytes ?? [])
+}
 
 export function serviceObject(path: string, port: number): ApiObject {
   const [Namespace, Name] = path.split('/')
@@ -14,7 +28,7 @@ export function serviceObject(path: string, port: number): ApiObject {
     Ports: [{ Name: 'http', Protocol: 1, Port: port, TargetPort: 8080 }],
     Labels: { app: Name },
   }
-  return { path, bytes: encodeLocalv1('Service', json), json }
+  return objectOf(SET_SERVICES, path, json)
 }
 
 export function endpointObject(path: string, number: number): ApiObject {
@@ -23,7 +37,7 @@ export function endpointObject(path: string, number: number): ApiObject {
     Local: number % 2 === 0,
     Scopes: { Internal: true, External: true },
   }
-  return { path, bytes: encodeLocalv1('Endpoint', json), json }
+  return objectOf(SET_ENDPOINTS, path, json)
 }
 
 /** `count` Services with as many endpoints each. */

@@ -1,6 +1,7 @@
 import * as grpc from '@grpc/grpc-js'
 import type { ApiState } from '../../../src/api/state.ts'
 import { decodeOpItem, encodeLocalv1, type ReceivedItem } from './localv1.ts'
+import { messageIn } from './states.ts'
 
 /** Messages as the bytes that they are. */
 const AS_IS = {
@@ -88,7 +89,7 @@ export class BackendStore {
 
 export function contentOf(state: ApiState): object {
   const texts = (objects: ApiState['services']): Map<string, string> =>
-    new Map(objects.values().map(({ path, bytes }) => [path, Buffer.from(bytes).toString('latin1')]))
+    new Map(objects.values().map(object => [object.path, messageIn(object).toString('latin1')]))
   return { services: sorted(texts(state.services)), endpoints: sorted(texts(state.endpoints)) }
 }
 

@@ -136,12 +136,6 @@ describe('messages as bytes', () => {
     expect(hex(encoder.encode(SERVICE, {}))).toBe('')
   })
 
-  it('do not share memory with the next', () => {
-    const first = encoder.encode(ENDPOINT, { Hostname: 'a' })
-    encoder.encode(ENDPOINT, { Hostname: 'b' })
-    expect(hex(first)).toBe('0a0161')
-  })
-
   it('have lengths of more than one byte where nested messages are long', () => {
     for (const length of [125, 126, 127, 128, 16_380, 16_384, 2_100_000]) {
       const value = { IPs: { V4: ['x'.repeat(length)] } }

@@ -1,9 +1,16 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { ApiFeed } from '../../../src/api/feed.ts'
-import { type ApiObject, type ApiOperation, type ApiState, difference } from '../../../src/api/state.ts'
+import {
+  type ApiObject,
+  type ApiOperation,
+  type ApiState,
+  difference,
+  type Frame,
+} from '../../../src/api/state.ts'
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
 import type { SourceEvent } from '../../../src/model/snapshot.ts'
+import { messageIn } from '../../support/api/states.ts'
 import { DRAINING, endpoint, node, service, slice, UNREADY } from '../model/objects.ts'
 import { detailed, Viewer } from './views.ts'
 
@@ -106,7 +113,7 @@ function bytesOf({ services, endpoints }: ApiState): unknown {
   return [services, endpoints].map(map =>
     map
       .values()
-      .map(({ path, bytes }) => `${path} ${Buffer.from(bytes).toString('hex')}`)
+      .map(object => `${object.path} ${messageIn(object).toString('hex')}`)
       .sort(),
   )
 }
@@ -145,12 +152,32 @@ function expectSharing(before: ApiState, after: ApiState): void {
   for (const set of ['services', 'endpoints'] as const)
     for (const object of after[set].values()) {
       const old = before[set].get(object.path)
-      if (old !== undefined && Buffer.compare(old.bytes, object.bytes) === 0) expect(object).toBe(old)
+      if (old !== undefined && messageIn(old).equals(messageIn(object))) expect(object).toBe(old)
     }
   const isSame = before.number === after.number
   expect(isSame).toBe(before === after)
   if (!isSame) expect([...difference(before, after)].length).toBeGreaterThan(0)
 }
+
+describe('the first state', () => {
+  it('has its frames in the order of its difference from nothing', () => {
+    fc.assert(
+      fc.property(anyHistory, history => {
+        const viewer = new Viewer()
+        viewer.take(history.flat())
+        const state = viewer.anew()
+        const frames = (its: Iterable<Frame>): Buffer =>
+          Buffer.concat([...its].map(({ memory, start, end }) => memory.subarray(start, end)))
+        const objects = [...difference(undefined, state)].flatMap(its =>
+          'object' in its ? [its.object] : [],
+        )
+        expect(frames(state.runs ?? []).equals(frames(objects))).toBe(true)
+        expect(state.runs?.reduce((sum, { operations }) => sum + operations, 0)).toBe(objects.length)
+      }),
+      { numRuns: 50 },
+    )
+  })
+})
 
 describe('a client that applies differences', () => {
   it('knows the full state after each, however many it has missed', () => {

@@ -128,11 +128,12 @@ describe('a Service as localv1 has it', () => {
       ExternalIPs: { V4: ['192.0.2.7'], V6: ['1100::100'] },
       Headless: true,
     }
-    expect(whole.services).toMatchObject({ 'ns/t': { IPs } })
+    expect(whole.services).toMatchObject({ 'ns/t': { IPs, MapIP: true } })
     expect(whole.services).not.toHaveProperty(['ns/t', 'Ports'])
     expect(withPorts.services).toMatchObject({
       'ns/t': { IPs, Ports: [{ Protocol: 1, Port: 6000, TargetPort: 6000 }] },
     })
+    expect(withPorts.services).not.toHaveProperty(['ns/t', 'MapIP'])
     const endpoints = {
       'ns/t/1100::202': { IPs: { V6: ['1100::202'] }, Local: true },
       'ns/t/1100::203': { IPs: { V6: ['1100::203'] } },

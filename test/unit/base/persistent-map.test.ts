@@ -112,6 +112,19 @@ describe('a persistent map', () => {
     expect([...PersistentMap.changes(from, to)]).toEqual(['ns/service-7'])
   })
 
+  test('knows how far the version used last is away, at most', () => {
+    const first = PersistentMap.from([['a', 1]])
+    expect(first.distance).toBe(0)
+    const second = first.with([
+      ['a', 2],
+      ['b', 1],
+    ])
+    const third = second.with([['a', 3]])
+    expect([first.distance, second.distance, third.distance]).toEqual([3, 1, 0])
+    PersistentMap.skip(first, second, third)
+    expect(first.distance).toBe(2)
+  })
+
   test('remembers nothing of what is again as it was, however much comes and goes', () => {
     const held = PersistentMap.from([['stays', 0]])
     let between = held.with([['first', 1]])

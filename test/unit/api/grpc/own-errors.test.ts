@@ -13,7 +13,7 @@ it('an error of ours in telling a change ends the calls that it meets, and the n
     void client.ask()
     await eventually('it waits', () => rig.server.counts().waiting === 1)
     const object = serviceObject('default/a', 80)
-    const broken = nextState(EMPTY, { services: [['default/a', { ...object, bytes: undefined } as never]] })
+    const broken = nextState(EMPTY, { services: [['default/a', { ...object, memory: undefined } as never]] })
     feed.offer(broken)
     expect(await status).toMatchObject({ code: 13 })
     expect(rig.errors).toHaveLength(1)

@@ -7,6 +7,7 @@ import {
   endpointObject,
   feedOf,
   largeState,
+  messageIn,
   nextState,
   serviceObject,
 } from '../../../support/api/states.ts'
@@ -245,7 +246,7 @@ function never(): never {
 it('the client of the tests notices what KPNG would trip over', () => {
   const store = new BackendStore()
   const endpoint = endpointObject('default/a/1', 1)
-  store.take({ Op: 'Set', Set: { Ref: { Set: 2, Path: endpoint.path }, Bytes: Buffer.from(endpoint.bytes) } })
+  store.take({ Op: 'Set', Set: { Ref: { Set: 2, Path: endpoint.path }, Bytes: messageIn(endpoint) } })
   store.take({ Op: 'Delete', Delete: { Set: 1, Path: 'default/a' } })
   expect(store.complaints).toHaveLength(3)
   expect(encodeLocalv1('OpItem', { Sync: {} }).toString('hex')).toBe('0a00')

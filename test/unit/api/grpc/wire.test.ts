@@ -1,37 +1,26 @@
 import { once } from 'node:events'
 import fc from 'fast-check'
 import { afterEach, describe, expect, it } from 'vitest'
-import { roomFor, writeOperation } from '../../../../src/api/grpc/op-item.ts'
+import { framed } from '../../../../src/api/grpc/rpc.ts'
 import { Transfer } from '../../../../src/api/grpc/transfer.ts'
-import type { ApiOperation } from '../../../../src/api/state.ts'
+import { ObjectMaker } from '../../../../src/api/object-maker.ts'
+import { roomFor, writeDelete, writeSet } from '../../../../src/api/op-item.ts'
+import { type ApiObject, SET_ENDPOINTS, SET_SERVICES } from '../../../../src/api/state.ts'
 import { encodeLocalv1 } from '../../../support/api/localv1.ts'
 import { type ApiRig, apiRig } from '../../../support/api/rig.ts'
 import {
   EMPTY,
   endpointObject,
   feedOf,
-  largeState,
+  messageIn,
   nextState,
+  objectOf,
   serviceObject,
 } from '../../../support/api/states.ts'
 import { openStream } from '../../../support/api/watch-client.ts'
 
 let rig: ApiRig | undefined
 afterEach(() => rig?.end())
-
-function framed(message: Buffer): Buffer {
-  const prefix = Buffer.alloc(5)
-  prefix.writeUInt32BE(message.length, 1)
-  return Buffer.concat([prefix, message])
-}
-
-function expected(operation: ApiOperation): Buffer {
-  if (operation.kind === 'delete')
-    return encodeLocalv1('OpItem', { Delete: { Set: operation.set, Path: operation.path } })
-  const { path, bytes } = operation.object
-  const Value = { Ref: { Set: operation.set, Path: path }, ...(bytes.length > 0 && { Bytes: bytes }) }
-  return encodeLocalv1('OpItem', { Set: Value })
-}
 
 describe('on the wire', () => {
   it('operations are what another implementation of protobuf writes, byte for byte', () => {
@@ -40,20 +29,15 @@ describe('on the wire', () => {
       fc.uint8Array({ maxLength: 300 }),
       fc.integer({ min: 0, max: 300_000 }).map(length => new Uint8Array(length).fill(7)),
     )
-    const set = fc.constantFrom(1, 2)
-    const operation: fc.Arbitrary<ApiOperation> = fc.oneof(
-      fc.record({ kind: fc.constant('delete' as const), set, path }),
-      fc.record({
-        kind: fc.constant('set' as const),
-        set,
-        object: fc.record({ path, bytes, json: fc.constant({}) }),
-      }),
-    )
+    const ref = fc.record({ set: fc.constantFrom(1, 2), path })
     fc.assert(
-      fc.property(operation, fc.integer({ min: 0, max: 9 }), (its, start) => {
-        const block = Buffer.alloc(start + roomFor(its))
-        const end = writeOperation(block, start, its)
-        expect(block.subarray(start, end).equals(framed(expected(its)))).toBe(true)
+      fc.property(ref, fc.option(bytes), fc.integer({ min: 0, max: 9 }), (its, message, start) => {
+        const Ref = { Set: its.set, Path: its.path }
+        const block = Buffer.alloc(start + roomFor(its.path, message?.length))
+        const end = message === null ? writeDelete(block, start, its) : writeSet(block, start, its, message)
+        const item =
+          message === null ? { Delete: Ref } : { Set: { Ref, ...(message.length > 0 && { Bytes: message }) } }
+        expect(block.subarray(start, end).equals(framed(encodeLocalv1('OpItem', item)))).toBe(true)
       }),
       { numRuns: 300 },
     )
@@ -92,8 +76,8 @@ describe('on the wire', () => {
     stream.write(request)
     expect(await read(3)).toEqual(
       hex(
-        { Set: { Ref: { Set: 1, Path: a.path }, Bytes: a.bytes } },
-        { Set: { Ref: { Set: 2, Path: a1.path }, Bytes: a1.bytes } },
+        { Set: { Ref: { Set: 1, Path: a.path }, Bytes: messageIn(a) } },
+        { Set: { Ref: { Set: 2, Path: a1.path }, Bytes: messageIn(a1) } },
         { Sync: {} },
       ),
     )
@@ -101,8 +85,8 @@ describe('on the wire', () => {
     stream.write(request)
     expect(await read(5)).toEqual(
       hex(
-        { Set: { Ref: { Set: 1, Path: b.path }, Bytes: b.bytes } },
-        { Set: { Ref: { Set: 2, Path: b1.path }, Bytes: b1.bytes } },
+        { Set: { Ref: { Set: 1, Path: b.path }, Bytes: messageIn(b) } },
+        { Set: { Ref: { Set: 2, Path: b1.path }, Bytes: messageIn(b1) } },
         { Delete: { Set: 2, Path: a1.path } },
         { Delete: { Set: 1, Path: a.path } },
         { Sync: {} },
@@ -115,36 +99,76 @@ describe('on the wire', () => {
   })
 })
 
+/** Objects, some of which stand behind each other in one memory, and are as long as they say. */
+const anyObjects = fc.array(
+  fc.record({
+    length: fc.oneof(fc.integer({ min: 1, max: 300 }), fc.integer({ min: 1, max: 100_000 })),
+    isBehind: fc.boolean(),
+  }),
+  { maxLength: 60 },
+)
+
+function stateOfFrames(parts: readonly { readonly length: number; readonly isBehind: boolean }[]) {
+  let object: ApiObject | undefined
+  const objects = parts.map(({ length, isBehind }, index): [string, ApiObject] => {
+    const start = isBehind && object !== undefined ? object.end : 3
+    const memory = isBehind && object !== undefined ? object.memory : Buffer.alloc(8_000_000, index + 1)
+    object = { path: `default/${index}`, json: {}, memory, start, end: start + length }
+    return [object.path, object]
+  })
+  const half = objects.length / 2
+  return nextState(EMPTY, { services: objects.slice(0, half), endpoints: objects.slice(half) })
+}
+
+function blocksOf(transfer: Transfer) {
+  const blocks = []
+  for (let block = transfer.block(0); block !== undefined; block = transfer.block(blocks.length))
+    blocks.push(block)
+  return blocks
+}
+
+const SYNC = framed(encodeLocalv1('OpItem', { Sync: {} }))
+
 describe('a transfer', () => {
-  it('makes its blocks when the first reader gets there, of whole messages', () => {
-    const state = largeState(500, 3)
-    const transfer = new Transfer(undefined, state)
-    const afterOne = transfer.bytes
-    expect(afterOne).toBeLessThanOrEqual(64 * 1024)
-    let all = Buffer.alloc(0)
-    let operations = 0
-    for (let index = 0; ; index++) {
-      const block = transfer.block(index)
-      if (block === undefined) break
-      expect(block.frames.readUInt32BE(1)).toBeLessThan(block.frames.length)
-      all = Buffer.concat([all, block.frames])
-      operations += block.operations
-    }
-    expect(operations).toBe(2_000)
-    expect(transfer.bytes).toBe(all.length)
-    expect(afterOne).toBeLessThan(all.length)
-    const whole = [
-      ...state.services.values().map(object => ({ kind: 'set', set: 1, object }) as const),
-      ...state.endpoints.values().map(object => ({ kind: 'set', set: 2, object }) as const),
-    ].map(its => framed(expected(its)))
-    expect(all.equals(Buffer.concat([...whole, framed(encodeLocalv1('OpItem', { Sync: {} }))]))).toBe(true)
+  it('is the frames of its objects in their order, and one Sync, wherever those are', () => {
+    fc.assert(
+      fc.property(anyObjects, parts => {
+        const state = stateOfFrames(parts)
+        const blocks = blocksOf(Transfer.whole(state))
+        const objects = [...state.services.values(), ...state.endpoints.values()]
+        const frames = objects.map(({ memory, start, end }) => memory.subarray(start, end))
+        const sent = Buffer.concat(blocks.map(block => block.frames))
+        expect(sent.equals(Buffer.concat([...frames, SYNC]))).toBe(true)
+        expect(blocks.reduce((sum, { operations }) => sum + operations, 0)).toBe(objects.length)
+        expect(blocks.every((block, index) => block.frames.length > 0 || index === 0)).toBe(true)
+      }),
+      { numRuns: 60 },
+    )
   })
 
-  it('has room for an object that is larger than a block', () => {
-    const object = { path: 'default/large', bytes: new Uint8Array(1 << 20).fill(1), json: {} }
-    const state = nextState(EMPTY, { services: [[object.path, object]] })
-    const block = new Transfer(undefined, state).block(0)
-    expect(block?.operations).toBe(1)
-    expect(block?.frames.length).toBeGreaterThan(1 << 20)
+  it('makes its blocks when the first reader gets there', () => {
+    const objects = Array.from({ length: 2_000 }, (_, index) =>
+      objectOf(SET_ENDPOINTS, `default/a/${index}`, { Hostname: `host-${index}`.padEnd(100, '-') }),
+    )
+    const state = nextState(EMPTY, { endpoints: objects.map(object => [object.path, object]) })
+    const transfer = Transfer.whole(state)
+    const afterOne = transfer.bytes
+    expect(afterOne).toBeLessThanOrEqual(64 * 1024)
+    const blocks = blocksOf(transfer)
+    expect(blocks.length).toBeGreaterThan(3)
+    expect(transfer.bytes).toBeGreaterThan(afterOne)
+  })
+
+  it('copies nothing of a state that was made at once', () => {
+    const maker = new ObjectMaker({ isWhole: true })
+    const objects = Array.from({ length: 2_000 }, (_, index) =>
+      maker.make({ set: SET_SERVICES, path: `default/${index}` }, { Name: `${index}`.padEnd(100, '-') }),
+    )
+    const state = nextState(EMPTY, { services: objects.map(object => [object.path, object]) })
+    const memories = new Set(objects.map(({ memory }) => memory.buffer))
+    expect(memories.size).toBeLessThan(6)
+    const blocks = blocksOf(Transfer.whole(state))
+    expect(blocks.filter(({ frames }) => memories.has(frames.buffer)).length).toBeGreaterThan(2)
+    expect(blocks.reduce((sum, { operations }) => sum + operations, 0)).toBe(2_000)
   })
 })

@@ -1,4 +1,4 @@
-import type { ApiOperation } from '../state.ts'
+import type { ApiRef } from './state.ts'
 
 /**
  * Messages `localv1.OpItem` behind gRPC's prefix (a byte that says "not compressed", and four of length), written where
@@ -17,22 +17,14 @@ const TAG_SECOND = 0x12
 /** Of `OpItem{Sync: {}}` behind its prefix. */
 export const SYNC_BYTES = PREFIX_BYTES + 2
 
-/** Bytes that an operation takes at most, without those of its path and object. */
+/** Bytes that an operation takes at most, without those of its path and message. */
 const FRAMING_MAX = PREFIX_BYTES + 4 * (1 + 5) + 2
 /** Of one UTF-16 unit in UTF-8. */
 const UNIT_BYTES_MAX = 3
 
-/** As many bytes as it may take: what is written is not longer. */
-export function roomFor(operation: ApiOperation): number {
-  const { kind } = operation
-  if (kind === 'delete') return FRAMING_MAX + operation.path.length * UNIT_BYTES_MAX
-  const { path, bytes } = operation.object
-  return FRAMING_MAX + path.length * UNIT_BYTES_MAX + bytes.length
-}
-
-/** Writes at `start`, where roomFor() bytes are free; returns where it ended. */
-export function writeOperation(block: Buffer, start: number, operation: ApiOperation): number {
-  return operation.kind === 'set' ? writeSet(block, start, operation) : writeDelete(block, start, operation)
+/** As many bytes as an operation may take: what is written is not longer. */
+export function roomFor(path: string, messageBytes = 0): number {
+  return FRAMING_MAX + path.length * UNIT_BYTES_MAX + messageBytes
 }
 
 /** Writes SYNC_BYTES; returns where they ended. */
@@ -54,11 +46,8 @@ function writeEmpty(block: Buffer, start: number, tag: number): number {
   return at + 2
 }
 
-type SetOperation = Extract<ApiOperation, { readonly kind: 'set' }>
-type DeleteOperation = Extract<ApiOperation, { readonly kind: 'delete' }>
-
-function writeSet(block: Buffer, start: number, { set, object }: SetOperation): number {
-  const { path, bytes } = object
+/** `OpItem{Set}` at `start`, where roomFor() bytes are free, of an encoded message; returns where it ended. */
+export function writeSet(block: Buffer, start: number, { set, path }: ApiRef, bytes: Uint8Array): number {
   const pathBytes = Buffer.byteLength(path)
   const refBytes = 3 + varintBytes(pathBytes) + pathBytes
   const objectBytes = bytes.length === 0 ? 0 : 1 + varintBytes(bytes.length) + bytes.length
@@ -76,7 +65,8 @@ function writeSet(block: Buffer, start: number, { set, object }: SetOperation): 
   return at + bytes.length
 }
 
-function writeDelete(block: Buffer, start: number, { set, path }: DeleteOperation): number {
+/** `OpItem{Delete}` at `start`, where roomFor() bytes are free; returns where it ended. */
+export function writeDelete(block: Buffer, start: number, { set, path }: ApiRef): number {
   const pathBytes = Buffer.byteLength(path)
   const refBytes = 3 + varintBytes(pathBytes) + pathBytes
   let at = writePrefix(block, start, 1 + varintBytes(refBytes) + refBytes)
