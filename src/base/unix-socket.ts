@@ -1,20 +1,23 @@
-import { chmod, lstat, mkdtemp, rename, rm } from 'node:fs/promises'
+import { chmod, link, lstat, mkdtemp, rm } from 'node:fs/promises'
 import { createConnection, type Server } from 'node:net'
+import { takeLock } from './instance-lock.ts'
+
+type FileId = Pick<Awaited<ReturnType<typeof lstat>>, 'dev' | 'ino'>
 
 /**
  * Listens at a unix socket that only its owner can connect to (mode 0600). A socket file that an earlier process left is
- * replaced; one at which somebody answers, and whatever is no socket, is left alone, and that is the error. The result
- * removes the file, unless another process has put its own in that place.
+ * replaced; one at which somebody answers, and whatever is no socket, is left alone, and that is the error. Of several
+ * that begin at once one gets the place. The result removes the file, unless another process has put its own there.
  */
 export async function listenAtUnixSocket(server: Server, path: string): Promise<() => Promise<void>> {
-  await assertFree(path)
+  await deadSocketAt(path)
   // In a folder that nobody else can enter until the socket has its mode; then it takes its place in one step.
   const folder = await mkdtemp(`${path.slice(0, path.lastIndexOf('/') + 1)}.k`)
   try {
     await listening(server, `${folder}/s`)
     await chmod(`${folder}/s`, 0o600)
     const ours = await lstat(`${folder}/s`)
-    await rename(`${folder}/s`, path)
+    await takePlace(`${folder}/s`, path)
     return () => removeOurs(path, ours)
   } catch (error) {
     server.close()
@@ -24,9 +27,43 @@ export async function listenAtUnixSocket(server: Server, path: string): Promise<
   }
 }
 
-async function removeOurs(path: string, { dev, ino }: Awaited<ReturnType<typeof lstat>>): Promise<void> {
+/** link(2) never replaces a file: of two who find the place free, or made it free, one gets it. */
+async function takePlace(made: string, path: string): Promise<void> {
+  if (await isLinked(made, path)) return
+  const dead = await deadSocketAt(path)
+  if (dead !== undefined) await removeDead(path, dead)
+  if (!(await isLinked(made, path))) throw new Error('another process has just begun to listen there')
+}
+
+function isLinked(made: string, path: string): Promise<boolean> {
+  return link(made, path).then(
+    () => true,
+    (error: NodeJS.ErrnoException) => {
+      if (error.code === 'EEXIST') return false
+      throw error
+    },
+  )
+}
+
+/** Who looks and then removes does so alone; otherwise it could be the socket of another who did it a moment ago. */
+async function removeDead(path: string, dead: FileId): Promise<void> {
+  const lock = await takeLock(`kprobe-dead-socket-${dead.dev}-${dead.ino}`, '')
+  if (lock.kind === 'busy') throw new Error('another process is about to listen there')
+  try {
+    const found = await deadSocketAt(path)
+    if (isSame(found, dead)) await rm(path, { force: true })
+  } finally {
+    await lock.release()
+  }
+}
+
+async function removeOurs(path: string, ours: FileId): Promise<void> {
   const found = await lstat(path).catch(() => undefined)
-  if (found?.dev === dev && found.ino === ino) await rm(path, { force: true })
+  if (isSame(found, ours)) await rm(path, { force: true })
+}
+
+function isSame(a: FileId | undefined, b: FileId): boolean {
+  return a?.dev === b.dev && a.ino === b.ino
 }
 
 function listening(server: Server, path: string): Promise<void> {
@@ -39,15 +76,16 @@ function listening(server: Server, path: string): Promise<void> {
   })
 }
 
-/** Whatever is at the path may go only if it is a socket that nobody listens at. */
-async function assertFree(path: string): Promise<void> {
+/** Undefined when there is nothing; throws when there is anything but a socket that nobody listens at. */
+async function deadSocketAt(path: string): Promise<FileId | undefined> {
   const found = await lstat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return undefined
     throw error
   })
-  if (found === undefined) return
+  if (found === undefined) return undefined
   if (!found.isSocket()) throw new Error('there is something that is no socket, and it is left alone')
   if (await isAnswered(path)) throw new Error('another process answers at this socket')
+  return found
 }
 
 /** False for a socket file that nobody listens at, and for none; one whose queue is full (EAGAIN) is somebody's. */

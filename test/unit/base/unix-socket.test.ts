@@ -1,10 +1,11 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, linkSync, mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { createConnection, createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { buildSync } from 'esbuild'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { listenAtUnixSocket } from '../../../src/base/unix-socket.ts'
 
 let folder = ''
@@ -58,4 +59,77 @@ it('takes no socket from a process that is too busy to answer', async () => {
     for (const socket of waiting) socket.destroy()
     child.kill('SIGKILL')
   }
+})
+
+describe('of several that begin at once, one gets the place', () => {
+  /** What somebody who connects is told: each server says its number. */
+  async function whoAnswers(path: string): Promise<string> {
+    const socket = createConnection({ path }).setEncoding('utf8')
+    const [text] = await once(socket, 'data')
+    socket.destroy()
+    return text
+  }
+
+  function numbered(number: number): Server {
+    const server = newServer()
+    return server.on('connection', socket => socket.on('error', () => undefined).end(String(number)))
+  }
+
+  async function leaveDeadSocket(path: string): Promise<void> {
+    const server = createServer().listen({ path: `${path}.dead` })
+    await once(server, 'listening')
+    linkSync(`${path}.dead`, path)
+    await new Promise(done => server.close(done))
+    expect(statSync(path).isSocket()).toBe(true)
+  }
+
+  it.each(['free', 'a dead socket'])('within a process, where the place is %s', async place => {
+    const path = join(folder, 's')
+    for (let round = 0; round < 20; round++) {
+      if (place !== 'free') await leaveDeadSocket(path)
+      const numbers = [0, 1, 2, 3]
+      const results = await Promise.allSettled(numbers.map(n => listenAtUnixSocket(numbered(n), path)))
+      const winners = numbers.filter(n => results[n]?.status === 'fulfilled')
+      expect(winners).toHaveLength(1)
+      expect(await whoAnswers(path)).toBe(String(winners[0]))
+      for (const result of results)
+        if (result.status === 'fulfilled') await result.value()
+        else expect(result.reason.message).toMatch(/^another process /)
+      expect(readdirSync(folder)).toEqual([])
+    }
+  })
+
+  it('of several processes, and a process that died is replaced', { timeout: 30_000 }, async () => {
+    const path = join(folder, 's')
+    const outfile = join(folder, 'listen.mjs')
+    const contents = `
+      import { createServer } from 'node:net'
+      import { listenAtUnixSocket } from './src/base/unix-socket.ts'
+      const server = createServer(socket => socket.on('error', () => undefined).end(String(process.pid)))
+      console.log('ready')
+      process.stdin.once('data', () =>
+        listenAtUnixSocket(server, process.argv[2]).then(() => console.log('yes'), error => console.log(error.message)))
+    `
+    const stdin = { contents, resolveDir: process.cwd() }
+    buildSync({ stdin, outfile, bundle: true, platform: 'node', format: 'esm', logLevel: 'silent' })
+    // The second time there is what the winner of the first has left.
+    for (let round = 0; round < 2; round++) {
+      const stdio = ['pipe', 'pipe', 'inherit'] as const
+      const children = [0, 1, 2].map(() => spawn(process.execPath, [outfile, path], { stdio: [...stdio] }))
+      try {
+        await Promise.all(children.map(child => once(child.stdout, 'data')))
+        const answers = children.map(child =>
+          once(child.stdout, 'data').then(([bytes]) => String(bytes).trim()),
+        )
+        for (const child of children) child.stdin.write('go')
+        const said = await Promise.all(answers)
+        expect(said.filter(text => text === 'yes')).toHaveLength(1)
+        for (const text of said) expect(text).toMatch(/^(yes|another process .*)$/)
+        expect(await whoAnswers(path)).toBe(String(children[said.indexOf('yes')]?.pid))
+      } finally {
+        for (const child of children) child.kill('SIGKILL')
+        await Promise.all(children.map(child => child.exitCode ?? child.signalCode ?? once(child, 'exit')))
+      }
+    }
+  })
 })
