@@ -10,7 +10,7 @@ import { openApiClient } from '../../src/source/kube/client/http-client.ts'
 import type { ApiObject } from '../../src/source/kube/wire/reader.ts'
 import { type ClusterShape, clusterOf, nodeOf, serviceOf, slicesOf } from '../support/apiserver/generator.ts'
 import { ApiServer } from '../support/apiserver/http-server.ts'
-import type { Binaries } from '../support/reference/binaries.ts'
+import type { Binaries as ReferenceBinaries } from '../support/reference/binaries.ts'
 import { kubeconfigText } from '../support/reference/kubeconfig.ts'
 import { freePorts } from '../support/reference/ports.ts'
 import { Program } from '../support/reference/process.ts'
@@ -32,6 +32,8 @@ interface Ready {
   readonly port: number
   readonly caPem: string
 }
+
+type Binaries = Pick<ReferenceBinaries, 'etcd' | 'kubeApiserver' | 'kubeProxy'>
 
 const root = process.env.KPROBE_ROOT ?? '.'
 const TOKEN = 'bench'

@@ -1,5 +1,6 @@
 #!/usr/bin/env node
-// Builds etcd, kube-apiserver and kube-proxy from their Go modules (control-plane/), each once per version:
+// Builds etcd, kube-apiserver, kube-proxy, kubectl and the controller of EndpointSlices from their Go modules
+// (control-plane/), each once per version:
 //   node test/reference/build.mjs           builds what is missing
 //   node test/reference/build.mjs --where   prints as JSON where each is, or why not; builds nothing
 // Binaries in $KUBEBUILDER_ASSETS come first; the rest goes to $XDG_CACHE_HOME (~/.cache). Exit code 3: skipped.
@@ -38,8 +39,12 @@ const KUBERNETES_FLAGS = [
   ),
 ].join(' ')
 const PROGRAMS = [
-  { name: 'kube-proxy', module: MODULES, main: './kube-proxy', ldflags: KUBERNETES_FLAGS },
-  { name: 'kube-apiserver', module: MODULES, main: './kube-apiserver', ldflags: KUBERNETES_FLAGS },
+  ...[
+    ['kube-proxy', './kube-proxy'],
+    ['kube-apiserver', './kube-apiserver'],
+    ['endpointslice-controller', './endpointslice-controller'],
+    ['kubectl', 'k8s.io/kubernetes/cmd/kubectl'],
+  ].map(([name, main]) => ({ name, module: MODULES, main, ldflags: KUBERNETES_FLAGS })),
   { name: 'etcd', module: ETCD_MODULE, main: '.', ldflags: '-s -w' },
 ]
 /** Cold, on two processors that have other things to do. */

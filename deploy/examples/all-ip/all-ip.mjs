@@ -4,7 +4,8 @@ import { fileSource, kubeSource, runDataplane } from 'kprobe'
 import * as nft from 'kprobe/nft'
 
 const [serviceProxyName = 'all-ip', path] = process.argv.slice(2)
-const here = { nodeName: process.env.NODE_NAME ?? hostname(), serviceProxyName }
+const { NODE_NAME: nodeName = hostname(), KUBECONFIG: kubeconfig = '' } = process.env
+const here = { nodeName, serviceProxyName }
 
 /** @type {nft.RulesetPlaneOptions['render']} */
 function render(layout, { services }) {
@@ -35,5 +36,5 @@ function elementsOf({ service, wholes = [] }, family) {
 }
 const client = nft.openNftClient()
 const plane = nft.createRulesetPlane({ name: 'all-ip', client, render })
-const source = path === undefined ? kubeSource(here) : fileSource({ ...here, path })
+const source = path === undefined ? kubeSource({ ...here, kubeconfig }) : fileSource({ ...here, path })
 await runDataplane({ ...here, source, plane }).finally(() => client.close())

@@ -56,6 +56,7 @@ const PATHS: Readonly<Record<string, string>> = {
   EndpointSlice: 'endpointslices',
   ServiceCIDR: 'servicecidrs',
   Node: 'nodes',
+  Pod: 'pods',
   Namespace: 'namespaces',
   ServiceAccount: 'serviceaccounts',
   ClusterRole: 'clusterroles',

@@ -8,9 +8,11 @@ export interface Binaries {
   readonly etcd: string
   readonly kubeApiserver: string
   readonly kubeProxy: string
+  readonly kubectl: string
+  readonly endpointSliceController: string
 }
 
-/** Undefined unless all three are there; test/reference/build.mjs builds them. */
+/** Undefined unless all are there; test/reference/build.mjs builds them. */
 export function findBinaries(): Binaries | undefined {
   const found: unknown = JSON.parse(execFileSync(process.execPath, [BUILD, '--where'], { encoding: 'utf8' }))
   const path = (name: string): string | undefined => {
@@ -20,8 +22,11 @@ export function findBinaries(): Binaries | undefined {
   const etcd = path('etcd')
   const kubeApiserver = path('kube-apiserver')
   const kubeProxy = path('kube-proxy')
+  const kubectl = path('kubectl')
+  const endpointSliceController = path('endpointslice-controller')
   if (etcd === undefined || kubeApiserver === undefined || kubeProxy === undefined) return undefined
-  return { etcd, kubeApiserver, kubeProxy }
+  if (kubectl === undefined || endpointSliceController === undefined) return undefined
+  return { etcd, kubeApiserver, kubeProxy, kubectl, endpointSliceController }
 }
 
 export function requireBinaries(): Binaries {
