@@ -32,10 +32,10 @@ const OUTPUT_BYTES_MAX = 2_048
 /**
  * Starts a program for each state with the whole state on its standard input, one after the other: a state that comes
  * meanwhile waits, and gives way to one that is newer. A run that fails is repeated with the newest state, at growing
- * distances. Resolves when aborted, once the program is gone, with whether its last run went well.
+ * distances; one that is newer than what failed waits for the first of them only. Resolves when aborted, once the program is gone, with whether its last run went well.
  */
 export async function runProgram(options: ProgramOptions, signal: AbortSignal): Promise<boolean> {
-  const { feed, clock, random, once = false } = options
+  const { feed, once = false } = options
   let seen = 0
   let failures = 0
   let isFine = true
@@ -50,7 +50,7 @@ export async function runProgram(options: ProgramOptions, signal: AbortSignal): 
       failures = isFine ? 0 : failures + 1
       // One that failed is to have the newest state, be it the same.
       seen = isFine ? state.number : 0
-      if (!isFine) await pause(clock, backoffMs(failures, { ...BACKOFF, random }), signal)
+      if (!isFine) await pauseAfter(options, { failures, tried: state }, signal)
     }
   } catch (error) {
     if (signal.aborted) return isFine
@@ -216,6 +216,39 @@ function report({ command, log }: ProgramOptions, { number }: ApiState, run: Run
   }
   if (run.trouble === undefined) log.info(facts, 'the program took the state')
   else log.warn({ ...facts, trouble: run.trouble }, 'the program failed')
+}
+
+interface Failure {
+  /** In a row. */
+  readonly failures: number
+  readonly tried: ApiState
+}
+
+/**
+ * What failed with one state may succeed with the next: that one does not wait for all of the distance. But a program that
+ * fails always is not to be started for each change of a busy cluster: it waits for as long as after a first failure.
+ */
+async function pauseAfter(
+  { feed, clock, random }: ProgramOptions,
+  { failures, tried }: Failure,
+  signal: AbortSignal,
+): Promise<void> {
+  const delayMs = backoffMs(failures, { ...BACKOFF, random })
+  const leastMs = Math.min(delayMs, BACKOFF.minMs)
+  await pause(clock, leastMs, signal)
+  const over = new AbortController()
+  const end = () => over.abort()
+  const cancel = clock.after(delayMs - leastMs, end)
+  signal.addEventListener('abort', end, { once: true })
+  try {
+    signal.throwIfAborted()
+    await feed.newer(tried.number, over.signal)
+  } catch (error) {
+    if (signal.aborted || !over.signal.aborted) throw error
+  } finally {
+    cancel()
+    signal.removeEventListener('abort', end)
+  }
 }
 
 function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {

@@ -53,6 +53,9 @@ function offer(last: number): void {
   feed.offer(viewer.take(events))
 }
 
+/** Of the clock's uses, those between two runs. */
+const isPause = (ms: number) => ms >= 400 && ms < 2_000
+
 const file = (name: string) => join(folder, name)
 const read = (name: string) => {
   try {
@@ -123,17 +126,17 @@ describe('a program for each state', () => {
     await running
   })
 
-  it('is started again after a failure, later and later, with the newest state', async () => {
+  it('is started again after a failure, later and later, with the newest state, and soon again once it went well', async () => {
     const waits: number[] = []
     const clock = {
       ...systemClock,
       after(ms: number, run: () => void) {
-        if (ms < 400 || ms >= 10_000) return systemClock.after(ms, run)
+        if (!isPause(ms)) return systemClock.after(ms, run)
         waits.push(ms)
         return systemClock.after(1, run)
       },
     }
-    const script = `cat >> ${file('in')}; [ $(wc -l < ${file('in')}) -ge 4 ] || exit 3`
+    const script = `cat >> ${file('in')}; case $(wc -l < ${file('in')}) in 1|2|3|5) exit 3; esac`
     const running = runProgram(options(script, { clock }), stop.signal)
     offer(1)
     await until('it went well', () => records.some(({ code }) => code === 0))
@@ -141,11 +144,54 @@ describe('a program for each state', () => {
     await until('it went well again', () => records.filter(({ code }) => code === 0).length === 2)
     stop.abort()
     expect(await running).toBe(true)
-    expect(records.slice(0, 3)).toMatchObject(
-      [3, 3, 3].map(code => ({ level: 'warn', code, trouble: 'exit code 3' })),
-    )
-    // Half of each step, as the dice have it.
-    expect(waits).toEqual([500, 1_000, 2_000])
+    expect(records.map(({ code }) => code)).toEqual([3, 3, 3, 0, 3, 0])
+    expect(records[0]).toMatchObject({ level: 'warn', trouble: 'exit code 3' })
+    // Half of each step, as the dice have it; of the third, a part for every state and one for those that failed.
+    expect(waits).toEqual([500, 1_000, 1_000, 1_000, 500])
+  })
+
+  it('is started for a newer state after the first distance, and for no more often than that', async () => {
+    const timers = new Map<object, () => void>()
+    const waits = (): readonly (() => void)[] => [...timers.values()]
+    const clock = {
+      ...systemClock,
+      after(ms: number, run: () => void) {
+        if (!isPause(ms)) return systemClock.after(ms, run)
+        const key = {}
+        timers.set(key, run)
+        return () => void timers.delete(key)
+      },
+    }
+    const pass = async (runs: number) => {
+      await until(`it has failed ${runs} times`, () => records.length === runs && timers.size === 1)
+      const [run] = waits()
+      timers.clear()
+      run?.()
+    }
+    const script = `cat > ${file('in')}; ! grep -q '10.1.0.1"' ${file('in')}`
+    const running = runProgram(options(script, { clock }), stop.signal)
+    offer(1)
+    await pass(1)
+    await until('it has failed twice', () => records.length === 2 && timers.size === 1)
+    for (const last of [2, 3]) offer(last)
+    await new Promise(done => setTimeout(done, 100))
+    expect(records).toHaveLength(2)
+    await pass(2)
+    await until('it went well', () => records.length === 3)
+    expect(records[2]).toMatchObject({ code: 0, state: 3 })
+    offer(1)
+    await pass(4)
+    await pass(5)
+    await pass(6)
+    // What is left of the third distance would pass for the state that failed three times.
+    await until('it waits', () => timers.size === 1)
+    expect(records).toHaveLength(6)
+    offer(4)
+    await until('it went well at once', () => records.length === 7)
+    expect(records[6]).toMatchObject({ code: 0, state: 5 })
+    expect(timers.size).toBe(0)
+    stop.abort()
+    expect(await running).toBe(true)
   })
 
   it('that hangs is ended with all that it has started, be they deaf', async () => {
@@ -158,6 +204,21 @@ describe('a program for each state', () => {
     expect(records).toMatchObject([{ level: 'warn', trouble: 'ended after 300 ms, its time limit' }])
     const pid = read('pid').trim()
     await until('the group is gone', () => !isAlive(`-${pid}`))
+  })
+
+  it('that obeys takes with it those of its group that do not', async () => {
+    offer(1)
+    const script = `(trap '' TERM; echo $$ > ${file('pid')}; exec sleep 60) & wait`
+    const running = runProgram(options(script), stop.signal)
+    await until('the deaf one is there', () => read('pid').endsWith('\n'))
+    const group = `-${read('pid').trim()}`
+    try {
+      stop.abort()
+      await running
+      await until('the group is gone', () => !isAlive(group))
+    } finally {
+      if (isAlive(group)) process.kill(Number(group), 'SIGKILL')
+    }
   })
 
   it('that floods its outputs is heard in part', async () => {
