@@ -3,21 +3,25 @@ import type { ApiFeed } from '../feed.ts'
 import { type ApiState, distance } from '../state.ts'
 import { Transfer } from './transfer.ts'
 
-/** So much may have changed since the base was made: a part of its operations, or so many. */
+/** So much may have changed since the base was made: a part of its objects, or so many. */
 const CHANGED_PART = 1 / 8
 const CHANGED_MIN = 1_000
+/** Earlier ones that somebody still reads. */
+const EARLIER_MAX = 3
 
 /**
- * A whole state of which all blocks are made before somebody asks: who comes gets it with what has changed since behind
- * it. Made anew, aside, when too much has changed: memory and work follow the changes. Its blocks are mostly the memory of
- * the state itself.
+ * A whole state of which all blocks are made before somebody asks: who has nothing gets it, and behind it what has changed
+ * until then. Made anew, aside, when much has changed: memory and work follow the changes. Its blocks are mostly the memory
+ * of the state itself.
  */
 export class Base {
   readonly #feed: ApiFeed
   readonly #clock: Clock
-  /** Its state is held. */
+  /** The states of all of these are held. */
   #made: Transfer | undefined
   #making: Transfer | undefined
+  /** Those that somebody reads, oldest first. */
+  readonly #earlier: Transfer[] = []
   #hasEnded = false
 
   constructor(feed: ApiFeed, clock: Clock) {
@@ -25,52 +29,79 @@ export class Base {
     this.#clock = clock
   }
 
-  /** Whole, for a client that has nothing; `to` is the newest state. */
-  transferTo(to: ApiState): Transfer {
-    const same = this.transfers.find(its => its.to === to)
-    if (same !== undefined) return same
-    return this.#made === undefined ? Transfer.whole(to) : Transfer.since(this.#made, to)
+  /** Of the state that is the newest, or was not long ago; `newest` for when there is none yet. */
+  transfer(newest: ApiState): Transfer {
+    return this.#made ?? this.#making ?? this.#begin(newest)
   }
 
   /** There is a newer state. */
   moved(): void {
     const { current } = this.#feed
     if (current === undefined || this.#making !== undefined || this.#hasEnded) return
-    const made = this.#made?.to
     const most = Math.max(CHANGED_MIN, (current.services.size + current.endpoints.size) * CHANGED_PART)
-    if (made === undefined || distance(made) > most) void this.#make(current)
+    if (this.#made !== undefined && distance(this.#made.to) <= most) return
+    try {
+      this.#begin(current)
+    } catch {
+      // An error of ours: readers meet it where it can be told to them.
+    }
   }
 
-  /** Nothing is held any more. */
+  /** Its last reader has closed it. */
+  left(transfer: Transfer): void {
+    const index = this.#earlier.indexOf(transfer)
+    if (index < 0) return
+    this.#earlier.splice(index, 1)
+    this.#feed.release(transfer.to)
+  }
+
+  /** Nothing is held any more but what somebody still reads. */
   end(): void {
     this.#hasEnded = true
-    if (this.#made !== undefined) this.#feed.release(this.#made.to)
+    if (this.#made !== undefined) this.#retire(this.#made)
     this.#made = undefined
   }
 
   get transfers(): readonly Transfer[] {
-    return [this.#made, this.#making].filter(its => its !== undefined)
+    return [this.#made, this.#making, ...this.#earlier].filter(its => its !== undefined)
   }
 
-  async #make(state: ApiState): Promise<void> {
+  #begin(state: ApiState): Transfer {
+    const making = Transfer.whole(state)
     this.#feed.hold(state)
+    this.#making = making
+    void this.#finish(making)
+    return making
+  }
+
+  async #finish(making: Transfer): Promise<void> {
+    const isWell = await this.#makeAll(making)
+    this.#making = undefined
+    if (!isWell || this.#hasEnded) {
+      this.#retire(making)
+      return
+    }
+    const before = this.#made
+    this.#made = making
+    if (before !== undefined) this.#retire(before)
+  }
+
+  async #makeAll(making: Transfer): Promise<boolean> {
     try {
-      const making = Transfer.whole(state)
-      this.#making = making
       for (let index = 0; making.block(index) !== undefined && !this.#hasEnded; index++)
         await this.#clock.breathe()
-      if (!this.#hasEnded) this.#take(making)
+      return true
     } catch {
-      // An error of ours: readers meet it where it can be told to them.
-    } finally {
-      this.#making = undefined
-      this.#feed.release(state)
+      // As above.
+      return false
     }
   }
 
-  #take(made: Transfer): void {
-    this.#feed.hold(made.to)
-    if (this.#made !== undefined) this.#feed.release(this.#made.to)
-    this.#made = made
+  #retire(transfer: Transfer): void {
+    this.#earlier.push(transfer)
+    if (transfer.readers.size === 0) this.left(transfer)
+    const [oldest] = this.#earlier
+    if (oldest !== undefined && this.#earlier.length > EARLIER_MAX)
+      for (const reader of [...oldest.readers]) reader.evicted()
   }
 }

@@ -49,8 +49,6 @@ export interface ApiServer {
   /** As it was given, with the port that the kernel chose. */
   readonly address: string
   counts(): ApiServerCounts
-  /** Serves another state from now on, of which clients know nothing: they are told to forget what they have. */
-  replace(feed: ApiFeed): void
   /** Ends every call with UNAVAILABLE, at the latest after 2 s; removes the socket file. Idempotent. */
   close(): Promise<void>
 }
@@ -65,8 +63,7 @@ const CALLS_MAX = 4_096
 export async function startApiServer(options: ApiServerOptions): Promise<ApiServer> {
   const address = parseApiAddress(options.address)
   const tls = await tlsFor(address, options.tls)
-  const { clock, failed, nodeName } = options
-  let { feed } = options
+  const { clock, failed, feed, nodeName } = options
   const sets = new Sets({ feed, clock, nodeName })
   const { methods, health } = methodsOf(sets, () => ({ ...feed.status(), nodeName, counts: sets.counts() }))
   const rpc = new RpcServer({
@@ -85,17 +82,11 @@ export async function startApiServer(options: ApiServerOptions): Promise<ApiServ
     throw new Error(`the API cannot be served at ${options.address}: ${errorOf(thrown).message}`)
   }
   rpc.http.on('error', failed)
-  let following = serveHealth(health, feed)
+  const following = serveHealth(health, feed)
   let closing: Promise<void> | undefined
   return {
     address: formatApiAddress(withPort(address, rpc.http)),
     counts: () => ({ ...sets.counts(), ...rpc.counts }),
-    replace(its) {
-      feed = its
-      following.abort()
-      sets.replace(its)
-      following = serveHealth(health, its)
-    },
     close() {
       following.abort()
       closing ??= closeAll(rpc, sets, removeFile)

@@ -54,3 +54,11 @@ export async function eventually(what: string, holds: () => boolean): Promise<vo
   }
   throw new Error(`never: ${what}`)
 }
+
+/** Until a count stays as it is for 100 ms: whoever can do something has done it. */
+export async function quiet(count: () => number): Promise<void> {
+  for (let before = -1; before !== count(); ) {
+    before = count()
+    await new Promise(resolve => setTimeout(resolve, 100))
+  }
+}

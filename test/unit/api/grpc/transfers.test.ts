@@ -1,29 +1,27 @@
 import { describe, expect, it } from 'vitest'
-import type { Block, Transfer } from '../../../../src/api/grpc/transfer.ts'
+import type { Block, Reader, Transfer } from '../../../../src/api/grpc/transfer.ts'
 import { Transfers } from '../../../../src/api/grpc/transfers.ts'
-import type { ApiState } from '../../../../src/api/state.ts'
+import { type ApiState, SET_SERVICES } from '../../../../src/api/state.ts'
 import {
   EMPTY,
   endpointObject,
   feedOf,
   largeState,
   nextState,
+  objectOf,
   serviceObject,
 } from '../../../support/api/states.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 
-const SYNC_BYTES = 7
-
 function rigOf(state: ApiState) {
-  const clock = new FakeClock()
   const feed = feedOf(state)
-  const transfers = new Transfers(feed, clock)
+  const transfers = new Transfers(feed, new FakeClock())
   const move = (to: ApiState): void => {
     feed.offer(to)
     transfers.moved()
   }
   transfers.moved()
-  return { clock, feed, transfers, move }
+  return { feed, transfers, move }
 }
 
 /** Everything that was begun aside is done. */
@@ -36,12 +34,41 @@ function all(transfer: Transfer): readonly Block[] {
   return blocks
 }
 
-/** Reads a whole state as a new client does. */
-function readWhole(transfers: Transfers, to: ApiState): readonly Block[] {
-  const { transfer } = transfers.open(undefined, to)
-  const blocks = all(transfer)
-  transfers.close(transfer)
-  return blocks
+/** One that stops in the middle, as long as it is not told to let go. */
+class Stalled implements Reader {
+  transfer: Transfer | undefined
+  evictions = 0
+  readonly #transfers: Transfers
+
+  constructor(transfers: Transfers, from: ApiState | undefined, to: ApiState) {
+    this.#transfers = transfers
+    this.transfer = transfers.open(from, to, this)
+  }
+
+  evicted(): void {
+    this.evictions++
+    this.leave()
+  }
+
+  leave(): void {
+    if (this.transfer !== undefined) this.#transfers.close(this.transfer, this)
+    this.transfer = undefined
+  }
+}
+
+const READER: Reader = { evicted: () => expect.fail('who reads to the end at once is not evicted') }
+
+/** What a new client is told: a whole state, and what has changed since; and how many operations in each. */
+function readWhole({ feed, transfers }: ReturnType<typeof rigOf>, to: ApiState) {
+  const whole = transfers.open(undefined, to, READER)
+  const blocks = all(whole)
+  feed.hold(whole.to)
+  transfers.close(whole, READER)
+  const rest = transfers.open(whole.to, to, READER)
+  const more = all(rest)
+  feed.release(whole.to)
+  transfers.close(rest, READER)
+  return { blocks, counts: [sent(blocks), sent(more)] }
 }
 
 const sent = (blocks: readonly Block[]): number => blocks.reduce((sum, { operations }) => sum + operations, 0)
@@ -53,96 +80,189 @@ describe('a new client', () => {
     const state = largeState(2_000, 2)
     const { transfers } = rigOf(state)
     await settled()
-    const { transfer } = transfers.open(undefined, state)
+    const transfer = transfers.open(undefined, state, READER)
     const made = [...transfer.blocks]
     expect(all(transfer)).toEqual(made)
     expect(sent(made)).toBe(6_000)
-    expect(transfers.held().bytes).toBe(transfer.bytes)
-    transfers.close(transfer)
+    expect(transfers.heldBytes).toBe(transfer.bytes)
+    transfers.close(transfer, READER)
   })
 
   it('shares those that are being made', () => {
     const state = largeState(2_000, 2)
     const { transfers } = rigOf(state)
-    const { transfer } = transfers.open(undefined, state)
+    const transfer = transfers.open(undefined, state, READER)
     expect(transfer.blocks).toHaveLength(1)
     all(transfer)
-    expect(transfers.held().bytes).toBe(transfer.bytes)
-    transfers.close(transfer)
+    expect(transfers.heldBytes).toBe(transfer.bytes)
+    transfers.close(transfer, READER)
   })
 
-  it('gets them after a change as well, what has changed behind them, and one Sync', async () => {
+  it('gets the very same after a change, and then what has changed', async () => {
     const state = largeState(2_000, 2)
-    const { feed, transfers, move } = rigOf(state)
+    const rig = rigOf(state)
     await settled()
-    const before = readWhole(transfers, state)
+    const before = readWhole(rig, state)
     const [gone = ''] = state.endpoints.keys()
     const changed = nextState(state, {
       services: [[path, serviceObject(path, 99)]],
       endpoints: [[gone, undefined]],
     })
-    move(changed)
-    const { transfer } = transfers.open(undefined, changed)
-    const after = all(transfer)
-    expect(before.length).toBeGreaterThan(3)
-    expect(after.slice(0, -2).every((block, index) => block === before[index])).toBe(true)
-    expect(sent(after)).toBe(6_002)
-    const bytes = Buffer.concat(after.map(block => block.frames))
-    const sync = Buffer.from('00000000020a00', 'hex')
-    expect(bytes.indexOf(sync)).toBe(bytes.length - SYNC_BYTES)
-    transfers.close(transfer)
-    transfers.end()
-    expect(feed.kept).toBe(1)
+    rig.move(changed)
+    const after = readWhole(rig, changed)
+    expect(before.counts).toEqual([6_000, 0])
+    expect(after.counts).toEqual([6_000, 2])
+    expect(after.blocks.every((block, index) => block === before.blocks[index])).toBe(true)
+    rig.transfers.end()
+    expect(rig.feed.kept).toBe(1)
   })
 
   it('gets what was made anew aside when much has changed, and the old with what has changed until then', async () => {
     const state = largeState(2_000, 2)
-    const { feed, transfers, move } = rigOf(state)
+    const rig = rigOf(state)
     await settled()
     const endpoints = state.endpoints.keys().map((key, i) => [key, endpointObject(key, 50_000 + i)] as const)
     const changed = nextState(state, { endpoints })
-    move(changed)
+    rig.move(changed)
     const more = nextState(changed, { services: [[path, serviceObject(path, 99)]] })
-    move(more)
-    expect(sent(readWhole(transfers, more))).toBe(10_001)
+    rig.move(more)
+    expect(readWhole(rig, more).counts).toEqual([6_000, 4_001])
     await settled()
-    const last = nextState(more, { services: [[path, serviceObject(path, 98)]] })
-    move(last)
-    expect(sent(readWhole(transfers, last))).toBe(6_001)
+    expect(readWhole(rig, more).counts).toEqual([6_000, 1])
     // The one that was made, and the newest.
-    expect(feed.kept).toBe(2)
-    transfers.end()
-    expect(feed.kept).toBe(1)
-    expect(transfers.held().bytes).toBe(0)
+    expect(rig.feed.kept).toBe(2)
+    rig.transfers.end()
+    expect(rig.feed.kept).toBe(1)
+    expect(rig.transfers.heldBytes).toBe(0)
   })
 
   it('costs nothing to keep waiting for: what has changed since is bounded without any', async () => {
     let state = largeState(1_000, 2)
-    const { feed, transfers, move } = rigOf(state)
+    const rig = rigOf(state)
     const keys = state.endpoints.keys()
     for (let round = 0; round < 60; round++) {
       const some = keys.slice((round * 50) % 2_000, ((round * 50) % 2_000) + 50)
       state = nextState(state, {
         endpoints: some.map((key, i) => [key, endpointObject(key, round * 50 + i)]),
       })
-      move(state)
+      rig.move(state)
       await settled()
-      expect(feed.kept).toBeLessThanOrEqual(2)
+      expect(rig.feed.kept).toBeLessThanOrEqual(2)
     }
     // 3,000 endpoints were told since the start; at most 1,000 and one round are since what was made last.
-    expect(sent(readWhole(transfers, state))).toBeLessThanOrEqual(3_000 + 1_050)
-    expect(sent(readWhole(transfers, state))).toBeGreaterThan(3_000)
-    transfers.end()
+    const [whole, rest = 0] = readWhole(rig, state).counts
+    expect(whole).toBe(3_000)
+    expect(rest).toBeLessThanOrEqual(1_050)
+    rig.transfers.end()
   })
 
   it('of a state without objects gets the Sync alone, and then what came', async () => {
-    const { transfers, move } = rigOf(EMPTY)
+    const rig = rigOf(EMPTY)
     await settled()
-    expect(readWhole(transfers, EMPTY).map(({ frames }) => frames.length)).toEqual([SYNC_BYTES])
+    expect(readWhole(rig, EMPTY)).toEqual({ blocks: [], counts: [0, 0] })
     const filled = nextState(EMPTY, { services: [[path, serviceObject(path, 80)]] })
-    move(filled)
-    expect(sent(readWhole(transfers, filled))).toBe(1)
-    transfers.end()
+    rig.move(filled)
+    expect(readWhole(rig, filled).counts).toEqual([0, 1])
+    rig.transfers.end()
+  })
+})
+
+/** Everything is another than in the round before: 250 kB. */
+function texts(before: ApiState, round: number): ApiState {
+  const services = Array.from({ length: 1_100 }, (_, index) => {
+    const its = `default/text-${index}`
+    return [its, objectOf(SET_SERVICES, its, { Name: `${round}`.padEnd(200, '-') })] as const
+  })
+  return nextState(before, { services })
+}
+
+describe('those who do not read', () => {
+  it('hold at most four whole states: of the one that is held longest they are evicted', async () => {
+    let state = texts(EMPTY, 0)
+    const rig = rigOf(state)
+    await settled()
+    const stalled: Stalled[] = []
+    for (let round = 1; round <= 5; round++) {
+      stalled.push(new Stalled(rig.transfers, undefined, state))
+      state = texts(state, round)
+      rig.move(state)
+      await settled()
+    }
+    expect(stalled.map(({ evictions }) => evictions)).toEqual([1, 1, 0, 0, 0])
+    expect(new Set(stalled.map(({ transfer }) => transfer)).size).toBe(4)
+    expect(rig.feed.kept).toBe(4)
+    for (const each of stalled) each.leave()
+    expect(rig.feed.kept).toBe(1)
+    rig.transfers.end()
+  })
+
+  it('hold at most sixteen large differences: the one that was read least lately is let go', async () => {
+    let state = texts(EMPTY, 0)
+    const rig = rigOf(state)
+    await settled()
+    const stalled: Stalled[] = []
+    for (let round = 1; round <= 18; round++) {
+      const from = state
+      rig.feed.hold(from)
+      state = texts(state, round)
+      rig.move(state)
+      stalled.push(new Stalled(rig.transfers, from, state))
+      rig.feed.release(from)
+      // The first goes on reading.
+      const [first] = stalled
+      if (first?.transfer !== undefined) rig.transfers.progressed(first.transfer)
+    }
+    expect(stalled.flatMap(({ evictions }, index) => (evictions > 0 ? [index] : []))).toEqual([1, 2])
+    for (const each of stalled) each.leave()
+    await settled()
+    rig.transfers.end()
+    expect(rig.feed.kept).toBe(1)
+    expect(rig.transfers.heldBytes).toBe(0)
+  })
+
+  it('share a difference, however large, and it is gone with the last of them', async () => {
+    const state = texts(EMPTY, 0)
+    const rig = rigOf(state)
+    await settled()
+    rig.feed.hold(state)
+    const changed = texts(state, 1)
+    rig.move(changed)
+    const stalled = Array.from({ length: 20 }, () => new Stalled(rig.transfers, state, changed))
+    expect(new Set(stalled.map(({ transfer }) => transfer)).size).toBe(1)
+    expect(stalled.every(({ evictions }) => evictions === 0)).toBe(true)
+    await settled()
+    const before = rig.transfers.heldBytes
+    for (const each of stalled) each.leave()
+    expect(rig.transfers.heldBytes).toBeLessThan(before)
+    rig.feed.release(state)
+    rig.transfers.end()
+    expect(rig.feed.kept).toBe(1)
+  })
+
+  it('share small differences with others, of which sixteen are kept', async () => {
+    let state = largeState(50, 2)
+    const rig = rigOf(state)
+    await settled()
+    const states: ApiState[] = []
+    for (let round = 0; round < 20; round++) {
+      rig.feed.hold(state)
+      states.push(state)
+      state = nextState(state, { services: [[path, serviceObject(path, 100 + round)]] })
+      rig.move(state)
+    }
+    const first = states.map(from => {
+      const transfer = rig.transfers.open(from, state, READER)
+      rig.transfers.close(transfer, READER)
+      return transfer
+    })
+    const held = rig.transfers.heldBytes
+    const again = states.slice(4).map(from => rig.transfers.open(from, state, READER))
+    expect(again.every((transfer, index) => transfer === first[index + 4])).toBe(true)
+    expect(rig.transfers.heldBytes).toBe(held)
+    for (const transfer of again) rig.transfers.close(transfer, READER)
+    for (const from of states) rig.feed.release(from)
+    rig.transfers.end()
+    expect(rig.feed.kept).toBe(1)
   })
 })
 
@@ -154,6 +274,6 @@ describe('what is made aside', () => {
     await settled()
     feed.offer(nextState(state, { services: [[path, serviceObject(path, 99)]] }))
     expect(feed.kept).toBe(1)
-    expect(transfers.held().bytes).toBe(0)
+    expect(transfers.heldBytes).toBe(0)
   })
 })

@@ -1,0 +1,173 @@
+import type { ApiFeed } from '../feed.ts'
+import { resetFrame } from '../op-item.ts'
+import type { ApiState } from '../state.ts'
+import { readText } from './protobuf.ts'
+import { type Call, type CallHandler, FAILED_PRECONDITION, OK, RESOURCE_EXHAUSTED, RpcError } from './rpc.ts'
+import type { Reader, Transfer } from './transfer.ts'
+import type { Transfers } from './transfers.ts'
+
+/** Requests of one stream that wait for their answers: a client sends the next one after a Sync. */
+const UNANSWERED_MAX = 16
+const NODE_NAME = 1
+
+/** Since the start of a server. */
+export interface Sent {
+  /** Set and Delete. */
+  operations: number
+  syncs: number
+  bytes: number
+}
+
+export interface WatcherOptions {
+  /** Of the node whose view is served. */
+  readonly nodeName: string
+  readonly feed: ApiFeed
+  readonly transfers: Transfers
+  readonly sent: Sent
+  readonly closed: () => void
+}
+
+/** One stream of `localv1.Sets/Watch`. */
+export class Watcher implements CallHandler, Reader {
+  readonly #call: Call
+  readonly #options: WatcherOptions
+  /** What the client has been told: at its last Sync, or the whole state that it gets before one. Held. */
+  #position: ApiState | undefined
+  #transfer: Transfer | undefined
+  #nextBlock = 0
+  #unanswered = 0
+  /** What was written waits for the client to read. */
+  #isFull = false
+  #mustForget = false
+  #hasEnded = false
+  #isClosed = false
+
+  constructor(call: Call, options: WatcherOptions) {
+    this.#call = call
+    this.#options = options
+  }
+
+  get isWaiting(): boolean {
+    return this.#unanswered > 0 && this.#transfer === undefined
+  }
+
+  message(bytes: Buffer): void {
+    const { nodeName } = this.#options
+    const asked = readText(bytes, NODE_NAME)
+    // Names of nodes are in lower case; those of hosts, which a client may send, need not be.
+    if (asked !== '' && asked.toLowerCase() !== nodeName)
+      throw new RpcError(
+        FAILED_PRECONDITION,
+        `this server computes what node ${JSON.stringify(nodeName)} needs, and no other: ` +
+          `NodeName ${JSON.stringify(asked.slice(0, 253))}`,
+      )
+    if (this.#unanswered >= UNANSWERED_MAX)
+      throw new RpcError(RESOURCE_EXHAUSTED, `${UNANSWERED_MAX} requests wait for answers already`)
+    this.#unanswered++
+    this.#answer()
+  }
+
+  ended(): void {
+    this.#hasEnded = true
+    if (this.#unanswered === 0) this.#call.end(OK)
+  }
+
+  drained(): void {
+    this.#isFull = false
+    if (this.#transfer === undefined) this.#answer()
+    else {
+      this.#options.transfers.progressed(this.#transfer)
+      this.#send(this.#transfer)
+    }
+  }
+
+  closed(): void {
+    this.#isClosed = true
+    this.#letGo()
+    this.#options.closed()
+  }
+
+  /** There is another state. */
+  moved(): void {
+    this.#call.attempt(() => this.#answer())
+  }
+
+  /** Blocks hold whole messages: between two of them a Reset may stand. */
+  evicted(): void {
+    this.#mustForget = true
+    this.#letGo()
+  }
+
+  /** Begins the answer to the oldest request if there is something to tell, and the client has read what it was told. */
+  #answer(): void {
+    const { feed, transfers } = this.#options
+    const { current } = feed
+    if (this.#isClosed || this.#isFull || !this.isWaiting) return
+    if (current === undefined || current === this.#position) return
+    const transfer = transfers.open(this.#position, current, this)
+    if (transfer.isEmpty && this.#position !== undefined) {
+      this.#arrive(transfer)
+      return
+    }
+    if (this.#mustForget) this.#write(resetFrame())
+    this.#mustForget = false
+    this.#begin(transfer)
+  }
+
+  #begin(transfer: Transfer): void {
+    this.#transfer = transfer
+    this.#nextBlock = 0
+    this.#send(transfer)
+  }
+
+  /** As far as the client reads; then again when it has read. */
+  #send(transfer: Transfer): void {
+    for (;;) {
+      const block = transfer.block(this.#nextBlock)
+      if (block === undefined) break
+      this.#nextBlock++
+      this.#options.sent.operations += block.operations
+      if (!this.#write(block.frames)) return
+    }
+    this.#transfer = undefined
+    this.#arrive(transfer)
+    if (transfer.isWhole) this.#goOn()
+    else this.#answered()
+  }
+
+  /** Behind a whole state comes what has changed meanwhile, if only the Sync. */
+  #goOn(): void {
+    const { feed, transfers } = this.#options
+    const { current } = feed
+    if (current !== undefined) this.#begin(transfers.open(this.#position, current, this))
+  }
+
+  #answered(): void {
+    this.#unanswered--
+    this.#options.sent.syncs++
+    if (this.#unanswered > 0) this.#answer()
+    else if (this.#hasEnded) this.#call.end(OK)
+  }
+
+  #write(frames: Buffer): boolean {
+    this.#options.sent.bytes += frames.length
+    this.#isFull = !this.#call.write(frames)
+    return !this.#isFull
+  }
+
+  #arrive(transfer: Transfer): void {
+    const { feed, transfers } = this.#options
+    feed.hold(transfer.to)
+    if (this.#position !== undefined) feed.release(this.#position)
+    this.#position = transfer.to
+    transfers.close(transfer, this)
+  }
+
+  #letGo(): void {
+    const { feed, transfers } = this.#options
+    if (this.#transfer !== undefined) transfers.close(this.#transfer, this)
+    if (this.#position !== undefined) feed.release(this.#position)
+    this.#transfer = undefined
+    this.#position = undefined
+  }
+}
