@@ -10,7 +10,7 @@ import { type ApiServer, startApiServer } from '../../src/api/grpc/server.ts'
 import { Transfer } from '../../src/api/grpc/transfer.ts'
 import type { ApiState } from '../../src/api/state.ts'
 import { systemClock } from '../../src/base/clock.ts'
-import { GrpcPeer } from '../support/api/grpc-peer.ts'
+import { DATA, frame, GREETING_BYTES, GrpcPeer, REQUEST_BYTES } from '../support/api/grpc-peer.ts'
 import { endpointObject, largeState, nextState } from '../support/api/states.ts'
 import { stateOf } from '../unit/api/views.ts'
 import { clusterObjects } from './cluster.ts'
@@ -21,6 +21,10 @@ const ENDPOINTS_EACH = 10
 const CLIENTS = 1_000
 const RUNS = 9
 const CHANGES = 50
+/** Before those that count: a server that runs for days has compiled what it runs. */
+const CHANGES_BEFORE = 10
+/** Looking is at the server's cost. */
+const POLL_MS = 20
 const TIMES_A_WRITE = 1.5
 const CPU_US = 20
 const IDLE_BYTES = 64 * 1024
@@ -80,6 +84,7 @@ function readWhole({ path, bytes }: Task, buffer: Buffer<ArrayBuffer>, done: () 
 }
 
 async function openAll({ path, bytes }: Task, buffer: Buffer<ArrayBuffer>, peers: GrpcPeer[]): Promise<void> {
+  for (const peer of peers.splice(0)) peer.destroy()
   for (let index = 0; index < CLIENTS; index++) {
     const peer = new GrpcPeer(path, buffer)
     peers.push(peer)
@@ -98,7 +103,7 @@ async function measure(): Promise<void> {
   }
   try {
     // First: memory that others gave back would hide what an idle client takes.
-    await manyClients(`${folder}/many.sock`, told)
+    await manyClients(folder, told)
     await wholeState(`${folder}/raw.sock`, `${folder}/api.sock`, told)
   } finally {
     reader.kill()
@@ -245,43 +250,109 @@ function newFeed(): ApiFeed {
   return new ApiFeed({ clock: systemClock, source: () => undefined })
 }
 
-async function manyClients(path: string, told: Told): Promise<void> {
+async function manyClients(folder: string, told: Told): Promise<void> {
   const feed = newFeed()
   let state = largeState(100, ENDPOINTS_EACH)
+  const path = `${folder}/many.sock`
   const server = await serve(feed, path, state)
   const whole = bytesAnew(state)
   const before = settled()
   await told('idle', path, whole)
   const idle = (settled() - before) / CLIENTS
   const [key = ''] = state.endpoints.keys()
-  const answers: number[] = []
-  const cycle = process.cpuUsage()
-  for (let change = 0; change < CHANGES; change++) {
-    const next = nextState(state, { endpoints: [[key, endpointObject(key, 1_000 + change)]] })
-    const difference = Transfer.between(state, next).bytes
-    state = next
-    const asked = told('ask', path, difference)
-    // Every request is there, and waits.
-    while (server.counts().waiting < CLIENTS) await new Promise(resolve => setTimeout(resolve, 10))
-    const start = process.cpuUsage()
-    feed.offer(state)
-    await asked
-    const { user, system } = process.cpuUsage(start)
-    answers.push((user + system) / CLIENTS)
-  }
-  const { user, system } = process.cpuUsage(cycle)
-  const each = (user + system) / CLIENTS / CHANGES
-  print(`one endpoint changed, ${CLIENTS} clients, each with a connection of its own`, [
-    {
-      'CPU µs per client, answers, median': median(answers).toFixed(1),
-      best: Math.min(...answers).toFixed(1),
-      'with the requests': each.toFixed(1),
-      'bytes per idle client': idle.toFixed(0),
+  let number = 1_000
+  let bytes = 0
+  const ours = await cpuOfChanges(path, told, {
+    waiting: () => server.counts().waiting,
+    change() {
+      const next = nextState(state, { endpoints: [[key, endpointObject(key, number++)]] })
+      bytes = Transfer.between(state, next).bytes
+      state = next
+      return { bytes, tell: () => feed.offer(next) }
     },
-  ])
-  console.log(`CPU ${goal(each, CPU_US)}`)
-  console.log(`memory ${goal(idle, IDLE_BYTES)}`)
+  })
   await server.close()
+  const plain = await plainServer(`${folder}/plain.sock`, bytes, told)
+  const row = (what: string, { answers, each }: Cpu): Readonly<Record<string, string>> => ({
+    what,
+    'CPU µs per client, answers, median': median(answers).toFixed(1),
+    best: Math.min(...answers).toFixed(1),
+    'with the requests': each.toFixed(1),
+    'x plain': (each / plain.each).toFixed(2),
+  })
+  print(`one endpoint changed, ${CLIENTS} clients, each with a connection of its own`, [
+    row('the same bytes from a plain server, which reads and writes', plain),
+    row('the API', ours),
+  ])
+  console.log(`CPU ${goal(ours.each, CPU_US)}`)
+  console.log(`${idle.toFixed(0)} bytes per idle client ${goal(idle, IDLE_BYTES)}`)
+}
+
+/** Microseconds of this process per client and change: from the change on, and with the next requests. */
+interface Cpu {
+  readonly answers: readonly number[]
+  readonly each: number
+}
+
+interface Changing {
+  /** Clients that have asked for the next change. */
+  waiting(): number
+  /** What each of them will be told, in bytes of messages, and how. */
+  change(): { readonly bytes: number; readonly tell: () => void }
+}
+
+async function cpuOfChanges(path: string, told: Told, its: Changing): Promise<Cpu> {
+  const cpuUs = (since: NodeJS.CpuUsage): number => {
+    const { user, system } = process.cpuUsage(since)
+    return (user + system) / CLIENTS
+  }
+  const answers: number[] = []
+  let each = 0
+  for (let round = 0; round < CHANGES_BEFORE + CHANGES; round++) {
+    const { bytes, tell } = its.change()
+    const cycle = process.cpuUsage()
+    const asked = told('ask', path, bytes)
+    // Every request is there, and waits.
+    while (its.waiting() < CLIENTS) await new Promise(resolve => setTimeout(resolve, POLL_MS))
+    const start = process.cpuUsage()
+    tell()
+    await asked
+    if (round < CHANGES_BEFORE) continue
+    answers.push(cpuUs(start))
+    each += cpuUs(cycle) / CHANGES
+  }
+  return { answers, each }
+}
+
+/** The floor of Node.js: reads of the same size, one write of the same size for each, and nothing is made of either. */
+async function plainServer(path: string, bytes: number, told: Told): Promise<Cpu> {
+  const answer = frame(DATA, 0, 1, Buffer.alloc(bytes))
+  const waiting: Socket[] = []
+  let isTelling = true
+  const server = createServer(socket => {
+    let heard = -GREETING_BYTES
+    socket.on('error', () => undefined)
+    socket.on('data', chunk => {
+      heard += chunk.length
+      if (heard < REQUEST_BYTES) return
+      heard = 0
+      if (isTelling) socket.write(answer)
+      else waiting.push(socket)
+    })
+  })
+  server.listen({ path })
+  await once(server, 'listening')
+  await told('idle', path, bytes)
+  isTelling = false
+  const tell = (): void => {
+    for (const socket of waiting.splice(0)) socket.write(answer)
+  }
+  const cpu = await cpuOfChanges(path, told, {
+    waiting: () => waiting.length,
+    change: () => ({ bytes, tell }),
+  })
+  server.close()
+  return cpu
 }
 
 /** Resident bytes once nothing is left to collect. */

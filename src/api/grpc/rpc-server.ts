@@ -112,18 +112,22 @@ export class RpcServer {
       return
     }
     this.#sessions.add(session)
-    session.once('close', () => this.#sessions.delete(session))
+    // Not the session's own timeout, which begins anew at each read and each write, at a cost. And it is not only asked
+    // to close: a peer that broke the protocol is not heard any more.
+    const idle = (): Cancel => this.#options.clock.after(IDLE_MS, () => session.destroy())
     let calls = 0
+    let cancel = idle()
+    session.once('close', () => {
+      cancel()
+      this.#sessions.delete(session)
+    })
     session.on('stream', (stream: ServerHttp2Stream) => {
+      cancel()
       calls++
       stream.once('close', () => {
         calls--
-        if (calls === 0) session.setTimeout(IDLE_MS)
+        if (calls === 0) cancel = idle()
       })
-    })
-    session.setTimeout(IDLE_MS, () => {
-      // Not only asked to: a peer that broke the protocol is not heard any more.
-      if (calls === 0) session.destroy()
     })
   }
 
@@ -226,11 +230,10 @@ class RpcCall implements Call {
   serve(handler: CallHandler): void {
     this.#handler = handler
     const reader = new MessageReader(REQUEST_BYTES_MAX)
-    this.#stream.on('data', (chunk: Buffer) =>
-      this.attempt(() => {
-        for (const message of reader.read(chunk)) if (this.#trailers === undefined) handler.message(message)
-      }),
-    )
+    const take = (message: Buffer): void => {
+      if (this.#trailers === undefined) handler.message(message)
+    }
+    this.#stream.on('data', (chunk: Buffer) => this.attempt(() => reader.read(chunk, take)))
     this.#stream.once('end', () =>
       this.attempt(() => {
         if (reader.isCutOff) throw new RpcError(INTERNAL, 'the last message is cut off')

@@ -97,23 +97,24 @@ export class MessageReader {
   }
 
   /** Throws RpcError for what is compressed or too large, as soon as its prefix says so. */
-  *read(chunk: Buffer): Iterable<Buffer> {
-    let bytes = this.#rest === undefined ? chunk : Buffer.concat([this.#rest, chunk])
-    this.#rest = undefined
-    while (bytes.length >= PREFIX_BYTES) {
-      const length = bytes.readUInt32BE(1)
-      if (bytes[0] === 1) throw new RpcError(UNIMPLEMENTED, 'compressed messages are not taken')
-      if (bytes[0] !== 0) throw new RpcError(INTERNAL, 'a message begins with neither 0 nor 1')
+  read(chunk: Buffer, take: (message: Buffer) => void): void {
+    const bytes = this.#rest === undefined ? chunk : Buffer.concat([this.#rest, chunk])
+    let at = 0
+    while (bytes.length - at >= PREFIX_BYTES) {
+      const length = bytes.readUInt32BE(at + 1)
+      if (bytes[at] === 1) throw new RpcError(UNIMPLEMENTED, 'compressed messages are not taken')
+      if (bytes[at] !== 0) throw new RpcError(INTERNAL, 'a message begins with neither 0 nor 1')
       if (length > this.#bytesMax)
         throw new RpcError(
           RESOURCE_EXHAUSTED,
           `a message of ${length} bytes: at most ${this.#bytesMax} are taken`,
         )
-      if (bytes.length < PREFIX_BYTES + length) break
-      yield bytes.subarray(PREFIX_BYTES, PREFIX_BYTES + length)
-      bytes = bytes.subarray(PREFIX_BYTES + length)
+      const end = at + PREFIX_BYTES + length
+      if (bytes.length < end) break
+      take(bytes.subarray(at + PREFIX_BYTES, end))
+      at = end
     }
-    if (bytes.length > 0) this.#rest = bytes
+    this.#rest = at < bytes.length ? bytes.subarray(at) : undefined
   }
 
   /** The stream ended within a message. */

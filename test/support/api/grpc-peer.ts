@@ -19,14 +19,13 @@ export class GrpcPeer {
   ) {
     this.socket = connect({ path, onread: { buffer, callback: (length, into) => this.#read(length, into) } })
     this.socket.on('error', () => undefined)
-    const request = Buffer.concat([REQUEST, headerBlock(headers)])
-    this.socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING, frame(HEADERS, END_HEADERS, 1, request)]))
+    this.socket.write(greeting(headers))
   }
 
   /** Sends a WatchReq; resolves when so many bytes of messages have come. */
   ask(bytes: number): Promise<void> {
     this.#left += bytes
-    this.socket.write(frame(DATA, 0, 1, Buffer.from([0, 0, 0, 0, 0])))
+    this.socket.write(EMPTY_REQUEST)
     return new Promise(resolve => {
       this.#resolve = resolve
     })
@@ -114,3 +113,13 @@ function uint32(value: number): Buffer {
   bytes.writeUInt32BE(value)
   return bytes
 }
+
+function greeting(headers: Readonly<Record<string, string>>): Buffer {
+  const request = Buffer.concat([REQUEST, headerBlock(headers)])
+  return Buffer.concat([Buffer.from(PREFACE), OPENING, frame(HEADERS, END_HEADERS, 1, request)])
+}
+
+const EMPTY_REQUEST = frame(DATA, 0, 1, Buffer.alloc(5))
+/** What a peer without headers of its own says before its first request, and each of its requests. */
+export const GREETING_BYTES = greeting({}).length
+export const REQUEST_BYTES = EMPTY_REQUEST.length

@@ -20,6 +20,7 @@ import { encodeLocalv1 } from '../../../support/api/localv1.ts'
 import { type ApiRig, apiRig, eventually } from '../../../support/api/rig.ts'
 import { EMPTY, feedOf, largeState } from '../../../support/api/states.ts'
 import { statusOf, WatchClient } from '../../../support/api/watch-client.ts'
+import { FakeClock } from '../../../support/fake-clock.ts'
 
 let rig: ApiRig
 const start = async (options: Partial<ApiServerOptions> = {}, state = EMPTY): Promise<void> => {
@@ -199,6 +200,58 @@ describe('messages', () => {
     for (const byte of announced(0)) peer.socket.write(frame(DATA, 0, 1, Buffer.from([byte])))
     await eventually('it is one request', () => rig.server.counts().waiting === 1)
     peer.destroy()
+  })
+})
+
+describe('a connection without a call', () => {
+  const PING = 6
+  const RST_STREAM = 3
+  const IDLE_MS = 30_000
+  let clock: FakeClock
+  beforeEach(() => {
+    clock = new FakeClock()
+    return start({ clock })
+  })
+  const connections = (): number => rig.server.counts().connections
+
+  it('is ended after 30 s, whatever else is said on it', async () => {
+    const socket = connect({ path: path() })
+    let heard = Buffer.alloc(0)
+    socket.on('data', chunk => {
+      heard = Buffer.concat([heard, chunk])
+    })
+    const closed = once(socket, 'close')
+    socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING]))
+    await eventually('it is there', () => connections() === 1)
+    await clock.advance(IDLE_MS - 1)
+    socket.write(frame(PING, 0, 0, Buffer.alloc(8)))
+    await eventually('it is answered', () => framesOf(heard).includes(PING))
+    expect(connections()).toBe(1)
+    await clock.advance(1)
+    await closed
+    expect(connections()).toBe(0)
+  })
+
+  it('is ended 30 s after its last one', async () => {
+    const peer = new GrpcPeer(path())
+    await peer.ask(7)
+    await clock.advance(10 * IDLE_MS)
+    expect(rig.server.counts()).toMatchObject({ connections: 1, calls: 1 })
+    peer.socket.write(frame(RST_STREAM, 0, 1, Buffer.from([0, 0, 0, 8])))
+    await eventually('it is over', () => rig.server.counts().calls === 0)
+    await clock.advance(IDLE_MS - 1)
+    expect(connections()).toBe(1)
+    await clock.advance(1)
+    await eventually('it is ended', () => connections() === 0)
+  })
+
+  it('leaves no timer', async () => {
+    const before = clock.pending
+    const peers = [new GrpcPeer(path()), new GrpcPeer(path())]
+    await Promise.all(peers.map(peer => peer.ask(7)))
+    for (const peer of peers) peer.destroy()
+    await eventually('they are gone', () => connections() === 0)
+    expect(clock.pending - before).toBeLessThanOrEqual(1)
   })
 })
 
