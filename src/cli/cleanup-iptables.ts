@@ -1,10 +1,10 @@
 import { systemClock } from '../base/clock.ts'
 import { count } from '../base/text.ts'
 import type { KernelSockets } from '../daemon/mode.ts'
-import { openNfacctCounters } from '../daemon/nfacct-counters.ts'
+import { NO_NFACCT_COUNTERS, openNfacctCounters } from '../daemon/nfacct-counters.ts'
 import { KERNEL } from '../daemon/open.ts'
 import { NFT_FAMILIES } from '../dataplane/common/family.ts'
-import { isOurChain } from '../dataplane/iptables/layout.ts'
+import { type ChainNames, isOurChain } from '../dataplane/iptables/layout.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../dataplane/iptables/options.ts'
 import { createIptablesPlane } from '../dataplane/iptables/plane.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
@@ -22,12 +22,12 @@ export interface IptablesTable {
 
 export const XT_TABLES: readonly XtTableName[] = ['filter', 'nat', 'mangle']
 
-/** Tables that have chains of an iptables mode, ours or kube-proxy's: the chains do not tell which. Pure. */
-export function iptablesTables(observed: Observed): readonly IptablesTable[] {
+/** Tables that have chains of these names; without one, ours or kube-proxy's: the chains do not tell which. Pure. */
+export function iptablesTables(observed: Observed, names: ChainNames): readonly IptablesTable[] {
   return NFT_FAMILIES.flatMap(family =>
     XT_TABLES.flatMap(table => {
       const chains = [...(observed.get(`${family} ${table}`)?.chains.values() ?? [])]
-      const ours = chains.filter(({ name }) => isOurChain(table, name))
+      const ours = chains.filter(({ name }) => isOurChain(names, table, name))
       const rules = ours.reduce((sum, chain) => sum + chain.rules.length, 0)
       return ours.length === 0 ? [] : [{ family, table, chains: ours.length, rules }]
     }),
@@ -38,13 +38,17 @@ export function iptablesTables(observed: Observed): readonly IptablesTable[] {
  * Takes the chains of an iptables mode and the rules that lead to them out of the tables, which stay, with all that others
  * have there; then the counters of nfacct. Gives what there was. Throws when the kernel refuses.
  */
-export async function removeIptables(sockets: KernelSockets = KERNEL): Promise<readonly IptablesTable[]> {
+export async function removeIptables(
+  names: ChainNames,
+  sockets: KernelSockets = KERNEL,
+): Promise<readonly IptablesTable[]> {
   const client = createNftClient({ transport: sockets.netfilter(), clock: systemClock })
-  const counters = openNfacctCounters(sockets, systemClock, true)
-  const plane = createIptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
+  const isNamed = names.proxy !== undefined
+  const counters = isNamed ? NO_NFACCT_COUNTERS : openNfacctCounters(sockets, systemClock, true)
+  const plane = createIptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, names } })
   try {
     const { state } = await plane.observe()
-    const found = state.kind === 'observed' ? iptablesTables(state.observed) : []
+    const found = state.kind === 'observed' ? iptablesTables(state.observed, names) : []
     await plane.cleanup()
     counters.remove()
     return found

@@ -8,6 +8,7 @@ import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/instance-name.ts'
 import { PROXY_MODES } from '../config/mode-fields.ts'
 import { instanceOf } from '../daemon/instance.ts'
+import { type InstanceLock, lockInstance } from '../daemon/instance-lock.ts'
 import { iptablesRemovedTexts, removeIptables } from './cleanup-iptables.ts'
 import { ipvsRemovedTexts, isIpvsOurs, removeIpvs } from './cleanup-ipvs.ts'
 import { removeLeftovers, removeOurs, removeUserspace } from './cleanup-steps.ts'
@@ -62,7 +63,8 @@ export const command: Command = {
         'virtual servers and the addresses of kube-ipvs0 that the ipsets of its IPVS mode name, and these ipsets; others',
         'stay. Legacy iptables is named only: `kube-proxy --cleanup` removes that.',
         '',
-        'With --service-proxy-name=NAME, only the tables of the kprobe that ran with that flag go; without it, theirs stay.',
+        'With --service-proxy-name=NAME, only what is of the kprobe that ran with that flag goes, its chains of iptables, whose',
+        'names are its own, among it; without the flag, what is of named ones stays.',
       ],
       flags: [...FLAGS, HELP_FLAG],
     }),
@@ -82,14 +84,14 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   try {
     return reader.given('leftovers-of')
       ? await cleanLeftovers(io)
-      : await cleanOurs(io, { force, iptables: mode === 'iptables', name })
+      : await cleanOurs(io, { force, iptables: mode === 'iptables' || name !== undefined, name })
   } catch (error) {
     io.err(`kprobe cleanup: ${failureText(error)}\n`)
     return EXIT_FAILED
   }
 }
 
-/** A named proxy has nothing but its tables, and nothing that others left is in its way. */
+/** Nothing that others left is in the way of a named proxy. */
 function refuseBeside(reader: FlagReader, name: string, mode: '' | ProxyMode): void {
   const misfit = whyNotInstance(name, mode === '' ? 'nftables' : mode)
   if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
@@ -104,28 +106,28 @@ interface Extent {
   readonly force: boolean
   /** Of the proxy; undefined for the one without. */
   readonly name: string | undefined
-  /** Chains of the mode iptables, too. */
+  /** Chains of the mode iptables, too. Those of a named proxy are nobody else's. */
   readonly iptables: boolean
 }
 
 /** Our tables only, which a kprobe that runs would make anew. */
 async function cleanOurs(io: Io, { force, iptables, name }: Extent): Promise<number> {
   const instance = instanceOf(name)
-  const lock = await takeLock(instance.lock, `pid ${io.processId}${CLEANING}`)
+  const lock = await lockInstance(instance, takeLock, `pid ${io.processId}${CLEANING}`)
   if (lock.kind === 'busy' && !force) {
-    io.err(`kprobe cleanup: ${busyText(lock.holder)}\n`)
+    io.err(`kprobe cleanup: ${busyText(lock)}\n`)
     return EXIT_FAILED
   }
   try {
     const { removed, foreign, remains } = await removeOurs(systemClock, instance.nftables)
     const ofIpvs = instance.ipvs === undefined ? undefined : await removeIpvs('kprobe')
-    if (iptables) await warnOfKubeProxy(io)
+    if (iptables && name === undefined) await warnOfKubeProxy(io)
     const gone = [
       ...removed.map(table => `table ${table}`),
       ...remains.map(remainsText),
       ...(ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs)),
       ...(await removeUserspace(systemClock, instance.userspace)).map(table => `table ${table}`),
-      ...(iptables ? iptablesRemovedTexts(await removeIptables()) : []),
+      ...(iptables ? iptablesRemovedTexts(await removeIptables(instance.chains)) : []),
     ]
     if (gone.length === 0) io.out('nothing of ours is in the kernel\n')
     for (const what of gone) io.out(`removed ${what}\n`)
@@ -149,14 +151,15 @@ async function warnOfKubeProxy(io: Io): Promise<void> {
 /** What a cleanup adds to its name as the holder of the lock. */
 const CLEANING = ' (cleanup)'
 
-function busyText(holder: string): string {
+function busyText({ holder, of }: Extract<InstanceLock, { kind: 'busy' }>): string {
   if (holder.endsWith(CLEANING)) {
     const who = holder.slice(0, -CLEANING.length)
     return `another cleanup is at work in this network namespace (${who}): try again when it has ended, or give --force`
   }
   const who = holder === '' ? '' : ` (${holder})`
+  const which = of === 'name' ? '' : ', of another name with the same hash and the same chains,'
   return (
-    `a kprobe is running in this network namespace${who} and would put everything back: ` +
+    `a kprobe${which} is running in this network namespace${who} and would put everything back: ` +
     'stop it first, or give --force'
   )
 }

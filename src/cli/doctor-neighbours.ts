@@ -1,5 +1,6 @@
 import { count } from '../base/text.ts'
 import { instanceOf, instanceOfTable } from '../daemon/instance.ts'
+import { namedPrefixOf } from '../dataplane/iptables/layout.ts'
 import type { SurveyedChain } from '../kernel/nft/survey.ts'
 import { isKubeProxyChain, KUBE_PROXY } from './leftovers-kube-proxy.ts'
 import { REMOVES_ALL, REMOVES_NFT } from './leftovers-text.ts'
@@ -20,6 +21,8 @@ export interface Neighbourhood {
   readonly writesIptables: boolean
   /** We are a named proxy: whoever serves the other Services belongs here. */
   readonly isNamed?: boolean
+  /** Of our own chains of the mode iptables. */
+  readonly chainPrefix?: string
   readonly legacyTables: readonly LegacyTable[]
   /** /proc/net/ip_vs: virtual servers, without its heading. */
   readonly virtualServers: readonly string[]
@@ -37,6 +40,7 @@ export function neighboursOf(around: Neighbourhood): readonly Neighbour[] {
     ...(around.isNamed === true ? [] : otherProxies(around)),
     ...dropPolicies(around),
     ...natChains(around),
+    ...namedChains(around),
     ...(around.isNamed === true ? [] : legacyProxies(around)),
     ...legacy(around),
   ]
@@ -109,6 +113,21 @@ function natAdvice(table: string, isNamed: boolean): string {
   return name === undefined
     ? 'the first translation of a connection counts; what it translates never reaches a Service'
     : `it is called as those of \`kprobe run --service-proxy-name=${name}\` are, which serves Services of that name alone`
+}
+
+/** Of proxies of other names, by their prefixes. */
+function namedChains({ chains, chainPrefix }: Neighbourhood): Neighbour[] {
+  const places = new Map<string, Set<string>>()
+  for (const { family, table, chain } of chains) {
+    const prefix = namedPrefixOf(chain.name)
+    if (prefix === undefined || prefix === chainPrefix) continue
+    places.set(prefix, new Set([...(places.get(prefix) ?? []), `${family} ${table}`]))
+  }
+  return [...places].map(([prefix, tables]) => ({
+    severity: 'note',
+    what: `chains ${prefix}-* are in ${[...tables].sort().join(' and ')}`,
+    advice: `they are called as those of a named proxy in the mode iptables are; comments of the rules that lead to ${prefix}-SERVICES say its name`,
+  }))
 }
 
 /** What only the tools of that flavour can see, and remove. */

@@ -4,6 +4,7 @@ import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
+import { instanceOf } from '../daemon/instance.ts'
 import { nftablesOptions } from '../daemon/mode-nftables.ts'
 import { openNetfilter } from '../daemon/open.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
@@ -113,6 +114,7 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
       writesIptables:
         config.proxyMode === 'iptables' || (config.proxyMode === 'ipvs' && config.ipvs.rules === 'iptables'),
       isNamed,
+      chainPrefix: instanceOf(config.serviceProxyName).chains.prefix,
     })
     const told = neighbours.map(
       ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),

@@ -1,5 +1,6 @@
 import { systemClock } from '../base/clock.ts'
 import { openNetfilter } from '../daemon/open.ts'
+import type { ChainNames } from '../dataplane/iptables/layout.ts'
 import { createIpsetClient } from '../kernel/ipset/client.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import type { NameOfIpset } from '../kernel/nft/ipset-match.ts'
@@ -12,9 +13,14 @@ import type { Shown } from './dump-ipvs.ts'
 import { isOfService, type ReadChain, readChains, targetOf } from './iptables-chains.ts'
 import { tableText } from './table.ts'
 
-/** What is in tables of iptables-nft, of others as well. Throws NetlinkError. */
-export async function readIptables(families: readonly NftFamily[]): Promise<readonly ReadChain[]> {
-  return await observeIptables(families, readChains)
+/** What is in tables of iptables-nft, of others as well; what is of these names counts as ours. Throws NetlinkError. */
+export async function readIptables(
+  families: readonly NftFamily[],
+  names: ChainNames,
+): Promise<readonly ReadChain[]> {
+  return await observeIptables(families, (observed, nameOfIpset) =>
+    readChains(observed, { names, nameOfIpset }),
+  )
 }
 
 /** Rules about ipsets have their numbers: the kernel is asked for the names while it is read. */

@@ -143,12 +143,12 @@ async function dumpOfIpvs(request: Request, io: Io, ask: AskNames): Promise<void
 }
 
 async function dumpIptables(request: Request, io: Io): Promise<void> {
-  const { output, families, service } = request
+  const { output, families, service, instance } = request
   if (output === 'iptables-save') {
     for (const text of await saveIptables(families)) io.out(text)
     return
   }
-  const shown = showIptables(await readIptables(families), service)
+  const shown = showIptables(await readIptables(families, instance.chains), service)
   if (shown.isEmpty) io.err(`${nothingText(request)}\n`)
   if (output === 'json' || output === 'yaml') await writeDocument(shown.value, output, io)
   else io.out(shown.text(io))
@@ -199,8 +199,8 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
   const proxyName = readInstanceName(reader)
   const misfit = proxyName === undefined ? undefined : whyNotInstance(proxyName, 'nftables')
   if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
-  else if (proxyName !== undefined && (what === 'ipvs' || what === 'ipset' || what === 'iptables'))
-    reader.fail('--service-proxy-name', `a named proxy has no mode ${what === 'iptables' ? what : 'ipvs'}`)
+  else if (proxyName !== undefined && (what === 'ipvs' || what === 'ipset'))
+    reader.fail('--service-proxy-name', 'a named proxy has no mode ipvs')
   return {
     what: what ?? 'services',
     output,
@@ -222,8 +222,7 @@ function readFamilies(reader: FlagReader): readonly NftFamily[] {
 async function readKernel(request: Request, ask: AskNames): Promise<Dump> {
   const { families, service } = request
   const { nftables, ipvs, userspace } = await readTables(request)
-  const isNamed = request.proxyName !== undefined
-  const chains = request.what === 'nft' || isNamed ? [] : await readIptables(families)
+  const chains = request.what === 'nft' ? [] : await readIptables(families, request.instance.chains)
   const iptables = chains.some(({ ours }) => ours) ? chains : []
   const adopted = await finishInSlices(adoptRuleset({ tables: nftables }), slicingOf(systemClock))
   const { tables } = adopted.ruleset
@@ -339,10 +338,12 @@ async function documentOf(request: Request, dump: Dump): Promise<unknown> {
 }
 
 async function rowsOf(
-  { service }: Request,
+  { service, instance }: Request,
   { tables, filter, iptables, userspace }: Dump,
 ): Promise<readonly ServiceRow[]> {
-  const ofChains = iptablesServiceRows(iptables).filter(row => isOfService([row.service], service))
+  const ofChains = iptablesServiceRows(iptables, instance.chains).filter(row =>
+    isOfService([row.service], service),
+  )
   const rows = [...kernelRows(tables), ...ofChains, ...userspaceRows(userspace, service)]
   return filter === undefined ? rows : [...rows, ...ipvsServiceRows(await readState(filter), filter.names)]
 }

@@ -1,5 +1,5 @@
 import { NFT_FAMILIES } from '../dataplane/common/family.ts'
-import { isOurChain, isServiceChain } from '../dataplane/iptables/layout.ts'
+import { type ChainNames, isOurChain, isServiceChain } from '../dataplane/iptables/layout.ts'
 import { isIpvsChain } from '../dataplane/ipvs/chains.ts'
 import type { NameOfIpset } from '../kernel/nft/ipset-match.ts'
 import type { Observed } from '../kernel/nft/observed.ts'
@@ -15,7 +15,7 @@ export interface ReadChain {
   readonly family: NftFamily
   readonly table: XtTableName
   readonly name: string
-  /** Of an iptables mode, or of the IPVS mode, ours or kube-proxy's. */
+  /** Of the proxy asked for; of the one without a name, those of an iptables mode or the IPVS mode, ours or kube-proxy's. */
   readonly ours: boolean
   /** Undefined for chains that packets come to by jumps alone. */
   readonly policy: 'ACCEPT' | 'DROP' | undefined
@@ -34,27 +34,32 @@ export interface ReadRule {
 const TABLES: readonly XtTableName[] = ['mangle', 'filter', 'nat']
 const NF_DROP = 0
 
+export interface ReadOptions {
+  /** What is ours. */
+  readonly names: ChainNames
+  readonly nameOfIpset: NameOfIpset
+}
+
 /** Every chain of these tables, of others as well, in the order of iptables-save. Pure. */
-export function readChains(observed: Observed, nameOfIpset?: NameOfIpset): readonly ReadChain[] {
+export function readChains(observed: Observed, { names, nameOfIpset }: ReadOptions): readonly ReadChain[] {
   return NFT_FAMILIES.flatMap(family => {
-    const names = new ServiceNaming()
-    const read = TABLES.flatMap(table => tableChains({ observed, nameOfIpset }, family, table))
-    for (const chain of read) names.learn(chain)
-    names.spread(read)
+    const services = new ServiceNaming(names)
+    const read = TABLES.flatMap(table => tableChains({ observed, nameOfIpset, names }, family, table))
+    for (const chain of read) services.learn(chain)
+    services.spread(read)
     return read.map(chain => ({
       ...chain,
-      rules: chain.rules.map(rule => ({ ...rule, services: names.ofRule(chain, rule.rule) })),
+      rules: chain.rules.map(rule => ({ ...rule, services: services.ofRule(chain, rule.rule) })),
     }))
   })
 }
 
-interface Reading {
+interface Reading extends ReadOptions {
   readonly observed: Observed
-  readonly nameOfIpset: NameOfIpset | undefined
 }
 
 function tableChains(
-  { observed, nameOfIpset }: Reading,
+  { observed, nameOfIpset, names }: Reading,
   family: NftFamily,
   table: XtTableName,
 ): readonly ReadChain[] {
@@ -70,7 +75,8 @@ function tableChains(
       const rule = readRule(compiled, family, nameOfIpset)
       return { rule, text: printRule(rule, family), services: [] }
     })
-    return [{ family, table, name, ours: isOurChain(table, name) || isIpvsChain(table, name), policy, rules }]
+    const isOfIpvs = names.proxy === undefined && isIpvsChain(table, name)
+    return [{ family, table, name, ours: isOurChain(names, table, name) || isOfIpvs, policy, rules }]
   })
 }
 
@@ -83,9 +89,14 @@ const NAMED = /(?:^|\s)([a-z0-9][a-z0-9.-]*\/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]+)?
  */
 class ServiceNaming {
   readonly #chains = new Map<string, Set<string>>()
+  readonly #names: ChainNames
+
+  constructor(names: ChainNames) {
+    this.#names = names
+  }
 
   learn({ table, name, rules }: ReadChain): void {
-    if (!isServiceChain(table, name)) return
+    if (!isServiceChain(this.#names, table, name)) return
     const services = rules.flatMap(({ rule }) => commented(rule) ?? [])
     if (services.length > 0) this.#chains.set(name, new Set(services))
   }
@@ -98,8 +109,8 @@ class ServiceNaming {
         if (!chain.ours) continue
         for (const { rule } of chain.rules) {
           const target = targetOf(rule)
-          if (target === undefined || !isServiceChain(chain.table, target) || this.#chains.has(target))
-            continue
+          if (target === undefined || this.#chains.has(target)) continue
+          if (!isServiceChain(this.#names, chain.table, target)) continue
           const services = this.#own(chain, rule)
           if (services.length > 0) found.set(target, new Set([...(found.get(target) ?? []), ...services]))
         }

@@ -1,40 +1,51 @@
 import { formatCidr } from '../base/cidr.ts'
 import { formatIp, formatIpPort } from '../base/ip.ts'
-import { isServiceChain } from '../dataplane/iptables/layout.ts'
+import { type ChainNames, isServiceChain, serviceChainKind } from '../dataplane/iptables/layout.ts'
 import type { XtMatch, XtRule } from '../kernel/xt/rule.ts'
 import { type ReadChain, type ReadRule, targetOf } from './iptables-chains.ts'
 import type { ServiceRow } from './service-rows.ts'
 
 /** What the chains of an iptables mode do for each Service, as `kprobe dump services` shows it in every mode. Pure. */
-export function iptablesServiceRows(chains: readonly ReadChain[]): readonly ServiceRow[] {
+export function iptablesServiceRows(chains: readonly ReadChain[], names: ChainNames): readonly ServiceRow[] {
   const ours = chains.filter(({ ours }) => ours)
   const rows = (['ip', 'ip6'] as const).flatMap(family => {
     const own = ours.filter(chain => chain.family === family)
-    const byName = new Map(own.filter(({ table }) => table === 'nat').map(chain => [chain.name, chain]))
+    const nat = new Map(own.filter(({ table }) => table === 'nat').map(chain => [chain.name, chain]))
+    const reading = { names, chains: nat }
     return own
-      .filter(({ table, name }) => !isServiceChain(table, name))
-      .flatMap(chain => chain.rules.flatMap(rule => rowOf(chain, rule, byName)))
+      .filter(({ table, name }) => !isServiceChain(names, table, name))
+      .flatMap(chain => chain.rules.flatMap(rule => rowOf(chain, rule, reading)))
   })
   const unique = new Map(rows.map(row => [JSON.stringify([row.service, row.protocol, row.frontend]), row]))
   return [...unique.values()].sort((a, b) => compare(a.service, b.service) || compare(a.frontend, b.frontend))
 }
 
 const PROTOCOLS: Readonly<Record<number, string>> = { 6: 'TCP', 17: 'UDP', 132: 'SCTP' }
-/** What KUBE-NODEPORTS and KUBE-PROXY-FIREWALL have in the table filter is about no way to an endpoint. */
-const ENDS: ReadonlySet<string> = new Set(['KUBE-SERVICES', 'KUBE-EXTERNAL-SERVICES'])
+interface Reading {
+  readonly names: ChainNames
+  /** Of one family in table nat, by name. */
+  readonly chains: ReadonlyMap<string, ReadChain>
+}
+
+/** What the chains of NodePorts and of the firewall have in the table filter is about no way to an endpoint. */
+function hasEnds({ services, externalServices }: ChainNames, name: string): boolean {
+  return name === services || name === externalServices
+}
 
 function rowOf(
   { family, table, name }: ReadChain,
   { rule, services }: ReadRule,
-  chains: ReadonlyMap<string, ReadChain>,
+  reading: Reading,
 ): readonly ServiceRow[] {
+  const { names } = reading
   const port = portOf(rule.matches)
   const protocol = PROTOCOLS[rule.protocol?.number ?? 0]
   if (port === undefined || protocol === undefined) return []
   const { target } = rule
   const next = targetOf(rule)
-  const leads = table === 'nat' && next !== undefined && isServiceChain('nat', next)
-  const ends = table === 'filter' && ENDS.has(name) && (target?.kind === 'REJECT' || target?.kind === 'DROP')
+  const leads = table === 'nat' && next !== undefined && isServiceChain(names, 'nat', next)
+  const ends =
+    table === 'filter' && hasEnds(names, name) && (target?.kind === 'REJECT' || target?.kind === 'DROP')
   if (!leads && !ends) return []
   const everywhere = `${family === 'ip' ? '*' : '[*]'}:${port}`
   return [
@@ -44,7 +55,7 @@ function rowOf(
       protocol,
       frontend: isAddress(rule) ? formatIpPort(rule.destination.ip, port) : everywhere,
       ...(leads
-        ? routeOf(next, chains)
+        ? routeOf(next, reading)
         : { action: target?.kind === 'DROP' ? 'drop' : 'reject', endpoints: [] }),
     },
   ]
@@ -80,19 +91,21 @@ function portOf(matches: readonly XtMatch[]): number | undefined {
 
 type Route = Pick<ServiceRow, 'action' | 'endpoints' | 'localEndpoints' | 'allowedFrom' | 'affinitySeconds'>
 
-/** KUBE-FW leads to KUBE-EXT for some clients, that to the endpoints for everybody, and to others for pods and the node. */
-function routeOf(name: string, chains: ReadonlyMap<string, ReadChain>): Route {
+/** FW leads to EXT for some clients, that to the endpoints for everybody, and to others for pods and the node. */
+function routeOf(name: string, reading: Reading): Route {
+  const { names, chains } = reading
+  const kind = serviceChainKind(names, name)
   const rules = chains.get(name)?.rules.map(({ rule }) => rule) ?? []
   const ways = rules.flatMap(rule => {
     const target = targetOf(rule)
-    return target !== undefined && isServiceChain('nat', target) ? [{ rule, target }] : []
+    return target !== undefined && isServiceChain(names, 'nat', target) ? [{ rule, target }] : []
   })
-  if (name.startsWith('KUBE-FW-')) {
+  if (kind === 'FW') {
     const [first] = ways
     const allowedFrom = ways.flatMap(({ rule }) => sourcesOf(rule)).sort()
-    return { ...(first === undefined ? BLIND : routeOf(first.target, chains)), allowedFrom }
+    return { ...(first === undefined ? BLIND : routeOf(first.target, reading)), allowedFrom }
   }
-  if (!name.startsWith('KUBE-EXT-')) return { action: 'balance', ...endpointsOf(name, chains) }
+  if (kind !== 'EXT') return { action: 'balance', ...endpointsOf(name, chains) }
   const outside = ways.find(({ rule }) => isForAll(rule))
   const inside = ways.find(({ rule }) => !isForAll(rule))
   const all = outside === undefined ? { endpoints: [] } : endpointsOf(outside.target, chains)

@@ -1,4 +1,4 @@
-import { CHAIN_REJECT } from '../dataplane/common/chain-names.ts'
+import { CHAIN_LATE_OUTPUT, CHAIN_LATE_PREROUTING, CHAIN_REJECT } from '../dataplane/common/chain-names.ts'
 import { parseChain } from '../dataplane/nftables/chains.ts'
 import { SET_NAMES, type SetName } from '../dataplane/nftables/sets.ts'
 import type { Operation, Transaction } from '../kernel/nft/operation.ts'
@@ -49,8 +49,10 @@ export function remainsIn(table: Table): Remains | undefined {
   }
 }
 
+const LATE_CHAINS: ReadonlySet<string> = new Set([CHAIN_LATE_PREROUTING, CHAIN_LATE_OUTPUT])
+
 function isOurChain(name: string): boolean {
-  return name === CHAIN_REJECT || parseChain(name) !== undefined
+  return LATE_CHAINS.has(name) || name === CHAIN_REJECT || parseChain(name) !== undefined
 }
 
 function isNarrow({ name, size }: NftSet): boolean {

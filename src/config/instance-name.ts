@@ -34,13 +34,14 @@ export function whyNotInstance(name: string, mode: ProxyMode): string | undefine
     return `${quote(name)} is a name that no proxy can have: a table of the one without a name is called so`
   switch (mode) {
     case 'nftables':
+    case 'iptables':
     case 'userspace':
       return undefined
-    case 'iptables':
-      return `cannot be used in the mode iptables, whose chains (KUBE-SERVICES, ...) a node has once; ${OTHERS}`
     case 'ipvs':
-      return `cannot be used in the mode ipvs, whose virtual servers and ipsets a node has once; ${OTHERS}`
+      return IPVS
   }
 }
 
-const OTHERS = 'the modes nftables and userspace have tables of their own for each name'
+const IPVS =
+  'cannot be used in the mode ipvs: the kernel has one list of virtual servers in a network namespace, and the proxy without a name ' +
+  'removes those that it does not know; the modes nftables, iptables and userspace keep apart what is of each name'

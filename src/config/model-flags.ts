@@ -28,7 +28,7 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     kind: 'text',
     placeholder: 'NAME',
     default: '',
-    help: 'handle only Services with this value in the label service.kubernetes.io/service-proxy-name, headless ones with externalIPs among them; unset: those without it. Proxies of several names run beside each other (modes nftables and userspace)',
+    help: 'handle only Services with this value in the label service.kubernetes.io/service-proxy-name, headless ones with externalIPs among them; unset: those without it. Proxies of several names run beside each other (modes nftables, iptables and userspace)',
   },
   {
     name: 'bind-address',

@@ -13,6 +13,7 @@ import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
 import { programmingFields, TUNING_FIELDS } from './followed-fields.ts'
 import { instanceOf } from './instance.ts'
+import { lockInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import type { DaemonIo, Written } from './io.ts'
 import { Observer } from './observer.ts'
@@ -31,15 +32,11 @@ const ONCE_FAILURES_MAX = 3
 /** Runs until told to stop, or until the first sync with --once. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   if (config.backend === 'dry-run') return await new Daemon(config, io).run()
-  const lock = await io.takeLock(instanceOf(config.serviceProxyName).lock, `pid ${io.processId}`)
+  const name = config.serviceProxyName
+  const lock = await lockInstance(instanceOf(name), io.takeLock, `pid ${io.processId}`)
   if (lock.kind === 'busy') {
     const holder = lock.holder === '' ? 'which does not answer' : lock.holder
-    io.log.error(
-      { holder },
-      config.serviceProxyName === undefined
-        ? 'another kprobe runs in this network namespace; two would fight over the same tables'
-        : 'another kprobe with this --service-proxy-name runs in this network namespace; two would fight over the same tables',
-    )
+    io.log.error({ holder }, busyText(name, lock.of))
     return 1
   }
   try {
@@ -47,6 +44,14 @@ export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   } finally {
     await lock.release()
   }
+}
+
+function busyText(name: string | undefined, of: 'name' | 'chains'): string {
+  if (name === undefined)
+    return 'another kprobe runs in this network namespace; two would fight over the same tables'
+  return of === 'name'
+    ? 'another kprobe with this --service-proxy-name runs in this network namespace; two would fight over the same tables'
+    : 'another kprobe runs in this network namespace whose --service-proxy-name has the same hash as this one, and chains of iptables of the same names with it; choose another name'
 }
 
 class Daemon {

@@ -1,4 +1,5 @@
 import { EARLY_NAT_PRIORITY, NAT_PRIORITY } from '../dataplane/common/rules.ts'
+import { type ChainNames, chainNames } from '../dataplane/iptables/layout.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../dataplane/userspace/options.ts'
@@ -12,15 +13,21 @@ export interface Instance {
   readonly userspace: string
   /** Undefined for a named proxy: the kernel has one IPVS in a network namespace. */
   readonly ipvs: string | undefined
+  /** Of its chains in tables that it shares with everybody: the mode iptables. */
+  readonly chains: ChainNames
+  /** Chains of a named proxy have a hash of its name: two names that share it cannot run at once. */
+  readonly chainsLock: string | undefined
   /** Of its hooks that translate destinations. */
   readonly natPriority: number
 }
 
 /**
  * `name` is the value of --service-proxy-name, undefined for the proxy without one. A DNS label has no dot and no slash,
- * and two of them are refused (config/instance-name.ts): no two names have a table or lock in common.
+ * and two of them are refused (config/instance-name.ts): no two names have a table or lock in common. Names of
+ * chains have 28 characters at most: one pair of names in 2^25 has the same ones.
  */
 export function instanceOf(name: string | undefined): Instance {
+  const chains = chainNames(name)
   const [nftables, userspace] = [DEFAULT_NFTABLES_OPTIONS.tableName, DEFAULT_USERSPACE_OPTIONS.tableName]
   if (name === undefined)
     return {
@@ -28,6 +35,8 @@ export function instanceOf(name: string | undefined): Instance {
       nftables,
       userspace,
       ipvs: DEFAULT_IPVS_OPTIONS.tableName,
+      chains,
+      chainsLock: undefined,
       natPriority: NAT_PRIORITY,
     }
   return {
@@ -35,6 +44,8 @@ export function instanceOf(name: string | undefined): Instance {
     nftables: `${nftables}-${name}`,
     userspace: `${userspace}.${name}`,
     ipvs: undefined,
+    chains,
+    chainsLock: `kprobe/chains/${chains.prefix}`,
     natPriority: EARLY_NAT_PRIORITY,
   }
 }

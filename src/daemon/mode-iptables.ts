@@ -4,7 +4,7 @@ import { finish, finishInSlices, slicingOf } from '../base/steps.ts'
 import type { Config } from '../config/config.ts'
 import { answersAtLoopback } from '../config/loopback.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
-import { KUBE_PROXY_CANARY, KUBE_SERVICES } from '../dataplane/iptables/layout.ts'
+import { KUBE_PROXY_CANARY } from '../dataplane/iptables/layout.ts'
 import { createBusiestFirst } from '../dataplane/iptables/optimise/busiest-first.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../dataplane/iptables/options.ts'
 import type { IptablesPlan } from '../dataplane/iptables/plan.ts'
@@ -20,8 +20,9 @@ import type { Dataplane } from '../reconcile/dataplane.ts'
 import type { IptablesNumbers, TableRules } from '../telemetry/iptables-metrics.ts'
 import { demandIptables, lesserLack } from './demand-iptables.ts'
 import { detectorOf } from './detector.ts'
+import { instanceOf } from './instance.ts'
 import type { KernelSockets, ModeContext, ModeTracer, OpenPlane } from './mode.ts'
-import { openNfacctCounters } from './nfacct-counters.ts'
+import { NO_NFACCT_COUNTERS, openNfacctCounters } from './nfacct-counters.ts'
 
 /** Throws when the kernel's nf_tables cannot be spoken to. */
 export function openIptables({
@@ -31,7 +32,8 @@ export function openIptables({
   tell,
 }: ModeContext): OpenPlane<IptablesState, IptablesPlan> {
   // What it reads fails without privileges, and then nothing else is open yet.
-  const nfacct = openNfacctCounters(sockets, clock, answersAtLoopback(config))
+  const isNamed = config.serviceProxyName !== undefined
+  const nfacct = isNamed ? NO_NFACCT_COUNTERS : openNfacctCounters(sockets, clock, answersAtLoopback(config))
   const transport = sockets.netfilter()
   const client = createNftClient({ transport, clock })
   const writers = { openTransport: sockets.netfilter, own: transport.portId }
@@ -47,6 +49,7 @@ export function openIptables({
     ? createBusiestFirst({
         client,
         clock,
+        names: options.names,
         report: event => {
           if (event.kind === 'moved') plane.reordered()
           else if (event.kind === 'failed') tell?.(event)
@@ -82,25 +85,29 @@ const LIMIT =
   'session affinity remembers 100 clients an endpoint, unless xt_recent was loaded with a larger ip_list_tot'
 const LIMITS = `${LIMIT}; a new connection is looked up in a list of all Services, rule by rule: --iptables-optimize shortens the way`
 
-const ASKED: ReadonlySet<string> = new Set([KUBE_SERVICES, KUBE_PROXY_CANARY, KUBE_LOAD_BALANCER])
-
 /**
- * The same for kube-proxy's iptables mode: nothing in the kernel tells who of the two made it. A KUBE-SERVICES beside chains that
- * only the IPVS mode has is that mode's, unless the iptables mode left its canary.
+ * Whether the kernel holds chains of this mode under the names of the configuration's proxy. Of one without a name they may be
+ * kube-proxy's: nothing in the kernel tells who of the two made them.
  */
-export async function hasIptablesChains({ clock, sockets }: Omit<ModeContext, 'config'>): Promise<boolean> {
+export async function hasIptablesChains({ config, clock, sockets }: ModeContext): Promise<boolean> {
+  const names = instanceOf(config.serviceProxyName).chains
+  const asked = new Set([names.services, ...(names.proxy === undefined ? TELLING : [])])
   const client = createNftClient({ transport: sockets.netfilter(), clock })
   try {
     const { observed } = await client.listChains(
-      NFT_FAMILIES.map(family => ({ family, table: 'nat', chains: name => ASKED.has(name) })),
+      NFT_FAMILIES.map(family => ({ family, table: 'nat', chains: name => asked.has(name) })),
     )
-    return [...observed.values()].some(
-      ({ chains }) =>
-        chains.has(KUBE_SERVICES) && (chains.has(KUBE_PROXY_CANARY) || !chains.has(KUBE_LOAD_BALANCER)),
-    )
+    return [...observed.values()].some(({ chains }) => chains.has(names.services) && !isOfIpvs(chains))
   } finally {
     await client.close()
   }
+}
+
+const TELLING: readonly string[] = [KUBE_PROXY_CANARY, KUBE_LOAD_BALANCER]
+
+/** A KUBE-SERVICES beside chains that only the IPVS mode has is that mode's, unless the iptables mode left its canary. */
+function isOfIpvs(chains: Pick<ReadonlyMap<string, unknown>, 'has'>): boolean {
+  return chains.has(KUBE_LOAD_BALANCER) && !chains.has(KUBE_PROXY_CANARY)
 }
 
 /** Takes our chains, and the rules that lead to them, out of the tables, which stay: their hooks keep every flow going. */
@@ -128,10 +135,11 @@ export function iptablesOptions(
   config: Config,
   { setting = () => undefined }: Pick<KernelSockets, 'setting'>,
 ): IptablesOptions {
-  const { detectLocal, masqueradeAll, masqueradeBit, iptables, conntrack } = config
+  const { detectLocal, masqueradeAll, masqueradeBit, iptables, conntrack, serviceProxyName } = config
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   return {
     ...DEFAULT_IPTABLES_OPTIONS,
+    names: instanceOf(serviceProxyName).chains,
     masqueradeAll,
     masqueradeBit,
     detector: { IPv4, IPv6 },

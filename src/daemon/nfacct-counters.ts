@@ -62,6 +62,18 @@ function existing(
   }
 }
 
+/**
+ * Those of a named proxy: none. The counters are of the network namespace and count for the proxy without a name; whoever else's
+ * rules counted with them would keep it from removing them.
+ */
+export const NO_NFACCT_COUNTERS: NfacctCounters = {
+  available: { invalidDropped: false, localhostAccepted: false },
+  ensure: () => undefined,
+  read: () => ({ invalidDropped: undefined, localhostAccepted: undefined }),
+  remove: () => undefined,
+  close: () => Promise.resolve(),
+}
+
 function packetsOf(client: NfacctClient, name: string): number | undefined {
   const packets = client.read(name)?.packets
   return packets === undefined ? undefined : Number(packets)

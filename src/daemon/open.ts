@@ -53,8 +53,8 @@ async function untilDone<State, P extends Plan<State>, R>(
 
 /**
  * Removes what a mode that is not in use has left, without a connection lost: see docs/decisions/0015. `isKnown` says that
- * this process has programmed the kernel in that mode: chains of iptables bear no owner's name, so that others stay. Ends
- * early when aborted. Throws when the kernel cannot be spoken to.
+ * this process has programmed the kernel in that mode: without a name, chains of iptables are called as kube-proxy's are, so that others
+ * stay. Ends early when aborted. Throws when the kernel cannot be spoken to.
  */
 export async function retireMode(
   context: ModeContext,
@@ -67,7 +67,8 @@ export async function retireMode(
     case 'ipvs':
       return (await retireIpvs(context, signal)) ? 'removed' : 'nothing'
     case 'iptables':
-      if (!isKnown) return (await hasIptablesChains(context)) ? 'anybody' : 'nothing'
+      if (!isKnown && context.config.serviceProxyName === undefined)
+        return (await hasIptablesChains(context)) ? 'anybody' : 'nothing'
       return (await retireIptables(context, signal)) ? 'removed' : 'nothing'
     case 'userspace':
       return (await retireUserspace(context, signal)) ? 'removed' : 'nothing'

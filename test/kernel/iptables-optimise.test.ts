@@ -3,6 +3,7 @@ import { connect } from 'node:net'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { finish } from '../../src/base/steps.ts'
+import { KUBE_CHAINS } from '../../src/dataplane/iptables/layout.ts'
 import {
   type BusiestFirstEvent,
   createBusiestFirst,
@@ -181,6 +182,7 @@ describe('the busiest entry on the kernel', () => {
     const events: BusiestFirstEvent[] = []
     const busiest = createBusiestFirst({
       clock,
+      names: KUBE_CHAINS,
       report: event => events.push(event),
       client: {
         generation: () => client.generation(),

@@ -15,7 +15,7 @@ import {
 } from '../support/named-proxies.ts'
 import { entry, entryText, flowText, inject } from '../unit/kernel/conntrack/flows.ts'
 
-/* docs/decisions/0018: proxies of several names on one node do not disturb each other. */
+/* docs/decisions/0021: proxies of several names on one node do not disturb each other. */
 
 const NAMES: readonly ProxyName[] = ['', 'red', 'blue']
 /** Changes of one proxy's Service. */
@@ -317,9 +317,8 @@ describe('commands', () => {
 
   test.each([
     ['cleanup', '--leftovers-of=kube-proxy', '--leftovers-of: is not for a named proxy'],
-    ['cleanup', '--proxy-mode=iptables', '--service-proxy-name: cannot be used in the mode iptables'],
+    ['cleanup', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in the mode ipvs'],
     ['dump', 'ipvs', '--service-proxy-name: a named proxy has no mode ipvs'],
-    ['dump', 'iptables', '--service-proxy-name: a named proxy has no mode iptables'],
     ['plan', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in the mode ipvs'],
   ])('%s %s is refused for a named proxy', (command, argument, message) => {
     const ended = node.command('red', command, argument)

@@ -1,5 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
+import { chainNames } from '../../src/dataplane/iptables/layout.ts'
 import {
   beginAnew,
   changeMode,
@@ -18,15 +19,19 @@ beforeAll(async () => {
   rig = await ModeSwitch.open()
 })
 
-afterEach(() => rig.endDaemons())
+afterEach(async () => {
+  await rig.endDaemons()
+  execFileSync('nft', ['flush', 'ruleset'])
+})
 
 afterAll(async () => {
   await rig?.close()
 })
 
-function chainsOfServices(): number {
+/** By the prefix of their names. */
+function chainsOfServices(): readonly string[] {
   const saved = execFileSync('iptables-nft-save', ['-t', 'nat'], { encoding: 'utf8' })
-  return saved.match(/^:KUBE-SVC-/gm)?.length ?? 0
+  return [...saved.matchAll(/^:(\w+)-SVC-/gm)].map(([, prefix = '']) => prefix)
 }
 
 /** Until these tables of our own, and no others, are there: the mode that leaves takes a moment. */
@@ -47,23 +52,29 @@ async function changeUnderTraffic(switched: SwitchedDaemon, mode: string, talker
   await Promise.all(talkers.map(talker => talker.answers(5)))
 }
 
-test('from nftables to iptables and back: no connection is lost, and none refused', async () => {
-  const switched = await rig.start('nftables')
-  const clients = rig.startClients()
-  const talkers = rig.startTalkers()
-  try {
-    await Promise.all(talkers.map(talker => talker.answers(3)))
-    await changeUnderTraffic(switched, 'iptables', talkers)
-    expect(chainsOfServices()).toBeGreaterThan(0)
-    await untilTables(switched, [])
-    await changeUnderTraffic(switched, 'nftables', talkers)
-    await untilTables(switched, ['table ip kube-proxy', 'table ip6 kube-proxy'])
-    await switched.daemon.until(() => chainsOfServices() === 0)
-  } finally {
-    await Promise.all(talkers.map(talker => talker.close()))
-  }
-  await expectAllAnswered(clients)
-})
+test.each([
+  ['without a name', 'kube-proxy', 'KUBE', []],
+  ['with one', 'kube-proxy-red', chainNames('red').prefix, ['--service-proxy-name=red']],
+] as const)(
+  'from nftables to iptables and back, %s: no connection is lost, and none refused',
+  async (_, table, prefix, flags) => {
+    const switched = await rig.start('nftables', ...flags)
+    const clients = rig.startClients()
+    const talkers = rig.startTalkers()
+    try {
+      await Promise.all(talkers.map(talker => talker.answers(3)))
+      await changeUnderTraffic(switched, 'iptables', talkers)
+      expect(new Set(chainsOfServices())).toEqual(new Set([prefix]))
+      await untilTables(switched, [])
+      await changeUnderTraffic(switched, 'nftables', talkers)
+      await untilTables(switched, [`table ip ${table}`, `table ip6 ${table}`])
+      await switched.daemon.until(() => chainsOfServices().length === 0)
+    } finally {
+      await Promise.all(talkers.map(talker => talker.close()))
+    }
+    await expectAllAnswered(clients)
+  },
+)
 
 test('from nftables to userspace and back: no connection is lost, and none refused', async () => {
   const switched = await rig.start('nftables')

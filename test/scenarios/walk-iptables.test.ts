@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { finish } from '../../src/base/steps.ts'
-import { isOurChain, isServiceChain } from '../../src/dataplane/iptables/layout.ts'
+import { isOurChain, isServiceChain, KUBE_CHAINS } from '../../src/dataplane/iptables/layout.ts'
 import type { IptablesPlane } from '../../src/dataplane/iptables/plane.ts'
 import type { IptablesState } from '../../src/dataplane/iptables/state.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
@@ -58,7 +58,11 @@ const RULE = /^\S+ (\S+) -A (\S+) /
 function isShared(line: string): boolean {
   const [, table = '', chain = ''] = RULE.exec(line) ?? []
   if (table !== 'filter' && table !== 'nat') return false
-  return isOurChain(table, chain) && !isServiceChain(table, chain) && !line.endsWith(' -j KUBE-NODEPORTS')
+  return (
+    isOurChain(KUBE_CHAINS, table, chain) &&
+    !isServiceChain(KUBE_CHAINS, table, chain) &&
+    !line.endsWith(' -j KUBE-NODEPORTS')
+  )
 }
 
 /** As iptables-save prints them, with rules of Services sorted within the place they stand at. */

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { isOurChain } from '../../src/dataplane/iptables/layout.ts'
+import { isOurChain, KUBE_CHAINS } from '../../src/dataplane/iptables/layout.ts'
 import type { XtTableName } from '../../src/kernel/xt/scope.ts'
 
 /* What other agents of a node keep in the tables of iptables: none of it is ours to touch. */
@@ -93,7 +93,7 @@ export function foreignLines(): readonly string[] {
     const table = TABLES.find(one => one === name)
     if (table === undefined) return true
     const to = / -j (\S+)$/.exec(line)?.[1]
-    return !isOurChain(table, chain) && (to === undefined || !isOurChain(table, to))
+    return !isOurChain(KUBE_CHAINS, table, chain) && (to === undefined || !isOurChain(KUBE_CHAINS, table, to))
   })
 }
 

@@ -14,8 +14,8 @@ const PODS = ['10.180.0.1', '10.180.1.1']
 const RATE = 20
 export const STEP_MS = 120_000
 
-/** Policy Local for the address from outside: it takes the short way to the ClusterIP from the node itself. */
-const OBJECTS: readonly object[] = [
+/** For the proxy of that name. Policy Local for the address from outside: it takes the short way to the ClusterIP from the node itself. */
+const objectsFor = (proxyName: string | undefined): readonly object[] => [
   {
     apiVersion: 'v1',
     kind: 'Node',
@@ -25,7 +25,11 @@ const OBJECTS: readonly object[] = [
   {
     apiVersion: 'v1',
     kind: 'Service',
-    metadata: { namespace: 'ns1', name: 'web' },
+    metadata: {
+      namespace: 'ns1',
+      name: 'web',
+      labels: proxyName === undefined ? {} : { 'service.kubernetes.io/service-proxy-name': proxyName },
+    },
     spec: {
       type: 'LoadBalancer',
       allocateLoadBalancerNodePorts: false,
@@ -72,6 +76,8 @@ function write(file: string, text: string): void {
   renameSync(`${file}.new`, file)
 }
 
+const NAME_FLAG = '--service-proxy-name='
+
 /** A daemon that is told to change its mode, with clients that must not notice. */
 export class ModeSwitch {
   readonly lab: Lab
@@ -102,9 +108,10 @@ export class ModeSwitch {
   }
 
   async start(mode: string, ...flags: readonly string[]): Promise<SwitchedDaemon> {
+    const proxyName = flags.find(flag => flag.startsWith(NAME_FLAG))?.slice(NAME_FLAG.length)
     const folder = this.#daemons.folder()
     const [config, objects] = [join(folder, 'config.yaml'), join(folder, 'objects.json')]
-    write(objects, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: OBJECTS }))
+    write(objects, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objectsFor(proxyName) }))
     write(config, configuration(mode))
     const daemon = this.#daemons.start({ source: objects, args: [`--config=${config}`, ...flags] })
     await daemon.synced(STEP_MS)

@@ -2,6 +2,9 @@
 export const CHAIN_PREROUTING = 'nat-prerouting'
 export const CHAIN_OUTPUT = 'nat-output'
 export const CHAIN_POSTROUTING = 'nat-postrouting'
+/** Behind the nat chains of others, where there are ServiceCIDRs. */
+export const CHAIN_LATE_PREROUTING = 'late-prerouting'
+export const CHAIN_LATE_OUTPUT = 'late-output'
 export const CHAIN_SERVICES = 'services'
 export const CHAIN_REJECT = 'reject'
 export const CHAIN_FIREWALL = 'firewall-check'

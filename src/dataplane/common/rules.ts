@@ -11,6 +11,8 @@ import {
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
 import {
+  CHAIN_LATE_OUTPUT,
+  CHAIN_LATE_PREROUTING,
   CHAIN_OUTPUT,
   CHAIN_POSTROUTING,
   CHAIN_PREROUTING,
@@ -37,8 +39,10 @@ import { prefixMask } from './octet-keys.ts'
 
 /** kube-proxy's priority of the hooks that translate destinations. */
 export const NAT_PRIORITY = NF_IP_PRI_NAT_DST
-/** Before the proxy that serves everything else: it refuses addresses of Services that it does not know. */
+/** Of proxies with names, so that which of several is first is not left to the order in which they came. */
 export const EARLY_NAT_PRIORITY = NAT_PRIORITY - 1
+/** Behind everybody who translates destinations, chains of iptables among them: docs/decisions/0021. */
+const LATE_NAT_PRIORITY = NAT_PRIORITY + 1
 
 /** The three hooks: both ways in lead to the same chain. `priority` is that of these two. */
 export function hookChains(postrouting: readonly Rule[], priority = NAT_PRIORITY): readonly Chain[] {
@@ -63,8 +67,24 @@ export function rejectChain(layout: FamilyLayout): Chain {
   }
 }
 
-/** Addresses that may become ClusterIPs, and are none. */
-export function unallocatedRules(layout: FamilyLayout, serviceCidrs: readonly Cidr[]): readonly Rule[] {
+/**
+ * Two hooks for addresses that may become ClusterIPs, and are none of anybody's: what a proxy of another name serves is
+ * translated by then. `except` comes first.
+ */
+export function unallocatedChains(
+  layout: FamilyLayout,
+  serviceCidrs: readonly Cidr[],
+  except: readonly Rule[] = [],
+): readonly Chain[] {
+  if (serviceCidrs.length === 0) return []
+  const rules = [...except, ...unallocatedRules(layout, serviceCidrs)]
+  return [
+    natChain(CHAIN_LATE_PREROUTING, NF_INET_PRE_ROUTING, LATE_NAT_PRIORITY, rules),
+    natChain(CHAIN_LATE_OUTPUT, NF_INET_LOCAL_OUT, LATE_NAT_PRIORITY, rules),
+  ]
+}
+
+function unallocatedRules(layout: FamilyLayout, serviceCidrs: readonly Cidr[]): readonly Rule[] {
   return serviceCidrs.map(cidr => {
     const match: Expressions = [
       destinationAddress(layout, WORK),

@@ -26,7 +26,8 @@ function* fromKernel(
   to: RenderedState,
   language: Language,
 ): Steps<ScopeOperations> {
-  const changes = new ObservedChanges(observed, language, isOurChain)
+  const { names } = to.statics.options
+  const changes = new ObservedChanges(observed, language, (table, name) => isOurChain(names, table, name))
   for (const chain of to.common.chains.values()) changes.common(chain)
   for (const jump of to.common.jumps) changes.jump(jump)
   let count = 0

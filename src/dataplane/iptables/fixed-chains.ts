@@ -4,16 +4,7 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtTableName } from '../../kernel/xt/scope.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
-import {
-  KUBE_EXTERNAL_SERVICES,
-  KUBE_FORWARD,
-  KUBE_MARK_MASQ,
-  KUBE_NODEPORTS,
-  KUBE_POSTROUTING,
-  KUBE_PROXY_CANARY,
-  KUBE_PROXY_FIREWALL,
-  KUBE_SERVICES,
-} from './layout.ts'
+import { type ChainNames, KUBE_PROXY_CANARY } from './layout.ts'
 import { optimiseFixed } from './optimise/optimise.ts'
 import { NFACCT_INVALID_DROPPED } from './options.ts'
 import {
@@ -25,6 +16,7 @@ import {
   INVALID,
   jump,
   KNOWN,
+  MARTIAN,
   NO_MATCHES,
   TO_LOCAL,
 } from './rules-parts.ts'
@@ -40,20 +32,31 @@ function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {
   const chain = (table: XtTableName, name: string, rules: readonly XtRule[] = NONE): XtChain => {
     return { family, table, name, rules, last: NONE }
   }
+  const { names } = statics.options
   return [
-    chain('filter', KUBE_SERVICES),
-    chain('filter', KUBE_EXTERNAL_SERVICES),
-    chain('filter', KUBE_NODEPORTS),
-    chain('filter', KUBE_PROXY_FIREWALL),
-    chain('filter', KUBE_FORWARD, forwardRules(statics)),
-    { ...chain('nat', KUBE_SERVICES), last: nodePortJumps(statics, family) },
-    chain('nat', KUBE_NODEPORTS),
-    chain('nat', KUBE_POSTROUTING, postroutingRules(statics)),
-    chain('nat', KUBE_MARK_MASQ, [markRule(statics)]),
-    chain('filter', KUBE_PROXY_CANARY),
-    chain('nat', KUBE_PROXY_CANARY),
-    chain('mangle', KUBE_PROXY_CANARY),
+    chain('filter', names.services),
+    chain('filter', names.externalServices),
+    chain('filter', names.nodePorts),
+    chain('filter', names.proxyFirewall),
+    chain('filter', names.forward, forwardRules(statics)),
+    { ...chain('nat', names.services), last: nodePortJumps(statics, family) },
+    chain('nat', names.nodePorts),
+    chain('nat', names.postrouting, postroutingRules(statics)),
+    chain('nat', names.markMasq, [markRule(statics)]),
+    ...outerChains(names, statics.families[family].loopback).map(([table, name, rules]) =>
+      chain(table, name, rules),
+    ),
   ]
+}
+
+/** Those of the one who shares the tables with kubelet and kube-proxy, and those of a named proxy, which counts on neither. */
+function outerChains(
+  { proxy, firewall }: ChainNames,
+  loopback: boolean,
+): readonly (readonly [table: XtTableName, name: string, rules: readonly XtRule[]])[] {
+  return proxy === undefined
+    ? (['filter', 'nat', 'mangle'] as const).map(table => [table, KUBE_PROXY_CANARY, NONE])
+    : [['filter', firewall, loopback ? [MARTIAN] : NONE]]
 }
 
 const NONE: readonly XtRule[] = []
@@ -98,20 +101,20 @@ function markRule(statics: Statics): XtRule {
 const NODE_PORTS_COMMENT = comment(
   'kubernetes service nodeports; NOTE: this must be the last rule in this chain',
 )
-const TO_NODE_PORTS = jump(KUBE_NODEPORTS)
 const LOOPBACK_V4 = cidrOf('\x7f\0\0\0', 8)
 const LOOPBACK_V6 = hostCidr(`${'\0'.repeat(15)}\x01`)
 
 /** To whatever answers NodePorts, once nothing else has caught the packet. */
 function nodePortJumps(statics: Statics, family: NftFamily): readonly XtRule[] {
   const { nodePorts, loopback } = statics.families[family]
+  const target = jump(statics.options.names.nodePorts)
   if (nodePorts.kind === 'only') {
     return nodePorts.ips
       .filter(ip => loopback || !isLoopback(ip))
       .map(ip => ({
         destination: hostAddress(ip),
         matches: [NODE_PORTS_COMMENT],
-        target: TO_NODE_PORTS,
+        target,
       }))
   }
   const except = addressOf(family === 'ip' ? LOOPBACK_V4 : LOOPBACK_V6, true)
@@ -119,7 +122,7 @@ function nodePortJumps(statics: Statics, family: NftFamily): readonly XtRule[] {
     {
       ...(loopback ? {} : { destination: except }),
       matches: [NODE_PORTS_COMMENT, TO_LOCAL],
-      target: TO_NODE_PORTS,
+      target,
     },
   ]
 }

@@ -1,8 +1,10 @@
 import type { Family } from '../../base/ip.ts'
 import type { DetectorOption } from '../common/detector.ts'
+import { type ChainNames, KUBE_CHAINS } from './layout.ts'
 
 /** What the rules follow from besides the FrontendTable. */
 export interface IptablesOptions {
+  readonly names: ChainNames
   readonly masqueradeAll: boolean
   readonly masqueradeBit: number
   readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
@@ -17,6 +19,7 @@ export interface IptablesOptions {
 }
 
 export const DEFAULT_IPTABLES_OPTIONS: IptablesOptions = {
+  names: KUBE_CHAINS,
   masqueradeAll: false,
   masqueradeBit: 14,
   detector: { IPv4: undefined, IPv6: undefined },

@@ -3,10 +3,10 @@ import type { Slicing } from '../../base/steps.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { compileRule } from '../../kernel/xt/compile.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
-import { removalOf } from '../../kernel/xt/scope-cleanup.ts'
+import { type Owned, removalOf } from '../../kernel/xt/scope-cleanup.ts'
 import { commitScope, type ScopeCommit } from '../../kernel/xt/scope-commit.ts'
 import { HandleBook } from '../../kernel/xt/scope-handles.ts'
-import { type Language, placeOfTable } from '../../kernel/xt/scope-observed.ts'
+import { type IsOurs, type Language, placeOfTable } from '../../kernel/xt/scope-observed.ts'
 import { chainKey, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
 import type { Dataplane, Observation, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
@@ -82,10 +82,12 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {
-    const { writers } = this.#given
+    const { writers, options } = this.#given
+    const { names } = options
     if (writers === undefined) return () => undefined
-    return watchWritersOf({ ...writers, touchesUs: touched => touchesUs(touched, this.#book) }, commit =>
-      report({ ...commit, generation: this.#shifted(commit.generation) }),
+    return watchWritersOf(
+      { ...writers, touchesUs: touched => touchesUs(touched, this.#book, names) },
+      commit => report({ ...commit, generation: this.#shifted(commit.generation) }),
     )
   }
 
@@ -132,17 +134,20 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   /** Jumps are the same whatever the node and its Services are. */
-  #owned() {
+  #owned(): Owned {
     const node = { ips: [], podCidrs: [] }
     const everywhere = { kind: 'all' } as const
     const nodePorts = { IPv4: everywhere, IPv6: everywhere }
-    const statics = staticsOf(this.#given.options, { node, nodePorts }, false)
-    return { isOurs: isOurChain, jumps: jumpsOf(statics) }
+    const { options } = this.#given
+    const jumps = jumpsOf(staticsOf(options, { node, nodePorts }, false))
+    const isOurs: IsOurs = (table, name) => isOurChain(options.names, table, name)
+    return { isOurs, jumps }
   }
 
   /** Chains of Services are only ever written and emptied whole: nobody asks for the numbers of their rules. */
   #learn(observed: ObservedState['observed'], generation: number | undefined): void {
     const book = this.#book
+    const { options } = this.#given
     book.forgetAll()
     if (generation === undefined) return
     book.reached(generation)
@@ -150,7 +155,7 @@ class KernelIptablesPlane implements IptablesPlane {
       const place = placeOfTable(table)
       if (place === undefined) continue
       for (const { name, rules } of chains.values())
-        if (!isServiceChain(place.table, name)) book.learn(chainKey(place, name), rules)
+        if (!isServiceChain(options.names, place.table, name)) book.learn(chainKey(place, name), rules)
     }
   }
 }

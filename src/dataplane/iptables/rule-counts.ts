@@ -2,7 +2,6 @@ import type { Steps } from '../../base/steps.ts'
 import { chainKey, type ScopeOperations, tableKey } from '../../kernel/xt/scope-operation.ts'
 import { fixedChains } from './fixed-chains.ts'
 import { jumpsOf } from './jumps.ts'
-import { KUBE_FIREWALL } from './layout.ts'
 import { rulesIn, servicesBetween } from './render.ts'
 import type { RenderedState } from './state.ts'
 
@@ -44,8 +43,8 @@ export class RuleCounter {
     const counts = new Map(this.#counts)
     for (const chain of fixedChains(state.statics))
       grow(counts, tableKey(chain), chain.rules.length + chain.last.length)
-    for (const jump of jumpsOf(state.statics))
-      if (jump.chain === KUBE_FIREWALL) grow(counts, tableKey(jump), 1)
+    const { firewall } = state.statics.options.names
+    for (const jump of jumpsOf(state.statics)) if (jump.chain === firewall) grow(counts, tableKey(jump), 1)
     return counts
   }
 

@@ -1,7 +1,7 @@
 import { formatIpPort } from '../../base/ip.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
-import type { Backend, Frontend, PortFrontends } from '../../model/frontend.ts'
-import { endpointChain, KUBE_MARK_MASQ } from './layout.ts'
+import type { Backend, Frontend } from '../../model/frontend.ts'
+import { endpointChain } from './layout.ts'
 import { comment, fromPods, hostAddress, jump, NO_MATCHES, PROTOCOLS, transport } from './rules-parts.ts'
 import { natChain, type PortRules } from './rules-port.ts'
 import type { ServiceChain } from './service-rules.ts'
@@ -25,14 +25,15 @@ export function endpointChains(port: PortRules): readonly ServiceChain[] {
 }
 
 /** Those of both lists that are in use, in the order of their texts. */
-function placesOf({ port, uses }: PortRules): {
+function placesOf(rules: PortRules): {
   readonly cluster: readonly Place[]
   readonly local: readonly Place[]
 } {
-  const cluster = uses.cluster ? port.cluster.map(backend => placeOf(port, backend)) : NO_PLACES
+  const { port, uses } = rules
+  const cluster = uses.cluster ? port.cluster.map(backend => placeOf(rules, backend)) : NO_PLACES
   if (!uses.local) return { cluster: sorted(cluster), local: NO_PLACES }
   const byText = new Map(cluster.map(place => [place.text, place]))
-  const local = port.local.map(backend => byText.get(textOf(backend)) ?? placeOf(port, backend))
+  const local = port.local.map(backend => byText.get(textOf(backend)) ?? placeOf(rules, backend))
   return { cluster: sorted(cluster), local: sorted(local) }
 }
 
@@ -42,9 +43,11 @@ function textOf({ ip, port }: Backend): string {
   return formatIpPort(ip, port)
 }
 
-function placeOf({ displayName, protocol }: PortFrontends, backend: Backend): Place {
+function placeOf({ port, statics }: PortRules, backend: Backend): Place {
+  const { displayName, protocol } = port
   const text = textOf(backend)
-  return { backend, text, chain: endpointChain(displayName, protocol, text) }
+  const chain = endpointChain(statics.options.names, { displayName, protocol, ipPort: text })
+  return { backend, text, chain }
 }
 
 /** By text, as kube-proxy does: 10.0.0.10 comes before 10.0.0.9. */
@@ -101,7 +104,7 @@ function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
       protocol: PROTOCOLS[protocol],
       destination: hostAddress(ip),
       matches: [comment(`${displayName} cluster IP`), transport(protocol, number)],
-      target: jump(KUBE_MARK_MASQ),
+      target: jump(port.statics.options.names.markMasq),
     }
   })
 }
@@ -122,13 +125,14 @@ function whoIsMasqueraded({
 }
 
 function placeChain(port: PortRules, { backend, chain }: Place): ServiceChain {
+  const { markMasq } = port.statics.options.names
   const { displayName, protocol, affinityTimeoutS } = port.port
   const about = aboutEndpoint(port, displayName)
   const remember: XtMatch = { kind: 'recent', mode: 'set', name: chain, seconds: 0, reap: false }
   const remembering = affinityTimeoutS > 0 ? [...about, remember] : about
   return natChain(port, chain, [
     // Whoever reaches itself would otherwise answer itself past the translation.
-    { source: hostAddress(backend.ip), matches: about, target: jump(KUBE_MARK_MASQ) },
+    { source: hostAddress(backend.ip), matches: about, target: jump(markMasq) },
     {
       protocol: PROTOCOLS[protocol],
       matches: [...remembering, transport(protocol)],

@@ -3,7 +3,7 @@ import type { Ip } from '../../base/ip.ts'
 import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtEntry } from '../../kernel/xt/scope.ts'
 import type { Frontend, Route } from '../../model/frontend.ts'
-import { KUBE_EXTERNAL_SERVICES, KUBE_NODEPORTS, KUBE_PROXY_FIREWALL, KUBE_SERVICES } from './layout.ts'
+import type { ChainNames } from './layout.ts'
 import { NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
 import {
   ACCEPT,
@@ -28,11 +28,15 @@ export function captureEntries(port: PortRules, frontend: Frontend): readonly Xt
 
 /** Load balancers ask every node, whatever else it filters, which Services have endpoints there. */
 export function healthCheckEntry(port: PortRules, number: number): XtEntry {
-  return entryIn(port, 'filter', KUBE_NODEPORTS, {
+  return entryIn(port, 'filter', namesOf(port).nodePorts, {
     protocol: PROTOCOLS.TCP,
     matches: [comment(`${port.port.displayName} health check node port`), transport('TCP', number)],
     target: ACCEPT,
   })
+}
+
+function namesOf({ statics }: PortRules): ChainNames {
+  return statics.options.names
 }
 
 /** What a rule says and does to packets to one port of an address. */
@@ -60,11 +64,12 @@ function refusalOf({ port, family }: PortRules, route: Route): Words | undefined
 
 function clusterIpEntry(port: PortRules, { port: number, route }: Frontend, ip: Ip): XtEntry {
   const refusal = refusalOf(port, route)
-  if (refusal !== undefined) return entryIn(port, 'filter', KUBE_SERVICES, ruleTo(port, ip, number, refusal))
+  if (refusal !== undefined)
+    return entryIn(port, 'filter', namesOf(port).services, ruleTo(port, ip, number, refusal))
   const { svc, svl } = port.chains
   const isLocal = route.kind === 'internal' && route.over === 'local'
   const words = { text: `${port.port.displayName} cluster IP`, target: jump(isLocal ? svl : svc) }
-  return entryIn(port, 'nat', KUBE_SERVICES, ruleTo(port, ip, number, words))
+  return entryIn(port, 'nat', namesOf(port).services, ruleTo(port, ip, number, words))
 }
 
 function externalEntries(port: PortRules, frontend: Frontend, ip: Ip): readonly XtEntry[] {
@@ -75,16 +80,16 @@ function externalEntries(port: PortRules, frontend: Frontend, ip: Ip): readonly 
   if (route.kind !== 'reject') {
     const text = `${displayName} ${kind === 'ExternalIP' ? 'external' : 'loadbalancer'} IP`
     const target = jump(sourceRanges === undefined ? ext : fw)
-    entries.push(entryIn(port, 'nat', KUBE_SERVICES, ruleTo(port, ip, number, { text, target })))
+    entries.push(entryIn(port, 'nat', namesOf(port).services, ruleTo(port, ip, number, { text, target })))
     if (sourceRanges !== undefined) {
       // Those that the chain let through have another destination by now.
       const others = { text: `${displayName} traffic not accepted by ${fw}`, target: DROP }
-      entries.push(entryIn(port, 'filter', KUBE_PROXY_FIREWALL, ruleTo(port, ip, number, others)))
+      entries.push(entryIn(port, 'filter', namesOf(port).proxyFirewall, ruleTo(port, ip, number, others)))
     }
   }
   const refusal = refusalOf(port, route)
   if (refusal !== undefined)
-    entries.push(entryIn(port, 'filter', KUBE_EXTERNAL_SERVICES, ruleTo(port, ip, number, refusal)))
+    entries.push(entryIn(port, 'filter', namesOf(port).externalServices, ruleTo(port, ip, number, refusal)))
   return entries
 }
 
@@ -103,15 +108,15 @@ function nodePortEntries(port: PortRules, { port: number, route }: Frontend): re
       const counting = { ...rule, destination: LOOPBACK, matches: [...matches, LOOPBACK_COUNTER] }
       // Behind the other one it would never be asked.
       const sequence = `${port.port.protocol}/${number}`
-      entries.push({ ...entryIn(port, 'nat', KUBE_NODEPORTS, counting), sequence })
-      entries.push({ ...entryIn(port, 'nat', KUBE_NODEPORTS, rule), sequence })
-    } else entries.push(entryIn(port, 'nat', KUBE_NODEPORTS, rule))
+      entries.push({ ...entryIn(port, 'nat', namesOf(port).nodePorts, counting), sequence })
+      entries.push({ ...entryIn(port, 'nat', namesOf(port).nodePorts, rule), sequence })
+    } else entries.push(entryIn(port, 'nat', namesOf(port).nodePorts, rule))
   }
   const refusal = refusalOf(port, route)
   if (refusal !== undefined) {
     const { text, target } = refusal
     const matches = [comment(text), TO_LOCAL, atPort]
-    entries.push(entryIn(port, 'filter', KUBE_EXTERNAL_SERVICES, { protocol, matches, target }))
+    entries.push(entryIn(port, 'filter', namesOf(port).externalServices, { protocol, matches, target }))
   }
   return entries
 }

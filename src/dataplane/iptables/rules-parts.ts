@@ -1,4 +1,4 @@
-import type { Cidr } from '../../base/cidr.ts'
+import { type Cidr, cidrOf } from '../../base/cidr.ts'
 import type { Ip } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
@@ -60,7 +60,7 @@ const KNOWN_STATES = XT_CONNTRACK_STATE_RELATED | XT_CONNTRACK_STATE_ESTABLISHED
 export const NEW: XtMatch = states(XT_CONNTRACK_STATE_NEW)
 export const INVALID: XtMatch = states(XT_CONNTRACK_STATE_INVALID)
 export const KNOWN: XtMatch = states(KNOWN_STATES)
-export const NEITHER_KNOWN_NOR_TRANSLATED: XtMatch = {
+const NEITHER_KNOWN_NOR_TRANSLATED: XtMatch = {
   kind: 'conntrack',
   states: KNOWN_STATES | XT_CONNTRACK_STATE_DNAT,
   inverted: true,
@@ -110,4 +110,17 @@ export function fromPods(detector: Detector, inverted: boolean): Pick<XtRule, 's
 function interfaceOf(detector: Exclude<Detector, { kind: 'cidr' }>, inverted: boolean): XtInterface {
   const name = detector.kind === 'interface' ? detector.name : `${detector.prefix}+`
   return { name, inverted }
+}
+
+const LOOPBACK = cidrOf('\x7f\0\0\0', 8)
+
+/**
+ * With route_localnet, neighbours could reach what listens on loopback addresses only (CVE-2020-8558). Kubelet's copy of
+ * this rule is the same one.
+ */
+export const MARTIAN: XtRule = {
+  source: addressOf(LOOPBACK, true),
+  destination: addressOf(LOOPBACK),
+  matches: [comment('block incoming localnet connections'), NEITHER_KNOWN_NOR_TRANSLATED],
+  target: DROP,
 }

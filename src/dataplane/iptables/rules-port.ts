@@ -34,7 +34,7 @@ export function portRules(port: PortFrontends, statics: Statics): PortRules {
     family,
     statics,
     ofFamily: statics.families[family],
-    chains: portChains(port.displayName, port.protocol),
+    chains: portChains(statics.options.names, port.displayName, port.protocol),
     uses: usesOf(port),
   }
 }

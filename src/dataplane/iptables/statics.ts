@@ -3,6 +3,7 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import { type Detector, detectorFor } from '../common/detector.ts'
 import { forFamilies, LAYOUTS } from '../common/family.ts'
+import { type List, listsOf } from './optimise/lists.ts'
 import type { IptablesOptions } from './options.ts'
 
 /** What the rules of every Service follow from, besides the Service. */
@@ -11,6 +12,8 @@ export interface Statics {
   /** More than LARGE_ENDPOINTS of them: rules about single endpoints carry no comments. */
   readonly large: boolean
   readonly families: Readonly<Record<NftFamily, FamilyStatics>>
+  /** That the optimiser divides. */
+  readonly lists: readonly List[]
   /** Equal for statics from which the same rules follow. */
   readonly key: string
   /** Equal for statics from which the same rules of Services follow: other chains may differ. */
@@ -42,9 +45,10 @@ export function staticsOf(
       loopback: family === 'ip' && options.localhostNodePorts && hasLoopback(nodePorts),
     }
   })
-  const { masqueradeAll, optimize, nfacct } = options
+  const { names, masqueradeAll, optimize, nfacct } = options
   const { ip, ip6 } = families
   const serviceKey = JSON.stringify([
+    names.prefix,
     masqueradeAll,
     optimize,
     nfacct.localhostAccepted,
@@ -55,7 +59,8 @@ export function staticsOf(
   ])
   const { masqueradeBit, tcpBeLiberal } = options
   const rest = [masqueradeBit, tcpBeLiberal, nfacct.invalidDropped, ip.nodePorts, ip6.nodePorts]
-  return { options, large, families, key: `${serviceKey} ${JSON.stringify(rest)}`, serviceKey }
+  const key = `${serviceKey} ${JSON.stringify(rest)}`
+  return { options, large, families, lists: listsOf(names), key, serviceKey }
 }
 
 function hasLoopback(nodePorts: NodePortAddresses): boolean {

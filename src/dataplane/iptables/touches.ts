@@ -4,14 +4,18 @@ import type { XtPlace } from '../../kernel/xt/scope.ts'
 import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
 import { type IsOurs, placeOfTable } from '../../kernel/xt/scope-observed.ts'
 import { chainKey } from '../../kernel/xt/scope-operation.ts'
-import { isOurChain, KUBE_FIREWALL } from './layout.ts'
+import { type ChainNames, isOurChain } from './layout.ts'
 
 /**
  * Whether a commit of somebody else concerns us: our chains, rules of other chains that lead to them, and whole tables.
  * A rule that went is told by its number alone: where that is not known, it may have been ours.
  */
-export function touchesUs(touched: Touched, book: HandleBook): boolean {
-  return touchesScope(touched, book, (table, name) => name === KUBE_FIREWALL || isOurChain(table, name))
+export function touchesUs(touched: Touched, book: HandleBook, names: ChainNames): boolean {
+  return touchesScope(
+    touched,
+    book,
+    (table, name) => name === names.firewall || isOurChain(names, table, name),
+  )
 }
 
 /** The same for whoever's chains these are. */

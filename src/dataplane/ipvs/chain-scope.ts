@@ -14,13 +14,7 @@ import { chainKey, type ScopeOperations } from '../../kernel/xt/scope-operation.
 import type { FrontendTable } from '../../model/frontend.ts'
 import { detectorFor } from '../common/detector.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
-import {
-  isOurChain,
-  isServiceChain,
-  KUBE_PROXY_CANARY,
-  KUBE_PROXY_FIREWALL,
-  KUBE_SERVICES,
-} from '../iptables/layout.ts'
+import { isOurChain, isServiceChain, KUBE_CHAINS, KUBE_PROXY_CANARY } from '../iptables/layout.ts'
 import {
   type ChainInputs,
   chainsOf,
@@ -83,7 +77,7 @@ export async function observeChains(
     if (!isOurs(mark.observed, ipset)) return { ...mark, observed: new Map() }
   }
   return await nft.listChains(
-    PLACES.map(place => ({ ...place, chains: name => !isServiceChain(place.table, name) })),
+    PLACES.map(place => ({ ...place, chains: name => !isServiceChain(KUBE_CHAINS, place.table, name) })),
   )
 }
 
@@ -123,20 +117,20 @@ function isOurs(observed: Observed, ipset: IpsetClient): boolean {
 /** Whether chains that both modes have are those of kube-proxy's iptables mode, ours or not, and serve. */
 function isIptablesMode(observed: Observed): boolean {
   return [...observed.values()].some(({ chains }) => {
-    const rules = chains.get(KUBE_SERVICES)?.rules ?? []
+    const rules = chains.get(KUBE_CHAINS.services)?.rules ?? []
     const leads = rules.some(({ compiled }) => compiled.includes(KUBE_LOAD_BALANCER))
     return chains.has(KUBE_PROXY_CANARY) && rules.length > 0 && !leads
   })
 }
 
 function isOnlyIpvs(table: XtTableName, name: string): boolean {
-  return isIpvsChain(table, name) && !isOurChain(table, name)
+  return isIpvsChain(table, name) && !isOurChain(KUBE_CHAINS, table, name)
 }
 
 /** Those that the iptables mode has in the same words stay with it. */
 function isOnlyOurs({ table, rule: { target } }: XtJump): boolean {
   const chain = target?.kind === 'jump' ? target.chain : ''
-  return chain === KUBE_PROXY_FIREWALL || isOnlyIpvs(table, chain)
+  return chain === KUBE_CHAINS.proxyFirewall || isOnlyIpvs(table, chain)
 }
 
 export type ChainPhase = 'add-chains' | 'take-chains' | 'remove-chains'

@@ -5,13 +5,7 @@ import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtJump, XtTableName } from '../../kernel/xt/scope.ts'
 import type { Detector } from '../common/detector.ts'
 import { LAYOUTS } from '../common/family.ts'
-import {
-  KUBE_FORWARD,
-  KUBE_MARK_MASQ,
-  KUBE_POSTROUTING,
-  KUBE_PROXY_FIREWALL,
-  KUBE_SERVICES,
-} from '../iptables/layout.ts'
+import { KUBE_CHAINS } from '../iptables/layout.ts'
 import {
   ACCEPT,
   addressOf,
@@ -57,17 +51,17 @@ export function chainsOf(inputs: ChainInputs): readonly XtChain[] {
   }
   const portal = new Words(inputs)
   return [
-    chain('nat', KUBE_SERVICES, servicesRules(inputs, portal)),
-    chain('nat', KUBE_POSTROUTING, postroutingRules(inputs, portal)),
+    chain('nat', KUBE_CHAINS.services, servicesRules(inputs, portal)),
+    chain('nat', KUBE_CHAINS.postrouting, postroutingRules(inputs, portal)),
     chain('nat', KUBE_NODE_PORT, nodePortRules(portal)),
     chain('nat', KUBE_LOAD_BALANCER, [
       portal.named('LOAD-BALANCER-LOCAL', BOTH, RETURN),
       { matches: NO_MATCHES, target: MASQUERADE_LATER },
     ]),
-    chain('nat', KUBE_MARK_MASQ, [markRule(inputs)]),
-    chain('filter', KUBE_FORWARD, forwardRules(inputs)),
+    chain('nat', KUBE_CHAINS.markMasq, [markRule(inputs)]),
+    chain('filter', KUBE_CHAINS.forward, forwardRules(inputs)),
     chain('filter', KUBE_NODE_PORT, [portal.named('HEALTH-CHECK-NODE-PORT', PORT, ACCEPT)]),
-    chain('filter', KUBE_PROXY_FIREWALL, [
+    chain('filter', KUBE_CHAINS.proxyFirewall, [
       portal.named('LOAD-BALANCER-FW', BOTH, jump(KUBE_SOURCE_RANGES_FIREWALL)),
     ]),
     chain('filter', KUBE_SOURCE_RANGES_FIREWALL, [
@@ -84,13 +78,13 @@ export function chainsOf(inputs: ChainInputs): readonly XtChain[] {
 type Way = readonly [table: XtTableName, from: string, to: string, comment: string]
 
 const WAYS: readonly Way[] = [
-  ['nat', 'OUTPUT', KUBE_SERVICES, 'kubernetes service portals'],
-  ['nat', 'PREROUTING', KUBE_SERVICES, 'kubernetes service portals'],
-  ['nat', 'POSTROUTING', KUBE_POSTROUTING, 'kubernetes postrouting rules'],
-  ['filter', 'FORWARD', KUBE_FORWARD, 'kubernetes forwarding rules'],
+  ['nat', 'OUTPUT', KUBE_CHAINS.services, 'kubernetes service portals'],
+  ['nat', 'PREROUTING', KUBE_CHAINS.services, 'kubernetes service portals'],
+  ['nat', 'POSTROUTING', KUBE_CHAINS.postrouting, 'kubernetes postrouting rules'],
+  ['filter', 'FORWARD', KUBE_CHAINS.forward, 'kubernetes forwarding rules'],
   ['filter', 'INPUT', KUBE_NODE_PORT, 'kubernetes health check rules'],
-  ['filter', 'INPUT', KUBE_PROXY_FIREWALL, 'kube-proxy firewall rules'],
-  ['filter', 'FORWARD', KUBE_PROXY_FIREWALL, 'kube-proxy firewall rules'],
+  ['filter', 'INPUT', KUBE_CHAINS.proxyFirewall, 'kube-proxy firewall rules'],
+  ['filter', 'FORWARD', KUBE_CHAINS.proxyFirewall, 'kube-proxy firewall rules'],
   ['filter', 'INPUT', KUBE_IPVS_FILTER, 'kubernetes ipvs access filter'],
   ['filter', 'OUTPUT', KUBE_IPVS_OUT_FILTER, 'kubernetes ipvs access filter'],
 ]
@@ -113,7 +107,7 @@ export const SENT_ON: XtRule = {
 }
 
 const RETURN: XtTarget = { kind: 'RETURN' }
-const MASQUERADE_LATER = jump(KUBE_MARK_MASQ)
+const MASQUERADE_LATER = jump(KUBE_CHAINS.markMasq)
 
 const BOTH = ['dst', 'dst'] as const
 const PORT = ['dst'] as const
@@ -240,11 +234,17 @@ function filterRules({ family }: ChainInputs, portal: Words): readonly XtRule[] 
 }
 
 const NAMES: Readonly<Record<XtTableName, ReadonlySet<string>>> = {
-  nat: new Set([KUBE_SERVICES, KUBE_POSTROUTING, KUBE_NODE_PORT, KUBE_LOAD_BALANCER, KUBE_MARK_MASQ]),
-  filter: new Set([
-    KUBE_FORWARD,
+  nat: new Set([
+    KUBE_CHAINS.services,
+    KUBE_CHAINS.postrouting,
     KUBE_NODE_PORT,
-    KUBE_PROXY_FIREWALL,
+    KUBE_LOAD_BALANCER,
+    KUBE_CHAINS.markMasq,
+  ]),
+  filter: new Set([
+    KUBE_CHAINS.forward,
+    KUBE_NODE_PORT,
+    KUBE_CHAINS.proxyFirewall,
     KUBE_SOURCE_RANGES_FIREWALL,
     KUBE_IPVS_FILTER,
     KUBE_IPVS_OUT_FILTER,

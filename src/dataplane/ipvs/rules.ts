@@ -46,7 +46,7 @@ import {
 } from '../common/expressions.ts'
 import { LAYOUTS } from '../common/family.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
-import { hookChains, masquerade, masqueradeMarked, rejectChain, unallocatedRules } from '../common/rules.ts'
+import { hookChains, masquerade, masqueradeMarked, rejectChain, unallocatedChains } from '../common/rules.ts'
 import {
   CHAIN_CLUSTER_LIST,
   CHAIN_EXTERNAL,
@@ -85,6 +85,11 @@ export function rulesOf(writer: RuleWriter, inputs: RuleInputs): readonly Chain[
   const isWhole = writer === 'nftables'
   return [
     ...(isWhole ? hookChains([masqueradeMarked(inputs), hairpinRule(inputs)]) : earlyChains(inputs)),
+    ...unallocatedChains(layout, inputs.serviceCidrs, [
+      // One that another device has is not in the other set.
+      rule([inSet(inputs, 'CLUSTER-IP', 'dst', 'dst'), accept], 'IPVS has the endpoints'),
+      rule([inSet(inputs, 'IPVS-IPS', 'dst'), accept], 'a bound address'),
+    ]),
     plain(CHAIN_SERVICES, isWhole ? servicesRules(inputs) : detourRules(inputs)),
     rejectChain(layout),
     plain(CHAIN_FIREWALL, firewallRules(inputs)),
@@ -131,7 +136,6 @@ function inSet({ layout }: RuleContext, stem: SetStem, ...dimensions: readonly S
 }
 
 function servicesRules(inputs: RuleInputs): readonly Rule[] {
-  const { layout } = inputs
   const clusterIp = inSet(inputs, 'CLUSTER-IP', 'dst', 'dst')
   return [
     ...offClusterRules(inputs, clusterIp),
@@ -140,7 +144,6 @@ function servicesRules(inputs: RuleInputs): readonly Rule[] {
     ...frontendRules(inputs),
     rule([clusterIp, accept], 'IPVS has the endpoints'),
     rule([inSet(inputs, 'IPVS-IPS', 'dst'), goTo(CHAIN_REJECT)], 'no such port'),
-    ...unallocatedRules(layout, inputs.serviceCidrs),
   ]
 }
 
@@ -159,12 +162,10 @@ function frontendRules(inputs: RuleInputs): readonly Rule[] {
 
 /** Bound addresses are left to kube-proxy's chains. */
 function detourRules(inputs: RuleInputs): readonly Rule[] {
-  const { layout, serviceCidrs } = inputs
   return [
     ...frontendRules(inputs),
     rule([inSet(inputs, 'CLUSTER-IP', 'dst', 'dst'), accept], 'IPVS has the endpoints'),
     rule([inSet(inputs, 'IPVS-IPS', 'dst'), accept], 'KUBE-IPVS-FILTER knows the ports'),
-    ...unallocatedRules(layout, serviceCidrs),
   ]
 }
 

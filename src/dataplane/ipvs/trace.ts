@@ -61,7 +61,7 @@ function tablesIn({ chains }: IpvsState): XtTables | undefined {
   return tablesOf({ chains: common.chains.values(), jumps: common.jumps, print: printRule })
 }
 
-/** At each hook our own nat chains come first; IPVS has its say behind those of iptables. */
+/** At each hook our own nat chains come first, or end what theirs never touch; IPVS has its say behind those of iptables. */
 function throughBoth({ tables }: Ruleset, chains: XtTables): Tracer['trace'] {
   const only = (isWanted: (hooknum: number | undefined) => boolean): Tracer =>
     createTracer({

@@ -33,7 +33,7 @@ import {
   masquerade,
   masqueradeMarked,
   rejectChain,
-  unallocatedRules,
+  unallocatedChains,
 } from '../common/rules.ts'
 import type { NftablesOptions } from './options.ts'
 import { dispatch, serviceWith } from './rules.ts'
@@ -76,6 +76,7 @@ export function skeletonKey(skeleton: Skeleton): string {
 export function fixedChains(skeleton: Skeleton): readonly Chain[] {
   return [
     ...hookChains([masqueradeMarked(skeleton), hairpinRule(skeleton)], skeleton.natPriority),
+    ...unallocatedChains(skeleton.layout, skeleton.serviceCidrs),
     { name: CHAIN_SERVICES, hook: undefined, rules: servicesRules(skeleton) },
     rejectChain(skeleton.layout),
     { name: CHAIN_FIREWALL, hook: undefined, rules: firewallRules(skeleton) },
@@ -92,7 +93,6 @@ function servicesRules(skeleton: Skeleton): readonly Rule[] {
   rules.push(rule(dispatch(layout, 'frontends')))
   rules.push(rule([...toNodePortAddress(skeleton), ...dispatch(layout, 'nodeports')]))
   rules.push(rule([...toClusterIp, goTo(CHAIN_REJECT)], 'no such port'))
-  rules.push(...unallocatedRules(layout, skeleton.serviceCidrs))
   return rules
 }
 

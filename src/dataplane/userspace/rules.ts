@@ -30,7 +30,7 @@ import {
 import type { FamilyLayout } from '../common/family.ts'
 import { toNodePortAddress } from '../common/node-port-rules.ts'
 import { prefixMask } from '../common/octet-keys.ts'
-import { cidrKey, detectorKey, hookChains, rejectChain, unallocatedRules } from '../common/rules.ts'
+import { cidrKey, detectorKey, hookChains, rejectChain, unallocatedChains } from '../common/rules.ts'
 import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './layout.ts'
 import type { UserspaceOptions } from './options.ts'
 
@@ -72,6 +72,7 @@ export function chainsOf(inputs: RuleInputs): readonly Chain[] {
   const plain = (name: string, rules: readonly Rule[]): Chain => ({ name, hook: undefined, rules })
   return [
     ...hookChains([], inputs.natPriority).filter(({ name }) => name !== CHAIN_POSTROUTING),
+    ...unallocatedChains(inputs.layout, inputs.serviceCidrs),
     inputChain(inputs),
     plain(CHAIN_SERVICES, servicesRules(inputs)),
     plain(CHAIN_NODE_PORTS, placeRules(inputs, NODE_PORTS)),
@@ -102,13 +103,12 @@ const NODE_PORTS: Places = {
 }
 
 function servicesRules(inputs: RuleInputs): readonly Rule[] {
-  const { layout, serviceCidrs } = inputs
+  const { layout } = inputs
   return [
     rule([...placeOfPacket(layout, true), matches('guarded', KEY), jumpTo(CHAIN_FIREWALL)]),
     ...placeRules(inputs, ADDRESSES),
     rule([...toNodePortAddress(inputs), jumpTo(CHAIN_NODE_PORTS)]),
     rule([destinationAddress(layout, WORK), matches('cluster-ips'), goTo(CHAIN_REJECT)], 'no such port'),
-    ...unallocatedRules(layout, serviceCidrs),
   ]
 }
 

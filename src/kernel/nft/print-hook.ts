@@ -3,15 +3,17 @@ import type { ChainHook } from './state.ts'
 
 const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'postrouting']
 
-/** nft's names for the usual priorities; two of them have their name at some hooks only. */
-const PRIORITIES: ReadonlyMap<number, string> = new Map([
+/** nft's names for the usual priorities, and the only hook at which one has its name. */
+const PRIORITIES: readonly (readonly [priority: number, name: string, only?: string])[] = [
   [-300, 'raw'],
   [-150, 'mangle'],
+  [-100, 'dstnat', 'prerouting'],
   [0, 'filter'],
   [50, 'security'],
-])
-const DSTNAT_PREROUTING = 'dstnat'
-const SRCNAT_POSTROUTING = 'srcnat'
+  [100, 'srcnat', 'postrouting'],
+]
+/** So far from one of them, nft prints the distance. */
+const DISTANCE_MAX = 10
 
 export function hookName(hooknum: number): string {
   return HOOKS[hooknum] ?? `hook ${hooknum}`
@@ -25,7 +27,11 @@ export function formatHook({ type, hooknum, priority, policy }: ChainHook): stri
 }
 
 function priorityName(priority: number, hook: string): string {
-  if (priority === -100 && hook === 'prerouting') return DSTNAT_PREROUTING
-  if (priority === 100 && hook === 'postrouting') return SRCNAT_POSTROUTING
-  return PRIORITIES.get(priority) ?? String(priority)
+  for (const [usual, name, only = hook] of PRIORITIES) {
+    const distance = priority - usual
+    if (only !== hook || Math.abs(distance) > DISTANCE_MAX) continue
+    if (distance === 0) return name
+    return `${name} ${distance < 0 ? '-' : '+'} ${Math.abs(distance)}`
+  }
+  return String(priority)
 }

@@ -49,6 +49,10 @@ describe('parseFlags', () => {
     expect(configOf('--service-proxy-name=mesh', '--proxy-mode=userspace').proxyMode).toBe('userspace')
   })
 
+  it.each(['nftables', 'iptables', 'userspace'])('takes a named proxy in the mode %s', mode => {
+    expect(errorsOf('--service-proxy-name=a', `--proxy-mode=${mode}`)).toEqual([])
+  })
+
   it.each([
     [['--service-proxy-name=Mesh'], '"Mesh" is not 1 to 63 lower-case letters'],
     [['--service-proxy-name=a.b'], '"a.b" is not 1 to 63 lower-case letters'],
@@ -56,8 +60,10 @@ describe('parseFlags', () => {
     [[`--service-proxy-name=${'a'.repeat(64)}`], 'is not 1 to 63 lower-case letters'],
     [['--service-proxy-name=ipvs'], '"ipvs" is a name that no proxy can have'],
     [['--service-proxy-name=userspace'], '"userspace" is a name that no proxy can have'],
-    [['--service-proxy-name=a', '--proxy-mode=iptables'], 'cannot be used in the mode iptables'],
-    [['--service-proxy-name=a', '--proxy-mode=ipvs'], 'cannot be used in the mode ipvs'],
+    [
+      ['--service-proxy-name=a', '--proxy-mode=ipvs'],
+      'cannot be used in the mode ipvs: the kernel has one list of virtual servers',
+    ],
   ])('refuses %j', (flags, message) => {
     expect(errorsOf(...flags)).toEqual([
       expect.stringMatching(new RegExp(`^--service-proxy-name: .*${message}`)),

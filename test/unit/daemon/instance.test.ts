@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { whyNotInstance } from '../../../src/config/instance-name.ts'
 import { instanceOf, instanceOfTable } from '../../../src/daemon/instance.ts'
+import { chainNames, KUBE_CHAINS } from '../../../src/dataplane/iptables/layout.ts'
 import { isDnsLabel } from '../../../src/model/names.ts'
 
 /** Labels, among them what is near the names of our own tables. */
@@ -56,6 +57,8 @@ describe('names of a proxy', () => {
       nftables: 'kube-proxy',
       userspace: 'kube-proxy-userspace',
       ipvs: 'kube-proxy-ipvs',
+      chains: KUBE_CHAINS,
+      chainsLock: undefined,
       natPriority: -100,
     })
     expect(instanceOf('mesh')).toEqual({
@@ -63,6 +66,8 @@ describe('names of a proxy', () => {
       nftables: 'kube-proxy-mesh',
       userspace: 'kube-proxy-userspace.mesh',
       ipvs: undefined,
+      chains: chainNames('mesh'),
+      chainsLock: 'kprobe/chains/KP2MGKP',
       natPriority: -101,
     })
   })

@@ -39,13 +39,15 @@ vi.mock('../../../src/daemon/programming.ts', () => ({
 
 vi.mock('../../../src/daemon/open.ts', () => ({
   retireMode(
-    { config: { proxyMode } }: { readonly config: Config },
+    { config: { proxyMode, serviceProxyName } }: { readonly config: Config },
     _signal: AbortSignal,
     isKnown: boolean,
   ): Promise<Retired> {
     retired.push(proxyMode)
     if (isKnown) known.push(proxyMode)
-    return Promise.resolve(proxyMode === 'iptables' && !isKnown ? 'anybody' : 'removed')
+    return Promise.resolve(
+      proxyMode === 'iptables' && !isKnown && serviceProxyName === undefined ? 'anybody' : 'removed',
+    )
   },
 }))
 
@@ -103,7 +105,7 @@ test("a named proxy removes nothing of modes that have no place for names: it is
   const mine = programmer(configOf('nftables', { serviceProxyName: 'mesh' }))
   begun[0]?.report(SYNCED)
   await mine.retired()
-  expect(retired).toEqual(['userspace'])
+  expect(retired).toEqual(['iptables', 'userspace'])
   expect(warned).toEqual([])
 })
 

@@ -5,6 +5,7 @@ import type { CompiledRule } from '../../../kernel/nft/compiled-rule.ts'
 import type { Operation } from '../../../kernel/nft/operation.ts'
 import { readRule } from '../../../kernel/xt/read.ts'
 import type { XtPorts, XtRule } from '../../../kernel/xt/rule.ts'
+import type { ChainNames } from '../layout.ts'
 import { type EntryChain, entryChains } from './dispatch.ts'
 import { type ChainUse, type CountedEntry, noteUse, orderByUse } from './order-by-use.ts'
 
@@ -12,6 +13,7 @@ export interface BusiestFirstOptions {
   /** That which the plane commits with: what it sends counts as our own. */
   readonly client: Pick<NftClient, 'generation' | 'ruleCounters' | 'commit'>
   readonly clock: Clock
+  readonly names: ChainNames
   readonly report: (event: BusiestFirstEvent) => void
 }
 
@@ -46,7 +48,7 @@ export function createBusiestFirst(options: BusiestFirstOptions): BusiestFirst {
 
 class Upkeep implements BusiestFirst {
   readonly #options: BusiestFirstOptions
-  readonly #chains = entryChains()
+  readonly #chains: readonly EntryChain[]
   readonly #uses = new Map<EntryChain, ChainUse>()
   #next = 0
   #timer: Cancel | undefined
@@ -55,6 +57,7 @@ class Upkeep implements BusiestFirst {
 
   constructor(options: BusiestFirstOptions) {
     this.#options = options
+    this.#chains = entryChains(options.names)
   }
 
   start(): void {

@@ -8,9 +8,13 @@ import { shareChains } from './share.ts'
 
 /** What a Service asks for, in a form in which packets meet fewer rules and the kernel holds fewer. Verdicts stay the same. */
 export function optimiseService(rules: ServiceRules, statics: Statics): ServiceRules {
-  const { chains, redirect } = shareChains(rules.chains)
+  const { names } = statics.options
+  const { chains, redirect } = shareChains(rules.chains, names)
   const redirected = (list: readonly XtRule[], { family }: ServiceChain): readonly XtRule[] =>
-    withoutIdle(list.map(rule => redirect(rule, family)))
+    withoutIdle(
+      list.map(rule => redirect(rule, family)),
+      names,
+    )
   return {
     chains: chains.map(chain =>
       chain.shared

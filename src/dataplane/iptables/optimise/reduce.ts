@@ -1,16 +1,16 @@
 import type { XtMatch, XtRule } from '../../../kernel/xt/rule.ts'
-import { KUBE_MARK_MASQ } from '../layout.ts'
+import { type ChainNames, serviceChainKind } from '../layout.ts'
 
 /**
  * The rules of a chain without those that change nothing: rules that only count, and rules that repeat an earlier one
  * which has had its say. Comments are no difference.
  */
-export function withoutIdle(rules: readonly XtRule[]): readonly XtRule[] {
+export function withoutIdle(rules: readonly XtRule[], names: ChainNames): readonly XtRule[] {
   const seen = new Set<string>()
   const left = rules.filter(rule => {
     if (!rule.matches.every(isSteady)) return true
     if (rule.target === undefined) return false
-    if (!isSpent(rule)) return true
+    if (!isSpent(rule, names)) return true
     const key = ruleKey(rule)
     return !seen.has(key) && seen.add(key) !== undefined
   })
@@ -45,7 +45,7 @@ function isSteady({ kind }: XtMatch): boolean {
  * Whether a packet that it matched either goes no further, or takes nothing from a second time. A chain of a Service
  * that lets a packet come back has not decided by chance: what it balances never comes back.
  */
-function isSpent({ target }: XtRule): boolean {
+function isSpent({ target }: XtRule, names: ChainNames): boolean {
   switch (target?.kind) {
     case 'ACCEPT':
     case 'DROP':
@@ -55,10 +55,8 @@ function isSpent({ target }: XtRule): boolean {
     case 'goto':
       return true
     case 'jump':
-      return target.chain === KUBE_MARK_MASQ || OF_SERVICES.test(target.chain)
+      return target.chain === names.markMasq || serviceChainKind(names, target.chain) !== undefined
     default:
       return false
   }
 }
-
-const OF_SERVICES = /^KUBE-(?:SVC|SVL|EXT|FW|SEP)-[A-Z2-7]{16}$/

@@ -3,7 +3,7 @@ import { readU32be } from '../../../base/octets.ts'
 import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../../../kernel/nft/constants.ts'
 import type { XtMatch, XtRule } from '../../../kernel/xt/rule.ts'
 import { base32, base32Hash } from '../chain-hash.ts'
-import { KUBE_MARK_MASQ } from '../layout.ts'
+import { type ChainNames, type ServiceChainKind, serviceChain, serviceChainKind } from '../layout.ts'
 import { jump } from '../rules-parts.ts'
 import type { ServiceChain } from '../service-rules.ts'
 import { withoutComments } from './reduce.ts'
@@ -19,45 +19,47 @@ export interface Shared {
  * Chains of equal content become one, named after that content: those of single endpoints, and those that do nothing but
  * choose among such. Whoever remembers clients keeps its own, since lists of `recent` belong to one Service.
  */
-export function shareChains(chains: readonly ServiceChain[]): Shared {
-  const names = new Map<string, string>()
+export function shareChains(chains: readonly ServiceChain[], names: ChainNames): Shared {
+  const renamed = new Map<string, string>()
   const redirect: Shared['redirect'] = (rule, family) => {
     const { target } = rule
     if (target?.kind !== 'jump') return rule
-    const name = names.get(`${family} ${target.chain}`)
+    const name = renamed.get(`${family} ${target.chain}`)
     return name === undefined ? rule : { ...rule, target: jump(name) }
   }
   const done = new Map<string, ServiceChain>()
-  const share = (chain: ServiceChain, prefix: string, rules: readonly XtRule[]): void => {
+  const share = (chain: ServiceChain, kind: ServiceChainKind, rules: readonly XtRule[]): void => {
     const content = rules.map(rule => redirect(withoutComments(rule), chain.family))
-    const name = `${prefix}-${contentName(content)}`
-    names.set(`${chain.family} ${chain.name}`, name)
+    const name = serviceChain(names, kind, contentName(content, names))
+    renamed.set(`${chain.family} ${chain.name}`, name)
     done.set(`${chain.family} ${name}`, { ...chain, name, rules: content, shared: true })
   }
   const others: ServiceChain[] = []
   const lists: ServiceChain[] = []
   for (const chain of chains) {
-    if (isEndpoint(chain)) share(chain, 'KUBE-SEP', chain.rules)
-    else if (/^KUBE-SV[CL]-/.test(chain.name)) lists.push(chain)
+    const kind = serviceChainKind(names, chain.name)
+    if (kind === 'SEP' && isOfPacketsAlone(chain)) share(chain, kind, chain.rules)
+    else if (kind === 'SVC' || kind === 'SVL') lists.push(chain)
     else others.push(chain)
   }
   for (const chain of lists) {
-    const isChoice = chain.rules.length > 0 && chain.rules.every(rule => isChoiceOf(rule, chain, names))
-    if (isChoice) share(chain, 'KUBE-SVC', chain.rules)
+    const isChoice = chain.rules.length > 0 && chain.rules.every(rule => isChoiceOf(rule, chain, renamed))
+    if (isChoice) share(chain, 'SVC', chain.rules)
     else others.push(chain)
   }
   return { chains: [...others, ...done.values()], redirect }
 }
 
-function contentName(rules: readonly XtRule[]): string {
-  return endpointName(rules) ?? base32Hash(JSON.stringify(rules))
+function contentName(rules: readonly XtRule[], names: ChainNames): string {
+  return endpointName(rules, names) ?? base32Hash(JSON.stringify(rules))
 }
 
 /**
  * Protocol, port and address as they are, where nothing else is in a chain: a hash takes longer, and there are more chains
  * of endpoints than of anything. Undefined for all other chains, and for addresses that are too long.
  */
-function endpointName([hairpin, translation, ...more]: readonly XtRule[]): string | undefined {
+function endpointName(rules: readonly XtRule[], { markMasq }: ChainNames): string | undefined {
+  const [hairpin, translation, ...more] = rules
   if (hairpin === undefined || translation === undefined || more.length > 0) return undefined
   const { protocol, target, matches } = translation
   if (protocol === undefined || target?.kind !== 'DNAT') return undefined
@@ -66,7 +68,7 @@ function endpointName([hairpin, translation, ...more]: readonly XtRule[]): strin
     isAbout(hairpin, { source: ip, protocol: undefined }) &&
     isAbout(translation, { source: undefined, protocol: protocol.number }) &&
     hairpin.target?.kind === 'jump' &&
-    hairpin.target.chain === KUBE_MARK_MASQ &&
+    hairpin.target.chain === markMasq &&
     hairpin.matches.length === 0 &&
     matches.length === 1 &&
     matches.every(match => isTransport(match, protocol.number))
@@ -101,11 +103,9 @@ function isTransport(match: XtMatch, protocol: number): boolean {
 
 const TRANSPORTS = { tcp: IPPROTO_TCP, udp: IPPROTO_UDP, sctp: IPPROTO_SCTP } as const
 
-function isEndpoint({ name, rules, last }: ServiceChain): boolean {
+function isOfPacketsAlone({ rules, last }: ServiceChain): boolean {
   return (
-    name.startsWith('KUBE-SEP-') &&
-    last.length === 0 &&
-    rules.every(({ matches }) => matches.every(({ kind }) => ONLY_OF_PACKETS.has(kind)))
+    last.length === 0 && rules.every(({ matches }) => matches.every(({ kind }) => ONLY_OF_PACKETS.has(kind)))
   )
 }
 
@@ -114,11 +114,11 @@ const ONLY_OF_PACKETS: ReadonlySet<string> = new Set(['comment', 'tcp', 'udp', '
 function isChoiceOf(
   { target, matches }: XtRule,
   { family }: ServiceChain,
-  names: ReadonlyMap<string, string>,
+  renamed: ReadonlyMap<string, string>,
 ): boolean {
   return (
     target?.kind === 'jump' &&
-    names.has(`${family} ${target.chain}`) &&
+    renamed.has(`${family} ${target.chain}`) &&
     matches.every(({ kind }) => kind === 'comment' || kind === 'statistic')
   )
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { isOurChain } from '../../../../src/dataplane/iptables/layout.ts'
+import { isOurChain, KUBE_CHAINS } from '../../../../src/dataplane/iptables/layout.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/dataplane/iptables/options.ts'
 import { staticsOf } from '../../../../src/dataplane/iptables/statics.ts'
 import { cidr, ip, node, tableOf } from '../../model/objects.ts'
@@ -137,7 +137,7 @@ describe('isOurChain', () => {
     ['mangle', 'KUBE-SERVICES', false],
     ['nat', 'POSTROUTING', false],
   ] as const)('of %s %s: %s', (table, name, expected) => {
-    expect(isOurChain(table, name)).toBe(expected)
+    expect(isOurChain(KUBE_CHAINS, table, name)).toBe(expected)
   })
 })
 

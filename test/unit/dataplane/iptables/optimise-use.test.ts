@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
+import { KUBE_CHAINS } from '../../../../src/dataplane/iptables/layout.ts'
 import {
   type BusiestFirstEvent,
   createBusiestFirst,
@@ -185,6 +186,7 @@ describe('the busiest entries', () => {
     const busiest = createBusiestFirst({
       client: rules.client,
       clock,
+      names: KUBE_CHAINS,
       report: event => events.push(event),
     })
     busiest.start()

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { isOurChain } from '../../../../src/dataplane/iptables/layout.ts'
+import { isOurChain, KUBE_CHAINS } from '../../../../src/dataplane/iptables/layout.ts'
 import { withoutIdle } from '../../../../src/dataplane/iptables/optimise/reduce.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/dataplane/iptables/options.ts'
 import type { TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
@@ -143,7 +143,7 @@ describe('the optimiser', () => {
     for (const large of [false, true]) {
       const { chains } = draft(table([]), optimised(DEFAULT_IPTABLES_OPTIONS), large)
       for (const { table: name, name: chain } of chains.values()) {
-        expect(isOurChain(name, chain), `${name} ${chain}`).toBe(true)
+        expect(isOurChain(KUBE_CHAINS, name, chain), `${name} ${chain}`).toBe(true)
         expect(chain.length).toBeLessThanOrEqual(28)
       }
     }
@@ -154,10 +154,10 @@ describe('the optimiser', () => {
       'KUBE-SVC-TCP-1',
       'KUBE-FIREWALL',
     ])
-      expect(isOurChain('nat', name), name).toBe(false)
-    expect(isOurChain('mangle', 'KUBE-SVC-IP-3F')).toBe(false)
-    expect(isOurChain('filter', 'KUBE-SVC-IP-3F')).toBe(false)
-    expect(isOurChain('filter', 'KUBE-SERVICES-IP-3')).toBe(true)
+      expect(isOurChain(KUBE_CHAINS, 'nat', name), name).toBe(false)
+    expect(isOurChain(KUBE_CHAINS, 'mangle', 'KUBE-SVC-IP-3F')).toBe(false)
+    expect(isOurChain(KUBE_CHAINS, 'filter', 'KUBE-SVC-IP-3F')).toBe(false)
+    expect(isOurChain(KUBE_CHAINS, 'filter', 'KUBE-SERVICES-IP-3')).toBe(true)
   })
 
   it('begins the names of its chains in nat as kube-proxy begins those of Services, so that it removes them', () => {
@@ -259,11 +259,11 @@ describe('a rule goes', () => {
   const mark = { kind: 'MARK', value: 0x4000, mask: 0 } as const
   const masquerade = { kind: 'jump', chain: 'KUBE-MARK-MASQ' } as const
   const text = (of: string) => ({ kind: 'comment', text: of }) as const
-  const twice = (rule: XtRule) => withoutIdle([rule, rule]).length
+  const twice = (rule: XtRule) => withoutIdle([rule, rule], KUBE_CHAINS).length
 
   it('when it repeats one that had its say, whatever their comments', () => {
     const accept = { matches: [text('a')], target: { kind: 'ACCEPT' } } as const
-    expect(withoutIdle([accept, { ...accept, matches: [text('b')] }])).toEqual([accept])
+    expect(withoutIdle([accept, { ...accept, matches: [text('b')] }], KUBE_CHAINS)).toEqual([accept])
     expect(twice({ matches: [], target: masquerade })).toBe(1)
     expect(twice({ matches: [], target: { kind: 'DNAT', ip: ip4(10, 0, 0, 1), port: 1 } })).toBe(1)
     const rules = [
@@ -274,7 +274,7 @@ describe('a rule goes', () => {
       },
       { matches: [], target: masquerade },
     ]
-    expect(withoutIdle(rules)).toEqual(rules)
+    expect(withoutIdle(rules, KUBE_CHAINS)).toEqual(rules)
   })
 
   it('but not when a second time makes a difference', () => {

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { portChains } from '../../../../src/dataplane/iptables/layout.ts'
+import { KUBE_CHAINS, portChains } from '../../../../src/dataplane/iptables/layout.ts'
 import { linesOf, web } from './rendered-text.ts'
 
-const { svc: SVC } = portChains('ns/web:p80', 'TCP')
+const { svc: SVC } = portChains(KUBE_CHAINS, 'ns/web:p80', 'TCP')
 
 /** With the hashes of ns/web:p80 as short words, so that the lines can be read. */
 function short(lines: readonly string[]): readonly string[] {

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { KUBE_CHAINS } from '../../../../src/dataplane/iptables/layout.ts'
 import { touchesUs } from '../../../../src/dataplane/iptables/touches.ts'
 import type { Touched } from '../../../../src/kernel/nft/monitor.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
@@ -38,6 +39,6 @@ describe('what somebody else touched', () => {
     ['a rule of a number that nobody had', { handle: 6n }, false],
     ['a rule of which the number alone is told, in a chain not known', { chain: 'INPUT', handle: 6n }, true],
   ])('concerns us or not: %s', (_, touched, concerns) => {
-    expect(touchesUs({ ...RULE, ...touched }, book())).toBe(concerns)
+    expect(touchesUs({ ...RULE, ...touched }, book(), KUBE_CHAINS)).toBe(concerns)
   })
 })

@@ -46,9 +46,14 @@ describe('the rules', () => {
         "ip daddr @nodeport-ips jump node-ports",
         "match-set KUBE-CLUSTER-IP dst,dst accept comment "IPVS has the endpoints"",
         "match-set KUBE-IPVS-IPS dst goto reject comment "no such port"",
-        "ip daddr 10.96.0.0/12 counter drop comment "no such ClusterIP"",
       ]
     `)
+    for (const chain of ['late-prerouting', 'late-output'])
+      expect(text(its, chain)).toEqual([
+        'match-set KUBE-CLUSTER-IP dst,dst accept comment "IPVS has the endpoints"',
+        'match-set KUBE-IPVS-IPS dst accept comment "a bound address"',
+        'ip daddr 10.96.0.0/12 counter drop comment "no such ClusterIP"',
+      ])
   })
 
   it('masquerade nobody on the way to a ClusterIP but the node itself when nothing tells pods', () => {
@@ -149,7 +154,6 @@ describe('the rules beside chains of iptables', () => {
         "ip daddr @nodeport-ips jump node-ports",
         "match-set KUBE-CLUSTER-IP dst,dst accept comment "IPVS has the endpoints"",
         "match-set KUBE-IPVS-IPS dst accept comment "KUBE-IPVS-FILTER knows the ports"",
-        "ip daddr 10.96.0.0/12 counter drop comment "no such ClusterIP"",
       ]
     `)
     expect(beside('nat-postrouting')).toMatchInlineSnapshot(`
@@ -157,14 +161,27 @@ describe('the rules beside chains of iptables', () => {
         "match-set KUBE-LOOP-BACK dst,dst,src meta mark set meta mark & 0xffffbfff comment "masqueraded without it"",
       ]
     `)
-    for (const chain of ['external', 'external-local', 'cluster-list', 'node-ports', 'firewall-check'])
+    for (const chain of [
+      'external',
+      'external-local',
+      'cluster-list',
+      'node-ports',
+      'firewall-check',
+      'late-output',
+    ])
       expect(beside(chain)).toEqual(text(its, chain))
   })
 
-  it('are asked first, at each hook', () => {
+  it('are asked first at each hook, and last about what nobody knows', () => {
     const hooks = rulesOf('iptables', its).flatMap(({ name, hook }) =>
       hook === undefined ? [] : [`${name} ${hook.priority}`],
     )
-    expect(hooks).toEqual(['nat-prerouting -101', 'nat-output -101', 'nat-postrouting 99'])
+    expect(hooks).toEqual([
+      'nat-prerouting -101',
+      'nat-output -101',
+      'nat-postrouting 99',
+      'late-prerouting -99',
+      'late-output -99',
+    ])
   })
 })

@@ -173,8 +173,21 @@ describe('the fixed chains', () => {
         /^fib daddr type local ip daddr != 127\.0\.0\.0\/8 .* map @nodeports .* vmap @dispatch$/,
       ),
       'ip daddr @cluster-ips goto reject comment "no such port"',
-      'ip daddr 10.96.0.0/12 counter drop comment "no such ClusterIP"',
     ])
+  })
+
+  it('drop what is sent to addresses of a ServiceCIDR behind everybody who may know them', () => {
+    const { chains } = tableIn(render(table([], inputs)))
+    const late = [...chains.values()].filter(({ name }) => name.startsWith('late-'))
+    expect(late.map(({ name, hook }) => [name, hook?.type, hook?.hooknum, hook?.priority])).toEqual([
+      ['late-prerouting', 'nat', 0, -99],
+      ['late-output', 'nat', 3, -99],
+    ])
+    for (const { name } of late)
+      expect(rulesText(tableIn(render(table([], inputs))), name)).toEqual([
+        'ip daddr 10.96.0.0/12 counter drop comment "no such ClusterIP"',
+      ])
+    expect(tableIn(render(table([], inputs)), 'ip6').chains.has('late-output')).toBe(false)
   })
 
   it('serve IPv6 NodePorts on every address but ::1', () => {

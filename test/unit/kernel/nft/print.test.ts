@@ -258,6 +258,26 @@ describe('describing operations', () => {
   ])('writes %o', (operation, line) => {
     expect(describeOperation(operation)).toBe(line)
   })
+
+  // As nft 1.0.6 lists them.
+  test.each([
+    ['prerouting', -310, 'raw - 10'],
+    ['prerouting', -311, '-311'],
+    ['output', -150, 'mangle'],
+    ['prerouting', -101, 'dstnat - 1'],
+    ['prerouting', -99, 'dstnat + 1'],
+    ['output', -99, '-99'],
+    ['input', -89, '-89'],
+    ['input', 10, 'filter + 10'],
+    ['input', 11, '11'],
+    ['forward', 60, 'security + 10'],
+    ['postrouting', 99, 'srcnat - 1'],
+    ['input', 100, '100'],
+  ])('writes at %s the priority %i as %s', (hook, priority, name) => {
+    const hooknum = ['prerouting', 'input', 'forward', 'output', 'postrouting'].indexOf(hook)
+    const chain = { name: 'n', hook: { type: 'filter', hooknum, priority }, rules: [] } as const
+    expect(describeOperation({ ...at, verb: 'add-chain', chain })).toContain(` priority ${name}; `)
+  })
 })
 
 describe('printing a ruleset', () => {

@@ -1,0 +1,315 @@
+import { execFileSync } from 'node:child_process'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { chainNames } from '../../src/dataplane/iptables/layout.ts'
+import {
+  OBJECTS,
+  type ProxyName,
+  podsOf,
+  SharedNode,
+  serviceFor,
+  tableNames,
+} from '../support/named-proxies.ts'
+
+/* docs/decisions/0021: proxies of several names in the mode iptables, beside a main one in whatever mode. */
+
+const IPTABLES = '--proxy-mode=iptables'
+const RED_CHAINS = chainNames('red').prefix
+const BLUE_CHAINS = chainNames('blue').prefix
+
+/** A Service of each proxy that no endpoint serves. */
+const IDLE = [
+  serviceFor('', 'idle', { clusterIP: '172.30.0.61' }),
+  serviceFor('red', 'idle-red', { clusterIP: '172.30.0.62', externalIPs: ['198.51.100.62'] }),
+]
+
+const PLAIN = `
+  pod     TCP 172.30.0.41:80 -> 10.180.0.1:80 kept
+  outside UDP 172.30.0.41:53 -> 10.180.0.1:53 masqueraded
+  outside TCP 192.168.0.2:30010 -> 10.180.0.1:80 kept
+  outside TCP 198.51.100.4:80 -> 10.180.0.1:80 kept
+`
+const RED = `
+  pod     TCP 172.30.0.42:80 -> 10.180.0.2:80 kept
+  node    TCP 172.30.0.42:80 -> 10.180.0.2:80 masqueraded
+  outside UDP 172.30.0.42:53 -> 10.180.0.2:53 masqueraded
+  outside TCP 192.168.0.2:30020 -> 10.180.0.2:80 kept
+  outside TCP 198.51.100.5:80 -> 10.180.0.2:80 kept
+  pod 10.180.0.2 TCP 172.30.0.42:80 -> 10.180.0.2:80 hairpin
+`
+/** Nobody from outside comes so. */
+const LOOPBACK = `
+  node    TCP 127.0.0.1:30020 -> 10.180.0.2:80 masqueraded
+`
+const BLUE = `
+  outside TCP 198.51.100.6:80 -> 10.180.0.3:80 10.180.0.4:80 masqueraded
+  pod     UDP 198.51.100.6:53 -> 10.180.0.3:53 10.180.0.4:53 masqueraded
+  node    TCP 198.51.100.6:80 -> 10.180.0.3:80 10.180.0.4:80 masqueraded
+  outside TCP [2001:db8:99::6]:80 -> [fd00:10::3]:80 masqueraded
+`
+
+let node: SharedNode
+
+beforeAll(async () => {
+  node = await SharedNode.open()
+})
+
+beforeEach(async () => {
+  await node.clear()
+  node.write([...OBJECTS, ...IDLE])
+})
+
+afterAll(async () => {
+  await node?.close()
+})
+
+/** What iptables-nft-save prints of both families, without comments and counts of packets. */
+function saved(): readonly string[] {
+  return (['iptables-nft-save', 'ip6tables-nft-save'] as const).flatMap(program =>
+    execFileSync(program, { encoding: 'utf8' })
+      .split('\n')
+      .filter(line => line !== '' && !line.startsWith('#'))
+      .map(line => `${program} ${line.replace(/ \[\d+:\d+\]$/, '')}`),
+  )
+}
+
+/** All that has to do with chains of that prefix, in the order of the kernel; with `without`, all that has not. */
+function linesOf(prefix: string, without = false): readonly string[] {
+  return saved().filter(line => line.includes(`${prefix}-`) !== without)
+}
+
+function iptables(...args: readonly string[]): void {
+  execFileSync('iptables-nft', args)
+}
+
+async function until(isSo: () => boolean, what: string): Promise<void> {
+  for (let tries = 0; tries < 400; tries++) {
+    if (isSo()) return
+    await new Promise(resolve => setTimeout(resolve, 25))
+  }
+  throw new Error(`never: ${what}`)
+}
+
+type Start = readonly [name: ProxyName, ...args: readonly string[]]
+
+async function startAll(starts: readonly Start[]): Promise<void> {
+  for (const [name, ...args] of starts) await node.start(name, ...args)
+}
+
+function expectAgreement(starts: readonly Start[]): void {
+  for (const [name, ...args] of starts)
+    expect(node.command(name, 'verify', ...args, `--admin-socket=${node.socketOf(name)}`)).toMatchObject({
+      code: 0,
+      out: expect.stringContaining('source, daemon and kernel agree'),
+      err: '',
+    })
+}
+
+const MAINS: Readonly<Record<string, Start>> = {
+  iptables: ['', IPTABLES],
+  nftables: ['', '--proxy-mode=nftables'],
+  // The relay of this one listens on the node alone.
+  userspace: ['', '--proxy-mode=userspace', '--nodeport-addresses=192.168.0.2/32'],
+}
+
+describe.each(Object.entries(MAINS))('beside a proxy without a name in the mode %s', (mode, main) => {
+  const red: Start = ['red', IPTABLES]
+  const blue: Start = ['blue', IPTABLES]
+
+  // Chains of one hook and priority are called in the order in which they came.
+  test.each([
+    ['before two named ones', [main, red, blue]],
+    ['between them', [red, main, blue]],
+    ['after them', [blue, red, main]],
+  ] as const)('started %s, each serves its own Services', async (_, starts) => {
+    await startAll(starts)
+    await node.expectPackets(`${RED}${BLUE}${LOOPBACK}${mode === 'userspace' ? '' : PLAIN}`)
+    // The main one drops what nobody knows, if it does, before tables of iptables can reject.
+    const ends = mode === 'iptables' ? 'reject' : 'drop'
+    await node.expectPackets(`
+      pod     TCP 172.30.0.61:80 -> reject
+      pod     TCP 172.30.0.62:80 -> ${ends}
+      node    TCP 172.30.0.62:80 -> ${ends}
+      outside TCP 198.51.100.62:80 -> reject
+      pod     TCP 172.30.0.99:80 -> ${mode === 'iptables' ? 'pass' : 'drop'}
+      outside TCP 198.51.100.7:80 -> pass
+    `)
+    expectAgreement(starts)
+  })
+})
+
+describe("beside kube-proxy's chains", () => {
+  test('a named proxy comes, changes, heals and goes, and nothing of theirs moves', async () => {
+    const foreign = () => linesOf(RED_CHAINS, true)
+    await node.start('', IPTABLES)
+    const before = foreign()
+    expect(before.join('\n')).toMatch(/-A KUBE-SERVICES .*ns1\/plain/)
+    await node.start('red', IPTABLES)
+    expect(foreign()).toEqual(before)
+    const held = linesOf(RED_CHAINS)
+    expect(held.join('\n')).toMatch(/-A PREROUTING .*"kubernetes service portals of red" -j KP/)
+    expect(held.filter(line => line.includes('KUBE-'))).toEqual([])
+
+    node.write([...OBJECTS, ...IDLE, podsOf('idle-red', '10.180.0.5')])
+    await until(() => linesOf(RED_CHAINS).some(line => line.includes('10.180.0.5')), 'the new endpoint')
+    expect(foreign()).toEqual(before)
+    await node.expectPackets(`${PLAIN}${RED}\n pod TCP 172.30.0.62:80 -> 10.180.0.5:80 kept`)
+
+    const whole = linesOf(RED_CHAINS)
+    iptables('-t', 'nat', '-F', `${RED_CHAINS}-SERVICES`)
+    iptables('-t', 'nat', '-A', `${RED_CHAINS}-MARK-MASQ`, '-j', 'RETURN')
+    const jump = held.find(line => line.includes('-A FORWARD') && line.includes(`-j ${RED_CHAINS}-FORWARD`))
+    iptables(
+      '-D',
+      'FORWARD',
+      ...['-m', 'comment', '--comment', 'kubernetes forwarding rules of red', '-j', `${RED_CHAINS}-FORWARD`],
+    )
+    expect(jump).toBeDefined()
+    await until(() => linesOf(RED_CHAINS).toSorted().join() === whole.toSorted().join(), 'it is whole again')
+    expect(foreign()).toEqual(before)
+
+    await node.daemon('red').stop()
+    expect(linesOf(RED_CHAINS)).toHaveLength(whole.length)
+    expect(node.command('red', 'cleanup').out.split('\n')).toEqual([
+      expect.stringMatching(
+        /^removed 6 chains with \d+ rules, and the rules that led to them, in table ip filter$/,
+      ),
+      expect.stringMatching(
+        /^removed \d+ chains with \d+ rules, and the rules that led to them, in table ip nat$/,
+      ),
+      expect.stringMatching(/in table ip6 filter$/),
+      expect.stringMatching(/in table ip6 nat$/),
+      '',
+    ])
+    expect(saved()).toEqual(before)
+    expect(node.command('red', 'cleanup').out).toBe('nothing of ours is in the kernel\n')
+  })
+
+  test('damage to theirs is not its business, nor damage to its own theirs', async () => {
+    await startAll([
+      ['', IPTABLES],
+      ['red', IPTABLES],
+      ['blue', IPTABLES],
+    ])
+    const [kube, red, blue] = [linesOf('KUBE'), linesOf(RED_CHAINS), linesOf(BLUE_CHAINS)]
+    iptables('-t', 'nat', '-F', 'KUBE-SERVICES')
+    iptables('-t', 'nat', '-F', `${BLUE_CHAINS}-SERVICES`)
+    await until(
+      () =>
+        linesOf('KUBE').toSorted().join() === kube.toSorted().join() &&
+        linesOf(BLUE_CHAINS).toSorted().join() === blue.toSorted().join(),
+      'all are whole again',
+    )
+    expect(linesOf(RED_CHAINS)).toEqual(red)
+    await node.expectPackets(`${PLAIN}${RED}${BLUE}`)
+    expectAgreement([
+      ['', IPTABLES],
+      ['red', IPTABLES],
+      ['blue', IPTABLES],
+    ])
+  })
+
+  test('the cleanup of the one without a name leaves those of others', async () => {
+    await startAll([
+      ['', IPTABLES],
+      ['red', IPTABLES],
+    ])
+    const red = linesOf(RED_CHAINS)
+    await node.daemon('').stop()
+    expect(node.command('', 'cleanup', IPTABLES).code).toBe(0)
+    expect(linesOf('KUBE').filter(line => !line.includes('KUBE-FIREWALL'))).toEqual([])
+    expect(linesOf(RED_CHAINS)).toEqual(red)
+    await node.expectPackets(RED)
+  })
+
+  test('optimised rules of a named one serve as well', async () => {
+    const starts: readonly Start[] = [
+      ['', IPTABLES, '--iptables-optimize'],
+      ['red', IPTABLES, '--iptables-optimize'],
+      ['blue', IPTABLES, '--iptables-optimize'],
+    ]
+    await startAll(starts)
+    await node.expectPackets(`${PLAIN}${RED}${BLUE}`)
+    expect(linesOf(RED_CHAINS).filter(line => line.includes(`-A ${RED_CHAINS}-SVC-IP-2A`))).toHaveLength(2)
+    expectAgreement(starts)
+    // Within what iptables takes for a name.
+    for (const [, name = ''] of saved()
+      .join('\n')
+      .matchAll(/ :(\S+)/g))
+      expect(name.length).toBeLessThanOrEqual(28)
+  })
+})
+
+describe('the mode of a named proxy', () => {
+  test('changes to and fro, and leaves nothing behind', async () => {
+    await node.start('', IPTABLES)
+    const before = saved()
+    const ofRed = () => tableNames().filter(name => name.endsWith('-red'))
+    await node.start('red')
+    expect(ofRed()).toHaveLength(2)
+    await node.daemon('red').stop()
+    await node.start('red', IPTABLES)
+    await until(() => ofRed().length === 0, 'its tables are gone')
+    await node.expectPackets(`${PLAIN}${RED}`)
+    await node.daemon('red').stop()
+    await node.start('red')
+    await until(() => linesOf(RED_CHAINS).length === 0, 'its chains are gone')
+    expect(saved()).toEqual(before)
+    await node.expectPackets(`${PLAIN}${RED}`)
+  })
+})
+
+describe('commands', () => {
+  test('dump, plan, explain and doctor speak of one proxy', async () => {
+    await startAll([
+      ['', IPTABLES],
+      ['red', IPTABLES],
+    ])
+    const rows = (name: ProxyName): unknown =>
+      JSON.parse(node.command(name, 'dump', '-o', 'json').out).services.map(
+        ({ service, frontend, action, endpoints }: Record<string, unknown>) => [
+          service,
+          frontend,
+          action,
+          endpoints,
+        ],
+      )
+    expect(rows('red')).toEqual(
+      expect.arrayContaining([
+        ['ns1/red:web', '172.30.0.42:80', 'balance', ['10.180.0.2:80']],
+        ['ns1/red:web', '*:30020', 'balance', ['10.180.0.2:80']],
+        ['ns1/idle-red:web', '172.30.0.62:80', 'reject', []],
+      ]),
+    )
+    expect(JSON.stringify(rows('red'))).not.toMatch(/plain|ns1\/idle:/)
+    expect(JSON.stringify(rows(''))).not.toContain('red')
+    expect(node.command('blue', 'dump').err).toBe('the kernel holds nothing of ours from the proxy "blue"\n')
+    const chains = node.command('red', 'dump', 'iptables').out
+    expect(chains).toContain(`${RED_CHAINS}-SVL-`)
+    expect(chains).not.toContain('KUBE-')
+    expect(['', 'red', 'blue'].map(name => node.command(name as ProxyName, 'plan', IPTABLES).code)).toEqual([
+      0, 0, 3,
+    ])
+    const asked = ['--from', '10.180.0.7', '--to', '172.30.0.42:80', '-o', 'text']
+    expect(node.command('red', 'explain', IPTABLES, ...asked).out).toContain(`-j ${RED_CHAINS}-SVC-`)
+    const told = JSON.parse(node.command('', 'doctor', IPTABLES, '-o', 'json').out).findings
+    expect(told).toContainEqual(
+      expect.objectContaining({
+        kind: 'note',
+        subject: `chains ${RED_CHAINS}-* are in ip filter and ip nat and ip6 filter and ip6 nat`,
+      }),
+    )
+    const own = JSON.parse(node.command('red', 'doctor', IPTABLES, '-o', 'json').out).findings
+    expect(JSON.stringify(own)).not.toContain(`chains ${RED_CHAINS}-*`)
+  })
+
+  test('a name whose chains would be those of another one is refused while that one runs', async () => {
+    // Two names with the same hash, as far as chains have it.
+    const [one, same] = ['p5497', 'p8055'] as const
+    expect(chainNames(one).prefix).toBe(chainNames(same).prefix)
+    const first = node.launch('red', `--service-proxy-name=${one}`)
+    await first.synced()
+    const second = node.launch('blue', `--service-proxy-name=${same}`)
+    expect(await second.exited).toMatchObject({ code: 1 })
+    expect(second.said('choose another name')).toHaveLength(1)
+  })
+})
