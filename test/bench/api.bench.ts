@@ -197,7 +197,7 @@ async function afterChanges(path: string, start: ApiState, told: Told): Promise<
 }
 
 function bytesAnew(state: ApiState): number {
-  return blocksOf(state).reduce((sum, block) => sum + block.length, 0)
+  return blocksOf(state).reduce((sum, block) => sum + block.length, SYNC_BYTES)
 }
 
 async function serve(feed: ApiFeed, path: string, state?: ApiState): Promise<ApiServer> {
