@@ -122,7 +122,7 @@ async function wholeState(rawPath: string, path: string, told: Told): Promise<vo
   )
   raw.listen({ path: rawPath })
   await once(raw, 'listening')
-  const written = await times(() => told('raw', rawPath, bytes))
+  const written = await times(() => told('raw', rawPath, bytes - SYNC_BYTES))
   const waiting = await firstClients(path, state, () => told('whole', path, bytes))
   const first: number[] = []
   for (let run = 0; run < RUNS; run++) {
