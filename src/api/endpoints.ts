@@ -1,50 +1,62 @@
 import { familyOf, formatIp, type Ip } from '../base/ip.ts'
 import type { Steps } from '../base/steps.ts'
-import type { Backend, Frontend, PortFrontends, Route } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
-import type { SliceList } from '../model/slice-groups.ts'
+import { draftsOf, type EndpointDraft, hostnamesOf } from './endpoint-drafts.ts'
 import type { EndpointMessage, PortName } from './localv1.ts'
 import { type ServiceView, targetOf } from './service-view.ts'
 
-/** An address behind a Service, with all that its lists say about it. */
-interface Draft {
-  readonly local: boolean
-  internal: boolean
-  external: boolean
-  /** By name of the Service's port: numbers, mostly one. */
-  readonly ports: Map<string, Set<number>>
-}
-
 /** Endpoints between two offers to pause. */
-const YIELD_EVERY = 2_000
+const YIELD_EVERY = 500
 
-/** Whom this node may send the Service's connections to, by key. */
-export function* endpointsOfService(view: ServiceView): Steps<ReadonlyMap<string, EndpointMessage>> {
-  const drafts = new Map<Ip, Draft>()
-  for (const port of view.frontends.ports) yield* collect(drafts, usesOf(port), portName(port))
-  for (const whole of view.frontends.wholes ?? []) {
-    const external = backendsOf(whole.route, whole)
-    yield* collect(drafts, { internal: NOBODY, external }, undefined)
-  }
-  const making: Making = { targets: targetsOf(view.service), scoped: isScoped(view.service) }
+/** Whom this node may send the Service's connections to, by key; where `only` is given, of those addresses alone. */
+export function* endpointsOfService(
+  view: ServiceView,
+  only?: ReadonlySet<Ip>,
+): Steps<ReadonlyMap<string, EndpointMessage>> {
+  const terms = termsOf(view.service)
+  const drafts = yield* draftsOf(view.frontends, only)
+  const hostnames = yield* hostnamesOf(view.slices, drafts)
   const endpoints = new Map<string, EndpointMessage>()
   let count = 0
   for (const [ip, draft] of drafts) {
-    const hostname = hostnameOf(view.slices, ip)
-    for (const overrides of variantsOf(draft, making.targets)) {
-      const key = `${formatIp(ip)}${overrides.map(({ Name = '', Port }) => `,${Name}=${Port}`).join('')}`
-      endpoints.set(key, endpointMessage(making, draft, { ip, hostname, overrides }))
-    }
+    const hostname = hostnames.get(ip)
+    for (const overrides of variantsOf(draft, terms))
+      endpoints.set(keyOf(ip, overrides), endpointMessage(terms, draft, { ip, hostname, overrides }))
     if (++count % YIELD_EVERY === 0) yield
   }
   return endpoints
 }
 
-interface Making {
+/** Their keys alone. */
+export function* endpointKeys(view: ServiceView, only?: ReadonlySet<Ip>): Steps<Set<string>> {
+  const terms = termsOf(view.service)
+  const keys = new Set<string>()
+  let count = 0
+  for (const [ip, draft] of yield* draftsOf(view.frontends, only)) {
+    for (const overrides of variantsOf(draft, terms)) keys.add(keyOf(ip, overrides))
+    if (++count % YIELD_EVERY === 0) yield
+  }
+  return keys
+}
+
+function keyOf(ip: Ip, overrides: readonly PortName[]): string {
+  return `${formatIp(ip)}${overrides.map(({ Name = '', Port }) => `,${Name}=${Port}`).join('')}`
+}
+
+/** What the Service's own object says about all of its endpoints. */
+export interface EndpointTerms {
   /** By name of the Service's port. */
   readonly targets: ReadonlyMap<string, number | string>
   /** A policy keeps some traffic on the node. */
   readonly scoped: boolean
+}
+
+export function termsOf(service: Service): EndpointTerms {
+  const { ports, internalTrafficPolicy, externalTrafficPolicy } = service
+  return {
+    targets: new Map(ports.map(port => [port.name, targetOf(service, port)])),
+    scoped: internalTrafficPolicy === 'Local' || externalTrafficPolicy === 'Local',
+  }
 }
 
 interface Particulars {
@@ -53,7 +65,7 @@ interface Particulars {
   readonly overrides: readonly PortName[]
 }
 
-function endpointMessage(making: Making, draft: Draft, its: Particulars): EndpointMessage {
+function endpointMessage({ scoped }: EndpointTerms, draft: EndpointDraft, its: Particulars): EndpointMessage {
   const { ip, hostname, overrides } = its
   const { local, internal, external } = draft
   const address = [formatIp(ip)]
@@ -62,67 +74,9 @@ function endpointMessage(making: Making, draft: Draft, its: Particulars): Endpoi
     IPs: familyOf(ip) === 'IPv4' ? { V4: address } : { V6: address },
     ...(local ? { Local: true } : {}),
     ...(overrides.length === 0 ? {} : { PortOverrides: overrides }),
-    ...(making.scoped
+    ...(scoped
       ? { Scopes: { ...(internal ? { Internal: true } : {}), ...(external ? { External: true } : {}) } }
       : {}),
-  }
-}
-
-function isScoped({ internalTrafficPolicy, externalTrafficPolicy }: Service): boolean {
-  return internalTrafficPolicy === 'Local' || externalTrafficPolicy === 'Local'
-}
-
-function targetsOf(service: Service): ReadonlyMap<string, number | string> {
-  return new Map(service.ports.map(port => [port.name, targetOf(service, port)]))
-}
-
-function portName({ displayName, service }: PortFrontends): string {
-  return displayName.slice(service.length + 1)
-}
-
-interface Uses {
-  /** Behind the ClusterIP. */
-  readonly internal: readonly Backend[]
-  /** Behind every other address. */
-  readonly external: readonly Backend[]
-}
-
-const NOBODY: readonly Backend[] = []
-
-function usesOf(port: PortFrontends): Uses {
-  const isInternal = ({ kind }: Frontend) => kind === 'ClusterIP'
-  const internal = port.frontends.find(isInternal)?.route
-  const external = port.frontends.find(frontend => !isInternal(frontend))?.route
-  return { internal: backendsOf(internal, port), external: backendsOf(external, port) }
-}
-
-type Lists = Pick<PortFrontends, 'cluster' | 'local'>
-
-function backendsOf(route: Route | undefined, lists: Lists): readonly Backend[] {
-  switch (route?.kind) {
-    case undefined:
-    case 'reject':
-    case 'drop':
-      return NOBODY
-    case 'internal':
-      return route.over === 'local' ? lists.local : lists.cluster
-    case 'external-cluster':
-      return lists.cluster
-    case 'external-local':
-      return lists.local
-  }
-}
-
-function* collect(drafts: Map<Ip, Draft>, uses: Uses, name: string | undefined): Steps<void> {
-  let count = 0
-  for (const scope of ['internal', 'external'] as const) {
-    for (const { ip, port, local } of uses[scope]) {
-      const draft = drafts.get(ip) ?? { local, internal: false, external: false, ports: new Map() }
-      drafts.set(ip, draft)
-      draft[scope] = true
-      if (name !== undefined) draft.ports.set(name, (draft.ports.get(name) ?? new Set()).add(port))
-      if (++count % YIELD_EVERY === 0) yield
-    }
   }
 }
 
@@ -130,7 +84,7 @@ function* collect(drafts: Map<Ip, Draft>, uses: Uses, name: string | undefined):
  * The ports that are not the ones the Service names, once for each endpoint that has the address: pods in the network of
  * their node share it, and differ in nothing but their ports.
  */
-function variantsOf({ ports }: Draft, targets: Making['targets']): readonly (readonly PortName[])[] {
+function variantsOf({ ports }: EndpointDraft, { targets }: EndpointTerms): readonly (readonly PortName[])[] {
   const lists = [...ports].map(([name, numbers]) => ({ name, numbers: [...numbers] }))
   const count = Math.max(1, ...lists.map(({ numbers }) => numbers.length))
   const variants: PortName[][] = []
@@ -144,12 +98,4 @@ function variantsOf({ ports }: Draft, targets: Making['targets']): readonly (rea
     variants.push(overrides)
   }
   return variants
-}
-
-function hostnameOf(slices: SliceList, ip: Ip): string | undefined {
-  for (let index = 0; index < slices.length; index++) {
-    const hostname = slices[index]?.hostnames?.[ip]
-    if (hostname !== undefined) return hostname
-  }
-  return undefined
 }

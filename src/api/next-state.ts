@@ -3,8 +3,11 @@ import type { Steps } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import { changedAddresses } from './changed-addresses.ts'
+import { endpointKeys, endpointsOfService } from './endpoints.ts'
 import { ObjectMaker } from './object-maker.ts'
-import { messagesOf } from './objects.ts'
+import { isReached, isSameMessage, serviceMessage } from './objects.ts'
+import type { ServiceView } from './service-view.ts'
 import { type ApiObject, type ApiState, SET_ENDPOINTS, SET_SERVICES } from './state.ts'
 
 /** What was resolved on this node, with the Snapshot that it was resolved from. */
@@ -13,52 +16,55 @@ export interface ResolvedView {
   readonly table: FrontendTable
 }
 
-/** A state with all that the next one is computed from; only the newest is to be kept. */
+/** A state with what it was computed from; only the newest is to be kept. */
 export interface ApiProjection {
   readonly state: ApiState
   readonly resolved: ResolvedView
-  /** By Service key. */
-  readonly endpoints: PersistentMap<readonly ApiObject[]>
 }
 
-/** Services between two offers to pause. */
+/** Services and endpoints between two offers to pause. */
 const YIELD_EVERY = 100
 
 /**
- * What back ends are told of what was resolved. Costs what changed since `before`: whatever says the same keeps its very
- * object, and when nothing says anything else, the state is the one from before.
+ * What back ends are told of what was resolved. Makes what changed since `before` and nothing else: whatever says the same
+ * keeps its very object, and when nothing says anything else, the state is the one from before. Of a Service that was
+ * touched, each back end is compared once.
  */
 export function* nextApiState(
   before: ApiProjection | undefined,
   resolved: ResolvedView,
 ): Steps<ApiProjection> {
   const maker = new ObjectMaker({ isWhole: before === undefined })
-  const draft: Draft = { maker, services: new Map(), endpoints: new Map(), lists: new Map() }
-  let count = 0
+  const draft: Draft = { maker, before, services: new Map(), endpoints: new Map(), count: 0 }
   for (const key of touchedBetween(before?.resolved, resolved)) {
-    yield* restate(draft, before, { key, resolved })
-    if (++count % YIELD_EVERY === 0) yield
+    const from = before && viewOf(before.resolved, key)
+    const to = viewOf(resolved, key)
+    restateService(draft, { key, from, to })
+    yield* restateEndpoints(draft, { key, from, to })
+    if (++draft.count % YIELD_EVERY === 0) yield
   }
-  const lists = (before?.endpoints ?? PersistentMap.empty<readonly ApiObject[]>()).withOwn(draft.lists)
   if (before === undefined || draft.services.size + draft.endpoints.size > 0)
-    return { state: stateAfter(before?.state, draft), resolved, endpoints: lists }
-  return { state: before.state, resolved, endpoints: lists }
+    return { state: stateAfter(draft), resolved }
+  return { state: before.state, resolved }
 }
 
 interface Draft {
   readonly maker: ObjectMaker
+  readonly before: ApiProjection | undefined
   /** By path; undefined for what is gone. */
   readonly services: Map<string, ApiObject | undefined>
   readonly endpoints: Map<string, ApiObject | undefined>
-  readonly lists: Map<ServiceKey, readonly ApiObject[] | undefined>
+  /** Services and endpoints so far. */
+  count: number
 }
 
-function stateAfter(before: ApiState | undefined, { maker, services, endpoints }: Draft): ApiState {
+function stateAfter({ before, maker, services, endpoints }: Draft): ApiState {
   const empty = PersistentMap.empty<ApiObject>()
+  const old = before?.state
   return {
-    number: (before?.number ?? 0) + 1,
-    services: (before?.services ?? empty).withOwn(services),
-    endpoints: (before?.endpoints ?? empty).withOwn(endpoints),
+    number: (old?.number ?? 0) + 1,
+    services: (old?.services ?? empty).withOwn(services),
+    endpoints: (old?.endpoints ?? empty).withOwn(endpoints),
     ...(before === undefined ? { runs: maker.runs } : {}),
   }
 }
@@ -73,36 +79,42 @@ function touchedBetween(from: ResolvedView | undefined, to: ResolvedView): Itera
   ])
 }
 
-interface Subject {
-  readonly key: ServiceKey
-  readonly resolved: ResolvedView
+/** Undefined when back ends are not told of the Service. */
+function viewOf({ snapshot, table }: ResolvedView, key: ServiceKey): ServiceView | undefined {
+  const [service, frontends] = [snapshot.services.get(key), table.services.get(key)]
+  if (service === undefined || frontends === undefined || !isReached(frontends)) return undefined
+  return { service, frontends, slices: snapshot.slices.get(key) ?? [] }
 }
 
-const NO_OBJECTS: readonly ApiObject[] = []
+interface Subject {
+  readonly key: ServiceKey
+  readonly from: ServiceView | undefined
+  readonly to: ServiceView | undefined
+}
 
-function* restate(draft: Draft, before: ApiProjection | undefined, { key, resolved }: Subject): Steps<void> {
-  const { snapshot, table } = resolved
-  const [service, frontends] = [snapshot.services.get(key), table.services.get(key)]
-  const slices = snapshot.slices.get(key) ?? []
-  const messages =
-    service === undefined || frontends === undefined
-      ? undefined
-      : yield* messagesOf({ service, frontends, slices })
-  const known = before?.state.services.get(key)
-  const now = messages && draft.maker.make({ set: SET_SERVICES, path: key }, messages.service, known)
-  if (now !== known) draft.services.set(key, now)
-  const old = before?.endpoints.get(key) ?? NO_OBJECTS
-  const gone = new Map(old.map(object => [object.path, object]))
-  const list: ApiObject[] = []
-  for (const [name, message] of messages?.endpoints ?? []) {
-    const path = `${key}/${name}`
-    const its = gone.get(path)
-    const object = draft.maker.make({ set: SET_ENDPOINTS, path }, message, its)
-    list.push(object)
-    gone.delete(path)
-    if (object !== its) draft.endpoints.set(path, object)
+function restateService({ before, maker, services }: Draft, { key, from, to }: Subject): void {
+  if (to === undefined) {
+    if (from !== undefined) services.set(key, undefined)
+    return
   }
-  for (const path of gone.keys()) draft.endpoints.set(path, undefined)
-  if (list.length !== old.length || list.some((object, index) => object !== old[index]))
-    draft.lists.set(key, list.length === 0 ? undefined : list)
+  if (from !== undefined && isSameMessage(from, to)) return
+  const known = before?.state.services.get(key)
+  const now = maker.make({ set: SET_SERVICES, path: key }, serviceMessage(to), known)
+  if (now !== known) services.set(key, now)
+}
+
+function* restateEndpoints(draft: Draft, { key, from, to }: Subject): Steps<void> {
+  const { before, maker, endpoints } = draft
+  const only = from && to && (yield* changedAddresses(from, to))
+  const gone = from === undefined ? new Set<string>() : yield* endpointKeys(from, only)
+  if (to !== undefined)
+    for (const [name, message] of yield* endpointsOfService(to, only)) {
+      gone.delete(name)
+      const path = `${key}/${name}`
+      const known = before?.state.endpoints.get(path)
+      const now = maker.make({ set: SET_ENDPOINTS, path }, message, known)
+      if (now !== known) endpoints.set(path, now)
+      if (++draft.count % YIELD_EVERY === 0) yield
+    }
+  for (const name of gone) endpoints.set(`${key}/${name}`, undefined)
 }

@@ -1,23 +1,30 @@
 import { formatCidr } from '../base/cidr.ts'
 import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
-import type { Steps } from '../base/steps.ts'
+import { isSame } from '../model/equal.ts'
 import type { Frontend, FrontendKind, ServiceFrontends } from '../model/frontend.ts'
 import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
-import { endpointsOfService } from './endpoints.ts'
-import type { EndpointMessage, IpFilter, IpSet, PortMapping, ServiceMessage } from './localv1.ts'
+import type { IpFilter, IpSet, PortMapping, ServiceMessage } from './localv1.ts'
 import { type ServiceView, targetOf } from './service-view.ts'
 
-export interface ServiceMessages {
-  readonly service: ServiceMessage
-  /** By key: the address, and its ports where they are not the Service's. */
-  readonly endpoints: ReadonlyMap<string, EndpointMessage>
+/** Whether an address of the Service is its own on this node: else nothing leads to it. */
+export function isReached({ ports, wholes = [] }: ServiceFrontends): boolean {
+  return ports.some(({ frontends }) => frontends.length > 0) || wholes.some(({ ips }) => ips.length > 0)
 }
 
-/** Undefined when no address of the Service is its own on this node: nothing leads to it. */
-export function* messagesOf(view: ServiceView): Steps<ServiceMessages | undefined> {
-  const addresses = addressesOf(view.frontends)
-  if (Object.values(addresses).every(ips => ips.length === 0)) return undefined
-  return { service: serviceMessage(view, addresses), endpoints: yield* endpointsOfService(view) }
+/** Whether serviceMessage() of both says the same, as it does when only endpoints differ; makes neither. */
+export function isSameMessage(a: ServiceView, b: ServiceView): boolean {
+  return a.service === b.service && isSame(reachOf(a.frontends), reachOf(b.frontends))
+}
+
+/** All that serviceMessage() reads of frontends. */
+function reachOf({ ports, wholes = [] }: ServiceFrontends): readonly unknown[] {
+  return [
+    ports.map(({ key, frontends }) => [
+      key,
+      ...frontends.flatMap(({ kind, ip, sourceRanges }) => [kind, ip, sourceRanges === undefined]),
+    ]),
+    wholes.map(({ ips }) => ips),
+  ]
 }
 
 type Addresses = Readonly<Record<FrontendKind, readonly Ip[]>>
@@ -39,8 +46,9 @@ function addressesOf({ ports, wholes = [] }: ServiceFrontends): Addresses {
   }
 }
 
-function serviceMessage(view: ServiceView, addresses: Addresses): ServiceMessage {
+export function serviceMessage(view: ServiceView): ServiceMessage {
   const { service } = view
+  const addresses = addressesOf(view.frontends)
   const { details, affinityTimeoutS, healthCheckNodePort } = service
   const [namespace = '', name = ''] = service.key.split('/')
   const ports = portsOf(view)

@@ -1,6 +1,8 @@
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { ApiFeed } from '../../../src/api/feed.ts'
+import { nextApiState } from '../../../src/api/next-state.ts'
+import { ObjectMaker } from '../../../src/api/object-maker.ts'
 import {
   type ApiObject,
   type ApiOperation,
@@ -9,9 +11,11 @@ import {
   type Frame,
 } from '../../../src/api/state.ts'
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
-import type { SourceEvent } from '../../../src/model/snapshot.ts'
+import { finish } from '../../../src/base/steps.ts'
+import { resolve } from '../../../src/model/resolve.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { messageIn } from '../../support/api/states.ts'
-import { DRAINING, endpoint, node, service, slice, UNREADY } from '../model/objects.ts'
+import { DRAINING, endpoint, node, OPTIONS, service, slice, UNREADY } from '../model/objects.ts'
 import { detailed, Viewer } from './views.ts'
 
 // Few of everything, so that nearly everything meets.
@@ -25,6 +29,7 @@ const anyService = fc
     clusterIP: address,
     externalIPs: fc.array(address, { maxLength: 2 }),
     target: fc.constantFrom(undefined, 80, 8080, 'web'),
+    isOfTwoPorts: fc.boolean(),
     labels: fc.constantFrom(
       {},
       { app: 'x' },
@@ -33,7 +38,7 @@ const anyService = fc
     ),
     policies: fc.tuple(policy, policy),
   })
-  .map(({ target, policies, labels, ...its }) =>
+  .map(({ target, isOfTwoPorts, policies, labels, ...its }) =>
     service(
       its.name,
       {
@@ -41,7 +46,12 @@ const anyService = fc
         externalIPs: its.externalIPs,
         internalTrafficPolicy: policies[0],
         externalTrafficPolicy: policies[1],
-        ports: [{ port: 80, targetPort: target }],
+        ports: isOfTwoPorts
+          ? [
+              { name: 'x', port: 80, targetPort: target },
+              { name: 'y', port: 443 },
+            ]
+          : [{ name: 'x', port: 80, targetPort: target }],
       },
       { metadata: { labels } },
     ),
@@ -61,9 +71,16 @@ const anySlice = fc
     name: fc.constantFrom('s1', 's2', 's3'),
     to: name,
     endpoints: fc.array(anyEndpoint, { maxLength: 4 }),
-    port: fc.constantFrom(80, 8080),
+    ports: fc.subarray(
+      [
+        { name: 'x', port: 80 },
+        { name: 'x', port: 8080 },
+        { name: 'y', port: 443 },
+      ],
+      { minLength: 1 },
+    ),
   })
-  .map(its => slice(its.name, its.to, its.endpoints, { ports: [{ name: '', port: its.port }] }))
+  .map(({ ports, ...its }) => slice(its.name, its.to, its.endpoints, { ports }))
 
 const gone = (kind: 'Service' | 'EndpointSlice') => (key: string) =>
   ({ kind, key: `ns/${key}`, value: undefined }) satisfies SourceEvent
@@ -145,6 +162,102 @@ describe('nextApiState', () => {
     const after = viewer.take([detailed(slice('s', 'a', [endpoint('10.1.0.2')]))])
     expect(after.number).toBe(before.number + 1)
     expect(after.services).toBe(before.services)
+  })
+})
+
+describe('a change of a Service', () => {
+  const SLICE = 100
+  const ONE = { ports: [{ name: '', port: 80 }] }
+  const podsOf = (index: number, first = 0) =>
+    Array.from({ length: SLICE }, (_, slot) =>
+      endpoint(`10.1.${index}.${slot === 0 ? first : slot}`, { hostname: `pod-${index}-${slot}` }),
+    )
+  const named = (index: number) => `s${String(index).padStart(3, '0')}`
+  const start = (slices: number) => {
+    const viewer = new Viewer()
+    viewer.take([
+      ...[node(), service('a')].map(detailed),
+      ...Array.from({ length: slices }, (_, index) => detailed(slice(named(index), 'a', podsOf(index), ONE))),
+    ])
+    return viewer
+  }
+  /** Paths of all objects that are made or compared while it runs, in this order. */
+  const madeBy = (run: () => void): readonly string[] => {
+    const made = vi.spyOn(ObjectMaker.prototype, 'make')
+    run()
+    const paths = made.mock.calls.map(([{ path }]) => path)
+    made.mockRestore()
+    return paths
+  }
+
+  it.each([1, 10, 50])('makes what says something else and no more, of %i slices', slices => {
+    const viewer = start(slices)
+    const take = (...objects: readonly object[]) => madeBy(() => viewer.take(objects.map(detailed)))
+    const first = named(0)
+    const [, ...others] = podsOf(0)
+    expect(take(slice(first, 'a', podsOf(0, 200), ONE)), 'another address').toEqual(['ns/a/10.1.0.200'])
+    expect(take(slice(first, 'a', others, ONE)), 'one that goes').toEqual([])
+    const renamed = [endpoint('10.1.0.200', { hostname: 'other' }), ...others]
+    expect(take(slice(first, 'a', renamed, ONE)), 'one that comes').toEqual(['ns/a/10.1.0.200'])
+    const again = [endpoint('10.1.0.200', { hostname: 'again' }), ...others]
+    expect(take(slice(first, 'a', again, ONE)), 'a hostname').toEqual(['ns/a/10.1.0.200'])
+    const here = [endpoint('10.1.0.200', { hostname: 'again', nodeName: 'here' }), ...others]
+    expect(take(slice(first, 'a', here, ONE)), 'its node').toEqual(['ns/a/10.1.0.200'])
+    expect(
+      take(
+        slice(first, 'a', here, {
+          ...ONE,
+          metadata: { labels: { 'kubernetes.io/service-name': 'a', x: 'y' } },
+        }),
+      ),
+    ).toEqual([])
+    expect(take(service('a', {}, { metadata: { labels: { x: 'y' } } })), 'the Service').toEqual(['ns/a'])
+    expect(take(slice('t', 'a', podsOf(250), ONE)), 'a slice that comes').toHaveLength(SLICE)
+    viewer.take([{ kind: 'EndpointSlice', key: 'ns/t', value: undefined }])
+    expect(viewer.anew().endpoints.size).toBe(slices * SLICE)
+  })
+
+  it('makes all endpoints anew when its policy or its ports concern all', () => {
+    const viewer = start(2)
+    const take = (spec: object) => madeBy(() => viewer.take([detailed(service('a', { ...spec }))]))
+    expect(take({ externalTrafficPolicy: 'Local', type: 'NodePort' })).toHaveLength(1 + 2 * SLICE)
+    expect(take({ ports: [{ port: 80, targetPort: 'web' }] })).toHaveLength(1 + 2 * SLICE)
+  })
+
+  it('offers a pause after each 100 objects, within a Service and between them', () => {
+    const events = [
+      node(),
+      ...['a', 'b', 'c', 'd'].flatMap((name, index) => [
+        service(name, { clusterIP: `10.96.0.${index + 1}` }),
+        slice(name, name, podsOf(index).slice(0, 70), ONE),
+      ]),
+    ]
+    const whole = [
+      node(),
+      service('a'),
+      ...[0, 1, 2, 3, 4].map(index => slice(named(index), 'a', podsOf(index), ONE)),
+    ]
+    const lone = [
+      node(),
+      ...Array.from({ length: 300 }, (_, n) =>
+        service(`l${n}`, { clusterIP: `10.96.1.${n % 250}`, ports: [{ port: 80 + n }] }),
+      ),
+    ]
+    for (const objects of [events, whole, lone]) {
+      const snapshot = applyEvents(EMPTY_SNAPSHOT, objects.map(detailed))
+      const table = finish(resolve(OPTIONS, undefined, snapshot))
+      const runs: number[] = []
+      const steps = nextApiState(undefined, { snapshot, table })
+      let isDone = false
+      while (!isDone)
+        runs.push(
+          madeBy(() => {
+            isDone = steps.next().done === true
+          }).length,
+        )
+      expect(runs.reduce((sum, count) => sum + count)).toBeGreaterThan(280)
+      expect(Math.max(...runs)).toBeLessThanOrEqual(100)
+    }
   })
 })
 

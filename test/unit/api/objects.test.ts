@@ -1,5 +1,17 @@
 import { describe, expect, it } from 'vitest'
-import { DRAINING, endpoint, node, service, slice, UNREADY } from '../model/objects.ts'
+import { isSameMessage } from '../../../src/api/objects.ts'
+import type { ServiceFrontends } from '../../../src/model/frontend.ts'
+import {
+  backends,
+  CLUSTER,
+  clusterIp,
+  EXTERNAL,
+  service as frontendsOf,
+  ip4,
+  REJECT,
+  vip,
+} from '../dataplane/nftables/frontends.ts'
+import { cidr, DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
 import { shownObjects, stateOf } from './views.ts'
 
 const HERE = { nodeName: 'here' }
@@ -168,6 +180,55 @@ describe('a Service as localv1 has it', () => {
       'ns/old': { IPs: { ExternalIPs: { V4: ['192.0.2.9'] } } },
       'ns/young': { IPs: { ExternalIPs: {} } },
     })
+  })
+})
+
+describe('the clients that may come to a load balancer', () => {
+  const BALANCER = {
+    status: { loadBalancer: { ingress: [{ ip: '198.51.100.1' }, { ip: '2001:db8::2' }] } },
+  }
+
+  it.each([
+    ['no ranges', undefined, undefined],
+    ['a range that all are in', ['0.0.0.0/0', '::/0'], undefined],
+    [
+      'a range that all of one family are in',
+      ['0.0.0.0/0', '2001:db8:1::/48'],
+      [{ TargetIPs: { V6: ['2001:db8::2'] }, SourceRanges: ['2001:db8:1::/48'] }],
+    ],
+  ])('are named where not everybody may: %s', (_, loadBalancerSourceRanges, filters) => {
+    const spec = { type: 'LoadBalancer', clusterIPs: ['10.96.0.1', 'fd00:96::1'], loadBalancerSourceRanges }
+    const { services } = shownObjects(stateOf([node(), service('web', spec, BALANCER)]))
+    expect(services).toMatchObject({
+      'ns/web': { IPs: { LoadBalancerIPs: { V4: ['198.51.100.1'], V6: ['2001:db8::2'] } } },
+    })
+    expect(Object.values(services).map(({ IPFilters }) => IPFilters)).toEqual([filters])
+  })
+})
+
+describe('whether two views of a Service object give one message', () => {
+  const [EVERYBODY, SOME] = [[cidr('0.0.0.0/0')], [cidr('10.0.0.0/8')]]
+
+  it('depends on kinds, addresses and whether clients are chosen, and not on routes and back ends', () => {
+    const its = snapshotOf([service('web')]).services.get('ns/web')
+    if (its === undefined) throw new Error('no Service')
+    const [ip, other] = [ip4(10, 96, 0, 1), ip4(10, 96, 0, 2)]
+    const isSame = (a: ServiceFrontends, b: ServiceFrontends) =>
+      isSameMessage({ service: its, frontends: a, slices: [] }, { service: its, frontends: b, slices: [] })
+    const one = (frontend: ReturnType<typeof vip>, count = 1) =>
+      frontendsOf('ns/web', [{ frontends: [frontend], cluster: backends(count) }])
+    const first = one(vip(ip, 80, EXTERNAL))
+    expect(isSame(first, one(vip(ip, 80, REJECT), 2))).toBe(true)
+    expect(isSame(first, one(vip(other, 80, EXTERNAL)))).toBe(false)
+    expect(isSame(first, one(clusterIp(ip, 80, CLUSTER)))).toBe(false)
+    expect(isSame(first, one(vip(ip, 80, EXTERNAL, SOME)))).toBe(false)
+    expect(isSame(one(vip(ip, 80, EXTERNAL, EVERYBODY)), one(vip(ip, 80, EXTERNAL, SOME)))).toBe(true)
+    const whole = (...ips: readonly string[]): ServiceFrontends => ({
+      ...frontendsOf('ns/web', []),
+      wholes: [{ family: 'IPv4', ips, route: EXTERNAL, affinityTimeoutS: 0, cluster: [], local: [] }],
+    })
+    expect(isSame(whole(ip), whole(ip))).toBe(true)
+    expect(isSame(whole(ip), whole(other))).toBe(false)
   })
 })
 

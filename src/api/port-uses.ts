@@ -1,0 +1,57 @@
+import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends } from '../model/frontend.ts'
+
+/** Who is behind one port of a Service in one family, or behind its addresses as a whole. Both lists are sorted. */
+export interface PortUses {
+  /** The same in each version of the Service. */
+  readonly key: string
+  /** Of the Service's port; undefined behind whole addresses, which leave ports as they are. */
+  readonly name: string | undefined
+  /** Behind the ClusterIP. */
+  readonly internal: readonly Backend[]
+  /** Behind every other address. */
+  readonly external: readonly Backend[]
+}
+
+const NOBODY: readonly Backend[] = []
+
+export function usesOf({ ports, wholes = [] }: ServiceFrontends): readonly PortUses[] {
+  return [
+    ...ports.map(usesOfPort),
+    ...wholes.map(whole => ({
+      key: whole.family,
+      name: undefined,
+      internal: NOBODY,
+      external: backendsOf(whole.route, whole),
+    })),
+  ]
+}
+
+function usesOfPort(port: PortFrontends): PortUses {
+  const isInternal = ({ kind }: Frontend) => kind === 'ClusterIP'
+  const internal = port.frontends.find(isInternal)?.route
+  const external = port.frontends.find(frontend => !isInternal(frontend))?.route
+  return {
+    key: port.key,
+    name: port.displayName.slice(port.service.length + 1),
+    internal: backendsOf(internal, port),
+    external: backendsOf(external, port),
+  }
+}
+
+function backendsOf(
+  route: Route | undefined,
+  lists: Pick<PortFrontends, 'cluster' | 'local'>,
+): readonly Backend[] {
+  switch (route?.kind) {
+    case undefined:
+    case 'reject':
+    case 'drop':
+      return NOBODY
+    case 'internal':
+      return route.over === 'local' ? lists.local : lists.cluster
+    case 'external-cluster':
+      return lists.cluster
+    case 'external-local':
+      return lists.local
+  }
+}
