@@ -1,7 +1,5 @@
 import {
   constants,
-  createSecureServer,
-  createServer,
   type Http2Server,
   type IncomingHttpHeaders,
   type ServerHttp2Session,
@@ -26,18 +24,11 @@ import {
   UNIMPLEMENTED,
 } from './rpc.ts'
 
-/** PEM. Clients must have a certificate that this authority signed. */
-export interface TlsFiles {
-  readonly cert: string
-  readonly key: string
-  readonly clientCa: string
-}
-
 export interface RpcServerOptions {
+  /** Listens nowhere yet. */
+  readonly http: Http2Server
   readonly methods: Methods
   readonly clock: Clock
-  /** Undefined: in plain. */
-  readonly tls: TlsFiles | undefined
   /** At a time; further connections are closed, further calls are refused. */
   readonly connectionsMax: number
   readonly callsMax: number
@@ -46,14 +37,8 @@ export interface RpcServerOptions {
 }
 
 const REQUEST_BYTES_MAX = 4 * 1024
-const CALLS_PER_CONNECTION_MAX = 128
-const HEADERS_MAX = 64
-const HEADER_BYTES_MAX = 16 * 1024
 /** A connection without a call, before its first or after its last. */
 const IDLE_MS = 30_000
-const HANDSHAKE_MS = 10_000
-/** A peer whose machine is gone is noticed by TCP: one that only stalls answers there, and stays. */
-const KEEPALIVE_MS = 60_000
 /** For clients to read what they were sent before the end. */
 const GRACE_MS = 2_000
 const ANSWER_HEADERS = {
@@ -67,8 +52,6 @@ const ANSWER_HEADERS = {
  * Whatever a peer does, it holds a bounded amount of memory.
  */
 export class RpcServer {
-  /** Listens nowhere yet. */
-  readonly http: Http2Server
   readonly #options: RpcServerOptions
   readonly #sessions = new Set<ServerHttp2Session>()
   readonly #calls = new Set<RpcCall>()
@@ -77,12 +60,10 @@ export class RpcServer {
 
   constructor(options: RpcServerOptions) {
     this.#options = options
-    this.http = httpServer(options.tls)
-    // Of TLS there is no session before the handshake: those that never begin one are bounded here.
-    if (options.tls !== undefined) this.http.maxConnections = options.connectionsMax
-    this.http.on('drop', () => this.#refused++)
-    this.http.on('session', session => this.#accept(session))
-    this.http.on('stream', (stream, headers) => this.#begin(stream, headers))
+    const { http } = options
+    http.on('drop', () => this.#refused++)
+    http.on('session', session => this.#accept(session))
+    http.on('stream', (stream, headers) => this.#begin(stream, headers))
   }
 
   get counts(): { readonly connections: number; readonly calls: number; readonly refused: number } {
@@ -92,7 +73,8 @@ export class RpcServer {
   /** Ends every call with UNAVAILABLE, and what is still open after 2 s without asking. Idempotent. */
   async close(): Promise<void> {
     this.#isClosing = true
-    if (this.http.listening) this.http.close()
+    const { http } = this.#options
+    if (http.listening) http.close()
     const closed = [...this.#sessions].map(session => new Promise(resolve => session.once('close', resolve)))
     for (const call of this.#calls) call.end(UNAVAILABLE, 'the server is stopping')
     for (const session of this.#sessions) session.close()
@@ -175,31 +157,6 @@ export class RpcServer {
     if (method === undefined) throw new RpcError(UNIMPLEMENTED, `there is no method ${path.slice(0, 200)}`)
     return method(call)
   }
-}
-
-function httpServer(tls: TlsFiles | undefined): Http2Server {
-  const settings = { maxConcurrentStreams: CALLS_PER_CONNECTION_MAX, maxHeaderListSize: HEADER_BYTES_MAX }
-  const limits = { settings, maxHeaderListPairs: HEADERS_MAX }
-  if (tls !== undefined) {
-    const server = createSecureServer({
-      ...limits,
-      cert: tls.cert,
-      key: tls.key,
-      ca: tls.clientCa,
-      requestCert: true,
-      rejectUnauthorized: true,
-      minVersion: 'TLSv1.2',
-      handshakeTimeout: HANDSHAKE_MS,
-    })
-    server.on('connection', socket => socket.setKeepAlive(true, KEEPALIVE_MS))
-    return server
-  }
-  const server = createServer(limits)
-  server.on('connection', socket => {
-    socket.setNoDelay(true)
-    socket.setKeepAlive(true, KEEPALIVE_MS)
-  })
-  return server
 }
 
 /**

@@ -1,4 +1,5 @@
-import { mkdir, readFile } from 'node:fs/promises'
+import { mkdir } from 'node:fs/promises'
+import type { Http2Server } from 'node:http2'
 import type { Server as NetServer } from 'node:net'
 import type { Clock } from '../../base/clock.ts'
 import { formatIp } from '../../base/ip.ts'
@@ -8,18 +9,13 @@ import type { ApiFeed } from '../feed.ts'
 import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from './address.ts'
 import { definitions } from './descriptors.ts'
 import { GrpcHealth } from './health.ts'
+import { plainServer, renewTls, tlsServer } from './http-server.ts'
 import { reflectionMethod } from './reflection.ts'
 import type { Methods } from './rpc.ts'
-import { RpcServer, type TlsFiles } from './rpc-server.ts'
+import { RpcServer } from './rpc-server.ts'
 import { Sets, type SetsCounts } from './sets.ts'
 import { statusMethod } from './status.ts'
-
-/** Paths of PEM files. */
-export interface ApiTls {
-  readonly certFile: string
-  readonly keyFile: string
-  readonly clientCaFile: string
-}
+import { type ApiTls, followTls, readTls } from './tls.ts'
 
 export interface ApiServerOptions {
   readonly feed: ApiFeed
@@ -62,33 +58,37 @@ const CALLS_MAX = 4_096
  */
 export async function startApiServer(options: ApiServerOptions): Promise<ApiServer> {
   const address = parseApiAddress(options.address)
-  const tls = await tlsFor(address, options.tls)
+  checkTls(address, options.tls)
   const { clock, failed, feed, nodeName } = options
+  const connectionsMax = options.connectionsMax ?? CONNECTIONS_MAX
+  const { http, stopRenewing } = await httpServer(options, connectionsMax)
   const sets = new Sets({ feed, clock, nodeName })
   const { methods, health } = methodsOf(sets, () => ({ ...feed.status(), nodeName, counts: sets.counts() }))
   const rpc = new RpcServer({
     methods,
+    http,
     clock,
-    tls,
     failed,
-    connectionsMax: options.connectionsMax ?? CONNECTIONS_MAX,
+    connectionsMax,
     callsMax: options.callsMax ?? CALLS_MAX,
   })
   let removeFile: () => Promise<void>
   try {
-    removeFile = await listen(rpc.http, address)
+    removeFile = await listen(http, address)
   } catch (thrown) {
     sets.close()
+    stopRenewing()
     throw new Error(`the API cannot be served at ${options.address}: ${errorOf(thrown).message}`)
   }
-  rpc.http.on('error', failed)
+  http.on('error', failed)
   const following = serveHealth(health, feed)
   let closing: Promise<void> | undefined
   return {
-    address: formatApiAddress(withPort(address, rpc.http)),
+    address: formatApiAddress(withPort(address, http)),
     counts: () => ({ ...sets.counts(), ...rpc.counts }),
     close() {
       following.abort()
+      stopRenewing()
       closing ??= closeAll(rpc, sets, removeFile)
       return closing
     },
@@ -126,20 +126,29 @@ function serveHealth(health: GrpcHealth, feed: ApiFeed): AbortController {
   return following
 }
 
-async function tlsFor(address: ApiAddress, tls: ApiTls | undefined): Promise<TlsFiles | undefined> {
+function checkTls(address: ApiAddress, tls: ApiTls | undefined): void {
   const place = formatApiAddress(address)
-  if (tls === undefined) {
-    if (isPrivate(address)) return undefined
+  if (tls !== undefined && address.kind === 'unix')
+    throw new Error(`the API is served without TLS at a unix socket: ${place}`)
+  if (tls === undefined && !isPrivate(address))
     throw new Error(
       `the API is served in plain at a unix socket and at loopback only: ${place} needs a certificate, ` +
         'its key and the authority of the clients (--api-tls-cert, --api-tls-key, --api-tls-client-ca)',
     )
-  }
-  if (address.kind === 'unix') throw new Error(`the API is served without TLS at a unix socket: ${place}`)
-  const [cert, key, clientCa] = await Promise.all(
-    [tls.certFile, tls.keyFile, tls.clientCaFile].map(path => readFile(path, 'utf8')),
-  )
-  return { cert: cert ?? '', key: key ?? '', clientCa: clientCa ?? '' }
+}
+
+interface RenewingServer {
+  readonly http: Http2Server
+  readonly stopRenewing: () => void
+}
+
+async function httpServer(options: ApiServerOptions, connectionsMax: number): Promise<RenewingServer> {
+  const { clock, failed, tls } = options
+  if (tls === undefined) return { http: plainServer(), stopRenewing: () => undefined }
+  const pems = await readTls(tls)
+  const http = tlsServer(pems, { connectionsMax })
+  const stopRenewing = followTls(tls, { clock, pems, changed: now => renewTls(http, now), failed })
+  return { http, stopRenewing }
 }
 
 /** The result removes the file of a unix socket. */

@@ -1,12 +1,15 @@
-import { existsSync, lstatSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, lstatSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createConnection, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import * as grpc from '@grpc/grpc-js'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { formatApiAddress, parseApiAddress } from '../../../../src/api/grpc/address.ts'
+import { tlsServer } from '../../../../src/api/grpc/http-server.ts'
 import { type ApiServer, startApiServer } from '../../../../src/api/grpc/server.ts'
-import { systemClock } from '../../../../src/base/clock.ts'
+import { readTls } from '../../../../src/api/grpc/tls.ts'
+import { type Clock, systemClock } from '../../../../src/base/clock.ts'
+import { eventually } from '../../../support/api/rig.ts'
 import { EMPTY, feedOf } from '../../../support/api/states.ts'
 import { grpcClient, statusOf, WatchClient } from '../../../support/api/watch-client.ts'
 import { createAuthority, type KeyPair } from '../../../support/tls.ts'
@@ -124,6 +127,10 @@ describe('TCP', () => {
   })
 })
 
+/** Columns of /proc/net/tcp (net/ipv4/tcp_ipv4.c, get_tcp4_sock). */
+const ESTABLISHED = '01'
+const KEEPALIVE_TIMER = '02'
+
 describe('mutual TLS', () => {
   const ours = createAuthority()
   const foreign = createAuthority('another authority')
@@ -185,6 +192,71 @@ describe('mutual TLS', () => {
     expect(await client(server.address, credentials(ours.issue())).ask()).toBe(1)
   })
 
+  it('ends a connection that never begins its handshake', async () => {
+    const server = tlsServer(await readTls(files()), { connectionsMax: 2, handshakeMs: 20 })
+    server.on('tlsClientError', () => undefined)
+    await new Promise<void>(resolve => server.listen({ host: '127.0.0.1', port: 0 }, resolve))
+    const address = server.address()
+    if (typeof address !== 'object' || address === null) throw new Error('it listens nowhere')
+    const silent = createConnection({ host: '127.0.0.1', port: address.port })
+    silent.resume().on('error', () => undefined)
+    await new Promise(resolve => silent.once('close', resolve))
+    await new Promise(resolve => server.close(resolve))
+  })
+
+  it('serves what was renewed in the files, and trusts whom they name', async () => {
+    let look = (): void => expect.fail('nothing looks at the files')
+    const clock: Clock = {
+      ...systemClock,
+      after(ms, run) {
+        if (ms !== 60_000) return systemClock.after(ms, run)
+        look = run
+        return () => undefined
+      },
+    }
+    const paths = files()
+    const server = await start('tcp://127.0.0.1:0', paths, { clock })
+    const pair = ours.issue()
+    expect(await client(server.address, credentials(pair)).ask()).toBe(1)
+    const theirs = foreign.issue()
+    write('cert.pem', theirs.certPem)
+    write('key.pem', theirs.keyPem)
+    write('ca.pem', foreign.caPem)
+    look()
+    const another = foreign.issue({ commonName: 'back end' })
+    const trusting = grpc.credentials.createSsl(
+      Buffer.from(foreign.caPem),
+      Buffer.from(another.keyPem),
+      Buffer.from(another.certPem),
+    )
+    const isServed = (): Promise<boolean> => {
+      const its = client(server.address, trusting)
+      return Promise.race([its.ask().then(() => true), statusOf(its.stream).then(() => false)])
+    }
+    // The files are read aside.
+    let tries = 0
+    while (!(await isServed())) expect(++tries).toBeLessThan(4_000)
+    const late = client(server.address, credentials(pair))
+    void late.ask()
+    expect(await statusOf(late.stream)).toMatchObject({ code: 14 })
+  })
+
+  it('keeps connections alive, so that a peer whose machine is gone is noticed', async () => {
+    for (const tls of [undefined, files()]) {
+      const server = await start('tcp://127.0.0.1:0', tls)
+      await client(server.address, tls && credentials(ours.issue())).ask()
+      const port = Number(/\d+$/.exec(server.address)?.[0]).toString(16).toUpperCase().padStart(4, '0')
+      const timers = (): readonly (string | undefined)[] =>
+        readFileSync('/proc/self/net/tcp', 'utf8')
+          .split('\n')
+          .map(line => line.trim().split(/\s+/))
+          .filter(([, local, , state]) => local?.endsWith(`:${port}`) && state === ESTABLISHED)
+          // tr: which timer runs; just after something was sent it is another.
+          .map(columns => columns[5]?.slice(0, 2))
+      await eventually('the timer runs', () => timers().join() === KEEPALIVE_TIMER)
+    }
+  })
+
   it('is not for unix sockets, and says what is wrong with files', async () => {
     await expect(start(`unix://${folder}/tls.sock`, files())).rejects.toThrow('without TLS at a unix socket')
     await expect(start('tcp://127.0.0.1:0', { ...files(), keyFile: `${folder}/none.pem` })).rejects.toThrow(
@@ -192,7 +264,7 @@ describe('mutual TLS', () => {
     )
     await expect(
       start('tcp://127.0.0.1:0', { ...files(), certFile: write('bad.pem', 'no certificate') }),
-    ).rejects.toThrow()
+    ).rejects.toThrow(/^--api-tls-cert: there is no certificate in .*bad\.pem$/)
   })
 })
 
