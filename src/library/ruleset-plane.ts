@@ -1,8 +1,8 @@
 import type { Steps } from '../base/steps.ts'
 import { deleteTables } from '../dataplane/common/delete-tables.ts'
-import { countChanges, describeTransaction } from '../dataplane/common/describe-transaction.ts'
 import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
 import { refusalOf } from '../dataplane/common/refusal.ts'
+import { transactionPlan } from '../dataplane/common/transaction-plan.ts'
 import { watchWritersOf } from '../dataplane/common/writers.ts'
 import type { NftClient } from '../kernel/nft/client.ts'
 import { type DiffOptions, diffRulesets } from '../kernel/nft/diff.ts'
@@ -83,13 +83,5 @@ function leavingOut(frontends: FrontendTable, without: ReadonlySet<string>): Fro
 
 function* planOf(from: Ruleset, to: Ruleset): Steps<RulesetPlan> {
   const { transaction, after, complete } = yield* diffRulesets(from, to, NONE_LATE)
-  return {
-    transaction,
-    empty: transaction.length === 0,
-    changes: countChanges(transaction),
-    after,
-    complete,
-    rebuilds: transaction.some(({ verb }) => verb === 'delete-table'),
-    describe: () => describeTransaction(transaction, after),
-  }
+  return transactionPlan({ transaction, complete, after, ruleset: after })
 }

@@ -9,9 +9,10 @@ import { CHAIN_SERVICES } from '../common/chain-names.ts'
 import { deleteTables } from '../common/delete-tables.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { refusalOf } from '../common/refusal.ts'
+import { transactionPlan } from '../common/transaction-plan.ts'
 import { adoptRuleset } from './adopt.ts'
 import type { NftablesOptions } from './options.ts'
-import { makePlan, type NftablesPlan } from './plan.ts'
+import type { NftablesPlan } from './plan.ts'
 import { renderState } from './render.ts'
 import { LATE_SETS } from './sets.ts'
 import { EMPTY_STATE, type NftablesState } from './state.ts'
@@ -60,7 +61,9 @@ function* diffStates(from: NftablesState, to: NftablesState): Steps<NftablesPlan
   // When everything waits for a first transaction, there is none to wait for.
   if (diff.transaction.length === 0 && !diff.complete)
     diff = yield* diffRulesets(diff.after, to.ruleset, options)
-  return makePlan(diff.transaction, diff.complete ? to : { ...to, ruleset: diff.after }, diff.complete)
+  const { transaction, complete } = diff
+  const after = complete ? to : { ...to, ruleset: diff.after }
+  return transactionPlan({ transaction, complete, after, ruleset: after.ruleset })
 }
 
 /**

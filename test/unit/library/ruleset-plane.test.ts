@@ -9,7 +9,7 @@ import {
 } from '../../../src/dataplane/common/expressions.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { printRuleset } from '../../../src/kernel/nft/print.ts'
-import type { Element } from '../../../src/kernel/nft/state.ts'
+import type { Element, Ruleset } from '../../../src/kernel/nft/state.ts'
 import { createRulesetPlane, type RulesetPlaneOptions } from '../../../src/library/ruleset-plane.ts'
 import { addressMap, makeTable, natChains } from '../../../src/library/table-parts.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
@@ -90,6 +90,25 @@ describe('a plane that is one function', () => {
       ['remove', 'ns/s1'],
       ['add', 'ns/s3'],
     ])
+    await client.close()
+  })
+
+  test('says that it rebuilds when a table is made anew, which loses what packets left there', async () => {
+    const { client, plane } = start()
+    const wanted = finish(plane.render(given(1), { base: plane.empty, ...NONE }))
+    const before: Ruleset = {
+      tables: wanted.tables.map(table => {
+        const sets = [...table.sets].map(([name, set]) => [name, { ...set, size: 10 }] as const)
+        return { ...table, sets: new Map(sets) }
+      }),
+    }
+    await plane.commit(finish(plane.diff(plane.empty, before)), {})
+    const { state } = await plane.observe()
+    const plan = finish(plane.diff(state, wanted))
+    expect(plan).toMatchObject({ rebuilds: true, empty: false, complete: true })
+    expect(await plane.commit(plan, {})).toMatchObject({ outcome: 'committed' })
+    const after = (await plane.observe()).state
+    expect(finish(plane.diff(after, wanted))).toMatchObject({ rebuilds: false, empty: true })
     await client.close()
   })
 
