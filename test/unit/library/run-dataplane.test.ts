@@ -45,9 +45,29 @@ function service(name: string, over: object = {}): object {
   }
 }
 
+function slice(name: string, nodeNames: readonly string[]): object {
+  const endpoints = nodeNames.map((nodeName, index) => ({ addresses: [`10.1.0.${index + 1}`], nodeName }))
+  return {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: { namespace: 'ns', name, labels: { 'kubernetes.io/service-name': name } },
+    addressType: 'IPv4',
+    endpoints,
+    ports: [{ name: '', port: 80 }],
+  }
+}
+
 /** No two planes of a network namespace have the same name. */
 class NamedPlane extends FakePlane {
   override readonly name = `test-run-${process.pid}-${Math.random()}`
+  /** Of each endpoint that was rendered last: whether it is on this node. */
+  isLocal: readonly boolean[] = []
+
+  override render(...[table, options]: Parameters<FakePlane['render']>): ReturnType<FakePlane['render']> {
+    const ports = table.services.values().flatMap(its => its.ports)
+    this.isLocal = ports.flatMap(({ cluster }) => cluster.map(({ local }) => local))
+    return super.render(table, options)
+  }
 }
 
 function start(over: { readonly once?: boolean; readonly serviceProxyName?: string } = {}) {
@@ -98,6 +118,15 @@ describe('runDataplane', () => {
     await expect.poll(() => [...plane.kernel.keys()]).toEqual(['ns/own'])
   })
 
+  test('knows its node by the name that the Node object has, however it is written', async () => {
+    const { plane, source, options } = start()
+    expect(options.nodeName).toBe('Node')
+    await started(source)
+    await source.tell(service('a'), slice('a', ['node', 'other']))
+    source.handlers?.synced()
+    await expect.poll(() => plane.isLocal).toEqual([true, false])
+  })
+
   test('ends after the first sync with `once`', async () => {
     const { plane, source, ended } = start({ once: true })
     await started(source)
@@ -118,6 +147,18 @@ describe('runDataplane', () => {
     await expect(ended).rejects.toThrow('the kernel is gone')
     expect(lines.filter(line => line.includes('programming failed'))).toHaveLength(3)
     expect(source.stopped).toBe(true)
+  })
+
+  test('rejects with `once` as soon as a privilege is missing, which does not come by waiting', async () => {
+    const { plane, source, ended, lines } = start({ once: true })
+    plane.beforeObserve = () => {
+      throw new Error('listing failed', { cause: Object.assign(new Error('no'), { code: 'EPERM' }) })
+    }
+    await started(source)
+    await source.tell(service('a'))
+    source.handlers?.synced()
+    await expect(ended).rejects.toThrow('listing failed')
+    expect(lines.filter(line => line.includes('programming failed'))).toHaveLength(1)
   })
 
   test('rejects when the source cannot start, and leaves no lock', async () => {

@@ -53,6 +53,29 @@ async function served(source: Source): Promise<ReadonlyMap<string, string>> {
   return plane.wholes
 }
 
+/** Names of the Nodes that a source tells before it has told everything. */
+async function nodesTold(source: Source): Promise<readonly string[]> {
+  const told: string[] = []
+  let synced = (): void => undefined
+  const isSynced = new Promise<void>(resolve => {
+    synced = resolve
+  })
+  await source.start({
+    async events(batch) {
+      for (const event of batch)
+        if (event.kind === 'Node' && event.value !== undefined) told.push(event.value.name)
+    },
+    synced: () => synced(),
+    refusals: () => undefined,
+    problem: () => undefined,
+  })
+  await isSynced
+  await source.stop()
+  return told
+}
+
+const NODES = ['node-1', 'node-2'].map(name => ({ apiVersion: 'v1', kind: 'Node', metadata: { name } }))
+
 function folder(): string {
   const path = mkdtempSync(join(tmpdir(), 'kprobe-test-'))
   onTestFinished(() => rmSync(path, { recursive: true, force: true }))
@@ -64,6 +87,18 @@ test('fileSource tells headless Services of the name with their endpoints', asyn
   writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: [OWN, OTHERS, SLICE] }))
   const source = fileSource({ path, nodeName: 'Node-1', serviceProxyName: NAME })
   expect([...(await served(source))]).toEqual([['ns/own', '4 true']])
+})
+
+test('both sources tell one Node, however its name is written', async () => {
+  const path = join(folder(), 'nodes.json')
+  writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: NODES }))
+  expect(await nodesTold(fileSource({ path, nodeName: 'Node-1' }))).toEqual(['node-1'])
+  const server = await ApiServer.start()
+  onTestFinished(() => server.close())
+  for (const object of NODES) server.store.put('nodes', object)
+  const kubeconfig = join(folder(), 'kubeconfig')
+  writeFileSync(kubeconfig, server.kubeconfig({}))
+  expect(await nodesTold(kubeSource({ kubeconfig, nodeName: 'NODE-2' }))).toEqual(['node-2'])
 })
 
 test('kubeSource tells the same from an API server, and closes its connections', async () => {
