@@ -69,6 +69,27 @@ function blocks(document: string, kind: string): readonly string[] {
   )
 }
 
+interface Link {
+  readonly from: string
+  readonly to: string
+}
+
+/** Relative links of a packed document, from the root of the package. */
+function linksOf(document: string): readonly Link[] {
+  const text = readFileSync(join(project, 'node_modules/kprobe', document), 'utf8').replace(
+    /^```[\s\S]*?^```$/gm,
+    '',
+  )
+  return [...text.matchAll(/\]\(([^)#\s]+)(?:#[^)]*)?\)/g)].flatMap(([, target = '']) =>
+    /^[a-z]+:/.test(target) ? [] : [{ from: document, to: join(dirname(document), target) }],
+  )
+}
+
+function isPacked(target: string): boolean {
+  const path = target.replace(/\/$/, '')
+  return packed.some(file => file === path || file.startsWith(`${path}/`))
+}
+
 describe('the packed package', () => {
   test('holds what it exports, and none of the sources and tests', () => {
     const { exports } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'))
@@ -78,7 +99,24 @@ describe('the packed package', () => {
     expect(targets).toHaveLength(2 * ENTRIES.length + 1)
     for (const target of targets) expect(packed).toContain(target.replace(/^\.\//, ''))
     expect(packed).toContain('dist/kprobe.node')
-    expect(packed.filter(path => /^(src|test|node_modules)\//.test(path))).toEqual([])
+    const inside = packed.filter(path => /^(src|test|node_modules)\//.test(path))
+    expect(inside.filter(path => !path.endsWith('/README.md'))).toEqual([])
+  })
+
+  test('holds what its documents lead to: the reference, the examples, the manifests', () => {
+    const documents = packed.filter(path => path.endsWith('.md'))
+    for (const path of [
+      'README.md',
+      'docs/library.md',
+      'docs/api/nft.md',
+      'deploy/examples/all-ip/README.md',
+    ])
+      expect(documents).toContain(path)
+    expect(packed).toContain('deploy/examples/all-ip/all-ip.mjs')
+    expect(packed).toContain('deploy/examples/watch/watch.mjs')
+    const links = documents.flatMap(linksOf)
+    expect(links).toContainEqual({ from: 'docs/library.md', to: 'deploy/examples/all-ip/README.md' })
+    expect(links.filter(({ to }) => !isPacked(to))).toEqual([])
   })
 
   test('the example of docs/library.md compiles, every declaration checked, and runs', () => {
