@@ -57,7 +57,7 @@ for wanted in $VERSIONS; do
   major=${wanted%%.*}
   [ "$major" != "$own" ] || continue
   if fetch "$wanted"; then
-    report 'unit tests, addon of this machine'"'"'s Node.js' "$node" "$VITEST" run --project unit --reporter=dot test/unit
+    report 'unit tests, addon of this machine'"'"'s Node.js' "$node" "$VITEST" run --project "unit*" --reporter=dot test/unit
     last=$node
   else
     skipped="$skipped $major"
