@@ -131,6 +131,16 @@ describe('printFeed', () => {
     ])
   })
 
+  it('prints the newest of those that come at once', async () => {
+    const reader = new Reader()
+    const printing = reader.print('states')
+    for (const port of [80, 81, 82]) reader.tell(...WEB, service('web', { ports: [{ port }] }))
+    await until(() => reader.lines.length === 2)
+    reader.stop.abort()
+    await printing
+    expect(reader.lines).toMatchObject([{ Service: { Ports: [{ Port: 82 }] } }, null])
+  })
+
   it('ends while a reader stands still', async () => {
     const reader = new Reader()
     reader.tell(...WEB)
