@@ -9,6 +9,8 @@ import { inChunks, stateLines } from './lines.ts'
 import type { ApiState } from './state.ts'
 
 export interface ProgramOptions {
+  /** As its user calls it. */
+  readonly name: string
   /** A path, or a name that is looked for in PATH. */
   readonly command: string
   readonly args: readonly string[]
@@ -205,10 +207,10 @@ class Head {
   }
 }
 
-function report({ command, log }: ProgramOptions, { number }: ApiState, run: Run): void {
+function report({ name, log }: ProgramOptions, { number }: ApiState, run: Run): void {
   const output = { stdout: String(run.stdout), stderr: String(run.stderr) }
   const facts = {
-    command,
+    command: name,
     state: number,
     code: run.code,
     durationMs: Math.round(run.durationMs),

@@ -1,23 +1,21 @@
 import { runProgram } from '../api/exec.ts'
-import { DEFAULT_API_ADDRESS } from '../api/grpc/address.ts'
 import { type ApiServer, startApiServer } from '../api/grpc/server.ts'
 import { printFeed } from '../api/print.ts'
 import { systemClock } from '../base/clock.ts'
-import { parseDurationMs, TIMER_MS_MAX } from '../base/duration.ts'
 import { type Log, openLog } from '../base/log.ts'
-import { API_BESIDE_FLAGS, API_FLAGS, API_TLS_FLAGS } from '../config/api-flags.ts'
-import type { ApiTlsConfig, BindAddress, Config } from '../config/config.ts'
-import { type FlagReader, quote } from '../config/flag-reader.ts'
-import { HELP_FLAG, WITHOUT_EFFECT } from '../config/flags.ts'
+import { errorOf } from '../base/thrown.ts'
+import { API_FLAGS } from '../config/api-flags.ts'
+import type { Config } from '../config/config.ts'
+import { API_COMMAND_FLAGS, HELP_FLAG, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { SOURCE_FLAGS } from '../config/model-flags.ts'
-import { readApiAddress, readApiTls } from '../config/read-api.ts'
 import { ApiNode } from '../daemon/api-node.ts'
 import { openClient } from '../daemon/open.ts'
 import { createApiMetrics } from '../telemetry/api-metrics.ts'
 import type { HttpServer } from '../telemetry/http-server.ts'
 import { openMetricsServer } from '../telemetry/metrics-server.ts'
 import { createSliMetrics } from '../telemetry/sli-metrics.ts'
+import type { ApiProgram } from './api-program.ts'
+import { type ApiWanted, readApiWanted } from './api-wanted.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { readRequest } from './read-request.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
@@ -31,7 +29,7 @@ export const command: Command = {
         '(localv1.Sets), as JSON lines on standard output (--print), or on the standard input of programs that are started\n' +
         'for each state (--exec). Without --print and --exec it is the server. Needs no privileges.',
       details: [WITHOUT_EFFECT],
-      flags: [...API_FLAGS, ...API_TLS_FLAGS, ...API_BESIDE_FLAGS, ...SOURCE_FLAGS, HELP_FLAG],
+      flags: [...API_COMMAND_FLAGS, HELP_FLAG],
     }),
   run,
 }
@@ -42,63 +40,16 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = await readRequest(flags, io, { command: 'api', extra: API_FLAGS, modeless: true })
   if (typeof request === 'number') return request
   const { config, extra } = request
-  const wanted = readWanted(extra, config, end < 0 ? [] : argv.slice(end + 1))
+  const args = end < 0 ? [] : argv.slice(end + 1)
+  const wanted = await readApiWanted(extra, { config, args, path: process.env.PATH })
   if (extra.errors.length > 0) return usageErrors(io, 'api', extra.errors)
   const { log } = openLog({ format: config.logFormat, verbosity: config.verbosity })
   return await new Session(config, wanted, { io, log }).run()
 }
 
-interface Wanted {
-  readonly print: 'state' | 'states' | 'differences' | undefined
-  readonly programs: readonly string[]
-  readonly args: readonly string[]
-  readonly timeoutMs: number
-  /** Undefined when nothing is served. */
-  readonly listen: string | undefined
-  readonly tls: ApiTlsConfig | undefined
-  /** Where metrics are served; nowhere unless told, for `kprobe run` is at the usual place. */
-  readonly metrics: BindAddress | undefined
-}
-
-const TIMEOUT_MS = 60_000
-
-function readWanted(reader: FlagReader, config: Config, args: readonly string[]): Wanted {
-  const [diff, watch] = [reader.bool('diff'), reader.bool('watch')]
-  const prints = reader.bool('print')
-  for (const name of ['diff', 'watch'])
-    if (reader.given(name) && !prints) reader.fail(`--${name}`, 'is for --print')
-  const programs = reader.all('exec')
-  for (const program of programs)
-    if (program === '' || program.includes('\0')) reader.fail('--exec', `${quote(program)} names no program`)
-  if (args.length > 0 && programs.length === 0) reader.fail('--', 'arguments are for the programs of --exec')
-  if (args.some(arg => arg.includes('\0'))) reader.fail('--', 'an argument has a zero byte in it')
-  if (reader.given('exec-timeout') && programs.length === 0) reader.fail('--exec-timeout', 'is for --exec')
-  const serves = reader.given('listen') || (!prints && programs.length === 0)
-  const tls = readApiTls(reader)
-  if (tls !== undefined && !serves) reader.fail('--api-tls-cert', 'is for a server')
-  return {
-    print: prints ? (diff ? 'differences' : watch ? 'states' : 'state') : undefined,
-    programs,
-    args,
-    timeoutMs: readTimeout(reader),
-    listen: serves ? (readApiAddress(reader, 'listen') ?? DEFAULT_API_ADDRESS) : undefined,
-    tls,
-    metrics: reader.given('metrics-bind-address') ? config.metricsBindAddress : undefined,
-  }
-}
-
-function readTimeout(reader: FlagReader): number {
-  const text = reader.text('exec-timeout')
-  if (text === undefined) return TIMEOUT_MS
-  const ms = parseDurationMs(text)
-  if (ms !== undefined && ms >= 0 && ms <= TIMER_MS_MAX) return ms
-  reader.fail('--exec-timeout', `${quote(text)} is not a duration (10s, 2m) from 0 to 596h`)
-  return TIMEOUT_MS
-}
-
 class Session {
   readonly #config: Config
-  readonly #wanted: Wanted
+  readonly #wanted: ApiWanted
   readonly #io: Io
   readonly #log: Log
   readonly #node: ApiNode
@@ -106,7 +57,7 @@ class Session {
   /** Why there is nothing to tell. */
   #blind: string | undefined
 
-  constructor(config: Config, wanted: Wanted, { io, log }: { readonly io: Io; readonly log: Log }) {
+  constructor(config: Config, wanted: ApiWanted, { io, log }: { readonly io: Io; readonly log: Log }) {
     this.#config = config
     this.#wanted = wanted
     this.#io = io
@@ -156,8 +107,7 @@ class Session {
 
   /** A script waits for the one state that it has asked for. */
   get #endsByItself(): boolean {
-    const { print, programs, listen } = this.#wanted
-    const { once } = this.#config
+    const { print, programs, listen, once } = this.#wanted
     return listen === undefined && (programs.length === 0 ? print === 'state' : once)
   }
 
@@ -166,7 +116,7 @@ class Session {
     const { print, programs, listen } = this.#wanted
     const { signal } = stop
     const printing = print === undefined ? [] : [this.#print(print, signal)]
-    const running = programs.map(command => this.#runProgram(command, signal))
+    const running = programs.map(program => this.#runProgram(program, signal))
     const serving = listen === undefined ? [] : [untilAborted(signal)]
     const tasks = [...printing, ...running, ...serving]
     // One that fails takes the others with it; those are waited for as well: no program outlives this process.
@@ -184,10 +134,9 @@ class Session {
     return what !== 'state' || feed.current !== undefined
   }
 
-  async #runProgram(command: string, signal: AbortSignal): Promise<boolean> {
-    const { args, timeoutMs } = this.#wanted
-    const { once } = this.#config
-    const options = { command, args, timeoutMs, once, clock: systemClock, random: Math.random }
+  async #runProgram(program: ApiProgram, signal: AbortSignal): Promise<boolean> {
+    const { timeoutMs, once } = this.#wanted
+    const options = { ...program, timeoutMs, once, clock: systemClock, random: Math.random }
     const isFine = await runProgram({ ...options, feed: this.#node.feed, log: this.#log }, signal)
     return isFine || !once
   }
@@ -202,6 +151,8 @@ class Session {
       nodeName: this.#config.nodeName,
       clock: systemClock,
       failed: err => this.#log.warn({ err }, 'the API has trouble'),
+    }).catch(thrown => {
+      throw new Error(`--listen: ${errorOf(thrown).message}`)
     })
     this.#log.info({ address: server.address }, 'the API is served')
     return server
@@ -220,7 +171,12 @@ class Session {
       slis: createSliMetrics(),
       configz: () => ({}),
       report: news => {
-        if (news.kind === 'failed') this.#log.warn({ err: news.error }, 'metrics cannot be served')
+        if (news.kind !== 'failed') return
+        const { place, error: err } = news
+        this.#log.warn(
+          { place, err },
+          'metrics cannot be served; --metrics-bind-address chooses another place',
+        )
       },
     })
   }

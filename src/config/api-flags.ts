@@ -7,7 +7,7 @@ export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
     kind: 'text',
     placeholder: 'ADDRESS',
     default: 'unix:///run/kprobe/api.sock',
-    help: 'serve gRPC here: unix:///PATH, or tcp://IP:PORT, in plain at loopback only; beside --print and --exec only where it is given',
+    help: 'serve gRPC here: unix:///PATH, or tcp://IP:PORT, in plain at loopback only; beside --print and --exec only where it is given; unset with --service-proxy-name=NAME: unix:///run/kprobe/api-NAME.sock',
   },
   {
     name: 'print',
@@ -25,14 +25,14 @@ export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
     name: 'diff',
     kind: 'bool',
     default: 'false',
-    help: 'go on, and print only what changes: Set and Delete, with a Sync behind each change',
+    help: 'go on, and print only what changes: Set and Delete, with a Sync behind each change; not with --watch',
   },
   {
     name: 'exec',
     kind: 'text',
-    placeholder: 'PROGRAM',
+    placeholder: 'CMD',
     default: '',
-    help: 'start this for each state, with what --print prints on its standard input; one run at a time, and the newest state wins; may be repeated',
+    help: 'start this for each state, with what --print prints on its standard input: a program, with the arguments behind --; or, where nothing has this name and it has blanks, a line for /bin/sh, with its own; one run at a time, and the newest state wins; may be repeated',
   },
   {
     name: 'exec-timeout',
@@ -69,7 +69,7 @@ export const RUN_API_FLAGS: readonly FlagSpec[] = grouped('API', [
     kind: 'text',
     placeholder: 'ADDRESS',
     default: '',
-    help: 'tell other programs what Services mean here, as `kprobe api` does: unix:///PATH or tcp://IP:PORT; unset: nobody',
+    help: 'tell other programs what Services mean here, as `kprobe api` does: unix:///PATH or tcp://IP:PORT; unset: nobody; not with --once',
   },
   ...API_TLS_FLAGS,
 ])
@@ -87,6 +87,6 @@ export const API_BESIDE_FLAGS: readonly FlagSpec[] = grouped('API', [
     name: 'once',
     kind: 'bool',
     default: 'false',
-    help: 'end after the first run of each program, with 0 when all went well',
+    help: 'end after the first run of each program (--exec), with 0 when all went well',
   },
 ])

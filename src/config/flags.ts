@@ -1,4 +1,4 @@
-import { RUN_API_FLAGS } from './api-flags.ts'
+import { API_BESIDE_FLAGS, API_FLAGS, API_TLS_FLAGS, RUN_API_FLAGS } from './api-flags.ts'
 import { UNUSED_FLAGS } from './compatible-flags.ts'
 import { DAEMON_FLAGS } from './daemon-flags.ts'
 import type { FlagSpec } from './flag.ts'
@@ -26,6 +26,23 @@ export const RUN_FLAGS: readonly FlagSpec[] = [
   ...DAEMON_FLAGS,
   ...RUN_API_FLAGS,
   ...UNUSED_FLAGS,
+]
+
+/** What `kprobe api` heeds of the flags that are neither its own nor of the source. */
+const API_RUN_FLAGS: readonly string[] = [
+  'allowed-external-cidrs',
+  'allowed-load-balancer-cidrs',
+  'logging-format',
+  'v',
+]
+
+/** All that have an effect on `kprobe api`. */
+export const API_COMMAND_FLAGS: readonly FlagSpec[] = [
+  ...API_FLAGS,
+  ...API_TLS_FLAGS,
+  ...API_BESIDE_FLAGS,
+  ...SOURCE_FLAGS,
+  ...RUN_FLAGS.filter(({ name }) => API_RUN_FLAGS.includes(name)),
 ]
 
 /** Flags of `run` that kube-proxy does not have; they count beside --config. */

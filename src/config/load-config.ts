@@ -11,6 +11,7 @@ import { OWN_IPTABLES_FLAGS } from './iptables-flags.ts'
 import { OWN_IPVS_FLAGS } from './ipvs-flags.ts'
 import { modeOf } from './mode-fields.ts'
 import { readOwnSettings } from './own-flags.ts'
+import { refuseIdleApi } from './read-api.ts'
 import { readConfig } from './read-config.ts'
 import type { Settings } from './settings.ts'
 import { foldPorts, overlayHostName, overlayLogging, settingsFromFlags } from './settings-from-flags.ts'
@@ -24,7 +25,7 @@ export interface ParseOptions {
   readonly hostName: string
   /** Flags of the command besides those of a Config. */
   readonly extra?: readonly FlagSpec[]
-  /** The command has nothing to do with the kernel: a proxy of any name goes with any mode. */
+  /** The command is `kprobe api`, which has nothing to do with the kernel: a proxy of any name goes with any mode. */
   readonly modeless?: boolean
 }
 
@@ -86,8 +87,9 @@ export function parseRequest(
   completeSettings(settings, reader)
   const config = readConfig(settings, own, options.hostName)
   // What the mode relays ends with the process.
-  if (own.once && config.proxyMode === 'userspace')
+  if (own.once && config.proxyMode === 'userspace' && options.modeless !== true)
     reader.fail('--once', 'cannot be combined with the mode userspace, which serves for as long as it runs')
+  if (options.modeless !== true) refuseIdleApi(reader, own)
   const { serviceProxyName, proxyMode } = config
   const isNamed = serviceProxyName !== undefined && options.modeless !== true
   const misfit = isNamed ? whyNotInstance(serviceProxyName, proxyMode) : undefined

@@ -1,7 +1,7 @@
-import { parseApiAddress } from '../api/grpc/address.ts'
+import { DEFAULT_API_ADDRESS, parseApiAddress } from '../api/grpc/address.ts'
 import { errorOf } from '../base/thrown.ts'
 import { API_TLS_FLAGS } from './api-flags.ts'
-import type { ApiConfig, ApiTlsConfig } from './config.ts'
+import type { ApiConfig, ApiTlsConfig, Config } from './config.ts'
 import type { FlagReader } from './flag-reader.ts'
 
 /** Of `kprobe run`. */
@@ -9,6 +9,22 @@ export function readApi(reader: FlagReader): ApiConfig | undefined {
   const tls = readApiTls(reader)
   const address = readApiAddress(reader, 'api')
   return address === undefined ? undefined : { address, tls }
+}
+
+/** Tells of flags of `kprobe run` that would do nothing. */
+export function refuseIdleApi(reader: FlagReader, { api, once }: Pick<Config, 'api' | 'once'>): void {
+  if (api !== undefined && once)
+    reader.fail('--api', 'cannot be combined with --once, which ends before anybody could ask')
+  for (const { name } of API_TLS_FLAGS)
+    if (api === undefined && (reader.text(name) ?? '') !== '')
+      reader.fail(`--${name}`, 'is for the server of --api, which is not given')
+}
+
+/** Each proxy of a node has a place of its own. */
+export function defaultApiAddress(serviceProxyName: string | undefined): string {
+  return serviceProxyName === undefined
+    ? DEFAULT_API_ADDRESS
+    : DEFAULT_API_ADDRESS.replace(/\.sock$/, `-${serviceProxyName}.sock`)
 }
 
 /** Undefined when it was not given. */

@@ -14,13 +14,13 @@ export interface ApiServiceOptions {
   readonly source: () => FeedSource | undefined
 }
 
-/** Undefined when the configuration asks for none, or for one sync alone. */
+/** Undefined when the configuration asks for none. */
 export function apiOf(
-  { api, once, nodeName }: Config,
+  { api, nodeName }: Config,
   { clock, log }: Pick<ApiServiceOptions, 'clock' | 'log'>,
   source: ApiServiceOptions['source'],
 ): ApiService | undefined {
-  return api === undefined || once ? undefined : new ApiService({ config: api, nodeName, clock, log, source })
+  return api === undefined ? undefined : new ApiService({ config: api, nodeName, clock, log, source })
 }
 
 /** What a daemon tells back ends of: it serves what it has resolved, from the first complete state on. */
@@ -47,7 +47,7 @@ export class ApiService {
       const { feed } = this.#publisher
       this.#server = await startApiServer({ ...config, feed, nodeName, clock, failed })
     } catch (err) {
-      log.fatal({ err }, 'the API cannot be served')
+      log.fatal({ err, address: config.address }, '--api: the API cannot be served')
       return false
     }
     log.info({ address: this.#server.address }, 'the API is served')

@@ -93,6 +93,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/process-room.ts': ['node:fs'],
   cli: ['node:stream', 'yaml'],
   'cli/admin-client.ts': ['node:http'],
+  'cli/api-program.ts': ['node:fs/promises'],
   'cli/doctor.ts': ['node:fs/promises'],
   'cli/processes.ts': ['node:fs/promises'],
   'cli/run.ts': ['node:fs/promises'],

@@ -32,6 +32,7 @@ afterEach(() => {
 
 function options(script: string, rest: Partial<ProgramOptions> = {}): ProgramOptions {
   return {
+    name: 'back-end',
     command: '/bin/sh',
     args: ['-c', script],
     feed,
@@ -97,7 +98,9 @@ describe('a program for each state', () => {
       },
       Endpoints: [{ IPs: { V4: ['10.1.0.1'] }, PortOverrides: [{ Port: 8080 }] }],
     })
-    expect(records).toMatchObject([{ level: 'info', code: 0, stdout: 'done', stderr: 'odd', state: 1 }])
+    expect(records).toMatchObject([
+      { level: 'info', command: 'back-end', code: 0, stdout: 'done', stderr: 'odd', state: 1 },
+    ])
   })
 
   it('runs once at a time, and the newest state wins', async () => {
@@ -298,7 +301,7 @@ it('a process without file descriptors to spare fails a run, and not itself', ()
     const none = { values: () => [] }
     const feed = { newer: async () => ({ number: 1, services: none, endpoints: none }) }
     const clock = { nowMs: () => 0, after: () => () => undefined }
-    const options = { command: '/bin/true', args: [], feed, clock, random: () => 0, log, timeoutMs: 0, once: true }
+    const options = { name: 'it', command: '/bin/true', args: [], feed, clock, random: () => 0, log, timeoutMs: 0, once: true }
     const open = []
     try { for (;;) open.push(openSync('/dev/null')) } catch {}
     const isFine = await runProgram(options, new AbortController().signal).catch(error => error.message)

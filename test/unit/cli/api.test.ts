@@ -1,4 +1,5 @@
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -7,12 +8,15 @@ import type { Io } from '../../../src/cli/io.ts'
 import { eventually } from '../../support/api/rig.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
+import { ask, freePort } from '../telemetry/http-client.ts'
 
 let folder: string
 let stop: AbortController
 let lost: AbortController
 let out: string
 let err: string
+/** What standard output does with a text. */
+let take: (text: string) => void
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'kprobe-api-'))
@@ -20,6 +24,9 @@ beforeEach(() => {
   lost = new AbortController()
   out = ''
   err = ''
+  take = text => {
+    out += text
+  }
   describeService('10.1.0.1')
 })
 
@@ -42,9 +49,7 @@ function describeService(address: string): void {
 
 function api(...argv: string[]): Promise<number> {
   const io: Io = {
-    out: text => {
-      out += text
-    },
+    out: text => take(text),
     err: text => {
       err += text
     },
@@ -132,6 +137,62 @@ describe('kprobe api', () => {
     expect(await api('--exec=/bin/false', `--exec=${one}`, '--once')).toBe(1)
   })
 
+  it('gives a line with blanks to the shell, which has arguments of its own', async () => {
+    const script = join(folder, 'script')
+    writeFileSync(script, `#!/bin/sh\necho "$@" > ${folder}/args\n`, { mode: 0o755 })
+    const line = `cat -n > ${folder}/numbered; echo "a b" $# >> ${folder}/numbered`
+    expect(await api(`--exec=${line}`, `--exec=${script}`, '--once', '--', 'x', 'y')).toBe(0)
+    const numbered = read('numbered')
+    expect(numbered).toMatch(/^ *1\t\{"Service":.*\na b 0\n$/)
+    expect(read('args')).toBe('x y\n')
+  })
+
+  it('serves metrics where it is told to, which say how old the state is', async () => {
+    const port = await freePort()
+    const watching = api('--print', '--watch', `--metrics-bind-address=127.0.0.1:${port}`)
+    await eventually('the first state', () => lines().length === 1)
+    let body = ''
+    for (let tries = 0; tries < 500 && !body.includes('kprobe_api_services 1'); tries++) {
+      body = await ask({ port, path: '/metrics' }).then(
+        answer => answer.body,
+        () => '',
+      )
+      await new Promise(done => setTimeout(done, 10))
+    }
+    expect(body).toMatch(/^kprobe_api_services 1$/m)
+    expect(body).toMatch(/^kprobe_api_state_age_seconds [\d.e-]+$/m)
+    stop.abort()
+    expect(await watching).toBe(0)
+  })
+
+  it('ends as a whole, its programs with it, when one part of it fails', async () => {
+    let pid = ''
+    take = () => {
+      pid = read('pid').trim()
+      if (pid !== '') throw new Error('out of paper')
+    }
+    const running = api('--print', '--watch', `--exec=echo $$ > ${join(folder, 'pid')}; exec sleep 60`)
+    await eventually('the program', () => read('pid') !== '')
+    describeService('10.1.0.2')
+    expect(await running).toBe(1)
+    expect(err).toBe('kprobe api: out of paper\n')
+    expect(() => process.kill(Number(pid), 0)).toThrow('ESRCH')
+  })
+
+  it('fails when it was to print one state, and is told to stop before there was one', async () => {
+    const silent = createServer(socket => socket.on('error', () => undefined))
+    await new Promise<void>(done => silent.listen({ host: '127.0.0.1', port: 0 }, done))
+    const address = silent.address()
+    const port = typeof address === 'object' && address !== null ? address.port : 0
+    const connected = new Promise(done => silent.once('connection', done))
+    const printing = api('--source=kube', `--master=http://127.0.0.1:${port}`, '--print')
+    await connected
+    stop.abort()
+    expect(await printing).toBe(1)
+    expect(out).toBe('')
+    silent.close()
+  })
+
   it('serves gRPC, and ends with its socket', async () => {
     const address = `unix://${join(folder, 'api.sock')}`
     const serving = api(`--listen=${address}`)
@@ -175,7 +236,7 @@ describe('kprobe api', () => {
     err = ''
     describeService('10.1.0.1')
     expect(await api('--listen=unix:///nowhere/at/all/api.sock')).toBe(1)
-    expect(err).toContain('unix:///nowhere/at/all/api.sock')
+    expect(err).toMatch(/^kprobe api: --listen: .*unix:\/\/\/nowhere\/at\/all\/api.sock/)
     err = ''
     expect(await api('--listen=tcp://0.0.0.0:0')).toBe(1)
     expect(err).toContain('--api-tls-cert')
@@ -185,6 +246,16 @@ describe('kprobe api', () => {
   it.each([
     [['--watch'], '--watch: is for --print'],
     [['--diff'], '--diff: is for --print'],
+    [['--print', '--watch', '--diff'], '--diff: cannot be combined with --watch'],
+    [['--once'], '--once: is for --exec'],
+    [['--once', '--print'], '--once: is for --exec'],
+    [['--once', '--exec=sh', '--listen=unix:///x'], '--once: cannot be combined with --listen'],
+    [['--once', '--exec=sh', '--print', '--watch'], '--once: cannot be combined with --watch'],
+    [['--once', '--exec=sh', '--print', '--diff'], '--once: cannot be combined with --diff'],
+    [['--api=unix:///x'], '--api: is for `kprobe run`'],
+    [['--exec=nothing-of-this-name'], '--exec: "nothing-of-this-name": there is no such program'],
+    [['--exec=/nowhere/at all'], '--exec: "/nowhere/at all": /nowhere/at: there is no such program'],
+    [['--exec=cat -n', '--', 'x'], '--: arguments are for programs'],
     [['--exec='], '--exec: "" names no program'],
     [['--exec=a\0b'], '--exec: '],
     [['--exec=a', '--exec-timeout=soon'], '--exec-timeout: "soon" is not a duration'],

@@ -107,10 +107,17 @@ it('tells them whatever becomes of it in the kernel', async () => {
   client.close()
 })
 
-it('does not start where nobody can listen, and opens nothing with --once', async () => {
+it('does not start where nobody can listen, and names the flag', async () => {
   expect(await start('--api=unix:///nowhere/at/all.sock')).toBe(1)
-  expect(logged).toContain('the API cannot be served')
-  expect(await start('--once', '--api=unix:///nowhere/at/all.sock')).toBe(0)
+  expect(logged).toContain('--api: the API cannot be served')
+  expect(logged).toContain('unix:///nowhere/at/all.sock')
+})
+
+it('never serves in plain where it was told to serve with TLS', async () => {
+  const files = ['cert', 'key', 'client-ca'].map(name => `--api-tls-${name}=${join(folder, name)}`)
+  expect(await start('--api=tcp://127.0.0.1:0', ...files)).toBe(1)
+  expect(logged).toContain('ENOENT')
+  expect(logged).not.toContain('the API is served')
 })
 
 it('has numbers that say how old the state is, and none without an API', async () => {

@@ -1,0 +1,110 @@
+import { parseDurationMs, TIMER_MS_MAX } from '../base/duration.ts'
+import type { ApiTlsConfig, BindAddress, Config } from '../config/config.ts'
+import { type FlagReader, quote } from '../config/flag-reader.ts'
+import { defaultApiAddress, readApiAddress, readApiTls } from '../config/read-api.ts'
+import { type ApiProgram, isLine, readApiProgram } from './api-program.ts'
+
+/** What one `kprobe api` is to do. */
+export interface ApiWanted {
+  readonly print: 'state' | 'states' | 'differences' | undefined
+  readonly programs: readonly ApiProgram[]
+  /** Each program ends after one run. */
+  readonly once: boolean
+  readonly timeoutMs: number
+  /** Undefined when nothing is served. */
+  readonly listen: string | undefined
+  readonly tls: ApiTlsConfig | undefined
+  /** Where metrics are served; nowhere unless told, for `kprobe run` is at the usual place. */
+  readonly metrics: BindAddress | undefined
+}
+
+export interface ApiArguments {
+  readonly config: Config
+  /** What stands behind `--`. */
+  readonly args: readonly string[]
+  /** PATH; undefined when there is none. */
+  readonly path: string | undefined
+}
+
+const TIMEOUT_MS = 60_000
+
+/** What is wrong is told to the reader. */
+export async function readApiWanted(
+  reader: FlagReader,
+  { config, args, path }: ApiArguments,
+): Promise<ApiWanted> {
+  const fail = (message: string) => reader.fail('--exec', message)
+  const programs = await Promise.all(
+    reader.all('exec').map(given => readApiProgram(given, { args, path, fail })),
+  )
+  const prints = reader.bool('print')
+  const serves = reader.given('listen') || (!prints && programs.length === 0)
+  refuseWithoutPrint(reader, prints)
+  refuseWithoutProgram(reader, programs, args)
+  refuseEnds(reader, config)
+  const tls = readApiTls(reader)
+  if (tls !== undefined && !serves) reader.fail('--api-tls-cert', 'is for a server')
+  if (reader.given('api') && serves && !reader.given('listen'))
+    reader.fail('--api', 'is for `kprobe run`; `kprobe api` listens at --listen')
+  return {
+    print: prints ? printed(reader) : undefined,
+    programs,
+    once: config.once,
+    timeoutMs: readTimeout(reader),
+    listen: serves
+      ? (readApiAddress(reader, 'listen') ?? defaultApiAddress(config.serviceProxyName))
+      : undefined,
+    tls,
+    metrics: reader.given('metrics-bind-address') ? config.metricsBindAddress : undefined,
+  }
+}
+
+function printed(reader: FlagReader): ApiWanted['print'] {
+  if (reader.bool('diff')) return 'differences'
+  return reader.bool('watch') ? 'states' : 'state'
+}
+
+function refuseWithoutPrint(reader: FlagReader, prints: boolean): void {
+  for (const name of ['diff', 'watch'])
+    if (reader.given(name) && !prints) reader.fail(`--${name}`, 'is for --print')
+  if (reader.bool('diff') && reader.bool('watch'))
+    reader.fail(
+      '--diff',
+      'cannot be combined with --watch: both go on, one with changes, the other with whole states',
+    )
+}
+
+function refuseWithoutProgram(
+  reader: FlagReader,
+  programs: readonly ApiProgram[],
+  args: readonly string[],
+): void {
+  if (args.some(arg => arg.includes('\0'))) reader.fail('--', 'an argument has a zero byte in it')
+  if (programs.length === 0) {
+    if (args.length > 0) reader.fail('--', 'arguments are for the programs of --exec')
+    if (reader.given('exec-timeout')) reader.fail('--exec-timeout', 'is for --exec')
+  } else if (args.length > 0 && programs.every(isLine))
+    reader.fail(
+      '--',
+      'arguments are for programs; those of a line that --exec gives to the shell stand in it',
+    )
+}
+
+/** --once ends a process of which nothing else goes on. */
+function refuseEnds(reader: FlagReader, { once }: Config): void {
+  if (!once) return
+  if (!reader.given('exec'))
+    reader.fail('--once', 'is for --exec; --print without --watch and --diff ends as well')
+  for (const name of ['listen', 'watch', 'diff'])
+    if (name === 'listen' ? reader.given(name) : reader.bool(name))
+      reader.fail('--once', `cannot be combined with --${name}, which goes on`)
+}
+
+function readTimeout(reader: FlagReader): number {
+  const text = reader.text('exec-timeout')
+  if (text === undefined) return TIMEOUT_MS
+  const ms = parseDurationMs(text)
+  if (ms !== undefined && ms >= 0 && ms <= TIMER_MS_MAX) return ms
+  reader.fail('--exec-timeout', `${quote(text)} is not a duration (10s, 2m) from 0 to 596h`)
+  return TIMEOUT_MS
+}

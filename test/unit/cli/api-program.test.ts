@@ -1,0 +1,72 @@
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { type ApiProgram, isLine, readApiProgram } from '../../../src/cli/api-program.ts'
+
+let folder = ''
+let complaints: string[] = []
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'program-'))
+  complaints = []
+  mkdirSync(join(folder, 'bin'))
+  for (const name of ['bin/tool', 'a b', 'bin/c d']) program(name)
+})
+
+afterEach(() => rmSync(folder, { recursive: true, force: true }))
+
+function program(name: string): void {
+  writeFileSync(join(folder, name), '#!/bin/sh\n', { mode: 0o755 })
+}
+
+function read(given: string, path?: string): Promise<ApiProgram> {
+  const fail = (message: string) => complaints.push(message)
+  return readApiProgram(given, { args: ['x', 'y z'], path: path ?? `/nowhere:${join(folder, 'bin')}`, fail })
+}
+
+it('is a program with its arguments: a path, a name in PATH, and one with blanks in its name', async () => {
+  for (const given of ['tool', 'c d', join(folder, 'a b'), '/bin/sh']) {
+    const found = await read(given)
+    expect(found).toEqual({ name: given, command: given, args: ['x', 'y z'] })
+    expect(isLine(found)).toBe(false)
+  }
+  expect(complaints).toEqual([])
+})
+
+it('is otherwise a line for the shell, when there are blanks in it', async () => {
+  const long = `tool ${'x'.repeat(300)}`
+  for (const given of ['tool -n', ' tool', '/bin/cat -n | wc', 'A=/b tool', long]) {
+    const found = await read(given)
+    expect(found).toEqual({ name: given, command: '/bin/sh', args: ['-c', given] })
+    expect(isLine(found)).toBe(true)
+  }
+  expect(complaints).toEqual([])
+})
+
+it('is looked for where the kernel looks without a PATH', async () => {
+  const fail = (message: string) => complaints.push(message)
+  await readApiProgram('sh', { args: [], path: undefined, fail })
+  expect(complaints).toEqual([])
+})
+
+it('is refused when it is not there', async () => {
+  writeFileSync(join(folder, 'data'), '')
+  writeFileSync(join(folder, 'bin/locked'), '')
+  chmodSync(join(folder, 'bin/locked'), 0o644)
+  for (const given of ['', ' ', 'a\0b', 'nothing', join(folder, 'none'), join(folder, 'data'), folder])
+    await read(given)
+  for (const given of ['locked', join(folder, 'none -n'), `${folder}/data -n`]) await read(given)
+  expect(complaints).toEqual([
+    '"" names no program',
+    '" " names no program',
+    '"a\\u0000b" names no program',
+    '"nothing": there is no such program',
+    expect.stringMatching(/none": there is no such program$/),
+    expect.stringMatching(/data": may not be executed$/),
+    expect.stringMatching(/": is no file$/),
+    '"locked": may not be executed',
+    expect.stringMatching(/none -n": .*none: there is no such program$/),
+    expect.stringMatching(/data -n": .*data: may not be executed$/),
+  ])
+})
