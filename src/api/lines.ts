@@ -1,3 +1,4 @@
+import { inPieces } from '../base/text.ts'
 import { type ApiObject, type ApiOperation, type ApiState, difference } from './state.ts'
 
 /**
@@ -46,14 +47,7 @@ function operationJson(operation: ApiOperation): object {
 /** Characters that are written in one go. */
 const CHUNK = 65_536
 
-/** The same text in pieces of some size: a write for each line would cost more than the line. */
-export function* inChunks(lines: Iterable<string>): Iterable<string> {
-  let chunk = ''
-  for (const line of lines) {
-    chunk += line
-    if (chunk.length < CHUNK) continue
-    yield chunk
-    chunk = ''
-  }
-  if (chunk !== '') yield chunk
+/** A write for each line would cost more than the line. */
+export function inChunks(lines: Iterable<string>): Iterable<string> {
+  return inPieces(lines, CHUNK)
 }

@@ -18,3 +18,15 @@ export function bytesText(bytes: number): string {
   const power = Math.min(units.length, Math.floor(Math.log2(bytes) / 10))
   return `${(bytes / 1024 ** power).toFixed(1)} ${units[power - 1]}`
 }
+
+/** The same text in pieces of at least `length` characters, the last one aside; a part is asked for when it is its turn. */
+export function* inPieces(parts: Iterable<string>, length: number): Generator<string> {
+  let piece = ''
+  for (const part of parts) {
+    piece += part
+    if (piece.length < length) continue
+    yield piece
+    piece = ''
+  }
+  if (piece !== '') yield piece
+}

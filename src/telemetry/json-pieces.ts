@@ -1,16 +1,11 @@
+import { inPieces } from '../base/text.ts'
+
 /**
  * JSON of plain data in pieces of about 16 KiB, so that a large answer is never one string in memory. Iterables are
  * written as lists, and generators are asked for an item when it is its turn; dates and toJSON are not known here.
  */
-export function* jsonPieces(value: unknown): Generator<string> {
-  let piece = ''
-  for (const part of partsOf(value)) {
-    piece += part
-    if (piece.length < PIECE_LENGTH) continue
-    yield piece
-    piece = ''
-  }
-  if (piece !== '') yield piece
+export function jsonPieces(value: unknown): Generator<string> {
+  return inPieces(partsOf(value), PIECE_LENGTH)
 }
 
 const PIECE_LENGTH = 16 * 1024
