@@ -1,6 +1,7 @@
 import { close as closeInspector, url as inspectorUrl } from 'node:inspector'
 import { hostname } from 'node:os'
 import { setFlagsFromString } from 'node:v8'
+import { systemClock } from './base/clock.ts'
 import { runCommand } from './cli/commands.ts'
 import { EXIT_FAILED, type Io } from './cli/io.ts'
 import { Outlet } from './cli/outlet.ts'
@@ -58,7 +59,7 @@ const io: Io = {
 }
 
 const code = await runCommand(process.argv.slice(2), io)
-await out.drained()
+await out.drained({ stop, clock: systemClock })
 if (out.failure !== undefined) err.write(`kprobe: standard output is incomplete: ${out.failure.message}\n`)
-await err.drained()
+await err.drained({ stop, clock: systemClock })
 process.exit(out.failure === undefined ? code : EXIT_FAILED)

@@ -1,4 +1,9 @@
 import type { Writable } from 'node:stream'
+import type { Clock } from '../base/clock.ts'
+import { within } from '../base/within.ts'
+
+/** What a reader has once the process is told to end: one that reads has long read on by then. */
+const PATIENCE_MS = 300
 
 /**
  * A standard stream whose far end may go away (`kprobe dump | head`) or fail (a full disk). From then on what is
@@ -42,10 +47,16 @@ export class Outlet {
     }
   }
 
-  /** Resolves when all that was written is on its way or lost: an empty write ends after those before it. */
-  async drained(): Promise<void> {
+  /**
+   * Resolves when all that was written is on its way or lost: an empty write ends after those before it. A reader that
+   * stands still is waited for until `stop` is aborted, and that is a failure then.
+   */
+  async drained({ stop, clock }: { readonly stop: AbortSignal; readonly clock: Clock }): Promise<void> {
     if (!this.#used || this.#failure !== undefined) return
-    await new Promise<unknown>(done => this.#stream.write('', done))
+    const taken = new Promise<void>(done => this.#stream.write('', () => done()))
+    await Promise.race([taken, aborted(stop)])
+    if (!(await within(clock, PATIENCE_MS, taken)))
+      this.#failure ??= new Error(`its reader has left ${this.backlogBytes} bytes`)
     // An error is told a turn after its write has ended.
     await new Promise(done => setImmediate(done))
   }
@@ -55,6 +66,13 @@ export class Outlet {
     this.#failure = error
     this.#lost.abort(error)
   }
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise(resolve => {
+    signal.addEventListener('abort', () => resolve(), { once: true })
+    if (signal.aborted) resolve()
+  })
 }
 
 function isErrno(error: unknown): error is NodeJS.ErrnoException {

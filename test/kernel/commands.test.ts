@@ -1,5 +1,6 @@
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
-import { cpSync, openSync } from 'node:fs'
+import { cpSync, mkdtempSync, openSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, describe, expect, it } from 'vitest'
@@ -222,6 +223,33 @@ describe('standard output', () => {
     }
     expect(await exited).toBe(0)
     expect(err.match(/standard output is gone/g)).toHaveLength(1)
+  })
+
+  it('ends soon after SIGTERM with a reader that stands still, and says what is missing', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kprobe-stalled-'))
+    const items = Array.from({ length: 10_000 }, (_, index) => ({
+      apiVersion: 'v1',
+      kind: 'Service',
+      metadata: { namespace: 'ns', name: `web-${index}` },
+      spec: { clusterIP: `10.96.${index >> 8}.${index & 255}`, ports: [{ port: 80 }] },
+    }))
+    writeFileSync(join(folder, 'all.json'), JSON.stringify({ apiVersion: 'v1', kind: 'List', items }))
+    const args = ['api', `--source=file:${folder}`, '--hostname-override=here', '--print', '--watch']
+    const child = spawn(process.execPath, [COMMAND, ...args], { stdio: ['ignore', 'pipe', 'pipe'] })
+    const exited = new Promise<number | null>(resolve => child.on('exit', resolve))
+    let err = ''
+    child.stderr.on('data', chunk => {
+      err += chunk
+    })
+    try {
+      await new Promise(resolve => child.stdout.once('readable', resolve))
+      child.kill('SIGTERM')
+      expect(await exited).toBe(1)
+      expect(err).toMatch(/^kprobe: standard output is incomplete: its reader has left \d+ bytes\n$/)
+    } finally {
+      child.kill('SIGKILL')
+      rmSync(folder, { recursive: true, force: true })
+    }
   })
 
   it('is no condition either with a log that cannot be written', () => {

@@ -1,5 +1,6 @@
 import { Writable } from 'node:stream'
 import { describe, expect, it } from 'vitest'
+import { systemClock } from '../../../src/base/clock.ts'
 import { Outlet } from '../../../src/cli/outlet.ts'
 
 /** A stream that takes so many writes, and answers the others as `fail` says. */
@@ -15,18 +16,21 @@ function streamThatFails(after: number, fail: (done: (error: Error) => void) => 
 
 const errno = (code: string) => Object.assign(new Error(`${code}: the kernel's words`), { code })
 
+/** Of a process that nobody tells to end. */
+const stop = new AbortController().signal
+
 describe('a standard stream', () => {
   it('has not failed while it takes what is written', async () => {
     const outlet = new Outlet(streamThatFails(9, done => done(errno('EIO'))))
     outlet.write('a')
-    await outlet.drained()
+    await outlet.drained({ stop, clock: systemClock })
     expect([outlet.failure, outlet.lost.aborted]).toEqual([undefined, false])
   })
 
   it('is lost without a failure when its reader has seen enough', async () => {
     const outlet = new Outlet(streamThatFails(1, done => setImmediate(() => done(errno('EPIPE')))))
     for (const text of ['a', 'b', 'c']) outlet.write(text)
-    await outlet.drained()
+    await outlet.drained({ stop, clock: systemClock })
     outlet.write('dropped')
     expect(outlet.lost.aborted).toBe(true)
     expect(outlet.lost.reason).toMatchObject({ code: 'EPIPE' })
@@ -45,13 +49,13 @@ describe('a standard stream', () => {
     const outlet = new Outlet(streamThatFails(0, fail))
     outlet.write('a')
     outlet.write('b')
-    await outlet.drained()
+    await outlet.drained({ stop, clock: systemClock })
     expect(outlet.failure?.message).toBe("ENOSPC: the kernel's words")
   })
 
   it('does not write at all when it was not used', async () => {
     const outlet = new Outlet(streamThatFails(0, done => done(errno('EIO'))))
-    await outlet.drained()
+    await outlet.drained({ stop, clock: systemClock })
     expect(outlet.failure).toBeUndefined()
   })
 
@@ -62,5 +66,52 @@ describe('a standard stream', () => {
       }),
     )
     expect(() => outlet.write('a')).toThrow(TypeError)
+  })
+
+  it('waits for a slow reader', async () => {
+    let take: (() => void) | undefined
+    const outlet = new Outlet(
+      new Writable({
+        write(_chunk, _encoding, done) {
+          take = done
+        },
+      }),
+    )
+    outlet.write('a')
+    let isDrained = false
+    const draining = outlet.drained({ stop, clock: systemClock }).then(() => {
+      isDrained = true
+    })
+    await new Promise(done => setTimeout(done, 50))
+    expect(isDrained).toBe(false)
+    // What is taken asks for the next, which is the empty write.
+    take?.()
+    take?.()
+    await draining
+    expect(outlet.failure).toBeUndefined()
+  })
+
+  it('gives a reader that stands still up when the process is to end, and says so', async () => {
+    const told = new AbortController()
+    const waits: number[] = []
+    const clock = {
+      ...systemClock,
+      after(ms: number, run: () => void) {
+        waits.push(ms)
+        return systemClock.after(0, run)
+      },
+    }
+    const outlet = new Outlet(new Writable({ write: () => undefined }))
+    outlet.write('abcdef')
+    const draining = outlet.drained({ stop: told.signal, clock })
+    await new Promise(done => setTimeout(done, 50))
+    expect(waits).toEqual([])
+    told.abort()
+    await draining
+    expect(waits).toEqual([300])
+    expect(outlet.failure?.message).toBe('its reader has left 6 bytes')
+    // Whoever follows this signal follows what happened while the command worked.
+    expect(outlet.lost.aborted).toBe(false)
+    await outlet.drained({ stop: told.signal, clock })
   })
 })
