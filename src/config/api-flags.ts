@@ -32,7 +32,7 @@ export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
     kind: 'text',
     placeholder: 'CMD',
     default: '',
-    help: 'start this for each state, with what --print prints on its standard input: a program, with the arguments behind --; or, where nothing has this name and it has blanks, a line for /bin/sh, with its own; one run at a time, and the newest state wins; may be repeated',
+    help: 'start this for each state, with what --print prints on its standard input: a program, with the arguments behind --; or, where nothing has this name and it has blanks, a line for /bin/sh, with its own; one run at a time, and the newest state wins; one that fails is repeated after 1 s, then later and later, up to 1 min, but a newer state waits for 1 s at most; may be repeated',
   },
   {
     name: 'exec-timeout',
