@@ -152,7 +152,9 @@ class Session {
       clock: systemClock,
       failed: err => this.#log.warn({ err }, 'the API has trouble'),
     }).catch(thrown => {
-      throw new Error(`--listen: ${errorOf(thrown).message}`)
+      const { message } = errorOf(thrown)
+      // What is wrong with a file names the flag of the file.
+      throw new Error(message.startsWith('--') ? message : `--listen: ${message}`)
     })
     this.#log.info({ address: server.address }, 'the API is served')
     return server

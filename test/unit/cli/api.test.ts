@@ -240,6 +240,10 @@ describe('kprobe api', () => {
     err = ''
     expect(await api('--listen=tcp://0.0.0.0:0')).toBe(1)
     expect(err).toContain('--api-tls-cert')
+    err = ''
+    const files = ['cert', 'key', 'client-ca'].map(name => `--api-tls-${name}=${join(folder, name)}`)
+    expect(await api('--listen=tcp://127.0.0.1:0', ...files)).toBe(1)
+    expect(err).toMatch(/^kprobe api: --api-tls-cert: .*ENOENT/)
     expect(out).toBe('')
   })
 
