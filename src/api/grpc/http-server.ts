@@ -13,7 +13,7 @@ const KEEPALIVE_MS = 60_000
 const LIMITS = {
   settings: { maxConcurrentStreams: CALLS_PER_CONNECTION_MAX, maxHeaderListSize: HEADER_BYTES_MAX },
   maxHeaderListPairs: HEADERS_MAX,
-}
+} as const
 
 /** HTTP/2 with bounds, in plain. */
 export function plainServer(): Http2Server {

@@ -1,5 +1,4 @@
 import { mkdir } from 'node:fs/promises'
-import type { Http2Server } from 'node:http2'
 import type { Server as NetServer } from 'node:net'
 import type { Clock } from '../../base/clock.ts'
 import { formatIp } from '../../base/ip.ts'
@@ -12,7 +11,7 @@ import { GrpcHealth } from './health.ts'
 import { plainServer, renewTls, tlsServer } from './http-server.ts'
 import { reflectionMethod } from './reflection.ts'
 import type { Methods } from './rpc.ts'
-import { RpcServer } from './rpc-server.ts'
+import { RpcServer, type RpcServerOptions } from './rpc-server.ts'
 import { Sets, type SetsCounts } from './sets.ts'
 import { statusMethod } from './status.ts'
 import { type ApiTls, followTls, readTls } from './tls.ts'
@@ -138,7 +137,7 @@ function checkTls(address: ApiAddress, tls: ApiTls | undefined): void {
 }
 
 interface RenewingServer {
-  readonly http: Http2Server
+  readonly http: RpcServerOptions['http']
   readonly stopRenewing: () => void
 }
 
