@@ -13,6 +13,9 @@ function expected(set: 1 | 2, path: string, json: object): Buffer {
   return framed(encodeLocalv1('OpItem', { Set: { Ref: { Set: set, Path: path }, Bytes } }))
 }
 
+/** Of a text of some hundred bytes instead of one: its length, and those of the two messages around it. */
+const LONGER_PREFIXES = 3
+
 describe('objects of a whole state', () => {
   it('stand behind each other, each set by itself', () => {
     const maker = new ObjectMaker({ isWhole: true })
@@ -51,6 +54,20 @@ describe('objects of a whole state', () => {
     const all = maker.runs.map(({ memory, start, end }) => memory.subarray(start, end))
     expect(Buffer.concat(all).equals(Buffer.concat(made.map(([, frame]) => frame)))).toBe(true)
     expect(maker.runs.map(({ operations }) => operations)).toEqual([2, 1, 1, 1])
+  })
+})
+
+describe('shared memory', () => {
+  it.each([-2, -1, 0, 1, 2])('is filled to its last byte, and no further: %d bytes', over => {
+    const [long, short] = [{ Hostname: 'h'.repeat(65_000) }, { Hostname: 'h' }]
+    const lengths = [long, short].map((json, index) => expected(2, `ns/a/${index}`, json).length)
+    const left = 65_536 - (lengths[0] ?? 0) - (lengths[1] ?? 0)
+    const second = { Hostname: 'h'.repeat(1 + left + over - LONGER_PREFIXES) }
+    const maker = new ObjectMaker({ isWhole: true })
+    const made = [long, second].map((json, index) => maker.make(endpoint(`ns/a/${index}`), json))
+    expect(made.map(frameOf)).toEqual([long, second].map((json, i) => expected(2, `ns/a/${i}`, json)))
+    expect(made[1]?.end).toBe(over <= 0 ? 65_536 + over : (made[1]?.end ?? 0) - (made[1]?.start ?? 0))
+    expect(maker.runs).toHaveLength(over <= 0 ? 1 : 2)
   })
 })
 

@@ -206,12 +206,15 @@ describe('mutual TLS', () => {
 
   it('serves what was renewed in the files, and trusts whom they name', async () => {
     let look = (): void => expect.fail('nothing looks at the files')
+    let isCancelled = false
     const clock: Clock = {
       ...systemClock,
       after(ms, run) {
         if (ms !== 60_000) return systemClock.after(ms, run)
         look = run
-        return () => undefined
+        return () => {
+          isCancelled = true
+        }
       },
     }
     const paths = files()
@@ -239,6 +242,9 @@ describe('mutual TLS', () => {
     const late = client(server.address, credentials(pair))
     void late.ask()
     expect(await statusOf(late.stream)).toMatchObject({ code: 14 })
+    expect(isCancelled).toBe(false)
+    await server.close()
+    expect(isCancelled).toBe(true)
   })
 
   it('keeps connections alive, so that a peer whose machine is gone is noticed', async () => {

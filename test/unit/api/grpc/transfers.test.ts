@@ -266,6 +266,38 @@ describe('those who do not read', () => {
   })
 })
 
+describe('a small difference', () => {
+  const rigOfTwo = async () => {
+    const from = largeState(50, 2)
+    const rig = rigOf(from)
+    await settled()
+    rig.feed.hold(from)
+    const to = nextState(from, { services: [[path, serviceObject(path, 99)]] })
+    rig.move(to)
+    return { rig, from, to }
+  }
+
+  it('is held by who reads it when the state moves on, and by nobody afterwards', async () => {
+    const { rig, from, to } = await rigOfTwo()
+    const transfer = rig.transfers.open(from, to, READER)
+    rig.move(nextState(to, { services: [[path, serviceObject(path, 98)]] }))
+    rig.feed.release(from)
+    // The one that is made, what is read, and the newest.
+    expect(rig.feed.kept).toBe(3)
+    rig.transfers.close(transfer, READER)
+    rig.transfers.end()
+    expect(rig.feed.kept).toBe(1)
+  })
+
+  it('holds no memory that it does not fill', async () => {
+    const { rig, from, to } = await rigOfTwo()
+    const transfer = rig.transfers.open(from, to, READER)
+    const [block] = all(transfer)
+    expect(block?.frames.buffer.byteLength).toBeLessThan(16 * 1024)
+    rig.transfers.close(transfer, READER)
+  })
+})
+
 describe('what is made aside', () => {
   it('is let go when its server ends before it is done', async () => {
     const state = largeState(2_000, 2)

@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { expect, it, vi } from 'vitest'
 import { type Call, framed } from '../../../../src/api/grpc/rpc.ts'
 import { Transfers } from '../../../../src/api/grpc/transfers.ts'
 import { Watcher } from '../../../../src/api/grpc/watcher.ts'
@@ -71,6 +71,18 @@ it('who is evicted is told to forget even where nothing is left', () => {
   rig.reads = true
   rig.watcher.drained()
   expect(rig.written.slice(1).join('')).toBe([RESET, hexOf(a), withoutA, SYNC].join(''))
+})
+
+it('who reads on keeps its place longer than who does not', () => {
+  const rig = rigOf(withA)
+  rig.watcher.message(REQUEST)
+  rig.watcher.message(REQUEST)
+  rig.reads = false
+  rig.feed.offer(nextState(withA, { services: [[b.path, b]] }))
+  rig.watcher.moved()
+  const progressed = vi.spyOn(rig.transfers, 'progressed')
+  rig.watcher.drained()
+  expect(progressed).toHaveBeenCalledTimes(1)
 })
 
 it('a host name in capitals is the name of its node', () => {

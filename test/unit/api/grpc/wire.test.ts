@@ -162,7 +162,9 @@ describe('a transfer', () => {
     const objects = Array.from({ length: 2_000 }, (_, index) =>
       maker.make({ set: SET_SERVICES, path: `default/${index}` }, { Name: `${index}`.padEnd(100, '-') }),
     )
-    const state = nextState(EMPTY, { services: objects.map(object => [object.path, object]) })
+    const services = objects.map(object => [object.path, object] as const)
+    const state = { ...nextState(EMPTY, { services }), runs: maker.runs }
+    expect(Transfer.between(state, state).isEmpty).toBe(true)
     const memories = new Set(objects.map(({ memory }) => memory.buffer))
     expect(memories.size).toBeLessThan(6)
     const blocks = blocksOf(Transfer.whole(state))
