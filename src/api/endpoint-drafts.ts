@@ -77,7 +77,10 @@ function take(
   if (name !== undefined) draft.ports.set(name, (draft.ports.get(name) ?? new Set()).add(port))
 }
 
-/** By address: the first slice that has a name for it counts. Of each slice the names are walked, or the addresses if they are fewer. */
+/**
+ * By address: the first slice that has a name for it counts. Of each slice the names are walked, or the addresses if they
+ * are fewer.
+ */
 export function* hostnamesOf(
   slices: SliceList,
   addresses: ReadonlyMap<Ip, unknown>,

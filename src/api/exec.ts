@@ -34,13 +34,15 @@ const OUTPUT_BYTES_MAX = 2_048
 /**
  * Starts a program for each state with the whole state on its standard input, one after the other: a state that comes
  * meanwhile waits, and gives way to one that is newer. A run that fails is repeated with the newest state, at growing
- * distances; one that is newer than what failed waits for the first of them only. Resolves when aborted, once the program is gone, with whether its last run went well.
+ * distances; one that is newer than what failed waits for the first of them only. Resolves when aborted, once the program
+ * is gone, with whether its last run went well.
  */
 export async function runProgram(options: ProgramOptions, signal: AbortSignal): Promise<boolean> {
   const { feed, once = false } = options
   let seen = 0
   let failures = 0
-  let isFine = true
+  // Of no run it cannot be said that it went well, where one was asked for.
+  let isFine = !once
   try {
     for (;;) {
       const state = await feed.newer(seen, signal)

@@ -37,9 +37,11 @@ export const SET_SERVICES = 1
 export const SET_ENDPOINTS = 2
 export type ApiSet = typeof SET_SERVICES | typeof SET_ENDPOINTS
 
-/** So many objects differ from the newest version at most; `from` is held. */
-export function distance({ services, endpoints }: ApiState): number {
-  return services.distance + endpoints.distance
+/** So many objects differ between two versions that are held, or fewer. */
+export function distance(from: ApiState, to: ApiState): number {
+  return (
+    PersistentMap.distance(from.services, to.services) + PersistentMap.distance(from.endpoints, to.endpoints)
+  )
 }
 
 /** localv1.Ref. */

@@ -86,14 +86,6 @@ export class PersistentMap<V> {
     return newer
   }
 
-  /** So many keys differ at most from the version that holds the Map: the one that was used last. */
-  get distance(): number {
-    let keys = 0
-    for (let content = this.#content; 'undo' in content; content = content.newer.#content)
-      keys += content.undo.size
-    return keys
-  }
-
   /** A list of its own: the Map may be handed on to another version before a walk ends. */
   keys(): readonly string[] {
     return this.size === 0 ? [] : [...this.#reroot().keys()]
@@ -120,6 +112,14 @@ export class PersistentMap<V> {
     to: PersistentMap<V>,
   ): IterableIterator<readonly [key: string, before: V | undefined, after: V | undefined]> {
     for (const key of PersistentMap.changes(from, to)) yield [key, from.get(key), to.get(key)]
+  }
+
+  /** So many keys differ between two versions, or fewer; costs the versions between them. */
+  static distance<V>(from: PersistentMap<V>, to: PersistentMap<V>): number {
+    if (from === to) return 0
+    const between = versionsBetween(from, to)
+    if (between === undefined) return from.size + to.size
+    return between.reduce((sum, version) => sum + PersistentMap.ownSize(version), 0)
   }
 
   /** The versions from `start` to the one that holds the Map. */
@@ -152,6 +152,11 @@ export class PersistentMap<V> {
   /** Keys in which this version differs from its neighbour in the lineage. */
   static ownKeys<V>(version: PersistentMap<V>): Iterable<string> {
     return 'undo' in version.#content ? version.#content.undo.keys() : []
+  }
+
+  /** How many those are. */
+  static ownSize<V>(version: PersistentMap<V>): number {
+    return 'undo' in version.#content ? version.#content.undo.size : 0
   }
 
   /** Nothing is undone for an empty version: it keeps a Map of its own. */
@@ -205,20 +210,30 @@ function isFilled<V>(map: Map<string, V | undefined>): map is Map<string, V> {
 /** All keys that may differ: of versions of one lineage those on the way between them, else all. */
 function candidates<V>(from: PersistentMap<V>, to: PersistentMap<V>): Iterable<string> {
   if (from === to) return []
-  const before = PersistentMap.lineage(from)
-  const after = PersistentMap.lineage(to)
-  if (before.at(-1) !== after.at(-1)) {
+  const between = versionsBetween(from, to)
+  if (between === undefined) {
     if (from.size === 0) return to.keys()
     const keys = new Set(to.keys())
     for (const key of from.keys()) keys.add(key)
     return keys
   }
+  const keys = new Set<string>()
+  for (const version of between) for (const key of PersistentMap.ownKeys(version)) keys.add(key)
+  return keys
+}
+
+/** Those on the way between two versions of one lineage; undefined when they are of two. */
+function versionsBetween<V>(
+  from: PersistentMap<V>,
+  to: PersistentMap<V>,
+): readonly PersistentMap<V>[] | undefined {
+  const before = PersistentMap.lineage(from)
+  const after = PersistentMap.lineage(to)
+  if (before.at(-1) !== after.at(-1)) return undefined
   // From where the two lineages meet they are one.
   while (before.length > 0 && before.at(-1) === after.at(-1)) {
     before.pop()
     after.pop()
   }
-  const keys = new Set<string>()
-  for (const version of [...before, ...after]) for (const key of PersistentMap.ownKeys(version)) keys.add(key)
-  return keys
+  return [...before, ...after]
 }

@@ -22,8 +22,8 @@ export interface ApiProgramOptions {
 const SHELL = '/bin/sh'
 
 /**
- * A program, of which the arguments behind `--` are; or, where nothing has that name and it has blanks in it, a line that the
- * shell runs, with arguments of its own.
+ * A program, of which the arguments behind `--` are; or, where nothing has that name and it has blanks in it, a line that
+ * the shell runs, with arguments of its own.
  */
 export async function readApiProgram(
   given: string,

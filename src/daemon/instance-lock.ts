@@ -15,7 +15,10 @@ export async function lockInstance(
   const ofName = await take(lock, holder)
   if (ofName.kind === 'busy') return { ...ofName, of: 'name' }
   if (chainsLock === undefined) return ofName
-  const ofChains = await take(chainsLock, holder)
+  const ofChains = await take(chainsLock, holder).catch(async thrown => {
+    await ofName.release()
+    throw thrown
+  })
   if (ofChains.kind === 'held')
     return {
       kind: 'held',

@@ -63,8 +63,8 @@ function existing(
 }
 
 /**
- * Those of a named proxy: none. The counters are of the network namespace and count for the proxy without a name; whoever else's
- * rules counted with them would keep it from removing them.
+ * Those of a named proxy: none. The counters are of the network namespace and count for the proxy without a name; whoever
+ * else's rules counted with them would keep it from removing them.
  */
 export const NO_NFACCT_COUNTERS: NfacctCounters = {
   available: { invalidDropped: false, localhostAccepted: false },

@@ -53,8 +53,8 @@ async function untilDone<State, P extends Plan<State>, R>(
 
 /**
  * Removes what a mode that is not in use has left, without a connection lost: see docs/decisions/0015. `isKnown` says that
- * this process has programmed the kernel in that mode: without a name, chains of iptables are called as kube-proxy's are, so that others
- * stay. Ends early when aborted. Throws when the kernel cannot be spoken to.
+ * this process has programmed the kernel in that mode: without a name, chains of iptables are called as kube-proxy's are,
+ * so that others stay. Ends early when aborted. Throws when the kernel cannot be spoken to.
  */
 export async function retireMode(
   context: ModeContext,

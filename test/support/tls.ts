@@ -1,4 +1,10 @@
-import { generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto'
+import {
+  generateKeyPairSync,
+  type KeyObject,
+  type KeyPairKeyObjectResult,
+  randomBytes,
+  sign,
+} from 'node:crypto'
 import { isIPv4, isIPv6 } from 'node:net'
 
 /**
@@ -26,6 +32,8 @@ export interface IssueOptions {
   /** Seconds from now; negative is in the past. */
   readonly fromSeconds?: number
   readonly untilSeconds?: number
+  /** Its own; of P-256 unless told otherwise. */
+  readonly keys?: KeyPairKeyObjectResult
 }
 
 /** Signs for 127.0.0.1, ::1 and localhost unless told otherwise, from an hour ago until an hour from now. */
@@ -36,7 +44,7 @@ export function createAuthority(commonName = 'test authority'): Authority {
   return {
     caPem: pem('CERTIFICATE', self),
     issue(options = {}) {
-      const pair = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+      const pair = options.keys ?? generateKeyPairSync('ec', { namedCurve: 'P-256' })
       const issued = certificate({
         ...options,
         subject: {

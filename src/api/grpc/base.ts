@@ -1,4 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
+import { errorOf } from '../../base/thrown.ts'
 import type { ApiFeed } from '../feed.ts'
 import { type ApiState, distance } from '../state.ts'
 import { Transfer } from './transfer.ts'
@@ -9,6 +10,13 @@ const CHANGED_MIN = 1_000
 /** Earlier ones that somebody still reads. */
 const EARLIER_MAX = 3
 
+export interface BaseOptions {
+  readonly feed: ApiFeed
+  readonly clock: Clock
+  /** An error of ours in making it: the one that there is stays. */
+  readonly failed: (error: Error) => void
+}
+
 /**
  * A whole state of which all blocks are made before somebody asks: who has nothing gets it, and behind it what has changed
  * until then. Made anew, aside, when much has changed: memory and work follow the changes. Its blocks are mostly the memory
@@ -17,6 +25,7 @@ const EARLIER_MAX = 3
 export class Base {
   readonly #feed: ApiFeed
   readonly #clock: Clock
+  readonly #failed: (error: Error) => void
   /** The states of all of these are held. */
   #made: Transfer | undefined
   #making: Transfer | undefined
@@ -24,9 +33,10 @@ export class Base {
   readonly #earlier: Transfer[] = []
   #hasEnded = false
 
-  constructor(feed: ApiFeed, clock: Clock) {
+  constructor({ feed, clock, failed }: BaseOptions) {
     this.#feed = feed
     this.#clock = clock
+    this.#failed = failed
   }
 
   /** Of the state that is the newest, or was not long ago; `newest` for when there is none yet. */
@@ -39,11 +49,11 @@ export class Base {
     const { current } = this.#feed
     if (current === undefined || this.#making !== undefined || this.#hasEnded) return
     const most = Math.max(CHANGED_MIN, (current.services.size + current.endpoints.size) * CHANGED_PART)
-    if (this.#made !== undefined && distance(this.#made.to) <= most) return
+    if (this.#made !== undefined && distance(this.#made.to, current) <= most) return
     try {
       this.#begin(current)
-    } catch {
-      // An error of ours: readers meet it where it can be told to them.
+    } catch (thrown) {
+      this.#failed(errorOf(thrown))
     }
   }
 
@@ -91,8 +101,8 @@ export class Base {
       for (let index = 0; making.block(index) !== undefined && !this.#hasEnded; index++)
         await this.#clock.breathe()
       return true
-    } catch {
-      // As above.
+    } catch (thrown) {
+      this.#failed(errorOf(thrown))
       return false
     }
   }

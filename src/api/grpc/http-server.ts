@@ -1,7 +1,6 @@
 import { createSecureServer, createServer, type Http2SecureServer, type Http2Server } from 'node:http2'
 import type { Socket } from 'node:net'
-import type { SecureContextOptions } from 'node:tls'
-import type { TlsPems } from './tls.ts'
+import { contextOf, type TlsPems } from './tls.ts'
 
 const CALLS_PER_CONNECTION_MAX = 128
 const HEADERS_MAX = 64
@@ -46,10 +45,6 @@ export function tlsServer(
 /** For connections that come from now on. */
 export function renewTls(server: Http2SecureServer, pems: TlsPems): void {
   server.setSecureContext(contextOf(pems))
-}
-
-function contextOf({ cert, key, clientCa }: TlsPems): SecureContextOptions {
-  return { cert, key, ca: clientCa, minVersion: 'TLSv1.2' }
 }
 
 function withKeepAlive(socket: Socket): void {

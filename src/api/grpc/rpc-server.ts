@@ -17,6 +17,7 @@ import {
   INVALID_ARGUMENT,
   MessageReader,
   type Methods,
+  OK,
   RESOURCE_EXHAUSTED,
   RpcError,
   timeoutMs,
@@ -125,9 +126,15 @@ export class RpcServer {
       reset(stream)
       return
     }
-    const call = new RpcCall(stream, this.#options.failed)
-    this.#calls.add(call)
+    const { clock, failed } = this.#options
     let cancel: Cancel | undefined
+    // Whoever did something wrong, or came too late, need not read everything first.
+    const refused = (): void => {
+      cancel?.()
+      cancel = clock.after(GRACE_MS, () => stream.destroy())
+    }
+    const call = new RpcCall(stream, { failed, refused })
+    this.#calls.add(call)
     stream.once('close', () => {
       cancel?.()
       this.#calls.delete(call)
@@ -135,13 +142,8 @@ export class RpcServer {
     })
     call.attempt(() => {
       const ms = timeoutMs(headers['grpc-timeout'])
-      if (ms !== undefined && ms <= TIMER_MS_MAX) {
-        cancel = this.#options.clock.after(ms, () => {
-          call.end(DEADLINE_EXCEEDED, 'the time that the client gave is over')
-          // Nobody waits for what is still to be read.
-          cancel = this.#options.clock.after(GRACE_MS, () => stream.destroy())
-        })
-      }
+      if (ms !== undefined && ms <= TIMER_MS_MAX)
+        cancel = clock.after(ms, () => call.end(DEADLINE_EXCEEDED, 'the time that the client gave is over'))
       call.serve(this.#handlerOf(call, headers))
     })
   }
@@ -167,15 +169,21 @@ function reset(stream: ServerHttp2Stream): void {
   setImmediate(() => stream.close(constants.NGHTTP2_NO_ERROR))
 }
 
+interface RpcCallOptions {
+  readonly failed: (error: Error) => void
+  /** It has ended with another status than OK. */
+  readonly refused: () => void
+}
+
 class RpcCall implements Call {
   readonly #stream: ServerHttp2Stream
-  readonly #failed: (error: Error) => void
+  readonly #options: RpcCallOptions
   #handler: CallHandler | undefined
   #trailers: Readonly<Record<string, string>> | undefined
 
-  constructor(stream: ServerHttp2Stream, failed: (error: Error) => void) {
+  constructor(stream: ServerHttp2Stream, options: RpcCallOptions) {
     this.#stream = stream
-    this.#failed = failed
+    this.#options = options
     stream.respond(ANSWER_HEADERS, { waitForTrailers: true })
     stream.once('wantTrailers', () => {
       if (stream.destroyed) return
@@ -217,6 +225,7 @@ class RpcCall implements Call {
     const text = message === '' ? undefined : { 'grpc-message': percentEncoded(message) }
     this.#trailers = { 'grpc-status': String(code), ...text }
     this.#stream.end()
+    if (code !== OK) this.#options.refused()
   }
 
   attempt(step: () => void): void {
@@ -227,7 +236,7 @@ class RpcCall implements Call {
       if (thrown instanceof RpcError) this.end(thrown.code, thrown.message)
       else if (thrown instanceof MalformedMessage) this.end(INVALID_ARGUMENT, thrown.message)
       else {
-        this.#failed(errorOf(thrown))
+        this.#options.failed(errorOf(thrown))
         this.end(INTERNAL, 'an error of the server, which its log names')
       }
     }

@@ -61,7 +61,7 @@ export async function startApiServer(options: ApiServerOptions): Promise<ApiServ
   const { clock, failed, feed, nodeName } = options
   const connectionsMax = options.connectionsMax ?? CONNECTIONS_MAX
   const { http, stopRenewing } = await httpServer(options, connectionsMax)
-  const sets = new Sets({ feed, clock, nodeName })
+  const sets = new Sets({ feed, clock, nodeName, failed })
   const { methods, health } = methodsOf(sets, () => ({ ...feed.status(), nodeName, counts: sets.counts() }))
   const rpc = new RpcServer({
     methods,
@@ -183,7 +183,10 @@ function withPort(address: ApiAddress, server: NetServer): ApiAddress {
 
 async function closeAll(rpc: RpcServer, sets: Sets, removeFile: () => Promise<void>): Promise<void> {
   // At once: who comes next may make its own. And first: as long as the socket is there, no other file has its number.
-  await removeFile()
-  await rpc.close()
-  sets.close()
+  try {
+    await removeFile()
+  } finally {
+    await rpc.close()
+    sets.close()
+  }
 }

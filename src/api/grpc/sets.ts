@@ -1,4 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
+import { errorOf } from '../../base/thrown.ts'
 import type { ApiFeed } from '../feed.ts'
 import type { Call, CallHandler } from './rpc.ts'
 import { Transfers } from './transfers.ts'
@@ -12,6 +13,8 @@ export interface SetsOptions {
   readonly clock: Clock
   /** Of the node whose view is served: what is asked for another one is refused. */
   readonly nodeName: string
+  /** An error of ours; what there is goes on being served. */
+  readonly failed: (error: Error) => void
 }
 
 export interface SetsCounts {
@@ -36,7 +39,7 @@ export class Sets {
 
   constructor(options: SetsOptions) {
     this.#options = options
-    this.#transfers = new Transfers(options.feed, options.clock)
+    this.#transfers = new Transfers(options)
     void this.#follow(this.#following.signal)
   }
 
@@ -71,7 +74,7 @@ export class Sets {
       const state = await feed.newer(seen, signal).catch(() => undefined)
       if (state === undefined) return
       seen = state.number
-      this.#transfers.moved()
+      this.#move()
       let turn = 0
       for (const watcher of [...this.#watchers]) {
         if (!watcher.isWaiting) continue
@@ -79,6 +82,15 @@ export class Sets {
         if (++turn % STREAMS_PER_TURN === 0) await clock.breathe()
         if (signal.aborted) return
       }
+    }
+  }
+
+  /** Whatever happens, those who wait are told. */
+  #move(): void {
+    try {
+      this.#transfers.moved()
+    } catch (thrown) {
+      this.#options.failed(errorOf(thrown))
     }
   }
 }

@@ -1,5 +1,6 @@
 import { createPrivateKey, type KeyObject, X509Certificate } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
+import { createSecureContext, type SecureContextOptions } from 'node:tls'
 import type { Cancel, Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/thrown.ts'
 
@@ -26,7 +27,18 @@ export async function readTls({ certFile, keyFile, clientCaFile }: ApiTls): Prom
     throw new Error(`--api-tls-key: the key in ${keyFile} is not that of the certificate in ${certFile}`)
   const clientCa = await read('--api-tls-client-ca', clientCaFile)
   certificatesIn('--api-tls-client-ca', clientCaFile, clientCa)
-  return { cert, key, clientCa }
+  const pems = { cert, key, clientCa }
+  try {
+    createSecureContext(contextOf(pems))
+  } catch (thrown) {
+    const { message } = errorOf(thrown)
+    throw new Error(`--api-tls-cert: ${certFile} cannot be used with its key and authorities: ${message}`)
+  }
+  return pems
+}
+
+export function contextOf({ cert, key, clientCa }: TlsPems): SecureContextOptions {
+  return { cert, key, ca: clientCa, minVersion: 'TLSv1.2' }
 }
 
 async function read(flag: string, path: string): Promise<string> {

@@ -1,7 +1,6 @@
-import type { Clock } from '../../base/clock.ts'
 import type { ApiFeed } from '../feed.ts'
 import type { ApiState } from '../state.ts'
-import { Base } from './base.ts'
+import { Base, type BaseOptions } from './base.ts'
 import { bytesOf, type Reader, Transfer } from './transfer.ts'
 
 /** Differences of more than a block that somebody is being told. */
@@ -20,9 +19,9 @@ export class Transfers {
   /** The large ones of these; the one that was read on last is the last. */
   readonly #large = new Set<Transfer>()
 
-  constructor(feed: ApiFeed, clock: Clock) {
-    this.#feed = feed
-    this.#base = new Base(feed, clock)
+  constructor(options: BaseOptions) {
+    this.#feed = options.feed
+    this.#base = new Base(options)
   }
 
   /**
@@ -81,6 +80,8 @@ export class Transfers {
   #between(from: ApiState, to: ApiState): Transfer {
     const known = this.#kept.get(from.number)
     if (known?.to === to) return known
+    // It leads to the state before: somebody asks between a newer one and moved().
+    if (known !== undefined) this.#drop(known)
     const transfer = Transfer.between(from, to)
     this.#feed.hold(to)
     this.#kept.set(from.number, transfer)

@@ -21,8 +21,9 @@ export interface ChainNames {
 }
 
 /**
- * Without a name, those of kube-proxy's iptables mode (1.36): people and tools look for them, and either of us takes over from the
- * other. kube-proxy removes chains with its own prefix that it does not know; that of a name is as long as names of 28 characters allow.
+ * Without a name, those of kube-proxy's iptables mode (1.36): people and tools look for them, and either of us takes over
+ * from the other. kube-proxy removes chains with its own prefix that it does not know; that of a name is as long as names
+ * of 28 characters allow.
  */
 export function chainNames(proxy: string | undefined): ChainNames {
   const prefix = proxy === undefined ? KUBE : `KP${base32Hash(proxy).slice(0, 5)}`
@@ -47,7 +48,10 @@ export const KUBE_PROXY_CANARY = 'KUBE-PROXY-CANARY'
 
 const OF_A_NAME = /^(KP[A-Z2-7]{5})-/
 
-/** The prefix of a named proxy that a chain has; undefined for all others. Whoever likes may have such names: it is for hints. */
+/**
+ * The prefix of a named proxy that a chain has; undefined for all others. Whoever likes may have such names: it is for
+ * hints.
+ */
 export function namedPrefixOf(chain: string): string | undefined {
   return OF_A_NAME.exec(chain)?.[1]
 }
@@ -67,7 +71,7 @@ function fixedNames(names: ChainNames, table: XtTableName): readonly string[] {
   }
 }
 
-/** Whether a chain is one that this mode writes under these names; under those without a name, ours or kube-proxy's alike. */
+/** Whether this mode writes such a chain under these names; without a name, ours and kube-proxy's are called alike. */
 export function isOurChain(names: ChainNames, table: XtTableName, name: string): boolean {
   if (!name.startsWith(names.prefix)) return false
   return (

@@ -103,6 +103,17 @@ describe('a program for each state', () => {
     ])
   })
 
+  it('went not well when it was asked for once and ended before it was over', async () => {
+    const running = runProgram(options(`echo >${file('began')}; sleep 60`, { once: true }), stop.signal)
+    offer(1)
+    await until('it runs', () => read('began') !== '')
+    stop.abort()
+    expect(await running).toBe(false)
+    const none = new ApiFeed({ clock: systemClock, source: () => undefined })
+    expect(await runProgram(options('exit 0', { once: true, feed: none }), stop.signal)).toBe(false)
+    expect(await runProgram(options('exit 0', { feed: none }), stop.signal)).toBe(true)
+  })
+
   it('runs once at a time, and the newest state wins', async () => {
     const script = `mkdir ${file('lock')} || echo two >> ${file('bad')}
       cat >> ${file('in')}; sleep 0.3; rmdir ${file('lock')}`

@@ -112,17 +112,30 @@ describe('a persistent map', () => {
     expect([...PersistentMap.changes(from, to)]).toEqual(['ns/service-7'])
   })
 
-  test('knows how far the version used last is away, at most', () => {
+  test('knows how far two versions are from each other, at most', () => {
     const first = PersistentMap.from([['a', 1]])
-    expect(first.distance).toBe(0)
     const second = first.with([
       ['a', 2],
       ['b', 1],
     ])
     const third = second.with([['a', 3]])
-    expect([first.distance, second.distance, third.distance]).toEqual([3, 1, 0])
+    const distances = () => [first, second, third].map(version => PersistentMap.distance(version, third))
+    expect(distances()).toEqual([3, 1, 0])
+    // Whichever holds the Map.
+    expect(first.entries()).toEqual([['a', 1]])
+    expect(distances()).toEqual([3, 1, 0])
+    expect(PersistentMap.distance(third, first)).toBe(3)
     PersistentMap.skip(first, second, third)
-    expect(first.distance).toBe(2)
+    expect(PersistentMap.distance(first, third)).toBe(2)
+    // Nothing connects an empty version with what comes behind it.
+    const empty = PersistentMap.empty<number>()
+    expect(PersistentMap.distance(empty, empty.with([['a', 1]]))).toBe(1)
+    const emptied = third.with([
+      ['a', undefined],
+      ['b', undefined],
+    ])
+    const filled = emptied.with([['c', 1]])
+    expect([third, emptied].map(version => PersistentMap.distance(version, filled))).toEqual([3, 1])
   })
 
   test('remembers nothing of what is again as it was, however much comes and goes', () => {

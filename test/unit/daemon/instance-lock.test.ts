@@ -44,4 +44,11 @@ describe('the locks of a proxy', () => {
     expect(await lock(SAME, 'pid 2')).toEqual({ kind: 'busy', holder: 'pid 1', of: 'chains' })
     expect([...taken.values()]).toEqual(['pid 1', 'pid 1'])
   })
+
+  it('are not kept one by one when the other one cannot be had', async () => {
+    const taking = (name: string, holder: string): Promise<LockResult> =>
+      name.includes('chains') ? Promise.reject(new Error('EMFILE')) : take(name, holder)
+    await expect(lockInstance(instanceOf('mesh'), taking, 'pid 1')).rejects.toThrow('EMFILE')
+    expect(taken.size).toBe(0)
+  })
 })

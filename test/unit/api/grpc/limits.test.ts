@@ -281,6 +281,21 @@ describe('clients that want too much', () => {
     peer.destroy()
   })
 
+  it('a call that is refused is over for who does not read as well', async () => {
+    await start({}, largeState(3_000, 10))
+    const socket = connect({ path: path() })
+    socket.on('error', () => undefined)
+    // It gives no room beyond the 64 KiB of the start.
+    socket.resume()
+    const settings = frame(SETTINGS, 0, 0, Buffer.alloc(0))
+    const requests = Array.from({ length: 17 }, () => frame(DATA, 0, 1, Buffer.alloc(5)))
+    const opening = [Buffer.from(PREFACE), settings, frame(HEADERS, END_HEADERS, 1, REQUEST)]
+    socket.write(Buffer.concat([...opening, ...requests]))
+    await eventually('it is served', () => rig.server.counts().calls === 1)
+    await eventually('it is over', () => rig.server.counts().calls === 0)
+    socket.destroy()
+  })
+
   it('calls beyond the limit are refused, and there is room again when one has ended', async () => {
     await start({ callsMax: 3 })
     const clients = Array.from({ length: 3 }, () => new WatchClient(rig.client()))

@@ -1,3 +1,4 @@
+import { generateKeyPairSync } from 'node:crypto'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -51,6 +52,14 @@ describe('readTls', () => {
   ] as const)('refuses a file that cannot be used by flag and path: %s %j', async (name, text, message) => {
     write({ [name]: text })
     await expect(readTls(files)).rejects.toThrow(message)
+  })
+
+  it('refuses what OpenSSL does not take, by flag and path', async () => {
+    const weak = authority.issue({ keys: generateKeyPairSync('rsa', { modulusLength: 512 }) })
+    write({ cert: weak.certPem, key: weak.keyPem })
+    await expect(readTls(files)).rejects.toThrow(
+      /^--api-tls-cert: .*cert\.pem cannot be used .*key too small/,
+    )
   })
 
   it.each([

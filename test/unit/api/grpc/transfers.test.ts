@@ -15,13 +15,14 @@ import { FakeClock } from '../../../support/fake-clock.ts'
 
 function rigOf(state: ApiState) {
   const feed = feedOf(state)
-  const transfers = new Transfers(feed, new FakeClock())
+  const errors: Error[] = []
+  const transfers = new Transfers({ feed, clock: new FakeClock(), failed: error => errors.push(error) })
   const move = (to: ApiState): void => {
     feed.offer(to)
     transfers.moved()
   }
   transfers.moved()
-  return { feed, transfers, move }
+  return { feed, transfers, move, errors }
 }
 
 /** Everything that was begun aside is done. */
@@ -289,6 +290,18 @@ describe('a small difference', () => {
     expect(rig.feed.kept).toBe(1)
   })
 
+  it('is let go when somebody asks for a newer state before others have heard of that', async () => {
+    const { rig, from, to } = await rigOfTwo()
+    rig.transfers.close(rig.transfers.open(from, to, READER), READER)
+    const newest = nextState(to, { services: [[path, serviceObject(path, 98)]] })
+    rig.feed.offer(newest)
+    rig.transfers.close(rig.transfers.open(from, newest, READER), READER)
+    rig.feed.release(from)
+    rig.transfers.moved()
+    rig.transfers.end()
+    expect(rig.feed.kept).toBe(1)
+  })
+
   it('holds no memory that it does not fill', async () => {
     const { rig, from, to } = await rigOfTwo()
     const transfer = rig.transfers.open(from, to, READER)
@@ -299,6 +312,44 @@ describe('a small difference', () => {
 })
 
 describe('what is made aside', () => {
+  it('follows a state that begins with nothing, and one that goes through nothing', async () => {
+    const rig = rigOf(EMPTY)
+    await settled()
+    const filled = { ...largeState(2_000, 2), number: 2 }
+    rig.move(filled)
+    await settled()
+    expect(readWhole(rig, filled).counts).toEqual([6_000, 0])
+    const emptied = nextState(filled, {
+      services: filled.services.keys().map(key => [key, undefined]),
+      endpoints: filled.endpoints.keys().map(key => [key, undefined]),
+    })
+    rig.move(emptied)
+    await settled()
+    expect(readWhole(rig, emptied).counts).toEqual([0, 0])
+    const again = { ...largeState(2_000, 2), number: 4 }
+    rig.move(again)
+    await settled()
+    expect(readWhole(rig, again).counts).toEqual([6_000, 0])
+    rig.transfers.end()
+    expect(rig.feed.kept).toBe(1)
+  })
+
+  it('tells of an error of ours, and the state that it had stays', async () => {
+    const state = largeState(2_000, 2)
+    const rig = rigOf(state)
+    await settled()
+    const broken = state.endpoints
+      .entries()
+      .map(([key, object]) => [key, { ...object, memory: undefined } as never] as const)
+    const next = nextState(state, { endpoints: broken })
+    rig.move(next)
+    await settled()
+    expect(rig.errors).toHaveLength(1)
+    const transfer = rig.transfers.open(undefined, next, READER)
+    expect(transfer.to).toBe(state)
+    rig.transfers.close(transfer, READER)
+  })
+
   it('is let go when its server ends before it is done', async () => {
     const state = largeState(2_000, 2)
     const { feed, transfers } = rigOf(state)

@@ -23,7 +23,11 @@ function rigOf(state: ApiState) {
     end: () => undefined,
     attempt: step => step(),
   }
-  const transfers = new Transfers(rig.feed, new FakeClock())
+  const transfers = new Transfers({
+    feed: rig.feed,
+    clock: new FakeClock(),
+    failed: error => expect.fail(error.message),
+  })
   const sent = { operations: 0, syncs: 0, bytes: 0 }
   const watcher = new Watcher(call, {
     nodeName: 'node-a',
