@@ -104,9 +104,15 @@ export class Transfer {
     if (this.#isDone && !this.isWhole) at = writeSync(block, at)
     if (at === 0) return
     const frames = block.subarray(0, at)
-    // Who waits for it to be read does not hold what it does not fill.
-    this.#blocks.push({ frames: at * 2 < block.length ? Buffer.from(frames) : frames, operations })
+    this.#blocks.push({ frames: at * 2 < block.length ? alone(frames) : frames, operations })
   }
+}
+
+/** In memory of its own length: who waits for it to be read does not hold what it does not fill, nor a pool. */
+function alone(frames: Buffer): Buffer {
+  const copy = Buffer.allocUnsafeSlow(frames.length)
+  frames.copy(copy)
+  return copy
 }
 
 export interface Block {
