@@ -90,9 +90,13 @@ describe('readObjects', () => {
     const path = join(folder, 'large.json')
     writeFileSync(path, JSON.stringify({ kind: 'List', items }))
     // Not milliseconds, which are another matter on a machine that is busy with other things: objects in one go.
-    let [most, sinceBreath] = [0, 0]
+    let [most, sinceBreath, nowMs] = [0, 0, 0]
     const clock: Clock = {
       ...systemClock,
+      nowMs: () => {
+        nowMs += 0.1
+        return nowMs
+      },
       breathe: () => {
         most = Math.max(most, sinceBreath)
         sinceBreath = 0
