@@ -1,4 +1,4 @@
-import { writeFileSync } from 'node:fs'
+import { existsSync, writeFileSync } from 'node:fs'
 import { get, type RequestOptions } from 'node:http'
 import { join } from 'node:path'
 import type { ApiObject } from '../../src/source/kube/wire/reader.ts'
@@ -148,8 +148,9 @@ export function ask(path: string, port = HEALTH_PORT, host = '127.0.0.1'): Promi
   return asked({ host, port, path })
 }
 
-/** The same of --admin-socket. */
-export function askSocket(socketPath: string, path: string): Promise<Answer> {
+/** The same of --admin-socket, once it is there: rules do not wait for it. */
+export async function askSocket(socketPath: string, path: string): Promise<Answer> {
+  await eventually(() => existsSync(socketPath))
   return asked({ socketPath, path })
 }
 
