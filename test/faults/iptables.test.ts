@@ -171,8 +171,11 @@ it.each<readonly [string, () => void]>([
   const daemon = await running(SERVICES)
   const { ours } = saved()
   expect(agrees()).toBe(true)
+  // Of two commands, none is to meet what was repaired between them.
+  daemon.kill('SIGSTOP')
   damage()
   const { foreign } = saved()
+  daemon.kill('SIGCONT')
   await eventuallySaved(ours)
   await daemon.until(() => daemon.said('was repaired').length === 1)
   // Chains of iptables itself come back with the jumps that stand in them.
