@@ -250,6 +250,7 @@ class Daemon {
       wallMs,
       random,
       nodeName,
+      uidOf: service => this.#intake.snapshot.services.get(service)?.uid ?? '',
       post: async write => (await this.#cluster?.post(write, log)) ?? 'retry',
       lost: (why, regarding, reason) => log.debug({ why, regarding, reason }, 'an event was not delivered'),
     })

@@ -36,12 +36,14 @@ export function creation(
   identity: EventIdentity,
   at: {
     readonly reporter: EventReporter
+    /** Of the object that the event regards; `kubectl describe` asks for events by it. Empty when unknown. */
+    readonly uid: string
     readonly firstWallMs: number
     readonly series: EventSeries | undefined
   },
 ): EventWrite {
   const { type, reason, action, note, regarding } = fact
-  const { reporter, firstWallMs, series } = at
+  const { reporter, uid, firstWallMs, series } = at
   const body = {
     apiVersion: 'events.k8s.io/v1',
     kind: 'Event',
@@ -52,7 +54,7 @@ export function creation(
     reportingInstance: reporter.instance,
     action,
     reason,
-    regarding: referenceOf(regarding),
+    regarding: referenceOf(regarding, uid),
     note,
     type,
   }
@@ -79,9 +81,10 @@ function collection({ namespace }: EventIdentity): string {
   return `/apis/events.k8s.io/v1/namespaces/${encodeURIComponent(namespace)}/events`
 }
 
-function referenceOf(object: EventObject): object {
-  if (object.kind === 'Node') return { apiVersion: 'v1', kind: 'Node', name: object.name }
+function referenceOf(object: EventObject, uid: string): object {
+  const known = uid === '' ? {} : { uid }
+  if (object.kind === 'Node') return { apiVersion: 'v1', kind: 'Node', name: object.name, ...known }
   const slash = object.key.indexOf('/')
   const [namespace, name] = [object.key.slice(0, slash), object.key.slice(slash + 1)]
-  return { apiVersion: 'v1', kind: 'Service', namespace, name }
+  return { apiVersion: 'v1', kind: 'Service', namespace, name, ...known }
 }

@@ -1,5 +1,6 @@
 import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
+import type { ServiceKey } from '../model/service.ts'
 import { type EventFact, type EventObject, regardingText } from './event-facts.ts'
 import {
   creation,
@@ -30,6 +31,8 @@ export interface EventRecorderOptions {
   /** Uniform in [0, 1). */
   readonly random: () => number
   readonly nodeName: string
+  /** metadata.uid of a Service as it is now; empty when unknown. */
+  readonly uidOf: (service: ServiceKey) => string
   /** Does not reject: what cannot be sent is 'retry'. */
   readonly post: (write: EventWrite) => Promise<PostResult>
   /** An event is lost; said at most once a minute. */
@@ -92,10 +95,11 @@ export class EventRecorder {
   record(fact: EventFact): void {
     if (this.#stopped) return
     const nowMs = this.#options.clock.nowMs()
-    const key = keyOf(fact)
+    const uid = this.#uidOf(fact.regarding)
+    const key = keyOf(fact, uid)
     const known = this.#series.get(key)
     if (known !== undefined && nowMs - known.lastMs < SERIES_ENDS_MS) this.#repeat(known, nowMs)
-    else this.#first(key, fact, nowMs)
+    else this.#first({ key, fact, uid }, nowMs)
   }
 
   /** Ends without writing what waits. Resolves when no write is under way. */
@@ -107,7 +111,12 @@ export class EventRecorder {
     await this.#running
   }
 
-  #first(key: string, fact: EventFact, nowMs: number): void {
+  /** kubelet writes a Node's name as the uid of its events, and `kubectl describe node` asks for that. */
+  #uidOf(object: EventObject): string {
+    return object.kind === 'Node' ? object.name : this.#options.uidOf(object.key)
+  }
+
+  #first({ key, fact, uid }: Pick<Series, 'key' | 'fact' | 'uid'>, nowMs: number): void {
     if (this.#queue.length >= QUEUE_MAX || !this.#bucket.take()) {
       this.#drop('limit', fact)
       return
@@ -115,7 +124,9 @@ export class EventRecorder {
     const wallMs = this.#options.wallMs()
     const identity = identityOf(fact.regarding, wallMs, this.#number++)
     const series: Series = {
+      key,
       fact,
+      uid,
       identity,
       firstWallMs: wallMs,
       lastWallMs: wallMs,
@@ -191,9 +202,9 @@ export class EventRecorder {
 
   /** A repetition of an event that the server has forgotten is written as a new one. */
   async #write(series: Series): Promise<PostResult> {
-    const { fact, firstWallMs, count, lastWallMs, writtenCount } = series
+    const { fact, uid, firstWallMs, count, lastWallMs, writtenCount } = series
     const counted: EventSeries | undefined = count > 1 ? { count, lastWallMs } : undefined
-    const at = { reporter: this.#reporter, firstWallMs, series: counted }
+    const at = { reporter: this.#reporter, uid, firstWallMs, series: counted }
     series.tries++
     const isNew = writtenCount === 0 || counted === undefined
     let result = await this.#options.post(
@@ -213,7 +224,7 @@ export class EventRecorder {
       if (series.count > series.writtenCount) this.#writeLater()
       return
     }
-    this.#series.delete(keyOf(series.fact))
+    this.#series.delete(series.key)
     if (result === 'retry') this.#drop('retries', series.fact)
     else {
       this.#refused++
@@ -243,7 +254,9 @@ export class EventRecorder {
 }
 
 interface Series {
+  readonly key: string
   readonly fact: EventFact
+  readonly uid: string
   identity: EventIdentity
   readonly firstWallMs: number
   lastWallMs: number
@@ -256,8 +269,9 @@ interface Series {
   queued: boolean
 }
 
-function keyOf({ type, reason, action, note, regarding }: EventFact): string {
-  return [type, reason, action, placeOf(regarding), note].join('\0')
+/** A Service that was deleted and created anew has another uid, and events of its own. */
+function keyOf({ type, reason, action, note, regarding }: EventFact, uid: string): string {
+  return [type, reason, action, placeOf(regarding), uid, note].join('\0')
 }
 
 function placeOf(object: EventObject): string {

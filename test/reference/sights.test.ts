@@ -40,7 +40,7 @@ test('answers, pages and the event read the same', async () => {
     expect(
       golden.filter(line => !seen.includes(line)),
       name,
-    ).toEqual(own.map(({ kubeProxy }) => kubeProxy))
+    ).toEqual(own.flatMap(({ kubeProxy }) => kubeProxy ?? []))
     expect(
       seen.filter(line => !golden.includes(line)),
       name,
@@ -59,6 +59,27 @@ test('metrics that both have, have the same type, labels and buckets', async () 
   expect(others).toEqual(metricsOtherwise)
   expect(seen.filter(({ name }) => golden.has(name)).length).toBeGreaterThan(15)
 })
+
+test('events are found by the uid of their object, as kubectl describe asks for them', async () => {
+  const metadata = { name: 'evil', namespace: 'ns1' }
+  await plane.api.create({
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata,
+    spec: { externalIPs: ['192.168.0.2'], ports: [{ port: 80 }] },
+  })
+  const { uid } = (await plane.api.get('v1', 'Service', metadata)).metadata
+  await expect
+    .poll(() => reasonsAt(`namespaces/ns1/events`, uid), { timeout: 30_000 })
+    .toContain('ServiceRefused')
+  expect(await reasonsAt('events', 'test-node')).toContain('Starting')
+})
+
+async function reasonsAt(path: string, uid: unknown): Promise<readonly unknown[]> {
+  const query = `fieldSelector=${encodeURIComponent(`involvedObject.uid=${String(uid)}`)}`
+  const found = await plane.api.listAt(`/api/v1/${path}?${query}`, 'v1', 'Event')
+  return found.map(({ reason }) => reason)
+}
 
 const PROGRAMMED = /^kubeproxy_network_programming_duration_seconds_count\S* [1-9]/m
 

@@ -101,11 +101,11 @@ export function json(value: unknown): string {
   return `${JSON.stringify(value, undefined, 2).replace(TIME, '"TIME"')}\n`
 }
 
-/** As lines that compare: the keys of JSON sorted, without its indentation. */
+/** As lines that compare: the keys of JSON sorted, without indentation and commas. */
 export function sightLines(name: string, seen: string): readonly string[] {
   if (!name.endsWith('.json')) return seen.trimEnd().split('\n')
   const text = JSON.stringify(sorted(JSON.parse(seen)), undefined, 1)
-  return text.split('\n').map(line => line.trim())
+  return text.split('\n').map(line => line.trim().replace(/,$/, ''))
 }
 
 function sorted(value: unknown): unknown {

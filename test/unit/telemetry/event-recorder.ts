@@ -10,16 +10,18 @@ export function recorder() {
   const writes: EventWrite[] = []
   const answers: PostResult[] = []
   const lost: string[] = []
+  const uids = new Map<string, string>()
   const events = new EventRecorder({
     clock,
     wallMs: () => START_MS + clock.nowMs(),
     random: () => 0,
     nodeName: 'node-1',
+    uidOf: service => uids.get(service) ?? '',
     post: write => {
       writes.push(write)
       return Promise.resolve(answers.shift() ?? 'taken')
     },
     lost: (why, regarding, reason) => lost.push(`${why}: ${regarding} ${reason}`),
   })
-  return { clock, writes, answers, lost, events }
+  return { clock, writes, answers, lost, uids, events }
 }

@@ -116,13 +116,28 @@ describe('EventRecorder', () => {
     expect(events.counts).toEqual({ taken: 1, refused: 0, dropped: 0, waiting: 0 })
   })
 
+  it('names the uid of the Service, by which kubectl describe finds its events', async () => {
+    const { events, writes, uids } = recorder()
+    uids.set('ns/web', 'uid-1')
+    events.record(fact('web', 'why'))
+    uids.set('ns/web', 'uid-2')
+    events.record(fact('web', 'why'))
+    await settle()
+    expect(writes.map(({ method, body }) => [method, 'regarding' in body && body.regarding])).toEqual(
+      ['uid-1', 'uid-2'].map(uid => [
+        'POST',
+        { apiVersion: 'v1', kind: 'Service', namespace: 'ns', name: 'web', uid },
+      ]),
+    )
+  })
+
   it('writes events about a Node to the namespace default', async () => {
     const { events, writes } = recorder()
     events.record(starting('node-1'))
     await settle()
     expect(writes[0]).toMatchObject({
       path: '/apis/events.k8s.io/v1/namespaces/default/events',
-      body: { regarding: { apiVersion: 'v1', kind: 'Node', name: 'node-1' }, type: 'Normal' },
+      body: { regarding: { apiVersion: 'v1', kind: 'Node', name: 'node-1', uid: 'node-1' }, type: 'Normal' },
     })
   })
 
