@@ -1,4 +1,5 @@
 // Leaves the whole command in dist/: kprobe.mjs, the parts that it loads when they are needed, and the addon.
+import { execFileSync } from 'node:child_process'
 import {
   chmodSync,
   copyFileSync,
@@ -15,6 +16,27 @@ import { build } from 'esbuild'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 const { version } = JSON.parse(readFileSync(`${root}package.json`, 'utf8'))
+
+/** What src/base/build-info.ts says. An image is built from a folder without a repository: its build gives the commit. */
+const BUILD = {
+  KPROBE_VERSION: version,
+  KPROBE_COMMIT: process.env.KPROBE_COMMIT || git('describe', '--always', '--dirty', '--exclude=*'),
+  KPROBE_COMMIT_DATE: process.env.KPROBE_COMMIT_DATE || git('log', '-1', '--format=%cI'),
+}
+
+/** Empty where there is no repository, or no git. */
+function git(...argv) {
+  if (!existsSync(`${root}.git`)) return ''
+  try {
+    return execFileSync('git', argv, {
+      cwd: root,
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'ignore'],
+    }).trim()
+  } catch {
+    return ''
+  }
+}
 
 // Bundled CommonJS packages call require() for Node's own modules, which an ES module does not have.
 const BANNER = `#!/usr/bin/env node
@@ -38,7 +60,9 @@ async function bundle() {
     external: ['*.node', 'ffi-rs'],
     alias: { 'node-fetch': './deploy/node-fetch.mjs' },
     banner: { js: BANNER },
-    define: { 'process.env.KPROBE_VERSION': JSON.stringify(version) },
+    define: Object.fromEntries(
+      Object.entries(BUILD).map(([name, value]) => [`process.env.${name}`, JSON.stringify(value)]),
+    ),
     minifySyntax: true,
     legalComments: 'eof',
     logLevel: 'warning',

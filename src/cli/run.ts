@@ -1,4 +1,5 @@
 import { writeFile } from 'node:fs/promises'
+import { buildInfo } from '../base/build-info.ts'
 import { type Clock, systemClock } from '../base/clock.ts'
 import { takeLock } from '../base/instance-lock.ts'
 import { type AdjustableLog, openLog } from '../base/log.ts'
@@ -18,7 +19,7 @@ import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { planLines } from './plan-text.ts'
 import { syncText } from './sync-text.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
-import { printVersion, version } from './version.ts'
+import { printVersion } from './version.ts'
 
 export const command: Command = {
   help: () =>
@@ -114,7 +115,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
     clock,
     wallMs: Date.now,
     random: Math.random,
-    version: version(),
+    build: buildInfo(),
     openTransport: openNetfilter,
     openConntrack: openNetfilter,
     readSetting: KERNEL.setting,

@@ -1,13 +1,20 @@
+import { buildInfo, buildText } from '../base/build-info.ts'
 import type { Io } from './io.ts'
 
-/** Of package.json: the bundler writes it into this expression. */
-export function version(): string {
-  return process.env.KPROBE_VERSION ?? 'from source'
-}
-
-/** `raw` is for programs: the version and the runtime, a line each. */
+/** `raw` is for programs: the build and the runtime, a line each. */
 export function printVersion(io: Io, raw = false): void {
-  if (!raw) io.out(`kprobe ${version()}\n`)
-  else
-    io.out(`version: ${version()}\nnode: ${process.version}\nplatform: ${process.platform}/${process.arch}\n`)
+  const build = buildInfo()
+  if (!raw) {
+    io.out(`kprobe ${buildText(build)}\n`)
+    return
+  }
+  const { version, commit, date } = build
+  const facts = {
+    version,
+    commit,
+    date,
+    node: process.version,
+    platform: `${process.platform}/${process.arch}`,
+  }
+  for (const [name, value] of Object.entries(facts)) if (value !== '') io.out(`${name}: ${value}\n`)
 }

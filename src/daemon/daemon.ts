@@ -1,3 +1,4 @@
+import { buildText } from '../base/build-info.ts'
 import { FAMILIES } from '../base/ip.ts'
 import { privilegeHint } from '../base/privilege.ts'
 import type { Config } from '../config/config.ts'
@@ -160,7 +161,7 @@ class Daemon {
   }
 
   #observe(): Observer {
-    const { log, clock, wallMs, version } = this.#io
+    const { log, clock, wallMs, build } = this.#io
     const { nodeName, syncPeriodMs, connectionMetricsMax, featureGates, allowServiceExternalIps } =
       this.#config
     const gates = { ...featureGates, AllowServiceExternalIPs: allowServiceExternalIps }
@@ -170,7 +171,7 @@ class Daemon {
       wallMs,
       nodeName,
       syncPeriodMs,
-      version,
+      build,
       families: FAMILIES,
       // Files need not hold a Node.
       eligibleWithoutNode: this.#config.source.kind === 'file' ? true : undefined,
@@ -276,7 +277,7 @@ class Daemon {
   }
 
   async #listen(config: Config): Promise<void> {
-    const { clock, log, listens, configz, flags = new Map(), wallMs, version } = this.#io
+    const { clock, log, listens, configz, flags = new Map(), wallMs, build } = this.#io
     if (!listens) return
     this.#outward = new Outward({
       clock,
@@ -285,7 +286,7 @@ class Daemon {
       observer: this.#observer,
       configz,
       flags,
-      status: { startedWallMs: this.#observer.startedWallMs, version },
+      status: { startedWallMs: this.#observer.startedWallMs, version: buildText(build) },
       wallMs,
       pages: adminPages({
         programming: () => this.#programming,

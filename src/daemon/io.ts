@@ -1,3 +1,4 @@
+import type { BuildInfo } from '../base/build-info.ts'
 import type { Clock } from '../base/clock.ts'
 import type { takeLock } from '../base/instance-lock.ts'
 import type { Log } from '../base/log.ts'
@@ -22,7 +23,7 @@ export interface DaemonIo {
   /** Aborted when the process shall end. */
   readonly signal: AbortSignal
   readonly processId: number
-  readonly version: string
+  readonly build: BuildInfo
   /** Opens a socket to nf_tables: openNetfilter, or one to a kernel in memory. */
   readonly openTransport: () => Transport
   /** The same for the addresses of interfaces. */

@@ -1,3 +1,4 @@
+import type { BuildInfo } from '../base/build-info.ts'
 import type { Clock } from '../base/clock.ts'
 import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
@@ -32,7 +33,7 @@ export interface ObserverOptions {
   /** Those that are programmed. */
   readonly families: readonly Family[]
   readonly syncPeriodMs: number
-  readonly version: string
+  readonly build: BuildInfo
   readonly source: () => SourceStatus | undefined
   /** Services that the kernel refuses now. */
   readonly quarantined: () => number
@@ -73,7 +74,7 @@ export class Observer {
   #programmed: Snapshot | undefined
 
   constructor(options: ObserverOptions) {
-    const { families, clock, wallMs, syncPeriodMs, version, source } = options
+    const { families, clock, wallMs, syncPeriodMs, build, source } = options
     const { outward, features, connections, iptables, relayed, api } = options
     this.#options = options
     this.startedWallMs = wallMs()
@@ -85,7 +86,6 @@ export class Observer {
       this.#heardMs = source()?.heardMs ?? this.#heardMs
       return (clock.nowMs() - this.#heardMs) / 1000
     }
-    const build = { version, commit: '', date: '' }
     this.metrics = createMetrics({
       families,
       staleS,

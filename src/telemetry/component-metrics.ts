@@ -1,4 +1,5 @@
 import type { Registry } from 'prom-client'
+import type { BuildInfo } from '../base/build-info.ts'
 import { LabelValues, metricSet } from './metric-set.ts'
 
 /** What every component of Kubernetes tells of itself (component-base): its build, its features, its API requests. */
@@ -11,14 +12,6 @@ export interface ComponentMetrics {
     readonly status: number | undefined
     readonly durationMs: number
   }): void
-}
-
-export interface BuildInfo {
-  /** `0.1.0`. */
-  readonly version: string
-  readonly commit: string
-  /** RFC 3339; empty when unknown. */
-  readonly date: string
 }
 
 export interface FeatureState {

@@ -1,12 +1,8 @@
 import { Registry } from 'prom-client'
+import type { BuildInfo } from '../base/build-info.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import { type ApiNumbers, addApiMetrics } from './api-metrics.ts'
-import {
-  type BuildInfo,
-  type ComponentMetrics,
-  createComponentMetrics,
-  type FeatureState,
-} from './component-metrics.ts'
+import { type ComponentMetrics, createComponentMetrics, type FeatureState } from './component-metrics.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
 import { type ConntrackMetrics, createConntrackMetrics } from './conntrack-metrics.ts'
 import { IptablesMetrics, type IptablesNumbers } from './iptables-metrics.ts'

@@ -96,7 +96,7 @@ it('F60: a daemon that shall end does so within its grace while the kernel is sl
     log: createLog({ format: 'json', verbosity: 0, destination: { write: () => undefined } }),
     clock: systemClock,
     wallMs: Date.now,
-    version: 'test',
+    build: { version: 'test', commit: '', date: '' },
     listens: false,
     configz: () => ({}),
     random: Math.random,

@@ -56,7 +56,7 @@ function start(...flags: string[]): Promise<number> {
     log: createLog({ format: 'text', verbosity: 2, destination }),
     clock: systemClock,
     wallMs: Date.now,
-    version: 'test',
+    build: { version: 'test', commit: '', date: '' },
     listens: false,
     configz: () => ({}),
     random: () => 0.5,

@@ -68,7 +68,7 @@ function start(...flags: string[]): Promise<number> {
     log: createLog({ format: 'text', verbosity: 4, destination: { write: line => void logged.push(line) } }),
     clock: systemClock,
     wallMs: Date.now,
-    version: 'test',
+    build: { version: 'test', commit: '', date: '' },
     listens: false,
     configz: () => ({}),
     random: () => 0.5,

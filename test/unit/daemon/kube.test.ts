@@ -61,7 +61,7 @@ function start(...flags: string[]): Promise<number> {
     clock: systemClock,
     wallMs: Date.now,
     random: () => 0.5,
-    version: 'test',
+    build: { version: 'test', commit: '', date: '' },
     listens: false,
     configz: () => ({}),
     signal: stop.signal,

@@ -87,7 +87,7 @@ function start(...flags: string[]): void {
     log: createLog({ format: 'text', verbosity: 2, destination: { write: line => void logged.push(line) } }),
     clock: systemClock,
     wallMs: Date.now,
-    version: 'test',
+    build: { version: 'test', commit: '', date: '' },
     listens: false,
     configz: () => ({}),
     random: () => 0.5,

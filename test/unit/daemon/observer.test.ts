@@ -25,7 +25,7 @@ beforeEach(() => {
     nodeName: 'node',
     families: FAMILIES,
     syncPeriodMs: 30_000,
-    version: '0.0.0',
+    build: { version: '0.0.0', commit: '', date: '' },
     source: () => status,
     quarantined: () => 0,
     eligibleWithoutNode: undefined,
