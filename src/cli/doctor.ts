@@ -13,6 +13,7 @@ import { createNftClient } from '../kernel/nft/client.ts'
 import { probe } from '../kernel/nft/probe.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
 import { Connection } from '../netlink/connection.ts'
+import { conntrackFindings } from './doctor-conntrack.ts'
 import { nftablesFeatures } from './doctor-features.ts'
 import { iptablesFindings } from './doctor-iptables.ts'
 import { ipvsFindings } from './doctor-ipvs.ts'
@@ -56,7 +57,10 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 }
 
 async function examine(config: Config): Promise<readonly Finding[]> {
-  const settings = await settingFindings(config, readText)
+  const settings = [
+    ...(await settingFindings(config, readText)),
+    ...(await conntrackFindings(config, readText)),
+  ]
   try {
     const ofModes = [
       ...(await featureFindings(config)),

@@ -18,6 +18,8 @@ const RANGES: readonly { readonly path: PathOf<'int32'>; readonly min: number; r
 const NOT_NEGATIVE: readonly PathOf<'duration'>[] = [
   'conntrack.tcpCloseWaitTimeout',
   'conntrack.tcpEstablishedTimeout',
+  'conntrack.tcpFinWaitTimeout',
+  'conntrack.tcpTimeWaitTimeout',
   'conntrack.udpStreamTimeout',
   'conntrack.udpTimeout',
 ]

@@ -7,12 +7,14 @@ import { type ModeFields, modeFieldsOf, modeOf } from './mode-fields.ts'
 import type { Settings } from './settings.ts'
 import { HEALTHZ_PORT, METRICS_PORT, type Pairing, setScalar } from './settings-from-flags.ts'
 
-/** Our flags for what kube-proxy's flags name after a mode, or not at all; they count beside a file, too. */
+/** Flags that kube-proxy names after a mode, or does not have; they also override a file. */
 function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): readonly Pairing[] {
   return [
     { path: masqueradeBit, flag: 'masquerade-bit', kind: 'int32' },
     { path: minSyncPeriod, flag: 'min-sync-period', kind: 'duration' },
     { path: syncPeriod, flag: 'sync-period', kind: 'duration' },
+    { path: 'conntrack.tcpFinWaitTimeout', flag: 'conntrack-tcp-timeout-fin-wait', kind: 'duration' },
+    { path: 'conntrack.tcpTimeWaitTimeout', flag: 'conntrack-tcp-timeout-time-wait', kind: 'duration' },
   ]
 }
 

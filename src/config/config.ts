@@ -101,6 +101,8 @@ export interface ConntrackConfig {
   readonly min: number
   readonly tcpEstablishedTimeoutMs: number | undefined
   readonly tcpCloseWaitTimeoutMs: number | undefined
+  readonly tcpFinWaitTimeoutMs: number | undefined
+  readonly tcpTimeWaitTimeoutMs: number | undefined
   /** True sets the sysctl to 1; false leaves it. */
   readonly tcpBeLiberal: boolean
   readonly udpTimeoutMs: number | undefined

@@ -141,6 +141,20 @@ const CONNTRACK_FLAGS: readonly FlagSpec[] = grouped('Connection tracking', [
     help: 'how long a TCP connection in CLOSE_WAIT is remembered; 0 leaves it alone',
   },
   {
+    name: 'conntrack-tcp-timeout-fin-wait',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '0s',
+    help: "nf_conntrack_tcp_timeout_fin_wait; 0 keeps the kernel's value",
+  },
+  {
+    name: 'conntrack-tcp-timeout-time-wait',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '0s',
+    help: "nf_conntrack_tcp_timeout_time_wait; 0 keeps the kernel's value",
+  },
+  {
     name: 'conntrack-tcp-be-liberal',
     kind: 'bool',
     default: 'false',

@@ -28,7 +28,7 @@ export type FieldValue =
   | Readonly<Record<string, boolean>>
   | readonly VmoduleItem[]
 
-/** One field of kubeproxy.config.k8s.io/v1alpha1 as of Kubernetes 1.36. */
+/** One field of kubeproxy.config.k8s.io/v1alpha1 as of Kubernetes 1.36, or one of kprobe's own. */
 export interface Field {
   readonly kind: FieldKind
   /** Takes the place of nothing and, unless the field is a pointer, of a zero value. */
@@ -80,6 +80,9 @@ export const FIELDS = {
     fallback: 86_400n * SECOND,
     flag: 'conntrack-tcp-timeout-established',
   },
+  // These two are kprobe's own: they are written only when they are set, so that kube-proxy reads what is written.
+  'conntrack.tcpFinWaitTimeout': { kind: 'duration', omitEmpty: true },
+  'conntrack.tcpTimeWaitTimeout': { kind: 'duration', omitEmpty: true },
   'conntrack.udpStreamTimeout': { kind: 'duration', flag: 'conntrack-udp-timeout-stream' },
   'conntrack.udpTimeout': { kind: 'duration', flag: 'conntrack-udp-timeout' },
   'detectLocal.bridgeInterface': { kind: 'text', flag: 'pod-bridge-interface' },

@@ -54,6 +54,8 @@ export const OWN_FLAGS: readonly string[] = [
   'backend',
   'connection-metrics-max',
   'conntrack-lower',
+  'conntrack-tcp-timeout-fin-wait',
+  'conntrack-tcp-timeout-time-wait',
   ...OWN_IPTABLES_FLAGS.map(({ name }) => name),
   ...OWN_IPVS_FLAGS.map(({ name }) => name),
   'masquerade-bit',

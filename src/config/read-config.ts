@@ -183,6 +183,8 @@ function readConntrack(settings: Settings, lower: boolean): ConntrackConfig {
     min: settings.number('conntrack.min'),
     tcpEstablishedTimeoutMs: timeoutMs('conntrack.tcpEstablishedTimeout'),
     tcpCloseWaitTimeoutMs: timeoutMs('conntrack.tcpCloseWaitTimeout'),
+    tcpFinWaitTimeoutMs: timeoutMs('conntrack.tcpFinWaitTimeout'),
+    tcpTimeWaitTimeoutMs: timeoutMs('conntrack.tcpTimeWaitTimeout'),
     tcpBeLiberal: settings.bool('conntrack.tcpBeLiberal'),
     udpTimeoutMs: timeoutMs('conntrack.udpTimeout'),
     udpStreamTimeoutMs: timeoutMs('conntrack.udpStreamTimeout'),

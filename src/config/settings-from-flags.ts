@@ -43,6 +43,8 @@ export function settingsFromFlags(reader: FlagReader): Settings {
 
 /** Fields that the flag which sets them is not paired with in the table. */
 const LABELS: Readonly<Partial<Record<FieldPath, string>>> = {
+  'conntrack.tcpFinWaitTimeout': '--conntrack-tcp-timeout-fin-wait',
+  'conntrack.tcpTimeWaitTimeout': '--conntrack-tcp-timeout-time-wait',
   hostnameOverride: '--hostname-override',
   'iptables.masqueradeAll': '--masquerade-all',
   'iptables.minSyncPeriod': '--min-sync-period',

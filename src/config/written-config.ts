@@ -45,7 +45,8 @@ function isLeftOut(path: FieldPath, mode: ProxyMode): boolean {
 function writtenValue(settings: Settings, path: FieldPath): YamlValue | undefined {
   const { kind, omitEmpty } = fieldAt(path)
   const value = settings.value(path)
-  if (omitEmpty === true && (value === undefined || value === false || isEmpty(value))) return undefined
+  if (omitEmpty === true && (value === undefined || value === false || value === 0n || isEmpty(value)))
+    return undefined
   if (value === undefined) return ZEROS[kind]
   return typeof value === 'bigint' ? formatGoDuration(value) : plainValue(value)
 }

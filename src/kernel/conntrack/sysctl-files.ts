@@ -45,6 +45,8 @@ async function readFacts(root: string, unreadable: TuneFailure[]): Promise<Sysct
     hashSize: await read(SYSCTLS.hashSize),
     tcpEstablished: await read(SYSCTLS.tcpEstablished),
     tcpCloseWait: await read(SYSCTLS.tcpCloseWait),
+    tcpFinWait: await read(SYSCTLS.tcpFinWait),
+    tcpTimeWait: await read(SYSCTLS.tcpTimeWait),
     tcpBeLiberal: await read(SYSCTLS.tcpBeLiberal),
     udp: await read(SYSCTLS.udp),
     udpStream: await read(SYSCTLS.udpStream),

@@ -8,6 +8,8 @@ export interface ConntrackSettings {
   readonly min: number
   readonly tcpEstablishedTimeoutMs: number | undefined
   readonly tcpCloseWaitTimeoutMs: number | undefined
+  readonly tcpFinWaitTimeoutMs: number | undefined
+  readonly tcpTimeWaitTimeoutMs: number | undefined
   /** True sets the sysctl to 1; false leaves it. */
   readonly tcpBeLiberal: boolean
   readonly udpTimeoutMs: number | undefined
@@ -30,6 +32,8 @@ export const SYSCTLS = {
   hashSize: { name: 'hashsize', path: 'sys/module/nf_conntrack/parameters/hashsize', initial: undefined },
   tcpEstablished: netSysctl('nf_conntrack_tcp_timeout_established', 432_000),
   tcpCloseWait: netSysctl('nf_conntrack_tcp_timeout_close_wait', 60),
+  tcpFinWait: netSysctl('nf_conntrack_tcp_timeout_fin_wait', 120),
+  tcpTimeWait: netSysctl('nf_conntrack_tcp_timeout_time_wait', 120),
   tcpBeLiberal: netSysctl('nf_conntrack_tcp_be_liberal', 0),
   udp: netSysctl('nf_conntrack_udp_timeout', 30),
   udpStream: netSysctl('nf_conntrack_udp_timeout_stream', 120),
@@ -91,6 +95,8 @@ function wantedValues(settings: ConntrackSettings, processors: number): readonly
   const timeouts = [
     ['tcpEstablished', settings.tcpEstablishedTimeoutMs],
     ['tcpCloseWait', settings.tcpCloseWaitTimeoutMs],
+    ['tcpFinWait', settings.tcpFinWaitTimeoutMs],
+    ['tcpTimeWait', settings.tcpTimeWaitTimeoutMs],
     ['udp', settings.udpTimeoutMs],
     ['udpStream', settings.udpStreamTimeoutMs],
   ] as const

@@ -1,11 +1,12 @@
 import { describe, expect, it } from 'vitest'
+import { conntrackFindings } from '../../../src/cli/doctor-conntrack.ts'
 import { ipvsSettingFindings } from '../../../src/cli/doctor-ipvs.ts'
 import { settingFindings } from '../../../src/cli/doctor-settings.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
 
-function config(): Config {
-  const parsed = parseFlags(['--source=file:unused'], { hostName: 'node' })
+function config(...flags: readonly string[]): Config {
+  const parsed = parseFlags(['--source=file:unused', ...flags], { hostName: 'node' })
   if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
   return parsed.value.config
 }
@@ -68,5 +69,36 @@ describe('settingFindings', () => {
     expect(await found({})).toContain(
       'note net/netfilter/nf_conntrack_max: absent: connections are not tracked yet',
     )
+  })
+})
+
+describe('conntrackFindings', () => {
+  const NETFILTER = '/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_'
+
+  it('names each timeout that kprobe changes, and each larger one that stays', async () => {
+    const files: Readonly<Record<string, string>> = {
+      [`${NETFILTER}established`]: '86400',
+      [`${NETFILTER}close_wait`]: '7200',
+      [`${NETFILTER}fin_wait`]: '120',
+      [`${NETFILTER}time_wait`]: '120',
+    }
+    const flags = ['--conntrack-tcp-timeout-fin-wait=30s', '--conntrack-tcp-timeout-time-wait=0']
+    const findings = await conntrackFindings(config(...flags), async path => files[path])
+    expect(findings).toEqual([
+      {
+        kind: 'note',
+        subject: 'nf_conntrack_tcp_timeout_fin_wait',
+        text: '120 now; kprobe changes it to 30 when it starts',
+      },
+      {
+        kind: 'note',
+        subject: 'nf_conntrack_tcp_timeout_close_wait',
+        text: '7200 stays, although 3600 is configured; --conntrack-lower lowers it',
+      },
+    ])
+  })
+
+  it('says nothing where connections are not tracked', async () => {
+    expect(await conntrackFindings(config(), async () => undefined)).toEqual([])
   })
 })

@@ -117,6 +117,27 @@ describe('flags beside a file', () => {
     ])
   })
 
+  it('reads the timeouts of FIN_WAIT and TIME_WAIT from flags and file; flags override the file', () => {
+    const body = 'conntrack: { tcpFinWaitTimeout: 20s, tcpTimeWaitTimeout: 30s }\n'
+    expect(requestOf([]).config.conntrack).toMatchObject({
+      tcpFinWaitTimeoutMs: undefined,
+      tcpTimeWaitTimeoutMs: undefined,
+    })
+    expect(requestOf([], body).config.conntrack).toMatchObject({
+      tcpFinWaitTimeoutMs: 20_000,
+      tcpTimeWaitTimeoutMs: 30_000,
+    })
+    const flags = ['--conntrack-tcp-timeout-fin-wait=1m', '--conntrack-tcp-timeout-time-wait=0']
+    expect(requestOf(flags, body).config.conntrack).toMatchObject({
+      tcpFinWaitTimeoutMs: 60_000,
+      tcpTimeWaitTimeoutMs: undefined,
+    })
+    expect(errorsOf(['--conntrack-tcp-timeout-fin-wait=-1s'])).toEqual([
+      '--conntrack-tcp-timeout-fin-wait: cannot be negative',
+    ])
+    expect(errorsOf([], 'conntrack: { tcpTimeWaitTimeout: -1s }\n')).toHaveLength(1)
+  })
+
   it('checks their texts, not their values', () => {
     expect(errorsOf(['--conntrack-min=-1', '--cluster-cidr=nonsense'], '')).toEqual([])
     expect(errorsOf(['--conntrack-min=many', '--bind-address=nonsense'], '')).toHaveLength(2)

@@ -84,6 +84,13 @@ it('writes what kube-proxy writes in nftables mode, but for the periods, which a
   expect(writtenConfig(requestOf('--write-config-to=f').settings)).toBe(DEFAULTS)
 })
 
+it('writes the fields that kube-proxy does not have only when they are set', () => {
+  const { settings } = requestOf('--write-config-to=f', '--conntrack-tcp-timeout-time-wait=45s')
+  const lines = writtenConfig(settings).split('\n')
+  expect(lines).toContain('  tcpTimeWaitTimeout: 45s')
+  expect(lines.filter(line => line.includes('tcpFinWaitTimeout'))).toEqual([])
+})
+
 it('writes what flags say', () => {
   const { settings } = requestOf(
     '--write-config-to=f',

@@ -10,6 +10,8 @@ const SETTINGS: ConntrackSettings = {
   min: 1,
   tcpEstablishedTimeoutMs: 60_000,
   tcpCloseWaitTimeoutMs: undefined,
+  tcpFinWaitTimeoutMs: undefined,
+  tcpTimeWaitTimeoutMs: undefined,
   tcpBeLiberal: false,
   udpTimeoutMs: undefined,
   udpStreamTimeoutMs: undefined,

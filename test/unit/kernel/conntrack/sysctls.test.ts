@@ -13,6 +13,8 @@ const DEFAULTS: ConntrackSettings = {
   min: 131_072,
   tcpEstablishedTimeoutMs: 86_400_000,
   tcpCloseWaitTimeoutMs: 3_600_000,
+  tcpFinWaitTimeoutMs: undefined,
+  tcpTimeWaitTimeoutMs: undefined,
   tcpBeLiberal: false,
   udpTimeoutMs: undefined,
   udpStreamTimeoutMs: undefined,
@@ -25,6 +27,8 @@ const FRESH: SysctlFacts['values'] = {
   hashSize: 16_384,
   tcpEstablished: 432_000,
   tcpCloseWait: 60,
+  tcpFinWait: 120,
+  tcpTimeWait: 120,
   tcpBeLiberal: 0,
   udp: 30,
   udpStream: 120,
@@ -105,6 +109,14 @@ describe('planSysctls', () => {
     expect(writes(plan).slice(-2)).toEqual([
       'nf_conntrack_udp_timeout=10',
       'nf_conntrack_udp_timeout_stream=60',
+    ])
+  })
+
+  it('sets the timeouts of FIN_WAIT and TIME_WAIT', () => {
+    const plan = planned({ tcpFinWaitTimeoutMs: 30_000, tcpTimeWaitTimeoutMs: 60_000 })
+    expect(writes(plan).slice(-2)).toEqual([
+      'nf_conntrack_tcp_timeout_fin_wait=30',
+      'nf_conntrack_tcp_timeout_time_wait=60',
     ])
   })
 
