@@ -2,10 +2,11 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { cpuMs } from '../bench-cluster/cost.ts'
 import { Cluster } from '../faults/cluster.ts'
-import { eventually, frontendNames } from '../faults/kernel.ts'
+import { frontendNames } from '../faults/kernel.ts'
 import { drive, replacements } from '../support/apiserver/churn.ts'
 import { clusterOf, serviceOf, sliceOf } from '../support/apiserver/generator.ts'
 import { createRandom } from '../support/apiserver/random.ts'
+import { eventually } from '../support/patience.ts'
 
 const SHAPE = { services: 1_000, endpointsPerService: 10, nodes: 3 }
 const PER_SECOND = 1_000

@@ -4,7 +4,8 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { COMMAND, Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
-import { differences, eventually, frontendNames, generation, listRuleset, nft } from './kernel.ts'
+import { eventually } from '../support/patience.ts'
+import { differences, frontendNames, generation, listRuleset, nft } from './kernel.ts'
 import { clusterIp, nameOf, service, services, writeObjects } from './objects.ts'
 
 const daemons = new Daemons()

@@ -3,11 +3,12 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { BAD_UTF8, EXPIRED_EVENT, type Fault, gzipBomb, longLine, NULS } from '../support/apiserver/faults.ts'
 import type { ApiServerOptions } from '../support/apiserver/http-server.ts'
 import { kubeconfigText } from '../support/apiserver/kubeconfig.ts'
+import { eventually } from '../support/patience.ts'
 import { createAuthority } from '../support/tls.ts'
 import { ask, askSocket, Cluster, metric } from './cluster.ts'
 import { memoryOf } from './cluster-process.ts'
 import { Removals } from './cluster-removals.ts'
-import { eventually, frontendNames, listRuleset } from './kernel.ts'
+import { frontendNames, listRuleset } from './kernel.ts'
 import { nameOf, service, services } from './objects.ts'
 
 let cluster: Cluster

@@ -4,11 +4,12 @@ import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vit
 import type { Fault } from '../support/apiserver/faults.ts'
 import { ApiServer, type ApiServerOptions } from '../support/apiserver/http-server.ts'
 import { ip } from '../support/lab/topology.ts'
+import { eventually } from '../support/patience.ts'
 import { createAuthority } from '../support/tls.ts'
 import { ask, Cluster } from './cluster.ts'
 import { descriptorsOf } from './cluster-process.ts'
 import { Removals } from './cluster-removals.ts'
-import { eventually, frontendNames, listRuleset } from './kernel.ts'
+import { frontendNames, listRuleset } from './kernel.ts'
 import { clusterIp, nameOf, service, services } from './objects.ts'
 
 let cluster: Cluster

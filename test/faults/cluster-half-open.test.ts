@@ -1,8 +1,9 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, expect, it } from 'vitest'
+import { eventually } from '../support/patience.ts'
 import { ask, Cluster } from './cluster.ts'
 import { Removals } from './cluster-removals.ts'
-import { eventually, frontendNames, listTable, nft } from './kernel.ts'
+import { frontendNames, listTable, nft } from './kernel.ts'
 import { nameOf, service, services } from './objects.ts'
 
 /* A connection on which nothing arrives any more. It takes its time, so it is a file of its own beside others. */

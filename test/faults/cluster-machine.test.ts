@@ -3,10 +3,11 @@ import { closeSync, openSync, writeFileSync, writeSync } from 'node:fs'
 import { connect, createServer, type Socket } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import type { Daemon } from '../support/daemon.ts'
+import { eventually } from '../support/patience.ts'
 import { answers, ask, Cluster, HEALTH_PORT, METRICS_PORT, metric } from './cluster.ts'
 import { descriptorsOf, starved } from './cluster-process.ts'
 import { Removals } from './cluster-removals.ts'
-import { eventually, frontendNames, generation, listRuleset } from './kernel.ts'
+import { frontendNames, generation, listRuleset } from './kernel.ts'
 import { nameOf, service, services } from './objects.ts'
 
 let cluster: Cluster

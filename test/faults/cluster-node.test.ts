@@ -2,10 +2,11 @@ import { writeFileSync } from 'node:fs'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Flow } from '../support/lab/lab.ts'
 import { ip } from '../support/lab/topology.ts'
+import { eventually } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
 import { answers, ask, askSocket, Cluster, METRICS_PORT, node } from './cluster.ts'
 import { balanced, endpoint, serviceOf, sliceOf } from './cluster-objects.ts'
-import { eventually, generation, listRuleset } from './kernel.ts'
+import { generation, listRuleset } from './kernel.ts'
 import { service, services } from './objects.ts'
 
 const [VIP, EXTERNAL, NODE] = ['172.30.1.1', '198.51.100.7', '192.168.0.2']

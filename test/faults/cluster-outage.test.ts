@@ -1,8 +1,9 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { ApiServerOptions } from '../support/apiserver/http-server.ts'
+import { eventually } from '../support/patience.ts'
 import { ask, Cluster, metric } from './cluster.ts'
 import { Removals } from './cluster-removals.ts'
-import { eventually, frontendNames, generation, listRuleset } from './kernel.ts'
+import { frontendNames, generation, listRuleset } from './kernel.ts'
 import { clusterIp, nameOf, service, services } from './objects.ts'
 
 const ENDPOINTS = ['10.0.1.1:8080', '10.0.1.2:8080', '10.0.1.3:8080']

@@ -1,7 +1,8 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { onTestFinished } from 'vitest'
-import { eventually, nft } from './kernel.ts'
+import { eventually } from '../support/patience.ts'
+import { nft } from './kernel.ts'
 
 const MARK = '192.0.2.77'
 const MARKED = `table ip removals { set marks { type ipv4_addr; elements = { ${MARK} }; }; }`
@@ -18,16 +19,21 @@ export class Removals {
     })
   }
 
-  /** Resolves once removals are seen; it ends with the test. */
+  /**
+   * Resolves once removals are seen; it ends with the test. The daemon has to have made its sets: nft lists them at its
+   * start, subscribes after that, and is silent about elements of a set that came in between. The marked set may be such
+   * a one, so each try makes it anew.
+   */
   static async begin(): Promise<Removals> {
     const removals = new Removals()
     onTestFinished(() => removals.#end())
-    nft(MARKED)
-    await eventually(() => {
-      nft(`add element ip removals marks { ${MARK} }; delete element ip removals marks { ${MARK} }`)
+    await eventually(async () => {
+      nft(MARKED)
+      nft(`delete element ip removals marks { ${MARK} }`)
+      nft('delete table ip removals')
+      await new Promise(resolve => setTimeout(resolve, 50))
       return removals.#text.includes(MARK)
     })
-    nft('delete table ip removals')
     return removals
   }
 

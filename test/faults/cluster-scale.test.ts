@@ -1,8 +1,9 @@
 import { afterEach, beforeEach, expect, it } from 'vitest'
+import { eventually } from '../support/patience.ts'
 import { ask, Cluster } from './cluster.ts'
 import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { memoryOf } from './cluster-process.ts'
-import { eventually, frontendNames, listRuleset } from './kernel.ts'
+import { frontendNames, listRuleset } from './kernel.ts'
 import { endpointsOf, nameOf, service } from './objects.ts'
 
 const MIB = 1 << 20

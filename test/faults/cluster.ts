@@ -10,8 +10,9 @@ import { type Daemon, type DaemonOptions, Daemons } from '../support/daemon.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { ip } from '../support/lab/topology.ts'
+import { eventually } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
-import { differences, eventually } from './kernel.ts'
+import { differences } from './kernel.ts'
 
 export const HEALTH_PORT = 10256
 export const METRICS_PORT = 10249
@@ -120,13 +121,13 @@ export class Cluster {
   }
 
   /** Resolves with the milliseconds until the kernel holds exactly what the server has. */
-  async converged(timeoutMs = CONVERGED_MS): Promise<number> {
+  async converged(limitMs = CONVERGED_MS): Promise<number> {
     let left: readonly string[] = []
     try {
       return await eventually(async () => {
         left = await differences(this.objects)
         return left.length === 0
-      }, timeoutMs)
+      }, limitMs)
     } catch (cause) {
       throw new Error(`the kernel lacks ${left.length} changes:\n${left.slice(0, 10).join('\n')}`, { cause })
     }

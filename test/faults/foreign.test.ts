@@ -2,6 +2,7 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import { FaultyTransport } from '../support/faulty-transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { eventually } from '../support/patience.ts'
 import { Rig } from '../support/rig.ts'
 import {
   Committer,
@@ -12,7 +13,6 @@ import {
 } from './foreign-rules.ts'
 import {
   differences,
-  eventually,
   frontendNames,
   generation,
   listRuleset,

@@ -2,9 +2,10 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { eventually } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
 import { Committer } from './foreign-rules.ts'
-import { eventually, generation, nft } from './kernel.ts'
+import { generation, nft } from './kernel.ts'
 import { clusterIp, nameOf, service, services, writeObjects } from './objects.ts'
 
 /* What others do to the tables that the iptables mode shares with them. */

@@ -83,22 +83,3 @@ export async function generation(): Promise<number> {
     await client.close()
   }
 }
-
-/**
- * Longest wait, in milliseconds, for what the daemon is told of, on a machine that is busy with other things. What it
- * finds only by looking it finds once in 30 s.
- */
-const NOTICED_MS = 20_000
-
-/** Time goes by until it is so, in steps of 10 ms; gives the milliseconds that took. */
-export async function eventually(
-  isSo: () => boolean | Promise<boolean>,
-  timeoutMs = NOTICED_MS,
-): Promise<number> {
-  const began = performance.now()
-  while (!(await isSo())) {
-    if (performance.now() - began > timeoutMs) throw new Error(`not so within ${timeoutMs} ms`)
-    await new Promise(resolve => setTimeout(resolve, 10))
-  }
-  return performance.now() - began
-}

@@ -4,8 +4,9 @@ import type { Transport } from '../../src/netlink/transport.ts'
 import { Daemons } from '../support/daemon.ts'
 import { FaultyTransport, messagesIn, type TransportFaults } from '../support/faulty-transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { eventually } from '../support/patience.ts'
 import { Rig } from '../support/rig.ts'
-import { differences, eventually, nft, openNetfilter } from './kernel.ts'
+import { differences, nft, openNetfilter } from './kernel.ts'
 import { clusterIp, services, writeObjects } from './objects.ts'
 
 const NETLINK_NETFILTER = 12

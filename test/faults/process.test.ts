@@ -8,11 +8,11 @@ import { runDaemon } from '../../src/daemon/daemon.ts'
 import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
 import { FaultyTransport, type TransportFaults } from '../support/faulty-transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { eventually } from '../support/patience.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 import { Rig } from '../support/rig.ts'
 import {
   differences,
-  eventually,
   frontendNames,
   generation,
   isAtRest,

@@ -12,6 +12,7 @@ import { openNetlink } from '../../src/netlink/native.ts'
 import { decodeSighting, encodeProbe } from '../support/lab/probe.ts'
 import { closeTopology, openTopology, type Topology } from '../support/lab/topology.ts'
 import { startServers } from '../support/lab/traffic.ts'
+import { eventually, patientMs } from '../support/patience.ts'
 import {
   type Computed,
   change,
@@ -23,8 +24,8 @@ import {
 import { entry, entryText, flowText, inject } from '../unit/kernel/conntrack/flows.ts'
 
 const openTransport = () => openNetlink({ protocol: NETLINK_NETFILTER })
-/** How long a sender may be kept from where its datagrams belong. */
-const PATIENCE_MS = 5_000
+/** How long a sender waits for an answer. */
+const ANSWER_MS = 5_000
 const NODE = '192.168.0.2'
 const CONFIG = { nodePortAddresses: [`${NODE}/32`] }
 
@@ -105,7 +106,7 @@ class World {
   /** Waits for a pass that got through. */
   async looked(): Promise<void> {
     const before = this.events.length
-    await until(() => this.events.slice(before).some(({ kind }) => kind === 'reconciled'))
+    await eventually(() => this.events.slice(before).some(({ kind }) => kind === 'reconciled'))
   }
 
   /** Sends one datagram and tells where it came out: `pods 10.180.0.1:5353`, `refused`, or `nowhere`. */
@@ -125,14 +126,12 @@ class World {
 
   /** Sends again and again until the datagrams come out there. */
   async reaches(place: string, datagram: Datagram = {}): Promise<void> {
-    const endMs = performance.now() + PATIENCE_MS
     let at = ''
-    while (performance.now() < endMs) {
+    const isThere = async () => {
       at = await this.send(datagram)
-      if (at === place) return
-      await pause(20)
+      return at === place
     }
-    throw new Error(`datagrams go to ${at}, not to ${place}`)
+    await eventually(isThere, { stepMs: 20, describe: () => `datagrams go to ${at}, not to ${place}` })
   }
 
   /** All flows of UDP, as text. */
@@ -150,14 +149,6 @@ class World {
 
 function pause(ms: number): Promise<void> {
   return new Promise(resolve => setTimeout(resolve, ms))
-}
-
-async function until(isSo: () => boolean): Promise<void> {
-  const endMs = performance.now() + PATIENCE_MS
-  while (!isSo()) {
-    if (performance.now() > endMs) throw new Error(`not within ${PATIENCE_MS} ms`)
-    await pause(5)
-  }
 }
 
 const VIP = '172.30.0.53'
@@ -321,7 +312,7 @@ it('F78 a cleanup that is not allowed is tried again until it is, and rules do n
   await world.restart(limited)
   await world.reaches(AT_A)
   await world.program([slice({ [B]: READY })])
-  await until(() => world.events.filter(({ kind }) => kind === 'failed').length >= 2)
+  await eventually(() => world.events.filter(({ kind }) => kind === 'failed').length >= 2)
   expect(await world.send()).toBe(AT_A)
   expect(await world.send({ sourcePort: 4999 })).toBe(AT_B)
   refusing = false
@@ -381,7 +372,7 @@ describe('an established TCP connection', () => {
     const answer = new Promise<string>(resolve => {
       socket.once('data', data => resolve(String(data)))
       socket.once('error', error => resolve('code' in error ? String(error.code) : error.message))
-      setTimeout(() => resolve('nothing'), PATIENCE_MS)
+      setTimeout(() => resolve('nothing'), patientMs(ANSWER_MS))
     })
     socket.write(word)
     return await answer
@@ -408,7 +399,7 @@ describe('an established TCP connection', () => {
     await pause(300)
     expect(await said(socket, 'one')).toBe('one')
     await world.program([webSlice({ [B]: READY })])
-    await until(() => world.events.some(event => event.kind === 'reconciled' && event.cut === 1))
+    await eventually(() => world.events.some(event => event.kind === 'reconciled' && event.cut === 1))
     expect(await said(socket, 'two')).toBe('ECONNRESET')
   })
 
@@ -419,7 +410,7 @@ describe('an established TCP connection', () => {
     await world.program([webSlice({ [B]: READY })])
     await pause(500)
     expect(await said(socket, 'one')).toBe('one')
-    await until(() => world.events.some(event => event.kind === 'reconciled' && event.cut === 1))
+    await eventually(() => world.events.some(event => event.kind === 'reconciled' && event.cut === 1))
     expect(world.events.at(-1)).toMatchObject({ reason: 'drain' })
     expect(await said(socket, 'two')).toBe('ECONNRESET')
   })

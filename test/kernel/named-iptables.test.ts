@@ -9,6 +9,7 @@ import {
   serviceFor,
   tableNames,
 } from '../support/named-proxies.ts'
+import { eventually } from '../support/patience.ts'
 
 /* docs/decisions/0021: proxies of several names in the mode iptables, beside a main one in whatever mode. */
 
@@ -81,14 +82,6 @@ function iptables(...args: readonly string[]): void {
   execFileSync('iptables-nft', args)
 }
 
-async function until(isSo: () => boolean, what: string): Promise<void> {
-  for (let tries = 0; tries < 400; tries++) {
-    if (isSo()) return
-    await new Promise(resolve => setTimeout(resolve, 25))
-  }
-  throw new Error(`never: ${what}`)
-}
-
 type Start = readonly [name: ProxyName, ...args: readonly string[]]
 
 async function startAll(starts: readonly Start[]): Promise<void> {
@@ -150,7 +143,7 @@ describe("beside kube-proxy's chains", () => {
     expect(held.filter(line => line.includes('KUBE-'))).toEqual([])
 
     node.write([...OBJECTS, ...IDLE, podsOf('idle-red', '10.180.0.5')])
-    await until(() => linesOf(RED_CHAINS).some(line => line.includes('10.180.0.5')), 'the new endpoint')
+    await eventually(() => linesOf(RED_CHAINS).some(line => line.includes('10.180.0.5')), 'the new endpoint')
     expect(foreign()).toEqual(before)
     await node.expectPackets(`${PLAIN}${RED}\n pod TCP 172.30.0.62:80 -> 10.180.0.5:80 kept`)
 
@@ -164,7 +157,10 @@ describe("beside kube-proxy's chains", () => {
       ...['-m', 'comment', '--comment', 'kubernetes forwarding rules of red', '-j', `${RED_CHAINS}-FORWARD`],
     )
     expect(jump).toBeDefined()
-    await until(() => linesOf(RED_CHAINS).toSorted().join() === whole.toSorted().join(), 'it is whole again')
+    await eventually(
+      () => linesOf(RED_CHAINS).toSorted().join() === whole.toSorted().join(),
+      'it is whole again',
+    )
     expect(foreign()).toEqual(before)
 
     await node.daemon('red').stop()
@@ -193,7 +189,7 @@ describe("beside kube-proxy's chains", () => {
     const [kube, red, blue] = [linesOf('KUBE'), linesOf(RED_CHAINS), linesOf(BLUE_CHAINS)]
     iptables('-t', 'nat', '-F', 'KUBE-SERVICES')
     iptables('-t', 'nat', '-F', `${BLUE_CHAINS}-SERVICES`)
-    await until(
+    await eventually(
       () =>
         linesOf('KUBE').toSorted().join() === kube.toSorted().join() &&
         linesOf(BLUE_CHAINS).toSorted().join() === blue.toSorted().join(),
@@ -248,11 +244,11 @@ describe('the mode of a named proxy', () => {
     expect(ofRed()).toHaveLength(2)
     await node.daemon('red').stop()
     await node.start('red', IPTABLES)
-    await until(() => ofRed().length === 0, 'its tables are gone')
+    await eventually(() => ofRed().length === 0, 'its tables are gone')
     await node.expectPackets(`${PLAIN}${RED}`)
     await node.daemon('red').stop()
     await node.start('red')
-    await until(() => linesOf(RED_CHAINS).length === 0, 'its chains are gone')
+    await eventually(() => linesOf(RED_CHAINS).length === 0, 'its chains are gone')
     expect(saved()).toEqual(before)
     await node.expectPackets(`${PLAIN}${RED}`)
   })

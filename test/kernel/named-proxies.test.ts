@@ -13,6 +13,7 @@ import {
   serviceFor,
   tableNames,
 } from '../support/named-proxies.ts'
+import { eventually } from '../support/patience.ts'
 import { entry, entryText, flowText, inject } from '../unit/kernel/conntrack/flows.ts'
 
 /* docs/decisions/0021: proxies of several names on one node do not disturb each other. */
@@ -79,14 +80,6 @@ function expectAgreement(): void {
   }
 }
 
-async function until(isSo: () => boolean | Promise<boolean>, what: string): Promise<void> {
-  for (let tries = 0; tries < 400; tries++) {
-    if (await isSo()) return
-    await new Promise(resolve => setTimeout(resolve, 25))
-  }
-  throw new Error(`never: ${what}`)
-}
-
 describe('proxies of several names on one node', () => {
   // Chains of one hook and priority are called in the order in which they came.
   test.each([[['', 'red', 'blue']], [['blue', 'red', '']]] as const)(
@@ -106,7 +99,7 @@ describe('proxies of several names on one node', () => {
     for (let count = 0; count < COMMITS; count++) {
       const name = `10.180.0.${count + 5}`
       node.write([...OBJECTS.filter(({ metadata }) => !isSliceOf(metadata, 'red')), podsOf('red', name)])
-      await until(() => listing('ip', 'kube-proxy-red').includes(name), name)
+      await eventually(() => listing('ip', 'kube-proxy-red').includes(name), name)
     }
     expect(others()).toEqual(before)
     await node.expectPackets(
@@ -150,7 +143,7 @@ describe('proxies of several names on one node', () => {
     ] as const) {
       node.write([...others, serviceFor(owner, 'plain', spec), podsOf('plain', '10.180.0.1')])
       const tables = { '': 'kube-proxy', red: 'kube-proxy-red' }
-      await until(
+      await eventually(
         () =>
           listing('ip', tables[owner]).includes('172.30.0.41') &&
           !listing('ip', tables[other]).includes('172.30.0.41'),
@@ -191,7 +184,7 @@ describe('proxies of several names on one node', () => {
       [30_501, 'red'],
     ] as const) {
       const answered = async () => (await answer(port)).includes(`"name": "${name}"`)
-      await until(answered, `health of ${name}`)
+      await eventually(answered, `health of ${name}`)
       expect(JSON.parse(await answer(port))).toMatchObject({ localEndpoints: 1 })
     }
   })
@@ -261,7 +254,7 @@ describe('connection tracking', () => {
       await node.start(name)
       left = left.filter(([owner]) => owner !== name)
       const expected = [...good, ...left.map(([, each]) => each)].map(entryText).sort()
-      await until(async () => (await entries()).length <= expected.length, `the pass of ${name}`)
+      await eventually(async () => (await entries()).length <= expected.length, `the pass of ${name}`)
       expect(await entries()).toEqual(expected)
     }
   })
@@ -304,7 +297,7 @@ describe('commands', () => {
     await node.start('red')
     await node.daemon('red').stop()
     await node.start('red', '--proxy-mode=userspace')
-    await until(() => !tableNames().includes('table ip kube-proxy-red'), 'the mode from before is gone')
+    await eventually(() => !tableNames().includes('table ip kube-proxy-red'), 'the mode from before is gone')
     await node.daemon('red').stop()
     expect(tableNames()).toEqual(['table ip kube-proxy-userspace.red', 'table ip6 kube-proxy-userspace.red'])
     expect(node.command('', 'cleanup').out).toBe('nothing of ours is in the kernel\n')

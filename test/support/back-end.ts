@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
+import { eventually } from './patience.ts'
 
 export const ALL_IP = fileURLToPath(new URL('../../deploy/examples/all-ip/', import.meta.url))
 
@@ -30,14 +31,14 @@ export class BackEnd {
   }
 
   /** Resolves once it has written this. */
-  async says(text: string, timeoutMs = 30_000): Promise<void> {
-    const deadlineMs = performance.now() + timeoutMs
-    while (!this.said.includes(text)) {
+  async says(text: string): Promise<void> {
+    const describe = () => `the back end does not say "${text}":\n${this.said}`
+    const isSaid = () => {
       const hasEnded = this.#child.exitCode !== null || this.#child.signalCode !== null
-      if (hasEnded || performance.now() > deadlineMs)
-        throw new Error(`the back end ${hasEnded ? 'has ended' : 'does not say'} "${text}":\n${this.said}`)
-      await new Promise(resolve => setTimeout(resolve, 10))
+      if (hasEnded && !this.said.includes(text)) throw new Error(`it has ended; ${describe()}`)
+      return this.said.includes(text)
     }
+    await eventually(isSaid, { progress: () => this.said.length, describe })
   }
 
   /** Ends it; gives its exit code. */

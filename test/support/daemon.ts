@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { assert } from '../../src/base/assert.ts'
+import { eventually, LIMIT_MS } from './patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from './pipeline.ts'
 
 export const COMMAND = fileURLToPath(new URL('../../dist/kprobe.mjs', import.meta.url))
@@ -93,19 +94,20 @@ export class Daemon {
   }
 
   /** Resolves with the milliseconds it took until the daemon has programmed everything once. */
-  synced(timeoutMs = 60_000): Promise<number> {
-    return this.until(() => /^programmed /m.test(this.out), timeoutMs)
+  synced(limitMs = 60_000): Promise<number> {
+    return this.until(() => /^programmed /m.test(this.out), limitMs)
   }
 
-  async until(isSo: () => boolean, timeoutMs = 20_000): Promise<number> {
-    const began = performance.now()
-    while (!isSo()) {
-      const tookMs = performance.now() - began
-      if (tookMs > timeoutMs) throw new Error(`not within ${timeoutMs} ms; ${this.#lastWords()}`)
-      if (this.#exit !== undefined) throw new Error(`ended with ${this.#exit.code}; ${this.#lastWords()}`)
-      await new Promise(resolve => setTimeout(resolve, 5))
+  /** Waits until it is so; fails when the daemon ends before, or says nothing new for so long. */
+  until(isSo: () => boolean, limitMs = LIMIT_MS): Promise<number> {
+    const holds = () => {
+      const isNow = isSo()
+      if (!isNow && this.#exit !== undefined)
+        throw new Error(`ended with ${this.#exit.code}; ${this.#lastWords()}`)
+      return isNow
     }
-    return performance.now() - began
+    const progress = () => this.out.length + this.records.length
+    return eventually(holds, { limitMs, stepMs: 5, progress, describe: () => this.#lastWords() })
   }
 
   /** Reads nothing of what the daemon writes any more: its pipes fill up. */

@@ -8,6 +8,7 @@ import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
 import type { ReconcilerEvent } from '../../src/reconcile/events.ts'
 import { Reconciler } from '../../src/reconcile/reconciler.ts'
 import { FakeClock } from './fake-clock.ts'
+import { LIMIT_MS, Patience } from './patience.ts'
 import { type PipelineConfig, resolveOptionsOf } from './pipeline.ts'
 
 export interface PlaneRigOptions<State, P extends Plan<State>> {
@@ -73,21 +74,23 @@ export class PlaneRig<State, P extends Plan<State>> {
   }
 
   /** Offers, and waits until the kernel is said to hold it. */
-  async sync(objects: readonly object[], timeoutMs = 10_000): Promise<void> {
+  async sync(objects: readonly object[], limitMs = LIMIT_MS): Promise<void> {
     this.offer(objects)
-    await this.synced(timeoutMs)
+    await this.synced(limitMs)
   }
 
-  async synced(timeoutMs = 10_000): Promise<void> {
+  async synced(limitMs = LIMIT_MS): Promise<void> {
     const isSynced = () => this.reconciler.status.syncedNumber === this.#snapshot.number
-    await this.until(isSynced, timeoutMs)
+    await this.until(isSynced, limitMs)
   }
 
   /** Time goes by until it is so; throws with the last events when it does not become so. */
-  async until(isSo: () => boolean, timeoutMs = 10_000): Promise<void> {
-    const endMs = this.clock.nowMs() + timeoutMs
+  async until(isSo: () => boolean, limitMs = LIMIT_MS): Promise<void> {
+    const { clock } = this
+    const simulated = { machine: { nowMs: () => clock.nowMs(), slowness: () => 1 } }
+    const patience = new Patience(limitMs, clock instanceof FakeClock ? simulated : {})
     while (!isSo()) {
-      if (this.clock.nowMs() > endMs) throw new Error(`not within ${timeoutMs} ms: ${this.#lastWords()}`)
+      if (patience.isOver) throw new Error(`${patience}: ${this.#lastWords()}`)
       await this.wait(STEP_MS)
     }
   }

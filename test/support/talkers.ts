@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { inNamespace } from './lab/topology.ts'
+import { eventually } from './patience.ts'
 
 const PORT = 7_000
 const WORD_S = 0.2
@@ -55,11 +56,13 @@ export class Talker {
   /** Rejects when the connection is lost, or does not answer. */
   async answers(more: number): Promise<void> {
     const wanted = this.#heard + more
-    for (const endMs = performance.now() + LAST_WORD_MS; this.#heard < wanted; ) {
-      if (this.#ended) throw new Error(`the connection ended after ${this.#heard} words of ${this.#said}`)
-      if (performance.now() > endMs) throw new Error(`no answer after ${this.#heard} words of ${this.#said}`)
-      await new Promise(resolve => setTimeout(resolve, 50))
+    const words = () => `${this.#heard} words of ${this.#said}`
+    const isAnswered = () => {
+      if (this.#heard < wanted && this.#ended) throw new Error(`the connection ended after ${words()}`)
+      return this.#heard >= wanted
     }
+    const describe = () => `no answer after ${words()}`
+    await eventually(isAnswered, { limitMs: LAST_WORD_MS, stepMs: 50, progress: () => this.#heard, describe })
   }
 
   /** Ends the connection in peace. */

@@ -8,7 +8,7 @@ import { type Ended, runCommand } from '../support/command.ts'
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=ipvs']
 
-const kprobe = (...args: readonly string[]): Ended => runCommand(args, { timeoutMs: 200_000 })
+const kprobe = (...args: readonly string[]): Ended => runCommand(args, { limitMs: 200_000 })
 const tool = (name: string, ...args: readonly string[]): string =>
   execFileSync(name, args, { encoding: 'utf8' })
 const sorted = (text: string): readonly string[] =>

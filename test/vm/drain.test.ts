@@ -6,6 +6,7 @@ import { UdpPeer } from '../churn/pods.ts'
 import { type OpenIpvsPlane, openIpvsPlane } from '../support/ipvs-plane.ts'
 import { Lab } from '../support/lab/lab.ts'
 import type { Servers } from '../support/lab/traffic.ts'
+import { eventually } from '../support/patience.ts'
 import { type Computed, change, commitAll, computeIn, IPVS } from '../support/pipeline.ts'
 import { LOCAL_IPS } from '../support/scenario.ts'
 import { Echo, Talker } from '../support/talkers.ts'
@@ -18,7 +19,6 @@ const PODS = ['10.180.1.1', '10.180.1.2']
 const [GOING = '', STAYING = ''] = PODS
 const UDP_PORT = 5_300
 const DRAIN_MS = 4_000
-const DEADLINE_MS = 60_000
 
 let lab: Lab
 let servers: Servers
@@ -88,11 +88,6 @@ function weightOf(flag: '-t' | '-u', address: string): number | undefined {
   return line === undefined ? undefined : Number(/-w (\d+)/.exec(line)?.[1])
 }
 
-async function until(isSo: () => boolean): Promise<void> {
-  for (const endMs = performance.now() + DEADLINE_MS; !isSo(); await delay(100))
-    if (performance.now() > endMs) throw new Error('not within the time')
-}
-
 test('F100: TCP connections to an endpoint that goes are left to end, until the deadline; no new one comes', async () => {
   const echo = new Echo(lab.topology.pods.pid, PODS)
   const talkers: Talker[] = []
@@ -111,7 +106,7 @@ test('F100: TCP connections to an endpoint that goes are left to end, until the 
     expect(weightOf('-t', GOING)).toBe(1)
     await program([STAYING])
     open.plane.startUpkeep()
-    await until(() => weightOf('-t', GOING) === undefined)
+    await eventually(() => weightOf('-t', GOING) === undefined)
     expect(weightOf('-t', STAYING)).toBe(1)
     talkers.push(new Talker(undefined, CLUSTER_IP, 7))
     await talkers.at(-1)?.answers(3)
@@ -137,7 +132,7 @@ test('F102: UDP goes on at once with another endpoint, from the same port, too',
   const client = UdpPeer.ask(lab.topology, { kind: 'sticky', address: CLUSTER_IP, port: 53, rate: 5 })
   try {
     // A process of the guest takes its time to start.
-    await until(() => /UDP +\d+:\d+ +UDP .*10\.180\.1\.1/.test(connections()))
+    await eventually(() => /UDP +\d+:\d+ +UDP .*10\.180\.1\.1/.test(connections()))
     await delay(1_000)
     await program([STAYING])
     expect([weightOf('-u', GOING), weightOf('-u', STAYING)]).toEqual([undefined, 1])

@@ -10,7 +10,7 @@ const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url)
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=ipvs']
 const CHAINS = [...SOURCE, '--ipvs-rules=iptables']
 
-const kprobe = (...args: readonly string[]): Ended => runCommand(args, { timeoutMs: 200_000 })
+const kprobe = (...args: readonly string[]): Ended => runCommand(args, { limitMs: 200_000 })
 
 /** Rules of both tables and families. */
 function saved(): readonly string[] {

@@ -47,14 +47,6 @@ export async function apiRig(feed: ApiFeed, options: Partial<ApiServerOptions> =
 }
 
 /** Until `holds`, looked at every few milliseconds; throws after 20 s. */
-export async function eventually(what: string, holds: () => boolean): Promise<void> {
-  for (let tries = 0; tries < 4_000; tries++) {
-    if (holds()) return
-    await new Promise(resolve => setTimeout(resolve, 5))
-  }
-  throw new Error(`never: ${what}`)
-}
-
 /** Until a count stays as it is for 100 ms: whoever can do something has done it. */
 export async function quiet(count: () => number): Promise<void> {
   for (let before = -1; before !== count(); ) {

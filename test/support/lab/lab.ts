@@ -1,3 +1,4 @@
+import { Patience } from '../patience.ts'
 import { canonicalAddress, endpointText, POD_GATEWAYS } from './address.ts'
 import { decodeSighting, encodeProbe, type ProbeProtocol, type Sighting } from './probe.ts'
 import { closeTopology, openTopology, type Topology } from './topology.ts'
@@ -61,7 +62,7 @@ export interface TraceOptions {
 /** More at once could overflow the kernel's queue of received packets (net.core.netdev_max_backlog, 1000). */
 const WINDOW = 256
 const DEFAULT_TRIES = 20
-const FENCE_TIMEOUT_MS = 30_000
+const FENCE_LIMIT_MS = 30_000
 const FENCE_AGAIN_MS = 1_000
 const FENCE_OUTSIDE = '203.0.113.254'
 const FENCE_POD = '10.255.255.250'
@@ -143,7 +144,7 @@ export class Lab {
       pipe.send([...own.map(encode), encodeFence(place, fence)])
       // A machine that is busy enough drops packets between namespaces, and then a fence, too.
       const again = setInterval(() => pipe.send([encodeFence(place, fence)]), FENCE_AGAIN_MS)
-      fences.push(this.#sightings.wait(fence, FENCE_TIMEOUT_MS).finally(() => clearInterval(again)))
+      fences.push(this.#sightings.wait(fence, FENCE_LIMIT_MS).finally(() => clearInterval(again)))
     }
     // All ends share one processor and so one queue: what was sent before a fence has been handled before it arrives.
     await Promise.all(fences)
@@ -199,14 +200,16 @@ class Sightings {
     return this.#seen.get(ident) ?? []
   }
 
-  wait(ident: number, timeoutMs: number): Promise<void> {
+  wait(ident: number, limitMs: number): Promise<void> {
+    const patience = new Patience(limitMs)
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(
-        () => reject(new Error(`the laboratory lost its fence packet ${ident}`)),
-        timeoutMs,
-      )
+      const timer = setInterval(() => {
+        if (!patience.isOver) return
+        clearInterval(timer)
+        reject(new Error(`the laboratory lost its fence packet ${ident}: ${patience}`))
+      }, FENCE_AGAIN_MS)
       this.#waiting.set(ident, () => {
-        clearTimeout(timer)
+        clearInterval(timer)
         this.#waiting.delete(ident)
         resolve()
       })

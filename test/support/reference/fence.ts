@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
+import { eventually } from '../patience.ts'
 import type { Api, KubeObject } from './api.ts'
 import { namespaceObject } from './lab-node.ts'
 
@@ -44,17 +44,17 @@ export class Fence {
     await this.#put()
   }
 
-  /** Resolves once the tables of this network namespace have everything; fails after half a minute. */
+  /** Resolves once the tables of this network namespace have everything; fails when they do not get it. */
   async passed(): Promise<void> {
     this.#port++
     await this.#put()
-    const end = performance.now() + SETTLE_MAX_MS
-    for (const one of FAMILIES) {
-      while (!(await this.#isIn(one, this.#port))) {
-        if (performance.now() > end) throw new Error(`the proxy did not come to port ${this.#port}`)
-        await sleep(STEP_MS)
-      }
-    }
+    const describe = () => `the proxy did not come to port ${this.#port}`
+    for (const one of FAMILIES)
+      await eventually(() => this.#isIn(one, this.#port), {
+        limitMs: SETTLE_MAX_MS,
+        stepMs: STEP_MS,
+        describe,
+      })
   }
 
   async #put(): Promise<void> {

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { closeSync, openSync, readFileSync } from 'node:fs'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { closeSync, openSync, readFileSync, statSync } from 'node:fs'
+import { eventually } from '../patience.ts'
 
 const LAST_WORDS_CHARACTERS = 2_000
 const STOP_MAX_MS = 10_000
@@ -50,16 +50,21 @@ export class Program {
     return this.#ending !== undefined
   }
 
-  /** Polls until it is so; fails when the program ends, or after timeoutMs, with the last of its output. */
-  async until(isSo: () => Promise<boolean> | boolean, timeoutMs: number, stepMs = 25): Promise<void> {
-    const end = performance.now() + timeoutMs
-    while (!(await isSo())) {
-      if (this.#ending !== undefined)
+  /** Waits until it is so; fails when the program ends, or writes nothing for so long, with the last of its output. */
+  async until(isSo: () => Promise<boolean> | boolean, limitMs: number, stepMs = 25): Promise<void> {
+    const holds = async () => {
+      const isNow = await isSo()
+      if (!isNow && this.#ending !== undefined)
         throw new Error(`${this.name} ended (${this.#ending}): ${this.lastWords()}`)
-      if (performance.now() > end)
-        throw new Error(`${this.name}: not within ${timeoutMs} ms: ${this.lastWords()}`)
-      await sleep(stepMs)
+      return isNow
     }
+    const progress = () => statSync(this.log).size
+    await eventually(holds, {
+      limitMs,
+      stepMs,
+      progress,
+      describe: () => `${this.name}: ${this.lastWords()}`,
+    })
   }
 
   /** Ends it by its pid; by force when it takes too long. */

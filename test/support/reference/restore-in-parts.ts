@@ -1,12 +1,10 @@
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { eventually } from '../patience.ts'
 
 const PROGRAMS = ['iptables', 'ip6tables'] as const
 const RULES_AT_ONCE = 150
-const DONE_MAX_MS = 30_000
-const STEP_MS = 10
 
 /**
  * Stands before iptables-restore: what has more rules than one message to the kernel holds goes there in several, all
@@ -45,11 +43,8 @@ export class RestoreInParts {
 
   /** Resolves once nothing is half written. */
   async done(): Promise<void> {
-    const end = performance.now() + DONE_MAX_MS
-    while (readdirSync(this.#busy).length > 0) {
-      if (performance.now() > end) throw new Error('iptables-restore does not end')
-      await sleep(STEP_MS)
-    }
+    const describe = () => 'iptables-restore does not end'
+    await eventually(() => readdirSync(this.#busy).length === 0, { describe })
   }
 
   /** For a proxy that starts: one that was stopped may have taken a restore with it. */

@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import { systemClock } from '../../../src/base/clock.ts'
 import { parseObject, watchedIdentity } from '../../../src/model/parse.ts'
 import { isRefusal, type Refusal } from '../../../src/model/refusal.ts'
@@ -8,6 +7,7 @@ import { KubeSource } from '../../../src/source/kube/kube-source.ts'
 import { requestPath, watchedResources } from '../../../src/source/kube/resources.ts'
 import { acceptFor } from '../../../src/source/kube/wire/media-type.ts'
 import type { SourceObservation, SourceProblem } from '../../../src/source/source.ts'
+import { eventually, LIMIT_MS } from '../patience.ts'
 import type { Api } from './api.ts'
 
 /** What is known of a cluster: model objects, or refusals, by `kind key`. */
@@ -21,7 +21,6 @@ export interface WatchedOptions {
 }
 
 const PROTOBUF = 'application/vnd.kubernetes.protobuf'
-const STEP_MS = 10
 
 /** The product's own source on a real API server, with everything it ever said. */
 export class Watched {
@@ -78,14 +77,8 @@ export class Watched {
   }
 
   /** Polls until it is so. Gives the milliseconds it took. */
-  async until(isSo: () => boolean | Promise<boolean>, timeoutMs = 20_000): Promise<number> {
-    const began = performance.now()
-    while (!(await isSo())) {
-      const tookMs = performance.now() - began
-      if (tookMs > timeoutMs) throw new Error(`not within ${timeoutMs} ms: ${JSON.stringify(this.status)}`)
-      await sleep(STEP_MS)
-    }
-    return performance.now() - began
+  until(isSo: () => boolean | Promise<boolean>, limitMs = LIMIT_MS): Promise<number> {
+    return eventually(isSo, { limitMs, describe: () => JSON.stringify(this.status) })
   }
 
   #start(): Promise<void> {

@@ -4,8 +4,8 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { command } from '../../../src/cli/api.ts'
 import type { Io } from '../../../src/cli/io.ts'
-import { eventually } from '../../support/api/rig.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
+import { eventually } from '../../support/patience.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
 
 let server: ApiServer
@@ -66,7 +66,7 @@ it.each(['application/json', 'application/vnd.kubernetes.protobuf'])(
 
 it('goes on with what it knows while the API server is away', async () => {
   const watching = api('--print', '--watch')
-  await eventually('the first state', () => out.includes('\n\n'))
+  await eventually(() => out.includes('\n\n'), 'the first state')
   await server.close()
   await new Promise(done => setTimeout(done, 200))
   expect(out.split('\n').filter(line => line !== '')).toHaveLength(1)

@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { command } from '../../../src/cli/api.ts'
 import type { Io } from '../../../src/cli/io.ts'
-import { eventually } from '../../support/api/rig.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
+import { eventually } from '../../support/patience.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
 import { ask, freePort } from '../telemetry/http-client.ts'
 
@@ -92,9 +92,9 @@ describe('kprobe api', () => {
 
   it('prints every state, or what changes, until it is told to stop', async () => {
     const watching = api('--print', '--watch')
-    await eventually('the first state', () => lines().length === 1)
+    await eventually(() => lines().length === 1, 'the first state')
     describeService('10.1.0.2')
-    await eventually('the second', () => lines().length === 2)
+    await eventually(() => lines().length === 2, 'the second')
     stop.abort()
     expect(await watching).toBe(0)
     expect(lines()[1]).toContain('10.1.0.2')
@@ -103,9 +103,9 @@ describe('kprobe api', () => {
     stop = new AbortController()
     out = ''
     const following = api('--print', '--diff')
-    await eventually('the first Sync', () => lines().length === 3)
+    await eventually(() => lines().length === 3, 'the first Sync')
     describeService('10.1.0.3')
-    await eventually('the second', () => lines().length === 6)
+    await eventually(() => lines().length === 6, 'the second')
     stop.abort()
     expect(await following).toBe(0)
     expect(
@@ -117,7 +117,7 @@ describe('kprobe api', () => {
 
   it('ends when nobody reads what it prints any more', async () => {
     const watching = api('--print', '--watch')
-    await eventually('the first state', () => lines().length === 1)
+    await eventually(() => lines().length === 1, 'the first state')
     lost.abort()
     expect(await watching).toBe(0)
   })
@@ -150,7 +150,7 @@ describe('kprobe api', () => {
   it('serves metrics where it is told to, which say how old the state is', async () => {
     const port = await freePort()
     const watching = api('--print', '--watch', `--metrics-bind-address=127.0.0.1:${port}`)
-    await eventually('the first state', () => lines().length === 1)
+    await eventually(() => lines().length === 1, 'the first state')
     let body = ''
     for (let tries = 0; tries < 500 && !body.includes('kprobe_api_services 1'); tries++) {
       body = await ask({ port, path: '/metrics' }).then(
@@ -172,7 +172,7 @@ describe('kprobe api', () => {
       if (pid !== '') throw new Error('out of paper')
     }
     const running = api('--print', '--watch', `--exec=echo $$ > ${join(folder, 'pid')}; exec sleep 60`)
-    await eventually('the program', () => read('pid') !== '')
+    await eventually(() => read('pid') !== '', 'the program')
     describeService('10.1.0.2')
     expect(await running).toBe(1)
     expect(err).toBe('kprobe api: out of paper\n')
@@ -196,7 +196,7 @@ describe('kprobe api', () => {
   it('serves gRPC, and ends with its socket', async () => {
     const address = `unix://${join(folder, 'api.sock')}`
     const serving = api(`--listen=${address}`)
-    await eventually('the socket', () => existsSync(join(folder, 'api.sock')))
+    await eventually(() => existsSync(join(folder, 'api.sock')), 'the socket')
     const client = grpcClient(address)
     const watch = new WatchClient(client)
     await watch.ask('here')
@@ -216,7 +216,7 @@ describe('kprobe api', () => {
   it('serves the last state while its source cannot be read', async () => {
     const address = `unix://${join(folder, 'api.sock')}`
     const serving = api(`--listen=${address}`, '--print', '--watch')
-    await eventually('the first state', () => lines().length === 1)
+    await eventually(() => lines().length === 1, 'the first state')
     writeFileSync(join(folder, 'objects.json'), '{')
     await new Promise(done => setTimeout(done, 300))
     const client = grpcClient(address)

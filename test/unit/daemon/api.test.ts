@@ -7,10 +7,10 @@ import { createLog } from '../../../src/base/log.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { runDaemon } from '../../../src/daemon/daemon.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
-import { eventually } from '../../support/api/rig.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
+import { eventually } from '../../support/patience.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
 
 let folder: string
@@ -76,11 +76,11 @@ function start(...flags: string[]): Promise<number> {
 it('tells back ends what a daemon programs, target ports and hostnames included', async () => {
   const address = `unix://${join(folder, 'api.sock')}`
   start(`--api=${address}`)
-  await eventually('the API', () => logged.includes('the API is served'))
+  await eventually(() => logged.includes('the API is served'), 'the API')
   const client = grpcClient(address)
   const watch = new WatchClient(client)
   await watch.ask('here')
-  await eventually('the kernel holds it as well', () => syncs > 0)
+  await eventually(() => syncs > 0, 'the kernel holds it as well')
   expect([...watch.store.services.keys()]).toEqual(['ns/web'])
   expect([...watch.store.endpoints]).toEqual([['ns/web/10.1.0.1,=8080', expect.stringContaining('web-0')]])
   expect([...watch.store.services.values()][0]).toContain('2\x03web')
@@ -98,7 +98,7 @@ it('tells them whatever becomes of it in the kernel', async () => {
   isBroken = true
   const address = `unix://${join(folder, 'api.sock')}`
   start('--backend=dry-run', `--api=${address}`)
-  await eventually('the API', () => logged.includes('the API is served'))
+  await eventually(() => logged.includes('the API is served'), 'the API')
   const client = grpcClient(address)
   const watch = new WatchClient(client)
   await watch.ask('here')

@@ -17,10 +17,11 @@ import {
   SETTINGS,
 } from '../../../support/api/grpc-peer.ts'
 import { encodeLocalv1 } from '../../../support/api/localv1.ts'
-import { type ApiRig, apiRig, eventually } from '../../../support/api/rig.ts'
+import { type ApiRig, apiRig } from '../../../support/api/rig.ts'
 import { EMPTY, feedOf, largeState } from '../../../support/api/states.ts'
 import { statusOf, WatchClient } from '../../../support/api/watch-client.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { eventually } from '../../../support/patience.ts'
 
 let rig: ApiRig
 const start = async (options: Partial<ApiServerOptions> = {}, state = EMPTY): Promise<void> => {
@@ -31,7 +32,7 @@ beforeEach(() => start())
 
 /** Whatever happened: the next client is served, and nothing of the last one is left. */
 afterEach(async () => {
-  await eventually('nothing is left', () => rig.server.counts().calls === 0)
+  await eventually(() => rig.server.counts().calls === 0, 'nothing is left')
   expect(await new WatchClient(rig.client()).ask()).toBe(1)
   expect(rig.errors).toEqual([])
   await rig.end()
@@ -166,8 +167,8 @@ describe('deadlines', () => {
     const peer = new GrpcPeer(path(), undefined, { 'grpc-timeout': '50m' })
     void peer.ask(1)
     peer.socket.pause()
-    await eventually('it is served', () => rig.server.counts().calls === 1)
-    await eventually('it is ended', () => rig.server.counts().calls === 0)
+    await eventually(() => rig.server.counts().calls === 1, 'it is served')
+    await eventually(() => rig.server.counts().calls === 0, 'it is ended')
     peer.destroy()
   })
 })
@@ -198,7 +199,7 @@ describe('messages', () => {
     const sync = peer.ask(7)
     await sync
     for (const byte of announced(0)) peer.socket.write(frame(DATA, 0, 1, Buffer.from([byte])))
-    await eventually('it is one request', () => rig.server.counts().waiting === 1)
+    await eventually(() => rig.server.counts().waiting === 1, 'it is one request')
     peer.destroy()
   })
 })
@@ -222,10 +223,10 @@ describe('a connection without a call', () => {
     })
     const closed = once(socket, 'close')
     socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING]))
-    await eventually('it is there', () => connections() === 1)
+    await eventually(() => connections() === 1, 'it is there')
     await clock.advance(IDLE_MS - 1)
     socket.write(frame(PING, 0, 0, Buffer.alloc(8)))
-    await eventually('it is answered', () => framesOf(heard).includes(PING))
+    await eventually(() => framesOf(heard).includes(PING), 'it is answered')
     expect(connections()).toBe(1)
     await clock.advance(1)
     await closed
@@ -238,11 +239,11 @@ describe('a connection without a call', () => {
     await clock.advance(10 * IDLE_MS)
     expect(rig.server.counts()).toMatchObject({ connections: 1, calls: 1 })
     peer.socket.write(frame(RST_STREAM, 0, 1, Buffer.from([0, 0, 0, 8])))
-    await eventually('it is over', () => rig.server.counts().calls === 0)
+    await eventually(() => rig.server.counts().calls === 0, 'it is over')
     await clock.advance(IDLE_MS - 1)
     expect(connections()).toBe(1)
     await clock.advance(1)
-    await eventually('it is ended', () => connections() === 0)
+    await eventually(() => connections() === 0, 'it is ended')
   })
 
   it('leaves no timer', async () => {
@@ -250,7 +251,7 @@ describe('a connection without a call', () => {
     const peers = [new GrpcPeer(path()), new GrpcPeer(path())]
     await Promise.all(peers.map(peer => peer.ask(7)))
     for (const peer of peers) peer.destroy()
-    await eventually('they are gone', () => connections() === 0)
+    await eventually(() => connections() === 0, 'they are gone')
     expect(clock.pending - before).toBeLessThanOrEqual(1)
   })
 })
@@ -291,8 +292,8 @@ describe('clients that want too much', () => {
     const requests = Array.from({ length: 17 }, () => frame(DATA, 0, 1, Buffer.alloc(5)))
     const opening = [Buffer.from(PREFACE), settings, frame(HEADERS, END_HEADERS, 1, REQUEST)]
     socket.write(Buffer.concat([...opening, ...requests]))
-    await eventually('it is served', () => rig.server.counts().calls === 1)
-    await eventually('it is over', () => rig.server.counts().calls === 0)
+    await eventually(() => rig.server.counts().calls === 1, 'it is served')
+    await eventually(() => rig.server.counts().calls === 0, 'it is over')
     socket.destroy()
   })
 
@@ -303,7 +304,7 @@ describe('clients that want too much', () => {
     const fourth = new WatchClient(rig.client())
     expect(await statusOf(fourth.stream)).toMatchObject({ code: 8, details: '3 calls are open already' })
     for (const client of clients) client.stream.cancel()
-    await eventually('they are gone', () => rig.server.counts().calls === 0)
+    await eventually(() => rig.server.counts().calls === 0, 'they are gone')
   })
 
   it('connections beyond the limit are closed', async () => {
@@ -313,7 +314,7 @@ describe('clients that want too much', () => {
     expect((await say(Buffer.from(PREFACE))).length).toBeLessThan(100)
     expect(rig.server.counts()).toMatchObject({ connections: 2, refused: 1 })
     for (const peer of peers) peer.destroy()
-    await eventually('they are gone', () => rig.server.counts().connections === 0)
+    await eventually(() => rig.server.counts().connections === 0, 'they are gone')
   })
 
   it('a connection has at most 128 calls', async () => {
@@ -324,7 +325,7 @@ describe('clients that want too much', () => {
     socket.on('error', () => undefined)
     socket.resume()
     socket.write(Buffer.concat([Buffer.from(PREFACE), OPENING, ...opens]))
-    await eventually('calls are open', () => rig.server.counts().calls > 0)
+    await eventually(() => rig.server.counts().calls > 0, 'calls are open')
     await new Promise(resolve => setTimeout(resolve, 100))
     expect(rig.server.counts().calls).toBeLessThanOrEqual(128)
     socket.destroy()
@@ -394,7 +395,7 @@ describe('clients that want too much', () => {
     socket.write(Buffer.concat([...opening, ...requests]))
     // Trailers: who is not refused gets none, since it says no end.
     const blocks = (): number => framesOf(heard).filter(type => type === HEADERS).length
-    await eventually('it was refused', () => blocks() === 2)
+    await eventually(() => blocks() === 2, 'it was refused')
     // All thousand are 1.7 MB.
     expect(heard.length).toBeLessThan(200_000)
     socket.destroy()

@@ -9,9 +9,9 @@ import { tlsServer } from '../../../../src/api/grpc/http-server.ts'
 import { type ApiServer, startApiServer } from '../../../../src/api/grpc/server.ts'
 import { readTls } from '../../../../src/api/grpc/tls.ts'
 import { type Clock, systemClock } from '../../../../src/base/clock.ts'
-import { eventually } from '../../../support/api/rig.ts'
 import { EMPTY, feedOf } from '../../../support/api/states.ts'
 import { grpcClient, statusOf, WatchClient } from '../../../support/api/watch-client.ts'
+import { eventually } from '../../../support/patience.ts'
 import { createAuthority, type KeyPair } from '../../../support/tls.ts'
 
 let folder = ''
@@ -259,7 +259,7 @@ describe('mutual TLS', () => {
           .filter(([, local, , state]) => local?.endsWith(`:${port}`) && state === ESTABLISHED)
           // tr: which timer runs; just after something was sent it is another.
           .map(columns => columns[5]?.slice(0, 2))
-      await eventually('the timer runs', () => timers().join() === KEEPALIVE_TIMER)
+      await eventually(() => timers().join() === KEEPALIVE_TIMER, 'the timer runs')
     }
   })
 

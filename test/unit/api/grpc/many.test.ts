@@ -5,9 +5,10 @@ import { Transfer } from '../../../../src/api/grpc/transfer.ts'
 import { SYNC_BYTES } from '../../../../src/api/op-item.ts'
 import type { ApiState } from '../../../../src/api/state.ts'
 import { GrpcPeer } from '../../../support/api/grpc-peer.ts'
-import { type ApiRig, apiRig, eventually, quiet } from '../../../support/api/rig.ts'
+import { type ApiRig, apiRig, quiet } from '../../../support/api/rig.ts'
 import { endpointObject, feedOf, largeState, nextState } from '../../../support/api/states.ts'
 import { contentOf, WatchClient } from '../../../support/api/watch-client.ts'
+import { eventually } from '../../../support/patience.ts'
 
 const CLIENTS = 998
 const CHANGES = 5
@@ -46,7 +47,7 @@ it('1,000 clients, of which one is slow and one is dead, hold no more than the s
   const slow = new WatchClient(rig.client())
   slow.stream.pause()
   const slowSynced = slow.ask()
-  await eventually('both have begun', () => server.counts().streams === CLIENTS + 2)
+  await eventually(() => server.counts().streams === CLIENTS + 2, 'both have begun')
   await quiet(() => server.counts().bytes)
 
   // Everything that was large goes away again: for those who never heard of it nothing has happened.
@@ -75,7 +76,7 @@ it('1,000 clients, of which one is slow and one is dead, hold no more than the s
 
   for (const peer of peers.splice(0)) peer.destroy()
   slow.stream.cancel()
-  await eventually('nothing is left of them', () => server.counts().streams === 0)
+  await eventually(() => server.counts().streams === 0, 'nothing is left of them')
   // The newest state, and the one whose blocks are made for the next client: nothing of the large one.
   expect(feed.kept).toBeLessThanOrEqual(2)
   expect(server.counts().heldBytes).toBeLessThan(UNREAD_MAX)
@@ -102,7 +103,7 @@ async function tellAll(
   const state = nextState(before, { endpoints: [[key, endpointObject(key, 5_000 + change)]] })
   const bytes = bytesOf(Transfer.between(before, state))
   const asked = peers.slice(0, CLIENTS).map(peer => peer.ask(bytes))
-  await eventually('all requests wait', () => server.counts().waiting === CLIENTS)
+  await eventually(() => server.counts().waiting === CLIENTS, 'all requests wait')
   feed.offer(state)
   await Promise.all(asked)
   return state

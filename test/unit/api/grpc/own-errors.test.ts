@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest'
-import { apiRig, eventually } from '../../../support/api/rig.ts'
+import { apiRig } from '../../../support/api/rig.ts'
 import { EMPTY, feedOf, nextState, serviceObject } from '../../../support/api/states.ts'
 import { statusOf, WatchClient } from '../../../support/api/watch-client.ts'
+import { eventually } from '../../../support/patience.ts'
 
 it('an error of ours in telling a change ends the calls that it meets, and the next state is served', async () => {
   const feed = feedOf(EMPTY)
@@ -11,7 +12,7 @@ it('an error of ours in telling a change ends the calls that it meets, and the n
     await client.ask()
     const status = statusOf(client.stream)
     void client.ask()
-    await eventually('it waits', () => rig.server.counts().waiting === 1)
+    await eventually(() => rig.server.counts().waiting === 1, 'it waits')
     const object = serviceObject('default/a', 80)
     const broken = nextState(EMPTY, { services: [['default/a', { ...object, memory: undefined } as never]] })
     feed.offer(broken)

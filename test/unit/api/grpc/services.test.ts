@@ -4,9 +4,10 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { definitions } from '../../../../src/api/grpc/descriptors.ts'
 import { MalformedMessage, readFields } from '../../../../src/api/grpc/protobuf.ts'
 import { LOCALV1_ROOT } from '../../../support/api/localv1.ts'
-import { type ApiRig, apiRig, eventually } from '../../../support/api/rig.ts'
+import { type ApiRig, apiRig } from '../../../support/api/rig.ts'
 import { EMPTY, feedOf, largeState } from '../../../support/api/states.ts'
 import { callUnary, openStream, statusOf, WatchClient } from '../../../support/api/watch-client.ts'
+import { eventually } from '../../../support/patience.ts'
 
 let rig: ApiRig | undefined
 afterEach(() => rig?.end())
@@ -114,9 +115,9 @@ describe('health', () => {
       statuses.push(decode('grpc.health.v1.HealthCheckResponse', bytes).status),
     )
     stream.write(encode('grpc.health.v1.HealthCheckRequest', { service: 'localv1.Sets' }))
-    await eventually('the first word', () => statuses.length === 1)
+    await eventually(() => statuses.length === 1, 'the first word')
     feed.offer(EMPTY)
-    await eventually('the second', () => statuses.length === 2)
+    await eventually(() => statuses.length === 2, 'the second')
     expect(statuses).toEqual(['NOT_SERVING', 'SERVING'])
     expect(await check('')).toBe('SERVING')
   })
@@ -144,7 +145,7 @@ describe('kprobe.v1.Status', () => {
     const waiting = new WatchClient(rig.client())
     await waiting.ask()
     void waiting.ask()
-    await eventually('it waits', () => rig?.server.counts().waiting === 1)
+    await eventually(() => rig?.server.counts().waiting === 1, 'it waits')
     expect(await get()).toEqual({
       node_name: 'node-a',
       number: 1,

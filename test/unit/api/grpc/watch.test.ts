@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { type ApiObject, type ApiState, SET_SERVICES } from '../../../../src/api/state.ts'
 import { encodeLocalv1 } from '../../../support/api/localv1.ts'
-import { type ApiRig, apiRig, eventually, quiet } from '../../../support/api/rig.ts'
+import { type ApiRig, apiRig, quiet } from '../../../support/api/rig.ts'
 import {
   EMPTY,
   endpointObject,
@@ -12,6 +12,7 @@ import {
   serviceObject,
 } from '../../../support/api/states.ts'
 import { BackendStore, contentOf, statusOf, WatchClient } from '../../../support/api/watch-client.ts'
+import { eventually } from '../../../support/patience.ts'
 
 let rig: ApiRig | undefined
 afterEach(async () => {
@@ -30,7 +31,7 @@ describe('Watch', () => {
     rig = await apiRig(feed)
     const client = new WatchClient(rig.client())
     const synced = client.ask()
-    await eventually('the request is there', () => rig?.server.counts().waiting === 1)
+    await eventually(() => rig?.server.counts().waiting === 1, 'the request is there')
     expect(client.store.syncs).toBe(0)
     feed.offer(nextState(EMPTY, { services: [service('a')] }))
     expect(await synced).toBe(1)
@@ -43,7 +44,7 @@ describe('Watch', () => {
     const client = new WatchClient(rig.client())
     await client.ask()
     const second = client.ask()
-    await eventually('it waits', () => rig?.server.counts().waiting === 1)
+    await eventually(() => rig?.server.counts().waiting === 1, 'it waits')
     // A version that differs in nothing is no difference.
     feed.offer({ ...EMPTY, number: 2 })
     await new Promise(resolve => setTimeout(resolve, 20))
@@ -86,7 +87,7 @@ describe('Watch', () => {
     client.stream.end()
     expect(await statusOf(client.stream)).toMatchObject({ code: 0 })
     expect(client.store.syncs).toBe(1)
-    await eventually('nothing is left', () => rig?.server.counts().streams === 0)
+    await eventually(() => rig?.server.counts().streams === 0, 'nothing is left')
   })
 
   it('finishes what it began when the state moves on, and the next request gets the difference', async () => {
@@ -96,11 +97,11 @@ describe('Watch', () => {
     await client.ask()
     client.stream.pause()
     const synced = client.ask()
-    await eventually('it waits', () => rig?.server.counts().waiting === 1)
+    await eventually(() => rig?.server.counts().waiting === 1, 'it waits')
     const before = rig.server.counts().bytes
     const large = stateOfTexts(EMPTY, 1)
     feed.offer(large)
-    await eventually('it has begun', () => (rig?.server.counts().bytes ?? 0) > before)
+    await eventually(() => (rig?.server.counts().bytes ?? 0) > before, 'it has begun')
     feed.offer(nextState(large, { services: large.services.keys().map(path => [path, undefined]) }))
     client.stream.resume()
     await synced
@@ -120,7 +121,7 @@ describe('Watch', () => {
       client.stream.pause()
       const before = rig.server.counts().bytes
       void client.ask()
-      await eventually('it has begun', () => (rig?.server.counts().bytes ?? 0) > before)
+      await eventually(() => (rig?.server.counts().bytes ?? 0) > before, 'it has begun')
       stalled.push(client)
       state = stateOfTexts(state, round)
       feed.offer(state)
@@ -132,7 +133,7 @@ describe('Watch', () => {
     expect(fresh.store.content()).toEqual({ services: [], endpoints: [] })
     for (const { stream, store } of stalled) {
       stream.resume()
-      await eventually('it is told', () => store.syncs === 1)
+      await eventually(() => store.syncs === 1, 'it is told')
       expect(store.content()).toEqual({ services: [], endpoints: [] })
       expect(store.complaints).toEqual([])
     }
@@ -150,14 +151,14 @@ describe('Watch', () => {
       client.stream.pause()
       const before = rig.server.counts().bytes
       void client.ask()
-      await eventually('it is being told', () => (rig?.server.counts().bytes ?? 0) > before)
+      await eventually(() => (rig?.server.counts().bytes ?? 0) > before, 'it is being told')
       await quiet(() => rig?.server.counts().bytes ?? 0)
     }
     state = nextState(state, { services: state.services.keys().map(path => [path, undefined]) })
     feed.offer(state)
     for (const { stream, store } of clients) {
       stream.resume()
-      await eventually('it is told', () => store.syncs === 2)
+      await eventually(() => store.syncs === 2, 'it is told')
     }
     const [first, ...others] = clients
     expect(first?.store.content()).toEqual({ services: [], endpoints: [] })
@@ -168,7 +169,7 @@ describe('Watch', () => {
       expect(client.store.complaints).toEqual([])
     }
     for (const client of clients) client.stream.cancel()
-    await eventually('they are gone', () => rig?.server.counts().streams === 0)
+    await eventually(() => rig?.server.counts().streams === 0, 'they are gone')
     // The newest state, and what is made of it, or of the one before, for the next client.
     expect(feed.kept).toBeLessThanOrEqual(2)
   })
