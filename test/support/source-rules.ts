@@ -116,7 +116,7 @@ export function importComplaints(file: SourceFile): string[] {
   const from = inSrc(file.path)
   for (const module of importsOf(file.text)) {
     if (FORBIDDEN_MODULES.test(module) && from !== STARTS_PROGRAMS)
-      complaints.push(`${file.path}: imports ${module}: no process is ever started`)
+      complaints.push(`${file.path}: imports ${module}: only ${STARTS_PROGRAMS} starts programs`)
     if (!module.startsWith('.')) {
       const usable = usableBy(from)
       if (!usable.includes(module))

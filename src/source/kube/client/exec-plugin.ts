@@ -36,8 +36,8 @@ const NAME = 'exec'
 const STDERR_CHARS_MAX = 300
 
 /**
- * Runs a credential plugin and reads what it prints. The library starts the process (the product itself never starts
- * any). Throws ApiError 'credentials', whose words hold no output that could be a secret.
+ * Runs a credential plugin and reads what it prints. The library starts the process. Throws ApiError 'credentials',
+ * whose words hold no output that could be a secret.
  */
 export async function runExecPlugin(run: ExecRun): Promise<ExecCredential> {
   const { config, exec, where } = run
