@@ -1,4 +1,4 @@
-import { nearest } from '../config/flag.ts'
+import { nearest } from '../base/nearest.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import { printVersion } from './version.ts'
 

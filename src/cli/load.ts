@@ -76,8 +76,8 @@ async function readWhole(source: Source, { config, clock, io }: Reading): Promis
           for (const { place, refusal } of list) io.err(refusalText(refusal, place))
         },
         problem: ({ kind, place, text }) => {
-          if (kind === 'failed') fail(new Error(`${place}: ${text}`))
-          else io.err(`${place}: ${text}\n`)
+          if (kind === 'failed' || kind === 'empty') fail(new Error(`${place}: ${text}`))
+          else io.err(`${oneLine(`${place}: ${text}`)}\n`)
         },
       })
       started.catch(fail)

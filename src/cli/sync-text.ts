@@ -87,13 +87,19 @@ function idleText({ snapshot, table }: Sync, proxyName: string | undefined): str
   return `nothing to program for ${idle.sort().map(oneLine).join(', ')}${more > 0 ? ` and ${more} more` : ''}\n`
 }
 
-function whyIdle({ type, proxyName, clusterIps, headless }: Service, own: string | undefined): string {
+function whyIdle(
+  { type, proxyName, clusterIps, headless, refusals }: Service,
+  own: string | undefined,
+): string {
   if (type === 'ExternalName') return 'ExternalName'
   if (proxyName !== own)
     return proxyName === undefined
       ? 'left to the proxy without a name'
       : `left to the proxy ${JSON.stringify(proxyName)}`
   if (headless === 'whole') return 'headless without ports, and this proxy translates ports'
+  const refused = refusals.find(({ field }) => /^spec\.(clusterIP|ports)/.test(field))
+  if (refused !== undefined)
+    return `${refused.field} ${refused.value} is ${refused.reason.replace(/;.*/s, '')}`
   return clusterIps.length === 0 ? 'headless' : 'no usable port or address'
 }
 

@@ -1,3 +1,4 @@
+import { nearest } from '../base/nearest.ts'
 import { scalarValue, whyNotValue } from './field-value.ts'
 import {
   type FieldPath,
@@ -7,7 +8,7 @@ import {
   namesBelow,
   type VmoduleItem,
 } from './fields.ts'
-import { type ConfigError, nearest } from './flag.ts'
+import type { ConfigError } from './flag.ts'
 import { quote } from './flag-reader.ts'
 import { Settings } from './settings.ts'
 import { type Spot, TooManyEntries, type TreeEntry, type TreeNode, yamlTrees } from './yaml-tree.ts'

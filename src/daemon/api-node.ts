@@ -114,7 +114,8 @@ export class ApiNode {
     const { log } = this.#options
     if (kind === 'recovered') log.info({ place }, text)
     else log.warn({ place }, text)
-    if (kind === 'failed' && this.feed.current === undefined) this.#options.blind?.(`${place}: ${text}`)
+    if ((kind === 'failed' || kind === 'empty') && this.feed.current === undefined)
+      this.#options.blind?.(`${place}: ${text}`)
   }
 }
 

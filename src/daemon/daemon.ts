@@ -72,6 +72,7 @@ class Daemon {
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   #failures = 0
+  #isOnceOfNothing = false
   /** Fields of a configuration that could not be applied as a whole: the next one starts with them. */
   #unapplied = NO_FIELDS
 
@@ -88,7 +89,8 @@ class Daemon {
       keepsNode: config.source.kind === 'kube',
       changed: snapshot => {
         this.#observer.offered(snapshot)
-        this.#programmer?.offer(snapshot)
+        // A wrong path must not remove every Service.
+        if (!this.#isOnceOfNothing) this.#programmer?.offer(snapshot)
       },
       handlers: {
         refusals: list => this.#observer.refused(list),
@@ -381,6 +383,10 @@ class Daemon {
     const { log } = this.#io
     if (kind === 'recovered') log.info({ place }, text)
     else log.warn({ place }, text)
+    if (kind === 'empty' && this.#config.once) {
+      this.#isOnceOfNothing = true
+      this.#finish(1)
+    }
     if (kind !== 'failed') return
     this.#observer.metrics.sourceProblem()
     if (this.#config.once && !this.#intake.complete) this.#finish(1)

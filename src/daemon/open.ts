@@ -10,6 +10,7 @@ import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import { FileSource } from '../source/file/file-source.ts'
+import { objectDoubts } from '../source/file/object-doubts.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
@@ -127,6 +128,7 @@ export function openFileSource(
   return new FileSource({
     path: source.path,
     clock,
+    findDoubts: objectDoubts,
     parseObject: object => {
       const result = parseObject(object, pool, parsing)
       const foreign =

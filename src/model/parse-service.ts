@@ -21,6 +21,7 @@ import {
   type Refusal,
   refusalsOf,
   refuse,
+  refuseNumber,
 } from './refusal.ts'
 import type { Headless, Protocol, Service, ServicePortSpec, TrafficPolicy } from './service.ts'
 
@@ -164,7 +165,7 @@ function readPort(findings: Findings, value: unknown, index: number): ServicePor
   } else if (protocol === undefined) {
     refuse(findings, `spec.ports[${index}].protocol`, value.protocol, NOT_A_PROTOCOL)
   } else if (!isPort(value.port)) {
-    refuse(findings, `spec.ports[${index}].port`, value.port, NOT_A_PORT)
+    refuseNumber(findings, `spec.ports[${index}].port`, value.port, NOT_A_PORT)
   } else {
     return { name, protocol, port: value.port, nodePort: readNodePort(findings, value.nodePort, index) }
   }
@@ -184,7 +185,7 @@ export function protocolOf(value: unknown): Protocol | undefined {
 function readNodePort(findings: Findings, value: unknown, index: number): number {
   if (value === undefined || value === null || value === 0) return 0
   if (isPort(value)) return value
-  refuse(findings, `spec.ports[${index}].nodePort`, value, NOT_A_PORT)
+  refuseNumber(findings, `spec.ports[${index}].nodePort`, value, NOT_A_PORT)
   return 0
 }
 
@@ -227,7 +228,7 @@ function readAffinity(findings: Findings, spec: Json): number {
   if (typeof seconds === 'number' && Number.isInteger(seconds) && seconds >= 1 && seconds <= AFFINITY_MAX_S)
     return seconds
   const reason = `not a timeout; 1 to ${AFFINITY_MAX_S} seconds are accepted, and it is read as ${AFFINITY_DEFAULT_S}`
-  refuse(findings, 'spec.sessionAffinityConfig.clientIP.timeoutSeconds', seconds, reason)
+  refuseNumber(findings, 'spec.sessionAffinityConfig.clientIP.timeoutSeconds', seconds, reason)
   return AFFINITY_DEFAULT_S
 }
 
@@ -235,7 +236,7 @@ function readHealthPort(findings: Findings, spec: Json, isUsed: boolean): number
   const port = spec.healthCheckNodePort
   if (!isUsed || port === undefined || port === null || port === 0) return 0
   if (isPort(port)) return port
-  refuse(findings, 'spec.healthCheckNodePort', port, NOT_A_PORT)
+  refuseNumber(findings, 'spec.healthCheckNodePort', port, NOT_A_PORT)
   return 0
 }
 

@@ -14,7 +14,15 @@ import {
 import { isDnsLabel, type NamePool } from './names.ts'
 import { readEndpoints } from './parse-endpoint.ts'
 import { NOT_A_PORT, NOT_A_PROTOCOL, protocolOf } from './parse-service.ts'
-import { type Findings, isRefusal, objectText, type Refusal, refusalsOf, refuse } from './refusal.ts'
+import {
+  type Findings,
+  isRefusal,
+  objectText,
+  type Refusal,
+  refusalsOf,
+  refuse,
+  refuseNumber,
+} from './refusal.ts'
 
 const RULES: IdentityRules = { kind: 'EndpointSlice', scope: 'Namespaced', name: 'subdomain' }
 const SERVICE_LABEL = 'kubernetes.io/service-name'
@@ -99,7 +107,7 @@ function readPort(findings: Findings, value: unknown, index: number): EndpointPo
   } else if (protocol === undefined) {
     refuse(findings, `ports[${index}].protocol`, value.protocol, NOT_A_PROTOCOL)
   } else if (!isPort(port)) {
-    refuse(findings, `ports[${index}].port`, port, NOT_A_PORT)
+    refuseNumber(findings, `ports[${index}].port`, port, NOT_A_PORT)
   } else return { name, protocol, port }
   return undefined
 }

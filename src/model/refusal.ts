@@ -39,6 +39,17 @@ export function refuse(findings: Findings, field: string, value: unknown, reason
   })
 }
 
+/** The same of a value that must be a number: one in quotes is shown with them. */
+export function refuseNumber(findings: Findings, field: string, value: unknown, reason: string): void {
+  const isText = typeof value === 'string'
+  addRefusal(findings, {
+    object: objectText(findings.kind, findings.key),
+    field,
+    value: isText ? `"${printable(value)}"` : printable(value),
+    reason: isText ? `a text, because it stands in quotes, and ${reason}` : reason,
+  })
+}
+
 /** Adds one that may be about another object. */
 export function addRefusal(findings: Findings, refusal: Refusal): void {
   if (findings.refusals === undefined) findings.refusals = [refusal]

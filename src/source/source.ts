@@ -80,6 +80,10 @@ export interface SourceProblem {
     | 'absent'
     /** Two places describe the same object; the first by name counts. */
     | 'duplicate'
+    /** Something is probably a mistake: an unknown field, a misspelled kind. The rest is used. */
+    | 'doubtful'
+    /** The source is complete and has no object at all. */
+    | 'empty'
   readonly place: string
   /** One line, without the place. */
   readonly text: string

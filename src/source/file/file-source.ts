@@ -3,16 +3,24 @@ import type { Cancel, Clock } from '../../base/clock.ts'
 import { finishInSlices } from '../../base/steps.ts'
 import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source.ts'
+import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
 import { Catalogue, type CatalogueChange } from './catalogue.ts'
 import { FolderWatch } from './folder-watch.ts'
 import { type FileSight, lookAt, sightOf } from './look.ts'
-import { FileError, type FileObjects, type ParseObject, readObjects } from './read-objects.ts'
+import { nothingFound } from './nothing-found.ts'
+import {
+  FileError,
+  type FileObjects,
+  type FindDoubts,
+  type ParseObject,
+  readObjects,
+} from './read-objects.ts'
 
 export interface FileSourceOptions {
   /** A file, or a folder of *.yaml, *.yml and *.json. */
   readonly path: string
   readonly parseObject: ParseObject
+  readonly findDoubts?: FindDoubts
   readonly clock: Clock
 }
 
@@ -50,6 +58,9 @@ interface FileRecord {
   retried: boolean
   failure: string | undefined
   refusals: FileObjects['refusals']
+  otherKinds: FileObjects['otherKinds']
+  /** Texts of what was reported of the content that was read last: a later version does not report it again. */
+  told: ReadonlySet<string>
   /** Monotonic milliseconds of the first look that missed the file. */
   missingSinceMs: number | undefined
   gone: boolean
@@ -142,7 +153,7 @@ export class FileSource implements Source {
     if (this.#stop.signal.aborted) return waitMs
     for (const record of [...this.#records.values()])
       if (!look.files.has(record.path)) waitMs = Math.min(waitMs, this.#miss(record))
-    await this.#hand(handlers)
+    await this.#hand(handlers, look.skipped)
     this.#lookedAtMs = clock.nowMs()
     return waitMs
   }
@@ -176,6 +187,8 @@ export class FileSource implements Source {
       retried: false,
       failure: undefined,
       refusals: [],
+      otherKinds: new Set(),
+      told: new Set(),
       missingSinceMs: undefined,
       gone: false,
     }
@@ -231,12 +244,32 @@ export class FileSource implements Source {
     const { clock } = this.#options
     const slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
     this.#apply(await finishInSlices(this.#catalogue.put(record.path, content.objects), slicing))
-    for (const id of content.repeated)
-      this.#tell('duplicate', record.path, `${id} stands in this file more than once; the first one counts`)
+    this.#tellMistakes(record, content)
     record.refusals = content.refusals
+    record.otherKinds = content.otherKinds
     if (record.failure === undefined) return
     record.failure = undefined
     this.#tell('recovered', record.path, 'the file is read again')
+  }
+
+  #tellMistakes(record: FileRecord, { repeated, doubts, moreDoubts }: FileObjects): void {
+    const mistakes = [
+      ...repeated.map(id => ({
+        kind: 'duplicate' as const,
+        place: record.path,
+        text: `${id} stands in this file more than once; the first one counts`,
+      })),
+      ...doubts.map(({ line, text }) => ({
+        kind: 'doubtful' as const,
+        place: `${record.path}:${line}`,
+        text,
+      })),
+    ]
+    const isNew = mistakes.filter(({ text }) => !record.told.has(text))
+    for (const { kind, place, text } of isNew) this.#tell(kind, place, text)
+    if (moreDoubts > 0 && isNew.length > 0)
+      this.#tell('doubtful', record.path, `${moreDoubts} more unknown fields or kinds ignored`)
+    record.told = new Set(mistakes.map(({ text }) => text))
   }
 
   #fail(record: FileRecord, reason: string, position = ''): void {
@@ -291,7 +324,7 @@ export class FileSource implements Source {
   }
 
   /** Hands over everything that one look has found, in one piece. */
-  async #hand(handlers: SourceHandlers): Promise<void> {
+  async #hand(handlers: SourceHandlers, skipped: readonly string[]): Promise<void> {
     const batch = this.#changes
     this.#changes = []
     if (batch.length > 0) await handlers.events(batch)
@@ -301,6 +334,9 @@ export class FileSource implements Source {
     )
     if (this.#synced || !complete) return
     this.#synced = true
+    const records = [...this.#records.values()]
+    if (this.#catalogue.size === 0 && records.every(({ refusals }) => refusals.length === 0))
+      this.#tell('empty', this.#options.path, nothingFound(records, skipped))
     handlers.synced()
   }
 
@@ -325,7 +361,7 @@ export class FileSource implements Source {
     else if (before !== undefined) this.#tell('recovered', path, 'is there again')
   }
 
-  #tell(kind: 'failed' | 'recovered' | 'duplicate', place: string, text: string): void {
+  #tell(kind: SourceProblem['kind'], place: string, text: string): void {
     this.#handlers?.problem({ kind, place, text })
   }
 }

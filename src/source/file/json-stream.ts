@@ -165,14 +165,14 @@ export class JsonStream {
     const text = this.#bytes.toString('utf8', this.#elementStart, end)
     this.#elementStart = -1
     this.#needs = 'comma or end'
-    return { kind: 'item', value: parseAt(text, this.#elementLine), line: this.#elementLine }
+    return { kind: 'item', value: parseAt(text, this.#elementLine), line: this.#elementLine, text }
   }
 
   #closeDocument(index: number): JsonPart {
     this.#envelope.push(Buffer.from(this.#bytes.subarray(this.#envelopeStart, index + 1)))
     const text = Buffer.concat(this.#envelope).toString('utf8')
     this.#envelope = []
-    return { kind: 'document', value: parseAt(text, this.#envelopeLine), line: this.#envelopeLine }
+    return { kind: 'document', value: parseAt(text, this.#envelopeLine), line: this.#envelopeLine, text }
   }
 
   /** Drops the bytes that are done with. */
@@ -203,11 +203,17 @@ export class JsonStream {
   }
 }
 
-export type JsonPart =
-  /** An element of the `items` of the document that ends next. */
-  | { readonly kind: 'item'; readonly value: unknown; readonly line: number }
-  /** A top-level object; its `items` are empty here, having been told before. */
-  | { readonly kind: 'document'; readonly value: unknown; readonly line: number }
+export interface JsonPart {
+  readonly kind: /** An element of the `items` of the document that ends next. */
+    | 'item'
+    /** A top-level object; its `items` are empty here, because they came before it. */
+    | 'document'
+  readonly value: unknown
+  /** On which it begins, from 1. */
+  readonly line: number
+  /** What `value` was read from. */
+  readonly text: string
+}
 
 /** `line` counts from 1. */
 export class JsonTextError extends Error {

@@ -15,6 +15,8 @@ export type Look =
       readonly kind: 'found'
       /** By name, in order of names. */
       readonly files: ReadonlyMap<string, FileSight>
+      /** Names of a folder's other entries, hidden ones aside, in order. */
+      readonly skipped: readonly string[]
       readonly folders: Folders
     }
   /** Nothing can be seen there now. `reason` is the system's word. */
@@ -41,7 +43,7 @@ async function lookAtFile(path: string): Promise<Look> {
   const sight = await sightOf(path)
   const folders = new Set([dirname(path), dirname(await realpath(path))])
   const files = new Map(sight === undefined ? [] : [[path, sight] as const])
-  return { kind: 'found', files, folders: await identify(folders) }
+  return { kind: 'found', files, skipped: [], folders: await identify(folders) }
 }
 
 async function lookAtFolder(path: string): Promise<Look> {
@@ -59,7 +61,11 @@ async function lookAtFolder(path: string): Promise<Look> {
       folders.add(dirname(target))
     }
   }
-  return { kind: 'found', files, folders: await identify(folders) }
+  const skipped = entries
+    .filter(({ name }) => !name.startsWith('.') && !isManifest(name))
+    .map(entry => (entry.isDirectory() ? `${entry.name}/` : entry.name))
+    .sort()
+  return { kind: 'found', files, skipped, folders: await identify(folders) }
 }
 
 /** undefined when it is not a file, or went away between two system calls (the next look tells which). */

@@ -1,10 +1,11 @@
 import { type FileHandle, open } from 'node:fs/promises'
 import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/thrown.ts'
-import type { Refusal } from '../../model/refusal.ts'
+import { printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { JsonStream, JsonTextError } from './json-stream.ts'
-import { YamlTextError, yamlDocuments } from './yaml-documents.ts'
+import { isListKind, type ObjectDoubt, type ObjectPath } from './object-doubts.ts'
+import { lineInJson, YamlTextError, yamlDocuments } from './yaml-documents.ts'
 
 /** What a file says about one object. */
 export type ObjectEvent = Exclude<SourceEvent, { readonly kind: 'LocalIps' }>
@@ -15,14 +16,34 @@ export interface FileObjects {
   readonly refusals: readonly Refusal[]
   /** Ids that the file has more than once; the first counts. */
   readonly repeated: readonly string[]
+  /** Unknown fields and kinds, at most DOUBTS_MAX. */
+  readonly doubts: readonly FileDoubt[]
+  /** Further ones, which are not listed. */
+  readonly moreDoubts: number
+  /** Kinds of objects that are not read. */
+  readonly otherKinds: ReadonlySet<string>
   readonly bytes: number
 }
+
+export interface FileDoubt {
+  /** From 1. */
+  readonly line: number
+  readonly text: string
+}
+
+/** A file of another kind can be wrong in thousands of places. */
+const DOUBTS_MAX = 20
+const OTHER_KINDS_MAX = 10
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
 
+/** Gives what is probably a mistake in an object. */
+export type FindDoubts = (object: Readonly<Record<string, unknown>>) => readonly ObjectDoubt[]
+
 export interface ReadOptions {
   readonly parseObject: ParseObject
+  readonly findDoubts?: FindDoubts
   readonly clock: Clock
   /** Aborted when nobody waits for the result any more: reading ends with a FileError. */
   readonly signal?: AbortSignal
@@ -71,19 +92,22 @@ export async function readObjects(path: string, options: ReadOptions): Promise<F
 async function readJson(handle: FileHandle, collector: Collector): Promise<void> {
   const stream = new JsonStream()
   const chunk = Buffer.allocUnsafe(CHUNK_BYTES)
-  let items: unknown[] = []
+  let items: Located[] = []
   for (;;) {
     const { bytesRead } = await handle.read(chunk, 0, CHUNK_BYTES, null)
     if (bytesRead === 0) break
     collector.bytes += bytesRead
     for (const part of stream.push(chunk.subarray(0, bytesRead))) {
+      const { value, line, text } = part
+      const located: Located = { value, lineOf: path => lineInJson(text, line, path) }
       if (part.kind === 'document') {
-        for (const item of items) collector.take(ofList(item, part.value))
+        for (const item of items) collector.take({ ...item, value: ofList(item.value, value) })
         items = []
-        collector.take(part.value)
-      } else if (isRecord(part.value) && typeof part.value.kind === 'string') collector.take(part.value)
-      // Items of a typed list (ServiceList) may bear no kind: the list's own says it, and comes with the envelope.
-      else items.push(part.value)
+        collector.take(located)
+      } else if (isRecord(value) && typeof value.kind === 'string') collector.take(located)
+      // Items of a typed list (ServiceList) may bear no kind: the list's own says it, and comes with the envelope. Their
+      // texts are not kept until then.
+      else items.push({ value, lineOf: () => line })
       await collector.breathe()
     }
   }
@@ -93,25 +117,37 @@ async function readJson(handle: FileHandle, collector: Collector): Promise<void>
 async function readYaml(handle: FileHandle, collector: Collector): Promise<void> {
   const text = await handle.readFile('utf8')
   collector.bytes = Buffer.byteLength(text)
-  for (const { value } of yamlDocuments(text)) {
-    for (const item of itemsOf(value)) {
+  for (const document of yamlDocuments(text)) {
+    for (const item of itemsOf(document)) {
       collector.take(item)
       await collector.breathe()
     }
   }
 }
 
-/** The objects of a List, or the object itself. */
-function itemsOf(value: unknown): readonly unknown[] {
-  if (!isRecord(value) || !isList(value)) return [value]
-  const items = value.items
-  if (items === undefined || items === null) return []
+/** An object, and where its parts stand in the file. */
+interface Located {
+  readonly value: unknown
+  lineOf(path: ObjectPath): number
+}
+
+/** The objects of a List and the List, or the object itself. */
+function itemsOf(document: Located): readonly Located[] {
+  const { value } = document
+  if (!isRecord(value) || !isList(value)) return [document]
+  const items = value.items ?? []
   if (!Array.isArray(items)) throw new FileError(`items of a ${String(value.kind)} must be a list`)
-  return items.map(item => ofList(item, value))
+  const located = items.map(
+    (item: unknown, index): Located => ({
+      value: ofList(item, value),
+      lineOf: path => document.lineOf(['items', index, ...path]),
+    }),
+  )
+  return [...located, document]
 }
 
 function isList(value: Readonly<Record<string, unknown>>): boolean {
-  return typeof value.kind === 'string' && value.kind.endsWith('List')
+  return isListKind(value.kind)
 }
 
 /** An item with the kind that its typed list implies: `Service` in a ServiceList. */
@@ -131,6 +167,9 @@ class Collector {
   readonly #objects = new Map<string, ObjectEvent>()
   readonly #refusals: Refusal[] = []
   readonly #repeated: string[] = []
+  readonly #doubts: FileDoubt[] = []
+  #moreDoubts = 0
+  readonly #otherKinds = new Set<string>()
   #sliceEndMs: number
   bytes = 0
 
@@ -139,11 +178,15 @@ class Collector {
     this.#sliceEndMs = options.clock.nowMs() + SLICE_MS
   }
 
-  take(object: unknown): void {
+  take({ value: object, lineOf }: Located): void {
     if (!isRecord(object)) throw new FileError('an object was expected, with apiVersion and kind')
+    this.#doubt(object, lineOf)
     if (isList(object)) return
     const result = this.#options.parseObject(object)
-    if (result === undefined) return
+    if (result === undefined) {
+      if (this.#otherKinds.size < OTHER_KINDS_MAX) this.#otherKinds.add(printable(object.kind))
+      return
+    }
     if (!('kind' in result)) this.#refusals.push(result)
     // Without a value: of a watched kind, but not of interest.
     else if (result.kind !== 'LocalIps' && result.value !== undefined) this.#add(result)
@@ -162,7 +205,17 @@ class Collector {
       objects: this.#objects,
       refusals: this.#refusals,
       repeated: this.#repeated,
+      doubts: this.#doubts,
+      moreDoubts: this.#moreDoubts,
+      otherKinds: this.#otherKinds,
       bytes: this.bytes,
+    }
+  }
+
+  #doubt(object: Readonly<Record<string, unknown>>, lineOf: Located['lineOf']): void {
+    for (const { path, text } of this.#options.findDoubts?.(object) ?? []) {
+      if (this.#doubts.length < DOUBTS_MAX) this.#doubts.push({ line: lineOf(path), text })
+      else this.#moreDoubts++
     }
   }
 

@@ -1,4 +1,4 @@
-import { LineCounter, parseDocument } from 'yaml'
+import { type Document, isAlias, isMap, isNode, isScalar, isSeq, LineCounter, parseDocument } from 'yaml'
 
 /** Many aliases to nested aliases blow a small text up to gigabytes; real manifests have a handful. */
 const ALIAS_COUNT_MAX = 100
@@ -7,6 +7,8 @@ export interface YamlDocument {
   readonly value: unknown
   /** Of the document's beginning, from 1. */
   readonly line: number
+  /** The line on which a field or list item stands; of the part around it where that cannot be told. */
+  lineOf(path: readonly (string | number)[]): number
 }
 
 /** Lines and columns count from 1. */
@@ -31,8 +33,8 @@ export class YamlTextError extends Error {
  */
 export function* yamlDocuments(text: string): Generator<YamlDocument> {
   for (const { source, line } of splitDocuments(text)) {
-    const value = parseOne(source, line)
-    if (value !== undefined && value !== null) yield { value, line }
+    const document = parseOne(source, line)
+    if (document.value !== undefined && document.value !== null) yield document
   }
 }
 
@@ -60,7 +62,22 @@ function countNewlines(text: string): number {
   return count
 }
 
-function parseOne(source: string, firstLine: number): unknown {
+/** Longer texts are not read a second time only to name a line. */
+const JSON_LENGTH_MAX = 1 << 20
+
+/** The line on which a part of a JSON object stands that begins on `line`. */
+export function lineInJson(text: string, line: number, path: readonly (string | number)[]): number {
+  if (text.length > JSON_LENGTH_MAX) return line
+  try {
+    return parseOne(text, line).lineOf(path)
+  } catch (error) {
+    // JSON may repeat a name, YAML may not.
+    if (error instanceof YamlTextError) return line
+    throw error
+  }
+}
+
+function parseOne(source: string, firstLine: number): YamlDocument {
   const lineCounter = new LineCounter()
   const document = parseDocument(source, {
     lineCounter,
@@ -78,7 +95,10 @@ function parseOne(source: string, firstLine: number): unknown {
     })
   }
   try {
-    return document.toJS({ maxAliasCount: ALIAS_COUNT_MAX })
+    const value: unknown = document.toJS({ maxAliasCount: ALIAS_COUNT_MAX })
+    const lineOf = (path: readonly (string | number)[]) =>
+      firstLine + lineCounter.linePos(offsetOf(document, path)).line - 1
+    return { value, line: firstLine, lineOf }
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error)
     throw new YamlTextError(firstLineOf(message), { line: firstLine, column: 1, cause: error })
@@ -87,4 +107,26 @@ function parseOne(source: string, firstLine: number): unknown {
 
 function firstLineOf(message: string): string {
   return message.split('\n')[0] ?? message
+}
+
+/** Where the last step of a path begins in the text, or the last one that is found. */
+function offsetOf(document: Document, path: readonly (string | number)[]): number {
+  let node: unknown = document.contents
+  let offset = startOf(node) ?? 0
+  for (const step of path) {
+    if (isAlias(node)) node = node.resolve(document)
+    if (isMap(node)) {
+      const pair = node.items.find(({ key }) => isScalar(key) && String(key.value) === String(step))
+      offset = startOf(pair?.key) ?? offset
+      node = pair?.value
+    } else if (isSeq(node)) {
+      node = node.items[Number(step)]
+      offset = startOf(node) ?? offset
+    } else return offset
+  }
+  return offset
+}
+
+function startOf(node: unknown): number | undefined {
+  return isNode(node) ? node.range?.[0] : undefined
 }

@@ -4,7 +4,8 @@ import { syncText } from '../../../src/cli/sync-text.ts'
 import { tableText } from '../../../src/cli/table.ts'
 import { failureText } from '../../../src/cli/usage-errors.ts'
 import type { Sync } from '../../../src/daemon/daemon.ts'
-import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
+import { parseObject } from '../../../src/model/parse.ts'
+import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { tableOf } from '../../support/tables.ts'
 
 describe('tableText', () => {
@@ -81,6 +82,23 @@ describe('syncText', () => {
   it('sums up at the first sync', () => {
     expect(syncText(sync({}), options)).toMatch(/^programmed 2 Services, .*: 3 kernel objects/m)
     expect(syncText(sync({}), { ...options, dryRun: true })).toMatch(/^would program 2 Services/m)
+  })
+
+  it('says why a Service has nothing to program: refused is not headless', () => {
+    const objects = [
+      { name: 'typo', clusterIP: '10.0.0.300', ports: [{ port: 80 }] },
+      { name: 'quoted', clusterIP: '10.0.0.3', ports: [{ port: '80' }] },
+      { name: 'headless', clusterIP: 'None', ports: [{ port: 80 }] },
+    ].map(({ name, ...spec }) =>
+      parseObject({ apiVersion: 'v1', kind: 'Service', metadata: { name, namespace: 'ns' }, spec }),
+    )
+    const events = objects.filter(event => event !== undefined && 'kind' in event)
+    const text = syncText(sync({ snapshot: applyEvents(EMPTY_SNAPSHOT, events) }), options)
+    expect(text).toContain(
+      'nothing to program for ns/headless (headless), ' +
+        'ns/quoted (spec.ports[0].port "80" is a text, because it stands in quotes, and not a port), ' +
+        'ns/typo (spec.clusterIP 10.0.0.300 is not an IP address)\n',
+    )
   })
 
   it('names at most 200 Services', () => {

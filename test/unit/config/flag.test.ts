@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { type FlagSpec, nearest, readArguments } from '../../../src/config/flag.ts'
+import { type FlagSpec, readArguments } from '../../../src/config/flag.ts'
 import { FlagReader } from '../../../src/config/flag-reader.ts'
 
 const SPECS: readonly FlagSpec[] = [
@@ -52,12 +52,5 @@ describe('readArguments', () => {
 
   it('misses a value at the end', () => {
     expect(read('-o').errors).toEqual([{ path: '-o', message: 'needs a value' }])
-  })
-})
-
-describe('nearest', () => {
-  it('finds what was probably meant, and nothing when all are far', () => {
-    expect(nearest('dmup', ['run', 'dump', 'plan'])).toBe('dump')
-    expect(nearest('frobnicate', ['run', 'dump', 'plan'])).toBeUndefined()
   })
 })

@@ -182,6 +182,16 @@ describe('runDaemon', () => {
     expect(logged.join('')).toMatch(/30-edge\.json:\d+/)
   })
 
+  it('ends with 1 and changes nothing when it should sync once and finds nothing', async () => {
+    expect(await start('--once')).toBe(0)
+    const { generation } = kernel
+    for (const name of readdirSync(folder)) rmSync(join(folder, name))
+    writeFileSync(join(folder, 'notes.txt'), '')
+    expect(await start('--once')).toBe(1)
+    expect(logged.join('')).toContain('nothing found: the folder has no *.yaml, *.yml or *.json file')
+    expect(kernel.generation).toBe(generation)
+  })
+
   it('ends with 1 when it should sync once and the kernel refuses a Service', async () => {
     kernel.forced.push({ matches: message => message.type === 0x0a0c, code: 'EINVAL' })
     expect(await start('--once')).toBe(1)

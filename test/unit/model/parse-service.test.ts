@@ -188,7 +188,7 @@ describe('parseService refuses the smallest unit', () => {
     [
       { ports: [{ port: 80 }, { name: 'a', port: '81' }] },
       {},
-      'spec.ports[1].port = 81: not a port; whole numbers from 1 to 65535 are accepted',
+      'spec.ports[1].port = "81": a text, because it stands in quotes, and not a port; whole numbers from 1 to 65535 are accepted',
     ],
     [
       { ports: [{ port: 80 }, { name: 'a', port: 1.5 }] },

@@ -5,6 +5,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import type { NodeInfo, SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
+import type { FindDoubts } from '../../../../src/source/file/read-objects.ts'
 import type { SourceProblem } from '../../../../src/source/source.ts'
 
 /** A second where the machine has nothing else to do, which test/faults/acceptance.test.ts holds the daemon to. */
@@ -31,8 +32,13 @@ afterEach(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-async function begin(path = folder): Promise<void> {
-  source = new FileSource({ path, parseObject: parseNamed, clock: systemClock })
+async function begin(path = folder, findDoubts?: FindDoubts): Promise<void> {
+  source = new FileSource({
+    path,
+    parseObject: parseNamed,
+    clock: systemClock,
+    ...(findDoubts === undefined ? {} : { findDoubts }),
+  })
   await source.start({
     events: async batch => {
       batches.push(batch)
@@ -107,9 +113,58 @@ describe('FileSource', () => {
     expect(batches).toHaveLength(1)
   })
 
-  it('is complete at once when the folder is empty', async () => {
+  it('is complete at once when the folder is empty, and says that nothing was found', async () => {
     await begin()
     await until(() => synced === 1, 'synced')
+    expect(problems).toEqual([
+      {
+        kind: 'empty',
+        place: folder,
+        text: 'nothing found: the folder has no *.yaml, *.yml or *.json file',
+      },
+    ])
+  })
+
+  it('names what it skipped where it found nothing', async () => {
+    writeFileSync(join(folder, 'notes.txt'), 'a: 1')
+    mkdirSync(join(folder, 'sub'))
+    await begin()
+    await until(() => synced === 1, 'synced')
+    expect(said('empty', /no \*\.yaml, \*\.yml or \*\.json file; skipped: notes\.txt, sub\/$/)).toBe(1)
+  })
+
+  it('names files and kinds where the files have no object for this node', async () => {
+    writeFileSync(join(folder, 'a.yaml'), 'kind: Pod\n---\nkind: Secret\n')
+    writeFileSync(join(folder, 'b.json'), '')
+    await begin()
+    await until(() => synced === 1, 'synced')
+    expect(
+      said(
+        'empty',
+        /no Service, .* for this node; files read: a\.yaml, b\.json; other objects: Pod, Secret$/,
+      ),
+    ).toBe(1)
+  })
+
+  it('reports a doubt once, however often the file changes, and again after it was gone', async () => {
+    const findDoubts: FindDoubts = object =>
+      'zoen' in object ? [{ path: ['zoen'], text: 'zoen ignored' }] : []
+    writeFileSync(join(folder, 'a.yaml'), 'name: a\nzone: 1\nzoen: 2\n')
+    await begin(folder, findDoubts)
+    await reads({ a: '1' })
+    expect(problems).toEqual([
+      { kind: 'doubtful', place: `${join(folder, 'a.yaml')}:3`, text: 'zoen ignored' },
+    ])
+    for (const zone of ['2', '3']) {
+      writeFileSync(join(folder, 'a.yaml'), `# moved\nname: a\nzone: ${zone}\nzoen: 2\n`)
+      await reads({ a: zone })
+    }
+    expect(problems).toHaveLength(1)
+    write('a.yaml', { a: '4' })
+    await reads({ a: '4' })
+    writeFileSync(join(folder, 'a.yaml'), 'name: a\nzone: 5\nzoen: 2\n')
+    await reads({ a: '5' })
+    await until(() => said('doubtful', /a\.yaml:3: zoen ignored/) === 2, 'the second report')
   })
 
   it('reads one file of any name', async () => {

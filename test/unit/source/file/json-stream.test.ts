@@ -25,9 +25,14 @@ function lineOfError(text: string): number {
 describe('JsonStream', () => {
   it('gives the items of a List one by one, then the list without them', () => {
     expect(read('{"kind":"List","items":[{"a":1},\n{"b":{"c":[2]}}],"metadata":{}}')).toEqual([
-      { kind: 'item', value: { a: 1 }, line: 1 },
-      { kind: 'item', value: { b: { c: [2] } }, line: 2 },
-      { kind: 'document', value: { kind: 'List', items: [], metadata: {} }, line: 1 },
+      { kind: 'item', value: { a: 1 }, line: 1, text: '{"a":1}' },
+      { kind: 'item', value: { b: { c: [2] } }, line: 2, text: '{"b":{"c":[2]}}' },
+      {
+        kind: 'document',
+        value: { kind: 'List', items: [], metadata: {} },
+        line: 1,
+        text: '{"kind":"List","items":[],"metadata":{}}',
+      },
     ])
   })
 

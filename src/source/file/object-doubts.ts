@@ -1,0 +1,117 @@
+import { nearest } from '../../base/nearest.ts'
+import { isJson, type Json } from '../../model/fields.ts'
+import { watchedIdentity } from '../../model/parse.ts'
+import { objectText, plainText, printable } from '../../model/refusal.ts'
+import { API_FIELDS, type ApiFields, LIST_FIELDS } from './api-fields.ts'
+
+/** Where something stands in an object: names of fields, and indexes of lists. */
+export type ObjectPath = readonly (string | number)[]
+
+/** Something in an object that is probably a mistake, and is ignored. */
+export interface ObjectDoubt {
+  readonly path: ObjectPath
+  readonly text: string
+}
+
+/** Kinds that are read, for messages. */
+export const KINDS_READ = 'Service, EndpointSlice, Node or ServiceCIDR'
+
+/** Finds fields that the API does not have, and kinds that are spelled wrong. Objects of other kinds are fine. */
+export function objectDoubts(object: Json): readonly ObjectDoubt[] {
+  const { kind } = object
+  const identity = watchedIdentity(object)
+  if (identity !== undefined) {
+    const subject = objectText(identity.kind, identity.key)
+    return unknownFields(object, API_FIELDS[identity.kind]?.fields ?? {}, subject)
+  }
+  if (isListKind(kind)) return unknownFields(object, LIST_FIELDS, printable(kind))
+  const text = whyNotRead(object)
+  return text === undefined ? [] : [{ path: ['kind'], text }]
+}
+
+export function isListKind(kind: unknown): kind is string {
+  return typeof kind === 'string' && kind.endsWith('List')
+}
+
+function whyNotRead(object: Json): string | undefined {
+  const { kind, apiVersion } = object
+  if (typeof kind !== 'string' || kind === '')
+    return `ignored: an object without a kind; kprobe reads ${KINDS_READ}`
+  const metadata = isJson(object.metadata) ? object.metadata : {}
+  const scope = metadata.namespace === undefined ? '' : `${plainText(metadata.namespace)}/`
+  const subject = objectText(kind, `${scope}${plainText(metadata.name ?? '')}`).trimEnd()
+  const read = Object.hasOwn(API_FIELDS, kind) ? API_FIELDS[kind] : undefined
+  if (read !== undefined) {
+    if (isOfOthers(apiVersion)) return undefined
+    const given = apiVersion === undefined ? 'no apiVersion' : `apiVersion ${printable(apiVersion)}`
+    return `ignored: ${subject} has ${given}; kprobe reads ${kind} of ${read.apiVersion}`
+  }
+  if (/^endpoints?$/i.test(kind)) return `ignored: ${subject}; kprobe reads EndpointSlices instead`
+  if (isOfOthers(apiVersion)) return undefined
+  const near = nearKind(kind)
+  return near === undefined ? undefined : `ignored: ${subject} is of an unknown kind; did you mean ${near}?`
+}
+
+/** Whoever extends the API names a domain; Kubernetes has groups without one, and those of k8s.io. */
+function isOfOthers(apiVersion: unknown): boolean {
+  const group = typeof apiVersion === 'string' ? apiVersion.split('/')[0] : undefined
+  return group?.includes('.') === true && !group.endsWith('.k8s.io')
+}
+
+/** Kinds that resemble each other by two letters (Node, Role) are no mistake. */
+function nearKind(kind: string): string | undefined {
+  const kinds = [...Object.keys(API_FIELDS), 'List']
+  return kinds.find(each => each.toLowerCase() === kind.toLowerCase()) ?? nearest(kind, kinds, 1)
+}
+
+function unknownFields(object: Json, fields: ApiFields, subject: string): readonly ObjectDoubt[] {
+  const doubts: ObjectDoubt[] = []
+  const walk = new FieldWalk((path, names) => {
+    const near = nearest(String(path.at(-1)), names)
+    const hint = near === undefined ? '' : `; did you mean ${near}?`
+    doubts.push({ path, text: `${subject}: unknown field ${fieldText(path)} ignored${hint}` })
+  })
+  walk.visit(object, fields)
+  return doubts
+}
+
+type Found = (path: ObjectPath, names: readonly string[]) => void
+
+/** One path for the whole walk, since nearly all objects have no unknown field. */
+class FieldWalk {
+  readonly #found: Found
+  readonly #path: (string | number)[] = []
+
+  constructor(found: Found) {
+    this.#found = found
+  }
+
+  visit(value: unknown, fields: ApiFields): void {
+    if (Array.isArray(value))
+      for (let index = 0; index < value.length; index++) this.#item(value, index, fields)
+    else if (isJson(value)) for (const name of Object.keys(value)) this.#field(value, name, fields)
+  }
+
+  #item(list: readonly unknown[], index: number, fields: ApiFields): void {
+    this.#path.push(index)
+    this.visit(list[index], fields)
+    this.#path.pop()
+  }
+
+  #field(object: Json, name: string, fields: ApiFields): void {
+    const below = Object.hasOwn(fields, name) ? fields[name] : undefined
+    if (below === true) return
+    this.#path.push(name)
+    if (below === undefined) this.#found([...this.#path], Object.keys(fields))
+    else this.visit(object[name], below)
+    this.#path.pop()
+  }
+}
+
+/** `spec.ports[0].protocl`. */
+function fieldText(path: ObjectPath): string {
+  return path
+    .map(step => (typeof step === 'number' ? `[${step}]` : `.${printable(step)}`))
+    .join('')
+    .replace(/^\./, '')
+}
