@@ -288,7 +288,11 @@ class Daemon {
       observer: this.#observer,
       configz,
       flags,
-      status: { startedWallMs: this.#observer.startedWallMs, version: buildText(build) },
+      status: {
+        startedWallMs: this.#observer.startedWallMs,
+        version: buildText(build),
+        nodeName: config.nodeName,
+      },
       wallMs,
       pages: adminPages({
         programming: () => this.#programming,

@@ -45,6 +45,7 @@ export class Outward {
   #metrics: HttpServer | undefined
   #admin: AdminServer | undefined
   #config: Config | undefined
+  #table: FrontendTable | undefined
 
   constructor(options: OutwardOptions) {
     this.#options = options
@@ -80,6 +81,7 @@ export class Outward {
 
   /** What the kernel holds now. */
   update(table: FrontendTable): void {
+    this.#table = table
     this.#services.update(table)
   }
 
@@ -107,7 +109,7 @@ export class Outward {
   }
 
   #followMetrics(config: Config): void {
-    const { clock, observer, configz, flags, proxyMode, status, wallMs } = this.#options
+    const { clock, observer, configz, flags, proxyMode } = this.#options
     const { metricsBindAddress, bindAddressHardFail, featureGates } = config
     this.#metrics?.close()
     this.#metrics = openMetricsServer({
@@ -119,11 +121,26 @@ export class Outward {
       slis: this.#slis,
       configz,
       flagz: isGateOn(featureGates, 'ComponentFlagz') ? () => flagzText(flags) : undefined,
-      statusz: isGateOn(featureGates, 'ComponentStatusz')
-        ? paths => statuszText(status, { wallMs: wallMs(), paths })
-        : undefined,
+      statusz: isGateOn(featureGates, 'ComponentStatusz') ? paths => this.#statusz(paths) : undefined,
       report: news => this.#serverNews('metrics', config, news),
     })
+  }
+
+  #statusz(paths: readonly string[]): string {
+    const { observer, proxyMode, status, wallMs } = this.#options
+    const { code, body } = observer.health.readiness()
+    const lastSync = Object.fromEntries(
+      Object.entries(body.status).map(([family, { lastUpdated }]) => [family, lastUpdated]),
+    )
+    const work = {
+      wallMs: wallMs(),
+      paths,
+      mode: proxyMode(),
+      table: this.#table,
+      ready: code === 200,
+      lastSync,
+    }
+    return statuszText(status, work)
   }
 
   async #followAdmin({ adminSocket }: Config): Promise<void> {

@@ -23,25 +23,25 @@ export function addApiMetrics(registry: Registry, look: () => ApiNumbers): void 
   const seconds = (ms: number | undefined) => (ms === undefined ? undefined : ms / 1_000)
   asked(
     'state_number',
-    'Of the state that back ends are told; it grows with every change.',
+    'Number of the state that back ends receive; it grows with each change.',
     () => look().number,
   )
   asked('services', 'Services in that state.', () => look().services)
   asked('endpoints', 'Endpoints in that state.', () => look().endpoints)
-  asked('state_age_seconds', 'Since that state last changed.', () => seconds(look().sinceMs))
+  asked('state_age_seconds', 'Time since that state changed.', () => seconds(look().sinceMs))
   asked(
     'source_silent_seconds',
-    'How old that state may be: since the source that has been silent longest said its last word.',
+    'Age of the data: time since the last message from the part of the source that has been silent longest.',
     () => seconds(look().silentMs),
   )
-  asked('source_connected', 'Whether the source has told everything and nothing is wrong with it.', () =>
+  asked('source_connected', 'Whether the source is complete and has no error.', () =>
     look().sourceConnected ? 1 : 0,
   )
-  asked('streams', 'Streams of back ends that are open.', () => look().streams ?? 0)
-  asked('connections', 'Connections of back ends that are open.', () => look().connections ?? 0)
+  asked('streams', 'Open streams of back ends.', () => look().streams ?? 0)
+  asked('connections', 'Open connections of back ends.', () => look().connections ?? 0)
   asked(
     'refused',
-    'Connections and calls since the start that were beyond the limits, or no gRPC.',
+    'Connections and calls rejected since the start because of a limit, or because they are not gRPC.',
     () => look().refused ?? 0,
   )
 }

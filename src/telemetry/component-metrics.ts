@@ -82,5 +82,8 @@ function addBuildInfo(registry: Registry, { version, commit, date }: BuildInfo):
     'compiler',
     'platform',
   ] as const
-  gauge('build_info', 'From what this program was made; always 1.', labelNames).set(info, 1)
+  gauge('build_info', 'Build of this program; always 1.', labelNames).set(info, 1)
+  const own = { version, commit, date, node_version: process.version }
+  const ownNames = ['version', 'commit', 'date', 'node_version'] as const
+  metricSet(registry, 'kprobe_').gauge('build_info', 'Build of kprobe; always 1.', ownNames).set(own, 1)
 }

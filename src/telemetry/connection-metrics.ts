@@ -31,7 +31,7 @@ export function addConnectionMetrics(registry: Registry, options: ConnectionMetr
   const look = lookOf(totals, options)
   const { filled, asked } = metricSet(registry, 'kprobe_')
   const { seriesMax } = options
-  const byPort = ['service', 'port', 'protocol', 'ip_family'] as const
+  const byPort = ['namespace', 'service', 'service_key', 'port', 'protocol', 'ip_family'] as const
   filled('service_connections_total', 'New connections to a port of a Service.', {
     labelNames: byPort,
     fill: async counter => {
@@ -71,10 +71,14 @@ export function addConnectionMetrics(registry: Registry, options: ConnectionMetr
       },
     })
   }
-  asked('connection_series', 'Series that connections have, or would have without the limit.', async () => {
-    await look()
-    return totals.series.all
-  })
+  asked(
+    'connection_series',
+    'Series of the connection metrics, those beyond --connection-metrics-max included.',
+    async () => {
+      await look()
+      return totals.series.all
+    },
+  )
 }
 
 /** `in` goes to the endpoint, `out` comes from it. */

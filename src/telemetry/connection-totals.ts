@@ -139,8 +139,10 @@ function combine(a: Traffic, b: Traffic, by: (a: number, b: number) => number): 
 }
 
 export interface PortLabels {
-  /** `namespace/name`. */
+  readonly namespace: string
   readonly service: string
+  /** `namespace/name`: what `service` was up to 0.1, for one release more. */
+  readonly service_key: string
   /** Name of the port; may be empty. */
   readonly port: string
   readonly protocol: string
@@ -149,6 +151,15 @@ export interface PortLabels {
 
 export function labelsOf(key: string): PortLabels {
   const colon = key.indexOf(':')
+  const serviceKey = key.slice(0, colon)
+  const slash = serviceKey.indexOf('/')
   const [port = '', protocol = '', family = ''] = key.slice(colon + 1).split('/')
-  return { service: key.slice(0, colon), port, protocol, ip_family: family }
+  return {
+    namespace: serviceKey.slice(0, slash),
+    service: serviceKey.slice(slash + 1),
+    service_key: serviceKey,
+    port,
+    protocol,
+    ip_family: family,
+  }
 }

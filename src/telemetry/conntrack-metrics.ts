@@ -17,9 +17,13 @@ export interface ConntrackMetrics {
 /** Room in the table, and packets lost for want of it or in races of address translation (I-22, I-24). */
 export function createConntrackMetrics(registry: Registry): ConntrackMetrics {
   const { counter, gauge } = metricSet(registry, 'kprobe_conntrack_')
-  const entries = gauge('entries', 'Connections that are tracked.')
-  const limit = gauge('entries_limit', 'Connections that can be tracked (nf_conntrack_max).')
-  const lost = counter('lost_total', 'Packets dropped, and entries thrown out early, by reason.', ['reason'])
+  const entries = gauge('entries', 'Tracked connections.')
+  const limit = gauge('entries_limit', 'Maximum number of tracked connections (nf_conntrack_max).')
+  const lost = counter(
+    'lost_total',
+    'Packets dropped and entries evicted by connection tracking, by reason.',
+    ['reason'],
+  )
   const follow = (reason: string) => {
     lost.inc({ reason }, 0)
     let before: number | undefined

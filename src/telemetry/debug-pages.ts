@@ -1,14 +1,32 @@
+import type { Family } from '../base/ip.ts'
+import { count } from '../base/text.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+
 /** The flags that the process was started with, those with their defaults included, by name. */
 export type Flags = ReadonlyMap<string, string>
 
-/** What /statusz tells of the process. */
+/** What /statusz says of the process and its work. */
 export interface ProcessStatus {
   /** Milliseconds since 1970. */
   readonly startedWallMs: number
   readonly version: string
+  readonly nodeName: string
 }
 
-const NOTE = 'For people: what this page looks like may change at any time.'
+export interface WorkStatus {
+  readonly wallMs: number
+  /** Those of the same port. */
+  readonly paths: readonly string[]
+  readonly mode: string
+  /** What the kernel holds; undefined before the first sync. */
+  readonly table: FrontendTable | undefined
+  /** Whether /healthz answers 200. */
+  readonly ready: boolean
+  /** RFC 3339, by family. */
+  readonly lastSync: Readonly<Partial<Record<Family, string>>>
+}
+
+const NOTE = 'This page is for people; its format may change at any time.'
 
 /** kube-proxy's /flagz (feature gate ComponentFlagz). */
 export function flagzText(flags: Flags): string {
@@ -16,20 +34,39 @@ export function flagzText(flags: Flags): string {
   return ['', 'kube-proxy flagz', NOTE, '', ...lines, ''].join('\n')
 }
 
-/** kube-proxy's /statusz (feature gate ComponentStatusz); `paths` are those of the same port. */
+/** kube-proxy's /statusz (feature gate ComponentStatusz), with lines of kprobe's own. */
 export function statuszText(
-  { startedWallMs, version }: ProcessStatus,
-  now: { readonly wallMs: number; readonly paths: readonly string[] },
+  { startedWallMs, version, nodeName }: ProcessStatus,
+  { wallMs, paths, mode, table, ready, lastSync }: WorkStatus,
 ): string {
   const facts = {
     Started: new Date(startedWallMs).toUTCString(),
-    Up: upText(now.wallMs - startedWallMs),
+    Up: upText(wallMs - startedWallMs),
     'Node.js version': process.version,
     'Binary version': version,
-    Paths: now.paths.join(' '),
+    Paths: paths.join(' '),
+    Node: nodeName,
+    'Proxy mode': mode,
+    Programmed: table === undefined ? 'nothing yet' : programmedText(table),
+    'Last sync': Object.entries(lastSync)
+      .map(([family, at]) => `${family} ${at}`)
+      .join(', '),
+    Ready: ready ? 'yes' : 'no (/healthz says why)',
   }
   const lines = Object.entries(facts).map(([name, value]) => `${name}: ${value}`)
   return ['', 'kube-proxy statusz', NOTE, '', ...lines, ''].join('\n')
+}
+
+/** A port of two families counts twice, and so do endpoints of two ports. */
+function programmedText({ services }: FrontendTable): string {
+  let ports = 0
+  let endpoints = 0
+  for (const service of services.values())
+    for (const { cluster, local } of service.ports) {
+      ports++
+      endpoints += Math.max(cluster.length, local.length)
+    }
+  return `${count(services.size, 'Service')}, ${count(ports, 'port')}, ${count(endpoints, 'endpoint')}`
 }
 
 function upText(ms: number): string {

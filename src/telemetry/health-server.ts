@@ -1,5 +1,5 @@
 import type { HealthAnswer } from './health.ts'
-import { type Handler, type HttpAnswer, JSON_TYPE, NOT_FOUND } from './http-connections.ts'
+import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND } from './http-connections.ts'
 import { HttpServer, type HttpServerOptions } from './http-server.ts'
 
 export interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
@@ -13,7 +13,7 @@ export interface HealthSource {
   liveness(): HealthAnswer
 }
 
-/** /healthz and /livez, which take any method as kube-proxy's do. */
+/** Serves /healthz and /livez, and a list of both at /; they take any method, as kube-proxy's do. */
 export function openHealthServer(options: HealthServerOptions): HttpServer {
   const { health, probed, ...rest } = options
   return new HttpServer({ ...rest, handle: healthHandler(health, probed) })
@@ -21,6 +21,7 @@ export function openHealthServer(options: HealthServerOptions): HttpServer {
 
 export function healthHandler(health: HealthSource, probed: HealthServerOptions['probed']): Handler {
   return ({ path }) => {
+    if (path === '/') return listing(['/healthz', '/livez'])
     if (path !== '/healthz' && path !== '/livez') return NOT_FOUND
     const isReadiness = path === '/healthz'
     const answer = isReadiness ? health.readiness() : health.liveness()

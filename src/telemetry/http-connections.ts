@@ -30,6 +30,11 @@ export interface HttpConnectionsOptions {
   readonly failed: (error: Error) => void
 }
 
+/** GET / of a port: its paths, as kube-apiserver lists them. */
+export function listing(paths: readonly string[]): HttpAnswer {
+  return { status: 200, headers: JSON_TYPE, body: `${JSON.stringify({ paths }, undefined, 2)}\n` }
+}
+
 /** Time for a request line with its headers, and between two requests. */
 const REQUEST_MS = 10_000
 /** Time for an answer to be taken. */

@@ -46,27 +46,27 @@ export class IptablesMetrics {
     const { levels, filled } = metricSet(this.#registry, 'kubeproxy_')
     const byTable = ['table', 'ip_family'] as const
     const [total, last, failures, partial, invalid, localhost] = NAMES
-    levels(total, 'Rules of ours in a table of iptables.', {
+    levels(total, "kprobe's rules in a table of iptables.", {
       labelNames: byTable,
       fill: gauge => {
         for (const each of this.#numbers?.rules ?? []) gauge.set(labelsOf(each), each.total)
       },
     })
-    levels(last, 'Rules that the last batch brought into a table of iptables.', {
+    levels(last, 'Rules that the last batch wrote into a table of iptables.', {
       labelNames: byTable,
       fill: gauge => {
         for (const each of this.#numbers?.rules ?? []) gauge.set(labelsOf(each), each.last)
       },
     })
     const labelNames = ['ip_family'] as const
-    filled(failures, 'Batches about the whole state that the kernel did not take.', {
+    filled(failures, 'Batches with the whole state that the kernel rejected.', {
       labelNames,
       fill: counter => {
         for (const family of this.#families)
           counter.inc({ ip_family: family }, this.#numbers?.failures.full ?? 0)
       },
     })
-    filled(partial, 'Batches about what changed that the kernel did not take.', {
+    filled(partial, 'Batches with changes that the kernel rejected.', {
       labelNames,
       fill: counter => {
         for (const family of this.#families)
@@ -75,7 +75,7 @@ export class IptablesMetrics {
     })
     // As in kube-proxy, what the kernel does not count is not there at all.
     if (this.#numbers?.invalidDropped !== undefined)
-      filled(invalid, 'Packets dropped that connection tracking cannot place.', {
+      filled(invalid, 'Packets dropped because connection tracking calls them invalid.', {
         labelNames: [],
         fill: counter => counter.inc(this.#numbers?.invalidDropped ?? 0),
       })

@@ -1,4 +1,12 @@
-import { type Handler, type HttpAnswer, JSON_TYPE, NOT_FOUND, PLAIN, readOnly } from './http-connections.ts'
+import {
+  type Handler,
+  type HttpAnswer,
+  JSON_TYPE,
+  listing,
+  NOT_FOUND,
+  PLAIN,
+  readOnly,
+} from './http-connections.ts'
 import { HttpServer, type HttpServerOptions } from './http-server.ts'
 
 export interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
@@ -24,7 +32,7 @@ export interface SliSource {
 }
 
 /**
- * What kube-proxy serves at its metrics port: /healthz, /metrics, /metrics/slis, /proxyMode, /configz, /flagz and /statusz.
+ * Serves what kube-proxy serves at its metrics port, and a list of the paths at /: /healthz, /metrics, /metrics/slis, /proxyMode, /configz, /flagz and /statusz.
  * There is nothing below /debug: profiles of this runtime are not in the format that readers of those paths expect.
  */
 export function openMetricsServer(options: MetricsServerOptions): HttpServer {
@@ -37,6 +45,8 @@ export function metricsHandler(pages: MetricsPages): Handler {
   const metrics = shared(pages.metrics)
   return readOnly(async ({ path, query }) => {
     switch (path) {
+      case '/':
+        return listing(pathsOf(pages))
       case '/healthz':
         pages.slis.checked()
         return plain(query.has('verbose') ? '[+]ping ok\nhealthz check passed\n' : 'ok')
@@ -60,9 +70,10 @@ export function metricsHandler(pages: MetricsPages): Handler {
   })
 }
 
-function pathsOf({ flagz }: MetricsPages): readonly string[] {
-  const optional = flagz === undefined ? [] : ['/flagz']
-  return ['/configz', ...optional, '/healthz', '/metrics', '/metrics/slis', '/proxyMode', '/statusz']
+function pathsOf({ flagz, statusz }: MetricsPages): readonly string[] {
+  const flags = flagz === undefined ? [] : ['/flagz']
+  const status = statusz === undefined ? [] : ['/statusz']
+  return ['/configz', ...flags, '/healthz', '/metrics', '/metrics/slis', '/proxyMode', ...status]
 }
 
 /** One rendering for all who ask while it lasts. */

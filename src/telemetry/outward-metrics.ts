@@ -26,23 +26,23 @@ export function addOutwardMetrics(registry: Registry, look: () => OutwardState):
   )
   asked(
     'health_check_listeners_failed',
-    'Addresses of health check node ports at which listening failed, and is tried again.',
+    'Addresses of health check node ports at which listening failed and is retried.',
     () => look().healthChecks?.failed ?? 0,
   )
   asked(
     'http_connections_refused',
-    'Connections closed since the start because there were too many.',
+    'Connections closed since the start because of the connection limits.',
     () => (look().refusedConnections ?? 0) + (look().healthChecks?.refused ?? 0),
   )
-  asked('events_waiting', 'Kubernetes events that wait to be posted.', () => look().events?.waiting ?? 0)
+  asked('events_waiting', 'Kubernetes events waiting to be posted.', () => look().events?.waiting ?? 0)
   asked(
     'events_taken',
-    'Kubernetes events that the API server took since the start.',
+    'Kubernetes events that the API server accepted since the start.',
     () => look().events?.taken ?? 0,
   )
   asked(
     'events_lost',
-    'Kubernetes events since the start that were refused, or dropped to keep a limit.',
+    'Kubernetes events since the start that the API server rejected, or that were dropped because of a limit.',
     () => {
       const { refused = 0, dropped = 0 } = look().events ?? {}
       return refused + dropped

@@ -65,12 +65,14 @@ export function createProxyMetrics(registry: Registry, families: readonly Family
   const livez = counter('proxy_livez_total', 'Answers of /livez by status code.', ['code'])
   const flows = histogram(
     'conntrack_reconciler_sync_duration_seconds',
-    'Duration of a pass over the tracked flows.',
+    'Duration of a pass over the connection-tracking table.',
     { buckets: SYNC_BUCKETS, labelNames: ['ip_family'] },
   )
-  const flowsDeleted = counter('conntrack_reconciler_deleted_entries_total', 'Tracked flows deleted.', [
-    'ip_family',
-  ])
+  const flowsDeleted = counter(
+    'conntrack_reconciler_deleted_entries_total',
+    'Connection-tracking entries deleted.',
+    ['ip_family'],
+  )
   return {
     ...sync,
     ...changes,
@@ -95,28 +97,31 @@ function syncMetrics(registry: Registry, families: readonly Family[]): SyncPart 
   const labelNames = ['ip_family'] as const
   const timed = (name: string, help: string) =>
     histogram(`${name}_duration_seconds`, help, { buckets: SYNC_BUCKETS, labelNames })
-  const all = timed('sync_proxy_rules', 'Duration of a pass that programs the kernel.')
-  const full = timed('sync_full_proxy_rules', 'The same, of passes that look at the whole kernel state.')
-  const partial = timed('sync_partial_proxy_rules', 'The same, of passes that send what changed.')
+  const all = timed('sync_proxy_rules', 'Duration of a sync.')
+  const full = timed(
+    'sync_full_proxy_rules',
+    'Duration of a full resync, which reads the whole kernel state.',
+  )
+  const partial = timed('sync_partial_proxy_rules', 'Duration of a sync that sends changes only.')
   const last = gauge(
     'sync_proxy_rules_last_timestamp_seconds',
-    'When a pass last succeeded, in Unix time.',
+    'Time of the last successful sync, in Unix time.',
     labelNames,
   )
   const queued = gauge(
     'sync_proxy_rules_last_queued_timestamp_seconds',
-    'When a pass was last asked for, in Unix time.',
+    'Time of the last request for a sync, in Unix time.',
     labelNames,
   )
-  const failures = counter('sync_proxy_rules_nftables_sync_failures_total', 'Passes that failed.', labelNames)
+  const failures = counter('sync_proxy_rules_nftables_sync_failures_total', 'Failed syncs.', labelNames)
   const cleanups = counter(
     'sync_proxy_rules_nftables_cleanup_failures_total',
-    'Removals of what is not used any more that failed.',
+    'Failed removals of unused objects.',
     labelNames,
   )
   const programming = histogram(
     'network_programming_duration_seconds',
-    'From the change of a pod or Service to the kernel that knows of it, by slice.',
+    'Time from the change of a pod or Service to its commit in the kernel, by EndpointSlice.',
     { buckets: PROGRAMMING_BUCKETS, labelNames },
   )
   const each = (tell: (labels: { readonly ip_family: Family }) => void) => {
@@ -149,7 +154,7 @@ function changeMetrics(registry: Registry): Pick<ProxyMetrics, 'changes' | 'pend
   const waiting = (noun: string) =>
     gauge(
       `sync_proxy_rules_${noun}_changes_pending`,
-      `Changes of objects of kind ${noun} that are not programmed.`,
+      `Changes of objects of kind ${noun} that are not in the kernel yet.`,
     )
   const [endpoints, endpointsPending] = [total('endpoint'), waiting('endpoint')]
   const [services, servicesPending] = [total('service'), waiting('service')]

@@ -39,23 +39,23 @@ export class RelayMetrics {
     const { levels, filled } = metricSet(this.#registry, PREFIX)
     const [listeners, connections, refused, loops] = NAMES
     const labelNames = ['protocol'] as const
-    levels(listeners, 'Sockets that connections to Services are led to.', {
+    levels(listeners, 'Sockets that receive connections to Services.', {
       labelNames: [],
       fill: gauge => gauge.set(this.#numbers?.listeners ?? 0),
     })
-    levels(connections, 'Connections, or clients of UDP, that are relayed now.', {
+    levels(connections, 'Connections (TCP) and clients (UDP) that are relayed now.', {
       labelNames,
       fill: gauge => {
         for (const [protocol, { held }] of this.#flows()) gauge.set({ protocol }, held)
       },
     })
-    filled(refused, 'Connections refused, and datagrams lost, because too many others are relayed.', {
+    filled(refused, 'Connections rejected and datagrams dropped because of the relay limits.', {
       labelNames,
       fill: counter => {
         for (const [protocol, numbers] of this.#flows()) counter.inc({ protocol }, numbers.refused)
       },
     })
-    filled(loops, 'Connections of the relay that came back to it, and were given up.', {
+    filled(loops, 'Connections of the relay that reached the relay again and were closed.', {
       labelNames: [],
       fill: counter => counter.inc(this.#numbers?.loops ?? 0),
     })

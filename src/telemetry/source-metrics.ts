@@ -13,21 +13,24 @@ export function createSourceMetrics(registry: Registry, staleS: () => number | u
   const { counter, asked, histogram } = metricSet(registry, 'kprobe_source_')
   asked(
     'stale_seconds',
-    'Time since the last word of the part of the source that has been silent longest.',
+    'Time since the last message from the part of the source that has been silent longest.',
     staleS,
   )
-  const problems = counter('problems_total', 'Times that a part of the source could not be used.')
+  const problems = counter('problems_total', 'Failures of a part of the source.')
   const byReason = ['resource', 'reason'] as const
-  const lists = counter(
-    'lists_total',
-    'Complete lists that were read, by what made them necessary.',
-    byReason,
-  )
+  const lists = counter('lists_total', 'Complete lists read, by reason.', byReason)
   const ends = counter('watch_ends_total', 'Watches that ended, by reason.', byReason)
-  const events = counter('watch_events_total', 'Events of watches that ended.', ['resource'])
-  const bytes = counter('bytes_total', 'Bytes of lists, and of watches that ended.', ['resource', 'from'])
-  const skipped = counter('skipped_total', 'Events and objects that were not used, by reason.', byReason)
-  const repaired = counter('repaired_objects_total', 'Objects that no event had told of.', ['resource'])
+  const events = counter('watch_events_total', 'Events received by watches that ended.', ['resource'])
+  const bytes = counter('bytes_total', 'Bytes received by lists and by watches that ended.', [
+    'resource',
+    'from',
+  ])
+  const skipped = counter('skipped_total', 'Events and objects ignored, by reason.', byReason)
+  const repaired = counter(
+    'repaired_objects_total',
+    'Objects corrected by a list because their events were lost.',
+    ['resource'],
+  )
   const duration = histogram('list_duration_seconds', 'Duration of complete lists.', {
     buckets: [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
     labelNames: ['resource'],

@@ -28,16 +28,19 @@ export function createWorkMetrics(registry: Registry): WorkMetrics {
   const { counter, gauge } = metricSet(registry, 'kprobe_')
   const stale = counter(
     'commit_generation_retries_total',
-    'Commits refused because somebody else committed first.',
+    'Commits that the kernel rejected because another program committed first.',
   )
-  const failed = counter('failed_passes_total', 'Passes that ended in an error and were tried again.')
-  const inQuarantine = gauge('quarantined_services', 'Services that the kernel refuses at present.')
-  const refused = gauge('refusals', 'Fields and objects of the source that are refused at present.')
-  const served = gauge('services', 'Services in the table that the kernel holds.')
-  const flows = counter('conntrack_failures_total', 'Passes over the tracked flows that failed.', [
+  const failed = counter('failed_passes_total', 'Syncs that failed and were retried.')
+  const inQuarantine = gauge('quarantined_services', 'Services that the kernel rejects now.')
+  const refused = gauge(
+    'refusals',
+    'Fields and objects of the source that are ignored now because they are invalid or not allowed.',
+  )
+  const served = gauge('services', 'Services in the kernel.')
+  const flows = counter('conntrack_failures_total', 'Failed passes over the connection-tracking table.', [
     'ip_family',
   ])
-  const configs = counter('config_changes_total', 'Changed configurations, by what came of them.', ['result'])
+  const configs = counter('config_changes_total', 'Configuration changes by result.', ['result'])
   return {
     ...commitMetrics(registry),
     ...driftMetrics(registry),
@@ -54,12 +57,19 @@ export function createWorkMetrics(registry: Registry): WorkMetrics {
 
 function commitMetrics(registry: Registry): Pick<WorkMetrics, 'commit'> {
   const { counter, histogram } = metricSet(registry, 'kprobe_')
-  const commits = counter('commits_total', 'Commits that the kernel took.')
-  const bytes = counter('commit_bytes_total', 'Bytes of netlink messages in them.')
-  const changes = counter('commit_changes_total', 'Kernel objects created, changed or removed by them.')
-  const duration = histogram('commit_duration_seconds', 'From sending a commit to its acknowledgement.', {
-    buckets: [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5],
-  })
+  const commits = counter('commits_total', 'Commits that the kernel accepted.')
+  const bytes = counter('commit_bytes_total', 'Bytes of netlink messages in these commits.')
+  const changes = counter(
+    'commit_changes_total',
+    'Kernel objects that these commits created, changed or removed.',
+  )
+  const duration = histogram(
+    'commit_duration_seconds',
+    'Time from sending a commit to its acknowledgement.',
+    {
+      buckets: [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5],
+    },
+  )
   return {
     commit(outcome) {
       commits.inc()
@@ -72,14 +82,12 @@ function commitMetrics(registry: Registry): Pick<WorkMetrics, 'commit'> {
 
 function drainMetrics(registry: Registry): Pick<WorkMetrics, 'endpointGone'> {
   const { counter } = metricSet(registry, 'kprobe_')
-  const gone = counter(
-    'drained_endpoints_total',
-    'Endpoints that IPVS let go, by whether their last connection had ended or their time.',
-    ['outcome'],
-  )
+  const gone = counter('drained_endpoints_total', 'Endpoints removed from IPVS after draining, by outcome.', [
+    'outcome',
+  ])
   const cut = counter(
     'drain_cut_connections_total',
-    'Connections that ended with the time of their endpoint.',
+    'Connections cut because the drain time of their endpoint expired.',
   )
   return {
     endpointGone(outcome, connections) {
@@ -91,9 +99,9 @@ function drainMetrics(registry: Registry): Pick<WorkMetrics, 'endpointGone'> {
 
 function driftMetrics(registry: Registry): Pick<WorkMetrics, 'foreignCommit' | 'healed'> {
   const { counter } = metricSet(registry, 'kprobe_')
-  const foreign = counter('foreign_commits_total', 'Times that the kernel had moved on without us.')
-  const drift = counter('drift_found_total', 'Times that somebody else was seen changing our tables.')
-  const heals = counter('heals_total', 'Times that damage to our objects was found and repaired.')
+  const foreign = counter('foreign_commits_total', 'Commits to nf_tables by other programs.')
+  const drift = counter('drift_found_total', "Commits by other programs that changed kprobe's objects.")
+  const heals = counter('heals_total', "Repairs of kprobe's kernel objects.")
   const objects = counter('healed_objects_total', 'Kernel objects repaired.')
   return {
     foreignCommit(damage = false) {

@@ -46,12 +46,14 @@ describe('ConnectionTotals', () => {
 describe('labelsOf', () => {
   it('takes the key of a port apart', () => {
     expect(labelsOf('ns/web:http/TCP/IPv6')).toEqual({
-      service: 'ns/web',
+      namespace: 'ns',
+      service: 'web',
+      service_key: 'ns/web',
       port: 'http',
       protocol: 'TCP',
       ip_family: 'IPv6',
     })
-    expect(labelsOf('ns/web:/UDP/IPv4')).toMatchObject({ service: 'ns/web', port: '', protocol: 'UDP' })
+    expect(labelsOf('ns/web:/UDP/IPv4')).toMatchObject({ service: 'web', port: '', protocol: 'UDP' })
   })
 })
 
@@ -84,9 +86,9 @@ describe('addConnectionMetrics', () => {
     later([count('1', 5), count('2', 1)])
     expect((await series()).sort()).toEqual([
       'kprobe_connection_series 3',
-      'kprobe_endpoint_connections_total{service="ns/web",port="http",protocol="TCP",ip_family="IPv4",endpoint="10.1.0.1:80"} 5',
-      'kprobe_endpoint_connections_total{service="ns/web",port="http",protocol="TCP",ip_family="IPv4",endpoint="10.1.0.2:80"} 1',
-      'kprobe_service_connections_total{service="ns/web",port="http",protocol="TCP",ip_family="IPv4"} 6',
+      'kprobe_endpoint_connections_total{namespace="ns",service="web",service_key="ns/web",port="http",protocol="TCP",ip_family="IPv4",endpoint="10.1.0.1:80"} 5',
+      'kprobe_endpoint_connections_total{namespace="ns",service="web",service_key="ns/web",port="http",protocol="TCP",ip_family="IPv4",endpoint="10.1.0.2:80"} 1',
+      'kprobe_service_connections_total{namespace="ns",service="web",service_key="ns/web",port="http",protocol="TCP",ip_family="IPv4"} 6',
     ])
   })
 
@@ -112,7 +114,7 @@ describe('addConnectionMetrics', () => {
     expect(looks()).toBe(1)
     later([count('1', 6)])
     expect(await series()).toContain(
-      'kprobe_service_connections_total{service="ns/web",port="http",protocol="TCP",ip_family="IPv4"} 6',
+      'kprobe_service_connections_total{namespace="ns",service="web",service_key="ns/web",port="http",protocol="TCP",ip_family="IPv4"} 6',
     )
   })
 
@@ -172,7 +174,12 @@ describe('packets and bytes', () => {
       return (await metrics.text())
         .split('\n')
         .filter(line => /^kprobe_(service|endpoint)_(packets|bytes)_total/.test(line))
-        .map(line => line.replace(/service="ns\/web",port="http",protocol="TCP",ip_family="IPv4",/, ''))
+        .map(line =>
+          line.replace(
+            /namespace="ns",service="web",service_key="ns\/web",port="http",protocol="TCP",ip_family="IPv4",/,
+            '',
+          ),
+        )
     }
     expect(await lines()).toEqual([
       'kprobe_service_packets_total{direction="in"} 4',

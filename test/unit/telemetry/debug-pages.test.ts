@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest'
 import { flagzText, statuszText } from '../../../src/telemetry/debug-pages.ts'
+import { endpoint, node, service, slice, tableOf } from '../model/objects.ts'
 
 it('lists flags by name, a line each', () => {
   const lines = flagzText(
@@ -13,10 +14,24 @@ it('lists flags by name, a line each', () => {
   expect(lines.slice(4)).toEqual(['cluster-cidr=', 'feature-gates=AllAlpha=false', 'v=2', ''])
 })
 
-it('tells since when the process runs, and what else there is', () => {
+it('/statusz says since when the process runs, in which mode, what it programmed and when', () => {
   const startedWallMs = Date.UTC(2026, 10, 21, 10, 0, 0)
   const wallMs = startedWallMs + (26 * 3600 + 62) * 1000
-  const text = statuszText({ startedWallMs, version: '0.1.0' }, { wallMs, paths: ['/healthz', '/metrics'] })
+  const process = { startedWallMs, version: '0.1.0 (commit abc)', nodeName: 'node-1' }
+  const paths = ['/healthz', '/metrics']
+  const now = { wallMs, paths, mode: 'ipvs', ready: true, lastSync: { IPv4: '2026-11-21T10:00:01Z' } }
+  const table = tableOf([
+    node(),
+    service('web'),
+    slice('web-1', 'web', [endpoint('10.1.0.1'), endpoint('10.1.0.2')]),
+  ])
+  const text = statuszText(process, { ...now, table })
   expect(text).toContain('\nStarted: Sat, 21 Nov 2026 10:00:00 GMT\nUp: 26 hr 01 min 02 sec\n')
-  expect(text).toContain('\nBinary version: 0.1.0\nPaths: /healthz /metrics\n')
+  expect(text).toContain('\nBinary version: 0.1.0 (commit abc)\nPaths: /healthz /metrics\nNode: node-1\n')
+  expect(text).toContain(
+    '\nProxy mode: ipvs\nProgrammed: 1 Service, 1 port, 2 endpoints\nLast sync: IPv4 2026-11-21T10:00:01Z\nReady: yes\n',
+  )
+  const before = statuszText(process, { ...now, table: undefined, ready: false })
+  expect(before).toContain('\nProgrammed: nothing yet\n')
+  expect(before).toContain('\nReady: no (/healthz says why)\n')
 })

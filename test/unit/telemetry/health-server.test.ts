@@ -23,6 +23,7 @@ describe('openHealthServer', () => {
     await until(() => server.places.length === 1)
     const port = portOf(server.places[0])
     expect(await ask({ port, path: '/healthz' })).toMatchObject({ status: 503 })
+    expect(JSON.parse((await ask({ port, path: '/' })).body)).toEqual({ paths: ['/healthz', '/livez'] })
     expect(await ask({ port, path: '/livez?verbose' })).toMatchObject({ status: 200 })
     health.node(true)
     health.synced(1)

@@ -220,7 +220,7 @@ describe('healthHandler', () => {
 
   it('I-07: knows no other path', () => {
     const handle = healthHandler(settled().health, () => undefined)
-    for (const path of ['/', '/healthz/', '/metrics', '/debug/pprof/', '/configz', '/readyz'])
+    for (const path of ['/nothing', '/healthz/', '/metrics', '/debug/pprof/', '/configz', '/readyz'])
       expect(handle({ ...request, path })).toMatchObject({ status: 404, body: '404 page not found\n' })
   })
 })

@@ -48,12 +48,20 @@ describe('metricsHandler', () => {
     })
   })
 
-  it.each(['/debug/pprof/', '/debug/pprof/heap', '/debug/flags/v', '/', '/metrics/'])(
+  it.each(['/debug/pprof/', '/debug/pprof/heap', '/debug/flags/v', '/nothing', '/metrics/'])(
     'I-07: has nothing at %s',
     async path => {
       expect(await pages()(get(path))).toMatchObject({ status: 404, body: '404 page not found\n' })
     },
   )
+
+  it('lists at / the paths that answer', async () => {
+    const { status, body } = await pages()(get('/'))
+    expect(status).toBe(200)
+    const { paths } = JSON.parse(String(body))
+    expect(paths).toEqual(['/configz', '/healthz', '/metrics', '/metrics/slis', '/proxyMode'])
+    for (const path of paths) expect(await pages()(get(path))).toMatchObject({ status: 200 })
+  })
 
   it('answers /flagz and /statusz while their feature gates are on', async () => {
     const common = {

@@ -1,0 +1,31 @@
+import { readFileSync } from 'node:fs'
+import { expect, it } from 'vitest'
+import { type ApiNumbers, createApiMetrics } from '../../../src/telemetry/api-metrics.ts'
+import { createMetrics } from '../../../src/telemetry/metrics.ts'
+
+const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 'utf8')
+
+/** `name meaning` of all metrics of kprobe's own. */
+async function ownMetrics(): Promise<readonly string[]> {
+  const read = () => Promise.resolve([])
+  const connections = { seriesMax: 1, read, nowMs: () => 0, failed: () => undefined }
+  const texts = [await createMetrics({ connections }).text(), await createApiMetrics(() => NUMBERS)()]
+  const found = texts.flatMap(text => [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)])
+  return [...new Set(found.map(([, line = '']) => line))]
+}
+
+const NUMBERS: ApiNumbers = {
+  number: 0,
+  services: 0,
+  endpoints: 0,
+  sinceMs: undefined,
+  silentMs: undefined,
+  sourceConnected: false,
+}
+
+it("docs/metrics.md lists kprobe's metrics with their meaning, all of them and no other", async () => {
+  const rows = [...PAGE.matchAll(/^\| `(kprobe_\w+)` \|.*\| (.*) \|$/gm)].map(
+    ([, name = '', meaning = '']) => `${name} ${meaning}`,
+  )
+  expect([...rows].sort()).toEqual([...(await ownMetrics())].sort())
+})
