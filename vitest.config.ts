@@ -1,8 +1,12 @@
 import { defineConfig } from 'vitest/config'
 import { BaseSequencer, type TestSpecification } from 'vitest/node'
 
-/** Nothing takes so long, not even beside many other things: only what hangs does. */
-const LONG_MS = 180_000
+/**
+ * Nothing takes so long, not even beside many other things: only what hangs does. Tests wait by test/support/patience.ts
+ * and set no limit of their own; a stage that is silent for still longer is ended by test/stages.
+ */
+const HANGS_MS = 540_000
+const limits = { testTimeout: HANGS_MS, hookTimeout: HANGS_MS } as const
 
 /**
  * `unit` needs nothing but Node. The others speak with the real kernel: they run inside a namespace of their own (see
@@ -13,8 +17,7 @@ const LONG_MS = 180_000
 const onTheKernel = {
   pool: 'forks',
   fileParallelism: false,
-  testTimeout: LONG_MS,
-  hookTimeout: LONG_MS,
+  ...limits,
 } as const
 
 const PACKETS = 'test/scenarios/**/packets*.test.ts'
@@ -45,6 +48,8 @@ export default defineConfig({
     sequence: { sequencer: LongFirst },
     // The process that hands out the files has next to nothing to do.
     maxWorkers: '100%',
+    // Of expect.poll.
+    expect: { poll: { timeout: 120_000 } },
     projects: [
       {
         test: {
@@ -52,15 +57,15 @@ export default defineConfig({
           pool: 'threads',
           include: ['test/{unit,fuzz,scenarios,contract}/**/*.test.ts', 'test/architecture.test.ts'],
           exclude: [PACKETS, WALK, CONTRACT_ON_KERNEL, ...MOCKED],
-          testTimeout: LONG_MS,
+          ...limits,
           // No module has state (test/architecture.test.ts): reading them anew for each of 400 files took a third of the time.
           isolate: false,
           restoreMocks: true,
         },
       },
-      { test: { name: 'unit-mocked', pool: 'threads', include: MOCKED, testTimeout: LONG_MS } },
+      { test: { name: 'unit-mocked', pool: 'threads', include: MOCKED, ...limits } },
       // Seeds of the simulator: KPROBE_SEEDS says how many.
-      { test: { name: 'sim', pool: 'threads', include: ['test/sim/**/*.test.ts'] } },
+      { test: { name: 'sim', pool: 'threads', include: ['test/sim/**/*.test.ts'], ...limits } },
       { test: { name: 'contract', include: [CONTRACT_ON_KERNEL], ...onTheKernel } },
       { test: { name: 'kernel', include: ['test/kernel/**/*.test.ts'], ...onTheKernel } },
       { test: { name: 'scenarios', include: [PACKETS, WALK], ...onTheKernel } },
@@ -70,8 +75,6 @@ export default defineConfig({
           name: 'reference',
           include: ['test/reference/**/*.test.ts'],
           ...onTheKernel,
-          testTimeout: 600_000,
-          hookTimeout: 300_000,
         },
       },
       {
@@ -79,7 +82,6 @@ export default defineConfig({
           name: 'churn',
           include: ['test/churn/**/*.test.ts'],
           ...onTheKernel,
-          testTimeout: 600_000,
         },
       },
       {

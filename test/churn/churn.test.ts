@@ -43,45 +43,41 @@ afterEach(async () => {
   await cluster.close()
 })
 
-test(
-  `${PER_SECOND} endpoint changes a second for ${SECONDS} s, and no request fails`,
-  async () => {
-    const rotations = await openServices()
-    for (const { resource, object } of clusterOf(BACKGROUND)) cluster.server.store.create(resource, object)
-    const daemon = await cluster.running()
-    await cluster.converged()
-    const clients = startClients(rotations)
-    const cpuBefore = cpuMs(daemon.daemonPid)
-    const began = performance.now()
-    const { changes, samples } = await churn(rotations, daemon.daemonPid)
-    const tookMs = performance.now() - began
-    const cpu = cpuMs(daemon.daemonPid) - cpuBefore
-    const seen = await clients.stop()
-    const memory = growth(samples)
-    console.log(
-      [
-        `${changes} changes in ${(tookMs / 1_000).toFixed(0)} s, ${((cpu / tookMs) * 100).toFixed(1)} % of a processor`,
-        `TCP: ${seen.tcp.ok} connections, slowest ${seen.tcp.slowestMs} ms, ${seen.tcp.failed} failed`,
-        `UDP: ${seen.udp.ok} requests, ${seen.udp.again} asked again, ${seen.udp.failed} failed`,
-        `passing endpoints that served: ${seen.passing}`,
-        `memory ${memory.firstMiB.toFixed(0)} to ${memory.lastMiB.toFixed(0)} MiB, ${memory.slopeMiBPerHour.toFixed(1)} MiB/h`,
-        `descriptors ${samples.at(0)?.descriptors} to ${samples.at(-1)?.descriptors}`,
-      ].join('\n'),
-    )
-    expect(seen.tcp.failed).toBe(0)
-    expect(seen.udp.failed).toBe(0)
-    expect(seen.tcp.ok).toBeGreaterThan(TCP_SERVICES * TCP_RATE * SECONDS * 0.5)
-    expect(seen.udp.ok).toBeGreaterThan(UDP_SERVICES * UDP_RATE * SECONDS * 0.5)
-    expect(seen.passing).toBeGreaterThan(rotations.length)
-    expect(changes).toBeGreaterThan(PER_SECOND * SECONDS * 0.8)
-    const [first] = samples
-    for (const { descriptors } of samples)
-      expect(descriptors).toBeLessThanOrEqual((first?.descriptors ?? 0) + DESCRIPTORS_MORE_MAX)
-    expect((memory.lastMiB - memory.firstMiB) * 2 ** 20).toBeLessThan(MEMORY_MORE_MAX)
-    await cluster.converged()
-  },
-  SECONDS * 1_000 + 120_000,
-)
+test(`${PER_SECOND} endpoint changes a second for ${SECONDS} s, and no request fails`, async () => {
+  const rotations = await openServices()
+  for (const { resource, object } of clusterOf(BACKGROUND)) cluster.server.store.create(resource, object)
+  const daemon = await cluster.running()
+  await cluster.converged()
+  const clients = startClients(rotations)
+  const cpuBefore = cpuMs(daemon.daemonPid)
+  const began = performance.now()
+  const { changes, samples } = await churn(rotations, daemon.daemonPid)
+  const tookMs = performance.now() - began
+  const cpu = cpuMs(daemon.daemonPid) - cpuBefore
+  const seen = await clients.stop()
+  const memory = growth(samples)
+  console.log(
+    [
+      `${changes} changes in ${(tookMs / 1_000).toFixed(0)} s, ${((cpu / tookMs) * 100).toFixed(1)} % of a processor`,
+      `TCP: ${seen.tcp.ok} connections, slowest ${seen.tcp.slowestMs} ms, ${seen.tcp.failed} failed`,
+      `UDP: ${seen.udp.ok} requests, ${seen.udp.again} asked again, ${seen.udp.failed} failed`,
+      `passing endpoints that served: ${seen.passing}`,
+      `memory ${memory.firstMiB.toFixed(0)} to ${memory.lastMiB.toFixed(0)} MiB, ${memory.slopeMiBPerHour.toFixed(1)} MiB/h`,
+      `descriptors ${samples.at(0)?.descriptors} to ${samples.at(-1)?.descriptors}`,
+    ].join('\n'),
+  )
+  expect(seen.tcp.failed).toBe(0)
+  expect(seen.udp.failed).toBe(0)
+  expect(seen.tcp.ok).toBeGreaterThan(TCP_SERVICES * TCP_RATE * SECONDS * 0.5)
+  expect(seen.udp.ok).toBeGreaterThan(UDP_SERVICES * UDP_RATE * SECONDS * 0.5)
+  expect(seen.passing).toBeGreaterThan(rotations.length)
+  expect(changes).toBeGreaterThan(PER_SECOND * SECONDS * 0.8)
+  const [first] = samples
+  for (const { descriptors } of samples)
+    expect(descriptors).toBeLessThanOrEqual((first?.descriptors ?? 0) + DESCRIPTORS_MORE_MAX)
+  expect((memory.lastMiB - memory.firstMiB) * 2 ** 20).toBeLessThan(MEMORY_MORE_MAX)
+  await cluster.converged()
+})
 
 async function openServices(): Promise<readonly Rotation[]> {
   const services = Array.from({ length: TCP_SERVICES + UDP_SERVICES }, (_, index) =>

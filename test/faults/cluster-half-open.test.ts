@@ -46,7 +46,7 @@ it('F03: a connection that is half open while idle: a change made meanwhile is a
   expect(removals.lines).toEqual([])
   expect(cluster.asked(requests).filter(asked => asked.startsWith('list'))).toEqual([])
   expect(daemon.said('fault')).toEqual([])
-}, 300_000)
+})
 
 it('F04: a connection that is half open in the middle of a list: no part of it counts, and another is read', async () => {
   await cluster.programmedBefore()
@@ -65,4 +65,4 @@ it('F04: a connection that is half open in the middle of a list: no part of it c
   await daemon.synced(90_000)
   await cluster.converged()
   expect(removals.lines).toEqual([])
-}, 300_000)
+})

@@ -184,10 +184,7 @@ describe('F43: the Node', () => {
       destination: NODE,
       ...onNode,
     } as const
-    await eventually(
-      async () => (await cluster.lab.trace([flow]))[0]?.endpoints.has(`${A}:8080`) ?? false,
-      10_000,
-    )
+    await eventually(async () => (await cluster.lab.trace([flow]))[0]?.endpoints.has(`${A}:8080`) ?? false)
     expect(daemon.said('cannot be read')).toEqual([])
   })
 })

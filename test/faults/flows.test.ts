@@ -197,9 +197,7 @@ const CONNECTS = 20_000
 /** So that each port is used several times. */
 const PORTS = '20000 23999'
 
-it('F81: 20,000 connections from one source, masqueraded or to their own pod, fail no more than untranslated ones', {
-  timeout: 180_000,
-}, async () => {
+it('F81: 20,000 connections from one source, masqueraded or to their own pod, fail no more than untranslated ones', async () => {
   cluster = await Cluster.open({ packets: true })
   const { lab } = cluster
   const { topology } = lab
@@ -227,7 +225,7 @@ async function connects(
   await eventually(async () => {
     const report = await client.report()
     return report.ok + failures(report) >= CONNECTS
-  }, 120_000)
+  })
   return await client.stop()
 }
 
@@ -241,9 +239,7 @@ const STICKY = '172.30.0.81'
 /** Clients with an affinity each; all kept by chance, of four endpoints, is out of the question. */
 const SOURCES = ['203.0.113.5', '203.0.113.6', '203.0.113.7', '203.0.113.8']
 
-it('F87: a layout that changes and changes back under traffic fails no request, keeps affinity and leaves nothing', {
-  timeout: 180_000,
-}, async () => {
+it('F87: a layout that changes and changes back under traffic fails no request, keeps affinity and leaves nothing', async () => {
   cluster = await Cluster.open({ packets: true })
   const pods = [POD, '10.180.0.2', '10.180.0.3', '10.180.0.4']
   const servers = await cluster.lab.servers(pods.map(pod => `${pod}:8080`))
@@ -311,9 +307,7 @@ const SYNCS_MAX = 500
 /** Flows of the daemon and of this test. */
 const OTHERS_MAX = 100
 
-it('F76: 200,000 flows, half of them stale, neither hold up rules nor take memory, and what is stale goes', {
-  timeout: 180_000,
-}, async () => {
+it('F76: 200,000 flows, half of them stale, neither hold up rules nor take memory, and what is stale goes', async () => {
   cluster = await Cluster.open()
   const ports = [{ name: 'dns', port: 53, protocol: 'UDP' }]
   const dnsSlice = (...pods: readonly string[]) =>

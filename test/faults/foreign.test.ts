@@ -70,9 +70,7 @@ it('F61: nft flush ruleset while idle is repaired at once', async () => {
   }
 })
 
-it('F61: nft flush ruleset in the middle of a sync is repaired at its end', {
-  timeout: 180_000,
-}, async () => {
+it('F61: nft flush ruleset in the middle of a sync is repaired at its end', async () => {
   const daemon = await running(10)
   const moments = [0, 20, 60, 120, 200, 300]
   for (const [round, delayMs] of moments.entries()) {
@@ -213,28 +211,24 @@ it('F64: a foreign table of 100,000 elements makes our syncs and looks no dearer
 it.each([
   ['a few Services', 20],
   ['4,000 Services', 4_000],
-])(
-  'F51: with %s, edits and repairs come through while nft commits 200 times a second',
-  { timeout: 180_000 },
-  async (_, count) => {
-    const daemon = await running(count)
-    nft('table ip other { set s { type ipv4_addr; }; }')
-    const lines = ['add', 'delete'].map(verb => `${verb} element ip other s { 10.0.0.1 }`)
-    const committer = new Committer(lines, 200)
-    try {
-      await new Promise(resolve => setTimeout(resolve, 500))
-      // As the daemon says: a listing by nft may never end while others commit faster than it can list.
-      for (const more of [1, 2, 3]) {
-        writeObjects(folder, services(count + more))
-        await daemon.until(() => daemon.out.includes(`changed ${nameOf(count + more - 1)}`))
-      }
-      nft(`delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`)
-      await daemon.until(() => daemon.said('was repaired').length > 0)
-      await eventually(() => committer.commits > 400)
-    } finally {
-      await committer.stop()
+])('F51: with %s, edits and repairs come through while nft commits 200 times a second', async (_, count) => {
+  const daemon = await running(count)
+  nft('table ip other { set s { type ipv4_addr; }; }')
+  const lines = ['add', 'delete'].map(verb => `${verb} element ip other s { 10.0.0.1 }`)
+  const committer = new Committer(lines, 200)
+  try {
+    await new Promise(resolve => setTimeout(resolve, 500))
+    // As the daemon says: a listing by nft may never end while others commit faster than it can list.
+    for (const more of [1, 2, 3]) {
+      writeObjects(folder, services(count + more))
+      await daemon.until(() => daemon.out.includes(`changed ${nameOf(count + more - 1)}`))
     }
-    await repaired(count + 3)
-    expect(daemon.said('could not be brought up to date')).toEqual([])
-  },
-)
+    nft(`delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`)
+    await daemon.until(() => daemon.said('was repaired').length > 0)
+    await eventually(() => committer.commits > 400)
+  } finally {
+    await committer.stop()
+  }
+  await repaired(count + 3)
+  expect(daemon.said('could not be brought up to date')).toEqual([])
+})

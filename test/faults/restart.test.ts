@@ -75,18 +75,28 @@ async function synced(folder: string): Promise<Daemon> {
   return daemon
 }
 
-const KILLS = 200
+/** How many times longer than on an idle machine the start took. */
+async function startedAndKilled(folder: string): Promise<number> {
+  const daemon = daemons.start({ source: folder })
+  const tookMs = await daemon.synced()
+  await daemon.stop('SIGKILL')
+  return tookMs / START_MS
+}
+
+/** `.ci/run` kills 200 times, in the stage `faults-rest`. */
+const KILLS = Number(process.env.KPROBE_KILLS ?? 40)
+const CRASHES = KILLS / 4
+/** What a start takes on an idle machine: kills come as many times later as it takes longer here. */
+const START_MS = 300
 /** What a start tells: where it listens, and settings that it may not change. */
 const LINES_A_START = 6
 
-it('F83: 200 kills at any instant fail no request, leave the state of before or after, and the next start converges', {
-  timeout: 600_000,
-}, async () => {
+it('F83: kills at any instant fail no request, leave the state of before or after, and the next start converges', async () => {
   const random = randomFrom(SEED)
   const folder = daemons.folder()
   let before = anyVersion(random)
   writeObjects(folder, before)
-  await (await synced(folder)).stop('SIGKILL')
+  let slowness = await startedAndKilled(folder)
   const traffic = clients()
   const seen = { before: 0, after: 0 }
   for (let kill = 1; kill <= KILLS; kill++) {
@@ -95,14 +105,15 @@ it('F83: 200 kills at any instant fail no request, leave the state of before or 
     if (duringStart) {
       writeObjects(folder, after)
       const daemon = daemons.start({ source: folder })
-      await delay(80 + random() * 250)
+      await delay((80 + random() * 250) * slowness)
       await daemon.stop('SIGKILL')
     } else {
       writeObjects(folder, before)
-      const daemon = await synced(folder)
+      const daemon = daemons.start({ source: folder })
+      slowness = (await daemon.synced()) / START_MS
       expect(await isAtRest([before]), `start after kill ${kill - 1}`).toBe(true)
       writeObjects(folder, after)
-      await delay(random() * 130)
+      await delay(random() * 130 * slowness)
       await daemon.stop('SIGKILL')
     }
     expect(await isAtRest([before, after]), `kill ${kill}`).toBe(true)
@@ -115,18 +126,16 @@ it('F83: 200 kills at any instant fail no request, leave the state of before or 
   writeObjects(folder, before)
   await synced(folder)
   expect(await differences(before)).toEqual([])
-  await expectNoFailure(traffic, 2_000)
+  await expectNoFailure(traffic, KILLS * 10)
 })
 
-it('F85: 50 crashes in a row change nothing in the kernel, fail no request and fill no log', {
-  timeout: 300_000,
-}, async () => {
+it('F85: crashes in a row change nothing in the kernel, fail no request and fill no log', async () => {
   const folder = daemons.folder()
   writeObjects(folder, [...service(UNDER_TRAFFIC, { endpoints: ENDPOINTS }), ...services(30).slice(4)])
   await (await synced(folder)).stop('SIGKILL')
   const traffic = clients()
   const [rules, number] = [listRuleset(), await generation()]
-  for (let crash = 0; crash < 50; crash++) {
+  for (let crash = 0; crash < CRASHES; crash++) {
     const daemon = await synced(folder)
     await daemon.stop('SIGKILL')
     // Where it listens, and that its memory score stays: nothing that a crash adds to.
@@ -136,5 +145,5 @@ it('F85: 50 crashes in a row change nothing in the kernel, fail no request and f
   }
   expect(await generation()).toBe(number)
   expect(listRuleset()).toBe(rules)
-  await expectNoFailure(traffic, 500)
+  await expectNoFailure(traffic, CRASHES * 10)
 })

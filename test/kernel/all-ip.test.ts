@@ -16,7 +16,6 @@ const POD = ['10.244.1.77', 'fd00:10::1:77'] as const
 const NODE = ['192.168.0.2', '2001:db8::2'] as const
 const FAMILIES = [0, 1] as const
 const CLUSTER_IP = '10.96.0.7'
-const PATIENCE = { timeout: 20_000 }
 
 let lab: Lab
 let allIp: BackEnd
@@ -143,7 +142,7 @@ test('connections and ICMP echo are answered', async () => {
   for (const family of FAMILIES) {
     const [source, destination] = [OUTSIDE[family], EXTERNAL[family]]
     const client = lab.client({ from: 'outside', source, destination, port: 7000, rate: 100 })
-    await expect.poll(async () => (await client.report()).ok, PATIENCE).toBeGreaterThan(10)
+    await expect.poll(async () => (await client.report()).ok).toBeGreaterThan(10)
     const report = await client.stop()
     expect(report).toMatchObject({ refused: 0, timeouts: 0, other: 0 })
     expect([...report.endpoints.keys()]).toEqual([at(HERE[family], 7000)])
@@ -166,7 +165,7 @@ test("a running kprobe's Services are served beside it, and neither touches the 
   expect(before.allIp).not.toContain('198.51.100.20')
   write('web.json', web('10.244.1.21'))
   await expect
-    .poll(async () => [...(await reach('198.51.100.20')).endpoints.keys()], PATIENCE)
+    .poll(async () => [...(await reach('198.51.100.20')).endpoints.keys()])
     .toEqual(['10.244.1.21:8080'])
   expect(tables('all-ip')).toBe(before.allIp)
   const changed = tables('kube-proxy')
@@ -176,14 +175,14 @@ test("a running kprobe's Services are served beside it, and neither touches the 
   for (const family of FAMILIES) {
     const flow = { ...gateway, source: OUTSIDE[family], destination: EXTERNAL[family] }
     await expect
-      .poll(async () => [...(await arrivals(flow)).endpoints.keys()], PATIENCE)
+      .poll(async () => [...(await arrivals(flow)).endpoints.keys()])
       .toEqual([at(ELSEWHERE[family], 53)])
     // From another node answers would not come back here.
     expect([...(await arrivals(flow)).sources]).toEqual([family === 0 ? '10.255.255.254' : 'fd00:10::fffe'])
   }
   expect(tables('kube-proxy')).toBe(changed)
   write('endpoints.yaml', slices)
-  await expect.poll(() => tables('all-ip'), PATIENCE).toBe(before.allIp)
+  await expect.poll(() => tables('all-ip')).toBe(before.allIp)
   expect(kprobe.said('others').concat(kprobe.said('healed'))).toEqual([])
   expect(allIp.said).not.toContain('others')
 })
@@ -192,7 +191,7 @@ test('what others do to its tables is repaired; a restart writes nothing', async
   const before = tables('all-ip')
   nft('flush', 'chain', 'ip', 'all-ip', 'prerouting')
   nft('delete', 'table', 'ip6', 'all-ip')
-  await expect.poll(() => tables('all-ip'), PATIENCE).toBe(before)
+  await expect.poll(() => tables('all-ip')).toBe(before)
   await allIp.says('others had changed what is ours')
   expect(await allIp.stop()).toBe(0)
   const handles = nft('-a', 'list', 'table', 'ip', 'all-ip')

@@ -7,6 +7,7 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { type Ended, runCommand } from '../support/command.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
+import { patientMs } from '../support/patience.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
@@ -14,7 +15,10 @@ const OUTSIDE = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
 
 const kprobe = (...args: string[]): Ended => runCommand(args)
 const shell = (script: string): Ended => {
-  const { status, stdout, stderr } = spawnSync('bash', ['-c', script], { encoding: 'utf8', timeout: 30_000 })
+  const { status, stdout, stderr } = spawnSync('bash', ['-c', script], {
+    encoding: 'utf8',
+    timeout: patientMs(),
+  })
   return { code: status, out: stdout, err: stderr }
 }
 const nft = (...args: string[]): string => execFileSync('nft', args, { encoding: 'utf8' })
@@ -214,9 +218,9 @@ describe('standard output', () => {
       child.stderr.on('data', chunk => {
         err += chunk
       })
-      await expect.poll(() => err, { timeout: 20_000 }).toContain('standard output is gone')
+      await expect.poll(() => err).toContain('standard output is gone')
       nft('delete', 'table', 'ip', 'kube-proxy')
-      await expect.poll(() => nft('list', 'tables'), { timeout: 20_000 }).toContain('table ip kube-proxy')
+      await expect.poll(() => nft('list', 'tables')).toContain('table ip kube-proxy')
       expect(child.exitCode).toBeNull()
     } finally {
       child.kill('SIGTERM')

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, expect, it } from 'vitest'
+import { patientMs } from '../support/patience.ts'
 
 const TOP = fileURLToPath(new URL('../..', import.meta.url))
 let root: string
@@ -39,7 +40,7 @@ function startInImage(file: string, capabilities: readonly string[], argv: reado
   ].join('\n')
   return spawnSync('unshare', ['-Urnm', 'sh', '-c', script, 'sh', root, bounding, file, ...argv], {
     encoding: 'utf8',
-    timeout: 30_000,
+    timeout: patientMs(30_000),
     env: { PATH: process.env.PATH },
   })
 }

@@ -7,6 +7,7 @@ import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { creationOf, skeleton } from '../support/nft-skeleton.ts'
+import { patientMs } from '../support/patience.ts'
 
 let client: NftClient
 let ears: Transport
@@ -37,7 +38,7 @@ afterEach(async () => {
 it('names the process that damages a table of ours, and leaves out our own commits', async () => {
   await client.commit(creationOf(skeleton('ip6', 0)))
   execFileSync('nft', ['delete', 'element', 'ip6', 'skeleton', 'dispatch', '{ 0x00000001 }'])
-  await vi.waitFor(() => expect(commits).toHaveLength(1), 20_000)
+  await vi.waitFor(() => expect(commits).toHaveLength(1), patientMs(20_000))
   expect(commits[0]).toMatchObject({
     processName: 'nft',
     tables: ['ip6 skeleton'],
@@ -60,6 +61,6 @@ it('says so when there was more than the socket could hold', async () => {
   // Synchronous, so that nobody empties the queue meanwhile.
   const input = `table ip foreign {\n set marks {\n type mark\n elements = { ${marks} }\n }\n}\n`
   execFileSync('nft', ['-f', '-'], { input })
-  await vi.waitFor(() => expect(overruns.length).toBeGreaterThan(0), 20_000)
+  await vi.waitFor(() => expect(overruns.length).toBeGreaterThan(0), patientMs(20_000))
   expect(overruns[0]).toMatchObject({ code: 'ENOBUFS' })
 })

@@ -5,6 +5,7 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { ALL_IP } from '../support/back-end.ts'
+import { patientMs } from '../support/patience.ts'
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const ENTRIES = ['kprobe', 'kprobe/netlink', 'kprobe/nft']
@@ -52,7 +53,7 @@ function run(...words: string[]): {
   const { status, stdout, stderr } = spawnSync(process.execPath, words, {
     cwd: project,
     encoding: 'utf8',
-    timeout: 60_000,
+    timeout: patientMs(60_000),
   })
   return { code: status, out: stdout, err: stderr }
 }

@@ -115,9 +115,7 @@ describe.each([
     expect(watched.problems).toEqual([])
   })
 
-  test('the objects of all scenarios are read as a list in JSON says them', {
-    timeout: 120_000,
-  }, async () => {
+  test('the objects of all scenarios are read as a list in JSON says them', async () => {
     const cluster = new ScenarioCluster(plane.api)
     const watched = await watch(options)
     for (const { file, steps } of loadScenarios()) {
@@ -133,7 +131,7 @@ describe.each([
   })
 })
 
-test('two thousand Services are listed and watched', { timeout: 120_000 }, async () => {
+test('two thousand Services are listed and watched', async () => {
   const objects = [...clusterObjects({ services: 2_256, endpoints: 3 })].filter(isObject).map(moved)
   const halves = [objects.slice(512, 2_512), objects.slice(2_512)] as const
   await plane.api.each(
@@ -155,7 +153,7 @@ function moved(object: KubeObject): KubeObject {
   return { ...object, metadata, ...(spec === null ? {} : { spec }) }
 }
 
-test('a restart of the API server takes nothing away', { timeout: 120_000 }, async () => {
+test('a restart of the API server takes nothing away', async () => {
   await plane.api.create(service('stays'))
   const watched = await watch()
   await expectEqual(watched)
@@ -170,7 +168,7 @@ test('a restart of the API server takes nothing away', { timeout: 120_000 }, asy
   await watched.until(() => watched.status.trouble === undefined, 60_000)
 })
 
-test('a compaction during an outage leads to a new list', { timeout: 60_000 }, async () => {
+test('a compaction during an outage leads to a new list', async () => {
   for (const name of ['stays', 'goes']) await plane.api.create(service(name))
   const watched = await watch()
   await expectEqual(watched)
@@ -227,7 +225,7 @@ describe('with a service account', () => {
     }
   }
 
-  test('our roles and nothing else are enough', { timeout: 60_000 }, async () => {
+  test('our roles and nothing else are enough', async () => {
     await plane.api.put({ apiVersion: 'v1', kind: 'ServiceAccount', metadata: ACCOUNT })
     const tokenFile = join(plane.folder, 'token-roles')
     writeFileSync(tokenFile, await tokenBoundTo('roles'))
@@ -244,7 +242,7 @@ describe('with a service account', () => {
     expect(next.problems).toEqual([])
   })
 
-  test('a renewed token is read when the one before is refused', { timeout: 90_000 }, async () => {
+  test('a renewed token is read when the one before is refused', async () => {
     await applyRoles()
     const tokenFile = join(plane.folder, 'token-rotation')
     const before = await tokenBoundTo('before')

@@ -69,9 +69,7 @@ test('events are found by the uid of their object, as kubectl describe asks for 
     spec: { externalIPs: ['192.168.0.2'], ports: [{ port: 80 }] },
   })
   const { uid } = (await plane.api.get('v1', 'Service', metadata)).metadata
-  await expect
-    .poll(() => reasonsAt(`namespaces/ns1/events`, uid), { timeout: 30_000 })
-    .toContain('ServiceRefused')
+  await expect.poll(() => reasonsAt(`namespaces/ns1/events`, uid)).toContain('ServiceRefused')
   expect(await reasonsAt('events', 'test-node')).toContain('Starting')
 })
 

@@ -10,8 +10,6 @@ const COUNT = KPROBE_SEED === undefined ? Number(KPROBE_SEEDS) : 1
 /** Seeds to a test, so that a report says roughly where it is. */
 const CHUNK = 50
 
-export const CHUNK_MS_MAX = 240_000
-
 export interface Chunk {
   readonly from: number
   readonly to: number

@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest'
-import { CHUNK_MS_MAX, chunksOf, complaintsOf } from './seeds.ts'
+import { chunksOf, complaintsOf } from './seeds.ts'
 import { runSeed } from './simulation.ts'
 
 describe('whatever goes wrong, the kernel holds in the end what the API server says', () => {
-  it.each(chunksOf(0, 2))('seeds $from to $to', { timeout: CHUNK_MS_MAX }, async chunk => {
+  it.each(chunksOf(0, 2))('seeds $from to $to', async chunk => {
     expect((await complaintsOf(chunk)).join('\n')).toBe('')
   })
 })

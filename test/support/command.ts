@@ -1,4 +1,7 @@
 import { spawnSync } from 'node:child_process'
+import { hostname } from 'node:os'
+import { runCommand as runHere } from '../../src/cli/commands.ts'
+import type { Io } from '../../src/cli/io.ts'
 import { COMMAND } from './daemon.ts'
 import { patientMs } from './patience.ts'
 
@@ -26,4 +29,26 @@ export function runCommand(
     timeout: patientMs(limitMs),
   })
   return { code: status, out: stdout, err: stderr }
+}
+
+/** Runs a command to its end in this process: where a Node.js of its own takes ten seconds to start, as in a guest. */
+export async function runInProcess(args: readonly string[]): Promise<Ended> {
+  const never = new AbortController().signal
+  let [out, err] = ['', '']
+  const io: Io = {
+    out: text => {
+      out += text
+    },
+    err: text => {
+      err += text
+    },
+    outLost: never,
+    outBacklogBytes: () => 0,
+    colour: false,
+    signal: never,
+    hostName: hostname(),
+    processId: process.pid,
+  }
+  const code = await runHere([...args], io)
+  return { code, out, err }
 }

@@ -3,10 +3,11 @@ import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { Patience } from './patience.ts'
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 /** Only a command that hangs takes so long. */
-const LIMIT_MS = 170_000
+const LIMIT_MS = 120_000
 
 export interface Block {
   /** What stands behind the opening fence: a language, and for whom it is. */
@@ -79,8 +80,9 @@ export class PageShell {
 
   /** Until the command that started the shell has printed this. */
   async printed(text: string): Promise<void> {
-    for (const end = performance.now() + LIMIT_MS; !this.#out.includes(text); await sleep(10))
-      if (performance.now() > end || this.#child.exitCode !== null) throw this.#failure(`no "${text}"`)
+    const patience = new Patience(LIMIT_MS, { progress: () => this.#out.length })
+    for (; !this.#out.includes(text); await sleep(10))
+      if (patience.isOver || this.#child.exitCode !== null) throw this.#failure(`no "${text}"`)
   }
 
   /** What each step printed, on both outputs as a reader sees it. All have to succeed. */
@@ -89,13 +91,14 @@ export class PageShell {
     const script = steps.map(({ command }, index) => `${border(index)}${command}`).join('')
     this.#child.stdin?.end(`set -eu\nexec 2>&1\n${script}${border(steps.length)}`)
     let hangs = false
-    const timer = setTimeout(() => {
-      hangs = true
-      this.end()
-    }, LIMIT_MS)
+    const patience = new Patience(LIMIT_MS, { progress: () => this.#out.length })
+    const timer = setInterval(() => {
+      hangs ||= patience.isOver
+      if (hangs) this.end()
+    }, 1_000)
     // Not before the last process has closed its outputs: a page ends what it starts.
     await this.#closed
-    clearTimeout(timer)
+    clearInterval(timer)
     if (hangs) throw this.#failure('the commands do not end, or leave something running')
     if (this.#child.exitCode !== 0) throw this.#failure('the commands do not succeed')
     return this.#out.split(/\n@@@ \d+\n/).slice(1, -1)

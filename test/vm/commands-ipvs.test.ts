@@ -1,14 +1,14 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { type Ended, runCommand } from '../support/command.ts'
+import { type Ended, runInProcess } from '../support/command.ts'
 
 /* The commands in the mode ipvs, on a kernel that has IPVS, beside the tools of the trade. */
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=ipvs']
 
-const kprobe = (...args: readonly string[]): Ended => runCommand(args, { limitMs: 200_000 })
+const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
 const tool = (name: string, ...args: readonly string[]): string =>
   execFileSync(name, args, { encoding: 'utf8' })
 const sorted = (text: string): readonly string[] =>
@@ -21,8 +21,8 @@ function names(): readonly string[] {
   return sorted(tool('ipset', 'list', '-n')).filter(name => name.startsWith('KUBE-'))
 }
 
-function remove(): void {
-  kprobe('cleanup', '--force')
+async function remove(): Promise<void> {
+  await kprobe('cleanup', '--force')
   spawnSync('ipvsadm', ['-D', '-t', '198.51.100.99:99'])
   spawnSync('ipset', ['destroy', 'mine'])
 }
@@ -35,12 +35,12 @@ beforeAll(() => {
 afterAll(remove)
 
 describe('the commands in the mode ipvs', () => {
-  it('put into the kernel what is asked for, and nothing is left to do then', () => {
-    expect(kprobe('plan', ...SOURCE).code).toBe(3)
-    const ran = kprobe('run', '--once', ...SOURCE)
+  it('put into the kernel what is asked for, and nothing is left to do then', async () => {
+    expect((await kprobe('plan', ...SOURCE)).code).toBe(3)
+    const ran = await kprobe('run', '--once', ...SOURCE)
     expect(ran, ran.err).toMatchObject({ code: 0 })
     expect(ran.out).toMatch(/programmed 10 Services/)
-    expect(kprobe('plan', ...SOURCE)).toMatchObject({
+    expect(await kprobe('plan', ...SOURCE)).toMatchObject({
       code: 0,
       out: 'no difference: the kernel holds what the Services ask for\n',
     })
@@ -48,42 +48,46 @@ describe('the commands in the mode ipvs', () => {
     expect(tool('sysctl', '-n', 'net.ipv4.vs.conntrack')).toBe('1\n')
   })
 
-  it('dump what is ours as the tools do', () => {
+  it('dump what is ours as the tools do', async () => {
     const ours = sorted(tool('ipvsadm', '-S', '-n')).filter(line => !line.includes('198.51.100.99'))
-    expect(sorted(kprobe('dump', 'ipvs', '-o', 'ipvsadm-save').out)).toEqual(ours)
+    expect(sorted((await kprobe('dump', 'ipvs', '-o', 'ipvsadm-save')).out)).toEqual(ours)
     const sets = sorted(tool('ipset', 'save')).filter(line => !/^(create|add) mine\b/.test(line))
-    expect(sorted(kprobe('dump', '-o', 'ipset-save').out)).toEqual(sets)
-    const v6: unknown = JSON.parse(kprobe('dump', 'ipvs', '--family=IPv6', '-o', 'json').out)
+    expect(sorted((await kprobe('dump', '-o', 'ipset-save')).out)).toEqual(sets)
+    const v6: unknown = JSON.parse((await kprobe('dump', 'ipvs', '--family=IPv6', '-o', 'json')).out)
     expect(JSON.stringify(v6)).not.toContain('10.96.')
-    expect(kprobe('dump').out).toMatch(/ClusterIP +10\.96\.0\.10:53\/UDP +10\.244\.0\.2:53, 10\.244\.1\.2:53/)
-    expect(kprobe('dump', 'nft').out).toContain('table ip kube-proxy-ipvs {')
+    expect((await kprobe('dump')).out).toMatch(
+      /ClusterIP +10\.96\.0\.10:53\/UDP +10\.244\.0\.2:53, 10\.244\.1\.2:53/,
+    )
+    expect((await kprobe('dump', 'nft')).out).toContain('table ip kube-proxy-ipvs {')
   })
 
-  it('name whom our own rules are about, and say who knows the rest', () => {
-    const dumped = kprobe('dump', 'ipvs')
+  it('name whom our own rules are about, and say who knows the rest', async () => {
+    const dumped = await kprobe('dump', 'ipvs')
     expect(dumped.out).toMatch(/^shop\/checkout:https +TCP 198\.51\.100\.22:443 /m)
     expect(dumped.out).toMatch(/^- +UDP 10\.96\.0\.10:53 /m)
     expect(dumped.err).toMatch(/^not every object of IPVS has a name here: the daemon at its --admin-socket /)
-    expect(kprobe('dump', 'ipset', '--service=shop/checkout')).toMatchObject({ code: 1, out: '' })
-    expect(kprobe('dump', '--admin-socket=/nobody.sock').err).toContain('no daemon answers at "/nobody.sock"')
+    expect(await kprobe('dump', 'ipset', '--service=shop/checkout')).toMatchObject({ code: 1, out: '' })
+    expect((await kprobe('dump', '--admin-socket=/nobody.sock')).err).toContain(
+      'no daemon answers at "/nobody.sock"',
+    )
   })
 
-  it('name what somebody changed, and heal it', () => {
+  it('name what somebody changed, and heal it', async () => {
     tool('ipvsadm', '-D', '-u', '10.96.0.10:53')
-    const verified = kprobe('verify', ...SOURCE)
+    const verified = await kprobe('verify', ...SOURCE)
     expect(verified).toMatchObject({ code: 3 })
     expect(verified.out).toMatch(/kube-system\/kube-dns +no daemon +\d+ changes?/)
-    expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
-    expect(kprobe('verify', ...SOURCE).code).toBe(0)
+    expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
+    expect((await kprobe('verify', ...SOURCE)).code).toBe(0)
   })
 
-  it('change the scheduler of what is there', () => {
-    expect(kprobe('run', '--once', '--ipvs-scheduler=lc', ...SOURCE).code).toBe(0)
+  it('change the scheduler of what is there', async () => {
+    expect((await kprobe('run', '--once', '--ipvs-scheduler=lc', ...SOURCE)).code).toBe(0)
     expect(tool('ipvsadm', '-S', '-n')).toContain('-A -u 10.96.0.10:53 -s lc\n')
   })
 
-  it('remove what is ours alone', () => {
-    const cleaned = kprobe('cleanup')
+  it('remove what is ours alone', async () => {
+    const cleaned = await kprobe('cleanup')
     expect(cleaned).toMatchObject({ code: 0 })
     expect(cleaned.out).toMatch(/^removed \d+ IPVS virtual servers\n/)
     expect(tool('ipvsadm', '-S', '-n')).toBe('-A -t 198.51.100.99:99 -s rr\n')
@@ -91,12 +95,12 @@ describe('the commands in the mode ipvs', () => {
     expect(tool('ipset', 'list', '-n')).toBe('mine\n')
     expect(tool('nft', 'list', 'tables')).not.toContain('kube-proxy')
     expect(tool('ip', '-br', 'link')).not.toContain('kube-ipvs0')
-    expect(kprobe('cleanup').out).toBe(
+    expect((await kprobe('cleanup')).out).toBe(
       "nothing of ours is in the kernel\nleft by kube-proxy: 1 IPVS virtual server, if they are its; the command removes everybody's (remove with `kube-proxy --cleanup`)\n",
     )
   })
 
-  it('take over what the IPVS mode of kube-proxy left, or remove it, and nothing else', () => {
+  it('take over what the IPVS mode of kube-proxy left, or remove it, and nothing else', async () => {
     const leave = (): void => {
       tool('ipset', 'create', 'KUBE-IPVS-IPS', 'hash:ip')
       tool('ipset', 'create', 'KUBE-CLUSTER-IP', 'hash:ip,port')
@@ -110,13 +114,13 @@ describe('the commands in the mode ipvs', () => {
       }
     }
     leave()
-    expect(kprobe('cleanup').out).toMatch(/^nothing of ours is in the kernel\nleft by kube-proxy: /)
-    const cleaned = kprobe('cleanup', '--leftovers-of=kube-proxy')
+    expect((await kprobe('cleanup')).out).toMatch(/^nothing of ours is in the kernel\nleft by kube-proxy: /)
+    const cleaned = await kprobe('cleanup', '--leftovers-of=kube-proxy')
     expect(cleaned.out).toMatch(/^removed 2 IPVS virtual servers\n/)
     expect(tool('ipvsadm', '-S', '-n')).toBe('-A -t 198.51.100.99:99 -s rr\n')
     expect(tool('ipset', 'list', '-n')).toBe('mine\n')
     leave()
-    expect(kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0 })
+    expect(await kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0 })
     const servers = tool('ipvsadm', '-S', '-n')
     expect(servers).toContain('-A -t 198.51.100.99:99 -s rr\n')
     expect(servers).toContain('-A -t 10.96.0.10:53 -s rr\n-a -t 10.96.0.10:53 -r ')

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { type Ended, runCommand } from '../support/command.ts'
+import { type Ended, runInProcess } from '../support/command.ts'
 import { changeMode, expectAllAnswered, ModeSwitch, STEP_MS, writeMode } from '../support/mode-switch.ts'
 
 /* --ipvs-rules=iptables as a whole: its commands, and what takes its place under traffic. */
@@ -10,7 +10,7 @@ const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url)
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=ipvs']
 const CHAINS = [...SOURCE, '--ipvs-rules=iptables']
 
-const kprobe = (...args: readonly string[]): Ended => runCommand(args, { limitMs: 200_000 })
+const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
 
 /** Rules of both tables and families. */
 function saved(): readonly string[] {
@@ -29,26 +29,26 @@ function ours(): readonly string[] {
 const NOTHING_TO_DO = 'no difference: the kernel holds what the Services ask for\n'
 
 describe('the commands with --ipvs-rules=iptables', () => {
-  afterAll(() => {
-    kprobe('cleanup', '--force')
+  afterAll(async () => {
+    await kprobe('cleanup', '--force')
   })
 
-  it('write the chains, say so, and find nothing left to do', () => {
-    const plan = kprobe('plan', ...CHAINS)
+  it('write the chains, say so, and find nothing left to do', async () => {
+    const plan = await kprobe('plan', ...CHAINS)
     expect(plan).toMatchObject({ code: 3 })
     expect(plan.out).toContain('--match-set KUBE-CLUSTER-IP dst,dst')
-    expect(kprobe('run', '--once', ...CHAINS)).toMatchObject({ code: 0 })
+    expect(await kprobe('run', '--once', ...CHAINS)).toMatchObject({ code: 0 })
     expect(ours()).toContain('-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT')
-    expect(kprobe('plan', ...CHAINS)).toMatchObject({ code: 0, out: NOTHING_TO_DO })
-    const dumped = kprobe('dump', '-o', 'iptables-save').out.split('\n')
+    expect(await kprobe('plan', ...CHAINS)).toMatchObject({ code: 0, out: NOTHING_TO_DO })
+    const dumped = (await kprobe('dump', '-o', 'iptables-save')).out.split('\n')
     expect(dumped.filter(line => /^(?:-A|:KUBE)/.test(line)).sort()).toEqual([...saved()].sort())
-    expect(kprobe('dump', 'iptables').out).toMatch(
+    expect((await kprobe('dump', 'iptables')).out).toMatch(
       /ip filter KUBE-IPVS-FILTER +-m set --match-set KUBE-LOAD-BALANCER dst,dst/,
     )
   })
 
-  it('explain a packet by the rules of both', () => {
-    const explained = kprobe(
+  it('explain a packet by the rules of both', async () => {
+    const explained = await kprobe(
       'explain',
       '--from=203.0.113.9',
       '--to=10.96.0.10:53',
@@ -60,20 +60,20 @@ describe('the commands with --ipvs-rules=iptables', () => {
     expect(explained.out).toContain('KUBE-MARK-MASQ')
   })
 
-  it('name what somebody changed, and heal it', () => {
+  it('name what somebody changed, and heal it', async () => {
     const before = saved()
     execFileSync('nft', ['flush', 'table', 'ip', 'nat'])
     execFileSync('iptables-nft', ['-D', 'INPUT', '1'])
-    expect(kprobe('verify', ...CHAINS)).toMatchObject({ code: 3 })
-    expect(kprobe('run', '--once', ...CHAINS).code).toBe(0)
+    expect(await kprobe('verify', ...CHAINS)).toMatchObject({ code: 3 })
+    expect((await kprobe('run', '--once', ...CHAINS)).code).toBe(0)
     expect([...saved()].sort()).toEqual([...before].sort())
   })
 
-  it('leave the other form of the rules when told, and nothing at all in the end', () => {
-    expect(kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0 })
+  it('leave the other form of the rules when told, and nothing at all in the end', async () => {
+    expect(await kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0 })
     expect(ours()).toEqual([])
-    expect(kprobe('run', '--once', ...CHAINS)).toMatchObject({ code: 0 })
-    const cleaned = kprobe('cleanup')
+    expect(await kprobe('run', '--once', ...CHAINS)).toMatchObject({ code: 0 })
+    const cleaned = await kprobe('cleanup')
     expect(cleaned.out).toMatch(/^removed 5 chains, and the rules that led to them, in table ip nat$/m)
     expect(ours()).toEqual([])
     expect(execFileSync('ipset', ['list', '-n'], { encoding: 'utf8' })).not.toContain('KUBE-')
@@ -115,5 +115,5 @@ describe('a change of the rules', () => {
       await Promise.all(talkers.map(talker => talker.close()))
     }
     await expectAllAnswered(clients)
-  }, 600_000)
+  })
 })

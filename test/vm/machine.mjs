@@ -34,21 +34,26 @@ const KERNEL_OPTIONS =
 const RESULTS = join(TOP, '.cache/vm-results')
 /** See guest/start.sh. */
 const END = 0x04
+/** Between two looks at how long a guest has been silent. */
+const LOOK_EVERY_MS = 1_000
 /** Left of a guest that has gone wrong. */
 const CONSOLE_LINES = 40
 
 /**
  * Boots `kernel` (of prepare.mjs), runs `command` (for sh) in the top folder of the checkout, and hands its output to
  * `write` as it comes. Gives the exit code, or undefined with the end of the kernel's log when there is none: because
- * the guest ended early, took longer than `maxMs`, or `signal` was aborted.
+ * the guest ended early, was silent for longer than `silentMs` (`isSilent`), or `signal` was aborted.
  */
-export async function runInGuest({ kernel, command, files = {}, maxMs, signal, write }) {
+export async function runInGuest({ kernel, command, files = {}, silentMs, signal, write }) {
   const job = mkdtempSync(join(tmpdir(), 'kprobe-vm-'))
   try {
     writeJob(job, { kernel, command, files })
     let child
+    let heardMs = performance.now()
+    let isSilent = false
     const stop = () => child?.kill('SIGKILL')
     const receive = chunk => {
+      heardMs = performance.now()
       const isLast = chunk.at(-1) === END && existsSync(join(job, 'exit-code'))
       write(isLast ? chunk.subarray(0, -1) : chunk)
       if (isLast) stop()
@@ -60,15 +65,18 @@ export async function runInGuest({ kernel, command, files = {}, maxMs, signal, w
       env: { ...process.env, PATH: path() },
     })
     child.stderr.on('data', write)
-    const timer = setTimeout(stop, maxMs)
+    const timer = setInterval(() => {
+      isSilent ||= performance.now() - heardMs > silentMs
+      if (isSilent) stop()
+    }, LOOK_EVERY_MS)
     signal?.addEventListener('abort', stop)
     await once(child, 'close')
-    clearTimeout(timer)
+    clearInterval(timer)
     signal?.removeEventListener('abort', stop)
     await new Promise(resolve => server.close(resolve))
     keepResults(join(job, 'results'))
     const exitCode = readIfThere(join(job, 'exit-code'))
-    return exitCode === undefined ? { console: consoleOf(job) } : { exitCode: Number(exitCode) }
+    return exitCode === undefined ? { console: consoleOf(job), isSilent } : { exitCode: Number(exitCode) }
   } finally {
     rmSync(job, { recursive: true, force: true })
   }

@@ -42,4 +42,4 @@ test('beside the mode ipvs, named ones serve in the modes iptables and nftables'
   await node.launch('', '--proxy-mode=ipvs', '--ipvs-rules=iptables').synced(STEP_MS)
   expect(tableNames()).toContain('table ip kube-proxy-ipvs')
   await node.expectPackets(`${PLAIN}${RED}${BLUE}${NOBODYS}`)
-}, 600_000)
+})

@@ -6,7 +6,9 @@ const PROGRESS = '\x1e'
 /** Between a test and the place that it was called from is always the same. */
 const RUNNER_FRAME = /^ +at .*node_modules\/@vitest\//
 
-/** What comes from the guest, line by line to standard output; on a terminal, a last line says how far it is. */
+/**
+ * What comes from the guest, line by line to standard output; on a terminal a last line says how far it is, and
+ * elsewhere a line for each test. */
 export function createOutput(transform) {
   const decoder = new StringDecoder('utf8')
   const began = Date.now()
@@ -16,6 +18,7 @@ export function createOutput(transform) {
     if (RUNNER_FRAME.test(line)) return
     if (!line.startsWith(PROGRESS)) process.stdout.write(`${clear()}${line}\n`)
     else if (process.stdout.isTTY) process.stdout.write(clear() + status(line.slice(1), Date.now() - began))
+    else if (line.length > 1) process.stdout.write(`   ${line.slice(1)}\n`)
   }
   return {
     write(chunk) {

@@ -102,4 +102,4 @@ test('F108: ports that are used again in a rolling update reach an endpoint as t
     await close()
     await servers.close()
   }
-}, 240_000)
+})

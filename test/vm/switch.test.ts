@@ -65,4 +65,4 @@ test('from nftables to ipvs and back: no connection is lost, and none refused', 
   )
   expect(execFileSync('ipset', ['list', '-n'], { encoding: 'utf8' })).not.toContain('KUBE-')
   expect(execFileSync('ip', ['-br', 'link'], { encoding: 'utf8' })).not.toContain('kube-ipvs0')
-}, 600_000)
+})

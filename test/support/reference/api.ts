@@ -1,5 +1,6 @@
 import { Agent, request } from 'node:https'
 import { text } from 'node:stream/consumers'
+import { patientMs } from '../patience.ts'
 
 /** An object of the API in its JSON form. */
 export interface KubeObject {
@@ -193,7 +194,7 @@ export class Api {
             ? {}
             : { 'content-type': contentType, 'content-length': Buffer.byteLength(payload) }),
         },
-        timeout: timeoutMs,
+        timeout: patientMs(timeoutMs),
       })
       sent.on('timeout', () => sent.destroy(new Error(`${method} ${path}: no answer`)))
       sent.on('error', reject)

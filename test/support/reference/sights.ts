@@ -2,6 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { freshNetns } from '../lab/netns.ts'
+import { Patience } from '../patience.ts'
 import type { KubeObject } from './api.ts'
 import { ControlPlane } from './control-plane.ts'
 import { LAB_NODE, namespaceObject } from './lab-node.ts'
@@ -85,7 +86,7 @@ const EVENT_MAX_MS = 5_000
 
 /** The first event that anybody wrote; a proxy does not wait for it to be taken. */
 async function firstEvent({ api }: ControlPlane): Promise<unknown> {
-  for (const end = performance.now() + EVENT_MAX_MS; performance.now() < end; await sleep(50)) {
+  for (const patience = new Patience(EVENT_MAX_MS); !patience.isOver; await sleep(50)) {
     const [event] = await api.listAt('/apis/events.k8s.io/v1/events', 'events.k8s.io/v1', 'Event')
     if (event === undefined) continue
     const { metadata, reportingInstance, ...rest } = event

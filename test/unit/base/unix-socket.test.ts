@@ -99,7 +99,7 @@ describe('of several that begin at once, one gets the place', () => {
     }
   })
 
-  it('of several processes, and a process that died is replaced', { timeout: 30_000 }, async () => {
+  it('of several processes, and a process that died is replaced', async () => {
     const path = join(folder, 's')
     const outfile = join(folder, 'listen.mjs')
     const contents = `

@@ -93,9 +93,7 @@ const BY_KIND: Readonly<Record<FlagSpec['kind'], readonly string[]>> = {
   text: ['0'],
 }
 
-it('names every flag that changes what is printed; of no other flag of kprobe run is there any effect', {
-  timeout: 60_000,
-}, async () => {
+it('names every flag that changes what is printed; of no other flag of kprobe run is there any effect', async () => {
   const help = command.help()
   const before = await printed()
   expect(before.code).toBe(0)

@@ -11,6 +11,7 @@ import { runDaemon } from '../../../src/daemon/daemon.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { patientMs } from '../../support/patience.ts'
 import {
   attribute,
   datagram,
@@ -112,7 +113,7 @@ async function served(): Promise<string[]> {
   return kernelRows(ruleset.tables).map(({ frontend }) => frontend)
 }
 
-const SOON = { timeout: 3_000, interval: 20 }
+const SOON = { timeout: patientMs(), interval: 20 }
 const nodePorts = async () => (await served()).filter(frontend => frontend.includes(':30080')).sort()
 const said = (text: string) => logged.filter(line => line.includes(text)).length
 

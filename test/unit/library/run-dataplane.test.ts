@@ -202,7 +202,7 @@ describe('runDataplane', () => {
     source.handlers?.synced()
     await expect.poll(() => [...plane.kernel.keys()]).toEqual(['ns/odd'])
     plane.tamper(new Map())
-    await expect.poll(() => [...plane.kernel.keys()], { timeout: 5_000 }).toEqual(['ns/odd'])
+    await expect.poll(() => [...plane.kernel.keys()]).toEqual(['ns/odd'])
     const said = lines.join('')
     for (const words of [
       'objects.yaml',

@@ -5,6 +5,7 @@ import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import type { SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
+import { patientMs } from '../../../support/patience.ts'
 
 /** Linux before 6.13 gives files the time of the last timer tick, of 4 or 10 ms; longer here, to hit one surely. */
 const TICK_MS = 40
@@ -75,7 +76,7 @@ it.each([1, 2, 3])(
       if (!rewritten) setTimeout(write, 3, 2)
       rewritten = true
     })
-    await vi.waitFor(() => expect(zone).toBe('2'), 1_500)
+    await vi.waitFor(() => expect(zone).toBe('2'), patientMs(1_500))
   },
 )
 
@@ -87,7 +88,7 @@ it('nor is one in the same tick as the content of a file that never rests', asyn
     write(content)
     await rest(12)
   }
-  await vi.waitFor(() => expect(zone).toBe('59'), 1_500)
+  await vi.waitFor(() => expect(zone).toBe('59'), patientMs(1_500))
 })
 
 it('a file that has rested is read without waiting', async () => {
@@ -105,6 +106,6 @@ it('a file that has rested is read without waiting', async () => {
     },
     { ...systemClock, after },
   )
-  await vi.waitFor(() => expect(zone).toBe('1'), 1_500)
+  await vi.waitFor(() => expect(zone).toBe('1'), patientMs(1_500))
   expect(delaysBeforeRead).toEqual([0])
 })

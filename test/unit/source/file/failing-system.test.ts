@@ -6,6 +6,7 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import type { SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
 import type { SourceProblem } from '../../../../src/source/source.ts'
+import { patientMs } from '../../../support/patience.ts'
 
 /** What the system answers to open(2) instead of a file; as when the node is out of descriptors or its disk is ill. */
 const system = vi.hoisted(() => ({ refusal: '', attempts: 0 }))
@@ -74,18 +75,18 @@ describe('FileSource, while the system cannot open files', () => {
     async code => {
       write('1')
       await begin()
-      await vi.waitFor(() => expect(zones).toEqual(['1']), 2_000)
+      await vi.waitFor(() => expect(zones).toEqual(['1']), patientMs(2_000))
       system.refusal = code
       write('2')
-      await vi.waitFor(() => expect(problems).toHaveLength(1), 2_000)
+      await vi.waitFor(() => expect(problems).toHaveLength(1), patientMs(2_000))
       const before = system.attempts
       const beganMs = performance.now()
       // A busy machine makes looks slow, and slow looks are taken less often.
-      await vi.waitFor(() => expect(system.attempts).toBeGreaterThanOrEqual(before + 2), 12_000)
+      await vi.waitFor(() => expect(system.attempts).toBeGreaterThanOrEqual(before + 2), patientMs(12_000))
       const polls = (performance.now() - beganMs) / 500
       expect(system.attempts - before).toBeLessThanOrEqual(polls + 2)
       system.refusal = ''
-      await vi.waitFor(() => expect(zones).toEqual(['1', '2']), 12_000)
+      await vi.waitFor(() => expect(zones).toEqual(['1', '2']), patientMs(12_000))
       expect(said()).toEqual([
         `failed: open: ${code}; its last good state stays (1 object)`,
         'recovered: the file is read again',
@@ -97,10 +98,10 @@ describe('FileSource, while the system cannot open files', () => {
     write('1')
     system.refusal = 'EMFILE'
     await begin()
-    await vi.waitFor(() => expect(said()).toEqual(['failed: open: EMFILE']), 2_000)
+    await vi.waitFor(() => expect(said()).toEqual(['failed: open: EMFILE']), patientMs(2_000))
     expect(synced).toBe(0)
     system.refusal = ''
-    await vi.waitFor(() => expect(synced).toBe(1), 12_000)
+    await vi.waitFor(() => expect(synced).toBe(1), patientMs(12_000))
     expect(zones).toEqual(['1'])
   })
 })

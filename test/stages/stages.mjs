@@ -1,0 +1,99 @@
+// The stages of `npm test`, in the order in which a change breaks them.
+
+const vitest = (project, ...more) => ['vitest', 'run', '--reporter=verbose', '--project', project, ...more]
+const onTheKernel = (project, ...more) => ['unshare', '-Urnm', ...vitest(project, ...more)]
+
+/** What `npm test` runs. */
+const CORE = [
+  { name: 'types', load: 1, silentSeconds: 180, command: ['tsc', '-p', '.'] },
+  { name: 'lint', load: 1, silentSeconds: 180, command: ['npm', 'run', '-s', 'lint'] },
+  { name: 'format', load: 1, silentSeconds: 180, command: ['biome', 'format'] },
+  { name: 'unit', load: 2, silentSeconds: 600, script: 'test:unit', command: vitest('unit*') },
+  {
+    name: 'contract',
+    load: 1,
+    silentSeconds: 600,
+    script: 'test:contract',
+    command: onTheKernel('contract'),
+  },
+  {
+    name: 'scenarios',
+    load: 1,
+    silentSeconds: 600,
+    script: 'test:scenarios',
+    command: onTheKernel('scenarios'),
+  },
+  { name: 'faults', load: 1, silentSeconds: 600, script: 'test:faults', command: onTheKernel('faults') },
+  { name: 'kernel', load: 1, silentSeconds: 600, script: 'test:kernel', command: onTheKernel('kernel') },
+  {
+    name: 'vm',
+    load: 1,
+    silentSeconds: 600,
+    script: 'test:vm',
+    command: ['node', 'test/vm/run.mjs', '--core'],
+  },
+  {
+    name: 'churn',
+    load: 1,
+    silentSeconds: 600,
+    script: 'test:churn',
+    command: onTheKernel('churn'),
+    env: { KPROBE_CHURN_SECONDS: '20' },
+  },
+  {
+    name: 'reference',
+    load: 1,
+    silentSeconds: 600,
+    script: 'test:reference',
+    command: ['sh', 'test/reference/run.sh', '--reporter=verbose'],
+  },
+  { name: 'native', load: 1, silentSeconds: 180, command: ['sh', 'test/native/run.sh'] },
+  { name: 'addon-asan', load: 1, silentSeconds: 600, command: ['sh', 'test/native/asan.sh'] },
+  {
+    name: 'sim',
+    // It takes what the others leave.
+    load: 0,
+    silentSeconds: 600,
+    command: ['nice', '-n', '19', ...vitest('sim')],
+    env: { KPROBE_SEEDS: '400' },
+  },
+]
+
+/** What takes longer, and runs only by its name: `.ci/run` runs all of it. */
+const REST = [
+  { name: 'runtimes', load: 2, silentSeconds: 900, command: ['sh', 'test/runtimes.sh'] },
+  {
+    name: 'sim-rest',
+    load: 0,
+    silentSeconds: 600,
+    command: ['nice', '-n', '19', ...vitest('sim')],
+    env: { KPROBE_FIRST_SEED: '401', KPROBE_SEEDS: '1600' },
+  },
+  {
+    name: 'faults-rest',
+    load: 1,
+    silentSeconds: 900,
+    script: 'test:faults',
+    command: onTheKernel('faults', 'test/faults/restart.test.ts'),
+    env: { KPROBE_KILLS: '200' },
+  },
+  {
+    name: 'vm-rest',
+    load: 1,
+    silentSeconds: 600,
+    script: 'test:vm',
+    command: ['node', 'test/vm/run.mjs', '--rest'],
+  },
+]
+
+/** The stages of these names; those of `npm test` without any. Throws for a name that is none. */
+export function stagesOf(names) {
+  if (names.length === 0) return CORE
+  const all = [...CORE, ...REST]
+  const unknown = names.filter(name => !all.some(stage => stage.name === name))
+  if (unknown.length > 0)
+    throw new Error(
+      `There is no stage ${unknown.join(', ')}; there are ${all.map(({ name }) => name).join(', ')}.`,
+    )
+  return all.filter(({ name }) => names.includes(name))
+}
