@@ -53,6 +53,7 @@ const io: Io = {
   outLost: out.lost,
   outBacklogBytes: () => out.backlogBytes,
   colour: process.stdout.isTTY === true && (process.env.NO_COLOR ?? '') === '' && process.env.TERM !== 'dumb',
+  columns: Number(process.env.COLUMNS) || process.stdout.columns || undefined,
   signal: stop,
   hostName: hostname(),
   processId: process.pid,

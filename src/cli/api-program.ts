@@ -41,8 +41,11 @@ export async function readApiProgram(
   }
   const problem = await whyNotLine(given, path)
   if (problem !== undefined) fail(`${quote(given)}: ${problem}`)
-  return { name: given, command: SHELL, args: ['-c', given] }
+  return { name: given, command: SHELL, args: ['-c', `${PIPEFAIL}; ${given}`] }
 }
+
+/** A pipe fails with any of its commands, where the shell can do that; a shell that cannot (dash before 0.5.13) would end. */
+const PIPEFAIL = '(set -o pipefail) 2>/dev/null && set -o pipefail'
 
 export function isLine({ name, command }: ApiProgram): boolean {
   return name !== command

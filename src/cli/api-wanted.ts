@@ -19,8 +19,8 @@ export interface ApiWanted {
 }
 
 export interface ApiArguments {
-  readonly config: Config
-  /** What stands behind `--`. */
+  readonly config: Pick<Config, 'once' | 'serviceProxyName' | 'metricsBindAddress'>
+  /** Arguments after `--`. */
   readonly args: readonly string[]
   /** PATH; undefined when there is none. */
   readonly path: string | undefined
@@ -91,7 +91,7 @@ function refuseWithoutProgram(
 }
 
 /** --once ends a process of which nothing else goes on. */
-function refuseEnds(reader: FlagReader, { once }: Config): void {
+function refuseEnds(reader: FlagReader, { once }: ApiArguments['config']): void {
   if (!once) return
   if (!reader.given('exec'))
     reader.fail('--once', 'is for --exec; --print without --watch and --diff ends as well')

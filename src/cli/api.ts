@@ -6,6 +6,7 @@ import { type Log, openLog } from '../base/log.ts'
 import { errorOf } from '../base/thrown.ts'
 import { API_FLAGS } from '../config/api-flags.ts'
 import type { Config } from '../config/config.ts'
+import { type FlagReader, parseBool } from '../config/flag-reader.ts'
 import { API_COMMAND_FLAGS, HELP_FLAG, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { ApiNode } from '../daemon/api-node.ts'
@@ -15,7 +16,7 @@ import type { HttpServer } from '../telemetry/http-server.ts'
 import { openMetricsServer } from '../telemetry/metrics-server.ts'
 import { createSliMetrics } from '../telemetry/sli-metrics.ts'
 import type { ApiProgram } from './api-program.ts'
-import { type ApiWanted, readApiWanted } from './api-wanted.ts'
+import { type ApiArguments, type ApiWanted, readApiWanted } from './api-wanted.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { readRequest } from './read-request.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
@@ -37,14 +38,25 @@ export const command: Command = {
 async function run(argv: readonly string[], io: Io): Promise<number> {
   const end = argv.indexOf('--')
   const flags = end < 0 ? argv : argv.slice(0, end)
-  const request = await readRequest(flags, io, { command: 'api', extra: API_FLAGS, modeless: true })
+  const given = { args: end < 0 ? [] : argv.slice(end + 1), path: process.env.PATH }
+  const request = await readRequest(flags, io, {
+    command: 'api',
+    extra: API_FLAGS,
+    modeless: true,
+    check: reader => readApiWanted(reader, { config: withoutConfig(reader), ...given }),
+  })
   if (typeof request === 'number') return request
   const { config, extra } = request
-  const args = end < 0 ? [] : argv.slice(end + 1)
-  const wanted = await readApiWanted(extra, { config, args, path: process.env.PATH })
+  const wanted = await readApiWanted(extra, { config, ...given })
   if (extra.errors.length > 0) return usageErrors(io, 'api', extra.errors)
   const { log } = openLog({ format: config.logFormat, verbosity: config.verbosity })
   return await new Session(config, wanted, { io, log }).run()
+}
+
+/** What the checks of `kprobe api` need of a configuration that is wrong elsewhere. */
+function withoutConfig(reader: FlagReader): ApiArguments['config'] {
+  const once = reader.given('once') && parseBool(reader.text('once') ?? '') !== false
+  return { once, serviceProxyName: undefined, metricsBindAddress: { ip: '', port: 0 } }
 }
 
 class Session {

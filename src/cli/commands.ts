@@ -1,6 +1,6 @@
 import { nearest } from '../base/nearest.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
-import { printVersion } from './version.ts'
+import { versionCommand } from './version.ts'
 
 interface Entry {
   readonly name: string
@@ -10,10 +10,14 @@ interface Entry {
 }
 
 const COMMANDS: readonly Entry[] = [
-  { name: 'run', summary: 'the daemon: keep the kernel as the Services ask', load: () => import('./run.ts') },
+  {
+    name: 'run',
+    summary: 'the daemon: program Services into the kernel and keep them there',
+    load: () => import('./run.ts'),
+  },
   {
     name: 'api',
-    summary: 'tell other programs what Services mean here: over gRPC, as JSON lines, or by starting them',
+    summary: 'publish what Services mean on this node: over gRPC, as JSON lines, or by running programs',
     load: () => import('./api.ts'),
   },
   {
@@ -29,22 +33,22 @@ const COMMANDS: readonly Entry[] = [
   },
   {
     name: 'explain',
-    summary: 'walk the computed state for one packet, and tell why it ends where it does',
+    summary: 'walk the computed state for one packet, and say where it ends and why',
     load: () => import('./explain.ts'),
   },
   {
     name: 'doctor',
-    summary: 'probe the kernel feature by feature; list who else works on the same packets',
+    summary: 'probe the kernel feature by feature; list other writers on the same packets',
     load: () => import('./doctor.ts'),
   },
   {
     name: 'init',
-    summary: 'the privileged part: kernel settings and a probe, then exit; for an init container',
+    summary: 'set sysctls and probe the kernel, then exit; for an init container',
     load: () => import('./init.ts'),
   },
   {
     name: 'cleanup',
-    summary: 'remove everything that is ours from the kernel',
+    summary: "remove kprobe's objects from the kernel",
     load: () => import('./cleanup.ts'),
   },
 ]
@@ -56,16 +60,18 @@ export async function runCommand(argv: readonly string[], io: Io): Promise<numbe
     io.err(usage())
     return EXIT_USAGE
   }
-  if (['--help', '-h', 'help'].includes(name)) return await help(rest[0], io)
-  if (name === '--version' || name === 'version') return versionOf(io)
+  if (['--help', '-h', '--help-all', 'help'].includes(name)) return await help(rest[0], io)
+  if (name === 'version' || name === '--version' || name.startsWith('--version='))
+    return versionCommand(name === 'version' ? rest : argv, io)
   const entry = COMMANDS.find(each => each.name === name)
   if (entry === undefined) return unknownCommand(name, io)
   // The name of a flag in front of -- only: what follows may be an argument.
   const flags = rest.includes('--') ? rest.slice(0, rest.indexOf('--')) : rest
-  if (flags.includes('--version')) return versionOf(io)
+  if (flags.includes('--version')) return versionCommand([], io)
   const { command } = await entry.load()
-  if (flags.includes('--help') || flags.includes('-h')) {
-    io.out(command.help())
+  const all = flags.includes('--help-all')
+  if (all || flags.includes('--help') || flags.includes('-h')) {
+    io.out(command.help()({ columns: io.columns, all }))
     return EXIT_FINE
   }
   return await command.run(rest, io)
@@ -78,12 +84,7 @@ async function help(topic: string | undefined, io: Io): Promise<number> {
   }
   const entry = COMMANDS.find(each => each.name === topic)
   if (entry === undefined) return unknownCommand(topic, io)
-  io.out((await entry.load()).command.help())
-  return EXIT_FINE
-}
-
-function versionOf(io: Io): number {
-  printVersion(io)
+  io.out((await entry.load()).command.help()({ columns: io.columns }))
   return EXIT_FINE
 }
 
@@ -100,7 +101,7 @@ function unknownCommand(name: string, io: Io): number {
 function usage(): string {
   const width = Math.max(...COMMANDS.map(({ name }) => name.length))
   return [
-    'kprobe puts Kubernetes Services into the kernel of this node.',
+    'kprobe programs Kubernetes Services into the kernel of this node.',
     '',
     'Usage:',
     '  kprobe COMMAND [flags]',
@@ -109,8 +110,8 @@ function usage(): string {
     ...COMMANDS.map(({ name, summary }) => `  ${name.padEnd(width)}   ${summary}`),
     '',
     'Flags:',
-    '  -h, --help      print help; `kprobe COMMAND --help` for one command',
-    '      --version   print the version',
+    '  -h, --help      print help; `kprobe COMMAND --help` for one command, --help-all with its rare flags',
+    '      --version   print the version; --version=raw one field a line, `kprobe version -o json` as JSON',
     '',
     'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify)',
     '',

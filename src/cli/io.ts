@@ -1,3 +1,5 @@
+import type { HelpPage } from '../config/help.ts'
+
 /** What a command may touch of the process around it. */
 export interface Io {
   /** Standard output: what the command was asked for. */
@@ -12,6 +14,8 @@ export interface Io {
   readonly colour: boolean
   /** Aborted by SIGINT and SIGTERM. */
   readonly signal: AbortSignal
+  /** Width of the terminal; undefined when there is none. */
+  readonly columns?: number | undefined
   readonly hostName: string
   readonly processId: number
 }
@@ -24,7 +28,7 @@ export const EXIT_DIFFERENT = 3
 
 /** One sub-command. */
 export interface Command {
-  help(): string
+  help(): HelpPage
   /** Gives the exit code. */
   run(argv: readonly string[], io: Io): Promise<number>
 }

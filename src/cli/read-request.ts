@@ -1,5 +1,6 @@
 import { readConfigFile } from '../config/config-file.ts'
 import type { FlagSpec } from '../config/flag.ts'
+import type { FlagReader } from '../config/flag-reader.ts'
 import { loadConfig, type RunRequest } from '../config/load-config.ts'
 import type { Io } from './io.ts'
 import { usageErrors, usageWarnings } from './usage-errors.ts'
@@ -11,19 +12,22 @@ export interface RequestOptions {
   readonly extra: readonly FlagSpec[]
   /** It has nothing to do with the kernel. */
   readonly modeless?: boolean
+  /** Checks the command's own flags where others are wrong: what it finds goes into the reader. */
+  readonly check?: (reader: FlagReader) => Promise<unknown>
 }
 
-/**
- * What a command that takes the arguments of `kprobe run` is asked for; or its exit code, once everything that is wrong
- * with them was told.
- */
+/** Reads the arguments of a command that accepts those of `kprobe run`. Reports all errors, and gives the exit code then. */
 export async function readRequest(
   argv: readonly string[],
   io: Io,
-  { command, ...options }: RequestOptions,
+  { command, check, ...options }: RequestOptions,
 ): Promise<RunRequest | number> {
   const parsed = await loadConfig(argv, { hostName: io.hostName, ...options, readFile: readConfigFile })
-  if (parsed.kind === 'errors') return usageErrors(io, command, parsed.errors)
+  if (parsed.kind === 'errors') {
+    const { errors, extra } = parsed
+    if (extra !== undefined) await check?.(extra)
+    return usageErrors(io, command, [...errors, ...(extra?.errors ?? [])])
+  }
   usageWarnings(io, command, parsed.value.warnings)
   return parsed.value
 }

@@ -3,14 +3,17 @@ import { oneLine } from '../base/text.ts'
 import type { ConfigError } from '../config/flag.ts'
 import { EXIT_USAGE, type Io } from './io.ts'
 
-/** Tells every error with its flag; gives the exit code. */
+/** Prints every error once, with its flag; gives the exit code. */
 export function usageErrors(io: Io, command: string, errors: readonly ConfigError[]): number {
-  for (const { path, message } of errors) io.err(`kprobe ${command}: ${oneLine(`${path}: ${message}`)}\n`)
+  const lines = new Set(
+    errors.map(({ path, message }) => `kprobe ${command}: ${oneLine(`${path}: ${message}`)}\n`),
+  )
+  for (const line of lines) io.err(line)
   io.err(`see \`kprobe ${command} --help\`\n`)
   return EXIT_USAGE
 }
 
-/** Tells what a configuration says in vain: the command goes on. */
+/** Prints the warnings of a configuration. */
 export function usageWarnings(io: Io, command: string, warnings: readonly string[]): void {
   for (const warning of warnings) io.err(`kprobe ${command}: ${oneLine(warning)}\n`)
 }

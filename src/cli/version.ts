@@ -1,20 +1,39 @@
 import { buildInfo, buildText } from '../base/build-info.ts'
-import type { Io } from './io.ts'
+import { readArguments } from '../config/flag.ts'
+import { FlagReader, quote } from '../config/flag-reader.ts'
+import { outputFlag } from '../config/flags.ts'
+import { EXIT_FINE, type Io } from './io.ts'
+import { writeDocument } from './output.ts'
+import { usageErrors } from './usage-errors.ts'
+
+const OUTPUTS = ['text', 'json', 'yaml'] as const
+const FLAGS = [
+  outputFlag(OUTPUTS),
+  { name: 'version', kind: 'bool', default: 'true', help: 'true, or raw for one field a line' },
+] as const
+
+/** `kprobe version [-o json]`, `kprobe --version[=raw]`. Gives the exit code. */
+export async function versionCommand(argv: readonly string[], io: Io): Promise<number> {
+  const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
+  const output = reader.oneOf('output', OUTPUTS, 'text')
+  const kind = reader.oneOf('version', ['true', 'raw'], 'true')
+  for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
+  if (reader.errors.length > 0) return usageErrors(io, 'version', reader.errors)
+  if (output === 'text') printVersion(io, kind === 'raw')
+  else await writeDocument(versionFacts(), output, io)
+  return EXIT_FINE
+}
 
 /** `raw` is for programs: the build and the runtime, a line each. */
 export function printVersion(io: Io, raw = false): void {
-  const build = buildInfo()
-  if (!raw) {
-    io.out(`kprobe ${buildText(build)}\n`)
-    return
-  }
-  const { version, commit, date } = build
-  const facts = {
-    version,
-    commit,
-    date,
-    node: process.version,
-    platform: `${process.platform}/${process.arch}`,
-  }
-  for (const [name, value] of Object.entries(facts)) if (value !== '') io.out(`${name}: ${value}\n`)
+  if (!raw) io.out(`kprobe ${buildText(buildInfo())}\n`)
+  else for (const [name, value] of Object.entries(versionFacts())) io.out(`${name}: ${value}\n`)
+}
+
+/** Without those that are unknown. */
+function versionFacts(): Readonly<Record<string, string>> {
+  const { version, commit, date } = buildInfo()
+  const platform = `${process.platform}/${process.arch}`
+  const facts = { version, commit, date, node: process.version, platform }
+  return Object.fromEntries(Object.entries(facts).filter(([, value]) => value !== ''))
 }

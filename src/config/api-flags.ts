@@ -7,39 +7,39 @@ export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
     kind: 'text',
     placeholder: 'ADDRESS',
     default: 'unix:///run/kprobe/api.sock',
-    help: 'serve gRPC here: unix:///PATH, or tcp://IP:PORT, in plain at loopback only; beside --print and --exec only where it is given; unset with --service-proxy-name=NAME: unix:///run/kprobe/api-NAME.sock',
+    help: 'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only). With --print or --exec the server runs only if --listen is given. With --service-proxy-name=NAME the default is unix:///run/kprobe/api-NAME.sock',
   },
   {
     name: 'print',
     kind: 'bool',
     default: 'false',
-    help: 'print the state once it is complete, one line of JSON a Service with its endpoints, and end',
+    help: 'print the state as JSON lines, one Service with its endpoints a line, then exit',
   },
   {
     name: 'watch',
     kind: 'bool',
     default: 'false',
-    help: 'go on: print the whole state again at each change, an empty line behind each',
+    help: 'with --print: print the whole state again after each change, followed by an empty line',
   },
   {
     name: 'diff',
     kind: 'bool',
     default: 'false',
-    help: 'go on, and print only what changes: Set and Delete, with a Sync behind each change; not with --watch',
+    help: 'with --print: print only changes (Set, Delete), followed by a Sync; not with --watch',
   },
   {
     name: 'exec',
     kind: 'text',
     placeholder: 'CMD',
     default: '',
-    help: 'start this for each state, with what --print prints on its standard input: a program, with the arguments behind --; or, where nothing has this name and it has blanks, a line for /bin/sh, with its own; one run at a time, and the newest state wins; one that fails is repeated after 1 s, then later and later, up to 1 min, but a newer state waits for 1 s at most; may be repeated',
+    help: 'run this for each state, with the output of --print on its standard input: a program (arguments follow --), or a line for /bin/sh -c if it has spaces and names no program. One run at a time, the newest state wins; a failed run is retried with backoff from 1 s to 1 min. The exit code of a pipe is that of its last command, unless the shell has pipefail (dash before 0.5.13 has not). May be repeated',
   },
   {
     name: 'exec-timeout',
     kind: 'duration',
     placeholder: 'DURATION',
     default: '1m0s',
-    help: 'a run that takes longer is ended, with all that it has started; 0: no limit',
+    help: 'kill a run and its children after this time; 0: no limit',
   },
 ])
 
@@ -50,15 +50,15 @@ export const API_TLS_FLAGS: readonly FlagSpec[] = grouped('API', [
     kind: 'text',
     placeholder: 'FILE',
     default: '',
-    help: 'certificate of the API server (PEM)',
+    help: 'server certificate (PEM)',
   },
-  { name: 'api-tls-key', kind: 'text', placeholder: 'FILE', default: '', help: 'its key (PEM)' },
+  { name: 'api-tls-key', kind: 'text', placeholder: 'FILE', default: '', help: 'server key (PEM)' },
   {
     name: 'api-tls-client-ca',
     kind: 'text',
     placeholder: 'FILE',
     default: '',
-    help: 'authorities whose certificates clients have to show (PEM)',
+    help: 'CA certificates that client certificates must be signed by (PEM)',
   },
 ])
 
@@ -69,7 +69,7 @@ export const RUN_API_FLAGS: readonly FlagSpec[] = grouped('API', [
     kind: 'text',
     placeholder: 'ADDRESS',
     default: '',
-    help: 'tell other programs what Services mean here, as `kprobe api` does: unix:///PATH or tcp://IP:PORT; unset: nobody; not with --once',
+    help: 'serve the back-end API at this address, unix:///PATH or tcp://IP:PORT; empty disables it; not with --once',
   },
   ...API_TLS_FLAGS,
 ])
@@ -81,12 +81,12 @@ export const API_BESIDE_FLAGS: readonly FlagSpec[] = grouped('API', [
     kind: 'text',
     placeholder: 'IP:PORT',
     default: '',
-    help: 'serve metrics here; unset: nowhere',
+    help: 'serve metrics at this address; empty disables it',
   },
   {
     name: 'once',
     kind: 'bool',
     default: 'false',
-    help: 'end after the first run of each program (--exec), with 0 when all went well',
+    help: 'with --exec: exit after the first run of each program, with 0 if all succeeded',
   },
 ])

@@ -15,8 +15,12 @@ export interface FlagSpec {
   readonly help: string
   /** Heading in help texts that it stands under; without one, at the end. */
   readonly group?: string
-  /** Taken, and left out of help texts. */
+  /** Accepted, and left out of help texts. */
   readonly hidden?: true
+  /** Printed by --help-all only. */
+  readonly rare?: true
+  /** The only values; the first is the default. */
+  readonly choices?: readonly string[]
 }
 
 export function grouped(group: string, specs: readonly FlagSpec[]): readonly FlagSpec[] {

@@ -6,29 +6,56 @@ import { IPTABLES_FLAGS, IPTABLES_PACE_FLAGS, OWN_IPTABLES_FLAGS } from './iptab
 import { IPVS_FLAGS, IPVS_PACE_FLAGS, OWN_IPVS_FLAGS } from './ipvs-flags.ts'
 import { SOURCE_FLAGS, TRAFFIC_FLAGS } from './model-flags.ts'
 
+/** Flags that --help shows; the others stand in --help-all. */
+const COMMON: ReadonlySet<string> = new Set([
+  'admin-socket',
+  'api',
+  'backend',
+  'cleanup',
+  'cluster-cidr',
+  'config',
+  'detect-local-mode',
+  'healthz-bind-address',
+  'hostname-override',
+  'init-only',
+  'kubeconfig',
+  'logging-format',
+  'metrics-bind-address',
+  'nodeport-addresses',
+  'once',
+  'proxy-mode',
+  'source',
+  'v',
+  'version',
+])
+
+function ranked(flags: readonly FlagSpec[]): readonly FlagSpec[] {
+  return flags.map(flag => (COMMON.has(flag.name) ? flag : { ...flag, rare: true }))
+}
+
 /** Flags that decide what the kernel should hold: `run`, `plan` and `explain` take them alike. */
-export const MODEL_FLAGS: readonly FlagSpec[] = [
+export const MODEL_FLAGS: readonly FlagSpec[] = ranked([
   ...SOURCE_FLAGS,
   ...TRAFFIC_FLAGS,
   ...IPVS_FLAGS,
   ...OWN_IPVS_FLAGS,
   ...IPTABLES_FLAGS,
   ...OWN_IPTABLES_FLAGS,
-]
+])
 
-/** Said by commands that take all flags of `run`, so that its arguments can be pasted, and heed MODEL_FLAGS alone. */
-export const WITHOUT_EFFECT = 'Other flags of `kprobe run` are taken as well and have no effect.'
+/** For the help of commands that accept all flags of `run`, so that its arguments can be pasted, and use MODEL_FLAGS alone. */
+export const WITHOUT_EFFECT = 'Other flags of `kprobe run` are accepted and have no effect.'
 
-export const RUN_FLAGS: readonly FlagSpec[] = [
+export const RUN_FLAGS: readonly FlagSpec[] = ranked([
   ...MODEL_FLAGS,
   ...IPVS_PACE_FLAGS,
   ...IPTABLES_PACE_FLAGS,
   ...DAEMON_FLAGS,
   ...RUN_API_FLAGS,
   ...UNUSED_FLAGS,
-]
+])
 
-/** What `kprobe api` heeds of the flags that are neither its own nor of the source. */
+/** Flags of `kprobe run` that `kprobe api` uses besides its own and those of the source. */
 const API_RUN_FLAGS: readonly string[] = [
   'allowed-external-cidrs',
   'allowed-load-balancer-cidrs',
@@ -41,7 +68,7 @@ export const API_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...API_FLAGS,
   ...API_TLS_FLAGS,
   ...API_BESIDE_FLAGS,
-  ...SOURCE_FLAGS,
+  ...ranked(SOURCE_FLAGS),
   ...RUN_FLAGS.filter(({ name }) => API_RUN_FLAGS.includes(name)),
 ]
 
@@ -110,5 +137,6 @@ export function outputFlag(formats: readonly string[]): FlagSpec {
     placeholder: 'FORMAT',
     default: first,
     help: formats.join(', '),
+    choices: formats,
   }
 }

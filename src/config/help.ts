@@ -3,26 +3,53 @@ import type { FlagSpec } from './flag.ts'
 export interface HelpText {
   /** `kprobe run [flags]`. */
   readonly usage: string
+  /** Paragraphs are separated by an empty line; single line breaks mean nothing. */
   readonly description: string
   readonly flags: readonly FlagSpec[]
   /** Lines such as the positional arguments or examples, printed between description and flags. */
   readonly details?: readonly string[]
 }
 
-const WIDTH = 100
-const INDENT = 6
+export interface HelpForm {
+  /** Of the terminal; undefined when there is none. */
+  readonly columns?: number | undefined
+  /** Rare flags are printed as well. */
+  readonly all?: boolean
+}
 
-/** Help as Go's commands print it: a flag a paragraph, its default at the end, one list for each group. */
-export function helpText(help: HelpText): string {
-  return [
-    help.description,
-    '',
-    'Usage:',
-    `  ${help.usage}`,
-    ...(help.details === undefined ? [] : ['', ...help.details]),
-    ...groupsOf(help.flags).flatMap(({ title, flags }) => ['', `${title}:`, ...flags.flatMap(flagLines)]),
-    '',
-  ].join('\n')
+/** Prints help in the form that is asked for. */
+export type HelpPage = (form?: HelpForm) => string
+
+const WIDTH = { min: 80, unknown: 100, max: 120 } as const
+/** Where the help text of a flag begins. */
+const COLUMN = 34
+
+const HELP_ALL: FlagSpec = { name: 'help-all', kind: 'bool', default: 'false', help: 'print all flags' }
+
+/** Help as Go's commands print it: description, usage, and the flags in groups with their defaults. */
+export function helpText(help: HelpText): HelpPage {
+  const visible = help.flags.filter(({ hidden }) => hidden !== true)
+  const rare = visible.filter(flag => flag.rare === true).length
+  return ({ columns = WIDTH.unknown, all = false } = {}) => {
+    const width = Math.min(Math.max(columns, WIDTH.min), WIDTH.max)
+    const shown = all ? visible : visible.filter(flag => flag.rare !== true)
+    const flags = rare === 0 ? shown : [...shown, HELP_ALL]
+    const command = /^kprobe \S+/.exec(help.usage)?.[0] ?? 'kprobe'
+    const more = `${rare} more flags: ${command} --help-all`
+    return [
+      ...help.description.split('\n\n').flatMap(text => [...wrap(text.replaceAll('\n', ' '), width), '']),
+      'Usage:',
+      `  ${help.usage}`,
+      ...(help.details === undefined ? [] : ['', ...help.details.flatMap(line => wrapIndented(line, width))]),
+      ...groupsOf(flags).flatMap(({ title, flags }) => [
+        '',
+        `${title}:`,
+        ...flags.flatMap(flag => flagLines(flag, width)),
+      ]),
+      ...(all || rare === 0 ? [] : ['', more]),
+      '',
+    ].join('\n')
+  }
 }
 
 interface FlagGroup {
@@ -32,10 +59,9 @@ interface FlagGroup {
 
 /** In the order in which groups first appear; flags without one come last. */
 function groupsOf(flags: readonly FlagSpec[]): readonly FlagGroup[] {
-  const shown = flags.filter(({ hidden }) => hidden !== true)
-  const titles = new Set(shown.flatMap(({ group }) => group ?? []))
-  const groups = [...titles].map(title => ({ title, flags: shown.filter(({ group }) => group === title) }))
-  const others = shown.filter(({ group }) => group === undefined)
+  const titles = new Set(flags.flatMap(({ group }) => group ?? []))
+  const groups = [...titles].map(title => ({ title, flags: flags.filter(({ group }) => group === title) }))
+  const others = flags.filter(({ group }) => group === undefined)
   const last = { title: groups.length === 0 ? 'Flags' : 'Other flags', flags: others }
   return [...groups, ...(others.length === 0 ? [] : [last])].map(sorted)
 }
@@ -44,23 +70,34 @@ function sorted({ title, flags }: FlagGroup): FlagGroup {
   return { title, flags: flags.toSorted((a, b) => (a.name < b.name ? -1 : 1)) }
 }
 
-function flagLines(flag: FlagSpec): string[] {
+function flagLines(flag: FlagSpec, width: number): string[] {
   const short = flag.short === undefined || flag.short === flag.name ? '' : `-${flag.short}, `
   const dashes = flag.name.length === 1 ? '-' : '--'
   const placeholder = flag.placeholder === undefined ? '' : ` ${flag.placeholder}`
   const fallback = flag.default === '' || flag.default === 'false' ? '' : ` (default ${flag.default})`
-  return [`  ${short}${dashes}${flag.name}${placeholder}`, ...wrap(`${flag.help}${fallback}`)]
+  const label = `  ${short}${dashes}${flag.name}${placeholder}`
+  const lines = wrap(`${flag.help}${fallback}`, width - COLUMN).map(line => ' '.repeat(COLUMN) + line)
+  if (label.length > COLUMN - 2) return [label, ...lines]
+  const [first = '', ...rest] = lines
+  return [label + first.slice(label.length), ...rest]
 }
 
-function wrap(text: string): string[] {
+/** Lines that fit stay as they are. */
+function wrapIndented(line: string, width: number): string[] {
+  if (line.length <= width) return [line]
+  const indent = line.slice(0, line.search(/\S/))
+  return wrap(line.trim(), width - indent.length).map(each => indent + each)
+}
+
+function wrap(text: string, width: number): string[] {
   const lines: string[] = []
   let line = ''
   for (const word of text.split(' ')) {
-    if (line !== '' && INDENT + line.length + 1 + word.length > WIDTH) {
+    if (line !== '' && line.length + 1 + word.length > width) {
       lines.push(line)
       line = word
     } else line = line === '' ? word : `${line} ${word}`
   }
   lines.push(line)
-  return lines.map(each => ' '.repeat(INDENT) + each)
+  return lines
 }

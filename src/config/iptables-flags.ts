@@ -14,13 +14,13 @@ export const IPTABLES_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
     kind: 'integer',
     placeholder: 'BIT',
     default: '14',
-    help: "kube-proxy's name for --masquerade-bit, in every mode but nftables, and when no --proxy-mode is given",
+    help: "kube-proxy's name for --masquerade-bit, in every mode except nftables, and if --proxy-mode is not set",
   },
   {
     name: 'iptables-localhost-nodeports',
     kind: 'bool',
     default: 'true',
-    help: 'NodePorts answer at 127.0.0.1, too, unless --nodeport-addresses leaves it out; this sets route_localnet=1',
+    help: 'accept NodePort traffic on 127.0.0.1, unless --nodeport-addresses excludes it; sets route_localnet=1',
   },
 ])
 
@@ -31,14 +31,14 @@ export const IPTABLES_PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
     kind: 'duration',
     placeholder: 'DURATION',
     default: '20ms',
-    help: "kube-proxy's name for --min-sync-period, in every mode but ipvs",
+    help: "kube-proxy's name for --min-sync-period, in every mode except IPVS",
   },
   {
     name: 'iptables-sync-period',
     kind: 'duration',
     placeholder: 'DURATION',
     default: '10m',
-    help: "kube-proxy's name for --sync-period, in every mode but ipvs",
+    help: "kube-proxy's name for --sync-period, in every mode except IPVS",
   },
 ])
 
@@ -47,7 +47,7 @@ export const OWN_IPTABLES_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
     name: 'iptables-optimize',
     kind: 'bool',
     default: 'false',
-    help: 'write rules that a packet passes fewer of, with the same verdicts, in place of those that kube-proxy writes',
+    help: "fewer rules per packet, same result; chains differ from kube-proxy's",
   },
 ])
 

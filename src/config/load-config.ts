@@ -1,7 +1,7 @@
 import { explainWindowsFlag } from './compatible-flags.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
 import type { Config, ProxyMode } from './config.ts'
-import { readConfigDocument } from './config-document.ts'
+import { API_VERSION, KIND, readConfigDocument } from './config-document.ts'
 import { ConfigFileError } from './config-file.ts'
 import { type ConfigError, type FlagSpec, readArguments } from './flag.ts'
 import { FlagReader, parseBool, quote } from './flag-reader.ts'
@@ -18,7 +18,12 @@ import { foldPorts, overlayHostName, overlayLogging, settingsFromFlags } from '.
 
 export type Parsed<T> =
   | { readonly kind: 'ok'; readonly value: T }
-  | { readonly kind: 'errors'; readonly errors: readonly ConfigError[] }
+  | {
+      readonly kind: 'errors'
+      readonly errors: readonly ConfigError[]
+      /** Values of the command's own flags, which it may check as well: all errors are reported at once. */
+      readonly extra?: FlagReader
+    }
 
 export interface ParseOptions {
   /** What os.hostname() says. */
@@ -67,9 +72,15 @@ export async function loadConfig(argv: readonly string[], options: LoadOptions):
     return parseRequest(argv, options, { path, text: await options.readFile(path) })
   } catch (error) {
     if (!(error instanceof ConfigFileError)) throw error
-    return { kind: 'errors', errors: [{ path: `--config ${path}`, message: error.message }] }
+    const parsed = parseRequest(argv, options, { path, text: EMPTY_FILE })
+    const unreadable = { path: `--config ${path}`, message: error.message }
+    if (parsed.kind === 'errors') return { ...parsed, errors: [unreadable, ...parsed.errors] }
+    return { kind: 'errors', errors: [unreadable], extra: parsed.value.extra }
   }
 }
+
+/** Beside a file that cannot be read, flags are checked as beside one that says nothing. */
+const EMPTY_FILE = `apiVersion: ${API_VERSION}\nkind: ${KIND}\n`
 
 /** The same of a file that was read already; --config in `argv` counts for nothing here. */
 export function parseRequest(
@@ -80,6 +91,8 @@ export function parseRequest(
   const reader = readFlags(argv, options)
   for (const argument of reader.positionals)
     if (argument !== '') reader.fail(quote(argument), 'no such argument; flags begin with --')
+  for (const { name, choices } of options.extra ?? [])
+    if (choices !== undefined) reader.oneOf(name, choices, '')
   const own = readOwnSettings(reader)
   const { settings, errors, doubts, warnings } =
     file === undefined ? fromFlags(reader) : fromFile(reader, file)
@@ -99,7 +112,8 @@ export function parseRequest(
   if (all.length > 0) {
     // A name that nobody knows is often why something else is missing or wrong.
     const beside = doubts.map(message => ({ path: 'as well', message }))
-    return { kind: 'errors', errors: firstOf([...all, ...beside], more => ({ path: 'and', message: more })) }
+    const errors = firstOf([...all, ...beside], more => ({ path: 'and', message: more }))
+    return { kind: 'errors', errors, extra: reader }
   }
   return {
     kind: 'ok',

@@ -1,4 +1,5 @@
 import type { Cidr } from '../base/cidr.ts'
+import { nearest } from '../base/nearest.ts'
 import type { Config, SourceConfig } from './config.ts'
 import { type FlagReader, quote } from './flag-reader.ts'
 import { readInstanceName } from './instance-name.ts'
@@ -60,7 +61,10 @@ function readSource(reader: FlagReader): SourceConfig {
   const path = text.startsWith('file:') ? text.slice('file:'.length) : ''
   if (path !== '') return { kind: 'file', path }
   if (text === 'file:') reader.fail('--source', 'file: needs a path')
-  else reader.fail('--source', `${quote(text)} is neither kube nor file:PATH`)
+  else {
+    const near = nearest(text, ['kube']) ?? `file:${text}`
+    reader.fail('--source', `${quote(text)} is neither kube nor file:PATH; did you mean ${near}?`)
+  }
   return { kind: 'kube' }
 }
 

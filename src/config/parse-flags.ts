@@ -12,5 +12,6 @@ export interface ParsedFlags {
 export function parseFlags(argv: readonly string[], options: ParseOptions): Parsed<ParsedFlags> {
   const parsed = parseRequest(argv, options, undefined)
   if (parsed.kind === 'errors' || !parsed.value.extra.text('config')) return parsed
-  return { kind: 'errors', errors: [{ path: '--config', message: 'is not read by this command' }] }
+  const { extra } = parsed.value
+  return { kind: 'errors', errors: [{ path: '--config', message: 'is not read by this command' }], extra }
 }

@@ -90,6 +90,8 @@ function readDetectLocal(settings: Settings): DetectLocal {
         'detectLocalMode',
         `${quote(mode)} is not one of ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix`,
       )
+      // All errors in one round: the mode may be meant to be ClusterCIDR.
+      readClusterCidrs(settings)
       return { kind: 'NodeCIDR' }
   }
 }

@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -38,7 +39,8 @@ it('is otherwise a line for the shell, when there are blanks in it', async () =>
   const long = `tool ${'x'.repeat(300)}`
   for (const given of ['tool -n', ' tool', '/bin/cat -n | wc', 'A=/b tool', long]) {
     const found = await read(given)
-    expect(found).toEqual({ name: given, command: '/bin/sh', args: ['-c', given] })
+    const line = `(set -o pipefail) 2>/dev/null && set -o pipefail; ${given}`
+    expect(found).toEqual({ name: given, command: '/bin/sh', args: ['-c', line] })
     expect(isLine(found)).toBe(true)
   }
   expect(complaints).toEqual([])
@@ -69,4 +71,16 @@ it('is refused when it is not there', async () => {
     expect.stringMatching(/none -n": .*none: there is no such program$/),
     expect.stringMatching(/data -n": .*data: may not be executed$/),
   ])
+})
+
+it('fails with any command of a pipe where the shell has pipefail, and runs as ever where it has not', async () => {
+  const { args } = await read('false | cat')
+  expect(spawnSync('bash', args).status).toBe(1)
+  const { args: fine } = await read('echo out | cat')
+  for (const shell of ['bash', 'sh', 'dash'])
+    expect(spawnSync(shell, fine, { encoding: 'utf8' })).toMatchObject({
+      status: 0,
+      stdout: 'out\n',
+      stderr: '',
+    })
 })

@@ -280,4 +280,16 @@ describe('kprobe api', () => {
     expect(err).toContain('see `kprobe api --help`')
     expect(out).toBe('')
   })
+
+  it('reports all errors in one round, also those of a configuration that is wrong elsewhere', async () => {
+    expect(await api('--listen=nowhere', '--exec=no-such-program', '--source=x', '--diff', '--once')).toBe(2)
+    for (const message of [
+      '--source: "x" is neither kube nor file:PATH; did you mean file:x?',
+      '--listen: ',
+      '--exec: "no-such-program": there is no such program',
+      '--diff: is for --print',
+      '--once: cannot be combined with --listen',
+    ])
+      expect(err).toContain(message)
+  })
 })

@@ -68,16 +68,51 @@ describe('kprobe', () => {
   it.each(['plan', 'explain'])(
     'lists for %s only flags that have an effect, and takes those of run',
     async name => {
-      await kprobe(name, '--help')
+      await kprobe(name, '--help-all')
       for (const flag of ['--once', '--backend', '--sync-period', '--min-sync-period', '--logging-format'])
         expect(out).not.toContain(flag)
       expect(out).toContain('--masquerade-bit')
-      expect(out).toContain('Other flags of `kprobe run` are taken as well')
+      expect(out).toContain('Other flags of `kprobe run` are accepted')
       await kprobe(name, ...SOURCE, '--once', '--sync-period=1h', '--nonsense')
       expect(err.match(/^kprobe \w+: --.*$/gm)?.[0]).toContain('--nonsense: no such flag')
       expect(err).not.toContain('--once')
     },
   )
+
+  it('prints the version for programs: as JSON, and one field a line', async () => {
+    expect(await kprobe('version', '-o', 'json')).toBe(0)
+    expect(JSON.parse(out)).toEqual({
+      version: 'from source',
+      node: process.version,
+      platform: `linux/${process.arch}`,
+    })
+    for (const argv of [['--version=raw'], ['version', '--version=raw'], ['run', '--version=raw']]) {
+      out = ''
+      expect(await kprobe(...argv)).toBe(0)
+      expect(out).toBe(`version: from source\nnode: ${process.version}\nplatform: linux/${process.arch}\n`)
+    }
+    expect(await kprobe('version', '-o', 'xml', '--nonsense', 'x')).toBe(2)
+    expect(err.split('\n')).toEqual(
+      expect.arrayContaining([
+        'kprobe version: --nonsense: no such flag',
+        'kprobe version: --output: "xml" is not one of text, json, yaml',
+        'kprobe version: "x": no such argument',
+      ]),
+    )
+  })
+
+  it('fits help to the terminal, with the rare flags on demand', async () => {
+    io = { ...io, columns: 80 }
+    expect(await kprobe('run', '--help')).toBe(0)
+    const short = out.split('\n')
+    out = ''
+    expect(await kprobe('run', '--help-all')).toBe(0)
+    const long = out.split('\n')
+    expect(Math.max(...short.map(line => line.length), ...long.map(line => line.length))).toBeLessThanOrEqual(
+      80,
+    )
+    expect(long.length).toBeGreaterThan(2 * short.length)
+  })
 
   it('prints a version', async () => {
     expect(await kprobe('--version')).toBe(0)

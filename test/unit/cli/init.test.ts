@@ -172,7 +172,7 @@ describe('kprobe init', () => {
   })
 
   it('tells what it does', () => {
-    expect(command.help()).toContain('kprobe init [flags]')
-    expect(command.help()).toContain('--conntrack-max-per-core')
+    expect(command.help()({ all: true })).toContain('kprobe init [flags]')
+    expect(command.help()({ all: true })).toContain('--conntrack-max-per-core')
   })
 })

@@ -77,6 +77,6 @@ describe('kprobe verify', () => {
     expect(await command.run(['--config=/nonexistent/config.yaml'], io)).toBe(2)
     expect(said.join('')).toContain('--config /nonexistent/config.yaml: cannot be read (ENOENT)')
     for (const flag of ['--config', '--admin-socket', '--connection-metrics-max'])
-      expect(command.help()).toContain(flag)
+      expect(command.help()({ all: true })).toContain(flag)
   })
 })

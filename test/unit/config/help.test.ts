@@ -1,8 +1,14 @@
 import { expect, it } from 'vitest'
-import { KUBE_PROXY_FLAGS, OWN_FLAGS, RUN_FLAGS } from '../../../src/config/flags.ts'
+import { HELP_FLAG, KUBE_PROXY_FLAGS, OWN_FLAGS, RUN_FLAGS } from '../../../src/config/flags.ts'
 import { helpText } from '../../../src/config/help.ts'
 
-const HELP = helpText({ usage: 'kprobe run [flags]', description: 'Runs.', flags: RUN_FLAGS })
+const PAGE = helpText({
+  usage: 'kprobe run [flags]',
+  description: 'Keeps the kernel.\n\nUntil SIGTERM.',
+  details: ['examples', `  ${'word '.repeat(40).trim()}`],
+  flags: [...RUN_FLAGS, HELP_FLAG],
+})
+const HELP = PAGE({ all: true })
 
 it('names every flag that is not deprecated, with its default', () => {
   for (const { name } of RUN_FLAGS.filter(({ hidden }) => hidden !== true))
@@ -24,6 +30,38 @@ it("tells kube-proxy's flags from ours", () => {
   for (const own of OWN_FLAGS) expect(names).toContain(own)
 })
 
-it('fits a terminal of 100 columns', () => {
-  for (const line of HELP.split('\n')) expect(line.length).toBeLessThanOrEqual(100)
+it.each([
+  [undefined, 100],
+  [40, 80],
+  [96, 96],
+  [200, 120],
+])('fits a terminal of %s columns in %i', (columns, width) => {
+  const lengths = PAGE({ columns, all: true })
+    .split('\n')
+    .map(line => line.length)
+  expect(Math.max(...lengths)).toBeLessThanOrEqual(width)
+  expect(Math.max(...lengths)).toBeGreaterThan(width - 10)
+})
+
+it('prints the common flags on about two screens, and how many more there are', () => {
+  const short = PAGE({ columns: 100 })
+  expect(short.split('\n').length).toBeLessThan(70)
+  for (const name of ['source', 'proxy-mode', 'cluster-cidr', 'once', 'help-all'])
+    expect(short).toMatch(new RegExp(`^  --${name}( |$)`, 'm'))
+  expect(short).not.toContain('--kube-api-qps')
+  const shown = RUN_FLAGS.filter(({ hidden, rare }) => hidden !== true && rare !== true).length
+  const all = RUN_FLAGS.filter(({ hidden }) => hidden !== true).length
+  expect(short).toContain(`\n${all - shown} more flags: kprobe run --help-all\n`)
+  expect(HELP).not.toContain('more flags')
+})
+
+it('says what the log levels are', () => {
+  expect(PAGE().replace(/\s+/g, ' ')).toContain(
+    '-v LEVEL log level: 0 logs problems and state changes, 2 adds',
+  )
+})
+
+it('has no short form where every flag is common', () => {
+  const page = helpText({ usage: 'kprobe cleanup', description: 'Removes.', flags: [HELP_FLAG] })
+  expect(page({})).toBe(page({ all: true }))
 })

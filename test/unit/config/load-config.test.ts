@@ -5,7 +5,7 @@ import { formatCidr } from '../../../src/base/cidr.ts'
 import { parseIp } from '../../../src/base/ip.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { ConfigFileError, readConfigFile } from '../../../src/config/config-file.ts'
-import { KUBE_PROXY_FLAGS, RUN_FLAGS } from '../../../src/config/flags.ts'
+import { KUBE_PROXY_FLAGS, outputFlag, RUN_FLAGS } from '../../../src/config/flags.ts'
 import { loadConfig, type Parsed, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
 
 const KUBEADM = fileURLToPath(new URL('kubeadm-config.yaml', import.meta.url))
@@ -71,7 +71,7 @@ describe('loadConfig', () => {
 
   it('tells why a file cannot be read', async () => {
     const parsed = await loadConfig(['--config=/nowhere'], { hostName: 'Host', readFile: readConfigFile })
-    expect(parsed).toEqual({
+    expect(parsed).toMatchObject({
       kind: 'errors',
       errors: [{ path: '--config /nowhere', message: 'cannot be read (ENOENT)' }],
     })
@@ -152,6 +152,43 @@ describe('flags beside a file', () => {
       { filePattern: 'a', verbosity: 1 },
       { filePattern: 'b', verbosity: 2 },
     ])
+  })
+})
+
+describe('errors of flags', () => {
+  it('are all reported in one round', () => {
+    const argv = [
+      '--cluster-cidr=10.0.0.0/33',
+      '--detect-local-mode=pods',
+      '--proxy-mode=nft',
+      '--nodeport-addresses=everywhere',
+      '--v=loud',
+      '--sorce=kube',
+    ]
+    expect(errorsOf(argv).map(text => text.replace(/[[:].*/, ''))).toEqual(
+      expect.arrayContaining(argv.map(flag => flag.split('=')[0])),
+    )
+  })
+
+  it('stand beside a file that cannot be read', async () => {
+    const readFile = () => Promise.reject(new ConfigFileError('cannot be read (ENOENT)'))
+    const options = { hostName: 'Host', readFile, extra: [outputFlag(['text', 'json'])] }
+    const parsed = await loadConfig(['--config=c', '--backend=x', '--output=xml', '--v=z'], options)
+    expect(parsed.kind === 'errors' && parsed.errors.map(({ path }) => path)).toEqual([
+      '--config c',
+      '--output',
+      '--backend',
+      '--v',
+    ])
+  })
+
+  it('guess what a wrong --source means', () => {
+    const hintOf = (text: string) =>
+      errorsOf([`--source=${text}`])
+        .join()
+        .replace(/.*did you mean /, '')
+    expect(hintOf('deploy/examples')).toBe('file:deploy/examples?')
+    expect(hintOf('kub')).toBe('kube?')
   })
 })
 

@@ -179,7 +179,7 @@ describe('parseFlags', () => {
     const parsed = parse()
     expect(parsed.kind === 'ok' && parsed.value.config.source).toEqual({ kind: 'kube' })
     expect(parse('--source=kube').kind).toBe('ok')
-    expect(parse('--source=file:')).toEqual({
+    expect(parse('--source=file:')).toMatchObject({
       kind: 'errors',
       errors: [{ path: '--source', message: 'file: needs a path' }],
     })
