@@ -97,7 +97,7 @@ async function runOnce(options: ProgramOptions, state: ApiState, signal: AbortSi
   ending.finish()
   const isLate = ending.reason === 'late'
   return {
-    ...(isLate ? { ...outcome, trouble: `ended after ${timeoutMs} ms, its time limit` } : outcome),
+    ...(isLate ? { ...outcome, trouble: `killed after ${timeoutMs} ms (--exec-timeout)` } : outcome),
     durationMs: clock.nowMs() - beganMs,
     stdout,
     stderr,
@@ -112,7 +112,7 @@ function startProgram(command: string, args: readonly string[]): Child | Error {
     const child: ChildProcess = spawn(command, args, { detached: true, stdio: 'pipe' })
     if (hasPipes(child)) return child
     child.once('error', () => undefined)
-    return new Error(`${command} cannot be started: there are too many open files`)
+    return new Error(`cannot start ${command}: too many open files`)
   } catch (thrown) {
     return errorOf(thrown)
   }
@@ -123,7 +123,7 @@ function hasPipes(child: ChildProcess): child is Child {
   return Boolean(child.stdin && child.stdout && child.stderr)
 }
 
-/** A program need not read what it is told: a pipe that breaks is no failure of its run. */
+/** A program need not read its input: a broken pipe is no failure of its run. */
 function feedInput(stdin: Writable, state: ApiState): void {
   pipeline(Readable.from(inChunks(stateLines(state))), stdin, () => undefined)
 }
@@ -182,7 +182,7 @@ class Ending {
     try {
       process.kill(-pid, name)
     } catch (error) {
-      // Nobody is left of the group, or none of whom this process may signal.
+      // The group is empty, or this process may not signal any of it.
       if (!isGone(error)) throw error
     }
   }
@@ -218,8 +218,8 @@ function report({ name, log }: ProgramOptions, { number }: ApiState, run: Run): 
     durationMs: Math.round(run.durationMs),
     ...Object.fromEntries(Object.entries(output).filter(([, text]) => text !== '')),
   }
-  if (run.trouble === undefined) log.info(facts, 'the program took the state')
-  else log.warn({ ...facts, trouble: run.trouble }, 'the program failed')
+  if (run.trouble === undefined) log.info(facts, 'program succeeded')
+  else log.warn({ ...facts, trouble: run.trouble }, 'program failed; retrying')
 }
 
 interface Failure {

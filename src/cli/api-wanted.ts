@@ -14,7 +14,7 @@ export interface ApiWanted {
   /** Undefined when nothing is served. */
   readonly listen: string | undefined
   readonly tls: ApiTlsConfig | undefined
-  /** Where metrics are served; nowhere unless told, for `kprobe run` is at the usual place. */
+  /** Where metrics are served; nowhere by default, because `kprobe run` uses the default port. */
   readonly metrics: BindAddress | undefined
 }
 
@@ -28,7 +28,7 @@ export interface ApiArguments {
 
 const TIMEOUT_MS = 60_000
 
-/** What is wrong is told to the reader. */
+/** Reads the flags of `kprobe api`; errors go to the reader. */
 export async function readApiWanted(
   reader: FlagReader,
   { config, args, path }: ApiArguments,
@@ -68,10 +68,7 @@ function refuseWithoutPrint(reader: FlagReader, prints: boolean): void {
   for (const name of ['diff', 'watch'])
     if (reader.given(name) && !prints) reader.fail(`--${name}`, 'is for --print')
   if (reader.bool('diff') && reader.bool('watch'))
-    reader.fail(
-      '--diff',
-      'cannot be combined with --watch: both go on, one with changes, the other with whole states',
-    )
+    reader.fail('--diff', 'cannot be combined with --watch: choose changes or whole states')
 }
 
 function refuseWithoutProgram(
@@ -84,10 +81,7 @@ function refuseWithoutProgram(
     if (args.length > 0) reader.fail('--', 'arguments are for the programs of --exec')
     if (reader.given('exec-timeout')) reader.fail('--exec-timeout', 'is for --exec')
   } else if (args.length > 0 && programs.every(isLine))
-    reader.fail(
-      '--',
-      'arguments are for programs; those of a line that --exec gives to the shell stand in it',
-    )
+    reader.fail('--', 'arguments are for programs; a line that the shell runs contains its own')
 }
 
 /** --once ends a process of which nothing else goes on. */

@@ -26,7 +26,7 @@ export const command: Command = {
     helpText({
       usage: 'kprobe api [flags] [-- ARGUMENTS OF PROGRAMS]',
       description:
-        'Tells other programs what Services mean on this node, and changes nothing itself: over gRPC as KPNG did\n' +
+        'Publishes what Services mean on this node, and changes nothing itself: over gRPC as KPNG did\n' +
         '(localv1.Sets), as JSON lines on standard output (--print), or on the standard input of programs that are started\n' +
         'for each state (--exec). Without --print and --exec it is the server. Needs no privileges.',
       details: [WITHOUT_EFFECT],
@@ -66,7 +66,7 @@ class Session {
   readonly #log: Log
   readonly #node: ApiNode
   readonly #stop = new AbortController()
-  /** Why there is nothing to tell. */
+  /** Why there is no state to publish. */
   #blind: string | undefined
 
   constructor(config: Config, wanted: ApiWanted, { io, log }: { readonly io: Io; readonly log: Log }) {
@@ -142,7 +142,7 @@ class Session {
     const { out, outBacklogBytes } = this.#io
     const { feed } = this.#node
     await printFeed({ feed, clock: systemClock, write: out, backlogBytes: outBacklogBytes, what }, signal)
-    // Somebody who asked for one state and got none is to know.
+    // No state was printed although one was requested.
     return what !== 'state' || feed.current !== undefined
   }
 
@@ -162,7 +162,7 @@ class Session {
       tls,
       nodeName: this.#config.nodeName,
       clock: systemClock,
-      failed: err => this.#log.warn({ err }, 'the API has trouble'),
+      failed: err => this.#log.warn({ err }, 'API server error'),
     }).catch(thrown => {
       const { message } = errorOf(thrown)
       // What is wrong with a file names the flag of the file.
@@ -187,10 +187,7 @@ class Session {
       report: news => {
         if (news.kind !== 'failed') return
         const { place, error: err } = news
-        this.#log.warn(
-          { place, err },
-          'metrics cannot be served; --metrics-bind-address chooses another place',
-        )
+        this.#log.warn({ place, err }, 'cannot serve metrics; change the address with --metrics-bind-address')
       },
     })
   }

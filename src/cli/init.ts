@@ -138,7 +138,7 @@ function whyLeft({ reason, wanted }: SysctlLeft): string {
     case 'equal':
       return 'as wanted'
     case 'larger':
-      return `larger than the wanted ${wanted}: somebody's choice`
+      return `larger than the configured ${wanted}; --conntrack-lower lowers it`
     case 'missing':
       return `this kernel has no such setting; wanted ${wanted}`
   }

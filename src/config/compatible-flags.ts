@@ -1,6 +1,6 @@
 import { type ExplainFlag, type FlagSpec, grouped } from './flag.ts'
 
-/** Taken so that a manifest of kube-proxy keeps working; whoever sets them is told. */
+/** Accepted so that a kube-proxy manifest keeps working; a warning names those that are set. */
 export const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', [
   {
     name: 'boot-id-file',

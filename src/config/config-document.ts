@@ -21,7 +21,7 @@ export interface ConfigDocument {
   readonly settings: Settings
   /** It cannot be meant like this: the file as a whole does not count. */
   readonly errors: readonly ConfigError[]
-  /** Fields that nobody knows, or that stand there twice; kube-proxy goes on without them, too. */
+  /** Unknown and repeated fields; kube-proxy ignores them as well. */
   readonly warnings: readonly string[]
 }
 
@@ -110,7 +110,7 @@ class DocumentReader implements ConfigDocument {
       if (name !== undefined) return [{ ...entry, name }]
       this.errors.push({
         path: `${placeOf(this.#name, entry.spot)}${prefix === '' ? '' : `: ${prefix}`}`,
-        message: 'is not a name where the name of a field belongs',
+        message: 'is not a field name',
       })
       return []
     })
@@ -126,7 +126,7 @@ class DocumentReader implements ConfigDocument {
   #unknown(entry: NamedEntry, prefix: string, path: string): void {
     const near = nearest(entry.name, namesBelow(prefix))
     const hint = near === undefined ? '' : `; did you mean ${near}?`
-    this.#warn(entry, path, `no such field, and without effect${hint}`)
+    this.#warn(entry, path, `unknown field ignored${hint}`)
   }
 
   #readField(node: TreeNode, path: FieldPath): void {
@@ -210,7 +210,7 @@ class DocumentReader implements ConfigDocument {
         const level = scalarValue('uint32', value)
         if (typeof level === 'number') verbosity = level
         else this.#fail(entry.node, below, whyNotValue('uint32', value))
-      } else this.#warn(entry, below, 'no such field, and without effect')
+      } else this.#warn(entry, below, 'unknown field ignored')
     }
     return [{ filePattern, verbosity }]
   }
@@ -229,7 +229,7 @@ class DocumentReader implements ConfigDocument {
   }
 }
 
-const REPEATED = 'stands here more than once; the last one counts'
+const REPEATED = 'repeated; the last one counts'
 const WANTED = `the file holds one ${KIND} of ${API_VERSION}`
 
 /** For messages, and for scalars themselves. */

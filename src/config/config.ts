@@ -20,9 +20,9 @@ export interface Config {
   /** 0 to 31. */
   readonly masqueradeBit: number
   readonly nodePortAddresses: NodePortSelection
-  /** Least distance between two commits, milliseconds. */
+  /** Minimum time between two commits, milliseconds. */
   readonly minSyncPeriodMs: number
-  /** Period of healing without a sign of damage, milliseconds. */
+  /** Maximum interval between full resyncs, milliseconds. */
   readonly syncPeriodMs: number
   readonly logFormat: 'text' | 'json'
   readonly verbosity: number
@@ -35,26 +35,26 @@ export interface Config {
   readonly bindAddress: Ip | undefined
   /** Of /healthz and /livez; undefined for none. */
   readonly healthzBindAddress: BindAddress | undefined
-  /** Of /metrics and its neighbours. */
+  /** Of /metrics, /configz, /flagz, /statusz and /proxyMode. */
   readonly metricsBindAddress: BindAddress
-  /** A bind failure of either ends the process instead of being tried again every 5 s. */
+  /** A bind failure of either ends the process; otherwise kprobe retries every 5 s. */
   readonly bindAddressHardFail: boolean
   /** -1000 to 1000. */
   readonly oomScoreAdj: number
   readonly conntrack: ConntrackConfig
-  /** Of the mode ipvs, and of removing what it left. */
+  /** Of IPVS mode, and of removing what it left. */
   readonly ipvs: IpvsConfig
-  /** Of the mode iptables. */
+  /** Of iptables mode. */
   readonly iptables: IptablesConfig
   /** Feature gate AllowServiceExternalIPs; without it externalIPs are not served. */
   readonly allowServiceExternalIps: boolean
-  /** What was said about the other gates; isGateOn tells the rest. */
+  /** Values given for the other gates; isGateOn knows the defaults. */
   readonly featureGates: FeatureGates
   /** Unix socket of /state, /plan and /receipts; empty for none. */
   readonly adminSocket: string
   /** New connections per Service and endpoint as metrics, while there are at most so many series; 0 for none. */
   readonly connectionMetricsMax: number
-  /** Where other programs are told of Services; undefined for nowhere. */
+  /** Where the back-end API is served; undefined for nowhere. */
   readonly api: ApiConfig | undefined
 }
 
@@ -111,7 +111,7 @@ export interface ConntrackConfig {
   readonly lower: boolean
 }
 
-/** What only the mode ipvs has. */
+/** What only IPVS mode has. */
 export interface IpvsConfig {
   /** Name of the kernel's module without `ip_vs_`, for Services that ask for none of their own. */
   readonly scheduler: string
@@ -127,11 +127,11 @@ export interface IpvsConfig {
   readonly rules: 'nftables' | 'iptables'
   /** How long an endpoint that is gone may keep its connections, milliseconds. */
   readonly drainTimeoutMs: number
-  /** Distance between looks at what the kernel announces to nobody, milliseconds. */
+  /** How often IPVS and ipsets are checked for changes by others, milliseconds. */
   readonly digestPeriodMs: number
 }
 
-/** What only the mode iptables has. */
+/** What only iptables mode has. */
 export interface IptablesConfig {
   /** NodePorts answer at 127.0.0.1, where the choice of NodePort addresses does not leave it out. */
   readonly localhostNodePorts: boolean
@@ -141,7 +141,7 @@ export interface IptablesConfig {
 
 export type SourceConfig = { readonly kind: 'kube' } | { readonly kind: 'file'; readonly path: string }
 
-/** How pods of this node are told from other traffic (kube-proxy's --detect-local-mode). */
+/** How traffic from pods of this node is recognized (kube-proxy's --detect-local-mode). */
 export type DetectLocal =
   /** The first CIDR of each family counts; without one there is no detector for that family. */
   | { readonly kind: 'ClusterCIDR'; readonly cidrs: readonly Cidr[] }

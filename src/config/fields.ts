@@ -39,7 +39,7 @@ export interface Field {
   readonly flag?: string
   /** Left out of a written file when empty. */
   readonly omitEmpty?: true
-  /** Nothing in this program reads it: whoever sets it is told. */
+  /** kprobe does not use it; a warning names it when it is set. */
   readonly unused?: true
 }
 

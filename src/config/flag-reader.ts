@@ -7,7 +7,7 @@ export function parseBool(text: string): boolean | undefined {
   return undefined
 }
 
-/** Reads typed values out of raw arguments and gathers every error, so that all are told at once. */
+/** Reads typed values out of raw arguments and collects errors, so that all are reported in one round. */
 export class FlagReader {
   readonly errors: ConfigError[]
   readonly positionals: readonly string[]

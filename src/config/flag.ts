@@ -40,7 +40,7 @@ export interface Arguments {
   readonly errors: readonly ConfigError[]
 }
 
-/** What reads a flag that the table does not have: an explanation, or undefined when nobody knows it. */
+/** Explains a flag that the table does not have; undefined for unknown flags. */
 export type ExplainFlag = (
   name: string,
 ) => { readonly takesValue: boolean; readonly message: string } | undefined

@@ -14,7 +14,7 @@ export const INSTANCE_FLAG: FlagSpec = {
   help: 'only what is of the proxy of this name; unset: of the one without a name',
 }
 
-/** --service-proxy-name; undefined for the proxy without a name. What is no name is told to the reader. */
+/** Reads --service-proxy-name; undefined for the unnamed proxy. An invalid name is an error of the reader. */
 export function readInstanceName(reader: FlagReader): string | undefined {
   const name = reader.text(FLAG) ?? ''
   if (name !== '' && !isDnsLabel(name))

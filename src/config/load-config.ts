@@ -56,7 +56,7 @@ export interface RunRequest {
   readonly writeConfigTo: string
   /** What configFileWatch needs in order to follow it. */
   readonly configFile: ConfigFile | undefined
-  /** A line each, to be logged: fields nobody knows, flags that a file overrules, what has no effect here. */
+  /** One line each, to be logged: unknown fields, flags that --config overrides, settings without effect. */
   readonly warnings: readonly string[]
   /** The same configuration as kube-proxy's API type: writtenConfig prints it, publishedConfig serves it. */
   readonly settings: Settings
@@ -64,7 +64,7 @@ export interface RunRequest {
   readonly extra: FlagReader
 }
 
-/** Turns arguments, and the file that they name, into a RunRequest, or tells everything that is wrong with them. */
+/** Reads arguments, and the file that --config names, into a RunRequest, or reports all errors in them. */
 export async function loadConfig(argv: readonly string[], options: LoadOptions): Promise<Parsed<RunRequest>> {
   const path = readFlags(argv, options).text('config') ?? ''
   if (path === '') return parseRequest(argv, options, undefined)
@@ -101,7 +101,7 @@ export function parseRequest(
   const config = readConfig(settings, own, options.hostName)
   // What the mode relays ends with the process.
   if (own.once && config.proxyMode === 'userspace' && options.modeless !== true)
-    reader.fail('--once', 'cannot be combined with the mode userspace, which serves for as long as it runs')
+    reader.fail('--once', 'cannot be combined with userspace mode, which relays only while kprobe runs')
   if (options.modeless !== true) refuseIdleApi(reader, own)
   const { serviceProxyName, proxyMode } = config
   const isNamed = serviceProxyName !== undefined && options.modeless !== true
@@ -110,8 +110,8 @@ export function parseRequest(
   const action = readAction(reader)
   const all = [...reader.errors, ...errors, ...settings.errors]
   if (all.length > 0) {
-    // A name that nobody knows is often why something else is missing or wrong.
-    const beside = doubts.map(message => ({ path: 'as well', message }))
+    // An unknown name is often the reason why another setting is missing or wrong.
+    const beside = doubts.map(message => ({ path: 'warning', message }))
     const errors = firstOf([...all, ...beside], more => ({ path: 'and', message: more }))
     return { kind: 'errors', errors, extra: reader }
   }
@@ -159,7 +159,7 @@ function fromFlags(reader: FlagReader): Source {
   const idle = (reader.text('write-config-to') ?? '') === '' ? foldPorts(settings, reader) : []
   const warnings = idle.map(
     flag =>
-      `${flag} changes nothing: the address has a port; ${flag.replace('port', 'bind-address')} sets both`,
+      `${flag} is ignored: the address has a port already; ${flag.replace('port', 'bind-address')} sets both`,
   )
   return { settings, errors: [], doubts: [], warnings }
 }
@@ -174,7 +174,7 @@ function fromFile(reader: FlagReader, file: ConfigFile): Source {
     flag => reader.given(flag) && !BESIDE_FILE_FLAGS.includes(flag) && !isUnusedBare(flag),
   )
   const names = ignored.map(flag => `--${flag}`).join(', ')
-  const warning = `do not count beside --config, as in kube-proxy: ${names}`
+  const warning = `ignored because --config is given: ${names}`
   return {
     ...document,
     settings: document.settings,
@@ -190,7 +190,7 @@ function isUnusedBare(flag: string): boolean {
   return UNUSED_BARE_FLAGS.some(each => each === flag)
 }
 
-/** Ours: whoever gives them in vain is told. */
+/** kprobe's own flags that work in one mode only; a warning names them in another one. */
 const FLAGS_OF_ONE_MODE: Readonly<Partial<Record<ProxyMode, readonly FlagSpec[]>>> = {
   ipvs: OWN_IPVS_FLAGS,
   iptables: OWN_IPTABLES_FLAGS,
@@ -210,8 +210,8 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
     .map(name => `--${name}`)
     .join(', ')
   return [
-    ...(labels.length === 0 ? [] : [`without effect in kprobe: ${labels.join(', ')}`]),
-    ...(names === '' ? [] : [`without effect in the mode ${mode}: ${names}`]),
+    ...(labels.length === 0 ? [] : [`no effect in kprobe: ${labels.join(', ')}`]),
+    ...(names === '' ? [] : [`no effect in ${mode === 'ipvs' ? 'IPVS' : mode} mode: ${names}`]),
   ]
 }
 

@@ -43,7 +43,7 @@ export const MODE_FIELDS: Readonly<Record<ProxyMode, ModeFields>> = {
 
 export const PROXY_MODES: readonly ProxyMode[] = ['nftables', 'ipvs', 'iptables', 'userspace']
 
-/** The mode that is asked for; nftables where that is none of this build, which whoever reads the mode tells. */
+/** Gives the requested mode; nftables for an unknown one, which readConfig reports. */
 export function modeOf(settings: Settings): ProxyMode {
   const mode = settings.text('mode')
   return PROXY_MODES.find(each => each === mode) ?? 'nftables'

@@ -8,7 +8,7 @@ export interface ParsedFlags {
   readonly extra: FlagReader
 }
 
-/** Turns arguments into a frozen Config, or tells everything that is wrong with them. Reads no file: --config is refused. */
+/** Reads arguments into a frozen Config, or reports all errors in them. Reads no file: --config is an error. */
 export function parseFlags(argv: readonly string[], options: ParseOptions): Parsed<ParsedFlags> {
   const parsed = parseRequest(argv, options, undefined)
   if (parsed.kind === 'errors' || !parsed.value.extra.text('config')) return parsed

@@ -11,13 +11,13 @@ export function readApi(reader: FlagReader): ApiConfig | undefined {
   return address === undefined ? undefined : { address, tls }
 }
 
-/** Tells of flags of `kprobe run` that would do nothing. */
+/** Reports API flags of `kprobe run` that would do nothing. */
 export function refuseIdleApi(reader: FlagReader, { api, once }: Pick<Config, 'api' | 'once'>): void {
   if (api !== undefined && once)
-    reader.fail('--api', 'cannot be combined with --once, which ends before anybody could ask')
+    reader.fail('--api', 'cannot be combined with --once, which exits before a client can connect')
   for (const { name } of API_TLS_FLAGS)
     if (api === undefined && (reader.text(name) ?? '') !== '')
-      reader.fail(`--${name}`, 'is for the server of --api, which is not given')
+      reader.fail(`--${name}`, 'needs --api, which is not given')
 }
 
 /** Each proxy of a node has a place of its own. */
@@ -45,6 +45,6 @@ export function readApiTls(reader: FlagReader): ApiTlsConfig | undefined {
   const [certFile = '', keyFile = '', clientCaFile = ''] = files
   if (files.every(file => file === '')) return undefined
   for (const [index, { name }] of API_TLS_FLAGS.entries())
-    if (files[index] === '') reader.fail(`--${name}`, 'is missing: a server with TLS needs all three')
+    if (files[index] === '') reader.fail(`--${name}`, 'is missing: TLS needs certificate, key and client CA')
   return { certFile, keyFile, clientCaFile }
 }

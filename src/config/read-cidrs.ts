@@ -1,7 +1,7 @@
 import { type Cidr, parseCidr, whyNotCidr } from '../base/cidr.ts'
 import { quote } from './flag-reader.ts'
 
-/** The ranges of a list; `fail` is told of each that is none. */
+/** Reads the CIDRs of a list, and calls `fail` for each text that is not one. */
 export function readCidrs(
   texts: readonly string[],
   fail: (index: number, message: string) => void,

@@ -62,7 +62,7 @@ function readMode(settings: Settings): ProxyMode {
   const mode = modeOf(settings)
   if (mode === text) return mode
   const these = PROXY_MODES.join(', ')
-  if (text === 'kernelspace') settings.fail('mode', `kernelspace is for Windows nodes; here are ${these}`)
+  if (text === 'kernelspace') settings.fail('mode', `kernelspace is for Windows nodes; use one of ${these}`)
   else settings.fail('mode', `${quote(text)} is not one of ${these}`)
   return mode
 }
@@ -70,7 +70,7 @@ function readMode(settings: Settings): ProxyMode {
 function readNodeName(settings: Settings, hostName: string): string {
   const name = (settings.text('hostnameOverride') || hostName).trim().toLowerCase()
   if (name === '')
-    settings.fail('hostnameOverride', 'this machine has no host name: give the name of its Node')
+    settings.fail('hostnameOverride', 'this machine has no host name; set the name of its Node')
   return name
 }
 
@@ -101,13 +101,9 @@ const INTERFACE_NAME_MAX = 15
 
 function readInterface(settings: Settings, path: PathOf<'text'>): string {
   const name = settings.text(path)
-  if (name === '')
-    settings.fail(path, `is needed when pods are recognised by ${settings.text('detectLocalMode')}`)
+  if (name === '') settings.fail(path, `is required with detectLocalMode ${settings.text('detectLocalMode')}`)
   else if (Buffer.byteLength(name) > INTERFACE_NAME_MAX || /[\s/]/.test(name))
-    settings.fail(
-      path,
-      `${quote(name)} cannot be the name of an interface (at most 15 bytes, no blank, no slash)`,
-    )
+    settings.fail(path, `${quote(name)} is not an interface name (at most 15 bytes, no space, no slash)`)
   return name
 }
 
@@ -122,7 +118,7 @@ function readClusterCidrs(settings: Settings): readonly Cidr[] {
   )
   const families = new Set(cidrs.map(({ ip }) => familyOf(ip)))
   if (texts.length > 2 || families.size < cidrs.length)
-    settings.fail('clusterCIDR', 'takes one range, or two of different families')
+    settings.fail('clusterCIDR', 'takes one CIDR, or one per IP family')
   return cidrs
 }
 

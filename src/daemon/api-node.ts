@@ -43,7 +43,7 @@ export class ApiNode {
     this.#publisher = new ApiPublisher({
       clock,
       source: () => this.#intake.status,
-      failed: err => log.error({ err }, 'what back ends are told cannot be computed; the last state stays'),
+      failed: err => log.error({ err }, 'cannot compute the API state; keeping the last one'),
     })
     this.#intake = new Intake({
       clock,
@@ -90,7 +90,7 @@ export class ApiNode {
       try {
         await this.#resolve(next)
       } catch (err) {
-        log.error({ err }, 'Services cannot be resolved; the last state stays')
+        log.error({ err }, 'cannot resolve Services; keeping the last state')
       }
     }
     this.#working = undefined

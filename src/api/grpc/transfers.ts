@@ -8,7 +8,7 @@ const LARGE_MAX = 16
 /** Differences that are kept for others who come from the same state. */
 const KEPT_MAX = 16
 
-/** The transfers of one feed. Whoever holds one up for too long is told all anew, and holds nothing until it has read. */
+/** Holds the transfers of one feed. A reader that stalls is evicted and gets a full resync when it reads again. */
 export class Transfers {
   readonly #feed: ApiFeed
   readonly #base: Base

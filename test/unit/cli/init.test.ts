@@ -99,7 +99,7 @@ describe('kprobe init', () => {
         'nf_conntrack_max 131072 set was 65536',
         'hashsize 32768 set was 16384',
         'nf_conntrack_tcp_timeout_established 86400 set was 432000',
-        "nf_conntrack_tcp_timeout_close_wait 7200 left larger than the wanted 3600: somebody's choice",
+        'nf_conntrack_tcp_timeout_close_wait 7200 left larger than the configured 3600; --conntrack-lower lowers it',
         'nf_tables - ok answers; the rules are at generation 1',
         'conntrack - ok answers; 12 of 262144 entries',
         '',

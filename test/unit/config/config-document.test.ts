@@ -75,7 +75,7 @@ logging:
     ['nodePortAddresses: [5]', 'nodePortAddresses[0]: 5 is not a text'],
     ['logging: { vmodule: [{ verbosity: -1 }] }', 'logging.vmodule[0].verbosity: -1 is not a whole number'],
     ['logging: { flushFrequency: soon }', 'logging.flushFrequency: "soon" is not a duration'],
-    ['? [a]\n: b', ': is not a name'],
+    ['? [a]\n: b', ': is not a field name'],
   ])('refuses %s', (body, message) => {
     const errors = errorsOf(`${HEAD}${body}\n`)
     expect(errors).toHaveLength(1)
@@ -88,10 +88,10 @@ logging:
     )
     expect(errors).toEqual([])
     expect(warnings).toEqual([
-      'c.yaml:3:1: foo: no such field, and without effect',
-      'c.yaml:5:3: conntrack.Min: no such field, and without effect; did you mean min?',
-      'c.yaml:6:21: clientConnection.kubeConfig: no such field, and without effect; did you mean kubeconfig?',
-      'c.yaml:7:1: mode: stands here more than once; the last one counts',
+      'c.yaml:3:1: foo: unknown field ignored',
+      'c.yaml:5:3: conntrack.Min: unknown field ignored; did you mean min?',
+      'c.yaml:6:21: clientConnection.kubeConfig: unknown field ignored; did you mean kubeconfig?',
+      'c.yaml:7:1: mode: repeated; the last one counts',
     ])
     expect(settings.text('mode')).toBe('nftables')
   })

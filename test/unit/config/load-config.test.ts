@@ -112,9 +112,7 @@ describe('flags beside a file', () => {
     expect(config.detectLocal.kind === 'ClusterCIDR' && config.detectLocal.cidrs.map(formatCidr)).toEqual([
       '10.0.0.0/8',
     ])
-    expect(warnings).toEqual([
-      'do not count beside --config, as in kube-proxy: --cluster-cidr, --kube-api-qps',
-    ])
+    expect(warnings).toEqual(['ignored because --config is given: --cluster-cidr, --kube-api-qps'])
   })
 
   it('reads the timeouts of FIN_WAIT and TIME_WAIT from flags and file; flags override the file', () => {
@@ -210,8 +208,8 @@ describe('errors of a file', () => {
       'c.yaml:12:23: featureGates: "Nope": unrecognized feature gate',
       'c.yaml:14:20: logging.format: "xml" is not one of text, json',
       'c.yaml:13:30: showHiddenMetricsForVersion: "1.2" is not the previous minor version, 1.35',
-      'c.yaml:3:7: mode: kernelspace is for Windows nodes; here are nftables, ipvs, iptables, userspace',
-      'c.yaml:8:14: clusterCIDR: takes one range, or two of different families',
+      'c.yaml:3:7: mode: kernelspace is for Windows nodes; use one of nftables, ipvs, iptables, userspace',
+      'c.yaml:8:14: clusterCIDR: takes one CIDR, or one per IP family',
       expect.stringMatching(/^c\.yaml:7:33: nodePortAddresses\[1\]: "nonsense" is not a prefix/),
       'c.yaml:10:21: metricsBindAddress: "foo" is not written IP:PORT or [IP]:PORT',
     ])
@@ -219,14 +217,14 @@ describe('errors of a file', () => {
 
   it('name the field where the file says nothing', () => {
     expect(errorsOf([], 'detectLocalMode: BridgeInterface\n')).toEqual([
-      'c.yaml: detectLocal.bridgeInterface: is needed when pods are recognised by BridgeInterface',
+      'c.yaml: detectLocal.bridgeInterface: is required with detectLocalMode BridgeInterface',
     ])
   })
 
   it('come with the names that nobody knows', () => {
     expect(errorsOf([], 'bindAdress: 10.0.0.1\nmode: other\n')).toEqual([
       'c.yaml:4:7: mode: "other" is not one of nftables, ipvs, iptables, userspace',
-      'as well: c.yaml:3:1: bindAdress: no such field, and without effect; did you mean bindAddress?',
+      'warning: c.yaml:3:1: bindAdress: unknown field ignored; did you mean bindAddress?',
     ])
   })
 
@@ -324,7 +322,7 @@ describe('addresses', () => {
     const { config, warnings } = requestOf(['--healthz-port=99'])
     expect(config.healthzBindAddress?.port).toBe(10_256)
     expect(warnings).toEqual([
-      '--healthz-port changes nothing: the address has a port; --healthz-bind-address sets both',
+      '--healthz-port is ignored: the address has a port already; --healthz-bind-address sets both',
     ])
   })
 
@@ -372,9 +370,9 @@ describe('the request', () => {
   it('names what is set and means nothing here in one warning', () => {
     const body = 'portRange: 5-6\nwinkernel: { enableDSR: true }\nipvs: { scheduler: lc }\n'
     expect(requestOf(['--boot-id-file=x', '--vmodule=a=1'], body).warnings).toEqual([
-      'without effect in kprobe: --vmodule, c.yaml:3:12: portRange, c.yaml:4:25: winkernel.enableDSR, --boot-id-file',
+      'no effect in kprobe: --vmodule, c.yaml:3:12: portRange, c.yaml:4:25: winkernel.enableDSR, --boot-id-file',
     ])
-    expect(requestOf(['--profiling']).warnings).toEqual(['without effect in kprobe: --profiling'])
+    expect(requestOf(['--profiling']).warnings).toEqual(['no effect in kprobe: --profiling'])
     expect(requestOf(['--ipvs-scheduler=lc', '--iptables-localhost-nodeports=false']).warnings).toEqual([])
   })
 

@@ -95,7 +95,7 @@ describe('parseFlags', () => {
   it.each([['--cluster-cidr=10.0.0.0/8,192.168.0.0/16'], ['--cluster-cidr=10.0.0.0/8,fd00::/8,fd01::/16']])(
     'refuses %s, which has two ranges of one family or three ranges',
     flag => {
-      expect(errorsOf(flag)).toEqual(['--cluster-cidr: takes one range, or two of different families'])
+      expect(errorsOf(flag)).toEqual(['--cluster-cidr: takes one CIDR, or one per IP family'])
     },
   )
 
@@ -114,7 +114,7 @@ describe('parseFlags', () => {
     ['InterfaceNamePrefix', 'pod-interface-name-prefix'],
   ])('needs an interface name for --detect-local-mode=%s', (mode, flag) => {
     expect(errorsOf(`--detect-local-mode=${mode}`)).toEqual([
-      `--${flag}: is needed when pods are recognised by ${mode}`,
+      `--${flag}: is required with detectLocalMode ${mode}`,
     ])
     expect(errorsOf(`--detect-local-mode=${mode}`, `--${flag}=sixteen-letters1`)).toHaveLength(1)
     expect(errorsOf(`--detect-local-mode=${mode}`, `--${flag}=cni0`)).toEqual([])
@@ -157,7 +157,7 @@ describe('parseFlags', () => {
     [['--logging-format=xml'], '--logging-format: "xml" is not one of text, json'],
     [
       ['--proxy-mode=kernelspace'],
-      '--proxy-mode: kernelspace is for Windows nodes; here are nftables, ipvs, iptables, userspace',
+      '--proxy-mode: kernelspace is for Windows nodes; use one of nftables, ipvs, iptables, userspace',
     ],
     [['--proxy-mode=bpf'], '--proxy-mode: "bpf" is not one of nftables, ipvs, iptables, userspace'],
     [['--once=maybe'], '--once: "maybe" is not true or false'],

@@ -20,8 +20,8 @@ describe('--api of kprobe run', () => {
       tls: { certFile: 'c', keyFile: 'k', clientCaFile: 'a' },
     })
     expect(parse('--api=tcp://127.0.0.1:1', ...TLS.slice(0, 1))).toEqual([
-      '--api-tls-key: is missing: a server with TLS needs all three',
-      '--api-tls-client-ca: is missing: a server with TLS needs all three',
+      '--api-tls-key: is missing: TLS needs certificate, key and client CA',
+      '--api-tls-client-ca: is missing: TLS needs certificate, key and client CA',
     ])
   })
 

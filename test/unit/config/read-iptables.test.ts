@@ -123,7 +123,7 @@ describe('the mode userspace', () => {
 
   it('cannot be used with --once, as what it relays ends with the process', () => {
     expect(errorsOf(['--proxy-mode=userspace', '--once'])).toEqual([
-      '--once: cannot be combined with the mode userspace, which serves for as long as it runs',
+      '--once: cannot be combined with userspace mode, which relays only while kprobe runs',
     ])
     expect(errorsOf(['--proxy-mode=userspace', '--once=false'])).toEqual([])
   })
@@ -147,11 +147,11 @@ describe('NodePorts at 127.0.0.1', () => {
 describe('our own flag in another mode', () => {
   it('is without effect, which is said', () => {
     expect(requestOf(['--iptables-optimize', '--ipvs-digest-period=2s']).warnings).toEqual([
-      'without effect in the mode nftables: --ipvs-digest-period, --iptables-optimize',
+      'no effect in nftables mode: --ipvs-digest-period, --iptables-optimize',
     ])
     expect(requestOf([MODE, '--iptables-optimize', '--connection-metrics-max=0']).warnings).toEqual([])
     expect(requestOf([MODE, '--connection-metrics-max=1000']).warnings).toEqual([
-      'without effect in the mode iptables: --connection-metrics-max',
+      'no effect in iptables mode: --connection-metrics-max',
     ])
     expect(requestOf(['--connection-metrics-max=1000']).warnings).toEqual([])
   })

@@ -167,7 +167,7 @@ describe('another mode', () => {
 
   it('says that our own flags have no effect in it', () => {
     expect(requestOf(['--ipvs-drain-timeout=1m', '--ipvs-digest-period=2s']).warnings).toEqual([
-      'without effect in the mode nftables: --ipvs-drain-timeout, --ipvs-digest-period',
+      'no effect in nftables mode: --ipvs-drain-timeout, --ipvs-digest-period',
     ])
     expect(requestOf(['--proxy-mode=ipvs', '--ipvs-drain-timeout=1m']).warnings).toEqual([])
   })
