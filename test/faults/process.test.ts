@@ -8,7 +8,7 @@ import { runDaemon } from '../../src/daemon/daemon.ts'
 import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
 import { FaultyTransport, type TransportFaults } from '../support/faulty-transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
-import { eventually } from '../support/patience.ts'
+import { eventually, patientMs } from '../support/patience.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 import { Rig } from '../support/rig.ts'
 import {
@@ -72,7 +72,7 @@ it('F60: a kernel that takes 5 s for a batch does not hold up the event loop', a
   await rig.until(() => sending)
   expect(rig.reconciler.status.syncedNumber).toBeLessThan(rig.reconciler.status.table?.number ?? 0)
   // All of it if the send held the loop. How short our own pauses are is for the benchmarks to say: here others run, too.
-  expect(await longestPause(rig.synced(30_000))).toBeLessThan(SLOW_MS / 2)
+  expect(await longestPause(rig.synced())).toBeLessThan(SLOW_MS / 2)
   expect(rig.of('failed')).toEqual([])
   expect(await differences(services(300))).toEqual([])
   await rig.close()
@@ -111,7 +111,7 @@ it('F60: a daemon that shall end does so within its grace while the kernel is sl
   const began = performance.now()
   stop.abort()
   expect(await ended).toBe(0)
-  expect(performance.now() - began).toBeLessThan(GRACE_MS)
+  expect(performance.now() - began).toBeLessThan(patientMs(GRACE_MS))
   expect(await differences([])).not.toEqual([])
   // Whatever was sent is taken whole, even when nobody waits for it any more.
   await eventually(async () => (await differences(services(300))).length === 0)
@@ -125,7 +125,7 @@ it('F84: SIGTERM under load ends the daemon at once, with rules of before or aft
     await new Promise(resolve => setTimeout(resolve, delayMs))
     writeObjects(folder, services(2_000))
     const { code, signal, tookMs } = await daemon.stop()
-    expect(tookMs, `after ${delayMs} ms`).toBeLessThan(GRACE_MS)
+    expect(tookMs, `after ${delayMs} ms`).toBeLessThan(patientMs(GRACE_MS))
     // A signal before the program has begun to listen for it ends it, too.
     expect(code ?? signal, `after ${delayMs} ms`).toBe(signal === null ? 0 : 'SIGTERM')
     expect(await isAtRest([[], services(4_000), services(2_000)]), `after ${delayMs} ms`).toBe(true)

@@ -7,6 +7,7 @@ import { type AddressReader, createAddressReader } from '../../src/kernel/link/a
 import { NETLINK_ROUTE } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { eventually } from '../support/patience.ts'
 
 let reader: AddressReader
 
@@ -89,9 +90,8 @@ it('is told when an address comes and when it goes', async () => {
   const unwatch = reader.watch(() => hints++)
   const told = async (): Promise<boolean> => {
     const before = hints
-    for (let tries = 0; tries < 400 && hints === before; tries++)
-      await new Promise(done => setTimeout(done, 5))
-    return hints > before
+    await eventually(() => hints > before)
+    return true
   }
   const added = told()
   ip('address add 192.0.2.1/24 dev left')

@@ -8,6 +8,7 @@ import { type ProgramOptions, runProgram } from '../../../src/api/exec.ts'
 import { ApiFeed } from '../../../src/api/feed.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { createLog } from '../../../src/base/log.ts'
+import { eventually } from '../../support/patience.ts'
 import { endpoint, node, service, slice } from '../model/objects.ts'
 import { detailed, Viewer } from './views.ts'
 
@@ -67,11 +68,7 @@ const read = (name: string) => {
 }
 
 async function until(what: string, isSo: () => boolean): Promise<void> {
-  for (let tries = 0; tries < 500; tries++) {
-    if (isSo()) return
-    await new Promise(done => setTimeout(done, 10))
-  }
-  throw new Error(`waited in vain until ${what}`)
+  await eventually(isSo, what)
 }
 
 function isAlive(pid: string): boolean {

@@ -152,13 +152,13 @@ describe('kprobe api', () => {
     const watching = api('--print', '--watch', `--metrics-bind-address=127.0.0.1:${port}`)
     await eventually(() => lines().length === 1, 'the first state')
     let body = ''
-    for (let tries = 0; tries < 500 && !body.includes('kprobe_api_services 1'); tries++) {
+    await eventually(async () => {
       body = await ask({ port, path: '/metrics' }).then(
         answer => answer.body,
         () => '',
       )
-      await new Promise(done => setTimeout(done, 10))
-    }
+      return body.includes('kprobe_api_services 1')
+    })
     expect(body).toMatch(/^kprobe_api_services 1$/m)
     expect(body).toMatch(/^kprobe_api_state_age_seconds [\d.e-]+$/m)
     stop.abort()

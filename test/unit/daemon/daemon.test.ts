@@ -14,6 +14,7 @@ import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
+import { eventually } from '../../support/patience.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../../deploy/examples', import.meta.url))
 
@@ -99,11 +100,7 @@ function start(...flags: string[]): Promise<number> {
 }
 
 async function until(condition: () => boolean, what: string): Promise<void> {
-  const endMs = performance.now() + 3_000
-  while (!condition()) {
-    if (performance.now() > endMs) throw new Error(`not in time: ${what}\n${logged.join('')}`)
-    await new Promise(resolve => setTimeout(resolve, 5))
-  }
+  await eventually(condition, { stepMs: 5, describe: () => `${what}\n${logged.join('')}` })
 }
 
 function edit(file: string, change: (text: string) => string): void {

@@ -14,6 +14,7 @@ import { clusterOf, serviceOf } from '../../support/apiserver/generator.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { keyOf } from '../../support/apiserver/store.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { eventually } from '../../support/patience.ts'
 
 let server: ApiServer
 let kernel: FakeKernel
@@ -81,11 +82,7 @@ function start(...flags: string[]): Promise<number> {
 }
 
 async function until(condition: () => boolean | Promise<boolean>, what: string): Promise<void> {
-  const endMs = performance.now() + 10_000
-  while (!(await condition())) {
-    if (performance.now() > endMs) throw new Error(`not in time: ${what}\n${logged.join('')}`)
-    await new Promise(resolve => setTimeout(resolve, 10))
-  }
+  await eventually(condition, { stepMs: 5, describe: () => `${what}\n${logged.join('')}` })
 }
 
 async function services(name = 'kube-proxy'): Promise<string[]> {

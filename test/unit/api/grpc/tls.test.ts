@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { followTls, readTls, type TlsPems } from '../../../../src/api/grpc/tls.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { eventually } from '../../../support/patience.ts'
 import { createAuthority } from '../../../support/tls.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'kprobe-tls-'))
@@ -76,9 +77,7 @@ describe('followTls', () => {
   /** Files are read by the system, whose time is its own. */
   const look = async (clock: FakeClock, isDone: () => boolean): Promise<void> => {
     await clock.advance(60_000)
-    for (let tries = 0; tries < 4_000 && !isDone(); tries++)
-      await new Promise(resolve => setTimeout(resolve, 5))
-    expect(isDone()).toBe(true)
+    await eventually(isDone)
   }
 
   async function rigOf() {

@@ -17,6 +17,7 @@ import { openTcpListener } from '../../../../src/dataplane/userspace/relay/tcp-l
 import { openUdpListener } from '../../../../src/dataplane/userspace/relay/udp-listener.ts'
 import { Usage } from '../../../../src/dataplane/userspace/relay/usage.ts'
 import type { Backend } from '../../../../src/model/frontend.ts'
+import { eventually } from '../../../support/patience.ts'
 
 export const LOOPBACK: Ip = parseIp('127.0.0.1') ?? ''
 
@@ -136,11 +137,7 @@ export function fate(socket: Socket): Promise<string> {
   })
 }
 
-/** Until something is so; fails after two seconds. */
+/** Until something is so. */
 export async function until(what: () => boolean): Promise<void> {
-  for (let tries = 0; tries < 400; tries++) {
-    if (what()) return
-    await new Promise(resolve => setTimeout(resolve, 5))
-  }
-  throw new Error(`waited in vain for ${what}`)
+  await eventually(what, { stepMs: 5, describe: () => `${what}` })
 }

@@ -7,6 +7,7 @@ import type { NodeInfo, SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
 import type { FindDoubts } from '../../../../src/source/file/read-objects.ts'
 import type { SourceProblem } from '../../../../src/source/source.ts'
+import { eventually } from '../../../support/patience.ts'
 
 /** A second where the machine has nothing else to do, which test/faults/acceptance.test.ts holds the daemon to. */
 const NOTICE_MS = 10_000
@@ -85,12 +86,8 @@ function known(): Record<string, string> {
 }
 
 async function until(condition: () => boolean, what: string, withinMs = NOTICE_MS): Promise<void> {
-  const endMs = performance.now() + withinMs
-  while (!condition()) {
-    if (performance.now() > endMs)
-      throw new Error(`not within ${withinMs} ms: ${what}; problems: ${JSON.stringify(problems)}`)
-    await rest(10)
-  }
+  const describe = () => `${what}; problems: ${JSON.stringify(problems)}`
+  await eventually(condition, { limitMs: withinMs, describe })
 }
 
 const rest = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))

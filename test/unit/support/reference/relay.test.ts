@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { eventually } from '../../../support/patience.ts'
 import { openOutlet, Relay } from '../../../support/reference/relay.ts'
 
 let server: Server
@@ -44,15 +45,10 @@ function connect(port = relay.port): Client {
   return client
 }
 
-async function until(isSo: () => boolean): Promise<void> {
-  for (let tries = 0; tries < 500 && !isSo(); tries++) await sleep(10)
-  expect(isSo()).toBe(true)
-}
-
 test('bytes go there and back, and are counted', async () => {
   const client = connect()
   client.socket.write('hello')
-  await until(() => client.received === 'hello')
+  await eventually(() => client.received === 'hello')
   expect([relay.sentBytes, relay.receivedBytes]).toEqual([5, 5])
 })
 
@@ -66,34 +62,34 @@ test('an end of one side is told to the other', async () => {
 test('a cut ends what there is, and lets new connections through', async () => {
   const before = connect()
   before.socket.write('x')
-  await until(() => before.received === 'x')
+  await eventually(() => before.received === 'x')
   relay.cut()
   await before.closed
   const after = connect()
   after.socket.write('y')
-  await until(() => after.received === 'y')
+  await eventually(() => after.received === 'y')
 })
 
 test('a stall keeps bytes until it is lifted', async () => {
   const client = connect()
   client.socket.write('a')
-  await until(() => client.received === 'a')
+  await eventually(() => client.received === 'a')
   relay.setFaults({ stall: true })
   client.socket.write('b')
   await sleep(50)
   expect(client.received).toBe('a')
   relay.setFaults({})
-  await until(() => client.received === 'ab')
+  await eventually(() => client.received === 'ab')
 })
 
 test('bytes keep their order when a delay ends', async () => {
   const client = connect()
   relay.setFaults({ delayMs: 60 })
   client.socket.write('1')
-  await until(() => relay.sentBytes === 1)
+  await eventually(() => relay.sentBytes === 1)
   relay.setFaults({})
   client.socket.write('2')
-  await until(() => client.received === '12')
+  await eventually(() => client.received === '12')
 })
 
 test('a truncation passes so many bytes of the server on, and cuts', async () => {
@@ -120,7 +116,7 @@ test('two halves meet at a unix socket', async () => {
   try {
     const client = connect(inner.port)
     client.socket.write('through')
-    await until(() => client.received === 'through')
+    await eventually(() => client.received === 'through')
     inner.cut()
     await client.closed
   } finally {

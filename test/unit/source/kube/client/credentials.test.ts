@@ -299,7 +299,7 @@ describe('a credential plugin', () => {
 
 async function pidFrom(path: string): Promise<number> {
   let text = ''
-  for (let tries = 0; tries < 1000 && !text.endsWith('\n'); tries++) {
+  for (let tries = 0; tries < 10_000 && !text.endsWith('\n'); tries++) {
     await new Promise(resolve => setTimeout(resolve, 5))
     text = await readFile(path, 'utf8').catch(() => '')
   }

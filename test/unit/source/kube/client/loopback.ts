@@ -14,6 +14,7 @@ import {
   type ApiResponse,
 } from '../../../../../src/source/kube/api-client.ts'
 import { type ClientOptions, openApiClient } from '../../../../../src/source/kube/client/http-client.ts'
+import { eventually, Patience } from '../../../../support/patience.ts'
 import { type Authority, createAuthority, type KeyPair } from '../../../../support/tls.ts'
 
 /** Stands for whatever must never be printed. */
@@ -212,18 +213,14 @@ export async function failureOf(work: Promise<unknown>): Promise<Error & { reado
   throw new Error('it succeeded')
 }
 
-/** Waits for real events; fails after 10 s. */
+/** Waits for real events. */
 export async function until(holds: () => boolean, what = 'the condition'): Promise<void> {
-  const endMs = performance.now() + 10_000
-  while (!holds()) {
-    if (performance.now() > endMs) throw new Error(`${what} did not come about`)
-    await pause(2)
-  }
+  await eventually(holds, { stepMs: 2, describe: () => what })
 }
 
 /** What a request fails with once the client has noticed that its connection is gone. */
 export async function failureBeyondLoss(client: ApiClient): Promise<Error & { readonly kind?: string }> {
-  for (let tries = 0; tries < 1000; tries++) {
+  for (const patience = new Patience(); !patience.isOver; ) {
     const error = await failureOf(getText(client, '/'))
     if (!('kind' in error) || error.kind !== 'lost') return error
     await pause(5)
@@ -233,7 +230,7 @@ export async function failureBeyondLoss(client: ApiClient): Promise<Error & { re
 
 /** The first whole answer, however many requests are lost before the client has noticed that its connection is gone. */
 export async function textBeyondLoss(client: ApiClient, path: string): Promise<string> {
-  for (let tries = 0; tries < 1000; tries++) {
+  for (const patience = new Patience(); !patience.isOver; ) {
     try {
       return await getText(client, path)
     } catch (error) {
