@@ -59,6 +59,14 @@ build_all() {
   fi
 }
 
+# npm start serves a copy, so that trying things out changes no tracked file. What is in it already stays.
+copy_examples() {
+  mkdir -p examples
+  for file in deploy/examples/*.yaml deploy/examples/*.json; do
+    [ -e "examples/${file##*/}" ] || cp "$file" examples/
+  done
+}
+
 prepare() {
   check_tools
   install_packages

@@ -22,7 +22,12 @@ export async function readRequest(
   io: Io,
   { command, check, ...options }: RequestOptions,
 ): Promise<RunRequest | number> {
-  const parsed = await loadConfig(argv, { hostName: io.hostName, ...options, readFile: readConfigFile })
+  const parsed = await loadConfig(argv, {
+    hostName: io.hostName,
+    env: process.env,
+    ...options,
+    readFile: readConfigFile,
+  })
   if (parsed.kind === 'errors') {
     const { errors, extra } = parsed
     if (extra !== undefined) await check?.(extra)

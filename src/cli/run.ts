@@ -34,7 +34,7 @@ export const command: Command = {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const options: LoadOptions = { hostName: io.hostName, readFile: readConfigFile }
+  const options: LoadOptions = { hostName: io.hostName, env: process.env, readFile: readConfigFile }
   const parsed = await loadConfig(argv, options)
   if (parsed.kind === 'errors') return usageErrors(io, 'run', parsed.errors)
   const request = parsed.value

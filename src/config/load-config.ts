@@ -1,8 +1,10 @@
+import { PLACEHOLDER_REASON, placeholderIn } from '../base/placeholder.ts'
 import { explainWindowsFlag } from './compatible-flags.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
 import type { Config, ProxyMode } from './config.ts'
 import { API_VERSION, KIND, readConfigDocument } from './config-document.ts'
 import { ConfigFileError } from './config-file.ts'
+import { type Environment, expandVariables } from './config-variables.ts'
 import { type ConfigError, type FlagSpec, readArguments } from './flag.ts'
 import { FlagReader, parseBool, quote } from './flag-reader.ts'
 import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
@@ -30,6 +32,8 @@ export interface ParseOptions {
   readonly hostName: string
   /** Flags of the command besides those of a Config. */
   readonly extra?: readonly FlagSpec[]
+  /** For `$(NAME)` in the file; none when absent. */
+  readonly env?: Environment
   /** The command is `kprobe api`, which has nothing to do with the kernel: a proxy of any name goes with any mode. */
   readonly modeless?: boolean
 }
@@ -93,9 +97,10 @@ export function parseRequest(
     if (argument !== '') reader.fail(quote(argument), 'no such argument; flags begin with --')
   for (const { name, choices } of options.extra ?? [])
     if (choices !== undefined) reader.oneOf(name, choices, '')
+  refusePlaceholders(reader, options)
   const own = readOwnSettings(reader)
   const { settings, errors, doubts, warnings } =
-    file === undefined ? fromFlags(reader) : fromFile(reader, file)
+    file === undefined ? fromFlags(reader) : fromFile(reader, file, options.env ?? {})
   overlayHostName(settings, reader)
   completeSettings(settings, reader)
   const config = readConfig(settings, own, options.hostName)
@@ -145,6 +150,13 @@ function readFlags(argv: readonly string[], { extra = [] }: ParseOptions): FlagR
   return new FlagReader(readArguments(argv, [...RUN_FLAGS, ...extra], explainWindowsFlag))
 }
 
+function refusePlaceholders(reader: FlagReader, { extra = [] }: ParseOptions): void {
+  for (const { name } of [...RUN_FLAGS, ...extra]) {
+    const left = placeholderIn(reader.all(name).join())
+    if (left !== undefined) reader.fail(`--${name}`, `${left} ${PLACEHOLDER_REASON}`)
+  }
+}
+
 interface Source {
   readonly settings: Settings
   readonly errors: readonly ConfigError[]
@@ -165,9 +177,10 @@ function fromFlags(reader: FlagReader): Source {
 }
 
 /** Texts of flags that mean nothing are errors all the same, as they are to kube-proxy. */
-function fromFile(reader: FlagReader, file: ConfigFile): Source {
+function fromFile(reader: FlagReader, file: ConfigFile, env: Environment): Source {
   const flags = settingsFromFlags(reader)
-  const document = readConfigDocument(file.text, file.path)
+  const { text, errors } = expandVariables(file, env)
+  const document = readConfigDocument(text, file.path)
   overlayLogging(document.settings, flags)
   completeFileAddresses(document.settings)
   const ignored = [...KUBE_PROXY_FLAGS, 'healthz-port', 'metrics-port'].filter(
@@ -178,6 +191,7 @@ function fromFile(reader: FlagReader, file: ConfigFile): Source {
   return {
     ...document,
     settings: document.settings,
+    errors: [...errors, ...document.errors],
     doubts: document.warnings,
     warnings: names === '' ? [] : [warning],
   }

@@ -4,6 +4,8 @@ import { fileURLToPath } from 'node:url'
 import * as k8s from '@kubernetes/client-node'
 import { describe, expect, it } from 'vitest'
 import { parseAllDocuments } from 'yaml'
+import type { Environment } from '../../../src/config/config-variables.ts'
+import { parseRequest } from '../../../src/config/load-config.ts'
 
 const KUBERNETES = fileURLToPath(new URL('../../../deploy/kubernetes', import.meta.url))
 
@@ -63,10 +65,15 @@ function documents(path: string): Json[] {
 const base = readdirSync(join(KUBERNETES, 'base')).filter(name => name !== 'kustomization.yaml')
 const objects = base.flatMap(name => documents(`base/${name}`))
 
+/** By kind; of two, the first. */
 function only(kind: string): Json {
   const [found] = objects.filter(each => each.kind === kind)
   if (found === undefined) throw new Error(`no ${kind}`)
   return found
+}
+
+function parse(config: string, argv: readonly string[], env: Environment) {
+  return parseRequest(argv, { hostName: 'node', env }, { path: 'config.conf', text: config })
 }
 
 const text = (value: unknown, ...path: readonly (string | number)[]): unknown =>
@@ -107,6 +114,28 @@ describe('the manifests', () => {
       { apiGroups: ['networking.k8s.io'], resources: ['servicecidrs'], verbs: ['list', 'watch'] },
       { apiGroups: ['events.k8s.io'], resources: ['events'], verbs: ['create', 'patch', 'update'] },
     ])
+  })
+
+  it('take the API server and the pod range from one ConfigMap, in every overlay', () => {
+    const cluster = objects.find(each => text(each, 'metadata', 'name') === 'kprobe-cluster')
+    const data = text(cluster, 'data')
+    if (!isJson(data)) throw new Error('no data')
+    expect(Object.keys(data)).toEqual(['API_SERVER', 'POD_CIDR'])
+    const container = text(only('DaemonSet'), 'spec', 'template', 'spec', 'containers', 0)
+    expect(text(container, 'envFrom')).toEqual([{ configMapRef: { name: 'kprobe-cluster' } }])
+    expect(text(container, 'args')).toContain('--master=$(API_SERVER)')
+    for (const file of ['base/config.yaml', 'overlays/ipvs/config.yaml', 'overlays/iptables/config.yaml']) {
+      const [map] = documents(file)
+      const config = String(text(map, 'data', 'config.conf'))
+      expect(parse(config, ['--master=https://192.0.2.1:6443'], { POD_CIDR: '10.9.0.0/16' })).toMatchObject({
+        kind: 'ok',
+        value: { config: { client: { master: 'https://192.0.2.1:6443' } } },
+      })
+      const left = parse(config, [`--master=${String(data.API_SERVER)}`], { POD_CIDR: String(data.POD_CIDR) })
+      const told = left.kind === 'errors' ? left.errors.map(each => `${each.path}: ${each.message}`) : []
+      expect(told.join('\n')).toContain('--master: REPLACE_ME_API_SERVER is a placeholder')
+      expect(told.join('\n')).toMatch(/^config\.conf:\d+: .*REPLACE_ME_POD_CIDR is a placeholder/m)
+    }
   })
 
   it('are all listed, and the overlays lead to them', () => {

@@ -1,4 +1,5 @@
 import { dirname, isAbsolute, join } from 'node:path'
+import { PLACEHOLDER_REASON, placeholderIn } from '../../../base/placeholder.ts'
 import { oneLine } from '../../../base/text.ts'
 import { isJson, type Json } from '../../../model/fields.ts'
 import { YamlTextError, yamlDocuments } from '../../file/yaml-documents.ts'
@@ -134,8 +135,11 @@ function clusterPart(cluster: Json, read: Reading, master: string) {
   // As client-go: which of the two was meant is not for us to guess.
   if (insecure && ca !== undefined)
     throw refused(read, 'insecure-skip-tls-verify', 'is true beside a certificate-authority')
+  const server = master === '' ? text(cluster, 'server', read) : master
+  const left = placeholderIn(server)
+  if (left !== undefined) throw refused(read, 'server', `${left} ${PLACEHOLDER_REASON}`)
   return {
-    server: master === '' ? text(cluster, 'server', read) : master,
+    server,
     ca,
     insecure,
     tlsServerName: optional(text(cluster, 'tls-server-name', read)),

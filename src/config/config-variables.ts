@@ -1,0 +1,34 @@
+import { PLACEHOLDER_REASON, placeholderIn } from '../base/placeholder.ts'
+import type { ConfigError } from './flag.ts'
+import { quote } from './flag-reader.ts'
+
+export type Environment = Readonly<Record<string, string | undefined>>
+
+export interface Expanded {
+  readonly text: string
+  readonly errors: readonly ConfigError[]
+}
+
+/**
+ * Replaces `$(NAME)` in a configuration file by the environment variable of that name, as Kubernetes does in the arguments
+ * of a container: what is the same in all modes stands in one ConfigMap. Comments stay as they are. Placeholders that are
+ * left are errors.
+ */
+export function expandVariables({ path, text }: { path: string; text: string }, env: Environment): Expanded {
+  const errors: ConfigError[] = []
+  const fail = (line: number, message: string) => errors.push({ path: `${path}:${line + 1}`, message })
+  const lines = text.split('\n').map((line, at) => {
+    if (line.trimStart().startsWith('#')) return line
+    const expanded = line.replace(/\$\((\w+)\)/g, (whole, name: string) => {
+      const value = env[name]
+      if (value !== undefined && !/[\r\n]/.test(value)) return value
+      const why = value === undefined ? 'is not set' : 'has more than one line'
+      fail(at, `${whole}: the environment variable ${name} ${why}`)
+      return ''
+    })
+    const left = placeholderIn(expanded)
+    if (left !== undefined) fail(at, `${quote(line.trim())}: ${left} ${PLACEHOLDER_REASON}`)
+    return expanded
+  })
+  return { text: lines.join('\n'), errors }
+}

@@ -1,0 +1,31 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { expect, it, onTestFinished } from 'vitest'
+
+const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
+
+it('npm start serves a copy of the examples, and keeps what was edited there', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kprobe-test-'))
+  onTestFinished(() => rmSync(folder, { recursive: true }))
+  mkdirSync(join(folder, 'deploy/examples/all-ip'), { recursive: true })
+  for (const name of ['a.yaml', 'b.json', 'all-ip/c.yaml'])
+    writeFileSync(join(folder, 'deploy/examples', name), 'shipped')
+  const copy = () =>
+    execFileSync('sh', ['-euc', `. ${ROOT}/deploy/prepare.sh; copy_examples`], { cwd: folder })
+  copy()
+  writeFileSync(join(folder, 'examples/a.yaml'), 'edited')
+  rmSync(join(folder, 'examples/b.json'))
+  copy()
+  expect(readdirSync(join(folder, 'examples')).sort()).toEqual(['a.yaml', 'b.json'])
+  expect(readFileSync(join(folder, 'examples/a.yaml'), 'utf8')).toBe('edited')
+  expect(readFileSync(join(ROOT, 'deploy/start.sh'), 'utf8')).toContain('--source=file:examples ')
+})
+
+it('git ignores what npm start and npm pack write', () => {
+  const asked = ['examples/20-shop.yaml', 'kprobe-0.1.0.tgz']
+  const { stdout } = spawnSync('git', ['check-ignore', ...asked], { cwd: ROOT, encoding: 'utf8' })
+  expect(stdout.trim().split('\n')).toEqual(asked)
+})
