@@ -1,5 +1,5 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { cpSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -16,6 +16,9 @@ beforeAll(() => {
 })
 
 afterAll(() => rmSync(root, { recursive: true, force: true }))
+
+const DOCKERFILE = readFileSync(join(TOP, 'deploy/image/Dockerfile'), 'utf8')
+const PAGE = readFileSync(join(TOP, 'docs/image.md'), 'utf8')
 
 const ONCE = ['run', '--source=file:/etc/examples', '--hostname-override=example-node', '--once'] as const
 
@@ -49,6 +52,32 @@ it('holds Node, kprobe and their libraries, and no shell', () => {
   const names = readdirSync(root, { recursive: true }).map(String)
   expect(names.filter(name => /(^|\/)(sh|bash|dash|busybox|apt|dpkg|npm)$/.test(name))).toEqual([])
   expect(existsSync(join(root, 'opt/kprobe/kprobe.node'))).toBe(true)
+})
+
+it('is described by docs/image.md: its arguments, its stages and its files', () => {
+  const matches = (text: string, pattern: RegExp) =>
+    [...text.matchAll(pattern)].map(([, found = '']) => found)
+  const given = matches(PAGE, /--build-arg (\w+)=/g)
+  const listed = matches(PAGE, /^\| `([A-Z_]+)` \|/gm)
+  expect([...new Set(matches(DOCKERFILE, /^ARG (\w+)/gm))].sort()).toEqual([...listed].sort())
+  expect(given.filter(name => !listed.includes(name))).toEqual([])
+  const stages = matches(DOCKERFILE, / AS (\w+)$/gm)
+  for (const target of matches(PAGE, /--target (\w+)/g)) expect(stages).toContain(target)
+  const paths = matches(PAGE, /^\| (`\/.*?`) \|/gm).flatMap(cell => matches(cell, /`(\/[^`]+)`/g))
+  expect(paths.length).toBeGreaterThan(5)
+  expect(paths.filter(path => !existsSync(join(root, path)))).toEqual([])
+})
+
+it('is built from files that are there and that the build context has', () => {
+  const ignored = readFileSync(join(TOP, '.dockerignore'), 'utf8').split('\n')
+  const copied = [...DOCKERFILE.matchAll(/^COPY ([^-\n].*) \S+$/gm)].flatMap(([, names = '']) =>
+    names.split(' '),
+  )
+  expect(copied).toContain('package.json')
+  for (const name of [...copied, 'deploy/image/rootfs.sh', 'deploy/build.mjs', 'native', 'src']) {
+    expect(existsSync(join(TOP, name)), name).toBe(true)
+    expect(ignored).not.toContain(name.split('/')[0])
+  }
 })
 
 it('programs the kernel with NET_ADMIN alone, from a read-only root (F113)', () => {
