@@ -6,12 +6,17 @@ export type AdminAnswer =
   /** No daemon listens there. */
   | { readonly kind: 'absent' }
 
+/** Where the manifests put the socket, and where commands ask that are given none. */
+export function usualSocket(proxyName: string | undefined): string {
+  return `/run/kprobe/admin${proxyName === undefined ? '' : `-${proxyName}`}.sock`
+}
+
 /** Longest wait for the daemon to begin or go on answering. */
 const TIMEOUT_MS = 5_000
 /** More than the state of 100,000 Services. */
 const ANSWER_BYTES_MAX = 512 * 1024 * 1024
 
-/** Asks the daemon of this node: `path` is /state, /plan or /receipts. Rejects when it answers badly. */
+/** Asks the daemon of this node for one of its pages, such as /state. Rejects when it answers badly. */
 export function askDaemon(socketPath: string, path: string): Promise<AdminAnswer> {
   return new Promise((resolve, reject) => {
     const asked = request({ socketPath, path, timeout: TIMEOUT_MS }, response => {

@@ -109,7 +109,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = readRequest(reader, given.positionals)
   if (reader.errors.length > 0) return usageErrors(io, 'dump', reader.errors)
   try {
-    const ask: AskNames = async isNeeded => await daemonNames(request, io, isNeeded)
+    const names = await askServiceNames(request.adminSocket)
+    const ask: AskNames = isNeeded => daemonNames(request, names, isNeeded)
     if (request.what === 'ipvs' || request.what === 'ipset') await dumpOfIpvs(request, io, ask)
     else if (request.what === 'iptables') await dumpIptables(request, io)
     else await dumpTables(request, io, ask)
@@ -132,7 +133,7 @@ async function dumpTables(request: Request, io: Io, ask: AskNames): Promise<void
 
 async function dumpOfIpvs(request: Request, io: Io, ask: AskNames): Promise<void> {
   const { what, output } = request
-  const names = (await ask(true)) ?? namesOfElements((await readTables(request)).ipvs)
+  const names = ask(true) ?? namesOfElements((await readTables(request)).ipvs)
   const filter = filterOf(request, names)
   const shown = await (what === 'ipvs' ? showServers(filter) : showSets(filter))
   if (shown.isEmpty) io.err(`${nothingText(request)}\n`)
@@ -158,24 +159,19 @@ const UNNAMED =
   'not every object of IPVS has a name here: the daemon at its --admin-socket knows whom each serves\n'
 
 /** Undefined where no daemon says. */
-type AskNames = (isNeeded: boolean) => Promise<ServiceNames | undefined>
+type AskNames = (isNeeded: boolean) => ServiceNames | undefined
 
 /** Throws when a Service is asked for and nobody says what is of it, unless the rest can be shown without. */
-async function daemonNames(
-  { service, adminSocket }: Request,
-  io: Io,
+function daemonNames(
+  { service }: Request,
+  names: ServiceNames | undefined,
   isNeeded: boolean,
-): Promise<ServiceNames | undefined> {
-  const names = await askServiceNames(adminSocket)
-  if (names !== undefined) return names
-  const absent = `no daemon answers at ${quote(adminSocket)}`
-  if (service !== '' && isNeeded)
+): ServiceNames | undefined {
+  if (names === undefined && service !== '' && isNeeded)
     throw new Error(
-      'whom objects of IPVS serve only the daemon says: ' +
-        (adminSocket === '' ? 'with --service, give its --admin-socket' : absent),
+      '--service needs --admin-socket: only the daemon knows which Service an IPVS object belongs to',
     )
-  if (adminSocket !== '') io.err(`${absent}\n`)
-  return undefined
+  return names
 }
 
 function filterOf({ families, service }: Request, names: ServiceNames): IpvsFilter {
@@ -230,7 +226,7 @@ async function readKernel(request: Request, ask: AskNames): Promise<Dump> {
   const others = { userspace, iptables }
   if (ipvs.length === 0) return { tables: own, ipvs, filter: undefined, ...others }
   // Elements of the mode nftables, which may be taking over, say whom they serve.
-  const names = (await ask(nftables.length === 0)) ?? namesOfElements(ipvs)
+  const names = ask(nftables.length === 0) ?? namesOfElements(ipvs)
   return { tables: own, ipvs, filter: filterOf(request, names), ...others }
 }
 

@@ -1,6 +1,6 @@
-import { systemClock } from '../base/clock.ts'
 import { familyOf, formatIp, formatIpPort, type Ip, isLoopback, parseIp, whyNotIp } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
+import { MODEL_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import type { FlagSpec } from '../config/flag.ts'
 import { type FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
@@ -15,9 +15,9 @@ import type { Frontend, FrontendTable, PortFrontends } from '../model/frontend.t
 import type { Protocol } from '../model/service.ts'
 import { type ExplainedEndpoint, type Explanation, explanationText } from './explanation-text.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { type Loaded, loadOnce } from './load.ts'
+import { type Loaded, withLoaded } from './load.ts'
+import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
-import { readRequest } from './read-request.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
@@ -61,23 +61,23 @@ export const command: Command = {
         'Example:',
         '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',
         '',
+        FROM_DAEMON,
         WITHOUT_EFFECT,
       ],
-      flags: [...MODEL_FLAGS, ...FLAGS, HELP_FLAG],
+      flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, ...FLAGS, HELP_FLAG],
     }),
   run,
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const request = await readRequest(argv, io, { command: 'explain', extra: FLAGS })
+  const request = await readModelRequest(argv, io, { command: 'explain', extra: FLAGS })
   if (typeof request === 'number') return request
   const { config, extra } = request
   const question = readQuestion(extra)
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0 || question === undefined) return usageErrors(io, 'explain', extra.errors)
   try {
-    const loaded = await loadOnce(config, systemClock, io)
-    const explanation = explain(question, config, loaded)
+    const explanation = await withLoaded(request, io, loaded => explain(question, config, loaded))
     if (output === 'text') io.out(explanationText(explanation))
     else await writeDocument(explanation, output, io)
     return EXIT_FINE

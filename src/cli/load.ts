@@ -1,50 +1,95 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, systemClock } from '../base/clock.ts'
 import { finishInSlices, slicingOf } from '../base/steps.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { Cluster } from '../daemon/cluster.ts'
 import { openClient, openFileSource, watchLocalIps } from '../daemon/open.ts'
+import { isJson } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
 import { resolve } from '../model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
+import { readSnapshotJson } from '../model/snapshot-json.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
+import { askDaemon } from './admin-client.ts'
 import type { Io } from './io.ts'
+import type { ModelRequest } from './model-request.ts'
+import { Progress } from './progress.ts'
 
 export interface Loaded {
   readonly snapshot: Snapshot
   readonly table: FrontendTable
 }
 
-/** Reads the source once, whole, and resolves it, for commands that end. Throws when a part of it cannot be read. */
-export async function loadOnce(config: Config, clock: Clock, io: Io): Promise<Loaded> {
-  const snapshot = await readSource(config, clock, io)
+interface Reading {
+  readonly clock: Clock
+  readonly io: Io
+  readonly progress: Progress
+}
+
+/**
+ * Reads all objects once, from the daemon or from the source, and resolves them, for commands that end. Standard error says
+ * how far it is, until `use` is done as well. Throws when a part of the objects cannot be read.
+ */
+export async function withLoaded<R>(
+  request: Pick<ModelRequest, 'config' | 'daemon'>,
+  io: Io,
+  use: (loaded: Loaded, progress: Progress) => R | Promise<R>,
+): Promise<R> {
+  const progress = new Progress(systemClock, io)
+  try {
+    return await use(await load(request, { clock: systemClock, io, progress }), progress)
+  } finally {
+    progress.end()
+  }
+}
+
+async function load(
+  { config, daemon }: Pick<ModelRequest, 'config' | 'daemon'>,
+  reading: Reading,
+): Promise<Loaded> {
+  const { clock, progress } = reading
+  const snapshot =
+    daemon === undefined ? await readSource(config, reading) : await askSnapshot(daemon, reading)
+  progress.begin('computing what the kernel should hold')
   const table = await finishInSlices(resolve(resolveOptions(config), undefined, snapshot), slicingOf(clock))
   return { snapshot, table }
 }
 
-async function readSource(config: Config, clock: Clock, io: Io): Promise<Snapshot> {
-  if (config.source.kind === 'file')
-    return await readWhole(openFileSource(config, clock), { config, clock, io })
+async function askSnapshot(socket: string, { clock, progress }: Reading): Promise<Snapshot> {
+  progress.begin(`reading the objects of the daemon at ${socket}`)
+  const answer = await askDaemon(socket, '/snapshot')
+  if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
+  if (!isJson(answer.value) || answer.value.complete !== true)
+    throw new Error(`the daemon at ${socket} has not read all objects yet`)
+  const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
+  progress.read(snapshot.services.size + snapshot.sliceByKey.size)
+  return snapshot
+}
+
+async function readSource(config: Config, { clock, io, progress }: Reading): Promise<Snapshot> {
+  const whole = { config, clock, io, progress }
+  if (config.source.kind === 'file') {
+    const read = () => progress.read(1)
+    return await readWhole(openFileSource(config, clock, { read }), whole)
+  }
   const warn = (text: string) => io.err(`${oneLine(text)}\n`)
   const client = await openClient(config, { clock, env: process.env, warn })
   const cluster = new Cluster({ client, clock, random: Math.random, requested: () => undefined })
   try {
-    return await readWhole(cluster.source(config), { config, clock, io })
+    return await readWhole(cluster.source(config), whole)
   } finally {
     await cluster.close()
   }
 }
 
-interface Reading {
+interface WholeReading extends Reading {
   readonly config: Config
-  readonly clock: Clock
-  readonly io: Io
 }
 
-async function readWhole(source: Source, { config, clock, io }: Reading): Promise<Snapshot> {
+async function readWhole(source: Source, { config, clock, io, progress }: WholeReading): Promise<Snapshot> {
   let snapshot = EMPTY_SNAPSHOT
   let localIps: LocalAddresses | undefined
   try {
@@ -68,6 +113,7 @@ async function readWhole(source: Source, { config, clock, io }: Reading): Promis
       if (localIps !== undefined) missing.add('addresses')
       const started = source.start({
         events: batch => {
+          if (config.source.kind === 'kube') progress.read(batch.length)
           snapshot = applyEvents(snapshot, batch)
           return Promise.resolve()
         },

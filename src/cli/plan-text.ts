@@ -9,14 +9,20 @@ const LINES_PER_TEXT = 1_000
 export function* planLines(lines: Iterable<PlanLine>): Generator<string> {
   let text: string[] = []
   let heading: string | undefined
-  for (const { verb, object, service } of lines) {
+  for (const line of lines) {
+    const { service } = line
     const title = service === undefined ? 'shared by all Services' : `Service ${oneLine(service)}`
     if (title !== heading) text.push(`${title}:\n`)
     heading = title
-    text.push(`  ${SIGNS[verb]} ${oneLine(object)}\n`)
+    text.push(`  ${planLine(line)}\n`)
     if (text.length < LINES_PER_TEXT) continue
     yield text.join('')
     text = []
   }
   if (text.length > 0) yield text.join('')
+}
+
+/** `+ element ip kube-proxy ...`. */
+export function planLine({ verb, object }: Pick<PlanLine, 'verb' | 'object'>): string {
+  return `${SIGNS[verb]} ${oneLine(object)}`
 }

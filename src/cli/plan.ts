@@ -1,45 +1,60 @@
-import { systemClock } from '../base/clock.ts'
 import { count } from '../base/text.ts'
+import { MODEL_SOCKET_FLAG } from '../config/daemon-flags.ts'
+import type { FlagSpec } from '../config/flag.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { COMMITS_MAX } from '../reconcile/difference.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference } from './kernel-difference.ts'
-import { loadOnce, refusalText } from './load.ts'
+import { refusalText, withLoaded } from './load.ts'
+import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
 import { planLines } from './plan-text.ts'
-import { readRequest } from './read-request.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
+const FLAGS: readonly FlagSpec[] = [
+  {
+    name: 'summary',
+    kind: 'bool',
+    default: 'false',
+    help: 'print how much would change, without the objects',
+  },
+  outputFlag(OUTPUTS),
+]
+
 export const command: Command = {
   help: () =>
     helpText({
-      usage: 'kprobe plan --source=file:PATH [flags]',
+      usage: 'kprobe plan [flags]',
       description:
-        'Prints what `kprobe run` with the same flags would change in the kernel, object by object, and changes nothing.\n' +
+        'Prints what `kprobe run` would change in the kernel, object by object, and changes nothing.\n' +
         'Exits 0 when there is no difference and 3 when there is one.',
-      details: [WITHOUT_EFFECT],
-      flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
+      details: [FROM_DAEMON, WITHOUT_EFFECT],
+      flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, ...FLAGS, HELP_FLAG],
     }),
   run,
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const request = await readRequest(argv, io, { command: 'plan', extra: [outputFlag(OUTPUTS)] })
+  const request = await readModelRequest(argv, io, { command: 'plan', extra: FLAGS })
   if (typeof request === 'number') return request
   const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
+  const isSummary = extra.bool('summary')
   if (extra.errors.length > 0) return usageErrors(io, 'plan', extra.errors)
   try {
-    const { table } = await loadOnce(config, systemClock, io)
-    for (const { refusals } of table.services.values())
-      for (const refusal of refusals) io.err(refusalText(refusal))
-    const { lines, complete } = await kernelDifference(config, table)
-    if (output === 'text') printText(lines, io)
-    else await writeDocument({ changes: lines.length, complete, objects: lines }, output, io)
+    const { lines, complete } = await withLoaded(request, io, async ({ table }, progress) => {
+      for (const { refusals } of table.services.values())
+        for (const refusal of refusals) io.err(refusalText(refusal))
+      progress.begin('comparing with the kernel')
+      return await kernelDifference(config, table)
+    })
+    const shown = isSummary ? planCounts(lines) : { objects: lines }
+    if (output !== 'text') await writeDocument({ changes: lines.length, complete, ...shown }, output, io)
+    else printText(lines, isSummary, io)
     if (!complete) io.err(`there is more: only the first ${COMMITS_MAX} commits are listed\n`)
     return lines.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
@@ -48,18 +63,31 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
-function printText(lines: readonly PlanLine[], io: Io): void {
-  for (const text of planLines(lines)) io.out(text)
-  io.out(`${planSummary(lines)}\n`)
+function printText(lines: readonly PlanLine[], isSummary: boolean, io: Io): void {
+  for (const text of isSummary ? [] : planLines(lines)) io.out(text)
+  const { added, changed, removed } = planCounts(lines)
+  const verbs =
+    isSummary && lines.length > 0 ? `: ${added} added, ${changed} changed, ${removed} removed` : ''
+  io.out(`${planSummary(lines)}${verbs}\n`)
+}
+
+/** How much a plan changes: Services, whether rules that all Services share are among it, and objects by verb. */
+export function planCounts(lines: readonly PlanLine[]) {
+  const services = new Set(lines.map(({ service }) => service))
+  const shared = services.delete(undefined)
+  const of = (verb: PlanLine['verb']) => lines.filter(line => line.verb === verb).length
+  return {
+    services: services.size,
+    shared,
+    added: of('add'),
+    changed: of('change'),
+    removed: of('remove'),
+  }
 }
 
 export function planSummary(lines: readonly PlanLine[]): string {
   if (lines.length === 0) return 'no difference: the kernel holds what the Services ask for'
-  const services = new Set(lines.map(({ service }) => service))
-  const isShared = services.delete(undefined)
-  const whose = [
-    ...(services.size > 0 ? [count(services.size, 'Service')] : []),
-    ...(isShared ? ['what all share'] : []),
-  ]
+  const { services, shared } = planCounts(lines)
+  const whose = [...(services > 0 ? [count(services, 'Service')] : []), ...(shared ? ['shared rules'] : [])]
   return `${count(lines.length, 'change')} for ${whose.join(' and ')}`
 }

@@ -1,16 +1,17 @@
-import { readdir, readFile, readlink } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
+import { networkNamespace } from '../daemon/network-namespace.ts'
 
 /**
  * Processes of a name in the network namespace of this one, as far as /proc shows them here: a container may see its own
  * processes alone, and who has fewer privileges than a process does not see where that one is.
  */
 export async function processesNamed(name: string, proc = '/proc'): Promise<readonly number[]> {
-  const here = await netns(`${proc}/self`)
+  const here = await networkNamespace(`${proc}/self`)
   const found: number[] = []
   for (const entry of await readdir(proc)) {
     if (!/^\d+$/.test(entry)) continue
     if ((await nameOf(`${proc}/${entry}`)) !== name) continue
-    if (here !== undefined && (await netns(`${proc}/${entry}`)) === here) found.push(Number(entry))
+    if (here !== undefined && (await networkNamespace(`${proc}/${entry}`)) === here) found.push(Number(entry))
   }
   return found.sort((a, b) => a - b)
 }
@@ -19,15 +20,6 @@ export async function processesNamed(name: string, proc = '/proc'): Promise<read
 async function nameOf(folder: string): Promise<string | undefined> {
   try {
     return (await readFile(`${folder}/comm`, 'utf8')).trim()
-  } catch {
-    return undefined
-  }
-}
-
-/** Undefined where it may not be read. */
-async function netns(folder: string): Promise<string | undefined> {
-  try {
-    return await readlink(`${folder}/ns/net`)
   } catch {
     return undefined
   }

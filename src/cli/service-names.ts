@@ -17,13 +17,14 @@ export interface ServiceNames {
 }
 
 /**
- * Kernel objects of IPVS carry no names: the daemon knows them. Undefined where none answers at the socket. Throws when
- * it answers badly.
+ * Kernel objects of IPVS carry no names: the daemon knows them. Undefined without a socket. Throws when no daemon answers
+ * there, or when it answers badly.
  */
 export async function askServiceNames(adminSocket: string): Promise<ServiceNames | undefined> {
   if (adminSocket === '') return undefined
   const answer = await askDaemon(adminSocket, '/state')
-  return answer.kind === 'absent' ? undefined : serviceNames(answer.value)
+  if (answer.kind === 'absent') throw new Error(`no daemon answers at ${adminSocket}`)
+  return serviceNames(answer.value)
 }
 
 /** Of what /state says: its shape is PrintedService's; what has another one is passed over. */

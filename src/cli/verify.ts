@@ -1,18 +1,18 @@
-import { systemClock } from '../base/clock.ts'
 import { count } from '../base/text.ts'
-import type { Config } from '../config/config.ts'
-import { ADMIN_SOCKET_FLAG } from '../config/daemon-flags.ts'
+import { MODEL_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import type { FrontendTable } from '../model/frontend.ts'
+import { isJson } from '../model/fields.ts'
+import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import { printedService } from '../model/printed.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { askDaemon } from './admin-client.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference } from './kernel-difference.ts'
-import { loadOnce } from './load.ts'
+import { withLoaded } from './load.ts'
+import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
-import { readRequest } from './read-request.ts'
+import { planLine } from './plan-text.ts'
 import { tableText } from './table.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
@@ -21,69 +21,68 @@ const OUTPUTS = ['text', 'json', 'yaml'] as const
 export const command: Command = {
   help: () =>
     helpText({
-      usage: 'kprobe verify [--config=FILE] [--admin-socket=PATH] [flags]',
+      usage: 'kprobe verify [flags]',
       description:
-        'Reads the source, computes what it means on this node, and compares that with the kernel and, where a daemon\n' +
-        'answers at its admin socket, with what that daemon has computed. Names every Service that differs; changes\n' +
-        'nothing. Exits 0 when all agree and 3 when they do not.',
-      details: [WITHOUT_EFFECT],
-      flags: [...MODEL_FLAGS, ADMIN_SOCKET_FLAG, outputFlag(OUTPUTS), HELP_FLAG],
+        'Computes what the objects mean on this node, and compares that with the kernel and with what the daemon at\n' +
+        'its admin socket has computed. Names the Services that differ, with their first difference; changes nothing.\n' +
+        'Exits 0 when all agree and 3 when they do not.',
+      details: [FROM_DAEMON, WITHOUT_EFFECT],
+      flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, outputFlag(OUTPUTS), HELP_FLAG],
     }),
   run,
 }
 
-/** One Service, or what all share (''), on which the three do not agree. */
+/** One Service, or the rules that all share (''), on which the three do not agree. */
 export interface Disagreement {
   readonly service: string
-  /** What the daemon has computed is not what the source says now. */
-  readonly daemon: boolean
+  /** How what the daemon has computed differs first; undefined where it is the same. */
+  readonly daemon: string | undefined
   /** Kernel objects that would have to change. */
   readonly kernel: readonly PlanLine[]
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const request = await readRequest(argv, io, { command: 'verify', extra: [outputFlag(OUTPUTS)] })
+  const request = await readModelRequest(argv, io, { command: 'verify', extra: [outputFlag(OUTPUTS)] })
   if (typeof request === 'number') return request
-  const { config, extra } = request
+  const { config, extra, daemon } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'verify', extra.errors)
   try {
-    const { table } = await loadOnce(config, systemClock, io)
-    const computed = await daemonServices(config)
-    const { lines } = await kernelDifference(config, table)
-    const found = disagreements(table, computed, lines)
-    const facts = { services: table.services.size, daemon: computed !== undefined, differences: found }
+    const facts = await withLoaded(request, io, async ({ table }, progress) => {
+      progress.begin('comparing with the daemon and the kernel')
+      const computed = await daemonServices(daemon ?? config.adminSocket)
+      const { lines } = await kernelDifference(config, table)
+      return {
+        services: table.services.size,
+        source: daemon === undefined,
+        daemon: computed !== undefined,
+        differences: disagreements(table, computed, lines),
+      }
+    })
     if (output === 'text') io.out(verifyText(facts, io.colour))
     else await writeDocument(facts, output, io)
-    return found.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
+    return facts.differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
     io.err(`kprobe verify: ${failureText(error)}\n`)
     return EXIT_FAILED
   }
 }
 
-/** Each Service as the daemon has computed it, as JSON; undefined where none answers. */
-async function daemonServices({ adminSocket }: Config): Promise<ReadonlyMap<string, string> | undefined> {
-  if (adminSocket === '') return undefined
-  const answer = await askDaemon(adminSocket, '/state')
-  if (answer.kind === 'absent') return undefined
-  const { value } = answer
-  const services =
-    typeof value === 'object' && value !== null && 'services' in value ? value.services : undefined
-  if (!Array.isArray(services)) throw new Error(`${adminSocket}: /state has no list of services`)
+/** Each Service as the daemon has computed it; undefined without a socket. */
+async function daemonServices(socket: string): Promise<ReadonlyMap<string, unknown> | undefined> {
+  if (socket === '') return undefined
+  const answer = await askDaemon(socket, '/state')
+  if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
+  const services = isJson(answer.value) ? answer.value.services : undefined
+  if (!Array.isArray(services)) throw new Error(`${socket}: /state has no list of services`)
   const list: readonly unknown[] = services
-  return new Map(
-    list.map(each => {
-      const isNamed = typeof each === 'object' && each !== null && 'service' in each
-      return [isNamed ? String(each.service) : '', JSON.stringify(each)]
-    }),
-  )
+  return new Map(list.map(each => [isJson(each) ? String(each.service) : '', each]))
 }
 
 /** By name of the Service; what belongs to none comes first. */
 export function disagreements(
   table: FrontendTable,
-  computed: ReadonlyMap<string, string> | undefined,
+  computed: ReadonlyMap<string, unknown> | undefined,
   lines: readonly PlanLine[],
 ): readonly Disagreement[] {
   const kernel = new Map<string, PlanLine[]>()
@@ -93,40 +92,89 @@ export function disagreements(
     if (others === undefined) kernel.set(service, [line])
     else others.push(line)
   }
-  const differing = computed === undefined ? new Set<string>() : differingServices(table, computed)
-  return [...new Set([...kernel.keys(), ...differing])]
+  const differing = computed === undefined ? new Map<string, string>() : differingServices(table, computed)
+  return [...new Set([...kernel.keys(), ...differing.keys()])]
     .sort()
-    .map(service => ({ service, daemon: differing.has(service), kernel: kernel.get(service) ?? [] }))
+    .map(service => ({ service, daemon: differing.get(service), kernel: kernel.get(service) ?? [] }))
 }
 
-function differingServices(table: FrontendTable, computed: ReadonlyMap<string, string>): Set<string> {
-  const differing = new Set<string>()
-  for (const [key, frontends] of table.services.entries())
-    if (computed.get(key) !== JSON.stringify(printedService(frontends))) differing.add(key)
-  for (const key of computed.keys()) if (!table.services.has(key)) differing.add(key)
+/** How the daemon's Services differ first, by their names. */
+function differingServices(
+  table: FrontendTable,
+  computed: ReadonlyMap<string, unknown>,
+): ReadonlyMap<string, string> {
+  const differing = new Map<string, string>()
+  for (const [key, frontends] of table.services.entries()) {
+    const difference = serviceDifference(frontends, computed.get(key))
+    if (difference !== undefined) differing.set(key, difference)
+  }
+  for (const key of computed.keys())
+    if (!table.services.has(key)) differing.set(key, 'only the daemon knows the Service')
   return differing
+}
+
+function serviceDifference(frontends: ServiceFrontends, its: unknown): string | undefined {
+  const ours = printedService(frontends)
+  if (its === undefined) return 'the daemon does not know the Service'
+  if (JSON.stringify(ours) === JSON.stringify(its)) return undefined
+  const [here, there] = [leavesOf(ours), leavesOf(its)]
+  const surplus = there.find(leaf => !here.includes(leaf))
+  const missing = here.find(leaf => !there.includes(leaf))
+  if (surplus !== undefined) return `the daemon has ${surplus}`
+  return missing === undefined ? 'the daemon has another order' : `the daemon lacks ${missing}`
+}
+
+/** Every text and number in a value, numbers with the name of their field. */
+function leavesOf(value: unknown, field = ''): readonly string[] {
+  if (typeof value === 'string') return [value]
+  if (typeof value !== 'object' || value === null) return [`${field} ${String(value)}`]
+  return Object.entries(value).flatMap(([name, item]) => leavesOf(item, name))
 }
 
 export interface VerifyFacts {
   readonly services: number
-  /** A daemon answered. */
+  /** The source was read; otherwise the objects are those of the daemon. */
+  readonly source: boolean
+  /** The daemon was asked. */
   readonly daemon: boolean
   readonly differences: readonly Disagreement[]
 }
 
-export function verifyText({ services, daemon, differences }: VerifyFacts, colour: boolean): string {
-  const rows = differences.map(each => [
-    each.service === '' ? SHARED : each.service,
-    !daemon ? 'no daemon' : each.daemon ? 'differs' : 'same',
-    each.kernel.length === 0 ? 'same' : count(each.kernel.length, 'change'),
-  ])
-  const table = rows.length === 0 ? '' : tableText(['SERVICE', 'DAEMON', 'KERNEL'], rows, { colour })
-  const compared = daemon ? 'source, daemon and kernel' : 'source and kernel (no daemon answers)'
-  const named = differences.filter(({ service }) => service !== '').length
-  const isShared = named < differences.length
-  const what = [...(isShared ? ['what all share'] : []), ...(named > 0 ? [count(named, 'Service')] : [])]
-  const verdict = what.length === 0 ? 'agree' : `do not agree on ${what.join(' and ')}`
-  return `${table}${compared} ${verdict}; ${count(services, 'Service')} compared\n`
+/** Services that the text names. */
+const ROWS_MAX = 20
+
+export function verifyText(facts: VerifyFacts, colour: boolean): string {
+  const { services, differences } = facts
+  const rows = differences.slice(0, ROWS_MAX).map(each => rowOf(each, facts.daemon))
+  const heading = ['SERVICE', 'DAEMON', 'KERNEL', 'FIRST DIFFERENCE']
+  const table = rows.length === 0 ? '' : tableText(heading, rows, { colour })
+  const more = differences.length - rows.length
+  const rest = more > 0 ? `and ${count(more, 'more Service')}; -o json lists all\n` : ''
+  return `${table}${rest}${comparedText(facts)} ${verdictText(services, differences)}\n`
 }
 
-const SHARED = '(shared)'
+function rowOf({ service, daemon, kernel }: Disagreement, isAsked: boolean): readonly string[] {
+  const [first] = kernel
+  return [
+    service === '' ? '(shared)' : service,
+    !isAsked ? 'not asked' : daemon === undefined ? 'same' : 'differs',
+    kernel.length === 0 ? 'same' : count(kernel.length, 'change'),
+    first === undefined ? (daemon ?? '') : planLine(first),
+  ]
+}
+
+function comparedText({ source, daemon }: VerifyFacts): string {
+  if (!source) return 'daemon (source not read) and kernel'
+  return daemon ? 'source, daemon and kernel' : 'source and kernel (daemon not asked)'
+}
+
+function verdictText(services: number, differences: readonly Disagreement[]): string {
+  if (differences.length === 0) return `agree; ${count(services, 'Service')} compared`
+  const named = differences.filter(({ service }) => service !== '').length
+  const what = [
+    ...(named < differences.length ? ['shared rules'] : []),
+    ...(named > 0 ? [`${named} of ${count(services, 'Service')}`] : []),
+  ]
+  const isInKernel = differences.some(({ kernel }) => kernel.length > 0)
+  return `differ: ${what.join(' and ')}${isInKernel ? '; run `kprobe plan` for details' : ''}`
+}

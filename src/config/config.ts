@@ -50,7 +50,7 @@ export interface Config {
   readonly allowServiceExternalIps: boolean
   /** Values given for the other gates; isGateOn knows the defaults. */
   readonly featureGates: FeatureGates
-  /** Unix socket of /state, /plan and /receipts; empty for none. */
+  /** Unix socket at which the daemon answers the other commands; empty for none. */
   readonly adminSocket: string
   /** New connections per Service and endpoint as metrics, while there are at most so many series; 0 for none. */
   readonly connectionMetricsMax: number

@@ -74,6 +74,13 @@ export const ADMIN_SOCKET_FLAG: FlagSpec = {
   help: 'unix socket that other kprobe commands query; empty disables it',
 }
 
+/** Of commands that compute what the daemon computes. */
+export const MODEL_SOCKET_FLAG: FlagSpec = {
+  ...ADMIN_SOCKET_FLAG,
+  default: '/run/kprobe/admin.sock',
+  help: 'unix socket of the daemon whose configuration and objects are used; it is an error when no daemon answers at a given socket; with --service-proxy-name=NAME the default is /run/kprobe/admin-NAME.sock',
+}
+
 const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs', [
   {
     name: 'healthz-bind-address',

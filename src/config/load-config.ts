@@ -146,7 +146,8 @@ function firstOf<T>(findings: readonly T[], andMore: (text: string) => T): reado
   return more <= 0 ? findings : [...findings.slice(0, FINDINGS_MAX), andMore(`${more} more of this kind`)]
 }
 
-function readFlags(argv: readonly string[], { extra = [] }: ParseOptions): FlagReader {
+/** The flags alone, as they are given. */
+export function readFlags(argv: readonly string[], { extra = [] }: Pick<ParseOptions, 'extra'>): FlagReader {
   return new FlagReader(readArguments(argv, [...RUN_FLAGS, ...extra], explainWindowsFlag))
 }
 

@@ -296,7 +296,10 @@ class Daemon {
       wallMs,
       pages: adminPages({
         programming: () => this.#programming,
+        config: () => this.#config,
+        version: buildText(build),
         snapshot: () => this.#intake.snapshot,
+        isComplete: () => this.#intake.complete,
         source: () => this.#intake.status,
         nowMs: () => clock.nowMs(),
         receipts: this.#observer.receipts,

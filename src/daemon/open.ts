@@ -115,11 +115,11 @@ export const KERNEL: KernelSockets = {
   room: processRoom,
 }
 
-/** The files that the configuration names. Of Nodes they tell this one alone. */
+/** The files that the configuration names. Of Nodes they tell this one alone. `read` is called for each object. */
 export function openFileSource(
   config: Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>,
   clock: Clock,
-  reading: Pick<ParseOptions, 'details'> = {},
+  { read, ...reading }: Pick<ParseOptions, 'details'> & { readonly read?: () => void } = {},
 ): Source {
   const { source, nodeName, serviceProxyName } = config
   if (source.kind !== 'file') throw new Error(`${source.kind} is no source of files`)
@@ -130,6 +130,7 @@ export function openFileSource(
     clock,
     findDoubts: objectDoubts,
     parseObject: object => {
+      read?.()
       const result = parseObject(object, pool, parsing)
       const foreign =
         result !== undefined && 'kind' in result && result.kind === 'Node' && result.key !== nodeName

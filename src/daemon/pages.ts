@@ -1,20 +1,29 @@
+import type { Config } from '../config/config.ts'
+import { modelFlags } from '../config/daemon-config.ts'
 import { printedService } from '../model/printed.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import { snapshotJson } from '../model/snapshot-json.ts'
 import type { SourceStatus } from '../source/source.ts'
 import type { AdminPages } from '../telemetry/admin-server.ts'
 import type { Receipts } from '../telemetry/receipts.ts'
+import { networkNamespace } from './network-namespace.ts'
 import type { Programming } from './programming.ts'
 
 export interface PagesOptions {
   readonly programming: () => Programming | undefined
+  readonly config: () => Config
+  readonly version: string
   readonly snapshot: () => Snapshot
+  /** Everything that exists is in the Snapshot. */
+  readonly isComplete: () => boolean
   readonly source: () => SourceStatus | undefined
   readonly nowMs: () => number
   readonly receipts: Receipts
 }
 
 /** What the admin socket tells: plain values, made when they are asked for, Service by Service. */
-export function adminPages({ programming, snapshot, source, nowMs, receipts }: PagesOptions): AdminPages {
+export function adminPages(options: PagesOptions): AdminPages {
+  const { programming, config, version, snapshot, isComplete, source, nowMs, receipts } = options
   return {
     state() {
       const status = programming()?.status
@@ -35,6 +44,8 @@ export function adminPages({ programming, snapshot, source, nowMs, receipts }: P
     },
     plan: () => programming()?.pending(),
     receipts: () => receipts.lines,
+    config: async () => ({ version, network: await networkNamespace(), flags: modelFlags(config()) }),
+    snapshot: () => ({ complete: isComplete(), ...snapshotJson(snapshot()) }),
   }
 }
 

@@ -19,6 +19,10 @@ export interface AdminPages {
   /** What a pass would change now. */
   readonly plan: () => unknown
   readonly receipts: () => unknown
+  /** The settings with which other commands compute the same state. */
+  readonly config: () => unknown
+  /** The objects that the daemon has read. */
+  readonly snapshot: () => unknown
 }
 
 export interface AdminServerOptions extends AdminPages {
@@ -42,7 +46,7 @@ const RETRY_MS = 5_000
 const CONNECTIONS_MAX = 16
 
 /**
- * GET /state, /plan and /receipts as JSON on a unix socket that only its owner can connect to. A socket file that an
+ * GET /state, /plan, /receipts, /config and /snapshot as JSON on a unix socket that only its owner can connect to. A socket file that an
  * earlier process left is replaced; one at which somebody answers is left alone, and tried again every 5 s.
  */
 export class AdminServer {
@@ -121,6 +125,10 @@ export function adminHandler(pages: AdminPages, clock: Clock): Handler {
         return json(await pages.plan(), clock)
       case '/receipts':
         return json(await pages.receipts(), clock)
+      case '/config':
+        return json(await pages.config(), clock)
+      case '/snapshot':
+        return json(await pages.snapshot(), clock)
       default:
         return NOT_FOUND
     }

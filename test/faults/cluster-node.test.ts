@@ -100,7 +100,9 @@ it('F41: hostile texts stay texts, and secrets beside our fields are nowhere to 
   })
   expect(await reached(VIP)).toBe(`${A}:8080`)
   await daemon.until(() => daemon.said('refused').length > 0)
-  const pages = await Promise.all(['/state', '/plan', '/receipts'].map(path => askSocket(socket, path)))
+  const pages = await Promise.all(
+    ['/state', '/plan', '/receipts', '/config', '/snapshot'].map(path => askSocket(socket, path)),
+  )
   pages.push(await ask('/metrics', METRICS_PORT), await ask('/healthz'))
   await daemon.stop()
   const sent = JSON.stringify(cluster.server.store.list('events'))

@@ -47,7 +47,7 @@ describe('kprobe plan', () => {
     const before = kprobe('plan', ...SOURCE)
     expect(before.code).toBe(3)
     expect(before.out).toMatch(/^Service shop\/cart:\n {2}\+ /m)
-    expect(before.out).toMatch(/^\d+ changes for \d+ Services and what all share\n$/m)
+    expect(before.out).toMatch(/^\d+ changes for \d+ Services and shared rules\n$/m)
     expect(nft('list', 'ruleset')).toBe('')
     programExamples()
     expect(kprobe('plan', ...SOURCE)).toEqual({

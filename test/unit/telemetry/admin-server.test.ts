@@ -32,6 +32,8 @@ function open(pages: Partial<AdminPages> = {}) {
     state: () => ({ services: 1 }),
     plan: () => Promise.resolve([{ verb: 'add' }]),
     receipts: () => [],
+    config: () => ({}),
+    snapshot: () => ({ events: [] }),
     ...pages,
   })
   servers.push(server)
@@ -48,7 +50,7 @@ async function leaveStale(): Promise<void> {
 }
 
 describe('AdminServer', () => {
-  it('answers its three pages as JSON, and nothing else', async () => {
+  it('answers its pages as JSON, and nothing else', async () => {
     const { kinds } = open()
     await until(() => kinds().length === 1)
     expect(await ask({ socketPath: path, path: '/state' })).toMatchObject({
@@ -58,6 +60,8 @@ describe('AdminServer', () => {
     })
     expect((await ask({ socketPath: path, path: '/plan' })).body).toBe('[{"verb":"add"}]')
     expect((await ask({ socketPath: path, path: '/receipts' })).body).toBe('[]')
+    expect((await ask({ socketPath: path, path: '/config' })).body).toBe('{}')
+    expect((await ask({ socketPath: path, path: '/snapshot' })).body).toBe('{"events":[]}')
     expect(await ask({ socketPath: path, path: '/' })).toMatchObject({ status: 404 })
     expect(await ask({ socketPath: path, path: '/state', method: 'POST' })).toMatchObject({ status: 405 })
   })

@@ -1,0 +1,109 @@
+import { buildInfo, buildText } from '../base/build-info.ts'
+import { type FlagDifference, type FlagTexts, flagDifferences, modelFlags } from '../config/daemon-config.ts'
+import type { ConfigError } from '../config/flag.ts'
+import { type FlagReader, quote } from '../config/flag-reader.ts'
+import { type RunRequest, readFlags } from '../config/load-config.ts'
+import { networkNamespace } from '../daemon/network-namespace.ts'
+import { isJson } from '../model/fields.ts'
+import { askDaemon, usualSocket } from './admin-client.ts'
+import { EXIT_FAILED, type Io } from './io.ts'
+import { type RequestOptions, readRequest } from './read-request.ts'
+import { failureText, usageErrors } from './usage-errors.ts'
+
+/** What a command is asked for, and whose configuration and objects it uses. */
+export interface ModelRequest extends RunRequest {
+  /** Socket of the daemon that both come from; undefined where they come from the flags and the source. */
+  readonly daemon: string | undefined
+}
+
+/** Flags that say where objects come from: a command that has one reads them itself, with its own flags. */
+const SOURCE_FLAGS: readonly string[] = ['config', 'kubeconfig', 'master', 'source']
+
+/** Said in help texts of the commands that call readModelRequest. */
+export const FROM_DAEMON =
+  'Configuration and objects are those of the daemon at --admin-socket. Flags are needed only where no daemon answers,\n' +
+  'or with --source, --config, --kubeconfig or --master: then the command reads the objects itself.'
+
+/**
+ * Reads what a command is asked for that computes what `kprobe run` computes. The configuration is that of the daemon at
+ * the admin socket where one answers and no flag names a source. Gives the exit code after it has reported all errors.
+ */
+export async function readModelRequest(
+  argv: readonly string[],
+  io: Io,
+  options: RequestOptions,
+): Promise<ModelRequest | number> {
+  const given = readFlags(argv, options)
+  const hasSource = SOURCE_FLAGS.some(flag => given.given(flag))
+  const daemon = await findDaemon(given, !hasSource)
+  const isUsed = daemon.kind === 'found' && !hasSource
+  const request = await readRequest(isUsed ? withFlags(argv, daemon, given) : argv, io, options)
+  if (typeof request === 'number') return request
+  if (daemon.kind === 'failed') {
+    io.err(`kprobe ${options.command}: ${daemon.message}\n`)
+    return EXIT_FAILED
+  }
+  if (daemon.kind === 'absent') return { ...request, daemon: undefined }
+  const differing = flagDifferences(modelFlags(request.config), daemon.flags)
+  if (isUsed && differing.length > 0)
+    return usageErrors(io, options.command, contradictions(differing, daemon.socket))
+  for (const { flag, here, there } of differing)
+    io.err(
+      `kprobe ${options.command}: --${flag} is ${shown(here)}; the daemon at ${daemon.socket} has ${shown(there)}\n`,
+    )
+  return { ...request, daemon: isUsed ? daemon.socket : undefined }
+}
+
+function contradictions(differing: readonly FlagDifference[], socket: string): readonly ConfigError[] {
+  return differing.map(({ flag, here, there }) => ({
+    path: `--${flag}`,
+    message: `is ${shown(here)}; the daemon at ${socket} has ${shown(there)}; omit the flag, or give --source to use your own flags`,
+  }))
+}
+
+function shown(text: string): string {
+  return text === '' ? 'unset' : quote(text)
+}
+
+type Found = { readonly kind: 'found'; readonly socket: string; readonly flags: FlagTexts }
+
+/** A daemon that cannot be used is an error where the socket was given, or where nothing else says what to compute. */
+async function findDaemon(
+  given: FlagReader,
+  isNeeded: boolean,
+): Promise<Found | { readonly kind: 'absent' } | { readonly kind: 'failed'; readonly message: string }> {
+  const asked = given.text('admin-socket') ?? ''
+  const socket = asked === '' ? usualSocket(given.text('service-proxy-name') || undefined) : asked
+  try {
+    const flags = await askFlags(socket)
+    if (flags !== undefined) return { kind: 'found', socket, flags }
+    if (asked !== '') throw new Error(`no daemon answers at ${socket}`)
+  } catch (error) {
+    if (asked !== '' || isNeeded) return { kind: 'failed', message: failureText(error) }
+  }
+  return { kind: 'absent' }
+}
+
+/** Undefined where no daemon answers. */
+async function askFlags(socket: string): Promise<FlagTexts | undefined> {
+  const answer = await askDaemon(socket, '/config')
+  if (answer.kind === 'absent') return undefined
+  const { version, network, flags } = isJson(answer.value) ? answer.value : {}
+  const ours = buildText(buildInfo())
+  if (version !== ours)
+    throw new Error(`${socket}: the daemon is kprobe ${String(version)}, this command is ${ours}`)
+  if (network !== (await networkNamespace()))
+    throw new Error(
+      `${socket}: the daemon runs in another network namespace; give --source to read objects here`,
+    )
+  if (!isJson(flags)) throw new Error(`${socket}: /config has no flags`)
+  return Object.fromEntries(Object.entries(flags).map(([flag, text]) => [flag, String(text)]))
+}
+
+/** The arguments with the daemon's flags before them. Lists add up, so that only one side may give them; gates are named. */
+function withFlags(argv: readonly string[], { flags }: Found, given: FlagReader): readonly string[] {
+  const missing = Object.entries(flags).filter(
+    ([flag, text]) => text !== '' && (flag === 'feature-gates' || !given.given(flag)),
+  )
+  return [...missing.map(([flag, text]) => `--${flag}=${text}`), ...argv]
+}

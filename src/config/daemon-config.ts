@@ -1,0 +1,80 @@
+import { formatCidr } from '../base/cidr.ts'
+import { formatIp } from '../base/ip.ts'
+import type { Config, NodePortSelection } from './config.ts'
+
+/** Texts of flags by their names, without the dashes. */
+export type FlagTexts = Readonly<Record<string, string>>
+
+/**
+ * The flags with which another command computes the same kernel state as a daemon with this configuration, whether the
+ * daemon has read it from flags or from a file. Empty texts stand for flags that are not set.
+ */
+export function modelFlags(config: Config): FlagTexts {
+  const { nodeName, serviceProxyName, bindAddress, nodePortAddresses, proxyMode } = config
+  return {
+    'hostname-override': nodeName,
+    'service-proxy-name': serviceProxyName ?? '',
+    'bind-address': bindAddress === undefined ? '0.0.0.0' : formatIp(bindAddress),
+    'feature-gates': `AllowServiceExternalIPs=${config.allowServiceExternalIps}`,
+    'proxy-mode': proxyMode,
+    ...detectorFlags(config),
+    'masquerade-all': `${config.masqueradeAll}`,
+    'masquerade-bit': `${config.masqueradeBit}`,
+    'nodeport-addresses': nodePortText(nodePortAddresses),
+    'allowed-external-cidrs': config.allowedExternalCidrs.map(formatCidr).join(),
+    'allowed-load-balancer-cidrs': config.allowedLoadBalancerCidrs.map(formatCidr).join(),
+    'connection-metrics-max': `${config.connectionMetricsMax}`,
+    ...(proxyMode === 'ipvs' ? ipvsFlags(config) : {}),
+    ...(proxyMode === 'iptables' ? iptablesFlags(config) : {}),
+  }
+}
+
+function nodePortText({ primary, cidrs }: NodePortSelection): string {
+  return primary ? 'primary' : cidrs.map(formatCidr).join()
+}
+
+function detectorFlags({ detectLocal }: Config): FlagTexts {
+  const { kind } = detectLocal
+  return {
+    'detect-local-mode': kind,
+    'cluster-cidr': kind === 'ClusterCIDR' ? detectLocal.cidrs.map(formatCidr).join() : '',
+    'pod-bridge-interface': kind === 'BridgeInterface' ? detectLocal.name : '',
+    'pod-interface-name-prefix': kind === 'InterfaceNamePrefix' ? detectLocal.prefix : '',
+  }
+}
+
+function ipvsFlags({ ipvs }: Config): FlagTexts {
+  return {
+    'ipvs-scheduler': ipvs.scheduler,
+    'ipvs-exclude-cidrs': ipvs.excludeCidrs.map(formatCidr).join(),
+    'ipvs-strict-arp': `${ipvs.strictArp}`,
+    'ipvs-tcp-timeout': `${ipvs.tcpTimeoutS}s`,
+    'ipvs-tcpfin-timeout': `${ipvs.tcpFinTimeoutS}s`,
+    'ipvs-udp-timeout': `${ipvs.udpTimeoutS}s`,
+    'ipvs-rules': ipvs.rules,
+    'ipvs-drain-timeout': `${ipvs.drainTimeoutMs}ms`,
+    'ipvs-digest-period': `${ipvs.digestPeriodMs}ms`,
+  }
+}
+
+function iptablesFlags({ iptables }: Config): FlagTexts {
+  return {
+    'iptables-localhost-nodeports': `${iptables.localhostNodePorts}`,
+    'iptables-optimize': `${iptables.optimize}`,
+  }
+}
+
+/** A flag for which two configurations have different values. */
+export interface FlagDifference {
+  readonly flag: string
+  readonly here: string
+  readonly there: string
+}
+
+/** Of the flags that both have, those with different values. */
+export function flagDifferences(here: FlagTexts, there: FlagTexts): readonly FlagDifference[] {
+  return Object.entries(here).flatMap(([flag, text]) => {
+    const other = there[flag]
+    return other === undefined || other === text ? [] : [{ flag, here: text, there: other }]
+  })
+}

@@ -1,0 +1,92 @@
+import { formatIp, parseIp } from '../base/ip.ts'
+import type { Steps } from '../base/steps.ts'
+import { isJson } from './fields.ts'
+import { applyEventsInSteps, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from './snapshot.ts'
+
+/** A Snapshot as plain data for JSON, with addresses as text. Its events are made when they are asked for. */
+export interface SnapshotJson {
+  readonly number: number
+  readonly events: Iterable<unknown>
+}
+
+/** Labels, annotations and host names stay behind: nothing that reads this asks for them, and they may hold secrets. */
+const LEFT_OUT: ReadonlySet<string> = new Set(['details', 'hostnames'])
+
+/** Fields that hold addresses, or lists of them. */
+const IP_FIELDS: ReadonlySet<string> = new Set([
+  'ip',
+  'ips',
+  'clusterIps',
+  'externalIps',
+  'loadBalancerIps',
+  'localIps',
+])
+
+export function snapshotJson(snapshot: Snapshot): SnapshotJson {
+  return { number: snapshot.number, events: eventsOf(snapshot) }
+}
+
+function* eventsOf({ services, sliceByKey, serviceCidrs, node, localIps }: Snapshot): Generator<unknown> {
+  yield { kind: 'LocalIps', localIps: localIps.map(formatIp) }
+  if (node !== undefined) yield { kind: 'Node', key: node.name, value: written(node) }
+  for (const [key, value] of serviceCidrs.entries()) yield { kind: 'ServiceCIDR', key, value: written(value) }
+  for (const [key, value] of services.entries()) yield { kind: 'Service', key, value: written(value) }
+  for (const [key, value] of sliceByKey.entries()) yield { kind: 'EndpointSlice', key, value: written(value) }
+}
+
+function written(value: unknown): unknown {
+  return withIps(value, text => formatIp(text))
+}
+
+/** The Snapshot that snapshotJson() has written. Throws when the value is something else. */
+export function* readSnapshotJson(value: unknown): Steps<Snapshot> {
+  const { number, events } = isJson(value) ? value : {}
+  if (typeof number !== 'number' || !Array.isArray(events)) throw new Error('not a list of objects')
+  const snapshot = yield* applyEventsInSteps(EMPTY_SNAPSHOT, eventsIn(events))
+  return { ...snapshot, number }
+}
+
+function* eventsIn(list: readonly unknown[]): Generator<SourceEvent> {
+  for (const each of list) {
+    const event = withIps(each, readIp)
+    if (isLocalIps(event)) yield { kind: 'LocalIps', value: event.localIps }
+    else if (isEvent(event)) yield event
+    else throw new Error(`not an object of a snapshot: ${JSON.stringify(each).slice(0, 100)}`)
+  }
+}
+
+function readIp(text: string): string {
+  const ip = parseIp(text)
+  if (ip === undefined) throw new Error(`not an address: ${text.slice(0, 100)}`)
+  return ip
+}
+
+/** The same value with `change` applied to every address in it. */
+function withIps(value: unknown, change: (text: string) => string, field = ''): unknown {
+  if (typeof value === 'string') return IP_FIELDS.has(field) ? change(value) : value
+  if (Array.isArray(value)) return value.map(item => withIps(item, change, field))
+  if (!isJson(value)) return value
+  const copy: Record<string, unknown> = {}
+  for (const [name, item] of Object.entries(value))
+    if (!LEFT_OUT.has(name)) copy[name] = withIps(item, change, name)
+  return copy
+}
+
+function isLocalIps(event: unknown): event is { readonly localIps: readonly string[] } {
+  return isJson(event) && event.kind === 'LocalIps' && Array.isArray(event.localIps)
+}
+
+/** The lists that each kind of object must have; the daemon has parsed everything in them. */
+const LISTS: Readonly<Record<string, readonly string[]>> = {
+  Node: ['ips', 'podCidrs'],
+  Service: ['clusterIps', 'ports', 'externalIps', 'loadBalancerIps', 'sourceRanges', 'refusals'],
+  EndpointSlice: ['ports', 'endpoints', 'refusals'],
+}
+
+function isEvent(event: unknown): event is SourceEvent {
+  if (!isJson(event) || typeof event.kind !== 'string' || typeof event.key !== 'string') return false
+  const { kind, value } = event
+  if (kind === 'ServiceCIDR') return Array.isArray(value)
+  const lists = LISTS[kind]
+  return lists !== undefined && isJson(value) && lists.every(name => Array.isArray(value[name]))
+}

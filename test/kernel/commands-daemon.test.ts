@@ -1,0 +1,111 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { type Ended, runCommand } from '../support/command.ts'
+import { COMMAND, Daemons } from '../support/daemon.ts'
+import { patientMs } from '../support/patience.ts'
+
+const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
+const daemons = new Daemons()
+const nft = (...args: string[]): string => execFileSync('nft', args, { encoding: 'utf8' })
+const run = (...args: string[]): Ended => runCommand(args)
+
+let socket: string
+
+beforeEach(() => {
+  socket = join(daemons.folder(), 'admin.sock')
+})
+
+afterEach(async () => {
+  await daemons.end()
+  nft('flush', 'ruleset')
+})
+
+/** The daemon of the examples, in the iptables mode: not what any command would do by default. */
+async function start(...args: string[]): Promise<void> {
+  const settings = ['--proxy-mode=iptables', '--nodeport-addresses=0.0.0.0/0', `--admin-socket=${socket}`]
+  const daemon = daemons.start({ source: EXAMPLES, args: [...settings, ...args] })
+  await daemon.synced()
+}
+
+describe('a command that is given nothing but the admin socket', () => {
+  it('uses configuration and objects of the daemon, in its mode', async () => {
+    await start()
+    expect(run('plan', `--admin-socket=${socket}`)).toMatchObject({
+      code: 0,
+      out: 'no difference: the kernel holds what the Services ask for\n',
+    })
+    const verified = run('verify', `--admin-socket=${socket}`)
+    expect(verified.code).toBe(0)
+    expect(verified.out).toMatch(/^daemon \(source not read\) and kernel agree; \d+ Services compared\n$/)
+    const question = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
+    const explained = run('explain', ...question, `--admin-socket=${socket}`)
+    expect(explained).toMatchObject({ code: 0, err: '' })
+    expect(explained.out).toContain('Service: shop/cart:http (ClusterIP)')
+    expect(explained.out).toContain('KUBE-SERVICES')
+  })
+
+  it('refuses a flag that contradicts the daemon', async () => {
+    await start()
+    const ended = run('verify', `--admin-socket=${socket}`, '--cluster-cidr=10.9.0.0/16')
+    expect(ended.code).toBe(2)
+    expect(ended.err).toMatch(
+      /^kprobe verify: --cluster-cidr: is "10\.9\.0\.0\/16"; the daemon at \S+ has "[^"]+"; omit the flag/m,
+    )
+  })
+
+  it('reads the source itself when it is given one, and compares the daemon with it', async () => {
+    await start()
+    const ended = run(
+      'verify',
+      `--source=file:${EXAMPLES}`,
+      '--hostname-override=other-node',
+      `--admin-socket=${socket}`,
+    )
+    expect(ended.code).toBe(3)
+    expect(ended.err).toContain(
+      `kprobe verify: --proxy-mode is "nftables"; the daemon at ${socket} has "iptables"\n`,
+    )
+    expect(ended.out).toContain('source, daemon and kernel differ')
+  })
+
+  it('finds the daemon where the manifests put its socket', async () => {
+    await start()
+    const script = `mount -t tmpfs tmpfs /run && mkdir /run/kprobe && ln -s ${socket} /run/kprobe/admin.sock && exec ${process.execPath} ${COMMAND} plan --summary`
+    const { status, stdout, stderr } = spawnSync('unshare', ['-m', 'sh', '-c', script], {
+      encoding: 'utf8',
+      timeout: patientMs(60_000),
+    })
+    expect([status, stderr]).toEqual([0, ''])
+    expect(stdout).toBe('no difference: the kernel holds what the Services ask for\n')
+  })
+
+  it.each([
+    ['plan'],
+    ['verify'],
+    ['verify', `--source=file:${EXAMPLES}`],
+    ['explain', '--from', '203.0.113.9', '--to', '10.96.1.1:80'],
+    ['dump'],
+    ['dump', 'ipvs'],
+  ])('fails when no daemon answers there: %s %s', (...args) => {
+    expect(run(...args, `--admin-socket=${socket}`)).toEqual({
+      code: 1,
+      out: '',
+      err: `kprobe ${args[0]}: no daemon answers at ${socket}\n`,
+    })
+  })
+})
+
+it('plan --summary counts changes without their objects', () => {
+  const source = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
+  const summary = run('plan', '--summary', ...source)
+  expect(summary.code).toBe(3)
+  expect(summary.out).toMatch(
+    /^\d+ changes for \d+ Services and shared rules: \d+ added, 0 changed, 0 removed\n$/,
+  )
+  const { changes, added, complete, shared } = JSON.parse(
+    run('plan', '--summary', '-o', 'json', ...source).out,
+  )
+  expect([complete, shared, added]).toEqual([true, true, changes])
+})

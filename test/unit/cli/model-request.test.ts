@@ -1,0 +1,127 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { createServer, type Server } from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { buildInfo, buildText } from '../../../src/base/build-info.ts'
+import { EXIT_FAILED, EXIT_USAGE, type Io } from '../../../src/cli/io.ts'
+import { readModelRequest } from '../../../src/cli/model-request.ts'
+import { modelFlags } from '../../../src/config/daemon-config.ts'
+import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { networkNamespace } from '../../../src/daemon/network-namespace.ts'
+
+const VERSION = buildText(buildInfo())
+
+let folder: string
+let socket: string
+let server: Server
+let said: string
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-model-'))
+  socket = join(folder, 'admin.sock')
+  said = ''
+})
+
+afterEach(() => {
+  server?.close()
+  rmSync(folder, { recursive: true })
+})
+
+/** A daemon that was started with these flags answers at the socket. */
+async function daemon(argv: readonly string[], changes: object = {}): Promise<void> {
+  const parsed = parseFlags(argv, { hostName: 'node' })
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  const flags = modelFlags(parsed.value.config)
+  const config = { version: VERSION, network: await networkNamespace(), flags, ...changes }
+  server = createServer((_, response) => response.end(JSON.stringify(config)))
+  await new Promise<void>(done => server.listen(socket, done))
+}
+
+async function read(...argv: readonly string[]) {
+  const never = new AbortController().signal
+  const io: Io = {
+    out: () => undefined,
+    err: text => {
+      said += text
+    },
+    outBacklogBytes: () => 0,
+    outLost: never,
+    colour: false,
+    signal: never,
+    hostName: 'here',
+    processId: 1,
+  }
+  return await readModelRequest([`--admin-socket=${socket}`, ...argv], io, { command: 'plan', extra: [] })
+}
+
+describe('readModelRequest', () => {
+  it('takes the configuration of the daemon that answers, without a flag', async () => {
+    await daemon(['--proxy-mode=iptables', '--nodeport-addresses=10.0.0.0/8', '--hostname-override=node-7'])
+    const request = await read()
+    expect(request).toMatchObject({
+      daemon: socket,
+      config: { proxyMode: 'iptables', nodeName: 'node-7', nodePortAddresses: { primary: false } },
+    })
+    expect(said).toBe('')
+  })
+
+  it('takes flags that say what the daemon has, in other words', async () => {
+    await daemon(['--cluster-cidr=10.0.0.0/8', '--nodeport-addresses=10.0.0.0/8,192.0.2.0/24'])
+    const words = [
+      '--cluster-cidr=10.9.9.9/8',
+      '--nodeport-addresses=10.0.0.0/8',
+      '--nodeport-addresses=192.0.2.0/24',
+    ]
+    expect(await read(...words, '--feature-gates=AllAlpha=false')).toMatchObject({ daemon: socket })
+    expect(said).toBe('')
+  })
+
+  it('refuses a flag that contradicts the daemon, with both values', async () => {
+    await daemon(['--cluster-cidr=10.244.0.0/16'])
+    expect(await read('--cluster-cidr=10.0.0.0/8', '--proxy-mode=ipvs')).toBe(EXIT_USAGE)
+    expect(said).toContain(
+      `kprobe plan: --proxy-mode: is "ipvs"; the daemon at ${socket} has "nftables"; omit the flag, or give --source to use your own flags\n`,
+    )
+    expect(said).toContain(
+      `--cluster-cidr: is "10.0.0.0/8"; the daemon at ${socket} has "10.244.0.0/16"; omit the flag`,
+    )
+  })
+
+  it('uses its own flags with a source, and names the settings that differ', async () => {
+    await daemon(['--proxy-mode=iptables'])
+    expect(await read('--source=file:/objects')).toMatchObject({
+      daemon: undefined,
+      config: { proxyMode: 'nftables', source: { kind: 'file' } },
+    })
+    expect(said).toContain(
+      `kprobe plan: --proxy-mode is "nftables"; the daemon at ${socket} has "iptables"\n`,
+    )
+  })
+
+  it.each([[], ['--source=file:/objects']])(
+    'fails when no daemon answers at the socket that was given: %j',
+    async (...argv) => {
+      expect(await read(...argv)).toBe(EXIT_FAILED)
+      expect(said).toBe(`kprobe plan: no daemon answers at ${socket}\n`)
+    },
+  )
+
+  it('reports errors of usage first', async () => {
+    expect(await read('--source=here')).toBe(EXIT_USAGE)
+    expect(said).not.toContain('no daemon')
+  })
+
+  it.each<[object, string]>([
+    [{ version: '0.0.1' }, `the daemon is kprobe 0.0.1, this command is ${VERSION}`],
+    [
+      { network: 'net:[1]' },
+      'the daemon runs in another network namespace; give --source to read objects here',
+    ],
+    [{ flags: 1 }, '/config has no flags'],
+  ])('fails for a daemon that cannot be compared: %j', async (changes, message) => {
+    await daemon([], changes)
+    expect(await read()).toBe(EXIT_FAILED)
+    expect(said).toBe(`kprobe plan: ${socket}: ${message}\n`)
+  })
+})
