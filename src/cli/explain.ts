@@ -1,18 +1,17 @@
-import { familyOf, formatIp, formatIpPort, type Ip, isLoopback, parseIp, whyNotIp } from '../base/ip.ts'
+import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
 import { MODEL_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import type { FlagSpec } from '../config/flag.ts'
-import { type FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { tracerOf } from '../daemon/open.ts'
-import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import type { Way } from '../kernel/nft/trace-ways.ts'
 import { explainEndpoints } from '../model/explain.ts'
-import type { Frontend, FrontendTable, PortFrontends } from '../model/frontend.ts'
-import type { Protocol } from '../model/service.ts'
+import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
+import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
+import { type Caught, reasonsOf } from './explain-reasons.ts'
 import { type ExplainedEndpoint, type Explanation, explanationText } from './explanation-text.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
@@ -21,11 +20,6 @@ import { writeDocument } from './output.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
-const PROTOCOLS: Readonly<Record<string, { readonly name: Protocol; readonly number: number }>> = {
-  tcp: { name: 'TCP', number: IPPROTO_TCP },
-  udp: { name: 'UDP', number: IPPROTO_UDP },
-  sctp: { name: 'SCTP', number: IPPROTO_SCTP },
-}
 /** Any client port will do: no rule asks for it. */
 const CLIENT_PORT = 40_000
 
@@ -33,12 +27,24 @@ const FLAGS: readonly FlagSpec[] = [
   {
     name: 'from',
     kind: 'text',
-    placeholder: 'ADDRESS',
+    placeholder: 'CLIENT',
     default: '',
-    help: 'who connects; an address of this Node means one of its processes, which comes from the service address itself where that is bound here (mode ipvs)',
+    help: 'who connects: an address or pod/NAMESPACE/NAME; an address of this Node means one of its processes, which comes from the service address itself where that is bound here (mode ipvs)',
   },
-  { name: 'to', kind: 'text', placeholder: 'ADDRESS:PORT', default: '', help: 'what it connects to' },
-  { name: 'proto', kind: 'text', placeholder: 'PROTOCOL', default: 'tcp', help: 'tcp, udp or sctp' },
+  {
+    name: 'to',
+    kind: 'text',
+    placeholder: 'TARGET',
+    default: '',
+    help: 'what it connects to: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE.svc[:PORT] or pod/NAMESPACE/NAME:PORT; a port of a Service is a number or a name',
+  },
+  {
+    name: 'proto',
+    kind: 'text',
+    placeholder: 'PROTOCOL',
+    default: '',
+    help: 'tcp, udp or sctp; unset: that of the port of the Service, or tcp',
+  },
   {
     name: 'interface',
     kind: 'text',
@@ -52,7 +58,7 @@ const FLAGS: readonly FlagSpec[] = [
 export const command: Command = {
   help: () =>
     helpText({
-      usage: 'kprobe explain --from ADDRESS --to ADDRESS:PORT --source=file:PATH [flags]',
+      usage: 'kprobe explain --from CLIENT --to TARGET [flags]',
       description:
         'Walks what `kprobe run` with the same flags puts into the kernel for the first packet of one connection: which\n' +
         'rules decide, where it may go, why each endpoint was left out, and whether its source address is replaced.\n' +
@@ -60,6 +66,7 @@ export const command: Command = {
       details: [
         'Example:',
         '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',
+        '  kprobe explain --from pod/shop/cart-1 --to web.shop.svc:http',
         '',
         FROM_DAEMON,
         WITHOUT_EFFECT,
@@ -77,7 +84,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0 || question === undefined) return usageErrors(io, 'explain', extra.errors)
   try {
-    const explanation = await withLoaded(request, io, loaded => explain(question, config, loaded))
+    const explanation = await withLoaded(request, io, loaded =>
+      explain(resolveQuestion(question, loaded.snapshot), config, loaded),
+    )
     if (output === 'text') io.out(explanationText(explanation))
     else await writeDocument(explanation, output, io)
     return EXIT_FINE
@@ -85,36 +94,6 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     io.err(`kprobe explain: ${failureText(error)}\n`)
     return EXIT_FAILED
   }
-}
-
-interface Question {
-  readonly from: Ip
-  readonly to: Ip
-  readonly port: number
-  readonly protocol: { readonly name: Protocol; readonly number: number }
-  readonly interfaceName: string | undefined
-}
-
-function readQuestion(reader: FlagReader): Question | undefined {
-  const from = readIp(reader, 'from', reader.text('from') ?? '')
-  const [, bracketed, plain, digits = ''] = /^(?:\[(.*)\]|([^:]*)):(\d+)$/.exec(reader.text('to') ?? '') ?? []
-  const address = bracketed ?? plain
-  if (address === undefined) reader.fail('--to', 'is written ADDRESS:PORT, and [ADDRESS]:PORT for IPv6')
-  const to = address === undefined ? undefined : readIp(reader, 'to', address)
-  const port = Number(digits)
-  if (address !== undefined && (port < 1 || port > 65_535)) reader.fail('--to', 'a port goes from 1 to 65535')
-  const word = (reader.text('proto') ?? 'tcp').toLowerCase()
-  const protocol = Object.hasOwn(PROTOCOLS, word) ? PROTOCOLS[word] : undefined
-  if (protocol === undefined) reader.fail('--proto', `${quote(word)} is not one of tcp, udp, sctp`)
-  if (from === undefined || to === undefined || protocol === undefined) return undefined
-  if (from.length !== to.length) reader.fail('--to', `is ${familyOf(to)} while --from is ${familyOf(from)}`)
-  return { from, to, port, protocol, interfaceName: reader.text('interface') || undefined }
-}
-
-function readIp(reader: FlagReader, flag: string, text: string): Ip | undefined {
-  const ip = parseIp(text)
-  if (ip === undefined) reader.fail(`--${flag}`, `${quote(text)} is ${whyNotIp(text)}`)
-  return ip
 }
 
 function explain(question: Question, config: Config, { table, snapshot }: Loaded): Explanation {
@@ -134,6 +113,7 @@ function explain(question: Question, config: Config, { table, snapshot }: Loaded
   }
   const ways = tracer.ways(packet, { localIps })
   const caught = findFrontend(table, question, localIps)
+  const endpoints = caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot })
   return {
     connection: {
       protocol: protocol.name,
@@ -144,6 +124,7 @@ function explain(question: Question, config: Config, { table, snapshot }: Loaded
     },
     service: caught?.port.displayName,
     frontend: caught?.frontend.kind,
+    reasons: reasonsOf({ question, table, snapshot, caught, endpoints, isLocal: localIps.has(to) }),
     outcomes: outcomesOf(ways),
     rules: (ways[0]?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({
       chain,
@@ -151,7 +132,7 @@ function explain(question: Question, config: Config, { table, snapshot }: Loaded
       text,
       elements,
     })),
-    endpoints: caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot }),
+    endpoints,
   }
 }
 
@@ -166,11 +147,6 @@ function outcomesOf(ways: readonly Way[]): Explanation['outcomes'] {
       percent: Math.round(probability * 10_000) / 100,
     }))
     .sort((a, b) => ((a.destination ?? '') < (b.destination ?? '') ? -1 : 1))
-}
-
-interface Caught {
-  readonly port: PortFrontends
-  readonly frontend: Frontend
 }
 
 /** The frontend that the packet meets: by address first, by NodePort then. */

@@ -14,6 +14,8 @@ export interface Explanation {
   /** `namespace/name:port`; undefined when no Service has the address. */
   readonly service: string | undefined
   readonly frontend: string | undefined
+  /** Why the connection does not get where its client wants it. */
+  readonly reasons: readonly string[]
   /** Every end that the connection may come to. */
   readonly outcomes: readonly {
     readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
@@ -56,7 +58,9 @@ export function explanationText(explanation: Explanation): string {
   return [
     `${connection.protocol} from ${connection.from} (${connection.origin}) to ${connection.to}\n`,
     connection.source === connection.from ? '' : sourceLine(connection.source),
-    `Service: ${caught}\n\nOutcome:\n`,
+    `Service: ${caught}\n`,
+    ...explanation.reasons.map(reason => `${oneLine(reason)}\n`),
+    `\nOutcome:\n`,
     ...outcomes.map(outcomeLine),
     rules.length === 0 ? '' : '\nRules that take effect:\n',
     ...rules.map(ruleLines),

@@ -15,6 +15,11 @@ export interface EndpointSlice {
   readonly endpoints: readonly Endpoint[]
   /** By address: names that endpoints have of their own. Absent unless asked for (ParseOptions), and where none has one. */
   readonly hostnames?: Readonly<Record<Ip, string>>
+  /**
+   * Names of the endpoints' pods in the order of `endpoints`, joined by commas: one text, because there are many of them.
+   * Absent where no endpoint has one.
+   */
+  readonly targetNames?: string
   readonly refusals: readonly Refusal[]
 }
 

@@ -1,9 +1,15 @@
-import { cut, listFor, trimmed } from '../base/compact.ts'
+import { cut, joined, listFor, trimmed } from '../base/compact.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import { readAddress, whyNotAddress } from './address.ts'
-import { type Endpoint, type EndpointConditions, type EndpointHints, NO_HINTS } from './endpoint.ts'
+import {
+  type Endpoint,
+  type EndpointConditions,
+  type EndpointHints,
+  type EndpointSlice,
+  NO_HINTS,
+} from './endpoint.ts'
 import { isJson, type Json, listField } from './fields.ts'
-import { type NamePool, pooled } from './names.ts'
+import { isDnsSubdomain, type NamePool, pooled } from './names.ts'
 import { type Findings, refuse } from './refusal.ts'
 
 export interface EndpointReading {
@@ -12,22 +18,49 @@ export interface EndpointReading {
   readonly pool: NamePool | undefined
 }
 
-/** The endpoints of a slice, sorted by address. */
-export function readEndpoints(reading: EndpointReading, value: unknown): readonly Endpoint[] {
+/** What a slice says of its endpoints (EndpointSlice). */
+export type ReadEndpoints = Pick<EndpointSlice, 'endpoints'> & { readonly targetNames: string | undefined }
+
+/** The endpoints of a slice, sorted by address, with the names of their pods. */
+export function readEndpoints(reading: EndpointReading, value: unknown): ReadEndpoints {
   const list = listField(reading.findings, value, 'endpoints')
   const endpoints = listFor<Endpoint>(list.length)
+  const names = listFor<string>(list.length)
   let count = 0
   let isSorted = true
+  let isNamed = false
   let last = ''
   for (let index = 0; index < list.length; index++) {
     const endpoint = readEndpoint(reading, list[index], index)
     if (endpoint === undefined) continue
+    const name = targetNameOf(list[index])
+    isNamed ||= name !== ''
+    names[count] = name
     endpoints[count++] = endpoint
     isSorted &&= last <= endpoint.ip
     last = endpoint.ip
   }
   const read = cut(endpoints, count)
-  return isSorted ? read : read.toSorted(byIp)
+  const inOrder = isSorted ? read : read.toSorted(byIp)
+  const known = cut(names, count)
+  const namesInOrder = isSorted || !isNamed ? known : namesOfSorted(inOrder, read, known)
+  return { endpoints: inOrder, targetNames: isNamed ? joined(namesInOrder, ',') : undefined }
+}
+
+function namesOfSorted(
+  sorted: readonly Endpoint[],
+  read: readonly Endpoint[],
+  names: readonly string[],
+): readonly string[] {
+  const byEndpoint = new Map(read.map((endpoint, index) => [endpoint, names[index] ?? '']))
+  return sorted.map(endpoint => byEndpoint.get(endpoint) ?? '')
+}
+
+/** Empty for what cannot be the name of a pod. */
+function targetNameOf(value: unknown): string {
+  const targetRef = isJson(value) ? value.targetRef : undefined
+  const name = isJson(targetRef) ? targetRef.name : undefined
+  return typeof name === 'string' && isDnsSubdomain(name) ? name : ''
 }
 
 /** Of one family, so that addresses compare as text. */

@@ -59,15 +59,18 @@ export function parseEndpointSlice(object: unknown, pool?: NamePool): EndpointSl
     const reason = 'not a family; IPv4 and IPv6 are accepted'
     return wholeRefusal(objectText(RULES.kind, identity.key), 'addressType', family, reason)
   }
-  return {
+  const ports = readPorts(identity, root.ports)
+  const { endpoints, targetNames } = readEndpoints({ findings: identity, family, pool }, root.endpoints)
+  const slice: EndpointSlice = {
     key: identity.key,
     service: joined([identity.namespace, service], '/'),
     family,
     triggerTimeMs: readTriggerTime(identity),
-    ports: readPorts(identity, root.ports),
-    endpoints: readEndpoints({ findings: identity, family, pool }, root.endpoints),
+    ports,
+    endpoints,
     refusals: refusalsOf(identity),
   }
+  return targetNames === undefined ? slice : { ...slice, targetNames }
 }
 
 function readTriggerTime(identity: Identity): number {

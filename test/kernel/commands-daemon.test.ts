@@ -1,4 +1,5 @@
 import { execFileSync, spawnSync } from 'node:child_process'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -94,6 +95,48 @@ describe('a command that is given nothing but the admin socket', () => {
       out: '',
       err: `kprobe ${args[0]}: no daemon answers at ${socket}\n`,
     })
+  })
+})
+
+describe('kprobe explain', () => {
+  const service = (name: string, spec: object) => ({
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: { namespace: 'ns', name },
+    spec: { ports: [{ name: 'http', port: 80 }], ...spec },
+  })
+  const objects = [
+    service('web', { clusterIP: '10.96.0.1' }),
+    service('empty', { clusterIP: '10.96.0.2', externalIPs: ['127.0.0.9'] }),
+    {
+      apiVersion: 'discovery.k8s.io/v1',
+      kind: 'EndpointSlice',
+      metadata: { namespace: 'ns', name: 'web-1', labels: { 'kubernetes.io/service-name': 'web' } },
+      addressType: 'IPv4',
+      ports: [{ name: 'http', port: 8080 }],
+      endpoints: [
+        { addresses: ['10.1.0.9'], conditions: {}, targetRef: { kind: 'Pod', name: 'web-b' } },
+        { addresses: ['10.1.0.8'], conditions: {}, targetRef: { kind: 'Pod', name: 'web-a' } },
+      ],
+    },
+  ]
+
+  it('takes names, and says what stands in the way of a connection', async () => {
+    const path = join(daemons.folder(), 'all.json')
+    writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }))
+    await daemons.start({ source: path, args: [`--admin-socket=${socket}`] }).synced()
+    const explain = (from: string, to: string) =>
+      run('explain', '--from', from, '--to', to, `--admin-socket=${socket}`).out
+    expect(explain('pod/ns/web-a', 'web.ns.svc.cluster.local:http')).toMatch(
+      /^TCP from 10\.1\.0\.8 .* to 10\.96\.0\.1:80\nService: ns\/web:http \(ClusterIP\)\n\n/,
+    )
+    expect(explain('203.0.113.9', 'svc/ns/empty')).toContain('\nService ns/empty:http has no endpoints\n')
+    expect(explain('203.0.113.9', 'ns/web:81')).toContain(
+      '\n10.96.0.1 is an address of Service ns/web, whose ports there are 80/TCP (http)\n',
+    )
+    expect(explain('203.0.113.9', '127.0.0.9:80')).toContain(
+      '\nService ns/empty asks for 127.0.0.9 (spec.externalIPs[0]), and is refused: a loopback address',
+    )
   })
 })
 

@@ -91,6 +91,17 @@ describe('parseEndpointSlice', () => {
     })
   })
 
+  it('keeps the names of pods as one text, in the order of the endpoints', () => {
+    const named = (address: string, name: unknown) => ({ addresses: [address], targetRef: { name } })
+    const sorted = [named('10.1.0.1', 'a'), { addresses: [] }, named('10.1.0.2', 'b')]
+    expect(parseEndpointSlice(slice('web-1', 'web', sorted))).toMatchObject({ targetNames: 'a,b' })
+    const untidy = [named('10.1.0.3', 'c'), named('10.1.0.2', 'b,x'), { addresses: ['10.1.0.1'] }]
+    expect(parseEndpointSlice(slice('web-1', 'web', untidy))).toMatchObject({ targetNames: ',,c' })
+    expect(parseEndpointSlice(slice('web-1', 'web', [{ addresses: ['10.1.0.1'] }]))).not.toHaveProperty(
+      'targetNames',
+    )
+  })
+
   it('sorts endpoints by address, those of one address as they come', () => {
     const uid = (text: string) => ({ targetRef: { uid: text } })
     const { endpoints } = parsed(

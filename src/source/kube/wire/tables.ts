@@ -99,7 +99,7 @@ const ENDPOINT_FIELDS = {
     2,
     message(table({ ready: [1, given(bool)], serving: [2, given(bool)], terminating: [3, given(bool)] })),
   ],
-  targetRef: [4, message(table({ uid: [4, text] }))],
+  targetRef: [4, message(table({ name: [3, text], uid: [4, text] }))],
   nodeName: [6, given(name)],
   hints: [8, message(table({ forZones: [1, list(message(HINT))], forNodes: [2, list(message(HINT))] }))],
 } as const

@@ -1,0 +1,165 @@
+import { type Family, familyOf, type Ip, parseIp, whyNotIp } from '../base/ip.ts'
+import { nearest } from '../base/nearest.ts'
+import { type FlagReader, quote } from '../config/flag-reader.ts'
+import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'
+import { isPort } from '../model/fields.ts'
+import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+
+/** One connection, as it is asked for: with names in place of addresses. */
+export interface NamedQuestion {
+  readonly from: Peer
+  readonly to: Peer
+  /** A number, or the name of a Service's port; empty where none is given. */
+  readonly port: string
+  /** Undefined where none is given: that of the Service's port counts. */
+  readonly protocol: Protocol | undefined
+  readonly interfaceName: string | undefined
+}
+
+type Peer =
+  | { readonly kind: 'address'; readonly ip: Ip }
+  /** `namespace/name`. */
+  | { readonly kind: 'service' | 'pod'; readonly key: string }
+
+/** The same with addresses. */
+export interface Question {
+  readonly from: Ip
+  readonly to: Ip
+  readonly port: number
+  readonly protocol: { readonly name: Protocol; readonly number: number }
+  readonly interfaceName: string | undefined
+}
+
+const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
+  TCP: IPPROTO_TCP,
+  UDP: IPPROTO_UDP,
+  SCTP: IPPROTO_SCTP,
+}
+
+/** Undefined, and errors of the reader, for what is no question. */
+export function readQuestion(reader: FlagReader): NamedQuestion | undefined {
+  const from = readPeer(reader, '--from', reader.text('from') ?? '')
+  const target = splitPort(reader.text('to') ?? '')
+  const to = readPeer(reader, '--to', target.name)
+  if (from?.kind === 'service') reader.fail('--from', 'a client is an address or pod/NAMESPACE/NAME')
+  if (to !== undefined && to.kind !== 'service' && !isPort(Number(target.port)))
+    reader.fail('--to', 'needs a port from 1 to 65535: ADDRESS:PORT, [ADDRESS]:PORT for IPv6')
+  if (from?.kind === 'address' && to?.kind === 'address' && from.ip.length !== to.ip.length)
+    reader.fail('--to', `is ${familyOf(to.ip)} while --from is ${familyOf(from.ip)}`)
+  const protocol = readProtocol(reader)
+  if (from === undefined || to === undefined) return undefined
+  return { from, to, port: target.port, protocol, interfaceName: reader.text('interface') || undefined }
+}
+
+function readProtocol(reader: FlagReader): Protocol | undefined {
+  const text = reader.text('proto')
+  if (text === undefined) return undefined
+  const word = text.toUpperCase()
+  if (isProtocol(word)) return word
+  reader.fail('--proto', `${quote(text)} is not one of tcp, udp, sctp`)
+  return undefined
+}
+
+function isProtocol(word: string): word is Protocol {
+  return Object.hasOwn(PROTOCOL_NUMBERS, word)
+}
+
+/** `[ADDRESS]:PORT`, `NAME:PORT` or `NAME`; a plain IPv6 address is a name without a port. */
+function splitPort(text: string): { readonly name: string; readonly port: string } {
+  const [, bracketed, plain, port = ''] = /^(?:\[(.*)\]|([^:]*))(?::([^:]*))?$/.exec(text) ?? []
+  return { name: bracketed ?? plain ?? text, port }
+}
+
+const NAME_FORMS =
+  /^(?:(?:(?:svc|service)\/)?(?<service>[^/]+\/[^/]+)|pod\/(?<pod>[^/]+\/[^/]+)|(?<dns>[^./]+\.[^./]+)\.svc(?:\.[^/]*)?)$/
+
+function readPeer(reader: FlagReader, flag: string, text: string): Peer | undefined {
+  const ip = parseIp(text)
+  if (ip !== undefined) return { kind: 'address', ip }
+  const { service, pod, dns } = NAME_FORMS.exec(text)?.groups ?? {}
+  if (service !== undefined) return { kind: 'service', key: service }
+  if (pod !== undefined) return { kind: 'pod', key: pod }
+  if (dns !== undefined) return { kind: 'service', key: dns.split('.').reverse().join('/') }
+  reader.fail(
+    flag,
+    `${quote(text)} is ${whyNotIp(text)}; or NAMESPACE/SERVICE, SERVICE.NAMESPACE.svc, pod/NAMESPACE/NAME`,
+  )
+  return undefined
+}
+
+/** Looks up the names. Throws for those that nothing has. */
+export function resolveQuestion(question: NamedQuestion, snapshot: Snapshot): Question {
+  const { from, to, interfaceName } = question
+  const family = familyOfPeer(to) ?? familyOfPeer(from)
+  const source = from.kind === 'address' ? from.ip : podIp(snapshot, from.key, family)
+  const port = to.kind === 'service' ? portOf(question, serviceAt(snapshot, to.key)) : undefined
+  const name = question.protocol ?? port?.protocol ?? 'TCP'
+  return {
+    from: source,
+    to: addressOf(to, snapshot, familyOf(source)),
+    port: port?.port ?? Number(question.port),
+    protocol: { name, number: PROTOCOL_NUMBERS[name] },
+    interfaceName,
+  }
+}
+
+function familyOfPeer(peer: Peer): Family | undefined {
+  return peer.kind === 'address' ? familyOf(peer.ip) : undefined
+}
+
+function addressOf(peer: Peer, snapshot: Snapshot, family: Family): Ip {
+  if (peer.kind === 'address') return peer.ip
+  if (peer.kind === 'pod') return podIp(snapshot, peer.key, family)
+  const service = serviceAt(snapshot, peer.key)
+  const ip = service.clusterIps.find(each => familyOf(each) === family)
+  if (ip !== undefined) return ip
+  if (service.clusterIps.length > 0) throw new Error(`Service ${peer.key} has no ${family} address`)
+  const why = service.type === 'ExternalName' ? 'of type ExternalName' : 'headless'
+  throw new Error(`Service ${peer.key} is ${why}: it has no address of its own, and no rule`)
+}
+
+function serviceAt({ services }: Snapshot, key: string): Service {
+  const service = services.get(key)
+  if (service !== undefined) return service
+  const near = nearest(key, services.keys())
+  throw new Error(`no Service ${quote(key)}${near === undefined ? '' : `; did you mean ${near}?`}`)
+}
+
+/** A number that no port has is one all the same: what becomes of it is the question. */
+function portOf(
+  { port: text, protocol }: NamedQuestion,
+  { key, ports }: Service,
+): Pick<ServicePortSpec, 'port' | 'protocol'> {
+  const named = ports.filter(each => protocol === undefined || each.protocol === protocol)
+  const found = named.find(each => text === each.name || text === `${each.port}`)
+  if (text !== '' && found !== undefined) return found
+  const number = Number(text)
+  if (text !== '' && isPort(number)) return { port: number, protocol: protocol ?? 'TCP' }
+  const [only, ...others] = named
+  if (text === '' && only !== undefined && others.length === 0) return only
+  const what = text === '' ? 'more than one port or none: add :PORT' : `no port ${quote(text)}`
+  throw new Error(`Service ${key} has ${what}; its ports are ${portsText(ports)}`)
+}
+
+/** `80/TCP (http), 53/UDP`. */
+export function portsText(ports: readonly Pick<ServicePortSpec, 'name' | 'port' | 'protocol'>[]): string {
+  const texts = ports.map(
+    ({ name, port, protocol }) => `${port}/${protocol}${name === '' ? '' : ` (${name})`}`,
+  )
+  return texts.length === 0 ? 'none' : texts.join(', ')
+}
+
+/** Only EndpointSlices name pods: one that no Service selects is not known. */
+function podIp({ sliceByKey }: Snapshot, key: string, family: Family | undefined): Ip {
+  const slash = key.indexOf('/')
+  const [namespace, name] = [key.slice(0, slash + 1), key.slice(slash + 1)]
+  for (const slice of sliceByKey.values()) {
+    if (!slice.key.startsWith(namespace) || (family ?? slice.family) !== slice.family) continue
+    const index = slice.targetNames?.split(',').indexOf(name) ?? -1
+    const endpoint = slice.endpoints[index]
+    if (endpoint !== undefined) return endpoint.ip
+  }
+  const which = family === undefined ? 'address' : `${family} address`
+  throw new Error(`no EndpointSlice has an ${which} of pod ${key}; give its address: kubectl get pod -o wide`)
+}

@@ -1,0 +1,105 @@
+import { anyContains, formatCidr } from '../base/cidr.ts'
+import { familyOf, formatIp, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
+import { count } from '../base/text.ts'
+import type { Frontend, FrontendTable, PortFrontends } from '../model/frontend.ts'
+import type { Refusal } from '../model/refusal.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import { portsText, type Question } from './explain-question.ts'
+import type { ExplainedEndpoint } from './explanation-text.ts'
+
+/** A frontend that a packet meets, with its port. */
+export interface Caught {
+  readonly port: PortFrontends
+  readonly frontend: Frontend
+}
+
+export interface ReasonsInput {
+  readonly question: Question
+  readonly table: FrontendTable
+  readonly snapshot: Snapshot
+  readonly caught: Caught | undefined
+  readonly endpoints: readonly ExplainedEndpoint[]
+  readonly isLocal: boolean
+}
+
+/** Why a connection does not get where its client wants it, in sentences that name the Services. */
+export function reasonsOf(input: ReasonsInput): readonly string[] {
+  const { caught } = input
+  const own = caught === undefined ? otherPorts(input) : deadEnds(input, caught)
+  return [...own, ...refusals(input)]
+}
+
+/** The frontend has no endpoint for this client, or does not let it in. */
+function deadEnds({ question, endpoints }: ReasonsInput, { port, frontend }: Caught): readonly string[] {
+  const { route, sourceRanges } = frontend
+  const reasons: string[] = []
+  if (sourceRanges !== undefined && !anyContains(sourceRanges, question.from))
+    reasons.push(
+      `${formatIp(question.from)} is outside the source ranges of Service ${port.service}: ${sourceRanges.map(formatCidr).join(', ')}`,
+    )
+  const all = endpoints.length
+  const others = all === 0 ? '' : ` (${count(all, 'endpoint')}, listed below)`
+  const local = `Service ${port.displayName} has no usable endpoint on this node, and its traffic policy is Local${others}`
+  if (all === 0) reasons.push(`Service ${port.displayName} has no endpoints`)
+  else if (route.kind === 'reject')
+    reasons.push(`Service ${port.displayName} has no usable endpoint${others}`)
+  else if (route.kind === 'drop') reasons.push(local)
+  else if (route.kind === 'external-local' && port.local.length === 0)
+    reasons.push(`${local}; pods and processes of this node reach endpoints on other nodes`)
+  return reasons
+}
+
+/** Services that have the address, and serve other ports there. */
+function otherPorts({ question, table, snapshot }: ReasonsInput): readonly string[] {
+  const { to } = question
+  const reasons: string[] = []
+  for (const { service, ports } of table.services.values()) {
+    const here = ports.filter(({ frontends }) => frontends.some(({ ip }) => ip === to))
+    if (here.length === 0) continue
+    const listed = here.flatMap(({ displayName, protocol, frontends }) =>
+      frontends
+        .filter(({ ip }) => ip === to)
+        .map(({ port }) => ({ name: displayName.slice(service.length + 1), port, protocol })),
+    )
+    reasons.push(
+      `${formatIp(to)} is an address of Service ${service}, whose ports there are ${portsText(listed)}`,
+    )
+  }
+  for (const service of snapshot.services.values()) {
+    const isForeign = !table.services.has(service.key) && service.clusterIps.includes(to)
+    if (isForeign)
+      reasons.push(`${formatIp(to)} is an address of Service ${service.key}, which ${served(service)}`)
+  }
+  return reasons
+}
+
+function served({ proxyName }: { readonly proxyName: string | undefined }): string {
+  return proxyName === undefined
+    ? 'the proxy without a name serves'
+    : `the proxy named ${proxyName} serves (label service.kubernetes.io/service-proxy-name)`
+}
+
+/** Services that asked for the address or the node port in vain. */
+function refusals(input: ReasonsInput): readonly string[] {
+  const reasons = new Set<string>()
+  for (const { refusals } of input.table.services.values())
+    for (const refusal of refusals)
+      if (isAbout(refusal, input))
+        reasons.add(
+          `${refusal.object} asks for ${refusal.value} (${refusal.field}), and is refused: ${refusal.reason}`,
+        )
+  return [...reasons]
+}
+
+/** Refusals name an address, an address with its port, or a node port; the latter two with their protocol. */
+function isAbout({ value }: Refusal, { question, isLocal }: ReasonsInput): boolean {
+  const { to, port, protocol } = question
+  const [place = '', its = protocol.name] = value.split('/')
+  if (its !== protocol.name) return false
+  return sameIp(place, to) || place === formatIpPort(to, port) || (isLocal && place === `${port}`)
+}
+
+function sameIp(text: string, ip: Ip): boolean {
+  const its = parseIp(text)
+  return its !== undefined && familyOf(its) === familyOf(ip) && its === ip
+}

@@ -1,0 +1,99 @@
+import { describe, expect, it } from 'vitest'
+import { formatIp } from '../../../src/base/ip.ts'
+import { readQuestion, resolveQuestion } from '../../../src/cli/explain-question.ts'
+import { readArguments } from '../../../src/config/flag.ts'
+import { FlagReader } from '../../../src/config/flag-reader.ts'
+import { endpoint, service, slice, snapshotOf } from '../model/objects.ts'
+
+const PORTS = [
+  { name: 'http', port: 80 },
+  { name: 'dns', port: 53, protocol: 'UDP' },
+]
+const SNAPSHOT = snapshotOf([
+  service('web', { ports: PORTS, clusterIPs: ['10.96.0.1', 'fd00::1'] }),
+  service('one', { clusterIP: '10.96.0.2', ports: [{ port: 53, protocol: 'UDP' }] }),
+  service('headless', { clusterIP: 'None' }),
+  service('elsewhere', { type: 'ExternalName', externalName: 'example.com' }),
+  // Not sorted by address: names follow their endpoints.
+  slice('web-1', 'web', [
+    endpoint('10.1.0.9', { targetRef: { kind: 'Pod', name: 'web-b' } }),
+    endpoint('10.1.0.8'),
+    endpoint('10.1.0.7', { targetRef: { kind: 'Pod', name: 'web-a' } }),
+  ]),
+])
+
+function asked(from: string, to: string, ...rest: readonly string[]): string {
+  const specs = ['from', 'to', 'proto', 'interface'].map(
+    name => ({ name, kind: 'text', default: '', help: '' }) as const,
+  )
+  const argv = [`--from=${from}`, `--to=${to}`, ...rest]
+  const reader = new FlagReader(readArguments(argv, specs, () => undefined))
+  const question = readQuestion(reader)
+  if (question === undefined || reader.errors.length > 0)
+    return reader.errors.map(({ path, message }) => `${path}: ${message}`).join('; ')
+  const found = resolveQuestion(question, SNAPSHOT)
+  return `${formatIp(found.from)} ${formatIp(found.to)} ${found.port}/${found.protocol.name}`
+}
+
+describe('a question', () => {
+  it.each([
+    ['192.0.2.1', '10.96.0.1:80', '192.0.2.1 10.96.0.1 80/TCP'],
+    ['2001:db8::1', '[fd00::1]:80', '2001:db8::1 fd00::1 80/TCP'],
+    ['192.0.2.1', 'svc/ns/web:http', '192.0.2.1 10.96.0.1 80/TCP'],
+    ['192.0.2.1', 'service/ns/web:80', '192.0.2.1 10.96.0.1 80/TCP'],
+    ['192.0.2.1', 'ns/web:dns', '192.0.2.1 10.96.0.1 53/UDP'],
+    ['192.0.2.1', 'ns/web:81', '192.0.2.1 10.96.0.1 81/TCP'],
+    ['2001:db8::1', 'ns/web:http', '2001:db8::1 fd00::1 80/TCP'],
+    ['192.0.2.1', 'ns/one', '192.0.2.1 10.96.0.2 53/UDP'],
+    ['192.0.2.1', 'web.ns.svc.cluster.local:http', '192.0.2.1 10.96.0.1 80/TCP'],
+    ['192.0.2.1', 'web.ns.svc:dns', '192.0.2.1 10.96.0.1 53/UDP'],
+    ['pod/ns/web-a', 'web.ns.svc:http', '10.1.0.7 10.96.0.1 80/TCP'],
+    ['pod/ns/web-b', 'pod/ns/web-a:8080', '10.1.0.9 10.1.0.7 8080/TCP'],
+  ])('from %s to %s means %s', (from, to, means) => {
+    expect(asked(from, to)).toBe(means)
+  })
+
+  it('takes the protocol of the port that is named, unless --proto says otherwise', () => {
+    expect(asked('192.0.2.1', 'ns/web', '--proto=udp')).toBe('192.0.2.1 10.96.0.1 53/UDP')
+    expect(asked('192.0.2.1', 'ns/web:80', '--proto=sctp')).toBe('192.0.2.1 10.96.0.1 80/SCTP')
+  })
+
+  it.each([
+    ['ns/webb:80', 'no Service "ns/webb"; did you mean ns/web?'],
+    [
+      'ns/web',
+      'Service ns/web has more than one port or none: add :PORT; its ports are 80/TCP (http), 53/UDP (dns)',
+    ],
+    ['ns/web:https', 'Service ns/web has no port "https"; its ports are 80/TCP (http), 53/UDP (dns)'],
+    ['ns/headless:80', 'Service ns/headless is headless: it has no address of its own, and no rule'],
+    [
+      'ns/elsewhere:80',
+      'Service ns/elsewhere is of type ExternalName: it has no address of its own, and no rule',
+    ],
+    [
+      'pod/ns/client:80',
+      'no EndpointSlice has an IPv4 address of pod ns/client; give its address: kubectl get pod -o wide',
+    ],
+  ])('cannot be answered: to %s', (to, message) => {
+    expect(() => asked('192.0.2.1', to)).toThrow(message)
+  })
+
+  it('names the family that a Service lacks', () => {
+    expect(() => asked('2001:db8::1', 'ns/one')).toThrow('Service ns/one has no IPv6 address')
+  })
+
+  it.each([
+    ['192.0.2.1', '10.96.0.1', '--to: needs a port from 1 to 65535'],
+    ['192.0.2.1', 'pod/ns/web-a:http', '--to: needs a port from 1 to 65535'],
+    ['192.0.2.1', '10.96.0.1:70000', '--to: needs a port from 1 to 65535'],
+    [
+      '192.0.2.1',
+      'web',
+      '--to: "web" is not an IP address; write it like 192.0.2.1 or 2001:db8::1; or NAMESPACE/SERVICE',
+    ],
+    ['ns/web', '10.96.0.1:80', '--from: a client is an address or pod/NAMESPACE/NAME'],
+    ['2001:db8::1', '10.96.0.1:80', '--to: is IPv4 while --from is IPv6'],
+  ])('is refused: from %s to %s', (from, to, message) => {
+    expect(asked(from, to)).toContain(message)
+  })
+})
