@@ -1,11 +1,10 @@
 import type { Config } from '../config/config.ts'
 import { modelFlags } from '../config/daemon-config.ts'
 import { printedService } from '../model/printed.ts'
-import type { Snapshot } from '../model/snapshot.ts'
 import { snapshotJson } from '../model/snapshot-json.ts'
-import type { SourceStatus } from '../source/source.ts'
 import type { AdminPages } from '../telemetry/admin-server.ts'
 import type { Receipts } from '../telemetry/receipts.ts'
+import type { Intake } from './intake.ts'
 import { networkNamespace } from './network-namespace.ts'
 import type { Programming } from './programming.ts'
 
@@ -13,30 +12,27 @@ export interface PagesOptions {
   readonly programming: () => Programming | undefined
   readonly config: () => Config
   readonly version: string
-  readonly snapshot: () => Snapshot
-  /** Everything that exists is in the Snapshot. */
-  readonly isComplete: () => boolean
-  readonly source: () => SourceStatus | undefined
+  readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status'>
   readonly nowMs: () => number
   readonly receipts: Receipts
 }
 
 /** What the admin socket tells: plain values, made when they are asked for, Service by Service. */
 export function adminPages(options: PagesOptions): AdminPages {
-  const { programming, config, version, snapshot, isComplete, source, nowMs, receipts } = options
+  const { programming, config, version, intake, nowMs, receipts } = options
   return {
     state() {
       const status = programming()?.status
       const table = status?.table
-      const heardMs = source()?.heardMs
+      const heardMs = intake.status?.heardMs
       return {
-        snapshot: snapshot().number,
+        snapshot: intake.snapshot.number,
         synced: status?.syncedNumber,
         error: status?.error?.message,
         quarantined: status?.quarantined.map(({ service, error }) => ({ service, error: error.message })),
         source: {
-          missing: source()?.missing,
-          trouble: source()?.trouble,
+          missing: intake.status?.missing,
+          trouble: intake.status?.trouble,
           silentMs: heardMs === undefined ? undefined : Math.round(nowMs() - heardMs),
         },
         services: printedServices(table === undefined ? [] : table.services.values()),
@@ -45,7 +41,7 @@ export function adminPages(options: PagesOptions): AdminPages {
     plan: () => programming()?.pending(),
     receipts: () => receipts.lines,
     config: async () => ({ version, network: await networkNamespace(), flags: modelFlags(config()) }),
-    snapshot: () => ({ complete: isComplete(), ...snapshotJson(snapshot()) }),
+    snapshot: () => ({ complete: intake.complete, ...snapshotJson(intake.snapshot) }),
   }
 }
 

@@ -128,12 +128,15 @@ describe('kprobe', () => {
     [['dump', '--family', '5'], /--family: "5" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
     [['cleanup', 'now'], /"now": no such argument/],
     [['explain', ...SOURCE], /--from: "" is/],
-    [['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4'], /--to: is written ADDRESS:PORT/],
+    [
+      ['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4'],
+      /--to: needs a port from 1 to 65535: ADDRESS:PORT/,
+    ],
     [
       ['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '[fd00::1]:80'],
       /--to: is IPv6 while --from is IPv4/,
     ],
-    [['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4:0'], /--to: a port goes from 1 to 65535/],
+    [['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4:0'], /--to: needs a port from 1 to 65535/],
     [
       ['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4:1', '--proto', 'icmp'],
       /--proto: "icmp" is not/,
