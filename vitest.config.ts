@@ -6,7 +6,11 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node'
  * and set no limit of their own; a stage that is silent for still longer is ended by test/stages.
  */
 const HANGS_MS = 540_000
-const limits = { testTimeout: HANGS_MS, hookTimeout: HANGS_MS } as const
+const limits = {
+  testTimeout: HANGS_MS,
+  hookTimeout: HANGS_MS,
+  expect: { poll: { timeout: 120_000 } },
+} as const
 
 /**
  * `unit` needs nothing but Node. The others speak with the real kernel: they run inside a namespace of their own (see
@@ -48,8 +52,6 @@ export default defineConfig({
     sequence: { sequencer: LongFirst },
     // The process that hands out the files has next to nothing to do.
     maxWorkers: '100%',
-    // Of expect.poll.
-    expect: { poll: { timeout: 120_000 } },
     projects: [
       {
         test: {
