@@ -2,7 +2,7 @@ import { oneLine } from '../base/text.ts'
 import { printable, type Refusal } from '../model/refusal.ts'
 import type { ServiceKey } from '../model/service.ts'
 
-/** Something that people should read at the object it is about. Equal facts become one series. */
+/** An event for the object that it regards. Equal facts become one series. */
 export interface EventFact {
   readonly type: 'Normal' | 'Warning'
   /** `FailedToStartServiceHealthcheck`. */
@@ -39,7 +39,7 @@ export function healthCheckFailed(
   return ofService(service, 'FailedToStartServiceHealthcheck', 'Listen', what)
 }
 
-/** New connections are about to be dropped, whoever's they are. */
+/** The kernel is about to drop new connections of all programs. */
 export function conntrackFull(
   nodeName: string,
   table: { readonly entries: number; readonly entriesMax: number },
@@ -49,19 +49,22 @@ export function conntrackFull(
   return { type: 'Warning', reason: 'ConntrackTableFull', action: 'TrackConnections', note, regarding }
 }
 
-/** Parts of a Service, or of its slices, that are not honoured. */
+/** kprobe ignores parts of a Service or of its EndpointSlices. */
 export function serviceRefused(service: ServiceKey, refusals: readonly Refusal[]): EventFact {
-  const lines = refusals.map(its => `${its.object}: ${its.field} = ${its.value}: ${its.reason}`)
-  return ofService(service, 'ServiceRefused', 'Parse', `not honoured: ${lines.join('; ')}`)
+  const lines = refusals.map(({ object, field, value, reason }) => {
+    const of = object === `Service ${printable(service)}` ? '' : `${object}: `
+    return `${of}${field} = ${value} ignored: ${reason}`
+  })
+  return ofService(service, 'ServiceRefused', 'Parse', lines.join('; '))
 }
 
-/** The kernel refuses a Service, which is tried again from time to time; all others are served. */
+/** The kernel rejects a Service. kprobe retries it and serves all others. */
 export function serviceQuarantined(service: ServiceKey, nodeName: string, error: Error): EventFact {
   return ofService(service, 'ServiceQuarantined', 'Program', `node ${nodeName}: ${error.message}`)
 }
 
 export function serviceReleased(service: ServiceKey, nodeName: string): EventFact {
-  const note = `node ${nodeName}: the kernel takes it again`
+  const note = `node ${nodeName}: the kernel accepts it again`
   return { ...ofService(service, 'ServiceReleased', 'Program', note), type: 'Normal' }
 }
 

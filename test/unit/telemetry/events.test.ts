@@ -58,8 +58,9 @@ describe('facts', () => {
       value: '127.0.0.1',
       reason: 'why',
     }
-    expect(serviceRefused('ns/web', [refusal, refusal]).note).toBe(
-      'not honoured: Service ns/web: spec.externalIPs[0] = 127.0.0.1: why; Service ns/web: spec.externalIPs[0] = 127.0.0.1: why',
+    const ofSlice = { ...refusal, object: 'EndpointSlice ns/web-1', field: 'endpoints[0]' }
+    expect(serviceRefused('ns/web', [refusal, ofSlice]).note).toBe(
+      'spec.externalIPs[0] = 127.0.0.1 ignored: why; EndpointSlice ns/web-1: endpoints[0] = 127.0.0.1 ignored: why',
     )
     expect(serviceQuarantined('ns/web', 'node-1', new Error('EINVAL')).note).toBe('node node-1: EINVAL')
     expect(serviceReleased('ns/web', 'node-1').type).toBe('Normal')
