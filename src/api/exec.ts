@@ -105,7 +105,7 @@ async function runOnce(options: ProgramOptions, state: ApiState, signal: AbortSi
   }
 }
 
-/** An Error when there is no environment, memory or file descriptor for it; what is merely not there is told by an event. */
+/** An Error when there is no environment, memory or file descriptor for it; a program that does not exist is reported by an event. */
 function startProgram(command: string, args: readonly string[]): Child | Error {
   try {
     // A group of its own: whatever it starts ends with it.

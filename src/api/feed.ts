@@ -28,18 +28,18 @@ export interface FeedStatus {
   readonly sinceMs: number | undefined
   /** How old the state may be: since the part of the source that has been silent longest said its last word. */
   readonly silentMs: number | undefined
-  /** The source has told everything once, and nothing is wrong with it now. */
+  /** The source is complete and has no problem now. */
   readonly sourceConnected: boolean
   readonly trouble: string | undefined
 }
 
 /**
- * The newest state, for servers and programs. Readers come when they are ready and get what is newest then: nobody is
- * told twice, and nothing is kept for anybody but what differs between the state that a reader holds and the newest.
+ * Publishes the newest state to servers and programs. A reader asks when it is ready and gets the newest state then, never
+ * one twice. The feed keeps only what differs between the state that a reader holds and the newest.
  */
 export class ApiFeed {
   readonly #options: FeedOptions
-  /** States that somebody holds, oldest first, and the newest. */
+  /** States that readers hold, oldest first, and the newest. */
   #positions: readonly Position[] = []
   #changedMs: number | undefined
   readonly #waiting = new Set<Waiting>()
@@ -93,7 +93,7 @@ export class ApiFeed {
 
   /**
    * Says that `state` (one that came from here) will be compared with a newer one: until it is released as often, what
-   * differs is remembered, once for all who hold it. States that nobody holds are not to be used with difference().
+   * differs is remembered, once for all who hold it. Pass only held states to difference().
    */
   hold(state: ApiState): void {
     const position = this.#positions.find(its => its.state === state)

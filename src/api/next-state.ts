@@ -79,7 +79,7 @@ function touchedBetween(from: ResolvedView | undefined, to: ResolvedView): Itera
   ])
 }
 
-/** Undefined when back ends are not told of the Service. */
+/** Undefined for a Service that is not published. */
 function viewOf({ snapshot, table }: ResolvedView, key: ServiceKey): ServiceView | undefined {
   const [service, frontends] = [snapshot.services.get(key), table.services.get(key)]
   if (service === undefined || frontends === undefined || !isReached(frontends)) return undefined

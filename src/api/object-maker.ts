@@ -12,8 +12,8 @@ interface GrowingRun extends Run {
 }
 
 /**
- * Makes the objects of one state. In a whole one (`isWhole`), those of a set stand behind each other in shared memory: who
- * is told all of them is sent that memory as it is. Of later changes, each has its own: it would keep its neighbours'.
+ * Makes the objects of one state. In a whole state (`isWhole`) the objects of a set share memory in order, which is sent as it
+ * is to a reader of all of them. Each later change has memory of its own, so that it retains no other object's.
  */
 export class ObjectMaker {
   readonly #encoder = new Encoder()

@@ -8,7 +8,7 @@ export interface Frame {
   readonly end: number
 }
 
-/** One object that back ends are told of, with the frame that sets it: made once, and shared by all who ask. */
+/** One published object, with the frame that sets it: made once and shared by all readers. */
 export interface ApiObject extends Frame {
   /** `namespace/name` of a Service, `namespace/name/key` of an endpoint. */
   readonly path: string
@@ -21,7 +21,7 @@ export interface Run extends Frame {
   readonly operations: number
 }
 
-/** What one node is told. Immutable; the next version shares what did not change. */
+/** What one node publishes. Immutable; the next version shares what did not change. */
 export interface ApiState {
   /** Grows with every change. */
   readonly number: number

@@ -44,7 +44,7 @@ export async function readApiProgram(
   return { name: given, command: SHELL, args: ['-c', `${PIPEFAIL}; ${given}`] }
 }
 
-/** A pipe fails with any of its commands, where the shell can do that; a shell that cannot (dash before 0.5.13) would end. */
+/** A pipe fails with any of its commands, where the shell can do that; a shell that cannot (dash 0.5.12) would end. */
 const PIPEFAIL = '(set -o pipefail) 2>/dev/null && set -o pipefail'
 
 export function isLine({ name, command }: ApiProgram): boolean {

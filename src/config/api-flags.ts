@@ -32,7 +32,7 @@ export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
     kind: 'text',
     placeholder: 'CMD',
     default: '',
-    help: 'run this for each state, with the output of --print on its standard input: a program (arguments follow --), or a line for /bin/sh -c if it has spaces and names no program. One run at a time, the newest state wins; a failed run is retried with backoff from 1 s to 1 min. The exit code of a pipe is that of its last command, unless the shell has pipefail (dash before 0.5.13 has not). May be repeated',
+    help: 'run this for each state, with the output of --print on its standard input: a program (arguments follow --), or a line for /bin/sh -c if it has spaces and names no program. One run at a time, the newest state wins; a failed run is retried with backoff from 1 s to 1 min. The exit code of a pipe is that of its last command, unless the shell has pipefail (dash 0.5.12 has not). May be repeated',
   },
   {
     name: 'exec-timeout',

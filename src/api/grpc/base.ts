@@ -7,7 +7,7 @@ import { Transfer } from './transfer.ts'
 /** So much may have changed since the base was made: a part of its objects, or so many. */
 const CHANGED_PART = 1 / 8
 const CHANGED_MIN = 1_000
-/** Earlier ones that somebody still reads. */
+/** Earlier bases that clients still read. */
 const EARLIER_MAX = 3
 
 export interface BaseOptions {
@@ -18,8 +18,8 @@ export interface BaseOptions {
 }
 
 /**
- * A whole state of which all blocks are made before somebody asks: who has nothing gets it, and behind it what has changed
- * until then. Made anew, aside, when much has changed: memory and work follow the changes. Its blocks are mostly the memory
+ * Keeps a whole state with all blocks made in advance: a new client gets it, followed by what has changed since. The base is
+ * made anew in the background when much has changed, so memory and work follow the changes. Its blocks are mostly the memory
  * of the state itself.
  */
 export class Base {
@@ -29,7 +29,7 @@ export class Base {
   /** The states of all of these are held. */
   #made: Transfer | undefined
   #making: Transfer | undefined
-  /** Those that somebody reads, oldest first. */
+  /** Those that clients still read, oldest first. */
   readonly #earlier: Transfer[] = []
   #hasEnded = false
 
@@ -65,7 +65,7 @@ export class Base {
     this.#feed.release(transfer.to)
   }
 
-  /** Nothing is held any more but what somebody still reads. */
+  /** Drops everything except what clients still read. */
   end(): void {
     this.#hasEnded = true
     if (this.#made !== undefined) this.#retire(this.#made)

@@ -6,9 +6,9 @@ const BLOCK_BYTES = 64 * 1024
 /** A run of so many bytes is a block as it is; shorter ones are put together. */
 const LONG_RUN_BYTES = 16 * 1024
 
-/** Who is being told a transfer. */
+/** A client that is sent a transfer. */
 export interface Reader {
-  /** Its transfer is not kept for it any longer: it closes it, forgets what it was told, and is told all anew. */
+  /** Its transfer is dropped: the reader closes it and gets a full resync when it reads again. */
   evicted(): void
 }
 
@@ -108,7 +108,7 @@ export class Transfer {
   }
 }
 
-/** In memory of its own length: who waits for it to be read does not hold what it does not fill, nor a pool. */
+/** Copies to an exactly sized buffer, so a queued write retains neither the 64 KiB block nor the pool. */
 function alone(frames: Buffer): Buffer {
   const copy = Buffer.allocUnsafeSlow(frames.length)
   frames.copy(copy)

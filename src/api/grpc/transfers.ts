@@ -3,7 +3,7 @@ import type { ApiState } from '../state.ts'
 import { Base, type BaseOptions } from './base.ts'
 import { bytesOf, type Reader, Transfer } from './transfer.ts'
 
-/** Differences of more than a block that somebody is being told. */
+/** Differences of more than a block that clients are reading. */
 const LARGE_MAX = 16
 /** Differences that are kept for others who come from the same state. */
 const KEPT_MAX = 16
@@ -36,7 +36,7 @@ export class Transfers {
     return transfer
   }
 
-  /** Somebody reads on. */
+  /** A reader continues. */
   progressed(transfer: Transfer): void {
     if (transfer.isWhole || transfer.isSmall) return
     this.#large.delete(transfer)
@@ -94,7 +94,7 @@ export class Transfers {
     return transfer.fromNumber !== undefined && this.#kept.get(transfer.fromNumber) === transfer
   }
 
-  /** Whoever still reads it closes it. */
+  /** Its last reader closes it. */
   #drop(transfer: Transfer): void {
     if (transfer.fromNumber !== undefined) this.#kept.delete(transfer.fromNumber)
     if (transfer.readers.size === 0) this.#feed.release(transfer.to)
