@@ -34,8 +34,11 @@ export function readTrace(trace: string): Traced {
   const abstractSockets: string[] = []
   const ports: number[] = []
   let processes = 0
-  for (const line of readFileSync(trace, 'utf8').split('\n')) {
-    const [, call = '', given = ''] = /^\d+ +(\w+)\((.*)/.exec(line) ?? []
+  const lines = readFileSync(trace, 'utf8').split('\n')
+  const isForeign = foreignProcesses(lines)
+  for (const line of lines) {
+    const [, pid = '', call = '', given = ''] = /^(\d+) +(\w+)\((.*)/.exec(line) ?? []
+    if (isForeign(pid) && !call.startsWith('exec')) continue
     const paths = [...given.matchAll(/"((?:[^"\\]|\\.)*)"/g)].map(([, path = '']) => path)
     if (call === '' || (READS.test(call) && !WRITES.test(given))) continue
     if (/^(v?fork|clone3?)$/.test(call)) processes += given.includes('CLONE_THREAD') ? 0 : 1
@@ -47,4 +50,20 @@ export function readTrace(trace: string): Traced {
     else ports.push(...[...given.matchAll(/port=htons\((\d+)\)/g)].map(([, port]) => Number(port)))
   }
   return { programs, files, abstractSockets, ports, processes }
+}
+
+/** Processes of the programs that were started, and of those that these start: what they do is theirs. */
+function foreignProcesses(lines: readonly string[]): (pid: string) => boolean {
+  const parents = new Map<string, string>()
+  const began = new Set<string>()
+  for (const line of lines.slice(1)) {
+    const [, pid = '', call = '', child] = /^(\d+) +(?:<\.\.\. )?(\w+)\b.*?(?: = (\d+))?$/.exec(line) ?? []
+    if (call.startsWith('exec')) began.add(pid)
+    else if (/^(v?fork|clone3?)$/.test(call) && child !== undefined) parents.set(child, pid)
+  }
+  const isForeign = (pid: string): boolean => {
+    const parent = parents.get(pid)
+    return began.has(pid) || (parent !== undefined && isForeign(parent))
+  }
+  return isForeign
 }
