@@ -113,7 +113,7 @@ function usage(): string {
     '  -h, --help      print help; `kprobe COMMAND --help` for one command, --help-all with its rare flags',
     '      --version   print the version; --version=raw one field a line, `kprobe version -o json` as JSON',
     '',
-    'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify)',
+    'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, explain, doctor)',
     '',
   ].join('\n')
 }

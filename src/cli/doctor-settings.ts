@@ -2,7 +2,7 @@ import type { Config } from '../config/config.ts'
 
 /** One thing that was looked at. */
 export interface Finding {
-  readonly kind: 'ok' | 'missing' | 'warning' | 'note'
+  readonly kind: 'ok' | 'missing' | 'damaged' | 'warning' | 'note'
   readonly subject: string
   readonly text: string
 }

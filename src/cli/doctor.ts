@@ -14,12 +14,13 @@ import { probe } from '../kernel/nft/probe.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
 import { Connection } from '../netlink/connection.ts'
 import { conntrackFindings } from './doctor-conntrack.ts'
+import { damageFindings } from './doctor-damage.ts'
 import { nftablesFeatures } from './doctor-features.ts'
 import { iptablesFindings } from './doctor-iptables.ts'
 import { ipvsFindings } from './doctor-ipvs.ts'
 import { neighboursOf } from './doctor-neighbours.ts'
 import { type Finding, settingFindings } from './doctor-settings.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { lookElsewhere } from './leftovers.ts'
 import { ipvsTexts } from './leftovers-text.ts'
 import { writeDocument } from './output.ts'
@@ -36,8 +37,9 @@ export const command: Command = {
       usage: 'kprobe doctor [flags]',
       description:
         'Asks the kernel for every feature that kprobe uses in the mode of --proxy-mode, one by one and without changing\n' +
-        'anything, says what other modes would lack, and lists who else works on the same packets. Exits 0 when\n' +
-        'kprobe can serve here and 1 when it cannot.',
+        'anything, says what other modes would lack, lists who else works on the same packets, and follows packets\n' +
+        'through the rules that the kernel holds. Exits 0 when kprobe can serve here, 1 when it cannot, and 3 when\n' +
+        'these rules are damaged.',
       details: [WITHOUT_EFFECT],
       flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
     }),
@@ -53,7 +55,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const findings = await examine(config)
   if (output === 'text') printText(findings, io)
   else await writeDocument({ kernel: await kernelRelease(), findings }, output, io)
-  return findings.some(({ kind }) => kind === 'missing') ? EXIT_FAILED : EXIT_FINE
+  const has = (kind: Finding['kind']) => findings.some(each => each.kind === kind)
+  if (has('missing')) return EXIT_FAILED
+  return has('damaged') ? EXIT_DIFFERENT : EXIT_FINE
 }
 
 async function examine(config: Config): Promise<readonly Finding[]> {
@@ -67,7 +71,8 @@ async function examine(config: Config): Promise<readonly Finding[]> {
       ...(await ipvsFindings(config, readText)),
       ...(await iptablesFindings(config, readText)),
     ]
-    return [...ofModes, ...(await neighbourFindings(config)), ...settings]
+    const damage = await damageFindings(config)
+    return [...ofModes, ...damage, ...(await neighbourFindings(config)), ...settings]
   } catch (error) {
     const text = `cannot be spoken with: ${failureText(error)}`
     return [{ kind: 'missing', subject: 'nf_tables over netlink', text }, ...settings]
@@ -165,6 +170,7 @@ async function readText(path: string): Promise<string | undefined> {
 const MARKS: Readonly<Record<Finding['kind'], string>> = {
   ok: 'ok',
   missing: 'MISSING',
+  damaged: 'DAMAGED',
   warning: 'warning',
   note: 'note',
 }
@@ -176,5 +182,6 @@ function printText(findings: readonly Finding[], io: Io): void {
   const missing = of('missing')
   const verdict =
     missing === 0 ? 'kprobe can serve here' : `kprobe cannot serve here: ${count(missing, 'thing')} missing`
-  io.out(`${verdict}; ${count(of('warning'), 'warning')}\n`)
+  const damage = of('damaged') === 0 ? '' : ', but its rules in the kernel are damaged'
+  io.out(`${verdict}${damage}; ${count(of('warning'), 'warning')}\n`)
 }

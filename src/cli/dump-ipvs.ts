@@ -1,6 +1,5 @@
 import { systemClock } from '../base/clock.ts'
 import { type Family, familyOf } from '../base/ip.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
 import { openIpvsKernel } from '../daemon/mode-ipvs.ts'
 import { KERNEL } from '../daemon/open.ts'
 import { type IpvsKernel, observeKernel } from '../dataplane/ipvs/observe.ts'
@@ -45,12 +44,9 @@ export async function readIpvsState(kernel: IpvsKernel): Promise<IpvsState> {
   return (await observeKernel(kernel, { ...DEFAULT_IPVS_OPTIONS, remembered: new Map() })).state
 }
 
-export async function readState({ families, service, names }: IpvsFilter): Promise<IpvsState> {
-  const state = await withKernel(readIpvsState)
-  const shown = [...state.servers.entries()].filter(
-    ([, { server }]) => families.includes(familyOf(server.ip)) && isOf(service, nameOf(server, names)),
-  )
-  return { ...state, servers: PersistentMap.from(shown) }
+/** Throws where the kernel cannot be read. */
+export async function readWholeState(): Promise<IpvsState> {
+  return await withKernel(readIpvsState)
 }
 
 /** Our virtual servers, and how many connections each real server has. */

@@ -1,6 +1,5 @@
-import { systemClock } from '../base/clock.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
-import { finishInSlices, slicingOf } from '../base/steps.ts'
+import { oneLine } from '../base/text.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
@@ -8,31 +7,35 @@ import { HELP_FLAG, outputFlag } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/instance-name.ts'
 import { type Instance, instanceOf } from '../daemon/instance.ts'
-import { openNetfilter } from '../daemon/open.ts'
 import { LAYOUTS } from '../dataplane/common/family.ts'
 import { GROUP_NODEPORT_IPS, serviceOfGroup } from '../dataplane/common/groups.ts'
-import { adoptRuleset } from '../dataplane/nftables/adopt.ts'
 import { GROUP_DISPATCH } from '../dataplane/nftables/layout.ts'
-import { createIpsetClient } from '../kernel/ipset/client.ts'
-import { createNftClient } from '../kernel/nft/client.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { ElementGroup, NftFamily, Ruleset, Table } from '../kernel/nft/state.ts'
 import { readIptables, saveIptables, showIptables } from './dump-iptables.ts'
-import { type IpvsFilter, readState, showServers, showSets } from './dump-ipvs.ts'
+import { type IpvsFilter, showServers, showSets } from './dump-ipvs.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { isOfService, type ReadChain } from './iptables-chains.ts'
-import { iptablesServiceRows } from './iptables-service-rows.ts'
-import { ipvsServiceRows } from './ipvs-rows.ts'
-import { kernelRows } from './kernel-rows.ts'
 import { runNft } from './libnftables.ts'
 import { writeDocument } from './output.ts'
+import { damageText, type ProgrammedMode, programmedModes, type ReadModes } from './programmed.ts'
+import { type AskNames, readModes, readTables } from './read-modes.ts'
 import { askServiceNames, namesOfElements, type ServiceNames } from './service-names.ts'
-import { type ServiceRow, serviceTable } from './service-rows.ts'
+import { type ServiceRow, serviceTable, sortedRows } from './service-rows.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 import { userspaceOnlyOf, userspaceRows } from './userspace-rows.ts'
 
 const WHAT = ['services', 'nft', 'ipvs', 'ipset', 'iptables', 'all'] as const
-const OUTPUTS = ['text', 'json', 'yaml', 'nft', 'ipvsadm-save', 'ipset-save', 'iptables-save'] as const
+const OUTPUTS = [
+  'text',
+  'wide',
+  'json',
+  'yaml',
+  'nft',
+  'ipvsadm-save',
+  'ipset-save',
+  'iptables-save',
+] as const
 
 /** Formats that belong to one kind of object. */
 const OUTPUT_OF: Readonly<Partial<Record<(typeof OUTPUTS)[number], (typeof WHAT)[number]>>> = {
@@ -48,7 +51,7 @@ const FLAGS: readonly FlagSpec[] = [
     kind: 'text',
     placeholder: 'NAMESPACE/NAME',
     default: '',
-    help: 'only what serves this Service',
+    help: 'only what serves this Service, with all its endpoints',
   },
   {
     name: 'family',
@@ -59,7 +62,7 @@ const FLAGS: readonly FlagSpec[] = [
   },
   {
     ...ADMIN_SOCKET_FLAG,
-    help: 'unix socket of the daemon, which knows whom objects of IPVS serve; unset: none',
+    help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to; unset: none',
   },
   INSTANCE_FLAG,
   outputFlag(OUTPUTS),
@@ -70,21 +73,23 @@ export const command: Command = {
     helpText({
       usage: 'kprobe dump [services|nft|ipvs|ipset|iptables|all] [flags]',
       description:
-        'Prints what the kernel holds of ours, read over netlink, and the Service that each object serves.',
+        'Prints what the kernel holds of ours, read over netlink, and the Service that each object serves. Exits 1 when\n' +
+        'packets do not reach a frontend that is listed, and when --service names one that is not in the kernel.',
       details: [
         'What:',
-        '  services   each address and port that is served, and where it leads (default, but for -o nft); in the mode',
-        '             userspace to a listener of the daemon, which alone knows the endpoints',
-        '  nft        tables, chains, rules, sets and elements; with -o nft in the words of nft itself when',
-        '             libnftables is on this machine, of the own printer otherwise',
-        '  ipvs       virtual servers with their destinations, of the mode ipvs; with -o ipvsadm-save as `ipvsadm -S -n`',
-        '  ipset      sets and entries of the mode ipvs; with -o ipset-save as `ipset save`',
-        '  iptables   rules of the mode iptables and what leads to them, or of kube-proxy, whose chains are the same; with',
+        '  services   each address and port that is served, and its endpoints (default, but for -o nft); in userspace mode',
+        '             the listener of the daemon, which alone knows the endpoints. -o wide lists every endpoint. For each row',
+        '             a packet from outside and one of this node are followed through the rules that were read',
+        '  nft        tables, chains, rules, sets and elements; with -o nft as `nft list ruleset` prints them when',
+        "             libnftables is on this machine, by kprobe's own printer otherwise",
+        '  ipvs       virtual servers with their destinations (IPVS mode); with -o ipvsadm-save as `ipvsadm -S -n`',
+        '  ipset      sets and entries (IPVS mode); with -o ipset-save as `ipset save`',
+        '  iptables   rules of iptables mode and what leads to them, or of kube-proxy, whose chains are the same; with',
         '             -o iptables-save the whole tables filter, nat and mangle as iptables-save prints them',
         '  all        everything that is there',
         '',
-        'Objects of IPVS bear no names: the daemon at --admin-socket says which Service each of them serves. Without it,',
-        'those have a name here that our own rules are about, whose elements bear one.',
+        'IPVS objects have no names: the daemon at --admin-socket knows which Service each belongs to. Without it, only',
+        'objects have a name that elements of our own rules are about.',
       ],
       flags: [...FLAGS, HELP_FLAG],
     }),
@@ -111,17 +116,16 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   try {
     const names = await askServiceNames(request.adminSocket)
     const ask: AskNames = isNeeded => daemonNames(request, names, isNeeded)
-    if (request.what === 'ipvs' || request.what === 'ipset') await dumpOfIpvs(request, io, ask)
-    else if (request.what === 'iptables') await dumpIptables(request, io)
-    else await dumpTables(request, io, ask)
-    return EXIT_FINE
+    if (request.what === 'ipvs' || request.what === 'ipset') return await dumpOfIpvs(request, io, ask)
+    if (request.what === 'iptables') return await dumpIptables(request, io)
+    return await dumpTables(request, io, ask)
   } catch (error) {
     io.err(`kprobe dump: ${failureText(error)}\n`)
     return EXIT_FAILED
   }
 }
 
-async function dumpTables(request: Request, io: Io, ask: AskNames): Promise<void> {
+async function dumpTables(request: Request, io: Io, ask: AskNames): Promise<number> {
   const dump = await readKernel(request, ask)
   const missing = whatIsMissing(request, dump)
   if (missing !== undefined) io.err(`${missing}\n`)
@@ -129,37 +133,61 @@ async function dumpTables(request: Request, io: Io, ask: AskNames): Promise<void
     await writeDocument(await documentOf(request, dump), request.output, io)
   else await writeText(request, dump, io)
   if (request.what !== 'nft' && dump.filter?.names.isComplete === false) io.err(UNNAMED)
+  warnOfModes(dump.modes, io)
+  const damage = damageText(dump.modes)
+  if (damage !== undefined) io.err(`DAMAGED: ${oneLine(damage)}; \`kprobe verify\` names what differs\n`)
+  return damage === undefined ? exitOf(request, missing) : EXIT_FAILED
 }
 
-async function dumpOfIpvs(request: Request, io: Io, ask: AskNames): Promise<void> {
+/** A Service that is asked for and not there is a failure; an empty kernel is not. */
+function exitOf({ service }: Pick<Request, 'service'>, missing: string | undefined): number {
+  return service !== '' && missing !== undefined ? EXIT_FAILED : EXIT_FINE
+}
+
+function warnOfModes(modes: readonly ProgrammedMode[], io: Io): void {
+  if (modes.length < 2) return
+  const names = modes.map(({ mode }) => mode).join(' and ')
+  io.err(
+    `warning: rules of ${names} mode are both in the kernel: a mode switch is going on, or one is a leftover; ` +
+      'remove a leftover with `kprobe cleanup`, and `kprobe cleanup --proxy-mode=iptables` for iptables mode\n',
+  )
+}
+
+async function dumpOfIpvs(request: Request, io: Io, ask: AskNames): Promise<number> {
   const { what, output } = request
   const names = ask(true) ?? namesOfElements((await readTables(request)).ipvs)
   const filter = filterOf(request, names)
   const shown = await (what === 'ipvs' ? showServers(filter) : showSets(filter))
-  if (shown.isEmpty) io.err(`${nothingText(request)}\n`)
+  const missing = shown.isEmpty ? nothingText(request) : undefined
+  if (missing !== undefined) io.err(`${missing}\n`)
   if (output === 'json' || output === 'yaml') await writeDocument(shown.value, output, io)
-  else if (output === 'text') io.out(shown.text(io))
-  else return writeLines(shown.save, io)
-  if (shown.hasUnnamed && !names.isComplete) io.err(UNNAMED)
+  else if (output === 'text' || output === 'wide') io.out(shown.text(io))
+  else writeLines(shown.save, io)
+  const isSave = output === 'ipvsadm-save' || output === 'ipset-save'
+  if (!isSave && shown.hasUnnamed && !names.isComplete) io.err(UNNAMED)
+  return exitOf(request, missing)
 }
 
-async function dumpIptables(request: Request, io: Io): Promise<void> {
+async function dumpIptables(request: Request, io: Io): Promise<number> {
   const { output, families, service, instance } = request
   if (output === 'iptables-save') {
     for (const text of await saveIptables(families)) io.out(text)
-    return
+    if (families.length > 1) io.err(TWO_INPUTS)
+    return EXIT_FINE
   }
   const shown = showIptables(await readIptables(families, instance.chains), service)
-  if (shown.isEmpty) io.err(`${nothingText(request)}\n`)
+  const missing = shown.isEmpty ? nothingText(request) : undefined
+  if (missing !== undefined) io.err(`${missing}\n`)
   if (output === 'json' || output === 'yaml') await writeDocument(shown.value, output, io)
   else io.out(shown.text(io))
+  return exitOf(request, missing)
 }
+
+const TWO_INPUTS =
+  'these are two inputs: `--family=IPv4` prints that of iptables-restore, `--family=IPv6` that of ip6tables-restore\n'
 
 const UNNAMED =
   'not every object of IPVS has a name here: the daemon at its --admin-socket knows whom each serves\n'
-
-/** Undefined where no daemon says. */
-type AskNames = (isNeeded: boolean) => ServiceNames | undefined
 
 /** Throws when a Service is asked for and nobody says what is of it, unless the rest can be shown without. */
 function daemonNames(
@@ -214,70 +242,47 @@ function readFamilies(reader: FlagReader): readonly NftFamily[] {
   return [family.endsWith('6') ? 'ip6' : 'ip']
 }
 
-/** Our tables, elements grouped by the Service they serve, and of the Service asked for alone if there is one. */
-async function readKernel(request: Request, ask: AskNames): Promise<Dump> {
-  const { families, service } = request
-  const { nftables, ipvs, userspace } = await readTables(request)
-  const chains = request.what === 'nft' ? [] : await readIptables(families, request.instance.chains)
-  const iptables = chains.some(({ ours }) => ours) ? chains : []
-  const adopted = await finishInSlices(adoptRuleset({ tables: nftables }), slicingOf(systemClock))
-  const { tables } = adopted.ruleset
-  const own = service === '' ? tables : tables.map(table => onlyOf(table, service))
-  const others = { userspace, iptables }
-  if (ipvs.length === 0) return { tables: own, ipvs, filter: undefined, ...others }
-  // Elements of the mode nftables, which may be taking over, say whom they serve.
-  const names = ask(nftables.length === 0) ?? namesOfElements(ipvs)
-  return { tables: own, ipvs, filter: filterOf(request, names), ...others }
+/** What the kernel holds of the modes that have something in it. */
+interface Dump {
+  readonly read: ReadModes
+  /** Undefined without a table of the mode ipvs. */
+  readonly filter: IpvsFilter | undefined
+  /** Of the mode ipvs. */
+  readonly ipvs: readonly Table[]
+  /** Empty where no iptables mode has a chain. */
+  readonly iptables: readonly ReadChain[]
+  /** Of what: not asked for where no rows are. */
+  readonly modes: readonly ProgrammedMode[]
 }
 
-/** Those of each mode: while one takes over from the other, both are there. */
-async function readTables({ families, instance }: Request): Promise<TablesOfModes> {
-  const ipsets = createIpsetClient({ transport: openNetfilter(), clock: systemClock })
-  const client = createNftClient({ transport: openNetfilter(), clock: systemClock, ipsets })
-  try {
-    const names = [instance.nftables, instance.ipvs ?? [], instance.userspace].flat()
-    const places = names.flatMap(name => families.map(family => ({ family, name })))
-    const { tables } = (await client.list(places)).ruleset
-    const of = (name: string | undefined) => tables.filter(table => table.name === name)
-    return {
-      nftables: of(instance.nftables),
-      ipvs: of(instance.ipvs),
-      userspace: of(instance.userspace),
-    }
-  } finally {
-    await client.close()
-    await ipsets.close()
+async function readKernel(request: Request, ask: AskNames): Promise<Dump> {
+  const read = await readModes(request, ask)
+  const { iptables: chains, ipvs } = read
+  const iptables = request.what !== 'nft' && chains.some(({ ours }) => ours) ? chains : []
+  const modes = request.what === 'nft' ? [] : programmedModes(read, request.service)
+  const tables = ipvs?.state.ruleset.tables ?? []
+  const filter = ipvs === undefined ? undefined : filterOf(request, ipvs.names)
+  return {
+    read,
+    filter,
+    iptables,
+    modes,
+    ipvs: tables.filter(({ family }) => request.families.includes(family)),
   }
 }
 
-interface TablesOfModes {
-  readonly nftables: readonly Table[]
-  readonly ipvs: readonly Table[]
-  readonly userspace: readonly Table[]
-}
-
-/** What the kernel holds of the modes that have something in it. */
-interface Dump {
-  /** Of the mode nftables, elements grouped by Service. */
-  readonly tables: readonly Table[]
-  /** Of the mode ipvs. */
-  readonly ipvs: readonly Table[]
-  /** Undefined without a table of the mode ipvs. */
-  readonly filter: IpvsFilter | undefined
-  readonly userspace: readonly Table[]
-  /** Empty where no iptables mode has a chain. */
-  readonly iptables: readonly ReadChain[]
-}
-
-function whatIsMissing(request: Request, { tables, ipvs, userspace, iptables }: Dump): string | undefined {
-  if (tables.length + ipvs.length + userspace.length + iptables.length === 0)
+function whatIsMissing(request: Request, { read, ipvs, iptables, modes }: Dump): string | undefined {
+  const { nftables, userspace } = read
+  const { service } = request
+  if (nftables.length + ipvs.length + userspace.length + iptables.length === 0)
     return nothingText({ ...request, service: '' })
   const held =
-    request.service === '' ||
-    ipvs.length > 0 ||
-    userspaceRows(userspace, request.service).length > 0 ||
-    tables.some(({ elements }) => ownGroups(elements) > 0) ||
-    iptables.some(({ rules }) => rules.some(({ services }) => isOfService(services, request.service)))
+    service === '' ||
+    modes.some(({ rows }) => rows.length > 0) ||
+    (request.what === 'nft' && ipvs.length > 0) ||
+    userspaceRows(userspace, service).length > 0 ||
+    nftables.some(table => ownGroups(onlyOf(table, service).elements) > 0) ||
+    iptables.some(({ rules }) => rules.some(({ services }) => isOfService(services, service)))
   return held ? undefined : nothingText(request)
 }
 
@@ -308,10 +313,11 @@ function withGroups(table: Table, wanted: (group: string) => boolean): Table {
 }
 
 /** What nft would list of one Service: its elements, and the sets that they are in. */
-function listingOf({ service }: Request, { tables: all, ipvs, userspace }: Dump): Ruleset {
-  if (service === '') return { tables: [...all, ...ipvs, ...userspace] }
-  const tables = all.map(table => {
-    const own = withGroups(table, group => !SHARED.has(group))
+function listingOf({ service }: Request, { read, ipvs }: Dump): Ruleset {
+  const { nftables, userspace } = read
+  if (service === '') return { tables: [...nftables, ...ipvs, ...userspace] }
+  const tables = nftables.map(table => {
+    const own = withGroups(onlyOf(table, service), group => !SHARED.has(group))
     const inUse = new Set([...own.elements.values()].flat().map(({ set }) => set))
     const sets = new Map([...table.sets].filter(([name]) => inUse.has(name)))
     return { ...own, sets, chains: new Map() }
@@ -322,31 +328,25 @@ function listingOf({ service }: Request, { tables: all, ipvs, userspace }: Dump)
 
 async function documentOf(request: Request, dump: Dump): Promise<unknown> {
   const { what } = request
-  if (what === 'services') return { services: await rowsOf(request, dump) }
+  const services = rowsOf(dump)
+  if (what === 'services') return { services }
   const nft = rulesetToJson(listingOf(request, dump))
   if (what === 'nft') return nft
   const { filter, iptables } = dump
-  const services = await rowsOf(request, dump)
   const chains = iptables.length === 0 ? {} : { iptables: showIptables(iptables, request.service).value }
   if (filter === undefined) return { services, nft, ...chains }
   const [ipvs, ipset] = [await showServers(filter), await showSets(filter)]
   return { services, nft, ipvs: ipvs.value, ipset: ipset.value, ...chains }
 }
 
-async function rowsOf(
-  { service, instance }: Request,
-  { tables, filter, iptables, userspace }: Dump,
-): Promise<readonly ServiceRow[]> {
-  const ofChains = iptablesServiceRows(iptables, instance.chains).filter(row =>
-    isOfService([row.service], service),
-  )
-  const rows = [...kernelRows(tables), ...ofChains, ...userspaceRows(userspace, service)]
-  return filter === undefined ? rows : [...rows, ...ipvsServiceRows(await readState(filter), filter.names)]
+function rowsOf({ modes }: Dump): readonly ServiceRow[] {
+  return sortedRows(modes.flatMap(({ rows }) => rows))
 }
 
 async function writeText(request: Request, dump: Dump, io: Io): Promise<void> {
   const { what, output, service } = request
-  if (what !== 'nft') io.out(serviceTable(await rowsOf(request, dump), io))
+  const wide = output === 'wide' || service !== ''
+  if (what !== 'nft') io.out(serviceTable(rowsOf(dump), { colour: io.colour, wide }))
   if (what === 'services') return
   if (what === 'all') io.out('\n')
   const asTool = output === 'nft' && service === '' ? await listByNft(dump) : undefined
@@ -358,9 +358,9 @@ async function writeText(request: Request, dump: Dump, io: Io): Promise<void> {
   for (const show of [showServers, showSets]) io.out(`\n${(await show(dump.filter)).text(io)}`)
 }
 
-async function listByNft({ tables, ipvs, userspace }: Dump): Promise<string | undefined> {
+async function listByNft({ read, ipvs }: Dump): Promise<string | undefined> {
   return await runNft(
-    [...tables, ...ipvs, ...userspace].map(({ family, name }) => `list table ${family} ${name}`),
+    [...read.nftables, ...ipvs, ...read.userspace].map(({ family, name }) => `list table ${family} ${name}`),
   )
 }
 

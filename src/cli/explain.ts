@@ -7,13 +7,13 @@ import { helpText } from '../config/help.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { tracerOf } from '../daemon/open.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
-import type { Way } from '../kernel/nft/trace-ways.ts'
 import { explainEndpoints } from '../model/explain.ts'
 import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
+import { askKernel, outcomesOf } from './explain-kernel.ts'
 import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Caught, reasonsOf } from './explain-reasons.ts'
 import { type ExplainedEndpoint, type Explanation, explanationText } from './explanation-text.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
 import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
@@ -62,7 +62,7 @@ export const command: Command = {
       description:
         'Walks what `kprobe run` with the same flags puts into the kernel for the first packet of one connection: which\n' +
         'rules decide, where it may go, why each endpoint was left out, and whether its source address is replaced.\n' +
-        'The kernel itself is not asked.',
+        'Walks the rules in the kernel as well, where it may read them: exits 3 when they lead elsewhere.',
       details: [
         'Example:',
         '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',
@@ -89,14 +89,18 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     )
     if (output === 'text') io.out(explanationText(explanation))
     else await writeDocument(explanation, output, io)
-    return EXIT_FINE
+    return explanation.kernel.kind === 'different' ? EXIT_DIFFERENT : EXIT_FINE
   } catch (error) {
     io.err(`kprobe explain: ${failureText(error)}\n`)
     return EXIT_FAILED
   }
 }
 
-function explain(question: Question, config: Config, { table, snapshot }: Loaded): Explanation {
+async function explain(
+  question: Question,
+  config: Config,
+  { table, snapshot }: Loaded,
+): Promise<Explanation> {
   const { from, to, port, protocol } = question
   const localIps = new Set([...table.node.ips, ...snapshot.localIps])
   const fromNode = isLoopback(from) || localIps.has(from)
@@ -112,6 +116,7 @@ function explain(question: Question, config: Config, { table, snapshot }: Loaded
     ...(question.interfaceName === undefined ? {} : { interfaceName: question.interfaceName }),
   }
   const ways = tracer.ways(packet, { localIps })
+  const outcomes = outcomesOf(ways)
   const caught = findFrontend(table, question, localIps)
   const endpoints = caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot })
   return {
@@ -125,7 +130,8 @@ function explain(question: Question, config: Config, { table, snapshot }: Loaded
     service: caught?.port.displayName,
     frontend: caught?.frontend.kind,
     reasons: reasonsOf({ question, table, snapshot, caught, endpoints, isLocal: localIps.has(to) }),
-    outcomes: outcomesOf(ways),
+    outcomes,
+    kernel: await askKernel(config, { packet, localIps, wanted: outcomes }),
     rules: (ways[0]?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({
       chain,
       rule,
@@ -134,19 +140,6 @@ function explain(question: Question, config: Config, { table, snapshot }: Loaded
     })),
     endpoints,
   }
-}
-
-function outcomesOf(ways: readonly Way[]): Explanation['outcomes'] {
-  return ways
-    .map(({ trace, probability }) => ({
-      verdict: trace.verdict,
-      ...(trace.verdict === 'dnat'
-        ? { destination: formatIpPort(trace.destination.ip, trace.destination.port) }
-        : {}),
-      sourceReplaced: trace.masquerade,
-      percent: Math.round(probability * 10_000) / 100,
-    }))
-    .sort((a, b) => ((a.destination ?? '') < (b.destination ?? '') ? -1 : 1))
 }
 
 /** The frontend that the packet meets: by address first, by NodePort then. */

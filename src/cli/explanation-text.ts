@@ -1,4 +1,5 @@
 import { oneLine } from '../base/text.ts'
+import type { KernelOutcome, Outcome } from './explain-kernel.ts'
 import { tableText } from './table.ts'
 
 /** What becomes of one connection, and why. */
@@ -16,15 +17,9 @@ export interface Explanation {
   readonly frontend: string | undefined
   /** Why the connection does not get where its client wants it. */
   readonly reasons: readonly string[]
-  /** Every end that the connection may come to. */
-  readonly outcomes: readonly {
-    readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
-    readonly destination?: string
-    /** The node masquerades: the endpoint sees an address of the node. */
-    readonly sourceReplaced: boolean
-    /** Of all connections like this one. */
-    readonly percent: number
-  }[]
+  /** Every end that the connection may come to by what the Services ask for. */
+  readonly outcomes: readonly Outcome[]
+  readonly kernel: KernelOutcome
   /** Those that take effect, in order, on the way to the first outcome. */
   readonly rules: readonly {
     readonly chain: string
@@ -48,11 +43,19 @@ const VERDICTS = {
   dnat: 'goes to',
   reject: 'is rejected (connection refused)',
   drop: 'is dropped without an answer',
-  accept: 'is no business of kprobe: it passes unchanged',
+  accept: 'no kprobe rule matches; the packet passes unchanged',
 } as const
 
+/** Of rules that are not in the kernel as they should be. */
+const WISHES: Readonly<Record<Outcome['verdict'], string>> = {
+  dnat: 'would go to',
+  reject: 'would be rejected (connection refused)',
+  drop: 'would be dropped without an answer',
+  accept: 'no kprobe rule would match; the packet would pass unchanged',
+}
+
 export function explanationText(explanation: Explanation): string {
-  const { connection, service, frontend, outcomes, rules, endpoints } = explanation
+  const { connection, service, frontend, kernel, rules, endpoints } = explanation
   const caught =
     service === undefined ? 'no Service has this address and port' : `${oneLine(service)} (${frontend})`
   return [
@@ -60,9 +63,9 @@ export function explanationText(explanation: Explanation): string {
     connection.source === connection.from ? '' : sourceLine(connection.source),
     `Service: ${caught}\n`,
     ...explanation.reasons.map(reason => `${oneLine(reason)}\n`),
-    `\nOutcome:\n`,
-    ...outcomes.map(outcomeLine),
-    rules.length === 0 ? '' : '\nRules that take effect:\n',
+    '\n',
+    ...outcomeLines(explanation),
+    rules.length === 0 ? '' : `\nRules that ${kernel.kind === 'same' ? '' : 'would '}take effect:\n`,
     ...rules.map(ruleLines),
     endpoints.length === 0 ? '' : `\n${endpointTable(endpoints)}`,
   ].join('')
@@ -72,15 +75,39 @@ function sourceLine(source: string): string {
   return `Its packets come from ${source}, which is bound to this node, unless it chose their source itself.\n`
 }
 
-function outcomeLine({
-  verdict,
-  destination,
-  sourceReplaced,
-  percent,
-}: Explanation['outcomes'][number]): string {
+/** Nothing is said to happen that the kernel does not do, or that nobody has asked it about. */
+function outcomeLines({ outcomes, kernel }: Explanation): readonly string[] {
+  if (kernel.kind === 'same')
+    return [
+      'Outcome:\n',
+      ...outcomes.map(each => outcomeLine(each)),
+      `Outcome, the kernel: ${sameText(kernel)}\n`,
+    ]
+  const wanted = [
+    'Outcome, as the Services ask for it:\n',
+    ...outcomes.map(each => outcomeLine(each, WISHES)),
+  ]
+  if (kernel.kind === 'unknown') return [...wanted, `Outcome, the kernel: cannot be read: ${kernel.reason}\n`]
+  if (kernel.kind === 'absent') return [...wanted, `Outcome, the kernel: ${kernel.reason}\n`]
+  const reason = kernel.reason === undefined ? '' : ` ${kernel.reason}`
+  return [
+    ...wanted,
+    `Outcome, the kernel: DIFFERENT:${reason}\n`,
+    ...kernel.outcomes.map(each => outcomeLine(each)),
+  ]
+}
+
+function sameText({ listener }: Extract<KernelOutcome, { kind: 'same' }>): string {
+  return listener === undefined ? 'the same' : `leads to the daemon, which listens at ${listener}`
+}
+
+function outcomeLine(
+  { verdict, destination, sourceReplaced, percent }: Outcome,
+  words: typeof WISHES = VERDICTS,
+): string {
   const where = destination === undefined ? '' : ` ${destination}`
   const source = sourceReplaced ? ', source address replaced by one of the node' : ', source address kept'
-  return `  ${percent}%  ${VERDICTS[verdict]}${where}${verdict === 'dnat' ? source : ''}\n`
+  return `  ${percent}%  ${words[verdict]}${where}${verdict === 'dnat' ? source : ''}\n`
 }
 
 function ruleLines({ chain, rule, text, elements }: Explanation['rules'][number]): string {

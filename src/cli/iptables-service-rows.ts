@@ -1,23 +1,32 @@
 import { formatCidr } from '../base/cidr.ts'
-import { formatIp, formatIpPort } from '../base/ip.ts'
+import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import { NFT_FAMILIES } from '../dataplane/common/family.ts'
 import { type ChainNames, isServiceChain, serviceChainKind } from '../dataplane/iptables/layout.ts'
+import { dispatchNames } from '../dataplane/iptables/optimise/names.ts'
 import type { XtMatch, XtRule } from '../kernel/xt/rule.ts'
 import { type ReadChain, type ReadRule, targetOf } from './iptables-chains.ts'
-import type { ServiceRow } from './service-rows.ts'
+import { endpointTexts, NOT_REACHED, type ServiceRow } from './service-rows.ts'
 
-/** What the chains of an iptables mode do for each Service, as `kprobe dump services` shows it in every mode. Pure. */
+/**
+ * What the chains of an iptables mode do for each Service, as `kprobe dump services` shows it in every mode, and the chains
+ * of Services that no rule leads to. Pure.
+ */
 export function iptablesServiceRows(chains: readonly ReadChain[], names: ChainNames): readonly ServiceRow[] {
-  const ours = chains.filter(({ ours }) => ours)
-  const rows = (['ip', 'ip6'] as const).flatMap(family => {
-    const own = ours.filter(chain => chain.family === family)
+  const rows = NFT_FAMILIES.flatMap(family => {
+    const own = chains.filter(chain => chain.ours && chain.family === family)
     const nat = new Map(own.filter(({ table }) => table === 'nat').map(chain => [chain.name, chain]))
-    const reading = { names, chains: nat }
-    return own
+    const reading = { names, chains: nat, nodePortIps: nodePortIpsOf(nat, names) }
+    const found = own
       .filter(({ table, name }) => !isServiceChain(names, table, name))
-      .flatMap(chain => chain.rules.flatMap(rule => rowOf(chain, rule, reading)))
+      .flatMap(chain => chain.rules.flatMap(rule => placesOf(chain, rule, reading)))
+    // Whoever has a way to endpoints is turned away elsewhere only when none of them is for him.
+    const led = new Set(found.filter(({ leads }) => leads).map(({ key }) => key))
+    const shown = found.filter(({ leads, key }) => leads || !led.has(key))
+    return [...shown.map(({ row }) => row), ...orphansOf(own, reading)]
   })
-  const unique = new Map(rows.map(row => [JSON.stringify([row.service, row.protocol, row.frontend]), row]))
-  return [...unique.values()].sort((a, b) => compare(a.service, b.service) || compare(a.frontend, b.frontend))
+  return [
+    ...new Map(rows.map(row => [JSON.stringify([row.service, row.protocol, row.frontend]), row])).values(),
+  ]
 }
 
 const PROTOCOLS: Readonly<Record<number, string>> = { 6: 'TCP', 17: 'UDP', 132: 'SCTP' }
@@ -25,40 +34,90 @@ interface Reading {
   readonly names: ChainNames
   /** Of one family in table nat, by name. */
   readonly chains: ReadonlyMap<string, ReadChain>
+  /** Undefined when NodePorts answer everywhere. */
+  readonly nodePortIps: readonly Ip[] | undefined
 }
 
-/** What the chains of NodePorts and of the firewall have in the table filter is about no way to an endpoint. */
-function hasEnds({ services, externalServices }: ChainNames, name: string): boolean {
-  return name === services || name === externalServices
+/** The addresses whose packets are led to the chain of NodePorts. */
+function nodePortIpsOf(nat: Reading['chains'], { nodePorts }: ChainNames): readonly Ip[] | undefined {
+  const ways = [...nat.values()].flatMap(({ rules }) =>
+    rules.filter(({ rule }) => targetOf(rule) === nodePorts).map(({ rule }) => rule),
+  )
+  const only = ways.filter(isAddress).map(({ destination }) => destination.ip)
+  return ways.length === 0 || only.length < ways.length ? undefined : [...new Set(only)]
 }
 
-function rowOf(
+/**
+ * Chains of the table filter whose rules turn clients of Services away, with the type of the addresses in them. What the
+ * chains of NodePorts and of the firewall have there is about no way to an endpoint.
+ */
+function endsOf({ prefix, services, externalServices }: ChainNames, name: string): string | undefined {
+  const divided = dispatchNames(prefix)
+  if (name === services || name.startsWith(divided.services)) return 'ClusterIP'
+  return name === externalServices || name.startsWith(divided.externalServices) ? 'External' : undefined
+}
+
+interface Place {
+  readonly row: ServiceRow
+  /** To chains of the Service. */
+  readonly leads: boolean
+  /** Equal for places of one port of a Service that are of the same type. */
+  readonly key: string
+}
+
+function placesOf(
   { family, table, name }: ReadChain,
   { rule, services }: ReadRule,
   reading: Reading,
-): readonly ServiceRow[] {
-  const { names } = reading
+): readonly Place[] {
+  const { names, nodePortIps } = reading
   const port = portOf(rule.matches)
   const protocol = PROTOCOLS[rule.protocol?.number ?? 0]
   if (port === undefined || protocol === undefined) return []
   const { target } = rule
   const next = targetOf(rule)
   const leads = table === 'nat' && next !== undefined && isServiceChain(names, 'nat', next)
-  const ends =
-    table === 'filter' && hasEnds(names, name) && (target?.kind === 'REJECT' || target?.kind === 'DROP')
+  const endsFor = table === 'filter' ? endsOf(names, name) : undefined
+  const ends = endsFor !== undefined && (target?.kind === 'REJECT' || target?.kind === 'DROP')
   if (!leads && !ends) return []
-  const everywhere = `${family === 'ip' ? '*' : '[*]'}:${port}`
-  return [
-    {
-      service: services[0] ?? '(unnamed)',
-      type: typeOf(rule),
-      protocol,
-      frontend: isAddress(rule) ? formatIpPort(rule.destination.ip, port) : everywhere,
-      ...(leads
-        ? routeOf(next, reading)
-        : { action: target?.kind === 'DROP' ? 'drop' : 'reject', endpoints: [] }),
-    },
-  ]
+  const service = services[0] ?? UNNAMED
+  const type = isAddress(rule) ? (endsFor ?? typeOf(rule)) : 'NodePort'
+  const everywhere = [`${family === 'ip' ? '*' : '[*]'}:${port}`]
+  const listed =
+    leads && nodePortIps !== undefined ? nodePortIps.map(ip => formatIpPort(ip, port)) : everywhere
+  const frontends = isAddress(rule) ? [formatIpPort(rule.destination.ip, port)] : listed
+  const route = leads
+    ? routeOf(next, reading)
+    : { action: target?.kind === 'DROP' ? 'drop' : 'reject', endpoints: [] }
+  const address = isAddress(rule) ? rule.destination.ip : ''
+  const key = JSON.stringify([service, type, protocol, port, address])
+  return frontends.map(frontend => ({ row: { service, type, protocol, frontend, ...route }, leads, key }))
+}
+
+const UNNAMED = '(unnamed)'
+
+/** Chains that only what all Services share can lead to, and that nothing leads to. */
+function orphansOf(own: readonly ReadChain[], reading: Reading): readonly ServiceRow[] {
+  const { names } = reading
+  const led = new Set(own.flatMap(({ rules }) => rules.map(({ rule }) => targetOf(rule))))
+  return [...reading.chains.values()].flatMap(({ name, rules }): readonly ServiceRow[] => {
+    const kind = serviceChainKind(names, name)
+    if (kind === undefined || kind === 'SEP' || led.has(name)) return []
+    const known = rules
+      .map(({ rule }) => rule)
+      .find(rule => isAddress(rule) && portOf(rule.matches) !== undefined)
+    const at = known !== undefined && isAddress(known) ? known.destination.ip : undefined
+    return [
+      {
+        service: rules.flatMap(({ services }) => services)[0] ?? UNNAMED,
+        type: kind === 'SVC' || kind === 'SVL' ? 'ClusterIP' : 'External',
+        protocol: at === undefined ? '' : (PROTOCOLS[known?.protocol?.number ?? 0] ?? ''),
+        frontend: at === undefined ? `chain ${name}` : formatIpPort(at, portOf(known?.matches ?? []) ?? 0),
+        ...routeOf(name, reading),
+        problem: `${NOT_REACHED} from prerouting and output: no rule leads to ${name}`,
+      },
+    ]
+  })
 }
 
 type Addressed = XtRule & { readonly destination: NonNullable<XtRule['destination']> }
@@ -66,15 +125,13 @@ type Addressed = XtRule & { readonly destination: NonNullable<XtRule['destinatio
 /** NodePorts are about addresses of the node, or about all of loopback. */
 function isAddress(rule: XtRule): rule is Addressed {
   const { destination } = rule
-  return destination !== undefined && [...destination.mask].every(byte => byte === '\xff')
+  return (
+    destination !== undefined && !destination.inverted && [...destination.mask].every(byte => byte === '\xff')
+  )
 }
 
 function typeOf(rule: XtRule): string {
-  const text = commentOf(rule)
-  if (!isAddress(rule)) return 'NodePort'
-  if (text.endsWith('cluster IP')) return 'ClusterIP'
-  if (text.endsWith('external IP')) return 'ExternalIP'
-  return text.endsWith('loadbalancer IP') ? 'LoadBalancerIP' : 'Address'
+  return commentOf(rule).endsWith('cluster IP') ? 'ClusterIP' : 'External'
 }
 
 function commentOf({ matches }: XtRule): string {
@@ -136,19 +193,18 @@ function endpointsOf(
   chains: ReadonlyMap<string, ReadChain>,
 ): Pick<Route, 'endpoints' | 'affinitySeconds'> {
   const rules = chains.get(name)?.rules.map(({ rule }) => rule) ?? []
-  const endpoints = new Set<string>()
+  const endpoints = new Map<string, { readonly ip: Ip; readonly port: number }>()
   let affinitySeconds = 0
   for (const rule of rules) {
     const recent = rule.matches.find(match => match.kind === 'recent')
     if (recent?.kind === 'recent') affinitySeconds = Math.max(affinitySeconds, recent.seconds)
     for (const each of chains.get(targetOf(rule) ?? '')?.rules ?? []) {
       const { target } = each.rule
-      if (target?.kind === 'DNAT') endpoints.add(formatIpPort(target.ip, target.port))
+      if (target?.kind === 'DNAT') endpoints.set(formatIpPort(target.ip, target.port), target)
     }
   }
-  return { endpoints: [...endpoints].sort(), ...(affinitySeconds === 0 ? {} : { affinitySeconds }) }
-}
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0
+  return {
+    endpoints: endpointTexts([...endpoints.values()]),
+    ...(affinitySeconds === 0 ? {} : { affinitySeconds }),
+  }
 }

@@ -1,15 +1,10 @@
-import { familyOf, formatIpPort, type Ip } from '../base/ip.ts'
-import { PROTOCOL_NUMBERS } from '../dataplane/common/octet-keys.ts'
-import { setName } from '../dataplane/ipvs/set-names.ts'
-import type { IpvsState } from '../dataplane/ipvs/state.ts'
-import { entryKey } from '../kernel/ipset/entry-key.ts'
+import { formatIpPort } from '../base/ip.ts'
 import { entryText, protocolText } from '../kernel/ipset/print.ts'
 import type { IpsetEntry, IpsetListing } from '../kernel/ipset/state.ts'
 import { IP_VS_SVC_F_PERSISTENT } from '../kernel/ipvs/constants.ts'
 import { destinationKey } from '../kernel/ipvs/key.ts'
 import type { ListedDestination, VirtualServer } from '../kernel/ipvs/state.ts'
 import type { ServiceNames } from './service-names.ts'
-import type { ServiceRow } from './service-rows.ts'
 
 /** One virtual server with what it leads to. */
 export interface ServerRow {
@@ -58,7 +53,7 @@ export function serverRows(servers: readonly ListedServerWith[], names: ServiceN
     .sort((a, b) => compare(a.service, b.service) || compare(a.address, b.address))
 }
 
-function isPersistent({ flags }: VirtualServer): boolean {
+export function isPersistent({ flags }: VirtualServer): boolean {
   return (flags & IP_VS_SVC_F_PERSISTENT) !== 0
 }
 
@@ -93,38 +88,6 @@ export function entryService(set: string, { ip, protocol, port }: IpsetEntry, na
   if (ip === undefined) return names.atNodePort(set.endsWith('UDP') ? 'UDP' : 'TCP', port) ?? ''
   const name = protocolText(protocol ?? 0).toUpperCase()
   return names.at(name, ip, port) ?? names.atNodePort(name, port) ?? ''
-}
-
-/** What IPVS does at each place, as `kprobe dump services` shows it in every mode. */
-export function ipvsServiceRows(state: IpvsState, names: ServiceNames): readonly ServiceRow[] {
-  return [...state.servers.values()].map(({ server, destinations }): ServiceRow => {
-    const open = [...destinations].filter(([, { weight }]) => weight > 0).map(([address]) => address)
-    return {
-      service: nameOf(server, names) || '(unnamed)',
-      type: typeOf(state, server),
-      protocol: server.protocol,
-      frontend: formatIpPort(server.ip, server.port),
-      action: open.length === 0 ? 'reject or drop' : 'balance',
-      endpoints: open,
-      ...(isPersistent(server) ? { affinitySeconds: server.timeoutS } : {}),
-    }
-  })
-}
-
-/** By the record that the sets are; what is bound and in no other set is for the rules alone. */
-function typeOf({ entries }: IpvsState, { protocol, ip, port }: VirtualServer): string {
-  const number = PROTOCOL_NUMBERS[protocol]
-  const has = (stem: Parameters<typeof setName>[0], entry: IpsetEntry) =>
-    entries.has(entryKey(setName(stem, familyOf(ip)), entry))
-  const at = { ip, protocol: number, port }
-  if (has('CLUSTER-IP', at)) return 'ClusterIP'
-  if (has('LOAD-BALANCER', at)) return 'LoadBalancerIP'
-  if (has('EXTERNAL-IP', at) || has('EXTERNAL-IP-LOCAL', at)) return 'ExternalIP'
-  return isBound(entries, ip) ? 'private' : 'NodePort'
-}
-
-function isBound(entries: IpvsState['entries'], ip: Ip): boolean {
-  return entries.has(entryKey(setName('IPVS-IPS', familyOf(ip)), { ip }))
 }
 
 function compare(a: string, b: string): number {

@@ -1,13 +1,16 @@
 import { formatCidr } from '../base/cidr.ts'
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be, readU32host } from '../base/octets.ts'
+import { instanceOfTable } from '../daemon/instance.ts'
 import { CHAIN_REJECT } from '../dataplane/common/chain-names.ts'
 import { type FamilyLayout, LAYOUTS } from '../dataplane/common/family.ts'
 import { protocolOfKey } from '../dataplane/common/octet-keys.ts'
 import { parseChain } from '../dataplane/nftables/chains.ts'
 import { CODE_MASK, ID_MASK, LOCAL_LIST } from '../dataplane/nftables/layout.ts'
 import type { Element, Table } from '../kernel/nft/state.ts'
-import type { ServiceRow } from './service-rows.ts'
+import type { Backend } from '../model/frontend.ts'
+import { type CaughtPlace, lostClusterIps, lostText } from './lost-cluster-ips.ts'
+import { endpointTexts, type ServiceRow } from './service-rows.ts'
 
 /**
  * What tables of the kernel do for each Service, read back from their elements alone: no source is asked. The kernel
@@ -20,12 +23,7 @@ export function kernelRows(tables: readonly Table[]): ServiceRow[] {
     for (const element of contents.frontends)
       for (const address of addressesOf(element, contents)) rows.push(rowOf(element, address, contents))
   }
-  return rows.sort(byServiceAndFrontend)
-}
-
-function byServiceAndFrontend(a: ServiceRow, b: ServiceRow): number {
-  if (a.service !== b.service) return a.service < b.service ? -1 : 1
-  return a.frontend < b.frontend ? -1 : a.frontend > b.frontend ? 1 : 0
+  return rows
 }
 
 interface Contents {
@@ -33,6 +31,8 @@ interface Contents {
   /** Of `frontends` and `nodeports`. */
   readonly frontends: readonly Element[]
   readonly clusterIps: ReadonlySet<Octets>
+  /** ClusterIPs that are not among those. */
+  readonly lost: ReadonlySet<Octets>
   /** undefined when NodePorts answer on every address. */
   readonly nodePortIps: readonly Octets[] | undefined
   /** Chains by code; an empty name for a verdict that ends. */
@@ -49,7 +49,7 @@ function readContents(table: Table): Contents {
   const clusterIps = new Set<Octets>()
   const nodePortIps: Octets[] = []
   const chains = new Map<number, string>()
-  const lists = new Map<number, string[]>()
+  const lists = new Map<number, Pick<Backend, 'ip' | 'port'>[]>()
   const ranges = new Map<number, string[]>()
   for (const group of table.elements.values()) {
     for (const element of group) {
@@ -59,27 +59,51 @@ function readContents(table: Table): Contents {
       else if (set === 'nodeport-ips') nodePortIps.push(key)
       else if (set === 'dispatch' && typeof data === 'object') chains.set(readU32host(key), data.chain ?? '')
       else if (set === 'endpoints' && typeof data === 'string')
-        append(lists, readU32host(key), formatIpPort(data.slice(0, -4), readU16be(data, data.length - 4)))
+        append(lists, readU32host(key), { ip: data.slice(0, -4), port: readU16be(data, data.length - 4) })
       else if (set === 'ranges') append(ranges, (readU32host(key) & ID_MASK) >>> 0, rangeText(key))
     }
   }
-  for (const list of [...lists.values(), ...ranges.values()]) list.sort()
+  for (const list of ranges.values()) list.sort()
   const everywhere = !table.sets.has('nodeport-ips')
+  const places = frontends
+    .filter(({ set }) => set === 'frontends')
+    .map(element => placeOf(element, layout, chains))
+  const isNamed = instanceOfTable(table.name) !== undefined
   return {
     layout,
     frontends,
     clusterIps,
+    lost: lostClusterIps(places, clusterIps, isNamed),
     nodePortIps: everywhere ? undefined : nodePortIps.sort(),
     chains,
-    lists,
+    lists: new Map([...lists].map(([id, list]) => [id, endpointTexts(list)])),
     ranges,
   }
 }
 
-function append(lists: Map<number, string[]>, key: number, text: string): void {
+const WITHOUT_CLUSTER_IP =
+  'clients outside the cluster are not masqueraded, and other ports of it are not rejected'
+
+/** No address of another type has a chain that picks at once. */
+function placeOf(
+  { key, data, comment }: Element,
+  { addressLength }: FamilyLayout,
+  chains: Contents['chains'],
+): CaughtPlace {
+  const chain = chains.get(typeof data === 'string' ? readU32host(data) & CODE_MASK : 0)
+  const ends = chain === CHAIN_REJECT || chain === ''
+  const isPick = parseChain(chain ?? '')?.kind === 'pick'
+  return {
+    port: `${comment} ${protocolOfKey(key)}`,
+    ip: key.slice(0, addressLength),
+    isClusterIp: isPick ? 'yes' : ends ? 'maybe' : 'no',
+  }
+}
+
+function append<T>(lists: Map<number, T[]>, key: number, item: T): void {
   const list = lists.get(key)
-  if (list === undefined) lists.set(key, [text])
-  else list.push(text)
+  if (list === undefined) lists.set(key, [item])
+  else list.push(item)
 }
 
 /** The low byte of the first half is the prefix length. */
@@ -90,16 +114,20 @@ function rangeText(key: Octets): string {
 interface Address {
   readonly type: string
   readonly text: string
+  readonly problem?: string
 }
 
 function addressesOf(
   { set, key }: Element,
-  { layout, clusterIps, nodePortIps }: Contents,
+  { layout, clusterIps, lost, nodePortIps }: Contents,
 ): readonly Address[] {
   const port = readU16be(key, key.length - 4)
   if (set === 'frontends') {
     const ip = key.slice(0, layout.addressLength)
-    return [{ type: clusterIps.has(ip) ? 'ClusterIP' : 'External', text: formatIpPort(ip, port) }]
+    const text = formatIpPort(ip, port)
+    if (clusterIps.has(ip)) return [{ type: 'ClusterIP', text }]
+    if (!lost.has(ip)) return [{ type: 'External', text }]
+    return [{ type: 'ClusterIP', text, problem: lostText(ip, WITHOUT_CLUSTER_IP) }]
   }
   const everywhere = `${layout.family === 'ip' ? '*' : '[*]'}:${port}`
   if (nodePortIps === undefined) return [{ type: 'NodePort', text: everywhere }]
@@ -115,6 +143,7 @@ function rowOf(element: Element, address: Address, contents: Contents): ServiceR
     protocol: protocolOfKey(element.key) ?? `protocol ${element.key.charCodeAt(element.key.length - 8)}`,
     frontend: address.text,
     ...routeOf(chain, (value & ID_MASK) >>> 0, contents),
+    ...(address.problem === undefined ? {} : { problem: address.problem }),
   }
 }
 

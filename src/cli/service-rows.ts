@@ -1,12 +1,14 @@
 import { formatCidr } from '../base/cidr.ts'
-import { FAMILIES, type Family, formatIp, formatIpPort } from '../base/ip.ts'
+import { compareIps, FAMILIES, type Family, formatIp, formatIpPort } from '../base/ip.ts'
+import type { ProxyMode } from '../config/config.ts'
 import type { Backend, Frontend, FrontendTable, NodePortAddresses, PortFrontends } from '../model/frontend.ts'
-import { tableText } from './table.ts'
+import { type TableOptions, tableText } from './table.ts'
 
 /** One place at which traffic is caught, and what becomes of it: what people and `-o json` are shown. */
 export interface ServiceRow {
   /** `namespace/name:port`. */
   readonly service: string
+  /** `ClusterIP`, `External` (externalIPs and load-balancer addresses: the kernel does not tell them apart), `NodePort`. */
   readonly type: string
   readonly protocol: string
   /** `10.96.0.10:80`; `*:30080` for every address of the node. */
@@ -24,28 +26,55 @@ export interface ServiceRow {
   readonly listener?: string
   /** With a Local policy: where it takes those of pods and of the node. */
   readonly insideListener?: string
+  /** `NOT REACHED …` when packets do not come here, `INCOMPLETE …` when something else is missing; absent when all is well. */
+  readonly problem?: string
+  /** Of the rules that it was read from; absent for what was computed. */
+  readonly mode?: ProxyMode
 }
 
-/** Sorted by Service, then in the order of its frontends. */
+/** In the order of sortedRows. */
 export function serviceRows(
   table: FrontendTable,
   keys: Iterable<string> = table.services.keys(),
 ): ServiceRow[] {
   const rows: ServiceRow[] = []
-  for (const key of [...keys].sort()) {
+  for (const key of keys) {
     const service = table.services.get(key)
     if (service === undefined) continue
     for (const port of service.ports)
       for (const frontend of port.frontends)
         rows.push(...rowsOf(port, frontend, table.nodePorts[port.family]))
   }
-  return rows
+  return sortedRows(rows)
+}
+
+/** By Service, then by type, family and address: the order in which every command prints rows. */
+export function sortedRows(rows: readonly ServiceRow[]): ServiceRow[] {
+  return [...rows].sort(
+    (a, b) =>
+      compare(a.service, b.service) ||
+      rankOf(a) - rankOf(b) ||
+      compare(a.frontend, b.frontend) ||
+      compare(a.protocol, b.protocol),
+  )
+}
+
+const TYPES: readonly string[] = ['ClusterIP', 'External', 'NodePort']
+
+/** IPv4 before IPv6. */
+function rankOf({ type, frontend }: ServiceRow): number {
+  const rank = TYPES.indexOf(type)
+  return (rank < 0 ? TYPES.length : rank) * 2 + (frontend.startsWith('[') ? 1 : 0)
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0
 }
 
 function rowsOf(port: PortFrontends, frontend: Frontend, nodePorts: NodePortAddresses): ServiceRow[] {
   return addressesOf(port.family, frontend, nodePorts).map(address => ({
     service: port.displayName,
-    type: frontend.kind,
+    type: frontend.kind === 'ClusterIP' || frontend.kind === 'NodePort' ? frontend.kind : 'External',
     protocol: port.protocol,
     frontend: address,
     ...routeOf(port, frontend),
@@ -58,8 +87,8 @@ function routeOf(
   port: PortFrontends,
   { route }: Frontend,
 ): Pick<ServiceRow, 'action' | 'endpoints' | 'localEndpoints'> {
-  const cluster = port.cluster.map(backendText)
-  const local = port.local.map(backendText)
+  const cluster = endpointTexts(port.cluster)
+  const local = endpointTexts(port.local)
   switch (route.kind) {
     case 'reject':
     case 'drop':
@@ -73,8 +102,11 @@ function routeOf(
   }
 }
 
-function backendText({ ip, port }: Backend): string {
-  return formatIpPort(ip, port)
+/** By address, as numbers, in every command and mode. */
+export function endpointTexts(endpoints: readonly Pick<Backend, 'ip' | 'port'>[]): readonly string[] {
+  return [...endpoints]
+    .sort((a, b) => compareIps(a.ip, b.ip) || a.port - b.port)
+    .map(({ ip, port }) => formatIpPort(ip, port))
 }
 
 function addressesOf(family: Family, frontend: Frontend, nodePorts: NodePortAddresses): string[] {
@@ -84,39 +116,68 @@ function addressesOf(family: Family, frontend: Frontend, nodePorts: NodePortAddr
   return nodePorts.ips.map(ip => formatIpPort(ip, frontend.port))
 }
 
-/** Endpoints named in a table; all of them are in JSON and YAML. */
+/** Endpoints named in a table, unless all are asked for; all of them are in JSON and YAML. */
 const ENDPOINTS_SHOWN = 3
 
-export function serviceTable(rows: readonly ServiceRow[], options: { readonly colour: boolean }): string {
-  const cells = rows.map(row => [row.service, row.type, `${row.frontend}/${row.protocol}`, destination(row)])
-  return tableText(['SERVICE', 'TYPE', 'FRONTEND', 'ENDPOINTS'], cells, options)
+export interface ServiceTableOptions extends TableOptions {
+  /** Every endpoint and every source range. */
+  readonly wide?: boolean
 }
 
-function destination(row: ServiceRow): string {
-  if (row.listener !== undefined || row.insideListener !== undefined) return relayText(row)
+/** Rows of more than one mode have a column for it. */
+export function serviceTable(rows: readonly ServiceRow[], options: ServiceTableOptions): string {
+  const modes = new Set(rows.map(({ mode }) => mode))
+  const withMode = modes.size > 1
+  const shown = options.wide === true ? Number.POSITIVE_INFINITY : ENDPOINTS_SHOWN
+  const cells = rows.map(row => [
+    row.service,
+    ...(withMode ? [row.mode ?? '-'] : []),
+    row.type,
+    row.protocol === '' ? row.frontend : `${row.frontend}/${row.protocol}`,
+    cellOf(row, shown),
+  ])
+  const heading = ['SERVICE', ...(withMode ? ['MODE'] : []), 'TYPE', 'FRONTEND', 'ENDPOINTS']
+  return tableText(heading, cells, options)
+}
+
+/** What is not reached leads nowhere, whatever its elements say. */
+function cellOf(row: ServiceRow, shown: number): string {
+  const { problem } = row
+  if (problem === undefined) return destination(row, shown)
+  return problem.startsWith(INCOMPLETE) ? `${destination(row, shown)} (${problem})` : problem
+}
+
+/** What a problem begins with. */
+export const NOT_REACHED = 'NOT REACHED'
+export const INCOMPLETE = 'INCOMPLETE'
+
+function destination(row: ServiceRow, shown: number): string {
+  const listText = (items: readonly string[]) => shortList(items, shown)
+  const { allowedFrom, listener, insideListener, localEndpoints, affinitySeconds } = row
+  const limits = allowedFrom === undefined ? [] : [`only from ${listText(allowedFrom)}`]
+  if (listener !== undefined || insideListener !== undefined) {
+    const inside = insideListener === undefined ? [] : [`from outside; pods and node: ${insideListener}`]
+    return withNotes(listener === undefined ? `none: ${row.action}` : `relayed at ${listener}`, [
+      ...inside,
+      ...limits,
+    ])
+  }
   if (row.action !== 'balance') return `none: ${row.action}`
-  const shown = row.localEndpoints ?? row.endpoints
-  const notes = [
-    ...(row.localEndpoints === undefined ? [] : [`from outside; pods and node: ${listText(row.endpoints)}`]),
-    ...(row.allowedFrom === undefined ? [] : [`only from ${listText(row.allowedFrom)}`]),
-    ...(row.affinitySeconds === undefined ? [] : [`sticky ${row.affinitySeconds}s`]),
-  ]
-  const list = shown.length === 0 ? 'none: drop' : listText(shown)
-  return notes.length === 0 ? list : `${list} (${notes.join('; ')})`
+  const outside = localEndpoints ?? row.endpoints
+  return withNotes(outside.length === 0 ? 'none: drop' : listText(outside), [
+    ...(localEndpoints === undefined ? [] : [`from outside; pods and node: ${listText(row.endpoints)}`]),
+    ...limits,
+    ...(affinitySeconds === undefined ? [] : [`sticky ${affinitySeconds}s`]),
+  ])
 }
 
-function relayText({ action, listener, insideListener, allowedFrom }: ServiceRow): string {
-  const notes = [
-    ...(insideListener === undefined ? [] : [`from outside; pods and node: ${insideListener}`]),
-    ...(allowedFrom === undefined ? [] : [`only from ${listText(allowedFrom)}`]),
-  ]
-  const text = listener === undefined ? `none: ${action}` : `relayed at ${listener}`
+function withNotes(text: string, notes: readonly string[]): string {
   return notes.length === 0 ? text : `${text} (${notes.join('; ')})`
 }
 
-function listText(items: readonly string[]): string {
-  const shown = items.slice(0, ENDPOINTS_SHOWN).join(', ')
-  return items.length <= ENDPOINTS_SHOWN ? shown : `${shown} +${items.length - ENDPOINTS_SHOWN} more`
+function shortList(items: readonly string[], count: number): string {
+  const shown = items.slice(0, count).join(', ')
+  return items.length <= count ? shown : `${shown} +${items.length - count} more`
 }
 
 /** Addresses of the node that NodePorts answer on, as one line for people. */

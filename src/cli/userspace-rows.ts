@@ -2,6 +2,7 @@ import { formatCidr } from '../base/cidr.ts'
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
+import { instanceOfTable } from '../daemon/instance.ts'
 import { type FamilyLayout, LAYOUTS } from '../dataplane/common/family.ts'
 import { protocolOfKey } from '../dataplane/common/octet-keys.ts'
 import { rangeBits } from '../dataplane/userspace/layout.ts'
@@ -9,21 +10,15 @@ import { portName } from '../dataplane/userspace/observe.ts'
 import { NF_DROP } from '../kernel/nft/constants.ts'
 import type { Element, Table } from '../kernel/nft/state.ts'
 import { isOfService } from './iptables-chains.ts'
+import { type CaughtPlace, lostClusterIps, lostText } from './lost-cluster-ips.ts'
 import type { ServiceRow } from './service-rows.ts'
 
 /**
  * What the tables of the mode userspace do for each Service of `service`, or for all if that is empty: which listener of
- * the daemon connections are led to. Whom it relays them to stands in no kernel. Pure; sorted by Service and frontend.
+ * the daemon connections are led to. Whom it relays them to stands in no kernel. Pure.
  */
 export function userspaceRows(tables: readonly Table[], service: string): readonly ServiceRow[] {
-  return tables
-    .flatMap(rowsOf)
-    .filter(row => isOfService([row.service], service))
-    .sort((a, b) => compare(a.service, b.service) || compare(a.frontend, b.frontend))
-}
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0
+  return tables.flatMap(rowsOf).filter(row => isOfService([row.service], service))
 }
 
 /** The elements that serve one Service alone, with the sets that they are in. Pure. */
@@ -55,6 +50,8 @@ function placeLength({ addressLength }: FamilyLayout): number {
 interface Contents {
   readonly layout: FamilyLayout
   readonly clusterIps: ReadonlySet<Octets>
+  /** ClusterIPs that are not among those. */
+  readonly lost: ReadonlySet<Octets>
   /** Undefined when NodePorts answer everywhere. */
   readonly nodePortIps: readonly Octets[] | undefined
   /** By set: who is redirected to which listener. */
@@ -67,9 +64,16 @@ function rowsOf(table: Table): readonly ServiceRow[] {
   const layout = LAYOUTS[table.family]
   const elements = elementsOf(table)
   const of = (...sets: readonly string[]) => elements.filter(({ set }) => sets.includes(set))
+  const clusterIps = new Set(of('cluster-ips').map(({ key }) => key))
+  const inner = new Set(of('inside', 'guarded').map(({ key }) => key))
+  const places = of('frontends', 'verdicts').map(({ key, comment }): CaughtPlace => {
+    const port = `${portName(comment)} ${protocolOfKey(key)}`
+    return { port, ip: key.slice(0, layout.addressLength), isClusterIp: inner.has(key) ? 'no' : 'maybe' }
+  })
   const contents: Contents = {
     layout,
-    clusterIps: new Set(of('cluster-ips').map(({ key }) => key)),
+    clusterIps,
+    lost: lostClusterIps(places, clusterIps, instanceOfTable(table.name) !== undefined),
     nodePortIps: asksForNodePortIps(table) ? of('nodeport-ips').map(({ key }) => key) : undefined,
     inside: new Map(
       of('inside', 'nodeports-inside').map(element => [element.key, listenerOf(element, layout)]),
@@ -114,13 +118,19 @@ function allowedOf(
 interface Place {
   readonly type: string
   readonly text: string
+  readonly problem?: string
 }
 
-function placesOf({ set, key }: Element, { layout, clusterIps, nodePortIps }: Contents): readonly Place[] {
+function placesOf(
+  { set, key }: Element,
+  { layout, clusterIps, lost, nodePortIps }: Contents,
+): readonly Place[] {
   const port = readU16be(key, key.length - 4)
   if (!set.startsWith('nodeport')) {
     const ip = key.slice(0, layout.addressLength)
-    return [{ type: clusterIps.has(ip) ? 'ClusterIP' : 'External', text: formatIpPort(ip, port) }]
+    const text = formatIpPort(ip, port)
+    if (lost.has(ip)) return [{ type: 'ClusterIP', text, problem: lostText(ip, WITHOUT_CLUSTER_IP) }]
+    return [{ type: clusterIps.has(ip) ? 'ClusterIP' : 'External', text }]
   }
   const everywhere = `${layout.family === 'ip' ? '*' : '[*]'}:${port}`
   return nodePortIps === undefined
@@ -128,7 +138,13 @@ function placesOf({ set, key }: Element, { layout, clusterIps, nodePortIps }: Co
     : nodePortIps.map(ip => ({ type: 'NodePort', text: formatIpPort(ip, port) }))
 }
 
-function rowOf(element: Element, { type, text }: Place, { layout, inside, allowed }: Contents): ServiceRow {
+const WITHOUT_CLUSTER_IP = 'other ports of it are not rejected'
+
+function rowOf(
+  element: Element,
+  { type, text, problem }: Place,
+  { layout, inside, allowed }: Contents,
+): ServiceRow {
   const { key, data, comment } = element
   const [insideListener, allowedFrom] = [inside.get(key), allowed.get(key)]
   const verdict = typeof data === 'object' ? (data.code === NF_DROP ? 'drop' : 'reject') : undefined
@@ -142,5 +158,6 @@ function rowOf(element: Element, { type, text }: Place, { layout, inside, allowe
     ...(verdict === undefined ? { listener: listenerOf(element, layout) } : {}),
     ...(insideListener === undefined ? {} : { insideListener }),
     ...(allowedFrom === undefined ? {} : { allowedFrom }),
+    ...(problem === undefined ? {} : { problem }),
   }
 }

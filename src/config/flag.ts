@@ -70,11 +70,13 @@ export function readArguments(
     const { name, label, inline } = splitFlag(argument)
     const spec = specs.find(each => (label.startsWith('--') ? each.name : each.short) === name)
     const known = spec === undefined ? explain(name) : undefined
-    const takesValue = spec === undefined ? known?.takesValue === true : spec.kind !== 'bool'
+    const meant = spec ?? (known === undefined ? nearestFlag(name, specs) : undefined)
+    // What follows a misspelt flag is its value, and no mistake of its own.
+    const takesValue = meant === undefined ? known?.takesValue === true : meant.kind !== 'bool'
     const next = argv[index + 1]
     const value = inline ?? (takesValue ? next : 'true')
     if (inline === undefined && takesValue && next !== undefined) index++
-    if (spec === undefined) errors.push({ path: label, message: known?.message ?? unknownFlag(name, specs) })
+    if (spec === undefined) errors.push({ path: label, message: known?.message ?? unknownFlag(meant) })
     else if (value === undefined) errors.push({ path: label, message: 'needs a value' })
     else values.set(spec.name, [...(values.get(spec.name) ?? []), value])
   }
@@ -99,10 +101,14 @@ function splitFlag(argument: string): SplitFlag {
   return { name, label: `--${name}`, inline: equals < 0 ? undefined : argument.slice(equals + 1) }
 }
 
-function unknownFlag(name: string, specs: readonly FlagSpec[]): string {
+function unknownFlag(meant: FlagSpec | undefined): string {
+  return meant === undefined ? 'no such flag' : `no such flag; did you mean --${meant.name}?`
+}
+
+function nearestFlag(name: string, specs: readonly FlagSpec[]): FlagSpec | undefined {
   const near = nearest(
     name,
     specs.map(spec => spec.name),
   )
-  return near === undefined ? 'no such flag' : `no such flag; did you mean --${near}?`
+  return specs.find(spec => spec.name === near)
 }

@@ -89,9 +89,17 @@ describe('kprobe dump', () => {
       action: 'balance',
       endpoints: ['10.244.0.11:8080', '10.244.1.11:8080'],
       affinitySeconds: 1800,
+      mode: 'nftables',
     })
     expect(text.out.trim().split('\n')).toHaveLength(json.services.length + 1)
     expect(parse(kprobe('dump', '-o', 'yaml').out)).toEqual(json)
+  })
+
+  it('shows rows as run does: in the same words and order', () => {
+    const ran = kprobe('run', '--once', ...SOURCE)
+    const dumped = kprobe('dump').out.trim().split('\n').slice(1)
+    expect(dumped.length).toBeGreaterThan(20)
+    expect(ran.out).toContain(dumped.join('\n'))
   })
 
   it('shows the tables in the words of nft, through its library', () => {
@@ -140,11 +148,16 @@ describe('kprobe dump', () => {
   })
 
   it.each([
-    [['--service=ns/none'], 0, 'the kernel holds nothing for the Service "ns/none"\n'],
+    [['--service=ns/none'], 1, 'the kernel holds nothing for the Service "ns/none"\n'],
     [
       ['--service=ns/none', '--family=ip', '-o', 'json'],
-      0,
+      1,
       'the kernel holds nothing for the Service "ns/none" in the family ip\n',
+    ],
+    [
+      ['--servce', 'shop/cart'],
+      2,
+      'kprobe dump: --servce: no such flag; did you mean --service?\nsee `kprobe dump --help`\n',
     ],
     [['--service=cart'], 2, /--service: is written namespace\/name\n/],
     [['--family=inet'], 2, /--family: "inet" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
@@ -158,11 +171,18 @@ describe('kprobe dump', () => {
 })
 
 describe('kprobe explain', () => {
-  it('tells where the examples lead a client, without asking the kernel', () => {
+  it('says where the examples lead a client, before and after they are in the kernel', () => {
     const ended = kprobe('explain', ...SOURCE, ...OUTSIDE)
     expect(ended).toMatchObject({ code: 0, err: '' })
     expect(ended.out).toContain('Service: shop/cart:http (ClusterIP)')
+    expect(ended.out).toMatch(/^ {2}50% {2}would go to 10\.244\.0\.11:8080, source address kept$/m)
+    expect(ended.out).toContain('Outcome, the kernel: rules of nftables mode are not in the kernel\n')
     expect(nft('list', 'ruleset')).toBe('')
+    programExamples()
+    const programmed = kprobe('explain', ...SOURCE, ...OUTSIDE)
+    expect(programmed).toMatchObject({ code: 0, err: '' })
+    expect(programmed.out).toMatch(/^ {2}50% {2}goes to 10\.244\.0\.11:8080, source address kept$/m)
+    expect(programmed.out).toContain('Outcome, the kernel: the same\n')
   })
 })
 

@@ -2,6 +2,7 @@ import type { Tracer } from '../../kernel/nft/trace.ts'
 import { allWays } from '../../kernel/nft/trace-ways.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtJump } from '../../kernel/xt/scope.ts'
+import { indexRules, type RuleIndex } from './trace-index.ts'
 import { traceTables, type XtTables } from './trace-walk.ts'
 
 /** What to follow packets through. */
@@ -46,7 +47,12 @@ export function tablesOf({ chains: all, jumps, print }: Traceable): XtTables {
     const to = `${family} ${table} ${rule.target.chain}`
     if (!chains.has(to)) chains.set(to, [])
   }
-  return { chains, recent, print }
+  const indexes = new Map<string, RuleIndex>()
+  for (const [key, rules] of chains) {
+    const index = indexRules(rules)
+    if (index !== undefined) indexes.set(key, index)
+  }
+  return { chains, indexes, recent, print }
 }
 
 function isRecent(match: XtMatch): match is Extract<XtMatch, { kind: 'recent' }> {

@@ -10,12 +10,15 @@ import {
 import { balance, type Trace, type TraceStep } from '../../kernel/nft/trace-walk.ts'
 import type { XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
+import type { RuleIndex } from './trace-index.ts'
 import { Chance, type Matching, matchesRule } from './trace-match.ts'
 import { RecentLists } from './trace-recent.ts'
 
 /** Chains of iptables with all their rules in order, by `ip nat KUBE-SERVICES`; built-in ones among them. */
 export interface XtTables {
   readonly chains: ReadonlyMap<string, readonly XtRule[]>
+  /** Of long chains. */
+  readonly indexes?: ReadonlyMap<string, RuleIndex>
   /** Lists of `-m recent` that their rules name. */
   readonly recent: ReadonlySet<string>
   /** A rule as iptables-save prints it behind `-A CHAIN `. */
@@ -131,14 +134,16 @@ const DEPTH_MAX = 64
 function walkChain(walk: Walk, position: Position): Decision {
   const { table, chain, depth } = position
   assert(depth < DEPTH_MAX, `chains go round in circles at ${chain}`)
-  const rules = walk.tables.chains.get(`${walk.family} ${table} ${chain}`)
+  const key = `${walk.family} ${table} ${chain}`
+  const rules = walk.tables.chains.get(key)
   // A table or hook of which nobody uses anything.
   if (rules === undefined && depth === 0) return 'return'
-  assert(rules !== undefined, `there is no chain ${walk.family} ${table} ${chain}`)
-  for (const [index, rule] of rules.entries()) {
+  assert(rules !== undefined, `there is no chain ${key}`)
+  const candidates = walk.tables.indexes?.get(key)?.candidates(walk.state) ?? rules.entries()
+  for (const [index, rule] of candidates) {
     if (!matchesRule(rule, walk)) continue
     const text = `-A ${chain} ${walk.tables.print(rule, walk.family)}`
-    walk.steps.push({ chain: `${walk.family} ${table} ${chain}`, rule: index + 1, text, elements: [] })
+    walk.steps.push({ chain: key, rule: index + 1, text, elements: [] })
     const decision = hit(walk, rule.target, position)
     if (decision !== 'continue') return decision
   }

@@ -20,7 +20,7 @@ import type { Trace } from '../../kernel/nft/trace-walk.ts'
 import { allWays } from '../../kernel/nft/trace-ways.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
-import { tablesOf } from '../iptables/trace-tables.ts'
+import { type Traceable, tablesOf } from '../iptables/trace-tables.ts'
 import { traceTables, type XtTables } from '../iptables/trace-walk.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
@@ -30,10 +30,11 @@ const WAYS_MAX = 100_000
 
 /**
  * Follows packets through our tables, the ipsets and IPVS, all as values: as createTracer does, with addresses of the
- * dummy device as addresses of the node. Schedulers are taken to choose any destination that has a weight.
+ * dummy device as addresses of the node. Schedulers are taken to choose any destination that has a weight. `found` are
+ * the chains of iptables that were read beside a state that was.
  */
-export function createIpvsTracer(state: IpvsState): Tracer {
-  const chains = tablesIn(state)
+export function createIpvsTracer(state: IpvsState, found?: Traceable): Tracer {
+  const chains = found === undefined ? tablesIn(state) : tablesOf(found)
   const follow = chains === undefined ? createTracer(state.ruleset).trace : throughBoth(state.ruleset, chains)
   const bound = [...state.addresses.values()].map(({ ip }) => ip)
   const prefixes = prefixLengths(state)

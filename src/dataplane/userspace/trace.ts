@@ -8,6 +8,7 @@ import type { Trace } from '../../kernel/nft/trace-walk.ts'
 import { allWays } from '../../kernel/nft/trace-ways.ts'
 import { LAYOUTS } from '../common/family.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import { REDIRECT_MAPS } from './layout.ts'
 import { endpointText, type ListName } from './relay/balancer.ts'
 import type { Relay } from './relay.ts'
 import type { UserspaceState } from './state.ts'
@@ -50,7 +51,7 @@ export function createUserspaceTracer(state: UserspaceState): Tracer {
       ...found,
       destination: { ip: to, port: toPort },
       masquerade: true,
-      steps: [...found.steps, step],
+      steps: [...found.steps.map(withoutNumbers), step],
       dynamic: new Map(found.dynamic).set(CLIENTS, clients),
     }
   }
@@ -60,6 +61,16 @@ export function createUserspaceTracer(state: UserspaceState): Tracer {
       allWays(random => trace(packet, { ...surroundings, random }), limit),
   }
 }
+
+/** Nobody knows yet at which port of the node a listener will be. */
+function withoutNumbers(step: Trace['steps'][number]): Trace['steps'][number] {
+  const elements = step.elements.map(text =>
+    REDIRECT.test(text) ? text.replace(/ \. \d+$/, ' . a port that the daemon chooses') : text,
+  )
+  return { ...step, elements }
+}
+
+const REDIRECT = new RegExp(`^(?:${[...REDIRECT_MAPS].join('|')}): `)
 
 interface Choice {
   readonly source: Ip

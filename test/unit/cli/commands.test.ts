@@ -156,14 +156,14 @@ describe('kprobe explain', () => {
   it('shows where a connection may go, by which rules, and why endpoints are left out', async () => {
     expect(await explain('203.0.113.9', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16')).toBe(0)
     expect(out).toContain('Service: shop/cart:http (ClusterIP)')
-    expect(out).toContain('50%  goes to 10.244.0.11:8080, source address replaced by one of the node')
+    expect(out).toContain('50%  would go to 10.244.0.11:8080, source address replaced by one of the node')
     expect(out).toMatch(/10\.244\.1\.12:8080 +other-node +out: not ready/)
     expect(out).toMatch(/ip kube-proxy services, rule \d+: /)
   })
 
   it('keeps the source address of a pod', async () => {
     await explain('10.244.0.11', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16')
-    expect(out).toContain('50%  goes to 10.244.1.11:8080, source address kept')
+    expect(out).toContain('50%  would go to 10.244.1.11:8080, source address kept')
   })
 
   it('tells a process of the node from others, and a Local policy', async () => {
@@ -172,7 +172,7 @@ describe('kprobe explain', () => {
     expect(out).toContain('10.244.1.31:8443, source address replaced')
     out = ''
     await explain('203.0.113.9', '198.51.100.22:443')
-    expect(out).toContain('100%  goes to 10.244.0.31:8443, source address kept')
+    expect(out).toContain('100%  would go to 10.244.0.31:8443, source address kept')
   })
 
   it('takes the source that the kernel gives to a process of the node, where the mode binds the address', async () => {
@@ -182,7 +182,7 @@ describe('kprobe explain', () => {
     expect(out).toMatch(
       /services, rule \d+: match-set KUBE-CLUSTER-IP dst,dst match-set KUBE-IPVS-IPS src .*mark/,
     )
-    expect(out).toContain('50%  goes to 10.244.1.11:8080, source address replaced by one of the node')
+    expect(out).toContain('50%  would go to 10.244.1.11:8080, source address replaced by one of the node')
     out = ''
     await explain(...process, '--proxy-mode=nftables')
     expect(out).not.toContain('Its packets come from')
@@ -193,14 +193,14 @@ describe('kprobe explain', () => {
 
   it('shows a firewall, a rejection and what is not ours', async () => {
     await explain('192.0.2.77', '198.51.100.20:80')
-    expect(out).toContain('100%  is dropped without an answer')
+    expect(out).toContain('100%  would be dropped without an answer')
     out = ''
     await explain('203.0.113.9', '10.96.1.5:80')
-    expect(out).toContain('100%  is rejected')
+    expect(out).toContain('100%  would be rejected')
     out = ''
     await explain('203.0.113.9', '198.51.100.200:80')
     expect(out).toContain('no Service has this address and port')
-    expect(out).toContain('100%  is no business of kprobe')
+    expect(out).toContain('100%  no kprobe rule would match')
   })
 
   it('finds NodePorts, and IPv6 over UDP', async () => {

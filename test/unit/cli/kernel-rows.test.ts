@@ -47,12 +47,11 @@ function rulesetOf(table: FrontendTable): Ruleset {
     .ruleset
 }
 
-/** In one order, and without what only the model knows: which kind of external address it is. */
+/** In one order. */
 function comparable(rows: readonly ServiceRow[]): string[] {
   return rows
     .map(row => ({
       ...row,
-      type: row.type === 'ExternalIP' || row.type === 'LoadBalancerIP' ? 'External' : row.type,
       endpoints: [...row.endpoints].sort(),
       ...(row.localEndpoints === undefined ? {} : { localEndpoints: [...row.localEndpoints].sort() }),
       ...(row.allowedFrom === undefined ? {} : { allowedFrom: [...row.allowedFrom].sort() }),
@@ -96,11 +95,11 @@ describe('serviceTable', () => {
   it('shows a policy Local, ranges and affinity in words', () => {
     const text = serviceTable(serviceRows(tableOfExamples({ primary: true, cidrs: [] })), { colour: false })
     const line = (start: string) => text.split('\n').find(each => each.startsWith(start)) ?? ''
-    expect(line('shop/checkout:https            LoadBalancerIP')).toMatch(
+    expect(line('shop/checkout:https            External ')).toMatch(
       /10\.244\.0\.31:8443 \(from outside; pods and node: /,
     )
     expect(line('shop/cart:http')).toMatch(/\(sticky 1800s\)$/)
-    expect(line('shop/storefront:http           LoadBalancerIP')).toMatch(
+    expect(line('shop/storefront:http           External ')).toMatch(
       /only from 198\.51\.100\.128\/25, 203\.0\.113\.0\/24/,
     )
     expect(line('shop/coming-soon:http')).toMatch(/none: reject$/)

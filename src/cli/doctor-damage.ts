@@ -1,0 +1,26 @@
+import type { Config } from '../config/config.ts'
+import { instanceOf } from '../daemon/instance.ts'
+import { NFT_FAMILIES } from '../dataplane/common/family.ts'
+import type { Finding } from './doctor-settings.ts'
+import { damageText, type ProgrammedMode, programmedModes } from './programmed.ts'
+import { readModes } from './read-modes.ts'
+import { failureText } from './usage-errors.ts'
+
+/** Whether packets come to the Services that the kernel holds rules for; nothing where it holds none. */
+export async function damageFindings({ serviceProxyName }: Config): Promise<readonly Finding[]> {
+  let modes: readonly ProgrammedMode[]
+  try {
+    modes = programmedModes(
+      await readModes({ families: NFT_FAMILIES, instance: instanceOf(serviceProxyName) }),
+    )
+  } catch (error) {
+    const text = `cannot be read: ${failureText(error)}`
+    return [{ kind: 'warning', subject: 'rules of kprobe in the kernel', text }]
+  }
+  if (modes.length === 0) return []
+  const subject = `rules of ${modes.map(({ mode }) => mode).join(' and ')} mode`
+  const text = damageText(modes)
+  if (text !== undefined) return [{ kind: 'damaged', subject, text }]
+  const count = modes.reduce((sum, { rows }) => sum + rows.length, 0)
+  return [{ kind: 'ok', subject, text: `packets reach all ${count} frontends that the kernel holds` }]
+}

@@ -1,0 +1,103 @@
+import { formatIpPort, type Ip } from '../base/ip.ts'
+import { PersistentMap } from '../base/persistent-map.ts'
+import { oneLine } from '../base/text.ts'
+import type { Config } from '../config/config.ts'
+import { instanceOf } from '../daemon/instance.ts'
+import { NFT_FAMILIES } from '../dataplane/common/family.ts'
+import { GROUP_AFFINITY } from '../dataplane/nftables/layout.ts'
+import type { Table } from '../kernel/nft/state.ts'
+import type { TracePacket } from '../kernel/nft/trace-packet.ts'
+import type { Way } from '../kernel/nft/trace-ways.ts'
+import { programmedModes, type ReadModes } from './programmed.ts'
+import { readModes } from './read-modes.ts'
+import { failureText } from './usage-errors.ts'
+
+/** One end that connections may come to. */
+export interface Outcome {
+  readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
+  readonly destination?: string
+  /** The node masquerades: the endpoint sees an address of the node. */
+  readonly sourceReplaced: boolean
+  /** Of all connections like this one. */
+  readonly percent: number
+}
+
+/** What the kernel does with the packet that was asked about, beside what the Services ask for. */
+export type KernelOutcome =
+  /** `listener`: of the daemon, in the mode userspace. */
+  | { readonly kind: 'same'; readonly listener?: string }
+  | { readonly kind: 'different'; readonly outcomes: readonly Outcome[]; readonly reason?: string }
+  /** Rules of this mode are not in the kernel. */
+  | { readonly kind: 'absent'; readonly reason: string }
+  | { readonly kind: 'unknown'; readonly reason: string }
+
+export interface KernelQuestion {
+  readonly packet: TracePacket
+  readonly localIps: ReadonlySet<Ip>
+  readonly wanted: readonly Outcome[]
+}
+
+/** Sorted by destination. */
+export function outcomesOf(ways: readonly Way[]): readonly Outcome[] {
+  return ways
+    .map(({ trace, probability }) => ({
+      verdict: trace.verdict,
+      ...(trace.verdict === 'dnat'
+        ? { destination: formatIpPort(trace.destination.ip, trace.destination.port) }
+        : {}),
+      sourceReplaced: trace.masquerade,
+      percent: Math.round(probability * 10_000) / 100,
+    }))
+    .sort((a, b) => ((a.destination ?? '') < (b.destination ?? '') ? -1 : 1))
+}
+
+/** Reads the rules of the configuration's mode from the kernel, and follows the packet through them. */
+export async function askKernel(config: Config, question: KernelQuestion): Promise<KernelOutcome> {
+  try {
+    const read = await readModes({ families: NFT_FAMILIES, instance: instanceOf(config.serviceProxyName) })
+    return kernelOutcome(read, config.proxyMode, question)
+  } catch (error) {
+    return { kind: 'unknown', reason: oneLine(failureText(error)) }
+  }
+}
+
+/** Pure. */
+export function kernelOutcome(
+  read: ReadModes,
+  mode: Config['proxyMode'],
+  { packet, localIps, wanted }: KernelQuestion,
+): KernelOutcome {
+  const nftables = read.nftables.map(withoutClients)
+  const modes = programmedModes({ ...read, nftables }, NO_ROWS)
+  const found = modes.find(its => its.mode === mode)
+  if (found === undefined) {
+    const others = modes.map(its => its.mode).join(' and ')
+    const instead = others === '' ? '' : `; those of ${others} mode are`
+    return { kind: 'absent', reason: `rules of ${mode} mode are not in the kernel${instead}` }
+  }
+  const { tracer, obstacle, localIps: own } = found.rules
+  const ways = tracer.ways(packet, { localIps: new Set([...localIps, ...own]) })
+  const outcomes = outcomesOf(ways)
+  if (keyOf(outcomes, mode) === keyOf(wanted, mode)) {
+    const listener = mode === 'userspace' ? outcomes[0]?.destination : undefined
+    return { kind: 'same', ...(listener === undefined ? {} : { listener }) }
+  }
+  const family = packet.source.length === 4 ? 'IPv4' : 'IPv6'
+  const reason = obstacle(family, packet.origin === 'process' ? 'output' : 'prerouting')
+  return { kind: 'different', outcomes, ...(reason === undefined ? {} : { reason }) }
+}
+
+/** No Service has this name: the rules alone are asked for. */
+const NO_ROWS = '/'
+
+/** Where a new client goes is asked, not where one goes that session affinity remembers. */
+function withoutClients(table: Table): Table {
+  const kept = [...table.elements.entries()].filter(([group]) => group !== GROUP_AFFINITY)
+  return { ...table, elements: PersistentMap.from(kept) }
+}
+
+/** In the mode userspace the kernel knows a listener, and the daemon knows the endpoints. */
+function keyOf(outcomes: readonly Outcome[], mode: Config['proxyMode']): string {
+  if (mode !== 'userspace') return JSON.stringify(outcomes)
+  return JSON.stringify([...new Set(outcomes.map(({ verdict }) => verdict))].sort())
+}

@@ -1,0 +1,135 @@
+import { formatCidr } from '../base/cidr.ts'
+import { familyOf, formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import { type Octets, readU16be } from '../base/octets.ts'
+import { LAYOUTS } from '../dataplane/common/family.ts'
+import { PROTOCOL_NUMBERS, portKey, protocolOfKey } from '../dataplane/common/octet-keys.ts'
+import { type NftSetName, NODE_PORT_SETS } from '../dataplane/ipvs/layout.ts'
+import { type SetStem, setName } from '../dataplane/ipvs/set-names.ts'
+import type { IpvsState, PlacedServer } from '../dataplane/ipvs/state.ts'
+import { entryKey } from '../kernel/ipset/entry-key.ts'
+import type { IpsetEntry } from '../kernel/ipset/state.ts'
+import { serverKey } from '../kernel/ipvs/key.ts'
+import type { VirtualServer } from '../kernel/ipvs/state.ts'
+import { NF_DROP } from '../kernel/nft/constants.ts'
+import type { ElementData } from '../kernel/nft/state.ts'
+import { isPersistent, nameOf } from './ipvs-rows.ts'
+import type { ServiceNames } from './service-names.ts'
+import { endpointTexts, type ServiceRow } from './service-rows.ts'
+
+/** What IPVS and the rules beside it do at each place, as `kprobe dump services` shows it in every mode. Pure. */
+export function ipvsServiceRows(state: IpvsState, names: ServiceNames): readonly ServiceRow[] {
+  const rules = readRules(state)
+  return [...state.servers.values()].map(placed => {
+    const { server } = placed
+    return {
+      service: nameOf(server, names) || '(unnamed)',
+      type: typeOf(state, server, rules),
+      protocol: server.protocol,
+      frontend: formatIpPort(server.ip, server.port),
+      ...routeOf(state, placed, rules),
+      ...allowedOf(state, server, rules),
+      ...(isPersistent(server) ? { affinitySeconds: server.timeoutS } : {}),
+    }
+  })
+}
+
+/** What our own tables and sets say of places. */
+interface Rules {
+  /** By set, then by the key of a place: `ip . protocol . port`. */
+  readonly elements: ReadonlyMap<string, ReadonlyMap<Octets, ElementData>>
+  /** Virtual servers that elements send packets on to, by serverKey. */
+  readonly targets: ReadonlySet<string>
+  /** Clients that may connect, by serverKey. */
+  readonly ranges: ReadonlyMap<string, readonly string[]>
+}
+
+function readRules({ ruleset, entries }: IpvsState): Rules {
+  const elements = new Map<string, Map<Octets, ElementData>>()
+  const targets = new Set<string>()
+  for (const { family, elements: groups } of ruleset.tables)
+    for (const { set, key, data } of [...groups.values()].flat()) {
+      const known = elements.get(set) ?? new Map<Octets, ElementData>()
+      elements.set(set, known.set(key, data))
+      if (typeof data === 'string') targets.add(`${protocolOfKey(key)} ${placeText(data, family)}`)
+    }
+  const ranges = new Map<string, string[]>()
+  for (const { set, entry } of entries.values()) {
+    const { ip, protocol, port, ip2, prefix2 } = entry
+    if (!set.includes('LOAD-BALANCER-SOURCE') || ip === undefined || ip2 === undefined) continue
+    const text = prefix2 === undefined ? formatIp(ip2) : formatCidr({ ip: ip2, bits: prefix2 })
+    const key = `${protocol} ${formatIpPort(ip, port ?? 0)}`
+    ranges.set(key, [...(ranges.get(key) ?? []), text])
+  }
+  return { elements, targets, ranges }
+}
+
+function placeText(data: Octets, family: 'ip' | 'ip6'): string {
+  const { addressLength } = LAYOUTS[family]
+  return formatIpPort(data.slice(0, addressLength), readU16be(data, addressLength))
+}
+
+/** By the record that the sets are; a virtual server that only the rules send packets to is private. */
+function typeOf(state: IpvsState, server: VirtualServer, { targets }: Rules): string {
+  const isAny = (...stems: readonly SetStem[]) => stems.some(stem => isIn(state, stem, server))
+  if (isAny('CLUSTER-IP')) return 'ClusterIP'
+  if (isAny('LOAD-BALANCER', 'EXTERNAL-IP', 'EXTERNAL-IP-LOCAL')) return 'External'
+  if (!isBound(state, server.ip)) return 'NodePort'
+  return targets.has(serverKey(server)) ? 'private' : 'ClusterIP'
+}
+
+function isIn({ entries }: IpvsState, stem: SetStem, { ip, protocol, port }: VirtualServer): boolean {
+  const entry: IpsetEntry = { ip, protocol: PROTOCOL_NUMBERS[protocol], port }
+  return entries.has(entryKey(setName(stem, familyOf(ip)), entry))
+}
+
+function isBound({ entries }: IpvsState, ip: Ip): boolean {
+  return entries.has(entryKey(setName('IPVS-IPS', familyOf(ip)), { ip }))
+}
+
+/** Whether outside clients are to meet endpoints of this node alone. */
+function isLocalOnly(state: IpvsState, server: VirtualServer): boolean {
+  if (isIn(state, 'EXTERNAL-IP-LOCAL', server) || isIn(state, 'LOAD-BALANCER-LOCAL', server)) return true
+  if (isBound(state, server.ip)) return false
+  const stem = NODE_PORT_SETS[server.protocol].local
+  if (server.protocol === 'SCTP') return isIn(state, stem, server)
+  return state.entries.has(entryKey(setName(stem, familyOf(server.ip)), { port: server.port }))
+}
+
+/** Packets meet the verdicts first, then the server of the list that they are sent on to. */
+function routeOf(
+  state: IpvsState,
+  placed: PlacedServer,
+  { elements }: Rules,
+): Pick<ServiceRow, 'action' | 'endpoints' | 'localEndpoints'> {
+  const { server } = placed
+  const key = server.ip + portKey(server.protocol, server.port)
+  const verdict = elements.get('verdicts')?.get(key)
+  if (typeof verdict === 'object' && verdict !== undefined)
+    return { action: verdict.code === NF_DROP ? 'drop' : 'reject', endpoints: [] }
+  const listOf = (map: NftSetName) => {
+    const to = elements.get(map)?.get(key)
+    const family = familyOf(server.ip) === 'IPv4' ? 'ip' : 'ip6'
+    const other = typeof to === 'string' ? `${server.protocol} ${placeText(to, family)}` : undefined
+    return usable(other === undefined ? placed : state.servers.get(other))
+  }
+  const endpoints = listOf('cluster-lists')
+  if (!isLocalOnly(state, server))
+    return { action: endpoints.length === 0 ? 'reject or drop' : 'balance', endpoints }
+  const isNone = elements.get('no-local')?.has(key) === true
+  return { action: 'balance', endpoints, localEndpoints: isNone ? [] : listOf('local-lists') }
+}
+
+/** Those that drain take no new connections. */
+function usable(placed: PlacedServer | undefined): readonly string[] {
+  return endpointTexts([...(placed?.destinations.values() ?? [])].filter(({ weight }) => weight > 0))
+}
+
+function allowedOf(
+  state: IpvsState,
+  server: VirtualServer,
+  { ranges }: Rules,
+): Pick<ServiceRow, 'allowedFrom'> {
+  if (!isIn(state, 'LOAD-BALANCER-FW', server)) return {}
+  const key = `${PROTOCOL_NUMBERS[server.protocol]} ${formatIpPort(server.ip, server.port)}`
+  return { allowedFrom: [...(ranges.get(key) ?? [])].sort() }
+}

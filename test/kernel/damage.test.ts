@@ -1,0 +1,138 @@
+import { execFileSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { type Ended, runCommand } from '../support/command.ts'
+import { Daemons } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { CLUSTER_CIDR } from '../support/pipeline.ts'
+
+/* What `dump`, `explain` and `doctor` say of rules that somebody has damaged. */
+
+const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
+const NODE = '--hostname-override=example-node'
+const CART = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
+const LIMIT_MS = 120_000
+const daemons = new Daemons()
+
+const kprobe = (...args: readonly string[]): Ended => runCommand(args, { limitMs: LIMIT_MS })
+const tool = (line: string): string => {
+  const [name = '', ...args] = line.split(' ')
+  return execFileSync(name, args, { encoding: 'utf8' })
+}
+
+/** A daemon of the mode userspace leaves its rules behind when it ends. */
+async function program(mode: string): Promise<void> {
+  if (mode === 'userspace') {
+    const args = [NODE, '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]
+    await daemons.start({ source: EXAMPLES, args }).synced(LIMIT_MS)
+    await daemons.end()
+    return
+  }
+  const ran = kprobe('run', '--once', NODE, `--source=file:${EXAMPLES}`, `--proxy-mode=${mode}`)
+  expect(ran.code, ran.err).toBe(0)
+}
+
+const explain = (mode: string): Ended =>
+  kprobe('explain', NODE, `--source=file:${EXAMPLES}`, `--proxy-mode=${mode}`, ...CART)
+
+beforeEach(() => {
+  freshNetns()
+  tool('ip link set lo up')
+  tool('ip addr add 10.1.2.3/24 dev lo')
+})
+afterEach(async () => {
+  await daemons.end()
+  tool('nft flush ruleset')
+})
+
+const DAMAGES: readonly (readonly [mode: string, command: string, reason: string])[] = [
+  ['nftables', 'nft flush chain ip kube-proxy services', 'chain ip kube-proxy services is empty'],
+  ['nftables', 'nft flush chain ip kube-proxy nat-prerouting', 'chain ip kube-proxy nat-prerouting is empty'],
+  [
+    'nftables',
+    'nft delete chain ip kube-proxy nat-prerouting',
+    'there is no chain ip kube-proxy nat-prerouting at its hook',
+  ],
+  ['nftables', 'nft add table ip kube-proxy { flags dormant; }', 'table ip kube-proxy is dormant'],
+  [
+    'userspace',
+    'nft flush chain ip kube-proxy-userspace services',
+    'chain ip kube-proxy-userspace services is empty',
+  ],
+  [
+    'userspace',
+    'nft delete chain ip kube-proxy-userspace nat-prerouting',
+    'there is no chain ip kube-proxy-userspace nat-prerouting at its hook',
+  ],
+  ['iptables', 'iptables-nft -t nat -F KUBE-SERVICES', 'no rule leads to KUBE-SVC-'],
+  ['iptables', 'iptables-nft -t nat -F PREROUTING', 'chain ip nat PREROUTING has no jump to KUBE-SERVICES'],
+]
+
+describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
+  it('says that nothing is reached, why, and fails', async () => {
+    await program(mode)
+    expect(kprobe('dump')).toMatchObject({ code: 0, err: '' })
+    expect(explain(mode)).toMatchObject({ code: 0 })
+    tool(command)
+    const dumped = kprobe('dump')
+    expect(dumped.code).toBe(1)
+    expect(dumped.out).toMatch(
+      /^shop\/cart:http +\S.* (10\.96\.1\.1:80|\*:30080)\/TCP +NOT REACHED from prerouting/m,
+    )
+    expect(dumped.out).toContain(reason)
+    expect(dumped.out).toMatch(/^shop\/cart:http .*\[fd00:10:96::1:1\]:80\/TCP +(?!NOT REACHED)/m)
+    expect(dumped.err).toMatch(/^DAMAGED: .*\d+ of \d+ frontends are not reached or incomplete/m)
+    const explained = explain(mode)
+    expect(explained.code).toBe(3)
+    expect(explained.out).not.toMatch(/% {2}goes to/)
+    expect(explained.out).toMatch(/^Outcome, the kernel: DIFFERENT/m)
+    const examined = kprobe('doctor', NODE, `--proxy-mode=${mode}`)
+    expect(examined.code).toBe(3)
+    expect(examined.out).toMatch(new RegExp(`^DAMAGED +rules of ${mode} mode +`, 'm'))
+  })
+})
+
+it('keeps a ClusterIP a ClusterIP whose element is gone, and marks it', async () => {
+  await program('nftables')
+  tool('nft delete element ip kube-proxy cluster-ips { 10.96.1.1 }')
+  const { code, out } = kprobe('dump')
+  expect(code).toBe(1)
+  expect(out).toMatch(
+    /^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +10\.244\.0\.11:8080, .*\(INCOMPLETE: 10\.96\.1\.1 is missing in set cluster-ips: /m,
+  )
+  expect(out.match(/INCOMPLETE|NOT REACHED/g)).toHaveLength(1)
+})
+
+it('notices that nothing masquerades any more', async () => {
+  await program('nftables')
+  tool('nft delete chain ip kube-proxy nat-postrouting')
+  expect(kprobe('dump')).toMatchObject({
+    code: 1,
+    err: expect.stringContaining('there is no chain ip kube-proxy nat-postrouting at its hook'),
+  })
+})
+
+it('notices that the table of one family is gone', async () => {
+  await program('nftables')
+  tool('nft delete table ip kube-proxy')
+  expect(kprobe('dump')).toMatchObject({
+    code: 1,
+    err: expect.stringContaining('there is no table ip kube-proxy'),
+  })
+  expect(explain('nftables')).toMatchObject({ code: 3 })
+})
+
+it('says in which mode a row is while rules of two modes are there, and warns', async () => {
+  await program('nftables')
+  expect(kprobe('dump').out).toMatch(/^SERVICE +TYPE /)
+  expect(explain('userspace').out).toContain(
+    'Outcome, the kernel: rules of userspace mode are not in the kernel; those of nftables mode are\n',
+  )
+  await program('userspace')
+  const { code, out, err } = kprobe('dump')
+  expect(code).toBe(0)
+  expect(out).toMatch(/^SERVICE +MODE +TYPE /)
+  expect(out).toMatch(/^shop\/cart:http +nftables +ClusterIP +10\.96\.1\.1:80\/TCP/m)
+  expect(out).toMatch(/^shop\/cart:http +userspace +ClusterIP +10\.96\.1\.1:80\/TCP/m)
+  expect(err).toMatch(/^warning: rules of nftables and userspace mode are both in the kernel/m)
+})

@@ -1,0 +1,60 @@
+import { describe, expect, test } from 'vitest'
+import { damageText, programmedModes, type ReadModes } from '../../src/cli/programmed.ts'
+import { instanceOf } from '../../src/daemon/instance.ts'
+import {
+  change,
+  computeIn,
+  IPTABLES,
+  IPTABLES_OPTIMIZED,
+  IPVS,
+  IPVS_CHAINS,
+  type Mode,
+  NFTABLES,
+  type Stateful,
+} from '../support/pipeline.ts'
+import { readIptablesMode, readIpvsMode, readNftables, readUserspace } from '../support/read-modes.ts'
+import { LOCAL_IPS, loadScenarios, type Scenario } from '../support/scenario.ts'
+import { USERSPACE } from '../support/userspace-mode.ts'
+
+/* `dump`, `explain` and `doctor` raise no alarm about rules that are as they must be. */
+
+function alarms<State extends Stateful>(
+  mode: Mode<State>,
+  read: (state: State) => ReadModes,
+  { config, steps }: Scenario,
+): readonly (string | undefined)[] {
+  let computed = computeIn(mode, config, LOCAL_IPS)
+  return steps.map(step => {
+    computed = change(computed, step)
+    return damageText(programmedModes(inName(read(computed.state), config.serviceProxyName)))
+  })
+}
+
+/** Tables of a named proxy bear its name. */
+function inName(read: ReadModes, proxy: string | undefined): ReadModes {
+  const { nftables, userspace } = instanceOf(proxy)
+  const named = (tables: ReadModes['nftables'], name: string) => tables.map(table => ({ ...table, name }))
+  return {
+    ...read,
+    nftables: named(read.nftables, nftables),
+    userspace: named(read.userspace, userspace),
+  }
+}
+
+const MODES: readonly (readonly [string, (scenario: Scenario) => readonly (string | undefined)[]])[] = [
+  ['nftables', its => alarms(NFTABLES, readNftables, its)],
+  ['iptables', its => alarms(IPTABLES, readIptablesMode, its)],
+  ['iptables with --iptables-optimize', its => alarms(IPTABLES_OPTIMIZED, readIptablesMode, its)],
+  ['ipvs', its => alarms(IPVS, readIpvsMode, its)],
+  ['ipvs with --ipvs-rules=iptables', its => alarms(IPVS_CHAINS, readIpvsMode, its)],
+  ['userspace', its => alarms(USERSPACE, readUserspace, its)],
+]
+
+describe.each(MODES)('%s mode', (_, alarmsOf) => {
+  test.each(loadScenarios().map(scenario => [scenario.file, scenario] as const))(
+    'reports every frontend of %s as reached',
+    (_, scenario) => {
+      expect(alarmsOf(scenario)).toEqual(scenario.steps.map(() => undefined))
+    },
+  )
+})

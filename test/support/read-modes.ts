@@ -1,0 +1,96 @@
+import { assert } from '../../src/base/assert.ts'
+import { PersistentMap } from '../../src/base/persistent-map.ts'
+import { finish } from '../../src/base/steps.ts'
+import { type ReadChain, readChains } from '../../src/cli/iptables-chains.ts'
+import type { ReadModes } from '../../src/cli/programmed.ts'
+import { namesOfElements } from '../../src/cli/service-names.ts'
+import { instanceOf } from '../../src/daemon/instance.ts'
+import { NFT_FAMILIES } from '../../src/dataplane/common/family.ts'
+import { jumpsOf } from '../../src/dataplane/iptables/jumps.ts'
+import type { IptablesState } from '../../src/dataplane/iptables/state.ts'
+import { wantedChains } from '../../src/dataplane/iptables/wanted.ts'
+import type { IpvsState } from '../../src/dataplane/ipvs/state.ts'
+import { adoptRuleset } from '../../src/dataplane/nftables/adopt.ts'
+import type { NftablesState } from '../../src/dataplane/nftables/state.ts'
+import type { UserspaceState } from '../../src/dataplane/userspace/state.ts'
+import { resolveElement } from '../../src/dataplane/userspace/symbols.ts'
+import type { Observed, ObservedChain } from '../../src/kernel/nft/observed.ts'
+import type { Table } from '../../src/kernel/nft/state.ts'
+import { builtinHook } from '../../src/kernel/xt/builtin.ts'
+import { compileRule } from '../../src/kernel/xt/compile.ts'
+import type { XtRule } from '../../src/kernel/xt/rule.ts'
+import type { XtChain, XtJump } from '../../src/kernel/xt/scope.ts'
+import { ip } from './pipeline.ts'
+import { LOCAL_IPS } from './scenario.ts'
+
+/* What commands would read of a kernel that holds a computed state. */
+
+const NOTHING: ReadModes = {
+  families: NFT_FAMILIES,
+  nftables: [],
+  userspace: [],
+  iptables: [],
+  ipvs: undefined,
+  names: instanceOf(undefined).chains,
+}
+
+export function readNftables({ ruleset }: Pick<NftablesState, 'ruleset'>): ReadModes {
+  return { ...NOTHING, nftables: finish(adoptRuleset(ruleset)).ruleset.tables }
+}
+
+export function readUserspace({ ruleset }: Pick<UserspaceState, 'ruleset'>): ReadModes {
+  return { ...NOTHING, userspace: ruleset.tables.map(listening) }
+}
+
+/** Each listener at a port of its own. */
+function listening(table: Table): Table {
+  const ports = new Map<string, number>()
+  const portOf = (...listener: readonly string[]) => {
+    const key = listener.join(' ')
+    const port = ports.get(key) ?? 30_000 + ports.size
+    ports.set(key, port)
+    return port
+  }
+  const all = [...table.elements.values()].flat()
+  const elements = all.map(element => resolveElement(element, table.family, portOf))
+  return { ...table, elements: PersistentMap.from([['all', elements]]) }
+}
+
+export function readIptablesMode(state: IptablesState): ReadModes {
+  assert(state.kind === 'rendered', 'nothing was rendered')
+  return { ...NOTHING, iptables: chainsRead([...wantedChains(state)], jumpsOf(state.statics)) }
+}
+
+export function readIpvsMode(state: IpvsState): ReadModes {
+  const { chains, ruleset } = state
+  const common = chains.kind === 'wanted' ? chains.common : undefined
+  const iptables = common === undefined ? [] : chainsRead([...common.chains.values()], [...common.jumps])
+  const ipvs = { state, names: namesOfElements(ruleset.tables), localIps: LOCAL_IPS.map(ip) }
+  return { ...NOTHING, iptables, ipvs }
+}
+
+/** As iptables-nft has them: rules as bytes, sets by number. */
+function chainsRead(chains: readonly XtChain[], jumps: readonly XtJump[]): readonly ReadChain[] {
+  const sets: string[] = []
+  const indexOf = (name: string) => {
+    if (!sets.includes(name)) sets.push(name)
+    return sets.indexOf(name)
+  }
+  const observed = new Map<string, { chains: Map<string, ObservedChain> }>()
+  const add = ({ family, table }: XtChain | XtJump, name: string, rules: readonly XtRule[]) => {
+    const place = observed.get(`${family} ${table}`) ?? { chains: new Map() }
+    observed.set(`${family} ${table}`, place)
+    const read = rules.map(rule => ({
+      handle: 0n,
+      compiled: compileRule(rule, family, indexOf).compiled,
+    }))
+    const before = place.chains.get(name)?.rules ?? []
+    const isBuiltin = /^[A-Z]+$/.test(name)
+    const hook = isBuiltin ? builtinHook(table, name) : undefined
+    place.chains.set(name, { name, hook, rules: [...read, ...before] })
+  }
+  for (const chain of chains) add(chain, chain.name, [...chain.rules, ...chain.last])
+  for (const jump of jumps) add(jump, jump.chain, [jump.rule])
+  const seen: Observed = observed
+  return readChains(seen, { names: NOTHING.names, nameOfIpset: index => sets[index] ?? '' })
+}

@@ -1,0 +1,304 @@
+import { describe, expect, it, test } from 'vitest'
+import { PersistentMap } from '../../../src/base/persistent-map.ts'
+import { type KernelQuestion, kernelOutcome, outcomesOf } from '../../../src/cli/explain-kernel.ts'
+import { damageText, programmedModes, type ReadModes } from '../../../src/cli/programmed.ts'
+import { type ServiceRow, serviceTable } from '../../../src/cli/service-rows.ts'
+import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
+import { createTracer } from '../../../src/kernel/nft/trace.ts'
+import {
+  type Computed,
+  change,
+  computeIn,
+  IPTABLES,
+  IPVS,
+  IPVS_CHAINS,
+  ip,
+  type Mode,
+  NFTABLES,
+  type Stateful,
+} from '../../support/pipeline.ts'
+import { readIptablesMode, readIpvsMode, readNftables, readUserspace } from '../../support/read-modes.ts'
+import { LOCAL_IPS } from '../../support/scenario.ts'
+import { USERSPACE } from '../../support/userspace-mode.ts'
+
+const OBJECTS = [
+  {
+    apiVersion: 'v1',
+    kind: 'Node',
+    metadata: { name: 'test-node' },
+    status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
+  },
+  {
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: { namespace: 'ns', name: 'web' },
+    spec: {
+      type: 'LoadBalancer',
+      clusterIP: '10.96.0.1',
+      clusterIPs: ['10.96.0.1'],
+      ipFamilies: ['IPv4'],
+      loadBalancerSourceRanges: ['203.0.113.0/24'],
+      ports: [{ name: 'http', port: 80, nodePort: 30_080, protocol: 'TCP' }],
+    },
+    status: { loadBalancer: { ingress: [{ ip: '198.51.100.9' }] } },
+  },
+  {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: { namespace: 'ns', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
+    addressType: 'IPv4',
+    endpoints: ['10.180.0.1', '10.180.0.2', '10.180.0.3', '10.180.0.4'].map(address => ({
+      addresses: [address],
+      nodeName: 'test-node',
+      conditions: { ready: true },
+    })),
+    ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
+  },
+]
+
+function stateOf<State extends Stateful>(mode: Mode<State>): Computed<State>['state'] {
+  return change(computeIn(mode, {}, LOCAL_IPS), { objects: OBJECTS }).state
+}
+
+const NFT = readNftables(stateOf(NFTABLES))
+const XT = readIptablesMode(stateOf(IPTABLES))
+
+function without(table: Table, isGone: (element: Element) => boolean): Table {
+  const kept = [...table.elements.entries()].map(
+    ([group, elements]) => [group, elements.filter(element => !isGone(element))] as const,
+  )
+  return { ...table, elements: PersistentMap.from(kept) }
+}
+
+const inSet = (set: string, key?: string) => (element: Element) =>
+  element.set === set && (key === undefined || element.key === key)
+
+function emptied(table: Table, name: string): Table {
+  const chain = table.chains.get(name)
+  if (chain === undefined) throw new Error(`there is no chain ${name}`)
+  return { ...table, chains: new Map([...table.chains, [name, { ...chain, rules: [] }]]) }
+}
+
+function withTables(read: ReadModes, change: (table: Table) => Table): ReadModes {
+  return { ...read, nftables: read.nftables.map(change), userspace: read.userspace.map(change) }
+}
+
+const problemsOf = (read: ReadModes) =>
+  programmedModes(read)
+    .flatMap(({ rows }) => rows)
+    .map(({ type, frontend, problem }) => `${type} ${frontend} ${problem ?? 'fine'}`)
+
+const ALL = 'NOT REACHED from prerouting and output:'
+
+describe('rows of nftables mode', () => {
+  it('are fine as they were written', () => {
+    expect(problemsOf(NFT)).toEqual([
+      'ClusterIP 10.96.0.1:80 fine',
+      'External 198.51.100.9:80 fine',
+      'NodePort 192.168.0.2:30080 fine',
+    ])
+  })
+
+  it.each<[string, (table: Table) => Table, readonly string[]]>([
+    [
+      'an element of cluster-ips',
+      table => without(table, inSet('cluster-ips')),
+      [
+        expect.stringMatching(
+          /^ClusterIP 10\.96\.0\.1:80 INCOMPLETE: 10\.96\.0\.1 is missing in set cluster-ips: /,
+        ),
+        'External 198.51.100.9:80 fine',
+        'NodePort 192.168.0.2:30080 fine',
+      ],
+    ],
+    [
+      'the elements of dispatch',
+      table => without(table, inSet('dispatch')),
+      [
+        expect.stringMatching(
+          /^External 10\.96\.0\.1:80 NOT REACHED from|^ClusterIP 10\.96\.0\.1:80 NOT REACHED from/,
+        ),
+        expect.stringContaining('External 198.51.100.9:80 NOT REACHED from'),
+        expect.stringContaining('NodePort 192.168.0.2:30080 NOT REACHED from'),
+      ],
+    ],
+    [
+      'the endpoints',
+      table => without(table, inSet('endpoints')),
+      [
+        expect.stringContaining('ClusterIP 10.96.0.1:80 NOT REACHED'),
+        expect.stringContaining('External 198.51.100.9:80 NOT REACHED'),
+        expect.stringContaining('NodePort 192.168.0.2:30080 NOT REACHED'),
+      ],
+    ],
+    [
+      'the rules of the chain that balances',
+      table => emptied(table, 'mod-4'),
+      [
+        expect.stringMatching(/^ClusterIP .* NOT REACHED from .* after ip kube-proxy services, rule \d+$/),
+        expect.stringMatching(/^External .* NOT REACHED from /),
+        expect.stringMatching(/^NodePort .* NOT REACHED from /),
+      ],
+    ],
+  ])('are marked without %s', (_, damage, problems) => {
+    expect(problemsOf(withTables(NFT, table => (table.family === 'ip' ? damage(table) : table)))).toEqual(
+      problems,
+    )
+  })
+
+  it('cannot be checked where a rule has an expression that nobody can follow', () => {
+    const strange = withTables(NFT, table => {
+      const services = table.chains.get('services')
+      if (services === undefined) throw new Error('there is no chain services')
+      const rules: Chain['rules'] = [
+        { expressions: [{ kind: 'unknown', name: 'log', data: '' }], comment: '' },
+      ]
+      const chain = { ...services, rules: [...rules, ...services.rules] }
+      return { ...table, chains: new Map([...table.chains, ['services', chain]]) }
+    })
+    expect(problemsOf(strange)[0]).toMatch(/the rules cannot be followed: cannot trace the expression log/)
+  })
+})
+
+test.each([
+  ['nftables', NFT, 'kube-proxy'],
+  ['userspace', readUserspace(stateOf(USERSPACE)), 'kube-proxy-userspace'],
+] as const)('rows of %s mode are marked when the chain of Services is empty', (_, read, name) => {
+  const damaged = withTables(read, table => emptied(table, 'services'))
+  for (const problem of problemsOf(damaged))
+    expect(problem).toContain(`${ALL} chain ip ${name} services is empty`)
+  expect(damageText(programmedModes(damaged))).toContain('3 of 3 frontends are not reached or incomplete')
+})
+
+describe('rows of iptables mode', () => {
+  const withoutRules = (name: string, builtin: boolean) => ({
+    ...XT,
+    iptables: XT.iptables.map(chain =>
+      chain.name === name && chain.table === 'nat' && chain.ours !== builtin
+        ? { ...chain, rules: [] }
+        : chain,
+    ),
+  })
+
+  it('are fine as they were written', () => {
+    expect(problemsOf(XT)).toEqual([
+      'ClusterIP 10.96.0.1:80 fine',
+      'External 198.51.100.9:80 fine',
+      'NodePort 192.168.0.2:30080 fine',
+    ])
+  })
+
+  it('are of chains that no rule leads to', () => {
+    const problems = problemsOf(withoutRules('KUBE-SERVICES', false))
+    expect(problems.some(text => /^External chain KUBE-FW-.* no rule leads to KUBE-FW-/.test(text))).toBe(
+      true,
+    )
+    expect(problems.filter(text => !text.includes(ALL))).toEqual([])
+  })
+
+  it('name the hook whose chain has lost its jump', () => {
+    for (const problem of problemsOf(withoutRules('OUTPUT', true)))
+      expect(problem).toMatch(/NOT REACHED from output: chain ip nat OUTPUT has no jump to KUBE-SERVICES$/)
+  })
+
+  it('are all there without masquerading, which is damage of its own', () => {
+    expect(damageText(programmedModes(withoutRules('POSTROUTING', true)))).toMatch(
+      /^iptables mode: chain ip nat POSTROUTING has no jump to KUBE-POSTROUTING; 0 of 3 frontends/,
+    )
+  })
+})
+
+describe.each([
+  ['ipvs', IPVS],
+  ['ipvs with --ipvs-rules=iptables', IPVS_CHAINS],
+] as const)('rows of %s mode', (_, mode) => {
+  const state = stateOf(mode)
+
+  it('have what is beside the virtual servers, too', () => {
+    const [cluster, external, nodePort] = programmedModes(readIpvsMode(state)).flatMap(({ rows }) => rows)
+    expect(cluster).toMatchObject({ type: 'ClusterIP', action: 'balance' })
+    expect(external).toMatchObject({ type: 'External', allowedFrom: ['203.0.113.0/24'] })
+    expect(nodePort).toMatchObject({ type: 'NodePort', frontend: '192.168.0.2:30080' })
+  })
+
+  it('are marked when an address is not bound, or not recorded', () => {
+    const unbound = { ...state, addresses: PersistentMap.from([...state.addresses.entries()].slice(0, 0)) }
+    const problems = problemsOf(readIpvsMode(unbound))
+    expect(problems[0]).toMatch(/^ClusterIP 10\.96\.0\.1:80 NOT REACHED from/)
+    const unlisted = [...state.entries.entries()].filter(([, { set }]) => set !== 'KUBE-CLUSTER-IP')
+    const unrecorded = { ...state, entries: PersistentMap.from(unlisted) }
+    expect(damageText(programmedModes(readIpvsMode(unrecorded)))).toMatch(/ClusterIP|10\.96\.0\.1:80/)
+  })
+
+  it('are marked when our own rules are gone', () => {
+    const tables = state.ruleset.tables.map(table => emptied(table, 'nat-prerouting'))
+    expect(damageText(programmedModes(readIpvsMode({ ...state, ruleset: { tables } })))).toMatch(
+      /^ipvs mode: chain ip kube-proxy-ipvs nat-prerouting is empty/,
+    )
+  })
+})
+
+describe('the outcome in the kernel', () => {
+  const packet = {
+    origin: 'interface',
+    protocol: 6,
+    source: ip('203.0.113.9'),
+    sourcePort: 40_000,
+    destination: ip('10.96.0.1'),
+    destinationPort: 80,
+  } as const
+  const localIps = new Set(LOCAL_IPS.map(ip))
+  const wanted = outcomesOf(createTracer({ tables: NFT.nftables }).ways(packet, { localIps }))
+  const question: KernelQuestion = { packet, localIps, wanted }
+
+  it('is the same where the rules are', () => {
+    expect(wanted).toHaveLength(4)
+    expect(kernelOutcome(NFT, 'nftables', question)).toEqual({ kind: 'same' })
+    expect(kernelOutcome(XT, 'iptables', question)).toEqual({ kind: 'same' })
+    const userspace = kernelOutcome(readUserspace(stateOf(USERSPACE)), 'userspace', question)
+    expect(userspace).toEqual({ kind: 'same', listener: expect.stringMatching(/:30\d{3}$/) })
+  })
+
+  it('is another one where they are damaged, with the reason', () => {
+    const damaged = withTables(NFT, table => emptied(table, 'services'))
+    expect(kernelOutcome(damaged, 'nftables', question)).toEqual({
+      kind: 'different',
+      outcomes: [{ verdict: 'accept', sourceReplaced: false, percent: 100 }],
+      reason: 'chain ip kube-proxy services is empty',
+    })
+  })
+
+  it('is none where another mode is programmed', () => {
+    expect(kernelOutcome(XT, 'nftables', question)).toEqual({
+      kind: 'absent',
+      reason: 'rules of nftables mode are not in the kernel; those of iptables mode are',
+    })
+  })
+})
+
+describe('the table of Services', () => {
+  const row: ServiceRow = {
+    service: 'ns/web',
+    type: 'ClusterIP',
+    protocol: 'TCP',
+    frontend: '10.96.0.1:80',
+    action: 'balance',
+    endpoints: ['a', 'b', 'c', 'd', 'e'],
+  }
+
+  it('shows three endpoints, and all of them when it is wide', () => {
+    expect(serviceTable([row], { colour: false })).toMatch(/a, b, c \+2 more$/m)
+    expect(serviceTable([row], { colour: false, wide: true })).toMatch(/a, b, c, d, e$/m)
+  })
+
+  it('has a column for the mode when there are two', () => {
+    const rows: ServiceRow[] = [
+      { ...row, mode: 'nftables' },
+      { ...row, mode: 'iptables' },
+    ]
+    expect(serviceTable(rows.slice(0, 1), { colour: false })).not.toContain('MODE')
+    expect(serviceTable(rows, { colour: false })).toMatch(
+      /^SERVICE +MODE +TYPE.*\n.* nftables .*\n.* iptables /,
+    )
+  })
+})
