@@ -21,7 +21,7 @@ const SOURCE_FLAGS: readonly string[] = ['config', 'kubeconfig', 'master', 'sour
 
 /** Said in help texts of the commands that call readModelRequest. */
 export const FROM_DAEMON =
-  'Configuration and objects are those of the daemon at --admin-socket. Flags are needed only where no daemon answers,\n' +
+  'Configuration and objects are those of the daemon at --admin-socket. Flags are needed only where no daemon answers, ' +
   'or with --source, --config, --kubeconfig or --master: then the command reads the objects itself.'
 
 /**
