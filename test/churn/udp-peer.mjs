@@ -2,13 +2,13 @@
 //   udp-peer.mjs serve ADDRESS:PORT ...   answers at each with its own name; says "ready" once it listens
 //   udp-peer.mjs fresh ADDRESS PORT RATE  so many requests a second, each from a socket of its own
 //   udp-peer.mjs sticky ADDRESS PORT RATE the same, all from one socket: one flow that outlives its endpoints
-// A request is sent once more when no answer comes within a second, as resolvers do. At the end of standard input a
-// client prints one line of JSON: {"ok", "again", "failed", "endpoints": {"ADDRESS:PORT": count}}.
+// A request is sent once more when no answer comes within a second, ten times at most, which is how long a resolver waits.
+// At the end of standard input a client prints one line of JSON: {"ok", "again", "failed", "endpoints": {"ADDRESS:PORT": count}}.
 import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
 
 const ANSWER_MS = 1_000
-const TRIES = 3
+const TRIES = 10
 const [, , role, ...words] = process.argv
 const counts = { ok: 0, again: 0, failed: 0, endpoints: {} }
 

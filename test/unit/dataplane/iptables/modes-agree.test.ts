@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { assert } from '../../../../src/base/assert.ts'
 import { anyContains } from '../../../../src/base/cidr.ts'
-import { familyOf, formatIp, formatIpPort, isLoopback } from '../../../../src/base/ip.ts'
+import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../../../../src/base/ip.ts'
 import { createIptablesTracer } from '../../../../src/dataplane/iptables/trace.ts'
 import { createTracer, type Tracer } from '../../../../src/kernel/nft/trace.ts'
 import { isLocal, type TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
@@ -68,6 +68,7 @@ interface Difference {
     | 'there is nothing to guard'
     | 'NodePorts answer at 127.0.0.1'
     | 'NodePorts without endpoints are closed at every address of the node'
+    | 'a NodePort serves where an external address of the node has no endpoints'
   readonly fate: string
 }
 
@@ -77,11 +78,29 @@ function difference(meeting: Meeting, elsewhere: (packet: TracePacket) => string
   const [frontend] = at
   if (frontend === undefined) return toUs ? atTheNode(meeting, elsewhere) : nobodys(packet, table)
   if (frontend.route.kind !== 'reject' || frontend.kind === 'ClusterIP') return undefined
+  const open = toUs ? openNodePort(meeting) : undefined
+  if (open !== undefined)
+    return {
+      why: 'a NodePort serves where an external address of the node has no endpoints',
+      fate: elsewhere({ ...packet, destination: open }),
+    }
   if (packet.origin === 'process' && !toUs)
     return { why: 'the node is not rejected on its way out', fate: 'accept' }
   return frontend.sourceRanges === undefined
     ? undefined
     : { why: 'there is nothing to guard', fate: 'reject' }
+}
+
+/** nat translates before filter rejects: where the NodePort of that number serves, an address at which nothing else does. */
+function openNodePort({ packet, table, nodePort }: Meeting): Ip | undefined {
+  if (nodePort === undefined || nodePort.route.kind === 'reject') return undefined
+  const family = familyOf(packet.destination)
+  const selected = table.nodePorts[family]
+  const isSelected = (one: Ip) => selected.kind === 'all' || selected.ips.includes(one)
+  if (!isSelected(packet.destination)) return undefined
+  return [...AROUND.localIps]
+    .filter(one => familyOf(one) === family && !isLoopback(one) && isSelected(one))
+    .find(one => meetingOf({ ...packet, destination: one }, table).at.length === 0)
 }
 
 function nobodys(
