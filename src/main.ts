@@ -20,13 +20,13 @@ setFlagsFromString('--semi-space-growth-factor=1')
 function stopOnSignals(): AbortSignal {
   const stop = new AbortController()
   let askedAtMs: number | undefined
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGQUIT'] as const) {
     process.on(signal, () => {
       const nowMs = performance.now()
       if (askedAtMs !== undefined && nowMs - askedAtMs > SAME_REQUEST_MS) process.exit(1)
       if (askedAtMs !== undefined) return
       askedAtMs = nowMs
-      stop.abort()
+      stop.abort(signal)
       setTimeout(() => process.exit(1), PATIENCE_MS).unref()
     })
   }
@@ -54,7 +54,12 @@ const io: Io = {
   outBacklogBytes: () => out.backlogBytes,
   colour: process.stdout.isTTY === true && (process.env.NO_COLOR ?? '') === '' && process.env.TERM !== 'dumb',
   columns: Number(process.env.COLUMNS) || process.stdout.columns || undefined,
+  terminal: process.stdout.isTTY === true,
   signal: stop,
+  on(signal, run) {
+    process.on(signal, run)
+    return () => process.off(signal, run)
+  },
   hostName: hostname(),
   processId: process.pid,
 }

@@ -55,7 +55,7 @@ function standardError(lostLine: (lines: number) => string): DestinationStream {
 }
 
 function lostRecord(lines: number): string {
-  const msg = 'lines of the log are missing here: they could not be written'
+  const msg = 'log lines are missing here; they could not be written'
   return `${JSON.stringify({ level: 'warn', time: new Date().toISOString(), lines, msg })}\n`
 }
 

@@ -168,7 +168,7 @@ class Session {
       // What is wrong with a file names the flag of the file.
       throw new Error(message.startsWith('--') ? message : `--listen: ${message}`)
     })
-    this.#log.info({ address: server.address }, 'the API is served')
+    this.#log.info({ address: server.address }, 'back-end API listening')
     return server
   }
 

@@ -140,7 +140,7 @@ function whyLeft({ reason, wanted }: SysctlLeft): string {
     case 'larger':
       return `larger than the configured ${wanted}; --conntrack-lower lowers it`
     case 'missing':
-      return `this kernel has no such setting; wanted ${wanted}`
+      return `this kernel has no such sysctl; wanted ${wanted}`
   }
 }
 

@@ -12,10 +12,14 @@ export interface Io {
   readonly outBacklogBytes: () => number
   /** Standard output is a terminal, and NO_COLOR is not set. */
   readonly colour: boolean
-  /** Aborted by SIGINT and SIGTERM. */
+  /** Standard output is a terminal: somebody watches. */
+  readonly terminal: boolean
+  /** Aborted by SIGINT, SIGTERM and SIGQUIT, with the name of the signal as its reason. */
   readonly signal: AbortSignal
   /** Width of the terminal; undefined when there is none. */
   readonly columns?: number | undefined
+  /** Runs `run` at each of these signals, which end the process otherwise, until the result is called. */
+  readonly on: (signal: 'SIGHUP' | 'SIGUSR2', run: () => void) => () => void
   readonly hostName: string
   readonly processId: number
 }

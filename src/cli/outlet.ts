@@ -56,7 +56,7 @@ export class Outlet {
     const taken = new Promise<void>(done => this.#stream.write('', () => done()))
     await Promise.race([taken, aborted(stop)])
     if (!(await within(clock, PATIENCE_MS, taken)))
-      this.#failure ??= new Error(`its reader has left ${this.backlogBytes} bytes`)
+      this.#failure ??= new Error(`reader stopped with ${this.backlogBytes} bytes unwritten`)
     // An error is told a turn after its write has ended.
     await new Promise(done => setImmediate(done))
   }

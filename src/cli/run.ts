@@ -5,11 +5,13 @@ import { takeLock } from '../base/instance-lock.ts'
 import { type AdjustableLog, openLog } from '../base/log.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
+import { fieldChanges } from '../config/config-changes.ts'
 import { readConfigFile } from '../config/config-file.ts'
 import { watchConfig } from '../config/config-watch.ts'
 import { HELP_FLAG, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { type LoadOptions, loadConfig, parseRequest, type RunRequest } from '../config/load-config.ts'
+import type { Settings } from '../config/settings.ts'
 import { publishedConfig, writtenConfig } from '../config/written-config.ts'
 import { type DaemonIo, runDaemon } from '../daemon/daemon.ts'
 import { setOomScoreAdj } from '../daemon/oom-score.ts'
@@ -84,28 +86,50 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
   const logging = openLog({ format: config.logFormat, verbosity: config.verbosity })
   const { log } = logging
   for (const warning of warnings) log.warn(warning)
+  const { settings, configFile } = request
+  if (configFile !== undefined && settings.origin('mode') === undefined)
+    log.warn({ config: configFile.path }, EMPTY_MODE)
+  // In a pod nobody reads it: the log says what has to be known.
+  const isForPeople = config.logFormat === 'text' && (io.terminal || config.verbosity > 0 || dryRun)
   const outLost = () =>
-    log.warn({ err: io.outLost.reason }, 'standard output is gone; Services are served without it')
+    log.warn({ err: io.outLost.reason }, 'cannot write to standard output; the daemon continues without it')
   io.outLost.addEventListener('abort', outLost, { once: true })
   return await runDaemon(config, {
     ...surroundings(logging, systemClock),
+    origins: originsOf(settings),
     flags: request.extra.effective(RUN_FLAGS),
     ...following(request, { ...invocation, logging }),
+    asked: logState => io.on('SIGUSR2', logState),
     signal: io.signal,
     processId: io.processId,
     synced: sync => {
+      if (!isForPeople) return
       const text = syncText(sync, { colour: io.colour, dryRun, serviceProxyName: config.serviceProxyName })
       if (text !== '' && io.outBacklogBytes() < OUT_BACKLOG_MAX) io.out(text)
     },
     planned: plan => {
-      for (const text of planLines(plan.describe())) io.out(text)
+      for (const text of planLines(plan.describe())) {
+        if (config.logFormat === 'text') io.out(text)
+        else for (const line of text.trimEnd().split('\n')) log.info({ plan: line }, 'plan')
+      }
     },
   })
 }
 
+const EMPTY_MODE =
+  "mode is empty: kprobe uses nftables where kube-proxy uses iptables; node ports answer on the Node's primary addresses alone, and not on 127.0.0.1; set mode: iptables to keep kube-proxy's"
+
+/** What set the mode, and the name of the Node. */
+function originsOf(settings: Settings): DaemonIo['origins'] {
+  return {
+    mode: settings.origin('mode') ?? 'default',
+    nodeName: settings.origin('hostnameOverride') ?? 'hostname',
+  }
+}
+
 type Surroundings = Omit<
   DaemonIo,
-  'signal' | 'processId' | 'synced' | 'planned' | 'configz' | 'flags' | 'follow'
+  'asked' | 'origins' | 'signal' | 'processId' | 'synced' | 'planned' | 'configz' | 'flags' | 'follow'
 >
 
 /** The machine as it is. */
@@ -127,9 +151,10 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
     setLogging: ({ logFormat, verbosity }) => set({ format: logFormat, verbosity }),
     tune: async config => {
       const { written, failed } = await (config.once ? tuneMode(config) : tuneKernel(config))
-      for (const { name, value, before } of written) log.info({ name, value, before }, 'set')
+      for (const { name, value, before } of written)
+        log.info({ name, from: before, to: value }, 'changed sysctl')
       for (const { name, value, error } of failed)
-        log.warn({ name, value, err: error }, 'not set; `kprobe init` does it with more privileges')
+        log.warn({ name, value, err: error }, 'cannot change sysctl; run `kprobe init` with more privileges')
     },
   }
 }
@@ -137,13 +162,21 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
 /** The configuration that is in use, and the file that may change it. */
 function following(
   request: RunRequest,
-  { argv, options, logging }: Invocation & { readonly logging: AdjustableLog },
+  { argv, options, io, logging }: Invocation & { readonly logging: AdjustableLog },
 ): Pick<DaemonIo, 'configz' | 'follow'> {
   const { log } = logging
   let { settings } = request
   const configz = () => publishedConfig(settings)
   const { configFile } = request
-  if (configFile === undefined || request.config.once) return { configz }
+  if (request.config.once) return { configz }
+  if (configFile === undefined)
+    return {
+      configz,
+      follow() {
+        const off = io.on('SIGHUP', () => log.info('SIGHUP ignored: there is no --config file to read again'))
+        return () => Promise.resolve(off())
+      },
+    }
   return {
     configz,
     follow({ changed, refused }) {
@@ -154,18 +187,26 @@ function following(
         handlers: {
           async changed(next) {
             for (const warning of next.warnings) log.warn(warning)
+            const fields = fieldChanges(settings, next.settings)
             settings = next.settings
-            await changed(next.config)
+            await changed(next.config, fields)
           },
           failed: errors => {
             for (const { path, message } of errors) log.error({ path }, message)
-            log.error('the configuration file is not used; the configuration from before stays')
+            log.error('configuration file ignored; the last valid one stays in use')
             refused()
           },
-          recovered: () => log.info('the configuration file is right again'),
+          recovered: () => log.info('configuration file is valid again'),
         },
       })
-      return () => watch.stop()
+      const off = io.on('SIGHUP', () => {
+        log.info({ config: configFile.path }, 'SIGHUP: reading the configuration file again')
+        watch.hurry()
+      })
+      return async () => {
+        off()
+        await watch.stop()
+      }
     },
   }
 }

@@ -1,5 +1,6 @@
 import { PersistentMap } from '../base/persistent-map.ts'
 import { bytesText, count, oneLine } from '../base/text.ts'
+import { totalsOf } from '../daemon/banner.ts'
 import type { Sync, Written } from '../daemon/daemon.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
@@ -58,20 +59,8 @@ function writtenText({ commits, changes, bytes, durationMs }: Written): string {
 }
 
 function totalsText(table: FrontendTable): string {
-  let frontends = 0
-  let endpoints = 0
-  for (const service of table.services.values()) {
-    for (const port of service.ports) {
-      frontends += port.frontends.length
-      endpoints += port.cluster.length
-    }
-  }
-  const parts = [
-    count(table.services.size, 'Service'),
-    count(frontends, 'frontend'),
-    count(endpoints, 'endpoint'),
-  ]
-  return parts.join(', ')
+  const { services, frontends, endpoints } = totalsOf(table)
+  return [count(services, 'Service'), count(frontends, 'frontend'), count(endpoints, 'endpoint')].join(', ')
 }
 
 /** Services that ask nothing of this node, and why: nobody shall look for them in the table in vain. */

@@ -99,5 +99,5 @@ function setOwn(settings: Settings, reader: FlagReader, pairing: Pairing): void 
 
 /** Errors call it what they called the field that nothing was said about. */
 function setQuietly(settings: Settings, path: FieldPath, value: string | bigint | readonly string[]): void {
-  settings.set(path, { value, label: settings.label(path), exact: true })
+  settings.set(path, { value, label: settings.label(path), exact: true, filledIn: true })
 }

@@ -1,5 +1,8 @@
 import { isSame } from '../model/equal.ts'
 import type { Config } from './config.ts'
+import { FIELD_PATHS, type FieldPath } from './fields.ts'
+import type { Settings } from './settings.ts'
+import { printedValue } from './written-config.ts'
 
 /** How a field that differs is applied to a daemon that runs. */
 export type Application =
@@ -71,3 +74,32 @@ function isField(name: string): name is keyof Config {
 }
 
 const FIELDS: readonly (keyof Config)[] = Object.keys(APPLICATIONS).filter(isField)
+
+/** One field of the file that a new text changes, by its name there. */
+export interface FieldChange {
+  readonly field: FieldPath
+  /** As a file would have it; defaults included. */
+  readonly from: unknown
+  readonly to: unknown
+}
+
+export function fieldChanges(before: Settings, after: Settings): readonly FieldChange[] {
+  return FIELD_PATHS.flatMap(field => {
+    const [from, to] = [before, after].map(settings => printedValue(settings, field))
+    return isSame(from, to) ? [] : [{ field, from, to }]
+  })
+}
+
+/** Fields of the file that only a new process reads. */
+const RESTART_FIELDS: Readonly<Partial<Record<FieldPath, keyof Config>>> = {
+  hostnameOverride: 'nodeName',
+  'iptables.masqueradeBit': 'masqueradeBit',
+  'nftables.masqueradeBit': 'masqueradeBit',
+  bindAddress: 'bindAddress',
+  featureGates: 'featureGates',
+}
+
+export function needsRestart({ process }: ConfigChanges, field: FieldPath): boolean {
+  const target = RESTART_FIELDS[field]
+  return target !== undefined && process.includes(target)
+}

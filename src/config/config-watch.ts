@@ -23,6 +23,8 @@ export interface ConfigWatchOptions<T> {
 }
 
 export interface ConfigWatch {
+  /** Looks at the file now. */
+  hurry(): void
   /** Nothing is told once it has resolved. */
   stop(): Promise<void>
 }
@@ -62,6 +64,13 @@ class PollingWatch<T> implements ConfigWatch {
     this.#lookAfter(POLL_MS)
   }
 
+  hurry(): void {
+    // A look that goes on, or a writer that is waited for, is soon enough.
+    if (this.#timer === undefined) return
+    this.#timer()
+    this.#lookAfter(0)
+  }
+
   async stop(): Promise<void> {
     this.#stopped = true
     this.#timer?.()
@@ -71,6 +80,7 @@ class PollingWatch<T> implements ConfigWatch {
   #lookAfter(delayMs: number): void {
     if (this.#stopped) return
     this.#timer = this.#options.clock.after(delayMs, () => {
+      this.#timer = undefined
       this.#looking = this.#look().then(waitMs => this.#lookAfter(waitMs))
     })
   }

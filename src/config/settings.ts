@@ -16,6 +16,8 @@ export interface Setting {
   readonly itemLabels?: readonly string[]
   /** A zero is meant: flags say so, while in a file a zero stands for nothing. */
   readonly exact?: true
+  /** Nobody said it: platform and product did. */
+  readonly filledIn?: true
 }
 
 /**
@@ -97,6 +99,12 @@ export class Settings {
     const { fallback } = fieldAt(path)
     const value = this.#given.get(path)?.value
     return value !== undefined && this.says(path) && value !== fallback && !isZero(value)
+  }
+
+  /** Label of what set the field; undefined where a default did. */
+  origin(path: FieldPath): string | undefined {
+    const given = this.#given.get(path)
+    return given === undefined || given.filledIn === true || isZero(given.value) ? undefined : given.label
   }
 
   label(path: FieldPath): string {

@@ -51,6 +51,11 @@ function writtenValue(settings: Settings, path: FieldPath): YamlValue | undefine
   return typeof value === 'bigint' ? formatGoDuration(value) : plainValue(value)
 }
 
+/** The value that is in use, as a file would have it. */
+export function printedValue(settings: Settings, path: FieldPath): YamlValue {
+  return writtenValue(settings, path) ?? ZEROS[fieldAt(path).kind]
+}
+
 function isEmpty(value: FieldValue): boolean {
   return typeof value === 'object' && Object.keys(value).length === 0
 }

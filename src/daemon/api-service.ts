@@ -35,14 +35,14 @@ export class ApiService {
     this.#publisher = new ApiPublisher({
       clock,
       source,
-      failed: err => log.error({ err }, 'what back ends are told cannot be computed; the last state stays'),
+      failed: err => log.error({ err }, 'cannot compute the API state; keeping the last one'),
     })
   }
 
   /** False when nobody can listen there, which was told. */
   async listen(): Promise<boolean> {
     const { clock, log, nodeName, config } = this.#options
-    const failed = (err: Error) => log.warn({ err }, 'the API has trouble')
+    const failed = (err: Error) => log.warn({ err }, 'API server error')
     try {
       const { feed } = this.#publisher
       this.#server = await startApiServer({ ...config, feed, nodeName, clock, failed })
@@ -50,7 +50,7 @@ export class ApiService {
       log.fatal({ err, address: config.address }, '--api: the API cannot be served')
       return false
     }
-    log.info({ address: this.#server.address }, 'the API is served')
+    log.info({ address: this.#server.address }, 'back-end API listening')
     return true
   }
 

@@ -1,6 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
+import { isJson } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
 import { type ParseOptions, parseObject, watchedIdentity } from '../model/parse.ts'
@@ -26,6 +27,9 @@ export interface ClusterOptions {
 
 /** Longest wait for the answer to an event, and then between two pieces of it. */
 const EVENT_IDLE_MS = 10_000
+const NODE_NAMES = 3
+/** Three whole Nodes, from a server that has no other form; each may list hundreds of images. */
+const NODES_BYTES_MAX = 4 << 20
 
 /** The API server of the cluster, as the daemon uses it: a source, and where events go. */
 export class Cluster {
@@ -67,11 +71,24 @@ export class Cluster {
   warnOfLoop({ services }: FrontendTable, log: Log): void {
     const clusterIps = services.values().flatMap(service => service.clusterIps)
     if (!dependsOnServices(hostNameOf(this.server), clusterIps)) return
-    const advice = 'after a restart of the node nobody serves it; give a kubeconfig with a real address'
-    log.warn(
-      { server: this.server },
-      `the API server is reached through a Service that kprobe serves: ${advice}`,
-    )
+    const advice =
+      'after a reboot of the node nothing serves it; use a kubeconfig with the address of the API server itself'
+    log.warn({ server: this.server }, `the API server address is a Service that kprobe serves: ${advice}`)
+  }
+
+  /** Names of Nodes, a few of them, for a log message. Throws ApiError, or SyntaxError where the answer is no list. */
+  async nodeNames(): Promise<readonly string[]> {
+    const response = await this.#client.send({
+      method: 'GET',
+      path: `/api/v1/nodes?limit=${NODE_NAMES}`,
+      accept: 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json',
+      idleMs: EVENT_IDLE_MS,
+      longLived: false,
+      signal: this.#stop.signal,
+    })
+    const list: unknown = JSON.parse(await textOf(response))
+    const items = isJson(list) && Array.isArray(list.items) ? list.items : []
+    return items.flatMap(item => (isJson(item) && isJson(item.metadata) ? [String(item.metadata.name)] : []))
   }
 
   /** Never rejects: what cannot be sent may be sent again. */
@@ -93,7 +110,7 @@ export class Cluster {
       return resultOf(method, response.status)
     } catch (err) {
       if (!(err instanceof ApiError)) throw err
-      log.debug({ err }, 'an event could not be sent')
+      log.debug({ err }, 'cannot send event; retrying')
       return 'retry'
     }
   }
@@ -108,6 +125,16 @@ function resultOf(method: EventWrite['method'], status: number): PostResult {
   if ((status >= 200 && status < 300) || (method === 'POST' && status === 409)) return 'taken'
   if (method === 'PATCH' && status === 404) return 'absent'
   return status === 429 || status >= 500 ? 'retry' : 'refused'
+}
+
+async function textOf({ body }: ApiResponse): Promise<string> {
+  const decoder = new TextDecoder()
+  let text = ''
+  for await (const chunk of body) {
+    text += decoder.decode(chunk, { stream: true })
+    if (text.length > NODES_BYTES_MAX) throw new ApiError('protocol', 'a list of Nodes that is too long')
+  }
+  return text
 }
 
 async function drain({ body }: ApiResponse): Promise<void> {

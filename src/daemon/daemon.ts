@@ -2,7 +2,7 @@ import { buildText } from '../base/build-info.ts'
 import { FAMILIES } from '../base/ip.ts'
 import { privilegeHint } from '../base/privilege.ts'
 import type { Config } from '../config/config.ts'
-import { configChanges } from '../config/config-changes.ts'
+import { configChanges, type FieldChange, needsRestart } from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
@@ -10,49 +10,31 @@ import type { Source, SourceProblem } from '../source/source.ts'
 import { conntrackFull } from '../telemetry/event-facts.ts'
 import { EventRecorder } from '../telemetry/events.ts'
 import { type ApiService, apiOf } from './api-service.ts'
+import { type Ending, logEnd, logFirstSync, logMetrics, logStart, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
 import { programmingFields, TUNING_FIELDS } from './followed-fields.ts'
-import { instanceOf } from './instance.ts'
-import { lockInstance } from './instance-lock.ts'
+import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
-import type { DaemonIo, Written } from './io.ts'
+import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
+import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
 import { openFileSource, openGeneric, openRoute, watchLocalIps } from './open.ts'
 import { Outward } from './outward.ts'
 import { adminPages } from './pages.ts'
 import { Programmer } from './programmer.ts'
 import type { Programming } from './programming.ts'
+import { logState, type StateFacts } from './state-log.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'
 
-const NOTHING_WRITTEN: Written = { commits: 0, changes: 0, bytes: 0, durationMs: 0 }
 /** With --once: passes that may fail before the process does. */
 const ONCE_FAILURES_MAX = 3
 
-/** Runs until told to stop, or until the first sync with --once. Gives the exit code. */
+/** Runs until it is stopped, or until the first sync with --once. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   if (config.backend === 'dry-run') return await new Daemon(config, io).run()
-  const name = config.serviceProxyName
-  const lock = await lockInstance(instanceOf(name), io.takeLock, `pid ${io.processId}`)
-  if (lock.kind === 'busy') {
-    const holder = lock.holder === '' ? 'which does not answer' : lock.holder
-    io.log.error({ holder }, busyText(name, lock.of))
-    return 1
-  }
-  try {
-    return await new Daemon(config, io).run()
-  } finally {
-    await lock.release()
-  }
-}
-
-function busyText(name: string | undefined, of: 'name' | 'chains'): string {
-  if (name === undefined)
-    return 'another kprobe runs in this network namespace; two would fight over the same tables'
-  return of === 'name'
-    ? 'another kprobe with this --service-proxy-name runs in this network namespace; two would fight over the same tables'
-    : 'another kprobe runs in this network namespace whose --service-proxy-name has the same hash as this one, and chains of iptables of the same names with it; choose another name'
+  return await asOnlyInstance(config.serviceProxyName, io, () => new Daemon(config, io).run())
 }
 
 class Daemon {
@@ -60,9 +42,10 @@ class Daemon {
   readonly #observer: Observer
   readonly #intake: Intake
   readonly #api: ApiService | undefined
-  readonly #done: Promise<number>
+  readonly #node: NodeWatch
+  readonly #done: Promise<Ending>
   #config: Config
-  #finish: (code: number) => void = () => undefined
+  #finish: (code: number, why: string) => void = () => undefined
   #programmer: Programmer | undefined
   #cluster: Cluster | undefined
   #recorder: EventRecorder | undefined
@@ -75,19 +58,29 @@ class Daemon {
   #isOnceOfNothing = false
   /** Fields of a configuration that could not be applied as a whole: the next one starts with them. */
   #unapplied = NO_FIELDS
+  /** Of Nodes that files hold: a few. */
+  readonly #nodeNames = new Set<string>()
 
   constructor(config: Config, io: DaemonIo) {
     this.#config = config
     this.#io = io
     this.#done = new Promise(resolve => {
-      this.#finish = resolve
+      this.#finish = (code, why) => resolve({ code, why })
     })
     this.#api = apiOf(config, io, () => this.#intake.status)
     this.#observer = this.#observe()
+    this.#node = new NodeWatch({
+      clock: io.clock,
+      log: io.log,
+      config: () => this.#config,
+      nameFrom: io.origins.nodeName,
+      others: async () => (await this.#cluster?.nodeNames()) ?? [...this.#nodeNames],
+    })
     this.#intake = new Intake({
       clock: io.clock,
       keepsNode: config.source.kind === 'kube',
       changed: snapshot => {
+        this.#node.follow(snapshot.node)
         this.#observer.offered(snapshot)
         // A wrong path must not remove every Service.
         if (!this.#isOnceOfNothing) this.#programmer?.offer(snapshot)
@@ -101,27 +94,37 @@ class Daemon {
   }
 
   async run(): Promise<number> {
-    const { log, signal, follow } = this.#io
+    const { log, signal, follow, asked } = this.#io
+    logStart(log, this.#config, this.#io)
     if (!(await this.#open())) return 1
     if ((await this.#api?.listen()) === false) return await this.#close(1)
-    const aborted = () => this.#finish(this.#config.once ? 1 : 0)
+    const aborted = () => this.#finish(this.#config.once ? 1 : 0, reasonOf(signal))
     signal.addEventListener('abort', aborted, { once: true })
     if (signal.aborted) aborted()
     this.#localIps = this.#watchIps()
     await this.#intake.follow(this.#source(this.#config))
     const unfollow = follow?.({
-      changed: config => this.#reconfigure(config),
+      changed: (config, changes) => this.#reconfigure(config, changes),
       refused: () => this.#observer.metrics.configChanged('refused'),
     })
-    const code = await this.#done
+    const forget = asked?.(() => logState(log, this.#state()))
+    const { code, why } = await this.#done
+    forget?.()
     signal.removeEventListener('abort', aborted)
+    logEnd(log, this.#config, why)
     await unfollow?.()
     // Read while the parts are there that they are read from.
-    if (log.isLevelEnabled('trace')) log.trace({ metrics: await this.#observer.metrics.text() }, 'ending')
+    if (log.isLevelEnabled('trace')) logMetrics(log, await this.#observer.metrics.text())
     return await this.#close(code)
   }
 
-  /** False when there is nothing to run with, which was told. */
+  #state(): StateFacts {
+    const { status: source, snapshot } = this.#intake
+    const health = this.#observer.health.readiness()
+    return { programming: this.#programming, source, snapshot, health, nowMs: this.#io.clock.nowMs() }
+  }
+
+  /** False when there is nothing to run with, which was logged. */
   async #open(): Promise<boolean> {
     const { log, tune, setOomScoreAdj } = this.#io
     const config = this.#config
@@ -129,14 +132,14 @@ class Daemon {
       this.#programmer = this.#program(config)
     } catch (err) {
       const hint = privilegeHint(err)
-      log.fatal({ err, ...(hint === undefined ? {} : { hint }) }, 'cannot speak with the kernel')
+      log.fatal({ err, ...(hint === undefined ? {} : { hint }) }, 'cannot open sockets to the kernel')
       return false
     }
     if (config.source.kind === 'kube') {
       try {
         await this.#connect(config)
       } catch (err) {
-        log.fatal({ err }, 'the API server cannot be asked')
+        log.fatal({ err }, 'cannot create the API client')
         await this.#programmer.stop()
         return false
       }
@@ -151,6 +154,7 @@ class Daemon {
   }
 
   async #close(code: number): Promise<number> {
+    this.#node.stop()
     await this.#api?.close()
     await this.#localIps?.stop()
     await this.#intake.stop()
@@ -193,7 +197,7 @@ class Daemon {
               seriesMax: connectionMetricsMax,
               read: async () => (await this.#programming?.traffic()) ?? [],
               nowMs: () => clock.nowMs(),
-              failed: err => log.warn({ err }, 'the counters of connections cannot be read'),
+              failed: err => log.warn({ err }, 'cannot read connection counters'),
             },
     })
   }
@@ -202,7 +206,7 @@ class Daemon {
     try {
       return await this.#programming?.numbers()
     } catch (err) {
-      this.#io.log.warn({ err }, 'the rules of iptables, or their counters, cannot be counted')
+      this.#io.log.warn({ err }, 'cannot read iptables rules or their counters; their metrics are missing')
       return undefined
     }
   }
@@ -229,8 +233,7 @@ class Daemon {
       resolved: resolved => this.#api?.offer(resolved),
       tell: event => this.#observer.modeEvent(event),
       misfits: list => {
-        for (const refusal of list)
-          log.warn(refusal, 'refused: the kernel, or this mode, has no place for it')
+        for (const refusal of list) log.warn(refusal, 'skipped: not supported by this kernel or proxy mode')
       },
     })
   }
@@ -238,8 +241,7 @@ class Daemon {
   async #connect(config: Config): Promise<void> {
     const { clock, random, wallMs, log, openClient } = this.#io
     const { nodeName } = config
-    if (openClient === undefined)
-      throw new Error('there is no way to an API server here; give --source=file:PATH')
+    if (openClient === undefined) throw new Error('no API client in this build; give --source=file:PATH')
     const cluster = new Cluster({
       client: await openClient(config),
       clock,
@@ -255,13 +257,17 @@ class Daemon {
       nodeName,
       uidOf: service => this.#intake.snapshot.services.get(service)?.uid ?? '',
       post: async write => (await this.#cluster?.post(write, log)) ?? 'retry',
-      lost: (why, regarding, reason) => log.debug({ why, regarding, reason }, 'an event was not delivered'),
+      lost: (why, regarding, reason) => log.debug({ why, regarding, reason }, 'event not delivered'),
     })
   }
 
   #source(config: Config): Source {
     const reading = { details: this.#api !== undefined }
-    return this.#cluster?.source(config, reading) ?? openFileSource(config, this.#io.clock, reading)
+    const nodeSeen = (name: string) => this.#nodeNames.size < NODE_NAMES_MAX && this.#nodeNames.add(name)
+    return (
+      this.#cluster?.source(config, reading) ??
+      openFileSource(config, this.#io.clock, { ...reading, nodeSeen })
+    )
   }
 
   #openFlows(): Flows | undefined {
@@ -304,7 +310,7 @@ class Daemon {
       }),
       proxyMode: () => this.#programming?.mode ?? this.#config.proxyMode,
       tell: fact => this.#recorder?.record(fact),
-      failed: () => this.#finish(1),
+      failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
     })
     await this.#outward.follow(config)
   }
@@ -316,41 +322,42 @@ class Daemon {
       changed: value => this.#intake.takeIps(value),
       failed: err => {
         const isKnown = this.#intake.snapshot.localIps.length > 0
-        const rest = isKnown ? 'the last list stays' : 'nothing is programmed before they are known'
-        log.warn({ err }, `the addresses of this machine cannot be read; ${rest}`)
+        const rest = isKnown ? 'the last ones stay in use' : 'nothing is programmed until they are known'
+        log.warn({ err }, `cannot read the addresses of this machine; ${rest}; retrying`)
         this.#observer.metrics.sourceProblem()
-        if (this.#config.once) this.#finish(1)
+        if (this.#config.once) this.#finish(1, '--once: cannot read the addresses of this machine')
       },
-      recovered: () => log.info('the addresses of this machine are read again'),
+      recovered: () => log.info('the addresses of this machine can be read again'),
     })
     if (watch === undefined) this.#intake.ignoreIps()
     else this.#intake.awaitIps()
     return watch
   }
 
-  /** A new configuration: what can be applied is, part by part; Services are served all the while. */
-  async #reconfigure(config: Config): Promise<void> {
+  /** Applies what can be applied of a new configuration, part by part; Services are served all the while. */
+  async #reconfigure(config: Config, fields: readonly FieldChange[]): Promise<void> {
     const { log } = this.#io
     const before = this.#config
-    const { live, restart, process } = configChanges(before, config)
-    if (process.length > 0)
-      log.warn({ fields: process }, 'the new configuration needs a restart for these fields')
+    const changes = configChanges(before, config)
+    const { live, restart, process } = changes
+    for (const { field, from, to } of fields) {
+      if (needsRestart(changes, field))
+        log.warn({ field, from, to }, 'configuration field changed; takes effect after a restart')
+      else log.info({ field, from, to }, 'configuration field changed')
+    }
     const kept = Object.fromEntries(process.map(field => [field, before[field]]))
     const after: Config = { ...config, ...kept }
     this.#config = after
     const changed = new Set([...this.#unapplied, ...live, ...restart])
-    log.info({ fields: [...changed] }, 'the configuration has changed')
     try {
       await this.#apply(after, changed)
       this.#unapplied = NO_FIELDS
       this.#observer.metrics.configChanged('applied')
+      log.info('configuration applied')
     } catch (err) {
       this.#unapplied = changed
       this.#observer.metrics.configChanged('refused')
-      log.error(
-        { err },
-        'the new configuration could not be applied as a whole; Services are served as before',
-      )
+      log.error({ err }, 'cannot apply the new configuration as a whole; Services are served as before')
     }
   }
 
@@ -388,18 +395,16 @@ class Daemon {
     const { log } = this.#io
     if (kind === 'recovered') log.info({ place }, text)
     else log.warn({ place }, text)
-    if (kind === 'empty' && this.#config.once) {
-      this.#isOnceOfNothing = true
-      this.#finish(1)
-    }
+    this.#isOnceOfNothing ||= kind === 'empty' && this.#config.once
+    if (this.#isOnceOfNothing) this.#finish(1, '--once: the files hold no objects')
     if (kind !== 'failed') return
     this.#observer.metrics.sourceProblem()
-    if (this.#config.once && !this.#intake.complete) this.#finish(1)
+    if (this.#config.once && !this.#intake.complete) this.#finish(1, '--once: cannot read the source')
   }
 
   #report(event: ReconcilerEvent): void {
     this.#observer.report(event)
-    if (event.kind === 'committed') this.#written = add(this.#written, event)
+    if (event.kind === 'committed') this.#written = addWritten(this.#written, event)
     else if (event.kind === 'synced') this.#synced(event)
     else if (event.kind === 'failed') this.#failed(event.error)
   }
@@ -408,7 +413,7 @@ class Daemon {
     this.#failures++
     // A privilege does not come by waiting.
     const isHopeless = privilegeHint(error) !== undefined || this.#failures >= ONCE_FAILURES_MAX
-    if (this.#config.once && isHopeless) this.#finish(1)
+    if (this.#config.once && isHopeless) this.#finish(1, '--once: the kernel could not be programmed')
   }
 
   #synced(event: Extract<ReconcilerEvent, { readonly kind: 'synced' }>): void {
@@ -416,6 +421,8 @@ class Daemon {
     if (status?.table === undefined || status.snapshot === undefined) return
     const { table, snapshot } = status
     if (this.#previous === undefined) this.#cluster?.warnOfLoop(table, this.#io.log)
+    if (this.#previous === undefined) logFirstSync(this.#io.log, table, this.#written)
+    this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)
     this.#outward?.update(table)
     // Flows are judged by the newest word: an endpoint that the next commit brings is nobody's stale one. Those of the
@@ -428,23 +435,12 @@ class Daemon {
     this.#io.synced({ reason: event.reason, snapshot, table, previous, written })
     if (!this.#config.once || table.number !== this.#intake.snapshot.number) return
     const isWhole = status.quarantined.length === 0 && this.#programming?.hasMisfits !== true
-    void this.#programmer?.retired().then(() => this.#finish(isWhole ? 0 : 1))
+    const why = isWhole
+      ? '--once: first sync complete'
+      : '--once: first sync complete, with Services left out'
+    void this.#programmer?.retired().then(() => this.#finish(isWhole ? 0 : 1, why))
   }
 }
 
+const NODE_NAMES_MAX = 3
 const NO_FIELDS: ReadonlySet<keyof Config> = new Set()
-
-function add(
-  a: Written,
-  {
-    plan: { changes },
-    receipt: { bytes, durationMs },
-  }: Extract<ReconcilerEvent, { readonly kind: 'committed' }>,
-): Written {
-  return {
-    commits: a.commits + 1,
-    changes: a.changes + changes,
-    bytes: a.bytes + bytes,
-    durationMs: a.durationMs + durationMs,
-  }
-}

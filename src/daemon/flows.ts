@@ -67,7 +67,7 @@ export class Flows {
     try {
       this.#noteTable(await this.#client.statistics())
     } catch (err) {
-      log.debug({ err }, 'how full the table of tracked connections is cannot be read')
+      log.debug({ err }, 'cannot read conntrack usage')
     }
     if (!this.#stopped) this.#timer = clock.after(TABLE_LOOK_MS, () => void this.#look())
   }
@@ -82,7 +82,7 @@ export class Flows {
     this.#isFull = true
     log.warn(
       { entries, entriesMax },
-      'the table of tracked connections is almost full; new ones will be dropped',
+      'the conntrack table is almost full; the kernel will drop new connections; raise net.netfilter.nf_conntrack_max',
     )
     full({ entries, entriesMax })
   }
@@ -92,11 +92,14 @@ export class Flows {
     if (event.kind === 'reconciled') {
       const { family, durationMs, deleted, cut, examined, reason } = event
       metrics.proxy.conntrackPass({ family, durationMs, deleted: deleted + cut })
-      log.debug({ family, reason, examined, deleted, cut, durationMs }, 'stale flows were looked for')
+      log.debug(
+        { family, reason, examined, deleted, cut, durationMs: Math.round(durationMs) },
+        'deleted stale conntrack entries',
+      )
       return
     }
     for (const family of FAMILIES) metrics.conntrackFailed(family)
     const facts = { err: event.error, retryMs: Math.round(event.retryMs) }
-    log.warn(facts, 'stale flows could not be removed; Services are served, and it is tried again')
+    log.warn(facts, 'cannot delete stale conntrack entries; retrying; Services are served')
   }
 }

@@ -18,8 +18,8 @@ export interface IntakeOptions {
   /** What a source says besides its events. */
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>
   /**
-   * What a Node was stays when it goes, but for load balancers, who are to keep away: without its addresses NodePorts
-   * would answer at all addresses of the machine, for a kubelet that registers anew within seconds.
+   * A Node that is deleted keeps its addresses, but load balancers are to keep away: without its addresses node ports
+   * would close, for a kubelet that registers anew within seconds.
    */
   readonly keepsNode?: boolean
 }
@@ -137,7 +137,7 @@ export class Intake {
     if (this.#options.keepsNode !== true || node === undefined) return batch
     return batch.map(event => {
       const isGone = event.kind === 'Node' && event.key === node.name && event.value === undefined
-      return isGone ? { ...event, value: { ...node, eligible: false } } : event
+      return isGone ? { ...event, value: { ...node, eligible: false, deleted: true } } : event
     })
   }
 

@@ -3,11 +3,12 @@ import type { Clock } from '../base/clock.ts'
 import type { takeLock } from '../base/instance-lock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
+import type { FieldChange } from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
-import type { PassReason } from '../reconcile/events.ts'
+import type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import type { Flags } from '../telemetry/debug-pages.ts'
 import type { KernelSockets } from './mode.ts'
@@ -20,10 +21,11 @@ export interface DaemonIo {
   readonly wallMs: () => number
   /** Uniform in [0, 1). */
   readonly random: () => number
-  /** Aborted when the process shall end. */
+  /** Aborted when the process shall end, with the name of the signal as its reason. */
   readonly signal: AbortSignal
   readonly processId: number
   readonly build: BuildInfo
+  readonly origins: Origins
   /** Opens a socket to nf_tables: openNetfilter, or one to a kernel in memory. */
   readonly openTransport: () => Transport
   /** The same for the addresses of interfaces. */
@@ -46,6 +48,8 @@ export interface DaemonIo {
   readonly flags?: Flags
   /** Follows changes of the configuration, until the result is called. */
   readonly follow?: (handlers: ConfigHandlers) => () => Promise<void>
+  /** Logs the state whenever an operator asks for it, until the result is called. */
+  readonly asked?: (logState: () => void) => () => void
   /** Settings of the kernel: those that the mode needs and, but for --once, of connection tracking. */
   readonly tune?: (config: Config) => Promise<void>
   readonly setOomScoreAdj?: (value: number) => Promise<void>
@@ -56,10 +60,16 @@ export interface DaemonIo {
   readonly planned: (plan: Plan<unknown>) => void
 }
 
+/** What set two values that a cluster gets wrong: a flag, a field of the file with its place, or a default. */
+export interface Origins {
+  readonly mode: string
+  readonly nodeName: string
+}
+
 export interface ConfigHandlers {
   /** Does not reject. */
-  readonly changed: (config: Config) => Promise<void>
-  /** There is another configuration, which cannot be used; the reasons were told. */
+  readonly changed: (config: Config, fields: readonly FieldChange[]) => Promise<void>
+  /** There is another configuration, which cannot be used; the reasons were logged. */
   readonly refused: () => void
 }
 
@@ -78,4 +88,18 @@ export interface Written {
   readonly changes: number
   readonly bytes: number
   readonly durationMs: number
+}
+
+export const NOTHING_WRITTEN: Written = { commits: 0, changes: 0, bytes: 0, durationMs: 0 }
+
+export function addWritten(
+  a: Written,
+  { plan, receipt }: Extract<ReconcilerEvent, { readonly kind: 'committed' }>,
+): Written {
+  return {
+    commits: a.commits + 1,
+    changes: a.changes + plan.changes,
+    bytes: a.bytes + receipt.bytes,
+    durationMs: a.durationMs + receipt.durationMs,
+  }
 }

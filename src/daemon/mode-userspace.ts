@@ -17,7 +17,7 @@ import { instanceOf } from './instance.ts'
 import type { ModeContext, ModeEvent, ModeTracer, OpenPlane } from './mode.ts'
 
 const COSTS =
-  'userspace mode: every connection goes through this process, which endpoints see in the place of its client, and ends with it; for debugging, and for kernels with nothing else'
+  "userspace mode: this process relays every connection; endpoints see its address instead of the client's, and connections end with it; use it for debugging, or where the kernel has nothing else"
 
 /** Throws when the kernel's nf_tables cannot be spoken to. */
 export function openUserspace({
@@ -69,21 +69,21 @@ function modeEvent(event: RelayEvent): ModeEvent {
       const { resource, limit, holder } = event
       const text =
         resource === 'connections'
-          ? 'too many relayed connections: further ones are refused'
-          : 'too many relayed UDP clients: datagrams of further ones are lost'
+          ? 'too many relayed connections; new ones are refused'
+          : 'too many relayed UDP clients; datagrams of new ones are dropped'
       return { kind: 'notice', level: 'warn', text, facts: { limit, of: holder ?? 'all Services' } }
     }
     case 'unreachable': {
       const { port, endpoint, error } = event
-      const text = 'an endpoint does not take connections; others are tried'
+      const text = 'endpoint does not accept connections; trying others'
       return { kind: 'notice', level: 'info', text, facts: { port, endpoint, error: error.message } }
     }
     case 'starved': {
-      const text = 'this process lacks what another connection to an endpoint takes: its client is refused'
+      const text = 'cannot open a socket to an endpoint; the client is refused'
       return { kind: 'notice', level: 'warn', text, facts: { port: event.port, error: event.error.message } }
     }
     case 'loop': {
-      const text = 'a connection of this process came back to it, and was refused'
+      const text = 'refused a connection that this process made to itself'
       return { kind: 'notice', level: 'warn', text, facts: { port: event.port } }
     }
     case 'broken':

@@ -51,7 +51,7 @@ export interface ObserverOptions {
   readonly tell: (fact: EventFact) => void
 }
 
-const FURTHER = 'further refusals; `kprobe plan` lists them'
+const FURTHER = 'more fields or objects ignored; `kprobe plan` lists them'
 
 type EventOf<Kind extends ReconcilerEvent['kind']> = Extract<ReconcilerEvent, { readonly kind: Kind }>
 
@@ -111,15 +111,15 @@ export class Observer {
       case 'expired': {
         const { kind, ...facts } = event
         this.metrics.endpointGone(kind, event.connections)
-        if (kind === 'drained') log.debug(facts, 'an endpoint is gone, after its last connection')
-        else log.info(facts, 'an endpoint is gone: its connections had the time that the configuration gives')
+        if (kind === 'drained') log.debug(facts, 'removed endpoint after its last connection')
+        else log.info(facts, 'removed endpoint with open connections; the drain timeout is over')
         break
       }
       case 'drift':
-        log.debug({ difference: event.difference }, 'the kernel is not what was left there')
+        log.debug({ difference: event.difference }, 'kernel state drifted')
         break
       case 'failed':
-        log.warn({ err: event.error }, 'the kernel could not be looked after between commits; trying again')
+        log.warn({ err: event.error }, 'upkeep between commits failed; retrying')
         break
       case 'notice':
         log[event.level](event.facts, event.text)
@@ -129,7 +129,7 @@ export class Observer {
 
   observed(observation: SourceObservation): void {
     this.metrics.observed(observation)
-    this.#options.log.debug(observation, `source: ${observation.kind}`)
+    logObservation(this.#options.log, observation)
   }
 
   /** All that the source cannot use now. */
@@ -152,7 +152,9 @@ export class Observer {
     proxy.changes(this.#pending.offered(snapshot))
     proxy.pending(this.#pending.now)
     proxy.queued(this.#options.wallMs())
-    this.health.node(snapshot.node?.eligible ?? this.#options.eligibleWithoutNode)
+    const { node } = snapshot
+    this.health.node(node?.eligible ?? this.#options.eligibleWithoutNode, node?.deleted)
+    this.metrics.nodeKnown(node !== undefined && node.deleted !== true)
     this.health.queued(snapshot.number)
   }
 
@@ -166,16 +168,19 @@ export class Observer {
         break
       case 'healed':
         this.metrics.healed(event.changes)
-        log.warn({ changes: event.changes, objects: event.objects }, 'damage to our tables was repaired')
+        log.warn(
+          { changes: event.changes, objects: event.objects },
+          "repaired foreign changes to kprobe's tables",
+        )
         break
       case 'foreign-commit':
         this.metrics.foreignCommit(event.damage)
-        if (event.damage) log.warn({ process: event.process }, 'somebody else changes our tables')
-        else log.debug({ generation: event.generation }, 'somebody else changed nf_tables')
+        if (event.damage) log.warn({ process: event.process }, "another process changes kprobe's tables")
+        else log.debug({ generation: event.generation }, 'another process changed nf_tables')
         break
       case 'stale':
         this.metrics.staleCommit()
-        log.debug({ attempt: event.attempt }, 'somebody else committed first; planning again')
+        log.debug({ attempt: event.attempt }, 'another process committed first; planning again')
         break
       case 'quarantined':
         this.#quarantined(event)
@@ -183,7 +188,7 @@ export class Observer {
       case 'released':
         this.metrics.quarantined(this.#options.quarantined())
         this.#options.tell(serviceReleased(event.service, this.#options.nodeName))
-        log.info({ service: event.service }, 'the kernel takes a Service that it had refused')
+        log.info({ service: event.service }, 'the kernel accepts a Service that it rejected before')
         break
       case 'failed':
         this.#failed(event)
@@ -225,7 +230,7 @@ export class Observer {
     const { bytes, durationMs } = receipt
     this.metrics.commit({ bytes, durationMs, changes })
     this.receipts.add(reason, changes, receipt)
-    this.#options.log.debug({ reason, changes, bytes, durationMs }, 'committed')
+    this.#options.log.debug({ reason, changes, bytes, durationMs: Math.round(durationMs) }, 'committed')
   }
 
   #quarantined({ service, error, retryMs }: EventOf<'quarantined'>): void {
@@ -233,7 +238,7 @@ export class Observer {
     this.metrics.quarantined(quarantined())
     tell(serviceQuarantined(service, nodeName, error))
     const facts = { service, err: error, retryMs: Math.round(retryMs) }
-    log.error(facts, 'the kernel refuses a Service; all others are served')
+    log.error(facts, 'the kernel rejects a Service; all others are served')
   }
 
   #failed({ error, retryMs }: EventOf<'failed'>): void {
@@ -243,6 +248,31 @@ export class Observer {
     this.health.failed()
     const hint = privilegeHint(error)
     const facts = { err: error, retryMs: Math.round(retryMs), ...(hint === undefined ? {} : { hint }) }
-    this.#options.log.error(facts, 'the kernel could not be brought up to date; trying again')
+    this.#options.log.error(facts, 'sync failed; retrying; the kernel keeps the last state')
+  }
+}
+
+function logObservation(log: Log, observation: SourceObservation): void {
+  switch (observation.kind) {
+    case 'listed': {
+      const { kind: _, durationMs, ...facts } = observation
+      log.debug({ ...facts, durationMs: Math.round(durationMs) }, 'list complete')
+      break
+    }
+    case 'watch-ended': {
+      const { kind: _, ...facts } = observation
+      log.debug(facts, 'watch ended')
+      break
+    }
+    case 'skipped': {
+      const { kind: _, ...facts } = observation
+      log.debug(facts, 'event or object skipped')
+      break
+    }
+    case 'repaired': {
+      const { kind: _, ...facts } = observation
+      log.debug(facts, 'consistency check found objects that no event had changed')
+      break
+    }
   }
 }

@@ -2,8 +2,8 @@ import { writeFile } from 'node:fs/promises'
 import type { Log } from '../base/log.ts'
 
 /**
- * Tells the kernel how readily it may kill this process when memory runs out: -1000 (never) to 1000. Lowering it needs
- * CAP_SYS_RESOURCE, and Services are served without it, so that a failure is only told.
+ * Sets how readily the kernel may kill this process when memory runs out: -1000 (never) to 1000. Lowering it needs
+ * CAP_SYS_RESOURCE; Services are served without it, so that a failure is only logged.
  */
 export async function setOomScoreAdj(
   value: number,
@@ -13,6 +13,6 @@ export async function setOomScoreAdj(
   try {
     await writeFile(path, String(value))
   } catch (err) {
-    log.info({ err, oomScoreAdj: value }, 'the kernel keeps the memory score of this process as it is')
+    log.info({ err }, `cannot set oom_score_adj=${value} (needs CAP_SYS_RESOURCE); continuing`)
   }
 }

@@ -119,7 +119,14 @@ export const KERNEL: KernelSockets = {
 export function openFileSource(
   config: Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>,
   clock: Clock,
-  { read, ...reading }: Pick<ParseOptions, 'details'> & { readonly read?: () => void } = {},
+  {
+    nodeSeen,
+    read,
+    ...reading
+  }: Pick<ParseOptions, 'details'> & {
+    readonly nodeSeen?: (name: string) => void
+    readonly read?: () => void
+  } = {},
 ): Source {
   const { source, nodeName, serviceProxyName } = config
   if (source.kind !== 'file') throw new Error(`${source.kind} is no source of files`)
@@ -132,9 +139,9 @@ export function openFileSource(
     parseObject: object => {
       read?.()
       const result = parseObject(object, pool, parsing)
-      const foreign =
-        result !== undefined && 'kind' in result && result.kind === 'Node' && result.key !== nodeName
-      return foreign ? undefined : result
+      if (result === undefined || !('kind' in result) || result.kind !== 'Node') return result
+      nodeSeen?.(result.key)
+      return result.key === nodeName ? result : undefined
     },
   })
 }

@@ -163,13 +163,16 @@ export class Outward {
     const { log } = this.#options
     const { place } = news
     if (news.kind === 'listening') log.info({ place }, `${server}: listening`)
-    else if (news.kind === 'trouble') log.debug({ place, err: news.error }, `${server}: a connection failed`)
+    else if (news.kind === 'trouble') log.debug({ place, err: news.error }, `${server}: connection failed`)
     else if (news.retryMs === undefined)
-      log.fatal({ place, err: news.error }, `${server}: cannot listen; --${flag} chooses another place`)
+      log.fatal(
+        { err: news.error },
+        `${server}: cannot listen on ${place}${whyBusy(news.error)}; change with --${flag}`,
+      )
     else
       log.error(
-        { place, err: news.error, retryMs: news.retryMs },
-        `${server}: cannot listen; trying again; --${flag} chooses another place`,
+        { err: news.error },
+        `${server}: cannot listen on ${place}${whyBusy(news.error)}; retrying every ${news.retryMs / 1000} s; change with --${flag}`,
       )
   }
 
@@ -187,7 +190,7 @@ export class Outward {
         tell(healthCheckFailed(observer.nodeName, news))
         break
       case 'trouble':
-        log.debug({ err: news.error }, 'health check node port: a connection failed')
+        log.debug({ err: news.error }, 'health check node port: connection failed')
         break
     }
   }
@@ -195,4 +198,8 @@ export class Outward {
 
 function isSamePlace(a: BindAddress | undefined, b: BindAddress | undefined): boolean {
   return a?.ip === b?.ip && a?.port === b?.port
+}
+
+function whyBusy(error: Error): string {
+  return 'code' in error && error.code === 'EADDRINUSE' ? ' (in use)' : ''
 }

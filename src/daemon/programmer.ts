@@ -110,7 +110,10 @@ export class Programmer {
     const before = this.#current
     this.#next = undefined
     this.#current = begun
-    this.#options.log.info({ mode: begun.mode, before: before?.mode }, 'another mode has taken over')
+    this.#options.log.info(
+      { mode: begun.mode, before: before?.mode },
+      `switched from ${before?.mode} to ${begun.mode}`,
+    )
     this.#leaving = before?.stop()
     const said = this.#overheard
     this.#overheard = undefined
@@ -123,11 +126,14 @@ export class Programmer {
     const { log } = this.#options
     const serving = this.#current?.mode
     if (event.kind === 'failed')
-      log.warn({ mode, serving, err: event.error }, 'another mode cannot take over yet; trying again')
+      log.warn(
+        { mode, serving, err: event.error },
+        'cannot switch to the new proxy mode yet; retrying; the old mode serves',
+      )
     else if (event.kind === 'quarantined')
       log.warn(
         { mode, service: event.service, err: event.error },
-        'the kernel refuses a Service in another mode',
+        'the kernel rejects a Service in the new proxy mode',
       )
   }
 
@@ -145,13 +151,13 @@ export class Programmer {
       await this.#leaving
       const found = await retireMode(context, signal, known !== undefined)
       if (signal.aborted) return
-      if (found === 'removed') log.info({ mode }, 'what a mode that is not in use had left is removed')
+      if (found === 'removed') log.info({ mode }, `removed leftovers of ${mode} mode`)
       else if (found === 'anybody') log.warn({ mode }, ANYBODYS)
     } catch (thrown) {
       if (!signal.aborted)
         log.error(
           { mode, err: errorOf(thrown) },
-          'what another mode has left cannot be removed; `kprobe cleanup` can',
+          'cannot remove leftovers of this proxy mode; run `kprobe cleanup`',
         )
     }
   }
@@ -165,7 +171,7 @@ function modesOf({ serviceProxyName: name }: Config): readonly ProxyMode[] {
 }
 
 const ANYBODYS =
-  "the kernel holds chains of this mode; they may be kube-proxy's, whose chains are the same, and stay: `kprobe cleanup --proxy-mode=iptables` removes them"
+  "iptables-mode chains found; kept, because they may be kube-proxy's, which have the same names; remove them with `kprobe cleanup --proxy-mode=iptables`"
 
 /** Other modes on their way out of the kernel. Each can be called off: the next daemon, or the next change, goes on. */
 class Retirement {
@@ -197,7 +203,7 @@ class Retirement {
 }
 
 const SAME_CHAINS =
-  'the modes iptables and ipvs with --ipvs-rules=iptables have chains of the same names: to change from one to the other, restart'
+  'iptables mode and IPVS mode with --ipvs-rules=iptables use chains of the same names; restart kprobe to change from one to the other'
 
 /** Two reconcilers at work would undo each other's. */
 function haveSameChains(a: Config, b: Config): boolean {

@@ -144,7 +144,7 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
   async stop(): Promise<void> {
     const { clock, log } = this.#options
     const drained = await within(clock, DRAIN_MS, this.#reconciler.stop())
-    if (!drained) log.warn('a commit is still under way; whoever follows finds out what came of it')
+    if (!drained) log.warn('exiting with a commit in flight; the next start reads the kernel back')
     await within(clock, DRAIN_MS / 4, this.#opened.close())
   }
 
@@ -161,7 +161,7 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
   #pretending(): OpenPlane<State, P>['plane'] {
     const { log, planned } = this.#options
     const unreadable = (err: Error) =>
-      log.warn({ err }, 'the kernel cannot be read: the plan starts from an empty one')
+      log.warn({ err }, 'cannot read the kernel; the plan assumes an empty one')
     return dryRun(this.#opened.plane, { planned, unreadable })
   }
 

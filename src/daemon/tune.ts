@@ -41,7 +41,7 @@ function missingFails({ written, left, failed }: TuneReport): TuneReport {
     ({ name, wanted: value }): TuneFailure => ({
       name,
       value,
-      error: new Error('this kernel has no such setting here'),
+      error: new Error('this kernel has no such sysctl in this network namespace'),
     }),
   )
   return { written, left: left.filter(each => !isMissing(each)), failed: [...failed, ...missing] }

@@ -55,7 +55,7 @@ export function whyNotCaught(here: Here, kind: 'ExternalIP' | 'LoadBalancerIP', 
   const allowed = kind === 'ExternalIP' ? allowedExternalCidrs : allowedLoadBalancerCidrs
   if (anyContains(allowed, ip)) return undefined
   if (kind === 'ExternalIP' && here.nodeIps.has(ip))
-    return 'an address of this node, whose own traffic would be caught; --allowed-external-cidrs can allow it'
+    return 'it belongs to this node; allow it with --allowed-external-cidrs'
   if (allowed.length === 0) return undefined
   return `outside the prefixes allowed for ${kind === 'ExternalIP' ? 'external IPs' : 'load-balancer addresses'}`
 }

@@ -4,8 +4,9 @@ import type { NodePortAddresses } from './frontend.ts'
 import type { Here } from './here.ts'
 
 /**
- * Addresses at which NodePorts answer (kube-proxy.md 1.4). A family for which nothing is selected, or everything, is
+ * Addresses at which node ports answer (kube-proxy.md 1.4). A family for which nothing is selected, or everything, is
  * not restricted; loopback addresses are not among them but with loopbackNodePorts. With listNodePortAddresses that is a list, too.
+ * With `primary` they answer nowhere while no address of the Node is known: kube-proxy then opens them on all addresses.
  */
 export function nodePortAddresses(
   here: Here,
@@ -15,11 +16,13 @@ export function nodePortAddresses(
 }
 
 const ALL: NodePortAddresses = { kind: 'all' }
+const NONE: NodePortAddresses = { kind: 'only', ips: [] }
 
 function addressesOf(here: Here, localIps: readonly Ip[], family: Family): NodePortAddresses {
   const selection = here.options.nodePortSelection
   const cidrs = selection.cidrs.filter(cidr => familyOf(cidr.ip) === family)
   const primary = selection.primary ? usablePrimary(here, family) : undefined
+  if (selection.primary && here.nodeIps.size === 0 && cidrs.length === 0) return NONE
   if ((primary === undefined && cidrs.length === 0) || cidrs.some(cidr => cidr.bits === 0)) {
     return here.options.listNodePortAddresses === true ? everyAddress(localIps, family) : ALL
   }

@@ -20,6 +20,8 @@ export interface NodeInfo {
   readonly podCidrs: readonly Cidr[]
   /** Load balancers may send new connections here: it is not being deleted, nor tainted for removal (KEP-3836). */
   readonly eligible: boolean
+  /** The object is gone; this is what it said last. */
+  readonly deleted?: true
   readonly refusals: readonly Refusal[]
 }
 

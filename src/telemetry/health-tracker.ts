@@ -53,8 +53,8 @@ export class HealthTracker {
   }
 
   /** Whether load balancers may use this node; undefined when its Node object is not known (any more). */
-  node(eligible: boolean | undefined): void {
-    this.#state = afterNode(this.#state, eligible)
+  node(eligible: boolean | undefined, deleted = false): void {
+    this.#state = afterNode(this.#state, { eligible, deleted })
   }
 
   /** A new configuration. */

@@ -14,6 +14,8 @@ export interface HealthState {
   readonly attemptedMs: number | undefined
   /** Undefined as long as the Node object is unknown. */
   readonly nodeEligible: boolean | undefined
+  /** The Node object is gone; what it said last stays in use. */
+  readonly nodeDeleted: boolean
 }
 
 /** The same moment by both clocks: durations are taken from the one, texts from the other. */
@@ -30,6 +32,7 @@ export function startOf(families: readonly Family[]): HealthState {
     queued: 0,
     attemptedMs: undefined,
     nodeEligible: undefined,
+    nodeDeleted: false,
   }
 }
 
@@ -52,8 +55,11 @@ export function afterFailed(state: HealthState, now: Moment): HealthState {
   return { ...state, pendingMs: state.pendingMs ?? now.monotonicMs, attemptedMs: now.monotonicMs }
 }
 
-export function afterNode(state: HealthState, eligible: boolean | undefined): HealthState {
-  return { ...state, nodeEligible: eligible }
+export function afterNode(
+  state: HealthState,
+  { eligible, deleted = false }: { readonly eligible: boolean | undefined; readonly deleted?: boolean },
+): HealthState {
+  return { ...state, nodeEligible: eligible, nodeDeleted: deleted }
 }
 
 export interface HealthLimits {
@@ -97,6 +103,8 @@ export interface HealthBody {
   /** Of /healthz alone. */
   readonly nodeEligible?: boolean
   readonly healthy: boolean
+  /** Of a 503: what is wrong, in words. kube-proxy's body does not have it. */
+  readonly reason?: string
   readonly status: Readonly<
     Partial<Record<Family, { readonly lastUpdated: string; readonly healthy: boolean }>>
   >
@@ -115,8 +123,28 @@ export function readinessOf(state: HealthState, limits: HealthLimits, now: Momen
   const status = statusOf(state, family => isFamilyHealthy(state, limits, { family, nowMs: now.monotonicMs }))
   return {
     code: ok ? 200 : 503,
-    body: { ...times(state, ok, now), nodeEligible, healthy, status },
+    body: {
+      ...times(state, ok, now),
+      nodeEligible,
+      healthy,
+      ...(ok ? {} : { reason: healthy ? whyNotEligible(state) : whyNotHealthy(state, now) }),
+      status,
+    },
   }
+}
+
+function whyNotEligible({ nodeEligible, nodeDeleted }: HealthState): string {
+  if (nodeDeleted) return 'the Node object of this machine was deleted'
+  return nodeEligible === undefined
+    ? 'the Node object of this machine was not found; --hostname-override sets its name'
+    : 'the Node is being deleted, or has the taint ToBeDeletedByClusterAutoscaler'
+}
+
+function whyNotHealthy({ families, programmed, pendingMs }: HealthState, now: Moment): string {
+  const missing = families.filter(family => programmed[family] === undefined)
+  if (missing.length > 0) return `not programmed yet: ${missing.join(', ')}`
+  const waitedS = Math.round((now.monotonicMs - (pendingMs ?? now.monotonicMs)) / 1000)
+  return `changes have waited ${waitedS} s to be programmed`
 }
 
 /** /livez: would a restart help? */

@@ -16,6 +16,8 @@ export interface WorkMetrics {
   refusals(now: number): void
   /** Services that are served. */
   services(now: number): void
+  /** Whether this machine's Node object exists. */
+  nodeKnown(isKnown: boolean): void
   /** A pass over the tracked flows failed. */
   conntrackFailed(family: Family): void
   /** An endpoint that was not wanted any more is gone: after its last connection, or together with so many. */
@@ -37,6 +39,7 @@ export function createWorkMetrics(registry: Registry): WorkMetrics {
     'Fields and objects of the source that are ignored now because they are invalid or not allowed.',
   )
   const served = gauge('services', 'Services in the kernel.')
+  const node = gauge('node_known', 'Whether the Node object of this machine was found: 1 or 0.')
   const flows = counter('conntrack_failures_total', 'Failed passes over the connection-tracking table.', [
     'ip_family',
   ])
@@ -50,6 +53,7 @@ export function createWorkMetrics(registry: Registry): WorkMetrics {
     quarantined: services => inQuarantine.set(services),
     refusals: now => refused.set(now),
     services: now => served.set(now),
+    nodeKnown: isKnown => node.set(isKnown ? 1 : 0),
     conntrackFailed: family => flows.inc({ ip_family: family }),
     configChanged: result => configs.inc({ result }),
   }

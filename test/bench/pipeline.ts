@@ -162,7 +162,7 @@ export function pipelineOf<State, P extends Plan<State>>(
 const RESOLVE_OPTIONS = {
   nodeName: 'node-0',
   serviceProxyName: undefined,
-  nodePortSelection: { primary: true, cidrs: [] },
+  nodePortSelection: { primary: false, cidrs: [] },
   allowedExternalCidrs: [],
   allowedLoadBalancerCidrs: [],
   allowServiceExternalIps: true,

@@ -4,7 +4,7 @@ import type { Flow } from '../support/lab/lab.ts'
 import { ip } from '../support/lab/topology.ts'
 import { eventually } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
-import { answers, ask, askSocket, Cluster, METRICS_PORT, node } from './cluster.ts'
+import { answers, ask, askSocket, Cluster, METRICS_PORT, metric, node } from './cluster.ts'
 import { balanced, endpoint, serviceOf, sliceOf } from './cluster-objects.ts'
 import { generation, listRuleset } from './kernel.ts'
 import { service, services } from './objects.ts'
@@ -138,6 +138,28 @@ describe('F43: the Node', () => {
     expect(await ask('/healthz')).toMatchObject({ code: 200 })
   })
 
+  it('F43: of another name is a warning that names it and those that exist, until it comes', async () => {
+    cluster.remove(node())
+    cluster.put({ apiVersion: 'v1', kind: 'Node', metadata: { name: 'another-node' } })
+    const daemon = await cluster.running()
+    await daemon.until(() => daemon.said('Node not found').length > 0)
+    expect(daemon.said('Node not found')).toMatchObject([
+      { level: 'warn', node: NODE_NAME, nameFrom: '--hostname-override', nodes: ['another-node'] },
+    ])
+    expect(daemon.said('first sync complete')).toMatchObject([{ nodePorts: { IPv4: [], IPv6: [] } }])
+    expect(await reached(NODE, onNode)).toBe('PASS')
+    expect(JSON.parse((await ask('/healthz')).body)).toMatchObject({
+      nodeEligible: false,
+      healthy: true,
+      reason: 'the Node object of this machine was not found; --hostname-override sets its name',
+    })
+    expect(await metric('kprobe_node_known')).toBe(0)
+    cluster.put(node())
+    expect(await reached(NODE, onNode)).toBe(`${A}:8080`)
+    await daemon.until(() => daemon.said('Node found').length > 0)
+    expect(await metric('kprobe_node_known')).toBe(1)
+  })
+
   it('F43: whose address changes takes its NodePorts with it, without a restart', async () => {
     await cluster.running()
     expect(await reached(NODE, onNode)).toBe(`${A}:8080`)
@@ -223,12 +245,12 @@ describe('F44: the configuration file', () => {
     const daemon = await cluster.running({ args: [`--config=${write({})}`] })
     const before = listRuleset()
     write({ nftables: { masqueradeAll: 'perhaps' } })
-    await daemon.until(() => daemon.said('the configuration file is not used').length > 0, 30_000)
+    await daemon.until(() => daemon.said('configuration file ignored').length > 0, 30_000)
     expect(listRuleset()).toBe(before)
     cluster.put(...service(9))
     await cluster.converged()
     write({ nftables: { masqueradeAll: true } })
-    await daemon.until(() => daemon.said('the configuration has changed').length > 0, 30_000)
+    await daemon.until(() => daemon.said('configuration applied').length > 0, 30_000)
     await eventually(() => listRuleset() !== before)
     expect(daemon.hasExited).toBe(false)
   })

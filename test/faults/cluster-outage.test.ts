@@ -59,7 +59,7 @@ describe('an API server that cannot be reached', () => {
       expect(await ask('/healthz')).toMatchObject({ code: 503 })
       expect(await ask('/livez')).toMatchObject({ code: 200 })
       // Once, not once an attempt, and not once a resource.
-      expect(daemon.said('what is known stays')).toHaveLength(1)
+      expect(daemon.said('; retrying')).toHaveLength(1)
       cluster.put(...services(10))
       cluster.put(...USED)
       await cluster.server.listen()
@@ -104,7 +104,7 @@ describe('what changed while the API server was away', () => {
     const daemon = await cluster.running()
     const removals = await Removals.begin()
     await cluster.server.refuse()
-    await daemon.until(() => daemon.said('what is known stays').length > 0)
+    await daemon.until(() => daemon.said('; retrying').length > 0)
     changes()
     expect(removals.lines).toEqual([])
     await cluster.server.listen()

@@ -144,7 +144,7 @@ it('F63: when damage recurs, a subscription names the process that does it', asy
     await eventually(() => listRuleset() === before)
   }
   await daemon.until(() => daemon.said('was repaired').length === 6)
-  const named = daemon.said('somebody else changes our tables')
+  const named = daemon.said("another process changes kprobe's tables")
   expect(named.length).toBeGreaterThanOrEqual(1)
   expect(named[0]?.process).toMatch(/^nft \(pid \d+\)$/)
 })

@@ -196,7 +196,7 @@ it('F63: when damage recurs, a subscription names the process that does it', asy
     await eventually(() => saved().ours.length === ours.length)
   }
   await daemon.until(() => daemon.said('was repaired').length === 6)
-  const named = daemon.said('somebody else changes our tables')
+  const named = daemon.said("another process changes kprobe's tables")
   expect(named.length).toBeGreaterThanOrEqual(1)
   expect(named[0]?.process).toMatch(/^iptables-nft|^xtables-nft|^iptables \(pid \d+\)$/)
 })

@@ -97,6 +97,7 @@ it('F60: a daemon that shall end does so within its grace while the kernel is sl
     clock: systemClock,
     wallMs: Date.now,
     build: { version: 'test', commit: '', date: '' },
+    origins: { mode: 'default', nodeName: '--hostname-override' },
     listens: false,
     configz: () => ({}),
     random: Math.random,

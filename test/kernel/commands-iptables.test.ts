@@ -68,7 +68,7 @@ describe.each([
     restoreForeign()
     const before = foreignLines()
     expect(kprobe('plan', ...source).code).toBe(3)
-    const ran = kprobe('run', '--once', ...source)
+    const ran = kprobe('run', '--once', '-v=1', ...source)
     expect(ran, ran.err).toMatchObject({ code: 0, out: expect.stringMatching(/programmed 10 Services/) })
     expect(ran.err).toContain('session affinity remembers 100 clients an endpoint')
     expect(tool('cat', '/proc/sys/net/ipv4/conf/all/route_localnet').trim()).toBe('1')
@@ -220,10 +220,7 @@ describe('a daemon whose configuration changes', () => {
 
 describe('a daemon that changes its mode', () => {
   async function change(daemon: Daemon, file: string, mode: string): Promise<void> {
-    const [taken, gone] = [
-      'another mode has taken over',
-      'what a mode that is not in use had left is removed',
-    ]
+    const [taken, gone] = ['switched from', 'removed leftovers of']
     const before = [taken, gone].map(text => daemon.said(text ?? '').length)
     write(file, configuration(mode))
     await daemon.until(() => daemon.said(taken ?? '').length > (before[0] ?? 0), STEP_MS)

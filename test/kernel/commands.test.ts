@@ -34,7 +34,7 @@ function lonelyCopy(): string {
 }
 
 function programExamples(): void {
-  expect(kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0, err: '' })
+  expect(kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0, out: '' })
 }
 
 afterEach(async () => {
@@ -230,7 +230,9 @@ describe('standard output', () => {
   )
 
   it('is no condition for the daemon: it warns once, and serves on', async () => {
-    const child = spawn(process.execPath, [COMMAND, 'run', ...SOURCE], { stdio: ['ignore', 'pipe', 'pipe'] })
+    const child = spawn(process.execPath, [COMMAND, 'run', '-v=1', ...SOURCE], {
+      stdio: ['ignore', 'pipe', 'pipe'],
+    })
     const exited = new Promise<number | null>(resolve => child.on('exit', resolve))
     let err = ''
     try {
@@ -238,7 +240,7 @@ describe('standard output', () => {
       child.stderr.on('data', chunk => {
         err += chunk
       })
-      await expect.poll(() => err).toContain('standard output is gone')
+      await expect.poll(() => err).toContain('cannot write to standard output')
       nft('delete', 'table', 'ip', 'kube-proxy')
       await expect.poll(() => nft('list', 'tables')).toContain('table ip kube-proxy')
       expect(child.exitCode).toBeNull()
@@ -246,7 +248,7 @@ describe('standard output', () => {
       child.kill('SIGTERM')
     }
     expect(await exited).toBe(0)
-    expect(err.match(/standard output is gone/g)).toHaveLength(1)
+    expect(err.match(/cannot write to standard output/g)).toHaveLength(1)
   })
 
   it('ends soon after SIGTERM with a reader that stands still, and says what is missing', async () => {
@@ -269,7 +271,9 @@ describe('standard output', () => {
       await new Promise(resolve => child.stdout.once('readable', resolve))
       child.kill('SIGTERM')
       expect(await exited).toBe(1)
-      expect(err).toMatch(/^kprobe: standard output is incomplete: its reader has left \d+ bytes\n$/)
+      expect(err).toMatch(
+        /^kprobe: standard output is incomplete: reader stopped with \d+ bytes unwritten\n$/,
+      )
     } finally {
       child.kill('SIGKILL')
       rmSync(folder, { recursive: true, force: true })

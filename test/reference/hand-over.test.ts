@@ -94,12 +94,12 @@ describe("from kube-proxy's nftables mode", () => {
       await rig.setEndpoints(ENDPOINTS.slice(0, 2 + (change % 2)))
       await sleep(200)
     }
-    await daemon.until(() => daemon.said('somebody else changes our tables').length > 0)
+    await daemon.until(() => daemon.said("another process changes kprobe's tables").length > 0)
     console.log(`both at once: ${windowText(await clients.stop())}`)
     await clients.expectNoFailure()
-    expect(daemon.said('damage to our tables was repaired').length).toBeGreaterThan(3)
+    expect(daemon.said("repaired foreign changes to kprobe's tables").length).toBeGreaterThan(3)
     // kube-proxy writes through children of its own.
-    for (const { process } of daemon.said('somebody else changes our tables'))
+    for (const { process } of daemon.said("another process changes kprobe's tables"))
       expect(process).toMatch(/^nft \(pid \d+\)$/)
     // Its ports are taken, which stops nothing; kprobe listens as soon as they are free.
     const listening = () => daemon.said('metrics: listening').length

@@ -193,7 +193,7 @@ export class Simulation {
   /** Nothing waits to be programmed, and nothing is wrong but what the server simply does not have. */
   #isWell(): boolean {
     const { trouble } = this.#process.source.status
-    return this.#process.settled && (trouble === undefined || trouble.includes('which is fine'))
+    return this.#process.settled && (trouble === undefined || trouble.includes('continuing without it'))
   }
 
   async #end(): Promise<void> {

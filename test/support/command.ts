@@ -44,6 +44,8 @@ export async function runInProcess(args: readonly string[]): Promise<Ended> {
     },
     outLost: never,
     outBacklogBytes: () => 0,
+    terminal: false,
+    on: () => () => undefined,
     colour: false,
     signal: never,
     hostName: hostname(),

@@ -95,7 +95,7 @@ export class Daemon {
 
   /** Resolves with the milliseconds it took until the daemon has programmed everything once. */
   synced(limitMs = 60_000): Promise<number> {
-    return this.until(() => /^programmed /m.test(this.out), limitMs)
+    return this.until(() => this.said('first sync complete').length > 0, limitMs)
   }
 
   /** Waits until it is so; fails when the daemon ends before, or says nothing new for so long. */

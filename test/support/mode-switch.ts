@@ -147,9 +147,9 @@ export function writeMode(config: string, mode: string): void {
 
 /** Resolves when the other mode has taken over. */
 export async function changeMode({ daemon, config }: SwitchedDaemon, mode: string): Promise<void> {
-  const before = daemon.said('another mode has taken over').length
+  const before = daemon.said('switched from').length
   writeMode(config, mode)
-  await daemon.until(() => daemon.said('another mode has taken over').length > before, STEP_MS)
+  await daemon.until(() => daemon.said('switched from').length > before, STEP_MS)
 }
 
 /** Resolves when the same mode has been begun anew, with other fields of the configuration. */

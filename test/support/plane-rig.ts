@@ -20,6 +20,9 @@ export interface PlaneRigOptions<State, P extends Plan<State>> {
   readonly localIps?: readonly Ip[]
 }
 
+/** Objects here mostly hold no Node, and node ports at its addresses would answer nowhere. */
+const EVERYWHERE: PipelineConfig = { nodePortAddresses: [] }
+
 const MIN_INTERVAL_MS = 20
 const DRIFT_POLL_MS = 100
 const HEAL_PERIOD_MS = 30_000
@@ -33,7 +36,7 @@ export class PlaneRig<State, P extends Plan<State>> {
   #snapshot: Snapshot
   #offered = new Set<string>()
 
-  constructor({ plane, clock, config = {}, localIps, ...periods }: PlaneRigOptions<State, P>) {
+  constructor({ plane, clock, config = EVERYWHERE, localIps, ...periods }: PlaneRigOptions<State, P>) {
     this.clock = clock
     this.#snapshot =
       localIps === undefined

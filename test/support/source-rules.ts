@@ -91,6 +91,8 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'kernel/ipvs/sysctl-files.ts': ['node:fs/promises'],
   'kernel/sysctl/files.ts': ['node:fs', 'node:fs/promises'],
   config: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
+  // The kernel's release.
+  'daemon/banner.ts': ['node:os'],
   'daemon/network-namespace.ts': ['node:fs/promises'],
   'daemon/oom-score.ts': ['node:fs/promises'],
   'daemon/process-room.ts': ['node:fs'],

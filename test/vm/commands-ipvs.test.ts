@@ -37,7 +37,7 @@ afterAll(remove)
 describe('the commands in the mode ipvs', () => {
   it('put into the kernel what is asked for, and nothing is left to do then', async () => {
     expect((await kprobe('plan', ...SOURCE)).code).toBe(3)
-    const ran = await kprobe('run', '--once', ...SOURCE)
+    const ran = await kprobe('run', '--once', '-v=1', ...SOURCE)
     expect(ran, ran.err).toMatchObject({ code: 0 })
     expect(ran.out).toMatch(/programmed 10 Services/)
     expect(await kprobe('plan', ...SOURCE)).toMatchObject({

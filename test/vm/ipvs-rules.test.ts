@@ -108,7 +108,10 @@ describe('a change of the rules', () => {
       expect(ours().length).toBeGreaterThan(80)
       await Promise.all(talkers.map(talker => talker.answers(3)))
       writeMode(again.config, 'iptables')
-      await again.daemon.until(() => again.daemon.said('could not be applied').length > 0, STEP_MS)
+      await again.daemon.until(
+        () => again.daemon.said('cannot apply the new configuration').length > 0,
+        STEP_MS,
+      )
       await changeMode(again, 'nftables')
       await Promise.all(talkers.map(talker => talker.answers(3)))
     } finally {

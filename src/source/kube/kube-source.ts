@@ -60,7 +60,11 @@ export class KubeSource implements Source {
     this.#options = options
     const { client, clock, accept, details = false } = options
     this.#outbox = new Outbox(async batch => await this.#handlers?.events(batch))
-    this.#troubles = new Troubles(client.server, problem => this.#handlers?.problem(problem))
+    this.#troubles = new Troubles(
+      client.server,
+      problem => this.#handlers?.problem(problem),
+      () => this.#synced,
+    )
     const exchange = new Exchange({ client, clock, accept, details })
     const traits = { streamsLists: true }
     this.#parts = watchedResources(options).map(resource => this.#part(resource, { exchange, traits }))

@@ -361,8 +361,8 @@ export class Reflector {
   #accept({ kind, text }: Failure): number {
     this.#isAbsent = true
     const isDenied = kind === 'forbidden'
-    if (isDenied) this.#trouble({ scope: 'denied', text: `${text}; it goes on without them` })
-    else this.#trouble({ scope: 'absent', text: `not served by this API server, which is fine (${text})` })
+    if (isDenied) this.#trouble({ scope: 'denied', text: `${text}; continuing without it` })
+    else this.#trouble({ scope: 'absent', text: `API not served; continuing without it (${text})` })
     this.#tellListed()
     // An API server that has just started denies everything for a moment.
     return isDenied ? this.#backoff.nextMs() : PROBE_MS * (0.8 + 0.4 * this.#options.random())

@@ -1,6 +1,9 @@
 import type { SourceProblem } from '../source.ts'
 import type { Trouble } from './course.ts'
 
+const KEPT = 'the last known state stays in use; retrying'
+const UNKNOWN = 'no Services known yet, retrying'
+
 /**
  * What is wrong, over all resources: what they suffer from together is one problem of the server. Each is said once when
  * it begins, however its words change, and once when it is over.
@@ -8,12 +11,15 @@ import type { Trouble } from './course.ts'
 export class Troubles {
   readonly #server: string
   readonly #say: (problem: SourceProblem) => void
+  readonly #isSynced: () => boolean
   readonly #now = new Map<string, Trouble>()
-  /** Places that have been told of and are not well again. */
+  /** Places that were reported and are not well again. */
   readonly #said = new Set<string>()
 
-  constructor(server: string, say: (problem: SourceProblem) => void) {
+  /** `isSynced`: everything has been read once, and stays in use. */
+  constructor(server: string, say: (problem: SourceProblem) => void, isSynced: () => boolean) {
     this.#server = server
+    this.#isSynced = isSynced
     this.#say = say
   }
 
@@ -41,7 +47,7 @@ export class Troubles {
     if (this.#said.has(place)) return
     this.#said.add(place)
     if (scope === 'absent' || scope === 'denied') this.#say({ kind: 'absent', place, text })
-    else this.#say({ kind: 'failed', place, text: `${text}; what is known stays` })
+    else this.#say({ kind: 'failed', place, text: `${text}; ${this.#isSynced() ? KEPT : UNKNOWN}` })
   }
 
   #recover(place: string, text: string): void {

@@ -56,6 +56,8 @@ async function printed(...flags: string[]): Promise<{ code: number; out: string 
     },
     err: () => undefined,
     outBacklogBytes: () => 0,
+    terminal: false,
+    on: () => () => undefined,
     outLost: never,
     colour: false,
     signal: never,

@@ -40,6 +40,8 @@ function api(...argv: string[]): Promise<number> {
     },
     err: () => undefined,
     outBacklogBytes: () => 0,
+    terminal: false,
+    on: () => () => undefined,
     outLost: new AbortController().signal,
     colour: false,
     signal: stop.signal,

@@ -54,6 +54,8 @@ function api(...argv: string[]): Promise<number> {
       err += text
     },
     outBacklogBytes: () => 0,
+    terminal: false,
+    on: () => () => undefined,
     outLost: lost.signal,
     colour: false,
     signal: stop.signal,

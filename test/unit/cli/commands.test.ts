@@ -21,6 +21,8 @@ beforeEach(() => {
       err += text
     },
     outBacklogBytes: () => 0,
+    terminal: false,
+    on: () => () => undefined,
     outLost: new AbortController().signal,
     colour: false,
     signal: new AbortController().signal,

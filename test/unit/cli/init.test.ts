@@ -42,6 +42,8 @@ beforeEach(() => {
       err += text
     },
     outBacklogBytes: () => 0,
+    terminal: false,
+    on: () => () => undefined,
     outLost: never,
     colour: false,
     signal: never,
@@ -142,7 +144,7 @@ describe('kprobe init', () => {
     rmSync(root + SYSCTLS.hashSize.path)
     mkdirSync(root + SYSCTLS.hashSize.path)
     expect(await init()).toBe(0)
-    expect(out).toMatch(/^nf_conntrack_max +- +left +this kernel has no such setting; wanted 131072$/m)
+    expect(out).toMatch(/^nf_conntrack_max +- +left +this kernel has no such sysctl; wanted 131072$/m)
     expect(out).toMatch(/^hashsize +- +failed +EISDIR/m)
   })
 
@@ -162,7 +164,7 @@ describe('kprobe init', () => {
     const sockets = { netfilter: () => new FakeKernel().open(), generic: loading, route: refusing }
     await runInit(['--proxy-mode=ipvs'], io, { root, clock: systemClock, sockets })
     expect(readFileSync(root + conntrack, 'utf8')).toBe('1')
-    expect(out).toMatch(/^net\/ipv4\/vs\/expire_nodest_conn +1 +failed +.*no such setting/m)
+    expect(out).toMatch(/^net\/ipv4\/vs\/expire_nodest_conn +1 +failed +.*no such sysctl/m)
   })
 
   it('refuses what it does not know, and touches nothing', async () => {

@@ -46,6 +46,8 @@ async function read(...argv: readonly string[]) {
       said += text
     },
     outBacklogBytes: () => 0,
+    terminal: false,
+    on: () => () => undefined,
     outLost: never,
     colour: false,
     signal: never,

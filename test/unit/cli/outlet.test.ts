@@ -109,7 +109,7 @@ describe('a standard stream', () => {
     told.abort()
     await draining
     expect(waits).toEqual([300])
-    expect(outlet.failure?.message).toBe('its reader has left 6 bytes')
+    expect(outlet.failure?.message).toBe('reader stopped with 6 bytes unwritten')
     // Whoever follows this signal follows what happened while the command worked.
     expect(outlet.lost.aborted).toBe(false)
     await outlet.drained({ stop: told.signal, clock })

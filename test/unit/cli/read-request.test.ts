@@ -23,6 +23,8 @@ function read(...argv: readonly string[]) {
       told += text
     },
     outBacklogBytes: () => 0,
+    terminal: false,
+    on: () => () => undefined,
     outLost: never,
     colour: false,
     signal: never,

@@ -10,6 +10,8 @@ function collect(): { readonly io: Io; readonly text: () => string } {
       text += more
     },
     outBacklogBytes: () => 0,
+    terminal: false,
+    on: () => () => undefined,
     outLost: new AbortController().signal,
     colour: false,
     signal: new AbortController().signal,

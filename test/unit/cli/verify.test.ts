@@ -88,6 +88,8 @@ describe('kprobe verify', () => {
       out: () => undefined,
       err: text => said.push(text),
       outBacklogBytes: () => 0,
+      terminal: false,
+      on: () => () => undefined,
       outLost: new AbortController().signal,
       colour: false,
       signal: new AbortController().signal,

@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
-import { configChanges } from '../../../src/config/config-changes.ts'
+import { configChanges, fieldChanges, needsRestart } from '../../../src/config/config-changes.ts'
+import { parseRequest } from '../../../src/config/load-config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
 
 function configOf(...argv: string[]): Config {
@@ -45,4 +46,45 @@ it('classifies every field that a configuration has', () => {
     proxyMode: 'iptables',
   })
   expect([...live, ...restart, ...process].toSorted()).toEqual(Object.keys(config).toSorted())
+})
+
+it('names fields of the file that changed, with both values, and those that wait for a restart', () => {
+  const requestOf = (text: string) => {
+    const parsed = parseRequest([], { hostName: 'node' }, { path: 'config.yaml', text: `${HEAD}${text}` })
+    if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+    return parsed.value
+  }
+  const before = requestOf('nftables:\n  masqueradeBit: 14\n')
+  const after = requestOf(
+    'nftables:\n  masqueradeBit: 15\n  masqueradeAll: true\n  syncPeriod: 10s\nnodePortAddresses: [10.0.0.0/8]\n',
+  )
+  const fields = fieldChanges(before.settings, after.settings)
+  expect(fields).toEqual([
+    { field: 'nftables.masqueradeAll', from: false, to: true },
+    { field: 'nftables.masqueradeBit', from: 14, to: 15 },
+    { field: 'nftables.syncPeriod', from: '10m0s', to: '10s' },
+    { field: 'nodePortAddresses', from: ['primary'], to: ['10.0.0.0/8'] },
+  ])
+  const changes = configChanges(before.config, after.config)
+  expect(fields.filter(({ field }) => needsRestart(changes, field)).map(({ field }) => field)).toEqual([
+    'nftables.masqueradeBit',
+  ])
+  expect(fieldChanges(after.settings, after.settings)).toEqual([])
+})
+
+const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
+
+it.each([
+  [[], undefined, undefined],
+  [['--proxy-mode=ipvs'], undefined, '--proxy-mode'],
+  [['--proxy-mode='], undefined, undefined],
+  [[], 'mode: ""\n', undefined],
+  [[], 'mode: iptables\n', expect.stringMatching(/^c\.yaml:3:\d+: mode$/)],
+])('says what set the mode: flags %j, file %j', (argv, text, origin) => {
+  const head = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
+  const file = text === undefined ? undefined : { path: 'c.yaml', text: head + text }
+  const parsed = parseRequest(argv, { hostName: 'node' }, file)
+  expect(parsed.kind === 'ok' && parsed.value.settings.origin('mode')).toEqual(
+    origin === undefined ? undefined : origin,
+  )
 })

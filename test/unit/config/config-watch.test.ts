@@ -167,3 +167,14 @@ it('is silent once it has stopped', async () => {
   expect(clock.pending).toBe(0)
   expect(told).toEqual([])
 })
+
+it('looks at once when it is asked to', async () => {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'one')
+  follow(path)
+  await pass(100)
+  await writeFile(path, 'two')
+  watch?.hurry()
+  await pass(200)
+  expect(told).toEqual(['changed two'])
+})

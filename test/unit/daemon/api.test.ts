@@ -57,6 +57,7 @@ function start(...flags: string[]): Promise<number> {
     clock: systemClock,
     wallMs: Date.now,
     build: { version: 'test', commit: '', date: '' },
+    origins: { mode: 'default', nodeName: '--hostname-override' },
     listens: false,
     configz: () => ({}),
     random: () => 0.5,
@@ -76,7 +77,7 @@ function start(...flags: string[]): Promise<number> {
 it('tells back ends what a daemon programs, target ports and hostnames included', async () => {
   const address = `unix://${join(folder, 'api.sock')}`
   start(`--api=${address}`)
-  await eventually(() => logged.includes('the API is served'), 'the API')
+  await eventually(() => logged.includes('back-end API listening'), 'the API')
   const client = grpcClient(address)
   const watch = new WatchClient(client)
   await watch.ask('here')
@@ -98,7 +99,7 @@ it('tells them whatever becomes of it in the kernel', async () => {
   isBroken = true
   const address = `unix://${join(folder, 'api.sock')}`
   start('--backend=dry-run', `--api=${address}`)
-  await eventually(() => logged.includes('the API is served'), 'the API')
+  await eventually(() => logged.includes('back-end API listening'), 'the API')
   const client = grpcClient(address)
   const watch = new WatchClient(client)
   await watch.ask('here')
@@ -117,7 +118,7 @@ it('never serves in plain where it was told to serve with TLS', async () => {
   const files = ['cert', 'key', 'client-ca'].map(name => `--api-tls-${name}=${join(folder, name)}`)
   expect(await start('--api=tcp://127.0.0.1:0', ...files)).toBe(1)
   expect(logged).toContain('ENOENT')
-  expect(logged).not.toContain('the API is served')
+  expect(logged).not.toContain('back-end API listening')
 })
 
 it('has numbers that say how old the state is, and none without an API', async () => {

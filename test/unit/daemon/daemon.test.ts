@@ -70,6 +70,7 @@ function start(...flags: string[]): Promise<number> {
     clock: systemClock,
     wallMs: Date.now,
     build: { version: 'test', commit: '', date: '' },
+    origins: { mode: 'default', nodeName: '--hostname-override' },
     listens: false,
     configz: () => ({}),
     random: () => 0.5,
@@ -85,7 +86,7 @@ function start(...flags: string[]): Promise<number> {
       throw new Error('no generic netlink here')
     },
     follow: handlers => {
-      reconfigure = handlers.changed
+      reconfigure = config => handlers.changed(config, [])
       return () => Promise.resolve()
     },
     tune: async ({ proxyMode }) => void tuned.push(proxyMode),
@@ -161,7 +162,10 @@ describe('runDaemon', () => {
     })
     await intruder.commit([{ verb: 'delete-table', family: 'ip', table: 'kube-proxy' }])
     await intruder.close()
-    await until(() => logged.some(line => line.includes('damage to our tables was repaired')), 'healing')
+    await until(
+      () => logged.some(line => line.includes("repaired foreign changes to kprobe's tables")),
+      'healing',
+    )
     expect(await served('shop/catalogue')).toHaveLength(2)
   })
 
@@ -220,8 +224,10 @@ describe('runDaemon', () => {
     stop.abort()
     expect(await running).toBe(0)
     const words = logged.join('')
-    expect(words).toContain('kubernetes_feature_enabled{name=\\"AllowServiceExternalIPs\\",stage=\\"\\"} 1')
-    expect(words).not.toContain('counters of connections cannot be read')
+    expect(words).toContain(
+      'metric=kubernetes_feature_enabled labels="name=AllowServiceExternalIPs,stage=" value=1\n',
+    )
+    expect(words).not.toContain('cannot read connection counters')
   })
 
   it('ends with 1 and names the other instance when there is one', async () => {
@@ -260,7 +266,7 @@ describe('runDaemon', () => {
   it('says which privilege it lacks when it may not speak with the kernel', async () => {
     isForbidden = true
     expect(await start()).toBe(1)
-    expect(logged.join('')).toMatch(/cannot speak with the kernel.*CAP_NET_ADMIN/)
+    expect(logged.join('')).toMatch(/cannot open sockets to the kernel.*CAP_NET_ADMIN/)
   })
 
   it('ends at once when told to stop before it began', async () => {
@@ -275,7 +281,7 @@ describe('another mode', () => {
     void start()
     await until(() => syncs.length > 0, 'the first sync')
     await reconfigure?.(configOf('--proxy-mode=ipvs'))
-    expect(logged.join('')).toMatch(/could not be applied as a whole.*no generic netlink here/)
+    expect(logged.join('')).toMatch(/cannot apply the new configuration as a whole.*no generic netlink here/)
     expect(tuned).toEqual(['nftables'])
     edit('20-shop.yaml', text => text.replaceAll(/10\.96\.1\.1\b/g, '10.96.1.77'))
     const moved = () => syncs.at(-1)?.table.services.get('shop/cart')?.clusterIps.includes('\x0a\x60\x01\x4d')
@@ -289,7 +295,7 @@ describe('another mode', () => {
       { verb: 'add-table', family: 'ip', table: 'kube-proxy-ipvs', flags: 0, comment: undefined },
     ])
     await client.close()
-    const tries = () => logged.join('').match(/what another mode has left cannot be removed/g)?.length
+    const tries = () => logged.join('').match(/cannot remove leftovers of this proxy mode/g)?.length
     void start()
     await until(() => tries() === 1, 'the retirement')
     await reconfigure?.(configOf('--proxy-mode=ipvs'))
@@ -298,6 +304,6 @@ describe('another mode', () => {
 
   it('that the kernel does not have ends a daemon that starts', async () => {
     expect(await start('--proxy-mode=ipvs')).toBe(1)
-    expect(logged.join('')).toContain('cannot speak with the kernel')
+    expect(logged.join('')).toContain('cannot open sockets to the kernel')
   })
 })

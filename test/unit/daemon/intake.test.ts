@@ -133,11 +133,11 @@ describe('Intake', () => {
     const known = passed.at(-1)?.node
     expect(known?.eligible).toBe(true)
     await source.events({ kind: 'Node', key: 'here', value: undefined })
-    expect(passed.at(-1)?.node).toEqual({ ...known, eligible: false })
+    expect(passed.at(-1)?.node).toEqual({ ...known, eligible: false, deleted: true })
     const next = new HandSource()
     await keeping.follow(next)
     next.synced()
-    expect(passed.at(-1)?.node).toEqual({ ...known, eligible: false })
+    expect(passed.at(-1)?.node).toEqual({ ...known, eligible: false, deleted: true })
     await next.tell(node)
     expect(passed.at(-1)?.node).toEqual(known)
   })

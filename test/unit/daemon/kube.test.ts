@@ -63,6 +63,7 @@ function start(...flags: string[]): Promise<number> {
     wallMs: Date.now,
     random: () => 0.5,
     build: { version: 'test', commit: '', date: '' },
+    origins: { mode: 'default', nodeName: '--hostname-override' },
     listens: false,
     configz: () => ({}),
     signal: stop.signal,
@@ -71,7 +72,7 @@ function start(...flags: string[]): Promise<number> {
     openClient: config =>
       openClient(config, { clock: systemClock, env: {}, warn: text => logged.push(`${text}\n`) }),
     follow: handlers => {
-      reconfigure = handlers.changed
+      reconfigure = config => handlers.changed(config, [])
       return () => Promise.resolve()
     },
     takeLock: () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
@@ -180,7 +181,7 @@ describe('runDaemon with the API server', () => {
     void start()
     await until(() => syncs.length > 0, 'first sync')
     await reconfigure?.({ ...configOf(), client: { ...configOf().client, kubeconfig: '/nonexistent' } })
-    expect(logged.join('')).toContain('could not be applied as a whole')
+    expect(logged.join('')).toContain('cannot apply the new configuration as a whole')
     server.store.create('services', serviceOf(77, {}))
     await until(async () => (await services()).length === 21, 'the creation')
     const connections = server.accepted

@@ -89,6 +89,7 @@ function start(...flags: string[]): void {
     clock: systemClock,
     wallMs: Date.now,
     build: { version: 'test', commit: '', date: '' },
+    origins: { mode: 'default', nodeName: '--hostname-override' },
     listens: false,
     configz: () => ({}),
     random: () => 0.5,
@@ -97,7 +98,7 @@ function start(...flags: string[]): void {
     openTransport: () => kernel.open(),
     openRoute,
     follow: handlers => {
-      reconfigure = handlers.changed
+      reconfigure = config => handlers.changed(config, [])
       return () => Promise.resolve()
     },
     takeLock: () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
@@ -137,16 +138,16 @@ describe('runDaemon with NodePorts on a range of addresses', () => {
     addresses = [7]
     await new Promise(resolve => setTimeout(resolve, 2_500))
     expect(await nodePorts()).toEqual(['192.0.2.1:30080'])
-    expect(said('cannot be read; the last list stays')).toBe(1)
+    expect(said('cannot read the addresses of this machine; the last ones stay in use')).toBe(1)
     failure = ''
     await vi.waitFor(async () => expect(await nodePorts()).toEqual(['192.0.2.7:30080']), SOON)
-    expect(said('are read again')).toBe(1)
+    expect(said('can be read again')).toBe(1)
   })
 
   it('programs nothing before it knows them: a restart would close what the kernel serves', async () => {
     failure = 'ENOMEM'
     start()
-    await vi.waitFor(() => expect(said('nothing is programmed before they are known')).toBe(1), SOON)
+    await vi.waitFor(() => expect(said('nothing is programmed until they are known')).toBe(1), SOON)
     await new Promise(resolve => setTimeout(resolve, 500))
     expect([syncs, kernel.generation]).toEqual([0, 1])
     failure = ''
@@ -156,7 +157,7 @@ describe('runDaemon with NodePorts on a range of addresses', () => {
   it('waits for them no longer once nothing depends on them', async () => {
     failure = 'ENOBUFS'
     start()
-    await vi.waitFor(() => expect(said('nothing is programmed before')).toBe(1), SOON)
+    await vi.waitFor(() => expect(said('nothing is programmed until')).toBe(1), SOON)
     await reconfigure?.(configOf('primary'))
     await vi.waitFor(() => expect(syncs).toBe(1), SOON)
   })

@@ -114,7 +114,7 @@ test('chains that anybody may have written stay, and are warned of', async () =>
   begun[0]?.report(SYNCED)
   await mine.retired()
   expect(retired).toEqual(['ipvs', 'iptables', 'userspace'])
-  expect(warned).toEqual([expect.stringContaining('`kprobe cleanup --proxy-mode=iptables` removes them')])
+  expect(warned).toEqual([expect.stringContaining('remove them with `kprobe cleanup --proxy-mode=iptables`')])
 })
 
 test.each([

@@ -32,7 +32,7 @@ it('says what it costs, serves, and goes without a trace', async () => {
   const { plane, start, close, misfits, traffic } = openUserspace(contextOf(kernel, told))
   start()
   expect(told).toMatchObject([
-    { kind: 'notice', level: 'warn', text: expect.stringContaining('goes through this process') },
+    { kind: 'notice', level: 'warn', text: expect.stringContaining('this process relays every connection') },
   ])
   const wanted = finish(plane.render(web(), { base: plane.empty, without: new Set() }))
   const held = await commitAll(plane, plane.empty, wanted)

@@ -96,7 +96,7 @@ describe('a headless Service of a named proxy', () => {
     expect(Object.keys(shown(table, 'ns/web'))).toEqual(['ns/web:/TCP/IPv4'])
     expect(refusalLines(table.services.get('ns/web'))).toEqual([
       expect.stringContaining('an IPv6 address of a Service that is not in that family (spec.ipFamilies)'),
-      expect.stringContaining('an address of this node'),
+      expect.stringContaining('it belongs to this node'),
     ])
   })
 

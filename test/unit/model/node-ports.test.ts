@@ -66,8 +66,23 @@ describe('nodePortAddresses', () => {
     expect(addresses({ primary: true, cidrs: [] }, ['127.0.0.1', 'fd01::7'])).toEqual(['all', ['fd01::7']])
   })
 
-  it('is everywhere when the Node is not known', () => {
-    expect(addresses({ primary: true, cidrs: [] }, null)).toEqual(['all', 'all'])
+  it.each([
+    ['the Node is not known', null],
+    ['the Node has no address yet', []],
+  ])('is nowhere for primary while %s, and the prefixes alone where there are some', (_, ips) => {
+    expect(addresses({ primary: true, cidrs: [] }, ips)).toEqual([[], []])
+    expect(addresses({ primary: true, cidrs: [cidr('10.0.0.0/24')] }, ips)).toEqual([['10.0.0.7'], []])
+    expect(addresses(NOTHING, ips)).toEqual(['all', 'all'])
+  })
+
+  it('takes --bind-address for the address of a Node that is not known', () => {
+    const options = {
+      ...OPTIONS,
+      nodePortSelection: { primary: true, cidrs: [] },
+      bindAddress: ip('10.0.0.7'),
+    }
+    const { IPv4 } = nodePortAddresses(hereOf(options, undefined), LOCAL)
+    expect(IPv4).toEqual({ kind: 'only', ips: [ip('10.0.0.7')] })
   })
 
   it('lists what everywhere is when asked to, and nothing else otherwise', () => {

@@ -88,7 +88,7 @@ export function node(
 export const OPTIONS: ResolveOptions = {
   nodeName: 'here',
   serviceProxyName: undefined,
-  nodePortSelection: { primary: true, cidrs: [] },
+  nodePortSelection: { primary: false, cidrs: [] },
   allowedExternalCidrs: [],
   allowedLoadBalancerCidrs: [],
   allowServiceExternalIps: true,

@@ -246,10 +246,10 @@ describe('addresses that nobody may catch (I-02)', () => {
   it('an address of this node as an external IP, unless the operator allows it by name', () => {
     const objects = [node(), service('web', { externalIPs: ['192.168.1.7'] }), POD]
     expect(complaints(tableOf(objects))).toEqual([
-      'Service ns/web: spec.externalIPs = 192.168.1.7: an address of this node, whose own traffic would be caught; --allowed-external-cidrs can allow it',
+      'Service ns/web: spec.externalIPs = 192.168.1.7: it belongs to this node; allow it with --allowed-external-cidrs',
     ])
     const allowing = (text: string) => tableOf(objects, { allowedExternalCidrs: [cidr(text)] })
-    expect(complaints(allowing('192.0.2.0/24'))[0]).toContain('an address of this node')
+    expect(complaints(allowing('192.0.2.0/24'))[0]).toContain('it belongs to this node')
     expect(complaints(allowing('192.168.1.0/24'))).toEqual([])
     expect(portShown(onlyPort(allowing('192.168.1.0/24'))).frontends).toEqual([
       '10.96.0.1:80 internal/cluster',
@@ -298,7 +298,8 @@ describe('addresses that nobody may catch (I-02)', () => {
   })
 
   it('takes a bind address for the primary one of its family, unless it is unspecified', () => {
-    const nodePorts = (text: string) => tableOf([node()], { bindAddress: ip(text) }).nodePorts
+    const primary = { nodePortSelection: { primary: true, cidrs: [] } }
+    const nodePorts = (text: string) => tableOf([node()], { ...primary, bindAddress: ip(text) }).nodePorts
     expect(nodePorts('192.0.2.9').IPv4).toEqual({ kind: 'only', ips: [ip('192.0.2.9')] })
     expect(nodePorts('192.0.2.9').IPv6).toEqual(nodePorts('0.0.0.0').IPv6)
     expect(nodePorts('0.0.0.0').IPv4).toEqual({ kind: 'only', ips: [ip('192.168.1.7')] })

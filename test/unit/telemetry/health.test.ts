@@ -38,6 +38,7 @@ describe('readiness', () => {
         currentTime: '2026-11-21T10:00:00Z',
         nodeEligible: true,
         healthy: false,
+        reason: 'not programmed yet: IPv4, IPv6',
         status: {
           IPv4: { lastUpdated: NEVER, healthy: false },
           IPv6: { lastUpdated: NEVER, healthy: false },
@@ -112,20 +113,33 @@ describe('readiness', () => {
 
   it('F43: follows the Node: unknown, to be removed, back again', () => {
     const { health } = settled()
-    for (const [eligible, code] of [
-      [undefined, 503],
-      [true, 200],
-      [false, 503],
-      [true, 200],
+    for (const [eligible, code, why] of [
+      [undefined, 503, /was not found; --hostname-override sets its name/],
+      [true, 200, undefined],
+      [false, 503, /is being deleted, or has the taint/],
+      [true, 200, undefined],
     ] as const) {
       health.node(eligible)
       expect(health.readiness()).toMatchObject({
         code,
         body: { nodeEligible: eligible ?? false, healthy: true },
       })
+      const { reason } = health.readiness().body
+      if (why === undefined) expect(reason).toBeUndefined()
+      else expect(reason).toMatch(why)
       expect(health.liveness().code).toBe(200)
       expect(health.healthy).toBe(true)
     }
+  })
+
+  it('F43: names a Node that was deleted, families that are not programmed, and changes that wait', async () => {
+    const { health, pass } = settled(['IPv4'])
+    health.node(false, true)
+    expect(health.readiness().body.reason).toBe('the Node object of this machine was deleted')
+    expect(tracker(['IPv4', 'IPv6']).health.readiness().body.reason).toBe('not programmed yet: IPv4, IPv6')
+    health.queued(2)
+    await pass(75_400)
+    expect(health.readiness().body.reason).toBe('changes have waited 75 s to be programmed')
   })
 
   it('takes a new sync period', async () => {

@@ -136,7 +136,7 @@ describe('source kube', () => {
       {
         kind: 'absent',
         place: 'servicecidrs',
-        text: 'not served by this API server, which is fine (status 404 NotFound)',
+        text: 'API not served; continuing without it (status 404 NotFound)',
       },
     ])
     expect(api.count('streaming list', 'servicecidrs')).toBeGreaterThan(8)

@@ -163,7 +163,7 @@ describe('outages', () => {
     rig.api.take('servicecidrs').status(403, { reason: 'Forbidden' })
     await settle()
     expect(rig.listed).toBe(1)
-    expect(rig.trouble).toContain('it goes on without them')
+    expect(rig.trouble).toContain('continuing without it')
     await rig.clock.advance(1_000)
     rig.api.take('servicecidrs').list([], '7')
     await settle()

@@ -6,11 +6,17 @@ const SERVER: Trouble = { scope: 'server', text: 'refused' }
 const DENIED: Trouble = { scope: 'resource', text: 'denied' }
 
 let said: string[]
+let isSynced: boolean
 let troubles: Troubles
 
 beforeEach(() => {
   said = []
-  troubles = new Troubles('https://api', ({ kind, place, text }) => said.push(`${kind} ${place}: ${text}`))
+  isSynced = true
+  troubles = new Troubles(
+    'https://api',
+    ({ kind, place, text }) => said.push(`${kind} ${place}: ${text}`),
+    () => isSynced,
+  )
 })
 
 describe('troubles', () => {
@@ -18,7 +24,7 @@ describe('troubles', () => {
     troubles.set('services', SERVER)
     troubles.set('nodes', SERVER)
     troubles.set('nodes', { ...SERVER, text: 'status 503' })
-    expect(said).toEqual(['failed https://api: refused; what is known stays'])
+    expect(said).toEqual(['failed https://api: refused; the last known state stays in use; retrying'])
     troubles.set('services', undefined)
     expect(said.length).toBe(1)
     troubles.set('nodes', undefined)
@@ -26,13 +32,19 @@ describe('troubles', () => {
     expect(troubles.text).toBeUndefined()
   })
 
+  it('say before the first sync that nothing is known yet', () => {
+    isSynced = false
+    troubles.set('services', SERVER)
+    expect(said).toEqual(['failed https://api: refused; no Services known yet, retrying'])
+  })
+
   it('of a resource are its own', () => {
     troubles.set('services', DENIED)
     troubles.set('nodes', DENIED)
     troubles.set('services', undefined)
     expect(said).toEqual([
-      'failed services: denied; what is known stays',
-      'failed nodes: denied; what is known stays',
+      'failed services: denied; the last known state stays in use; retrying',
+      'failed nodes: denied; the last known state stays in use; retrying',
       'recovered services: read again',
     ])
     expect(troubles.text).toBe('nodes: denied')

@@ -1,0 +1,124 @@
+import { release } from 'node:os'
+import type { BuildInfo } from '../base/build-info.ts'
+import { formatCidr } from '../base/cidr.ts'
+import { FAMILIES, formatIp } from '../base/ip.ts'
+import type { Log } from '../base/log.ts'
+import type { Config, DetectLocal } from '../config/config.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { Origins, Written } from './io.ts'
+
+/** Logs what runs here, and with what: the first lines of every log. */
+export function logStart(
+  log: Log,
+  config: Config,
+  { build, origins }: { build: BuildInfo; origins: Origins },
+): void {
+  const { source, serviceProxyName, nodePortAddresses, backend, detectLocal } = config
+  log.info(
+    {
+      version: build.version,
+      ...(build.commit === '' ? {} : { commit: build.commit }),
+      mode: config.proxyMode,
+      modeFrom: origins.mode,
+      ...(backend === 'netlink' ? {} : { backend }),
+      node: config.nodeName,
+      nodeFrom: origins.nodeName,
+      source: source.kind === 'file' ? `file:${source.path}` : source.kind,
+      ...(serviceProxyName === undefined ? {} : { serviceProxyName }),
+      kernel: release(),
+      ...detectFacts(detectLocal),
+      nodePortAddresses: [
+        ...(nodePortAddresses.primary ? ['primary'] : []),
+        ...nodePortAddresses.cidrs.map(formatCidr),
+      ],
+    },
+    'kprobe starting',
+  )
+  if (detectLocal.kind === 'ClusterCIDR' && detectLocal.cidrs.length === 0) log.warn(NO_CLUSTER_CIDR)
+}
+
+const NO_CLUSTER_CIDR =
+  'no cluster CIDR specified: clients outside the cluster that use a ClusterIP are not masqueraded, and pods count as clients outside; set --cluster-cidr or --detect-local-mode'
+
+function detectFacts(detect: DetectLocal): Readonly<Record<string, unknown>> {
+  switch (detect.kind) {
+    case 'ClusterCIDR':
+      return { detectLocalMode: detect.kind, clusterCIDR: detect.cidrs.map(formatCidr) }
+    case 'NodeCIDR':
+      return { detectLocalMode: detect.kind }
+    case 'BridgeInterface':
+      return { detectLocalMode: detect.kind, bridgeInterface: detect.name }
+    case 'InterfaceNamePrefix':
+      return { detectLocalMode: detect.kind, interfaceNamePrefix: detect.prefix }
+  }
+}
+
+/** Logs what the kernel holds after the first sync; later ones are counted in the metrics. */
+export function logFirstSync(log: Log, table: FrontendTable, written: Written): void {
+  const { nodePorts, node } = table
+  const places = FAMILIES.map(family => {
+    const its = nodePorts[family]
+    return [family, its.kind === 'all' ? 'all' : its.ips.map(formatIp)]
+  })
+  log.info(
+    {
+      ...totalsOf(table),
+      nodeIPs: node.ips.map(formatIp),
+      nodePorts: Object.fromEntries(places),
+      changes: written.changes,
+      bytes: written.bytes,
+      durationMs: Math.round(written.durationMs),
+    },
+    'first sync complete',
+  )
+}
+
+export interface Totals {
+  readonly services: number
+  readonly frontends: number
+  readonly endpoints: number
+}
+
+export function totalsOf(table: FrontendTable): Totals {
+  let frontends = 0
+  let endpoints = 0
+  for (const { ports } of table.services.values()) {
+    for (const port of ports) {
+      frontends += port.frontends.length
+      endpoints += port.cluster.length
+    }
+  }
+  return { services: table.services.size, frontends, endpoints }
+}
+
+export interface Ending {
+  /** Of the process. */
+  readonly code: number
+  readonly why: string
+}
+
+/** The signal that ends the process. */
+export function reasonOf({ reason }: AbortSignal): string {
+  return typeof reason === 'string' ? reason : 'stopped'
+}
+
+/** Logs why the process ends, and what becomes of the rules. */
+export function logEnd(log: Log, { backend, proxyMode }: Config, why: string): void {
+  const rest =
+    backend !== 'netlink'
+      ? 'nothing was written'
+      : proxyMode === 'userspace'
+        ? 'connections that this process relays end; rules stay in the kernel'
+        : 'rules stay in the kernel'
+  log.info(`exiting: ${why}; ${rest}`)
+}
+
+/** Logs all metrics, a record each. */
+export function logMetrics(log: Log, text: string): void {
+  for (const line of text.split('\n')) {
+    const [, metric, labels, value] = /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line) ?? []
+    if (metric === undefined) continue
+    const facts = labels === undefined ? {} : { labels: labels.replaceAll('"', '') }
+    log.trace({ metric, ...facts, value: Number(value) }, 'metric at exit')
+  }
+}

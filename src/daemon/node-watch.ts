@@ -1,0 +1,143 @@
+import type { Cancel, Clock } from '../base/clock.ts'
+import { FAMILIES, type Family, familyOf, formatIp } from '../base/ip.ts'
+import type { Log } from '../base/log.ts'
+import { PersistentMap } from '../base/persistent-map.ts'
+import { errorOf } from '../base/thrown.ts'
+import type { Config } from '../config/config.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { NodeInfo } from '../model/snapshot.ts'
+
+export interface NodeWatchOptions {
+  readonly clock: Clock
+  readonly log: Log
+  /** The configuration in use. */
+  readonly config: () => Pick<Config, 'nodeName' | 'nodePortAddresses' | 'detectLocal' | 'source'>
+  /** What set the name: a flag, a field of the configuration, or `hostname`. */
+  readonly nameFrom: string
+  /** Names of Nodes that exist, the first few. */
+  readonly others: () => Promise<readonly string[]>
+}
+
+/** Distances between warnings about a missing Node: kube-proxy waits the first of them before it says anything. */
+const FIRST_REPEAT_MS = 30_000
+const REPEAT_MS_MAX = 300_000
+
+type Sight = 'unseen' | 'found' | 'missing' | 'deleted'
+
+/** Warns while this machine's Node object is missing: without it node ports and Local policies do not work. */
+export class NodeWatch {
+  readonly #options: NodeWatchOptions
+  readonly #families: FamilyWatch
+  #sight: Sight = 'unseen'
+  #timer: Cancel | undefined
+
+  constructor(options: NodeWatchOptions) {
+    this.#options = options
+    this.#families = new FamilyWatch(options)
+  }
+
+  /** What a source knows of the Node once it has read everything. */
+  follow(node: NodeInfo | undefined): void {
+    const before = this.#sight
+    this.#sight = node === undefined ? 'missing' : node.deleted === true ? 'deleted' : 'found'
+    if (this.#sight === before) return
+    this.#timer?.()
+    if (this.#sight !== 'found') void this.#warn(FIRST_REPEAT_MS)
+    else if (before !== 'unseen')
+      this.#options.log.info({ node: node?.name, ips: node?.ips.map(formatIp) }, 'Node found')
+  }
+
+  /** What the kernel holds now. */
+  synced(table: FrontendTable): void {
+    if (this.#sight === 'found') this.#families.look(table)
+  }
+
+  stop(): void {
+    this.#sight = 'found'
+    this.#timer?.()
+  }
+
+  async #warn(repeatMs: number): Promise<void> {
+    const { clock, log, config, nameFrom } = this.#options
+    const sight = this.#sight
+    const { nodeName, source } = config()
+    let isCancelled = false
+    this.#timer = () => {
+      isCancelled = true
+    }
+    const { nodes, err } = await this.#others()
+    if (isCancelled) return
+    const facts = { node: nodeName, nameFrom, nodes, ...(err === undefined ? {} : { err }) }
+    // Files need not hold a Node: who writes them knows, and reads it once.
+    const isOptional = source.kind === 'file' && nodes.length === 0
+    if (sight === 'deleted') log.warn(facts, DELETED)
+    else
+      log.warn(
+        facts,
+        `${isOptional ? 'no Node object in the files' : 'Node not found'}: ${this.#effects(isOptional)}`,
+      )
+    if (isOptional) return
+    this.#timer = clock.after(repeatMs, () => void this.#warn(Math.min(2 * repeatMs, REPEAT_MS_MAX)))
+  }
+
+  async #others(): Promise<{ readonly nodes: readonly string[]; readonly err?: Error }> {
+    try {
+      return { nodes: await this.#options.others() }
+    } catch (thrown) {
+      return { nodes: [], err: errorOf(thrown) }
+    }
+  }
+
+  #effects(isOptional: boolean): string {
+    const { nodePortAddresses, detectLocal, source } = this.#options.config()
+    const { primary, cidrs } = nodePortAddresses
+    return [
+      ...(primary && cidrs.length === 0 ? ['node ports answer on no address'] : []),
+      ...(detectLocal.kind === 'NodeCIDR' ? ['no pod counts as local to this node'] : []),
+      ...(source.kind === 'kube' ? ['/healthz answers 503'] : []),
+      'policy Local reaches only endpoints whose nodeName is this name',
+      isOptional
+        ? 'add a Node object of this name, or set --nodeport-addresses'
+        : 'set --hostname-override to the name of the Node of this machine',
+    ].join('; ')
+  }
+}
+
+const DELETED =
+  'Node deleted: its last addresses stay in use, /healthz answers 503 until a Node of this name exists again'
+
+/** Warns of a family in which Services have node ports and the Node has no address. */
+class FamilyWatch {
+  readonly #options: NodeWatchOptions
+  readonly #used = new Set<Family>()
+  readonly #warned = new Set<Family>()
+  #previous: FrontendTable['services'] = PersistentMap.empty()
+
+  constructor(options: NodeWatchOptions) {
+    this.#options = options
+  }
+
+  look({ services, node }: FrontendTable): void {
+    const { log, config } = this.#options
+    for (const key of this.#used.size < FAMILIES.length
+      ? PersistentMap.changes(this.#previous, services)
+      : [])
+      for (const { family, frontends } of services.get(key)?.ports ?? [])
+        if (frontends.some(({ kind }) => kind === 'NodePort')) this.#used.add(family)
+    this.#previous = services
+    const { nodeName, nodePortAddresses } = config()
+    for (const family of FAMILIES) {
+      const has = node.ips.some(ip => familyOf(ip) === family)
+      const chosen = nodePortAddresses.cidrs.some(({ ip }) => familyOf(ip) === family)
+      const isOpen = nodePortAddresses.primary && !has && !chosen && node.ips.length > 0
+      if (!isOpen) this.#warned.delete(family)
+      else if (this.#used.has(family) && !this.#warned.has(family)) {
+        this.#warned.add(family)
+        log.warn({ node: nodeName, family, ips: node.ips.map(formatIp) }, ONE_FAMILY)
+      }
+    }
+  }
+}
+
+const ONE_FAMILY =
+  'Node has no address of this family: its node ports answer on all addresses of the family, as with kube-proxy; set --nodeport-addresses to choose'

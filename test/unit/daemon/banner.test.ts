@@ -1,0 +1,138 @@
+import { beforeEach, describe, expect, it } from 'vitest'
+import { createLog, type Log } from '../../../src/base/log.ts'
+import type { Config } from '../../../src/config/config.ts'
+import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { logEnd, logFirstSync, logMetrics, logStart, reasonOf } from '../../../src/daemon/banner.ts'
+import { logState } from '../../../src/daemon/state-log.ts'
+import { endpoint, node, OPTIONS, service, slice, snapshotOf, tableOf } from '../model/objects.ts'
+
+let records: Record<string, unknown>[]
+let log: Log
+
+beforeEach(() => {
+  records = []
+  log = createLog({
+    format: 'json',
+    verbosity: 4,
+    destination: { write: line => void records.push(JSON.parse(line)) },
+  })
+})
+
+function configOf(...flags: string[]): Config {
+  const parsed = parseFlags(flags, { hostName: 'here' })
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  return parsed.value.config
+}
+
+const POD = slice('web-1', 'web', [endpoint('10.1.0.1')])
+
+const ABOUT = {
+  build: { version: '1.2.3', commit: 'abc', date: '' },
+  origins: { mode: 'default', nodeName: 'hostname' },
+}
+
+describe('the first lines of the log', () => {
+  it('name the build, the mode, the Node, the source, the kernel, and what set them', () => {
+    logStart(log, configOf('--source=file:/objects', '--cluster-cidr=10.0.0.0/8'), ABOUT)
+    expect(records).toMatchObject([
+      {
+        level: 'info',
+        msg: 'kprobe starting',
+        version: '1.2.3',
+        commit: 'abc',
+        mode: 'nftables',
+        modeFrom: 'default',
+        node: 'here',
+        nodeFrom: 'hostname',
+        source: 'file:/objects',
+        kernel: expect.stringMatching(/^\d+\./),
+        detectLocalMode: 'ClusterCIDR',
+        clusterCIDR: ['10.0.0.0/8'],
+        nodePortAddresses: ['primary'],
+      },
+    ])
+  })
+
+  it('warn as kube-proxy does where no cluster CIDR is specified', () => {
+    logStart(log, configOf(), ABOUT)
+    expect(records[1]).toMatchObject({
+      level: 'warn',
+      msg: expect.stringMatching(/^no cluster CIDR specified: /),
+    })
+    records = []
+    logStart(log, configOf('--detect-local-mode=NodeCIDR'), ABOUT)
+    expect(records).toMatchObject([{ detectLocalMode: 'NodeCIDR' }])
+  })
+})
+
+it('counts at the first sync, and names the addresses at which node ports answer', () => {
+  const options = { ...OPTIONS, nodePortSelection: { primary: true, cidrs: [] } }
+  const table = tableOf([node({ ips: ['192.168.1.7'] }), service('web'), POD], options)
+  logFirstSync(log, table, { commits: 2, changes: 7, bytes: 300, durationMs: 3.6 })
+  expect(records).toMatchObject([
+    {
+      msg: 'first sync complete',
+      services: 1,
+      frontends: 1,
+      endpoints: 1,
+      nodeIPs: ['192.168.1.7'],
+      nodePorts: { IPv4: ['192.168.1.7'], IPv6: 'all' },
+      changes: 7,
+      bytes: 300,
+      durationMs: 4,
+    },
+  ])
+})
+
+it('says why it ends, and what becomes of the rules', () => {
+  const stop = new AbortController()
+  stop.abort('SIGTERM')
+  for (const flag of ['--proxy-mode=nftables', '--proxy-mode=userspace', '--backend=dry-run'])
+    logEnd(log, configOf(flag), reasonOf(stop.signal))
+  expect(records.map(({ msg }) => msg)).toEqual([
+    'exiting: SIGTERM; rules stay in the kernel',
+    'exiting: SIGTERM; connections that this process relays end; rules stay in the kernel',
+    'exiting: SIGTERM; nothing was written',
+  ])
+})
+
+it('logs metrics as one record each', () => {
+  logMetrics(log, '# HELP a A.\n# TYPE a counter\na 3\nb{c="d e"} 0.5\n')
+  expect(records).toMatchObject([
+    { level: 'trace', metric: 'a', value: 3 },
+    { level: 'trace', metric: 'b', labels: 'c=d e', value: 0.5 },
+  ])
+})
+
+it('logs the state in one record', () => {
+  const snapshot = snapshotOf([node(), service('web'), POD])
+  const table = tableOf([node(), service('web'), POD])
+  logState(log, {
+    programming: {
+      mode: 'nftables',
+      status: { table, snapshot, syncedNumber: 3, quarantined: [], error: undefined },
+    },
+    source: { missing: [], heardMs: 1_000, trouble: 'services: denied' },
+    snapshot,
+    health: {
+      code: 503,
+      body: { lastUpdated: '', currentTime: '', healthy: false, reason: 'why', status: {} },
+    },
+    nowMs: 3_500.4,
+  })
+  expect(records).toMatchObject([
+    {
+      msg: 'state',
+      mode: 'nftables',
+      services: 1,
+      endpoints: 1,
+      synced: 3,
+      quarantined: 0,
+      node: 'found',
+      healthz: 503,
+      reason: 'why',
+      trouble: 'services: denied',
+      silentMs: 2_500,
+    },
+  ])
+})

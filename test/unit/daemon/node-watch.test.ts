@@ -1,0 +1,160 @@
+import { beforeEach, describe, expect, it } from 'vitest'
+import { createLog } from '../../../src/base/log.ts'
+import type { Config } from '../../../src/config/config.ts'
+import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { NodeWatch } from '../../../src/daemon/node-watch.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { node as nodeObject, OPTIONS, service, snapshotOf, tableOf } from '../model/objects.ts'
+
+let clock: FakeClock
+let logged: string[]
+let names: readonly string[] | Error
+let watch: NodeWatch
+
+function open(...flags: string[]): void {
+  const parsed = parseFlags(flags, { hostName: 'unused' })
+  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
+  const { config }: { readonly config: Config } = parsed.value
+  watch = new NodeWatch({
+    clock,
+    log: createLog({ format: 'text', verbosity: 0, destination: { write: line => void logged.push(line) } }),
+    config: () => config,
+    nameFrom: '--hostname-override',
+    others: async () => {
+      if (names instanceof Error) throw names
+      return names
+    },
+  })
+}
+
+const node = (ips: readonly string[]) => snapshotOf([nodeObject({ ips })]).node
+const nodePort = (...families: string[]) =>
+  service(`web-${families.join('-').toLowerCase()}`, {
+    type: 'NodePort',
+    clusterIP: families[0] === 'IPv6' ? 'fd00:96::1' : '10.96.0.1',
+    clusterIPs: families.map(family => (family === 'IPv6' ? 'fd00:96::1' : '10.96.0.1')),
+    ports: [{ port: 80, nodePort: 30_080, protocol: 'TCP' }],
+  })
+
+/** Log lines, and what waits, since the last call. */
+async function said(ms = 0): Promise<readonly string[]> {
+  await clock.advance(ms)
+  return logged.splice(0).map(line => line.replace(/ 20\S+Z/, ''))
+}
+
+beforeEach(() => {
+  clock = new FakeClock()
+  logged = []
+  names = ['one', 'two']
+})
+
+describe('a Node that is missing', () => {
+  it('F43: is a warning at once, after 30 s, and then at growing distances of up to 5 min', async () => {
+    open('--source=kube', '--hostname-override=wrong-node')
+    watch.follow(undefined)
+    const [first, ...more] = await said()
+    expect(more).toEqual([])
+    expect(first).toMatch(
+      /^W Node not found: node ports answer on no address; \/healthz answers 503; policy Local /,
+    )
+    expect(first).toContain('set --hostname-override to the name of the Node of this machine')
+    expect(first).toContain('node=wrong-node nameFrom=--hostname-override nodes=["one","two"]')
+    const gapsS = [30, 60, 120, 240, 300, 300]
+    for (const gapS of gapsS) {
+      expect(await said(gapS * 1_000 - 1)).toEqual([])
+      watch.follow(undefined)
+      expect(await said(1)).toHaveLength(1)
+    }
+  })
+
+  it('is over once it appears, which is said once', async () => {
+    open('--source=kube')
+    watch.follow(undefined)
+    await said()
+    watch.follow(node(['192.168.1.7']))
+    watch.follow(node(['192.168.1.8']))
+    expect(await said(600_000)).toEqual(['I Node found node=here ips=["192.168.1.7"]\n'])
+  })
+
+  it('is no news where it is found at once, nor after stop()', async () => {
+    open('--source=kube')
+    watch.follow(node(['192.168.1.7']))
+    expect(await said(600_000)).toEqual([])
+    watch.follow(undefined)
+    watch.stop()
+    expect(await said(600_000)).toEqual([])
+  })
+
+  it('is a warning of its own when it was deleted', async () => {
+    open('--source=kube')
+    const known = node(['192.168.1.7'])
+    watch.follow(known)
+    watch.follow(known === undefined ? undefined : { ...known, deleted: true })
+    expect((await said())[0]).toMatch(
+      /^W Node deleted: its last addresses stay in use, \/healthz answers 503 /,
+    )
+    expect(await said(30_000)).toHaveLength(1)
+  })
+
+  it('is said without names where those cannot be read', async () => {
+    open('--source=kube')
+    names = new Error('forbidden')
+    watch.follow(undefined)
+    expect((await said())[0]).toMatch(/nodes=\[\] err="forbidden"\n$/)
+  })
+
+  it('names what it changes with this configuration', async () => {
+    open('--source=kube', '--nodeport-addresses=10.0.0.0/8', '--detect-local-mode=NodeCIDR')
+    watch.follow(undefined)
+    const [line] = await said()
+    expect(line).toContain('Node not found: no pod counts as local to this node;')
+    expect(line).not.toContain('node ports')
+  })
+
+  it('is one warning without repetition where files hold no Node at all', async () => {
+    open('--source=file:/objects')
+    names = []
+    watch.follow(undefined)
+    const [line, ...more] = await said(3_600_000)
+    expect(more).toEqual([])
+    expect(line).toMatch(/^W no Node object in the files: node ports answer on no address; policy Local /)
+    expect(line).toContain('add a Node object of this name, or set --nodeport-addresses')
+  })
+
+  it('is repeated where files hold other Nodes', async () => {
+    open('--source=file:/objects')
+    watch.follow(undefined)
+    expect(await said(30_000)).toHaveLength(2)
+  })
+})
+
+describe('a Node with addresses of one family', () => {
+  const table = (ips: readonly string[], ...services: object[]) =>
+    tableOf([nodeObject({ ips }), ...services], {
+      ...OPTIONS,
+      nodePortSelection: { primary: true, cidrs: [] },
+    })
+
+  async function lookedAt(ips: readonly string[], ...services: object[]): Promise<readonly string[]> {
+    watch.follow(node(ips))
+    watch.synced(table(ips, ...services))
+    return await said()
+  }
+
+  it('F43: is a warning for the other once a Service has node ports there', async () => {
+    open('--source=kube')
+    expect(await lookedAt(['192.168.1.7'], nodePort('IPv4'))).toEqual([])
+    const both = [nodePort('IPv4', 'IPv6')]
+    const [line] = await lookedAt(['192.168.1.7'], ...both)
+    expect(line).toMatch(/^W Node has no address of this family: its node ports answer on all addresses /)
+    expect(line).toMatch(/family=IPv6 ips=\["192\.168\.1\.7"\]\n$/)
+    expect(await lookedAt(['192.168.1.7'], ...both)).toEqual([])
+    expect(await lookedAt(['192.168.1.7', 'fd01::7'], ...both)).toEqual([])
+    expect(await lookedAt(['192.168.1.7'], ...both)).toHaveLength(1)
+  })
+
+  it('is nothing to say where --nodeport-addresses chooses', async () => {
+    open('--source=kube', '--nodeport-addresses=0.0.0.0/0,::/0')
+    expect(await lookedAt(['192.168.1.7'], nodePort('IPv4', 'IPv6'))).toEqual([])
+  })
+})
