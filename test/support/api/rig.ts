@@ -5,6 +5,7 @@ import type * as grpc from '@grpc/grpc-js'
 import type { ApiFeed } from '../../../src/api/feed.ts'
 import { type ApiServer, type ApiServerOptions, startApiServer } from '../../../src/api/grpc/server.ts'
 import { systemClock } from '../../../src/base/clock.ts'
+import { patientMs } from '../patience.ts'
 import { grpcClient } from './watch-client.ts'
 
 export interface ApiRig {
@@ -47,10 +48,10 @@ export async function apiRig(feed: ApiFeed, options: Partial<ApiServerOptions> =
 }
 
 /** Until `holds`, looked at every few milliseconds; throws after 20 s. */
-/** Until a count stays as it is for 100 ms: whoever can do something has done it. */
+/** Waits until a count stays as it is for 100 ms of an idle machine: whatever can go on has done so. */
 export async function quiet(count: () => number): Promise<void> {
   for (let before = -1; before !== count(); ) {
     before = count()
-    await new Promise(resolve => setTimeout(resolve, 100))
+    await new Promise(resolve => setTimeout(resolve, patientMs(100)))
   }
 }
