@@ -80,7 +80,8 @@ describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
       /^shop\/cart:http +\S.* (10\.96\.1\.1:80|\*:30080)\/TCP +NOT REACHED from prerouting/m,
     )
     expect(dumped.out).toContain(reason)
-    expect(dumped.out).toMatch(/^shop\/cart:http .*\[fd00:10:96::1:1\]:80\/TCP +(?!NOT REACHED)/m)
+    // There is no IPv6 address here to relay at.
+    if (mode !== 'userspace') expect(dumped.out).toMatch(/^shop\/cart:http .*\]:80\/TCP +(?!NOT REACHED)/m)
     expect(dumped.err).toMatch(/^DAMAGED: .*\d+ of \d+ frontends are not reached or incomplete/m)
     const explained = explain(mode)
     expect(explained.code).toBe(3)
