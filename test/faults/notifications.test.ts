@@ -149,6 +149,6 @@ it('F68: a daemon whose objects change logs one commit for each edit, and no for
   }
   await new Promise(resolve => setTimeout(resolve, 500))
   expect(daemon.said('committed')).toHaveLength(11)
-  expect(daemon.said('somebody else')).toEqual([])
+  expect(daemon.said('another process')).toEqual([])
   expect(daemon.said('repaired')).toEqual([])
 })

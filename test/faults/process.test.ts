@@ -155,7 +155,7 @@ it('F86: of two daemons one works; the other ends with a reason, and nothing fli
   expect(await generation()).toBe(before)
   writeObjects(folder, services(11))
   await eventually(() => frontendNames().size === 11)
-  expect(first.said('somebody else')).toEqual([])
+  expect(first.said('another process')).toEqual([])
 })
 
 it('F86: a daemon that was killed gives its place to the next at once, one that ends as well', async () => {
