@@ -53,9 +53,7 @@ async function runAll({ stages, processors, write, signal, logs }) {
     const changed = new Promise(resolve => {
       wake = resolve
     })
-    const index = waiting.findIndex(
-      ({ stage, isReady }) => isReady && (busy === 0 || busy + stage.load <= processors),
-    )
+    const index = nextOf(waiting, busy, processors)
     if (index >= 0 && !signal?.aborted) {
       const [{ stage }] = waiting.splice(index, 1)
       busy += stage.load
@@ -70,6 +68,13 @@ async function runAll({ stages, processors, write, signal, logs }) {
     } else await changed
   }
   return reports
+}
+
+/** The first stage that is ready, when it fits: nothing smaller goes ahead of it but what keeps no processor busy. */
+function nextOf(waiting, busy, processors) {
+  const first = waiting.findIndex(({ isReady, stage }) => isReady && stage.load > 0)
+  const fits = first >= 0 && (busy === 0 || busy + waiting[first].stage.load <= processors)
+  return fits ? first : waiting.findIndex(({ isReady, stage }) => isReady && stage.load === 0)
 }
 
 /** Runs one stage in a process group of its own, so that nothing it started is left behind. */

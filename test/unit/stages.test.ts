@@ -129,6 +129,19 @@ describe('npm test', () => {
     expect(lines.slice(0, 3).map(line => line.split(/ +/)[1])).toEqual(['unit', 'kernel', 'reference'])
   })
 
+  it('holds processors free for a stage that needs several, but for what keeps none busy', async () => {
+    const { lines } = await run(
+      [
+        shell('lint', 'sleep 0.5'),
+        shell('unit', 'true', { load: 2 }),
+        shell('kernel', 'true'),
+        shell('sim', 'true', { load: 0 }),
+      ],
+      2,
+    )
+    expect(lines.slice(0, 4).map(line => line.split(/ +/)[1])).toEqual(['sim', 'lint', 'unit', 'kernel'])
+  })
+
   it('ends all stages when it is interrupted', async () => {
     const abort = new AbortController()
     setTimeout(() => abort.abort(), 200)
