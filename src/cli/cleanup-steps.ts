@@ -1,6 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import { openNetfilter } from '../daemon/open.ts'
 import { NFT_FAMILIES } from '../dataplane/common/family.ts'
+import { hasOurSets } from '../dataplane/nftables/sets.ts'
 import { isOurs as isUserspaceTable } from '../dataplane/userspace/plane.ts'
 import { type CommitResult, createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import type { Operation, Transaction } from '../kernel/nft/operation.ts'
@@ -84,9 +85,7 @@ function remainsOf(tables: readonly Table[]): readonly Remains[] {
 
 /** Once kube-proxy has written into it, it serves from there: the sets of ours that are left mean nothing any more. */
 function isOurs(table: Table): boolean {
-  const { sets } = table
-  const hasOurSets = sets.has('frontends') && sets.has('dispatch') && sets.has('endpoints')
-  return hasOurSets && !isKubeProxyTable(outlinesOf(table))
+  return hasOurSets(table) && !isKubeProxyTable(outlinesOf(table))
 }
 
 /** Deletes what kube-proxy left in nf_tables. Gives what that was, and what had to stay. */

@@ -98,7 +98,7 @@ function featuresOf(family: NftFamily): Feature[] {
 function mapFeatures(family: NftFamily, hook: ChainHook): Feature[] {
   const layout = LAYOUTS[family]
   const declaration = { layout, size: 4_096, connectionCounters: false }
-  const endpoints = declareSet('endpoints', declaration)
+  const endpoints = declareSet('endpoints-tcp', declaration)
   const affinity = declareSet('affinity', declaration)
   const dispatch = declareSet('dispatch', declaration)
   const add = (set: typeof endpoints): Operation => ({ ...at(family), verb: 'add-set', set })

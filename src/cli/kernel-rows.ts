@@ -6,7 +6,7 @@ import { CHAIN_REJECT } from '../dataplane/common/chain-names.ts'
 import { type FamilyLayout, LAYOUTS } from '../dataplane/common/family.ts'
 import { protocolOfKey } from '../dataplane/common/octet-keys.ts'
 import { parseChain } from '../dataplane/nftables/chains.ts'
-import { CODE_MASK, ID_MASK, LOCAL_LIST } from '../dataplane/nftables/layout.ts'
+import { CODE_MASK, ENDPOINTS_MAPS, ID_MASK, LOCAL_LIST, readPairKey } from '../dataplane/nftables/layout.ts'
 import type { Element, Table } from '../kernel/nft/state.ts'
 import type { Backend } from '../model/frontend.ts'
 import { type CaughtPlace, lostClusterIps, lostText } from './lost-cluster-ips.ts'
@@ -58,8 +58,11 @@ function readContents(table: Table): Contents {
       else if (set === 'cluster-ips') clusterIps.add(key)
       else if (set === 'nodeport-ips') nodePortIps.push(key)
       else if (set === 'dispatch' && typeof data === 'object') chains.set(readU32host(key), data.chain ?? '')
-      else if (set === 'endpoints' && typeof data === 'string')
-        append(lists, readU32host(key), { ip: data.slice(0, -4), port: readU16be(data, data.length - 4) })
+      else if (ENDPOINTS_MAPS.has(set) && typeof data === 'string')
+        append(lists, readPairKey(key).list, {
+          ip: data.slice(0, -4),
+          port: readU16be(data, data.length - 4),
+        })
       else if (set === 'ranges') append(ranges, (readU32host(key) & ID_MASK) >>> 0, rangeText(key))
     }
   }

@@ -1,4 +1,9 @@
-import { CHAIN_LATE_OUTPUT, CHAIN_LATE_PREROUTING, CHAIN_REJECT } from '../dataplane/common/chain-names.ts'
+import {
+  CHAIN_EARLY_POSTROUTING,
+  CHAIN_LATE_OUTPUT,
+  CHAIN_LATE_PREROUTING,
+  CHAIN_REJECT,
+} from '../dataplane/common/chain-names.ts'
 import { parseChain } from '../dataplane/nftables/chains.ts'
 import { SET_NAMES, type SetName } from '../dataplane/nftables/sets.ts'
 import type { Operation, Transaction } from '../kernel/nft/operation.ts'
@@ -30,7 +35,7 @@ export function remainsIn(table: Table): Remains | undefined {
   if (!isKubeProxyTable(outlinesOf(table))) return undefined
   const place = { family: table.family, table: table.name }
   const chains = [...table.chains.keys()].filter(isOurChain)
-  const sets = SET_NAMES.filter(name => !SHARED_SETS.has(name) && table.sets.has(name))
+  const sets = [...SET_NAMES, FORMER_SET].filter(name => !SHARED_SETS.has(name) && table.sets.has(name))
   if (chains.length === 0 && sets.length === 0) return undefined
   const narrow = [...table.sets.values()].filter(isNarrow)
   const { family, name } = table
@@ -49,10 +54,19 @@ export function remainsIn(table: Table): Remains | undefined {
   }
 }
 
-const LATE_CHAINS: ReadonlySet<string> = new Set([CHAIN_LATE_PREROUTING, CHAIN_LATE_OUTPUT])
+/** `reject` until 0.1. */
+const CHAINS: ReadonlySet<string> = new Set([
+  CHAIN_EARLY_POSTROUTING,
+  CHAIN_LATE_PREROUTING,
+  CHAIN_LATE_OUTPUT,
+  CHAIN_REJECT,
+  'reject',
+])
+/** Until 0.1. */
+const FORMER_SET = 'endpoints'
 
 function isOurChain(name: string): boolean {
-  return LATE_CHAINS.has(name) || name === CHAIN_REJECT || parseChain(name) !== undefined
+  return CHAINS.has(name) || parseChain(name) !== undefined
 }
 
 function isNarrow({ name, size }: NftSet): boolean {

@@ -294,7 +294,7 @@ function nftTables(): string {
 
 function hasCounters(): boolean {
   return / counter packets|counter$/m.test(
-    execFileSync('nft', ['list', 'map', 'ip', 'kube-proxy', 'endpoints'], { encoding: 'utf8' }),
+    execFileSync('nft', ['list', 'map', 'ip', 'kube-proxy', 'endpoints-tcp'], { encoding: 'utf8' }),
   )
 }
 

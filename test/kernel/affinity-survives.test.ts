@@ -1,5 +1,7 @@
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
+import { readU32host, u32host } from '../../src/base/octets.ts'
+import { ID_MASK } from '../../src/dataplane/nftables/layout.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../src/dataplane/nftables/options.ts'
 import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
@@ -51,15 +53,16 @@ it('clients keep their endpoint when endpoints outgrow their set and the table i
   await pass.run(table([affine]), 'start')
   const before = await tableNow()
   const set = before.sets.get('affinity')
-  const [endpoint] = elementsOf(before, 'endpoints')
+  const [endpoint] = elementsOf(before, 'endpoints-tcp')
   if (set === undefined || endpoint === undefined) throw new Error('no affinity')
 
   // As a packet would leave it.
-  const list = endpoint.key.slice(0, 4)
+  const number = readU32host(endpoint.key)
+  const list = u32host(number & ID_MASK)
   const element: Element = {
     set: 'affinity',
     key: list + ip4(192, 0, 2, 7),
-    data: endpoint.key.slice(4),
+    data: u32host(number),
     comment: '',
     expiresMs: 1_800_000,
   }
@@ -73,12 +76,12 @@ it('clients keep their endpoint when endpoints outgrow their set and the table i
   await pass.run(table([affine, crowd]), 'change')
   expect(events.map(({ kind }) => kind)).toEqual(['committed', 'committed'])
   const after = await tableNow()
-  expect(after.sets.get('endpoints')?.size).toBeGreaterThan(before.sets.get('endpoints')?.size ?? 0)
-  expect(elementsOf(after, 'endpoints')).toHaveLength(4002)
+  expect(after.sets.get('endpoints-tcp')?.size).toBeGreaterThan(before.sets.get('endpoints-tcp')?.size ?? 0)
+  expect(elementsOf(after, 'endpoints-tcp')).toHaveLength(4002)
   const [kept, ...others] = elementsOf(after, 'affinity')
   expect(others).toEqual([])
   expect(kept).toMatchObject({ key: element.key, data: element.data })
   expect(kept?.expiresMs).toBeGreaterThan(1_700_000)
   expect(kept?.expiresMs).toBeLessThanOrEqual(1_800_000)
-  expect(elementsOf(after, 'endpoints')).toContainEqual(endpoint)
+  expect(elementsOf(after, 'endpoints-tcp')).toContainEqual(endpoint)
 })

@@ -74,7 +74,7 @@ it.each([0, 600])(
     for (let n = 0; n < 3; n++) await attempt('10.96.0.1')
     expect(await counts(state)).toEqual(['ns/web:/TCP/IPv4 10.21.0.1:8080 3'])
     expect(
-      execFileSync('nft', ['list', 'map', 'ip', 'kube-proxy', 'endpoints'], { encoding: 'utf8' }),
+      execFileSync('nft', ['list', 'map', 'ip', 'kube-proxy', 'endpoints-tcp'], { encoding: 'utf8' }),
     ).toContain('counter packets 3')
   },
 )

@@ -250,11 +250,11 @@ describe("kube-proxy's nftables mode", () => {
     const { code, out, err } = kprobe('cleanup')
     expect({ code, err }).toEqual({ code: 0, err: '' })
     expect(out).toMatch(
-      /^removed table ip6 kube-proxy\nremoved what was ours in table ip kube-proxy, which is kube-proxy's now: \d+ chains, 8 sets\nleft by kube-proxy: table ip kube-proxy of its nftables mode /,
+      /^removed table ip6 kube-proxy\nremoved what was ours in table ip kube-proxy, which is kube-proxy's now: \d+ chains, 10 sets\nleft by kube-proxy: table ip kube-proxy of its nftables mode /,
     )
     expect(ruleset()).toMatch(/ip daddr . meta l4proto . th dport vmap @service-ips/)
-    expect(ruleset()).not.toMatch(/frontends|dispatch|mod-|chain reject \{/)
-    expect(ruleset()).toMatch(/set cluster-ips \{\s+type ipv4_addr\s+size 1048576/)
+    expect(ruleset()).not.toMatch(/frontends|dispatch|mod-|chain refuse \{/)
+    expect(ruleset()).toMatch(/set cluster-ips \{\s+typeof ip daddr\s+size 1048576/)
     expect(kprobe('cleanup').out).toMatch(/^nothing of ours is in the kernel\nleft by kube-proxy: /)
     expect(cleanLeftovers().out).toBe('removed table ip kube-proxy\n')
     expect(ruleset()).toBe('')

@@ -90,7 +90,7 @@ describe('the nftables plane on the kernel', () => {
     const { receipts } = await program(CLUSTER, plane.empty)
     expect(receipts).toHaveLength(1)
     const text = listed()
-    expect(text).toMatch(/10\.96\.0\.1 \. tcp \. 80 comment "ns\/plain:http" : 0x[0-9a-f]{8}/)
+    expect(text).toMatch(/10\.96\.0\.1 \. tcp \. 80 comment "ns\/plain:http" : 8[0-9a-f]{3}:[0-9a-f]+/)
     expect(text).toMatch(/"ns\/affine-6:b"/)
     expect(text).toContain('chain fw-loc-5-2 {')
     expect(text).toContain('chain aff-5-10800 {')

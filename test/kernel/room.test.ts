@@ -48,7 +48,7 @@ describe('a set that is nearly full', () => {
       outcomes.push((await plane.commit(plan, {})).outcome)
       state = plan.after
     }
-    expect(state.ruleset.tables[0]?.sets.get('endpoints')?.size).toBe(4096)
+    expect(state.ruleset.tables[0]?.sets.get('endpoints-tcp')?.size).toBe(4096)
     expect(outcomes).toEqual(['committed', 'committed', 'committed'])
   })
 })

@@ -1,3 +1,4 @@
+import type { Cidr } from '../../base/cidr.ts'
 import { type Octets, u32host, zeros } from '../../base/octets.ts'
 import {
   NF_DROP,
@@ -6,6 +7,7 @@ import {
   NFT_META_IIFNAME,
   NFT_META_L4PROTO,
   NFT_META_MARK,
+  NFT_META_PRIORITY,
   NFT_PAYLOAD_NETWORK_HEADER,
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFTA_FIB_F_SADDR,
@@ -19,8 +21,8 @@ import { prefixMask } from './octet-keys.ts'
 /** Fragments of rules that every mode writes alike. Registers from WORK on are what a fragment works with. */
 export type Expressions = readonly Expression[]
 
-/** The first of the registers that fragments work with. */
-export const WORK = 8
+/** The first of the registers that fragments work with: nft uses none before it for a statement of its own. */
+export const WORK = 0
 
 /** What the rules of one table depend on, beside what is in its elements. */
 export interface RuleContext {
@@ -75,6 +77,16 @@ export function writeMark(sreg: number): Expression {
   return { kind: 'meta-set', key: NFT_META_MARK, sreg }
 }
 
+/** Loads the packet's priority. */
+export function readPriority(dreg: number): Expression {
+  return { kind: 'meta', key: NFT_META_PRIORITY, dreg }
+}
+
+/** Sets the packet's priority. */
+export function writePriority(sreg: number): Expression {
+  return { kind: 'meta-set', key: NFT_META_PRIORITY, sreg }
+}
+
 /** Goes on only if the set has what is in the registers from `sreg` on. */
 export function matches(set: string, sreg = WORK): Expression {
   return { kind: 'lookup', set, sreg, dreg: undefined, inverted: false }
@@ -118,17 +130,29 @@ export function askMasquerade(context: RuleContext): Expressions {
 export function fromPod(context: RuleContext, detector: Detector, negated: boolean): Expressions {
   const op = negated ? 'neq' : 'eq'
   if (detector.kind === 'cidr') {
-    const { ip, bits } = detector.cidr
-    const { layout } = context
-    return [
-      sourceAddress(layout, WORK),
-      maskBytes(WORK, prefixMask(bits, layout.addressLength)),
-      compare(op, WORK, ip),
-    ]
+    return inPrefix(context.layout, 'source', { ...detector.cidr, op })
   }
   // Comparing fewer than the 16 bytes of a name makes it a prefix.
   const name = detector.kind === 'interface' ? detector.name.padEnd(16, '\0') : detector.prefix
   return [{ kind: 'meta', key: NFT_META_IIFNAME, dreg: WORK }, compare(op, WORK, name)]
+}
+
+export interface PrefixMatch extends Cidr {
+  /** `neq` goes on only if the address is not in the prefix. */
+  readonly op: 'eq' | 'neq'
+}
+
+/** Goes on only if an address of the packet is in a prefix. Of whole bytes nft loads no more than it compares. */
+export function inPrefix(
+  layout: FamilyLayout,
+  side: 'source' | 'destination',
+  { ip, bits, op }: PrefixMatch,
+): Expressions {
+  const load = side === 'source' ? sourceAddress(layout, WORK) : destinationAddress(layout, WORK)
+  const length = bits / 8
+  if (bits > 0 && Number.isInteger(length) && load.kind === 'payload')
+    return [{ ...load, length }, compare(op, WORK, ip.slice(0, length))]
+  return [load, maskBytes(WORK, prefixMask(bits, layout.addressLength)), compare(op, WORK, ip)]
 }
 
 /** Goes on only if the source address is one of this node. */

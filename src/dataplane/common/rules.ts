@@ -22,11 +22,10 @@ import {
 import type { Detector } from './detector.ts'
 import {
   compare,
-  destinationAddress,
   dropCounted,
   type Expressions,
+  inPrefix,
   jumpTo,
-  maskBytes,
   maskNumber,
   type RuleContext,
   readMark,
@@ -35,7 +34,6 @@ import {
   writeMark,
 } from './expressions.ts'
 import type { FamilyLayout } from './family.ts'
-import { prefixMask } from './octet-keys.ts'
 
 /** kube-proxy's priority of the hooks that translate destinations. */
 export const NAT_PRIORITY = NF_IP_PRI_NAT_DST
@@ -86,11 +84,7 @@ export function unallocatedChains(
 
 function unallocatedRules(layout: FamilyLayout, serviceCidrs: readonly Cidr[]): readonly Rule[] {
   return serviceCidrs.map(cidr => {
-    const match: Expressions = [
-      destinationAddress(layout, WORK),
-      maskBytes(WORK, prefixMask(cidr.bits, layout.addressLength)),
-      compare('eq', WORK, cidr.ip),
-    ]
+    const match = inPrefix(layout, 'destination', { ...cidr, op: 'eq' })
     return rule([...match, ...dropCounted], 'no such ClusterIP')
   })
 }

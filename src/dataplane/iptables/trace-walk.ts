@@ -63,7 +63,7 @@ export function traceTables(tables: XtTables, packet: TracePacket, surroundings:
     family: familyOfPacket(packet),
     packet,
     surroundings,
-    state: { ...(surroundings.arrived ?? unchanged), balanced: false },
+    state: { ...(surroundings.arrived ?? unchanged), priority: 0, balanced: false },
     recent: new RecentLists(surroundings.dynamic),
     chance: new Chance(surroundings.random),
     steps: [],

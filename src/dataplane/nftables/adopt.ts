@@ -10,6 +10,7 @@ import { parseChain } from './chains.ts'
 import {
   CODE_FIRST,
   CODE_MASK,
+  ENDPOINTS_MAPS,
   GROUP_AFFINITY,
   GROUP_DISPATCH,
   GROUP_UNKNOWN,
@@ -65,7 +66,7 @@ function* findOwners(table: Table): Steps<Owners> {
   for (const list of table.elements.values()) {
     for (const { set, key, data, comment } of list) {
       if (++count % ELEMENTS_PER_STEP === 0) yield
-      if (set === 'affinity' || set === 'endpoints' || set === 'slots' || set === 'ranges')
+      if (set === 'affinity' || set === 'slots' || set === 'ranges' || ENDPOINTS_MAPS.has(set))
         seen.add(idOf(key))
       if ((set !== 'frontends' && set !== 'nodeports') || typeof data !== 'string') continue
       const id = idOf(data)
@@ -119,7 +120,9 @@ function groupOf({ set, key, data, comment }: Element, table: Table, { byId, byA
       const id = typeof data === 'string' ? idOf(data) : 0
       return groupOfComment(comment) ?? byId.get(id) ?? `@${id}`
     }
-    case 'endpoints':
+    case 'endpoints-tcp':
+    case 'endpoints-udp':
+    case 'endpoints-sctp':
     case 'slots':
     case 'ranges':
       return byId.get(idOf(key)) ?? `@${idOf(key)}`

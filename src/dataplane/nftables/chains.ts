@@ -1,6 +1,7 @@
 import { NFT_JUMP } from '../../kernel/nft/constants.ts'
 import type { Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
+import type { Protocol } from '../../model/service.ts'
 import { CHAIN_FIREWALL, CHAIN_REJECT } from '../common/chain-names.ts'
 import {
   askMasquerade,
@@ -12,7 +13,7 @@ import {
   rule,
 } from '../common/expressions.ts'
 import { quantise, rolls } from './quantise.ts'
-import { FRONTEND_MAPS, pickKnown, pickNew, pickSlot } from './rules.ts'
+import { pickKnown, pickNew, pickSlot } from './rules.ts'
 
 /**
  * The chains made on demand: one per distinct value of these, never one per Service. A chain's name says all that its
@@ -155,7 +156,7 @@ function rulesOf(spec: ChainSpec, context: RuleContext): readonly Rule[] {
  */
 function pickRules({ local, count }: PickSpec, { layout }: RuleContext): readonly Rule[] {
   const rules = rolls(count).flatMap(modulus =>
-    FRONTEND_MAPS.map(map => rule(pickSlot(layout, map, { local, modulus }))),
+    PROTOCOLS.map(protocol => rule(pickSlot(layout, { protocol, local, modulus }))),
   )
   return count === 1 ? rules : [...rules, rule([goTo(pickChain(local, 1, 0))])]
 }
@@ -163,16 +164,20 @@ function pickRules({ local, count }: PickSpec, { layout }: RuleContext): readonl
 function affinityRules({ local, count, timeoutS }: PickSpec, { layout }: RuleContext): readonly Rule[] {
   const timeoutMs = timeoutS * 1000
   const moduli = count === 1 ? [1] : [...rolls(count), 1]
-  const known = FRONTEND_MAPS.map(map => rule(pickKnown(layout, map, { local, timeoutMs })))
-  const fresh = moduli.flatMap(modulus =>
-    FRONTEND_MAPS.map(map => rule(pickNew(layout, map, { local, modulus, timeoutMs }))),
-  )
-  // Reached when the map of clients is full, too.
-  const forgetful = (rolls(count).length > 1 ? [count, 1] : [count]).flatMap(modulus =>
-    FRONTEND_MAPS.map(map => rule(pickNew(layout, map, { local, modulus, timeoutMs: undefined }))),
-  )
-  return [...known, ...fresh, ...forgetful]
+  return PROTOCOLS.flatMap(protocol => {
+    const list = { protocol, local }
+    const known = rule(pickKnown(layout, { ...list, timeoutMs }))
+    const fresh = moduli.map(modulus => rule(pickNew(layout, { ...list, modulus, timeoutMs })))
+    // Reached when the map of clients is full, too.
+    const forgetful = (rolls(count).length > 1 ? [count, 1] : [count]).map(modulus =>
+      rule(pickNew(layout, { ...list, modulus, timeoutMs: undefined })),
+    )
+    return [known, ...fresh, ...forgetful]
+  })
 }
+
+/** The order of the rules of a chain: what most packets are comes first. */
+const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
 
 /** Pods and processes of this node are inside: they reach endpoints everywhere. */
 function externalLocalRules(

@@ -3,13 +3,13 @@ import type { Octets } from '../../base/octets.ts'
 import type { Steps } from '../../base/steps.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
-import { idOf } from './layout.ts'
+import { ENDPOINTS_MAPS, idOf } from './layout.ts'
 import type { Ids } from './numbering.ts'
 import type { NftablesState } from './state.ts'
 
 /** How often one element of the kernel's was chosen for a new connection since it exists. */
 export interface ConnectionCount {
-  /** Stands for the element as long as it exists: `ip` or `ip6`, and its key. */
+  /** Stands for the element as long as it exists: `ip` or `ip6`, its map, and its key. */
   readonly element: string
   /** PortFrontends.key. */
   readonly port: string
@@ -26,17 +26,20 @@ export async function readConnections(
 ): Promise<readonly ConnectionCount[]> {
   const found: ConnectionCount[] = []
   for (const table of state.ruleset.tables) {
-    if (table.sets.get('endpoints')?.counted !== true) continue
+    const maps = [...table.sets.values()].filter(set => ENDPOINTS_MAPS.has(set.name) && set.counted === true)
+    if (maps.length === 0) continue
     const { family, name } = table
     const ports = portsById(state.allocations[family].ids)
     const endpoints = await finishSteps(endpointsByKey(table))
-    await client.counters({ table: { family, name }, set: 'endpoints' }, (key, connections) => {
-      const endpoint = endpoints.get(key)
-      const port = ports.get(idOf(key))
-      // What the kernel has and the state has not is about to go, or came a moment ago.
-      if (endpoint === undefined || port === undefined) return
-      found.push({ element: `${family} ${key}`, port, endpoint, connections })
-    })
+    for (const { name: set } of maps)
+      await client.counters({ table: { family, name }, set }, (key, connections) => {
+        const element = `${set} ${key}`
+        const endpoint = endpoints.get(element)
+        const port = ports.get(idOf(key))
+        // What the kernel has and the state has not is about to go, or came a moment ago.
+        if (endpoint === undefined || port === undefined) return
+        found.push({ element: `${family} ${element}`, port, endpoint, connections })
+      })
   }
   return found
 }
@@ -47,12 +50,12 @@ function portsById({ byPort }: Ids): ReadonlyMap<number, string> {
 
 const YIELD_EVERY = 2_000
 
-function* endpointsByKey({ elements }: Table): Steps<ReadonlyMap<Octets, string>> {
-  const endpoints = new Map<Octets, string>()
+function* endpointsByKey({ elements }: Table): Steps<ReadonlyMap<string, string>> {
+  const endpoints = new Map<string, string>()
   for (const group of elements.values()) {
     for (const { set, key, data } of group) {
-      if (set !== 'endpoints' || typeof data !== 'string') continue
-      endpoints.set(key, endpointText(data))
+      if (!ENDPOINTS_MAPS.has(set) || typeof data !== 'string') continue
+      endpoints.set(`${set} ${key}`, endpointText(data))
       if (endpoints.size % YIELD_EVERY === 0) yield
     }
   }

@@ -1,4 +1,4 @@
-import { type Octets, u32host } from '../../base/octets.ts'
+import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import type { Element, ElementGroup } from '../../kernel/nft/state.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import { CHAIN_REJECT } from '../common/chain-names.ts'
@@ -6,7 +6,20 @@ import { commentOf } from '../common/element-group.ts'
 import type { FamilyLayout } from '../common/family.ts'
 import { portData, portKey } from '../common/octet-keys.ts'
 import { externalChain, externalLocalChain, firewallChain, pickChain } from './chains.ts'
-import { CODE_DROP, CODE_REJECT, ID_UNIT, LOCAL_LIST, pairKey } from './layout.ts'
+import {
+  CODE_DROP,
+  CODE_REJECT,
+  ENDPOINTS,
+  ENDPOINTS_MAPS,
+  ID_MAX,
+  LOCAL_LIST,
+  listOfPort,
+  pairKey,
+  readPairKey,
+  STABLE,
+  STABLE_LOCAL,
+  STABLE_MAX,
+} from './layout.ts'
 import type { CodeDraft, IdDraft } from './numbering.ts'
 import { assignSlots, type SlotTable, slotsOf } from './slots.ts'
 import { stableIds } from './stable-id.ts'
@@ -24,21 +37,25 @@ export interface OutOfNumbers {
 }
 
 const NO_IDS_LEFT: OutOfNumbers = {
-  reason: 'the table has no number left for another service port: 524287 are in use',
+  reason: `the table has no number left for another service port: ${ID_MAX} are in use`,
 }
 const NO_CODES_LEFT: OutOfNumbers = {
   reason: 'the table has no code left for another combination of endpoint counts: 4080 are in use',
+}
+const TOO_MANY_ENDPOINTS: OutOfNumbers = {
+  reason: `session affinity has no number left for another endpoint of one port: ${STABLE_MAX} are in use`,
 }
 const NONE: readonly never[] = []
 
 /** A port with its numbers. */
 interface Rendering {
   readonly port: PortFrontends
-  /** The id of the port, where V has it. */
+  /** Its cluster list. */
   readonly base: number
   readonly comment: string
   readonly endpointComment: string
-  readonly before: SlotTable | undefined
+  readonly before: ElementGroup | undefined
+  readonly slots: SlotTable | undefined
 }
 
 /**
@@ -90,16 +107,20 @@ export class ElementDraft {
     const comment = commentOf(port)
     const rendering: Rendering = {
       port,
-      base: id * ID_UNIT,
+      base: listOfPort(id),
       comment,
       endpointComment: this.#context.endpointComments ? comment : '',
-      before:
-        before === undefined ? undefined : slotsOf(before, affinityTimeoutS === 0 ? 'endpoints' : 'slots'),
+      before,
+      slots:
+        before === undefined
+          ? undefined
+          : slotsOf(before, affinityTimeoutS === 0 ? ENDPOINTS[port.protocol] : 'slots'),
     }
     if (!this.#addFrontends(rendering)) return NO_CODES_LEFT
     const lists = listsOf(port)
-    if (affinityTimeoutS > 0) this.#addAffine(rendering, lists)
-    else {
+    if (affinityTimeoutS > 0) {
+      if (!this.#addAffine(rendering, lists)) return TOO_MANY_ENDPOINTS
+    } else {
       if ((lists & CLUSTER) !== 0) this.#deal(rendering, port.cluster, 0)
       if ((lists & LOCAL) !== 0) this.#deal(rendering, port.local, LOCAL_LIST)
     }
@@ -128,21 +149,30 @@ export class ElementDraft {
   }
 
   /** A list without affinity, of which some endpoints may have slots already. */
-  #deal({ base, before, endpointComment }: Rendering, backends: readonly Backend[], bit: number): void {
+  #deal(rendering: Rendering, backends: readonly Backend[], bit: number): void {
+    const { port, base, endpointComment: comment } = rendering
     const list = base + bit
-    const slots = before?.get(list)
-    if (slots === undefined) this.#addEndpoints(backends, list, endpointComment)
+    const slots = rendering.slots?.get(list)
+    if (slots === undefined) this.#addEndpoints(backends, list, rendering)
     else {
       const values = assignSlots(backends.map(endpointData), slots)
-      this.#addSlots({ set: 'endpoints', list, values, comment: endpointComment })
+      for (let slot = 0; slot < values.length; slot++)
+        this.#add({
+          set: ENDPOINTS[port.protocol],
+          key: pairKey(list, slot),
+          data: values[slot],
+          comment,
+        })
     }
   }
 
   /** A list without affinity, slot by slot. */
-  #addEndpoints(backends: readonly Backend[], list: number, comment: string): void {
+  #addEndpoints(backends: readonly Backend[], list: number, rendering: Rendering): void {
     const out = this.#out
     const first = this.#count
     const prefix = u32host(list)
+    const set = ENDPOINTS[rendering.port.protocol]
+    const comment = rendering.endpointComment
     let port = -1
     let portOctets = ''
     for (let slot = 0; slot < backends.length; slot++) {
@@ -153,14 +183,9 @@ export class ElementDraft {
         portOctets = portData(port)
       }
       const key = prefix + (this.#slotOctets[slot] ?? this.#octetsOf(slot))
-      out[first + slot] = { set: 'endpoints', key, data: backend.ip + portOctets, comment }
+      out[first + slot] = { set, key, data: backend.ip + portOctets, comment }
     }
     this.#count = first + backends.length
-  }
-
-  #addSlots({ set, list, values, comment }: SlotRun): void {
-    for (let slot = 0; slot < values.length; slot++)
-      this.#add({ set, key: pairKey(list, slot), data: values[slot], comment })
   }
 
   /** Asked for slots in order, so that the list has no gaps. */
@@ -170,26 +195,33 @@ export class ElementDraft {
     return octets
   }
 
-  /** Both lists get their ids from one numbering, so that a client keeps its endpoint whichever way it comes. */
-  #addAffine({ port, base, endpointComment, before }: Rendering, lists: number): void {
+  /**
+   * Both lists get their numbers from one numbering, so that a client keeps its endpoint whichever way it comes. False
+   * when there are not enough.
+   */
+  #addAffine({ port, base, endpointComment, before, slots }: Rendering, lists: number): boolean {
     const cluster = (lists & CLUSTER) === 0 ? NONE : port.cluster.map(endpointData)
     const local = (lists & LOCAL) === 0 ? NONE : port.local.map(endpointData)
-    const ids = stableIds([...new Set([...cluster, ...local])].sort())
-    for (const [bit, values] of [
-      [0, cluster],
-      [LOCAL_LIST, local],
+    const ids = stableIds([...new Set([...cluster, ...local])].sort(), numbersOf(before ?? NONE))
+    if (ids === undefined) return false
+    for (const [bit, marker, values] of [
+      [0, STABLE, cluster],
+      [LOCAL_LIST, STABLE_LOCAL, local],
     ] as const) {
       const list = base + bit
-      const numbers = values.map(value => u32host(ids.get(value) ?? 0))
+      const numbers = values.map(value => base + (ids.get(value) ?? 0))
       for (let i = 0; i < values.length; i++)
         this.#add({
-          set: 'endpoints',
-          key: u32host(list) + (numbers[i] ?? ''),
+          set: ENDPOINTS[port.protocol],
+          key: pairKey(numbers[i] ?? 0, marker),
           data: values[i],
           comment: endpointComment,
         })
-      this.#addSlots({ set: 'slots', list, values: assignSlots(numbers, before?.get(list)), comment: '' })
+      const dealt = assignSlots(numbers.map(u32host), slots?.get(list))
+      for (let slot = 0; slot < dealt.length; slot++)
+        this.#add({ set: 'slots', key: pairKey(list, slot), data: dealt[slot], comment: '' })
     }
+    return true
   }
 
   #addRanges({ port, base }: Rendering): void {
@@ -208,11 +240,14 @@ export class ElementDraft {
   }
 }
 
-interface SlotRun {
-  readonly set: 'endpoints' | 'slots'
-  readonly list: number
-  readonly values: readonly Octets[]
-  readonly comment: string
+/** Numbers that endpoints have, by address and port. */
+function numbersOf(group: ElementGroup): ReadonlyMap<Octets, number> {
+  const numbers = new Map<Octets, number>()
+  for (const { set, key, data } of group) {
+    if (!ENDPOINTS_MAPS.has(set) || typeof data !== 'string' || readPairKey(key).slot !== undefined) continue
+    numbers.set(data, readU32host(key) % STABLE_MAX)
+  }
+  return numbers
 }
 
 const CLUSTER = 1

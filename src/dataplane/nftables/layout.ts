@@ -1,17 +1,23 @@
 import type { Family } from '../../base/ip.ts'
-import { type Octets, readU32host } from '../../base/octets.ts'
+import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import type { Protocol } from '../../model/service.ts'
 
 /**
- * The value V of a frontend, a 32-bit number that nft prints as a mark:
+ * The value V of a frontend, a 32-bit number that travels in the priority of the connection's first packet, where nft
+ * prints it as two halves:
  *
- *     bits 31..13  service-port id (1 to 524,287)
+ *     bit  31      1: chain early-postrouting knows V by it
+ *     bits 30..13  service-port id (1 to 262,143)
  *     bit  12      0 in the map; 1 makes it the list of endpoints on this node
  *     bits 11..0   code: key of the map `dispatch`
+ *
+ * With session affinity bits 12..0 become the number of the endpoint that was chosen.
  */
+export const VALUE_FLAG = 0x80000000
 const ID_SHIFT = 13
 export const ID_UNIT = 2 ** ID_SHIFT
-export const ID_MAX = 0x7ffff
+export const ID_MAX = 0x3ffff
+/** Leaves the flag in place. */
 export const ID_MASK = 0xffffe000
 export const LOCAL_LIST = 0x1000
 export const CODE_MASK = 0xfff
@@ -20,8 +26,12 @@ export const CODE_DROP = 1
 /** Codes of chains made on demand run from here to CODE_MASK. */
 export const CODE_FIRST = 16
 
-/** Second half of an endpoints key: slots lie below, stable ids of endpoints (session affinity) from here on. */
-export const STABLE_ID = 0x80000000
+/** Endpoints of one service port that can have numbers of their own (session affinity). */
+export const STABLE_MAX = ID_UNIT
+/** Second half of a key of the endpoints: slots lie below; from here on the first half has the endpoint's number. */
+export const STABLE = 0x80000000
+/** The same, of endpoints on this node. */
+export const STABLE_LOCAL = STABLE + 1
 
 /** Further groups of elements that serve no single Service. */
 export const GROUP_DISPATCH = '@dispatch'
@@ -33,23 +43,40 @@ export function hairpinGroup(address: string): string {
   return GROUP_HAIRPIN + address
 }
 
-/** Two 32-bit numbers in host order: keys of endpoints and slots. */
-export function pairKey(a: number, b: number): Octets {
-  return String.fromCharCode(
-    a & 255,
-    (a >>> 8) & 255,
-    (a >>> 16) & 255,
-    (a >>> 24) & 255,
-    b & 255,
-    (b >>> 8) & 255,
-    (b >>> 16) & 255,
-    (b >>> 24) & 255,
-  )
+/** The cluster list of a service port: its V without a code. */
+export function listOfPort(id: number): number {
+  return VALUE_FLAG + id * ID_UNIT
+}
+
+export type EndpointsMap = 'endpoints-tcp' | 'endpoints-udp' | 'endpoints-sctp'
+
+/** One map for each protocol: nft takes the port in its data for a port of a protocol, and asks each rule which. */
+export const ENDPOINTS: Readonly<Record<Protocol, EndpointsMap>> = {
+  TCP: 'endpoints-tcp',
+  UDP: 'endpoints-udp',
+  SCTP: 'endpoints-sctp',
+}
+export const ENDPOINTS_MAPS: ReadonlySet<string> = new Set(Object.values(ENDPOINTS))
+
+/**
+ * A key of `slots`: a list and a slot. A key of the endpoints is one, too, or the number of an endpoint with STABLE or
+ * STABLE_LOCAL.
+ */
+export function pairKey(first: number, second: number): Octets {
+  return u32host(first) + u32host(second)
+}
+
+/** The list that a pairKey belongs to, and the slot there: none where it has a number instead. */
+export function readPairKey(key: Octets): { readonly list: number; readonly slot: number | undefined } {
+  const first = readU32host(key)
+  const second = readU32host(key, 4)
+  if (second < STABLE) return { list: first, slot: second }
+  return { list: ((first & ID_MASK) >>> 0) + (second === STABLE ? 0 : LOCAL_LIST), slot: undefined }
 }
 
 /** The service-port id in the first 32 bits of a value or key. */
 export function idOf(octets: Octets): number {
-  return readU32host(octets) >>> ID_SHIFT
+  return (readU32host(octets) >>> ID_SHIFT) & ID_MAX
 }
 
 /** PortFrontends.key of the port that has this name beside its frontends. */

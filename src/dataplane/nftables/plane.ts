@@ -14,7 +14,7 @@ import { adoptRuleset } from './adopt.ts'
 import type { NftablesOptions } from './options.ts'
 import type { NftablesPlan } from './plan.ts'
 import { renderState } from './render.ts'
-import { LATE_SETS } from './sets.ts'
+import { hasOurSets, LATE_SETS } from './sets.ts'
 import { EMPTY_STATE, type NftablesState } from './state.ts'
 
 export interface NftablesPlaneOptions {
@@ -85,8 +85,9 @@ function crowdedSets(to: NftablesState, after: Ruleset): ReadonlySet<string> {
 
 /** kube-proxy's own table has the same name, but not these sets; unless it was made over ours, and then it is its own. */
 function isOurs({ sets, chains }: Table): boolean {
-  const hasSets = sets.has('frontends') && sets.has('dispatch') && sets.has('endpoints')
-  return hasSets && (!chains.has(KUBE_PROXY_CHAIN) || looksUpFrontends(chains.get(CHAIN_SERVICES)))
+  return (
+    hasOurSets({ sets }) && (!chains.has(KUBE_PROXY_CHAIN) || looksUpFrontends(chains.get(CHAIN_SERVICES)))
+  )
 }
 
 /** Of kube-proxy's nftables mode; both of us have a chain called services. */

@@ -1,116 +1,128 @@
-import type { Expression } from '../../kernel/nft/expression.ts'
+import { NFT_META_L4PROTO } from '../../kernel/nft/constants.ts'
+import type { Protocol } from '../../model/service.ts'
 import {
+  compare,
   destinationAddress,
   type Expressions,
   mapped,
   maskNumber,
   portOfPacket,
-  readMark,
+  readPriority,
   sourceAddress,
   translate,
-  WORK,
-  writeMark,
+  writePriority,
 } from '../common/expressions.ts'
 import type { FamilyLayout } from '../common/family.ts'
-import { CODE_MASK, ID_MASK, LOCAL_LIST } from './layout.ts'
+import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import { CODE_MASK, ENDPOINTS, ID_MASK, LOCAL_LIST, STABLE, STABLE_LOCAL } from './layout.ts'
 
 /**
- * Fragments of rules. Registers hold, everywhere: r0.. the key of a frontend, r6 its value V, r7 the packet mark while
- * V passes through it, r8 and on what the rule works with.
+ * Fragments of rules. nft's language has no registers: it begins each statement at the first one, and so do these, or
+ * nft could not load what it lists. What one statement leaves to the next is the packet's priority.
  */
 const KEY = 0
-const VALUE = 6
-const SAVED_MARK = 7
 
 /** The maps that say what to do with a packet. */
 export type FrontendMap = 'frontends' | 'nodeports'
-export const FRONTEND_MAPS: readonly FrontendMap[] = ['frontends', 'nodeports']
 
-/** Finds V of the packet in r6. The rule ends here when nothing is at its destination. */
+/** Makes V of the packet its priority. The rule ends here, and the priority stays, when nothing is at its destination. */
 function findValue(layout: FamilyLayout, map: FrontendMap): Expressions {
   const addressRegs = map === 'frontends' ? layout.addressRegs : 0
   const key: Expressions = addressRegs === 0 ? [] : [destinationAddress(layout, KEY)]
-  return [...key, ...portOfPacket(KEY + addressRegs), mapped(map, KEY, VALUE)]
-}
-
-/**
- * Copies a number to `dregs` by way of the packet mark, which it restores: nft cannot print a map's result as the key
- * of another map unless it has passed through something it knows. Nothing in between can end the rule, so a foreign
- * mark never gets lost. A mask has to come after, or nft prints "[invalid type]".
- */
-function throughMark(sreg: number, ...dregs: readonly number[]): Expressions {
-  return [readMark(SAVED_MARK), writeMark(sreg), ...dregs.map(readMark), writeMark(SAVED_MARK)]
+  return [...key, ...portOfPacket(KEY + addressRegs), mapped(map, KEY, KEY), writePriority(KEY)]
 }
 
 export function dispatch(layout: FamilyLayout, map: FrontendMap): Expressions {
   return [
     ...findValue(layout, map),
-    ...throughMark(VALUE, WORK),
-    maskNumber(WORK, CODE_MASK),
-    mapped('dispatch', WORK, 'verdict'),
+    readPriority(KEY),
+    maskNumber(KEY, CODE_MASK),
+    mapped('dispatch', KEY, 'verdict'),
   ]
 }
 
-/** Puts the id of the service port with `low` in its low bits into r8. */
-export function serviceWith(layout: FamilyLayout, map: FrontendMap, low: number): Expressions {
-  return [...findValue(layout, map), ...throughMark(VALUE, WORK), maskNumber(WORK, ID_MASK, low)]
+/** Loads the id of the service port, with `low` in its low bits. */
+export function serviceWith(low: number): Expressions {
+  return [readPriority(KEY), maskNumber(KEY, ID_MASK, low)]
 }
 
-/** Sends the packet to a random one of the first `modulus` slots of its list. */
-export function pickSlot(layout: FamilyLayout, map: FrontendMap, list: ListChoice): Expressions {
-  const random = WORK + 1
-  const endpoint = WORK + 2
+function listOf({ local }: { readonly local: boolean }): Expressions {
+  return serviceWith(local ? LOCAL_LIST : 0)
+}
+
+function ofProtocol(protocol: Protocol): Expressions {
   return [
-    ...serviceWith(layout, map, list.local ? LOCAL_LIST : 0),
-    { kind: 'numgen', modulus: list.modulus, dreg: random },
-    mapped('endpoints', WORK, endpoint),
-    translate(layout, endpoint),
+    { kind: 'meta', key: NFT_META_L4PROTO, dreg: KEY },
+    compare('eq', KEY, String.fromCharCode(PROTOCOL_NUMBERS[protocol])),
   ]
 }
 
-export interface ListChoice {
+/** Sends a packet of the protocol to a random one of the first `modulus` slots of its list. */
+export function pickSlot(layout: FamilyLayout, list: ListChoice): Expressions {
+  return [
+    ...ofProtocol(list.protocol),
+    ...listOf(list),
+    { kind: 'numgen', modulus: list.modulus, dreg: KEY + 1 },
+    mapped(ENDPOINTS[list.protocol], KEY, KEY),
+    translate(layout, KEY),
+  ]
+}
+
+interface ListKind {
+  readonly protocol: Protocol
   readonly local: boolean
+}
+
+export interface ListChoice extends ListKind {
   readonly modulus: number
 }
 
-/**
- * Session affinity needs two keys at once: (service . client) in r8.. for `affinity`, and (list . slot or id) in r13
- * and r14 for `slots` and `endpoints`. The endpoint then takes the place of the frontend's key in r0...
- */
-const LIST = 13
-const CHOICE = 14
-
-function affinityKeys(layout: FamilyLayout, map: FrontendMap, local: boolean): Expressions {
+/** Sends the packet to the endpoint whose number its priority has. `numgen random mod 1` is a constant. */
+function pickNumbered(layout: FamilyLayout, { protocol, local }: ListKind): Expressions {
   return [
-    ...findValue(layout, map),
-    readMark(SAVED_MARK),
-    writeMark(VALUE),
-    readMark(WORK),
-    maskNumber(WORK, ID_MASK),
-    readMark(LIST),
-    maskNumber(LIST, ID_MASK, local ? LOCAL_LIST : 0),
-    writeMark(SAVED_MARK),
-    sourceAddress(layout, WORK + 1),
+    readPriority(KEY),
+    { kind: 'numgen', modulus: 1, offset: local ? STABLE_LOCAL : STABLE, dreg: KEY + 1 },
+    mapped(ENDPOINTS[protocol], KEY, KEY),
+    translate(layout, KEY),
   ]
 }
 
-function remember(timeoutMs: number): Expression {
-  return { kind: 'dynset', op: 'update', set: 'affinity', keyReg: WORK, dataReg: CHOICE, timeoutMs }
+/** Bytes of an IPv6 address that stand for it in `affinity`: the last ones. */
+export const CLIENT_6_LENGTH = 12
+
+/**
+ * A key of `affinity`. nft 1.0.6 gives a key that it updates four registers, whatever its length, and data the next one:
+ * a client is known by the last 96 bits of its IPv6 address, so that the key fits.
+ */
+function clientKey(layout: FamilyLayout): Expressions {
+  const address = sourceAddress(layout, KEY + 1)
+  if (layout.model === 'IPv4' || address.kind !== 'payload') return [...serviceWith(0), address]
+  const offset = address.offset + address.length - CLIENT_6_LENGTH
+  return [...serviceWith(0), { ...address, offset, length: CLIENT_6_LENGTH }]
+}
+const CLIENT_DATA = 4
+
+/** The kernel wants data for a map even when it deletes. */
+function changeClient(layout: FamilyLayout, op: 'update' | 'delete', timeoutMs: number): Expressions {
+  return [
+    ...clientKey(layout),
+    readPriority(CLIENT_DATA),
+    { kind: 'dynset', op, set: 'affinity', keyReg: KEY, dataReg: CLIENT_DATA, timeoutMs },
+  ]
 }
 
 /** Sends a client to the endpoint it had before, if that still exists, and gives it another timeout. */
 export function pickKnown(
   layout: FamilyLayout,
-  map: FrontendMap,
-  options: { local: boolean; timeoutMs: number },
+  options: ListKind & { readonly timeoutMs: number },
 ): Expressions {
   return [
-    ...affinityKeys(layout, map, options.local),
-    mapped('affinity', WORK, CHOICE),
-    ...throughMark(CHOICE, CHOICE),
-    mapped('endpoints', LIST, KEY),
-    remember(options.timeoutMs),
-    translate(layout, KEY),
+    ...ofProtocol(options.protocol),
+    ...clientKey(layout),
+    mapped('affinity', KEY, KEY),
+    writePriority(KEY),
+    ...changeClient(layout, 'update', options.timeoutMs),
+    ...pickNumbered(layout, options),
   ]
 }
 
@@ -120,24 +132,18 @@ export function pickKnown(
  */
 export function pickNew(
   layout: FamilyLayout,
-  map: FrontendMap,
   options: ListChoice & { readonly timeoutMs: number | undefined },
 ): Expressions {
-  const remembering: Expressions =
-    options.timeoutMs === undefined
-      ? []
-      : [
-          // The kernel wants data for a map even here.
-          { kind: 'dynset', op: 'delete', set: 'affinity', keyReg: WORK, dataReg: CHOICE, timeoutMs: 0 },
-          remember(options.timeoutMs),
-        ]
+  const { timeoutMs } = options
   return [
-    ...affinityKeys(layout, map, options.local),
-    { kind: 'numgen', modulus: options.modulus, dreg: CHOICE },
-    mapped('slots', LIST, CHOICE),
-    ...throughMark(CHOICE, CHOICE),
-    mapped('endpoints', LIST, KEY),
-    ...remembering,
-    translate(layout, KEY),
+    ...ofProtocol(options.protocol),
+    ...listOf(options),
+    { kind: 'numgen', modulus: options.modulus, dreg: KEY + 1 },
+    mapped('slots', KEY, KEY),
+    writePriority(KEY),
+    ...(timeoutMs === undefined
+      ? []
+      : [...changeClient(layout, 'delete', 0), ...changeClient(layout, 'update', timeoutMs)]),
+    ...pickNumbered(layout, options),
   ]
 }

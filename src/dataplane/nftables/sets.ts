@@ -1,18 +1,22 @@
-import type { Octets } from '../../base/octets.ts'
-import { u32host } from '../../base/octets.ts'
-import { NFT_DATA_VERDICT, NFT_SET_EVAL, NFT_SET_MAP, NFT_SET_TIMEOUT } from '../../kernel/nft/constants.ts'
-import {
-  BYTEORDER_HOST_ENDIAN,
-  concatenatedType,
-  NFTNL_UDATA_SET_DATABYTEORDER,
-  NFTNL_UDATA_SET_KEYBYTEORDER,
-  TYPE_INET_PROTOCOL,
-  TYPE_INET_SERVICE,
-  TYPE_MARK,
-} from '../../kernel/nft/datatypes.ts'
+import { NFT_SET_EVAL, NFT_SET_MAP, NFT_SET_TIMEOUT } from '../../kernel/nft/constants.ts'
+import { PROTO_BASE_NETWORK_HDR } from '../../kernel/nft/datatypes.ts'
 import type { NftSet } from '../../kernel/nft/state.ts'
+import {
+  DESTINATION,
+  DESTINATION_PORT,
+  DESTINATION_PORTS,
+  PRIORITY,
+  PROTOCOL,
+  RANDOM,
+  rawPayload,
+  SOURCE,
+  type TypeofField,
+  typedSet,
+} from '../../kernel/nft/typeof.ts'
 import type { FamilyLayout } from '../common/family.ts'
-import { plainSet, sizeToHold } from '../common/sets.ts'
+import { sizeToHold } from '../common/sets.ts'
+import { ENDPOINTS, ENDPOINTS_MAPS, type EndpointsMap } from './layout.ts'
+import { CLIENT_6_LENGTH } from './rules.ts'
 
 export type SetName =
   | 'cluster-ips'
@@ -21,7 +25,7 @@ export type SetName =
   | 'frontends'
   | 'nodeports'
   | 'dispatch'
-  | 'endpoints'
+  | EndpointsMap
   | 'slots'
   | 'affinity'
   | 'ranges'
@@ -33,7 +37,9 @@ export const SET_NAMES: readonly SetName[] = [
   'frontends',
   'nodeports',
   'dispatch',
-  'endpoints',
+  'endpoints-tcp',
+  'endpoints-udp',
+  'endpoints-sctp',
   'slots',
   'affinity',
   'ranges',
@@ -43,7 +49,7 @@ export const SET_NAMES: readonly SetName[] = [
  * Sets that a packet may reach through another set read a moment before: what leaves them goes one commit later. An
  * endpoint's slot after the N that could roll it, a chain's code after the last V that holds it.
  */
-export const LATE_SETS: ReadonlySet<string> = new Set<SetName>(['endpoints', 'slots', 'dispatch'])
+export const LATE_SETS: ReadonlySet<string> = new Set([...ENDPOINTS_MAPS, 'slots', 'dispatch'])
 
 /** Sizes of new sets at least, so that small clusters grow without a reload. */
 const SIZE_MIN: Readonly<Record<SetName, number>> = {
@@ -54,7 +60,9 @@ const SIZE_MIN: Readonly<Record<SetName, number>> = {
   nodeports: 1024,
   // Every code has room: it never grows.
   dispatch: 4096,
-  endpoints: 4096,
+  'endpoints-tcp': 4096,
+  'endpoints-udp': 1024,
+  'endpoints-sctp': 256,
   slots: 1024,
   // Packets fill it; when it is full, connections are served without being remembered.
   affinity: 2 ** 20,
@@ -70,72 +78,64 @@ export function sizeFor(name: SetName, count: number, before: number | undefined
   return sizeToHold(count, before, { min: SIZE_MIN[name], full: FULL })
 }
 
+/** Until 0.1 there was one map of endpoints for all protocols. */
+export function hasOurSets({ sets }: { readonly sets: ReadonlyMap<string, unknown> }): boolean {
+  const hasEndpoints = sets.has(ENDPOINTS.TCP) || sets.has('endpoints')
+  return sets.has('frontends') && sets.has('dispatch') && hasEndpoints
+}
+
 export interface SetDeclaration {
   readonly layout: FamilyLayout
   readonly size: number
-  /** Elements of `endpoints` count the connections they were chosen for. */
+  /** Endpoints count the connections they were chosen for. */
   readonly connectionCounters: boolean
 }
 
 export function declareSet(name: SetName, { layout, size, connectionCounters }: SetDeclaration): NftSet {
-  const { addressType: A, addressLength } = layout
-  const mark = 4
-  const port = 8
+  const { family } = layout
+  const [source, destination] = [SOURCE[family], DESTINATION[family]]
   switch (name) {
     case 'cluster-ips':
     case 'nodeport-ips':
-      return set(name, size, [A], addressLength)
+      return typedSet(name, { size, key: [destination] })
     case 'hairpin':
-      return set(name, size, [A, A], 2 * addressLength)
+      return typedSet(name, { size, key: [source, destination] })
     case 'ranges':
-      return set(name, size, [TYPE_MARK, A], mark + addressLength)
+      return typedSet(name, { size, key: [PRIORITY, source] })
     case 'frontends':
-      return markMap(name, size, [A, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE], addressLength + port)
+      return typedSet(name, { size, key: [destination, PROTOCOL, DESTINATION_PORT], data: [PRIORITY] })
     case 'nodeports':
-      return markMap(name, size, [TYPE_INET_PROTOCOL, TYPE_INET_SERVICE], port)
+      return typedSet(name, { size, key: [PROTOCOL, DESTINATION_PORT], data: [PRIORITY] })
     case 'slots':
-      return markMap(name, size, [TYPE_MARK, TYPE_MARK], 2 * mark)
+      return typedSet(name, { size, key: [PRIORITY, RANDOM], data: [PRIORITY] })
     case 'affinity':
       return {
-        ...markMap(name, size, [TYPE_MARK, A], mark + addressLength),
+        ...typedSet(name, { size, key: [PRIORITY, clientField(layout)], data: [PRIORITY] }),
         flags: NFT_SET_MAP | NFT_SET_TIMEOUT | NFT_SET_EVAL,
         timeoutMs: AFFINITY_TIMEOUT_MS,
       }
-    case 'endpoints':
+    case 'endpoints-tcp':
+    case 'endpoints-udp':
+    case 'endpoints-sctp':
       return {
-        ...set(name, size, [TYPE_MARK, TYPE_MARK], 2 * mark),
-        flags: NFT_SET_MAP,
-        dataType: concatenatedType(A, TYPE_INET_SERVICE),
-        dataLength: addressLength + mark,
+        ...typedSet(name, { size, key: [PRIORITY, RANDOM], data: [destination, PORTS[name]] }),
         ...(connectionCounters ? { counted: true as const } : {}),
       }
     case 'dispatch':
-      return {
-        ...set(name, size, [TYPE_MARK], mark),
-        flags: NFT_SET_MAP,
-        dataType: NFT_DATA_VERDICT,
-        dataLength: undefined,
-        // A byte order for verdicts would abort nft.
-        userdata: hostOrder(NFTNL_UDATA_SET_KEYBYTEORDER),
-      }
+      return typedSet(name, { size, key: [PRIORITY], data: 'verdict' })
   }
 }
 
-function set(name: SetName, size: number, types: readonly number[], length: number): NftSet {
-  return plainSet(name, size, { types, length })
+/** The port of an endpoint. */
+const PORTS: Readonly<Record<EndpointsMap, TypeofField>> = {
+  'endpoints-tcp': DESTINATION_PORTS.TCP,
+  'endpoints-udp': DESTINATION_PORTS.UDP,
+  'endpoints-sctp': DESTINATION_PORTS.SCTP,
 }
 
-function markMap(name: SetName, size: number, key: readonly number[], keyLength: number): NftSet {
-  return {
-    ...set(name, size, key, keyLength),
-    flags: NFT_SET_MAP,
-    dataType: TYPE_MARK,
-    dataLength: 4,
-    userdata: hostOrder(NFTNL_UDATA_SET_DATABYTEORDER),
-  }
-}
-
-/** Tells nft that keys or data are numbers in host order; without it marks print byte-swapped. */
-function hostOrder(type: number): Octets {
-  return `${String.fromCharCode(type, 4)}${u32host(BYTEORDER_HOST_ENDIAN)}`
+/** What clientKey() loads. */
+function clientField({ family, sourceOffset, addressLength }: FamilyLayout): TypeofField {
+  if (family === 'ip') return SOURCE.ip
+  const offset = sourceOffset + addressLength - CLIENT_6_LENGTH
+  return rawPayload(PROTO_BASE_NETWORK_HDR, offset, CLIENT_6_LENGTH)
 }

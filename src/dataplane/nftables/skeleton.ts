@@ -1,11 +1,22 @@
 import type { Cidr } from '../../base/cidr.ts'
 import { familyOf } from '../../base/ip.ts'
 import { hex, u32host } from '../../base/octets.ts'
-import { IPS_DST_NAT, NFT_CT_STATUS, NFT_RETURN } from '../../kernel/nft/constants.ts'
+import {
+  IPS_DST_NAT,
+  NF_INET_POST_ROUTING,
+  NF_IP_PRI_NAT_SRC,
+  NFT_CT_STATUS,
+  NFT_RETURN,
+} from '../../kernel/nft/constants.ts'
 import type { Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
-import { CHAIN_FIREWALL, CHAIN_REJECT, CHAIN_SERVICES } from '../common/chain-names.ts'
+import {
+  CHAIN_EARLY_POSTROUTING,
+  CHAIN_FIREWALL,
+  CHAIN_REJECT,
+  CHAIN_SERVICES,
+} from '../common/chain-names.ts'
 import { detectorFor } from '../common/detector.ts'
 import {
   askMasquerade,
@@ -19,9 +30,11 @@ import {
   maskNumber,
   matches,
   type RuleContext,
+  readPriority,
   rule,
   sourceAddress,
   WORK,
+  writePriority,
 } from '../common/expressions.ts'
 import type { FamilyLayout } from '../common/family.ts'
 import { toNodePortAddress } from '../common/node-port-rules.ts'
@@ -35,6 +48,7 @@ import {
   rejectChain,
   unallocatedChains,
 } from '../common/rules.ts'
+import { VALUE_FLAG } from './layout.ts'
 import type { NftablesOptions } from './options.ts'
 import { dispatch, serviceWith } from './rules.ts'
 
@@ -76,11 +90,32 @@ export function skeletonKey(skeleton: Skeleton): string {
 export function fixedChains(skeleton: Skeleton): readonly Chain[] {
   return [
     ...hookChains([masqueradeMarked(skeleton), hairpinRule(skeleton)], skeleton.natPriority),
+    earlyPostrouting,
     ...unallocatedChains(skeleton.layout, skeleton.serviceCidrs),
     { name: CHAIN_SERVICES, hook: undefined, rules: servicesRules(skeleton) },
     rejectChain(skeleton.layout),
     { name: CHAIN_FIREWALL, hook: undefined, rules: firewallRules(skeleton) },
   ]
+}
+
+/**
+ * Takes V out of the packet's priority before a queueing discipline sees it, and before a nat chain of somebody else's
+ * translates the source, behind which ours is not reached. The priority of another one, or of the packet's type of
+ * service, stays.
+ */
+const earlyPostrouting: Chain = {
+  name: CHAIN_EARLY_POSTROUTING,
+  hook: { type: 'nat', hooknum: NF_INET_POST_ROUTING, priority: NF_IP_PRI_NAT_SRC - 1 },
+  rules: [
+    rule([
+      readPriority(WORK),
+      maskNumber(WORK, VALUE_FLAG),
+      compare('neq', WORK, u32host(0)),
+      readPriority(WORK),
+      maskNumber(WORK, 0),
+      writePriority(WORK),
+    ]),
+  ],
 }
 
 function servicesRules(skeleton: Skeleton): readonly Rule[] {
@@ -105,7 +140,7 @@ function firewallRules({ layout, prefixLengths }: Skeleton): readonly Rule[] {
     const mask = prefixMask(bits, layout.addressLength)
     const masked = bits === layout.addressLength * 8 ? [] : [maskBytes(WORK + 1, mask)]
     return rule([
-      ...serviceWith(layout, 'frontends', bits),
+      ...serviceWith(bits),
       sourceAddress(layout, WORK + 1),
       ...masked,
       matches('ranges'),

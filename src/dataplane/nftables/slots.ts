@@ -1,6 +1,6 @@
-import { type Octets, readU32host } from '../../base/octets.ts'
+import type { Octets } from '../../base/octets.ts'
 import type { ElementGroup } from '../../kernel/nft/state.ts'
-import { STABLE_ID } from './layout.ts'
+import { type EndpointsMap, readPairKey } from './layout.ts'
 
 /** What the slots of a list hold, slot by slot; with gaps if somebody tampered with them. */
 export type Slots = (Octets | undefined)[]
@@ -9,13 +9,12 @@ export type Slots = (Octets | undefined)[]
 export type SlotTable = ReadonlyMap<number, Slots>
 
 /** Reads them back from elements. A slot beyond their number cannot be ours, and must not cost memory. */
-export function slotsOf(group: ElementGroup, set: 'endpoints' | 'slots'): SlotTable {
+export function slotsOf(group: ElementGroup, set: EndpointsMap | 'slots'): SlotTable {
   const tables = new Map<number, Slots>()
   for (const { set: of, key, data } of group) {
     if (of !== set || typeof data !== 'string') continue
-    const slot = readU32host(key, 4)
-    if (slot >= STABLE_ID || slot >= group.length) continue
-    const list = readU32host(key)
+    const { list, slot } = readPairKey(key)
+    if (slot === undefined || slot >= group.length) continue
     const slots = tables.get(list)
     if (slots === undefined) tables.set(list, placed([], slot, data))
     else placed(slots, slot, data)

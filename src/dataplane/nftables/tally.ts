@@ -1,6 +1,6 @@
 import { readU32host } from '../../base/octets.ts'
 import type { ElementGroup } from '../../kernel/nft/state.ts'
-import { CODE_MASK } from './layout.ts'
+import { CODE_MASK, ENDPOINTS_MAPS } from './layout.ts'
 
 /** How often elements of one table use what is shared. Zeros are left out. */
 export interface Tally {
@@ -76,7 +76,7 @@ export class TallyDraft {
         count = countOf(this.#elements, set)
       }
       count.count += by
-      if (set === 'endpoints' || set === 'slots' || set === 'cluster-ips') continue
+      if (set === 'cluster-ips' || set === 'slots' || ENDPOINTS_MAPS.has(set)) continue
       const { key, data } = element
       if ((set === 'frontends' || set === 'nodeports') && typeof data === 'string')
         countOf(this.#codes, readU32host(data) & CODE_MASK).count += by

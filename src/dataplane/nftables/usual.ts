@@ -5,7 +5,7 @@ import { commentOf } from '../common/element-group.ts'
 import { portData, portKey } from '../common/octet-keys.ts'
 import { pickChain } from './chains.ts'
 import type { ElementContext } from './elements.ts'
-import { ID_UNIT } from './layout.ts'
+import { ENDPOINTS, type EndpointsMap, listOfPort } from './layout.ts'
 import type { TallyDraft } from './tally.ts'
 
 /** Has one ClusterIP, and one port whose only frontend balances over one list without affinity: most Services do. */
@@ -37,7 +37,7 @@ export class UsualDraft {
   /** u32host of slots from 0 on. */
   readonly #slots: Octets[] = []
   #services = 0
-  #endpoints = 0
+  readonly #endpoints = new Map<EndpointsMap, number>()
 
   constructor(context: ElementContext) {
     this.#context = context
@@ -56,10 +56,11 @@ export class UsualDraft {
     while (slots.length < length) slots.push(u32host(slots.length))
     const comment = commentOf(port)
     const endpointComment = this.#context.endpointComments ? comment : ''
-    const list = u32host(id * ID_UNIT)
+    const list = u32host(listOfPort(id))
+    const set = ENDPOINTS[protocol]
     const group = new Array<Element>(2 + length)
     group[0] = { set: 'cluster-ips', key: ip, data: undefined, comment: '' }
-    const data = u32host(id * ID_UNIT + chain.code)
+    const data = u32host(listOfPort(id) + chain.code)
     group[1] = { set: 'frontends', key: ip + portKey(protocol, frontend.port), data, comment }
     let number = -1
     let octets = ''
@@ -71,7 +72,7 @@ export class UsualDraft {
         octets = portData(number)
       }
       group[2 + slot] = {
-        set: 'endpoints',
+        set,
         key: list + slots[slot],
         data: backend.ip + octets,
         comment: endpointComment,
@@ -81,18 +82,19 @@ export class UsualDraft {
   }
 
   /** Takes note that what was made of a port is used. */
-  count({ cluster: { length } }: PortFrontends): void {
+  count({ cluster: { length }, protocol }: PortFrontends): void {
     const chain = this.#chains.get(length)
     if (chain !== undefined) chain.uses++
     this.#services++
-    this.#endpoints += length
+    const map = ENDPOINTS[protocol]
+    this.#endpoints.set(map, (this.#endpoints.get(map) ?? 0) + length)
   }
 
   /** Adds what was counted. */
   countInto(tally: TallyDraft): void {
     tally.addElements('cluster-ips', this.#services)
     tally.addElements('frontends', this.#services)
-    tally.addElements('endpoints', this.#endpoints)
+    for (const [map, count] of this.#endpoints) tally.addElements(map, count)
     for (const { code, uses } of this.#chains.values()) tally.addCode(code, uses)
   }
 

@@ -1,8 +1,13 @@
-import { NFT_DATA_VERDICT, NFT_SET_MAP } from '../../kernel/nft/constants.ts'
-import { concatenatedType, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
 import type { NftSet } from '../../kernel/nft/state.ts'
+import {
+  DESTINATION,
+  DESTINATION_PORT,
+  PROTOCOL,
+  SOURCE,
+  type TypeofField,
+  typedSet,
+} from '../../kernel/nft/typeof.ts'
 import type { FamilyLayout } from '../common/family.ts'
-import { plainSet } from '../common/sets.ts'
 
 /** Maps whose data is the address and port of a listener. */
 export type RedirectMap = 'frontends' | 'inside' | 'nodeports' | 'nodeports-inside'
@@ -51,41 +56,37 @@ export function rangeBits(set: string): number | undefined {
 const SIZE = 0
 
 export function declareFixedSet(name: FixedSetName, layout: FamilyLayout): NftSet {
-  const { addressType, addressLength } = layout
-  const place = { types: [addressType, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE], length: addressLength + 8 }
-  const nodePort = { types: [TYPE_INET_PROTOCOL, TYPE_INET_SERVICE], length: 8 }
-  const redirects = {
-    flags: NFT_SET_MAP,
-    dataType: concatenatedType(addressType, TYPE_INET_SERVICE),
-    dataLength: addressLength + 4,
-  }
-  const verdicts = { flags: NFT_SET_MAP, dataType: NFT_DATA_VERDICT }
+  const destination = DESTINATION[layout.family]
+  const place = { size: SIZE, key: placeFields(layout) }
+  const nodePort = { size: SIZE, key: [PROTOCOL, DESTINATION_PORT] }
+  const listener = [destination, DESTINATION_PORT]
   switch (name) {
     case 'cluster-ips':
     case 'nodeport-ips':
-      return plainSet(name, SIZE, { types: [addressType], length: addressLength })
+      return typedSet(name, { size: SIZE, key: [destination] })
     case 'guarded':
     case 'listeners':
-      return plainSet(name, SIZE, place)
+      return typedSet(name, place)
     case 'verdicts':
-      return { ...plainSet(name, SIZE, place), ...verdicts }
+      return typedSet(name, { ...place, data: 'verdict' })
     case 'nodeport-verdicts':
-      return { ...plainSet(name, SIZE, nodePort), ...verdicts }
+      return typedSet(name, { ...nodePort, data: 'verdict' })
     case 'frontends':
     case 'inside':
-      return { ...plainSet(name, SIZE, place), ...redirects }
+      return typedSet(name, { ...place, data: listener, bare: true })
     case 'nodeports':
     case 'nodeports-inside':
-      return { ...plainSet(name, SIZE, nodePort), ...redirects }
+      return typedSet(name, { ...nodePort, data: listener, bare: true })
   }
 }
 
 export function declareRanges(bits: number, layout: FamilyLayout): NftSet {
-  const { addressType: A, addressLength } = layout
-  return plainSet(rangesSet(bits), SIZE, {
-    types: [A, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE, A],
-    length: 2 * addressLength + 8,
-  })
+  const key = [...placeFields(layout), SOURCE[layout.family]]
+  return typedSet(rangesSet(bits), { size: SIZE, key })
+}
+
+function placeFields({ family }: FamilyLayout): readonly TypeofField[] {
+  return [DESTINATION[family], PROTOCOL, DESTINATION_PORT]
 }
 
 export const CHAIN_NODE_PORTS = 'node-ports'

@@ -186,6 +186,7 @@ export const NFT_PAYLOAD_TRANSPORT_HEADER = 2
 export const NFTA_META_DREG = 1
 export const NFTA_META_KEY = 2
 export const NFTA_META_SREG = 3
+export const NFT_META_PRIORITY = 2
 export const NFT_META_MARK = 3
 export const NFT_META_IIFNAME = 6
 export const NFT_META_OIFNAME = 7

@@ -34,8 +34,8 @@ export function attributesOf(expression: Expression, indexOf?: IndexOfIpset): Ex
       return { tag: 'cmp', data: { sreg: register(sreg), op: CMP_OPS[op], data: { value: data } } }
     }
     case 'numgen': {
-      const { modulus, dreg } = expression
-      return { tag: 'numgen', data: { dreg: register(dreg), modulus, type: nft.NFT_NG_RANDOM, offset: 0 } }
+      const { modulus, offset = 0, dreg } = expression
+      return { tag: 'numgen', data: { dreg: register(dreg), modulus, type: nft.NFT_NG_RANDOM, offset } }
     }
     case 'fib': {
       const { flags, dreg } = expression
@@ -240,9 +240,8 @@ export function verdictOf({ verdict }: ValuesOf<typeof DATA>): Verdict | undefin
 function numgenOf(values: Values<'numgen'>): Expression | undefined {
   const { modulus, type, offset = 0 } = values
   const dreg = registerNumber(values.dreg)
-  if (dreg === undefined || modulus === undefined || type !== nft.NFT_NG_RANDOM || offset !== 0)
-    return undefined
-  return { kind: 'numgen', modulus, dreg }
+  if (dreg === undefined || modulus === undefined || type !== nft.NFT_NG_RANDOM) return undefined
+  return offset === 0 ? { kind: 'numgen', modulus, dreg } : { kind: 'numgen', modulus, offset, dreg }
 }
 
 /** The kernel sets the two flags itself, by which registers there are. */

@@ -34,8 +34,13 @@ export type Expression =
       readonly inverted: boolean
     }
   | { readonly kind: 'verdict'; readonly verdict: Verdict }
-  /** NFT_NG_RANDOM modulo `modulus`. */
-  | { readonly kind: 'numgen'; readonly modulus: number; readonly dreg: number }
+  /** NFT_NG_RANDOM modulo `modulus`, plus `offset`. */
+  | {
+      readonly kind: 'numgen'
+      readonly modulus: number
+      readonly offset?: number | undefined
+      readonly dreg: number
+    }
   /** Without a port the packet keeps its own, and packets of protocols that have none (ICMP echo) are translated, too. */
   | {
       readonly kind: 'dnat'

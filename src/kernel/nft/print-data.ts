@@ -15,7 +15,15 @@ import {
   NFT_JUMP,
   NFT_RETURN,
 } from './constants.ts'
-import { TYPE_INET_PROTOCOL, TYPE_INET_SERVICE, TYPE_IP6ADDR, TYPE_IPADDR, TYPE_MARK } from './datatypes.ts'
+import {
+  TYPE_CLASSID,
+  TYPE_INET_PROTOCOL,
+  TYPE_INET_SERVICE,
+  TYPE_INTEGER,
+  TYPE_IP6ADDR,
+  TYPE_IPADDR,
+  TYPE_MARK,
+} from './datatypes.ts'
 import type { Element, ElementData, NftSet, Verdict } from './state.ts'
 
 /** How nft 1.0.6 names and writes the datatypes that our sets are made of. */
@@ -33,12 +41,17 @@ const PROTOCOLS: Readonly<Record<number, string>> = {
   [IPPROTO_SCTP]: 'sctp',
 }
 
+/** As long as what it describes: all that is left of a value. */
+const INTEGER: Datatype = { name: 'integer', length: 0, format: formatInteger }
+
 const DATATYPES: ReadonlyMap<number, Datatype> = new Map([
+  [TYPE_INTEGER, INTEGER],
   [TYPE_IPADDR, { name: 'ipv4_addr', length: 4, format: formatIp }],
   [TYPE_IP6ADDR, { name: 'ipv6_addr', length: 16, format: formatIp }],
   [TYPE_INET_PROTOCOL, { name: 'inet_proto', length: 1, format: formatProtocol }],
   [TYPE_INET_SERVICE, { name: 'inet_service', length: 2, format: data => String(readU16be(data)) }],
   [TYPE_MARK, { name: 'mark', length: 4, format: formatMark }],
+  [TYPE_CLASSID, { name: 'classid', length: 4, format: formatClassid }],
 ])
 
 const VERDICT_WORDS: ReadonlyMap<number, string> = new Map([
@@ -65,6 +78,10 @@ export function formatValue(type: number, data: Octets): string {
   const texts: string[] = []
   let at = 0
   for (const datatype of types) {
+    if (datatype === INTEGER) {
+      texts.push(formatInteger(data.slice(at)))
+      return texts.join(' . ')
+    }
     if (datatype === undefined) return `0x${hex(data)}`
     texts.push(datatype.format(data.slice(at, at + datatype.length)))
     // Each field of a concatenation fills whole registers; a type alone does not.
@@ -131,6 +148,19 @@ function fieldsOf(type: number): readonly number[] {
 
 function formatMark(data: Octets): string {
   return `0x${readU32host(data).toString(16).padStart(8, '0')}`
+}
+
+/** `8000:2010`, as tc writes it; nft has words for two of them. */
+function formatClassid(data: Octets): string {
+  const value = readU32host(data)
+  if (value === 0) return 'none'
+  if (value === 0xffffffff) return 'root'
+  return `${(value >>> 16).toString(16)}:${(value & 0xffff).toString(16)}`
+}
+
+/** A number of one register is one of ours, in host order; a longer one is a part of a header. */
+function formatInteger(data: Octets): string {
+  return data.length === 4 ? String(readU32host(data)) : `0x${hex(data).replace(/^0+(?=.)/, '')}`
 }
 
 function formatProtocol(data: Octets): string {

@@ -13,7 +13,7 @@ import {
 } from './constants.ts'
 import { COMMENT_MATCH, type Expression, type Rule } from './expression.ts'
 import { formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
-import { ctSource, metaSource, payloadSource, type Source } from './print-source.ts'
+import { ctSource, metaSource, numgenSource, payloadSource, type Source } from './print-source.ts'
 import type { NftFamily, NftSet } from './state.ts'
 
 export interface RuleContext {
@@ -52,7 +52,7 @@ function step(state: RuleState, expression: Expression): void {
       registers.set(expression.dreg, ctSource(expression.key))
       return
     case 'numgen':
-      registers.set(expression.dreg, { text: `numgen random mod ${expression.modulus}`, length: 4, type: 0 })
+      registers.set(expression.dreg, numgenSource(expression))
       return
     case 'fib':
       registers.set(expression.dreg, { text: `fib ${fibFlags(expression.flags)} type`, length: 4, type: 0 })
@@ -167,6 +167,8 @@ function comparison(source: Source, expression: Extract<Expression, { kind: 'cmp
   if (masked !== undefined && bits !== undefined && source.prefixes === true) {
     return `${masked.text} ${not}${constant(source, data)}/${bits}`
   }
+  if (source.beginningOf !== undefined && masked === undefined)
+    return `${source.text} ${not}${constant(source, data.padEnd(source.beginningOf, '\0'))}/${data.length * 8}`
   return `${source.text} ${not}${constant(source, data)}`
 }
 
@@ -175,6 +177,7 @@ function ctStatus(source: Source): string {
 }
 
 function constant(source: Source, data: Octets): string {
+  if (source.isName === true) return `"${cString(data)}${data.length < source.length ? '*' : ''}"`
   const isNumber = source.isNumber === true && data.length === 4
   return isNumber ? `0x${readU32host(data).toString(16)}` : formatValue(source.type, data)
 }

@@ -7,10 +7,19 @@ import {
   NFT_META_MARK,
   NFT_META_NFPROTO,
   NFT_META_OIFNAME,
+  NFT_META_PRIORITY,
   NFT_PAYLOAD_NETWORK_HEADER,
   NFT_PAYLOAD_TRANSPORT_HEADER,
 } from './constants.ts'
-import { TYPE_INET_PROTOCOL, TYPE_INET_SERVICE, TYPE_IP6ADDR, TYPE_IPADDR, TYPE_MARK } from './datatypes.ts'
+import {
+  TYPE_CLASSID,
+  TYPE_INET_PROTOCOL,
+  TYPE_INET_SERVICE,
+  TYPE_IP6ADDR,
+  TYPE_IPADDR,
+  TYPE_MARK,
+} from './datatypes.ts'
+import type { Expression } from './expression.ts'
 import type { NftFamily } from './state.ts'
 
 /** What a register holds, in nft's words. */
@@ -22,8 +31,12 @@ export interface Source {
   readonly type: number
   /** Constants of it are numbers in host order, without leading zeros. */
   readonly isNumber?: boolean
+  /** Constants of it are names of interfaces, or with fewer bytes how names begin. */
+  readonly isName?: boolean
   /** Its masked values read as `value/bits`. */
   readonly prefixes?: boolean
+  /** The beginning of something of so many bytes: comparing it is comparing a prefix. */
+  readonly beginningOf?: number
   /** Set when all that was done to the original is a mask. */
   readonly masked?: { readonly text: string; readonly mask: Octets }
 }
@@ -38,9 +51,11 @@ export function payloadSource(field: Field, family: NftFamily): Source {
   const { base, offset, length } = field
   const type = family === 'ip' ? TYPE_IPADDR : TYPE_IP6ADDR
   const address = ADDRESSES[family]
-  if (base === NFT_PAYLOAD_NETWORK_HEADER && length === address.length) {
-    if (offset === address.saddr) return { text: `${family} saddr`, length, type, prefixes: true }
-    if (offset === address.daddr) return { text: `${family} daddr`, length, type, prefixes: true }
+  if (base === NFT_PAYLOAD_NETWORK_HEADER && length <= address.length) {
+    const beginningOf = length < address.length ? { beginningOf: address.length } : {}
+    const of = { length, type, prefixes: true, ...beginningOf }
+    if (offset === address.saddr) return { text: `${family} saddr`, ...of }
+    if (offset === address.daddr) return { text: `${family} daddr`, ...of }
   }
   if (base === NFT_PAYLOAD_TRANSPORT_HEADER && length === 2) {
     if (offset === 0) return { text: 'th sport', length, type: TYPE_INET_SERVICE }
@@ -61,17 +76,24 @@ export function metaSource(key: number): Source {
   switch (key) {
     case NFT_META_MARK:
       return { text: 'meta mark', length: 4, type: TYPE_MARK }
+    case NFT_META_PRIORITY:
+      return { text: 'meta priority', length: 4, type: TYPE_CLASSID }
     case NFT_META_L4PROTO:
       return { text: 'meta l4proto', length: 1, type: TYPE_INET_PROTOCOL }
     case NFT_META_NFPROTO:
       return { text: 'meta nfproto', length: 1, type: 0 }
     case NFT_META_IIFNAME:
-      return { text: 'iifname', length: 16, type: 0 }
+      return { text: 'iifname', length: 16, type: 0, isName: true }
     case NFT_META_OIFNAME:
-      return { text: 'oifname', length: 16, type: 0 }
+      return { text: 'oifname', length: 16, type: 0, isName: true }
     default:
       return { text: `meta ${key}`, length: 4, type: 0 }
   }
+}
+
+export function numgenSource({ modulus, offset = 0 }: Extract<Expression, { kind: 'numgen' }>): Source {
+  const text = `numgen random mod ${modulus}${offset === 0 ? '' : ` offset ${offset}`}`
+  return { text, length: 4, type: 0 }
 }
 
 export function ctSource(key: number): Source {

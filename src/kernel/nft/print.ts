@@ -18,6 +18,7 @@ import {
 import { formatHook, hookName } from './print-hook.ts'
 import { setKind } from './print-operation.ts'
 import { formatRule } from './print-rule.ts'
+import { formatTypeof } from './print-typeof.ts'
 import type { Chain, Element, NftSet, Ruleset, Table } from './state.ts'
 
 export { formatElementData, formatElementKey } from './print-data.ts'
@@ -55,7 +56,8 @@ function* printTable(table: Table): IterableIterator<string> {
 
 function* printSet(set: NftSet, elements: readonly Element[]): IterableIterator<string> {
   yield `\t${setKind(set)} ${set.name} {`
-  yield `\t\ttype ${setType(set)}`
+  const described = formatTypeof(set)
+  yield described === undefined ? `\t\ttype ${setType(set)}` : `\t\ttypeof ${described}`
   if (set.size > 0) yield `\t\tsize ${set.size}`
   const flags = setFlags(set)
   if (flags.length > 0) yield `\t\tflags ${flags.join(',')}`

@@ -9,6 +9,7 @@ import {
   NFT_META_L4PROTO,
   NFT_META_MARK,
   NFT_META_NFPROTO,
+  NFT_META_PRIORITY,
   NFT_PAYLOAD_NETWORK_HEADER,
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFTA_FIB_F_SADDR,
@@ -67,9 +68,7 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
     case 'meta':
       return store(machine, expression.dreg, meta(machine, expression.key))
     case 'meta-set':
-      assert(expression.key === NFT_META_MARK, `cannot trace writing meta key ${expression.key}`)
-      machine.state.mark = readU32host(load(machine, expression.sreg, 4))
-      return 'next'
+      return metaSet(machine, expression)
     case 'ct':
       assert(expression.key === NFT_CT_STATUS, `cannot trace conntrack key ${expression.key}`)
       return store(machine, expression.dreg, u32host(machine.state.translated ? IPS_DST_NAT : 0))
@@ -82,7 +81,7 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
     case 'verdict':
       return { kind: 'verdict', verdict: expression.verdict }
     case 'numgen':
-      return store(machine, expression.dreg, u32host(machine.surroundings.random(expression.modulus)))
+      return store(machine, expression.dreg, u32host(numgen(machine, expression)))
     case 'dnat':
       return translate(machine, expression)
     case 'masquerade':
@@ -143,6 +142,8 @@ function meta({ packet, state, interfaceName }: Machine, key: number): Octets {
   switch (key) {
     case NFT_META_MARK:
       return u32host(state.mark)
+    case NFT_META_PRIORITY:
+      return u32host(state.priority)
     case NFT_META_L4PROTO:
       return u32host(packet.protocol)
     case NFT_META_NFPROTO:
@@ -152,6 +153,20 @@ function meta({ packet, state, interfaceName }: Machine, key: number): Octets {
     default:
       throw new Error(`cannot trace meta key ${key}`)
   }
+}
+
+function metaSet(machine: Machine, { key, sreg }: Of<'meta-set'>): Effect {
+  const value = readU32host(load(machine, sreg, 4))
+  if (key === NFT_META_MARK) machine.state.mark = value
+  else {
+    assert(key === NFT_META_PRIORITY, `cannot trace writing meta key ${key}`)
+    machine.state.priority = value
+  }
+  return 'next'
+}
+
+function numgen({ surroundings }: Machine, { modulus, offset = 0 }: Of<'numgen'>): number {
+  return surroundings.random(modulus) + offset
 }
 
 function compare(machine: Machine, { op, sreg, data }: Of<'cmp'>): Effect {

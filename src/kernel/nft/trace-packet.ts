@@ -64,6 +64,8 @@ export interface PacketState {
   destination: Ip
   destinationPort: number
   mark: number
+  /** 0 of every packet that enters: what it was is lost. */
+  priority: number
   translated: boolean
   /** Sent on by IPVS, of which connection tracking's status says nothing. */
   balanced: boolean

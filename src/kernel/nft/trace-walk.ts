@@ -82,7 +82,14 @@ export function traceOnce(
   surroundings: TraceSurroundings,
 ): Trace {
   const { destination, destinationPort, mark = 0 } = packet
-  const state: PacketState = { destination, destinationPort, mark, translated: false, balanced: false }
+  const state: PacketState = {
+    destination,
+    destinationPort,
+    mark,
+    priority: 0,
+    translated: false,
+    balanced: false,
+  }
   const common = { packet, surroundings, state, steps: [] }
   const family = familyOfPacket(packet)
   const walks = tables

@@ -24,12 +24,19 @@ export function commentUserdata(type: number, comment: string): Octets | undefin
 /** The comment in userdata that anyone may have written: empty when there is none that makes sense. */
 export function commentOf(type: number, userdata: Octets | undefined): string {
   if (userdata === undefined) return ''
+  const item = decodeUserdata(userdata).find(({ type: of, value }) => of === type && value !== '')
+  return item === undefined ? '' : textOf(item.value)
+}
+
+/** The items in userdata that anyone may have written: the last one may be shorter than it says. */
+export function decodeUserdata(userdata: Octets): readonly UserdataItem[] {
+  const items: UserdataItem[] = []
   for (let at = 0; at + 2 <= userdata.length; ) {
     const length = userdata.charCodeAt(at + 1)
-    if (userdata.charCodeAt(at) === type && length > 0) return textOf(userdata.slice(at + 2, at + 2 + length))
+    items.push({ type: userdata.charCodeAt(at), value: userdata.slice(at + 2, at + 2 + length) })
     at += 2 + length
   }
-  return ''
+  return items
 }
 
 function textOf(octets: Octets): string {

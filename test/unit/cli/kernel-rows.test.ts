@@ -80,7 +80,7 @@ describe('kernelRows', () => {
           group,
           elements.flatMap(element => {
             if (element.set !== 'dispatch') return element
-            if (typeof element.data !== 'object' || element.data.chain === 'reject') return []
+            if (typeof element.data !== 'object' || element.data.chain === 'refuse') return []
             return { ...element, data: { ...element.data, chain: `foreign-${element.data.chain}` } }
           }),
         ]),

@@ -124,7 +124,7 @@ describe('rows of nftables mode', () => {
     ],
     [
       'the endpoints',
-      table => without(table, inSet('endpoints')),
+      table => without(table, inSet('endpoints-tcp')),
       [
         expect.stringContaining('ClusterIP 10.96.0.1:80 NOT REACHED'),
         expect.stringContaining('External 198.51.100.9:80 NOT REACHED'),

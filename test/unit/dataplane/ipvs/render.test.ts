@@ -157,11 +157,11 @@ describe('what the rules answer before IPVS is asked', () => {
       ]),
     )
     expect(lines(tableIn(state), 'verdicts')).toEqual([
-      '10.96.0.1 . tcp . 80 : goto reject',
+      '10.96.0.1 . tcp . 80 : goto refuse',
       '10.96.0.2 . tcp . 80 : drop',
       '10.96.0.3 . tcp . 80 : drop',
-      '10.96.0.4 . tcp . 80 : goto reject',
-      '203.0.113.1 . tcp . 80 : goto reject',
+      '10.96.0.4 . tcp . 80 : goto refuse',
+      '203.0.113.1 . tcp . 80 : goto refuse',
     ])
     expect(servers(state)).toHaveLength(5)
     expect(servers(state).every(line => line.endsWith('->'))).toBe(true)

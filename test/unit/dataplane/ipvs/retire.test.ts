@@ -123,7 +123,7 @@ describe('the retirement of the mode ipvs', () => {
     const { ruleset } = await kernel.nft.list([{ family: 'ip', name: options.tableName }])
     const [table] = ruleset.tables
     expect([...(table?.chains.values() ?? [])].map(({ name, hook }) => [name, hook?.priority])).toEqual([
-      ['reject', undefined],
+      ['refuse', undefined],
       ['nat-prerouting', -99],
       ['nat-output', -99],
     ])

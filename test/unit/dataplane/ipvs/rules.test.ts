@@ -45,7 +45,7 @@ describe('the rules', () => {
         "match-set KUBE-LOAD-BALANCER dst,dst goto external",
         "ip daddr @nodeport-ips jump node-ports",
         "match-set KUBE-CLUSTER-IP dst,dst accept comment "IPVS has the endpoints"",
-        "match-set KUBE-IPVS-IPS dst goto reject comment "no such port"",
+        "match-set KUBE-IPVS-IPS dst goto refuse comment "no such port"",
       ]
     `)
     for (const chain of ['late-prerouting', 'late-output'])

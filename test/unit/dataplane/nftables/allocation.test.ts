@@ -3,7 +3,7 @@ import { u32host } from '../../../../src/base/octets.ts'
 import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import { adoptRuleset } from '../../../../src/dataplane/nftables/adopt.ts'
-import { ID_MAX, pairKey } from '../../../../src/dataplane/nftables/layout.ts'
+import { ID_MAX, listOfPort, pairKey, STABLE_MAX } from '../../../../src/dataplane/nftables/layout.ts'
 import { IdDraft, idsInUse, NO_IDS } from '../../../../src/dataplane/nftables/numbering.ts'
 import { LATE_SETS, sizeFor } from '../../../../src/dataplane/nftables/sets.ts'
 import { assignSlots } from '../../../../src/dataplane/nftables/slots.ts'
@@ -70,7 +70,7 @@ describe('ids of service ports', () => {
         object: expect.stringMatching(/^Service ns\/s[23]$/),
         field: 'metadata.name',
         value: expect.any(String),
-        reason: expect.stringContaining('524287'),
+        reason: expect.stringContaining('262143'),
       },
     ])
     const [left] = state.refusals.keys()
@@ -162,7 +162,7 @@ describe('slots', () => {
     const before = render(of(2, 500))
     const grown = render(of(1, 501), before)
     expect(differences(before, grown)).toEqual([
-      expect.stringMatching(/^add element ip kube-proxy endpoints \{ [^,]* : 10\.21\.0\.1 \. 8080 \}$/),
+      expect.stringMatching(/^add element ip kube-proxy endpoints-tcp \{ [^,]* : 10\.21\.0\.1 \. 8080 \}$/),
     ])
     const shrunk = render(of(3, 499), grown)
     const told = differences(grown, shrunk, [...LATE_SETS]).join('\n')
@@ -170,34 +170,48 @@ describe('slots', () => {
   })
 })
 
-describe('stable ids of endpoints', () => {
-  it('follow from the endpoint alone, and lie above all slots', () => {
-    const all = stableIds(['abcd', 'efgh', 'ijkl'])
-    expect(stableIds(['efgh']).get('efgh')).toBe(all.get('efgh'))
-    for (const id of all.values()) expect(id).toBeGreaterThanOrEqual(0x80000000)
+describe('numbers of endpoints', () => {
+  const NONE = new Map<string, number>()
+
+  it('follow from the endpoint alone while nobody else has them', () => {
+    const all = stableIds(['abcd', 'efgh', 'ijkl'], NONE)
+    expect(stableIds(['efgh'], NONE)?.get('efgh')).toBe(all?.get('efgh'))
   })
 
-  it('do not collide', () => {
-    // Found by search: two endpoints whose hashes are equal in 31 bits.
+  it('stay when an endpoint joins that would have the same one', () => {
     const [a, b] = collision()
-    expect(stableIds([a]).get(a)).toBe(stableIds([b]).get(b))
-    const both = stableIds([a, b])
-    expect(both.get(a)).not.toBe(both.get(b))
-    expect(both.get(b)).toBeGreaterThanOrEqual(0x80000000)
+    const alone = stableIds([b], NONE)
+    const both = stableIds([a, b].sort(), alone ?? NONE)
+    expect(both?.get(b)).toBe(alone?.get(b))
+    expect(both?.get(a)).not.toBe(both?.get(b))
+  })
+
+  it('are there for as many endpoints as there are numbers, and no more', () => {
+    const many = Array.from({ length: STABLE_MAX }, (_, n) => u32host(n))
+    expect(new Set(stableIds(many, NONE)?.values()).size).toBe(STABLE_MAX)
+    expect(stableIds([...many, 'more!'], NONE)).toBeUndefined()
+  })
+
+  it('run out: the Service stays out, with a reason', () => {
+    const port = { affinityTimeoutS: 60, frontends: [clusterIp(ip4(10, 96, 0, 1), 80)] }
+    const state = render(table([service('ns/web', [{ ...port, cluster: backends(STABLE_MAX + 1) }])]))
+    expect(routes(tableIn(state))).toEqual([])
+    expect([...state.refusals.values()].flat()).toEqual([
+      expect.objectContaining({ reason: expect.stringContaining('session affinity') }),
+    ])
   })
 })
 
-/** By the birthday paradox some 60,000 of 2^31 are enough. */
 function collision(): [string, string] {
   const seen = new Map<number, string>()
-  for (let n = 0; n < 1_000_000; n++) {
+  for (let n = 0; n < 100_000; n++) {
     const endpoint = `${u32host(Math.imul(n, 0x9e3779b1))}${u32host(n)}`
-    const id = stableIds([endpoint]).get(endpoint) ?? 0
+    const id = stableIds([endpoint], new Map())?.get(endpoint) ?? 0
     const other = seen.get(id)
     if (other !== undefined) return [other, endpoint]
     seen.set(id, endpoint)
   }
-  throw new Error('no collision among a million')
+  throw new Error('no collision')
 }
 
 describe('adopting', () => {
@@ -251,8 +265,8 @@ describe('adopting', () => {
   it('keeps entries of clients, and their ids out of use', () => {
     const entry: Element = {
       set: 'affinity',
-      key: u32host(77 << 13) + ip4(9, 9, 9, 9),
-      data: u32host(0x80000001),
+      key: u32host(listOfPort(77)) + ip4(9, 9, 9, 9),
+      data: u32host(listOfPort(77) + 1),
       comment: '',
       expiresMs: 5000,
     }
@@ -267,22 +281,27 @@ describe('adopting', () => {
   it('removes what makes no sense, and does not trip over it', () => {
     const state = render(everything)
     const strays: Element[] = [
-      { set: 'endpoints', key: pairKey(500 << 13, 3), data: `${ip4(1, 1, 1, 1)}\0\x50\0\0`, comment: '' },
+      {
+        set: 'endpoints-tcp',
+        key: pairKey(listOfPort(500), 3),
+        data: `${ip4(1, 1, 1, 1)}\0\x50\0\0`,
+        comment: '',
+      },
       {
         set: 'frontends',
         key: `${ip4(7, 7, 7, 7)}\x06\0\0\0\0\x50\0\0`,
-        data: u32host(1 << 13),
+        data: u32host(listOfPort(1)),
         comment: 'not a name',
       },
       {
         set: 'frontends',
         key: `${ip4(7, 7, 7, 8)}\x06\0\0\0\0\x50\0\0`,
-        data: u32host(999 << 13),
+        data: u32host(listOfPort(999)),
         comment: 'ns/lb:http',
       },
       { set: 'cluster-ips', key: ip4(7, 7, 7, 9), data: undefined, comment: '' },
       { set: 'dispatch', key: u32host(4000), data: { code: -4, chain: 'elsewhere' }, comment: '' },
-      { set: 'ranges', key: u32host((500 << 13) | 8) + ip4(10, 0, 0, 0), data: undefined, comment: '' },
+      { set: 'ranges', key: u32host(listOfPort(500) + 8) + ip4(10, 0, 0, 0), data: undefined, comment: '' },
     ]
     const base = adopted(tampered(state, strays))
     const again = render(everything, base)

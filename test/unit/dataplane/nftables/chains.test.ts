@@ -72,7 +72,7 @@ describe('the name of a chain', () => {
     externalLocalChain(20, 3, 60),
     firewallChain(externalChain(3, 60)),
     firewallChain(externalLocalChain(2, 1, 0)),
-    firewallChain('reject'),
+    firewallChain('refuse'),
   ]
 
   it.each(names)('says all about it: %s', name => {
@@ -104,26 +104,24 @@ describe('the name of a chain', () => {
     expect(nextChain('lmod-3')).toBeUndefined()
     expect(nextChain('ext-3')).toBe('mod-4')
     expect(nextChain('fw-loc-3-1')).toBe('mod-4')
-    expect(nextChain('fw-reject')).toBeUndefined()
+    expect(nextChain('fw-refuse')).toBeUndefined()
     expect(nextChain('aff-3-60')).toBeUndefined()
   })
 })
 
 describe('rules', () => {
-  it('of mod-N pick a slot over both maps and fall back to slot 0', () => {
-    expect(text('mod-2')).toEqual([
-      expect.stringMatching(/map @frontends .* 0xffffe000 \. numgen random mod 2 map @endpoints$/),
-      expect.stringMatching(/map @nodeports .* numgen random mod 2 map @endpoints$/),
-      'goto mod-1',
-    ])
-    expect(text('mod-1')).toHaveLength(2)
-    expect(text('lmod-2')[0]).toContain('| 0x00001000')
-    expect(text('lmod-2')[2]).toBe('goto lmod-1')
+  it("of mod-N pick a slot of the packet's protocol and fall back to slot 0", () => {
+    const pick = (protocol: string) =>
+      `meta l4proto ${protocol} dnat ip to meta priority & ffff:e000 . numgen random mod 2 map @endpoints-${protocol}`
+    expect(text('mod-2')).toEqual([pick('tcp'), pick('udp'), pick('sctp'), 'goto mod-1'])
+    expect(text('mod-1')).toHaveLength(3)
+    expect(text('lmod-2')[0]).toContain('& ffff:f000 | 0:1000')
+    expect(text('lmod-2')[3]).toBe('goto lmod-1')
   })
 
   it('of mod-N above 16 roll up to three times', () => {
     const moduli = text('mod-20').flatMap(line => /mod (\d+) map/.exec(line)?.[1] ?? [])
-    expect(moduli).toEqual(['20', '20', '20', '20', '18', '18'])
+    expect(moduli).toEqual(['20', '20', '20', '20', '20', '20', '18', '18', '18'])
   })
 
   it('of ext-N masquerade', () => {
@@ -144,23 +142,23 @@ describe('rules', () => {
   })
 
   it('of loc-0-M reject what comes from inside', () => {
-    expect(text('loc-0-2', { ...CONTEXT, detector: PODS })[0]).toBe('ip saddr 10.20.0.0/16 goto reject')
+    expect(text('loc-0-2', { ...CONTEXT, detector: PODS })[0]).toBe('ip saddr 10.20.0.0/16 goto refuse')
     expect(text('loc-0-2').at(-1)).toBe('goto lmod-2')
   })
 
   it('of fw-X check the source first', () => {
     expect(text('fw-ext-3')).toEqual(['jump firewall-check', 'goto ext-3'])
-    expect(text('fw-reject')).toEqual(['jump firewall-check', 'goto reject'])
+    expect(text('fw-refuse')).toEqual(['jump firewall-check', 'goto refuse'])
   })
 
   it('of aff-N-T know a client, else remember it, else serve it all the same', () => {
     const rules = text('aff-2-60')
-    expect(rules).toHaveLength(8)
-    expect(rules[0]).toMatch(/map @affinity .* update @affinity .* timeout 1m/)
-    expect(rules[2]).toMatch(/numgen random mod 2 map @slots .* delete @affinity .* update @affinity/)
-    expect(rules[4]).toMatch(/numgen random mod 1 map @slots .* update @affinity/)
-    expect(rules[6]).toMatch(/numgen random mod 2 map @slots/)
-    expect(rules[6]).not.toContain('@affinity')
+    expect(rules).toHaveLength(12)
+    expect(rules[0]).toMatch(/map @affinity update @affinity .* timeout 1m/)
+    expect(rules[1]).toMatch(/numgen random mod 2 map @slots delete @affinity .* update @affinity/)
+    expect(rules[2]).toMatch(/numgen random mod 1 map @slots .*update @affinity/)
+    expect(rules[3]).toMatch(/numgen random mod 2 map @slots/)
+    expect(rules[3]).not.toContain('@affinity')
   })
 
   it('tell pods by interface or by the beginning of its name', () => {
@@ -170,7 +168,7 @@ describe('rules', () => {
     expect(compared({ kind: 'interface', name: 'cni0' })).toEqual({
       kind: 'cmp',
       op: 'eq',
-      sreg: 8,
+      sreg: 0,
       data: name,
     })
     expect(compared({ kind: 'interface-prefix', prefix: 'veth' })).toMatchObject({ data: 'veth' })

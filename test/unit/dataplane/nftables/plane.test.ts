@@ -91,12 +91,12 @@ describe('a plan', () => {
     expect([...plan.describe()]).toEqual([
       {
         verb: 'add',
-        object: 'element ip kube-proxy endpoints { 0x00002000 . 0x00000001 : 10.21.0.2 . 8080 }',
+        object: 'element ip kube-proxy endpoints-tcp { 8000:2000 . 1 : 10.21.0.2 . 8080 }',
         service: 'ns/web',
       },
       {
         verb: 'change',
-        object: 'element ip kube-proxy frontends { 10.96.0.1 . tcp . 80 : 0x00002010 -> 0x00002011 }',
+        object: 'element ip kube-proxy frontends { 10.96.0.1 . tcp . 80 : 8000:2010 -> 8000:2011 }',
         service: 'ns/web',
       },
     ])
@@ -122,11 +122,11 @@ describe('a plan', () => {
     const first = finish(plane.diff(before, after))
     expect(first.complete).toBe(false)
     expect([...first.describe()].map(({ object }) => object).join()).not.toContain(
-      'element ip kube-proxy endpoints',
+      'element ip kube-proxy endpoints-tcp',
     )
     const second = finish(plane.diff(first.after, after))
     expect([...second.describe()].map(({ verb, object }) => `${verb} ${object}`)).toEqual([
-      'remove element ip kube-proxy endpoints { 0x00002000 . 0x00000002 : 10.21.0.3 . 8080 }',
+      'remove element ip kube-proxy endpoints-tcp { 8000:2000 . 2 : 10.21.0.3 . 8080 }',
     ])
     expect(second.after).toBe(after)
   })
@@ -181,7 +181,7 @@ describe('the plane', () => {
     const plan = finish(plane.diff(plane.empty, render(web(1))))
     const [operation] = plan.transaction
     if (operation === undefined) throw new Error('an empty transaction')
-    const element = { set: 'endpoints', key: '', data: '', comment: '' }
+    const element = { set: 'endpoints-tcp', key: '', data: '', comment: '' }
     const error = new Error('add element: EINVAL')
     const elements = ['ns/a', 'ns/b', 'ns/a', '@dispatch'].map(group => ({ element, group }))
     const failures = [
@@ -206,7 +206,7 @@ describe('the plane', () => {
     const plan = finish(plane.diff(plane.empty, render(web(1))))
     const [operation] = plan.transaction
     if (operation === undefined) throw new Error('an empty transaction')
-    const element = { set: 'endpoints', key: '', data: '', comment: '' }
+    const element = { set: 'endpoints-tcp', key: '', data: '', comment: '' }
     const error = new Error('add element: ENFILE')
     client.answers.push({
       outcome: 'refused',

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { STABLE, STABLE_LOCAL } from '../../../../src/dataplane/nftables/layout.ts'
 import type { Route } from '../../../../src/model/frontend.ts'
 import {
   backends,
@@ -30,11 +31,11 @@ describe('a Service of type ClusterIP', () => {
 
   it('is one frontend and one element an endpoint', () => {
     expect(lines(ip, 'cluster-ips')).toEqual(['10.96.0.1'])
-    expect(lines(ip, 'frontends')).toEqual(['10.96.0.1 . tcp . 80 : 0x00002010'])
-    expect(lines(ip, 'endpoints')).toEqual([
-      '0x00002000 . 0x00000000 : 10.21.0.1 . 8080',
-      '0x00002000 . 0x00000001 : 10.21.0.2 . 8080',
-      '0x00002000 . 0x00000002 : 10.21.0.3 . 8080',
+    expect(lines(ip, 'frontends')).toEqual(['10.96.0.1 . tcp . 80 : 8000:2010'])
+    expect(lines(ip, 'endpoints-tcp')).toEqual([
+      '8000:2000 . 0 : 10.21.0.1 . 8080',
+      '8000:2000 . 1 : 10.21.0.2 . 8080',
+      '8000:2000 . 2 : 10.21.0.3 . 8080',
     ])
     expect(routes(ip)).toEqual(['10.96.0.1 . tcp . 80 -> mod-3'])
   })
@@ -51,7 +52,7 @@ describe('a Service of type ClusterIP', () => {
   it('leaves the other family empty but complete', () => {
     const other = tableIn(state, 'ip6')
     expect(lines(other, 'frontends')).toEqual([])
-    expect([...other.chains.keys()]).toEqual([...ip.chains.keys()].slice(0, 6))
+    expect([...other.chains.keys()]).toEqual([...ip.chains.keys()].slice(0, 7))
     expect(complaints(state)).toEqual([])
   })
 })
@@ -63,13 +64,13 @@ describe('the route of a frontend', () => {
     ['ClusterIP with affinity', CLUSTER, { n: 3, m: 0, t: 60 }, 'aff-3-60'],
     ['ClusterIP, internal policy Local', LOCAL, { n: 0, m: 2 }, 'lmod-2'],
     ['ClusterIP, internal policy Local, affinity', LOCAL, { n: 0, m: 2, t: 60 }, 'laff-2-60'],
-    ['no endpoint anywhere', REJECT, { n: 0, m: 0 }, 'reject'],
+    ['no endpoint anywhere', REJECT, { n: 0, m: 0 }, 'refuse'],
     ['no endpoint here', DROP, { n: 0, m: 0 }, 'drop'],
     ['external', EXTERNAL, { n: 3, m: 0 }, 'ext-3'],
     ['external with affinity', EXTERNAL, { n: 3, m: 0, t: 60 }, 'ext-3-60'],
     ['external with ranges', EXTERNAL, { n: 3, m: 0, ranges: true }, 'fw-ext-3'],
     ['external with ranges and affinity', EXTERNAL, { n: 3, m: 0, t: 5, ranges: true }, 'fw-ext-3-5'],
-    ['external without endpoints, with ranges', REJECT, { n: 0, m: 0, ranges: true }, 'fw-reject'],
+    ['external without endpoints, with ranges', REJECT, { n: 0, m: 0, ranges: true }, 'fw-refuse'],
     ['external Local', EXTERNAL_LOCAL, { n: 3, m: 1 }, 'loc-3-1'],
     ['external Local, none here', EXTERNAL_LOCAL, { n: 3, m: 0 }, 'loc-3-0'],
     [
@@ -78,8 +79,8 @@ describe('the route of a frontend', () => {
       { n: 3, m: 1, t: 9, ranges: true },
       'fw-loc-3-1-9',
     ],
-    ['a list that is empty after all', CLUSTER, { n: 0, m: 0 }, 'reject'],
-    ['an external list that is empty after all', EXTERNAL, { n: 0, m: 0, ranges: true }, 'fw-reject'],
+    ['a list that is empty after all', CLUSTER, { n: 0, m: 0 }, 'refuse'],
+    ['an external list that is empty after all', EXTERNAL, { n: 0, m: 0, ranges: true }, 'fw-refuse'],
     ['a local list that is empty after all', LOCAL, { n: 0, m: 0 }, 'drop'],
   ]
 
@@ -115,12 +116,12 @@ describe('a Service with everything', () => {
       '203.0.113.1 . tcp . 443 -> fw-loc-2-1',
       'tcp . 30443 -> loc-2-1',
     ])
-    expect(lines(ip, 'endpoints')).toEqual([
-      '0x00002000 . 0x00000000 : 10.21.0.1 . 8080',
-      '0x00002000 . 0x00000001 : 10.21.0.2 . 8080',
-      '0x00003000 . 0x00000000 : 10.20.0.1 . 8080',
+    expect(lines(ip, 'endpoints-tcp')).toEqual([
+      '8000:2000 . 0 : 10.21.0.1 . 8080',
+      '8000:2000 . 1 : 10.21.0.2 . 8080',
+      '8000:3000 . 0 : 10.20.0.1 . 8080',
     ])
-    expect(lines(ip, 'ranges')).toEqual(['0x00002008 . 10.0.0.0', '0x00002010 . 192.168.0.0'])
+    expect(lines(ip, 'ranges')).toEqual(['8000:2008 . 10.0.0.0', '8000:2010 . 192.168.0.0'])
     expect(lines(ip, 'hairpin')).toEqual(['10.20.0.1 . 10.20.0.1'])
   })
 
@@ -128,15 +129,15 @@ describe('a Service with everything', () => {
     const local = backends(1, { local: true })
     const affine = { ...port, affinityTimeoutS: 60, cluster: [...local, ...backends(2)], local }
     const ip = tableIn(render(table([service('ns/web', [affine])])))
-    const idOf = (list: string) =>
-      lines(ip, 'endpoints').flatMap(line => {
-        const [, id] = new RegExp(`^${list} \\. (0x\\w+) : 10\\.20\\.0\\.1`).exec(line) ?? []
-        return id ?? []
+    const numbers = (kind: number) =>
+      lines(ip, 'endpoints-tcp').flatMap(line => {
+        const [, number] = new RegExp(`^(8000:\\w+) \\. ${kind} : 10\\.20\\.0\\.1`).exec(line) ?? []
+        return number ?? []
       })
-    expect(idOf('0x00002000')).toHaveLength(1)
-    expect(idOf('0x00002000')).toEqual(idOf('0x00003000'))
+    expect(numbers(STABLE)).toHaveLength(1)
+    expect(numbers(STABLE)).toEqual(numbers(STABLE_LOCAL))
     expect(lines(ip, 'slots')).toHaveLength(4)
-    expect(lines(ip, 'slots').at(-1)).toBe(`0x00003000 . 0x00000000 : ${idOf('0x00003000')[0]}`)
+    expect(lines(ip, 'slots').at(-1)).toBe(`8000:3000 . 0 : ${numbers(STABLE)[0]}`)
   })
 
   it('has a rule for each length of its ranges, the longest first', () => {
@@ -149,7 +150,7 @@ describe('a Service with everything', () => {
     const state = render(table([service('ns/web', [port])]), undefined, {
       options: { endpointComments: true },
     })
-    const comments = elementsOf(tableIn(state)).filter(({ set }) => set === 'endpoints')
+    const comments = elementsOf(tableIn(state)).filter(({ set }) => set === 'endpoints-tcp')
     expect(comments.map(({ comment }) => comment)).toEqual(Array(3).fill('ns/web:https'))
   })
 })
@@ -166,13 +167,11 @@ describe('the fixed chains', () => {
     const rules = rulesText(tableIn(render(table([], inputs))), 'services')
     expect(rules).toEqual([
       'ip saddr != 10.20.0.0/16 ip daddr @cluster-ips meta mark set meta mark | 0x00004000',
-      expect.stringMatching(
-        /^meta mark set ip daddr \. meta l4proto \. th dport map @frontends .* vmap @dispatch$/,
-      ),
+      'meta priority set ip daddr . meta l4proto . th dport map @frontends meta priority & 0:fff vmap @dispatch',
       expect.stringMatching(
         /^fib daddr type local ip daddr != 127\.0\.0\.0\/8 .* map @nodeports .* vmap @dispatch$/,
       ),
-      'ip daddr @cluster-ips goto reject comment "no such port"',
+      'ip daddr @cluster-ips goto refuse comment "no such port"',
     ])
   })
 

@@ -2,6 +2,13 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/steps.ts'
 import { adoptRuleset } from '../../../../src/dataplane/nftables/adopt.ts'
+import {
+  ENDPOINTS_MAPS,
+  idOf,
+  LOCAL_LIST,
+  listOfPort,
+  readPairKey,
+} from '../../../../src/dataplane/nftables/layout.ts'
 import { EMPTY_STATE, type NftablesState } from '../../../../src/dataplane/nftables/state.ts'
 import type { Backend } from '../../../../src/model/frontend.ts'
 import { changes, World } from '../world.ts'
@@ -12,15 +19,16 @@ import { complaints, differences, elementsOf, listing, render, routes, tableIn }
 function served(state: NftablesState): string[] {
   return (['ip', 'ip6'] as const).flatMap(family => {
     const all = elementsOf(tableIn(state, family))
-    const endpoints = all.filter(({ set }) => set === 'endpoints')
+    const endpoints = all.filter(({ set }) => ENDPOINTS_MAPS.has(set))
     return all
       .filter(({ set }) => set === 'frontends' || set === 'nodeports')
       .map(({ comment, data }) => {
-        const lists = [0, 0x10].map(bit => {
+        const lists = [0, LOCAL_LIST].map(bit => {
           if (typeof data !== 'string') return []
-          // The list id is V without its code: bytes 2 and 3 whole, the upper bits of byte 1.
-          const first = String.fromCharCode(0, (data.charCodeAt(1) & 0xe0) | bit) + data.slice(2)
-          return endpoints.flatMap(({ key, data: to }) => (key.startsWith(first) ? String(to) : [])).sort()
+          const list = listOfPort(idOf(data)) + bit
+          return endpoints
+            .flatMap(({ key, data: to }) => (readPairKey(key).list === list ? String(to) : []))
+            .sort()
         })
         return `${family} ${comment} ${JSON.stringify(lists)}`
       })

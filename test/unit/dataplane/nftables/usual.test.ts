@@ -93,7 +93,7 @@ describe('elements that the kernel holds', () => {
     expect(again.allocations.ip.tally).toEqual(render(table([web, node])).allocations.ip.tally)
   })
 
-  it.each(['frontends', 'endpoints', 'cluster-ips'])(
+  it.each(['frontends', 'endpoints-tcp', 'cluster-ips'])(
     'are made anew where one of %s is not as wanted',
     set => {
       const damaged = {

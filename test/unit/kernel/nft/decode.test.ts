@@ -92,7 +92,6 @@ describe('an expression of a dump', () => {
     ['a shift', 'bitwise', u32s([1, 8], [2, 8], [3, 4], [6, 1]) + nest(7, attribute(1, 'x'))],
     ['a constant in a register', 'immediate', u32s([1, 8]) + nest(2, attribute(1, 'x'))],
     ['an incremental generator', 'numgen', u32s([1, 8], [2, 3], [3, 0], [4, 0])],
-    ['a generator with an offset', 'numgen', u32s([1, 8], [2, 3], [3, 1], [4, 5])],
     ['source translation', 'nat', u32s([1, 0], [2, 2], [3, 10], [5, 11])],
     ['translation to a range', 'nat', u32s([1, 1], [2, 2], [3, 10], [4, 12], [5, 11])],
     ['translation with a flag', 'nat', u32s([1, 1], [2, 2], [3, 10], [5, 11], [7, 7])],
