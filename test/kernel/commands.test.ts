@@ -96,7 +96,7 @@ describe('kprobe dump', () => {
   })
 
   it('shows rows as run does: in the same words and order', () => {
-    const ran = kprobe('run', '--once', ...SOURCE)
+    const ran = kprobe('run', '--once', '-v=1', ...SOURCE)
     const dumped = kprobe('dump').out.trim().split('\n').slice(1)
     expect(dumped.length).toBeGreaterThan(20)
     expect(ran.out).toContain(dumped.join('\n'))
