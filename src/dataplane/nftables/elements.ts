@@ -202,7 +202,7 @@ export class ElementDraft {
   #addAffine({ port, base, endpointComment, before, slots }: Rendering, lists: number): boolean {
     const cluster = (lists & CLUSTER) === 0 ? NONE : port.cluster.map(endpointData)
     const local = (lists & LOCAL) === 0 ? NONE : port.local.map(endpointData)
-    const ids = stableIds([...new Set([...cluster, ...local])].sort(), numbersOf(before ?? NONE))
+    const ids = stableIds([...new Set([...cluster, ...local])].sort(), numbersOf(before ?? NONE, base))
     if (ids === undefined) return false
     for (const [bit, marker, values] of [
       [0, STABLE, cluster],
@@ -240,12 +240,13 @@ export class ElementDraft {
   }
 }
 
-/** Numbers that endpoints have, by address and port. */
-function numbersOf(group: ElementGroup): ReadonlyMap<Octets, number> {
+/** Numbers that endpoints of one service port have, by address and port. */
+function numbersOf(group: ElementGroup, base: number): ReadonlyMap<Octets, number> {
   const numbers = new Map<Octets, number>()
   for (const { set, key, data } of group) {
     if (!ENDPOINTS_MAPS.has(set) || typeof data !== 'string' || readPairKey(key).slot !== undefined) continue
-    numbers.set(data, readU32host(key) % STABLE_MAX)
+    const number = readU32host(key) - base
+    if (number >= 0 && number < STABLE_MAX) numbers.set(data, number)
   }
   return numbers
 }

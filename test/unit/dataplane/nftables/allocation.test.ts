@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { u32host } from '../../../../src/base/octets.ts'
 import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import { finish } from '../../../../src/base/steps.ts'
+import { portData } from '../../../../src/dataplane/common/octet-keys.ts'
 import { adoptRuleset } from '../../../../src/dataplane/nftables/adopt.ts'
 import { ID_MAX, listOfPort, pairKey, STABLE_MAX } from '../../../../src/dataplane/nftables/layout.ts'
 import { IdDraft, idsInUse, NO_IDS } from '../../../../src/dataplane/nftables/numbering.ts'
@@ -10,7 +11,7 @@ import { assignSlots } from '../../../../src/dataplane/nftables/slots.ts'
 import { stableIds } from '../../../../src/dataplane/nftables/stable-id.ts'
 import type { NftablesState } from '../../../../src/dataplane/nftables/state.ts'
 import type { Element, ElementGroup, Ruleset } from '../../../../src/kernel/nft/state.ts'
-import type { ServiceFrontends } from '../../../../src/model/frontend.ts'
+import type { Backend, ServiceFrontends } from '../../../../src/model/frontend.ts'
 import { backends, clusterIp, EXTERNAL, ip4, nodePort, service, table, vip } from './frontends.ts'
 import { complaints, differences, lines, listing, render, routes, tableIn } from './inspect.ts'
 
@@ -186,6 +187,22 @@ describe('numbers of endpoints', () => {
     expect(both?.get(a)).not.toBe(both?.get(b))
   })
 
+  it('of one port do not follow those that another port gives to the same endpoints', () => {
+    const [first, second] = collidingBackends()
+    const port = { name: 'a', affinityTimeoutS: 60, frontends: [clusterIp(ip4(10, 96, 0, 1), 80)] }
+    const other = { name: 'b', affinityTimeoutS: 60, frontends: [clusterIp(ip4(10, 96, 0, 1), 81)] }
+    const ports = [
+      { ...port, cluster: [second] },
+      { ...other, cluster: [first, second] },
+    ]
+    const before = render(table([service('ns/web', ports)]))
+    const changed = { ...port, affinityTimeoutS: 61, cluster: [second] }
+    const after = render(table([service('ns/web', [changed, ...ports.slice(1)])]), before)
+    expect(
+      differences(before, after).filter(line => line.includes('element ip kube-proxy endpoints-tcp')),
+    ).toEqual([])
+  })
+
   it('are there for as many endpoints as there are numbers, and no more', () => {
     const many = Array.from({ length: STABLE_MAX }, (_, n) => u32host(n))
     expect(new Set(stableIds(many, NONE)?.values()).size).toBe(STABLE_MAX)
@@ -210,6 +227,19 @@ function collision(): [string, string] {
     const other = seen.get(id)
     if (other !== undefined) return [other, endpoint]
     seen.set(id, endpoint)
+  }
+  throw new Error('no collision')
+}
+
+/** Two endpoints that want the same number, in order of addresses. */
+function collidingBackends(): [Backend, Backend] {
+  const seen = new Map<number | undefined, Backend>()
+  for (const backend of backends(STABLE_MAX)) {
+    const endpoint = backend.ip + portData(backend.port)
+    const number = stableIds([endpoint], new Map())?.get(endpoint)
+    const other = seen.get(number)
+    if (other !== undefined) return [other, backend]
+    seen.set(number, backend)
   }
   throw new Error('no collision')
 }
