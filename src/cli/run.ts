@@ -94,6 +94,8 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
   const outLost = () =>
     log.warn({ err: io.outLost.reason }, 'cannot write to standard output; the daemon continues without it')
   io.outLost.addEventListener('abort', outLost, { once: true })
+  // The daemon listens to these only while it serves; before and after, they must not kill it and leave its socket.
+  if (!config.once) for (const signal of ['SIGHUP', 'SIGUSR2'] as const) io.on(signal, () => undefined)
   return await runDaemon(config, {
     ...surroundings(logging, systemClock),
     origins: originsOf(settings),

@@ -36,6 +36,15 @@ function listeners(pid: number): number {
     .filter(([, , , state, , , , , , inode]) => state === '0A' && own.includes(`socket:[${inode}]`)).length
 }
 
+/** False once the process is gone. */
+function isSent(pid: number, signal: NodeJS.Signals): boolean {
+  try {
+    return process.kill(pid, signal)
+  } catch {
+    return false
+  }
+}
+
 describe('kprobe run', () => {
   it.each(['SIGTERM', 'SIGINT', 'SIGQUIT'] as const)(
     'ends at %s, says so, and removes its socket',
@@ -61,6 +70,16 @@ describe('kprobe run', () => {
     })
     daemon.kill('SIGUSR2')
     await daemon.until(() => daemon.said('state').length === 2)
+  })
+
+  it('removes its socket though SIGUSR2 and SIGHUP come until the end', async () => {
+    const { daemon, socket } = await start()
+    const { daemonPid } = daemon
+    const ended = daemon.stop()
+    while (isSent(daemonPid, 'SIGUSR2') && isSent(daemonPid, 'SIGHUP'))
+      await new Promise(resolve => setTimeout(resolve, 1))
+    await ended
+    expect(existsSync(socket)).toBe(false)
   })
 
   it('opens no debugger at SIGUSR1', async () => {
