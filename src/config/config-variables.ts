@@ -10,9 +10,9 @@ export interface Expanded {
 }
 
 /**
- * Replaces `$(NAME)` in a configuration file by the environment variable of that name, as Kubernetes does in the arguments
- * of a container: what is the same in all modes stands in one ConfigMap. Comments stay as they are. Placeholders that are
- * left are errors.
+ * Replaces `$(NAME)` in a configuration file by the environment variable of that name: what is the same in all modes stands
+ * in one ConfigMap. Lines that are comments stay as they are. Unlike in the arguments of a container, a variable that is not
+ * set is an error. Placeholders that are left are errors, too.
  */
 export function expandVariables({ path, text }: { path: string; text: string }, env: Environment): Expanded {
   const errors: ConfigError[] = []

@@ -46,8 +46,9 @@ const RETRY_MS = 5_000
 const CONNECTIONS_MAX = 16
 
 /**
- * GET /state, /plan, /receipts, /config and /snapshot as JSON on a unix socket that only its owner can connect to. A socket file that an
- * earlier process left is replaced; one at which somebody answers is left alone, and tried again every 5 s.
+ * Serves /state, /plan, /receipts, /config and /snapshot as JSON on a unix socket that only its owner can connect to. A
+ * socket file that an earlier process left is replaced; one at which somebody answers is left alone, and tried again every
+ * 5 s.
  */
 export class AdminServer {
   readonly #options: AdminServerOptions

@@ -101,7 +101,7 @@ export function formatElementData(set: Pick<NftSet, 'dataType'>, data: ElementDa
   return formatValue(set.dataType ?? 0, data)
 }
 
-/** `10.96.0.10 . tcp . 53 comment "ns1/dns:udp" : 0x00002010`, as nft lists it. */
+/** `10.96.0.10 . tcp . 53 comment "ns1/dns:udp" : 8000:2010`, as nft lists it. */
 export function formatElement(set: Pick<NftSet, 'keyType' | 'dataType'>, element: Element): string {
   const { key, data, comment, expiresMs = 0 } = element
   const expires = expiresMs > 0 ? ` expires ${formatDuration(expiresMs)}` : ''

@@ -14,7 +14,7 @@ export interface DescribeOptions {
   readonly sets?: ReadonlyMap<string, NftSet>
 }
 
-/** One line in nft's words: `add element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 : 0x00002010 }`. */
+/** One line in nft's words: `add element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 : 8000:2010 }`. */
 export function describeOperation(operation: Operation, options: DescribeOptions = {}): string {
   const { family, table } = operation
   const where = `${family} ${table}`
