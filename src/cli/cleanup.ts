@@ -11,11 +11,19 @@ import { instanceOf } from '../daemon/instance.ts'
 import { type InstanceLock, lockInstance } from '../daemon/instance-lock.ts'
 import { iptablesRemovedTexts, removeIptables } from './cleanup-iptables.ts'
 import { ipvsRemovedTexts, isIpvsOurs, removeIpvs } from './cleanup-ipvs.ts'
+import { lookForRecord, type Recorded, settleRecord } from './cleanup-record.ts'
 import { removeLeftovers, removeOurs, removeUserspace } from './cleanup-steps.ts'
 import { readLines } from './doctor.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { lookForLeftovers } from './leftovers.ts'
-import { keptTexts, leftoverTexts, remainsText, removedTexts } from './leftovers-text.ts'
+import { type Leftovers, lookForLeftovers } from './leftovers.ts'
+import {
+  type IptablesOwner,
+  keptTexts,
+  type LeftoverText,
+  leftoverTexts,
+  remainsText,
+  removedTexts,
+} from './leftovers-text.ts'
 import { processesNamed } from './processes.ts'
 import { failureText, usageErrors } from './usage-errors.ts'
 
@@ -40,8 +48,8 @@ const PROXY_MODE: FlagSpec = {
   placeholder: 'MODE',
   default: '',
   help:
-    'iptables: remove the chains of that mode as well. Nothing in them tells whether kprobe or kube-proxy wrote them, ' +
-    'so that they stay otherwise',
+    'iptables: remove the chains of that mode as well. They have the same names as those of kube-proxy, ' +
+    'so they stay without this flag',
 }
 const FLAGS: readonly FlagSpec[] = [FORCE, LEFTOVERS_OF, PROXY_MODE, INSTANCE_FLAG]
 
@@ -55,7 +63,8 @@ export const command: Command = {
       details: [
         'Chains of the mode iptables are the same whether kprobe or kube-proxy wrote them: --proxy-mode=iptables takes',
         "them and the rules that lead to them out of the tables of iptables-nft. Kubelet's KUBE-FIREWALL, the tables, and",
-        'all that others have in them stay.',
+        'all that others have in them stay. Without the flag, cleanup names those that kprobe has recorded as its own. When',
+        'they are gone, route_localnet gets its value from before kprobe back.',
         '',
         'Of kube-proxy, that flag removes in one transaction the tables of its nftables mode, and out of the tables of',
         'iptables-nft its chains (KUBE-SERVICES, KUBE-SVC-*, ...) with the rules that lead to them. Everything else in',
@@ -129,14 +138,44 @@ async function cleanOurs(io: Io, { force, iptables, name }: Extent): Promise<num
       ...(await removeUserspace(systemClock, instance.userspace)).map(table => `table ${table}`),
       ...(iptables ? iptablesRemovedTexts(await removeIptables(instance.chains)) : []),
     ]
-    if (gone.length === 0) io.out('nothing of ours is in the kernel\n')
     for (const what of gone) io.out(`removed ${what}\n`)
+    const { texts, settled } = name === undefined ? await lookForRest(lock.kind === 'held') : NO_REST
+    if (gone.length + settled.length === 0 && !texts.some(isOurs))
+      io.out('nothing of ours is in the kernel\n')
+    for (const line of settled) io.out(`${line}\n`)
     for (const table of foreign) io.out(`left table ${table}, which is not ours\n`)
-    if (name === undefined) await nameLeftovers(io)
+    nameLeftovers(io, texts)
   } finally {
     if (lock.kind === 'held') await lock.release()
   }
   return EXIT_FINE
+}
+
+/** What is left after the removal. */
+interface Rest {
+  readonly texts: readonly LeftoverText[]
+  /** What became of the record of iptables mode, one thing a line. */
+  readonly settled: readonly string[]
+}
+
+const NO_REST: Rest = { texts: [], settled: [] }
+
+/** A kprobe that runs goes on with the record and its settings: only the holder of the lock settles it. */
+async function lookForRest(isAlone: boolean): Promise<Rest> {
+  const found = await lookAround()
+  const recorded = await lookForRecord()
+  return {
+    texts: leftoverTexts(found, iptablesOwner(recorded)),
+    settled: isAlone ? await settleRecord(recorded, found) : [],
+  }
+}
+
+function iptablesOwner({ record, kubeProxyRuns }: Recorded): IptablesOwner {
+  return record !== undefined && !kubeProxyRuns ? 'kprobe' : 'unknown'
+}
+
+function isOurs({ by }: LeftoverText): boolean {
+  return by === 'kprobe'
 }
 
 /** Its chains are those that go, and it writes them again. */
@@ -176,16 +215,18 @@ async function cleanLeftovers(io: Io): Promise<number> {
   if (removed.length === 0) io.out('nothing that kube-proxy left can be removed here\n')
   for (const what of removed) io.out(`removed ${what}\n`)
   for (const what of keptTexts(taken)) io.out(`left ${what}\n`)
-  await nameLeftovers(io)
+  nameLeftovers(io, leftoverTexts(await lookAround(), iptablesOwner(await lookForRecord())))
   return EXIT_FINE
 }
 
-async function nameLeftovers(io: Io): Promise<void> {
-  const found = await lookForLeftovers({
+async function lookAround(): Promise<Leftovers> {
+  return await lookForLeftovers({
     tableName: UNNAMED.nftables,
     readLines,
     ignoreIpvs: await isIpvsOurs(),
   })
-  for (const { what, command } of leftoverTexts(found))
-    io.out(`left by kube-proxy: ${what} (remove with ${command})\n`)
+}
+
+function nameLeftovers(io: Io, texts: readonly LeftoverText[]): void {
+  for (const { by, what, command } of texts) io.out(`left by ${by}: ${what} (remove with ${command})\n`)
 }

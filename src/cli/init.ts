@@ -2,6 +2,7 @@ import { type Clock, systemClock } from '../base/clock.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { HELP_FLAG, outputFlag, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
+import { writeIptablesRecord } from '../daemon/iptables-record.ts'
 import type { KernelSockets } from '../daemon/mode.ts'
 import { KERNEL, withPlane } from '../daemon/open.ts'
 import { tuneKernel } from '../daemon/tune.ts'
@@ -52,6 +53,9 @@ export async function runInit(argv: readonly string[], io: Io, machine: InitMach
     await answerOf('conntrack', () => askConntrack(machine)),
   ]
   const tuned = await tuneKernel(config, { root: machine.root })
+  await writeIptablesRecord(config, tuned.written, machine).catch((error: unknown) =>
+    io.err(`kprobe init: cannot record what cleanup undoes: ${failureText(error)}\n`),
+  )
   if (output === 'text') printText({ tuned, answers }, io)
   else await writeDocument({ settings: settingRows(tuned), kernel: answers }, output, io)
   return answers.every(({ answers: isThere }) => isThere) ? EXIT_FINE : EXIT_FAILED

@@ -9,25 +9,37 @@ import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 export const REMOVES_NFT = '`kprobe cleanup --leftovers-of=kube-proxy`'
 export const REMOVES_ALL = '`kube-proxy --cleanup`'
 
-/** One thing that kube-proxy left, and what removes it. */
+const REMOVES_IPTABLES = '`kprobe cleanup --proxy-mode=iptables`'
+
+/** Who wrote the chains of iptables mode, which do not say it: the record of kprobe's does. */
+export type IptablesOwner = 'kprobe' | 'unknown'
+
+/** One thing that is left, who left it, and what removes it. */
 export interface LeftoverText {
+  readonly by: 'kube-proxy' | 'kprobe'
   readonly what: string
   readonly command: string
 }
 
 /** Everything that is there, one item a line. Pure. */
-export function leftoverTexts({ nftables, iptables, elsewhere }: Leftovers): readonly LeftoverText[] {
+export function leftoverTexts(
+  { nftables, iptables, elsewhere }: Leftovers,
+  owner: IptablesOwner = 'unknown',
+): readonly LeftoverText[] {
+  const kubeProxys = (command: string) => (what: string) => ({ by: 'kube-proxy' as const, what, command })
   return [
-    ...nftables.map(table => ({ what: `table ${nameOf(table)} of its nftables mode`, command: REMOVES_NFT })),
-    ...iptables
-      .filter(({ chains }) => chains.length > 0)
-      .map(left => ({
-        what: `${chainsOf(left)} of its iptables mode, or of kprobe's, which writes the same`,
-        command: REMOVES_NFT,
-      })),
-    ...elsewhereTexts(elsewhere).map(what => ({ what, command: REMOVES_ALL })),
-    ...ipvsTexts(elsewhere).map(what => ({ what, command: REMOVES_NFT })),
+    ...nftables.map(table => `table ${nameOf(table)} of its nftables mode`).map(kubeProxys(REMOVES_NFT)),
+    ...iptables.filter(({ chains }) => chains.length > 0).map(left => iptablesText(left, owner)),
+    ...elsewhereTexts(elsewhere).map(kubeProxys(REMOVES_ALL)),
+    ...ipvsTexts(elsewhere).map(kubeProxys(REMOVES_NFT)),
   ]
+}
+
+function iptablesText(left: IptablesLeftover, owner: IptablesOwner): LeftoverText {
+  const what = `${chainsOf(left)} of its iptables mode`
+  return owner === 'kprobe'
+    ? { by: 'kprobe', what, command: REMOVES_IPTABLES }
+    : { by: 'kube-proxy', what: `${what}, or of kprobe's, which writes the same`, command: REMOVES_NFT }
 }
 
 const NAMES_SHOWN = 3

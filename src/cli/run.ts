@@ -14,6 +14,7 @@ import { type LoadOptions, loadConfig, parseRequest, type RunRequest } from '../
 import type { Settings } from '../config/settings.ts'
 import { publishedConfig, writtenConfig } from '../config/written-config.ts'
 import { type DaemonIo, runDaemon } from '../daemon/daemon.ts'
+import { writeIptablesRecord } from '../daemon/iptables-record.ts'
 import { setOomScoreAdj } from '../daemon/oom-score.ts'
 import { KERNEL, openClient, openNetfilter } from '../daemon/open.ts'
 import { tuneKernel, tuneMode } from '../daemon/tune.ts'
@@ -157,6 +158,9 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
         log.info({ name, from: before, to: value }, 'changed sysctl')
       for (const { name, value, error } of failed)
         log.warn({ name, value, err: error }, 'cannot change sysctl; run `kprobe init` with more privileges')
+      await writeIptablesRecord(config, written, { clock, sockets: KERNEL }).catch((err: unknown) =>
+        log.warn({ err }, 'cannot record that iptables mode runs here; `kprobe cleanup` will not know it'),
+      )
     },
   }
 }

@@ -32,7 +32,7 @@ export async function tuneMode(config: Config, options: TuneOptions = {}): Promi
 const NOTHING: TuneReport = { written: [], left: [], failed: [] }
 
 /** Packets from 127.0.0.1 may leave by a device: those of a connection to a NodePort there do. */
-const ROUTE_LOCALNET = wantedSysctl('net/ipv4/conf/all/route_localnet', 1)
+export const ROUTE_LOCALNET = wantedSysctl('net/ipv4/conf/all/route_localnet', 1)
 
 /** What a mode cannot do without is not merely left as it is. */
 function missingFails({ written, left, failed }: TuneReport): TuneReport {

@@ -18,6 +18,8 @@ const kprobe = (...args: readonly string[]): Ended => runCommand(args)
 const tool = (name: string, ...args: readonly string[]): string =>
   execFileSync(name, args, { encoding: 'utf8' })
 const nft = (...args: readonly string[]): string => tool('nft', ...args)
+const LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet'
+const setting = (): string => tool('cat', LOCALNET).trim()
 const daemons = new Daemons()
 
 /** What iptables-save prints, without the comments around each table. */
@@ -71,17 +73,13 @@ describe.each([
     const ran = kprobe('run', '--once', '-v=1', ...source)
     expect(ran, ran.err).toMatchObject({ code: 0, out: expect.stringMatching(/programmed 10 Services/) })
     expect(ran.err).toContain('session affinity remembers 100 clients an endpoint')
-    expect(tool('cat', '/proc/sys/net/ipv4/conf/all/route_localnet').trim()).toBe('1')
+    expect(setting()).toBe('1')
     expect(kprobe('plan', ...source)).toMatchObject({
       code: 0,
       out: 'no difference: the kernel holds what the Services ask for\n',
     })
     expect(kprobe('verify', ...source).code).toBe(0)
     expect(kprobe('dump', 'iptables', '-o', 'iptables-save').out.replace(/^#.*\n/gm, '')).toBe(saved())
-    // Whose they are cannot be told, so that they stay unless somebody says so.
-    expect(kprobe('cleanup').out).toMatch(
-      /^nothing of ours is in the kernel\nleft by kube-proxy: \d+ chains .* in table ip filter of its iptables mode, or of kprobe's/,
-    )
     expect(kprobe(...CLEANUP).out).toMatch(
       /^removed \d+ chains with \d+ rules, and the rules that led to them, in table ip nat$/m,
     )
@@ -119,6 +117,70 @@ describe.each([
     expect(kprobe('dump', 'iptables', '--service=shop/cart').out).toMatch(
       /^shop\/cart:http +ip nat KUBE-SEP-\w+ +.*-j DNAT --to-destination 10\.244\.0\.11:8080$/m,
     )
+  })
+})
+
+describe('the record of iptables mode', () => {
+  const record = (): string => nft('list', 'table', 'ip', 'kprobe-record')
+  const run = (): Ended => kprobe('run', '--once', ...SOURCE)
+
+  it('keeps the value of route_localnet from before the first start', () => {
+    expect(kprobe('init', ...SOURCE.slice(1)).code).toBe(0)
+    const first = record()
+    expect(first).toContain('comment "iptables mode of kprobe; route_localnet was 0"')
+    expect(run().code).toBe(0)
+    expect(record()).toBe(first)
+    expect(kprobe(...CLEANUP).out).toMatch(
+      /^changed sysctl net\/ipv4\/conf\/all\/route_localnet from 1 back to 0\nremoved table ip kprobe-record$/m,
+    )
+    expect(setting()).toBe('0')
+  })
+
+  it('names the chains with the command that removes them, and goes with them', () => {
+    expect(run().code).toBe(0)
+    const { out } = kprobe('cleanup')
+    expect(out).toMatch(
+      /^left by kprobe: \d+ chains .* in table ip filter of its iptables mode \(remove with `kprobe cleanup --proxy-mode=iptables`\)$/m,
+    )
+    expect(out).not.toMatch(/nothing of ours|kube-proxy/)
+    expect(setting()).toBe('1')
+    expect(kprobe(...CLEANUP).code).toBe(0)
+    expect(nft('list', 'tables')).not.toContain('kprobe')
+  })
+
+  it('leaves route_localnet as it is where kprobe did not set it', () => {
+    writeFileSync(LOCALNET, '1')
+    expect(run().code).toBe(0)
+    expect(record()).toContain('comment "iptables mode of kprobe"')
+    expect(kprobe(...CLEANUP).out).toMatch(/^removed table ip kprobe-record$/m)
+    expect(setting()).toBe('1')
+  })
+
+  it('stays while another proxy may need route_localnet', () => {
+    expect(run().code).toBe(0)
+    nft('add', 'chain', 'ip', 'nat', 'KPABCDE-SERVICES')
+    const left = 'left table ip kprobe-record and route_localnet=1: another proxy may need it\n'
+    expect(kprobe(...CLEANUP).out).toContain(left)
+    expect(kprobe(...CLEANUP).out).toBe(left)
+    expect(setting()).toBe('1')
+    nft('delete', 'chain', 'ip', 'nat', 'KPABCDE-SERVICES')
+    expect(kprobe('cleanup').out).toContain('from 1 back to 0')
+    expect(setting()).toBe('0')
+  })
+
+  it('says nothing about chains while a kube-proxy runs, and keeps its setting', async () => {
+    expect(run().code).toBe(0)
+    const program = join(daemons.folder(), 'kube-proxy')
+    copyFileSync('/bin/sleep', program)
+    const child = spawn(program, ['60'])
+    try {
+      expect(kprobe('cleanup').out).toMatch(/^nothing of ours is in the kernel\nleft by kube-proxy: /)
+      expect(kprobe(...CLEANUP).out).toContain('left table ip kprobe-record')
+      expect(setting()).toBe('1')
+    } finally {
+      child.kill('SIGKILL')
+      await once(child, 'exit')
+    }
   })
 })
 
@@ -203,7 +265,6 @@ function configIn(folder: string): string {
 }
 
 describe('a daemon whose configuration changes', () => {
-  const setting = (): string => tool('cat', '/proc/sys/net/ipv4/conf/all/route_localnet').trim()
   const atLoopback = (): boolean => !saved().includes('! -d 127.0.0.0/8')
   const dropsInvalid = (): boolean => saved().includes('--ctstate INVALID')
 
@@ -275,7 +336,7 @@ describe('a daemon that changes its mode', () => {
     const before = saved()
     const daemon = daemons.start({ source: EXAMPLES, args: ['--hostname-override=example-node'] })
     await daemon.synced(STEP_MS)
-    await daemon.until(() => daemon.said('the kernel holds chains of this mode').length > 0, STEP_MS)
+    await daemon.until(() => daemon.said('iptables-mode chains found').length > 0, STEP_MS)
     expect(saved()).toBe(before)
   })
 })

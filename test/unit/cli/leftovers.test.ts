@@ -104,6 +104,13 @@ describe('the texts', () => {
       `4 ipsets of its IPVS mode (KUBE-A, KUBE-B, KUBE-C, ...): ${REMOVES}`,
       `the network device kube-ipvs0 of its IPVS mode: ${REMOVES}`,
     ])
+    expect(leftoverTexts(found, 'kprobe').filter(({ by }) => by === 'kprobe')).toEqual([
+      {
+        by: 'kprobe',
+        what: '1 chain and 2 rules that led to them in table ip nat of its iptables mode',
+        command: '`kprobe cleanup --proxy-mode=iptables`',
+      },
+    ])
     expect(removedTexts(found)).toEqual([
       'table ip6 kube-proxy',
       '1 chain and 2 rules that led to them in table ip nat',
