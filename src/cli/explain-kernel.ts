@@ -87,6 +87,12 @@ export function kernelOutcome(
   return { kind: 'different', outcomes, ...(reason === undefined ? {} : { reason }) }
 }
 
+/** Whether the kernel does something else. Missing rules count only where a daemon runs that should have written them. */
+export function isElsewhere(kernel: KernelOutcome, wanted: readonly Outcome[], hasDaemon: boolean): boolean {
+  if (kernel.kind === 'different') return true
+  return kernel.kind === 'absent' && hasDaemon && wanted.some(({ verdict }) => verdict !== 'accept')
+}
+
 /** No Service has this name: the rules alone are asked for. */
 const NO_ROWS = '/'
 

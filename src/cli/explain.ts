@@ -9,7 +9,7 @@ import { tracerOf } from '../daemon/open.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import { explainEndpoints } from '../model/explain.ts'
 import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
-import { askKernel, outcomesOf } from './explain-kernel.ts'
+import { askKernel, isElsewhere, outcomesOf } from './explain-kernel.ts'
 import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Caught, reasonsOf } from './explain-reasons.ts'
 import { type ExplainedEndpoint, type Explanation, explanationText } from './explanation-text.ts'
@@ -62,7 +62,8 @@ export const command: Command = {
       description:
         'Walks what `kprobe run` with the same flags puts into the kernel for the first packet of one connection: which\n' +
         'rules decide, where it may go, why each endpoint was left out, and whether its source address is replaced.\n' +
-        'Walks the rules in the kernel as well, where it may read them: exits 3 when they lead elsewhere.',
+        'Walks the rules in the kernel as well, where it may read them: exits 3 when they lead elsewhere, or when a daemon\n' +
+        'answers and its rules are gone.',
       details: [
         'Example:',
         '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',
@@ -89,7 +90,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     )
     if (output === 'text') io.out(explanationText(explanation))
     else await writeDocument(explanation, output, io)
-    return explanation.kernel.kind === 'different' ? EXIT_DIFFERENT : EXIT_FINE
+    const { kernel, outcomes } = explanation
+    return isElsewhere(kernel, outcomes, request.daemon !== undefined) ? EXIT_DIFFERENT : EXIT_FINE
   } catch (error) {
     io.err(`kprobe explain: ${failureText(error)}\n`)
     return EXIT_FAILED

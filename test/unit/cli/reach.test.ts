@@ -1,6 +1,11 @@
 import { describe, expect, it, test } from 'vitest'
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
-import { type KernelQuestion, kernelOutcome, outcomesOf } from '../../../src/cli/explain-kernel.ts'
+import {
+  isElsewhere,
+  type KernelQuestion,
+  kernelOutcome,
+  outcomesOf,
+} from '../../../src/cli/explain-kernel.ts'
 import { damageText, programmedModes, type ReadModes } from '../../../src/cli/programmed.ts'
 import { type ServiceRow, serviceTable } from '../../../src/cli/service-rows.ts'
 import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
@@ -273,6 +278,14 @@ describe('the outcome in the kernel', () => {
       kind: 'absent',
       reason: 'rules of nftables mode are not in the kernel; those of iptables mode are',
     })
+  })
+
+  it('is elsewhere without rules where a daemon runs, but for what no rule is needed for', () => {
+    const absent = kernelOutcome(XT, 'nftables', question)
+    expect(isElsewhere(absent, wanted, true)).toBe(true)
+    expect(isElsewhere(absent, wanted, false)).toBe(false)
+    const passing = [{ verdict: 'accept', sourceReplaced: false, percent: 100 }] as const
+    expect(isElsewhere(absent, passing, true)).toBe(false)
   })
 })
 
