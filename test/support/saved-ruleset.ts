@@ -1,13 +1,14 @@
 import { execFileSync } from 'node:child_process'
 import { expect } from 'vitest'
 import { finish } from '../../src/base/steps.ts'
+import { NFT_FAMILIES } from '../../src/dataplane/common/family.ts'
+import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { printRuleset } from '../../src/kernel/nft/print.ts'
-import type { Ruleset } from '../../src/kernel/nft/state.ts'
 import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
 
-/** Runs nft in the network namespace this process is in now; throws with what it writes to stderr. */
-export function nft(args: readonly string[], input = ''): string {
-  return execFileSync('nft', args, {
+/** Runs a program in the network namespace this process is in now; throws with what it writes to stderr. */
+function run(program: string, args: readonly string[], input = ''): string {
+  return execFileSync(program, args, {
     input,
     encoding: 'utf8',
     maxBuffer: 2 ** 28,
@@ -15,29 +16,90 @@ export function nft(args: readonly string[], input = ''): string {
   })
 }
 
-interface InRuleset {
-  readonly ruleset: Ruleset
+/** Runs nft in the network namespace this process is in now; throws with what it writes to stderr. */
+export function nft(args: readonly string[], input = ''): string {
+  return run('nft', args, input)
 }
 
-/**
- * Saves what nft lists and what kprobe prints of `held`, and loads each into an empty kernel, as a machine does that
- * starts with the file. A daemon must find nothing to change then.
- */
-export async function expectLoadable<
-  State extends InRuleset,
-  P extends Plan<State> & { readonly transaction: unknown },
->(plane: Dataplane<State, P>, held: State, title: string): Promise<void> {
-  for (const [writer, text] of [
-    ['nft', nft(['list', 'ruleset'])],
-    ['kprobe', `${[...printRuleset(held.ruleset)].join('\n')}\n`],
-  ] as const) {
+/** A way to save what the kernel holds, and to load it again. */
+export interface Saver {
+  readonly name: string
+  /** One text for each program that loads one. */
+  save(): Promise<readonly string[]>
+  load(texts: readonly string[]): void
+}
+
+/** What nft lists and what kprobe prints, for nft. */
+export function nftSavers(client: NftClient, tableName: string): readonly Saver[] {
+  const load = ([text = '']: readonly string[]) => {
     nft(['-c', '-f', '-'], text)
     nft(['flush', 'ruleset'])
     nft(['-f', '-'], text)
+  }
+  const tables = NFT_FAMILIES.map(family => ({ family, name: tableName }))
+  return [
+    { name: 'nft', save: async () => [nft(['list', 'ruleset'])], load },
+    {
+      name: 'kprobe',
+      save: async () => [`${[...printRuleset((await client.list(tables)).ruleset)].join('\n')}\n`],
+      load,
+    },
+  ]
+}
+
+/**
+ * Rules of one transaction: iptables-nft-restore sends it as one message, and must be privileged outside of its user
+ * namespace to get a socket that takes more than 208 KiB.
+ */
+const RULES_PER_LOAD = 200
+
+function restore(program: string, text: string): void {
+  for (const table of text.split(/^(?=\*)/m)) {
+    const lines = table.split('\n').filter(line => line !== '' && !line.startsWith('#'))
+    const [name = '', ...rest] = lines.filter(line => line !== 'COMMIT')
+    if (!name.startsWith('*')) continue
+    const rules = rest.filter(line => line.startsWith('-A '))
+    const chains = rest.filter(line => !line.startsWith('-A '))
+    const loads = [chains]
+    for (let start = 0; start < rules.length; start += RULES_PER_LOAD)
+      loads.push(rules.slice(start, start + RULES_PER_LOAD))
+    for (const load of loads)
+      run(`${program}-nft-restore`, ['--noflush'], `${[name, ...load, 'COMMIT'].join('\n')}\n`)
+  }
+}
+
+const XT_FAMILIES = ['iptables', 'ip6tables'] as const
+
+/** What iptables-nft-save and ip6tables-nft-save print. */
+export const XT_SAVERS: readonly Saver[] = [
+  {
+    name: 'iptables-nft-save',
+    save: async () => XT_FAMILIES.map(program => run(`${program}-nft-save`, [])),
+    load: texts => {
+      nft(['flush', 'ruleset'])
+      for (const [index, program] of XT_FAMILIES.entries()) restore(program, texts[index] ?? '')
+    },
+  },
+]
+
+/**
+ * Saves what the kernel holds, and loads it into an empty kernel, as a machine does that starts with the file. A daemon
+ * must find nothing to change then.
+ */
+export async function expectLoadable<State, P extends Plan<State>>(
+  savers: readonly Saver[],
+  plane: Dataplane<State, P>,
+  held: State,
+  title: string,
+): Promise<void> {
+  for (const { name, save, load } of savers) {
+    load(await save())
     const { state } = await plane.observe()
-    const { transaction, complete } = finish(plane.diff(state, held))
-    expect({ transaction, complete }, `${title}: saved by ${writer}`).toEqual({
-      transaction: [],
+    const plan = finish(plane.diff(state, held))
+    const { empty, complete } = plan
+    expect({ changes: [...plan.describe()], empty, complete }, `${title}: saved by ${name}`).toEqual({
+      changes: [],
+      empty: true,
       complete: true,
     })
   }
