@@ -126,7 +126,9 @@ const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs',
     kind: 'integer',
     placeholder: 'LEVEL',
     default: '0',
-    help: 'log level: 0 logs problems and state changes, 2 adds commits, drift and API server lists, 4 adds the metrics at exit',
+    help:
+      'log level: 0 logs problems and state changes, 1 prints the table of Services and its changes without a terminal, too, ' +
+      '2 adds commits, drift and API server lists, 4 adds the metrics at exit',
   },
 ])
 

@@ -113,7 +113,7 @@ export function parseRequest(
   const misfit = isNamed ? whyNotInstance(serviceProxyName, proxyMode) : undefined
   if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
   const action = readAction(reader)
-  const all = [...reader.errors, ...errors, ...settings.errors]
+  const all = withoutEchoes([...reader.errors, ...errors, ...settings.errors])
   if (all.length > 0) {
     // An unknown name is often the reason why another setting is missing or wrong.
     const beside = doubts.map(message => ({ path: 'warning', message }))
@@ -156,6 +156,13 @@ function refusePlaceholders(reader: FlagReader, { extra = [] }: ParseOptions): v
     const left = placeholderIn(reader.all(name).join())
     if (left !== undefined) reader.fail(`--${name}`, `${left} ${PLACEHOLDER_REASON}`)
   }
+}
+
+/** Drops errors that only say that a placeholder, reported by its name, is no valid value. */
+function withoutEchoes(errors: readonly ConfigError[]): readonly ConfigError[] {
+  const isReport = ({ message }: ConfigError) => message.endsWith(PLACEHOLDER_REASON)
+  const isEcho = ({ message }: ConfigError) => placeholderIn(message) !== undefined
+  return errors.some(isReport) ? errors.filter(error => isReport(error) || !isEcho(error)) : errors
 }
 
 interface Source {

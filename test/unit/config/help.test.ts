@@ -57,7 +57,7 @@ it('prints the common flags on about two screens, and how many more there are', 
 
 it('says what the log levels are', () => {
   expect(PAGE().replace(/\s+/g, ' ')).toContain(
-    '-v LEVEL log level: 0 logs problems and state changes, 2 adds',
+    '-v LEVEL log level: 0 logs problems and state changes, 1 prints the table of Services and its changes without a terminal, too, 2 adds',
   )
 })
 

@@ -99,6 +99,14 @@ describe('parseFlags', () => {
     },
   )
 
+  it('reports a placeholder once, and other values of its flag as usual', () => {
+    expect(errorsOf('--cluster-cidr=REPLACE_ME_A', '--allowed-external-cidrs=REPLACE_ME_B,x')).toEqual([
+      '--cluster-cidr: REPLACE_ME_A is a placeholder of the manifest; put the real value in its place',
+      '--allowed-external-cidrs: REPLACE_ME_B is a placeholder of the manifest; put the real value in its place',
+      expect.stringMatching(/^--allowed-external-cidrs\[1\]: "x" is not a prefix/),
+    ])
+  })
+
   it('names the place of a bad range in its list', () => {
     expect(errorsOf('--allowed-external-cidrs=192.0.2.0/24,nonsense')).toEqual([
       expect.stringMatching(/^--allowed-external-cidrs\[1\]: "nonsense" is not a prefix/),
