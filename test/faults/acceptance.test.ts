@@ -34,7 +34,7 @@ it('starts no process through a start, an edit and a healing, as strace sees it'
   writeObjects(folder, services(4))
   await daemon.until(() => daemon.out.includes(`changed ${nameOf(3)}`))
   nft('flush ruleset')
-  await daemon.until(() => daemon.said('was repaired').length > 0)
+  await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
   await daemon.stop()
   const lines = processLines(readFileSync(trace, 'utf8'))
   expect(lines).toHaveLength(1)

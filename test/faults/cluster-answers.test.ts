@@ -197,10 +197,7 @@ describe('a state that cannot be true', () => {
       // What streams its list is answered with the end of an empty one.
       if (watchList) cluster.server.semantics.watchList = false
       cluster.server.cut()
-      await daemon.until(
-        () => daemon.records.some(({ kind, reason }) => kind === 'listed' && reason !== 'start'),
-        30_000,
-      )
+      await daemon.until(() => daemon.said('list complete').some(({ reason }) => reason !== 'start'), 30_000)
       await pause(500)
       expect(removals.lines).toEqual([])
       await keepsUp()

@@ -163,7 +163,7 @@ describe('how the API server is found', () => {
     ip([`route add ${clusterIp(0)}/32 dev lo src 10.1.0.1`])
     cluster.configure({ server: `https://${clusterIp(0)}:80`, tlsServerName: '127.0.0.1' })
     const warm = await cluster.running()
-    expect(warm.said('is reached through a Service that kprobe serves')).toHaveLength(1)
+    expect(warm.said('is a Service that kprobe serves')).toHaveLength(1)
     cluster.put(...service(20))
     await cluster.converged()
   })

@@ -12,7 +12,7 @@ import { closeTopology, inNamespace, openTopology, type Topology } from '../supp
 import { startClient, startServers, type TrafficClient, type TrafficReport } from '../support/lab/traffic.ts'
 import { eventually } from '../support/patience.ts'
 import { entry, inject } from '../unit/kernel/conntrack/flows.ts'
-import { Cluster } from './cluster.ts'
+import { Cluster, node } from './cluster.ts'
 import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { frontendNames, openNetfilter } from './kernel.ts'
 import { nameOf, service, services, writeObjects } from './objects.ts'
@@ -53,7 +53,7 @@ describe('a segment outside the window of a translated connection', () => {
     })
     inNamespace(topology.outside.pid, ['ip', 'addr', 'add', `${CLIENT}/32`, 'dev', 'e0'])
     const folder = daemons.folder()
-    writeObjects(folder, [nodePorted, sliceOf('web', [POD])])
+    writeObjects(folder, [node({ ips: [NODE] }), nodePorted, sliceOf('web', [POD])])
     await daemons.start({ source: folder, args: [`--conntrack-tcp-be-liberal=${liberal}`] }).synced()
   }
 

@@ -80,7 +80,7 @@ export const OUR_NAMES_TAKEN = `
 table ip kube-proxy {
   set frontends { type ipv4_addr; elements = { 172.30.0.1 }; }
   map dispatch { type inet_service : ipv4_addr; elements = { 80 : 10.0.0.1 }; }
-  set endpoints { type ipv4_addr; flags interval; }
+  set endpoints-tcp { type ipv4_addr; flags interval; }
   chain services { type filter hook forward priority 5; policy drop; }
   chain nat-prerouting { ip daddr 172.30.0.1 drop; }
   chain not-ours { jump nat-prerouting; }

@@ -112,7 +112,7 @@ it("F62: reloading and flushing others' tables leaves ours as they are, and us w
   // Two looks at the generation later whatever was to be noticed has been.
   await new Promise(resolve => setTimeout(resolve, 300))
   expect(daemon.said('committed')).toHaveLength(1)
-  expect(daemon.said('was repaired')).toEqual([])
+  expect(daemon.said('repaired foreign changes')).toEqual([])
   expect(await differences(services(20))).toEqual([])
 })
 
@@ -129,7 +129,7 @@ it.each([
   const before = listRuleset()
   nft(damage)
   await repaired(10)
-  await daemon.until(() => daemon.said('was repaired').length === 1)
+  await daemon.until(() => daemon.said('repaired foreign changes').length === 1)
   expect(daemon.said('committed')).toHaveLength(2)
   // A chain that was made anew comes last.
   expect(listRuleset().split('\n').sort()).toEqual(before.split('\n').sort())
@@ -143,7 +143,7 @@ it('F63: when damage recurs, a subscription names the process that does it', asy
     nft(damage)
     await eventually(() => listRuleset() === before)
   }
-  await daemon.until(() => daemon.said('was repaired').length === 6)
+  await daemon.until(() => daemon.said('repaired foreign changes').length === 6)
   const named = daemon.said("another process changes kprobe's tables")
   expect(named.length).toBeGreaterThanOrEqual(1)
   expect(named[0]?.process).toMatch(/^nft \(pid \d+\)$/)
@@ -224,11 +224,11 @@ it.each([
       await daemon.until(() => daemon.out.includes(`changed ${nameOf(count + more - 1)}`))
     }
     nft(`delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`)
-    await daemon.until(() => daemon.said('was repaired').length > 0)
+    await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
     await eventually(() => committer.commits > 400)
   } finally {
     await committer.stop()
   }
   await repaired(count + 3)
-  expect(daemon.said('could not be brought up to date')).toEqual([])
+  expect(daemon.said('sync failed; retrying')).toEqual([])
 })

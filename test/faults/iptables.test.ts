@@ -143,7 +143,7 @@ it("F62: reloading others' chains leaves ours as they are, and us without a comm
   }
   await new Promise(resolve => setTimeout(resolve, 300))
   expect(daemon.said('committed')).toHaveLength(1)
-  expect(daemon.said('was repaired')).toEqual([])
+  expect(daemon.said('repaired foreign changes')).toEqual([])
   expect(saved()).toEqual(before)
 })
 
@@ -178,7 +178,7 @@ it.each<readonly [string, () => void]>([
   const { foreign } = saved()
   daemon.kill('SIGCONT')
   await eventuallySaved(ours)
-  await daemon.until(() => daemon.said('was repaired').length === 1)
+  await daemon.until(() => daemon.said('repaired foreign changes').length === 1)
   // Chains of iptables itself come back with the jumps that stand in them.
   const rules = (lines: readonly string[]) => lines.filter(line => / -A |:CNI|CANARY/.test(line))
   expect(rules(saved().foreign)).toEqual(rules(foreign))
@@ -195,7 +195,7 @@ it('F63: when damage recurs, a subscription names the process that does it', asy
     iptables('-t', 'nat', '-D', 'KUBE-POSTROUTING', '1')
     await eventually(() => saved().ours.length === ours.length)
   }
-  await daemon.until(() => daemon.said('was repaired').length === 6)
+  await daemon.until(() => daemon.said('repaired foreign changes').length === 6)
   const named = daemon.said("another process changes kprobe's tables")
   expect(named.length).toBeGreaterThanOrEqual(1)
   expect(named[0]?.process).toMatch(/^iptables-nft|^xtables-nft|^iptables \(pid \d+\)$/)
@@ -215,13 +215,13 @@ it('F51: edits and repairs come through while nft commits 200 times a second', a
       await daemon.until(() => daemon.out.slice(told).includes('changed '))
     }
     iptables('-w', '10', '-t', 'nat', '-F', chainNamed(/-A (KUBE-SEP-\S+) .*10\.1\.3\.1:8080/))
-    await daemon.until(() => daemon.said('was repaired').length > 0)
+    await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
     await eventually(() => committer.commits > 400)
   } finally {
     await committer.stop()
   }
   await eventually(agrees)
-  expect(daemon.said('could not be brought up to date')).toEqual([])
+  expect(daemon.said('sync failed; retrying')).toEqual([])
 })
 
 it('F57: a Service that the kernel refuses is left out and named, and all others are there', async () => {

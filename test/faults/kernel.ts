@@ -59,7 +59,8 @@ export async function differences(
 }
 
 /** What leaves one commit later than the rest, when lists shrink: no packet finds the way to it any more. */
-const LATE = /^remove (element ip6? kube-proxy (slots|endpoints|dispatch) |chain )|^change chain /
+const LATE =
+  /^remove (element ip6? kube-proxy (slots|endpoints-(tcp|udp|sctp)|dispatch) |chain )|^change chain /
 
 /**
  * Whether the kernel holds exactly what one of these lists of objects asks for, or would but for what leaves later.

@@ -192,7 +192,7 @@ describe('proxies of several names on one node', () => {
   test('say which flag moves a server whose place is taken', async () => {
     await startAll(['', 'red'])
     const blue = await node.start('blue', '--healthz-bind-address=127.0.0.1:10256')
-    await blue.until(() => blue.said('--healthz-bind-address chooses another place').length > 0)
+    await blue.until(() => blue.said('change with --healthz-bind-address').length > 0)
     await node.expectPackets(BLUE)
   })
 })

@@ -230,7 +230,7 @@ describe.skipIf(!HAS_IPTABLES)("from kube-proxy's iptables mode", () => {
     expect(out).toMatch(/^removed \d+ chains and \d+ rules that led to them in table ip nat$/m)
     expect(execFileSync('iptables-nft-save', { encoding: 'utf8' })).not.toMatch(/KUBE-(?!FIREWALL)/)
     await clients.work()
-    expect(daemon.said('was repaired')).toEqual([])
+    expect(daemon.said('repaired foreign changes')).toEqual([])
     await clients.expectNothingNoticed()
   })
 
@@ -260,7 +260,7 @@ describe.skipIf(!HAS_IPTABLES)("from kube-proxy's iptables mode", () => {
     )
     await clients.work()
     console.log(`kube-proxy in iptables mode beside kprobe: ${windowText(await clients.stop())}`)
-    expect(daemon.said('was repaired').length).toBeGreaterThanOrEqual(1)
+    expect(daemon.said('repaired foreign changes').length).toBeGreaterThanOrEqual(1)
     expect(nft('list', 'tables')).not.toContain('kube-proxy')
     await rig.expectGood()
   })

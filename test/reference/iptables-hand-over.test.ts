@@ -162,7 +162,7 @@ describe.skipIf(!HAS_IPTABLES)("kube-proxy's iptables mode and ours", () => {
     await lasting.work()
     kprobe('cleanup', '--proxy-mode=nftables')
     await lasting.work()
-    expect(daemon.said('was repaired')).toEqual([])
+    expect(daemon.said('repaired foreign changes')).toEqual([])
     await lasting.expectNothingNoticed()
   })
 })

@@ -125,7 +125,7 @@ describe.skipIf(!HAS_IPTABLES).each([
     await rig.startKubeProxy(config)
     await expectBothServed()
     expect(saved().filter(isOfRed)).toEqual(ours)
-    expect(daemon.said('was repaired')).toEqual([])
+    expect(daemon.said('repaired foreign changes')).toEqual([])
     await daemon.stop()
     const held = theirs()
     expect(kprobe('cleanup', NAME).code).toBe(0)
