@@ -3,7 +3,7 @@ import { instanceOf, instanceOfTable } from '../daemon/instance.ts'
 import { namedPrefixOf } from '../dataplane/iptables/layout.ts'
 import type { SurveyedChain } from '../kernel/nft/survey.ts'
 import { isKubeProxyChain, KUBE_PROXY } from './leftovers-kube-proxy.ts'
-import { REMOVES_ALL, REMOVES_NFT } from './leftovers-text.ts'
+import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers-text.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
 /** Somebody else on this node who changes what packets do before or after us. */
@@ -19,6 +19,8 @@ export interface Neighbourhood {
   readonly tableName: string
   /** We write chains of iptables ourselves, or are about to. */
   readonly writesIptables: boolean
+  /** The record of iptables mode says that a kprobe wrote chains here. */
+  readonly wroteIptables?: boolean
   /** We are a named proxy: whoever serves the other Services belongs here. */
   readonly isNamed?: boolean
   /** Of our own chains of the mode iptables. */
@@ -68,11 +70,17 @@ function otherProxies(around: Neighbourhood): Neighbour[] {
             advice:
               "kprobe's and kube-proxy's are the same, and nothing tells who wrote them; kprobe goes on with them, once kube-proxy has been stopped",
           }
-        : {
-            severity: 'warning',
-            what: `an iptables mode, kube-proxy's or kprobe's, left chains in ${iptables.join(' and ')}`,
-            advice: `they may catch Service traffic before kprobe does; ${REMOVES_NFT} removes them`,
-          },
+        : around.wroteIptables === true
+          ? {
+              severity: 'warning',
+              what: `kprobe's iptables mode wrote chains in ${iptables.join(' and ')}`,
+              advice: `they may catch Service traffic before another mode does; if no kprobe runs in iptables mode, ${REMOVES_IPTABLES} removes them`,
+            }
+          : {
+              severity: 'warning',
+              what: `an iptables mode, kube-proxy's or kprobe's, left chains in ${iptables.join(' and ')}`,
+              advice: `they may catch Service traffic before kprobe does; ${REMOVES_NFT} removes them`,
+            },
     )
   if (virtualServers.length > 0)
     found.push({

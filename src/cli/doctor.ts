@@ -5,8 +5,9 @@ import type { Config } from '../config/config.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { instanceOf } from '../daemon/instance.ts'
+import { readIptablesRecord } from '../daemon/iptables-record.ts'
 import { nftablesOptions } from '../daemon/mode-nftables.ts'
-import { openNetfilter } from '../daemon/open.ts'
+import { KERNEL, openNetfilter } from '../daemon/open.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../dataplane/userspace/options.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
@@ -122,6 +123,7 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
       leftElsewhere,
       writesIptables:
         config.proxyMode === 'iptables' || (config.proxyMode === 'ipvs' && config.ipvs.rules === 'iptables'),
+      wroteIptables: (await readIptablesRecord({ clock: systemClock, sockets: KERNEL })) !== undefined,
       isNamed,
       chainPrefix: instanceOf(config.serviceProxyName).chains.prefix,
     })

@@ -9,7 +9,7 @@ import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 export const REMOVES_NFT = '`kprobe cleanup --leftovers-of=kube-proxy`'
 export const REMOVES_ALL = '`kube-proxy --cleanup`'
 
-const REMOVES_IPTABLES = '`kprobe cleanup --proxy-mode=iptables`'
+export const REMOVES_IPTABLES = '`kprobe cleanup --proxy-mode=iptables`'
 
 /** Who wrote the chains of iptables mode, which do not say it: the record of kprobe's does. */
 export type IptablesOwner = 'kprobe' | 'unknown'

@@ -122,15 +122,22 @@ describe('the texts', () => {
 describe('kprobe doctor', () => {
   it('names chains, ipsets and the device, each with what removes it', () => {
     const chain = { name: 'KUBE-SEP-SXIVWICOYRO3J4NJ', hook: undefined, rules: [] }
-    const neighbours = neighboursOf({
+    const around: Neighbourhood = {
       chains: [{ family: 'ip', table: 'nat', chain }],
       tableName: 'kube-proxy',
       legacyTables: [],
       virtualServers: [],
       leftElsewhere: ['2 ipsets'],
       writesIptables: false,
-    })
-    expect(neighbours.map(({ severity, what, advice }) => `${severity}: ${what}: ${advice}`)).toEqual([
+    }
+    const told = (more: Partial<Neighbourhood>) =>
+      neighboursOf({ ...around, ...more }).map(
+        ({ severity, what, advice }) => `${severity}: ${what}: ${advice}`,
+      )
+    expect(told({ wroteIptables: true, leftElsewhere: [] })).toEqual([
+      "warning: kprobe's iptables mode wrote chains in ip nat: they may catch Service traffic before another mode does; if no kprobe runs in iptables mode, `kprobe cleanup --proxy-mode=iptables` removes them",
+    ])
+    expect(told({})).toEqual([
       `warning: an iptables mode, kube-proxy's or kprobe's, left chains in ip nat: they may catch Service traffic before kprobe does; ${REMOVES} removes them`,
       `note: kube-proxy left 2 ipsets: ${REMOVES} removes that`,
     ])
