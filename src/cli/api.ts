@@ -50,6 +50,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const wanted = await readApiWanted(extra, { config, ...given })
   if (extra.errors.length > 0) return usageErrors(io, 'api', extra.errors)
   const { log } = openLog({ format: config.logFormat, verbosity: config.verbosity })
+  // The default of both ends the process and leaves the socket.
+  for (const signal of ['SIGHUP', 'SIGUSR2'] as const)
+    io.on(signal, () => log.info(`${signal} ignored: kprobe api has no configuration file to read again`))
   return await new Session(config, wanted, { io, log }).run()
 }
 

@@ -91,7 +91,9 @@ async function askFlags(socket: string): Promise<FlagTexts | undefined> {
   const { version, network, flags } = isJson(answer.value) ? answer.value : {}
   const ours = buildText(buildInfo())
   if (version !== ours)
-    throw new Error(`${socket}: the daemon is kprobe ${String(version)}, this command is ${ours}`)
+    throw new Error(
+      `${socket}: the daemon is kprobe ${String(version)}, this command is ${ours}; run the daemon's own, or give --source`,
+    )
   if (network !== (await networkNamespace()))
     throw new Error(
       `${socket}: the daemon runs in another network namespace; give --source to read objects here`,

@@ -420,8 +420,10 @@ class Daemon {
     const status = this.#programming?.status
     if (status?.table === undefined || status.snapshot === undefined) return
     const { table, snapshot } = status
-    if (this.#previous === undefined) this.#cluster?.warnOfLoop(table, this.#io.log)
-    if (this.#previous === undefined) logFirstSync(this.#io.log, table, this.#written)
+    if (this.#previous === undefined) {
+      this.#cluster?.warnOfLoop(table, this.#io.log)
+      logFirstSync(this.#io.log, table, this.#written)
+    }
     this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)
     this.#outward?.update(table)

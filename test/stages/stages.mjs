@@ -5,9 +5,9 @@ const onTheKernel = (project, ...more) => ['unshare', '-Urnm', ...vitest(project
 
 /** What `npm test` runs. */
 const CORE = [
-  { name: 'types', load: 1, silentSeconds: 180, command: ['tsc', '-p', '.'] },
-  { name: 'lint', load: 1, silentSeconds: 180, command: ['npm', 'run', '-s', 'lint'] },
-  { name: 'format', load: 1, silentSeconds: 180, command: ['biome', 'format'] },
+  { name: 'types', load: 1, silentSeconds: 600, command: ['tsc', '-p', '.'] },
+  { name: 'lint', load: 1, silentSeconds: 600, command: ['npm', 'run', '-s', 'lint'] },
+  { name: 'format', load: 1, silentSeconds: 600, command: ['biome', 'format'] },
   { name: 'unit', load: 2, silentSeconds: 600, script: 'test:unit', command: vitest('unit*') },
   {
     name: 'contract',

@@ -115,7 +115,10 @@ describe('readModelRequest', () => {
   })
 
   it.each<[object, string]>([
-    [{ version: '0.0.1' }, `the daemon is kprobe 0.0.1, this command is ${VERSION}`],
+    [
+      { version: '0.0.1' },
+      `the daemon is kprobe 0.0.1, this command is ${VERSION}; run the daemon's own, or give --source`,
+    ],
     [
       { network: 'net:[1]' },
       'the daemon runs in another network namespace; give --source to read objects here',
