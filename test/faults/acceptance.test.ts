@@ -6,7 +6,7 @@ import { COMMAND, Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import { differences, frontendNames, generation, listRuleset, nft } from './kernel.ts'
-import { clusterIp, nameOf, service, services, writeObjects } from './objects.ts'
+import { clusterIp, service, services, writeObjects } from './objects.ts'
 
 const daemons = new Daemons()
 let folder: string
@@ -31,8 +31,9 @@ it('starts no process through a start, an edit and a healing, as strace sees it'
   const wrapper = ['strace', '-f', '--seccomp-bpf', '-o', trace, '-e', calls]
   const daemon = daemons.start({ source: folder, wrapper })
   await daemon.synced()
+  const commits = daemon.said('committed').length
   writeObjects(folder, services(4))
-  await daemon.until(() => daemon.out.includes(`changed ${nameOf(3)}`))
+  await daemon.until(() => daemon.said('committed').length > commits)
   nft('flush ruleset')
   await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
   await daemon.stop()

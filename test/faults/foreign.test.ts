@@ -20,7 +20,7 @@ import {
   nft,
   openNetfilter,
 } from './kernel.ts'
-import { clusterIp, nameOf, services, writeObjects } from './objects.ts'
+import { clusterIp, services, writeObjects } from './objects.ts'
 
 const daemons = new Daemons()
 let folder: string
@@ -75,11 +75,11 @@ it('F61: nft flush ruleset in the middle of a sync is repaired at its end', asyn
   const moments = [0, 20, 60, 120, 200, 300]
   for (const [round, delayMs] of moments.entries()) {
     const count = round % 2 === 0 ? 3_000 : 10
-    const told = daemon.out.length
+    const commits = daemon.said('committed').length
     writeObjects(folder, services(count))
     await new Promise(resolve => setTimeout(resolve, delayMs))
     nft('flush ruleset')
-    await daemon.until(() => daemon.out.slice(told).includes('changed '))
+    await daemon.until(() => daemon.said('committed').length > commits)
     await eventually(() => isThere(count))
     expect(await differences(services(count))).toEqual([])
   }
@@ -220,8 +220,9 @@ it.each([
     await new Promise(resolve => setTimeout(resolve, 500))
     // As the daemon says: a listing by nft may never end while others commit faster than it can list.
     for (const more of [1, 2, 3]) {
+      const commits = daemon.said('committed').length
       writeObjects(folder, services(count + more))
-      await daemon.until(() => daemon.out.includes(`changed ${nameOf(count + more - 1)}`))
+      await daemon.until(() => daemon.said('committed').length > commits)
     }
     nft(`delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`)
     await daemon.until(() => daemon.said('repaired foreign changes').length > 0)

@@ -107,7 +107,8 @@ COMMIT
   const { foreign } = saved()
   const before = await generation()
   await running(3)
-  expect(await generation()).toBe(before + 1)
+  // The record of iptables mode, and the chains.
+  expect(await generation()).toBe(before + 2)
   expect(agrees()).toBe(true)
   expect(saved().ours.filter(line => /NOTOURS|10\.9\.9\.9|-A KUBE-MARK-MASQ .*RETURN/.test(line))).toEqual([])
   expect(saved().foreign.filter(line => / -A /.test(line))).toEqual(foreign.filter(line => / -A /.test(line)))
@@ -210,9 +211,9 @@ it('F51: edits and repairs come through while nft commits 200 times a second', a
     await new Promise(resolve => setTimeout(resolve, 500))
     // Entries that go are deleted by their handles, each batch against the generation that was looked at.
     for (const count of [203, 150, 201]) {
-      const told = daemon.out.length
+      const commits = daemon.said('committed').length
       writeObjects(folder, services(count))
-      await daemon.until(() => daemon.out.slice(told).includes('changed '))
+      await daemon.until(() => daemon.said('committed').length > commits)
     }
     iptables('-w', '10', '-t', 'nat', '-F', chainNamed(/-A (KUBE-SEP-\S+) .*10\.1\.3\.1:8080/))
     await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
@@ -243,7 +244,7 @@ it('F57: a Service that the kernel refuses is left out and named, and all others
   nft(`table ip nat { chain ${chain} {}; chain INPUT { type nat hook input priority 100; jump ${chain}; }; }`)
   writeObjects(folder, services(8))
   const daemon = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
-  await daemon.until(() => daemon.out.includes(nameOf(taken)) || daemon.said(nameOf(taken)).length > 0)
+  await daemon.until(() => JSON.stringify(daemon.records).includes(nameOf(taken)))
   const rules = services(8)
     .filter((_, i) => i % 2 === 0 && i / 2 !== taken)
     .map((_, i) => clusterIp(i < taken ? i : i + 1))
@@ -257,9 +258,9 @@ it('F49: a chain that a rule of somebody else leads to holds up nothing but itse
   const chain = chainNamed(new RegExp(`-d ${clusterIp(gone).replaceAll('.', '\\.')}/32 .*-j (KUBE-SVC-\\S+)`))
   iptables('-t', 'nat', '-A', 'CNI-HOSTPORT-DNAT', '-p', 'tcp', '--dport', '9999', '-j', chain)
   const { foreign } = saved()
-  const told = daemon.out.length
+  const commits = daemon.said('committed').length
   writeObjects(folder, [...services(5), ...service(7)])
-  await daemon.until(() => daemon.out.slice(told).includes(nameOf(7)))
+  await daemon.until(() => daemon.said('committed').length > commits)
   await eventually(() => saved().ours.some(line => line.includes(`-d ${clusterIp(7)}/32 -p tcp`)))
   expect(saved().ours.filter(line => line.includes(clusterIp(gone)))).toEqual([])
   expect(saved().foreign).toEqual(foreign)
