@@ -59,7 +59,7 @@ describe('an API server that cannot be reached', () => {
       expect(await ask('/healthz')).toMatchObject({ code: 503 })
       expect(await ask('/livez')).toMatchObject({ code: 200 })
       // Once, not once an attempt, and not once a resource.
-      expect(daemon.said('; retrying')).toHaveLength(1)
+      expect(daemon.said('no Services known yet, retrying')).toHaveLength(1)
       cluster.put(...services(10))
       cluster.put(...USED)
       await cluster.server.listen()

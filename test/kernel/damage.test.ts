@@ -124,12 +124,16 @@ it('notices that the table of one family is gone', async () => {
 })
 
 it('says in which mode a row is while rules of two modes are there, and warns', async () => {
+  await program('userspace')
+  const left = tool('nft list ruleset')
+  tool('nft flush ruleset')
   await program('nftables')
   expect(kprobe('dump').out).toMatch(/^SERVICE +TYPE /)
   expect(explain('userspace').out).toContain(
     'Outcome, the kernel: rules of userspace mode are not in the kernel; those of nftables mode are\n',
   )
-  await program('userspace')
+  // A daemon would remove what the other mode left.
+  execFileSync('nft', ['-f', '-'], { input: left })
   const { code, out, err } = kprobe('dump')
   expect(code).toBe(0)
   expect(out).toMatch(/^SERVICE +MODE +TYPE /)

@@ -82,8 +82,8 @@ it('is built from files that are there and that the build context has', () => {
 
 it('programs the kernel with NET_ADMIN alone, from a read-only root (F113)', () => {
   const { status, stderr, stdout } = inImage(['net_admin'], ...ONCE)
-  expect({ status, stderr }).toMatchObject({ status: 0 })
-  expect(stdout).toContain('programmed')
+  expect({ status, stdout }).toEqual({ status: 0, stdout: '' })
+  expect(stderr).toContain('first sync complete')
 })
 
 it('names the capability that it lacks (F114)', () => {
@@ -95,6 +95,6 @@ it('names the capability that it lacks (F114)', () => {
 it('runs as kube-proxy does, with its command and its arguments', () => {
   const [, ...flags] = ONCE
   const { status, stderr, stdout } = startInImage('/usr/local/bin/kube-proxy', ['net_admin'], flags)
-  expect({ status, stderr }).toMatchObject({ status: 0 })
-  expect(stdout).toContain('programmed')
+  expect({ status, stdout }).toEqual({ status: 0, stdout: '' })
+  expect(stderr).toContain('first sync complete')
 })

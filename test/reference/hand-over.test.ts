@@ -189,15 +189,19 @@ function plainService(name: string): KubeObject {
 
 /** What the table of one family holds, without what may differ in what kube-proxy goes on with. */
 function listing(): readonly string[] {
-  return nft('--stateless', 'list', 'table', 'ip', 'kube-proxy')
-    .split('\n')
-    .filter(
-      line =>
-        !/^\t(\tsize \d+|comment .*|\tcomment "(Active ClusterIPs|IPs that accept NodePort traffic)")$/.test(
-          line,
-        ),
-    )
-    .sort()
+  return (
+    nft('--stateless', 'list', 'table', 'ip', 'kube-proxy')
+      .split('\n')
+      .filter(
+        line =>
+          !/^\t(\tsize \d+|comment .*|\tcomment "(Active ClusterIPs|IPs that accept NodePort traffic)")$/.test(
+            line,
+          ),
+      )
+      // kube-proxy goes on with sets that we declared: nft names the type of their keys in other words.
+      .map(line => line.replace('typeof ip daddr', 'type ipv4_addr'))
+      .sort()
+  )
 }
 
 if (!HAS_IPTABLES) console.log('skipped: kube-proxy in iptables mode, as iptables is not installed here')
