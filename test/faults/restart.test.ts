@@ -83,7 +83,7 @@ async function startedAndKilled(folder: string): Promise<number> {
   return tookMs / START_MS
 }
 
-/** `.ci/run` kills 200 times, in the stage `faults-rest`. */
+/** The stage `faults-rest` kills 200 times. */
 const KILLS = Number(process.env.KPROBE_KILLS ?? 40)
 const CRASHES = KILLS / 4
 /** What a start takes on an idle machine: kills come as many times later as it takes longer here. */

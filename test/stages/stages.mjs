@@ -59,7 +59,7 @@ const CORE = [
   },
 ]
 
-/** What takes longer, and runs only by its name: `.ci/run` runs all of it. */
+/** What takes longer, and runs only by its name: `.ci/run` runs `runtimes`. */
 const REST = [
   { name: 'runtimes', load: 2, silentSeconds: 900, command: ['sh', 'test/runtimes.sh'] },
   {
