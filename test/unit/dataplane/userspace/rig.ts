@@ -110,15 +110,20 @@ export function portOf(server: Server): number {
   return address.port
 }
 
-/** A port of loopback at which nobody listens. */
-export async function deadEndpoint(): Promise<Backend> {
+/** An endpoint that refuses, another one for each number: a port that systems reserve, which no listener of another test is given. */
+export function deadEndpoint(number = 0): Backend {
+  return { ip: LOOPBACK, port: 1 + number, local: false }
+}
+
+/** A port of loopback that was free a moment ago. */
+export async function freePort(): Promise<number> {
   const server = createServer()
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
   const port = portOf(server)
   server.close()
   await once(server, 'close')
-  return { ip: LOOPBACK, port, local: false }
+  return port
 }
 
 /** Everything until the other side ends the stream. */

@@ -4,7 +4,7 @@ import { afterEach, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { Complaints } from '../../../../src/dataplane/userspace/relay/complaints.ts'
 import { reportUnreached } from '../../../../src/dataplane/userspace/relay/context.ts'
-import { deadEndpoint, fate, LOOPBACK, RelayRig, readAll, until } from './rig.ts'
+import { deadEndpoint, freePort, fate, LOOPBACK, RelayRig, readAll, until } from './rig.ts'
 
 let rig = new RelayRig()
 
@@ -45,7 +45,7 @@ it('keeps a client with affinity at its endpoint, and gives it another one when 
   expect(await answers(port, 3)).toEqual(['a', 'a', 'a'])
   relay.balancer.update({
     affinityTimeoutS: 3600,
-    cluster: [await deadEndpoint(), ...backends.slice(1)],
+    cluster: [deadEndpoint(), ...backends.slice(1)],
     local: [],
   })
   expect(await answers(port, 3)).toEqual(['b', 'b', 'b'])
@@ -53,7 +53,7 @@ it('keeps a client with affinity at its endpoint, and gives it another one when 
 
 it('tries the next endpoint when one refuses, and says so once', async () => {
   fresh()
-  const dead = [await deadEndpoint(), await deadEndpoint()]
+  const dead = [deadEndpoint(0), deadEndpoint(1)]
   const { port } = await rig.tcp(rig.port([...dead, await rig.server(named('alive'))]))
   expect(await answers(port, 9)).toEqual(Array.from({ length: 9 }, () => 'alive'))
   expect(rig.events).toMatchObject(
@@ -82,7 +82,7 @@ it('tells of itself when it lacks what a connection takes, and of no endpoint', 
 
 it('tries four endpoints for one connection, no more, and resets it then', async () => {
   fresh()
-  const dead = await Promise.all(Array.from({ length: 5 }, deadEndpoint))
+  const dead = Array.from({ length: 5 }, (_, index) => deadEndpoint(index))
   const { port } = await rig.tcp(rig.port([...dead, await rig.server(named('never tried'))]))
   expect(await fate(rig.client(port))).toBe('ECONNRESET')
 })
@@ -241,7 +241,7 @@ it('serves a client that has the port of one of its own connections', async () =
   fresh()
   const echo = (socket: Socket) => void socket.pipe(socket)
   const { port } = await rig.tcp(rig.port([await rig.server(echo)]))
-  const localPort = (await deadEndpoint()).port
+  const localPort = await freePort()
   let givenUp = 0
   const forget = rig.context.own.add('TCP', { address: '127.0.0.1', port: localPort }, closed => {
     givenUp++

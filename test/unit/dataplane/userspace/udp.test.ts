@@ -107,7 +107,7 @@ it('forgets a client that is silent for so long', async () => {
 
 it('moves a client on when its endpoint is gone, or refuses', async () => {
   fresh()
-  const [dead, alive, other] = [await deadEndpoint(), await server('alive'), await server('other')]
+  const [dead, alive, other] = [deadEndpoint(), await server('alive'), await server('other')]
   const relay = rig.port([dead, alive])
   const listener = await rig.udp(relay)
   const client = await socket()
