@@ -4,7 +4,7 @@ import { afterEach, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { Complaints } from '../../../../src/dataplane/userspace/relay/complaints.ts'
 import { reportUnreached } from '../../../../src/dataplane/userspace/relay/context.ts'
-import { deadEndpoint, freePort, fate, LOOPBACK, RelayRig, readAll, until } from './rig.ts'
+import { deadEndpoint, fate, freePort, LOOPBACK, RelayRig, readAll, until } from './rig.ts'
 
 let rig = new RelayRig()
 
