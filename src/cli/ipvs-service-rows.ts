@@ -1,6 +1,7 @@
 import { formatCidr } from '../base/cidr.ts'
-import { familyOf, formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import { FAMILIES, familyOf, formatIp, formatIpPort, type Ip } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
+import { IPVS_DEVICE } from '../daemon/mode-ipvs.ts'
 import { LAYOUTS } from '../dataplane/common/family.ts'
 import { PROTOCOL_NUMBERS, portKey, protocolOfKey } from '../dataplane/common/octet-keys.ts'
 import { type NftSetName, NODE_PORT_SETS } from '../dataplane/ipvs/layout.ts'
@@ -14,12 +15,12 @@ import { NF_DROP } from '../kernel/nft/constants.ts'
 import type { ElementData } from '../kernel/nft/state.ts'
 import { isPersistent, nameOf } from './ipvs-rows.ts'
 import type { ServiceNames } from './service-names.ts'
-import { endpointTexts, type ServiceRow } from './service-rows.ts'
+import { endpointTexts, NOT_REACHED, type ServiceRow } from './service-rows.ts'
 
 /** What IPVS and the rules beside it do at each place, as `kprobe dump services` shows it in every mode. Pure. */
 export function ipvsServiceRows(state: IpvsState, names: ServiceNames): readonly ServiceRow[] {
   const rules = readRules(state)
-  return [...state.servers.values()].map(placed => {
+  const rows = [...state.servers.values()].map(placed => {
     const { server } = placed
     return {
       service: nameOf(server, names) || '(unnamed)',
@@ -29,8 +30,51 @@ export function ipvsServiceRows(state: IpvsState, names: ServiceNames): readonly
       ...routeOf(state, placed, rules),
       ...allowedOf(state, server, rules),
       ...(isPersistent(server) ? { affinitySeconds: server.timeoutS } : {}),
+      ...unboundOf(state, server),
     }
   })
+  return [...rows, ...rowsWithoutServer(state, names)]
+}
+
+/** Routing brings packets of other hosts to IPVS only at an address of the node; IPVS sees those of the node's own processes anyway. */
+function unboundOf(state: IpvsState, { ip }: VirtualServer): Pick<ServiceRow, 'problem'> {
+  if (!isBound(state, ip) || state.addresses.has(ip)) return {}
+  return { problem: `${NOT_REACHED} from prerouting: ${formatIp(ip)} is not an address of ${IPVS_DEVICE}` }
+}
+
+const PROTOCOLS = ['TCP', 'UDP', 'SCTP'] as const
+const RECORDS: readonly (readonly [SetStem, type: string])[] = [
+  ['CLUSTER-IP', 'ClusterIP'],
+  ['EXTERNAL-IP', 'External'],
+  ['EXTERNAL-IP-LOCAL', 'External'],
+  ['LOAD-BALANCER', 'External'],
+]
+
+/** The sets say what is served: an entry without its virtual server is damage. */
+function rowsWithoutServer(state: IpvsState, names: ServiceNames): readonly ServiceRow[] {
+  const types = new Map(
+    RECORDS.flatMap(([stem, type]) => FAMILIES.map(family => [setName(stem, family), type])),
+  )
+  const rows = new Map<string, ServiceRow>()
+  for (const { set, entry } of state.entries.values()) {
+    const type = types.get(set)
+    const protocol = PROTOCOLS.find(each => PROTOCOL_NUMBERS[each] === entry.protocol)
+    const { ip, port } = entry
+    if (type === undefined || protocol === undefined || ip === undefined || port === undefined) continue
+    const key = serverKey({ protocol, ip, port })
+    if (state.servers.has(key)) continue
+    const frontend = formatIpPort(ip, port)
+    rows.set(key, {
+      service: nameOf({ protocol, ip, port }, names) || '(unnamed)',
+      type,
+      protocol,
+      frontend,
+      action: 'balance',
+      endpoints: [],
+      problem: `${NOT_REACHED} from prerouting and output: there is no virtual server ${protocol} ${frontend}`,
+    })
+  }
+  return [...rows.values()]
 }
 
 /** What our own tables and sets say of places. */

@@ -229,10 +229,19 @@ describe.each([
   it('are marked when an address is not bound, or not recorded', () => {
     const unbound = { ...state, addresses: PersistentMap.from([...state.addresses.entries()].slice(0, 0)) }
     const problems = problemsOf(readIpvsMode(unbound))
-    expect(problems[0]).toMatch(/^ClusterIP 10\.96\.0\.1:80 NOT REACHED from/)
+    expect(problems[0]).toBe(
+      'ClusterIP 10.96.0.1:80 NOT REACHED from prerouting: 10.96.0.1 is not an address of kube-ipvs0',
+    )
     const unlisted = [...state.entries.entries()].filter(([, { set }]) => set !== 'KUBE-CLUSTER-IP')
     const unrecorded = { ...state, entries: PersistentMap.from(unlisted) }
     expect(damageText(programmedModes(readIpvsMode(unrecorded)))).toMatch(/ClusterIP|10\.96\.0\.1:80/)
+  })
+
+  it('are there for what the sets record and no virtual server answers', () => {
+    const served = readIpvsMode({ ...state, servers: PersistentMap.empty() })
+    expect(problemsOf(served)).toContain(
+      'ClusterIP 10.96.0.1:80 NOT REACHED from prerouting and output: there is no virtual server TCP 10.96.0.1:80',
+    )
   })
 
   it('are marked when our own rules are gone', () => {
