@@ -1,8 +1,8 @@
 import { spawnSync } from 'node:child_process'
 import { hostname } from 'node:os'
 import { runCommand as runHere } from '../../src/cli/commands.ts'
-import type { Io } from '../../src/cli/io.ts'
 import { COMMAND } from './daemon.ts'
+import { FakeIo } from './fake-io.ts'
 import { patientMs } from './patience.ts'
 
 /** A command that has ended by itself, or not in time (`code` null). */
@@ -33,24 +33,7 @@ export function runCommand(
 
 /** Runs a command to its end in this process: where a Node.js of its own takes ten seconds to start, as in a guest. */
 export async function runInProcess(args: readonly string[]): Promise<Ended> {
-  const never = new AbortController().signal
-  let [out, err] = ['', '']
-  const io: Io = {
-    out: text => {
-      out += text
-    },
-    err: text => {
-      err += text
-    },
-    outLost: never,
-    outBacklogBytes: () => 0,
-    terminal: false,
-    on: () => () => undefined,
-    colour: false,
-    signal: never,
-    hostName: hostname(),
-    processId: process.pid,
-  }
+  const io = new FakeIo({ hostName: hostname(), processId: process.pid })
   const code = await runHere([...args], io)
-  return { code, out, err }
+  return { code, out: io.stdout, err: io.stderr }
 }

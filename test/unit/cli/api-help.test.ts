@@ -5,6 +5,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest'
 import { command } from '../../../src/cli/api.ts'
 import type { FlagSpec } from '../../../src/config/flag.ts'
 import { RUN_FLAGS } from '../../../src/config/flags.ts'
+import { FakeIo } from '../../support/fake-io.ts'
 import { endpoint, node, service, slice } from '../model/objects.ts'
 
 let folder: string
@@ -48,23 +49,9 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
 /** What one state looks like with these flags. */
 async function printed(...flags: string[]): Promise<{ code: number; out: string }> {
-  let out = ''
-  const never = new AbortController().signal
-  const code = await command.run([`--source=file:${join(folder, 'objects.json')}`, '--print', ...flags], {
-    out: text => {
-      out += text
-    },
-    err: () => undefined,
-    outBacklogBytes: () => 0,
-    terminal: false,
-    on: () => () => undefined,
-    outLost: never,
-    colour: false,
-    signal: never,
-    hostName: 'here',
-    processId: 1,
-  })
-  return { code, out }
+  const io = new FakeIo()
+  const code = await command.run([`--source=file:${join(folder, 'objects.json')}`, '--print', ...flags], io)
+  return { code, out: io.stdout }
 }
 
 const VALUES: Readonly<Record<string, readonly string[]>> = {

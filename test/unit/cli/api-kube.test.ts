@@ -3,20 +3,19 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { command } from '../../../src/cli/api.ts'
-import type { Io } from '../../../src/cli/io.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
+import { FakeIo } from '../../support/fake-io.ts'
 import { eventually } from '../../support/patience.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
 
 let server: ApiServer
 let folder: string
 let stop: AbortController
-let out: string
+let io: FakeIo
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'kprobe-api-kube-'))
   stop = new AbortController()
-  out = ''
   server = await ApiServer.start()
   const spec = { clusterIPs: ['10.96.0.1'], ports: [{ port: 80, protocol: 'TCP', targetPort: 'web' }] }
   const metadata = { labels: { app: 'web' }, annotations: { note: 'x' } }
@@ -34,20 +33,7 @@ afterEach(async () => {
 })
 
 function api(...argv: string[]): Promise<number> {
-  const io: Io = {
-    out: text => {
-      out += text
-    },
-    err: () => undefined,
-    outBacklogBytes: () => 0,
-    terminal: false,
-    on: () => () => undefined,
-    outLost: new AbortController().signal,
-    colour: false,
-    signal: stop.signal,
-    hostName: 'here',
-    processId: 1,
-  }
+  io = new FakeIo({ signal: stop.signal })
   return command.run(['--source=kube', `--kubeconfig=${join(folder, 'kubeconfig')}`, ...argv], io)
 }
 
@@ -55,7 +41,7 @@ it.each(['application/json', 'application/vnd.kubernetes.protobuf'])(
   'reads what back ends are told from the API server in %s',
   async type => {
     expect(await api('--print', `--kube-api-content-type=${type}`)).toBe(0)
-    expect(JSON.parse(out)).toMatchObject({
+    expect(JSON.parse(io.stdout)).toMatchObject({
       Service: {
         Ports: [{ Protocol: 1, Port: 80, TargetPortName: 'web' }],
         Labels: { app: 'web' },
@@ -68,10 +54,10 @@ it.each(['application/json', 'application/vnd.kubernetes.protobuf'])(
 
 it('goes on with what it knows while the API server is away', async () => {
   const watching = api('--print', '--watch')
-  await eventually(() => out.includes('\n\n'), 'the first state')
+  await eventually(() => io.stdout.includes('\n\n'), 'the first state')
   await server.close()
   await new Promise(done => setTimeout(done, 200))
-  expect(out.split('\n').filter(line => line !== '')).toHaveLength(1)
+  expect(io.stdout.split('\n').filter(line => line !== '')).toHaveLength(1)
   stop.abort()
   expect(await watching).toBe(0)
 })

@@ -1,34 +1,15 @@
 import { fileURLToPath } from 'node:url'
 import { beforeEach, describe, expect, it } from 'vitest'
 import { runCommand } from '../../../src/cli/commands.ts'
-import type { Io } from '../../../src/cli/io.ts'
+import { FakeIo } from '../../support/fake-io.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../../deploy/examples', import.meta.url))
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 
-let out: string
-let err: string
-let io: Io
+let io: FakeIo
 
 beforeEach(() => {
-  out = ''
-  err = ''
-  io = {
-    out: text => {
-      out += text
-    },
-    err: text => {
-      err += text
-    },
-    outBacklogBytes: () => 0,
-    terminal: false,
-    on: () => () => undefined,
-    outLost: new AbortController().signal,
-    colour: false,
-    signal: new AbortController().signal,
-    hostName: 'a-host',
-    processId: 1,
-  }
+  io = new FakeIo({ hostName: 'a-host' })
 })
 
 const kprobe = (...argv: string[]) => runCommand(argv, io)
@@ -36,35 +17,35 @@ const kprobe = (...argv: string[]) => runCommand(argv, io)
 describe('kprobe cleanup', () => {
   it('names the modes that there are', async () => {
     expect(await kprobe('cleanup', '--proxy-mode=foo')).toBe(2)
-    expect(err).toContain('--proxy-mode: "foo" is not one of nftables, ipvs, iptables, userspace\n')
+    expect(io.stderr).toContain('--proxy-mode: "foo" is not one of nftables, ipvs, iptables, userspace\n')
   })
 })
 
 describe('kprobe', () => {
   it('prints its usage and fails without a command', async () => {
     expect(await kprobe()).toBe(2)
-    expect(err).toMatch(/^Usage:$/m)
+    expect(io.stderr).toMatch(/^Usage:$/m)
   })
 
   it.each([['--help'], ['-h'], ['help']])('prints its usage for %s', async flag => {
     expect(await kprobe(flag)).toBe(0)
-    expect(out).toMatch(/^ {2}dump +print what the kernel holds/m)
+    expect(io.stdout).toMatch(/^ {2}dump +print what the kernel holds/m)
   })
 
   it('names the command that was probably meant', async () => {
     expect(await kprobe('dupm')).toBe(2)
-    expect(err).toContain('no such command: "dupm"; did you mean dump?')
+    expect(io.stderr).toContain('no such command: "dupm"; did you mean dump?')
   })
 
   it.each(['run', 'api', 'dump', 'plan', 'explain', 'cleanup'])('prints the help of %s', async name => {
     expect(await kprobe(name, '--nonsense', '--help')).toBe(0)
-    expect(out).toContain(`kprobe ${name}`)
-    expect(out).toContain('-h, --help')
-    for (const line of out.split('\n')) expect(line.length).toBeLessThanOrEqual(120)
-    const viaTopic = out
-    out = ''
+    expect(io.stdout).toContain(`kprobe ${name}`)
+    expect(io.stdout).toContain('-h, --help')
+    for (const line of io.stdout.split('\n')) expect(line.length).toBeLessThanOrEqual(120)
+    const viaTopic = io.stdout
+    io.stdout = ''
     await kprobe('help', name)
-    expect(out).toBe(viaTopic)
+    expect(io.stdout).toBe(viaTopic)
   })
 
   it.each(['plan', 'explain'])(
@@ -72,29 +53,31 @@ describe('kprobe', () => {
     async name => {
       await kprobe(name, '--help-all')
       for (const flag of ['--once', '--backend', '--sync-period', '--min-sync-period', '--logging-format'])
-        expect(out).not.toContain(flag)
-      expect(out).toContain('--masquerade-bit')
-      expect(out).toContain('Other flags of `kprobe run` are accepted')
+        expect(io.stdout).not.toContain(flag)
+      expect(io.stdout).toContain('--masquerade-bit')
+      expect(io.stdout).toContain('Other flags of `kprobe run` are accepted')
       await kprobe(name, ...SOURCE, '--once', '--sync-period=1h', '--nonsense')
-      expect(err.match(/^kprobe \w+: --.*$/gm)?.[0]).toContain('--nonsense: no such flag')
-      expect(err).not.toContain('--once')
+      expect(io.stderr.match(/^kprobe \w+: --.*$/gm)?.[0]).toContain('--nonsense: no such flag')
+      expect(io.stderr).not.toContain('--once')
     },
   )
 
   it('prints the version for programs: as JSON, and one field a line', async () => {
     expect(await kprobe('version', '-o', 'json')).toBe(0)
-    expect(JSON.parse(out)).toEqual({
+    expect(JSON.parse(io.stdout)).toEqual({
       version: 'from source',
       node: process.version,
       platform: `linux/${process.arch}`,
     })
     for (const argv of [['--version=raw'], ['version', '--version=raw'], ['run', '--version=raw']]) {
-      out = ''
+      io.stdout = ''
       expect(await kprobe(...argv)).toBe(0)
-      expect(out).toBe(`version: from source\nnode: ${process.version}\nplatform: linux/${process.arch}\n`)
+      expect(io.stdout).toBe(
+        `version: from source\nnode: ${process.version}\nplatform: linux/${process.arch}\n`,
+      )
     }
     expect(await kprobe('version', '-o', 'xml', '--nonsense', 'x')).toBe(2)
-    expect(err.split('\n')).toEqual(
+    expect(io.stderr.split('\n')).toEqual(
       expect.arrayContaining([
         'kprobe version: --nonsense: no such flag',
         'kprobe version: --output: "xml" is not one of text, json, yaml',
@@ -104,12 +87,12 @@ describe('kprobe', () => {
   })
 
   it('fits help to the terminal, with the rare flags on demand', async () => {
-    io = { ...io, columns: 80 }
+    io = new FakeIo({ columns: 80 })
     expect(await kprobe('run', '--help')).toBe(0)
-    const short = out.split('\n')
-    out = ''
+    const short = io.stdout.split('\n')
+    io.stdout = ''
     expect(await kprobe('run', '--help-all')).toBe(0)
-    const long = out.split('\n')
+    const long = io.stdout.split('\n')
     expect(Math.max(...short.map(line => line.length), ...long.map(line => line.length))).toBeLessThanOrEqual(
       80,
     )
@@ -119,7 +102,7 @@ describe('kprobe', () => {
   it('prints a version', async () => {
     expect(await kprobe('--version')).toBe(0)
     expect(await kprobe('run', '--version')).toBe(0)
-    expect(out).toMatch(/^kprobe .+\nkprobe .+\n$/)
+    expect(io.stdout).toMatch(/^kprobe .+\nkprobe .+\n$/)
   })
 
   it.each([
@@ -145,9 +128,9 @@ describe('kprobe', () => {
     ],
   ])('refuses %j with exit code 2 and a hint', async (argv, message) => {
     expect(await kprobe(...argv)).toBe(2)
-    expect(err).toMatch(message)
-    expect(err).toMatch(/see `kprobe \w+ --help`\n$/)
-    expect(out).toBe('')
+    expect(io.stderr).toMatch(message)
+    expect(io.stderr).toMatch(/see `kprobe \w+ --help`\n$/)
+    expect(io.stdout).toBe('')
   })
 })
 
@@ -157,65 +140,69 @@ describe('kprobe explain', () => {
 
   it('shows where a connection may go, by which rules, and why endpoints are left out', async () => {
     expect(await explain('203.0.113.9', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16')).toBe(0)
-    expect(out).toContain('Service: shop/cart:http (ClusterIP)')
-    expect(out).toContain('50%  would go to 10.244.0.11:8080, source address replaced by one of the node')
-    expect(out).toMatch(/10\.244\.1\.12:8080 +other-node +out: not ready/)
-    expect(out).toMatch(/ip kube-proxy services, rule \d+: /)
+    expect(io.stdout).toContain('Service: shop/cart:http (ClusterIP)')
+    expect(io.stdout).toContain(
+      '50%  would go to 10.244.0.11:8080, source address replaced by one of the node',
+    )
+    expect(io.stdout).toMatch(/10\.244\.1\.12:8080 +other-node +out: not ready/)
+    expect(io.stdout).toMatch(/ip kube-proxy services, rule \d+: /)
   })
 
   it('keeps the source address of a pod', async () => {
     await explain('10.244.0.11', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16')
-    expect(out).toContain('50%  would go to 10.244.1.11:8080, source address kept')
+    expect(io.stdout).toContain('50%  would go to 10.244.1.11:8080, source address kept')
   })
 
   it('tells a process of the node from others, and a Local policy', async () => {
     await explain('192.0.2.10', '198.51.100.22:443')
-    expect(out).toContain('a process of this node')
-    expect(out).toContain('10.244.1.31:8443, source address replaced')
-    out = ''
+    expect(io.stdout).toContain('a process of this node')
+    expect(io.stdout).toContain('10.244.1.31:8443, source address replaced')
+    io.stdout = ''
     await explain('203.0.113.9', '198.51.100.22:443')
-    expect(out).toContain('100%  would go to 10.244.0.31:8443, source address kept')
+    expect(io.stdout).toContain('100%  would go to 10.244.0.31:8443, source address kept')
   })
 
   it('takes the source that the kernel gives to a process of the node, where the mode binds the address', async () => {
     const process = ['192.0.2.10', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16'] as const
     await explain(...process, '--proxy-mode=ipvs')
-    expect(out).toContain('Its packets come from 10.96.1.1, which is bound to this node')
-    expect(out).toMatch(
+    expect(io.stdout).toContain('Its packets come from 10.96.1.1, which is bound to this node')
+    expect(io.stdout).toMatch(
       /services, rule \d+: match-set KUBE-CLUSTER-IP dst,dst match-set KUBE-IPVS-IPS src .*mark/,
     )
-    expect(out).toContain('50%  would go to 10.244.1.11:8080, source address replaced by one of the node')
-    out = ''
+    expect(io.stdout).toContain(
+      '50%  would go to 10.244.1.11:8080, source address replaced by one of the node',
+    )
+    io.stdout = ''
     await explain(...process, '--proxy-mode=nftables')
-    expect(out).not.toContain('Its packets come from')
-    out = ''
+    expect(io.stdout).not.toContain('Its packets come from')
+    io.stdout = ''
     await explain('10.244.0.11', '10.96.1.1:80', '--proxy-mode=ipvs', '-o', 'json')
-    expect(JSON.parse(out).connection).toMatchObject({ from: '10.244.0.11', source: '10.244.0.11' })
+    expect(JSON.parse(io.stdout).connection).toMatchObject({ from: '10.244.0.11', source: '10.244.0.11' })
   })
 
   it('shows a firewall, a rejection and what is not ours', async () => {
     await explain('192.0.2.77', '198.51.100.20:80')
-    expect(out).toContain('100%  would be dropped without an answer')
-    out = ''
+    expect(io.stdout).toContain('100%  would be dropped without an answer')
+    io.stdout = ''
     await explain('203.0.113.9', '10.96.1.5:80')
-    expect(out).toContain('100%  would be rejected')
-    out = ''
+    expect(io.stdout).toContain('100%  would be rejected')
+    io.stdout = ''
     await explain('203.0.113.9', '198.51.100.200:80')
-    expect(out).toContain('no Service has this address and port')
-    expect(out).toContain('100%  no kprobe rule would match')
+    expect(io.stdout).toContain('no Service has this address and port')
+    expect(io.stdout).toContain('100%  no kprobe rule would match')
   })
 
   it('finds NodePorts, and IPv6 over UDP', async () => {
     await explain('2001:db8:100::5', '[2001:db8:feed::1]:443', '--proto', 'udp')
-    expect(out).toContain('Service: edge/video:quic (LoadBalancerIP)')
-    out = ''
+    expect(io.stdout).toContain('Service: edge/video:quic (LoadBalancerIP)')
+    io.stdout = ''
     await explain('203.0.113.9', '192.0.2.10:30080')
-    expect(out).toContain('Service: shop/cart:http (NodePort)')
+    expect(io.stdout).toContain('Service: shop/cart:http (NodePort)')
   })
 
   it('prints the same for machines', async () => {
     await explain('203.0.113.9', '10.96.1.5:80', '-o', 'json')
-    expect(JSON.parse(out)).toMatchObject({
+    expect(JSON.parse(io.stdout)).toMatchObject({
       connection: { protocol: 'TCP', from: '203.0.113.9', to: '10.96.1.5:80' },
       service: 'shop/coming-soon:http',
       outcomes: [{ verdict: 'reject', sourceReplaced: false, percent: 100 }],
@@ -225,6 +212,6 @@ describe('kprobe explain', () => {
   it('fails with the reason when the source cannot be read', async () => {
     const argv = ['--source=file:/nonexistent', '--from', '203.0.113.9', '--to', '10.96.1.5:80']
     expect(await kprobe('explain', ...argv)).toBe(1)
-    expect(err).toMatch(/kprobe explain: \/nonexistent: cannot be read \(ENOENT\)/)
+    expect(io.stderr).toMatch(/kprobe explain: \/nonexistent: cannot be read \(ENOENT\)/)
   })
 })

@@ -4,9 +4,9 @@ import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { command, type InitMachine, runInit } from '../../../src/cli/init.ts'
-import type { Io } from '../../../src/cli/io.ts'
 import { SYSCTLS } from '../../../src/kernel/conntrack/sysctls.ts'
 import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
+import { FakeIo } from '../../support/fake-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import {
   attribute,
@@ -20,9 +20,7 @@ import {
 } from '../../support/scripted-transport.ts'
 
 let root: string
-let out: string
-let err: string
-let io: Io
+let io: FakeIo
 
 beforeEach(() => {
   root = `${mkdtempSync(join(tmpdir(), 'init-'))}/`
@@ -31,25 +29,7 @@ beforeEach(() => {
   put(SYSCTLS.hashSize.path, '16384\n')
   put(SYSCTLS.tcpEstablished.path, '432000\n')
   put(SYSCTLS.tcpCloseWait.path, '7200\n')
-  out = ''
-  err = ''
-  const never = new AbortController().signal
-  io = {
-    out: text => {
-      out += text
-    },
-    err: text => {
-      err += text
-    },
-    outBacklogBytes: () => 0,
-    terminal: false,
-    on: () => () => undefined,
-    outLost: never,
-    colour: false,
-    signal: never,
-    hostName: 'a-host',
-    processId: 1,
-  }
+  io = new FakeIo()
 })
 
 afterEach(() => {
@@ -95,7 +75,7 @@ const init = (...argv: string[]) => runInit(argv, io, machine())
 describe('kprobe init', () => {
   it('sets what the configuration asks for, and tells all of it', async () => {
     expect(await init()).toBe(0)
-    expect(out.replaceAll(/ +/g, ' ')).toBe(
+    expect(io.stdout.replaceAll(/ +/g, ' ')).toBe(
       [
         'WHAT VALUE RESULT WHY',
         'nf_conntrack_max 131072 set was 65536',
@@ -129,7 +109,7 @@ describe('kprobe init', () => {
 
   it('prints the same for machines', async () => {
     expect(await init('-o', 'json')).toBe(0)
-    const document = JSON.parse(out)
+    const document = JSON.parse(io.stdout)
     expect(document.settings[0]).toEqual({
       setting: 'nf_conntrack_max',
       value: 131_072,
@@ -144,14 +124,14 @@ describe('kprobe init', () => {
     rmSync(root + SYSCTLS.hashSize.path)
     mkdirSync(root + SYSCTLS.hashSize.path)
     expect(await init()).toBe(0)
-    expect(out).toMatch(/^nf_conntrack_max +- +left +this kernel has no such sysctl; wanted 131072$/m)
-    expect(out).toMatch(/^hashsize +- +failed +EISDIR/m)
+    expect(io.stdout).toMatch(/^nf_conntrack_max +- +left +this kernel has no such sysctl; wanted 131072$/m)
+    expect(io.stdout).toMatch(/^hashsize +- +failed +EISDIR/m)
   })
 
   it('fails when the kernel cannot be spoken with, and has set what it could', async () => {
     expect(await runInit([], io, machineOf(refusing))).toBe(1)
-    expect(out).toMatch(/^nf_tables +- +failed +.*EPERM.*CAP_NET_ADMIN/m)
-    expect(out).toMatch(/^conntrack +- +failed +.*EPERM.*CAP_NET_ADMIN/m)
+    expect(io.stdout).toMatch(/^nf_tables +- +failed +.*EPERM.*CAP_NET_ADMIN/m)
+    expect(io.stdout).toMatch(/^conntrack +- +failed +.*EPERM.*CAP_NET_ADMIN/m)
     expect(readFileSync(root + SYSCTLS.max.path, 'utf8')).toBe('131072')
   })
 
@@ -164,13 +144,13 @@ describe('kprobe init', () => {
     const sockets = { netfilter: () => new FakeKernel().open(), generic: loading, route: refusing }
     await runInit(['--proxy-mode=ipvs'], io, { root, clock: systemClock, sockets })
     expect(readFileSync(root + conntrack, 'utf8')).toBe('1')
-    expect(out).toMatch(/^net\/ipv4\/vs\/expire_nodest_conn +1 +failed +.*no such sysctl/m)
+    expect(io.stdout).toMatch(/^net\/ipv4\/vs\/expire_nodest_conn +1 +failed +.*no such sysctl/m)
   })
 
   it('refuses what it does not know, and touches nothing', async () => {
     expect(await init('--conntrack-min=-1', '--nonsense', '-o', 'xml')).toBe(2)
-    expect(err).toContain('--nonsense')
-    expect([out, readFileSync(root + SYSCTLS.max.path, 'utf8')]).toEqual(['', '65536\n'])
+    expect(io.stderr).toContain('--nonsense')
+    expect([io.stdout, readFileSync(root + SYSCTLS.max.path, 'utf8')]).toEqual(['', '65536\n'])
   })
 
   it('tells what it does', () => {

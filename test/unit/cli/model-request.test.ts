@@ -4,23 +4,24 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { buildInfo, buildText } from '../../../src/base/build-info.ts'
-import { EXIT_FAILED, EXIT_USAGE, type Io } from '../../../src/cli/io.ts'
+import { EXIT_FAILED, EXIT_USAGE } from '../../../src/cli/io.ts'
 import { readModelRequest } from '../../../src/cli/model-request.ts'
 import { modelFlags } from '../../../src/config/daemon-config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { networkNamespace } from '../../../src/daemon/network-namespace.ts'
+import { FakeIo } from '../../support/fake-io.ts'
 
 const VERSION = buildText(buildInfo())
 
 let folder: string
 let socket: string
 let server: Server
-let said: string
+let io: FakeIo
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'kprobe-model-'))
   socket = join(folder, 'admin.sock')
-  said = ''
+  io = new FakeIo()
 })
 
 afterEach(() => {
@@ -39,21 +40,6 @@ async function daemon(argv: readonly string[], changes: object = {}): Promise<vo
 }
 
 async function read(...argv: readonly string[]) {
-  const never = new AbortController().signal
-  const io: Io = {
-    out: () => undefined,
-    err: text => {
-      said += text
-    },
-    outBacklogBytes: () => 0,
-    terminal: false,
-    on: () => () => undefined,
-    outLost: never,
-    colour: false,
-    signal: never,
-    hostName: 'here',
-    processId: 1,
-  }
   return await readModelRequest([`--admin-socket=${socket}`, ...argv], io, { command: 'plan', extra: [] })
 }
 
@@ -65,7 +51,7 @@ describe('readModelRequest', () => {
       daemon: socket,
       config: { proxyMode: 'iptables', nodeName: 'node-7', nodePortAddresses: { primary: false } },
     })
-    expect(said).toBe('')
+    expect(io.stderr).toBe('')
   })
 
   it('takes flags that say what the daemon has, in other words', async () => {
@@ -76,16 +62,16 @@ describe('readModelRequest', () => {
       '--nodeport-addresses=192.0.2.0/24',
     ]
     expect(await read(...words, '--feature-gates=AllAlpha=false')).toMatchObject({ daemon: socket })
-    expect(said).toBe('')
+    expect(io.stderr).toBe('')
   })
 
   it('refuses a flag that contradicts the daemon, with both values', async () => {
     await daemon(['--cluster-cidr=10.244.0.0/16'])
     expect(await read('--cluster-cidr=10.0.0.0/8', '--proxy-mode=ipvs')).toBe(EXIT_USAGE)
-    expect(said).toContain(
+    expect(io.stderr).toContain(
       `kprobe plan: --proxy-mode: is "ipvs"; the daemon at ${socket} has "nftables"; omit the flag, or give --source to use your own flags\n`,
     )
-    expect(said).toContain(
+    expect(io.stderr).toContain(
       `--cluster-cidr: is "10.0.0.0/8"; the daemon at ${socket} has "10.244.0.0/16"; omit the flag`,
     )
   })
@@ -96,7 +82,7 @@ describe('readModelRequest', () => {
       daemon: undefined,
       config: { proxyMode: 'nftables', source: { kind: 'file' } },
     })
-    expect(said).toContain(
+    expect(io.stderr).toContain(
       `kprobe plan: --proxy-mode is "nftables"; the daemon at ${socket} has "iptables"\n`,
     )
   })
@@ -105,13 +91,13 @@ describe('readModelRequest', () => {
     'fails when no daemon answers at the socket that was given: %j',
     async (...argv) => {
       expect(await read(...argv)).toBe(EXIT_FAILED)
-      expect(said).toBe(`kprobe plan: no daemon answers at ${socket}\n`)
+      expect(io.stderr).toBe(`kprobe plan: no daemon answers at ${socket}\n`)
     },
   )
 
   it('reports errors of usage first', async () => {
     expect(await read('--source=here')).toBe(EXIT_USAGE)
-    expect(said).not.toContain('no daemon')
+    expect(io.stderr).not.toContain('no daemon')
   })
 
   it.each<[object, string]>([
@@ -127,6 +113,6 @@ describe('readModelRequest', () => {
   ])('fails for a daemon that cannot be compared: %j', async (changes, message) => {
     await daemon([], changes)
     expect(await read()).toBe(EXIT_FAILED)
-    expect(said).toBe(`kprobe plan: ${socket}: ${message}\n`)
+    expect(io.stderr).toBe(`kprobe plan: ${socket}: ${message}\n`)
   })
 })

@@ -2,35 +2,21 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { EXIT_USAGE, type Io } from '../../../src/cli/io.ts'
+import { EXIT_USAGE } from '../../../src/cli/io.ts'
 import { readRequest } from '../../../src/cli/read-request.ts'
+import { FakeIo } from '../../support/fake-io.ts'
 
 let folder: string
-let told: string
+let io: FakeIo
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'kprobe-request-'))
-  told = ''
+  io = new FakeIo()
 })
 
 afterEach(() => rmSync(folder, { recursive: true }))
 
 function read(...argv: readonly string[]) {
-  const never = new AbortController().signal
-  const io: Io = {
-    out: () => undefined,
-    err: text => {
-      told += text
-    },
-    outBacklogBytes: () => 0,
-    terminal: false,
-    on: () => () => undefined,
-    outLost: never,
-    colour: false,
-    signal: never,
-    hostName: 'node',
-    processId: 1,
-  }
   return readRequest(argv, io, { command: 'plan', extra: [] })
 }
 
@@ -45,11 +31,11 @@ describe('readRequest', () => {
   it('reads the file that --config names, and tells what it says in vain', async () => {
     const request = await read(`--config=${configOf('clusterCIDRS: 10.0.0.0/8')}`)
     expect(request).toMatchObject({ config: { source: { kind: 'kube' } } })
-    expect(told).toMatch(/^kprobe plan: .*clusterCIDRS/)
+    expect(io.stderr).toMatch(/^kprobe plan: .*clusterCIDRS/)
   })
 
   it('tells every error and gives the exit code', async () => {
     expect(await read('--source=here', '--v=x')).toBe(EXIT_USAGE)
-    expect(told).toMatch(/kprobe plan: --source.*\n.*kprobe plan: .*v/s)
+    expect(io.stderr).toMatch(/kprobe plan: --source.*\n.*kprobe plan: .*v/s)
   })
 })

@@ -1,34 +1,16 @@
 import { expect, it } from 'vitest'
-import { EXIT_USAGE, type Io } from '../../../src/cli/io.ts'
+import { EXIT_USAGE } from '../../../src/cli/io.ts'
 import { failureText, usageErrors, usageWarnings } from '../../../src/cli/usage-errors.ts'
-
-function collect(): { readonly io: Io; readonly text: () => string } {
-  let text = ''
-  const io: Io = {
-    out: () => undefined,
-    err: more => {
-      text += more
-    },
-    outBacklogBytes: () => 0,
-    terminal: false,
-    on: () => () => undefined,
-    outLost: new AbortController().signal,
-    colour: false,
-    signal: new AbortController().signal,
-    hostName: 'node',
-    processId: 1,
-  }
-  return { io, text: () => text }
-}
+import { FakeIo } from '../../support/fake-io.ts'
 
 it('tells every error with its place, and where help is', () => {
-  const { io, text } = collect()
+  const io = new FakeIo()
   const errors = [
     { path: '--v', message: 'is no level' },
     { path: 'c.yaml:3:15: conntrack.min', message: 'cannot be negative' },
   ]
   expect(usageErrors(io, 'run', errors)).toBe(EXIT_USAGE)
-  expect(text()).toBe(
+  expect(io.stderr).toBe(
     'kprobe run: --v: is no level\n' +
       'kprobe run: c.yaml:3:15: conntrack.min: cannot be negative\n' +
       'see `kprobe run --help`\n',
@@ -36,11 +18,11 @@ it('tells every error with its place, and where help is', () => {
 })
 
 it('keeps what others wrote on its line', () => {
-  const { io, text } = collect()
+  const io = new FakeIo()
   usageErrors(io, 'run', [{ path: '--a\nb\u001b[31m', message: 'x\u202ey' }])
   usageWarnings(io, 'plan', ['c.yaml:1:1: a\rb: no such field'])
-  expect(text().split('\n')).toHaveLength(4)
-  for (const character of ['\u001b', '\u202e', '\r']) expect(text()).not.toContain(character)
+  expect(io.stderr.split('\n')).toHaveLength(4)
+  for (const character of ['\u001b', '\u202e', '\r']) expect(io.stderr).not.toContain(character)
 })
 
 it('gives the causes of a failure, each once', () => {

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import type { Io } from '../../../src/cli/io.ts'
 import { command, disagreements, verifyText } from '../../../src/cli/verify.ts'
 import { printedService } from '../../../src/model/printed.ts'
 import type { PlanLine } from '../../../src/reconcile/dataplane.ts'
+import { FakeIo } from '../../support/fake-io.ts'
 import { endpoint, service, slice, tableOf } from '../model/objects.ts'
 
 const table = tableOf([service('web'), slice('web-1', 'web', [endpoint('10.0.0.1')])])
@@ -83,21 +83,9 @@ describe('verifyText', () => {
 
 describe('kprobe verify', () => {
   it('reads the file that --config names, and its help has every flag that it heeds', async () => {
-    const said: string[] = []
-    const io: Io = {
-      out: () => undefined,
-      err: text => said.push(text),
-      outBacklogBytes: () => 0,
-      terminal: false,
-      on: () => () => undefined,
-      outLost: new AbortController().signal,
-      colour: false,
-      signal: new AbortController().signal,
-      hostName: 'node',
-      processId: 1,
-    }
+    const io = new FakeIo()
     expect(await command.run(['--config=/nonexistent/config.yaml'], io)).toBe(2)
-    expect(said.join('')).toContain('--config /nonexistent/config.yaml: cannot be read (ENOENT)')
+    expect(io.stderr).toContain('--config /nonexistent/config.yaml: cannot be read (ENOENT)')
     for (const flag of ['--config', '--admin-socket', '--connection-metrics-max'])
       expect(command.help()({ all: true })).toContain(flag)
   })

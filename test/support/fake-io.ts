@@ -1,0 +1,39 @@
+import type { Io } from '../../src/cli/io.ts'
+
+type Given = Partial<Omit<Io, 'out' | 'err'>>
+
+/** What a command meets without a terminal and without signals; it keeps what the command writes. */
+export class FakeIo implements Io {
+  stdout = ''
+  stderr = ''
+  readonly outLost: AbortSignal
+  readonly signal: AbortSignal
+  readonly outBacklogBytes: () => number
+  readonly colour: boolean
+  readonly terminal: boolean
+  readonly columns: number | undefined
+  readonly on: Io['on']
+  readonly hostName: string
+  readonly processId: number
+
+  constructor(given: Given = {}) {
+    const never = new AbortController().signal
+    this.outLost = given.outLost ?? never
+    this.signal = given.signal ?? never
+    this.outBacklogBytes = given.outBacklogBytes ?? (() => 0)
+    this.colour = given.colour ?? false
+    this.terminal = given.terminal ?? false
+    this.columns = given.columns
+    this.on = given.on ?? (() => () => undefined)
+    this.hostName = given.hostName ?? 'here'
+    this.processId = given.processId ?? 1
+  }
+
+  readonly out = (text: string): void => {
+    this.stdout += text
+  }
+
+  readonly err = (text: string): void => {
+    this.stderr += text
+  }
+}
