@@ -1,5 +1,10 @@
 import type { Family, Ip } from '../base/ip.ts'
-import { CHAIN_OUTPUT, CHAIN_POSTROUTING, CHAIN_PREROUTING } from '../dataplane/common/chain-names.ts'
+import {
+  CHAIN_EARLY_POSTROUTING,
+  CHAIN_OUTPUT,
+  CHAIN_POSTROUTING,
+  CHAIN_PREROUTING,
+} from '../dataplane/common/chain-names.ts'
 import { NFT_FAMILIES, tableOf } from '../dataplane/common/family.ts'
 import type { ChainNames } from '../dataplane/iptables/layout.ts'
 import { createXtTracer } from '../dataplane/iptables/trace-tables.ts'
@@ -71,9 +76,9 @@ const HOOK_CHAINS = [
 
 /** The mode userspace has nothing to masquerade, and listeners that nobody may reach but through the rules. */
 function hookChainsOf({ sets }: Table): readonly (readonly [name: string, hooknum: number])[] {
-  return sets.has('listeners')
-    ? [...HOOK_CHAINS, [CHAIN_INPUT, NF_INET_LOCAL_IN]]
-    : [...HOOK_CHAINS, [CHAIN_POSTROUTING, NF_INET_POST_ROUTING]]
+  if (sets.has('listeners')) return [...HOOK_CHAINS, [CHAIN_INPUT, NF_INET_LOCAL_IN]]
+  const behind = sets.has('cluster-ips') ? [CHAIN_EARLY_POSTROUTING, CHAIN_POSTROUTING] : [CHAIN_POSTROUTING]
+  return [...HOOK_CHAINS, ...behind.map(name => [name, NF_INET_POST_ROUTING] as const)]
 }
 
 function damageOf(table: Table): readonly string[] {

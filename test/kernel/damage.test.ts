@@ -104,12 +104,12 @@ it('keeps a ClusterIP a ClusterIP whose element is gone, and marks it', async ()
   expect(out.match(/INCOMPLETE|NOT REACHED/g)).toHaveLength(1)
 })
 
-it('notices that nothing masquerades any more', async () => {
+it.each(['nat-postrouting', 'early-postrouting'])('notices that chain %s is gone', async chain => {
   await program('nftables')
-  tool('nft delete chain ip kube-proxy nat-postrouting')
+  tool(`nft delete chain ip kube-proxy ${chain}`)
   expect(kprobe('dump')).toMatchObject({
     code: 1,
-    err: expect.stringContaining('there is no chain ip kube-proxy nat-postrouting at its hook'),
+    err: expect.stringContaining(`there is no chain ip kube-proxy ${chain} at its hook`),
   })
 })
 
