@@ -88,17 +88,19 @@ function isOurs(table: Table): boolean {
   return hasOurSets(table) && !isKubeProxyTable(outlinesOf(table))
 }
 
-/** Deletes what kube-proxy left in nf_tables. Gives what that was, and what had to stay. */
+/** Deletes what kube-proxy left in nf_tables; chains of iptables mode only where `iptables`. Gives what that was, and what had to stay. */
 export async function removeLeftovers(
   clock: Clock,
   tableName: string,
+  { iptables }: { readonly iptables: boolean },
 ): Promise<Pick<Leftovers, 'nftables' | 'iptables'>> {
   const client = createNftClient({ transport: openNetfilter(), clock })
   const transport = openNetfilter()
   try {
     const connection = new Connection({ transport, clock })
     return await commitLooked(client, async () => {
-      const found = await lookInNfTables(connection, tableName)
+      const there = await lookInNfTables(connection, tableName)
+      const found = iptables ? there : { ...there, iptables: [] }
       const tables = found.nftables.map(deleteTable)
       return {
         value: found,

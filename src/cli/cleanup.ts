@@ -70,7 +70,8 @@ export const command: Command = {
         'iptables-nft its chains (KUBE-SERVICES, KUBE-SVC-*, ...) with the rules that lead to them. Everything else in',
         "those tables stays: kubelet's KUBE-FIREWALL, others' rules, and chains of kube-proxy that others use. Then go the",
         'virtual servers and the addresses of kube-ipvs0 that the ipsets of its IPVS mode name, and these ipsets; others',
-        'stay. Legacy iptables is named only: `kube-proxy --cleanup` removes that.',
+        'stay. Legacy iptables is named only: `kube-proxy --cleanup` removes that. Chains that kprobe has recorded as its own',
+        'stay, and are named.',
         '',
         'With --service-proxy-name=NAME, only what is of the kprobe that ran with that flag goes, its chains of iptables, whose',
         'names are its own, among it; without the flag, what is of named ones stays.',
@@ -208,14 +209,15 @@ const UNNAMED = instanceOf(undefined)
 
 /** kube-proxy's only: a kprobe may run meanwhile. */
 async function cleanLeftovers(io: Io): Promise<number> {
-  const taken = await removeLeftovers(systemClock, UNNAMED.nftables)
+  const owner = iptablesOwner(await lookForRecord())
+  const taken = await removeLeftovers(systemClock, UNNAMED.nftables, { iptables: owner !== 'kprobe' })
   // Its chains, which refer to the ipsets, are gone by now.
   const ofIpvs = await removeIpvs('kube-proxy')
   const removed = [...removedTexts(taken), ...(ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs))]
   if (removed.length === 0) io.out('nothing that kube-proxy left can be removed here\n')
   for (const what of removed) io.out(`removed ${what}\n`)
   for (const what of keptTexts(taken)) io.out(`left ${what}\n`)
-  nameLeftovers(io, leftoverTexts(await lookAround(), iptablesOwner(await lookForRecord())))
+  nameLeftovers(io, leftoverTexts(await lookAround(), owner))
   return EXIT_FINE
 }
 

@@ -143,6 +143,11 @@ describe('the record of iptables mode', () => {
       /^left by kprobe: \d+ chains .* in table ip filter of its iptables mode \(remove with `kprobe cleanup --proxy-mode=iptables`\)$/m,
     )
     expect(out).not.toMatch(/nothing of ours|kube-proxy/)
+    const before = nft('list', 'ruleset')
+    expect(kprobe('cleanup', '--leftovers-of=kube-proxy').out).toBe(
+      `nothing that kube-proxy left can be removed here\n${out}`,
+    )
+    expect(nft('list', 'ruleset')).toBe(before)
     expect(setting()).toBe('1')
     expect(kprobe(...CLEANUP).code).toBe(0)
     expect(nft('list', 'tables')).not.toContain('kprobe')
