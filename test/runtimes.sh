@@ -1,6 +1,6 @@
 #!/bin/sh
 # The unit tests and the addon's on the other Node.js majors, all with the one addon that this machine's Node.js built;
-# on the last of them also with an addon built for it. Runtimes that the registry does not give are left out, and named in
+# on the last of them also with an addon built for it; and the one-instance lock between each two of them. Runtimes that the registry does not give are left out, and named in
 # one line at the end; without any, this fails, unless KPROBE_RUNTIMES=optional.
 set -u
 cd "$(dirname "$0")/.."
@@ -52,12 +52,14 @@ report() {
 node native/build.mjs || exit 1
 own=$(node -p 'process.versions.node.split(".")[0]')
 last=''
+all=$(command -v node)
 for wanted in $VERSIONS; do
   major=${wanted%%.*}
   [ "$major" != "$own" ] || continue
   if fetch "$wanted"; then
     report 'unit tests, addon of this machine'"'"'s Node.js' "$node" "$VITEST" run --project "unit*" --reporter=dot test/unit
     last=$node
+    all="$all $node"
   else
     skipped="$skipped $major"
     why=$(grep -m 1 -E 'npm (error|ERR!)' "$log" || echo 'not to be had or does not run here')
@@ -65,6 +67,10 @@ for wanted in $VERSIONS; do
 done
 
 if [ -n "$last" ]; then
+  node deploy/build.mjs || exit 1
+  version='of each major'
+  # shellcheck disable=SC2086
+  report 'one-instance lock between each two' unshare -Urnm node test/lock-of-runtimes.mjs $all
   node=$last
   version=$("$node" --version)
   folder=.cache/native-$version

@@ -1,16 +1,29 @@
 import { connect, createServer, type Server } from 'node:net'
+import { oneLine } from './text.ts'
 
 export type LockResult =
-  | { readonly kind: 'held'; readonly release: () => Promise<void> }
+  | {
+      readonly kind: 'held'
+      readonly release: () => Promise<void>
+      /**
+       * Present where an earlier holder may be there that the lock cannot keep away: asks it who it is. Empty when nobody
+       * answers.
+       */
+      readonly elder?: () => Promise<string>
+    }
   /** Somebody else has it; `holder` is what they say of themselves, empty when they do not answer. */
   | { readonly kind: 'busy'; readonly holder: string }
+
+/** Takes a lock by its name; `holder` is for those who come later. */
+export type TakeLock = (name: string, holder: string) => Promise<LockResult>
 
 const ANSWER_MS = 500
 const ANSWER_BYTES_MAX = 200
 
 /**
- * A lock that exists once in a network namespace and ends with its process, however that dies: an abstract unix socket
- * (unix(7)). `holder` is told to those who come later.
+ * An abstract unix socket (unix(7)): it exists once in a network namespace and ends with its process, however that dies.
+ * Any process may take any name, and runtimes differ in whether they pad it with NULs to 108 octets (libuv before 1.47
+ * does): where that matters, see daemon/network-lock.ts. `holder` is told to those who come later.
  */
 export async function takeLock(name: string, holder: string): Promise<LockResult> {
   const server = createServer(socket => {
@@ -18,7 +31,7 @@ export async function takeLock(name: string, holder: string): Promise<LockResult
     socket.end(holder)
   })
   const taken = await listen(server, `\0${name}`)
-  if (!taken) return { kind: 'busy', holder: await askHolder(`\0${name}`) }
+  if (!taken) return { kind: 'busy', holder: await ask(`\0${name}`) }
   // The lock alone keeps no process alive.
   server.unref()
   return { kind: 'held', release: () => new Promise(resolve => server.close(() => resolve())) }
@@ -35,7 +48,15 @@ function listen(server: Server, path: string): Promise<boolean> {
   })
 }
 
-function askHolder(path: string): Promise<string> {
+/** With its first NUL, a name of so many octets is the same in each runtime. */
+export const NAME_LENGTH_MAX = 107
+
+/** What the holder of an abstract name, padded or not, says of itself; empty when nobody answers. */
+export async function askHolder(name: string): Promise<string> {
+  return (await ask(`\0${name.padEnd(NAME_LENGTH_MAX, '\0')}`)) || (await ask(`\0${name}`))
+}
+
+function ask(path: string): Promise<string> {
   return new Promise(resolve => {
     let answer = ''
     const socket = connect({ path })
@@ -47,6 +68,6 @@ function askHolder(path: string): Promise<string> {
     })
     // A holder that is dying or stopped does not answer: it still has the lock.
     socket.on('error', () => socket.destroy())
-    socket.on('close', () => resolve(answer.slice(0, ANSWER_BYTES_MAX)))
+    socket.on('close', () => resolve(oneLine(answer.slice(0, ANSWER_BYTES_MAX))))
   })
 }

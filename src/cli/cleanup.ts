@@ -1,5 +1,4 @@
 import { systemClock } from '../base/clock.ts'
-import { takeLock } from '../base/instance-lock.ts'
 import type { ProxyMode } from '../config/config.ts'
 import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
@@ -9,6 +8,7 @@ import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/insta
 import { PROXY_MODES } from '../config/mode-fields.ts'
 import { instanceOf } from '../daemon/instance.ts'
 import { type InstanceLock, lockInstance } from '../daemon/instance-lock.ts'
+import { systemLock } from '../daemon/network-lock.ts'
 import { iptablesRemovedTexts, removeIptables } from './cleanup-iptables.ts'
 import { ipvsRemovedTexts, isIpvsOurs, removeIpvs } from './cleanup-ipvs.ts'
 import { lookForRecord, type Recorded, settleRecord } from './cleanup-record.ts'
@@ -123,7 +123,11 @@ interface Extent {
 /** Our tables only, which a kprobe that runs would make anew. */
 async function cleanOurs(io: Io, { force, iptables, name }: Extent): Promise<number> {
   const instance = instanceOf(name)
-  const lock = await lockInstance(instance, takeLock, `pid ${io.processId}${CLEANING}`)
+  const lock = await lockInstance(
+    instance,
+    systemLock(systemClock, Math.random),
+    `pid ${io.processId}${CLEANING}`,
+  )
   if (lock.kind === 'busy' && !force) {
     io.err(`kprobe cleanup: ${busyText(lock)}\n`)
     return EXIT_FAILED

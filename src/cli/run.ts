@@ -1,7 +1,6 @@
 import { writeFile } from 'node:fs/promises'
 import { buildInfo } from '../base/build-info.ts'
 import { type Clock, systemClock } from '../base/clock.ts'
-import { takeLock } from '../base/instance-lock.ts'
 import { type AdjustableLog, openLog } from '../base/log.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
@@ -15,6 +14,7 @@ import type { Settings } from '../config/settings.ts'
 import { publishedConfig, writtenConfig } from '../config/written-config.ts'
 import { type DaemonIo, runDaemon } from '../daemon/daemon.ts'
 import { writeIptablesRecord } from '../daemon/iptables-record.ts'
+import { systemLock } from '../daemon/network-lock.ts'
 import { setOomScoreAdj } from '../daemon/oom-score.ts'
 import { KERNEL, openClient, openNetfilter } from '../daemon/open.ts'
 import { tuneKernel, tuneMode } from '../daemon/tune.ts'
@@ -148,7 +148,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
     readSetting: KERNEL.setting,
     room: KERNEL.room,
     openClient: config => openClient(config, { clock, env: process.env, warn: text => log.warn(text) }),
-    takeLock,
+    takeLock: systemLock(clock, Math.random),
     listens: true,
     setOomScoreAdj: value => setOomScoreAdj(value, log),
     setLogging: ({ logFormat, verbosity }) => set({ format: logFormat, verbosity }),

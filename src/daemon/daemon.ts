@@ -34,7 +34,8 @@ const ONCE_FAILURES_MAX = 3
 /** Runs until it is stopped, or until the first sync with --once. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   if (config.backend === 'dry-run') return await new Daemon(config, io).run()
-  return await asOnlyInstance(config.serviceProxyName, io, () => new Daemon(config, io).run())
+  const { serviceProxyName } = config
+  return await asOnlyInstance(serviceProxyName, io, watch => new Daemon(config, { ...io, ...watch }).run())
 }
 
 class Daemon {
@@ -407,6 +408,7 @@ class Daemon {
     if (event.kind === 'committed') this.#written = addWritten(this.#written, event)
     else if (event.kind === 'synced') this.#synced(event)
     else if (event.kind === 'failed') this.#failed(event.error)
+    else if (event.kind === 'healed') this.#io.healed?.()
   }
 
   #failed(error: Error): void {

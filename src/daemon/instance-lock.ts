@@ -1,16 +1,17 @@
-import type { takeLock } from '../base/instance-lock.ts'
+import type { Clock } from '../base/clock.ts'
+import type { LockResult, TakeLock } from '../base/instance-lock.ts'
 import type { Log } from '../base/log.ts'
 import { type Instance, instanceOf } from './instance.ts'
 
 export type InstanceLock =
-  | { readonly kind: 'held'; readonly release: () => Promise<void> }
+  | Extract<LockResult, { readonly kind: 'held' }>
   /** By a proxy of the same name, or by one of another name whose chains would have the same ones. */
   | { readonly kind: 'busy'; readonly holder: string; readonly of: 'name' | 'chains' }
 
 /** All that makes this proxy the only one of its kind here, or nothing. */
 export async function lockInstance(
   { lock, chainsLock }: Pick<Instance, 'lock' | 'chainsLock'>,
-  take: typeof takeLock,
+  take: TakeLock,
   holder: string,
 ): Promise<InstanceLock> {
   const ofName = await take(lock, holder)
@@ -22,7 +23,8 @@ export async function lockInstance(
   })
   if (ofChains.kind === 'held')
     return {
-      kind: 'held',
+      ...ofChains,
+      ...ofName,
       release: async () => {
         await ofChains.release()
         await ofName.release()
@@ -34,27 +36,83 @@ export async function lockInstance(
 
 export interface LockOptions {
   readonly log: Log
-  readonly takeLock: typeof takeLock
+  readonly clock: Clock
+  readonly takeLock: TakeLock
   readonly processId: number
+  /** Ends the run. */
+  readonly signal: AbortSignal
+}
+
+/** What the run has to watch for. */
+export interface InstanceWatch {
+  /** Ends the run: that of LockOptions, or because another proxy of this name was here before. */
+  readonly signal: AbortSignal
+  /** The kernel differed from what this process had left there, and was repaired. */
+  readonly healed: () => void
 }
 
 /** Runs as the only proxy of this name here; gives 1 when another one runs already. */
 export async function asOnlyInstance(
   name: string | undefined,
   options: LockOptions,
-  run: () => Promise<number>,
+  run: (watch: InstanceWatch) => Promise<number>,
 ): Promise<number> {
-  const lock = await lockInstance(instanceOf(name), options.takeLock, `pid ${options.processId}`)
+  const { log, takeLock, processId, clock } = options
+  const lock = await lockInstance(instanceOf(name), takeLock, `pid ${processId}`)
   if (lock.kind === 'busy') {
-    const holder = lock.holder === '' ? 'unknown: it does not answer' : lock.holder
-    options.log.error({ holder }, busyText(name, lock.of))
+    log.error({ holder: holderText(lock.holder) }, busyText(name, lock.of))
     return 1
   }
+  const { elder } = lock
+  const gone = new AbortController()
+  const signal = AbortSignal.any([options.signal, gone.signal])
+  if (elder !== undefined) log.warn(UNSURE)
+  const overwritten = new Overwritten(clock, async () => {
+    const holder = await elder?.()
+    if (holder === undefined || holder === '' || signal.aborted) return
+    log.error({ holder, repairs: OVERWRITTEN_MAX }, busyText(name, 'name'))
+    gone.abort('another kprobe that started earlier overwrites every commit')
+  })
   try {
-    return await run()
+    const code = await run({ signal, healed: () => overwritten.healed() })
+    return gone.signal.aborted ? 1 : code
   } finally {
     await lock.release()
   }
+}
+
+/** Repairs in a row after which another proxy, and nobody who flushed a table once, is at work. */
+const OVERWRITTEN_MAX = 8
+/** A repair that comes later than this after the one before begins a new row. */
+const APART_MS = 60_000
+
+/** Counts commits of ours that others overwrote. */
+class Overwritten {
+  readonly #clock: Clock
+  readonly #reached: () => Promise<void>
+  #count = 0
+  #lastMs = Number.NEGATIVE_INFINITY
+
+  constructor(clock: Clock, reached: () => Promise<void>) {
+    this.#clock = clock
+    this.#reached = reached
+  }
+
+  healed(): void {
+    const nowMs = this.#clock.nowMs()
+    this.#count = nowMs - this.#lastMs > APART_MS ? 1 : this.#count + 1
+    this.#lastMs = nowMs
+    if (this.#count < OVERWRITTEN_MAX) return
+    this.#count = 0
+    void this.#reached()
+  }
+}
+
+const UNSURE =
+  "another process may hold this kprobe's lock: the kernel does not say which user listens at its abstract socket (unix_diag); continuing"
+
+function holderText(holder: string): string {
+  return holder === '' ? 'unknown: it does not answer' : holder
 }
 
 function busyText(name: string | undefined, of: 'name' | 'chains'): string {

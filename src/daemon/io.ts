@@ -1,6 +1,6 @@
 import type { BuildInfo } from '../base/build-info.ts'
 import type { Clock } from '../base/clock.ts'
-import type { takeLock } from '../base/instance-lock.ts'
+import type { TakeLock } from '../base/instance-lock.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import type { FieldChange } from '../config/config-changes.ts'
@@ -39,7 +39,7 @@ export interface DaemonIo {
   readonly room?: KernelSockets['room'] | undefined
   /** Connects with the API server that the configuration names, for --source=kube. */
   readonly openClient?: (config: Config) => Promise<ApiClient>
-  readonly takeLock: typeof takeLock
+  readonly takeLock: TakeLock
   /** Listen at the configured addresses. */
   readonly listens: boolean
   /** The configuration as kube-proxy's API type, for /configz. */
@@ -54,6 +54,8 @@ export interface DaemonIo {
   readonly tune?: (config: Config) => Promise<void>
   readonly setOomScoreAdj?: (value: number) => Promise<void>
   readonly setLogging?: (config: Config) => void
+  /** The kernel differed from what was left there, and holds it again. */
+  readonly healed?: () => void
   /** The kernel holds what the sources ask for. */
   readonly synced: (sync: Sync) => void
   /** A plan that --backend=dry-run does not commit. */

@@ -1,8 +1,8 @@
 import { type Clock, systemClock } from '../base/clock.ts'
-import { takeLock } from '../base/instance-lock.ts'
 import { createLog, type Log } from '../base/log.ts'
 import { privilegeHint } from '../base/privilege.ts'
 import { Intake } from '../daemon/intake.ts'
+import { systemLock } from '../daemon/network-lock.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ResolveOptions } from '../model/here.ts'
 import { resolve } from '../model/resolve.ts'
@@ -62,7 +62,8 @@ const ONCE_FAILURES_MAX = 3
 export async function runDataplane<State, P extends Plan<State>>(
   options: RunDataplaneOptions<State, P>,
 ): Promise<void> {
-  const { plane } = options
+  const { plane, clock = systemClock } = options
+  const takeLock = systemLock(clock, Math.random)
   const lock = await takeLock(`kprobe/plane/${plane.name}`, `pid ${process.pid}`)
   if (lock.kind === 'busy')
     throw new Error(

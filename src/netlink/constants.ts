@@ -1,6 +1,7 @@
 /** linux/netlink.h and linux/netfilter/nfnetlink.h, under the headers' own names. */
 
 export const NETLINK_ROUTE = 0
+export const NETLINK_SOCK_DIAG = 4
 export const NETLINK_NETFILTER = 12
 export const NETLINK_GENERIC = 16
 

@@ -131,6 +131,10 @@ export const GROUPS = {
     F116: 'another addon',
     F117: 'signals and variables of Node',
   },
+  'One party against all others': {
+    F135: 'two daemons at once: runtimes that pad names differently, earlier versions, and past the lock',
+    F136: 'a process without privileges that takes the name of the lock',
+  },
 }
 
 /** Why a row has no test. */
@@ -161,4 +165,5 @@ export const NOTES = {
   F94: 'a clock that is moved in the process; suspension as F82',
   F98: '1,000 connections for each server',
   F117: 'LD_PRELOAD is neither refused nor told of: who can set it has the process already',
+  F136: 'namespaces of the tests have one user, who counts as a stranger in the daemon that starts',
 }

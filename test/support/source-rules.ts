@@ -93,6 +93,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   config: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
   // The kernel's release.
   'daemon/banner.ts': ['node:os'],
+  'daemon/network-lock.ts': ['node:fs/promises'],
   'daemon/network-namespace.ts': ['node:fs/promises'],
   'daemon/oom-score.ts': ['node:fs/promises'],
   'daemon/process-room.ts': ['node:fs'],

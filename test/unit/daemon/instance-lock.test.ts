@@ -1,7 +1,10 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import type { LockResult } from '../../../src/base/instance-lock.ts'
+import { createLog } from '../../../src/base/log.ts'
 import { instanceOf } from '../../../src/daemon/instance.ts'
-import { lockInstance } from '../../../src/daemon/instance-lock.ts'
+import { asOnlyInstance, type InstanceWatch, lockInstance } from '../../../src/daemon/instance-lock.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { eventually } from '../../support/patience.ts'
 
 /** Two names with the same hash, as far as chains have it. */
 const [ONE, SAME] = ['p5497', 'p8055']
@@ -50,5 +53,68 @@ describe('the locks of a proxy', () => {
       name.includes('chains') ? Promise.reject(new Error('EMFILE')) : take(name, holder)
     await expect(lockInstance(instanceOf('mesh'), taking, 'pid 1')).rejects.toThrow('EMFILE')
     expect(taken.size).toBe(0)
+  })
+})
+
+describe('F135: a proxy whose lock may be held by an earlier one', () => {
+  const clock = new FakeClock()
+  let logs: string[]
+
+  beforeEach(() => {
+    logs = []
+  })
+
+  /** Repairs at these times, milliseconds; then the end, unless it came before. Gives the exit code. */
+  async function run(elder: string | undefined, atMs: readonly number[]): Promise<number> {
+    const stop = new AbortController()
+    const options = {
+      log: createLog({ format: 'json', verbosity: 0, destination: { write: text => logs.push(text) } }),
+      clock,
+      takeLock: () =>
+        Promise.resolve<LockResult>({
+          kind: 'held',
+          release: () => Promise.resolve(),
+          ...(elder === undefined ? {} : { elder: () => Promise.resolve(elder) }),
+        }),
+      processId: 7,
+      signal: stop.signal,
+    }
+    return await asOnlyInstance(undefined, options, async ({ signal, healed }: InstanceWatch) => {
+      let before = 0
+      for (const each of atMs) {
+        await clock.advance(each - before)
+        before = each
+        healed()
+      }
+      for (let turn = 0; turn < 10; turn++) await Promise.resolve()
+      if (!signal.aborted) stop.abort()
+      await eventually(() => signal.aborted)
+      return 0
+    })
+  }
+
+  const eight = [0, 1, 2, 3, 4, 5, 6, 7].map(second => second * 1_000)
+
+  it('ends when its commits were overwritten eight times in a row, and says by whom', async () => {
+    expect(await run('pid 4711', eight)).toBe(1)
+    expect(logs.join('')).toContain('"holder":"pid 4711"')
+    expect(logs.join('')).toContain('another kprobe runs in this network namespace')
+  })
+
+  it('goes on after fewer, after as many that lie apart, and when nobody answers any more', async () => {
+    expect(await run('pid 4711', eight.slice(1))).toBe(0)
+    expect(
+      await run(
+        'pid 4711',
+        eight.map(ms => ms * 61),
+      ),
+    ).toBe(0)
+    expect(await run('', eight)).toBe(0)
+    expect(logs.join('')).not.toContain('another kprobe runs')
+  })
+
+  it('goes on for ever where it took the lock for itself, whoever overwrites it: kube-proxy, or an administrator', async () => {
+    expect(await run(undefined, [...eight, ...eight.map(ms => ms + 8_000)])).toBe(0)
+    expect(logs).toEqual([])
   })
 })

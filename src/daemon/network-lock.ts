@@ -1,0 +1,255 @@
+import { readFile } from 'node:fs/promises'
+import type { Clock } from '../base/clock.ts'
+import {
+  askHolder,
+  type LockResult,
+  NAME_LENGTH_MAX,
+  type TakeLock,
+  takeLock,
+} from '../base/instance-lock.ts'
+import { abstractListeners } from '../kernel/socket/unix-listeners.ts'
+import { Connection } from '../netlink/connection.ts'
+import { NETLINK_NETFILTER, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
+import { openNetlink } from '../netlink/native.ts'
+import { SystemError, type Transport } from '../netlink/transport.ts'
+
+/** A netlink socket as the kernel lists it. */
+export interface Member {
+  readonly portId: number
+  readonly inode: string
+}
+
+type LockSocket = Pick<Transport, 'portId' | 'join' | 'close'>
+
+export interface NetworkLockOptions {
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  /** A socket of NETLINK_NETFILTER. */
+  readonly openSocket: () => LockSocket
+  /** The text of /proc/net/netlink. */
+  readonly listSockets: () => Promise<string>
+  /** Who listens at an abstract name; see abstractListeners. */
+  readonly listenersAt: (name: string) => Promise<readonly number[] | undefined>
+  /** Takes an abstract name: takeLock of base/instance-lock.ts. */
+  readonly takeName: TakeLock
+  /** Users whose hold of the abstract name counts. */
+  readonly trusted: readonly number[]
+}
+
+/**
+ * Groups of NETLINK_NETFILTER that no kernel sends to (NFNLGRP_MAX is 9), and that each socket may join (af_netlink.c
+ * makes at least 32): a lock is the socket whose groups are the hash of its name.
+ */
+const FIRST_GROUP = 13
+const GROUPS = 20
+const GROUP_BITS = 0xfffff000
+const ATTEMPTS_MAX = 12
+const PAUSE = { minMs: 20, spanMs: 80 } as const
+/** Processes have no higher numbers (PID_MAX_LIMIT); a port id above is none. */
+const PID_MAX = 1 << 22
+const ROOT = 0
+
+/** The lock of this machine's kernel. */
+export function systemLock(
+  clock: Clock,
+  random: () => number,
+  { trusted = [ROOT, process.geteuid?.() ?? ROOT] }: Partial<Pick<NetworkLockOptions, 'trusted'>> = {},
+): TakeLock {
+  return networkLock({
+    clock,
+    random,
+    openSocket: () => openNetlink({ protocol: NETLINK_NETFILTER, sendBufferBytes: 0, receiveBufferBytes: 0 }),
+    listSockets: () => readFile('/proc/net/netlink', 'latin1'),
+    listenersAt: name => listenersAt(clock, name),
+    takeName: takeLock,
+    trusted,
+  })
+}
+
+/** User ids of those who listen at an abstract name; undefined where the kernel does not say. */
+export async function listenersAt(clock: Clock, name: string): Promise<readonly number[] | undefined> {
+  let transport: Transport
+  try {
+    transport = openNetlink({ protocol: NETLINK_SOCK_DIAG })
+  } catch (error) {
+    if (error instanceof SystemError && error.code === 'EPROTONOSUPPORT') return undefined
+    throw error
+  }
+  try {
+    return await abstractListeners(new Connection({ transport, clock }), name)
+  } finally {
+    await transport.close()
+  }
+}
+
+/**
+ * A lock that exists once in a network namespace, that only a process with CAP_NET_ADMIN there can take, and that ends
+ * with its process, however that dies: see docs/decisions/0010. Where the kernel does not let this process take it, or
+ * does not list sockets, the abstract name alone is the lock.
+ */
+export function networkLock(options: NetworkLockOptions): TakeLock {
+  return async (name, holder) => {
+    const joined = await join(options, maskOf(name))
+    if (joined.kind === 'busy') return { kind: 'busy', holder: await holderOf(name, joined.by) }
+    const socket = joined.kind === 'held' ? joined.socket : undefined
+    try {
+      const result = await announce(options, { name, holder, alone: socket !== undefined })
+      if (result.kind === 'busy') await socket?.close()
+      if (result.kind === 'busy' || socket === undefined) return result
+      const release = async () => {
+        await result.release()
+        await socket.close()
+      }
+      return { ...result, release }
+    } catch (error) {
+      await socket?.close()
+      throw error
+    }
+  }
+}
+
+type Joined =
+  | { readonly kind: 'held'; readonly socket: LockSocket }
+  | { readonly kind: 'busy'; readonly by: Member }
+  | { readonly kind: 'unavailable' }
+
+/**
+ * Shows itself first and looks afterwards: of two, the later one sees the earlier one. Of several that begin at once
+ * all may withdraw, and begin again after a pause of their own. A socket that is seen twice is a holder's.
+ */
+async function join(options: NetworkLockOptions, mask: number): Promise<Joined> {
+  let seen: Member | undefined
+  for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
+    if (seen !== undefined) await pause(options)
+    const tried = await joinOnce(options, mask)
+    if (tried.kind !== 'busy') return tried
+    if (tried.by.inode === seen?.inode) return tried
+    seen = tried.by
+  }
+  return seen === undefined ? { kind: 'unavailable' } : { kind: 'busy', by: seen }
+}
+
+async function joinOnce(options: NetworkLockOptions, mask: number): Promise<Joined> {
+  const before = await members(options, mask)
+  if (before === undefined) return { kind: 'unavailable' }
+  if (before[0] !== undefined) return { kind: 'busy', by: before[0] }
+  const socket = options.openSocket()
+  try {
+    for (const group of groupsOf(mask)) socket.join(group)
+  } catch (error) {
+    await socket.close()
+    if (error instanceof SystemError && error.code === 'EPERM') return { kind: 'unavailable' }
+    throw error
+  }
+  const after = await members(options, mask)
+  const other = after?.find(({ portId }) => portId !== socket.portId)
+  if (after !== undefined && other === undefined) return { kind: 'held', socket }
+  await socket.close()
+  return other === undefined ? { kind: 'unavailable' } : { kind: 'busy', by: other }
+}
+
+/** Undefined where there is no /proc. */
+async function members(
+  { listSockets }: NetworkLockOptions,
+  mask: number,
+): Promise<readonly Member[] | undefined> {
+  try {
+    return membersOf(await listSockets(), mask)
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'EACCES'))
+      return undefined
+    throw error
+  }
+}
+
+/** Sockets of NETLINK_NETFILTER that are in these groups, as /proc/net/netlink has them (netlink_native_seq_show). */
+export function membersOf(text: string, mask: number): readonly Member[] {
+  const found: Member[] = []
+  for (const line of text.split('\n').slice(1)) {
+    const columns = line.trim().split(/\s+/)
+    const [, protocol, portId, groups = ''] = columns
+    if (Number(protocol) !== NETLINK_NETFILTER) continue
+    if ((Number.parseInt(groups, 16) & GROUP_BITS) >>> 0 !== mask) continue
+    found.push({ portId: Number(portId), inode: columns.at(-1) ?? '' })
+  }
+  return found
+}
+
+/** FNV-1a, folded into the bits of the groups; never 0. */
+export function maskOf(name: string): number {
+  let hash = 0x811c9dc5
+  for (const byte of Buffer.from(name)) hash = Math.imul(hash ^ byte, 0x01000193)
+  const folded = ((hash >>> GROUPS) ^ hash) & ((1 << GROUPS) - 1)
+  return ((folded === 0 ? 1 : folded) << (FIRST_GROUP - 1)) >>> 0
+}
+
+function groupsOf(mask: number): readonly number[] {
+  return Array.from({ length: GROUPS }, (_, i) => FIRST_GROUP + i).filter(
+    group => (mask & (1 << (group - 1))) !== 0,
+  )
+}
+
+interface Announcement {
+  readonly name: string
+  readonly holder: string
+  /** The lock of the kernel is held: who else has the name is an older version, or nobody who may have it. */
+  readonly alone: boolean
+}
+
+/**
+ * Takes the abstract name as well, in both forms: earlier versions of kprobe look for it, and those who come later learn
+ * from it who holds the lock. Of others who have the name, only root and the user of this process count. A process that
+ * was killed may have it for a moment longer.
+ */
+async function announce(options: NetworkLockOptions, announcement: Announcement): Promise<LockResult> {
+  const { name, alone } = announcement
+  const { trusted } = options
+  for (let attempt = 1; ; attempt++) {
+    const uids = alone ? await options.listenersAt(name) : undefined
+    const isElder = uids?.some(uid => trusted.includes(uid)) === true
+    if (!isElder) {
+      const { other, release } = await takeForms(options, announcement)
+      if (other === undefined || uids !== undefined) return { kind: 'held', release }
+      // Nobody can say whose it is.
+      if (alone) return { kind: 'held', release, elder: () => askHolder(name) }
+      await release()
+    }
+    if (attempt === ATTEMPTS_MAX) return { kind: 'busy', holder: await askHolder(name) }
+    await pause(options)
+  }
+}
+
+interface Forms {
+  readonly release: () => Promise<void>
+  /** What another holder says of itself; undefined where there is none. */
+  readonly other: string | undefined
+}
+
+/** A runtime that pads names itself finds the second form taken, by itself. */
+async function takeForms({ takeName }: NetworkLockOptions, { name, holder }: Announcement): Promise<Forms> {
+  const held: (() => Promise<void>)[] = []
+  let other: string | undefined
+  for (const form of [name.padEnd(NAME_LENGTH_MAX, '\0'), name]) {
+    const result = await takeName(form, holder)
+    if (result.kind === 'held') held.push(result.release)
+    else if (held.length === 0 || result.holder !== holder) other = result.holder
+  }
+  const release = async () => {
+    for (const each of held) await each()
+  }
+  return { release, other }
+}
+
+/** What the holder says, if it is the process that the kernel names: the name alone is anybody's. */
+async function holderOf(name: string, { portId }: Member): Promise<string> {
+  const said = await askHolder(name)
+  const process = `pid ${portId}`
+  return portId > PID_MAX || said === process || said.startsWith(`${process} `) ? said : process
+}
+
+function pause({ clock, random }: NetworkLockOptions): Promise<void> {
+  return new Promise(resolve => {
+    clock.after(PAUSE.minMs + random() * PAUSE.spanMs, resolve)
+  })
+}
