@@ -2,6 +2,9 @@ import { chmod, link, lstat, mkdtemp, rm } from 'node:fs/promises'
 import { createConnection, type Server } from 'node:net'
 import { takeLock } from './instance-lock.ts'
 
+/** sun_path of unix(7), its NUL left aside. */
+const PATH_OCTETS_MAX = 107
+
 type FileId = Pick<Awaited<ReturnType<typeof lstat>>, 'dev' | 'ino'>
 
 /**
@@ -10,6 +13,7 @@ type FileId = Pick<Awaited<ReturnType<typeof lstat>>, 'dev' | 'ino'>
  * that begin at once one gets the place. The result removes the file, unless another process has put its own there.
  */
 export async function listenAtUnixSocket(server: Server, path: string): Promise<() => Promise<void>> {
+  checkLength(path)
   await deadSocketAt(path)
   // In a folder that nobody else can enter until the socket has its mode; then it takes its place in one step.
   const folder = await mkdtemp(`${path.slice(0, path.lastIndexOf('/') + 1)}.k`)
@@ -25,6 +29,16 @@ export async function listenAtUnixSocket(server: Server, path: string): Promise<
   } finally {
     await rm(folder, { recursive: true, force: true })
   }
+}
+
+/** Nobody could connect to a longer path; and the socket is made in a folder beside its place. */
+function checkLength(path: string): void {
+  const beside = `${path.slice(0, path.lastIndexOf('/') + 1)}.kXXXXXX/s`
+  const octets = Math.max(Buffer.byteLength(path), Buffer.byteLength(beside))
+  if (octets > PATH_OCTETS_MAX)
+    throw new Error(
+      `the path is too long for a unix socket: ${octets} octets, a temporary name beside it included; at most ${PATH_OCTETS_MAX}`,
+    )
 }
 
 /** link(2) never replaces a file: of two who find the place free, or made it free, one gets it. */

@@ -1,8 +1,8 @@
-import { writeFile } from 'node:fs/promises'
 import { buildInfo } from '../base/build-info.ts'
 import { type Clock, systemClock } from '../base/clock.ts'
 import { type AdjustableLog, openLog } from '../base/log.ts'
 import { oneLine } from '../base/text.ts'
+import { writeWholeFile } from '../base/whole-file.ts'
 import type { Config } from '../config/config.ts'
 import { fieldChanges } from '../config/config-changes.ts'
 import { readConfigFile } from '../config/config-file.ts'
@@ -62,7 +62,7 @@ function cleanupArguments({ proxyMode, serviceProxyName: name }: Config): readon
 
 async function writeConfig({ settings, writeConfigTo }: RunRequest, io: Io): Promise<number> {
   try {
-    await writeFile(writeConfigTo, writtenConfig(settings), { mode: 0o644 })
+    await writeWholeFile(writeConfigTo, writtenConfig(settings))
     io.err(`wrote the configuration to ${oneLine(writeConfigTo)}\n`)
     return EXIT_FINE
   } catch (error) {

@@ -7,8 +7,10 @@ import { createNamePool } from '../model/names.ts'
 import { type ParseOptions, parseObject, watchedIdentity } from '../model/parse.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
 import { dependsOnServices } from '../source/kube/client/server-address.ts'
+import { failureOfStatus } from '../source/kube/failure.ts'
 import { KubeSource } from '../source/kube/kube-source.ts'
 import { acceptFor } from '../source/kube/wire/media-type.ts'
+import { readStatus } from '../source/kube/wire/status.ts'
 import type { EventWrite } from '../telemetry/event-object.ts'
 import type { PostResult } from '../telemetry/events.ts'
 
@@ -36,6 +38,8 @@ export class Cluster {
   readonly #options: ClusterOptions
   readonly #client: ApiClient
   readonly #stop = new AbortController()
+  /** It was said that the server forbids writing events. */
+  #isForbidden = false
 
   constructor(options: ClusterOptions) {
     this.#options = options
@@ -106,13 +110,25 @@ export class Cluster {
     }
     try {
       const response = await this.#client.send(request)
-      await drain(response)
-      return resultOf(method, response.status)
+      if (response.status === 403) await this.#forbid(response, log)
+      else await drain(response)
+      const result = resultOf(method, response.status)
+      if (result === 'taken') this.#isForbidden = false
+      return result
     } catch (err) {
       if (!(err instanceof ApiError)) throw err
       log.debug({ err }, 'cannot send event; retrying')
       return 'retry'
     }
+  }
+
+  /** Says it once, until an event is taken. */
+  async #forbid(response: ApiResponse, log: Log): Promise<void> {
+    const status = readStatus(response.contentType, Buffer.from(await textOf(response)))
+    if (this.#isForbidden) return
+    this.#isForbidden = true
+    const { text } = failureOfStatus(response.status, status)
+    log.warn(`cannot write events: ${text}; the daemon continues without them`)
   }
 
   async close(): Promise<void> {

@@ -63,6 +63,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   base: ['node:net', 'pino'],
   'base/line-writer.ts': ['node:fs'],
   'base/unix-socket.ts': ['node:fs/promises', 'node:net'],
+  'base/whole-file.ts': ['node:fs/promises'],
   'netlink/native.ts': ['node:fs', 'node:module', 'node:url'],
   source: ['node:fs', 'node:fs/promises', 'node:os', 'node:path', 'yaml'],
   'source/kube/client': [

@@ -52,6 +52,40 @@ describe('Cluster', () => {
     expect(counted).toEqual([status])
   })
 
+  it('F148: names the right that is missing for events, once until an event is taken', async () => {
+    const message = 'events is forbidden: User "kprobe" cannot create resource "events"'
+    const body = JSON.stringify({ apiVersion: 'v1', kind: 'Status', code: 403, reason: 'Forbidden', message })
+    let status = 403
+    const said: string[] = []
+    const heard = createLog({ format: 'json', verbosity: 0, destination: { write: line => said.push(line) } })
+    async function* bytes(): AsyncGenerator<Uint8Array> {
+      yield Buffer.from(body)
+    }
+    const cluster = new Cluster({
+      client: {
+        server: 'https://192.0.2.1:6443',
+        close: () => Promise.resolve(),
+        send: () =>
+          Promise.resolve({
+            status,
+            contentType: 'application/json',
+            retryAfterMs: undefined,
+            body: bytes(),
+          }),
+      },
+      clock: new FakeClock(),
+      random: () => 0,
+      requested: () => undefined,
+    })
+    for (const next of [403, 403, 201, 403]) {
+      status = next
+      await cluster.post(POST, heard)
+    }
+    expect(said).toHaveLength(2)
+    for (const line of said)
+      expect(JSON.parse(line).msg).toContain(`cannot write events: status 403 Forbidden: ${message}`)
+  })
+
   it('sends events as what they are', async () => {
     const { cluster, asked } = clusterOf(200)
     await cluster.post(POST, log)
