@@ -1,9 +1,10 @@
 import { anyContains } from '../base/cidr.ts'
-import { type Family, familyOf, type Ip } from '../base/ip.ts'
+import { familyOf, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import { type Here, isOurs } from './here.ts'
+import { nodePortPlace, placesOnNode } from './node-port-places.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
 
 /** The Services that want one thing: nearly always one, else a sorted list of two and more. */
@@ -37,11 +38,6 @@ export function addressPlace(ip: Ip, protocol: Protocol, port: number): string {
 /** Key of an external address as a whole: shorter than any other place. */
 export function wholePlace(ip: Ip): string {
   return ip
-}
-
-/** Key of a NodePort; its length differs from that of any addressPlace. */
-export function nodePortPlace(family: Family, protocol: Protocol, nodePort: number): string {
-  return `${protocol}${family}${u16be(nodePort)}`
 }
 
 /**
@@ -166,6 +162,7 @@ function restate(draft: Draft, service: Service, how: Restate): void {
     if (port !== undefined && port.nodePort + held.length > 0)
       for (const place of placesOf(service, port, held)) restatePlace(draft, key, place, how)
   }
+  for (const place of placesOnNode(draft.here, service, held)) restatePlace(draft, key, place, how)
   if (service.headless === 'whole') for (const ip of held) restatePlace(draft, key, wholePlace(ip), how)
 }
 

@@ -49,6 +49,13 @@ export function placeOwner(arena: Arena, service: Service, place: string): Servi
     : firstRival(arena, service, claimants, () => true)
 }
 
+/** The Service that has this NodePort and comes before `service`, which need not want it. */
+export function nodePortOwner(arena: Arena, service: Service, place: string): Service | undefined {
+  const claimants = arena.claims.places.get(place)
+  if (claimants === undefined) return undefined
+  return firstRival(arena, service, typeof claimants === 'string' ? [claimants] : claimants, () => true)
+}
+
 /** The best-placed other claimant that comes before `service`. */
 function firstRival(
   arena: Arena,

@@ -1,9 +1,10 @@
 import { trimmed } from '../base/compact.ts'
 import { type Family, familyOf, formatIpPort, type Ip } from '../base/ip.ts'
-import { addressPlace, nodePortPlace } from './claims.ts'
-import { type Arena, clusterPortOwner, placeOwner } from './contest.ts'
+import { addressPlace } from './claims.ts'
+import { type Arena, clusterPortOwner, nodePortOwner, placeOwner } from './contest.ts'
 import { type External, fieldOf } from './externals.ts'
 import type { Frontend, PortFrontends } from './frontend.ts'
+import { nodePortPlace } from './node-port-places.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { type Findings, refuse } from './refusal.ts'
 import { externalRoute, internalRoute, needsOf } from './routes.ts'
@@ -113,11 +114,17 @@ function hasNodePort(work: ServiceWork, { port, family, clusterIp }: PortWork): 
 
 function hasExternal(work: ServiceWork, { port, family }: PortWork, { kind, ip }: External): boolean {
   if (familyOf(ip) !== family) return false
-  const place = addressPlace(ip, port.protocol, port.port)
-  const rival = twinOf(work, port, numberClaim) ?? nameOf(placeOwner(work.arena, work.service, place))
+  const rival = twinOf(work, port, numberClaim) ?? nameOf(externalOwner(work, port, ip))
   if (rival === undefined) return true
   refuseContested(work, fieldOf(kind), `${formatIpPort(ip, port.port)}/${port.protocol}`, rival)
   return false
+}
+
+/** At addresses of the Node, the Service with a NodePort of that number, too. */
+function externalOwner({ arena, service }: ServiceWork, port: ServicePortSpec, ip: Ip): Service | undefined {
+  const owner = placeOwner(arena, service, addressPlace(ip, port.protocol, port.port))
+  if (owner !== undefined || !arena.here.nodeIps.has(ip)) return owner
+  return nodePortOwner(arena, service, nodePortPlace(familyOf(ip), port.protocol, port.port))
 }
 
 function refuseContested(work: ServiceWork, field: string, value: string, rival: string): void {

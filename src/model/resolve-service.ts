@@ -1,15 +1,16 @@
 import { cut, listFor } from '../base/compact.ts'
 import { FAMILIES, familyOf, type Ip } from '../base/ip.ts'
 import type { Steps } from '../base/steps.ts'
-import { type Arena, clusterIpOwner, isContested } from './contest.ts'
+import { type Arena, clusterIpOwner, isContested, placeOwner } from './contest.ts'
 import { externalsOf } from './externals.ts'
 import type { PortFrontends, ServiceFrontends, WholeAddresses } from './frontend.ts'
 import { healthCheckOf } from './health-check.ts'
 import { isOurs } from './here.ts'
 import { withoutLoops } from './loops.ts'
+import { healthCheckPlaces } from './node-port-places.ts'
 import { endpointsInSteps, endpointsOf } from './port-endpoints.ts'
 import { firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
-import { type Findings, type Refusal, refusalsOf } from './refusal.ts'
+import { type Findings, type Refusal, refusalsOf, refuse } from './refusal.ts'
 import type { Service } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
 import { wholesOf } from './whole-addresses.ts'
@@ -96,6 +97,7 @@ function begin(arena: Arena, service: Service, slices: SliceList): ServiceWork {
 function end(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {
   const { arena, service, findings } = work
   const wholes = service.headless === 'whole' ? wholesOf(work) : NO_WHOLES
+  const hasHealthCheck = service.healthCheckNodePort !== 0 && hasHealthPort(work)
   const resolved = {
     service: service.key,
     clusterIps: work.isContested ? ownClusterIps(arena, service) : service.clusterIps,
@@ -103,8 +105,19 @@ function end(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends
     refusals: allRefusals(service, slices, findings),
   }
   if (service.headless === 'whole') return { ...resolved, wholes }
-  const healthCheck = healthCheckOf(service, work.slices, arena.here.nodeName)
+  const healthCheck = hasHealthCheck ? healthCheckOf(service, work.slices, arena.here.nodeName) : undefined
   return healthCheck === undefined ? resolved : { ...resolved, healthCheck }
+}
+
+function hasHealthPort({ arena, service, findings }: ServiceWork): boolean {
+  for (const place of healthCheckPlaces(service)) {
+    const owner = placeOwner(arena, service, place)
+    if (owner === undefined) continue
+    const reason = `already claimed by Service ${owner.key}, which comes first`
+    refuse(findings, 'spec.healthCheckNodePort', `${service.healthCheckNodePort}/TCP`, reason)
+    return false
+  }
+  return true
 }
 
 const NO_WHOLES: readonly WholeAddresses[] = []

@@ -6,6 +6,7 @@ import { applyEvents, type Snapshot, type SourceEvent } from '../../../src/model
 import {
   eventsOf,
   type Fields,
+  node,
   OPTIONS,
   plain,
   portShown,
@@ -129,6 +130,61 @@ describe('two Services that claim one NodePort', () => {
       { clusterIP: '10.96.0.2', externalIPs: ['192.0.2.1'], ports: [{ port: 30080 }] },
       at('2', MONDAY),
     )
+    expect(standingOf(a, b).refusals).toEqual([])
+  })
+})
+
+describe('F145: ports of the node that two Services want', () => {
+  const port = (change: Fields) => ({ ports: [{ name: 'p', port: 80, ...change }] })
+  const balancer = (name: string, clusterIP: string, at: Fields, { spec = {}, ip = '' }) =>
+    service(
+      name,
+      { type: 'LoadBalancer', clusterIP, externalTrafficPolicy: 'Local', ...spec },
+      { ...at, status: { loadBalancer: { ingress: ip === '' ? [] : [{ ip }] } } },
+    )
+  const old = at('2', MONDAY)
+  const young = at('1', TUESDAY)
+
+  it("a health check node port is the older one's, whether the other wants it for a check or as a NodePort", () => {
+    const check = { spec: { healthCheckNodePort: 30100 } }
+    const a = balancer('a', '10.96.0.1', old, check)
+    const lost = (field: string, value: string) =>
+      `Service ns/b: ${field} = ${value}: already claimed by Service ns/a, which comes first`
+    expect(standingOf(a, balancer('b', '10.96.0.2', young, check)).refusals).toEqual([
+      lost('spec.healthCheckNodePort', '30100/TCP'),
+    ])
+    const nodePort = { spec: port({ nodePort: 30100 }) }
+    expect(standingOf(a, balancer('b', '10.96.0.2', young, nodePort)).refusals).toEqual([
+      lost('spec.ports[p].nodePort', '30100/TCP'),
+    ])
+    expect(
+      standingOf(balancer('a', '10.96.0.1', old, nodePort), balancer('b', '10.96.0.2', young, check))
+        .refusals,
+    ).toEqual([lost('spec.healthCheckNodePort', '30100/TCP')])
+  })
+
+  it('a load balancer at an address of the Node does not get the number of an older NodePort', () => {
+    const here = node({ ips: ['192.168.1.7'] })
+    const a = balancer('a', '10.96.0.1', old, { spec: port({ nodePort: 30080 }) })
+    const b = balancer('b', '10.96.0.2', young, { spec: port({ port: 30080 }), ip: '192.168.1.7' })
+    expect(standingOf(here, a, b).refusals).toEqual([
+      'Service ns/b: status.loadBalancer.ingress = 192.168.1.7:30080/TCP: already claimed by Service ns/a, which comes first',
+    ])
+    const older = balancer('b', '10.96.0.2', at('1', '2025-01-01T00:00:00Z'), {
+      spec: port({ port: 30080 }),
+      ip: '192.168.1.7',
+    })
+    expect(standingOf(here, a, older).refusals).toEqual([])
+    const before = snapshotOf([here, b])
+    const after = applyEvents(before, eventsOf([a]))
+    const previous = { snapshot: before, table: resolved(before) }
+    expect(standing(previous.table).refusals).toEqual([])
+    expect(standing(resolved(after, previous))).toEqual(standing(resolved(after)))
+  })
+
+  it('an address whose octets spell IPv4 is not a NodePort', () => {
+    const a = external('a', '10.96.0.1', old, { externalIPs: ['73.80.118.52'], ...port({ port: 30080 }) })
+    const b = balancer('b', '10.96.0.2', young, { spec: port({ nodePort: 30080 }) })
     expect(standingOf(a, b).refusals).toEqual([])
   })
 })
