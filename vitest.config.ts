@@ -57,7 +57,11 @@ export default defineConfig({
         test: {
           name: 'unit',
           pool: 'threads',
-          include: ['test/{unit,fuzz,scenarios,contract}/**/*.test.ts', 'test/architecture.test.ts'],
+          include: [
+            'test/{unit,fuzz,scenarios,contract}/**/*.test.ts',
+            'test/attack/*.test.ts',
+            'test/architecture.test.ts',
+          ],
           exclude: [PACKETS, WALK, CONTRACT_ON_KERNEL, ...MOCKED],
           ...limits,
           // No module has state (test/architecture.test.ts): reading them anew for each of 400 files took a third of the time.
@@ -89,7 +93,7 @@ export default defineConfig({
       {
         test: {
           name: 'faults',
-          include: ['test/faults/**/*.test.ts'],
+          include: ['test/faults/**/*.test.ts', 'test/attack/kernel/*.test.ts'],
           ...onTheKernel,
           fileParallelism: true,
           maxWorkers: 3,

@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vit
 import type { Daemon } from '../support/daemon.ts'
 import { eventually } from '../support/patience.ts'
 import { answers, ask, Cluster, HEALTH_PORT, METRICS_PORT, metric } from './cluster.ts'
-import { descriptorsOf, starved } from './cluster-process.ts'
+import { descriptorsOf, shiftedClock, starved } from './cluster-process.ts'
 import { Removals } from './cluster-removals.ts'
 import { frontendNames, generation, listRuleset } from './kernel.ts'
 import { nameOf, service, services } from './objects.ts'
@@ -120,17 +120,10 @@ describe('time', () => {
   })
 
   it('F94: jumps of the wall clock disturb nothing, and no latency is negative', async () => {
-    const [hook, shift] = [cluster.file('clock.cjs'), cluster.file('shift')]
-    writeFileSync(shift, '0')
-    writeFileSync(
-      hook,
-      `const { readFileSync } = require('node:fs')
-       const real = Date.now
-       Date.now = () => real() + Number(readFileSync(${JSON.stringify(shift)}, 'utf8') || 0)`,
-    )
-    const daemon = await cluster.running({ nodeArgs: [`--require=${hook}`] })
+    const wall = shiftedClock(name => cluster.file(name))
+    const daemon = await cluster.running({ nodeArgs: wall.nodeArgs })
     for (const [round, shiftMs] of [-3_600_000, 365 * 86_400_000, 0].entries()) {
-      writeFileSync(shift, String(shiftMs))
+      wall.set(shiftMs)
       const object = triggered(service(5, { endpoints: [`10.9.5.${round + 1}:8080`] }))
       cluster.put(...object)
       await keepsUp(40 + round)

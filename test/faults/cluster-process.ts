@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import type { Daemon } from '../support/daemon.ts'
 
 /** Memory of a process that is in use, bytes. */
@@ -29,4 +29,27 @@ export function starved(daemon: Daemon, runMs: number, stopMs: number): () => Pr
     over = true
     await ended
   }
+}
+
+/** A wall clock of daemons that can be set: it is `shiftMs` ahead of this machine's. */
+export interface ShiftedClock {
+  /** For Node. */
+  readonly nodeArgs: readonly string[]
+  /** The file that holds the milliseconds, for programs that the daemon starts. */
+  readonly file: string
+  set(shiftMs: number): void
+}
+
+/** `file` gives paths of files that end with the test. */
+export function shiftedClock(file: (name: string) => string): ShiftedClock {
+  const [hook, shift] = [file('clock.cjs'), file('shift')]
+  const set = (shiftMs: number) => writeFileSync(shift, String(shiftMs))
+  set(0)
+  writeFileSync(
+    hook,
+    `const { readFileSync } = require('node:fs')
+     const real = Date.now
+     Date.now = () => real() + Number(readFileSync(${JSON.stringify(shift)}, 'utf8') || 0)`,
+  )
+  return { nodeArgs: [`--require=${hook}`], file: shift, set }
 }

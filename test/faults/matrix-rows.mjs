@@ -135,6 +135,14 @@ export const GROUPS = {
     F135: 'two daemons at once: runtimes that pad names differently, earlier versions, and past the lock',
     F136: 'a process without privileges that takes the name of the lock',
   },
+  'Attacks with a seed': {
+    F144: 'lists and watch events with damage of every kind',
+    F145: 'two tenants that want the same addresses, ports and node ports',
+    F146: 'clocks that jump by hours, months and years',
+    F147: 'full and read-only disks, and bad places for files and sockets',
+    F148: 'one right of RBAC missing, each in turn',
+    F149: 'a pod that sends from and to any address',
+  },
 }
 
 /** Why a row has no test. */
@@ -166,4 +174,9 @@ export const NOTES = {
   F98: '1,000 connections for each server',
   F117: 'LD_PRELOAD is neither refused nor told of: who can set it has the process already',
   F136: 'namespaces of the tests have one user, who counts as a stranger in the daemon that starts',
+  F144: '4,000 mutations; `npm run attack` tries 1,000,000',
+  F145: '12 stories in each mode; `npm run attack` tries 600',
+  F146: 'a wall clock that is moved in the process; `npm run attack` tries 40 jumps',
+  F148: 'one right; `npm run attack` tries each',
+  F149: 'nftables and iptables mode; 40 random packets, `npm run attack` tries 2,000',
 }

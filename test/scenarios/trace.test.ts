@@ -1,22 +1,16 @@
 import { describe, expect, test } from 'vitest'
 import { assert } from '../../src/base/assert.ts'
-import { createIptablesTracer } from '../../src/dataplane/iptables/trace.ts'
 import { createIpvsTracer } from '../../src/dataplane/ipvs/trace.ts'
-import { createTracer, type Tracer } from '../../src/kernel/nft/trace.ts'
 import { isAbout, loadDifferences, type OtherMode, withDifferences } from '../support/mode-differences.ts'
+import { change, computeIn, IPVS, ip, refusalsOf, type Stateful } from '../support/pipeline.ts'
 import {
-  change,
-  computeIn,
-  IPTABLES,
-  IPTABLES_OPTIMIZED,
-  IPVS,
-  IPVS_CHAINS,
-  ip,
-  type Mode,
-  NFTABLES,
-  refusalsOf,
-  type Stateful,
-} from '../support/pipeline.ts'
+  BY_CHAINS,
+  BY_FEWER_RULES,
+  BY_IPVS,
+  BY_IPVS_CHAINS,
+  BY_RULES,
+  type Player,
+} from '../support/players.ts'
 import { LOCAL_IPS, loadScenarios, type PacketRow, type Scenario } from '../support/scenario.ts'
 import { expectedLine, type Tracing, tracedLine } from '../support/scenario-outcome.ts'
 
@@ -35,26 +29,6 @@ function rolling(seed: number): (modulus: number) => number {
     return (state >>> 8) % modulus
   }
 }
-
-interface Player<State extends Stateful> {
-  readonly mode: Mode<State>
-  readonly tracerOf: (state: State) => Tracer
-}
-
-const BY_RULES: Player<(typeof NFTABLES)['empty']> = {
-  mode: NFTABLES,
-  tracerOf: ({ ruleset }) => createTracer(ruleset),
-}
-const BY_IPVS: Player<(typeof IPVS)['empty']> = { mode: IPVS, tracerOf: createIpvsTracer }
-const BY_IPVS_CHAINS = { ...BY_IPVS, mode: IPVS_CHAINS }
-const BY_CHAINS: Player<(typeof IPTABLES)['empty']> = {
-  mode: IPTABLES,
-  tracerOf: state => {
-    assert(state.kind === 'rendered', 'nothing was rendered')
-    return createIptablesTracer(state)
-  },
-}
-const BY_FEWER_RULES = { ...BY_CHAINS, mode: IPTABLES_OPTIMIZED }
 
 interface Outcome {
   readonly row: PacketRow
