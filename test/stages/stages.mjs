@@ -60,7 +60,7 @@ const CORE = [
   },
 ]
 
-/** What takes longer, and runs only by its name: `.ci/run` runs `runtimes`. */
+/** What takes longer and runs only by its name: `.ci/run` runs all of it after `npm test`. */
 const REST = [
   { name: 'runtimes', load: 2, silentSeconds: 900, command: ['sh', 'test/runtimes.sh'] },
   {
