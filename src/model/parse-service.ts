@@ -243,7 +243,11 @@ function readHealthPort(findings: Findings, spec: Json, isUsed: boolean): number
 /** Metadata times as the API server writes them, which compare as text; what a file writes otherwise is converted. */
 function readTime(value: unknown): string {
   if (typeof value !== 'string') return ''
-  if (value.length === 20 && value.endsWith('Z') && value.charCodeAt(10) === 84) return value
+  if (API_TIME.test(value)) return value
   const ms = Date.parse(value)
-  return Number.isNaN(ms) ? '' : `${new Date(ms).toISOString().slice(0, 19)}Z`
+  const text = Number.isNaN(ms) ? '' : `${new Date(ms).toISOString().slice(0, 19)}Z`
+  // Years beyond four digits get a sign, which sorts before every other year.
+  return API_TIME.test(text) ? text : ''
 }
+
+const API_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/

@@ -147,11 +147,36 @@ describe('lists and watch events of the API server', () => {
       complaints.push(...attack(index, tally))
       progress(index)
     }
-    expect(complaints).toEqual([])
+    expect(complaints.join('\n')).toBe('')
   })
 
   it('F144: the corpus itself is read, each body of it', () => {
     expect(CORPUS.length).toBeGreaterThan(50)
     for (const sample of CORPUS) expect(objectsIn(sample, [sample.bytes], true)).not.toBeInstanceOf(WireError)
   })
+})
+
+describe('nesting', () => {
+  const DEPTH = 100_000
+  const KIND = 'Service'
+  /** In a field that is read, and in one that nobody reads. */
+  const items = ['metadata', 'other'].flatMap(field =>
+    [
+      ['[', ']'],
+      ['{"a":', '}'],
+    ].map(([open = '', close = '']) => `{"${field}":${open.repeat(DEPTH)}1${close.repeat(DEPTH)}}`),
+  )
+
+  it.each(items.map((item, index) => [index, item] as const))(
+    'F144: of 100,000 levels is read or refused, and told of in one line (%i)',
+    (_, item) => {
+      const list = `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[${item}]}`
+      const sample = { kind: KIND, type: JSON_TYPE, encoding: 'json', isWatch: false } as const
+      const read = objectsIn({ ...sample, bytes: Buffer.from(list) }, [Buffer.from(list)], true)
+      if (read instanceof WireError) return
+      expect(read.flatMap(object => complaintsOf(parseObject(object, undefined, { details: true })))).toEqual(
+        [],
+      )
+    },
+  )
 })

@@ -109,6 +109,10 @@ describe('parseService', () => {
     ['2026-01-01T02:00:00+02:00', '2026-01-01T00:00:00Z'],
     ['soon', ''],
     [null, ''],
+    // F144: what sorts before every other time, and what is none.
+    ['+275760-09-13T00:00:00Z', ''],
+    ['-000001-01-01T00:00:00Z', ''],
+    ['1520-05-27T03:35]]]Z', ''],
   ])('reads the creation time %s as %j', (creationTimestamp, expected) => {
     expect(web({}, { metadata: { creationTimestamp } }).creationTimestamp).toBe(expected)
   })
