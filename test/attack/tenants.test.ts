@@ -18,7 +18,7 @@ import { LOCAL_IPS } from '../support/scenario.ts'
 import { many, progressOf, SEED, Tally } from './attack.ts'
 import { type Change, changeBy, NODE, SERVICE_CIDR, type Tenant } from './tenant-objects.ts'
 
-const STORIES = many(12, 600)
+const STORIES = many(8, 600)
 const STEPS = 8
 const LOCAL: ReadonlySet<Ip> = new Set(LOCAL_IPS.map(ip))
 const NODE_IP = ip('192.168.0.2')
@@ -206,22 +206,22 @@ describe('two tenants that want the same addresses, ports and node ports', () =>
   it('F145: nftables mode: the first keeps all it has, and each refusal of the second is named', ({
     task,
   }) => {
-    expect(all(BY_RULES, new Tally(task))).toEqual([])
+    expect(all(BY_RULES, new Tally(task)).join('\n')).toBe('')
   })
 
   it('F145: IPVS mode: the first keeps all it has, and each refusal of the second is named', ({ task }) => {
-    expect(all(BY_IPVS, new Tally(task))).toEqual([])
+    expect(all(BY_IPVS, new Tally(task)).join('\n')).toBe('')
   })
 
   it('F145: IPVS mode beside chains of iptables: the same', ({ task }) => {
-    expect(all(BY_IPVS_CHAINS, new Tally(task))).toEqual([])
+    expect(all(BY_IPVS_CHAINS, new Tally(task)).join('\n')).toBe('')
   })
 
   it('F145: iptables mode: the same', ({ task }) => {
-    expect(all(BY_CHAINS, new Tally(task))).toEqual([])
+    expect(all(BY_CHAINS, new Tally(task)).join('\n')).toBe('')
   })
 
   it('F145: iptables mode with --iptables-optimize: the same', ({ task }) => {
-    expect(all(BY_FEWER_RULES, new Tally(task))).toEqual([])
+    expect(all(BY_FEWER_RULES, new Tally(task)).join('\n')).toBe('')
   })
 })

@@ -175,7 +175,7 @@ export const NOTES = {
   F117: 'LD_PRELOAD is neither refused nor told of: who can set it has the process already',
   F136: 'namespaces of the tests have one user, who counts as a stranger in the daemon that starts',
   F144: '4,000 mutations; `npm run attack` tries 1,000,000',
-  F145: '12 stories in each mode; `npm run attack` tries 600',
+  F145: '8 stories in each mode; `npm run attack` tries 600',
   F146: 'a wall clock that is moved in the process; `npm run attack` tries 40 jumps',
   F148: 'one right; `npm run attack` tries each',
   F149: 'nftables and iptables mode; 40 random packets, `npm run attack` tries 2,000',

@@ -58,7 +58,7 @@ function writeConfigTo(path: string): Written {
   return { code: status, err: stderr }
 }
 
-describe('F147: --write-config-to', () => {
+describe('--write-config-to', () => {
   it('F147: says ENOSPC and the path on a full disk, and leaves no part of a file', ({ task }) => {
     const place = mounted('size=4k')
     fill(place)
@@ -184,7 +184,7 @@ async function keepsUp(source: string): Promise<void> {
   await eventually(() => frontendNames().has(nameOf(2)))
 }
 
-describe('F147: the admin socket', () => {
+describe('the admin socket', () => {
   it.for(NAMED)('F147: %s: the log names path and reason, Services are served', async ([, bad], { task }) => {
     const path = bad.prepare()
     const source = objects()
@@ -205,7 +205,7 @@ describe('F147: the admin socket', () => {
   })
 })
 
-describe('F147: the socket of the back-end API', () => {
+describe('the socket of the back-end API', () => {
   // A path that is too long is refused when the flags are read.
   it.for(NAMED.slice(0, many(1, NAMED.length - 1)))(
     'F147: %s: the daemon says path and reason',

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { ask, Cluster } from '../../faults/cluster.ts'
 import { Removals } from '../../faults/cluster-removals.ts'
 import { listRuleset } from '../../faults/kernel.ts'
-import { clusterIp, service, services } from '../../faults/objects.ts'
+import { clusterIp, endpointsOf, service, services } from '../../faults/objects.ts'
 import type { AccessRule } from '../../support/apiserver/access.ts'
 import { createRandom } from '../../support/apiserver/random.ts'
 import type { Daemon } from '../../support/daemon.ts'
@@ -68,8 +68,9 @@ function prepare({ verb }: Right): void {
   allow(ALL)
 }
 
+/** Something comes, and nothing goes. */
 function change(): void {
-  cluster.put(...service(9), ...service(2, { endpoints: ['10.9.0.9:8080'] }))
+  cluster.put(...service(9), ...service(2, { endpoints: [...endpointsOf(2, 2), '10.9.0.9:8080'] }))
 }
 
 async function heals(): Promise<void> {
@@ -87,10 +88,11 @@ describe('a right that the daemon lacks', () => {
       const removals = await Removals.begin()
       allow(without(right))
       // A list is asked for only where a watch cannot go on from what is known.
-      if (right.verb === 'list') cluster.server.store.compact()
-      cluster.server.cut()
-      await daemon.until(() => namesIt(daemon, right))
+      await cluster.server.refuse()
       change()
+      if (right.verb === 'list') cluster.server.store.compact()
+      await cluster.server.listen()
+      await daemon.until(() => namesIt(daemon, right))
       expect(removals.lines).toEqual([])
       expect(listRuleset()).toContain(clusterIp(1))
       expect(daemon.hasExited).toBe(false)
