@@ -59,11 +59,15 @@ export class Connection {
    */
   roundTrip(request: Request): void {
     const conversation = new RequestConversation(request, this.#nextSequence())
+    this.#askNow(conversation, request, () => conversation.answered)
+  }
+
+  #askNow(conversation: RequestConversation, request: Request, isOver: () => boolean): void {
     const deadlineMs = this.#clock.nowMs() + this.#timeoutMs
     this.#conversations.add(conversation)
     try {
       this.#transport.sendSync(request.build(conversation.sequence))
-      while (!conversation.answered) {
+      while (!isOver()) {
         if (!this.#receive() || this.#clock.nowMs() > deadlineMs) throw unknownOutcome(request, 'ETIMEDOUT')
       }
     } finally {
@@ -78,6 +82,16 @@ export class Connection {
    */
   dump(request: Request): Promise<boolean> {
     return this.#exclusive(request, deadlineMs => this.#list(request, deadlineMs))
+  }
+
+  /**
+   * The same in one go, for lists of a few kilobytes: the kernel continues a dump whenever a part of it is received.
+   * Errors as roundTrip.
+   */
+  dumpNow(request: Request): boolean {
+    const conversation = new RequestConversation(request, this.#nextSequence())
+    this.#askNow(conversation, request, () => conversation.done)
+    return !conversation.interrupted
   }
 
   /**

@@ -69,6 +69,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'source/kube/client': [
     '@kubernetes/client-node',
     'node:crypto',
+    'node:dns',
     'node:events',
     'node:fs',
     'node:fs/promises',
@@ -90,6 +91,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'dataplane/iptables/chain-hash.ts': ['node:crypto'],
   'kernel/conntrack/sysctl-files.ts': ['node:fs/promises', 'node:os'],
   'kernel/ipvs/sysctl-files.ts': ['node:fs/promises'],
+  'kernel/socket/own-sockets.ts': ['node:fs'],
   'kernel/sysctl/files.ts': ['node:fs', 'node:fs/promises'],
   config: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
   // The kernel's release.

@@ -17,6 +17,7 @@ export const IFLA_INFO_KIND = 1
 
 export const IFA_ADDRESS = 1
 export const IFA_LOCAL = 2
+export const IFA_F_SECONDARY = 0x01
 export const IFA_F_NODAD = 0x02
 
 export const RTNLGRP_IPV4_IFADDR = 5

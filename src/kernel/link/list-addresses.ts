@@ -7,13 +7,16 @@ import { errnoNumber } from '../../netlink/errno.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'
 import { closeMessage, type Message, openMessage } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
-import { AF_INET, AF_INET6, AF_UNSPEC, RTM_GETADDR, RTM_NEWADDR } from './constants.ts'
+import { AF_INET, AF_INET6, AF_UNSPEC, IFA_F_SECONDARY, RTM_GETADDR, RTM_NEWADDR } from './constants.ts'
 import { ADDRESS, IFADDRMSG_LENGTH, readIfAddrMsg, writeIfAddrMsg } from './schema.ts'
 
 /** An address, and the index of the device that has it. */
 export interface LinkAddress {
   readonly ip: Ip
   readonly index: number
+  readonly prefixLength: number
+  /** IFA_F_SECONDARY of IPv4: another address of the same prefix came before. */
+  readonly secondary: boolean
 }
 
 /** A list that changes while it is made may lack addresses; it takes milliseconds, so that attempts are short. */
@@ -47,6 +50,20 @@ export async function listAddresses(
   throw new NetlinkError({ ...WORDS, errno: errnoNumber('EAGAIN'), extendedAck })
 }
 
+/** The same in one go, as `dumpNow`; undefined where the list changed while it was made. */
+export function listAddressesNow(connection: Connection): readonly LinkAddress[] | undefined {
+  const found: LinkAddress[] = []
+  const whole = connection.dumpNow({
+    ...WORDS,
+    build: encodeGetAddresses,
+    onMessage(view, message) {
+      const address = decodeAddress(view, message)
+      if (address !== undefined) found.push(address)
+    },
+  })
+  return whole ? found : undefined
+}
+
 /** Sorted, without duplicates. */
 export function ipsOf(addresses: readonly LinkAddress[]): readonly Ip[] {
   return [...new Set(addresses.map(({ ip }) => ip))].sort()
@@ -63,7 +80,7 @@ function encodeGetAddresses(sequence: number): Uint8Array {
 /** undefined for what is no IP address: other families have addresses, too. */
 function decodeAddress(view: ByteView, message: Message): LinkAddress | undefined {
   if (message.type !== RTM_NEWADDR) return undefined
-  const { family, index } = readIfAddrMsg(view, message)
+  const { family, index, prefixLength, flags } = readIfAddrMsg(view, message)
   if (family !== AF_INET && family !== AF_INET6) return undefined
   const start = message.start + IFADDRMSG_LENGTH
   const { local, address } = readAttributes(view, ADDRESS, { start, end: message.end })
@@ -71,5 +88,7 @@ function decodeAddress(view: ByteView, message: Message): LinkAddress | undefine
   if (ip === undefined) return undefined
   const length = family === AF_INET ? 4 : 16
   if (ip.length !== length) throw malformed(`an address of ${ip.length} bytes in family ${family}`, start)
-  return { ip, index }
+  // In IPv6 the same bit means a temporary address.
+  const secondary = family === AF_INET && (flags & IFA_F_SECONDARY) !== 0
+  return { ip, index, prefixLength, secondary }
 }
