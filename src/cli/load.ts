@@ -3,14 +3,19 @@ import { finishInSlices, slicingOf } from '../base/steps.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
+import { dialledEndpoints } from '../daemon/api-reach.ts'
 import { Cluster } from '../daemon/cluster.ts'
-import { openClient, openFileSource, watchLocalIps } from '../daemon/open.ts'
+import { NodeListeners } from '../daemon/node-listeners.ts'
+import { openClient, openFileSource, openRoute, openSockDiag, watchLocalIps } from '../daemon/open.ts'
+import { ownSockets } from '../kernel/socket/own-sockets.ts'
+import type { ApiEndpoint } from '../model/api-server.ts'
 import { isJson } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
 import { resolve } from '../model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
 import { readSnapshotJson } from '../model/snapshot-json.ts'
+import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
 import { askDaemon } from './admin-client.ts'
@@ -52,10 +57,20 @@ async function load(
 ): Promise<Loaded> {
   const { clock, progress } = reading
   const snapshot =
-    daemon === undefined ? await readSource(config, reading) : await askSnapshot(daemon, reading)
+    daemon === undefined
+      ? withListeners(await readSource(config, reading), reading)
+      : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
   const table = await finishInSlices(resolve(resolveOptions(config), undefined, snapshot), slicingOf(clock))
   return { snapshot, table }
+}
+
+/** As the daemon, which leaves alone what processes of this node have. */
+function withListeners(snapshot: Snapshot, { clock, io }: Reading): Snapshot {
+  const warn = (facts: { readonly err: Error }, text: string) =>
+    io.err(`${oneLine(`${text}: ${facts.err.message}`)}\n`)
+  const sockets = { diag: openSockDiag, route: openRoute }
+  return new NodeListeners({ clock, warn, ownSockets, sockets }).completed(snapshot, true)
 }
 
 async function askSnapshot(socket: string, { clock, progress }: Reading): Promise<Snapshot> {
@@ -76,10 +91,16 @@ async function readSource(config: Config, { clock, io, progress }: Reading): Pro
     return await readWhole(openFileSource(config, clock, { read }), whole)
   }
   const warn = (text: string) => io.err(`${oneLine(text)}\n`)
-  const client = await openClient(config, { clock, env: process.env, warn })
+  const dialled: ApiEndpoint[] = []
+  const dials: DialWatch = {
+    reaching: (addresses, port) => dialled.push(...dialledEndpoints(addresses, port)),
+    failed: () => Promise.resolve(),
+  }
+  const client = await openClient(config, { clock, env: process.env, warn, dials })
   const cluster = new Cluster({ client, clock, random: Math.random, requested: () => undefined })
   try {
-    return await readWhole(cluster.source(config), whole)
+    const snapshot = await readWhole(cluster.source(config), whole)
+    return applyEvents(snapshot, [{ kind: 'ApiEndpoints', value: dialled }])
   } finally {
     await cluster.close()
   }

@@ -16,7 +16,7 @@ import { type DaemonIo, runDaemon } from '../daemon/daemon.ts'
 import { writeIptablesRecord } from '../daemon/iptables-record.ts'
 import { systemLock } from '../daemon/network-lock.ts'
 import { setOomScoreAdj } from '../daemon/oom-score.ts'
-import { KERNEL, openClient, openNetfilter } from '../daemon/open.ts'
+import { KERNEL, openClient, openNetfilter, openSockDiag } from '../daemon/open.ts'
 import { tuneKernel, tuneMode } from '../daemon/tune.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { planLines } from './plan-text.ts'
@@ -145,9 +145,11 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
     build: buildInfo(),
     openTransport: openNetfilter,
     openConntrack: openNetfilter,
+    openSockDiag,
     readSetting: KERNEL.setting,
     room: KERNEL.room,
-    openClient: config => openClient(config, { clock, env: process.env, warn: text => log.warn(text) }),
+    openClient: (config, dials) =>
+      openClient(config, { clock, env: process.env, warn: text => log.warn(text), dials }),
     takeLock: systemLock(clock, Math.random),
     listens: true,
     setOomScoreAdj: value => setOomScoreAdj(value, log),

@@ -14,6 +14,7 @@ export function resolveOptions(config: Config): ResolveOptions {
     bindAddress: config.bindAddress,
     // A virtual server has one address: there is none that stands for every address.
     listNodePortAddresses: config.proxyMode === 'ipvs',
+    bindsExternalIps: config.proxyMode === 'ipvs',
     loopbackNodePorts: config.proxyMode === 'iptables' && answersAtLoopback(config),
   }
 }

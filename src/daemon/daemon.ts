@@ -9,6 +9,7 @@ import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { Source, SourceProblem } from '../source/source.ts'
 import { conntrackFull } from '../telemetry/event-facts.ts'
 import { EventRecorder } from '../telemetry/events.ts'
+import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
@@ -17,9 +18,11 @@ import { programmingFields, TUNING_FIELDS } from './followed-fields.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
+import { followLocalIps } from './local-ips.ts'
+import { nodeListenersOf } from './node-listeners.ts'
 import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
-import { openFileSource, openGeneric, openRoute, watchLocalIps } from './open.ts'
+import { openFileSource, openGeneric, openRoute } from './open.ts'
 import { Outward } from './outward.ts'
 import { adminPages } from './pages.ts'
 import { Programmer } from './programmer.ts'
@@ -44,6 +47,7 @@ class Daemon {
   readonly #intake: Intake
   readonly #api: ApiService | undefined
   readonly #node: NodeWatch
+  readonly #reach: ApiReach
   readonly #done: Promise<Ending>
   #config: Config
   #finish: (code: number, why: string) => void = () => undefined
@@ -70,6 +74,7 @@ class Daemon {
     })
     this.#api = apiOf(config, io, () => this.#intake.status)
     this.#observer = this.#observe()
+    this.#reach = apiReachOf(config, io, endpoints => this.#intake.takeApiEndpoints(endpoints))
     this.#node = new NodeWatch({
       clock: io.clock,
       log: io.log,
@@ -77,9 +82,11 @@ class Daemon {
       nameFrom: io.origins.nodeName,
       others: async () => (await this.#cluster?.nodeNames()) ?? [...this.#nodeNames],
     })
+    const listeners = nodeListenersOf(config, io)
     this.#intake = new Intake({
       clock: io.clock,
       keepsNode: config.source.kind === 'kube',
+      completed: (snapshot, anew) => listeners?.completed(snapshot, anew) ?? snapshot,
       changed: snapshot => {
         this.#node.follow(snapshot.node)
         this.#observer.offered(snapshot)
@@ -164,6 +171,7 @@ class Daemon {
     await this.#outward?.close()
     await this.#recorder?.stop()
     await this.#cluster?.close()
+    await this.#reach.close()
     return code
   }
 
@@ -244,7 +252,7 @@ class Daemon {
     const { nodeName } = config
     if (openClient === undefined) throw new Error('no API client in this build; give --source=file:PATH')
     const cluster = new Cluster({
-      client: await openClient(config),
+      client: await openClient(config, this.#reach),
       clock,
       random,
       requested: request => this.#observer.metrics.apiRequest(request),
@@ -317,22 +325,11 @@ class Daemon {
   }
 
   #watchIps(): LocalAddresses | undefined {
-    const { clock, log, openRoute } = this.#io
-    const watch = watchLocalIps(this.#config, clock, {
-      ...(openRoute === undefined ? {} : { openTransport: openRoute }),
-      changed: value => this.#intake.takeIps(value),
-      failed: err => {
-        const isKnown = this.#intake.snapshot.localIps.length > 0
-        const rest = isKnown ? 'the last ones stay in use' : 'nothing is programmed until they are known'
-        log.warn({ err }, `cannot read the addresses of this machine; ${rest}; retrying`)
-        this.#observer.metrics.sourceProblem()
-        if (this.#config.once) this.#finish(1, '--once: cannot read the addresses of this machine')
-      },
-      recovered: () => log.info('the addresses of this machine can be read again'),
-    })
-    if (watch === undefined) this.#intake.ignoreIps()
-    else this.#intake.awaitIps()
-    return watch
+    const failed = (): void => {
+      this.#observer.metrics.sourceProblem()
+      if (this.#config.once) this.#finish(1, '--once: cannot read the addresses of this machine')
+    }
+    return followLocalIps(this.#config, this.#io, { intake: this.#intake, failed })
   }
 
   /** Applies what can be applied of a new configuration, part by part; Services are served all the while. */
@@ -423,6 +420,7 @@ class Daemon {
     if (status?.table === undefined || status.snapshot === undefined) return
     const { table, snapshot } = status
     if (this.#previous === undefined) {
+      void this.#reach.synced()
       this.#cluster?.warnOfLoop(table, this.#io.log)
       logFirstSync(this.#io.log, table, this.#written)
     }
@@ -436,6 +434,7 @@ class Daemon {
     this.#previous = table
     this.#written = NOTHING_WRITTEN
     this.#failures = 0
+    if (event.looked) this.#intake.refresh()
     this.#io.synced({ reason: event.reason, snapshot, table, previous, written })
     if (!this.#config.once || table.number !== this.#intake.snapshot.number) return
     const isWhole = status.quarantined.length === 0 && this.#programming?.hasMisfits !== true

@@ -2,6 +2,7 @@ import type { Clock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
 import { finishInSlices, slicingOf } from '../base/steps.ts'
+import type { ApiEndpoint } from '../model/api-server.ts'
 import {
   applyEvents,
   applyEventsInSteps,
@@ -22,6 +23,8 @@ export interface IntakeOptions {
    * would close, for a kubelet that registers anew within seconds.
    */
   readonly keepsNode?: boolean
+  /** Adds to a Snapshot what this machine knows, which may have changed; the same object when that is nothing new. */
+  readonly completed?: (snapshot: Snapshot, anew: boolean) => Snapshot
 }
 
 /** One source from its start to its end. */
@@ -93,9 +96,22 @@ export class Intake {
     this.#become(applyEvents(this.#snapshot, [{ kind: 'LocalIps', value }]))
   }
 
+  /** Where the API server is reached. */
+  takeApiEndpoints(value: readonly ApiEndpoint[]): void {
+    this.#become(applyEvents(this.#snapshot, [{ kind: 'ApiEndpoints', value }]))
+  }
+
   /** Passes the Snapshot on once more, as a new one: whoever reads it reads it differently now. */
   repeat(): void {
     this.#become({ ...this.#snapshot, number: this.#snapshot.number + 1 })
+  }
+
+  /** What this machine knows may have changed. */
+  refresh(): void {
+    const now = this.#completed(this.#snapshot, true)
+    if (now === this.#snapshot) return
+    this.#snapshot = now
+    this.#offer()
   }
 
   async stop(): Promise<void> {
@@ -115,9 +131,9 @@ export class Intake {
     const before = this.#snapshot
     const after = await finishInSlices(applyEventsInSteps(before, this.#keeping(batch)), slicing)
     // Addresses of this machine may have changed meanwhile: they are not of this batch, and cost nothing to do again.
-    const { localIps, number } = this.#snapshot
+    const { localIps, apiEndpoints, listeners, number } = this.#snapshot
     if (this.#snapshot === before) this.#become(after)
-    else this.#become(applyEvents({ ...after, number: number + 1 }, [{ kind: 'LocalIps', value: localIps }]))
+    else this.#become({ ...after, number: number + 1, localIps, apiEndpoints, listeners })
   }
 
   #synced(run: Run): void {
@@ -141,8 +157,12 @@ export class Intake {
     })
   }
 
+  #completed(snapshot: Snapshot, anew = false): Snapshot {
+    return this.#options.completed?.(snapshot, anew) ?? snapshot
+  }
+
   #become(snapshot: Snapshot): void {
-    this.#snapshot = snapshot
+    this.#snapshot = this.#completed(snapshot)
     this.#offer()
   }
 
@@ -152,8 +172,8 @@ export class Intake {
 }
 
 /** What a source has told that did not get to its end: another may tell the rest, but not what has gone since. */
-function withoutObjects({ number, localIps }: Snapshot): Snapshot {
-  return { ...EMPTY_SNAPSHOT, number, localIps }
+function withoutObjects({ number, localIps, apiEndpoints }: Snapshot): Snapshot {
+  return { ...EMPTY_SNAPSHOT, number, localIps, apiEndpoints }
 }
 
 /** Events after which `before` says what `now` says; its objects stay wherever they say the same. */

@@ -10,6 +10,7 @@ import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
+import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { Flags } from '../telemetry/debug-pages.ts'
 import type { KernelSockets } from './mode.ts'
 
@@ -30,6 +31,8 @@ export interface DaemonIo {
   readonly openTransport: () => Transport
   /** The same for the addresses of interfaces. */
   readonly openRoute?: () => Transport
+  /** The same for the sockets of other processes; without it, nothing is known of these. */
+  readonly openSockDiag?: () => Transport
   /** The same for generic netlink. */
   readonly openGeneric?: () => Transport
   /** The same for connection tracking; without it, no flows are removed. */
@@ -38,7 +41,7 @@ export interface DaemonIo {
   readonly readSetting?: ((path: string) => number | undefined) | undefined
   readonly room?: KernelSockets['room'] | undefined
   /** Connects with the API server that the configuration names, for --source=kube. */
-  readonly openClient?: (config: Config) => Promise<ApiClient>
+  readonly openClient?: (config: Config, dials?: DialWatch) => Promise<ApiClient>
   readonly takeLock: TakeLock
   /** Listen at the configured addresses. */
   readonly listens: boolean

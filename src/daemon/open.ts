@@ -5,13 +5,14 @@ import { settingNow } from '../kernel/sysctl/files.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
 import { type ParseOptions, parseObject } from '../model/parse.ts'
-import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../netlink/constants.ts'
+import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import { FileSource } from '../source/file/file-source.ts'
 import { objectDoubts } from '../source/file/object-doubts.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
+import type { DialWatch } from '../source/kube/client/http-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
 import type { KernelSockets, ModeContext, ModeTracer, OpenPlane, PlaneUse } from './mode.ts'
@@ -102,6 +103,10 @@ export function openRoute(): Transport {
   return openNetlink({ protocol: NETLINK_ROUTE })
 }
 
+export function openSockDiag(): Transport {
+  return openNetlink({ protocol: NETLINK_SOCK_DIAG })
+}
+
 export function openGeneric(): Transport {
   return openNetlink({ protocol: NETLINK_GENERIC })
 }
@@ -168,6 +173,7 @@ export interface OpenClientOptions {
   readonly clock: Clock
   readonly env: Readonly<Record<string, string | undefined>>
   readonly warn: (text: string) => void
+  readonly dials?: DialWatch | undefined
 }
 
 /** The API server that the configuration names. What speaks with it is loaded only here. */
@@ -177,5 +183,7 @@ export async function openClient(
 ): Promise<ApiClient> {
   const { openApiClient } = await import('../source/kube/client/http-client.ts')
   const { kubeconfig, master, qps, burst } = config.client
-  return await openApiClient({ ...options, kubeconfig, master, qps, burst })
+  const { dials, ...rest } = options
+  const watched = dials === undefined ? rest : { ...rest, dials }
+  return await openApiClient({ ...watched, kubeconfig, master, qps, burst })
 }

@@ -19,6 +19,7 @@ export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts
 export { PersistentMap } from '../base/persistent-map.ts'
 export { finish, finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
 export { type DryRunOptions, dryRun } from '../dataplane/dry-run.ts'
+export type { ApiEndpoint } from '../model/api-server.ts'
 export type {
   Endpoint,
   EndpointConditions,
@@ -39,6 +40,7 @@ export type {
 } from '../model/frontend.ts'
 export type { HealthCheck } from '../model/health-check.ts'
 export type { NodePortSelection, ResolveOptions } from '../model/here.ts'
+export type { ServiceListeners, TakenPort } from '../model/listeners.ts'
 export { createNamePool, type NamePool } from '../model/names.ts'
 export {
   type ParseOptions,
@@ -65,6 +67,7 @@ export {
   EMPTY_SNAPSHOT,
   type NodeInfo,
   type Snapshot,
+  type SnapshotEvent,
   type SourceEvent,
 } from '../model/snapshot.ts'
 export type {

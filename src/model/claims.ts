@@ -1,8 +1,9 @@
-import { anyContains } from '../base/cidr.ts'
+import { anyContains, type Cidr } from '../base/cidr.ts'
 import { familyOf, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
+import { apiConflict } from './api-server.ts'
 import { type Here, isOurs } from './here.ts'
 import { nodePortPlace, placesOnNode } from './node-port-places.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
@@ -52,6 +53,8 @@ export function whyNotCaught(here: Here, kind: 'ExternalIP' | 'LoadBalancerIP', 
   if (anyContains(allowed, ip)) return undefined
   if (kind === 'ExternalIP' && here.nodeIps.has(ip))
     return 'it belongs to this node; allow it with --allowed-external-cidrs'
+  if (kind === 'ExternalIP' && anyContains(here.node?.podCidrs ?? NO_CIDRS, ip))
+    return 'within the pod CIDR of this node; allow it with --allowed-external-cidrs'
   if (allowed.length === 0) return undefined
   return `outside the prefixes allowed for ${kind === 'ExternalIP' ? 'external IPs' : 'load-balancer addresses'}`
 }
@@ -160,7 +163,7 @@ function restate(draft: Draft, service: Service, how: Restate): void {
   for (let index = 0; index < ports.length; index++) {
     const port = ports[index]
     if (port !== undefined && port.nodePort + held.length > 0)
-      for (const place of placesOf(service, port, held)) restatePlace(draft, key, place, how)
+      for (const place of placesOf(draft.here, service, { port, held })) restatePlace(draft, key, place, how)
   }
   for (const place of placesOnNode(draft.here, service, held)) restatePlace(draft, key, place, how)
   if (service.headless === 'whole') for (const ip of held) restatePlace(draft, key, wholePlace(ip), how)
@@ -177,6 +180,7 @@ function contests(claimants: Claimants | undefined): number {
 }
 
 const NO_IPS: readonly Ip[] = []
+const NO_CIDRS: readonly Cidr[] = []
 
 function externalsOf(here: Here, { externalIps, loadBalancerIps }: Service): readonly Ip[] {
   return [
@@ -193,11 +197,15 @@ function heldOf(here: Here, { loadBalancerIps }: Service, externals: readonly Ip
 }
 
 function placesOf(
+  here: Here,
   service: Service,
-  { protocol, port, nodePort }: ServicePortSpec,
-  held: readonly Ip[],
+  { port: spec, held }: { readonly port: ServicePortSpec; readonly held: readonly Ip[] },
 ): readonly string[] {
-  const places = held.map(ip => addressPlace(ip, protocol, port))
+  const { protocol, port, nodePort } = spec
+  // What is always refused must not keep a load-balancer address from another Service.
+  const isClaimed = (ip: Ip) =>
+    service.loadBalancerIps.includes(ip) || apiConflict(here.apiServers, ip, spec) === undefined
+  const places = held.filter(isClaimed).map(ip => addressPlace(ip, protocol, port))
   if (nodePort === 0) return places
   for (const ip of service.clusterIps) places.push(nodePortPlace(familyOf(ip), protocol, nodePort))
   return places

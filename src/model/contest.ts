@@ -2,6 +2,7 @@ import type { Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
 import type { Claims } from './claims.ts'
 import { type Here, isOurs } from './here.ts'
+import type { ServiceListeners } from './listeners.ts'
 import type { Service, ServiceKey, ServicePortSpec } from './service.ts'
 
 /** Whom a Service may have to give way to. */
@@ -9,6 +10,7 @@ export interface Arena {
   readonly here: Here
   readonly services: PersistentMap<Service>
   readonly claims: Claims
+  readonly listeners: PersistentMap<ServiceListeners>
 }
 
 /** Whether any ClusterIP of the Service is another one's, too. */

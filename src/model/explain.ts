@@ -45,7 +45,7 @@ export function explainEndpoints(query: ExplainQuery): PortExplanation | undefin
     ({ name, protocol }) => name === query.portName && protocol === query.protocol,
   )
   if (service === undefined || port === undefined) return undefined
-  const here = hereOf(query.options, snapshot.node)
+  const here = hereOf(query.options, snapshot)
   const slices = withoutLoops(snapshot.slices.get(service.key) ?? [], service)
   const candidates = candidatesOf(slices, { name: port.name, protocol: port.protocol, family })
   const found = survey(

@@ -1,7 +1,8 @@
 import { type Cidr, formatCidr } from '../base/cidr.ts'
 import { FAMILIES, type Family, familyOf, formatIp, type Ip, isUnspecified } from '../base/ip.ts'
+import { API_SERVICE, type ApiServers, apiServersOf } from './api-server.ts'
 import type { Service } from './service.ts'
-import type { NodeInfo } from './snapshot.ts'
+import type { NodeInfo, Snapshot } from './snapshot.ts'
 
 /** What resolving depends on besides what the sources tell. */
 export interface ResolveOptions {
@@ -12,6 +13,8 @@ export interface ResolveOptions {
   readonly nodePortSelection: NodePortSelection
   /** Give NodePorts that answer everywhere as a list: every address of this machine but loopback and link-local ones. */
   readonly listNodePortAddresses?: boolean
+  /** External and load-balancer addresses become addresses of a device of this node, with all their ports. */
+  readonly bindsExternalIps?: boolean
   /** With cidrs, loopback addresses that they hold are among the addresses: in IPv4, which can be made to route them. */
   readonly loopbackNodePorts?: boolean
   /** When not empty, external IPs outside these are refused. */
@@ -41,17 +44,28 @@ export interface Here {
   readonly zone: string
   readonly nodeIps: ReadonlySet<Ip>
   readonly primaryIps: Readonly<Record<Family, Ip | undefined>>
+  /** What no Service may take from kprobe. */
+  readonly apiServers: ApiServers
   /** Equal for points of view from which every Service looks the same. */
   readonly fingerprint: string
 }
 
-export function hereOf(options: ResolveOptions, node: NodeInfo | undefined): Here {
+/** What of a Snapshot the point of view depends on. */
+export type HereFacts = Pick<Snapshot, 'node' | 'slices' | 'apiEndpoints' | 'localIps'>
+
+export function hereOf(options: ResolveOptions, { node, slices, apiEndpoints, localIps }: HereFacts): Here {
   // A Node object of another name says nothing about this node.
   const own = node?.name === options.nodeName ? node : undefined
   const { bindAddress } = options
   const isSpecific = bindAddress !== undefined && !isUnspecified(bindAddress)
   const ips = isSpecific ? [bindAddress, ...(own?.ips ?? [])] : (own?.ips ?? [])
   const zone = own?.zone ?? ''
+  const apiServers = apiServersOf({
+    dialled: apiEndpoints,
+    slices: slices.get(API_SERVICE) ?? [],
+    binds: options.bindsExternalIps === true,
+    localIps,
+  })
   const fingerprint = JSON.stringify([
     options.nodeName,
     zone,
@@ -60,6 +74,8 @@ export function hereOf(options: ResolveOptions, node: NodeInfo | undefined): Her
     options.allowedExternalCidrs.map(formatCidr),
     options.allowedLoadBalancerCidrs.map(formatCidr),
     options.allowServiceExternalIps,
+    apiServers.fingerprint,
+    own?.podCidrs.map(formatCidr) ?? [],
   ])
   return {
     options,
@@ -68,6 +84,7 @@ export function hereOf(options: ResolveOptions, node: NodeInfo | undefined): Her
     zone,
     nodeIps: new Set(ips),
     primaryIps: primaryIps(ips),
+    apiServers,
     fingerprint,
   }
 }

@@ -1,9 +1,12 @@
+import { anyContains } from '../base/cidr.ts'
 import { trimmed } from '../base/compact.ts'
 import { type Family, familyOf, formatIpPort, type Ip } from '../base/ip.ts'
+import { apiConflict } from './api-server.ts'
 import { addressPlace } from './claims.ts'
 import { type Arena, clusterPortOwner, nodePortOwner, placeOwner } from './contest.ts'
 import { type External, fieldOf } from './externals.ts'
-import type { Frontend, PortFrontends } from './frontend.ts'
+import type { Frontend, PortFrontends, Route } from './frontend.ts'
+import { LOOKUPS_MAX, takenKey } from './listeners.ts'
 import { nodePortPlace } from './node-port-places.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { type Findings, refuse } from './refusal.ts'
@@ -19,6 +22,8 @@ export interface ServiceWork {
   readonly service: Service
   readonly findings: Findings
   readonly externals: readonly External[]
+  /** Of ServiceListeners; undefined when there are none. */
+  readonly taken: { readonly keys: ReadonlySet<string>; readonly ips: readonly Ip[] } | undefined
   readonly slices: SliceList
   /** Undefined when there is only one port. */
   readonly firstPorts: FirstPorts | undefined
@@ -85,7 +90,8 @@ function frontendsOf(work: ServiceWork, at: PortWork, found: Survey): readonly F
     frontends.push({ kind: 'NodePort', ip: undefined, port: nodePort, route, sourceRanges: undefined })
   for (const its of externals) {
     const { kind, ip, sourceRanges, writtenRanges } = its
-    if (!hasExternal(work, at, its)) continue
+    if (!hasExternal(work, at, its) || !isFree(work, at, its)) continue
+    if (!leavesApi(work, at, { external: its, route })) continue
     const frontend: Frontend = { kind, ip, port, route, sourceRanges }
     frontends.push(writtenRanges === undefined ? frontend : { ...frontend, writtenRanges })
   }
@@ -126,6 +132,52 @@ function externalOwner({ arena, service }: ServiceWork, port: ServicePortSpec, i
   if (owner !== undefined || !arena.here.nodeIps.has(ip)) return owner
   return nodePortOwner(arena, service, nodePortPlace(familyOf(ip), port.protocol, port.port))
 }
+
+/** Whether no process of this node listens there already: its clients would be led astray. */
+function isFree(
+  { taken, arena, findings }: ServiceWork,
+  { port }: PortWork,
+  { kind, ip }: External,
+): boolean {
+  if (taken === undefined || kind !== 'ExternalIP') return true
+  if (anyContains(arena.here.options.allowedExternalCidrs, ip)) return true
+  const isTaken = taken.keys.has(takenKey({ ip, protocol: port.protocol, port: port.port }))
+  if (!isTaken && !taken.ips.includes(ip)) return true
+  const value = `${formatIpPort(ip, port.port)}/${port.protocol}`
+  refuse(findings, fieldOf(kind), value, isTaken ? LISTENED_AT : NOT_LOOKED_UP)
+  return false
+}
+
+const LISTENED_AT = 'a process of this node listens there; allow it with --allowed-external-cidrs'
+const NOT_LOOKED_UP = `an address of this node where the Service has too many ports to look up listeners (maximum: ${LOOKUPS_MAX}); allow it with --allowed-external-cidrs`
+
+/** Whether kprobe's own connections to the API server stay as they are with this Service. */
+function leavesApi(
+  { arena: { here }, findings }: ServiceWork,
+  { port }: PortWork,
+  { external, route }: { readonly external: External; readonly route: Route },
+): boolean {
+  const { kind, ip, sourceRanges } = external
+  const conflict = apiConflict(here.apiServers, ip, port)
+  if (conflict === undefined) return true
+  const nodeIp = here.primaryIps[familyOf(ip)]
+  const isOpen = sourceRanges === undefined || (nodeIp !== undefined && anyContains(sourceRanges, nodeIp))
+  // A load balancer in front of API servers: its controller wrote the address.
+  if (kind === 'LoadBalancerIP' && conflict === 'port' && isOpen && route.kind !== 'reject') return true
+  const value = `${formatIpPort(ip, port.port)}/${port.protocol}`
+  refuse(findings, fieldOf(kind), value, conflict === 'port' ? AT_API[kind] : API_ADDRESS)
+  return false
+}
+
+const AT_API: Readonly<Record<External['kind'], string>> = {
+  ExternalIP:
+    'the API server answers there; capturing it would cut off kprobe and this node from the API server',
+  LoadBalancerIP:
+    'the API server answers there; captured only while the Service has ready endpoints and its source ranges include this node',
+}
+/** Of modes that bind addresses. */
+export const API_ADDRESS =
+  'the API server answers at this address; binding it would cut off this node from the API server'
 
 function refuseContested(work: ServiceWork, field: string, value: string, rival: string): void {
   refuse(work.findings, field, value, `already claimed by ${rival}, which comes first`)

@@ -29,7 +29,7 @@ export function* resolve(
   previous: Resolved | undefined,
   snapshot: Snapshot,
 ): Steps<FrontendTable> {
-  const here = hereOf(options, snapshot.node)
+  const here = hereOf(options, snapshot)
   const known = previous?.table.claims?.fingerprint === here.fingerprint ? previous : undefined
   const touched = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
   const { claims, affected } = yield* updateClaims({
@@ -69,7 +69,8 @@ const YIELD_EVERY = 200
 function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
   const { snapshot, before } = pass
   const { keys, services } = touched
-  const arena: Arena = { here: pass.here, services: snapshot.services, claims: pass.claims }
+  const { services: all, listeners } = snapshot
+  const arena: Arena = { here: pass.here, services: all, listeners, claims: pass.claims }
   const changes: Changes = new Map()
   for (let index = 0; index < keys.length; index++) {
     const key = keys[index] ?? ''
@@ -108,7 +109,9 @@ function allOf(previous: Resolved | undefined, { services }: Snapshot): Touched 
 function changedBetween(from: Snapshot, to: Snapshot): Touched {
   const ofSlices = PersistentMap.changes(from.slices, to.slices)
   const ofServices = PersistentMap.changes(from.services, to.services)
-  return touching(ofServices.length === 0 ? ofSlices : [...new Set([...ofServices, ...ofSlices])], to)
+  const ofListeners = PersistentMap.changes(from.listeners, to.listeners)
+  const others = ofServices.length + ofListeners.length
+  return touching(others === 0 ? ofSlices : [...new Set([...ofServices, ...ofListeners, ...ofSlices])], to)
 }
 
 function withAffected(touched: Touched, affected: ReadonlySet<ServiceKey>, snapshot: Snapshot): Touched {

@@ -1,7 +1,8 @@
 import { formatIp, parseIp } from '../base/ip.ts'
 import type { Steps } from '../base/steps.ts'
+import type { ApiEndpoint } from './api-server.ts'
 import { isJson } from './fields.ts'
-import { applyEventsInSteps, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from './snapshot.ts'
+import { applyEventsInSteps, EMPTY_SNAPSHOT, type Snapshot, type SnapshotEvent } from './snapshot.ts'
 
 /** A Snapshot as plain data for JSON, with addresses as text. Its events are made when they are asked for. */
 export interface SnapshotJson {
@@ -26,11 +27,14 @@ export function snapshotJson(snapshot: Snapshot): SnapshotJson {
   return { number: snapshot.number, events: eventsOf(snapshot) }
 }
 
-function* eventsOf({ services, sliceByKey, serviceCidrs, node, localIps }: Snapshot): Generator<unknown> {
+function* eventsOf(snapshot: Snapshot): Generator<unknown> {
+  const { services, sliceByKey, serviceCidrs, node, localIps, apiEndpoints, listeners } = snapshot
   yield { kind: 'LocalIps', localIps: localIps.map(formatIp) }
+  if (apiEndpoints.length > 0) yield { kind: 'ApiEndpoints', apiEndpoints: written(apiEndpoints) }
   if (node !== undefined) yield { kind: 'Node', key: node.name, value: written(node) }
   for (const [key, value] of serviceCidrs.entries()) yield { kind: 'ServiceCIDR', key, value: written(value) }
   for (const [key, value] of services.entries()) yield { kind: 'Service', key, value: written(value) }
+  for (const [key, value] of listeners.entries()) yield { kind: 'Listeners', key, value: written(value) }
   for (const [key, value] of sliceByKey.entries()) yield { kind: 'EndpointSlice', key, value: written(value) }
 }
 
@@ -46,10 +50,11 @@ export function* readSnapshotJson(value: unknown): Steps<Snapshot> {
   return { ...snapshot, number }
 }
 
-function* eventsIn(list: readonly unknown[]): Generator<SourceEvent> {
+function* eventsIn(list: readonly unknown[]): Generator<SnapshotEvent> {
   for (const each of list) {
     const event = withIps(each, readIp)
     if (isLocalIps(event)) yield { kind: 'LocalIps', value: event.localIps }
+    else if (isApiEndpoints(event)) yield { kind: 'ApiEndpoints', value: event.apiEndpoints }
     else if (isEvent(event)) yield event
     else throw new Error(`not an object of a snapshot: ${JSON.stringify(each).slice(0, 100)}`)
   }
@@ -76,14 +81,19 @@ function isLocalIps(event: unknown): event is { readonly localIps: readonly stri
   return isJson(event) && event.kind === 'LocalIps' && Array.isArray(event.localIps)
 }
 
+function isApiEndpoints(event: unknown): event is { readonly apiEndpoints: readonly ApiEndpoint[] } {
+  return isJson(event) && event.kind === 'ApiEndpoints' && Array.isArray(event.apiEndpoints)
+}
+
 /** The lists that each kind of object must have; the daemon has parsed everything in them. */
 const LISTS: Readonly<Record<string, readonly string[]>> = {
   Node: ['ips', 'podCidrs'],
   Service: ['clusterIps', 'ports', 'externalIps', 'loadBalancerIps', 'sourceRanges', 'refusals'],
   EndpointSlice: ['ports', 'endpoints', 'refusals'],
+  Listeners: ['taken', 'ips'],
 }
 
-function isEvent(event: unknown): event is SourceEvent {
+function isEvent(event: unknown): event is SnapshotEvent {
   if (!isJson(event) || typeof event.kind !== 'string' || typeof event.key !== 'string') return false
   const { kind, value } = event
   if (kind === 'ServiceCIDR') return Array.isArray(value)

@@ -2,8 +2,10 @@ import type { Cidr } from '../base/cidr.ts'
 import { compareIps, type Ip } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { finish, type Steps } from '../base/steps.ts'
+import { type ApiEndpoint, sortedEndpoints } from './api-server.ts'
 import type { EndpointSlice } from './endpoint.ts'
 import { isSame } from './equal.ts'
+import type { ServiceListeners } from './listeners.ts'
 import type { Refusal } from './refusal.ts'
 import type { Service, ServiceKey } from './service.ts'
 import { regrouped, type SliceList } from './slice-groups.ts'
@@ -37,6 +39,10 @@ export interface Snapshot {
   readonly node: NodeInfo | undefined
   /** Addresses of this machine's interfaces, for NodePort ranges; sorted, without duplicates. */
   readonly localIps: readonly Ip[]
+  /** At which this process has dialled the API server; sorted, without duplicates. */
+  readonly apiEndpoints: readonly ApiEndpoint[]
+  /** By Service key; absent where no process of this node is in a Service's way. */
+  readonly listeners: PersistentMap<ServiceListeners>
 }
 
 /**
@@ -50,6 +56,12 @@ export type SourceEvent =
   | { readonly kind: 'Node'; readonly key: string; readonly value: NodeInfo | undefined }
   | { readonly kind: 'LocalIps'; readonly value: readonly Ip[] }
 
+/** What a Snapshot is made of: besides what the sources emit, what this process finds out itself. */
+export type SnapshotEvent =
+  | SourceEvent
+  | { readonly kind: 'ApiEndpoints'; readonly value: readonly ApiEndpoint[] }
+  | { readonly kind: 'Listeners'; readonly key: ServiceKey; readonly value: ServiceListeners | undefined }
+
 /** Before anything was told. */
 export const EMPTY_SNAPSHOT: Snapshot = {
   number: 0,
@@ -59,18 +71,20 @@ export const EMPTY_SNAPSHOT: Snapshot = {
   serviceCidrs: PersistentMap.empty(),
   node: undefined,
   localIps: [],
+  apiEndpoints: [],
+  listeners: PersistentMap.empty(),
 }
 
 /**
  * The snapshot after these events, or the same object when they say nothing new. Events are states: of several for one
  * key the last counts. Cost follows the number of events.
  */
-export function applyEvents(snapshot: Snapshot, events: Iterable<SourceEvent>): Snapshot {
+export function applyEvents(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Snapshot {
   return finish(applyEventsInSteps(snapshot, events))
 }
 
 /** The same with pauses: the first load of a large cluster is one set of events. */
-export function* applyEventsInSteps(snapshot: Snapshot, events: Iterable<SourceEvent>): Steps<Snapshot> {
+export function* applyEventsInSteps(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Steps<Snapshot> {
   const news = yield* collect(snapshot, events)
   const next = {
     slices: yield* regrouped({ before: snapshot.sliceByKey, changes: news.slices, groups: snapshot.slices }),
@@ -79,13 +93,19 @@ export function* applyEventsInSteps(snapshot: Snapshot, events: Iterable<SourceE
     serviceCidrs: snapshot.serviceCidrs.withOwn(news.serviceCidrs),
     node: isSame(snapshot.node, news.node) ? snapshot.node : news.node,
     localIps: isSame(snapshot.localIps, news.localIps) ? snapshot.localIps : news.localIps,
+    apiEndpoints: isSame(snapshot.apiEndpoints, news.apiEndpoints)
+      ? snapshot.apiEndpoints
+      : news.apiEndpoints,
+    listeners: snapshot.listeners.withOwn(news.listeners),
   }
   const isSameSnapshot =
     next.services === snapshot.services &&
     next.sliceByKey === snapshot.sliceByKey &&
     next.serviceCidrs === snapshot.serviceCidrs &&
     next.node === snapshot.node &&
-    next.localIps === snapshot.localIps
+    next.localIps === snapshot.localIps &&
+    next.apiEndpoints === snapshot.apiEndpoints &&
+    next.listeners === snapshot.listeners
   return isSameSnapshot ? snapshot : { ...next, number: snapshot.number + 1 }
 }
 
@@ -97,13 +117,16 @@ interface News {
   readonly services: Map<string, Service | undefined>
   readonly slices: Map<string, EndpointSlice | undefined>
   readonly serviceCidrs: Map<string, readonly Cidr[] | undefined>
+  readonly listeners: Map<string, ServiceListeners | undefined>
   node: NodeInfo | undefined
   localIps: readonly Ip[]
+  apiEndpoints: readonly ApiEndpoint[]
 }
 
-function* collect(snapshot: Snapshot, events: Iterable<SourceEvent>): Steps<News> {
-  const { node, localIps } = snapshot
-  const news: News = { services: new Map(), slices: new Map(), serviceCidrs: new Map(), node, localIps }
+function* collect(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Steps<News> {
+  const { node, localIps, apiEndpoints } = snapshot
+  const objects = { services: new Map(), slices: new Map(), serviceCidrs: new Map(), listeners: new Map() }
+  const news: News = { ...objects, node, localIps, apiEndpoints }
   let count = 0
   for (const event of events) {
     take(news, snapshot, event)
@@ -115,7 +138,7 @@ function* collect(snapshot: Snapshot, events: Iterable<SourceEvent>): Steps<News
   return news
 }
 
-function take(news: News, snapshot: Snapshot, event: SourceEvent): void {
+function take(news: News, snapshot: Snapshot, event: SnapshotEvent): void {
   switch (event.kind) {
     case 'Service':
       news.services.set(event.key, settled(snapshot.services.get(event.key), event.value))
@@ -131,6 +154,12 @@ function take(news: News, snapshot: Snapshot, event: SourceEvent): void {
       break
     case 'LocalIps':
       news.localIps = [...new Set(event.value)].sort(compareIps)
+      break
+    case 'ApiEndpoints':
+      news.apiEndpoints = sortedEndpoints(event.value)
+      break
+    case 'Listeners':
+      news.listeners.set(event.key, settled(snapshot.listeners.get(event.key), event.value))
       break
   }
 }

@@ -1,9 +1,10 @@
 import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import { isApiAddress } from './api-server.ts'
 import { wholeCandidatesOf } from './candidates.ts'
 import { wholePlace } from './claims.ts'
 import { placeOwner } from './contest.ts'
 import type { WholeAddresses } from './frontend.ts'
-import type { ServiceWork } from './port-frontends.ts'
+import { API_ADDRESS, type ServiceWork } from './port-frontends.ts'
 import { refuse } from './refusal.ts'
 import { externalRoute, needsForRoute } from './routes.ts'
 import { selectBackends } from './select.ts'
@@ -32,6 +33,10 @@ function wholeOf(
 }
 
 function isOwn({ arena, service, findings }: ServiceWork, ip: Ip): boolean {
+  if (isApiAddress(arena.here.apiServers, ip)) {
+    refuse(findings, 'spec.externalIPs', formatIp(ip), API_ADDRESS)
+    return false
+  }
   const owner = placeOwner(arena, service, wholePlace(ip))
   if (owner === undefined) return true
   const reason = `already claimed as a whole by Service ${owner.key}, which comes first`

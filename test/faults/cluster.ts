@@ -12,6 +12,7 @@ import { freshNetns } from '../support/lab/netns.ts'
 import { ip } from '../support/lab/topology.ts'
 import { eventually } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
+import { type ApiApart, apiServerApart } from './api-apart.ts'
 import { differences } from './kernel.ts'
 
 export const HEALTH_PORT = 10256
@@ -30,31 +31,43 @@ export class Cluster {
   readonly #daemons = new Daemons()
   readonly #folder = this.#daemons.folder()
   readonly #lab: Lab | undefined
+  readonly #apart: ApiApart | undefined
   #server: ApiServer
 
-  private constructor(server: ApiServer, lab: Lab | undefined) {
+  private constructor(server: ApiServer, lab: Lab | undefined, apart: ApiApart | undefined) {
     this.#server = server
     this.#lab = lab
+    this.#apart = apart
     this.put(node())
     this.configure()
   }
 
-  /** In a new network namespace; with `packets` it is the node of a laboratory. */
+  /**
+   * In a new network namespace; with `packets` it is the node of a laboratory, and with `apart` the API server has another
+   * namespace and API_ADDRESS.
+   */
   static async open(
-    options: { readonly packets?: boolean; readonly server?: ApiServerOptions } = {},
+    options: {
+      readonly packets?: boolean
+      readonly apart?: boolean
+      readonly server?: ApiServerOptions
+    } = {},
   ): Promise<Cluster> {
+    const apart = options.apart === true ? await apiServerApart(options.server) : undefined
     const lab = options.packets === true ? await Lab.start() : undefined
     if (lab === undefined) {
       freshNetns()
       ip(['link set lo up'])
     }
-    return new Cluster(await ApiServer.start(options.server), lab)
+    apart?.join()
+    return new Cluster(apart?.server ?? (await ApiServer.start(options.server)), lab, apart)
   }
 
   async close(): Promise<void> {
     await this.#daemons.end()
     await this.#server.close()
     await this.#lab?.close()
+    this.#apart?.close()
   }
 
   get server(): ApiServer {

@@ -132,6 +132,8 @@ export const GROUPS = {
     F117: 'signals and variables of Node',
   },
   'One party against all others': {
+    F131: 'a Service takes the address and port of the API server',
+    F134: 'a Service takes an address of the node that the Node object does not list',
     F135: 'two daemons at once: runtimes that pad names differently, earlier versions, and past the lock',
     F136: 'a process without privileges that takes the name of the lock',
   },

@@ -11,6 +11,7 @@ export const NF_INET_LOCAL_OUT = 3
 export const NF_INET_POST_ROUTING = 4
 
 /** Priorities of hooks, the same in both families; linux/netfilter_ipv4.h. */
+export const NF_IP_PRI_RAW = -300
 export const NF_IP_PRI_NAT_DST = -100
 export const NF_IP_PRI_NAT_SRC = 100
 

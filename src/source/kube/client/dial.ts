@@ -1,3 +1,4 @@
+import { lookup as systemLookup } from 'node:dns'
 import { request } from 'node:http'
 import { connect as connectTcp, isIP, type LookupFunction, type Socket } from 'node:net'
 import { connect as connectTls, createSecureContext, type SecureContext, type TLSSocket } from 'node:tls'
@@ -58,6 +59,18 @@ export async function dial(options: DialOptions): Promise<Dialled> {
     const reason: unknown = signal.reason
     throw signal.aborted && reason instanceof ApiError ? reason : dialFailure(error)
   }
+}
+
+/** The same resolver, or the system's; `resolved` hears all addresses that it gives. */
+export function watchedLookup(
+  lookup: LookupFunction = systemLookup,
+  resolved: (addresses: readonly string[]) => void,
+): LookupFunction {
+  return (host, options, done) =>
+    lookup(host, options, (error, address, family) => {
+      if (error === null) resolved(typeof address === 'string' ? [address] : address.map(its => its.address))
+      done(error, address, family)
+    })
 }
 
 function direct({ address, lookup, signal }: DialOptions): Promise<Socket> {

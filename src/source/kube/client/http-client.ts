@@ -1,11 +1,11 @@
-import type { LookupFunction } from 'node:net'
+import { isIP, type LookupFunction } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../api-client.ts'
 import type { Answer } from './answer.ts'
 import { Call } from './call.ts'
 import type { HttpConnection, Outgoing } from './connection.ts'
 import { type Credentials, openCredentials, type Pass } from './credentials.ts'
-import { dial } from './dial.ts'
+import { dial, watchedLookup } from './dial.ts'
 import { isTurnedDown } from './failure.ts'
 import { openHttp1 } from './http1-connection.ts'
 import { openHttp2 } from './http2-connection.ts'
@@ -30,6 +30,15 @@ export interface ClientOptions {
   /** What an operator should know, one sentence at a time. Never holds a secret. */
   readonly warn: (text: string) => void
   readonly connect?: ConnectOverrides
+  readonly dials?: DialWatch
+}
+
+/** Hears of each connection that is to be made. */
+export interface DialWatch {
+  /** It is made to one of these addresses: texts of the kubeconfig or of the resolver. */
+  readonly reaching: (addresses: readonly string[], port: number) => void
+  /** It was not made. The next attempt waits for the result, which does not reject. */
+  readonly failed: () => Promise<void>
 }
 
 /** What tests replace. */
@@ -189,6 +198,14 @@ class HttpClient implements ApiClient {
     }
   }
 
+  /** Of the server or of the proxy in front of it. */
+  #watchedLookup({ host, port }: Pick<ServerAddress, 'host' | 'port'>): LookupFunction | undefined {
+    const { dials, connect } = this.#parts
+    if (dials === undefined) return undefined
+    if (isIP(host) !== 0) dials.reaching([host], port)
+    return watchedLookup(connect?.lookup, addresses => dials.reaching(addresses, port))
+  }
+
   #response({ status, header, body }: Answer): ApiResponse {
     return {
       status,
@@ -203,8 +220,13 @@ class HttpClient implements ApiClient {
     const tls = await credentials.tls()
     const { insecure, tlsServerName } = credentials.access
     const { signal } = context
-    const lookup = connect?.lookup
-    const dialled = await dial({ address, tls, tlsServerName, insecure, proxy, lookup, signal })
+    const lookup = this.#watchedLookup(proxy ?? address) ?? connect?.lookup
+    const dialled = await dial({ address, tls, tlsServerName, insecure, proxy, lookup, signal }).catch(
+      async (error: unknown) => {
+        await this.#parts.dials?.failed()
+        throw error
+      },
+    )
     const open = { ...context, identity: tls.identity, socket: dialled.socket, authority: address.authority }
     return dialled.protocol === 'h2' ? openHttp2(open) : openHttp1(open)
   }

@@ -1,0 +1,154 @@
+import type { Clock } from '../base/clock.ts'
+import type { Ip } from '../base/ip.ts'
+import { PersistentMap } from '../base/persistent-map.ts'
+import { errorOf } from '../base/thrown.ts'
+import type { Config } from '../config/config.ts'
+import { findLink } from '../kernel/link/find-link.ts'
+import { type LinkAddress, listAddressesNow } from '../kernel/link/list-addresses.ts'
+import { findListener } from '../kernel/socket/find-listener.ts'
+import { ownSockets } from '../kernel/socket/own-sockets.ts'
+import { LOOKUPS_MAX, type ServiceListeners, type TakenPort } from '../model/listeners.ts'
+import type { Service, ServiceKey } from '../model/service.ts'
+import { applyEvents, type Snapshot, type SnapshotEvent } from '../model/snapshot.ts'
+import { Connection } from '../netlink/connection.ts'
+import type { DaemonIo } from './io.ts'
+import type { OpenSocket } from './mode.ts'
+import { IPVS_DEVICE } from './mode-ipvs.ts'
+import { openRoute } from './open.ts'
+
+/** For the daemon of a configuration; undefined where it does not speak with the kernel, or not about sockets. */
+export function nodeListenersOf(
+  { backend }: Pick<Config, 'backend'>,
+  {
+    clock,
+    log,
+    openSockDiag,
+    openRoute: route = openRoute,
+  }: Pick<DaemonIo, 'clock' | 'log' | 'openSockDiag' | 'openRoute'>,
+): NodeListeners | undefined {
+  if (backend !== 'netlink' || openSockDiag === undefined) return undefined
+  const warn: NodeListenersOptions['warn'] = (facts, text) => log.warn(facts, text)
+  return new NodeListeners({ clock, warn, ownSockets, sockets: { diag: openSockDiag, route } })
+}
+
+export interface NodeListenersOptions {
+  readonly clock: Clock
+  /** Says what cannot be looked up, once until it can. */
+  readonly warn: (facts: { readonly err: Error }, text: string) => void
+  readonly sockets: {
+    /** NETLINK_SOCK_DIAG. */
+    readonly diag: OpenSocket
+    readonly route: OpenSocket
+  }
+  /** Inodes of this process's own sockets, which are in nobody's way. */
+  readonly ownSockets: () => ReadonlySet<number>
+}
+
+/**
+ * Looks up which processes of this node listen at the external addresses of Services, where these are addresses of this
+ * node: of each Service when it changes, and of all when that is asked for. A lookup costs one round trip to the kernel; one
+ * Service has LOOKUPS_MAX at most.
+ */
+export class NodeListeners {
+  readonly #options: NodeListenersOptions
+  #services = PersistentMap.empty<Service>()
+  /** The last lookup failed: the next one is of all Services. */
+  #expired = false
+  #failing = false
+
+  constructor(options: NodeListenersOptions) {
+    this.#options = options
+  }
+
+  /** The Snapshot with what was found; the same object when that is nothing new. */
+  completed(snapshot: Snapshot, anew: boolean): Snapshot {
+    const { services, listeners } = snapshot
+    const keys = anew || this.#expired ? services.keys() : PersistentMap.changes(this.#services, services)
+    this.#services = services
+    this.#expired = false
+    const gone = listeners.keys().filter(key => !services.has(key))
+    const asking = keys.filter(key => (services.get(key)?.externalIps.length ?? 0) > 0 || listeners.has(key))
+    if (gone.length + asking.length === 0) return snapshot
+    const removed = gone.map((key): SnapshotEvent => ({ kind: 'Listeners', key, value: undefined }))
+    return applyEvents(snapshot, [...removed, ...this.#found(asking, services)])
+  }
+
+  #found(keys: readonly ServiceKey[], services: PersistentMap<Service>): readonly SnapshotEvent[] {
+    if (keys.length === 0) return []
+    try {
+      const events = this.#ask(keys, services)
+      this.#failing = false
+      return events
+    } catch (thrown) {
+      if (!this.#failing) this.#options.warn({ err: errorOf(thrown) }, FAILED)
+      this.#failing = true
+      this.#expired = true
+      return []
+    }
+  }
+
+  #ask(keys: readonly ServiceKey[], services: PersistentMap<Service>): readonly SnapshotEvent[] {
+    const { clock, sockets, ownSockets } = this.#options
+    const addresses = this.#withRoute(route => {
+      const bound = findLink(route, IPVS_DEVICE)?.index
+      return listAddressesNow(route)?.filter(({ index }) => index !== bound)
+    })
+    if (addresses === undefined)
+      throw new Error('the addresses of the interfaces change too often to be read')
+    const local = new Map(addresses.map(address => [address.ip, address]))
+    const diag = new Connection({ transport: sockets.diag(), clock })
+    let own: ReadonlySet<number> | undefined
+    const isTaken = ({ ip, protocol, port }: TakenPort): boolean => {
+      const address = local.get(ip)
+      if (address === undefined || protocol === 'SCTP') return false
+      const found = findListener(diag, { ip, protocol, port, device: address.index })
+      if (found === undefined || (found.wildcard && !isOwn(address))) return false
+      own ??= ownSockets()
+      return !own.has(found.inode)
+    }
+    try {
+      return keys.map(key => {
+        const service = services.get(key)
+        const ips = service?.externalIps.filter(ip => local.has(ip)) ?? []
+        const value =
+          service === undefined || ips.length === 0 ? undefined : listenersOf(service, ips, isTaken)
+        return { kind: 'Listeners', key, value }
+      })
+    } finally {
+      void diag.close()
+    }
+  }
+
+  #withRoute<T>(use: (route: Connection) => T): T {
+    const { clock, sockets } = this.#options
+    const route = new Connection({ transport: sockets.route(), clock })
+    try {
+      return use(route)
+    } finally {
+      void route.close()
+    }
+  }
+}
+
+/**
+ * An address that its interface was configured with, by its prefix: who listens at all addresses means this one. Others
+ * (/32 and /128, and further ones of the same IPv4 prefix) are put there and taken away by keepalived and its like, for
+ * Services: there, only who listens at the very address is in the way.
+ */
+function isOwn({ ip, prefixLength, secondary }: LinkAddress): boolean {
+  return prefixLength < ip.length * 8 && !secondary
+}
+
+function listenersOf(
+  { ports }: Service,
+  ips: readonly Ip[],
+  isTaken: (port: TakenPort) => boolean,
+): ServiceListeners | undefined {
+  const asked = ips.slice(0, Math.floor(LOOKUPS_MAX / Math.max(1, ports.length)))
+  const all = asked.flatMap(ip => ports.map(({ protocol, port }): TakenPort => ({ ip, protocol, port })))
+  const found = { taken: all.filter(isTaken), ips: ips.slice(asked.length) }
+  return found.taken.length + found.ips.length === 0 ? undefined : found
+}
+
+const FAILED =
+  'cannot look up which processes of this node listen at external addresses of Services; retrying; addresses that the Node object does not list are taken'

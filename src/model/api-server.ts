@@ -1,0 +1,80 @@
+import { compareIps, formatIpPort, type Ip } from '../base/ip.ts'
+import { u16be } from '../base/octets.ts'
+import type { Protocol } from './service.ts'
+import type { SliceList } from './slice-groups.ts'
+
+/** An address and a TCP port at which an API server is reached. */
+export interface ApiEndpoint {
+  readonly ip: Ip
+  readonly port: number
+}
+
+/** The Service whose endpoints are the API servers of the cluster. */
+export const API_SERVICE = 'default/kubernetes'
+/** Addresses and ports that are read of each of its slices, which may be hostile. */
+const READ_MAX = 64
+
+/** Where API servers answer. Whoever captures one of these takes the API server from kprobe. */
+export interface ApiServers {
+  /** Sorted by address and port, without duplicates. */
+  readonly endpoints: readonly ApiEndpoint[]
+  readonly keys: ReadonlySet<string>
+  /** Addresses that are captured with all their ports, because the mode gives them to a device of this node. */
+  readonly boundIps: ReadonlySet<Ip>
+  /** Equal for equal values. */
+  readonly fingerprint: string
+}
+
+export interface ApiServersQuery {
+  /** What this process dials. */
+  readonly dialled: readonly ApiEndpoint[]
+  /** Of API_SERVICE. */
+  readonly slices: SliceList
+  /** The mode gives addresses to a device of this node: all but those that this node has anyway. */
+  readonly binds: boolean
+  readonly localIps: readonly Ip[]
+}
+
+/** The endpoints that this process dials, and those of default/kubernetes. */
+export function apiServersOf({ dialled, slices, binds, localIps }: ApiServersQuery): ApiServers {
+  const endpoints = sortedEndpoints([...dialled, ...endpointsIn(slices)])
+  const boundIps = binds ? endpoints.map(({ ip }) => ip).filter(ip => !localIps.includes(ip)) : []
+  return {
+    endpoints,
+    keys: new Set(endpoints.map(({ ip, port }) => keyOf(ip, port))),
+    boundIps: new Set(boundIps),
+    fingerprint: `${endpoints.map(({ ip, port }) => formatIpPort(ip, port))} ${boundIps.map(ip => formatIpPort(ip, 0))}`,
+  }
+}
+
+/** Sorted by address and port, without duplicates. */
+export function sortedEndpoints(endpoints: readonly ApiEndpoint[]): readonly ApiEndpoint[] {
+  const unique = new Map(endpoints.map(its => [keyOf(its.ip, its.port), its]))
+  return [...unique.values()].sort((a, b) => compareIps(a.ip, b.ip) || a.port - b.port)
+}
+
+/** How a Service that captured this address and port would take the API server away; undefined if it would not. */
+export function apiConflict(
+  { keys, boundIps }: ApiServers,
+  ip: Ip,
+  { protocol, port }: { readonly protocol: Protocol; readonly port: number },
+): 'port' | 'address' | undefined {
+  if (protocol === 'TCP' && keys.has(keyOf(ip, port))) return 'port'
+  return boundIps.has(ip) ? 'address' : undefined
+}
+
+/** Whether an API server answers at any port of the address. */
+export function isApiAddress({ endpoints }: ApiServers, ip: Ip): boolean {
+  return endpoints.some(its => its.ip === ip)
+}
+
+function keyOf(ip: Ip, port: number): string {
+  return u16be(port) + ip
+}
+
+function endpointsIn(slices: SliceList): readonly ApiEndpoint[] {
+  return slices.slice(0, READ_MAX).flatMap(({ ports, endpoints }) => {
+    const tcp = ports.filter(({ protocol }) => protocol === 'TCP').slice(0, READ_MAX)
+    return endpoints.slice(0, READ_MAX).flatMap(({ ip }) => tcp.map(({ port }) => ({ ip, port })))
+  })
+}

@@ -1,0 +1,167 @@
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { connect } from 'node:net'
+import { join } from 'node:path'
+import { afterEach, describe, expect, it } from 'vitest'
+import { Daemons } from '../support/daemon.ts'
+import { ip } from '../support/lab/topology.ts'
+import { eventually } from '../support/patience.ts'
+import { API_ADDRESS } from './api-apart.ts'
+import { Cluster, metric } from './cluster.ts'
+import { balanced, serviceOf, sliceOf } from './cluster-objects.ts'
+import { listRuleset } from './kernel.ts'
+
+type Mode = 'nftables' | 'iptables' | 'userspace'
+/** `local`: the API server answers at an address of the node that the Node object does not list, such as a VIP. */
+type Where = 'local' | 'apart'
+
+const PORTS = [{ name: 'http', port: 80, protocol: 'TCP' }]
+/** An address of the node at which nothing listens: connections to it end at once. */
+const NOWHERE = '10.99.0.1'
+
+let cluster: Cluster
+const daemons = new Daemons()
+
+async function open(where: Where): Promise<void> {
+  cluster = await Cluster.open(
+    where === 'apart' ? { apart: true } : { server: { host: '0.0.0.0', tls: true } },
+  )
+  if (where === 'local') ip([`addr add ${API_ADDRESS}/32 dev lo`])
+  const server = `https://${API_ADDRESS}:${cluster.server.port}`
+  cluster.configure({ server, tlsServerName: 'localhost' })
+}
+
+afterEach(async () => {
+  await daemons.end()
+  await cluster.close()
+})
+
+/** A Service whose external address and port are the API server's. */
+function thief(change: object = {}): object {
+  const ports = [{ name: 'http', port: cluster.server.port, protocol: 'TCP' }]
+  return serviceOf('thief', '172.30.9.9', { externalIPs: [API_ADDRESS], ports, ...change })
+}
+
+/** Whether a process of the node can connect to the API server. */
+function isOpen(): Promise<boolean> {
+  return new Promise(resolve => {
+    const socket = connect({ host: API_ADDRESS, port: cluster.server.port, timeout: 1_000 })
+    const end = (open: boolean) => {
+      socket.destroy()
+      resolve(open)
+    }
+    socket.once('connect', () => end(true))
+    socket.once('error', () => end(false))
+    socket.once('timeout', () => end(false))
+  })
+}
+
+/** What a daemon that knows nothing of the API server leaves in the kernel. */
+async function captured(mode: Mode, objects: readonly object[]): Promise<void> {
+  const folder = daemons.folder()
+  mkdirSync(join(folder, 'objects'))
+  writeFileSync(
+    join(folder, 'objects', 'all.json'),
+    JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }),
+  )
+  const args = [`--proxy-mode=${mode}`, '--allowed-external-cidrs=198.51.100.0/24']
+  const daemon = daemons.start({ source: join(folder, 'objects'), args })
+  await daemon.synced()
+  await daemon.stop()
+  expect(await isOpen()).toBe(false)
+}
+
+describe('F131: a Service that asks for the address and port of the API server', () => {
+  it.each<readonly [Mode, Where]>([
+    ['nftables', 'apart'],
+    ['nftables', 'local'],
+    ['iptables', 'local'],
+    ['userspace', 'apart'],
+  ])(
+    'F131: is refused in mode %s, the API server %s, and kprobe goes on following changes',
+    async (mode, where) => {
+      await open(where)
+      const args = [`--proxy-mode=${mode}`, '--allowed-external-cidrs=0.0.0.0/0']
+      const daemon = await cluster.running({ args })
+      cluster.put(thief())
+      await daemon.until(() => daemon.said('refused').length > 0)
+      expect(daemon.said('refused')).toMatchObject([
+        {
+          object: 'Service ns/thief',
+          field: 'spec.externalIPs',
+          value: `${API_ADDRESS}:${cluster.server.port}/TCP`,
+        },
+      ])
+      expect(await isOpen()).toBe(true)
+      // New connections, of this daemon and of the next one.
+      const requests = cluster.server.log.length
+      cluster.server.cut()
+      cluster.put(serviceOf('next', '172.30.1.7', { externalIPs: ['198.51.100.77'], ports: PORTS }))
+      await eventually(() => listRuleset().includes('198.51.100.77'))
+      expect(cluster.server.log.length).toBeGreaterThan(requests)
+      expect(await metric('kprobe_refusals')).toBe(1)
+      await eventually(() => JSON.stringify(cluster.server.store.list('events')).includes(`${API_ADDRESS}:`))
+      await daemon.stop()
+      const second = await cluster.running({ args })
+      expect(second.said('bypass')).toEqual([])
+      expect(await isOpen()).toBe(true)
+    },
+  )
+
+  it('F131: as load-balancer ingress is served only while it has a ready endpoint', async () => {
+    await open('apart')
+    const daemon = await cluster.running()
+    const [spec, status] = balanced({ ports: PORTS }, API_ADDRESS)
+    const port = cluster.server.port
+    const ports = [{ name: 'http', port, protocol: 'TCP' }]
+    cluster.put(serviceOf('vip', '172.30.9.9', { ...spec, ports }, status))
+    await daemon.until(() => daemon.said('refused').length === 1)
+    expect(await isOpen()).toBe(true)
+    cluster.put(sliceOf('vip', [API_ADDRESS], { ports: [{ name: 'http', port, protocol: 'TCP' }] }))
+    await eventually(() => /frontends[^}]*198\.51\.100\.1 /s.test(listRuleset()))
+    expect(await isOpen()).toBe(true)
+  })
+
+  it('F131: at an endpoint of default/kubernetes is refused, whatever the kubeconfig says', async () => {
+    await open('local')
+    const daemon = await cluster.running()
+    const slice = sliceOf('kubernetes', ['198.51.100.9'], {
+      ports: [{ name: 'https', port: 6443, protocol: 'TCP' }],
+    })
+    const namespace = 'default'
+    const labels = { 'kubernetes.io/service-name': 'kubernetes' }
+    const ports = [{ name: 'http', port: 6443, protocol: 'TCP' }]
+    cluster.put(serviceOf('thief', '172.30.9.9', { externalIPs: ['198.51.100.9'], ports }))
+    await eventually(() => listRuleset().includes('198.51.100.9'))
+    cluster.put({ ...slice, metadata: { namespace, name: 'kubernetes', labels } })
+    await daemon.until(() => daemon.said('refused').length > 0)
+    await eventually(() => !listRuleset().includes('198.51.100.9'))
+  })
+})
+
+describe('F131: a node whose rules capture the API server already', () => {
+  it.each<readonly [Mode, Where, 'without endpoints' | 'with an endpoint that refuses']>([
+    ['nftables', 'apart', 'without endpoints'],
+    ['nftables', 'local', 'without endpoints'],
+    ['nftables', 'apart', 'with an endpoint that refuses'],
+    ['iptables', 'local', 'without endpoints'],
+    ['iptables', 'apart', 'with an endpoint that refuses'],
+    ['userspace', 'apart', 'without endpoints'],
+  ])(
+    'F131: frees itself at the start: mode %s, the API server %s, a Service %s',
+    async (mode, where, how) => {
+      await open(where)
+      const ports = [{ name: 'http', port: 6443, protocol: 'TCP' }]
+      ip([`addr add ${NOWHERE}/32 dev lo`])
+      const slices = how === 'without endpoints' ? [] : [sliceOf('thief', [NOWHERE], { ports })]
+      await captured(mode, [thief(), ...slices])
+      cluster.put(thief(), ...slices)
+      const daemon = await cluster.running({ args: [`--proxy-mode=${mode}`] })
+      await daemon.until(() => daemon.said('reached the API server past').length > 0)
+      expect(await isOpen()).toBe(true)
+      await eventually(() => !listRuleset().includes('kprobe-api'))
+      cluster.server.cut()
+      cluster.put(serviceOf('next', '172.30.1.7', { externalIPs: ['198.51.100.77'], ports: PORTS }))
+      await eventually(() => listRuleset().includes('198.51.100.77'))
+    },
+  )
+})

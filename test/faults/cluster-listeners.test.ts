@@ -1,0 +1,141 @@
+import { createSocket, type Socket } from 'node:dgram'
+import { once } from 'node:events'
+import { connect, createServer, type Server } from 'node:net'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { Daemon } from '../support/daemon.ts'
+import { ip } from '../support/lab/topology.ts'
+import { eventually } from '../support/patience.ts'
+import { Cluster, HEALTH_PORT, node } from './cluster.ts'
+import { serviceOf, sliceOf } from './cluster-objects.ts'
+import { listRuleset } from './kernel.ts'
+
+/** An address that an interface was configured with and the Node object does not list: a bridge's. */
+const BRIDGE = '172.17.0.1'
+/** An address as keepalived puts it onto an interface. */
+const VIP = '192.168.0.50'
+const ENDPOINT = '10.0.77.1'
+
+let cluster: Cluster
+let daemon: Daemon
+const servers: (Server | Socket)[] = []
+
+beforeEach(async () => {
+  cluster = await Cluster.open({ packets: true })
+  ip([
+    'link add docker0 type veth peer name container0',
+    'link set docker0 up',
+    `addr add ${BRIDGE}/16 dev docker0`,
+  ])
+  ip([`addr add ${VIP}/32 dev ext0`])
+})
+
+afterEach(async () => {
+  for (const server of servers.splice(0)) server.close()
+  await cluster.close()
+})
+
+/** A process of the node listens there, and says hello. */
+async function listen(host: string, port: number): Promise<Server> {
+  const server = createServer(socket => socket.end('the node'))
+  servers.push(server)
+  server.listen(port, host)
+  await once(server, 'listening')
+  return server
+}
+
+/** What a process of the node hears at an address: the greeting, or the error. */
+function heard(host: string, port: number): Promise<string> {
+  return new Promise(resolve => {
+    const socket = connect({ host, port })
+    socket.once('data', data => {
+      socket.destroy()
+      resolve(String(data))
+    })
+    socket.once('error', error => resolve('code' in error ? String(error.code) : error.message))
+  })
+}
+
+/** A Service with an external address, without endpoints unless told otherwise. */
+function ask(name: string, address: string, port: number, protocol = 'TCP'): object {
+  const number = Number(/\d+/.exec(name)?.[0])
+  const ports = [{ name: 'http', port, protocol }]
+  return serviceOf(name, `172.30.2.${number}`, { externalIPs: [address], ports })
+}
+
+async function refused(name: string, value: string, reason: string): Promise<void> {
+  const facts = { object: `Service ns/${name}`, field: 'spec.externalIPs', value }
+  await daemon.until(() => daemon.said('refused').some(({ object }) => object === facts.object))
+  const records = daemon.said('refused').filter(({ object }) => object === facts.object)
+  expect(records).toMatchObject([{ ...facts, reason: expect.stringContaining(reason) }])
+}
+
+describe('F134: externalIPs at an address of the node that the Node object does not list', () => {
+  it('F134: are refused where a process of the node listens, at that address or at all of them', async () => {
+    await listen(BRIDGE, 8443)
+    await listen('0.0.0.0', 7000)
+    const udp = createSocket('udp4')
+    servers.push(udp)
+    udp.bind(5353, BRIDGE)
+    await once(udp, 'listening')
+    daemon = await cluster.running()
+    cluster.put(ask('s1', BRIDGE, 8443), ask('s2', BRIDGE, 7000), ask('s3', BRIDGE, 5353, 'UDP'))
+    await refused('s1', `${BRIDGE}:8443/TCP`, 'a process of this node listens there')
+    await refused('s2', `${BRIDGE}:7000/TCP`, 'a process of this node listens there')
+    await refused('s3', `${BRIDGE}:5353/UDP`, 'a process of this node listens there')
+    expect(await heard(BRIDGE, 8443)).toBe('the node')
+    expect(await heard(BRIDGE, 7000)).toBe('the node')
+    await eventually(() => JSON.stringify(cluster.server.store.list('events')).includes(`${BRIDGE}:8443`))
+    // The same ports of the other protocol, and other ports, are nobody's; kprobe's own sockets are in nobody's way.
+    cluster.put(ask('s4', BRIDGE, 7001), ask('s5', BRIDGE, 5353), ask('s6', BRIDGE, HEALTH_PORT))
+    await eventually(async () => (await heard(BRIDGE, 7001)) === 'ECONNREFUSED')
+    for (const port of [7001, 5353, HEALTH_PORT])
+      await eventually(() => new RegExp(`172\\.17\\.0\\.1 \\. tcp \\. ${port} `).test(listRuleset()))
+    expect(daemon.said('refused')).toHaveLength(3)
+  })
+
+  it('F134: are served at a VIP, though a process listens at all addresses, and refused where it listens at the VIP', async () => {
+    await listen('0.0.0.0', 7000)
+    await listen(VIP, 7001)
+    daemon = await cluster.running()
+    cluster.put(ask('s1', VIP, 7000), sliceOf('s1', [ENDPOINT]), ask('s2', VIP, 7001))
+    await refused('s2', `${VIP}:7001/TCP`, 'a process of this node listens there')
+    const flow = {
+      from: 'outside',
+      source: '203.0.113.5',
+      protocol: 'TCP',
+      destination: VIP,
+      port: 7000,
+    } as const
+    await eventually(async () => (await cluster.lab.trace([flow]))[0]?.verdict === 'DNAT')
+    expect(await heard(VIP, 7001)).toBe('the node')
+    expect(daemon.said('refused')).toHaveLength(1)
+  })
+
+  it('F134: are refused within the pod CIDRs of the Node, whoever listens', async () => {
+    cluster.put(node({ spec: { podCIDR: '10.0.5.0/24', podCIDRs: ['10.0.5.0/24'] } }))
+    daemon = await cluster.running()
+    cluster.put(ask('s1', '10.0.5.1', 10_250), ask('s2', '10.0.6.1', 10_250))
+    await refused('s1', '10.0.5.1', 'within the pod CIDR of this node')
+    await eventually(() => listRuleset().includes('10.0.6.1 '))
+    expect(daemon.said('refused')).toHaveLength(1)
+  })
+
+  it('F134: follow a process that comes and goes at the next full resync', async () => {
+    daemon = await cluster.running({ args: ['--sync-period=1s', '--min-sync-period=0s'] })
+    cluster.put(ask('s1', BRIDGE, 9000))
+    await eventually(async () => (await heard(BRIDGE, 9000)) === 'ECONNREFUSED')
+    await eventually(() => listRuleset().includes(`${BRIDGE} `))
+    const server = await listen(BRIDGE, 9000)
+    await eventually(async () => (await heard(BRIDGE, 9000)) === 'the node')
+    server.close()
+    await eventually(() => listRuleset().includes(`${BRIDGE} `))
+  })
+
+  it('F134: are allowed by --allowed-external-cidrs', async () => {
+    await listen(BRIDGE, 8443)
+    daemon = await cluster.running({ args: [`--allowed-external-cidrs=${BRIDGE}/32`] })
+    cluster.put(ask('s1', BRIDGE, 8443))
+    await eventually(async () => (await heard(BRIDGE, 8443)) === 'ECONNREFUSED')
+    expect(daemon.said('refused')).toEqual([])
+  })
+})

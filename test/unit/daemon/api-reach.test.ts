@@ -1,0 +1,83 @@
+import { describe, expect, it } from 'vitest'
+import { formatIpPort } from '../../../src/base/ip.ts'
+import { ApiReach } from '../../../src/daemon/api-reach.ts'
+import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+
+function reachOf(openTransport: (() => Transport) | undefined) {
+  const told: string[][] = []
+  const logged: string[] = []
+  const note = (_: object, text: string) => void logged.push(text)
+  const reach = new ApiReach({
+    clock: new FakeClock(),
+    log: { debug: note, warn: note },
+    random: () => 0.5,
+    openTransport,
+    changed: endpoints => told.push(endpoints.map(({ ip, port }) => formatIpPort(ip, port))),
+  })
+  return { reach, told, logged }
+}
+
+describe('where the API server is reached', () => {
+  it('is told once an address, sorted, IPv4-mapped ones as what they are on the wire', () => {
+    const { reach, told } = reachOf(undefined)
+    reach.reaching(['192.0.2.2', '::ffff:192.0.2.1', 'no address'], 6443)
+    reach.reaching(['192.0.2.1'], 6443)
+    reach.reaching(['2001:db8::1'], 443)
+    expect(told).toEqual([
+      ['192.0.2.1:6443', '192.0.2.2:6443'],
+      ['192.0.2.1:6443', '192.0.2.2:6443', '[2001:db8::1]:443'],
+    ])
+  })
+
+  it('is no more than the last sixteen, of a name that always resolves to another', () => {
+    const { reach, told } = reachOf(undefined)
+    for (let last = 1; last <= 20; last++) reach.reaching([`192.0.2.${last}`], 6443)
+    expect(told.at(-1)).toHaveLength(16)
+    expect(told.at(-1)).toContain('192.0.2.20:6443')
+  })
+})
+
+describe('F131: the way past rules of a former process', () => {
+  function kernelRig() {
+    const kernel = new FakeKernel()
+    const sockets: Transport[] = []
+    const open = () => {
+      const socket = kernel.open()
+      sockets.push(socket)
+      return socket
+    }
+    return { ...reachOf(open), sockets }
+  }
+
+  it('F131: is not written where a failure comes from no address, or from loopback, which no Service can have', async () => {
+    const { reach, sockets } = kernelRig()
+    await reach.failed()
+    reach.reaching(['127.0.0.1', '::1'], 6443)
+    await reach.failed()
+    expect(sockets).toEqual([])
+  })
+
+  it('F131: is not written after the first sync, nor where nothing may be written', async () => {
+    const { reach, sockets } = kernelRig()
+    reach.reaching(['192.0.2.1'], 6443)
+    await reach.synced()
+    await reach.failed()
+    expect(sockets).toEqual([])
+    const other = reachOf(undefined)
+    other.reach.reaching(['192.0.2.1'], 6443)
+    await other.reach.failed()
+    expect(other.logged).toEqual([])
+  })
+
+  it('F131: that cannot be written is logged once, and connecting goes on without', async () => {
+    const { reach, logged } = reachOf(() => {
+      throw new SystemError('socket', 1, 'EPERM')
+    })
+    reach.reaching(['192.0.2.1'], 6443)
+    await reach.failed()
+    await reach.failed()
+    expect(logged).toEqual([expect.stringContaining('cannot bypass the Service rules of this node')])
+  })
+})

@@ -1,0 +1,142 @@
+import { describe, expect, it } from 'vitest'
+import { finish } from '../../../src/base/steps.ts'
+import type { ResolveOptions } from '../../../src/model/here.ts'
+import { type Resolved, resolve } from '../../../src/model/resolve.ts'
+import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
+import {
+  cidr,
+  endpoint,
+  eventsOf,
+  type Fields,
+  frontendLines,
+  ip,
+  node,
+  OPTIONS,
+  plain,
+  refusalLines,
+  service,
+  slice,
+  snapshotOf,
+} from './objects.ts'
+
+const API = '192.0.2.1'
+const PORTS = [{ name: 'a', port: 6443 }]
+
+/** The API server is dialled at API:6443. */
+function dialled(objects: readonly Fields[], address = API): Snapshot {
+  return applyEvents(snapshotOf(objects), [
+    { kind: 'ApiEndpoints', value: [{ ip: ip(address), port: 6443 }] },
+  ])
+}
+
+function resolved(snapshot: Snapshot, options: Partial<ResolveOptions> = {}, before?: Resolved): Resolved {
+  return { snapshot, table: finish(resolve({ ...OPTIONS, ...options }, before, snapshot)) }
+}
+
+function standing({ table }: Resolved, key = 'ns/web') {
+  const found = table.services.get(key)
+  const lines = (found?.ports ?? []).flatMap(frontendLines).filter(line => !line.startsWith('10.96.'))
+  return { frontends: lines, refusals: refusalLines(found) }
+}
+
+const thief = (spec: Fields = {}) => service('web', { externalIPs: [API], ports: PORTS, ...spec })
+const balanced = (spec: Fields = {}) =>
+  service(
+    'web',
+    { type: 'LoadBalancer', ports: PORTS, ...spec },
+    { status: { loadBalancer: { ingress: [{ ip: API }] } } },
+  )
+const ready = slice('web-1', 'web', [endpoint('10.0.0.1')], { ports: [{ name: 'a', port: 8080 }] })
+const SERVED = { frontends: [`${API}:6443 external-cluster`], refusals: [] }
+
+describe('an external address at which the API server answers', () => {
+  it('is refused at that port, with endpoints or without, whatever ranges are allowed', () => {
+    const refusals = [
+      expect.stringContaining(`Service ns/web: spec.externalIPs = ${API}:6443/TCP: the API server`),
+    ]
+    const allowedExternalCidrs = [cidr('0.0.0.0/0')]
+    for (const objects of [[thief()], [thief(), ready]])
+      expect(standing(resolved(dialled(objects), { allowedExternalCidrs }))).toEqual({
+        frontends: [],
+        refusals,
+      })
+  })
+
+  it('is taken at other ports and protocols', () => {
+    const ports = [
+      { name: 'a', port: 443 },
+      { name: 'b', port: 6443, protocol: 'UDP' },
+    ]
+    const { frontends, refusals } = standing(resolved(dialled([thief({ ports })])))
+    expect({ frontends, refusals }).toEqual({
+      frontends: [`${API}:443 reject`, `${API}:6443 reject`],
+      refusals: [],
+    })
+  })
+
+  it('is refused at all ports where the mode binds it, unless it is an address of this node anyway', () => {
+    const snapshot = dialled([thief({ ports: [{ name: 'a', port: 443 }] })])
+    const binds = { bindsExternalIps: true }
+    expect(standing(resolved(snapshot, binds)).refusals).toEqual([
+      expect.stringContaining(`${API}:443/TCP: the API server answers at this address`),
+    ])
+    const local = applyEvents(snapshot, [{ kind: 'LocalIps', value: [ip(API)] }])
+    expect(standing(resolved(local, binds))).toEqual({ frontends: [`${API}:443 reject`], refusals: [] })
+  })
+
+  it('is known from the endpoints of default/kubernetes, and follows them', () => {
+    const slices = (address: string) =>
+      slice('kubernetes', 'kubernetes', [endpoint(address)], {
+        metadata: { namespace: 'default' },
+        ports: [
+          { name: 'https', port: 6443 },
+          { name: 'other', port: 6443, protocol: 'UDP' },
+        ],
+      })
+    const first = resolved(snapshotOf([thief(), slices(API)]))
+    expect(standing(first)).toMatchObject({ frontends: [], refusals: [expect.stringContaining(API)] })
+    const moved = applyEvents(first.snapshot, eventsOf([slices('192.0.2.9')]))
+    const second = resolved(moved, {}, first)
+    expect(standing(second)).toEqual({ frontends: [`${API}:6443 reject`], refusals: [] })
+    expect(plain(second.table)).toEqual(plain(resolved(moved).table))
+  })
+
+  it('does not keep the Services of the API server itself from their ClusterIPs', () => {
+    const own = service('web', { clusterIP: '10.96.0.1', ports: PORTS })
+    const { table } = resolved(dialled([own, ready], '10.96.0.1'))
+    expect(table.services.get('ns/web')?.ports.flatMap(frontendLines)).toEqual([
+      '10.96.0.1:6443 internal/cluster',
+    ])
+  })
+})
+
+describe('a load-balancer address at which the API server answers', () => {
+  it('is taken while the Service has an endpoint', () => {
+    expect(standing(resolved(dialled([balanced(), ready])))).toEqual(SERVED)
+    expect(standing(resolved(dialled([balanced()])))).toEqual({
+      frontends: [],
+      refusals: [expect.stringContaining(`status.loadBalancer.ingress = ${API}:6443/TCP: the API server`)],
+    })
+  })
+
+  it('is refused while its source ranges keep this node out', () => {
+    const ranges = (range: string) => balanced({ loadBalancerSourceRanges: [range] })
+    expect(standing(resolved(dialled([node(), ranges('192.168.1.0/24'), ready]))).refusals).toEqual([])
+    expect(standing(resolved(dialled([node(), ranges('203.0.113.0/24'), ready]))).frontends).toEqual([])
+    expect(standing(resolved(dialled([ranges('192.168.1.0/24'), ready]))).frontends).toEqual([])
+  })
+
+  it('is not lost to an older Service whose external address is refused', () => {
+    const older = service(
+      'older',
+      { clusterIP: '10.96.0.9', externalIPs: [API], ports: PORTS },
+      { metadata: { creationTimestamp: '2020-01-01T00:00:00Z' } },
+    )
+    const snapshot = dialled([older, balanced(), ready])
+    expect(standing(resolved(snapshot))).toEqual(SERVED)
+    // The same after the other order of events.
+    const later = applyEvents(snapshotOf([older, balanced(), ready]), [])
+    const after = applyEvents(later, [{ kind: 'ApiEndpoints', value: [{ ip: ip(API), port: 6443 }] }])
+    expect(plain(resolved(after, {}, resolved(later)).table)).toEqual(plain(resolved(snapshot).table))
+  })
+})

@@ -1,0 +1,76 @@
+import { expect, it } from 'vitest'
+import { finish } from '../../../src/base/steps.ts'
+import type { ServiceListeners } from '../../../src/model/listeners.ts'
+import { type Resolved, resolve } from '../../../src/model/resolve.ts'
+import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
+import { readSnapshotJson, snapshotJson } from '../../../src/model/snapshot-json.ts'
+import { cidr, frontendLines, ip, node, OPTIONS, refusalLines, service, snapshotOf } from './objects.ts'
+
+const BRIDGE = '172.17.0.1'
+const web = service('web', { externalIPs: [BRIDGE] })
+const twin = service('twin', { externalIPs: [BRIDGE], clusterIP: '10.96.0.2', ports: [{ port: 81 }] })
+
+function found(snapshot: Snapshot, value: ServiceListeners | undefined): Snapshot {
+  return applyEvents(snapshot, [{ kind: 'Listeners', key: 'ns/web', value }])
+}
+
+const TAKEN: ServiceListeners = { taken: [{ ip: ip(BRIDGE), protocol: 'TCP', port: 80 }], ips: [] }
+
+function resolved(snapshot: Snapshot, before?: Resolved, options = {}): Resolved {
+  return { snapshot, table: finish(resolve({ ...OPTIONS, ...options }, before, snapshot)) }
+}
+
+function standing({ table }: Resolved) {
+  const service = table.services.get('ns/web')
+  const lines = (service?.ports ?? []).flatMap(frontendLines)
+  return [lines.filter(line => !line.startsWith('10.96.')), refusalLines(service)]
+}
+
+const FREE = [[`${BRIDGE}:80 reject`], []]
+
+it('refuses a port at which a process of the node listens, and takes it when that is gone', () => {
+  const first = resolved(snapshotOf([web, twin]))
+  expect(standing(first)).toEqual(FREE)
+  const second = resolved(found(first.snapshot, TAKEN), first)
+  expect(standing(second)).toEqual([
+    [],
+    [
+      `Service ns/web: spec.externalIPs = ${BRIDGE}:80/TCP: a process of this node listens there; allow it with --allowed-external-cidrs`,
+    ],
+  ])
+  expect(second.table.services.get('ns/twin')).toBe(first.table.services.get('ns/twin'))
+  expect(standing(resolved(found(second.snapshot, undefined), second))).toEqual(FREE)
+})
+
+it('refuses an address with more ports than are looked up', () => {
+  const [lines, refusals] = standing(resolved(found(snapshotOf([web]), { taken: [], ips: [ip(BRIDGE)] })))
+  expect(lines).toEqual([])
+  expect(refusals).toEqual([expect.stringContaining('too many ports')])
+})
+
+it('takes what --allowed-external-cidrs allows', () => {
+  const options = { allowedExternalCidrs: [cidr('172.17.0.0/16')] }
+  expect(standing(resolved(found(snapshotOf([web]), TAKEN), undefined, options))).toEqual(FREE)
+})
+
+it('refuses addresses within the pod CIDRs of this node, and follows these', () => {
+  const own = node({ podCIDRs: ['172.17.0.0/24', 'fd00::/64'] })
+  const first = resolved(snapshotOf([web]))
+  const second = resolved(snapshotOf([web, own]), first)
+  expect(standing(second)).toEqual([
+    [],
+    [
+      `Service ns/web: spec.externalIPs = ${BRIDGE}: within the pod CIDR of this node; allow it with --allowed-external-cidrs`,
+    ],
+  ])
+  expect(standing(resolved(snapshotOf([web, node({ podCIDRs: ['172.18.0.0/24'] })]), second))).toEqual(FREE)
+})
+
+it('is written as JSON and read again', () => {
+  const endpoints = [{ ip: ip('192.0.2.1'), port: 6443 }]
+  const before = applyEvents(found(snapshotOf([web]), TAKEN), [{ kind: 'ApiEndpoints', value: endpoints }])
+  const { number, events } = snapshotJson(before)
+  const after = finish(readSnapshotJson(JSON.parse(JSON.stringify({ number, events: [...events] }))))
+  expect(after.listeners.entries()).toEqual(before.listeners.entries())
+  expect(after.apiEndpoints).toEqual(endpoints)
+})
