@@ -5,14 +5,12 @@ import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { closeMessage, type Message, openMessage } from '../../netlink/message.ts'
 import { attributeSet, readAttributes } from '../../netlink/schema.ts'
+import { INET_DIAG_NOCOOKIE, SOCK_DIAG_BY_FAMILY, TCPF_LISTEN } from './constants.ts'
 
 /** linux/sock_diag.h and linux/unix_diag.h, under the headers' own names. */
-const SOCK_DIAG_BY_FAMILY = 20
 const AF_UNIX = 1
-const TCPF_LISTEN = 1 << 10
 const UDIAG_SHOW_NAME = 0x01
 const UDIAG_SHOW_UID = 0x40
-const NO_COOKIE = 0xffff_ffff
 /** Of struct unix_diag_msg. */
 const UNIX_DIAG_MSG_LENGTH = 16
 
@@ -55,7 +53,14 @@ function encodeQuery(sequence: number): Uint8Array {
   out.u8(AF_UNIX)
   out.u8(0)
   out.u16(0)
-  for (const word of [TCPF_LISTEN, 0, UDIAG_SHOW_NAME | UDIAG_SHOW_UID, NO_COOKIE, NO_COOKIE]) out.u32(word)
+  for (const word of [
+    TCPF_LISTEN,
+    0,
+    UDIAG_SHOW_NAME | UDIAG_SHOW_UID,
+    INET_DIAG_NOCOOKIE,
+    INET_DIAG_NOCOOKIE,
+  ])
+    out.u32(word)
   closeMessage(out, start)
   return out.written()
 }
