@@ -2,6 +2,7 @@ import { runProgram } from '../api/exec.ts'
 import { type ApiServer, startApiServer } from '../api/grpc/server.ts'
 import { printFeed } from '../api/print.ts'
 import { systemClock } from '../base/clock.ts'
+import { NONE_OVER_SHARE } from '../base/connection-gate.ts'
 import { type Log, openLog } from '../base/log.ts'
 import { errorOf } from '../base/thrown.ts'
 import { API_FLAGS } from '../config/api-flags.ts'
@@ -10,7 +11,9 @@ import { type FlagReader, parseBool } from '../config/flag-reader.ts'
 import { API_COMMAND_FLAGS, HELP_FLAG, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { ApiNode } from '../daemon/api-node.ts'
+import { logCrowd } from '../daemon/crowd-log.ts'
 import { openClient } from '../daemon/open.ts'
+import { apiDescriptors, processRoom } from '../daemon/process-room.ts'
 import { createApiMetrics } from '../telemetry/api-metrics.ts'
 import type { HttpServer } from '../telemetry/http-server.ts'
 import { openMetricsServer } from '../telemetry/metrics-server.ts'
@@ -69,6 +72,7 @@ class Session {
   readonly #log: Log
   readonly #node: ApiNode
   readonly #stop = new AbortController()
+  readonly #descriptors = apiDescriptors(processRoom())
   /** Why there is no state to publish. */
   #blind: string | undefined
 
@@ -165,7 +169,9 @@ class Session {
       tls,
       nodeName: this.#config.nodeName,
       clock: systemClock,
+      connectionsMax: this.#descriptors.api,
       failed: err => this.#log.warn({ err }, 'API server error'),
+      crowded: crowd => logCrowd(this.#log, 'api', crowd),
     }).catch(thrown => {
       const { message } = errorOf(thrown)
       // What is wrong with a file names the flag of the file.
@@ -179,20 +185,29 @@ class Session {
     const { metrics } = this.#wanted
     if (metrics === undefined) return undefined
     const { feed } = this.#node
-    return openMetricsServer({
+    const http: HttpServer = openMetricsServer({
       ...metrics,
       clock: systemClock,
       hardFail: false,
       proxyMode: () => 'api',
-      metrics: createApiMetrics(() => ({ ...feed.status(), ...server?.counts() })),
+      connectionsMax: this.#descriptors.metrics,
+      metrics: createApiMetrics(
+        () => ({ ...feed.status(), ...server?.counts() }),
+        () => [
+          { server: 'api', ...(server?.overShare ?? NONE_OVER_SHARE) },
+          { server: 'metrics', ...http.overShare },
+        ],
+      ),
       slis: createSliMetrics(),
       configz: () => ({}),
       report: news => {
+        if (news.kind === 'crowded') logCrowd(this.#log, 'metrics', news.crowd)
         if (news.kind !== 'failed') return
         const { place, error: err } = news
         this.#log.warn({ place, err }, 'cannot serve metrics; change the address with --metrics-bind-address')
       },
     })
+    return http
   }
 }
 

@@ -2,25 +2,36 @@ import type { FeedSource, FeedStatus } from '../api/feed.ts'
 import { type ApiServer, type ApiServerCounts, startApiServer } from '../api/grpc/server.ts'
 import type { ResolvedView } from '../api/next-state.ts'
 import type { Clock } from '../base/clock.ts'
+import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/connection-gate.ts'
+import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'
 import type { ApiConfig, Config } from '../config/config.ts'
 import { ApiPublisher } from './api-publisher.ts'
+import { logCrowd } from './crowd-log.ts'
 
 export interface ApiServiceOptions {
   readonly clock: Clock
   readonly log: Log
   readonly config: ApiConfig
   readonly nodeName: string
+  /** Of back ends, at a time. */
+  readonly connectionsMax: number
   readonly source: () => FeedSource | undefined
 }
 
 /** Undefined when the configuration asks for none. */
 export function apiOf(
   { api, nodeName }: Config,
-  { clock, log }: Pick<ApiServiceOptions, 'clock' | 'log'>,
+  {
+    clock,
+    log,
+    descriptors,
+  }: Pick<ApiServiceOptions, 'clock' | 'log'> & { readonly descriptors: DescriptorBudget },
   source: ApiServiceOptions['source'],
 ): ApiService | undefined {
-  return api === undefined ? undefined : new ApiService({ config: api, nodeName, clock, log, source })
+  return api === undefined
+    ? undefined
+    : new ApiService({ config: api, nodeName, clock, log, connectionsMax: descriptors.api, source })
 }
 
 /** What a daemon tells back ends of: it serves what it has resolved, from the first complete state on. */
@@ -41,11 +52,13 @@ export class ApiService {
 
   /** False when nobody can listen there, which was told. */
   async listen(): Promise<boolean> {
-    const { clock, log, nodeName, config } = this.#options
+    const { clock, log, nodeName, config, connectionsMax } = this.#options
     const failed = (err: Error) => log.warn({ err }, 'API server error')
+    const crowded = (crowd: Crowd) => logCrowd(log, 'api', crowd)
     try {
       const { feed } = this.#publisher
-      this.#server = await startApiServer({ ...config, feed, nodeName, clock, failed })
+      const serving = { feed, nodeName, clock, connectionsMax, failed, crowded }
+      this.#server = await startApiServer({ ...config, ...serving })
     } catch (err) {
       log.fatal({ err, address: config.address }, '--api: the API cannot be served')
       return false
@@ -60,6 +73,10 @@ export class ApiService {
 
   readonly numbers = (): FeedStatus & Partial<ApiServerCounts> => {
     return { ...this.#publisher.feed.status(), ...this.#server?.counts() }
+  }
+
+  get overShare(): OverShare {
+    return this.#server?.overShare ?? NONE_OVER_SHARE
   }
 
   async close(): Promise<void> {

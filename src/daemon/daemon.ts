@@ -1,8 +1,9 @@
 import { buildText } from '../base/build-info.ts'
+import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import { FAMILIES } from '../base/ip.ts'
 import { privilegeHint } from '../base/privilege.ts'
 import type { Config } from '../config/config.ts'
-import { configChanges, type FieldChange, needsRestart } from '../config/config-changes.ts'
+import { configChanges, type FieldChange } from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
@@ -14,7 +15,7 @@ import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
-import { programmingFields, TUNING_FIELDS } from './followed-fields.ts'
+import { logFieldChanges, programmingFields, TUNING_FIELDS } from './followed-fields.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
@@ -22,9 +23,10 @@ import { followLocalIps } from './local-ips.ts'
 import { nodeListenersOf } from './node-listeners.ts'
 import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
-import { openFileSource, openGeneric, openRoute } from './open.ts'
+import { openFileSource, socketsOf } from './open.ts'
 import { Outward } from './outward.ts'
 import { adminPages } from './pages.ts'
+import { daemonDescriptors } from './process-room.ts'
 import { Programmer } from './programmer.ts'
 import type { Programming } from './programming.ts'
 import { logState, type StateFacts } from './state-log.ts'
@@ -43,6 +45,7 @@ export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
 
 class Daemon {
   readonly #io: DaemonIo
+  readonly #descriptors: DescriptorBudget
   readonly #observer: Observer
   readonly #intake: Intake
   readonly #api: ApiService | undefined
@@ -72,7 +75,8 @@ class Daemon {
     this.#done = new Promise(resolve => {
       this.#finish = (code, why) => resolve({ code, why })
     })
-    this.#api = apiOf(config, io, () => this.#intake.status)
+    this.#descriptors = daemonDescriptors(io.room?.(), config)
+    this.#api = apiOf(config, { ...io, descriptors: this.#descriptors }, () => this.#intake.status)
     this.#observer = this.#observe()
     this.#reach = apiReachOf(config, io, endpoints => this.#intake.takeApiEndpoints(endpoints))
     this.#node = new NodeWatch({
@@ -225,18 +229,12 @@ class Daemon {
   }
 
   #program(config: Config): Programmer {
-    const { clock, log, random, planned, readSetting, room } = this.#io
+    const { clock, log, random, planned } = this.#io
     return new Programmer(config, {
       clock,
       log,
       random,
-      sockets: {
-        netfilter: this.#io.openTransport,
-        generic: this.#io.openGeneric ?? openGeneric,
-        route: this.#io.openRoute ?? openRoute,
-        ...(readSetting === undefined ? {} : { setting: readSetting }),
-        ...(room === undefined ? {} : { room }),
-      },
+      sockets: socketsOf(this.#io, this.#descriptors),
       planned,
       report: event => this.#report(event),
       resolved: resolved => this.#api?.offer(resolved),
@@ -300,6 +298,8 @@ class Daemon {
       clock,
       log,
       families: FAMILIES,
+      descriptors: this.#descriptors,
+      api: this.#api,
       observer: this.#observer,
       configz,
       flags,
@@ -338,11 +338,7 @@ class Daemon {
     const before = this.#config
     const changes = configChanges(before, config)
     const { live, restart, process } = changes
-    for (const { field, from, to } of fields) {
-      if (needsRestart(changes, field))
-        log.warn({ field, from, to }, 'configuration field changed; takes effect after a restart')
-      else log.info({ field, from, to }, 'configuration field changed')
-    }
+    logFieldChanges(log, changes, fields)
     const kept = Object.fromEntries(process.map(field => [field, before[field]]))
     const after: Config = { ...config, ...kept }
     this.#config = after

@@ -1,4 +1,5 @@
 import type { Clock } from '../base/clock.ts'
+import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { settingNow } from '../kernel/sysctl/files.ts'
@@ -15,12 +16,13 @@ import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
+import type { DaemonIo } from './io.ts'
 import type { KernelSockets, ModeContext, ModeTracer, OpenPlane, PlaneUse } from './mode.ts'
 import { hasIptablesChains, iptablesTracer, openIptables, retireIptables } from './mode-iptables.ts'
 import { IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './mode-ipvs.ts'
 import { nftablesTracer, openNftables, retireNftables } from './mode-nftables.ts'
 import { openUserspace, retireUserspace, userspaceTracer } from './mode-userspace.ts'
-import { processRoom } from './process-room.ts'
+import { processRoom, relayRoom } from './process-room.ts'
 
 /** Opens the plane of the configuration's mode, and hands it on. Throws when the kernel cannot be spoken to. */
 export function usePlane<R>(context: ModeContext, use: PlaneUse<R>): R {
@@ -118,6 +120,17 @@ export const KERNEL: KernelSockets = {
   route: openRoute,
   setting: path => settingNow(`/${path}`),
   room: processRoom,
+}
+
+/** Those that a daemon uses; the relay may take its part of the descriptors. */
+export function socketsOf(io: DaemonIo, descriptors: DescriptorBudget): KernelSockets {
+  return {
+    netfilter: io.openTransport,
+    generic: io.openGeneric ?? openGeneric,
+    route: io.openRoute ?? openRoute,
+    ...(io.readSetting === undefined ? {} : { setting: io.readSetting }),
+    room: () => relayRoom(io.room?.(), descriptors),
+  }
 }
 
 /** The files that the configuration names. Of Nodes they tell this one alone. `read` is called for each object. */

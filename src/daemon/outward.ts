@@ -1,4 +1,6 @@
 import type { Clock } from '../base/clock.ts'
+import { NONE_OVER_SHARE, type OverShare } from '../base/connection-gate.ts'
+import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { BindAddress, Config } from '../config/config.ts'
@@ -13,12 +15,16 @@ import { openMetricsServer } from '../telemetry/metrics-server.ts'
 import type { OutwardState } from '../telemetry/outward-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
 import { createSliMetrics } from '../telemetry/sli-metrics.ts'
+import { logCrowd } from './crowd-log.ts'
 import type { Observer } from './observer.ts'
 
 export interface OutwardOptions {
   readonly clock: Clock
   readonly log: Log
   readonly families: readonly Family[]
+  readonly descriptors: DescriptorBudget
+  /** The API for back ends, which listens by itself. */
+  readonly api: { readonly overShare: OverShare } | undefined
   readonly observer: Observer
   /** The configuration as kube-proxy's API type. */
   readonly configz: () => unknown
@@ -33,9 +39,6 @@ export interface OutwardOptions {
   readonly failed: () => void
 }
 
-/** Sockets of health check node ports; a cluster with more Services of that kind is larger than Kubernetes goes. */
-const LISTENERS_MAX = 8_192
-
 /** Everything that listens: health, metrics, the Services' health check ports, the admin socket. */
 export class Outward {
   readonly #options: OutwardOptions
@@ -49,22 +52,29 @@ export class Outward {
 
   constructor(options: OutwardOptions) {
     this.#options = options
-    const { clock, families, observer } = options
+    const { clock, families, observer, descriptors } = options
     this.#services = new ServiceHealth({
       clock,
       families,
       healthy: () => observer.health.healthy,
-      listenersMax: LISTENERS_MAX,
+      listenersMax: descriptors.healthCheckListeners,
+      connectionsMax: descriptors.healthChecks,
       report: news => this.#serviceNews(news),
     })
   }
 
   get state(): OutwardState {
-    const { observer } = this.#options
+    const { api, observer } = this.#options
     return {
       ready: observer.health.readiness().code === 200,
       healthChecks: this.#services.counts,
-      refusedConnections: (this.#health?.refused ?? 0) + (this.#metrics?.refused ?? 0),
+      overShare: [
+        { server: 'healthz', ...(this.#health?.overShare ?? NONE_OVER_SHARE) },
+        { server: 'metrics', ...(this.#metrics?.overShare ?? NONE_OVER_SHARE) },
+        { server: 'health_check_node_ports', ...this.#services.overShare },
+        { server: 'admin', ...(this.#admin?.overShare ?? NONE_OVER_SHARE) },
+        ...(api === undefined ? [] : [{ server: 'api', ...api.overShare } as const]),
+      ],
     }
   }
 
@@ -101,6 +111,7 @@ export class Outward {
     this.#health = openHealthServer({
       ...healthzBindAddress,
       clock,
+      connectionsMax: this.#options.descriptors.healthz,
       hardFail: bindAddressHardFail,
       health: observer.health,
       probed: (probe, code) => observer.metrics.proxy.probed(probe, code),
@@ -115,6 +126,7 @@ export class Outward {
     this.#metrics = openMetricsServer({
       ...metricsBindAddress,
       clock,
+      connectionsMax: this.#options.descriptors.metrics,
       hardFail: bindAddressHardFail,
       proxyMode,
       metrics: () => observer.metrics.text(),
@@ -163,6 +175,7 @@ export class Outward {
     const { log } = this.#options
     const { place } = news
     if (news.kind === 'listening') log.info({ place }, `${server}: listening`)
+    else if (news.kind === 'crowded') logCrowd(log, server, news.crowd)
     else if (news.kind === 'trouble') log.debug({ place, err: news.error }, `${server}: connection failed`)
     else if (news.retryMs === undefined)
       log.fatal(
@@ -191,6 +204,9 @@ export class Outward {
         break
       case 'trouble':
         log.debug({ err: news.error }, 'health check node port: connection failed')
+        break
+      case 'crowded':
+        logCrowd(log, 'health check node port', news.crowd)
         break
     }
   }

@@ -1,4 +1,6 @@
 import { readFileSync } from 'node:fs'
+import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
+import type { Config } from '../config/config.ts'
 import type { ProcessRoom } from '../dataplane/userspace/relay/limits.ts'
 
 /** What this process may take of its machine, at once. */
@@ -8,7 +10,29 @@ export function processRoom(): ProcessRoom {
   return { descriptors: descriptors(), memoryBytes: memoryBytes > 0 ? memoryBytes : undefined }
 }
 
-/** Where there is no /proc, nobody knows. */
+/** How a daemon of this configuration divides its descriptors. A mode that it changes to later gets what is left. */
+export function daemonDescriptors(
+  room: ProcessRoom | undefined,
+  { api, proxyMode }: Pick<Config, 'api' | 'proxyMode'>,
+): DescriptorBudget {
+  const always: readonly DescriptorUse[] = ['healthz', 'metrics', 'healthChecks', 'healthCheckListeners']
+  const relay: readonly DescriptorUse[] = proxyMode === 'userspace' ? ['relay'] : []
+  return descriptorBudget(room?.descriptors, [...always, ...relay, ...(api === undefined ? [] : API)])
+}
+
+/** The relay's part of it. */
+export function relayRoom(room: ProcessRoom | undefined, { relay }: DescriptorBudget): ProcessRoom {
+  return { memoryBytes: undefined, ...room, descriptors: relay }
+}
+
+/** The same of `kprobe api`. */
+export function apiDescriptors(room: ProcessRoom): DescriptorBudget {
+  return descriptorBudget(room.descriptors, ['metrics', ...API])
+}
+
+const API: readonly DescriptorUse[] = ['api']
+
+/** The soft limit, which Node.js has raised to the hard one. Undefined where there is no /proc. */
 function descriptors(): number | undefined {
   try {
     const [, most] = /^Max open files\s+(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8')) ?? []

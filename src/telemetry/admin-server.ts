@@ -1,5 +1,6 @@
 import { createServer, type Server } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
+import type { OverShare } from '../base/connection-gate.ts'
 import { errorOf } from '../base/thrown.ts'
 import { listenAtUnixSocket } from '../base/unix-socket.ts'
 import {
@@ -62,11 +63,16 @@ export class AdminServer {
     this.#options = options
     this.#connections = new HttpConnections({
       clock: options.clock,
-      connectionsMax: CONNECTIONS_MAX,
-      perPeerMax: CONNECTIONS_MAX,
+      // All of them are of the socket's owner.
+      limits: { connections: CONNECTIONS_MAX },
+      crowded: crowd => this.#tell({ kind: 'crowded', place: options.path, crowd }),
       failed: error => this.#tell({ kind: 'trouble', place: options.path, error }),
     })
     void this.#open()
+  }
+
+  get overShare(): OverShare {
+    return this.#connections.overShare
   }
 
   /** Removes the socket file and ends all connections. Idempotent. */

@@ -1,5 +1,6 @@
 import { Registry } from 'prom-client'
 import { metricSet } from './metric-set.ts'
+import { addOverShareMetric, type ServerOverShare } from './outward-metrics.ts'
 import { addProcessMetrics } from './process-metrics.ts'
 
 /** What the API for back ends has to say when the metrics are read. */
@@ -47,9 +48,13 @@ export function addApiMetrics(registry: Registry, look: () => ApiNumbers): void 
 }
 
 /** Those of a process that does nothing else, in Prometheus' text format. */
-export function createApiMetrics(look: () => ApiNumbers): () => Promise<string> {
+export function createApiMetrics(
+  look: () => ApiNumbers,
+  overShare: () => readonly ServerOverShare[],
+): () => Promise<string> {
   const registry = new Registry()
   addProcessMetrics(registry)
   addApiMetrics(registry, look)
+  addOverShareMetric(registry, overShare)
   return () => registry.metrics()
 }

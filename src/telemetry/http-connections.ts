@@ -1,6 +1,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
+import { ConnectionGate, type ConnectionLimits, type Crowd, type OverShare } from '../base/connection-gate.ts'
 import { errorOf } from '../base/thrown.ts'
 
 export interface HttpRequest {
@@ -22,10 +23,10 @@ export type Handler = (request: HttpRequest) => HttpAnswer | Promise<HttpAnswer>
 
 export interface HttpConnectionsOptions {
   readonly clock: Clock
-  /** Connections at a time, over all listeners; further ones are closed at once. */
-  readonly connectionsMax: number
-  /** The same for one address of a peer, so that one cannot take all. */
-  readonly perPeerMax: number
+  /** Over all listeners. */
+  readonly limits: ConnectionLimits
+  /** A share is used up; said once a minute at most. */
+  readonly crowded: (crowd: Crowd) => void
   /** A handler threw, and the peer got a 500. */
   readonly failed: (error: Error) => void
 }
@@ -52,11 +53,11 @@ export class HttpConnections {
   readonly #options: HttpConnectionsOptions
   readonly #http: Server
   readonly #open = new Map<Socket, Connection>()
-  readonly #peers = new Map<string, number>()
-  #refused = 0
+  readonly #gate: ConnectionGate<Socket>
 
   constructor(options: HttpConnectionsOptions) {
     this.#options = options
+    this.#gate = new ConnectionGate(options)
     const onRequest = (request: IncomingMessage, response: ServerResponse) =>
       void this.#serve(request, response)
     this.#http = createServer({ maxHeaderSize: HEADER_BYTES_MAX }, onRequest)
@@ -70,22 +71,14 @@ export class HttpConnections {
     return this.#open.size
   }
 
-  /** Connections that were over one of the limits. */
-  get refused(): number {
-    return this.#refused
+  get overShare(): OverShare {
+    return this.#gate.overShare
   }
 
-  accept(socket: Socket, handle: Handler): void {
-    const { connectionsMax, perPeerMax } = this.#options
-    const peer = socket.remoteAddress ?? ''
-    const ofPeer = this.#peers.get(peer) ?? 0
-    if (this.#open.size >= connectionsMax || ofPeer >= perPeerMax) {
-      this.#refused++
-      socket.destroy()
-      return
-    }
-    this.#peers.set(peer, ofPeer + 1)
-    this.#open.set(socket, { handle, peer, deadline: undefined })
+  /** `service` is what the listener is for, where there are several. */
+  accept(socket: Socket, handle: Handler, service?: string): void {
+    if (!this.#gate.admit(socket, service)) return
+    this.#open.set(socket, { handle, deadline: undefined })
     socket.once('close', () => this.#forget(socket))
     this.#within(socket, REQUEST_MS)
     this.#http.emit('connection', socket)
@@ -101,9 +94,6 @@ export class HttpConnections {
     if (connection === undefined) return
     connection.deadline?.()
     this.#open.delete(socket)
-    const left = (this.#peers.get(connection.peer) ?? 1) - 1
-    if (left === 0) this.#peers.delete(connection.peer)
-    else this.#peers.set(connection.peer, left)
   }
 
   /** The connection ends unless it gets on within this time, however busy it looks. */
@@ -114,12 +104,18 @@ export class HttpConnections {
     connection.deadline = this.#options.clock.after(limitMs, () => socket.destroy())
   }
 
+  /** Idle again in either case: a client that does not take its answer holds no place that others need. */
+  #turn(socket: Socket, limitMs: number): void {
+    this.#gate.mark(socket, 'idle')
+    this.#within(socket, limitMs)
+  }
+
   async #serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { socket } = request
     const connection = this.#open.get(socket)
     if (connection === undefined) return
-    this.#within(socket, ANSWER_MS)
-    response.once('finish', () => this.#within(socket, REQUEST_MS))
+    this.#turn(socket, ANSWER_MS)
+    response.once('finish', () => this.#turn(socket, REQUEST_MS))
     if (announcesBody(request)) response.setHeader('Connection', 'close')
     try {
       const read = readRequest(request)
@@ -134,7 +130,6 @@ export class HttpConnections {
 
 interface Connection {
   readonly handle: Handler
-  readonly peer: string
   deadline: Cancel | undefined
 }
 

@@ -1,4 +1,5 @@
 import type { Cancel, Clock } from '../base/clock.ts'
+import { type Crowd, type OverShare, sharesOf } from '../base/connection-gate.ts'
 import { formatIpPort, type Ip, isUnspecified, parseIp } from '../base/ip.ts'
 import { type Handler, HttpConnections } from './http-connections.ts'
 import { Listener } from './listener.ts'
@@ -15,12 +16,16 @@ export type ServerNews =
     }
   /** A connection could not be taken or a request not be answered. */
   | { readonly kind: 'trouble'; readonly place: string; readonly error: Error }
+  /** Connections were closed because a share is used up; said once a minute at most. */
+  | { readonly kind: 'crowded'; readonly place: string; readonly crowd: Crowd }
 
 export interface HttpServerOptions {
   /** An unspecified address listens in both families, where the node has both. */
   readonly ip: Ip
   readonly port: number
   readonly clock: Clock
+  /** At a time, over both families. */
+  readonly connectionsMax: number
   readonly handle: Handler
   /** Never try again after a failure to listen. */
   readonly hardFail: boolean
@@ -29,8 +34,6 @@ export interface HttpServerOptions {
 
 /** kube-proxy's. */
 const RETRY_MS = 5_000
-const CONNECTIONS_MAX = 512
-const PER_PEER_MAX = 64
 
 /** One handler at one address, for as long as the process lives or until close(). */
 export class HttpServer {
@@ -43,13 +46,13 @@ export class HttpServer {
 
   constructor(options: HttpServerOptions) {
     this.#options = options
+    const { ip, port } = options
     this.#connections = new HttpConnections({
       clock: options.clock,
-      connectionsMax: CONNECTIONS_MAX,
-      perPeerMax: PER_PEER_MAX,
+      limits: sharesOf(options.connectionsMax),
+      crowded: crowd => options.report({ kind: 'crowded', place: formatIpPort(ip, port), crowd }),
       failed: error => this.#trouble(error),
     })
-    const { ip, port } = options
     const other = otherFamilyOf(ip)
     if (other === undefined) this.#listen(ip, port)
     // Both families have the same port, also where the kernel chooses it.
@@ -62,9 +65,8 @@ export class HttpServer {
     return [...this.#listeners.values()].map(({ place }) => place)
   }
 
-  /** Connections that were over one of the limits. */
-  get refused(): number {
-    return this.#connections.refused
+  get overShare(): OverShare {
+    return this.#connections.overShare
   }
 
   /** Frees the addresses and ends all connections. Idempotent. */

@@ -1,6 +1,8 @@
 import type { Cancel, Clock } from '../base/clock.ts'
+import type { ConnectionLimits, Crowd, OverShare } from '../base/connection-gate.ts'
 import { type Family, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
+import { Shares } from '../base/shares.ts'
 import { count } from '../base/text.ts'
 import type { FrontendTable, NodePortAddresses, ServiceFrontends } from '../model/frontend.ts'
 import type { HealthCheck } from '../model/health-check.ts'
@@ -19,6 +21,8 @@ export type ServiceHealthNews =
       readonly error: Error
     }
   | { readonly kind: 'trouble'; readonly error: Error }
+  /** Connections were closed because a share is used up; said once a minute at most. */
+  | { readonly kind: 'crowded'; readonly crowd: Crowd }
 
 export interface ServiceHealthOptions {
   readonly clock: Clock
@@ -26,16 +30,28 @@ export interface ServiceHealthOptions {
   readonly families: readonly Family[]
   /** Whether this proxy is healthy, without a look at its node. */
   readonly healthy: () => boolean
-  /** Sockets that listen, at most. Beyond, Services wait until others go. */
+  /** Sockets that listen, at most. Beyond, Services of the namespace that has most wait until others go. */
   readonly listenersMax: number
+  /** Connections at a time, to all Services. */
+  readonly connectionsMax: number
   readonly report: (news: ServiceHealthNews) => void
 }
 
 const RETRY_MS = 5_000
 /** Addresses that are tried again in one round. */
 const RETRIES_MAX = 64
-const CONNECTIONS_MAX = 1_024
-const PER_PEER_MAX = 64
+const PER_SERVICE_MAX = 64
+
+/** A Service has a share of its own, and its clients have shares of that. */
+function sharesOf(connections: number): ConnectionLimits {
+  const perService = Math.min(PER_SERVICE_MAX, Math.ceil(connections / 4))
+  return {
+    connections,
+    perService,
+    perPrefix: Math.ceil(perService / 2),
+    perAddress: Math.ceil(perService / 4),
+  }
+}
 
 /**
  * The health check node ports of all Services with policy Local. An update costs what changed in the table. Addresses
@@ -47,24 +63,30 @@ export class ServiceHealth {
   readonly #services = new Map<ServiceKey, Served>()
   /** Places at which nothing listens that should. */
   readonly #failed = new Set<Place>()
+  /** Places that listen or are about to. */
+  readonly #listeners: Shares<Place>
   #table: FrontendTable | undefined
-  #sockets = 0
   #retry: Cancel | undefined
   #closed = false
 
   constructor(options: ServiceHealthOptions) {
     this.#options = options
+    this.#listeners = new Shares(options.listenersMax)
     this.#connections = new HttpConnections({
       clock: options.clock,
-      connectionsMax: CONNECTIONS_MAX,
-      perPeerMax: PER_PEER_MAX,
+      limits: sharesOf(options.connectionsMax),
+      crowded: crowd => options.report({ kind: 'crowded', crowd }),
       failed: error => options.report({ kind: 'trouble', error }),
     })
   }
 
   /** Sockets that listen or are about to, and places without one. */
-  get counts(): { readonly listening: number; readonly failed: number; readonly refused: number } {
-    return { listening: this.#sockets, failed: this.#failed.size, refused: this.#connections.refused }
+  get counts(): { readonly listening: number; readonly failed: number } {
+    return { listening: this.#listeners.held, failed: this.#failed.size }
+  }
+
+  get overShare(): OverShare {
+    return this.#connections.overShare
   }
 
   /** What the kernel holds now. Addresses of the node may have changed as well. */
@@ -120,27 +142,48 @@ export class ServiceHealth {
 
   #listen(place: Place): void {
     const { ip, port, served } = place
-    const { listenersMax, report } = this.#options
-    if (this.#sockets >= listenersMax) {
-      this.#fails(place, new Error(`${count(listenersMax, 'socket')} for health checks are open already`))
-      return
-    }
-    this.#sockets++
+    const { report } = this.#options
+    if (!this.#hasRoom(place)) return
     place.listener = new Listener({
       ip,
       port,
-      accept: socket => this.#connections.accept(socket, () => this.#answer(place)),
+      accept: socket => this.#connections.accept(socket, () => this.#answer(place), served.service),
       listening: () => {
         place.complaint = ''
         report({ kind: 'listening', service: served.service, place: place.name })
       },
       failed: error => {
-        this.#sockets--
+        this.#listeners.leave(place)
         place.listener = undefined
         this.#fails(place, error)
       },
       trouble: error => report({ kind: 'trouble', error }),
     })
+  }
+
+  /** Where all is taken, a place of the namespace that has most gives way to one of a namespace that has less. */
+  #hasRoom(place: Place): boolean {
+    const { service } = place.served
+    const admission = this.#listeners.admit(place, [
+      { name: service.slice(0, service.indexOf('/')) },
+      { name: service },
+    ])
+    const loser = admission.kind === 'refused' ? place : admission.kind === 'evicted' && admission.victim
+    if (loser !== false) {
+      loser.listener?.close()
+      loser.listener = undefined
+      this.#fails(loser, this.#noRoom())
+    }
+    if (admission.kind === 'refused') return false
+    this.#listeners.mark(place, 'busy')
+    return true
+  }
+
+  #noRoom(): Error {
+    const room = count(this.#options.listenersMax, 'socket')
+    return new Error(
+      `no room: this process has ${room} for health check node ports (more with a higher limit of open files, RLIMIT_NOFILE)`,
+    )
   }
 
   #fails(place: Place, error: Error): void {
@@ -164,7 +207,7 @@ export class ServiceHealth {
   #end(place: Place): void {
     this.#failed.delete(place)
     if (place.listener === undefined) return
-    this.#sockets--
+    this.#listeners.leave(place)
     place.listener.close()
     place.listener = undefined
   }

@@ -133,9 +133,12 @@ export const GROUPS = {
   },
   'One party against all others': {
     F131: 'a Service takes the address and port of the API server',
+    F132: 'connections to every server, from loopback and from outside',
     F134: 'a Service takes an address of the node that the Node object does not list',
     F135: 'two daemons at once: runtimes that pad names differently, earlier versions, and past the lock',
     F136: 'a process without privileges that takes the name of the lock',
+    F140: 'more health check node ports than descriptors',
+    F142: 'gRPC connections that the client has closed half',
   },
   'Attacks with a seed': {
     F144: 'lists and watch events with damage of every kind',

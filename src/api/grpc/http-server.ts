@@ -1,5 +1,5 @@
 import { createSecureServer, createServer, type Http2SecureServer, type Http2Server } from 'node:http2'
-import type { Socket } from 'node:net'
+import { createServer as createNetServer, type Server, type Socket } from 'node:net'
 import { contextOf, type TlsPems } from './tls.ts'
 
 const CALLS_PER_CONNECTION_MAX = 128
@@ -14,32 +14,20 @@ const LIMITS = {
   maxHeaderListPairs: HEADERS_MAX,
 } as const
 
-/** HTTP/2 with bounds, in plain. */
+/** HTTP/2 with bounds, in plain. It listens nowhere: it serves the connections that it is given. */
 export function plainServer(): Http2Server {
-  return createServer(LIMITS).on('connection', withKeepAlive)
+  return createServer(LIMITS)
 }
 
-export interface TlsLimits {
-  readonly connectionsMax: number
-  /** 10,000 unless told otherwise. */
-  readonly handshakeMs?: number
-}
-
-/** The same with TLS, for clients with a certificate. */
-export function tlsServer(
-  pems: TlsPems,
-  { connectionsMax, handshakeMs = HANDSHAKE_MS }: TlsLimits,
-): Http2SecureServer {
-  const server = createSecureServer({
+/** The same with TLS, for clients with a certificate. A handshake has 10 s unless told otherwise. */
+export function tlsServer(pems: TlsPems, handshakeMs = HANDSHAKE_MS): Http2SecureServer {
+  return createSecureServer({
     ...LIMITS,
     ...contextOf(pems),
     requestCert: true,
     rejectUnauthorized: true,
     handshakeTimeout: handshakeMs,
   })
-  // There is no session before the handshake: those that never begin one are bounded here.
-  server.maxConnections = connectionsMax
-  return server.on('connection', withKeepAlive)
 }
 
 /** For connections that come from now on. */
@@ -47,7 +35,8 @@ export function renewTls(server: Http2SecureServer, pems: TlsPems): void {
   server.setSecureContext(contextOf(pems))
 }
 
-function withKeepAlive(socket: Socket): void {
-  socket.setNoDelay(true)
-  socket.setKeepAlive(true, KEEPALIVE_MS)
+/** Takes the connections that an HTTP/2 server serves. One that its client has half closed is closed. */
+export function listenerFor(take: (socket: Socket) => void): Server {
+  const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: KEEPALIVE_MS }
+  return createNetServer(options, take)
 }

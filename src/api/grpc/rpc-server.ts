@@ -5,8 +5,11 @@ import {
   type ServerHttp2Session,
   type ServerHttp2Stream,
 } from 'node:http2'
+import type { Socket } from 'node:net'
 import type { Cancel, Clock } from '../../base/clock.ts'
+import { ConnectionGate, type Crowd, type OverShare, ownersOf } from '../../base/connection-gate.ts'
 import { TIMER_MS_MAX } from '../../base/duration.ts'
+import { type Owner, Shares } from '../../base/shares.ts'
 import { errorOf } from '../../base/thrown.ts'
 import { MalformedMessage } from './protobuf.ts'
 import {
@@ -30,9 +33,10 @@ export interface RpcServerOptions {
   readonly http: Http2Server
   readonly methods: Methods
   readonly clock: Clock
-  /** At a time; further connections are closed, further calls are refused. */
+  /** At a time. Beyond, clients that hold most lose the longest idle: see Shares. */
   readonly connectionsMax: number
   readonly callsMax: number
+  readonly crowded: (crowd: Crowd) => void
   /** A handler threw something that is no answer. */
   readonly failed: (error: Error) => void
 }
@@ -54,28 +58,55 @@ const ANSWER_HEADERS = {
  */
 export class RpcServer {
   readonly #options: RpcServerOptions
+  readonly #gate: ConnectionGate<Socket>
+  /** By the address of the client, for as long as they are open. */
+  readonly #sockets = new Map<string, Socket>()
   readonly #sessions = new Set<ServerHttp2Session>()
+  /** Of the calls of each session. */
+  readonly #owners = new WeakMap<object, readonly Owner[]>()
   readonly #calls = new Set<RpcCall>()
+  readonly #callShares: Shares<RpcCall>
   #refused = 0
+  #accepted = 0
   #isClosing = false
 
   constructor(options: RpcServerOptions) {
     this.#options = options
-    const { http } = options
-    http.on('drop', () => this.#refused++)
+    const { http, clock, connectionsMax, callsMax, crowded } = options
+    this.#gate = new ConnectionGate({ clock, limits: { connections: connectionsMax }, crowded })
+    this.#callShares = new Shares(callsMax)
     http.on('session', session => this.#accept(session))
     http.on('stream', (stream, headers) => this.#begin(stream, headers))
   }
 
   get counts(): { readonly connections: number; readonly calls: number; readonly refused: number } {
-    return { connections: this.#sessions.size, calls: this.#calls.size, refused: this.#refused }
+    const { evicted, refused } = this.#gate.overShare
+    return {
+      connections: this.#sessions.size,
+      calls: this.#calls.size,
+      refused: this.#refused + evicted + refused,
+    }
+  }
+
+  get overShare(): OverShare {
+    return this.#gate.overShare
+  }
+
+  /** Serves a connection, unless too many others that may not be closed are open. */
+  take(socket: Socket): void {
+    if (this.#isClosing) socket.destroy()
+    if (this.#isClosing || !this.#gate.admit(socket)) return
+    const peer = peerOf(socket)
+    this.#sockets.set(peer, socket)
+    socket.once('close', () => {
+      if (this.#sockets.get(peer) === socket) this.#sockets.delete(peer)
+    })
+    this.#options.http.emit('connection', socket)
   }
 
   /** Ends every call with UNAVAILABLE, and what is still open after 2 s without asking. Idempotent. */
   async close(): Promise<void> {
     this.#isClosing = true
-    const { http } = this.#options
-    if (http.listening) http.close()
     const closed = [...this.#sessions].map(session => new Promise(resolve => session.once('close', resolve)))
     for (const call of this.#calls) call.end(UNAVAILABLE, 'the server is stopping')
     for (const session of this.#sessions) session.close()
@@ -89,17 +120,19 @@ export class RpcServer {
   #accept(session: ServerHttp2Session): void {
     // What a peer does wrong ends its session; that is all there is to say.
     session.on('error', () => undefined)
-    if (this.#isClosing || this.#sessions.size >= this.#options.connectionsMax) {
-      this.#refused++
+    const socket = this.#sockets.get(peerOf(session.socket))
+    if (socket === undefined || this.#isClosing) {
       session.destroy()
       return
     }
     this.#sessions.add(session)
+    this.#owners.set(session, [...ownersOf(socket), { name: `connection ${++this.#accepted}` }])
+    const { clock } = this.#options
     // Not the session's own timeout, which begins anew at each read and each write, at a cost. And it is not only asked
     // to close: a peer that broke the protocol is not heard any more.
-    const idle = (): Cancel => this.#options.clock.after(IDLE_MS, () => session.destroy())
-    let calls = 0
+    const idle = (): Cancel => clock.after(IDLE_MS, () => session.destroy())
     let cancel = idle()
+    let calls = 0
     session.once('close', () => {
       cancel()
       this.#sessions.delete(session)
@@ -107,11 +140,15 @@ export class RpcServer {
     session.on('stream', (stream: ServerHttp2Stream) => {
       cancel()
       calls++
+      this.#gate.mark(socket, 'busy')
       stream.once('close', () => {
-        calls--
-        if (calls === 0) cancel = idle()
+        if (--calls > 0) return
+        this.#gate.mark(socket, 'idle')
+        cancel = idle()
       })
     })
+    // A client that is gone, or has closed its half: gRPC knows no clients that only listen.
+    session.socket.once('end', () => socket.destroy())
   }
 
   #begin(stream: ServerHttp2Stream, headers: IncomingHttpHeaders): void {
@@ -138,6 +175,7 @@ export class RpcServer {
     stream.once('close', () => {
       cancel?.()
       this.#calls.delete(call)
+      this.#callShares.leave(call)
       call.closed()
     })
     call.attempt(() => {
@@ -150,15 +188,30 @@ export class RpcServer {
 
   #handlerOf(call: RpcCall, headers: IncomingHttpHeaders): CallHandler {
     if (this.#isClosing) throw new RpcError(UNAVAILABLE, 'the server is stopping')
-    if (this.#calls.size > this.#options.callsMax) {
-      this.#refused++
-      throw new RpcError(RESOURCE_EXHAUSTED, `${this.#options.callsMax} calls are open already`)
-    }
+    this.#admit(call)
     const path = headers[':path'] ?? ''
     const method = this.#options.methods.get(path)
     if (method === undefined) throw new RpcError(UNIMPLEMENTED, `there is no method ${path.slice(0, 200)}`)
     return method(call)
   }
+
+  /** A client that has more calls than another gives way to it. */
+  #admit(call: RpcCall): void {
+    const owners = this.#owners.get(call.session)
+    if (owners === undefined) return
+    const admission = this.#callShares.admit(call, owners)
+    if (admission.kind !== 'accepted') this.#refused++
+    if (admission.kind === 'refused')
+      throw new RpcError(RESOURCE_EXHAUSTED, `${this.#options.callsMax} calls are open already`)
+    if (admission.kind === 'evicted')
+      admission.victim.end(RESOURCE_EXHAUSTED, 'too many calls, and other clients have fewer')
+    this.#callShares.mark(call, 'busy')
+  }
+}
+
+/** Tells connections of TCP from each other. Those of a unix socket have no name: there, a session is made as soon as it is taken. */
+function peerOf({ remoteAddress, remotePort }: Pick<Socket, 'remoteAddress' | 'remotePort'>): string {
+  return `${remoteAddress ?? ''} ${remotePort ?? ''}`
 }
 
 /**
@@ -176,6 +229,7 @@ interface RpcCallOptions {
 }
 
 class RpcCall implements Call {
+  readonly session: object
   readonly #stream: ServerHttp2Stream
   readonly #options: RpcCallOptions
   #handler: CallHandler | undefined
@@ -183,6 +237,7 @@ class RpcCall implements Call {
 
   constructor(stream: ServerHttp2Stream, options: RpcCallOptions) {
     this.#stream = stream
+    this.session = stream.session ?? stream
     this.#options = options
     stream.respond(ANSWER_HEADERS, { waitForTrailers: true })
     stream.once('wantTrailers', () => {

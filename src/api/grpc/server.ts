@@ -1,6 +1,7 @@
 import { mkdir } from 'node:fs/promises'
 import type { Server as NetServer } from 'node:net'
 import type { Clock } from '../../base/clock.ts'
+import type { Crowd, OverShare } from '../../base/connection-gate.ts'
 import { formatIp } from '../../base/ip.ts'
 import { errorOf } from '../../base/thrown.ts'
 import { listenAtUnixSocket } from '../../base/unix-socket.ts'
@@ -8,7 +9,7 @@ import type { ApiFeed } from '../feed.ts'
 import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from './address.ts'
 import { definitions } from './descriptors.ts'
 import { GrpcHealth } from './health.ts'
-import { plainServer, renewTls, tlsServer } from './http-server.ts'
+import { listenerFor, plainServer, renewTls, tlsServer } from './http-server.ts'
 import { reflectionMethod } from './reflection.ts'
 import type { Methods } from './rpc.ts'
 import { RpcServer, type RpcServerOptions } from './rpc-server.ts'
@@ -27,6 +28,8 @@ export interface ApiServerOptions {
   readonly clock: Clock
   /** An error of ours, or a listener that has trouble; others go on. */
   readonly failed: (error: Error) => void
+  /** Connections were closed because there are too many; said once a minute at most. */
+  readonly crowded?: (crowd: Crowd) => void
   /** At a time; 2,048 and 4,096 unless told otherwise. */
   readonly connectionsMax?: number
   readonly callsMax?: number
@@ -44,6 +47,8 @@ export interface ApiServer {
   /** As it was given, with the port that the kernel chose. */
   readonly address: string
   counts(): ApiServerCounts
+  /** Connections that were over their share. */
+  readonly overShare: OverShare
   /** Ends every call with UNAVAILABLE, at the latest after 2 s; removes the socket file. Idempotent. */
   close(): Promise<void>
 }
@@ -58,9 +63,8 @@ const CALLS_MAX = 4_096
 export async function startApiServer(options: ApiServerOptions): Promise<ApiServer> {
   const address = parseApiAddress(options.address)
   checkTls(address, options.tls)
-  const { clock, failed, feed, nodeName } = options
-  const connectionsMax = options.connectionsMax ?? CONNECTIONS_MAX
-  const { http, stopRenewing } = await httpServer(options, connectionsMax)
+  const { clock, failed, feed, nodeName, crowded = () => undefined } = options
+  const { http, stopRenewing } = await httpServer(options)
   const sets = new Sets({ feed, clock, nodeName, failed })
   const { methods, health } = methodsOf(sets, () => ({ ...feed.status(), nodeName, counts: sets.counts() }))
   const rpc = new RpcServer({
@@ -68,27 +72,32 @@ export async function startApiServer(options: ApiServerOptions): Promise<ApiServ
     http,
     clock,
     failed,
-    connectionsMax,
+    crowded,
+    connectionsMax: options.connectionsMax ?? CONNECTIONS_MAX,
     callsMax: options.callsMax ?? CALLS_MAX,
   })
+  const listener = listenerFor(socket => rpc.take(socket))
   let removeFile: () => Promise<void>
   try {
-    removeFile = await listen(http, address)
+    removeFile = await listen(listener, address)
   } catch (thrown) {
     sets.close()
     stopRenewing()
     throw new Error(`the API cannot be served at ${options.address}: ${errorOf(thrown).message}`)
   }
-  http.on('error', failed)
+  listener.on('error', failed)
   const following = serveHealth(health, feed)
   let closing: Promise<void> | undefined
   return {
-    address: formatApiAddress(withPort(address, http)),
+    address: formatApiAddress(withPort(address, listener)),
     counts: () => ({ ...sets.counts(), ...rpc.counts }),
+    get overShare() {
+      return rpc.overShare
+    },
     close() {
       following.abort()
       stopRenewing()
-      closing ??= closeAll(rpc, sets, removeFile)
+      closing ??= closeAll({ rpc, sets, listener, removeFile })
       return closing
     },
   }
@@ -141,11 +150,10 @@ interface RenewingServer {
   readonly stopRenewing: () => void
 }
 
-async function httpServer(options: ApiServerOptions, connectionsMax: number): Promise<RenewingServer> {
-  const { clock, failed, tls } = options
+async function httpServer({ clock, failed, tls }: ApiServerOptions): Promise<RenewingServer> {
   if (tls === undefined) return { http: plainServer(), stopRenewing: () => undefined }
   const pems = await readTls(tls)
-  const http = tlsServer(pems, { connectionsMax })
+  const http = tlsServer(pems)
   const stopRenewing = followTls(tls, { clock, pems, changed: now => renewTls(http, now), failed })
   return { http, stopRenewing }
 }
@@ -181,11 +189,19 @@ function withPort(address: ApiAddress, server: NetServer): ApiAddress {
     : address
 }
 
-async function closeAll(rpc: RpcServer, sets: Sets, removeFile: () => Promise<void>): Promise<void> {
+interface Serving {
+  readonly rpc: RpcServer
+  readonly sets: Sets
+  readonly listener: NetServer
+  readonly removeFile: () => Promise<void>
+}
+
+async function closeAll({ rpc, sets, listener, removeFile }: Serving): Promise<void> {
   // At once: who comes next may make its own. And first: as long as the socket is there, no other file has its number.
   try {
     await removeFile()
   } finally {
+    listener.close()
     await rpc.close()
     sets.close()
   }

@@ -51,7 +51,7 @@ it('relays no more than the process has room for', async () => {
   const room = () => ({ descriptors: 1_200, memoryBytes: undefined })
   const { start, close } = openUserspace({ ...context, sockets: { ...context.sockets, room } })
   start()
-  expect(told).toMatchObject([{ kind: 'notice', facts: { connections: 200, sessions: 200 } }])
+  expect(told).toMatchObject([{ kind: 'notice', facts: { connections: 240, sessions: 240 } }])
   await close()
 })
 

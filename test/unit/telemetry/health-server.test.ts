@@ -16,6 +16,7 @@ describe('openHealthServer', () => {
       port: 0,
       clock,
       hardFail: false,
+      connectionsMax: 100,
       report: () => undefined,
       health,
       probed: metrics.proxy.probed,

@@ -1,6 +1,7 @@
+import { once } from 'node:events'
 import { afterEach, describe, expect, it } from 'vitest'
-import type { Clock } from '../../../src/base/clock.ts'
-import { systemClock } from '../../../src/base/clock.ts'
+import { type Clock, systemClock } from '../../../src/base/clock.ts'
+import type { ConnectionLimits, Crowd } from '../../../src/base/connection-gate.ts'
 import { type Handler, HttpConnections, readOnly } from '../../../src/telemetry/http-connections.ts'
 import { Listener } from '../../../src/telemetry/listener.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
@@ -22,17 +23,17 @@ async function serve(
   handle: Handler,
   {
     clock = systemClock,
-    connectionsMax = 100,
-    perPeerMax = 100,
+    limits = { connections: 100 },
+    crowded = () => undefined,
   }: Partial<{
     clock: Clock
-    connectionsMax: number
-    perPeerMax: number
+    limits: ConnectionLimits
+    crowded: (crowd: Crowd) => void
   }> = {},
 ): Promise<Bench> {
   const errors: Error[] = []
   const failed = (error: Error) => errors.push(error)
-  const connections = new HttpConnections({ clock, connectionsMax, perPeerMax, failed })
+  const connections = new HttpConnections({ clock, limits, crowded, failed })
   const port = await new Promise<number>((resolve, reject) => {
     const listener: Listener = new Listener({
       ip: LOOPBACK,
@@ -146,26 +147,71 @@ describe('HttpConnections', () => {
     await closed(deaf)
   })
 
-  it('F98: closes connections over the limit at once, and takes others when some have gone', async () => {
-    const { port, connections } = await serve(ok, { connectionsMax: 5 })
+  it('F98, F132: closes the longest idle connection for each one over the limit', async () => {
+    const { port, connections } = await serve(ok, { limits: { connections: 5 } })
     const held = await Promise.all(Array.from({ length: 5 }, () => connected(port)))
     await until(() => connections.open === 5)
-    const more = await Promise.all(Array.from({ length: 200 }, () => connected(port)))
-    await Promise.all(more.map(closed))
-    expect(connections.open).toBe(5)
-    expect(connections.refused).toBe(200)
-    for (const socket of held) socket.destroy()
-    await until(() => connections.open === 0)
+    const more = await Promise.all(Array.from({ length: 195 }, () => connected(port)))
+    await Promise.all(held.map(closed))
     expect(await ask({ port, path: '/' })).toMatchObject({ status: 200 })
+    await until(() => connections.overShare.evicted === 196)
+    expect(connections.overShare).toEqual({ evicted: 196, refused: 0 })
+    expect(connections.open).toBeLessThanOrEqual(5)
+    for (const socket of more) socket.destroy()
+    await until(() => connections.open === 0)
   })
 
-  it('keeps one peer from taking all connections', async () => {
-    const { port, connections } = await serve(ok, { perPeerMax: 2 })
-    const held = await Promise.all(Array.from({ length: 2 }, () => connected(port)))
+  it('F132: a connection that asks outlives those that came after it and are silent', async () => {
+    const { port, connections } = await serve(ok, { limits: { connections: 3 } })
+    const busy = await connected(port)
+    await until(() => connections.open === 1)
+    for (let round = 0; round < 10; round++) {
+      busy.write('GET / HTTP/1.1\r\nHost: x\r\n\r\n')
+      await once(busy, 'data')
+      await connected(port)
+      await until(() => connections.overShare.evicted === Math.max(0, round - 1))
+    }
+    expect(busy.destroyed).toBe(false)
+    busy.destroy()
+  })
+
+  it('F132: a slow request is idle, however often it says something', async () => {
+    const { port, connections } = await serve(ok, { limits: { connections: 2 } })
+    const slow = await connected(port)
+    slow.write('GET / HTTP/1.1\r\n')
+    await until(() => connections.open === 1)
+    await connected(port)
     await until(() => connections.open === 2)
-    await closed(await connected(port))
-    expect(connections.refused).toBe(1)
-    for (const socket of held) socket.destroy()
+    slow.write('X: y\r\n')
+    const gone = closed(slow)
+    await connected(port)
+    await gone
+  })
+
+  it('F132: names the client whose connections it closes, once a minute', async () => {
+    const clock = new FakeClock()
+    const crowds: Crowd[] = []
+    const limits = { connections: 10, perAddress: 1 }
+    const { port, connections } = await serve(ok, { clock, limits, crowded: its => crowds.push(its) })
+    const flood = async (evicted: number) => {
+      await connected(port)
+      await until(() => connections.overShare.evicted === evicted)
+    }
+    await connected(port)
+    await until(() => connections.open === 1)
+    await flood(1)
+    await flood(2)
+    await clock.advance(60_000)
+    // Its request took too long meanwhile.
+    await until(() => connections.open === 0)
+    await connected(port)
+    await until(() => connections.open === 1)
+    await flood(3)
+    const crowd = { client: 'loopback', service: undefined, full: '127.0.0.1', refused: 0 }
+    expect(crowds).toEqual([
+      { ...crowd, evicted: 1 },
+      { ...crowd, evicted: 2 },
+    ])
   })
 
   it('answers 500 when a handler throws, tells it, and goes on', async () => {

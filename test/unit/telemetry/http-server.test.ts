@@ -18,6 +18,7 @@ function open(options: Partial<HttpServerOptions> = {}) {
     port: 0,
     clock,
     hardFail: false,
+    connectionsMax: 100,
     handle: () => ({ status: 200, headers: {}, body: 'here' }),
     report: its => news.push(its),
     ...options,

@@ -9,7 +9,13 @@ const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 
 async function ownMetrics(): Promise<readonly string[]> {
   const read = () => Promise.resolve([])
   const connections = { seriesMax: 1, read, nowMs: () => 0, failed: () => undefined }
-  const texts = [await createMetrics({ connections }).text(), await createApiMetrics(() => NUMBERS)()]
+  const texts = [
+    await createMetrics({ connections }).text(),
+    await createApiMetrics(
+      () => NUMBERS,
+      () => [],
+    )(),
+  ]
   const found = texts.flatMap(text => [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)])
   return [...new Set(found.map(([, line = '']) => line))]
 }

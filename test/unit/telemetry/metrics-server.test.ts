@@ -105,6 +105,7 @@ describe('openMetricsServer', () => {
       port: 0,
       clock: new FakeClock(),
       hardFail: false,
+      connectionsMax: 100,
       report: () => undefined,
       proxyMode: () => 'nftables',
       metrics: () => metrics.text(),

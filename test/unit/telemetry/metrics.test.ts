@@ -207,8 +207,11 @@ describe('our own metrics', () => {
     const metrics = createMetrics({
       outward: () => ({
         ready,
-        healthChecks: { listening: 3, failed: 1, refused: 10 },
-        refusedConnections: 5,
+        healthChecks: { listening: 3, failed: 1 },
+        overShare: [
+          { server: 'healthz', evicted: 4, refused: 1 },
+          { server: 'health_check_node_ports', evicted: 10, refused: 0 },
+        ],
         events: { taken: 7, refused: 1, dropped: 2, waiting: 4 },
       }),
     })
@@ -220,6 +223,9 @@ describe('our own metrics', () => {
       'kprobe_health_check_listeners 3',
       'kprobe_health_check_listeners_failed 1',
       'kprobe_http_connections_refused 15',
+      'kprobe_connections_over_share_total{server="healthz",outcome="evicted"} 4',
+      'kprobe_connections_over_share_total{server="healthz",outcome="refused"} 1',
+      'kprobe_connections_over_share_total{server="health_check_node_ports",outcome="evicted"} 10',
       'kprobe_events_waiting 4',
       'kprobe_events_taken 7',
       'kprobe_events_lost 3',

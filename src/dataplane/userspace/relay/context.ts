@@ -6,6 +6,8 @@ import type { OwnSockets } from './own-sockets.ts'
 import type { Exhaustion, Holder, Usage } from './usage.ts'
 
 export interface RelayLimits {
+  /** Sockets that listen, of all Services. */
+  readonly listeners: number
   /** TCP connections at once, of all Services; each takes two sockets. */
   readonly connections: number
   /** UDP clients at once, of all Services; each takes a socket. */
@@ -23,6 +25,7 @@ export interface RelayLimits {
 }
 
 export const DEFAULT_LIMITS: RelayLimits = {
+  listeners: 8_192,
   connections: 4_096,
   sessions: 4_096,
   affinityClients: 10_000,

@@ -14,16 +14,17 @@ const CONNECTION_BYTES = 256 * 1024
 const LEAST = 64
 
 /**
- * Limits that leave half of the descriptors, and half of the memory, to all else: listeners, the API server's connection,
- * the kernel's sockets, and what is known of Services. A connection takes two descriptors, a UDP client one.
+ * Limits within the descriptors that are the relay's, and that leave half of the memory to all else. A listener takes one descriptor,
+ * a connection two, a UDP client one; they are divided as the default limits are.
  */
 export function limitsWithin({ descriptors = Infinity, memoryBytes = Infinity }: ProcessRoom): RelayLimits {
-  const flows = descriptors / 2 / 3
+  const { listeners, connections, sessions } = DEFAULT_LIMITS
+  const part = descriptors / (listeners + 2 * connections + sessions)
   const within = (limit: number, room: number) => Math.max(LEAST, Math.min(limit, Math.floor(room)))
-  const { connections, sessions } = DEFAULT_LIMITS
   return {
     ...DEFAULT_LIMITS,
-    connections: within(connections, Math.min(flows, memoryBytes / 2 / CONNECTION_BYTES)),
-    sessions: within(sessions, flows),
+    listeners: within(listeners, part * listeners),
+    connections: within(connections, Math.min(part * connections, memoryBytes / 2 / CONNECTION_BYTES)),
+    sessions: within(sessions, part * sessions),
   }
 }

@@ -33,6 +33,8 @@ export class RelaySet {
   readonly #fresh = new Map<Listener, RelayKey>()
   /** Closed ones whose connections go on: only ends of the process, or of them, are left. */
   readonly #leaving = new Set<Listener>()
+  /** Listeners that are open, or about to be. */
+  #held = 0
 
   constructor(context: RelayContext) {
     this.#context = context
@@ -67,7 +69,9 @@ export class RelaySet {
     try {
       for (const list of lists) {
         if (opened.listeners.has(list)) continue
-        const listener = await open(address, { context: this.#context, port: opened.port, list })
+        const listener = await this.#within(() =>
+          open(address, { context: this.#context, port: opened.port, list }),
+        )
         opened.listeners.set(list, listener)
         this.#fresh.set(listener, key)
         known?.port.balancer.update(balance)
@@ -76,6 +80,21 @@ export class RelaySet {
       failures.push({ service, error: cannotListen(address, errorOf(thrown)) })
     }
     if (opened.listeners.size > 0) this.#relays.set(key, opened)
+  }
+
+  async #within(open: () => Promise<Listener>): Promise<Listener> {
+    const { listeners } = this.#context.limits
+    if (this.#held >= listeners)
+      throw new Error(
+        `the relay has ${listeners} listeners already (more with a higher limit of open files, RLIMIT_NOFILE)`,
+      )
+    this.#held++
+    try {
+      return await open()
+    } catch (thrown) {
+      this.#held--
+      throw thrown
+    }
   }
 
   #portOf({ key, balance }: Relay): RelayPort {
@@ -98,6 +117,7 @@ export class RelaySet {
   discard(): void {
     for (const [listener, key] of this.#fresh) {
       listener.destroy()
+      this.#held--
       const relay = this.#relays.get(key)
       relay?.listeners.delete(listener.list)
       if (relay?.listeners.size === 0) this.#relays.delete(key)
@@ -129,6 +149,7 @@ export class RelaySet {
 
   #close(listener: Listener): void {
     this.#fresh.delete(listener)
+    this.#held--
     listener.close()
     if (listener.isBusy()) this.#leaving.add(listener)
     for (const other of this.#leaving) if (!other.isBusy()) this.#leaving.delete(other)

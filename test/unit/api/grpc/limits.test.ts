@@ -50,7 +50,8 @@ async function say(...bytes: readonly Buffer[]): Promise<Buffer> {
     if (framesOf(heard).includes(GOAWAY)) socket.destroy()
   })
   socket.write(Buffer.concat(bytes))
-  await once(socket, 'close')
+  // A connection that is refused may end with an error.
+  await new Promise(resolve => socket.once('close', resolve))
   return heard
 }
 
@@ -244,6 +245,30 @@ describe('a connection without a call', () => {
     expect(connections()).toBe(1)
     await clock.advance(1)
     await eventually(() => connections() === 0, 'it is ended')
+  })
+
+  it('F142: is ended at once when its client has half closed it, before a call and after', async () => {
+    const early = connect({ path: path(), allowHalfOpen: true })
+    await eventually(() => connections() === 1, 'it is there')
+    early.resume().end()
+    await once(early, 'close')
+    const peer = new GrpcPeer(path())
+    await peer.ask(7)
+    peer.socket.write(frame(RST_STREAM, 0, 1, Buffer.from([0, 0, 0, 8])))
+    await eventually(() => rig.server.counts().calls === 0, 'its call is over')
+    expect(connections()).toBe(1)
+    peer.socket.end()
+    await eventually(() => connections() === 0, 'it is ended')
+  })
+
+  it('F142: is ended with its calls when its client has half closed it', async () => {
+    const peer = new GrpcPeer(path())
+    await peer.ask(7)
+    void peer.ask(7)
+    await eventually(() => rig.server.counts().waiting === 1, 'a call waits for its answer')
+    peer.socket.end()
+    await eventually(() => connections() === 0, 'it is ended')
+    expect(rig.server.counts().calls).toBe(0)
   })
 
   it('leaves no timer', async () => {

@@ -2,10 +2,11 @@ import { existsSync, lstatSync, mkdtempSync, readFileSync, rmSync, writeFileSync
 import { createConnection, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { connect as connectTls } from 'node:tls'
 import * as grpc from '@grpc/grpc-js'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { formatApiAddress, parseApiAddress } from '../../../../src/api/grpc/address.ts'
-import { tlsServer } from '../../../../src/api/grpc/http-server.ts'
+import { listenerFor, tlsServer } from '../../../../src/api/grpc/http-server.ts'
 import { type ApiServer, startApiServer } from '../../../../src/api/grpc/server.ts'
 import { readTls } from '../../../../src/api/grpc/tls.ts'
 import { type Clock, systemClock } from '../../../../src/base/clock.ts'
@@ -175,33 +176,56 @@ describe('mutual TLS', () => {
     expect(server.counts().streams).toBe(0)
   })
 
-  it('bounds connections that never begin their handshake', async () => {
+  const silent = async (address: string): Promise<Socket> => {
+    const socket = createConnection({
+      host: '127.0.0.1',
+      port: Number(/\d+$/.exec(address)?.[0]),
+      allowHalfOpen: true,
+    })
+    socket.resume().on('error', () => undefined)
+    await new Promise(resolve => socket.once('connect', resolve))
+    return socket
+  }
+
+  it('F132: a connection that never begins its handshake makes way for others', async () => {
     const server = await start('tcp://127.0.0.1:0', files(), { connectionsMax: 2 })
-    const port = Number(/\d+$/.exec(server.address)?.[0])
-    const connected = async (): Promise<Socket> => {
-      const socket = createConnection({ host: '127.0.0.1', port })
-      await new Promise(resolve => socket.once('connect', resolve))
-      return socket
-    }
-    const silent = [await connected(), await connected()]
-    const third = await connected()
-    third.resume().on('error', () => undefined)
-    await new Promise(resolve => third.once('close', resolve))
+    const first = await silent(server.address)
+    const gone = new Promise(resolve => first.once('end', resolve))
+    const others = [await silent(server.address), await silent(server.address)]
+    await gone
     expect(server.counts()).toMatchObject({ connections: 0, refused: 1 })
-    for (const socket of silent) socket.destroy()
+    expect(server.overShare).toEqual({ evicted: 1, refused: 0 })
     expect(await client(server.address, credentials(ours.issue())).ask()).toBe(1)
+    for (const socket of others) socket.destroy()
   })
 
   it('ends a connection that never begins its handshake', async () => {
-    const server = tlsServer(await readTls(files()), { connectionsMax: 2, handshakeMs: 20 })
-    server.on('tlsClientError', () => undefined)
-    await new Promise<void>(resolve => server.listen({ host: '127.0.0.1', port: 0 }, resolve))
-    const address = server.address()
+    const http = tlsServer(await readTls(files()), 20)
+    http.on('tlsClientError', () => undefined)
+    const listener = listenerFor(socket => http.emit('connection', socket))
+    await new Promise<void>(resolve => listener.listen({ host: '127.0.0.1', port: 0 }, resolve))
+    const address = listener.address()
     if (typeof address !== 'object' || address === null) throw new Error('it listens nowhere')
-    const silent = createConnection({ host: '127.0.0.1', port: address.port })
-    silent.resume().on('error', () => undefined)
-    await new Promise(resolve => silent.once('close', resolve))
-    await new Promise(resolve => server.close(resolve))
+    const socket = await silent(`tcp://127.0.0.1:${address.port}`)
+    await new Promise(resolve => socket.once('end', resolve))
+    socket.destroy()
+    await new Promise(resolve => listener.close(resolve))
+  })
+
+  it('F142: a connection that its client has half closed ends at once, before the handshake and after', async () => {
+    const server = await start('tcp://127.0.0.1:0', files())
+    const before = await silent(server.address)
+    before.end()
+    await new Promise(resolve => before.once('close', resolve))
+    const port = Number(/\d+$/.exec(server.address)?.[0])
+    const { certPem: cert, keyPem: key } = ours.issue()
+    const options = { port, cert, key, ca: ours.caPem, servername: 'localhost', ALPNProtocols: ['h2'] }
+    const after = connectTls({ ...options, host: '127.0.0.1' })
+    after.resume().on('error', () => undefined)
+    await eventually(() => server.counts().connections === 1, 'its session is there')
+    after.end()
+    await eventually(() => server.counts().connections === 0, 'its session is gone')
+    after.destroy()
   })
 
   it('serves what was renewed in the files, and trusts whom they name', async () => {

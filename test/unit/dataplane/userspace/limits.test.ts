@@ -4,14 +4,14 @@ import { limitsWithin, type ProcessRoom } from '../../../../src/dataplane/usersp
 
 const GIB = 2 ** 30
 
-it.each<[room: ProcessRoom, connections: number, sessions: number]>([
-  [{ descriptors: undefined, memoryBytes: undefined }, 4_096, 4_096],
-  [{ descriptors: 1 << 20, memoryBytes: 2 ** 64 }, 4_096, 4_096],
-  [{ descriptors: 24_576, memoryBytes: 2 * GIB }, 4_096, 4_096],
-  [{ descriptors: 1_200, memoryBytes: undefined }, 200, 200],
+it.each<[room: ProcessRoom, listeners: number, connections: number, sessions: number]>([
+  [{ descriptors: undefined, memoryBytes: undefined }, 8_192, 4_096, 4_096],
+  [{ descriptors: 1 << 20, memoryBytes: 2 ** 64 }, 8_192, 4_096, 4_096],
+  [{ descriptors: 20_480, memoryBytes: 2 * GIB }, 8_192, 4_096, 4_096],
+  [{ descriptors: 1_200, memoryBytes: undefined }, 480, 240, 240],
   // Of deploy/kubernetes.
-  [{ descriptors: 1 << 20, memoryBytes: GIB / 2 }, 1_024, 4_096],
-  [{ descriptors: 100, memoryBytes: 1 << 20 }, 64, 64],
-])('leaves half of %j to all else', (room, connections, sessions) => {
-  expect(limitsWithin(room)).toEqual({ ...DEFAULT_LIMITS, connections, sessions })
+  [{ descriptors: 1 << 20, memoryBytes: GIB / 2 }, 8_192, 1_024, 4_096],
+  [{ descriptors: 100, memoryBytes: 1 << 20 }, 64, 64, 64],
+])('F140: stays within %j', (room, listeners, connections, sessions) => {
+  expect(limitsWithin(room)).toEqual({ ...DEFAULT_LIMITS, listeners, connections, sessions })
 })

@@ -1,0 +1,140 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { grpcClient, WatchClient } from '../support/api/watch-client.ts'
+import { ip } from '../support/lab/topology.ts'
+import { eventually } from '../support/patience.ts'
+import { answers, ask, Cluster, HEALTH_PORT, METRICS_PORT, metric } from './cluster.ts'
+import { descriptorsOf } from './cluster-process.ts'
+import { crowd, NODE_ADDRESS, OUTSIDE, outside } from './crowd.ts'
+import { service, services } from './objects.ts'
+
+let cluster: Cluster
+
+beforeEach(async () => {
+  cluster = await Cluster.open()
+})
+
+afterEach(() => cluster.close())
+
+/** Addresses of loopback that one process without privileges uses. */
+const LOCAL = Array.from({ length: 8 }, (_, index) => `127.0.0.${index + 2}`)
+const MANY = Array.from({ length: 20 }, (_, index) => `127.0.0.${index + 2}`)
+const SLOW = 'GET /healthz HTTP/1.1\r\nX-A: '
+const PROBES = 25
+/** Of open files. */
+const LIMIT = 1_024
+
+/** Each of so many probes in a row is answered. */
+async function answered(...where: Parameters<typeof answers>): Promise<void> {
+  for (let probe = 0; probe < PROBES; probe++) expect(await answers(...where)).toBe(true)
+}
+
+function withHealthCheck(number: number, port: number, namespace = 'ns'): readonly object[] {
+  const local = { type: 'LoadBalancer', externalTrafficPolicy: 'Local', healthCheckNodePort: port }
+  return service(number).map(object => {
+    const { kind, metadata, spec } = Object(object)
+    const its = { ...Object(object), metadata: { ...metadata, namespace } }
+    return kind === 'Service' ? { ...its, spec: { ...spec, ...local } } : its
+  })
+}
+
+function overShare(server: string, outcome = 'evicted'): Promise<number | undefined> {
+  return metric('kprobe_connections_over_share_total', `server="${server}",outcome="${outcome}"`)
+}
+
+describe('connections of one party', () => {
+  it.each([
+    ['are silent', ''],
+    ['send headers slowly', SLOW],
+  ])('F132: 640 connections of a local process that %s keep no probe from its answer', async (_, words) => {
+    const daemon = await cluster.running()
+    await crowd({ port: HEALTH_PORT, sources: LOCAL, count: 80, words })
+    await answered(200, '/livez')
+    await answered(200, '/healthz')
+    expect(await overShare('healthz')).toBeGreaterThan(0)
+    expect(daemon.said('too many connections')[0]).toMatchObject({ client: 'loopback' })
+  })
+
+  it('F132: the probes of the node are answered while 8 addresses outside hold 640 connections', async () => {
+    const there = outside()
+    await cluster.running()
+    await there(() =>
+      crowd({ port: HEALTH_PORT, host: NODE_ADDRESS, sources: OUTSIDE, count: 80, returns: false }),
+    )
+    await answered(200, '/livez', HEALTH_PORT, NODE_ADDRESS)
+    await answered(200, '/healthz', HEALTH_PORT, '127.0.0.1')
+    expect(await there(() => answers(200, '/healthz', HEALTH_PORT, NODE_ADDRESS))).toBe(true)
+  })
+
+  it('F132: metrics are read while a local process holds 640 connections to their port', async () => {
+    await cluster.running()
+    await crowd({ port: METRICS_PORT, sources: LOCAL, count: 80 })
+    await answered(200, '/metrics', METRICS_PORT)
+    expect(await overShare('metrics')).toBeGreaterThan(0)
+  })
+
+  it('F132: 1,200 connections to the health check node port of a Service leave those of others alone', async () => {
+    ip(['addr add 192.168.0.2/32 dev lo'])
+    cluster.put(...withHealthCheck(1, 31_001), ...withHealthCheck(2, 31_002))
+    const daemon = await cluster.running()
+    const host = '192.168.0.2'
+    await eventually(() => answers(503, '/', 31_001, host))
+    await crowd({ port: 31_001, host, sources: MANY, count: 60 })
+    await answered(503, '/', 31_002, host)
+    await answered(503, '/', 31_001, host)
+    expect(await overShare('health_check_node_ports')).toBeGreaterThan(0)
+    expect(daemon.said('too many connections')[0]).toMatchObject({ client: 'loopback', service: 'ns/s1' })
+    expect(await metric('kprobe_health_check_listeners')).toBe(2)
+  })
+
+  it('F132, F140: back ends of the API are served while a local process holds more connections than it has', async () => {
+    cluster.put(...services(3))
+    const wrapper = ['prlimit', `--nofile=${LIMIT}:${LIMIT}`]
+    const daemon = await cluster.running({ wrapper, args: ['--api=tcp://127.0.0.1:12090'] })
+    await crowd({ port: 12_090, sources: LOCAL, count: 40 })
+    await daemon.until(() => daemon.said('api: too many connections').length > 0)
+    const client = grpcClient('tcp://127.0.0.1:12090')
+    try {
+      expect(await new WatchClient(client).ask()).toBe(1)
+    } finally {
+      client.close()
+    }
+  })
+})
+
+describe('descriptors', () => {
+  const SERVICES = 1_500
+
+  it('F140: 1,500 health check node ports and 1,024 descriptors: some are refused by name, all else works', async () => {
+    ip(['addr add 192.168.0.2/32 dev lo'])
+    const all = Array.from({ length: SERVICES }, (_, number) => withHealthCheck(number, 30_000 + number))
+    cluster.put(...all.flat())
+    const daemon = await cluster.running({ wrapper: ['prlimit', `--nofile=${LIMIT}:${LIMIT}`] })
+    const counts = async () => [
+      (await metric('kprobe_health_check_listeners')) ?? 0,
+      (await metric('kprobe_health_check_listeners_failed')) ?? 0,
+    ]
+    await eventually(async () => (await counts()).reduce((sum, count) => sum + count) === SERVICES)
+    const [listening = 0] = await counts()
+    expect(listening).toBeGreaterThan(400)
+    expect(descriptorsOf(daemon.pid)).toBeLessThan(LIMIT - 300)
+    const said = () => daemon.said('health check node port: cannot listen')
+    await daemon.until(() => said().length >= SERVICES - listening)
+    const refused = said()
+    expect(JSON.stringify(refused[0])).toContain('RLIMIT_NOFILE')
+    const posted = () => cluster.server.store.list('events').map(({ reason }) => reason)
+    await eventually(() => posted().includes('FailedToStartServiceHealthcheck'))
+    await crowd({ port: HEALTH_PORT, sources: LOCAL, count: 40 })
+    // Everything is read anew, over a new connection.
+    cluster.server.cut()
+    cluster.put(...service(2_000))
+    await cluster.converged()
+    await answered(200, '/healthz')
+    await answered(200, '/livez')
+    const served = new Set(refused.map(({ service: its }) => String(its)))
+    const port = 30_000 + Number(String(refused[0]?.service).slice('ns/s'.length))
+    expect(await answers(503, '/', port, '192.168.0.2')).toBe(false)
+    cluster.remove(...all.filter((_, number) => !served.has(`ns/s${number}`)).flat())
+    await eventually(() => answers(503, '/', port, '192.168.0.2'))
+    expect((await ask('/healthz')).code).toBe(200)
+  })
+})

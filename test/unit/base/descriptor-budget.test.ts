@@ -1,0 +1,51 @@
+import { describe, expect, it } from 'vitest'
+import { type DescriptorUse, descriptorBudget } from '../../../src/base/descriptor-budget.ts'
+
+const DAEMON: readonly DescriptorUse[] = ['healthz', 'metrics', 'healthChecks', 'healthCheckListeners']
+const ALL: readonly DescriptorUse[] = [...DAEMON, 'api', 'relay']
+
+describe('descriptorBudget', () => {
+  it.each([
+    ['unknown', undefined],
+    ['high', 1 << 20],
+    ['just enough', 512 + 512 + 1_024 + 8_192 + 2_048 + 20_480 + 128],
+  ])('F140: gives every part what it needs where the limit is %s', (_, limit) => {
+    expect(descriptorBudget(limit, ALL)).toEqual({
+      healthz: 512,
+      metrics: 512,
+      healthChecks: 1_024,
+      healthCheckListeners: 8_192,
+      api: 2_048,
+      relay: 20_480,
+    })
+  })
+
+  it.each([64, 100, 256, 1_024, 4_096, 8_192, 16_384, 30_000])(
+    'F140: leaves a reserve of 128, or of half, of %i descriptors',
+    limit => {
+      for (const uses of [DAEMON, ALL]) {
+        const parts = Object.values(descriptorBudget(limit, uses))
+        const given = parts.reduce((sum, part) => sum + part, 0)
+        const unused = ALL.length - uses.length
+        // A part that is not used shares the rest with the others that are not.
+        if (unused === 0) expect(limit - given).toBeGreaterThanOrEqual(Math.min(128, limit / 2))
+        for (const part of parts) expect(part).toBeGreaterThanOrEqual(0)
+      }
+    },
+  )
+
+  it('F140: divides by weight what is not enough for all', () => {
+    expect(descriptorBudget(1_024, DAEMON)).toMatchObject({
+      healthz: 89,
+      metrics: 89,
+      healthChecks: 179,
+      healthCheckListeners: 539,
+    })
+  })
+
+  it('F140: hands on what a part does not need', () => {
+    const { healthz, healthChecks, healthCheckListeners } = descriptorBudget(8_192, DAEMON)
+    expect([healthz, healthChecks]).toEqual([512, 1_024])
+    expect(healthCheckListeners).toBe(8_192 - 128 - 512 - 512 - 1_024)
+  })
+})
