@@ -93,9 +93,10 @@ export class ApiReach implements DialWatch {
       if (outcome === 'committed') log.debug({ table: this.#table, endpoints: this.#texts() }, OPENED)
       else throw failures[0]?.error ?? new Error(`the kernel's answer: ${outcome}`)
     } catch (thrown) {
+      const isWanted = !this.#over
       this.#over = true
       await this.#remove()
-      log.warn({ err: errorOf(thrown) }, FAILED)
+      if (isWanted) log.warn({ err: errorOf(thrown) }, FAILED)
     }
   }
 

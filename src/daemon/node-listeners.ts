@@ -5,10 +5,10 @@ import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
 import { findLink } from '../kernel/link/find-link.ts'
 import { type LinkAddress, listAddressesNow } from '../kernel/link/list-addresses.ts'
-import { findListener } from '../kernel/socket/find-listener.ts'
+import { type Listener, listListeners, reach } from '../kernel/socket/list-listeners.ts'
 import { ownSockets } from '../kernel/socket/own-sockets.ts'
 import { LOOKUPS_MAX, type ServiceListeners, type TakenPort } from '../model/listeners.ts'
-import type { Service, ServiceKey } from '../model/service.ts'
+import type { Protocol, Service, ServiceKey } from '../model/service.ts'
 import { applyEvents, type Snapshot, type SnapshotEvent } from '../model/snapshot.ts'
 import { Connection } from '../netlink/connection.ts'
 import type { DaemonIo } from './io.ts'
@@ -46,8 +46,8 @@ export interface NodeListenersOptions {
 
 /**
  * Looks up which processes of this node listen at the external addresses of Services, where these are addresses of this
- * node: of each Service when it changes, and of all when that is asked for. A lookup costs one round trip to the kernel; one
- * Service has LOOKUPS_MAX at most.
+ * node: of each Service when it changes, and of all when that is asked for. One look lists the listeners of the node, which
+ * takes a millisecond; one Service has LOOKUPS_MAX at most.
  */
 export class NodeListeners {
   readonly #options: NodeListenersOptions
@@ -62,12 +62,16 @@ export class NodeListeners {
 
   /** The Snapshot with what was found; the same object when that is nothing new. */
   completed(snapshot: Snapshot, anew: boolean): Snapshot {
-    const { services, listeners } = snapshot
+    const { services, listeners, localIps } = snapshot
     const keys = anew || this.#expired ? services.keys() : PersistentMap.changes(this.#services, services)
     this.#services = services
     this.#expired = false
     const gone = listeners.keys().filter(key => !services.has(key))
-    const asking = keys.filter(key => (services.get(key)?.externalIps.length ?? 0) > 0 || listeners.has(key))
+    // Where the addresses are known, most Services need no look: IPVS mode has thousands of addresses to list.
+    const mayBeNear = (ip: Ip): boolean => localIps.length === 0 || localIps.includes(ip)
+    const asking = keys.filter(
+      key => services.get(key)?.externalIps.some(mayBeNear) === true || listeners.has(key),
+    )
     if (gone.length + asking.length === 0) return snapshot
     const removed = gone.map((key): SnapshotEvent => ({ kind: 'Listeners', key, value: undefined }))
     return applyEvents(snapshot, [...removed, ...this.#found(asking, services)])
@@ -88,46 +92,66 @@ export class NodeListeners {
   }
 
   #ask(keys: readonly ServiceKey[], services: PersistentMap<Service>): readonly SnapshotEvent[] {
-    const { clock, sockets, ownSockets } = this.#options
-    const addresses = this.#withRoute(route => {
-      const bound = findLink(route, IPVS_DEVICE)?.index
-      return listAddressesNow(route)?.filter(({ index }) => index !== bound)
-    })
-    if (addresses === undefined)
-      throw new Error('the addresses of the interfaces change too often to be read')
-    const local = new Map(addresses.map(address => [address.ip, address]))
-    const diag = new Connection({ transport: sockets.diag(), clock })
-    let own: ReadonlySet<number> | undefined
+    const local = this.#addresses()
+    const isNear = (ip: Ip): boolean => local.has(ip)
+    const near = keys.map(key => ({ key, ips: services.get(key)?.externalIps.filter(isNear) ?? [] }))
+    const listening = near.some(({ ips }) => ips.length > 0) ? this.#listeners() : NO_LISTENERS
     const isTaken = ({ ip, protocol, port }: TakenPort): boolean => {
       const address = local.get(ip)
-      if (address === undefined || protocol === 'SCTP') return false
-      const found = findListener(diag, { ip, protocol, port, device: address.index })
-      if (found === undefined || (found.wildcard && !isOwn(address))) return false
-      own ??= ownSockets()
-      return !own.has(found.inode)
+      if (address === undefined) return false
+      const found = listening.get(portKey(protocol, port)) ?? []
+      return found.some(listener => isInTheWay(reach(listener, address), address))
     }
-    try {
-      return keys.map(key => {
-        const service = services.get(key)
-        const ips = service?.externalIps.filter(ip => local.has(ip)) ?? []
-        const value =
-          service === undefined || ips.length === 0 ? undefined : listenersOf(service, ips, isTaken)
-        return { kind: 'Listeners', key, value }
-      })
-    } finally {
-      void diag.close()
-    }
+    return near.map(({ key, ips }) => {
+      const service = ips.length === 0 ? undefined : services.get(key)
+      return { kind: 'Listeners', key, value: service && listenersOf(service, ips, isTaken) }
+    })
   }
 
-  #withRoute<T>(use: (route: Connection) => T): T {
-    const { clock, sockets } = this.#options
-    const route = new Connection({ transport: sockets.route(), clock })
+  /** Of this node; those of Services that IPVS mode bound are none. */
+  #addresses(): ReadonlyMap<Ip, LinkAddress> {
+    return this.#over(this.#options.sockets.route, route => {
+      const bound = findLink(route, IPVS_DEVICE)?.index
+      const all = listAddressesNow(route)
+      if (all === undefined) throw new Error('the addresses of the interfaces changed while they were read')
+      return new Map(all.filter(({ index }) => index !== bound).map(address => [address.ip, address]))
+    })
+  }
+
+  /** By protocol and port, those of other processes. */
+  #listeners(): ReadonlyMap<string, readonly Listener[]> {
+    const { sockets, ownSockets } = this.#options
+    const all = this.#over(sockets.diag, listListeners)
+    const own = ownSockets()
+    const byPort = new Map<string, Listener[]>()
+    for (const listener of all) {
+      if (own.has(listener.inode)) continue
+      const key = portKey(listener.protocol, listener.port)
+      const list = byPort.get(key)
+      if (list === undefined) byPort.set(key, [listener])
+      else list.push(listener)
+    }
+    return byPort
+  }
+
+  #over<T>(open: OpenSocket, use: (connection: Connection) => T): T {
+    const connection = new Connection({ transport: open(), clock: this.#options.clock })
     try {
-      return use(route)
+      return use(connection)
     } finally {
-      void route.close()
+      void connection.close()
     }
   }
+}
+
+const NO_LISTENERS: ReadonlyMap<string, readonly Listener[]> = new Map()
+
+function portKey(protocol: Protocol, port: number): string {
+  return `${protocol} ${port}`
+}
+
+function isInTheWay(reached: ReturnType<typeof reach>, address: LinkAddress): boolean {
+  return reached === 'address' || (reached === 'wildcard' && isOwn(address))
 }
 
 /**

@@ -73,15 +73,18 @@ describe('F134: externalIPs at an address of the node that the Node object does 
   it('F134: are refused where a process of the node listens, at that address or at all of them', async () => {
     await listen(BRIDGE, 8443)
     await listen('0.0.0.0', 7000)
+    await listen('::', 7002)
     const udp = createSocket('udp4')
     servers.push(udp)
     udp.bind(5353, BRIDGE)
     await once(udp, 'listening')
     daemon = await cluster.running()
     cluster.put(ask('s1', BRIDGE, 8443), ask('s2', BRIDGE, 7000), ask('s3', BRIDGE, 5353, 'UDP'))
+    cluster.put(ask('s7', BRIDGE, 7002))
     await refused('s1', `${BRIDGE}:8443/TCP`, 'a process of this node listens there')
     await refused('s2', `${BRIDGE}:7000/TCP`, 'a process of this node listens there')
     await refused('s3', `${BRIDGE}:5353/UDP`, 'a process of this node listens there')
+    await refused('s7', `${BRIDGE}:7002/TCP`, 'a process of this node listens there')
     expect(await heard(BRIDGE, 8443)).toBe('the node')
     expect(await heard(BRIDGE, 7000)).toBe('the node')
     await eventually(() => JSON.stringify(cluster.server.store.list('events')).includes(`${BRIDGE}:8443`))
@@ -90,7 +93,7 @@ describe('F134: externalIPs at an address of the node that the Node object does 
     await eventually(async () => (await heard(BRIDGE, 7001)) === 'ECONNREFUSED')
     for (const port of [7001, 5353, HEALTH_PORT])
       await eventually(() => new RegExp(`172\\.17\\.0\\.1 \\. tcp \\. ${port} `).test(listRuleset()))
-    expect(daemon.said('refused')).toHaveLength(3)
+    expect(daemon.said('refused')).toHaveLength(4)
   })
 
   it('F134: are served at a VIP, though a process listens at all addresses, and refused where it listens at the VIP', async () => {

@@ -1,6 +1,7 @@
 /** linux/sock_diag.h, linux/inet_diag.h and linux/tcp.h, under the headers' own names. */
 
 export const SOCK_DIAG_BY_FAMILY = 20
+export const INET_DIAG_SKV6ONLY = 11
 export const INET_DIAG_NOCOOKIE = 0xffff_ffff
 
 export const AF_INET = 2

@@ -1,62 +1,70 @@
 import type { Ip } from '../../base/ip.ts'
-import { octetsFromBytes, zeros } from '../../base/octets.ts'
+import { octetsFromBytes } from '../../base/octets.ts'
 import type { ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import { u8 } from '../../netlink/codec.ts'
 import { malformed } from '../../netlink/errors.ts'
 import type { Message } from '../../netlink/message.ts'
-import { AF_INET, AF_INET6, INET_DIAG_NOCOOKIE } from './constants.ts'
+import { attributeSet, readAttributes } from '../../netlink/schema.ts'
+import { AF_INET, INET_DIAG_NOCOOKIE, INET_DIAG_SKV6ONLY } from './constants.ts'
 
-/** Bytes of an address in struct inet_diag_sockid. */
-const ADDRESS_LENGTH = 16
-/** Of struct inet_diag_msg. */
-const MESSAGE_LENGTH = 72
-const SOURCE_OFFSET = 8
-const INODE_OFFSET = 68
-
-/** What struct inet_diag_req_v2 and its inet_diag_sockid say here. */
+/** What is asked for by struct inet_diag_req_v2. */
 export interface SocketQuery {
+  /** AF_*. */
+  readonly family: number
   /** IPPROTO_*. */
   readonly protocol: number
   /** TCPF_*. */
   readonly states: number
-  readonly source: SocketEnd
-  readonly destination: SocketEnd
-  /** Index of the device on which packets come in. */
-  readonly device: number
 }
 
-export interface SocketEnd {
+/** Of struct inet_diag_sockid, with its ports, addresses and device. */
+const ADDRESSING_LENGTH = 40
+
+/** struct inet_diag_req_v2 for sockets of any address. */
+export function writeSocketQuery(out: ByteWriter, { family, protocol, states }: SocketQuery): void {
+  out.u8(family)
+  out.u8(protocol)
+  out.u16(0)
+  out.u32(states)
+  for (let at = 0; at < ADDRESSING_LENGTH; at += 4) out.u32(0)
+  out.u32(INET_DIAG_NOCOOKIE)
+  out.u32(INET_DIAG_NOCOOKIE)
+}
+
+const SOCKET = attributeSet({
+  /** A socket of IPv6 takes no IPv4. */
+  v6Only: [INET_DIAG_SKV6ONLY, u8],
+})
+
+/** Of struct inet_diag_msg, and where its fields are. */
+const MESSAGE_LENGTH = 72
+const PORT_OFFSET = 4
+const SOURCE_OFFSET = 8
+const DEVICE_OFFSET = 40
+const INODE_OFFSET = 68
+
+/** What struct inet_diag_msg and its attributes tell of a socket. */
+export interface SocketFacts {
+  /** That it is bound to; unspecified for all addresses. */
   readonly ip: Ip
   readonly port: number
-}
-
-export function writeSocketQuery(out: ByteWriter, query: SocketQuery): void {
-  const { source, destination } = query
-  out.u8(source.ip.length === 4 ? AF_INET : AF_INET6)
-  out.u8(query.protocol)
-  out.u16(0)
-  out.u32(query.states)
-  out.u16be(source.port)
-  out.u16be(destination.port)
-  out.octets(source.ip + zeros(ADDRESS_LENGTH - source.ip.length))
-  out.octets(destination.ip + zeros(ADDRESS_LENGTH - destination.ip.length))
-  out.u32(query.device)
-  out.u32(INET_DIAG_NOCOOKIE)
-  out.u32(INET_DIAG_NOCOOKIE)
-}
-
-/** What struct inet_diag_msg tells of a socket. */
-export interface SocketFacts {
-  /** The address that it is bound to: the unspecified one for all addresses, IPv4-mapped where a socket of IPv6 has one of IPv4. */
-  readonly ip: Ip
+  /** Index of the device that it is bound to; 0 for all. */
+  readonly device: number
+  /** As in /proc/PID/fd. */
   readonly inode: number
+  readonly v6Only: boolean
 }
 
-export function readSocketFacts({ data, bytes }: ByteView, { start, end }: Message): SocketFacts {
+export function readSocketFacts(view: ByteView, { start, end }: Message): SocketFacts {
   if (end - start < MESSAGE_LENGTH) throw malformed('a message without its inet_diag_msg', start)
-  const length = data.getUint8(start) === AF_INET ? 4 : ADDRESS_LENGTH
+  const { data, bytes } = view
   const source = start + SOURCE_OFFSET
+  const length = data.getUint8(start) === AF_INET ? 4 : 16
   return {
     ip: octetsFromBytes(bytes.subarray(source, source + length)),
+    port: data.getUint16(start + PORT_OFFSET),
+    device: data.getUint32(start + DEVICE_OFFSET, true),
     inode: data.getUint32(start + INODE_OFFSET, true),
+    v6Only: readAttributes(view, SOCKET, { start: start + MESSAGE_LENGTH, end }).v6Only === 1,
   }
 }

@@ -1,0 +1,44 @@
+import { expect, it } from 'vitest'
+import { parseIp } from '../../../../src/base/ip.ts'
+import { type Listener, listListeners, reach } from '../../../../src/kernel/socket/list-listeners.ts'
+import { Connection } from '../../../../src/netlink/connection.ts'
+import { FakeClock } from '../../../support/fake-clock.ts'
+import { ScriptedTransport, sequenceOf } from '../../../support/scripted-transport.ts'
+
+function ip(text: string): string {
+  return parseIp(text) ?? ''
+}
+
+function listener(bound: string, more: Partial<Listener> = {}): Listener {
+  return { protocol: 'TCP', ip: ip(bound), port: 80, device: 0, inode: 1, v6Only: false, ...more }
+}
+
+it.each<readonly [string, string, Partial<Listener>, ReturnType<typeof reach>]>([
+  ['192.0.2.1', '192.0.2.1', {}, 'address'],
+  ['192.0.2.2', '192.0.2.1', {}, undefined],
+  ['0.0.0.0', '192.0.2.1', {}, 'wildcard'],
+  ['::', '192.0.2.1', {}, 'wildcard'],
+  ['::', '192.0.2.1', { v6Only: true }, undefined],
+  ['::', '2001:db8::1', { v6Only: true }, 'wildcard'],
+  ['0.0.0.0', '2001:db8::1', {}, undefined],
+  ['::ffff:192.0.2.1', '192.0.2.1', {}, 'address'],
+  ['0.0.0.0', '192.0.2.1', { device: 7 }, 'wildcard'],
+  ['192.0.2.1', '192.0.2.1', { device: 8 }, undefined],
+])('a listener bound to %s and packets to %s: %o is %s', (bound, to, more, wanted) => {
+  expect(reach(listener(bound, more), { ip: ip(to), index: 7 })).toBe(wanted)
+})
+
+it('is no error where the kernel has no inet_diag', () => {
+  // NLMSG_ERROR with -ENOENT.
+  const answer = (sent: Uint8Array) => {
+    const error = Buffer.alloc(36)
+    error.writeUInt32LE(36, 0)
+    error.writeUInt16LE(2, 4)
+    error.writeUInt32LE(sequenceOf(sent), 8)
+    error.writeInt32LE(-2, 16)
+    return [new Uint8Array(error)]
+  }
+  const transport = new ScriptedTransport(answer)
+  expect(listListeners(new Connection({ transport, clock: new FakeClock() }))).toEqual([])
+  expect(transport.sent).toHaveLength(4)
+})
