@@ -114,6 +114,11 @@ export class Intake {
     this.#offer()
   }
 
+  /** See Source.confirm; undefined where the source cannot. */
+  confirm(): Promise<void> | undefined {
+    return this.#run?.source.confirm?.()
+  }
+
   async stop(): Promise<void> {
     await this.#run?.source.stop()
   }

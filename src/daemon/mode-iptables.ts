@@ -20,6 +20,7 @@ import type { Dataplane } from '../reconcile/dataplane.ts'
 import type { IptablesNumbers, TableRules } from '../telemetry/iptables-metrics.ts'
 import { demandIptables, lesserLack } from './demand-iptables.ts'
 import { detectorOf } from './detector.ts'
+import { iptablesExtent } from './extent.ts'
 import { instanceOf } from './instance.ts'
 import type { KernelSockets, ModeContext, ModeTracer, OpenPlane } from './mode.ts'
 import { NO_NFACCT_COUNTERS, openNfacctCounters } from './nfacct-counters.ts'
@@ -67,6 +68,7 @@ export function openIptables({
       tell?.({ kind: 'notice', level: 'info', text: options.optimize ? LIMIT : LIMITS, facts: {} })
       busiest?.start()
     },
+    extent: state => iptablesExtent(state, options.names),
     misfits: ({ refusals }) => [...refusals.values()].flat(),
     traffic: () => Promise.resolve([]),
     async numbers(state) {

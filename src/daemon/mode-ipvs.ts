@@ -26,6 +26,7 @@ import type { Touched } from '../kernel/nft/monitor.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { NetlinkError } from '../netlink/errors.ts'
 import { detectorOf } from './detector.ts'
+import { ipvsExtent } from './extent.ts'
 import type { KernelSockets, ModeContext, ModeEvent, ModeTracer, OpenPlane } from './mode.ts'
 
 /** The device that Services' addresses are bound to: they are no addresses of this machine. */
@@ -56,6 +57,7 @@ export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPla
       setTimeouts(kernel, config, tell)
       plane.startUpkeep()
     },
+    extent: ipvsExtent,
     misfits: ({ refusals }) => [...refusals.values()].flat(),
     traffic: async state =>
       config.connectionMetricsMax === 0

@@ -12,6 +12,7 @@ import { createNftClient } from '../kernel/nft/client.ts'
 import { createTracer } from '../kernel/nft/trace.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { detectorOf } from './detector.ts'
+import { nftablesExtent } from './extent.ts'
 import { instanceOf } from './instance.ts'
 import type { ModeContext, ModeTracer, OpenPlane } from './mode.ts'
 
@@ -29,6 +30,7 @@ export function openNftables({
     plane: createNftablesPlane({ client, options, watchWriters: report => watchWriters(watching, report) }),
     demand: () => undefined,
     start: () => undefined,
+    extent: ({ ruleset }) => nftablesExtent(ruleset),
     misfits: ({ refusals }) => [...refusals.values()].flat(),
     traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
     close: () => client.close(),

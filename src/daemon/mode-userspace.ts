@@ -13,6 +13,7 @@ import { createUserspaceTracer } from '../dataplane/userspace/trace.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { detectorOf } from './detector.ts'
+import { userspaceExtent } from './extent.ts'
 import { instanceOf } from './instance.ts'
 import type { ModeContext, ModeEvent, ModeTracer, OpenPlane } from './mode.ts'
 
@@ -46,6 +47,7 @@ export function openUserspace({
       tell?.({ kind: 'notice', level: 'warn', text: COSTS, facts: { connections, sessions } })
       plane.startRelaying()
     },
+    extent: ({ ruleset }) => userspaceExtent(ruleset),
     misfits: ({ refusals }) => [...refusals.values()].flat(),
     // What goes through this process is counted by nobody else, and not by endpoint.
     traffic: () => Promise.resolve([]),

@@ -9,6 +9,7 @@ import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
 import type { IptablesNumbers } from '../telemetry/iptables-metrics.ts'
 import type { RelayNumbers } from '../telemetry/relay-metrics.ts'
+import type { Extent } from './extent.ts'
 
 /** Opens a socket to one part of the kernel, or to a kernel in memory. Throws SystemError. */
 export type OpenSocket = () => Transport
@@ -65,6 +66,8 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly start: () => void
   /** What a state leaves out, or does otherwise, because the kernel or the mode has no place for it. */
   readonly misfits: (state: State) => readonly Refusal[]
+  /** How much a state serves. */
+  readonly extent: (state: State) => Extent
   /** What the kernel has counted at each endpoint, as far as the configuration asks for it. */
   readonly traffic: (state: State) => Promise<readonly TrafficCount[]>
   /** What kube-proxy measures in its iptables mode; absent in others. */

@@ -17,6 +17,11 @@ export interface PassOptions<State, P extends Plan<State>> {
   readonly looked: (durationMs: number) => void
   /** Resolves when another commit is allowed. */
   readonly pace: () => Promise<void>
+  /**
+   * Asked before the first commit, with what the kernel holds and what it should hold. When it resolves with true, what is
+   * wanted was read once more, and the commit is not made.
+   */
+  readonly doubts?: ((held: State, wanted: State) => Promise<boolean>) | undefined
 }
 
 export interface PassResult {
@@ -26,8 +31,10 @@ export interface PassResult {
   readonly looked: boolean
 }
 
-interface Planned<P> {
+interface Planned<State, P> {
   readonly plan: P
+  readonly from: State
+  readonly wanted: State
   /** It was made of a look at the kernel. */
   readonly observed: boolean
 }
@@ -93,11 +100,17 @@ export class Pass<State, P extends Plan<State>> {
   ): Promise<PassResult> {
     let looked = false
     for (let round = 1; round <= ROUNDS_MAX; round++) {
-      const { plan, observed } = await this.#plan(table, without)
+      const { plan, observed, from, wanted } = await this.#plan(table, without)
       looked ||= observed
       if (plan.empty) {
         this.#hold(plan.after)
         return { complete: true, looked }
+      }
+      if (observed && !this.#programmed && (await this.#options.doubts?.(from, wanted)) === true) {
+        this.#applied = undefined
+        // What the kernel holds lends its numbering, not what was nearly written.
+        this.#base = undefined
+        return { complete: false, looked }
       }
       const receipt = await this.#options.plane.commit(plan, this.#guard(observed, round))
       if (receipt.outcome === 'committed') {
@@ -121,7 +134,7 @@ export class Pass<State, P extends Plan<State>> {
     return observed && !this.#unsettled && round <= STALE_TRIES ? { generation: this.#generation } : {}
   }
 
-  async #plan(table: FrontendTable, without: ReadonlySet<string>): Promise<Planned<P>> {
+  async #plan(table: FrontendTable, without: ReadonlySet<string>): Promise<Planned<State, P>> {
     const { plane, slicing, nowMs, looked } = this.#options
     const startMs = nowMs()
     let from = this.#applied
@@ -138,7 +151,7 @@ export class Pass<State, P extends Plan<State>> {
     this.#base = wanted
     const plan = await finishInSlices(plane.diff(from, wanted), slicing)
     if (observed) looked(nowMs() - startMs)
-    if (observed || !plan.rebuilds) return { plan, observed }
+    if (observed || !plan.rebuilds) return { plan, observed, from, wanted }
     this.#applied = undefined
     return await this.#plan(table, without)
   }

@@ -23,6 +23,8 @@ export interface ReconcilerOptions<State, P extends Plan<State>> {
   /** Distance between looks at the kernel's generation, milliseconds; 0 for never. */
   readonly driftPollMs: number
   readonly report: (event: ReconcilerEvent) => void
+  /** See PassOptions. */
+  readonly doubts?: (held: State, wanted: State) => Promise<boolean>
 }
 
 /** A Snapshot and what it means on this node. */
@@ -107,6 +109,7 @@ export class Reconciler<State, P extends Plan<State>> {
       },
       looked: durationMs => this.#drift.looked(durationMs),
       pace: () => this.#paced(),
+      doubts: options.doubts,
     })
   }
 

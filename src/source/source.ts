@@ -8,6 +8,8 @@ export interface Source {
   /** Resolves when no handler will be called any more. Idempotent. */
   stop(): Promise<void>
   readonly status: SourceStatus
+  /** Reads Services and endpoints once more. Resolves when what has changed by that was taken; absent where it cannot. */
+  confirm?(): Promise<void>
 }
 
 export interface SourceStatus {

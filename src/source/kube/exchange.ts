@@ -2,6 +2,7 @@ import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
 import type { ApiClient, ApiResponse } from './api-client.ts'
 import { FailureError, failureOfStatus } from './failure.ts'
+import { listMetaIn } from './wire/list-meta.ts'
 import {
   type ApiKind,
   type ApiObject,
@@ -154,12 +155,7 @@ function metadataPage(body: Buffer): MetadataPage {
   const { items, metadata } = isJson(page) ? page : {}
   if (!isJson(metadata) || (items !== null && !Array.isArray(items)))
     throw new WireError('a page of metadata is not a list')
-  const { resourceVersion, continue: token } = metadata
-  return { items: items ?? [], resourceVersion: textOf(resourceVersion), continue: textOf(token) }
-}
-
-function textOf(value: unknown): string {
-  return typeof value === 'string' ? value : ''
+  return { items: items ?? [], ...listMetaIn({ metadata }) }
 }
 
 /** Undefined when it is larger. */

@@ -7,7 +7,7 @@ import type { SourceObservation } from '../source.ts'
 import { ObjectIndex, type PutVerdict, type Version } from './object-index.ts'
 import { isOlder } from './resource-version.ts'
 import type { Resource } from './resources.ts'
-import type { ApiObject } from './wire/reader.ts'
+import { type ApiKind, type ApiObject, WireError } from './wire/reader.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
@@ -91,7 +91,7 @@ export class Intake {
 
   openListing(): Listing {
     return new Listing({
-      identify: object => this.#identify(object),
+      identify: object => this.#identifyListed(object),
       parse: (identified, object) => this.#parse(identified, object),
       held: key => this.index.get(key),
     })
@@ -132,6 +132,19 @@ export class Intake {
       else if (verdict !== 'same') events.push(...this.#news(key, verdict, listed.parsed))
     }
     return events
+  }
+
+  /**
+   * The absence of an object in a list deletes it, so that an item that cannot be told from others makes the list useless:
+   * throws WireError.
+   */
+  #identifyListed(object: unknown): Identified | undefined {
+    const { kind } = this.#options.resource
+    if (versionOf(object) === undefined || !isNamed(object, kind))
+      throw new WireError(`a list of ${kind}s with an item that has no name or no resource version`)
+    const identity = this.#options.watchedIdentity(object)
+    if (identity?.kind !== kind) throw new WireError(`a list of ${kind}s with an item of another kind`)
+    return this.#identify(object)
   }
 
   #identify(object: unknown): Identified | undefined {
@@ -234,6 +247,17 @@ export function versionOf(object: unknown): Version | undefined {
   const { uid, resourceVersion } = isJson(metadata) ? metadata : {}
   if (typeof resourceVersion !== 'string' || resourceVersion === '') return undefined
   return { uid: typeof uid === 'string' ? uid : '', resourceVersion }
+}
+
+function isNamed(object: unknown, kind: ApiKind): boolean {
+  const { metadata } = isJson(object) ? object : {}
+  const { name, namespace } = isJson(metadata) ? metadata : {}
+  const isScoped = kind === 'Service' || kind === 'EndpointSlice'
+  return isText(name) && (!isScoped || isText(namespace))
+}
+
+function isText(value: unknown): boolean {
+  return typeof value === 'string' && value !== ''
 }
 
 function deletion(kind: WatchedKind, key: string): SourceEvent {

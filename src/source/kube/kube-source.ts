@@ -88,6 +88,11 @@ export class KubeSource implements Source {
     return Promise.resolve()
   }
 
+  async confirm(): Promise<void> {
+    const [services, slices] = this.#parts
+    await Promise.all([services?.reflector.relist(), slices?.reflector.relist()])
+  }
+
   stop(): Promise<void> {
     this.#stopping ??= this.#stop()
     return this.#stopping

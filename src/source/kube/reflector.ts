@@ -1,4 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
+import { isMostGone } from '../../base/most-gone.ts'
 import { finishInSlices, type Steps } from '../../base/steps.ts'
 import type { WatchedIdentity } from '../../model/parse.ts'
 import type { Refusal } from '../../model/refusal.ts'
@@ -72,8 +73,6 @@ const OVERTIME_MS = 30_000
 const WELL_AFTER_MS = 1_000
 /** Mean distance between looks at what the server does not have. */
 const PROBE_MS = 300_000
-/** Few objects may well be deleted all at once. */
-const DOUBT_OBJECTS_MIN = 10
 const SLICE_MS = 8
 
 /**
@@ -99,6 +98,8 @@ export class Reflector {
   #isTold = false
   #inTrouble = false
   #heardMs: number | undefined
+  /** They wait for a list to be taken. */
+  readonly #awaiting: (() => void)[] = []
   /** Objects that the list to come repairs. */
   #repairs = 0
 
@@ -299,8 +300,7 @@ export class Reflector {
       return { kind: 'backwards' }
     }
     const missing = await this.#inSlices(this.#intake.vanishing(listing))
-    const isDoubtful = index.size >= DOUBT_OBJECTS_MIN && missing.length * 2 > index.size
-    if (isDoubtful && !course.doubted) return { kind: 'vanished' }
+    if (isMostGone(index.size, missing.length) && !course.doubted) return { kind: 'vanished' }
     const backwards = isOlder(resourceVersion, course.position)
     const batch = await this.#inSlices(this.#intake.land(listing, { resourceVersion, missing, backwards }))
     await this.#hand(batch)
@@ -326,6 +326,7 @@ export class Reflector {
     this.#isAbsent = false
     this.#well()
     this.#tellListed()
+    for (const resolve of this.#awaiting.splice(0)) resolve()
   }
 
   async #hand(batch: readonly SourceEvent[]): Promise<void> {
@@ -341,10 +342,21 @@ export class Reflector {
     if (refusals !== undefined && !this.#stopped) sink.refusals(refusals)
   }
 
+  /** Lists once more, from the store itself. Resolves when a list was taken. */
+  relist(): Promise<void> {
+    const taken = new Promise<void>(resolve => this.#awaiting.push(resolve))
+    this.#relist({ kind: 'vanished' })
+    return taken
+  }
+
   #relistLost(objects: number): void {
+    if (this.#course.next === 'watch') this.#repairs = objects
+    this.#relist({ kind: 'lost-events' })
+  }
+
+  /** In place of the watch; a list that is under way will do. */
+  #relist(outcome: Outcome): void {
     if (this.#stopped || this.#course.next !== 'watch') return
-    this.#repairs = objects
-    const outcome = { kind: 'lost-events' } as const
     if (this.#attempt === undefined)
       this.#course = decide(this.#course, outcome, this.#options.clock.nowMs()).course
     else this.#attempt.breakOff(outcome)

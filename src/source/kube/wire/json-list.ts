@@ -2,7 +2,7 @@ import { BACKSLASH, CLOSE_BRACE, CLOSE_BRACKET, OPEN_BRACE, OPEN_BRACKET, QUOTE 
 import { JsonFrame } from './json-frame.ts'
 import { objectIn } from './json-text.ts'
 import { defaultVersion, versionOfList, withType } from './kinds.ts'
-import { isMessage, textIn } from './message.ts'
+import { listMetaIn } from './list-meta.ts'
 import { type ListMeta, type ListReader, type ListReaderOptions, WireError } from './reader.ts'
 import { Rest } from './rest.ts'
 
@@ -45,10 +45,11 @@ export class JsonListReader implements ListReader {
     if (!this.#frame.isClosed) throw new WireError('the list is cut off')
     const list = objectIn(this.#frame.text())
     versionOfList(list, this.#options.kind)
+    // Go writes an empty slice that is nil as null; a list that does not name its items says nothing about them.
+    if (list.items !== null && !Array.isArray(list.items)) throw new WireError('a list without items')
     // A key that is written with escapes was not recognised.
     if (Array.isArray(list.items) && list.items.length > 0) throw new WireError('items under an unusual key')
-    const metadata = isMessage(list.metadata) ? list.metadata : {}
-    return { resourceVersion: textIn(metadata.resourceVersion), continue: textIn(metadata.continue) }
+    return listMetaIn(list)
   }
 
   /** Gives the index behind the bracket that closes the item, or the end. */

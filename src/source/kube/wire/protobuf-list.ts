@@ -1,6 +1,7 @@
 import { hasMagic, MAGIC, refuseEncodings, typeOf } from './envelope.ts'
 import { versionOfList } from './kinds.ts'
-import { isMessage, type Message, textIn } from './message.ts'
+import { listMetaIn } from './list-meta.ts'
+import type { Message } from './message.ts'
 import { ProtobufDecoder } from './protobuf-decoder.ts'
 import { type Field, fieldAt } from './protobuf-field.ts'
 import { LENGTH } from './protobuf-table.ts'
@@ -39,8 +40,7 @@ export class ProtobufListReader implements ListReader {
     if (this.#place !== 'envelope' || this.#rest.length > 0 || this.#apiVersion === undefined)
       throw new WireError('the list is cut off')
     refuseEncodings(this.#envelope)
-    const metadata = isMessage(this.#list.metadata) ? this.#list.metadata : {}
-    return { resourceVersion: textIn(metadata.resourceVersion), continue: textIn(metadata.continue) }
+    return listMetaIn(this.#list)
   }
 
   /** Reads what begins at `at`; gives where it ends, or `at` when it has not arrived entirely. */
