@@ -22,6 +22,8 @@ export interface FileSourceOptions {
   readonly parseObject: ParseObject
   readonly findDoubts?: FindDoubts
   readonly clock: Clock
+  /** Of all files together, as ReadOptions.partsMax counts. */
+  readonly partsMax?: number | undefined
 }
 
 /** Distance between looks when nobody tells of changes. */
@@ -59,6 +61,8 @@ interface FileRecord {
   failure: string | undefined
   refusals: FileObjects['refusals']
   otherKinds: FileObjects['otherKinds']
+  /** Of what is kept of it. */
+  parts: number
   /** Texts of what was reported of the content that was read last: a later version does not report it again. */
   told: ReadonlySet<string>
   /** Monotonic milliseconds of the first look that missed the file. */
@@ -188,6 +192,7 @@ export class FileSource implements Source {
       failure: undefined,
       refusals: [],
       otherKinds: new Set(),
+      parts: 0,
       told: new Set(),
       missingSinceMs: undefined,
       gone: false,
@@ -200,7 +205,7 @@ export class FileSource implements Source {
     const { clock } = this.#options
     const { signature } = record
     const hasty = !record.retried && clock.nowMs() - record.sinceMs < QUIET_MS
-    const outcome = await this.#tryRead(record.path)
+    const outcome = await this.#tryRead(record)
     if (this.#stop.signal.aborted) return IDLE
     const after = await sightOf(record.path)
     // What was read may be half of one version and half of another.
@@ -231,9 +236,13 @@ export class FileSource implements Source {
     return IDLE
   }
 
-  async #tryRead(path: string): Promise<FileObjects | FileError> {
+  async #tryRead({ path, parts }: FileRecord): Promise<FileObjects | FileError> {
+    const { partsMax = Number.POSITIVE_INFINITY } = this.#options
+    let others = -parts
+    for (const record of this.#records.values()) others += record.parts
     try {
-      return await readObjects(path, { ...this.#options, signal: this.#stop.signal })
+      const options = { ...this.#options, partsMax: Math.max(0, partsMax - others) }
+      return await readObjects(path, { ...options, signal: this.#stop.signal })
     } catch (error) {
       if (error instanceof FileError) return error
       throw error
@@ -247,6 +256,7 @@ export class FileSource implements Source {
     this.#tellMistakes(record, content)
     record.refusals = content.refusals
     record.otherKinds = content.otherKinds
+    record.parts = content.parts
     if (record.failure === undefined) return
     record.failure = undefined
     this.#tell('recovered', record.path, 'the file is read again')

@@ -226,8 +226,8 @@ export class JsonTextError extends Error {
   }
 }
 
-/** Far above what etcd lets an object be (1.5 MiB). */
-const ITEM_BYTES_MAX = 64 * 1024 * 1024
+/** Above what etcd lets an object be (1.5 MiB). */
+const ITEM_BYTES_MAX = 4 * 1024 * 1024
 
 const TAB = 0x09
 const NEWLINE = 0x0a

@@ -13,8 +13,9 @@ export type ObjectEvent = Exclude<SourceEvent, { readonly kind: 'LocalIps' }>
 export interface FileObjects {
   /** By `Kind/key`. */
   readonly objects: Map<string, ObjectEvent>
+  /** At most REFUSALS_MAX. */
   readonly refusals: readonly Refusal[]
-  /** Ids that the file has more than once; the first counts. */
+  /** Ids that the file has more than once, at most DOUBTS_MAX; the first counts. */
   readonly repeated: readonly string[]
   /** Unknown fields and kinds, at most DOUBTS_MAX. */
   readonly doubts: readonly FileDoubt[]
@@ -23,6 +24,8 @@ export interface FileObjects {
   /** Kinds of objects that are not read. */
   readonly otherKinds: ReadonlySet<string>
   readonly bytes: number
+  /** As ReadOptions.partsMax counts. */
+  readonly parts: number
 }
 
 export interface FileDoubt {
@@ -34,6 +37,7 @@ export interface FileDoubt {
 /** A file of another kind can be wrong in thousands of places. */
 const DOUBTS_MAX = 20
 const OTHER_KINDS_MAX = 10
+const REFUSALS_MAX = 1_000
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
@@ -45,6 +49,8 @@ export interface ReadOptions {
   readonly parseObject: ParseObject
   readonly findDoubts?: FindDoubts
   readonly clock: Clock
+  /** Objects, ports, addresses and endpoints that are kept at most (an object counts as four): more is a FileError. */
+  readonly partsMax?: number
   /** Aborted when nobody waits for the result any more: reading ends with a FileError. */
   readonly signal?: AbortSignal
 }
@@ -71,6 +77,10 @@ export class FileError extends Error {
 }
 
 const CHUNK_BYTES = 256 * 1024
+/** The text is held whole. */
+const YAML_BYTES_MAX = 64 * 1024 * 1024
+/** What one object counts beside its ports, addresses and endpoints. */
+const OBJECT_PARTS = 4
 const SLICE_MS = 8
 
 /** Reads all objects of a file, in slices between which the event loop breathes. Throws FileError. */
@@ -115,11 +125,18 @@ async function readJson(handle: FileHandle, collector: Collector): Promise<void>
 }
 
 async function readYaml(handle: FileHandle, collector: Collector): Promise<void> {
+  const { size } = await handle.stat()
+  if (size > YAML_BYTES_MAX)
+    throw new FileError(
+      `the file has ${size} bytes, and ${YAML_BYTES_MAX} of YAML are read; JSON may be longer`,
+    )
   const text = await handle.readFile('utf8')
   collector.bytes = Buffer.byteLength(text)
   for (const document of yamlDocuments(text)) {
-    for (const item of itemsOf(document)) {
-      collector.take(item)
+    const { list } = document
+    const item = { ...document, value: ofList(document.value, list) }
+    for (const each of list === undefined ? itemsOf(document) : [item]) {
+      collector.take(each)
       await collector.breathe()
     }
   }
@@ -171,6 +188,7 @@ class Collector {
   #moreDoubts = 0
   readonly #otherKinds = new Set<string>()
   #sliceEndMs: number
+  #parts = 0
   bytes = 0
 
   constructor(options: ReadOptions) {
@@ -187,7 +205,9 @@ class Collector {
       if (this.#otherKinds.size < OTHER_KINDS_MAX) this.#otherKinds.add(printable(object.kind))
       return
     }
-    if (!('kind' in result)) this.#refusals.push(result)
+    if (!('kind' in result)) {
+      if (this.#refusals.length < REFUSALS_MAX) this.#refusals.push(result)
+    }
     // Without a value: of a watched kind, but not of interest.
     else if (result.kind !== 'LocalIps' && result.value !== undefined) this.#add(result)
   }
@@ -209,6 +229,7 @@ class Collector {
       moreDoubts: this.#moreDoubts,
       otherKinds: this.#otherKinds,
       bytes: this.bytes,
+      parts: this.#parts,
     }
   }
 
@@ -221,9 +242,28 @@ class Collector {
 
   #add(event: ObjectEvent): void {
     const id = `${event.kind}/${event.key}`
-    if (this.#objects.has(id)) this.#repeated.push(id)
-    else this.#objects.set(id, event)
+    if (this.#objects.has(id)) {
+      if (this.#repeated.length < DOUBTS_MAX) this.#repeated.push(id)
+      return
+    }
+    this.#objects.set(id, event)
+    this.#parts += partsOf(event)
+    const { partsMax = Number.POSITIVE_INFINITY } = this.#options
+    if (this.#parts > partsMax) throw new FileError(tooMany(this.#objects.size, partsMax))
   }
+}
+
+function partsOf({ kind, value }: ObjectEvent): number {
+  if (kind === 'EndpointSlice' && value !== undefined)
+    return OBJECT_PARTS + value.ports.length + value.endpoints.length
+  if (kind !== 'Service' || value === undefined) return OBJECT_PARTS
+  const { ports, externalIps, loadBalancerIps, sourceRanges } = value
+  return OBJECT_PARTS + ports.length + externalIps.length + loadBalancerIps.length + sourceRanges.length
+}
+
+function tooMany(objects: number, partsMax: number): string {
+  const what = `${objects} objects with their ports, addresses and endpoints`
+  return `more than the memory is enough for: ${what} are more than ${partsMax} parts; raise the memory limit`
 }
 
 function fileError(error: unknown): Error {

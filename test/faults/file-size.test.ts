@@ -1,0 +1,96 @@
+import { mkdirSync, renameSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { type Daemon, Daemons } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { ip } from '../support/lab/topology.ts'
+import { eventually } from '../support/patience.ts'
+import { ask, metric } from './cluster.ts'
+import { peakOf } from './cluster-process.ts'
+import { frontendNames } from './kernel.ts'
+import { nameOf, services, writeObjects } from './objects.ts'
+
+const MIB = 1 << 20
+/** Limit of deploy/kubernetes/base/daemonset.yaml, and the heap that Node.js has in a control group of that limit. */
+const LIMIT_BYTES = 512 * MIB
+const NODE_ARGS = ['--max-old-space-size=256']
+const OBJECTS = 50_000
+
+const daemons = new Daemons()
+let folder: string
+let daemon: Daemon
+
+beforeEach(async () => {
+  freshNetns()
+  ip(['link set lo up'])
+  folder = join(daemons.folder(), 'objects')
+  mkdirSync(folder)
+  writeObjects(folder, services(20))
+  daemon = daemons.start({ source: folder, nodeArgs: NODE_ARGS })
+  await daemon.synced()
+})
+
+afterEach(() => daemons.end())
+
+/** A file beside those that are there, in one go. */
+function write(name: string, text: string): void {
+  const unfinished = join(folder, `.${name}.unfinished`)
+  writeFileSync(unfinished, text)
+  renameSync(unfinished, join(folder, name))
+}
+
+/** Of 62 characters. */
+const small = (number: number) =>
+  `{apiVersion: v1, kind: Service, metadata: {name: x${number}, namespace: ns}}\n`
+
+async function servesTheRest(what: string): Promise<void> {
+  writeObjects(folder, services(21))
+  await eventually(() => frontendNames().has(nameOf(20)))
+  expect(daemon.hasExited).toBe(false)
+  const peak = peakOf(daemon.pid)
+  console.log(`${what}: peak ${Math.round(peak / MIB)} MiB`)
+  expect(peak).toBeLessThan(LIMIT_BYTES)
+  expect(await ask('/livez')).toMatchObject({ code: 200 })
+}
+
+it('F141: a YAML List of 50,000 small objects is read item by item', async () => {
+  const items = Array.from({ length: OBJECTS }, (_, number) => `- ${small(number)}`)
+  const last =
+    '- {apiVersion: v1, kind: Service, metadata: {name: last, namespace: ns}, spec: {clusterIP: 172.30.99.1, ports: [{port: 80}]}}\n'
+  write('small.yaml', `apiVersion: v1\nkind: List\nitems:\n${items.join('')}${last}`)
+  await daemon.until(() => daemon.hasExited || frontendNames().has('ns/last'))
+  await servesTheRest('a List of 50,000 objects')
+})
+
+it('F141: what cannot be read in parts is refused with file and figure, and its last good state stays', async () => {
+  write('small.yaml', small(1))
+  const nodes = Array.from({ length: 200_000 }, (_, number) => `{a: ${number}}`)
+  write('small.yaml', `apiVersion: v1\nkind: List\nitems: [${nodes.join(', ')}]\n`)
+  await daemon.until(() => daemon.said('characters, and 1048576 are read in one piece').length > 0)
+  const [said] = daemon.said('are read in one piece')
+  expect(said).toMatchObject({ place: expect.stringContaining('small.yaml:1:1') })
+  expect(await metric('kprobe_source_problems_total')).toBeGreaterThan(0)
+  await servesTheRest('200,000 nodes in one document')
+})
+
+it('F141: more objects than the memory is enough for are refused, and those of other files are served', async () => {
+  const one = { addresses: ['10.1.1.1'] }
+  const labels = { 'kubernetes.io/service-name': 's1' }
+  const slice = (number: number) => ({
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: { name: `x${number}`, namespace: 'ns', labels },
+    addressType: 'IPv4',
+    endpoints: Array.from({ length: 10_000 }, () => one),
+  })
+  const items = Array.from({ length: 160 }, (_, number) => JSON.stringify(slice(number)))
+  write('many.json', `{"apiVersion": "v1", "kind": "List", "items": [${items.join(',')}]}`)
+  await daemon.until(() => daemon.said('more than the memory is enough for').length > 0)
+  await servesTheRest('1,600,000 endpoints')
+})
+
+it('F141: a document that is nested without end is refused', async () => {
+  write('deep.yaml', `a: ${'['.repeat(200_000)}`)
+  await daemon.until(() => daemon.records.some(({ place }) => String(place).includes('deep.yaml')))
+  await servesTheRest('200,000 brackets')
+})
