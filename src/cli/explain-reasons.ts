@@ -3,6 +3,7 @@ import { familyOf, formatIp, formatIpPort, type Ip, parseIp } from '../base/ip.t
 import { count } from '../base/text.ts'
 import type { Frontend, FrontendTable, PortFrontends } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
+import type { Service } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { portsText, type Question } from './explain-question.ts'
 import type { ExplainedEndpoint } from './explanation-text.ts'
@@ -82,6 +83,8 @@ function served({ proxyName }: { readonly proxyName: string | undefined }): stri
 /** Services that asked for the address or the node port in vain. */
 function refusals(input: ReasonsInput): readonly string[] {
   const reasons = new Set<string>()
+  for (const { service, refusal } of input.table.admission?.oversized.values() ?? [])
+    if (wants(service, input)) reasons.add(`${refusal.object} is not served: it ${refusal.reason}`)
   for (const { refusals } of input.table.services.values())
     for (const refusal of refusals)
       if (isAbout(refusal, input))
@@ -89,6 +92,16 @@ function refusals(input: ReasonsInput): readonly string[] {
           `${refusal.object} asks for ${refusal.value} (${refusal.field}), and is refused: ${refusal.reason}`,
         )
   return [...reasons]
+}
+
+/** Whether the packet is for an address of the Service, or for one of its node ports. */
+function wants(
+  { clusterIps, externalIps, loadBalancerIps, ports }: Service,
+  { question, isLocal }: ReasonsInput,
+): boolean {
+  const { to, port, protocol } = question
+  if ([clusterIps, externalIps, loadBalancerIps].some(ips => ips.includes(to))) return true
+  return isLocal && ports.some(its => its.nodePort === port && its.protocol === protocol.name)
 }
 
 /** Refusals name an address, an address with its port, or a node port; the latter two with their protocol. */

@@ -7,6 +7,7 @@ import { dialledEndpoints } from '../daemon/api-reach.ts'
 import { Cluster } from '../daemon/cluster.ts'
 import { NodeListeners } from '../daemon/node-listeners.ts'
 import { openClient, openFileSource, openRoute, openSockDiag, watchLocalIps } from '../daemon/open.ts'
+import { processRoom, servicesBytes } from '../daemon/process-room.ts'
 import { ownSockets } from '../kernel/socket/own-sockets.ts'
 import type { ApiEndpoint } from '../model/api-server.ts'
 import { isJson } from '../model/fields.ts'
@@ -56,12 +57,16 @@ async function load(
   reading: Reading,
 ): Promise<Loaded> {
   const { clock, progress } = reading
-  const snapshot =
+  const { snapshot, memoryBytes } =
     daemon === undefined
-      ? withListeners(await readSource(config, reading), reading)
+      ? {
+          snapshot: withListeners(await readSource(config, reading), reading),
+          memoryBytes: servicesBytes(processRoom()),
+        }
       : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
-  const table = await finishInSlices(resolve(resolveOptions(config), undefined, snapshot), slicingOf(clock))
+  const options = resolveOptions(config, memoryBytes)
+  const table = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
   return { snapshot, table }
 }
 
@@ -73,7 +78,11 @@ function withListeners(snapshot: Snapshot, { clock, io }: Reading): Snapshot {
   return new NodeListeners({ clock, warn, ownSockets, sockets }).completed(snapshot, true)
 }
 
-async function askSnapshot(socket: string, { clock, progress }: Reading): Promise<Snapshot> {
+/** With the memory that the daemon has for Services: it refuses what is too large for that. */
+async function askSnapshot(
+  socket: string,
+  { clock, progress }: Reading,
+): Promise<{ readonly snapshot: Snapshot; readonly memoryBytes: number | undefined }> {
   progress.begin(`reading the objects of the daemon at ${socket}`)
   const answer = await askDaemon(socket, '/snapshot')
   if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
@@ -81,7 +90,8 @@ async function askSnapshot(socket: string, { clock, progress }: Reading): Promis
     throw new Error(`the daemon at ${socket} has not read all objects yet`)
   const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  return snapshot
+  const { servicesBytes: bytes } = answer.value
+  return { snapshot, memoryBytes: typeof bytes === 'number' ? bytes : undefined }
 }
 
 async function readSource(config: Config, { clock, io, progress }: Reading): Promise<Snapshot> {

@@ -13,6 +13,7 @@ import { ApiPublisher } from './api-publisher.ts'
 import { Cluster } from './cluster.ts'
 import { Intake } from './intake.ts'
 import { openFileSource } from './open.ts'
+import { processRoom, servicesBytes } from './process-room.ts'
 
 export interface ApiNodeOptions {
   readonly config: Config
@@ -98,7 +99,7 @@ export class ApiNode {
 
   async #resolve(snapshot: Snapshot): Promise<void> {
     const { config, clock, log } = this.#options
-    const steps = resolve(resolveOptions(config), this.#resolved, snapshot)
+    const steps = resolve(resolveOptions(config, servicesBytes(processRoom())), this.#resolved, snapshot)
     this.#resolved = { snapshot, table: await finishInSlices(steps, slicingOf(clock)) }
     this.#publisher.offer(this.#resolved)
     for (const { refusals } of this.#refusals.look(this.#resolved.table).fresh)

@@ -238,6 +238,7 @@ class Daemon {
       planned,
       report: event => this.#report(event),
       resolved: resolved => this.#api?.offer(resolved),
+      confirm: () => this.#intake.confirm(),
       tell: event => this.#observer.modeEvent(event),
       misfits: list => {
         for (const refusal of list) log.warn(refusal, 'skipped: not supported by this kernel or proxy mode')

@@ -41,7 +41,11 @@ export function adminPages(options: PagesOptions): AdminPages {
     plan: () => programming()?.pending(),
     receipts: () => receipts.lines,
     config: async () => ({ version, network: await networkNamespace(), flags: modelFlags(config()) }),
-    snapshot: () => ({ complete: intake.complete, ...snapshotJson(intake.snapshot) }),
+    snapshot: () => ({
+      complete: intake.complete,
+      servicesBytes: programming()?.servicesBytes,
+      ...snapshotJson(intake.snapshot),
+    }),
   }
 }
 

@@ -1,13 +1,29 @@
 import { readFileSync } from 'node:fs'
+import { getHeapStatistics } from 'node:v8'
 import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
 import type { Config } from '../config/config.ts'
 import type { ProcessRoom } from '../dataplane/userspace/relay/limits.ts'
+import { memoryLimit } from './memory-limit.ts'
 
 /** What this process may take of its machine, at once. */
 export function processRoom(): ProcessRoom {
-  // 0, or more than any machine has, without a control group that limits it.
-  const memoryBytes = process.constrainedMemory()
-  return { descriptors: descriptors(), memoryBytes: memoryBytes > 0 ? memoryBytes : undefined }
+  return {
+    descriptors: descriptors(),
+    memoryBytes: memoryLimit(),
+    heapBytes: getHeapStatistics().heap_size_limit,
+  }
+}
+
+/** The rest is the program's own, that of other buffers, and what is garbage before it is collected. */
+const SERVICES_SHARE = 0.6
+/** Node.js lets the heap have half of a control group's memory, of a large machine less. */
+const HEAP_SHARE = 0.5
+
+/** What Services may take together, bytes; undefined where nobody says. */
+export function servicesBytes({ memoryBytes, heapBytes }: Partial<ProcessRoom> = {}): number | undefined {
+  const limits = [memoryBytes, heapBytes === undefined ? undefined : heapBytes / HEAP_SHARE]
+  const least = Math.min(...limits.map(limit => limit ?? Number.POSITIVE_INFINITY))
+  return Number.isFinite(least) ? SERVICES_SHARE * least : undefined
 }
 
 /** How a daemon of this configuration divides its descriptors. A mode that it changes to later gets what is left. */

@@ -1,5 +1,6 @@
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
+import { isMostGone } from '../base/most-gone.ts'
 import { type Steps, slicingOf } from '../base/steps.ts'
 import { within } from '../base/within.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
@@ -18,6 +19,7 @@ import type { IptablesNumbers } from '../telemetry/iptables-metrics.ts'
 import type { RelayNumbers } from '../telemetry/relay-metrics.ts'
 import type { KernelSockets, ModeEvent, OpenPlane } from './mode.ts'
 import { usePlane } from './open.ts'
+import { servicesBytes } from './process-room.ts'
 
 export interface ProgrammingOptions {
   readonly clock: Clock
@@ -32,6 +34,8 @@ export interface ProgrammingOptions {
   readonly planned: (plan: Plan<unknown>) => void
   /** What the kernel or the mode has no place for, all of it, whenever it has changed. */
   readonly misfits: (refusals: readonly Refusal[]) => void
+  /** Reads once more what there is, before it removes most of what the kernel holds. */
+  readonly confirm?: () => Promise<void> | undefined
   /** Hears what Services mean here as soon as it is known, whatever becomes of it in the kernel. */
   readonly resolved?: (resolved: Resolved) => void
 }
@@ -43,6 +47,8 @@ export interface ProgrammingOptions {
 export interface Programming {
   readonly mode: ProxyMode
   readonly status: ReconcilerStatus
+  /** Memory that Services may take together; undefined for no bound. */
+  readonly servicesBytes: number | undefined
   /** Something is left out, or done otherwise: the kernel or the mode has no place for it. */
   readonly hasMisfits: boolean
   /** What the kernel has counted at each endpoint, where the configuration asks for it. */
@@ -82,12 +88,19 @@ const DRIFT_POLL_MS = 100
 /** How long an unfinished pass may hold up the end. */
 const DRAIN_MS = 3_000
 
+/** How long what is asked for a second time may take; then the first answer counts. */
+const CONFIRM_MS = 60_000
+const DOUBTED =
+  'the source has less than half of what the kernel serves; kprobe reads it once more before it removes the rest'
+
 class PlaneProgramming<State, P extends Plan<State>> implements Programming {
   readonly mode: ProxyMode
+  readonly servicesBytes: number | undefined
   readonly #options: ProgrammingOptions
   readonly #opened: OpenPlane<State, P>
   readonly #reconciler: Reconciler<State, P>
   #misfits = ''
+  #isConfirmed = false
 
   constructor(config: Config, options: ProgrammingOptions, opened: OpenPlane<State, P>) {
     const { clock, random, report } = options
@@ -96,7 +109,8 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     this.#opened = opened
     const isReal = config.backend === 'netlink'
     if (isReal) this.#begin()
-    const resolving = resolveOptions(config)
+    this.servicesBytes = servicesBytes(options.sockets.room?.())
+    const resolving = resolveOptions(config, this.servicesBytes)
     this.#reconciler = new Reconciler({
       plane: this.#noticing(isReal ? opened.plane : this.#pretending()),
       resolve: (previous, snapshot) => telling(options, resolve(resolving, previous, snapshot), snapshot),
@@ -106,6 +120,7 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
       healPeriodMs: config.syncPeriodMs,
       driftPollMs: isReal ? DRIFT_POLL_MS : 0,
       report,
+      doubts: (held, wanted) => this.#doubts(held, wanted),
     })
   }
 
@@ -146,6 +161,22 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     const drained = await within(clock, DRAIN_MS, this.#reconciler.stop())
     if (!drained) log.warn('exiting with a commit in flight; the next start reads the kernel back')
     await within(clock, DRAIN_MS / 4, this.#opened.close())
+  }
+
+  /** After a restart, what the kernel holds is the memory: a list that lacks most of it is asked for twice. */
+  async #doubts(held: State, wanted: State): Promise<boolean> {
+    if (this.#isConfirmed) return false
+    this.#isConfirmed = true
+    const { clock, log, confirm } = this.#options
+    const [before, after] = [this.#opened.extent(held), this.#opened.extent(wanted)]
+    const isDoubtful =
+      isMostGone(before.frontends, before.frontends - after.frontends) ||
+      isMostGone(before.endpoints, before.endpoints - after.endpoints)
+    const read = isDoubtful ? confirm?.() : undefined
+    if (read === undefined) return false
+    log.warn({ kernel: before, source: after }, DOUBTED)
+    await within(clock, CONFIRM_MS, read)
+    return true
   }
 
   #begin(): void {

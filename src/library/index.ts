@@ -20,6 +20,7 @@ export { PersistentMap } from '../base/persistent-map.ts'
 export { finish, finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
 export { type DryRunOptions, dryRun } from '../dataplane/dry-run.ts'
 export type { ApiEndpoint } from '../model/api-server.ts'
+export type { CostRates } from '../model/cost.ts'
 export type {
   Endpoint,
   EndpointConditions,
@@ -39,7 +40,7 @@ export type {
   WholeAddresses,
 } from '../model/frontend.ts'
 export type { HealthCheck } from '../model/health-check.ts'
-export type { NodePortSelection, ResolveOptions } from '../model/here.ts'
+export type { NodePortSelection, ResolveOptions, ServiceMemory } from '../model/here.ts'
 export type { ServiceListeners, TakenPort } from '../model/listeners.ts'
 export { createNamePool, type NamePool } from '../model/names.ts'
 export {

@@ -1,6 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
+import type { Admission } from './admission.ts'
 import type { Claims } from './claims.ts'
 import type { HealthCheck } from './health-check.ts'
 import type { Refusal } from './refusal.ts'
@@ -121,4 +122,6 @@ export interface FrontendTable {
   readonly node: { readonly ips: readonly Ip[]; readonly podCidrs: readonly Cidr[] }
   /** For the next resolve alone: who claims what. Without it everything is resolved anew. */
   readonly claims?: Claims
+  /** Which Services there is memory for; absent without a bound. */
+  readonly admission?: Admission | undefined
 }

@@ -1,6 +1,7 @@
 import { type Cidr, formatCidr } from '../base/cidr.ts'
 import { FAMILIES, type Family, familyOf, formatIp, type Ip, isUnspecified } from '../base/ip.ts'
 import { API_SERVICE, type ApiServers, apiServersOf } from './api-server.ts'
+import type { CostRates } from './cost.ts'
 import type { Service } from './service.ts'
 import type { NodeInfo, Snapshot } from './snapshot.ts'
 
@@ -25,6 +26,13 @@ export interface ResolveOptions {
   readonly allowServiceExternalIps: boolean
   /** Stands for the Node's primary address of its family, unless it is unspecified. */
   readonly bindAddress: Ip | undefined
+  /** What Services may take together, and what each takes; undefined for no bound. */
+  readonly memory?: ServiceMemory | undefined
+}
+
+export interface ServiceMemory {
+  readonly bytes: number
+  readonly rates: CostRates
 }
 
 /** Addresses at which NodePorts should answer; nothing at all means everywhere. */
@@ -76,6 +84,7 @@ export function hereOf(options: ResolveOptions, { node, slices, apiEndpoints, lo
     options.allowServiceExternalIps,
     apiServers.fingerprint,
     own?.podCidrs.map(formatCidr) ?? [],
+    options.memory ?? null,
   ])
   return {
     options,

@@ -1,6 +1,7 @@
 import { type Cidr, mergeCidrs } from '../base/cidr.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
+import { type AdmissionUpdate, admit } from './admission.ts'
 import { type Claims, type Touched, updateClaims } from './claims.ts'
 import type { Arena } from './contest.ts'
 import { isSame } from './equal.ts'
@@ -32,16 +33,19 @@ export function* resolve(
   const here = hereOf(options, snapshot)
   const known = previous?.table.claims?.fingerprint === here.fingerprint ? previous : undefined
   const touched = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
+  const update = yield* admit({ here, previous: known?.table.admission, snapshot, touched: touched.keys })
+  const view = update === undefined ? snapshot : { ...snapshot, services: update.admission.services }
+  const admitted = update === undefined ? touched : admittedOf(touched, update, view)
   const { claims, affected } = yield* updateClaims({
     here,
     claims: known?.table.claims,
-    before: known?.snapshot.services ?? snapshot.services,
-    touched,
+    before: known?.table.admission?.services ?? known?.snapshot.services ?? snapshot.services,
+    touched: admitted,
   })
   const before = previous?.table.services ?? PersistentMap.empty<ServiceFrontends>()
   const changes = yield* resolveAll(
-    { here, claims, snapshot, before },
-    withAffected(touched, affected, snapshot),
+    { here, claims, snapshot: view, before },
+    withAffected(admitted, affected, view),
   )
   return {
     number: snapshot.number,
@@ -49,6 +53,7 @@ export function* resolve(
     services: before.withOwn(changes),
     ...surroundings(here, previous, snapshot),
     claims,
+    admission: update?.admission,
   }
 }
 
@@ -120,6 +125,12 @@ function withAffected(touched: Touched, affected: ReadonlySet<ServiceKey>, snaps
 
 function touching(keys: readonly ServiceKey[], { services }: Snapshot): Touched {
   return { keys, services: keys.map(key => services.get(key)) }
+}
+
+/** The Services as they may be resolved, with those that have gained or lost their place. */
+function admittedOf(touched: Touched, { admission, affected }: AdmissionUpdate, view: Snapshot): Touched {
+  if (admission.oversized.size + affected.size === 0) return touched
+  return touching([...new Set([...touched.keys, ...affected])], view)
 }
 
 type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'localIps' | 'node'>

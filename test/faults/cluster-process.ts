@@ -53,3 +53,9 @@ export function shiftedClock(file: (name: string) => string): ShiftedClock {
   )
   return { nodeArgs: [`--require=${hook}`], file: shift, set }
 }
+
+/** The most memory that a process had in use so far, bytes. */
+export function peakOf(pid: number): number {
+  const status = readFileSync(`/proc/${pid}/status`, 'utf8')
+  return 1024 * Number(/^VmHWM:\s+(\d+) kB$/m.exec(status)?.[1])
+}

@@ -134,10 +134,13 @@ export const GROUPS = {
   'One party against all others': {
     F131: 'a Service takes the address and port of the API server',
     F132: 'connections to every server, from loopback and from outside',
+    F133: 'one Service of 5,000 ports with 1,000 endpoints each, or of 2,000 ports at 1,000 addresses, in 512 MiB',
     F134: 'a Service takes an address of the node that the Node object does not list',
     F135: 'two daemons at once: runtimes that pad names differently, earlier versions, and past the lock',
     F136: 'a process without privileges that takes the name of the lock',
+    F139: 'an answer that is no whole list, and a list that takes most away after a restart',
     F140: 'more health check node ports than descriptors',
+    F141: 'files that take more memory than there is, or the stack',
     F142: 'gRPC connections that the client has closed half',
   },
   'Attacks with a seed': {
@@ -178,7 +181,9 @@ export const NOTES = {
   F94: 'a clock that is moved in the process; suspension as F82',
   F98: '1,000 connections for each server',
   F117: 'LD_PRELOAD is neither refused nor told of: who can set it has the process already',
+  F133: 'a limit of the heap, as Node.js has it in a control group of 512 MiB; the peak is measured',
   F136: 'namespaces of the tests have one user, who counts as a stranger in the daemon that starts',
+  F141: 'a limit of the heap, as F133',
   F144: '4,000 mutations; `npm run attack` tries 1,000,000',
   F145: '8 stories in each mode; `npm run attack` tries 600',
   F146: 'a wall clock that is moved in the process; `npm run attack` tries 40 jumps',

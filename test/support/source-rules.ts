@@ -96,10 +96,11 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   config: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
   // The kernel's release.
   'daemon/banner.ts': ['node:os'],
+  'daemon/memory-limit.ts': ['node:fs', 'node:path'],
   'daemon/network-lock.ts': ['node:fs/promises'],
   'daemon/network-namespace.ts': ['node:fs/promises'],
   'daemon/oom-score.ts': ['node:fs/promises'],
-  'daemon/process-room.ts': ['node:fs'],
+  'daemon/process-room.ts': ['node:fs', 'node:v8'],
   cli: ['node:stream', 'yaml'],
   'cli/admin-client.ts': ['node:http'],
   'cli/api-program.ts': ['node:fs/promises'],

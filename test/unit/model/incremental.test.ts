@@ -159,6 +159,8 @@ function oneEvent(object: Fields): SourceEvent {
   return event
 }
 
+const RATES = { frontend: 500, endpoint: 700, perFrontend: false }
+
 const anyOptions: fc.Arbitrary<ResolveOptions> = fc.record({
   nodeName: fc.constant('here'),
   serviceProxyName: fc.constantFrom(undefined, undefined, 'other'),
@@ -170,6 +172,7 @@ const anyOptions: fc.Arbitrary<ResolveOptions> = fc.record({
   allowedExternalCidrs: fc.constantFrom([], [], [cidr('192.0.2.0/31')]),
   allowedLoadBalancerCidrs: fc.constantFrom([], [], [cidr('192.0.2.2/32')]),
   allowServiceExternalIps: fc.constantFrom(true, true, false),
+  memory: fc.constantFrom(undefined, ...[4_000, 8_000, 14_000].map(bytes => ({ bytes, rates: RATES }))),
   bindAddress: fc.constantFrom(undefined, undefined, '\xc0\0\x02\x09'),
 })
 

@@ -4,8 +4,10 @@ import { DEFAULT_LIMITS, type RelayLimits } from './context.ts'
 export interface ProcessRoom {
   /** Descriptors that it may have open. */
   readonly descriptors: number | undefined
-  /** Memory of its control group. */
+  /** Memory that it may have: of its control groups, or of the machine. */
   readonly memoryBytes: number | undefined
+  /** What of that may be values of JavaScript. */
+  readonly heapBytes?: number
 }
 
 /** Four buffers of 64 KiB, for a connection neither end of which reads. */

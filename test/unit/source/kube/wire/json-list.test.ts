@@ -112,7 +112,7 @@ describe('a list in JSON', () => {
   it('is refused when an object, or what stands around them, is larger than is accepted', () => {
     const options = { objectBytesMax: 100 }
     const sized = (length: number) =>
-      Buffer.from(`{${TYPE},${METADATA},"items":[{"a":"${'x'.repeat(length)}"}]}`)
+      Buffer.from(`{${TYPE},"metadata":{"resourceVersion":"7"},"items":[{"a":"${'x'.repeat(length)}"}]}`)
     expect(readList(JSON_TYPE, [sized(92)], options).items).toHaveLength(1)
     for (const piece of [sized(93), sized(97).subarray(0, -4), sized(10_000).subarray(0, 5_000)])
       expect(() => readList(JSON_TYPE, [piece], options)).toThrow('an object of more than 100 bytes')

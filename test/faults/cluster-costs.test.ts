@@ -1,0 +1,117 @@
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { COMMAND, type Daemon } from '../support/daemon.ts'
+import { eventually } from '../support/patience.ts'
+import { ask, Cluster, metric } from './cluster.ts'
+import { serviceOf, sliceOf } from './cluster-objects.ts'
+import { peakOf } from './cluster-process.ts'
+import { frontendNames } from './kernel.ts'
+import { nameOf, service, services } from './objects.ts'
+
+const MIB = 1 << 20
+/** Limit of deploy/kubernetes/base/daemonset.yaml. */
+const LIMIT_BYTES = 512 * MIB
+/** The heap that Node.js has in a control group of that limit. */
+const NODE_ARGS = ['--max-old-space-size=256']
+const VIP = '172.30.200.1'
+
+let cluster: Cluster
+
+beforeEach(async () => {
+  cluster = await Cluster.open()
+  cluster.put(...services(20))
+})
+
+afterEach(() => cluster.close())
+
+const ports = (count: number) =>
+  Array.from({ length: count }, (_, i) => ({ name: `p${i}`, port: 1_000 + i, protocol: 'TCP' }))
+
+/** A Service of so many ports with a slice that has so many endpoints for each. */
+function wide(name: string, portCount: number, endpoints: number): readonly object[] {
+  const addresses = Array.from({ length: endpoints }, (_, i) => `10.9.${i >> 8}.${i & 255}`)
+  return [
+    serviceOf(name, VIP, { ports: ports(portCount) }),
+    sliceOf(name, addresses, { ports: ports(portCount) }),
+  ]
+}
+
+/** A Service of so many ports at so many addresses. */
+function far(name: string, portCount: number, addresses: number): readonly object[] {
+  const externalIPs = Array.from({ length: addresses }, (_, i) => `198.51.${i >> 8}.${i & 255}`)
+  return [serviceOf(name, VIP, { ports: ports(portCount), externalIPs })]
+}
+
+const ATTACKS = {
+  '5,000 ports with 1,000 endpoints each': wide('large', 5_000, 1_000),
+  '2,000 ports at 1,000 external addresses': far('large', 2_000, 1_000),
+} as const
+
+function refusalsOf(daemon: Daemon, object: string): readonly string[] {
+  return daemon.said('refused').flatMap(record => (record.object === object ? [String(record.reason)] : []))
+}
+
+/** Others come and go, and the daemon stays below its limit. */
+async function servesOthers(daemon: Daemon, shape: string): Promise<void> {
+  cluster.put(...service(50))
+  cluster.remove(...service(3))
+  await eventually(() => frontendNames().has(nameOf(50)) && !frontendNames().has(nameOf(3)))
+  expect(daemon.hasExited).toBe(false)
+  const peak = peakOf(daemon.pid)
+  console.log(`${shape}: peak ${Math.round(peak / MIB)} MiB`)
+  expect(peak).toBeLessThan(LIMIT_BYTES)
+}
+
+describe('a Service that needs more memory than there is', () => {
+  it.each(Object.entries(ATTACKS))(
+    'F133: %s are refused by name, and all others are served',
+    async (shape, objects) => {
+      const socket = cluster.file('admin.sock')
+      const daemon = await cluster.running({ nodeArgs: NODE_ARGS, args: [`--admin-socket=${socket}`] })
+      cluster.put(...objects)
+      await daemon.until(() => refusalsOf(daemon, 'Service ns/large').length > 0)
+      expect(refusalsOf(daemon, 'Service ns/large')[0]).toMatch(
+        /needs about \d{4} MiB \(\d000 ports, .* a Service may take \d+ MiB/,
+      )
+      await servesOthers(daemon, shape)
+      expect(await metric('kprobe_refusals')).toBe(1)
+      expect(await ask('/healthz')).toMatchObject({ code: 200 })
+      const events = () => cluster.server.store.list('events').map(event => String(event.note))
+      await eventually(() => events().some(note => note.includes('MiB')))
+      const question = ['explain', '--from=203.0.113.7', `--to=${VIP}:1000`, `--admin-socket=${socket}`]
+      const { stdout } = await promisify(execFile)(process.execPath, [COMMAND, ...question]).catch(
+        error => error,
+      )
+      expect(stdout).toMatch(/Service ns\/large is not served: it needs about \d+ MiB/)
+      // Smaller, it is served.
+      cluster.put(...wide('large', 10, 20))
+      await eventually(() => frontendNames().has('ns/large'))
+    },
+  )
+
+  it.each(Object.entries(ATTACKS))(
+    'F133: %s that are there at the start keep nobody from being served',
+    async (shape, objects) => {
+      cluster.put(...objects)
+      const daemon = await cluster.running({ nodeArgs: NODE_ARGS })
+      await daemon.until(() => refusalsOf(daemon, 'Service ns/large').length === 1)
+      await servesOthers(daemon, shape)
+    },
+  )
+
+  it('F133: many Services just below the share of one are served as far as there is memory', async () => {
+    const daemon = await cluster.running({ nodeArgs: NODE_ARGS })
+    for (let number = 0; number < 12; number++) {
+      const [large, slice] = wide(`large-${number}`, 300, 1_000)
+      cluster.put(
+        { ...large, spec: { ...Object(large).spec, clusterIPs: [`172.30.201.${number}`] } },
+        slice ?? {},
+      )
+    }
+    await daemon.until(() => daemon.said('refused').length > 0)
+    await servesOthers(daemon, '12 Services of 300 ports with 1,000 endpoints each')
+    await eventually(() => daemon.said('refused').length >= 9)
+    expect(frontendNames().has('ns/large-0')).toBe(true)
+  })
+})

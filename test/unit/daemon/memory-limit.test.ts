@@ -1,0 +1,55 @@
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { memoryLimit } from '../../../src/daemon/memory-limit.ts'
+import { servicesBytes } from '../../../src/daemon/process-room.ts'
+
+const MIB = 1 << 20
+let root: string
+
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), 'kprobe-memory-'))
+  write('proc/meminfo', 'MemTotal:       24683520 kB\nMemFree: 1 kB\n')
+})
+
+afterEach(() => rmSync(root, { recursive: true, force: true }))
+
+function write(path: string, text: string | number): void {
+  mkdirSync(dirname(join(root, path)), { recursive: true })
+  writeFileSync(join(root, path), `${text}`)
+}
+
+describe('the memory of this process', () => {
+  it('is that of the machine where no control group limits it', () => {
+    write('proc/self/cgroup', '0::/kprobe\n')
+    write('sys/fs/cgroup/kprobe/memory.max', 'max\n')
+    expect(memoryLimit(root)).toBe(24683520 * 1024)
+  })
+
+  it('F133: is the least limit on the way up from its control group', () => {
+    write('proc/self/cgroup', '0::/pods/kprobe\n')
+    write('sys/fs/cgroup/pods/kprobe/memory.max', 'max\n')
+    write('sys/fs/cgroup/pods/memory.max', 512 * MIB)
+    write('sys/fs/cgroup/memory.max', 1024 * MIB)
+    expect(memoryLimit(root)).toBe(512 * MIB)
+  })
+
+  it('F133: is that of the mount where a container sees its own group there', () => {
+    write('proc/self/cgroup', '5:devices:/docker/1\n4:cpu,memory:/docker/1\n0::/../..\n')
+    write('sys/fs/cgroup/memory/memory.limit_in_bytes', 300 * MIB)
+    expect(memoryLimit(root)).toBe(300 * MIB)
+    write('sys/fs/cgroup/memory.max', 200 * MIB)
+    expect(memoryLimit(root)).toBe(200 * MIB)
+  })
+
+  it('is unknown where nothing can be read', () => {
+    expect(memoryLimit(join(root, 'nowhere'))).toBeUndefined()
+  })
+
+  it('leaves Services three fifths, of a heap that is small by itself as well', () => {
+    expect(servicesBytes({ memoryBytes: 500 * MIB })).toBe(300 * MIB)
+    expect(servicesBytes({ memoryBytes: 500 * MIB, heapBytes: 100 * MIB })).toBe(120 * MIB)
+    expect(servicesBytes()).toBeUndefined()
+  })
+})

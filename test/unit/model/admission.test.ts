@@ -1,0 +1,169 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { finish } from '../../../src/base/steps.ts'
+import type { FrontendTable } from '../../../src/model/frontend.ts'
+import type { ResolveOptions } from '../../../src/model/here.ts'
+import { resolve } from '../../../src/model/resolve.ts'
+import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
+import {
+  endpoint,
+  eventsOf,
+  type Fields,
+  OPTIONS,
+  refusalLines,
+  service,
+  slice,
+  snapshotOf,
+} from './objects.ts'
+
+const RATES = { frontend: 1_000, endpoint: 100, perFrontend: false }
+
+function within(bytes: number, rates: Partial<typeof RATES> = {}): ResolveOptions {
+  return { ...OPTIONS, memory: { bytes, rates: { ...RATES, ...rates } } }
+}
+
+interface Shape {
+  readonly namespace?: string
+  readonly ports?: number
+  readonly externalIps?: number
+  readonly endpoints?: number
+  readonly born?: string
+}
+
+/** One of its own. */
+function addressOf(key: string): string {
+  const number = [...key].reduce((sum, char) => (sum * 31 + char.charCodeAt(0)) % 65_521, 7)
+  return `10.96.${number >> 8}.${number & 255}`
+}
+
+/** Of IPv4 alone; by default one port and no endpoint. */
+function objects(name: string, shape: Shape = {}): readonly Fields[] {
+  const { namespace = 'ns', ports = 1, externalIps = 0, endpoints = 0, born = '2026-01-01T00:00:00Z' } = shape
+  const list = Array.from({ length: ports }, (_, i) => ({ name: `p${i}`, port: 80 + i }))
+  const metadata = { namespace, creationTimestamp: born }
+  const spec = {
+    clusterIP: addressOf(`${namespace}/${name}`),
+    ports: list,
+    externalIPs: Array.from({ length: externalIps }, (_, i) => `192.0.2.${i + 1}`),
+  }
+  const addresses = Array.from({ length: endpoints }, (_, i) => endpoint(`10.0.${i >> 8}.${i & 255}`))
+  const labels = { 'kubernetes.io/service-name': name }
+  return [
+    service(name, spec, { metadata }),
+    slice(`${name}-1`, name, addresses, { ports: list, metadata: { namespace, labels } }),
+  ]
+}
+
+function served(table: FrontendTable): readonly string[] {
+  return [...table.services.entries()].flatMap(([key, { ports }]) => (ports.length > 0 ? [key] : [])).sort()
+}
+
+function tableWithin(options: ResolveOptions, ...lists: readonly (readonly Fields[])[]): FrontendTable {
+  return finish(resolve(options, undefined, snapshotOf(lists.flat())))
+}
+
+describe('the memory for Services', () => {
+  it.each([
+    ['ports with endpoints', { ports: 50, endpoints: 50 }],
+    ['ports at addresses', { ports: 50, externalIps: 50 }],
+  ])(
+    'F133: a Service with too many %s is refused with its figures, and the others are served',
+    (_, shape) => {
+      const table = tableWithin(within(200_000), objects('large', shape), objects('small'))
+      expect(served(table)).toEqual(['ns/small'])
+      const [line] = refusalLines(table.services.get('ns/large'))
+      expect(line).toMatch(
+        /^Service ns\/large: spec\.ports = 50: needs about \d+ MiB \(50 ports, \d+ addresses/,
+      )
+      expect(table.services.get('ns/large')?.clusterIps).toHaveLength(1)
+    },
+  )
+
+  it('F133: endpoints count for each frontend where each frontend has its own', () => {
+    const shape = { ports: 2, externalIps: 9, endpoints: 40 }
+    expect(served(tableWithin(within(100_000), objects('a', shape)))).toEqual(['ns/a'])
+    expect(served(tableWithin(within(100_000, { perFrontend: true }), objects('a', shape)))).toEqual([])
+  })
+
+  it('F133: the smallest come first, and of equal ones the oldest', () => {
+    const lists = [
+      objects('large', { endpoints: 200 }),
+      ...['b', 'a', 'c'].map((name, day) =>
+        objects(name, { endpoints: 100, born: `2026-01-0${day + 1}T00:00:00Z` }),
+      ),
+    ]
+    expect(served(tableWithin(within(61_000), ...lists))).toEqual(['ns/a', 'ns/b', 'ns/c', 'ns/large'])
+    expect(served(tableWithin(within(57_000), ...lists))).toEqual(['ns/a', 'ns/b', 'ns/c'])
+    expect(served(tableWithin(within(32_000), ...lists))).toEqual(['ns/a', 'ns/b'])
+  })
+
+  it('F133: a namespace may have what others leave, and others keep theirs', () => {
+    const greedy = Array.from({ length: 20 }, (_, i) =>
+      objects(`g${i}`, { namespace: 'greedy', endpoints: 75 }),
+    )
+    const modest = Array.from({ length: 4 }, (_, i) =>
+      objects(`m${i}`, { namespace: 'modest', endpoints: 200 }),
+    )
+    expect(served(tableWithin(within(210_000), ...greedy))).toHaveLength(20)
+    const both = served(tableWithin(within(210_000), ...greedy, ...modest))
+    expect(both.filter(key => key.startsWith('modest/'))).toHaveLength(4)
+    expect(both.filter(key => key.startsWith('greedy/'))).toHaveLength(11)
+  })
+
+  it('F133: a Service that becomes smaller is served, and with it those that it kept out', () => {
+    const options = within(43_000)
+    let snapshot = snapshotOf([...objects('a', { endpoints: 120 }), ...objects('b', { endpoints: 130 })])
+    let table = finish(resolve(options, undefined, snapshot))
+    expect(served(table)).toEqual(['ns/a', 'ns/b'])
+    const change = (list: readonly Fields[]) => {
+      const next = applyEvents(snapshot, eventsOf(list))
+      table = finish(resolve(options, { snapshot, table }, next))
+      snapshot = next
+    }
+    change(objects('c', { endpoints: 110 }))
+    expect(served(table)).toEqual(['ns/a', 'ns/c'])
+    change(objects('c', { endpoints: 1 }))
+    expect(served(table)).toEqual(['ns/a', 'ns/b', 'ns/c'])
+    expect(refusalLines(table.services.get('ns/b'))).toEqual([])
+  })
+
+  it('F133: what is served never costs more than there is, and is what resolving anew serves', () => {
+    const shape = fc.record({
+      name: fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f'),
+      namespace: fc.constantFrom('x', 'y'),
+      ports: fc.integer({ min: 1, max: 4 }),
+      endpoints: fc.integer({ min: 0, max: 30 }),
+    })
+    fc.assert(
+      fc.property(
+        fc.array(fc.array(shape, { maxLength: 4 }), { maxLength: 10 }),
+        fc.integer({ min: 5_000, max: 60_000 }),
+        (steps, bytes) => {
+          const options = within(bytes)
+          let snapshot = EMPTY_SNAPSHOT
+          let table: FrontendTable | undefined
+          for (const shapes of steps) {
+            const next = applyEvents(snapshot, eventsOf(shapes.flatMap(its => objects(its.name, its))))
+            table = finish(resolve(options, table && { snapshot, table }, next))
+            snapshot = next
+            const cost = served(table).reduce((sum, key) => sum + (table?.admission?.costs.get(key) ?? 0), 0)
+            expect(cost).toBeLessThanOrEqual(bytes)
+            expect(served(table)).toEqual(served(finish(resolve(options, undefined, snapshot))))
+          }
+        },
+      ),
+      { numRuns: 200 },
+    )
+  })
+
+  it('costs what has changed: no Service that nothing happens to is weighed again', () => {
+    const all = Array.from({ length: 1_000 }, (_, i) => objects(`s${i}`)).flat()
+    const options = within(1e9)
+    const snapshot = snapshotOf(all)
+    const table = finish(resolve(options, undefined, snapshot))
+    const next = applyEvents(snapshot, eventsOf(objects('s7', { endpoints: 3 })))
+    const after = finish(resolve(options, { snapshot, table }, next))
+    expect(after.admission?.services).toBe(next.services)
+    expect(after.services.get('ns/s8')).toBe(table.services.get('ns/s8'))
+  })
+})
