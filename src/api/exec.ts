@@ -3,6 +3,7 @@ import { pipeline, Readable, type Writable } from 'node:stream'
 import { backoffMs } from '../base/backoff.ts'
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
+import { signalGroup } from '../base/process-group.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { ApiFeed } from './feed.ts'
 import { inChunks, stateLines } from './lines.ts'
@@ -178,18 +179,8 @@ class Ending {
 
   #signal(name: 'SIGTERM' | 'SIGKILL'): void {
     const { pid } = this.#child
-    if (pid === undefined) return
-    try {
-      process.kill(-pid, name)
-    } catch (error) {
-      // The group is empty, or this process may not signal any of it.
-      if (!isGone(error)) throw error
-    }
+    if (pid !== undefined) signalGroup(pid, name)
   }
-}
-
-function isGone(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && (error.code === 'ESRCH' || error.code === 'EPERM')
 }
 
 /** The first bytes of an output. */

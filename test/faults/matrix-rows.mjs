@@ -138,6 +138,8 @@ export const GROUPS = {
     F134: 'a Service takes an address of the node that the Node object does not list',
     F135: 'two daemons at once: runtimes that pad names differently, earlier versions, and past the lock',
     F136: 'a process without privileges that takes the name of the lock',
+    F137: 'a credential plugin that prints without end',
+    F138: 'a credential plugin that hangs, and its children',
     F139: 'an answer that is no whole list, and a list that takes most away after a restart',
     F140: 'more health check node ports than descriptors',
     F141: 'files that take more memory than there is, or the stack',

@@ -49,6 +49,7 @@ export class Daemon {
   out = ''
   readonly exited: Promise<Exit>
   readonly #child: ChildProcess
+  readonly #isWrapped: boolean
   #rest = ''
   #exit: Exit | undefined
 
@@ -58,6 +59,7 @@ export class Daemon {
     const run = [process.execPath, ...nodeArgs, command, 'run', ...sourceFlags(source), ...FLAGS, ...args]
     const [file = '', ...rest] = [...wrapper, ...run]
     const env = { ...process.env, ...options.env }
+    this.#isWrapped = wrapper.length > 0
     this.#child = spawn(file, rest, { stdio: ['ignore', 'pipe', errFd], env })
     this.#child.stdout?.on('data', chunk => {
       this.out += chunk
@@ -80,6 +82,8 @@ export class Daemon {
 
   /** Of kprobe itself. */
   get daemonPid(): number {
+    // Of its own it has children, too: a credential plugin.
+    if (!this.#isWrapped) return this.pid
     const children = readFileSync(`/proc/${this.pid}/task/${this.pid}/children`, 'utf8').trim()
     return children === '' ? this.pid : Number(children.split(' ')[0])
   }

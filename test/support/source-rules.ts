@@ -83,6 +83,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
     'node:url',
     'node:zlib',
   ],
+  'source/kube/client/exec-plugin.ts': ['node:child_process'],
   telemetry: ['prom-client', 'node:http', 'node:net'],
   'telemetry/process-metrics.ts': ['node:fs/promises', 'prom-client'],
   'telemetry/admin-server.ts': ['node:fs/promises', 'node:net'],
@@ -116,15 +117,17 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
 }
 
 const FORBIDDEN_MODULES = /^(node:)?(child_process|cluster|vm)$/
-/** Starts the programs that its user names: `kprobe api --exec`. */
-const STARTS_PROGRAMS = 'api/exec.ts'
+/** Start the programs that their user names: `kprobe api --exec`, and the credential plugin of a kubeconfig. */
+const STARTS_PROGRAMS = ['api/exec.ts', 'source/kube/client/exec-plugin.ts'] as const
+/** Signals the process groups of programs that were started so. */
+const SIGNALS_PROGRAMS = 'base/process-group.ts'
 
 export function importComplaints(file: SourceFile): string[] {
   const complaints: string[] = []
   const from = inSrc(file.path)
   for (const module of importsOf(file.text)) {
-    if (FORBIDDEN_MODULES.test(module) && from !== STARTS_PROGRAMS)
-      complaints.push(`${file.path}: imports ${module}: only ${STARTS_PROGRAMS} starts programs`)
+    if (FORBIDDEN_MODULES.test(module) && !STARTS_PROGRAMS.some(each => each === from))
+      complaints.push(`${file.path}: imports ${module}: only ${STARTS_PROGRAMS.join(' and ')} start programs`)
     if (!module.startsWith('.')) {
       const usable = usableBy(from)
       if (!usable.includes(module))
@@ -280,8 +283,7 @@ const ENDINGS: readonly RegExp[] = [
 export function exitComplaints(file: SourceFile): string[] {
   if (file.path === 'src/main.ts') return []
   const text = codeOnly(file.text)
-  // The process groups of programs that it has started itself.
-  const code = file.path === `src/${STARTS_PROGRAMS}` ? text.replaceAll('process.kill(-pid, ', '') : text
+  const code = file.path === `src/${SIGNALS_PROGRAMS}` ? text.replaceAll('process.kill(-pid, ', '') : text
   const found = ENDINGS.map(ending => ending.exec(code)).find(match => match !== null)
   const imported = importsOf(file.text).find(module => /^(node:)?process$/.test(module))
   const what = found === undefined || found === null ? imported : found[0].trim()

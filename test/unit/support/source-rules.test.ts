@@ -54,7 +54,7 @@ describe('importComplaints', () => {
     expect(importing('src/newcomer/a.ts', '../base/ip.ts')[0]).toContain('has no import rule')
     expect(importing('src/base/ip.ts', './octets')[0]).toContain('without its extension')
     expect(importing('src/cli/dump.ts', 'node:child_process')[0]).toContain(
-      'only api/exec.ts starts programs',
+      'only api/exec.ts and source/kube/client/exec-plugin.ts start programs',
     )
   })
 })

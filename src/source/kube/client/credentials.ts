@@ -14,10 +14,6 @@ import { type ExecCluster, type ExecCredential, runExecPlugin } from './exec-plu
 import type { Access, ExecConfig, Material } from './kubeconfig.ts'
 import { type AccessOptions, loadAccess } from './load-access.ts'
 
-/** A plugin is killed after so long; who waits for it waits a little longer. */
-const EXEC_LIMIT_MS = 30_000
-const EXEC_WAIT_MS = 35_000
-
 export interface CredentialsOptions extends AccessOptions {
   readonly clock: Clock
   /** Time of day in milliseconds since 1970: plugins say by it until when theirs are good. */
@@ -58,12 +54,18 @@ export class Credentials {
   #running: Promise<ExecCredential> | undefined
   #renewing: Promise<boolean> | undefined
   #generation = 0
+  readonly #closing = new AbortController()
 
   constructor(options: Opened) {
     this.#options = options
     this.#access = options.access
     this.#ca = this.#cached(options.access.ca, 'certificate authority', checkedAuthority)
     this.#adopt(options.access)
+  }
+
+  /** Ends a plugin that runs; no other begins. */
+  close(): void {
+    this.#closing.abort(new ApiError('aborted', 'the client was closed'))
   }
 
   /** As the configuration has it. */
@@ -177,17 +179,16 @@ export class Credentials {
   }
 
   async #runPlugin(exec: ExecConfig): Promise<ExecCredential> {
-    const { newConfig, clock, wallMs } = this.#options
+    const { clock, env, wallMs } = this.#options
     const access = this.#access
-    const { where } = access
-    const ran = runExecPlugin({
-      config: newConfig(),
+    const credential = await runExecPlugin({
       exec,
-      where,
-      limitMs: EXEC_LIMIT_MS,
+      where: access.where,
       cluster: await this.#clusterInfo(access),
+      clock,
+      env,
+      signal: this.#closing.signal,
     })
-    const credential = await inTime(ran, clock, `${where}: ${exec.command} is still running`)
     const { expiresWallMs } = credential
     this.#exec = credential
     this.#execUntilMs =
@@ -222,13 +223,4 @@ function checkedAuthority(text: string, place: string): string {
   if (!text.includes('-----BEGIN '))
     throw new ApiError('credentials', `${place}: no certificate in the certificate authority`)
   return text
-}
-
-/** A plugin's children may hold its output open when it has been killed itself. */
-function inTime<T>(work: Promise<T>, clock: Clock, words: string): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const late = new ApiError('credentials', `${words} after ${EXEC_WAIT_MS / 1000} s`)
-    const cancel = clock.after(EXEC_WAIT_MS, () => reject(late))
-    work.then(resolve, reject).finally(cancel)
-  })
 }

@@ -1,6 +1,9 @@
-import { isJson } from '../../../model/fields.ts'
+import { type ChildProcess, spawn } from 'node:child_process'
+import type { Clock } from '../../../base/clock.ts'
+import { signalGroup } from '../../../base/process-group.ts'
+import { bytesText } from '../../../base/text.ts'
+import { isJson, type Json } from '../../../model/fields.ts'
 import { ApiError } from '../api-client.ts'
-import type { KubeConfig } from './client-node.ts'
 import type { ExecConfig } from './kubeconfig.ts'
 import { codeOf } from './small-file.ts'
 
@@ -23,42 +26,98 @@ export interface ExecCluster {
 }
 
 export interface ExecRun {
-  /** Fresh for each run: the library keeps what a plugin gave. */
-  readonly config: KubeConfig
   readonly exec: ExecConfig
   readonly where: string
   readonly cluster: ExecCluster
-  /** The plugin is killed when it has run so long, milliseconds. */
-  readonly limitMs: number
+  readonly clock: Clock
+  /** The plugin's, without what the kubeconfig adds. */
+  readonly env: Readonly<Record<string, string | undefined>>
+  /** Ends the plugin. */
+  readonly signal: AbortSignal
 }
 
-const NAME = 'exec'
+/** A plugin may ask a server of its own; no request waits for it any longer. */
+const LIMIT_MS = 30_000
+/** Of each of its two outputs: a credential has some kilobytes. */
+const OUTPUT_BYTES_MAX = 1 << 20
 const STDERR_CHARS_MAX = 300
+/** What a plugin has written when it ends is read; what it has left in the background may hold its pipes for ever. */
+const REST_MS = 200
 
 /**
- * Runs a credential plugin and reads what it prints. The library starts the process. Throws ApiError 'credentials',
- * whose words hold no output that could be a secret.
+ * Runs a credential plugin (client.authentication.k8s.io/v1 and v1beta1) and reads what it prints. The plugin has a process
+ * group of its own, which is killed when the plugin runs too long or prints too much, and when this process ends. Throws
+ * ApiError 'credentials', whose words hold no output that could be a secret.
  */
 export async function runExecPlugin(run: ExecRun): Promise<ExecCredential> {
-  const { config, exec, where } = run
-  const env = [...exec.env, { name: 'KUBERNETES_EXEC_INFO', value: execInfo(run) }]
-  const user = { name: NAME, exec: { command: exec.command, args: [...exec.args], env } }
-  config.loadFromClusterAndUser({ name: NAME, server: 'https://localhost', skipTLSVerify: false }, user)
-  const plugin = boundedPlugin(config, run.limitMs)
-  const options: {
-    headers?: Readonly<Record<string, unknown>>
-    cert?: unknown
-    key?: unknown
-  } = {}
+  const { exec, where, signal } = run
+  signal.throwIfAborted()
+  const outcome = await outputOf(run)
+  if (outcome.kind === 'failed') throw new ApiError('credentials', `${where}: ${exec.command} ${outcome.why}`)
+  const credential = readCredential(outcome.stdout)
+  if (typeof credential === 'string')
+    throw new ApiError('credentials', `${where}: ${exec.command} ${credential}`)
+  return credential
+}
+
+type Outcome =
+  | { readonly kind: 'printed'; readonly stdout: string }
+  /** Words that follow the name of the plugin. */
+  | { readonly kind: 'failed'; readonly why: string }
+
+async function outputOf(run: ExecRun): Promise<Outcome> {
+  const { exec, clock, signal } = run
+  const child = startPlugin(run)
+  if ('why' in child) return child
+  const { pid, stdout, stderr } = child
+  return await new Promise<Outcome>(resolve => {
+    let isOver = false
+    const endGroup = () => {
+      const runs = child.exitCode === null && child.signalCode === null
+      if (pid !== undefined && runs) signalGroup(pid, 'SIGKILL')
+    }
+    const settle = (outcome: Outcome) => {
+      if (isOver) return
+      isOver = true
+      cancel()
+      signal.removeEventListener('abort', aborted)
+      process.off('exit', endGroup)
+      if (outcome.kind === 'failed') endGroup()
+      for (const pipe of [stdout, stderr]) pipe?.destroy()
+      resolve(outcome)
+    }
+    const fail = (why: string) => settle({ kind: 'failed', why })
+    const aborted = () => fail('was killed: the client was closed')
+    const cancel = clock.after(LIMIT_MS, () =>
+      fail(`was killed: it was still running after ${LIMIT_MS / 1000} s`),
+    )
+    // However this process ends, but for signals that no process hears of.
+    process.on('exit', endGroup)
+    signal.addEventListener('abort', aborted, { once: true })
+    const tooMuch = () => fail(`was killed: it printed more than ${bytesText(OUTPUT_BYTES_MAX)}`)
+    const said = collect(stdout, tooMuch)
+    const complained = collect(stderr, tooMuch)
+    child.once('error', error => fail(whyNotStarted(error, exec)))
+    child.once('exit', code => {
+      const over = () => settle(code === 0 ? { kind: 'printed', stdout: said() } : failure(complained()))
+      const cancelRest = clock.after(REST_MS, over)
+      child.once('close', () => {
+        cancelRest()
+        over()
+      })
+    })
+  })
+}
+
+function startPlugin(run: ExecRun): ChildProcess | Extract<Outcome, { readonly kind: 'failed' }> {
+  const { exec } = run
+  const own = Object.fromEntries(exec.env.map(({ name, value }) => [name, value]))
+  const env = { ...run.env, ...own, KUBERNETES_EXEC_INFO: execInfo(run) }
   try {
-    await config.applyToHTTPSOptions(Object.assign(options, { headers: {} }))
+    return spawn(exec.command, [...exec.args], { env, detached: true, stdio: ['ignore', 'pipe', 'pipe'] })
   } catch (error) {
-    // Without the cause: it holds the arguments and all that the plugin printed.
-    throw new ApiError('credentials', `${where}: ${exec.command} ${whyFailed(error, exec)}`)
+    return { kind: 'failed', why: whyNotStarted(error, exec) }
   }
-  const credential = readCredential(plugin, options)
-  if (credential !== undefined) return credential
-  throw new ApiError('credentials', `${where}: ${exec.command} gave neither a token nor a certificate`)
 }
 
 function execInfo({ exec, cluster }: ExecRun): string {
@@ -69,61 +128,52 @@ function execInfo({ exec, cluster }: ExecRun): string {
   })
 }
 
-/**
- * The library's plugin runner, made to kill a plugin that hangs and to give it no input. Neither is to be had by its
- * public names; its version is pinned, and a test tells when these are gone.
- */
-function boundedPlugin(config: KubeConfig, limitMs: number): object {
-  const authenticators: unknown = Reflect.get(config, 'authenticators')
-  const list: readonly unknown[] = Array.isArray(authenticators) ? authenticators : []
-  for (const candidate of list) {
-    if (!isJson(candidate)) continue
-    const spawn: unknown = Reflect.get(candidate, 'execFn')
-    if (typeof spawn !== 'function') continue
-    const limits = { timeout: limitMs, killSignal: 'SIGKILL', stdio: ['ignore', 'pipe', 'pipe'] }
-    Reflect.set(candidate, 'execFn', (command: string, args: readonly string[], options: object) =>
-      Reflect.apply(spawn, undefined, [command, args, { ...options, ...limits }]),
-    )
-    return candidate
+/** Reads an output up to its bound, and gives what came so far. */
+function collect(pipe: ChildProcess['stdout'], tooMuch: () => void): () => string {
+  const parts: Buffer[] = []
+  let bytes = 0
+  pipe?.on('data', (part: Buffer) => {
+    bytes += part.length
+    if (bytes > OUTPUT_BYTES_MAX) tooMuch()
+    else parts.push(part)
+  })
+  return () => Buffer.concat(parts).toString('utf8')
+}
+
+/** The words of what is wrong with it, or the credential. */
+function readCredential(stdout: string): ExecCredential | string {
+  const status = statusOf(stdout)
+  if (status === undefined) return 'printed something that is no ExecCredential'
+  const [token, cert, key] = [status.token, status.clientCertificateData, status.clientKeyData].map(textOf)
+  if (token === undefined && (cert === undefined || key === undefined))
+    return 'gave neither a token nor a certificate'
+  const wallMs = Date.parse(textOf(status.expirationTimestamp) ?? '')
+  return { token, cert, key, expiresWallMs: Number.isNaN(wallMs) ? undefined : wallMs }
+}
+
+function statusOf(stdout: string): Json | undefined {
+  try {
+    const answer: unknown = JSON.parse(stdout)
+    return isJson(answer) && isJson(answer.status) ? answer.status : undefined
+  } catch {
+    // The parser's words may quote what was printed.
+    return undefined
   }
-  throw new ApiError('credentials', 'this build of @kubernetes/client-node runs no credential plugins')
 }
 
-function readCredential(
-  plugin: object,
-  options: {
-    readonly headers?: Readonly<Record<string, unknown>>
-    readonly cert?: unknown
-    readonly key?: unknown
-  },
-): ExecCredential | undefined {
-  const authorization = options.headers?.Authorization
-  const token = typeof authorization === 'string' ? authorization.replace(/^Bearer /, '') : undefined
-  const cert = typeof options.cert === 'string' ? options.cert : undefined
-  const key = typeof options.key === 'string' ? options.key : undefined
-  if (token === undefined && (cert === undefined || key === undefined)) return undefined
-  return { token, cert, key, expiresWallMs: expiryOf(plugin) }
+function textOf(value: unknown): string | undefined {
+  return typeof value === 'string' && value !== '' ? value : undefined
 }
 
-/** From what the library keeps of the plugin's answer. */
-function expiryOf(plugin: object): number | undefined {
-  const cache: unknown = Reflect.get(plugin, 'tokenCache')
-  const answer = isJson(cache) ? cache[NAME] : undefined
-  const status = isJson(answer) ? answer.status : undefined
-  const timestamp = isJson(status) ? status.expirationTimestamp : undefined
-  const wallMs = typeof timestamp === 'string' ? Date.parse(timestamp) : Number.NaN
-  return Number.isNaN(wallMs) ? undefined : wallMs
+function whyNotStarted(error: unknown, { installHint }: ExecConfig): string {
+  const hint = installHint === '' ? '' : `; ${installHint.trim().slice(0, STDERR_CHARS_MAX)}`
+  return `cannot be started: ${codeOf(error)}${hint}`
 }
 
-function whyFailed(error: unknown, exec: ExecConfig): string {
-  if (error instanceof SyntaxError || error instanceof TypeError)
-    return 'printed something that is no ExecCredential'
-  if (error instanceof Error && 'syscall' in error) {
-    const hint = exec.installHint === '' ? '' : `; ${exec.installHint.trim().slice(0, STDERR_CHARS_MAX)}`
-    return `cannot be started: ${codeOf(error)}${hint}`
-  }
-  const said = error instanceof Error ? withoutSecrets(error.message).trim() : ''
-  return said === '' ? 'failed or was killed, and said nothing' : `failed: ${said}`
+function failure(stderr: string): Outcome {
+  const said = withoutSecrets(stderr).trim()
+  const why = said === '' ? 'failed or was killed, and said nothing' : `failed: ${said}`
+  return { kind: 'failed', why }
 }
 
 /** Anything long that is not a path or address may be a token. */

@@ -127,6 +127,7 @@ class HttpClient implements ApiClient {
   async close(): Promise<void> {
     this.#closed = true
     for (const call of [...this.#calls]) call.fail(closed())
+    this.#parts.credentials.close()
     await this.#pool.close()
   }
 

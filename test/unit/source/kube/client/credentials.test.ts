@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs'
 import { chmod, readFile, rm } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
 import {
@@ -5,8 +6,9 @@ import {
   openCredentials,
 } from '../../../../../src/source/kube/client/credentials.ts'
 import { FakeClock } from '../../../../support/fake-clock.ts'
+import { eventually } from '../../../../support/patience.ts'
 import { createAuthority } from '../../../../support/tls.ts'
-import { CANARY, failureOf, loopback, until } from './loopback.ts'
+import { CANARY, failureOf, loopback } from './loopback.ts'
 
 const rig = loopback()
 const CLUSTER = { server: 'https://192.0.2.1:6443' }
@@ -17,7 +19,7 @@ async function open(user: object, more: Partial<CredentialsOptions> & { readonly
   const credentials = await openCredentials({
     kubeconfig: await rig().kubeconfig(cluster, user),
     master: '',
-    env: {},
+    env: process.env,
     serviceAccountFolder: '/nowhere',
     clock,
     wallMs: () => clock.nowMs(),
@@ -285,23 +287,15 @@ describe('a credential plugin', () => {
     expect(JSON.stringify([error, error.cause])).not.toContain(CANARY)
   })
 
-  it('that never ends is given up', async () => {
+  it('F138: that hangs is killed when the credentials are closed', async () => {
     const { command } = await plugin(credential({ token: 't' }), 'echo $$ > "$0.pid"; exec sleep 600')
-    const { clock, authorization } = await open({ exec: { apiVersion: 'v1', command } })
+    const { credentials, authorization } = await open({ exec: { apiVersion: 'v1', command } })
     const failure = failureOf(authorization())
-    await until(() => clock.pending === 1)
-    await clock.advance(35_000)
-    expect((await failure).message).toContain('is still running after 35 s')
-    const pid = await pidFrom(`${command}.pid`)
-    process.kill(pid, 'SIGKILL')
+    const started = async () => Number(await readFile(`${command}.pid`, 'utf8').catch(() => ''))
+    await eventually(async () => (await started()) > 0)
+    const pid = await started()
+    credentials.close()
+    expect((await failure).message).toContain('was killed: the client was closed')
+    await eventually(() => !existsSync(`/proc/${pid}`))
   })
 })
-
-async function pidFrom(path: string): Promise<number> {
-  let text = ''
-  for (let tries = 0; tries < 10_000 && !text.endsWith('\n'); tries++) {
-    await new Promise(resolve => setTimeout(resolve, 5))
-    text = await readFile(path, 'utf8').catch(() => '')
-  }
-  return Number(text)
-}

@@ -1,22 +1,128 @@
-import { chmod } from 'node:fs/promises'
-import { KubeConfig } from '@kubernetes/client-node'
+import { chmod, readFile } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
-import { runExecPlugin } from '../../../../../src/source/kube/client/exec-plugin.ts'
+import { type Clock, systemClock } from '../../../../../src/base/clock.ts'
+import { type ExecCredential, runExecPlugin } from '../../../../../src/source/kube/client/exec-plugin.ts'
+import { FakeClock } from '../../../../support/fake-clock.ts'
+import { eventually } from '../../../../support/patience.ts'
 import { failureOf, loopback } from './loopback.ts'
 
 const rig = loopback()
+const SOON = AbortSignal.any([])
+
+interface Given {
+  readonly clock?: Clock
+  readonly signal?: AbortSignal
+  readonly apiVersion?: string
+}
+
+/** Runs a plugin of these lines of shell. `$0.pids` is where it may leave process ids. */
+async function run(
+  lines: string,
+  given: Given = {},
+): Promise<{ ran: Promise<ExecCredential>; path: string }> {
+  const { clock = systemClock, signal = SOON, apiVersion = 'client.authentication.k8s.io/v1' } = given
+  const command = await rig().file('plugin', `#!/bin/sh\n${lines}\n`)
+  await chmod(command, 0o700)
+  const exec = { apiVersion, command, args: [], env: [], installHint: '', provideClusterInfo: false }
+  const cluster = { server: 'https://a.test' }
+  return {
+    ran: runExecPlugin({ exec, where: 'here', cluster, clock, env: process.env, signal }),
+    path: command,
+  }
+}
+
+/** The process and its child are there, and the result waits until neither is. */
+async function processesOf(path: string): Promise<() => Promise<unknown>> {
+  const read = async () => (await readFile(`${path}.pids`, 'utf8').catch(() => '')).trim().split(/\s+/)
+  await eventually(async () => (await read()).length === 2)
+  const pids = (await read()).map(Number)
+  expect(pids.every(isThere)).toBe(true)
+  return () => eventually(() => !pids.some(isThere))
+}
+
+function isThere(pid: number): boolean {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch {
+    return false
+  }
+}
+
+const HANGS = 'sleep 600 &\necho $$ $! > "$0.pids"\nsleep 600'
+const GIVES = `echo '{"kind":"ExecCredential","status":{"token":"t"}}'`
+
+describe('F137: a credential plugin that prints without end', () => {
+  it.each(['exec yes', 'exec yes >&2', 'trap "" PIPE TERM; while :; do echo x; done'])(
+    '%s: is killed at 1 MiB',
+    async lines => {
+      const { ran, path } = await run(lines)
+      const error = await failureOf(ran)
+      expect(error).toMatchObject({ kind: 'credentials' })
+      expect(error.message).toBe(`here: ${path} was killed: it printed more than 1.0 MiB`)
+    },
+  )
+
+  it('may print almost as much', async () => {
+    const token = 'x'.repeat(1_000_000)
+    const { ran } = await run(
+      `printf '{"status":{"token":"'\nhead -c ${token.length} /dev/zero | tr '\\0' x\necho '"}}'`,
+    )
+    expect((await ran).token).toBe(token)
+  })
+})
+
+describe('F138: a credential plugin that hangs', () => {
+  it('is killed after 30 s with all that it started', async () => {
+    const clock = new FakeClock()
+    const { ran, path } = await run(HANGS, { clock })
+    const failure = failureOf(ran)
+    const gone = await processesOf(path)
+    await clock.advance(30_000)
+    expect((await failure).message).toBe(`here: ${path} was killed: it was still running after 30 s`)
+    await gone()
+  })
+
+  it('is killed with all that it started when the client is closed', async () => {
+    const stop = new AbortController()
+    const { ran, path } = await run(HANGS, { signal: stop.signal })
+    const failure = failureOf(ran)
+    const gone = await processesOf(path)
+    stop.abort()
+    expect((await failure).message).toContain('was killed: the client was closed')
+    await gone()
+  })
+
+  it('is killed with all that it started when its output has no end', async () => {
+    const { ran, path } = await run(`sleep 600 &\necho $$ $! > "$0.pids"\nsleep 0.3\nexec yes`)
+    const failure = failureOf(ran)
+    const gone = await processesOf(path)
+    await failure
+    await gone()
+  })
+})
 
 describe('a credential plugin', () => {
-  it('is killed when it runs too long: the library can still be made to do so', async () => {
-    const command = await rig().file('plugin', '#!/bin/sh\nexec sleep 600\n')
-    await chmod(command, 0o700)
-    const ran = runExecPlugin({
-      config: new KubeConfig(),
-      exec: { apiVersion: 'v1', command, args: [], env: [], installHint: '', provideClusterInfo: false },
-      where: 'here',
-      cluster: { server: 'https://a.test' },
-      limitMs: 100,
+  it('is believed when it has ended, although a child of its own holds its output', async () => {
+    const { ran, path } = await run(`sleep 600 &\necho $! > "$0.pids"\n${GIVES}`)
+    expect((await ran).token).toBe('t')
+    process.kill(Number(await readFile(`${path}.pids`, 'utf8')), 'SIGKILL')
+  })
+
+  it('is told the version that the kubeconfig names', async () => {
+    const apiVersion = 'client.authentication.k8s.io/v1beta1'
+    const { ran, path } = await run(`echo "$KUBERNETES_EXEC_INFO" > "$0.info"\n${GIVES}`, { apiVersion })
+    await ran
+    expect(JSON.parse(await readFile(`${path}.info`, 'utf8'))).toEqual({
+      apiVersion,
+      kind: 'ExecCredential',
+      spec: { interactive: false },
     })
-    expect((await failureOf(ran)).message).toBe(`here: ${command} failed or was killed, and said nothing`)
+  })
+
+  it('leaves no listener of the process behind', async () => {
+    const before = process.listenerCount('exit')
+    await (await run(GIVES)).ran
+    expect(process.listenerCount('exit')).toBe(before)
   })
 })

@@ -1,0 +1,15 @@
+/**
+ * Signals a process group by the id of its first process. A group that is empty, or of which this process may signal
+ * nobody, is left as it is.
+ */
+export function signalGroup(pid: number, name: 'SIGTERM' | 'SIGKILL'): void {
+  try {
+    process.kill(-pid, name)
+  } catch (error) {
+    if (!isGone(error)) throw error
+  }
+}
+
+function isGone(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && (error.code === 'ESRCH' || error.code === 'EPERM')
+}

@@ -1,0 +1,64 @@
+import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { eventually } from '../support/patience.ts'
+import { Cluster } from './cluster.ts'
+import { frontendNames } from './kernel.ts'
+import { service } from './objects.ts'
+
+let cluster: Cluster
+
+beforeEach(async () => {
+  cluster = await Cluster.open()
+  cluster.put(...service(1), ...service(2))
+})
+
+afterEach(() => cluster.close())
+
+/** The credential plugin of the kubeconfig, from now on. */
+function plugin(lines: string): string {
+  const command = cluster.file('plugin')
+  writeFileSync(command, `#!/bin/sh\n${lines}\n`)
+  chmodSync(command, 0o700)
+  return command
+}
+
+/** False for one that has ended, and that its parent has not asked about. */
+function isRunning(pid: string): boolean {
+  try {
+    return !/\) Z /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
+  } catch {
+    return false
+  }
+}
+
+/** Prints a credential whose time is over at once: each request asks anew. */
+const GIVES = `echo '${JSON.stringify({
+  apiVersion: 'client.authentication.k8s.io/v1',
+  kind: 'ExecCredential',
+  status: { token: 't', expirationTimestamp: '2020-01-01T00:00:00Z' },
+})}'`
+
+it('F137: a credential plugin that prints without end does not end the daemon, and what is known stays', async () => {
+  cluster.configure({ exec: { command: plugin(GIVES) } })
+  const daemon = await cluster.running()
+  plugin('exec yes')
+  await cluster.replaceServer()
+  cluster.put(...service(3))
+  await daemon.until(() => daemon.said('it printed more than 1.0 MiB').length > 0)
+  expect(frontendNames().size).toBe(2)
+  plugin(GIVES)
+  await cluster.converged()
+  expect(await daemon.stop()).toMatchObject({ code: 0 })
+})
+
+it('F138: a credential plugin that hangs ends with the daemon, and so do its children', async () => {
+  const command = plugin('sleep 600 &\necho $$ $! > "$0.pids"\nsleep 600')
+  const pids = () => (existsSync(`${command}.pids`) ? readFileSync(`${command}.pids`, 'utf8') : '').trim()
+  cluster.configure({ exec: { command } })
+  const daemon = cluster.daemon()
+  await eventually(() => pids().includes(' '))
+  const started = pids().split(' ')
+  expect(started.map(isRunning)).toEqual([true, true])
+  expect(await daemon.stop()).toMatchObject({ code: 0 })
+  await eventually(() => !started.some(isRunning))
+})
