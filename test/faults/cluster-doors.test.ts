@@ -137,4 +137,25 @@ describe('descriptors', () => {
     await eventually(() => answers(503, '/', port, '192.168.0.2'))
     expect((await ask('/healthz')).code).toBe(200)
   })
+
+  it('F140: 300 Services in userspace mode and 1,024 descriptors: some are refused by name, all else works', async () => {
+    ip(['addr add 192.168.0.2/32 dev lo'])
+    cluster.put(...services(300))
+    const wrapper = ['prlimit', `--nofile=${LIMIT}:${LIMIT}`]
+    const daemon = await cluster.running({ wrapper, args: ['--proxy-mode=userspace'] })
+    const listening = (await metric('kprobe_relay_listeners')) ?? 0
+    expect(listening).toBeGreaterThan(100)
+    expect(await metric('kprobe_quarantined_services')).toBe(300 - listening)
+    const refused = daemon.records.find(({ err }) => JSON.stringify(err)?.includes('RLIMIT_NOFILE'))
+    expect(refused).toMatchObject({ service: expect.stringMatching(/^ns\/s/) })
+    const posted = () => cluster.server.store.list('events').map(({ reason }) => reason)
+    await eventually(() => posted().includes('ServiceQuarantined'))
+    const accepted = cluster.server.accepted
+    cluster.server.cut()
+    await eventually(() => cluster.server.accepted > accepted)
+    cluster.remove(...service(Number(String(refused?.service).slice('ns/s'.length))))
+    await eventually(async () => (await metric('kprobe_quarantined_services')) === 299 - listening)
+    await answered(200, '/healthz')
+    expect(descriptorsOf(daemon.pid)).toBeLessThan(LIMIT - 300)
+  })
 })
