@@ -3,11 +3,10 @@ export type Resource = 'connections' | 'sessions'
 
 /** A resource that is full is told of again only after it was this much emptied. */
 const EMPTY_AGAIN = 0.9
-/** One Service port has at most this share of a resource, so that a flood of one leaves room for others. */
-const SHARE = 0.5
 
 /** Who uses a resource. */
 export interface Holder {
+  /** Of a Service port; its namespace stands before the first slash. */
   readonly name: string
   held: number
 }
@@ -15,16 +14,22 @@ export interface Holder {
 export interface Exhaustion {
   readonly resource: Resource
   readonly limit: number
-  /** The Service port that has its share; undefined when the whole is used up. */
+  /** The Service port, or `namespace shop`, that has its share; undefined when the whole is used up. */
   readonly holder: string | undefined
 }
 
-/** Counts sockets in use against a limit, so that nobody outside can make this process run out of them. */
+/**
+ * Counts sockets in use against a limit, so that nobody outside can make this process run out of them. A Service port, and all of
+ * a namespace together, may hold as many as are left free: one has half of all at most, two have a third each, and there
+ * is room for another one however many there are.
+ */
 export class Usage {
   readonly #resource: Resource
   readonly #limit: number
   readonly #exhausted: (exhaustion: Exhaustion) => void
-  readonly #told = new Set<Holder | undefined>()
+  /** What each held when it was told of; undefined is the whole. */
+  readonly #told = new Map<string | undefined, number>()
+  readonly #namespaces = new Map<string, number>()
   #held = 0
   #refused = 0
 
@@ -45,33 +50,50 @@ export class Usage {
 
   /** False, and nothing taken, when there is none left. */
   take(holder: Holder): boolean {
-    const isFull = this.#held >= this.#limit
-    if (isFull || holder.held >= this.#share) {
+    const free = this.#limit - this.#held
+    const namespace = namespaceOf(holder)
+    const together = this.#namespaces.get(namespace) ?? 0
+    if (together >= free) {
       this.#refused++
-      this.#tell(isFull ? undefined : holder)
+      if (free === 0) this.#tell(undefined, this.#limit)
+      else if (holder.held >= free) this.#tell(holder.name, holder.held)
+      else this.#tell(textOf(namespace), together)
       return false
     }
     this.#held++
     holder.held++
+    this.#namespaces.set(namespace, together + 1)
     return true
   }
 
   give(holder: Holder): void {
+    const namespace = namespaceOf(holder)
+    const together = (this.#namespaces.get(namespace) ?? 1) - 1
     this.#held--
     holder.held--
+    if (together > 0) this.#namespaces.set(namespace, together)
+    else this.#namespaces.delete(namespace)
     if (this.#told.size === 0) return
-    if (this.#held < this.#limit * EMPTY_AGAIN) this.#told.delete(undefined)
-    if (holder.held < this.#share * EMPTY_AGAIN) this.#told.delete(holder)
+    this.#forget(undefined, this.#held)
+    this.#forget(holder.name, holder.held)
+    this.#forget(textOf(namespace), together)
   }
 
-  get #share(): number {
-    return Math.ceil(this.#limit * SHARE)
+  #forget(who: string | undefined, held: number): void {
+    if (held < (this.#told.get(who) ?? 0) * EMPTY_AGAIN) this.#told.delete(who)
   }
 
-  #tell(holder: Holder | undefined): void {
+  #tell(holder: string | undefined, limit: number): void {
     if (this.#told.has(holder)) return
-    this.#told.add(holder)
-    const limit = holder === undefined ? this.#limit : this.#share
-    this.#exhausted({ resource: this.#resource, limit, holder: holder?.name })
+    this.#told.set(holder, limit)
+    this.#exhausted({ resource: this.#resource, limit, holder })
   }
+}
+
+function namespaceOf({ name }: Holder): string {
+  return name.slice(0, name.indexOf('/'))
+}
+
+function textOf(namespace: string): string {
+  return `namespace ${namespace}`
 }

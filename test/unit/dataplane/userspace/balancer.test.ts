@@ -1,6 +1,5 @@
 import { expect, it } from 'vitest'
 import { Balancer, endpointText } from '../../../../src/dataplane/userspace/relay/balancer.ts'
-import { Usage } from '../../../../src/dataplane/userspace/relay/usage.ts'
 import { backends } from '../nftables/frontends.ts'
 
 const anyone = () => true
@@ -53,23 +52,4 @@ it('forgets everyone when affinity is switched off, and endpoints that are gone'
   expect(balancer.clients).toBe(0)
   balancer.update({ affinityTimeoutS: 0, cluster: [], local: [] })
   expect(pick(balancer, 'c')).toBeUndefined()
-})
-
-it('counts what is used, and tells once until there is room again', () => {
-  const told: unknown[] = []
-  const usage = new Usage('connections', 10, exhaustion => told.push(exhaustion))
-  const [a, b] = [
-    { name: 'a', held: 0 },
-    { name: 'b', held: 0 },
-  ]
-  const takes = (holder: typeof a, count: number) =>
-    Array.from({ length: count }, () => usage.take(holder)).filter(taken => taken).length
-  expect(takes(a, 10_000)).toBe(5)
-  expect(takes(b, 3)).toBe(3)
-  expect(usage.refused).toBe(9_995)
-  expect(told).toEqual([{ resource: 'connections', limit: 5, holder: 'a' }])
-  usage.give(a)
-  expect(takes(a, 3)).toBe(1)
-  expect(told).toHaveLength(2)
-  expect(usage.held).toBe(8)
 })
