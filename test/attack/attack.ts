@@ -37,6 +37,11 @@ export class Tally {
   }
 }
 
+/** Fails with what fell in the message: the runner prints no more than that. */
+export function expectHeld(complaints: readonly string[]): void {
+  if (complaints.length > 0) throw new Error(complaints.join('\n'))
+}
+
 const PROGRESS_EVERY_MS = 10_000
 
 /** Says on standard error how far a long attack is. */

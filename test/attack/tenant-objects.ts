@@ -28,6 +28,10 @@ const NODE_PORTS = [30_080, 30_081, 30_100] as const
 const HEALTH_PORTS = [30_080, 30_100, 30_101] as const
 const RANGES = ['203.0.113.0/24', '10.0.0.0/8', '198.18.0.0/15', '0.0.0.0/0', 'rubbish'] as const
 
+/** A pod of the first tenant on this node, and a port of it. */
+export const LOCAL_POD = '10.180.0.1'
+export const POD_PORT = 80
+
 export interface Change {
   readonly objects: readonly object[]
   /** `Service a/s1`. */
@@ -85,7 +89,11 @@ function serviceOf(tenant: Tenant, index: number, random: Random): object {
       clusterIPs: [clusterIP],
       ipFamilies: ['IPv4'],
       ports: [0, 1].slice(0, random.int(1, 2)).map(port),
-      externalIPs: [...some(EXTERNAL, random), ...stolen(tenant, random)],
+      externalIPs: [
+        ...some(EXTERNAL, random),
+        ...stolen(tenant, random),
+        ...(tenant === 'b' && random.chance(0.3) ? [LOCAL_POD] : []),
+      ],
       loadBalancerSourceRanges: random.chance(0.5) ? some(RANGES, random) : [],
       sessionAffinity: random.chance(0.3) ? 'ClientIP' : 'None',
       externalTrafficPolicy: isLocal ? 'Local' : 'Cluster',
