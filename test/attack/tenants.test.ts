@@ -154,8 +154,8 @@ interface Astray {
 /**
  * Chains of kube-proxy know some ports by their number alone, at every address that is the node's. IPVS mode with these
  * (test/scenarios/ipvs-rules-differences.yaml): a ClusterIP's port with the number of a NodePort is masqueraded as that
- * is. iptables mode (docs/differences.md): a NodePort of that number comes before a Service without endpoints, whose packets
- * are rejected otherwise, or routed for processes of the node; and a health check node port is accepted.
+ * is. iptables mode (docs/differences.md): a NodePort of that number takes what a Service at the
+ * node's address refuses, without endpoints or outside its source ranges; and a health check node port is accepted.
  */
 function isKnown(mode: string, { frontend, before, now, others }: Astray): boolean {
   const ports = others.flatMap(({ ports }) => ports.flatMap(port => port.frontends))

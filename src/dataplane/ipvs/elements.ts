@@ -1,6 +1,6 @@
 import type { Family, Ip } from '../../base/ip.ts'
 import type { VirtualAddress } from '../../kernel/ipvs/state.ts'
-import { NF_ACCEPT, NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
+import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Element, Verdict } from '../../kernel/nft/state.ts'
 import type { ServiceFrontends } from '../../model/frontend.ts'
 import { CHAIN_REJECT } from '../common/chain-names.ts'
@@ -9,7 +9,6 @@ import { portData, portKey } from '../common/octet-keys.ts'
 import type { Place, PlacedPort } from './places.ts'
 
 const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
-const ACCEPT: Verdict = { code: NF_ACCEPT, chain: undefined }
 const DROP: Verdict = { code: NF_DROP, chain: undefined }
 
 /** What the sets and maps of our own table have for a port. */
@@ -41,7 +40,7 @@ export function elementsOf(placed: PlacedPort): readonly Element[] {
 
 /**
  * Lets load balancers that ask at the balanced address itself meet the health check node port, which is a process of
- * this node: every other port of a bound address is hidden.
+ * this node: every other port of a bound address is hidden. What a Service has at that port of a shared address comes first.
  */
 export function healthCheckElements(
   { healthCheck, ports }: ServiceFrontends,
@@ -53,7 +52,7 @@ export function healthCheckElements(
     for (const { kind, ip } of port.family === family ? port.frontends : []) {
       if (kind !== 'LoadBalancerIP' || ip === undefined || !addresses.has(ip)) continue
       const key = ip + portKey('TCP', healthCheck.port)
-      elements.set(ip, { set: 'verdicts', key, data: ACCEPT, comment: commentOf(port) })
+      elements.set(ip, { set: 'health-checks', key, data: undefined, comment: commentOf(port) })
     }
   for (const { protocol, frontends } of ports)
     for (const { ip, port } of frontends)

@@ -76,13 +76,20 @@ export const CHAIN_CLUSTER_LIST = 'cluster-list'
 export const CHAIN_NODE_PORTS = 'node-ports'
 
 /** Sets and maps of our own tables. */
-export type NftSetName = 'verdicts' | 'cluster-lists' | 'local-lists' | 'no-local' | 'nodeport-ips'
+export type NftSetName =
+  | 'verdicts'
+  | 'cluster-lists'
+  | 'local-lists'
+  | 'no-local'
+  | 'health-checks'
+  | 'nodeport-ips'
 
 export const NFT_SET_NAMES: readonly NftSetName[] = [
   'verdicts',
   'cluster-lists',
   'local-lists',
   'no-local',
+  'health-checks',
   'nodeport-ips',
 ]
 
@@ -92,6 +99,7 @@ const NFT_SIZE_MIN: Readonly<Record<NftSetName, number>> = {
   'cluster-lists': 4_096,
   'local-lists': 1_024,
   'no-local': 4_096,
+  'health-checks': 1_024,
   'nodeport-ips': 64,
 }
 
@@ -107,6 +115,7 @@ export function declareNftSet(name: NftSetName, size: number, layout: FamilyLayo
   const set = plainSet(name, size, { types, length: addressLength + 8 })
   switch (name) {
     case 'no-local':
+    case 'health-checks':
       return set
     case 'verdicts':
       return { ...set, flags: NFT_SET_MAP, dataType: NFT_DATA_VERDICT }

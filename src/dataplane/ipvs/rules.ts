@@ -156,6 +156,7 @@ function frontendRules(inputs: RuleInputs): readonly Rule[] {
     rule([at('LOAD-BALANCER-LOCAL'), goTo(CHAIN_EXTERNAL_LOCAL)]),
     rule([at('EXTERNAL-IP'), goTo(CHAIN_EXTERNAL)]),
     rule([at('LOAD-BALANCER'), goTo(CHAIN_EXTERNAL)]),
+    rule([...keyOfPacket(inputs), matches('health-checks'), accept]),
     rule([destinationAddress(inputs.layout, WORK), matches('nodeport-ips'), jumpTo(CHAIN_NODE_PORTS)]),
   ]
 }

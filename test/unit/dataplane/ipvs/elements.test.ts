@@ -1,6 +1,17 @@
 import { expect, it } from 'vitest'
 import type { Ip } from '../../../../src/base/ip.ts'
-import { backends, clusterIp, EXTERNAL_LOCAL, ip4, service, table, vip } from '../nftables/frontends.ts'
+import { createIpvsTracer } from '../../../../src/dataplane/ipvs/trace.ts'
+import type { TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
+import {
+  backends,
+  clusterIp,
+  EXTERNAL,
+  EXTERNAL_LOCAL,
+  ip4,
+  service,
+  table,
+  vip,
+} from '../nftables/frontends.ts'
 import { lines, tableIn } from '../nftables/inspect.ts'
 import { render } from './rendered.ts'
 
@@ -18,8 +29,28 @@ it('lets load balancers meet the health check node port at the balanced address,
   const its = service('ns/a', [{ frontends, ...LISTS }])
   const healthCheck = { port: 31_000, local: { IPv4: 1 } }
   const accepted = (localIps: readonly Ip[], more = {}): string[] =>
-    lines(tableIn(render(table([{ ...its, healthCheck, ...more }], { localIps }))), 'verdicts')
-  expect(accepted([])).toEqual(['203.0.113.1 . tcp . 31000 : accept'])
+    lines(tableIn(render(table([{ ...its, healthCheck, ...more }], { localIps }))), 'health-checks')
+  expect(accepted([])).toEqual(['203.0.113.1 . tcp . 31000'])
   expect(accepted([VIP])).toEqual([])
   expect(accepted([], { healthCheck: { ...healthCheck, port: 80 } })).toEqual([])
+})
+
+it('F145: a health check node port comes behind what another Service has there', () => {
+  const others = service('ns/b', [{ frontends: [vip(VIP, 31_000, EXTERNAL)], ...LISTS }])
+  const its = service('ns/a', [{ frontends: [vip(VIP, 80, EXTERNAL_LOCAL)], ...LISTS }])
+  const state = render(table([{ ...its, healthCheck: { port: 31_000, local: { IPv4: 1 } } }, others]))
+  const packet: TracePacket = {
+    origin: 'interface',
+    interfaceName: 'ext0',
+    protocol: 6,
+    source: ip4(198, 51, 100, 1),
+    sourcePort: 40_000,
+    destination: VIP,
+    destinationPort: 31_000,
+  }
+  const { verdict, masquerade } = createIpvsTracer(state).trace(packet, {
+    localIps: new Set(),
+    random: () => 0,
+  })
+  expect({ verdict, masquerade }).toEqual({ verdict: 'dnat', masquerade: true })
 })

@@ -84,12 +84,14 @@ describe('the sets of our own tables', () => {
       ['cluster-lists', 12, 8],
       ['local-lists', 12, 8],
       ['no-local', 12, undefined],
+      ['health-checks', 12, undefined],
       ['nodeport-ips', 4, undefined],
     ])
     expect(lengths('ip6').map(([, key, data]) => [key, data])).toEqual([
       [24, undefined],
       [24, 20],
       [24, 20],
+      [24, undefined],
       [24, undefined],
       [16, undefined],
     ])
