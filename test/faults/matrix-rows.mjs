@@ -144,6 +144,7 @@ export const GROUPS = {
     F140: 'more health check node ports than descriptors',
     F141: 'files that take more memory than there is, or the stack',
     F142: 'gRPC connections that the client has closed half',
+    F143: 'a kernel module that is missing',
   },
   'Attacks with a seed': {
     F144: 'lists and watch events with damage of every kind',

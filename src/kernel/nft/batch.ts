@@ -1,8 +1,14 @@
 import { forEachAttribute } from '../../netlink/attribute.ts'
 import { viewOf } from '../../netlink/bytes.ts'
-import { NLMSG_HDRLEN } from '../../netlink/constants.ts'
+import { string } from '../../netlink/codec.ts'
+import { NLA_HDRLEN, NLMSG_HDRLEN } from '../../netlink/constants.ts'
 import { NFGENMSG_LENGTH } from '../../netlink/message.ts'
-import { NFTA_LIST_ELEM, NFTA_SET_ELEM_LIST_ELEMENTS } from './constants.ts'
+import {
+  NFTA_EXPR_NAME,
+  NFTA_LIST_ELEM,
+  NFTA_RULE_EXPRESSIONS,
+  NFTA_SET_ELEM_LIST_ELEMENTS,
+} from './constants.ts'
 import type { Operation, OwnedElement } from './operation.ts'
 
 export type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
@@ -61,6 +67,8 @@ export interface Batch {
   operationAt(sequence: number, offset?: number): Operation | undefined
   /** The element that lies at `offset` of the message, or all its elements where that points at none. */
   elementsAt(sequence: number, offset?: number): readonly OwnedElement[]
+  /** The kernel's name of the expression that lies at `offset` of a message about a rule. */
+  expressionAt(sequence: number, offset: number): string | undefined
 }
 
 export function batchOf(bytes: Uint8Array, firstSequence: number, records: MessageRecords): Batch {
@@ -81,6 +89,13 @@ export function batchOf(bytes: Uint8Array, firstSequence: number, records: Messa
       const culprit = culpritOf(bytes, record, offset)
       if (culprit !== undefined) return [culprit.element]
       return record.runs.flatMap(ownedBy)
+    },
+    expressionAt(sequence, offset) {
+      const record = recordAt(sequence)
+      const isRule = record?.operation?.verb === 'add-rule' || record?.operation?.verb === 'insert-rule'
+      return record !== undefined && isRule
+        ? expressionNameAt(bytes, record, record.start + offset)
+        : undefined
     },
   }
 }
@@ -116,15 +131,43 @@ function culpritOf(
 
 /** Which element of the message's list, counted from 0, covers the byte at `position` of the batch. */
 function elementIndexAt(bytes: Uint8Array, record: MessageRecord, position: number): number | undefined {
-  const view = viewOf(bytes)
   let found: number | undefined
-  forEachAttribute(view, record.start + NLMSG_HDRLEN + NFGENMSG_LENGTH, record.end, (type, start, end) => {
-    if (type !== NFTA_SET_ELEM_LIST_ELEMENTS) return
-    let index = 0
-    forEachAttribute(view, start, end, (item, from, to) => {
-      if (item === NFTA_LIST_ELEM && position >= from - 4 && position < to) found = index
-      index++
+  forEachItem(bytes, { record, list: NFTA_SET_ELEM_LIST_ELEMENTS }, ({ index, from, to }) => {
+    if (position >= from - NLA_HDRLEN && position < to) found = index
+  })
+  return found
+}
+
+function expressionNameAt(bytes: Uint8Array, record: MessageRecord, position: number): string | undefined {
+  let found: string | undefined
+  forEachItem(bytes, { record, list: NFTA_RULE_EXPRESSIONS }, ({ from, to }) => {
+    if (position < from - NLA_HDRLEN || position >= to) return
+    forEachAttribute(viewOf(bytes), from, to, (type, start, end) => {
+      if (type === NFTA_EXPR_NAME) found = string.read(viewOf(bytes), start, end, 0)
     })
   })
   return found
+}
+
+interface Item {
+  readonly index: number
+  readonly from: number
+  readonly to: number
+}
+
+/** The items of one of the message's lists. */
+function forEachItem(
+  bytes: Uint8Array,
+  { record, list }: { readonly record: MessageRecord; readonly list: number },
+  visit: (item: Item) => void,
+): void {
+  const view = viewOf(bytes)
+  forEachAttribute(view, record.start + NLMSG_HDRLEN + NFGENMSG_LENGTH, record.end, (type, start, end) => {
+    if (type !== list) return
+    let index = 0
+    forEachAttribute(view, start, end, (item, from, to) => {
+      if (item === NFTA_LIST_ELEM) visit({ index, from, to })
+      index++
+    })
+  })
 }

@@ -28,6 +28,7 @@ import {
   readRule,
   readRuleCounters,
 } from './list-chains.ts'
+import { missingPart } from './missing-part.ts'
 import type { Operation, OwnedElement, Transaction } from './operation.ts'
 import { handleIn } from './rule-walk.ts'
 import { splitBatch } from './split-batch.ts'
@@ -356,13 +357,21 @@ function failuresOf(replies: BurstReplies, batch: Batch, first: Operation): read
   return isStale(replies) ? [] : replies.errors.map(error => failureOf(error, batch, first))
 }
 
-function failureOf({ sequence, errno, extendedAck, offset }: BurstError, batch: Batch, first: Operation) {
+function failureOf(failed: BurstError, batch: Batch, first: Operation) {
+  const { sequence, errno, offset } = failed
   const operation = batch.operationAt(sequence, offset)
   const elements = batch.elementsAt(sequence, offset)
   const words =
     operation === undefined
       ? { operation: 'commit', object: `nf_tables batch of ${batch.messages} messages` }
       : describeOperation(operation, elements)
+  const extendedAck = failed.extendedAck ?? (operation && lackOf(operation, failed, batch))
   const error = new NetlinkError({ ...words, errno, extendedAck, offset, sequence })
   return { operation: operation ?? first, elements, code: error.code, error }
+}
+
+/** The kernel's own words are ENOENT alone where it has no module. */
+function lackOf(operation: Operation, { sequence, errno, offset }: BurstError, batch: Batch) {
+  if (errno !== errnoNumber('ENOENT')) return undefined
+  return missingPart(operation, offset === undefined ? undefined : batch.expressionAt(sequence, offset))
 }

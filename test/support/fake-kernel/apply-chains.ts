@@ -85,7 +85,7 @@ export function newChain(call: Call): void {
     updateChain(call, existing, values)
     return
   }
-  checkHook(values)
+  checkHook(values, call.space.absent)
   const { hook, type, policy, userdata } = values
   const chain = { name, hook, type, policy, userdata, handle: table.handles.next(), rules: [] }
   journal.put(table.chains, name, chain)
@@ -118,10 +118,11 @@ const HOOKS_OF_TYPE: ReadonlyMap<string, readonly number[]> = new Map([
 /** NF_IP_PRI_CONNTRACK: addresses cannot be translated before connections are known. */
 const PRIORITY_CONNTRACK = -200
 
-function checkHook({ hook, type }: ValuesOf<typeof CHAIN>): void {
+function checkHook({ hook, type }: ValuesOf<typeof CHAIN>, absent: ReadonlySet<string>): void {
   if (hook === undefined) return
   const { hooknum, priority } = hook
   if (hooknum === undefined || priority === undefined) refuse('EINVAL')
+  if (absent.has(`${type ?? 'filter'} chain`)) refuse('ENOENT')
   const hooks = HOOKS_OF_TYPE.get(type ?? 'filter') ?? refuse('ENOENT')
   if (!hooks.includes(hooknum)) refuse('EOPNOTSUPP')
   if (type === 'nat' && priority <= PRIORITY_CONNTRACK) refuse('EOPNOTSUPP')

@@ -32,6 +32,9 @@ export function checkExpressions(
   const check = new RuleCheck(surroundings)
   for (const [i, expression] of expressions.entries()) {
     call.journal.blame = () => itemOffset(call, NFTA_RULE_EXPRESSIONS, i)
+    // nft_expr_type_get: one of the family, or one for all.
+    const { absent } = call.space
+    if (absent.has(expression.tag) || absent.has(`${call.family} ${expression.tag}`)) refuse('ENOENT')
     check.expression(expression)
   }
   call.journal.blame = undefined

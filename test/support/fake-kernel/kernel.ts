@@ -67,6 +67,7 @@ export class FakeKernel {
       tables: new Map(),
       ipsets: new Map(),
       accounts: new Set(),
+      absent: new Set(),
       nowMs,
       tableHandles: new Handles(),
     }

@@ -161,6 +161,8 @@ export interface Namespace {
   readonly ipsets: Map<number, string>
   /** Names of nfacct's objects. */
   readonly accounts: Set<string>
+  /** Expressions and types of chains whose module is missing: `2 reject` for those of one family, `nat chain`. */
+  readonly absent: Set<string>
   /** Milliseconds, for elements with timeouts. */
   readonly nowMs: () => number
   /** Tables have a numbering of their own. */

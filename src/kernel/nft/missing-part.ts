@@ -1,0 +1,51 @@
+import type { Operation } from './operation.ts'
+import type { NftFamily } from './state.ts'
+
+/** A part of nf_tables that distributions build as a module of its own. */
+interface Part {
+  readonly module: string
+  readonly option: string
+}
+
+/**
+ * Modules by the expression that they bring, and the kernel options that build them. Sources: the aliases `nft-expr-*` and
+ * `nft-chain-*` in modules.alias of Debian's 6.1 kernel; net/netfilter/Kconfig, net/ipv4/netfilter/Kconfig and
+ * net/ipv6/netfilter/Kconfig. What is not here is a part of nf_tables itself.
+ */
+const OF_EXPRESSIONS: Readonly<Record<string, Part | Readonly<Record<NftFamily, Part>>>> = {
+  reject: {
+    ip: { module: 'nft_reject_ipv4', option: 'CONFIG_NFT_REJECT_IPV4' },
+    ip6: { module: 'nft_reject_ipv6', option: 'CONFIG_NFT_REJECT_IPV6' },
+  },
+  fib: {
+    ip: { module: 'nft_fib_ipv4', option: 'CONFIG_NFT_FIB_IPV4' },
+    ip6: { module: 'nft_fib_ipv6', option: 'CONFIG_NFT_FIB_IPV6' },
+  },
+  ct: { module: 'nft_ct', option: 'CONFIG_NFT_CT' },
+  masq: { module: 'nft_masq', option: 'CONFIG_NFT_MASQ' },
+  nat: { module: 'nft_nat', option: 'CONFIG_NFT_NAT' },
+  numgen: { module: 'nft_numgen', option: 'CONFIG_NFT_NUMGEN' },
+}
+const OF_CHAINS: Readonly<Record<string, Part>> = {
+  nat: { module: 'nft_chain_nat', option: 'CONFIG_NFT_NAT' },
+}
+
+/**
+ * What an operation that the kernel refused with ENOENT lacks, as a sentence, where that is a part of the kernel.
+ * `expression` is the kernel's name of the one that it could not read in a rule; undefined where it did not say.
+ */
+export function missingPart(operation: Operation, expression: string | undefined): string | undefined {
+  const { family } = operation
+  if (operation.verb === 'add-rule' || operation.verb === 'insert-rule') {
+    const found = expression === undefined ? undefined : OF_EXPRESSIONS[expression]
+    if (found === undefined) return undefined
+    return lacks(`expression ${expression} for family ${family}`, 'module' in found ? found : found[family])
+  }
+  const type = operation.verb === 'add-chain' ? operation.chain.hook?.type : undefined
+  const part = type === undefined ? undefined : OF_CHAINS[type]
+  return part && lacks(`chains of type ${type} for family ${family}`, part)
+}
+
+function lacks(what: string, { module, option }: Part): string {
+  return `this kernel has no ${what}: the module ${module} is missing (${option}); install it, or load it with modprobe ${module}`
+}
