@@ -11,8 +11,10 @@ export interface ApiEndpoint {
 
 /** The Service whose endpoints are the API servers of the cluster. */
 export const API_SERVICE = 'default/kubernetes'
-/** Addresses and ports that are read of each of its slices, which may be hostile. */
-const READ_MAX = 64
+/** What is read of its slices at each pass: more than any control plane has, and little of what a hostile slice holds. */
+const SLICES_MAX = 4
+const PORTS_MAX = 4
+const ENDPOINTS_MAX = 64
 
 /** Where API servers answer. Whoever captures one of these takes the API server from kprobe. */
 export interface ApiServers {
@@ -73,8 +75,8 @@ function keyOf(ip: Ip, port: number): string {
 }
 
 function endpointsIn(slices: SliceList): readonly ApiEndpoint[] {
-  return slices.slice(0, READ_MAX).flatMap(({ ports, endpoints }) => {
-    const tcp = ports.filter(({ protocol }) => protocol === 'TCP').slice(0, READ_MAX)
-    return endpoints.slice(0, READ_MAX).flatMap(({ ip }) => tcp.map(({ port }) => ({ ip, port })))
+  return slices.slice(0, SLICES_MAX).flatMap(({ ports, endpoints }) => {
+    const tcp = ports.filter(({ protocol }) => protocol === 'TCP').slice(0, PORTS_MAX)
+    return endpoints.slice(0, ENDPOINTS_MAX).flatMap(({ ip }) => tcp.map(({ port }) => ({ ip, port })))
   })
 }
