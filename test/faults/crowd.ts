@@ -17,7 +17,7 @@ export interface CrowdOptions {
   readonly returns?: boolean
 }
 
-const RETURN_MS = 200
+const RETURN_MS = 500
 
 /** Connections that hold on to a server, from several addresses of one party. Resolves when all were open once. */
 export async function crowd(options: CrowdOptions): Promise<void> {
