@@ -165,7 +165,7 @@ function isKnown(mode: string, { frontend, before, now, others }: Astray): boole
   const isChecked = others.some(({ healthCheck }) => healthCheck?.port === frontend.port)
   return (
     mode === 'iptables' &&
-    /^(reject|accept) \S+$/.test(before) &&
+    /^(reject|accept|drop) \S+$/.test(before) &&
     isLocal(frontend) &&
     (hasNodePort || isChecked)
   )

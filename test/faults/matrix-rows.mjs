@@ -191,5 +191,5 @@ export const NOTES = {
   F145: '8 stories in each mode; `npm run attack` tries 600',
   F146: 'a wall clock that is moved in the process; `npm run attack` tries 40 jumps',
   F148: 'one right; `npm run attack` tries each',
-  F149: 'nftables and iptables mode; 40 random packets, `npm run attack` tries 2,000',
+  F149: 'nftables and iptables mode, IPVS mode in the guest by name; 40 random packets, `npm run attack` tries 2,000',
 }
