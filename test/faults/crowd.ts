@@ -13,18 +13,19 @@ export interface CrowdOptions {
   readonly count: number
   /** What each connection says; then it is silent. */
   readonly words?: string
-  /** Connections that are closed are opened anew, as long as the test runs; true unless told otherwise. */
-  readonly returns?: boolean
+  /** So many that are closed are opened anew; 1,000 unless told otherwise. */
+  readonly returns?: number
 }
 
 const RETURN_MS = 500
 
 /** Connections that hold on to a server, from several addresses of one party. Resolves when all were open once. */
 export async function crowd(options: CrowdOptions): Promise<void> {
-  const { port, host = '127.0.0.1', sources, count, words = '', returns = true } = options
+  const { port, host = '127.0.0.1', sources, count, words = '', returns = 1_000 } = options
   const sockets = new Set<Socket>()
   let isOver = false
   let connected = 0
+  let left = returns
   const open = (localAddress: string): void => {
     if (isOver) return
     const socket = connect({ port, host, localAddress })
@@ -36,7 +37,7 @@ export async function crowd(options: CrowdOptions): Promise<void> {
     })
     socket.once('close', () => {
       sockets.delete(socket)
-      if (returns) setTimeout(() => open(localAddress), RETURN_MS)
+      if (left-- > 0) setTimeout(() => open(localAddress), RETURN_MS)
     })
   }
   onTestFinished(() => {
