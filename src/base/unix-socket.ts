@@ -1,9 +1,10 @@
-import { chmod, link, lstat, mkdtemp, rm } from 'node:fs/promises'
+import { chmod, link, lstat, mkdir, mkdtemp, readdir, rename, rm, rmdir } from 'node:fs/promises'
 import { createConnection, type Server } from 'node:net'
-import { takeLock } from './instance-lock.ts'
 
 /** sun_path of unix(7), its NUL left aside. */
 const PATH_OCTETS_MAX = 107
+/** What mkdtemp appends. */
+const UNIQUE_LENGTH = 6
 
 type FileId = Pick<Awaited<ReturnType<typeof lstat>>, 'dev' | 'ino'>
 
@@ -16,7 +17,7 @@ export async function listenAtUnixSocket(server: Server, path: string): Promise<
   checkLength(path)
   await deadSocketAt(path)
   // In a folder that nobody else can enter until the socket has its mode; then it takes its place in one step.
-  const folder = await mkdtemp(`${path.slice(0, path.lastIndexOf('/') + 1)}.k`)
+  const folder = await mkdtemp(besideOf(path))
   try {
     await listening(server, `${folder}/s`)
     await chmod(`${folder}/s`, 0o600)
@@ -31,9 +32,14 @@ export async function listenAtUnixSocket(server: Server, path: string): Promise<
   }
 }
 
+/** How names of ours in the folder of the path begin. */
+function besideOf(path: string): string {
+  return `${path.slice(0, path.lastIndexOf('/') + 1)}.k`
+}
+
 /** Nobody could connect to a longer path; and the socket is made in a folder beside its place. */
 function checkLength(path: string): void {
-  const beside = `${path.slice(0, path.lastIndexOf('/') + 1)}.kXXXXXX/s`
+  const beside = `${besideOf(path)}${'X'.repeat(UNIQUE_LENGTH)}/s`
   const octets = Math.max(Buffer.byteLength(path), Buffer.byteLength(beside))
   if (octets > PATH_OCTETS_MAX)
     throw new Error(
@@ -45,7 +51,7 @@ function checkLength(path: string): void {
 async function takePlace(made: string, path: string): Promise<void> {
   if (await isLinked(made, path)) return
   const dead = await deadSocketAt(path)
-  if (dead !== undefined) await removeDead(path, dead)
+  if (dead !== undefined) await removeDead(path, dead, made)
   if (!(await isLinked(made, path))) throw new Error('another process has just begun to listen there')
 }
 
@@ -59,15 +65,52 @@ function isLinked(made: string, path: string): Promise<boolean> {
   )
 }
 
-/** Who looks and then removes does so alone; otherwise it could be the socket of another who did it a moment ago. */
-async function removeDead(path: string, dead: FileId): Promise<void> {
-  const lock = await takeLock(`kprobe-dead-socket-${dead.dev}-${dead.ino}`, '')
-  if (lock.kind === 'busy') throw new Error('another process is about to listen there')
+/**
+ * Removes a dead socket under a lock: without it, the file could be the socket that another process put there a moment ago.
+ * The lock is a folder beside the path, so only those who may write there can hold it. Its one file is a second link of
+ * `made`, at which the holder listens: it ends with its process.
+ */
+async function removeDead(path: string, dead: FileId, made: string): Promise<void> {
+  const lock = `${besideOf(path)}${dead.ino.toString(36)}`
+  const [folder, unique] = [`${made}.l`, made.slice(0, made.lastIndexOf('/')).slice(-UNIQUE_LENGTH)]
+  await mkdir(folder, 0o700)
+  await link(made, `${folder}/${unique}`)
+  await removeDeadIn(lock)
+  await takeFolder(folder, lock)
   try {
     const found = await deadSocketAt(path)
     if (isSame(found, dead)) await rm(path, { force: true })
   } finally {
-    await lock.release()
+    await rm(`${lock}/${unique}`, { force: true })
+    // Another process may have replaced the empty folder already.
+    await rmdir(lock).catch(unless('ENOTEMPTY', 'EEXIST', 'ENOENT'))
+  }
+}
+
+/** rename(2) of a folder replaces none but an empty one. */
+async function takeFolder(folder: string, lock: string): Promise<void> {
+  try {
+    await rename(folder, lock)
+  } catch (error) {
+    unless('ENOTEMPTY', 'EEXIST')(error)
+    throw new Error('another process is about to listen there')
+  }
+}
+
+/** Removes what a process left that died with the lock. No other process ever uses such a name, so no live one is removed. */
+async function removeDeadIn(lock: string): Promise<void> {
+  const names = await readdir(lock).catch(unless('ENOENT'))
+  for (const name of names ?? []) {
+    checkLength(`${lock}/${name}`)
+    if ((await deadSocketAt(`${lock}/${name}`)) !== undefined) await rm(`${lock}/${name}`, { force: true })
+  }
+}
+
+/** Throws an error again that has none of these codes. */
+function unless(...codes: readonly string[]): (error: unknown) => undefined {
+  return error => {
+    if (error instanceof Error && 'code' in error && codes.some(code => code === error.code)) return undefined
+    throw error
   }
 }
 

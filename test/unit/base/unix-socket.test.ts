@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, linkSync, mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { existsSync, linkSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { createConnection, createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -61,6 +61,41 @@ it('takes no socket from a process that is too busy to answer', async () => {
   }
 })
 
+async function leaveDeadSocket(path: string): Promise<void> {
+  const server = createServer().listen({ path: `${path}.dead` })
+  await once(server, 'listening')
+  linkSync(`${path}.dead`, path)
+  await new Promise(done => server.close(done))
+  expect(statSync(path).isSocket()).toBe(true)
+}
+
+it('F136: replaces a dead socket, whatever abstract names others listen at', async () => {
+  const path = join(folder, 's')
+  await leaveDeadSocket(path)
+  const { dev, ino } = statSync(path)
+  const stranger = newServer().listen({ path: `\0kprobe-dead-socket-${dev}-${ino}` })
+  await once(stranger, 'listening')
+  const remove = await listenAtUnixSocket(newServer(), path)
+  await remove()
+  expect(readdirSync(folder)).toEqual([])
+})
+
+it('replaces a dead socket that a process which died was about to replace, and waits for none that lives', async () => {
+  const path = join(folder, 's')
+  await leaveDeadSocket(path)
+  const lock = join(folder, `.k${statSync(path).ino.toString(36)}`)
+  mkdirSync(lock)
+  const other = newServer().listen({ path: join(lock, 'abcdef') })
+  await once(other, 'listening')
+  await expect(listenAtUnixSocket(newServer(), path)).rejects.toThrow(/^another process /)
+  linkSync(join(lock, 'abcdef'), join(lock, 'ghijkl'))
+  await new Promise(done => other.close(done))
+  expect(readdirSync(lock)).toEqual(['ghijkl'])
+  const remove = await listenAtUnixSocket(newServer(), path)
+  await remove()
+  expect(readdirSync(folder)).toEqual([])
+})
+
 describe('of several that begin at once, one gets the place', () => {
   /** What somebody who connects is told: each server says its number. */
   async function whoAnswers(path: string): Promise<string> {
@@ -73,14 +108,6 @@ describe('of several that begin at once, one gets the place', () => {
   function numbered(number: number): Server {
     const server = newServer()
     return server.on('connection', socket => socket.on('error', () => undefined).end(String(number)))
-  }
-
-  async function leaveDeadSocket(path: string): Promise<void> {
-    const server = createServer().listen({ path: `${path}.dead` })
-    await once(server, 'listening')
-    linkSync(`${path}.dead`, path)
-    await new Promise(done => server.close(done))
-    expect(statSync(path).isSocket()).toBe(true)
   }
 
   it.each(['free', 'a dead socket'])('within a process, where the place is %s', async place => {
