@@ -110,6 +110,41 @@ describe('the memory for Services', () => {
     expect(both.filter(key => key.startsWith('greedy/'))).toHaveLength(11)
   })
 
+  it.each([2, 3, 10])('F133: %i namespaces that ask for too much leave a third one its Services', greedy => {
+    const lists = Array.from({ length: greedy }, (_, which) =>
+      Array.from({ length: 28 }, (_, i) =>
+        objects(`g${i}`, { namespace: `greedy-${which}`, endpoints: 50, born: '2025-01-01T00:00:00Z' }),
+      ),
+    ).flat()
+    const ingress = objects('ingress', { namespace: 'kube-system', endpoints: 60 })
+    const options = within(200_000)
+    const names = served(tableWithin(options, ...lists, ingress))
+    expect(names).toContain('kube-system/ingress')
+    const counts = Array.from({ length: greedy }, (_, which) =>
+      names.filter(key => key.includes(`-${which}/`)),
+    )
+    expect(new Set(counts.map(({ length }) => length)).size).toBe(1)
+    // An incumbent stays as well.
+    const snapshot = snapshotOf(ingress)
+    const table = finish(resolve(options, undefined, snapshot))
+    const next = applyEvents(snapshot, eventsOf(lists.flat()))
+    expect(served(finish(resolve(options, { snapshot, table }, next)))).toEqual(names)
+  })
+
+  it('F133: over the limit, too, a change costs what it changes', () => {
+    const greedy = Array.from({ length: 50 }, (_, i) =>
+      objects(`g${i}`, { namespace: 'greedy', endpoints: 50 }),
+    )
+    const options = within(200_000)
+    const snapshot = snapshotOf([...greedy, objects('a', { endpoints: 20 })].flat())
+    const table = finish(resolve(options, undefined, snapshot))
+    expect(table.admission?.oversized.size).toBeGreaterThan(10)
+    const next = applyEvents(snapshot, eventsOf(objects('a', { endpoints: 19 })))
+    const after = finish(resolve(options, { snapshot, table }, next))
+    expect(after.admission?.oversized).toBe(table.admission?.oversized)
+    expect(after.admission?.cuts.get('greedy')).toBe(table.admission?.cuts.get('greedy'))
+  })
+
   it('F133: a Service that becomes smaller is served, and with it those that it kept out', () => {
     const options = within(43_000)
     let snapshot = snapshotOf([...objects('a', { endpoints: 120 }), ...objects('b', { endpoints: 130 })])

@@ -1,0 +1,192 @@
+import { PersistentMap } from '../base/persistent-map.ts'
+import type { Steps } from '../base/steps.ts'
+import type { ServiceKey } from './service.ts'
+
+/** What the Services of one namespace ask for. */
+export interface Demand {
+  readonly bytes: number
+  /** By class of cost. */
+  readonly classes: ReadonlyMap<number, ClassDemand>
+}
+
+interface ClassDemand {
+  readonly bytes: number
+  readonly keys: PersistentMap<true>
+}
+
+/** By namespace. */
+export type Demands = PersistentMap<Demand>
+
+/** A change of what one Service asks for, bytes; undefined where it asks for nothing. */
+export interface DemandChange {
+  readonly key: ServiceKey
+  readonly before: number | undefined
+  readonly now: number | undefined
+}
+
+/** From where on a namespace asks for too much. */
+export interface Cut {
+  /** Bytes that it may take. */
+  readonly level: number
+  readonly demand: Demand
+  /** The class that does not fit as a whole: those above it are not served. */
+  readonly at: number
+  /** The Services of that class that fit. */
+  readonly served: ReadonlySet<ServiceKey>
+}
+
+/** By namespace; of those alone that ask for too much. */
+export type Cuts = ReadonlyMap<string, Cut>
+
+export const NO_CUTS: Cuts = new Map()
+
+/** The demands after these changes; costs what has changed. */
+export function demandsAfter(demands: Demands, changes: readonly DemandChange[]): Demands {
+  const drafts = new Map<string, Map<number, ClassDraft>>()
+  for (const { key, before, now } of changes) {
+    if (before !== undefined) enter(drafts, key, { bytes: before, sign: -1 })
+    if (now !== undefined) enter(drafts, key, { bytes: now, sign: 1 })
+  }
+  const next = new Map<string, Demand | undefined>()
+  for (const [namespace, draft] of drafts) next.set(namespace, demandAfter(demands.get(namespace), draft))
+  return demands.withOwn(next)
+}
+
+interface ClassDraft {
+  bytes: number
+  readonly keys: Map<ServiceKey, true | undefined>
+}
+
+function enter(
+  drafts: Map<string, Map<number, ClassDraft>>,
+  key: ServiceKey,
+  { bytes, sign }: { readonly bytes: number; readonly sign: 1 | -1 },
+): void {
+  const namespace = namespaceOf(key)
+  const classes = drafts.get(namespace) ?? new Map<number, ClassDraft>()
+  drafts.set(namespace, classes)
+  const draft = classes.get(classOf(bytes)) ?? { bytes: 0, keys: new Map() }
+  classes.set(classOf(bytes), draft)
+  draft.bytes += sign * bytes
+  draft.keys.set(key, sign > 0 ? true : undefined)
+}
+
+function demandAfter(demand: Demand | undefined, draft: ReadonlyMap<number, ClassDraft>): Demand | undefined {
+  const classes = new Map(demand?.classes)
+  let total = demand?.bytes ?? 0
+  for (const [at, { bytes, keys }] of draft) {
+    const before = classes.get(at)
+    const now = (before?.keys ?? PersistentMap.empty<true>()).withOwn(keys)
+    total += bytes
+    if (now.size === 0) classes.delete(at)
+    else classes.set(at, { bytes: (before?.bytes ?? 0) + bytes, keys: now })
+  }
+  return classes.size === 0 ? undefined : { bytes: total, classes }
+}
+
+export interface CutInput {
+  readonly demands: Demands
+  /** Bytes. */
+  readonly memory: number
+  readonly costOf: (key: ServiceKey) => number
+  readonly bornOf: (key: ServiceKey) => string
+  readonly before: Cuts
+}
+
+/**
+ * Divides the memory: each namespace may take as much as any other (max-min fairness), and what it leaves is for those
+ * that ask for more. Costs the number of namespaces, and the Services of one class of each whose demand or level changed.
+ */
+export function* cutsOf(input: CutInput): Steps<Cuts> {
+  const { demands, before } = input
+  const level = levelOf(demands, input.memory)
+  const cuts = new Map<string, Cut>()
+  for (const [namespace, demand] of demands.entries()) {
+    if (demand.bytes <= level) continue
+    const known = before.get(namespace)
+    if (known?.demand === demand && known.level === level) cuts.set(namespace, known)
+    else {
+      yield
+      cuts.set(namespace, cutWithin(input, demand, level))
+    }
+  }
+  return cuts
+}
+
+/** The level in steps of 0.8 %: cuts of other namespaces stay as they are while one changes a little. */
+const STEPS_AN_OCTAVE = 128
+
+/** Bytes L, such that the sum of min(demand, L) is the memory or a little less. */
+function levelOf(demands: Demands, memory: number): number {
+  const asked = Float64Array.from(demands.values(), ({ bytes }) => bytes).sort()
+  let left = memory
+  for (let index = 0; index < asked.length; index++) {
+    const its = asked[index] ?? 0
+    const equal = left / (asked.length - index)
+    if (its > equal) {
+      const step = 2 ** Math.floor(Math.log2(equal)) / STEPS_AN_OCTAVE
+      return Math.floor(equal / step) * step
+    }
+    left -= its
+  }
+  return Number.POSITIVE_INFINITY
+}
+
+function cutWithin({ costOf, bornOf }: CutInput, demand: Demand, level: number): Cut {
+  const served = new Set<ServiceKey>()
+  let left = level
+  for (const [at, { bytes, keys }] of [...demand.classes].sort(([a], [b]) => a - b)) {
+    if (bytes <= left) {
+      left -= bytes
+      continue
+    }
+    const inOrder = keys.keys().map(key => ({ key, born: bornOf(key) }))
+    inOrder.sort((a, b) => compare(a.born, b.born) || compare(a.key, b.key))
+    for (const { key } of inOrder) {
+      left -= costOf(key)
+      if (left < 0) break
+      served.add(key)
+    }
+    return { level, demand, at, served }
+  }
+  return { level, demand, at: Number.POSITIVE_INFINITY, served }
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}
+
+export function isCut(cut: Cut | undefined, key: ServiceKey, bytes: number): boolean {
+  return cut !== undefined && isCutAt(cut, key, classOf(bytes))
+}
+
+function isCutAt(cut: Cut, key: ServiceKey, at: number): boolean {
+  return at > cut.at || (at === cut.at && !cut.served.has(key))
+}
+
+/** Services that one of the cuts leaves out and the other does not; costs the classes between the two. */
+export function* movedBetween(before: Cuts, cuts: Cuts, demands: Demands): Steps<readonly ServiceKey[]> {
+  const moved: ServiceKey[] = []
+  for (const namespace of new Set([...before.keys(), ...cuts.keys()])) {
+    const [from, to] = [before.get(namespace), cuts.get(namespace)]
+    if (from === to) continue
+    yield
+    const [a, b] = [from?.at ?? Number.POSITIVE_INFINITY, to?.at ?? Number.POSITIVE_INFINITY]
+    for (const [at, { keys }] of demands.get(namespace)?.classes ?? [])
+      if (at >= Math.min(a, b) && at <= Math.max(a, b))
+        for (const key of keys.keys()) {
+          const was = from !== undefined && isCutAt(from, key, at)
+          if (was !== (to !== undefined && isCutAt(to, key, at))) moved.push(key)
+        }
+  }
+  return moved
+}
+
+/** Costs of one class differ by 9 % at most. */
+function classOf(bytes: number): number {
+  return Math.ceil(8 * Math.log2(bytes))
+}
+
+export function namespaceOf(key: ServiceKey): string {
+  return key.slice(0, key.indexOf('/'))
+}
