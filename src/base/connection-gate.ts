@@ -6,13 +6,13 @@ import { type Owner, Shares } from './shares.ts'
 export interface ConnectionLimits {
   /** Connections at a time. */
   readonly connections: number
-  /** The same of one Service, where there are several. */
-  readonly perService?: number
   /** The same of clients of one prefix, and of one address; no limit of their own unless given. */
   readonly perPrefix?: number
   readonly perAddress?: number
   /** Connections that loopback, and the node itself, each keep whatever others do; none unless given. */
   readonly reserved?: number
+  /** Limits of each Service, and of its clients there; those above are of a client at all Services. None unless given. */
+  readonly perService?: Omit<ConnectionLimits, 'perService'>
 }
 
 /** Connections that were over a share, since the start. */
@@ -25,11 +25,11 @@ export const NONE_OVER_SHARE: OverShare = { evicted: 0, refused: 0 }
 
 /** The same since the last report. */
 export interface Crowd extends OverShare {
-  /** Whom the last connection that was closed came from: `198.51.100.0/24`, `loopback`, `this node`, `unix socket`. */
+  /** Prefix of the client that lost a connection last: `198.51.100.0/24`, `loopback`, `this node`, `unix socket`. */
   readonly client: string
-  /** What the client connected to, where there are several. */
+  /** The Service whose share was used up, or the client's share there; undefined where a share of all Services was. */
   readonly service: string | undefined
-  /** Whose share was used up: a Service, a prefix, an address, or all. */
+  /** The share that was used up: of a Service, a prefix, an address, or all. */
   readonly full: string
 }
 
@@ -59,17 +59,22 @@ export function sharesOf(connections: number): ConnectionLimits {
   return { connections, perPrefix: part(4), perAddress: part(8), reserved: part(8) }
 }
 
-/** Accepts connections within shares of their clients: see Shares. What has to go is destroyed here. */
+/**
+ * Accepts connections within the shares of Services and of clients: see Shares. It destroys the connections that have to go, and
+ * those that it refuses.
+ */
 export class ConnectionGate<S extends Peer> {
   readonly #options: ConnectionGateOptions
-  readonly #shares: Shares<S>
+  readonly #clients: Shares<S>
+  /** Bounds each Service; #clients bounds all of them together. */
+  readonly #services = new Shares<S>(Infinity)
   #total = NONE_OVER_SHARE
   #reported = NONE_OVER_SHARE
   #reportedMs = Number.NEGATIVE_INFINITY
 
   constructor(options: ConnectionGateOptions) {
     this.#options = options
-    this.#shares = new Shares(options.limits.connections)
+    this.#clients = new Shares(options.limits.connections)
   }
 
   get overShare(): OverShare {
@@ -77,35 +82,45 @@ export class ConnectionGate<S extends Peer> {
   }
 
   get held(): number {
-    return this.#shares.held
+    return this.#clients.held
   }
 
   /** False when the socket is refused; it is destroyed then. */
   admit(socket: S, service?: string): boolean {
-    const owners = ownersOf(socket, this.#options.limits, service)
-    const admission = this.#shares.admit(socket, owners)
-    if (admission.kind === 'refused') {
-      const { evicted, refused } = this.#total
-      this.#total = { evicted, refused: refused + 1 }
-      socket.destroy()
-      this.#report(
-        owners.map(({ name }) => name),
-        admission.owner,
-      )
-      return false
+    const { limits } = this.#options
+    const { perService } = limits
+    // The Service comes first: a connection that its share costs makes room in the whole as well.
+    if (service !== undefined && perService !== undefined) {
+      const owners = [{ name: service, limit: perService.connections }, ...ownersOf(socket, perService)]
+      if (!this.#admitTo(this.#services, socket, owners)) return false
     }
-    socket.once('close', () => this.#shares.leave(socket))
+    if (!this.#admitTo(this.#clients, socket, ownersOf(socket, limits))) return false
+    socket.once('close', () => this.#leave(socket))
+    return true
+  }
+
+  #admitTo(shares: Shares<S>, socket: S, owners: readonly Owner[]): boolean {
+    const admission = shares.admit(socket, owners)
     if (admission.kind === 'accepted') return true
     const { evicted, refused } = this.#total
-    this.#total = { evicted: evicted + 1, refused }
-    admission.victim.destroy()
-    this.#report(admission.victimOf, admission.owner)
-    return true
+    const isRefused = admission.kind === 'refused'
+    this.#total = isRefused ? { evicted, refused: refused + 1 } : { evicted: evicted + 1, refused }
+    const loser = isRefused ? socket : admission.victim
+    this.#leave(loser)
+    loser.destroy()
+    this.#report(isRefused ? owners.map(({ name }) => name) : admission.victimOf, admission.owner)
+    return !isRefused
+  }
+
+  #leave(socket: S): void {
+    this.#services.leave(socket)
+    this.#clients.leave(socket)
   }
 
   /** The client has asked for something, or has been answered. */
   mark(socket: S, state: 'busy' | 'idle'): void {
-    this.#shares.mark(socket, state)
+    this.#services.mark(socket, state)
+    this.#clients.mark(socket, state)
   }
 
   #report(owners: readonly string[], full: string): void {
@@ -121,21 +136,19 @@ export class ConnectionGate<S extends Peer> {
   }
 }
 
-/** The Service if there are several, the prefix, and the address of a client. */
+/** The prefix and the address of a client, with their limits. */
 export function ownersOf(
   peer: Pick<Peer, 'remoteAddress' | 'localAddress'>,
   limits: Omit<ConnectionLimits, 'connections'> = {},
-  service?: string,
 ): readonly Owner[] {
-  const { perService = Infinity, perPrefix = Infinity, perAddress = Infinity, reserved = 0 } = limits
+  const { perPrefix = Infinity, perAddress = Infinity, reserved = 0 } = limits
   const address = peer.remoteAddress ?? UNIX
   const prefix = prefixOf(address, peer.localAddress)
   const isOurs = prefix === LOOPBACK || prefix === THIS_NODE
-  const clients = [
+  return [
     { name: prefix, limit: perPrefix, reserved: isOurs ? reserved : 0 },
     { name: address, limit: perAddress },
   ]
-  return service === undefined ? clients : [{ name: service, limit: perService }, ...clients]
 }
 
 const UNIX = 'unix socket'

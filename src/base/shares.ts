@@ -36,8 +36,8 @@ interface Entry<Item> {
 
 /**
  * Divides a bounded number of items between their owners. When an owner, or the whole, is at its limit, the largest party
- * in it loses an item: an idle one before a busy one, and the longest idle first. An item that nobody marks is idle since it
- * came. An admission without a victim costs the length of its path, one with a victim a pass over all items.
+ * in it loses an item: an idle one before a busy one, and the longest idle first. A new item is idle. An
+ * admission without a victim costs the length of its path, one with a victim a pass over all items.
  */
 export class Shares<Item> {
   readonly #whole: Holder

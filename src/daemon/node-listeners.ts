@@ -40,7 +40,7 @@ export interface NodeListenersOptions {
     readonly diag: OpenSocket
     readonly route: OpenSocket
   }
-  /** Inodes of this process's own sockets, which are in nobody's way. */
+  /** Inodes of this process's own sockets: a Service may have their addresses and ports. */
   readonly ownSockets: () => ReadonlySet<number>
 }
 

@@ -1,5 +1,5 @@
 import type { Cancel, Clock } from '../base/clock.ts'
-import type { ConnectionLimits, Crowd, OverShare } from '../base/connection-gate.ts'
+import { type ConnectionLimits, type Crowd, type OverShare, sharesOf } from '../base/connection-gate.ts'
 import { type Family, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { Shares } from '../base/shares.ts'
@@ -42,15 +42,16 @@ const RETRY_MS = 5_000
 const RETRIES_MAX = 64
 const PER_SERVICE_MAX = 64
 
-/** A Service has a share of its own, and its clients have shares of that. */
-function sharesOf(connections: number): ConnectionLimits {
+/** Limits of `connections`: each Service has a share; a client has the same parts of a Service's share and of all. */
+export function healthCheckShares(connections: number): ConnectionLimits {
   const perService = Math.min(PER_SERVICE_MAX, Math.ceil(connections / 4))
-  return {
-    connections,
-    perService,
-    perPrefix: Math.ceil(perService / 2),
-    perAddress: Math.ceil(perService / 4),
-  }
+  return { ...partsOf(connections), perService: partsOf(perService) }
+}
+
+/** Half a prefix, a quarter an address: what checks many Services from one address needs more than a client of /healthz. */
+function partsOf(connections: number): ConnectionLimits {
+  const [perPrefix, perAddress] = [Math.ceil(connections / 2), Math.ceil(connections / 4)]
+  return { ...sharesOf(connections), perPrefix, perAddress }
 }
 
 /**
@@ -74,7 +75,7 @@ export class ServiceHealth {
     this.#listeners = new Shares(options.listenersMax)
     this.#connections = new HttpConnections({
       clock: options.clock,
-      limits: sharesOf(options.connectionsMax),
+      limits: healthCheckShares(options.connectionsMax),
       crowded: crowd => options.report({ kind: 'crowded', crowd }),
       failed: error => options.report({ kind: 'trouble', error }),
     })

@@ -88,7 +88,7 @@ describe('F134: externalIPs at an address of the node that the Node object does 
     expect(await heard(BRIDGE, 8443)).toBe('the node')
     expect(await heard(BRIDGE, 7000)).toBe('the node')
     await eventually(() => JSON.stringify(cluster.server.store.list('events')).includes(`${BRIDGE}:8443`))
-    // The same ports of the other protocol, and other ports, are nobody's; kprobe's own sockets are in nobody's way.
+    // The same ports of the other protocol, and other ports, are free; kprobe's own sockets refuse no Service.
     cluster.put(ask('s4', BRIDGE, 7001), ask('s5', BRIDGE, 5353), ask('s6', BRIDGE, HEALTH_PORT))
     await eventually(async () => (await heard(BRIDGE, 7001)) === 'ECONNREFUSED')
     for (const port of [7001, 5353, HEALTH_PORT])

@@ -6,6 +6,7 @@ import {
   ownersOf,
   sharesOf,
 } from '../../../src/base/connection-gate.ts'
+import { healthCheckShares } from '../../../src/telemetry/service-health.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 
 class FakeSocket extends EventEmitter {
@@ -85,6 +86,41 @@ describe('ConnectionGate', () => {
     expect(its.admit(probe)).toBe(true)
     flood(its, loopback, 2_000)
     expect(probe.destroyed).toBe(false)
+  })
+
+  describe('of health check node ports', () => {
+    const services = Array.from({ length: 16 }, (_, at) => `ns/${at}`)
+    const prefixes = thousand.slice(0, 100)
+    const everywhere = (its: ConnectionGate<FakeSocket>, addresses: readonly string[]) => {
+      for (const service of services)
+        for (const address of addresses) its.admit(new FakeSocket(address), service)
+    }
+
+    it.each([
+      ['one address', Array.from({ length: 20 }, () => '198.51.100.7'), 64],
+      ['loopback', [...loopback, ...loopback], 128],
+      ['a hundred prefixes', prefixes, 256],
+    ])('F132: bounds what %s may hold at all Services together', (_, addresses, most) => {
+      const its = gate(healthCheckShares(256))
+      everywhere(its, addresses)
+      expect(its.held).toBe(most)
+    })
+
+    it.each(['127.0.0.1', '192.0.2.1'])(
+      'F132: a hundred prefixes at all Services take no connection of %s from it',
+      address => {
+        const its = gate(healthCheckShares(1_024))
+        everywhere(its, prefixes)
+        const probes = services.map(service => {
+          const probe = new FakeSocket(address)
+          expect(its.admit(probe, service)).toBe(true)
+          return probe
+        })
+        everywhere(its, prefixes)
+        expect(its.held).toBe(1_024)
+        expect(probes.filter(({ destroyed }) => destroyed)).toEqual([])
+      },
+    )
   })
 
   it('F132: counts what it closes and what it refuses', () => {

@@ -259,6 +259,18 @@ describe('ServiceHealth', () => {
     expect(crowds).toMatchObject([{ crowd: { client: 'loopback', service: 'ns/0', full: '127.0.0.1' } }])
   })
 
+  it('F132: one client at many Services leaves room for others', async () => {
+    const { health, news, places } = open({ connectionsMax: 16 })
+    const ports = await Promise.all(Array.from({ length: 6 }, freePort))
+    const checks = ports.map((port, at) => [`ns/${at}`, { port, local: { IPv4: 1 } }] as const)
+    health.update(changed(EMPTY, Object.fromEntries(checks)))
+    await until(() => places().length === 6)
+    for (const port of ports) await connected(port)
+    await until(() => health.overShare.evicted === 2)
+    const crowds = news.filter(({ kind }) => kind === 'crowded')
+    expect(crowds).toMatchObject([{ crowd: { client: 'loopback', service: undefined, full: '127.0.0.1' } }])
+  })
+
   it('touches what changed, and nothing else', async () => {
     const { health, places } = open({ listenersMax: 1_000 })
     const port = await freePort()

@@ -1,0 +1,25 @@
+import { expect, it } from 'vitest'
+import { createLog } from '../../../src/base/log.ts'
+import { logCrowd } from '../../../src/daemon/crowd-log.ts'
+
+it.each([
+  [{ evicted: 3, refused: 0 }, 'closed the longest idle ones of the largest client'],
+  [{ evicted: 0, refused: 2 }, 'refused new ones because the others are busy'],
+  [
+    { evicted: 3, refused: 2 },
+    'closed the longest idle ones of the largest client; refused new ones because the others are busy',
+  ],
+])('F132: the log says whether connections were closed or refused: %j', (outcome, words) => {
+  const lines: string[] = []
+  const log = createLog({
+    format: 'json',
+    verbosity: 0,
+    destination: { write: line => void lines.push(line) },
+  })
+  logCrowd(log, 'api', { client: 'loopback', service: undefined, full: 'all', ...outcome })
+  expect(JSON.parse(lines.join(''))).toMatchObject({
+    msg: `api: too many connections; ${words}`,
+    client: 'loopback',
+    ...outcome,
+  })
+})
