@@ -70,12 +70,12 @@ async function load(
   return { snapshot, table }
 }
 
-/** As the daemon, which leaves alone what processes of this node have. */
+/** As a daemon that starts: it refuses what processes of this node have. */
 function withListeners(snapshot: Snapshot, { clock, io }: Reading): Snapshot {
   const warn = (facts: { readonly err: Error }, text: string) =>
     io.err(`${oneLine(`${text}: ${facts.err.message}`)}\n`)
   const sockets = { diag: openSockDiag, route: openRoute }
-  return new NodeListeners({ clock, warn, ownSockets, sockets }).completed(snapshot, true)
+  return new NodeListeners({ clock, warn, ownSockets, sockets }).completed(snapshot, 'start')
 }
 
 /** With the memory that the daemon has for Services: it refuses what is too large for that. */

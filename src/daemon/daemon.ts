@@ -90,7 +90,7 @@ class Daemon {
     this.#intake = new Intake({
       clock: io.clock,
       keepsNode: config.source.kind === 'kube',
-      completed: (snapshot, anew) => listeners?.completed(snapshot, anew) ?? snapshot,
+      completed: (snapshot, occasion) => listeners?.completed(snapshot, occasion) ?? snapshot,
       changed: snapshot => {
         this.#node.follow(snapshot.node)
         this.#observer.offered(snapshot)

@@ -11,6 +11,7 @@ import {
   type SourceEvent,
 } from '../model/snapshot.ts'
 import type { Source, SourceHandlers, SourceStatus } from '../source/source.ts'
+import type { Occasion } from './node-listeners.ts'
 
 export interface IntakeOptions {
   readonly clock: Clock
@@ -24,7 +25,7 @@ export interface IntakeOptions {
    */
   readonly keepsNode?: boolean
   /** Adds to a Snapshot what this machine knows, which may have changed; the same object when that is nothing new. */
-  readonly completed?: (snapshot: Snapshot, anew: boolean) => Snapshot
+  readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
 }
 
 /** One source from its start to its end. */
@@ -108,7 +109,7 @@ export class Intake {
 
   /** What this machine knows may have changed. */
   refresh(): void {
-    const now = this.#completed(this.#snapshot, true)
+    const now = this.#completed(this.#snapshot, 'resync')
     if (now === this.#snapshot) return
     this.#snapshot = now
     this.#offer()
@@ -162,12 +163,12 @@ export class Intake {
     })
   }
 
-  #completed(snapshot: Snapshot, anew = false): Snapshot {
-    return this.#options.completed?.(snapshot, anew) ?? snapshot
+  #completed(snapshot: Snapshot, occasion: Occasion): Snapshot {
+    return this.#options.completed?.(snapshot, this.#complete ? occasion : 'start') ?? snapshot
   }
 
   #become(snapshot: Snapshot): void {
-    this.#snapshot = this.#completed(snapshot)
+    this.#snapshot = this.#completed(snapshot, 'change')
     this.#offer()
   }
 

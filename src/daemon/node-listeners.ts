@@ -7,7 +7,7 @@ import { findLink } from '../kernel/link/find-link.ts'
 import { type LinkAddress, listAddressesNow } from '../kernel/link/list-addresses.ts'
 import { type Listener, listListeners, reach } from '../kernel/socket/list-listeners.ts'
 import { ownSockets } from '../kernel/socket/own-sockets.ts'
-import { LOOKUPS_MAX, type ServiceListeners, type TakenPort } from '../model/listeners.ts'
+import { type ServiceListeners, type TakenPort, takenKey } from '../model/listeners.ts'
 import type { Protocol, Service, ServiceKey } from '../model/service.ts'
 import { applyEvents, type Snapshot, type SnapshotEvent } from '../model/snapshot.ts'
 import { Connection } from '../netlink/connection.ts'
@@ -44,37 +44,48 @@ export interface NodeListenersOptions {
   readonly ownSockets: () => ReadonlySet<number>
 }
 
+/** What a Snapshot is completed for: the first objects of a source, a change of objects, or a full resync. */
+export type Occasion = 'start' | 'change' | 'resync'
+
+type Completed = Pick<Snapshot, 'services' | 'listeners'>
+
 /**
  * Looks up which processes of this node listen at the external addresses of Services, where these are addresses of this
- * node: of each Service when it changes, and of all when that is asked for. One look lists the listeners of the node, which
- * takes a millisecond; one Service has LOOKUPS_MAX at most.
+ * node. A Service that has an address and port keeps it: the lookup is of what a Service newly asks for, and at a full
+ * resync of what was refused. One look lists all listeners of the node, which takes a millisecond.
  */
 export class NodeListeners {
   readonly #options: NodeListenersOptions
-  #services = PersistentMap.empty<Service>()
-  /** The last lookup failed: the next one is of all Services. */
-  #expired = false
+  /** What was completed last. */
+  #before: Completed = { services: PersistentMap.empty(), listeners: PersistentMap.empty() }
+  /** Services whose lookup failed, as they were at the last one that succeeded: no more than there are Services. */
+  readonly #unasked = new Map<ServiceKey, Service | undefined>()
   #failing = false
+  /** No lookup has succeeded since the start: Services may be served since before. */
+  #starting = false
 
   constructor(options: NodeListenersOptions) {
     this.#options = options
   }
 
   /** The Snapshot with what was found; the same object when that is nothing new. */
-  completed(snapshot: Snapshot, anew: boolean): Snapshot {
+  completed(snapshot: Snapshot, occasion: Occasion): Snapshot {
     const { services, listeners, localIps } = snapshot
-    const keys = anew || this.#expired ? services.keys() : PersistentMap.changes(this.#services, services)
-    this.#services = services
-    this.#expired = false
-    const gone = listeners.keys().filter(key => !services.has(key))
+    this.#starting = occasion === 'start' || (this.#starting && this.#unasked.size > 0)
+    const changed = PersistentMap.changes(this.#before.services, services)
+    const again = occasion === 'resync' ? listeners.keys() : []
+    const keys = [...new Set([...changed, ...this.#unasked.keys(), ...again])]
+    const gone = keys.filter(key => !services.has(key))
+    for (const key of gone) this.#unasked.delete(key)
     // Where the addresses are known, most Services need no look: IPVS mode has thousands of addresses to list.
     const mayBeNear = (ip: Ip): boolean => localIps.length === 0 || localIps.includes(ip)
     const asking = keys.filter(
       key => services.get(key)?.externalIps.some(mayBeNear) === true || listeners.has(key),
     )
-    if (gone.length + asking.length === 0) return snapshot
-    const removed = gone.map((key): SnapshotEvent => ({ kind: 'Listeners', key, value: undefined }))
-    return applyEvents(snapshot, [...removed, ...this.#found(asking, services)])
+    const found = this.#found(asking, services)
+    const completed = found.length === 0 ? snapshot : applyEvents(snapshot, found)
+    this.#before = { services, listeners: completed.listeners }
+    return completed
   }
 
   #found(keys: readonly ServiceKey[], services: PersistentMap<Service>): readonly SnapshotEvent[] {
@@ -82,13 +93,21 @@ export class NodeListeners {
     try {
       const events = this.#ask(keys, services)
       this.#failing = false
+      this.#unasked.clear()
       return events
     } catch (thrown) {
       if (!this.#failing) this.#options.warn({ err: errorOf(thrown) }, FAILED)
       this.#failing = true
-      this.#expired = true
-      return []
+      return this.#postponed(keys, services)
     }
+  }
+
+  /** They are asked about once more later; what is gone is forgotten now. */
+  #postponed(keys: readonly ServiceKey[], services: PersistentMap<Service>): readonly SnapshotEvent[] {
+    const gone = keys.filter(key => !services.has(key))
+    for (const key of keys)
+      if (services.has(key) && !this.#unasked.has(key)) this.#unasked.set(key, this.#before.services.get(key))
+    return gone.map(key => ({ kind: 'Listeners', key, value: undefined }))
   }
 
   #ask(keys: readonly ServiceKey[], services: PersistentMap<Service>): readonly SnapshotEvent[] {
@@ -96,7 +115,7 @@ export class NodeListeners {
     const isNear = (ip: Ip): boolean => local.has(ip)
     const near = keys.map(key => ({ key, ips: services.get(key)?.externalIps.filter(isNear) ?? [] }))
     const listening = near.some(({ ips }) => ips.length > 0) ? this.#listeners() : NO_LISTENERS
-    const isTaken = ({ ip, protocol, port }: TakenPort): boolean => {
+    const isListenedAt = ({ ip, protocol, port }: TakenPort): boolean => {
       const address = local.get(ip)
       if (address === undefined) return false
       const found = listening.get(portKey(protocol, port)) ?? []
@@ -104,8 +123,21 @@ export class NodeListeners {
     }
     return near.map(({ key, ips }) => {
       const service = ips.length === 0 ? undefined : services.get(key)
+      const isHeld = this.#heldBefore(key)
+      const isTaken = (port: TakenPort): boolean => !isHeld(port) && isListenedAt(port)
       return { kind: 'Listeners', key, value: service && listenersOf(service, ips, isTaken) }
     })
+  }
+
+  /** Whether the Service had asked for the port before, and was not refused. */
+  #heldBefore(key: ServiceKey): (port: TakenPort) => boolean {
+    const { services, listeners } = this.#before
+    const before = this.#unasked.has(key) ? this.#unasked.get(key) : services.get(key)
+    if (before === undefined) return () => false
+    const ips = new Set(before.externalIps)
+    const ports = new Set(before.ports.map(({ protocol, port }) => portKey(protocol, port)))
+    const taken = new Set(listeners.get(key)?.taken.map(takenKey))
+    return its => ips.has(its.ip) && ports.has(portKey(its.protocol, its.port)) && !taken.has(takenKey(its))
   }
 
   /** Of this node; those of Services that IPVS mode bound are none. */
@@ -118,14 +150,17 @@ export class NodeListeners {
     })
   }
 
-  /** By protocol and port, those of other processes. */
+  /**
+   * By protocol and port, those of other processes. Which came first, a Service or a listener, is not known at the start:
+   * then only those of root count, so that no process without rights takes a port that a Service has.
+   */
   #listeners(): ReadonlyMap<string, readonly Listener[]> {
     const { sockets, ownSockets } = this.#options
     const all = this.#over(sockets.diag, listListeners)
     const own = ownSockets()
     const byPort = new Map<string, Listener[]>()
     for (const listener of all) {
-      if (own.has(listener.inode)) continue
+      if (own.has(listener.inode) || (this.#starting && listener.uid !== ROOT)) continue
       const key = portKey(listener.protocol, listener.port)
       const list = byPort.get(key)
       if (list === undefined) byPort.set(key, [listener])
@@ -168,11 +203,14 @@ function listenersOf(
   ips: readonly Ip[],
   isTaken: (port: TakenPort) => boolean,
 ): ServiceListeners | undefined {
-  const asked = ips.slice(0, Math.floor(LOOKUPS_MAX / Math.max(1, ports.length)))
-  const all = asked.flatMap(ip => ports.map(({ protocol, port }): TakenPort => ({ ip, protocol, port })))
-  const found = { taken: all.filter(isTaken), ips: ips.slice(asked.length) }
-  return found.taken.length + found.ips.length === 0 ? undefined : found
+  const taken = ips
+    .flatMap(ip => ports.map(({ protocol, port }): TakenPort => ({ ip, protocol, port })))
+    .filter(isTaken)
+  return taken.length === 0 ? undefined : { taken }
 }
+
+/** User id. */
+const ROOT = 0
 
 const FAILED =
   'cannot look up which processes of this node listen at external addresses of Services; retrying; addresses that the Node object does not list are taken'

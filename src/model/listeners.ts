@@ -6,8 +6,6 @@ import type { Protocol } from './service.ts'
 export interface ServiceListeners {
   /** Ports at addresses of this node at which a process of it listens. */
   readonly taken: readonly TakenPort[]
-  /** Addresses of this node at which the Service has more ports than were looked up. */
-  readonly ips: readonly Ip[]
 }
 
 export interface TakenPort {
@@ -15,9 +13,6 @@ export interface TakenPort {
   readonly protocol: Protocol
   readonly port: number
 }
-
-/** Ports at addresses of this node that are looked up for one Service, so that no Service keeps the process busy. */
-export const LOOKUPS_MAX = 1_024
 
 /** Key of a port in a set. */
 export function takenKey({ ip, protocol, port }: TakenPort): string {

@@ -6,7 +6,7 @@ import { addressPlace } from './claims.ts'
 import { type Arena, clusterPortOwner, nodePortOwner, placeOwner } from './contest.ts'
 import { type External, fieldOf } from './externals.ts'
 import type { Frontend, PortFrontends, Route } from './frontend.ts'
-import { LOOKUPS_MAX, takenKey } from './listeners.ts'
+import { takenKey } from './listeners.ts'
 import { nodePortPlace } from './node-port-places.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { type Findings, refuse } from './refusal.ts'
@@ -22,8 +22,8 @@ export interface ServiceWork {
   readonly service: Service
   readonly findings: Findings
   readonly externals: readonly External[]
-  /** Of ServiceListeners; undefined when there are none. */
-  readonly taken: { readonly keys: ReadonlySet<string>; readonly ips: readonly Ip[] } | undefined
+  /** Keys of ServiceListeners.taken; undefined when there are none. */
+  readonly taken: ReadonlySet<string> | undefined
   readonly slices: SliceList
   /** Undefined when there is only one port. */
   readonly firstPorts: FirstPorts | undefined
@@ -141,15 +141,13 @@ function isFree(
 ): boolean {
   if (taken === undefined || kind !== 'ExternalIP') return true
   if (anyContains(arena.here.options.allowedExternalCidrs, ip)) return true
-  const isTaken = taken.keys.has(takenKey({ ip, protocol: port.protocol, port: port.port }))
-  if (!isTaken && !taken.ips.includes(ip)) return true
+  if (!taken.has(takenKey({ ip, protocol: port.protocol, port: port.port }))) return true
   const value = `${formatIpPort(ip, port.port)}/${port.protocol}`
-  refuse(findings, fieldOf(kind), value, isTaken ? LISTENED_AT : NOT_LOOKED_UP)
+  refuse(findings, fieldOf(kind), value, LISTENED_AT)
   return false
 }
 
 const LISTENED_AT = 'a process of this node listens there; allow it with --allowed-external-cidrs'
-const NOT_LOOKED_UP = `an address of this node where the Service has too many ports to look up listeners (maximum: ${LOOKUPS_MAX}); allow it with --allowed-external-cidrs`
 
 /** Whether kprobe's own connections to the API server stay as they are with this Service. */
 function leavesApi(

@@ -98,7 +98,7 @@ function begin(arena: Arena, service: Service, slices: SliceList): ServiceWork {
 
 function takenOf({ listeners }: Arena, { key }: Service): ServiceWork['taken'] {
   const found = listeners.size === 0 ? undefined : listeners.get(key)
-  return found === undefined ? undefined : { keys: new Set(found.taken.map(takenKey)), ips: found.ips }
+  return found && new Set(found.taken.map(takenKey))
 }
 
 function end(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {

@@ -90,7 +90,7 @@ const LISTS: Readonly<Record<string, readonly string[]>> = {
   Node: ['ips', 'podCidrs'],
   Service: ['clusterIps', 'ports', 'externalIps', 'loadBalancerIps', 'sourceRanges', 'refusals'],
   EndpointSlice: ['ports', 'endpoints', 'refusals'],
-  Listeners: ['taken', 'ips'],
+  Listeners: ['taken'],
 }
 
 function isEvent(event: unknown): event is SnapshotEvent {

@@ -123,15 +123,23 @@ describe('F134: externalIPs at an address of the node that the Node object does 
     expect(daemon.said('refused')).toHaveLength(1)
   })
 
-  it('F134: follow a process that comes and goes at the next full resync', async () => {
-    daemon = await cluster.running({ args: ['--sync-period=1s', '--min-sync-period=0s'] })
-    cluster.put(ask('s1', BRIDGE, 9000))
-    await eventually(async () => (await heard(BRIDGE, 9000)) === 'ECONNREFUSED')
-    await eventually(() => listRuleset().includes(`${BRIDGE} `))
-    const server = await listen(BRIDGE, 9000)
-    await eventually(async () => (await heard(BRIDGE, 9000)) === 'the node')
+  it('F134: stay with the Service that has them, and are served at the next full resync after a process has gone', async () => {
+    const args = ['--sync-period=1s', '--min-sync-period=0s']
+    const server = await listen(BRIDGE, 9001)
+    daemon = await cluster.running({ args })
+    cluster.put(ask('s1', BRIDGE, 9000), ask('s2', BRIDGE, 9001), ask('s3', VIP, 9002))
+    await refused('s2', `${BRIDGE}:9001/TCP`, 'a process of this node listens there')
+    const isServed = (address: string, port: number): boolean =>
+      listRuleset().includes(`${address} . tcp . ${port} `)
+    await eventually(() => isServed(BRIDGE, 9000) && isServed(VIP, 9002))
+    await listen('0.0.0.0', 9000)
+    await listen(VIP, 9002)
     server.close()
-    await eventually(() => listRuleset().includes(`${BRIDGE} `))
+    // A full resync has looked.
+    await eventually(() => isServed(BRIDGE, 9001))
+    expect(daemon.said('refused')).toHaveLength(1)
+    expect([isServed(BRIDGE, 9000), isServed(VIP, 9002)]).toEqual([true, true])
+    expect(await heard(BRIDGE, 9000)).toBe('ECONNREFUSED')
   })
 
   it('F134: are allowed by --allowed-external-cidrs', async () => {

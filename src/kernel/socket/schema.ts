@@ -41,6 +41,7 @@ const MESSAGE_LENGTH = 72
 const PORT_OFFSET = 4
 const SOURCE_OFFSET = 8
 const DEVICE_OFFSET = 40
+const UID_OFFSET = 64
 const INODE_OFFSET = 68
 
 /** What struct inet_diag_msg and its attributes tell of a socket. */
@@ -50,6 +51,8 @@ export interface SocketFacts {
   readonly port: number
   /** Index of the device that it is bound to; 0 for all. */
   readonly device: number
+  /** User id of the owner. */
+  readonly uid: number
   /** As in /proc/PID/fd. */
   readonly inode: number
   readonly v6Only: boolean
@@ -64,6 +67,7 @@ export function readSocketFacts(view: ByteView, { start, end }: Message): Socket
     ip: octetsFromBytes(bytes.subarray(source, source + length)),
     port: data.getUint16(start + PORT_OFFSET),
     device: data.getUint32(start + DEVICE_OFFSET, true),
+    uid: data.getUint32(start + UID_OFFSET, true),
     inode: data.getUint32(start + INODE_OFFSET, true),
     v6Only: readAttributes(view, SOCKET, { start: start + MESSAGE_LENGTH, end }).v6Only === 1,
   }

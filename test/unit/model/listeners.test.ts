@@ -14,7 +14,7 @@ function found(snapshot: Snapshot, value: ServiceListeners | undefined): Snapsho
   return applyEvents(snapshot, [{ kind: 'Listeners', key: 'ns/web', value }])
 }
 
-const TAKEN: ServiceListeners = { taken: [{ ip: ip(BRIDGE), protocol: 'TCP', port: 80 }], ips: [] }
+const TAKEN: ServiceListeners = { taken: [{ ip: ip(BRIDGE), protocol: 'TCP', port: 80 }] }
 
 function resolved(snapshot: Snapshot, before?: Resolved, options = {}): Resolved {
   return { snapshot, table: finish(resolve({ ...OPTIONS, ...options }, before, snapshot)) }
@@ -40,12 +40,6 @@ it('refuses a port at which a process of the node listens, and takes it when tha
   ])
   expect(second.table.services.get('ns/twin')).toBe(first.table.services.get('ns/twin'))
   expect(standing(resolved(found(second.snapshot, undefined), second))).toEqual(FREE)
-})
-
-it('refuses an address with more ports than are looked up', () => {
-  const [lines, refusals] = standing(resolved(found(snapshotOf([web]), { taken: [], ips: [ip(BRIDGE)] })))
-  expect(lines).toEqual([])
-  expect(refusals).toEqual([expect.stringContaining('too many ports')])
 })
 
 it('takes what --allowed-external-cidrs allows', () => {

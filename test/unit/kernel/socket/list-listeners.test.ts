@@ -10,7 +10,7 @@ function ip(text: string): string {
 }
 
 function listener(bound: string, more: Partial<Listener> = {}): Listener {
-  return { protocol: 'TCP', ip: ip(bound), port: 80, device: 0, inode: 1, v6Only: false, ...more }
+  return { protocol: 'TCP', ip: ip(bound), port: 80, device: 0, uid: 0, inode: 1, v6Only: false, ...more }
 }
 
 it.each<readonly [string, string, Partial<Listener>, ReturnType<typeof reach>]>([

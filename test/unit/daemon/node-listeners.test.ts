@@ -1,0 +1,143 @@
+import { beforeEach, describe, expect, it } from 'vitest'
+import { formatIpPort } from '../../../src/base/ip.ts'
+import { NodeListeners, type Occasion } from '../../../src/daemon/node-listeners.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import {
+  attribute,
+  datagram,
+  doneMessage,
+  errorMessage,
+  message,
+  ScriptedTransport,
+  sequenceOf,
+  typeOf,
+  u16,
+  u32,
+} from '../../support/scripted-transport.ts'
+import { eventsOf, ip, service } from '../model/objects.ts'
+
+const BRIDGE = '172.17.0.1'
+const OTHER_USER = 1000
+
+/** A socket of TCP. */
+interface Socket {
+  readonly bound: string
+  readonly port: number
+  readonly uid?: number
+}
+
+interface Address {
+  readonly ip: string
+  readonly bits: number
+  readonly secondary?: boolean
+}
+
+/** What the kernel would list. */
+let addresses: Address[]
+let sockets: Socket[]
+let listeners: NodeListeners
+let snapshot: Snapshot
+let warnings: string[]
+let clock: FakeClock
+
+function familyOf(address: string): number {
+  return address.length === 4 ? 2 : 10
+}
+
+function addressMessage({ ip: text, bits, secondary }: Address, sequence: number): string {
+  const bytes = ip(text)
+  const head = String.fromCharCode(familyOf(bytes), bits, secondary === true ? 1 : 0, 0) + u32(3)
+  const payload = head + attribute(bytes.length === 4 ? 2 : 1, bytes)
+  return message({ type: 20, flags: 2, sequence, payload })
+}
+
+function socketMessage({ bound, port, uid = 0 }: Socket, sequence: number): string {
+  const bytes = ip(bound)
+  const id = `${String.fromCharCode(port >> 8, port & 255)}${u16(0)}${bytes.padEnd(32, '\0')}${u32(0)}${u32(0)}${u32(0)}`
+  const payload = `${String.fromCharCode(familyOf(bytes), 10, 0, 0)}${id}${u32(0).repeat(3)}${u32(uid)}${u32(9)}`
+  return message({ type: 20, flags: 2, sequence, payload })
+}
+
+function answered(sent: Uint8Array): readonly Uint8Array[] {
+  const sequence = sequenceOf(sent)
+  if (typeOf(sent) === 18) return [datagram(errorMessage(sequence, 19))]
+  const [family, protocol] = sent.subarray(16)
+  const found =
+    typeOf(sent) === 22
+      ? addresses.map(each => addressMessage(each, sequence))
+      : sockets
+          .filter(({ bound }) => protocol === 6 && familyOf(ip(bound)) === family)
+          .map(each => socketMessage(each, sequence))
+  return [datagram(...found, doneMessage(sequence))]
+}
+
+beforeEach(() => {
+  addresses = [{ ip: BRIDGE, bits: 16 }]
+  sockets = []
+  warnings = []
+  clock = new FakeClock()
+  snapshot = EMPTY_SNAPSHOT
+  const open = () => new ScriptedTransport(answered)
+  listeners = new NodeListeners({
+    clock,
+    warn: (_, text) => warnings.push(text),
+    sockets: { diag: open, route: open },
+    ownSockets: () => new Set(),
+  })
+})
+
+/** Passes on what has changed, and gives the ports of a Service that are refused. */
+function take(occasion: Occasion, ...objects: readonly unknown[]): readonly string[] {
+  snapshot = listeners.completed(applyEvents(snapshot, eventsOf(objects)), occasion)
+  const taken = snapshot.listeners.get('ns/web')?.taken ?? []
+  return taken.map(its => formatIpPort(its.ip, its.port))
+}
+
+function web(ports: readonly number[], externalIPs: readonly string[] = [BRIDGE]): unknown {
+  return service('web', { externalIPs, ports: ports.map(port => ({ name: `p${port}`, port })) })
+}
+
+describe('F134: a Service keeps what it has', () => {
+  it.each(['0.0.0.0', BRIDGE, '::'])('from a process that begins to listen at %s', bound => {
+    take('start')
+    expect(take('change', web([80]))).toEqual([])
+    sockets = [80, 81].map(port => ({ bound, port }))
+    expect(take('resync')).toEqual([])
+    // The Service changes, and asks for another port.
+    expect(take('change', web([80, 81]))).toEqual([`${BRIDGE}:81`])
+    sockets = []
+    expect(take('resync')).toEqual([])
+  })
+
+  it('is asked about what it claims anew, and whatever was refused at each full resync only', () => {
+    sockets = [{ bound: BRIDGE, port: 80 }]
+    expect(take('change', web([80]))).toEqual([`${BRIDGE}:80`])
+    expect(take('resync')).toEqual([`${BRIDGE}:80`])
+    sockets = []
+    expect(take('change')).toEqual([`${BRIDGE}:80`])
+    expect(take('resync')).toEqual([])
+    // It goes and comes back: it has nothing any more.
+    sockets = [{ bound: BRIDGE, port: 80 }]
+    take('change', { ...Object(web([80])), spec: { type: 'ExternalName', externalName: 'x' } })
+    expect(take('change', web([80]))).toEqual([`${BRIDGE}:80`])
+  })
+
+  it('from processes without rights, though kprobe restarts', () => {
+    sockets = [80, 81].map(port => ({ bound: BRIDGE, port, uid: OTHER_USER }))
+    expect(take('start', web([80]))).toEqual([])
+    expect(take('resync')).toEqual([])
+    expect(take('change', web([80, 81]))).toEqual([`${BRIDGE}:81`])
+  })
+
+  it('and is refused at the start what a process of root has', () => {
+    sockets = [{ bound: '0.0.0.0', port: 80 }]
+    expect(take('start', web([80]))).toEqual([`${BRIDGE}:80`])
+  })
+})
+
+it('F134: as many ports of a Service are looked up as it has', () => {
+  const ports = Array.from({ length: 1_100 }, (_, index) => index + 1)
+  sockets = [{ bound: BRIDGE, port: 1_100 }]
+  expect(take('change', web(ports))).toEqual([`${BRIDGE}:1100`])
+})
