@@ -5,14 +5,21 @@ export type LockResult =
   | {
       readonly kind: 'held'
       readonly release: () => Promise<void>
-      /**
-       * Present where an earlier holder may be there that the lock cannot keep away: asks it who it is. Empty when nobody
-       * answers.
-       */
-      readonly elder?: () => Promise<string>
+      /** Looks for another process that holds the lock as well; absent where none can. Throws what the kernel's list throws. */
+      readonly rival?: () => Promise<Rival | undefined>
+      /** Another process may have held the lock before, and the kernel does not say enough of it. */
+      readonly isDoubted?: boolean
     }
   /** Somebody else has it; `holder` is what they say of themselves, empty when they do not answer. */
   | { readonly kind: 'busy'; readonly holder: string }
+
+/** Another holder of a lock. */
+export interface Rival {
+  /** What it says of itself; empty when it does not answer. */
+  readonly holder: string
+  /** It was there first. */
+  readonly isEarlier: boolean
+}
 
 /** Takes a lock by its name; `holder` is for those who come later. */
 export type TakeLock = (name: string, holder: string) => Promise<LockResult>
@@ -51,9 +58,14 @@ function listen(server: Server, path: string): Promise<boolean> {
 /** With its first NUL, a name of so many octets is the same in each runtime. */
 export const NAME_LENGTH_MAX = 107
 
-/** What the holder of an abstract name, padded or not, says of itself; empty when nobody answers. */
-export async function askHolder(name: string): Promise<string> {
-  return (await ask(`\0${name.padEnd(NAME_LENGTH_MAX, '\0')}`)) || (await ask(`\0${name}`))
+/** What the holder of an abstract name, padded or not, says of itself; empty when nobody answers but `except`. */
+export async function askHolder(name: string, except = ''): Promise<string> {
+  const forms = [name.padEnd(NAME_LENGTH_MAX, '\0'), name]
+  for (const form of forms) {
+    const said = await ask(`\0${form}`)
+    if (said !== '' && said !== except) return said
+  }
+  return ''
 }
 
 function ask(path: string): Promise<string> {

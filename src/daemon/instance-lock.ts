@@ -23,8 +23,9 @@ export async function lockInstance(
   })
   if (ofChains.kind === 'held')
     return {
-      ...ofChains,
-      ...ofName,
+      kind: 'held',
+      rival: async () => (await ofName.rival?.()) ?? (await ofChains.rival?.()),
+      isDoubted: ofName.isDoubted === true || ofChains.isDoubted === true,
       release: async () => {
         await ofChains.release()
         await ofName.release()
@@ -63,18 +64,27 @@ export async function asOnlyInstance(
     log.error({ holder: holderText(lock.holder) }, busyText(name, lock.of))
     return 1
   }
-  const { elder } = lock
   const gone = new AbortController()
   const signal = AbortSignal.any([options.signal, gone.signal])
-  if (elder !== undefined) log.warn(UNSURE)
+  if (lock.isDoubted === true) log.warn(UNSURE)
+  let saidMs = Number.NEGATIVE_INFINITY
   const overwritten = new Overwritten(clock, async () => {
-    const holder = await elder?.()
-    if (holder === undefined || holder === '' || signal.aborted) return
-    log.error({ holder, repairs: OVERWRITTEN_MAX }, busyText(name, 'name'))
-    gone.abort('another kprobe that started earlier overwrites every commit')
+    const rival = await lock.rival?.()
+    if (rival === undefined || signal.aborted) return
+    const facts = { holder: holderText(rival.holder), repairs: OVERWRITTEN_MAX }
+    if (rival.isEarlier) {
+      log.error(facts, busyText(name, 'name'))
+      gone.abort('another kprobe that started earlier overwrites every commit')
+    } else if (clock.nowMs() - saidMs >= APART_MS) {
+      saidMs = clock.nowMs()
+      log.error(facts, LATER)
+    }
   })
+  const healed = () => {
+    overwritten.healed().catch(err => log.warn({ err }, 'cannot find out who else holds the lock'))
+  }
   try {
-    const code = await run({ signal, healed: () => overwritten.healed() })
+    const code = await run({ signal, healed })
     return gone.signal.aborted ? 1 : code
   } finally {
     await lock.release()
@@ -98,18 +108,20 @@ class Overwritten {
     this.#reached = reached
   }
 
-  healed(): void {
+  async healed(): Promise<void> {
     const nowMs = this.#clock.nowMs()
     this.#count = nowMs - this.#lastMs > APART_MS ? 1 : this.#count + 1
     this.#lastMs = nowMs
     if (this.#count < OVERWRITTEN_MAX) return
     this.#count = 0
-    void this.#reached()
+    await this.#reached()
   }
 }
 
 const UNSURE =
-  "another process may hold this kprobe's lock: the kernel does not say which user listens at its abstract socket (unix_diag); continuing"
+  "another process listens at the abstract socket of this kprobe's lock; whether it is a kprobe cannot be found out (no unix_diag, or the process is in another PID namespace); continuing"
+const LATER =
+  'an earlier version of kprobe that started later overwrites this one: it does not see the lock of this version; stop it'
 
 function holderText(holder: string): string {
   return holder === '' ? 'unknown: it does not answer' : holder

@@ -7,11 +7,12 @@ import {
   type TakeLock,
   takeLock,
 } from '../base/instance-lock.ts'
-import { abstractListeners } from '../kernel/socket/unix-listeners.ts'
+import { abstractListeners, type Listener } from '../kernel/socket/unix-listeners.ts'
 import { Connection } from '../netlink/connection.ts'
 import { NETLINK_NETFILTER, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import { SystemError, type Transport } from '../netlink/transport.ts'
+import { ownerIsAdmin } from './socket-owner.ts'
 
 /** A netlink socket as the kernel lists it. */
 export interface Member {
@@ -30,7 +31,9 @@ export interface NetworkLockOptions {
   /** The text of /proc/net/netlink. */
   readonly listSockets: () => Promise<string>
   /** Who listens at an abstract name; see abstractListeners. */
-  readonly listenersAt: (name: string) => Promise<readonly number[] | undefined>
+  readonly listenersAt: (name: string) => Promise<readonly Listener[] | undefined>
+  /** Whether a socket is one of a process with CAP_NET_ADMIN; see ownerIsAdmin. */
+  readonly ownerIsAdmin: (inode: number, users: readonly number[]) => Promise<boolean | undefined>
   /** Takes an abstract name: takeLock of base/instance-lock.ts. */
   readonly takeName: TakeLock
   /** Users whose hold of the abstract name counts. */
@@ -54,7 +57,7 @@ const ROOT = 0
 export function systemLock(
   clock: Clock,
   random: () => number,
-  { trusted = [ROOT, process.geteuid?.() ?? ROOT] }: Partial<Pick<NetworkLockOptions, 'trusted'>> = {},
+  changes: Partial<NetworkLockOptions> = {},
 ): TakeLock {
   return networkLock({
     clock,
@@ -62,13 +65,15 @@ export function systemLock(
     openSocket: () => openNetlink({ protocol: NETLINK_NETFILTER, sendBufferBytes: 0, receiveBufferBytes: 0 }),
     listSockets: () => readFile('/proc/net/netlink', 'latin1'),
     listenersAt: name => listenersAt(clock, name),
+    ownerIsAdmin,
     takeName: takeLock,
-    trusted,
+    trusted: [ROOT, process.geteuid?.() ?? ROOT],
+    ...changes,
   })
 }
 
-/** User ids of those who listen at an abstract name; undefined where the kernel does not say. */
-export async function listenersAt(clock: Clock, name: string): Promise<readonly number[] | undefined> {
+/** Sockets that listen at an abstract name; undefined where the kernel does not say whose they are. */
+export async function listenersAt(clock: Clock, name: string): Promise<readonly Listener[] | undefined> {
   let transport: Transport
   try {
     transport = openNetlink({ protocol: NETLINK_SOCK_DIAG })
@@ -199,31 +204,75 @@ interface Announcement {
 
 /**
  * Takes the abstract name as well, in both forms: earlier versions of kprobe look for it, and those who come later learn
- * from it who holds the lock. Of others who have the name, only root and the user of this process count. A process that
- * was killed may have it for a moment longer.
+ * from it who holds the lock. Of others who have the name, only root and the user of this process count, and only with
+ * CAP_NET_ADMIN. One of whom that is not known may be there: see `rival` of LockResult. A process that was killed may have
+ * the name for a moment longer.
  */
 async function announce(options: NetworkLockOptions, announcement: Announcement): Promise<LockResult> {
   const { name, alone } = announcement
-  const { trusted } = options
   for (let attempt = 1; ; attempt++) {
-    const uids = alone ? await options.listenersAt(name) : undefined
-    const isElder = uids?.some(uid => trusted.includes(uid)) === true
-    if (!isElder) {
-      const { other, release } = await takeForms(options, announcement)
-      if (other === undefined || uids !== undefined) return { kind: 'held', release }
-      // Nobody can say whose it is.
-      if (alone) return { kind: 'held', release, elder: () => askHolder(name) }
-      await release()
+    const isLast = attempt === ATTEMPTS_MAX
+    const others = (alone ? await claimants(options, name) : undefined) ?? []
+    const isElder = others.some(({ isAdmin }) => isAdmin === true)
+    if (others.length === 0 || (isLast && !isElder)) {
+      const forms = await takeForms(options, announcement)
+      if (alone) return await heldWith(options, announcement, forms)
+      if (forms.other === undefined) return { kind: 'held', release: forms.release }
+      await forms.release()
     }
-    if (attempt === ATTEMPTS_MAX) return { kind: 'busy', holder: await askHolder(name) }
+    if (isLast) return { kind: 'busy', holder: await askHolder(name) }
     await pause(options)
   }
+}
+
+interface Claimant {
+  /** Undefined where the process is not to be seen. */
+  readonly isAdmin: true | undefined
+}
+
+/** Who listens at the name and may be a kprobe, this one included; undefined where the kernel does not say who does. */
+async function claimants(
+  options: NetworkLockOptions,
+  name: string,
+): Promise<readonly Claimant[] | undefined> {
+  const { trusted } = options
+  const listeners = await options.listenersAt(name)
+  const found: Claimant[] = []
+  for (const { uid, inode } of listeners ?? []) {
+    const isAdmin = trusted.includes(uid) && (await options.ownerIsAdmin(inode, trusted))
+    if (isAdmin !== false) found.push({ isAdmin })
+  }
+  return listeners === undefined ? undefined : found
+}
+
+/** The lock of the kernel is held; of the abstract name, these forms. */
+async function heldWith(
+  options: NetworkLockOptions,
+  { name, holder }: Announcement,
+  { held, other, release }: Forms,
+): Promise<LockResult> {
+  const isShared = async () => {
+    const found = await claimants(options, name)
+    return found === undefined ? undefined : found.length > held
+  }
+  const isEarlier = (await isShared()) ?? other !== undefined
+  const rival = async () => {
+    const shared = await isShared()
+    if (shared === false) return undefined
+    const said = await askHolder(name, held === 0 ? '' : holder)
+    // Where the kernel does not say who listens, only an answer shows that anybody does.
+    const isThere = shared === true || (isEarlier && said !== '')
+    return isThere ? { holder: said, isEarlier } : undefined
+  }
+  return { kind: 'held', release, rival, isDoubted: isEarlier }
 }
 
 interface Forms {
   readonly release: () => Promise<void>
   /** What another holder says of itself; undefined where there is none. */
   readonly other: string | undefined
+  /** How many are held. */
+  readonly held: number
 }
 
 /** A runtime that pads names itself finds the second form taken, by itself. */
@@ -238,7 +287,7 @@ async function takeForms({ takeName }: NetworkLockOptions, { name, holder }: Ann
   const release = async () => {
     for (const each of held) await each()
   }
-  return { release, other }
+  return { release, other, held: held.length }
 }
 
 /** What the holder says, if it is the process that the kernel names: the name alone is anybody's. */

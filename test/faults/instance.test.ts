@@ -2,11 +2,12 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { type LockResult, takeLock } from '../../src/base/instance-lock.ts'
+import { type LockResult, type TakeLock, takeLock } from '../../src/base/instance-lock.ts'
 import { createLog } from '../../src/base/log.ts'
 import { parseFlags } from '../../src/config/parse-flags.ts'
 import { runDaemon } from '../../src/daemon/daemon.ts'
 import { listenersAt, systemLock } from '../../src/daemon/network-lock.ts'
+import { ownerIsAdmin } from '../../src/daemon/socket-owner.ts'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { eventually } from '../support/patience.ts'
@@ -72,16 +73,30 @@ it('F135: an earlier version of kprobe keeps a new one away, whether or not its 
   }
 })
 
-/** A daemon of this process that got past the lock, as one that met an earlier holder without knowing. */
-async function runPastLock(count: number, signal: AbortSignal): Promise<{ code: number; log: string }> {
+interface Run {
+  readonly code: number
+  readonly lines: readonly string[]
+}
+
+/** A daemon of this process with this lock; ends when `lines` are as wanted, and when it ends by itself. */
+async function runWith(
+  takeLock: TakeLock,
+  count: number,
+  isOver: (lines: readonly string[]) => boolean = () => false,
+): Promise<Run> {
+  const stop = new AbortController()
+  const lines: string[] = []
+  const write = (text: string) => {
+    lines.push(text)
+    if (isOver(lines)) stop.abort()
+  }
   const folder = daemons.folder()
   writeObjects(folder, services(count))
   const flags = [`--source=file:${folder}`, `--cluster-cidr=${CLUSTER_CIDR}`, '--min-sync-period=100ms']
   const parsed = parseFlags(flags, { hostName: 'test-node' })
   if (parsed.kind === 'errors') throw new Error(parsed.errors.join())
-  const logs: string[] = []
   const code = await runDaemon(parsed.value.config, {
-    log: createLog({ format: 'json', verbosity: 0, destination: { write: text => logs.push(text) } }),
+    log: createLog({ format: 'json', verbosity: 0, destination: { write } }),
     clock: systemClock,
     wallMs: Date.now,
     build: { version: 'test', commit: '', date: '' },
@@ -89,29 +104,79 @@ async function runPastLock(count: number, signal: AbortSignal): Promise<{ code: 
     listens: false,
     configz: () => ({}),
     random: Math.random,
-    signal,
+    signal: stop.signal,
     processId: process.pid,
     openTransport: openNetfilter,
-    takeLock: () =>
-      Promise.resolve({
-        kind: 'held',
-        release: () => Promise.resolve(),
-        elder: () => Promise.resolve('pid 4711'),
-      }),
+    takeLock,
     synced: () => undefined,
     planned: () => undefined,
   })
-  return { code, log: logs.join('') }
+  return { code, lines }
 }
 
-it('F135: of two that met past the lock the later one ends, and the Services of the earlier one are served', async () => {
+/** What a list may miss while sockets come and go. */
+const NONE_LISTED = { listSockets: () => Promise.resolve('sk Eth Pid Groups\n') }
+const NOT_SEEN = { ownerIsAdmin: () => Promise.resolve(undefined) }
+const NO_UNIX_DIAG = { listenersAt: () => Promise.resolve(undefined) }
+
+it.each([
+  ['its process is not to be seen', { ...NONE_LISTED, ...NOT_SEEN }],
+  ['the kernel does not say who listens', { ...NONE_LISTED, ...NO_UNIX_DIAG }],
+])('F135: of two that met past the lock the later one ends, where %s', async (_, changes) => {
   const first = await running(10)
-  const { code, log } = await runPastLock(5, new AbortController().signal)
+  const { code, lines } = await runWith(systemLock(systemClock, Math.random, changes), 5)
   expect(code).toBe(1)
-  expect(log).toContain(BUSY)
-  expect(log).toContain('"holder":"pid 4711"')
+  expect(lines.join('')).toContain(BUSY)
+  expect(lines.join('')).toContain(`"holder":"pid ${first.pid}"`)
   await eventually(async () => (await differences(services(10))).length === 0)
   expect(first.said(BUSY)).toEqual([])
+})
+
+it('F135: a daemon whose runtime pads the name goes on beside an earlier version that came later, and names it', async () => {
+  const LATER = 'an earlier version of kprobe that started later'
+  const padding: TakeLock = (form, holder) => takeLock(form.padEnd(PADDED.length, '\0'), holder)
+  const lock = systemLock(systemClock, Math.random, { takeName: padding })
+  const taken = await lock(NAME, `pid ${process.pid}`)
+  held.push(taken)
+  const bind = `import socket, time; s = socket.socket(socket.AF_UNIX); s.bind(b'\\0${NAME}'); s.listen(); print(1, flush=True); time.sleep(600)`
+  const unpadded = spawn('python3', ['-c', bind], { stdio: ['ignore', 'pipe', 'inherit'] })
+  try {
+    await once(unpadded.stdout, 'data')
+    let isNamed = false
+    const earlier = runWith(
+      () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
+      5,
+      () => isNamed,
+    )
+    const first = await runWith(
+      () => Promise.resolve(taken),
+      10,
+      lines => {
+        isNamed = lines.some(line => line.includes(LATER))
+        return isNamed
+      },
+    )
+    expect(first.code).toBe(0)
+    expect(first.lines.filter(line => line.includes(LATER))).toHaveLength(1)
+    expect((await earlier).code).toBe(0)
+  } finally {
+    unpadded.kill('SIGKILL')
+  }
+})
+
+it('F136: a process of root without CAP_NET_ADMIN that listens at the abstract name keeps no kprobe from starting', async () => {
+  const listen = `require('net').createServer().listen({ path: ${JSON.stringify(`\0${PADDED}`)} }, () => console.log(1))`
+  const without = ['--bounding-set=-net_admin', '--inh-caps=-net_admin', process.execPath, '-e', listen]
+  const other = spawn('setpriv', without, { stdio: ['ignore', 'pipe', 'inherit'] })
+  try {
+    await once(other.stdout, 'data')
+    const [listener] = (await listenersAt(systemClock, NAME)) ?? []
+    expect(listener?.uid).toBe(0)
+    expect(await ownerIsAdmin(listener?.inode ?? 0, [0])).toBe(false)
+    expect(await take()).toMatchObject({ kind: 'held', isDoubted: false })
+  } finally {
+    other.kill('SIGKILL')
+  }
 })
 
 it('F136: a process that listens at the abstract name, and is not root, keeps no kprobe from starting', async () => {
@@ -125,7 +190,7 @@ it('F136: a process that listens at the abstract name, and is not root, keeps no
     const taken = await lock(NAME, 'pid 1')
     held.push(taken)
     expect(taken.kind).toBe('held')
-    expect(await listenersAt(systemClock, NAME)).toContain(0)
+    expect((await listenersAt(systemClock, NAME))?.map(({ uid }) => uid)).toContain(0)
     expect((await take()).kind).toBe('busy')
   } finally {
     other.kill('SIGKILL')

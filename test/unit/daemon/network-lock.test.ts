@@ -1,17 +1,25 @@
 import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../src/base/clock.ts'
-import type { LockResult, TakeLock } from '../../../src/base/instance-lock.ts'
+import type { LockResult, Rival, TakeLock } from '../../../src/base/instance-lock.ts'
 import { maskOf, membersOf, networkLock } from '../../../src/daemon/network-lock.ts'
+import type { Listener } from '../../../src/kernel/socket/unix-listeners.ts'
 import { errnoNumber } from '../../../src/netlink/errno.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 
 const NOBODY = 65_534
 const HEAD = 'sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n'
 
+interface Name {
+  readonly holder: string
+  readonly uid: number
+  /** Of its process; undefined where that is not to be seen. */
+  readonly isAdmin: boolean | undefined
+}
+
 /** Netlink sockets, abstract names and their users, as one network namespace has them. */
 class Namespace {
   readonly sockets = new Map<number, number>()
-  readonly names = new Map<string, { readonly holder: string; readonly uid: number }>()
+  readonly names = new Map<string, Name>()
   #next = 100
 
   list(): string {
@@ -40,13 +48,20 @@ class Namespace {
   readonly takeName: TakeLock = (form, holder) => {
     const other = this.names.get(form)
     if (other !== undefined) return Promise.resolve({ kind: 'busy', holder: other.holder })
-    this.names.set(form, { holder, uid: 0 })
+    this.names.set(form, { holder, uid: 0, isAdmin: true })
     const release = () => Promise.resolve(void this.names.delete(form))
     return Promise.resolve({ kind: 'held', release })
   }
 
-  users(name: string): readonly number[] {
-    return [...this.names].filter(([form]) => form.replace(/\0+$/, '') === name).map(([, { uid }]) => uid)
+  /** The number of a socket is its place among the names. */
+  listeners(name: string): readonly Listener[] {
+    return [...this.names].flatMap(([form, { uid }], inode) =>
+      form.replace(/\0+$/, '') === name ? [{ uid, inode }] : [],
+    )
+  }
+
+  isAdmin(inode: number): boolean | undefined {
+    return [...this.names.values()][inode]?.isAdmin
   }
 }
 
@@ -54,6 +69,7 @@ interface Change {
   readonly openSocket?: () => ReturnType<Namespace['open']>
   readonly listSockets?: () => Promise<string>
   readonly listenersAt?: () => Promise<undefined>
+  readonly takeName?: TakeLock
 }
 
 function lockIn(namespace: Namespace, change: Change = {}): TakeLock {
@@ -62,7 +78,8 @@ function lockIn(namespace: Namespace, change: Change = {}): TakeLock {
     random: () => 0,
     openSocket: () => namespace.open(),
     listSockets: () => Promise.resolve(namespace.list()),
-    listenersAt: name => Promise.resolve(namespace.users(name)),
+    listenersAt: name => Promise.resolve(namespace.listeners(name)),
+    ownerIsAdmin: inode => Promise.resolve(namespace.isAdmin(inode)),
     takeName: namespace.takeName,
     trusted: [0],
     ...change,
@@ -83,6 +100,10 @@ const PADDED = NAME.padEnd(107, '\0')
 
 async function release(lock: LockResult): Promise<void> {
   if (lock.kind === 'held') await lock.release()
+}
+
+async function rivalOf(lock: LockResult): Promise<Rival | undefined> {
+  return lock.kind === 'held' ? await lock.rival?.() : undefined
 }
 
 describe('networkLock', () => {
@@ -119,28 +140,59 @@ describe('networkLock', () => {
   it('F136: takes the lock although user 65534 listens at the abstract name, in either form', async () => {
     for (const form of [NAME, PADDED]) {
       const namespace = new Namespace()
-      namespace.names.set(form, { holder: 'pid 1', uid: NOBODY })
+      namespace.names.set(form, { holder: 'pid 1', uid: NOBODY, isAdmin: undefined })
       const lock = await lockIn(namespace)(NAME, 'pid 7')
       expect(lock).toMatchObject({ kind: 'held' })
-      expect('elder' in lock).toBe(false)
+      expect(await rivalOf(lock)).toBeUndefined()
+      expect(lock).toMatchObject({ isDoubted: false })
     }
   })
 
   it('F135: respects an earlier version of kprobe, which has the abstract name alone, in either form', async () => {
     for (const form of [NAME, PADDED]) {
       const namespace = new Namespace()
-      namespace.names.set(form, { holder: 'pid 1', uid: 0 })
+      namespace.names.set(form, { holder: 'pid 1', uid: 0, isAdmin: true })
       expect((await lockIn(namespace)(NAME, 'pid 7')).kind).toBe('busy')
       expect(namespace.sockets.size).toBe(0)
       expect([...namespace.names.keys()]).toEqual([form])
     }
   })
 
-  it('names an elder when the kernel does not say whose the abstract name is', async () => {
+  it('F136: takes the lock although a process of root without CAP_NET_ADMIN listens at the abstract name', async () => {
+    for (const form of [NAME, PADDED]) {
+      const namespace = new Namespace()
+      namespace.names.set(form, { holder: 'pid 1', uid: 0, isAdmin: false })
+      const lock = await lockIn(namespace)(NAME, 'pid 7')
+      expect(lock).toMatchObject({ kind: 'held', isDoubted: false })
+      expect(await rivalOf(lock)).toBeUndefined()
+    }
+  })
+
+  it('F135: takes the lock in doubt where root listens and its process is not to be seen, and knows an earlier rival then', async () => {
     const namespace = new Namespace()
-    namespace.names.set(NAME, { holder: 'pid 1', uid: 0 })
+    namespace.names.set(NAME, { holder: 'pid 1', uid: 0, isAdmin: undefined })
+    const lock = await lockIn(namespace)(NAME, 'pid 7')
+    expect(lock).toMatchObject({ kind: 'held', isDoubted: true })
+    expect(await rivalOf(lock)).toMatchObject({ isEarlier: true })
+    namespace.names.delete(NAME)
+    expect(await rivalOf(lock)).toBeUndefined()
+  })
+
+  it('F135: takes the lock in doubt when the kernel does not say whose the abstract name is', async () => {
+    const namespace = new Namespace()
+    namespace.names.set(NAME, { holder: 'pid 1', uid: 0, isAdmin: true })
     const lock = await lockIn(namespace, { listenersAt: () => Promise.resolve(undefined) })(NAME, 'pid 7')
-    expect(lock.kind === 'held' && lock.elder !== undefined).toBe(true)
+    expect(lock).toMatchObject({ kind: 'held', isDoubted: true })
+  })
+
+  it('F135: knows a rival that came later, where a runtime pads names and that of an earlier version does not', async () => {
+    const namespace = new Namespace()
+    const takeName: TakeLock = (form, holder) => namespace.takeName(form.padEnd(107, '\0'), holder)
+    const lock = await lockIn(namespace, { takeName })(NAME, 'pid 7')
+    expect(lock).toMatchObject({ kind: 'held', isDoubted: false })
+    expect(await rivalOf(lock)).toBeUndefined()
+    expect((await namespace.takeName(NAME, 'pid 8')).kind).toBe('held')
+    expect(await rivalOf(lock)).toMatchObject({ isEarlier: false })
   })
 
   it('is the abstract name alone without CAP_NET_ADMIN or /proc, whoever has it', async () => {
