@@ -86,7 +86,8 @@ class Daemon {
       nameFrom: io.origins.nodeName,
       others: async () => (await this.#cluster?.nodeNames()) ?? [...this.#nodeNames],
     })
-    const listeners = nodeListenersOf(config, io)
+    const { metrics } = this.#observer
+    const listeners = nodeListenersOf(config, { ...io, metrics }, () => this.#intake.refresh())
     this.#intake = new Intake({
       clock: io.clock,
       keepsNode: config.source.kind === 'kube',

@@ -1,40 +1,57 @@
-import type { Clock } from '../base/clock.ts'
+import type { Cancel, Clock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
 import { findLink } from '../kernel/link/find-link.ts'
 import { type LinkAddress, listAddressesNow } from '../kernel/link/list-addresses.ts'
+import { ownAddresses } from '../kernel/link/own-addresses.ts'
 import { type Listener, listListeners, reach } from '../kernel/socket/list-listeners.ts'
 import { ownSockets } from '../kernel/socket/own-sockets.ts'
 import { type ServiceListeners, type TakenPort, takenKey } from '../model/listeners.ts'
 import type { Protocol, Service, ServiceKey } from '../model/service.ts'
 import { applyEvents, type Snapshot, type SnapshotEvent } from '../model/snapshot.ts'
 import { Connection } from '../netlink/connection.ts'
+import type { Metrics } from '../telemetry/metrics.ts'
 import type { DaemonIo } from './io.ts'
 import type { OpenSocket } from './mode.ts'
 import { IPVS_DEVICE } from './mode-ipvs.ts'
 import { openRoute } from './open.ts'
 
-/** For the daemon of a configuration; undefined where it does not speak with the kernel, or not about sockets. */
+interface NodeListenersIo extends Pick<DaemonIo, 'clock' | 'log' | 'signal' | 'openSockDiag' | 'openRoute'> {
+  readonly metrics: Pick<Metrics, 'listenersFailed'>
+}
+
+/**
+ * For the daemon of a configuration; undefined where it does not speak with the kernel, or not about sockets. `retry` is
+ * called a second after a failure: `completed` is then due again.
+ */
 export function nodeListenersOf(
   { backend }: Pick<Config, 'backend'>,
-  {
-    clock,
-    log,
-    openSockDiag,
-    openRoute: route = openRoute,
-  }: Pick<DaemonIo, 'clock' | 'log' | 'openSockDiag' | 'openRoute'>,
+  { clock, log, signal, metrics, openSockDiag: diag, openRoute: route = openRoute }: NodeListenersIo,
+  retry: () => void,
 ): NodeListeners | undefined {
-  if (backend !== 'netlink' || openSockDiag === undefined) return undefined
-  const warn: NodeListenersOptions['warn'] = (facts, text) => log.warn(facts, text)
-  return new NodeListeners({ clock, warn, ownSockets, sockets: { diag: openSockDiag, route } })
+  if (backend !== 'netlink' || diag === undefined) return undefined
+  return new NodeListeners({
+    clock,
+    warn: (facts, text) => log.warn(facts, text),
+    failed: () => metrics.listenersFailed(),
+    retry: () => {
+      if (!signal.aborted) retry()
+    },
+    ownSockets,
+    sockets: { diag, route },
+  })
 }
 
 export interface NodeListenersOptions {
   readonly clock: Clock
   /** Says what cannot be looked up, once until it can. */
   readonly warn: (facts: { readonly err: Error }, text: string) => void
+  /** Counts failed lookups. */
+  readonly failed?: () => void
+  /** Called RETRY_MS after a failed lookup. */
+  readonly retry?: () => void
   readonly sockets: {
     /** NETLINK_SOCK_DIAG. */
     readonly diag: OpenSocket
@@ -61,6 +78,7 @@ export class NodeListeners {
   /** Services whose lookup failed, as they were at the last one that succeeded: no more than there are Services. */
   readonly #unasked = new Map<ServiceKey, Service | undefined>()
   #failing = false
+  #timer: Cancel | undefined
   /** No lookup has succeeded since the start: Services may be served since before. */
   #starting = false
 
@@ -82,24 +100,35 @@ export class NodeListeners {
     const asking = keys.filter(
       key => services.get(key)?.externalIps.some(mayBeNear) === true || listeners.has(key),
     )
-    const found = this.#found(asking, services)
+    const found = this.#found(asking, snapshot)
     const completed = found.length === 0 ? snapshot : applyEvents(snapshot, found)
     this.#before = { services, listeners: completed.listeners }
     return completed
   }
 
-  #found(keys: readonly ServiceKey[], services: PersistentMap<Service>): readonly SnapshotEvent[] {
+  #found(keys: readonly ServiceKey[], snapshot: Snapshot): readonly SnapshotEvent[] {
     if (keys.length === 0) return []
     try {
-      const events = this.#ask(keys, services)
+      const events = attempted(() => this.#ask(keys, snapshot))
       this.#failing = false
       this.#unasked.clear()
       return events
     } catch (thrown) {
+      this.#options.failed?.()
       if (!this.#failing) this.#options.warn({ err: errorOf(thrown) }, FAILED)
       this.#failing = true
-      return this.#postponed(keys, services)
+      this.#retryLater()
+      return this.#postponed(keys, snapshot.services)
     }
+  }
+
+  #retryLater(): void {
+    const { clock, retry } = this.#options
+    if (retry === undefined || this.#timer !== undefined) return
+    this.#timer = clock.after(RETRY_MS, () => {
+      this.#timer = undefined
+      retry()
+    })
   }
 
   /** They are asked about once more later; what is gone is forgotten now. */
@@ -110,8 +139,10 @@ export class NodeListeners {
     return gone.map(key => ({ kind: 'Listeners', key, value: undefined }))
   }
 
-  #ask(keys: readonly ServiceKey[], services: PersistentMap<Service>): readonly SnapshotEvent[] {
-    const local = this.#addresses()
+  #ask(keys: readonly ServiceKey[], { services, node }: Snapshot): readonly SnapshotEvent[] {
+    const addresses = this.#addresses()
+    const local = new Map(addresses.map(address => [address.ip, address]))
+    const own = ownAddresses(addresses, node?.ips ?? [])
     const isNear = (ip: Ip): boolean => local.has(ip)
     const near = keys.map(key => ({ key, ips: services.get(key)?.externalIps.filter(isNear) ?? [] }))
     const listening = near.some(({ ips }) => ips.length > 0) ? this.#listeners() : NO_LISTENERS
@@ -119,7 +150,7 @@ export class NodeListeners {
       const address = local.get(ip)
       if (address === undefined) return false
       const found = listening.get(portKey(protocol, port)) ?? []
-      return found.some(listener => isInTheWay(reach(listener, address), address))
+      return found.some(listener => isInTheWay(reach(listener, address), own.has(ip)))
     }
     return near.map(({ key, ips }) => {
       const service = ips.length === 0 ? undefined : services.get(key)
@@ -141,12 +172,12 @@ export class NodeListeners {
   }
 
   /** Of this node; those of Services that IPVS mode bound are none. */
-  #addresses(): ReadonlyMap<Ip, LinkAddress> {
+  #addresses(): readonly LinkAddress[] {
     return this.#over(this.#options.sockets.route, route => {
       const bound = findLink(route, IPVS_DEVICE)?.index
       const all = listAddressesNow(route)
       if (all === undefined) throw new Error('the addresses of the interfaces changed while they were read')
-      return new Map(all.filter(({ index }) => index !== bound).map(address => [address.ip, address]))
+      return all.filter(({ index }) => index !== bound)
     })
   }
 
@@ -185,17 +216,19 @@ function portKey(protocol: Protocol, port: number): string {
   return `${protocol} ${port}`
 }
 
-function isInTheWay(reached: ReturnType<typeof reach>, address: LinkAddress): boolean {
-  return reached === 'address' || (reached === 'wildcard' && isOwn(address))
+/** A process that listens at all addresses listens at the node's own ones; VIPs belong to Services. */
+function isInTheWay(reached: ReturnType<typeof reach>, isOwn: boolean): boolean {
+  return reached === 'address' || (reached === 'wildcard' && isOwn)
 }
 
-/**
- * An address that its interface was configured with, by its prefix: who listens at all addresses means this one. Others
- * (/32 and /128, and further ones of the same IPv4 prefix) are put there and taken away by keepalived and its like, for
- * Services: there, only who listens at the very address is in the way.
- */
-function isOwn({ ip, prefixLength, secondary }: LinkAddress): boolean {
-  return prefixLength < ip.length * 8 && !secondary
+function attempted<T>(use: () => T): T {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return use()
+    } catch (error) {
+      if (attempt === ATTEMPTS) throw error
+    }
+  }
 }
 
 function listenersOf(
@@ -212,5 +245,9 @@ function listenersOf(
 /** User id. */
 const ROOT = 0
 
+/** At once, one after the other: a list that changes while it is made is whole the next time. */
+const ATTEMPTS = 3
+const RETRY_MS = 1_000
+
 const FAILED =
-  'cannot look up which processes of this node listen at external addresses of Services; retrying; addresses that the Node object does not list are taken'
+  'cannot list listening sockets; Services get external addresses of this node without that check until it succeeds'

@@ -18,6 +18,8 @@ export interface WorkMetrics {
   services(now: number): void
   /** Whether this machine's Node object exists. */
   nodeKnown(isKnown: boolean): void
+  /** The listeners of this node could not be listed. */
+  listenersFailed(): void
   /** A pass over the tracked flows failed. */
   conntrackFailed(family: Family): void
   /** An endpoint that was not wanted any more is gone: after its last connection, or together with so many. */
@@ -43,6 +45,10 @@ export function createWorkMetrics(registry: Registry): WorkMetrics {
   const flows = counter('conntrack_failures_total', 'Failed passes over the connection-tracking table.', [
     'ip_family',
   ])
+  const listeners = counter(
+    'listener_lookups_failed_total',
+    'Failed checks of external addresses against the listening sockets of this node.',
+  )
   const configs = counter('config_changes_total', 'Configuration changes by result.', ['result'])
   return {
     ...commitMetrics(registry),
@@ -54,6 +60,7 @@ export function createWorkMetrics(registry: Registry): WorkMetrics {
     refusals: now => refused.set(now),
     services: now => served.set(now),
     nodeKnown: isKnown => node.set(isKnown ? 1 : 0),
+    listenersFailed: () => listeners.inc(),
     conntrackFailed: family => flows.inc({ ip_family: family }),
     configChanged: result => configs.inc({ result }),
   }

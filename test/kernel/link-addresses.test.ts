@@ -4,6 +4,9 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { formatIp } from '../../src/base/ip.ts'
 import { type AddressReader, createAddressReader } from '../../src/kernel/link/addresses.ts'
+import { listAddressesNow } from '../../src/kernel/link/list-addresses.ts'
+import { ownAddresses } from '../../src/kernel/link/own-addresses.ts'
+import { Connection } from '../../src/netlink/connection.ts'
 import { NETLINK_ROUTE } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { freshNetns } from '../support/lab/netns.ts'
@@ -53,6 +56,22 @@ it('lists the addresses of a link whose other end is down, and of one that is do
   ip('link set right down')
   expect(execFileSync('ip', ['-o', 'link', 'show', 'left'], { encoding: 'utf8' })).toContain('NO-CARRIER')
   expect(ofOthers(await addresses())).toEqual(ours)
+})
+
+it('takes the oldest address of a prefix for the own one', async () => {
+  const ours = ['192.0.2.10/24', '192.0.2.50/24', '2001:db8::10/64', '2001:db8::50/64', '2001:db8::51/64']
+  const others = ['198.51.100.1/32', '2001:db8:1::1/128', '203.0.113.1/24']
+  ip(
+    'link add left type veth peer name right',
+    ...[...ours, ...others].map(text => `address add ${text} dev left`),
+  )
+  const connection = new Connection({
+    transport: openNetlink({ protocol: NETLINK_ROUTE }),
+    clock: systemClock,
+  })
+  const own = [...ownAddresses(listAddressesNow(connection) ?? [], [])].map(formatIp).sort()
+  await connection.close()
+  expect(own).toEqual(['192.0.2.10', '2001:db8::10', '203.0.113.1'])
 })
 
 it('lists thousands of addresses, in as many datagrams as it takes', async () => {

@@ -29,13 +29,13 @@ const QUERIES: readonly (readonly [Listener['protocol'], SocketQuery])[] = [AF_I
 
 /**
  * Those of this network namespace, over a connection of NETLINK_SOCK_DIAG, in one go: a millisecond for hundreds. Empty
- * where the kernel has no inet_diag. Throws what dumpNow throws.
+ * where the kernel has no inet_diag. Throws what dumpNow throws, and when the list changed while it was made.
  */
 export function listListeners(connection: Connection): readonly Listener[] {
   const found: Listener[] = []
   for (const [protocol, query] of QUERIES) {
     try {
-      connection.dumpNow({
+      const isWhole = connection.dumpNow({
         operation: 'list',
         object: `listeners of ${protocol}`,
         build: sequence => encodeQuery(query, sequence),
@@ -44,6 +44,7 @@ export function listListeners(connection: Connection): readonly Listener[] {
             found.push({ protocol, ...readSocketFacts(view, message) })
         },
       })
+      if (!isWhole) throw new Error(`the listeners of ${protocol} changed while they were listed`)
     } catch (error) {
       if (!(error instanceof NetlinkError && error.code === 'ENOENT')) throw error
     }

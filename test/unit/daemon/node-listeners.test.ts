@@ -15,7 +15,7 @@ import {
   u16,
   u32,
 } from '../../support/scripted-transport.ts'
-import { eventsOf, ip, service } from '../model/objects.ts'
+import { eventsOf, ip, node, service } from '../model/objects.ts'
 
 const BRIDGE = '172.17.0.1'
 const OTHER_USER = 1000
@@ -40,6 +40,9 @@ let listeners: NodeListeners
 let snapshot: Snapshot
 let warnings: string[]
 let clock: FakeClock
+/** So many lookups fail from now on; the kernel says that sockets changed while it listed them. */
+let torn: number
+let failures: number
 
 function familyOf(address: string): number {
   return address.length === 4 ? 2 : 10
@@ -69,7 +72,14 @@ function answered(sent: Uint8Array): readonly Uint8Array[] {
       : sockets
           .filter(({ bound }) => protocol === 6 && familyOf(ip(bound)) === family)
           .map(each => socketMessage(each, sequence))
-  return [datagram(...found, doneMessage(sequence))]
+  // NLM_F_DUMP_INTR.
+  const isTorn = typeOf(sent) === 20 && torn > 0 && torn-- > 0
+  return [
+    datagram(
+      ...found,
+      isTorn ? message({ type: 3, flags: 0x12, sequence, payload: u32(0) }) : doneMessage(sequence),
+    ),
+  ]
 }
 
 beforeEach(() => {
@@ -78,10 +88,14 @@ beforeEach(() => {
   warnings = []
   clock = new FakeClock()
   snapshot = EMPTY_SNAPSHOT
+  torn = 0
+  failures = 0
   const open = () => new ScriptedTransport(answered)
   listeners = new NodeListeners({
     clock,
     warn: (_, text) => warnings.push(text),
+    failed: () => failures++,
+    retry: () => take('resync'),
     sockets: { diag: open, route: open },
     ownSockets: () => new Set(),
   })
@@ -95,7 +109,9 @@ function take(occasion: Occasion, ...objects: readonly unknown[]): readonly stri
 }
 
 function web(ports: readonly number[], externalIPs: readonly string[] = [BRIDGE]): unknown {
-  return service('web', { externalIPs, ports: ports.map(port => ({ name: `p${port}`, port })) })
+  // A Service has external addresses of its families only.
+  const clusterIP = externalIPs[0]?.includes(':') ? 'fd00:10::1' : '10.96.0.1'
+  return service('web', { clusterIP, externalIPs, ports: ports.map(port => ({ name: `p${port}`, port })) })
 }
 
 describe('F134: a Service keeps what it has', () => {
@@ -140,4 +156,84 @@ it('F134: as many ports of a Service are looked up as it has', () => {
   const ports = Array.from({ length: 1_100 }, (_, index) => index + 1)
   sockets = [{ bound: BRIDGE, port: 1_100 }]
   expect(take('change', web(ports))).toEqual([`${BRIDGE}:1100`])
+})
+
+describe('F134: a process that listens at all addresses', () => {
+  const VIP = '2001:db8::50'
+  const wildcard = [{ bound: '::', port: 443 }]
+
+  it.each<readonly [string, readonly Address[], readonly string[]]>([
+    [VIP, [VIP, '2001:db8::10'].map(ip => ({ ip, bits: 64 })), []],
+    ['2001:db8::10', [VIP, '2001:db8::10'].map(ip => ({ ip, bits: 64 })), ['[2001:db8::10]:443']],
+    [VIP, [{ ip: VIP, bits: 64 }], [`[${VIP}]:443`]],
+    ['192.0.2.50', [{ ip: '192.0.2.50', bits: 24, secondary: true }], []],
+    ['192.0.2.50', [{ ip: '192.0.2.50', bits: 24 }], ['192.0.2.50:443']],
+  ])('is in the way of %s at an interface with %j: %j', (address, at, wanted) => {
+    addresses = [...at]
+    sockets = wildcard
+    expect(take('change', web([443], [address]))).toEqual(wanted)
+  })
+
+  it.each([
+    ['2001:db8::10', VIP, 64],
+    ['192.0.2.10', '192.0.2.50', 24],
+  ])(
+    'leaves alone what is no address of the Node, %s, but of its prefix: %s/%i, whichever was first',
+    (own, vip, bits) => {
+      const known = node({ ips: [own] })
+      sockets = wildcard
+      // As promote_secondaries leaves it, before and after the Node's address comes back.
+      addresses = [{ ip: vip, bits }]
+      expect(take('change', known, web([443], [vip]))).toEqual([])
+      addresses = [
+        { ip: own, bits, secondary: bits === 24 },
+        { ip: vip, bits },
+      ]
+      expect(take('change', web([443], [vip]))).toEqual([])
+    },
+  )
+})
+
+describe('F134: sockets that cannot be listed', () => {
+  it('are listed three times, at once', () => {
+    sockets = [{ bound: BRIDGE, port: 80 }]
+    torn = 2
+    expect(take('change', web([80]))).toEqual([`${BRIDGE}:80`])
+    expect([failures, warnings]).toEqual([0, []])
+  })
+
+  it('are listed again each second, for what no lookup has answered', async () => {
+    take('change', web([80]))
+    sockets = [80, 81].map(port => ({ bound: BRIDGE, port }))
+    torn = 6
+    expect(take('change', web([80, 81]))).toEqual([])
+    expect([failures, clock.pending]).toEqual([1, 1])
+    await clock.advance(1_000)
+    expect([failures, clock.pending]).toEqual([2, 1])
+    await clock.advance(1_000)
+    expect(take('change')).toEqual([`${BRIDGE}:81`])
+    expect([failures, clock.pending]).toEqual([2, 0])
+    expect(warnings).toEqual([expect.stringContaining('without that check')])
+  })
+
+  it('count as unknown since the start until they are listed', async () => {
+    sockets = [{ bound: BRIDGE, port: 80, uid: OTHER_USER }]
+    torn = 3
+    expect(take('start', web([80]))).toEqual([])
+    await clock.advance(1_000)
+    expect([failures, take('resync')]).toEqual([1, []])
+  })
+
+  it('forget a Service that goes meanwhile', async () => {
+    take('change', web([80]))
+    sockets = [{ bound: BRIDGE, port: 80 }]
+    torn = 9
+    take('change', web([80], [BRIDGE, '192.0.2.1']))
+    snapshot = { ...snapshot, services: EMPTY_SNAPSHOT.services }
+    take('change')
+    take('change', web([80]))
+    torn = 0
+    await clock.advance(1_000)
+    expect(take('change')).toEqual([`${BRIDGE}:80`])
+  })
 })

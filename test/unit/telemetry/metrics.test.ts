@@ -275,6 +275,7 @@ describe('createMetrics', () => {
     metrics.quarantined(2)
     metrics.refusals(5)
     metrics.sourceProblem()
+    metrics.listenersFailed()
     const text = await metrics.text()
     for (const line of [
       'kprobe_commits_total 2',
@@ -289,6 +290,7 @@ describe('createMetrics', () => {
       'kprobe_quarantined_services 2',
       'kprobe_refusals 5',
       'kprobe_source_problems_total 1',
+      'kprobe_listener_lookups_failed_total 1',
     ])
       expect(text.split('\n')).toContain(line)
   })
