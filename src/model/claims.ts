@@ -5,6 +5,7 @@ import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import { apiConflict } from './api-server.ts'
 import { type Here, isOurs } from './here.ts'
+import { isTaken, type ServiceListeners, takenKeys } from './listeners.ts'
 import { nodePortPlace, placesOnNode } from './node-port-places.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
 
@@ -77,10 +78,12 @@ export interface ClaimChange {
   readonly claims: Claims | undefined
   readonly before: PersistentMap<Service>
   readonly touched: Touched
+  /** As in Snapshot; those of `before` are the ones that `claims` were made with. */
+  readonly listeners: Readonly<Record<'before' | 'after', PersistentMap<ServiceListeners>>>
 }
 
 export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
-  const { here, claims } = change
+  const { here, claims, listeners } = change
   const draft: Draft = {
     here,
     clusterIps: editOf(claims?.clusterIps),
@@ -91,11 +94,13 @@ export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
   }
   const { keys, services } = change.touched
   for (let index = 0; index < keys.length; index++) {
-    const before = claims === undefined ? undefined : change.before.get(keys[index] ?? '')
+    const key = keys[index] ?? ''
+    const before = claims === undefined ? undefined : change.before.get(key)
     const after = services[index]
-    if (before === after) continue
-    if (before !== undefined) restate(draft, before, without)
-    if (after !== undefined) restate(draft, after, including)
+    const [was, is] = [listeners.before.get(key), listeners.after.get(key)]
+    if (before === after && was === is) continue
+    if (before !== undefined) restate(draft, { service: before, found: was }, without)
+    if (after !== undefined) restate(draft, { service: after, found: is }, including)
     if (index % YIELD_EVERY === YIELD_EVERY - 1) yield
   }
   const indexes = {
@@ -140,8 +145,13 @@ function done(edit: Edit): PersistentMap<Claimants> {
 
 type Restate = (claimants: Claimants | undefined, key: ServiceKey) => Claimants | undefined
 
+interface Claimant {
+  readonly service: Service
+  readonly found: ServiceListeners | undefined
+}
+
 /** Adds or removes all wishes of a Service, noting whom it meets. */
-function restate(draft: Draft, service: Service, how: Restate): void {
+function restate(draft: Draft, { service, found }: Claimant, how: Restate): void {
   const { key, clusterIps, externalIps, loadBalancerIps, ports } = service
   for (let index = 0; index < clusterIps.length; index++) {
     const ip = clusterIps[index] ?? ''
@@ -160,10 +170,12 @@ function restate(draft: Draft, service: Service, how: Restate): void {
     draft.externals.changes.set(ip, how(current(draft.externals, ip), key))
   }
   const held = externals.length === 0 ? NO_IPS : heldOf(draft.here, service, externals)
+  const taken = takenKeys(found)
   for (let index = 0; index < ports.length; index++) {
     const port = ports[index]
     if (port !== undefined && port.nodePort + held.length > 0)
-      for (const place of placesOf(draft.here, service, { port, held })) restatePlace(draft, key, place, how)
+      for (const place of placesOf(draft.here, service, { port, held, taken }))
+        restatePlace(draft, key, place, how)
   }
   for (const place of placesOnNode(draft.here, service, held)) restatePlace(draft, key, place, how)
   if (service.headless === 'whole') for (const ip of held) restatePlace(draft, key, wholePlace(ip), how)
@@ -196,15 +208,19 @@ function heldOf(here: Here, { loadBalancerIps }: Service, externals: readonly Ip
   )
 }
 
-function placesOf(
-  here: Here,
-  service: Service,
-  { port: spec, held }: { readonly port: ServicePortSpec; readonly held: readonly Ip[] },
-): readonly string[] {
+interface Wishes {
+  readonly port: ServicePortSpec
+  readonly held: readonly Ip[]
+  readonly taken: ReadonlySet<string> | undefined
+}
+
+function placesOf(here: Here, service: Service, { port: spec, held, taken }: Wishes): readonly string[] {
   const { protocol, port, nodePort } = spec
   // What is always refused must not keep a load-balancer address from another Service.
   const isClaimed = (ip: Ip) =>
-    service.loadBalancerIps.includes(ip) || apiConflict(here.apiServers, ip, spec) === undefined
+    service.loadBalancerIps.includes(ip) ||
+    (apiConflict(here.apiServers, ip, spec) === undefined &&
+      !isTaken(taken, { ip, protocol, port }, here.options.allowedExternalCidrs))
   const places = held.filter(isClaimed).map(ip => addressPlace(ip, protocol, port))
   if (nodePort === 0) return places
   for (const ip of service.clusterIps) places.push(nodePortPlace(familyOf(ip), protocol, nodePort))

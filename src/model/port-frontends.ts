@@ -6,7 +6,7 @@ import { addressPlace } from './claims.ts'
 import { type Arena, clusterPortOwner, nodePortOwner, placeOwner } from './contest.ts'
 import { type External, fieldOf } from './externals.ts'
 import type { Frontend, PortFrontends, Route } from './frontend.ts'
-import { takenKey } from './listeners.ts'
+import { isTaken } from './listeners.ts'
 import { nodePortPlace } from './node-port-places.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { type Findings, refuse } from './refusal.ts'
@@ -22,7 +22,7 @@ export interface ServiceWork {
   readonly service: Service
   readonly findings: Findings
   readonly externals: readonly External[]
-  /** Keys of ServiceListeners.taken; undefined when there are none. */
+  /** See takenKeys. */
   readonly taken: ReadonlySet<string> | undefined
   readonly slices: SliceList
   /** Undefined when there is only one port. */
@@ -139,9 +139,8 @@ function isFree(
   { port }: PortWork,
   { kind, ip }: External,
 ): boolean {
-  if (taken === undefined || kind !== 'ExternalIP') return true
-  if (anyContains(arena.here.options.allowedExternalCidrs, ip)) return true
-  if (!taken.has(takenKey({ ip, protocol: port.protocol, port: port.port }))) return true
+  const at = { ip, protocol: port.protocol, port: port.port }
+  if (kind !== 'ExternalIP' || !isTaken(taken, at, arena.here.options.allowedExternalCidrs)) return true
   const value = `${formatIpPort(ip, port.port)}/${port.protocol}`
   refuse(findings, fieldOf(kind), value, LISTENED_AT)
   return false

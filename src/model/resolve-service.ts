@@ -6,7 +6,7 @@ import { externalsOf } from './externals.ts'
 import type { PortFrontends, ServiceFrontends, WholeAddresses } from './frontend.ts'
 import { healthCheckOf } from './health-check.ts'
 import { isOurs } from './here.ts'
-import { takenKey } from './listeners.ts'
+import { takenKeys } from './listeners.ts'
 import { withoutLoops } from './loops.ts'
 import { healthCheckPlaces } from './node-port-places.ts'
 import { endpointsInSteps, endpointsOf } from './port-endpoints.ts'
@@ -89,16 +89,11 @@ function begin(arena: Arena, service: Service, slices: SliceList): ServiceWork {
     service,
     findings,
     externals: externalsOf(arena, service, findings),
-    taken: takenOf(arena, service),
+    taken: takenKeys(arena.listeners.size === 0 ? undefined : arena.listeners.get(service.key)),
     slices: withoutLoops(slices, service, findings),
     firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
     isContested: isContested(arena, service),
   }
-}
-
-function takenOf({ listeners }: Arena, { key }: Service): ServiceWork['taken'] {
-  const found = listeners.size === 0 ? undefined : listeners.get(key)
-  return found && new Set(found.taken.map(takenKey))
 }
 
 function end(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {

@@ -41,6 +41,7 @@ export function* resolve(
     claims: known?.table.claims,
     before: known?.table.admission?.services ?? known?.snapshot.services ?? snapshot.services,
     touched: admitted,
+    listeners: { before: known?.snapshot.listeners ?? snapshot.listeners, after: snapshot.listeners },
   })
   const before = previous?.table.services ?? PersistentMap.empty<ServiceFrontends>()
   const changes = yield* resolveAll(

@@ -42,6 +42,29 @@ it('refuses a port at which a process of the node listens, and takes it when tha
   expect(standing(resolved(found(second.snapshot, undefined), second))).toEqual(FREE)
 })
 
+it('F134: leaves what a process has refused it to a younger load balancer, until the process is gone', () => {
+  const dated = (year: number) => ({ metadata: { creationTimestamp: `${year}-01-01T00:00:00Z` } })
+  const older = service('web', { externalIPs: [BRIDGE] }, dated(2020))
+  const ingress = { ...dated(2021), status: { loadBalancer: { ingress: [{ ip: BRIDGE }] } } }
+  const younger = service('lb', { type: 'LoadBalancer', clusterIP: '10.96.0.2' }, ingress)
+  const first = resolved(snapshotOf([older, younger]))
+  const second = resolved(found(first.snapshot, TAKEN), first)
+  const third = resolved(found(second.snapshot, undefined), second)
+  const anew = resolved(second.snapshot)
+  const allowed = resolved(second.snapshot, second, { allowedExternalCidrs: [cidr('172.17.0.0/16')] })
+  const refusals = [first, second, third, anew, allowed].map(({ table }) =>
+    ['ns/web', 'ns/lb'].map(key => refusalLines(table.services.get(key)).length),
+  )
+  const [ofOlder, ofYounger] = [
+    [1, 0],
+    [0, 1],
+  ]
+  expect(refusals).toEqual([ofYounger, ofOlder, ofYounger, ofOlder, ofYounger])
+  expect((second.table.services.get('ns/lb')?.ports ?? []).flatMap(frontendLines)).toContain(
+    `${BRIDGE}:80 reject`,
+  )
+})
+
 it('takes what --allowed-external-cidrs allows', () => {
   const options = { allowedExternalCidrs: [cidr('172.17.0.0/16')] }
   expect(standing(resolved(found(snapshotOf([web]), TAKEN), undefined, options))).toEqual(FREE)
