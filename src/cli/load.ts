@@ -104,7 +104,6 @@ async function readSource(config: Config, { clock, io, progress }: Reading): Pro
   const dialled: ApiEndpoint[] = []
   const dials: DialWatch = {
     reaching: (addresses, port) => dialled.push(...dialledEndpoints(addresses, port)),
-    failed: () => Promise.resolve(),
   }
   const client = await openClient(config, { clock, env: process.env, warn, dials })
   const cluster = new Cluster({ client, clock, random: Math.random, requested: () => undefined })

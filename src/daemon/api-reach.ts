@@ -2,11 +2,11 @@ import type { Clock } from '../base/clock.ts'
 import { formatIpPort, type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
-import { apiBypass } from '../dataplane/common/api-bypass.ts'
+import { apiBypass, type BypassWay } from '../dataplane/common/api-bypass.ts'
 import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import { type ApiEndpoint, sortedEndpoints } from '../model/api-server.ts'
 import type { Transport } from '../netlink/transport.ts'
-import type { DialWatch } from '../source/kube/client/http-client.ts'
+import type { DialAttempt, DialWatch } from '../source/kube/client/http-client.ts'
 import type { DaemonIo } from './io.ts'
 
 /** For the daemon of a configuration: one that only reads, or runs once, writes no way past anything. */
@@ -16,7 +16,15 @@ export function apiReachOf(
   changed: ApiReachOptions['changed'],
 ): ApiReach {
   const writes = backend === 'netlink' && !once
-  return new ApiReach({ ...io, openTransport: writes ? openTransport : undefined, changed })
+  return new ApiReach({
+    ...io,
+    openTransport: writes ? openTransport : undefined,
+    connects: async (address, port) => {
+      const { connects } = await import('../source/kube/client/dial.ts')
+      return await connects(io.clock, address, port)
+    },
+    changed,
+  })
 }
 
 export interface ApiReachOptions {
@@ -26,23 +34,37 @@ export interface ApiReachOptions {
   readonly random: () => number
   /** Opens a socket to nf_tables; undefined where nothing may be written. */
   readonly openTransport: (() => Transport) | undefined
+  /** Whether a connection can be made. */
+  readonly connects: (address: string, port: number) => Promise<boolean>
   /** All endpoints that were dialled, whenever there is another one. */
   readonly changed: (endpoints: readonly ApiEndpoint[]) => void
 }
 
-/** Of a name that resolves to others and others again, the latest. */
+/** The most that are kept; the oldest are forgotten first. */
 const ENDPOINTS_MAX = 16
+/** Ways of attempts, each the next after a failure. Undefined: none past rules, as a ClusterIP of the cluster needs it. */
+const WAYS: readonly (BypassWay | undefined)[] = [undefined, 'nat', undefined, 'untracked']
+/** Connections past rules; HTTP/1.1 has one for each request. */
+const BYPASSES_MAX = 16
+/** Linux's own choice of local ports. */
+const LOCAL_PORTS = { first: 32_768, count: 28_232 }
 
 /**
- * Follows where this process reaches the API server. Until the first sync, rules that a former process left in the
- * kernel may capture these connections: after each attempt that failed, the next one is made with, or again without,
- * tables that lead past such rules. With a ClusterIP of the cluster the rules are needed, so that neither way is kept.
+ * Follows where this process reaches the API server. Until the first sync, rules that a former process or another proxy
+ * left in the kernel may capture these connections: after each attempt that failed, the next one is made with, or again
+ * without, tables that lead past such rules. They match the local port of that one connection, so that other processes
+ * of the node keep the rules, which they need for a ClusterIP.
  */
 export class ApiReach implements DialWatch {
   readonly #options: ApiReachOptions
-  readonly #table: string
+  readonly #tables: string
   #endpoints: readonly ApiEndpoint[] = []
-  #bypass: NftClient | undefined
+  /** Of the attempt that is under way, and of connections that were made past rules. */
+  #bypasses: readonly NftClient[] = []
+  #attempts = 0
+  #opened = 0
+  /** Where a connection was made past rules, and none without. */
+  #captured: readonly [string, number] | undefined
   #over: boolean
 
   constructor(options: ApiReachOptions) {
@@ -50,7 +72,7 @@ export class ApiReach implements DialWatch {
     this.#over = options.openTransport === undefined
     // The kernel lets no two sockets own tables of one name, and other proxies may start beside this one.
     const suffix = Math.floor(options.random() * 0x1_0000_0000)
-    this.#table = `kprobe-api-${suffix.toString(16).padStart(8, '0')}`
+    this.#tables = `kprobe-api-${suffix.toString(16).padStart(8, '0')}`
   }
 
   reaching(addresses: readonly string[], port: number): void {
@@ -61,49 +83,62 @@ export class ApiReach implements DialWatch {
     this.#options.changed(sortedEndpoints(this.#endpoints))
   }
 
-  async failed(): Promise<void> {
-    if (this.#over) return
-    if (this.#bypass === undefined) await this.#open()
-    else await this.#remove()
+  async dialling(): Promise<DialAttempt> {
+    const way = WAYS[this.#attempts % WAYS.length]
+    const opened = this.#over || way === undefined ? undefined : await this.#open(way)
+    return {
+      localPort: opened?.localPort,
+      connected: async (address, port) => {
+        const isCaptured = opened !== undefined && !(await this.#options.connects(address, port))
+        if (isCaptured) this.#captured = [address, port]
+      },
+      failed: async () => {
+        this.#attempts++
+        if (opened !== undefined) await this.#remove([opened.client])
+      },
+    }
   }
 
-  /** The kernel holds what this process wants, which captures no API server. */
+  /** The kernel holds what this process wants, which captures no API server; rules of others may. */
   async synced(): Promise<void> {
-    this.#over = true
-    if (this.#bypass === undefined) return
-    await this.#remove()
-    const endpoints = this.#texts()
-    this.#options.log.warn({ endpoints }, RELEASED)
+    const { connects, log } = this.#options
+    const isFree = this.#captured === undefined || (await connects(...this.#captured))
+    if (isFree) await this.close()
+    if (this.#captured === undefined) return
+    log.warn({ endpoints: this.#texts() }, isFree ? RELEASED : STILL_CAPTURED)
   }
 
   /** Nothing of it stays in the kernel. */
   async close(): Promise<void> {
     this.#over = true
-    await this.#remove()
+    await this.#remove(this.#bypasses)
   }
 
-  async #open(): Promise<void> {
-    const { openTransport, clock, log } = this.#options
-    const transaction = apiBypass(this.#table, this.#endpoints)
-    if (openTransport === undefined || transaction.length === 0) return
+  async #open(way: BypassWay): Promise<{ client: NftClient; localPort: number } | undefined> {
+    const { openTransport, clock, log, random } = this.#options
+    const table = `${this.#tables}-${this.#opened++}`
+    const localPort = LOCAL_PORTS.first + Math.floor(random() * LOCAL_PORTS.count)
+    const transaction = apiBypass({ table, endpoints: this.#endpoints, localPort, way })
+    if (openTransport === undefined || transaction.length === 0) return undefined
     try {
       const client = createNftClient({ transport: openTransport(), clock })
-      this.#bypass = client
+      this.#bypasses = [...this.#bypasses, client]
+      await this.#remove(this.#bypasses.slice(0, -BYPASSES_MAX))
       const { outcome, failures } = await client.commit(transaction)
-      if (outcome === 'committed') log.debug({ table: this.#table, endpoints: this.#texts() }, OPENED)
-      else throw failures[0]?.error ?? new Error(`the kernel's answer: ${outcome}`)
+      if (outcome !== 'committed') throw failures[0]?.error ?? new Error(`the kernel's answer: ${outcome}`)
+      log.debug({ table, way, localPort, endpoints: this.#texts() }, OPENED)
+      return { client, localPort }
     } catch (thrown) {
       const isWanted = !this.#over
-      this.#over = true
-      await this.#remove()
+      await this.close()
       if (isWanted) log.warn({ err: errorOf(thrown) }, FAILED)
+      return undefined
     }
   }
 
-  async #remove(): Promise<void> {
-    const bypass = this.#bypass
-    this.#bypass = undefined
-    await bypass?.close()
+  async #remove(clients: readonly NftClient[]): Promise<void> {
+    this.#bypasses = this.#bypasses.filter(client => !clients.includes(client))
+    await Promise.all(clients.map(client => client.close()))
   }
 
   #texts(): readonly string[] {
@@ -125,8 +160,10 @@ function plainIp(text: string): Ip | undefined {
   return ip !== undefined && isIpv4Mapped(ip) ? ip.slice(12) : ip
 }
 
-const OPENED = 'cannot connect to the API server; the next attempt bypasses the Service rules of this node'
+const OPENED = 'cannot connect to the API server; this attempt bypasses the Service rules of this node'
 const RELEASED =
   'reached the API server past the Service rules that were in the kernel; they are replaced, and the bypass is removed'
+const STILL_CAPTURED =
+  'reached the API server past Service rules that are not of this process and still capture it; the bypass stays; remove the other proxy, or what it left with `kprobe cleanup`'
 const FAILED =
   'cannot bypass the Service rules of this node; if they capture the connections to the API server, run `kprobe cleanup` and restart'

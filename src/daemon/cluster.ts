@@ -122,7 +122,7 @@ export class Cluster {
     }
   }
 
-  /** Says it once, until an event is taken. */
+  /** Logs the warning once; again after the server has accepted an event in between. */
   async #forbid(response: ApiResponse, log: Log): Promise<void> {
     const status = readStatus(response.contentType, Buffer.from(await textOf(response)))
     if (this.#isForbidden) return

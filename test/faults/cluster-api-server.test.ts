@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { join } from 'node:path'
@@ -8,6 +9,7 @@ import { eventually } from '../support/patience.ts'
 import { API_ADDRESS } from './api-apart.ts'
 import { Cluster, metric } from './cluster.ts'
 import { balanced, serviceOf, sliceOf } from './cluster-objects.ts'
+import { KUBE_PROXY_TABLE } from './foreign-rules.ts'
 import { listRuleset } from './kernel.ts'
 
 type Mode = 'nftables' | 'iptables' | 'userspace'
@@ -41,10 +43,10 @@ function thief(change: object = {}): object {
   return serviceOf('thief', '172.30.9.9', { externalIPs: [API_ADDRESS], ports, ...change })
 }
 
-/** Whether a process of the node can connect to the API server. */
-function isOpen(): Promise<boolean> {
+/** Whether a process of the node can connect, to the API server unless it says where. */
+function isOpen(host = API_ADDRESS, port = cluster.server.port): Promise<boolean> {
   return new Promise(resolve => {
-    const socket = connect({ host: API_ADDRESS, port: cluster.server.port, timeout: 1_000 })
+    const socket = connect({ host, port, timeout: 1_000 })
     const end = (open: boolean) => {
       socket.destroy()
       resolve(open)
@@ -56,7 +58,7 @@ function isOpen(): Promise<boolean> {
 }
 
 /** What a daemon that knows nothing of the API server leaves in the kernel. */
-async function captured(mode: Mode, objects: readonly object[]): Promise<void> {
+async function programmed(mode: Mode, objects: readonly object[]): Promise<void> {
   const folder = daemons.folder()
   mkdirSync(join(folder, 'objects'))
   writeFileSync(
@@ -67,7 +69,20 @@ async function captured(mode: Mode, objects: readonly object[]): Promise<void> {
   const daemon = daemons.start({ source: join(folder, 'objects'), args })
   await daemon.synced()
   await daemon.stop()
+}
+
+async function captured(mode: Mode, objects: readonly object[]): Promise<void> {
+  await programmed(mode, objects)
   expect(await isOpen()).toBe(false)
+}
+
+/** The table, of kube-proxy or of another proxy, in which the API server is a Service without endpoints. */
+function rejecting(table: string): void {
+  const rules = KUBE_PROXY_TABLE.replace('table ip kube-proxy', `table ip ${table}`).replace(
+    '172.30.0.1 . tcp . 80',
+    `${API_ADDRESS} . tcp . ${cluster.server.port}`,
+  )
+  execFileSync('nft', ['-f', '-'], { input: rules })
 }
 
 describe('F131: a Service that asks for the address and port of the API server', () => {
@@ -164,4 +179,61 @@ describe('F131: a node whose rules capture the API server already', () => {
       await eventually(() => listRuleset().includes('198.51.100.77'))
     },
   )
+
+  it.each<Where>(['apart', 'local'])(
+    'F131: frees itself of rules of kube-proxy that reject new connections, the API server %s',
+    async where => {
+      await open(where)
+      rejecting('kube-proxy')
+      expect(await isOpen()).toBe(false)
+      const daemon = await cluster.running()
+      await daemon.until(() => daemon.said('reached the API server past').length > 0)
+      expect(await isOpen()).toBe(true)
+      await eventually(() => !listRuleset().includes('kprobe-api'))
+    },
+  )
+
+  it('F131: follows changes past rules that another proxy keeps', async () => {
+    await open('apart')
+    rejecting('other-proxy')
+    const daemon = await cluster.running()
+    await daemon.until(() => daemon.said('still capture it').length > 0)
+    const requests = cluster.server.log.length
+    cluster.server.cut()
+    cluster.put(serviceOf('next', '172.30.1.7', { externalIPs: ['198.51.100.77'], ports: PORTS }))
+    await eventually(() => listRuleset().includes('198.51.100.77'))
+    expect(cluster.server.log.length).toBeGreaterThan(requests)
+    expect(await isOpen()).toBe(false)
+    await daemon.stop()
+    expect(listRuleset()).not.toContain('kprobe-api')
+  })
+
+  it('F131: leaves the rules to other processes, which may need them for a ClusterIP', async () => {
+    const clusterIp = '172.30.9.1'
+    await open('apart')
+    const name = { name: 'https', protocol: 'TCP' }
+    await programmed('nftables', [
+      serviceOf('api', clusterIp, { ports: [{ ...name, port: 443 }] }),
+      sliceOf('api', [API_ADDRESS], { ports: [{ ...name, port: cluster.server.port }] }),
+    ])
+    // Past the rules, nobody answers at the ClusterIP.
+    ip([`route add ${clusterIp}/32 dev api0`])
+    cluster.configure({ server: `https://${clusterIp}`, tlsServerName: 'not-its-name' })
+    const daemon = cluster.daemon({ args: ['--v=2'] })
+    await daemon.until(() => daemon.said('bypasses the Service rules').length > 0)
+    const during = listRuleset()
+    expect(await isOpen(clusterIp, 443)).toBe(true)
+    expect(during).toContain('kprobe-api')
+  })
+
+  it('F131: says nothing of a capture where the API server only came late', async () => {
+    await open('apart')
+    ip(['link set api0 down'])
+    const daemon = cluster.daemon({ args: ['--v=2'] })
+    await daemon.until(() => daemon.said('bypasses the Service rules').length > 0)
+    ip(['link set api0 up'])
+    await daemon.synced()
+    await eventually(() => !listRuleset().includes('kprobe-api'))
+    expect(daemon.said('reached the API server past')).toEqual([])
+  })
 })

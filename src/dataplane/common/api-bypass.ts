@@ -1,11 +1,17 @@
-import { familyOf, isLoopback } from '../../base/ip.ts'
+import { familyOf, type Ip, isLoopback } from '../../base/ip.ts'
+import { u16be } from '../../base/octets.ts'
 import {
+  IPPROTO_TCP,
   NF_INET_LOCAL_OUT,
+  NF_INET_PRE_ROUTING,
   NF_IP_PRI_NAT_DST,
   NF_IP_PRI_RAW,
+  NFT_META_L4PROTO,
   NFT_META_OIFNAME,
+  NFT_PAYLOAD_TRANSPORT_HEADER,
   NFT_TABLE_F_OWNER,
 } from '../../kernel/nft/constants.ts'
+import type { Expression } from '../../kernel/nft/expression.ts'
 import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { ChainHook } from '../../kernel/nft/state.ts'
 import type { ApiEndpoint } from '../../model/api-server.ts'
@@ -13,62 +19,90 @@ import {
   compare,
   destinationAddress,
   type Expressions,
-  portOfPacket,
   rule,
+  sourceAddress,
   translateAddress,
 } from './expressions.ts'
 import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from './family.ts'
-import { portKey } from './octet-keys.ts'
 
 /** Before every nat chain of kprobe, of kube-proxy and of other proxies; nat chains must come behind -200. */
 const BEFORE_NAT = NF_IP_PRI_NAT_DST - 50
 const LOOPBACK_DEVICE = 'lo'.padEnd(16, '\0')
 
 /**
- * Lets processes of this node reach the endpoints past nat and filter rules about Services, which may be a former
- * process's: the first nat chain that translates a connection is the last one, and this one translates to the
- * destination that the packet has. Packets to an address of this node are not tracked, because rules that reject a
- * Service in INPUT ask for tracked ones (`ctstate NEW`). The kernel removes the tables when the socket that wrote them
- * is closed. Empty when no rule can capture any of the endpoints.
+ * `nat` keeps connections tracked, as firewalls of the node may ask for, and passes only rules that translate. `untracked`
+ * passes rules that reject new connections, too (`ct state new`).
  */
-export function apiBypass(table: string, endpoints: readonly ApiEndpoint[]): Transaction {
+export type BypassWay = 'nat' | 'untracked'
+
+export interface BypassQuery {
+  /** Name of the table, one in each family. */
+  readonly table: string
+  readonly endpoints: readonly ApiEndpoint[]
+  /** The TCP port that the connection comes from. */
+  readonly localPort: number
+  readonly way: BypassWay
+}
+
+/**
+ * Lets connections from one local port reach the endpoints past rules about Services, which may be a former process's or
+ * another proxy's: the first nat chain that translates a connection is the last one, and this one translates to the
+ * destination that the packet has. Between addresses of this node neither way tracks packets, because rules that reject
+ * a Service in INPUT ask for tracked ones. The kernel removes the tables when the socket that wrote them is closed.
+ * Empty when no rule can capture any of the endpoints.
+ */
+export function apiBypass(query: BypassQuery): Transaction {
   return NFT_FAMILIES.flatMap(family => {
     const layout = LAYOUTS[family]
-    const own = endpoints.filter(({ ip }) => familyOf(ip) === layout.model && !isLoopback(ip))
-    return own.length === 0 ? [] : tableFor(layout, table, own)
+    const endpoints = query.endpoints.filter(({ ip }) => familyOf(ip) === layout.model && !isLoopback(ip))
+    return endpoints.length === 0 ? [] : tableFor(layout, { ...query, endpoints })
   })
 }
 
-function tableFor(layout: FamilyLayout, table: string, endpoints: readonly ApiEndpoint[]): Transaction {
+function tableFor(layout: FamilyLayout, { table, endpoints, localPort, way }: BypassQuery): Transaction {
   const at = { family: layout.family, table }
-  const chain = (name: string, hook: ChainHook, expressions: (endpoint: ApiEndpoint) => Expressions) => [
+  const chain = (
+    name: string,
+    hook: ChainHook,
+    expressions: (endpoint: ApiEndpoint) => readonly Expressions[],
+  ) => [
     { ...at, verb: 'add-chain', chain: { name, hook, rules: [] } } satisfies Operation,
-    ...endpoints.map(
-      endpoint =>
-        ({ ...at, verb: 'add-rule', chain: name, rule: rule(expressions(endpoint)) }) satisfies Operation,
-    ),
+    ...endpoints
+      .flatMap(expressions)
+      .map(its => ({ ...at, verb: 'add-rule', chain: name, rule: rule(its) }) satisfies Operation),
   ]
+  const there = ({ ip, port }: ApiEndpoint) => packetOf(destinationAddress(layout, 0), ip, [localPort, port])
+  const back = ({ ip, port }: ApiEndpoint) => packetOf(sourceAddress(layout, 0), ip, [port, localPort])
+  const where = way === 'nat' ? TO_LOOPBACK : []
+  const raw = (hooknum: number): ChainHook => ({ type: 'filter', hooknum, priority: NF_IP_PRI_RAW })
+  const output: ChainHook = { type: 'nat', hooknum: NF_INET_LOCAL_OUT, priority: BEFORE_NAT }
+  const translation = [destinationAddress(layout, 0), translateAddress(layout, 0)]
   return [
     { ...at, verb: 'add-table', flags: NFT_TABLE_F_OWNER, comment: undefined },
-    ...chain('local', { type: 'filter', hooknum: NF_INET_LOCAL_OUT, priority: NF_IP_PRI_RAW }, endpoint => [
-      { kind: 'meta', key: NFT_META_OIFNAME, dreg: 0 },
-      compare('eq', 0, LOOPBACK_DEVICE),
-      ...toEndpoint(layout, endpoint),
-      { kind: 'unknown', name: 'notrack', data: '' },
+    ...chain('local', raw(NF_INET_LOCAL_OUT), endpoint => [
+      [...where, ...there(endpoint), NOTRACK],
+      [...where, ...back(endpoint), NOTRACK],
     ]),
-    ...chain('output', { type: 'nat', hooknum: NF_INET_LOCAL_OUT, priority: BEFORE_NAT }, endpoint => [
-      ...toEndpoint(layout, endpoint),
-      destinationAddress(layout, 0),
-      translateAddress(layout, 0),
-    ]),
+    ...(way === 'nat'
+      ? chain('output', output, endpoint => [[...there(endpoint), ...translation]])
+      : chain('answers', raw(NF_INET_PRE_ROUTING), endpoint => [[...back(endpoint), NOTRACK]])),
   ]
 }
 
-function toEndpoint(layout: FamilyLayout, { ip, port }: ApiEndpoint): Expressions {
+const NOTRACK: Expression = { kind: 'unknown', name: 'notrack', data: '' }
+const TO_LOOPBACK: Expressions = [
+  { kind: 'meta', key: NFT_META_OIFNAME, dreg: 0 },
+  compare('eq', 0, LOOPBACK_DEVICE),
+]
+
+/** Of TCP, with this address and these source and destination ports. */
+function packetOf(address: Expression, ip: Ip, [from, to]: readonly [number, number]): Expressions {
   return [
-    destinationAddress(layout, 0),
+    address,
     compare('eq', 0, ip),
-    ...portOfPacket(0),
-    compare('eq', 0, portKey('TCP', port)),
+    { kind: 'meta', key: NFT_META_L4PROTO, dreg: 0 },
+    compare('eq', 0, String.fromCharCode(IPPROTO_TCP)),
+    { kind: 'payload', base: NFT_PAYLOAD_TRANSPORT_HEADER, offset: 0, length: 4, dreg: 0 },
+    compare('eq', 0, u16be(from) + u16be(to)),
   ]
 }

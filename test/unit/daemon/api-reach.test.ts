@@ -14,6 +14,7 @@ function reachOf(openTransport: (() => Transport) | undefined) {
     log: { debug: note, warn: note },
     random: () => 0.5,
     openTransport,
+    connects: () => Promise.resolve(true),
     changed: endpoints => told.push(endpoints.map(({ ip, port }) => formatIpPort(ip, port))),
   })
   return { reach, told, logged }
@@ -48,26 +49,31 @@ describe('F131: the way past rules of a former process', () => {
       sockets.push(socket)
       return socket
     }
-    return { ...reachOf(open), sockets }
+    const rig = reachOf(open)
+    const fail = async (times: number) => {
+      for (let time = 0; time < times; time++) await (await rig.reach.dialling()).failed()
+    }
+    return { ...rig, sockets, fail }
   }
 
   it('F131: is not written where a failure comes from no address, or from loopback, which no Service can have', async () => {
-    const { reach, sockets } = kernelRig()
-    await reach.failed()
+    const { reach, sockets, fail } = kernelRig()
+    await fail(4)
     reach.reaching(['127.0.0.1', '::1'], 6443)
-    await reach.failed()
+    await fail(4)
     expect(sockets).toEqual([])
   })
 
   it('F131: is not written after the first sync, nor where nothing may be written', async () => {
-    const { reach, sockets } = kernelRig()
+    const { reach, sockets, fail } = kernelRig()
     reach.reaching(['192.0.2.1'], 6443)
     await reach.synced()
-    await reach.failed()
+    await fail(4)
     expect(sockets).toEqual([])
     const other = reachOf(undefined)
     other.reach.reaching(['192.0.2.1'], 6443)
-    await other.reach.failed()
+    await (await other.reach.dialling()).failed()
+    expect((await other.reach.dialling()).localPort).toBeUndefined()
     expect(other.logged).toEqual([])
   })
 
@@ -76,8 +82,7 @@ describe('F131: the way past rules of a former process', () => {
       throw new SystemError('socket', 1, 'EPERM')
     })
     reach.reaching(['192.0.2.1'], 6443)
-    await reach.failed()
-    await reach.failed()
+    for (let time = 0; time < 4; time++) await (await reach.dialling()).failed()
     expect(logged).toEqual([expect.stringContaining('cannot bypass the Service rules of this node')])
   })
 })

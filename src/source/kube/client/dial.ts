@@ -2,6 +2,7 @@ import { lookup as systemLookup } from 'node:dns'
 import { request } from 'node:http'
 import { connect as connectTcp, isIP, type LookupFunction, type Socket } from 'node:net'
 import { connect as connectTls, createSecureContext, type SecureContext, type TLSSocket } from 'node:tls'
+import type { Clock } from '../../../base/clock.ts'
 import { ApiError } from '../api-client.ts'
 import { dialFailure } from './failure.ts'
 import type { HttpProxy } from './proxy.ts'
@@ -35,6 +36,8 @@ export interface DialOptions {
   readonly proxy: HttpProxy | undefined
   /** The system's resolver unless a test says otherwise; asked anew each time. */
   readonly lookup: LookupFunction | undefined
+  /** The TCP port to connect from; the kernel's choice unless given. */
+  readonly localPort?: number
   /** Ends the attempt. */
   readonly signal: AbortSignal
 }
@@ -73,14 +76,36 @@ export function watchedLookup(
     })
 }
 
-function direct({ address, lookup, signal }: DialOptions): Promise<Socket> {
+/** Whether a TCP connection can be made to an address, within CONNECTS_MS. It is closed at once. */
+export async function connects(clock: Clock, host: string, port: number): Promise<boolean> {
+  const controller = new AbortController()
+  const cancel = clock.after(CONNECTS_MS, () => controller.abort())
+  try {
+    const socket = await settled(connectTcp({ host, port }), 'connect', controller.signal)
+    socket.destroy()
+    return true
+  } catch {
+    return false
+  } finally {
+    cancel()
+  }
+}
+
+/** Time for a second SYN, which follows the first one after a second. */
+const CONNECTS_MS = 2_000
+
+function direct({ address, signal, ...options }: DialOptions): Promise<Socket> {
   const { host, port } = address
-  const socket = connectTcp({ host, port, ...(lookup === undefined ? {} : { lookup }) })
+  const socket = connectTcp({ host, port, ...waysOf(options) })
   return settled(socket, 'connect', signal)
 }
 
+function waysOf({ lookup, localPort }: Pick<DialOptions, 'lookup' | 'localPort'>) {
+  return { ...(lookup === undefined ? {} : { lookup }), ...(localPort === undefined ? {} : { localPort }) }
+}
+
 /** A tunnel by CONNECT (RFC 9110, 9.3.6). */
-function throughProxy(proxy: HttpProxy, { address, lookup, signal }: DialOptions): Promise<Socket> {
+function throughProxy(proxy: HttpProxy, { address, signal, ...options }: DialOptions): Promise<Socket> {
   const target = `${isIP(address.host) === 6 ? `[${address.host}]` : address.host}:${address.port}`
   const asked = request({
     method: 'CONNECT',
@@ -90,7 +115,7 @@ function throughProxy(proxy: HttpProxy, { address, lookup, signal }: DialOptions
     headers: { host: target, ...proxy.headers },
     agent: false,
     signal,
-    ...(lookup === undefined ? {} : { lookup }),
+    ...waysOf(options),
   })
   return new Promise((resolve, reject) => {
     asked.once('error', error => reject(viaProxy(proxy, codeOf(error), error)))

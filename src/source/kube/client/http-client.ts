@@ -37,7 +37,15 @@ export interface ClientOptions {
 export interface DialWatch {
   /** It is made to one of these addresses: texts of the kubeconfig or of the resolver. */
   readonly reaching: (addresses: readonly string[], port: number) => void
-  /** It was not made. The next attempt waits for the result, which does not reject. */
+  /** Before each attempt, which waits for it; does not reject. Undefined where the outcome does not matter. */
+  readonly dialling?: () => Promise<DialAttempt | undefined>
+}
+
+/** The next step of the client waits for each of these; they do not reject. */
+export interface DialAttempt {
+  /** The port to connect from; undefined for any. */
+  readonly localPort: number | undefined
+  readonly connected: (address: string, port: number) => Promise<void>
   readonly failed: () => Promise<void>
 }
 
@@ -222,12 +230,23 @@ class HttpClient implements ApiClient {
     const { insecure, tlsServerName } = credentials.access
     const { signal } = context
     const lookup = this.#watchedLookup(proxy ?? address) ?? connect?.lookup
-    const dialled = await dial({ address, tls, tlsServerName, insecure, proxy, lookup, signal }).catch(
-      async (error: unknown) => {
-        await this.#parts.dials?.failed()
-        throw error
-      },
-    )
+    const attempt = await this.#parts.dials?.dialling?.()
+    const from = attempt?.localPort === undefined ? {} : { localPort: attempt.localPort }
+    const dialled = await dial({
+      address,
+      tls,
+      tlsServerName,
+      insecure,
+      proxy,
+      lookup,
+      signal,
+      ...from,
+    }).catch(async (error: unknown) => {
+      await attempt?.failed()
+      throw error
+    })
+    const { remoteAddress = '', remotePort = 0 } = dialled.socket
+    await attempt?.connected(remoteAddress, remotePort)
     const open = { ...context, identity: tls.identity, socket: dialled.socket, authority: address.authority }
     return dialled.protocol === 'h2' ? openHttp2(open) : openHttp1(open)
   }
