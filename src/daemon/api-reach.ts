@@ -76,10 +76,13 @@ export class ApiReach implements DialWatch {
   }
 
   reaching(addresses: readonly string[], port: number): void {
-    const isKnown = ({ ip }: ApiEndpoint) => this.#endpoints.some(its => its.ip === ip && its.port === port)
-    const fresh = dialledEndpoints(addresses, port).filter(endpoint => !isKnown(endpoint))
-    if (fresh.length === 0) return
-    this.#endpoints = [...this.#endpoints, ...fresh].slice(-ENDPOINTS_MAX)
+    const now = sortedEndpoints(dialledEndpoints(addresses, port))
+    const isIn = (list: readonly ApiEndpoint[], { ip, port }: ApiEndpoint) =>
+      list.some(its => its.ip === ip && its.port === port)
+    const before = this.#endpoints
+    // Those of the latest resolution come last, new or not: the one in use is never the one forgotten.
+    this.#endpoints = [...before.filter(its => !isIn(now, its)), ...now].slice(-ENDPOINTS_MAX)
+    if (this.#endpoints.every(its => isIn(before, its))) return
     this.#options.changed(sortedEndpoints(this.#endpoints))
   }
 

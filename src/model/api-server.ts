@@ -11,6 +11,8 @@ export interface ApiEndpoint {
 
 /** The Service whose endpoints are the API servers of the cluster. */
 export const API_SERVICE = 'default/kubernetes'
+/** Key of the slice that API servers write themselves. Others of API_SERVICE anyone may add who may write slices there. */
+const OWN_SLICE = API_SERVICE
 /** What is read of its slices at each pass: more than any control plane has, and little of what a hostile slice holds. */
 const SLICES_MAX = 4
 const PORTS_MAX = 4
@@ -75,7 +77,8 @@ function keyOf(ip: Ip, port: number): string {
 }
 
 function endpointsIn(slices: SliceList): readonly ApiEndpoint[] {
-  return slices.slice(0, SLICES_MAX).flatMap(({ ports, endpoints }) => {
+  const own = slices.filter(({ key }) => key === OWN_SLICE)
+  return (own.length > 0 ? own : slices.slice(0, SLICES_MAX)).flatMap(({ ports, endpoints }) => {
     const tcp = ports.filter(({ protocol }) => protocol === 'TCP').slice(0, PORTS_MAX)
     return endpoints.slice(0, ENDPOINTS_MAX).flatMap(({ ip }) => tcp.map(({ port }) => ({ ip, port })))
   })

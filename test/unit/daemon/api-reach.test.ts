@@ -40,6 +40,19 @@ describe('where the API server is reached', () => {
   })
 })
 
+describe('F131: addresses of a name that always resolves to another', () => {
+  it('F131: are forgotten in the order in which they were dialled last', () => {
+    const { reach, told } = reachOf(undefined)
+    for (let last = 1; last <= 16; last++) reach.reaching([`192.0.2.${last}`], 6443)
+    const before = told.length
+    reach.reaching(['192.0.2.1'], 6443)
+    expect(told).toHaveLength(before)
+    reach.reaching(['192.0.2.17'], 6443)
+    expect(told.at(-1)).toContain('192.0.2.1:6443')
+    expect(told.at(-1)).not.toContain('192.0.2.2:6443')
+  })
+})
+
 describe('F131: the way past rules of a former process', () => {
   function kernelRig() {
     const kernel = new FakeKernel()

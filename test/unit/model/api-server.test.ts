@@ -84,6 +84,23 @@ describe('an external address at which the API server answers', () => {
     expect(standing(resolved(local, binds))).toEqual({ frontends: [`${API}:443 reject`], refusals: [] })
   })
 
+  it('F131: is known from the slice that API servers write, whoever adds others', () => {
+    const named = (name: string, address: string) =>
+      slice(name, 'kubernetes', [endpoint(address)], {
+        metadata: { namespace: 'default' },
+        ports: [{ name: 'https', port: 6443 }],
+      })
+    const others = ['a', 'b', 'c', 'd'].map((name, index) => named(name, `198.51.100.${index}`))
+    expect(standing(resolved(snapshotOf([thief(), ...others]))).refusals).toEqual([])
+    expect(
+      standing(resolved(snapshotOf([thief(), ...others, named('kubernetes', API)]))).refusals,
+    ).toHaveLength(1)
+    const elsewhere = thief({ externalIPs: ['198.51.100.1'] })
+    expect(standing(resolved(snapshotOf([elsewhere, ...others]))).refusals).toHaveLength(1)
+    const all = [elsewhere, ...others, named('kubernetes', API)]
+    expect(standing(resolved(snapshotOf(all))).refusals).toEqual([])
+  })
+
   it('is known from the endpoints of default/kubernetes, and follows them', () => {
     const slices = (address: string) =>
       slice('kubernetes', 'kubernetes', [endpoint(address)], {
