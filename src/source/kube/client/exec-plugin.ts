@@ -41,12 +41,12 @@ const LIMIT_MS = 30_000
 /** Of each of its two outputs: a credential has some kilobytes. */
 const OUTPUT_BYTES_MAX = 1 << 20
 const STDERR_CHARS_MAX = 300
-/** What a plugin has written when it ends is read; what it has left in the background may hold its pipes for ever. */
+/** What a plugin has written when it ends is read; a process of another group may hold its pipes for ever. */
 const REST_MS = 200
 
 /**
  * Runs a credential plugin (client.authentication.k8s.io/v1 and v1beta1) and reads what it prints. The plugin has a process
- * group of its own, which is killed when the plugin runs too long or prints too much, and when this process ends. Throws
+ * group of its own, which is killed when the plugin ends, runs too long or prints too much, and when this process ends. Throws
  * ApiError 'credentials', whose words hold no output that could be a secret.
  */
 export async function runExecPlugin(run: ExecRun): Promise<ExecCredential> {
@@ -99,6 +99,8 @@ async function outputOf(run: ExecRun): Promise<Outcome> {
     const complained = collect(stderr, tooMuch)
     child.once('error', error => fail(whyNotStarted(error, exec)))
     child.once('exit', code => {
+      // At once: the id of the group is taken as long as it has members, and may be another's later.
+      if (pid !== undefined) signalGroup(pid, 'SIGKILL')
       const over = () => settle(code === 0 ? { kind: 'printed', stdout: said() } : failure(complained()))
       const cancelRest = clock.after(REST_MS, over)
       child.once('close', () => {

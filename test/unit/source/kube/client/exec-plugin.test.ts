@@ -102,9 +102,21 @@ describe('F138: a credential plugin that hangs', () => {
   })
 })
 
+describe('F138: a credential plugin that ends', () => {
+  it.each([
+    ['fails', 'exit 1'],
+    ['gives a credential', GIVES],
+  ])('leaves no child behind when it %s', async (_, last) => {
+    const { ran, path } = await run(`sleep 600 >/dev/null 2>&1 &\necho $! > "$0.pids"\n${last}`)
+    await ran.catch(() => undefined)
+    const child = Number(await readFile(`${path}.pids`, 'utf8'))
+    await eventually(() => !isThere(child))
+  })
+})
+
 describe('a credential plugin', () => {
-  it('is believed when it has ended, although a child of its own holds its output', async () => {
-    const { ran, path } = await run(`sleep 600 &\necho $! > "$0.pids"\n${GIVES}`)
+  it('is believed when it has ended, although a process of another group holds its output', async () => {
+    const { ran, path } = await run(`setsid sleep 600 &\necho $! > "$0.pids"\n${GIVES}`)
     expect((await ran).token).toBe('t')
     process.kill(Number(await readFile(`${path}.pids`, 'utf8')), 'SIGKILL')
   })
