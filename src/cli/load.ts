@@ -5,6 +5,8 @@ import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { dialledEndpoints } from '../daemon/api-reach.ts'
 import { Cluster } from '../daemon/cluster.ts'
+import { instanceOf } from '../daemon/instance.ts'
+import { holderSockets } from '../daemon/network-lock.ts'
 import { NodeListeners } from '../daemon/node-listeners.ts'
 import { openClient, openFileSource, openRoute, openSockDiag, watchLocalIps } from '../daemon/open.ts'
 import { processRoom, servicesBytes } from '../daemon/process-room.ts'
@@ -60,7 +62,7 @@ async function load(
   const { snapshot, memoryBytes } =
     daemon === undefined
       ? {
-          snapshot: withListeners(await readSource(config, reading), reading),
+          snapshot: await withListeners(await readSource(config, reading), config, reading),
           memoryBytes: servicesBytes(processRoom()),
         }
       : await askSnapshot(daemon, reading)
@@ -70,12 +72,18 @@ async function load(
   return { snapshot, table }
 }
 
-/** As a daemon that starts: it refuses what processes of this node have. */
-function withListeners(snapshot: Snapshot, { clock, io }: Reading): Snapshot {
+/** As a daemon that starts: it refuses what processes of this node have, but for those of the daemon that runs. */
+async function withListeners(
+  snapshot: Snapshot,
+  { serviceProxyName }: Config,
+  { clock, io }: Reading,
+): Promise<Snapshot> {
   const warn = (facts: { readonly err: Error }, text: string) =>
     io.err(`${oneLine(`${text}: ${facts.err.message}`)}\n`)
   const sockets = { diag: openSockDiag, route: openRoute }
-  return new NodeListeners({ clock, warn, ownSockets, sockets }).completed(snapshot, 'start')
+  const ofDaemon = await holderSockets(instanceOf(serviceProxyName).lock)
+  const ours = () => new Set([...ownSockets(), ...ofDaemon])
+  return new NodeListeners({ clock, warn, ownSockets: ours, sockets }).completed(snapshot, 'start')
 }
 
 /** With the memory that the daemon has for Services: it refuses what is too large for that. */

@@ -7,6 +7,7 @@ import {
   type TakeLock,
   takeLock,
 } from '../base/instance-lock.ts'
+import { socketsOfProcess } from '../kernel/socket/own-sockets.ts'
 import { abstractListeners, type Listener } from '../kernel/socket/unix-listeners.ts'
 import { Connection } from '../netlink/connection.ts'
 import { NETLINK_NETFILTER, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
@@ -70,6 +71,32 @@ export function systemLock(
     trusted: [ROOT, process.geteuid?.() ?? ROOT],
     ...changes,
   })
+}
+
+/**
+ * Inodes of the sockets of the process that holds this lock here. Empty where none does, and where this process may not
+ * see it, as in another PID namespace.
+ */
+export async function holderSockets(name: string): Promise<ReadonlySet<number>> {
+  const listSockets = () => readFile('/proc/net/netlink', 'latin1')
+  for (const { portId, inode } of (await members({ listSockets }, maskOf(name))) ?? []) {
+    const sockets = portId > PID_MAX ? NO_SOCKETS : socketsSeen(portId)
+    // A port id is a process's number by custom only.
+    if (sockets.has(Number(inode))) return sockets
+  }
+  return NO_SOCKETS
+}
+
+const NO_SOCKETS: ReadonlySet<number> = new Set()
+
+function socketsSeen(process: number): ReadonlySet<number> {
+  try {
+    return socketsOfProcess(process)
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'EACCES'))
+      return NO_SOCKETS
+    throw error
+  }
 }
 
 /** Sockets that listen at an abstract name; undefined where the kernel does not say whose they are. */
@@ -156,7 +183,7 @@ async function joinOnce(options: NetworkLockOptions, mask: number): Promise<Join
 
 /** Undefined where there is no /proc. */
 async function members(
-  { listSockets }: NetworkLockOptions,
+  { listSockets }: Pick<NetworkLockOptions, 'listSockets'>,
   mask: number,
 ): Promise<readonly Member[] | undefined> {
   try {

@@ -1,10 +1,12 @@
+import { execFile } from 'node:child_process'
 import { createSocket, type Socket } from 'node:dgram'
 import { once } from 'node:events'
 import { connect, createServer, type Server } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import type { Daemon } from '../support/daemon.ts'
+import { COMMAND, type Daemon } from '../support/daemon.ts'
 import { ip } from '../support/lab/topology.ts'
 import { eventually } from '../support/patience.ts'
+import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
 import { Cluster, HEALTH_PORT, node } from './cluster.ts'
 import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { listRuleset } from './kernel.ts'
@@ -140,6 +142,20 @@ describe('F134: externalIPs at an address of the node that the Node object does 
     expect(daemon.said('refused')).toHaveLength(1)
     expect([isServed(BRIDGE, 9000), isServed(VIP, 9002)]).toEqual([true, true])
     expect(await heard(BRIDGE, 9000)).toBe('ECONNREFUSED')
+  })
+
+  it('F134: are the same for commands, which leave the sockets of the daemon out as well', async () => {
+    await listen(BRIDGE, 8443)
+    daemon = await cluster.running()
+    cluster.put(ask('s1', BRIDGE, HEALTH_PORT), ask('s2', BRIDGE, 8443))
+    await refused('s2', `${BRIDGE}:8443/TCP`, 'a process of this node listens there')
+    await eventually(() => listRuleset().includes(`${BRIDGE} . tcp . ${HEALTH_PORT} `))
+    const flags = [`--kubeconfig=${cluster.kubeconfig}`, `--hostname-override=${NODE_NAME}`]
+    const args = [COMMAND, 'verify', '--source=kube', ...flags, `--cluster-cidr=${CLUSTER_CIDR}`]
+    const output = await new Promise<string>(resolve => {
+      execFile(process.execPath, args, (_, out, err) => resolve(out + err))
+    })
+    expect(output).toContain('agree;')
   })
 
   it('F134: are allowed by --allowed-external-cidrs', async () => {
