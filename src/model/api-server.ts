@@ -51,6 +51,17 @@ export function apiServersOf({ dialled, slices, binds, localIps }: ApiServersQue
   }
 }
 
+/** Addresses of which one captures something that the other does not. */
+export function changedApiIps(one: ApiServers, other: ApiServers): readonly Ip[] {
+  if (one.fingerprint === other.fingerprint) return []
+  return [...lackedBy(one, other), ...lackedBy(other, one)]
+}
+
+function lackedBy({ keys, boundIps }: ApiServers, its: ApiServers): readonly Ip[] {
+  const lacked = its.endpoints.filter(({ ip, port }) => !keys.has(keyOf(ip, port))).map(({ ip }) => ip)
+  return [...lacked, ...[...its.boundIps].filter(ip => !boundIps.has(ip))]
+}
+
 /** Sorted by address and port, without duplicates. */
 export function sortedEndpoints(endpoints: readonly ApiEndpoint[]): readonly ApiEndpoint[] {
   const unique = new Map(endpoints.map(its => [keyOf(its.ip, its.port), its]))

@@ -3,7 +3,7 @@ import { familyOf, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
-import { apiConflict } from './api-server.ts'
+import { type ApiServers, apiConflict } from './api-server.ts'
 import { type Here, isOurs } from './here.ts'
 import { isTaken, type ServiceListeners, takenKeys } from './listeners.ts'
 import { nodePortPlace, placesOnNode } from './node-port-places.ts'
@@ -22,6 +22,7 @@ export function otherClaimant(claimants: Claimants, key: ServiceKey): ServiceKey
 export interface Claims {
   /** The point of view from which they were made. */
   readonly fingerprint: string
+  readonly apiServers: ApiServers
   /** By address: the Services, our own or another proxy's, whose ClusterIP it is. */
   readonly clusterIps: PersistentMap<Claimants>
   /** By address: our Services that want it as an external or load-balancer address. */
@@ -109,7 +110,8 @@ export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
     places: done(draft.places),
   }
   const { contested, affected } = draft
-  return { claims: { fingerprint: here.fingerprint, ...indexes, contested }, affected }
+  const { fingerprint, apiServers } = here
+  return { claims: { fingerprint, apiServers, ...indexes, contested }, affected }
 }
 
 const YIELD_EVERY = 500

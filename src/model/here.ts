@@ -54,7 +54,7 @@ export interface Here {
   readonly primaryIps: Readonly<Record<Family, Ip | undefined>>
   /** What no Service may take from kprobe. */
   readonly apiServers: ApiServers
-  /** Equal for points of view from which every Service looks the same. */
+  /** Equal for points of view from which every Service looks the same, apart from what differs in `apiServers`. */
   readonly fingerprint: string
 }
 
@@ -82,7 +82,6 @@ export function hereOf(options: ResolveOptions, { node, slices, apiEndpoints, lo
     options.allowedExternalCidrs.map(formatCidr),
     options.allowedLoadBalancerCidrs.map(formatCidr),
     options.allowServiceExternalIps,
-    apiServers.fingerprint,
     own?.podCidrs.map(formatCidr) ?? [],
     options.memory ?? null,
   ])

@@ -2,6 +2,7 @@ import { type Cidr, mergeCidrs } from '../base/cidr.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import { type AdmissionUpdate, admit } from './admission.ts'
+import { changedApiIps } from './api-server.ts'
 import { type Claims, type Touched, updateClaims } from './claims.ts'
 import type { Arena } from './contest.ts'
 import { isSame } from './equal.ts'
@@ -31,7 +32,7 @@ export function* resolve(
   snapshot: Snapshot,
 ): Steps<FrontendTable> {
   const here = hereOf(options, snapshot)
-  const known = previous?.table.claims?.fingerprint === here.fingerprint ? previous : undefined
+  const known = isSeenFrom(here, previous?.table.claims) ? previous : undefined
   const touched = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
   const update = yield* admit({ here, previous: known?.table.admission, snapshot, touched: touched.keys })
   const view = update === undefined ? snapshot : { ...snapshot, services: update.admission.services }
@@ -56,6 +57,12 @@ export function* resolve(
     claims,
     admission: update?.admission,
   }
+}
+
+/** Whether a Service that stays as it is has the claims and the refusals that it had. */
+function isSeenFrom(here: Here, claims: Claims | undefined): boolean {
+  if (claims?.fingerprint !== here.fingerprint) return false
+  return changedApiIps(claims.apiServers, here.apiServers).every(ip => !claims.externals.has(ip))
 }
 
 interface Pass {

@@ -118,6 +118,22 @@ describe('an external address at which the API server answers', () => {
     expect(plain(second.table)).toEqual(plain(resolved(moved).table))
   })
 
+  it('F131: costs a pass over all Services only where one of them asks for an address that changed', () => {
+    const many = Array.from({ length: 600 }, (_, index) =>
+      service(`s${index}`, { clusterIP: `10.96.${1 + (index >> 8)}.${index & 255}`, ports: PORTS }),
+    )
+    const before = resolved(dialled([...many, thief()], '198.51.100.1'))
+    const movedTo = (address: string) =>
+      applyEvents(before.snapshot, [{ kind: 'ApiEndpoints', value: [{ ip: ip(address), port: 6443 }] }])
+    const pauses = (snapshot: Snapshot) => [...resolve(OPTIONS, before, snapshot)].length
+    expect(pauses(movedTo('198.51.100.2'))).toBe(0)
+    expect(pauses(movedTo(API))).toBeGreaterThan(0)
+    const unclaimed = resolved(movedTo('198.51.100.2'), {}, before)
+    expect(unclaimed.table.services).toBe(before.table.services)
+    expect(standing(resolved(dialled([thief()], API), {}, unclaimed)).refusals).toHaveLength(1)
+    expect(standing(resolved(movedTo(API), {}, unclaimed)).refusals).toHaveLength(1)
+  })
+
   it('does not keep the Services of the API server itself from their ClusterIPs', () => {
     const own = service('web', { clusterIP: '10.96.0.1', ports: PORTS })
     const { table } = resolved(dialled([own, ready], '10.96.0.1'))
