@@ -19,6 +19,12 @@ export type DescriptorUse = keyof DescriptorBudget
 /** For connections to the API server, netlink, servers that listen, files and pipes. */
 const RESERVE = 128
 
+interface Claim {
+  readonly use: DescriptorUse
+  readonly most: number
+  readonly weight: number
+}
+
 /** What each part needs at most, and its part where there is not enough for all. */
 const CLAIMS: Readonly<Record<DescriptorUse, { readonly most: number; readonly weight: number }>> = {
   healthz: { most: 512, weight: 1 },
@@ -30,19 +36,27 @@ const CLAIMS: Readonly<Record<DescriptorUse, { readonly most: number; readonly w
   relay: { most: 20_480, weight: 6 },
 }
 
+/** The same of a part that may be used later. */
+const LATER = { most: 256, weight: 1 } as const
+
 /**
  * Divides the descriptors of a process (undefined where the limit is unknown) between the parts that it uses, beyond a reserve of
- * 128, or of half where that is less. What a part does not need is for the others. A part that is not used now gets what all
- * others leave.
+ * 128, or of half where that is less. What a part does not need is for the others. Parts of `later` get 256 at most, and those
+ * that are not used now get what all others leave as well.
  */
 export function descriptorBudget(
   limit: number | undefined,
   uses: readonly DescriptorUse[],
+  later: readonly DescriptorUse[] = [],
 ): DescriptorBudget {
   const room = (limit ?? Infinity) - Math.min(RESERVE, (limit ?? Infinity) / 2)
-  const used = divide(room, new Set(uses))
+  const claims = uses.map(use => ({ use, ...CLAIMS[use] }))
+  const used = divide(room, [...claims, ...later.map(use => ({ use, ...LATER }))])
   const rest = room - [...used.values()].reduce((sum, part) => sum + part, 0)
-  const part = (use: DescriptorUse) => used.get(use) ?? Math.floor(Math.min(CLAIMS[use].most, rest))
+  const part = (use: DescriptorUse) => {
+    const its = used.get(use) ?? 0
+    return uses.includes(use) ? its : Math.floor(Math.min(CLAIMS[use].most, its + rest))
+  }
   return {
     healthz: part('healthz'),
     metrics: part('metrics'),
@@ -54,8 +68,7 @@ export function descriptorBudget(
 }
 
 /** Those that need least for their weight are served first, so that what they leave is there to be divided. */
-function divide(room: number, uses: ReadonlySet<DescriptorUse>): ReadonlyMap<DescriptorUse, number> {
-  const claims = [...uses].map(use => ({ use, ...CLAIMS[use] }))
+function divide(room: number, claims: readonly Claim[]): ReadonlyMap<DescriptorUse, number> {
   let left = room
   let weights = claims.reduce((sum, { weight }) => sum + weight, 0)
   const parts = new Map<DescriptorUse, number>()

@@ -26,14 +26,16 @@ export function servicesBytes({ memoryBytes, heapBytes }: Partial<ProcessRoom> =
   return Number.isFinite(least) ? SERVICES_SHARE * least : undefined
 }
 
-/** How a daemon of this configuration divides its descriptors. A mode that it changes to later gets what is left. */
+/** How a daemon of this configuration divides its descriptors. A change to userspace mode finds a small part. */
 export function daemonDescriptors(
   room: ProcessRoom | undefined,
   { api, proxyMode }: Pick<Config, 'api' | 'proxyMode'>,
 ): DescriptorBudget {
   const always: readonly DescriptorUse[] = ['healthz', 'metrics', 'healthChecks', 'healthCheckListeners']
-  const relay: readonly DescriptorUse[] = proxyMode === 'userspace' ? ['relay'] : []
-  return descriptorBudget(room?.descriptors, [...always, ...relay, ...(api === undefined ? [] : API)])
+  const uses = [...always, ...(api === undefined ? [] : API)]
+  return proxyMode === 'userspace'
+    ? descriptorBudget(room?.descriptors, [...uses, ...RELAY])
+    : descriptorBudget(room?.descriptors, uses, RELAY)
 }
 
 /** The relay's part of it. */
@@ -47,6 +49,7 @@ export function apiDescriptors(room: ProcessRoom): DescriptorBudget {
 }
 
 const API: readonly DescriptorUse[] = ['api']
+const RELAY: readonly DescriptorUse[] = ['relay']
 
 /** The soft limit, which Node.js has raised to the hard one. Undefined where there is no /proc. */
 function descriptors(): number | undefined {

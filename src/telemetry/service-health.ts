@@ -6,6 +6,7 @@ import { Shares } from '../base/shares.ts'
 import { count } from '../base/text.ts'
 import type { FrontendTable, NodePortAddresses, ServiceFrontends } from '../model/frontend.ts'
 import type { HealthCheck } from '../model/health-check.ts'
+import { namespaceOf } from '../model/memory-shares.ts'
 import type { ServiceKey } from '../model/service.ts'
 import { type HttpAnswer, HttpConnections, JSON_TYPE } from './http-connections.ts'
 import { Listener } from './listener.ts'
@@ -165,10 +166,7 @@ export class ServiceHealth {
   /** Where all is taken, a place of the namespace that has most gives way to one of a namespace that has less. */
   #hasRoom(place: Place): boolean {
     const { service } = place.served
-    const admission = this.#listeners.admit(place, [
-      { name: service.slice(0, service.indexOf('/')) },
-      { name: service },
-    ])
+    const admission = this.#listeners.admit(place, [{ name: namespaceOf(service) }, { name: service }])
     const loser = admission.kind === 'refused' ? place : admission.kind === 'evicted' && admission.victim
     if (loser !== false) {
       loser.listener?.close()

@@ -166,5 +166,17 @@ describe('descriptors', () => {
     await eventually(async () => (await metric('kprobe_quarantined_services')) === 299 - listening)
     await answered(200, '/healthz')
     expect(descriptorsOf(daemon.pid)).toBeLessThan(LIMIT - 300)
+    // A namespace that has nothing yet gets its share of a full relay.
+    const quarantined = () => daemon.said('rejects a Service')
+    const before = quarantined().length
+    const late = service(400).map(object => {
+      const { metadata } = Object(object)
+      return { ...Object(object), metadata: { ...metadata, namespace: 'late' } }
+    })
+    cluster.put(...late)
+    await daemon.until(() => quarantined().length > before)
+    await eventually(async () => (await metric('kprobe_quarantined_services')) === 300 - listening)
+    expect(quarantined().filter(({ service: its }) => its === 'late/s400')).toEqual([])
+    expect(await metric('kprobe_relay_listeners')).toBe(listening)
   })
 })

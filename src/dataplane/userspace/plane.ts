@@ -158,7 +158,7 @@ class RelayingPlane implements UserspacePlane {
   async #commit(plan: UserspacePlan, options: CommitOptions): Promise<Receipt> {
     assert(this.#isRelaying, 'rules would lead to listeners that nobody opens')
     const { client } = this.#given
-    const failures = await this.#relays.open(plan.put)
+    const failures = await this.#relays.open(plan)
     if (failures.length > 0) {
       this.#relays.discard()
       return this.#notOpened(failures)

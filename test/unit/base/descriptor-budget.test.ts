@@ -43,6 +43,20 @@ describe('descriptorBudget', () => {
     })
   })
 
+  it('F140: keeps a part for what is used later only', () => {
+    expect(descriptorBudget(1_024, DAEMON, ['relay'])).toMatchObject({ relay: 81, healthCheckListeners: 490 })
+    expect(descriptorBudget(1 << 20, DAEMON, ['relay'])).toMatchObject({ relay: 20_480 })
+    for (const limit of [64, 256, 1_024, 8_192, 30_000]) {
+      const { healthz, metrics, healthChecks, healthCheckListeners, relay } = descriptorBudget(
+        limit,
+        DAEMON,
+        ['relay'],
+      )
+      const given = healthz + metrics + healthChecks + healthCheckListeners + relay
+      expect(limit - given).toBeGreaterThanOrEqual(Math.min(128, limit / 2))
+    }
+  })
+
   it('F140: hands on what a part does not need', () => {
     const { healthz, healthChecks, healthCheckListeners } = descriptorBudget(8_192, DAEMON)
     expect([healthz, healthChecks]).toEqual([512, 1_024])

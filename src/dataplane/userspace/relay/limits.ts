@@ -12,7 +12,7 @@ export interface ProcessRoom {
 
 /** Four buffers of 64 KiB, for a connection neither end of which reads. */
 const CONNECTION_BYTES = 256 * 1024
-/** Whatever is asked for, so many are relayed. */
+/** The least that memory alone limits connections to. */
 const LEAST = 64
 
 /**
@@ -22,11 +22,12 @@ const LEAST = 64
 export function limitsWithin({ descriptors = Infinity, memoryBytes = Infinity }: ProcessRoom): RelayLimits {
   const { listeners, connections, sessions } = DEFAULT_LIMITS
   const part = descriptors / (listeners + 2 * connections + sessions)
-  const within = (limit: number, room: number) => Math.max(LEAST, Math.min(limit, Math.floor(room)))
+  const within = (limit: number, room: number) => Math.min(limit, Math.floor(room))
+  const inMemory = Math.max(LEAST, memoryBytes / 2 / CONNECTION_BYTES)
   return {
     ...DEFAULT_LIMITS,
     listeners: within(listeners, part * listeners),
-    connections: within(connections, Math.min(part * connections, memoryBytes / 2 / CONNECTION_BYTES)),
+    connections: within(connections, Math.min(part * connections, inMemory)),
     sessions: within(sessions, part * sessions),
   }
 }

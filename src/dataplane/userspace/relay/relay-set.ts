@@ -1,11 +1,13 @@
 import type { Clock } from '../../../base/clock.ts'
 import { formatIpPort, type Ip } from '../../../base/ip.ts'
+import { count } from '../../../base/text.ts'
 import { errorOf } from '../../../base/thrown.ts'
 import type { ServiceKey } from '../../../model/service.ts'
 import type { Relay, RelayKey } from '../relay.ts'
 import { Balancer, type ListName } from './balancer.ts'
 import { Complaints } from './complaints.ts'
 import type { Listener, RelayContext, RelayPort } from './context.ts'
+import { beyondShares } from './listener-shares.ts'
 import { openTcpListener } from './tcp-listener.ts'
 import { openUdpListener } from './udp-listener.ts'
 
@@ -15,7 +17,14 @@ export interface OpenFailure {
   readonly error: Error
 }
 
+/** Relays that a commit adds or changes, and those that it ends. */
+export interface RelayChanges {
+  readonly put: readonly Relay[]
+  readonly remove: readonly Relay[]
+}
+
 interface OpenRelay {
+  readonly service: ServiceKey
   readonly port: RelayPort
   readonly listeners: Map<ListName, Listener>
 }
@@ -33,8 +42,6 @@ export class RelaySet {
   readonly #fresh = new Map<Listener, RelayKey>()
   /** Closed ones whose connections go on: only ends of the process, or of them, are left. */
   readonly #leaving = new Set<Listener>()
-  /** Listeners that are open, or about to be. */
-  #held = 0
 
   constructor(context: RelayContext) {
     this.#context = context
@@ -51,27 +58,43 @@ export class RelaySet {
     return this.#relays.get(key)?.listeners.get(list)?.port
   }
 
-  /** Opens what these relays lack, behind closed doors. Those that could not be opened are named. */
-  async open(relays: readonly Relay[]): Promise<readonly OpenFailure[]> {
+  /**
+   * Opens what the relays of `put` lack, behind closed doors. Services whose listeners cannot be opened, or that give way to others, are
+   * named; nothing is opened where one gives way. The relays of `remove` count as closed, and stay open until their rules are
+   * gone: until then, listeners may exceed the limit.
+   */
+  async open({ put, remove }: RelayChanges): Promise<readonly OpenFailure[]> {
+    const error = noRoom(this.#context.limits.listeners)
+    const beyond = this.#beyond({ put, remove })
+    if (beyond.length > 0) return beyond.map(service => ({ service, error }))
     const failures: OpenFailure[] = []
-    for (let at = 0; at < relays.length; at += OPENED_AT_ONCE) {
-      const some = relays.slice(at, at + OPENED_AT_ONCE)
+    for (let at = 0; at < put.length; at += OPENED_AT_ONCE) {
+      const some = put.slice(at, at + OPENED_AT_ONCE)
       await Promise.all(some.map(relay => this.#openOne(relay, failures)))
     }
     return failures
   }
 
+  #beyond({ put, remove }: RelayChanges): readonly ServiceKey[] {
+    const relays = new Map<RelayKey, readonly [service: ServiceKey, listeners: number]>()
+    for (const [key, { service, listeners }] of this.#relays) relays.set(key, [service, listeners.size])
+    for (const { key } of remove) relays.delete(key)
+    for (const { key, service, lists } of put) relays.set(key, [service, lists.length])
+    const wanted = new Map<ServiceKey, number>()
+    for (const [service, listeners] of relays.values())
+      wanted.set(service, (wanted.get(service) ?? 0) + listeners)
+    return beyondShares(wanted, this.#context.limits.listeners)
+  }
+
   async #openOne(relay: Relay, failures: OpenFailure[]): Promise<void> {
     const { key, address, protocol, lists, service, balance } = relay
     const known = this.#relays.get(key)
-    const opened: OpenRelay = known ?? { port: this.#portOf(relay), listeners: new Map() }
+    const opened: OpenRelay = known ?? { service, port: this.#portOf(relay), listeners: new Map() }
     const open = protocol === 'TCP' ? openTcpListener : openUdpListener
     try {
       for (const list of lists) {
         if (opened.listeners.has(list)) continue
-        const listener = await this.#within(() =>
-          open(address, { context: this.#context, port: opened.port, list }),
-        )
+        const listener = await open(address, { context: this.#context, port: opened.port, list })
         opened.listeners.set(list, listener)
         this.#fresh.set(listener, key)
         known?.port.balancer.update(balance)
@@ -80,21 +103,6 @@ export class RelaySet {
       failures.push({ service, error: cannotListen(address, errorOf(thrown)) })
     }
     if (opened.listeners.size > 0) this.#relays.set(key, opened)
-  }
-
-  async #within(open: () => Promise<Listener>): Promise<Listener> {
-    const { listeners } = this.#context.limits
-    if (this.#held >= listeners)
-      throw new Error(
-        `the relay has ${listeners} listeners already (more with a higher limit of open files, RLIMIT_NOFILE)`,
-      )
-    this.#held++
-    try {
-      return await open()
-    } catch (thrown) {
-      this.#held--
-      throw thrown
-    }
   }
 
   #portOf({ key, balance }: Relay): RelayPort {
@@ -117,7 +125,6 @@ export class RelaySet {
   discard(): void {
     for (const [listener, key] of this.#fresh) {
       listener.destroy()
-      this.#held--
       const relay = this.#relays.get(key)
       relay?.listeners.delete(listener.list)
       if (relay?.listeners.size === 0) this.#relays.delete(key)
@@ -149,7 +156,6 @@ export class RelaySet {
 
   #close(listener: Listener): void {
     this.#fresh.delete(listener)
-    this.#held--
     listener.close()
     if (listener.isBusy()) this.#leaving.add(listener)
     for (const other of this.#leaving) if (!other.isBusy()) this.#leaving.delete(other)
@@ -178,6 +184,12 @@ export class RelaySet {
       ...this.#leaving,
     ]
   }
+}
+
+function noRoom(listeners: number): Error {
+  return new Error(
+    `no room: the relay has ${count(listeners, 'listener')} for all Services (more with a higher limit of open files, RLIMIT_NOFILE)`,
+  )
 }
 
 function cannotListen(address: Ip, cause: Error): Error {

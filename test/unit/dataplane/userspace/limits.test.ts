@@ -11,7 +11,9 @@ it.each<[room: ProcessRoom, listeners: number, connections: number, sessions: nu
   [{ descriptors: 1_200, memoryBytes: undefined }, 480, 240, 240],
   // Of deploy/kubernetes.
   [{ descriptors: 1 << 20, memoryBytes: GIB / 2 }, 8_192, 1_024, 4_096],
-  [{ descriptors: 100, memoryBytes: 1 << 20 }, 64, 64, 64],
+  [{ descriptors: 1_200, memoryBytes: 1 << 20 }, 480, 64, 240],
+  [{ descriptors: 20, memoryBytes: 1 << 20 }, 8, 4, 4],
+  [{ descriptors: 0, memoryBytes: undefined }, 0, 0, 0],
 ])('F140: stays within %j', (room, listeners, connections, sessions) => {
   expect(limitsWithin(room)).toEqual({ ...DEFAULT_LIMITS, listeners, connections, sessions })
 })

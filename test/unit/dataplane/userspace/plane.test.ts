@@ -4,6 +4,7 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/dataplane/userspace/options.ts'
 import { createUserspacePlane, type UserspacePlane } from '../../../../src/dataplane/userspace/plane.ts'
+import { DEFAULT_LIMITS } from '../../../../src/dataplane/userspace/relay/context.ts'
 import type { UserspaceState } from '../../../../src/dataplane/userspace/state.ts'
 import { isSymbol } from '../../../../src/dataplane/userspace/symbols.ts'
 import { createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
@@ -188,6 +189,38 @@ it('names the Services whose listeners cannot be opened', async () => {
   const receipt = await plane.commit(finish(plane.diff(plane.empty, wanted)), {})
   expect(receipt).toMatchObject({ outcome: 'refused', refusals: [{ services: ['ns/web'] }] })
   expect(plane.counts.listeners).toBe(0)
+})
+
+it('F140: a Service with most listeners gives way to others, and is not served beside them', async () => {
+  const options = { ...DEFAULT_USERSPACE_OPTIONS, limits: { ...DEFAULT_LIMITS, listeners: 4 } }
+  const small = createUserspacePlane({ client, clock: systemClock, options })
+  opened.push(() => small.destroy())
+  small.startRelaying()
+  const one = (name: string, ports: readonly number[]) =>
+    service(
+      name,
+      ports.map(port => ({
+        name: `p${port}`,
+        frontends: [clusterIp(ip4(10, 96, 0, 1), port)],
+        cluster: backends(1),
+      })),
+    )
+  const greedy = one('ns/greedy', [1, 2, 3, 4])
+  const held = await program(table([greedy], NODE), undefined, small)
+  expect(small.counts.listeners).toBe(4)
+  const others = [one('ns/a', [5]), one('other/b', [6])]
+  const both = finish(small.render(table([greedy, ...others], NODE), { base: held, without: new Set() }))
+  const receipt = await small.commit(finish(small.diff(held, both)), {})
+  expect(receipt.refusals).toMatchObject([
+    {
+      services: ['ns/greedy'],
+      error: { message: expect.stringMatching(/^Service ns\/greedy: no room.*4 listeners/) },
+    },
+  ])
+  expect(small.counts.listeners).toBe(4)
+  const without = await program(table(others, NODE), held, small)
+  expect([...without.relays.values()].map(({ service: its }) => its)).toEqual(['ns/a', 'other/b'])
+  expect(small.counts.listeners).toBe(2)
 })
 
 it('moves everything when the node has another address', async () => {
