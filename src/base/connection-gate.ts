@@ -36,11 +36,11 @@ export interface Crowd extends OverShare {
 export interface ConnectionGateOptions {
   readonly clock: Clock
   readonly limits: ConnectionLimits
-  /** Called once a minute at most. */
+  /** Reports what happened since the last report, once a minute at most. */
   readonly crowded: (crowd: Crowd) => void
 }
 
-/** As far as a Socket matters here. */
+/** The part of a Socket that the gate uses. */
 interface Peer {
   readonly remoteAddress?: string | undefined
   readonly localAddress?: string | undefined
@@ -117,7 +117,7 @@ export class ConnectionGate<S extends Peer> {
     this.#clients.leave(socket)
   }
 
-  /** The client has asked for something, or has been answered. */
+  /** Marks a connection when its client asks for something or has been answered. */
   mark(socket: S, state: 'busy' | 'idle'): void {
     this.#services.mark(socket, state)
     this.#clients.mark(socket, state)
@@ -153,7 +153,7 @@ export function ownersOf(
 
 const UNIX = 'unix socket'
 
-/** A connection between equal addresses comes from the machine itself: kubelet's probes of the node do. */
+/** Returns the prefix, or a name for this machine. A connection between equal addresses comes from it: kubelet's probes do. */
 function prefixOf(address: string, localAddress: string | undefined): string {
   // A link-local address has its interface behind a percent sign.
   const ip = parseIp(address.replace(/%.*$/, ''))

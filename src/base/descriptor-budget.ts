@@ -30,7 +30,7 @@ const CLAIMS: Readonly<Record<DescriptorUse, { readonly most: number; readonly w
   healthz: { most: 512, weight: 1 },
   metrics: { most: 512, weight: 1 },
   healthChecks: { most: 1_024, weight: 2 },
-  // A cluster with more Services of that kind is larger than Kubernetes goes.
+  // Kubernetes supports no cluster with more Services of that kind.
   healthCheckListeners: { most: 8_192, weight: 6 },
   api: { most: 2_048, weight: 2 },
   relay: { most: 20_480, weight: 6 },
@@ -67,7 +67,7 @@ export function descriptorBudget(
   }
 }
 
-/** Those that need least for their weight are served first, so that what they leave is there to be divided. */
+/** Serves the parts that need least for their weight first, and divides what they leave. */
 function divide(room: number, claims: readonly Claim[]): ReadonlyMap<DescriptorUse, number> {
   let left = room
   let weights = claims.reduce((sum, { weight }) => sum + weight, 0)

@@ -69,7 +69,7 @@ export class Shares<Item> {
     return { kind: 'evicted', owner: full.name, victim: victim.item, victimOf }
   }
 
-  /** The item does something now: it is busy until it is marked again, or idle from now on. */
+  /** Marks an item as busy until it is marked again, or as idle from now on. */
   mark(item: Item, state: 'busy' | 'idle'): void {
     const entry = this.#entries.get(item)
     if (entry === undefined) return
@@ -106,7 +106,7 @@ export class Shares<Item> {
     }
   }
 
-  /** What goes for an item of `path`, of all that the holder at this depth of the path has. */
+  /** Picks the item that goes for one of `path`, among those of the holder at this depth of the path. */
   #victimIn(depth: number, path: readonly Holder[]): Entry<Item> | undefined {
     let worst: Entry<Item> | undefined
     for (const entry of this.#entries.values()) {
@@ -131,7 +131,7 @@ function comesBefore<Item>(entry: Entry<Item>, other: Entry<Item>, depth: number
   return other.isBusy && !entry.isBusy
 }
 
-/** By two at least: otherwise each of two parties would displace the other in turn. */
+/** Compares by two at least: otherwise two parties would displace each other in turn. */
 function holdsMore(path: readonly Holder[], than: readonly Holder[]): boolean {
   const at = path.findIndex((holder, index) => holder !== than[index])
   return (path[at]?.held ?? 0) > (than[at]?.held ?? 0) + 1

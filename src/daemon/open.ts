@@ -122,7 +122,7 @@ export const KERNEL: KernelSockets = {
   room: processRoom,
 }
 
-/** Those that a daemon uses; the relay may take its part of the descriptors. */
+/** The sockets that a daemon uses; the relay may take its part of the descriptors. */
 export function socketsOf(io: DaemonIo, descriptors: DescriptorBudget): KernelSockets {
   return {
     netfilter: io.openTransport,

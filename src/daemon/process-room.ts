@@ -26,7 +26,7 @@ export function servicesBytes({ memoryBytes, heapBytes }: Partial<ProcessRoom> =
   return Number.isFinite(least) ? SERVICES_SHARE * least : undefined
 }
 
-/** How a daemon of this configuration divides its descriptors. A change to userspace mode finds a small part. */
+/** Divides the descriptors of a daemon with this configuration. It keeps a small part for a change to userspace mode. */
 export function daemonDescriptors(
   room: ProcessRoom | undefined,
   { api, proxyMode }: Pick<Config, 'api' | 'proxyMode'>,

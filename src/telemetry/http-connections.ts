@@ -104,7 +104,7 @@ export class HttpConnections {
     connection.deadline = this.#options.clock.after(limitMs, () => socket.destroy())
   }
 
-  /** Idle again in either case: a client that does not take its answer holds no place that others need. */
+  /** Marks the connection as idle in either case: a client that does not read its answer must not keep others out. */
   #turn(socket: Socket, limitMs: number): void {
     this.#gate.mark(socket, 'idle')
     this.#within(socket, limitMs)

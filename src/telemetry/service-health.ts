@@ -163,7 +163,7 @@ export class ServiceHealth {
     })
   }
 
-  /** Where all is taken, a place of the namespace that has most gives way to one of a namespace that has less. */
+  /** Takes room for a place. Where none is free, a place of the namespace that has most goes without. */
   #hasRoom(place: Place): boolean {
     const { service } = place.served
     const admission = this.#listeners.admit(place, [{ name: namespaceOf(service) }, { name: service }])

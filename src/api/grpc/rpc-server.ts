@@ -62,7 +62,7 @@ export class RpcServer {
   /** By the address of the client, for as long as they are open. */
   readonly #sockets = new Map<string, Socket>()
   readonly #sessions = new Set<ServerHttp2Session>()
-  /** Of the calls of each session. */
+  /** The owners of the calls of each session. */
   readonly #owners = new WeakMap<object, readonly Owner[]>()
   readonly #calls = new Set<RpcCall>()
   readonly #callShares: Shares<RpcCall>
@@ -92,7 +92,7 @@ export class RpcServer {
     return this.#gate.overShare
   }
 
-  /** Serves a connection, unless too many others that may not be closed are open. */
+  /** Serves a connection, or refuses it when the server is full of busy ones. */
   take(socket: Socket): void {
     if (this.#isClosing) socket.destroy()
     if (this.#isClosing || !this.#gate.admit(socket)) return
@@ -195,7 +195,7 @@ export class RpcServer {
     return method(call)
   }
 
-  /** A client that has more calls than another gives way to it. */
+  /** Admits a call. Beyond the limit, a call of the client that has most ends, or the new one is refused. */
   #admit(call: RpcCall): void {
     const owners = this.#owners.get(call.session)
     if (owners === undefined) return
