@@ -42,10 +42,14 @@ function upwards(path: string): readonly string[] {
   return paths
 }
 
+/** Undefined where there is no such file, or it may not be read. */
 function read(path: string): string | undefined {
   try {
     return readFileSync(path, 'utf8')
-  } catch {
-    return undefined
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && ABSENT.has(String(error.code))) return undefined
+    throw new Error(`cannot read ${path}, for the limit of the memory`, { cause: error })
   }
 }
+
+const ABSENT: ReadonlySet<string> = new Set(['ENOENT', 'ENOTDIR', 'EACCES', 'EPERM'])

@@ -1,3 +1,4 @@
+import { constants } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/thrown.ts'
@@ -88,9 +89,12 @@ export async function readObjects(path: string, options: ReadOptions): Promise<F
   const collector = new Collector(options)
   let handle: FileHandle | undefined
   try {
-    handle = await open(path, 'r')
+    // Without O_NONBLOCK, a FIFO without a writer holds up a thread.
+    handle = await open(path, constants.O_RDONLY | constants.O_NONBLOCK)
+    const stats = await handle.stat()
+    if (!stats.isFile() && !stats.isDirectory()) throw new FileError('not a regular file')
     if (path.endsWith('.json')) await readJson(handle, collector)
-    else await readYaml(handle, collector)
+    else await readYaml(handle, stats.size, collector)
     return collector.result()
   } catch (error) {
     throw fileError(error)
@@ -124,22 +128,34 @@ async function readJson(handle: FileHandle, collector: Collector): Promise<void>
   stream.end()
 }
 
-async function readYaml(handle: FileHandle, collector: Collector): Promise<void> {
-  const { size } = await handle.stat()
-  if (size > YAML_BYTES_MAX)
-    throw new FileError(
-      `the file has ${size} bytes, and ${YAML_BYTES_MAX} of YAML are read; JSON may be longer`,
-    )
-  const text = await handle.readFile('utf8')
+async function readYaml(handle: FileHandle, size: number, collector: Collector): Promise<void> {
+  const text = await readText(handle, size)
   collector.bytes = Buffer.byteLength(text)
   for (const document of yamlDocuments(text)) {
     const { list } = document
+    const isEmpty = list === undefined && (document.value ?? null) === null
     const item = { ...document, value: ofList(document.value, list) }
     for (const each of list === undefined ? itemsOf(document) : [item]) {
-      collector.take(each)
+      if (!isEmpty) collector.take(each)
       await collector.breathe()
     }
   }
+}
+
+/** The size is what the file had when it was opened: a file that grows meanwhile is read no further than any other. */
+async function readText(handle: FileHandle, size: number): Promise<string> {
+  let buffer = Buffer.allocUnsafe(Math.min(size, YAML_BYTES_MAX) + CHUNK_BYTES)
+  let length = 0
+  while (Math.max(size, length) <= YAML_BYTES_MAX) {
+    if (buffer.length - length < CHUNK_BYTES) buffer = Buffer.concat([buffer], 2 * buffer.length)
+    const { bytesRead } = await handle.read(buffer, length, CHUNK_BYTES, null)
+    if (bytesRead === 0) return buffer.toString('utf8', 0, length)
+    length += bytesRead
+  }
+  const bytes = size > YAML_BYTES_MAX ? `${size}` : `more than ${YAML_BYTES_MAX}`
+  throw new FileError(
+    `the file has ${bytes} bytes, and ${YAML_BYTES_MAX} of YAML are read; JSON may be longer`,
+  )
 }
 
 /** An object, and where its parts stand in the file. */

@@ -23,6 +23,12 @@ const DOCUMENT_LENGTH_MAX = 1 << 20
 /** A List that is longer is read item by item. */
 const LIST_LENGTH_MAX = 1 << 16
 
+/** A document takes some time, however short it is. */
+const DOCUMENTS_MAX = 1 << 18
+const TOO_MANY = `more than ${DOCUMENTS_MAX} documents in one file; write a List, several files, or JSON`
+/** Texts that need no parser. */
+const EMPTY: ReadonlySet<string> = new Set(['', '---'])
+
 /** Lines and columns count from 1. */
 export class YamlTextError extends Error {
   override readonly name = 'YamlTextError'
@@ -41,17 +47,22 @@ export class YamlTextError extends Error {
 
 /**
  * The documents of a YAML stream, one at a time, and of a long List its items before it: a caller may pause between them.
- * Empty documents are left out. Throws YamlTextError.
+ * Empty documents have a value of null. Throws YamlTextError.
  */
 export function* yamlDocuments(text: string): Generator<YamlPart> {
+  let count = 0
   for (const { source, line } of splitDocuments(text)) {
+    if (++count > DOCUMENTS_MAX) throw new YamlTextError(TOO_MANY, { line, column: 1, cause: undefined })
+    if (EMPTY.has(source.trim())) {
+      yield { value: null, line, lineOf: () => line }
+      continue
+    }
     const list = source.length > LIST_LENGTH_MAX ? splitList(source, line) : undefined
     const document = parseOne(list?.envelope ?? source, line)
     if (list !== undefined && isListValue(document.value)) {
       for (const item of list.items()) yield { ...parseOne(item.source, item.line), list: document.value }
       yield document
-    } else if (list !== undefined) yield parseOne(source, line)
-    else if (document.value !== undefined && document.value !== null) yield document
+    } else yield list === undefined ? document : parseOne(source, line)
   }
 }
 

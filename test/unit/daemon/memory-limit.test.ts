@@ -47,6 +47,11 @@ describe('the memory of this process', () => {
     expect(memoryLimit(join(root, 'nowhere'))).toBeUndefined()
   })
 
+  it('F133: names a file that cannot be read for another reason', () => {
+    mkdirSync(join(root, 'proc/self/cgroup'), { recursive: true })
+    expect(() => memoryLimit(root)).toThrow(/cannot read .*proc\/self\/cgroup/)
+  })
+
   it('leaves Services three fifths, of a heap that is small by itself as well', () => {
     expect(servicesBytes({ memoryBytes: 500 * MIB })).toBe(300 * MIB)
     expect(servicesBytes({ memoryBytes: 500 * MIB, heapBytes: 100 * MIB })).toBe(120 * MIB)

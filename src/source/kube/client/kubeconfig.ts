@@ -85,8 +85,10 @@ interface Reading {
 
 function parse({ path, text }: KubeconfigFile): Json {
   try {
-    const [first] = yamlDocuments(text)
-    if (isJson(first?.value)) return first.value
+    for (const { value } of yamlDocuments(text)) {
+      if (isJson(value)) return value
+      if ((value ?? null) !== null) break
+    }
   } catch (error) {
     if (!(error instanceof YamlTextError)) throw error
     throw new ApiError(

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -134,6 +135,43 @@ describe('readObjects', () => {
     const options = { parseObject, clock: systemClock }
     await expect(readObjects(join(folder, 'none.yaml'), options)).rejects.toThrow('open: ENOENT')
     await expect(readObjects(folder, options)).rejects.toThrow('read: EISDIR')
+  })
+
+  it('F141: reads no more of a file than of any other because it hides its size', async () => {
+    // A regular file of procfs that says 0 and has gigabytes.
+    const options = { parseObject, clock: systemClock }
+    await expect(readObjects('/proc/self/pagemap', options)).rejects.toThrow(/more than 67108864 bytes/)
+  })
+
+  it.each(['pipe.yaml', 'pipe.json'])('F141: does not wait for the writer of %s', async name => {
+    const path = join(folder, name)
+    execFileSync('mkfifo', [path])
+    const options = { parseObject, clock: systemClock }
+    await expect(readObjects(path, options)).rejects.toThrow('not a regular file')
+  })
+
+  it('F141: lets the event loop breathe while it reads empty documents', async () => {
+    let breaths = 0
+    let nowMs = 0
+    const clock: Clock = {
+      ...systemClock,
+      nowMs: () => nowMs++,
+      breathe: () => {
+        breaths++
+        return systemClock.breathe()
+      },
+    }
+    const path = join(folder, 'empty.yaml')
+    writeFileSync(path, '---\n'.repeat(2_000))
+    expect(idsOf(await readObjects(path, { parseObject, clock }))).toEqual([])
+    expect(breaths).toBeGreaterThan(100)
+  })
+
+  it('F141: has a bound on the number of documents', async () => {
+    await expect(read('documents.yaml', '---\n'.repeat(262_145))).rejects.toMatchObject({
+      message: expect.stringContaining('more than 262144 documents'),
+      position: ':262145:1',
+    })
   })
 
   it('lets the event loop breathe while it reads a large List', async () => {

@@ -16,9 +16,11 @@ function errorOf(text: string): YamlTextError {
 }
 
 describe('yamlDocuments', () => {
-  it('gives every document and leaves out empty ones', () => {
+  it('gives every document; empty ones are null', () => {
     expect(values('---\n# nothing\n---\na: 1\n---\n---\nb: |\n  x\n  --- y\n...\n--- {c: 2}\n')).toEqual([
+      null,
       { a: 1 },
+      null,
       { b: 'x\n--- y\n' },
       { c: 2 },
     ])
