@@ -59,7 +59,10 @@ export async function asOnlyInstance(
   run: (watch: InstanceWatch) => Promise<number>,
 ): Promise<number> {
   const { log, takeLock, processId, clock } = options
-  const lock = await lockInstance(instanceOf(name), takeLock, `pid ${processId}`)
+  const lock = await lockInstance(instanceOf(name), takeLock, `pid ${processId}`).catch((err: unknown) =>
+    log.fatal({ err }, 'cannot take the lock that keeps a second kprobe from this network namespace'),
+  )
+  if (lock === undefined) return 1
   if (lock.kind === 'busy') {
     log.error({ holder: holderText(lock.holder) }, busyText(name, lock.of))
     return 1

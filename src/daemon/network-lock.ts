@@ -11,7 +11,9 @@ import { socketsOfProcess } from '../kernel/socket/own-sockets.ts'
 import { abstractListeners, type Listener } from '../kernel/socket/unix-listeners.ts'
 import { Connection } from '../netlink/connection.ts'
 import { NETLINK_NETFILTER, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
+import { OutcomeUnknownError } from '../netlink/errors.ts'
 import { openNetlink } from '../netlink/native.ts'
+import { PASSING } from '../netlink/patient-burst.ts'
 import { SystemError, type Transport } from '../netlink/transport.ts'
 import { ownerIsAdmin } from './socket-owner.ts'
 
@@ -99,8 +101,26 @@ function socketsSeen(process: number): ReadonlySet<number> {
   }
 }
 
-/** Sockets that listen at an abstract name; undefined where the kernel does not say whose they are. */
+/**
+ * Sockets that listen at an abstract name; undefined where the kernel does not say whose they are. Asks again after
+ * failures that may pass: a kernel that is short of memory for a moment ends no start.
+ */
 export async function listenersAt(clock: Clock, name: string): Promise<readonly Listener[] | undefined> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await listOnce(clock, name)
+    } catch (error) {
+      const mayPass =
+        error instanceof OutcomeUnknownError || (error instanceof SystemError && PASSING.has(error.code))
+      if (!mayPass || attempt === LIST_ATTEMPTS) throw error
+    }
+    await new Promise<void>(resolve => clock.after(PAUSE.minMs * attempt, resolve))
+  }
+}
+
+const LIST_ATTEMPTS = 4
+
+async function listOnce(clock: Clock, name: string): Promise<readonly Listener[] | undefined> {
   let transport: Transport
   try {
     transport = openNetlink({ protocol: NETLINK_SOCK_DIAG })

@@ -5,7 +5,7 @@ import { OutcomeUnknownError } from './errors.ts'
 import { SystemError } from './transport.ts'
 
 /** Failures of sendmsg that may pass: nothing was sent, so that sending again is safe. */
-const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
+export const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
 const SEND_ATTEMPTS = 4
 const SEND_RETRY_DELAY_MS = 5
 
