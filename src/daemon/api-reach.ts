@@ -47,7 +47,7 @@ const WAYS: readonly (BypassWay | undefined)[] = [undefined, 'nat', undefined, '
 /** Connections past rules; HTTP/1.1 has one for each request. */
 const BYPASSES_MAX = 16
 /** Linux's own choice of local ports. */
-const LOCAL_PORTS = { first: 32_768, count: 28_232 }
+const LOCAL_PORTS = { first: 32_768, count: 28_232 } as const
 
 /**
  * Follows where this process reaches the API server. Until the first sync, rules that a former process or another proxy

@@ -38,7 +38,7 @@ export interface Cut {
 /** By namespace; of those alone that ask for too much. */
 export type Cuts = ReadonlyMap<string, Cut>
 
-export const NO_CUTS: Cuts = new Map()
+export const NO_CUTS: ReadonlyMap<string, Cut> = new Map()
 
 /** The demands after these changes; costs what has changed. */
 export function demandsAfter(demands: Demands, changes: readonly DemandChange[]): Demands {

@@ -99,6 +99,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/banner.ts': ['node:os'],
   'daemon/memory-limit.ts': ['node:fs', 'node:path'],
   'daemon/network-lock.ts': ['node:fs/promises'],
+  'daemon/socket-owner.ts': ['node:fs/promises'],
   'daemon/network-namespace.ts': ['node:fs/promises'],
   'daemon/oom-score.ts': ['node:fs/promises'],
   'daemon/process-room.ts': ['node:fs', 'node:v8'],
