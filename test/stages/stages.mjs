@@ -23,6 +23,13 @@ const CORE = [
     script: 'test:scenarios',
     command: onTheKernel('scenarios'),
   },
+  {
+    name: 'reference',
+    load: 1,
+    silentSeconds: 600,
+    script: 'test:reference',
+    command: ['sh', 'test/reference/run.sh', '--reporter=verbose'],
+  },
   { name: 'faults', load: 1, silentSeconds: 600, script: 'test:faults', command: onTheKernel('faults') },
   { name: 'kernel', load: 1, silentSeconds: 600, script: 'test:kernel', command: onTheKernel('kernel') },
   {
@@ -39,14 +46,6 @@ const CORE = [
     script: 'test:churn',
     command: onTheKernel('churn'),
     env: { KPROBE_CHURN_SECONDS: '20' },
-  },
-  {
-    name: 'reference',
-    // It waits for intervals of the real components most of the time.
-    load: 0,
-    silentSeconds: 600,
-    script: 'test:reference',
-    command: ['sh', 'test/reference/run.sh', '--reporter=verbose'],
   },
   { name: 'native', load: 1, silentSeconds: 180, command: ['sh', 'test/native/run.sh'] },
   { name: 'addon-asan', load: 1, silentSeconds: 600, command: ['sh', 'test/native/asan.sh'] },
