@@ -78,13 +78,18 @@ interface Run {
   readonly lines: readonly string[]
 }
 
-/** A daemon of this process with this lock; ends when `lines` are as wanted, and when it ends by itself. */
+interface RunUntil {
+  /** Asked after each line of the log. */
+  readonly isOver?: (lines: readonly string[]) => boolean
+  readonly stop?: AbortController
+}
+
+/** A daemon of this process with this lock; it ends as it is told, or by itself. */
 async function runWith(
   takeLock: TakeLock,
   count: number,
-  isOver: (lines: readonly string[]) => boolean = () => false,
+  { isOver = () => false, stop = new AbortController() }: RunUntil = {},
 ): Promise<Run> {
-  const stop = new AbortController()
   const lines: string[] = []
   const write = (text: string) => {
     lines.push(text)
@@ -142,20 +147,12 @@ it('F135: a daemon whose runtime pads the name goes on beside an earlier version
   const unpadded = spawn('python3', ['-c', bind], { stdio: ['ignore', 'pipe', 'inherit'] })
   try {
     await once(unpadded.stdout, 'data')
-    let isNamed = false
-    const earlier = runWith(
-      () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
-      5,
-      () => isNamed,
-    )
-    const first = await runWith(
-      () => Promise.resolve(taken),
-      10,
-      lines => {
-        isNamed = lines.some(line => line.includes(LATER))
-        return isNamed
-      },
-    )
+    const stop = new AbortController()
+    const unlocked: TakeLock = () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() })
+    const earlier = runWith(unlocked, 5, { stop })
+    const isOver = (lines: readonly string[]) => lines.some(line => line.includes(LATER))
+    const first = await runWith(() => Promise.resolve(taken), 10, { isOver })
+    stop.abort()
     expect(first.code).toBe(0)
     expect(first.lines.filter(line => line.includes(LATER))).toHaveLength(1)
     expect((await earlier).code).toBe(0)
