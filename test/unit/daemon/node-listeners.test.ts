@@ -43,6 +43,9 @@ let clock: FakeClock
 /** So many lookups fail from now on; the kernel says that sockets changed while it listed them. */
 let torn: number
 let failures: number
+/** Inodes of kprobe's own sockets; each one that is listed has INODE. */
+let own: ReadonlySet<number>
+const INODE = 9
 
 function familyOf(address: string): number {
   return address.length === 4 ? 2 : 10
@@ -58,7 +61,7 @@ function addressMessage({ ip: text, bits, secondary }: Address, sequence: number
 function socketMessage({ bound, port, uid = 0 }: Socket, sequence: number): string {
   const bytes = ip(bound)
   const id = `${String.fromCharCode(port >> 8, port & 255)}${u16(0)}${bytes.padEnd(32, '\0')}${u32(0)}${u32(0)}${u32(0)}`
-  const payload = `${String.fromCharCode(familyOf(bytes), 10, 0, 0)}${id}${u32(0).repeat(3)}${u32(uid)}${u32(9)}`
+  const payload = `${String.fromCharCode(familyOf(bytes), 10, 0, 0)}${id}${u32(0).repeat(3)}${u32(uid)}${u32(INODE)}`
   return message({ type: 20, flags: 2, sequence, payload })
 }
 
@@ -90,6 +93,7 @@ beforeEach(() => {
   snapshot = EMPTY_SNAPSHOT
   torn = 0
   failures = 0
+  own = new Set()
   const open = () => new ScriptedTransport(answered)
   listeners = new NodeListeners({
     clock,
@@ -97,7 +101,7 @@ beforeEach(() => {
     failed: () => failures++,
     retry: () => take('resync'),
     sockets: { diag: open, route: open },
-    ownSockets: () => new Set(),
+    ownSockets: () => own,
   })
 })
 
@@ -113,6 +117,12 @@ function web(ports: readonly number[], externalIPs: readonly string[] = [BRIDGE]
   const clusterIP = externalIPs[0]?.includes(':') ? 'fd00:10::1' : '10.96.0.1'
   return service('web', { clusterIP, externalIPs, ports: ports.map(port => ({ name: `p${port}`, port })) })
 }
+
+it("F134: no Service is refused for kprobe's own sockets", () => {
+  sockets = [{ bound: BRIDGE, port: 80 }]
+  own = new Set([INODE])
+  expect(take('start', web([80]))).toEqual([])
+})
 
 describe('F134: a Service keeps what it has', () => {
   it.each(['0.0.0.0', BRIDGE, '::'])('from a process that begins to listen at %s', bound => {
