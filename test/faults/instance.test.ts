@@ -3,16 +3,14 @@ import { once } from 'node:events'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { type LockResult, type TakeLock, takeLock } from '../../src/base/instance-lock.ts'
-import { createLog } from '../../src/base/log.ts'
-import { parseFlags } from '../../src/config/parse-flags.ts'
-import { runDaemon } from '../../src/daemon/daemon.ts'
 import { listenersAt, systemLock } from '../../src/daemon/network-lock.ts'
 import { ownerIsAdmin } from '../../src/daemon/socket-owner.ts'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { eventually } from '../support/patience.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
-import { differences, openNetfilter } from './kernel.ts'
+import { runHere } from './in-process.ts'
+import { differences } from './kernel.ts'
 import { services, writeObjects } from './objects.ts'
 
 const NAME = 'kprobe/kube-proxy'
@@ -98,24 +96,7 @@ async function runWith(
   const folder = daemons.folder()
   writeObjects(folder, services(count))
   const flags = [`--source=file:${folder}`, `--cluster-cidr=${CLUSTER_CIDR}`, '--min-sync-period=100ms']
-  const parsed = parseFlags(flags, { hostName: 'test-node' })
-  if (parsed.kind === 'errors') throw new Error(parsed.errors.join())
-  const code = await runDaemon(parsed.value.config, {
-    log: createLog({ format: 'json', verbosity: 0, destination: { write } }),
-    clock: systemClock,
-    wallMs: Date.now,
-    build: { version: 'test', commit: '', date: '' },
-    origins: { mode: 'default', nodeName: '--hostname-override' },
-    listens: false,
-    configz: () => ({}),
-    random: Math.random,
-    signal: stop.signal,
-    processId: process.pid,
-    openTransport: openNetfilter,
-    takeLock,
-    synced: () => undefined,
-    planned: () => undefined,
-  })
+  const code = await runHere({ flags, write, signal: stop.signal, takeLock })
   return { code, lines }
 }
 

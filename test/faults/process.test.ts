@@ -1,16 +1,13 @@
 import { execFile } from 'node:child_process'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { systemClock } from '../../src/base/clock.ts'
 import { takeLock } from '../../src/base/instance-lock.ts'
-import { createLog } from '../../src/base/log.ts'
-import { parseFlags } from '../../src/config/parse-flags.ts'
-import { runDaemon } from '../../src/daemon/daemon.ts'
 import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
 import { FaultyTransport, type TransportFaults } from '../support/faulty-transport.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 import { Rig } from '../support/rig.ts'
+import { runHere } from './in-process.ts'
 import {
   differences,
   frontendNames,
@@ -80,10 +77,6 @@ it('F60: a kernel that takes 5 s for a batch does not hold up the event loop', a
 
 it('F60: a daemon that shall end does so within its grace while the kernel is slow, and its batch is all or nothing', async () => {
   writeObjects(folder, services(300))
-  const parsed = parseFlags([`--source=file:${folder}`, `--cluster-cidr=${CLUSTER_CIDR}`], {
-    hostName: 'test-node',
-  })
-  if (parsed.kind === 'errors') throw new Error(parsed.errors.join())
   let sending = false
   const faults: TransportFaults = {
     beforePoolSend: async () => {
@@ -92,21 +85,11 @@ it('F60: a daemon that shall end does so within its grace while the kernel is sl
     },
   }
   const stop = new AbortController()
-  const ended = runDaemon(parsed.value.config, {
-    log: createLog({ format: 'json', verbosity: 0, destination: { write: () => undefined } }),
-    clock: systemClock,
-    wallMs: Date.now,
-    build: { version: 'test', commit: '', date: '' },
-    origins: { mode: 'default', nodeName: '--hostname-override' },
-    listens: false,
-    configz: () => ({}),
-    random: Math.random,
+  const ended = runHere({
+    flags: [`--source=file:${folder}`, `--cluster-cidr=${CLUSTER_CIDR}`],
     signal: stop.signal,
-    processId: process.pid,
     openTransport: () => new FaultyTransport(openNetfilter(), faults),
     takeLock,
-    synced: () => undefined,
-    planned: () => undefined,
   })
   await eventually(() => sending)
   const began = performance.now()
