@@ -2,6 +2,8 @@
 
 const FAILURE_LINES = 15
 const FAILURES = [/^ *FAIL /, /^not ok /, /error TS\d+:/, /^\S+:\d+:\d+ .*━━/, /^Error: /]
+const FAILED_TEST = /^ *× /
+const PASSED_TEST = /^ *[✓↓] /
 const ESCAPES = new RegExp(`${String.fromCharCode(27)}\\[[0-9;]*m`, 'g')
 
 /** Tests that vitest counted, in all of its runs together. */
@@ -28,6 +30,14 @@ export function firstFailure(text) {
   const at = lines.findIndex(line => FAILURES.some(pattern => pattern.test(line)))
   const found = at < 0 ? lines.slice(-FAILURE_LINES) : lines.slice(at, at + FAILURE_LINES)
   return { lines: found, file: at < 0 ? undefined : /\btest\/\S+\.test\.ts\b/.exec(found[0])?.[0] }
+}
+
+/** The output of a failed stage for a reader who may see only its beginning: what failed, then the rest, without what passed. */
+export function failureReport(text) {
+  const lines = linesOf(text)
+  const failed = lines.filter(line => FAILED_TEST.test(line))
+  const rest = lines.filter(line => !PASSED_TEST.test(line) && !FAILED_TEST.test(line))
+  return [...failed, ...rest].join('\n')
 }
 
 function linesOf(text) {

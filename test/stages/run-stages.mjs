@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process'
 import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { countsOf, firstFailure, skipReason } from './log.mjs'
+import { countsOf, failureReport, firstFailure, skipReason } from './log.mjs'
 
 const LOOK_EVERY_MS = 200
 /** Between a polite end and one by force. */
@@ -146,7 +146,7 @@ function announce({ stage, outcome, counts, reason, why, text, ms }, write) {
     `${outcome.padEnd(5)} ${stage.name.padEnd(12)} ${String(seconds).padStart(5)} s  ${parts.join(', ')}\n`,
   )
   if (outcome === 'FAIL')
-    write(`--- output of ${stage.name}:\n${text}--- end of the output of ${stage.name}\n`)
+    write(`--- output of ${stage.name}:\n${failureReport(text)}\n--- end of the output of ${stage.name}\n`)
 }
 
 /** Whoever sees only the end of the output knows what failed, and how to see it again. */

@@ -96,6 +96,14 @@ describe('npm test', () => {
     expect(lines).toContain('line 29')
   })
 
+  it('prints the failed tests of a failed stage first, and no test that passed', async () => {
+    const log = [' ✓ |unit| a.test.ts > one 1ms', ' × |unit| a.test.ts > two 3ms', 'Error: reason']
+    const { lines } = await run([shell('unit', `printf '${log.join('\\n')}\\n'; exit 1`)])
+    const begin = lines.indexOf('--- output of unit:')
+    expect(lines.slice(begin + 1, begin + 3)).toEqual([log[1], log[2]])
+    expect(lines).not.toContain(log[0])
+  })
+
   it('ends a stage that writes nothing for too long, with all that it started, and shows its last words', async () => {
     const { failed, lines } = await run([
       shell('stuck', 'echo began; sleep 1000 & echo $!; wait', { silentSeconds: 0.5 }),
