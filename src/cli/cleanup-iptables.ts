@@ -3,14 +3,14 @@ import { count } from '../base/text.ts'
 import type { KernelSockets } from '../daemon/mode.ts'
 import { NO_NFACCT_COUNTERS, openNfacctCounters } from '../daemon/nfacct-counters.ts'
 import { KERNEL } from '../daemon/open.ts'
-import { NFT_FAMILIES } from '../dataplane/common/family.ts'
-import { type ChainNames, isOurChain } from '../dataplane/iptables/layout.ts'
-import { DEFAULT_IPTABLES_OPTIONS } from '../dataplane/iptables/options.ts'
-import { createIptablesPlane } from '../dataplane/iptables/plane.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import type { Observed } from '../kernel/nft/observed.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import type { XtTableName } from '../kernel/xt/scope.ts'
+import { NFT_FAMILIES } from '../modes/common/family.ts'
+import { type ChainNames, isOurChain } from '../modes/iptables/layout.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../modes/iptables/options.ts'
+import { createIptablesPlane } from '../modes/iptables/plane.ts'
 
 /** A table of iptables with what an iptables mode has in it. */
 export interface IptablesTable {

@@ -1,6 +1,6 @@
 import type { Config } from '../config/config.ts'
 import { instanceOf } from '../daemon/instance.ts'
-import { NFT_FAMILIES } from '../dataplane/common/family.ts'
+import { NFT_FAMILIES } from '../modes/common/family.ts'
 import type { Finding } from './doctor-settings.ts'
 import { damageText, type ProgrammedMode, programmedModes } from './programmed.ts'
 import { readModes } from './read-modes.ts'

@@ -1,12 +1,12 @@
 import { u32host, zeros } from '../base/octets.ts'
 import type { ProxyMode } from '../config/config.ts'
-import { destinationAddress } from '../dataplane/common/expressions.ts'
-import { LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
-import { declareSet } from '../dataplane/nftables/sets.ts'
 import * as nft from '../kernel/nft/constants.ts'
 import type { Expression } from '../kernel/nft/expression.ts'
 import type { Operation, Transaction } from '../kernel/nft/operation.ts'
 import type { ChainHook, NftFamily } from '../kernel/nft/state.ts'
+import { destinationAddress } from '../modes/common/expressions.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../modes/common/family.ts'
+import { declareSet } from '../modes/nftables/sets.ts'
 
 /** Something that modes need of nf_tables. */
 export interface Feature {

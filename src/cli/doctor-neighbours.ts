@@ -1,7 +1,7 @@
 import { count } from '../base/text.ts'
 import { instanceOf, instanceOfTable } from '../daemon/instance.ts'
-import { namedPrefixOf } from '../dataplane/iptables/layout.ts'
 import type { SurveyedChain } from '../kernel/nft/survey.ts'
+import { namedPrefixOf } from '../modes/iptables/layout.ts'
 import { isKubeProxyChain, KUBE_PROXY } from './leftovers-kube-proxy.ts'
 import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers-text.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'

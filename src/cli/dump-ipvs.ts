@@ -2,13 +2,13 @@ import { systemClock } from '../base/clock.ts'
 import { type Family, familyOf } from '../base/ip.ts'
 import { openIpvsKernel } from '../daemon/mode-ipvs.ts'
 import { KERNEL } from '../daemon/open.ts'
-import { type IpvsKernel, observeKernel } from '../dataplane/ipvs/observe.ts'
-import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
-import { allSetNames } from '../dataplane/ipvs/set-names.ts'
-import type { IpvsState } from '../dataplane/ipvs/state.ts'
 import { printSets } from '../kernel/ipset/print.ts'
 import type { IpsetListing } from '../kernel/ipset/state.ts'
 import { printSave } from '../kernel/ipvs/print.ts'
+import { type IpvsKernel, observeKernel } from '../modes/ipvs/observe.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../modes/ipvs/options.ts'
+import { allSetNames } from '../modes/ipvs/set-names.ts'
+import type { IpvsState } from '../modes/ipvs/state.ts'
 import {
   type EntryRow,
   entryRows,

@@ -1,6 +1,3 @@
-import { NFT_FAMILIES } from '../dataplane/common/family.ts'
-import { type ChainNames, isOurChain, isServiceChain } from '../dataplane/iptables/layout.ts'
-import { isIpvsChain } from '../dataplane/ipvs/chains.ts'
 import type { NameOfIpset } from '../kernel/nft/ipset-match.ts'
 import type { Observed } from '../kernel/nft/observed.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
@@ -9,6 +6,9 @@ import { printRule } from '../kernel/xt/print.ts'
 import { readRule } from '../kernel/xt/read.ts'
 import type { XtRule } from '../kernel/xt/rule.ts'
 import type { XtTableName } from '../kernel/xt/scope.ts'
+import { NFT_FAMILIES } from '../modes/common/family.ts'
+import { type ChainNames, isOurChain, isServiceChain } from '../modes/iptables/layout.ts'
+import { isIpvsChain } from '../modes/ipvs/chains.ts'
 
 /** A chain of a table of iptables as it was read, with the Services that it is about. */
 export interface ReadChain {

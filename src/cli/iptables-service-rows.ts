@@ -1,9 +1,9 @@
 import { formatCidr } from '../base/cidr.ts'
 import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
-import { NFT_FAMILIES } from '../dataplane/common/family.ts'
-import { type ChainNames, isServiceChain, serviceChainKind } from '../dataplane/iptables/layout.ts'
-import { dispatchNames } from '../dataplane/iptables/optimise/names.ts'
 import type { XtMatch, XtRule } from '../kernel/xt/rule.ts'
+import { NFT_FAMILIES } from '../modes/common/family.ts'
+import { type ChainNames, isServiceChain, serviceChainKind } from '../modes/iptables/layout.ts'
+import { dispatchNames } from '../modes/iptables/optimize/names.ts'
 import { type ReadChain, type ReadRule, targetOf } from './iptables-chains.ts'
 import { endpointTexts, NOT_REACHED, type ServiceRow } from './service-rows.ts'
 

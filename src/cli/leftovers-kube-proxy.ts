@@ -1,7 +1,7 @@
-import { CHAIN_SERVICES } from '../dataplane/common/chain-names.ts'
-import type { SetName } from '../dataplane/nftables/sets.ts'
 import type { Owner } from '../kernel/nft/leftover-plan.ts'
 import type { NftFamily, Table } from '../kernel/nft/state.ts'
+import { CHAIN_SERVICES } from '../modes/common/chain-names.ts'
+import type { SetName } from '../modes/nftables/sets.ts'
 
 /** Tables of the nf_tables flavour of iptables that kube-proxy writes into. */
 export const IPTABLES_TABLES: readonly { readonly family: NftFamily; readonly name: string }[] = (

@@ -1,13 +1,13 @@
+import type { Operation, Transaction } from '../kernel/nft/operation.ts'
+import type { NftSet, Table } from '../kernel/nft/state.ts'
 import {
   CHAIN_EARLY_POSTROUTING,
   CHAIN_LATE_OUTPUT,
   CHAIN_LATE_PREROUTING,
   CHAIN_REJECT,
-} from '../dataplane/common/chain-names.ts'
-import { parseChain } from '../dataplane/nftables/chains.ts'
-import { SET_NAMES, type SetName } from '../dataplane/nftables/sets.ts'
-import type { Operation, Transaction } from '../kernel/nft/operation.ts'
-import type { NftSet, Table } from '../kernel/nft/state.ts'
+} from '../modes/common/chain-names.ts'
+import { parseChain } from '../modes/nftables/chains.ts'
+import { SET_NAMES, type SetName } from '../modes/nftables/sets.ts'
 import { isKubeProxyTable, outlinesOf } from './leftovers-kube-proxy.ts'
 
 /** Ours and kube-proxy's alike, by name and by type: kube-proxy goes on with what it finds. */

@@ -1,10 +1,10 @@
 import { parseCidr } from '../base/cidr.ts'
 import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { errorOf } from '../base/thrown.ts'
-import { PROTOCOL_NUMBERS } from '../dataplane/common/octet-keys.ts'
 import type { Tracer } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import type { Trace } from '../kernel/nft/trace-walk.ts'
+import { PROTOCOL_NUMBERS } from '../modes/common/octet-keys.ts'
 import { NOT_REACHED, type ServiceRow } from './service-rows.ts'
 
 /** Where packets meet the rules: from other hosts and pods, or from processes of this node. */

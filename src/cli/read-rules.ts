@@ -1,17 +1,5 @@
 import type { Family, Ip } from '../base/ip.ts'
 import {
-  CHAIN_EARLY_POSTROUTING,
-  CHAIN_OUTPUT,
-  CHAIN_POSTROUTING,
-  CHAIN_PREROUTING,
-} from '../dataplane/common/chain-names.ts'
-import { NFT_FAMILIES, tableOf } from '../dataplane/common/family.ts'
-import type { ChainNames } from '../dataplane/iptables/layout.ts'
-import { createXtTracer } from '../dataplane/iptables/trace-tables.ts'
-import type { IpvsState } from '../dataplane/ipvs/state.ts'
-import { createIpvsTracer } from '../dataplane/ipvs/trace.ts'
-import { CHAIN_INPUT } from '../dataplane/userspace/layout.ts'
-import {
   NF_INET_LOCAL_IN,
   NF_INET_LOCAL_OUT,
   NF_INET_POST_ROUTING,
@@ -21,6 +9,18 @@ import {
 import type { Chain, NftFamily, Table } from '../kernel/nft/state.ts'
 import { createTracer } from '../kernel/nft/trace.ts'
 import { printRule } from '../kernel/xt/print.ts'
+import {
+  CHAIN_EARLY_POSTROUTING,
+  CHAIN_OUTPUT,
+  CHAIN_POSTROUTING,
+  CHAIN_PREROUTING,
+} from '../modes/common/chain-names.ts'
+import { NFT_FAMILIES, tableOf } from '../modes/common/family.ts'
+import type { ChainNames } from '../modes/iptables/layout.ts'
+import { createXtTracer } from '../modes/iptables/trace-tables.ts'
+import type { IpvsState } from '../modes/ipvs/state.ts'
+import { createIpvsTracer } from '../modes/ipvs/trace.ts'
+import { CHAIN_INPUT } from '../modes/userspace/layout.ts'
 import { type ReadChain, targetOf } from './iptables-chains.ts'
 import type { Hook, ReadRules } from './reach.ts'
 

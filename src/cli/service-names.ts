@@ -1,8 +1,8 @@
 import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
 import { readU16be } from '../base/octets.ts'
-import { LAYOUTS } from '../dataplane/common/family.ts'
-import { protocolOfKey } from '../dataplane/common/octet-keys.ts'
 import type { Element, Table } from '../kernel/nft/state.ts'
+import { LAYOUTS } from '../modes/common/family.ts'
+import { protocolOfKey } from '../modes/common/octet-keys.ts'
 import { askDaemon } from './admin-client.ts'
 
 /** Whom places serve: names as `namespace/name:port`, or `namespace/name` where a whole Service is meant. */

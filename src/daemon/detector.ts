@@ -1,6 +1,6 @@
 import { type Family, familyOf } from '../base/ip.ts'
 import type { DetectLocal } from '../config/config.ts'
-import type { DetectorOption } from '../dataplane/common/detector.ts'
+import type { DetectorOption } from '../modes/common/detector.ts'
 
 /** How planes tell pods of this node from other traffic; undefined where nothing does. */
 export function detectorOf(detect: DetectLocal, family: Family): DetectorOption | undefined {

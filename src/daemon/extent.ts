@@ -1,10 +1,10 @@
-import type { ChainNames } from '../dataplane/iptables/layout.ts'
-import { serviceChainKind } from '../dataplane/iptables/layout.ts'
-import type { IptablesState } from '../dataplane/iptables/state.ts'
-import type { IpvsState } from '../dataplane/ipvs/state.ts'
-import { ENDPOINTS_MAPS } from '../dataplane/nftables/layout.ts'
-import { REDIRECT_MAPS } from '../dataplane/userspace/layout.ts'
 import type { Ruleset } from '../kernel/nft/state.ts'
+import type { ChainNames } from '../modes/iptables/layout.ts'
+import { serviceChainKind } from '../modes/iptables/layout.ts'
+import type { IptablesState } from '../modes/iptables/state.ts'
+import type { IpvsState } from '../modes/ipvs/state.ts'
+import { ENDPOINTS_MAPS } from '../modes/nftables/layout.ts'
+import { REDIRECT_MAPS } from '../modes/userspace/layout.ts'
 
 /** How much a state of a mode serves, in units of the mode: two states of one mode compare. */
 export interface Extent {

@@ -1,8 +1,8 @@
-import { EARLY_NAT_PRIORITY, NAT_PRIORITY } from '../dataplane/common/rules.ts'
-import { type ChainNames, chainNames } from '../dataplane/iptables/layout.ts'
-import { DEFAULT_IPVS_OPTIONS } from '../dataplane/ipvs/options.ts'
-import { DEFAULT_NFTABLES_OPTIONS } from '../dataplane/nftables/options.ts'
-import { DEFAULT_USERSPACE_OPTIONS } from '../dataplane/userspace/options.ts'
+import { EARLY_NAT_PRIORITY, NAT_PRIORITY } from '../modes/common/rules.ts'
+import { type ChainNames, chainNames } from '../modes/iptables/layout.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../modes/ipvs/options.ts'
+import { DEFAULT_NFTABLES_OPTIONS } from '../modes/nftables/options.ts'
+import { DEFAULT_USERSPACE_OPTIONS } from '../modes/userspace/options.ts'
 
 /** What tells one proxy of a node from another: docs/decisions/0021. */
 export interface Instance {

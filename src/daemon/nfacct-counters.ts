@@ -1,10 +1,10 @@
 import type { Clock } from '../base/clock.ts'
+import { createNfacctClient, type NfacctClient } from '../kernel/nfacct/client.ts'
 import {
   type IptablesOptions,
   NFACCT_INVALID_DROPPED,
   NFACCT_LOCALHOST_ACCEPTED,
-} from '../dataplane/iptables/options.ts'
-import { createNfacctClient, type NfacctClient } from '../kernel/nfacct/client.ts'
+} from '../modes/iptables/options.ts'
 import type { IptablesNumbers } from '../telemetry/iptables-metrics.ts'
 import type { KernelSockets } from './mode.ts'
 

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { getHeapStatistics } from 'node:v8'
 import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
 import type { Config } from '../config/config.ts'
-import type { ProcessRoom } from '../dataplane/userspace/relay/limits.ts'
+import type { ProcessRoom } from '../modes/userspace/relay/limits.ts'
 import { memoryLimit } from './memory-limit.ts'
 
 /** What this process may take of its machine, at once. */

@@ -18,7 +18,6 @@ export { createLog, type Log, type LogOptions } from '../base/log.ts'
 export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts'
 export { PersistentMap } from '../base/persistent-map.ts'
 export { finish, finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
-export { type DryRunOptions, dryRun } from '../dataplane/dry-run.ts'
 export type { ApiEndpoint } from '../model/api-server.ts'
 export type { CostRates } from '../model/cost.ts'
 export type {
@@ -82,6 +81,7 @@ export type {
   RenderOptions,
   WriterCommit,
 } from '../reconcile/dataplane.ts'
+export { type DryRunOptions, dryRun } from '../reconcile/dry-run.ts'
 export type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'
 export type { QuarantineEntry } from '../reconcile/quarantine.ts'
 export { Reconciler, type ReconcilerOptions, type ReconcilerStatus } from '../reconcile/reconciler.ts'

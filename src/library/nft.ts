@@ -3,34 +3,6 @@
  * another, a client that commits and lists, and a data plane made of a function from Services to tables.
  */
 export type { Octets } from '../base/octets.ts'
-export type { Detector } from '../dataplane/common/detector.ts'
-export {
-  askMasquerade,
-  compare,
-  destinationAddress,
-  dropCounted,
-  type Expressions,
-  fromThisNode,
-  goTo,
-  jumpTo,
-  mapped,
-  maskBytes,
-  maskNumber,
-  matches,
-  portOfPacket,
-  type RuleContext,
-  readMark,
-  rule,
-  sourceAddress,
-  translate,
-  translateAddress,
-  WORK,
-  writeMark,
-} from '../dataplane/common/expressions.ts'
-export { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../dataplane/common/family.ts'
-export { portData, portKey, prefixMask } from '../dataplane/common/octet-keys.ts'
-export { masquerade, masqueradeMarked } from '../dataplane/common/rules.ts'
-export { plainSet } from '../dataplane/common/sets.ts'
 export {
   type ChainListing,
   type ChainName,
@@ -81,6 +53,34 @@ export type {
   Ruleset,
   Table,
 } from '../kernel/nft/state.ts'
+export type { Detector } from '../modes/common/detector.ts'
+export {
+  askMasquerade,
+  compare,
+  destinationAddress,
+  dropCounted,
+  type Expressions,
+  fromThisNode,
+  goTo,
+  jumpTo,
+  mapped,
+  maskBytes,
+  maskNumber,
+  matches,
+  portOfPacket,
+  type RuleContext,
+  readMark,
+  rule,
+  sourceAddress,
+  translate,
+  translateAddress,
+  WORK,
+  writeMark,
+} from '../modes/common/expressions.ts'
+export { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/family.ts'
+export { portData, portKey, prefixMask } from '../modes/common/octet-keys.ts'
+export { masquerade, masqueradeMarked } from '../modes/common/rules.ts'
+export { plainSet } from '../modes/common/sets.ts'
 export { openNftClient } from './open-nft-client.ts'
 export { createRulesetPlane, type RulesetPlan, type RulesetPlaneOptions } from './ruleset-plane.ts'
 export {

@@ -1,6 +1,4 @@
 import { PersistentMap } from '../base/persistent-map.ts'
-import type { FamilyLayout } from '../dataplane/common/family.ts'
-import { plainSet } from '../dataplane/common/sets.ts'
 import {
   NF_INET_LOCAL_OUT,
   NF_INET_POST_ROUTING,
@@ -11,6 +9,8 @@ import {
 } from '../kernel/nft/constants.ts'
 import type { Rule } from '../kernel/nft/expression.ts'
 import type { Chain, Element, NftFamily, NftSet, Table } from '../kernel/nft/state.ts'
+import type { FamilyLayout } from '../modes/common/family.ts'
+import { plainSet } from '../modes/common/sets.ts'
 
 export interface TableParts {
   readonly family: NftFamily

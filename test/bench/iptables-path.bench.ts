@@ -4,11 +4,11 @@ import { performance } from 'node:perf_hooks'
 import { createInterface } from 'node:readline'
 import { systemClock } from '../../src/base/clock.ts'
 import { formatIp, type Ip } from '../../src/base/ip.ts'
-import { DEFAULT_IPTABLES_OPTIONS } from '../../src/dataplane/iptables/options.ts'
-import { createIptablesPlane } from '../../src/dataplane/iptables/plane.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import type { ObservedChain } from '../../src/kernel/nft/observed.ts'
 import { readRule } from '../../src/kernel/xt/read.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/options.ts'
+import { createIptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { clusterObjects } from './cluster.ts'
@@ -21,14 +21,14 @@ import { goal, median, print } from './report.ts'
  * them measured by turns.
  */
 
-const MODES = ['no rules', 'iptables', 'optimised', 'nftables'] as const
+const MODES = ['no rules', 'iptables', 'optimized', 'nftables'] as const
 type Mode = (typeof MODES)[number]
 const SIZES = [100, 1_000, 10_000]
 const ROUNDS = 25
 /** No Service's, and the last of every list that is divided by the last byte of an address. */
 const MISSING = '192.0.2.255'
 const SOURCE = '10.0.0.1'
-/** With the optimiser, what 10,000 Services cost beside what 100 cost. */
+/** With the optimizer, what 10,000 Services cost beside what 100 cost. */
 const GROWTH_MAX = 1.5
 
 interface Figures {
@@ -50,7 +50,7 @@ async function hold(mode: string, services: number): Promise<void> {
   const start = performance.now()
   await pipeline?.load(clusterObjects({ services, endpoints: 2 }))
   const loadMs = performance.now() - start
-  const ends = mode === 'iptables' || mode === 'optimised' ? await endsOfLists() : endsOfRange(services)
+  const ends = mode === 'iptables' || mode === 'optimized' ? await endsOfLists() : endsOfRange(services)
   const held: Held = { loadMs, rules: { first: ends.first.rules, last: ends.last.rules } }
   console.log(JSON.stringify(held))
   const targets = [formatIp(ends.first.ip), formatIp(ends.last.ip), MISSING].map(ip => `${ip}:80`)
@@ -79,7 +79,7 @@ function pipelineFor(mode: string): Pipeline | undefined {
   if (mode === 'no rules') return undefined
   if (mode === 'nftables') return createPipeline()
   const client = openClient()
-  const options = { ...DEFAULT_IPTABLES_OPTIONS, optimize: mode === 'optimised' }
+  const options = { ...DEFAULT_IPTABLES_OPTIONS, optimize: mode === 'optimized' }
   return pipelineOf(createIptablesPlane({ client, options }), () => client.close())
 }
 
@@ -153,12 +153,12 @@ async function compare(): Promise<void> {
   for (const services of SIZES) results.set(services, await measure(services))
   for (const [services, of] of results) report(services, of)
   const at = (services: number, key: keyof Figures) =>
-    results.get(services)?.get('optimised')?.figures[key] ?? 0
+    results.get(services)?.get('optimized')?.figures[key] ?? 0
   const rows = (['first', 'last', 'missing'] as const).map(key => {
     const growth = at(10_000, key) / at(100, key)
     return { Service: key, '10,000 / 100': `${growth.toFixed(2)} ${goal(growth, GROWTH_MAX)}` }
   })
-  print('optimised, by the number of Services', rows)
+  print('optimized, by the number of Services', rows)
 }
 
 interface Result {

@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { readU32host, u32host } from '../../src/base/octets.ts'
-import { ID_MASK } from '../../src/dataplane/nftables/layout.ts'
-import { DEFAULT_NFTABLES_OPTIONS } from '../../src/dataplane/nftables/options.ts'
-import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { Element, Table } from '../../src/kernel/nft/state.ts'
+import { ID_MASK } from '../../src/modes/nftables/layout.ts'
+import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/options.ts'
+import { createNftablesPlane } from '../../src/modes/nftables/plane.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { ReconcilerEvent } from '../../src/reconcile/events.ts'
@@ -13,7 +13,7 @@ import { Pass } from '../../src/reconcile/pass.ts'
 import { Quarantine } from '../../src/reconcile/quarantine.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { columns } from '../support/owned.ts'
-import { backends, clusterIp, ip4, service, table } from '../unit/dataplane/nftables/frontends.ts'
+import { backends, clusterIp, ip4, service, table } from '../unit/modes/nftables/frontends.ts'
 
 let client: NftClient
 

@@ -62,7 +62,7 @@ afterEach(async () => {
 
 describe.each([
   ['as kube-proxy writes them', []],
-  ['optimised', ['--iptables-optimize']],
+  ['optimized', ['--iptables-optimize']],
 ])('the commands in the mode iptables, rules %s', (_, more) => {
   const source = [...SOURCE, ...more]
 

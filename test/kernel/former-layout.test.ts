@@ -8,8 +8,8 @@ import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { openPlane } from '../support/pipeline.ts'
-import { backends, clusterIp, ip4, service, table } from '../unit/dataplane/nftables/frontends.ts'
-import { render } from '../unit/dataplane/nftables/inspect.ts'
+import { backends, clusterIp, ip4, service, table } from '../unit/modes/nftables/frontends.ts'
+import { render } from '../unit/modes/nftables/inspect.ts'
 
 /**
  * One batch, as a daemon with the layout before this one sent it: chains called `reject`, V in the packet mark, one map

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { chainNames } from '../../src/dataplane/iptables/layout.ts'
+import { chainNames } from '../../src/modes/iptables/layout.ts'
 import {
   OBJECTS,
   type ProxyName,
@@ -217,7 +217,7 @@ describe("beside kube-proxy's chains", () => {
     await node.expectPackets(RED)
   })
 
-  test('optimised rules of a named one serve as well', async () => {
+  test('optimized rules of a named one serve as well', async () => {
     const starts: readonly Start[] = [
       ['', IPTABLES, '--iptables-optimize'],
       ['red', IPTABLES, '--iptables-optimize'],

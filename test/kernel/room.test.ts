@@ -1,15 +1,15 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { finish } from '../../src/base/steps.ts'
-import { DEFAULT_NFTABLES_OPTIONS } from '../../src/dataplane/nftables/options.ts'
-import { createNftablesPlane } from '../../src/dataplane/nftables/plane.ts'
-import type { NftablesState } from '../../src/dataplane/nftables/state.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
+import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/options.ts'
+import { createNftablesPlane } from '../../src/modes/nftables/plane.ts'
+import type { NftablesState } from '../../src/modes/nftables/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { freshNetns } from '../support/lab/netns.ts'
-import { backends, clusterIp, ip4, service, table } from '../unit/dataplane/nftables/frontends.ts'
+import { backends, clusterIp, ip4, service, table } from '../unit/modes/nftables/frontends.ts'
 
 const ENDPOINTS = 10
 let client: NftClient

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, beforeAll, describe, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { createUserspacePlane } from '../../src/dataplane/userspace/plane.ts'
+import { createUserspacePlane } from '../../src/modes/userspace/plane.ts'
 import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
 import { openIptablesPlane } from '../support/iptables-plane.ts'
 import {

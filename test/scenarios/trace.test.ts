@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { assert } from '../../src/base/assert.ts'
-import { createIpvsTracer } from '../../src/dataplane/ipvs/trace.ts'
+import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'
 import { isAbout, loadDifferences, type OtherMode, withDifferences } from '../support/mode-differences.ts'
 import { change, computeIn, IPVS, ip, refusalsOf, type Stateful } from '../support/pipeline.ts'
 import {

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
-import { isOurChain, KUBE_CHAINS } from '../../src/dataplane/iptables/layout.ts'
 import type { XtTableName } from '../../src/kernel/xt/scope.ts'
+import { isOurChain, KUBE_CHAINS } from '../../src/modes/iptables/layout.ts'
 
 /* What other agents of a node keep in the tables of iptables: none of it is ours to touch. */
 

@@ -1,6 +1,6 @@
-import type { IptablesOptions } from '../../src/dataplane/iptables/options.ts'
-import { createIptablesPlane, type IptablesPlane } from '../../src/dataplane/iptables/plane.ts'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
+import type { IptablesOptions } from '../../src/modes/iptables/options.ts'
+import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { iptablesOptionsOf, openClient, type PipelineConfig } from './pipeline.ts'
 
 export interface OpenIptablesPlane {

@@ -1,7 +1,7 @@
 import { assert } from '../../src/base/assert.ts'
-import { createIptablesTracer } from '../../src/dataplane/iptables/trace.ts'
-import { createIpvsTracer } from '../../src/dataplane/ipvs/trace.ts'
 import { createTracer, type Tracer } from '../../src/kernel/nft/trace.ts'
+import { createIptablesTracer } from '../../src/modes/iptables/trace.ts'
+import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'
 import {
   IPTABLES,
   IPTABLES_OPTIMIZED,

@@ -23,14 +23,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   model: ['base'],
   reconcile: ['base', 'model'],
   // What goes wrong on a socket is the same error in every part of the kernel.
-  dataplane: [
-    'base',
-    'model',
-    'kernel',
-    'netlink/errors.ts',
-    'netlink/transport.ts',
-    'reconcile/dataplane.ts',
-  ],
+  modes: ['base', 'model', 'kernel', 'netlink/errors.ts', 'netlink/transport.ts', 'reconcile/dataplane.ts'],
   source: ['base', 'model'],
   telemetry: ['base', 'model', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
@@ -89,7 +82,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'telemetry/admin-server.ts': ['node:fs/promises', 'node:net'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
   // SHA-256 alone: names of chains are hashes.
-  'dataplane/iptables/chain-hash.ts': ['node:crypto'],
+  'modes/iptables/chain-hash.ts': ['node:crypto'],
   'kernel/conntrack/sysctl-files.ts': ['node:fs/promises', 'node:os'],
   'kernel/ipvs/sysctl-files.ts': ['node:fs/promises'],
   'kernel/socket/own-sockets.ts': ['node:fs'],
@@ -112,7 +105,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/legacy-iptables.ts': ['ffi-rs'],
   'cli/libnftables.ts': ['ffi-rs'],
   // Connections that go through this process.
-  'dataplane/userspace/relay': ['node:dgram', 'node:net'],
+  'modes/userspace/relay': ['node:dgram', 'node:net'],
   'api/exec.ts': ['node:child_process', 'node:stream'],
   'main.ts': ['node:inspector', 'node:os', 'node:v8'],
 }

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest'
-import type { IpvsState } from '../../src/dataplane/ipvs/state.ts'
+import type { IpvsState } from '../../src/modes/ipvs/state.ts'
 import { UdpPeer } from '../churn/pods.ts'
 import { type OpenIpvsPlane, openIpvsPlane } from '../support/ipvs-plane.ts'
 import { Lab } from '../support/lab/lab.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it, test } from 'vitest'
-import { createUserspaceTracer } from '../../../src/dataplane/userspace/trace.ts'
+import { createUserspaceTracer } from '../../../src/modes/userspace/trace.ts'
 import { isAbout } from '../../support/mode-differences.ts'
 import { change, computeIn, refusalsOf } from '../../support/pipeline.ts'
 import { LOCAL_IPS, loadScenarios, type PacketRow, type Scenario } from '../../support/scenario.ts'

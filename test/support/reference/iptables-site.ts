@@ -3,16 +3,16 @@ import { closeSync, openSync } from 'node:fs'
 import { assert } from '../../../src/base/assert.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { finish } from '../../../src/base/steps.ts'
+import { createNfacctClient } from '../../../src/kernel/nfacct/client.ts'
+import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
+import type { FrontendTable } from '../../../src/model/frontend.ts'
 import {
   type IptablesOptions,
   NFACCT_INVALID_DROPPED,
   NFACCT_LOCALHOST_ACCEPTED,
-} from '../../../src/dataplane/iptables/options.ts'
-import { createIptablesPlane } from '../../../src/dataplane/iptables/plane.ts'
-import { EMPTY_STATE, type IptablesState } from '../../../src/dataplane/iptables/state.ts'
-import { createNfacctClient } from '../../../src/kernel/nfacct/client.ts'
-import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
-import type { FrontendTable } from '../../../src/model/frontend.ts'
+} from '../../../src/modes/iptables/options.ts'
+import { createIptablesPlane } from '../../../src/modes/iptables/plane.ts'
+import { EMPTY_STATE, type IptablesState } from '../../../src/modes/iptables/state.ts'
 import { NETLINK_NETFILTER } from '../../../src/netlink/constants.ts'
 import { openNetlink } from '../../../src/netlink/native.ts'
 import { enterNetns, freshNetns } from '../lab/netns.ts'

@@ -4,6 +4,7 @@ import type { ServiceView } from '../../../src/api/service-view.ts'
 import { finish } from '../../../src/base/steps.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
+import { endpoint, type Fields, service, slice, texts } from '../model/objects.ts'
 import {
   backends,
   clusterIp,
@@ -14,8 +15,7 @@ import {
   type PortSpec,
   REJECT,
   vip,
-} from '../dataplane/nftables/frontends.ts'
-import { endpoint, type Fields, service, slice, texts } from '../model/objects.ts'
+} from '../modes/nftables/frontends.ts'
 import { detailed } from './views.ts'
 
 const KEY = 'ns/web'

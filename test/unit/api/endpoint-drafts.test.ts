@@ -4,8 +4,8 @@ import type { Ip } from '../../../src/base/ip.ts'
 import { finish } from '../../../src/base/steps.ts'
 import type { EndpointSlice } from '../../../src/model/endpoint.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
-import { backends, clusterIp, EXTERNAL, ip4, service, vip } from '../dataplane/nftables/frontends.ts'
 import { endpoint, slice } from '../model/objects.ts'
+import { backends, clusterIp, EXTERNAL, ip4, service, vip } from '../modes/nftables/frontends.ts'
 import { detailed } from './views.ts'
 
 const SLICE = 100

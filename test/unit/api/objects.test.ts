@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { isSameMessage } from '../../../src/api/objects.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
+import { cidr, DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
 import {
   backends,
   CLUSTER,
@@ -10,8 +11,7 @@ import {
   ip4,
   REJECT,
   vip,
-} from '../dataplane/nftables/frontends.ts'
-import { cidr, DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
+} from '../modes/nftables/frontends.ts'
 import { shownObjects, stateOf } from './views.ts'
 
 const HERE = { nodeName: 'here' }

@@ -6,7 +6,7 @@ import { namesOfElements, serviceNames } from '../../../src/cli/service-names.ts
 import type { IpsetListing } from '../../../src/kernel/ipset/state.ts'
 import { IP_VS_SVC_F_PERSISTENT } from '../../../src/kernel/ipvs/constants.ts'
 import type { IpvsProtocol, ListedDestination, VirtualServer } from '../../../src/kernel/ipvs/state.ts'
-import { render } from '../dataplane/ipvs/rendered.ts'
+import { render } from '../modes/ipvs/rendered.ts'
 import {
   backends,
   clusterIp,
@@ -17,7 +17,7 @@ import {
   service,
   table,
   vip,
-} from '../dataplane/nftables/frontends.ts'
+} from '../modes/nftables/frontends.ts'
 
 function ip(text: string): Ip {
   const parsed = parseIp(text)

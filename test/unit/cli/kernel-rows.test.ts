@@ -5,15 +5,15 @@ import { parseAllDocuments } from 'yaml'
 import { finish } from '../../../src/base/steps.ts'
 import { kernelRows } from '../../../src/cli/kernel-rows.ts'
 import { type ServiceRow, serviceRows, serviceTable } from '../../../src/cli/service-rows.ts'
-import { DEFAULT_NFTABLES_OPTIONS } from '../../../src/dataplane/nftables/options.ts'
-import { renderState } from '../../../src/dataplane/nftables/render.ts'
-import { EMPTY_STATE } from '../../../src/dataplane/nftables/state.ts'
 import type { Ruleset } from '../../../src/kernel/nft/state.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import type { NodePortSelection } from '../../../src/model/here.ts'
 import { parseObject } from '../../../src/model/parse.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
+import { DEFAULT_NFTABLES_OPTIONS } from '../../../src/modes/nftables/options.ts'
+import { renderState } from '../../../src/modes/nftables/render.ts'
+import { EMPTY_STATE } from '../../../src/modes/nftables/state.ts'
 
 const FOLDER = fileURLToPath(new URL('../../../deploy/examples/', import.meta.url))
 

@@ -2,8 +2,8 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { whyNotInstance } from '../../../src/config/instance-name.ts'
 import { instanceOf, instanceOfTable } from '../../../src/daemon/instance.ts'
-import { chainNames, KUBE_CHAINS } from '../../../src/dataplane/iptables/layout.ts'
 import { isDnsLabel } from '../../../src/model/names.ts'
+import { chainNames, KUBE_CHAINS } from '../../../src/modes/iptables/layout.ts'
 
 /** Labels, among them what is near the names of our own tables. */
 const names = fc

@@ -7,7 +7,7 @@ import { openUserspace, retireUserspace, userspaceTracer } from '../../../src/da
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { commitAll, ip } from '../../support/pipeline.ts'
-import { backends, clusterIp, service, table } from '../dataplane/nftables/frontends.ts'
+import { backends, clusterIp, service, table } from '../modes/nftables/frontends.ts'
 
 const CONFIG = { proxyMode: 'userspace', detectLocal: { kind: 'NodeCIDR' } } as Config
 const VIP = ip('10.96.0.1')

@@ -1,12 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { finish } from '../../../src/base/steps.ts'
-import {
-  destinationAddress,
-  mapped,
-  rule,
-  translateAddress,
-} from '../../../src/dataplane/common/expressions.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { printRuleset } from '../../../src/kernel/nft/print.ts'
 import type { Element, Ruleset } from '../../../src/kernel/nft/state.ts'
@@ -14,9 +8,10 @@ import { createRulesetPlane, type RulesetPlaneOptions } from '../../../src/libra
 import { addressMap, makeTable, natChains } from '../../../src/library/table-parts.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
+import { destinationAddress, mapped, rule, translateAddress } from '../../../src/modes/common/expressions.ts'
 import { Reconciler } from '../../../src/reconcile/reconciler.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
-import { backends, clusterIp, ip4, service, table } from '../dataplane/nftables/frontends.ts'
+import { backends, clusterIp, ip4, service, table } from '../modes/nftables/frontends.ts'
 
 /** Sends ClusterIPs to the first endpoint. */
 const render: RulesetPlaneOptions['render'] = (layout, { services }) => {

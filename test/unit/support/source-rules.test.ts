@@ -20,7 +20,7 @@ describe('importComplaints', () => {
     expect(importing('src/model/resolve.ts', '../base/ip.ts')).toEqual([])
     expect(importing('src/model/resolve.ts', './service.ts')).toEqual([])
     expect(importing('src/kernel/nft/client.ts', '../../netlink/message.ts')).toEqual([])
-    expect(importing('src/dataplane/nftables/plane.ts', '../../reconcile/dataplane.ts')).toEqual([])
+    expect(importing('src/modes/nftables/plane.ts', '../../reconcile/dataplane.ts')).toEqual([])
     expect(importing('src/config/config.ts', '../reconcile/dataplane.ts')).toEqual([])
     expect(importing('src/cli/run.ts', '../daemon/daemon.ts')).toEqual([])
     expect(importing('src/base/ip.ts', 'node:net')).toEqual([])
@@ -34,8 +34,8 @@ describe('importComplaints', () => {
     ['src/netlink/message.ts', '../kernel/nft/client.ts'],
     ['src/model/resolve.ts', '../netlink/bytes.ts'],
     ['src/kernel/nft/client.ts', '../../model/service.ts'],
-    ['src/dataplane/nftables/plane.ts', '../../reconcile/reconciler.ts'],
-    ['src/reconcile/pass.ts', '../dataplane/nftables/plane.ts'],
+    ['src/modes/nftables/plane.ts', '../../reconcile/reconciler.ts'],
+    ['src/reconcile/pass.ts', '../modes/nftables/plane.ts'],
     ['src/source/source.ts', '../config/config.ts'],
     ['src/telemetry/log.ts', '../daemon/daemon.ts'],
     ['src/cli/dump.ts', '../main.ts'],

@@ -72,6 +72,15 @@ describe('addresses', () => {
   )
 })
 
+function refuses(path: string): Promise<boolean> {
+  return new Promise(resolve => {
+    const probe = createConnection({ path }, () => {
+      probe.destroy()
+      resolve(false)
+    }).once('error', () => resolve(true))
+  })
+}
+
 describe('a unix socket', () => {
   it('is for its owner alone, and gone when the server is', async () => {
     const path = `${folder}/api.sock`
@@ -95,6 +104,8 @@ describe('a unix socket', () => {
       `the API cannot be served at unix://${path}: another process answers at this socket`,
     )
     await new Promise(resolve => dead.close(resolve))
+    // A process that another thread forks at this moment has the socket until it execs.
+    await eventually(() => refuses(path))
     expect(existsSync(path)).toBe(true)
     const server = await start(`unix://${path}`)
     expect(await client(server.address).ask()).toBe(1)

@@ -1,0 +1,128 @@
+import { cidrOf, hostCidr } from '../../base/cidr.ts'
+import { isLoopback } from '../../base/ip.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
+import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
+import type { XtChain, XtTableName } from '../../kernel/xt/scope.ts'
+import { NFT_FAMILIES } from '../common/family.ts'
+import { type ChainNames, KUBE_PROXY_CANARY } from './layout.ts'
+import { optimizeFixed } from './optimize/optimize.ts'
+import { NFACCT_INVALID_DROPPED } from './options.ts'
+import {
+  ACCEPT,
+  addressOf,
+  comment,
+  DROP,
+  hostAddress,
+  INVALID,
+  jump,
+  KNOWN,
+  MARTIAN,
+  NO_MATCHES,
+  TO_LOCAL,
+} from './rules-parts.ts'
+import type { Statics } from './statics.ts'
+
+/** The chains that are there whatever Services there are, in both families. Entries of Services come into some of them. */
+export function fixedChains(statics: Statics): readonly XtChain[] {
+  const chains = NFT_FAMILIES.flatMap(family => chainsOf(statics, family))
+  return statics.options.optimize ? optimizeFixed(chains, statics) : chains
+}
+
+function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {
+  const chain = (table: XtTableName, name: string, rules: readonly XtRule[] = NONE): XtChain => {
+    return { family, table, name, rules, last: NONE }
+  }
+  const { names } = statics.options
+  return [
+    chain('filter', names.services),
+    chain('filter', names.externalServices),
+    chain('filter', names.nodePorts),
+    chain('filter', names.proxyFirewall),
+    chain('filter', names.forward, forwardRules(statics)),
+    { ...chain('nat', names.services), last: nodePortJumps(statics, family) },
+    chain('nat', names.nodePorts),
+    chain('nat', names.postrouting, postroutingRules(statics)),
+    chain('nat', names.markMasq, [markRule(statics)]),
+    ...outerChains(names, statics.families[family].loopback).map(([table, name, rules]) =>
+      chain(table, name, rules),
+    ),
+  ]
+}
+
+/** Those of the one who shares the tables with kubelet and kube-proxy, and those of a named proxy, which counts on neither. */
+function outerChains(
+  { proxy, firewall }: ChainNames,
+  loopback: boolean,
+): readonly (readonly [table: XtTableName, name: string, rules: readonly XtRule[]])[] {
+  return proxy === undefined
+    ? (['filter', 'nat', 'mangle'] as const).map(table => [table, KUBE_PROXY_CANARY, NONE])
+    : [['filter', firewall, loopback ? [MARTIAN] : NONE]]
+}
+
+const NONE: readonly XtRule[] = []
+
+function markOf({ options }: Statics): number {
+  return (1 << options.masqueradeBit) >>> 0
+}
+
+function forwardRules(statics: Statics): readonly XtRule[] {
+  const { tcpBeLiberal, nfacct } = statics.options
+  const mark = markOf(statics)
+  const counted: readonly XtMatch[] = nfacct.invalidDropped
+    ? [INVALID, { kind: 'nfacct', name: NFACCT_INVALID_DROPPED }]
+    : [INVALID]
+  const marked: XtMatch = { kind: 'mark', mark, mask: mark, inverted: false }
+  return [
+    // They would reset connections of clients whose packets arrive out of window: k/k#74839.
+    ...(tcpBeLiberal ? [] : [{ matches: counted, target: DROP }]),
+    { matches: [comment('kubernetes forwarding rules'), marked], target: ACCEPT },
+    { matches: [comment('kubernetes forwarding conntrack rule'), KNOWN], target: ACCEPT },
+  ]
+}
+
+function postroutingRules(statics: Statics): readonly XtRule[] {
+  const mark = markOf(statics)
+  return [
+    { matches: [{ kind: 'mark', mark, mask: mark, inverted: true }], target: { kind: 'RETURN' } },
+    // A packet that goes round again is not masqueraded twice.
+    { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: 0 } },
+    {
+      matches: [comment('kubernetes service traffic requiring SNAT')],
+      target: { kind: 'MASQUERADE', randomFully: true },
+    },
+  ]
+}
+
+function markRule(statics: Statics): XtRule {
+  const mark = markOf(statics)
+  return { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: mark } }
+}
+
+const NODE_PORTS_COMMENT = comment(
+  'kubernetes service nodeports; NOTE: this must be the last rule in this chain',
+)
+const LOOPBACK_V4 = cidrOf('\x7f\0\0\0', 8)
+const LOOPBACK_V6 = hostCidr(`${'\0'.repeat(15)}\x01`)
+
+/** To whatever answers NodePorts, once nothing else has caught the packet. */
+function nodePortJumps(statics: Statics, family: NftFamily): readonly XtRule[] {
+  const { nodePorts, loopback } = statics.families[family]
+  const target = jump(statics.options.names.nodePorts)
+  if (nodePorts.kind === 'only') {
+    return nodePorts.ips
+      .filter(ip => loopback || !isLoopback(ip))
+      .map(ip => ({
+        destination: hostAddress(ip),
+        matches: [NODE_PORTS_COMMENT],
+        target,
+      }))
+  }
+  const except = addressOf(family === 'ip' ? LOOPBACK_V4 : LOOPBACK_V6, true)
+  return [
+    {
+      ...(loopback ? {} : { destination: except }),
+      matches: [NODE_PORTS_COMMENT, TO_LOCAL],
+      target,
+    },
+  ]
+}

@@ -1,0 +1,61 @@
+import { describe, expect, it } from 'vitest'
+import { endpointsOf } from '../../../../src/modes/iptables/rules-service.ts'
+import { endpoint, service, slice, tableOf } from '../../model/objects.ts'
+import { backends, clusterIp, ip4, ip6, service as made } from '../nftables/frontends.ts'
+import { fixedLines, jumpLines, serviceLines } from './rendered-text.ts'
+
+/** Of IPv4, as kube-proxy counts what it hands to iptables-restore. */
+function counts(services: number, endpoints: number): { readonly filter: number; readonly nat: number } {
+  const addresses = Array.from({ length: endpoints }, (_, index) => endpoint(`10.1.0.${1 + index}`))
+  const objects = Array.from({ length: services }, (_, index) => [
+    service(`s${index}`, { clusterIP: `10.96.0.${1 + index}` }),
+    slice(`s${index}-1`, `s${index}`, addresses),
+  ])
+  const table = tableOf(objects.flat())
+  const lines = [
+    ...fixedLines(),
+    ...jumpLines().filter(line => line.includes(' KUBE-FIREWALL ')),
+    ...[...table.services.values()].flatMap(its => serviceLines(its)),
+  ]
+  const count = (name: string): number => lines.filter(line => line.startsWith(`${name} `)).length
+  return { filter: count('filter'), nat: count('nat') }
+}
+
+describe('the number of rules', () => {
+  // docs/kube-proxy.md 4.8
+  it.each([
+    [0, 0, 4, 5],
+    [1, 0, 5, 5],
+    [1, 1, 4, 10],
+    [1, 2, 4, 13],
+    [1, 10, 4, 37],
+    [10, 0, 14, 5],
+    [10, 1, 4, 55],
+    [10, 2, 4, 85],
+    [10, 10, 4, 325],
+  ])('for %i Services of %i endpoints is that of kube-proxy', (services, endpoints, filter, nat) => {
+    expect(counts(services, endpoints)).toEqual({ filter, nat })
+  })
+})
+
+describe('the number of endpoints', () => {
+  const frontends = [clusterIp(ip4(10, 96, 0, 1), 80)]
+  const ofV6 = [clusterIp(ip6(0x96, 1), 80)]
+
+  it('counts each of a port once, whichever lists it is in', () => {
+    const cluster = backends(3)
+    const local = [...cluster.slice(0, 2), ...backends(1, { local: true })]
+    expect(endpointsOf(made('ns/a', [{ frontends, cluster, local }]))).toBe(4)
+    expect(endpointsOf(made('ns/a', [{ frontends, cluster }]))).toBe(3)
+    expect(endpointsOf(made('ns/a', [{ frontends, local }]))).toBe(3)
+  })
+
+  it('adds up ports, and takes the family that has more', () => {
+    const ports = [
+      { name: 'a', frontends, cluster: backends(3) },
+      { name: 'b', frontends, cluster: backends(3) },
+      { name: 'a', v6: true, frontends: ofV6, cluster: backends(5, { v6: true }) },
+    ]
+    expect(endpointsOf(made('ns/a', ports))).toBe(6)
+  })
+})

@@ -1,0 +1,44 @@
+import { describe, expect, it } from 'vitest'
+import type { Touched } from '../../../../src/kernel/nft/monitor.ts'
+import { compileRule } from '../../../../src/kernel/xt/compile.ts'
+import { HandleBook } from '../../../../src/kernel/xt/scope-handles.ts'
+import { KUBE_CHAINS } from '../../../../src/modes/iptables/layout.ts'
+import { touchesUs } from '../../../../src/modes/iptables/touches.ts'
+
+const RULE: Touched = {
+  family: 'ip',
+  table: 'nat',
+  chain: 'PREROUTING',
+  handle: undefined,
+  targets: () => [],
+}
+
+function jumpTo(chain: string, handle: bigint) {
+  const { compiled } = compileRule({ matches: [], target: { kind: 'jump', chain } }, 'ip')
+  return { handle, compiled }
+}
+
+function book(): HandleBook {
+  const known = new HandleBook()
+  known.learn('ip nat PREROUTING', [jumpTo('KUBE-SERVICES', 4n), jumpTo('DOCKER', 5n)])
+  return known
+}
+
+describe('what somebody else touched', () => {
+  it.each<[string, Partial<Touched>, boolean]>([
+    ['a whole table', { chain: undefined }, true],
+    ['a whole table of no concern', { chain: undefined, table: 'kubesphere' }, false],
+    ['a chain of ours', { chain: 'KUBE-SVC-ABCDEFGHIJKLMNOP' }, true],
+    ['a chain of that name in another table', { table: 'filter', chain: 'KUBE-SVC-ABCDEFGHIJKLMNOP' }, false],
+    ["kubelet's chain, which holds a rule of ours", { table: 'filter', chain: 'KUBE-FIREWALL' }, true],
+    ["kubelet's canary", { table: 'mangle', chain: 'KUBE-KUBELET-CANARY' }, false],
+    ['a rule that leads to us', { targets: () => ['KUBE-SERVICES'] }, true],
+    ['a rule that leads elsewhere', { targets: () => ['DOCKER'] }, false],
+    ['a rule of which the number alone is told, and led to us', { handle: 4n }, true],
+    ['a rule of which the number alone is told, and led elsewhere', { handle: 5n }, false],
+    ['a rule of a number that nobody had', { handle: 6n }, false],
+    ['a rule of which the number alone is told, in a chain not known', { chain: 'INPUT', handle: 6n }, true],
+  ])('concerns us or not: %s', (_, touched, concerns) => {
+    expect(touchesUs({ ...RULE, ...touched }, book(), KUBE_CHAINS)).toBe(concerns)
+  })
+})

@@ -1,0 +1,356 @@
+import { describe, expect, it } from 'vitest'
+import { IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
+import type {
+  DynamicElements,
+  TracePacket,
+  TraceSurroundings,
+} from '../../../../src/kernel/nft/trace-packet.ts'
+import { allWays } from '../../../../src/kernel/nft/trace-ways.ts'
+import type { XtAddress, XtMatch, XtRule, XtTarget } from '../../../../src/kernel/xt/rule.ts'
+import { traceTables, type XtTables } from '../../../../src/modes/iptables/trace-walk.ts'
+import { ip4, ip6 } from '../nftables/frontends.ts'
+
+/* Rules of no Service: what each match, target and hook does. */
+
+const NODE_IP = ip4(192, 168, 0, 2)
+const OUTSIDE = ip4(203, 0, 113, 9)
+const FAR = ip4(198, 51, 100, 7)
+const POD = ip4(10, 180, 0, 1)
+
+type Rules = Readonly<Record<string, readonly XtRule[]>>
+
+function tables(chains: Rules, recent: readonly string[] = []): XtTables {
+  return {
+    chains: new Map(Object.entries(chains)),
+    recent: new Set(recent),
+    print: ({ target }) => `-j ${target?.kind}`,
+  }
+}
+
+function rule(target: XtTarget | undefined, more: Partial<XtRule> = {}): XtRule {
+  return { matches: [], ...more, target }
+}
+
+function when(match: XtMatch, target: XtTarget | undefined): XtRule {
+  return rule(target, { matches: [match] })
+}
+
+const ACCEPT = { kind: 'ACCEPT' } as const
+const DROP = { kind: 'DROP' } as const
+const RETURN = { kind: 'RETURN' } as const
+const REJECT = { kind: 'REJECT', with: 'icmp-port-unreachable' } as const
+const MASQUERADE = { kind: 'MASQUERADE', randomFully: true } as const
+const jump = (chain: string) => ({ kind: 'jump', chain }) as const
+const mark = (value: number, mask: number) => ({ kind: 'MARK', value, mask }) as const
+const dnat = (port: number) => ({ kind: 'DNAT', ip: POD, port }) as const
+
+function packet(more: Partial<TracePacket> = {}): TracePacket {
+  return {
+    origin: 'interface',
+    interfaceName: 'ext0',
+    protocol: IPPROTO_TCP,
+    source: OUTSIDE,
+    sourcePort: 40_000,
+    destination: FAR,
+    destinationPort: 80,
+    ...more,
+  }
+}
+
+const AROUND: TraceSurroundings = { localIps: new Set([NODE_IP]), random: () => 0 }
+
+function run(chains: Rules, more: Partial<TracePacket> = {}, around: Partial<TraceSurroundings> = {}) {
+  return traceTables(tables(chains), packet(more), { ...AROUND, ...around })
+}
+
+/** Whether a packet meets the one rule there is. */
+function meets(its: Partial<XtRule>, more: Partial<TracePacket> = {}): boolean {
+  return run({ 'ip nat PREROUTING': [rule(DROP, its)] }, more).verdict === 'drop'
+}
+
+describe('hooks of iptables', () => {
+  const everywhere = Object.fromEntries(
+    ['mangle', 'filter', 'nat'].flatMap(table =>
+      ['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING'].map(hook => [
+        `ip ${table} ${hook}`,
+        [rule(undefined)],
+      ]),
+    ),
+  )
+  const way = (more: Partial<TracePacket>) => run(everywhere, more).steps.map(({ chain }) => chain.slice(3))
+
+  it('are met in the order of their priorities by what is forwarded', () => {
+    expect(way({})).toEqual([
+      'mangle PREROUTING',
+      'nat PREROUTING',
+      'mangle FORWARD',
+      'filter FORWARD',
+      'mangle POSTROUTING',
+      'nat POSTROUTING',
+    ])
+  })
+
+  it('end with INPUT for this node', () => {
+    expect(way({ destination: NODE_IP }).slice(2)).toEqual(['mangle INPUT', 'filter INPUT', 'nat INPUT'])
+  })
+
+  it('begin with OUTPUT for a process, translated before it is filtered', () => {
+    const sent = { origin: 'process', source: NODE_IP } as const
+    expect(way(sent)).toEqual([
+      'mangle OUTPUT',
+      'nat OUTPUT',
+      'filter OUTPUT',
+      'mangle POSTROUTING',
+      'nat POSTROUTING',
+    ])
+    expect(way({ ...sent, destination: NODE_IP })).toContain('filter INPUT')
+  })
+
+  it('go where the translation leads', () => {
+    const { verdict, destination, steps } = run(
+      {
+        'ip nat PREROUTING': [rule(dnat(8080)), rule(DROP)],
+        'ip filter INPUT': [rule(DROP)],
+        'ip filter FORWARD': [rule(ACCEPT), rule(DROP)],
+        'ip nat POSTROUTING': [rule(MASQUERADE), rule(DROP)],
+      },
+      { destination: NODE_IP },
+    )
+    expect(verdict).toBe('dnat')
+    expect(destination).toEqual({ ip: POD, port: 8080 })
+    expect(steps.map(({ chain, rule: number }) => `${chain} ${number}`)).toEqual([
+      'ip nat PREROUTING 1',
+      'ip filter FORWARD 1',
+      'ip nat POSTROUTING 1',
+    ])
+  })
+
+  it('of another family are none of its business', () => {
+    const source = ip6(1, 1)
+    const chains = { 'ip nat PREROUTING': [rule(DROP)], 'ip6 nat PREROUTING': [rule(REJECT)] }
+    expect(run(chains, { source, destination: ip6(1, 2) }).verdict).toBe('reject')
+  })
+})
+
+describe('chains', () => {
+  it('go on behind a jump when it returns, and not behind a goto', () => {
+    const chains = (kind: 'jump' | 'goto') => ({
+      'ip filter FORWARD': [rule({ kind, chain: 'A' }), rule(DROP)],
+      'ip filter A': [rule(RETURN), rule(REJECT)],
+    })
+    expect(run(chains('jump')).verdict).toBe('drop')
+    expect(run(chains('goto')).verdict).toBe('accept')
+  })
+
+  it('name each rule that was met as iptables-save does', () => {
+    const { steps } = run({ 'ip filter FORWARD': [rule(jump('A'))], 'ip filter A': [rule(ACCEPT)] })
+    expect(steps).toEqual([
+      { chain: 'ip filter FORWARD', rule: 1, text: '-A FORWARD -j jump', elements: [] },
+      { chain: 'ip filter A', rule: 1, text: '-A A -j ACCEPT', elements: [] },
+    ])
+  })
+
+  it('that go round in circles, or are not there, are said', () => {
+    expect(() => run({ 'ip filter FORWARD': [rule(jump('A'))] })).toThrow('there is no chain ip filter A')
+    const round = { 'ip filter FORWARD': [rule(jump('A'))], 'ip filter A': [rule(jump('A'))] }
+    expect(() => run(round)).toThrow('chains go round in circles at A')
+  })
+})
+
+describe('what a rule asks of a packet', () => {
+  const address = (ip: string, mask: string, inverted = false): XtAddress => ({ ip, mask, inverted })
+
+  it('is its protocol and ports', () => {
+    const tcp = { protocol: { number: IPPROTO_TCP, inverted: false } }
+    const ports = (from: number, to: number, inverted = false) => ({
+      matches: [{ kind: 'tcp', destinationPorts: { from, to, inverted } } as const],
+    })
+    expect(meets(tcp)).toBe(true)
+    expect(meets(tcp, { protocol: IPPROTO_UDP })).toBe(false)
+    expect(meets({ protocol: { number: IPPROTO_TCP, inverted: true } })).toBe(false)
+    expect(meets(ports(80, 80))).toBe(true)
+    expect(meets(ports(81, 90))).toBe(false)
+    expect(meets(ports(81, 90, true))).toBe(true)
+    expect(meets(ports(1, 1_000))).toBe(true)
+  })
+
+  it('is its addresses, by any mask', () => {
+    expect(meets({ source: address(ip4(203, 0, 113, 0), ip4(255, 255, 255, 0)) })).toBe(true)
+    expect(meets({ source: address(ip4(203, 0, 113, 0), ip4(255, 255, 255, 0), true) })).toBe(false)
+    expect(meets({ destination: address(ip4(0, 0, 0, 7), ip4(0, 0, 0, 255)) })).toBe(true)
+    expect(meets({ destination: address(ip4(0, 0, 0, 8), ip4(0, 0, 0, 255)) })).toBe(false)
+  })
+
+  it('is its interface, by prefix, where there is one', () => {
+    const by = (name: string, inverted = false) => ({ inInterface: { name, inverted } })
+    expect(meets(by('ext0'))).toBe(true)
+    expect(meets(by('ext'))).toBe(false)
+    expect(meets(by('ext+'))).toBe(true)
+    expect(meets(by('veth+'))).toBe(false)
+    expect(meets(by('veth+', true))).toBe(true)
+    const sent = { origin: 'process', source: NODE_IP } as const
+    expect(run({ 'ip nat OUTPUT': [rule(DROP, by('ext0'))] }, sent).verdict).toBe('accept')
+    expect(run({ 'ip nat OUTPUT': [rule(DROP, by('ext0', true))] }, sent).verdict).toBe('drop')
+    expect(
+      run({ 'ip filter INPUT': [rule(DROP, by('lo'))] }, { ...sent, destination: NODE_IP }).verdict,
+    ).toBe('drop')
+  })
+
+  it('is its mark', () => {
+    const marked = (inverted: boolean) => ({
+      matches: [{ kind: 'mark', mark: 0x4000, mask: 0x4000, inverted } as const],
+    })
+    expect(meets(marked(false), { mark: 0xf0004001 })).toBe(true)
+    expect(meets(marked(false), { mark: 1 })).toBe(false)
+    expect(meets(marked(true), { mark: 1 })).toBe(true)
+  })
+
+  it('is whether an address is of this node', () => {
+    const types = (sourceTypes: number, destinationTypes: number) => ({
+      matches: [{ kind: 'addrtype', sourceTypes, destinationTypes } as const],
+    })
+    const LOCAL = 1 << 2
+    expect(meets(types(0, LOCAL), { destination: NODE_IP })).toBe(true)
+    expect(meets(types(0, LOCAL), { destination: ip4(127, 0, 0, 1) })).toBe(true)
+    expect(meets(types(0, LOCAL))).toBe(false)
+    expect(meets(types(LOCAL, 0))).toBe(false)
+    expect(meets(types(0, 1 << 1))).toBe(true)
+  })
+
+  it('is the state of its connection: new, and translated or not', () => {
+    const NEW = 1 << 3
+    const DNAT = 1 << 7
+    const filtered = (states: number, inverted = false) => ({
+      'ip nat PREROUTING': [rule(dnat(80), { destination: address(FAR, ip4(255, 255, 255, 255)) })],
+      'ip filter FORWARD': [when({ kind: 'conntrack', states, inverted }, DROP)],
+    })
+    const other = { destination: ip4(198, 51, 100, 8) }
+    expect(run(filtered(NEW)).verdict).toBe('drop')
+    expect(run(filtered(DNAT)).verdict).toBe('drop')
+    expect(run(filtered(DNAT), other).verdict).toBe('accept')
+    expect(run(filtered(DNAT | (1 << 1) | (1 << 2), true), other).verdict).toBe('drop')
+    expect(run(filtered(1)).verdict).toBe('dnat')
+  })
+
+  it('cannot be told where a rule asks for what Kubernetes does not', () => {
+    const unknown = { kind: 'unknown', name: 'owner', revision: 1, info: '' } as const
+    expect(() => meets({ matches: [unknown] })).toThrow('cannot trace -m owner')
+    expect(() => run({ 'ip nat PREROUTING': [rule(unknown)] })).toThrow('cannot trace -j owner')
+  })
+})
+
+describe('marks', () => {
+  it('are set, flipped and left alone bit by bit', () => {
+    const chains = {
+      'ip nat PREROUTING': [rule(mark(0x4000, 0x4000))],
+      'ip nat POSTROUTING': [
+        when({ kind: 'mark', mark: 0x4000, mask: 0x4000, inverted: true }, RETURN),
+        rule(mark(0x4000, 0)),
+        rule(MASQUERADE),
+      ],
+    }
+    const { mark: left, masquerade } = run(chains, { mark: 0xdeadb3ef })
+    expect(left).toBe(0xdeadb3ef)
+    expect(masquerade).toBe(true)
+  })
+})
+
+describe('-m statistic', () => {
+  const UNITS = 2 ** 31
+  const share = (endpoints: number) =>
+    Array.from({ length: endpoints }, (_, index) => {
+      const left = endpoints - index
+      const target = dnat(8_000 + index)
+      if (left === 1) return rule(target)
+      // As iptables reads what it printed with ten decimals.
+      return when(
+        { kind: 'statistic', probability: Math.round(UNITS * Number((1 / left).toFixed(10))) },
+        target,
+      )
+    })
+  const ways = (rules: readonly XtRule[]) => {
+    const all = tables({ 'ip nat PREROUTING': rules })
+    return allWays(random => traceTables(all, packet(), { ...AROUND, random }), 10_000)
+  }
+
+  it('gives every endpoint the same share, in as many ways as there are endpoints', () => {
+    for (const endpoints of [1, 2, 3, 7, 40, 1_000]) {
+      let runs = 0
+      const all = tables({ 'ip nat PREROUTING': share(endpoints) })
+      const found = allWays(random => {
+        runs++
+        return traceTables(all, packet(), { ...AROUND, random })
+      }, 10_000)
+      expect(runs).toBe(endpoints)
+      expect(new Set(found.map(({ trace }) => trace.destination.port)).size).toBe(endpoints)
+      for (const { probability } of found) expect(probability).toBeCloseTo(1 / endpoints, 9)
+    }
+  })
+
+  it('throws dice of its own for every other rule', () => {
+    const half = (port: number) => when({ kind: 'statistic', probability: UNITS / 2 }, dnat(port))
+    const found = ways([half(1), half(2), rule(dnat(3))])
+    expect(found.map(({ trace, probability }) => [trace.destination.port, probability])).toEqual([
+      [1, 0.5],
+      [2, 0.25],
+      [3, 0.25],
+    ])
+  })
+
+  it('takes any probability, one in so many or not', () => {
+    const rules = [when({ kind: 'statistic', probability: 1_500_000_000 }, dnat(1)), rule(dnat(2))]
+    const port = (roll: number) =>
+      run({ 'ip nat PREROUTING': rules }, {}, { random: modulus => (modulus === UNITS ? roll : Number.NaN) })
+        .destination.port
+    expect(port(1_499_999_999)).toBe(1)
+    expect(port(1_500_000_000)).toBe(2)
+  })
+})
+
+describe('-m recent', () => {
+  const recent = (mode: 'set' | 'rcheck', name: string) =>
+    ({ kind: 'recent', mode, name, seconds: mode === 'rcheck' ? 60 : 0, reap: mode === 'rcheck' }) as const
+  const chains = {
+    'ip nat PREROUTING': [when(recent('rcheck', 'A'), dnat(1)), when(recent('set', 'A'), dnat(2))],
+  }
+  const all = tables(chains, ['A'])
+  const client = (number: number) => packet({ source: ip4(203, 0, number >> 8, number & 255) })
+
+  it('knows who was there', () => {
+    const first = traceTables(all, client(1), AROUND)
+    const again = traceTables(all, client(1), { ...AROUND, dynamic: first.dynamic })
+    const other = traceTables(all, client(2), { ...AROUND, dynamic: first.dynamic })
+    expect([first, again, other].map(({ destination }) => destination.port)).toEqual([2, 1, 2])
+  })
+
+  it('forgets who was not seen for longest when a hundred and one want to be known', () => {
+    let dynamic: DynamicElements = new Map()
+    for (let number = 1; number <= 101; number++)
+      dynamic = traceTables(all, client(number), { ...AROUND, dynamic }).dynamic
+    const port = (number: number) => traceTables(all, client(number), { ...AROUND, dynamic }).destination.port
+    expect([1, 2, 101].map(port)).toEqual([2, 1, 1])
+  })
+
+  it('forgets everybody when no rule names the list any more', () => {
+    const { dynamic } = traceTables(all, client(1), AROUND)
+    expect([...dynamic.keys()]).toEqual(['recent A'])
+    const none = traceTables(tables({}), client(1), { ...AROUND, dynamic })
+    expect([...none.dynamic.keys()]).toEqual([])
+  })
+})
+
+describe('-m set', () => {
+  it('asks what the set has of the packet as it is', () => {
+    const asked: unknown[] = []
+    const match = { kind: 'set', set: 'S', dimensions: ['dst', 'src'], inverted: false } as const
+    const ipsets = (...args: unknown[]) => asked.push(args) > 0
+    const { verdict } = run({ 'ip nat PREROUTING': [when(match, DROP)] }, {}, { ipsets })
+    expect(verdict).toBe('drop')
+    const sides = [
+      { ip: FAR, port: 80 },
+      { ip: OUTSIDE, port: 40_000 },
+    ]
+    expect(asked).toEqual([['S', { protocol: IPPROTO_TCP, sides }]])
+    expect(() => run({ 'ip nat PREROUTING': [when(match, DROP)] })).toThrow('nobody says what ipset S has')
+  })
+})

@@ -1,0 +1,240 @@
+import { describe, expect, it } from 'vitest'
+import { PersistentMap } from '../../../../src/base/persistent-map.ts'
+import { finish } from '../../../../src/base/steps.ts'
+import { entryKey } from '../../../../src/kernel/ipset/entry-key.ts'
+import type { Ipset } from '../../../../src/kernel/ipset/state.ts'
+import { destinationKey, serverKey } from '../../../../src/kernel/ipvs/key.ts'
+import type { IpvsProtocol, RealServer } from '../../../../src/kernel/ipvs/state.ts'
+import { compileRule } from '../../../../src/kernel/xt/compile.ts'
+import { diffStates } from '../../../../src/modes/ipvs/diff.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/options.ts'
+import { PHASE_ORDER, type Phase } from '../../../../src/modes/ipvs/phases.ts'
+import type { IpvsPlan } from '../../../../src/modes/ipvs/plan.ts'
+import { EMPTY_STATE, type IpvsState, type PlacedServer } from '../../../../src/modes/ipvs/state.ts'
+import { real, virtual } from '../../../support/ipvs-objects.ts'
+
+const CLUSTER_IPS: Ipset = {
+  name: 'KUBE-CLUSTER-IP',
+  type: 'hash:ip,port',
+  family: 'IPv4',
+  maxElements: 65_536,
+  hashSize: 1_024,
+}
+
+interface Spec {
+  readonly destinations: readonly RealServer[]
+  readonly scheduler?: string
+  readonly protocol?: IpvsProtocol
+}
+
+/** A server at 172.30.0.N for each, with its entry and address. */
+function stateOf(servers: readonly Spec[], set: Ipset = CLUSTER_IPS): IpvsState {
+  const placed = servers.map(({ destinations, scheduler = 'rr', protocol = 'TCP' }, i): PlacedServer => {
+    const server = virtual(`172.30.0.${i + 1}`, 80, { scheduler, protocol })
+    const all = destinations.map((each): [string, RealServer] => [destinationKey(each), each])
+    return { server, destinations: new Map(all), service: `ns/s${i + 1}` }
+  })
+  const entries = placed.map(({ server, service }) => {
+    const entry = { ip: server.ip, protocol: 6, port: 80 }
+    return [entryKey(set.name, entry), { set: set.name, entry, services: [service] }] as const
+  })
+  return {
+    ...EMPTY_STATE,
+    servers: PersistentMap.from(placed.map(each => [serverKey(each.server), each] as const)),
+    sets: new Map([[set.name, set]]),
+    entries: PersistentMap.from(entries),
+    addresses: PersistentMap.from(
+      placed.map(({ server, service }) => [server.ip, { ip: server.ip, services: [service] }] as const),
+    ),
+    device: true,
+  }
+}
+
+function plan(from: IpvsState, to: IpvsState): IpvsPlan {
+  return finish(diffStates(from, to, { ...DEFAULT_IPVS_OPTIONS, language: { compile: compileRule } }))
+}
+
+function lines({ describe: tell }: IpvsPlan): readonly string[] {
+  return [...tell()].map(({ verb, object, service }) => `${service ?? '-'} ${verb} ${object}`)
+}
+
+function phase<K extends Phase['kind']>(
+  { phases }: IpvsPlan,
+  kind: K,
+): Extract<Phase, { kind: K }> | undefined {
+  return phases.find((each): each is Extract<Phase, { kind: K }> => each.kind === kind)
+}
+
+const ONE = real('10.1.0.1', 8080)
+const TWO = real('10.1.0.2', 8080)
+
+describe('the phases of a plan', () => {
+  it('put what comes in from the sets to the addresses', () => {
+    const { phases } = plan(EMPTY_STATE, stateOf([{ destinations: [ONE] }]))
+    expect(phases.map(({ kind }) => kind)).toEqual([
+      'add-sets',
+      'add-entries',
+      'add-device',
+      'add-servers',
+      'add-addresses',
+    ])
+  })
+
+  it('take what goes out the other way round', () => {
+    const { phases } = plan(stateOf([{ destinations: [ONE] }]), EMPTY_STATE)
+    expect(phases.map(({ kind }) => kind)).toEqual([
+      'remove-addresses',
+      'remove-device',
+      'remove-servers',
+      'remove-sets',
+    ])
+  })
+
+  it('come in their order, whatever changes', () => {
+    const from = stateOf([{ destinations: [ONE] }, { destinations: [ONE] }])
+    const to = stateOf([{ destinations: [TWO], scheduler: 'lc' }])
+    const order = plan(from, to).phases.map(({ kind }) => PHASE_ORDER.indexOf(kind))
+    expect(order).toEqual([...order].sort((a, b) => a - b))
+    expect(order.length).toBeGreaterThan(3)
+  })
+
+  it('tell what they do, in the words of the tools that list it', () => {
+    const from = stateOf([{ destinations: [ONE] }])
+    const to = stateOf([
+      { destinations: [TWO], scheduler: 'lc' },
+      { destinations: [ONE], protocol: 'UDP' },
+    ])
+    const told = plan(from, to)
+    expect(lines(told)).toEqual([
+      'ns/s1 change virtual server TCP 172.30.0.1:80 lc',
+      'ns/s1 add real server 10.1.0.2:8080 of TCP 172.30.0.1:80 weight 1',
+      'ns/s1 change real server 10.1.0.1:8080 of TCP 172.30.0.1:80 weight 0',
+      'ns/s2 add entry KUBE-CLUSTER-IP 172.30.0.2,tcp:80',
+      'ns/s2 add virtual server UDP 172.30.0.2:80 rr',
+      'ns/s2 add real server 10.1.0.1:8080 of UDP 172.30.0.2:80 weight 1',
+      'ns/s2 add address 172.30.0.2/32 dev kube-ipvs0',
+    ])
+    expect(told.changes).toBe(7)
+    expect(told.rebuilds).toBe(false)
+  })
+})
+
+describe('a real server that is not wanted any more', () => {
+  it.each(['TCP', 'SCTP'] as const)('keeps its connections: weight 0 of %s (F100)', protocol => {
+    const from = stateOf([{ destinations: [ONE, TWO], protocol }])
+    const to = stateOf([{ destinations: [TWO], protocol }])
+    const first = plan(from, to)
+    expect(phase(first, 'remove-servers')?.operations).toMatchObject([
+      { verb: 'set-destination', destination: { ...ONE, weight: 0 }, isNew: false, group: 'ns/s1' },
+    ])
+    expect(first.complete).toBe(true)
+    const held = first.after.servers.get(`${protocol} 172.30.0.1:80`)?.destinations
+    expect([...(held?.values() ?? [])].map(({ weight }) => weight)).toEqual([0, 1])
+    const second = plan(first.after, to)
+    expect(second.empty).toBe(true)
+    expect(second.after.servers.get(`${protocol} 172.30.0.1:80`)?.destinations.size).toBe(2)
+  })
+
+  it('is deleted at once if it is UDP (F102)', () => {
+    const from = stateOf([{ destinations: [ONE, TWO], protocol: 'UDP' }])
+    const to = stateOf([{ destinations: [TWO], protocol: 'UDP' }])
+    const only = plan(from, to)
+    expect(phase(only, 'remove-servers')?.operations).toMatchObject([
+      { verb: 'delete-destination', destination: ONE },
+    ])
+    expect(only.after).toBe(to)
+  })
+
+  it('gets its weight back when it is wanted again, in place', () => {
+    const from = stateOf([{ destinations: [ONE, TWO] }])
+    const without = plan(from, stateOf([{ destinations: [TWO] }])).after
+    const again = plan(without, from)
+    expect(phase(again, 'add-servers')?.operations).toMatchObject([
+      { verb: 'set-destination', destination: ONE, isNew: false },
+    ])
+    expect(again.after).toBe(from)
+  })
+
+  it('goes with its virtual server', () => {
+    const operations = phase(
+      plan(stateOf([{ destinations: [ONE] }]), stateOf([])),
+      'remove-servers',
+    )?.operations
+    expect(operations?.map(({ verb }) => verb)).toEqual(['delete-server'])
+  })
+})
+
+describe('a comparison', () => {
+  it('of what was read with what was rendered sees no difference where there is none', () => {
+    const to = stateOf([{ destinations: [ONE, TWO] }])
+    const same = plan(stateOf([{ destinations: [TWO, ONE] }]), to)
+    expect(same.empty).toBe(true)
+    expect(same.after).toBe(to)
+  })
+
+  it('of two versions looks at what changed alone', () => {
+    const first = stateOf([{ destinations: [ONE] }])
+    const untouchable: PlacedServer = {
+      server: virtual('172.30.0.99', 80),
+      service: 'ns/other',
+      get destinations(): never {
+        throw new Error('nobody need look at this one')
+      },
+    }
+    const to = { ...first, servers: first.servers.with([['TCP 172.30.0.99:80', untouchable]]) }
+    const key = 'TCP 172.30.0.1:80'
+    const changed = stateOf([{ destinations: [ONE, TWO] }]).servers.get(key)
+    const next = { ...to, servers: to.servers.with([[key, changed]]) }
+    expect(plan(to, next).changes).toBe(1)
+    expect(() => plan(first, next)).toThrow('nobody need look')
+  })
+})
+
+describe('a set', () => {
+  it('that is larger in the kernel stays as it is', () => {
+    const large = { ...CLUSTER_IPS, maxElements: 262_144 }
+    const from = stateOf([{ destinations: [ONE] }], large)
+    const to = stateOf([{ destinations: [ONE] }])
+    const nothing = plan(from, to)
+    expect(nothing.empty).toBe(true)
+    expect(nothing.after.sets.get(CLUSTER_IPS.name)).toBe(large)
+  })
+
+  it('that is too small for what comes beside what goes is replaced by a larger one first', () => {
+    const small = { ...CLUSTER_IPS, maxElements: 2 }
+    const from = stateOf([{ destinations: [ONE] }, { destinations: [ONE] }], small)
+    const to = stateOf([{ destinations: [ONE] }, { destinations: [ONE] }, { destinations: [ONE] }], small)
+    const grown = plan(from, to)
+    expect(grown.phases[0]).toMatchObject({ kind: 'add-sets', sets: [{ replaces: { set: small } }] })
+    expect(grown.after.sets.get(small.name)?.maxElements).toBeGreaterThan(2)
+    expect(lines(grown)[0]).toMatch(/^- change ipset KUBE-CLUSTER-IP hash:ip,port maxelem 2 -> \d+$/)
+  })
+
+  it('of kube-proxy’s size is replaced once by one with room and buckets for all that comes', () => {
+    const wide = { ...CLUSTER_IPS, maxElements: 262_144, hashSize: 131_072 }
+    const entries = Array.from({ length: 100_000 }, (_, i) => {
+      const entry = { ip: String.fromCharCode(10, i >> 16, (i >> 8) & 255, i & 255), protocol: 6, port: 80 }
+      return [entryKey(wide.name, entry), { set: wide.name, entry, services: ['ns/many'] }] as const
+    })
+    const to = { ...stateOf([], wide), entries: PersistentMap.from(entries) }
+    const grown = plan(stateOf([{ destinations: [ONE] }]), to)
+    expect(phase(grown, 'add-sets')?.sets).toMatchObject([{ set: wide, replaces: { set: CLUSTER_IPS } }])
+    expect(phase(grown, 'add-entries')?.lists[0]?.entries).toHaveLength(100_000)
+    expect(grown.after.sets.get(wide.name)).toEqual(wide)
+    expect(plan({ ...to, sets: grown.after.sets }, to).empty).toBe(true)
+  })
+
+  it('of another type is for the kernel to refuse', () => {
+    const other: Ipset = { ...CLUSTER_IPS, type: 'hash:ip' }
+    const { phases } = plan({ ...EMPTY_STATE, sets: new Map([[other.name, other]]) }, stateOf([]))
+    expect(phases[0]).toMatchObject({ kind: 'add-sets', sets: [{ set: CLUSTER_IPS, replaces: undefined }] })
+  })
+})
+
+describe('the device', () => {
+  it('stays when nothing is bound any more, and without a set of ours in any case', () => {
+    expect(plan(stateOf([{ destinations: [] }]), stateOf([])).after.device).toBe(true)
+    const alone = { ...EMPTY_STATE, device: true, addresses: PersistentMap.empty<never>() }
+    expect(plan(alone, EMPTY_STATE).empty).toBe(true)
+  })
+})

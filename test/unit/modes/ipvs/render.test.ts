@@ -1,0 +1,414 @@
+import { describe, expect, it } from 'vitest'
+import { formatIpPort, type Ip } from '../../../../src/base/ip.ts'
+import type { Frontend, FrontendTable, ServiceFrontends } from '../../../../src/model/frontend.ts'
+import type { IpvsState } from '../../../../src/modes/ipvs/state.ts'
+import {
+  backends,
+  CLUSTER,
+  clusterIp,
+  DROP,
+  EXTERNAL,
+  EXTERNAL_LOCAL,
+  ip4,
+  ip6,
+  LOCAL,
+  nodePort,
+  REJECT,
+  service,
+  table,
+  vip,
+} from '../nftables/frontends.ts'
+import { lines, tableIn } from '../nftables/inspect.ts'
+import { addresses, complaints, members, render, servers } from './rendered.ts'
+
+const IP = ip4(10, 96, 0, 1)
+const VIP = ip4(203, 0, 113, 1)
+const NODE_IP = ip4(192, 168, 0, 2)
+const NODE_IP_2 = ip4(192, 168, 1, 2)
+const ON_NODE = { localIps: [NODE_IP, NODE_IP_2] }
+const LISTS = { cluster: backends(2), local: backends(1, { local: true }) }
+const TO_CLUSTER = '10.21.0.1:8080 10.21.0.2:8080'
+const TO_LOCAL = '10.20.0.1:8080'
+
+function externalIp(ip: Ip, port: number, route: Frontend['route']): Frontend {
+  return { kind: 'ExternalIP', ip, port, route, sourceRanges: undefined }
+}
+
+/** A world in which these Services are all there is; of one lineage with `before`. */
+function changed(before: FrontendTable, services: readonly ServiceFrontends[]): FrontendTable {
+  const next = table(services)
+  const gone = before.services.keys().map(key => [key, undefined] as const)
+  return { ...before, services: before.services.with([...gone, ...next.services.entries()]) }
+}
+
+describe('a Service of type ClusterIP', () => {
+  const state = render(
+    table([service('ns/web', [{ name: 'http', frontends: [clusterIp(IP, 80)], cluster: LISTS.cluster }])]),
+  )
+
+  it('is a virtual server, an address, and an entry of each set that records them', () => {
+    expect(servers(state)).toEqual([`TCP 10.96.0.1:80 rr -> ${TO_CLUSTER}`])
+    expect(addresses(state)).toEqual(['10.96.0.1'])
+    expect(members(state, 'KUBE-CLUSTER-IP')).toEqual(['10.96.0.1,6:80'])
+    expect(members(state, 'KUBE-IPVS-IPS')).toEqual(['10.96.0.1'])
+    expect(state.entries.size).toBe(2)
+    expect(complaints(state)).toEqual([])
+  })
+
+  it('needs the device, all sets of both families, and no element of ours', () => {
+    expect(state.device).toBe(true)
+    expect(state.sets.size).toBe(34)
+    expect(state.ruleset.tables.flatMap(({ elements }) => elements.keys())).toEqual([])
+  })
+})
+
+describe('what the sets of kube-proxy have', () => {
+  const ranges = [
+    { ip: ip4(0, 0, 0, 0), bits: 0 },
+    { ip: ip4(10, 0, 0, 0), bits: 8 },
+    { ip: VIP, bits: 32 },
+  ]
+  const frontends = (route: Frontend['route']) => [
+    clusterIp(IP, 80),
+    nodePort(30_001, route),
+    externalIp(ip4(198, 51, 100, 1), 80, route),
+    vip(VIP, 80, route, ranges),
+  ]
+
+  it('says of each address what it is, by policy', () => {
+    const cluster = render(table([service('ns/a', [{ frontends: frontends(EXTERNAL), ...LISTS }])], ON_NODE))
+    const local = render(
+      table([service('ns/a', [{ frontends: frontends(EXTERNAL_LOCAL), ...LISTS }])], ON_NODE),
+    )
+    const of = (state: IpvsState) =>
+      ['EXTERNAL-IP', 'EXTERNAL-IP-LOCAL', 'LOAD-BALANCER', 'LOAD-BALANCER-LOCAL', 'NODE-PORT-TCP'].map(
+        stem => members(state, `KUBE-${stem}`).join(' '),
+      )
+    expect(of(cluster)).toEqual(['198.51.100.1,6:80', '', '203.0.113.1,6:80', '', '30001'])
+    expect(of(local)).toEqual(['', '198.51.100.1,6:80', '203.0.113.1,6:80', '203.0.113.1,6:80', '30001'])
+    expect(members(cluster, 'KUBE-NODE-PORT-LOCAL-TCP')).toEqual([])
+    expect(members(local, 'KUBE-NODE-PORT-LOCAL-TCP')).toEqual(['30001'])
+  })
+
+  it('guards by source ranges, with two halves for everybody and the address itself apart', () => {
+    const state = render(table([service('ns/a', [{ frontends: frontends(EXTERNAL), ...LISTS }])]))
+    expect(members(state, 'KUBE-LOAD-BALANCER-FW')).toEqual(['203.0.113.1,6:80'])
+    expect(members(state, 'KUBE-LOAD-BALANCER-SOURCE-CIDR')).toEqual([
+      '203.0.113.1,6:80,0.0.0.0/1',
+      '203.0.113.1,6:80,10.0.0.0/8',
+      '203.0.113.1,6:80,128.0.0.0/1',
+    ])
+    expect(members(state, 'KUBE-LOAD-BALANCER-SOURCE-IP')).toEqual(['203.0.113.1,6:80,203.0.113.1'])
+  })
+
+  it('has NodePorts of UDP by number and of SCTP by address', () => {
+    const state = render(
+      table(
+        [
+          service('ns/a', [
+            { protocol: 'UDP', frontends: [nodePort(30_053, EXTERNAL)], ...LISTS },
+            { protocol: 'SCTP', frontends: [nodePort(30_054, EXTERNAL_LOCAL)], ...LISTS },
+          ]),
+        ],
+        ON_NODE,
+      ),
+    )
+    expect(members(state, 'KUBE-NODE-PORT-UDP')).toEqual(['30053'])
+    expect(members(state, 'KUBE-NODE-PORT-LOCAL-UDP')).toEqual([])
+    const sctp = ['192.168.0.2,132:30054', '192.168.1.2,132:30054']
+    expect(members(state, 'KUBE-NODE-PORT-SCTP-HASH')).toEqual(sctp)
+    expect(members(state, 'KUBE-NODE-PORT-LOCAL-SCTP-HASH')).toEqual(sctp)
+  })
+
+  it('has endpoints of this node of either list with themselves', () => {
+    const mixed = [...backends(1, { local: true }), ...backends(1)]
+    const state = render(
+      table([
+        service('ns/a', [{ frontends: frontends(EXTERNAL_LOCAL), cluster: mixed, local: LISTS.local }]),
+      ]),
+    )
+    expect(members(state, 'KUBE-LOOP-BACK')).toEqual(['10.20.0.1,6:8080,10.20.0.1'])
+  })
+
+  it('has health check node ports in the families of the Service', () => {
+    const its = service('ns/a', [{ frontends: [clusterIp(IP, 80)], ...LISTS }])
+    const state = render(table([{ ...its, healthCheck: { port: 31_000, local: { IPv4: 1 } } }]))
+    expect(members(state, 'KUBE-HEALTH-CHECK-NODE-PORT')).toEqual(['31000'])
+    expect(members(state, 'KUBE-6-HEALTH-CHECK-NODE-PORT')).toEqual([])
+  })
+
+  it('is told apart by family', () => {
+    const six = ip6(0x96, 1)
+    const state = render(table([service('ns/a', [{ v6: true, frontends: [clusterIp(six, 80)] }])]))
+    expect(members(state, 'KUBE-6-CLUSTER-IP')).toEqual(['fd00:96::1,6:80'])
+    expect(members(state, 'KUBE-CLUSTER-IP')).toEqual([])
+    expect(servers(state)).toEqual(['TCP [fd00:96::1]:80 rr ->'])
+  })
+})
+
+describe('what the rules answer before IPVS is asked', () => {
+  it('is in the verdicts, with a virtual server of nobody', () => {
+    const state = render(
+      table([
+        service('ns/a', [{ frontends: [clusterIp(IP, 80, REJECT), vip(VIP, 80, REJECT)] }]),
+        service('ns/b', [{ frontends: [clusterIp(ip4(10, 96, 0, 2), 80, DROP)] }]),
+        service('ns/c', [{ frontends: [clusterIp(ip4(10, 96, 0, 3), 80, LOCAL)] }]),
+        service('ns/d', [{ frontends: [clusterIp(ip4(10, 96, 0, 4), 80, CLUSTER)] }]),
+      ]),
+    )
+    expect(lines(tableIn(state), 'verdicts')).toEqual([
+      '10.96.0.1 . tcp . 80 : goto refuse',
+      '10.96.0.2 . tcp . 80 : drop',
+      '10.96.0.3 . tcp . 80 : drop',
+      '10.96.0.4 . tcp . 80 : goto refuse',
+      '203.0.113.1 . tcp . 80 : goto refuse',
+    ])
+    expect(servers(state)).toHaveLength(5)
+    expect(servers(state).every(line => line.endsWith('->'))).toBe(true)
+  })
+})
+
+describe('policy Local', () => {
+  const outside = [nodePort(30_001, EXTERNAL_LOCAL), vip(VIP, 80, EXTERNAL_LOCAL)]
+
+  it('serves the outside at the address, and the inside at the ClusterIP', () => {
+    const state = render(
+      table([service('ns/a', [{ frontends: [clusterIp(IP, 80), ...outside], ...LISTS }])], {
+        localIps: [NODE_IP],
+      }),
+    )
+    expect(servers(state)).toEqual([
+      `TCP 10.96.0.1:80 rr -> ${TO_CLUSTER}`,
+      `TCP 192.168.0.2:30001 rr -> ${TO_LOCAL}`,
+      `TCP 203.0.113.1:80 rr -> ${TO_LOCAL}`,
+    ])
+    expect(lines(tableIn(state), 'cluster-lists')).toEqual([
+      '192.168.0.2 . tcp . 30001 : 10.96.0.1 . 80',
+      '203.0.113.1 . tcp . 80 : 10.96.0.1 . 80',
+    ])
+    expect(lines(tableIn(state), 'no-local')).toEqual([])
+  })
+
+  it('drops the outside where there is no endpoint here', () => {
+    const state = render(
+      table([service('ns/a', [{ frontends: [clusterIp(IP, 80), ...outside], cluster: backends(2) }])]),
+    )
+    expect(lines(tableIn(state), 'no-local')).toEqual(['203.0.113.1 . tcp . 80'])
+  })
+
+  it('has a private virtual server where the ClusterIP serves this node alone, at a port that nobody has', () => {
+    const frontends = [clusterIp(IP, 65_535, LOCAL), vip(VIP, 80, EXTERNAL_LOCAL)]
+    const second = [clusterIp(IP, 81, LOCAL), vip(VIP, 81, EXTERNAL_LOCAL)]
+    const udp = [clusterIp(IP, 80, LOCAL), vip(VIP, 80, EXTERNAL_LOCAL)]
+    const state = render(
+      table([
+        service('ns/a', [
+          { frontends, ...LISTS },
+          { name: 'b', frontends: second, ...LISTS },
+          { name: 'c', protocol: 'UDP', frontends: udp, ...LISTS },
+        ]),
+      ]),
+    )
+    expect(lines(tableIn(state), 'cluster-lists')).toEqual([
+      '203.0.113.1 . tcp . 80 : 10.96.0.1 . 65534',
+      '203.0.113.1 . tcp . 81 : 10.96.0.1 . 65533',
+      '203.0.113.1 . udp . 80 : 10.96.0.1 . 65535',
+    ])
+    expect(servers(state)).toContain(`TCP 10.96.0.1:65534 rr -> ${TO_CLUSTER}`)
+    expect(members(state, 'KUBE-CLUSTER-IP')).toHaveLength(3)
+    expect(complaints(state)).toEqual([])
+  })
+
+  it.each([
+    ["another Service's", { clusterIps: [] }, []],
+    ["another device's", {}, [IP]],
+  ])('is refused for the inside when the ClusterIP is %s', (_, more, localIps) => {
+    const its = service('ns/a', [
+      { frontends: [clusterIp(IP, 80, LOCAL), vip(VIP, 80, EXTERNAL_LOCAL)], ...LISTS },
+    ])
+    const state = render(table([{ ...its, ...more }], { localIps }))
+    expect(lines(tableIn(state), 'cluster-lists')).toEqual([])
+    expect([...state.refusals.values()].flat().map(({ object, field }) => `${object} ${field}`)).toEqual([
+      'Service ns/a spec.externalTrafficPolicy',
+    ])
+  })
+})
+
+describe('session affinity', () => {
+  const affine = (internal: Frontend['route'], external: Frontend['route']) =>
+    render(
+      table(
+        [
+          service('ns/a', [
+            {
+              affinityTimeoutS: 600,
+              frontends: [clusterIp(IP, 80, internal), nodePort(30_001, external), vip(VIP, 80, external)],
+              ...LISTS,
+            },
+          ]),
+        ],
+        { localIps: [NODE_IP] },
+      ),
+    )
+
+  it('is persistence, by the whole address', () => {
+    const [first] = affine(CLUSTER, EXTERNAL).servers.values()
+    expect(first?.server).toMatchObject({ flags: 1, timeoutS: 600, netmask: 0xffff_ffff })
+  })
+
+  it('is shared: every address leads to one virtual server of a list', () => {
+    const shared = affine(CLUSTER, EXTERNAL)
+    expect(lines(tableIn(shared), 'cluster-lists')).toEqual([
+      '192.168.0.2 . tcp . 30001 : 10.96.0.1 . 80',
+      '203.0.113.1 . tcp . 80 : 10.96.0.1 . 80',
+    ])
+    const privately = affine(LOCAL, EXTERNAL)
+    expect(lines(tableIn(privately), 'cluster-lists')).toEqual([
+      '192.168.0.2 . tcp . 30001 : 10.96.0.1 . 65535',
+      '203.0.113.1 . tcp . 80 : 10.96.0.1 . 65535',
+    ])
+    expect(lines(tableIn(affine(CLUSTER, EXTERNAL_LOCAL)), 'local-lists')).toEqual([
+      '203.0.113.1 . tcp . 80 : 192.168.0.2 . 30001',
+    ])
+    expect(lines(tableIn(affine(LOCAL, EXTERNAL_LOCAL)), 'local-lists')).toEqual([
+      '192.168.0.2 . tcp . 30001 : 10.96.0.1 . 80',
+      '203.0.113.1 . tcp . 80 : 10.96.0.1 . 80',
+    ])
+  })
+
+  it('asks for nothing in the maps without it', () => {
+    const state = render(
+      table([service('ns/a', [{ frontends: [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL)], ...LISTS }])]),
+    )
+    expect(lines(tableIn(state), 'cluster-lists')).toEqual([])
+  })
+})
+
+describe('the scheduler', () => {
+  const asking = (scheduler: string | undefined) =>
+    table([service('ns/a', [{ scheduler, frontends: [clusterIp(IP, 80)], ...LISTS }])])
+
+  it('is the usual one, or the one that the Service asks for', () => {
+    const options = { scheduler: 'wrr' }
+    const used = (frontends: FrontendTable) =>
+      render(frontends, undefined, { options }).servers.values()[0]?.server
+    expect(used(asking(undefined))).toMatchObject({ scheduler: 'wrr', flags: 0 })
+    expect(used(asking('lc'))).toMatchObject({ scheduler: 'lc', flags: 0 })
+    expect(used(asking('mh'))).toMatchObject({ scheduler: 'mh', flags: 0x10 })
+  })
+
+  it('is the usual one, with a word about it, where the kernel lacks the other', () => {
+    const asked = asking('wlc')
+    const before = render(asked)
+    const state = render(asked, before, { options: { missingSchedulers: new Set(['wlc']) } })
+    expect(servers(state)).toEqual([`TCP 10.96.0.1:80 rr -> ${TO_CLUSTER}`])
+    expect(state.missingSchedulers).toEqual(new Set(['wlc']))
+    expect(state.refusals.get('ns/a')).toEqual([
+      {
+        object: 'Service ns/a',
+        field: 'metadata.annotations[kprobe.io/ipvs-scheduler]',
+        value: 'wlc',
+        reason: 'this kernel has no such scheduler (module ip_vs_wlc); rr is used',
+      },
+    ])
+    expect(render(asked, state).refusals.size).toBe(0)
+  })
+})
+
+describe('addresses that other devices have', () => {
+  it('are neither bound nor recorded as bound, and served all the same', () => {
+    const state = render(
+      table(
+        [service('ns/a', [{ frontends: [clusterIp(IP, 80), vip(NODE_IP, 80, EXTERNAL)], ...LISTS }])],
+        ON_NODE,
+      ),
+    )
+    expect(addresses(state)).toEqual(['10.96.0.1'])
+    expect(members(state, 'KUBE-IPVS-IPS')).toEqual(['10.96.0.1'])
+    expect(members(state, 'KUBE-LOAD-BALANCER')).toEqual(['192.168.0.2,6:80'])
+    expect(servers(state)).toContain(`TCP 192.168.0.2:80 rr -> ${TO_CLUSTER}`)
+  })
+})
+
+describe('what several Services need', () => {
+  const at = (key: string, ip: Ip, port: number) =>
+    service(key, [{ frontends: [clusterIp(ip, 80), externalIp(VIP, port, EXTERNAL)], ...LISTS }])
+  const a = at('ns/a', IP, 80)
+  const b = at('ns/b', ip4(10, 96, 0, 2), 81)
+
+  it('stays until the last of them is gone (F103)', () => {
+    const both = table([a, b])
+    const state = render(both)
+    expect(state.addresses.get(VIP)?.services).toEqual(['ns/a', 'ns/b'])
+    const withoutA = changed(both, [b])
+    const second = render(withoutA, state)
+    expect(second.addresses.get(VIP)?.services).toEqual(['ns/b'])
+    expect(members(second, 'KUBE-IPVS-IPS')).toEqual(['10.96.0.2', '203.0.113.1'])
+    const third = render(changed(withoutA, []), second)
+    expect(third.addresses.size + third.entries.size + third.servers.size).toBe(0)
+    expect(complaints(second)).toEqual([])
+  })
+
+  it('goes to a NodePort only where no Service has that address and number, whoever comes first (F104)', () => {
+    const onNode = service('ns/lb', [
+      { frontends: [vip(NODE_IP, 30_001, EXTERNAL)], cluster: backends(1, { from: 9 }) },
+    ])
+    const np = service('ns/np', [
+      { frontends: [clusterIp(IP, 30_001), nodePort(30_001, EXTERNAL)], ...LISTS },
+    ])
+    const owners = (state: IpvsState) =>
+      [IP, NODE_IP, NODE_IP_2].map(ip => state.servers.get(`TCP ${formatIpPort(ip, 30_001)}`)?.service)
+    const first = table([np], ON_NODE)
+    const one = render(first)
+    expect(owners(one)).toEqual(['ns/np', 'ns/np', 'ns/np'])
+    const second = changed(first, [np, onNode])
+    const two = render(second, one)
+    expect(owners(two)).toEqual(['ns/np', 'ns/lb', 'ns/np'])
+    expect(complaints(two)).toEqual([])
+    expect(owners(render(changed(second, [np]), two))).toEqual(['ns/np', 'ns/np', 'ns/np'])
+    expect(owners(render(table([onNode, np], ON_NODE)))).toEqual(['ns/np', 'ns/lb', 'ns/np'])
+  })
+})
+
+describe('the cost of a change', () => {
+  it('is that of the Service which changed', () => {
+    const many = Array.from({ length: 300 }, (_, i) =>
+      service(`ns/s${i}`, [
+        {
+          frontends: [clusterIp(ip4(10, 97, i >>> 8, i & 255), 80), vip(VIP, 1_000 + i, EXTERNAL_LOCAL)],
+          ...LISTS,
+        },
+      ]),
+    )
+    const before = table(many, ON_NODE)
+    const state = render(before)
+    const grown = service('ns/s7', [
+      {
+        frontends: [clusterIp(ip4(10, 97, 0, 7), 80), vip(VIP, 1_007, EXTERNAL_LOCAL)],
+        ...LISTS,
+        cluster: backends(3),
+      },
+    ])
+    const touched = new Set<string>()
+    const services = before.services.with([['ns/s7', grown]])
+    const spied = { ...before, services: watched(services, touched) }
+    const next = render(spied, state)
+    expect([...touched]).toEqual(['ns/s7'])
+    const differing = [...next.servers.keys()].filter(key => next.servers.get(key) !== state.servers.get(key))
+    expect(differing).toEqual(['TCP 10.97.0.7:80'])
+    expect(next.entries).toBe(state.entries)
+    expect(next.addresses).toBe(state.addresses)
+    expect(next.ruleset).toBe(state.ruleset)
+    expect(next.sets).toBe(state.sets)
+  })
+})
+
+/** The same version of the same map, which takes note of what is asked for. */
+function watched<M extends { get(key: string): unknown }>(map: M, asked: Set<string>): M {
+  const get = map.get.bind(map)
+  map.get = (key: string) => {
+    asked.add(key)
+    return get(key)
+  }
+  return map
+}

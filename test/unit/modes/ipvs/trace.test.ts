@@ -1,0 +1,171 @@
+import { describe, expect, it } from 'vitest'
+import type { Ip } from '../../../../src/base/ip.ts'
+import { PersistentMap } from '../../../../src/base/persistent-map.ts'
+import { IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
+import type { TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
+import type { IpvsState } from '../../../../src/modes/ipvs/state.ts'
+import { createIpvsTracer, traceIpvs } from '../../../../src/modes/ipvs/trace.ts'
+import {
+  backends,
+  clusterIp,
+  EXTERNAL_LOCAL,
+  ip4,
+  LOCAL,
+  service,
+  table,
+  vip,
+} from '../nftables/frontends.ts'
+import { render } from './rendered.ts'
+
+const IP = ip4(10, 96, 0, 1)
+const VIP = ip4(203, 0, 113, 1)
+const POD = ip4(10, 20, 9, 9)
+const NODE_IP = ip4(192, 168, 0, 2)
+const OUTSIDE = ip4(198, 51, 100, 7)
+
+const options = {
+  detector: { IPv4: { kind: 'cidr', cidr: { ip: ip4(10, 20, 0, 0), bits: 16 } }, IPv6: undefined },
+} as const
+
+function packet(source: Ip, destination: Ip, more: Partial<TracePacket> = {}): TracePacket {
+  const origin = source === NODE_IP ? 'process' : 'interface'
+  return {
+    origin,
+    protocol: IPPROTO_TCP,
+    source,
+    sourcePort: 40_000,
+    destination,
+    destinationPort: 80,
+    ...more,
+  }
+}
+
+const AROUND = { localIps: new Set([NODE_IP]), random: () => 0 }
+
+const local = render(
+  table(
+    [
+      service('ns/a', [
+        {
+          frontends: [clusterIp(IP, 80, LOCAL), vip(VIP, 80, EXTERNAL_LOCAL)],
+          cluster: backends(2),
+          local: backends(1, { local: true }),
+        },
+      ]),
+    ],
+    { localIps: [NODE_IP] },
+  ),
+  undefined,
+  { options },
+)
+
+describe('a packet in IPVS mode', () => {
+  it('goes through the rules to a virtual server, and says which', () => {
+    const { verdict, destination, steps } = traceIpvs(local, packet(OUTSIDE, VIP), AROUND)
+    expect(verdict).toBe('dnat')
+    expect(destination).toEqual({ ip: ip4(10, 20, 0, 1), port: 8080 })
+    expect(steps.map(({ chain }) => chain)).toEqual([
+      'ip kube-proxy-ipvs nat-prerouting',
+      'ip kube-proxy-ipvs services',
+      'ip kube-proxy-ipvs external-local',
+      'ipvs TCP 203.0.113.1:80',
+    ])
+    expect(steps.at(-1)).toMatchObject({ text: 'rr', elements: ['10.20.0.1:8080'] })
+  })
+
+  it('takes the short way to the cluster list when it is from inside', () => {
+    const tracer = createIpvsTracer(local)
+    const ends = (source: Ip) =>
+      tracer.ways(packet(source, VIP), AROUND).map(({ trace, probability }) => ({
+        to: trace.destination,
+        masquerade: trace.masquerade,
+        probability,
+        server: trace.steps.find(({ chain }) => chain.startsWith('ipvs'))?.chain,
+      }))
+    const expected = (masquerade: boolean) =>
+      backends(2).map(({ ip, port }) => ({
+        to: { ip, port },
+        masquerade,
+        probability: 0.5,
+        server: 'ipvs TCP 10.96.0.1:65535',
+      }))
+    expect(ends(POD)).toEqual(expected(false))
+    expect(ends(NODE_IP)).toEqual(expected(true))
+    expect(ends(VIP)).toEqual(expected(true))
+  })
+
+  it('reaches the health check node port at the address of a load balancer, and at no other bound one', () => {
+    const its = service('ns/a', [{ frontends: [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL_LOCAL)] }])
+    const state = render(table([{ ...its, healthCheck: { port: 31_000, local: { IPv4: 0 } } }]))
+    const verdict = (ip: Ip) =>
+      traceIpvs(state, packet(OUTSIDE, ip, { destinationPort: 31_000 }), AROUND).verdict
+    expect([verdict(VIP), verdict(IP)]).toEqual(['accept', 'reject'])
+  })
+
+  it('does not reach a private virtual server by itself', () => {
+    const direct = packet(OUTSIDE, IP, { destinationPort: 65_535 })
+    expect(traceIpvs(local, direct, AROUND).verdict).toBe('reject')
+  })
+
+  it('reaches nothing of the node at a service address (F107), by any protocol', () => {
+    for (const protocol of [IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMP])
+      for (const source of [OUTSIDE, POD, NODE_IP])
+        expect(traceIpvs(local, packet(source, IP, { protocol, destinationPort: 22 }), AROUND).verdict).toBe(
+          'reject',
+        )
+  })
+
+  it('is rejected by a virtual server that has nobody left', () => {
+    const drained = withWeights(local, 0)
+    expect(traceIpvs(drained, packet(OUTSIDE, VIP), AROUND).verdict).toBe('reject')
+  })
+})
+
+describe('a client that IPVS remembers', () => {
+  const affine = render(
+    table([
+      service('ns/a', [{ affinityTimeoutS: 60, frontends: [clusterIp(IP, 80)], cluster: backends(3) }]),
+    ]),
+  )
+  const first = traceIpvs(affine, packet(POD, IP), { ...AROUND, random: () => 2 })
+
+  it('has the same real server again, and others have theirs', () => {
+    const again = (source: Ip) =>
+      traceIpvs(affine, packet(source, IP), { ...AROUND, dynamic: first.dynamic }).destination.ip
+    expect(again(POD)).toBe(ip4(10, 21, 0, 3))
+    expect(again(OUTSIDE)).toBe(ip4(10, 21, 0, 1))
+  })
+
+  it('is forgotten with a real server that drains', () => {
+    const key = 'TCP 10.96.0.1:80'
+    const placed = affine.servers.get(key)
+    if (placed === undefined) throw new Error('no server')
+    const destinations = new Map(placed.destinations)
+    for (const [name, to] of destinations)
+      if (name.startsWith('10.21.0.3')) destinations.set(name, { ...to, weight: 0 })
+    const state = { ...affine, servers: PersistentMap.from([[key, { ...placed, destinations }]]) }
+    const next = traceIpvs(state, packet(POD, IP), { ...AROUND, dynamic: first.dynamic })
+    expect(next.destination.ip).toBe(ip4(10, 21, 0, 1))
+    const back = traceIpvs(affine, packet(POD, IP), { ...AROUND, dynamic: next.dynamic, random: () => 2 })
+    expect(back.destination.ip).toBe(ip4(10, 21, 0, 1))
+  })
+})
+
+describe('a set', () => {
+  it('of another family has no packet', () => {
+    const unknownPort = packet(OUTSIDE, IP, { destinationPort: 22 })
+    expect(traceIpvs(local, unknownPort, AROUND).verdict).toBe('reject')
+    const sets = new Map([...local.sets].map(([name, set]) => [name, { ...set, family: 'IPv6' }] as const))
+    expect(traceIpvs({ ...local, sets }, unknownPort, AROUND).verdict).toBe('accept')
+  })
+})
+
+function withWeights(state: IpvsState, weight: number): IpvsState {
+  const servers = state.servers.entries().map(([key, placed]) => {
+    const destinations = new Map(
+      [...placed.destinations].map(([name, to]) => [name, { ...to, weight }] as const),
+    )
+    return [key, { ...placed, destinations }] as const
+  })
+  return { ...state, servers: PersistentMap.from(servers) }
+}

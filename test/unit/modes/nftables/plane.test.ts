@@ -1,0 +1,275 @@
+import { describe, expect, it } from 'vitest'
+import { PersistentMap } from '../../../../src/base/persistent-map.ts'
+import { finish } from '../../../../src/base/steps.ts'
+import type { CommitResult, Listing, NftClient } from '../../../../src/kernel/nft/client.ts'
+import type { Transaction } from '../../../../src/kernel/nft/operation.ts'
+import type { Ruleset } from '../../../../src/kernel/nft/state.ts'
+import type { FrontendTable } from '../../../../src/model/frontend.ts'
+import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/options.ts'
+import { createNftablesPlane } from '../../../../src/modes/nftables/plane.ts'
+import type { NftablesState } from '../../../../src/modes/nftables/state.ts'
+import { backends, clusterIp, ip4, service, table } from './frontends.ts'
+import { listing } from './inspect.ts'
+
+const COMMITTED: CommitResult = {
+  outcome: 'committed',
+  generation: 8,
+  foreign: false,
+  failures: [],
+  handles: new Map(),
+  bytes: 100,
+  messages: 3,
+  durationMs: 1,
+}
+
+/** A client that says what it is told to say. */
+class ScriptedClient implements NftClient {
+  readonly commits: { transaction: Transaction; generation: number | undefined }[] = []
+  ruleset: Ruleset = { tables: [] }
+  readonly answers: Partial<CommitResult>[] = []
+
+  generation(): number {
+    return 7
+  }
+
+  async commit(
+    transaction: Transaction,
+    options: { readonly generation?: number } = {},
+  ): Promise<CommitResult> {
+    this.commits.push({ transaction, generation: options.generation })
+    return { ...COMMITTED, ...this.answers.shift() }
+  }
+
+  async list(): Promise<Listing> {
+    return { ruleset: this.ruleset, generation: 7, unsettled: false }
+  }
+
+  async counters(): Promise<boolean> {
+    return true
+  }
+
+  async listChains(): Promise<never> {
+    throw new Error('the plane has no tables that others use')
+  }
+
+  rule(): never {
+    throw new Error('the plane has no rules by handle')
+  }
+
+  async ruleCounters(): Promise<never> {
+    throw new Error('the plane counts elements')
+  }
+
+  async close(): Promise<void> {
+    throw new Error('the plane does not own its client')
+  }
+}
+
+function make() {
+  const client = new ScriptedClient()
+  const plane = createNftablesPlane({ client, options: DEFAULT_NFTABLES_OPTIONS })
+  const render = (frontends: FrontendTable, base: NftablesState = plane.empty) =>
+    finish(plane.render(frontends, { base, without: new Set() }))
+  return { client, plane, render }
+}
+
+function web(count: number, from = 1): FrontendTable {
+  const port = {
+    name: 'http',
+    frontends: [clusterIp(ip4(10, 96, 0, 1), 80)],
+    cluster: backends(count, { from }),
+  }
+  return table([service('ns/web', [port])])
+}
+
+describe('a plan', () => {
+  it('tells what changes, one line an object, each with its Service', () => {
+    const { plane, render } = make()
+    const before = render(web(1))
+    const after = render(web(2), before)
+    const plan = finish(plane.diff(before, after))
+    expect([...plan.describe()]).toEqual([
+      {
+        verb: 'add',
+        object: 'element ip kube-proxy endpoints-tcp { 8000:2000 . 1 : 10.21.0.2 . 8080 }',
+        service: 'ns/web',
+      },
+      {
+        verb: 'change',
+        object: 'element ip kube-proxy frontends { 10.96.0.1 . tcp . 80 : 8000:2010 -> 8000:2011 }',
+        service: 'ns/web',
+      },
+    ])
+    expect(plan.changes).toBe(2)
+    expect(plan.complete).toBe(true)
+    expect(plan.after).toBe(after)
+  })
+
+  it('counts and names what all Services share', () => {
+    const { plane, render } = make()
+    const plan = finish(plane.diff(plane.empty, render(web(1))))
+    const told = [...plan.describe()]
+    expect(told).toHaveLength(plan.changes)
+    expect(told[0]).toEqual({ verb: 'add', object: 'table ip kube-proxy', service: undefined })
+    expect(told.find(({ object }) => object === 'chain ip kube-proxy mod-1')?.verb).toBe('add')
+    expect(told.at(-1)?.service).toBe('ns/web')
+  })
+
+  it('leaves the slot of a list that shrinks to the next one', () => {
+    const { plane, render } = make()
+    const before = render(web(3))
+    const after = render(web(2), before)
+    const first = finish(plane.diff(before, after))
+    expect(first.complete).toBe(false)
+    expect([...first.describe()].map(({ object }) => object).join()).not.toContain(
+      'element ip kube-proxy endpoints-tcp',
+    )
+    const second = finish(plane.diff(first.after, after))
+    expect([...second.describe()].map(({ verb, object }) => `${verb} ${object}`)).toEqual([
+      'remove element ip kube-proxy endpoints-tcp { 8000:2000 . 2 : 10.21.0.3 . 8080 }',
+    ])
+    expect(second.after).toBe(after)
+  })
+
+  it('does not wait when nothing else is to be sent', () => {
+    const { plane, render } = make()
+    const before = render(web(18))
+    const after = render(web(17), before)
+    const plan = finish(plane.diff(before, after))
+    expect(plan.empty).toBe(false)
+    expect(plan.complete).toBe(true)
+    expect([...plan.describe()].map(({ verb }) => verb)).toEqual(['remove'])
+  })
+
+  it('is empty between equal states', () => {
+    const { plane, render } = make()
+    const state = render(web(3))
+    const plan = finish(plane.diff(state, render(web(3), state)))
+    expect(plan.empty).toBe(true)
+    expect(plan.changes).toBe(0)
+  })
+})
+
+describe('the plane', () => {
+  it('observes what is there, at the generation it was there', async () => {
+    const { client, plane, render } = make()
+    const state = render(web(3))
+    client.ruleset = listing(state.ruleset)
+    const { state: observed, generation } = await plane.observe()
+    expect(generation).toBe(7)
+    expect(finish(plane.diff(observed, render(web(3), observed))).empty).toBe(true)
+  })
+
+  it('commits a plan against the generation asked for', async () => {
+    const { client, plane, render } = make()
+    const plan = finish(plane.diff(plane.empty, render(web(1))))
+    const receipt = await plane.commit(plan, { generation: 5 })
+    expect(client.commits).toEqual([{ transaction: plan.transaction, generation: 5 }])
+    expect(receipt).toEqual({
+      outcome: 'committed',
+      generation: 8,
+      foreign: false,
+      refusals: [],
+      bytes: 100,
+      messages: 3,
+      durationMs: 1,
+    })
+  })
+
+  it('names the Services of what the kernel refused', async () => {
+    const { client, plane, render } = make()
+    const plan = finish(plane.diff(plane.empty, render(web(1))))
+    const [operation] = plan.transaction
+    if (operation === undefined) throw new Error('an empty transaction')
+    const element = { set: 'endpoints-tcp', key: '', data: '', comment: '' }
+    const error = new Error('add element: EINVAL')
+    const elements = ['ns/a', 'ns/b', 'ns/a', '@dispatch'].map(group => ({ element, group }))
+    const failures = [
+      { operation, elements: elements.slice(0, 1), code: 'EINVAL', error },
+      { operation, elements, code: 'EINVAL', error },
+      { operation, elements: [], code: 'EINVAL', error },
+    ]
+    client.answers.push({ outcome: 'refused', failures })
+    const { refusals, outcome } = await plane.commit(plan, {})
+    expect(outcome).toBe('refused')
+    expect(refusals.map(({ services }) => services)).toEqual([['ns/a'], ['ns/a', 'ns/b'], []])
+    expect(refusals.map(one => one.error.message)).toEqual([
+      'Service ns/a: add element: EINVAL',
+      'Services ns/a, ns/b: add element: EINVAL',
+      'add element: EINVAL',
+    ])
+    expect(refusals[0]?.error.cause).toBe(error)
+  })
+
+  it('blames no Service for a lack of room', async () => {
+    const { client, plane, render } = make()
+    const plan = finish(plane.diff(plane.empty, render(web(1))))
+    const [operation] = plan.transaction
+    if (operation === undefined) throw new Error('an empty transaction')
+    const element = { set: 'endpoints-tcp', key: '', data: '', comment: '' }
+    const error = new Error('add element: ENFILE')
+    client.answers.push({
+      outcome: 'refused',
+      failures: [{ operation, elements: [{ element, group: 'ns/a' }], code: 'ENFILE', error }],
+    })
+    expect((await plane.commit(plan, {})).refusals).toEqual([{ services: [], error }])
+  })
+
+  it('cleans up its tables in one commit, looks again when it was late, and does nothing when none is there', async () => {
+    const { client, plane, render } = make()
+    await plane.cleanup()
+    expect(client.commits).toEqual([])
+    client.ruleset = listing(render(web(1)).ruleset)
+    client.answers.push({ outcome: 'stale' })
+    await plane.cleanup()
+    expect(client.commits).toHaveLength(2)
+    const transaction = ['ip', 'ip6'].map(family => ({ verb: 'delete-table', family, name: 'kube-proxy' }))
+    expect(client.commits[1]).toMatchObject({
+      generation: 7,
+      transaction: transaction.map(({ verb, family, name }) => ({ verb, family, table: name })),
+    })
+  })
+
+  it('leaves a table of another proxy alone', async () => {
+    const { client, plane, render } = make()
+    const tables = render(web(1)).ruleset.tables.map(one => ({
+      ...one,
+      sets: new Map(),
+      elements: PersistentMap.empty<never>(),
+    }))
+    client.ruleset = { tables }
+    await plane.cleanup()
+    expect(client.commits).toEqual([])
+  })
+
+  it('leaves a table alone that kube-proxy has made its own, and takes one that only shows where it was', async () => {
+    const { client, plane, render } = make()
+    const theirs = { name: 'service-endpoints-check', hook: undefined, rules: [] }
+    const over = (services: object) =>
+      render(web(1)).ruleset.tables.map(one => {
+        const chains = new Map([...one.chains, [theirs.name, theirs] as const])
+        const former = one.chains.get('services')
+        if (former !== undefined) chains.set('services', { ...former, ...services })
+        return { ...one, chains }
+      })
+    client.ruleset = { tables: over({ rules: [] }) }
+    await plane.cleanup()
+    expect(client.commits).toEqual([])
+    client.ruleset = { tables: over({}) }
+    await plane.cleanup()
+    expect(client.commits).toHaveLength(1)
+  })
+
+  it('says what the kernel said when it cannot clean up', async () => {
+    const { client, plane, render } = make()
+    const state = render(web(1))
+    client.ruleset = listing(state.ruleset)
+    const [operation] = finish(plane.diff(plane.empty, state)).transaction
+    if (operation === undefined) throw new Error('an empty transaction')
+    client.answers.push({
+      outcome: 'refused',
+      failures: [{ operation, elements: [], code: 'EPERM', error: new Error('EPERM') }],
+    })
+    await expect(plane.cleanup()).rejects.toThrow('delete tables: EPERM')
+  })
+})

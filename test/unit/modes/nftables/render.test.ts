@@ -1,0 +1,243 @@
+import { describe, expect, it } from 'vitest'
+import type { Route } from '../../../../src/model/frontend.ts'
+import { STABLE, STABLE_LOCAL } from '../../../../src/modes/nftables/layout.ts'
+import {
+  backends,
+  CLUSTER,
+  clusterIp,
+  DROP,
+  EXTERNAL,
+  EXTERNAL_LOCAL,
+  ip4,
+  ip6,
+  LOCAL,
+  nodePort,
+  REJECT,
+  service,
+  table,
+  vip,
+} from './frontends.ts'
+import { complaints, differences, elementsOf, lines, render, routes, rulesText, tableIn } from './inspect.ts'
+
+const IP = ip4(10, 96, 0, 1)
+const VIP = ip4(203, 0, 113, 1)
+const RANGES = [{ ip: ip4(192, 168, 0, 0), bits: 16 }]
+
+describe('a Service of type ClusterIP', () => {
+  const state = render(
+    table([service('ns/web', [{ name: 'http', frontends: [clusterIp(IP, 80)], cluster: backends(3) }])]),
+  )
+  const ip = tableIn(state)
+
+  it('is one frontend and one element an endpoint', () => {
+    expect(lines(ip, 'cluster-ips')).toEqual(['10.96.0.1'])
+    expect(lines(ip, 'frontends')).toEqual(['10.96.0.1 . tcp . 80 : 8000:2010'])
+    expect(lines(ip, 'endpoints-tcp')).toEqual([
+      '8000:2000 . 0 : 10.21.0.1 . 8080',
+      '8000:2000 . 1 : 10.21.0.2 . 8080',
+      '8000:2000 . 2 : 10.21.0.3 . 8080',
+    ])
+    expect(routes(ip)).toEqual(['10.96.0.1 . tcp . 80 -> mod-3'])
+  })
+
+  it('has its name beside its frontend', () => {
+    const named = elementsOf(ip).filter(({ comment }) => comment !== '')
+    expect(named.map(({ set, comment }) => `${set} ${comment}`)).toEqual(['frontends ns/web:http'])
+  })
+
+  it('gets the chain of one endpoint more in advance, and the fallback', () => {
+    expect([...ip.chains.keys()].filter(name => name.includes('mod'))).toEqual(['mod-3', 'mod-1', 'mod-4'])
+  })
+
+  it('leaves the other family empty but complete', () => {
+    const other = tableIn(state, 'ip6')
+    expect(lines(other, 'frontends')).toEqual([])
+    expect([...other.chains.keys()]).toEqual([...ip.chains.keys()].slice(0, 7))
+    expect(complaints(state)).toEqual([])
+  })
+})
+
+describe('the route of a frontend', () => {
+  const cases: [string, Route, { n: number; m: number; t?: number; ranges?: boolean }, string][] = [
+    ['ClusterIP', CLUSTER, { n: 3, m: 0 }, 'mod-3'],
+    ['ClusterIP of a large Service', CLUSTER, { n: 17, m: 0 }, 'mod-18'],
+    ['ClusterIP with affinity', CLUSTER, { n: 3, m: 0, t: 60 }, 'aff-3-60'],
+    ['ClusterIP, internal policy Local', LOCAL, { n: 0, m: 2 }, 'lmod-2'],
+    ['ClusterIP, internal policy Local, affinity', LOCAL, { n: 0, m: 2, t: 60 }, 'laff-2-60'],
+    ['no endpoint anywhere', REJECT, { n: 0, m: 0 }, 'refuse'],
+    ['no endpoint here', DROP, { n: 0, m: 0 }, 'drop'],
+    ['external', EXTERNAL, { n: 3, m: 0 }, 'ext-3'],
+    ['external with affinity', EXTERNAL, { n: 3, m: 0, t: 60 }, 'ext-3-60'],
+    ['external with ranges', EXTERNAL, { n: 3, m: 0, ranges: true }, 'fw-ext-3'],
+    ['external with ranges and affinity', EXTERNAL, { n: 3, m: 0, t: 5, ranges: true }, 'fw-ext-3-5'],
+    ['external without endpoints, with ranges', REJECT, { n: 0, m: 0, ranges: true }, 'fw-refuse'],
+    ['external Local', EXTERNAL_LOCAL, { n: 3, m: 1 }, 'loc-3-1'],
+    ['external Local, none here', EXTERNAL_LOCAL, { n: 3, m: 0 }, 'loc-3-0'],
+    [
+      'external Local with ranges and affinity',
+      EXTERNAL_LOCAL,
+      { n: 3, m: 1, t: 9, ranges: true },
+      'fw-loc-3-1-9',
+    ],
+    ['a list that is empty after all', CLUSTER, { n: 0, m: 0 }, 'refuse'],
+    ['an external list that is empty after all', EXTERNAL, { n: 0, m: 0, ranges: true }, 'fw-refuse'],
+    ['a local list that is empty after all', LOCAL, { n: 0, m: 0 }, 'drop'],
+  ]
+
+  it.each(cases)('%s', (_, route, { n, m, t = 0, ranges = false }, chain) => {
+    const port = {
+      affinityTimeoutS: t,
+      frontends: [vip(VIP, 80, route, ranges ? RANGES : undefined)],
+      cluster: backends(n),
+      local: backends(m, { local: true }),
+    }
+    const state = render(table([service('ns/web', [port])]))
+    expect(routes(tableIn(state))).toEqual([`203.0.113.1 . tcp . 80 -> ${chain}`])
+    expect(complaints(state)).toEqual([])
+  })
+})
+
+describe('a Service with everything', () => {
+  const port = {
+    name: 'https',
+    frontends: [
+      clusterIp(IP, 443),
+      nodePort(30443, EXTERNAL_LOCAL),
+      vip(VIP, 443, EXTERNAL_LOCAL, [{ ip: ip4(10, 0, 0, 0), bits: 8 }, ...RANGES]),
+    ],
+    cluster: backends(2),
+    local: backends(1, { local: true }),
+  }
+
+  it('keeps one id for all its frontends, and two lists under it', () => {
+    const ip = tableIn(render(table([service('ns/web', [port])])))
+    expect(routes(ip)).toEqual([
+      '10.96.0.1 . tcp . 443 -> mod-2',
+      '203.0.113.1 . tcp . 443 -> fw-loc-2-1',
+      'tcp . 30443 -> loc-2-1',
+    ])
+    expect(lines(ip, 'endpoints-tcp')).toEqual([
+      '8000:2000 . 0 : 10.21.0.1 . 8080',
+      '8000:2000 . 1 : 10.21.0.2 . 8080',
+      '8000:3000 . 0 : 10.20.0.1 . 8080',
+    ])
+    expect(lines(ip, 'ranges')).toEqual(['8000:2008 . 10.0.0.0', '8000:2010 . 192.168.0.0'])
+    expect(lines(ip, 'hairpin')).toEqual(['10.20.0.1 . 10.20.0.1'])
+  })
+
+  it('with affinity, names endpoints by ids that are the same in both lists', () => {
+    const local = backends(1, { local: true })
+    const affine = { ...port, affinityTimeoutS: 60, cluster: [...local, ...backends(2)], local }
+    const ip = tableIn(render(table([service('ns/web', [affine])])))
+    const numbers = (kind: number) =>
+      lines(ip, 'endpoints-tcp').flatMap(line => {
+        const [, number] = new RegExp(`^(8000:\\w+) \\. ${kind} : 10\\.20\\.0\\.1`).exec(line) ?? []
+        return number ?? []
+      })
+    expect(numbers(STABLE)).toHaveLength(1)
+    expect(numbers(STABLE)).toEqual(numbers(STABLE_LOCAL))
+    expect(lines(ip, 'slots')).toHaveLength(4)
+    expect(lines(ip, 'slots').at(-1)).toBe(`8000:3000 . 0 : ${numbers(STABLE)[0]}`)
+  })
+
+  it('has a rule for each length of its ranges, the longest first', () => {
+    const ip = tableIn(render(table([service('ns/web', [port])])))
+    const lengths = rulesText(ip, 'firewall-check').map(line => /saddr & (\S+) @ranges/.exec(line)?.[1])
+    expect(lengths).toEqual(['255.255.0.0', '255.0.0.0', undefined])
+  })
+
+  it('names endpoints too when asked', () => {
+    const state = render(table([service('ns/web', [port])]), undefined, {
+      options: { endpointComments: true },
+    })
+    const comments = elementsOf(tableIn(state)).filter(({ set }) => set === 'endpoints-tcp')
+    expect(comments.map(({ comment }) => comment)).toEqual(Array(3).fill('ns/web:https'))
+  })
+})
+
+describe('the fixed chains', () => {
+  const cidrs = [{ ip: ip4(10, 96, 0, 0), bits: 12 }]
+  const podCidrs = [
+    { ip: ip4(10, 20, 0, 0), bits: 16 },
+    { ip: ip6(0x20, 0), bits: 64 },
+  ]
+  const inputs = { serviceCidrs: cidrs, node: { ips: [], podCidrs } }
+
+  it('masquerade what is not from pods, look frontends up, then NodePorts, then refuse', () => {
+    const rules = rulesText(tableIn(render(table([], inputs))), 'services')
+    expect(rules).toEqual([
+      'ip saddr != 10.20.0.0/16 ip daddr @cluster-ips meta mark set meta mark | 0x00004000',
+      'meta priority set ip daddr . meta l4proto . th dport map @frontends meta priority & 0:fff vmap @dispatch',
+      expect.stringMatching(
+        /^fib daddr type local ip daddr != 127\.0\.0\.0\/8 .* map @nodeports .* vmap @dispatch$/,
+      ),
+      'ip daddr @cluster-ips goto refuse comment "no such port"',
+    ])
+  })
+
+  it('drop what is sent to addresses of a ServiceCIDR behind everybody who may know them', () => {
+    const { chains } = tableIn(render(table([], inputs)))
+    const late = [...chains.values()].filter(({ name }) => name.startsWith('late-'))
+    expect(late.map(({ name, hook }) => [name, hook?.type, hook?.hooknum, hook?.priority])).toEqual([
+      ['late-prerouting', 'nat', 0, -99],
+      ['late-output', 'nat', 3, -99],
+    ])
+    for (const { name } of late)
+      expect(rulesText(tableIn(render(table([], inputs))), name)).toEqual([
+        'ip daddr 10.96.0.0/12 counter drop comment "no such ClusterIP"',
+      ])
+    expect(tableIn(render(table([], inputs)), 'ip6').chains.has('late-output')).toBe(false)
+  })
+
+  it('serve IPv6 NodePorts on every address but ::1', () => {
+    const rules = rulesText(tableIn(render(table([], inputs)), 'ip6'), 'services')
+    expect(rules[0]).toContain('ip6 saddr != fd00:20::/64')
+    expect(rules[2]).toMatch(/^fib daddr type local ip6 daddr != ::1 /)
+  })
+
+  it('masquerade all when asked, with another bit when asked', () => {
+    const options = { masqueradeAll: true, masqueradeBit: 31 }
+    const ip = tableIn(render(table([], inputs), undefined, { options }))
+    expect(rulesText(ip, 'services')[0]).toBe('ip daddr @cluster-ips meta mark set meta mark | 0x80000000')
+    expect(rulesText(ip, 'nat-postrouting')[0]).toContain('0x7fffffff masquerade')
+  })
+
+  it('masquerade no ClusterIP without a detector', () => {
+    const ip = tableIn(render(table([], { serviceCidrs: cidrs })))
+    expect(rulesText(ip, 'services')[0]).toContain('map @frontends')
+  })
+
+  it('have a set of addresses when NodePorts answer on some only', () => {
+    const nodePorts = {
+      IPv4: { kind: 'only', ips: [ip4(192, 168, 0, 2)] },
+      IPv6: { kind: 'all' },
+    } as const
+    const state = render(table([], { nodePorts }))
+    expect(lines(tableIn(state), 'nodeport-ips')).toEqual(['192.168.0.2'])
+    expect(rulesText(tableIn(state), 'services')[1]).toMatch(/^ip daddr @nodeport-ips /)
+    expect(tableIn(state, 'ip6').sets.has('nodeport-ips')).toBe(false)
+  })
+
+  it('are made anew when what they follow from changes, and only then', () => {
+    const before = render(table([], inputs))
+    expect(tableIn(render(table([], inputs), before)).chains).toBe(tableIn(before).chains)
+    const after = render(table([], { ...inputs, serviceCidrs: [] }), before)
+    expect(rulesText(tableIn(after), 'services')).toHaveLength(4)
+    expect(tableIn(after, 'ip6')).toBe(tableIn(before, 'ip6'))
+    expect(differences(before, after).length).toBeGreaterThan(0)
+  })
+
+  it('follow a pod range that appears later, in chains made on demand as well', () => {
+    const one = service('ns/web', [
+      {
+        frontends: [nodePort(30080, EXTERNAL_LOCAL)],
+        cluster: backends(1),
+        local: backends(1, { local: true }),
+      },
+    ])
+    const before = render(table([one]))
+    const after = render(table([one], inputs), before)
+    expect(rulesText(tableIn(before), 'loc-1-1')).toHaveLength(2)
+    expect(rulesText(tableIn(after), 'loc-1-1')).toHaveLength(3)
+  })
+})

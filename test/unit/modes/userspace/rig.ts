@@ -1,0 +1,148 @@
+import { once } from 'node:events'
+import { connect, createServer, type Server, type Socket } from 'node:net'
+import { systemClock } from '../../../../src/base/clock.ts'
+import { type Ip, parseIp } from '../../../../src/base/ip.ts'
+import type { Backend } from '../../../../src/model/frontend.ts'
+import { Balancer } from '../../../../src/modes/userspace/relay/balancer.ts'
+import { Complaints } from '../../../../src/modes/userspace/relay/complaints.ts'
+import {
+  DEFAULT_LIMITS,
+  type Listener,
+  type RelayContext,
+  type RelayEvent,
+  type RelayLimits,
+  type RelayPort,
+} from '../../../../src/modes/userspace/relay/context.ts'
+import { OwnSockets } from '../../../../src/modes/userspace/relay/own-sockets.ts'
+import { openTcpListener } from '../../../../src/modes/userspace/relay/tcp-listener.ts'
+import { openUdpListener } from '../../../../src/modes/userspace/relay/udp-listener.ts'
+import { Usage } from '../../../../src/modes/userspace/relay/usage.ts'
+import { eventually } from '../../../support/patience.ts'
+
+export const LOOPBACK: Ip = parseIp('127.0.0.1') ?? ''
+
+/** Relays of a test, all on loopback. */
+export class RelayRig {
+  readonly events: RelayEvent[] = []
+  readonly context: RelayContext
+  readonly #closers: (() => void)[] = []
+
+  constructor(limits: Partial<RelayLimits> = {}) {
+    const all = { ...DEFAULT_LIMITS, ...limits }
+    const report = (event: RelayEvent) => void this.events.push(event)
+    this.context = {
+      clock: systemClock,
+      limits: all,
+      connections: new Usage('connections', all.connections, its => report({ kind: 'exhausted', ...its })),
+      sessions: new Usage('sessions', all.sessions, its => report({ kind: 'exhausted', ...its })),
+      own: new OwnSockets(),
+      isCaptured: () => false,
+      report,
+    }
+  }
+
+  port(cluster: readonly Backend[], affinityTimeoutS = 0): RelayPort {
+    const balance = { cluster, local: [], affinityTimeoutS }
+    return {
+      key: 'ns/web:/TCP/IPv4',
+      balancer: new Balancer(balance, this.context.limits.affinityClients),
+      holder: { name: 'ns/web', held: 0 },
+      complaints: new Complaints(this.context.clock),
+    }
+  }
+
+  /** With its door open. */
+  async tcp(port: RelayPort, context: Partial<RelayContext> = {}): Promise<Listener> {
+    return this.#opened(
+      await openTcpListener(LOOPBACK, { context: { ...this.context, ...context }, port, list: 'cluster' }),
+    )
+  }
+
+  async udp(port: RelayPort, context: Partial<RelayContext> = {}): Promise<Listener> {
+    return this.#opened(
+      await openUdpListener(LOOPBACK, { context: { ...this.context, ...context }, port, list: 'cluster' }),
+    )
+  }
+
+  #opened(listener: Listener): Listener {
+    listener.setDoor(true)
+    this.onClose(() => listener.destroy())
+    return listener
+  }
+
+  onClose(close: () => void): void {
+    this.#closers.push(close)
+  }
+
+  /** A TCP server that does as told with each connection. */
+  async server(serve: (socket: Socket) => void): Promise<Backend> {
+    const sockets = new Set<Socket>()
+    const server = createServer({ allowHalfOpen: true }, socket => {
+      sockets.add(socket)
+      socket.on('error', () => undefined)
+      socket.once('close', () => sockets.delete(socket))
+      serve(socket)
+    })
+    server.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    this.onClose(() => {
+      server.close()
+      for (const socket of sockets) socket.destroy()
+    })
+    return { ip: LOOPBACK, port: portOf(server), local: false }
+  }
+
+  client(port: number): Socket {
+    const socket = connect({ host: '127.0.0.1', port, allowHalfOpen: true })
+    socket.on('error', () => undefined)
+    this.onClose(() => socket.destroy())
+    return socket
+  }
+
+  close(): void {
+    for (const close of this.#closers) close()
+  }
+}
+
+export function portOf(server: Server): number {
+  const address = server.address()
+  if (address === null || typeof address !== 'object') throw new Error('a server without a port')
+  return address.port
+}
+
+/** An endpoint that refuses, another one for each number: a port that systems reserve, which no listener of another test is given. */
+export function deadEndpoint(number = 0): Backend {
+  return { ip: LOOPBACK, port: 1 + number, local: false }
+}
+
+/** A port of loopback that was free a moment ago. */
+export async function freePort(): Promise<number> {
+  const server = createServer()
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const port = portOf(server)
+  server.close()
+  await once(server, 'close')
+  return port
+}
+
+/** Everything until the other side ends the stream. */
+export async function readAll(socket: Socket): Promise<string> {
+  let text = ''
+  for await (const chunk of socket) text += String(chunk)
+  return text
+}
+
+/** How a connection ended: with an error code, or `end`. */
+export function fate(socket: Socket): Promise<string> {
+  return new Promise(resolve => {
+    socket.once('error', (error: NodeJS.ErrnoException) => resolve(error.code ?? error.message))
+    socket.once('end', () => resolve('end'))
+    socket.resume()
+  })
+}
+
+/** Until something is so. */
+export async function until(what: () => boolean): Promise<void> {
+  await eventually(what, { stepMs: 5, describe: () => `${what}` })
+}

@@ -1,0 +1,84 @@
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import { PersistentMap } from '../../../../src/base/persistent-map.ts'
+import { finish } from '../../../../src/base/steps.ts'
+import type { Table } from '../../../../src/kernel/nft/state.ts'
+import { diffStates } from '../../../../src/modes/userspace/diff.ts'
+import { adoptRuleset, bookOf } from '../../../../src/modes/userspace/observe.ts'
+import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/options.ts'
+import { renderUserspaceState } from '../../../../src/modes/userspace/render.ts'
+import { EMPTY_STATE, type UserspaceState } from '../../../../src/modes/userspace/state.ts'
+import { resolveElement } from '../../../../src/modes/userspace/symbols.ts'
+import { changes, World } from '../world.ts'
+
+function render(world: World, base: UserspaceState): UserspaceState {
+  const without = new Set(world.without)
+  return finish(renderUserspaceState(world.table, { base, without }, DEFAULT_USERSPACE_OPTIONS))
+}
+
+function differences(from: UserspaceState, to: UserspaceState): string[] {
+  const { describe } = finish(diffStates(from, to))
+  return [...describe()].map(({ verb, object }) => `${verb} ${object}`)
+}
+
+/** Ports as a kernel might have chosen them. */
+function ports(state: UserspaceState): Map<string, number> {
+  const names = [...state.relays.values()].flatMap(({ key, lists }) => lists.map(list => `${list} ${key}`))
+  return new Map(names.map((name, at) => [name, 40_000 + at]))
+}
+
+/** The tables of a state as a kernel holds them, its elements in no groups. */
+function inKernel({ ruleset }: UserspaceState, portOf: (key: string, list: string) => number | undefined) {
+  const tables = ruleset.tables.map((table): Table => {
+    const elements = [...table.elements.values()].flat()
+    const resolved = elements.map(element => resolveElement(element, table.family, portOf))
+    return { ...table, elements: PersistentMap.from([['all', resolved]]) }
+  })
+  return { tables }
+}
+
+it('is at every step what a full render gives, in the kernel and in the process', () => {
+  fc.assert(
+    fc.property(fc.array(changes, { minLength: 1, maxLength: 12 }), steps => {
+      const world = new World()
+      let state = EMPTY_STATE
+      for (const step of steps) {
+        world.apply(step)
+        state = render(world, state)
+        const full = render(world, EMPTY_STATE)
+        expect(differences(state, full)).toEqual([])
+        expect(differences(full, state)).toEqual([])
+        const sorted = (map: UserspaceState['places']) =>
+          map
+            .keys()
+            .map(key => `${key} ${map.get(key)}`)
+            .sort()
+        expect(sorted(state.places)).toEqual(sorted(full.places))
+        expect(state.refusals).toEqual(full.refusals)
+      }
+    }),
+    { numRuns: 100 },
+  )
+})
+
+it('is adopted from a listing without a difference, whatever the ports of its listeners', () => {
+  fc.assert(
+    fc.property(fc.array(changes, { minLength: 1, maxLength: 8 }), steps => {
+      const world = new World()
+      for (const step of steps) world.apply(step)
+      const state = render(world, EMPTY_STATE)
+      const numbers = ports(state)
+      const portOf = (key: string, list: string) => numbers.get(`${list} ${key}`)
+      const book = bookOf(state.relays, portOf)
+      const found = finish(adoptRuleset(inKernel(state, portOf), { relays: state.relays, book }))
+      expect(differences(found, state)).toEqual([])
+      // Nothing that another process listened at is taken for ours.
+      const stale = finish(
+        adoptRuleset(inKernel(state, portOf), { relays: EMPTY_STATE.relays, book: new Map() }),
+      )
+      const wanted = [...state.relays.values()].length
+      expect(differences(stale, state).length).toBeGreaterThanOrEqual(wanted)
+    }),
+    { numRuns: 50 },
+  )
+})
