@@ -27,7 +27,7 @@ export function parseIp(text: string): Ip | undefined {
 export function whyNotIp(text: string): string {
   if (text === '') return 'empty where an IP address belongs'
   if (text.includes('%'))
-    return 'an IP address with a zone, which means nothing on other nodes; leave the zone out'
+    return 'an IP address with a zone, which has no meaning on other nodes; omit the zone'
   if (text.includes('/')) return 'a prefix where a single IP address belongs'
   return 'not an IP address; write it like 192.0.2.1 or 2001:db8::1'
 }

@@ -52,7 +52,7 @@ async function takePlace(made: string, path: string): Promise<void> {
   if (await isLinked(made, path)) return
   const dead = await deadSocketAt(path)
   if (dead !== undefined) await removeDead(path, dead, made)
-  if (!(await isLinked(made, path))) throw new Error('another process has just begun to listen there')
+  if (!(await isLinked(made, path))) throw new Error('another process has just started to listen there')
 }
 
 function isLinked(made: string, path: string): Promise<boolean> {
@@ -140,7 +140,7 @@ async function deadSocketAt(path: string): Promise<FileId | undefined> {
     throw error
   })
   if (found === undefined) return undefined
-  if (!found.isSocket()) throw new Error('there is something that is no socket, and it is left alone')
+  if (!found.isSocket()) throw new Error('a file that is not a socket has this path; kprobe keeps it')
   if (await isAnswered(path)) throw new Error('another process answers at this socket')
   return found
 }

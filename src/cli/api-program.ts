@@ -54,13 +54,13 @@ export function isLine({ name, command }: ApiProgram): boolean {
 /** What the shell finds out for itself is the exit code of a run; a path that is nowhere is known before. */
 async function whyNotLine(line: string, path: string | undefined): Promise<string | undefined> {
   if ((await whyNotProgram(SHELL, path)) !== undefined)
-    return `no program has this name, and there is no ${SHELL} for a line; arguments of a program stand behind --`
+    return `no program has this name, and there is no ${SHELL} to run it as a line; put arguments of a program after --`
   const [, first] = /^\s*([\w./+-]*\/[\w./+-]*)(?:\s|$)/.exec(line) ?? []
   const whyNot = first === undefined ? undefined : await whyNotProgram(first, path)
   return whyNot === undefined ? undefined : `${first}: ${whyNot}`
 }
 
-const ABSENT = 'there is no such program'
+const ABSENT = 'no such program'
 /** Of execvp(3), where there is no PATH. */
 const DEFAULT_PATH = '/bin:/usr/bin'
 
@@ -73,13 +73,13 @@ async function whyNotProgram(command: string, path = DEFAULT_PATH): Promise<stri
 
 async function whyNotFile(file: string): Promise<string | undefined> {
   try {
-    if (!(await stat(file)).isFile()) return 'is no file'
+    if (!(await stat(file)).isFile()) return 'is not a file'
     await access(file, constants.X_OK)
     return undefined
   } catch (error) {
     const code = error instanceof Error && 'code' in error ? error.code : undefined
     // A line may be longer than any name.
     if (code === 'ENOENT' || code === 'ENOTDIR' || code === 'ENAMETOOLONG') return ABSENT
-    return code === 'EACCES' ? 'may not be executed' : String(error)
+    return code === 'EACCES' ? 'is not executable' : String(error)
   }
 }

@@ -113,7 +113,7 @@ export async function removeLeftovers(
   }
 }
 
-/** Deletes the tables of the mode userspace: what is relayed goes on for as long as the process that relays it. */
+/** Deletes the tables of userspace mode: what is relayed goes on for as long as the process that relays it. */
 export async function removeUserspace(clock: Clock, name: string): Promise<readonly string[]> {
   const client = createNftClient({ transport: openNetfilter(), clock })
   try {

@@ -31,7 +31,7 @@ const FORCE: FlagSpec = {
   name: 'force',
   kind: 'bool',
   default: 'false',
-  help: 'even while a kprobe is running here (it will put everything back)',
+  help: 'run even while kprobe runs here (it will restore everything)',
 }
 const LEFTOVERS_OF: FlagSpec = {
   name: 'leftovers-of',
@@ -39,8 +39,8 @@ const LEFTOVERS_OF: FlagSpec = {
   placeholder: 'PROXY',
   default: '',
   help:
-    'remove what another proxy has left, instead of what is ours; the only one that is known is kube-proxy. ' +
-    'A kprobe may be running, the other proxy must not',
+    "remove the leftovers of another proxy instead of kprobe's objects; the only value is kube-proxy. " +
+    'kprobe may be running, the other proxy must not',
 }
 const PROXY_MODE: FlagSpec = {
   name: 'proxy-mode',
@@ -48,8 +48,8 @@ const PROXY_MODE: FlagSpec = {
   placeholder: 'MODE',
   default: '',
   help:
-    'iptables: remove the chains of that mode as well. They have the same names as those of kube-proxy, ' +
-    'so they stay without this flag',
+    "iptables: also remove the chains of iptables mode. They have the names of kube-proxy's chains, " +
+    'so cleanup keeps them without this flag',
 }
 const FLAGS: readonly FlagSpec[] = [FORCE, LEFTOVERS_OF, PROXY_MODE, INSTANCE_FLAG]
 
@@ -58,23 +58,23 @@ export const command: Command = {
     helpText({
       usage: 'kprobe cleanup [flags]',
       description:
-        'Removes what is provably ours from the kernel: Services stop working on this node. Safe to run again.\n' +
-        'What kube-proxy has left is named, and removed only when told: --leftovers-of=kube-proxy.',
+        "Removes kprobe's objects from the kernel: Services stop working on this node. Safe to run again. Names what\n" +
+        'kube-proxy left, and removes it only with --leftovers-of=kube-proxy.',
       details: [
-        'Chains of the mode iptables are the same whether kprobe or kube-proxy wrote them: --proxy-mode=iptables takes',
-        "them and the rules that lead to them out of the tables of iptables-nft. Kubelet's KUBE-FIREWALL, the tables, and",
-        'all that others have in them stay. Without the flag, cleanup names those that kprobe has recorded as its own. When',
-        'they are gone, route_localnet gets its value from before kprobe back.',
+        'kprobe and kube-proxy write the same chains in iptables mode. --proxy-mode=iptables removes these chains and the',
+        "rules that lead to them from the tables of iptables-nft. kubelet's KUBE-FIREWALL, the tables, and everything that",
+        'other programs have in them stay. Without the flag, cleanup names the chains that kprobe has recorded as its own.',
+        'Once they are gone, cleanup restores the value that route_localnet had before kprobe.',
         '',
-        'Of kube-proxy, that flag removes in one transaction the tables of its nftables mode, and out of the tables of',
+        '--leftovers-of=kube-proxy removes in one transaction the tables of its nftables mode, and from the tables of',
         'iptables-nft its chains (KUBE-SERVICES, KUBE-SVC-*, ...) with the rules that lead to them. Everything else in',
-        "those tables stays: kubelet's KUBE-FIREWALL, others' rules, and chains of kube-proxy that others use. Then go the",
-        'virtual servers and the addresses of kube-ipvs0 that the ipsets of its IPVS mode name, and these ipsets; others',
-        'stay. Legacy iptables is named only: `kube-proxy --cleanup` removes that. Chains that kprobe has recorded as its own',
-        'stay, and are named.',
+        "those tables stays: kubelet's KUBE-FIREWALL, rules of other programs, and chains of kube-proxy that these use. Then",
+        'cleanup removes the virtual servers and the addresses of kube-ipvs0 that the ipsets of its IPVS mode name, and these',
+        'ipsets; others stay. cleanup only names legacy iptables chains: `kube-proxy --cleanup` removes them. It also only',
+        'names chains that kprobe has recorded as its own.',
         '',
-        'With --service-proxy-name=NAME, only what is of the kprobe that ran with that flag goes, its chains of iptables, whose',
-        'names are its own, among it; without the flag, what is of named ones stays.',
+        'With --service-proxy-name=NAME, cleanup removes only the objects of that named proxy, its iptables chains included.',
+        'Without it, the objects of named proxies stay.',
       ],
       flags: [...FLAGS, HELP_FLAG],
     }),
@@ -108,7 +108,7 @@ function refuseBeside(reader: FlagReader, name: string, mode: '' | ProxyMode): v
   if (reader.given('leftovers-of'))
     reader.fail(
       '--leftovers-of',
-      'is not for a named proxy: kube-proxy, or what it left, serves other Services',
+      'cannot be combined with --service-proxy-name: kube-proxy serves other Services',
     )
 }
 
@@ -116,7 +116,7 @@ interface Extent {
   readonly force: boolean
   /** Of the proxy; undefined for the one without. */
   readonly name: string | undefined
-  /** Chains of the mode iptables, too. Those of a named proxy are nobody else's. */
+  /** Chains of iptables mode, too. Those of a named proxy are nobody else's. */
   readonly iptables: boolean
 }
 
@@ -146,9 +146,9 @@ async function cleanOurs(io: Io, { force, iptables, name }: Extent): Promise<num
     for (const what of gone) io.out(`removed ${what}\n`)
     const { texts, settled } = name === undefined ? await lookForRest(lock.kind === 'held') : NO_REST
     if (gone.length + settled.length === 0 && !texts.some(isOurs))
-      io.out('nothing of ours is in the kernel\n')
+      io.out('the kernel holds no objects of kprobe\n')
     for (const line of settled) io.out(`${line}\n`)
-    for (const table of foreign) io.out(`left table ${table}, which is not ours\n`)
+    for (const table of foreign) io.out(`left table ${table}: it does not belong to kprobe\n`)
     nameLeftovers(io, texts)
   } finally {
     if (lock.kind === 'held') await lock.release()
@@ -188,7 +188,7 @@ async function warnOfKubeProxy(io: Io): Promise<void> {
   const pids = await processesNamed('kube-proxy')
   if (pids.length === 0) return
   io.err(
-    `kprobe cleanup: kube-proxy runs in this network namespace (pid ${pids.join(', ')}): in its iptables mode, the chains are its own, and it writes them again\n`,
+    `kprobe cleanup: kube-proxy runs in this network namespace (pid ${pids.join(', ')}); if it is in iptables mode, these chains are its own and it will write them again\n`,
   )
 }
 
@@ -198,12 +198,12 @@ const CLEANING = ' (cleanup)'
 function busyText({ holder, of }: Extract<InstanceLock, { kind: 'busy' }>): string {
   if (holder.endsWith(CLEANING)) {
     const who = holder.slice(0, -CLEANING.length)
-    return `another cleanup is at work in this network namespace (${who}): try again when it has ended, or give --force`
+    return `another cleanup runs in this network namespace (${who}): retry when it has ended, or give --force`
   }
   const who = holder === '' ? '' : ` (${holder})`
   const which = of === 'name' ? '' : ', of another name with the same hash and the same chains,'
   return (
-    `a kprobe${which} is running in this network namespace${who} and would put everything back: ` +
+    `another kprobe${which} runs in this network namespace${who} and would restore everything: ` +
     'stop it first, or give --force'
   )
 }
@@ -218,7 +218,7 @@ async function cleanLeftovers(io: Io): Promise<number> {
   // Its chains, which refer to the ipsets, are gone by now.
   const ofIpvs = await removeIpvs('kube-proxy')
   const removed = [...removedTexts(taken), ...(ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs))]
-  if (removed.length === 0) io.out('nothing that kube-proxy left can be removed here\n')
+  if (removed.length === 0) io.out('kube-proxy left nothing here that can be removed\n')
   for (const what of removed) io.out(`removed ${what}\n`)
   for (const what of keptTexts(taken)) io.out(`left ${what}\n`)
   nameLeftovers(io, leftoverTexts(await lookAround(), owner))

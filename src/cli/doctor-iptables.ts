@@ -9,7 +9,7 @@ import type { Finding } from './doctor-settings.ts'
 
 type ReadText = (path: string) => Promise<string | undefined>
 
-/** What the mode iptables needs of the kernel besides nf_tables, thing by thing; nothing is changed. */
+/** What iptables mode needs of the kernel besides nf_tables, thing by thing; nothing is changed. */
 export async function iptablesFindings(config: Config, read: ReadText): Promise<readonly Finding[]> {
   const missing = await probed()
   return config.proxyMode === 'iptables'
@@ -26,7 +26,7 @@ async function probed(): Promise<readonly MissingExtension[]> {
   }
 }
 
-/** Those of the mode ipvs are told with it. */
+/** Those of IPVS mode are told with it. */
 const USES: readonly (readonly [use: XtUse, kind: Finding['kind'], meaning: string])[] = [
   ['services', 'missing', 'every Service'],
   ['affinity', 'warning', 'session affinity'],
@@ -77,5 +77,5 @@ function routeLocalnet(wanted: boolean, now: string | undefined): Finding {
 function summary(missing: readonly MissingExtension[]): Finding {
   const lacks = missing.filter(({ use }) => use === 'services')
   const text = lacks.length === 0 ? 'can be used here' : `cannot be used here: ${lackText(lacks)} missing`
-  return { kind: 'note', subject: 'the mode iptables', text }
+  return { kind: 'note', subject: 'iptables mode', text }
 }

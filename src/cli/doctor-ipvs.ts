@@ -15,7 +15,7 @@ import { failureText } from './usage-errors.ts'
 
 type ReadText = (path: string) => Promise<string | undefined>
 
-/** What the mode ipvs needs of the kernel besides nf_tables, thing by thing; nothing is changed. */
+/** What IPVS mode needs of the kernel besides nf_tables, thing by thing; nothing is changed. */
 export async function ipvsFindings(config: Config, read: ReadText): Promise<readonly Finding[]> {
   const { kernel, close } = openIpvsKernel(KERNEL, systemClock)
   try {
@@ -92,7 +92,7 @@ async function moduleFindings({ ipvs }: Config, read: ReadText): Promise<readonl
   const schedulers = loaded.filter(name => SCHEDULER.test(name)).map(name => name.slice('ip_vs_'.length))
   const isLoaded = schedulers.includes(ipvs.scheduler)
   const others = schedulers.length === 0 ? 'none' : schedulers.sort().join(', ')
-  const later = 'the kernel loads what it has when it is asked for it'
+  const later = 'the kernel loads the module on first use'
   return [
     {
       kind: isLoaded ? 'ok' : 'note',
@@ -134,5 +134,5 @@ function summary(found: readonly Finding[]): Finding {
   const missing = found.filter(({ kind }) => kind === 'missing').map(({ subject }) => subject)
   const text =
     missing.length === 0 ? 'can be used here' : `cannot be used here: ${missing.join('; ')} missing`
-  return { kind: 'note', subject: 'the mode ipvs', text }
+  return { kind: 'note', subject: 'IPVS mode', text }
 }

@@ -23,7 +23,7 @@ export interface Neighbourhood {
   readonly wroteIptables?: boolean
   /** We are a named proxy: whoever serves the other Services belongs here. */
   readonly isNamed?: boolean
-  /** Of our own chains of the mode iptables. */
+  /** Of our own chains of iptables mode. */
   readonly chainPrefix?: string
   readonly legacyTables: readonly LegacyTable[]
   /** /proc/net/ip_vs: virtual servers, without its heading. */
@@ -68,7 +68,7 @@ function otherProxies(around: Neighbourhood): Neighbour[] {
             severity: 'note',
             what: `chains of an iptables mode are in ${iptables.join(' and ')}`,
             advice:
-              "kprobe's and kube-proxy's are the same, and nothing tells who wrote them; kprobe goes on with them, once kube-proxy has been stopped",
+              "kprobe's and kube-proxy's are the same, so their author is unknown; kprobe adopts them once kube-proxy has stopped",
           }
         : around.wroteIptables === true
           ? {
@@ -89,7 +89,7 @@ function otherProxies(around: Neighbourhood): Neighbour[] {
       advice: `if they are kube-proxy's, ${REMOVES_ALL} removes them`,
     })
   for (const what of leftElsewhere)
-    found.push({ severity: 'note', what: `kube-proxy left ${what}`, advice: `${REMOVES_NFT} removes that` })
+    found.push({ severity: 'note', what: `kube-proxy left ${what}`, advice: `${REMOVES_NFT} removes it` })
   return found
 }
 
@@ -99,7 +99,7 @@ function dropPolicies({ chains }: Neighbourhood): Neighbour[] {
     .map(({ family, table, chain }) => ({
       severity: 'note',
       what: `${family} ${table} ${chain.name} drops what it does not accept (hook ${hookName(chain.hook?.hooknum)})`,
-      advice: 'it has to accept traffic to Services, as kprobe opens no holes in firewalls',
+      advice: 'kprobe does not open the firewall: this chain must accept traffic to Services',
     }))
 }
 
@@ -116,11 +116,11 @@ function natChains({ chains, tableName, isNamed = false }: Neighbourhood): Neigh
 function natAdvice(table: string, isNamed: boolean): string {
   const { nftables, userspace } = instanceOf(undefined)
   if (isNamed && (table === nftables || table === userspace))
-    return 'it is called as those of the proxy without a name are, which serves the Services without the label service-proxy-name'
+    return 'it has the name of a table of the unnamed proxy, which serves Services without the label service-proxy-name'
   const name = instanceOfTable(table)
   return name === undefined
-    ? 'the first translation of a connection counts; what it translates never reaches a Service'
-    : `it is called as those of \`kprobe run --service-proxy-name=${name}\` are, which serves Services of that name alone`
+    ? "connections that this NAT chain translates first bypass kprobe's Services"
+    : `it has the name of a table of \`kprobe run --service-proxy-name=${name}\`, which serves only Services with that label`
 }
 
 /** Of proxies of other names, by their prefixes. */
@@ -134,7 +134,7 @@ function namedChains({ chains, chainPrefix }: Neighbourhood): Neighbour[] {
   return [...places].map(([prefix, tables]) => ({
     severity: 'note',
     what: `chains ${prefix}-* are in ${[...tables].sort().join(' and ')}`,
-    advice: `they are called as those of a named proxy in the mode iptables are; comments of the rules that lead to ${prefix}-SERVICES say its name`,
+    advice: `they have the names of a named proxy's chains in iptables mode; comments of the rules that lead to ${prefix}-SERVICES contain its name`,
   }))
 }
 
@@ -146,7 +146,7 @@ function legacyProxies({ legacyTables }: Neighbourhood): Neighbour[] {
       return [
         {
           severity: 'note',
-          what: `whether kube-proxy has chains in ${place} could not be looked at`,
+          what: `cannot check whether kube-proxy has chains in ${place}`,
           advice: `${table.chains}; \`iptables-legacy-save\` and \`ip6tables-legacy-save\` show them`,
         },
       ]
@@ -183,7 +183,7 @@ function legacy({ chains, legacyTables, writesIptables }: Neighbourhood): Neighb
       severity: both ? 'warning' : 'note',
       what: `legacy iptables tables are in use: ${names}${both ? `, beside ${others}` : ''}`,
       advice:
-        'they see the same packets in an order that is hard to tell; use one flavour of iptables (update-alternatives)',
+        'both see the same packets, in an order that is hard to predict; use one flavor of iptables (update-alternatives)',
     },
   ]
 }

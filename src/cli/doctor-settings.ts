@@ -26,7 +26,8 @@ type Looked = Promise<Finding | undefined>
 
 async function forwarding(read: ReadText, name: string, family: string): Looked {
   const value = await read(`/proc/sys/${name}`)
-  if (value === undefined) return { kind: 'note', subject: name, text: `absent: ${family} is not there` }
+  if (value === undefined)
+    return { kind: 'note', subject: name, text: `absent: this kernel has no ${family}` }
   if (value === '1') return { kind: 'ok', subject: name, text: `${family} packets are forwarded` }
   return { kind: 'warning', subject: name, text: `${value}: ${family} packets of pods are not forwarded` }
 }

@@ -37,8 +37,8 @@ export const command: Command = {
     helpText({
       usage: 'kprobe doctor [flags]',
       description:
-        'Asks the kernel for every feature that kprobe uses in the mode of --proxy-mode, one by one and without changing\n' +
-        'anything, says what other modes would lack, lists who else works on the same packets, and follows packets\n' +
+        'Probes every kernel feature that kprobe uses in the mode of --proxy-mode, one by one and without changing\n' +
+        'anything, reports what other modes would lack, lists other writers on the same packets, and follows packets\n' +
         'through the rules that the kernel holds. Exits 0 when kprobe can serve here, 1 when it cannot, and 3 when\n' +
         'these rules are damaged.',
       details: [WITHOUT_EFFECT],
@@ -75,7 +75,7 @@ async function examine(config: Config): Promise<readonly Finding[]> {
     const damage = await damageFindings(config)
     return [...ofModes, ...damage, ...(await neighbourFindings(config)), ...settings]
   } catch (error) {
-    const text = `cannot be spoken with: ${failureText(error)}`
+    const text = `does not answer: ${failureText(error)}`
     return [{ kind: 'missing', subject: 'nf_tables over netlink', text }, ...settings]
   }
 }

@@ -29,7 +29,7 @@ export interface IpvsFilter {
   readonly names: ServiceNames
 }
 
-/** Reads with the clients of the mode ipvs, which are closed then. Throws where the kernel lacks what is asked. */
+/** Reads with the clients of IPVS mode, which are closed then. Throws where the kernel lacks what is asked. */
 async function withKernel<T>(read: (kernel: IpvsKernel) => Promise<T>): Promise<T> {
   const { kernel, close } = openIpvsKernel(KERNEL, systemClock)
   try {
@@ -39,7 +39,7 @@ async function withKernel<T>(read: (kernel: IpvsKernel) => Promise<T>): Promise<
   }
 }
 
-/** Everything of the mode ipvs that is ours. */
+/** Everything of IPVS mode that is ours. */
 export async function readIpvsState(kernel: IpvsKernel): Promise<IpvsState> {
   return (await observeKernel(kernel, { ...DEFAULT_IPVS_OPTIONS, remembered: new Map() })).state
 }

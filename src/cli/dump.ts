@@ -73,23 +73,23 @@ export const command: Command = {
     helpText({
       usage: 'kprobe dump [services|nft|ipvs|ipset|iptables|all] [flags]',
       description:
-        'Prints what the kernel holds of ours, read over netlink, and the Service that each object serves. Exits 1 when\n' +
-        'packets do not reach a frontend that is listed, and when --service names one that is not in the kernel.',
+        "Prints kprobe's objects in the kernel, read over netlink, and the Service that each object serves. Exits 1 when\n" +
+        'packets do not reach a listed frontend, and when the kernel has nothing for the Service of --service.',
       details: [
         'What:',
-        '  services   each address and port that is served, and its endpoints (default, but for -o nft); in userspace mode',
-        '             the listener of the daemon, which alone knows the endpoints. -o wide lists every endpoint. For each row',
-        '             a packet from outside and one of this node are followed through the rules that were read',
+        '  services   each address and port that is served, and its endpoints (default, except with -o nft); in userspace mode',
+        '             the listener of the daemon, because only the daemon knows the endpoints. -o wide lists every endpoint.',
+        '             For each row, dump follows a packet from outside and one from this node through these rules',
         '  nft        tables, chains, rules, sets and elements; with -o nft as `nft list ruleset` prints them when',
         "             libnftables is on this machine, by kprobe's own printer otherwise",
         '  ipvs       virtual servers with their destinations (IPVS mode); with -o ipvsadm-save as `ipvsadm -S -n`',
         '  ipset      sets and entries (IPVS mode); with -o ipset-save as `ipset save`',
         '  iptables   rules of iptables mode and what leads to them, or of kube-proxy, whose chains are the same; with',
         '             -o iptables-save the whole tables filter, nat and mangle as iptables-save prints them',
-        '  all        everything that is there',
+        '  all        everything',
         '',
         'IPVS objects have no names: the daemon at --admin-socket knows which Service each belongs to. Without it, only',
-        'objects have a name that elements of our own rules are about.',
+        "objects that kprobe's nf_tables elements mention have a name.",
       ],
       flags: [...FLAGS, HELP_FLAG],
     }),
@@ -184,10 +184,10 @@ async function dumpIptables(request: Request, io: Io): Promise<number> {
 }
 
 const TWO_INPUTS =
-  'these are two inputs: `--family=IPv4` prints that of iptables-restore, `--family=IPv6` that of ip6tables-restore\n'
+  'this is the input of two commands: `--family=IPv4` prints that of iptables-restore, `--family=IPv6` that of ip6tables-restore\n'
 
 const UNNAMED =
-  'not every object of IPVS has a name here: the daemon at its --admin-socket knows whom each serves\n'
+  'some IPVS objects have no Service name here; --admin-socket reads the names from the daemon\n'
 
 /** Throws when a Service is asked for and nobody says what is of it, unless the rest can be shown without. */
 function daemonNames(
@@ -218,13 +218,14 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
   const service = reader.text('service') ?? ''
   if (service !== '' && output === 'iptables-save')
     reader.fail('--service', 'iptables-save prints whole tables; -o text and -o json show one Service')
-  if (service !== '' && !/^[^/]+\/[^/]+$/.test(service)) reader.fail('--service', 'is written namespace/name')
+  if (service !== '' && !/^[^/]+\/[^/]+$/.test(service))
+    reader.fail('--service', 'is not written NAMESPACE/NAME')
   const adminSocket = reader.text('admin-socket') ?? ''
   const proxyName = readInstanceName(reader)
   const misfit = proxyName === undefined ? undefined : whyNotInstance(proxyName, 'nftables')
   if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
   else if (proxyName !== undefined && (what === 'ipvs' || what === 'ipset'))
-    reader.fail('--service-proxy-name', 'a named proxy has no mode ipvs')
+    reader.fail('--service-proxy-name', 'a named proxy cannot use IPVS')
   return {
     what: what ?? 'services',
     output,
@@ -245,9 +246,9 @@ function readFamilies(reader: FlagReader): readonly NftFamily[] {
 /** What the kernel holds of the modes that have something in it. */
 interface Dump {
   readonly read: ReadModes
-  /** Undefined without a table of the mode ipvs. */
+  /** Undefined without a table of IPVS mode. */
   readonly filter: IpvsFilter | undefined
-  /** Of the mode ipvs. */
+  /** Of IPVS mode. */
   readonly ipvs: readonly Table[]
   /** Empty where no iptables mode has a chain. */
   readonly iptables: readonly ReadChain[]
@@ -290,7 +291,7 @@ function nothingText({ service, families, proxyName }: Request): string {
   const whose = proxyName === undefined ? '' : ` from the proxy ${quote(proxyName)}`
   const where = `${whose}${families.length > 1 ? '' : ` in the family ${families.join()}`}`
   return service === ''
-    ? `the kernel holds nothing of ours${where}`
+    ? `the kernel holds no objects of kprobe${where}`
     : `the kernel holds nothing for the Service ${quote(service)}${where}`
 }
 

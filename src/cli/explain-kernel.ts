@@ -24,7 +24,7 @@ export interface Outcome {
 
 /** What the kernel does with the packet that was asked about, beside what the Services ask for. */
 export type KernelOutcome =
-  /** `listener`: of the daemon, in the mode userspace. */
+  /** `listener`: of the daemon, in userspace mode. */
   | { readonly kind: 'same'; readonly listener?: string }
   | { readonly kind: 'different'; readonly outcomes: readonly Outcome[]; readonly reason?: string }
   /** Rules of this mode are not in the kernel. */
@@ -102,7 +102,7 @@ function withoutClients(table: Table): Table {
   return { ...table, elements: PersistentMap.from(kept) }
 }
 
-/** In the mode userspace the kernel knows a listener, and the daemon knows the endpoints. */
+/** In userspace mode the kernel knows a listener, and the daemon knows the endpoints. */
 function keyOf(outcomes: readonly Outcome[], mode: Config['proxyMode']): string {
   if (mode !== 'userspace') return JSON.stringify(outcomes)
   return JSON.stringify([...new Set(outcomes.map(({ verdict }) => verdict))].sort())

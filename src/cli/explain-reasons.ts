@@ -76,8 +76,8 @@ function otherPorts({ question, table, snapshot }: ReasonsInput): readonly strin
 
 function served({ proxyName }: { readonly proxyName: string | undefined }): string {
   return proxyName === undefined
-    ? 'the proxy without a name serves'
-    : `the proxy named ${proxyName} serves (label service.kubernetes.io/service-proxy-name)`
+    ? 'the unnamed proxy serves'
+    : `the proxy ${proxyName} serves (label service.kubernetes.io/service-proxy-name)`
 }
 
 /** Services that asked for the address or the node port in vain. */

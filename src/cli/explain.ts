@@ -29,7 +29,7 @@ const FLAGS: readonly FlagSpec[] = [
     kind: 'text',
     placeholder: 'CLIENT',
     default: '',
-    help: 'who connects: an address or pod/NAMESPACE/NAME; an address of this Node means one of its processes, which comes from the service address itself where that is bound here (mode ipvs)',
+    help: 'who connects: an address or pod/NAMESPACE/NAME; an address of this Node means one of its processes, whose source is the service address itself if that address is bound here (IPVS mode)',
   },
   {
     name: 'to',
@@ -43,14 +43,14 @@ const FLAGS: readonly FlagSpec[] = [
     kind: 'text',
     placeholder: 'PROTOCOL',
     default: '',
-    help: 'tcp, udp or sctp; unset: that of the port of the Service, or tcp',
+    help: 'tcp, udp or sctp; unset: the protocol of the Service port, or tcp',
   },
   {
     name: 'interface',
     kind: 'text',
     placeholder: 'NAME',
     default: '',
-    help: 'interface that the packet comes in by, when pods are recognised by interface',
+    help: 'interface that the packet arrives at, when pods are recognized by interface',
   },
   outputFlag(OUTPUTS),
 ]
@@ -60,10 +60,10 @@ export const command: Command = {
     helpText({
       usage: 'kprobe explain --from CLIENT --to TARGET [flags]',
       description:
-        'Walks what `kprobe run` with the same flags puts into the kernel for the first packet of one connection: which\n' +
+        'Walks the rules that `kprobe run` with the same flags would write, for the first packet of one connection: which\n' +
         'rules decide, where it may go, why each endpoint was left out, and whether its source address is replaced.\n' +
-        'Walks the rules in the kernel as well, where it may read them: exits 3 when they lead elsewhere, or when a daemon\n' +
-        'answers and its rules are gone.',
+        'Also walks the rules in the kernel if it may read them: exits 3 when they lead elsewhere, or when a daemon\n' +
+        'runs and its rules are missing.',
       details: [
         'Example:',
         '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',

@@ -84,7 +84,7 @@ function outcomeLines({ outcomes, kernel }: Explanation): readonly string[] {
       `Outcome, the kernel: ${sameText(kernel)}\n`,
     ]
   const wanted = [
-    'Outcome, as the Services ask for it:\n',
+    'Outcome, as the Services specify it:\n',
     ...outcomes.map(each => outcomeLine(each, WISHES)),
   ]
   if (kernel.kind === 'unknown') return [...wanted, `Outcome, the kernel: cannot be read: ${kernel.reason}\n`]

@@ -22,10 +22,10 @@ export const command: Command = {
     helpText({
       usage: 'kprobe init [flags]',
       description:
-        'Does what needs more privileges than serving does, and ends: asks nf_tables (in the mode ipvs: IPVS) and conntrack\n' +
-        'for an answer, which loads them, and brings the settings of connection tracking to what the flags or the --config\n' +
-        'file ask for, and those of the modes ipvs and iptables to what these need. Larger values that an operator has\n' +
-        'given to connection tracking stay. A setting that cannot be written is named, and is no failure: Services are served without it.\n' +
+        'Does what needs more privileges than serving, and exits: queries nf_tables (in IPVS mode: IPVS) and conntrack,\n' +
+        'which loads their modules, and sets the sysctls of connection tracking to the values of the flags or the --config\n' +
+        'file, and those of IPVS and iptables mode to the values that the modes need. Larger conntrack values that an\n' +
+        'operator has set stay. A sysctl that cannot be written is reported, and is no failure: kprobe serves without it.\n' +
         'Exits 1 when the kernel does not answer.',
       flags: [...RUN_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
     }),
@@ -54,7 +54,7 @@ export async function runInit(argv: readonly string[], io: Io, machine: InitMach
   ]
   const tuned = await tuneKernel(config, { root: machine.root })
   await writeIptablesRecord(config, tuned.written, machine).catch((error: unknown) =>
-    io.err(`kprobe init: cannot record what cleanup undoes: ${failureText(error)}\n`),
+    io.err(`kprobe init: cannot record the values that cleanup restores: ${failureText(error)}\n`),
   )
   if (output === 'text') printText({ tuned, answers }, io)
   else await writeDocument({ settings: settingRows(tuned), kernel: answers }, output, io)
@@ -140,7 +140,7 @@ function settingRows({ written, left, failed }: TuneReport): readonly SettingRow
 function whyLeft({ reason, wanted }: SysctlLeft): string {
   switch (reason) {
     case 'equal':
-      return 'as wanted'
+      return 'already set'
     case 'larger':
       return `larger than the configured ${wanted}; --conntrack-lower lowers it`
     case 'missing':

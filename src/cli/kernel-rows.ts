@@ -156,7 +156,7 @@ type RouteFields = Pick<
 >
 
 function routeOf(chain: string | undefined, id: number, contents: Contents): RouteFields {
-  if (chain === undefined) return { action: 'undefined: its code leads nowhere', endpoints: [] }
+  if (chain === undefined) return { action: 'undefined: no verdict has this code', endpoints: [] }
   if (chain === '') return { action: 'drop', endpoints: [] }
   if (chain === CHAIN_REJECT) return { action: 'reject', endpoints: [] }
   const spec = parseChain(chain)

@@ -50,7 +50,7 @@ function elsewhereTexts({ legacyTables, virtualServers }: Elsewhere): readonly s
     ...(virtualServers.length === 0
       ? []
       : [
-          `${count(virtualServers.length, 'IPVS virtual server')}, if they are its; the command removes everybody's`,
+          `${count(virtualServers.length, 'IPVS virtual server')}, if they are its; the command removes all virtual servers, those of other programs too`,
         ]),
   ]
 }
@@ -59,7 +59,7 @@ function legacyTexts(table: LegacyTable): readonly string[] {
   const { chains } = table
   if (typeof chains === 'string')
     return [
-      `whatever it has in legacy iptables, table ${nameOf(table)}, which cannot be looked at (${chains})`,
+      `its chains, if any, in legacy iptables, table ${nameOf(table)}, which cannot be read (${chains})`,
     ]
   const left = kubeProxyChains(table)
   return left.length === 0

@@ -7,7 +7,7 @@ import { chainsOfBlob, type LegacyChain } from './legacy-blob.ts'
 export interface LegacyTable {
   readonly family: NftFamily
   readonly name: string
-  /** Those that somebody made; a text where they could not be looked at, and says why. */
+  /** Those that somebody made; a text where they cannot be read, and says why. */
   readonly chains: readonly LegacyChain[] | string
 }
 

@@ -55,7 +55,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     const shown = isSummary ? planCounts(lines) : { objects: lines }
     if (output !== 'text') await writeDocument({ changes: lines.length, complete, ...shown }, output, io)
     else printText(lines, isSummary, io)
-    if (!complete) io.err(`there is more: only the first ${COMMITS_MAX} commits are listed\n`)
+    if (!complete) io.err(`only the first ${COMMITS_MAX} commits are listed; there are more\n`)
     return lines.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
     io.err(`kprobe plan: ${failureText(error)}\n`)
@@ -86,7 +86,7 @@ export function planCounts(lines: readonly PlanLine[]) {
 }
 
 export function planSummary(lines: readonly PlanLine[]): string {
-  if (lines.length === 0) return 'no difference: the kernel holds what the Services ask for'
+  if (lines.length === 0) return 'no difference: the kernel holds the wanted state'
   const { services, shared } = planCounts(lines)
   const whose = [...(services > 0 ? [count(services, 'Service')] : []), ...(shared ? ['shared rules'] : [])]
   return `${count(lines.length, 'change')} for ${whose.join(' and ')}`

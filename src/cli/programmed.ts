@@ -23,7 +23,7 @@ export interface ReadModes {
   readonly userspace: readonly Table[]
   /** All chains of the tables of iptables. */
   readonly iptables: readonly ReadChain[]
-  /** Undefined without a table of the mode ipvs. */
+  /** Undefined without a table of IPVS mode. */
   readonly ipvs: ReadIpvs | undefined
   readonly names: ChainNames
 }
@@ -89,7 +89,7 @@ function isOfFamilies({ frontend }: ServiceRow, families: readonly NftFamily[]):
   return families.some(family => (LAYOUTS[family].model === 'IPv6') === frontend.startsWith('['))
 }
 
-/** The chains of iptables are those of the mode ipvs where they have one that no other mode has. */
+/** The chains of iptables are those of IPVS mode where they have one that no other mode has. */
 function chainsOfIpvs(chains: readonly ReadChain[]): readonly ReadChain[] {
   return chains.some(({ ours, name }) => ours && name === KUBE_LOAD_BALANCER) ? chains : []
 }

@@ -36,7 +36,7 @@ export async function readModes({ families, instance }: WhatToRead, ask = NOBODY
     names: instance.chains,
   }
   if (tables.ipvs.length === 0) return { ...read, ipvs: undefined }
-  // Elements of the mode nftables, which may be taking over, say whom they serve.
+  // Elements of nftables mode, which may be taking over, say whom they serve.
   const names = ask(tables.nftables.length === 0) ?? namesOfElements(tables.ipvs)
   const state = await readWholeState()
   const reader = createAddressReader({ openTransport: openRoute, clock: systemClock, except: IPVS_DEVICE })

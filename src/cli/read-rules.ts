@@ -24,7 +24,7 @@ import { CHAIN_INPUT } from '../modes/userspace/layout.ts'
 import { type ReadChain, targetOf } from './iptables-chains.ts'
 import type { Hook, ReadRules } from './reach.ts'
 
-/** Rules of tables of our own, of the mode nftables or userspace. */
+/** Rules of tables of our own, of nftables mode or userspace. */
 export function rulesOfTables(tables: readonly Table[]): ReadRules {
   return {
     tracer: createTracer({ tables: tables.map(asleep) }),
@@ -33,7 +33,7 @@ export function rulesOfTables(tables: readonly Table[]): ReadRules {
   }
 }
 
-/** Rules of the mode ipvs; `chains` are those of iptables where it writes them. */
+/** Rules of IPVS mode; `chains` are those of iptables where it writes them. */
 export function rulesOfIpvs(
   state: IpvsState,
   chains: readonly ReadChain[],
@@ -48,7 +48,7 @@ export function rulesOfIpvs(
   }
 }
 
-/** Rules of the mode iptables: our chains, and what leads to them. */
+/** Rules of iptables mode: our chains, and what leads to them. */
 export function rulesOfChains(chains: readonly ReadChain[], names: ChainNames): ReadRules {
   const made = traceable(chains)
   return {
@@ -74,7 +74,7 @@ const HOOK_CHAINS = [
   [CHAIN_OUTPUT, NF_INET_LOCAL_OUT],
 ] as const
 
-/** The mode userspace has nothing to masquerade, and listeners that nobody may reach but through the rules. */
+/** userspace mode has nothing to masquerade, and listeners that nobody may reach but through the rules. */
 function hookChainsOf({ sets }: Table): readonly (readonly [name: string, hooknum: number])[] {
   if (sets.has('listeners')) return [...HOOK_CHAINS, [CHAIN_INPUT, NF_INET_LOCAL_IN]]
   const behind = sets.has('cluster-ips') ? [CHAIN_EARLY_POSTROUTING, CHAIN_POSTROUTING] : [CHAIN_POSTROUTING]
@@ -199,7 +199,7 @@ function leadsTo(chain: ReadChain | undefined, target: string): boolean {
   return chain?.rules.some(({ rule }) => targetOf(rule) === target) === true
 }
 
-/** Of the chains of the mode iptables, as damageOfTables, in the families that have any. */
+/** Of the chains of iptables mode, as damageOfTables, in the families that have any. */
 export function damageOfChains(chains: readonly ReadChain[], names: ChainNames): readonly string[] {
   const families = NFT_FAMILIES.filter(family => natChain(chains, family, names.services) !== undefined)
   return families.flatMap(family => {

@@ -29,7 +29,7 @@ export const command: Command = {
     helpText({
       usage: 'kprobe run [flags]',
       description:
-        'Keeps the kernel of this node as the Services ask, until SIGTERM or Ctrl-C. What was programmed stays in the\n' +
+        'Programs the Services of the cluster into the kernel of this node, until SIGTERM or Ctrl-C. The rules stay in the\n' +
         'kernel when kprobe ends; `kprobe cleanup` removes it. Takes the flags and the --config file of kube-proxy.',
       flags: [...RUN_FLAGS, HELP_FLAG],
     }),

@@ -13,7 +13,7 @@ export interface ServiceRow {
   readonly protocol: string
   /** `10.96.0.10:80`; `*:30080` for every address of the node. */
   readonly frontend: string
-  /** `balance`, `relay` (in the mode userspace), `reject` or `drop`. */
+  /** `balance`, `relay` (in userspace mode), `reject` or `drop`. */
   readonly action: string
   /** Where everybody's connections go, or nobody's but those below say otherwise. */
   readonly endpoints: readonly string[]

@@ -52,7 +52,7 @@ function changeText(previous: FrontendTable, table: FrontendTable, written: Writ
 }
 
 function writtenText({ commits, changes, bytes, durationMs }: Written): string {
-  if (commits === 0) return 'the kernel holds all of it already'
+  if (commits === 0) return 'the kernel already holds everything'
   const size =
     bytes === 0 ? '' : `, ${bytesText(bytes)} in ${count(commits, 'commit')}, ${durationMs.toFixed(1)} ms`
   return `${count(changes, 'kernel object')}${size}`
@@ -83,7 +83,7 @@ function whyIdle(
   if (type === 'ExternalName') return 'ExternalName'
   if (proxyName !== own)
     return proxyName === undefined
-      ? 'left to the proxy without a name'
+      ? 'left to the unnamed proxy'
       : `left to the proxy ${JSON.stringify(proxyName)}`
   if (headless === 'whole') return 'headless without ports, and this proxy translates ports'
   const refused = refusals.find(({ field }) => /^spec\.(clusterIP|ports)/.test(field))

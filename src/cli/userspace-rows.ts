@@ -14,7 +14,7 @@ import { type CaughtPlace, lostClusterIps, lostText } from './lost-cluster-ips.t
 import type { ServiceRow } from './service-rows.ts'
 
 /**
- * What the tables of the mode userspace do for each Service of `service`, or for all if that is empty: which listener of
+ * What the tables of userspace mode do for each Service of `service`, or for all if that is empty: which listener of
  * the daemon connections are led to. Whom it relays them to stands in no kernel. Pure.
  */
 export function userspaceRows(tables: readonly Table[], service: string): readonly ServiceRow[] {

@@ -23,9 +23,9 @@ export const command: Command = {
     helpText({
       usage: 'kprobe verify [flags]',
       description:
-        'Computes what the objects mean on this node, and compares that with the kernel and with what the daemon at\n' +
+        'Computes the wanted state of this node, and compares it with the kernel and with the state that the daemon at\n' +
         'its admin socket has computed. Names the Services that differ, with their first difference; changes nothing.\n' +
-        'Exits 0 when all agree and 3 when they do not.',
+        'Exits 0 when all agree, and 3 when they differ.',
       details: [FROM_DAEMON, WITHOUT_EFFECT],
       flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, outputFlag(OUTPUTS), HELP_FLAG],
     }),

@@ -11,7 +11,7 @@ export const INSTANCE_FLAG: FlagSpec = {
   kind: 'text',
   placeholder: 'NAME',
   default: '',
-  help: 'only what is of the proxy of this name; unset: of the one without a name',
+  help: 'only the objects of the proxy of this name; unset: those of the unnamed proxy',
 }
 
 /** Reads --service-proxy-name; undefined for the unnamed proxy. An invalid name is an error of the reader. */
@@ -30,8 +30,7 @@ const RESERVED: readonly string[] = ['ipvs', 'userspace'] satisfies readonly Pro
 
 /** Why a proxy of that name cannot program the kernel in that mode; undefined if it can. */
 export function whyNotInstance(name: string, mode: ProxyMode): string | undefined {
-  if (RESERVED.includes(name))
-    return `${quote(name)} is a name that no proxy can have: a table of the one without a name is called so`
+  if (RESERVED.includes(name)) return `${quote(name)} is reserved: a table of the unnamed proxy has this name`
   switch (mode) {
     case 'nftables':
     case 'iptables':
@@ -43,5 +42,5 @@ export function whyNotInstance(name: string, mode: ProxyMode): string | undefine
 }
 
 const IPVS =
-  'cannot be used in the mode ipvs: the kernel has one list of virtual servers in a network namespace, and the proxy without a name ' +
-  'removes those that it does not know; the modes nftables, iptables and userspace keep apart what is of each name'
+  'cannot be used in IPVS mode: a network namespace has one list of virtual servers, and the unnamed proxy ' +
+  'removes those that it does not know; use nftables, iptables or userspace mode'

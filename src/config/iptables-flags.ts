@@ -5,7 +5,7 @@ import type { FlagReader } from './flag-reader.ts'
 /** What kube-proxy has no word for in its iptables mode: flags only, which count beside a file. */
 export type IptablesFlags = Pick<IptablesConfig, 'optimize'>
 
-const GROUP = 'Mode iptables'
+const GROUP = 'iptables mode'
 
 /** Of kube-proxy; checked whatever the mode is, as there. */
 export const IPTABLES_FLAGS: readonly FlagSpec[] = grouped(GROUP, [

@@ -7,7 +7,7 @@ import { type FlagReader, quote } from './flag-reader.ts'
 /** What kube-proxy has no word for in its IPVS mode: flags only, which count beside a file. */
 export type IpvsFlags = Pick<IpvsConfig, 'rules' | 'drainTimeoutMs' | 'digestPeriodMs'>
 
-const GROUP = 'Mode ipvs'
+const GROUP = 'IPVS mode'
 
 /** Of kube-proxy, as IPVS_FLAGS. */
 export const IPVS_PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [

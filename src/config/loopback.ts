@@ -6,7 +6,7 @@ import type { Config } from './config.ts'
 const LOOPBACK_START = '\x7f\0\0\0'
 
 /**
- * Whether NodePorts answer at 127.0.0.1 in the mode iptables: it is asked for, and the choice of NodePort addresses does
+ * Whether NodePorts answer at 127.0.0.1 in iptables mode: it is asked for, and the choice of NodePort addresses does
  * not leave loopback out. Never at ::1, which cannot be translated.
  */
 export function answersAtLoopback({ iptables, nodePortAddresses }: Config): boolean {

@@ -76,7 +76,7 @@ export class Cluster {
     const clusterIps = services.values().flatMap(service => service.clusterIps)
     if (!dependsOnServices(hostNameOf(this.server), clusterIps)) return
     const advice =
-      'after a reboot of the node nothing serves it; use a kubeconfig with the address of the API server itself'
+      'after a reboot nothing serves that address; use a kubeconfig with the address of the API server itself'
     log.warn({ server: this.server }, `the API server address is a Service that kprobe serves: ${advice}`)
   }
 
@@ -148,7 +148,7 @@ async function textOf({ body }: ApiResponse): Promise<string> {
   let text = ''
   for await (const chunk of body) {
     text += decoder.decode(chunk, { stream: true })
-    if (text.length > NODES_BYTES_MAX) throw new ApiError('protocol', 'a list of Nodes that is too long')
+    if (text.length > NODES_BYTES_MAX) throw new ApiError('protocol', 'the list of Nodes is too long')
   }
   return text
 }

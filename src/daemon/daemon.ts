@@ -353,7 +353,7 @@ class Daemon {
     } catch (err) {
       this.#unapplied = changed
       this.#observer.metrics.configChanged('refused')
-      log.error({ err }, 'cannot apply the new configuration as a whole; Services are served as before')
+      log.error({ err }, 'cannot apply the whole new configuration; Services are served as before')
     }
   }
 
@@ -426,7 +426,7 @@ class Daemon {
     this.#observer.synced(event, snapshot, table)
     this.#outward?.update(table)
     // Flows are judged by the newest word: an endpoint that the next commit brings is nobody's stale one. Those of the
-    // mode userspace lead to this process, never to an endpoint.
+    // userspace mode lead to this process, never to an endpoint.
     if (this.#programming?.mode !== 'userspace') this.#flows?.offer(this.#intake.snapshot, table)
     const [previous, written] = [this.#previous, this.#written]
     this.#previous = table

@@ -46,7 +46,7 @@ export function demandIptables(sockets: Pick<KernelSockets, 'netfilter'>, clock:
   const missing = missingXt(sockets, clock, ['services'])
   if (missing.length === 0) return
   throw new Error(
-    `this kernel lacks what rules of iptables are made of: ${lackText(missing)}. \`kprobe doctor --proxy-mode=iptables\` says what else is missing`,
+    `this kernel lacks matches or targets that iptables mode needs: ${lackText(missing)}. \`kprobe doctor --proxy-mode=iptables\` says what else is missing`,
   )
 }
 

@@ -84,7 +84,7 @@ export async function asOnlyInstance(
     }
   })
   const healed = () => {
-    overwritten.healed().catch(err => log.warn({ err }, 'cannot find out who else holds the lock'))
+    overwritten.healed().catch(err => log.warn({ err }, 'cannot determine which process holds the lock'))
   }
   try {
     const code = await run({ signal, healed })
@@ -122,12 +122,12 @@ class Overwritten {
 }
 
 const UNSURE =
-  "another process listens at the abstract socket of this kprobe's lock; whether it is a kprobe cannot be found out (no unix_diag, or the process is in another PID namespace); continuing"
+  "another process listens at the abstract socket of this kprobe's lock; cannot determine whether it is a kprobe (no unix_diag, or the process is in another PID namespace); continuing"
 const LATER =
   'an earlier version of kprobe that started later overwrites this one: it does not see the lock of this version; stop it'
 
 function holderText(holder: string): string {
-  return holder === '' ? 'unknown: it does not answer' : holder
+  return holder === '' ? 'unknown: no answer' : holder
 }
 
 function busyText(name: string | undefined, of: 'name' | 'chains'): string {

@@ -13,7 +13,7 @@ export interface Instance {
   readonly userspace: string
   /** Undefined for a named proxy: the kernel has one IPVS in a network namespace. */
   readonly ipvs: string | undefined
-  /** Of its chains in tables that it shares with everybody: the mode iptables. */
+  /** Of its chains in tables that it shares with everybody: iptables mode. */
   readonly chains: ChainNames
   /** Chains of a named proxy have a hash of its name: two names that share it cannot run at once. */
   readonly chainsLock: string | undefined

@@ -85,7 +85,7 @@ const LACK = 'the kernel will refuse Services that need what it lacks'
 
 const LIMIT =
   'session affinity remembers 100 clients an endpoint, unless xt_recent was loaded with a larger ip_list_tot'
-const LIMITS = `${LIMIT}; a new connection is looked up in a list of all Services, rule by rule: --iptables-optimize shortens the way`
+const LIMITS = `${LIMIT}; each new connection passes the rules of all Services in turn; --iptables-optimize shortens that list`
 
 /**
  * Whether the kernel holds chains of this mode under the names of the configuration's proxy. Of one without a name they may be

@@ -105,10 +105,10 @@ function demandIpvs({ ipvs, ipset }: IpvsKernel): void {
     ipvs.info()
   } catch (thrown) {
     if (!(thrown instanceof NetlinkError) || thrown.code !== 'ENOENT') throw thrown
-    throw new Error(`this kernel has no IPVS: the module ip_vs is not loaded, or not there. ${DOCTOR}`)
+    throw new Error(`this kernel has no IPVS: the module ip_vs is not loaded or not installed. ${DOCTOR}`)
   }
   if (ipset.revision('hash:ip,port', 'IPv4') !== undefined) return
-  throw new Error(`this kernel has no ipsets: the module ip_set is not loaded, or not there. ${DOCTOR}`)
+  throw new Error(`this kernel has no ipsets: the module ip_set is not loaded or not installed. ${DOCTOR}`)
 }
 
 /** No reason to serve nobody: somebody else may have to set them. */

@@ -18,7 +18,7 @@ import { instanceOf } from './instance.ts'
 import type { ModeContext, ModeEvent, ModeTracer, OpenPlane } from './mode.ts'
 
 const COSTS =
-  "userspace mode: this process relays every connection; endpoints see its address instead of the client's, and connections end with it; use it for debugging, or where the kernel has nothing else"
+  "userspace mode: this process relays every connection; endpoints see its address instead of the client's, and connections end with it; use it for debugging, or if the kernel supports no other mode"
 
 /** Throws when the kernel's nf_tables cannot be spoken to. */
 export function openUserspace({

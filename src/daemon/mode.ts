@@ -47,7 +47,7 @@ export type ModeEvent =
     }
   /** The kernel is not what was left there; it is brought back at once. */
   | { readonly kind: 'drift'; readonly difference: string }
-  /** It could not be looked at, or not be written to; tried again. */
+  /** It cannot be read, or not be written to; tried again. */
   | { readonly kind: 'failed'; readonly error: Error }
   /** Something that an operator may want to know: the text is the mode's own, what comes from outside is in the facts. */
   | {

@@ -250,4 +250,4 @@ const ATTEMPTS = 3
 const RETRY_MS = 1_000
 
 const FAILED =
-  'cannot list listening sockets; Services get external addresses of this node without that check until it succeeds'
+  'cannot list listening sockets; until it succeeds, external addresses of this node are not checked against listening processes'

@@ -243,7 +243,7 @@ export class Observer {
 
   #failed({ error, retryMs }: EventOf<'failed'>): void {
     this.metrics.failedPass()
-    // The mode iptables counts them itself: kube-proxy tells there what a failed batch was about.
+    // iptables mode counts them itself: kube-proxy tells there what a failed batch was about.
     if (this.#options.proxyMode() !== 'iptables') this.metrics.proxy.syncFailed()
     this.health.failed()
     const hint = privilegeHint(error)

@@ -150,7 +150,7 @@ export function openFileSource(
   } = {},
 ): Source {
   const { source, nodeName, serviceProxyName } = config
-  if (source.kind !== 'file') throw new Error(`${source.kind} is no source of files`)
+  if (source.kind !== 'file') throw new Error(`${source.kind} is not a file source`)
   const pool = createNamePool()
   const parsing = { ...reading, headlessSlices: serviceProxyName !== undefined }
   const bytes = servicesBytes(processRoom())
@@ -174,7 +174,7 @@ const NEEDS_ADDRESSES: ReadonlySet<ProxyMode> = new Set(['ipvs', 'userspace'])
 /**
  * Addresses of this machine, or undefined when nothing depends on them: the choice of NodePort addresses does by ranges,
  * and so do IPVS, which has to be told each address, and
- * the relay of the mode userspace, which listens at one of them.
+ * the relay of userspace mode, which listens at one of them.
  */
 export function watchLocalIps(
   config: Config,

@@ -66,9 +66,7 @@ export async function runDataplane<State, P extends Plan<State>>(
   const takeLock = systemLock(clock, Math.random)
   const lock = await takeLock(`kprobe/plane/${plane.name}`, `pid ${process.pid}`)
   if (lock.kind === 'busy')
-    throw new Error(
-      `another process (${lock.holder || 'which does not answer'}) runs the plane ${plane.name}`,
-    )
+    throw new Error(`another process (${lock.holder || 'no answer'}) runs the plane ${plane.name}`)
   try {
     await new Run(options).untilEnd()
   } finally {
@@ -159,16 +157,19 @@ class Run<State, P extends Plan<State>> {
         this.#failed(event)
         break
       case 'healed':
-        this.#log.warn({ changes: event.changes, objects: event.objects }, 'others had changed what is ours')
+        this.#log.warn(
+          { changes: event.changes, objects: event.objects },
+          'repaired changes of another program',
+        )
         break
       case 'quarantined':
         this.#log.warn(
           { service: event.service, err: event.error, retryMs: event.retryMs },
-          'the kernel refuses the Service; it is left out, and tried again',
+          'the kernel rejects the Service; skipped and retried',
         )
         break
       case 'released':
-        this.#log.info({ service: event.service }, 'the Service is served again')
+        this.#log.info({ service: event.service }, 'the kernel accepts the Service again')
         break
       default:
         this.#log.debug(event, 'reconciling')
@@ -181,17 +182,17 @@ class Run<State, P extends Plan<State>> {
   ): void {
     this.#failures = 0
     const facts = { number, reason, services: table.services.size, durationMs: Math.round(durationMs) }
-    if (reason === 'start') this.#log.info(facts, 'everything is programmed')
-    else this.#log.debug(facts, 'everything is programmed')
+    if (reason === 'start') this.#log.info(facts, 'sync complete')
+    else this.#log.debug(facts, 'sync complete')
     const { fresh, unnamed } = this.#refusals.look(table)
     for (const { refusals } of fresh) for (const refusal of refusals) this.#log.warn(refusal, 'refused')
-    if (unnamed > 0) this.#log.warn({ unnamed }, 'more was refused')
+    if (unnamed > 0) this.#log.warn({ unnamed }, 'more fields or objects ignored')
     if (this.#options.once === true) this.#end()
   }
 
   #failed({ error, retryMs }: Extract<ReconcilerEvent, { readonly kind: 'failed' }>): void {
     this.#failures++
-    this.#log.error({ err: error, retryMs }, 'programming failed; trying again')
+    this.#log.error({ err: error, retryMs }, 'sync failed; retrying')
     if (this.#options.once !== true) return
     // A privilege does not come by waiting.
     if (privilegeHint(error) !== undefined || this.#failures >= ONCE_FAILURES_MAX) this.#end(error)
@@ -200,7 +201,7 @@ class Run<State, P extends Plan<State>> {
   #tellSourceRefusals(list: Parameters<SourceRefusalLog['look']>[0]): void {
     const { fresh, unnamed } = this.#sourceRefusals.look(list)
     for (const { place, refusal } of fresh) this.#log.warn({ place, ...refusal }, 'refused')
-    if (unnamed > 0) this.#log.warn({ unnamed }, 'more was refused')
+    if (unnamed > 0) this.#log.warn({ unnamed }, 'more fields or objects ignored')
   }
 }
 

@@ -15,14 +15,13 @@ export function isJson(value: unknown): value is Json {
 /** The object in a field that may be absent; anything but an object counts as absent and is refused. */
 export function objectField(findings: Findings, value: unknown, field: string): Json {
   if (isJson(value)) return value
-  if (value !== undefined && value !== null)
-    refuse(findings, field, value, 'not an object; it is read as absent')
+  if (value !== undefined && value !== null) refuse(findings, field, value, 'not an object; ignored')
   return ABSENT
 }
 
 export function listField(findings: Findings, value: unknown, field: string): readonly unknown[] {
   if (Array.isArray(value)) return value
-  if (value !== undefined && value !== null) refuse(findings, field, value, 'not a list; it is read as empty')
+  if (value !== undefined && value !== null) refuse(findings, field, value, 'not a list; ignored')
   return EMPTY_LIST
 }
 

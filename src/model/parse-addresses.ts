@@ -134,8 +134,7 @@ function readIngress(reading: Reading, status: Json): readonly Ip[] {
 /** Mode Proxy: the balancer itself sends traffic on to the nodes, which are not to take the shortcut (KEP-1860). */
 function isVip(findings: Findings, mode: unknown, field: string): boolean {
   if (isAbsent(mode) || mode === 'VIP') return true
-  if (mode !== 'Proxy')
-    refuse(findings, field, mode, 'not a mode; VIP and Proxy are accepted, and it is read as Proxy')
+  if (mode !== 'Proxy') refuse(findings, field, mode, 'not a mode; VIP and Proxy are accepted, using Proxy')
   return false
 }
 
@@ -199,7 +198,7 @@ function withoutUnreadable(findings: Findings, ranges: SourceRanges, ips: readon
 function isReadable(findings: Findings, unreadable: readonly Family[], ip: Ip): boolean {
   const family = familyOf(ip)
   if (!unreadable.includes(family)) return true
-  const reason = `left out, for no ${family} source range is readable and it would be open to everyone`
+  const reason = `ignored: no ${family} source range is valid, so the address would be open to all clients`
   refuse(findings, 'status.loadBalancer.ingress', formatIp(ip), reason)
   return false
 }

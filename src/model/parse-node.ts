@@ -98,7 +98,7 @@ export function parseServiceCidr(value: unknown): readonly Cidr[] | Refusal {
     const field = `spec.cidrs[${index}]`
     if (cidr === undefined) return wholeRefusal(object, field, list[index], whyNotPrefix(list[index]))
     if (cidr.bits === 0) {
-      const reason = 'every address there is, and all unused ones would be dropped'
+      const reason = 'all addresses; every unused one would be dropped'
       return wholeRefusal(object, field, list[index], reason)
     }
     cidrs.push(cidr)

@@ -106,7 +106,7 @@ function readTcpDrain(findings: Findings, annotations: unknown): number | undefi
   if (value === 'cut') return 0
   const ms = typeof value === 'string' ? parseDurationMs(value) : undefined
   if (ms !== undefined && ms >= 0 && ms <= TCP_DRAIN_MAX_MS) return ms
-  const reason = 'neither leave, cut nor a duration of at most 24h (30s); it is read as leave'
+  const reason = 'neither leave, cut nor a duration of at most 24h (30s); using leave'
   refuse(findings, `metadata.annotations[${TCP_DRAIN_ANNOTATION}]`, value, reason)
   return undefined
 }
@@ -117,7 +117,7 @@ function readIpvsScheduler(findings: Findings, annotations: unknown): string | u
   if (value === undefined) return undefined
   if (typeof value === 'string' && IPVS_SCHEDULER.test(value)) return value
   const reason =
-    'not the name of a scheduler; 1 to 15 lower-case letters, digits, hyphens and underscores are accepted, and it is read as absent'
+    'not the name of a scheduler; 1 to 15 lower-case letters, digits, hyphens and underscores are accepted; ignored'
   refuse(findings, `metadata.annotations[${IPVS_SCHEDULER_ANNOTATION}]`, value, reason)
   return undefined
 }
@@ -125,7 +125,7 @@ function readIpvsScheduler(findings: Findings, annotations: unknown): string | u
 function readType(findings: Findings, value: unknown): Service['type'] {
   if (isAbsent(value) || value === 'ClusterIP') return 'ClusterIP'
   if (value === 'NodePort' || value === 'LoadBalancer' || value === 'ExternalName') return value
-  refuse(findings, 'spec.type', value, 'not a type of Service; it is read as ClusterIP')
+  refuse(findings, 'spec.type', value, 'not a type of Service; using ClusterIP')
   return 'ClusterIP'
 }
 
@@ -192,12 +192,7 @@ function readNodePort(findings: Findings, value: unknown, index: number): number
 function readPolicy(findings: Findings, value: unknown, field: string): TrafficPolicy {
   if (value === 'Local') return 'Local'
   if (!isAbsent(value) && value !== 'Cluster') {
-    refuse(
-      findings,
-      field,
-      value,
-      'not a traffic policy; Cluster and Local are accepted, and it is read as Cluster',
-    )
+    refuse(findings, field, value, 'not a traffic policy; Cluster and Local are accepted; using Cluster')
   }
   return 'Cluster'
 }
@@ -216,7 +211,7 @@ function readAffinity(findings: Findings, spec: Json): number {
         findings,
         'spec.sessionAffinity',
         affinity,
-        'not an affinity; None and ClientIP are accepted, and it is read as None',
+        'not an affinity; None and ClientIP are accepted; using None',
       )
     }
     return 0
@@ -227,7 +222,7 @@ function readAffinity(findings: Findings, spec: Json): number {
   if (seconds === undefined || seconds === null) return AFFINITY_DEFAULT_S
   if (typeof seconds === 'number' && Number.isInteger(seconds) && seconds >= 1 && seconds <= AFFINITY_MAX_S)
     return seconds
-  const reason = `not a timeout; 1 to ${AFFINITY_MAX_S} seconds are accepted, and it is read as ${AFFINITY_DEFAULT_S}`
+  const reason = `not a timeout; 1 to ${AFFINITY_MAX_S} seconds are accepted; using ${AFFINITY_DEFAULT_S}`
   refuseNumber(findings, 'spec.sessionAffinityConfig.clientIP.timeoutSeconds', seconds, reason)
   return AFFINITY_DEFAULT_S
 }

@@ -46,7 +46,7 @@ export function parseEndpointSlice(object: unknown, pool?: NamePool): EndpointSl
   const { root } = identity
   const service = labelsOf(identity)[SERVICE_LABEL]
   if (typeof service !== 'string' || !isDnsLabel(service)) {
-    const reason = 'not the name of a Service; a slice without one belongs to nobody'
+    const reason = 'not the name of a Service; the slice is ignored'
     return wholeRefusal(
       objectText(RULES.kind, identity.key),
       `metadata.labels[${SERVICE_LABEL}]`,

@@ -109,5 +109,5 @@ function isReadVersion(kind: WatchedKind, apiVersion: unknown): boolean {
 
 function versionRefusal(kind: WatchedKind, object: Json): Refusal {
   const label = `${kind} ${printable(keyOf(kind, object))}`
-  return wholeRefusal(label, 'apiVersion', object.apiVersion, 'not a version that is read; v1 is')
+  return wholeRefusal(label, 'apiVersion', object.apiVersion, 'not a supported version; kprobe reads v1')
 }

@@ -46,7 +46,7 @@ export function refuseNumber(findings: Findings, field: string, value: unknown, 
     object: objectText(findings.kind, findings.key),
     field,
     value: isText ? `"${printable(value)}"` : printable(value),
-    reason: isText ? `a text, because it stands in quotes, and ${reason}` : reason,
+    reason: isText ? `a quoted string, and ${reason}` : reason,
   })
 }
 

@@ -234,7 +234,7 @@ export class Connection {
 
   /** Receives one datagram and hands its messages out; false when none is waiting. */
   #receive(): boolean {
-    assert(!this.#routing, 'a netlink request is made from within the answer to another')
+    assert(!this.#routing, 'a netlink request was made inside the handler of another reply')
     this.#routing = true
     try {
       const length = this.#transport.receive(this.#buffer)

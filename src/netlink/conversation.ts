@@ -50,7 +50,7 @@ export interface Conversation {
 
 export function unknownOutcome(words: Words, code: string, cause?: unknown): OutcomeUnknownError {
   const { operation, object } = words
-  const extendedAck = "the kernel's answer is lost"
+  const extendedAck = "the kernel's reply was lost"
   return new OutcomeUnknownError({ operation, object, errno: errnoNumber(code), extendedAck, cause })
 }
 

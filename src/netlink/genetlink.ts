@@ -75,7 +75,7 @@ export function findFamily(connection: Connection, name: string): number {
     },
   })
   if (id !== undefined) return id
-  const extendedAck = 'the answer does not tell its number'
+  const extendedAck = 'the reply has no family id'
   throw new NetlinkError({ ...words, errno: errnoNumber('EBADMSG'), extendedAck })
 }
 

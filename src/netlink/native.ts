@@ -66,11 +66,11 @@ function loadAddon(path: string): Addon {
     loaded = createRequire(import.meta.url)(path)
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause)
-    throw new Error(`cannot load kprobe's addon: ${reason}: npm run build:native builds it anew`, { cause })
+    throw new Error(`cannot load kprobe's addon: ${reason}: rebuild it with npm run build:native`, { cause })
   }
   if (isAddon(loaded)) return loaded
   throw new Error(
-    `${path} was built from other sources than this program: npm run build:native builds it anew`,
+    `${path} was built from other sources than this program: rebuild it with npm run build:native`,
   )
 }
 

@@ -186,7 +186,7 @@ export class Pass<State, P extends Plan<State>> {
     }
     const first = receipt.refusals[0]
     if (named.size + suspects.size === 0)
-      throw new CommitError(first?.error.message ?? 'the kernel refused a commit without saying why', receipt)
+      throw new CommitError(first?.error.message ?? 'the kernel rejected a commit without an error', receipt)
     for (const [service, error] of named) this.#refuse(table, service, error)
     const unclear = [...suspects.keys()].filter(service => !named.has(service))
     const held = new Set([...without, ...named.keys(), ...unclear])
@@ -256,7 +256,7 @@ export class Pass<State, P extends Plan<State>> {
         return receipt.refusals[0]?.error ?? new Error('refused')
       this.#applied = undefined
     }
-    throw new Error(`no commit came through in ${ROUNDS_MAX} tries`)
+    throw new Error(`no commit succeeded in ${ROUNDS_MAX} tries`)
   }
 
   #refuse(table: FrontendTable, service: string, error: Error): void {

@@ -2,7 +2,7 @@ import type { Registry } from 'prom-client'
 import type { Family } from '../base/ip.ts'
 import { metricSet } from './metric-set.ts'
 
-/** What the mode iptables has written, and what the kernel has counted for it. */
+/** What iptables mode has written, and what the kernel has counted for it. */
 export interface IptablesNumbers {
   readonly rules: readonly TableRules[]
   /** Batches that the kernel did not take, since the mode began: those about everything, and those about what changed. */

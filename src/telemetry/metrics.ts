@@ -31,9 +31,9 @@ export interface MetricsOptions {
   readonly outward: () => OutwardState
   /** New connections by Service and endpoint; undefined leaves them out. */
   readonly connections: ConnectionMetricsOptions | undefined
-  /** Of the mode iptables; undefined while another one is in use. */
+  /** Of iptables mode; undefined while another one is in use. */
   readonly iptables: () => Promise<IptablesNumbers | undefined>
-  /** Of the mode userspace; undefined while another one is in use. */
+  /** Of userspace mode; undefined while another one is in use. */
   readonly relayed: () => RelayNumbers | undefined
   /** Of the API for back ends; undefined leaves it out. */
   readonly api: (() => ApiNumbers) | undefined

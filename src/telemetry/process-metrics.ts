@@ -98,7 +98,7 @@ function addNode(registry: Registry): void {
   )
   const lag: Gauge = new Gauge({
     name: 'nodejs_eventloop_lag_seconds',
-    help: 'Time until the event loop came round, at this scrape.',
+    help: 'Delay of the event loop, measured at this scrape.',
     registers: [registry],
     collect: async () => {
       const fromMs = performance.now()

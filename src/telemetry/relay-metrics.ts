@@ -1,7 +1,7 @@
 import type { Registry } from 'prom-client'
 import { metricSet } from './metric-set.ts'
 
-/** What goes through this process in the mode userspace, since the mode began. */
+/** What goes through this process in userspace mode, since the mode began. */
 export interface RelayNumbers {
   readonly listeners: number
   readonly tcp: FlowNumbers

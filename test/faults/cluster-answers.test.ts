@@ -276,7 +276,7 @@ describe('bytes that nobody can read', () => {
     await eventually(() => cluster.server.openCount >= 4)
     cluster.put(...service(30))
     await eventually(() => frontendNames().has(nameOf(30)))
-    await daemon.until(() => daemon.said('the end of a streaming list did not come').length > 0, 120_000)
+    await daemon.until(() => daemon.said('the streaming list did not end').length > 0, 120_000)
     await keepsUp()
     expect(await metric('kprobe_source_lists_total', 'endpointslices')).toBeGreaterThanOrEqual(2)
   })

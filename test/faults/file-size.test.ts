@@ -62,7 +62,7 @@ it('F141: a YAML List of 50,000 small objects is read item by item', async () =>
   await servesTheRest('a List of 50,000 objects')
 })
 
-it('F141: what cannot be read in parts is refused with file and figure, and its last good state stays', async () => {
+it('F141: what cannot be read in parts is refused with file and figure, and its last valid state stays', async () => {
   write('small.yaml', small(1))
   const nodes = Array.from({ length: 200_000 }, (_, number) => `{a: ${number}}`)
   write('small.yaml', `apiVersion: v1\nkind: List\nitems: [${nodes.join(', ')}]\n`)

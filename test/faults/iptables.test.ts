@@ -315,6 +315,6 @@ it('F89: cleanup refuses while a daemon runs, what --force removes comes back, a
   expect(saved().ours.filter(line => !line.includes('KUBE-FIREWALL'))).toEqual([])
   expect(saved().foreign).toEqual(foreign)
   const before = await generation()
-  expect(cleanup()).toEqual({ code: 0, text: 'nothing of ours is in the kernel\n' })
+  expect(cleanup()).toEqual({ code: 0, text: 'the kernel holds no objects of kprobe\n' })
   expect(await generation()).toBe(before)
 })

@@ -169,7 +169,7 @@ it('F89: cleanup removes our tables and no others, and again it finds nothing', 
     text: 'removed table ip kube-proxy\nremoved table ip6 kube-proxy\n',
   })
   const before = await generation()
-  expect(await cleanup()).toEqual({ code: 0, text: 'nothing of ours is in the kernel\n' })
+  expect(await cleanup()).toEqual({ code: 0, text: 'the kernel holds no objects of kprobe\n' })
   expect(await generation()).toBe(before)
   expect(nft('list tables')).toBe('table ip other\n')
   expect(listTable('ip other')).toBe(other)
@@ -195,7 +195,7 @@ it.each([
   nft(damage)
   expect((await cleanup()).code).toBe(0)
   expect(nft('list tables')).toBe('')
-  expect((await cleanup()).text).toBe('nothing of ours is in the kernel\n')
+  expect((await cleanup()).text).toBe('the kernel holds no objects of kprobe\n')
 })
 
 it("F89: cleanup leaves kube-proxy's own table, and says so", async () => {
@@ -205,7 +205,7 @@ it("F89: cleanup leaves kube-proxy's own table, and says so", async () => {
   const before = listRuleset()
   expect(await cleanup()).toEqual({
     code: 0,
-    text: 'nothing of ours is in the kernel\nleft table ip kube-proxy, which is not ours\n',
+    text: 'the kernel holds no objects of kprobe\nleft table ip kube-proxy: it does not belong to kprobe\n',
   })
   expect(listRuleset()).toBe(before)
 })

@@ -33,7 +33,7 @@ beforeAll(async () => {
     args: ['--proxy-mode=nftables', '--hostname-override=example-node'],
   })
   allIp = startAllIp()
-  await Promise.all([kprobe.synced(), allIp.says('everything is programmed')])
+  await Promise.all([kprobe.synced(), allIp.says('sync complete')])
 })
 
 afterAll(async () => {
@@ -192,16 +192,16 @@ test('what others do to its tables is repaired; a restart writes nothing', async
   nft('flush', 'chain', 'ip', 'all-ip', 'prerouting')
   nft('delete', 'table', 'ip6', 'all-ip')
   await expect.poll(() => tables('all-ip')).toBe(before)
-  await allIp.says('others had changed what is ours')
+  await allIp.says('repaired changes of another program')
   expect(await allIp.stop()).toBe(0)
   const handles = nft('-a', 'list', 'table', 'ip', 'all-ip')
   allIp = startAllIp()
-  await allIp.says('everything is programmed')
+  await allIp.says('sync complete')
   expect(nft('-a', 'list', 'table', 'ip', 'all-ip')).toBe(handles)
 })
 
 test('a second one of the same name does not start', async () => {
   const second = startAllIp()
-  await expect(second.says('everything is programmed')).rejects.toThrow('runs the plane all-ip')
+  await expect(second.says('sync complete')).rejects.toThrow('runs the plane all-ip')
   expect(await second.stop()).toBe(1)
 })

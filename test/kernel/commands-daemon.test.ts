@@ -35,7 +35,7 @@ describe('a command that is given nothing but the admin socket', () => {
     await start()
     expect(run('plan', `--admin-socket=${socket}`)).toMatchObject({
       code: 0,
-      out: 'no difference: the kernel holds what the Services ask for\n',
+      out: 'no difference: the kernel holds the wanted state\n',
     })
     const verified = run('verify', `--admin-socket=${socket}`)
     expect(verified.code).toBe(0)
@@ -79,7 +79,7 @@ describe('a command that is given nothing but the admin socket', () => {
       timeout: patientMs(60_000),
     })
     expect([status, stderr]).toEqual([0, ''])
-    expect(stdout).toBe('no difference: the kernel holds what the Services ask for\n')
+    expect(stdout).toBe('no difference: the kernel holds the wanted state\n')
   })
 
   it.each([

@@ -8,7 +8,7 @@ import { type Ended, runCommand } from '../support/command.ts'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 
-/* The commands in the mode iptables, beside the tools of the trade. */
+/* The commands in iptables mode, beside the tools of the trade. */
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=iptables']
@@ -63,7 +63,7 @@ afterEach(async () => {
 describe.each([
   ['as kube-proxy writes them', []],
   ['optimized', ['--iptables-optimize']],
-])('the commands in the mode iptables, rules %s', (_, more) => {
+])('the commands in iptables mode, rules %s', (_, more) => {
   const source = [...SOURCE, ...more]
 
   it('put into the kernel what is asked for, print it, and take it out again', () => {
@@ -76,14 +76,14 @@ describe.each([
     expect(setting()).toBe('1')
     expect(kprobe('plan', ...source)).toMatchObject({
       code: 0,
-      out: 'no difference: the kernel holds what the Services ask for\n',
+      out: 'no difference: the kernel holds the wanted state\n',
     })
     expect(kprobe('verify', ...source).code).toBe(0)
     expect(kprobe('dump', 'iptables', '-o', 'iptables-save').out.replace(/^#.*\n/gm, '')).toBe(saved())
     expect(kprobe(...CLEANUP).out).toMatch(
       /^removed \d+ chains with \d+ rules, and the rules that led to them, in table ip nat$/m,
     )
-    expect(kprobe(...CLEANUP).out).toBe('nothing of ours is in the kernel\n')
+    expect(kprobe(...CLEANUP).out).toBe('the kernel holds no objects of kprobe\n')
     expect(foreignLines()).toEqual(before)
     const left = saved()
       .split('\n')
@@ -145,7 +145,7 @@ describe('the record of iptables mode', () => {
     expect(out).not.toMatch(/nothing of ours|kube-proxy/)
     const before = nft('list', 'ruleset')
     expect(kprobe('cleanup', '--leftovers-of=kube-proxy').out).toBe(
-      `nothing that kube-proxy left can be removed here\n${out}`,
+      `kube-proxy left nothing here that can be removed\n${out}`,
     )
     expect(nft('list', 'ruleset')).toBe(before)
     expect(setting()).toBe('1')
@@ -179,7 +179,7 @@ describe('the record of iptables mode', () => {
     copyFileSync('/bin/sleep', program)
     const child = spawn(program, ['60'])
     try {
-      expect(kprobe('cleanup').out).toMatch(/^nothing of ours is in the kernel\nleft by kube-proxy: /)
+      expect(kprobe('cleanup').out).toMatch(/^the kernel holds no objects of kprobe\nleft by kube-proxy: /)
       expect(kprobe(...CLEANUP).out).toContain('left table ip kprobe-record')
       expect(setting()).toBe('1')
     } finally {
@@ -190,11 +190,16 @@ describe('the record of iptables mode', () => {
 })
 
 it('prints nothing where there is nothing, and refuses what it cannot print', () => {
-  expect(kprobe('dump', 'iptables')).toMatchObject({ code: 0, err: 'the kernel holds nothing of ours\n' })
+  expect(kprobe('dump', 'iptables')).toMatchObject({
+    code: 0,
+    err: 'the kernel holds no objects of kprobe\n',
+  })
   expect(kprobe('dump', 'iptables', '-o', 'iptables-save')).toEqual({
     code: 0,
     out: '# iptables\n# ip6tables\n',
-    err: expect.stringMatching(/^these are two inputs: `--family=IPv4` prints that of iptables-restore/),
+    err: expect.stringMatching(
+      /^this is the input of two commands: `--family=IPv4` prints that of iptables-restore/,
+    ),
   })
   expect(kprobe('dump', 'iptables', '-o', 'iptables-save', '--family=IPv4').err).toBe('')
   expect(kprobe('dump', 'services', '-o', 'iptables-save')).toMatchObject({

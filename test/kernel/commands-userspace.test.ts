@@ -6,7 +6,7 @@ import { Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 
-/* The commands in the mode userspace, beside a daemon that relays. */
+/* The commands in userspace mode, beside a daemon that relays. */
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const MODE = ['--hostname-override=example-node', '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]
@@ -85,7 +85,7 @@ it('find nothing to do, nothing that differs, and no stranger in what is ours', 
   await relaying()
   expect(kprobe('plan', ...SOURCE)).toMatchObject({
     code: 0,
-    out: 'no difference: the kernel holds what the Services ask for\n',
+    out: 'no difference: the kernel holds the wanted state\n',
   })
   expect(kprobe('verify', ...SOURCE).code).toBe(0)
   const doctor = kprobe('doctor', ...SOURCE)
@@ -97,7 +97,7 @@ it('find nothing to do, nothing that differs, and no stranger in what is ours', 
 
 it('take out what a daemon has left', async () => {
   await relaying()
-  expect(kprobe('cleanup').err).toContain('a kprobe is running in this network namespace')
+  expect(kprobe('cleanup').err).toContain('another kprobe runs in this network namespace')
   await daemons.end()
   expect(kprobe('cleanup').out).toBe(
     'removed table ip kube-proxy-userspace\nremoved table ip6 kube-proxy-userspace\n',

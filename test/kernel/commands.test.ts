@@ -52,7 +52,7 @@ describe('kprobe plan', () => {
     programExamples()
     expect(kprobe('plan', ...SOURCE)).toEqual({
       code: 0,
-      out: 'no difference: the kernel holds what the Services ask for\n',
+      out: 'no difference: the kernel holds the wanted state\n',
       err: '',
     })
   })
@@ -69,8 +69,10 @@ describe('kprobe plan', () => {
 
 describe('kprobe dump', () => {
   it('says that the kernel holds nothing', () => {
-    expect(kprobe('dump')).toMatchObject({ code: 0, err: 'the kernel holds nothing of ours\n' })
-    expect(kprobe('dump', '--family=ipv6').err).toBe('the kernel holds nothing of ours in the family ip6\n')
+    expect(kprobe('dump')).toMatchObject({ code: 0, err: 'the kernel holds no objects of kprobe\n' })
+    expect(kprobe('dump', '--family=ipv6').err).toBe(
+      'the kernel holds no objects of kprobe in the family ip6\n',
+    )
   })
 
   it('shows Services as text, JSON and YAML', () => {
@@ -195,7 +197,7 @@ describe('kprobe cleanup', () => {
       out: 'removed table ip kube-proxy\nremoved table ip6 kube-proxy\n',
       err: '',
     })
-    expect(kprobe('cleanup')).toEqual({ code: 0, out: 'nothing of ours is in the kernel\n', err: '' })
+    expect(kprobe('cleanup')).toEqual({ code: 0, out: 'the kernel holds no objects of kprobe\n', err: '' })
     expect(nft('list', 'tables')).toBe('table ip somebody\n')
   })
 })

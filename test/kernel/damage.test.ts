@@ -20,7 +20,7 @@ const tool = (line: string): string => {
   return execFileSync(name, args, { encoding: 'utf8' })
 }
 
-/** A daemon of the mode userspace leaves its rules behind when it ends. */
+/** A daemon of userspace mode leaves its rules behind when it ends. */
 async function program(mode: string): Promise<void> {
   if (mode === 'userspace') {
     const args = [NODE, '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]

@@ -40,7 +40,7 @@ it('finds every feature of the nftables mode in this kernel, and leaves nothing 
   expect(execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })).toBe('')
 })
 
-it('asks nothing of the mode userspace that it has no rule for', () => {
+it('asks nothing of userspace mode that it has no rule for', () => {
   const without = nftablesFeatures().filter(({ without: modes }) => modes?.includes('userspace') === true)
   expect(without.map(({ name }) => name)).toEqual(
     ['ip', 'ip6'].flatMap(family => [

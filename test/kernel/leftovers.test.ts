@@ -166,7 +166,7 @@ describe.skipIf(!HAS_IPTABLES)('kprobe cleanup --leftovers-of=kube-proxy, with i
     expect(saved()).toBe(before)
     expect(cleanLeftovers()).toEqual({
       code: 0,
-      out: 'nothing that kube-proxy left can be removed here\n',
+      out: 'kube-proxy left nothing here that can be removed\n',
       err: '',
     })
     expect(saved()).toBe(before)
@@ -236,7 +236,7 @@ describe("kube-proxy's nftables mode", () => {
     const before = ruleset()
     expect(kprobe('cleanup')).toEqual({
       code: 0,
-      out: `nothing of ours is in the kernel\nleft by kube-proxy: table ip kube-proxy of its nftables mode (remove with \`${REMOVES}\`)\n`,
+      out: `the kernel holds no objects of kprobe\nleft by kube-proxy: table ip kube-proxy of its nftables mode (remove with \`${REMOVES}\`)\n`,
       err: '',
     })
     expect(ruleset()).toBe(before)
@@ -255,7 +255,7 @@ describe("kube-proxy's nftables mode", () => {
     expect(ruleset()).toMatch(/ip daddr . meta l4proto . th dport vmap @service-ips/)
     expect(ruleset()).not.toMatch(/frontends|dispatch|mod-|chain refuse \{/)
     expect(ruleset()).toMatch(/set cluster-ips \{\s+typeof ip daddr\s+size 1048576/)
-    expect(kprobe('cleanup').out).toMatch(/^nothing of ours is in the kernel\nleft by kube-proxy: /)
+    expect(kprobe('cleanup').out).toMatch(/^the kernel holds no objects of kprobe\nleft by kube-proxy: /)
     expect(cleanLeftovers().out).toBe('removed table ip kube-proxy\n')
     expect(ruleset()).toBe('')
   })
@@ -264,7 +264,7 @@ describe("kube-proxy's nftables mode", () => {
     expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
     nft('add chain ip kube-proxy service-endpoints-check')
     const before = ruleset()
-    expect(cleanLeftovers().out).toBe('nothing that kube-proxy left can be removed here\n')
+    expect(cleanLeftovers().out).toBe('kube-proxy left nothing here that can be removed\n')
     expect(ruleset()).toBe(before)
     expect(kprobe('cleanup').out).toBe('removed table ip kube-proxy\nremoved table ip6 kube-proxy\n')
   })
@@ -272,9 +272,9 @@ describe("kube-proxy's nftables mode", () => {
   it('is told from a table of others with the same name', () => {
     nft('table ip kube-proxy { chain c { counter; }; }')
     expect(kprobe('cleanup').out).toBe(
-      'nothing of ours is in the kernel\nleft table ip kube-proxy, which is not ours\n',
+      'the kernel holds no objects of kprobe\nleft table ip kube-proxy: it does not belong to kprobe\n',
     )
-    expect(cleanLeftovers().out).toBe('nothing that kube-proxy left can be removed here\n')
+    expect(cleanLeftovers().out).toBe('kube-proxy left nothing here that can be removed\n')
   })
 })
 
@@ -287,7 +287,7 @@ describe('what its IPVS mode left', () => {
     })
     const command = 'kprobe cleanup --leftovers-of=kube-proxy'
     const named = `left by kube-proxy: 2 ipsets of its IPVS mode (KUBE-6-LOOP-BACK, KUBE-CLUSTER-IP) (remove with \`${command}\`)\n`
-    expect(kprobe('cleanup').out).toBe(`nothing of ours is in the kernel\n${named}`)
+    expect(kprobe('cleanup').out).toBe(`the kernel holds no objects of kprobe\n${named}`)
     expect(kprobe('doctor').out).toContain('2 ipsets')
     expect(cleanLeftovers()).toEqual({ code: 0, out: 'removed 2 ipsets\n', err: '' })
     expect(execFileSync('ipset', ['list', '-n'], { encoding: 'utf8' }).trim().split('\n').sort()).toEqual([

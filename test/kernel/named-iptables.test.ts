@@ -11,7 +11,7 @@ import {
 } from '../support/named-proxies.ts'
 import { eventually } from '../support/patience.ts'
 
-/* docs/decisions/0021: proxies of several names in the mode iptables, beside a main one in whatever mode. */
+/* docs/decisions/0021: proxies of several names in iptables mode, beside a main one in whatever mode. */
 
 const IPTABLES = '--proxy-mode=iptables'
 const RED_CHAINS = chainNames('red').prefix
@@ -177,7 +177,7 @@ describe("beside kube-proxy's chains", () => {
       '',
     ])
     expect(saved()).toEqual(before)
-    expect(node.command('red', 'cleanup').out).toBe('nothing of ours is in the kernel\n')
+    expect(node.command('red', 'cleanup').out).toBe('the kernel holds no objects of kprobe\n')
   })
 
   test('damage to theirs is not its business, nor damage to its own theirs', async () => {
@@ -278,7 +278,9 @@ describe('commands', () => {
     )
     expect(JSON.stringify(rows('red'))).not.toMatch(/plain|ns1\/idle:/)
     expect(JSON.stringify(rows(''))).not.toContain('red')
-    expect(node.command('blue', 'dump').err).toBe('the kernel holds nothing of ours from the proxy "blue"\n')
+    expect(node.command('blue', 'dump').err).toBe(
+      'the kernel holds no objects of kprobe from the proxy "blue"\n',
+    )
     const chains = node.command('red', 'dump', 'iptables').out
     expect(chains).toContain(`${RED_CHAINS}-SVL-`)
     expect(chains).not.toContain('KUBE-')

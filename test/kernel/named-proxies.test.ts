@@ -265,14 +265,14 @@ describe('commands', () => {
     await startAll()
     const busy = node.command('red', 'cleanup')
     expect(busy).toMatchObject({ code: 1 })
-    expect(busy.err).toContain('a kprobe is running')
+    expect(busy.err).toContain('another kprobe runs')
     await node.daemon('red').stop()
     expect(node.command('red', 'cleanup')).toEqual({
       code: 0,
       out: 'removed table ip kube-proxy-red\nremoved table ip6 kube-proxy-red\n',
       err: '',
     })
-    expect(node.command('red', 'cleanup').out).toBe('nothing of ours is in the kernel\n')
+    expect(node.command('red', 'cleanup').out).toBe('the kernel holds no objects of kprobe\n')
     expect(tableNames()).toEqual(TABLES.filter(table => !table.endsWith('-red')))
     await node.expectPackets(`${PLAIN}${BLUE}\n pod TCP 172.30.0.42:80 -> drop`)
     await node.daemon('').stop()
@@ -300,7 +300,7 @@ describe('commands', () => {
     await eventually(() => !tableNames().includes('table ip kube-proxy-red'), 'the mode from before is gone')
     await node.daemon('red').stop()
     expect(tableNames()).toEqual(['table ip kube-proxy-userspace.red', 'table ip6 kube-proxy-userspace.red'])
-    expect(node.command('', 'cleanup').out).toBe('nothing of ours is in the kernel\n')
+    expect(node.command('', 'cleanup').out).toBe('the kernel holds no objects of kprobe\n')
     expect(node.command('red', 'dump', 'nft').out).toMatch(/^table ip kube-proxy-userspace\.red \{/)
     expect(node.command('red', 'cleanup').out).toBe(
       'removed table ip kube-proxy-userspace.red\nremoved table ip6 kube-proxy-userspace.red\n',
@@ -309,10 +309,10 @@ describe('commands', () => {
   })
 
   test.each([
-    ['cleanup', '--leftovers-of=kube-proxy', '--leftovers-of: is not for a named proxy'],
-    ['cleanup', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in the mode ipvs'],
-    ['dump', 'ipvs', '--service-proxy-name: a named proxy has no mode ipvs'],
-    ['plan', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in the mode ipvs'],
+    ['cleanup', '--leftovers-of=kube-proxy', '--leftovers-of: cannot be combined with --service-proxy-name'],
+    ['cleanup', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in IPVS mode'],
+    ['dump', 'ipvs', '--service-proxy-name: a named proxy cannot use IPVS'],
+    ['plan', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in IPVS mode'],
   ])('%s %s is refused for a named proxy', (command, argument, message) => {
     const ended = node.command('red', command, argument)
     expect(ended.code).toBe(2)
@@ -329,7 +329,9 @@ describe('commands', () => {
       )
     expect(services('')).toEqual(new Set(['ns1/plain:web', 'ns1/plain:dns']))
     expect(services('red')).toEqual(new Set(['ns1/red:web', 'ns1/red:dns']))
-    expect(node.command('blue', 'dump').err).toBe('the kernel holds nothing of ours from the proxy "blue"\n')
+    expect(node.command('blue', 'dump').err).toBe(
+      'the kernel holds no objects of kprobe from the proxy "blue"\n',
+    )
     expect(node.command('red', 'dump', '-o', 'nft').out).toMatch(/^table ip kube-proxy-red \{/)
     expect(node.command('red', 'dump', '-o', 'nft').out).not.toMatch(/^table ip6? kube-proxy \{/m)
     expect(['', 'red', 'blue'].map(name => node.command(name as ProxyName, 'plan').code)).toEqual([0, 0, 3])
@@ -342,7 +344,7 @@ describe('commands', () => {
     await startAll(['', 'red'])
     const told = (name: ProxyName) => JSON.parse(node.command(name, 'doctor', '-o', 'json').out).findings
     expect(told('blue')).toContainEqual(
-      expect.objectContaining({ kind: 'note', text: expect.stringContaining('proxy without a name') }),
+      expect.objectContaining({ kind: 'note', text: expect.stringContaining('unnamed proxy') }),
     )
     for (const name of ['', 'blue'] as const)
       expect(told(name)).toContainEqual(

@@ -6,7 +6,7 @@ import type { KubeObject } from '../support/reference/api.ts'
 import { NODE_ADDRESS, VIP } from './hand-over-clients.ts'
 import { ENDPOINTS, HAS_IPTABLES, HandOver, IPTABLES_MODE, kprobe, nft } from './hand-over-rig.ts'
 
-/* docs/decisions/0021: kprobe serves Services of a name in the mode iptables, beside the real kube-proxy in either mode. */
+/* docs/decisions/0021: kprobe serves Services of a name in iptables mode, beside the real kube-proxy in either mode. */
 
 const CHAINS = chainNames('red').prefix
 const RED_VIP = '172.30.0.12'
@@ -135,4 +135,4 @@ describe.skipIf(!HAS_IPTABLES).each([
 })
 
 if (!HAS_IPTABLES)
-  console.log('skipped: a named proxy in the mode iptables, as iptables is not installed here')
+  console.log('skipped: a named proxy in iptables mode, as iptables is not installed here')

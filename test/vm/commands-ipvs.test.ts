@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Ended, runInProcess } from '../support/command.ts'
 
-/* The commands in the mode ipvs, on a kernel that has IPVS, beside the tools of the trade. */
+/* The commands in IPVS mode, on a kernel that has IPVS, beside the tools of the trade. */
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=ipvs']
@@ -34,7 +34,7 @@ beforeAll(() => {
 
 afterAll(remove)
 
-describe('the commands in the mode ipvs', () => {
+describe('the commands in IPVS mode', () => {
   it('put into the kernel what is asked for, and nothing is left to do then', async () => {
     expect((await kprobe('plan', ...SOURCE)).code).toBe(3)
     const ran = await kprobe('run', '--once', '-v=1', ...SOURCE)
@@ -42,7 +42,7 @@ describe('the commands in the mode ipvs', () => {
     expect(ran.out).toMatch(/programmed 10 Services/)
     expect(await kprobe('plan', ...SOURCE)).toMatchObject({
       code: 0,
-      out: 'no difference: the kernel holds what the Services ask for\n',
+      out: 'no difference: the kernel holds the wanted state\n',
     })
     expect(tool('ipvsadm', '-S', '-n')).toContain('-A -t 10.96.0.10:53 -s rr\n-a -t 10.96.0.10:53 -r ')
     expect(tool('sysctl', '-n', 'net.ipv4.vs.conntrack')).toBe('1\n')
@@ -65,7 +65,7 @@ describe('the commands in the mode ipvs', () => {
     const dumped = await kprobe('dump', 'ipvs')
     expect(dumped.out).toMatch(/^shop\/checkout:https +TCP 198\.51\.100\.22:443 /m)
     expect(dumped.out).toMatch(/^- +UDP 10\.96\.0\.10:53 /m)
-    expect(dumped.err).toMatch(/^not every object of IPVS has a name here: the daemon at its --admin-socket /)
+    expect(dumped.err).toMatch(/^some IPVS objects have no Service name here; --admin-socket /)
     expect(await kprobe('dump', 'ipset', '--service=shop/checkout')).toMatchObject({ code: 1, out: '' })
     expect(await kprobe('dump', '--admin-socket=/nobody.sock')).toMatchObject({
       code: 1,
@@ -97,7 +97,7 @@ describe('the commands in the mode ipvs', () => {
     expect(tool('nft', 'list', 'tables')).not.toContain('kube-proxy')
     expect(tool('ip', '-br', 'link')).not.toContain('kube-ipvs0')
     expect((await kprobe('cleanup')).out).toBe(
-      "nothing of ours is in the kernel\nleft by kube-proxy: 1 IPVS virtual server, if they are its; the command removes everybody's (remove with `kube-proxy --cleanup`)\n",
+      'the kernel holds no objects of kprobe\nleft by kube-proxy: 1 IPVS virtual server, if they are its; the command removes all virtual servers, those of other programs too (remove with `kube-proxy --cleanup`)\n',
     )
   })
 
@@ -115,7 +115,9 @@ describe('the commands in the mode ipvs', () => {
       }
     }
     leave()
-    expect((await kprobe('cleanup')).out).toMatch(/^nothing of ours is in the kernel\nleft by kube-proxy: /)
+    expect((await kprobe('cleanup')).out).toMatch(
+      /^the kernel holds no objects of kprobe\nleft by kube-proxy: /,
+    )
     const cleaned = await kprobe('cleanup', '--leftovers-of=kube-proxy')
     expect(cleaned.out).toMatch(/^removed 2 IPVS virtual servers\n/)
     expect(tool('ipvsadm', '-S', '-n')).toBe('-A -t 198.51.100.99:99 -s rr\n')

@@ -26,7 +26,7 @@ function ours(): readonly string[] {
   return saved().filter(line => line.includes('KUBE-'))
 }
 
-const NOTHING_TO_DO = 'no difference: the kernel holds what the Services ask for\n'
+const NOTHING_TO_DO = 'no difference: the kernel holds the wanted state\n'
 
 describe('the commands with --ipvs-rules=iptables', () => {
   afterAll(async () => {
@@ -109,7 +109,7 @@ describe('a change of the rules', () => {
       await Promise.all(talkers.map(talker => talker.answers(3)))
       writeMode(again.config, 'iptables')
       await again.daemon.until(
-        () => again.daemon.said('cannot apply the new configuration').length > 0,
+        () => again.daemon.said('cannot apply the whole new configuration').length > 0,
         STEP_MS,
       )
       await changeMode(again, 'nftables')

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { STEP_MS } from '../support/mode-switch.ts'
 import { OBJECTS, SharedNode, tableNames } from '../support/named-proxies.ts'
 
-/* docs/decisions/0021: named proxies beside a main one in the mode ipvs, which only the guest's kernel has. */
+/* docs/decisions/0021: named proxies beside a main one in IPVS mode, which only the guest's kernel has. */
 
 const PLAIN = `
   pod     TCP 172.30.0.41:80 -> 10.180.0.1:80 kept
@@ -35,7 +35,7 @@ afterAll(async () => {
 })
 
 // With chains of iptables, the main one's own come at -101 as well: of one hook and priority, the last one is first.
-test('beside the mode ipvs, named ones serve in the modes iptables and nftables', async () => {
+test('beside IPVS mode, named ones serve in the modes iptables and nftables', async () => {
   node.write(OBJECTS)
   await node.launch('red', '--proxy-mode=iptables').synced(STEP_MS)
   await node.launch('blue').synced(STEP_MS)

@@ -14,7 +14,7 @@ export function parseApiAddress(text: string): ApiAddress {
   const [, scheme, rest = ''] = /^(unix|tcp):\/\/(.*)$/.exec(text) ?? []
   if (scheme === 'unix') return { kind: 'unix', path: unixPath(text, rest) }
   if (scheme === 'tcp') return tcpAddress(text, rest)
-  throw new Error(`${JSON.stringify(text)}: an address is unix:///PATH or tcp://IP:PORT`)
+  throw new Error(`${JSON.stringify(text)}: not an address; write unix:///PATH or tcp://IP:PORT`)
 }
 
 /** A peer at any other address of ours has to show a certificate. */
@@ -30,7 +30,7 @@ export function formatApiAddress(address: ApiAddress): string {
 
 function unixPath(text: string, path: string): string {
   if (!path.startsWith('/') || path.endsWith('/') || path.includes('\0'))
-    throw new Error(`${JSON.stringify(text)}: the path of a unix socket is absolute: unix:///PATH`)
+    throw new Error(`${JSON.stringify(text)}: the path of a unix socket must be absolute: unix:///PATH`)
   if (Buffer.byteLength(path) > UNIX_PATH_BYTES_MAX)
     throw new Error(
       `${JSON.stringify(text)}: the path of a unix socket has at most ${UNIX_PATH_BYTES_MAX} bytes`,
@@ -43,6 +43,8 @@ function tcpAddress(text: string, rest: string): ApiAddress {
   const ip = parseIp(inBrackets ?? bare ?? '')
   const port = Number(digits)
   if (ip === undefined || port > 65_535 || (ip.length === 16) !== (inBrackets !== undefined))
-    throw new Error(`${JSON.stringify(text)}: a TCP address is tcp://IP:PORT, or tcp://[IP]:PORT of IPv6`)
+    throw new Error(
+      `${JSON.stringify(text)}: not a TCP address; write tcp://IP:PORT, or tcp://[IP]:PORT for IPv6`,
+    )
   return { kind: 'tcp', ip, port }
 }

@@ -28,7 +28,7 @@ export class GrpcHealth {
   readonly check: (call: Call) => CallHandler = unary(request => {
     const service = readText(request, SERVICE)
     if (!this.#services.has(service))
-      throw new RpcError(NOT_FOUND, `there is no service ${JSON.stringify(service.slice(0, 200))}`)
+      throw new RpcError(NOT_FOUND, `unknown service ${JSON.stringify(service.slice(0, 200))}`)
     return numberField(STATUS, this.#statusOf(service))
   })
 

@@ -18,7 +18,7 @@ export function* readFields(message: Buffer): Iterable<WireField> {
   while (at < message.length) {
     const tag = readVarint(message, at)
     const number = Math.floor(tag.value / 8)
-    if (number === 0) throw new MalformedMessage('a field has the number 0')
+    if (number === 0) throw new MalformedMessage('a field has number 0')
     at = tag.end
     switch (tag.value % 8) {
       case VARINT: {
@@ -44,7 +44,7 @@ export function* readFields(message: Buffer): Iterable<WireField> {
         throw new MalformedMessage(`a field has the wire type ${tag.value % 8}`)
     }
   }
-  if (at > message.length) throw new MalformedMessage('the last field is cut off')
+  if (at > message.length) throw new MalformedMessage('the last field is truncated')
 }
 
 /** The last field of that number, as text; empty when there is none. */
@@ -62,7 +62,7 @@ function readVarint(message: Buffer, start: number): { readonly value: number; r
     value += (byte & 0x7f) * 2 ** (7 * (at - start))
     if (byte < 0x80) return { value, end: at + 1 }
   }
-  throw new MalformedMessage('a number is cut off or too long')
+  throw new MalformedMessage('a number is truncated or too long')
 }
 
 /** A field that is text, bytes or a message within a message. */

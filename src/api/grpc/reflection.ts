@@ -27,7 +27,7 @@ export function reflectionMethod(its: Definitions): (call: Call) => CallHandler 
     return {
       message(bytes) {
         if (waiting.length >= WAITING_MAX)
-          throw new RpcError(RESOURCE_EXHAUSTED, `${WAITING_MAX} requests wait for answers already`)
+          throw new RpcError(RESOURCE_EXHAUSTED, `${WAITING_MAX} requests already wait for answers`)
         waiting.push(Buffer.from(bytes))
         answerAll()
       },
@@ -62,7 +62,7 @@ function answer(its: Definitions, request: Buffer): Buffer {
     if (number === ALL_EXTENSION_NUMBERS && its.bySymbol.has(text.replace(/^\./, '')))
       return Buffer.concat([original, messageField(5, [bytesField(1, text)])])
   }
-  return Buffer.concat([original, failure('there is no such thing')])
+  return Buffer.concat([original, failure('not found')])
 }
 
 function fileOr(file: Buffer | undefined, text: string): Buffer {

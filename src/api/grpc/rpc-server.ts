@@ -181,7 +181,7 @@ export class RpcServer {
     call.attempt(() => {
       const ms = timeoutMs(headers['grpc-timeout'])
       if (ms !== undefined && ms <= TIMER_MS_MAX)
-        cancel = clock.after(ms, () => call.end(DEADLINE_EXCEEDED, 'the time that the client gave is over'))
+        cancel = clock.after(ms, () => call.end(DEADLINE_EXCEEDED, 'the deadline of the client has passed'))
       call.serve(this.#handlerOf(call, headers))
     })
   }
@@ -191,7 +191,7 @@ export class RpcServer {
     this.#admit(call)
     const path = headers[':path'] ?? ''
     const method = this.#options.methods.get(path)
-    if (method === undefined) throw new RpcError(UNIMPLEMENTED, `there is no method ${path.slice(0, 200)}`)
+    if (method === undefined) throw new RpcError(UNIMPLEMENTED, `unknown method ${path.slice(0, 200)}`)
     return method(call)
   }
 
@@ -202,7 +202,7 @@ export class RpcServer {
     const admission = this.#callShares.admit(call, owners)
     if (admission.kind !== 'accepted') this.#refused++
     if (admission.kind === 'refused')
-      throw new RpcError(RESOURCE_EXHAUSTED, `${this.#options.callsMax} calls are open already`)
+      throw new RpcError(RESOURCE_EXHAUSTED, `${this.#options.callsMax} calls are already open`)
     if (admission.kind === 'evicted')
       admission.victim.end(RESOURCE_EXHAUSTED, 'too many calls, and other clients have fewer')
     this.#callShares.mark(call, 'busy')
@@ -256,7 +256,7 @@ class RpcCall implements Call {
     this.#stream.on('data', (chunk: Buffer) => this.attempt(() => reader.read(chunk, take)))
     this.#stream.once('end', () =>
       this.attempt(() => {
-        if (reader.isCutOff) throw new RpcError(INTERNAL, 'the last message is cut off')
+        if (reader.isCutOff) throw new RpcError(INTERNAL, 'the last message is truncated')
         handler.ended()
       }),
     )
@@ -292,7 +292,7 @@ class RpcCall implements Call {
       else if (thrown instanceof MalformedMessage) this.end(INVALID_ARGUMENT, thrown.message)
       else {
         this.#options.failed(errorOf(thrown))
-        this.end(INTERNAL, 'an error of the server, which its log names')
+        this.end(INTERNAL, 'internal server error; see the log of the server')
       }
     }
   }

@@ -102,12 +102,13 @@ export class MessageReader {
     let at = 0
     while (bytes.length - at >= PREFIX_BYTES) {
       const length = bytes.readUInt32BE(at + 1)
-      if (bytes[at] === 1) throw new RpcError(UNIMPLEMENTED, 'compressed messages are not taken')
-      if (bytes[at] !== 0) throw new RpcError(INTERNAL, 'a message begins with neither 0 nor 1')
+      if (bytes[at] === 1) throw new RpcError(UNIMPLEMENTED, 'compressed messages are not supported')
+      if (bytes[at] !== 0)
+        throw new RpcError(INTERNAL, 'the compression flag of a message is neither 0 nor 1')
       if (length > this.#bytesMax)
         throw new RpcError(
           RESOURCE_EXHAUSTED,
-          `a message of ${length} bytes: at most ${this.#bytesMax} are taken`,
+          `a message of ${length} bytes is too long; the limit is ${this.#bytesMax}`,
         )
       const end = at + PREFIX_BYTES + length
       if (bytes.length < end) break

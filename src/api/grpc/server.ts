@@ -83,7 +83,7 @@ export async function startApiServer(options: ApiServerOptions): Promise<ApiServ
   } catch (thrown) {
     sets.close()
     stopRenewing()
-    throw new Error(`the API cannot be served at ${options.address}: ${errorOf(thrown).message}`)
+    throw new Error(`cannot serve the API at ${options.address}: ${errorOf(thrown).message}`)
   }
   listener.on('error', failed)
   const following = serveHealth(health, feed)

@@ -24,7 +24,7 @@ export async function readTls({ certFile, keyFile, clientCaFile }: ApiTls): Prom
   const [own] = certificatesIn('--api-tls-cert', certFile, cert)
   const key = await read('--api-tls-key', keyFile)
   if (own?.checkPrivateKey(privateKeyIn(keyFile, key)) === false)
-    throw new Error(`--api-tls-key: the key in ${keyFile} is not that of the certificate in ${certFile}`)
+    throw new Error(`--api-tls-key: the key in ${keyFile} does not match the certificate in ${certFile}`)
   const clientCa = await read('--api-tls-client-ca', clientCaFile)
   certificatesIn('--api-tls-client-ca', clientCaFile, clientCa)
   const pems = { cert, key, clientCa }

@@ -58,11 +58,11 @@ export class Watcher implements CallHandler, Reader {
     if (asked !== '' && asked.toLowerCase() !== nodeName)
       throw new RpcError(
         FAILED_PRECONDITION,
-        `this server computes what node ${JSON.stringify(nodeName)} needs, and no other: ` +
+        `this server computes only the state of node ${JSON.stringify(nodeName)}: ` +
           `NodeName ${JSON.stringify(asked.slice(0, 253))}`,
       )
     if (this.#unanswered >= UNANSWERED_MAX)
-      throw new RpcError(RESOURCE_EXHAUSTED, `${UNANSWERED_MAX} requests wait for answers already`)
+      throw new RpcError(RESOURCE_EXHAUSTED, `${UNANSWERED_MAX} requests already wait for answers`)
     this.#unanswered++
     this.#answer()
   }

@@ -117,7 +117,7 @@ function isSlow({ command }: Step): boolean {
 
 function refusalOf({ steps, firstSequence }: Datagram, reply: BurstError): Refusal {
   const step = steps[reply.sequence - firstSequence]
-  if (step === undefined) throw new Error(`an answer to number ${reply.sequence}, which was not sent`)
+  if (step === undefined) throw new Error(`netlink reply with unknown sequence ${reply.sequence}`)
   const { errno, offset, sequence } = reply
   const code = errnoName(errno)
   const extendedAck = reply.extendedAck ?? explanationOf(step, code)

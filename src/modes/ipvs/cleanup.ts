@@ -26,5 +26,5 @@ export async function removeAll({ look, diff, commit }: RemovalOptions): Promise
     const [first] = refusals
     throw new Error(`remove what is ours: ${first?.error.message ?? outcome}`, { cause: first?.error })
   }
-  throw new Error(`remove what is ours: something was left after each of ${TRIES} tries`)
+  throw new Error(`remove what is ours: objects remained after each of ${TRIES} tries`)
 }

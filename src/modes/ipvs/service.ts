@@ -95,7 +95,7 @@ function occupiedRefusal(service: string, key: ServerKey): Refusal {
     field: 'spec.ports',
     value: key,
     reason:
-      'somebody else has a virtual server of IPVS there, which is left alone: it is not served at this place',
+      'another program has a virtual server at this address and port; kprobe keeps that server and does not serve the port',
   }
 }
 
@@ -104,6 +104,6 @@ function homelessRefusal(service: string, { port }: PlacedPort): Refusal {
     object: objectText('Service', service),
     field: 'spec.externalTrafficPolicy',
     value: 'Local',
-    reason: `${port.displayName} (${port.family}) has no ClusterIP of its own: pods and processes of this node, too, reach its endpoints on this node only`,
+    reason: `${port.displayName} (${port.family}) has no ClusterIP: pods and processes of this node also reach only its endpoints on this node`,
   }
 }

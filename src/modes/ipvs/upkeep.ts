@@ -20,7 +20,7 @@ export type UpkeepEvent =
   | (Drained & { readonly kind: 'expired' })
   /** The kernel is not what was left there. */
   | { readonly kind: 'drift'; readonly difference: string }
-  /** It could not be looked at, or not be written to; tried again after the next period. */
+  /** It cannot be read, or not be written to; tried again after the next period. */
   | { readonly kind: 'failed'; readonly error: Error }
 
 export interface UpkeepOptions {

@@ -37,13 +37,13 @@ export interface OutOfNumbers {
 }
 
 const NO_IDS_LEFT: OutOfNumbers = {
-  reason: `the table has no number left for another service port: ${ID_MAX} are in use`,
+  reason: `too many service ports: all ${ID_MAX} numbers of the table are in use`,
 }
 const NO_CODES_LEFT: OutOfNumbers = {
-  reason: 'the table has no code left for another combination of endpoint counts: 4080 are in use',
+  reason: 'too many combinations of endpoint counts: all 4080 codes of the table are in use',
 }
 const TOO_MANY_ENDPOINTS: OutOfNumbers = {
-  reason: `session affinity has no number left for another endpoint of one port: ${STABLE_MAX} are in use`,
+  reason: `too many endpoints of one port with session affinity: all ${STABLE_MAX} numbers are in use`,
 }
 const NONE: readonly never[] = []
 

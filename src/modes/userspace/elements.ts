@@ -47,11 +47,11 @@ function whyNot(port: PortFrontends, address: RelayAddress): Refusal | undefined
   const { service, protocol, family, displayName } = port
   const object = objectText('Service', service)
   if (protocol === 'SCTP') {
-    const reason = 'the userspace mode relays TCP and UDP alone; modes of the kernel serve SCTP'
+    const reason = 'userspace mode relays only TCP and UDP; use another mode for SCTP'
     return { object, field: 'spec.ports.protocol', value: printable(`SCTP of ${displayName}`), reason }
   }
   if (address !== undefined) return undefined
-  const reason = `this node has no ${family} address at which the userspace mode could relay`
+  const reason = `this node has no ${family} address that userspace mode could listen on`
   return { object, field: 'spec.ipFamilies', value: family, reason }
 }
 

@@ -156,7 +156,7 @@ class RelayingPlane implements UserspacePlane {
 
   /** Listeners first, then the rules that lead to them; and the other way round for what goes. */
   async #commit(plan: UserspacePlan, options: CommitOptions): Promise<Receipt> {
-    assert(this.#isRelaying, 'rules would lead to listeners that nobody opens')
+    assert(this.#isRelaying, 'dry-run has no listeners for these rules')
     const { client } = this.#given
     const failures = await this.#relays.open(plan)
     if (failures.length > 0) {

@@ -291,7 +291,7 @@ export class FileSource implements Source {
     this.#tell(
       'failed',
       place,
-      kept > 0 ? `${reason}; its last good state stays (${count(kept, 'object')})` : reason,
+      kept > 0 ? `${reason}; its last valid state stays (${count(kept, 'object')})` : reason,
     )
   }
 
@@ -366,7 +366,7 @@ export class FileSource implements Source {
     this.#missing = reason
     const { path } = this.#options
     const kept = this.#catalogue.size
-    const rest = kept > 0 ? `; its last good state stays (${count(kept, 'object')})` : ''
+    const rest = kept > 0 ? `; its last valid state stays (${count(kept, 'object')})` : ''
     if (reason !== undefined) this.#tell('failed', path, `cannot be read (${reason})${rest}`)
     else if (before !== undefined) this.#tell('recovered', path, 'is there again')
   }
@@ -378,7 +378,7 @@ export class FileSource implements Source {
 
 function goneAdvice(kept: number): string {
   return (
-    `its last good state stays (${count(kept, 'object')}). To remove that, put the file back without it ` +
-    '(a file with only a comment will do), or restart'
+    `its last valid state stays (${count(kept, 'object')}). To remove that, put the file back without it ` +
+    '(a file with only a comment is enough), or restart'
   )
 }

@@ -126,7 +126,7 @@ export function decide(course: Course, outcome: Outcome, nowMs: number): Decisio
     case 'cut':
       return later({ ...course, plain: true }, { scope: 'server', text: outcome.text })
     case 'backwards': {
-      const text = `the server's state is older than what is known (${course.position}), which stays`
+      const text = `the server's state is older than the known state (${course.position}); keeping the known state`
       const next = listing(course, {
         consistent: true,
         reason: 'an older list',
@@ -139,7 +139,7 @@ export function decide(course: Course, outcome: Outcome, nowMs: number): Decisio
         listing(course, { consistent: true, doubted: true, reason: 'most objects were missing in a list' }),
       )
     case 'late': {
-      const text = 'the end of a streaming list did not come; listing without streaming'
+      const text = 'the streaming list did not end; listing without streaming'
       return { course: { ...course, plain: true }, wait: AT_ONCE, trouble: { scope: 'resource', text } }
     }
     case 'lost-events':

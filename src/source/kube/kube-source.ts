@@ -164,7 +164,7 @@ export class KubeSource implements Source {
     const isOther =
       failure !== undefined && ['connection', 'throttled', 'internal', 'unavailable'].includes(failure.kind)
     if (isOther) return
-    const text = `cannot be checked for lost events: ${failure?.text ?? ''}`
+    const text = `the check for lost events failed: ${failure?.text ?? ''}`
     const place = `${part.name} check`
     if (failure === undefined) this.#troubles.set(place, undefined)
     else if (part.isUnchecked) this.#troubles.set(place, { scope: 'resource', text })

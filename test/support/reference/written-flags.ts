@@ -18,7 +18,7 @@ export const WRITTEN_FLAGS: readonly string[] = [
   '-v=3',
 ]
 
-/** The same for the mode ipvs: what is of iptables there, and what of IPVS. */
+/** The same for IPVS mode: what is of iptables there, and what of IPVS. */
 export const WRITTEN_IPVS_FLAGS: readonly string[] = [
   '--proxy-mode=ipvs',
   '--masquerade-all',

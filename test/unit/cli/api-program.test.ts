@@ -63,13 +63,13 @@ it('is refused when it is not there', async () => {
     '"" names no program',
     '" " names no program',
     '"a\\u0000b" names no program',
-    '"nothing": there is no such program',
-    expect.stringMatching(/none": there is no such program$/),
-    expect.stringMatching(/data": may not be executed$/),
+    '"nothing": no such program',
+    expect.stringMatching(/none": no such program$/),
+    expect.stringMatching(/data": is not executable$/),
     expect.stringMatching(/": is no file$/),
-    '"locked": may not be executed',
-    expect.stringMatching(/none -n": .*none: there is no such program$/),
-    expect.stringMatching(/data -n": .*data: may not be executed$/),
+    '"locked": is not executable',
+    expect.stringMatching(/none -n": .*none: no such program$/),
+    expect.stringMatching(/data -n": .*data: is not executable$/),
   ])
 })
 

@@ -259,8 +259,8 @@ describe('kprobe api', () => {
     [['--once', '--exec=sh', '--print', '--watch'], '--once: cannot be combined with --watch'],
     [['--once', '--exec=sh', '--print', '--diff'], '--once: cannot be combined with --diff'],
     [['--api=unix:///x'], '--api: is for `kprobe run`'],
-    [['--exec=nothing-of-this-name'], '--exec: "nothing-of-this-name": there is no such program'],
-    [['--exec=/nowhere/at all'], '--exec: "/nowhere/at all": /nowhere/at: there is no such program'],
+    [['--exec=nothing-of-this-name'], '--exec: "nothing-of-this-name": no such program'],
+    [['--exec=/nowhere/at all'], '--exec: "/nowhere/at all": /nowhere/at: no such program'],
     [['--exec=cat -n', '--', 'x'], '--: arguments are for programs'],
     [['--exec='], '--exec: "" names no program'],
     [['--exec=a\0b'], '--exec: '],
@@ -288,7 +288,7 @@ describe('kprobe api', () => {
     for (const message of [
       '--source: "x" is neither kube nor file:PATH; did you mean file:x?',
       '--listen: ',
-      '--exec: "no-such-program": there is no such program',
+      '--exec: "no-such-program": no such program',
       '--diff: is for --print',
       '--once: cannot be combined with --listen',
     ])

@@ -135,7 +135,7 @@ describe('kprobe init', () => {
     expect(readFileSync(root + SYSCTLS.max.path, 'utf8')).toBe('131072')
   })
 
-  it('sets what the mode ipvs needs, which is there once its module has been asked for', async () => {
+  it('sets what IPVS mode needs, which is there once its module has been asked for', async () => {
     const conntrack = 'proc/sys/net/ipv4/vs/conntrack'
     const loading = () => {
       put(conntrack, '0\n')

@@ -99,8 +99,8 @@ describe('the texts', () => {
       `table ip6 kube-proxy of its nftables mode: ${REMOVES}`,
       `1 chain and 2 rules that led to them in table ip nat of its iptables mode, or of kprobe's, which writes the same: ${REMOVES}`,
       '1 chain of its iptables mode in legacy iptables, table ip nat: `kube-proxy --cleanup`',
-      'whatever it has in legacy iptables, table ip6 nat, which cannot be looked at (no way to ask): `kube-proxy --cleanup`',
-      "1 IPVS virtual server, if they are its; the command removes everybody's: `kube-proxy --cleanup`",
+      'its chains, if any, in legacy iptables, table ip6 nat, which cannot be read (no way to ask): `kube-proxy --cleanup`',
+      '1 IPVS virtual server, if they are its; the command removes all virtual servers, those of other programs too: `kube-proxy --cleanup`',
       `4 ipsets of its IPVS mode (KUBE-A, KUBE-B, KUBE-C, ...): ${REMOVES}`,
       `the network device kube-ipvs0 of its IPVS mode: ${REMOVES}`,
     ])
@@ -139,7 +139,7 @@ describe('kprobe doctor', () => {
     ])
     expect(told({})).toEqual([
       `warning: an iptables mode, kube-proxy's or kprobe's, left chains in ip nat: they may catch Service traffic before kprobe does; ${REMOVES} removes them`,
-      `note: kube-proxy left 2 ipsets: ${REMOVES} removes that`,
+      `note: kube-proxy left 2 ipsets: ${REMOVES} removes it`,
     ])
   })
 
@@ -165,7 +165,7 @@ describe('kprobe doctor', () => {
     const told = (of: Neighbourhood) => neighboursOf(of).map(({ severity, what }) => `${severity}: ${what}`)
     expect(told(around)).toEqual([
       "warning: kube-proxy's iptables mode has 2 chains with 5 rules in legacy iptables (ip nat)",
-      'note: whether kube-proxy has chains in legacy iptables (ip6 nat) could not be looked at',
+      'note: whether kube-proxy has chains in legacy iptables (ip6 nat) cannot be read',
       'warning: legacy iptables tables are in use: ip nat, ip6 nat, beside those of iptables-nft, which kprobe writes in this mode',
     ])
     const legacyTables = [{ family: 'ip' as const, name: 'filter', chains: [] }]
@@ -196,7 +196,7 @@ describe('kprobe doctor', () => {
       {
         severity: 'note',
         what: 'ip kube-proxy prerouting translates addresses too (prerouting, priority -100)',
-        advice: expect.stringContaining('those of the proxy without a name are'),
+        advice: expect.stringContaining('a table of the unnamed proxy'),
       },
       {
         severity: 'note',
@@ -206,7 +206,7 @@ describe('kprobe doctor', () => {
       {
         severity: 'note',
         what: 'ip other prerouting translates addresses too (prerouting, priority -100)',
-        advice: expect.stringContaining('the first translation of a connection counts'),
+        advice: expect.stringContaining('connections that this NAT chain translates first'),
       },
     ])
   })

@@ -5,7 +5,7 @@ import type { PlanLine } from '../../../src/reconcile/dataplane.ts'
 const line = (service?: string): PlanLine => ({ verb: 'add', object: 'element', service })
 
 it('counts Services, and names what belongs to none', () => {
-  expect(planSummary([])).toBe('no difference: the kernel holds what the Services ask for')
+  expect(planSummary([])).toBe('no difference: the kernel holds the wanted state')
   expect(planSummary([line('ns/a'), line('ns/a'), line('ns/b')])).toBe('3 changes for 2 Services')
   expect(planSummary([line(), line()])).toBe('2 changes for shared rules')
   expect(planSummary([line(), line('ns/a')])).toBe('2 changes for 1 Service and shared rules')

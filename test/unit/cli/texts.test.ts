@@ -96,7 +96,7 @@ describe('syncText', () => {
     const text = syncText(sync({ snapshot: applyEvents(EMPTY_SNAPSHOT, events) }), options)
     expect(text).toContain(
       'nothing to program for ns/headless (headless), ' +
-        'ns/quoted (spec.ports[0].port "80" is a text, because it stands in quotes, and not a port), ' +
+        'ns/quoted (spec.ports[0].port "80" is a quoted string, and not a port), ' +
         'ns/typo (spec.clusterIP 10.0.0.300 is not an IP address)\n',
     )
   })

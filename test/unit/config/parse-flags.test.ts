@@ -62,7 +62,7 @@ describe('parseFlags', () => {
     [['--service-proxy-name=userspace'], '"userspace" is a name that no proxy can have'],
     [
       ['--service-proxy-name=a', '--proxy-mode=ipvs'],
-      'cannot be used in the mode ipvs: the kernel has one list of virtual servers',
+      'cannot be used in IPVS mode: the kernel has one list of virtual servers',
     ],
   ])('refuses %j', (flags, message) => {
     expect(errorsOf(...flags)).toEqual([

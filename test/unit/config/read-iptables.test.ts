@@ -29,7 +29,7 @@ function errorsOf(argv: readonly string[], body?: string): readonly string[] {
 
 const MODE = '--proxy-mode=iptables'
 
-describe('the mode iptables', () => {
+describe('iptables mode', () => {
   it('has the defaults of kube-proxy, but for the periods, which are ours', () => {
     const config = configOf([MODE])
     expect(config).toMatchObject({
@@ -106,7 +106,7 @@ describe('the mode iptables', () => {
   })
 })
 
-describe('the mode userspace', () => {
+describe('userspace mode', () => {
   it('reads the section of iptables, and takes every address for NodePorts', () => {
     const body =
       'mode: userspace\niptables: { masqueradeBit: 3, masqueradeAll: true, syncPeriod: 45s, minSyncPeriod: 1s }\n'

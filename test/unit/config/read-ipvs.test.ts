@@ -52,7 +52,7 @@ const FLAGS = [
   '--ipvs-rules=iptables',
 ]
 
-describe('the mode ipvs', () => {
+describe('IPVS mode', () => {
   it('has defaults of its own', () => {
     const config = configOf(['--proxy-mode=ipvs'])
     expect(config).toMatchObject({

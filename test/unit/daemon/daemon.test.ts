@@ -281,7 +281,7 @@ describe('another mode', () => {
     void start()
     await until(() => syncs.length > 0, 'the first sync')
     await reconfigure?.(configOf('--proxy-mode=ipvs'))
-    expect(logged.join('')).toMatch(/cannot apply the new configuration as a whole.*no generic netlink here/)
+    expect(logged.join('')).toMatch(/cannot apply the whole new configuration.*no generic netlink here/)
     expect(tuned).toEqual(['nftables'])
     edit('20-shop.yaml', text => text.replaceAll(/10\.96\.1\.1\b/g, '10.96.1.77'))
     const moved = () => syncs.at(-1)?.table.services.get('shop/cart')?.clusterIps.includes('\x0a\x60\x01\x4d')

@@ -181,7 +181,7 @@ describe('runDaemon with the API server', () => {
     void start()
     await until(() => syncs.length > 0, 'first sync')
     await reconfigure?.({ ...configOf(), client: { ...configOf().client, kubeconfig: '/nonexistent' } })
-    expect(logged.join('')).toContain('cannot apply the new configuration as a whole')
+    expect(logged.join('')).toContain('cannot apply the whole new configuration')
     server.store.create('services', serviceOf(77, {}))
     await until(async () => (await services()).length === 21, 'the creation')
     const connections = server.accepted

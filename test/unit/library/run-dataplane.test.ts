@@ -99,7 +99,7 @@ describe('runDataplane', () => {
     expect(plane.attempts).toBe(0)
     source.handlers?.synced()
     await expect.poll(() => [...plane.kernel.keys()]).toEqual(['ns/a'])
-    expect(lines.join('')).toContain('everything is programmed')
+    expect(lines.join('')).toContain('sync complete')
     await source.tell(service('b', { clusterIP: '10.96.0.2', clusterIPs: ['10.96.0.2'] }))
     await expect.poll(() => [...plane.kernel.keys()]).toEqual(['ns/a', 'ns/b'])
     stop.abort()
@@ -208,10 +208,10 @@ describe('runDataplane', () => {
       'objects.yaml',
       'cannot be read',
       'spec.externalIPs',
-      'the kernel refuses the Service',
+      'the kernel rejects the Service',
     ])
       expect(said).toContain(words)
-    await expect.poll(() => lines.join('')).toContain('others had changed what is ours')
+    await expect.poll(() => lines.join('')).toContain('repaired changes of another program')
   })
 })
 

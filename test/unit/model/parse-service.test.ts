@@ -178,7 +178,7 @@ describe('parseService refuses the smallest unit', () => {
       {},
       'spec.clusterIPs[1] = x: not an IP address; write it like 192.0.2.1 or 2001:db8::1',
     ],
-    [{ type: 'Banana' }, {}, 'spec.type = Banana: not a type of Service; it is read as ClusterIP'],
+    [{ type: 'Banana' }, {}, 'spec.type = Banana: not a type of Service; using ClusterIP'],
     [
       { ports: [{ port: 80 }, { name: 'a', port: 0 }] },
       {},
@@ -192,7 +192,7 @@ describe('parseService refuses the smallest unit', () => {
     [
       { ports: [{ port: 80 }, { name: 'a', port: '81' }] },
       {},
-      'spec.ports[1].port = "81": a text, because it stands in quotes, and not a port; whole numbers from 1 to 65535 are accepted',
+      'spec.ports[1].port = "81": a quoted string, and not a port; whole numbers from 1 to 65535 are accepted',
     ],
     [
       { ports: [{ port: 80 }, { name: 'a', port: 1.5 }] },
@@ -258,9 +258,9 @@ describe('parseService refuses the smallest unit', () => {
     [
       { externalIPs: ['fe80::1%eth0'] },
       {},
-      'spec.externalIPs[0] = fe80::1%eth0: an IP address with a zone, which means nothing on other nodes; leave the zone out',
+      'spec.externalIPs[0] = fe80::1%eth0: an IP address with a zone, which has no meaning on other nodes; omit the zone',
     ],
-    [{ externalIPs: 7 }, {}, 'spec.externalIPs = 7: not a list; it is read as empty'],
+    [{ externalIPs: 7 }, {}, 'spec.externalIPs = 7: not a list; ignored'],
     [
       LB,
       ingress({ ip: '127.0.0.1' }),
@@ -269,7 +269,7 @@ describe('parseService refuses the smallest unit', () => {
     [
       LB,
       ingress({ ip: '192.0.2.1', ipMode: 'Tunnel' }),
-      'status.loadBalancer.ingress[0].ipMode = Tunnel: not a mode; VIP and Proxy are accepted, and it is read as Proxy',
+      'status.loadBalancer.ingress[0].ipMode = Tunnel: not a mode; VIP and Proxy are accepted, using Proxy',
     ],
     [LB, ingress(5), 'status.loadBalancer.ingress[0] = 5: not an object'],
     [
@@ -290,27 +290,27 @@ describe('parseService refuses the smallest unit', () => {
     [
       { internalTrafficPolicy: 'Near' },
       {},
-      'spec.internalTrafficPolicy = Near: not a traffic policy; Cluster and Local are accepted, and it is read as Cluster',
+      'spec.internalTrafficPolicy = Near: not a traffic policy; Cluster and Local are accepted; using Cluster',
     ],
     [
       { externalTrafficPolicy: 'Near' },
       {},
-      'spec.externalTrafficPolicy = Near: not a traffic policy; Cluster and Local are accepted, and it is read as Cluster',
+      'spec.externalTrafficPolicy = Near: not a traffic policy; Cluster and Local are accepted; using Cluster',
     ],
     [
       { sessionAffinity: 'Cookie' },
       {},
-      'spec.sessionAffinity = Cookie: not an affinity; None and ClientIP are accepted, and it is read as None',
+      'spec.sessionAffinity = Cookie: not an affinity; None and ClientIP are accepted; using None',
     ],
     [
       { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds: 0 } } },
       {},
-      'spec.sessionAffinityConfig.clientIP.timeoutSeconds = 0: not a timeout; 1 to 86400 seconds are accepted, and it is read as 10800',
+      'spec.sessionAffinityConfig.clientIP.timeoutSeconds = 0: not a timeout; 1 to 86400 seconds are accepted; using 10800',
     ],
     [
       { sessionAffinity: 'ClientIP', sessionAffinityConfig: { clientIP: { timeoutSeconds: 86401 } } },
       {},
-      'spec.sessionAffinityConfig.clientIP.timeoutSeconds = 86401: not a timeout; 1 to 86400 seconds are accepted, and it is read as 10800',
+      'spec.sessionAffinityConfig.clientIP.timeoutSeconds = 86401: not a timeout; 1 to 86400 seconds are accepted; using 10800',
     ],
   ])('of %j %j', (spec, rest, line) => {
     const value = web(spec, rest)
@@ -340,7 +340,7 @@ describe('parseService refuses the smallest unit', () => {
     )
     expect(texts(value.loadBalancerIps)).toEqual(['2001:db8::1'])
     expect(refusalLines(value)[1]).toBe(
-      'Service ns/web: status.loadBalancer.ingress = 192.0.2.1: left out, for no IPv4 source range is readable and it would be open to everyone',
+      'Service ns/web: status.loadBalancer.ingress = 192.0.2.1: ignored: no IPv4 source range is valid, so the address would be open to all clients',
     )
   })
 })

@@ -207,10 +207,7 @@ describe('parseEndpointSlice refuses the smallest unit', () => {
     ],
     [{ ports: [null] }, 'ports[0] = null: not an object'],
     [{ endpoints: [null] }, 'endpoints[0] = null: not an object'],
-    [
-      { endpoints: [{ addresses: '10.1.0.1' }] },
-      'endpoints[0].addresses = 10.1.0.1: not a list; it is read as empty',
-    ],
+    [{ endpoints: [{ addresses: '10.1.0.1' }] }, 'endpoints[0].addresses = 10.1.0.1: not a list; ignored'],
     [
       { endpoints: [{ addresses: [7] }] },
       'endpoints[0].addresses[0] = 7: not text; an IP address is a string',

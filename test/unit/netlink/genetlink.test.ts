@@ -58,7 +58,7 @@ describe('a family of generic netlink', () => {
     ['is about another', newFamily(attribute(2, 'nl80211\0'), attribute(1, u16(7)))],
     ['is no family', sequence => datagram(message({ type: 0x10, sequence, payload: '\x02\x02\0\0' }))],
   ] satisfies [string, Answer][])('is refused when the answer %s', (_, answer) => {
-    expect(ask(answer).find).toThrow('EBADMSG (Bad message): the answer does not tell its number')
+    expect(ask(answer).find).toThrow('EBADMSG (Bad message): the reply has no family id')
   })
 
   it('is refused when the answer is cut off', () => {

@@ -408,7 +408,7 @@ describe('the addon', () => {
       /cannot load kprobe's addon: .*none\.node.*npm run build:native/s,
     )
     expect(() => openNetlink({ protocol: NETLINK_ROUTE, addon: stale })).toThrow(
-      `${stale} was built from other sources than this program: npm run build:native builds it anew`,
+      `${stale} was built from other sources than this program: rebuild it with npm run build:native`,
     )
   })
 

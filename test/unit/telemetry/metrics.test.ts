@@ -301,7 +301,7 @@ describe('createMetrics', () => {
   })
 })
 
-it('says what the mode userspace relays, and nothing of it in another mode', async () => {
+it('says what userspace mode relays, and nothing of it in another mode', async () => {
   let numbers: RelayNumbers | undefined
   const metrics = createMetrics({ relayed: () => numbers })
   const values = async () => (await linesOf(metrics)).filter(line => line.startsWith('kprobe_relay_'))

@@ -59,7 +59,7 @@ export class CachedFile {
     if (this.#warned) return
     this.#warned = true
     const why = error instanceof Error ? error.message : String(error)
-    this.#options.warn(`${this.#options.where}: ${why}; what was read before stays in use`)
+    this.#options.warn(`${this.#options.where}: ${why}; the last values stay in use`)
   }
 }
 

@@ -132,7 +132,7 @@ export class Credentials {
       return true
     } catch (error) {
       if (!(error instanceof ApiError)) throw error
-      this.#options.warn(`${error.message}; what was read before stays in use`)
+      this.#options.warn(`${error.message}; the last values stay in use`)
       return false
     }
   }

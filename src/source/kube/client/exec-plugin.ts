@@ -145,7 +145,7 @@ function collect(pipe: ChildProcess['stdout'], tooMuch: () => void): () => strin
 /** The words of what is wrong with it, or the credential. */
 function readCredential(stdout: string): ExecCredential | string {
   const status = statusOf(stdout)
-  if (status === undefined) return 'printed something that is no ExecCredential'
+  if (status === undefined) return 'printed something that is not an ExecCredential'
   const [token, cert, key] = [status.token, status.clientCertificateData, status.clientKeyData].map(textOf)
   if (token === undefined && (cert === undefined || key === undefined))
     return 'gave neither a token nor a certificate'

@@ -85,7 +85,7 @@ function doubts(credentials: Credentials, address: ServerAddress, env: ClientOpt
   const { where, insecure } = credentials.access
   const found: string[] = []
   if (insecure && address.secure)
-    found.push(`${where}: insecure-skip-tls-verify is set: anybody can pose as ${address.url}`)
+    found.push(`${where}: insecure-skip-tls-verify is set: any server can impersonate ${address.url}`)
   if (!address.secure && credentials.showsSecret && !isLoopbackHost(address.host))
     found.push(`${where}: credentials are sent in clear to ${address.url}`)
   if (env.NODE_TLS_REJECT_UNAUTHORIZED === '0')

@@ -233,7 +233,7 @@ class Http2Connection implements HttpConnection {
 
 function streamFailure({ rstCode }: ClientHttp2Stream, error: unknown): ApiError {
   if (rstCode !== constants.NGHTTP2_REFUSED_STREAM) return exchangeFailure(error)
-  return new TurnedDown('lost', 'the server turned the request down unseen', { cause: error })
+  return new TurnedDown('lost', 'the server rejected the request unprocessed', { cause: error })
 }
 
 function silence(): ApiError {

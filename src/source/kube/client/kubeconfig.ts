@@ -109,7 +109,7 @@ function currentNames(config: KubeConfig, where: string, optional: boolean): Nam
   const name = typeof config.currentContext === 'string' ? config.currentContext : ''
   const context = config.getContexts().find(each => each.name === name)
   if (context === undefined && name !== '')
-    throw new ApiError('credentials', `${where}: there is no context ${quoted(name)}, which it calls current`)
+    throw new ApiError('credentials', `${where}: there is no context ${quoted(name)}, the current-context`)
   if (context === undefined && !optional)
     throw new ApiError('credentials', `${where}: it names no current-context`)
   const { cluster = '', user = '' } = context ?? {}
@@ -170,7 +170,7 @@ function execPart(exec: Json, read: Reading): ExecConfig {
   const command = text(exec, 'command', read, 'exec.')
   if (command === '') throw refused(read, 'exec.command', 'is missing')
   if (exec.interactiveMode === 'Always')
-    throw refused(read, 'exec.interactiveMode', 'is Always, and there is nobody to ask')
+    throw refused(read, 'exec.interactiveMode', 'is Always, but kprobe cannot ask anyone for input')
   const args: readonly unknown[] = Array.isArray(exec.args) ? exec.args : []
   const env: readonly unknown[] = Array.isArray(exec.env) ? exec.env : []
   return {
@@ -184,7 +184,7 @@ function execPart(exec: Json, read: Reading): ExecConfig {
 }
 
 function impersonationPart(user: Json, read: Reading): Access['impersonation'] {
-  if (user['as-user-extra'] !== undefined) throw refused(read, 'as-user-extra', 'is not understood')
+  if (user['as-user-extra'] !== undefined) throw refused(read, 'as-user-extra', 'is not supported')
   const name = text(user, 'as', read)
   const uid = text(user, 'as-uid', read)
   const groups: readonly unknown[] = Array.isArray(user['as-groups']) ? user['as-groups'] : []

@@ -42,7 +42,7 @@ export class JsonListReader implements ListReader {
   }
 
   end(): ListMeta {
-    if (!this.#frame.isClosed) throw new WireError('the list is cut off')
+    if (!this.#frame.isClosed) throw new WireError('the list is truncated')
     const list = objectIn(this.#frame.text())
     versionOfList(list, this.#options.kind)
     // Go writes an empty slice that is nil as null; a list that does not name its items says nothing about them.

@@ -38,7 +38,7 @@ export class ProtobufListReader implements ListReader {
 
   end(): ListMeta {
     if (this.#place !== 'envelope' || this.#rest.length > 0 || this.#apiVersion === undefined)
-      throw new WireError('the list is cut off')
+      throw new WireError('the list is truncated')
     refuseEncodings(this.#envelope)
     return listMetaIn(this.#list)
   }

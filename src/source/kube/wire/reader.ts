@@ -11,7 +11,7 @@ export type ApiObject = { readonly [field: string]: unknown }
 export interface ListReader {
   /** Calls onItem for each item that these bytes complete. Throws WireError. */
   push(bytes: Uint8Array): void
-  /** The list's own metadata once the last byte was pushed. Throws WireError when the list is cut off. */
+  /** The list's own metadata once the last byte was pushed. Throws WireError when the list is truncated. */
   end(): ListMeta
 }
 

@@ -288,7 +288,7 @@ describe('clients that want too much', () => {
     for (let request = 0; request < 17; request++) client.stream.write(encodeLocalv1('WatchReq', {}))
     expect(await statusOf(client.stream)).toMatchObject({
       code: 8,
-      details: '16 requests wait for answers already',
+      details: '16 requests already wait for answers',
     })
   })
 
@@ -327,7 +327,7 @@ describe('clients that want too much', () => {
     const clients = Array.from({ length: 3 }, () => new WatchClient(rig.client()))
     await Promise.all(clients.map(client => client.ask()))
     const fourth = new WatchClient(rig.client())
-    expect(await statusOf(fourth.stream)).toMatchObject({ code: 8, details: '3 calls are open already' })
+    expect(await statusOf(fourth.stream)).toMatchObject({ code: 8, details: '3 calls are already open' })
     for (const client of clients) client.stream.cancel()
     await eventually(() => rig.server.counts().calls === 0, 'they are gone')
   })

@@ -101,7 +101,7 @@ describe('a unix socket', () => {
     const { linkSync } = await import('node:fs')
     linkSync(`${folder}/dead.sock`, path)
     await expect(start(`unix://${path}`)).rejects.toThrow(
-      `the API cannot be served at unix://${path}: another process answers at this socket`,
+      `cannot serve the API at unix://${path}: another process answers at this socket`,
     )
     await new Promise(resolve => dead.close(resolve))
     // A process that another thread forks at this moment has the socket until it execs.

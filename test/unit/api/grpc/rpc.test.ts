@@ -31,7 +31,7 @@ it('what stands before a message that is refused is taken', () => {
   const heard: string[] = []
   const bytes = Buffer.concat([framed(Buffer.from('taken')), framed(Buffer.alloc(101))])
   expect(() => new MessageReader(100).read(bytes, message => heard.push(message.toString()))).toThrow(
-    'a message of 101 bytes: at most 100 are taken',
+    'a message of 101 bytes is too long; the limit is 100',
   )
   expect(heard).toEqual(['taken'])
 })

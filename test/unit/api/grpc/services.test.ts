@@ -164,7 +164,7 @@ describe('kprobe.v1.Status', () => {
     expect(await get()).toMatchObject({ node_name: 'node-a', source_connected: true })
     await expect(callUnary(rig.client(), '/kprobe.v1.Status/Set', Buffer.alloc(0))).rejects.toMatchObject({
       code: 12,
-      details: 'there is no method /kprobe.v1.Status/Set',
+      details: 'unknown method /kprobe.v1.Status/Set',
     })
   })
 })

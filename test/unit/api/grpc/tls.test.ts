@@ -47,7 +47,7 @@ describe('readTls', () => {
     [
       'cert',
       createAuthority().issue().certPem,
-      /^--api-tls-key: the key in .*key\.pem is not that of .*cert\.pem$/,
+      /^--api-tls-key: the key in .*key\.pem does not match .*cert\.pem$/,
     ],
     ['key', 'no key', /^--api-tls-key: no private key that can be read in .*key\.pem: /],
   ] as const)('refuses a file that cannot be used by flag and path: %s %j', async (name, text, message) => {

@@ -76,7 +76,7 @@ describe('Watch', () => {
     void client.ask('node-b')
     expect(await statusOf(client.stream)).toMatchObject({
       code: 9,
-      details: 'this server computes what node "node-a" needs, and no other: NodeName "node-b"',
+      details: 'this server computes only the state of node "node-a": NodeName "node-b"',
     })
   })
 

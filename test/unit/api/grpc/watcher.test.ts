@@ -44,7 +44,7 @@ const withA = nextState(EMPTY, { services: [[a.path, a]] })
 const withoutA = frame({ Delete: { Set: 1, Path: a.path } })
 const hexOf = ({ memory }: { readonly memory: Buffer }): string => memory.toString('hex')
 
-it('who is evicted is told to forget once it reads again, and then everything that is there', () => {
+it('who is evicted is told to forget once it reads again, and then everything', () => {
   const rig = rigOf(withA)
   rig.reads = false
   rig.watcher.message(REQUEST)

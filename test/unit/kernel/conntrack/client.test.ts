@@ -265,7 +265,7 @@ describe('delete', () => {
 
   it('rejects when answers were lost', async () => {
     const { client } = worldOf(() => [new SystemError('recvmsg', 105, 'ENOBUFS')])
-    await expect(client.delete(flows.slice(0, 5))).rejects.toThrow("the kernel's answer is lost")
+    await expect(client.delete(flows.slice(0, 5))).rejects.toThrow("the kernel's reply was lost")
   })
 })
 

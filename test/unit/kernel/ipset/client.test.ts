@@ -99,7 +99,7 @@ it.each([
   }
   const swap: IpsetOperation = { verb: 'swap', name: A.name, with: A.name }
   const result = await client.commit([add({ set: A, entries: manyEntries(2000) }), swap])
-  expect(result.unknown?.message).toContain("the kernel's answer is lost")
+  expect(result.unknown?.message).toContain("the kernel's reply was lost")
   expect(kernel.handled.filter(command => command === 6)).toEqual([])
 })
 

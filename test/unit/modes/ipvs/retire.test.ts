@@ -75,7 +75,7 @@ function destinationsOf({ ipvs }: IpvsNode) {
 
 const left = (node: IpvsNode) => node.dump().filter(line => /^(set|server|real|entry|address)\b/.test(line))
 
-describe('the retirement of the mode ipvs', () => {
+describe('the retirement of IPVS mode', () => {
   it('takes everything away at once where no connection is left', async () => {
     const { node, rig, retire } = await bench()
     const { done } = retire()

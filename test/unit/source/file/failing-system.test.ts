@@ -88,7 +88,7 @@ describe('FileSource, while the system cannot open files', () => {
       system.refusal = ''
       await vi.waitFor(() => expect(zones).toEqual(['1', '2']), patientMs(12_000))
       expect(said()).toEqual([
-        `failed: open: ${code}; its last good state stays (1 object)`,
+        `failed: open: ${code}; its last valid state stays (1 object)`,
         'recovered: the file is read again',
       ])
     },

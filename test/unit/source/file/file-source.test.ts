@@ -275,7 +275,7 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     writeFileSync(join(folder, 'a.yaml'), 'name: a\nzone: [1\nname: b\n')
     await until(
-      () => said('failed', /a\.yaml:3:1: .*its last good state stays \(2 objects\)/) === 1,
+      () => said('failed', /a\.yaml:3:1: .*its last valid state stays \(2 objects\)/) === 1,
       'the failure',
     )
     await rest(700)
@@ -304,7 +304,7 @@ describe('FileSource', () => {
     await begin()
     await until(() => synced === 1, 'synced')
     truncateSync(join(folder, 'a.yaml'))
-    await until(() => said('failed', /empty; its last good state stays \(1 object\)/) === 1, 'the failure')
+    await until(() => said('failed', /empty; its last valid state stays \(1 object\)/) === 1, 'the failure')
     expect(known()).toEqual({ a: '1' })
     writeFileSync(join(folder, 'a.yaml'), '# nothing any more\n')
     await reads({})
@@ -317,7 +317,7 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     rmSync(join(folder, 'a.yaml'))
     await until(
-      () => said('failed', /a\.yaml: the file is gone; its last good state stays/) === 1,
+      () => said('failed', /a\.yaml: the file is gone; its last valid state stays/) === 1,
       'the loss',
     )
     expect(known()).toEqual({ a: '1', b: '1' })
@@ -344,7 +344,7 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     rmSync(folder, { recursive: true })
     await until(
-      () => said('failed', /cannot be read \(ENOENT\); its last good state stays/) === 1,
+      () => said('failed', /cannot be read \(ENOENT\); its last valid state stays/) === 1,
       'the loss',
     )
     await rest(600)

@@ -200,7 +200,7 @@ describe('lists', () => {
     await rig.clock.advance(200_000)
     expect(rig.state).toEqual(['a=10.0.0.1'])
     expect(rig.batches.length).toBe(2)
-    expect(rig.trouble).toContain('older than what is known (1005)')
+    expect(rig.trouble).toContain('older than the known state (1005)')
     expect(rig.skipped('older')).toBeGreaterThan(1)
   })
 

@@ -99,7 +99,7 @@ describe('streaming lists', () => {
     await rig.clock.advance(200)
     expect(stream.isLeft).toBe(true)
     expect(rig.listed).toBe(0)
-    expect(rig.trouble).toContain('the end of a streaming list did not come')
+    expect(rig.trouble).toContain('the streaming list did not end')
     rig.api.take().list([service('a', 5)], '60')
     await settle()
     expect(rig.state).toEqual(['a=10.0.0.1'])

@@ -87,9 +87,7 @@ describe('A31: a token', () => {
       expect(await authorization()).toBe(`Bearer ${CANARY}`)
     }
     expect(rig().warnings.length).toBe(1)
-    expect(rig().warnings[0]).toContain(
-      `cannot read token ${tokenFile}: ENOENT; what was read before stays in use`,
-    )
+    expect(rig().warnings[0]).toContain(`cannot read token ${tokenFile}: ENOENT; the last values stay in use`)
   })
 
   it.each([
@@ -266,8 +264,8 @@ describe('a credential plugin', () => {
   })
 
   it.each([
-    [`not JSON ${CANARY}`, '', 'printed something that is no ExecCredential'],
-    ['{}', '', 'printed something that is no ExecCredential'],
+    [`not JSON ${CANARY}`, '', 'printed something that is not an ExecCredential'],
+    ['{}', '', 'printed something that is not an ExecCredential'],
     [credential({}), '', 'gave neither a token nor a certificate'],
     ['', `echo "no such account: ${CANARY}" >&2; exit 3`, 'failed: no such account: …'],
     ['', 'exit 3', 'failed or was killed, and said nothing'],

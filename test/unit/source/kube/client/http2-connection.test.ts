@@ -199,7 +199,7 @@ describe('F27: a connection', () => {
     const client = await rig().openTo(server)
     const failure = await failureOf(client.send(get('/')))
     expect(failure).toMatchObject({ kind: 'lost' })
-    expect(failure.message).toContain('the server turned the request down unseen')
+    expect(failure.message).toContain('the server rejected the request unprocessed')
     expect(server.accepted).toBe(2)
   })
 

@@ -116,7 +116,7 @@ users:
     ['', 'not a mapping'],
     [CANARY, 'not a mapping'],
     ['kind: Config', 'it names no current-context'],
-    ['current-context: nope', 'there is no context "nope", which it calls current'],
+    ['current-context: nope', 'there is no context "nope", the current-context'],
     [
       'contexts: [{name: x, context: {cluster: gone}}]\ncurrent-context: x',
       'cluster "gone": there is no cluster',
@@ -132,9 +132,12 @@ users:
       'auth-provider is no longer part of Kubernetes',
     ],
     [withParts('{server: a}', '{exec: {args: [x]}}'), 'exec.command is missing'],
-    [withParts('{server: a}', '{exec: {command: x, interactiveMode: Always}}'), 'there is nobody to ask'],
+    [
+      withParts('{server: a}', '{exec: {command: x, interactiveMode: Always}}'),
+      'kprobe cannot ask anyone for input',
+    ],
     [withParts('{server: a}', '{as-uid: "1"}'), 'as is missing'],
-    [withParts('{server: a}', '{as: a, as-user-extra: {a: [b]}}'), 'as-user-extra is not understood'],
+    [withParts('{server: a}', '{as: a, as-user-extra: {a: [b]}}'), 'as-user-extra is not supported'],
     [
       withParts('{server: a, insecure-skip-tls-verify: true, certificate-authority: f}', '{}'),
       'insecure-skip-tls-verify is true beside a certificate-authority',
