@@ -9,11 +9,11 @@ import { openInlet, type RelayHalf } from '../support/reference/relay.ts'
 import { PodHost } from './pod-host.ts'
 
 /*
- * The way through docs/specialised-proxy.md in a cluster: its commands as they are written, on a node that is a few
+ * The way through docs/named-proxies.md in a cluster: its commands as they are written, on a node that is a few
  * namespaces, with the real kubectl, API server and controller of EndpointSlices.
  */
 
-const PAGE = new Page('docs/specialised-proxy.md')
+const PAGE = new Page('docs/named-proxies.md')
 const steps = PAGE.steps('sh', 'sh cluster')
 const NODE = 'example-node'
 const STARTED = 'the node is there'
@@ -92,7 +92,7 @@ function networkOfPod(): string {
   return `${connect}\n${pod}\n`
 }
 
-describe('docs/specialised-proxy.md in a cluster', () => {
+describe('docs/named-proxies.md in a cluster', () => {
   test('has commands for it, and all of them were run', () => {
     expect(PAGE.ofKind('sh cluster').length).toBeGreaterThan(5)
     expect(outputs).toHaveLength(steps.length)

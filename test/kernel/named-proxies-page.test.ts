@@ -3,10 +3,10 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { missingLines, Page, PageShell } from '../support/page.ts'
 
-/* The way without a cluster; that of a cluster is run by test/reference/specialised-proxy.test.ts. */
+/* The commands without a cluster; those of a cluster are run by test/reference/named-proxies-page.test.ts. */
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
-const PAGE = new Page('docs/specialised-proxy.md')
+const PAGE = new Page('docs/named-proxies.md')
 const steps = PAGE.steps('sh', 'sh files')
 
 let outputs: readonly string[]
@@ -22,7 +22,7 @@ beforeAll(async () => {
 
 afterAll(() => shell?.end())
 
-describe('docs/specialised-proxy.md', () => {
+describe('docs/named-proxies.md', () => {
   test('holds commands that are run, what they print, and nothing else that looks like one', () => {
     expect(steps.length).toBeGreaterThan(12)
     expect(outputs).toHaveLength(steps.length)

@@ -1,0 +1,106 @@
+import { execFileSync } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { dirname, join, normalize } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { describe, expect, it } from 'vitest'
+import { RUN_FLAGS } from '../../../src/config/flags.ts'
+import { Page } from '../../support/page.ts'
+
+const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
+const read = (path: string) => readFileSync(join(ROOT, path), 'utf8')
+const manifest = JSON.parse(read('package.json'))
+
+function pagesBelow(folder: string): readonly string[] {
+  return readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
+    .filter(path => path.endsWith('.md'))
+    .map(path => join(folder, path))
+}
+
+const PAGES = ['README.md', 'CONTRIBUTING.md', 'SECURITY.md', ...pagesBelow('docs'), ...pagesBelow('src')]
+const HOW_TOS = pagesBelow('docs/how-to')
+
+/** The anchors that a page's headings get on a web page of the repository. */
+function anchorsOf(path: string): ReadonlySet<string> {
+  const headings = [...read(path).matchAll(/^#+ (.*)$/gm)].map(([, heading = '']) => heading)
+  return new Set(
+    headings.map(heading =>
+      heading
+        .toLowerCase()
+        .replace(/[^\w\- ]/g, '')
+        .replaceAll(' ', '-'),
+    ),
+  )
+}
+
+/** The links of a page to files of the repository that lead nowhere. */
+function brokenLinks(path: string): readonly string[] {
+  const links = [...read(path).matchAll(/\]\(([^)\s]+)\)/g)].map(([, link = '']) => link)
+  return links.filter(link => {
+    if (/^\w+:/.test(link)) return false
+    const [file = '', anchor] = link.split('#')
+    const target = file === '' ? path : normalize(join(dirname(path), file))
+    if (!existsSync(join(ROOT, target))) return true
+    return anchor !== undefined && target.endsWith('.md') && !anchorsOf(target).has(anchor)
+  })
+}
+
+describe('README.md', () => {
+  const lines = read('README.md').trimEnd().split('\n')
+
+  it('has at most 200 lines of at most 100 columns', () => {
+    expect(lines.length).toBeLessThanOrEqual(200)
+    expect(lines.filter(line => line.length > 100)).toEqual([])
+  })
+
+  it('shows the picture that docs/picture/kprobe.txt describes', () => {
+    expect(lines.join('\n')).toContain('](docs/picture/kprobe.svg)')
+    const drawn = execFileSync(process.execPath, [join(ROOT, 'docs/picture/draw.mjs')], { encoding: 'utf8' })
+    expect(read('docs/picture/kprobe.svg')).toBe(drawn)
+  })
+
+  it('leads to every how-to', () => {
+    const text = lines.join('\n')
+    expect(HOW_TOS.filter(path => !text.includes(`](${path})`))).toEqual([])
+  })
+})
+
+describe('the pages', () => {
+  it('have links that lead somewhere', () => {
+    expect(PAGES.length).toBeGreaterThan(40)
+    expect(PAGES.flatMap(path => brokenLinks(path).map(link => `${path}: ${link}`))).toEqual([])
+  })
+
+  it('name scripts of package.json', () => {
+    const named = PAGES.flatMap(path =>
+      [...read(path).matchAll(/npm run (?:-s )?([\w:]+)/g)].map(([, script = '']) => ({ path, script })),
+    )
+    expect(named.length).toBeGreaterThan(10)
+    expect(named.filter(({ script }) => !(script in manifest.scripts))).toEqual([])
+  })
+})
+
+describe('docs/flags.md', () => {
+  it('names flags of kprobe run', () => {
+    const rows = read('docs/flags.md').matchAll(/^\| (`--.*?) \|/gm)
+    const named = [...rows].flatMap(([, cell = '']) =>
+      [...cell.matchAll(/`--([\w-]+)`/g)].map(([, flag]) => flag),
+    )
+    const flags = new Set<string | undefined>(RUN_FLAGS.map(({ name }) => name))
+    expect(named.length).toBeGreaterThan(20)
+    expect(named.filter(flag => !flags.has(flag))).toEqual([])
+  })
+})
+
+describe.each(HOW_TOS)('%s', path => {
+  const page = new Page(path)
+  const examples = page.blocks.filter(({ kind }) => kind.startsWith('ts '))
+
+  it('has a worked example that a test runs', () => {
+    expect(page.text).toContain('\n## Worked example\n')
+    expect(examples.length + page.ofKind('sh shell').length).toBeGreaterThan(0)
+  })
+
+  it('shows test files as they are', () => {
+    for (const { kind, text } of examples) expect(text).toBe(read(kind.replace('ts ', '')))
+  })
+})
