@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
-import { dirname, join, normalize } from 'node:path'
+import { dirname, join, normalize, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { RUN_FLAGS } from '../../../src/config/flags.ts'
@@ -76,6 +76,26 @@ describe('the pages', () => {
     )
     expect(named.length).toBeGreaterThan(10)
     expect(named.filter(({ script }) => !(script in manifest.scripts))).toEqual([])
+  })
+})
+
+describe('docs/architecture.md', () => {
+  const text = read('docs/architecture.md')
+  const rows = [...text.matchAll(/^\| `(src\/[^`]+)` \|/gm)].map(([, path]) => path)
+
+  it('lists the folders of src/, two levels deep, and no others', () => {
+    const folders = readdirSync(join(ROOT, 'src'), { recursive: true, withFileTypes: true })
+      .filter(entry => entry.isDirectory())
+      .map(entry => relative(ROOT, join(entry.parentPath, entry.name)))
+      .filter(path => path.split('/').length <= 3)
+    expect([...rows].sort()).toEqual(folders.sort())
+  })
+
+  it('names files that exist', () => {
+    const table = text.slice(text.indexOf('## What runs by itself'), text.indexOf('## Folders'))
+    const files = [...table.matchAll(/`(\w+\/[\w\-/]+(?:\.ts|\/))`/g)].map(([, path = '']) => path)
+    expect(files.length).toBeGreaterThan(12)
+    expect(files.filter(path => !existsSync(join(ROOT, 'src', path)))).toEqual([])
   })
 })
 
