@@ -8,7 +8,7 @@ import { type ServiceView, targetOf } from './service-view.ts'
 /** Endpoints between two offers to pause. */
 const YIELD_EVERY = 500
 
-/** Whom this node may send the Service's connections to, by key; where `only` is given, of those addresses alone. */
+/** The endpoints that this node may send the Service's connections to, by key; with `only`, those of these addresses. */
 export function* endpointsOfService(
   view: ServiceView,
   only?: ReadonlySet<Ip>,

@@ -129,7 +129,7 @@ export class ApiFeed {
     }
   }
 
-  /** What led to a state that nobody holds any more is told by the one before it. */
+  /** The changes to a state that is no longer held go into those of the state before it. */
   #forget(position: Position): void {
     const at = this.#positions.indexOf(position)
     const [older, newer, newest] = [this.#positions[at - 1], this.#positions[at + 1], this.#positions.at(-1)]

@@ -55,7 +55,7 @@ export interface PortName {
 export interface EndpointMessage {
   readonly Hostname?: string
   readonly IPs: IpSet
-  /** On the node that is told. */
+  /** Whether it is on the node of this state. */
   readonly Local?: true
   readonly PortOverrides?: readonly PortName[]
   /** Who may be sent here; absent where both may. */

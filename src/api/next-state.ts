@@ -26,7 +26,7 @@ export interface ApiProjection {
 const YIELD_EVERY = 100
 
 /**
- * What back ends are told of what was resolved. Makes what changed since `before` and nothing else: whatever says the same
+ * Computes the state that back ends get. Makes only what changed since `before`: whatever is equal
  * keeps its very object, and when nothing says anything else, the state is the one from before. Of a Service that was
  * touched, each back end is compared once.
  */

@@ -12,7 +12,7 @@ export interface PortUses {
   readonly external: readonly Backend[]
 }
 
-const NOBODY: readonly Backend[] = []
+const NO_BACKENDS: readonly Backend[] = []
 
 export function usesOf({ ports, wholes = [] }: ServiceFrontends): readonly PortUses[] {
   return [
@@ -20,7 +20,7 @@ export function usesOf({ ports, wholes = [] }: ServiceFrontends): readonly PortU
     ...wholes.map(whole => ({
       key: whole.family,
       name: undefined,
-      internal: NOBODY,
+      internal: NO_BACKENDS,
       external: backendsOf(whole.route, whole),
     })),
   ]
@@ -46,7 +46,7 @@ function backendsOf(
     case undefined:
     case 'reject':
     case 'drop':
-      return NOBODY
+      return NO_BACKENDS
     case 'internal':
       return route.over === 'local' ? lists.local : lists.cluster
     case 'external-cluster':

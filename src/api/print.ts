@@ -7,7 +7,7 @@ export interface PrintOptions {
   readonly feed: ApiFeed
   readonly clock: Clock
   readonly write: (text: string) => void
-  /** Bytes that were written and nobody has taken yet. */
+  /** Bytes that were written and not read yet. */
   readonly backlogBytes: () => number
   /** `state`: once. `states`: again at each change, an empty line behind each. `differences`: from nothing on. */
   readonly what: 'state' | 'states' | 'differences'
@@ -23,9 +23,9 @@ export async function printFeed(options: PrintOptions, signal: AbortSignal): Pro
   let seen: ApiState | undefined
   try {
     do {
-      const told = await feed.newer(seen?.number ?? 0, signal)
+      const newer = await feed.newer(seen?.number ?? 0, signal)
       // What is held is the newest, whatever has come since.
-      const state = feed.current ?? told
+      const state = feed.current ?? newer
       feed.hold(state)
       try {
         const lines = what === 'differences' ? differenceLines(seen, state) : stateLines(state)

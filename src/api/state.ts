@@ -2,7 +2,7 @@ import { PersistentMap } from '../base/persistent-map.ts'
 
 /** One message `localv1.OpItem` behind gRPC's prefix: the bytes of `memory` from `start` to before `end`. */
 export interface Frame {
-  /** May hold others, too; nobody writes to it any more. */
+  /** May hold others, too; it is no longer written to. */
   readonly memory: Buffer
   readonly start: number
   readonly end: number

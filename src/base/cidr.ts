@@ -7,7 +7,7 @@ export interface Cidr {
 }
 
 /**
- * The prefix that `text` (`10.0.0.0/8`) says, host bits cleared, or undefined; whyNotCidr then tells why. The address is
+ * The prefix that `text` (`10.0.0.0/8`) says, host bits cleared, or undefined; whyNotCidr then says why. The address is
  * read as by parseIp and the length as a decimal number.
  */
 export function parseCidr(text: string): Cidr | undefined {

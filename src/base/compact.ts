@@ -21,7 +21,7 @@ export function cut<T>(list: T[], length: number): readonly T[] {
   return list
 }
 
-/** The parts as one piece of text: + and templates keep every part alive until somebody reads the result. */
+/** The parts as one piece of text: + and templates keep every part alive until the result is read. */
 export function joined(parts: readonly string[], separator = ''): string {
   return parts.join(separator)
 }

@@ -10,7 +10,7 @@ export type LockResult =
       /** Another process may have held the lock before, and the kernel does not say enough of it. */
       readonly isDoubted?: boolean
     }
-  /** Somebody else has it; `holder` is what they say of themselves, empty when they do not answer. */
+  /** Another process has it; `holder` is its answer, empty when it does not answer. */
   | { readonly kind: 'busy'; readonly holder: string }
 
 /** Another holder of a lock. */
@@ -30,7 +30,7 @@ const ANSWER_BYTES_MAX = 200
 /**
  * An abstract unix socket (unix(7)): it exists once in a network namespace and ends with its process, however that dies.
  * Any process may take any name, and runtimes differ in whether they pad it with NULs to 108 octets (libuv before 1.47
- * does): where that matters, see daemon/network-lock.ts. `holder` is told to those who come later.
+ * does): where that matters, see daemon/network-lock.ts. Later processes read `holder`.
  */
 export async function takeLock(name: string, holder: string): Promise<LockResult> {
   const server = createServer(socket => {
@@ -58,7 +58,7 @@ function listen(server: Server, path: string): Promise<boolean> {
 /** With its first NUL, a name of so many octets is the same in each runtime. */
 export const NAME_LENGTH_MAX = 107
 
-/** What the holder of an abstract name, padded or not, says of itself; empty when nobody answers but `except`. */
+/** The answer of the holder of an abstract name, padded or not; empty when only `except` answers. */
 export async function askHolder(name: string, except = ''): Promise<string> {
   const forms = [name.padEnd(NAME_LENGTH_MAX, '\0'), name]
   for (const form of forms) {

@@ -1,6 +1,6 @@
 import { type Octets, readU32be, u32be } from './octets.ts'
 
-/** An IP address as its 4 or 16 bytes in network order; the length tells the family. */
+/** An IP address as its 4 or 16 bytes in network order; the length implies the family. */
 export type Ip = Octets
 
 export type Family = 'IPv4' | 'IPv6'
@@ -13,7 +13,7 @@ export function familyOf(ip: Ip): Family {
 }
 
 /**
- * The address that `text` says, or undefined; whyNotIp then tells why.
+ * The address that `text` says, or undefined; whyNotIp then says why.
  *
  * There is one reading, that of the parser Kubernetes itself uses (Go's before 1.17): numbers are decimal whatever
  * zeros they start with (`010.0.0.1` is 10.0.0.1), all four must be there, and IPv6 takes `::` and a trailing IPv4 part

@@ -10,7 +10,7 @@ const NOTHING: Readonly<Uint8Array> = new Uint8Array(0)
 
 /**
  * Writes lines to a descriptor at once, so that none is missing after a crash, and never waits for a reader: what a full
- * pipe does not take is lost, as is what a full disk does not, and told of when there is room again. Holds at most the
+ * pipe does not take is lost, as is what a full disk does not, and reported when there is room again. Holds at most the
  * rest of one line.
  */
 export class LineWriter {
@@ -44,7 +44,7 @@ export class LineWriter {
     try {
       this.#rest = bytes.subarray(writeSync(this.#fd, bytes))
     } catch {
-      // Full, or gone: nobody is left to be told, and Services need the daemon.
+      // Full, or closed: no reader is left, and Services need the daemon.
       this.#rest = bytes
     }
   }

@@ -6,7 +6,7 @@ export type Log = Logger
 
 export interface LogOptions {
   readonly format: 'text' | 'json'
-  /** kube-proxy's -v: 0 tells what an operator must know, 2 adds each commit, 4 adds everything. */
+  /** kube-proxy's -v: 0 logs what an operator must know, 2 adds each commit, 4 adds everything. */
   readonly verbosity: number
   /** Where lines go; standard error unless a test says otherwise. Written at once: no line is lost in a crash. */
   readonly destination?: DestinationStream
@@ -49,7 +49,7 @@ function levelOf(verbosity: number): 'trace' | 'debug' | 'info' {
   return verbosity >= 4 ? 'trace' : verbosity >= 2 ? 'debug' : 'info'
 }
 
-/** Each line is written before whoever logs goes on, unless nobody takes it. */
+/** Writes each line before the caller continues, unless the output is full. */
 function standardError(lostLine: (lines: number) => string): DestinationStream {
   return new LineWriter({ fd: 2, lostLine })
 }

@@ -25,7 +25,7 @@ export class PersistentMap<V> {
     return new PersistentMap<V>({ map }, map.size)
   }
 
-  /** Takes a Map over without a copy: nobody else may write to it any more. */
+  /** Adopts a Map without a copy: the caller must not write to it any more. */
   static owning<V>(map: Map<string, V>): PersistentMap<V> {
     return new PersistentMap<V>({ map }, map.size)
   }
@@ -64,7 +64,7 @@ export class PersistentMap<V> {
     return newer
   }
 
-  /** As with(), of a Map that nobody else uses any more: it becomes the first version, or the record of a later one. */
+  /** As with(), for a Map that the caller no longer uses: it becomes the first version, or the record of a later one. */
   withOwn(changes: Map<string, V | undefined>): PersistentMap<V> {
     if (this.size === 0)
       return isFilled(changes) ? PersistentMap.owning(changes) : this.#firstContent(changes)
@@ -131,7 +131,7 @@ export class PersistentMap<V> {
   }
 
   /**
-   * Lets `older` differ from `newest` directly instead of over `between`, which nobody needs any more: of what changed
+   * Lets `older` differ from `newest` directly instead of over `between`, which is no longer needed: of what changed
    * several times since, only what `older` says is remembered, and nothing of what is again as it was. Does nothing where
    * they are no neighbours.
    */

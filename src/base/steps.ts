@@ -36,10 +36,10 @@ export async function finishInSlices<T>(steps: Steps<T>, slicing: Slicing): Prom
   }
 }
 
-/** Nobody who asks for health waits noticeably longer. */
+/** Short enough for health requests in between. */
 const SLICE_MS = 8
 
-/** Slices short enough for whoever asks for health meanwhile, by this clock. */
+/** Slices short enough for health requests in between, by this clock. */
 export function slicingOf(clock: Clock): Slicing {
   return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }

@@ -10,13 +10,13 @@ type FileId = Pick<Awaited<ReturnType<typeof lstat>>, 'dev' | 'ino'>
 
 /**
  * Listens at a unix socket that only its owner can connect to (mode 0600). A socket file that an earlier process left is
- * replaced; one at which somebody answers, and whatever is no socket, is left alone, and that is the error. Of several
+ * replaced; one at which a process answers, and a file that is not a socket, stay, and that is the error. Of several
  * that begin at once one gets the place. The result removes the file, unless another process has put its own there.
  */
 export async function listenAtUnixSocket(server: Server, path: string): Promise<() => Promise<void>> {
   checkLength(path)
   await deadSocketAt(path)
-  // In a folder that nobody else can enter until the socket has its mode; then it takes its place in one step.
+  // In a folder that other users cannot enter until the socket has its mode; then it takes its place in one step.
   const folder = await mkdtemp(besideOf(path))
   try {
     await listening(server, `${folder}/s`)
@@ -37,7 +37,7 @@ function besideOf(path: string): string {
   return `${path.slice(0, path.lastIndexOf('/') + 1)}.k`
 }
 
-/** Nobody could connect to a longer path; and the socket is made in a folder beside its place. */
+/** Clients cannot connect to a longer path; and the socket is made in a folder beside its place. */
 function checkLength(path: string): void {
   const beside = `${besideOf(path)}${'X'.repeat(UNIQUE_LENGTH)}/s`
   const octets = Math.max(Buffer.byteLength(path), Buffer.byteLength(beside))
@@ -133,7 +133,7 @@ function listening(server: Server, path: string): Promise<void> {
   })
 }
 
-/** Undefined when there is nothing; throws when there is anything but a socket that nobody listens at. */
+/** Undefined when there is nothing; throws when there is anything but a socket without a listener. */
 async function deadSocketAt(path: string): Promise<FileId | undefined> {
   const found = await lstat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return undefined
@@ -145,7 +145,7 @@ async function deadSocketAt(path: string): Promise<FileId | undefined> {
   return found
 }
 
-/** False for a socket file that nobody listens at, and for none; one whose queue is full (EAGAIN) is somebody's. */
+/** False for a socket file without a listener, and for none; a socket whose queue is full (EAGAIN) has one. */
 function isAnswered(path: string): Promise<boolean> {
   return new Promise(resolve => {
     const probe = createConnection({ path })

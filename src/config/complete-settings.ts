@@ -20,7 +20,7 @@ function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): 
 
 /** Our own, where nothing or zero is said: commits cost little. */
 const MIN_SYNC_PERIOD_NS = 20_000_000n
-/** nf_tables tells of changes, those in tables of iptables as well. IPVS does not: beside the digests, this is what finds them. */
+/** nf_tables notifies of changes, also in tables of iptables. IPVS does not: besides the digests, this resync finds them. */
 const SYNC_PERIOD_NS: Readonly<Record<ProxyMode, bigint>> = {
   nftables: 600_000_000_000n,
   ipvs: 30_000_000_000n,

@@ -24,7 +24,7 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   serviceProxyName: 'process',
   detectLocal: 'live',
   masqueradeAll: 'live',
-  // Packets on their way carry the mark, and other writers were told of it.
+  // Packets in flight carry the mark, and other programs know it.
   masqueradeBit: 'process',
   nodePortAddresses: 'live',
   minSyncPeriodMs: 'live',
@@ -49,7 +49,7 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   adminSocket: 'restart',
   // The metrics are made once; the table in the kernel would have to be made anew.
   connectionMetricsMax: 'process',
-  // What it tells of Services is read from the start, or not at all.
+  // The fields that it publishes are read from the start, or not at all.
   api: 'process',
 }
 

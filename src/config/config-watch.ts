@@ -7,7 +7,7 @@ import type { ConfigFile, Parsed } from './load-config.ts'
 export interface ConfigWatchHandlers<T> {
   /** The file says something new, and all of it is right. The next look waits until this has resolved. */
   readonly changed: (value: T) => Promise<void> | void
-  /** The configuration in use stays. Told once for each thing that is wrong with the file. */
+  /** The configuration in use stays. Reported once for each error of the file. */
   readonly failed: (errors: readonly ConfigError[]) => void
   /** After failed: the file can be read again, and says what is in use. */
   readonly recovered: () => void
@@ -25,18 +25,18 @@ export interface ConfigWatchOptions<T> {
 export interface ConfigWatch {
   /** Looks at the file now. */
   hurry(): void
-  /** Nothing is told once it has resolved. */
+  /** Nothing is reported once it has resolved. */
   stop(): Promise<void>
 }
 
 /** Distance between looks. The file is small: reading it costs less than watching whatever links lead to it. */
 const POLL_MS = 500
-/** A text counts once two looks this far apart have found it: a writer may be between two writes. */
+/** A text counts once two reads this far apart have found it: a writer may be between two writes. */
 const QUIET_MS = 100
 
 /**
  * Follows a configuration file by its content, so that it does not matter how it changes: rewritten, replaced by a rename,
- * or behind the links that kubelet swaps for a ConfigMap. A file that is gone or broken is told once and changes nothing.
+ * or behind the links that kubelet swaps for a ConfigMap. A missing or invalid file is reported once and changes nothing.
  */
 export function watchConfig<T>(options: ConfigWatchOptions<T>): ConfigWatch {
   return new PollingWatch(options)
@@ -51,8 +51,8 @@ class PollingWatch<T> implements ConfigWatch {
   #current: string
   /** What the last look found. */
   #last: Sight
-  /** What failed was told of. */
-  #told: Sight | undefined
+  /** The failure that was reported. */
+  #reported: Sight | undefined
   #timer: Cancel | undefined
   #looking: Promise<void> = Promise.resolve()
   #stopped = false
@@ -92,7 +92,7 @@ class PollingWatch<T> implements ConfigWatch {
     const rests = isSameSight(sight, this.#last)
     this.#last = sight
     if (!rests) return QUIET_MS
-    if (this.#told !== undefined && isSameSight(sight, this.#told)) return POLL_MS
+    if (this.#reported !== undefined && isSameSight(sight, this.#reported)) return POLL_MS
     if ('problem' in sight) this.#fail(sight, [{ path: this.#options.file.path, message: sight.problem }])
     else if (sight.text !== this.#current) await this.#read(sight.text)
     else this.#recover()
@@ -106,18 +106,18 @@ class PollingWatch<T> implements ConfigWatch {
       return
     }
     this.#current = text
-    this.#told = undefined
+    this.#reported = undefined
     await this.#options.handlers.changed(parsed.value)
   }
 
   #fail(sight: Sight, errors: readonly ConfigError[]): void {
-    this.#told = sight
+    this.#reported = sight
     this.#options.handlers.failed(errors)
   }
 
   #recover(): void {
-    if (this.#told === undefined) return
-    this.#told = undefined
+    if (this.#reported === undefined) return
+    this.#reported = undefined
     this.#options.handlers.recovered()
   }
 }

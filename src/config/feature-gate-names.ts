@@ -90,7 +90,7 @@ export const LOCKED_GATES: ReadonlyMap<string, boolean> = new Map([
   ...namesIn(LOCKED_OFF).map(name => [name, false] as const),
 ])
 
-/** Gates that can be set, and their value when nobody does. */
+/** Gates that can be set, and their defaults. */
 export const OPEN_GATES: ReadonlyMap<string, boolean> = new Map([
   ...namesIn(ON_BY_DEFAULT).map(name => [name, true] as const),
   ...namesIn(OFF_BY_DEFAULT).map(name => [name, false] as const),

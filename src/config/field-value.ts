@@ -60,7 +60,7 @@ export function scalarValue(kind: ScalarKind, scalar: unknown): FieldValue | und
   }
 }
 
-/** The shortest decimal that a Go float32 cannot tell from `value`; undefined when it is too large for one. */
+/** The shortest decimal that equals `value` as a Go float32; undefined when it is too large for one. */
 function singlePrecision(value: number): number | undefined {
   const single = Math.fround(value)
   if (!Number.isFinite(single)) return undefined

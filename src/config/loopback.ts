@@ -2,7 +2,7 @@ import { contains } from '../base/cidr.ts'
 import { familyOf, isLoopback } from '../base/ip.ts'
 import type { Config } from './config.ts'
 
-/** First address of 127.0.0.0/8, which tells whether a range has that whole prefix within. */
+/** First address of 127.0.0.0/8: a range that contains it contains the whole prefix. */
 const LOOPBACK_START = '\x7f\0\0\0'
 
 /**

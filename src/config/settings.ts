@@ -16,7 +16,7 @@ export interface Setting {
   readonly itemLabels?: readonly string[]
   /** A zero is meant: flags say so, while in a file a zero stands for nothing. */
   readonly exact?: true
-  /** Nobody said it: platform and product did. */
+  /** Not configured: a default of the platform or the product. */
   readonly filledIn?: true
 }
 

@@ -24,7 +24,7 @@ function byAddress({ family, protocol, addresses, nodePorts }: RuleBook): FlowFi
   return filters
 }
 
-/** The kernel cannot be asked for one IPv6 address (see encodeDump). */
+/** The kernel cannot dump the flows of one IPv6 address (see encodeDump). */
 function byPort({ family, protocol, addresses, nodePorts }: RuleBook): FlowFilter[] {
   const ports = new Set([...nodePorts, ...[...addresses.values()].flat()])
   return [...ports].map(destinationPort => ({ family, protocol, destinationPort }))

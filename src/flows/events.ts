@@ -3,9 +3,9 @@ import type { Family } from '../base/ip.ts'
 /** Why flows were looked at; `drain`: connections were due to be cut. */
 export type FlowReason = 'start' | 'change' | 'period' | 'retry' | 'drain'
 
-/** What the flow reconciler tells: values for metrics and logs. */
+/** What the flow reconciler reports: values for metrics and logs. */
 export type FlowEvent =
-  /** One family was gone through; families that nothing is asked about tell nothing. */
+  /** One family was checked; families that needed no check report nothing. */
   | {
       readonly kind: 'reconciled'
       readonly family: Family

@@ -20,7 +20,7 @@ export interface FlowReconcilerOptions {
   /** Uniform in [0, 1). */
   readonly random: () => number
   readonly report: (event: FlowEvent) => void
-  /** Longest time between two looks at the flows of all Services, milliseconds. */
+  /** Maximum interval between checks of the flows of all Services, milliseconds. */
   readonly periodMs?: number
 }
 
@@ -36,7 +36,7 @@ export interface FlowStatus {
 const PERIOD_MS = 600_000
 /** Packets that met the rules from before a commit have been confirmed by then. */
 const SETTLE_MS = 10
-/** Least distance between two passes: changes coalesce in it. */
+/** Minimum time between two passes: changes coalesce in it. */
 const DISTANCE_MS = 100
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 500, maxMs: 60_000 }
 /** Services to look at one by one; with more, all are looked at, and what the further ones were before is forgotten. */
@@ -175,7 +175,7 @@ export class FlowReconciler {
       this.#failures = 0
       this.#error = undefined
       this.#notBeforeMs = clock.nowMs() + DISTANCE_MS
-      // The kernel lags behind this Snapshot and may make flows that were judged as if it did not: the next sync tells.
+      // The kernel lags behind this Snapshot and may make flows that were judged as if it did not: the next sync decides.
       if (view.table.number !== view.snapshot.number) this.#restore(pending, isAll)
     } catch (thrown) {
       this.#restore(pending, isAll)

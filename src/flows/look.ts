@@ -33,7 +33,7 @@ function hasLost(before: FlowPort, now: FlowPort | undefined): boolean {
   return false
 }
 
-/** Flows may be there that nobody translated: there was no Service, or it had no endpoint. */
+/** There may be untranslated flows: there was no Service, or it had no endpoint. */
 function isNew(now: FlowPort | undefined, before: readonly FlowPort[] | undefined): boolean {
   if (now === undefined) return false
   if (before === undefined) return true

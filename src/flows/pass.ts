@@ -34,7 +34,7 @@ export interface FamilyResult {
   readonly durationMs: number
 }
 
-/** Thrown out of a pass that was told to stop. */
+/** Thrown out of a pass that was stopped. */
 export class Stopped extends Error {
   override readonly name = 'Stopped'
 }

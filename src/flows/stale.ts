@@ -9,7 +9,7 @@ import type { FlowPort } from './ports.ts'
 /** What is to become of a flow. */
 export type Judgement =
   | { readonly kind: 'keep' }
-  /** Its packets go where nobody serves them, or past the Service. */
+  /** Its packets go to an address that no longer serves, or bypass the Service. */
   | { readonly kind: 'stale' }
   /** A connection to an endpoint that is gone: to be cut after so long. */
   | Draining
@@ -25,7 +25,7 @@ export interface Draining {
 /** The addresses at which NodePorts of a family answer. */
 export interface NodeAddresses {
   readonly ips: ReadonlySet<Ip>
-  /** The node has further addresses, which nobody has told. */
+  /** The node has further addresses, which are unknown. */
   readonly isOpen: boolean
 }
 
@@ -44,7 +44,7 @@ const STALE: Judgement = { kind: 'stale' }
 /**
  * Which flows of one protocol and family are stale. The decision is by what is, never by what happened: a flow whose
  * endpoint serves is kept whatever came before. Only flows to places of Services are touched, by address and port; and
- * where the address cannot be told to be ours, only flows to an endpoint that was.
+ * where the address may not be a Service's, only flows to a former endpoint.
  */
 export class RuleBook {
   readonly family: Family
@@ -139,7 +139,7 @@ function isStale({ place, flow, endpoint, isTold }: Case): boolean {
   if (port?.endpoints.has(endpoint) === true) return false
   if (port !== undefined && isTold) return true
   if (isTranslated(flow)) return known.has(endpoint)
-  // Nobody answers at an address that was a Service's; at the node's own there may be anyone.
+  // No process answers at a Service's former address; at the node's own there may be one.
   return port === undefined && !isNodePort
 }
 

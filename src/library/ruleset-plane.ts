@@ -18,13 +18,13 @@ export interface RulesetPlaneOptions {
   /** Of the plane and of its tables. */
   readonly name: string
   readonly client: NftClient
-  /** Which tables of that name are ours: ip and ip6 unless told. Everything in them is. */
+  /** Families of the tables of that name that belong to the plane; ip and ip6 by default. Everything in them does. */
   readonly families?: readonly NftFamily[]
   /** Everything that the table of one family should hold. Pure: equal Services give equal tables. */
   readonly render: (layout: FamilyLayout, frontends: FrontendTable) => Table
   /**
    * Names the processes that change the tables, once damage comes back: opens a further socket, and says which port id
-   * the commits of `client` have. Without it they are repaired and nobody is named.
+   * the commits of `client` have. Without it they are repaired, and no process is named.
    */
   readonly writers?: { readonly openTransport: () => Transport; readonly own: number }
 }

@@ -23,18 +23,18 @@ export interface RunDataplaneOptions<State, P extends Plan<State>> {
   readonly resolving?: Partial<ResolveOptions>
   /** Aborting it ends the run. Without it SIGINT and SIGTERM do. */
   readonly signal?: AbortSignal
-  /** Lines for people on standard error unless told. */
+  /** Lines for people on standard error by default. */
   readonly log?: Log
   readonly clock?: Clock
-  /** Least distance between two commits, milliseconds; 1000 unless told. */
+  /** Minimum time between two commits, milliseconds; 1000 by default. */
   readonly minIntervalMs?: number
-  /** Longest time between two looks at the whole kernel state, milliseconds; 30,000 unless told. */
+  /** Maximum interval between full resyncs, milliseconds; 30,000 by default. */
   readonly healPeriodMs?: number
-  /** Distance between looks at the generation, milliseconds; 0 for never, 100 unless told. */
+  /** Interval of the checks of the generation, milliseconds; 0 for never, 100 by default. */
   readonly driftPollMs?: number
   /** End after the first sync; three passes that fail before it, or a lack of privilege, reject. */
   readonly once?: boolean
-  /** Hears what the reconciler tells, beside the log. */
+  /** Gets the events of the reconciler, besides the log. */
   readonly report?: (event: ReconcilerEvent) => void
 }
 
@@ -54,8 +54,8 @@ const DRIFT_POLL_MS = 100
 const ONCE_FAILURES_MAX = 3
 
 /**
- * Keeps a data plane as a source asks: source, Snapshot, resolve, Reconciler. Nothing is programmed before the source has
- * told everything once; damage by others is repaired; what was programmed stays in the kernel at the end. Resolves when
+ * Keeps a data plane as a source asks: source, Snapshot, resolve, Reconciler. It programs nothing before the source has
+ * delivered everything once, and repairs changes of other programs; the state stays in the kernel at the end. Resolves when
  * the run ends. Rejects when the source cannot start, and when another process of this network namespace runs a plane of
  * the same name.
  */
@@ -113,7 +113,7 @@ class Run<State, P extends Plan<State>> {
       keepsNode: true,
       changed: snapshot => this.#reconciler.offer(snapshot),
       handlers: {
-        refusals: list => this.#tellSourceRefusals(list),
+        refusals: list => this.#logSourceRefusals(list),
         problem: ({ kind, place, text }) =>
           this.#log[kind === 'recovered' ? 'info' : 'warn']({ place }, text),
       },
@@ -198,7 +198,7 @@ class Run<State, P extends Plan<State>> {
     if (privilegeHint(error) !== undefined || this.#failures >= ONCE_FAILURES_MAX) this.#end(error)
   }
 
-  #tellSourceRefusals(list: Parameters<SourceRefusalLog['look']>[0]): void {
+  #logSourceRefusals(list: Parameters<SourceRefusalLog['look']>[0]): void {
     const { fresh, unnamed } = this.#sourceRefusals.look(list)
     for (const { place, refusal } of fresh) this.#log.warn({ place, ...refusal }, 'refused')
     if (unnamed > 0) this.#log.warn({ unnamed }, 'more fields or objects ignored')

@@ -6,7 +6,7 @@ import type { Source } from '../source/source.ts'
 export interface FileSourceOptions {
   /** A file, or a folder of *.yaml, *.yml and *.json: objects of kind Service, EndpointSlice, ServiceCIDR and Node. */
   readonly path: string
-  /** Of the Nodes this one alone is told. */
+  /** Only the Node of this name is delivered. */
   readonly nodeName: string
   /** As that of runDataplane. */
   readonly serviceProxyName?: string | undefined

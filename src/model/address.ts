@@ -40,7 +40,7 @@ function dangerIn(ip: Ip): string | undefined {
   return undefined
 }
 
-/** The address an untrusted value stands for, or undefined; whyNotAddress then tells why. */
+/** The address an untrusted value stands for, or undefined; whyNotAddress then says why. */
 export function readAddress(value: unknown, family?: Family): Ip | undefined {
   const ip = typeof value === 'string' ? parseIp(value) : undefined
   if (ip === undefined || dangerOf(ip) !== undefined) return undefined
@@ -54,7 +54,7 @@ export function whyNotAddress(value: unknown, family?: Family): string {
   return dangerOf(ip) ?? `an ${familyOf(ip)} address where an ${family ?? 'IP'} one belongs`
 }
 
-/** The prefix an untrusted value stands for, or undefined; whyNotPrefix then tells why. */
+/** The prefix an untrusted value stands for, or undefined; whyNotPrefix then says why. */
 export function readPrefix(value: unknown): Cidr | undefined {
   // Stored objects may carry spaces around ranges: the API server trims before it validates.
   const cidr = typeof value === 'string' ? parseCidr(value.trim()) : undefined

@@ -70,7 +70,7 @@ const NOTHING: Admission = {
   cuts: NO_CUTS,
 }
 
-/** Says which Services are resolved. Undefined where nobody knows how much memory there is. */
+/** Decides which Services are resolved. Undefined where the amount of memory is unknown. */
 export function* admit(input: AdmissionInput): Steps<AdmissionUpdate | undefined> {
   const { here, previous = NOTHING, snapshot, touched } = input
   if (here.options.memory === undefined) return undefined
@@ -235,7 +235,7 @@ function mib(bytes: number): number {
   return Math.round(bytes / (1 << 20))
 }
 
-/** Its ClusterIPs stay its own: connections to them are rejected, and nobody else takes them. */
+/** Its ClusterIPs stay its own: connections to them are rejected, and no other Service gets them. */
 function stubOf(service: Service, refusal: Refusal): Service {
   return {
     ...service,

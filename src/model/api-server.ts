@@ -18,7 +18,7 @@ const SLICES_MAX = 4
 const PORTS_MAX = 4
 const ENDPOINTS_MAX = 64
 
-/** Where API servers answer. Whoever captures one of these takes the API server from kprobe. */
+/** Where API servers answer. A Service that captures one of these cuts kprobe off from the API server. */
 export interface ApiServers {
   /** Sorted by address and port, without duplicates. */
   readonly endpoints: readonly ApiEndpoint[]

@@ -33,7 +33,7 @@ export interface Claims {
   readonly contested: number
 }
 
-/** Key of one port of an external address. ClusterIPs need none: their addresses tell them apart. */
+/** Key of one port of an external address. ClusterIPs need none: their addresses are unique. */
 export function addressPlace(ip: Ip, protocol: Protocol, port: number): string {
   return protocol + ip + u16be(port)
 }
@@ -44,7 +44,7 @@ export function wholePlace(ip: Ip): string {
 }
 
 /**
- * Why this node must not catch traffic to the address, whoever asks for it; undefined if it may. Addresses of the node
+ * Why this node must not catch traffic to the address for any Service; undefined if it may. Addresses of the node
  * itself are given out by controllers that balance on the nodes, who may write the status; spec.externalIPs is anyone's.
  */
 export function whyNotCaught(here: Here, kind: 'ExternalIP' | 'LoadBalancerIP', ip: Ip): string | undefined {
@@ -152,7 +152,7 @@ interface Claimant {
   readonly found: ServiceListeners | undefined
 }
 
-/** Adds or removes all wishes of a Service, noting whom it meets. */
+/** Adds or removes all claims of a Service, and notes the Services that it meets. */
 function restate(draft: Draft, { service, found }: Claimant, how: Restate): void {
   const { key, clusterIps, externalIps, loadBalancerIps, ports } = service
   for (let index = 0; index < clusterIps.length; index++) {

@@ -5,7 +5,7 @@ import { type Here, isOurs } from './here.ts'
 import type { ServiceListeners } from './listeners.ts'
 import type { Service, ServiceKey, ServicePortSpec } from './service.ts'
 
-/** Whom a Service may have to give way to. */
+/** The Services that a Service may have to yield to. */
 export interface Arena {
   readonly here: Here
   readonly services: PersistentMap<Service>

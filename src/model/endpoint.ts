@@ -31,7 +31,7 @@ export interface EndpointPort {
 
 export interface Endpoint {
   readonly ip: Ip
-  /** UID of the pod, which tells a pod that moved between slices from one that inherited an address; may be empty. */
+  /** UID of the pod: distinguishes a pod that moved between slices from one that inherited an address; may be empty. */
   readonly targetUid: string
   readonly nodeName: string
   /** One of eight objects, that all endpoints share. */

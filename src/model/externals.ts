@@ -53,7 +53,7 @@ function isCaught(
   return false
 }
 
-/** Nobody takes over a ClusterIP by asking for it as an external address: CVE-2020-8554. */
+/** A ClusterIP cannot be claimed as an external address: CVE-2020-8554. */
 function whyNotFree(arena: Arena, service: Service, ip: Ip): string | undefined {
   const owners = arena.claims.clusterIps.get(ip)
   if (owners === undefined) return undefined

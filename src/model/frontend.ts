@@ -60,7 +60,7 @@ export interface PortFrontends {
   readonly protocol: Protocol
   /** Seconds; 0 without session affinity. Shared by all frontends of the port. */
   readonly affinityTimeoutS: number
-  /** Of IPVS; undefined for the usual one. */
+  /** IPVS scheduler of the Service; undefined for the default one. */
   readonly scheduler: string | undefined
   /** How long connections to an endpoint that is gone may go on (kprobe.io/tcp-drain), milliseconds; TCP alone. */
   readonly tcpDrainMs?: number | undefined
@@ -117,7 +117,7 @@ export interface FrontendTable {
   readonly nodePorts: Readonly<Record<Family, NodePortAddresses>>
   /** Empty for a named proxy: what it does not know there is another's. */
   readonly serviceCidrs: readonly Cidr[]
-  /** Addresses that interfaces of this machine have, sorted; empty when nobody reads them. */
+  /** Addresses that interfaces of this machine have, sorted; empty when no mode needs them. */
   readonly localIps: readonly Ip[]
   readonly node: { readonly ips: readonly Ip[]; readonly podCidrs: readonly Cidr[] }
   /** For the next resolve alone: who claims what. Without it everything is resolved anew. */

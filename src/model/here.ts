@@ -5,7 +5,7 @@ import type { CostRates } from './cost.ts'
 import type { Service } from './service.ts'
 import type { NodeInfo, Snapshot } from './snapshot.ts'
 
-/** What resolving depends on besides what the sources tell. */
+/** What resolving depends on besides the objects of the sources. */
 export interface ResolveOptions {
   /** Lower-cased name of this node. */
   readonly nodeName: string

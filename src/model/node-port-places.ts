@@ -18,7 +18,7 @@ const NONE: readonly string[] = []
 
 /**
  * The places that a Service has besides its NodePorts and addresses: its health check, and where NodePorts meet external
- * addresses of the Node. Owners of the latter are those of the NodePorts; whoever is there is affected by changes.
+ * addresses of the Node. Owners of the latter are those of the NodePorts, which changes affect.
  */
 export function placesOnNode(here: Here, service: Service, held: readonly Ip[]): readonly string[] {
   const { clusterIps, ports } = service

@@ -87,7 +87,7 @@ function readEndpoint(reading: EndpointReading, value: unknown, index: number): 
   }
 }
 
-/** Consumers must take the first address only: the API says that they are interchangeable. An empty list is nobody. */
+/** Consumers must take the first address only: the API says that they are interchangeable. An empty list has none. */
 function readIp(reading: EndpointReading, addresses: unknown, index: number): Ip | undefined {
   const { findings, family } = reading
   if (!Array.isArray(addresses)) {

@@ -83,7 +83,7 @@ function readPodCidrs(findings: Findings, spec: Json): readonly Cidr[] {
 }
 
 /**
- * Reads an object of kind ServiceCIDR. One bad prefix refuses it whole: its prefixes only tell which unused addresses
+ * Reads an object of kind ServiceCIDR. One bad prefix refuses the whole object: its prefixes only decide which unused addresses
  * to drop, and fewer of them are always safe.
  */
 export function parseServiceCidr(value: unknown): readonly Cidr[] | Refusal {

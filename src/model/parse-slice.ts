@@ -29,7 +29,7 @@ const SERVICE_LABEL = 'kubernetes.io/service-name'
 const HEADLESS_LABEL = 'service.kubernetes.io/headless'
 const TRIGGER_TIME = 'endpoints.kubernetes.io/last-change-trigger-time'
 
-/** Slices of headless Services are no business of the unnamed proxy: no address leads to them. */
+/** The unnamed proxy skips slices of headless Services: no address leads to them. */
 export function isHeadlessSlice(object: unknown): boolean {
   const metadata = isJson(object) ? object.metadata : undefined
   const labels = isJson(metadata) ? metadata.labels : undefined

@@ -13,13 +13,13 @@ export type WatchedKind = Exclude<SourceEvent['kind'], 'LocalIps'>
 export interface ParseOptions {
   /** Keep the slices of headless Services: a named proxy may serve these. */
   readonly headlessSlices?: boolean
-  /** Keep what only other programs are told of (ServiceDetails, hostnames). */
+  /** Keep the fields that only back ends get (ServiceDetails, hostnames). */
   readonly details?: boolean
 }
 
 /**
  * Reads one whole object (with apiVersion and kind) of unknown origin. A Refusal means that nothing of it can be used:
- * an earlier version of it (see watchedIdentity) is then to be deleted. Undefined means a kind that nobody here watches.
+ * an earlier version of it (see watchedIdentity) is then to be deleted. Undefined means a kind that kprobe does not watch.
  * An object that is watched but of no interest (a slice of a headless Service) gives the event that deletes it.
  */
 export function parseObject(

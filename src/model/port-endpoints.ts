@@ -20,18 +20,18 @@ export function* endpointsInSteps(slices: SliceList, wanted: Wanted): Steps<Port
   return ofOneSlice(slices, wanted) ?? ofCandidates(yield* candidatesInSteps(slices, wanted))
 }
 
-const NOBODY: PortEndpoints = { endpoints: [], ports: 0 }
+const NONE: PortEndpoints = { endpoints: [], ports: 0 }
 
 /** Undefined when several slices have endpoints of the port, or one has an address twice. */
 function ofOneSlice(slices: SliceList, wanted: Wanted): PortEndpoints | undefined {
-  let only: PortEndpoints = NOBODY
+  let only: PortEndpoints = NONE
   for (let index = 0; index < slices.length; index++) {
     const slice = slices[index]
     if (slice === undefined || slice.family !== wanted.family) continue
     for (let at = 0; at < slice.ports.length; at++) {
       const its = slice.ports[at]
       if (its === undefined || its.name !== wanted.name || its.protocol !== wanted.protocol) continue
-      if (only !== NOBODY || !isOnce(slice)) return undefined
+      if (only !== NONE || !isOnce(slice)) return undefined
       only = { endpoints: slice.endpoints, ports: its.port }
     }
   }

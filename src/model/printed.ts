@@ -22,7 +22,7 @@ export interface PrintedWhole {
 export interface PrintedPort {
   readonly key: string
   readonly affinitySeconds: number
-  /** Absent for the usual one. */
+  /** Absent for the default. */
   readonly scheduler?: string
   /** `ClusterIP 10.96.0.1:80 internal/cluster from 192.0.2.0/24`. */
   readonly frontends: readonly string[]

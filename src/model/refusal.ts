@@ -16,7 +16,7 @@ export interface Refusal {
 /** Shared by everything that is entirely accepted. */
 export const NO_REFUSALS: readonly Refusal[] = []
 
-/** Tells the result of a parse function from what it parses: no object of the model has these fields. */
+/** Distinguishes the result of a parse function from its input: no object of the model has these fields. */
 export function isRefusal(value: object): value is Refusal {
   return 'reason' in value && 'field' in value
 }

@@ -161,7 +161,7 @@ function surroundings(here: Here, previous: Resolved | undefined, snapshot: Snap
   }
 }
 
-/** An address that is nobody's ClusterIP for a named proxy is mostly one of the unnamed one's. */
+/** An address that a named proxy does not know as a ClusterIP mostly belongs to the unnamed proxy. */
 function serviceCidrsOf({ options }: Here, snapshot: Snapshot): readonly Cidr[] {
   if (options.serviceProxyName !== undefined) return NO_CIDRS
   return mergeCidrs(snapshot.serviceCidrs.values().flat())

@@ -59,7 +59,7 @@ function hintVerdict(endpoint: Endpoint, found: Survey, place: Place): Verdict {
   }
 }
 
-/** The two lists a port may need; those that nobody asks for stay empty. */
+/** The two lists a port may need; a list that no frontend uses stays empty. */
 export interface BackendLists {
   readonly cluster: readonly Backend[]
   readonly local: readonly Backend[]

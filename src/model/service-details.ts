@@ -2,7 +2,7 @@ import type { Ip } from '../base/ip.ts'
 import { readAddress } from './address.ts'
 import { isJson, isPort, type Json } from './fields.ts'
 
-/** What a Service says that no data plane asks for: kept where other programs are told of Services, and only there. */
+/** Fields of a Service that no data plane needs; kept only where back ends get them. */
 export interface ServiceDetails {
   readonly labels: Readonly<Record<string, string>>
   readonly annotations: Readonly<Record<string, string>>

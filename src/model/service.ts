@@ -39,7 +39,7 @@ export interface Service {
    * milliseconds, 0 cuts them at once, undefined leaves them to the peers.
    */
   readonly tcpDrainMs: number | undefined
-  /** Annotation kprobe.io/ipvs-scheduler: of the virtual servers in IPVS mode (`wrr`); undefined for the usual one. */
+  /** Annotation kprobe.io/ipvs-scheduler: scheduler of the virtual servers in IPVS mode (`wrr`); undefined for the default. */
   readonly ipvsScheduler: string | undefined
   /** Value of the label service.kubernetes.io/service-proxy-name, if it is there. */
   readonly proxyName: string | undefined

@@ -27,7 +27,7 @@ export interface NodeInfo {
   readonly refusals: readonly Refusal[]
 }
 
-/** Everything the sources have told, at one moment. Immutable; `number` grows by one with every change. */
+/** All objects of the sources at one moment. Immutable; `number` grows by one with every change. */
 export interface Snapshot {
   readonly number: number
   readonly services: PersistentMap<Service>
@@ -62,7 +62,7 @@ export type SnapshotEvent =
   | { readonly kind: 'ApiEndpoints'; readonly value: readonly ApiEndpoint[] }
   | { readonly kind: 'Listeners'; readonly key: ServiceKey; readonly value: ServiceListeners | undefined }
 
-/** Before anything was told. */
+/** The snapshot before the first event. */
 export const EMPTY_SNAPSHOT: Snapshot = {
   number: 0,
   services: PersistentMap.empty(),

@@ -1,6 +1,6 @@
 import type { Receipt } from './dataplane.ts'
 
-/** A commit that did not happen, or of which nobody knows whether it did. */
+/** A commit that did not happen, or whose outcome is unknown. */
 export class CommitError extends Error {
   override readonly name = 'CommitError'
   readonly receipt: Receipt

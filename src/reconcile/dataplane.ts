@@ -31,7 +31,7 @@ export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
   cleanup(): Promise<void>
 }
 
-/** One commit by somebody, ourselves included. */
+/** One commit by any program, kprobe included. */
 export interface WriterCommit {
   readonly generation: number
   readonly processId: number
@@ -98,11 +98,11 @@ export interface Receipt {
     | 'stale'
     /** The kernel refused; see refusals. Nothing was changed, unless `partial` says so. */
     | 'refused'
-    /** Nobody can say (a lost acknowledgement, a timeout): read the kernel back. */
+    /** The outcome is unknown (a lost acknowledgement, a timeout): read the kernel back. */
     | 'unknown'
   /** Generation after the commit. */
   readonly generation: number
-  /** True when somebody else committed between our last look and this commit. */
+  /** True when another program committed between our last check and this commit. */
   readonly foreign: boolean
   readonly refusals: readonly KernelRefusal[]
   /** What was not refused was carried out: read the kernel back. Absent where a commit is all or nothing. */

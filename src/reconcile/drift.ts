@@ -23,7 +23,7 @@ export interface DriftOptions {
 
 export interface DriftSign {
   readonly generation: number
-  /** `nft (pid 1234)`; undefined while nobody is subscribed. */
+  /** `nft (pid 1234)`; undefined without a subscription. */
   readonly process: string | undefined
   /** True when a notification says that something of ours was touched; otherwise it is only possible. */
   readonly certain: boolean
@@ -34,12 +34,12 @@ const LOOKS_APART = 100
 
 /**
  * Notices commits by others: compares the generation every `pollMs` (0.8 us), and only when foreign commits come back
- * subscribes for a while, since only a notification tells which process it was and whether our tables were touched.
+ * subscribes for a while, since only a notification names the process and the tables that it changed.
  */
 export class DriftDetector {
   readonly #options: DriftOptions
   #expected = 0
-  /** Somebody committed between a look of ours and a commit of ours. */
+  /** Another program committed between our last check and our commit. */
   #suspicious = false
   #timer: Cancel | undefined
   #recent: number[] = []
@@ -50,7 +50,7 @@ export class DriftDetector {
   /** Generation of a poll at which not every commit was accounted for. */
   #awaited: number | undefined
   #lookMs = 0
-  /** Why the generation could not be read, since it was told. */
+  /** Why the generation could not be read, once reported. */
   #unreadable: string | undefined
 
   constructor(options: DriftOptions) {
@@ -70,7 +70,7 @@ export class DriftDetector {
   expect(generation: number, foreign: boolean): void {
     this.#expected = generation
     this.#suspicious ||= foreign
-    // Nobody tells us of our own commits.
+    // Our own commits cause no notification.
     if (!foreign && this.#accounted !== undefined && generation === this.#accounted + 1)
       this.#accounted = generation
   }
@@ -111,7 +111,7 @@ export class DriftDetector {
   }
 
   /**
-   * Whether the subscription has told of every commit up to this one, or may yet: notifications are read a moment after
+   * Whether the subscription has reported every commit up to this one, or may yet: notifications are read a moment after
    * the generation, so that those of the poll before must be there, and the newest ones need not.
    */
   #isAccounted(generation: number): boolean {

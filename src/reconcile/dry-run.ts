@@ -2,7 +2,7 @@ import { errorOf } from '../base/thrown.ts'
 import type { Dataplane, Observation, Plan } from './dataplane.ts'
 
 export interface DryRunOptions<P> {
-  /** Told each plan instead of the kernel. */
+  /** Gets each plan instead of the kernel. */
   readonly planned: (plan: P) => void
   /** The kernel cannot be read (no privilege, say): the plans start from nothing. */
   readonly unreadable: (error: Error) => void

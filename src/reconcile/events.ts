@@ -1,6 +1,6 @@
 import type { Plan, Receipt } from './dataplane.ts'
 
-/** What the reconciler tells: values for logs, metrics and health, never a call back into a source. */
+/** What the reconciler reports: values for logs, metrics and health, never a call back into a source. */
 export type ReconcilerEvent =
   | {
       readonly kind: 'committed'
@@ -20,7 +20,7 @@ export type ReconcilerEvent =
     }
   /** The kernel differed from what we had left there, and holds it again. */
   | { readonly kind: 'healed'; readonly changes: number; readonly objects: readonly string[] }
-  /** Somebody else committed; `process` is known only while a subscription is open. */
+  /** Another program committed; `process` is known only while a subscription is open. */
   | {
       readonly kind: 'foreign-commit'
       readonly generation: number

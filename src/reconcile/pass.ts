@@ -121,7 +121,7 @@ export class Pass<State, P extends Plan<State>> {
       if (receipt.outcome === 'stale') this.#options.report({ kind: 'stale', attempt: round })
       else if (receipt.outcome === 'unknown')
         throw new CommitError('the outcome of a commit is unknown', receipt)
-      // A refusal may only mean that somebody changed our tables: it is believed once it answers a plan made of a look.
+      // A rejection may only mean that another program changed our tables: it counts once it answers a plan of an observed state.
       else if (observed && (!this.#unsettled || round > STALE_TRIES))
         return await this.#exclude(table, reason, receipt, without)
       await this.#options.pace()
@@ -129,7 +129,7 @@ export class Pass<State, P extends Plan<State>> {
     throw new Error(`the kernel's generation moved on before each of ${ROUNDS_MAX} commits`)
   }
 
-  /** What was planned from a look holds only as long as nobody commits; but somebody who always does must not stop us. */
+  /** A plan of an observed state holds until the next commit; but a program that always commits must not stop us. */
   #guard(observed: boolean, round: number): CommitOptions {
     return observed && !this.#unsettled && round <= STALE_TRIES ? { generation: this.#generation } : {}
   }
@@ -198,7 +198,7 @@ export class Pass<State, P extends Plan<State>> {
 
   /**
    * Lets held Services, of which at least one was refused, in by halves; those that are refused alone are quarantined.
-   * When the first half is fine, nobody needs to ask whether the second is refused.
+   * When the first half is accepted, the second need not be tried to know that it is rejected.
    */
   async #isolate(table: FrontendTable, suspects: readonly string[], held: Set<string>): Promise<void> {
     const middle = suspects.length >> 1

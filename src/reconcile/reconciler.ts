@@ -16,9 +16,9 @@ export interface ReconcilerOptions<State, P extends Plan<State>> {
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number
-  /** Least distance between two commits, milliseconds. */
+  /** Minimum time between two commits, milliseconds. */
   readonly minIntervalMs: number
-  /** Longest time between two looks at the whole kernel state, milliseconds. */
+  /** Maximum interval between full resyncs, milliseconds. */
   readonly healPeriodMs: number
   /** Distance between looks at the kernel's generation, milliseconds; 0 for never. */
   readonly driftPollMs: number
@@ -40,7 +40,7 @@ export interface ReconcilerStatus {
   /** Of the last pass, if it failed. */
   readonly error: Error | undefined
   readonly table: FrontendTable | undefined
-  /** What `table` was computed from: sources may have told more since. */
+  /** What `table` was computed from: sources may have newer objects. */
   readonly snapshot: Snapshot | undefined
 }
 

@@ -6,7 +6,7 @@ import { isSame } from '../model/equal.ts'
 /** Gives the addresses of this machine's interfaces. */
 export interface AddressReader {
   read(): Promise<readonly Ip[]>
-  /** Calls `changed` when they may have changed, until the result is called; undefined when nobody will tell. */
+  /** Calls `changed` when they may have changed, until the result is called; undefined without notifications. */
   watch(changed: () => void): (() => Promise<void>) | undefined
   close(): Promise<void>
 }
@@ -29,7 +29,7 @@ export interface LocalAddresses {
   stop(): Promise<void>
 }
 
-/** Distance between looks when nobody tells of changes, after a failure, and when the kernel does tell. */
+/** Intervals of the polls: without notifications, after a failure, and with notifications. */
 const POLL_MS = 1_000
 const WATCHED_POLL_MS = 30_000
 /** From a hint to the look: interfaces come up with several addresses. */
@@ -37,7 +37,7 @@ const HINT_MS = 5
 
 /**
  * Watches the addresses of this machine, for NodePorts on ranges. An error takes no address away: that would close
- * NodePorts which nobody asked to close.
+ * node ports that still exist.
  */
 export function watchLocalAddresses(options: LocalAddressesOptions): LocalAddresses {
   const { clock, reader, changed, failed, recovered } = options

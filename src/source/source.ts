@@ -30,7 +30,7 @@ export interface SourceHandlers {
    * that a slow reader slows the source down instead of filling the memory.
    */
   events(batch: readonly SourceEvent[]): Promise<void>
-  /** Everything that exists has been told once. Before this, absence means nothing. Called once. */
+  /** Every existing object has been delivered once. Before this, absence means nothing. Called once. */
   synced(): void
   /** Objects that could not be used at all; all that are refused now, at each change. */
   refusals(list: readonly LocatedRefusal[]): void
@@ -65,7 +65,7 @@ export type SourceObservation =
       readonly resource: string
       readonly reason: 'older' | 'unknown-type' | 'wrong-kind' | 'no-identity'
     }
-  /** A consistency check found what no event had told. */
+  /** A consistency check found a change that no event had delivered. */
   | { readonly kind: 'repaired'; readonly resource: string; readonly objects: number }
 
 export interface LocatedRefusal {

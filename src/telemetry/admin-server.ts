@@ -48,7 +48,7 @@ const CONNECTIONS_MAX = 16
 
 /**
  * Serves /state, /plan, /receipts, /config and /snapshot as JSON on a unix socket that only its owner can connect to. A
- * socket file that an earlier process left is replaced; one at which somebody answers is left alone, and tried again every
+ * socket file that an earlier process left is replaced; one at which a process answers stays, and is retried every
  * 5 s.
  */
 export class AdminServer {
@@ -65,8 +65,8 @@ export class AdminServer {
       clock: options.clock,
       // All of them are of the socket's owner.
       limits: { connections: CONNECTIONS_MAX },
-      crowded: crowd => this.#tell({ kind: 'crowded', place: options.path, crowd }),
-      failed: error => this.#tell({ kind: 'trouble', place: options.path, error }),
+      crowded: crowd => this.#report({ kind: 'crowded', place: options.path, crowd }),
+      failed: error => this.#report({ kind: 'trouble', place: options.path, error }),
     })
     void this.#open()
   }
@@ -106,7 +106,7 @@ export class AdminServer {
     const handle = adminHandler(this.#options, this.#options.clock)
     const server = createServer(socket => this.#connections.accept(socket, handle))
     const removeFile = await listenAtUnixSocket(server, path)
-    server.on('error', error => this.#tell({ kind: 'trouble', place: path, error }))
+    server.on('error', error => this.#report({ kind: 'trouble', place: path, error }))
     return { server, removeFile }
   }
 
@@ -115,10 +115,10 @@ export class AdminServer {
     this.#retry = this.#options.clock.after(RETRY_MS, () => void this.#open())
     if (this.#complaint === error.message) return
     this.#complaint = error.message
-    this.#tell({ kind: 'failed', place: this.#options.path, error, retryMs: RETRY_MS })
+    this.#report({ kind: 'failed', place: this.#options.path, error, retryMs: RETRY_MS })
   }
 
-  #tell(news: ServerNews): void {
+  #report(news: ServerNews): void {
     if (!this.#closed) this.#options.report(news)
   }
 }

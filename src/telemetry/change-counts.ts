@@ -15,7 +15,7 @@ export function changesBetween(before: Snapshot | undefined, now: Snapshot): Cha
   }
 }
 
-/** Counts what the source told and the kernel does not know yet. */
+/** Counts the changes that the kernel does not have yet. */
 export class PendingChanges {
   #newest: Snapshot | undefined
   #services = 0

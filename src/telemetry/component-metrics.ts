@@ -2,7 +2,7 @@ import type { Registry } from 'prom-client'
 import type { BuildInfo } from '../base/build-info.ts'
 import { LabelValues, metricSet } from './metric-set.ts'
 
-/** What every component of Kubernetes tells of itself (component-base): its build, its features, its API requests. */
+/** The metrics of every component of Kubernetes (component-base): its build, its features, its API requests. */
 export interface ComponentMetrics {
   /** One answered or failed request; a status of undefined is none. */
   apiRequest(request: {

@@ -19,7 +19,7 @@ export interface ConnectionMetricsOptions {
   readonly failed: (error: Error) => void
 }
 
-/** A look costs a dump of the map: however often somebody scrapes, there is one in this time. */
+/** A read costs a dump of the map: there is at most one in this time, however many scrapes. */
 const LOOK_MS = 5_000
 
 /**

@@ -28,7 +28,7 @@ export function createConntrackMetrics(registry: Registry): ConntrackMetrics {
     lost.inc({ reason }, 0)
     let before: number | undefined
     return (now: number) => {
-      // What was lost before this process began is nobody's news; a count that fell began anew.
+      // Losses before this process started do not count; a counter that fell was reset.
       if (before !== undefined) lost.inc({ reason }, now >= before ? now - before : now)
       before = now
     }

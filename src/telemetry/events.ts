@@ -52,7 +52,7 @@ const BURST = 25
 const REFILL_MS = 10_000
 const QUEUE_MAX = 100
 const SERIES_MAX = 512
-/** A fact that is told again after this long starts a new event (client-go's). */
+/** A fact that recurs after this long starts a new event (as in client-go). */
 const SERIES_ENDS_MS = 360_000
 /** How often the count of a series is written at most. */
 const SERIES_WRITE_MS = 60_000
@@ -62,8 +62,8 @@ const COMPLAINT_MS = 60_000
 const INSTANCE_LENGTH_MAX = 128
 
 /**
- * Tells the API server what people should know of this node. Equal facts become one event with a count; their number, the
- * queue and the tries are bounded, and what is over is counted. One write at a time; nobody waits for it.
+ * Posts events about this node to the API server. Equal facts become one event with a count; their number, the
+ * queue and the retries are bounded, and the excess is counted. One write at a time; no caller waits for it.
  */
 export class EventRecorder {
   readonly #options: EventRecorderOptions

@@ -50,7 +50,7 @@ export function afterSynced(state: HealthState, number: number, now: Moment): He
   return { ...state, programmed, pendingMs, attemptedMs: now.monotonicMs }
 }
 
-/** A pass ended in an error. Something has to be done even if nobody asked: a repair, say. */
+/** A pass ended in an error. It must be repeated even without a new event: it may be a repair. */
 export function afterFailed(state: HealthState, now: Moment): HealthState {
   return { ...state, pendingMs: state.pendingMs ?? now.monotonicMs, attemptedMs: now.monotonicMs }
 }

@@ -63,7 +63,7 @@ export class HttpConnections {
     this.#http = createServer({ maxHeaderSize: HEADER_BYTES_MAX }, onRequest)
     this.#http.maxHeadersCount = HEADERS_MAX
     this.#http.maxRequestsPerSocket = REQUESTS_PER_CONNECTION_MAX
-    // Nobody is asked to send the body that is announced.
+    // The client is not asked to send the announced body.
     this.#http.on('checkContinue', onRequest)
   }
 

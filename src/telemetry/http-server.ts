@@ -4,7 +4,7 @@ import { formatIpPort, type Ip, isUnspecified, parseIp } from '../base/ip.ts'
 import { type Handler, HttpConnections } from './http-connections.ts'
 import { Listener } from './listener.ts'
 
-/** What a server tells, each once until it changes. */
+/** What a server reports, each once until it changes. */
 export type ServerNews =
   | { readonly kind: 'listening'; readonly place: string }
   /** Nothing listens at this address; undefined says that it is not tried again. */

@@ -21,7 +21,7 @@ export interface MetricsPages {
   readonly configz: () => unknown
   /** Undefined where the feature gate ComponentFlagz is off. */
   readonly flagz?: (() => string) | undefined
-  /** The same of ComponentStatusz; it is told what else there is at this port. */
+  /** The same of ComponentStatusz; it gets the other paths of this port. */
   readonly statusz?: ((paths: readonly string[]) => string) | undefined
 }
 

@@ -3,7 +3,7 @@ import { Gauge, type Registry } from 'prom-client'
 import { metricSet } from './metric-set.ts'
 
 /**
- * What Prometheus' clients tell of every process, and of Node.js what costs nothing between two scrapes: no observers of
+ * The metrics of every process that Prometheus' clients have, and those of Node.js that cost nothing between two scrapes: no observers of
  * garbage collection, no timers.
  */
 export function addProcessMetrics(registry: Registry): void {
@@ -49,7 +49,7 @@ function addFromKernel(registry: Registry): void {
   })
 }
 
-/** Where there is no /proc, or no descriptor left to read it with, the answer is that nobody knows. */
+/** Where there is no /proc, or no descriptor left to read it with, the value is unknown. */
 async function openDescriptors(): Promise<number> {
   try {
     // The list itself is read through one.

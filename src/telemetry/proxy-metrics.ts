@@ -6,7 +6,7 @@ import type { ProgrammingLatency } from './programming-latency.ts'
 
 /**
  * kube-proxy's own metrics in nftables mode, by their names, types, labels and buckets (pkg/proxy/metrics/metrics.go).
- * One pass here programs both families: what it has of a family is told of each.
+ * One pass programs both families: its values count for each family.
  */
 export interface ProxyMetrics {
   /** Work was asked for, at this wall-clock time. */
@@ -16,7 +16,7 @@ export interface ProxyMetrics {
   syncFailed(): void
   cleanupFailed(): void
   programmed(latencies: readonly ProgrammingLatency[]): void
-  /** Changes that the source told, and those that are not programmed yet. */
+  /** Changes of the source, and those that are not programmed yet. */
   changes(news: { readonly services: number; readonly slices: number }): void
   pending(now: { readonly services: number; readonly slices: number }): void
   noLocalEndpoints(counts: LocalPolicyCounts): void
@@ -124,8 +124,8 @@ function syncMetrics(registry: Registry, families: readonly Family[]): SyncPart 
     'Time from the change of a pod or Service to its commit in the kernel, by EndpointSlice.',
     { buckets: PROGRAMMING_BUCKETS, labelNames },
   )
-  const each = (tell: (labels: { readonly ip_family: Family }) => void) => {
-    for (const family of families) tell({ ip_family: family })
+  const each = (set: (labels: { readonly ip_family: Family }) => void) => {
+    for (const family of families) set({ ip_family: family })
   }
   return {
     queued: wallMs => each(labels => queued.set(labels, wallMs / 1000)),

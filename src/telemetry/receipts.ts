@@ -1,6 +1,6 @@
 import { rfc3339 } from './rfc3339.ts'
 
-/** One commit, as /receipts tells it. */
+/** One commit, as /receipts shows it. */
 export interface ReceiptLine {
   readonly time: string
   /** Why there was a pass: `change`, `drift`, ... */

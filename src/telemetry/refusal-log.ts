@@ -53,7 +53,7 @@ export interface SourceRefusal {
   readonly refusal: Refusal
 }
 
-/** Follows what a source refuses, which tells all of it at each change. */
+/** Follows the refusals of a source, which reports all of them at each change. */
 export class SourceRefusalLog {
   #known: ReadonlySet<string> = new Set()
 

@@ -242,7 +242,7 @@ interface Place {
   readonly ip: Ip
   readonly port: number
   listener: Listener | undefined
-  /** The last one that was told. */
+  /** The last one that was reported. */
   complaint: string
 }
 

@@ -8,7 +8,7 @@ export interface WorkMetrics {
   /** The kernel moved on before a commit, which is planned again. */
   staleCommit(): void
   failedPass(): void
-  /** Somebody else committed; with `damage`, something of ours was changed. */
+  /** Another program committed; with `damage`, it changed our objects. */
   foreignCommit(damage?: boolean): void
   /** Damage to our tables that was repaired. */
   healed(objects: number): void

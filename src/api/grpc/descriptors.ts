@@ -169,7 +169,7 @@ function reflection(version: string): DefinitionFile {
 
 const FILES: readonly DefinitionFile[] = [LOCALV1, STATUS, HEALTH, reflection('v1'), reflection('v1alpha')]
 
-/** What reflection tells. */
+/** What reflection publishes. */
 export interface Definitions {
   /** In full: `localv1.Sets`. */
   readonly services: readonly string[]

@@ -22,7 +22,7 @@ export class GrpcHealth {
   set isServing(value: boolean) {
     if (this.#isServing === value) return
     this.#isServing = value
-    for (const watcher of this.#watchers) watcher.tell()
+    for (const watcher of this.#watchers) watcher.publish()
   }
 
   readonly check: (call: Call) => CallHandler = unary(request => {
@@ -54,7 +54,7 @@ class HealthWatcher {
   readonly #call: Call
   readonly #statusOf: (service: string) => number
   #service: string | undefined
-  #told: number | undefined
+  #sent: number | undefined
   #isFull = false
 
   constructor(call: Call, statusOf: (service: string) => number) {
@@ -64,20 +64,20 @@ class HealthWatcher {
 
   message(bytes: Buffer): void {
     this.#service ??= readText(bytes, SERVICE)
-    this.tell()
+    this.publish()
   }
 
   drained(): void {
     this.#isFull = false
-    this.tell()
+    this.publish()
   }
 
-  /** What the client was not told yet: a change that was undone meanwhile is none. */
-  tell(): void {
+  /** Sends the status if it changed: a change that was undone meanwhile is none. */
+  publish(): void {
     if (this.#service === undefined || this.#isFull) return
     const status = this.#statusOf(this.#service)
-    if (status === this.#told) return
-    this.#told = status
+    if (status === this.#sent) return
+    this.#sent = status
     this.#isFull = !this.#call.write(framed(numberField(STATUS, status)))
   }
 }

@@ -19,7 +19,7 @@ export function plainServer(): Http2Server {
   return createServer(LIMITS)
 }
 
-/** The same with TLS, for clients with a certificate. A handshake has 10 s unless told otherwise. */
+/** The same with TLS, for clients with a certificate. A handshake has 10 s by default. */
 export function tlsServer(pems: TlsPems, handshakeMs = HANDSHAKE_MS): Http2SecureServer {
   return createSecureServer({
     ...LIMITS,

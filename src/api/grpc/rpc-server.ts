@@ -165,7 +165,7 @@ export class RpcServer {
     }
     const { clock, failed } = this.#options
     let cancel: Cancel | undefined
-    // Whoever did something wrong, or came too late, need not read everything first.
+    // A client with a wrong or late request need not read everything first.
     const refused = (): void => {
       cancel?.()
       cancel = clock.after(GRACE_MS, () => stream.destroy())
@@ -209,7 +209,7 @@ export class RpcServer {
   }
 }
 
-/** Tells connections of TCP from each other. Those of a unix socket have no name: there, a session is made as soon as it is taken. */
+/** Names a TCP connection. Those of a unix socket have no name: there, a session is made as soon as it is accepted. */
 function peerOf({ remoteAddress, remotePort }: Pick<Socket, 'remoteAddress' | 'remotePort'>): string {
   return `${remoteAddress ?? ''} ${remotePort ?? ''}`
 }

@@ -21,7 +21,7 @@ export class RpcError extends Error {
 
 /** One call of a method, as its handler sees it. */
 export interface Call {
-  /** Messages, each behind its prefix of five bytes. False: the next ones are to wait until the handler is told. */
+  /** Messages, each behind its prefix of five bytes. False: the next ones must wait until the handler says so. */
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */
   end(code: number, message?: string): void
@@ -35,7 +35,7 @@ export interface CallHandler {
   /** The client sends nothing more. */
   ended(): void
   drained?(): void
-  /** Always the last word, whoever ended the call. */
+  /** Always the last event, whichever side ended the call. */
   closed?(): void
 }
 

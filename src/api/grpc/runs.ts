@@ -9,7 +9,7 @@ import {
   SET_SERVICES,
 } from '../state.ts'
 
-/** The frames of what difference() tells, in its order; a whole state that was made at once is few runs. */
+/** The frames of the result of difference(), in its order; a whole state that was made at once is few runs. */
 export function* runsBetween(before: ApiState | undefined, after: ApiState): Iterable<Run> {
   if (before === undefined && after.runs !== undefined) {
     yield* after.runs

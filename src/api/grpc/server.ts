@@ -30,7 +30,7 @@ export interface ApiServerOptions {
   readonly failed: (error: Error) => void
   /** Connections were closed because there are too many; said once a minute at most. */
   readonly crowded?: (crowd: Crowd) => void
-  /** At a time; 2,048 and 4,096 unless told otherwise. */
+  /** At a time; 2,048 and 4,096 by default. */
   readonly connectionsMax?: number
   readonly callsMax?: number
 }
@@ -58,7 +58,7 @@ const CALLS_MAX = 4_096
 
 /**
  * Serves the newest state of a feed over gRPC: `localv1.Sets`, `kprobe.v1.Status`, health and reflection. Rejects with an
- * Error that names the address when nobody can listen there, or when it needs certificates that were not given.
+ * Error that names the address when kprobe cannot listen there, or when it needs certificates that were not given.
  */
 export async function startApiServer(options: ApiServerOptions): Promise<ApiServer> {
   const address = parseApiAddress(options.address)

@@ -85,7 +85,7 @@ export class Sets {
     }
   }
 
-  /** Whatever happens, those who wait are told. */
+  /** Whatever happens, the waiting clients get an answer. */
   #move(): void {
     try {
       this.#transfers.moved()

@@ -47,7 +47,7 @@ export class Transfer {
     return this.fromNumber === undefined
   }
 
-  /** There is nothing to tell but the Sync. */
+  /** There is nothing to send but the Sync. */
   get isEmpty(): boolean {
     return this.#isDone && this.#blocks.every(({ operations }) => operations === 0)
   }

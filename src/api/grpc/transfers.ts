@@ -80,7 +80,7 @@ export class Transfers {
   #between(from: ApiState, to: ApiState): Transfer {
     const known = this.#kept.get(from.number)
     if (known?.to === to) return known
-    // It leads to the state before: somebody asks between a newer one and moved().
+    // It leads to the state before: a request came between a newer one and moved().
     if (known !== undefined) this.#drop(known)
     const transfer = Transfer.between(from, to)
     this.#feed.hold(to)

@@ -31,7 +31,7 @@ export interface WatcherOptions {
 export class Watcher implements CallHandler, Reader {
   readonly #call: Call
   readonly #options: WatcherOptions
-  /** What the client has been told: at its last Sync, or the whole state that it gets before one. Held. */
+  /** The state that the client has: at its last Sync, or the whole state that it gets before one. Held. */
   #position: ApiState | undefined
   #transfer: Transfer | undefined
   #nextBlock = 0
@@ -98,7 +98,7 @@ export class Watcher implements CallHandler, Reader {
     this.#letGo()
   }
 
-  /** Begins the answer to the oldest request if there is something to tell, and the client has read what it was told. */
+  /** Begins the answer to the oldest request if there is a change, and the client has read the last answer. */
   #answer(): void {
     const { feed, transfers } = this.#options
     const { current } = feed

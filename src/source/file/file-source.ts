@@ -26,7 +26,7 @@ export interface FileSourceOptions {
   readonly partsMax?: number | undefined
 }
 
-/** Distance between looks when nobody tells of changes. */
+/** Interval of the polls when there are no notifications. */
 const POLL_MS = 500
 /** From a hint to the look: hints come in swarms. */
 const HINT_MS = 1
@@ -36,7 +36,7 @@ const POLL_MS_MAX = 10_000
 /** A file is read once it has not changed for this long; one that never rests is read anyway after a while. */
 const QUIET_MS = 50
 const RESTLESS_MS = 400
-/** What cannot be read is tried once more before it is told: a writer may be between two writes. */
+/** A file that cannot be read is tried once more before it is reported: a writer may be between two writes. */
 const RETRY_MS = 200
 
 /** How long to compute before the event loop has its turn. */
@@ -64,7 +64,7 @@ interface FileRecord {
   /** Of what is kept of it. */
   parts: number
   /** Texts of what was reported of the content that was read last: a later version does not report it again. */
-  told: ReadonlySet<string>
+  reported: ReadonlySet<string>
   /** Monotonic milliseconds of the first look that missed the file. */
   missingSinceMs: number | undefined
   gone: boolean
@@ -88,9 +88,9 @@ export class FileSource implements Source {
   #hinted = false
   #synced = false
   #lookedAtMs: number | undefined
-  /** Why the path as a whole cannot be seen, once told. */
+  /** Why the path as a whole cannot be read, once reported. */
   #missing: string | undefined
-  #told = ''
+  #reported = ''
   /** Changes of the look that is going on. */
   #changes: SourceEvent[] = []
 
@@ -193,7 +193,7 @@ export class FileSource implements Source {
       refusals: [],
       otherKinds: new Set(),
       parts: 0,
-      told: new Set(),
+      reported: new Set(),
       missingSinceMs: undefined,
       gone: false,
     }
@@ -228,7 +228,7 @@ export class FileSource implements Source {
     return hasty ? QUIET_MS : IDLE
   }
 
-  /** No change of the file will tell when the system is well again: every poll tries. */
+  /** No change of the file announces that the system recovered: every poll retries. */
   #retryLater(record: FileRecord): number {
     record.read = undefined
     record.sinceMs = this.#options.clock.nowMs()
@@ -259,7 +259,7 @@ export class FileSource implements Source {
     record.parts = content.parts
     if (record.failure === undefined) return
     record.failure = undefined
-    this.#tell('recovered', record.path, 'the file is read again')
+    this.#report('recovered', record.path, 'the file is read again')
   }
 
   #tellMistakes(record: FileRecord, { repeated, doubts, moreDoubts }: FileObjects): void {
@@ -275,11 +275,11 @@ export class FileSource implements Source {
         text,
       })),
     ]
-    const isNew = mistakes.filter(({ text }) => !record.told.has(text))
-    for (const { kind, place, text } of isNew) this.#tell(kind, place, text)
+    const isNew = mistakes.filter(({ text }) => !record.reported.has(text))
+    for (const { kind, place, text } of isNew) this.#report(kind, place, text)
     if (moreDoubts > 0 && isNew.length > 0)
-      this.#tell('doubtful', record.path, `${moreDoubts} more unknown fields or kinds ignored`)
-    record.told = new Set(mistakes.map(({ text }) => text))
+      this.#report('doubtful', record.path, `${moreDoubts} more unknown fields or kinds ignored`)
+    record.reported = new Set(mistakes.map(({ text }) => text))
   }
 
   #fail(record: FileRecord, reason: string, position = ''): void {
@@ -288,7 +288,7 @@ export class FileSource implements Source {
     if (record.failure === failure) return
     record.failure = failure
     const kept = this.#catalogue.objectsOf(record.path)
-    this.#tell(
+    this.#report(
       'failed',
       place,
       kept > 0 ? `${reason}; its last valid state stays (${count(kept, 'object')})` : reason,
@@ -308,7 +308,7 @@ export class FileSource implements Source {
     else {
       this.#apply(this.#catalogue.vanish(record.path))
       const left = this.#catalogue.objectsOf(record.path)
-      if (left > 0) this.#tell('failed', record.path, `the file is gone; ${goneAdvice(left)}`)
+      if (left > 0) this.#report('failed', record.path, `the file is gone; ${goneAdvice(left)}`)
       else this.#records.delete(record.path)
     }
     return IDLE
@@ -320,13 +320,13 @@ export class FileSource implements Source {
     record.gone = false
     record.read = undefined
     record.failure = undefined
-    this.#tell('recovered', record.path, 'the file is back')
+    this.#report('recovered', record.path, 'the file is back')
   }
 
   #apply({ events, conflicts }: CatalogueChange): void {
     for (const event of events) this.#changes.push(event)
     for (const { id, kept, ignored } of conflicts)
-      this.#tell(
+      this.#report(
         'duplicate',
         ignored,
         `${id} stands in ${basename(kept)} too, which counts since it comes first by name`,
@@ -346,7 +346,7 @@ export class FileSource implements Source {
     this.#synced = true
     const records = [...this.#records.values()]
     if (this.#catalogue.size === 0 && records.every(({ refusals }) => refusals.length === 0))
-      this.#tell('empty', this.#options.path, nothingFound(records, skipped))
+      this.#report('empty', this.#options.path, nothingFound(records, skipped))
     handlers.synced()
   }
 
@@ -355,8 +355,8 @@ export class FileSource implements Source {
     for (const { path, refusals } of this.#records.values())
       for (const refusal of refusals) list.push({ place: path, refusal })
     const said = JSON.stringify(list)
-    if (said === this.#told || (this.#told === '' && list.length === 0)) return
-    this.#told = said
+    if (said === this.#reported || (this.#reported === '' && list.length === 0)) return
+    this.#reported = said
     handlers.refusals(list)
   }
 
@@ -367,11 +367,11 @@ export class FileSource implements Source {
     const { path } = this.#options
     const kept = this.#catalogue.size
     const rest = kept > 0 ? `; its last valid state stays (${count(kept, 'object')})` : ''
-    if (reason !== undefined) this.#tell('failed', path, `cannot be read (${reason})${rest}`)
-    else if (before !== undefined) this.#tell('recovered', path, 'is there again')
+    if (reason !== undefined) this.#report('failed', path, `cannot be read (${reason})${rest}`)
+    else if (before !== undefined) this.#report('recovered', path, 'is there again')
   }
 
-  #tell(kind: SourceProblem['kind'], place: string, text: string): void {
+  #report(kind: SourceProblem['kind'], place: string, text: string): void {
     this.#handlers?.problem({ kind, place, text })
   }
 }

@@ -2,8 +2,8 @@ import { type FSWatcher, watch } from 'node:fs'
 import type { Folders } from './look.ts'
 
 /**
- * Tells when something changes in a few folders. A hint only: inotify can be out of watches, and does not see changes
- * behind some mounts, so that whoever uses this polls as well.
+ * Reports changes in a few folders. Only a hint: inotify can be out of watches, and does not see changes
+ * behind some mounts, so callers poll as well.
  */
 export class FolderWatch {
   readonly #changed: () => void

@@ -260,7 +260,7 @@ function parseAt(text: string, line: number): unknown {
     const position = /at position (\d+)/.exec(message)?.[1]
     const before = text.slice(0, position === undefined ? 0 : Number(position))
     const lines = before.match(/\n/g)?.length ?? 0
-    // V8 quotes the text and counts from the element's beginning, or tells no position at all.
+    // V8 quotes the text and counts from the element's beginning, or names no position.
     const plain = message.replace(/,? (\.\.\.)?".*is not valid JSON$| in JSON at position.*$/s, '')
     throw new JsonTextError(`${plain}, in the object that begins at line ${line}`, line + lines, error)
   }

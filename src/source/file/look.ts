@@ -6,7 +6,7 @@ export interface FileSight {
   readonly path: string
   /** Changes whenever the content may have: device, inode, size and times of what the path leads to. */
   readonly signature: string
-  /** How long ago it changed last, as the file system's times tell; 0 when they cannot be trusted. */
+  /** Time since the last change, by the file system's times; 0 when they cannot be trusted. */
   readonly ageMs: number
 }
 
@@ -68,7 +68,7 @@ async function lookAtFolder(path: string): Promise<Look> {
   return { kind: 'found', files, skipped, folders: await identify(folders) }
 }
 
-/** undefined when it is not a file, or went away between two system calls (the next look tells which). */
+/** Returns undefined when it is not a file, or vanished between two system calls (the next look decides). */
 export async function sightOf(path: string): Promise<FileSight | undefined> {
   try {
     const stats = await stat(path, { bigint: true })

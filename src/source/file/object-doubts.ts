@@ -52,7 +52,7 @@ function whyNotRead(object: Json): string | undefined {
   return near === undefined ? undefined : `ignored: ${subject} is of an unknown kind; did you mean ${near}?`
 }
 
-/** Whoever extends the API names a domain; Kubernetes has groups without one, and those of k8s.io. */
+/** An extension of the API names a domain; Kubernetes has groups without one, and those of k8s.io. */
 function isOfOthers(apiVersion: unknown): boolean {
   const group = typeof apiVersion === 'string' ? apiVersion.split('/')[0] : undefined
   return group?.includes('.') === true && !group.endsWith('.k8s.io')

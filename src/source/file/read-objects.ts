@@ -52,7 +52,7 @@ export interface ReadOptions {
   readonly clock: Clock
   /** Objects, ports, addresses and endpoints that are kept at most (an object counts as four): more is a FileError. */
   readonly partsMax?: number
-  /** Aborted when nobody waits for the result any more: reading ends with a FileError. */
+  /** Aborted when the caller no longer waits for the result: reading ends with a FileError. */
   readonly signal?: AbortSignal
 }
 

@@ -8,7 +8,7 @@ export interface YamlDocument {
   readonly value: unknown
   /** Of the document's beginning, from 1. */
   readonly line: number
-  /** The line on which a field or list item stands; of the part around it where that cannot be told. */
+  /** The line on which a field or list item stands; of the part around it where the parser does not know. */
   lineOf(path: readonly (string | number)[]): number
 }
 

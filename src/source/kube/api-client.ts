@@ -22,7 +22,7 @@ export interface ApiResponse {
   /** From Retry-After, clamped to 0 … 300 s; undefined without the header or when it cannot be read. */
   readonly retryAfterMs: number | undefined
   /**
-   * The bytes as they arrive, decompressed. Throws ApiError when the connection is lost before their end. Whoever does
+   * The bytes as they arrive, decompressed. Throws ApiError when the connection is lost before their end. A caller that does
    * not read to the end leaves the loop (`return`), which cancels the stream at the server.
    */
   readonly body: AsyncIterable<Uint8Array>
@@ -43,7 +43,7 @@ export interface ApiClient {
 }
 
 export type ApiErrorKind =
-  /** Nobody listens, the host has no address, no route. */
+  /** Connection refused, no address for the host, no route. */
   | 'unreachable'
   /** The connection ended before the response did: reset, GOAWAY, a cut stream. */
   | 'lost'

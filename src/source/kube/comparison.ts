@@ -2,7 +2,7 @@ import type { ObjectIndex, Version } from './object-index.ts'
 import { isOlder } from './resource-version.ts'
 
 /**
- * Compares what the server lists with what its events have told. A list and a watch are never at the same point, so
+ * Compares the server's list with the state that its events gave. A list and a watch are never at the same point, so
  * that what differs is only suspected at first, and judged again once the watch has passed the list.
  */
 export class Comparison {

@@ -19,7 +19,7 @@ export interface ConsistencyCheckOptions {
   readonly index: ObjectIndex
   /** How far the watch is; undefined while there is none. */
   readonly position: () => string | undefined
-  /** So many objects are not what events have told. */
+  /** Number of objects that differ from what events delivered. */
   readonly lost: (objects: number) => void
   /** How the last check went; undefined when it could be made. */
   readonly ended: (failure: Failure | undefined) => void

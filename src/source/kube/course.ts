@@ -4,7 +4,7 @@ import { isOlder } from './resource-version.ts'
 /** Where a reflector stands: what it does next, and what it has to bear in mind for that. */
 export interface Course {
   readonly next: 'list' | 'watch'
-  /** The newest version that was told; empty before the first list. Nothing older is asked for or taken. */
+  /** The newest delivered version; empty before the first list. Nothing older is requested or accepted. */
   readonly position: string
   /** The next list must be read from the store itself, not from what a server remembers. */
   readonly consistent: boolean

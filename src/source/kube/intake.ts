@@ -46,7 +46,7 @@ const YIELD_EVERY = 1_000
 
 /**
  * From objects of one resource, as lists and watches bring them, to what they change: nothing goes back in time,
- * nothing is told twice, and an object that cannot be used takes its earlier version with it. Holds no objects, but
+ * no change is delivered twice, and an unusable object deletes its earlier version. Holds no objects, but
  * their versions.
  */
 export class Intake {
@@ -114,7 +114,7 @@ export class Intake {
   /** The listing is the state of everything. Nothing else may come in before it has ended. */
   *land(listing: Listing, { resourceVersion, missing, backwards }: LandOptions): Steps<SourceEvent[]> {
     const events: SourceEvent[] = []
-    // A list that is taken is newer than every deletion that was told: what it holds exists, whatever an earlier list lacked.
+    // An accepted list is newer than every delivered deletion: its objects exist, whatever an earlier list lacked.
     this.index.forgetGraves()
     for (const key of missing) {
       this.index.removeUnlisted(key, resourceVersion)
@@ -135,7 +135,7 @@ export class Intake {
   }
 
   /**
-   * The absence of an object in a list deletes it, so that an item that cannot be told from others makes the list useless:
+   * The absence of an object in a list deletes it, so that an item without an identity makes the list useless:
    * throws WireError.
    */
   #identifyListed(object: unknown): Identified | undefined {

@@ -12,7 +12,7 @@ import { type Resource, watchedResources } from './resources.ts'
 import { Troubles } from './troubles.ts'
 
 export interface KubeSourceOptions {
-  /** Stays open: whoever made it closes it, after stop(). */
+  /** Stays open: its owner closes it, after stop(). */
   readonly client: ApiClient
   readonly clock: Clock
   /** Uniform in [0, 1). */
@@ -22,7 +22,7 @@ export interface KubeSourceOptions {
   readonly serviceProxyName: string | undefined
   /** Media types in order of preference, as acceptFor gives them. */
   readonly accept: string
-  /** Read what only other programs are told of as well; parseObject has to ask for it, too. */
+  /** Also read the fields that only back ends get; parseObject must request them, too. */
   readonly details?: boolean
   readonly parseObject: ParseObject
   readonly watchedIdentity: (object: unknown) => WatchedIdentity | undefined
@@ -40,12 +40,12 @@ interface Part {
 }
 
 const CHECK_PERIOD_MS = 600_000
-/** Refusals told in one piece; who has more has a larger problem than any list shows. */
+/** Maximum number of refusals in one report. */
 const REFUSALS_MAX = 1_000
 
 /**
- * Services, EndpointSlices, ServiceCIDRs and this Node from the API server. An outage changes nothing: what was told
- * stays until the server says otherwise.
+ * Services, EndpointSlices, ServiceCIDRs and this Node from the API server. An outage changes nothing: published objects
+ * stay until the server says otherwise.
  */
 export class KubeSource implements Source {
   readonly #options: KubeSourceOptions
@@ -120,7 +120,7 @@ export class KubeSource implements Source {
       },
       trouble: trouble => {
         this.#troubles.set(resource.name, trouble)
-        // Delays are up to a minute long, and everything waits for whoever has drawn the longest.
+        // Delays are up to a minute long, and the start waits for the longest one.
         if (trouble === undefined) for (const { reflector } of this.#parts) reflector.hurry()
       },
       checked: failure => this.#checked(part, failure),
@@ -157,7 +157,7 @@ export class KubeSource implements Source {
   }
 
   /**
-   * What keeps the watch from working is told by the watch: here, only what concerns the check alone, and happens twice
+   * The watch reports its own failures. This reports only failures of the check itself that happen twice
    * in a row.
    */
   #checked(part: Part, failure: Failure | undefined): void {

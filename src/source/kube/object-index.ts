@@ -22,7 +22,7 @@ export type RemoveVerdict = 'removed' | 'unknown' | 'older'
 const GRAVES_MAX = 4_096
 
 /**
- * The state of each object that was told last, without the object, and the latest deletions. Nothing goes back in time.
+ * The last delivered version of each object, without the object, and the latest deletions. No version goes back.
  * As large as what the server holds.
  */
 export class ObjectIndex {

@@ -1,7 +1,7 @@
 import type { SourceEvent } from '../../model/snapshot.ts'
 
 /**
- * Hands changes on, one batch at a time. What comes while a batch is being taken makes up the next one; whoever brings
+ * Hands on changes, one batch at a time. Changes that arrive meanwhile form the next batch; a caller that brings
  * it waits, so that at most one piece of each bringer is gathered.
  */
 export class Outbox {
@@ -33,7 +33,7 @@ export class Outbox {
       this.#gathering = undefined
       return this.#closed ? undefined : this.#hand(batch)
     })
-    // Whoever brought the events hears of a failure; the next batch only has to know that this one is over.
+    // The caller that brought the events gets the failure; the next batch only needs to know that this one is over.
     this.#last = taken.then(undefined, () => undefined)
     this.#gathering = { batch, taken }
     return this.#gathering

@@ -55,7 +55,7 @@ export interface ReflectorSink {
   events(batch: readonly SourceEvent[]): Promise<void>
   /** All objects that are refused, when that has changed. */
   refusals(list: readonly Refusal[]): void
-  /** Everything there is has been told once, or there is nothing to tell. Called once. */
+  /** Every existing object has been delivered once, or there are none. Called once. */
   listed(): void
   /** What is wrong now; undefined when nothing is. Called at every change and at repetitions. */
   trouble(trouble: Trouble | undefined): void
@@ -77,7 +77,7 @@ const SLICE_MS = 8
 
 /**
  * Follows the objects of one resource: lists them, watches from there, and begins anew where the server cannot continue.
- * Whatever happens it goes on until it is stopped; what was told stays valid meanwhile.
+ * Runs until it is stopped, whatever happens; delivered objects stay valid meanwhile.
  */
 export class Reflector {
   readonly #options: ReflectorOptions
@@ -265,13 +265,13 @@ export class Reflector {
     switch (type) {
       case 'ADDED':
       case 'MODIFIED':
-        run.told(this.#intake.put(object), object)
+        run.delivered(this.#intake.put(object), object)
         break
       case 'DELETED':
-        run.told(this.#intake.remove(object), object)
+        run.delivered(this.#intake.remove(object), object)
         break
       case 'BOOKMARK':
-        run.told([], object)
+        run.delivered([], object)
         break
       default:
         this.#observeSkipped('unknown-type')
@@ -334,7 +334,7 @@ export class Reflector {
     try {
       await sink.events(batch)
     } catch (error) {
-      // Nobody knows what was taken of it: all of it is told again.
+      // It is unknown which objects were delivered: deliver all of them again.
       this.#intake.index.forgetVersions()
       throw error
     }

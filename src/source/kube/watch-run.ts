@@ -80,7 +80,7 @@ export class WatchRun {
   }
 
   /** `object` came and changed this; undefined when it was not understood. */
-  told(changes: readonly SourceEvent[] | undefined, object: ApiObject): void {
+  delivered(changes: readonly SourceEvent[] | undefined, object: ApiObject): void {
     if (changes === undefined) return
     for (const change of changes) this.#batch.push(change)
     this.#heard = true

@@ -40,7 +40,7 @@ export function answerOf(options: AnswerOptions): Answer {
   }
   const meter = lengthMeter(stream, header('content-length'))
   const cut = (): ApiError | undefined => (options.whole() && meter() ? undefined : cutOff())
-  // Here and not later: a short response may be over before whoever waits for its head has its turn.
+  // Here and not later: a short response may end before the caller that waits for its head runs.
   if (redirects(status))
     call.fail(new ApiError('protocol', `the server redirects (${status}), which is not followed`))
   const decoded = decode(stream, header('content-encoding'), call)

@@ -3,7 +3,7 @@ import type { Cancel, Clock } from '../../../base/clock.ts'
 import { ApiError } from '../api-client.ts'
 import type { Call } from './call.ts'
 
-/** Beyond this many bytes that nobody has fetched, the sender is made to wait; below the half of it, it goes on. */
+/** Unread bytes at which the sender has to pause; below half of it, the sender resumes. */
 const HELD_BYTES_MAX = 256 * 1024
 
 export interface BodyOptions {
@@ -20,7 +20,7 @@ export interface BodyOptions {
   readonly heard: () => void
 }
 
-/** The bytes of one response. Small bodies are taken from the connection even when nobody reads them. */
+/** The bytes of one response. Small bodies are read from the connection even when the caller does not read them. */
 export class Body implements AsyncIterable<Uint8Array> {
   readonly #options: BodyOptions
   readonly #held: Uint8Array[] = []

@@ -5,7 +5,7 @@ const PATH_CHARS_MAX = 200
 
 /**
  * One request on its way, over however many parts it passes through. The first failure stays; whatever waits for the
- * request is told of it, and so are the parts that hold something to give back.
+ * request gets it, and so do the parts that hold a resource to release.
  */
 export class Call {
   readonly #words: string

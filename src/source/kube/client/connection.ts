@@ -43,7 +43,7 @@ export interface HttpConnection {
   close(): Promise<void>
 }
 
-/** What a connection tells whoever keeps it, and what it needs. */
+/** What a connection reports to its pool, and what it needs. */
 export interface ConnectionContext {
   readonly clock: Clock
   readonly identity: string

@@ -73,7 +73,7 @@ export class Credentials {
     return this.#access
   }
 
-  /** Whether requests carry something that whoever reads it could use. */
+  /** Whether requests carry a secret. */
   get showsSecret(): boolean {
     const { token, basic, exec } = this.#access
     return token !== undefined || basic !== undefined || exec !== undefined

@@ -189,7 +189,7 @@ function settled<T extends Socket>(
     }
     const failed = (error: unknown): void => {
       done()
-      // An error may follow the first one; this has been told.
+      // An error may follow the first one, which was reported.
       socket.on('error', () => undefined)
       socket.destroy()
       reject(error)

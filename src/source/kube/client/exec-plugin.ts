@@ -16,7 +16,7 @@ export interface ExecCredential {
   readonly expiresWallMs: number | undefined
 }
 
-/** What plugins that ask for it are told of the cluster (ExecCredential.spec.cluster). */
+/** The cluster as plugins that request it get it (ExecCredential.spec.cluster). */
 export interface ExecCluster {
   readonly server: string
   readonly 'tls-server-name'?: string

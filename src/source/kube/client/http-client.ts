@@ -154,7 +154,7 @@ class HttpClient implements ApiClient {
     return call
   }
 
-  /** kube-apiserver closes the connection of whoever shows it bad credentials, and turns down what else is on it. */
+  /** kube-apiserver closes a connection with bad credentials, and rejects all requests on it. */
   async #persist(request: ApiRequest, call: Call): Promise<Exchange> {
     try {
       return await this.#exchange(request, call)
@@ -254,7 +254,7 @@ class HttpClient implements ApiClient {
 
 /**
  * Over HTTP/1.1 the kernel's keep-alive notices a peer that is gone; behind a middlebox that answers in its stead only
- * time tells: a watch that says nothing for longer than it was asked to last.
+ * time shows: a watch that is silent for longer than its timeout.
  */
 function watchLimitMs(path: string): number {
   const seconds = /[?&]timeoutSeconds=(\d{1,6})(?:&|$)/.exec(path)?.[1]

@@ -198,8 +198,8 @@ class Http2Connection implements HttpConnection {
       call,
       clock: this.#options.clock,
       idleMs: isWatch(outgoing, status) ? undefined : outgoing.idleMs,
-      // To Node, a stream that was cancelled or lost its socket has ended well: only the code tells. One that is reset
-      // with NO_ERROR in its middle, which no server does on purpose, is told by content-length or by nothing.
+      // To Node, a stream that was cancelled or lost its socket has ended well: only the code differs. One that is reset
+      // with NO_ERROR in its middle, which no server does on purpose, is found by content-length or not at all.
       whole: () => stream.rstCode === constants.NGHTTP2_NO_ERROR,
       cancel: () => stream.close(constants.NGHTTP2_CANCEL),
       heard: () => this.#pulse.heard(),
@@ -207,7 +207,7 @@ class Http2Connection implements HttpConnection {
   }
 
   #ping(answered: () => void): void {
-    // An error is that of a session that is ending, which is told elsewhere.
+    // The session is ending, and its error is reported elsewhere.
     this.#session.ping(error => {
       if (error === null) answered()
     })

@@ -26,7 +26,7 @@ export interface Access {
   readonly cert: Material | undefined
   readonly key: Material | undefined
   readonly exec: ExecConfig | undefined
-  /** Impersonate-*: as whom the server shall take us. */
+  /** Impersonate-*: the identity that kprobe asks the server to use. */
   readonly impersonation: Readonly<Record<string, string | readonly string[]>>
 }
 
@@ -56,7 +56,7 @@ export function readKubeconfig(config: KubeConfig, file: KubeconfigFile): Access
   const root = parse(file)
   const where = `kubeconfig ${file.path}`
   try {
-    // Entries that nobody uses may be as broken as they like.
+    // Unused entries may be invalid.
     config.loadFromString(JSON.stringify(root), { onInvalidEntry: 'filter' })
   } catch {
     // The library's words may hold a value.

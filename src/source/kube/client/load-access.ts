@@ -16,7 +16,7 @@ export interface AccessOptions {
 }
 
 /**
- * How the server is reached: by a kubeconfig, whose server `master` replaces; by `master` alone, as nobody; or, with
+ * How the server is reached: by a kubeconfig, whose server `master` replaces; by `master` alone, anonymously; or, with
  * neither, by what the pod was given (client-go's InClusterConfig). Throws ApiError 'credentials'.
  */
 export async function loadAccess(config: KubeConfig, options: AccessOptions): Promise<Access> {
@@ -25,11 +25,11 @@ export async function loadAccess(config: KubeConfig, options: AccessOptions): Pr
     const text = await readSmallFile(kubeconfig, 'kubeconfig')
     return readKubeconfig(config, { path: kubeconfig, text, master })
   }
-  if (master !== '') return { ...NOBODY, where: '--master', server: master }
+  if (master !== '') return { ...ANONYMOUS, where: '--master', server: master }
   return inCluster(options)
 }
 
-const NOBODY: Access = {
+const ANONYMOUS: Access = {
   where: '',
   server: '',
   ca: undefined,
@@ -53,7 +53,7 @@ function inCluster({ env, serviceAccountFolder }: AccessOptions): Access {
       'no kubeconfig and no --master are given, and KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: kprobe does not run in a pod',
     )
   return {
-    ...NOBODY,
+    ...ANONYMOUS,
     where: 'in-cluster configuration',
     server: `https://${isIP(host) === 6 ? `[${host}]` : host}:${port}`,
     ca: { kind: 'file', path: `${serviceAccountFolder}/ca.crt` },

@@ -25,7 +25,7 @@ interface Waiter {
   readonly start: (connection: HttpConnection) => void
 }
 
-/** The connections to one server. At most one dial is under way, and whoever waits for it shares how it ends. */
+/** The connections to one server. At most one dial runs at a time, and all callers share its outcome. */
 export class Pool {
   readonly #options: PoolOptions
   readonly #connections = new Set<HttpConnection>()

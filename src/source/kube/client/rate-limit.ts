@@ -18,7 +18,7 @@ export interface Leaver {
 const WAITING_MAX = 1000
 
 /**
- * A token bucket (client-go's flowcontrol): full at first, one request takes one token, watches included. Whoever finds
+ * A token bucket (client-go's flowcontrol): full at first, one request takes one token, watches included. A caller that finds
  * it empty waits in line.
  */
 export class RateLimit {

@@ -44,7 +44,7 @@ export function parseServer(text: string, where: string, secureByDefault: boolea
 }
 
 /**
- * Whether a server is reached through one of the ClusterIPs: on a node whose kernel is empty, whoever programs these
+ * Whether a server is reached through one of the ClusterIPs: on a node whose kernel is empty, the proxy that programs these
  * must not need them. A DNS name counts as reached by itself: it is looked up outside the cluster's network.
  */
 export function dependsOnServices(serverHost: string, clusterIps: Iterable<Ip>): boolean {

@@ -81,7 +81,7 @@ export class JsonListReader implements ListReader {
     onItem(withType(objectIn(bytes), kind, this.#apiVersion))
   }
 
-  /** A list says first what it is; should one not, its items are told before that is known. */
+  /** A list names its kind first; if one does not, its items are delivered before the kind is known. */
   #versionSoFar(): string {
     const { kind } = this.#options
     const list = objectIn(this.#frame.text())

@@ -10,7 +10,7 @@ export interface Field {
   readonly length: number
 }
 
-/** The field at `at`; undefined when too little of it is there to tell. Throws WireError. */
+/** The field at `at`; undefined when too few bytes have arrived. Throws WireError. */
 export function fieldAt(bytes: Buffer, at: number): Field | undefined {
   const tag = varintAt(bytes, at)
   if (tag === undefined) return undefined

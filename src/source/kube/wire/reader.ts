@@ -1,7 +1,7 @@
 /*
  * What a list or a watch looks like once its bytes are read, whatever its encoding. Objects have the shape and the field
  * names of the API's JSON form, as parseObject of the model takes them; a reader of protobuf fills in only the fields
- * that somebody here uses, and sets apiVersion and kind on every object, which lists leave out of their items.
+ * that kprobe uses, and sets apiVersion and kind on every object, which lists omit from their items.
  */
 
 /** An object of the API in its JSON form; unchecked. */
@@ -43,7 +43,7 @@ export interface ReaderOptions {
   readonly kind: ApiKind
   /** Longest encoded form of one object, or of one event of a watch, bytes; more is a WireError. */
   readonly objectBytesMax: number
-  /** Read what only other programs are told of as well: all labels and annotations, target ports, hostnames. */
+  /** Also read the fields that only back ends get: all labels and annotations, target ports, hostnames. */
   readonly details?: boolean
 }
 

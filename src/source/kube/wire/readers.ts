@@ -6,7 +6,7 @@ import { ProtobufWatchReader } from './protobuf-watch.ts'
 import type { ListReader, ListReaderOptions, ReaderOptions, WatchReader } from './reader.ts'
 
 /**
- * Reads a list from a body of this Content-Type. Items are told one by one as their last byte arrives; whether they are
+ * Reads a list from a body of this Content-Type. Items are delivered one by one as their last byte arrives; whether they are
  * all there, end() says. Throws WireError for a type that cannot be read.
  */
 export function createListReader(contentType: string, options: ListReaderOptions): ListReader {

@@ -1,6 +1,6 @@
 /**
  * Bytes that arrive in pieces: each piece is looked at where it lies, and only what it leaves unfinished is copied.
- * Whoever uses it bounds what is left; room for a large rest is given back when the rest is gone.
+ * The caller bounds the rest; memory of a large rest is released once the rest is consumed.
  */
 export class Rest {
   #store: Buffer = EMPTY

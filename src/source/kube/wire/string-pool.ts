@@ -38,7 +38,7 @@ export function says(text: string, bytes: Buffer, start: number, end: number): b
 
 /**
  * What is not UTF-8 is replaced by U+FFFD, as Go does when it writes the same object as JSON: the API server takes
- * such strings from anyone who may write an annotation, and nobody's annotation is to end a stream.
+ * such strings from anyone who may write an annotation, and no annotation may end a stream.
  */
 export function textOf(bytes: Buffer, start: number, end: number): string {
   for (let at = start; at < end; at++)

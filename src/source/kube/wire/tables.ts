@@ -17,7 +17,7 @@ import {
 import type { ApiKind, ReaderOptions } from './reader.ts'
 
 /*
- * The messages of the API, with the fields that somebody here uses. Numbers: generated.proto of k8s.io/api (core/v1,
+ * The messages of the API, with the fields that kprobe uses. Numbers: generated.proto of k8s.io/api (core/v1,
  * discovery/v1, networking/v1) and of k8s.io/apimachinery (meta/v1, runtime), v0.36.
  */
 
@@ -166,7 +166,7 @@ const OBJECTS: Readonly<Record<ApiKind, Table>> = {
 
 const DETAILED_PORT = table({ ...PORT_FIELDS, targetPort: [4, intOrString] })
 
-/** With what only other programs are told of. */
+/** The same with the fields that only back ends get. */
 const DETAILED_OBJECTS: Readonly<Record<ApiKind, Table>> = {
   ...OBJECTS,
   Service: table({
