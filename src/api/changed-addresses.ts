@@ -56,7 +56,7 @@ function addRenamed(changed: Set<Ip>, from: SliceList, to: SliceList): Steps<voi
 
 interface Pairing<T> {
   readonly order: (a: T, b: T) => number
-  /** Of two that are at the same place, or of one that has no counterpart. */
+  /** Gets two items of the same key, or one without a counterpart. */
   readonly visit: (from: T | undefined, to: T | undefined) => void
 }
 

@@ -52,7 +52,7 @@ type Fields = Readonly<Record<string, unknown>>
 
 const VARINT = 0
 const LENGTH = 2
-/** Of the buffer that messages are put together in; it grows where one does not fit. */
+/** Initial size of the buffer for messages; it grows when one does not fit. */
 const ROOM = 4_096
 
 /** Puts messages together, one after the other, in one buffer. */

@@ -33,7 +33,7 @@ export function* draftsOf(
   return drafts
 }
 
-/** Those of a list, sorted by address, that have one of the addresses. */
+/** The back ends of a list, sorted by address, that have one of the addresses. */
 function* among(list: readonly Backend[], only: ReadonlySet<Ip> | undefined): Iterable<Backend> {
   if (only === undefined) {
     yield* list
@@ -61,7 +61,7 @@ function firstAt(list: readonly Backend[], ip: Ip): number {
 }
 
 interface Found {
-  /** Of the Service's port. */
+  /** The name of the service port. */
   readonly name: string | undefined
   readonly backend: Backend
 }

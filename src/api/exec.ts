@@ -29,7 +29,7 @@ export interface ProgramOptions {
 /** Between what a program is asked to end by and what ends it. */
 const GRACE_MS = 2_000
 const BACKOFF = { minMs: 1_000, maxMs: 60_000 } as const
-/** Of each of its two outputs, for the log; the rest is read and dropped. */
+/** Bytes of each of its two outputs for the log; the rest is read and dropped. */
 const OUTPUT_BYTES_MAX = 2_048
 
 /**

@@ -20,7 +20,7 @@ export interface FeedOptions {
 }
 
 export interface FeedStatus {
-  /** Of the newest state; 0 when there is none yet. */
+  /** The number of the newest state; 0 when there is none yet. */
   readonly number: number
   readonly services: number
   readonly endpoints: number

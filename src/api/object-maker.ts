@@ -25,7 +25,7 @@ export class ObjectMaker {
     this.#isWhole = isWhole
   }
 
-  /** Of all objects of a whole state: Services and then endpoints, each in the order in which they were made. */
+  /** The frames of a whole state: Services and then endpoints, each in the order in which they were made. */
   get runs(): readonly Run[] {
     return [...this.#runs[SET_SERVICES], ...this.#runs[SET_ENDPOINTS]]
   }

@@ -100,7 +100,7 @@ function textsOf(ips: readonly Ip[], family: Family): readonly string[] {
 
 const PROTOCOLS: Readonly<Record<Protocol, 1 | 2 | 3>> = { TCP: 1, UDP: 2, SCTP: 3 }
 
-/** Those that something leads to. */
+/** The ports with at least one frontend. */
 function portsOf({ service, frontends }: ServiceView): readonly PortMapping[] {
   const served = new Map<string, readonly Frontend[]>()
   for (const port of frontends.ports) {

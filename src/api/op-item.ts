@@ -9,17 +9,17 @@ const TAG_SYNC = 0x0a
 const TAG_SET = 0x12
 const TAG_DELETE = 0x1a
 const TAG_RESET = 0x22
-/** Of the first and the second field, within Ref and Value. */
+/** Tags of the first and the second field, within Ref and Value. */
 const TAG_NUMBER = 0x08
 const TAG_FIRST = 0x0a
 const TAG_SECOND = 0x12
 
-/** Of `OpItem{Sync: {}}` behind its prefix. */
+/** Length of `OpItem{Sync: {}}` with its prefix. */
 export const SYNC_BYTES = PREFIX_BYTES + 2
 
 /** Bytes that an operation takes at most, without those of its path and message. */
 const FRAMING_MAX = PREFIX_BYTES + 4 * (1 + 5) + 2
-/** Of one UTF-16 unit in UTF-8. */
+/** Maximum length of one UTF-16 unit in UTF-8. */
 const UNIT_BYTES_MAX = 3
 
 /** As many bytes as an operation may take: what is written is not longer. */

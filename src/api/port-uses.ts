@@ -4,7 +4,7 @@ import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends } from '
 export interface PortUses {
   /** The same in each version of the Service. */
   readonly key: string
-  /** Of the Service's port; undefined behind whole addresses, which leave ports as they are. */
+  /** The name of the service port; undefined behind whole addresses, which keep ports. */
   readonly name: string | undefined
   /** Behind the ClusterIP. */
   readonly internal: readonly Backend[]

@@ -28,7 +28,7 @@ export interface ApiState {
   /** By path, as are the endpoints. */
   readonly services: PersistentMap<ApiObject>
   readonly endpoints: PersistentMap<ApiObject>
-  /** Of a state that was made at once: the frames of all objects, in the order of difference(). */
+  /** The frames of all objects of a state that was made at once, in the order of difference(). */
   readonly runs?: readonly Run[]
 }
 

@@ -4,7 +4,7 @@ export interface BuildInfo {
   readonly version: string
   /** Abbreviated commit, with `-dirty` for changes on top of it; empty when unknown. */
   readonly commit: string
-  /** Of the commit, RFC 3339; empty when unknown. */
+  /** The time of the commit, RFC 3339; empty when unknown. */
   readonly date: string
 }
 

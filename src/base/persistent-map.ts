@@ -222,7 +222,7 @@ function candidates<V>(from: PersistentMap<V>, to: PersistentMap<V>): Iterable<s
   return keys
 }
 
-/** Those on the way between two versions of one lineage; undefined when they are of two. */
+/** The versions between two versions of one lineage; undefined when they belong to two. */
 function versionsBetween<V>(
   from: PersistentMap<V>,
   to: PersistentMap<V>,

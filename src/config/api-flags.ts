@@ -1,6 +1,6 @@
 import { type FlagSpec, grouped } from './flag.ts'
 
-/** Of `kprobe api`. */
+/** Flags of `kprobe api`. */
 export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
   {
     name: 'listen',
@@ -62,7 +62,7 @@ export const API_TLS_FLAGS: readonly FlagSpec[] = grouped('API', [
   },
 ])
 
-/** Of `kprobe run`. */
+/** Flags of `kprobe run`. */
 export const RUN_API_FLAGS: readonly FlagSpec[] = grouped('API', [
   {
     name: 'api',

@@ -47,7 +47,7 @@ type Sight = { readonly text: string } | { readonly problem: string }
 
 class PollingWatch<T> implements ConfigWatch {
   readonly #options: ConfigWatchOptions<T>
-  /** Of the configuration in use. */
+  /** The text of the configuration in use. */
   #current: string
   /** What the last look found. */
   #last: Sight

@@ -33,18 +33,18 @@ export interface Config {
   readonly client: ClientConfig
   /** When specific, it overrides the Node's primary address; it binds nothing. */
   readonly bindAddress: Ip | undefined
-  /** Of /healthz and /livez; undefined for none. */
+  /** Address of /healthz and /livez; undefined for none. */
   readonly healthzBindAddress: BindAddress | undefined
-  /** Of /metrics, /configz, /flagz, /statusz and /proxyMode. */
+  /** Address of /metrics, /configz, /flagz, /statusz and /proxyMode. */
   readonly metricsBindAddress: BindAddress
   /** A bind failure of either ends the process; otherwise kprobe retries every 5 s. */
   readonly bindAddressHardFail: boolean
   /** -1000 to 1000. */
   readonly oomScoreAdj: number
   readonly conntrack: ConntrackConfig
-  /** Of IPVS mode, and of removing what it left. */
+  /** Options of IPVS mode, and of its cleanup. */
   readonly ipvs: IpvsConfig
-  /** Of iptables mode. */
+  /** Options of iptables mode. */
   readonly iptables: IptablesConfig
   /** Feature gate AllowServiceExternalIPs; without it externalIPs are not served. */
   readonly allowServiceExternalIps: boolean
@@ -119,7 +119,7 @@ export interface IpvsConfig {
   readonly excludeCidrs: readonly Cidr[]
   /** Answer ARP requests for an address only on the interface that has it. */
   readonly strictArp: boolean
-  /** Of idle TCP connections, of those after a FIN and of UDP flows, seconds; 0 leaves what the kernel has. */
+  /** Timeouts of idle TCP connections, of those after a FIN and of UDP flows, in seconds; 0 keeps the kernel's value. */
   readonly tcpTimeoutS: number
   readonly tcpFinTimeoutS: number
   readonly udpTimeoutS: number

@@ -71,7 +71,7 @@ export interface FlagDifference {
   readonly there: string
 }
 
-/** Of the flags that both have, those with different values. */
+/** The flags that both have, with different values. */
 export function flagDifferences(here: FlagTexts, there: FlagTexts): readonly FlagDifference[] {
   return Object.entries(here).flatMap(([flag, text]) => {
     const other = there[flag]

@@ -65,7 +65,7 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped('What to do', [
   },
 ])
 
-/** Of the daemon, and of commands that ask it. */
+/** The flag of the daemon, and of commands that query it. */
 export const ADMIN_SOCKET_FLAG: FlagSpec = {
   name: 'admin-socket',
   kind: 'text',
@@ -74,7 +74,7 @@ export const ADMIN_SOCKET_FLAG: FlagSpec = {
   help: 'unix socket that other kprobe commands query; empty disables it',
 }
 
-/** Of commands that compute what the daemon computes. */
+/** The flag of commands that compute what the daemon computes. */
 export const MODEL_SOCKET_FLAG: FlagSpec = {
   ...ADMIN_SOCKET_FLAG,
   default: '/run/kprobe/admin.sock',

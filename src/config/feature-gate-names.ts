@@ -55,7 +55,7 @@ const OFF_BY_DEFAULT = `
   WindowsCPUAndMemoryAffinity WindowsHostNetwork WorkloadAwarePreemption WorkloadWithJob
 `
 
-/** Those of kube-proxy's own that came with 1.37. */
+/** Gates that kube-proxy 1.37 added. */
 const LATER = 'KubeProxyIPVS KubeProxyNFTablesLocalhostNodePorts NFTablesNetlink'
 
 const LOCKED_ON = `

@@ -28,7 +28,7 @@ export class FlagReader {
     return this.#values.get(name)?.at(-1)
   }
 
-  /** Of each of these flags what counts, as text: what was given, or its default. */
+  /** The effective value of each of these flags, as text: the given one, or its default. */
   effective(specs: readonly FlagSpec[]): ReadonlyMap<string, string> {
     return new Map(
       specs.map(({ name, kind, default: fallback }) => {

@@ -11,7 +11,7 @@ export interface HelpText {
 }
 
 export interface HelpForm {
-  /** Of the terminal; undefined when there is none. */
+  /** Columns of the terminal; undefined without one. */
   readonly columns?: number | undefined
   /** Rare flags are printed as well. */
   readonly all?: boolean

@@ -5,7 +5,7 @@ import { type FlagReader, quote } from './flag-reader.ts'
 
 const FLAG = 'service-proxy-name'
 
-/** Of commands that look at the kernel alone. */
+/** The flag of commands that read only the kernel. */
 export const INSTANCE_FLAG: FlagSpec = {
   name: FLAG,
   kind: 'text',

@@ -7,7 +7,7 @@ export type IptablesFlags = Pick<IptablesConfig, 'optimize'>
 
 const GROUP = 'iptables mode'
 
-/** Of kube-proxy; checked whatever the mode is, as there. */
+/** Flags of kube-proxy; checked in every mode, as in kube-proxy. */
 export const IPTABLES_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   {
     name: 'iptables-masquerade-bit',
@@ -24,7 +24,7 @@ export const IPTABLES_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   },
 ])
 
-/** Of kube-proxy. */
+/** Flags of kube-proxy. */
 export const IPTABLES_PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   {
     name: 'iptables-min-sync-period',

@@ -9,7 +9,7 @@ export type IpvsFlags = Pick<IpvsConfig, 'rules' | 'drainTimeoutMs' | 'digestPer
 
 const GROUP = 'IPVS mode'
 
-/** Of kube-proxy, as IPVS_FLAGS. */
+/** Flags of kube-proxy, as IPVS_FLAGS. */
 export const IPVS_PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   {
     name: 'ipvs-sync-period',
@@ -27,7 +27,7 @@ export const IPVS_PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   },
 ])
 
-/** Of kube-proxy; checked whatever the mode is, and silently without effect in another one, as there. */
+/** Flags of kube-proxy; checked in every mode, and silently without effect in other modes, as in kube-proxy. */
 export const IPVS_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   {
     name: 'ipvs-scheduler',

@@ -4,7 +4,7 @@ import { API_TLS_FLAGS } from './api-flags.ts'
 import type { ApiConfig, ApiTlsConfig, Config } from './config.ts'
 import type { FlagReader } from './flag-reader.ts'
 
-/** Of `kprobe run`. */
+/** Reads the API flags of `kprobe run`. */
 export function readApi(reader: FlagReader): ApiConfig | undefined {
   const tls = readApiTls(reader)
   const address = readApiAddress(reader, 'api')

@@ -30,7 +30,7 @@ export function readIpvs(settings: Settings, flags: IpvsFlags): IpvsConfig {
 
 type Fail = (path: FieldPath, message: string, index?: number) => void
 
-/** Of IPVS's own tools and of kube-proxy. */
+/** The default of IPVS's own tools and of kube-proxy. */
 const DEFAULT_SCHEDULER = 'rr'
 /** IP_VS_SCHEDNAME_MAXLEN less the closing zero. */
 const SCHEDULER_NAME_MAX = 15

@@ -12,7 +12,7 @@ import type { ConfigError } from './flag.ts'
 export interface Setting {
   readonly value: FieldValue
   readonly label: string
-  /** Of each item of a list; without it, items are counted. */
+  /** The labels of the items of a list; without them, items have numbers. */
   readonly itemLabels?: readonly string[]
   /** A zero is meant: flags say so, while in a file a zero stands for nothing. */
   readonly exact?: true

@@ -34,7 +34,7 @@ export interface TreeNode {
 export interface TreeEntry {
   /** Undefined when it is null, a list or a mapping, which JSON cannot name a field by. */
   readonly name: string | undefined
-  /** Of the name. */
+  /** The position of the name. */
   readonly spot: Spot
   readonly node: TreeNode
   /** A later entry of the same mapping has the same name: this one does not count. */

@@ -25,7 +25,7 @@ export interface FlowReconcilerOptions {
 }
 
 export interface FlowStatus {
-  /** Of the last pass, if it failed. */
+  /** The error of the last pass, if it failed. */
   readonly error: Error | undefined
   /** Services whose flows are still to be looked at. */
   readonly pending: number
@@ -41,7 +41,7 @@ const DISTANCE_MS = 100
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 500, maxMs: 60_000 }
 /** Services to look at one by one; with more, all are looked at, and what the further ones were before is forgotten. */
 const PENDING_MAX = 5_000
-/** Of one Service, when passes fail for long; the oldest is forgotten first. */
+/** Maximum number of versions of one Service while passes fail; the oldest is dropped first. */
 const VERSIONS_MAX = 32
 
 type Pending = Map<ServiceKey, readonly Version[]>

@@ -13,7 +13,7 @@ export interface View {
   readonly table: FrontendTable
 }
 
-/** Of one Service, what decides about its flows. Immutable values of a View, so that keeping one costs nothing. */
+/** The facts of one Service that decide about its flows. Immutable values of a View, so keeping one costs nothing. */
 export interface Version {
   readonly frontends: ServiceFrontends | undefined
   readonly slices: SliceList
@@ -35,7 +35,7 @@ export interface FlowPort {
    * alone. TCP: all that are listed, since a pod that serves no longer may still finish what it began.
    */
   readonly endpoints: ReadonlySet<Octets>
-  /** Of TCP ports; undefined for UDP. */
+  /** The drain time of TCP ports; undefined for UDP. */
   readonly drainMs: number | undefined
 }
 
@@ -102,7 +102,7 @@ function flowPortOf(version: Version, port: PortFrontends, protocol: FlowProtoco
   }
 }
 
-/** Of an address that is listed several times, one entry that serves is enough. */
+/** The serving endpoints of a port: one serving entry of an address is enough. */
 function endpointsOf(slices: SliceList, port: PortFrontends, protocol: FlowProtocol): ReadonlySet<Octets> {
   const found = new Set<Octets>()
   const name = nameOf(port)
@@ -117,7 +117,7 @@ function endpointsOf(slices: SliceList, port: PortFrontends, protocol: FlowProto
   return found
 }
 
-/** Of the port, by which slices refer to it. */
+/** The name of the port, by which slices refer to it. */
 function nameOf({ displayName, service }: PortFrontends): string {
   return displayName === service ? '' : displayName.slice(service.length + 1)
 }

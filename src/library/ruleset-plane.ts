@@ -15,7 +15,7 @@ import type { Transport } from '../netlink/transport.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 
 export interface RulesetPlaneOptions {
-  /** Of the plane and of its tables. */
+  /** The name of the plane and of its tables. */
   readonly name: string
   readonly client: NftClient
   /** Families of the tables of that name that belong to the plane; ip and ip6 by default. Everything in them does. */

@@ -25,7 +25,7 @@ export interface KubeSourceOptions {
   readonly kubeconfig?: string
   /** URL that replaces the kubeconfig's server. */
   readonly master?: string
-  /** Of the Nodes this one alone is watched. */
+  /** Only the Node of this name is watched. */
   readonly nodeName: string
   /** Only Services that carry this value in service.kubernetes.io/service-proxy-name; without it, those without the label. */
   readonly serviceProxyName?: string | undefined

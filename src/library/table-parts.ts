@@ -36,7 +36,7 @@ export function makeTable({ family, name, comment, chains, sets = [], elements =
 }
 
 export interface NatRules {
-  /** Of both ways in: what arrives and what this node sends. */
+  /** Rules of both hooks: for packets that arrive, and for packets of this node. */
   readonly translate: readonly Rule[]
   readonly postrouting: readonly Rule[]
 }

@@ -34,16 +34,16 @@ export interface Admission {
   /** As they are to be resolved. */
   readonly services: PersistentMap<Service>
   readonly oversized: PersistentMap<Oversized>
-  /** Of our Services, bytes. */
+  /** Costs of our Services, in bytes. */
   readonly costs: PersistentMap<number>
   /** Without Services that are over the share of one. */
   readonly demands: Demands
-  /** Of all demands, bytes. */
+  /** The sum of all demands, in bytes. */
   readonly total: number
   readonly cuts: Cuts
 }
 
-/** Of the memory for Services: a change of the largest one takes its share twice for a moment. */
+/** Part of the memory for Services that one may take: a change of the largest one takes its share twice for a moment. */
 const SERVICE_SHARE = 0.4
 
 export interface AdmissionInput {
@@ -123,7 +123,7 @@ function servicesAfter(
 interface Weighed {
   readonly costs: Map<ServiceKey, number | undefined>
   readonly changes: readonly DemandChange[]
-  /** Of all demands, bytes. */
+  /** By how much the sum of all demands grows, in bytes. */
   readonly growth: number
 }
 

@@ -32,7 +32,7 @@ export interface ApiServers {
 export interface ApiServersQuery {
   /** What this process dials. */
   readonly dialled: readonly ApiEndpoint[]
-  /** Of API_SERVICE. */
+  /** The slices of API_SERVICE. */
   readonly slices: SliceList
   /** The mode gives addresses to a device of this node: all but those that this node has anyway. */
   readonly binds: boolean

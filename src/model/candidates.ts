@@ -48,7 +48,7 @@ export function wholeCandidatesOf(slices: SliceList, family: Family): readonly C
   return finish(eachOnce(runs))
 }
 
-/** Of sorted lists. */
+/** Merges sorted lists, each candidate once. */
 function* eachOnce(lists: readonly (readonly Candidate[])[]): Steps<readonly Candidate[]> {
   let runs = lists
   while (runs.length > 1) runs = yield* mergedInPairs(runs)

@@ -203,7 +203,7 @@ function externalsOf(here: Here, { externalIps, loadBalancerIps }: Service): rea
   ]
 }
 
-/** Those of the external addresses that the Service has places at: what is both is a load-balancer address. */
+/** The external addresses that the Service claims: an address that is both is a load-balancer address. */
 function heldOf(here: Here, { loadBalancerIps }: Service, externals: readonly Ip[]): readonly Ip[] {
   return externals.filter(
     ip => !loadBalancerIps.includes(ip) || whyNotCaught(here, 'LoadBalancerIP', ip) === undefined,

@@ -73,10 +73,10 @@ export interface PortFrontends {
 /** Everything one Service asks of this node, in both families. */
 export interface ServiceFrontends {
   readonly service: ServiceKey
-  /** Those it owns: an address that two Services have by mistake is listed for the older one only. */
+  /** The ClusterIPs it owns: an address that two Services have by mistake is listed only for the older one. */
   readonly clusterIps: readonly Ip[]
   readonly ports: readonly PortFrontends[]
-  /** Of the Service, of its slices, and those found while resolving (a contested address, say). */
+  /** Refusals of the Service, of its slices, and those found while resolving (such as a contested address). */
   readonly refusals: readonly Refusal[]
   /** Absent unless the Service has a health check node port. */
   readonly healthCheck?: HealthCheck
@@ -109,7 +109,7 @@ export type NodePortAddresses =
 
 /** What this node's kernel should do, as values; the input of every plane. Immutable. */
 export interface FrontendTable {
-  /** Of the Snapshot it was computed from. */
+  /** The number of the Snapshot that it was computed from. */
   readonly number: number
   readonly services: PersistentMap<ServiceFrontends>
   /** Addresses of local backends, with the number of port lists that hold each: who may need hairpin masquerading. */

@@ -33,7 +33,7 @@ export function readAddresses(findings: Findings, spec: Json, status: Json): Ser
   }
 }
 
-/** Of a Service without a ClusterIP: only external addresses lead to it, in its families, or in any where it names none. */
+/** Reads a Service without a ClusterIP: only external addresses lead to it, in its families, or in any if it names none. */
 export function readHeadlessAddresses(findings: Findings, spec: Json): ServiceAddresses {
   const families = listField(findings, spec.ipFamilies, 'spec.ipFamilies').flatMap(
     value => readFamily(value) ?? [],
@@ -97,7 +97,7 @@ interface Reading {
   readonly findings: Findings
   /** Their families are those in which the Service is proxied at all. */
   readonly clusterIps: readonly Ip[]
-  /** Of a Service that has no ClusterIPs. */
+  /** The families of a Service that has no ClusterIPs. */
   readonly families?: readonly Family[]
 }
 

@@ -63,7 +63,7 @@ function targetNameOf(value: unknown): string {
   return typeof name === 'string' && isDnsSubdomain(name) ? name : ''
 }
 
-/** Of one family, so that addresses compare as text. */
+/** Compares endpoints of one family, whose addresses compare as text. */
 function byIp(a: Endpoint, b: Endpoint): number {
   return a.ip < b.ip ? -1 : a.ip > b.ip ? 1 : 0
 }

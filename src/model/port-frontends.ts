@@ -40,7 +40,7 @@ export interface PortWork {
   readonly among: PortEndpoints
 }
 
-/** Of PortFrontends.key. */
+/** The ends of PortFrontends.key. */
 const KEY_ENDS: Readonly<Record<Protocol, Readonly<Record<Family, string>>>> = {
   TCP: { IPv4: '/TCP/IPv4', IPv6: '/TCP/IPv6' },
   UDP: { IPv4: '/UDP/IPv4', IPv6: '/UDP/IPv6' },
@@ -172,7 +172,7 @@ const AT_API: Readonly<Record<External['kind'], string>> = {
   LoadBalancerIP:
     'the API server answers there; captured only while the Service has ready endpoints and its source ranges include this node',
 }
-/** Of modes that bind addresses. */
+/** The reason in modes that bind addresses. */
 export const API_ADDRESS =
   'the API server answers at this address; binding it would cut off this node from the API server'
 

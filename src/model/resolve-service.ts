@@ -129,7 +129,7 @@ function ownClusterIps(arena: Arena, service: Service): readonly Ip[] {
   return own.length === service.clusterIps.length ? service.clusterIps : own
 }
 
-/** Of the Service, of its slices, and what was found; both families lose one NodePort with the same words. */
+/** Collects the refusals of the Service, its slices and the resolver, each once: both families lose one NodePort. */
 function allRefusals(service: Service, slices: SliceList, findings: Findings): readonly Refusal[] {
   if (findings.refusals === undefined && !hasRefusals(slices)) return service.refusals
   const found = new Map(

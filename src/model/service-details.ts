@@ -10,7 +10,7 @@ export interface ServiceDetails {
   readonly targetPorts: Readonly<Record<string, number | string>>
 }
 
-/** Of an object of kind Service that parseService() has read. Nothing in here is worth a refusal. */
+/** Reads the details of a Service that parseService() has read. Invalid details cause no refusal. */
 export function readServiceDetails(object: unknown): ServiceDetails {
   const root = isJson(object) ? object : NOTHING
   const metadata = isJson(root.metadata) ? root.metadata : NOTHING
@@ -62,7 +62,7 @@ function targetPortsOf(value: unknown): Readonly<Record<string, number | string>
   return targets
 }
 
-/** Of ServiceDetails.targetPorts. */
+/** A key of ServiceDetails.targetPorts. */
 export function targetKey(name: string, protocol: string): string {
   return `${name}/${protocol || 'TCP'}`
 }

@@ -10,7 +10,7 @@ import { externalRoute, needsForRoute } from './routes.ts'
 import { selectBackends } from './select.ts'
 import { survey } from './topology.ts'
 
-/** Of a headless Service without ports: its addresses that no older Service has as a whole, by family. */
+/** The whole addresses of a headless Service without ports that no older Service has, by family. */
 export function wholesOf(work: ServiceWork): readonly WholeAddresses[] {
   const ips = work.externals.filter(({ ip }) => isOwn(work, ip)).map(({ ip }) => ip)
   return FAMILIES.flatMap(family => {

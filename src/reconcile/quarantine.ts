@@ -53,7 +53,7 @@ export class Quarantine {
     this.#entries.delete(service)
   }
 
-  /** Those that are something else now may try at once; those that are gone need not any more. */
+  /** Lets changed Services retry at once, and forgets deleted ones. */
   reconsider(subjectOf: (service: string) => unknown, nowMs: number): void {
     for (const [service, entry] of this.#entries) {
       const subject = subjectOf(service)

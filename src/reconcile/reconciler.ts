@@ -37,7 +37,7 @@ export interface ReconcilerStatus {
   /** Number of the newest Snapshot that the kernel holds entirely; undefined before the first. */
   readonly syncedNumber: number | undefined
   readonly quarantined: readonly QuarantineEntry[]
-  /** Of the last pass, if it failed. */
+  /** The error of the last pass, if it failed. */
   readonly error: Error | undefined
   readonly table: FrontendTable | undefined
   /** What `table` was computed from: sources may have newer objects. */

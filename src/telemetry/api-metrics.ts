@@ -47,7 +47,7 @@ export function addApiMetrics(registry: Registry, look: () => ApiNumbers): void 
   )
 }
 
-/** Those of a process that does nothing else, in Prometheus' text format. */
+/** The metrics of `kprobe api`, in Prometheus' text format. */
 export function createApiMetrics(
   look: () => ApiNumbers,
   overShare: () => readonly ServerOverShare[],

@@ -15,7 +15,7 @@ export interface ProcessStatus {
 
 export interface WorkStatus {
   readonly wallMs: number
-  /** Those of the same port. */
+  /** The paths of the same port. */
   readonly paths: readonly string[]
   readonly mode: string
   /** What the kernel holds; undefined before the first sync. */

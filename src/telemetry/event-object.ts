@@ -36,7 +36,7 @@ export function creation(
   identity: EventIdentity,
   at: {
     readonly reporter: EventReporter
-    /** Of the object that the event regards; `kubectl describe` asks for events by it. Empty when unknown. */
+    /** The UID of the object that the event regards; `kubectl describe` selects events by it. Empty when unknown. */
     readonly uid: string
     readonly firstWallMs: number
     readonly series: EventSeries | undefined

@@ -262,7 +262,7 @@ interface Series {
   lastWallMs: number
   lastMs: number
   count: number
-  /** Of the last write that was taken; 0 before the first. */
+  /** The count of the last accepted write; 0 before the first. */
   writtenCount: number
   /** Writes since the last that came to an end. */
   tries: number

@@ -17,7 +17,7 @@ import {
 } from './health.ts'
 
 export interface HealthTrackerOptions {
-  /** Those that this process programs. */
+  /** The families that this process programs. */
   readonly families: readonly Family[]
   readonly clock: Clock
   /** Milliseconds since 1970. */

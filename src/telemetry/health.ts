@@ -100,10 +100,10 @@ export function isAlive(state: HealthState, limits: HealthLimits, nowMs: number)
 export interface HealthBody {
   readonly lastUpdated: string
   readonly currentTime: string
-  /** Of /healthz alone. */
+  /** Only of /healthz: whether load balancers may use the node. */
   readonly nodeEligible?: boolean
   readonly healthy: boolean
-  /** Of a 503: what is wrong, in words. kube-proxy's body does not have it. */
+  /** The reason of a 503, in words. kube-proxy's body does not have it. */
   readonly reason?: string
   readonly status: Readonly<
     Partial<Record<Family, { readonly lastUpdated: string; readonly healthy: boolean }>>

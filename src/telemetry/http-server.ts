@@ -112,7 +112,7 @@ export class HttpServer {
   }
 }
 
-/** Of an unspecified address: that of the other family, which is meant as well. */
+/** The unspecified address of the other family, which an unspecified address includes. */
 function otherFamilyOf(ip: Ip): Ip | undefined {
   return isUnspecified(ip) ? parseIp(ip.length === 4 ? '::' : '0.0.0.0') : undefined
 }

@@ -18,7 +18,7 @@ export interface TableRules {
   readonly family: Family
   /** Rules of ours. */
   readonly total: number
-  /** Those that the last batch brought. */
+  /** Rules that the last batch wrote. */
   readonly last: number
 }
 

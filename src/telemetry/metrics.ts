@@ -22,7 +22,7 @@ export interface Metrics extends WorkMetrics, SourceMetrics, ComponentMetrics, C
 }
 
 export interface MetricsOptions {
-  /** Those that this process programs. */
+  /** The families that this process programs. */
   readonly families: readonly Family[]
   readonly build: BuildInfo
   readonly features: readonly FeatureState[]
@@ -31,11 +31,11 @@ export interface MetricsOptions {
   readonly outward: () => OutwardState
   /** New connections by Service and endpoint; undefined leaves them out. */
   readonly connections: ConnectionMetricsOptions | undefined
-  /** Of iptables mode; undefined while another one is in use. */
+  /** Numbers of iptables mode; undefined in other modes. */
   readonly iptables: () => Promise<IptablesNumbers | undefined>
-  /** Of userspace mode; undefined while another one is in use. */
+  /** Numbers of userspace mode; undefined in other modes. */
   readonly relayed: () => RelayNumbers | undefined
-  /** Of the API for back ends; undefined leaves it out. */
+  /** Numbers of the back-end API; undefined omits its metrics. */
   readonly api: (() => ApiNumbers) | undefined
 }
 

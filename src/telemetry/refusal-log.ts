@@ -13,7 +13,7 @@ export interface RefusalNews<Fresh> {
   readonly total: number
 }
 
-/** Of one Service and its slices. */
+/** The refusals of one Service and its slices. */
 export interface ServiceRefusals {
   readonly service: ServiceKey
   /** Never empty. */

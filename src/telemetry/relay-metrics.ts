@@ -13,7 +13,7 @@ export interface RelayNumbers {
 export interface FlowNumbers {
   /** Connections, or clients of UDP, now. */
   readonly held: number
-  /** Those that were refused, and datagrams that were lost, because too many others were there. */
+  /** Refused connections and lost datagrams, because of the limits. */
   readonly refused: number
 }
 

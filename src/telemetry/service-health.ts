@@ -27,7 +27,7 @@ export type ServiceHealthNews =
 
 export interface ServiceHealthOptions {
   readonly clock: Clock
-  /** Those that this process programs. */
+  /** The families that this process programs. */
   readonly families: readonly Family[]
   /** Whether this proxy is healthy, without a look at its node. */
   readonly healthy: () => boolean
@@ -194,7 +194,7 @@ export class ServiceHealth {
     this.#options.report({ kind: 'failed', service: served.service, port, place: name, error })
   }
 
-  /** Those that wait longest come first. */
+  /** Retries the addresses that wait longest first. */
   #again(): void {
     this.#retry = undefined
     const due = [...this.#failed].slice(0, RETRIES_MAX)

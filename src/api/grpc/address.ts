@@ -6,7 +6,7 @@ export type ApiAddress =
   | { readonly kind: 'tcp'; readonly ip: Ip; readonly port: number }
 
 export const DEFAULT_API_ADDRESS = 'unix:///run/kprobe/api.sock'
-/** Of sockaddr_un (unix(7)), and room for the name under which the socket is made. */
+/** Limit of sockaddr_un (unix(7)), less room for the name under which the socket is made. */
 const UNIX_PATH_BYTES_MAX = 100
 
 /** Port 0 lets the kernel choose. Throws an Error that names what is wrong with the text. */

@@ -29,7 +29,7 @@ export class Base {
   /** The states of all of these are held. */
   #made: Transfer | undefined
   #making: Transfer | undefined
-  /** Those that clients still read, oldest first. */
+  /** Transfers that clients still read, oldest first. */
   readonly #earlier: Transfer[] = []
   #hasEnded = false
 
@@ -39,7 +39,7 @@ export class Base {
     this.#failed = failed
   }
 
-  /** Of the state that is the newest, or was not long ago; `newest` for when there is none yet. */
+  /** The whole transfer of a recent state; of `newest` when there is none yet. */
   transfer(newest: ApiState): Transfer {
     return this.#made ?? this.#making ?? this.#begin(newest)
   }

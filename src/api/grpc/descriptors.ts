@@ -9,7 +9,7 @@ interface DefinitionFile {
   readonly services: Readonly<Record<string, Readonly<Record<string, Rpc>>>>
 }
 
-/** Of a field: its number, and its type as proto3 writes it; those of a oneof name that, too. */
+/** Fields by name: number, type as proto3 writes it, and the oneof that it belongs to. */
 type Fields = Readonly<Record<string, readonly [number: number, type: string, oneof?: string]>>
 
 interface Rpc {
@@ -175,7 +175,7 @@ export interface Definitions {
   readonly services: readonly string[]
   /** Encoded google.protobuf.FileDescriptorProto. */
   readonly byFileName: ReadonlyMap<string, Buffer>
-  /** Of messages, enums, services and methods, by full name without a dot before it. */
+  /** Files by the full names of their messages, enums, services and methods, without a leading dot. */
   readonly bySymbol: ReadonlyMap<string, Buffer>
 }
 

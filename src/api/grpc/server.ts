@@ -23,7 +23,7 @@ export interface ApiServerOptions {
   readonly address: string
   /** Needed at every address that is not loopback, and refused at a unix socket. */
   readonly tls?: ApiTls | undefined
-  /** Of the node whose view is served. */
+  /** The node whose state is served. */
   readonly nodeName: string
   readonly clock: Clock
   /** An error of ours, or a listener that has trouble; others go on. */
@@ -37,7 +37,7 @@ export interface ApiServerOptions {
 
 export interface ApiServerCounts extends SetsCounts {
   readonly connections: number
-  /** Of all methods. */
+  /** Maximum number of calls of all methods. */
   readonly calls: number
   /** Connections and calls beyond the limits, and requests that are no gRPC; since the start. */
   readonly refused: number

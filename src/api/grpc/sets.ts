@@ -11,7 +11,7 @@ const STREAMS_PER_TURN = 16
 export interface SetsOptions {
   readonly feed: ApiFeed
   readonly clock: Clock
-  /** Of the node whose view is served: what is asked for another one is refused. */
+  /** The node whose state is served: requests for other nodes are rejected. */
   readonly nodeName: string
   /** An error of ours; what there is goes on being served. */
   readonly failed: (error: Error) => void

@@ -56,7 +56,7 @@ export class Transfer {
     return this.#isDone && this.#blocks.length <= 1
   }
 
-  /** Those that are made. */
+  /** The blocks made so far. */
   get blocks(): readonly Block[] {
     return this.#blocks
   }

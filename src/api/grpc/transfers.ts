@@ -71,7 +71,7 @@ export class Transfers {
     this.#base.end()
   }
 
-  /** Of all blocks that exist. */
+  /** Bytes of all blocks that exist. */
   get heldBytes(): number {
     const all = [...this.#kept.values(), ...this.#read, ...this.#base.transfers]
     return bytesOf(new Set(all.flatMap(transfer => transfer.blocks)))

@@ -19,7 +19,7 @@ export interface Sent {
 }
 
 export interface WatcherOptions {
-  /** Of the node whose view is served. */
+  /** The node whose state is served. */
   readonly nodeName: string
   readonly feed: ApiFeed
   readonly transfers: Transfers

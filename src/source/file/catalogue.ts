@@ -11,7 +11,7 @@ export interface Conflict {
 
 export interface CatalogueChange {
   readonly events: readonly ObjectEvent[]
-  /** Those that did not exist before this change. */
+  /** The conflicts that this change causes. */
   readonly conflicts: readonly Conflict[]
 }
 

@@ -22,7 +22,7 @@ export interface FileSourceOptions {
   readonly parseObject: ParseObject
   readonly findDoubts?: FindDoubts
   readonly clock: Clock
-  /** Of all files together, as ReadOptions.partsMax counts. */
+  /** Maximum number of parts in all files together, as ReadOptions.partsMax counts. */
   readonly partsMax?: number | undefined
 }
 
@@ -48,7 +48,7 @@ const IDLE = Number.POSITIVE_INFINITY
 /** What is known about one file. */
 interface FileRecord {
   readonly path: string
-  /** Of the newest look, and since when (monotonic milliseconds) it is so. */
+  /** The signature of the newest look, and since when (monotonic milliseconds) it is the same. */
   signature: string
   sinceMs: number
   /** When the file began to differ from what was read. */
@@ -61,7 +61,7 @@ interface FileRecord {
   failure: string | undefined
   refusals: FileObjects['refusals']
   otherKinds: FileObjects['otherKinds']
-  /** Of what is kept of it. */
+  /** The number of parts of its kept objects. */
   parts: number
   /** Texts of what was reported of the content that was read last: a later version does not report it again. */
   reported: ReadonlySet<string>

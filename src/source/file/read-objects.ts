@@ -67,7 +67,7 @@ export class FileError extends Error {
   override readonly name = 'FileError'
   /** `:3:15` (line and column, from 1), `:3`, or empty: ready to stand behind the file's name. */
   readonly position: string
-  /** Of the system, not of the content: the next attempt at the same file may go well. */
+  /** True for errors of the system, not of the content: the next attempt at the same file may succeed. */
   readonly passing: boolean
 
   constructor(message: string, options: FileErrorOptions = {}) {

@@ -6,7 +6,7 @@ const ALIAS_COUNT_MAX = 100
 
 export interface YamlDocument {
   readonly value: unknown
-  /** Of the document's beginning, from 1. */
+  /** The line on which the document begins, from 1. */
   readonly line: number
   /** The line on which a field or list item stands; of the part around it where the parser does not know. */
   lineOf(path: readonly (string | number)[]): number
@@ -191,7 +191,7 @@ function parseOne(source: string, firstLine: number): YamlDocument {
 
 /** Objects of the API are nested a dozen levels deep; a parser that runs out of stack can end the process. */
 const NESTING_MAX = 200
-/** Of spaces, and dashes that begin an item: each level of a block takes one at least. */
+/** Matches 400 spaces and dashes that begin an item: each level of a block takes at least one. */
 const DEEP_LINE = /^(?:[ \t]|[-?](?=[ \t])){400}/m
 
 /** Text within quotes counts as well: what is balanced there changes nothing. */

@@ -20,7 +20,7 @@ export interface ExchangeOptions {
   readonly clock: Clock
   /** Media types of lists and watches, in order of preference. */
   readonly accept: string
-  /** Of lists and watches, see ReaderOptions. */
+  /** ReaderOptions.details of lists and watches. */
   readonly details?: boolean
 }
 

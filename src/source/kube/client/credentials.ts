@@ -24,7 +24,7 @@ export interface CredentialsOptions extends AccessOptions {
 /** What one request shows of us. Holds secrets: never to be printed. */
 export interface Pass {
   readonly headers: Readonly<Record<string, string | readonly string[]>>
-  /** Of the client certificate that goes with it. */
+  /** Identifies the client certificate that belongs to the token. */
   readonly identity: string
   /** How many renewals came before. */
   readonly generation: number

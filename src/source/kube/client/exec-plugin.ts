@@ -38,7 +38,7 @@ export interface ExecRun {
 
 /** A plugin may ask a server of its own; no request waits for it any longer. */
 const LIMIT_MS = 30_000
-/** Of each of its two outputs: a credential has some kilobytes. */
+/** Limit of each of its two outputs: a credential has some kilobytes. */
 const OUTPUT_BYTES_MAX = 1 << 20
 const STDERR_CHARS_MAX = 300
 /** What a plugin has written when it ends is read; a process of another group may hold its pipes for ever. */

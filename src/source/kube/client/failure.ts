@@ -1,7 +1,7 @@
 import { ApiError } from '../api-client.ts'
 import { codeOf } from './small-file.ts'
 
-/** Of OpenSSL's verification, as Node spells them, besides those that begin with ERR_TLS or ERR_SSL. */
+/** Error codes of OpenSSL's verification, as Node spells them, besides those that begin with ERR_TLS or ERR_SSL. */
 const VERIFICATION =
   /^(CERT_|CRL_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|ERROR_IN_CERT_|INVALID_CA|INVALID_PURPOSE|PATH_LENGTH_|HOSTNAME_MISMATCH)/
 

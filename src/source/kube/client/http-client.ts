@@ -207,7 +207,7 @@ class HttpClient implements ApiClient {
     }
   }
 
-  /** Of the server or of the proxy in front of it. */
+  /** Resolves the name of the server, or of the proxy in front of it. */
   #watchedLookup({ host, port }: Pick<ServerAddress, 'host' | 'port'>): LookupFunction | undefined {
     const { dials, connect } = this.#parts
     if (dials === undefined) return undefined

@@ -27,7 +27,7 @@ export interface Span {
   readonly end: number
 }
 
-/** Of groups within groups; no other nesting goes deeper than the tables do. */
+/** Maximum depth of groups within groups; no other nesting goes deeper than the tables do. */
 const GROUPS_MAX = 16
 /** intstr.IntOrString; type 1 is the text. */
 const INT_OR_STRING = table({ type: [1, int64], intVal: [2, int32], strVal: [3, text] })

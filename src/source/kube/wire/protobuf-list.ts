@@ -20,7 +20,7 @@ export class ProtobufListReader implements ListReader {
   readonly #envelope: Message = {}
   readonly #list: Message = {}
   #place: 'start' | 'envelope' | 'list' = 'start'
-  /** Of the list's items; undefined before the list has begun. */
+  /** The apiVersion of the list's items; undefined before the list has begun. */
   #apiVersion: string | undefined
   /** Bytes of the list that are still to come. */
   #listLeft = 0

@@ -35,7 +35,7 @@ export interface ListShape {
   readonly of: ElementShape
 }
 
-/** Of a map from strings to strings, what stands under these keys; without keys, all of it. */
+/** The entries of a map from strings to strings with these keys; without keys, all entries. */
 export interface EntriesShape {
   readonly kind: 'entries'
   readonly keys: readonly string[] | undefined

@@ -51,7 +51,7 @@ export class ProtobufWatchReader implements WatchReader {
     return { type, object: type === 'ERROR' ? this.#readStatus(raw) : this.#readObject(raw) }
   }
 
-  /** Of an object of another kind nothing but its type is read. */
+  /** Reads an object; for another kind, only its type. */
   #readObject(bytes: Buffer): ApiObject {
     const { type, raw } = openEnvelope(this.#decoder, bytes)
     const { kind } = this.#options
