@@ -1,5 +1,5 @@
-// A client of `kprobe api`: prints what one node is told, operation by operation, and goes on with each change.
-// node watch.mjs [ADDRESS]: unix:///run/kprobe/api.sock unless told.
+// A client of `kprobe api`: prints the state of one node, operation by operation, and then each change.
+// node watch.mjs [ADDRESS]: unix:///run/kprobe/api.sock by default.
 import { readFileSync } from 'node:fs'
 import grpc from '@grpc/grpc-js'
 import protobuf from 'protobufjs'
