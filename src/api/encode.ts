@@ -19,10 +19,10 @@ export type SingleShape =
   | { readonly kind: 'message'; readonly table: MessageTable }
 
 export const text = { kind: 'text' } as const
-/** Not negative, below 2^32. */
+/** A number that is not negative, below 2^32. */
 export const int = { kind: 'int' } as const
 export const bool = { kind: 'bool' } as const
-/** From strings to strings. */
+/** A map from strings to strings. */
 export const map = { kind: 'map' } as const
 
 export function message(table: MessageTable): SingleShape {
@@ -39,7 +39,7 @@ interface Column {
   readonly shape: Shape
 }
 
-/** In the order of the numbers. */
+/** The columns in the order of their numbers. */
 export type MessageTable = readonly Column[]
 
 export function messageTable(fields: MessageFields): MessageTable {

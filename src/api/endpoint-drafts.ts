@@ -9,7 +9,7 @@ export interface EndpointDraft {
   readonly local: boolean
   internal: boolean
   external: boolean
-  /** By name of the Service's port: numbers, mostly one. */
+  /** Port numbers by the name of the service port, mostly one. */
   readonly ports: Map<string, Set<number>>
 }
 
@@ -48,7 +48,7 @@ function* among(list: readonly Backend[], only: ReadonlySet<Ip> | undefined): It
   }
 }
 
-/** Where the first one of the address is, if there is one. */
+/** Finds the first back end of the address. */
 function firstAt(list: readonly Backend[], ip: Ip): number {
   let from = 0
   let to = list.length

@@ -45,7 +45,7 @@ function keyOf(ip: Ip, overrides: readonly PortName[]): string {
 
 /** What the Service's own object says about all of its endpoints. */
 export interface EndpointTerms {
-  /** By name of the Service's port. */
+  /** Target ports by the name of the service port. */
   readonly targets: ReadonlyMap<string, number | string>
   /** A policy keeps some traffic on the node. */
   readonly scoped: boolean

@@ -10,7 +10,7 @@ import { inChunks, stateLines } from './lines.ts'
 import type { ApiState } from './state.ts'
 
 export interface ProgramOptions {
-  /** As its user calls it. */
+  /** The name that the user gave. */
   readonly name: string
   /** A path, or a name that is looked for in PATH. */
   readonly command: string
@@ -26,7 +26,7 @@ export interface ProgramOptions {
   readonly once?: boolean
 }
 
-/** Between what a program is asked to end by and what ends it. */
+/** Time between SIGTERM and SIGKILL. */
 const GRACE_MS = 2_000
 const BACKOFF = { minMs: 1_000, maxMs: 60_000 } as const
 /** Bytes of each of its two outputs for the log; the rest is read and dropped. */
@@ -119,7 +119,7 @@ function startProgram(command: string, args: readonly string[]): Child | Error {
   }
 }
 
-/** Without descriptors for them a child has none (spawn of node:child_process at EMFILE and ENFILE). */
+/** Whether a child has pipes: without descriptors it has none (spawn of node:child_process at EMFILE and ENFILE). */
 function hasPipes(child: ChildProcess): child is Child {
   return Boolean(child.stdin && child.stdout && child.stderr)
 }
@@ -214,7 +214,7 @@ function report({ name, log }: ProgramOptions, { number }: ApiState, run: Run): 
 }
 
 interface Failure {
-  /** In a row. */
+  /** Failures in a row. */
   readonly failures: number
   readonly tried: ApiState
 }

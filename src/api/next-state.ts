@@ -51,7 +51,7 @@ export function* nextApiState(
 interface Draft {
   readonly maker: ObjectMaker
   readonly before: ApiProjection | undefined
-  /** By path; undefined for what is gone. */
+  /** Objects by path; undefined when deleted. */
   readonly services: Map<string, ApiObject | undefined>
   readonly endpoints: Map<string, ApiObject | undefined>
   /** Services and endpoints so far. */

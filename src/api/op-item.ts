@@ -22,7 +22,7 @@ const FRAMING_MAX = PREFIX_BYTES + 4 * (1 + 5) + 2
 /** Maximum length of one UTF-16 unit in UTF-8. */
 const UNIT_BYTES_MAX = 3
 
-/** As many bytes as an operation may take: what is written is not longer. */
+/** An upper bound of the bytes of an operation. */
 export function roomFor(path: string, messageBytes = 0): number {
   return FRAMING_MAX + path.length * UNIT_BYTES_MAX + messageBytes
 }

@@ -6,9 +6,9 @@ export interface PortUses {
   readonly key: string
   /** The name of the service port; undefined behind whole addresses, which keep ports. */
   readonly name: string | undefined
-  /** Behind the ClusterIP. */
+  /** Back ends behind the ClusterIP. */
   readonly internal: readonly Backend[]
-  /** Behind every other address. */
+  /** Back ends behind every other address. */
   readonly external: readonly Backend[]
 }
 

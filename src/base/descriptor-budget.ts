@@ -16,7 +16,7 @@ export interface DescriptorBudget {
 
 export type DescriptorUse = keyof DescriptorBudget
 
-/** For connections to the API server, netlink, servers that listen, files and pipes. */
+/** Descriptors for connections to the API server, netlink, listening servers, files and pipes. */
 const RESERVE = 128
 
 interface Claim {

@@ -39,7 +39,7 @@ function inNanoseconds(whole: string, fraction: string, unitNs: bigint): bigint 
   return BigInt(whole || '0') * unitNs + (BigInt(digits || '0') * unitNs) / 10n ** BigInt(digits.length)
 }
 
-/** As Go prints a time.Duration: `24h0m0s`, `1m30s`, `1.5s`, `20ms`, `0s`. */
+/** Formats a duration as Go prints a time.Duration: `24h0m0s`, `1m30s`, `1.5s`, `20ms`, `0s`. */
 export function formatGoDuration(ns: bigint): string {
   if (ns === 0n) return '0s'
   const sign = ns < 0n ? '-' : ''

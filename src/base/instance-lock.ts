@@ -55,7 +55,7 @@ function listen(server: Server, path: string): Promise<boolean> {
   })
 }
 
-/** With its first NUL, a name of so many octets is the same in each runtime. */
+/** Length up to which a name, with its first NUL, is the same in each runtime. */
 export const NAME_LENGTH_MAX = 107
 
 /** The answer of the holder of an abstract name, padded or not; empty when only `except` answers. */

@@ -4,10 +4,10 @@ import { type Octets, readU32be, u32be } from './octets.ts'
 export type Ip = Octets
 
 export type Family = 'IPv4' | 'IPv6'
-/** In the order in which kube-proxy lists them. */
+/** The families in kube-proxy's order. */
 export const FAMILIES: readonly Family[] = ['IPv4', 'IPv6']
 
-/** By its length. */
+/** Derives the family from the length. */
 export function familyOf(ip: Ip): Family {
   return ip.length === 4 ? 'IPv4' : 'IPv6'
 }
@@ -151,7 +151,7 @@ function parseIpv6(text: string): Ip | undefined {
   return ipv6Of(groups, gap)
 }
 
-/** Where the run of hexadecimal digits that starts at `at` ends. */
+/** Finds the end of the run of hexadecimal digits that starts at `at`. */
 function hexEnd(text: string, at: number): number {
   let end = at
   for (; end < text.length; end++) {

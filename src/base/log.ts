@@ -8,7 +8,7 @@ export interface LogOptions {
   readonly format: 'text' | 'json'
   /** kube-proxy's -v: 0 logs what an operator must know, 2 adds each commit, 4 adds everything. */
   readonly verbosity: number
-  /** Where lines go; standard error unless a test says otherwise. Written at once: no line is lost in a crash. */
+  /** Destination of the lines; standard error except in tests. Lines are written at once: none is lost in a crash. */
   readonly destination?: DestinationStream
 }
 

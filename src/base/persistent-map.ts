@@ -106,7 +106,7 @@ export class PersistentMap<V> {
     return changed
   }
 
-  /** As changes(), each with its value in `from` and in `to`: undefined where it has none. */
+  /** Like changes(), with each value in `from` and in `to`: undefined where absent. */
   static *differences<V>(
     from: PersistentMap<V>,
     to: PersistentMap<V>,

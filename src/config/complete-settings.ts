@@ -28,7 +28,7 @@ const SYNC_PERIOD_NS: Readonly<Record<ProxyMode, bigint>> = {
   userspace: 600_000_000_000n,
 }
 
-/** As kube-proxy's, which take every address of the node where nothing is said. */
+/** Modes that use every address of the node by default, as in kube-proxy. */
 const EVERY_ADDRESS: readonly ProxyMode[] = ['iptables', 'userspace']
 
 /** Addresses of a file: its own, with a port, or those of the family of bindAddress. */

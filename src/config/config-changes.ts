@@ -78,7 +78,7 @@ const FIELDS: readonly (keyof Config)[] = Object.keys(APPLICATIONS).filter(isFie
 /** One field of the file that a new text changes, by its name there. */
 export interface FieldChange {
   readonly field: FieldPath
-  /** As a file would have it; defaults included. */
+  /** The value as a file would have it; defaults included. */
   readonly from: unknown
   readonly to: unknown
 }

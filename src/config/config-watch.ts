@@ -9,12 +9,12 @@ export interface ConfigWatchHandlers<T> {
   readonly changed: (value: T) => Promise<void> | void
   /** The configuration in use stays. Reported once for each error of the file. */
   readonly failed: (errors: readonly ConfigError[]) => void
-  /** After failed: the file can be read again, and says what is in use. */
+  /** Called after failed: the file is valid again, and equals the configuration in use. */
   readonly recovered: () => void
 }
 
 export interface ConfigWatchOptions<T> {
-  /** As it was read for the configuration in use. */
+  /** The file as read for the configuration in use. */
   readonly file: ConfigFile
   readonly clock: Clock
   /** Reads a new text, for example with parseRequest. */

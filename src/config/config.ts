@@ -54,7 +54,7 @@ export interface Config {
   readonly adminSocket: string
   /** New connections per Service and endpoint as metrics, while there are at most so many series; 0 for none. */
   readonly connectionMetricsMax: number
-  /** Where the back-end API is served; undefined for nowhere. */
+  /** The back-end API; undefined for none. */
   readonly api: ApiConfig | undefined
 }
 
@@ -97,7 +97,7 @@ export interface BindAddress {
 export interface ConntrackConfig {
   /** Entries a processor; 0 leaves nf_conntrack_max alone. */
   readonly maxPerCore: number
-  /** At least so many in all, when maxPerCore counts. */
+  /** The minimum in all, when maxPerCore applies. */
   readonly min: number
   readonly tcpEstablishedTimeoutMs: number | undefined
   readonly tcpCloseWaitTimeoutMs: number | undefined

@@ -2,7 +2,7 @@ import { nearest } from '../base/nearest.ts'
 
 /** One flag of the command line: the same entry serves parsing, validation messages and help. */
 export interface FlagSpec {
-  /** Without the dashes. */
+  /** The name without the dashes. */
   readonly name: string
   /** One letter. */
   readonly short?: string
@@ -10,7 +10,7 @@ export interface FlagSpec {
   readonly kind: 'bool' | 'text' | 'list' | 'duration' | 'integer' | 'number'
   /** Word for the value in help texts. */
   readonly placeholder?: string
-  /** As text, for help; empty when there is none. */
+  /** The default as text, for help; empty without one. */
   readonly default: string
   readonly help: string
   /** Heading in help texts that it stands under; without one, at the end. */

@@ -21,7 +21,7 @@ export interface HelpForm {
 export type HelpPage = (form?: HelpForm) => string
 
 const WIDTH = { min: 80, unknown: 100, max: 120 } as const
-/** Where the help text of a flag begins. */
+/** The column at which the help text of a flag begins. */
 const COLUMN = 34
 
 const HELP_ALL: FlagSpec = { name: 'help-all', kind: 'bool', default: 'false', help: 'print all flags' }
@@ -57,7 +57,7 @@ interface FlagGroup {
   readonly flags: readonly FlagSpec[]
 }
 
-/** In the order in which groups first appear; flags without one come last. */
+/** The groups in the order of their first flag; flags without a group come last. */
 function groupsOf(flags: readonly FlagSpec[]): readonly FlagGroup[] {
   const titles = new Set(flags.flatMap(({ group }) => group ?? []))
   const groups = [...titles].map(title => ({ title, flags: flags.filter(({ group }) => group === title) }))

@@ -32,7 +32,7 @@ export interface ParseOptions {
   readonly hostName: string
   /** Flags of the command besides those of a Config. */
   readonly extra?: readonly FlagSpec[]
-  /** For `$(NAME)` in the file; none when absent. */
+  /** The variables for `$(NAME)` in the file; none when absent. */
   readonly env?: Environment
   /** The command is `kprobe api`, which has nothing to do with the kernel: a proxy of any name goes with any mode. */
   readonly modeless?: boolean
@@ -52,7 +52,7 @@ export interface ConfigFile {
 /** What a `kprobe run` is asked to do, and with what. */
 export interface RunRequest {
   readonly config: Config
-  /** In kube-proxy's order of precedence: version, write-config, cleanup, init, run. */
+  /** The action, in kube-proxy's order of precedence: version, write-config, cleanup, init, run. */
   readonly action: 'run' | 'cleanup' | 'init' | 'write-config' | 'version'
   /** --version=raw. */
   readonly rawVersion: boolean
@@ -83,7 +83,7 @@ export async function loadConfig(argv: readonly string[], options: LoadOptions):
   }
 }
 
-/** Beside a file that cannot be read, flags are checked as beside one that says nothing. */
+/** The file that stands for an unreadable one, so that flags are still checked. */
 const EMPTY_FILE = `apiVersion: ${API_VERSION}\nkind: ${KIND}\n`
 
 /** The same of a file that was read already; --config in `argv` counts for nothing here. */

@@ -1,6 +1,6 @@
 import { type FlagSpec, grouped } from './flag.ts'
 
-/** Where Services come from, and for which node. */
+/** Flags of the source and the node. */
 export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
   {
     name: 'source',

@@ -52,7 +52,7 @@ export function readConfig(settings: Settings, own: OwnSettings, hostName: strin
   })
 }
 
-/** Without the one that has a field of its own. */
+/** The gates without the one that has a field of its own. */
 function otherGates(gates: FeatureGates): FeatureGates {
   return Object.fromEntries(Object.entries(gates).filter(([name]) => name !== 'AllowServiceExternalIPs'))
 }

@@ -111,7 +111,7 @@ class Tree {
   readonly problems: YamlProblem[] = []
   readonly #spotAt: (offset: number) => Spot
   readonly #budget: { left: number }
-  /** By name, in the order of the text: a name may be given again. */
+  /** Anchors by name, in the order of the text: a name may repeat. */
   readonly #anchors = new Map<string, Node[]>()
 
   constructor(document: Document, spotAt: (offset: number) => Spot, budget: { left: number }) {

@@ -58,7 +58,7 @@ export class FlowReconciler {
   readonly #drains = new Drains()
   readonly #pass: FlowPass
   #view: View | undefined
-  /** By Service: as it was at each change since the last pass that got through. */
+  /** The versions of each Service since the last complete pass. */
   #pending: Pending = new Map()
   #isAllPending = true
   /** Undefined when only time brings the next pass. */

@@ -6,7 +6,7 @@ import { type FlowPort, flowPorts, type Version } from './ports.ts'
 /** What a pass asks conntrack about one Service. */
 export interface Look {
   readonly current: readonly FlowPort[]
-  /** As the Service was since the last pass that got through: how flows are recognised that it made then. */
+  /** The ports of the Service since the last complete pass, to recognize the flows that it made then. */
   readonly former: readonly FlowPort[]
 }
 

@@ -2,7 +2,7 @@ import { FAMILIES, type Family, familyOf, isLoopback } from '../base/ip.ts'
 import type { View } from './ports.ts'
 import type { NodeAddresses } from './stale.ts'
 
-/** Where NodePorts answer, as far as it is known. */
+/** The addresses at which NodePorts answer, as far as they are known. */
 export function nodeAddresses(view: View): Readonly<Record<Family, NodeAddresses>> {
   const [IPv4, IPv6] = FAMILIES.map(family => addressesOf(view, family))
   return { IPv4: IPv4 ?? NONE, IPv6: IPv6 ?? NONE }

@@ -52,7 +52,7 @@ export class RuleBook {
   readonly #node: NodeAddresses
   readonly #sockets = new Map<Octets, Place>()
   readonly #nodePorts = new Map<number, Place>()
-  /** By address, the ports looked at there. */
+  /** The checked ports by address. */
   readonly #addresses = new Map<Ip, number[]>()
 
   constructor(family: Family, protocol: FlowProtocol, node: NodeAddresses) {

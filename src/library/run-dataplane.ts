@@ -38,7 +38,7 @@ export interface RunDataplaneOptions<State, P extends Plan<State>> {
   readonly report?: (event: ReconcilerEvent) => void
 }
 
-/** Without a name of a proxy, NodePorts at every address, every external IP allowed, nothing overridden. */
+/** Resolves for the unnamed proxy, with NodePorts at every address and every external IP allowed. */
 export const DEFAULT_RESOLVE_OPTIONS: Omit<ResolveOptions, 'nodeName'> = {
   serviceProxyName: undefined,
   nodePortSelection: { primary: false, cidrs: [] },

@@ -8,7 +8,7 @@ export interface FileSourceOptions {
   readonly path: string
   /** Only the Node of this name is delivered. */
   readonly nodeName: string
-  /** As that of runDataplane. */
+  /** The same as of runDataplane. */
   readonly serviceProxyName?: string | undefined
   readonly clock?: Clock
 }
@@ -37,7 +37,7 @@ export interface KubeSourceOptions {
   readonly clock?: Clock
 }
 
-/** As kube-proxy's clientConnection. */
+/** The defaults of kube-proxy's clientConnection. */
 const CLIENT = {
   contentType: 'application/vnd.kubernetes.protobuf',
   acceptContentTypes: '',

@@ -18,7 +18,7 @@ export interface TableParts {
   readonly comment?: string
   readonly chains: readonly Chain[]
   readonly sets?: readonly NftSet[]
-  /** By the Service that they serve: what the kernel refuses is then that Service's alone. */
+  /** The elements by Service: the kernel then rejects only those of one Service. */
   readonly elements?: Iterable<readonly [service: string, elements: readonly Element[]]>
 }
 

@@ -19,7 +19,7 @@ import type { Snapshot } from './snapshot.ts'
 
 /** A Service that is not resolved, because it would take more memory than its share. */
 export interface Oversized {
-  /** As the object says. */
+  /** The Service as the object has it. */
   readonly service: Service
   readonly bytes: number
   /** What it does not fit into. */
@@ -31,12 +31,12 @@ export interface Oversized {
 
 /** Which Services there is memory for. Immutable; the next one costs what has changed. */
 export interface Admission {
-  /** As they are to be resolved. */
+  /** The Services as they are to be resolved. */
   readonly services: PersistentMap<Service>
   readonly oversized: PersistentMap<Oversized>
   /** Costs of our Services, in bytes. */
   readonly costs: PersistentMap<number>
-  /** Without Services that are over the share of one. */
+  /** Demands without Services that exceed the share of one Service. */
   readonly demands: Demands
   /** The sum of all demands, in bytes. */
   readonly total: number

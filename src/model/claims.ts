@@ -23,11 +23,11 @@ export interface Claims {
   /** The point of view from which they were made. */
   readonly fingerprint: string
   readonly apiServers: ApiServers
-  /** By address: the Services, our own or another proxy's, whose ClusterIP it is. */
+  /** The Services, our own or another proxy's, by ClusterIP. */
   readonly clusterIps: PersistentMap<Claimants>
-  /** By address: our Services that want it as an external or load-balancer address. */
+  /** Our Services by the external and load-balancer addresses that they claim. */
   readonly externals: PersistentMap<Claimants>
-  /** By place (addressPlace, wholePlace, nodePortPlace): our Services that want it. */
+  /** Our Services by the places that they claim (addressPlace, wholePlace, nodePortPlace). */
   readonly places: PersistentMap<Claimants>
   /** How many of the clusterIps have more than one claimant. */
   readonly contested: number
@@ -79,7 +79,7 @@ export interface ClaimChange {
   readonly claims: Claims | undefined
   readonly before: PersistentMap<Service>
   readonly touched: Touched
-  /** As in Snapshot; those of `before` are the ones that `claims` were made with. */
+  /** Listeners as in Snapshot; `claims` were made with those of `before`. */
   readonly listeners: Readonly<Record<'before' | 'after', PersistentMap<ServiceListeners>>>
 }
 

@@ -13,7 +13,7 @@ export interface EndpointSlice {
   readonly ports: readonly EndpointPort[]
   /** Sorted by address; those of one address in the order of the object. */
   readonly endpoints: readonly Endpoint[]
-  /** By address: names that endpoints have of their own. Absent unless asked for (ParseOptions), and where none has one. */
+  /** Hostnames of endpoints, by address. Absent unless requested (ParseOptions), and without any. */
   readonly hostnames?: Readonly<Record<Ip, string>>
   /**
    * Names of the endpoints' pods in the order of `endpoints`, joined by commas: one text, because there are many of them.

@@ -22,12 +22,12 @@ export interface EndpointExplanation {
   readonly port: number
   /** `namespace/name` of the slice that speaks for it. */
   readonly slice: string
-  /** As the slice has it: untrusted text. */
+  /** The name as the slice has it: untrusted text. */
   readonly nodeName: string
   readonly local: boolean
-  /** In the list for traffic policy Cluster? */
+  /** Whether it is in the list for traffic policy Cluster. */
   readonly cluster: Verdict
-  /** In the list for traffic policy Local? */
+  /** Whether it is in the list for traffic policy Local. */
   readonly localList: Verdict
 }
 

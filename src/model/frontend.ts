@@ -11,7 +11,7 @@ import type { Protocol, ServiceKey } from './service.ts'
 export interface Backend {
   readonly ip: Ip
   readonly port: number
-  /** On this node: its own connections to itself need masquerading (hairpin). */
+  /** Whether it is on this node: its connections to itself need masquerading (hairpin). */
   readonly local: boolean
 }
 
@@ -120,7 +120,7 @@ export interface FrontendTable {
   /** Addresses that interfaces of this machine have, sorted; empty when no mode needs them. */
   readonly localIps: readonly Ip[]
   readonly node: { readonly ips: readonly Ip[]; readonly podCidrs: readonly Cidr[] }
-  /** For the next resolve alone: who claims what. Without it everything is resolved anew. */
+  /** Claims for the next resolve. Without them everything is resolved anew. */
   readonly claims?: Claims
   /** Which Services there is memory for; absent without a bound. */
   readonly admission?: Admission | undefined

@@ -5,7 +5,7 @@ import type { ServiceKey } from './service.ts'
 /** What the Services of one namespace ask for. */
 export interface Demand {
   readonly bytes: number
-  /** By class of cost. */
+  /** Demands by class of cost. */
   readonly classes: ReadonlyMap<number, ClassDemand>
 }
 
@@ -14,7 +14,7 @@ interface ClassDemand {
   readonly keys: PersistentMap<true>
 }
 
-/** By namespace. */
+/** Demands by namespace. */
 export type Demands = PersistentMap<Demand>
 
 /** A change of what one Service asks for, bytes; undefined where it asks for nothing. */
@@ -24,7 +24,7 @@ export interface DemandChange {
   readonly now: number | undefined
 }
 
-/** From where on a namespace asks for too much. */
+/** The limit beyond which a namespace asks for too much. */
 export interface Cut {
   /** Bytes that it may take. */
   readonly level: number
@@ -35,7 +35,7 @@ export interface Cut {
   readonly served: ReadonlySet<ServiceKey>
 }
 
-/** By namespace; of those alone that ask for too much. */
+/** Limits by namespace, for those that ask for too much. */
 export type Cuts = ReadonlyMap<string, Cut>
 
 export const NO_CUTS: ReadonlyMap<string, Cut> = new Map()

@@ -102,7 +102,7 @@ function readIp(reading: EndpointReading, addresses: unknown, index: number): Ip
   return ip
 }
 
-/** By ready, serving and terminating as the bits 4, 2 and 1. */
+/** The conditions, indexed by ready, serving and terminating as the bits 4, 2 and 1. */
 const CONDITIONS: readonly EndpointConditions[] = [0, 1, 2, 3, 4, 5, 6, 7].map(bits => ({
   ready: (bits & 4) !== 0,
   serving: (bits & 2) !== 0,

@@ -62,7 +62,7 @@ export function parseObject(
 
 export interface WatchedIdentity {
   readonly kind: WatchedKind
-  /** As in SourceEvent; unchecked. */
+  /** The key as in SourceEvent; unchecked. */
   readonly key: string
 }
 
@@ -80,7 +80,7 @@ function keyOf(kind: WatchedKind, object: Json): string {
   return isScoped ? `${plainText(metadata.namespace ?? 'default')}/${name}` : name
 }
 
-/** By kind and group: others have kinds called Service, too. */
+/** Finds the kind by kind and group: other groups also have a kind Service. */
 function watchedKind(object: Json): WatchedKind | undefined {
   const { kind, apiVersion } = object
   if (typeof apiVersion !== 'string') return undefined

@@ -184,7 +184,7 @@ function nameOf(owner: Service | undefined): string | undefined {
   return owner === undefined ? undefined : `Service ${owner.key}`
 }
 
-/** By what a port claims: the first port of the Service that claims it. Ports may be many, and hostile. */
+/** The first port of the Service that makes each claim. Ports may be many, and hostile. */
 export type FirstPorts = ReadonlyMap<string, ServicePortSpec>
 
 export function firstPortsOf(service: Service): FirstPorts {

@@ -6,7 +6,7 @@ import { isJson, isPort, type Json } from './fields.ts'
 export interface ServiceDetails {
   readonly labels: Readonly<Record<string, string>>
   readonly annotations: Readonly<Record<string, string>>
-  /** By `name/PROTOCOL` of the port, where it is not the port's own number: a number, or the name of a pod's port. */
+  /** Target ports by `name/PROTOCOL`, where they differ from the port: a number, or the name of a pod's port. */
   readonly targetPorts: Readonly<Record<string, number | string>>
 }
 
@@ -22,7 +22,7 @@ export function readServiceDetails(object: unknown): ServiceDetails {
   }
 }
 
-/** By address: what the endpoints of a slice call themselves. Undefined where none has a name. */
+/** Reads the hostnames of a slice's endpoints, by address. Undefined without any. */
 export function readHostnames(object: unknown): Readonly<Record<Ip, string>> | undefined {
   const endpoints: unknown = isJson(object) ? object.endpoints : undefined
   if (!Array.isArray(endpoints)) return undefined

@@ -16,10 +16,10 @@ export interface Service {
   /** RFC 3339 in UTC, for the order in which Services own a contested address; empty when absent. */
   readonly creationTimestamp: string
   readonly type: 'ClusterIP' | 'NodePort' | 'LoadBalancer' | 'ExternalName'
-  /** At most one per family; empty for headless Services. */
+  /** At most one ClusterIP per family; empty for headless Services. */
   readonly clusterIps: readonly Ip[]
   readonly ports: readonly ServicePortSpec[]
-  /** Without duplicates. */
+  /** The external addresses, without duplicates. */
   readonly externalIps: readonly Ip[]
   /** Ingress addresses whose ipMode is VIP; without duplicates. */
   readonly loadBalancerIps: readonly Ip[]

@@ -9,9 +9,9 @@ export type SliceList = readonly EndpointSlice[]
 export interface SliceChange {
   /** All slices, by slice key, before the change. */
   readonly before: PersistentMap<EndpointSlice>
-  /** By slice key: the slice as it is now; the one from before when it says the same, undefined when it is gone. */
+  /** The changed slices by key: the former value when it is equal, undefined when the slice is deleted. */
   readonly changes: ReadonlyMap<string, EndpointSlice | undefined>
-  /** By Service key, before the change. */
+  /** Slices by Service key, before the change. */
   readonly groups: PersistentMap<SliceList>
 }
 

@@ -31,7 +31,7 @@ export interface NodeInfo {
 export interface Snapshot {
   readonly number: number
   readonly services: PersistentMap<Service>
-  /** By Service key. */
+  /** Slices by Service key. */
   readonly slices: PersistentMap<SliceList>
   /** The same by slice key, so that a slice that moves leaves the Service it was of. */
   readonly sliceByKey: PersistentMap<EndpointSlice>
@@ -39,9 +39,9 @@ export interface Snapshot {
   readonly node: NodeInfo | undefined
   /** Addresses of this machine's interfaces, for NodePort ranges; sorted, without duplicates. */
   readonly localIps: readonly Ip[]
-  /** At which this process has dialled the API server; sorted, without duplicates. */
+  /** Endpoints at which this process has dialed the API server; sorted, without duplicates. */
   readonly apiEndpoints: readonly ApiEndpoint[]
-  /** By Service key; absent where no process of this node is in a Service's way. */
+  /** Listeners by Service key; absent where no process of this node conflicts with the Service. */
   readonly listeners: PersistentMap<ServiceListeners>
 }
 

@@ -4,7 +4,7 @@ import type { Endpoint } from './endpoint.ts'
 /** How hints narrow the ready endpoints (KEP-2433, KEP-3015). */
 export type TopologyMode = 'none' | 'PreferSameNode' | 'PreferSameZone'
 
-/** Where the question is asked from. */
+/** The node and zone from which endpoints are chosen. */
 export interface Place {
   readonly nodeName: string
   /** Empty when unknown. */

@@ -45,7 +45,7 @@ export class DriftDetector {
   #recent: number[] = []
   #unsubscribe: (() => void) | undefined
   #subscribedUntilMs = 0
-  /** Up to here every commit was heard or looked at since the subscription began; undefined once one was missed. */
+  /** The generation up to which every commit was reported or checked; undefined once one was missed. */
   #accounted: number | undefined
   /** Generation of a poll at which not every commit was accounted for. */
   #awaited: number | undefined

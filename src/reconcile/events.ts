@@ -13,7 +13,7 @@ export type ReconcilerEvent =
       readonly kind: 'synced'
       readonly number: number
       readonly reason: PassReason
-      /** From the start of the first pass that this one finished, pauses between commits included. */
+      /** Time from the start of the first pass that this one finished, pauses between commits included. */
       readonly durationMs: number
       /** The whole kernel state was read. */
       readonly looked: boolean

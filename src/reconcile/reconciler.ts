@@ -67,7 +67,7 @@ export class Reconciler<State, P extends Plan<State>> {
   #failures = 0
   #error: Error | undefined
   #synced: number | undefined
-  /** When the first of the passes began that together bring the kernel to a Snapshot, and whether one looked. */
+  /** The start of the first of the passes that together bring the kernel to a Snapshot, and whether one read the kernel. */
   #began: { atMs: number; looked: boolean } | undefined
   #stopped = false
 
@@ -250,7 +250,7 @@ export class Reconciler<State, P extends Plan<State>> {
   }
 }
 
-/** By what a pass is called when there are several reasons for it: damage must not pass for a change. */
+/** The rank of the reasons of a pass: drift must not be reported as a change. */
 const WEIGHTS: Readonly<Record<PassReason, number>> = { retry: 0, change: 1, period: 2, drift: 3, start: 4 }
 
 function weightier(a: PassReason | undefined, b: PassReason): PassReason {

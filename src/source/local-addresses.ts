@@ -32,7 +32,7 @@ export interface LocalAddresses {
 /** Intervals of the polls: without notifications, after a failure, and with notifications. */
 const POLL_MS = 1_000
 const WATCHED_POLL_MS = 30_000
-/** From a hint to the look: interfaces come up with several addresses. */
+/** Delay from a hint to the read: interfaces come up with several addresses. */
 const HINT_MS = 5
 
 /**

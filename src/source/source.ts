@@ -69,7 +69,7 @@ export type SourceObservation =
   | { readonly kind: 'repaired'; readonly resource: string; readonly objects: number }
 
 export interface LocatedRefusal {
-  /** Where the object stands: a file's name. */
+  /** The place of the object: a file's name. */
   readonly place: string
   readonly refusal: Refusal
 }

@@ -52,7 +52,7 @@ export function createComponentMetrics(
   }
 }
 
-/** As client-go says it. */
+/** The status as client-go writes it. */
 function codeText(status: number | undefined): string {
   return status !== undefined && status >= 100 && status <= 599 ? String(status) : '<error>'
 }

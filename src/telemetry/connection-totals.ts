@@ -54,7 +54,7 @@ export class ConnectionTotals {
   #look = 0
   #hasVolume = false
 
-  /** By port: `namespace/name:port/PROTOCOL/FAMILY`. */
+  /** Traffic by port: `namespace/name:port/PROTOCOL/FAMILY`. */
   get ports(): ReadonlyMap<string, Traffic> {
     return this.#ports
   }

@@ -42,7 +42,7 @@ export interface EventRecorderOptions {
 export interface EventCounts {
   readonly taken: number
   readonly refused: number
-  /** For one of the limits, or after too many tries. */
+  /** Events dropped because of a limit, or after too many retries. */
   readonly dropped: number
   readonly waiting: number
 }

@@ -4,7 +4,7 @@ import { HttpServer, type HttpServerOptions } from './http-server.ts'
 
 export interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
   readonly health: HealthSource
-  /** For the metrics. */
+  /** Counts a probe for the metrics. */
   readonly probed: (probe: 'healthz' | 'livez', code: number) => void
 }
 

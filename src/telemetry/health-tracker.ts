@@ -66,7 +66,7 @@ export class HealthTracker {
     return this.#state
   }
 
-  /** Without a look at the Node: `serviceProxyHealthy` of the Services' own health checks. */
+  /** Health without the Node: `serviceProxyHealthy` of health check node ports. */
   get healthy(): boolean {
     return isHealthy(this.#state, this.#limits, this.#options.clock.nowMs())
   }

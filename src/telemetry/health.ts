@@ -10,7 +10,7 @@ export interface HealthState {
   readonly pendingMs: number | undefined
   /** The newest Snapshot that was asked for. */
   readonly queued: number
-  /** When a pass last ended, well or badly. */
+  /** The time at which the last pass ended, successful or not. */
   readonly attemptedMs: number | undefined
   /** Undefined as long as the Node object is unknown. */
   readonly nodeEligible: boolean | undefined

@@ -5,9 +5,9 @@ import { ConnectionGate, type ConnectionLimits, type Crowd, type OverShare } fro
 import { errorOf } from '../base/thrown.ts'
 
 export interface HttpRequest {
-  /** In capitals. */
+  /** The method, in capitals. */
   readonly method: string
-  /** Without the query: `/healthz`. */
+  /** The path without the query: `/healthz`. */
   readonly path: string
   readonly query: URLSearchParams
 }

@@ -60,7 +60,7 @@ export class HttpServer {
     else for (const each of [ip, other]) this.#listen(each, port)
   }
 
-  /** Where it listens at the moment: `0.0.0.0:10256`. */
+  /** The places where it listens now: `0.0.0.0:10256`. */
   get places(): readonly string[] {
     return [...this.#listeners.values()].map(({ place }) => place)
   }

@@ -14,7 +14,7 @@ export interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>,
 export interface MetricsPages {
   /** What /proxyMode says. */
   readonly proxyMode: () => string
-  /** In Prometheus' text format. */
+  /** The metrics in Prometheus' text format. */
   readonly metrics: () => Promise<string>
   readonly slis: SliSource
   /** The configuration as a KubeProxyConfiguration (v1alpha1), without secrets. */

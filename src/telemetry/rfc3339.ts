@@ -6,7 +6,7 @@ export function rfc3339(wallMs: number): string {
   return new Date(wallMs).toISOString().replace(/\.?0+Z$/, 'Z')
 }
 
-/** With exactly six digits: what the API server calls a MicroTime. */
+/** Formats a time with exactly six digits, a MicroTime of the API. */
 export function microTime(wallMs: number): string {
   return new Date(wallMs).toISOString().replace('Z', '000Z')
 }

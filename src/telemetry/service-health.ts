@@ -230,7 +230,7 @@ export class ServiceHealth {
 interface Served {
   readonly service: ServiceKey
   check: HealthCheck
-  /** By address and port. */
+  /** Places by address and port. */
   readonly places: Map<string, Place>
 }
 

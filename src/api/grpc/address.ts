@@ -1,6 +1,6 @@
 import { formatIp, type Ip, isLoopback, parseIp } from '../../base/ip.ts'
 
-/** Where the API is served: as `unix:///run/kprobe/api.sock`, `tcp://127.0.0.1:12090` or `tcp://[::1]:12090`. */
+/** The address of the API: `unix:///run/kprobe/api.sock`, `tcp://127.0.0.1:12090` or `tcp://[::1]:12090`. */
 export type ApiAddress =
   | { readonly kind: 'unix'; readonly path: string }
   | { readonly kind: 'tcp'; readonly ip: Ip; readonly port: number }

@@ -171,7 +171,7 @@ const FILES: readonly DefinitionFile[] = [LOCALV1, STATUS, HEALTH, reflection('v
 
 /** What reflection publishes. */
 export interface Definitions {
-  /** In full: `localv1.Sets`. */
+  /** Full names: `localv1.Sets`. */
   readonly services: readonly string[]
   /** Encoded google.protobuf.FileDescriptorProto. */
   readonly byFileName: ReadonlyMap<string, Buffer>

@@ -30,7 +30,7 @@ export function tlsServer(pems: TlsPems, handshakeMs = HANDSHAKE_MS): Http2Secur
   })
 }
 
-/** For connections that come from now on. */
+/** Replaces the certificates of future connections. */
 export function renewTls(server: Http2SecureServer, pems: TlsPems): void {
   server.setSecureContext(contextOf(pems))
 }

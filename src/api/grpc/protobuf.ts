@@ -71,7 +71,7 @@ export function bytesField(number: number, content: string | Uint8Array): Buffer
   return Buffer.concat([varint(number * 8 + BYTES), varint(bytes.length), bytes])
 }
 
-/** As bytesField(), of several that stand one after the other. */
+/** Like bytesField(), for several parts in a row. */
 export function messageField(number: number, fields: readonly Uint8Array[]): Buffer {
   return bytesField(number, Buffer.concat(fields))
 }

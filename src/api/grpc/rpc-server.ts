@@ -44,7 +44,7 @@ export interface RpcServerOptions {
 const REQUEST_BYTES_MAX = 4 * 1024
 /** A connection without a call, before its first or after its last. */
 const IDLE_MS = 30_000
-/** For clients to read what they were sent before the end. */
+/** Time for clients to read their last messages before the end. */
 const GRACE_MS = 2_000
 const ANSWER_HEADERS = {
   ':status': 200,
@@ -59,7 +59,7 @@ const ANSWER_HEADERS = {
 export class RpcServer {
   readonly #options: RpcServerOptions
   readonly #gate: ConnectionGate<Socket>
-  /** By the address of the client, for as long as they are open. */
+  /** Open sockets by the address of the client. */
   readonly #sockets = new Map<string, Socket>()
   readonly #sessions = new Set<ServerHttp2Session>()
   /** The owners of the calls of each session. */

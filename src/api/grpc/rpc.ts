@@ -25,7 +25,7 @@ export interface Call {
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */
   end(code: number, message?: string): void
-  /** For what the handler does of its own accord: what is thrown ends the call as it would in one of its methods. */
+  /** Runs a step of the handler outside its methods: an error ends the call as in one of them. */
   attempt(step: () => void): void
 }
 

@@ -44,7 +44,7 @@ export interface ApiServerCounts extends SetsCounts {
 }
 
 export interface ApiServer {
-  /** As it was given, with the port that the kernel chose. */
+  /** The given address, with the port that the kernel chose. */
   readonly address: string
   counts(): ApiServerCounts
   /** Connections that were over their share. */

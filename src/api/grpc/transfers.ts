@@ -12,7 +12,7 @@ const KEPT_MAX = 16
 export class Transfers {
   readonly #feed: ApiFeed
   readonly #base: Base
-  /** From the state of that number to the newest. */
+  /** Transfers from the state of that number to the newest. */
   readonly #kept = new Map<number, Transfer>()
   /** Differences that have readers. */
   readonly #read = new Set<Transfer>()

@@ -120,7 +120,7 @@ export class Watcher implements CallHandler, Reader {
     this.#send(transfer)
   }
 
-  /** As far as the client reads; then again when it has read. */
+  /** Sends as far as the client reads, and continues when it has read. */
   #send(transfer: Transfer): void {
     for (;;) {
       const block = transfer.block(this.#nextBlock)
@@ -135,7 +135,7 @@ export class Watcher implements CallHandler, Reader {
     else this.#answered()
   }
 
-  /** Behind a whole state comes what has changed meanwhile, if only the Sync. */
+  /** Continues after a whole state with the changes since then, or only the Sync. */
   #goOn(): void {
     const { feed, transfers } = this.#options
     const { current } = feed

@@ -28,7 +28,7 @@ export interface FileSourceOptions {
 
 /** Interval of the polls when there are no notifications. */
 const POLL_MS = 500
-/** From a hint to the look: hints come in swarms. */
+/** Delay from a hint to the read: hints come in swarms. */
 const HINT_MS = 1
 /** A look that costs much is taken less often: at most this share of the time goes into looking. */
 const POLL_SHARE = 1 / 20
@@ -51,7 +51,7 @@ interface FileRecord {
   /** The signature of the newest look, and since when (monotonic milliseconds) it is the same. */
   signature: string
   sinceMs: number
-  /** When the file began to differ from what was read. */
+  /** The time at which the file began to differ from what was read. */
   restlessSinceMs: number | undefined
   /** Signature of what was read last, well or badly; undefined when it must be read. */
   read: string | undefined

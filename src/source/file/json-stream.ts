@@ -12,7 +12,7 @@ export class JsonStream {
   #inString = false
   #escaped = false
   #line = 1
-  /** Where the current string, element or envelope part begins in #bytes. */
+  /** The start of the current string, element or envelope part in #bytes. */
   #stringStart = 0
   #lastString = ''
   #key = ''
@@ -209,7 +209,7 @@ export interface JsonPart {
     /** A top-level object; its `items` are empty here, because they came before it. */
     | 'document'
   readonly value: unknown
-  /** On which it begins, from 1. */
+  /** The line on which it begins, from 1. */
   readonly line: number
   /** What `value` was read from. */
   readonly text: string

@@ -13,7 +13,7 @@ export interface FileSight {
 export type Look =
   | {
       readonly kind: 'found'
-      /** By name, in order of names. */
+      /** The files by name, in the order of names. */
       readonly files: ReadonlyMap<string, FileSight>
       /** Names of a folder's other entries, hidden ones aside, in order. */
       readonly skipped: readonly string[]

@@ -4,7 +4,7 @@ import { watchedIdentity } from '../../model/parse.ts'
 import { objectText, plainText, printable } from '../../model/refusal.ts'
 import { API_FIELDS, type ApiFields, LIST_FIELDS } from './api-fields.ts'
 
-/** Where something stands in an object: names of fields, and indexes of lists. */
+/** The position of a value in an object: names of fields, and indexes of lists. */
 export type ObjectPath = readonly (string | number)[]
 
 /** Something in an object that is probably a mistake, and is ignored. */

@@ -12,9 +12,9 @@ import { lineInJson, YamlTextError, yamlDocuments } from './yaml-documents.ts'
 export type ObjectEvent = Exclude<SourceEvent, { readonly kind: 'LocalIps' }>
 
 export interface FileObjects {
-  /** By `Kind/key`. */
+  /** The events, keyed by `Kind/key`. */
   readonly objects: Map<string, ObjectEvent>
-  /** At most REFUSALS_MAX. */
+  /** The first REFUSALS_MAX refusals. */
   readonly refusals: readonly Refusal[]
   /** Ids that the file has more than once, at most DOUBTS_MAX; the first counts. */
   readonly repeated: readonly string[]
@@ -25,12 +25,12 @@ export interface FileObjects {
   /** Kinds of objects that are not read. */
   readonly otherKinds: ReadonlySet<string>
   readonly bytes: number
-  /** As ReadOptions.partsMax counts. */
+  /** The number of parts, as ReadOptions.partsMax counts. */
   readonly parts: number
 }
 
 export interface FileDoubt {
-  /** From 1. */
+  /** The line, from 1. */
   readonly line: number
   readonly text: string
 }

@@ -112,7 +112,7 @@ function splitList(source: string, line: number): SplitList | undefined {
   }
 }
 
-/** Where the next key of the mapping, or the end of the document, stands. */
+/** Finds the next key of the mapping, or the end of the document. */
 function endOfItems(source: string, start: number, indent: string): number {
   const border = indent === '' ? /^(?![-#\s])/gm : /^[^#\s]/gm
   border.lastIndex = start
@@ -216,7 +216,7 @@ function firstLineOf(message: string): string {
   return message.split('\n')[0] ?? message
 }
 
-/** Where the last step of a path begins in the text, or the last one that is found. */
+/** Finds where the last step of a path begins in the text, or the last step that exists. */
 function offsetOf(document: Document, path: readonly (string | number)[]): number {
   let node: unknown = document.contents
   let offset = startOf(node) ?? 0

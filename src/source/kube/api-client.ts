@@ -19,7 +19,7 @@ export interface ApiResponse {
   readonly status: number
   /** Media type in lower case with its parameters: `application/json;stream=watch`. */
   readonly contentType: string
-  /** From Retry-After, clamped to 0 … 300 s; undefined without the header or when it cannot be read. */
+  /** The value of Retry-After, clamped to 0 … 300 s; undefined without a readable header. */
   readonly retryAfterMs: number | undefined
   /**
    * The bytes as they arrive, decompressed. Throws ApiError when the connection is lost before their end. A caller that does

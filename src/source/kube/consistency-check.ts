@@ -44,7 +44,7 @@ export class ConsistencyCheck {
   readonly #options: ConsistencyCheckOptions
   readonly #stop = new AbortController()
   #cancel: Cancel | undefined
-  /** When the last whole check began, or the first could have. */
+  /** The time at which the last whole check began, or the first could have. */
   #checkedMs: number
   #wake: () => void = () => undefined
   #running: Promise<void> | undefined

@@ -1,7 +1,7 @@
 import type { Failure } from './failure.ts'
 import { isOlder } from './resource-version.ts'
 
-/** Where a reflector stands: what it does next, and what it has to bear in mind for that. */
+/** The state of a reflector: what it does next, and what it needs for that. */
 export interface Course {
   readonly next: 'list' | 'watch'
   /** The newest delivered version; empty before the first list. Nothing older is requested or accepted. */
@@ -61,7 +61,7 @@ export interface Decision {
   readonly course: Course
   readonly wait:
     | { readonly kind: 'none' }
-    /** As long as the next back-off delay, and at least so long. */
+    /** Waits for the next back-off delay, and at least this long. */
     | { readonly kind: 'backoff'; readonly atLeastMs: number }
   readonly trouble: Trouble | undefined
 }

@@ -24,7 +24,7 @@ export type FailureKind =
   | 'connection'
   /** An answer that cannot be read. */
   | 'broken'
-  /** Not of the server's making. */
+  /** The server did not cause it. */
   | 'fault'
 
 /** Why a request, or the stream that it opened, did not give what was asked for. */
@@ -50,7 +50,7 @@ export class FailureError extends Error {
 const RETRY_AFTER_MS_MAX = 300_000
 const TEXT_LENGTH_MAX = 300
 
-/** From the code of an answer, and the Status in its body when there was one; or from a Status in a watch. */
+/** Builds a failure from the code of an answer and the Status in its body, if any; or from a Status in a watch. */
 export function failureOfStatus(code: number, status: ApiStatus | undefined, retryAfterMs?: number): Failure {
   const { reason = '', message = '', causes = [], retryAfterSeconds = 0 } = status ?? {}
   const words = reason === '' ? `status ${code}` : `status ${code} ${reason}`

@@ -27,7 +27,7 @@ const GRAVES_MAX = 4_096
  */
 export class ObjectIndex {
   readonly #held = new Map<string, Version>()
-  /** Where deleted objects ended; oldest first. */
+  /** The last versions of deleted objects; oldest first. */
   readonly #graves = new Map<string, Version>()
 
   get size(): number {

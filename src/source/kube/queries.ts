@@ -7,7 +7,7 @@ export function watchSeconds(random: () => number): number {
   return WATCH_SECONDS_MIN + Math.floor(WATCH_SECONDS_MIN * random())
 }
 
-/** At least which version a list must show: any at the first, none older than what is known later; undefined asks the store. */
+/** The minimum version of a list: any at first, the known one later; undefined reads the store. */
 export function listVersion({ consistent, position }: Course): string | undefined {
   if (consistent) return undefined
   return position === '' ? '0' : position

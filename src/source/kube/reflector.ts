@@ -354,7 +354,7 @@ export class Reflector {
     this.#relist({ kind: 'lost-events' })
   }
 
-  /** In place of the watch; a list that is under way will do. */
+  /** Lists instead of watching, unless a list runs already. */
   #relist(outcome: Outcome): void {
     if (this.#stopped || this.#course.next !== 'watch') return
     if (this.#attempt === undefined)

@@ -24,7 +24,7 @@ export function isPosition(version: string): boolean {
   return version !== '' && version !== '0'
 }
 
-/** Where a watch stands that stood at `position` and hears `heard`: never further back. */
+/** The position of a watch at `position` that receives `heard`: it never goes back. */
 export function advanced(position: string, heard: string): string {
   return !isPosition(heard) || isOlder(heard, position) ? position : heard
 }

@@ -5,7 +5,7 @@ export interface Resource {
   /** Plural in lower case. */
   readonly name: string
   readonly kind: ApiKind
-  /** From the server's root. */
+  /** The path from the server's root. */
   readonly path: string
   /** Empty for none. */
   readonly labelSelector: string

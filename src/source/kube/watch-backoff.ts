@@ -20,7 +20,7 @@ const HEALTHY_MS = 120_000
 export class WatchBackoff {
   readonly #options: WatchBackoffOptions
   #stepMs = FIRST_MS
-  /** When the last delay given is over. */
+  /** The time at which the last delay ends. */
   #overAtMs = Number.NEGATIVE_INFINITY
 
   constructor(options: WatchBackoffOptions) {

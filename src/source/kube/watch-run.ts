@@ -9,7 +9,7 @@ import type { ApiObject, WatchEvent } from './wire/reader.ts'
 
 export interface WatchRunOptions {
   readonly clock: Clock
-  /** Where it begins. */
+  /** The version from which it watches. */
   readonly position: string
   /** Takes what comes until the list that it begins with is whole. */
   readonly listing: Listing | undefined

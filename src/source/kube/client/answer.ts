@@ -30,7 +30,7 @@ export interface AnswerOptions {
 const GUNZIP_RATIO_MAX = 200
 const GUNZIP_FREE_BYTES = 16 * 1024 * 1024
 
-/** To be made as soon as the head is there, before the first piece of the body can be missed. */
+/** Wraps a response. Call it as soon as the head has arrived, so that no piece of the body is missed. */
 export function answerOf(options: AnswerOptions): Answer {
   const { status, headers, stream, call } = options
   const header = (name: string): string | undefined => {

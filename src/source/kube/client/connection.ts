@@ -5,7 +5,7 @@ import type { Call } from './call.ts'
 /** A request as it goes out, credentials included: never to be printed. */
 export interface Outgoing {
   readonly method: string
-  /** With the server's base path. */
+  /** The path, with the server's base path. */
   readonly path: string
   /** Names in lower case. */
   readonly headers: Readonly<Record<string, string | readonly string[]>>

@@ -68,7 +68,7 @@ export class Credentials {
     this.#closing.abort(new ApiError('aborted', 'the client was closed'))
   }
 
-  /** As the configuration has it. */
+  /** The access as configured. */
   get access(): Access {
     return this.#access
   }
@@ -79,7 +79,7 @@ export class Credentials {
     return token !== undefined || basic !== undefined || exec !== undefined
   }
 
-  /** For the next request. Throws ApiError 'credentials'. */
+  /** Gives the credentials of the next request. Throws ApiError 'credentials'. */
   async pass(): Promise<Pass> {
     const generation = this.#generation
     const exec = await this.#fromPlugin()
@@ -90,7 +90,7 @@ export class Credentials {
     return { headers, identity: pair.identity, generation }
   }
 
-  /** For the next connection: the authority is read anew each time. Throws ApiError 'credentials'. */
+  /** Gives the TLS material of the next connection, with a freshly read authority. Throws ApiError 'credentials'. */
   async tls(): Promise<TlsMaterial> {
     this.#ca?.expire()
     // A plugin has run for the request that needs the connection.

@@ -23,7 +23,7 @@ export interface TlsMaterial {
   readonly key: string | undefined
   /** Changes with the client certificate. */
   readonly identity: string
-  /** Where these come from, for messages. */
+  /** Their origin, for messages. */
   readonly where: string
 }
 

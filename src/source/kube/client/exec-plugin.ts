@@ -21,7 +21,7 @@ export interface ExecCluster {
   readonly server: string
   readonly 'tls-server-name'?: string
   readonly 'insecure-skip-tls-verify'?: boolean
-  /** In base64. */
+  /** The certificate authority, in base64. */
   readonly 'certificate-authority-data'?: string
 }
 

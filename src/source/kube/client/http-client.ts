@@ -37,7 +37,7 @@ export interface ClientOptions {
 export interface DialWatch {
   /** It is made to one of these addresses: texts of the kubeconfig or of the resolver. */
   readonly reaching: (addresses: readonly string[], port: number) => void
-  /** Before each attempt, which waits for it; does not reject. Undefined where the outcome does not matter. */
+  /** Runs before each attempt, which waits for it; does not reject. Undefined where the outcome does not matter. */
   readonly dialling?: () => Promise<DialAttempt | undefined>
 }
 

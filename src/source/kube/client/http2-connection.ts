@@ -29,7 +29,7 @@ const HEAD_FIELDS_MAX = 200
 const SESSION_MEMORY_MAX = 64
 /** More than a server of ours ever allows (250), and a bound where it names none. */
 const STREAMS_MAX = 1000
-/** With these a server turns down what it has not looked at; the next stream of this connection would fare no better. */
+/** Codes by which a server rejects unprocessed requests; the next stream of this connection would fail as well. */
 const TURNED_DOWN: readonly (number | undefined)[] = [
   constants.NGHTTP2_REFUSED_STREAM,
   constants.NGHTTP2_ENHANCE_YOUR_CALM,

@@ -7,7 +7,7 @@ import type { ConnectionContext, HttpConnection } from './connection.ts'
 const H2_CONNECTIONS_MAX = 8
 /** Every request takes a connection of its own for as long as it lasts. */
 const H1_CONNECTIONS_MAX = 16
-/** For the whole of name, connection, TLS and SETTINGS. */
+/** Limit for name, connection, TLS and SETTINGS together. */
 export const DIAL_LIMIT_MS = 10_000
 
 export interface PoolOptions {

@@ -1,7 +1,7 @@
 import { type Ip, isLoopback, parseIp } from '../../../base/ip.ts'
 import { ApiError } from '../api-client.ts'
 
-/** Where an API server is reached. */
+/** The address of an API server. */
 export interface ServerAddress {
   /** `https://10.96.0.1:443` with its path, for messages. */
   readonly url: string
@@ -11,7 +11,7 @@ export interface ServerAddress {
   readonly port: number
   /** Host and port as HTTP names them; the port is left out where it is the scheme's own. */
   readonly authority: string
-  /** Before every request's path: empty, or `/k8s/clusters/c-1`. */
+  /** The prefix of every request's path: empty, or `/k8s/clusters/c-1`. */
   readonly basePath: string
 }
 

@@ -20,7 +20,7 @@ import { WireError } from './reader.ts'
 import { rfc3339 } from './rfc3339.ts'
 import { StringPool, says, textOf } from './string-pool.ts'
 
-/** Where a message lies. */
+/** The position of a message. */
 export interface Span {
   readonly bytes: Buffer
   readonly start: number
@@ -164,7 +164,7 @@ export class ProtobufDecoder {
     return byte
   }
 
-  /** At most ten bytes of seven bits each, the lowest first. Beyond 2^53 the result is inexact; #low and #high are not. */
+  /** Reads at most ten bytes of seven bits each, the lowest first. Beyond 2^53 the result is inexact; #low and #high are exact. */
   #longVarint(end: number): number {
     const bytes = this.#bytes
     let low = 0

@@ -1,10 +1,10 @@
 import { FIXED32, FIXED64, LENGTH, VARINT } from './protobuf-table.ts'
 import { WireError } from './reader.ts'
 
-/** Where a field lies that may not have arrived entirely. */
+/** The position of a field that may not have arrived entirely. */
 export interface Field {
   readonly tag: number
-  /** Where its contents begin, behind tag and length. */
+  /** The start of its contents, behind tag and length. */
   readonly start: number
   /** Bytes of its contents. */
   readonly length: number

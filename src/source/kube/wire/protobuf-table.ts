@@ -85,7 +85,7 @@ export type Column =
   | { readonly isNumber: true; readonly name: string; readonly shape: NumberShape }
   | { readonly isNumber: false; readonly name: string; readonly shape: BytesShape }
 
-/** By tag, which is field number and wire type: a known field in another wire type is an unknown one. */
+/** The fields by tag, which is number and wire type: a known field in another wire type is unknown. */
 export interface Table {
   readonly byTag: readonly (Column | undefined)[]
 }

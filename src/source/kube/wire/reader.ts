@@ -32,7 +32,7 @@ export interface WatchReader {
 export interface WatchEvent {
   /** ADDED, MODIFIED, DELETED, BOOKMARK, ERROR; others are the caller's to skip. */
   readonly type: string
-  /** For ERROR a Status. */
+  /** The object; a Status for ERROR. */
   readonly object: ApiObject
 }
 

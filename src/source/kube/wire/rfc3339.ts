@@ -1,4 +1,4 @@
-/** From the year 0 to the end of 9999, the years that RFC 3339 can write; seconds from 1970. */
+/** The years 0 to 9999, which RFC 3339 can write, in seconds from 1970. */
 const FIRST_S = -62_167_219_200
 const LAST_S = 253_402_300_799
 

@@ -10,9 +10,9 @@ import { STATUS } from './tables.ts'
 export interface ApiStatus {
   /** HTTP status; 0 when absent. */
   readonly code: number
-  /** For programs: `Expired`, `TooManyRequests`; empty when absent. */
+  /** The reason for programs: `Expired`, `TooManyRequests`; empty when absent. */
   readonly reason: string
-  /** For people; empty when absent. */
+  /** The text for people; empty when absent. */
   readonly message: string
   /** The reasons of details.causes: `ResourceVersionTooLarge`. */
   readonly causes: readonly string[]
