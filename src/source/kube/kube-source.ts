@@ -6,7 +6,7 @@ import type { ApiClient } from './api-client.ts'
 import { Exchange } from './exchange.ts'
 import type { Failure } from './failure.ts'
 import type { ParseObject } from './intake.ts'
-import { Outbox } from './outbox.ts'
+import { EventBatcher } from './event-batcher.ts'
 import { Reflector, type ReflectorSink } from './reflector.ts'
 import { type Resource, watchedResources } from './resources.ts'
 import { Troubles } from './troubles.ts'
@@ -49,7 +49,7 @@ const REFUSALS_MAX = 1_000
  */
 export class KubeSource implements Source {
   readonly #options: KubeSourceOptions
-  readonly #outbox: Outbox
+  readonly #batcher: EventBatcher
   readonly #troubles: Troubles
   readonly #parts: readonly Part[]
   #handlers: SourceHandlers | undefined
@@ -59,7 +59,7 @@ export class KubeSource implements Source {
   constructor(options: KubeSourceOptions) {
     this.#options = options
     const { client, clock, accept, details = false } = options
-    this.#outbox = new Outbox(async batch => await this.#handlers?.events(batch))
+    this.#batcher = new EventBatcher(async batch => await this.#handlers?.events(batch))
     this.#troubles = new Troubles(
       client.server,
       problem => this.#handlers?.problem(problem),
@@ -99,7 +99,7 @@ export class KubeSource implements Source {
   }
 
   async #stop(): Promise<void> {
-    this.#outbox.close()
+    this.#batcher.close()
     await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
   }
 
@@ -109,7 +109,7 @@ export class KubeSource implements Source {
   ): Part {
     const { clock, random, parseObject, watchedIdentity, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
-      events: batch => this.#outbox.put(batch),
+      events: batch => this.#batcher.put(batch),
       refusals: list => {
         part.refusals = list
         this.#tellRefusals()

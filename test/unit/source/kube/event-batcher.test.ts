@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { SourceEvent } from '../../../../src/model/snapshot.ts'
-import { Outbox } from '../../../../src/source/kube/outbox.ts'
+import { EventBatcher } from '../../../../src/source/kube/event-batcher.ts'
 import { settle } from '../../../support/fake-clock.ts'
 
 function event(key: string): SourceEvent {
@@ -11,21 +11,21 @@ function event(key: string): SourceEvent {
 function slowTaker() {
   const batches: string[][] = []
   const pending: { readonly done: () => void; readonly fail: (error: Error) => void }[] = []
-  const outbox = new Outbox(batch => {
+  const batcher = new EventBatcher(batch => {
     batches.push(batch.map(each => ('key' in each ? each.key : '')))
     return new Promise((done, fail) => pending.push({ done, fail }))
   })
-  return { outbox, batches, pending }
+  return { batcher, batches, pending }
 }
 
-describe('outbox', () => {
+describe('batcher', () => {
   it('has one batch under way and gathers the next', async () => {
-    const { outbox, batches, pending } = slowTaker()
+    const { batcher, batches, pending } = slowTaker()
     const taken: string[] = []
-    void outbox.put([event('a'), event('b')]).then(() => taken.push('first'))
+    void batcher.put([event('a'), event('b')]).then(() => taken.push('first'))
     await settle()
-    void outbox.put([event('c')]).then(() => taken.push('second'))
-    void outbox.put([event('d')]).then(() => taken.push('third'))
+    void batcher.put([event('c')]).then(() => taken.push('second'))
+    void batcher.put([event('d')]).then(() => taken.push('third'))
     await settle()
     expect(batches).toEqual([['a', 'b']])
     expect(taken).toEqual([])
@@ -42,10 +42,10 @@ describe('outbox', () => {
   })
 
   it('tells a failure to those whose events it concerns, and goes on', async () => {
-    const { outbox, batches, pending } = slowTaker()
-    const first = outbox.put([event('a')])
+    const { batcher, batches, pending } = slowTaker()
+    const first = batcher.put([event('a')])
     await settle()
-    const second = outbox.put([event('b')])
+    const second = batcher.put([event('b')])
     pending[0]?.fail(new Error('no'))
     await expect(first).rejects.toThrow('no')
     await settle()
@@ -55,12 +55,12 @@ describe('outbox', () => {
   })
 
   it('hands on nothing empty, and nothing once it is closed', async () => {
-    const { outbox, batches, pending } = slowTaker()
-    await outbox.put([])
-    const first = outbox.put([event('a')])
+    const { batcher, batches, pending } = slowTaker()
+    await batcher.put([])
+    const first = batcher.put([event('a')])
     await settle()
-    const second = outbox.put([event('b')])
-    outbox.close()
+    const second = batcher.put([event('b')])
+    batcher.close()
     pending[0]?.done()
     await first
     await second

@@ -4,7 +4,7 @@ import type { SourceEvent } from '../../model/snapshot.ts'
  * Hands on changes, one batch at a time. Changes that arrive meanwhile form the next batch; a caller that brings
  * it waits, so that at most one piece of each bringer is gathered.
  */
-export class Outbox {
+export class EventBatcher {
   readonly #hand: (batch: readonly SourceEvent[]) => Promise<void>
   #gathering: Gathering | undefined
   #last: Promise<unknown> = Promise.resolve()
