@@ -1,4 +1,4 @@
-import type { Course } from './course.ts'
+import type { ReflectorState } from './reflector-state.ts'
 
 const WATCH_SECONDS_MIN = 300
 
@@ -8,7 +8,7 @@ export function watchSeconds(random: () => number): number {
 }
 
 /** The minimum version of a list: any at first, the known one later; undefined reads the store. */
-export function listVersion({ consistent, position }: Course): string | undefined {
+export function listVersion({ consistent, position }: ReflectorState): string | undefined {
   if (consistent) return undefined
   return position === '' ? '0' : position
 }

@@ -18,7 +18,7 @@ import {
   type Outcome,
   START,
   type Trouble,
-} from './course.ts'
+} from './reflector-state.ts'
 import type { Exchange, Opening, WatchStream } from './exchange.ts'
 import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
 import { Intake, type ParseObject, type SkipReason } from './intake.ts'
@@ -84,7 +84,7 @@ export class Reflector {
   readonly #intake: Intake
   readonly #backoff: WatchBackoff
   readonly #check: ConsistencyCheck
-  #course = START
+  #state = START
   #attempt: Attempt<Outcome> | undefined
   #running: Promise<void> = Promise.resolve()
   #stopped = false
@@ -111,7 +111,7 @@ export class Reflector {
       ...options,
       periodMs: options.checkPeriodMs,
       index: this.#intake.index,
-      position: () => (this.#course.next === 'watch' ? this.#course.position : undefined),
+      position: () => (this.#state.next === 'watch' ? this.#state.position : undefined),
       lost: objects => this.#relistLost(objects),
       ended: failure => options.sink.checked(failure),
     })
@@ -151,8 +151,8 @@ export class Reflector {
       const outcome = await this.#try()
       if (this.#stopped) return
       this.#isOutage = isOutage(outcome)
-      const decision = decide(this.#course, outcome, this.#options.clock.nowMs())
-      this.#course = decision.course
+      const decision = decide(this.#state, outcome, this.#options.clock.nowMs())
+      this.#state = decision.state
       const absence = this.#absenceIn(outcome)
       const waitMs = absence === undefined ? this.#next(decision) : this.#accept(absence)
       if (waitMs > 0) await this.#sleep(waitMs)
@@ -161,7 +161,7 @@ export class Reflector {
 
   async #try(): Promise<Outcome> {
     const { clock, traits } = this.#options
-    const { next, plain, consistent } = this.#course
+    const { next, plain, consistent } = this.#state
     const attempt = new Attempt<Outcome>(clock)
     this.#attempt = attempt
     const streaming = next === 'list' && traits.streamsLists && !plain && !consistent
@@ -183,7 +183,7 @@ export class Reflector {
     const { exchange } = this.#options
     const failure: Failure = { kind: 'connection', text: 'a list took too long', retryAfterMs: 0 }
     const list = await readPages({
-      atLeast: listVersion(this.#course),
+      atLeast: listVersion(this.#state),
       openListing: () => this.#intake.openListing(),
       request: async (query, listing) => {
         const lift = attempt.after(LIST_MS_MAX, () =>
@@ -200,7 +200,7 @@ export class Reflector {
   /** A watch, and the list before it when the server streams that as well. */
   async #stream(attempt: Attempt<Outcome>, streaming: boolean): Promise<Outcome> {
     const { clock, exchange, random, resource, sink } = this.#options
-    const { position } = this.#course
+    const { position } = this.#state
     const seconds = watchSeconds(random)
     const query = streaming ? streamingQuery(position, seconds) : watchQuery(position, seconds)
     const stream = await exchange.watch(this.#opening(attempt, query))
@@ -283,7 +283,7 @@ export class Reflector {
     if (!heard) return
     this.#heardMs = this.#options.clock.nowMs()
     if (!progress) return
-    this.#course = afterProgress(this.#course, position)
+    this.#state = afterProgress(this.#state, position)
     this.#well()
     await this.#hand(batch)
   }
@@ -292,23 +292,23 @@ export class Reflector {
   async #land({ listing, resourceVersion, bytes }: WholeList, beganMs: number): Promise<Outcome | undefined> {
     const { clock, resource, sink } = this.#options
     const { index } = this.#intake
-    const course = this.#course
+    const state = this.#state
     this.#heardMs = clock.nowMs()
     if (!isPosition(resourceVersion)) throw new WireError('a list without a resource version')
-    if (isBackwards(course, resourceVersion, clock.nowMs())) {
+    if (isBackwards(state, resourceVersion, clock.nowMs())) {
       this.#observeSkipped('older')
       return { kind: 'backwards' }
     }
     const missing = await this.#inSlices(this.#intake.vanishing(listing))
-    if (isMostGone(index.size, missing.length) && !course.doubted) return { kind: 'vanished' }
-    const backwards = isOlder(resourceVersion, course.position)
+    if (isMostGone(index.size, missing.length) && !state.doubted) return { kind: 'vanished' }
+    const backwards = isOlder(resourceVersion, state.position)
     const batch = await this.#inSlices(this.#intake.land(listing, { resourceVersion, missing, backwards }))
     await this.#hand(batch)
-    this.#course = afterList(course, resourceVersion)
+    this.#state = afterList(state, resourceVersion)
     sink.observed({
       kind: 'listed',
       resource: resource.name,
-      reason: course.reason,
+      reason: state.reason,
       objects: listing.size,
       bytes,
       durationMs: clock.nowMs() - beganMs,
@@ -350,15 +350,15 @@ export class Reflector {
   }
 
   #relistLost(objects: number): void {
-    if (this.#course.next === 'watch') this.#repairs = objects
+    if (this.#state.next === 'watch') this.#repairs = objects
     this.#relist({ kind: 'lost-events' })
   }
 
   /** Lists instead of watching, unless a list runs already. */
   #relist(outcome: Outcome): void {
-    if (this.#stopped || this.#course.next !== 'watch') return
+    if (this.#stopped || this.#state.next !== 'watch') return
     if (this.#attempt === undefined)
-      this.#course = decide(this.#course, outcome, this.#options.clock.nowMs()).course
+      this.#state = decide(this.#state, outcome, this.#options.clock.nowMs()).state
     else this.#attempt.breakOff(outcome)
   }
 

@@ -1,5 +1,5 @@
 import type { SourceProblem } from '../source.ts'
-import type { Trouble } from './course.ts'
+import type { Trouble } from './reflector-state.ts'
 
 const KEPT = 'the last known state stays in use; retrying'
 const UNKNOWN = 'no Services known yet, retrying'

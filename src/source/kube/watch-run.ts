@@ -1,7 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import type { Outcome } from './course.ts'
+import type { Outcome } from './reflector-state.ts'
 import { type Listing, versionOf } from './intake.ts'
 import type { WholeList } from './pages.ts'
 import { advanced } from './resource-version.ts'

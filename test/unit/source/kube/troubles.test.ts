@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import type { Trouble } from '../../../../src/source/kube/course.ts'
+import type { Trouble } from '../../../../src/source/kube/reflector-state.ts'
 import { Troubles } from '../../../../src/source/kube/troubles.ts'
 
 const SERVER: Trouble = { scope: 'server', text: 'refused' }

@@ -2,7 +2,7 @@ import type { Failure } from './failure.ts'
 import { isOlder } from './resource-version.ts'
 
 /** The state of a reflector: what it does next, and what it needs for that. */
-export interface Course {
+export interface ReflectorState {
   readonly next: 'list' | 'watch'
   /** The newest delivered version; empty before the first list. Nothing older is requested or accepted. */
   readonly position: string
@@ -24,7 +24,7 @@ export interface Course {
   readonly fruitless: number
 }
 
-export const START: Course = {
+export const START: ReflectorState = {
   next: 'list',
   position: '',
   consistent: false,
@@ -58,7 +58,7 @@ export type Outcome =
 export type Attempted = 'list' | 'streaming list' | 'watch'
 
 export interface Decision {
-  readonly course: Course
+  readonly state: ReflectorState
   readonly wait:
     | { readonly kind: 'none' }
     /** Waits for the next back-off delay, and at least this long. */
@@ -86,21 +86,21 @@ const AT_ONCE = { kind: 'none' } as const
 const BACK_OFF = { kind: 'backoff', atLeastMs: 0 } as const
 
 /** A list was taken. */
-export function afterList(course: Course, resourceVersion: string): Course {
-  return { ...START, next: 'watch', position: resourceVersion, fruitless: course.fruitless + 1 }
+export function afterList(state: ReflectorState, resourceVersion: string): ReflectorState {
+  return { ...START, next: 'watch', position: resourceVersion, fruitless: state.fruitless + 1 }
 }
 
 /** A watch has brought something. */
-export function afterProgress(course: Course, position: string): Course {
-  return { ...course, position, broken: 0, internalSinceMs: undefined, fruitless: 0 }
+export function afterProgress(state: ReflectorState, position: string): ReflectorState {
+  return { ...state, position, broken: 0, internalSinceMs: undefined, fruitless: 0 }
 }
 
-export function isBackwards(course: Course, listVersion: string, nowMs: number): boolean {
-  return isOlder(listVersion, course.position) && !mayGoBack(course, nowMs)
+export function isBackwards(state: ReflectorState, listVersion: string, nowMs: number): boolean {
+  return isOlder(listVersion, state.position) && !mayGoBack(state, nowMs)
 }
 
 /** Consistent lists have said for long enough that time went back. */
-export function mayGoBack({ consistent, backwardsSinceMs }: Course, nowMs: number): boolean {
+export function mayGoBack({ consistent, backwardsSinceMs }: ReflectorState, nowMs: number): boolean {
   return consistent && backwardsSinceMs !== undefined && nowMs - backwardsSinceMs >= BACKWARDS_MS_MAX
 }
 
@@ -111,44 +111,44 @@ export function isOutage(outcome: Outcome): boolean {
 }
 
 /** What to do after an attempt that was not, or is no longer, what was hoped for. */
-export function decide(course: Course, outcome: Outcome, nowMs: number): Decision {
+export function decide(state: ReflectorState, outcome: Outcome, nowMs: number): Decision {
   switch (outcome.kind) {
     case 'landed':
-      return atOnce(course)
+      return atOnce(state)
     case 'failed':
-      return afterFailure(course, outcome, nowMs)
+      return afterFailure(state, outcome, nowMs)
     case 'ended': {
       const short = outcome.livedMs < SHORT_WATCH_MS && !outcome.progress
       const trouble: Trouble = { scope: 'server', text: 'watches end as soon as they begin' }
-      if (short) return later(course, trouble)
-      return atOnce(outcome.livedMs < FRUITFUL_MS ? course : { ...course, fruitless: 0 })
+      if (short) return later(state, trouble)
+      return atOnce(outcome.livedMs < FRUITFUL_MS ? state : { ...state, fruitless: 0 })
     }
     case 'cut':
-      return later({ ...course, plain: true }, { scope: 'server', text: outcome.text })
+      return later({ ...state, plain: true }, { scope: 'server', text: outcome.text })
     case 'backwards': {
-      const text = `the server's state is older than the known state (${course.position}); keeping the known state`
-      const next = listing(course, {
+      const text = `the server's state is older than the known state (${state.position}); keeping the known state`
+      const next = listing(state, {
         consistent: true,
         reason: 'an older list',
-        backwardsSinceMs: course.backwardsSinceMs ?? nowMs,
+        backwardsSinceMs: state.backwardsSinceMs ?? nowMs,
       })
-      return course.consistent ? later(next, { scope: 'resource', text }) : atOnce(next)
+      return state.consistent ? later(next, { scope: 'resource', text }) : atOnce(next)
     }
     case 'vanished':
       return atOnce(
-        listing(course, { consistent: true, doubted: true, reason: 'most objects were missing in a list' }),
+        listing(state, { consistent: true, doubted: true, reason: 'most objects were missing in a list' }),
       )
     case 'late': {
       const text = 'the streaming list did not end; listing without streaming'
-      return { course: { ...course, plain: true }, wait: AT_ONCE, trouble: { scope: 'resource', text } }
+      return { state: { ...state, plain: true }, wait: AT_ONCE, trouble: { scope: 'resource', text } }
     }
     case 'lost-events':
-      return atOnce(listing(course, { consistent: true, reason: 'events were lost' }))
+      return atOnce(listing(state, { consistent: true, reason: 'events were lost' }))
   }
 }
 
 function afterFailure(
-  course: Course,
+  state: ReflectorState,
   { during, failure }: Extract<Outcome, { readonly kind: 'failed' }>,
   nowMs: number,
 ): Decision {
@@ -156,44 +156,44 @@ function afterFailure(
   switch (failure.kind) {
     case 'expired':
     case 'too-large':
-      return afterVersionError(course, watching, failure)
+      return afterVersionError(state, watching, failure)
     case 'invalid':
-      if (during === 'streaming list') return atOnce({ ...course, plain: true })
+      if (during === 'streaming list') return atOnce({ ...state, plain: true })
       return later(
-        listing(course, { consistent: true, reason: 'a refused request' }),
+        listing(state, { consistent: true, reason: 'a refused request' }),
         ofResource(failure),
         failure,
       )
     case 'forbidden':
     case 'absent':
-      return later(course, ofResource(failure), failure)
+      return later(state, ofResource(failure), failure)
     case 'broken':
-      return afterBroken(course, during, failure)
+      return afterBroken(state, during, failure)
     case 'fault':
-      return later(listing(course, { reason: 'a fault' }), ofResource(failure), failure)
+      return later(listing(state, { reason: 'a fault' }), ofResource(failure), failure)
     case 'internal':
-      return watching ? afterInternal(course, failure, nowMs) : later(course, ofServer(failure), failure)
+      return watching ? afterInternal(state, failure, nowMs) : later(state, ofServer(failure), failure)
     case 'unauthorized':
     case 'throttled':
     case 'unavailable':
     case 'unexpected':
     case 'connection':
-      return later(course, ofServer(failure), failure)
+      return later(state, ofServer(failure), failure)
   }
 }
 
 /** A list from where we stand is served from memory and is as good; only when that fails the store is asked. */
-function afterVersionError(course: Course, watching: boolean, failure: Failure): Decision {
-  const again = watching ? course.fruitless > 1 : course.consistent
-  const consistent = !watching || failure.kind === 'too-large' || course.consistent
-  const next = listing(course, { consistent, reason: failure.kind })
+function afterVersionError(state: ReflectorState, watching: boolean, failure: Failure): Decision {
+  const again = watching ? state.fruitless > 1 : state.consistent
+  const consistent = !watching || failure.kind === 'too-large' || state.consistent
+  const next = listing(state, { consistent, reason: failure.kind })
   return again ? later(next, ofResource(failure), failure) : atOnce(next)
 }
 
-function afterBroken(course: Course, during: Attempted, failure: Failure): Decision {
-  const broken = course.broken + 1
-  const plain = course.plain || during === 'streaming list'
-  const next = { ...course, broken, plain }
+function afterBroken(state: ReflectorState, during: Attempted, failure: Failure): Decision {
+  const broken = state.broken + 1
+  const plain = state.plain || during === 'streaming list'
+  const next = { ...state, broken, plain }
   const isPoisoned = during === 'watch' && broken >= BROKEN_MAX
   return later(
     isPoisoned ? listing(next, { reason: 'unreadable events' }) : next,
@@ -202,26 +202,26 @@ function afterBroken(course: Course, during: Attempted, failure: Failure): Decis
   )
 }
 
-function afterInternal(course: Course, failure: Failure, nowMs: number): Decision {
-  const internalSinceMs = course.internalSinceMs ?? nowMs
+function afterInternal(state: ReflectorState, failure: Failure, nowMs: number): Decision {
+  const internalSinceMs = state.internalSinceMs ?? nowMs
   const isOver = nowMs - internalSinceMs >= INTERNAL_MS_MAX
   const next = isOver
-    ? listing(course, { reason: 'internal errors', internalSinceMs: undefined })
-    : { ...course, internalSinceMs }
+    ? listing(state, { reason: 'internal errors', internalSinceMs: undefined })
+    : { ...state, internalSinceMs }
   return later(next, ofServer(failure), failure)
 }
 
-function listing(course: Course, change: Partial<Course>): Course {
-  return { ...course, next: 'list', ...change }
+function listing(state: ReflectorState, change: Partial<ReflectorState>): ReflectorState {
+  return { ...state, next: 'list', ...change }
 }
 
-function atOnce(course: Course): Decision {
-  return { course, wait: AT_ONCE, trouble: undefined }
+function atOnce(state: ReflectorState): Decision {
+  return { state, wait: AT_ONCE, trouble: undefined }
 }
 
-function later(course: Course, trouble: Trouble, failure?: Failure): Decision {
+function later(state: ReflectorState, trouble: Trouble, failure?: Failure): Decision {
   const wait = failure === undefined ? BACK_OFF : { ...BACK_OFF, atLeastMs: failure.retryAfterMs }
-  return { course, wait, trouble }
+  return { state, wait, trouble }
 }
 
 function ofResource({ text }: Failure): Trouble {

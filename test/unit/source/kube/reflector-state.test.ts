@@ -3,20 +3,20 @@ import {
   type Attempted,
   afterList,
   afterProgress,
-  type Course,
+  type ReflectorState,
   decide,
   isBackwards,
   START,
-} from '../../../../src/source/kube/course.ts'
+} from '../../../../src/source/kube/reflector-state.ts'
 import type { FailureKind } from '../../../../src/source/kube/failure.ts'
 
 const WATCHING = afterProgress(afterList(START, '100'), '120')
 
-function fail(course: Course, during: Attempted, kind: FailureKind, nowMs = 0) {
-  return decide(course, { kind: 'failed', during, failure: { kind, text: kind, retryAfterMs: 7 } }, nowMs)
+function fail(state: ReflectorState, during: Attempted, kind: FailureKind, nowMs = 0) {
+  return decide(state, { kind: 'failed', during, failure: { kind, text: kind, retryAfterMs: 7 } }, nowMs)
 }
 
-describe('course of a reflector', () => {
+describe('state of a reflector', () => {
   it('leads from a list to a watch, which moves the position', () => {
     expect(afterList(START, '100')).toMatchObject({ next: 'watch', position: '100', consistent: false })
     expect(WATCHING).toMatchObject({ next: 'watch', position: '120' })
@@ -35,30 +35,30 @@ describe('course of a reflector', () => {
       'broken',
     ]
     for (const kind of kinds) {
-      const { course, wait, trouble } = fail(WATCHING, 'watch', kind)
-      expect(course).toMatchObject({ next: 'watch', position: '120' })
+      const { state, wait, trouble } = fail(WATCHING, 'watch', kind)
+      expect(state).toMatchObject({ next: 'watch', position: '120' })
       expect(wait).toEqual({ kind: 'backoff', atLeastMs: 7 })
       expect(trouble?.text).toBe(kind)
     }
   })
 
   it('A3: lists at once when the position has expired, from there on', () => {
-    const { course, wait } = fail(WATCHING, 'watch', 'expired')
-    expect(course).toMatchObject({ next: 'list', position: '120', consistent: false })
+    const { state, wait } = fail(WATCHING, 'watch', 'expired')
+    expect(state).toMatchObject({ next: 'list', position: '120', consistent: false })
     expect(wait.kind).toBe('none')
   })
 
   it('A5: lists from the store when the server does not know the position yet', () => {
-    expect(fail(WATCHING, 'watch', 'too-large').course).toMatchObject({ next: 'list', consistent: true })
-    const listing = fail(WATCHING, 'watch', 'expired').course
+    expect(fail(WATCHING, 'watch', 'too-large').state).toMatchObject({ next: 'list', consistent: true })
+    const listing = fail(WATCHING, 'watch', 'expired').state
     expect(fail(listing, 'list', 'too-large')).toMatchObject({
-      course: { consistent: true },
+      state: { consistent: true },
       wait: { kind: 'none' },
     })
   })
 
   it('keeps a demand for a consistent list over whatever fails meanwhile', () => {
-    const asking = decide(WATCHING, { kind: 'lost-events' }, 0).course
+    const asking = decide(WATCHING, { kind: 'lost-events' }, 0).state
     const kinds: readonly FailureKind[] = [
       'connection',
       'expired',
@@ -68,12 +68,12 @@ describe('course of a reflector', () => {
       'fault',
     ]
     for (const kind of kinds)
-      expect(fail(asking, 'list', kind).course).toMatchObject({ next: 'list', consistent: true })
+      expect(fail(asking, 'list', kind).state).toMatchObject({ next: 'list', consistent: true })
   })
 
   it('F29: keeps a doubt until a list was taken', () => {
-    const doubting = decide(WATCHING, { kind: 'vanished' }, 0).course
-    const later = fail(fail(doubting, 'list', 'connection').course, 'list', 'expired').course
+    const doubting = decide(WATCHING, { kind: 'vanished' }, 0).state
+    const later = fail(fail(doubting, 'list', 'connection').state, 'list', 'expired').state
     expect(later).toMatchObject({ doubted: true, consistent: true })
     expect(afterList(later, '200').doubted).toBe(false)
   })
@@ -83,18 +83,18 @@ describe('course of a reflector', () => {
     expect(isBackwards(WATCHING, '120', 0)).toBe(false)
     expect(isBackwards(WATCHING, 'opaque', 0)).toBe(false)
     const first = decide(WATCHING, { kind: 'backwards' }, 1_000)
-    expect(first).toMatchObject({ course: { consistent: true }, wait: { kind: 'none' } })
-    const second = decide(first.course, { kind: 'backwards' }, 200_000)
+    expect(first).toMatchObject({ state: { consistent: true }, wait: { kind: 'none' } })
+    const second = decide(first.state, { kind: 'backwards' }, 200_000)
     expect(second.wait.kind).toBe('backoff')
-    expect(isBackwards(second.course, '119', 300_999)).toBe(true)
-    expect(isBackwards(second.course, '119', 301_000)).toBe(false)
+    expect(isBackwards(second.state, '119', 300_999)).toBe(true)
+    expect(isBackwards(second.state, '119', 301_000)).toBe(false)
   })
 
   it('A14: lists after a minute of internal errors', () => {
-    const first = fail(WATCHING, 'watch', 'internal', 5_000).course
-    const later = fail(first, 'watch', 'internal', 64_999).course
+    const first = fail(WATCHING, 'watch', 'internal', 5_000).state
+    const later = fail(first, 'watch', 'internal', 64_999).state
     expect(later.next).toBe('watch')
-    expect(fail(later, 'watch', 'internal', 65_000).course.next).toBe('list')
+    expect(fail(later, 'watch', 'internal', 65_000).state.next).toBe('list')
     expect(afterProgress(later, '121').internalSinceMs).toBeUndefined()
   })
 
@@ -106,21 +106,21 @@ describe('course of a reflector', () => {
 
   it('A3: counts a list as worth while when its watch lived, though nothing happened', () => {
     const twice = afterList(afterList(START, '100'), '110')
-    const lived = (livedMs: number) => decide(twice, { kind: 'ended', livedMs, progress: false }, 0).course
+    const lived = (livedMs: number) => decide(twice, { kind: 'ended', livedMs, progress: false }, 0).state
     expect(fail(lived(9_999), 'watch', 'expired').wait.kind).toBe('backoff')
     expect(fail(lived(10_000), 'watch', 'expired').wait.kind).toBe('none')
   })
 
   it('A20: lists without a stream where streams fail, until a list was taken', () => {
-    for (const course of [
-      fail(START, 'streaming list', 'invalid').course,
-      fail(START, 'streaming list', 'broken').course,
-      decide(START, { kind: 'cut', text: '' }, 0).course,
-      decide(START, { kind: 'late' }, 0).course,
+    for (const state of [
+      fail(START, 'streaming list', 'invalid').state,
+      fail(START, 'streaming list', 'broken').state,
+      decide(START, { kind: 'cut', text: '' }, 0).state,
+      decide(START, { kind: 'late' }, 0).state,
     ]) {
-      expect(course).toMatchObject({ next: 'list', plain: true })
-      expect(afterList(course, '5').plain).toBe(false)
+      expect(state).toMatchObject({ next: 'list', plain: true })
+      expect(afterList(state, '5').plain).toBe(false)
     }
-    expect(fail(START, 'streaming list', 'connection').course.plain).toBe(false)
+    expect(fail(START, 'streaming list', 'connection').state.plain).toBe(false)
   })
 })
