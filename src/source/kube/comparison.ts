@@ -40,8 +40,8 @@ export class Comparison {
     const held = this.#index.get(key)
     if (listed === undefined) return held !== undefined && !isOlder(listVersion, held.resourceVersion)
     if (held === undefined) {
-      const grave = this.#index.grave(key)
-      return grave === undefined || !isOlder(listVersion, grave.resourceVersion)
+      const tombstone = this.#index.tombstone(key)
+      return tombstone === undefined || !isOlder(listVersion, tombstone.resourceVersion)
     }
     const isEqual = held.uid === listed.uid && held.resourceVersion === listed.resourceVersion
     return !isEqual && !isOlder(listed.resourceVersion, held.resourceVersion)

@@ -115,7 +115,7 @@ export class Intake {
   *land(listing: Listing, { resourceVersion, missing, backwards }: LandOptions): Steps<SourceEvent[]> {
     const events: SourceEvent[] = []
     // An accepted list is newer than every delivered deletion: its objects exist, whatever an earlier list lacked.
-    this.index.forgetGraves()
+    this.index.forgetTombstones()
     for (const key of missing) {
       this.index.removeUnlisted(key, resourceVersion)
       events.push(this.#gone(key))

@@ -19,7 +19,7 @@ export type PutVerdict =
 export type RemoveVerdict = 'removed' | 'unknown' | 'older'
 
 /** Deletions remembered; an older state that comes later than that is for the consistency check. */
-const GRAVES_MAX = 4_096
+const TOMBSTONES_MAX = 4_096
 
 /**
  * The last delivered version of each object, without the object, and the latest deletions. No version goes back.
@@ -28,7 +28,7 @@ const GRAVES_MAX = 4_096
 export class ObjectIndex {
   readonly #held = new Map<string, Version>()
   /** The last versions of deleted objects; oldest first. */
-  readonly #graves = new Map<string, Version>()
+  readonly #tombstones = new Map<string, Version>()
 
   get size(): number {
     return this.#held.size
@@ -39,8 +39,8 @@ export class ObjectIndex {
   }
 
   /** The deletion of what had this key, if it is remembered. */
-  grave(key: string): Version | undefined {
-    return this.#graves.get(key)
+  tombstone(key: string): Version | undefined {
+    return this.#tombstones.get(key)
   }
 
   keys(): Iterable<string> {
@@ -79,21 +79,21 @@ export class ObjectIndex {
     this.#bury(key, { uid, resourceVersion: listVersion })
   }
 
-  forgetGraves(): void {
-    this.#graves.clear()
+  forgetTombstones(): void {
+    this.#tombstones.clear()
   }
 
   /** Which objects exist stays known, but not in which state: everything that comes is news. */
   forgetVersions(): void {
     for (const [key, { uid }] of this.#held) this.#held.set(key, { uid, resourceVersion: '' })
-    this.forgetGraves()
+    this.forgetTombstones()
   }
 
   #judge(key: string, version: Version): PutVerdict {
     const held = this.#held.get(key)
     if (held === undefined) {
-      const grave = this.#graves.get(key)
-      const isFresh = grave === undefined || !isUpTo(version.resourceVersion, grave.resourceVersion)
+      const tombstone = this.#tombstones.get(key)
+      const isFresh = tombstone === undefined || !isUpTo(version.resourceVersion, tombstone.resourceVersion)
       return isFresh ? 'added' : 'older'
     }
     if (isOlder(version.resourceVersion, held.resourceVersion)) return 'older'
@@ -103,16 +103,16 @@ export class ObjectIndex {
 
   #hold(key: string, version: Version): void {
     this.#held.set(key, version)
-    this.#graves.delete(key)
+    this.#tombstones.delete(key)
   }
 
   #bury(key: string, version: Version): void {
     this.#held.delete(key)
-    this.#graves.delete(key)
-    this.#graves.set(key, version)
-    if (this.#graves.size <= GRAVES_MAX) return
-    for (const oldest of this.#graves.keys()) {
-      this.#graves.delete(oldest)
+    this.#tombstones.delete(key)
+    this.#tombstones.set(key, version)
+    if (this.#tombstones.size <= TOMBSTONES_MAX) return
+    for (const oldest of this.#tombstones.keys()) {
+      this.#tombstones.delete(oldest)
       break
     }
   }

@@ -81,8 +81,8 @@ describe('index of objects', () => {
       index.put(`k${each}`, v(1))
       index.remove(`k${each}`, v(2))
     }
-    expect(index.grave('k0')).toBeUndefined()
-    expect(index.grave('k4999')).toEqual(v(2))
-    expect(index.grave('k904')).toEqual(v(2))
+    expect(index.tombstone('k0')).toBeUndefined()
+    expect(index.tombstone('k4999')).toEqual(v(2))
+    expect(index.tombstone('k904')).toEqual(v(2))
   })
 })
