@@ -1,5 +1,5 @@
 import type { CostRates } from '../model/cost.ts'
-import type { ResolveOptions } from '../model/here.ts'
+import type { ResolveOptions } from '../model/node-context.ts'
 import type { Config, ProxyMode } from './config.ts'
 import { answersAtLoopback } from './loopback.ts'
 

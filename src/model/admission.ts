@@ -1,7 +1,6 @@
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import { costOf, type ServiceCost } from './cost.ts'
-import { type Here, isOurs } from './here.ts'
 import {
   type Cuts,
   cutsOf,
@@ -13,6 +12,7 @@ import {
   NO_CUTS,
   namespaceOf,
 } from './memory-shares.ts'
+import { isOurs, type NodeContext } from './node-context.ts'
 import { objectText, type Refusal } from './refusal.ts'
 import type { Service, ServiceKey } from './service.ts'
 import type { Snapshot } from './snapshot.ts'
@@ -47,7 +47,7 @@ export interface Admission {
 const SERVICE_SHARE = 0.4
 
 export interface AdmissionInput {
-  readonly here: Here
+  readonly here: NodeContext
   /** Undefined to start anew: every key then has to be touched. */
   readonly previous: Admission | undefined
   readonly snapshot: Snapshot
@@ -157,7 +157,11 @@ function withinShare(bytes: number | undefined, memory: number): number | undefi
   return bytes !== undefined && bytes <= memory * SERVICE_SHARE ? bytes : undefined
 }
 
-function costNow(here: Here, { services, slices }: Snapshot, key: ServiceKey): ServiceCost | undefined {
+function costNow(
+  here: NodeContext,
+  { services, slices }: Snapshot,
+  key: ServiceKey,
+): ServiceCost | undefined {
   const service = services.get(key)
   const { memory } = here.options
   if (service === undefined || memory === undefined || !isOurs(here, service)) return undefined
@@ -182,7 +186,7 @@ function* cutsAfter(
 }
 
 interface Judging {
-  readonly here: Here
+  readonly here: NodeContext
   readonly snapshot: Snapshot
   readonly costs: PersistentMap<number>
   readonly cuts: Cuts

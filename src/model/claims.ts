@@ -4,8 +4,8 @@ import { u16be } from '../base/octets.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import { type ApiServers, apiConflict } from './api-server.ts'
-import { type Here, isOurs } from './here.ts'
 import { isTaken, type ServiceListeners, takenKeys } from './listeners.ts'
+import { isOurs, type NodeContext } from './node-context.ts'
 import { nodePortPlace, placesOnNode } from './node-port-places.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
 
@@ -47,7 +47,11 @@ export function wholePlace(ip: Ip): string {
  * Why this node must not catch traffic to the address for any Service; undefined if it may. Addresses of the node
  * itself are given out by controllers that balance on the nodes, who may write the status; spec.externalIPs is anyone's.
  */
-export function whyNotCaught(here: Here, kind: 'ExternalIP' | 'LoadBalancerIP', ip: Ip): string | undefined {
+export function whyNotCaught(
+  here: NodeContext,
+  kind: 'ExternalIP' | 'LoadBalancerIP',
+  ip: Ip,
+): string | undefined {
   const { allowedExternalCidrs, allowedLoadBalancerCidrs, allowServiceExternalIps } = here.options
   if (kind === 'ExternalIP' && !allowServiceExternalIps)
     return 'an external IP, which the feature gate AllowServiceExternalIPs=false forbids'
@@ -74,7 +78,7 @@ export interface Touched {
 }
 
 export interface ClaimChange {
-  readonly here: Here
+  readonly here: NodeContext
   /** Undefined to start anew: every Service then has to be touched. */
   readonly claims: Claims | undefined
   readonly before: PersistentMap<Service>
@@ -123,7 +127,7 @@ interface Edit {
 }
 
 interface Draft {
-  readonly here: Here
+  readonly here: NodeContext
   readonly clusterIps: Edit
   readonly externals: Edit
   readonly places: Edit
@@ -196,7 +200,7 @@ function contests(claimants: Claimants | undefined): number {
 const NO_IPS: readonly Ip[] = []
 const NO_CIDRS: readonly Cidr[] = []
 
-function externalsOf(here: Here, { externalIps, loadBalancerIps }: Service): readonly Ip[] {
+function externalsOf(here: NodeContext, { externalIps, loadBalancerIps }: Service): readonly Ip[] {
   return [
     ...externalIps.filter(ip => whyNotCaught(here, 'ExternalIP', ip) === undefined),
     ...loadBalancerIps.filter(ip => whyNotCaught(here, 'LoadBalancerIP', ip) === undefined),
@@ -204,7 +208,7 @@ function externalsOf(here: Here, { externalIps, loadBalancerIps }: Service): rea
 }
 
 /** The external addresses that the Service claims: an address that is both is a load-balancer address. */
-function heldOf(here: Here, { loadBalancerIps }: Service, externals: readonly Ip[]): readonly Ip[] {
+function heldOf(here: NodeContext, { loadBalancerIps }: Service, externals: readonly Ip[]): readonly Ip[] {
   return externals.filter(
     ip => !loadBalancerIps.includes(ip) || whyNotCaught(here, 'LoadBalancerIP', ip) === undefined,
   )
@@ -216,7 +220,11 @@ interface Wishes {
   readonly taken: ReadonlySet<string> | undefined
 }
 
-function placesOf(here: Here, service: Service, { port: spec, held, taken }: Wishes): readonly string[] {
+function placesOf(
+  here: NodeContext,
+  service: Service,
+  { port: spec, held, taken }: Wishes,
+): readonly string[] {
   const { protocol, port, nodePort } = spec
   // What is always refused must not keep a load-balancer address from another Service.
   const isClaimed = (ip: Ip) =>

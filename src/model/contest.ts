@@ -1,13 +1,13 @@
 import type { Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
 import type { Claims } from './claims.ts'
-import { type Here, isOurs } from './here.ts'
 import type { ServiceListeners } from './listeners.ts'
+import { isOurs, type NodeContext } from './node-context.ts'
 import type { Service, ServiceKey, ServicePortSpec } from './service.ts'
 
 /** The Services that a Service may have to yield to. */
 export interface Arena {
-  readonly here: Here
+  readonly here: NodeContext
   readonly services: PersistentMap<Service>
   readonly claims: Claims
   readonly listeners: PersistentMap<ServiceListeners>

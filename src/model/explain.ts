@@ -1,7 +1,7 @@
 import type { Family, Ip } from '../base/ip.ts'
 import { candidatesOf } from './candidates.ts'
-import { hereOf, type ResolveOptions } from './here.ts'
 import { withoutLoops } from './loops.ts'
+import { nodeContextOf, type ResolveOptions } from './node-context.ts'
 import { clusterVerdict, localVerdict, type Verdict } from './select.ts'
 import type { Protocol, ServiceKey } from './service.ts'
 import type { Snapshot } from './snapshot.ts'
@@ -45,7 +45,7 @@ export function explainEndpoints(query: ExplainQuery): PortExplanation | undefin
     ({ name, protocol }) => name === query.portName && protocol === query.protocol,
   )
   if (service === undefined || port === undefined) return undefined
-  const here = hereOf(query.options, snapshot)
+  const here = nodeContextOf(query.options, snapshot)
   const slices = withoutLoops(snapshot.slices.get(service.key) ?? [], service)
   const candidates = candidatesOf(slices, { name: port.name, protocol: port.protocol, family })
   const found = survey(

@@ -1,6 +1,6 @@
 import { type Family, familyOf, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
-import type { Here } from './here.ts'
+import type { NodeContext } from './node-context.ts'
 import type { Protocol, Service } from './service.ts'
 
 /** Key of a NodePort in Claims.places; longer than that of any address and port, which may have any octets. */
@@ -20,7 +20,7 @@ const NONE: readonly string[] = []
  * The places that a Service has besides its NodePorts and addresses: its health check, and where NodePorts meet external
  * addresses of the Node. Owners of the latter are those of the NodePorts, which changes affect.
  */
-export function placesOnNode(here: Here, service: Service, held: readonly Ip[]): readonly string[] {
+export function placesOnNode(here: NodeContext, service: Service, held: readonly Ip[]): readonly string[] {
   const { clusterIps, ports } = service
   const checks = healthCheckPlaces(service)
   const own = held.filter(ip => here.nodeIps.has(ip))

@@ -1,7 +1,7 @@
 import { anyContains } from '../base/cidr.ts'
 import { compareIps, type Family, familyOf, type Ip, isLinkLocal, isLoopback } from '../base/ip.ts'
 import type { NodePortAddresses } from './frontend.ts'
-import type { Here } from './here.ts'
+import type { NodeContext } from './node-context.ts'
 
 /**
  * Addresses at which node ports answer (kube-proxy.md 1.4). A family for which nothing is selected, or everything, is
@@ -9,7 +9,7 @@ import type { Here } from './here.ts'
  * With `primary` they answer nowhere while no address of the Node is known: kube-proxy then opens them on all addresses.
  */
 export function nodePortAddresses(
-  here: Here,
+  here: NodeContext,
   localIps: readonly Ip[],
 ): Readonly<Record<Family, NodePortAddresses>> {
   return { IPv4: addressesOf(here, localIps, 'IPv4'), IPv6: addressesOf(here, localIps, 'IPv6') }
@@ -18,7 +18,7 @@ export function nodePortAddresses(
 const ALL: NodePortAddresses = { kind: 'all' }
 const NONE: NodePortAddresses = { kind: 'only', ips: [] }
 
-function addressesOf(here: Here, localIps: readonly Ip[], family: Family): NodePortAddresses {
+function addressesOf(here: NodeContext, localIps: readonly Ip[], family: Family): NodePortAddresses {
   const selection = here.options.nodePortSelection
   const cidrs = selection.cidrs.filter(cidr => familyOf(cidr.ip) === family)
   const primary = selection.primary ? usablePrimary(here, family) : undefined
@@ -37,7 +37,7 @@ function everyAddress(localIps: readonly Ip[], family: Family): NodePortAddresse
   return { kind: 'only', ips: ips.sort(compareIps) }
 }
 
-function usablePrimary(here: Here, family: Family): Ip | undefined {
+function usablePrimary(here: NodeContext, family: Family): Ip | undefined {
   const ip = here.primaryIps[family]
   return ip === undefined || isLoopback(ip) ? undefined : ip
 }

@@ -7,8 +7,8 @@ import { type Claims, type Touched, updateClaims } from './claims.ts'
 import type { Arena } from './contest.ts'
 import { isSame } from './equal.ts'
 import type { FrontendTable, ServiceFrontends } from './frontend.ts'
-import { type Here, hereOf, type ResolveOptions } from './here.ts'
 import { localBackendsAfter } from './local-backends.ts'
+import { type NodeContext, nodeContextOf, type ResolveOptions } from './node-context.ts'
 import { nodePortAddresses } from './node-ports.ts'
 import { resolveService, resolveServiceInSteps } from './resolve-service.ts'
 import { isSameService } from './same-frontends.ts'
@@ -31,7 +31,7 @@ export function* resolve(
   previous: Resolved | undefined,
   snapshot: Snapshot,
 ): Steps<FrontendTable> {
-  const here = hereOf(options, snapshot)
+  const here = nodeContextOf(options, snapshot)
   const known = isSeenFrom(here, previous?.table.claims) ? previous : undefined
   const touched = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
   const update = yield* admit({ here, previous: known?.table.admission, snapshot, touched: touched.keys })
@@ -60,13 +60,13 @@ export function* resolve(
 }
 
 /** Whether a Service that stays as it is has the claims and the refusals that it had. */
-function isSeenFrom(here: Here, claims: Claims | undefined): boolean {
+function isSeenFrom(here: NodeContext, claims: Claims | undefined): boolean {
   if (claims?.fingerprint !== here.fingerprint) return false
   return changedApiIps(claims.apiServers, here.apiServers).every(ip => !claims.externals.has(ip))
 }
 
 interface Pass {
-  readonly here: Here
+  readonly here: NodeContext
   readonly claims: Claims
   readonly snapshot: Snapshot
   readonly before: PersistentMap<ServiceFrontends>
@@ -144,7 +144,7 @@ function admittedOf(touched: Touched, { admission, affected }: AdmissionUpdate, 
 type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'localIps' | 'node'>
 
 /** What belongs to no Service; equal values keep their objects. */
-function surroundings(here: Here, previous: Resolved | undefined, snapshot: Snapshot): Surroundings {
+function surroundings(here: NodeContext, previous: Resolved | undefined, snapshot: Snapshot): Surroundings {
   const now: Surroundings = {
     nodePorts: nodePortAddresses(here, snapshot.localIps),
     serviceCidrs: serviceCidrsOf(here, snapshot),
@@ -162,7 +162,7 @@ function surroundings(here: Here, previous: Resolved | undefined, snapshot: Snap
 }
 
 /** An address that a named proxy does not know as a ClusterIP mostly belongs to the unnamed proxy. */
-function serviceCidrsOf({ options }: Here, snapshot: Snapshot): readonly Cidr[] {
+function serviceCidrsOf({ options }: NodeContext, snapshot: Snapshot): readonly Cidr[] {
   if (options.serviceProxyName !== undefined) return NO_CIDRS
   return mergeCidrs(snapshot.serviceCidrs.values().flat())
 }

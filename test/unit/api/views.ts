@@ -1,7 +1,7 @@
 import { type ApiProjection, nextApiState } from '../../../src/api/next-state.ts'
 import type { ApiState } from '../../../src/api/state.ts'
 import { finish } from '../../../src/base/steps.ts'
-import type { ResolveOptions } from '../../../src/model/here.ts'
+import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { parseObject } from '../../../src/model/parse.ts'
 import { isRefusal } from '../../../src/model/refusal.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'

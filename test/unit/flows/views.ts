@@ -1,7 +1,7 @@
 import { finish } from '../../../src/base/steps.ts'
 import type { FlowSocket, View } from '../../../src/flows/ports.ts'
 import { socketKey } from '../../../src/kernel/conntrack/flow.ts'
-import type { ResolveOptions } from '../../../src/model/here.ts'
+import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { socket } from '../kernel/conntrack/flows.ts'

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/steps.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
-import type { ResolveOptions } from '../../../src/model/here.ts'
+import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import {

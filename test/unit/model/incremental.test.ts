@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
 import { finish } from '../../../src/base/steps.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
-import type { ResolveOptions } from '../../../src/model/here.ts'
+import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
 import {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { hereOf, type NodePortSelection } from '../../../src/model/here.ts'
+import { nodeContextOf, type NodePortSelection } from '../../../src/model/node-context.ts'
 import { nodePortAddresses } from '../../../src/model/node-ports.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { cidr, ip, node, OPTIONS, snapshotOf, texts } from './objects.ts'
@@ -21,7 +21,7 @@ function addresses(
 ): unknown {
   const known = ips === null ? undefined : snapshotOf([node({ ips })]).node
   const { IPv4, IPv6 } = nodePortAddresses(
-    hereOf({ ...OPTIONS, nodePortSelection: selection }, { ...EMPTY_SNAPSHOT, node: known }),
+    nodeContextOf({ ...OPTIONS, nodePortSelection: selection }, { ...EMPTY_SNAPSHOT, node: known }),
     LOCAL,
   )
   return [IPv4, IPv6].map(its => (its.kind === 'all' ? 'all' : texts(its.ips)))
@@ -52,7 +52,7 @@ describe('nodePortAddresses', () => {
   it('has loopback addresses of IPv4 for those who ask for them, if they are in a prefix', () => {
     const cidrs = only('127.0.0.0/8', '10.0.0.0/24', '::1/128', 'fd00::/16').cidrs
     const options = { ...OPTIONS, nodePortSelection: { primary: false, cidrs }, loopbackNodePorts: true }
-    const { IPv4, IPv6 } = nodePortAddresses(hereOf(options, EMPTY_SNAPSHOT), LOCAL)
+    const { IPv4, IPv6 } = nodePortAddresses(nodeContextOf(options, EMPTY_SNAPSHOT), LOCAL)
     expect([IPv4, IPv6].map(its => (its.kind === 'all' ? 'all' : texts(its.ips)))).toEqual([
       ['10.0.0.7', '127.0.0.1'],
       ['fd00::7'],
@@ -85,14 +85,14 @@ describe('nodePortAddresses', () => {
       nodePortSelection: { primary: true, cidrs: [] },
       bindAddress: ip('10.0.0.7'),
     }
-    const { IPv4 } = nodePortAddresses(hereOf(options, EMPTY_SNAPSHOT), LOCAL)
+    const { IPv4 } = nodePortAddresses(nodeContextOf(options, EMPTY_SNAPSHOT), LOCAL)
     expect(IPv4).toEqual({ kind: 'only', ips: [ip('10.0.0.7')] })
   })
 
   it('lists what everywhere is when asked to, and nothing else otherwise', () => {
     const listed = (selection: NodePortSelection, localIps = LOCAL): unknown => {
       const options = { ...OPTIONS, nodePortSelection: selection, listNodePortAddresses: true }
-      const { IPv4, IPv6 } = nodePortAddresses(hereOf(options, snapshotOf([node()])), localIps)
+      const { IPv4, IPv6 } = nodePortAddresses(nodeContextOf(options, snapshotOf([node()])), localIps)
       return [IPv4, IPv6].map(its => (its.kind === 'all' ? 'all' : texts(its.ips)))
     }
     const every = [
@@ -108,7 +108,7 @@ describe('nodePortAddresses', () => {
 
   it('knows no Node of another name', () => {
     const other = { ...node(), metadata: { name: 'there' } }
-    const { IPv4 } = nodePortAddresses(hereOf(OPTIONS, snapshotOf([other])), LOCAL)
+    const { IPv4 } = nodePortAddresses(nodeContextOf(OPTIONS, snapshotOf([other])), LOCAL)
     expect(IPv4).toEqual({ kind: 'all' })
   })
 })

@@ -43,7 +43,7 @@ export interface NodePortSelection {
 }
 
 /** The point of view that all Services are resolved from. */
-export interface Here {
+export interface NodeContext {
   readonly options: ResolveOptions
   readonly nodeName: string
   /** This node's own Node object, if it is known. */
@@ -59,9 +59,12 @@ export interface Here {
 }
 
 /** What of a Snapshot the point of view depends on. */
-export type HereFacts = Pick<Snapshot, 'node' | 'slices' | 'apiEndpoints' | 'localIps'>
+export type NodeFacts = Pick<Snapshot, 'node' | 'slices' | 'apiEndpoints' | 'localIps'>
 
-export function hereOf(options: ResolveOptions, { node, slices, apiEndpoints, localIps }: HereFacts): Here {
+export function nodeContextOf(
+  options: ResolveOptions,
+  { node, slices, apiEndpoints, localIps }: NodeFacts,
+): NodeContext {
   // A Node object of another name says nothing about this node.
   const own = node?.name === options.nodeName ? node : undefined
   const { bindAddress } = options
@@ -103,6 +106,6 @@ function primaryIps(ips: readonly Ip[]): Record<Family, Ip | undefined> {
 }
 
 /** Whether this proxy serves the Service: the label service-proxy-name hands it to another one. */
-export function isOurs(here: Here, service: Service): boolean {
+export function isOurs(here: NodeContext, service: Service): boolean {
   return service.type !== 'ExternalName' && service.proxyName === here.options.serviceProxyName
 }
