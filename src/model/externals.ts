@@ -1,7 +1,7 @@
 import { anyContains, type Cidr, hostCidr, mergeCidrs } from '../base/cidr.ts'
 import { type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import type { AddressOwnership } from './address-ownership.ts'
 import { otherClaimant, whyNotCaught } from './claims.ts'
-import type { Arena } from './contest.ts'
 import { type Findings, refuse } from './refusal.ts'
 import type { Service } from './service.ts'
 
@@ -16,17 +16,21 @@ export interface External {
 const NONE: readonly External[] = []
 
 /** The external and load-balancer addresses that may be caught, each once; the others are refused. */
-export function externalsOf(arena: Arena, service: Service, findings: Findings): readonly External[] {
+export function externalsOf(
+  ownership: AddressOwnership,
+  service: Service,
+  findings: Findings,
+): readonly External[] {
   if (service.externalIps.length === 0 && service.loadBalancerIps.length === 0) return NONE
   const balanced = service.loadBalancerIps.filter(ip =>
-    isCaught(arena, service, findings, { kind: 'LoadBalancerIP', ip }),
+    isCaught(ownership, service, findings, { kind: 'LoadBalancerIP', ip }),
   )
   const external = service.externalIps.filter(ip =>
-    isCaught(arena, service, findings, { kind: 'ExternalIP', ip }),
+    isCaught(ownership, service, findings, { kind: 'ExternalIP', ip }),
   )
   const ranges = {
-    IPv4: clientsOf(arena, service, 'IPv4', balanced),
-    IPv6: clientsOf(arena, service, 'IPv6', balanced),
+    IPv4: clientsOf(ownership, service, 'IPv4', balanced),
+    IPv6: clientsOf(ownership, service, 'IPv6', balanced),
   }
   return [
     // An address that is both is the one that source ranges guard, whatever becomes of it.
@@ -41,21 +45,21 @@ type Clients = Pick<External, 'sourceRanges' | 'writtenRanges'>
 const OPEN: Clients = { sourceRanges: undefined, writtenRanges: undefined }
 
 function isCaught(
-  arena: Arena,
+  ownership: AddressOwnership,
   service: Service,
   findings: Findings,
   wanted: Pick<External, 'kind' | 'ip'>,
 ): boolean {
   const { kind, ip } = wanted
-  const reason = whyNotCaught(arena.here, kind, ip) ?? whyNotFree(arena, service, ip)
+  const reason = whyNotCaught(ownership.here, kind, ip) ?? whyNotFree(ownership, service, ip)
   if (reason === undefined) return true
   refuse(findings, fieldOf(kind), formatIp(ip), reason)
   return false
 }
 
 /** A ClusterIP cannot be claimed as an external address: CVE-2020-8554. */
-function whyNotFree(arena: Arena, service: Service, ip: Ip): string | undefined {
-  const owners = arena.claims.clusterIps.get(ip)
+function whyNotFree(ownership: AddressOwnership, service: Service, ip: Ip): string | undefined {
+  const owners = ownership.claims.clusterIps.get(ip)
   if (owners === undefined) return undefined
   const other = otherClaimant(owners, service.key)
   return other === undefined ? 'the ClusterIP of this Service' : `the ClusterIP of Service ${other}`
@@ -69,11 +73,16 @@ export function fieldOf(kind: External['kind']): string {
  * Who may connect to the load-balancer addresses of a family. When this node may, so may the
  * addresses themselves: they are the source of what the node sends to them once they are bound to it.
  */
-function clientsOf(arena: Arena, service: Service, family: Family, balanced: readonly Ip[]): Clients {
+function clientsOf(
+  ownership: AddressOwnership,
+  service: Service,
+  family: Family,
+  balanced: readonly Ip[],
+): Clients {
   const sourceRanges = service.sourceRanges.filter(cidr => familyOf(cidr.ip) === family)
   if (sourceRanges.length === 0 || sourceRanges.some(cidr => cidr.bits === 0)) return OPEN
   const writtenRanges = service.writtenRanges.filter(cidr => familyOf(cidr.ip) === family)
-  const nodeIp = arena.here.primaryIps[family]
+  const nodeIp = ownership.here.primaryIps[family]
   if (nodeIp === undefined || !anyContains(sourceRanges, nodeIp)) return { sourceRanges, writtenRanges }
   const own = balanced.filter(ip => familyOf(ip) === family).map(hostCidr)
   return {

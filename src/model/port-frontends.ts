@@ -1,9 +1,9 @@
 import { anyContains } from '../base/cidr.ts'
 import { trimmed } from '../base/compact.ts'
 import { type Family, familyOf, formatIpPort, type Ip } from '../base/ip.ts'
+import { type AddressOwnership, clusterPortOwner, nodePortOwner, placeOwner } from './address-ownership.ts'
 import { apiConflict } from './api-server.ts'
 import { addressPlace } from './claims.ts'
-import { type Arena, clusterPortOwner, nodePortOwner, placeOwner } from './contest.ts'
 import { type External, fieldOf } from './externals.ts'
 import type { Frontend, PortFrontends, Route } from './frontend.ts'
 import { isTaken } from './listeners.ts'
@@ -18,7 +18,7 @@ import { type Survey, survey } from './topology.ts'
 
 /** A Service on its way to its frontends. */
 export interface ServiceWork {
-  readonly arena: Arena
+  readonly ownership: AddressOwnership
   readonly service: Service
   readonly findings: Findings
   readonly externals: readonly External[]
@@ -49,12 +49,12 @@ const KEY_ENDS: Readonly<Record<Protocol, Readonly<Record<Family, string>>>> = {
 
 /** Undefined when others have every place that the port claims. */
 export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | undefined {
-  const { service, arena } = work
+  const { service, ownership } = work
   const { port, family, among } = at
-  const found = survey(among.endpoints, arena.here)
+  const found = survey(among.endpoints, ownership.here)
   const frontends = frontendsOf(work, at, found)
   if (frontends.length === 0) return undefined
-  const lists = selectBackends({ among, found, place: arena.here }, needsOf(frontends))
+  const lists = selectBackends({ among, found, place: ownership.here }, needsOf(frontends))
   const { name, protocol } = port
   // Of these texts all parts are there anyway, so that pieces put together cost less than a copy.
   const displayName = name === '' ? service.key : `${service.key}:${name}`
@@ -99,11 +99,11 @@ function frontendsOf(work: ServiceWork, at: PortWork, found: Survey): readonly F
 }
 
 function hasClusterIp(work: ServiceWork, { port, clusterIp }: PortWork): boolean {
-  const { arena, service } = work
+  const { ownership, service } = work
   if (clusterIp === undefined) return false
   const twin = twinOf(work, port, numberClaim)
   const rival =
-    twin ?? (work.isContested ? nameOf(clusterPortOwner(arena, service, clusterIp, port)) : undefined)
+    twin ?? (work.isContested ? nameOf(clusterPortOwner(ownership, service, clusterIp, port)) : undefined)
   if (rival === undefined) return true
   refuseContested(work, 'spec.clusterIPs', `${formatIpPort(clusterIp, port.port)}/${port.protocol}`, rival)
   return false
@@ -112,7 +112,7 @@ function hasClusterIp(work: ServiceWork, { port, clusterIp }: PortWork): boolean
 function hasNodePort(work: ServiceWork, { port, family, clusterIp }: PortWork): boolean {
   if (port.nodePort === 0 || clusterIp === undefined) return false
   const place = nodePortPlace(family, port.protocol, port.nodePort)
-  const rival = twinOf(work, port, nodePortClaim) ?? nameOf(placeOwner(work.arena, work.service, place))
+  const rival = twinOf(work, port, nodePortClaim) ?? nameOf(placeOwner(work.ownership, work.service, place))
   if (rival === undefined) return true
   refuseContested(work, `spec.ports[${port.name}].nodePort`, `${port.nodePort}/${port.protocol}`, rival)
   return false
@@ -127,20 +127,24 @@ function hasExternal(work: ServiceWork, { port, family }: PortWork, { kind, ip }
 }
 
 /** At addresses of the Node, the Service with a NodePort of that number, too. */
-function externalOwner({ arena, service }: ServiceWork, port: ServicePortSpec, ip: Ip): Service | undefined {
-  const owner = placeOwner(arena, service, addressPlace(ip, port.protocol, port.port))
-  if (owner !== undefined || !arena.here.nodeIps.has(ip)) return owner
-  return nodePortOwner(arena, service, nodePortPlace(familyOf(ip), port.protocol, port.port))
+function externalOwner(
+  { ownership, service }: ServiceWork,
+  port: ServicePortSpec,
+  ip: Ip,
+): Service | undefined {
+  const owner = placeOwner(ownership, service, addressPlace(ip, port.protocol, port.port))
+  if (owner !== undefined || !ownership.here.nodeIps.has(ip)) return owner
+  return nodePortOwner(ownership, service, nodePortPlace(familyOf(ip), port.protocol, port.port))
 }
 
 /** Whether no process of this node listens there already: its clients would be led astray. */
 function isFree(
-  { taken, arena, findings }: ServiceWork,
+  { taken, ownership, findings }: ServiceWork,
   { port }: PortWork,
   { kind, ip }: External,
 ): boolean {
   const at = { ip, protocol: port.protocol, port: port.port }
-  if (kind !== 'ExternalIP' || !isTaken(taken, at, arena.here.options.allowedExternalCidrs)) return true
+  if (kind !== 'ExternalIP' || !isTaken(taken, at, ownership.here.options.allowedExternalCidrs)) return true
   const value = `${formatIpPort(ip, port.port)}/${port.protocol}`
   refuse(findings, fieldOf(kind), value, LISTENED_AT)
   return false
@@ -150,7 +154,7 @@ const LISTENED_AT = 'a process of this node listens there; allow it with --allow
 
 /** Whether kprobe's own connections to the API server stay as they are with this Service. */
 function leavesApi(
-  { arena: { here }, findings }: ServiceWork,
+  { ownership: { here }, findings }: ServiceWork,
   { port }: PortWork,
   { external, route }: { readonly external: External; readonly route: Route },
 ): boolean {

@@ -1,7 +1,7 @@
 import { cut, listFor } from '../base/compact.ts'
 import { FAMILIES, familyOf, type Ip } from '../base/ip.ts'
 import type { Steps } from '../base/steps.ts'
-import { type Arena, clusterIpOwner, isContested, placeOwner } from './contest.ts'
+import { type AddressOwnership, clusterIpOwner, isContested, placeOwner } from './address-ownership.ts'
 import { externalsOf } from './externals.ts'
 import type { PortFrontends, ServiceFrontends, WholeAddresses } from './frontend.ts'
 import { healthCheckOf } from './health-check.ts'
@@ -18,12 +18,12 @@ import { wholesOf } from './whole-addresses.ts'
 
 /** What a Service asks of this node; undefined when that is nothing and there is nothing to say about it. */
 export function resolveService(
-  arena: Arena,
+  ownership: AddressOwnership,
   service: Service,
   slices: SliceList,
 ): ServiceFrontends | undefined {
-  if (!isServed(arena, service)) return undefined
-  const work = begin(arena, service, slices)
+  if (!isServed(ownership, service)) return undefined
+  const work = begin(ownership, service, slices)
   const { ports } = service
   const members = membersOf(service)
   const list = listFor<PortFrontends>(ports.length * members.length)
@@ -46,12 +46,12 @@ export function resolveService(
 
 /** The same with pauses, for tens of thousands of endpoints. */
 export function* resolveServiceInSteps(
-  arena: Arena,
+  ownership: AddressOwnership,
   service: Service,
   slices: SliceList,
 ): Steps<ServiceFrontends | undefined> {
-  if (!isServed(arena, service)) return undefined
-  const work = begin(arena, service, slices)
+  if (!isServed(ownership, service)) return undefined
+  const work = begin(ownership, service, slices)
   const list: PortFrontends[] = []
   const members = membersOf(service)
   for (const port of service.ports) {
@@ -70,7 +70,7 @@ export function* resolveServiceInSteps(
   return end(work, slices, list)
 }
 
-function isServed({ here }: Arena, service: Service): boolean {
+function isServed({ here }: AddressOwnership, service: Service): boolean {
   const { clusterIps, externalIps, refusals } = service
   // Without a ClusterIP, only headless Services of named proxies have external addresses.
   return clusterIps.length + externalIps.length + refusals.length > 0 && isOurs(here, service)
@@ -82,38 +82,40 @@ function membersOf({ clusterIps, externalIps, headless }: Service): readonly Ip[
   return FAMILIES.flatMap(family => externalIps.find(ip => familyOf(ip) === family) ?? [])
 }
 
-function begin(arena: Arena, service: Service, slices: SliceList): ServiceWork {
+function begin(ownership: AddressOwnership, service: Service, slices: SliceList): ServiceWork {
   const findings: Findings = { kind: 'Service', key: service.key, refusals: undefined }
   return {
-    arena,
+    ownership,
     service,
     findings,
-    externals: externalsOf(arena, service, findings),
-    taken: takenKeys(arena.listeners.size === 0 ? undefined : arena.listeners.get(service.key)),
+    externals: externalsOf(ownership, service, findings),
+    taken: takenKeys(ownership.listeners.size === 0 ? undefined : ownership.listeners.get(service.key)),
     slices: withoutLoops(slices, service, findings),
     firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
-    isContested: isContested(arena, service),
+    isContested: isContested(ownership, service),
   }
 }
 
 function end(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {
-  const { arena, service, findings } = work
+  const { ownership, service, findings } = work
   const wholes = service.headless === 'whole' ? wholesOf(work) : NO_WHOLES
   const hasHealthCheck = service.healthCheckNodePort !== 0 && hasHealthPort(work)
   const resolved = {
     service: service.key,
-    clusterIps: work.isContested ? ownClusterIps(arena, service) : service.clusterIps,
+    clusterIps: work.isContested ? ownClusterIps(ownership, service) : service.clusterIps,
     ports,
     refusals: allRefusals(service, slices, findings),
   }
   if (service.headless === 'whole') return { ...resolved, wholes }
-  const healthCheck = hasHealthCheck ? healthCheckOf(service, work.slices, arena.here.nodeName) : undefined
+  const healthCheck = hasHealthCheck
+    ? healthCheckOf(service, work.slices, ownership.here.nodeName)
+    : undefined
   return healthCheck === undefined ? resolved : { ...resolved, healthCheck }
 }
 
-function hasHealthPort({ arena, service, findings }: ServiceWork): boolean {
+function hasHealthPort({ ownership, service, findings }: ServiceWork): boolean {
   for (const place of healthCheckPlaces(service)) {
-    const owner = placeOwner(arena, service, place)
+    const owner = placeOwner(ownership, service, place)
     if (owner === undefined) continue
     const reason = `already claimed by Service ${owner.key}, which comes first`
     refuse(findings, 'spec.healthCheckNodePort', `${service.healthCheckNodePort}/TCP`, reason)
@@ -124,8 +126,8 @@ function hasHealthPort({ arena, service, findings }: ServiceWork): boolean {
 
 const NO_WHOLES: readonly WholeAddresses[] = []
 
-function ownClusterIps(arena: Arena, service: Service): readonly Ip[] {
-  const own = service.clusterIps.filter(ip => clusterIpOwner(arena, service, ip) === undefined)
+function ownClusterIps(ownership: AddressOwnership, service: Service): readonly Ip[] {
+  const own = service.clusterIps.filter(ip => clusterIpOwner(ownership, service, ip) === undefined)
   return own.length === service.clusterIps.length ? service.clusterIps : own
 }
 

@@ -1,10 +1,10 @@
 import { type Cidr, mergeCidrs } from '../base/cidr.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
+import type { AddressOwnership } from './address-ownership.ts'
 import { type AdmissionUpdate, admit } from './admission.ts'
 import { changedApiIps } from './api-server.ts'
 import { type Claims, type Touched, updateClaims } from './claims.ts'
-import type { Arena } from './contest.ts'
 import { isSame } from './equal.ts'
 import type { FrontendTable, ServiceFrontends } from './frontend.ts'
 import { localBackendsAfter } from './local-backends.ts'
@@ -83,7 +83,7 @@ function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
   const { snapshot, before } = pass
   const { keys, services } = touched
   const { services: all, listeners } = snapshot
-  const arena: Arena = { here: pass.here, services: all, listeners, claims: pass.claims }
+  const ownership: AddressOwnership = { here: pass.here, services: all, listeners, claims: pass.claims }
   const changes: Changes = new Map()
   for (let index = 0; index < keys.length; index++) {
     const key = keys[index] ?? ''
@@ -92,8 +92,8 @@ function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
     if (service !== undefined) {
       const slices = snapshot.slices.get(key) ?? NO_SLICES
       now = isLarge(slices)
-        ? yield* resolveServiceInSteps(arena, service, slices)
-        : resolveService(arena, service, slices)
+        ? yield* resolveServiceInSteps(ownership, service, slices)
+        : resolveService(ownership, service, slices)
     }
     // An object that says the same is not a change: planes compare by identity.
     if (!isSameService(before.get(key), now)) changes.set(key, now)

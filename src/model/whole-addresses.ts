@@ -1,8 +1,8 @@
 import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import { placeOwner } from './address-ownership.ts'
 import { isApiAddress } from './api-server.ts'
 import { wholeCandidatesOf } from './candidates.ts'
 import { wholePlace } from './claims.ts'
-import { placeOwner } from './contest.ts'
 import type { WholeAddresses } from './frontend.ts'
 import { API_ADDRESS, type ServiceWork } from './port-frontends.ts'
 import { refuse } from './refusal.ts'
@@ -20,24 +20,24 @@ export function wholesOf(work: ServiceWork): readonly WholeAddresses[] {
 }
 
 function wholeOf(
-  { arena, service, slices }: ServiceWork,
+  { ownership, service, slices }: ServiceWork,
   family: Family,
   ips: readonly Ip[],
 ): WholeAddresses {
   const endpoints = wholeCandidatesOf(slices, family).map(({ endpoint }) => endpoint)
-  const found = survey(endpoints, arena.here)
+  const found = survey(endpoints, ownership.here)
   const route = externalRoute(service, found)
   const among = { endpoints, ports: 0 }
-  const lists = selectBackends({ among, found, place: arena.here }, needsForRoute(route))
+  const lists = selectBackends({ among, found, place: ownership.here }, needsForRoute(route))
   return { family, ips, route, affinityTimeoutS: service.affinityTimeoutS, ...lists }
 }
 
-function isOwn({ arena, service, findings }: ServiceWork, ip: Ip): boolean {
-  if (isApiAddress(arena.here.apiServers, ip)) {
+function isOwn({ ownership, service, findings }: ServiceWork, ip: Ip): boolean {
+  if (isApiAddress(ownership.here.apiServers, ip)) {
     refuse(findings, 'spec.externalIPs', formatIp(ip), API_ADDRESS)
     return false
   }
-  const owner = placeOwner(arena, service, wholePlace(ip))
+  const owner = placeOwner(ownership, service, wholePlace(ip))
   if (owner === undefined) return true
   const reason = `already claimed as a whole by Service ${owner.key}, which comes first`
   refuse(findings, 'spec.externalIPs', formatIp(ip), reason)
