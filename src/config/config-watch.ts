@@ -5,7 +5,7 @@ import type { ConfigFile, Parsed } from './load-config.ts'
 
 /** What happens to the file of a configuration while it is in use. */
 export interface ConfigWatchHandlers<T> {
-  /** The file says something new, and all of it is right. The next look waits until this has resolved. */
+  /** The file has a new and valid configuration. The next read waits until this has resolved. */
   readonly changed: (value: T) => Promise<void> | void
   /** The configuration in use stays. Reported once for each error of the file. */
   readonly failed: (errors: readonly ConfigError[]) => void
@@ -29,7 +29,7 @@ export interface ConfigWatch {
   stop(): Promise<void>
 }
 
-/** Distance between looks. The file is small: reading it costs less than watching whatever links lead to it. */
+/** Interval of the reads. The file is small: reading it costs less than watching all links that lead to it. */
 const POLL_MS = 500
 /** A text counts once two reads this far apart have found it: a writer may be between two writes. */
 const QUIET_MS = 100
@@ -42,14 +42,14 @@ export function watchConfig<T>(options: ConfigWatchOptions<T>): ConfigWatch {
   return new PollingWatch(options)
 }
 
-/** What a look found: a text, or why there is none. */
+/** What a read found: a text, or why there is none. */
 type Sight = { readonly text: string } | { readonly problem: string }
 
 class PollingWatch<T> implements ConfigWatch {
   readonly #options: ConfigWatchOptions<T>
   /** The text of the configuration in use. */
   #current: string
-  /** What the last look found. */
+  /** What the last read found. */
   #last: Sight
   /** The failure that was reported. */
   #reported: Sight | undefined
@@ -65,7 +65,7 @@ class PollingWatch<T> implements ConfigWatch {
   }
 
   hurry(): void {
-    // A look that goes on, or a writer that is waited for, is soon enough.
+    // A read in progress, or the wait for a writer, is soon enough.
     if (this.#timer === undefined) return
     this.#timer()
     this.#lookAfter(0)
@@ -85,7 +85,7 @@ class PollingWatch<T> implements ConfigWatch {
     })
   }
 
-  /** Gives the milliseconds until the next look. */
+  /** Gives the milliseconds until the next read. */
   async #look(): Promise<number> {
     const sight = await see(this.#options.file.path)
     if (this.#stopped) return POLL_MS

@@ -1,6 +1,6 @@
 import type { Family } from '../base/ip.ts'
 
-/** Why flows were looked at; `drain`: connections were due to be cut. */
+/** Why flows were checked; `drain`: connections were due to be cut. */
 export type FlowReason = 'start' | 'change' | 'period' | 'retry' | 'drain'
 
 /** What the flow reconciler reports: values for metrics and logs. */

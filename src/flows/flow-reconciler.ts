@@ -27,7 +27,7 @@ export interface FlowReconcilerOptions {
 export interface FlowStatus {
   /** The error of the last pass, if it failed. */
   readonly error: Error | undefined
-  /** Services whose flows are still to be looked at. */
+  /** Services whose flows are still to be checked. */
   readonly pending: number
   /** Pairs of place and endpoint whose connections are to be cut later. */
   readonly draining: number
@@ -39,7 +39,7 @@ const SETTLE_MS = 10
 /** Minimum time between two passes: changes coalesce in it. */
 const DISTANCE_MS = 100
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 500, maxMs: 60_000 }
-/** Services to look at one by one; with more, all are looked at, and what the further ones were before is forgotten. */
+/** Maximum number of Services to check one by one; with more, all are checked, and former versions of the rest are dropped. */
 const PENDING_MAX = 5_000
 /** Maximum number of versions of one Service while passes fail; the oldest is dropped first. */
 const VERSIONS_MAX = 32
@@ -48,7 +48,7 @@ type Pending = Map<ServiceKey, readonly Version[]>
 
 /**
  * Removes flows from connection tracking that no rule would make any more: datagrams would go on to an endpoint that is
- * gone for as long as the sender keeps sending. It runs beside the syncs and never holds them up. What it looks at
+ * gone for as long as the sender keeps sending. It runs beside the syncs and never delays them. What it checks
  * follows from what changed; what it deletes follows from what is, so that a restart or a lost event deletes nothing
  * that is right and misses nothing that is wrong.
  */

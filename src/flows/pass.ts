@@ -45,7 +45,7 @@ const DUMP_RETRY_MS = 20
 /** Stale entries that wait for one send. */
 const DELETES_A_SEND = 256
 
-/** One look through conntrack: deletes what is stale while it reads, and keeps no more than one send of it. */
+/** One pass through conntrack: deletes stale entries while it reads, and keeps no more than one send of them. */
 export class FlowPass {
   readonly #options: PassOptions
 

@@ -54,7 +54,7 @@ export function versionOf({ snapshot, table }: View, key: ServiceKey): Version {
   }
 }
 
-/** Whether flows of the Service are ever looked at: it has a UDP port, or connections that are to be cut. */
+/** Whether flows of the Service are ever checked: it has a UDP port, or connections that are to be cut. */
 export function isWatched({ frontends, drainMs }: Version): boolean {
   const ports = frontends?.ports ?? []
   for (let index = 0; index < ports.length; index++) {

@@ -159,7 +159,7 @@ export interface Judging {
   readonly node: Readonly<Record<Family, NodeAddresses>>
 }
 
-/** One book for each protocol and family that has anything to look at. */
+/** Builds one book for each protocol and family with something to check. */
 export function* ruleBooks({ looks, node }: Judging): Steps<readonly RuleBook[]> {
   const books = new Map<string, RuleBook>()
   const bookOf = ({ family, protocol }: FlowPort): RuleBook => {

@@ -4,9 +4,9 @@ import type { WriterCommit } from './dataplane.ts'
 
 export interface DriftOptions {
   readonly clock: Clock
-  /** Distance between looks at the generation, milliseconds. */
+  /** Interval of the checks of the generation, milliseconds. */
   readonly pollMs: number
-  /** Foreign commits within `recurrenceMs`, or longer where looks take long, that make a subscription worth its price. */
+  /** Foreign commits within `recurrenceMs`, or longer where reads take long, that make a subscription worth its price. */
   readonly recurrences: number
   readonly recurrenceMs: number
   /** How long a subscription lasts after the last foreign commit. */
@@ -29,7 +29,7 @@ export interface DriftSign {
   readonly certain: boolean
 }
 
-/** So many times as long as a look takes, foreign commits count together: looks take a few percent of the time at most. */
+/** Foreign commits count together within this multiple of a read's duration: reads take a few percent of the time at most. */
 const LOOKS_APART = 100
 
 /**
@@ -66,7 +66,7 @@ export class DriftDetector {
     this.#timer ??= this.#options.clock.after(this.#options.pollMs, () => this.#tick())
   }
 
-  /** We looked or committed, and the generation is now this; `foreign` if others may have committed unseen before it. */
+  /** We read or committed, and the generation is now this; `foreign` if others may have committed unseen before it. */
   expect(generation: number, foreign: boolean): void {
     this.#expected = generation
     this.#suspicious ||= foreign
@@ -105,7 +105,7 @@ export class DriftDetector {
     this.#expected = generation
     this.#suspicious = false
     this.#recur()
-    // The look that follows covers everything up to here.
+    // The read that follows covers everything up to here.
     this.#accounted = generation
     onDrift({ generation, process: undefined, certain: false })
   }

@@ -11,9 +11,9 @@ export interface PassOptions<State, P extends Plan<State>> {
   readonly nowMs: () => number
   readonly quarantine: Quarantine
   readonly report: (event: ReconcilerEvent) => void
-  /** Called after each look at or write to the kernel with the generation then current; see DriftDetector.expect. */
+  /** Called after each read or write of the kernel with the generation then current; see DriftDetector.expect. */
   readonly committed: (generation: number, foreign: boolean) => void
-  /** Called after each look with how long it took, comparing included. */
+  /** Called after each read with its duration, comparing included. */
   readonly looked: (durationMs: number) => void
   /** Resolves when another commit is allowed. */
   readonly pace: () => Promise<void>
@@ -35,7 +35,7 @@ interface Planned<State, P> {
   readonly plan: P
   readonly from: State
   readonly wanted: State
-  /** It was made of a look at the kernel. */
+  /** It was made of an observed state. */
   readonly observed: boolean
 }
 
@@ -50,16 +50,16 @@ const OBJECTS_NAMED_MAX = 10
  */
 export class Pass<State, P extends Plan<State>> {
   readonly #options: PassOptions<State, P>
-  /** What the kernel holds; undefined when it must be looked at. */
+  /** The state of the kernel; undefined when it must be read. */
   #applied: State | undefined
   /** Lends its numbering to the next render. */
   #base: State | undefined
   #generation = 0
-  /** Distrusted since the last look began. */
+  /** Invalidated since the last read began. */
   #doubted = false
-  /** The last look may be wrong where others changed our objects meanwhile. */
+  /** The last observed state may be wrong where others changed our objects meanwhile. */
   #unsettled = false
-  /** Something of ours was in the kernel, so a difference found by a look is damage and not a first programming. */
+  /** Something of ours was in the kernel, so a difference found by a read is drift and not a first programming. */
   #programmed = false
 
   constructor(options: PassOptions<State, P>) {
@@ -75,7 +75,7 @@ export class Pass<State, P extends Plan<State>> {
     return this.#base
   }
 
-  /** The kernel may differ from what we left there: look before the next commit, or again if one is under way. */
+  /** The kernel may differ from the applied state: read it before the next commit, or again if one runs. */
   distrust(): void {
     this.#applied = undefined
     this.#doubted = true

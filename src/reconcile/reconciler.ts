@@ -20,7 +20,7 @@ export interface ReconcilerOptions<State, P extends Plan<State>> {
   readonly minIntervalMs: number
   /** Maximum interval between full resyncs, milliseconds. */
   readonly healPeriodMs: number
-  /** Distance between looks at the kernel's generation, milliseconds; 0 for never. */
+  /** Interval of the checks of the kernel's generation, milliseconds; 0 for never. */
   readonly driftPollMs: number
   readonly report: (event: ReconcilerEvent) => void
   /** See PassOptions. */

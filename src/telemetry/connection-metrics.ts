@@ -108,7 +108,7 @@ const VOLUMES: readonly {
   },
 ]
 
-/** The look that is under way, or another one when the last is long ago. */
+/** The read in progress, or a new one when the last is old. */
 function lookOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): () => Promise<void> {
   const { read, nowMs, failed } = options
   let lookedMs = Number.NEGATIVE_INFINITY

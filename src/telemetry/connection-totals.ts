@@ -33,11 +33,11 @@ interface Seen {
   readonly port: string
   readonly endpoint: string
   readonly traffic: Traffic
-  /** The look that saw it last. */
+  /** The number of the read that saw it last. */
   look: number
 }
 
-/** A list that is read while it changes may leave an element out: its count is remembered for so many looks more. */
+/** A list that is read while it changes may leave an element out: its count is remembered for so many more reads. */
 const MISSES_MAX = 2
 /** Series of a port or an endpoint: of connections, and of packets and bytes in two directions each. */
 const SERIES_OF_CONNECTIONS = 1

@@ -8,7 +8,7 @@ export interface LocalPolicyCounts {
   readonly external: Readonly<Record<Family, number>>
 }
 
-/** Counts them from table to table; a look costs what changed since the last one. */
+/** Counts them from table to table; a count costs what changed since the last one. */
 export class LocalPolicyCounter {
   #services: PersistentMap<ServiceFrontends> = PersistentMap.empty()
   readonly #internal: Record<Family, number> = { IPv4: 0, IPv6: 0 }

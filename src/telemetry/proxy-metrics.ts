@@ -11,7 +11,7 @@ import type { ProgrammingLatency } from './programming-latency.ts'
 export interface ProxyMetrics {
   /** Work was asked for, at this wall-clock time. */
   queued(wallMs: number): void
-  /** A pass succeeded: `full` when it looked at the whole kernel state. */
+  /** A pass succeeded: `full` when it read the whole kernel state. */
   synced(pass: { readonly full: boolean; readonly durationMs: number; readonly wallMs: number }): void
   syncFailed(): void
   cleanupFailed(): void

@@ -3,7 +3,7 @@ import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
 import type { ServiceKey } from '../model/service.ts'
 
-/** What one look at the refusals found. */
+/** What one check of the refusals found. */
 export interface RefusalNews<Fresh> {
   /** Refusals that were not there before; at most NEWS_MAX, so that one bad rollout does not flood the log. */
   readonly fresh: readonly Fresh[]
@@ -22,7 +22,7 @@ export interface ServiceRefusals {
 
 const NEWS_MAX = 100
 
-/** Follows the refusals of the Services; each costs when it changes, not at every look. */
+/** Follows the refusals of the Services; each costs when it changes, not at every check. */
 export class RefusalLog {
   #services: PersistentMap<ServiceFrontends> = PersistentMap.empty()
   #total = 0

@@ -29,7 +29,7 @@ export interface ServiceHealthOptions {
   readonly clock: Clock
   /** The families that this process programs. */
   readonly families: readonly Family[]
-  /** Whether this proxy is healthy, without a look at its node. */
+  /** Whether this proxy is healthy, whatever its node is. */
   readonly healthy: () => boolean
   /** Sockets that listen, at most. Beyond, Services of the namespace that has most wait until others go. */
   readonly listenersMax: number

@@ -141,7 +141,7 @@ it('F86: of two daemons one works; the other ends with a reason, and nothing fli
   expect(first.said('another process')).toEqual([])
 })
 
-it('F86: a daemon that was killed gives its place to the next at once, one that ends as well', async () => {
+it('F86: the instance lock is released on kill and on clean exit', async () => {
   for (const signal of ['SIGKILL', 'SIGTERM', 'SIGKILL', 'SIGTERM'] as const) {
     const daemon = await running(10)
     await daemon.stop(signal)

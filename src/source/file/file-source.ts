@@ -30,7 +30,7 @@ export interface FileSourceOptions {
 const POLL_MS = 500
 /** Delay from a hint to the read: hints come in swarms. */
 const HINT_MS = 1
-/** A look that costs much is taken less often: at most this share of the time goes into looking. */
+/** An expensive poll runs less often: polls take at most this share of the time. */
 const POLL_SHARE = 1 / 20
 const POLL_MS_MAX = 10_000
 /** A file is read once it has not changed for this long; one that never rests is read anyway after a while. */
@@ -42,13 +42,13 @@ const RETRY_MS = 200
 /** How long to compute before the event loop has its turn. */
 const SLICE_MS = 8
 
-/** Nothing about this file asks for a look before the next poll. */
+/** No fact about this file requires a read before the next poll. */
 const IDLE = Number.POSITIVE_INFINITY
 
 /** What is known about one file. */
 interface FileRecord {
   readonly path: string
-  /** The signature of the newest look, and since when (monotonic milliseconds) it is the same. */
+  /** The signature of the newest look, and since when (monotonic milliseconds) it has not changed. */
   signature: string
   sinceMs: number
   /** The time at which the file began to differ from what was read. */
@@ -141,7 +141,7 @@ export class FileSource implements Source {
     })
   }
 
-  /** Gives the milliseconds until the next look. */
+  /** Gives the milliseconds until the next read. */
   async #look(): Promise<number> {
     const handlers = this.#handlers
     if (handlers === undefined) return POLL_MS

@@ -86,7 +86,7 @@ export class JsonStream {
     return index
   }
 
-  /** Runs to the end of a string, or of what has arrived of it; gives the index of the last byte looked at. */
+  /** Runs to the end of a string, or of what has arrived of it; gives the index of the last byte read. */
   #scanString(from: number): number {
     const bytes = this.#bytes
     let index = from

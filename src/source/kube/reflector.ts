@@ -71,7 +71,7 @@ const INITIAL_QUIET_MS = 10_000
 const OVERTIME_MS = 30_000
 /** A watch that lives so long is well even when nothing happens. */
 const WELL_AFTER_MS = 1_000
-/** Mean distance between looks at what the server does not have. */
+/** Mean interval of the lists of a resource that the server does not serve. */
 const PROBE_MS = 300_000
 const SLICE_MS = 8
 
@@ -369,7 +369,7 @@ export class Reflector {
     return failure.kind === 'absent' || failure.kind === 'forbidden' ? failure : undefined
   }
 
-  /** Gives the milliseconds until the next look. */
+  /** Gives the milliseconds until the next read. */
   #accept({ kind, text }: Failure): number {
     this.#isAbsent = true
     const isDenied = kind === 'forbidden'

@@ -101,7 +101,7 @@ describe('a list in protobuf', () => {
     }
   })
 
-  it('lets an error of whoever takes the items go on', () => {
+  it('propagates errors thrown by the consumer', () => {
     const reader = createListReader(PROTOBUF, {
       kind: 'Service',
       objectBytesMax: OBJECT_BYTES_MAX,
