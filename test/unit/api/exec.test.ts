@@ -81,7 +81,7 @@ function isAlive(pid: string): boolean {
 }
 
 describe('a program for each state', () => {
-  it('gets the whole state on its standard input, and its end is told', async () => {
+  it('gets the whole state on its standard input, and its end is reported', async () => {
     offer(1)
     const script = `cat > ${file('in')}; echo done; echo odd >&2`
     expect(await runProgram(options(script, { once: true }), stop.signal)).toBe(true)
@@ -241,7 +241,7 @@ describe('a program for each state', () => {
     expect(stderr).toBe(`${'y'.repeat(2_048)} … and ${3_000 - 2_048} bytes more`)
   })
 
-  it('need not read what it is told', async () => {
+  it('need not read its input', async () => {
     const many = Array.from({ length: 3_000 }, (_, index) =>
       service(`web-${index}`, { clusterIP: `10.96.${index >> 8}.${1 + (index % 255)}` }),
     )
@@ -259,7 +259,7 @@ describe('a program for each state', () => {
     process.kill(Number(read('pid').trim()), 'SIGKILL')
   })
 
-  it('that is not there, or no program, is a failure that is told', async () => {
+  it('that is absent, or not a program, is a reported failure', async () => {
     offer(1)
     for (const command of [file('nothing'), folder]) {
       const isFine = await runProgram(options('', { command, args: [], once: true }), stop.signal)

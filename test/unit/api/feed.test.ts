@@ -14,7 +14,7 @@ function feedAt(
 }
 
 describe('ApiFeed', () => {
-  it('has nothing to tell before the first state, and then the newest alone', async () => {
+  it('has no state at first, and then only the newest', async () => {
     const feed = feedAt()
     const { signal } = new AbortController()
     expect(feed.current).toBeUndefined()
@@ -28,7 +28,7 @@ describe('ApiFeed', () => {
     expect((await third).number).toBe(3)
   })
 
-  it('tells nobody of the same state again, and takes none that is older', async () => {
+  it('delivers a state once, and rejects older ones', async () => {
     const feed = feedAt()
     const state = numbered(5)
     feed.offer(state)

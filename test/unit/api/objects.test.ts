@@ -115,7 +115,7 @@ describe('a Service as localv1 has it', () => {
     expect(endpoints).toEqual({ 'ns/web/10.1.0.1': { IPs: { V4: ['10.1.0.1'] } } })
   })
 
-  it('is told of a headless Service of its name, as a whole where it has no ports', () => {
+  it('gets a headless Service of its name, as a whole where it has no ports', () => {
     const labels = { 'service.kubernetes.io/service-proxy-name': 'all-ip' }
     const spec = {
       clusterIP: 'None',
@@ -290,7 +290,7 @@ describe('the endpoints of a node', () => {
     ])
   })
 
-  it('are told apart by their ports where pods share the address of their node', () => {
+  it('are distinguished by their ports where pods share the address of their node', () => {
     const { endpoints } = shownObjects(
       stateOf([
         node(),

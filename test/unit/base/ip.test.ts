@@ -182,7 +182,7 @@ describe('the kinds of addresses', () => {
     expect(found.map(([name]) => name)).toEqual(expected === undefined ? [] : [expected])
   })
 
-  it('tells the family by the length', () => {
+  it('derives the family from the length', () => {
     expect([familyOf(ip('10.0.0.1')), familyOf(ip('::1'))]).toEqual(['IPv4', 'IPv6'])
   })
 

@@ -27,7 +27,7 @@ describe('LineWriter', () => {
     expect(readFileSync(path, 'utf8')).toBe('one\ntwo\n')
   })
 
-  it('loses what a full pipe does not take, whole lines only, and tells how many when it is read again', () => {
+  it('loses what a full pipe does not take, whole lines only, and reports how many when it is read again', () => {
     const path = join(folder, 'pipe')
     execFileSync('mkfifo', [path])
     // Open at both ends: nothing waits for the other end.

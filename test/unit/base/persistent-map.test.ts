@@ -44,7 +44,7 @@ describe('a persistent map', () => {
     )
   })
 
-  test('tells the keys that differ between two versions, and their values', () => {
+  test('gives the keys that differ between two versions, and their values', () => {
     fc.assert(
       fc.property(edits, edits, edits, (shared, left, right) => {
         const base = PersistentMap.empty<number>().with(shared)
@@ -105,7 +105,7 @@ describe('a persistent map', () => {
     expect(map.size).toBe(1)
   })
 
-  test('tells the one key in which two large versions differ', () => {
+  test('gives the one key in which two large versions differ', () => {
     const entries = Array.from({ length: 50_000 }, (_, i) => [`ns/service-${i}`, i] as const)
     const from = PersistentMap.from(entries)
     const to = from.with([['ns/service-7', -1]])

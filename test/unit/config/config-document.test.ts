@@ -50,7 +50,7 @@ logging:
     expect(readConfigDocument(text, 'c.json').settings.number('conntrack.min')).toBe(5)
   })
 
-  it('tells all errors at once, each at its place', () => {
+  it('reports all errors at once, each at its place', () => {
     expect(
       errorsOf(`${HEAD}conntrack:\n  maxPerCore: many\n  udpTimeout: 5\nclientConnection: [1]\nmode: on\n`),
     ).toEqual([
@@ -82,7 +82,7 @@ logging:
     expect(errors[0]).toContain(message)
   })
 
-  it('goes on without fields that nobody knows, and names each with its place', () => {
+  it('ignores unknown fields, and names each with its place', () => {
     const { warnings, errors, settings } = read(
       'foo: 1\nconntrack:\n  Min: 5\nclientConnection: { kubeConfig: x }\nmode: a\nmode: nftables\n',
     )

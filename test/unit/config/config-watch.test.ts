@@ -50,7 +50,7 @@ async function pass(ms: number): Promise<void> {
   }
 }
 
-it('tells of a file that is rewritten, once', async () => {
+it('reports a rewritten file, once', async () => {
   const path = join(folder, 'c.yaml')
   await writeFile(path, 'one')
   follow(path)
@@ -61,7 +61,7 @@ it('tells of a file that is rewritten, once', async () => {
   expect(told).toEqual(['changed two'])
 })
 
-it('tells of a file that another takes the place of', async () => {
+it('reports a replaced file', async () => {
   const path = join(folder, 'c.yaml')
   await writeFile(path, 'one')
   follow(path)
@@ -100,7 +100,7 @@ it('waits until a file rests', async () => {
   expect(told).toEqual(['changed two'])
 })
 
-it('keeps what is in use when the file is bad, and tells that once', async () => {
+it('keeps the configuration in use when the file is invalid, and reports that once', async () => {
   const path = join(folder, 'c.yaml')
   await writeFile(path, 'bad news')
   follow(path)
@@ -113,7 +113,7 @@ it('keeps what is in use when the file is bad, and tells that once', async () =>
   expect(told).toEqual(['failed bad news', 'failed bad still', 'recovered'])
 })
 
-it('tells what a bad file was mended to', async () => {
+it('reports what an invalid file was corrected to', async () => {
   const path = join(folder, 'c.yaml')
   await writeFile(path, 'bad news')
   follow(path)
@@ -123,7 +123,7 @@ it('tells what a bad file was mended to', async () => {
   expect(told).toEqual(['failed bad news', 'changed two'])
 })
 
-it('keeps what is in use when the file is gone, and tells when it is back', async () => {
+it('keeps the configuration in use when the file is gone, and reports its return', async () => {
   const path = join(folder, 'c.yaml')
   follow(path)
   await pass(3_000)

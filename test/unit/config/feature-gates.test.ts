@@ -24,7 +24,7 @@ describe('whyNotGate', () => {
 })
 
 describe('isGateOn', () => {
-  it('gives the default of what nobody mentions', () => {
+  it('gives the default of gates that are not set', () => {
     expect(isGateOn({}, 'AllowServiceExternalIPs')).toBe(true)
     expect(isGateOn({}, 'LoggingAlphaOptions')).toBe(false)
     expect(isGateOn({}, 'ComponentFlagz')).toBe(true)

@@ -23,7 +23,7 @@ it('names each flag once, under the heading of its group', () => {
   expect(headings?.slice(0, 3)).toEqual(['Usage:', 'Source and node:', 'Traffic:'])
 })
 
-it("tells kube-proxy's flags from ours", () => {
+it("separates kube-proxy's flags from kprobe's", () => {
   expect(KUBE_PROXY_FLAGS).toHaveLength(56)
   expect(KUBE_PROXY_FLAGS).toContain('write-config-to')
   const names = RUN_FLAGS.map(({ name }) => name)

@@ -69,7 +69,7 @@ describe('loadConfig', () => {
     expect(parsed.kind === 'ok' && parsed.value.configFile?.path).toBe(KUBEADM)
   })
 
-  it('tells why a file cannot be read', async () => {
+  it('says why a file cannot be read', async () => {
     const parsed = await loadConfig(['--config=/nowhere'], { hostName: 'Host', readFile: readConfigFile })
     expect(parsed).toMatchObject({
       kind: 'errors',
@@ -221,7 +221,7 @@ describe('errors of a file', () => {
     ])
   })
 
-  it('come with the names that nobody knows', () => {
+  it('come with the unknown names', () => {
     expect(errorsOf([], 'bindAdress: 10.0.0.1\nmode: other\n')).toEqual([
       'c.yaml:4:7: mode: "other" is not one of nftables, ipvs, iptables, userspace',
       'warning: c.yaml:3:1: bindAdress: unknown field ignored; did you mean bindAddress?',
@@ -315,7 +315,7 @@ describe('addresses', () => {
     expect(errorsOf(['--metrics-port=0'])).toEqual(['--metrics-port: "" is not written IP:PORT or [IP]:PORT'])
   })
 
-  it('take a deprecated port only where they have none, and it is told when they do not', () => {
+  it('take a deprecated port only where they have none, and report an ignored one', () => {
     expect(configOf(['--healthz-port=99', '--healthz-bind-address=192.0.2.1']).healthzBindAddress?.port).toBe(
       99,
     )

@@ -177,7 +177,7 @@ describe('parseFlags', () => {
     expect(errorsOf(...argv)).toEqual([error])
   })
 
-  it('tells all errors at once', () => {
+  it('reports all errors at once', () => {
     expect(
       errorsOf('--nonsense', '--masquerade-bit=x', '--proxy-mode=iptable', '--sync-period=no'),
     ).toHaveLength(4)

@@ -25,7 +25,7 @@ describe('--api of kprobe run', () => {
     ])
   })
 
-  it('is refused where nobody could ask, and its files without it', () => {
+  it('is refused where no client could connect, and its files without it', () => {
     expect(parse('--api=unix:///x/y', '--once')).toEqual([expect.stringMatching(/^--api: .*--once/)])
     expect(parse('--api=unix:///x/y', '--once=false')).toMatchObject({ address: 'unix:///x/y' })
     expect(parse(...TLS)).toEqual(

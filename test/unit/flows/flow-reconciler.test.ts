@@ -122,7 +122,7 @@ describe('FlowReconciler', () => {
     expect([kernel.dumps, events]).toEqual([[], []])
   })
 
-  it('I-14 finds what is stale by state, though it was told of nothing in between', async () => {
+  it('I-14 finds stale flows by state, without events in between', async () => {
     await started()
     const unseen = [`${B}9`, '10.2.0.30', '10.2.0.31'].reduce(
       (last, address) => view([dnsSlice({ [address]: READY })], last),

@@ -51,7 +51,7 @@ describe('a UDP flow to the address of a Service', () => {
     expect(judged(toVip(`${A}:1053`), view([dns()]))).toBe('stale')
   })
 
-  it('I-13 is stale when nobody ever translated it', () => {
+  it('I-13 is stale when it was never translated', () => {
     expect(judged(toVip(), served)).toBe('stale')
   })
 
@@ -99,11 +99,11 @@ describe('a UDP flow to a Service that was deleted', () => {
     expect(judged(toVip(`${A}:1053`), gone, [served])).toBe('stale')
   })
 
-  it('is stale when nobody translated it', () => {
+  it('is stale when it was not translated', () => {
     expect(judged(toVip(), gone, [served])).toBe('stale')
   })
 
-  it('is not ours when somebody else answers', () => {
+  it('is not ours when another address answers', () => {
     expect(judged(toVip('10.9.9.9:53'), gone, [served])).toBe('keep')
   })
 })
@@ -119,7 +119,7 @@ describe('a UDP flow to a NodePort', () => {
     expect(judged(flow(CLIENT, '192.168.1.7:30053'), primary)).toBe('stale')
   })
 
-  it('I-17 is not ours at any other address, whoever answers', () => {
+  it('I-17 is not ours at any other address, whatever answers', () => {
     expect(judged(flow(CLIENT, '203.0.113.9:30053'), primary)).toBe('keep')
     expect(judged(flow(CLIENT, '192.168.1.8:30053', `${B}:1053`), primary)).toBe('keep')
   })
@@ -129,7 +129,7 @@ describe('a UDP flow to a NodePort', () => {
       expect(judged(flow('192.168.1.9:40000', `192.168.1.7:${port}`), primary)).toBe('keep')
   })
 
-  it('is told by its endpoint where addresses of the node are unknown', () => {
+  it('is recognized by its endpoint where addresses of the node are unknown', () => {
     const everywhere = view([dns(spec), dnsSlice({ [B]: READY })])
     const before = view([dns(spec), dnsSlice({ [A]: READY })])
     expect(everywhere.table.nodePorts.IPv4.kind).toBe('all')
@@ -177,7 +177,7 @@ describe('a TCP connection', () => {
     expect(judged(tcp(`${A}:1053`), now)).toBe('keep')
   })
 
-  it('is kept when nobody translated it, or the Service is gone', () => {
+  it('is kept when it was not translated, or the Service is deleted', () => {
     const now = view([dns({ ports }, draining), sliceOf({ [A]: READY })])
     expect(judged(tcp(), now)).toBe('keep')
     expect(judged(tcp(`${A}:1053`), view([], now, { remove: ['ns/dns'] }), [now])).toBe('keep')

@@ -74,7 +74,7 @@ describe('a plane that is one function', () => {
     await client.close()
   })
 
-  test('writes what has changed alone, and leaves Services out that it is told to', async () => {
+  test('writes only changes, and skips the given Services', async () => {
     const { client, plane } = start()
     const first = finish(plane.render(given(1, 2), { base: plane.empty, ...NONE }))
     await plane.commit(finish(plane.diff(plane.empty, first)), {})

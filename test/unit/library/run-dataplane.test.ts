@@ -92,7 +92,7 @@ async function started(source: GivenSource): Promise<void> {
 }
 
 describe('runDataplane', () => {
-  test('programs nothing before the source has told everything, and then each change', async () => {
+  test('programs nothing before the source has delivered everything, and then each change', async () => {
     const { plane, source, stop, ended, lines } = start()
     await started(source)
     await source.tell(service('a'))
@@ -216,7 +216,7 @@ describe('runDataplane', () => {
 })
 
 describe('without a signal of its own', () => {
-  test('SIGTERM ends it, and nobody listens afterwards', async () => {
+  test('SIGTERM ends it, and its listeners are removed', async () => {
     const { options, stop, ended } = start()
     stop.abort()
     await ended

@@ -82,14 +82,14 @@ function folder(): string {
   return path
 }
 
-test('fileSource tells headless Services of the name with their endpoints', async () => {
+test('fileSource delivers headless Services of the name with their endpoints', async () => {
   const path = join(folder(), 'objects.json')
   writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: [OWN, OTHERS, SLICE] }))
   const source = fileSource({ path, nodeName: 'Node-1', serviceProxyName: NAME })
   expect([...(await served(source))]).toEqual([['ns/own', '4 true']])
 })
 
-test('both sources tell one Node, however its name is written', async () => {
+test('both sources deliver one Node, however its name is written', async () => {
   const path = join(folder(), 'nodes.json')
   writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: NODES }))
   expect(await nodesTold(fileSource({ path, nodeName: 'Node-1' }))).toEqual(['node-1'])
@@ -101,7 +101,7 @@ test('both sources tell one Node, however its name is written', async () => {
   expect(await nodesTold(kubeSource({ kubeconfig, nodeName: 'NODE-2' }))).toEqual(['node-2'])
 })
 
-test('kubeSource tells the same from an API server, and closes its connections', async () => {
+test('kubeSource delivers the same from an API server, and closes its connections', async () => {
   const server = await ApiServer.start()
   onTestFinished(() => server.close())
   for (const object of [OWN, OTHERS]) server.store.put('services', { ...object })

@@ -77,7 +77,7 @@ describe('two Services that claim one external address and port', () => {
     expect(standingOf(a, b).refusals).toEqual([])
   })
 
-  it('are told apart as external IP and load-balancer address, too', () => {
+  it('are distinguished as external IP and load-balancer address', () => {
     const status = { status: { loadBalancer: { ingress: [{ ip: '192.0.2.1' }] } } }
     const a = external('a', '10.96.0.1', at('1', MONDAY))
     const b = service('b', { clusterIP: '10.96.0.2' }, { ...at('2', MONDAY), ...status })
@@ -109,7 +109,7 @@ describe('two Services that claim one NodePort', () => {
       metadata,
     )
 
-  it('are told apart, and both families are one refusal', () => {
+  it('are distinguished, and both families are one refusal', () => {
     const a = nodePort('a', ['10.96.0.1', 'fd00::1'], at('1', MONDAY))
     const b = nodePort('b', ['10.96.0.2', 'fd00::2'], at('2', MONDAY))
     expect(standingOf(a, b).refusals).toEqual([
@@ -220,7 +220,7 @@ describe('two Services with one ClusterIP', () => {
 })
 
 describe('two ports of one Service', () => {
-  it('are told apart by their order', () => {
+  it('are distinguished by their order', () => {
     const ports = [
       { name: 'a', port: 80, nodePort: 30080 },
       { name: 'b', port: 80, nodePort: 30081 },
@@ -270,7 +270,7 @@ describe('when a contest changes', () => {
   }
   const gone = (key: string): SourceEvent => ({ kind: 'Service', key, value: undefined })
 
-  it('the next in line is promoted when the winner goes, and nobody else is touched (I-46)', () => {
+  it('the next claimant is promoted when the owner is deleted, and no other Service changes (I-46)', () => {
     const { table, changed } = step([a, b, c], [gone('ns/a')])
     expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
     expect(changed).toEqual(['ns/a', 'ns/b', 'ns/c'])

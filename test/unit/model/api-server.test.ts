@@ -84,7 +84,7 @@ describe('an external address at which the API server answers', () => {
     expect(standing(resolved(local, binds))).toEqual({ frontends: [`${API}:443 reject`], refusals: [] })
   })
 
-  it('F131: is known from the slice that API servers write, whoever adds others', () => {
+  it('F131: is known from the slice that API servers write, not from other slices', () => {
     const named = (name: string, address: string) =>
       slice(name, 'kubernetes', [endpoint(address)], {
         metadata: { namespace: 'default' },

@@ -89,7 +89,7 @@ describe('explainEndpoints', () => {
     expect(explained(endpoints)).toEqual(expected)
   })
 
-  it('tells where each endpoint comes from', () => {
+  it('names the slice of each endpoint', () => {
     const found = explainEndpoints({
       ...QUERY,
       snapshot: snapshotOf([service('web'), slice('web-1', 'web', [endpoint('10.1.0.1', LOCAL)])]),

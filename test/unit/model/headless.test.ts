@@ -61,7 +61,7 @@ describe('a headless Service of a named proxy', () => {
     expect(table.services.size).toBe(0)
   })
 
-  it('is nothing without a label, whoever asks', () => {
+  it('has no frontends without a label, for any proxy', () => {
     const plain = service('web', { clusterIP: 'None', ...BOTH })
     expect(tableOf([node(), plain, ...PODS]).services.size).toBe(0)
     expect(tableOf([node(), plain, ...PODS], MINE).services.size).toBe(0)
@@ -162,7 +162,7 @@ describe('a headless Service without ports', () => {
     expect(printed(table)).not.toHaveProperty('wholes')
   })
 
-  it('keeps policy Local, draining endpoints, and says when there is nobody', () => {
+  it('keeps policy Local and draining endpoints, and reports when there is none', () => {
     const local = { ...NO_PORTS, externalTrafficPolicy: 'Local' }
     const draining = slice('web-4', 'web', [endpoint('10.1.0.9', { conditions: DRAINING })], bare)
     const table = tableOf([node(), headless('web', local), draining], MINE)
@@ -202,7 +202,7 @@ describe('slices of headless Services', () => {
 })
 
 describe('addresses that no Service has', () => {
-  it('are left alone by a named proxy: they are of another one, or of nobody', () => {
+  it('are ignored by a named proxy: they belong to another one, or to none', () => {
     const range = {
       apiVersion: 'networking.k8s.io/v1',
       kind: 'ServiceCIDR',

@@ -3,7 +3,7 @@ import { printedService } from '../../../src/model/printed.ts'
 import { endpoint, node, service, slice, tableOf } from './objects.ts'
 
 describe('printedService', () => {
-  it('tells frontends, endpoints and refusals in words', () => {
+  it('prints frontends, endpoints and refusals in words', () => {
     const table = tableOf([
       node(),
       service('web', {

@@ -38,7 +38,7 @@ describe('printable', () => {
 })
 
 describe('isRefusal', () => {
-  it('tells a refusal from what was parsed', () => {
+  it('distinguishes a refusal from a parsed object', () => {
     expect(isRefusal({ object: 'Service ns/a', field: '', value: '', reason: '' })).toBe(true)
     expect(isRefusal({ key: 'ns/a', refusals: [] })).toBe(false)
     expect(isRefusal([])).toBe(false)

@@ -133,7 +133,7 @@ describe('resolve', () => {
     ])
   })
 
-  it('tells what belongs to no Service', () => {
+  it('reports slices without a Service', () => {
     const cidrs = ['10.96.0.0/13', '10.104.0.0/13'].map((text, index) => ({
       apiVersion: 'networking.k8s.io/v1',
       kind: 'ServiceCIDR',
@@ -218,7 +218,7 @@ describe('source ranges', () => {
   })
 })
 
-describe('addresses that nobody may catch (I-02)', () => {
+describe('addresses that no Service may catch (I-02)', () => {
   const DNS = service('dns', { clusterIP: '10.96.0.10', ports: [{ port: 53, protocol: 'UDP' }] })
 
   it.each([

@@ -30,7 +30,7 @@ describe('isSameService', () => {
     expect(isSameService(before, resolved())).toBe(true)
   })
 
-  it('tells a Service from none', () => {
+  it('distinguishes a Service from an absent one', () => {
     expect(isSameService(undefined, undefined)).toBe(true)
     expect(isSameService(before, undefined)).toBe(false)
     expect(isSameService(undefined, before)).toBe(false)

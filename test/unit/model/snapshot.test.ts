@@ -61,7 +61,7 @@ describe('applyEvents', () => {
     expect(applyEvents(snapshot, unknown)).toBe(snapshot)
   })
 
-  it('does not see metadata that nobody reads', () => {
+  it('ignores unused metadata', () => {
     const snapshot = snapshotOf([service('web'), slice('web-1', 'web', [])])
     const metadata = { resourceVersion: '7', annotations: { a: 'b' }, managedFields: [] }
     expect(apply(snapshot, service('web', {}, { metadata }))).toBe(snapshot)

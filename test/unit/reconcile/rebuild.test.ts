@@ -32,7 +32,7 @@ describe('a plan that makes anew what packets left state in', () => {
     expect(plane.guards).toEqual([1, 2])
   })
 
-  it('is made again when somebody commits after the look', async () => {
+  it('is made again when another program commits after the read', async () => {
     const { plane, pass, kinds } = bench()
     await pass.run(tableOf(1, { a: '1' }), 'start')
     plane.rebuilds = true

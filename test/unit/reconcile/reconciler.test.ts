@@ -110,7 +110,7 @@ describe('healing', () => {
     expect(plane.commits).toHaveLength(1)
   })
 
-  it('looks again when somebody committed just before a commit of ours', async () => {
+  it('reads again when another program committed just before a commit of ours', async () => {
     const { clock, plane, offer } = bench()
     offer({ a: '1', b: '1' })
     await clock.advance(100)
@@ -149,7 +149,7 @@ describe('healing', () => {
     expect(plane.writers).toBeUndefined()
   })
 
-  it('looks again when damage is told of while a pass is running', async () => {
+  it('reads again when drift is reported while a pass is running', async () => {
     const { clock, plane, offer } = bench()
     offer({ a: '1' })
     await clock.advance(100)
@@ -168,7 +168,7 @@ describe('healing', () => {
     expect(plane.kernel.get('a')).toBe('2')
   })
 
-  it('tells once, and not at every poll, that the generation cannot be read', async () => {
+  it('reports once, and not at every poll, that the generation cannot be read', async () => {
     const { clock, plane, offer, events } = bench()
     offer({ a: '1' })
     await clock.advance(100)
@@ -323,7 +323,7 @@ describe('failures', () => {
     expect(kinds().filter(kind => kind === 'stale')).toHaveLength(5)
   })
 
-  it('believes a refusal only after a look: an element that somebody removed is not a bad Service', async () => {
+  it('believes a rejection only after a read: a removed element is not a bad Service', async () => {
     const plane = new FakePlane()
     const { clock, offer, kinds } = bench(plane)
     offer({ a: '1' })

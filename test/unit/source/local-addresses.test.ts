@@ -44,7 +44,7 @@ function watch(): LocalAddresses {
 }
 
 describe('watchLocalAddresses', () => {
-  it('tells the addresses at the start and when they change, and not otherwise', async () => {
+  it('reports the addresses at the start and when they change, and not otherwise', async () => {
     read = async () => addresses('127.0.0.1', '192.0.2.1')
     const { stop } = watch()
     await clock.advance(3_000)
@@ -56,7 +56,7 @@ describe('watchLocalAddresses', () => {
     expect([clock.pending, closed]).toEqual([0, 1])
   })
 
-  it('looks at once when the kernel tells of a change, and seldom when it does not', async () => {
+  it('reads at once when the kernel reports a change, and seldom otherwise', async () => {
     hints = true
     let reads = 0
     read = async () => addresses(`192.0.2.${++reads}`)
@@ -110,7 +110,7 @@ describe('watchLocalAddresses', () => {
     await stop()
   })
 
-  it('tells nothing, least of all an empty list, while they were never read', async () => {
+  it('reports nothing, and no empty list, before the first successful read', async () => {
     read = () => Promise.reject(new Error('EMFILE'))
     const { stop } = watch()
     await clock.advance(3_000)
@@ -121,7 +121,7 @@ describe('watchLocalAddresses', () => {
     await stop()
   })
 
-  it('tells nothing of a reading that ends after it was stopped', async () => {
+  it('reports nothing of a read that ends after the stop', async () => {
     let answer: (ips: readonly Ip[]) => void = () => undefined
     read = () =>
       new Promise(resolve => {

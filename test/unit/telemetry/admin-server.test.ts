@@ -85,7 +85,7 @@ describe('AdminServer', () => {
     expect(await readdir(folder)).toEqual([])
   })
 
-  it('takes the place of a socket that nobody listens at', async () => {
+  it('replaces a socket without a listener', async () => {
     await leaveStale()
     expect((await stat(path)).isSocket()).toBe(true)
     const { kinds } = open()

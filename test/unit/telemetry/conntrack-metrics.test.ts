@@ -4,7 +4,7 @@ import { createConntrackMetrics } from '../../../src/telemetry/conntrack-metrics
 
 const TABLE = { entries: 7, entriesMax: 100, insertFailed: 40, dropped: 2, droppedEarly: 0 }
 
-it('tells how full the table is, and what was lost since this process looks', async () => {
+it('reports the usage of the table, and the losses since the start', async () => {
   const registry = new Registry()
   const metrics = createConntrackMetrics(registry)
   metrics.conntrackTable(TABLE)

@@ -51,7 +51,7 @@ describe('facts', () => {
     })
   })
 
-  it('name what is refused, and by whom', () => {
+  it('name the refused object, and the reporter', () => {
     const refusal = {
       object: 'Service ns/web',
       field: 'spec.externalIPs[0]',
@@ -142,7 +142,7 @@ describe('EventRecorder', () => {
     })
   })
 
-  it('counts a fact that is told again in the event that is there, and writes that once a minute', async () => {
+  it('counts a repeated fact in the existing event, and writes it once a minute', async () => {
     const { events, writes, clock } = recorder()
     events.record(fact('web'))
     await clock.advance(1_000)

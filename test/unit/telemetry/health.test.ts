@@ -104,7 +104,7 @@ describe('readiness', () => {
     expect(health.readiness().code).toBe(503)
   })
 
-  it('ends when damage cannot be repaired, though nobody asked for a change', async () => {
+  it('ends when drift cannot be repaired, even without a change', async () => {
     const { health, pass } = settled()
     health.failed()
     await pass(60_000)

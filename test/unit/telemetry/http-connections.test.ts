@@ -214,7 +214,7 @@ describe('HttpConnections', () => {
     ])
   })
 
-  it('answers 500 when a handler throws, tells it, and goes on', async () => {
+  it('answers 500 when a handler throws, reports it, and continues', async () => {
     const { port, errors } = await serve(({ path }) => {
       if (path === '/bad') throw new Error('a secret place')
       return { status: 200, headers: {}, body: 'fine' }

@@ -48,7 +48,7 @@ describe('HttpServer', () => {
     },
   )
 
-  it('F99: tries again every 5 s where somebody else listens, and says it once', async () => {
+  it('F99: retries every 5 s where another process listens, and reports it once', async () => {
     const other = await occupy()
     const { server, clock, news, kinds } = open({ port: other.port })
     await until(() => news.length === 1)

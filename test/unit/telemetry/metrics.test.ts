@@ -92,7 +92,7 @@ describe("kube-proxy's metrics", () => {
     expect(programming).not.toContain('61')
   })
 
-  it('tells of each configured family what one pass did for all', async () => {
+  it('counts one pass for each configured family', async () => {
     const both = await linesOf(busy())
     for (const line of [
       'kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2',
@@ -166,7 +166,7 @@ describe('metrics of every component', () => {
 })
 
 describe('our own metrics', () => {
-  it('tell what a source observes', async () => {
+  it('count the observations of a source', async () => {
     const metrics = createMetrics({ staleS: () => 12.5 })
     metrics.observed({
       kind: 'listed',
@@ -233,7 +233,7 @@ describe('our own metrics', () => {
       expect(lines).toContain(line)
   })
 
-  it('tell damage, configurations and flows', async () => {
+  it('count drift, configurations and flows', async () => {
     const metrics = createMetrics()
     metrics.foreignCommit()
     metrics.foreignCommit(true)
@@ -264,7 +264,7 @@ describe('createSliMetrics', () => {
 })
 
 describe('createMetrics', () => {
-  it('counts what it is told', async () => {
+  it('counts reported changes', async () => {
     const metrics = createMetrics()
     metrics.commit({ bytes: 100, durationMs: 2, changes: 3 })
     metrics.commit({ bytes: 50, durationMs: 1, changes: 1 })

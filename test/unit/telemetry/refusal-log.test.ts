@@ -36,7 +36,7 @@ describe('SourceRefusalLog', () => {
     refusal: { object: `Service ns/${name}`, field: 'spec', value: '', reason: 'no use' },
   })
 
-  it('names each object once for as long as it is refused, although all are told at each change', () => {
+  it('names each object once while it is refused, although all are reported at each change', () => {
     const objects = new SourceRefusalLog()
     expect(objects.look([refused('a')])).toEqual({ fresh: [refused('a')], unnamed: 0, total: 1 })
     expect(objects.look([refused('a'), refused('b')])).toEqual({

@@ -170,7 +170,7 @@ describe('mutual TLS', () => {
     expect(await client(server.address, credentials(ours.issue({ commonName: 'back end' }))).ask()).toBe(1)
   })
 
-  it('serves nobody else', async () => {
+  it('serves no other client', async () => {
     const server = await start('tcp://127.0.0.1:0', files())
     const expired = ours.issue({ fromSeconds: -7_200, untilSeconds: -3_600 })
     for (const its of [
@@ -239,7 +239,7 @@ describe('mutual TLS', () => {
     after.destroy()
   })
 
-  it('serves what was renewed in the files, and trusts whom they name', async () => {
+  it('serves renewed certificates, and trusts their authorities', async () => {
     let look = (): void => expect.fail('nothing looks at the files')
     let isCancelled = false
     const clock: Clock = {

@@ -35,7 +35,7 @@ function decode(type: string, bytes: Uint8Array): Readonly<Record<string, unknow
   return its.toObject(its.decode(bytes), { longs: Number, enums: String, bytes: Buffer })
 }
 
-describe('the definitions that reflection tells', () => {
+describe('the definitions that reflection publishes', () => {
   it('are those of KPNG, field by field', () => {
     const types = Object.keys(LOCALV1_ROOT.nested?.localv1?.toJSON().nested ?? {})
     const lines = (root: protobuf.Root): readonly string[] =>
@@ -56,7 +56,7 @@ describe('the definitions that reflection tells', () => {
     })
   })
 
-  it.each(['v1', 'v1alpha'])('are told by %s', async version => {
+  it.each(['v1', 'v1alpha'])('are published by %s', async version => {
     rig = await apiRig(feedOf(EMPTY))
     const name = `grpc.reflection.${version}`
     const stream = openStream(rig.client(), `/${name}.ServerReflection/ServerReflectionInfo`)

@@ -95,7 +95,7 @@ describe('followTls', () => {
     return { clock, changes, errors, cancel, looked }
   }
 
-  it('tells of what was renewed, and of nothing else', async () => {
+  it('reports renewed files, and no others', async () => {
     const { changes, errors, cancel, looked } = await rigOf()
     await looked()
     expect(changes).toEqual([])

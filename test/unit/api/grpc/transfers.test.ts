@@ -278,7 +278,7 @@ describe('a small difference', () => {
     return { rig, from, to }
   }
 
-  it('is held by who reads it when the state moves on, and by nobody afterwards', async () => {
+  it('is held by its reader when the state moves on, and is released afterwards', async () => {
     const { rig, from, to } = await rigOfTwo()
     const transfer = rig.transfers.open(from, to, READER)
     rig.move(nextState(to, { services: [[path, serviceObject(path, 98)]] }))
@@ -290,7 +290,7 @@ describe('a small difference', () => {
     expect(rig.feed.kept).toBe(1)
   })
 
-  it('is let go when somebody asks for a newer state before others have heard of that', async () => {
+  it('is released when a client requests a newer state before others know of it', async () => {
     const { rig, from, to } = await rigOfTwo()
     rig.transfers.close(rig.transfers.open(from, to, READER), READER)
     const newest = nextState(to, { services: [[path, serviceObject(path, 98)]] })
@@ -334,7 +334,7 @@ describe('what is made aside', () => {
     expect(rig.feed.kept).toBe(1)
   })
 
-  it('tells of an error of ours, and the state that it had stays', async () => {
+  it('reports an internal error, and keeps its state', async () => {
     const state = largeState(2_000, 2)
     const rig = rigOf(state)
     await settled()

@@ -111,7 +111,7 @@ describe('Watch', () => {
     expect(client.store.complaints).toEqual([])
   })
 
-  it('tells a new client that stalls the newest state before its first Sync, whoever stalls beside it', async () => {
+  it('sends a stalled new client the newest state before its first Sync, whatever other clients stall', async () => {
     let state = stateOfTexts(EMPTY, 0)
     const feed = feedOf(state)
     rig = await apiRig(feed)
@@ -139,7 +139,7 @@ describe('Watch', () => {
     }
   })
 
-  it('tells one that holds up a difference for too long to forget, even where nothing is left to tell', async () => {
+  it('resets a client that stalls a difference for too long, even where nothing is left to send', async () => {
     let state = stateOfTexts(EMPTY, 0)
     const feed = feedOf(state)
     rig = await apiRig(feed)

@@ -44,7 +44,7 @@ const withA = nextState(EMPTY, { services: [[a.path, a]] })
 const withoutA = frame({ Delete: { Set: 1, Path: a.path } })
 const hexOf = ({ memory }: { readonly memory: Buffer }): string => memory.toString('hex')
 
-it('who is evicted is told to forget once it reads again, and then everything', () => {
+it('an evicted client gets a Reset once it reads again, and then everything', () => {
   const rig = rigOf(withA)
   rig.reads = false
   rig.watcher.message(REQUEST)
@@ -66,7 +66,7 @@ it('who is evicted is told to forget once it reads again, and then everything', 
   expect(rig.sent).toMatchObject({ syncs: 1, operations: 4 })
 })
 
-it('who is evicted is told to forget even where nothing is left', () => {
+it('an evicted client gets a Reset even where nothing is left', () => {
   const rig = rigOf(withA)
   rig.reads = false
   rig.watcher.message(REQUEST)

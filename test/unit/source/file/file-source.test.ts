@@ -310,7 +310,7 @@ describe('FileSource', () => {
     await reads({})
   })
 
-  it('keeps what a deleted file said, tells so once, and takes it back when it returns', async () => {
+  it('keeps the objects of a deleted file, reports that once, and reads the file again when it returns', async () => {
     write('a.yaml', { a: '1' })
     write('b.yaml', { b: '1' })
     await begin()
@@ -385,7 +385,7 @@ describe('FileSource', () => {
     await reads({ a: 'b', other: '1' })
   })
 
-  it('does not finish a large file when it is told to stop', async () => {
+  it('does not finish a large file when it is stopped', async () => {
     const items = Array.from({ length: 60_000 }, (_, i) => ({
       kind: 'X',
       name: `n${i}`,

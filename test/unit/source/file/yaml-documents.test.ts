@@ -98,7 +98,7 @@ describe('a long List', () => {
     expect(values(text)).toMatchObject([{ kind: 'Table', items: [{}, {}, {}] }])
   })
 
-  it('F141: tells the line of a mistake in an item', () => {
+  it('F141: names the line of a mistake in an item', () => {
     const text = `${LONG}${list('  ').replace('{kind: C}', '{kind: C')}`
     expect(errorOf(text).line).toBeGreaterThanOrEqual(15)
   })

@@ -27,7 +27,7 @@ describe('comparison with a list', () => {
     expect(comparison.confirmed('20')).toBe(3)
   })
 
-  it('F30: clears what events have told meanwhile', () => {
+  it('F30: clears differences that events explained meanwhile', () => {
     const index = indexOf('changed', 'deleted')
     const comparison = new Comparison(index)
     comparison.take('changed', v(15))

@@ -73,7 +73,7 @@ describe('consistency check', () => {
     expect(watch.isLeft).toBe(false)
   })
 
-  it('F30, I-38: an addition, a change and a deletion that no event told of are repaired and counted', async () => {
+  it('F30, I-38: repairs and counts an addition, a change and a deletion without events', async () => {
     const asked = await checking([service('a', 5), service('b', 6), service('c', 7)])
     const now = [service('a', 5), service('b', 95, { ip: '10.0.0.2' }), service('new', 96)]
     asked.list(now, '100')
@@ -168,7 +168,7 @@ describe('consistency check', () => {
     expect(watch.isLeft).toBe(false)
   })
 
-  it('that cannot be made is told of, and hurts nothing', async () => {
+  it('that fails is reported, and changes nothing', async () => {
     const asked = await checking([service('a', 5)])
     asked.status(406, { reason: 'NotAcceptable' })
     await settle()

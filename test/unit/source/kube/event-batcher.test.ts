@@ -41,7 +41,7 @@ describe('batcher', () => {
     expect(taken).toEqual(['first', 'second', 'third'])
   })
 
-  it('tells a failure to those whose events it concerns, and goes on', async () => {
+  it('reports a failure to the callers whose events it concerns, and continues', async () => {
     const { batcher, batches, pending } = slowTaker()
     const first = batcher.put([event('a')])
     await settle()

@@ -9,7 +9,7 @@ function status(change: Partial<ApiStatus>): ApiStatus {
 }
 
 describe('failures', () => {
-  it('are told apart by the code of the answer', () => {
+  it('differ by the code of the answer', () => {
     const kinds = [400, 401, 403, 404, 405, 410, 422, 429, 500, 502, 503, 504].map(
       code => failureOfStatus(code, undefined).kind,
     )
@@ -29,7 +29,7 @@ describe('failures', () => {
     ])
   })
 
-  it('A3: are told apart by the reason where the code says nothing', () => {
+  it('A3: differ by the reason where the code is the same', () => {
     const kinds = ['Expired', 'Gone', 'InternalError', 'TooManyRequests', 'Forbidden', 'Whatever', ''].map(
       reason => failureOfStatus(0, status({ reason })).kind,
     )

@@ -190,7 +190,7 @@ describe('source kube', () => {
     expect(synced.length).toBe(1)
   })
 
-  it('F02: whoever finds the server first after an outage spares the others their delays', async () => {
+  it('F02: the first resource that reaches the server after an outage ends the delays of the others', async () => {
     let draws = 0
     draw = () => (draws++ % 7) / 7
     failAll(asked => asked.fail('unreachable', 'connect ECONNREFUSED'))
@@ -237,7 +237,7 @@ describe('source kube', () => {
     expect(api.count('streaming list', 'services')).toBe(2)
   })
 
-  it('status tells when the part that is silent longest was heard', async () => {
+  it('status has the time of the last message of the part that is silent longest', async () => {
     await start()
     const watches = []
     for (const resource of RESOURCES) watches.push(await list(resource))
@@ -272,7 +272,7 @@ describe('source kube', () => {
     expect(batches.map(batch => batch.length)).toEqual([1, 2, 1])
   })
 
-  it('tells all refusals at each change', async () => {
+  it('reports all refusals at each change', async () => {
     await start()
     const bad = { ...service('bad', 5), apiVersion: 'v9' }
     const services = await list('services', [bad, service('good', 6)])
@@ -325,7 +325,7 @@ describe('source kube', () => {
     expect(problems.slice(4).map(({ kind }) => kind)).toEqual(RESOURCES.map(() => 'recovered'))
   })
 
-  it('stop waits for the batch under way, and nothing is told after it', async () => {
+  it('stop waits for the batch in progress, and delivers nothing after it', async () => {
     await start()
     const services = await list('services')
     let release: () => void = () => undefined

@@ -42,7 +42,7 @@ describe('index of objects', () => {
     expect(index.remove('a', v(12, 'newest'))).toBe('removed')
   })
 
-  it('A24: tells another object of the same name from a change', () => {
+  it('A24: distinguishes another object of the same name from a change', () => {
     const index = new ObjectIndex()
     index.put('a', v(10, 'old'))
     expect(index.put('a', v(11, 'new'))).toBe('recreated')

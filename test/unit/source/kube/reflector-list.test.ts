@@ -150,7 +150,7 @@ describe('lists', () => {
     expect(lists.map(({ query }) => query.has('limit'))).toEqual([false, false])
   })
 
-  it('A23, F16: what was deleted while nobody watched is deleted by the next list', async () => {
+  it('A23, F16: the next list deletes objects that were deleted between two watches', async () => {
     rig = new ReflectorRig()
     const watch = await rig.watching([service('a', 1), service('b', 2)], 10)
     watch.close()
@@ -174,7 +174,7 @@ describe('lists', () => {
     expect(rig.state).toEqual(['a=10.0.0.2'])
   })
 
-  it('tells of a list only what has changed, deletions with it in one batch', async () => {
+  it('delivers only the changes of a list, with deletions in one batch', async () => {
     rig = new ReflectorRig()
     const watch = await rig.watching([...services(5), service('x', 1)], 10)
     watch.close()

@@ -22,7 +22,7 @@ async function rewatch(): Promise<void> {
 }
 
 describe('watches', () => {
-  it('A3, F07: an answer of 410 leads to a list from what is known, whose differences are told', async () => {
+  it('A3, F07: an answer of 410 leads to a list, and delivers the differences to the known state', async () => {
     await begin([service('a', 5), service('b', 6)])
     watch.close()
     await settle()
@@ -47,7 +47,7 @@ describe('watches', () => {
     }
   })
 
-  it('A3: what comes in one piece with an error is told', async () => {
+  it('A3: delivers events that arrive in one piece with an error', async () => {
     await begin()
     const event = JSON.stringify({ type: 'ADDED', object: service('b', 110) })
     const error = JSON.stringify({ type: 'ERROR', object: { kind: 'Status', apiVersion: 'v1', code: 410 } })
@@ -68,7 +68,7 @@ describe('watches', () => {
     expect(rig.api.count('list')).toBeLessThan(12)
   })
 
-  it('A4: a client that was asleep is told 410 and lists', async () => {
+  it('A4: a client that was asleep gets 410 and lists', async () => {
     await begin()
     await rig.clock.advance(360_000)
     expect(watch.isLeft).toBe(true)
@@ -363,7 +363,7 @@ describe('watches', () => {
     expect(rig.state).toEqual(['b=10.0.0.7', 'c=10.0.0.1'])
   })
 
-  it('tells the events of a piece in one batch', async () => {
+  it('delivers the events of a piece in one batch', async () => {
     await begin([])
     const lines = Array.from({ length: 20 }, (_, each) =>
       JSON.stringify({ type: 'ADDED', object: service(`s${each}`, 101 + each) }),
@@ -392,7 +392,7 @@ describe('watches', () => {
     expect(rig.known.size).toBe(3)
   })
 
-  it('I-25: when a batch is not taken everything is listed and told again', async () => {
+  it('I-25: a failed batch leads to a list that delivers everything again', async () => {
     await begin([service('a', 5), service('b', 6)])
     rig.take = () => Promise.reject(new Error('a fault of the taker'))
     watch.modified(service('a', 110))
@@ -406,7 +406,7 @@ describe('watches', () => {
     expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
   })
 
-  it('I-25: an object that makes the parser fail is refused, and all others are told', async () => {
+  it('I-25: an object that makes the parser fail is refused, and all others are delivered', async () => {
     await begin([], {
       parse: object => {
         const { metadata } = Object(object)
@@ -422,7 +422,7 @@ describe('watches', () => {
     ])
   })
 
-  it('an object that is refused takes its earlier version with it, and is told of until it is well or gone', async () => {
+  it('a refused object deletes its earlier version, and is reported until it is valid or deleted', async () => {
     await begin([service('a', 5), service('b', 6)])
     watch.modified({ kind: 'Service', apiVersion: 'v7', metadata: { ...service('b', 111).metadata } })
     await settle()

@@ -70,7 +70,7 @@ describe('troubles', () => {
     expect(said).toEqual(['absent servicecidrs: not served'])
   })
 
-  it('with what is not needed are no failures, which would end whoever reads once', () => {
+  it('with optional resources are no failures, which would end a command that reads once', () => {
     troubles.set('servicecidrs', { scope: 'denied', text: 'denied' })
     troubles.set('servicecidrs', undefined)
     expect(said).toEqual(['absent servicecidrs: denied', 'recovered servicecidrs: read again'])

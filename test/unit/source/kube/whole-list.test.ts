@@ -54,7 +54,7 @@ describe('an answer that is no whole list', () => {
     expect(rig.known.size).toBe(12)
   })
 
-  it.each(Object.keys(ANSWERS))('F139: %s at the start is not told as a list', async name => {
+  it.each(Object.keys(ANSWERS))('F139: %s at the start is not delivered as a list', async name => {
     rig = new ReflectorRig()
     await rig.start()
     rig.api.take().body(JSON.stringify(ANSWERS[name]))

@@ -13,7 +13,7 @@ async function serving(body: Buffer, encoding = 'gzip') {
 }
 
 describe('F24: a compressed response', () => {
-  it('is inflated although nobody asked for it', async () => {
+  it('is inflated although it was not requested', async () => {
     const text = JSON.stringify(Array.from({ length: 20_000 }, (_, at) => ({ name: `service-${at}` })))
     expect(await getText(await serving(gzipSync(text)), '/')).toBe(text)
   })

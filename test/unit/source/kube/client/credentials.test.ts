@@ -147,7 +147,7 @@ describe('in a pod', () => {
     )
   })
 
-  it('--master alone makes us nobody', async () => {
+  it('--master alone is anonymous', async () => {
     const { credentials, authorization } = await open(
       {},
       { kubeconfig: '', master: 'http://127.0.0.1:8001', env },
@@ -227,7 +227,7 @@ describe('a credential plugin', () => {
     expect(await runs()).toBe(2)
   })
 
-  it('gets its arguments and environment, and is told of the cluster when it asks', async () => {
+  it('gets its arguments and environment, and the cluster when it requests it', async () => {
     const seen = `${await rig().folder()}/seen`
     const { command } = await plugin(
       credential({ token: 't' }),

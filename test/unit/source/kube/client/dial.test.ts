@@ -102,7 +102,7 @@ describe('F15 A32: a server', () => {
     expect(await getText(client, '/')).toBe('ok')
   })
 
-  it('that has no TLS is told from one that is not there', async () => {
+  it('without TLS is distinguished from an absent one', async () => {
     const plain = await rig().serve({ protocol: 'plain', handler: ok })
     expect(await failed({ server: plain.url.replace('http:', 'https:') })).toMatchObject({ kind: 'tls' })
     await plain.close()

@@ -121,7 +121,7 @@ describe('a credential plugin', () => {
     process.kill(Number(await readFile(`${path}.pids`, 'utf8')), 'SIGKILL')
   })
 
-  it('is told the version that the kubeconfig names', async () => {
+  it('gets the version that the kubeconfig names', async () => {
     const apiVersion = 'client.authentication.k8s.io/v1beta1'
     const { ran, path } = await run(`echo "$KUBERNETES_EXEC_INFO" > "$0.info"\n${GIVES}`, { apiVersion })
     await ran

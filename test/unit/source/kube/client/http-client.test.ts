@@ -187,7 +187,7 @@ describe.each(['h2', 'http/1.1'] as const)('the client over %s', protocol => {
     expect(await failureOf(client.send(get('/')))).toMatchObject({ kind: 'aborted' })
   })
 
-  it('makes the server wait while nobody reads', async () => {
+  it('makes the server wait while the body is not read', async () => {
     let sent = 0
     const piece = Buffer.alloc(64 * 1024)
     const server = await rig().serve({

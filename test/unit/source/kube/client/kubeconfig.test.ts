@@ -82,7 +82,7 @@ users:
     })
   })
 
-  it('says as whom it acts, and how the server is to be reached', () => {
+  it('has the impersonated identity, and the address of the server', () => {
     const access = read(
       withParts(
         '{server: "https://a.test", tls-server-name: b.test, proxy-url: "http://p.test:3128", insecure-skip-tls-verify: true}',
@@ -149,7 +149,7 @@ users:
     expect(said).not.toContain(CANARY)
   })
 
-  it('may be broken where nobody looks', () => {
+  it('may be invalid in unused entries', () => {
     const text = withParts('{server: "https://a.test"}', '{token: t}').replace('users:', 'users:\n- user: {}')
     expect(read(text)).toMatchObject({ server: 'https://a.test' })
   })

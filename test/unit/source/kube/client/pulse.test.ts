@@ -62,7 +62,7 @@ describe('A15: dead-peer detection', () => {
     expect(clock.pending).toBe(0)
   })
 
-  it('asks at once when told to, once', async () => {
+  it('pings at once on request, once', async () => {
     const { clock, seen, made } = pulse(false)
     made.probe()
     made.probe()

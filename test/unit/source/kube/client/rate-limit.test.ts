@@ -48,7 +48,7 @@ describe('the rate limit', () => {
     expect(gone).toEqual([1, 2, 3, 4])
   })
 
-  it('lets nobody overtake those who wait', async () => {
+  it('serves waiting callers in order', async () => {
     const { clock, gone, ask } = limit(1, 1)
     ask(1)
     ask(2)

@@ -48,7 +48,7 @@ describe("the bytes of Go's serializers", () => {
     expect(readList(PROTOBUF, pieces(bytes, [1]), { kind })).toEqual(read)
   })
 
-  it.each(LISTS)('say what other programs are told of as well, in protobuf and in JSON: $name', sample => {
+  it.each(LISTS)('have the fields for back ends, in protobuf and in JSON: $name', sample => {
     const kind = sample.json.kind.slice(0, -'List'.length)
     const parsed = (type: string, bytes: Buffer) =>
       readList(type, pieces(bytes, [1]), { kind, details: true }).items.map(item =>

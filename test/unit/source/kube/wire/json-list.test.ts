@@ -68,7 +68,7 @@ describe('a list in JSON', () => {
     expect(() => read('{}')).toThrow('kind nothing')
   })
 
-  it('is refused before any of its items is told when it says first that it is another', () => {
+  it('is rejected before any item is delivered when it first names another kind', () => {
     const text = '{"kind":"NodeList","apiVersion":"v1","items":[{"a":1}]}'
     const reader = createListReader(JSON_TYPE, {
       kind: 'Service',

@@ -82,7 +82,7 @@ describe('a message', () => {
     expect(decode(0x52, 8, 0x18, 1, 0x12, 1, 0x76, 0x0a, 1, 0x6b)).toEqual({ map: { k: 'v' } })
   })
 
-  it('has text that is not UTF-8 as Go writes it in JSON, so that nobody can stop a stream with it', () => {
+  it('reads text that is not UTF-8 as Go writes it in JSON, so it cannot stop a stream', () => {
     expect(decode(0x0a, 2, 0x61, 0xff)).toEqual({ text: 'a\ufffd' })
     expect(decode(0x3a, 2, 0x61, 0xff)).toEqual({ list: ['a\ufffd'] })
     expect(decode(0x0a, 1, 0)).toEqual({ text: '\u0000' })

@@ -89,7 +89,7 @@ describe('a list in protobuf', () => {
     expect(() => readList(PROTOBUF, [Buffer.concat([body, Buffer.from([0x12, 0])])])).toThrow('a second list')
   })
 
-  it('passes over fields that nobody knows', () => {
+  it('skips unknown fields', () => {
     const unknown = Buffer.from([
       0xf8, 0x07, 0x96, 0x01, 0xfd, 0x07, 1, 2, 3, 4, 0xf9, 0x07, 1, 2, 3, 4, 5, 6, 7, 8,
     ])
