@@ -142,7 +142,7 @@ describe('the record of iptables mode', () => {
     expect(out).toMatch(
       /^left by kprobe: \d+ chains .* in table ip filter of its iptables mode \(remove with `kprobe cleanup --proxy-mode=iptables`\)$/m,
     )
-    expect(out).not.toMatch(/nothing of ours|kube-proxy/)
+    expect(out).not.toMatch(/no objects of kprobe|kube-proxy/)
     const before = nft('list', 'ruleset')
     expect(kprobe('cleanup', '--leftovers-of=kube-proxy').out).toBe(
       `kube-proxy left nothing here that can be removed\n${out}`,

@@ -66,7 +66,7 @@ it('is refused when it is not there', async () => {
     '"nothing": no such program',
     expect.stringMatching(/none": no such program$/),
     expect.stringMatching(/data": is not executable$/),
-    expect.stringMatching(/": is no file$/),
+    expect.stringMatching(/": is not a file$/),
     '"locked": is not executable',
     expect.stringMatching(/none -n": .*none: no such program$/),
     expect.stringMatching(/data -n": .*data: is not executable$/),

@@ -42,7 +42,7 @@ describe('settingFindings', () => {
     })
     expect(findings).toEqual([
       'warning net/ipv4/ip_forward: 0: IPv4 packets of pods are not forwarded',
-      'note net/ipv6/conf/all/forwarding: absent: IPv6 is not there',
+      'note net/ipv6/conf/all/forwarding: absent: this kernel has no IPv6',
       'warning net/bridge/bridge-nf-call-iptables: 0: answers between pods of one bridge are not translated back',
       'warning net/ipv4/conf/all/route_localnet: 1: others on the network may reach services bound to 127.0.0.1; kprobe does not need it',
       'warning net/netfilter/nf_conntrack_max: 99 of 100 connections tracked',

@@ -103,7 +103,7 @@ describe('reasonsOf', () => {
     const labels = { 'service.kubernetes.io/service-proxy-name': 'mesh' }
     const web = service('web', {}, { metadata: { labels } })
     expect(reasons([web], { to: '10.96.0.1' })).toEqual([
-      '10.96.0.1 is an address of Service ns/web, which the proxy named mesh serves (label service.kubernetes.io/service-proxy-name)',
+      '10.96.0.1 is an address of Service ns/web, which the proxy mesh serves (label service.kubernetes.io/service-proxy-name)',
     ])
   })
 

@@ -58,11 +58,11 @@ describe('parseFlags', () => {
     [['--service-proxy-name=a.b'], '"a.b" is not 1 to 63 lower-case letters'],
     [['--service-proxy-name=-a'], '"-a" is not 1 to 63 lower-case letters'],
     [[`--service-proxy-name=${'a'.repeat(64)}`], 'is not 1 to 63 lower-case letters'],
-    [['--service-proxy-name=ipvs'], '"ipvs" is a name that no proxy can have'],
-    [['--service-proxy-name=userspace'], '"userspace" is a name that no proxy can have'],
+    [['--service-proxy-name=ipvs'], '"ipvs" is reserved'],
+    [['--service-proxy-name=userspace'], '"userspace" is reserved'],
     [
       ['--service-proxy-name=a', '--proxy-mode=ipvs'],
-      'cannot be used in IPVS mode: the kernel has one list of virtual servers',
+      'cannot be used in IPVS mode: a network namespace has one list of virtual servers',
     ],
   ])('refuses %j', (flags, message) => {
     expect(errorsOf(...flags)).toEqual([

@@ -223,7 +223,7 @@ describe('F134: sockets that cannot be listed', () => {
     await clock.advance(1_000)
     expect(take('change')).toEqual([`${BRIDGE}:81`])
     expect([failures, clock.pending]).toEqual([2, 0])
-    expect(warnings).toEqual([expect.stringContaining('without that check')])
+    expect(warnings).toEqual([expect.stringContaining('are not checked against')])
   })
 
   it('count as unknown since the start until they are listed', async () => {

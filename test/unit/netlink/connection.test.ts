@@ -249,7 +249,7 @@ describe('a burst', () => {
     const { connection } = connect(() => [LOSS, datagram(errorMessage(101, 2))])
     const { errors, loss } = await connection.burst(burst, { pool: false, object: 'batch' })
     expect(errors).toHaveLength(1)
-    expect(loss).toMatchObject({ code: 'ENOBUFS', message: expect.stringContaining('answer is lost') })
+    expect(loss).toMatchObject({ code: 'ENOBUFS', message: expect.stringContaining('reply was lost') })
   })
 
   it('does not wait for a send that takes longer than the deadline, but lets nobody pass it', async () => {

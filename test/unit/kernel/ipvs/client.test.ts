@@ -126,7 +126,7 @@ describe('a commit whose answers are lost', () => {
     const { client, transport } = start()
     await client.commit([newServer(A)])
     transport.faults.onReceive = () => undefined
-    expect((await client.commit([newDestination(A, POD)])).unknown?.message).toContain('answer is lost')
+    expect((await client.commit([newDestination(A, POD)])).unknown?.message).toContain('reply was lost')
   })
 
   it('is unknown when the send does not come back in time', async () => {
