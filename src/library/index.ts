@@ -39,9 +39,9 @@ export type {
   WholeAddresses,
 } from '../model/frontend.ts'
 export type { HealthCheck } from '../model/health-check.ts'
-export type { NodePortSelection, ResolveOptions, ServiceMemory } from '../model/node-context.ts'
 export type { ServiceListeners, TakenPort } from '../model/listeners.ts'
 export { createNamePool, type NamePool } from '../model/names.ts'
+export type { NodePortSelection, ResolveOptions, ServiceMemory } from '../model/node-context.ts'
 export {
   type ParseOptions,
   parseObject,

@@ -134,5 +134,4 @@ describe.skipIf(!HAS_IPTABLES).each([
   })
 })
 
-if (!HAS_IPTABLES)
-  console.log('skipped: a named proxy in iptables mode, as iptables is not installed here')
+if (!HAS_IPTABLES) console.log('skipped: a named proxy in iptables mode, as iptables is not installed here')

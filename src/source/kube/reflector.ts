@@ -7,6 +7,11 @@ import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
 import { Attempt } from './attempt.ts'
 import { ConsistencyCheck } from './consistency-check.ts'
+import type { Exchange, Opening, WatchStream } from './exchange.ts'
+import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
+import { Intake, type ParseObject, type SkipReason } from './intake.ts'
+import { readPages, type WholeList } from './pages.ts'
+import { listVersion, streamingQuery, watchQuery, watchSeconds } from './queries.ts'
 import {
   type Attempted,
   afterList,
@@ -19,11 +24,6 @@ import {
   START,
   type Trouble,
 } from './reflector-state.ts'
-import type { Exchange, Opening, WatchStream } from './exchange.ts'
-import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
-import { Intake, type ParseObject, type SkipReason } from './intake.ts'
-import { readPages, type WholeList } from './pages.ts'
-import { listVersion, streamingQuery, watchQuery, watchSeconds } from './queries.ts'
 import { isOlder, isPosition } from './resource-version.ts'
 import { type Resource, requestPath } from './resources.ts'
 import { WatchBackoff } from './watch-backoff.ts'

@@ -1,9 +1,9 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import type { Outcome } from './reflector-state.ts'
 import { type Listing, versionOf } from './intake.ts'
 import type { WholeList } from './pages.ts'
+import type { Outcome } from './reflector-state.ts'
 import { advanced } from './resource-version.ts'
 import type { ApiObject, WatchEvent } from './wire/reader.ts'
 

@@ -28,9 +28,18 @@ function toyPlane(kernel: { state: ToyState; generation: number }): Dataplane<To
       const keys = new Set([...from.keys(), ...to.keys()])
       const lines = [...keys]
         .filter(key => from.get(key) !== to.get(key))
-        .map((key): PlanLine => ({ verb: verbOf(from.get(key), to.get(key)), object: key, service: undefined }))
+        .map(
+          (key): PlanLine => ({ verb: verbOf(from.get(key), to.get(key)), object: key, service: undefined }),
+        )
       const changes = lines.length
-      return { empty: changes === 0, changes, after: to, complete: true, rebuilds: false, describe: () => lines }
+      return {
+        empty: changes === 0,
+        changes,
+        after: to,
+        complete: true,
+        rebuilds: false,
+        describe: () => lines,
+      }
     },
     observe: async () => kernel,
     async commit({ after }) {

@@ -1,14 +1,14 @@
 import { describe, expect, it } from 'vitest'
+import type { FailureKind } from '../../../../src/source/kube/failure.ts'
 import {
   type Attempted,
   afterList,
   afterProgress,
-  type ReflectorState,
   decide,
   isBackwards,
+  type ReflectorState,
   START,
 } from '../../../../src/source/kube/reflector-state.ts'
-import type { FailureKind } from '../../../../src/source/kube/failure.ts'
 
 const WATCHING = afterProgress(afterList(START, '100'), '120')
 
