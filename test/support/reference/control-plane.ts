@@ -137,7 +137,12 @@ export class ControlPlane {
   }
 
   async ready(): Promise<void> {
-    await this.#server.until(() => this.api.isReady(), READY_MAX_MS)
+    let why: string | undefined
+    const isReady = async () => {
+      why = await this.api.notReadyYet()
+      return why === undefined
+    }
+    await this.#server.until(isReady, READY_MAX_MS, () => `not ready: ${why}`)
   }
 
   /** The API server alone, on the same port with the same objects. Needs the network namespace of the start. */
