@@ -13,6 +13,7 @@ import {
   nameComplaints,
   type SourceFile,
   sizeComplaints,
+  sourceFile,
   unfinishedComplaints,
 } from './support/source-rules.ts'
 
@@ -23,7 +24,7 @@ function filesUnder(folder: string, extensions: RegExp): SourceFile[] {
     .filter(entry => entry.isFile() && extensions.test(entry.name))
     .map(entry => `${entry.parentPath}/${entry.name}`.slice(ROOT.length))
     .sort()
-    .map(path => ({ path, text: readFileSync(`${ROOT}${path}`, 'utf8') }))
+    .map(path => sourceFile(path, readFileSync(`${ROOT}${path}`, 'utf8')))
 }
 
 const src = filesUnder('src', /\.ts$/)
@@ -32,7 +33,7 @@ const tests = filesUnder('test', /\.(ts|mjs|c)$/)
 const every = [...src, ...native, ...tests]
 
 /** The rules themselves spell out what they look for. */
-const quotesTheRules = (file: SourceFile): boolean => /source-(rules|text)|architecture/.test(file.path)
+const quotesTheRules = (file: SourceFile): boolean => /source-(rules|facts)|architecture/.test(file.path)
 
 describe('the sources', () => {
   it('import only in the directions of the architecture, types included, and start no process', () => {

@@ -305,7 +305,7 @@ describe('commands', () => {
     const first = node.launch('red', `--service-proxy-name=${one}`)
     await first.synced()
     const second = node.launch('blue', `--service-proxy-name=${same}`)
-    expect(await second.exited).toMatchObject({ code: 1 })
+    expect(await second.ended()).toMatchObject({ code: 1 })
     expect(second.said('choose another name')).toHaveLength(1)
   })
 })

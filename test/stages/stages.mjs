@@ -55,7 +55,7 @@ const CORE = [
     load: 0,
     silentSeconds: 600,
     command: ['nice', '-n', '19', ...vitest('sim')],
-    env: { KPROBE_SEEDS: '400' },
+    env: { KPROBE_SEEDS: '200' },
   },
 ]
 
@@ -67,16 +67,20 @@ const REST = [
     load: 0,
     silentSeconds: 600,
     command: ['nice', '-n', '19', ...vitest('sim')],
-    env: { KPROBE_FIRST_SEED: '401', KPROBE_SEEDS: '1600' },
+    env: { KPROBE_FIRST_SEED: '201', KPROBE_SEEDS: '1800' },
   },
   {
     name: 'faults-rest',
     load: 1,
     silentSeconds: 900,
     script: 'test:faults',
-    command: onTheKernel('faults', 'test/faults/restart.test.ts'),
-    env: { KPROBE_KILLS: '200' },
+    command: onTheKernel(
+      'faults',
+      ...['replies', 'restart', 'syscalls'].map(name => `test/faults/${name}.test.ts`),
+    ),
+    env: { KPROBE_RUNS: 'all' },
   },
+  { name: 'unit-rest', load: 2, silentSeconds: 600, command: vitest('unit*'), env: { KPROBE_RUNS: 'all' } },
   {
     name: 'vm-rest',
     load: 1,

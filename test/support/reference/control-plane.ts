@@ -148,7 +148,12 @@ export class ControlPlane {
   }
 
   async ready(limitMs = READY_MAX_MS): Promise<void> {
-    await this.#server.until(() => this.api.isReady(), limitMs)
+    let why: string | undefined
+    const isReady = async () => {
+      why = await this.api.notReadyYet()
+      return why === undefined
+    }
+    await this.#server.until(isReady, limitMs, () => `not ready: ${why}`)
   }
 
   /** The API server alone, on the same port with the same objects. Needs the network namespace of the start. */

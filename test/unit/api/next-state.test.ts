@@ -15,6 +15,7 @@ import { finish } from '../../../src/base/steps.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { messageIn } from '../../support/api/states.ts'
+import { runs } from '../../support/runs.ts'
 import { DRAINING, endpoint, node, OPTIONS, service, slice, UNREADY } from '../model/objects.ts'
 import { detailed, Viewer } from './views.ts'
 
@@ -148,7 +149,7 @@ describe('nextApiState', () => {
           before = state
         }
       }),
-      { numRuns: 150 },
+      { numRuns: runs(150) },
     )
   })
 
@@ -287,7 +288,7 @@ describe('the first state', () => {
         expect(frames(state.runs ?? []).equals(frames(objects))).toBe(true)
         expect(state.runs?.reduce((sum, { operations }) => sum + operations, 0)).toBe(objects.length)
       }),
-      { numRuns: 50 },
+      { numRuns: runs(50) },
     )
   })
 })
@@ -308,7 +309,7 @@ describe('a client that applies differences', () => {
         for (const reader of readers) reader.read()
         expect(feed.kept).toBe(1)
       }),
-      { numRuns: 150 },
+      { numRuns: runs(150) },
     )
   })
 

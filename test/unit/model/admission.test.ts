@@ -5,6 +5,7 @@ import type { FrontendTable } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/here.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
+import { runs } from '../../support/runs.ts'
 import {
   endpoint,
   eventsOf,
@@ -187,7 +188,7 @@ describe('the memory for Services', () => {
           }
         },
       ),
-      { numRuns: 200 },
+      { numRuns: runs(200) },
     )
   })
 

@@ -6,6 +6,7 @@ import type { FrontendTable } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/here.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { runs } from '../../support/runs.ts'
 import {
   cidr,
   DRAINING,
@@ -198,7 +199,7 @@ describe('resolve with a previous result', () => {
           previous = { snapshot, table }
         }
       }),
-      { numRuns: 400 },
+      { numRuns: runs(400) },
     )
   })
 
@@ -211,7 +212,7 @@ describe('resolve with a previous result', () => {
         })
         expect(tables[1]).toEqual(tables[0])
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(1000) },
     )
   })
 
@@ -229,7 +230,7 @@ describe('resolve with a previous result', () => {
           expect(plain(table)).toEqual(plain(finish(resolve(OPTIONS, undefined, two))))
         },
       ),
-      { numRuns: 200 },
+      { numRuns: runs(200) },
     )
   })
 

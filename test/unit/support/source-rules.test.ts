@@ -3,6 +3,7 @@ import {
   castComplaints,
   circleComplaints,
   exitComplaints,
+  sourceFile as file,
   importComplaints,
   loadingComplaints,
   moduleStateComplaints,
@@ -11,7 +12,6 @@ import {
   unfinishedComplaints,
 } from '../../support/source-rules.ts'
 
-const file = (path: string, text: string) => ({ path, text })
 const importing = (path: string, module: string) =>
   importComplaints(file(path, `import type { A } from '${module}'\n`))
 

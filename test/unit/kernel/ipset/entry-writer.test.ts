@@ -10,6 +10,7 @@ import type { Ipset, IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
 import { AttributeWriter } from '../../../../src/netlink/attribute.ts'
 import { ByteWriter } from '../../../../src/netlink/bytes.ts'
 import { anyEntry, anySet, setOf } from '../../../support/fake-ipset/arbitraries.ts'
+import { runs } from '../../../support/runs.ts'
 
 const anyLine = fc.integer({ min: 1, max: 0xffff_ffff })
 const anyPlaced = anySet('s').chain(set =>
@@ -35,7 +36,7 @@ it('writes in a straight line what the table writes', () => {
       expect(wanted.length / 2).toBeLessThanOrEqual(ENTRY_BYTES_MAX)
       expect(whyNotEntry(set, entry)).toBeUndefined()
     }),
-    { numRuns: 500 },
+    { numRuns: runs(500) },
   )
 })
 

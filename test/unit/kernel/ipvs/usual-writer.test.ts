@@ -4,6 +4,7 @@ import { firstStep, writeStep, writeStepByTable } from '../../../../src/kernel/i
 import type { IpvsOperation } from '../../../../src/kernel/ipvs/operation.ts'
 import { AttributeWriter } from '../../../../src/netlink/attribute.ts'
 import { ByteWriter } from '../../../../src/netlink/bytes.ts'
+import { runs } from '../../../support/runs.ts'
 
 const octets = (length: number) =>
   fc
@@ -61,7 +62,7 @@ it('writes virtual servers and real servers as the tables do, one behind the oth
       const [straight, table] = [write, writeByTable].map(run => run(list))
       expect(straight).toEqual(table)
     }),
-    { numRuns: 300 },
+    { numRuns: runs(300) },
   )
 })
 

@@ -11,6 +11,7 @@ import type { Element, NftSet } from '../../../../src/kernel/nft/state.ts'
 import { AttributeWriter } from '../../../../src/netlink/attribute.ts'
 import { ByteWriter } from '../../../../src/netlink/bytes.ts'
 import * as arbitrary from '../../../support/nft-arbitraries.ts'
+import { runs } from '../../../support/runs.ts'
 import { attribute, be32, datagram, nest } from '../../../support/scripted-transport.ts'
 
 const SET: NftSet = {
@@ -92,7 +93,7 @@ describe('an element', () => {
         expect(fast).toEqual(write(out => writeElementByTable(out, SET, element)))
         expect(fast.length).toBeLessThanOrEqual(ELEMENT_BYTES_MAX)
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(1000) },
     )
   })
 })

@@ -17,6 +17,7 @@ import { NetlinkError } from '../../../../src/netlink/errors.ts'
 import type { Message } from '../../../../src/netlink/message.ts'
 import { writeAttributes } from '../../../../src/netlink/schema.ts'
 import * as arbitrary from '../../../support/nft-arbitraries.ts'
+import { runs } from '../../../support/runs.ts'
 import { attribute, be32, datagram, nest } from '../../../support/scripted-transport.ts'
 
 function written(run: (out: AttributeWriter) => void): Uint8Array {
@@ -145,7 +146,7 @@ describe('a rule that is read as its bytes', () => {
           expect(error).toBeInstanceOf(NetlinkError)
         }
       }),
-      { numRuns: 2_000 },
+      { numRuns: runs(2_000) },
     )
   })
 

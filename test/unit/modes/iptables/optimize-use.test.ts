@@ -15,6 +15,7 @@ import {
 } from '../../../../src/modes/iptables/optimize/order-by-use.ts'
 import { hostAddress, jump, PROTOCOLS, transport } from '../../../../src/modes/iptables/rules-parts.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { runs } from '../../../support/runs.ts'
 import { ip4 } from '../nftables/frontends.ts'
 
 function singles(...rates: readonly number[]) {
@@ -66,7 +67,7 @@ describe('the order of entries', () => {
           parts = after
         }
       }),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     )
   })
 })
