@@ -1,24 +1,34 @@
 import type { Clock } from '../base/clock.ts'
-import { formatIpPort, type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
+import { formatIp, formatIpPort, type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
+import { serverKey } from '../kernel/ipvs/key.ts'
 import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import { type ApiEndpoint, sortedEndpoints } from '../model/api-server.ts'
 import { apiBypass, type BypassWay } from '../modes/common/api-bypass.ts'
+import type { Freed } from '../modes/ipvs/free-endpoints.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { DialAttempt, DialWatch } from '../source/kube/client/http-client.ts'
 import type { DaemonIo } from './io.ts'
+import type { KernelSockets } from './mode.ts'
+import { freeFromIpvs } from './mode-ipvs.ts'
 
 /** For the daemon of a configuration: one that only reads, or runs once, writes no way past anything. */
 export function apiReachOf(
-  { backend, once }: Pick<Config, 'backend' | 'once'>,
-  { openTransport, ...io }: Pick<DaemonIo, 'clock' | 'log' | 'random' | 'openTransport'>,
-  changed: ApiReachOptions['changed'],
+  config: Config,
+  io: Pick<DaemonIo, 'clock' | 'log' | 'random' | 'openTransport'>,
+  { sockets, changed }: Pick<ApiReachOptions, 'changed'> & { readonly sockets: KernelSockets },
 ): ApiReach {
+  const { backend, once, serviceProxyName } = config
   const writes = backend === 'netlink' && !once
   return new ApiReach({
     ...io,
-    openTransport: writes ? openTransport : undefined,
+    openTransport: writes ? io.openTransport : undefined,
+    // What IPVS mode holds belongs to the proxy without a name, whatever its mode is now.
+    free:
+      serviceProxyName === undefined
+        ? endpoints => freeFromIpvs({ config, clock: io.clock, sockets }, endpoints)
+        : undefined,
     connects: async (address, port) => {
       const { connects } = await import('../source/kube/client/dial.ts')
       return await connects(io.clock, address, port)
@@ -34,6 +44,8 @@ export interface ApiReachOptions {
   readonly random: () => number
   /** Opens a socket to nf_tables; undefined where nothing may be written. */
   readonly openTransport: (() => Transport) | undefined
+  /** Removes what IPVS mode holds at endpoints; undefined where that is another proxy's. */
+  readonly free: ((endpoints: readonly ApiEndpoint[]) => Promise<Freed>) | undefined
   /** Whether a connection can be made. */
   readonly connects: (address: string, port: number) => Promise<boolean>
   /** All endpoints that were dialled, whenever there is another one. */
@@ -53,7 +65,8 @@ const LOCAL_PORTS = { first: 32_768, count: 28_232 } as const
  * Follows where this process reaches the API server. Until the first sync, rules that a former process or another proxy
  * left in the kernel may capture these connections: after each attempt that failed, the next one is made with, or again
  * without, tables that lead past such rules. They match the local port of that one connection, so that other processes
- * of the node keep the rules, which they need for a ClusterIP.
+ * of the node keep the rules, which they need for a ClusterIP. No rule leads past an address that IPVS mode bound to the
+ * node, nor past its virtual server: these are removed, and the first sync restores what belongs there.
  */
 export class ApiReach implements DialWatch {
   readonly #options: ApiReachOptions
@@ -124,6 +137,7 @@ export class ApiReach implements DialWatch {
     const transaction = apiBypass({ table, endpoints: this.#endpoints, localPort, way })
     if (openTransport === undefined || transaction.length === 0) return undefined
     try {
+      await this.#free()
       const client = createNftClient({ transport: openTransport(), clock })
       this.#bypasses = [...this.#bypasses, client]
       await this.#remove(this.#bypasses.slice(0, -BYPASSES_MAX))
@@ -136,6 +150,17 @@ export class ApiReach implements DialWatch {
       await this.close()
       if (isWanted) log.warn({ err: errorOf(thrown) }, FAILED)
       return undefined
+    }
+  }
+
+  async #free(): Promise<void> {
+    const { free, log } = this.#options
+    try {
+      const { addresses, servers } = (await free?.(this.#endpoints)) ?? NOTHING_FREED
+      if (addresses.length + servers.length === 0) return
+      log.warn({ addresses: addresses.map(formatIp), virtualServers: servers.map(serverKey) }, FREED)
+    } catch (thrown) {
+      log.warn({ err: errorOf(thrown) }, NOT_FREED)
     }
   }
 
@@ -164,6 +189,11 @@ function plainIp(text: string): Ip | undefined {
 }
 
 const OPENED = 'cannot connect to the API server; this attempt bypasses the Service rules of this node'
+const NOTHING_FREED: Freed = { addresses: [], servers: [] }
+const NOT_FREED =
+  'cannot read or remove what IPVS mode holds at the address of the API server; if that captures the connections, run `kprobe cleanup` and restart'
+const FREED =
+  'cannot connect to the API server, at whose address IPVS mode has a Service; removed the address from kube-ipvs0 and the virtual servers there; the first sync restores what belongs there'
 const RELEASED =
   'reached the API server past the Service rules that were in the kernel; they are replaced, and the bypass is removed'
 const STILL_CAPTURED =

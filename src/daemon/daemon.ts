@@ -78,7 +78,10 @@ class Daemon {
     this.#descriptors = daemonDescriptors(io.room?.(), config)
     this.#api = apiOf(config, { ...io, descriptors: this.#descriptors }, () => this.#intake.status)
     this.#observer = this.#observe()
-    this.#reach = apiReachOf(config, io, endpoints => this.#intake.takeApiEndpoints(endpoints))
+    this.#reach = apiReachOf(config, io, {
+      sockets: socketsOf(io, this.#descriptors),
+      changed: endpoints => this.#intake.takeApiEndpoints(endpoints),
+    })
     this.#node = new NodeWatch({
       clock: io.clock,
       log: io.log,

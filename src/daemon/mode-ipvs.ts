@@ -10,9 +10,11 @@ import { createAddressReader } from '../kernel/link/addresses.ts'
 import { createDummyClient } from '../kernel/link/dummy.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import type { Touched } from '../kernel/nft/monitor.ts'
+import type { ApiEndpoint } from '../model/api-server.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { NFT_FAMILIES } from '../modes/common/family.ts'
 import { watchWritersOf } from '../modes/common/writers.ts'
+import { type Freed, freeEndpoints } from '../modes/ipvs/free-endpoints.ts'
 import type { IpvsKernel } from '../modes/ipvs/observe.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../modes/ipvs/options.ts'
 import type { IpvsPlan } from '../modes/ipvs/plan.ts'
@@ -166,6 +168,19 @@ export async function retireIpvs(
     await close()
   }
   return true
+}
+
+/** Removes what IPVS mode holds at these endpoints: see freeEndpoints. */
+export async function freeFromIpvs(
+  { config, clock, sockets }: ModeContext,
+  endpoints: readonly ApiEndpoint[],
+): Promise<Freed> {
+  const { kernel, close } = openIpvsKernel(sockets, clock)
+  try {
+    return await freeEndpoints(kernel, endpoints, ipvsOptions(config))
+  } finally {
+    await close()
+  }
 }
 
 /** Whether there is our own table of this mode, which nobody else makes: the mode is at work, or was and has not retired. */

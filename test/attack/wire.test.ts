@@ -20,7 +20,7 @@ import {
   TYPES,
   wired,
 } from '../unit/source/kube/wire/bodies.ts'
-import { expectHeld, many, progressOf, SEED, Tally } from './attack.ts'
+import { expectHeld, many, rounds, SEED, Tally } from './attack.ts'
 import { complaintsOf, extentOf } from './model-invariants.ts'
 import { type Body, mutated } from './wire-mutations.ts'
 
@@ -141,12 +141,11 @@ describe('lists and watch events of the API server', () => {
     task,
   }) => {
     const tally = new Tally(task)
-    const progress = progressOf('wire', MUTATIONS)
     const complaints: string[] = []
-    for (let index = 0; index < MUTATIONS && complaints.length < 5; index++) {
+    for (const index of rounds('wire', MUTATIONS)) {
       tally.add('mutations')
       complaints.push(...attack(index, tally))
-      progress(index)
+      if (complaints.length >= 5) break
     }
     expectHeld(complaints)
   })

@@ -4,9 +4,9 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { COMMAND, type Daemon } from '../support/daemon.ts'
 import { eventually } from '../support/patience.ts'
 import { ask, Cluster, metric } from './cluster.ts'
-import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { peakOf } from './cluster-process.ts'
 import { frontendNames } from './kernel.ts'
+import { far, VIP, wide } from './large-services.ts'
 import { nameOf, service, services } from './objects.ts'
 
 const MIB = 1 << 20
@@ -14,7 +14,6 @@ const MIB = 1 << 20
 const LIMIT_BYTES = 512 * MIB
 /** The heap that Node.js has in a control group of that limit. */
 const NODE_ARGS = ['--max-old-space-size=256']
-const VIP = '172.30.200.1'
 
 let cluster: Cluster
 
@@ -24,24 +23,6 @@ beforeEach(async () => {
 })
 
 afterEach(() => cluster.close())
-
-const ports = (count: number) =>
-  Array.from({ length: count }, (_, i) => ({ name: `p${i}`, port: 1_000 + i, protocol: 'TCP' }))
-
-/** A Service of so many ports with a slice that has so many endpoints for each. */
-function wide(name: string, portCount: number, endpoints: number): readonly object[] {
-  const addresses = Array.from({ length: endpoints }, (_, i) => `10.9.${i >> 8}.${i & 255}`)
-  return [
-    serviceOf(name, VIP, { ports: ports(portCount) }),
-    sliceOf(name, addresses, { ports: ports(portCount) }),
-  ]
-}
-
-/** A Service of so many ports at so many addresses. */
-function far(name: string, portCount: number, addresses: number): readonly object[] {
-  const externalIPs = Array.from({ length: addresses }, (_, i) => `198.51.${i >> 8}.${i & 255}`)
-  return [serviceOf(name, VIP, { ports: ports(portCount), externalIPs })]
-}
 
 const ATTACKS = {
   '5,000 ports with 1,000 endpoints each': wide('large', 5_000, 1_000),
