@@ -1,5 +1,5 @@
-import { forEachAttribute } from './attribute.ts'
-import { align4, type ByteView, type ByteWriter } from './bytes.ts'
+import { AttributeWriter, forEachAttribute } from './attribute.ts'
+import { align4, type ByteView, ByteWriter } from './bytes.ts'
 import { string, u32host } from './codec.ts'
 import {
   NFNETLINK_V0,
@@ -44,6 +44,15 @@ export function openMessage(out: ByteWriter, head: MessageHead): number {
 export function closeMessage(out: ByteWriter, start: number): void {
   out.patchU32(start, out.length - start)
   out.align()
+}
+
+/** A message on its own; `write` appends its payload. */
+export function encodeMessage(head: MessageHead, write: (out: AttributeWriter) => void): Uint8Array {
+  const out = new AttributeWriter(new ByteWriter(128))
+  const start = openMessage(out.out, head)
+  write(out)
+  closeMessage(out.out, start)
+  return out.out.written()
 }
 
 /** Adds NLM_F_* to a message that was begun at `start`. */

@@ -70,6 +70,9 @@ export const SET = attributeSet({
   entries: [ipset.IPSET_ATTR_ADT, listOf(ipset.IPSET_ATTR_DATA, nested(ENTRY))],
 })
 
+/** What IPSET_CMD_ADD and IPSET_CMD_DEL have before their entries. */
+export const ENTRIES = attributeSet({ ...HEAD, line: [ipset.IPSET_ATTR_LINENO, marked(u32be)] })
+
 /** IPSET_CMD_SWAP. */
 export const SWAP = attributeSet({ ...HEAD, with: [ipset.IPSET_ATTR_SETNAME2, string] })
 

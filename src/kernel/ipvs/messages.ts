@@ -1,11 +1,10 @@
 import { unreachable } from '../../base/assert.ts'
 import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { type Octets, u32be, u32host } from '../../base/octets.ts'
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { ByteWriter } from '../../netlink/bytes.ts'
+import type { Batch } from '../../netlink/batch.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { writeGenlMsgHdr } from '../../netlink/genetlink.ts'
-import { closeMessage, openMessage } from '../../netlink/message.ts'
+import { encodeMessage } from '../../netlink/message.ts'
 import { type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
 import {
   AF_INET,
@@ -58,6 +57,15 @@ export function firstStep(operation: IpvsOperation): Step {
   }
 }
 
+/** Bytes of a step beside the name of a scheduler, at most. */
+const STEP_BYTES_MAX = 192
+
+export function stepBytesMax({ operation }: Step): number {
+  return operation.verb === 'set-server'
+    ? STEP_BYTES_MAX + operation.server.scheduler.length * 3
+    : STEP_BYTES_MAX
+}
+
 /** What all messages of a family begin with. */
 export interface MessageStart {
   /** The number of the generic netlink family IPVS. */
@@ -66,46 +74,32 @@ export interface MessageStart {
   readonly sequence: number
 }
 
-/** Appends one message. Gives where it starts. */
-export function writeStep(attributes: AttributeWriter, step: Step, head: MessageStart): number {
+/** Appends the message of a step; `family` is the number of the generic netlink family IPVS. */
+export function writeStep(batch: Batch<Step>, step: Step, family: number): void {
   const { operation, command } = step
-  const { out } = attributes
-  const { family, flags, sequence } = head
-  const usual = { family, flags, sequence, command, protocol: PROTOCOL_NUMBERS[operation.server.protocol] }
-  if (operation.verb === 'set-destination') return writeDestination(out, usual, operation)
-  if (operation.verb === 'set-server' && isUsualServer(operation.server))
-    return writeServer(out, usual, operation.server)
-  return writeStepByTable(attributes, step, head)
-}
-
-export function writeStepByTable(
-  attributes: AttributeWriter,
-  { operation, command }: Step,
-  head: MessageStart,
-): number {
-  return writeCommand(attributes, { command, ...head }, valuesOf(operation))
+  const { out } = batch
+  const protocol = PROTOCOL_NUMBERS[operation.server.protocol]
+  batch.open(family)
+  writeGenlMsgHdr(out.out, { command, version: IPVS_GENL_VERSION })
+  if (operation.verb === 'set-destination') writeDestination(out.out, protocol, operation)
+  else if (operation.verb === 'set-server' && isUsualServer(operation.server))
+    writeServer(out.out, protocol, operation.server)
+  else writeAttributes(out, COMMAND, valuesOf(operation))
+  batch.close(step)
 }
 
 export type CommandValues = ValuesOf<typeof COMMAND>
 
-function writeCommand(
-  attributes: AttributeWriter,
-  { command, family, flags, sequence }: MessageStart & { readonly command: number },
-  values: CommandValues,
-): number {
-  const { out } = attributes
-  const start = openMessage(out, { type: family, flags: NLM_F_REQUEST | flags, sequence })
-  writeGenlMsgHdr(out, { command, version: IPVS_GENL_VERSION })
-  writeAttributes(attributes, COMMAND, values)
-  closeMessage(out, start)
-  return start
-}
-
 /** A message on its own: a read, or a setting. */
-export function encodeCommand(command: number, head: MessageStart, values: CommandValues = {}): Uint8Array {
-  const out = new ByteWriter(128)
-  writeCommand(new AttributeWriter(out), { command, ...head }, values)
-  return out.written()
+export function encodeCommand(
+  command: number,
+  { family, flags, sequence }: MessageStart,
+  values: CommandValues = {},
+): Uint8Array {
+  return encodeMessage({ type: family, flags: NLM_F_REQUEST | flags, sequence }, out => {
+    writeGenlMsgHdr(out.out, { command, version: IPVS_GENL_VERSION })
+    writeAttributes(out, COMMAND, values)
+  })
 }
 
 export function encodeListServers(family: number, sequence: number): Uint8Array {
@@ -118,7 +112,7 @@ export function encodeListDestinations(family: number, sequence: number, server:
   return encodeCommand(IPVS_CMD_GET_DEST, head, { service: addressValues(server) })
 }
 
-function valuesOf(operation: IpvsOperation): CommandValues {
+export function valuesOf(operation: IpvsOperation): CommandValues {
   switch (operation.verb) {
     case 'set-server':
       return { service: serverValues(operation.server) }

@@ -1,54 +1,40 @@
 import { familyOf, type Ip } from '../../base/ip.ts'
 import type { ByteWriter } from '../../netlink/bytes.ts'
-import { NLA_F_NESTED, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { NLA_F_NESTED } from '../../netlink/constants.ts'
 import * as ipvs from './constants.ts'
 import type { RealServer, VirtualAddress, VirtualServer } from './state.ts'
 
 /*
- * Messages that make or change virtual servers and real servers. A full load has tens of thousands of them, most of them
+ * What messages have that make or change virtual servers and real servers. A full load has tens of thousands of them, most of them
  * written before a compiler has seen much of it: they are written in a straight line, with few calls. A property test
  * holds this against the tables.
  */
 
-/** What a message begins with. */
-export interface UsualHead {
-  /** The number of the generic netlink family. */
-  readonly family: number
-  readonly flags: number
-  readonly sequence: number
-  /** IPVS_CMD_*. */
-  readonly command: number
-  /** IPPROTO_* of the virtual server. */
-  readonly protocol: number
-}
-
-/** Words before the attributes, and those of a nested address. */
-const HEAD_WORDS = 5
+/** Words of a nested address. */
 const ADDRESS_WORDS = 12
-const DESTINATION_WORDS = HEAD_WORDS + ADDRESS_WORDS + 18
+const DESTINATION_WORDS = ADDRESS_WORDS + 18
 const DESTINATION_BYTES = 72
 const U16_BYTES = 6
 const U32_BYTES = 8
 const IP_BYTES = 20
 const FLAGS_BYTES = 12
 /** Without the scheduler's own; its name is at most IP_VS_SCHEDNAME_MAXLEN bytes, with the NUL. */
-const SERVER_WORDS_MAX = HEAD_WORDS + ADDRESS_WORDS + 12
+const SERVER_WORDS_MAX = ADDRESS_WORDS + 12
 const SCHEDULER_LENGTH_MAX = 15
 const ALL_FLAGS = -1
 
 /** An attribute's header as a word: its length and, in the upper half, its type. */
 const header = (type: number, length: number): number => (type << 16) | length
 
-/** Appends a message about a real server, and gives where it starts. They are equally long in both families. */
+/** Appends the attributes of a real server. They are equally long in both families. `protocol` is that of the virtual server. */
 export function writeDestination(
   out: ByteWriter,
-  head: UsualHead,
+  protocol: number,
   { server, destination }: { readonly server: VirtualAddress; readonly destination: RealServer },
-): number {
+): void {
   const start = begin(out, DESTINATION_WORDS)
   const { words } = out
-  writeHead(words, start >> 2, head, DESTINATION_WORDS * 4)
-  let at = writeServerAddress(words, (start >> 2) + HEAD_WORDS, server, head.protocol)
+  let at = writeServerAddress(words, start >> 2, server, protocol)
   words[at] = header(ipvs.IPVS_CMD_ATTR_DEST | NLA_F_NESTED, DESTINATION_BYTES)
   words[at + 1] = header(ipvs.IPVS_DEST_ATTR_ADDR, IP_BYTES)
   writeIp(words, at + 2, destination.ip)
@@ -67,7 +53,6 @@ export function writeDestination(
   words[at + 10] = header(ipvs.IPVS_DEST_ATTR_ADDR_FAMILY, U16_BYTES)
   words[at + 11] = familyNumber(destination.ip)
   out.length = start + DESTINATION_WORDS * 4
-  return start
 }
 
 /** Whether writeServer can write it: whatever else a scheduler is called is for the tables. */
@@ -80,12 +65,12 @@ export function isUsualServer({ scheduler }: VirtualServer): boolean {
   return true
 }
 
-/** Appends a message about a virtual server, and gives where it starts. */
-export function writeServer(out: ByteWriter, head: UsualHead, server: VirtualServer): number {
+/** Appends the attributes of a virtual server. */
+export function writeServer(out: ByteWriter, protocol: number, server: VirtualServer): void {
   const start = begin(out, SERVER_WORDS_MAX)
   const { words, bytes } = out
-  const first = (start >> 2) + HEAD_WORDS
-  let at = writeServerAddress(words, first, server, head.protocol)
+  const first = start >> 2
+  let at = writeServerAddress(words, first, server, protocol)
   const { scheduler } = server
   const nameBytes = scheduler.length + 1
   words[at] = header(ipvs.IPVS_SVC_ATTR_SCHED_NAME, 4 + nameBytes)
@@ -101,23 +86,13 @@ export function writeServer(out: ByteWriter, head: UsualHead, server: VirtualSer
   words[at + 5] = header(ipvs.IPVS_SVC_ATTR_NETMASK, U32_BYTES)
   words[at + 6] = familyOf(server.ip) === 'IPv4' ? swapped(server.netmask) : server.netmask
   const end = (at + 7) * 4
-  words[first] = header(ipvs.IPVS_CMD_ATTR_SERVICE | NLA_F_NESTED, end - first * 4)
-  writeHead(words, start >> 2, head, end - start)
+  words[first] = header(ipvs.IPVS_CMD_ATTR_SERVICE | NLA_F_NESTED, end - start)
   out.length = end
-  return start
 }
 
 function begin(out: ByteWriter, words: number): number {
   if (out.bytes.length - out.length < words * 4) out.reserve(words * 4)
   return out.length
-}
-
-function writeHead(words: Int32Array, at: number, head: UsualHead, bytes: number): void {
-  words[at] = bytes
-  words[at + 1] = head.family | ((NLM_F_REQUEST | head.flags) << 16)
-  words[at + 2] = head.sequence
-  words[at + 3] = 0
-  words[at + 4] = head.command | (ipvs.IPVS_GENL_VERSION << 8)
 }
 
 /** The nested attributes that every virtual server begins with. Gives the word behind them. */
