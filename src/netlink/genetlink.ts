@@ -40,9 +40,7 @@ export interface GenlMsgHdr {
 
 /** Writes struct genlmsghdr. */
 export function writeGenlMsgHdr(out: ByteWriter, { command, version }: GenlMsgHdr): void {
-  out.u8(command)
-  out.u8(version)
-  out.u16(0)
+  out.u32(command | (version << 8))
 }
 
 /** Reads struct genlmsghdr behind the header. Throws NetlinkError when the message ends before it. */
