@@ -1,7 +1,7 @@
 import type { Batch } from '../../netlink/batch.ts'
 import { writeAttributes } from '../../netlink/schema.ts'
 import * as ipset from './constants.ts'
-import { ENTRY_BYTES_MAX, writeEntry } from './entry-writer.ts'
+import { ENTRY_BYTES_MAX, entryWriter } from './entry-writer.ts'
 import { IPSET_PROTOCOL_MIN, openIpsetMessage, type SetOperation, writeSetOperation } from './messages.ts'
 import type { IpsetOperation } from './operation.ts'
 import { ENTRIES } from './schema.ts'
@@ -63,10 +63,11 @@ function writeEntries(batch: Batch<Piece>, { valid, from, to }: EntryPiece): voi
   openIpsetMessage(batch, valid.verb === 'add-entries' ? ipset.IPSET_CMD_ADD : ipset.IPSET_CMD_DEL)
   // The kernel puts the line of the entry that it refuses here, in the copy that it answers with.
   writeAttributes(out, ENTRIES, { protocol: IPSET_PROTOCOL_MIN, name: valid.set.name, line: 0 })
+  const write = entryWriter(valid.set)
   out.openNest(ipset.IPSET_ATTR_ADT)
   for (let i = from; i < to; i++) {
     const entry = valid.entries[i]
-    if (entry !== undefined) writeEntry(out.out, valid.set, entry, i - from + 1)
+    if (entry !== undefined) write(out, { entry, line: i - from + 1 })
   }
   out.close()
 }
