@@ -192,7 +192,7 @@ describe('a compiled writer', () => {
       inside: [1, nested(attributeSet({ bytes: [2, octets] }))],
       outside: [3, octets],
     })
-    const same = (text: string): string => text
+    const same = (text: unknown): string => String(text)
     const write = writerOf(BOX, { inside: { bytes: same }, outside: same })
     for (const length of [0, 1, 3, 4, 63, 64, 65, 300]) {
       const text = 'x'.repeat(length)
@@ -206,7 +206,7 @@ describe('a compiled writer', () => {
   })
 
   it('refuses numbers that do not fit', () => {
-    const write = writerOf(CIRCLE, { radius: (radius: number) => radius })
+    const write = writerOf(CIRCLE, { radius: (radius: unknown) => Number(radius) })
     for (const radius of [-1, 65_536, 1.5, Number.NaN])
       expect(() => write(new AttributeWriter(new ByteWriter(16)), radius)).toThrow(/is not in 0..65535/)
   })
