@@ -124,7 +124,7 @@ const BORDER = {
   numberOf: nothing,
   octetsOf: nothing,
   valueOf: nothing,
-}
+} as const
 
 function stepsOf<F extends Fields, S>(set: AttributeSet<F>, sources: Sources<F, S>): readonly Step<S>[] {
   return set.columns.flatMap(({ name, number, codec }): readonly Step<S>[] => {
