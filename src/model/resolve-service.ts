@@ -1,6 +1,6 @@
-import { cut, listFor } from '../base/compact.ts'
+import { listFor } from '../base/compact.ts'
 import { FAMILIES, familyOf, type Ip } from '../base/ip.ts'
-import type { Steps } from '../base/steps.ts'
+import type { Wanted } from './candidates.ts'
 import { type Arena, clusterIpOwner, isContested, placeOwner } from './contest.ts'
 import { externalsOf } from './externals.ts'
 import type { PortFrontends, ServiceFrontends, WholeAddresses } from './frontend.ts'
@@ -9,65 +9,58 @@ import { isOurs } from './here.ts'
 import { takenKeys } from './listeners.ts'
 import { withoutLoops } from './loops.ts'
 import { healthCheckPlaces } from './node-port-places.ts'
-import { endpointsInSteps, endpointsOf } from './port-endpoints.ts'
-import { firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
+import { firstPortsOf, type ServiceWork } from './port-frontends.ts'
 import { type Findings, type Refusal, refusalsOf, refuse } from './refusal.ts'
-import type { Service } from './service.ts'
+import type { Service, ServicePortSpec } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
 import { wholesOf } from './whole-addresses.ts'
 
-/** What a Service asks of this node; undefined when that is nothing and there is nothing to say about it. */
-export function resolveService(
-  arena: Arena,
-  service: Service,
-  slices: SliceList,
-): ServiceFrontends | undefined {
+/** A Service whose ports are resolved one after the other. */
+export interface OpenService {
+  readonly work: ServiceWork
+  readonly places: readonly PortPlace[]
+  /** So many endpoints that each port takes a while. */
+  readonly isLong: boolean
+}
+
+/** One of its ports in one family. */
+export interface PortPlace extends Wanted {
+  readonly port: ServicePortSpec
+  /** Undefined for a headless Service. */
+  readonly clusterIp: Ip | undefined
+}
+
+/** Undefined when the Service asks nothing of this node, and there is nothing to say about it. */
+export function openService(arena: Arena, service: Service, slices: SliceList): OpenService | undefined {
   if (!isServed(arena, service)) return undefined
-  const work = begin(arena, service, slices)
-  const { ports } = service
+  return { work: begin(arena, service, slices), places: placesOf(service), isLong: isLarge(slices) }
+}
+
+function placesOf(service: Service): readonly PortPlace[] {
+  const { ports, headless } = service
   const members = membersOf(service)
-  const list = listFor<PortFrontends>(ports.length * members.length)
+  const places = listFor<PortPlace>(ports.length * members.length)
   let count = 0
   for (let index = 0; index < ports.length; index++) {
     const port = ports[index]
     if (port === undefined) continue
+    const { name, protocol } = port
     for (let at = 0; at < members.length; at++) {
       const member = members[at] ?? ''
-      const { name, protocol } = port
-      const family = familyOf(member)
-      const clusterIp = service.headless === undefined ? member : undefined
-      const among = endpointsOf(work.slices, { name, protocol, family })
-      const resolved = resolvePort(work, { port, family, clusterIp, among })
-      if (resolved !== undefined) list[count++] = resolved
+      const clusterIp = headless === undefined ? member : undefined
+      places[count++] = { port, name, protocol, family: familyOf(member), clusterIp }
     }
   }
-  return end(work, slices, cut(list, count))
+  return places
 }
 
-/** The same with pauses, for tens of thousands of endpoints. */
-export function* resolveServiceInSteps(
-  arena: Arena,
-  service: Service,
-  slices: SliceList,
-): Steps<ServiceFrontends | undefined> {
-  if (!isServed(arena, service)) return undefined
-  const work = begin(arena, service, slices)
-  const list: PortFrontends[] = []
-  const members = membersOf(service)
-  for (const port of service.ports) {
-    for (const member of members) {
-      yield
-      const { name, protocol } = port
-      const family = familyOf(member)
-      const clusterIp = service.headless === undefined ? member : undefined
-      const among = yield* endpointsInSteps(work.slices, { name, protocol, family })
-      yield
-      const resolved = resolvePort(work, { port, family, clusterIp, among })
-      if (resolved !== undefined) list.push(resolved)
-    }
-  }
-  yield
-  return end(work, slices, list)
+/** Endpoints that may be resolved without a pause: some milliseconds of work. */
+const LARGE = 10_000
+
+function isLarge(slices: SliceList): boolean {
+  let endpoints = 0
+  for (let index = 0; index < slices.length; index++) endpoints += slices[index]?.endpoints.length ?? 0
+  return endpoints > LARGE
 }
 
 function isServed({ here }: Arena, service: Service): boolean {
@@ -96,7 +89,12 @@ function begin(arena: Arena, service: Service, slices: SliceList): ServiceWork {
   }
 }
 
-function end(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {
+/** What a Service asks of this node, when its ports are resolved. */
+export function closeService(
+  work: ServiceWork,
+  slices: SliceList,
+  ports: readonly PortFrontends[],
+): ServiceFrontends {
   const { arena, service, findings } = work
   const wholes = service.headless === 'whole' ? wholesOf(work) : NO_WHOLES
   const hasHealthCheck = service.healthCheckNodePort !== 0 && hasHealthPort(work)

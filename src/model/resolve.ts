@@ -1,4 +1,5 @@
 import { type Cidr, mergeCidrs } from '../base/cidr.ts'
+import { cut, listFor } from '../base/compact.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import { type AdmissionUpdate, admit } from './admission.ts'
@@ -6,11 +7,13 @@ import { changedApiIps } from './api-server.ts'
 import { type Claims, type Touched, updateClaims } from './claims.ts'
 import type { Arena } from './contest.ts'
 import { isSame } from './equal.ts'
-import type { FrontendTable, ServiceFrontends } from './frontend.ts'
+import type { FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
 import { type Here, hereOf, type ResolveOptions } from './here.ts'
 import { localBackendsAfter } from './local-backends.ts'
 import { nodePortAddresses } from './node-ports.ts'
-import { resolveService, resolveServiceInSteps } from './resolve-service.ts'
+import { endpointsOf, endpointsOfOneSlice } from './port-endpoints.ts'
+import { resolvePort } from './port-frontends.ts'
+import { closeService, openService } from './resolve-service.ts'
 import { isSameService } from './same-frontends.ts'
 import type { ServiceKey } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
@@ -91,9 +94,24 @@ function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
     let now: ServiceFrontends | undefined
     if (service !== undefined) {
       const slices = snapshot.slices.get(key) ?? NO_SLICES
-      now = isLarge(slices)
-        ? yield* resolveServiceInSteps(arena, service, slices)
-        : resolveService(arena, service, slices)
+      const opened = openService(arena, service, slices)
+      if (opened !== undefined) {
+        const { work, places, isLong } = opened
+        const ports = listFor<PortFrontends>(places.length)
+        let count = 0
+        // Here, and not in steps of its own, which would take time of each of tens of thousands of Services.
+        for (let at = 0; at < places.length; at++) {
+          const place = places[at]
+          if (place === undefined) break
+          const among = endpointsOfOneSlice(work.slices, place) ?? (yield* endpointsOf(work.slices, place))
+          if (isLong) yield
+          const { port, family, clusterIp } = place
+          const resolved = resolvePort(work, { port, family, clusterIp, among })
+          if (resolved !== undefined) ports[count++] = resolved
+          if (isLong) yield
+        }
+        now = closeService(work, slices, cut(ports, count))
+      }
     }
     // An object that says the same is not a change: planes compare by identity.
     if (!isSameService(before.get(key), now)) changes.set(key, now)
@@ -103,14 +121,6 @@ function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
 }
 
 const NO_SLICES: SliceList = []
-/** Endpoints that may be resolved without a pause: some milliseconds of work. */
-const LARGE = 10_000
-
-function isLarge(slices: SliceList): boolean {
-  let endpoints = 0
-  for (let index = 0; index < slices.length; index++) endpoints += slices[index]?.endpoints.length ?? 0
-  return endpoints > LARGE
-}
 
 /** What is gone since the last table counts, too. */
 function allOf(previous: Resolved | undefined, { services }: Snapshot): Touched {
