@@ -77,7 +77,7 @@ export async function asOnlyInstance(
     if (rival === undefined || signal.aborted) return
     const facts = { holder: holderText(rival.holder), repairs: OVERWRITTEN_MAX }
     if (rival.isEarlier) {
-      log.error(facts, busyText(name, 'name'))
+      log.error(facts, busyText(name, 'name', instance))
       gone.abort('another kprobe that started earlier overwrites every commit')
     } else if (clock.nowMs() - saidMs >= APART_MS) {
       saidMs = clock.nowMs()

@@ -142,7 +142,7 @@ function clientsFeature(family: NftFamily, hook: ChainHook): NftFeature {
           comment: '',
           expressions: [
             { kind: 'numgen', modulus: 7, dreg: 0 },
-            destinationAddress(layout, 1),
+            destinationAddress(LAYOUTS[family], 1),
             { kind: 'numgen', modulus: 7, dreg: 8 },
             { kind: 'dynset', op: 'update', set: affinity.name, keyReg: 0, dataReg: 8, timeoutMs: 10_000 },
           ],
