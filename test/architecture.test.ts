@@ -8,6 +8,7 @@ import {
   importComplaints,
   lineCount,
   loadingComplaints,
+  modeNameComplaints,
   moduleStateComplaints,
   NATIVE_LINES_MAX,
   nameComplaints,
@@ -39,6 +40,10 @@ describe('the sources', () => {
   it('import only in the directions of the architecture, types included, and start no process', () => {
     expect(src.length).toBeGreaterThan(20)
     expect(src.flatMap(importComplaints)).toEqual([])
+  })
+
+  it('ask the registry about modes, and name none', () => {
+    expect(src.flatMap(modeNameComplaints)).toEqual([])
   })
 
   it('import each other without a circle, types included', () => {

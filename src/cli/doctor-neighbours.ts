@@ -1,8 +1,8 @@
 import { count } from '../base/text.ts'
-import { instanceOf, instanceOfTable } from '../daemon/instance.ts'
 import type { SurveyedChain } from '../kernel/nft/survey.ts'
-import { namedPrefixOf } from '../modes/iptables/layout.ts'
-import { isKubeProxyChain, KUBE_PROXY } from './leftovers-kube-proxy.ts'
+import { isKubeProxyChain, KUBE_PROXY } from '../modes/common/kube-proxy.ts'
+import { MODES, proxyOfTable } from '../modes/registry.ts'
+import { namedPrefixOf } from '../modes/xt-common/layout.ts'
 import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers-text.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
@@ -114,10 +114,9 @@ function natChains({ chains, tableName, isNamed = false }: Neighbourhood): Neigh
 }
 
 function natAdvice(table: string, isNamed: boolean): string {
-  const { nftables, userspace } = instanceOf(undefined)
-  if (isNamed && (table === nftables || table === userspace))
+  if (isNamed && MODES.some(mode => mode.notNamed === undefined && mode.tableName(undefined) === table))
     return 'it is called as those of the proxy without a name are, which serves the Services without the label service-proxy-name'
-  const name = instanceOfTable(table)
+  const name = proxyOfTable(table)
   return name === undefined
     ? 'the first translation of a connection counts; what it translates never reaches a Service'
     : `it is called as those of \`kprobe run --service-proxy-name=${name}\` are, which serves Services of that name alone`

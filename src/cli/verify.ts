@@ -1,3 +1,4 @@
+import { failureText } from '../base/failure-text.ts'
 import { count } from '../base/text.ts'
 import { MODEL_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
@@ -14,7 +15,7 @@ import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
 import { planLine } from './plan-text.ts'
 import { tableText } from './table.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 

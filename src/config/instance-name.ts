@@ -1,4 +1,5 @@
 import { isDnsLabel } from '../model/names.ts'
+import { findMode, MODES } from '../modes/registry.ts'
 import type { ProxyMode } from './config.ts'
 import type { FlagSpec } from './flag.ts'
 import { type FlagReader, quote } from './flag-reader.ts'
@@ -25,23 +26,19 @@ export function readInstanceName(reader: FlagReader): string | undefined {
   return name === '' ? undefined : name
 }
 
-/** Tables of the proxy without a name are called so: kube-proxy-ipvs, kube-proxy-userspace. */
-const RESERVED: readonly string[] = ['ipvs', 'userspace'] satisfies readonly ProxyMode[]
-
 /** Why a proxy of that name cannot program the kernel in that mode; undefined if it can. */
 export function whyNotInstance(name: string, mode: ProxyMode): string | undefined {
-  if (RESERVED.includes(name))
+  if (isReserved(name))
     return `${quote(name)} is a name that no proxy can have: a table of the one without a name is called so`
-  switch (mode) {
-    case 'nftables':
-    case 'iptables':
-    case 'userspace':
-      return undefined
-    case 'ipvs':
-      return IPVS
-  }
+  const { notNamed } = findMode(mode)
+  if (notNamed === undefined) return undefined
+  const others = MODES.filter(each => each.notNamed === undefined).map(each => each.name)
+  const modes = `${others.slice(0, -1).join(', ')} and ${others.at(-1)}`
+  return `cannot be used in the mode ${mode}: ${notNamed}; the modes ${modes} keep apart what is of each name`
 }
 
-const IPVS =
-  'cannot be used in the mode ipvs: the kernel has one list of virtual servers in a network namespace, and the proxy without a name ' +
-  'removes those that it does not know; the modes nftables, iptables and userspace keep apart what is of each name'
+/** Whether a table of a proxy of this name would be called as one of the proxy without a name. */
+function isReserved(name: string): boolean {
+  const unnamed = new Set(MODES.map(({ tableName }) => tableName(undefined)))
+  return MODES.some(({ tableName }) => unnamed.has(tableName(name) ?? ''))
+}

@@ -1,17 +1,15 @@
 import type { Clock } from '../base/clock.ts'
-import { formatIp, formatIpPort, type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
+import { formatIpPort, type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
-import { serverKey } from '../kernel/ipvs/key.ts'
 import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import { type ApiEndpoint, sortedEndpoints } from '../model/api-server.ts'
 import { apiBypass, type BypassWay } from '../modes/common/api-bypass.ts'
-import type { Freed } from '../modes/ipvs/free-endpoints.ts'
+import type { Freed, KernelSockets } from '../modes/mode.ts'
+import { MODES } from '../modes/registry.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { DialAttempt, DialWatch } from '../source/kube/client/http-client.ts'
 import type { DaemonIo } from './io.ts'
-import type { KernelSockets } from './mode.ts'
-import { freeFromIpvs } from './mode-ipvs.ts'
 
 /** For the daemon of a configuration: one that only reads, or runs once, writes no way past anything. */
 export function apiReachOf(
@@ -24,11 +22,12 @@ export function apiReachOf(
   return new ApiReach({
     ...io,
     openTransport: writes ? io.openTransport : undefined,
-    // What IPVS mode holds belongs to the proxy without a name, whatever its mode is now.
-    free:
-      serviceProxyName === undefined
-        ? endpoints => freeFromIpvs({ config, clock: io.clock, sockets }, endpoints)
-        : undefined,
+    // Modes that can free hold objects without a name: these belong to the proxy without a name, whatever its mode is now.
+    free: MODES.flatMap(({ free }) =>
+      free === undefined || serviceProxyName !== undefined
+        ? []
+        : [async endpoints => await free({ config, clock: io.clock, sockets }, endpoints)],
+    ),
     connects: async (address, port) => {
       const { connects } = await import('../source/kube/client/dial.ts')
       return await connects(io.clock, address, port)
@@ -44,8 +43,8 @@ export interface ApiReachOptions {
   readonly random: () => number
   /** Opens a socket to nf_tables; undefined where nothing may be written. */
   readonly openTransport: (() => Transport) | undefined
-  /** Removes what IPVS mode holds at endpoints; undefined where that is another proxy's. */
-  readonly free: ((endpoints: readonly ApiEndpoint[]) => Promise<Freed>) | undefined
+  /** Each removes what one mode holds at endpoints, as Mode.free does. */
+  readonly free: readonly ((endpoints: readonly ApiEndpoint[]) => Promise<Freed | undefined>)[]
   /** Whether a connection can be made. */
   readonly connects: (address: string, port: number) => Promise<boolean>
   /** All endpoints that were dialled, whenever there is another one. */
@@ -65,7 +64,7 @@ const LOCAL_PORTS = { first: 32_768, count: 28_232 } as const
  * Follows where this process reaches the API server. Until the first sync, rules that a former process or another proxy
  * left in the kernel may capture these connections: after each attempt that failed, the next one is made with, or again
  * without, tables that lead past such rules. They match the local port of that one connection, so that other processes
- * of the node keep the rules, which they need for a ClusterIP. No rule leads past an address that IPVS mode bound to the
+ * of the node keep the rules, which they need for a ClusterIP. No rule leads past an address that a mode bound to the
  * node, nor past its virtual server: these are removed, and the first sync restores what belongs there.
  */
 export class ApiReach implements DialWatch {
@@ -155,13 +154,13 @@ export class ApiReach implements DialWatch {
 
   async #free(): Promise<void> {
     const { free, log } = this.#options
-    try {
-      const { addresses, servers } = (await free?.(this.#endpoints)) ?? NOTHING_FREED
-      if (addresses.length + servers.length === 0) return
-      log.warn({ addresses: addresses.map(formatIp), virtualServers: servers.map(serverKey) }, FREED)
-    } catch (thrown) {
-      log.warn({ err: errorOf(thrown) }, NOT_FREED)
-    }
+    for (const freeMode of free)
+      try {
+        const freed = await freeMode(this.#endpoints)
+        if (freed !== undefined) log.warn(freed.facts, freed.text)
+      } catch (thrown) {
+        log.warn({ err: errorOf(thrown) }, NOT_FREED)
+      }
   }
 
   async #remove(clients: readonly NftClient[]): Promise<void> {
@@ -189,11 +188,8 @@ function plainIp(text: string): Ip | undefined {
 }
 
 const OPENED = 'cannot connect to the API server; this attempt bypasses the Service rules of this node'
-const NOTHING_FREED: Freed = { addresses: [], servers: [] }
 const NOT_FREED =
-  'cannot read or remove what IPVS mode holds at the address of the API server; if that captures the connections, run `kprobe cleanup` and restart'
-const FREED =
-  'cannot connect to the API server, at whose address IPVS mode has a Service; removed the address from kube-ipvs0 and the virtual servers there; the first sync restores what belongs there'
+  'cannot read or remove what a proxy mode holds at the address of the API server; if that captures the connections, run `kprobe cleanup` and restart'
 const RELEASED =
   'reached the API server past the Service rules that were in the kernel; they are replaced, and the bypass is removed'
 const STILL_CAPTURED =

@@ -2,7 +2,8 @@ import { readFileSync } from 'node:fs'
 import { getHeapStatistics } from 'node:v8'
 import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
 import type { Config } from '../config/config.ts'
-import type { ProcessRoom } from '../modes/userspace/relay/limits.ts'
+import type { ProcessRoom } from '../modes/mode.ts'
+import { findMode } from '../modes/registry.ts'
 import { memoryLimit } from './memory-limit.ts'
 
 /** What this process may take of its machine, at once. */
@@ -33,7 +34,7 @@ export function daemonDescriptors(
 ): DescriptorBudget {
   const always: readonly DescriptorUse[] = ['healthz', 'metrics', 'healthChecks', 'healthCheckListeners']
   const uses = [...always, ...(api === undefined ? [] : API)]
-  return proxyMode === 'userspace'
+  return findMode(proxyMode).relays
     ? descriptorBudget(room?.descriptors, [...uses, ...RELAY])
     : descriptorBudget(room?.descriptors, uses, RELAY)
 }

@@ -20,7 +20,7 @@ beforeEach(() => {
     log: { debug: note, warn: note },
     random: Math.random,
     openTransport: () => openNetlink({ protocol: NETLINK_NETFILTER }),
-    free: undefined,
+    free: [],
     connects: () => Promise.resolve(!isCaptured),
     changed: () => undefined,
   })

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest'
-import { damageText, programmedModes, type ReadModes } from '../../src/cli/programmed.ts'
-import { instanceOf } from '../../src/daemon/instance.ts'
+import { damageText, programmedModes } from '../../src/cli/programmed.ts'
+import { tableNameOf as nftablesName } from '../../src/modes/nftables/options.ts'
+import { tableNameOf as userspaceName } from '../../src/modes/userspace/options.ts'
 import {
   change,
   computeIn,
@@ -12,7 +13,14 @@ import {
   NFTABLES,
   type Stateful,
 } from '../support/pipeline.ts'
-import { readIptablesMode, readIpvsMode, readNftables, readUserspace } from '../support/read-modes.ts'
+import {
+  heldModes,
+  type ReadModes,
+  readIptablesMode,
+  readIpvsMode,
+  readNftables,
+  readUserspace,
+} from '../support/read-modes.ts'
 import { tried } from '../support/runs.ts'
 import { LOCAL_IPS, loadScenarios, type Scenario } from '../support/scenario.ts'
 import { USERSPACE } from '../support/userspace-mode.ts'
@@ -27,18 +35,17 @@ function alarms<State extends Stateful>(
   let computed = computeIn(mode, config, LOCAL_IPS)
   return steps.map(step => {
     computed = change(computed, step)
-    return damageText(programmedModes(inName(read(computed.state), config.serviceProxyName)))
+    return damageText(programmedModes(heldModes(inName(read(computed.state), config.serviceProxyName))))
   })
 }
 
 /** Tables of a named proxy bear its name. */
 function inName(read: ReadModes, proxy: string | undefined): ReadModes {
-  const { nftables, userspace } = instanceOf(proxy)
   const named = (tables: ReadModes['nftables'], name: string) => tables.map(table => ({ ...table, name }))
   return {
     ...read,
-    nftables: named(read.nftables, nftables),
-    userspace: named(read.userspace, userspace),
+    nftables: named(read.nftables, nftablesName(proxy)),
+    userspace: named(read.userspace, userspaceName(proxy)),
   }
 }
 

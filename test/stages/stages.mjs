@@ -61,6 +61,7 @@ const CORE = [
 
 /** What takes longer and runs only by its name: `.ci/run` runs all of it after `npm test`. */
 const REST = [
+  { name: 'modes-rest', load: 2, silentSeconds: 600, command: ['node', 'test/without-mode.mjs'] },
   { name: 'runtimes', load: 2, silentSeconds: 900, command: ['sh', 'test/runtimes.sh'] },
   {
     name: 'sim-rest',

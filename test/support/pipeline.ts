@@ -24,7 +24,7 @@ import { renderState } from '../../src/modes/nftables/render.ts'
 import { EMPTY_STATE, type NftablesState } from '../../src/modes/nftables/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
-import type { Dataplane, DataplaneName, Plan } from '../../src/reconcile/dataplane.ts'
+import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
 
 /** The parts of a KubeProxyConfiguration that decide about packets, under its names and with its defaults. */
 export interface PipelineConfig {
@@ -116,7 +116,7 @@ export function ip(text: string): Ip {
 
 /** What differs between modes on the way from objects to what the kernel should hold. */
 export interface Mode<State> {
-  readonly name: DataplaneName
+  readonly name: string
   readonly empty: State
   /** What this mode asks of the model. */
   readonly resolving: Partial<ResolveOptions>

@@ -1,3 +1,4 @@
+import { MODE_NAMES } from '../../src/modes/registry.ts'
 import { ARROW, factsOf, functionsOfC, type SourceFacts } from './source-facts.ts'
 
 /** A file of the repository: its path from the top folder, with forward slashes, its text, and what the parser says of it. */
@@ -37,12 +38,29 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   model: ['base'],
   reconcile: ['base', 'model'],
   // What goes wrong on a socket is the same error in every part of the kernel.
-  modes: ['base', 'model', 'kernel', 'netlink/errors.ts', 'netlink/transport.ts', 'reconcile/dataplane.ts'],
+  modes: [
+    'base',
+    'model',
+    'kernel',
+    'netlink/connection.ts',
+    'netlink/errors.ts',
+    'netlink/transport.ts',
+    'reconcile/dataplane.ts',
+    // The configuration that a mode is opened with, and the shape of its own part of it.
+    'config/config.ts',
+    'config/fields.ts',
+    'config/flag.ts',
+    'config/ipvs-flags.ts',
+    'config/iptables-flags.ts',
+    // What a mode measures.
+    'telemetry/connection-totals.ts',
+    'telemetry/mode-metrics.ts',
+  ],
   source: ['base', 'model'],
   telemetry: ['base', 'model', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
   flows: ['base', 'model', 'kernel/conntrack'],
-  config: ['base', 'model', 'reconcile/dataplane.ts', 'api/grpc/address.ts'],
+  config: ['base', 'model', 'modes/registry.ts', 'modes/mode.ts', 'api/grpc/address.ts'],
   // What other programs are told of the model.
   api: ['base', 'model'],
   cli: EVERYTHING,
@@ -94,9 +112,9 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   telemetry: ['prom-client', 'node:http', 'node:net'],
   'telemetry/process-metrics.ts': ['node:fs/promises', 'prom-client'],
   'telemetry/admin-server.ts': ['node:fs/promises', 'node:net'],
-  // Kernel settings that have no netlink: /proc/sys and /sys.
   // SHA-256 alone: names of chains are hashes.
-  'modes/iptables/chain-hash.ts': ['node:crypto'],
+  'modes/xt-common/chain-hash.ts': ['node:crypto'],
+  // Kernel settings that have no netlink: /proc/sys and /sys.
   'kernel/conntrack/sysctl-files.ts': ['node:fs/promises', 'node:os'],
   'kernel/ipvs/sysctl-files.ts': ['node:fs/promises'],
   'kernel/socket/own-sockets.ts': ['node:fs'],
@@ -130,6 +148,18 @@ const STARTS_PROGRAMS = ['api/exec.ts', 'source/kube/client/exec-plugin.ts'] as 
 /** Signals the process groups of programs that were started so. */
 const SIGNALS_PROGRAMS = 'base/process-group.ts'
 
+/** The rooms of the modes: folders of src/modes/ that are not shared. */
+const ROOM = /^modes\/(?!common\/|xt-common\/)([^/]+)\//
+/** Lists the modes: a line for each. */
+const REGISTRY = 'modes/registry.ts'
+
+/** Why a file may not reach into the room of a mode. */
+function roomComplaint(from: string, to: string): string | undefined {
+  const room = ROOM.exec(to)?.[1]
+  if (room === undefined || from === REGISTRY || ROOM.exec(from)?.[1] === room) return undefined
+  return `the room of ${room} mode is for itself and ${REGISTRY} alone`
+}
+
 export function importComplaints(file: SourceFile): string[] {
   const complaints: string[] = []
   const from = inSrc(file.path)
@@ -145,7 +175,7 @@ export function importComplaints(file: SourceFile): string[] {
     if (!/\.(ts|json|node)$/.test(module))
       complaints.push(`${file.path}: imports ${module} without its extension`)
     const to = inSrc(resolvePath(file.path, module))
-    const why = forbidden(from, to)
+    const why = roomComplaint(from, to) ?? forbidden(from, to)
     if (why !== undefined) complaints.push(`${file.path}: imports src/${to}: ${why}`)
   }
   return complaints
@@ -192,6 +222,30 @@ export function resolvePath(importer: string, module: string): string {
     else if (part !== '.') parts.push(part)
   }
   return parts.join('/')
+}
+
+const MODE_NAME = new RegExp(`'(?:${MODE_NAMES.join('|')})'`)
+/** Where the word is no mode: a library, fields of Leftovers, rules that IPVS mode writes, the file format. */
+const NAMES_NO_MODE: readonly string[] = [
+  'src/cli/cleanup-steps.ts',
+  'src/cli/dump.ts',
+  'src/cli/leftovers.ts',
+  'src/cli/leftovers-text.ts',
+  'src/cli/libnftables.ts',
+  'src/config/config.ts',
+  'src/config/ipvs-flags.ts',
+  'src/config/read-ipvs.ts',
+]
+
+/** Outside of src/modes/ and src/kernel/ no file compares with the name of a mode: it asks the registry. */
+export function modeNameComplaints(file: SourceFile): string[] {
+  if (/^src\/(modes|kernel)\//.test(file.path) || NAMES_NO_MODE.includes(file.path)) return []
+  const found = codeLines(file.text).find(line => MODE_NAME.test(line))
+  return found === undefined ? [] : [`${file.path}: names a mode: ${found.trim()}`]
+}
+
+function codeLines(text: string): readonly string[] {
+  return text.split('\n').filter(line => !/^\s*(\/\/|\/?\*|import\b)/.test(line))
 }
 
 /** Every circle of imports, type imports included, as `a -> b -> a`; one for each file from which one is found. */

@@ -12,15 +12,15 @@ import type { Dataplane, Observation, Receipt, WriterCommit } from '../../reconc
 import { NFT_FAMILIES } from '../common/family.ts'
 import { refusalTo } from '../common/refusal.ts'
 import { type WatchedSocket, watchWritersOf } from '../common/writers.ts'
+import { isOurChain, isServiceChain } from '../xt-common/layout.ts'
+import { touchesUs } from '../xt-common/touches.ts'
 import { diffStates } from './diff.ts'
 import { jumpsOf } from './jumps.ts'
-import { isOurChain, isServiceChain } from './layout.ts'
 import type { IptablesOptions } from './options.ts'
 import type { IptablesPlan } from './plan.ts'
 import { renderIptablesState } from './render.ts'
 import { EMPTY_STATE, type IptablesState, type ObservedState } from './state.ts'
 import { staticsOf } from './statics.ts'
-import { touchesUs } from './touches.ts'
 
 export interface IptablesPlaneOptions {
   readonly client: NftClient

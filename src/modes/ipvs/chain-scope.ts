@@ -14,16 +14,9 @@ import { chainKey, type ScopeOperations } from '../../kernel/xt/scope-operation.
 import type { FrontendTable } from '../../model/frontend.ts'
 import { detectorFor } from '../common/detector.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
-import { isOurChain, isServiceChain, KUBE_CHAINS, KUBE_PROXY_CANARY } from '../iptables/layout.ts'
-import {
-  type ChainInputs,
-  chainsOf,
-  isIpvsChain,
-  jumpsOf,
-  KUBE_IPVS_FILTER,
-  KUBE_LOAD_BALANCER,
-  SENT_ON,
-} from './chains.ts'
+import { isIpvsChain, KUBE_IPVS_FILTER, KUBE_LOAD_BALANCER } from '../xt-common/ipvs-chain-names.ts'
+import { isOurChain, isServiceChain, KUBE_CHAINS, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
+import { type ChainInputs, chainsOf, jumpsOf, SENT_ON } from './chains.ts'
 import type { IpvsOptions, RuleWriter } from './options.ts'
 import type { Chains, IpvsState } from './state.ts'
 

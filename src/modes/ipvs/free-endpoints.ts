@@ -6,12 +6,6 @@ import type { ApiEndpoint } from '../../model/api-server.ts'
 import { type IpvsKernel, type ObserveOptions, observeKernel } from './observe.ts'
 import { clusterIpsIn } from './ownership.ts'
 
-/** What was removed. */
-export interface Freed {
-  readonly addresses: readonly Ip[]
-  readonly servers: readonly VirtualServer[]
-}
-
 /**
  * Removes the addresses of endpoints from the dummy device, and virtual servers at these endpoints, as far as IPVS mode
  * recorded them as its own: until then no packet of this node leaves it for these addresses. A ClusterIP stays, because
@@ -21,7 +15,7 @@ export async function freeEndpoints(
   kernel: IpvsKernel,
   endpoints: readonly ApiEndpoint[],
   options: ObserveOptions,
-): Promise<Freed> {
+): Promise<{ readonly addresses: readonly Ip[]; readonly servers: readonly VirtualServer[] }> {
   const { dummy, ipvs } = kernel
   // Without the device IPVS mode is not in use here, and no module need be loaded to find that out.
   if ((await dummy.addresses(options.deviceName)) === undefined) return { addresses: [], servers: [] }
