@@ -113,7 +113,7 @@ function readLog(child) {
     let text = ''
     const take = piece => {
       text += piece
-      if (/in sync/.test(text)) done()
+      if (/^programmed /m.test(text)) done()
     }
     child.stdout.on('data', take)
     child.stderr.on('data', take)
