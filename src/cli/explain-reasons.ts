@@ -1,6 +1,7 @@
 import { anyContains, formatCidr } from '../base/cidr.ts'
 import { familyOf, formatIp, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { count } from '../base/text.ts'
+import type { Oversized } from '../model/admission.ts'
 import type { Frontend, FrontendTable, PortFrontends } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
 import type { Service } from '../model/service.ts'
@@ -18,6 +19,8 @@ export interface ReasonsInput {
   readonly question: Question
   readonly table: FrontendTable
   readonly snapshot: Snapshot
+  /** Services that are not served, for lack of memory. */
+  readonly oversized: Iterable<Oversized>
   readonly caught: Caught | undefined
   readonly endpoints: readonly ExplainedEndpoint[]
   readonly isLocal: boolean
@@ -83,7 +86,7 @@ function served({ proxyName }: { readonly proxyName: string | undefined }): stri
 /** Services that asked for the address or the node port in vain. */
 function refusals(input: ReasonsInput): readonly string[] {
   const reasons = new Set<string>()
-  for (const { service, refusal } of input.table.admission?.oversized.values() ?? [])
+  for (const { service, refusal } of input.oversized)
     if (wants(service, input)) reasons.add(`${refusal.object} is not served: it ${refusal.reason}`)
   for (const { refusals } of input.table.services.values())
     for (const refusal of refusals)

@@ -9,13 +9,14 @@ import { resolveOptions } from '../config/resolve-options.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import { explainEndpoints } from '../model/explain.ts'
 import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
+import type { Resolved } from '../model/resolve.ts'
 import { findMode } from '../modes/registry.ts'
 import { askKernel, isElsewhere, outcomesOf } from './explain-kernel.ts'
 import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Caught, reasonsOf } from './explain-reasons.ts'
 import { type ExplainedEndpoint, type Explanation, explanationText } from './explanation-text.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { type Loaded, withLoaded } from './load.ts'
+import { withLoaded } from './load.ts'
 import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
 import { usageErrors } from './usage-errors.ts'
@@ -102,7 +103,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 async function explain(
   question: Question,
   config: Config,
-  { table, snapshot }: Loaded,
+  { table, snapshot, memo }: Resolved,
 ): Promise<Explanation> {
   const { from, to, port, protocol } = question
   const localIps = new Set([...table.node.ips, ...snapshot.localIps])
@@ -132,7 +133,15 @@ async function explain(
     },
     service: caught?.port.displayName,
     frontend: caught?.frontend.kind,
-    reasons: reasonsOf({ question, table, snapshot, caught, endpoints, isLocal: localIps.has(to) }),
+    reasons: reasonsOf({
+      question,
+      table,
+      snapshot,
+      oversized: memo.admission?.oversized.values() ?? [],
+      caught,
+      endpoints,
+      isLocal: localIps.has(to),
+    }),
     outcomes,
     kernel: await askKernel(config, { packet, localIps, wanted: outcomes }),
     rules: (ways[0]?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({
@@ -169,7 +178,10 @@ function findFrontend(
   return byNodePort
 }
 
-function endpointsOf(port: PortFrontends, loaded: Loaded & { readonly config: Config }): ExplainedEndpoint[] {
+function endpointsOf(
+  port: PortFrontends,
+  loaded: Pick<Resolved, 'table' | 'snapshot'> & { readonly config: Config },
+): ExplainedEndpoint[] {
   const found = explainEndpoints({
     options: resolveOptions(loaded.config),
     snapshot: loaded.snapshot,

@@ -13,9 +13,8 @@ import { processRoom, servicesBytes } from '../daemon/process-room.ts'
 import { ownSockets } from '../kernel/socket/own-sockets.ts'
 import type { ApiEndpoint } from '../model/api-server.ts'
 import { isJson } from '../model/fields.ts'
-import type { FrontendTable } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
-import { resolve } from '../model/resolve.ts'
+import { type Resolved, resolve } from '../model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
 import { readSnapshotJson } from '../model/snapshot-json.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
@@ -25,11 +24,6 @@ import { askDaemon } from './admin-client.ts'
 import type { Io } from './io.ts'
 import type { ModelRequest } from './model-request.ts'
 import { Progress } from './progress.ts'
-
-export interface Loaded {
-  readonly snapshot: Snapshot
-  readonly table: FrontendTable
-}
 
 interface Reading {
   readonly clock: Clock
@@ -44,7 +38,7 @@ interface Reading {
 export async function withLoaded<R>(
   request: Pick<ModelRequest, 'config' | 'daemon'>,
   io: Io,
-  use: (loaded: Loaded, progress: Progress) => R | Promise<R>,
+  use: (loaded: Resolved, progress: Progress) => R | Promise<R>,
 ): Promise<R> {
   const progress = new Progress(systemClock, io)
   try {
@@ -57,7 +51,7 @@ export async function withLoaded<R>(
 async function load(
   { config, daemon }: Pick<ModelRequest, 'config' | 'daemon'>,
   reading: Reading,
-): Promise<Loaded> {
+): Promise<Resolved> {
   const { clock, progress } = reading
   const { snapshot, memoryBytes } =
     daemon === undefined
@@ -68,8 +62,7 @@ async function load(
       : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
   const options = resolveOptions(config, memoryBytes)
-  const table = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
-  return { snapshot, table }
+  return await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
 }
 
 /** As a daemon that starts: it refuses what processes of this node have, but for those of the daemon that runs. */

@@ -1,3 +1,4 @@
+import { formatIpPort, parseIp } from '../base/ip.ts'
 import { namesIn, noted, type ServiceNames } from '../modes/common/service-names.ts'
 import { askDaemon } from './admin-client.ts'
 
@@ -12,34 +13,31 @@ export async function askServiceNames(adminSocket: string): Promise<ServiceNames
   return serviceNames(answer.value)
 }
 
-/** Of what /state says: its shape is PrintedService's; what has another one is passed over. */
+/** Reads the answer of /state (ServiceJson) and skips what has another shape. */
 export function serviceNames(state: unknown): ServiceNames {
   const found = noted()
   const { places, addresses, clusterIps } = found
   for (const service of listAt(state, 'services')) {
     const name = textAt(service, 'service')
     for (const port of listAt(service, 'ports')) {
-      const key = textAt(port, 'key')
-      const { display, protocol } = partsOf(key)
-      for (const words of [...listAt(port, 'cluster'), ...listAt(port, 'local')])
-        places.set(`${protocol} ${String(words).split(' ')[0]}`, display)
-      for (const words of listAt(port, 'frontends')) {
-        const [kind, place = ''] = String(words).split(' ')
-        const address = place.replace(/:\d+$/, '').replace(/^\[|\]$/g, '')
-        places.set(`${protocol} ${place}`, display)
+      const [display, protocol] = [textAt(port, 'name'), textAt(port, 'protocol')]
+      const backends = [...listAt(port, 'cluster'), ...listAt(port, 'local')]
+      for (const each of [...backends, ...listAt(port, 'frontends')])
+        places.set(`${protocol} ${placeOf(each)}`, display)
+      for (const frontend of listAt(port, 'frontends')) {
+        const address = textAt(frontend, 'ip')
         addresses.set(address, name)
-        if (kind === 'ClusterIP') clusterIps.set(address, name)
+        if (fieldOf(frontend, 'kind') === 'ClusterIP') clusterIps.set(address, name)
       }
     }
   }
   return namesIn(found, true)
 }
 
-/** `ns/web:http/TCP/IPv4`. */
-function partsOf(key: string): { readonly display: string; readonly protocol: string } {
-  const parts = key.split('/')
-  const [protocol = ''] = parts.slice(-2)
-  return { display: parts.slice(0, -2).join('/').replace(/:$/, ''), protocol }
+/** `:30080` for a NodePort. */
+function placeOf(place: unknown): string {
+  const [ip, port] = [parseIp(textAt(place, 'ip')), Number(fieldOf(place, 'port'))]
+  return ip === undefined ? `:${port}` : formatIpPort(ip, port)
 }
 
 function listAt(value: unknown, field: string): readonly unknown[] {

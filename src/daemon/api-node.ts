@@ -100,7 +100,7 @@ export class ApiNode {
   async #resolve(snapshot: Snapshot): Promise<void> {
     const { config, clock, log } = this.#options
     const steps = resolve(resolveOptions(config, servicesBytes(processRoom())), this.#resolved, snapshot)
-    this.#resolved = { snapshot, table: await finishInSlices(steps, slicingOf(clock)) }
+    this.#resolved = await finishInSlices(steps, slicingOf(clock))
     this.#publisher.offer(this.#resolved)
     for (const { refusals } of this.#refusals.look(this.#resolved.table).fresh)
       for (const refusal of refusals) log.warn(refusal, 'refused')

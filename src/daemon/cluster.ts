@@ -4,7 +4,7 @@ import type { Config } from '../config/config.ts'
 import { isJson } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
-import { type ParseOptions, parseObject, watchedIdentity } from '../model/parse.ts'
+import { type ParseOptions, parseIdentified } from '../model/parse.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
 import { dependsOnServices } from '../source/kube/client/server-address.ts'
 import { failureOfStatus } from '../source/kube/failure.ts'
@@ -66,8 +66,7 @@ export class Cluster {
       serviceProxyName,
       ...reading,
       accept: acceptFor(client.contentType, client.acceptContentTypes),
-      parseObject: object => parseObject(object, pool, parsing),
-      watchedIdentity,
+      parseObject: (object, identity) => parseIdentified(identity, object, pool, parsing),
     })
   }
 

@@ -1,6 +1,7 @@
 import type { Config } from '../config/config.ts'
 import { modelFlags } from '../config/daemon-config.ts'
-import { printedService } from '../model/printed.ts'
+import type { ServiceFrontends } from '../model/frontend.ts'
+import { serviceJson } from '../model/service-json.ts'
 import { snapshotJson } from '../model/snapshot-json.ts'
 import type { AdminPages } from '../telemetry/admin-server.ts'
 import type { Receipts } from '../telemetry/receipts.ts'
@@ -35,7 +36,7 @@ export function adminPages(options: PagesOptions): AdminPages {
           trouble: intake.status?.trouble,
           silentMs: heardMs === undefined ? undefined : Math.round(nowMs() - heardMs),
         },
-        services: printedServices(table === undefined ? [] : table.services.values()),
+        services: servicesJson(table === undefined ? [] : table.services.values()),
       }
     },
     plan: () => programming()?.pending(),
@@ -49,6 +50,6 @@ export function adminPages(options: PagesOptions): AdminPages {
   }
 }
 
-function* printedServices(services: readonly Parameters<typeof printedService>[0][]) {
-  for (const service of services) yield printedService(service)
+function* servicesJson(services: readonly ServiceFrontends[]) {
+  for (const service of services) yield serviceJson(service)
 }

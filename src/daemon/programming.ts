@@ -5,7 +5,6 @@ import { type Steps, slicingOf } from '../base/steps.ts'
 import { within } from '../base/within.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
-import type { FrontendTable } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
@@ -70,14 +69,10 @@ export function startProgramming(config: Config, options: ProgrammingOptions): P
   )
 }
 
-function* telling(
-  { resolved }: ProgrammingOptions,
-  steps: Steps<FrontendTable>,
-  snapshot: Snapshot,
-): Steps<FrontendTable> {
-  const table = yield* steps
-  resolved?.({ snapshot, table })
-  return table
+function* telling({ resolved: tell }: ProgrammingOptions, steps: Steps<Resolved>): Steps<Resolved> {
+  const resolved = yield* steps
+  tell?.(resolved)
+  return resolved
 }
 
 /** Distance between looks at the kernel's generation, 0.8 us each: damage is noticed in half of the 250 ms allowed. */
@@ -110,7 +105,7 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     const resolving = resolveOptions(config, this.servicesBytes)
     this.#reconciler = new Reconciler({
       plane: this.#noticing(isReal ? opened.plane : this.#pretending()),
-      resolve: (previous, snapshot) => telling(options, resolve(resolving, previous, snapshot), snapshot),
+      resolve: (previous, snapshot) => telling(options, resolve(resolving, previous, snapshot)),
       clock,
       random,
       minIntervalMs: config.minSyncPeriodMs,

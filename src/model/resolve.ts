@@ -2,7 +2,7 @@ import { type Cidr, mergeCidrs } from '../base/cidr.ts'
 import { cut, listFor } from '../base/compact.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
-import { type AdmissionUpdate, admit } from './admission.ts'
+import { type Admission, type AdmissionUpdate, admit } from './admission.ts'
 import { changedApiIps } from './api-server.ts'
 import { type Claims, type Touched, updateClaims } from './claims.ts'
 import type { Arena } from './contest.ts'
@@ -19,9 +19,18 @@ import type { ServiceKey } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
 import type { Snapshot } from './snapshot.ts'
 
+/** A Snapshot and what it means on this node. */
 export interface Resolved {
   readonly snapshot: Snapshot
   readonly table: FrontendTable
+  readonly memo: Memo
+}
+
+/** What the next `resolve` continues from, so that its cost follows the change. */
+export interface Memo {
+  readonly claims: Claims
+  /** Which Services there is memory for; undefined without a bound. */
+  readonly admission: Admission | undefined
 }
 
 /**
@@ -33,17 +42,17 @@ export function* resolve(
   options: ResolveOptions,
   previous: Resolved | undefined,
   snapshot: Snapshot,
-): Steps<FrontendTable> {
+): Steps<Resolved> {
   const here = hereOf(options, snapshot)
-  const known = isSeenFrom(here, previous?.table.claims) ? previous : undefined
+  const known = isSeenFrom(here, previous?.memo.claims) ? previous : undefined
   const touched = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
-  const update = yield* admit({ here, previous: known?.table.admission, snapshot, touched: touched.keys })
+  const update = yield* admit({ here, previous: known?.memo.admission, snapshot, touched: touched.keys })
   const view = update === undefined ? snapshot : { ...snapshot, services: update.admission.services }
   const admitted = update === undefined ? touched : admittedOf(touched, update, view)
   const { claims, affected } = yield* updateClaims({
     here,
-    claims: known?.table.claims,
-    before: known?.table.admission?.services ?? known?.snapshot.services ?? snapshot.services,
+    claims: known?.memo.claims,
+    before: known?.memo.admission?.services ?? known?.snapshot.services ?? snapshot.services,
     touched: admitted,
     listeners: { before: known?.snapshot.listeners ?? snapshot.listeners, after: snapshot.listeners },
   })
@@ -52,14 +61,13 @@ export function* resolve(
     { here, claims, snapshot: view, before },
     withAffected(admitted, affected, view),
   )
-  return {
+  const table = {
     number: snapshot.number,
     localBackends: localBackendsAfter(previous?.table, changes),
     services: before.withOwn(changes),
     ...surroundings(here, previous, snapshot),
-    claims,
-    admission: update?.admission,
   }
+  return { snapshot, table, memo: { claims, admission: update?.admission } }
 }
 
 /** Whether a Service that stays as it is has the claims and the refusals that it had. */

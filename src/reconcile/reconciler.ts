@@ -3,6 +3,7 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Dataplane, Plan } from './dataplane.ts'
 import { DriftDetector } from './drift.ts'
@@ -12,7 +13,7 @@ import { Quarantine, type QuarantineEntry } from './quarantine.ts'
 
 export interface ReconcilerOptions<State, P extends Plan<State>> {
   readonly plane: Dataplane<State, P>
-  readonly resolve: (previous: Resolved | undefined, snapshot: Snapshot) => Steps<FrontendTable>
+  readonly resolve: (previous: Resolved | undefined, snapshot: Snapshot) => Steps<Resolved>
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number
@@ -25,12 +26,6 @@ export interface ReconcilerOptions<State, P extends Plan<State>> {
   readonly report: (event: ReconcilerEvent) => void
   /** See PassOptions. */
   readonly doubts?: (held: State, wanted: State) => Promise<boolean>
-}
-
-/** A Snapshot and what it means on this node. */
-export interface Resolved {
-  readonly snapshot: Snapshot
-  readonly table: FrontendTable
 }
 
 export interface ReconcilerStatus {
@@ -225,7 +220,7 @@ export class Reconciler<State, P extends Plan<State>> {
     if (snapshot === undefined) return undefined
     if (this.#resolved?.snapshot !== snapshot) {
       const steps = this.#options.resolve(this.#resolved, snapshot)
-      this.#resolved = { snapshot, table: await finishInSlices(steps, slicingOf(this.#options.clock)) }
+      this.#resolved = await finishInSlices(steps, slicingOf(this.#options.clock))
     }
     return this.#resolved
   }

@@ -2,7 +2,7 @@ import type { Clock } from '../../src/base/clock.ts'
 import { Intake } from '../../src/daemon/intake.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { createNamePool } from '../../src/model/names.ts'
-import { parseObject, watchedIdentity } from '../../src/model/parse.ts'
+import { parseIdentified } from '../../src/model/parse.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
 import { watchTableWriters } from '../../src/modes/common/writers.ts'
@@ -68,8 +68,7 @@ export class NodeProcess {
       nodeName: NODE_NAME,
       serviceProxyName: undefined,
       accept,
-      parseObject: object => parseObject(object, pool),
-      watchedIdentity,
+      parseObject: (object, identity) => parseIdentified(identity, object, pool),
       checkPeriodMs,
     })
     const opened = this.#openPlane()

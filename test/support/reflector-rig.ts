@@ -1,5 +1,5 @@
 import { formatIp } from '../../src/base/ip.ts'
-import { parseObject, watchedIdentity } from '../../src/model/parse.ts'
+import { parseObject } from '../../src/model/parse.ts'
 import type { Refusal } from '../../src/model/refusal.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
 import type { Trouble } from '../../src/source/kube/course.ts'
@@ -51,7 +51,6 @@ export class ReflectorRig {
       clock,
       random,
       checkPeriodMs,
-      watchedIdentity,
       parseObject: options.parse ?? (object => parseObject(object)),
       traits: { streamsLists: options.streaming ?? false },
       exchange: new Exchange({ client: api, clock, accept: 'application/json' }),

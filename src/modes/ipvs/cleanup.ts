@@ -1,7 +1,7 @@
 import { count } from '../../base/text.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
 import type { Observed } from '../../kernel/nft/observed.ts'
-import { placeOfTable } from '../../kernel/xt/scope-observed.ts'
+import { placeOfTable } from '../../kernel/xt/scope-operation.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/ipvs-chain-names.ts'

@@ -3,8 +3,8 @@ import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { Turns } from '../../base/turns.ts'
 import type { Touched } from '../../kernel/nft/monitor.ts'
+import type { Language } from '../../kernel/xt/language.ts'
 import { HandleBook } from '../../kernel/xt/scope-handles.ts'
-import type { Language } from '../../kernel/xt/scope-observed.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type {
   CommitOptions,

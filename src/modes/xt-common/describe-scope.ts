@@ -1,6 +1,6 @@
+import type { Language } from '../../kernel/xt/language.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
-import type { Language } from '../../kernel/xt/scope-observed.ts'
 import {
   chainKey,
   type DeleteRule,

@@ -2,8 +2,7 @@ import type { Touched } from '../../kernel/nft/monitor.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import type { XtPlace } from '../../kernel/xt/scope.ts'
 import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
-import { type IsOurs, placeOfTable } from '../../kernel/xt/scope-observed.ts'
-import { chainKey } from '../../kernel/xt/scope-operation.ts'
+import { chainKey, type IsOurs, placeOfTable } from '../../kernel/xt/scope-operation.ts'
 import { type ChainNames, isOurChain } from './layout.ts'
 
 /**

@@ -1,5 +1,4 @@
 import type { Clock } from '../../base/clock.ts'
-import type { WatchedIdentity } from '../../model/parse.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source.ts'
 import type { ApiClient } from './api-client.ts'
@@ -25,7 +24,6 @@ export interface KubeSourceOptions {
   /** Read what only other programs are told of as well; parseObject has to ask for it, too. */
   readonly details?: boolean
   readonly parseObject: ParseObject
-  readonly watchedIdentity: (object: unknown) => WatchedIdentity | undefined
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
 }
@@ -107,7 +105,7 @@ export class KubeSource implements Source {
     resource: Resource,
     shared: { readonly exchange: Exchange; readonly traits: { streamsLists: boolean } },
   ): Part {
-    const { clock, random, parseObject, watchedIdentity, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, parseObject, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: batch => this.#outbox.put(batch),
       refusals: list => {
@@ -132,7 +130,6 @@ export class KubeSource implements Source {
       clock,
       random,
       parseObject,
-      watchedIdentity,
       checkPeriodMs,
       sink,
     })

@@ -246,7 +246,7 @@ describe('a change of a Service', () => {
     ]
     for (const objects of [events, whole, lone]) {
       const snapshot = applyEvents(EMPTY_SNAPSHOT, objects.map(detailed))
-      const table = finish(resolve(OPTIONS, undefined, snapshot))
+      const { table } = finish(resolve(OPTIONS, undefined, snapshot))
       const runs: number[] = []
       const steps = nextApiState(undefined, { snapshot, table })
       let isDone = false

@@ -44,7 +44,7 @@ function reasons(
     protocol: { name: 'TCP', number: 6 },
     interfaceName: undefined,
   } as const
-  return reasonsOf({ question, table, snapshot, caught, endpoints, isLocal })
+  return reasonsOf({ question, table, snapshot, oversized: [], caught, endpoints, isLocal })
 }
 
 describe('reasonsOf', () => {

@@ -33,29 +33,34 @@ const STATE = {
       service: 'ns/web',
       ports: [
         {
-          key: 'ns/web:http/TCP/IPv4',
+          name: 'ns/web:http',
+          protocol: 'TCP',
           frontends: [
-            'ClusterIP 10.96.0.1:80 internal/cluster',
-            'NodePort :30080 external-cluster',
-            'LoadBalancerIP 192.0.2.9:80 external-cluster',
+            { kind: 'ClusterIP', ip: '10.96.0.1', port: 80 },
+            { kind: 'NodePort', port: 30080 },
+            { kind: 'LoadBalancerIP', ip: '192.0.2.9', port: 80 },
           ],
-          cluster: ['10.0.0.1:8080 local', '10.0.0.2:8080'],
+          cluster: [
+            { ip: '10.0.0.1', port: 8080, local: true },
+            { ip: '10.0.0.2', port: 8080, local: false },
+          ],
           local: [],
         },
         {
-          key: 'ns/web:/UDP/IPv6',
-          frontends: ['ClusterIP [fd00::1]:53 internal/cluster from fd00::/8'],
+          name: 'ns/web',
+          protocol: 'UDP',
+          frontends: [{ kind: 'ClusterIP', ip: 'fd00::1', port: 53, sourceRanges: ['fd00::/8'] }],
           cluster: [],
-          local: ['[fd01::1]:53 local'],
+          local: [{ ip: 'fd01::1', port: 53, local: true }],
         },
       ],
     },
     {
       service: 'ns/other',
-      ports: [{ key: 'ns/other:http/TCP/IPv4', frontends: ['NodePort :30081 external-cluster'] }],
+      ports: [{ name: 'ns/other:http', protocol: 'TCP', frontends: [{ kind: 'NodePort', port: 30081 }] }],
     },
     'nonsense',
-    { service: 'ns/odd', ports: [{ key: 5 }] },
+    { service: 'ns/odd', ports: [{ name: 5, frontends: [7] }] },
   ],
 }
 

@@ -40,7 +40,7 @@ function tableOfExamples(nodePortSelection: NodePortSelection): FrontendTable {
     allowServiceExternalIps: true,
     bindAddress: undefined,
   }
-  return finish(resolve(options, undefined, applyEvents(EMPTY_SNAPSHOT, events)))
+  return finish(resolve(options, undefined, applyEvents(EMPTY_SNAPSHOT, events))).table
 }
 
 function rulesetOf(table: FrontendTable): Ruleset {

@@ -1,8 +1,15 @@
-import { formatCidr } from '../base/cidr.ts'
-import { formatIp, formatIpPort } from '../base/ip.ts'
-import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends, WholeAddresses } from './frontend.ts'
+import { formatCidr } from '../../src/base/cidr.ts'
+import { formatIp, formatIpPort } from '../../src/base/ip.ts'
+import type {
+  Backend,
+  Frontend,
+  PortFrontends,
+  Route,
+  ServiceFrontends,
+  WholeAddresses,
+} from '../../src/model/frontend.ts'
 
-/** What a Service asks of this node, in words that JSON can carry and people can read. Equal values, equal words. */
+/** What a Service asks of this node, in words that a test can spell out. Equal values, equal words. */
 export interface PrintedService {
   readonly service: string
   readonly ports: readonly PrintedPort[]
