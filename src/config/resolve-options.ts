@@ -1,5 +1,5 @@
 import type { CostRates } from '../model/cost.ts'
-import type { ResolveOptions } from '../model/here.ts'
+import type { ResolveOptions, ServiceMemory } from '../model/here.ts'
 import type { Config, ProxyMode } from './config.ts'
 import { answersAtLoopback } from './loopback.ts'
 
@@ -12,7 +12,11 @@ const RATES: Readonly<Record<ProxyMode, CostRates>> = {
 }
 
 /** What of the configuration, and of the memory for Services, decides which Services mean what here. */
-export function resolveOptions(config: Config, memoryBytes?: number): ResolveOptions {
+export function resolveOptions(
+  config: Config,
+  memoryBytes?: number,
+  refused?: ServiceMemory['refused'],
+): ResolveOptions {
   return {
     nodeName: config.nodeName,
     serviceProxyName: config.serviceProxyName,
@@ -25,6 +29,6 @@ export function resolveOptions(config: Config, memoryBytes?: number): ResolveOpt
     listNodePortAddresses: config.proxyMode === 'ipvs',
     bindsExternalIps: config.proxyMode === 'ipvs',
     loopbackNodePorts: config.proxyMode === 'iptables' && answersAtLoopback(config),
-    memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: RATES[config.proxyMode] },
+    memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: RATES[config.proxyMode], refused },
   }
 }

@@ -22,7 +22,7 @@ import { hasIptablesChains, iptablesTracer, openIptables, retireIptables } from 
 import { IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './mode-ipvs.ts'
 import { nftablesTracer, openNftables, retireNftables } from './mode-nftables.ts'
 import { openUserspace, retireUserspace, userspaceTracer } from './mode-userspace.ts'
-import { processRoom, relayRoom, servicesBytes } from './process-room.ts'
+import { partsMax, processRoom, relayRoom } from './process-room.ts'
 
 /** Opens the plane of the configuration's mode, and hands it on. Throws when the kernel cannot be spoken to. */
 export function usePlane<R>(context: ModeContext, use: PlaneUse<R>): R {
@@ -133,9 +133,6 @@ export function socketsOf(io: DaemonIo, descriptors: DescriptorBudget): KernelSo
   }
 }
 
-/** What an endpoint, a port or an address of a file takes as long as it is there. */
-const FILE_PART_BYTES = 256
-
 /** The files that the configuration names. Of Nodes they tell this one alone. `read` is called for each object. */
 export function openFileSource(
   config: Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>,
@@ -153,11 +150,10 @@ export function openFileSource(
   if (source.kind !== 'file') throw new Error(`${source.kind} is no source of files`)
   const pool = createNamePool()
   const parsing = { ...reading, headlessSlices: serviceProxyName !== undefined }
-  const bytes = servicesBytes(processRoom())
   return new FileSource({
     path: source.path,
     clock,
-    partsMax: bytes === undefined ? undefined : bytes / FILE_PART_BYTES,
+    partsMax: partsMax(processRoom()),
     findDoubts: objectDoubts,
     parseObject: object => {
       read?.()

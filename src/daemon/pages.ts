@@ -1,6 +1,9 @@
 import type { Config } from '../config/config.ts'
 import { modelFlags } from '../config/daemon-config.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { MemoryLimit } from '../model/here.ts'
 import { printedService } from '../model/printed.ts'
+import type { ServiceKey } from '../model/service.ts'
 import { snapshotJson } from '../model/snapshot-json.ts'
 import type { AdminPages } from '../telemetry/admin-server.ts'
 import type { Receipts } from '../telemetry/receipts.ts'
@@ -44,9 +47,15 @@ export function adminPages(options: PagesOptions): AdminPages {
     snapshot: () => ({
       complete: intake.complete,
       servicesBytes: programming()?.servicesBytes,
+      refused: refusedOver(programming()?.status.table),
       ...snapshotJson(intake.snapshot),
     }),
   }
+}
+
+/** Services that the memory is not enough for, with what they do not fit into. */
+function refusedOver(table: FrontendTable | undefined): readonly (readonly [ServiceKey, MemoryLimit])[] {
+  return table?.admission?.oversized.entries().map(([key, { limit }]) => [key, limit]) ?? []
 }
 
 function* printedServices(services: readonly Parameters<typeof printedService>[0][]) {

@@ -162,7 +162,38 @@ describe('the memory for Services', () => {
     expect(refusalLines(table.services.get('ns/b'))).toEqual([])
   })
 
-  it('F133: what is served never costs more than there is, and is what resolving anew serves', () => {
+  it('F133: a Service at the edge stays as it is while others change a little', () => {
+    const options = within(43_000)
+    const neighbour = (endpoints: number) => objects('c', { endpoints, namespace: 'other' })
+    let snapshot = snapshotOf([...objects('a', { endpoints: 120 }), ...objects('b', { endpoints: 130 })])
+    let table = finish(resolve(options, undefined, snapshot))
+    const servedWith = (list: readonly Fields[]) => {
+      const next = applyEvents(snapshot, eventsOf(list))
+      table = finish(resolve(options, { snapshot, table }, next))
+      snapshot = next
+      return served(table)
+    }
+    expect(servedWith(neighbour(103))).toEqual(['ns/a', 'ns/b', 'other/c'])
+    expect(servedWith(neighbour(107))).toEqual(['ns/a', 'other/c'])
+    for (const endpoints of [103, 107, 90]) expect(servedWith(neighbour(endpoints))).toEqual(['ns/a', 'other/c'])
+    expect(servedWith(neighbour(80))).toEqual(['ns/a', 'ns/b', 'other/c'])
+    for (const endpoints of [90, 103]) expect(servedWith(neighbour(endpoints))).toHaveLength(3)
+  })
+
+  it('F133: a Service at the share of one comes back where it is clearly below it', () => {
+    const options = within(50_000)
+    let snapshot = snapshotOf([])
+    let table = finish(resolve(options, undefined, snapshot))
+    const isServed = (endpoints: number) => {
+      const next = applyEvents(snapshot, eventsOf(objects('a', { endpoints })))
+      table = finish(resolve(options, { snapshot, table }, next))
+      snapshot = next
+      return served(table).length === 1
+    }
+    expect([174, 175, 174, 166, 164, 174].map(isServed)).toEqual([true, false, false, false, true, true])
+  })
+
+  it('F133: what is served never costs more than there is, and is what a command serves beside the daemon', () => {
     const shape = fc.record({
       name: fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f'),
       namespace: fc.constantFrom('x', 'y'),
@@ -183,7 +214,9 @@ describe('the memory for Services', () => {
             snapshot = next
             const cost = served(table).reduce((sum, key) => sum + (table?.admission?.costs.get(key) ?? 0), 0)
             expect(cost).toBeLessThanOrEqual(bytes)
-            expect(served(table)).toEqual(served(finish(resolve(options, undefined, snapshot))))
+            const refused = new Map(table.admission?.oversized.entries().map(([key, { limit }]) => [key, limit]))
+            const memory = options.memory && { ...options.memory, refused }
+            expect(served(finish(resolve({ ...options, memory }, undefined, snapshot)))).toEqual(served(table))
           }
         },
       ),
