@@ -192,6 +192,6 @@ export const NOTES = {
   F145: '8 stories in each mode; `npm run attack` tries 600',
   F146: 'a wall clock that is moved in the process; `npm run attack` tries 40 jumps',
   F148: 'one right; `npm run attack` tries each',
-  F150: 'a heap of 96 MiB; 350 pairs at 256 MiB by hand',
+  F150: 'a heap of 96 MiB',
   F149: 'nftables and iptables mode, IPVS mode in the guest by name; 40 random packets, `npm run attack` tries 2,000',
 }

@@ -214,7 +214,7 @@ describe('the memory for Services', () => {
             snapshot = next
             const cost = served(table).reduce((sum, key) => sum + (table?.admission?.costs.get(key) ?? 0), 0)
             expect(cost).toBeLessThanOrEqual(bytes)
-            const refused = new Map(table.admission?.oversized.entries().map(([key, { limit }]) => [key, limit]))
+            const refused = new Map(table.admission?.oversized.entries().map(([key, { limit }]) => [key, limit] as const))
             const memory = options.memory && { ...options.memory, refused }
             expect(served(finish(resolve({ ...options, memory }, undefined, snapshot)))).toEqual(served(table))
           }
