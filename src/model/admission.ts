@@ -77,7 +77,7 @@ const NOTHING: Admission = {
 
 /** Says which Services are resolved. Undefined where nobody knows how much memory there is. */
 export function* admit(input: AdmissionInput): Steps<AdmissionUpdate | undefined> {
-  const { here, previous = NOTHING, snapshot, touched } = input
+  const { here, previous = NOTHING, touched } = input
   if (here.options.memory === undefined) return undefined
   const memory = here.options.memory.bytes
   const weighed = yield* weigh(input, memory)
