@@ -90,10 +90,7 @@ async function withListeners(
 }
 
 /** With the memory that the daemon has for Services: it refuses what is too large for that. */
-async function askSnapshot(
-  socket: string,
-  { clock, progress }: Reading,
-): Promise<DaemonObjects> {
+async function askSnapshot(socket: string, { clock, progress }: Reading): Promise<DaemonObjects> {
   progress.begin(`reading the objects of the daemon at ${socket}`)
   const answer = await askDaemon(socket, '/snapshot')
   if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)

@@ -29,6 +29,7 @@ export function resolveOptions(
     listNodePortAddresses: config.proxyMode === 'ipvs',
     bindsExternalIps: config.proxyMode === 'ipvs',
     loopbackNodePorts: config.proxyMode === 'iptables' && answersAtLoopback(config),
-    memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: RATES[config.proxyMode], refused },
+    memory:
+      memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: RATES[config.proxyMode], refused },
   }
 }

@@ -52,10 +52,7 @@ export class Cluster {
 
   source(
     config: Pick<Config, 'nodeName' | 'serviceProxyName' | 'client'>,
-    {
-      partsMax,
-      ...reading
-    }: Pick<ParseOptions, 'details'> & Pick<KubeSourceOptions, 'partsMax'> = {},
+    { partsMax, ...reading }: Pick<ParseOptions, 'details'> & Pick<KubeSourceOptions, 'partsMax'> = {},
   ): KubeSource {
     const { clock, random } = this.#options
     const { nodeName, serviceProxyName, client } = config

@@ -74,7 +74,9 @@ export class LeftOutWatch {
 
   #look(): void {
     const orphans = orphansIn(this.#snapshot, this.#budget)
-    const isSame = orphans.length === this.#orphans.length && orphans.every(({ refusal }, at) => refusal === this.#orphans[at]?.refusal)
+    const isSame =
+      orphans.length === this.#orphans.length &&
+      orphans.every(({ refusal }, at) => refusal === this.#orphans[at]?.refusal)
     this.#orphans = orphans
     if (!isSame) this.#report()
     this.#reread()

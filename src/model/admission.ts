@@ -240,14 +240,21 @@ interface Asking {
   readonly before: MemoryLimit | undefined
 }
 
-function limitOver({ cuts, firmCuts, memory }: Judging, { key, bytes, before }: Asking): MemoryLimit | undefined {
+function limitOver(
+  { cuts, firmCuts, memory }: Judging,
+  { key, bytes, before }: Asking,
+): MemoryLimit | undefined {
   if (bytes > serviceShare(memory, before)) return 'Service'
   const its = before === undefined ? cuts : firmCuts
   return isCut(its.get(namespaceOf(key)), key, bytes) ? 'namespace' : undefined
 }
 
 /** Without figures of other Services: the text stays the same while this one does. */
-function reasonOf({ ports, addresses, endpoints, bytes }: ServiceCost, limit: MemoryLimit, memory: number): string {
+function reasonOf(
+  { ports, addresses, endpoints, bytes }: ServiceCost,
+  limit: MemoryLimit,
+  memory: number,
+): string {
   const figures = `${ports} ports, ${addresses} addresses, ${endpoints} endpoints over all ports`
   const share =
     limit === 'Service'
@@ -263,4 +270,3 @@ function reasonOf({ ports, addresses, endpoints, bytes }: ServiceCost, limit: Me
 function mib(bytes: number): number {
   return Math.round(bytes / (1 << 20))
 }
-

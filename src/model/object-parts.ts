@@ -78,7 +78,12 @@ export function leavingOut(event: CountedEvent, partsMax: number): CountedEvent 
     const { targetNames: _names, hostnames: _hostnames, ...slice } = value
     const { ports, endpoints } = slice
     const reason = `holds ${leftOut} parts (${ports.length} ports, ${endpoints.length} endpoints), ${over(partsMax)}; no endpoint of it is used; ${ADVICE}`
-    const refusal = { object: objectText(kind, key), field: 'endpoints', value: `${endpoints.length}`, reason }
+    const refusal = {
+      object: objectText(kind, key),
+      field: 'endpoints',
+      value: `${endpoints.length}`,
+      reason,
+    }
     return { kind, key, value: { ...slice, ports: [], endpoints: [], refusals: [refusal], leftOut } }
   }
   const { details: _details, ...service } = value

@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
-import type { WatchedIdentity } from '../../model/parse.ts'
 import type { LeftOut } from '../../model/object-budget.ts'
+import type { WatchedIdentity } from '../../model/parse.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source.ts'
 import type { ApiClient } from './api-client.ts'
@@ -98,7 +98,8 @@ export class KubeSource implements Source {
 
   reread(objects: readonly LeftOut[]): void {
     const [services, slices] = this.#parts
-    const keysOf = (wanted: LeftOut['kind']) => objects.filter(({ kind }) => kind === wanted).map(({ key }) => key)
+    const keysOf = (wanted: LeftOut['kind']) =>
+      objects.filter(({ kind }) => kind === wanted).map(({ key }) => key)
     const [ofServices, ofSlices] = [keysOf('Service'), keysOf('EndpointSlice')]
     if (ofServices.length > 0) services?.reflector.reread(ofServices)
     if (ofSlices.length > 0) slices?.reflector.reread(ofSlices)

@@ -175,7 +175,8 @@ describe('the memory for Services', () => {
     }
     expect(servedWith(neighbour(103))).toEqual(['ns/a', 'ns/b', 'other/c'])
     expect(servedWith(neighbour(107))).toEqual(['ns/a', 'other/c'])
-    for (const endpoints of [103, 107, 90]) expect(servedWith(neighbour(endpoints))).toEqual(['ns/a', 'other/c'])
+    for (const endpoints of [103, 107, 90])
+      expect(servedWith(neighbour(endpoints))).toEqual(['ns/a', 'other/c'])
     expect(servedWith(neighbour(80))).toEqual(['ns/a', 'ns/b', 'other/c'])
     for (const endpoints of [90, 103]) expect(servedWith(neighbour(endpoints))).toHaveLength(3)
   })
@@ -214,9 +215,13 @@ describe('the memory for Services', () => {
             snapshot = next
             const cost = served(table).reduce((sum, key) => sum + (table?.admission?.costs.get(key) ?? 0), 0)
             expect(cost).toBeLessThanOrEqual(bytes)
-            const refused = new Map(table.admission?.oversized.entries().map(([key, { limit }]) => [key, limit] as const))
+            const refused = new Map(
+              table.admission?.oversized.entries().map(([key, { limit }]) => [key, limit] as const),
+            )
             const memory = options.memory && { ...options.memory, refused }
-            expect(served(finish(resolve({ ...options, memory }, undefined, snapshot)))).toEqual(served(table))
+            expect(served(finish(resolve({ ...options, memory }, undefined, snapshot)))).toEqual(
+              served(table),
+            )
           }
         },
       ),

@@ -81,31 +81,42 @@ describe('the parts of objects that are held', () => {
     expect(web).toMatchObject({ clusterIps: [ip('10.96.0.1')], ports: [], leftOut: 604 })
     const found = finish(resolve(OPTIONS, undefined, snapshot)).services.get('ns/web')
     expect(refusalLines(found)).toEqual([
-      expect.stringMatching(/^Service ns\/web: spec\.ports = 600: holds 604 parts \(600 ports, 1 addresses\), .* divide 500 parts/),
+      expect.stringMatching(
+        /^Service ns\/web: spec\.ports = 600: holds 604 parts \(600 ports, 1 addresses\), .* divide 500 parts/,
+      ),
     ])
     expect(found?.ports).toEqual([])
   })
 
   it('F150: serves a Service with the endpoints that are held, and names the slice that is left out', () => {
-    const { snapshot } = new Holder(500).put(
-      service('web'),
-      full('ns/web-1', 600),
-      full('ns/web-2', 20),
-    )
+    const { snapshot } = new Holder(500).put(service('web'), full('ns/web-1', 600), full('ns/web-2', 20))
     const found = finish(resolve(OPTIONS, undefined, snapshot)).services.get('ns/web')
-    expect(refusalLines(found)).toEqual([expect.stringMatching(/^EndpointSlice ns\/web-1: endpoints = 600: holds 605 parts/)])
+    expect(refusalLines(found)).toEqual([
+      expect.stringMatching(/^EndpointSlice ns\/web-1: endpoints = 600: holds 605 parts/),
+    ])
     expect(snapshot.slices.get('ns/web')?.map(({ endpoints }) => endpoints.length)).toEqual([0, 20])
   })
 
   it('F150: counts slices without a Service for their namespace', () => {
-    const holder = new Holder(700).put(wide('b/web', 100), full('a/1', 300), full('a/2', 300), full('a/3', 310))
+    const holder = new Holder(800).put(
+      wide('b/web', 100),
+      full('a/1', 300),
+      full('a/2', 300),
+      full('a/3', 310),
+    )
     expect(holder.leftOut).toEqual(['EndpointSlice/a/3'])
   })
 
   it('F150: counts long texts and refused fields, which are held as well', () => {
     const uid = 'x'.repeat(1_000)
     const [long] = eventsOf([slice('a', 'web', [endpoint('10.0.0.1', { targetRef: { uid } })])])
-    const [wrong] = eventsOf([slice('a', 'web', Array.from({ length: 50 }, () => endpoint('nowhere')))])
+    const [wrong] = eventsOf([
+      slice(
+        'a',
+        'web',
+        Array.from({ length: 50 }, () => endpoint('nowhere')),
+      ),
+    ])
     const parts = [long, wrong].map(event =>
       event?.kind === 'EndpointSlice' && event.value !== undefined ? partsOf(event.value) : 0,
     )
