@@ -88,6 +88,8 @@ function refusals(input: ReasonsInput): readonly string[] {
   const reasons = new Set<string>()
   for (const { service, refusal } of input.oversized)
     if (wants(service, input)) reasons.add(`${refusal.object} is not served: it ${refusal.reason}`)
+  for (const service of input.snapshot.services.values())
+    if (wants(service, input)) for (const reason of leftOut(service, input)) reasons.add(reason)
   for (const { refusals } of input.table.services.values())
     for (const refusal of refusals)
       if (isAbout(refusal, input))
@@ -95,6 +97,19 @@ function refusals(input: ReasonsInput): readonly string[] {
           `${refusal.object} asks for ${refusal.value} (${refusal.field}), and is refused: ${refusal.reason}`,
         )
   return [...reasons]
+}
+
+/** Objects of the Service that the memory was not enough for. */
+function leftOut(service: Service, { snapshot }: ReasonsInput): readonly string[] {
+  const slices = (snapshot.slices.get(service.key) ?? []).filter(slice => slice.leftOut !== undefined)
+  return [
+    ...(service.leftOut === undefined ? [] : service.refusals).map(
+      ({ object, reason }) => `${object} is not served: it ${reason}`,
+    ),
+    ...slices.flatMap(({ refusals }) =>
+      refusals.map(({ object, reason }) => `${object} is not used: it ${reason}`),
+    ),
+  ]
 }
 
 /** Whether the packet is for an address of the Service, or for one of its node ports. */

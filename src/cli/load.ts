@@ -13,8 +13,10 @@ import { processRoom, servicesBytes } from '../daemon/process-room.ts'
 import { ownSockets } from '../kernel/socket/own-sockets.ts'
 import type { ApiEndpoint } from '../model/api-server.ts'
 import { isJson } from '../model/fields.ts'
+import type { MemoryLimit, ServiceMemory } from '../model/here.ts'
 import type { Refusal } from '../model/refusal.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
+import type { ServiceKey } from '../model/service.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
 import { readSnapshotJson } from '../model/snapshot-json.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
@@ -53,15 +55,16 @@ async function load(
   reading: Reading,
 ): Promise<Resolved> {
   const { clock, progress } = reading
-  const { snapshot, memoryBytes } =
+  const { snapshot, memoryBytes, refused } =
     daemon === undefined
       ? {
           snapshot: await withListeners(await readSource(config, reading), config, reading),
           memoryBytes: servicesBytes(processRoom()),
+          refused: undefined,
         }
       : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
-  const options = resolveOptions(config, memoryBytes)
+  const options = resolveOptions(config, memoryBytes, refused)
   return await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
 }
 
@@ -80,10 +83,7 @@ async function withListeners(
 }
 
 /** With the memory that the daemon has for Services: it refuses what is too large for that. */
-async function askSnapshot(
-  socket: string,
-  { clock, progress }: Reading,
-): Promise<{ readonly snapshot: Snapshot; readonly memoryBytes: number | undefined }> {
+async function askSnapshot(socket: string, { clock, progress }: Reading): Promise<DaemonObjects> {
   progress.begin(`reading the objects of the daemon at ${socket}`)
   const answer = await askDaemon(socket, '/snapshot')
   if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
@@ -91,8 +91,23 @@ async function askSnapshot(
     throw new Error(`the daemon at ${socket} has not read all objects yet`)
   const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  const { servicesBytes: bytes } = answer.value
-  return { snapshot, memoryBytes: typeof bytes === 'number' ? bytes : undefined }
+  const { servicesBytes: bytes, refused } = answer.value
+  return { snapshot, memoryBytes: typeof bytes === 'number' ? bytes : undefined, refused: refusedIn(refused) }
+}
+
+interface DaemonObjects {
+  readonly snapshot: Snapshot
+  readonly memoryBytes: number | undefined
+  readonly refused: ServiceMemory['refused']
+}
+
+function refusedIn(list: unknown): ServiceMemory['refused'] {
+  const refused = new Map<ServiceKey, MemoryLimit>()
+  for (const entry of Array.isArray(list) ? list : []) {
+    const [key, limit]: unknown[] = Array.isArray(entry) ? entry : []
+    if (typeof key === 'string' && (limit === 'Service' || limit === 'namespace')) refused.set(key, limit)
+  }
+  return refused
 }
 
 async function readSource(config: Config, { clock, io, progress }: Reading): Promise<Snapshot> {

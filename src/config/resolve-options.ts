@@ -1,9 +1,13 @@
-import type { ResolveOptions } from '../model/here.ts'
+import type { ResolveOptions, ServiceMemory } from '../model/here.ts'
 import { findMode } from '../modes/registry.ts'
 import type { Config } from './config.ts'
 
 /** What of the configuration, and of the memory for Services, decides which Services mean what here. */
-export function resolveOptions(config: Config, memoryBytes?: number): ResolveOptions {
+export function resolveOptions(
+  config: Config,
+  memoryBytes?: number,
+  refused?: ServiceMemory['refused'],
+): ResolveOptions {
   const mode = findMode(config.proxyMode)
   return {
     nodeName: config.nodeName,
@@ -14,6 +18,6 @@ export function resolveOptions(config: Config, memoryBytes?: number): ResolveOpt
     allowServiceExternalIps: config.allowServiceExternalIps,
     bindAddress: config.bindAddress,
     ...mode.resolving?.(config),
-    memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: mode.costs },
+    memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: mode.costs, refused },
   }
 }

@@ -8,7 +8,7 @@ import { type ParseOptions, parseIdentified } from '../model/parse.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
 import { dependsOnServices } from '../source/kube/client/server-address.ts'
 import { failureOfStatus } from '../source/kube/failure.ts'
-import { KubeSource } from '../source/kube/kube-source.ts'
+import { KubeSource, type KubeSourceOptions } from '../source/kube/kube-source.ts'
 import { acceptFor } from '../source/kube/wire/media-type.ts'
 import { readStatus } from '../source/kube/wire/status.ts'
 import type { EventWrite } from '../telemetry/event-object.ts'
@@ -52,7 +52,7 @@ export class Cluster {
 
   source(
     config: Pick<Config, 'nodeName' | 'serviceProxyName' | 'client'>,
-    reading: Pick<ParseOptions, 'details'> = {},
+    { partsMax, ...reading }: Pick<ParseOptions, 'details'> & Pick<KubeSourceOptions, 'partsMax'> = {},
   ): KubeSource {
     const { clock, random } = this.#options
     const { nodeName, serviceProxyName, client } = config
@@ -65,6 +65,7 @@ export class Cluster {
       nodeName,
       serviceProxyName,
       ...reading,
+      partsMax,
       accept: acceptFor(client.contentType, client.acceptContentTypes),
       parseObject: (object, identity) => parseIdentified(identity, object, pool, parsing),
     })

@@ -27,7 +27,7 @@ import { Observer } from './observer.ts'
 import { openFileSource, socketsOf } from './open.ts'
 import { Outward } from './outward.ts'
 import { adminPages } from './pages.ts'
-import { daemonDescriptors } from './process-room.ts'
+import { daemonDescriptors, partsMax } from './process-room.ts'
 import { Programmer } from './programmer.ts'
 import type { Programming } from './programming.ts'
 import { logState, type StateFacts } from './state-log.ts'
@@ -94,6 +94,7 @@ class Daemon {
     const listeners = nodeListenersOf(config, { ...io, metrics }, () => this.#intake.refresh())
     this.#intake = new Intake({
       clock: io.clock,
+      partsMax: config.source.kind === 'kube' ? partsMax(io.room?.()) : undefined,
       keepsNode: config.source.kind === 'kube',
       completed: (snapshot, occasion) => listeners?.completed(snapshot, occasion) ?? snapshot,
       changed: snapshot => {
@@ -278,7 +279,7 @@ class Daemon {
     const reading = { details: this.#api !== undefined }
     const nodeSeen = (name: string) => this.#nodeNames.size < NODE_NAMES_MAX && this.#nodeNames.add(name)
     return (
-      this.#cluster?.source(config, reading) ??
+      this.#cluster?.source(config, { ...reading, partsMax: partsMax(this.#io.room?.()) }) ??
       openFileSource(config, this.#io.clock, { ...reading, nodeSeen })
     )
   }

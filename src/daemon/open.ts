@@ -18,7 +18,7 @@ import type { DialWatch } from '../source/kube/client/http-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
 import type { DaemonIo } from './io.ts'
-import { processRoom, relayRoom, servicesBytes } from './process-room.ts'
+import { partsMax, processRoom, relayRoom } from './process-room.ts'
 
 /** Opens the plane for as long as `use` takes. Throws when the kernel lacks what the mode needs. */
 export async function withPlane<R>(context: ModeContext, use: PlaneUse<Promise<R>>): Promise<R> {
@@ -74,9 +74,6 @@ export function socketsOf(io: DaemonIo, descriptors: DescriptorBudget): KernelSo
   }
 }
 
-/** What an endpoint, a port or an address of a file takes as long as it is there. */
-const FILE_PART_BYTES = 256
-
 /** The files that the configuration names. Of Nodes they tell this one alone. `read` is called for each object. */
 export function openFileSource(
   config: Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>,
@@ -94,11 +91,10 @@ export function openFileSource(
   if (source.kind !== 'file') throw new Error(`${source.kind} is no source of files`)
   const pool = createNamePool()
   const parsing = { ...reading, headlessSlices: serviceProxyName !== undefined }
-  const bytes = servicesBytes(processRoom())
   return new FileSource({
     path: source.path,
     clock,
-    partsMax: bytes === undefined ? undefined : bytes / FILE_PART_BYTES,
+    partsMax: partsMax(processRoom()),
     findDoubts: objectDoubts,
     parseObject: object => {
       read?.()

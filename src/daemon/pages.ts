@@ -1,6 +1,9 @@
 import type { Config } from '../config/config.ts'
 import { modelFlags } from '../config/daemon-config.ts'
 import type { ServiceFrontends } from '../model/frontend.ts'
+import type { MemoryLimit } from '../model/here.ts'
+import type { Memo } from '../model/resolve.ts'
+import type { ServiceKey } from '../model/service.ts'
 import { serviceJson } from '../model/service-json.ts'
 import { snapshotJson } from '../model/snapshot-json.ts'
 import type { AdminPages } from '../telemetry/admin-server.ts'
@@ -45,9 +48,15 @@ export function adminPages(options: PagesOptions): AdminPages {
     snapshot: () => ({
       complete: intake.complete,
       servicesBytes: programming()?.servicesBytes,
+      refused: refusedOver(programming()?.status.memo),
       ...snapshotJson(intake.snapshot),
     }),
   }
+}
+
+/** Services that the memory is not enough for, with what they do not fit into. */
+function refusedOver(memo: Memo | undefined): readonly (readonly [ServiceKey, MemoryLimit])[] {
+  return memo?.admission?.oversized.entries().map(([key, { limit }]) => [key, limit]) ?? []
 }
 
 function* servicesJson(services: readonly ServiceFrontends[]) {

@@ -27,6 +27,15 @@ export function servicesBytes({ memoryBytes, heapBytes }: Partial<ProcessRoom> =
   return Number.isFinite(least) ? SERVICES_SHARE * least : undefined
 }
 
+/** What a part of an object takes at most while it is held: see partsOf(). */
+const PART_BYTES = 256
+
+/** Parts of objects that may be held; undefined where nobody says. */
+export function partsMax(room?: Partial<ProcessRoom>): number | undefined {
+  const bytes = servicesBytes(room)
+  return bytes === undefined ? undefined : bytes / PART_BYTES
+}
+
 /** Divides the descriptors of a daemon with this configuration. It keeps a small part for a change to userspace mode. */
 export function daemonDescriptors(
   room: ProcessRoom | undefined,

@@ -3,7 +3,7 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import type { Resolved } from '../model/resolve.ts'
+import type { Memo, Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Dataplane, Plan } from './dataplane.ts'
 import { DriftDetector } from './drift.ts'
@@ -37,6 +37,7 @@ export interface ReconcilerStatus {
   readonly table: FrontendTable | undefined
   /** What `table` was computed from: sources may have told more since. */
   readonly snapshot: Snapshot | undefined
+  readonly memo: Memo | undefined
 }
 
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 100, maxMs: 30_000 }
@@ -120,6 +121,7 @@ export class Reconciler<State, P extends Plan<State>> {
       error: this.#error,
       table: this.#resolved?.table,
       snapshot: this.#resolved?.snapshot,
+      memo: this.#resolved?.memo,
     }
   }
 

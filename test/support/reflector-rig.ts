@@ -16,6 +16,7 @@ export interface RigOptions {
   readonly resource?: string
   readonly random?: () => number
   readonly checkPeriodMs?: number
+  readonly partsMax?: number
   readonly parse?: ParseObject
   /** False for a server that refuses to stream lists. */
   readonly streaming?: boolean
@@ -41,7 +42,7 @@ export class ReflectorRig {
 
   constructor(options: RigOptions = {}) {
     const { api, clock } = this
-    const { resource: name = 'services', random = () => 0, checkPeriodMs = NEVER_MS } = options
+    const { resource: name = 'services', random = () => 0, checkPeriodMs = NEVER_MS, partsMax } = options
     const resource = watchedResources({ nodeName: 'n1', serviceProxyName: undefined }).find(
       each => each.name === name,
     )
@@ -51,6 +52,7 @@ export class ReflectorRig {
       clock,
       random,
       checkPeriodMs,
+      partsMax,
       parseObject: options.parse ?? (object => parseObject(object)),
       traits: { streamsLists: options.streaming ?? false },
       exchange: new Exchange({ client: api, clock, accept: 'application/json' }),

@@ -1,5 +1,7 @@
-import type { Steps } from '../../base/steps.ts'
+import { finish, type Steps } from '../../base/steps.ts'
 import { isJson } from '../../model/fields.ts'
+import { PartsLedger } from '../../model/object-budget.ts'
+import { type CountedEvent, isCounted } from '../../model/object-parts.ts'
 import { type WatchedIdentity, type WatchedKind, watchedIdentity } from '../../model/parse.ts'
 import { isRefusal, objectText, printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
@@ -19,6 +21,8 @@ export interface IntakeOptions {
   readonly parseObject: ParseObject
   /** An object was not used. */
   readonly skipped: (reason: SkipReason) => void
+  /** Of the objects that one list brings, beside those that are known already: see partsOf(). */
+  readonly partsMax?: number | undefined
 }
 
 export interface Identified extends WatchedIdentity {
@@ -85,6 +89,7 @@ export class Intake {
       identify: object => this.#identifyListed(object),
       parse: (identified, object) => this.#parse(identified, object),
       held: key => this.index.get(key),
+      partsMax: this.#options.partsMax,
     })
   }
 
@@ -193,15 +198,18 @@ interface ListingOptions {
   readonly identify: (object: unknown) => Identified | undefined
   readonly parse: (identified: Identified, object: unknown) => SourceEvent | Refusal | undefined
   readonly held: (key: string) => Version | undefined
+  readonly partsMax: number | undefined
 }
 
-/** A list while it arrives; changes nothing before it lands. */
+/** A list while it arrives; changes nothing before it lands. What is too large to be held altogether is left out. */
 export class Listing {
   readonly #options: ListingOptions
   readonly #items = new Map<string, Listed>()
+  readonly #ledger: PartsLedger | undefined
 
   constructor(options: ListingOptions) {
     this.#options = options
+    this.#ledger = options.partsMax === undefined ? undefined : new PartsLedger(options.partsMax)
   }
 
   get size(): number {
@@ -226,6 +234,27 @@ export class Listing {
     const stands = held?.uid === version.uid && held.resourceVersion === version.resourceVersion
     const parsed = stands ? undefined : this.#options.parse(identified, object)
     this.#items.set(key, { key, version, parsed })
+    this.#count(parsed, twin?.parsed)
+  }
+
+  #count(parsed: Listed['parsed'], before: Listed['parsed']): void {
+    const ledger = this.#ledger
+    const was = countedIn(before)
+    const event = countedIn(parsed) ?? (was === undefined ? undefined : { ...was, value: undefined })
+    if (ledger === undefined || event === undefined) return
+    ledger.put(event, was?.value)
+    if (!ledger.isOver) return
+    for (const stub of finish(ledger.reduce(this.#counted()))) {
+      const listed = this.#items.get(stub.key)
+      if (listed !== undefined) this.#items.set(stub.key, { ...listed, parsed: stub })
+    }
+  }
+
+  *#counted(): Generator<CountedEvent> {
+    for (const { parsed } of this.#items.values()) {
+      const event = countedIn(parsed)
+      if (event !== undefined) yield event
+    }
   }
 
   /** It was deleted while a streaming list was under way. */
@@ -236,7 +265,12 @@ export class Listing {
     const twin = this.#items.get(key)
     if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
     this.#items.delete(key)
+    this.#count(undefined, twin?.parsed)
   }
+}
+
+function countedIn(parsed: Listed['parsed']): CountedEvent | undefined {
+  return parsed !== undefined && !isRefusal(parsed) && isCounted(parsed) ? parsed : undefined
 }
 
 /** Undefined without a resource version: nothing can be said about the age of such an object. */

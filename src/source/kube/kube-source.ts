@@ -1,4 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
+import type { LeftOut } from '../../model/object-budget.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source.ts'
 import type { ApiClient } from './api-client.ts'
@@ -26,6 +27,8 @@ export interface KubeSourceOptions {
   readonly parseObject: ParseObject
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
+  /** Of the objects that one list brings: see partsOf(). */
+  readonly partsMax?: number | undefined
 }
 
 interface Part {
@@ -91,6 +94,15 @@ export class KubeSource implements Source {
     await Promise.all([services?.reflector.relist(), slices?.reflector.relist()])
   }
 
+  reread(objects: readonly LeftOut[]): void {
+    const [services, slices] = this.#parts
+    const keysOf = (wanted: LeftOut['kind']) =>
+      objects.filter(({ kind }) => kind === wanted).map(({ key }) => key)
+    const [ofServices, ofSlices] = [keysOf('Service'), keysOf('EndpointSlice')]
+    if (ofServices.length > 0) services?.reflector.reread(ofServices)
+    if (ofSlices.length > 0) slices?.reflector.reread(ofSlices)
+  }
+
   stop(): Promise<void> {
     this.#stopping ??= this.#stop()
     return this.#stopping
@@ -105,7 +117,7 @@ export class KubeSource implements Source {
     resource: Resource,
     shared: { readonly exchange: Exchange; readonly traits: { streamsLists: boolean } },
   ): Part {
-    const { clock, random, parseObject, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, parseObject, partsMax, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: batch => this.#outbox.put(batch),
       refusals: list => {
@@ -131,6 +143,7 @@ export class KubeSource implements Source {
       random,
       parseObject,
       checkPeriodMs,
+      partsMax,
       sink,
     })
     const part: Part = { name: resource.name, reflector, listed: false, isUnchecked: false, refusals: [] }

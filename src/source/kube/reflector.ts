@@ -40,6 +40,8 @@ export interface ReflectorOptions {
   readonly parseObject: ParseObject
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs: number
+  /** Of the objects that one list brings: see partsOf(). */
+  readonly partsMax?: number | undefined
   readonly sink: ReflectorSink
 }
 
@@ -350,6 +352,12 @@ export class Reflector {
     const taken = new Promise<void>(resolve => this.#awaiting.push(resolve))
     this.#relist({ kind: 'vanished' })
     return taken
+  }
+
+  /** Lists once more, and takes these objects as news. */
+  reread(keys: readonly string[]): void {
+    for (const key of keys) this.#intake.index.forgetVersion(key)
+    this.#relist({ kind: 'room' })
   }
 
   #relistLost(objects: number): void {

@@ -161,7 +161,34 @@ describe('the memory for Services', () => {
     expect(refusalLines(now.table.services.get('ns/b'))).toEqual([])
   })
 
-  it('F133: what is served never costs more than there is, and is what resolving anew serves', () => {
+  it('F133: a Service at the edge stays as it is while others change a little', () => {
+    const options = within(43_000)
+    const neighbour = (endpoints: number) => objects('c', { endpoints, namespace: 'other' })
+    const first = snapshotOf([...objects('a', { endpoints: 120 }), ...objects('b', { endpoints: 130 })])
+    let now = finish(resolve(options, undefined, first))
+    const servedWith = (list: readonly Fields[]) => {
+      now = finish(resolve(options, now, applyEvents(now.snapshot, eventsOf(list))))
+      return served(now.table)
+    }
+    expect(servedWith(neighbour(103))).toEqual(['ns/a', 'ns/b', 'other/c'])
+    expect(servedWith(neighbour(107))).toEqual(['ns/a', 'other/c'])
+    for (const endpoints of [103, 107, 90])
+      expect(servedWith(neighbour(endpoints))).toEqual(['ns/a', 'other/c'])
+    expect(servedWith(neighbour(80))).toEqual(['ns/a', 'ns/b', 'other/c'])
+    for (const endpoints of [90, 103]) expect(servedWith(neighbour(endpoints))).toHaveLength(3)
+  })
+
+  it('F133: a Service at the share of one comes back where it is clearly below it', () => {
+    const options = within(50_000)
+    let now = finish(resolve(options, undefined, snapshotOf([])))
+    const isServed = (endpoints: number) => {
+      now = finish(resolve(options, now, applyEvents(now.snapshot, eventsOf(objects('a', { endpoints })))))
+      return served(now.table).length === 1
+    }
+    expect([174, 175, 174, 166, 164, 174].map(isServed)).toEqual([true, false, false, false, true, true])
+  })
+
+  it('F133: what is served never costs more than there is, and is what a command serves beside the daemon', () => {
     const shape = fc.record({
       name: fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f'),
       namespace: fc.constantFrom('x', 'y'),
@@ -182,7 +209,13 @@ describe('the memory for Services', () => {
             const { table, memo } = now
             const cost = served(table).reduce((sum, key) => sum + (memo.admission?.costs.get(key) ?? 0), 0)
             expect(cost).toBeLessThanOrEqual(bytes)
-            expect(served(table)).toEqual(served(finish(resolve(options, undefined, snapshot)).table))
+            const refused = new Map(
+              memo.admission?.oversized.entries().map(([key, { limit }]) => [key, limit] as const),
+            )
+            const memory = options.memory && { ...options.memory, refused }
+            expect(served(finish(resolve({ ...options, memory }, undefined, snapshot)).table)).toEqual(
+              served(table),
+            )
           }
         },
       ),
