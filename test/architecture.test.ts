@@ -8,11 +8,13 @@ import {
   importComplaints,
   lineCount,
   loadingComplaints,
+  modeNameComplaints,
   moduleStateComplaints,
   NATIVE_LINES_MAX,
   nameComplaints,
   type SourceFile,
   sizeComplaints,
+  sourceFile,
   unfinishedComplaints,
 } from './support/source-rules.ts'
 
@@ -23,7 +25,7 @@ function filesUnder(folder: string, extensions: RegExp): SourceFile[] {
     .filter(entry => entry.isFile() && extensions.test(entry.name))
     .map(entry => `${entry.parentPath}/${entry.name}`.slice(ROOT.length))
     .sort()
-    .map(path => ({ path, text: readFileSync(`${ROOT}${path}`, 'utf8') }))
+    .map(path => sourceFile(path, readFileSync(`${ROOT}${path}`, 'utf8')))
 }
 
 const src = filesUnder('src', /\.ts$/)
@@ -32,12 +34,16 @@ const tests = filesUnder('test', /\.(ts|mjs|c)$/)
 const every = [...src, ...native, ...tests]
 
 /** The rules themselves spell out what they look for. */
-const quotesTheRules = (file: SourceFile): boolean => /source-(rules|text)|architecture/.test(file.path)
+const quotesTheRules = (file: SourceFile): boolean => /source-(rules|facts)|architecture/.test(file.path)
 
 describe('the sources', () => {
   it('import only in the directions of the architecture, types included, and start no process', () => {
     expect(src.length).toBeGreaterThan(20)
     expect(src.flatMap(importComplaints)).toEqual([])
+  })
+
+  it('ask the registry about modes, and name none', () => {
+    expect(src.flatMap(modeNameComplaints)).toEqual([])
   })
 
   it('import each other without a circle, types included', () => {

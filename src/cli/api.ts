@@ -3,6 +3,7 @@ import { type ApiServer, startApiServer } from '../api/grpc/server.ts'
 import { printFeed } from '../api/print.ts'
 import { systemClock } from '../base/clock.ts'
 import { NONE_OVER_SHARE } from '../base/connection-gate.ts'
+import { failureText } from '../base/failure-text.ts'
 import { type Log, openLog } from '../base/log.ts'
 import { errorOf } from '../base/thrown.ts'
 import { API_FLAGS } from '../config/api-flags.ts'
@@ -22,7 +23,7 @@ import type { ApiProgram } from './api-program.ts'
 import { type ApiArguments, type ApiWanted, readApiWanted } from './api-wanted.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { readRequest } from './read-request.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { usageErrors } from './usage-errors.ts'
 
 export const command: Command = {
   help: () =>

@@ -1,18 +1,18 @@
 import { systemClock } from '../base/clock.ts'
+import { failureText } from '../base/failure-text.ts'
 import type { ProxyMode } from '../config/config.ts'
 import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/instance-name.ts'
-import { PROXY_MODES } from '../config/mode-fields.ts'
 import { instanceOf } from '../daemon/instance.ts'
 import { type InstanceLock, lockInstance } from '../daemon/instance-lock.ts'
 import { systemLock } from '../daemon/network-lock.ts'
-import { iptablesRemovedTexts, removeIptables } from './cleanup-iptables.ts'
-import { ipvsRemovedTexts, isIpvsOurs, removeIpvs } from './cleanup-ipvs.ts'
-import { lookForRecord, type Recorded, settleRecord } from './cleanup-record.ts'
-import { removeLeftovers, removeOurs, removeUserspace } from './cleanup-steps.ts'
+import { KERNEL } from '../daemon/open.ts'
+import { DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
+import { anyMode } from './any-mode.ts'
+import { removeLeftovers } from './cleanup-steps.ts'
 import { readLines } from './doctor.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { type Leftovers, lookForLeftovers } from './leftovers.ts'
@@ -21,11 +21,11 @@ import {
   keptTexts,
   type LeftoverText,
   leftoverTexts,
-  remainsText,
   removedTexts,
 } from './leftovers-text.ts'
+import { kubeProxyChains } from './legacy-iptables.ts'
 import { processesNamed } from './processes.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { usageErrors } from './usage-errors.ts'
 
 const FORCE: FlagSpec = {
   name: 'force',
@@ -87,14 +87,14 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
   const force = reader.bool('force')
   reader.oneOf('leftovers-of', ['kube-proxy'], 'kube-proxy')
-  const mode = reader.given('proxy-mode') ? reader.oneOf('proxy-mode', PROXY_MODES, 'nftables') : ''
+  const mode = reader.given('proxy-mode') ? reader.oneOf('proxy-mode', MODE_NAMES, DEFAULT_MODE) : ''
   const name = readInstanceName(reader)
   if (name !== undefined) refuseBeside(reader, name, mode)
   if (reader.errors.length > 0) return usageErrors(io, 'cleanup', reader.errors)
   try {
     return reader.given('leftovers-of')
       ? await cleanLeftovers(io)
-      : await cleanOurs(io, { force, iptables: mode === 'iptables' || name !== undefined, name })
+      : await cleanOurs(io, { force, mode, name })
   } catch (error) {
     io.err(`kprobe cleanup: ${failureText(error)}\n`)
     return EXIT_FAILED
@@ -103,7 +103,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 
 /** Nothing that others left is in the way of a named proxy. */
 function refuseBeside(reader: FlagReader, name: string, mode: '' | ProxyMode): void {
-  const misfit = whyNotInstance(name, mode === '' ? 'nftables' : mode)
+  const misfit = whyNotInstance(name, mode === '' ? DEFAULT_MODE : mode)
   if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
   if (reader.given('leftovers-of'))
     reader.fail(
@@ -116,15 +116,14 @@ interface Extent {
   readonly force: boolean
   /** Of the proxy; undefined for the one without. */
   readonly name: string | undefined
-  /** Chains of iptables mode, too. Those of a named proxy are nobody else's. */
-  readonly iptables: boolean
+  /** Of --proxy-mode; empty without the flag. */
+  readonly mode: '' | ProxyMode
 }
 
 /** Our tables only, which a kprobe that runs would make anew. */
-async function cleanOurs(io: Io, { force, iptables, name }: Extent): Promise<number> {
-  const instance = instanceOf(name)
+async function cleanOurs(io: Io, { force, mode, name }: Extent): Promise<number> {
   const lock = await lockInstance(
-    instance,
+    instanceOf(name),
     systemLock(systemClock, Math.random),
     `pid ${io.processId}${CLEANING}`,
   )
@@ -133,28 +132,31 @@ async function cleanOurs(io: Io, { force, iptables, name }: Extent): Promise<num
     return EXIT_FAILED
   }
   try {
-    const { removed, foreign, remains } = await removeOurs(systemClock, instance.nftables)
-    const ofIpvs = instance.ipvs === undefined ? undefined : await removeIpvs('kprobe')
-    if (iptables && name === undefined) await warnOfKubeProxy(io)
-    const gone = [
-      ...removed.map(table => `table ${table}`),
-      ...remains.map(remainsText),
-      ...(ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs)),
-      ...(await removeUserspace(systemClock, instance.userspace)).map(table => `table ${table}`),
-      ...(iptables ? iptablesRemovedTexts(await removeIptables(instance.chains)) : []),
-    ]
+    const gone: string[] = []
+    const foreign: string[] = []
+    // Objects of a named proxy are nobody else's.
+    for (const each of MODES.filter(
+      its => !its.cleanupOnRequest || name !== undefined || its.name === mode,
+    )) {
+      if (each.cleanupOnRequest && name === undefined) await warnOfKubeProxy(io)
+      const cleaned = await each.cleanup({ ...HERE, proxy: name })
+      gone.push(...cleaned.removed)
+      foreign.push(...cleaned.foreign)
+    }
     for (const what of gone) io.out(`removed ${what}\n`)
     const { texts, settled } = name === undefined ? await lookForRest(lock.kind === 'held') : NO_REST
     if (gone.length + settled.length === 0 && !texts.some(isOurs))
       io.out('the kernel holds no objects of kprobe\n')
     for (const line of settled) io.out(`${line}\n`)
-    for (const table of foreign) io.out(`left table ${table}: it does not belong to kprobe\n`)
+    for (const what of foreign) io.out(`left ${what}: it does not belong to kprobe\n`)
     nameLeftovers(io, texts)
   } finally {
     if (lock.kind === 'held') await lock.release()
   }
   return EXIT_FINE
 }
+
+const HERE = { sockets: KERNEL, clock: systemClock } as const
 
 /** What is left after the removal. */
 interface Rest {
@@ -168,15 +170,25 @@ const NO_REST: Rest = { texts: [], settled: [] }
 /** A kprobe that runs goes on with the record and its settings: only the holder of the lock settles it. */
 async function lookForRest(isAlone: boolean): Promise<Rest> {
   const found = await lookAround()
-  const recorded = await lookForRecord()
-  return {
-    texts: leftoverTexts(found, iptablesOwner(recorded)),
-    settled: isAlone ? await settleRecord(recorded, found) : [],
+  const kubeProxyRuns = (await processesNamed('kube-proxy')).length > 0
+  const texts = leftoverTexts(found, await iptablesOwner(kubeProxyRuns))
+  if (!isAlone) return { texts, settled: [] }
+  const rest = {
+    kubeProxyRuns,
+    hasChains: found.iptables.length > 0,
+    hasLegacyChains: found.elsewhere.legacyTables.some(
+      table => typeof table.chains === 'string' || kubeProxyChains(table).length > 0,
+    ),
   }
+  const settled: string[] = []
+  for (const mode of MODES) settled.push(...((await mode.settleRecord?.(HERE, rest)) ?? []))
+  return { texts, settled }
 }
 
-function iptablesOwner({ record, kubeProxyRuns }: Recorded): IptablesOwner {
-  return record !== undefined && !kubeProxyRuns ? 'kprobe' : 'unknown'
+/** Who wrote the chains of iptables, which have the same names in every proxy. */
+async function iptablesOwner(kubeProxyRuns: boolean): Promise<IptablesOwner> {
+  const isRecorded = await anyMode(mode => mode.isRecorded?.(HERE))
+  return isRecorded && !kubeProxyRuns ? 'kprobe' : 'unknown'
 }
 
 function isOurs({ by }: LeftoverText): boolean {
@@ -208,16 +220,17 @@ function busyText({ holder, of }: Extract<InstanceLock, { kind: 'busy' }>): stri
   )
 }
 
-/** Whose tables are called as kube-proxy's are. */
-const UNNAMED = instanceOf(undefined)
+/** Called as kube-proxy's are. */
+const TABLE = findMode(DEFAULT_MODE).tableName(undefined) ?? ''
 
 /** kube-proxy's only: a kprobe may run meanwhile. */
 async function cleanLeftovers(io: Io): Promise<number> {
-  const owner = iptablesOwner(await lookForRecord())
-  const taken = await removeLeftovers(systemClock, UNNAMED.nftables, { iptables: owner !== 'kprobe' })
-  // Its chains, which refer to the ipsets, are gone by now.
-  const ofIpvs = await removeIpvs('kube-proxy')
-  const removed = [...removedTexts(taken), ...(ofIpvs === undefined ? [] : ipvsRemovedTexts(ofIpvs))]
+  const owner = await iptablesOwner((await processesNamed('kube-proxy')).length > 0)
+  const taken = await removeLeftovers(systemClock, TABLE, { iptables: owner !== 'kprobe' })
+  const removed = [...removedTexts(taken)]
+  // Its chains, which refer to its other objects, are gone by now.
+  for (const mode of MODES)
+    removed.push(...((await mode.cleanupKubeProxy?.({ ...HERE, proxy: undefined })) ?? []))
   if (removed.length === 0) io.out('kube-proxy left nothing here that can be removed\n')
   for (const what of removed) io.out(`removed ${what}\n`)
   for (const what of keptTexts(taken)) io.out(`left ${what}\n`)
@@ -226,11 +239,8 @@ async function cleanLeftovers(io: Io): Promise<number> {
 }
 
 async function lookAround(): Promise<Leftovers> {
-  return await lookForLeftovers({
-    tableName: UNNAMED.nftables,
-    readLines,
-    ignoreIpvs: await isIpvsOurs(),
-  })
+  const ignoreIpvs = await anyMode(mode => mode.ownsElsewhere?.(HERE))
+  return await lookForLeftovers({ tableName: TABLE, readLines, ignoreIpvs })
 }
 
 function nameLeftovers(io: Io, texts: readonly LeftoverText[]): void {

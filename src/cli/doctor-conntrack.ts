@@ -1,6 +1,6 @@
 import type { Config } from '../config/config.ts'
 import { planSysctls, SYSCTLS, type SysctlFacts } from '../kernel/conntrack/sysctls.ts'
-import type { Finding } from './doctor-settings.ts'
+import type { Finding } from '../modes/common/finding.ts'
 
 /** Compares the timeouts of connection tracking that the configuration asks for with those of the kernel. */
 export async function conntrackFindings(

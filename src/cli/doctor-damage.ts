@@ -1,18 +1,15 @@
+import { failureText } from '../base/failure-text.ts'
 import type { Config } from '../config/config.ts'
-import { instanceOf } from '../daemon/instance.ts'
 import { NFT_FAMILIES } from '../modes/common/family.ts'
-import type { Finding } from './doctor-settings.ts'
+import type { Finding } from '../modes/common/finding.ts'
 import { damageText, type ProgrammedMode, programmedModes } from './programmed.ts'
 import { readModes } from './read-modes.ts'
-import { failureText } from './usage-errors.ts'
 
 /** Whether packets come to the Services that the kernel holds rules for; nothing where it holds none. */
 export async function damageFindings({ serviceProxyName }: Config): Promise<readonly Finding[]> {
   let modes: readonly ProgrammedMode[]
   try {
-    modes = programmedModes(
-      await readModes({ families: NFT_FAMILIES, instance: instanceOf(serviceProxyName) }),
-    )
+    modes = programmedModes((await readModes({ families: NFT_FAMILIES, proxyName: serviceProxyName })).held)
   } catch (error) {
     const text = `cannot be read: ${failureText(error)}`
     return [{ kind: 'warning', subject: 'rules of kprobe in the kernel', text }]

@@ -1,8 +1,8 @@
 import { count } from '../base/text.ts'
-import { instanceOf, instanceOfTable } from '../daemon/instance.ts'
 import type { SurveyedChain } from '../kernel/nft/survey.ts'
-import { namedPrefixOf } from '../modes/iptables/layout.ts'
-import { isKubeProxyChain, KUBE_PROXY } from './leftovers-kube-proxy.ts'
+import { isKubeProxyChain, KUBE_PROXY } from '../modes/common/kube-proxy.ts'
+import { MODES, proxyOfTable } from '../modes/registry.ts'
+import { namedPrefixOf } from '../modes/xt-common/layout.ts'
 import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers-text.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
@@ -114,10 +114,9 @@ function natChains({ chains, tableName, isNamed = false }: Neighbourhood): Neigh
 }
 
 function natAdvice(table: string, isNamed: boolean): string {
-  const { nftables, userspace } = instanceOf(undefined)
-  if (isNamed && (table === nftables || table === userspace))
+  if (isNamed && MODES.some(mode => mode.notNamed === undefined && mode.tableName(undefined) === table))
     return 'it has the name of a table of the unnamed proxy, which serves Services without the label service-proxy-name'
-  const name = instanceOfTable(table)
+  const name = proxyOfTable(table)
   return name === undefined
     ? "connections that this NAT chain translates first bypass kprobe's Services"
     : `it has the name of a table of \`kprobe run --service-proxy-name=${name}\`, which serves only Services with that label`

@@ -1,13 +1,5 @@
 import type { Config } from '../config/config.ts'
-
-/** One thing that was looked at. */
-export interface Finding {
-  readonly kind: 'ok' | 'missing' | 'damaged' | 'warning' | 'note'
-  readonly subject: string
-  readonly text: string
-}
-
-type ReadText = (path: string) => Promise<string | undefined>
+import type { Finding, ReadText } from '../modes/common/finding.ts'
 
 /** Settings of the kernel that decide whether Services work, read and judged; nothing is written. */
 export async function settingFindings(config: Config, read: ReadText): Promise<readonly Finding[]> {

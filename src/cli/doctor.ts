@@ -1,26 +1,23 @@
 import { readFile } from 'node:fs/promises'
 import { systemClock } from '../base/clock.ts'
+import { failureText } from '../base/failure-text.ts'
 import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { instanceOf } from '../daemon/instance.ts'
-import { readIptablesRecord } from '../daemon/iptables-record.ts'
-import { nftablesOptions } from '../daemon/mode-nftables.ts'
 import { KERNEL, openNetfilter } from '../daemon/open.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { probe } from '../kernel/nft/probe.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
-import { DEFAULT_IPVS_OPTIONS } from '../modes/ipvs/options.ts'
-import { DEFAULT_USERSPACE_OPTIONS } from '../modes/userspace/options.ts'
+import type { Finding } from '../modes/common/finding.ts'
+import { DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
+import { chainNames } from '../modes/xt-common/layout.ts'
 import { Connection } from '../netlink/connection.ts'
+import { anyMode } from './any-mode.ts'
 import { conntrackFindings } from './doctor-conntrack.ts'
 import { damageFindings } from './doctor-damage.ts'
-import { nftablesFeatures } from './doctor-features.ts'
-import { iptablesFindings } from './doctor-iptables.ts'
-import { ipvsFindings } from './doctor-ipvs.ts'
 import { neighboursOf } from './doctor-neighbours.ts'
-import { type Finding, settingFindings } from './doctor-settings.ts'
+import { settingFindings } from './doctor-settings.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { lookElsewhere } from './leftovers.ts'
 import { ipvsTexts } from './leftovers-text.ts'
@@ -28,7 +25,7 @@ import { writeDocument } from './output.ts'
 import { processesNamed } from './processes.ts'
 import { readRequest } from './read-request.ts'
 import { tableText } from './table.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -67,11 +64,7 @@ async function examine(config: Config): Promise<readonly Finding[]> {
     ...(await conntrackFindings(config, readText)),
   ]
   try {
-    const ofModes = [
-      ...(await featureFindings(config)),
-      ...(await ipvsFindings(config, readText)),
-      ...(await iptablesFindings(config, readText)),
-    ]
+    const ofModes = [...(await featureFindings(config)), ...(await modeFindings(config))]
     const damage = await damageFindings(config)
     return [...ofModes, ...damage, ...(await neighbourFindings(config)), ...settings]
   } catch (error) {
@@ -84,10 +77,10 @@ async function featureFindings({ proxyMode }: Config): Promise<readonly Finding[
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
   const findings: Finding[] = []
   try {
-    for (const { name, meaning, transaction, without = [] } of nftablesFeatures()) {
+    for (const { kind, name, meaning, transaction } of MODES.flatMap(mode => mode.features?.() ?? [])) {
       const { works, reason } = await probe(client, transaction)
       findings.push({
-        kind: works ? 'ok' : without.includes(proxyMode) ? 'note' : 'missing',
+        kind: works ? 'ok' : findMode(proxyMode).needsFeature(kind) ? 'missing' : 'note',
         subject: name,
         text: works ? meaning : `${meaning}: ${reason}`,
       })
@@ -98,10 +91,13 @@ async function featureFindings({ proxyMode }: Config): Promise<readonly Finding[
   return findings
 }
 
-const OF_OTHER_MODES: ReadonlySet<string> = new Set([
-  DEFAULT_IPVS_OPTIONS.tableName,
-  DEFAULT_USERSPACE_OPTIONS.tableName,
-])
+async function modeFindings(config: Config): Promise<readonly Finding[]> {
+  const found: Finding[] = []
+  for (const mode of MODES) found.push(...((await mode.examine?.(config, { ...HERE, read: readText })) ?? []))
+  return found
+}
+
+const HERE = { sockets: KERNEL, clock: systemClock } as const
 
 async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
   const transport = openNetfilter()
@@ -109,11 +105,15 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
     const connection = new Connection({ transport, clock: systemClock })
     const chains = await surveyChains(connection)
     const elsewhere = await lookElsewhere(connection, readLines)
-    const { tableName } = nftablesOptions(config)
-    const others = chains.filter(({ table }) => !OF_OTHER_MODES.has(table))
+    const proxy = config.serviceProxyName
+    const tableName = findMode(DEFAULT_MODE).tableName(proxy) ?? ''
+    const ofOtherModes = MODES.filter(({ name }) => name !== DEFAULT_MODE).map(mode =>
+      mode.tableName(undefined),
+    )
+    const others = chains.filter(({ table }) => !ofOtherModes.includes(table))
     // What IPVS holds is ours, or taken over by us, where our own table for it is.
-    const isOurs = chains.some(({ table }) => table === DEFAULT_IPVS_OPTIONS.tableName)
-    const isNamed = config.serviceProxyName !== undefined
+    const isOurs = await anyMode(mode => mode.ownsElsewhere?.(HERE))
+    const isNamed = proxy !== undefined
     const left = isOurs || isNamed ? { ...elsewhere, virtualServers: [] } : elsewhere
     const leftElsewhere = isOurs || isNamed ? [] : ipvsTexts(elsewhere)
     const neighbours = neighboursOf({
@@ -121,11 +121,10 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
       chains: others,
       tableName,
       leftElsewhere,
-      writesIptables:
-        config.proxyMode === 'iptables' || (config.proxyMode === 'ipvs' && config.ipvs.rules === 'iptables'),
-      wroteIptables: (await readIptablesRecord({ clock: systemClock, sockets: KERNEL })) !== undefined,
+      writesIptables: findMode(config.proxyMode).exclusive?.(config) !== undefined,
+      wroteIptables: await anyMode(mode => mode.isRecorded?.(HERE)),
       isNamed,
-      chainPrefix: instanceOf(config.serviceProxyName).chains.prefix,
+      chainPrefix: chainNames(proxy).prefix,
     })
     const told = neighbours.map(
       ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),

@@ -1,4 +1,5 @@
-import { PersistentMap } from '../base/persistent-map.ts'
+import { systemClock } from '../base/clock.ts'
+import { failureText } from '../base/failure-text.ts'
 import { oneLine } from '../base/text.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import { type FlagSpec, readArguments } from '../config/flag.ts'
@@ -6,44 +7,46 @@ import { FlagReader, quote } from '../config/flag-reader.ts'
 import { HELP_FLAG, outputFlag } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/instance-name.ts'
-import { type Instance, instanceOf } from '../daemon/instance.ts'
+import { KERNEL } from '../daemon/open.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
-import type { ElementGroup, NftFamily, Ruleset, Table } from '../kernel/nft/state.ts'
-import { LAYOUTS } from '../modes/common/family.ts'
-import { GROUP_NODEPORT_IPS, serviceOfGroup } from '../modes/common/groups.ts'
-import { GROUP_DISPATCH } from '../modes/nftables/layout.ts'
-import { readIptables, saveIptables, showIptables } from './dump-iptables.ts'
-import { type IpvsFilter, showServers, showSets } from './dump-ipvs.ts'
+import type { NftFamily, Ruleset } from '../kernel/nft/state.ts'
+import { namesOfElements, type ServiceNames } from '../modes/common/service-names.ts'
+import { isOfService, type ServiceRow } from '../modes/common/service-row.ts'
+import type { DumpFilter, HeldMode, KernelRead, Mode } from '../modes/mode.ts'
+import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
+import { chainNames } from '../modes/xt-common/layout.ts'
+import type { ReadChain } from '../modes/xt-common/read-chains.ts'
+import { readIptables, saveIptables } from '../modes/xt-common/read-iptables.ts'
+import { showIptables } from './dump-iptables.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { isOfService, type ReadChain } from './iptables-chains.ts'
 import { runNft } from './libnftables.ts'
 import { writeDocument } from './output.ts'
-import { damageText, type ProgrammedMode, programmedModes, type ReadModes } from './programmed.ts'
-import { type AskNames, readModes, readTables } from './read-modes.ts'
-import { askServiceNames, namesOfElements, type ServiceNames } from './service-names.ts'
-import { type ServiceRow, serviceTable, sortedRows } from './service-rows.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
-import { userspaceOnlyOf, userspaceRows } from './userspace-rows.ts'
+import { damageText, type ProgrammedMode, programmedModes } from './programmed.ts'
+import { readModes, readTables } from './read-modes.ts'
+import { askServiceNames } from './service-names.ts'
+import { serviceTable, sortedRows } from './service-rows.ts'
+import { tableText } from './table.ts'
+import { usageErrors } from './usage-errors.ts'
 
-const WHAT = ['services', 'nft', 'ipvs', 'ipset', 'iptables', 'all'] as const
-const OUTPUTS = [
+/** Objects that modes list, each with its mode. */
+const DUMPS = MODES.flatMap(mode => (mode.dumps ?? []).map(dump => ({ mode, ...dump })))
+const WHAT: readonly string[] = ['services', 'nft', ...DUMPS.map(({ what }) => what), 'iptables', 'all']
+const OUTPUTS: readonly string[] = [
   'text',
   'wide',
   'json',
   'yaml',
   'nft',
-  'ipvsadm-save',
-  'ipset-save',
+  ...DUMPS.map(({ saveFormat }) => saveFormat),
   'iptables-save',
-] as const
+]
 
 /** Formats that belong to one kind of object. */
-const OUTPUT_OF: Readonly<Partial<Record<(typeof OUTPUTS)[number], (typeof WHAT)[number]>>> = {
-  nft: 'nft',
-  'ipvsadm-save': 'ipvs',
-  'ipset-save': 'ipset',
-  'iptables-save': 'iptables',
-}
+const OUTPUT_OF: ReadonlyMap<string, string> = new Map([
+  ['nft', 'nft'],
+  ...DUMPS.map(({ saveFormat, what }): [string, string] => [saveFormat, what]),
+  ['iptables-save', 'iptables'],
+])
 
 const FLAGS: readonly FlagSpec[] = [
   {
@@ -97,14 +100,13 @@ export const command: Command = {
 }
 
 interface Request {
-  readonly what: (typeof WHAT)[number]
-  readonly output: (typeof OUTPUTS)[number]
+  readonly what: string
+  readonly output: string
   /** Empty for all. */
   readonly service: string
   readonly families: readonly NftFamily[]
   readonly adminSocket: string
-  readonly instance: Instance
-  /** Of the proxy asked for; undefined for the one without a name. */
+  /** Of the proxy asked for; undefined for the unnamed one. */
   readonly proxyName: string | undefined
 }
 
@@ -115,8 +117,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (reader.errors.length > 0) return usageErrors(io, 'dump', reader.errors)
   try {
     const names = await askServiceNames(request.adminSocket)
-    const ask: AskNames = isNeeded => daemonNames(request, names, isNeeded)
-    if (request.what === 'ipvs' || request.what === 'ipset') return await dumpOfIpvs(request, io, ask)
+    const ask: KernelRead['names'] = isNeeded => daemonNames(request, names, isNeeded)
+    const dump = DUMPS.find(({ what }) => what === request.what)
+    if (dump !== undefined) return await dumpObjects(request, io, { dump, ask })
     if (request.what === 'iptables') return await dumpIptables(request, io)
     return await dumpTables(request, io, ask)
   } catch (error) {
@@ -125,7 +128,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
-async function dumpTables(request: Request, io: Io, ask: AskNames): Promise<number> {
+async function dumpTables(request: Request, io: Io, ask: KernelRead['names']): Promise<number> {
   const dump = await readKernel(request, ask)
   const missing = whatIsMissing(request, dump)
   if (missing !== undefined) io.err(`${missing}\n`)
@@ -153,29 +156,39 @@ function warnOfModes(modes: readonly ProgrammedMode[], io: Io): void {
   )
 }
 
-async function dumpOfIpvs(request: Request, io: Io, ask: AskNames): Promise<number> {
-  const { what, output } = request
-  const names = ask(true) ?? namesOfElements((await readTables(request)).ipvs)
-  const filter = filterOf(request, names)
-  const shown = await (what === 'ipvs' ? showServers(filter) : showSets(filter))
-  const missing = shown.isEmpty ? nothingText(request) : undefined
+interface Asked {
+  readonly dump: (typeof DUMPS)[number]
+  readonly ask: KernelRead['names']
+}
+
+async function dumpObjects(request: Request, io: Io, { dump, ask }: Asked): Promise<number> {
+  const { output } = request
+  const names = ask(true) ?? (await namesInTables(request, dump.mode))
+  const found = await dump.read(HERE, filterOf(request, names))
+  const missing = found.isEmpty ? nothingText(request) : undefined
   if (missing !== undefined) io.err(`${missing}\n`)
-  if (output === 'json' || output === 'yaml') await writeDocument(shown.value, output, io)
-  else if (output === 'text' || output === 'wide') io.out(shown.text(io))
-  else writeLines(shown.save, io)
-  const isSave = output === 'ipvsadm-save' || output === 'ipset-save'
-  if (!isSave && shown.hasUnnamed && !names.isComplete) io.err(UNNAMED)
+  if (output === 'json' || output === 'yaml') await writeDocument(found.value, output, io)
+  else if (output === dump.saveFormat) writeLines(found.save, io)
+  else io.out(tableText(found.heading, found.rows, io))
+  if (output !== dump.saveFormat && found.hasUnnamed && !names.isComplete) io.err(UNNAMED)
   return exitOf(request, missing)
 }
 
+async function namesInTables(request: Request, { tableName }: Mode): Promise<ServiceNames> {
+  const tables = await readTables(request)
+  return namesOfElements(tables.filter(({ name }) => name === tableName(request.proxyName)))
+}
+
+const HERE = { sockets: KERNEL, clock: systemClock } as const
+
 async function dumpIptables(request: Request, io: Io): Promise<number> {
-  const { output, families, service, instance } = request
+  const { output, families, service, proxyName } = request
   if (output === 'iptables-save') {
-    for (const text of await saveIptables(families)) io.out(text)
+    for (const text of await saveIptables(HERE, families)) io.out(text)
     if (families.length > 1) io.err(TWO_INPUTS)
     return EXIT_FINE
   }
-  const shown = showIptables(await readIptables(families, instance.chains), service)
+  const shown = showIptables(await readIptables(HERE, families, chainNames(proxyName)), service)
   const missing = shown.isEmpty ? nothingText(request) : undefined
   if (missing !== undefined) io.err(`${missing}\n`)
   if (output === 'json' || output === 'yaml') await writeDocument(shown.value, output, io)
@@ -202,13 +215,13 @@ function daemonNames(
   return names
 }
 
-function filterOf({ families, service }: Request, names: ServiceNames): IpvsFilter {
-  return { families: families.map(family => LAYOUTS[family].model), service, names }
+function filterOf({ families, service }: Request, names: ServiceNames): DumpFilter {
+  return { families, service, names }
 }
 
 function readRequest(reader: FlagReader, positionals: readonly string[]): Request {
   const output = reader.oneOf('output', OUTPUTS, 'text')
-  const only = OUTPUT_OF[output]
+  const only = OUTPUT_OF.get(output)
   const [first = only ?? 'services', ...rest] = positionals
   const what = WHAT.find(word => word === first)
   if (what === undefined) reader.fail(quote(first), `is not one of ${WHAT.join(', ')}`)
@@ -222,17 +235,17 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
     reader.fail('--service', 'is not written NAMESPACE/NAME')
   const adminSocket = reader.text('admin-socket') ?? ''
   const proxyName = readInstanceName(reader)
-  const misfit = proxyName === undefined ? undefined : whyNotInstance(proxyName, 'nftables')
+  const misfit = proxyName === undefined ? undefined : whyNotInstance(proxyName, DEFAULT_MODE)
   if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
-  else if (proxyName !== undefined && (what === 'ipvs' || what === 'ipset'))
-    reader.fail('--service-proxy-name', 'a named proxy cannot use IPVS')
+  const mode = DUMPS.find(dump => dump.what === what)?.mode
+  if (misfit === undefined && proxyName !== undefined && mode?.notNamed !== undefined)
+    reader.fail('--service-proxy-name', `a named proxy cannot use ${mode.title}`)
   return {
     what: what ?? 'services',
     output,
     service,
     families: readFamilies(reader),
     adminSocket,
-    instance: instanceOf(proxyName),
     proxyName,
   }
 }
@@ -245,46 +258,35 @@ function readFamilies(reader: FlagReader): readonly NftFamily[] {
 
 /** What the kernel holds of the modes that have something in it. */
 interface Dump {
-  readonly read: ReadModes
-  /** Undefined without a table of IPVS mode. */
-  readonly filter: IpvsFilter | undefined
-  /** Of IPVS mode. */
-  readonly ipvs: readonly Table[]
+  readonly held: readonly HeldMode[]
+  /** Undefined where no mode has objects without a name. */
+  readonly filter: DumpFilter | undefined
   /** Empty where no iptables mode has a chain. */
   readonly iptables: readonly ReadChain[]
   /** Of what: not asked for where no rows are. */
   readonly modes: readonly ProgrammedMode[]
 }
 
-async function readKernel(request: Request, ask: AskNames): Promise<Dump> {
-  const read = await readModes(request, ask)
-  const { iptables: chains, ipvs } = read
+async function readKernel(request: Request, ask: KernelRead['names']): Promise<Dump> {
+  const { held, chains } = await readModes(request, ask)
   const iptables = request.what !== 'nft' && chains.some(({ ours }) => ours) ? chains : []
-  const modes = request.what === 'nft' ? [] : programmedModes(read, request.service)
-  const tables = ipvs?.state.ruleset.tables ?? []
-  const filter = ipvs === undefined ? undefined : filterOf(request, ipvs.names)
-  return {
-    read,
-    filter,
-    iptables,
-    modes,
-    ipvs: tables.filter(({ family }) => request.families.includes(family)),
-  }
+  const modes = request.what === 'nft' ? [] : programmedModes(held, request.service)
+  const names = held.find(mode => mode.names !== undefined)?.names
+  return { held, filter: names && filterOf(request, names), iptables, modes }
 }
 
-function whatIsMissing(request: Request, { read, ipvs, iptables, modes }: Dump): string | undefined {
-  const { nftables, userspace } = read
+function whatIsMissing(request: Request, { held, iptables, modes }: Dump): string | undefined {
   const { service } = request
-  if (nftables.length + ipvs.length + userspace.length + iptables.length === 0)
-    return nothingText({ ...request, service: '' })
-  const held =
+  const withTables = held.filter(({ tables }) => tables.length > 0)
+  if (withTables.length + iptables.length === 0) return nothingText({ ...request, service: '' })
+  const isHeld =
     service === '' ||
     modes.some(({ rows }) => rows.length > 0) ||
-    (request.what === 'nft' && ipvs.length > 0) ||
-    userspaceRows(userspace, service).length > 0 ||
-    nftables.some(table => ownGroups(onlyOf(table, service).elements) > 0) ||
+    // Rules of such a mode are about every Service.
+    (request.what === 'nft' && withTables.some(({ names }) => names !== undefined)) ||
+    held.some(({ tablesOf }) => tablesOf(service).length > 0) ||
     iptables.some(({ rules }) => rules.some(({ services }) => isOfService(services, service)))
-  return held ? undefined : nothingText(request)
+  return isHeld ? undefined : nothingText(request)
 }
 
 function nothingText({ service, families, proxyName }: Request): string {
@@ -295,36 +297,10 @@ function nothingText({ service, families, proxyName }: Request): string {
     : `the kernel holds nothing for the Service ${quote(service)}${where}`
 }
 
-function ownGroups(elements: Table['elements']): number {
-  return [...elements.keys()].filter(group => !SHARED.has(group)).length
-}
-
-/** The elements of one Service, and what says where they lead. */
-function onlyOf(table: Table, service: string): Table {
-  return withGroups(table, group => serviceOfGroup(group) === service || SHARED.has(group))
-}
-
-/** Groups that rows are made from besides the Service's own. */
-const SHARED: ReadonlySet<string> = new Set([GROUP_DISPATCH, GROUP_NODEPORT_IPS])
-
-function withGroups(table: Table, wanted: (group: string) => boolean): Table {
-  const kept: [string, ElementGroup][] = []
-  for (const [group, elements] of table.elements.entries()) if (wanted(group)) kept.push([group, elements])
-  return { ...table, elements: PersistentMap.from(kept) }
-}
-
-/** What nft would list of one Service: its elements, and the sets that they are in. */
-function listingOf({ service }: Request, { read, ipvs }: Dump): Ruleset {
-  const { nftables, userspace } = read
-  if (service === '') return { tables: [...nftables, ...ipvs, ...userspace] }
-  const tables = nftables.map(table => {
-    const own = withGroups(onlyOf(table, service), group => !SHARED.has(group))
-    const inUse = new Set([...own.elements.values()].flat().map(({ set }) => set))
-    const sets = new Map([...table.sets].filter(([name]) => inUse.has(name)))
-    return { ...own, sets, chains: new Map() }
-  })
-  const relayed = userspace.map(table => userspaceOnlyOf(table, service))
-  return { tables: [...tables, ...relayed].filter(({ elements }) => elements.size > 0) }
+function listingOf({ service }: Request, { held }: Dump): Ruleset {
+  return {
+    tables: held.flatMap(({ tables, tablesOf }) => (service === '' ? tables : tablesOf(service))),
+  }
 }
 
 async function documentOf(request: Request, dump: Dump): Promise<unknown> {
@@ -336,8 +312,9 @@ async function documentOf(request: Request, dump: Dump): Promise<unknown> {
   const { filter, iptables } = dump
   const chains = iptables.length === 0 ? {} : { iptables: showIptables(iptables, request.service).value }
   if (filter === undefined) return { services, nft, ...chains }
-  const [ipvs, ipset] = [await showServers(filter), await showSets(filter)]
-  return { services, nft, ipvs: ipvs.value, ipset: ipset.value, ...chains }
+  const objects: [string, unknown][] = []
+  for (const { what, read } of DUMPS) objects.push([what, (await read(HERE, filter)).value])
+  return { services, nft, ...Object.fromEntries(objects), ...chains }
 }
 
 function rowsOf({ modes }: Dump): readonly ServiceRow[] {
@@ -356,12 +333,15 @@ async function writeText(request: Request, dump: Dump, io: Io): Promise<void> {
   if (what === 'nft') return
   if (dump.iptables.length > 0) io.out(`\n${showIptables(dump.iptables, service).text(io)}`)
   if (dump.filter === undefined) return
-  for (const show of [showServers, showSets]) io.out(`\n${(await show(dump.filter)).text(io)}`)
+  for (const { read } of DUMPS) {
+    const { heading, rows } = await read(HERE, dump.filter)
+    io.out(`\n${tableText(heading, rows, io)}`)
+  }
 }
 
-async function listByNft({ read, ipvs }: Dump): Promise<string | undefined> {
+async function listByNft({ held }: Dump): Promise<string | undefined> {
   return await runNft(
-    [...read.nftables, ...ipvs, ...read.userspace].map(({ family, name }) => `list table ${family} ${name}`),
+    held.flatMap(({ tables }) => tables.map(({ family, name }) => `list table ${family} ${name}`)),
   )
 }
 

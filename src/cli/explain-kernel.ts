@@ -1,16 +1,13 @@
+import { failureText } from '../base/failure-text.ts'
 import { formatIpPort, type Ip } from '../base/ip.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { instanceOf } from '../daemon/instance.ts'
-import type { Table } from '../kernel/nft/state.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import type { Way } from '../kernel/nft/trace-ways.ts'
 import { NFT_FAMILIES } from '../modes/common/family.ts'
-import { GROUP_AFFINITY } from '../modes/nftables/layout.ts'
-import { programmedModes, type ReadModes } from './programmed.ts'
+import type { HeldMode } from '../modes/mode.ts'
+import { findMode } from '../modes/registry.ts'
 import { readModes } from './read-modes.ts'
-import { failureText } from './usage-errors.ts'
 
 /** One end that connections may come to. */
 export interface Outcome {
@@ -54,8 +51,8 @@ export function outcomesOf(ways: readonly Way[]): readonly Outcome[] {
 /** Reads the rules of the configuration's mode from the kernel, and follows the packet through them. */
 export async function askKernel(config: Config, question: KernelQuestion): Promise<KernelOutcome> {
   try {
-    const read = await readModes({ families: NFT_FAMILIES, instance: instanceOf(config.serviceProxyName) })
-    return kernelOutcome(read, config.proxyMode, question)
+    const read = await readModes({ families: NFT_FAMILIES, proxyName: config.serviceProxyName })
+    return kernelOutcome(read.held, config.proxyMode, question)
   } catch (error) {
     return { kind: 'unknown', reason: oneLine(failureText(error)) }
   }
@@ -63,23 +60,22 @@ export async function askKernel(config: Config, question: KernelQuestion): Promi
 
 /** Pure. */
 export function kernelOutcome(
-  read: ReadModes,
+  held: readonly HeldMode[],
   mode: Config['proxyMode'],
   { packet, localIps, wanted }: KernelQuestion,
 ): KernelOutcome {
-  const nftables = read.nftables.map(withoutClients)
-  const modes = programmedModes({ ...read, nftables }, NO_ROWS)
-  const found = modes.find(its => its.mode === mode)
+  const found = held.find(its => its.mode === mode)
   if (found === undefined) {
-    const others = modes.map(its => its.mode).join(' and ')
+    const others = held.map(its => its.mode).join(' and ')
     const instead = others === '' ? '' : `; those of ${others} mode are`
     return { kind: 'absent', reason: `rules of ${mode} mode are not in the kernel${instead}` }
   }
-  const { tracer, obstacle, localIps: own } = found.rules
+  // Where a new client goes is asked, not where one goes that session affinity remembers.
+  const { tracer, obstacle, localIps: own } = found.rulesForNewClients?.() ?? found.rules
   const ways = tracer.ways(packet, { localIps: new Set([...localIps, ...own]) })
   const outcomes = outcomesOf(ways)
   if (keyOf(outcomes, mode) === keyOf(wanted, mode)) {
-    const listener = mode === 'userspace' ? outcomes[0]?.destination : undefined
+    const listener = findMode(mode).relays ? outcomes[0]?.destination : undefined
     return { kind: 'same', ...(listener === undefined ? {} : { listener }) }
   }
   const family = packet.source.length === 4 ? 'IPv4' : 'IPv6'
@@ -93,17 +89,8 @@ export function isElsewhere(kernel: KernelOutcome, wanted: readonly Outcome[], h
   return kernel.kind === 'absent' && hasDaemon && wanted.some(({ verdict }) => verdict !== 'accept')
 }
 
-/** No Service has this name: the rules alone are asked for. */
-const NO_ROWS = '/'
-
-/** Where a new client goes is asked, not where one goes that session affinity remembers. */
-function withoutClients(table: Table): Table {
-  const kept = [...table.elements.entries()].filter(([group]) => group !== GROUP_AFFINITY)
-  return { ...table, elements: PersistentMap.from(kept) }
-}
-
-/** In userspace mode the kernel knows a listener, and the daemon knows the endpoints. */
+/** Where the daemon relays, the kernel knows a listener, and the daemon knows the endpoints. */
 function keyOf(outcomes: readonly Outcome[], mode: Config['proxyMode']): string {
-  if (mode !== 'userspace') return JSON.stringify(outcomes)
+  if (findMode(mode).relays !== true) return JSON.stringify(outcomes)
   return JSON.stringify([...new Set(outcomes.map(({ verdict }) => verdict))].sort())
 }

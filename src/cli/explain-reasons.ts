@@ -1,6 +1,7 @@
 import { anyContains, formatCidr } from '../base/cidr.ts'
 import { familyOf, formatIp, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { count } from '../base/text.ts'
+import type { Oversized } from '../model/admission.ts'
 import type { Frontend, FrontendTable, PortFrontends } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
 import type { Service } from '../model/service.ts'
@@ -18,6 +19,8 @@ export interface ReasonsInput {
   readonly question: Question
   readonly table: FrontendTable
   readonly snapshot: Snapshot
+  /** Services that are not served, for lack of memory. */
+  readonly oversized: Iterable<Oversized>
   readonly caught: Caught | undefined
   readonly endpoints: readonly ExplainedEndpoint[]
   readonly isLocal: boolean
@@ -83,8 +86,10 @@ function served({ proxyName }: { readonly proxyName: string | undefined }): stri
 /** Services that asked for the address or the node port in vain. */
 function refusals(input: ReasonsInput): readonly string[] {
   const reasons = new Set<string>()
-  for (const { service, refusal } of input.table.admission?.oversized.values() ?? [])
+  for (const { service, refusal } of input.oversized)
     if (wants(service, input)) reasons.add(`${refusal.object} is not served: it ${refusal.reason}`)
+  for (const service of input.snapshot.services.values())
+    if (wants(service, input)) for (const reason of leftOut(service, input)) reasons.add(reason)
   for (const { refusals } of input.table.services.values())
     for (const refusal of refusals)
       if (isAbout(refusal, input))
@@ -92,6 +97,19 @@ function refusals(input: ReasonsInput): readonly string[] {
           `${refusal.object} asks for ${refusal.value} (${refusal.field}), and is refused: ${refusal.reason}`,
         )
   return [...reasons]
+}
+
+/** Objects of the Service that the memory was not enough for. */
+function leftOut(service: Service, { snapshot }: ReasonsInput): readonly string[] {
+  const slices = (snapshot.slices.get(service.key) ?? []).filter(slice => slice.leftOut !== undefined)
+  return [
+    ...(service.leftOut === undefined ? [] : service.refusals).map(
+      ({ object, reason }) => `${object} is not served: it ${reason}`,
+    ),
+    ...slices.flatMap(({ refusals }) =>
+      refusals.map(({ object, reason }) => `${object} is not used: it ${reason}`),
+    ),
+  ]
 }
 
 /** Whether the packet is for an address of the Service, or for one of its node ports. */

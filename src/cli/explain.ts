@@ -1,3 +1,4 @@
+import { failureText } from '../base/failure-text.ts'
 import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
 import { MODEL_SOCKET_FLAG } from '../config/daemon-flags.ts'
@@ -5,19 +6,20 @@ import type { FlagSpec } from '../config/flag.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
-import { tracerOf } from '../daemon/open.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import { explainEndpoints } from '../model/explain.ts'
 import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
+import type { Resolved } from '../model/resolve.ts'
+import { findMode } from '../modes/registry.ts'
 import { askKernel, isElsewhere, outcomesOf } from './explain-kernel.ts'
 import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Caught, reasonsOf } from './explain-reasons.ts'
 import { type ExplainedEndpoint, type Explanation, explanationText } from './explanation-text.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { type Loaded, withLoaded } from './load.ts'
+import { withLoaded } from './load.ts'
 import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 /** Any client port will do: no rule asks for it. */
@@ -101,12 +103,12 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 async function explain(
   question: Question,
   config: Config,
-  { table, snapshot }: Loaded,
+  { table, snapshot, memo }: Resolved,
 ): Promise<Explanation> {
   const { from, to, port, protocol } = question
   const localIps = new Set([...table.node.ips, ...snapshot.localIps])
   const fromNode = isLoopback(from) || localIps.has(from)
-  const tracer = tracerOf(config, table)
+  const tracer = findMode(config.proxyMode).trace(config, table)
   const source = (fromNode ? tracer.ownSource(to) : undefined) ?? from
   const packet: TracePacket = {
     origin: fromNode ? 'process' : 'interface',
@@ -131,7 +133,15 @@ async function explain(
     },
     service: caught?.port.displayName,
     frontend: caught?.frontend.kind,
-    reasons: reasonsOf({ question, table, snapshot, caught, endpoints, isLocal: localIps.has(to) }),
+    reasons: reasonsOf({
+      question,
+      table,
+      snapshot,
+      oversized: memo.admission?.oversized.values() ?? [],
+      caught,
+      endpoints,
+      isLocal: localIps.has(to),
+    }),
     outcomes,
     kernel: await askKernel(config, { packet, localIps, wanted: outcomes }),
     rules: (ways[0]?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({
@@ -168,7 +178,10 @@ function findFrontend(
   return byNodePort
 }
 
-function endpointsOf(port: PortFrontends, loaded: Loaded & { readonly config: Config }): ExplainedEndpoint[] {
+function endpointsOf(
+  port: PortFrontends,
+  loaded: Pick<Resolved, 'table' | 'snapshot'> & { readonly config: Config },
+): ExplainedEndpoint[] {
   const found = explainEndpoints({
     options: resolveOptions(loaded.config),
     snapshot: loaded.snapshot,

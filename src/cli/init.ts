@@ -1,19 +1,20 @@
 import { type Clock, systemClock } from '../base/clock.ts'
-import type { Config, ProxyMode } from '../config/config.ts'
+import { failureText } from '../base/failure-text.ts'
+import type { Config } from '../config/config.ts'
 import { HELP_FLAG, outputFlag, RUN_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { writeIptablesRecord } from '../daemon/iptables-record.ts'
-import type { KernelSockets } from '../daemon/mode.ts'
 import { KERNEL, withPlane } from '../daemon/open.ts'
-import { tuneKernel } from '../daemon/tune.ts'
+import { tuneKernel, writeRecord } from '../daemon/tune.ts'
 import { createConntrackClient } from '../kernel/conntrack/client.ts'
 import type { TuneReport } from '../kernel/sysctl/files.ts'
 import type { SysctlLeft } from '../kernel/sysctl/sysctl.ts'
+import type { KernelSockets } from '../modes/mode.ts'
+import { findMode } from '../modes/registry.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { writeDocument } from './output.ts'
 import { readRequest } from './read-request.ts'
 import { tableText } from './table.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -49,11 +50,11 @@ export async function runInit(argv: readonly string[], io: Io, machine: InitMach
   if (extra.errors.length > 0) return usageErrors(io, 'init', extra.errors)
   // What is asked loads its module, and only then are there the settings that belong to it.
   const answers = [
-    await answerOf(PARTS[config.proxyMode], () => askMode(config, machine)),
+    await answerOf(findMode(config.proxyMode).kernelPart, () => askMode(config, machine)),
     await answerOf('conntrack', () => askConntrack(machine)),
   ]
   const tuned = await tuneKernel(config, { root: machine.root })
-  await writeIptablesRecord(config, tuned.written, machine).catch((error: unknown) =>
+  await writeRecord(config, tuned.written, machine).catch((error: unknown) =>
     io.err(`kprobe init: cannot record the values that cleanup restores: ${failureText(error)}\n`),
   )
   if (output === 'text') printText({ tuned, answers }, io)
@@ -74,14 +75,6 @@ async function answerOf(subject: string, ask: () => Promise<string>): Promise<An
   } catch (error) {
     return { subject, answers: false, text: failureText(error) }
   }
-}
-
-/** The part of the kernel that each mode stands on. */
-const PARTS: Readonly<Record<ProxyMode, string>> = {
-  nftables: 'nf_tables',
-  ipvs: 'IPVS',
-  iptables: 'nf_tables and xtables',
-  userspace: 'nf_tables',
 }
 
 async function askMode(config: Config, { clock, sockets }: InitMachine): Promise<string> {

@@ -1,8 +1,7 @@
 import { count } from '../base/text.ts'
 import type { TableName } from '../kernel/nft/list.ts'
+import { DUMMY_DEVICE } from '../modes/common/kube-proxy.ts'
 import type { Elsewhere, IptablesLeftover, Leftovers } from './leftovers.ts'
-import { DUMMY_DEVICE } from './leftovers-kube-proxy.ts'
-import type { Remains } from './leftovers-ours.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
 /** The commands that remove what is named. */
@@ -93,11 +92,6 @@ export function keptTexts({ iptables }: Pick<Leftovers, 'iptables'>): readonly s
   return iptables.flatMap(({ table, kept }) =>
     kept.map(({ chain, usedBy }) => `chain ${chain} in table ${nameOf(table)}, which ${usedBy} leads to`),
   )
-}
-
-/** What of ours was taken out of a table of kube-proxy's. Pure. */
-export function remainsText({ table, chains, sets }: Remains): string {
-  return `what was ours in table ${nameOf(table)}, which is kube-proxy's now: ${count(chains.length, 'chain')}, ${count(sets.length, 'set')}`
 }
 
 function chainsOf({ table, chains, jumps }: IptablesLeftover): string {

@@ -4,8 +4,6 @@ import { listIpsetNames } from '../kernel/ipset/names.ts'
 import { planRemoval, type Removal } from '../kernel/nft/leftover-plan.ts'
 import { type ForeignChain, type ForeignTable, surveyTable } from '../kernel/nft/leftover-survey.ts'
 import type { TableName } from '../kernel/nft/list.ts'
-import { Connection } from '../netlink/connection.ts'
-import type { Transport } from '../netlink/transport.ts'
 import {
   type ChainOutline,
   DUMMY_DEVICE,
@@ -13,7 +11,9 @@ import {
   isKubeProxyIpset,
   isKubeProxyTable,
   KUBE_PROXY,
-} from './leftovers-kube-proxy.ts'
+} from '../modes/common/kube-proxy.ts'
+import { Connection } from '../netlink/connection.ts'
+import type { Transport } from '../netlink/transport.ts'
 import { type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 
 /** What kube-proxy has put into this network namespace and nobody removed: a kube-proxy that runs, or one that did. */

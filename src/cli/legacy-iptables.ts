@@ -1,6 +1,6 @@
 import { errorOf } from '../base/thrown.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
-import { KUBE_PROXY } from './leftovers-kube-proxy.ts'
+import { KUBE_PROXY } from '../modes/common/kube-proxy.ts'
 import { chainsOfBlob, type LegacyChain } from './legacy-blob.ts'
 
 /** A table of the legacy flavour of iptables, which nf_tables knows nothing of. */

@@ -13,9 +13,10 @@ import { processRoom, servicesBytes } from '../daemon/process-room.ts'
 import { ownSockets } from '../kernel/socket/own-sockets.ts'
 import type { ApiEndpoint } from '../model/api-server.ts'
 import { isJson } from '../model/fields.ts'
-import type { FrontendTable } from '../model/frontend.ts'
+import type { MemoryLimit, ServiceMemory } from '../model/node-context.ts'
 import type { Refusal } from '../model/refusal.ts'
-import { resolve } from '../model/resolve.ts'
+import { type Resolved, resolve } from '../model/resolve.ts'
+import type { ServiceKey } from '../model/service.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
 import { readSnapshotJson } from '../model/snapshot-json.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
@@ -25,11 +26,6 @@ import { askDaemon } from './admin-client.ts'
 import type { Io } from './io.ts'
 import type { ModelRequest } from './model-request.ts'
 import { Progress } from './progress.ts'
-
-export interface Loaded {
-  readonly snapshot: Snapshot
-  readonly table: FrontendTable
-}
 
 interface Reading {
   readonly clock: Clock
@@ -44,7 +40,7 @@ interface Reading {
 export async function withLoaded<R>(
   request: Pick<ModelRequest, 'config' | 'daemon'>,
   io: Io,
-  use: (loaded: Loaded, progress: Progress) => R | Promise<R>,
+  use: (loaded: Resolved, progress: Progress) => R | Promise<R>,
 ): Promise<R> {
   const progress = new Progress(systemClock, io)
   try {
@@ -57,19 +53,19 @@ export async function withLoaded<R>(
 async function load(
   { config, daemon }: Pick<ModelRequest, 'config' | 'daemon'>,
   reading: Reading,
-): Promise<Loaded> {
+): Promise<Resolved> {
   const { clock, progress } = reading
-  const { snapshot, memoryBytes } =
+  const { snapshot, memoryBytes, refused } =
     daemon === undefined
       ? {
           snapshot: await withListeners(await readSource(config, reading), config, reading),
           memoryBytes: servicesBytes(processRoom()),
+          refused: undefined,
         }
       : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
-  const options = resolveOptions(config, memoryBytes)
-  const table = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
-  return { snapshot, table }
+  const options = resolveOptions(config, memoryBytes, refused)
+  return await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
 }
 
 /** As a daemon that starts: it refuses what processes of this node have, but for those of the daemon that runs. */
@@ -87,10 +83,7 @@ async function withListeners(
 }
 
 /** With the memory that the daemon has for Services: it refuses what is too large for that. */
-async function askSnapshot(
-  socket: string,
-  { clock, progress }: Reading,
-): Promise<{ readonly snapshot: Snapshot; readonly memoryBytes: number | undefined }> {
+async function askSnapshot(socket: string, { clock, progress }: Reading): Promise<DaemonObjects> {
   progress.begin(`reading the objects of the daemon at ${socket}`)
   const answer = await askDaemon(socket, '/snapshot')
   if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
@@ -98,8 +91,23 @@ async function askSnapshot(
     throw new Error(`the daemon at ${socket} has not read all objects yet`)
   const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  const { servicesBytes: bytes } = answer.value
-  return { snapshot, memoryBytes: typeof bytes === 'number' ? bytes : undefined }
+  const { servicesBytes: bytes, refused } = answer.value
+  return { snapshot, memoryBytes: typeof bytes === 'number' ? bytes : undefined, refused: refusedIn(refused) }
+}
+
+interface DaemonObjects {
+  readonly snapshot: Snapshot
+  readonly memoryBytes: number | undefined
+  readonly refused: ServiceMemory['refused']
+}
+
+function refusedIn(list: unknown): ServiceMemory['refused'] {
+  const refused = new Map<ServiceKey, MemoryLimit>()
+  for (const entry of Array.isArray(list) ? list : []) {
+    const [key, limit]: unknown[] = Array.isArray(entry) ? entry : []
+    if (typeof key === 'string' && (limit === 'Service' || limit === 'namespace')) refused.set(key, limit)
+  }
+  return refused
 }
 
 async function readSource(config: Config, { clock, io, progress }: Reading): Promise<Snapshot> {

@@ -1,4 +1,5 @@
 import { buildInfo, buildText } from '../base/build-info.ts'
+import { failureText } from '../base/failure-text.ts'
 import { type FlagDifference, type FlagTexts, flagDifferences, modelFlags } from '../config/daemon-config.ts'
 import type { ConfigError } from '../config/flag.ts'
 import { type FlagReader, quote } from '../config/flag-reader.ts'
@@ -8,7 +9,7 @@ import { isJson } from '../model/fields.ts'
 import { askDaemon, usualSocket } from './admin-client.ts'
 import { EXIT_FAILED, type Io } from './io.ts'
 import { type RequestOptions, readRequest } from './read-request.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { usageErrors } from './usage-errors.ts'
 
 /** What a command is asked for, and whose configuration and objects it uses. */
 export interface ModelRequest extends RunRequest {

@@ -1,3 +1,4 @@
+import { failureText } from '../base/failure-text.ts'
 import { count } from '../base/text.ts'
 import { MODEL_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import type { FlagSpec } from '../config/flag.ts'
@@ -11,7 +12,7 @@ import { refusalText, withLoaded } from './load.ts'
 import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
 import { planLines } from './plan-text.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 

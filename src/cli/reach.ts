@@ -1,26 +1,13 @@
 import { parseCidr } from '../base/cidr.ts'
 import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { errorOf } from '../base/thrown.ts'
-import type { Tracer } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import type { Trace } from '../kernel/nft/trace-walk.ts'
 import { PROTOCOL_NUMBERS } from '../modes/common/octet-keys.ts'
-import { NOT_REACHED, type ServiceRow } from './service-rows.ts'
+import type { Hook, ReadRules } from '../modes/common/read-rules.ts'
+import { NOT_REACHED, type ServiceRow } from '../modes/common/service-row.ts'
 
-/** Where packets meet the rules: from other hosts and pods, or from processes of this node. */
-export type Hook = 'prerouting' | 'output'
 const HOOKS: readonly Hook[] = ['prerouting', 'output']
-
-/** The rules of one mode as they were read from the kernel. */
-export interface ReadRules {
-  readonly tracer: Tracer
-  /** Addresses that interfaces of this node have, as far as the rules depend on them. */
-  readonly localIps: ReadonlySet<Ip>
-  /** What keeps every packet of a family from the rules about Services; undefined when nothing does. */
-  readonly obstacle: (family: Family, hook: Hook) => string | undefined
-  /** External addresses and NodePorts without endpoints are rejected on the way in only, as kube-proxy does. */
-  readonly rejectsOutsideOnly?: true
-}
 
 /**
  * Follows one packet from outside and one of the node through the rules for each row, and marks the rows to which a packet

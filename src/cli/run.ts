@@ -1,5 +1,6 @@
 import { buildInfo } from '../base/build-info.ts'
 import { type Clock, systemClock } from '../base/clock.ts'
+import { failureText } from '../base/failure-text.ts'
 import { type AdjustableLog, openLog } from '../base/log.ts'
 import { oneLine } from '../base/text.ts'
 import { writeWholeFile } from '../base/whole-file.ts'
@@ -13,15 +14,14 @@ import { type LoadOptions, loadConfig, parseRequest, type RunRequest } from '../
 import type { Settings } from '../config/settings.ts'
 import { publishedConfig, writtenConfig } from '../config/written-config.ts'
 import { type DaemonIo, runDaemon } from '../daemon/daemon.ts'
-import { writeIptablesRecord } from '../daemon/iptables-record.ts'
 import { systemLock } from '../daemon/network-lock.ts'
 import { setOomScoreAdj } from '../daemon/oom-score.ts'
 import { KERNEL, openClient, openNetfilter, openSockDiag } from '../daemon/open.ts'
-import { tuneKernel, tuneMode } from '../daemon/tune.ts'
+import { tuneKernel, tuneMode, writeRecord } from '../daemon/tune.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { planLines } from './plan-text.ts'
 import { syncText } from './sync-text.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { usageErrors } from './usage-errors.ts'
 import { printVersion } from './version.ts'
 
 export const command: Command = {
@@ -160,8 +160,11 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
         log.info({ name, from: before, to: value }, 'changed sysctl')
       for (const { name, value, error } of failed)
         log.warn({ name, value, err: error }, 'cannot change sysctl; run `kprobe init` with more privileges')
-      await writeIptablesRecord(config, written, { clock, sockets: KERNEL }).catch((err: unknown) =>
-        log.warn({ err }, 'cannot record that iptables mode runs here; `kprobe cleanup` will not know it'),
+      await writeRecord(config, written, { clock, sockets: KERNEL }).catch((err: unknown) =>
+        log.warn(
+          { err },
+          `cannot record that ${config.proxyMode} mode runs here; \`kprobe cleanup\` will not know it`,
+        ),
       )
     },
   }

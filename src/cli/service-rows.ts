@@ -1,36 +1,8 @@
 import { formatCidr } from '../base/cidr.ts'
-import { compareIps, FAMILIES, type Family, formatIp, formatIpPort } from '../base/ip.ts'
-import type { ProxyMode } from '../config/config.ts'
-import type { Backend, Frontend, FrontendTable, NodePortAddresses, PortFrontends } from '../model/frontend.ts'
+import { FAMILIES, type Family, formatIp, formatIpPort } from '../base/ip.ts'
+import type { Frontend, FrontendTable, NodePortAddresses, PortFrontends } from '../model/frontend.ts'
+import { endpointTexts, INCOMPLETE, type ServiceRow } from '../modes/common/service-row.ts'
 import { type TableOptions, tableText } from './table.ts'
-
-/** One place at which traffic is caught, and what becomes of it: what people and `-o json` are shown. */
-export interface ServiceRow {
-  /** `namespace/name:port`. */
-  readonly service: string
-  /** `ClusterIP`, `External` (externalIPs and load-balancer addresses: the kernel does not tell them apart), `NodePort`. */
-  readonly type: string
-  readonly protocol: string
-  /** `10.96.0.10:80`; `*:30080` for every address of the node. */
-  readonly frontend: string
-  /** `balance`, `relay` (in userspace mode), `reject` or `drop`. */
-  readonly action: string
-  /** Where everybody's connections go, or nobody's but those below say otherwise. */
-  readonly endpoints: readonly string[]
-  /** With a Local policy: where connections from outside go, source address kept. */
-  readonly localEndpoints?: readonly string[]
-  /** Clients that may connect; absent when all may. */
-  readonly allowedFrom?: readonly string[]
-  readonly affinitySeconds?: number
-  /** Where the daemon takes connections that it relays. */
-  readonly listener?: string
-  /** With a Local policy: where it takes those of pods and of the node. */
-  readonly insideListener?: string
-  /** `NOT REACHED …` when packets do not come here, `INCOMPLETE …` when something else is missing; absent when all is well. */
-  readonly problem?: string
-  /** Of the rules that it was read from; absent for what was computed. */
-  readonly mode?: ProxyMode
-}
 
 /** In the order of sortedRows. */
 export function serviceRows(
@@ -102,13 +74,6 @@ function routeOf(
   }
 }
 
-/** By address, as numbers, in every command and mode. */
-export function endpointTexts(endpoints: readonly Pick<Backend, 'ip' | 'port'>[]): readonly string[] {
-  return [...endpoints]
-    .sort((a, b) => compareIps(a.ip, b.ip) || a.port - b.port)
-    .map(({ ip, port }) => formatIpPort(ip, port))
-}
-
 function addressesOf(family: Family, frontend: Frontend, nodePorts: NodePortAddresses): string[] {
   if (frontend.ip !== undefined) return [formatIpPort(frontend.ip, frontend.port)]
   const everywhere = family === 'IPv4' ? '*' : '[*]'
@@ -146,10 +111,6 @@ function cellOf(row: ServiceRow, shown: number): string {
   if (problem === undefined) return destination(row, shown)
   return problem.startsWith(INCOMPLETE) ? `${destination(row, shown)} (${problem})` : problem
 }
-
-/** What a problem begins with. */
-export const NOT_REACHED = 'NOT REACHED'
-export const INCOMPLETE = 'INCOMPLETE'
 
 function destination(row: ServiceRow, shown: number): string {
   const listText = (items: readonly string[]) => shortList(items, shown)

@@ -13,7 +13,7 @@ const NAMES_SHOWN = 10
 export interface SyncTextOptions {
   readonly colour: boolean
   readonly dryRun: boolean
-  /** Of this proxy; undefined for the one without a name. */
+  /** Of this proxy; undefined for the unnamed one. */
   readonly serviceProxyName?: string | undefined
 }
 

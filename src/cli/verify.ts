@@ -1,10 +1,11 @@
+import { failureText } from '../base/failure-text.ts'
 import { count } from '../base/text.ts'
 import { MODEL_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { isJson } from '../model/fields.ts'
+import { isJson, type Json } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
-import { printedService } from '../model/printed.ts'
+import { serviceJson } from '../model/service-json.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { askDaemon } from './admin-client.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -14,7 +15,7 @@ import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
 import { planLine } from './plan-text.ts'
 import { tableText } from './table.ts'
-import { failureText, usageErrors } from './usage-errors.ts'
+import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -114,7 +115,7 @@ function differingServices(
 }
 
 function serviceDifference(frontends: ServiceFrontends, its: unknown): string | undefined {
-  const ours = printedService(frontends)
+  const ours = serviceJson(frontends)
   if (its === undefined) return 'the daemon does not know the Service'
   if (JSON.stringify(ours) === JSON.stringify(its)) return undefined
   const [here, there] = [leavesOf(ours), leavesOf(its)]
@@ -124,11 +125,22 @@ function serviceDifference(frontends: ServiceFrontends, its: unknown): string | 
   return missing === undefined ? 'the daemon has another order' : `the daemon lacks ${missing}`
 }
 
-/** Every text and number in a value, numbers with the name of their field. */
+/** Every place, text and number in a value, numbers with the name of their field. */
 function leavesOf(value: unknown, field = ''): readonly string[] {
   if (typeof value === 'string') return [value]
+  if (isJson(value) && typeof value.port === 'number') return [placeText(value)]
   if (typeof value !== 'object' || value === null) return [`${field} ${String(value)}`]
   return Object.entries(value).flatMap(([name, item]) => leavesOf(item, name))
+}
+
+/** A frontend or an endpoint: `ClusterIP 10.96.0.1:80 internal/cluster from 192.0.2.0/24`. */
+function placeText({ kind, ip = '', port, route, sourceRanges, local }: Json): string {
+  const address = String(ip).includes(':') ? `[${ip}]` : ip
+  const words = isJson(route) ? Object.values(route).join('/') : ''
+  const from = Array.isArray(sourceRanges) ? `from ${sourceRanges.join(',')}` : ''
+  return [kind ?? '', `${address}:${port}`, words, from, local === true ? 'local' : '']
+    .filter(Boolean)
+    .join(' ')
 }
 
 export interface VerifyFacts {

@@ -1,7 +1,7 @@
 import { isGateOn, whyNotGate } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
 import { quote } from './flag-reader.ts'
-import { modeFieldsOf, modeOf } from './mode-fields.ts'
+import { modeSettingsOf } from './mode-fields.ts'
 import { parseQuantity } from './quantity.ts'
 import type { Settings } from './settings.ts'
 
@@ -26,13 +26,6 @@ const NOT_NEGATIVE: readonly PathOf<'duration'>[] = [
 
 const POSITIVE: readonly PathOf<'duration' | 'flush'>[] = ['configSyncPeriod', 'logging.flushFrequency']
 
-/** kube-proxy checks them in its IPVS mode alone. */
-const IPVS_NOT_NEGATIVE: readonly PathOf<'duration'>[] = [
-  'ipvs.tcpFinTimeout',
-  'ipvs.tcpTimeout',
-  'ipvs.udpTimeout',
-]
-
 /** The minor version of Kubernetes whose kube-proxy this one stands in for, less one. */
 const PREVIOUS_MINOR = '1.35'
 
@@ -43,8 +36,7 @@ export function checkSettings(settings: Settings): void {
     if (value < min || value > max)
       settings.fail(path, max < Number.POSITIVE_INFINITY ? `${value} is not from ${min} to ${max}` : NEGATIVE)
   }
-  const { minSyncPeriod, syncPeriod } = modeFieldsOf(settings)
-  const ofMode = modeOf(settings) === 'ipvs' ? IPVS_NOT_NEGATIVE : []
+  const { minSyncPeriod, syncPeriod, notNegative: ofMode = [] } = modeSettingsOf(settings)
   for (const path of [...NOT_NEGATIVE, ...ofMode, minSyncPeriod])
     if (settings.duration(path) < 0n) settings.fail(path, NEGATIVE)
   for (const path of [...POSITIVE, syncPeriod])
@@ -63,7 +55,7 @@ export function checkSettings(settings: Settings): void {
 const NEGATIVE = 'cannot be negative'
 
 function checkPeriods(settings: Settings): void {
-  const { minSyncPeriod: min, syncPeriod: sync } = modeFieldsOf(settings)
+  const { minSyncPeriod: min, syncPeriod: sync } = modeSettingsOf(settings)
   if (settings.duration(sync) > 0n && settings.duration(min) > settings.duration(sync))
     settings.fail(min, `cannot be longer than ${settings.label(sync)}`)
 }

@@ -1,9 +1,10 @@
 import { familyOf, parseIp } from '../base/ip.ts'
+import type { ModeFields } from '../modes/mode.ts'
+import { DEFAULT_MODE } from '../modes/registry.ts'
 import { withPort } from './bind-address.ts'
-import type { ProxyMode } from './config.ts'
 import type { FieldPath } from './fields.ts'
 import type { FlagReader } from './flag-reader.ts'
-import { type ModeFields, modeFieldsOf, modeOf } from './mode-fields.ts'
+import { modeSettingsOf } from './mode-fields.ts'
 import type { Settings } from './settings.ts'
 import { HEALTHZ_PORT, METRICS_PORT, type Pairing, setScalar } from './settings-from-flags.ts'
 
@@ -20,16 +21,6 @@ function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): 
 
 /** Our own, where nothing or zero is said: commits cost little. */
 const MIN_SYNC_PERIOD_NS = 20_000_000n
-/** nf_tables notifies of changes, also in tables of iptables. IPVS does not: besides the digests, this resync finds them. */
-const SYNC_PERIOD_NS: Readonly<Record<ProxyMode, bigint>> = {
-  nftables: 600_000_000_000n,
-  ipvs: 30_000_000_000n,
-  iptables: 600_000_000_000n,
-  userspace: 600_000_000_000n,
-}
-
-/** Modes that use every address of the node by default, as in kube-proxy. */
-const EVERY_ADDRESS: readonly ProxyMode[] = ['iptables', 'userspace']
 
 /** Addresses of a file: its own, with a port, or those of the family of bindAddress. */
 export function completeFileAddresses(settings: Settings): void {
@@ -64,22 +55,22 @@ function completeAddress(
  */
 export function completeSettings(settings: Settings, reader: FlagReader): void {
   if (settings.text('mode') === '') {
-    setQuietly(settings, 'mode', 'nftables')
+    setQuietly(settings, 'mode', DEFAULT_MODE)
     settings.inherit('nftables.masqueradeAll', 'iptables.masqueradeAll')
     settings.inherit('nftables.masqueradeBit', 'iptables.masqueradeBit')
     settings.inherit('nftables.minSyncPeriod', 'iptables.minSyncPeriod')
     settings.inherit('nftables.syncPeriod', 'iptables.syncPeriod')
   }
-  for (const pairing of ownPairings(modeFieldsOf(settings))) setOwn(settings, reader, pairing)
+  for (const pairing of ownPairings(modeSettingsOf(settings))) setOwn(settings, reader, pairing)
   completePeriods(settings)
   if (settings.text('detectLocalMode') === '') setQuietly(settings, 'detectLocalMode', 'ClusterCIDR')
-  if (settings.texts('nodePortAddresses').length === 0 && !EVERY_ADDRESS.includes(modeOf(settings)))
+  if (settings.texts('nodePortAddresses').length === 0 && modeSettingsOf(settings).everyAddress !== true)
     setQuietly(settings, 'nodePortAddresses', ['primary'])
 }
 
 function completePeriods(settings: Settings): void {
-  const { minSyncPeriod, syncPeriod } = modeFieldsOf(settings)
-  if (!settings.says(syncPeriod)) setQuietly(settings, syncPeriod, SYNC_PERIOD_NS[modeOf(settings)])
+  const { minSyncPeriod, syncPeriod, defaultSyncPeriod } = modeSettingsOf(settings)
+  if (!settings.says(syncPeriod)) setQuietly(settings, syncPeriod, defaultSyncPeriod)
   if (settings.duration(minSyncPeriod) !== 0n) return
   const syncNs = settings.duration(syncPeriod)
   const least = syncNs > 0n && syncNs < MIN_SYNC_PERIOD_NS ? syncNs : MIN_SYNC_PERIOD_NS

@@ -1,4 +1,5 @@
 import { isSame } from '../model/equal.ts'
+import { MODE_NAMES } from '../modes/registry.ts'
 import type { Config } from './config.ts'
 import { FIELD_PATHS, type FieldPath } from './fields.ts'
 import type { Settings } from './settings.ts'
@@ -58,15 +59,11 @@ export type ConfigChanges = Readonly<Record<Application, readonly (keyof Config)
 
 export function configChanges(before: Config, after: Config): ConfigChanges {
   const modes = [before.proxyMode, after.proxyMode]
-  const matters = (field: keyof Config) => !isSection(field) || modes.includes(field)
+  // A field with the name of a mode is what that mode alone has.
+  const matters = (field: keyof Config) => !MODE_NAMES.includes(field) || modes.includes(field)
   const changed = FIELDS.filter(field => matters(field) && !isSame(before[field], after[field]))
   const those = (application: Application) => changed.filter(field => APPLICATIONS[field] === application)
   return { live: those('live'), restart: those('restart'), process: those('process') }
-}
-
-/** What only the mode of the same name has. */
-function isSection(field: keyof Config): field is 'ipvs' | 'iptables' {
-  return field === 'ipvs' || field === 'iptables'
 }
 
 function isField(name: string): name is keyof Config {

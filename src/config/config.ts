@@ -1,10 +1,9 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Ip } from '../base/ip.ts'
-import type { DataplaneName } from '../reconcile/dataplane.ts'
 import type { FeatureGates } from './feature-gates.ts'
 
-/** Modes of this build. */
-export type ProxyMode = DataplaneName
+/** The name of a mode in modes/registry.ts. */
+export type ProxyMode = string
 
 /** The whole configuration, validated and frozen: nothing else in the program reads flags or files. */
 export interface Config {

@@ -1,5 +1,6 @@
 import { formatCidr } from '../base/cidr.ts'
 import { formatIp } from '../base/ip.ts'
+import { findMode } from '../modes/registry.ts'
 import type { Config, NodePortSelection } from './config.ts'
 
 /** Texts of flags by their names, without the dashes. */
@@ -24,8 +25,7 @@ export function modelFlags(config: Config): FlagTexts {
     'allowed-external-cidrs': config.allowedExternalCidrs.map(formatCidr).join(),
     'allowed-load-balancer-cidrs': config.allowedLoadBalancerCidrs.map(formatCidr).join(),
     'connection-metrics-max': `${config.connectionMetricsMax}`,
-    ...(proxyMode === 'ipvs' ? ipvsFlags(config) : {}),
-    ...(proxyMode === 'iptables' ? iptablesFlags(config) : {}),
+    ...findMode(proxyMode).settings.flagTexts?.(config),
   }
 }
 
@@ -40,27 +40,6 @@ function detectorFlags({ detectLocal }: Config): FlagTexts {
     'cluster-cidr': kind === 'ClusterCIDR' ? detectLocal.cidrs.map(formatCidr).join() : '',
     'pod-bridge-interface': kind === 'BridgeInterface' ? detectLocal.name : '',
     'pod-interface-name-prefix': kind === 'InterfaceNamePrefix' ? detectLocal.prefix : '',
-  }
-}
-
-function ipvsFlags({ ipvs }: Config): FlagTexts {
-  return {
-    'ipvs-scheduler': ipvs.scheduler,
-    'ipvs-exclude-cidrs': ipvs.excludeCidrs.map(formatCidr).join(),
-    'ipvs-strict-arp': `${ipvs.strictArp}`,
-    'ipvs-tcp-timeout': `${ipvs.tcpTimeoutS}s`,
-    'ipvs-tcpfin-timeout': `${ipvs.tcpFinTimeoutS}s`,
-    'ipvs-udp-timeout': `${ipvs.udpTimeoutS}s`,
-    'ipvs-rules': ipvs.rules,
-    'ipvs-drain-timeout': `${ipvs.drainTimeoutMs}ms`,
-    'ipvs-digest-period': `${ipvs.digestPeriodMs}ms`,
-  }
-}
-
-function iptablesFlags({ iptables }: Config): FlagTexts {
-  return {
-    'iptables-localhost-nodeports': `${iptables.localhostNodePorts}`,
-    'iptables-optimize': `${iptables.optimize}`,
   }
 }
 

@@ -1,4 +1,5 @@
 import { isDnsLabel } from '../model/names.ts'
+import { findMode, MODES } from '../modes/registry.ts'
 import type { ProxyMode } from './config.ts'
 import type { FlagSpec } from './flag.ts'
 import { type FlagReader, quote } from './flag-reader.ts'
@@ -25,22 +26,18 @@ export function readInstanceName(reader: FlagReader): string | undefined {
   return name === '' ? undefined : name
 }
 
-/** Tables of the proxy without a name are called so: kube-proxy-ipvs, kube-proxy-userspace. */
-const RESERVED: readonly string[] = ['ipvs', 'userspace'] satisfies readonly ProxyMode[]
-
 /** Why a proxy of that name cannot program the kernel in that mode; undefined if it can. */
 export function whyNotInstance(name: string, mode: ProxyMode): string | undefined {
-  if (RESERVED.includes(name)) return `${quote(name)} is reserved: a table of the unnamed proxy has this name`
-  switch (mode) {
-    case 'nftables':
-    case 'iptables':
-    case 'userspace':
-      return undefined
-    case 'ipvs':
-      return IPVS
-  }
+  if (isReserved(name)) return `${quote(name)} is reserved: a table of the unnamed proxy has this name`
+  const { notNamed, title } = findMode(mode)
+  if (notNamed === undefined) return undefined
+  const others = MODES.filter(each => each.notNamed === undefined).map(each => each.title)
+  const modes = `${others.slice(0, -1).join(', ')} or ${others.at(-1)}`
+  return `cannot be used in ${title} mode: ${notNamed}; use ${modes} mode`
 }
 
-const IPVS =
-  'cannot be used in IPVS mode: a network namespace has one list of virtual servers, and the unnamed proxy ' +
-  'removes those that it does not know; use nftables, iptables or userspace mode'
+/** Whether a table of a proxy of this name would have the name of a table of the unnamed proxy. */
+function isReserved(name: string): boolean {
+  const unnamed = new Set(MODES.map(({ tableName }) => tableName(undefined)))
+  return MODES.some(({ tableName }) => unnamed.has(tableName(name) ?? ''))
+}

@@ -1,7 +1,8 @@
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/placeholder.ts'
+import { findMode, MODES } from '../modes/registry.ts'
 import { explainWindowsFlag } from './compatible-flags.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
-import type { Config, ProxyMode } from './config.ts'
+import type { Config } from './config.ts'
 import { API_VERSION, KIND, readConfigDocument } from './config-document.ts'
 import { ConfigFileError } from './config-file.ts'
 import { type Environment, expandVariables } from './config-variables.ts'
@@ -9,8 +10,6 @@ import { type ConfigError, type FlagSpec, readArguments } from './flag.ts'
 import { FlagReader, parseBool, quote } from './flag-reader.ts'
 import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
 import { whyNotInstance } from './instance-name.ts'
-import { OWN_IPTABLES_FLAGS } from './iptables-flags.ts'
-import { OWN_IPVS_FLAGS } from './ipvs-flags.ts'
 import { modeOf } from './mode-fields.ts'
 import { readOwnSettings } from './own-flags.ts'
 import { refuseIdleApi } from './read-api.ts'
@@ -105,8 +104,11 @@ export function parseRequest(
   completeSettings(settings, reader)
   const config = readConfig(settings, own, options.hostName)
   // What the mode relays ends with the process.
-  if (own.once && config.proxyMode === 'userspace' && options.modeless !== true)
-    reader.fail('--once', 'cannot be combined with userspace mode, which relays only while kprobe runs')
+  if (own.once && findMode(config.proxyMode).relays && options.modeless !== true)
+    reader.fail(
+      '--once',
+      `cannot be combined with ${config.proxyMode} mode, which relays only while kprobe runs`,
+    )
   if (options.modeless !== true) refuseIdleApi(reader, own)
   const { serviceProxyName, proxyMode } = config
   const isNamed = serviceProxyName !== undefined && options.modeless !== true
@@ -212,28 +214,22 @@ function isUnusedBare(flag: string): boolean {
   return UNUSED_BARE_FLAGS.some(each => each === flag)
 }
 
-/** kprobe's own flags that work in one mode only; a warning names them in another one. */
-const FLAGS_OF_ONE_MODE: Readonly<Partial<Record<ProxyMode, readonly FlagSpec[]>>> = {
-  ipvs: OWN_IPVS_FLAGS,
-  iptables: OWN_IPTABLES_FLAGS,
-}
-
 /** What modes count that have a counter for each endpoint. */
 const COUNTING = 'connection-metrics-max'
 
 function withoutEffect(settings: Settings, reader: FlagReader): readonly string[] {
   const bare = UNUSED_BARE_FLAGS.filter(flag => reader.text(flag)).map(flag => `--${flag}`)
   const labels = [...settings.unusedLabels(), ...bare]
-  const mode = modeOf(settings)
-  const others = Object.entries(FLAGS_OF_ONE_MODE).filter(([of]) => of !== mode)
-  const idle = others.flatMap(([, flags]) => flags.filter(({ name }) => reader.given(name)))
-  const counts = mode === 'nftables' || mode === 'ipvs' || (reader.text(COUNTING) ?? '0') === '0'
+  const mode = findMode(modeOf(settings))
+  const others = MODES.filter(({ name }) => name !== mode.name).flatMap(of => of.settings.ownFlags ?? [])
+  const idle = others.filter(({ name }) => reader.given(name))
+  const counts = mode.settings.countsConnections === true || (reader.text(COUNTING) ?? '0') === '0'
   const names = [...idle.map(({ name }) => name), ...(counts ? [] : [COUNTING])]
     .map(name => `--${name}`)
     .join(', ')
   return [
     ...(labels.length === 0 ? [] : [`no effect in kprobe: ${labels.join(', ')}`]),
-    ...(names === '' ? [] : [`no effect in ${mode === 'ipvs' ? 'IPVS' : mode} mode: ${names}`]),
+    ...(names === '' ? [] : [`no effect in ${mode.title} mode: ${names}`]),
   ]
 }
 

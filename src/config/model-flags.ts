@@ -1,3 +1,4 @@
+import { DEFAULT_MODE } from '../modes/registry.ts'
 import { type FlagSpec, grouped } from './flag.ts'
 
 /** Flags of the source and the node. */
@@ -87,7 +88,7 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
     name: 'proxy-mode',
     kind: 'text',
     placeholder: 'MODE',
-    default: 'nftables',
+    default: DEFAULT_MODE,
     help: 'nftables, ipvs, iptables or userspace (a relay for debugging)',
   },
   {

@@ -1,6 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import { nsToMs, TIMER_MS_MAX } from '../base/duration.ts'
 import { familyOf, type Ip, isUnspecified, parseIp, whyNotIp } from '../base/ip.ts'
+import { MODE_NAMES } from '../modes/registry.ts'
 import { readBindAddress } from './bind-address.ts'
 import { checkSettings } from './check-settings.ts'
 import type {
@@ -15,7 +16,7 @@ import type {
 import { type FeatureGates, isGateOn } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
 import { quote } from './flag-reader.ts'
-import { modeFieldsOf, modeOf, PROXY_MODES } from './mode-fields.ts'
+import { modeOf, modeSettingsOf } from './mode-fields.ts'
 import type { OwnSettings } from './own-flags.ts'
 import { readCidrs } from './read-cidrs.ts'
 import { readIpvs } from './read-ipvs.ts'
@@ -25,7 +26,7 @@ import type { Settings } from './settings.ts'
 export function readConfig(settings: Settings, own: OwnSettings, hostName: string): Config {
   const { conntrackLower, ipvsFlags, iptablesFlags, master, ...flags } = own
   checkSettings(settings)
-  const mode = modeFieldsOf(settings)
+  const mode = modeSettingsOf(settings)
   const gates = settings.gates()
   return Object.freeze({
     ...flags,
@@ -61,7 +62,7 @@ function readMode(settings: Settings): ProxyMode {
   const text = settings.text('mode')
   const mode = modeOf(settings)
   if (mode === text) return mode
-  const these = PROXY_MODES.join(', ')
+  const these = MODE_NAMES.join(', ')
   if (text === 'kernelspace') settings.fail('mode', `kernelspace is for Windows nodes; use one of ${these}`)
   else settings.fail('mode', `${quote(text)} is not one of ${these}`)
   return mode

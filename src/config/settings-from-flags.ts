@@ -1,10 +1,12 @@
 import { parseIp, whyNotIp } from '../base/ip.ts'
+import type { ModeFields } from '../modes/mode.ts'
+import { MODES } from '../modes/registry.ts'
 import { splitHostPort, withPort } from './bind-address.ts'
 import { parseGates } from './feature-gates.ts'
 import { flagValue, type ScalarKind, whyNotValue } from './field-value.ts'
 import { FIELD_PATHS, type FieldPath, type FieldValue, fieldAt, type VmoduleItem } from './fields.ts'
 import { type FlagReader, quote } from './flag-reader.ts'
-import { MODE_FIELDS, type ModeFields, modeOf, PROXY_MODES } from './mode-fields.ts'
+import { modeSettingsOf } from './mode-fields.ts'
 import { Settings } from './settings.ts'
 
 export const HEALTHZ_PORT = 10_256
@@ -31,12 +33,11 @@ export function settingsFromFlags(reader: FlagReader): Settings {
     const { flag } = fieldAt(path)
     if (flag !== undefined) setFromFlag(settings, path, flag, reader)
   }
-  const mode = modeOf(settings)
-  for (const pairing of pairingsOf(MODE_FIELDS[mode])) setScalar(settings, reader, pairing)
+  for (const pairing of pairingsOf(modeSettingsOf(settings))) setScalar(settings, reader, pairing)
   // Those of other modes are without effect; their texts are read all the same, as kube-proxy does.
-  const others = PROXY_MODES.map(each => MODE_FIELDS[each].periodFlags)
+  const others = MODES.map(({ settings: { periodFlags } }) => periodFlags)
   const idle = new Set(others.flatMap(flags => Object.values(flags)))
-  for (const flag of Object.values(MODE_FIELDS[mode].periodFlags)) idle.delete(flag)
+  for (const flag of Object.values(modeSettingsOf(settings).periodFlags)) idle.delete(flag)
   for (const flag of idle) readScalar(reader, flag, 'duration')
   return settings
 }

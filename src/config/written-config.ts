@@ -1,9 +1,9 @@
 import { formatGoDuration } from '../base/duration.ts'
-import type { ProxyMode } from './config.ts'
+import type { ModeFields } from '../modes/mode.ts'
 import { API_VERSION, KIND } from './config-document.ts'
 import { FIELD_PATHS, type FieldPath, type FieldValue, fieldAt, type VmoduleItem } from './fields.ts'
 import { goYaml, type YamlMapping, type YamlValue } from './go-yaml.ts'
-import { MODE_FIELDS, modeOf } from './mode-fields.ts'
+import { modeSettingsOf } from './mode-fields.ts'
 import { isList, type Settings } from './settings.ts'
 
 /** The effective configuration as kube-proxy 1.36 writes it to the file of --write-config-to, byte for byte. */
@@ -14,7 +14,9 @@ export function writtenConfig(settings: Settings): string {
 /** The same as plain data: what kube-proxy serves under /configz. */
 export function publishedConfig(settings: Settings): YamlMapping {
   const leaves = FIELD_PATHS.flatMap(path => {
-    const value = isLeftOut(path, modeOf(settings)) ? ZEROS[fieldAt(path).kind] : writtenValue(settings, path)
+    const value = isLeftOut(path, modeSettingsOf(settings))
+      ? ZEROS[fieldAt(path).kind]
+      : writtenValue(settings, path)
     return value === undefined ? [] : [{ names: path.split('.'), value }]
   })
   return nest([{ names: ['apiVersion'], value: API_VERSION }, { names: ['kind'], value: KIND }, ...leaves])
@@ -35,10 +37,9 @@ const OF_ONE_MODE: ReadonlySet<FieldPath> = new Set([
   'nftables.syncPeriod',
 ])
 
-function isLeftOut(path: FieldPath, mode: ProxyMode): boolean {
+function isLeftOut(path: FieldPath, of: ModeFields): boolean {
   if (!OF_ONE_MODE.has(path)) return path === 'portRange'
-  const { masqueradeAll, minSyncPeriod, syncPeriod } = MODE_FIELDS[mode]
-  return path !== masqueradeAll && path !== minSyncPeriod && path !== syncPeriod
+  return path !== of.masqueradeAll && path !== of.minSyncPeriod && path !== of.syncPeriod
 }
 
 /** Undefined for what is left out when empty. */

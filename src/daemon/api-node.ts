@@ -13,7 +13,7 @@ import { ApiPublisher } from './api-publisher.ts'
 import { Cluster } from './cluster.ts'
 import { Intake } from './intake.ts'
 import { openFileSource } from './open.ts'
-import { processRoom, servicesBytes } from './process-room.ts'
+import { partsMax, processRoom, servicesBytes } from './process-room.ts'
 
 export interface ApiNodeOptions {
   readonly config: Config
@@ -48,6 +48,7 @@ export class ApiNode {
     })
     this.#intake = new Intake({
       clock,
+      partsMax: config.source.kind === 'kube' ? partsMax(processRoom()) : undefined,
       keepsNode: config.source.kind === 'kube',
       changed: snapshot => {
         this.#next = snapshot
@@ -72,7 +73,8 @@ export class ApiNode {
       const client = await openClient(config)
       this.#cluster = new Cluster({ client, clock, random, requested: () => undefined })
     }
-    const source = this.#cluster?.source(config, DETAILED) ?? openFileSource(config, clock, DETAILED)
+    const reading = { ...DETAILED, partsMax: partsMax(processRoom()) }
+    const source = this.#cluster?.source(config, reading) ?? openFileSource(config, clock, DETAILED)
     await this.#intake.follow(source)
   }
 
@@ -100,7 +102,7 @@ export class ApiNode {
   async #resolve(snapshot: Snapshot): Promise<void> {
     const { config, clock, log } = this.#options
     const steps = resolve(resolveOptions(config, servicesBytes(processRoom())), this.#resolved, snapshot)
-    this.#resolved = { snapshot, table: await finishInSlices(steps, slicingOf(clock)) }
+    this.#resolved = await finishInSlices(steps, slicingOf(clock))
     this.#publisher.offer(this.#resolved)
     for (const { refusals } of this.#refusals.look(this.#resolved.table).fresh)
       for (const refusal of refusals) log.warn(refusal, 'refused')

@@ -5,20 +5,29 @@ import type { Config } from '../config/config.ts'
 import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import { type ApiEndpoint, sortedEndpoints } from '../model/api-server.ts'
 import { apiBypass, type BypassWay } from '../modes/common/api-bypass.ts'
+import type { Freed, KernelSockets } from '../modes/mode.ts'
+import { MODES } from '../modes/registry.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { DialAttempt, DialWatch } from '../source/kube/client/http-client.ts'
 import type { DaemonIo } from './io.ts'
 
 /** For the daemon of a configuration: one that only reads, or runs once, writes no way past anything. */
 export function apiReachOf(
-  { backend, once }: Pick<Config, 'backend' | 'once'>,
-  { openTransport, ...io }: Pick<DaemonIo, 'clock' | 'log' | 'random' | 'openTransport'>,
-  changed: ApiReachOptions['changed'],
+  config: Config,
+  io: Pick<DaemonIo, 'clock' | 'log' | 'random' | 'openTransport'>,
+  { sockets, changed }: Pick<ApiReachOptions, 'changed'> & { readonly sockets: KernelSockets },
 ): ApiReach {
+  const { backend, once, serviceProxyName } = config
   const writes = backend === 'netlink' && !once
   return new ApiReach({
     ...io,
-    openTransport: writes ? openTransport : undefined,
+    openTransport: writes ? io.openTransport : undefined,
+    // Modes that can free hold objects without a name: these belong to the unnamed proxy, whatever its mode is now.
+    free: MODES.flatMap(({ free }) =>
+      free === undefined || serviceProxyName !== undefined
+        ? []
+        : [async endpoints => await free({ config, clock: io.clock, sockets }, endpoints)],
+    ),
     connects: async (address, port) => {
       const { connects } = await import('../source/kube/client/dial.ts')
       return await connects(io.clock, address, port)
@@ -34,6 +43,8 @@ export interface ApiReachOptions {
   readonly random: () => number
   /** Opens a socket to nf_tables; undefined where nothing may be written. */
   readonly openTransport: (() => Transport) | undefined
+  /** Each removes what one mode holds at endpoints, as Mode.free does. */
+  readonly free: readonly ((endpoints: readonly ApiEndpoint[]) => Promise<Freed | undefined>)[]
   /** Whether a connection can be made. */
   readonly connects: (address: string, port: number) => Promise<boolean>
   /** All endpoints that were dialled, whenever there is another one. */
@@ -53,7 +64,8 @@ const LOCAL_PORTS = { first: 32_768, count: 28_232 } as const
  * Follows where this process reaches the API server. Until the first sync, rules that a former process or another proxy
  * left in the kernel may capture these connections: after each attempt that failed, the next one is made with, or again
  * without, tables that lead past such rules. They match the local port of that one connection, so that other processes
- * of the node keep the rules, which they need for a ClusterIP.
+ * of the node keep the rules, which they need for a ClusterIP. No rule leads past an address that a mode bound to the
+ * node, nor past its virtual server: these are removed, and the first sync restores what belongs there.
  */
 export class ApiReach implements DialWatch {
   readonly #options: ApiReachOptions
@@ -124,6 +136,7 @@ export class ApiReach implements DialWatch {
     const transaction = apiBypass({ table, endpoints: this.#endpoints, localPort, way })
     if (openTransport === undefined || transaction.length === 0) return undefined
     try {
+      await this.#free()
       const client = createNftClient({ transport: openTransport(), clock })
       this.#bypasses = [...this.#bypasses, client]
       await this.#remove(this.#bypasses.slice(0, -BYPASSES_MAX))
@@ -137,6 +150,17 @@ export class ApiReach implements DialWatch {
       if (isWanted) log.warn({ err: errorOf(thrown) }, FAILED)
       return undefined
     }
+  }
+
+  async #free(): Promise<void> {
+    const { free, log } = this.#options
+    for (const freeMode of free)
+      try {
+        const freed = await freeMode(this.#endpoints)
+        if (freed !== undefined) log.warn(freed.facts, freed.text)
+      } catch (thrown) {
+        log.warn({ err: errorOf(thrown) }, NOT_FREED)
+      }
   }
 
   async #remove(clients: readonly NftClient[]): Promise<void> {
@@ -164,6 +188,8 @@ function plainIp(text: string): Ip | undefined {
 }
 
 const OPENED = 'cannot connect to the API server; this attempt bypasses the Service rules of this node'
+const NOT_FREED =
+  'cannot read or remove what a proxy mode holds at the address of the API server; if that captures the connections, run `kprobe cleanup` and restart'
 const RELEASED =
   'reached the API server past the Service rules that were in the kernel; they are replaced, and the bypass is removed'
 const STILL_CAPTURED =

@@ -5,6 +5,7 @@ import { FAMILIES, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, DetectLocal } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import { findMode } from '../modes/registry.ts'
 import type { Origins, Written } from './io.ts'
 
 /** Logs what runs here, and with what: the first lines of every log. */
@@ -107,7 +108,7 @@ export function logEnd(log: Log, { backend, proxyMode }: Config, why: string): v
   const rest =
     backend !== 'netlink'
       ? 'nothing was written'
-      : proxyMode === 'userspace'
+      : findMode(proxyMode).relays
         ? 'connections that this process relays end; rules stay in the kernel'
         : 'rules stay in the kernel'
   log.info(`exiting: ${why}; ${rest}`)

@@ -4,11 +4,11 @@ import type { Config } from '../config/config.ts'
 import { isJson } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
-import { type ParseOptions, parseObject, watchedIdentity } from '../model/parse.ts'
+import { type ParseOptions, parseIdentified } from '../model/parse.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
 import { dependsOnServices } from '../source/kube/client/server-address.ts'
 import { failureOfStatus } from '../source/kube/failure.ts'
-import { KubeSource } from '../source/kube/kube-source.ts'
+import { KubeSource, type KubeSourceOptions } from '../source/kube/kube-source.ts'
 import { acceptFor } from '../source/kube/wire/media-type.ts'
 import { readStatus } from '../source/kube/wire/status.ts'
 import type { EventWrite } from '../telemetry/event-object.ts'
@@ -52,7 +52,7 @@ export class Cluster {
 
   source(
     config: Pick<Config, 'nodeName' | 'serviceProxyName' | 'client'>,
-    reading: Pick<ParseOptions, 'details'> = {},
+    { partsMax, ...reading }: Pick<ParseOptions, 'details'> & Pick<KubeSourceOptions, 'partsMax'> = {},
   ): KubeSource {
     const { clock, random } = this.#options
     const { nodeName, serviceProxyName, client } = config
@@ -65,9 +65,9 @@ export class Cluster {
       nodeName,
       serviceProxyName,
       ...reading,
+      partsMax,
       accept: acceptFor(client.contentType, client.acceptContentTypes),
-      parseObject: object => parseObject(object, pool, parsing),
-      watchedIdentity,
+      parseObject: (object, identity) => parseIdentified(identity, object, pool, parsing),
     })
   }
 

@@ -5,6 +5,7 @@ import { privilegeHint } from '../base/privilege.ts'
 import type { Config } from '../config/config.ts'
 import { configChanges, type FieldChange } from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { Source, SourceProblem } from '../source/source.ts'
@@ -15,7 +16,7 @@ import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
-import { logFieldChanges, programmingFields, TUNING_FIELDS } from './followed-fields.ts'
+import { logFieldChanges, programmingFields, tuningFields } from './followed-fields.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
@@ -26,7 +27,7 @@ import { Observer } from './observer.ts'
 import { openFileSource, socketsOf } from './open.ts'
 import { Outward } from './outward.ts'
 import { adminPages } from './pages.ts'
-import { daemonDescriptors } from './process-room.ts'
+import { daemonDescriptors, partsMax } from './process-room.ts'
 import { Programmer } from './programmer.ts'
 import type { Programming } from './programming.ts'
 import { logState, type StateFacts } from './state-log.ts'
@@ -78,7 +79,10 @@ class Daemon {
     this.#descriptors = daemonDescriptors(io.room?.(), config)
     this.#api = apiOf(config, { ...io, descriptors: this.#descriptors }, () => this.#intake.status)
     this.#observer = this.#observe()
-    this.#reach = apiReachOf(config, io, endpoints => this.#intake.takeApiEndpoints(endpoints))
+    this.#reach = apiReachOf(config, io, {
+      sockets: socketsOf(io, this.#descriptors),
+      changed: endpoints => this.#intake.takeApiEndpoints(endpoints),
+    })
     this.#node = new NodeWatch({
       clock: io.clock,
       log: io.log,
@@ -90,6 +94,7 @@ class Daemon {
     const listeners = nodeListenersOf(config, { ...io, metrics }, () => this.#intake.refresh())
     this.#intake = new Intake({
       clock: io.clock,
+      partsMax: config.source.kind === 'kube' ? partsMax(io.room?.()) : undefined,
       keepsNode: config.source.kind === 'kube',
       completed: (snapshot, occasion) => listeners?.completed(snapshot, occasion) ?? snapshot,
       changed: snapshot => {
@@ -200,9 +205,8 @@ class Daemon {
       outward: () => ({ ...(this.#outward?.state ?? { ready: false }), events: this.#recorder?.counts }),
       features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
       tell: fact => this.#recorder?.record(fact),
-      proxyMode: () => this.#programming?.mode ?? this.#config.proxyMode,
-      iptables: () => this.#iptablesNumbers(),
-      relayed: () => this.#programming?.relayed(),
+      mode: () => findMode(this.#programming?.mode ?? this.#config.proxyMode),
+      ofMode: () => this.#modeMetrics(),
       api: this.#api?.numbers,
       connections:
         connectionMetricsMax === 0
@@ -216,12 +220,13 @@ class Daemon {
     })
   }
 
-  async #iptablesNumbers(): ReturnType<Programming['numbers']> {
+  async #modeMetrics(): ReturnType<Programming['metrics']> {
     try {
-      return await this.#programming?.numbers()
+      return (await this.#programming?.metrics()) ?? []
     } catch (err) {
-      this.#io.log.warn({ err }, 'cannot read iptables rules or their counters; their metrics are missing')
-      return undefined
+      const mode = this.#programming?.mode
+      this.#io.log.warn({ err }, `cannot read ${mode} rules or their counters; their metrics are missing`)
+      return []
     }
   }
 
@@ -274,7 +279,7 @@ class Daemon {
     const reading = { details: this.#api !== undefined }
     const nodeSeen = (name: string) => this.#nodeNames.size < NODE_NAMES_MAX && this.#nodeNames.add(name)
     return (
-      this.#cluster?.source(config, reading) ??
+      this.#cluster?.source(config, { ...reading, partsMax: partsMax(this.#io.room?.()) }) ??
       openFileSource(config, this.#io.clock, { ...reading, nodeSeen })
     )
   }
@@ -367,7 +372,7 @@ class Daemon {
     // First what may be refused: then everything else is as it was.
     if (isProgramming) await this.#programmer?.change(after)
     // Settings come with the modules that the mode has asked for by now, and are there before its first commit.
-    if (TUNING_FIELDS.some(field => changed.has(field))) await tune?.(after)
+    if (tuningFields(after).some(field => changed.has(field))) await tune?.(after)
     if (changed.has('nodePortAddresses') || changed.has('proxyMode')) {
       const before = this.#localIps
       this.#localIps = this.#watchIps()
@@ -427,7 +432,8 @@ class Daemon {
     this.#outward?.update(table)
     // Flows are judged by the newest word: an endpoint that the next commit brings is nobody's stale one. Those of the
     // userspace mode lead to this process, never to an endpoint.
-    if (this.#programming?.mode !== 'userspace') this.#flows?.offer(this.#intake.snapshot, table)
+    if (this.#programming === undefined || !findMode(this.#programming.mode).relays)
+      this.#flows?.offer(this.#intake.snapshot, table)
     const [previous, written] = [this.#previous, this.#written]
     this.#previous = table
     this.#written = NOTHING_WRITTEN

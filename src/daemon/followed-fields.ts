@@ -1,23 +1,16 @@
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { type ConfigChanges, type FieldChange, needsRestart } from '../config/config-changes.ts'
+import { findMode } from '../modes/registry.ts'
 
 /* What has to be done anew when a field of a followed configuration changes. */
 
 /** Fields that settings of the kernel follow from. */
-export const TUNING_FIELDS: readonly (keyof Config)[] = [
-  'conntrack',
-  'proxyMode',
-  'ipvs',
-  'iptables',
-  'nodePortAddresses',
-]
+const TUNING_FIELDS: readonly (keyof Config)[] = ['conntrack', 'proxyMode', 'nodePortAddresses']
 
 /** Fields that a plane and its reconciler are made from. */
 const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
   'proxyMode',
-  'ipvs',
-  'iptables',
   'detectLocal',
   'masqueradeAll',
   'nodePortAddresses',
@@ -28,9 +21,14 @@ const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
   'allowServiceExternalIps',
 ]
 
-/** Those of the mode: a rule of iptables follows from conntrack's tcpBeLiberal. */
+/** Those, and the ones that only this mode follows from. */
+export function tuningFields({ proxyMode }: Config): readonly (keyof Config)[] {
+  return [...TUNING_FIELDS, ...(findMode(proxyMode).fields ?? [])]
+}
+
+/** Those, and the ones that only this mode follows from. */
 export function programmingFields({ proxyMode }: Config): readonly (keyof Config)[] {
-  return proxyMode === 'iptables' ? [...PROGRAMMING_FIELDS, 'conntrack'] : PROGRAMMING_FIELDS
+  return [...PROGRAMMING_FIELDS, ...(findMode(proxyMode).fields ?? [])]
 }
 
 /** Says of each field whether its change is applied now. */

@@ -10,14 +10,14 @@ export type InstanceLock =
 
 /** All that makes this proxy the only one of its kind here, or nothing. */
 export async function lockInstance(
-  { lock, chainsLock }: Pick<Instance, 'lock' | 'chainsLock'>,
+  { lock, objectsLock }: Pick<Instance, 'lock' | 'objectsLock'>,
   take: TakeLock,
   holder: string,
 ): Promise<InstanceLock> {
   const ofName = await take(lock, holder)
   if (ofName.kind === 'busy') return { ...ofName, of: 'name' }
-  if (chainsLock === undefined) return ofName
-  const ofChains = await take(chainsLock, holder).catch(async thrown => {
+  if (objectsLock === undefined) return ofName
+  const ofChains = await take(objectsLock, holder).catch(async thrown => {
     await ofName.release()
     throw thrown
   })
@@ -59,12 +59,13 @@ export async function asOnlyInstance(
   run: (watch: InstanceWatch) => Promise<number>,
 ): Promise<number> {
   const { log, takeLock, processId, clock } = options
-  const lock = await lockInstance(instanceOf(name), takeLock, `pid ${processId}`).catch((err: unknown) =>
+  const instance = instanceOf(name)
+  const lock = await lockInstance(instance, takeLock, `pid ${processId}`).catch((err: unknown) =>
     log.fatal({ err }, 'cannot take the lock that keeps a second kprobe from this network namespace'),
   )
   if (lock === undefined) return 1
   if (lock.kind === 'busy') {
-    log.error({ holder: holderText(lock.holder) }, busyText(name, lock.of))
+    log.error({ holder: holderText(lock.holder) }, busyText(name, lock.of, instance))
     return 1
   }
   const gone = new AbortController()
@@ -76,7 +77,7 @@ export async function asOnlyInstance(
     if (rival === undefined || signal.aborted) return
     const facts = { holder: holderText(rival.holder), repairs: OVERWRITTEN_MAX }
     if (rival.isEarlier) {
-      log.error(facts, busyText(name, 'name'))
+      log.error(facts, busyText(name, 'name', instance))
       gone.abort('another kprobe that started earlier overwrites every commit')
     } else if (clock.nowMs() - saidMs >= APART_MS) {
       saidMs = clock.nowMs()
@@ -130,10 +131,10 @@ function holderText(holder: string): string {
   return holder === '' ? 'unknown: no answer' : holder
 }
 
-function busyText(name: string | undefined, of: 'name' | 'chains'): string {
+function busyText(name: string | undefined, of: 'name' | 'chains', { collision = '' }: Instance): string {
   if (name === undefined)
     return "another kprobe runs in this network namespace; two would overwrite each other's tables"
   return of === 'name'
     ? "another kprobe with this --service-proxy-name runs in this network namespace; two would overwrite each other's tables"
-    : 'another kprobe runs in this network namespace whose --service-proxy-name has the same hash: its iptables chains have the same names; choose another name'
+    : `another kprobe runs in this network namespace whose ${collision}`
 }

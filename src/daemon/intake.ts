@@ -1,8 +1,9 @@
 import type { Clock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
-import { finishInSlices, slicingOf } from '../base/steps.ts'
+import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import type { ApiEndpoint } from '../model/api-server.ts'
+import { NOTHING_HELD, type ObjectBudget, withinBudget } from '../model/object-budget.ts'
 import {
   applyEvents,
   applyEventsInSteps,
@@ -11,6 +12,7 @@ import {
   type SourceEvent,
 } from '../model/snapshot.ts'
 import type { Source, SourceHandlers, SourceStatus } from '../source/source.ts'
+import { LeftOutWatch } from './left-out-watch.ts'
 import type { Occasion } from './node-listeners.ts'
 
 export interface IntakeOptions {
@@ -26,6 +28,8 @@ export interface IntakeOptions {
   readonly keepsNode?: boolean
   /** Adds to a Snapshot what this machine knows, which may have changed; the same object when that is nothing new. */
   readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
+  /** Of all objects, see partsOf(); undefined for no bound. */
+  readonly partsMax?: number | undefined
 }
 
 /** One source from its start to its end. */
@@ -33,6 +37,8 @@ interface Run {
   readonly source: Source
   /** What it has told, until it has told everything; then its news go into the one Snapshot. */
   gathered: Snapshot
+  /** What is held of all that it has told. */
+  budget: ObjectBudget
   complete: boolean
 }
 
@@ -47,9 +53,15 @@ export class Intake {
   #run: Run | undefined
   #complete = false
   #ipsMissing = false
+  readonly #leftOut: LeftOutWatch
 
   constructor(options: IntakeOptions) {
     this.#options = options
+    this.#leftOut = new LeftOutWatch({
+      ...options,
+      refusals: list => options.handlers.refusals(list),
+      reread: objects => this.#run?.source.reread?.(objects),
+    })
   }
 
   /** The newest; whole only if `complete`. */
@@ -73,10 +85,11 @@ export class Intake {
   async follow(source: Source): Promise<void> {
     await this.stop()
     if (!this.#complete) this.#snapshot = withoutObjects(this.#snapshot)
-    const run: Run = { source, gathered: EMPTY_SNAPSHOT, complete: false }
+    const run: Run = { source, gathered: EMPTY_SNAPSHOT, budget: NOTHING_HELD, complete: false }
     this.#run = run
     await source.start({
       ...this.#options.handlers,
+      refusals: list => this.#leftOut.refused(list),
       events: batch => this.#take(run, batch),
       synced: () => this.#synced(run),
     })
@@ -122,24 +135,42 @@ export class Intake {
 
   async stop(): Promise<void> {
     await this.#run?.source.stop()
+    this.#leftOut.stop()
   }
 
   async #take(run: Run, batch: readonly SourceEvent[]): Promise<void> {
     const slicing = slicingOf(this.#options.clock)
     if (!run.complete && this.#complete) {
-      const gathered = await finishInSlices(applyEventsInSteps(run.gathered, batch), slicing)
+      const gathered = await finishInSlices(this.#applied(run, run.gathered, batch), slicing)
       if (!run.complete) {
-        run.gathered = gathered
+        run.gathered = gathered.snapshot
+        run.budget = gathered.budget
         return
       }
       // It was completed by another part of the source meanwhile, and without these.
     }
     const before = this.#snapshot
-    const after = await finishInSlices(applyEventsInSteps(before, this.#keeping(batch)), slicing)
+    const { snapshot: after, budget } = await finishInSlices(
+      this.#applied(run, before, this.#keeping(batch)),
+      slicing,
+    )
+    run.budget = budget
     // Addresses of this machine may have changed meanwhile: they are not of this batch, and cost nothing to do again.
     const { localIps, apiEndpoints, listeners, number } = this.#snapshot
     if (this.#snapshot === before) this.#become(after)
     else this.#become({ ...after, number: number + 1, localIps, apiEndpoints, listeners })
+    this.#leftOut.follow(this.#snapshot, budget)
+  }
+
+  *#applied(
+    { budget }: Run,
+    before: Snapshot,
+    batch: readonly SourceEvent[],
+  ): Steps<{ readonly snapshot: Snapshot; readonly budget: ObjectBudget }> {
+    const { partsMax } = this.#options
+    const after = yield* applyEventsInSteps(before, batch)
+    if (partsMax === undefined) return { snapshot: after, budget }
+    return yield* withinBudget({ partsMax, budget, before, after })
   }
 
   #synced(run: Run): void {
@@ -152,6 +183,7 @@ export class Intake {
       this.#become(applyEvents(this.#snapshot, events))
     }
     run.gathered = EMPTY_SNAPSHOT
+    this.#leftOut.follow(this.#snapshot, run.budget)
   }
 
   #keeping(batch: readonly SourceEvent[]): readonly SourceEvent[] {

@@ -6,13 +6,13 @@ import type { Config } from '../config/config.ts'
 import type { FieldChange } from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import type { KernelSockets } from '../modes/mode.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { Flags } from '../telemetry/debug-pages.ts'
-import type { KernelSockets } from './mode.ts'
 
 /** What the daemon needs from whoever starts it, and tells them. */
 export interface DaemonIo {

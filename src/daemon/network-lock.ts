@@ -9,11 +9,11 @@ import {
 } from '../base/instance-lock.ts'
 import { socketsOfProcess } from '../kernel/socket/own-sockets.ts'
 import { abstractListeners, type Listener } from '../kernel/socket/unix-listeners.ts'
+import { PASSING } from '../netlink/batch.ts'
 import { Connection } from '../netlink/connection.ts'
 import { NETLINK_NETFILTER, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
 import { OutcomeUnknownError } from '../netlink/errors.ts'
 import { openNetlink } from '../netlink/native.ts'
-import { PASSING } from '../netlink/patient-burst.ts'
 import { SystemError, type Transport } from '../netlink/transport.ts'
 import { ownerIsAdmin } from './socket-owner.ts'
 

@@ -11,11 +11,11 @@ import { ownSockets } from '../kernel/socket/own-sockets.ts'
 import { type ServiceListeners, type TakenPort, takenKey } from '../model/listeners.ts'
 import type { Protocol, Service, ServiceKey } from '../model/service.ts'
 import { applyEvents, type Snapshot, type SnapshotEvent } from '../model/snapshot.ts'
+import type { OpenSocket } from '../modes/mode.ts'
+import { MODE_DEVICE } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 import type { DaemonIo } from './io.ts'
-import type { OpenSocket } from './mode.ts'
-import { IPVS_DEVICE } from './mode-ipvs.ts'
 import { openRoute } from './open.ts'
 
 interface NodeListenersIo extends Pick<DaemonIo, 'clock' | 'log' | 'signal' | 'openSockDiag' | 'openRoute'> {
@@ -171,10 +171,10 @@ export class NodeListeners {
     return its => ips.has(its.ip) && ports.has(portKey(its.protocol, its.port)) && !taken.has(takenKey(its))
   }
 
-  /** Of this node; those of Services that IPVS mode bound are none. */
+  /** Of this node; those of Services that a mode bound to its device are none. */
   #addresses(): readonly LinkAddress[] {
     return this.#over(this.#options.sockets.route, route => {
-      const bound = findLink(route, IPVS_DEVICE)?.index
+      const bound = MODE_DEVICE === undefined ? undefined : findLink(route, MODE_DEVICE)?.index
       const all = listAddressesNow(route)
       if (all === undefined) throw new Error('the addresses of the interfaces changed while they were read')
       return all.filter(({ index }) => index !== bound)

@@ -3,9 +3,9 @@ import type { Clock } from '../base/clock.ts'
 import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { privilegeHint } from '../base/privilege.ts'
-import type { ProxyMode } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import type { Mode, ModeEvent } from '../modes/mode.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import type { LocatedRefusal, SourceObservation, SourceStatus } from '../source/source.ts'
 import { PendingChanges } from '../telemetry/change-counts.ts'
@@ -22,7 +22,6 @@ import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/m
 import { programmingLatencies } from '../telemetry/programming-latency.ts'
 import { Receipts } from '../telemetry/receipts.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
-import type { ModeEvent } from './mode.ts'
 
 export interface ObserverOptions {
   readonly log: Log
@@ -43,10 +42,9 @@ export interface ObserverOptions {
   readonly features: MetricsOptions['features']
   readonly connections: MetricsOptions['connections']
   readonly api: MetricsOptions['api']
-  readonly iptables: MetricsOptions['iptables']
-  readonly relayed: MetricsOptions['relayed']
+  readonly ofMode: MetricsOptions['ofMode']
   /** The mode that programs the kernel now. */
-  readonly proxyMode: () => ProxyMode
+  readonly mode: () => Pick<Mode, 'countsFailures'>
   /** Something that people should read at the object it is about. */
   readonly tell: (fact: EventFact) => void
 }
@@ -75,7 +73,7 @@ export class Observer {
 
   constructor(options: ObserverOptions) {
     const { families, clock, wallMs, syncPeriodMs, build, source } = options
-    const { outward, features, connections, iptables, relayed, api } = options
+    const { outward, features, connections, ofMode, api } = options
     this.#options = options
     this.startedWallMs = wallMs()
     this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs })
@@ -92,8 +90,7 @@ export class Observer {
       outward,
       features,
       connections,
-      iptables,
-      relayed,
+      ofMode,
       api,
       build,
     })
@@ -243,8 +240,7 @@ export class Observer {
 
   #failed({ error, retryMs }: EventOf<'failed'>): void {
     this.metrics.failedPass()
-    // iptables mode counts them itself: kube-proxy tells there what a failed batch was about.
-    if (this.#options.proxyMode() !== 'iptables') this.metrics.proxy.syncFailed()
+    if (this.#options.mode().countsFailures !== true) this.metrics.proxy.syncFailed()
     this.health.failed()
     const hint = privilegeHint(error)
     const facts = { err: error, retryMs: Math.round(retryMs), ...(hint === undefined ? {} : { hint }) }

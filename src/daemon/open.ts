@@ -1,11 +1,12 @@
 import type { Clock } from '../base/clock.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
-import type { Config, ProxyMode } from '../config/config.ts'
+import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { settingNow } from '../kernel/sysctl/files.ts'
-import type { FrontendTable } from '../model/frontend.ts'
 import { createNamePool } from '../model/names.ts'
 import { type ParseOptions, parseObject } from '../model/parse.ts'
+import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from '../modes/mode.ts'
+import { findMode, MODE_DEVICE } from '../modes/registry.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -17,30 +18,11 @@ import type { DialWatch } from '../source/kube/client/http-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
 import type { DaemonIo } from './io.ts'
-import type { KernelSockets, ModeContext, ModeTracer, OpenPlane, PlaneUse } from './mode.ts'
-import { hasIptablesChains, iptablesTracer, openIptables, retireIptables } from './mode-iptables.ts'
-import { IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './mode-ipvs.ts'
-import { nftablesTracer, openNftables, retireNftables } from './mode-nftables.ts'
-import { openUserspace, retireUserspace, userspaceTracer } from './mode-userspace.ts'
-import { processRoom, relayRoom, servicesBytes } from './process-room.ts'
-
-/** Opens the plane of the configuration's mode, and hands it on. Throws when the kernel cannot be spoken to. */
-export function usePlane<R>(context: ModeContext, use: PlaneUse<R>): R {
-  switch (context.config.proxyMode) {
-    case 'nftables':
-      return use(openNftables(context))
-    case 'ipvs':
-      return use(openIpvs(context))
-    case 'iptables':
-      return use(openIptables(context))
-    case 'userspace':
-      return use(openUserspace(context))
-  }
-}
+import { partsMax, processRoom, relayRoom } from './process-room.ts'
 
 /** Opens the plane for as long as `use` takes. Throws when the kernel lacks what the mode needs. */
 export async function withPlane<R>(context: ModeContext, use: PlaneUse<Promise<R>>): Promise<R> {
-  return await usePlane<Promise<R>>(context, opened => untilDone(opened, use))
+  return await findMode(context.config.proxyMode).open<Promise<R>>(context, opened => untilDone(opened, use))
 }
 
 async function untilDone<State, P extends Plan<State>, R>(
@@ -52,47 +34,6 @@ async function untilDone<State, P extends Plan<State>, R>(
     return await use(opened)
   } finally {
     await opened.close()
-  }
-}
-
-/**
- * Removes what a mode that is not in use has left, without a connection lost: see docs/decisions/0015. `isKnown` says that
- * this process has programmed the kernel in that mode: without a name, chains of iptables are called as kube-proxy's are,
- * so that others stay. Ends early when aborted. Throws when the kernel cannot be spoken to.
- */
-export async function retireMode(
-  context: ModeContext,
-  signal: AbortSignal,
-  isKnown: boolean,
-): Promise<Retired> {
-  switch (context.config.proxyMode) {
-    case 'nftables':
-      return (await retireNftables(context, signal)) ? 'removed' : 'nothing'
-    case 'ipvs':
-      return (await retireIpvs(context, signal)) ? 'removed' : 'nothing'
-    case 'iptables':
-      if (!isKnown && context.config.serviceProxyName === undefined)
-        return (await hasIptablesChains(context)) ? 'anybody' : 'nothing'
-      return (await retireIptables(context, signal)) ? 'removed' : 'nothing'
-    case 'userspace':
-      return (await retireUserspace(context, signal)) ? 'removed' : 'nothing'
-  }
-}
-
-/** What was found of a mode that is not in use; with 'anybody' nobody can say whose it is, and it stays. */
-export type Retired = 'nothing' | 'removed' | 'anybody'
-
-/** Follows packets through what the mode of the configuration would put into an empty kernel. Pure. */
-export function tracerOf(config: Config, table: FrontendTable): ModeTracer {
-  switch (config.proxyMode) {
-    case 'nftables':
-      return nftablesTracer(config, table)
-    case 'ipvs':
-      return ipvsTracer(config, table)
-    case 'iptables':
-      return iptablesTracer(config, table)
-    case 'userspace':
-      return userspaceTracer(config, table)
   }
 }
 
@@ -133,9 +74,6 @@ export function socketsOf(io: DaemonIo, descriptors: DescriptorBudget): KernelSo
   }
 }
 
-/** What an endpoint, a port or an address of a file takes as long as it is there. */
-const FILE_PART_BYTES = 256
-
 /** The files that the configuration names. Of Nodes they tell this one alone. `read` is called for each object. */
 export function openFileSource(
   config: Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>,
@@ -153,11 +91,10 @@ export function openFileSource(
   if (source.kind !== 'file') throw new Error(`${source.kind} is not a file source`)
   const pool = createNamePool()
   const parsing = { ...reading, headlessSlices: serviceProxyName !== undefined }
-  const bytes = servicesBytes(processRoom())
   return new FileSource({
     path: source.path,
     clock,
-    partsMax: bytes === undefined ? undefined : bytes / FILE_PART_BYTES,
+    partsMax: partsMax(processRoom()),
     findDoubts: objectDoubts,
     parseObject: object => {
       read?.()
@@ -169,12 +106,9 @@ export function openFileSource(
   })
 }
 
-const NEEDS_ADDRESSES: ReadonlySet<ProxyMode> = new Set(['ipvs', 'userspace'])
-
 /**
- * Addresses of this machine, or undefined when nothing depends on them: the choice of NodePort addresses does by ranges,
- * and so do IPVS, which has to be told each address, and
- * the relay of userspace mode, which listens at one of them.
+ * Addresses of this machine, or undefined when nothing depends on them: the choice of NodePort addresses by ranges does,
+ * and so do some modes.
  */
 export function watchLocalIps(
   config: Config,
@@ -182,8 +116,8 @@ export function watchLocalIps(
   { openTransport = openRoute, ...handlers }: AddressHandlers & { readonly openTransport?: () => Transport },
 ): LocalAddresses | undefined {
   const { nodePortAddresses, proxyMode } = config
-  if (nodePortAddresses.cidrs.length === 0 && !NEEDS_ADDRESSES.has(proxyMode)) return undefined
-  const reader = createAddressReader({ openTransport, clock, except: IPVS_DEVICE })
+  if (nodePortAddresses.cidrs.length === 0 && findMode(proxyMode).needsAddresses !== true) return undefined
+  const reader = createAddressReader({ openTransport, clock, except: MODE_DEVICE })
   return watchLocalAddresses({ clock, reader, ...handlers })
 }
 

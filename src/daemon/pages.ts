@@ -1,6 +1,10 @@
 import type { Config } from '../config/config.ts'
 import { modelFlags } from '../config/daemon-config.ts'
-import { printedService } from '../model/printed.ts'
+import type { ServiceFrontends } from '../model/frontend.ts'
+import type { MemoryLimit } from '../model/node-context.ts'
+import type { Memo } from '../model/resolve.ts'
+import type { ServiceKey } from '../model/service.ts'
+import { serviceJson } from '../model/service-json.ts'
 import { snapshotJson } from '../model/snapshot-json.ts'
 import type { AdminPages } from '../telemetry/admin-server.ts'
 import type { Receipts } from '../telemetry/receipts.ts'
@@ -35,7 +39,7 @@ export function adminPages(options: PagesOptions): AdminPages {
           trouble: intake.status?.trouble,
           silentMs: heardMs === undefined ? undefined : Math.round(nowMs() - heardMs),
         },
-        services: printedServices(table === undefined ? [] : table.services.values()),
+        services: servicesJson(table === undefined ? [] : table.services.values()),
       }
     },
     plan: () => programming()?.pending(),
@@ -44,11 +48,17 @@ export function adminPages(options: PagesOptions): AdminPages {
     snapshot: () => ({
       complete: intake.complete,
       servicesBytes: programming()?.servicesBytes,
+      refused: refusedOver(programming()?.status.memo),
       ...snapshotJson(intake.snapshot),
     }),
   }
 }
 
-function* printedServices(services: readonly Parameters<typeof printedService>[0][]) {
-  for (const service of services) yield printedService(service)
+/** Services that the memory is not enough for, with what they do not fit into. */
+function refusedOver(memo: Memo | undefined): readonly (readonly [ServiceKey, MemoryLimit])[] {
+  return memo?.admission?.oversized.entries().map(([key, { limit }]) => [key, limit]) ?? []
+}
+
+function* servicesJson(services: readonly ServiceFrontends[]) {
+  for (const service of services) yield serviceJson(service)
 }

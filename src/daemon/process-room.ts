@@ -2,7 +2,8 @@ import { readFileSync } from 'node:fs'
 import { getHeapStatistics } from 'node:v8'
 import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
 import type { Config } from '../config/config.ts'
-import type { ProcessRoom } from '../modes/userspace/relay/limits.ts'
+import type { ProcessRoom } from '../modes/mode.ts'
+import { findMode } from '../modes/registry.ts'
 import { memoryLimit } from './memory-limit.ts'
 
 /** What this process may take of its machine, at once. */
@@ -26,6 +27,15 @@ export function servicesBytes({ memoryBytes, heapBytes }: Partial<ProcessRoom> =
   return Number.isFinite(least) ? SERVICES_SHARE * least : undefined
 }
 
+/** What a part of an object takes at most while it is held: see partsOf(). */
+const PART_BYTES = 256
+
+/** Parts of objects that may be held; undefined where nobody says. */
+export function partsMax(room?: Partial<ProcessRoom>): number | undefined {
+  const bytes = servicesBytes(room)
+  return bytes === undefined ? undefined : bytes / PART_BYTES
+}
+
 /** Divides the descriptors of a daemon with this configuration. It keeps a small part for a change to userspace mode. */
 export function daemonDescriptors(
   room: ProcessRoom | undefined,
@@ -33,7 +43,7 @@ export function daemonDescriptors(
 ): DescriptorBudget {
   const always: readonly DescriptorUse[] = ['healthz', 'metrics', 'healthChecks', 'healthCheckListeners']
   const uses = [...always, ...(api === undefined ? [] : API)]
-  return proxyMode === 'userspace'
+  return findMode(proxyMode).relays
     ? descriptorBudget(room?.descriptors, [...uses, ...RELAY])
     : descriptorBudget(room?.descriptors, uses, RELAY)
 }

@@ -1,11 +1,10 @@
 import { errorOf } from '../base/thrown.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { whyNotInstance } from '../config/instance-name.ts'
-import { PROXY_MODES } from '../config/mode-fields.ts'
 import type { Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import { findMode, MODE_NAMES } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
-import { retireMode } from './open.ts'
 import { type Programming, type ProgrammingOptions, startProgramming } from './programming.ts'
 
 /**
@@ -46,7 +45,8 @@ export class Programmer {
   /** Another configuration; what is wanted is offered anew then. Throws when it cannot be: everything stays as it was. */
   async change(config: Config): Promise<void> {
     const serving = this.#current && this.#configs.get(this.#current.mode)
-    if (serving !== undefined && haveSameChains(serving, config)) throw new Error(SAME_CHAINS)
+    const clash = serving && whyNotBeside(serving, config)
+    if (clash !== undefined) throw new Error(clash)
     await this.#retirement?.end(config.proxyMode)
     const begun = this.#beginOrGoOn(config)
     await this.#next?.stop()
@@ -149,10 +149,10 @@ export class Programmer {
     const context = { config: known ?? { ...config, proxyMode: mode }, clock, sockets }
     try {
       await this.#leaving
-      const found = await retireMode(context, signal, known !== undefined)
+      const found = await findMode(mode).retire(context, signal, known !== undefined)
       if (signal.aborted) return
       if (found === 'removed') log.info({ mode }, `removed leftovers of ${mode} mode`)
-      else if (found === 'anybody') log.warn({ mode }, ANYBODYS)
+      else if (found !== 'nothing') log.warn({ mode }, found.kept)
     } catch (thrown) {
       if (!signal.aborted)
         log.error(
@@ -165,13 +165,8 @@ export class Programmer {
 
 /** A named proxy has left nothing in modes that it cannot have: what is there is another's. */
 function modesOf({ serviceProxyName: name }: Config): readonly ProxyMode[] {
-  return name === undefined
-    ? PROXY_MODES
-    : PROXY_MODES.filter(mode => whyNotInstance(name, mode) === undefined)
+  return name === undefined ? MODE_NAMES : MODE_NAMES.filter(mode => whyNotInstance(name, mode) === undefined)
 }
-
-const ANYBODYS =
-  "iptables-mode chains found; kept, because they may be kube-proxy's, which have the same names; remove them with `kprobe cleanup --proxy-mode=iptables`"
 
 /** Other modes on their way out of the kernel. Each can be called off: the next daemon, or the next change, goes on. */
 class Retirement {
@@ -202,12 +197,8 @@ class Retirement {
   }
 }
 
-const SAME_CHAINS =
-  'iptables mode and IPVS mode with --ipvs-rules=iptables use chains of the same names; restart kprobe to change from one to the other'
-
-/** Two reconcilers at work would undo each other's. */
-function haveSameChains(a: Config, b: Config): boolean {
-  const writes = ({ proxyMode, ipvs }: Config): boolean =>
-    proxyMode === 'iptables' || (proxyMode === 'ipvs' && ipvs.rules === 'iptables')
-  return a.proxyMode !== b.proxyMode && writes(a) && writes(b)
+/** Two reconcilers at work would undo each other's changes. */
+function whyNotBeside(a: Config, b: Config): string | undefined {
+  const [ofA, ofB] = [a, b].map(config => findMode(config.proxyMode).exclusive?.(config))
+  return a.proxyMode !== b.proxyMode && ofA === ofB ? ofA : undefined
 }

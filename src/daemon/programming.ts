@@ -5,20 +5,18 @@ import { type Steps, slicingOf } from '../base/steps.ts'
 import { within } from '../base/within.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
-import type { FrontendTable } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import type { KernelSockets, ModeEvent, OpenPlane } from '../modes/mode.ts'
+import { findMode } from '../modes/registry.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import { type Difference, differenceOf } from '../reconcile/difference.ts'
 import { dryRun } from '../reconcile/dry-run.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
-import type { IptablesNumbers } from '../telemetry/iptables-metrics.ts'
-import type { RelayNumbers } from '../telemetry/relay-metrics.ts'
-import type { KernelSockets, ModeEvent, OpenPlane } from './mode.ts'
-import { usePlane } from './open.ts'
+import type { ModeMetric } from '../telemetry/mode-metrics.ts'
 import { servicesBytes } from './process-room.ts'
 
 export interface ProgrammingOptions {
@@ -53,10 +51,8 @@ export interface Programming {
   readonly hasMisfits: boolean
   /** What the kernel has counted at each endpoint, where the configuration asks for it. */
   traffic(): Promise<readonly TrafficCount[]>
-  /** What kube-proxy measures in its iptables mode; undefined in another one, and before anything was programmed. */
-  numbers(): Promise<IptablesNumbers | undefined>
-  /** What goes through this process; undefined in a mode whose packets stay in the kernel. */
-  relayed(): RelayNumbers | undefined
+  /** Those that the mode declares. Rejects when the kernel cannot be asked. */
+  metrics(): Promise<readonly ModeMetric[]>
   /** What the kernel, as it is now, lacks of what was asked for last. */
   pending(): Promise<Difference | undefined>
   offer(snapshot: Snapshot): void
@@ -67,20 +63,16 @@ export interface Programming {
 /** Throws when the kernel cannot be spoken to, or lacks what the mode needs. */
 export function startProgramming(config: Config, options: ProgrammingOptions): Programming {
   const { clock, sockets, tell } = options
-  return usePlane<Programming>(
+  return findMode(config.proxyMode).open<Programming>(
     { config, clock, sockets, tell },
     opened => new PlaneProgramming(config, options, opened),
   )
 }
 
-function* telling(
-  { resolved }: ProgrammingOptions,
-  steps: Steps<FrontendTable>,
-  snapshot: Snapshot,
-): Steps<FrontendTable> {
-  const table = yield* steps
-  resolved?.({ snapshot, table })
-  return table
+function* telling({ resolved: tell }: ProgrammingOptions, steps: Steps<Resolved>): Steps<Resolved> {
+  const resolved = yield* steps
+  tell?.(resolved)
+  return resolved
 }
 
 /** Distance between looks at the kernel's generation, 0.8 us each: damage is noticed in half of the 250 ms allowed. */
@@ -113,7 +105,7 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     const resolving = resolveOptions(config, this.servicesBytes)
     this.#reconciler = new Reconciler({
       plane: this.#noticing(isReal ? opened.plane : this.#pretending()),
-      resolve: (previous, snapshot) => telling(options, resolve(resolving, previous, snapshot), snapshot),
+      resolve: (previous, snapshot) => telling(options, resolve(resolving, previous, snapshot)),
       clock,
       random,
       minIntervalMs: config.minSyncPeriodMs,
@@ -137,13 +129,8 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     return rendered === undefined ? [] : await this.#opened.traffic(rendered)
   }
 
-  async numbers(): Promise<IptablesNumbers | undefined> {
-    const { rendered } = this.#reconciler
-    return rendered === undefined ? undefined : await this.#opened.numbers?.(rendered)
-  }
-
-  relayed(): RelayNumbers | undefined {
-    return this.#opened.relayed?.()
+  async metrics(): Promise<readonly ModeMetric[]> {
+    return (await this.#opened.metrics?.(this.#reconciler.rendered)) ?? []
   }
 
   async pending(): Promise<Difference | undefined> {

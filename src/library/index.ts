@@ -50,7 +50,7 @@ export {
   watchedIdentity,
 } from '../model/parse.ts'
 export type { Refusal } from '../model/refusal.ts'
-export { type Resolved, resolve } from '../model/resolve.ts'
+export { type Memo, type Resolved, resolve } from '../model/resolve.ts'
 export type {
   Headless,
   Protocol,

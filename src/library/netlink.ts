@@ -54,6 +54,7 @@ export {
   type Field,
   type Fields,
   listOf,
+  type NestedCodec,
   nested,
   readAttributes,
   type Tagged,

@@ -7,12 +7,14 @@ import {
   type DemandChange,
   type Demands,
   demandsAfter,
+  FIRM,
   isCut,
   movedBetween,
   NO_CUTS,
   namespaceOf,
 } from './memory-shares.ts'
-import { isOurs, type NodeContext } from './node-context.ts'
+import { isOurs, type MemoryLimit, type NodeContext } from './node-context.ts'
+import { rejecting } from './object-parts.ts'
 import { objectText, type Refusal } from './refusal.ts'
 import type { Service, ServiceKey } from './service.ts'
 import type { Snapshot } from './snapshot.ts'
@@ -23,7 +25,7 @@ export interface Oversized {
   readonly service: Service
   readonly bytes: number
   /** What it does not fit into. */
-  readonly limit: Limit
+  readonly limit: MemoryLimit
   /** What is resolved in its place: nothing but its ClusterIPs, which reject. */
   readonly stub: Service
   readonly refusal: Refusal
@@ -41,6 +43,8 @@ export interface Admission {
   /** The sum of all demands, in bytes. */
   readonly total: number
   readonly cuts: Cuts
+  /** As if there was a little less memory: what is refused already has to fit into that. */
+  readonly firmCuts: Cuts
 }
 
 /** Part of the memory for Services that one may take: a change of the largest one takes its share twice for a moment. */
@@ -68,20 +72,26 @@ const NOTHING: Admission = {
   demands: PersistentMap.empty(),
   total: 0,
   cuts: NO_CUTS,
+  firmCuts: NO_CUTS,
 }
 
 /** Decides which Services are resolved. Undefined where the amount of memory is unknown. */
 export function* admit(input: AdmissionInput): Steps<AdmissionUpdate | undefined> {
-  const { here, previous = NOTHING, snapshot, touched } = input
+  const { here, previous = NOTHING, touched } = input
   if (here.options.memory === undefined) return undefined
   const memory = here.options.memory.bytes
   const weighed = yield* weigh(input, memory)
   const costs = previous.costs.withOwn(weighed.costs)
   const demands = demandsAfter(previous.demands, weighed.changes)
   const total = previous.total + weighed.growth
-  const cuts = yield* cutsAfter(input, { costs, demands, total, memory })
-  const moved = yield* movedBetween(previous.cuts, cuts, demands)
-  const judging: Judging = { here, snapshot, costs, cuts, memory }
+  const known = { costs, demands, total }
+  const cuts = yield* cutsAfter(input, { ...known, memory, before: previous.cuts })
+  const firmCuts = yield* cutsAfter(input, { ...known, memory: FIRM * memory, before: previous.firmCuts })
+  const moved = [
+    ...(yield* movedBetween(previous.cuts, cuts, demands)),
+    ...(yield* movedBetween(previous.firmCuts, firmCuts, demands)),
+  ]
+  const judging: Judging = { input, costs, cuts, firmCuts, memory }
   const changes = new Map<ServiceKey, Oversized | undefined>()
   const affected = new Set<ServiceKey>()
   let untilPause = YIELD_EVERY
@@ -98,7 +108,7 @@ export function* admit(input: AdmissionInput): Steps<AdmissionUpdate | undefined
   }
   const oversized = previous.oversized.withOwn(changes)
   const services = servicesAfter(input, oversized, affected)
-  return { admission: { services, oversized, costs, demands, total, cuts }, affected }
+  return { admission: { services, oversized, ...known, cuts, firmCuts }, affected }
 }
 
 /**
@@ -131,7 +141,8 @@ interface Weighed {
 const YIELD_EVERY = 500
 
 /** What the touched Services cost now. */
-function* weigh({ here, previous, snapshot, touched }: AdmissionInput, memory: number): Steps<Weighed> {
+function* weigh(input: AdmissionInput, memory: number): Steps<Weighed> {
+  const { here, previous, snapshot, touched } = input
   const costs = new Map<ServiceKey, number | undefined>()
   const changes: DemandChange[] = []
   let growth = 0
@@ -145,16 +156,23 @@ function* weigh({ here, previous, snapshot, touched }: AdmissionInput, memory: n
     const now = costNow(here, snapshot, key)?.bytes
     if (now === before) continue
     costs.set(key, now)
-    const change = { key, before: withinShare(before, memory), now: withinShare(now, memory) }
+    const limit = refusedOver(input, key)
+    const isWithin = now !== undefined && now <= serviceShare(memory, limit)
+    const change = { key, before: limit === 'Service' ? undefined : before, now: isWithin ? now : undefined }
     changes.push(change)
     growth += (change.now ?? 0) - (change.before ?? 0)
   }
   return { costs, changes, growth }
 }
 
-/** What is over the share of a Service is not served whatever else there is. */
-function withinShare(bytes: number | undefined, memory: number): number | undefined {
-  return bytes !== undefined && bytes <= memory * SERVICE_SHARE ? bytes : undefined
+function refusedOver({ here, previous }: AdmissionInput, key: ServiceKey): MemoryLimit | undefined {
+  if (previous !== undefined) return previous.oversized.get(key)?.limit
+  return here.options.memory?.refused?.get(key)
+}
+
+/** What is over it is not served whatever else there is. */
+function serviceShare(memory: number, refusedOver?: MemoryLimit): number {
+  return memory * SERVICE_SHARE * (refusedOver === 'Service' ? FIRM : 1)
 }
 
 function costNow(
@@ -168,39 +186,44 @@ function costNow(
   return costOf(service, slices.get(key) ?? [], memory.rates)
 }
 
-type Known = Pick<Admission, 'costs' | 'demands' | 'total'> & { readonly memory: number }
+interface Known extends Pick<Admission, 'costs' | 'demands' | 'total'> {
+  readonly memory: number
+  /** With the demands of the previous admission. */
+  readonly before: Cuts
+}
 
 function* cutsAfter(
   { previous = NOTHING, snapshot }: AdmissionInput,
-  { costs, demands, total, memory }: Known,
+  { costs, demands, total, memory, before }: Known,
 ): Steps<Cuts> {
   if (total <= memory) return NO_CUTS
-  if (demands === previous.demands) return previous.cuts
+  if (demands === previous.demands) return before
   return yield* cutsOf({
     demands,
     memory,
-    before: previous.cuts,
+    before,
     costOf: key => costs.get(key) ?? 0,
     bornOf: key => snapshot.services.get(key)?.creationTimestamp ?? '',
   })
 }
 
 interface Judging {
-  readonly here: NodeContext
-  readonly snapshot: Snapshot
+  readonly input: AdmissionInput
   readonly costs: PersistentMap<number>
   readonly cuts: Cuts
+  readonly firmCuts: Cuts
   /** Bytes. */
   readonly memory: number
 }
 
 /** Undefined for one that is served; `before` where nothing about it has changed. */
 function judged(judging: Judging, key: ServiceKey, before: Oversized | undefined): Oversized | undefined {
-  const { here, snapshot, costs, memory } = judging
+  const { input, costs, memory } = judging
+  const { here, snapshot } = input
   const service = snapshot.services.get(key)
   const bytes = costs.get(key)
   if (service === undefined || bytes === undefined) return undefined
-  const limit = limitOver(judging, key, bytes)
+  const limit = limitOver(judging, { key, bytes, before: refusedOver(input, key) })
   if (limit === undefined) return undefined
   if (before?.service === service && before.bytes === bytes && before.limit === limit) return before
   const cost = costNow(here, snapshot, key)
@@ -211,22 +234,35 @@ function judged(judging: Judging, key: ServiceKey, before: Oversized | undefined
     value: `${cost.ports}`,
     reason: reasonOf(cost, limit, memory),
   }
-  return { service, bytes, limit, refusal, stub: stubOf(service, refusal) }
+  return { service, bytes, limit, refusal, stub: rejecting(service, [...service.refusals, refusal]) }
 }
 
-type Limit = 'Service' | 'namespace'
+interface Asking {
+  readonly key: ServiceKey
+  readonly bytes: number
+  /** What it was refused for. */
+  readonly before: MemoryLimit | undefined
+}
 
-function limitOver({ cuts, memory }: Judging, key: ServiceKey, bytes: number): Limit | undefined {
-  if (bytes > memory * SERVICE_SHARE) return 'Service'
-  return isCut(cuts.get(namespaceOf(key)), key, bytes) ? 'namespace' : undefined
+function limitOver(
+  { cuts, firmCuts, memory }: Judging,
+  { key, bytes, before }: Asking,
+): MemoryLimit | undefined {
+  if (bytes > serviceShare(memory, before)) return 'Service'
+  const its = before === undefined ? cuts : firmCuts
+  return isCut(its.get(namespaceOf(key)), key, bytes) ? 'namespace' : undefined
 }
 
 /** Without figures of other Services: the text stays the same while this one does. */
-function reasonOf({ ports, addresses, endpoints, bytes }: ServiceCost, limit: Limit, memory: number): string {
+function reasonOf(
+  { ports, addresses, endpoints, bytes }: ServiceCost,
+  limit: MemoryLimit,
+  memory: number,
+): string {
   const figures = `${ports} ports, ${addresses} addresses, ${endpoints} endpoints over all ports`
   const share =
     limit === 'Service'
-      ? `a Service may take ${mib(memory * SERVICE_SHARE)} MiB`
+      ? `a Service may take ${mib(serviceShare(memory))} MiB`
       : `its namespace has used up its share: the namespaces that ask for most divide ${mib(memory)} MiB equally, ` +
         'the smallest Services first'
   return (
@@ -237,17 +273,4 @@ function reasonOf({ ports, addresses, endpoints, bytes }: ServiceCost, limit: Li
 
 function mib(bytes: number): number {
   return Math.round(bytes / (1 << 20))
-}
-
-/** Its ClusterIPs stay its own: connections to them are rejected, and no other Service gets them. */
-function stubOf(service: Service, refusal: Refusal): Service {
-  return {
-    ...service,
-    ports: [],
-    externalIps: [],
-    loadBalancerIps: [],
-    healthCheckNodePort: 0,
-    headless: undefined,
-    refusals: [...service.refusals, refusal],
-  }
 }

@@ -20,6 +20,8 @@ export interface EndpointSlice {
    * Absent where no endpoint has one.
    */
   readonly targetNames?: string
+  /** Present where no port and no endpoint is held, for want of memory: the parts of the whole (object-parts.ts). */
+  readonly leftOut?: number
   readonly refusals: readonly Refusal[]
 }
 

@@ -1,8 +1,6 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
-import type { Admission } from './admission.ts'
-import type { Claims } from './claims.ts'
 import type { HealthCheck } from './health-check.ts'
 import type { Refusal } from './refusal.ts'
 import type { Protocol, ServiceKey } from './service.ts'
@@ -120,8 +118,4 @@ export interface FrontendTable {
   /** Addresses that interfaces of this machine have, sorted; empty when no mode needs them. */
   readonly localIps: readonly Ip[]
   readonly node: { readonly ips: readonly Ip[]; readonly podCidrs: readonly Cidr[] }
-  /** Claims for the next resolve. Without them everything is resolved anew. */
-  readonly claims?: Claims
-  /** Which Services there is memory for; absent without a bound. */
-  readonly admission?: Admission | undefined
 }

@@ -38,6 +38,9 @@ export interface Cut {
 /** Limits by namespace, for those that ask for too much. */
 export type Cuts = ReadonlyMap<string, Cut>
 
+/** What was refused comes back where it fits into this part: else it would come and go with small changes elsewhere. */
+export const FIRM = 0.95
+
 export const NO_CUTS: ReadonlyMap<string, Cut> = new Map()
 
 /** The demands after these changes; costs what has changed. */
@@ -99,7 +102,8 @@ export interface CutInput {
  */
 export function* cutsOf(input: CutInput): Steps<Cuts> {
   const { demands, before } = input
-  const level = levelOf(demands, input.memory)
+  const asked = demands.values().map(({ bytes }) => bytes)
+  const level = levelOf(asked, input.memory)
   const cuts = new Map<string, Cut>()
   for (const [namespace, demand] of demands.entries()) {
     if (demand.bytes <= level) continue
@@ -116,13 +120,16 @@ export function* cutsOf(input: CutInput): Steps<Cuts> {
 /** The level in steps of 0.8 %: cuts of other namespaces stay as they are while one changes a little. */
 const STEPS_AN_OCTAVE = 128
 
-/** Bytes L, such that the sum of min(demand, L) is the memory or a little less. */
-function levelOf(demands: Demands, memory: number): number {
-  const asked = Float64Array.from(demands.values(), ({ bytes }) => bytes).sort()
-  let left = memory
-  for (let index = 0; index < asked.length; index++) {
-    const its = asked[index] ?? 0
-    const equal = left / (asked.length - index)
+/**
+ * What one of several may have of `all` (max-min fairness): L, such that the sum of min(asked, L) is `all` or a little
+ * less; infinite where that is enough for what is asked.
+ */
+export function levelOf(asked: readonly number[], all: number): number {
+  const inOrder = Float64Array.from(asked).sort()
+  let left = all
+  for (let index = 0; index < inOrder.length; index++) {
+    const its = inOrder[index] ?? 0
+    const equal = left / (inOrder.length - index)
     if (its > equal) {
       const step = 2 ** Math.floor(Math.log2(equal)) / STEPS_AN_OCTAVE
       return Math.floor(equal / step) * step

@@ -2,7 +2,7 @@ import { type Cidr, formatCidr } from '../base/cidr.ts'
 import { FAMILIES, type Family, familyOf, formatIp, type Ip, isUnspecified } from '../base/ip.ts'
 import { API_SERVICE, type ApiServers, apiServersOf } from './api-server.ts'
 import type { CostRates } from './cost.ts'
-import type { Service } from './service.ts'
+import type { Service, ServiceKey } from './service.ts'
 import type { NodeInfo, Snapshot } from './snapshot.ts'
 
 /** What resolving depends on besides the objects of the sources. */
@@ -33,7 +33,12 @@ export interface ResolveOptions {
 export interface ServiceMemory {
   readonly bytes: number
   readonly rates: CostRates
+  /** What a daemon refuses that has the same memory: a command that begins anew refuses it as well, also at the edge. */
+  readonly refused?: ReadonlyMap<ServiceKey, MemoryLimit> | undefined
 }
+
+/** What a Service does not fit into. */
+export type MemoryLimit = 'Service' | 'namespace'
 
 /** Addresses at which NodePorts should answer; nothing at all means everywhere. */
 export interface NodePortSelection {

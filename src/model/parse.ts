@@ -25,12 +25,28 @@ export interface ParseOptions {
 export function parseObject(
   object: unknown,
   pool?: NamePool,
+  options: ParseOptions = {},
+): SourceEvent | Refusal | undefined {
+  const identity = watchedIdentity(object)
+  if (identity !== undefined) return parseIdentified(identity, object, pool, options)
+  return isJson(object) ? undefined : wholeRefusal('object', '', object, 'not an object')
+}
+
+/** The same, for an object whose identity was read already. */
+export function parseIdentified(
+  { kind, key }: WatchedIdentity,
+  object: unknown,
+  pool?: NamePool,
   { headlessSlices = false, details = false }: ParseOptions = {},
 ): SourceEvent | Refusal | undefined {
-  if (!isJson(object)) return wholeRefusal('object', '', object, 'not an object')
-  const kind = watchedKind(object)
-  if (kind === undefined) return undefined
-  if (!isReadVersion(kind, object.apiVersion)) return versionRefusal(kind, object)
+  if (!isJson(object)) return undefined
+  if (!isReadVersion(kind, object.apiVersion))
+    return wholeRefusal(
+      `${kind} ${printable(key)}`,
+      'apiVersion',
+      object.apiVersion,
+      'not a supported version; kprobe reads v1',
+    )
   switch (kind) {
     case 'Service': {
       const value = parseService(object)
@@ -42,8 +58,7 @@ export function parseObject(
       }
     }
     case 'EndpointSlice': {
-      if (!headlessSlices && isHeadlessSlice(object))
-        return { kind, key: keyOf(kind, object), value: undefined }
+      if (!headlessSlices && isHeadlessSlice(object)) return { kind, key, value: undefined }
       const value = parseEndpointSlice(object, pool)
       if (isRefusal(value)) return value
       const hostnames = details ? readHostnames(object) : undefined
@@ -55,7 +70,7 @@ export function parseObject(
     }
     case 'ServiceCIDR': {
       const value = parseServiceCidr(object)
-      return isRefusal(value) ? value : { kind, key: keyOf(kind, object), value }
+      return isRefusal(value) ? value : { kind, key, value }
     }
   }
 }
@@ -105,9 +120,4 @@ function isReadVersion(kind: WatchedKind, apiVersion: unknown): boolean {
   if (kind === 'ServiceCIDR')
     return apiVersion === 'networking.k8s.io/v1' || apiVersion === 'networking.k8s.io/v1beta1'
   return apiVersion === 'v1'
-}
-
-function versionRefusal(kind: WatchedKind, object: Json): Refusal {
-  const label = `${kind} ${printable(keyOf(kind, object))}`
-  return wholeRefusal(label, 'apiVersion', object.apiVersion, 'not a supported version; kprobe reads v1')
 }

@@ -1,5 +1,5 @@
-import { finish, type Steps } from '../base/steps.ts'
-import { type Candidate, candidatesInSteps, type Wanted } from './candidates.ts'
+import type { Steps } from '../base/steps.ts'
+import { candidatesInSteps, type Wanted } from './candidates.ts'
 import type { Endpoint, EndpointSlice } from './endpoint.ts'
 import type { SliceList } from './slice-groups.ts'
 
@@ -10,20 +10,19 @@ export interface PortEndpoints {
   readonly ports: number | readonly number[]
 }
 
-/** The same choice as candidatesOf(), without the slices. Where one slice says it all, as it mostly does, none is copied. */
-export function endpointsOf(slices: SliceList, wanted: Wanted): PortEndpoints {
-  return ofOneSlice(slices, wanted) ?? ofCandidates(finish(candidatesInSteps(slices, wanted)))
-}
-
-/** The same with pauses, for tens of thousands of endpoints. */
-export function* endpointsInSteps(slices: SliceList, wanted: Wanted): Steps<PortEndpoints> {
-  return ofOneSlice(slices, wanted) ?? ofCandidates(yield* candidatesInSteps(slices, wanted))
+/** The same choice as candidatesOf(), without the slices. */
+export function* endpointsOf(slices: SliceList, wanted: Wanted): Steps<PortEndpoints> {
+  const candidates = yield* candidatesInSteps(slices, wanted)
+  return { endpoints: candidates.map(({ endpoint }) => endpoint), ports: candidates.map(({ port }) => port) }
 }
 
 const NONE: PortEndpoints = { endpoints: [], ports: 0 }
 
-/** Undefined when several slices have endpoints of the port, or one has an address twice. */
-function ofOneSlice(slices: SliceList, wanted: Wanted): PortEndpoints | undefined {
+/**
+ * The same without a copy where one slice says it all, as it mostly does; undefined when several slices have endpoints of
+ * the port, or one has an address twice.
+ */
+export function endpointsOfOneSlice(slices: SliceList, wanted: Wanted): PortEndpoints | undefined {
   let only: PortEndpoints = NONE
   for (let index = 0; index < slices.length; index++) {
     const slice = slices[index]
@@ -47,8 +46,4 @@ function isOnce({ endpoints }: EndpointSlice): boolean {
     last = ip
   }
   return true
-}
-
-function ofCandidates(candidates: readonly Candidate[]): PortEndpoints {
-  return { endpoints: candidates.map(({ endpoint }) => endpoint), ports: candidates.map(({ port }) => port) }
 }

@@ -1,7 +1,7 @@
-import { cut, listFor } from '../base/compact.ts'
+import { listFor } from '../base/compact.ts'
 import { FAMILIES, familyOf, type Ip } from '../base/ip.ts'
-import type { Steps } from '../base/steps.ts'
 import { type AddressOwnership, clusterIpOwner, isContested, placeOwner } from './address-ownership.ts'
+import type { Wanted } from './candidates.ts'
 import { externalsOf } from './externals.ts'
 import type { PortFrontends, ServiceFrontends, WholeAddresses } from './frontend.ts'
 import { healthCheckOf } from './health-check.ts'
@@ -9,65 +9,62 @@ import { takenKeys } from './listeners.ts'
 import { withoutLoops } from './loops.ts'
 import { isOurs } from './node-context.ts'
 import { healthCheckPlaces } from './node-port-places.ts'
-import { endpointsInSteps, endpointsOf } from './port-endpoints.ts'
-import { firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
+import { firstPortsOf, type ServiceWork } from './port-frontends.ts'
 import { type Findings, type Refusal, refusalsOf, refuse } from './refusal.ts'
-import type { Service } from './service.ts'
+import type { Service, ServicePortSpec } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
 import { wholesOf } from './whole-addresses.ts'
 
-/** What a Service asks of this node; undefined when that is nothing and there is nothing to say about it. */
-export function resolveService(
+/** A Service whose ports are resolved one after the other. */
+export interface OpenService {
+  readonly work: ServiceWork
+  readonly places: readonly PortPlace[]
+  /** So many endpoints that each port takes a while. */
+  readonly isLong: boolean
+}
+
+/** One of its ports in one family. */
+export interface PortPlace extends Wanted {
+  readonly port: ServicePortSpec
+  /** Undefined for a headless Service. */
+  readonly clusterIp: Ip | undefined
+}
+
+/** Undefined when the Service asks nothing of this node, and there is nothing to say about it. */
+export function openService(
   ownership: AddressOwnership,
   service: Service,
   slices: SliceList,
-): ServiceFrontends | undefined {
+): OpenService | undefined {
   if (!isServed(ownership, service)) return undefined
-  const work = begin(ownership, service, slices)
-  const { ports } = service
+  return { work: begin(ownership, service, slices), places: placesOf(service), isLong: isLarge(slices) }
+}
+
+function placesOf(service: Service): readonly PortPlace[] {
+  const { ports, headless } = service
   const members = membersOf(service)
-  const list = listFor<PortFrontends>(ports.length * members.length)
+  const places = listFor<PortPlace>(ports.length * members.length)
   let count = 0
   for (let index = 0; index < ports.length; index++) {
     const port = ports[index]
     if (port === undefined) continue
+    const { name, protocol } = port
     for (let at = 0; at < members.length; at++) {
       const member = members[at] ?? ''
-      const { name, protocol } = port
-      const family = familyOf(member)
-      const clusterIp = service.headless === undefined ? member : undefined
-      const among = endpointsOf(work.slices, { name, protocol, family })
-      const resolved = resolvePort(work, { port, family, clusterIp, among })
-      if (resolved !== undefined) list[count++] = resolved
+      const clusterIp = headless === undefined ? member : undefined
+      places[count++] = { port, name, protocol, family: familyOf(member), clusterIp }
     }
   }
-  return end(work, slices, cut(list, count))
+  return places
 }
 
-/** The same with pauses, for tens of thousands of endpoints. */
-export function* resolveServiceInSteps(
-  ownership: AddressOwnership,
-  service: Service,
-  slices: SliceList,
-): Steps<ServiceFrontends | undefined> {
-  if (!isServed(ownership, service)) return undefined
-  const work = begin(ownership, service, slices)
-  const list: PortFrontends[] = []
-  const members = membersOf(service)
-  for (const port of service.ports) {
-    for (const member of members) {
-      yield
-      const { name, protocol } = port
-      const family = familyOf(member)
-      const clusterIp = service.headless === undefined ? member : undefined
-      const among = yield* endpointsInSteps(work.slices, { name, protocol, family })
-      yield
-      const resolved = resolvePort(work, { port, family, clusterIp, among })
-      if (resolved !== undefined) list.push(resolved)
-    }
-  }
-  yield
-  return end(work, slices, list)
+/** Endpoints that may be resolved without a pause: some milliseconds of work. */
+const LARGE = 10_000
+
+function isLarge(slices: SliceList): boolean {
+  let endpoints = 0
+  for (let index = 0; index < slices.length; index++) endpoints += slices[index]?.endpoints.length ?? 0
+  return endpoints > LARGE
 }
 
 function isServed({ here }: AddressOwnership, service: Service): boolean {
@@ -96,7 +93,12 @@ function begin(ownership: AddressOwnership, service: Service, slices: SliceList)
   }
 }
 
-function end(work: ServiceWork, slices: SliceList, ports: readonly PortFrontends[]): ServiceFrontends {
+/** What a Service asks of this node, when its ports are resolved. */
+export function closeService(
+  work: ServiceWork,
+  slices: SliceList,
+  ports: readonly PortFrontends[],
+): ServiceFrontends {
   const { ownership, service, findings } = work
   const wholes = service.headless === 'whole' ? wholesOf(work) : NO_WHOLES
   const hasHealthCheck = service.healthCheckNodePort !== 0 && hasHealthPort(work)

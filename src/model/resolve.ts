@@ -1,24 +1,36 @@
 import { type Cidr, mergeCidrs } from '../base/cidr.ts'
+import { cut, listFor } from '../base/compact.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import type { AddressOwnership } from './address-ownership.ts'
-import { type AdmissionUpdate, admit } from './admission.ts'
+import { type Admission, type AdmissionUpdate, admit } from './admission.ts'
 import { changedApiIps } from './api-server.ts'
 import { type Claims, type Touched, updateClaims } from './claims.ts'
 import { isSame } from './equal.ts'
-import type { FrontendTable, ServiceFrontends } from './frontend.ts'
+import type { FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
 import { localBackendsAfter } from './local-backends.ts'
 import { type NodeContext, nodeContextOf, type ResolveOptions } from './node-context.ts'
 import { nodePortAddresses } from './node-ports.ts'
-import { resolveService, resolveServiceInSteps } from './resolve-service.ts'
+import { endpointsOf, endpointsOfOneSlice } from './port-endpoints.ts'
+import { resolvePort } from './port-frontends.ts'
+import { closeService, openService } from './resolve-service.ts'
 import { isSameService } from './same-frontends.ts'
 import type { ServiceKey } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
 import type { Snapshot } from './snapshot.ts'
 
+/** A Snapshot and what it means on this node. */
 export interface Resolved {
   readonly snapshot: Snapshot
   readonly table: FrontendTable
+  readonly memo: Memo
+}
+
+/** What the next `resolve` continues from, so that its cost follows the change. */
+export interface Memo {
+  readonly claims: Claims
+  /** Which Services there is memory for; undefined without a bound. */
+  readonly admission: Admission | undefined
 }
 
 /**
@@ -30,17 +42,17 @@ export function* resolve(
   options: ResolveOptions,
   previous: Resolved | undefined,
   snapshot: Snapshot,
-): Steps<FrontendTable> {
+): Steps<Resolved> {
   const here = nodeContextOf(options, snapshot)
-  const known = isSeenFrom(here, previous?.table.claims) ? previous : undefined
+  const known = isSeenFrom(here, previous?.memo.claims) ? previous : undefined
   const touched = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
-  const update = yield* admit({ here, previous: known?.table.admission, snapshot, touched: touched.keys })
+  const update = yield* admit({ here, previous: known?.memo.admission, snapshot, touched: touched.keys })
   const view = update === undefined ? snapshot : { ...snapshot, services: update.admission.services }
   const admitted = update === undefined ? touched : admittedOf(touched, update, view)
   const { claims, affected } = yield* updateClaims({
     here,
-    claims: known?.table.claims,
-    before: known?.table.admission?.services ?? known?.snapshot.services ?? snapshot.services,
+    claims: known?.memo.claims,
+    before: known?.memo.admission?.services ?? known?.snapshot.services ?? snapshot.services,
     touched: admitted,
     listeners: { before: known?.snapshot.listeners ?? snapshot.listeners, after: snapshot.listeners },
   })
@@ -49,14 +61,13 @@ export function* resolve(
     { here, claims, snapshot: view, before },
     withAffected(admitted, affected, view),
   )
-  return {
+  const table = {
     number: snapshot.number,
     localBackends: localBackendsAfter(previous?.table, changes),
     services: before.withOwn(changes),
     ...surroundings(here, previous, snapshot),
-    claims,
-    admission: update?.admission,
   }
+  return { snapshot, table, memo: { claims, admission: update?.admission } }
 }
 
 /** Whether a Service that stays as it is has the claims and the refusals that it had. */
@@ -91,9 +102,24 @@ function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
     let now: ServiceFrontends | undefined
     if (service !== undefined) {
       const slices = snapshot.slices.get(key) ?? NO_SLICES
-      now = isLarge(slices)
-        ? yield* resolveServiceInSteps(ownership, service, slices)
-        : resolveService(ownership, service, slices)
+      const opened = openService(ownership, service, slices)
+      if (opened !== undefined) {
+        const { work, places, isLong } = opened
+        const ports = listFor<PortFrontends>(places.length)
+        let count = 0
+        // Here, and not in steps of its own, which would take time of each of tens of thousands of Services.
+        for (let at = 0; at < places.length; at++) {
+          const place = places[at]
+          if (place === undefined) break
+          const among = endpointsOfOneSlice(work.slices, place) ?? (yield* endpointsOf(work.slices, place))
+          if (isLong) yield
+          const { port, family, clusterIp } = place
+          const resolved = resolvePort(work, { port, family, clusterIp, among })
+          if (resolved !== undefined) ports[count++] = resolved
+          if (isLong) yield
+        }
+        now = closeService(work, slices, cut(ports, count))
+      }
     }
     // An object that says the same is not a change: planes compare by identity.
     if (!isSameService(before.get(key), now)) changes.set(key, now)
@@ -103,14 +129,6 @@ function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
 }
 
 const NO_SLICES: SliceList = []
-/** Endpoints that may be resolved without a pause: some milliseconds of work. */
-const LARGE = 10_000
-
-function isLarge(slices: SliceList): boolean {
-  let endpoints = 0
-  for (let index = 0; index < slices.length; index++) endpoints += slices[index]?.endpoints.length ?? 0
-  return endpoints > LARGE
-}
 
 /** What is gone since the last table counts, too. */
 function allOf(previous: Resolved | undefined, { services }: Snapshot): Touched {

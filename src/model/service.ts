@@ -47,6 +47,8 @@ export interface Service {
   readonly headless?: Headless | undefined
   /** Absent unless asked for (ParseOptions). */
   readonly details?: ServiceDetails
+  /** Present where only the name and the ClusterIPs are held, for want of memory: the parts of the whole (object-parts.ts). */
+  readonly leftOut?: number
   readonly refusals: readonly Refusal[]
 }
 

@@ -1,6 +1,6 @@
 import type { Octets } from '../base/octets.ts'
 import type { ByteView, ByteWriter } from './bytes.ts'
-import { NLA_F_NESTED, NLA_F_NET_BYTEORDER, NLA_HDRLEN } from './constants.ts'
+import { NLA_F_NESTED, NLA_HDRLEN, NLA_TYPE_MASK } from './constants.ts'
 import { malformed, unencodable } from './errors.ts'
 
 /** nla_len has 16 bits and counts its own header. */
@@ -8,9 +8,13 @@ export const ATTRIBUTE_LENGTH_MAX = 0xffff
 /** Nests within a message; the deepest that nf_tables makes is six. */
 export const NESTING_MAX = 8
 
-/** Appends attributes; refuses to build one whose length, or whose parents' length, does not fit. */
+/**
+ * Appends attributes; refuses to build one whose length, or whose parents' length, does not fit. A full load writes a
+ * million of them, most before a compiler has seen much of it: headers and numbers go out as words, with few calls.
+ */
 export class AttributeWriter {
   readonly out: ByteWriter
+  /** Where the attributes begin that are not closed. */
   readonly #open: number[] = []
 
   constructor(out: ByteWriter) {
@@ -21,8 +25,7 @@ export class AttributeWriter {
   open(type: number): void {
     if (this.#open.length >= NESTING_MAX) throw unencodable(`attribute ${type} is nested too deep`)
     this.#open.push(this.out.length)
-    this.out.u16(0)
-    this.out.u16(type)
+    this.#header(type)
   }
 
   openNest(type: number): void {
@@ -30,39 +33,70 @@ export class AttributeWriter {
   }
 
   close(): void {
-    const end = this.out.length
-    // No other is longer than the one that was opened first.
-    const outermost = this.#open[0] ?? end
-    if (end - outermost > ATTRIBUTE_LENGTH_MAX) {
-      this.#open.length = 0
-      throw unencodable(`an attribute of ${end - outermost} bytes is longer than ${ATTRIBUTE_LENGTH_MAX}`)
-    }
     const start = this.#open.pop()
     if (start === undefined) throw unencodable('an attribute is closed that was never opened')
-    this.out.patchU16(start, end - start)
-    this.out.align()
+    this.#end(start)
+  }
+
+  /** An attribute of `bytes` (4 at most) whose payload, in host order, is `value`. */
+  word(type: number, bytes: number, value: number): void {
+    const { out } = this
+    if (out.bytes.length - out.length < 8) out.reserve(8)
+    const at = out.length >> 2
+    out.words[at] = (type << 16) | (NLA_HDRLEN + bytes)
+    out.words[at + 1] = value
+    out.length += 8
   }
 
   u32be(type: number, value: number): void {
-    this.open(type)
-    this.out.u32be(value)
-    this.close()
+    this.word(type, 4, swap32(value))
   }
 
-  octets(type: number, value: Octets): void {
-    this.open(type)
-    this.out.octets(value)
-    this.close()
+  /** Bytes, with zeros behind them up to `length`. */
+  octets(type: number, value: Octets, length: number = value.length): void {
+    const { out } = this
+    const start = out.length
+    this.#header(type)
+    out.octets(value)
+    if (length > value.length) out.zeros(length - value.length)
+    this.#end(start)
   }
 
   /** A C string: UTF-8 and a NUL. */
   string(type: number, value: string): void {
     if (value.includes('\0')) throw unencodable(`a name with a NUL: ${JSON.stringify(value)}`)
-    this.open(type)
+    const start = this.out.length
+    this.#header(type)
     this.out.utf8(value)
     this.out.u8(0)
-    this.close()
+    this.#end(start)
   }
+
+  /** Its length is known at its end. */
+  #header(type: number): void {
+    const { out } = this
+    if (out.bytes.length - out.length < NLA_HDRLEN) out.reserve(NLA_HDRLEN)
+    out.words[out.length >> 2] = type << 16
+    out.length += NLA_HDRLEN
+  }
+
+  #end(start: number): void {
+    const { out } = this
+    const end = out.length
+    // No other is longer than the one that was opened first.
+    const outermost = this.#open[0] ?? start
+    if (end - outermost > ATTRIBUTE_LENGTH_MAX) {
+      this.#open.length = 0
+      throw unencodable(`an attribute of ${end - outermost} bytes is longer than ${ATTRIBUTE_LENGTH_MAX}`)
+    }
+    out.view.setUint16(start, end - start, true)
+    out.align()
+  }
+}
+
+/** `value` with its four bytes the other way round. */
+export function swap32(value: number): number {
+  return (value << 24) | ((value & 0xff00) << 8) | ((value >>> 8) & 0xff00) | (value >>> 24)
 }
 
 /** Where an attribute's payload lies in a datagram. */
@@ -87,7 +121,7 @@ export function forEachAttribute(
     if (end - at < NLA_HDRLEN) throw malformed(`${end - at} stray bytes after the attributes`, at)
     const length = view.data.getUint16(at, true)
     if (length < NLA_HDRLEN || length > end - at) throw malformed(`an attribute of ${length} bytes`, at)
-    const type = view.data.getUint16(at + 2, true) & ~(NLA_F_NESTED | NLA_F_NET_BYTEORDER)
+    const type = view.data.getUint16(at + 2, true) & NLA_TYPE_MASK
     visit(type, at + NLA_HDRLEN, at + length)
     at += (length + 3) & ~3
   }

@@ -117,11 +117,15 @@ export class ByteWriter {
     this.length += new TextEncoder().encodeInto(text, this.bytes.subarray(this.length)).written
   }
 
+  zeros(count: number): void {
+    this.reserve(count)
+    for (let i = 0; i < count; i++) this.bytes[this.length++] = 0
+  }
+
   /** Appends zeros up to the next multiple of four. */
   align(): void {
     const padding = -this.length & 3
-    this.reserve(padding)
-    for (let i = 0; i < padding; i++) this.bytes[this.length++] = 0
+    if (padding > 0) this.zeros(padding)
   }
 
   patchU16(offset: number, value: number): void {

@@ -1,5 +1,5 @@
 import type { Octets } from '../base/octets.ts'
-import type { AttributeWriter } from './attribute.ts'
+import { type AttributeWriter, swap32 } from './attribute.ts'
 import type { ByteView } from './bytes.ts'
 import { NLA_F_NESTED } from './constants.ts'
 import { malformed, unencodable } from './errors.ts'
@@ -13,94 +13,59 @@ export interface Codec<T> {
   read(view: ByteView, start: number, end: number, depth: number): T
 }
 
+/** A number of one, two or four bytes: with its padding, the payload is one word. */
+export interface WordCodec extends Codec<number> {
+  readonly bytes: 1 | 2 | 4
+  readonly order: 'host' | 'network'
+  readonly min: number
+  readonly max: number
+}
+
+function wordCodec(bytes: WordCodec['bytes'], order: WordCodec['order'], isSigned = false): WordCodec {
+  const span = 2 ** (bytes * 8)
+  const [min, max] = isSigned ? [-span / 2, span / 2 - 1] : [0, span - 1]
+  const codec: WordCodec = {
+    bytes,
+    order,
+    min,
+    max,
+    write: (out, type, value) => out.word(type, bytes, wordOf(codec, value)),
+    read(view, start, end) {
+      exactly(bytes, start, end)
+      const isLittle = order === 'host'
+      if (bytes === 1) return view.data.getUint8(start)
+      if (bytes === 2) return view.data.getUint16(start, isLittle)
+      return isSigned ? view.data.getInt32(start, isLittle) : view.data.getUint32(start, isLittle)
+    },
+  }
+  return codec
+}
+
+/** The payload of a number, as a word in host order. Throws NetlinkError for one that does not fit. */
+export function wordOf({ bytes, order, min, max }: WordCodec, value: number): number {
+  // Of what is no whole number of 32 bits, the bits are another number.
+  if ((min < 0 ? value | 0 : value >>> 0) !== value || value < min || value > max)
+    throw unencodable(`${value} is not in ${min}..${max}`)
+  if (order === 'host' || bytes === 1) return value
+  return bytes === 2 ? (value >> 8) | ((value & 0xff) << 8) : swap32(value)
+}
+
 function exactly(bytes: number, start: number, end: number): void {
   if (end - start !== bytes) throw malformed(`a number of ${end - start} bytes instead of ${bytes}`, start)
 }
 
-function inRange(value: number, from: number, to: number): void {
-  if (!Number.isInteger(value) || value < from || value > to)
-    throw unencodable(`${value} is not in ${from}..${to}`)
-}
-
 /** One byte. */
-export const u8: Codec<number> = {
-  write(out, type, value) {
-    inRange(value, 0, 0xff)
-    out.open(type)
-    out.out.u8(value)
-    out.close()
-  },
-  read(view, start, end) {
-    exactly(1, start, end)
-    return view.data.getUint8(start)
-  },
-}
-
+export const u8: Codec<number> = wordCodec(1, 'host')
 /** In network order. */
-export const u16be: Codec<number> = {
-  write(out, type, value) {
-    inRange(value, 0, 0xffff)
-    out.open(type)
-    out.out.u16be(value)
-    out.close()
-  },
-  read(view, start, end) {
-    exactly(2, start, end)
-    return view.data.getUint16(start)
-  },
-}
-
+export const u16be: Codec<number> = wordCodec(2, 'network')
 /** In host order. */
-export const u16host: Codec<number> = {
-  write(out, type, value) {
-    inRange(value, 0, 0xffff)
-    out.open(type)
-    out.out.u16(value)
-    out.close()
-  },
-  read(view, start, end) {
-    exactly(2, start, end)
-    return view.data.getUint16(start, true)
-  },
-}
-
+export const u16host: Codec<number> = wordCodec(2, 'host')
 /** In network order. */
-export const u32be: Codec<number> = {
-  write(out, type, value) {
-    inRange(value, 0, 0xffffffff)
-    out.u32be(type, value)
-  },
-  read(view, start, end) {
-    exactly(4, start, end)
-    return view.data.getUint32(start)
-  },
-}
-
+export const u32be: Codec<number> = wordCodec(4, 'network')
 /** Signed, in network order. */
-export const s32be: Codec<number> = {
-  write(out, type, value) {
-    inRange(value, -0x80000000, 0x7fffffff)
-    out.u32be(type, value)
-  },
-  read(view, start, end) {
-    exactly(4, start, end)
-    return view.data.getInt32(start)
-  },
-}
-
+export const s32be: Codec<number> = wordCodec(4, 'network', true)
 /** In host order, as netlink's own attributes are. */
-export const u32host: Codec<number> = {
-  write(out, type, value) {
-    inRange(value, 0, 0xffffffff)
-    out.open(type)
-    out.out.u32(value)
-    out.close()
-  },
-  read(view, start, end) {
-    exactly(4, start, end)
-    return view.data.getUint32(start, true)
-  },
-}
+export const u32host: Codec<number> = wordCodec(4, 'host')
 
 const U64_MAX = 0xffff_ffff_ffff_ffffn
 
@@ -142,10 +107,31 @@ export const string: Codec<string> = {
   },
 }
 
-/** Bytes as they are. */
-export const octets: Codec<Octets> = {
+/** Bytes. */
+export interface OctetsCodec extends Codec<Octets> {
+  /** There are zeros behind fewer than these. */
+  readonly padTo: number
+}
+
+const plainOctets: OctetsCodec = {
+  padTo: 0,
   write: (out, type, value) => out.octets(type, value),
   read: (view, start, end) => view.bytes.toString('latin1', start, end),
+}
+
+/** Bytes as they are. */
+export const octets: Codec<Octets> = plainOctets
+
+/** So many bytes, of which the last are zeros where fewer are written. */
+export function paddedOctets(length: number): OctetsCodec {
+  return {
+    padTo: length,
+    write: (out, type, value) => out.octets(type, value, length),
+    read(view, start, end) {
+      if (end - start !== length) throw malformed(`${end - start} bytes instead of ${length}`, start)
+      return view.bytes.toString('latin1', start, end)
+    },
+  }
 }
 
 /** The payload of a nest that is kept as it is. */

@@ -21,7 +21,7 @@ export interface ConnectionOptions {
   readonly transport: Transport
   readonly clock: Clock
   /** Longest that one conversation may take, milliseconds. */
-  readonly timeoutMs?: number
+  readonly timeoutMs?: number | undefined
 }
 
 /** Dumps come in datagrams of 32 KiB at most; shorter buffers would lose some of them. */
@@ -29,8 +29,9 @@ const RECEIVE_BYTES = 128 * 1024
 const TIMEOUT_MS = 15_000
 /** How long datagrams are worked on before the event loop has its turn. */
 const SLICE_MS = 5
-/** Requests count up to here; what lies above is for bursts, whose senders number them. */
+/** Requests count up to here; what lies above is for bursts. */
 export const REQUEST_SEQUENCE_MAX = 0x7fff_ffff
+const SEQUENCE_MAX = 0xffff_ffff
 
 /**
  * Conversations over one netlink socket. Answers find their conversation by sequence number; those that nobody waits
@@ -45,6 +46,7 @@ export class Connection {
   readonly #conversations = new Set<Conversation>()
   #tail: Promise<unknown> | undefined
   #sequence = 0
+  #burstSequence = REQUEST_SEQUENCE_MAX + 1
   #routing = false
 
   constructor({ transport, clock, timeoutMs = TIMEOUT_MS }: ConnectionOptions) {
@@ -144,6 +146,19 @@ export class Connection {
       }
       return conversation
     })
+  }
+
+  /** As Transport says it. */
+  get sendLimitBytes(): number {
+    return this.#transport.sendLimitBytes
+  }
+
+  /** The first of `count` consecutive sequence numbers for the messages of bursts, which a late answer cannot have. */
+  takeSequences(count: number): number {
+    if (this.#burstSequence + count > SEQUENCE_MAX) this.#burstSequence = REQUEST_SEQUENCE_MAX + 1
+    const first = this.#burstSequence
+    this.#burstSequence += count
+    return first
   }
 
   async close(): Promise<void> {

@@ -29,6 +29,7 @@ export const NLMSGERR_ATTR_OFFS = 2
 export const NLA_HDRLEN = 4
 export const NLA_F_NESTED = 0x8000
 export const NLA_F_NET_BYTEORDER = 0x4000
+export const NLA_TYPE_MASK = -0xc001
 
 export const NFNETLINK_V0 = 0
 export const NFNL_SUBSYS_NFTABLES = 10

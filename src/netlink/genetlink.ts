@@ -1,11 +1,10 @@
-import { AttributeWriter } from './attribute.ts'
-import { type ByteView, ByteWriter } from './bytes.ts'
+import type { ByteView, ByteWriter } from './bytes.ts'
 import { string, u16host, u32host } from './codec.ts'
 import type { Connection } from './connection.ts'
 import { NLM_F_REQUEST, NLMSG_MIN_TYPE } from './constants.ts'
 import { errnoNumber } from './errno.ts'
 import { malformed, NetlinkError } from './errors.ts'
-import { closeMessage, type Message, openMessage } from './message.ts'
+import { encodeMessage, type Message } from './message.ts'
 import { attributeSet, readAttributes, writeAttributes } from './schema.ts'
 
 /**
@@ -41,9 +40,7 @@ export interface GenlMsgHdr {
 
 /** Writes struct genlmsghdr. */
 export function writeGenlMsgHdr(out: ByteWriter, { command, version }: GenlMsgHdr): void {
-  out.u8(command)
-  out.u8(version)
-  out.u16(0)
+  out.u32(command | (version << 8))
 }
 
 /** Reads struct genlmsghdr behind the header. Throws NetlinkError when the message ends before it. */
@@ -80,10 +77,8 @@ export function findFamily(connection: Connection, name: string): number {
 }
 
 function encodeGetFamily(name: string, sequence: number): Uint8Array {
-  const out = new ByteWriter(64)
-  const start = openMessage(out, { type: GENL_ID_CTRL, flags: NLM_F_REQUEST, sequence })
-  writeGenlMsgHdr(out, { command: CTRL_CMD_GETFAMILY, version: 1 })
-  writeAttributes(new AttributeWriter(out), FAMILY, { name })
-  closeMessage(out, start)
-  return out.written()
+  return encodeMessage({ type: GENL_ID_CTRL, flags: NLM_F_REQUEST, sequence }, out => {
+    writeGenlMsgHdr(out.out, { command: CTRL_CMD_GETFAMILY, version: 1 })
+    writeAttributes(out, FAMILY, { name })
+  })
 }

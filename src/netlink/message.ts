@@ -1,5 +1,5 @@
-import { forEachAttribute } from './attribute.ts'
-import { align4, type ByteView, type ByteWriter } from './bytes.ts'
+import { AttributeWriter, forEachAttribute } from './attribute.ts'
+import { align4, type ByteView, ByteWriter } from './bytes.ts'
 import { string, u32host } from './codec.ts'
 import {
   NFNETLINK_V0,
@@ -31,12 +31,15 @@ export interface MessageHead {
 
 /** Begins a message; the result is what closeMessage wants. */
 export function openMessage(out: ByteWriter, head: MessageHead): number {
+  out.reserve(NLMSG_HDRLEN)
   const start = out.length
-  out.u32(0)
-  out.u16(head.type)
-  out.u16(head.flags)
-  out.u32(head.sequence)
-  out.u32(0)
+  const { words } = out
+  const at = start >> 2
+  words[at] = 0
+  words[at + 1] = head.type | (head.flags << 16)
+  words[at + 2] = head.sequence
+  words[at + 3] = 0
+  out.length = start + NLMSG_HDRLEN
   return start
 }
 
@@ -44,6 +47,15 @@ export function openMessage(out: ByteWriter, head: MessageHead): number {
 export function closeMessage(out: ByteWriter, start: number): void {
   out.patchU32(start, out.length - start)
   out.align()
+}
+
+/** A message on its own; `write` appends its payload. */
+export function encodeMessage(head: MessageHead, write: (out: AttributeWriter) => void): Uint8Array {
+  const out = new AttributeWriter(new ByteWriter(128))
+  const start = openMessage(out.out, head)
+  write(out)
+  closeMessage(out.out, start)
+  return out.out.written()
 }
 
 /** Adds NLM_F_* to a message that was begun at `start`. */
@@ -61,9 +73,8 @@ export const NFGENMSG_LENGTH = 4
 
 /** Writes struct nfgenmsg, version 0. */
 export function writeNfGenMsg(out: ByteWriter, { family, resourceId }: NfGenMsg): void {
-  out.u8(family)
-  out.u8(NFNETLINK_V0)
-  out.u16be(resourceId)
+  const resource = (resourceId >> 8) | ((resourceId & 0xff) << 8)
+  out.u32(family | (NFNETLINK_V0 << 8) | (resource << 16))
 }
 
 /** Reads struct nfgenmsg behind the header. Throws NetlinkError when the message ends before it. */

@@ -1,8 +1,10 @@
 import { octetsFromBytes } from '../base/octets.ts'
 import { AttributeWriter, forEachAttribute, NESTING_MAX } from './attribute.ts'
 import { type ByteView, ByteWriter } from './bytes.ts'
-import type { Codec } from './codec.ts'
+import { type Codec, type OctetsCodec, u8, type WordCodec } from './codec.ts'
+import { NLA_F_NESTED, NLA_TYPE_MASK } from './constants.ts'
 import { malformed } from './errors.ts'
+import { flatWriter, type Step, type Writer } from './flat-writer.ts'
 
 /**
  * Attribute sets as tables: name → [attribute number, codec]. The type of the values, the encoder and the decoder all
@@ -32,11 +34,11 @@ export type Attributes<F extends Fields> = {
 /** The values of a table made with attributeSet. */
 export type ValuesOf<S> = S extends AttributeSet<infer F> ? Attributes<F> : never
 
-/** The attribute set that a table describes. */
+/** The attribute set that a table describes. Numbers may carry NLA_F_*, which are written, and not looked at when reading. */
 export function attributeSet<const F extends Fields>(fields: F): AttributeSet<F> {
   const columns = Object.entries(fields).map(([name, [number, codec]]) => ({ name, number, codec }))
   const byNumber: (Column | undefined)[] = []
-  for (const column of columns) byNumber[column.number] = column
+  for (const column of columns) byNumber[column.number & NLA_TYPE_MASK] = column
   return { fields, columns, byNumber }
 }
 
@@ -75,9 +77,15 @@ export function readAttributes<F extends Fields>(
   return values as Attributes<F>
 }
 
+/** A codec of `nested`, which says whose attributes it writes. */
+export interface NestedCodec<F extends Fields> extends Codec<Attributes<F>> {
+  readonly set: AttributeSet<F>
+}
+
 /** An attribute whose payload is another table's attributes. */
-export function nested<F extends Fields>(set: AttributeSet<F>): Codec<Attributes<F>> {
+export function nested<F extends Fields>(set: AttributeSet<F>): NestedCodec<F> {
   return {
+    set,
     write(out, type, value) {
       out.openNest(type)
       writeAttributes(out, set, value)
@@ -85,6 +93,56 @@ export function nested<F extends Fields>(set: AttributeSet<F>): Codec<Attributes
     },
     read: (view, start, end, depth) => readAttributes(view, set, { start, end, depth: depth + 1 }),
   }
+}
+
+/** Where a source has the values of a table; those of a nest one by one, so that no object is made for it. */
+export type Sources<F extends Fields, S> = {
+  readonly [K in keyof F]?: Source<F[K], S> | undefined
+}
+type Source<C, S> = C extends readonly [number, NestedCodec<infer G>]
+  ? Sources<G, S>
+  : C extends Field<infer T>
+    ? (source: S) => T | undefined
+    : never
+/** As Sources, for a table made with attributeSet. */
+export type SourcesOf<T, S> = T extends AttributeSet<infer F> ? Sources<F, S> : never
+
+/**
+ * Compiles the writer of a table for sources of one kind, for what is written by the ten thousand. It writes what
+ * writeAttributes writes; a nest without any value is left out.
+ */
+export function writerOf<F extends Fields, S>(set: AttributeSet<F>, sources: Sources<F, S>): Writer<S> {
+  return flatWriter(stepsOf(set, sources))
+}
+
+const nothing = (): undefined => undefined
+const BORDER = {
+  around: 0,
+  word: u8 as WordCodec,
+  codec: u8,
+  padTo: 0,
+  numberOf: nothing,
+  octetsOf: nothing,
+  valueOf: nothing,
+} as const
+
+function stepsOf<F extends Fields, S>(set: AttributeSet<F>, sources: Sources<F, S>): readonly Step<S>[] {
+  return set.columns.flatMap(({ name, number, codec }): readonly Step<S>[] => {
+    const source = sources[name] as Sources<Fields, S> | ((source: S) => never) | undefined
+    if (source === undefined) return []
+    if (typeof source !== 'function') {
+      const inner = stepsOf((codec as NestedCodec<Fields>).set, source)
+      const type = number | NLA_F_NESTED
+      const [only] = inner
+      if (only?.kind === 'octets' && only.around === 0 && inner.length === 1)
+        return [{ ...only, around: type }]
+      return [{ ...BORDER, kind: 'nest', type }, ...inner, { ...BORDER, kind: 'end', type }]
+    }
+    const pick = { numberOf: source, octetsOf: source, valueOf: source }
+    const step = { ...BORDER, kind: 'other', type: number, codec, ...pick } as const
+    if ('bytes' in codec) return [{ ...step, kind: 'number', word: codec as WordCodec }]
+    return ['padTo' in codec ? { ...step, kind: 'octets', padTo: (codec as OctetsCodec).padTo } : step]
+  })
 }
 
 /** An attribute whose payload is a sequence of attributes that all have the number `item`. */

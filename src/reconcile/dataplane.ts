@@ -1,8 +1,6 @@
 import type { Steps } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 
-export type DataplaneName = 'nftables' | 'iptables' | 'ipvs' | 'userspace'
-
 /**
  * One way of putting a FrontendTable into a kernel. `State` is everything the plane keeps there, as an immutable value.
  * Everything but observe, commit and cleanup is pure.

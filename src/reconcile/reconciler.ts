@@ -3,6 +3,7 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import { errorOf } from '../base/thrown.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { Memo, Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Dataplane, Plan } from './dataplane.ts'
 import { DriftDetector } from './drift.ts'
@@ -12,7 +13,7 @@ import { Quarantine, type QuarantineEntry } from './quarantine.ts'
 
 export interface ReconcilerOptions<State, P extends Plan<State>> {
   readonly plane: Dataplane<State, P>
-  readonly resolve: (previous: Resolved | undefined, snapshot: Snapshot) => Steps<FrontendTable>
+  readonly resolve: (previous: Resolved | undefined, snapshot: Snapshot) => Steps<Resolved>
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number
@@ -27,12 +28,6 @@ export interface ReconcilerOptions<State, P extends Plan<State>> {
   readonly doubts?: (held: State, wanted: State) => Promise<boolean>
 }
 
-/** A Snapshot and what it means on this node. */
-export interface Resolved {
-  readonly snapshot: Snapshot
-  readonly table: FrontendTable
-}
-
 export interface ReconcilerStatus {
   /** Number of the newest Snapshot that the kernel holds entirely; undefined before the first. */
   readonly syncedNumber: number | undefined
@@ -42,6 +37,7 @@ export interface ReconcilerStatus {
   readonly table: FrontendTable | undefined
   /** What `table` was computed from: sources may have newer objects. */
   readonly snapshot: Snapshot | undefined
+  readonly memo: Memo | undefined
 }
 
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 100, maxMs: 30_000 }
@@ -125,6 +121,7 @@ export class Reconciler<State, P extends Plan<State>> {
       error: this.#error,
       table: this.#resolved?.table,
       snapshot: this.#resolved?.snapshot,
+      memo: this.#resolved?.memo,
     }
   }
 
@@ -225,7 +222,7 @@ export class Reconciler<State, P extends Plan<State>> {
     if (snapshot === undefined) return undefined
     if (this.#resolved?.snapshot !== snapshot) {
       const steps = this.#options.resolve(this.#resolved, snapshot)
-      this.#resolved = { snapshot, table: await finishInSlices(steps, slicingOf(this.#options.clock)) }
+      this.#resolved = await finishInSlices(steps, slicingOf(this.#options.clock))
     }
     return this.#resolved
   }

@@ -1,3 +1,4 @@
+import type { LeftOut } from '../model/object-budget.ts'
 import type { Refusal } from '../model/refusal.ts'
 import type { SourceEvent } from '../model/snapshot.ts'
 
@@ -10,6 +11,8 @@ export interface Source {
   readonly status: SourceStatus
   /** Reads Services and endpoints once more. Resolves when what has changed by that was taken; absent where it cannot. */
   confirm?(): Promise<void>
+  /** Reads these objects once more, also where they have not changed; absent where it cannot. */
+  reread?(objects: readonly LeftOut[]): void
 }
 
 export interface SourceStatus {

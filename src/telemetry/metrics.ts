@@ -5,11 +5,10 @@ import { type ApiNumbers, addApiMetrics } from './api-metrics.ts'
 import { type ComponentMetrics, createComponentMetrics, type FeatureState } from './component-metrics.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
 import { type ConntrackMetrics, createConntrackMetrics } from './conntrack-metrics.ts'
-import { IptablesMetrics, type IptablesNumbers } from './iptables-metrics.ts'
+import { type ModeMetric, ModeMetrics } from './mode-metrics.ts'
 import { addOutwardMetrics, type OutwardState } from './outward-metrics.ts'
 import { addProcessMetrics } from './process-metrics.ts'
 import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
-import { RelayMetrics, type RelayNumbers } from './relay-metrics.ts'
 import { createSourceMetrics, type SourceMetrics } from './source-metrics.ts'
 import { createWorkMetrics, type WorkMetrics } from './work-metrics.ts'
 
@@ -31,10 +30,8 @@ export interface MetricsOptions {
   readonly outward: () => OutwardState
   /** New connections by Service and endpoint; undefined leaves them out. */
   readonly connections: ConnectionMetricsOptions | undefined
-  /** Numbers of iptables mode; undefined in other modes. */
-  readonly iptables: () => Promise<IptablesNumbers | undefined>
-  /** Numbers of userspace mode; undefined in other modes. */
-  readonly relayed: () => RelayNumbers | undefined
+  /** Metrics of the active mode alone. */
+  readonly ofMode: () => Promise<readonly ModeMetric[]>
   /** Numbers of the back-end API; undefined omits its metrics. */
   readonly api: (() => ApiNumbers) | undefined
 }
@@ -46,21 +43,19 @@ const NOTHING: MetricsOptions = {
   staleS: () => undefined,
   outward: () => ({ ready: false }),
   connections: undefined,
-  iptables: () => Promise.resolve(undefined),
-  relayed: () => undefined,
+  ofMode: () => Promise.resolve([]),
   api: undefined,
 }
 
 export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
   const all = { ...NOTHING, ...options }
-  const { families, build, features, staleS, outward, connections, iptables, relayed, api } = all
+  const { families, build, features, staleS, outward, connections, ofMode, api } = all
   const registry = new Registry()
   addProcessMetrics(registry)
   if (connections !== undefined) addConnectionMetrics(registry, connections)
   addOutwardMetrics(registry, outward)
   if (api !== undefined) addApiMetrics(registry, api)
-  const ofIptables = new IptablesMetrics(registry, families)
-  const ofRelay = new RelayMetrics(registry)
+  const modeMetrics = new ModeMetrics(registry)
   return {
     ...createWorkMetrics(registry),
     ...createConntrackMetrics(registry),
@@ -68,8 +63,7 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
     ...createComponentMetrics(registry, build, features),
     proxy: createProxyMetrics(registry, families),
     text: async () => {
-      ofIptables.take(await iptables())
-      ofRelay.take(relayed())
+      modeMetrics.take(await ofMode())
       return await registry.metrics()
     },
   }

@@ -38,7 +38,7 @@ export function createWorkMetrics(registry: Registry): WorkMetrics {
   const inQuarantine = gauge('quarantined_services', 'Services that the kernel rejects now.')
   const refused = gauge(
     'refusals',
-    'Fields and objects of the source that are ignored now because they are invalid or not allowed.',
+    'Fields and objects of the source that are ignored now because they are invalid, not allowed or too large.',
   )
   const served = gauge('services', 'Services in the kernel.')
   const node = gauge('node_known', 'Whether the Node object of this machine was found: 1 or 0.')

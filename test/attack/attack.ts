@@ -43,13 +43,27 @@ export function expectHeld(complaints: readonly string[]): void {
 }
 
 const PROGRESS_EVERY_MS = 10_000
+/** Time that `npm run attack` leaves for the tests of one file; undefined for as long as they take. */
+const TIME_MS = process.env.KPROBE_ATTACK_MS === undefined ? undefined : Number(process.env.KPROBE_ATTACK_MS)
 
-/** Says on standard error how far a long attack is. */
-export function progressOf(name: string, total: number): (done: number) => void {
-  let saidMs = performance.now()
-  return done => {
-    if (!IS_LONG || performance.now() - saidMs < PROGRESS_EVERY_MS) return
-    saidMs = performance.now()
-    writeSync(2, `${name}: ${done} of ${total}\n`)
+/**
+ * Counts the rounds of an attack from 0, and ends early when its part of the time is over: the file has `parts` of these
+ * attacks, one behind the other. Says on standard error how far a long one is, and what it left out.
+ */
+export function* rounds(name: string, total: number, parts = 1): Generator<number> {
+  const beganMs = performance.now()
+  const endMs = TIME_MS === undefined ? Number.POSITIVE_INFINITY : beganMs + TIME_MS / parts
+  let saidMs = beganMs
+  for (let round = 0; round < total; round++) {
+    const nowMs = performance.now()
+    if (nowMs >= endMs && round > 0) {
+      writeSync(2, `${name}: the time is over after ${round} of ${total}\n`)
+      return
+    }
+    if (IS_LONG && nowMs - saidMs >= PROGRESS_EVERY_MS) {
+      saidMs = nowMs
+      writeSync(2, `${name}: ${round} of ${total}\n`)
+    }
+    yield round
   }
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env node
-// npm run attack [-- NAME ...] [--seed N]: runs attacks in their long form, and prints what each tried, what held, what fell.
+// npm run attack [-- NAME ...] [--seed N] [--minutes N]: runs attacks in their long form, and prints what each tried, what
+// held, what fell.
 import { spawn } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -10,19 +11,24 @@ import { parseArgs } from 'node:util'
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const HERE = 'test/attack'
 const SUFFIX = '.test.ts'
-/** An attack that takes longer hangs. */
-const LIMIT_MS = 30 * 60_000
+const MINUTES = 30
+/** An attack that goes on for so long after its time hangs. */
+const GRACE_MS = 5 * 60_000
 const FAILURE_LINES = 12
+const STILL_EVERY_MS = 30_000
 
-/** Attacks on values, and those on a daemon in namespaces of their own. */
+/**
+ * Attacks on a daemon in namespaces of their own, and those on values. The latter try as much as there is time for, and
+ * come last: what the others leave is theirs.
+ */
 const ATTACKS = [
-  ...namesIn(HERE).map(name => ({ name, file: `${HERE}/${name}${SUFFIX}`, project: 'unit', within: [] })),
   ...namesIn(`${HERE}/kernel`).map(name => ({
     name,
     file: `${HERE}/kernel/${name}${SUFFIX}`,
     project: 'faults',
     within: ['unshare', '-Urnm'],
   })),
+  ...namesIn(HERE).map(name => ({ name, file: `${HERE}/${name}${SUFFIX}`, project: 'unit', within: [] })),
 ]
 
 function namesIn(folder) {
@@ -35,16 +41,19 @@ function namesIn(folder) {
 function request() {
   try {
     const { values, positionals } = parseArgs({
-      options: { seed: { type: 'string' } },
+      options: { seed: { type: 'string' }, minutes: { type: 'string' } },
       allowPositionals: true,
     })
     const seed = Number(values.seed ?? process.env.KPROBE_SEED ?? 1)
+    const minutes = Number(values.minutes ?? MINUTES)
     const unknown = positionals.filter(name => !ATTACKS.some(attack => attack.name === name))
     if (!Number.isSafeInteger(seed) || seed < 0) throw new Error(`--seed ${values.seed} is no whole number`)
+    if (!(minutes > 0)) throw new Error(`--minutes ${values.minutes} is no time`)
     if (unknown.length > 0)
       throw new Error(`no such attack: ${unknown}; there are: ${ATTACKS.map(({ name }) => name).join(', ')}`)
     return {
       seed,
+      minutes,
       chosen: ATTACKS.filter(({ name }) => positionals.length === 0 || positionals.includes(name)),
     }
   } catch (error) {
@@ -54,7 +63,12 @@ function request() {
 }
 
 /** Runs one attack; gives its tests as vitest reports them, or why there is no report. */
-async function run({ file, project, within }, seed) {
+async function run({ name, file, project, within }, { seed, timeMs }) {
+  const beganMs = performance.now()
+  const still = setInterval(
+    () => process.stderr.write(`${name}: ${Math.round((performance.now() - beganMs) / 1000)} s so far\n`),
+    STILL_EVERY_MS,
+  )
   const folder = mkdtempSync(join(tmpdir(), 'kprobe-attack-'))
   try {
     const report = join(folder, 'report.json')
@@ -64,8 +78,14 @@ async function run({ file, project, within }, seed) {
     const child = spawn(command, args, {
       cwd: ROOT,
       stdio: ['ignore', 'ignore', 'inherit'],
-      timeout: LIMIT_MS,
-      env: { ...process.env, KPROBE_ATTACK: 'long', KPROBE_SEED: String(seed), NO_COLOR: '1' },
+      timeout: timeMs + GRACE_MS,
+      env: {
+        ...process.env,
+        KPROBE_ATTACK: 'long',
+        KPROBE_ATTACK_MS: String(timeMs),
+        KPROBE_SEED: String(seed),
+        NO_COLOR: '1',
+      },
     })
     const why = await new Promise(resolve => {
       child.on('error', error => resolve(error.message))
@@ -78,6 +98,7 @@ async function run({ file, project, within }, seed) {
   } catch (error) {
     return { why: error.message }
   } finally {
+    clearInterval(still)
     rmSync(folder, { recursive: true, force: true })
   }
 }
@@ -102,10 +123,12 @@ function isMost(name) {
 /** Prints the report of one attack; gives whether something fell. */
 function tell(name, seed, { tests = [], why }, seconds) {
   const fell = tests.filter(({ status }) => status === 'failed')
+  const held = tests.filter(({ status }) => status === 'passed')
   const skipped = tests.filter(({ status }) => status !== 'failed' && status !== 'passed')
-  console.log(`== ${name}, seed ${seed}, ${seconds} s\ntried: ${triedText(tests)}`)
-  for (const { fullName } of tests.filter(({ status }) => status === 'passed'))
-    console.log(`held: ${fullName}`)
+  console.log(
+    `== ${name}, seed ${seed}, ${seconds} s: ${held.length} held, ${fell.length} fell; tried: ${triedText(tests)}`,
+  )
+  for (const { fullName } of held) console.log(`held: ${fullName}`)
   for (const { fullName } of skipped) console.log(`not tried: ${fullName}`)
   for (const { fullName, failureMessages } of fell)
     console.log(
@@ -117,12 +140,17 @@ function tell(name, seed, { tests = [], why }, seconds) {
   return hasFallen
 }
 
-const { seed, chosen } = request()
+const { seed, minutes, chosen } = request()
+const endMs = performance.now() + minutes * 60_000
 const fallen = []
-for (const attack of chosen) {
-  process.stderr.write(`${attack.name} ...\n`)
+for (const [index, attack] of chosen.entries()) {
   const beganMs = performance.now()
-  const outcome = await run(attack, seed)
+  // What an attack leaves of its part goes to those behind it.
+  const timeMs = Math.round(Math.max(1, endMs - beganMs) / (chosen.length - index))
+  process.stderr.write(
+    `${attack.name}: attack ${index + 1} of ${chosen.length}, up to ${Math.ceil(timeMs / 1000)} s\n`,
+  )
+  const outcome = await run(attack, { seed, timeMs })
   if (tell(attack.name, seed, outcome, Math.round((performance.now() - beganMs) / 1000)))
     fallen.push(attack.name)
 }

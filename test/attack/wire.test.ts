@@ -7,6 +7,7 @@ import { type ApiKind, type ApiObject, WireError } from '../../src/source/kube/w
 import { readStatus } from '../../src/source/kube/wire/status.ts'
 import { createRandom, type Random } from '../support/apiserver/random.ts'
 import { change, compute } from '../support/pipeline.ts'
+import { runs } from '../support/runs.ts'
 import { API_OBJECTS, KINDS, pieces } from '../unit/source/kube/wire/api-arbitraries.ts'
 import {
   type BodyType,
@@ -19,11 +20,11 @@ import {
   TYPES,
   wired,
 } from '../unit/source/kube/wire/bodies.ts'
-import { expectHeld, many, progressOf, SEED, Tally } from './attack.ts'
+import { expectHeld, many, rounds, SEED, Tally } from './attack.ts'
 import { complaintsOf, extentOf } from './model-invariants.ts'
 import { type Body, mutated } from './wire-mutations.ts'
 
-const MUTATIONS = many(4_000, 1_000_000)
+const MUTATIONS = many(runs(6_000), 1_000_000)
 /** Mutations whose cut form is read as well, and mutations that the model and its renderer go through: one of so many. */
 const CUT_EVERY = 4
 const RENDER_EVERY = many(20, 200)
@@ -140,12 +141,11 @@ describe('lists and watch events of the API server', () => {
     task,
   }) => {
     const tally = new Tally(task)
-    const progress = progressOf('wire', MUTATIONS)
     const complaints: string[] = []
-    for (let index = 0; index < MUTATIONS && complaints.length < 5; index++) {
+    for (const index of rounds('wire', MUTATIONS)) {
       tally.add('mutations')
       complaints.push(...attack(index, tally))
-      progress(index)
+      if (complaints.length >= 5) break
     }
     expectHeld(complaints)
   })

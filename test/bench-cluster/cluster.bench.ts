@@ -1,6 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import type { ClusterSize } from '../bench/cluster.ts'
 import { goal, print } from '../bench/report.ts'
+import { type AttackFigures, attackProxy } from './attacks.ts'
 import { FIGURES, type Figure, type Figures, measure } from './measure.ts'
 import type { ProxyName } from './proxies.ts'
 
@@ -11,6 +12,7 @@ const SIZES: readonly ClusterSize[] = [
 
 const [mode = 'both', ...rest] = process.argv.slice(2)
 if (mode === 'measure') await measureHere(rest)
+else if (mode === 'attacks') await attack(rest.length === 0 ? ['kube-proxy', 'kprobe'] : rest)
 else compare(mode, rest)
 
 /** One size, in a process of its own: it goes into namespaces that it does not come back from. */
@@ -18,6 +20,20 @@ async function measureHere([services, endpoints, ...names]: readonly string[]): 
   const size = { services: Number(services), endpoints: Number(endpoints) }
   const results = await measure(size, names.filter(isProxy))
   console.log(JSON.stringify(results))
+}
+
+/** kube-proxy goes first, and each on empty nodes. */
+async function attack(names: readonly string[]): Promise<void> {
+  const results: [ProxyName, AttackFigures][] = []
+  for (const name of names.filter(isProxy)) results.push([name, await attackProxy(name)])
+  const titles = Object.keys(results[0]?.[1] ?? {})
+  print(
+    'Attacks of docs/threat-model.md, from one API server',
+    titles.map(title => ({
+      '': title,
+      ...Object.fromEntries(results.map(([name, figures]) => [name, figures[title] ?? ''])),
+    })),
+  )
 }
 
 function compare(mode: string, sizes: readonly string[]): void {

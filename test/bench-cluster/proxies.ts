@@ -9,13 +9,14 @@ export interface ProxyOptions {
   readonly kubeconfig: string
   readonly nodeName: string
   readonly log: string
+  readonly environment?: Readonly<Record<string, string>>
 }
 
 /** Both take the same flags; everything else is their default. */
-export function startProxy({ name, kubeconfig, nodeName, log }: ProxyOptions): Program {
+export function startProxy({ name, kubeconfig, nodeName, log, environment = {} }: ProxyOptions): Program {
   const [file, ...args] = [...command(name), ...flags(kubeconfig, nodeName)]
   if (file === undefined) throw new Error('no command')
-  return new Program({ name, file, args, log })
+  return new Program({ name, file, args, log, environment })
 }
 
 function command(name: ProxyName): readonly string[] {

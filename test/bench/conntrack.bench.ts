@@ -169,7 +169,7 @@ function resolved(previous: Resolved | undefined, objects: readonly object[]): R
     events.push(event)
   }
   const snapshot = applyEvents(previous?.snapshot ?? EMPTY_SNAPSHOT, events)
-  return { snapshot, table: finish(resolve(resolveOptionsOf({}), previous, snapshot)) }
+  return finish(resolve(resolveOptionsOf({}), previous, snapshot))
 }
 
 function compare(): void {

@@ -2,7 +2,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { systemClock } from '../../src/base/clock.ts'
 import { Intake } from '../../src/daemon/intake.ts'
 import { createNamePool } from '../../src/model/names.ts'
-import { parseObject, watchedIdentity } from '../../src/model/parse.ts'
+import { parseIdentified } from '../../src/model/parse.ts'
 import type { ApiClient, ApiRequest } from '../../src/source/kube/api-client.ts'
 import { KubeSource } from '../../src/source/kube/kube-source.ts'
 import type { ApiObject } from '../../src/source/kube/wire/reader.ts'
@@ -43,8 +43,7 @@ export async function measureEvents(shape: ClusterShape): Promise<EventCost> {
     nodeName: 'node-0',
     serviceProxyName: undefined,
     accept: MEDIA,
-    parseObject: object => parseObject(object, pool),
-    watchedIdentity,
+    parseObject: (object, identity) => parseIdentified(identity, object, pool),
   })
   await intake.follow(source)
   while (snapshots === 0) await turn()

@@ -111,7 +111,7 @@ async function openKprobe(kubeconfig: string, { contentType, streams }: Asking):
   const { KubeSource } = await import('../../src/source/kube/kube-source.ts')
   const { acceptFor } = await import('../../src/source/kube/wire/media-type.ts')
   const { createNamePool } = await import('../../src/model/names.ts')
-  const { parseObject, watchedIdentity } = await import('../../src/model/parse.ts')
+  const { parseIdentified } = await import('../../src/model/parse.ts')
   const { Intake } = await import('../../src/daemon/intake.ts')
   const client = await openBenchClient(kubeconfig)
   const pool = createNamePool()
@@ -122,8 +122,7 @@ async function openKprobe(kubeconfig: string, { contentType, streams }: Asking):
     nodeName: 'node-0',
     serviceProxyName: undefined,
     accept: acceptFor(contentType),
-    parseObject: object => parseObject(object, pool),
-    watchedIdentity,
+    parseObject: (object, identity) => parseIdentified(identity, object, pool),
   })
   let bodyBytes = 0
   return {

@@ -182,7 +182,7 @@ const PLANE_OPTIONS = {
 /** What the objects mean, in one go. */
 export function tableOf(objects: Iterable<object>): FrontendTable {
   const snapshot = applyEvents(EMPTY_SNAPSHOT, [...objects].map(eventOf))
-  return finish(resolve(RESOLVE_OPTIONS, undefined, snapshot))
+  return finish(resolve(RESOLVE_OPTIONS, undefined, snapshot)).table
 }
 
 function eventOf(object: object): SourceEvent {

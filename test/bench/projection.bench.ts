@@ -96,8 +96,8 @@ function resolvedAfter(
 ): { readonly resolved: Resolved; readonly us: number } {
   const snapshot = applyEvents(before?.snapshot ?? EMPTY_SNAPSHOT, events)
   const start = performance.now()
-  const table = finish(resolve(OPTIONS, before, snapshot))
-  return { resolved: { snapshot, table }, us: (performance.now() - start) * 1_000 }
+  const resolved = finish(resolve(OPTIONS, before, snapshot))
+  return { resolved, us: (performance.now() - start) * 1_000 }
 }
 
 function firstEvents(endpoints: number, named: boolean): readonly SourceEvent[] {

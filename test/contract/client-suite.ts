@@ -9,6 +9,7 @@ import type { Element, Ruleset } from '../../src/kernel/nft/state.ts'
 import { arbitraryRuleset } from '../support/fake-kernel/random-rulesets.ts'
 import { canonicalText } from '../support/fake-kernel/ruleset-model.ts'
 import { columns } from '../support/owned.ts'
+import { runs } from '../support/runs.ts'
 import type { Target, TargetFactory } from './target.ts'
 import { walk } from './walk.ts'
 import { declare, ELEMENTS, NOTHING, SETS, tableOf, WHOLE } from './whole-ruleset.ts'
@@ -58,7 +59,7 @@ function roundTrips(target: () => Target, client: () => NftClient): void {
     const transport = target().open()
     await fc.assert(
       fc.asyncProperty(states, goals => walk(transport, goals)),
-      { numRuns: 25 },
+      { numRuns: runs(25) },
     )
   })
 

@@ -10,6 +10,7 @@ import { entryText } from '../../src/kernel/ipset/print.ts'
 import type { Ipset, IpsetEntry } from '../../src/kernel/ipset/state.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { add, anyFilledSet, manyEntries, setOf } from '../support/fake-ipset/arbitraries.ts'
+import { runs } from '../support/runs.ts'
 import type { Versioned } from './target.ts'
 
 /** A kernel, real or not, that has no sets. */
@@ -111,7 +112,7 @@ function reading(at: At): void {
         expect(headers[0]).toEqual(header)
         await done(bench, { verb: 'destroy', name: 'S' })
       }),
-      { numRuns: 60 },
+      { numRuns: runs(60) },
     )
   })
 

@@ -12,6 +12,7 @@ import type { Transport } from '../../src/netlink/transport.ts'
 import { add, anyFilledSet, type FilledSet } from '../support/fake-ipset/arbitraries.ts'
 import { readSaved } from '../support/fake-ipset/saved.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { runs } from '../support/runs.ts'
 import { type IpsetTargetFactory, ipsetClientSuite } from './ipset-client-suite.ts'
 import { ipsetMessagesSuite } from './ipset-messages-suite.ts'
 import { versionOfThisKernel } from './target.ts'
@@ -74,7 +75,7 @@ function judged(): void {
         expect(ours).toBe(ipset(['save']))
         ipset(['destroy'])
       }),
-      { numRuns: 40 },
+      { numRuns: runs(40) },
     )
   })
 
@@ -89,7 +90,7 @@ function judged(): void {
         expect(saved).toEqual(listings.map(asSaved))
         ipset(['destroy'])
       }),
-      { numRuns: 40 },
+      { numRuns: runs(40) },
     )
   })
 

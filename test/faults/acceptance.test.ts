@@ -61,7 +61,7 @@ it('leaves the generation of the kernel as it was when it starts again and nothi
 it('leaves rules that nft lists as text and as JSON', async () => {
   const examples = COMMAND.replace('dist/kprobe.mjs', 'deploy/examples')
   const daemon = daemons.start({ source: examples, args: ['--once'] })
-  expect((await daemon.exited).code).toBe(0)
+  expect((await daemon.ended()).code).toBe(0)
   expect(execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })).toContain('"shop/cart:http"')
   const json: unknown = JSON.parse(execFileSync('nft', ['-j', 'list', 'ruleset'], { encoding: 'utf8' }))
   expect(json).toHaveProperty('nftables')

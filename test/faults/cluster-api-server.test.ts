@@ -1,80 +1,23 @@
 import { execFileSync } from 'node:child_process'
-import { mkdirSync, writeFileSync } from 'node:fs'
-import { connect } from 'node:net'
-import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
-import { Daemons } from '../support/daemon.ts'
 import { ip } from '../support/lab/topology.ts'
 import { eventually } from '../support/patience.ts'
 import { API_ADDRESS } from './api-apart.ts'
-import { Cluster, metric } from './cluster.ts'
+import { ApiCapture, type Mode, NOWHERE, PORTS, type Where } from './api-capture.ts'
+import { type Cluster, metric } from './cluster.ts'
 import { balanced, serviceOf, sliceOf } from './cluster-objects.ts'
 import { KUBE_PROXY_TABLE } from './foreign-rules.ts'
 import { listRuleset } from './kernel.ts'
 
-type Mode = 'nftables' | 'iptables' | 'userspace'
-/** `local`: the API server answers at an address of the node that the Node object does not list, such as a VIP. */
-type Where = 'local' | 'apart'
-
-const PORTS = [{ name: 'http', port: 80, protocol: 'TCP' }]
-/** An address of the node at which nothing listens: connections to it end at once. */
-const NOWHERE = '10.99.0.1'
-
+let rig: ApiCapture
 let cluster: Cluster
-const daemons = new Daemons()
 
 async function open(where: Where): Promise<void> {
-  cluster = await Cluster.open(
-    where === 'apart' ? { apart: true } : { server: { host: '0.0.0.0', tls: true } },
-  )
-  if (where === 'local') ip([`addr add ${API_ADDRESS}/32 dev lo`])
-  const server = `https://${API_ADDRESS}:${cluster.server.port}`
-  cluster.configure({ server, tlsServerName: 'localhost' })
+  rig = await ApiCapture.open(where)
+  cluster = rig.cluster
 }
 
-afterEach(async () => {
-  await daemons.end()
-  await cluster.close()
-})
-
-/** A Service whose external address and port are the API server's. */
-function thief(change: object = {}): object {
-  const ports = [{ name: 'http', port: cluster.server.port, protocol: 'TCP' }]
-  return serviceOf('thief', '172.30.9.9', { externalIPs: [API_ADDRESS], ports, ...change })
-}
-
-/** Whether a process of the node can connect, to the API server unless it says where. */
-function isOpen(host = API_ADDRESS, port = cluster.server.port): Promise<boolean> {
-  return new Promise(resolve => {
-    const socket = connect({ host, port, timeout: 1_000 })
-    const end = (open: boolean) => {
-      socket.destroy()
-      resolve(open)
-    }
-    socket.once('connect', () => end(true))
-    socket.once('error', () => end(false))
-    socket.once('timeout', () => end(false))
-  })
-}
-
-/** What a daemon that knows nothing of the API server leaves in the kernel. */
-async function programmed(mode: Mode, objects: readonly object[]): Promise<void> {
-  const folder = daemons.folder()
-  mkdirSync(join(folder, 'objects'))
-  writeFileSync(
-    join(folder, 'objects', 'all.json'),
-    JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }),
-  )
-  const args = [`--proxy-mode=${mode}`, '--allowed-external-cidrs=198.51.100.0/24']
-  const daemon = daemons.start({ source: join(folder, 'objects'), args })
-  await daemon.synced()
-  await daemon.stop()
-}
-
-async function captured(mode: Mode, objects: readonly object[]): Promise<void> {
-  await programmed(mode, objects)
-  expect(await isOpen()).toBe(false)
-}
+afterEach(() => rig.close())
 
 /** The table, of kube-proxy or of another proxy, in which the API server is a Service without endpoints. */
 function rejecting(table: string): void {
@@ -97,7 +40,7 @@ describe('F131: a Service that asks for the address and port of the API server',
       await open(where)
       const args = [`--proxy-mode=${mode}`, '--allowed-external-cidrs=0.0.0.0/0']
       const daemon = await cluster.running({ args })
-      cluster.put(thief())
+      cluster.put(rig.thief())
       await daemon.until(() => daemon.said('refused').length > 0)
       expect(daemon.said('refused')).toMatchObject([
         {
@@ -106,7 +49,7 @@ describe('F131: a Service that asks for the address and port of the API server',
           value: `${API_ADDRESS}:${cluster.server.port}/TCP`,
         },
       ])
-      expect(await isOpen()).toBe(true)
+      expect(await rig.isOpen()).toBe(true)
       // New connections, of this daemon and of the next one.
       const requests = cluster.server.log.length
       cluster.server.cut()
@@ -118,7 +61,7 @@ describe('F131: a Service that asks for the address and port of the API server',
       await daemon.stop()
       const second = await cluster.running({ args })
       expect(second.said('bypass')).toEqual([])
-      expect(await isOpen()).toBe(true)
+      expect(await rig.isOpen()).toBe(true)
     },
   )
 
@@ -130,10 +73,10 @@ describe('F131: a Service that asks for the address and port of the API server',
     const ports = [{ name: 'http', port, protocol: 'TCP' }]
     cluster.put(serviceOf('vip', '172.30.9.9', { ...spec, ports }, status))
     await daemon.until(() => daemon.said('refused').length === 1)
-    expect(await isOpen()).toBe(true)
+    expect(await rig.isOpen()).toBe(true)
     cluster.put(sliceOf('vip', [API_ADDRESS], { ports: [{ name: 'http', port, protocol: 'TCP' }] }))
     await eventually(() => /frontends[^}]*198\.51\.100\.1 /s.test(listRuleset()))
-    expect(await isOpen()).toBe(true)
+    expect(await rig.isOpen()).toBe(true)
   })
 
   it('F131: at an endpoint of default/kubernetes is refused, whatever the kubeconfig says', async () => {
@@ -168,11 +111,11 @@ describe('F131: a node whose rules capture the API server already', () => {
       const ports = [{ name: 'http', port: 6443, protocol: 'TCP' }]
       ip([`addr add ${NOWHERE}/32 dev lo`])
       const slices = how === 'without endpoints' ? [] : [sliceOf('thief', [NOWHERE], { ports })]
-      await captured(mode, [thief(), ...slices])
-      cluster.put(thief(), ...slices)
+      await rig.captured(mode, [rig.thief(), ...slices])
+      cluster.put(rig.thief(), ...slices)
       const daemon = await cluster.running({ args: [`--proxy-mode=${mode}`] })
       await daemon.until(() => daemon.said('reached the API server past').length > 0)
-      expect(await isOpen()).toBe(true)
+      expect(await rig.isOpen()).toBe(true)
       await eventually(() => !listRuleset().includes('kprobe-api'))
       cluster.server.cut()
       cluster.put(serviceOf('next', '172.30.1.7', { externalIPs: ['198.51.100.77'], ports: PORTS }))
@@ -185,10 +128,10 @@ describe('F131: a node whose rules capture the API server already', () => {
     async where => {
       await open(where)
       rejecting('kube-proxy')
-      expect(await isOpen()).toBe(false)
+      expect(await rig.isOpen()).toBe(false)
       const daemon = await cluster.running()
       await daemon.until(() => daemon.said('reached the API server past').length > 0)
-      expect(await isOpen()).toBe(true)
+      expect(await rig.isOpen()).toBe(true)
       await eventually(() => !listRuleset().includes('kprobe-api'))
     },
   )
@@ -203,7 +146,7 @@ describe('F131: a node whose rules capture the API server already', () => {
     cluster.put(serviceOf('next', '172.30.1.7', { externalIPs: ['198.51.100.77'], ports: PORTS }))
     await eventually(() => listRuleset().includes('198.51.100.77'))
     expect(cluster.server.log.length).toBeGreaterThan(requests)
-    expect(await isOpen()).toBe(false)
+    expect(await rig.isOpen()).toBe(false)
     await daemon.stop()
     expect(listRuleset()).not.toContain('kprobe-api')
   })
@@ -212,7 +155,7 @@ describe('F131: a node whose rules capture the API server already', () => {
     const clusterIp = '172.30.9.1'
     await open('apart')
     const name = { name: 'https', protocol: 'TCP' }
-    await programmed('nftables', [
+    await rig.programmed('nftables', [
       serviceOf('api', clusterIp, { ports: [{ ...name, port: 443 }] }),
       sliceOf('api', [API_ADDRESS], { ports: [{ ...name, port: cluster.server.port }] }),
     ])
@@ -222,7 +165,7 @@ describe('F131: a node whose rules capture the API server already', () => {
     const daemon = cluster.daemon({ args: ['--v=2'] })
     await daemon.until(() => daemon.said('bypasses the Service rules').length > 0)
     const during = listRuleset()
-    expect(await isOpen(clusterIp, 443)).toBe(true)
+    expect(await rig.isOpen(clusterIp, 443)).toBe(true)
     expect(during).toContain('kprobe-api')
   })
 

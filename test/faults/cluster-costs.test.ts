@@ -7,6 +7,7 @@ import { ask, Cluster, metric } from './cluster.ts'
 import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { peakOf } from './cluster-process.ts'
 import { frontendNames } from './kernel.ts'
+import { addressesOf, far, ports, VIP, wide } from './large-services.ts'
 import { nameOf, service, services } from './objects.ts'
 
 const MIB = 1 << 20
@@ -14,7 +15,6 @@ const MIB = 1 << 20
 const LIMIT_BYTES = 512 * MIB
 /** The heap that Node.js has in a control group of that limit. */
 const NODE_ARGS = ['--max-old-space-size=256']
-const VIP = '172.30.200.1'
 
 let cluster: Cluster
 
@@ -24,24 +24,6 @@ beforeEach(async () => {
 })
 
 afterEach(() => cluster.close())
-
-const ports = (count: number) =>
-  Array.from({ length: count }, (_, i) => ({ name: `p${i}`, port: 1_000 + i, protocol: 'TCP' }))
-
-/** A Service of so many ports with a slice that has so many endpoints for each. */
-function wide(name: string, portCount: number, endpoints: number): readonly object[] {
-  const addresses = Array.from({ length: endpoints }, (_, i) => `10.9.${i >> 8}.${i & 255}`)
-  return [
-    serviceOf(name, VIP, { ports: ports(portCount) }),
-    sliceOf(name, addresses, { ports: ports(portCount) }),
-  ]
-}
-
-/** A Service of so many ports at so many addresses. */
-function far(name: string, portCount: number, addresses: number): readonly object[] {
-  const externalIPs = Array.from({ length: addresses }, (_, i) => `198.51.${i >> 8}.${i & 255}`)
-  return [serviceOf(name, VIP, { ports: ports(portCount), externalIPs })]
-}
 
 const ATTACKS = {
   '5,000 ports with 1,000 endpoints each': wide('large', 5_000, 1_000),
@@ -113,5 +95,56 @@ describe('a Service that needs more memory than there is', () => {
     await servesOthers(daemon, '12 Services of 300 ports with 1,000 endpoints each')
     await eventually(() => daemon.said('refused').length >= 9)
     expect(frontendNames().has('ns/large-0')).toBe(true)
+  })
+})
+
+/** Of tests: the heap is so small that fewer objects fill it. */
+const SMALL_HEAP = ['--max-old-space-size=96']
+const PAIRS = 150
+const WIDE = { ports: ports(5_000), endpoints: addressesOf(1_000) }
+
+/** A Service that is refused for its cost, and its slice, of a tenant; some 0.7 MB of the heap while they are held. */
+function held(number: number): readonly [object, object] {
+  const name = `held-${number}`
+  const labels = { 'kubernetes.io/service-name': name }
+  const vip = `172.30.${202 + (number >> 8)}.${number & 255}`
+  return [
+    serviceOf(name, vip, { ports: WIDE.ports }, { metadata: { namespace: 'tenant', name } }),
+    sliceOf(name, WIDE.endpoints, { ports: WIDE.ports, metadata: { namespace: 'tenant', name, labels } }),
+  ]
+}
+
+describe('objects that fill the memory by being there', () => {
+  it('F150: are held without their parts beyond the share of their namespace, and again once there is room', async () => {
+    for (let number = 0; number < PAIRS; number++) cluster.put(...held(number))
+    const socket = cluster.file('admin.sock')
+    const daemon = await cluster.running({ nodeArgs: SMALL_HEAP, args: [`--admin-socket=${socket}`] })
+    const numberOf = () =>
+      Array.from({ length: PAIRS }, (_, number) => number).find(number =>
+        refusalsOf(daemon, `Service tenant/held-${number}`).some(reason => reason.startsWith('holds ')),
+      )
+    await daemon.until(() => numberOf() !== undefined)
+    const left = numberOf() ?? 0
+    await servesOthers(daemon, `${PAIRS} pairs of 5,000 ports with 1,000 endpoints`)
+    expect(await metric('kprobe_refusals')).toBeGreaterThanOrEqual(PAIRS)
+    const to = `--to=172.30.${202 + (left >> 8)}.${left & 255}:1000`
+    const question = ['explain', '--from=203.0.113.7', to, `--admin-socket=${socket}`]
+    const { stdout } = await promisify(execFile)(process.execPath, [COMMAND, ...question]).catch(
+      error => error,
+    )
+    expect(stdout).toMatch(`Service tenant/held-${left} is not served: it holds 5004 parts`)
+    for (let number = 0; number < PAIRS; number++) if (number !== left) cluster.remove(...held(number))
+    await daemon.until(() =>
+      refusalsOf(daemon, `Service tenant/held-${left}`).some(reason => reason.startsWith('needs ')),
+    )
+  })
+
+  it('F150: that come while it runs, and slices of no Service, are refused by name', async () => {
+    const daemon = await cluster.running({ nodeArgs: SMALL_HEAP })
+    for (let number = 0; number < PAIRS; number++) cluster.put(held(number)[1])
+    await daemon.until(() =>
+      daemon.said('refused').some(({ object }) => String(object).startsWith('EndpointSlice tenant/held-')),
+    )
+    await servesOthers(daemon, `${PAIRS} slices of 5,000 ports with 1,000 endpoints`)
   })
 })

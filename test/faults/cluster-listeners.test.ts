@@ -5,7 +5,7 @@ import { connect, createServer, type Server } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { COMMAND, type Daemon } from '../support/daemon.ts'
 import { ip } from '../support/lab/topology.ts'
-import { eventually } from '../support/patience.ts'
+import { eventually, patientMs } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
 import { Cluster, HEALTH_PORT, node } from './cluster.ts'
 import { serviceOf, sliceOf } from './cluster-objects.ts'
@@ -48,7 +48,8 @@ async function listen(host: string, port: number): Promise<Server> {
 /** What a process of the node hears at an address: the greeting, or the error. */
 function heard(host: string, port: number): Promise<string> {
   return new Promise(resolve => {
-    const socket = connect({ host, port })
+    const socket = connect({ host, port, timeout: patientMs() })
+    socket.once('timeout', () => socket.destroy(new Error('nothing was heard')))
     socket.once('data', data => {
       socket.destroy()
       resolve(String(data))

@@ -54,7 +54,7 @@ describe('memory and descriptors', () => {
         }),
       )
     const daemon = cluster.daemon({ nodeArgs: ['--max-old-space-size=12'] })
-    const { code, signal } = await daemon.exited
+    const { code, signal } = await daemon.ended()
     expect(code === 0 && signal === null).toBe(false)
     expect(daemon.strayLines.join('\n')).toContain('heap')
     expect(listRuleset()).toBe(before)
@@ -205,7 +205,7 @@ describe('errors of our own', () => {
       const daemon = await withHook(`process.on('SIGUSR2', () => { ${fault} })`)
       const before = await generation()
       daemon.kill('SIGUSR2')
-      expect((await daemon.exited).code).not.toBe(0)
+      expect((await daemon.ended()).code).not.toBe(0)
       expect(daemon.strayLines.join('\n')).toContain('injected')
       expect(await generation()).toBe(before)
       await cluster.running()

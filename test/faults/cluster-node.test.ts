@@ -234,7 +234,7 @@ describe('F44: the configuration file', () => {
   it('F44: with several mistakes ends the start with 2 and names all of them', async () => {
     const path = write({ clusterCIDR: 'x/8', mode: 'magic', oomScoreAdj: 5_000 })
     const daemon = cluster.daemon({ args: [`--config=${path}`] })
-    expect((await daemon.exited).code).toBe(2)
+    expect((await daemon.ended()).code).toBe(2)
     const text = daemon.strayLines.join('\n')
     for (const field of ['clusterCIDR', 'mode', 'oomScoreAdj'])
       expect(text.toLowerCase()).toContain(field.toLowerCase())

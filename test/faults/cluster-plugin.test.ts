@@ -1,6 +1,7 @@
 import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { eventually } from '../support/patience.ts'
+import { isRunning } from '../support/processes.ts'
 import { Cluster } from './cluster.ts'
 import { frontendNames } from './kernel.ts'
 import { service } from './objects.ts'
@@ -20,15 +21,6 @@ function plugin(lines: string): string {
   writeFileSync(command, `#!/bin/sh\n${lines}\n`)
   chmodSync(command, 0o700)
   return command
-}
-
-/** False for one that has ended, and that its parent has not asked about. */
-function isRunning(pid: string): boolean {
-  try {
-    return !/\) Z /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
-  } catch {
-    return false
-  }
 }
 
 /** Prints a credential whose time is over at once: each request asks anew. */

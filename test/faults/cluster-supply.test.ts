@@ -105,7 +105,7 @@ describe('the addon', () => {
     await cluster.programmedBefore()
     const before = listRuleset()
     const daemon = cluster.daemon({ command: commandWith(swap) })
-    expect((await daemon.exited).code).toBe(1)
+    expect((await daemon.ended()).code).toBe(1)
     expect(JSON.stringify(daemon.records)).toContain(reason)
     expect(listRuleset()).toBe(before)
   })
@@ -115,7 +115,7 @@ it('F116: an addon cut short ends the start, if only by a signal of the loader, 
   await cluster.programmedBefore()
   const before = listRuleset()
   const command = commandWith(path => writeFileSync(path, readFileSync(path).subarray(0, 5_000)))
-  expect(await cluster.daemon({ command }).exited).not.toMatchObject({ code: 0 })
+  expect(await cluster.daemon({ command }).ended()).not.toMatchObject({ code: 0 })
   expect(listRuleset()).toBe(before)
 })
 

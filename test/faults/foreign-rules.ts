@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { within } from '../support/patience.ts'
 
 /** What kube-proxy 1.36 writes for one Service with two endpoints, one without, and one with session affinity. */
 export const KUBE_PROXY_TABLE = `
@@ -142,6 +143,6 @@ export class Committer {
     clearInterval(this.#timer)
     const ended = once(this.#child, 'close')
     this.#child.stdin?.end()
-    await ended
+    await within(ended, { limitMs: 120_000, describe: () => 'nft has made its commits' })
   }
 }

@@ -3,6 +3,7 @@ import { createLog } from '../../src/base/log.ts'
 import { parseFlags } from '../../src/config/parse-flags.ts'
 import { runDaemon } from '../../src/daemon/daemon.ts'
 import type { DaemonIo } from '../../src/daemon/io.ts'
+import { within } from '../support/patience.ts'
 import { openNetfilter } from './kernel.ts'
 
 export interface InProcess
@@ -17,7 +18,7 @@ export interface InProcess
 export async function runHere({ flags, write = () => undefined, ...io }: InProcess): Promise<number> {
   const parsed = parseFlags(flags, { hostName: 'test-node' })
   if (parsed.kind === 'errors') throw new Error(parsed.errors.join())
-  return await runDaemon(parsed.value.config, {
+  const running = runDaemon(parsed.value.config, {
     log: createLog({ format: 'json', verbosity: 0, destination: { write } }),
     clock: systemClock,
     wallMs: Date.now,
@@ -31,5 +32,9 @@ export async function runHere({ flags, write = () => undefined, ...io }: InProce
     synced: () => undefined,
     planned: () => undefined,
     ...io,
+  })
+  return await within(running, {
+    limitMs: 60_000,
+    describe: () => 'the daemon of this process has not ended',
   })
 }

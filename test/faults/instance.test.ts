@@ -7,7 +7,7 @@ import { listenersAt, systemLock } from '../../src/daemon/network-lock.ts'
 import { ownerIsAdmin } from '../../src/daemon/socket-owner.ts'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
-import { eventually } from '../support/patience.ts'
+import { eventually, within } from '../support/patience.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 import { runHere } from './in-process.ts'
 import { differences } from './kernel.ts'
@@ -65,7 +65,7 @@ it('F135: an earlier version of kprobe keeps a new one away, whether or not its 
     const folder = daemons.folder()
     writeObjects(folder, services(1))
     const daemon = daemons.start({ source: folder })
-    expect((await daemon.exited).code).toBe(1)
+    expect((await daemon.ended()).code).toBe(1)
     expect(daemon.said(BUSY)).toMatchObject([{ holder: 'pid 4711' }])
     if (earlier.kind === 'held') await earlier.release()
   }
@@ -127,7 +127,7 @@ it('F135: a daemon whose runtime pads the name goes on beside an earlier version
   const bind = `import socket, time; s = socket.socket(socket.AF_UNIX); s.bind(b'\\0${NAME}'); s.listen(); print(1, flush=True); time.sleep(600)`
   const unpadded = spawn('python3', ['-c', bind], { stdio: ['ignore', 'pipe', 'inherit'] })
   try {
-    await once(unpadded.stdout, 'data')
+    await within(once(unpadded.stdout, 'data'), 'the earlier version listens')
     const stop = new AbortController()
     const unlocked: TakeLock = () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() })
     const earlier = runWith(unlocked, 5, { stop })
@@ -147,7 +147,7 @@ it('F136: a process of root without CAP_NET_ADMIN that listens at the abstract n
   const without = ['--bounding-set=-net_admin', '--inh-caps=-net_admin', process.execPath, '-e', listen]
   const other = spawn('setpriv', without, { stdio: ['ignore', 'pipe', 'inherit'] })
   try {
-    await once(other.stdout, 'data')
+    await within(once(other.stdout, 'data'), 'the other process listens')
     const [listener] = (await listenersAt(systemClock, NAME)) ?? []
     expect(listener?.uid).toBe(0)
     expect(await ownerIsAdmin(listener?.inode ?? 0, [0])).toBe(false)
@@ -162,7 +162,7 @@ it('F136: a process that listens at the abstract name, and is not root, keeps no
     require('net').createServer().on('error', () => {}).listen({ path }, () => console.log('listening'))`
   const other = spawn(process.execPath, ['-e', script], { stdio: ['ignore', 'pipe', 'inherit'] })
   try {
-    await once(other.stdout, 'data')
+    await within(once(other.stdout, 'data'), 'the other process listens')
     // The namespace of the tests has one user: here it is not trusted.
     const lock = systemLock(systemClock, Math.random, { trusted: [1] })
     const taken = await lock(NAME, 'pid 1')

@@ -282,7 +282,7 @@ it('F83: killed in the middle of what it writes, it is followed by one that comp
     await daemon.until(() => daemon.said('session affinity remembers').length > 0)
     await new Promise(resolve => setTimeout(resolve, waitMs))
     process.kill(daemon.pid, 'SIGKILL')
-    await daemon.exited
+    await daemon.ended()
   }
   const last = await running(20)
   expect(agrees()).toBe(true)

@@ -145,6 +145,7 @@ export const GROUPS = {
     F141: 'files that take more memory than there is, or the stack',
     F142: 'gRPC connections that the client has closed half',
     F143: 'a kernel module that is missing',
+    F150: 'Services and slices that fill the memory by being there, whether they are served or not',
   },
   'Attacks with a seed': {
     F144: 'lists and watch events with damage of every kind',
@@ -191,5 +192,6 @@ export const NOTES = {
   F145: '8 stories in each mode; `npm run attack` tries 600',
   F146: 'a wall clock that is moved in the process; `npm run attack` tries 40 jumps',
   F148: 'one right; `npm run attack` tries each',
+  F150: 'a heap of 96 MiB',
   F149: 'nftables and iptables mode, IPVS mode in the guest by name; 40 random packets, `npm run attack` tries 2,000',
 }

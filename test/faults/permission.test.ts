@@ -81,7 +81,7 @@ it('F55: a daemon that may not change its table ends --once with a reason', asyn
   const folder = daemons.folder()
   writeObjects(folder, services(5))
   const daemon = daemons.start({ source: folder, args: ['--once'] })
-  expect((await daemon.exited).code).toBe(1)
+  expect((await daemon.ended()).code).toBe(1)
   const [failure] = daemon.said('sync failed; retrying')
   expect(JSON.stringify(failure)).toMatch(/table ip kube-proxy.*EPERM/)
   await owner.close()

@@ -130,7 +130,7 @@ it('F86: of two daemons one works; the other ends with a reason, and nothing fli
   writeObjects(other, services(5))
   for (let round = 0; round < 3; round++) {
     const second = daemons.start({ source: other })
-    expect((await second.exited).code).toBe(1)
+    expect((await second.ended()).code).toBe(1)
     expect(second.said('another kprobe runs in this network namespace')).toMatchObject([
       { holder: `pid ${first.pid}` },
     ])

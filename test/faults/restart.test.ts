@@ -2,6 +2,7 @@ import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import { Lab } from '../support/lab/lab.ts'
 import type { Servers, TrafficClient, TrafficReport } from '../support/lab/traffic.ts'
+import { runs } from '../support/runs.ts'
 import { differences, generation, isAtRest, listRuleset } from './kernel.ts'
 import { clusterIp, service, services, writeObjects } from './objects.ts'
 
@@ -83,8 +84,7 @@ async function startedAndKilled(folder: string): Promise<number> {
   return tookMs / START_MS
 }
 
-/** The stage `faults-rest` kills 200 times. */
-const KILLS = Number(process.env.KPROBE_KILLS ?? 40)
+const KILLS = runs(200, 1 / 10)
 const CRASHES = KILLS / 4
 /** What a start takes on an idle machine: kills come as many times later as it takes longer here. */
 const START_MS = 300

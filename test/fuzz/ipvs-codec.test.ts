@@ -14,6 +14,7 @@ import { type FakeServer, NO_STATS } from '../support/fake-ipvs/objects.ts'
 import { destinationMessage, serverMessage } from '../support/fake-ipvs/replies.ts'
 import { newDestination, newServer } from '../support/ipvs-objects.ts'
 import { octets } from '../support/nft-arbitraries.ts'
+import { runs } from '../support/runs.ts'
 
 const u64 = fc.bigInt({ min: 0n, max: 0xffff_ffff_ffff_ffffn })
 const u32 = fc.nat({ max: 0xffff_ffff })
@@ -82,7 +83,7 @@ describe('virtual servers at random', () => {
         )
         await client.close()
       }),
-      { seed: 51, numRuns: 150 },
+      { seed: 51, numRuns: runs(150) },
     )
   })
 })
@@ -187,7 +188,7 @@ describe('answers of IPVS', () => {
         bytes.set(noise, 20)
         decodeAll(bytes)
       }),
-      { seed: 52, numRuns: 2_000 },
+      { seed: 52, numRuns: runs(2_000) },
     )
   })
 })

@@ -19,6 +19,7 @@ import { type Message, readDone, readError, readMessages, readNfGenMsg } from '.
 import * as arbitrary from '../support/nft-arbitraries.ts'
 import { creationOf, skeleton } from '../support/nft-skeleton.ts'
 import { columns } from '../support/owned.ts'
+import { runs } from '../support/runs.ts'
 import { attribute, datagram, message, nest } from '../support/scripted-transport.ts'
 
 const DECODERS: readonly ((view: ByteView, message: Message) => unknown)[] = [
@@ -153,7 +154,7 @@ describe('hostile bytes', () => {
   it('are a value or a NetlinkError, whatever they are', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 400 }), bytes => decodeAll(bytes)),
-      { numRuns: 2000 },
+      { numRuns: runs(2000) },
     )
   })
 
@@ -163,7 +164,7 @@ describe('hostile bytes', () => {
       fc.property(payload, fc.nat({ max: 0xffff }), (payload, type) =>
         decodeAll(datagram(message({ type, payload }))),
       ),
-      { numRuns: 2000 },
+      { numRuns: runs(2000) },
     )
   })
 

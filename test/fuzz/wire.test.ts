@@ -4,6 +4,7 @@ import { parseObject } from '../../src/model/parse.ts'
 import { type ApiObject, WireError } from '../../src/source/kube/wire/reader.ts'
 import { readStatus } from '../../src/source/kube/wire/status.ts'
 import { encodeStatus } from '../support/apiserver/encode-protobuf.ts'
+import { runs } from '../support/runs.ts'
 import { API_OBJECTS, cuts, KINDS, pieces } from '../unit/source/kube/wire/api-arbitraries.ts'
 import {
   type BodyType,
@@ -111,7 +112,7 @@ describe.each(TYPES)('a body of type %s', type => {
           else expect(cut).toEqual(whole)
         }
       }),
-      { seed: 45, numRuns: 300 },
+      { seed: 45, numRuns: runs(300) },
     )
   })
 
@@ -122,7 +123,7 @@ describe.each(TYPES)('a body of type %s', type => {
         watchOutcome(type, noise, cuts)
         readStatus(type, noise)
       }),
-      { seed: 46, numRuns: 500 },
+      { seed: 46, numRuns: runs(500) },
     )
   })
 })
@@ -137,7 +138,7 @@ describe.each(KINDS)('a list of kind %s', kind => {
           expect(readList(type, pieces(body, cuts), { kind })).toEqual(whole)
         }
       }),
-      { seed: 47, numRuns: 50 },
+      { seed: 47, numRuns: runs(50) },
     )
   })
 })

@@ -8,6 +8,7 @@ import { viewOf } from '../../src/netlink/bytes.ts'
 import { NetlinkError } from '../../src/netlink/errors.ts'
 import { readMessages } from '../../src/netlink/message.ts'
 import { octets } from '../support/nft-arbitraries.ts'
+import { runs } from '../support/runs.ts'
 import { IPSETS, ruleOf } from '../support/xt-arbitraries.ts'
 
 const indexOf = (name: string) => (IPSETS.includes(name) ? IPSETS.indexOf(name) : undefined)
@@ -20,7 +21,7 @@ describe('rules of anybody', () => {
         const rule = readRule(bytes, family)
         expect(printRule(rule, family)).toBeTypeOf('string')
       }),
-      { seed: 71, numRuns: 3000 },
+      { seed: 71, numRuns: runs(3000) },
     )
   })
 
@@ -46,7 +47,7 @@ describe('rules of anybody', () => {
         expect(printRule(read, family)).toBeTypeOf('string')
         if (read.matches.some(match => match.kind === 'unknown')) different++
       }),
-      { seed: 72, numRuns: 1500 },
+      { seed: 72, numRuns: runs(1500) },
     )
     expect(different).toBeGreaterThan(200)
   })
@@ -71,7 +72,7 @@ describe('answers of nfacct', () => {
           }
         }
       }),
-      { seed: 73, numRuns: 2000 },
+      { seed: 73, numRuns: runs(2000) },
     )
   })
 })

@@ -20,6 +20,7 @@ beforeEach(() => {
     log: { debug: note, warn: note },
     random: Math.random,
     openTransport: () => openNetlink({ protocol: NETLINK_NETFILTER }),
+    free: [],
     connects: () => Promise.resolve(!isCaptured),
     changed: () => undefined,
   })

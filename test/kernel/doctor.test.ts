@@ -1,11 +1,12 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { nftablesFeatures } from '../../src/cli/doctor-features.ts'
 import { neighboursOf } from '../../src/cli/doctor-neighbours.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { probe } from '../../src/kernel/nft/probe.ts'
 import { surveyChains, surveyRules } from '../../src/kernel/nft/survey.ts'
+import { nftablesFeatures } from '../../src/modes/nftables/features.ts'
+import { userspace } from '../../src/modes/userspace/mode.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -41,7 +42,7 @@ it('finds every feature of the nftables mode in this kernel, and leaves nothing 
 })
 
 it('asks nothing of userspace mode that it has no rule for', () => {
-  const without = nftablesFeatures().filter(({ without: modes }) => modes?.includes('userspace') === true)
+  const without = nftablesFeatures().filter(({ kind }) => !userspace.needsFeature(kind))
   expect(without.map(({ name }) => name)).toEqual(
     ['ip', 'ip6'].flatMap(family => [
       `${family} numgen random`,

@@ -6,7 +6,6 @@ import { finish } from '../../src/base/steps.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { printRule } from '../../src/kernel/xt/print.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
-import { KUBE_CHAINS } from '../../src/modes/iptables/layout.ts'
 import {
   type BusiestFirstEvent,
   createBusiestFirst,
@@ -15,6 +14,7 @@ import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/modes/
 import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { wantedChains } from '../../src/modes/iptables/wanted.ts'
+import { KUBE_CHAINS } from '../../src/modes/xt-common/layout.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { FakeClock } from '../support/fake-clock.ts'

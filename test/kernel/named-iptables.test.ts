@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { chainNames } from '../../src/modes/iptables/layout.ts'
+import { chainNames } from '../../src/modes/xt-common/layout.ts'
 import {
   OBJECTS,
   type ProxyName,
@@ -104,7 +104,7 @@ const MAINS: Readonly<Record<string, Start>> = {
   userspace: ['', '--proxy-mode=userspace', '--nodeport-addresses=192.168.0.2/32'],
 }
 
-describe.each(Object.entries(MAINS))('beside a proxy without a name in the mode %s', (mode, main) => {
+describe.each(Object.entries(MAINS))('beside an unnamed proxy in %s mode', (mode, main) => {
   const red: Start = ['red', IPTABLES]
   const blue: Start = ['blue', IPTABLES]
 
@@ -204,7 +204,7 @@ describe("beside kube-proxy's chains", () => {
     ])
   })
 
-  test('the cleanup of the one without a name leaves those of others', async () => {
+  test('the cleanup of the unnamed one leaves those of others', async () => {
     await startAll([
       ['', IPTABLES],
       ['red', IPTABLES],
@@ -307,7 +307,7 @@ describe('commands', () => {
     const first = node.launch('red', `--service-proxy-name=${one}`)
     await first.synced()
     const second = node.launch('blue', `--service-proxy-name=${same}`)
-    expect(await second.exited).toMatchObject({ code: 1 })
+    expect(await second.ended()).toMatchObject({ code: 1 })
     expect(second.said('choose another name')).toHaveLength(1)
   })
 })

@@ -173,7 +173,7 @@ describe('proxies of several names on one node', () => {
   test('are one of each name', async () => {
     await startAll(['', 'red'])
     const second = node.launch('red', '--metrics-bind-address=127.0.0.1:1', '--admin-socket=')
-    expect(await second.exited).toMatchObject({ code: 1 })
+    expect(await second.ended()).toMatchObject({ code: 1 })
     expect(second.said('another kprobe with this --service-proxy-name runs')).toHaveLength(1)
   })
 
@@ -357,7 +357,7 @@ describe('commands', () => {
   })
 })
 
-describe.each(['iptables', 'userspace'] as const)('beside a proxy without a name in the mode %s', mode => {
+describe.each(['iptables', 'userspace'] as const)('beside an unnamed proxy in %s mode', mode => {
   test('named ones serve, one started before it and one after', async () => {
     await node.start('red')
     await node.start('', `--proxy-mode=${mode}`, '--nodeport-addresses=192.168.0.2/32')

@@ -134,7 +134,7 @@ describe('the log of kprobe run', () => {
 describe('standard output of kprobe run', () => {
   const tables = async (...args: string[]) => {
     const daemon = daemons.start({ source: EXAMPLES, args: ['--once', ...args] })
-    expect((await daemon.exited).code).toBe(0)
+    expect((await daemon.ended()).code).toBe(0)
     return daemon
   }
 

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
-import { chainNames } from '../../src/modes/iptables/layout.ts'
+import { chainNames } from '../../src/modes/xt-common/layout.ts'
 import {
   beginAnew,
   changeMode,

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { chainNames } from '../../src/modes/iptables/layout.ts'
+import { chainNames } from '../../src/modes/xt-common/layout.ts'
 import type { Flow, Outcome } from '../support/lab/lab.ts'
 import type { KubeObject } from '../support/reference/api.ts'
 import { NODE_ADDRESS, VIP } from './hand-over-clients.ts'

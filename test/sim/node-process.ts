@@ -2,13 +2,13 @@ import type { Clock } from '../../src/base/clock.ts'
 import { Intake } from '../../src/daemon/intake.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { createNamePool } from '../../src/model/names.ts'
-import { parseObject, watchedIdentity } from '../../src/model/parse.ts'
+import { parseIdentified } from '../../src/model/parse.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
+import { watchTableWriters } from '../../src/modes/common/writers.ts'
 import type { NftablesPlan } from '../../src/modes/nftables/plan.ts'
 import { createNftablesPlane } from '../../src/modes/nftables/plane.ts'
 import type { NftablesState } from '../../src/modes/nftables/state.ts'
-import { watchWriters } from '../../src/modes/nftables/writers.ts'
 import type { ReconcilerEvent } from '../../src/reconcile/events.ts'
 import { Reconciler } from '../../src/reconcile/reconciler.ts'
 import { KubeSource } from '../../src/source/kube/kube-source.ts'
@@ -68,8 +68,7 @@ export class NodeProcess {
       nodeName: NODE_NAME,
       serviceProxyName: undefined,
       accept,
-      parseObject: object => parseObject(object, pool),
-      watchedIdentity,
+      parseObject: (object, identity) => parseIdentified(identity, object, pool),
       checkPeriodMs,
     })
     const opened = this.#openPlane()
@@ -126,7 +125,7 @@ export class NodeProcess {
     const plane = createNftablesPlane({
       client,
       options: nftables,
-      watchWriters: report => watchWriters(watching, report),
+      watchWriters: report => watchTableWriters(watching, report),
       slicing: { sliceMs: 10, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() },
     })
     const resolving = resolveOptionsOf({})

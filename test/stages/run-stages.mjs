@@ -9,6 +9,8 @@ import { countsOf, failureReport, firstFailure, skipReason } from './log.mjs'
 const LOOK_EVERY_MS = 200
 /** Between a polite end and one by force. */
 const GRACE_MS = 10_000
+/** USER_HZ is 100 on every Linux that Node runs on. */
+const TICK_MS = 10
 
 /**
  * @typedef {object} Stage
@@ -41,6 +43,7 @@ async function runAll({ stages, processors, write, signal, logs }) {
   const waiting = stages.map(stage => ({ stage, isReady: stage.ready === undefined }))
   const running = new Set()
   const reports = []
+  const takeCpu = cpuMeter()
   let busy = 0
   let wake
   const next = () => wake?.()
@@ -58,7 +61,7 @@ async function runAll({ stages, processors, write, signal, logs }) {
       const [{ stage }] = waiting.splice(index, 1)
       busy += stage.load
       running.add(stage)
-      runStage(stage, { log: join(logs, `${stage.name}.log`), signal }).then(report => {
+      runStage(stage, { log: join(logs, `${stage.name}.log`), signal, takeCpu }).then(report => {
         running.delete(stage)
         busy -= stage.load
         reports.push(report)
@@ -78,7 +81,7 @@ function nextOf(waiting, busy, processors) {
 }
 
 /** Runs one stage in a process group of its own, so that nothing it started is left behind. */
-async function runStage(stage, { log, signal }) {
+async function runStage(stage, { log, signal, takeCpu }) {
   const began = performance.now()
   const output = openSync(log, 'a')
   const [file, ...args] = stage.command
@@ -106,10 +109,30 @@ async function runStage(stage, { log, signal }) {
     })
     child.on('exit', (status, by) => resolve(status ?? by))
   })
+  const cpuMs = takeCpu()
   stopWatching()
   signal?.removeEventListener('abort', onAbort)
   killGroup(child.pid, 'SIGKILL')
-  return reportOf(stage, { code, trouble, text: readFileSync(log, 'utf8'), ms: performance.now() - began })
+  const text = readFileSync(log, 'utf8')
+  return reportOf(stage, { code, trouble, text, ms: performance.now() - began, cpuMs })
+}
+
+/** See proc_pid_stat(5): Linux counts a child's time, and that of all it has waited for, when the child is waited for. */
+function childrenCpuMs() {
+  const [, rest = ''] = readFileSync('/proc/self/stat', 'utf8').split(') ')
+  const [user, system] = rest.split(' ').slice(13, 15)
+  return (Number(user) + Number(system)) * TICK_MS
+}
+
+/** Gives what was added since the last call: stages end one after the other, each with all that it has used. */
+function cpuMeter() {
+  let taken = childrenCpuMs()
+  return () => {
+    const now = childrenCpuMs()
+    const since = now - taken
+    taken = now
+    return since
+  }
 }
 
 /** A stage goes on for as long as its log grows. */
@@ -127,24 +150,22 @@ function watchSilence(log, silentSeconds, onSilent) {
   return () => clearInterval(timer)
 }
 
-function reportOf(stage, { code, trouble, text, ms }) {
+function reportOf(stage, { code, trouble, text, ms, cpuMs }) {
   const counts = countsOf(text)
   const reason = skipReason(text)
   const isSkipped = reason !== undefined && counts.passed + counts.failed === 0
   const outcome = code !== 0 || trouble !== undefined ? 'FAIL' : isSkipped ? 'skip' : 'ok'
-  return { stage, outcome, counts, reason, why: trouble ?? `exit code ${code}`, text, ms }
+  return { stage, outcome, counts, reason, why: trouble ?? `exit code ${code}`, text, ms, cpuMs }
 }
 
-function announce({ stage, outcome, counts, reason, why, text, ms }, write) {
+function announce({ stage, outcome, counts, reason, why, text, ms, cpuMs }, write) {
   const parts = [
     ...(outcome === 'FAIL' ? [why] : []),
     ...Object.entries(counts).flatMap(([word, count]) => (count > 0 ? [`${count} ${word}`] : [])),
     ...(reason === undefined ? [] : [`skipped: ${reason}`]),
   ]
-  const seconds = Math.round(ms / 1000)
-  write(
-    `${outcome.padEnd(5)} ${stage.name.padEnd(12)} ${String(seconds).padStart(5)} s  ${parts.join(', ')}\n`,
-  )
+  const [wall, cpu] = [ms, cpuMs].map(each => `${Math.round(each / 1000)} s`.padStart(7))
+  write(`${outcome.padEnd(5)} ${stage.name.padEnd(12)} ${wall} ${cpu} CPU  ${parts.join(', ')}\n`)
   if (outcome === 'FAIL')
     write(`--- output of ${stage.name}:\n${failureReport(text)}\n--- end of the output of ${stage.name}\n`)
 }

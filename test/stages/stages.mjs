@@ -55,28 +55,33 @@ const CORE = [
     load: 0,
     silentSeconds: 600,
     command: ['nice', '-n', '19', ...vitest('sim')],
-    env: { KPROBE_SEEDS: '400' },
+    env: { KPROBE_SEEDS: '200' },
   },
 ]
 
 /** What takes longer and runs only by its name: `.ci/run` runs all of it after `npm test`. */
 const REST = [
+  { name: 'modes-rest', load: 2, silentSeconds: 600, command: ['node', 'test/without-mode.mjs'] },
   { name: 'runtimes', load: 2, silentSeconds: 900, command: ['sh', 'test/runtimes.sh'] },
   {
     name: 'sim-rest',
     load: 0,
     silentSeconds: 600,
     command: ['nice', '-n', '19', ...vitest('sim')],
-    env: { KPROBE_FIRST_SEED: '401', KPROBE_SEEDS: '1600' },
+    env: { KPROBE_FIRST_SEED: '201', KPROBE_SEEDS: '1800' },
   },
   {
     name: 'faults-rest',
     load: 1,
     silentSeconds: 900,
     script: 'test:faults',
-    command: onTheKernel('faults', 'test/faults/restart.test.ts'),
-    env: { KPROBE_KILLS: '200' },
+    command: onTheKernel(
+      'faults',
+      ...['replies', 'restart', 'syscalls'].map(name => `test/faults/${name}.test.ts`),
+    ),
+    env: { KPROBE_RUNS: 'all' },
   },
+  { name: 'unit-rest', load: 2, silentSeconds: 600, command: vitest('unit*'), env: { KPROBE_RUNS: 'all' } },
   {
     name: 'vm-rest',
     load: 1,

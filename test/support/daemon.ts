@@ -4,13 +4,16 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { assert } from '../../src/base/assert.ts'
-import { eventually, LIMIT_MS } from './patience.ts'
+import { eventually, LIMIT_MS, within } from './patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from './pipeline.ts'
 
 export const COMMAND = fileURLToPath(new URL('../../dist/kprobe.mjs', import.meta.url))
 
 /** One line of the log. */
 export type LogRecord = Readonly<Record<string, unknown>> & { readonly level: string; readonly msg: string }
+
+/** A daemon that starts with many objects may end only once it has read them. */
+const ENDED_MS = 60_000
 
 export interface Exit {
   readonly code: number | null
@@ -47,7 +50,7 @@ export class Daemon {
   readonly strayLines: string[] = []
   /** Standard output so far. */
   out = ''
-  readonly exited: Promise<Exit>
+  readonly #exited: Promise<Exit>
   readonly #child: ChildProcess
   readonly #isWrapped: boolean
   #rest = ''
@@ -65,7 +68,7 @@ export class Daemon {
       this.out += chunk
     })
     this.#child.stderr?.on('data', chunk => this.#read(String(chunk)))
-    this.exited = new Promise((resolve, reject) => {
+    this.#exited = new Promise((resolve, reject) => {
       this.#child.on('error', reject)
       this.#child.on('close', (code, signal) => {
         this.#exit = { code, signal }
@@ -135,11 +138,18 @@ export class Daemon {
     if (this.#exit === undefined) process.kill(this.daemonPid, signal)
   }
 
+  /** Waits until it ends; fails when it goes on for so long without a word. */
+  ended(): Promise<Exit> {
+    const progress = () => this.out.length + this.records.length
+    const describe = () => `the daemon has not ended: ${this.#lastWords()}`
+    return within(this.#exited, { limitMs: ENDED_MS, progress, describe })
+  }
+
   /** Ends it and gives how it ended, with the milliseconds that took. */
   async stop(signal: NodeJS.Signals = 'SIGTERM'): Promise<Exit & { readonly tookMs: number }> {
     const began = performance.now()
     this.kill(signal)
-    const exit = await this.exited
+    const exit = await this.ended()
     return { ...exit, tookMs: performance.now() - began }
   }
 

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import type { XtTableName } from '../../src/kernel/xt/scope.ts'
-import { isOurChain, KUBE_CHAINS } from '../../src/modes/iptables/layout.ts'
+import { isOurChain, KUBE_CHAINS } from '../../src/modes/xt-common/layout.ts'
 
 /* What other agents of a node keep in the tables of iptables: none of it is ours to touch. */
 

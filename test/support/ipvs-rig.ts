@@ -4,6 +4,7 @@ import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
 import { createAddressReader } from '../../src/kernel/link/addresses.ts'
 import { createDummyClient } from '../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
+import type { IpvsKernel } from '../../src/modes/ipvs/observe.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../src/modes/ipvs/options.ts'
 import type { IpvsPlan } from '../../src/modes/ipvs/plan.ts'
 import { createIpvsPlane, type IpvsPlane } from '../../src/modes/ipvs/plane.ts'
@@ -25,6 +26,17 @@ export interface IpvsRigOptions {
 
 export const NODE_IP = '192.168.77.1'
 
+/** The clients of one process on a node in memory. */
+export function ipvsKernelOf(node: IpvsNode, clock: FakeClock): IpvsKernel {
+  const ipset = createIpsetClient({ transport: node.open('ipset'), clock })
+  return {
+    ipset,
+    nft: createNftClient({ transport: node.open('nft'), clock, ipsets: ipset }),
+    ipvs: createIpvsClient({ transport: node.open('ipvs'), clock }),
+    dummy: createDummyClient({ transport: node.open('link'), clock }),
+  }
+}
+
 /** One process of the IPVS mode on a node in memory. */
 export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
   readonly upkeep: UpkeepEvent[]
@@ -32,17 +44,11 @@ export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
   readonly #closeAll: () => Promise<void>
 
   constructor({ node, clock = new FakeClock(), options, deaf = false, ...periods }: IpvsRigOptions) {
-    const ipset = createIpsetClient({ transport: node.open('ipset'), clock })
-    const nft = createNftClient({ transport: node.open('nft'), clock, ipsets: ipset })
-    const ipvs = createIpvsClient({ transport: node.open('ipvs'), clock })
-    const dummy = createDummyClient({ transport: node.open('link'), clock })
+    const kernel = ipvsKernelOf(node, clock)
     const reader = createAddressReader({ openTransport: () => node.links.open(), clock })
     const upkeep: UpkeepEvent[] = []
     const plane = createIpvsPlane({
-      ipset,
-      nft,
-      ipvs,
-      dummy,
+      ...kernel,
       clock,
       options: { ...DEFAULT_IPVS_OPTIONS, ...options },
       ...(deaf ? {} : { watchAddresses: changed => reader.watch(changed) }),
@@ -53,7 +59,7 @@ export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
     this.upkeep = upkeep
     this.#closeAll = async () => {
       await plane.close()
-      await Promise.all([ipset.close(), nft.close(), ipvs.close(), dummy.close(), reader.close()])
+      await Promise.all([...Object.values(kernel), reader].map(client => client.close()))
     }
   }
 

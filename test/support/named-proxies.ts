@@ -10,7 +10,7 @@ import { CLUSTER_CIDR, NODE_NAME } from './pipeline.ts'
 import { parseRow } from './scenario.ts'
 import { expectedLine, flowAnywhere, seenLine } from './scenario-outcome.ts'
 
-/** Of a proxy on the node; '' for the one without a name. */
+/** Of a proxy on the node; '' for the unnamed one. */
 export type ProxyName = '' | 'red' | 'blue'
 
 type Fields = Readonly<Record<string, unknown>>

@@ -103,6 +103,19 @@ export async function eventually(
   return patience.tookMs
 }
 
+/** What `promise` gives, as soon as it does; fails as `eventually` does when that takes too long. */
+export async function within<T>(
+  promise: Promise<T>,
+  options: number | string | EventuallyOptions,
+): Promise<T> {
+  let isSettled = false
+  const settled = promise.finally(() => {
+    isSettled = true
+  })
+  const over = eventually(() => isSettled, options)
+  return await Promise.race([settled, over.then(() => settled)])
+}
+
 function optionsOf(options: number | string | EventuallyOptions): EventuallyOptions {
   if (typeof options === 'number') return { limitMs: options }
   return typeof options === 'string' ? { describe: () => options } : options

@@ -24,7 +24,7 @@ import { renderState } from '../../src/modes/nftables/render.ts'
 import { EMPTY_STATE, type NftablesState } from '../../src/modes/nftables/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
-import type { Dataplane, DataplaneName, Plan } from '../../src/reconcile/dataplane.ts'
+import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
 
 /** The parts of a KubeProxyConfiguration that decide about packets, under its names and with its defaults. */
 export interface PipelineConfig {
@@ -116,7 +116,7 @@ export function ip(text: string): Ip {
 
 /** What differs between modes on the way from objects to what the kernel should hold. */
 export interface Mode<State> {
-  readonly name: DataplaneName
+  readonly name: string
   readonly empty: State
   /** What this mode asks of the model. */
   readonly resolving: Partial<ResolveOptions>
@@ -188,8 +188,7 @@ export function computeIn<State extends Stateful>(
   config: PipelineConfig,
   localIps: readonly string[],
 ): Computed<State> {
-  const table = finish(resolve(resolvingFor(mode, config), undefined, EMPTY_SNAPSHOT))
-  const resolved: Resolved = { snapshot: EMPTY_SNAPSHOT, table }
+  const resolved = finish(resolve(resolvingFor(mode, config), undefined, EMPTY_SNAPSHOT))
   const start = { mode, config, resolved, state: mode.empty, refusedObjects: new Map() }
   return advance(start, [{ kind: 'LocalIps', value: localIps.map(ip) }])
 }
@@ -250,9 +249,9 @@ function advance<State extends Stateful>(
 ): Computed<State> {
   const { mode, config } = before
   const snapshot = applyEvents(before.resolved.snapshot, events)
-  const table = finish(resolve(resolvingFor(mode, config), before.resolved, snapshot))
-  const state = finish(mode.render(table, before.state, config))
-  return { ...before, resolved: { snapshot, table }, state }
+  const resolved = finish(resolve(resolvingFor(mode, config), before.resolved, snapshot))
+  const state = finish(mode.render(resolved.table, before.state, config))
+  return { ...before, resolved, state }
 }
 
 /** All refusals there are, as `object field value` without the indexes of lists, sorted. */

@@ -1,10 +1,6 @@
 import { assert } from '../../src/base/assert.ts'
 import { PersistentMap } from '../../src/base/persistent-map.ts'
 import { finish } from '../../src/base/steps.ts'
-import { type ReadChain, readChains } from '../../src/cli/iptables-chains.ts'
-import type { ReadModes } from '../../src/cli/programmed.ts'
-import { namesOfElements } from '../../src/cli/service-names.ts'
-import { instanceOf } from '../../src/daemon/instance.ts'
 import type { Observed, ObservedChain } from '../../src/kernel/nft/observed.ts'
 import type { Table } from '../../src/kernel/nft/state.ts'
 import { builtinHook } from '../../src/kernel/xt/builtin.ts'
@@ -12,26 +8,45 @@ import { compileRule } from '../../src/kernel/xt/compile.ts'
 import type { XtRule } from '../../src/kernel/xt/rule.ts'
 import type { XtChain, XtJump } from '../../src/kernel/xt/scope.ts'
 import { NFT_FAMILIES } from '../../src/modes/common/family.ts'
+import { namesOfElements } from '../../src/modes/common/service-names.ts'
 import { jumpsOf } from '../../src/modes/iptables/jumps.ts'
+import { heldIn as iptablesHeldIn } from '../../src/modes/iptables/show.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { wantedChains } from '../../src/modes/iptables/wanted.ts'
+import { heldIn as ipvsHeldIn, type ReadIpvs } from '../../src/modes/ipvs/show.ts'
 import type { IpvsState } from '../../src/modes/ipvs/state.ts'
+import type { HeldMode } from '../../src/modes/mode.ts'
 import { adoptRuleset } from '../../src/modes/nftables/adopt.ts'
+import { heldIn as nftablesHeldIn } from '../../src/modes/nftables/show.ts'
 import type { NftablesState } from '../../src/modes/nftables/state.ts'
+import { heldIn as userspaceHeldIn } from '../../src/modes/userspace/show.ts'
 import type { UserspaceState } from '../../src/modes/userspace/state.ts'
 import { resolveElement } from '../../src/modes/userspace/symbols.ts'
+import { KUBE_CHAINS } from '../../src/modes/xt-common/layout.ts'
+import { type ReadChain, readChains } from '../../src/modes/xt-common/read-chains.ts'
 import { ip } from './pipeline.ts'
 import { LOCAL_IPS } from './scenario.ts'
 
 /* What commands would read of a kernel that holds a computed state. */
 
-const NOTHING: ReadModes = {
-  families: NFT_FAMILIES,
-  nftables: [],
-  userspace: [],
-  iptables: [],
-  ipvs: undefined,
-  names: instanceOf(undefined).chains,
+export interface ReadModes {
+  /** Elements grouped by Service. */
+  readonly nftables: readonly Table[]
+  readonly userspace: readonly Table[]
+  /** All chains of the tables of iptables. */
+  readonly iptables: readonly ReadChain[]
+  readonly ipvs: Omit<ReadIpvs, 'chains'> | undefined
+}
+
+const NOTHING: ReadModes = { nftables: [], userspace: [], iptables: [], ipvs: undefined }
+
+export function heldModes({ nftables, userspace, iptables, ipvs }: ReadModes): readonly HeldMode[] {
+  return [
+    nftablesHeldIn(nftables, NFT_FAMILIES),
+    ipvs && ipvsHeldIn({ ...ipvs, chains: iptables }, NFT_FAMILIES),
+    iptablesHeldIn(iptables, KUBE_CHAINS),
+    userspaceHeldIn(userspace, NFT_FAMILIES),
+  ].filter(held => held !== undefined)
 }
 
 export function readNftables({ ruleset }: Pick<NftablesState, 'ruleset'>): ReadModes {
@@ -92,5 +107,5 @@ function chainsRead(chains: readonly XtChain[], jumps: readonly XtJump[]): reado
   for (const chain of chains) add(chain, chain.name, [...chain.rules, ...chain.last])
   for (const jump of jumps) add(jump, jump.chain, [jump.rule])
   const seen: Observed = observed
-  return readChains(seen, { names: NOTHING.names, nameOfIpset: index => sets[index] ?? '' })
+  return readChains(seen, { names: KUBE_CHAINS, nameOfIpset: index => sets[index] ?? '' })
 }

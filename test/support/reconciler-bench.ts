@@ -1,10 +1,11 @@
 import type { Steps } from '../../src/base/steps.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
+import type { Resolved } from '../../src/model/resolve.ts'
 import type { ReconcilerEvent } from '../../src/reconcile/events.ts'
 import { Reconciler } from '../../src/reconcile/reconciler.ts'
 import { FakeClock } from './fake-clock.ts'
 import { FakePlane } from './fake-plane.ts'
-import { snapshotOf, tableOf } from './tables.ts'
+import { NO_MEMO, snapshotOf, tableOf } from './tables.ts'
 
 /** A reconciler over a plane and a clock of the test's own. */
 export interface Bench {
@@ -23,11 +24,11 @@ export function bench(plane = new FakePlane(), healPeriodMs = 600_000): Bench {
   let number = 0
   const reconciler = new Reconciler({
     plane,
-    *resolve(_previous, snapshot): Steps<FrontendTable> {
+    *resolve(_previous, snapshot): Steps<Resolved> {
       yield
       const table = tables.get(snapshot.number)
       if (table === undefined) throw new Error('no such table')
-      return table
+      return { snapshot, table, memo: NO_MEMO }
     },
     clock,
     random: () => 0.5,

@@ -1,5 +1,5 @@
 import { formatIp } from '../../src/base/ip.ts'
-import { parseObject, watchedIdentity } from '../../src/model/parse.ts'
+import { parseObject } from '../../src/model/parse.ts'
 import type { Refusal } from '../../src/model/refusal.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
 import { Exchange } from '../../src/source/kube/exchange.ts'
@@ -16,6 +16,7 @@ export interface RigOptions {
   readonly resource?: string
   readonly random?: () => number
   readonly checkPeriodMs?: number
+  readonly partsMax?: number
   readonly parse?: ParseObject
   /** False for a server that refuses to stream lists. */
   readonly streaming?: boolean
@@ -41,7 +42,7 @@ export class ReflectorRig {
 
   constructor(options: RigOptions = {}) {
     const { api, clock } = this
-    const { resource: name = 'services', random = () => 0, checkPeriodMs = NEVER_MS } = options
+    const { resource: name = 'services', random = () => 0, checkPeriodMs = NEVER_MS, partsMax } = options
     const resource = watchedResources({ nodeName: 'n1', serviceProxyName: undefined }).find(
       each => each.name === name,
     )
@@ -51,7 +52,7 @@ export class ReflectorRig {
       clock,
       random,
       checkPeriodMs,
-      watchedIdentity,
+      partsMax,
       parseObject: options.parse ?? (object => parseObject(object)),
       traits: { streamsLists: options.streaming ?? false },
       exchange: new Exchange({ client: api, clock, accept: 'application/json' }),

@@ -1,9 +1,9 @@
 import { type Clock, systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
+import { watchTableWriters } from '../../src/modes/common/writers.ts'
 import type { NftablesPlan } from '../../src/modes/nftables/plan.ts'
 import { createNftablesPlane } from '../../src/modes/nftables/plane.ts'
 import type { NftablesState } from '../../src/modes/nftables/state.ts'
-import { watchWriters } from '../../src/modes/nftables/writers.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { nftablesOptionsOf, type PipelineConfig } from './pipeline.ts'
 import { PlaneRig } from './plane-rig.ts'
@@ -33,7 +33,7 @@ export class Rig extends PlaneRig<NftablesState, NftablesPlan> {
         ? {}
         : {
             watchWriters: report =>
-              watchWriters(
+              watchTableWriters(
                 { openTransport: openListener, own: transport.portId, table: nftables.tableName },
                 report,
               ),

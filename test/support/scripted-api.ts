@@ -257,18 +257,19 @@ export class ScriptedWatch {
 
 /** A Service as the API server gives it. */
 export function service(name: string, resourceVersion: string | number, more: ServiceText = {}): Written {
-  const { uid = `uid-${name}`, ip = '10.0.0.1' } = more
+  const { uid = `uid-${name}`, ip = '10.0.0.1', ports = [{ port: 80, protocol: 'TCP' }] } = more
   return {
     kind: 'Service',
     apiVersion: 'v1',
     metadata: { namespace: 'ns', name, uid, resourceVersion: String(resourceVersion) },
-    spec: { clusterIP: ip, clusterIPs: [ip], ipFamilies: ['IPv4'], ports: [{ port: 80, protocol: 'TCP' }] },
+    spec: { clusterIP: ip, clusterIPs: [ip], ipFamilies: ['IPv4'], ports },
   }
 }
 
 export interface ServiceText {
   readonly uid?: string
   readonly ip?: string
+  readonly ports?: readonly object[]
 }
 
 export function slice(name: string, resourceVersion: string | number, addresses: readonly string[]): Written {

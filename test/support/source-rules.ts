@@ -1,9 +1,24 @@
-import { codeOnly, functionsOf, importsOf, topLevelLines } from './source-text.ts'
+import { MODE_NAMES } from '../../src/modes/registry.ts'
+import { ARROW, factsOf, functionsOfC, type SourceFacts } from './source-facts.ts'
 
-/** A file of the repository: its path from the top folder, with forward slashes, and its text. */
-export interface SourceFile {
+/** A file of the repository: its path from the top folder, with forward slashes, its text, and what the parser says of it. */
+export interface SourceFile extends SourceFacts {
   readonly path: string
   readonly text: string
+}
+
+const NO_FACTS: SourceFacts = {
+  imports: [],
+  functions: [],
+  state: [],
+  casts: [],
+  endings: [],
+  hiddenImports: [],
+}
+
+export function sourceFile(path: string, text: string): SourceFile {
+  const facts = /\.[ch]$/.test(path) ? { ...NO_FACTS, functions: functionsOfC(text) } : factsOf(text)
+  return { path, text, ...facts }
 }
 
 export const FILE_LINES_MAX = 450
@@ -23,12 +38,29 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   model: ['base'],
   reconcile: ['base', 'model'],
   // What goes wrong on a socket is the same error in every part of the kernel.
-  modes: ['base', 'model', 'kernel', 'netlink/errors.ts', 'netlink/transport.ts', 'reconcile/dataplane.ts'],
+  modes: [
+    'base',
+    'model',
+    'kernel',
+    'netlink/connection.ts',
+    'netlink/errors.ts',
+    'netlink/transport.ts',
+    'reconcile/dataplane.ts',
+    // The configuration that a mode is opened with, and the shape of its own part of it.
+    'config/config.ts',
+    'config/fields.ts',
+    'config/flag.ts',
+    'config/ipvs-flags.ts',
+    'config/iptables-flags.ts',
+    // What a mode measures.
+    'telemetry/connection-totals.ts',
+    'telemetry/mode-metrics.ts',
+  ],
   source: ['base', 'model'],
   telemetry: ['base', 'model', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
   flows: ['base', 'model', 'kernel/conntrack'],
-  config: ['base', 'model', 'reconcile/dataplane.ts', 'api/grpc/address.ts'],
+  config: ['base', 'model', 'modes/registry.ts', 'modes/mode.ts', 'api/grpc/address.ts'],
   // What other programs are told of the model.
   api: ['base', 'model'],
   cli: EVERYTHING,
@@ -80,9 +112,9 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   telemetry: ['prom-client', 'node:http', 'node:net'],
   'telemetry/process-metrics.ts': ['node:fs/promises', 'prom-client'],
   'telemetry/admin-server.ts': ['node:fs/promises', 'node:net'],
-  // Kernel settings that have no netlink: /proc/sys and /sys.
   // SHA-256 alone: names of chains are hashes.
-  'modes/iptables/chain-hash.ts': ['node:crypto'],
+  'modes/xt-common/chain-hash.ts': ['node:crypto'],
+  // Kernel settings that have no netlink: /proc/sys and /sys.
   'kernel/conntrack/sysctl-files.ts': ['node:fs/promises', 'node:os'],
   'kernel/ipvs/sysctl-files.ts': ['node:fs/promises'],
   'kernel/socket/own-sockets.ts': ['node:fs'],
@@ -116,10 +148,22 @@ const STARTS_PROGRAMS = ['api/exec.ts', 'source/kube/client/exec-plugin.ts'] as 
 /** Signals the process groups of programs that were started so. */
 const SIGNALS_PROGRAMS = 'base/process-group.ts'
 
+/** The rooms of the modes: folders of src/modes/ that are not shared. */
+const ROOM = /^modes\/(?!common\/|xt-common\/)([^/]+)\//
+/** Lists the modes: a line for each. */
+const REGISTRY = 'modes/registry.ts'
+
+/** Why a file may not reach into the room of a mode. */
+function roomComplaint(from: string, to: string): string | undefined {
+  const room = ROOM.exec(to)?.[1]
+  if (room === undefined || from === REGISTRY || ROOM.exec(from)?.[1] === room) return undefined
+  return `the room of ${room} mode is for itself and ${REGISTRY} alone`
+}
+
 export function importComplaints(file: SourceFile): string[] {
   const complaints: string[] = []
   const from = inSrc(file.path)
-  for (const module of importsOf(file.text)) {
+  for (const module of file.imports) {
     if (FORBIDDEN_MODULES.test(module) && !STARTS_PROGRAMS.some(each => each === from))
       complaints.push(`${file.path}: imports ${module}: only ${STARTS_PROGRAMS.join(' and ')} start programs`)
     if (!module.startsWith('.')) {
@@ -131,7 +175,7 @@ export function importComplaints(file: SourceFile): string[] {
     if (!/\.(ts|json|node)$/.test(module))
       complaints.push(`${file.path}: imports ${module} without its extension`)
     const to = inSrc(resolvePath(file.path, module))
-    const why = forbidden(from, to)
+    const why = roomComplaint(from, to) ?? forbidden(from, to)
     if (why !== undefined) complaints.push(`${file.path}: imports src/${to}: ${why}`)
   }
   return complaints
@@ -180,6 +224,30 @@ export function resolvePath(importer: string, module: string): string {
   return parts.join('/')
 }
 
+const MODE_NAME = new RegExp(`'(?:${MODE_NAMES.join('|')})'`)
+/** Where the word is no mode: a library, fields of Leftovers, rules that IPVS mode writes, the file format. */
+const NAMES_NO_MODE: readonly string[] = [
+  'src/cli/cleanup-steps.ts',
+  'src/cli/dump.ts',
+  'src/cli/leftovers.ts',
+  'src/cli/leftovers-text.ts',
+  'src/cli/libnftables.ts',
+  'src/config/config.ts',
+  'src/config/ipvs-flags.ts',
+  'src/config/read-ipvs.ts',
+]
+
+/** Outside of src/modes/ and src/kernel/ no file compares with the name of a mode: it asks the registry. */
+export function modeNameComplaints(file: SourceFile): string[] {
+  if (/^src\/(modes|kernel)\//.test(file.path) || NAMES_NO_MODE.includes(file.path)) return []
+  const found = codeLines(file.text).find(line => MODE_NAME.test(line))
+  return found === undefined ? [] : [`${file.path}: names a mode: ${found.trim()}`]
+}
+
+function codeLines(text: string): readonly string[] {
+  return text.split('\n').filter(line => !/^\s*(\/\/|\/?\*|import\b)/.test(line))
+}
+
 /** Every circle of imports, type imports included, as `a -> b -> a`; one for each file from which one is found. */
 export function circleComplaints(files: readonly SourceFile[]): string[] {
   const edges = new Map(files.map(file => [file.path, localImports(file)]))
@@ -197,18 +265,16 @@ export function circleComplaints(files: readonly SourceFile[]): string[] {
 }
 
 function localImports(file: SourceFile): string[] {
-  return importsOf(file.text)
-    .filter(module => module.startsWith('.'))
-    .map(module => resolvePath(file.path, module))
+  return file.imports.filter(module => module.startsWith('.')).map(module => resolvePath(file.path, module))
 }
 
 export function sizeComplaints(file: SourceFile): string[] {
   const lines = lineCount(file.text)
   const complaints: string[] = []
   if (lines > FILE_LINES_MAX) complaints.push(`${file.path}: ${lines} lines, more than ${FILE_LINES_MAX}`)
-  for (const { name, line, lines } of functionsOf(file.text)) {
+  for (const { name, line, lines } of file.functions) {
     // The body of a suite is a list of tests, not a function anyone follows from top to bottom.
-    if (lines <= FUNCTION_LINES_MAX || (name === 'arrow function' && isSuite(file, line))) continue
+    if (lines <= FUNCTION_LINES_MAX || (name === ARROW && isSuite(file, line))) continue
     complaints.push(`${file.path}:${line}: ${name} has ${lines} lines, more than ${FUNCTION_LINES_MAX}`)
   }
   return complaints
@@ -222,97 +288,35 @@ export function lineCount(text: string): number {
   return text.split('\n').length - (text.endsWith('\n') ? 1 : 0)
 }
 
-/** Mutable state that outlives a call: `let` and `var`, and containers and buffers not declared read-only. */
-export function moduleStateComplaints(file: SourceFile): string[] {
-  const complaints: string[] = []
-  for (const line of topLevelLines(file.text)) {
-    if (/^(export )?(let|var)\b/.test(line)) complaints.push(`${file.path}: module-level ${line.trim()}`)
-    const made =
-      /^(?:export )?const [\w$]+(:[^=]*)? = (?:new (?:Weak)?(?:Map|Set|Array|\w+Array|ArrayBuffer|DataView)\b|Buffer\.)/
-    const declared = made.exec(line)
-    if (declared === null || /Readonly|readonly/.test(declared[1] ?? '')) continue
-    complaints.push(`${file.path}: module-level mutable state: ${line.trim()}`)
-  }
-  return [...complaints, ...literalComplaints(file)]
+/** Mutable state that outlives a call. */
+export function moduleStateComplaints({ path, state }: SourceFile): string[] {
+  return state.map(declared => `${path}: module-level mutable state: ${declared}`)
 }
-
-/** Objects and lists that say neither `as const` nor a type that is read-only; types with a name of ours are. */
-function literalComplaints(file: SourceFile): string[] {
-  const code = codeOnly(file.text)
-  const complaints: string[] = []
-  for (const match of code.matchAll(/^(?:export )?const ([\w$]+)(:[^=]*(?:=>[^=]*)*)?\s*=\s*(?=[{[])/gm)) {
-    const [declared, name, type] = match
-    const end = closingOf(code, match.index + declared.length)
-    const constant = /^\s*(as const|satisfies)\b/.test(code.slice(end))
-    const readOnly =
-      type === undefined ? constant : !MUTABLE_TYPE.test(type) || /Readonly|readonly/.test(type)
-    if (!readOnly) complaints.push(`${file.path}: module-level mutable state: ${name}`)
-  }
-  return complaints
-}
-
-const MUTABLE_TYPE =
-  /\b(?:Map|Set|WeakMap|WeakSet|Array|Record)\s*<|\[\s*\]|\[[^\]]*\]\s*:|^:\s*[{[]|\b(?:object|unknown)\b/
-
-/** Just behind the bracket that closes the one at `open`. */
-function closingOf(code: string, open: number): number {
-  let depth = 0
-  for (let at = open; at < code.length; at++) {
-    if ('{[('.includes(code.charAt(at))) depth++
-    if ('}])'.includes(code.charAt(at)) && --depth === 0) return at + 1
-  }
-  return code.length
-}
-
-const ENDS = '(exit|exitCode|abort|kill|reallyExit)'
-/** Called, taken out of the process by name, and the ways to `process` that the names cannot be seen in. */
-const ENDINGS: readonly RegExp[] = [
-  new RegExp(`\\bprocess\\s*\\??\\.\\s*${ENDS}\\b`),
-  new RegExp(`\\{[^{}]*\\b${ENDS}\\b[^{}]*\\}\\s*=\\s*(?:globalThis\\s*\\.\\s*)?process\\b`),
-  /\bprocess\s*(?:\?\.\s*)?(\[)/,
-  /[\w$]\s*=\s*(?:globalThis\s*\.\s*)?(process)\s*(?:[;,)]|$)/m,
-]
 
 /** Only main.ts ends the process or sets its exit code. */
-export function exitComplaints(file: SourceFile): string[] {
-  if (file.path === 'src/main.ts') return []
-  const text = codeOnly(file.text)
-  const code = file.path === `src/${SIGNALS_PROGRAMS}` ? text.replaceAll('process.kill(-pid, ', '') : text
-  const found = ENDINGS.map(ending => ending.exec(code)).find(match => match !== null)
-  const imported = importsOf(file.text).find(module => /^(node:)?process$/.test(module))
-  const what = found === undefined || found === null ? imported : found[0].trim()
-  return what === undefined ? [] : [`${file.path}: ${what}: only src/main.ts exits`]
+export function exitComplaints({ path, endings, imports }: SourceFile): string[] {
+  if (path === 'src/main.ts') return []
+  const signalsAGroup = (place: string) =>
+    path === `src/${SIGNALS_PROGRAMS}` && place.startsWith('process.kill(-pid, ')
+  const imported = imports.filter(module => /^(node:)?process$/.test(module))
+  return [...endings.filter(place => !signalsAGroup(place)), ...imported].map(
+    what => `${path}: ${what}: only src/main.ts exits`,
+  )
 }
 
 /** Modules that no import names. */
-export function loadingComplaints(file: SourceFile): string[] {
-  const code = codeOnly(file.text)
-  const complaints: string[] = []
-  if (/\bgetBuiltinModule\b/.test(code)) complaints.push(`${file.path}: getBuiltinModule hides an import`)
-  if (/\bcreateRequire\b/.test(code) && file.path !== 'src/netlink/native.ts')
-    complaints.push(`${file.path}: createRequire is for the addon alone`)
-  if (/\bimport\s*\(\s*[^"\s]/.test(code)) complaints.push(`${file.path}: imports what only the run tells`)
-  return complaints
+export function loadingComplaints({ path, hiddenImports }: SourceFile): string[] {
+  const isAddon = path === 'src/netlink/native.ts'
+  return hiddenImports
+    .filter(way => !(way === 'createRequire' && isAddon))
+    .map(way => `${path}: ${way} loads what no import names`)
 }
 
 /** `as` says what the compiler cannot check. It is left to the one table-driven codec. */
-export function castComplaints(file: SourceFile): string[] {
-  if (file.path === 'src/netlink/schema.ts') return []
-  const code = codeOnly(file.text)
-  const lines = code.split('\n')
-  const complaints: string[] = []
-  for (const match of code.matchAll(/(?<=[\w$)\]}"]\s+)as\s+(?!const\b)[\w$({["]/g)) {
-    const number = code.slice(0, match.index).split('\n').length
-    const line = lines[number - 1] ?? ''
-    if (!isRenaming(line)) complaints.push(`${file.path}:${number}: a cast: ${line.trim()}`)
-  }
-  return complaints
-}
-
-function isRenaming(line: string): boolean {
-  return (
-    /^\s*(import|export)\b/.test(line) || /^\s*(type )?[\w$]+ as [\w$]+,?$/.test(line) || /^} from/.test(line)
-  )
+export function castComplaints({ path, text, casts }: SourceFile): string[] {
+  if (path === 'src/netlink/schema.ts') return []
+  const lines = text.split('\n')
+  return casts.map(line => `${path}:${line}: a cast: ${lines[line - 1]?.trim()}`)
 }
 
 const UNFINISHED = /\b(TODO|FIXME|XXX|HACK|STUB|stubbed|for now|not implemented yet|not yet implemented)\b/

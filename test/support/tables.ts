@@ -1,6 +1,14 @@
 import { PersistentMap } from '../../src/base/persistent-map.ts'
+import { finish } from '../../src/base/steps.ts'
+import { DEFAULT_RESOLVE_OPTIONS } from '../../src/library/run-dataplane.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../src/model/frontend.ts'
+import { type Memo, resolve } from '../../src/model/resolve.ts'
 import { EMPTY_SNAPSHOT, type Snapshot } from '../../src/model/snapshot.ts'
+
+/** Of a table that no resolve has made. */
+export const NO_MEMO: Memo = finish(
+  resolve({ ...DEFAULT_RESOLVE_OPTIONS, nodeName: 'node' }, undefined, EMPTY_SNAPSHOT),
+).memo
 
 /** A table in which each Service has one port; the value tells versions of a Service apart. */
 export function tableOf(number: number, services: Readonly<Record<string, string>>): FrontendTable {

@@ -1,9 +1,9 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Ip } from '../../base/ip.ts'
+import { type Sender, sendEach } from '../../netlink/batch.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
-import { Connection, REQUEST_SEQUENCE_MAX } from '../../netlink/connection.ts'
+import { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
-import type { BurstReplies } from '../../netlink/conversation.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
@@ -12,12 +12,13 @@ import type { Transport } from '../../netlink/transport.ts'
 import { IPCTNL_MSG_CT_GET_STATS, IPCTNL_MSG_CT_GET_STATS_CPU, IPCTNL_MSG_CT_NEW } from './constants.ts'
 import { decodeFlow, decodeHead, type Flow, familyNumber } from './flow.ts'
 import {
-  encodeDeletes,
+  deleteBytesMax,
   encodeDump,
   encodeRequest,
   type FlowFilter,
   messageType,
   protocolNumber,
+  writeDelete,
 } from './messages.ts'
 import { PooledTransport } from './pooled-transport.ts'
 import { STATS_CPU, STATS_GLOBAL } from './schema.ts'
@@ -32,8 +33,7 @@ export interface ConntrackClient {
   dump(filter: FlowFilter, visitor: FlowVisitor): Promise<boolean>
   /**
    * Deletes entries, many a send. One that is gone, or that another with the same addresses and ports has followed, is
-   * no error. Rejects with NetlinkError for anything else that the kernel says, and with SystemError when nothing was
-   * sent.
+   * no error. Rejects with NetlinkError for anything else that the kernel says, and when nothing was sent.
    */
   delete(flows: readonly Flow[]): Promise<DeleteCount>
   statistics(): Promise<ConntrackStatistics>
@@ -77,7 +77,6 @@ export interface ConntrackClientOptions {
 const TIMEOUT_MS = 60_000
 /** Refusals of one send: as many as fit into a receive buffer that cannot be forced. */
 const DELETES_A_SEND = 256
-const DELETE_SEQUENCE_FIRST = REQUEST_SEQUENCE_MAX + 1
 
 export function createConntrackClient(options: ConntrackClientOptions): ConntrackClient {
   return new NetlinkConntrackClient(options)
@@ -86,8 +85,10 @@ export function createConntrackClient(options: ConntrackClientOptions): Conntrac
 class NetlinkConntrackClient implements ConntrackClient {
   readonly #reading: Socket
   readonly #deleting: Socket
+  readonly #clock: Clock
 
   constructor({ openTransport, clock, timeoutMs = TIMEOUT_MS }: ConntrackClientOptions) {
+    this.#clock = clock
     const connect = (transport: Transport) => new Connection({ transport, clock, timeoutMs })
     this.#reading = new Socket(async () => await warmedUp(connect(new PooledTransport(openTransport()))))
     this.#deleting = new Socket(async () => connect(openTransport()))
@@ -106,12 +107,9 @@ class NetlinkConntrackClient implements ConntrackClient {
   }
 
   async delete(flows: readonly Flow[]): Promise<DeleteCount> {
-    let gone = 0
-    for (let from = 0; from < flows.length; from += DELETES_A_SEND) {
-      const some = flows.slice(from, from + DELETES_A_SEND)
-      const replies = await this.#deleting.use(connection => sendDeletes(connection, some))
-      gone += replies.errors.length
-    }
+    if (flows.length === 0) return { deleted: 0, gone: 0 }
+    const clock = this.#clock
+    const gone = await this.#deleting.use(connection => sendDeletes({ connection, clock }, flows))
     return { deleted: flows.length - gone, gone }
   }
 
@@ -182,16 +180,19 @@ function acceptor(filter: FlowFilter, { isWanted, visit }: FlowVisitor) {
   }
 }
 
-async function sendDeletes(connection: Connection, flows: readonly Flow[]): Promise<BurstReplies> {
-  const bytes = encodeDeletes(flows, DELETE_SEQUENCE_FIRST)
+/** Gives how many had gone. */
+async function sendDeletes(sender: Sender, flows: readonly Flow[]): Promise<number> {
   const object = 'flows'
-  const has = (sequence: number) =>
-    sequence >= DELETE_SEQUENCE_FIRST && sequence < DELETE_SEQUENCE_FIRST + flows.length
-  const replies = await connection.burst({ bytes, has }, { pool: false, object })
-  if (replies.loss !== undefined) throw replies.loss
-  const refusal = replies.errors.find(({ errno }) => errno !== ENOENT)
-  if (refusal !== undefined) throw new NetlinkError({ operation: 'delete', object, ...refusal })
-  return replies
+  const { refused, loss } = await sendEach(sender, flows, {
+    object,
+    write: writeDelete,
+    bytesMax: deleteBytesMax,
+    messagesMax: DELETES_A_SEND,
+  })
+  const failure = refused.find(({ errno }) => errno !== ENOENT)
+  if (failure !== undefined) throw new NetlinkError({ operation: 'delete', object, ...failure })
+  if (loss !== undefined) throw loss
+  return refused.length
 }
 
 const ENOENT = errnoNumber('ENOENT')

@@ -1,8 +1,7 @@
 import type { Family, Ip } from '../../base/ip.ts'
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { ByteWriter } from '../../netlink/bytes.ts'
+import type { Batch } from '../../netlink/batch.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { closeMessage, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
+import { encodeMessage, writeNfGenMsg } from '../../netlink/message.ts'
 import { type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
 import {
   IPCTNL_MSG_CT_DELETE,
@@ -38,11 +37,8 @@ export function messageType(type: number): number {
 
 /** A request without attributes: statistics. */
 export function encodeRequest(type: number, flags: number, sequence: number): Uint8Array {
-  const out = new ByteWriter(32)
-  const start = openMessage(out, { type: messageType(type), flags: NLM_F_REQUEST | flags, sequence })
-  writeNfGenMsg(out, { family: NFPROTO_UNSPEC, resourceId: 0 })
-  closeMessage(out, start)
-  return out.written()
+  const head = { type: messageType(type), flags: NLM_F_REQUEST | flags, sequence }
+  return encodeMessage(head, ({ out }) => writeNfGenMsg(out, { family: NFPROTO_UNSPEC, resourceId: 0 }))
 }
 
 /**
@@ -59,30 +55,27 @@ export function encodeDump(filter: FlowFilter, sequence: number): Uint8Array {
     ip: destination === undefined ? undefined : { v4Destination: destination },
     proto: { number: protocolNumber(protocol), destinationPort },
   }
-  const out = new ByteWriter(128)
-  const type = messageType(IPCTNL_MSG_CT_GET)
-  const start = openMessage(out, { type, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence })
-  writeNfGenMsg(out, { family: familyNumber(family), resourceId: 0 })
-  writeAttributes(new AttributeWriter(out), CONNTRACK, { original, filter: { originalFlags: flags } })
-  closeMessage(out, start)
-  return out.written()
+  const head = { type: messageType(IPCTNL_MSG_CT_GET), flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
+  return encodeMessage(head, out => {
+    writeNfGenMsg(out.out, { family: familyNumber(family), resourceId: 0 })
+    writeAttributes(out, CONNTRACK, { original, filter: { originalFlags: flags } })
+  })
+}
+
+/** Bytes of a deletion beside its tuple, at most. */
+const DELETE_BYTES_MAX = 48
+
+export function deleteBytesMax({ tuple }: Flow): number {
+  return DELETE_BYTES_MAX + tuple.length
 }
 
 /**
- * One IPCTNL_MSG_CT_DELETE a flow, numbered from `firstSequence`. The tuple is always there: without one the kernel
- * deletes everything. The id makes a later flow with the same tuple ENOENT.
+ * Appends IPCTNL_MSG_CT_DELETE. The tuple is always there: without one the kernel deletes everything. The id makes a later
+ * flow with the same tuple ENOENT.
  */
-export function encodeDeletes(flows: readonly Flow[], firstSequence: number): Uint8Array {
-  const out = new ByteWriter(flows.length * 128)
-  const attributes = new AttributeWriter(out)
-  const type = messageType(IPCTNL_MSG_CT_DELETE)
-  for (let index = 0; index < flows.length; index++) {
-    const flow = flows[index]
-    if (flow === undefined) continue
-    const start = openMessage(out, { type, flags: NLM_F_REQUEST, sequence: firstSequence + index })
-    writeNfGenMsg(out, { family: familyNumber(flow.family), resourceId: 0 })
-    writeAttributes(attributes, REST, { tuple: flow.tuple, id: flow.id, zone: flow.zone })
-    closeMessage(out, start)
-  }
-  return out.written()
+export function writeDelete(batch: Batch<Flow>, flow: Flow): void {
+  batch.open(messageType(IPCTNL_MSG_CT_DELETE))
+  writeNfGenMsg(batch.out.out, { family: familyNumber(flow.family), resourceId: 0 })
+  writeAttributes(batch.out, REST, { tuple: flow.tuple, id: flow.id, zone: flow.zone })
+  batch.close(flow)
 }

@@ -1,4 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
+import type { Refused } from '../../netlink/batch.ts'
 import { Connection } from '../../netlink/connection.ts'
 import type { Request } from '../../netlink/conversation.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
@@ -6,15 +7,15 @@ import { NetlinkError } from '../../netlink/errors.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { decodeAs, type Foreign } from './decode.ts'
-import { Dispatcher, type Refusal } from './dispatch.ts'
 import type { IpsetFailure } from './failure.ts'
 import { isForeign, readHeaders, readSet } from './list.ts'
 import { encodeIndexOf, encodeNameOf } from './messages.ts'
 import type { IpsetOperation } from './operation.ts'
-import type { Piece } from './parcel.ts'
+import type { Piece } from './piece.ts'
 import { failureFrom, failureOf, prepare, runsOf } from './prepare.ts'
 import { type Revisions, readRevisions, sharedRevision } from './revisions.ts'
 import { INDEX } from './schema.ts'
+import { sendPieces } from './send.ts'
 import type { Ipset, IpsetHeader, IpsetListing, IpsetType } from './state.ts'
 
 export type { IpsetFailure }
@@ -68,13 +69,12 @@ export function createIpsetClient(options: IpsetClientOptions): IpsetClient {
 
 class NetlinkIpsetClient implements IpsetClient {
   readonly #connection: Connection
-  readonly #dispatcher: Dispatcher
+  readonly #clock: Clock
   readonly #revisions = new Map<string, Revisions>()
 
   constructor({ transport, clock, timeoutMs }: IpsetClientOptions) {
-    this.#connection = new Connection({ transport, clock, ...(timeoutMs === undefined ? {} : { timeoutMs }) })
-    const { sendLimitBytes } = transport
-    this.#dispatcher = new Dispatcher({ connection: this.#connection, clock, sendLimitBytes })
+    this.#connection = new Connection({ transport, clock, timeoutMs })
+    this.#clock = clock
   }
 
   revision(type: IpsetType, family: Ipset['family']): number | undefined {
@@ -100,6 +100,7 @@ class NetlinkIpsetClient implements IpsetClient {
   }
 
   async commit(operations: readonly IpsetOperation[]): Promise<IpsetResult> {
+    const link = { connection: this.#connection, clock: this.#clock }
     const failures: IpsetFailure[] = []
     let [bytes, messages] = [0, 0]
     for (const run of runsOf(operations)) {
@@ -109,10 +110,10 @@ class NetlinkIpsetClient implements IpsetClient {
         pieces.push(...prepared.pieces)
         failures.push(...prepared.failures)
       }
-      const sent = await this.#dispatcher.send(pieces)
+      const sent = await sendPieces(link, pieces)
       bytes += sent.bytes
       messages += sent.messages
-      for (const refusal of sent.refusals) failures.push(...(await this.#failuresOf(refusal)))
+      for (const refusal of sent.refused) failures.push(...(await this.#failuresOf(refusal)))
       if (sent.loss !== undefined) return { unknown: sent.loss, failures, bytes, messages }
     }
     return { unknown: undefined, failures, bytes, messages }
@@ -147,8 +148,8 @@ class NetlinkIpsetClient implements IpsetClient {
   }
 
   /** None, where what was asked for is so all the same. */
-  async #failuresOf(refusal: Refusal): Promise<readonly IpsetFailure[]> {
-    const { operation } = refusal.piece
+  async #failuresOf(refusal: Refused<Piece>): Promise<readonly IpsetFailure[]> {
+    const { operation } = refusal.tag
     if (operation.verb === 'create' && refusal.errno === EEXIST) {
       const [there] = await readHeaders(this.#connection, operation.set.name)
       const extendedAck = there && whyUnlike(there, operation.set)

@@ -1,7 +1,6 @@
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { ByteWriter } from '../../netlink/bytes.ts'
+import type { Batch } from '../../netlink/batch.ts'
 import { NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { closeMessage, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
+import { encodeMessage, writeNfGenMsg } from '../../netlink/message.ts'
 import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
 import * as ipset from './constants.ts'
 import type { IpsetOperation } from './operation.ts'
@@ -14,7 +13,7 @@ export const IPSET_PROTOCOL_MIN = 6
 /** IPSET_CMD_GET_BYNAME and IPSET_CMD_GET_BYINDEX take nothing else (Linux 4.20). */
 export const IPSET_PROTOCOL = 7
 
-export function messageType(command: number): number {
+function messageType(command: number): number {
   return (ipset.NFNL_SUBSYS_IPSET << 8) | command
 }
 
@@ -51,39 +50,44 @@ export function encodeNameOf(index: number, sequence: number): Uint8Array {
 export type SetOperation = Exclude<IpsetOperation, { readonly verb: 'add-entries' | 'delete-entries' }>
 
 /**
- * Appends the message of an operation. `revision` is for sets to create. Sets are made with NLM_F_EXCL: without it, the
+ * Opens the message of an operation, and writes what it has. `revision` is for sets to create. Sets are made with NLM_F_EXCL: without it, the
  * kernel takes one of the other family for the same (ip_set_create compares the families of the types, which have both).
  * Throws NetlinkError for what does not fit.
  */
-export function writeSetOperation(
-  out: AttributeWriter,
-  operation: SetOperation,
-  { revision, sequence }: { readonly revision: number; readonly sequence: number },
-): void {
+export function writeSetOperation(batch: Batch<unknown>, operation: SetOperation, revision: number): void {
   const protocol = IPSET_PROTOCOL_MIN
   switch (operation.verb) {
     case 'create': {
       const { name, type, family, maxElements, hashSize } = operation.set
       const shape = type === 'bitmap:port' ? { portFrom: 0, portTo: 0xffff } : { hashSize, maxElements }
       const values = { protocol, name, type, revision, family: familyNumber(type, family), shape }
-      write(out, { command: ipset.IPSET_CMD_CREATE, flags: NLM_F_EXCL, sequence }, { table: SET, values })
+      openIpsetMessage(batch, ipset.IPSET_CMD_CREATE, NLM_F_EXCL)
+      writeAttributes(batch.out, SET, values)
       break
     }
     case 'destroy':
     case 'flush': {
       // Without a name, these are about every set there is.
       const { name, verb } = operation
-      const command = verb === 'destroy' ? ipset.IPSET_CMD_DESTROY : ipset.IPSET_CMD_FLUSH
-      write(out, { command, flags: 0, sequence }, { table: SET, values: { protocol, name } })
+      openIpsetMessage(batch, verb === 'destroy' ? ipset.IPSET_CMD_DESTROY : ipset.IPSET_CMD_FLUSH)
+      writeAttributes(batch.out, SET, { protocol, name })
       break
     }
     case 'swap': {
-      const values = { protocol, name: operation.name, with: operation.with }
-      write(out, { command: ipset.IPSET_CMD_SWAP, flags: 0, sequence }, { table: SWAP, values })
+      openIpsetMessage(batch, ipset.IPSET_CMD_SWAP)
+      writeAttributes(batch.out, SWAP, { protocol, name: operation.name, with: operation.with })
       break
     }
   }
 }
+
+/** Begins a message of ipset; `command` is one of IPSET_CMD_*. */
+export function openIpsetMessage(batch: Batch<unknown>, command: number, flags = 0): void {
+  batch.open(messageType(command), flags)
+  writeNfGenMsg(batch.out.out, HEAD)
+}
+
+const HEAD = { family: ipset.NFPROTO_UNSPEC, resourceId: 0 } as const
 
 interface Head {
   /** IPSET_CMD_*. */
@@ -92,25 +96,13 @@ interface Head {
   readonly sequence: number
 }
 
-/** Begins a message of ipset; the result is what closeMessage wants. */
-export function openIpsetMessage(out: ByteWriter, { command, flags, sequence }: Head): number {
-  const start = openMessage(out, { type: messageType(command), flags: NLM_F_REQUEST | flags, sequence })
-  writeNfGenMsg(out, { family: ipset.NFPROTO_UNSPEC, resourceId: 0 })
-  return start
-}
-
-function write<F extends Fields>(
-  out: AttributeWriter,
-  head: Head,
-  { table, values }: { readonly table: AttributeSet<F>; readonly values: Attributes<F> },
-): void {
-  const start = openIpsetMessage(out.out, head)
-  writeAttributes(out, table, values)
-  closeMessage(out.out, start)
-}
-
-function request<F extends Fields>(head: Head, table: AttributeSet<F>, values: Attributes<F>): Uint8Array {
-  const out = new AttributeWriter(new ByteWriter(128))
-  write(out, head, { table, values })
-  return out.out.written()
+function request<F extends Fields>(
+  { command, flags, sequence }: Head,
+  table: AttributeSet<F>,
+  values: Attributes<F>,
+): Uint8Array {
+  return encodeMessage({ type: messageType(command), flags: NLM_F_REQUEST | flags, sequence }, out => {
+    writeNfGenMsg(out.out, HEAD)
+    writeAttributes(out, table, values)
+  })
 }

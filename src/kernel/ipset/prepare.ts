@@ -1,13 +1,13 @@
+import type { Refused } from '../../netlink/batch.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import type { NetlinkError } from '../../netlink/errors.ts'
 import { IPSET_ERR_FIND_TYPE } from './constants.ts'
 import { describeIpsetOperation } from './describe.ts'
-import type { Refusal } from './dispatch.ts'
 import { whyNotEntry } from './entry-writer.ts'
 import { ipsetError } from './errors.ts'
 import type { IpsetFailure } from './failure.ts'
 import type { IpsetOperation } from './operation.ts'
-import { type EntryOperation, entryPieces, type Piece } from './parcel.ts'
+import { type EntryOperation, entryPieces, type Piece } from './piece.ts'
 import { type Revisions, sharedRevision } from './revisions.ts'
 import { SET_TYPES } from './set-types.ts'
 import type { Ipset } from './state.ts'
@@ -111,7 +111,7 @@ function ownedBy(operation: IpsetOperation): IpsetFailure['entries'] {
 const ENOENT = errnoNumber('ENOENT')
 
 /** What the kernel's refusal means; undefined when what was wanted is so all the same: it is gone. */
-export function failureFrom({ piece, errno, extendedAck }: Refusal): IpsetFailure | undefined {
+export function failureFrom({ tag: piece, errno, extendedAck }: Refused<Piece>): IpsetFailure | undefined {
   const { verb } = piece.operation
   if (errno === ENOENT && (verb === 'destroy' || verb === 'delete-entries')) return undefined
   const entries =
@@ -128,7 +128,7 @@ export function failureFrom({ piece, errno, extendedAck }: Refusal): IpsetFailur
 export function failureOf(
   operation: IpsetOperation,
   entries: IpsetFailure['entries'],
-  { errno, extendedAck }: Pick<Refusal, 'errno' | 'extendedAck'>,
+  { errno, extendedAck }: Pick<Refused<Piece>, 'errno' | 'extendedAck'>,
 ): IpsetFailure {
   const type = 'set' in operation ? operation.set.type : undefined
   const why = extendedAck ?? (errno === ENOENT ? 'there is no such set' : undefined)

@@ -1,4 +1,3 @@
-import type { Codec } from '../../netlink/codec.ts'
 import { octets, string, u8, u16be, u32be } from '../../netlink/codec.ts'
 import { NLA_F_NET_BYTEORDER } from '../../netlink/constants.ts'
 import { attributeSet, listOf, nested } from '../../netlink/schema.ts'
@@ -6,45 +5,43 @@ import * as ipset from './constants.ts'
 
 /** The attributes of ipset that matter here, as linux/netfilter/ipset/ip_set.h numbers them. */
 
-/** Numbers that the kernel only takes with NLA_F_NET_BYTEORDER (ip_set_attr_netorder in ip_set.h). */
-function marked<T>(codec: Codec<T>): Codec<T> {
-  return {
-    write: (out, type, value) => codec.write(out, type | NLA_F_NET_BYTEORDER, value),
-    read: codec.read,
-  }
-}
+/** Of numbers and addresses that the kernel only takes with it (ip_set_attr_netorder in ip_set.h). */
+const NET = NLA_F_NET_BYTEORDER
 
-const ADDRESS = attributeSet({
-  v4: [ipset.IPSET_ATTR_IPADDR_IPV4, marked(octets)],
-  v6: [ipset.IPSET_ATTR_IPADDR_IPV6, marked(octets)],
+export const ADDRESS = attributeSet({
+  v4: [ipset.IPSET_ATTR_IPADDR_IPV4 | NET, octets],
+  v6: [ipset.IPSET_ATTR_IPADDR_IPV6 | NET, octets],
 })
 
 /** One element. */
 export const ENTRY = attributeSet({
   ip: [ipset.IPSET_ATTR_IP, nested(ADDRESS)],
-  port: [ipset.IPSET_ATTR_PORT, marked(u16be)],
+  port: [ipset.IPSET_ATTR_PORT | NET, u16be],
   protocol: [ipset.IPSET_ATTR_PROTO, u8],
   ip2: [ipset.IPSET_ATTR_IP2, nested(ADDRESS)],
   prefix2: [ipset.IPSET_ATTR_CIDR2, u8],
-  flags: [ipset.IPSET_ATTR_CADT_FLAGS, marked(u32be)],
-  line: [ipset.IPSET_ATTR_CADT_LINENO, marked(u32be)],
+  flags: [ipset.IPSET_ATTR_CADT_FLAGS | NET, u32be],
+  line: [ipset.IPSET_ATTR_CADT_LINENO | NET, u32be],
 })
+
+/** One element of a list. */
+export const LIST_ENTRY = attributeSet({ entry: [ipset.IPSET_ATTR_DATA, nested(ENTRY)] })
 
 /** What a set is made with, and what the kernel says of it. */
 export const SHAPE = attributeSet({
-  portFrom: [ipset.IPSET_ATTR_PORT, marked(u16be)],
-  portTo: [ipset.IPSET_ATTR_PORT_TO, marked(u16be)],
-  timeout: [ipset.IPSET_ATTR_TIMEOUT, marked(u32be)],
-  flags: [ipset.IPSET_ATTR_CADT_FLAGS, marked(u32be)],
-  initialValue: [ipset.IPSET_ATTR_INITVAL, marked(u32be)],
-  hashSize: [ipset.IPSET_ATTR_HASHSIZE, marked(u32be)],
-  maxElements: [ipset.IPSET_ATTR_MAXELEM, marked(u32be)],
+  portFrom: [ipset.IPSET_ATTR_PORT | NET, u16be],
+  portTo: [ipset.IPSET_ATTR_PORT_TO | NET, u16be],
+  timeout: [ipset.IPSET_ATTR_TIMEOUT | NET, u32be],
+  flags: [ipset.IPSET_ATTR_CADT_FLAGS | NET, u32be],
+  initialValue: [ipset.IPSET_ATTR_INITVAL | NET, u32be],
+  hashSize: [ipset.IPSET_ATTR_HASHSIZE | NET, u32be],
+  maxElements: [ipset.IPSET_ATTR_MAXELEM | NET, u32be],
   netmask: [ipset.IPSET_ATTR_NETMASK, u8],
   bitmask: [ipset.IPSET_ATTR_BITMASK, nested(ADDRESS)],
   bucketSize: [ipset.IPSET_ATTR_BUCKETSIZE, u8],
-  elements: [ipset.IPSET_ATTR_ELEMENTS, marked(u32be)],
-  references: [ipset.IPSET_ATTR_REFERENCES, marked(u32be)],
-  memoryBytes: [ipset.IPSET_ATTR_MEMSIZE, marked(u32be)],
+  elements: [ipset.IPSET_ATTR_ELEMENTS | NET, u32be],
+  references: [ipset.IPSET_ATTR_REFERENCES | NET, u32be],
+  memoryBytes: [ipset.IPSET_ATTR_MEMSIZE | NET, u32be],
 })
 
 const HEAD = {
@@ -70,11 +67,14 @@ export const SET = attributeSet({
   entries: [ipset.IPSET_ATTR_ADT, listOf(ipset.IPSET_ATTR_DATA, nested(ENTRY))],
 })
 
+/** What IPSET_CMD_ADD and IPSET_CMD_DEL have before their entries. */
+export const ENTRIES = attributeSet({ ...HEAD, line: [ipset.IPSET_ATTR_LINENO | NET, u32be] })
+
 /** IPSET_CMD_SWAP. */
 export const SWAP = attributeSet({ ...HEAD, with: [ipset.IPSET_ATTR_SETNAME2, string] })
 
 /** In the copy of a refused message: which of its elements the kernel refused. */
-export const REFUSED = attributeSet({ line: [ipset.IPSET_ATTR_LINENO, marked(u32be)] })
+export const REFUSED = attributeSet({ line: [ipset.IPSET_ATTR_LINENO | NET, u32be] })
 
 /** IPSET_CMD_TYPE. */
 export const TYPE = attributeSet({
@@ -86,4 +86,4 @@ export const TYPE = attributeSet({
 })
 
 /** IPSET_CMD_GET_BYNAME and IPSET_CMD_GET_BYINDEX. */
-export const INDEX = attributeSet({ ...HEAD, index: [ipset.IPSET_ATTR_INDEX, marked(u16be)] })
+export const INDEX = attributeSet({ ...HEAD, index: [ipset.IPSET_ATTR_INDEX | NET, u16be] })

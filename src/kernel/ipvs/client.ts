@@ -9,13 +9,13 @@ import { NetlinkError } from '../../netlink/errors.ts'
 import { findFamily } from '../../netlink/genetlink.ts'
 import type { Message } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { Bursts, type Sent } from './bursts.ts'
 import { IPVS_CMD_GET_CONFIG, IPVS_CMD_GET_INFO, IPVS_CMD_SET_CONFIG } from './constants.ts'
 import { decodeDestination, decodeInfo, decodeServer, decodeTimeouts } from './decode.ts'
 import { followUp, lastFailures, type Refusal } from './follow-up.ts'
 import { destinationKey, serverKey } from './key.ts'
 import { encodeCommand, encodeListDestinations, encodeListServers, firstStep, type Step } from './messages.ts'
 import type { IpvsOperation } from './operation.ts'
+import { type SentSteps, sendSteps } from './send.ts'
 import type {
   IpvsInfo,
   IpvsListing,
@@ -82,15 +82,14 @@ export function createIpvsClient(options: IpvsClientOptions): IpvsClient {
 class NetlinkIpvsClient implements IpvsClient {
   readonly #connection: Connection
   readonly #clock: Clock
-  readonly #bursts: Bursts
+  readonly #messagesMax: number
   /** The message type of IPVS; it changes when the kernel's module is loaded anew. */
   #family: number | undefined
 
   constructor({ transport, clock, timeoutMs, messagesMax = MESSAGES_MAX }: IpvsClientOptions) {
-    const connection = new Connection({ transport, clock, ...(timeoutMs === undefined ? {} : { timeoutMs }) })
-    this.#connection = connection
+    this.#connection = new Connection({ transport, clock, timeoutMs })
     this.#clock = clock
-    this.#bursts = new Bursts({ connection, clock, messagesMax, sendLimitBytes: transport.sendLimitBytes })
+    this.#messagesMax = messagesMax
   }
 
   info(): IpvsInfo {
@@ -139,7 +138,7 @@ class NetlinkIpvsClient implements IpvsClient {
     const first = await this.#sendFirst(operations.map(firstStep))
     const { again, failures } = followUp(first.refusals)
     if (first.loss !== undefined || again.length === 0) return resultOf(operations, [first], failures)
-    const second = await this.#bursts.send(again, this.#familyNow())
+    const second = await this.#send(again)
     return resultOf(operations, [first, second], [...failures, ...lastFailures(second.refusals)])
   }
 
@@ -148,11 +147,16 @@ class NetlinkIpvsClient implements IpvsClient {
   }
 
   /** ENOENT is also what the kernel says to messages of a type that is no family any more. */
-  async #sendFirst(steps: readonly Step[]): Promise<Sent> {
-    const sent = await this.#bursts.send(steps, this.#familyNow())
+  async #sendFirst(steps: readonly Step[]): Promise<SentSteps> {
+    const sent = await this.#send(steps)
     const mayBeStale = sent.loss === undefined && sent.refusals.some(({ code }) => code === 'ENOENT')
     if (!mayBeStale || !this.#isStale()) return sent
-    return await this.#bursts.send(steps, this.#familyNow())
+    return await this.#send(steps)
+  }
+
+  #send(steps: readonly Step[]): Promise<SentSteps> {
+    const link = { connection: this.#connection, clock: this.#clock }
+    return sendSteps(link, steps, { family: this.#familyNow(), messagesMax: this.#messagesMax })
   }
 
   #familyNow(): number {
@@ -262,7 +266,7 @@ async function listDestinations(
 /** Failures in the order of the operations. */
 function resultOf(
   operations: readonly IpvsOperation[],
-  rounds: readonly Sent[],
+  rounds: readonly SentSteps[],
   failures: readonly Refusal[],
 ): IpvsResult {
   const byOperation = new Map(failures.map(failure => [failure.step.operation, failure]))

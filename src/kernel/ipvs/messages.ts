@@ -1,12 +1,13 @@
 import { unreachable } from '../../base/assert.ts'
-import { type Family, familyOf, type Ip } from '../../base/ip.ts'
+import { familyOf, type Ip } from '../../base/ip.ts'
 import { type Octets, u32be, u32host } from '../../base/octets.ts'
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { ByteWriter } from '../../netlink/bytes.ts'
+import type { AttributeWriter } from '../../netlink/attribute.ts'
+import type { Batch } from '../../netlink/batch.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import type { Writer } from '../../netlink/flat-writer.ts'
 import { writeGenlMsgHdr } from '../../netlink/genetlink.ts'
-import { closeMessage, openMessage } from '../../netlink/message.ts'
-import { type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
+import { encodeMessage } from '../../netlink/message.ts'
+import { type SourcesOf, type ValuesOf, writeAttributes, writerOf } from '../../netlink/schema.ts'
 import {
   AF_INET,
   AF_INET6,
@@ -26,14 +27,12 @@ import {
 import type { IpvsOperation } from './operation.ts'
 import { COMMAND, type DESTINATION, type SERVICE } from './schema.ts'
 import type { IpvsProtocol, RealServer, VirtualAddress, VirtualServer } from './state.ts'
-import { isUsualServer, writeDestination, writeServer } from './usual-writer.ts'
 
 const PROTOCOL_NUMBERS: Readonly<Record<IpvsProtocol, number>> = {
   TCP: IPPROTO_TCP,
   UDP: IPPROTO_UDP,
   SCTP: IPPROTO_SCTP,
 }
-const FAMILY_NUMBERS: Readonly<Record<Family, number>> = { IPv4: AF_INET, IPv6: AF_INET6 }
 
 /** An operation and the command that it is sent as. */
 export interface Step {
@@ -58,6 +57,15 @@ export function firstStep(operation: IpvsOperation): Step {
   }
 }
 
+/** Bytes of a step beside the name of a scheduler, at most. */
+const STEP_BYTES_MAX = 192
+
+export function stepBytesMax({ operation }: Step): number {
+  return operation.verb === 'set-server'
+    ? STEP_BYTES_MAX + operation.server.scheduler.length * 3
+    : STEP_BYTES_MAX
+}
+
 /** What all messages of a family begin with. */
 export interface MessageStart {
   /** The number of the generic netlink family IPVS. */
@@ -66,46 +74,84 @@ export interface MessageStart {
   readonly sequence: number
 }
 
-/** Appends one message. Gives where it starts. */
-export function writeStep(attributes: AttributeWriter, step: Step, head: MessageStart): number {
+/** Appends the message of a step; `family` is the number of the generic netlink family IPVS. */
+export function writeStep(batch: Batch<Step>, step: Step, family: number): void {
   const { operation, command } = step
-  const { out } = attributes
-  const { family, flags, sequence } = head
-  const usual = { family, flags, sequence, command, protocol: PROTOCOL_NUMBERS[operation.server.protocol] }
-  if (operation.verb === 'set-destination') return writeDestination(out, usual, operation)
-  if (operation.verb === 'set-server' && isUsualServer(operation.server))
-    return writeServer(out, usual, operation.server)
-  return writeStepByTable(attributes, step, head)
+  const { out } = batch
+  batch.open(family)
+  writeGenlMsgHdr(out.out, { command, version: IPVS_GENL_VERSION })
+  switch (operation.verb) {
+    case 'set-server':
+      writeServer(out, operation)
+      break
+    case 'delete-server':
+      writeAddress(out, operation)
+      break
+    case 'set-destination':
+      writeDestination(out, operation)
+      break
+    case 'delete-destination':
+      writeDestinationAddress(out, operation)
+      break
+    default:
+      unreachable(operation)
+  }
+  batch.close(step)
 }
 
-export function writeStepByTable(
-  attributes: AttributeWriter,
-  { operation, command }: Step,
-  head: MessageStart,
-): number {
-  return writeCommand(attributes, { command, ...head }, valuesOf(operation))
+interface AboutServer {
+  readonly server: VirtualAddress
+}
+interface AboutDestination extends AboutServer {
+  readonly destination: RealServer
 }
 
-export type CommandValues = ValuesOf<typeof COMMAND>
-
-function writeCommand(
-  attributes: AttributeWriter,
-  { command, family, flags, sequence }: MessageStart & { readonly command: number },
-  values: CommandValues,
-): number {
-  const { out } = attributes
-  const start = openMessage(out, { type: family, flags: NLM_F_REQUEST | flags, sequence })
-  writeGenlMsgHdr(out, { command, version: IPVS_GENL_VERSION })
-  writeAttributes(attributes, COMMAND, values)
-  closeMessage(out, start)
-  return start
+const ADDRESS: SourcesOf<typeof SERVICE, AboutServer> = {
+  family: ({ server }) => familyNumber(server.ip),
+  protocol: ({ server }) => PROTOCOL_NUMBERS[server.protocol],
+  address: ({ server }) => server.ip,
+  port: ({ server }) => server.port,
 }
+
+const SERVER: SourcesOf<typeof SERVICE, { readonly server: VirtualServer }> = {
+  ...ADDRESS,
+  scheduler: ({ server }) => server.scheduler,
+  flags: ({ server }) => server.flags,
+  timeoutS: ({ server }) => server.timeoutS,
+  netmask: ({ server }) => netmaskOctets(server),
+}
+
+const DESTINATION_ADDRESS: SourcesOf<typeof DESTINATION, AboutDestination> = {
+  family: ({ destination }) => familyNumber(destination.ip),
+  address: ({ destination }) => destination.ip,
+  port: ({ destination }) => destination.port,
+}
+
+const NO_LIMIT = 0
+const WHOLE_DESTINATION: SourcesOf<typeof DESTINATION, AboutDestination> = {
+  ...DESTINATION_ADDRESS,
+  forwarding: ({ destination }) => destination.forwarding,
+  weight: ({ destination }) => destination.weight,
+  connectionsMax: () => NO_LIMIT,
+  connectionsLow: () => NO_LIMIT,
+}
+
+const writeAddress: Writer<AboutServer> = writerOf(COMMAND, { service: ADDRESS })
+const writeServer: Writer<{ readonly server: VirtualServer }> = writerOf(COMMAND, { service: SERVER })
+const writeDestination: Writer<AboutDestination> = writerOf(COMMAND, {
+  service: ADDRESS,
+  destination: WHOLE_DESTINATION,
+})
+const writeDestinationAddress: Writer<AboutDestination> = writerOf(COMMAND, {
+  service: ADDRESS,
+  destination: DESTINATION_ADDRESS,
+})
+
+type CommandValues = ValuesOf<typeof COMMAND>
 
 /** A message on its own: a read, or a setting. */
 export function encodeCommand(command: number, head: MessageStart, values: CommandValues = {}): Uint8Array {
-  const out = new ByteWriter(128)
-  writeCommand(new AttributeWriter(out), { command, ...head }, values)
-  return out.written()
+  return encode(command, head, out => writeAttributes(out, COMMAND, values))
 }
 
 export function encodeListServers(family: number, sequence: number): Uint8Array {
@@ -115,51 +161,22 @@ export function encodeListServers(family: number, sequence: number): Uint8Array 
 /** The kernel lists those of one server at a time; one that is gone has none. */
 export function encodeListDestinations(family: number, sequence: number, server: VirtualAddress): Uint8Array {
   const head = { family, flags: NLM_F_DUMP, sequence }
-  return encodeCommand(IPVS_CMD_GET_DEST, head, { service: addressValues(server) })
+  return encode(IPVS_CMD_GET_DEST, head, out => writeAddress(out, { server }))
 }
 
-function valuesOf(operation: IpvsOperation): CommandValues {
-  switch (operation.verb) {
-    case 'set-server':
-      return { service: serverValues(operation.server) }
-    case 'delete-server':
-      return { service: addressValues(operation.server) }
-    case 'set-destination':
-      return {
-        service: addressValues(operation.server),
-        destination: destinationValues(operation.destination),
-      }
-    case 'delete-destination': {
-      const { family, address, port } = destinationValues(operation.destination)
-      return { service: addressValues(operation.server), destination: { family, address, port } }
-    }
-    default:
-      return unreachable(operation)
-  }
-}
-
-function addressValues({ protocol, ip, port }: VirtualAddress): ValuesOf<typeof SERVICE> {
-  return { family: familyNumber(ip), protocol: PROTOCOL_NUMBERS[protocol], address: ip, port }
-}
-
-export function serverValues(server: VirtualServer): ValuesOf<typeof SERVICE> {
-  const { scheduler, flags, timeoutS } = server
-  return { ...addressValues(server), scheduler, flags, timeoutS, netmask: netmaskOctets(server) }
-}
-
-export function destinationValues({
-  ip,
-  port,
-  forwarding,
-  weight,
-}: RealServer): ValuesOf<typeof DESTINATION> {
-  const family = familyNumber(ip)
-  // No limits of connections.
-  return { family, address: ip, port, forwarding, weight, connectionsMax: 0, connectionsLow: 0 }
+function encode(
+  command: number,
+  { family, flags, sequence }: MessageStart,
+  write: (out: AttributeWriter) => void,
+): Uint8Array {
+  return encodeMessage({ type: family, flags: NLM_F_REQUEST | flags, sequence }, out => {
+    writeGenlMsgHdr(out.out, { command, version: IPVS_GENL_VERSION })
+    write(out)
+  })
 }
 
 function familyNumber(ip: Ip): number {
-  return FAMILY_NUMBERS[familyOf(ip)]
+  return ip.length === 4 ? AF_INET : AF_INET6
 }
 
 function netmaskOctets({ ip, netmask }: VirtualServer): Octets {

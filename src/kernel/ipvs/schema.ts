@@ -1,7 +1,15 @@
-import type { Octets } from '../../base/octets.ts'
-import { u32host as fourOctets, readU32host } from '../../base/octets.ts'
+import { readU32host } from '../../base/octets.ts'
 import type { Codec } from '../../netlink/codec.ts'
-import { nestedOctets, octets, string, u16be, u16host, u32host, u64host } from '../../netlink/codec.ts'
+import {
+  nestedOctets,
+  octets,
+  paddedOctets,
+  string,
+  u16be,
+  u16host,
+  u32host,
+  u64host,
+} from '../../netlink/codec.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { attributeSet, nested } from '../../netlink/schema.ts'
 import {
@@ -44,22 +52,19 @@ import {
 
 /** The attributes of IPVS that matter here, as linux/ip_vs.h and the policies in net/netfilter/ipvs/ip_vs_ctl.c say. */
 
-const UNION_BYTES = 16
-
 /** union nf_inet_addr: 16 bytes, of which IPv4 has the first four. */
-const address: Codec<Octets> = {
-  write: (out, type, value) => octets.write(out, type, value.padEnd(UNION_BYTES, '\0')),
-  read(view, start, end, depth) {
-    if (end - start !== UNION_BYTES) throw malformed(`an address of ${end - start} bytes`, start)
-    return octets.read(view, start, end, depth)
-  },
-}
+const address = paddedOctets(16)
 
 const ALL_FLAGS = 0xffff_ffff
 
 /** struct ip_vs_flags: flags, and a mask of those that count. */
 const flags: Codec<number> = {
-  write: (out, type, value) => octets.write(out, type, fourOctets(value) + fourOctets(ALL_FLAGS)),
+  write(out, type, value) {
+    out.open(type)
+    out.out.u32(value)
+    out.out.u32(ALL_FLAGS)
+    out.close()
+  },
   read(view, start, end, depth) {
     const both = octets.read(view, start, end, depth)
     if (both.length !== 8) throw malformed(`flags of ${both.length} bytes`, start)

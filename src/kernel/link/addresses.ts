@@ -15,7 +15,7 @@ export interface AddressReaderOptions {
   readonly openTransport: () => Transport
   readonly clock: Clock
   /** Name of a device whose addresses are left out, and whose changes nobody is told of. */
-  readonly except?: string
+  readonly except?: string | undefined
 }
 
 export interface AddressReader {

@@ -1,13 +1,19 @@
 import type { Clock } from '../../base/clock.ts'
 import { formatIp, type Ip } from '../../base/ip.ts'
-import { Connection, REQUEST_SEQUENCE_MAX } from '../../netlink/connection.ts'
-import { type BurstError, type BurstReplies, unknownOutcome, type Words } from '../../netlink/conversation.ts'
+import { type Refused, sendEach } from '../../netlink/batch.ts'
+import { Connection } from '../../netlink/connection.ts'
+import type { Words } from '../../netlink/conversation.ts'
 import { errnoName, errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { patientBurst } from '../../netlink/patient-burst.ts'
-import { SystemError, type Transport } from '../../netlink/transport.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import { findLink, type Link } from './find-link.ts'
-import { type AddressChange, encodeChanges, encodeDelLink, encodeNewLink } from './link-messages.ts'
+import {
+  type AddressChange,
+  CHANGE_BYTES_MAX,
+  encodeDelLink,
+  encodeNewLink,
+  writeChange,
+} from './link-messages.ts'
 import { ipsOf, listAddresses } from './list-addresses.ts'
 
 /** A device without a wire, whose addresses make the node take packets in (kube-ipvs0). */
@@ -62,8 +68,6 @@ const KIND = 'dummy'
 const CHANGES_PER_DATAGRAM = 200
 /** So many take a fraction of a millisecond on a device with few addresses; each walks the list of all. */
 const SYNC_CHANGES_MAX = 32
-const SEQUENCE_FIRST = REQUEST_SEQUENCE_MAX + 1
-const SEQUENCE_MAX = 0xffff_ffff
 
 export function createDummyClient(options: DummyClientOptions): DummyClient {
   return new RouteDummyClient(options)
@@ -72,10 +76,9 @@ export function createDummyClient(options: DummyClientOptions): DummyClient {
 class RouteDummyClient implements DummyClient {
   readonly #connection: Connection
   readonly #clock: Clock
-  #sequence = SEQUENCE_FIRST
 
   constructor({ transport, clock, timeoutMs }: DummyClientOptions) {
-    this.#connection = new Connection({ transport, clock, ...(timeoutMs === undefined ? {} : { timeoutMs }) })
+    this.#connection = new Connection({ transport, clock, timeoutMs })
     this.#clock = clock
   }
 
@@ -115,23 +118,16 @@ class RouteDummyClient implements DummyClient {
     if (changes.length === 0) return NOTHING
     const link = this.#find('commit addresses of', name)
     if (link === undefined) return withoutDevice(name, add)
-    const failures: AddressFailure[] = []
-    let [bytes, messages] = [0, 0]
-    let unknown: Error | undefined
-    while (messages < changes.length && unknown === undefined) {
-      const parcel = this.#encode(link, changes.slice(messages, messages + CHANGES_PER_DATAGRAM), name)
-      const replies = await this.#send(parcel)
-      if (replies instanceof SystemError) {
-        for (const { ip } of changes.slice(messages))
-          failures.push({ ip, code: replies.code, error: replies })
-        break
-      }
-      failures.push(...failuresOf(parcel, replies))
-      unknown = lossOf(parcel, replies)
-      bytes += parcel.bytes.length
-      messages += parcel.changes.length
-    }
-    return { unknown, failures, bytes, messages }
+    const socket = { connection: this.#connection, clock: this.#clock }
+    const { refused, loss, bytes, messages } = await sendEach(socket, changes, {
+      object: `addresses of device ${name}`,
+      write: (batch, change) => writeChange(batch, change, link.index),
+      bytesMax: () => CHANGE_BYTES_MAX,
+      messagesMax: CHANGES_PER_DATAGRAM,
+      isLong: some => some.length > SYNC_CHANGES_MAX,
+    })
+    const failures = refused.filter(each => !isDone(each)).map(each => failureOf(each, name))
+    return { unknown: loss, failures, bytes, messages }
   }
 
   close(): Promise<void> {
@@ -154,31 +150,6 @@ class RouteDummyClient implements DummyClient {
   #ask(words: Words, build: (sequence: number) => Uint8Array): void {
     this.#connection.roundTrip({ ...words, build, onMessage: () => undefined })
   }
-
-  #encode(link: Link, changes: readonly AddressChange[], name: string): Parcel {
-    if (this.#sequence + changes.length > SEQUENCE_MAX) this.#sequence = SEQUENCE_FIRST
-    const firstSequence = this.#sequence
-    this.#sequence += changes.length
-    const bytes = encodeChanges(changes, { index: link.index, firstSequence })
-    return { name, changes, firstSequence, bytes }
-  }
-
-  #send({ name, bytes, firstSequence, changes }: Parcel): Promise<BurstReplies | SystemError> {
-    const has = (sequence: number): boolean =>
-      sequence >= firstSequence && sequence < firstSequence + changes.length
-    const socket = { connection: this.#connection, clock: this.#clock }
-    const pool = changes.length > SYNC_CHANGES_MAX
-    return patientBurst(socket, { bytes, has }, { pool, object: `addresses of device ${name}` })
-  }
-}
-
-/** One datagram. */
-interface Parcel {
-  /** Of the device. */
-  readonly name: string
-  readonly changes: readonly AddressChange[]
-  readonly firstSequence: number
-  readonly bytes: Uint8Array
 }
 
 const NOTHING: AddressResult = { unknown: undefined, failures: [], bytes: 0, messages: 0 }
@@ -211,24 +182,11 @@ const DONE: Readonly<Record<AddressChange['verb'], ReadonlySet<string>>> = {
   remove: new Set(['EADDRNOTAVAIL', 'ENODEV']),
 }
 
-function failuresOf(parcel: Parcel, { errors }: BurstReplies): readonly AddressFailure[] {
-  return errors.flatMap(reply => {
-    const change = parcel.changes[reply.sequence - parcel.firstSequence]
-    const isDone = change === undefined || DONE[change.verb].has(errnoName(reply.errno))
-    return isDone ? [] : [failureOf(change, parcel.name, reply)]
-  })
+function isDone({ tag, errno }: Refused<AddressChange>): boolean {
+  return DONE[tag.verb].has(errnoName(errno))
 }
 
-function failureOf(change: AddressChange, name: string, reply: BurstError): AddressFailure {
-  const error = new NetlinkError({ ...wordsFor(change, name), ...reply })
-  return { ip: change.ip, code: error.code, error }
-}
-
-/** The last message always has an answer: when it has none, others may lack theirs, too. */
-function lossOf({ name, changes, firstSequence }: Parcel, replies: BurstReplies): Error | undefined {
-  if (replies.loss !== undefined) return replies.loss
-  const last = firstSequence + changes.length - 1
-  const isAnswered = replies.acknowledged > 0 || replies.errors.some(({ sequence }) => sequence === last)
-  const words = { operation: 'commit', object: `addresses of device ${name}` }
-  return isAnswered ? undefined : unknownOutcome(words, 'ENODATA')
+function failureOf({ tag, ...refused }: Refused<AddressChange>, name: string): AddressFailure {
+  const error = new NetlinkError({ ...wordsFor(tag, name), ...refused })
+  return { ip: tag.ip, code: error.code, error }
 }

@@ -1,9 +1,8 @@
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { closeMessage, type Message, openMessage } from '../../netlink/message.ts'
+import { encodeMessage, type Message } from '../../netlink/message.ts'
 import { readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import { RTM_GETLINK, RTM_NEWLINK } from './constants.ts'
 import { IFINFOMSG_LENGTH, LINK, readIfInfoMsg, writeIfInfoMsg } from './schema.ts'
@@ -35,12 +34,10 @@ export function findLink(connection: Connection, name: string): Link | undefined
 }
 
 function encodeGetLink(name: string, sequence: number): Uint8Array {
-  const out = new ByteWriter(64)
-  const start = openMessage(out, { type: RTM_GETLINK, flags: NLM_F_REQUEST, sequence })
-  writeIfInfoMsg(out, 0)
-  writeAttributes(new AttributeWriter(out), LINK, { name })
-  closeMessage(out, start)
-  return out.written()
+  return encodeMessage({ type: RTM_GETLINK, flags: NLM_F_REQUEST, sequence }, out => {
+    writeIfInfoMsg(out.out, 0)
+    writeAttributes(out, LINK, { name })
+  })
 }
 
 function decodeLink(view: ByteView, message: Message): Link {

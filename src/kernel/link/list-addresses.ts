@@ -1,11 +1,11 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Ip } from '../../base/ip.ts'
-import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'
-import { closeMessage, type Message, openMessage } from '../../netlink/message.ts'
+import { encodeMessage, type Message } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
 import { AF_INET, AF_INET6, AF_UNSPEC, IFA_F_SECONDARY, RTM_GETADDR, RTM_NEWADDR } from './constants.ts'
 import { ADDRESS, IFADDRMSG_LENGTH, readIfAddrMsg, writeIfAddrMsg } from './schema.ts'
@@ -70,11 +70,9 @@ export function ipsOf(addresses: readonly LinkAddress[]): readonly Ip[] {
 }
 
 function encodeGetAddresses(sequence: number): Uint8Array {
-  const out = new ByteWriter(32)
-  const start = openMessage(out, { type: RTM_GETADDR, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence })
-  writeIfAddrMsg(out, { family: AF_UNSPEC, prefixLength: 0, flags: 0, scope: 0, index: 0 })
-  closeMessage(out, start)
-  return out.written()
+  const all = { family: AF_UNSPEC, prefixLength: 0, flags: 0, scope: 0, index: 0 }
+  const head = { type: RTM_GETADDR, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
+  return encodeMessage(head, ({ out }) => writeIfAddrMsg(out, all))
 }
 
 /** undefined for what is no IP address: other families have addresses, too. */

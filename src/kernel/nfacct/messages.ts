@@ -1,14 +1,7 @@
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
 import { NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed, unencodable } from '../../netlink/errors.ts'
-import {
-  closeMessage,
-  type Message,
-  NFGENMSG_LENGTH,
-  openMessage,
-  writeNfGenMsg,
-} from '../../netlink/message.ts'
+import { encodeMessage, type Message, NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import { NFACCT_NAME_MAX, NFNL_SUBSYS_ACCT } from './constants.ts'
 import { ACCOUNT } from './schema.ts'
@@ -26,13 +19,11 @@ export function encodeAccount(
 ): Uint8Array {
   const length = Buffer.byteLength(name)
   if (length === 0 || length >= NFACCT_NAME_MAX) throw unencodable(`a counter of nfacct named ${name}`)
-  const out = new ByteWriter(64)
   const type = (NFNL_SUBSYS_ACCT << 8) | message
-  const start = openMessage(out, { type, flags: NLM_F_REQUEST | flags, sequence })
-  writeNfGenMsg(out, { family: 0, resourceId: 0 })
-  writeAttributes(new AttributeWriter(out), ACCOUNT, { name })
-  closeMessage(out, start)
-  return out.written()
+  return encodeMessage({ type, flags: NLM_F_REQUEST | flags, sequence }, out => {
+    writeNfGenMsg(out.out, { family: 0, resourceId: 0 })
+    writeAttributes(out, ACCOUNT, { name })
+  })
 }
 
 /** Throws NetlinkError for a message that is no counter. */

@@ -1,20 +1,20 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
 import { finish, finishInSlices } from '../../base/steps.ts'
+import { type DatagramReplies, sendDatagram } from '../../netlink/batch.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
-import { Connection, REQUEST_SEQUENCE_MAX } from '../../netlink/connection.ts'
+import { Connection } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_NFTABLES } from '../../netlink/constants.ts'
-import type { BurstError, BurstReplies } from '../../netlink/conversation.ts'
+import type { BurstError } from '../../netlink/conversation.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { Message } from '../../netlink/message.ts'
-import { patientBurst } from '../../netlink/patient-burst.ts'
-import { SystemError, type Transport } from '../../netlink/transport.ts'
-import type { Batch } from './batch.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
 import { readCounters } from './counters.ts'
 import { describeOperation } from './describe.ts'
 import { elementsIn, encodeBatch, nameGeneration } from './encode.ts'
+import type { EncodedTransaction } from './encoded-transaction.ts'
 import { nextGeneration, readGeneration } from './generation.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import { type IpsetNames, rememberIpsets, type UnwritableRule, unwritableRules } from './ipset-names.ts'
@@ -113,8 +113,6 @@ const UNKNOWN_GENERATION = 0
 const SYNC_BYTES_MAX = 64 * 1024
 const ENCODE_SLICE_MS = 5
 const NEWRULE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWRULE
-const BATCH_SEQUENCE_FIRST = REQUEST_SEQUENCE_MAX + 1
-const SEQUENCE_MAX = 0xffff_ffff
 /** Room for the rest of a batch beside the longest list of elements. */
 const BATCH_OVERHEAD_BYTES = 2_048
 
@@ -128,18 +126,15 @@ class NetlinkNftClient implements NftClient {
   readonly #clock: Clock
   readonly #ipsets: IpsetNames | undefined
   readonly #asyncElements: number
-  readonly #sendLimitBytes: number
-  #batchSequence = BATCH_SEQUENCE_FIRST
   /** The last generation that anyone was told. */
   #seen: number | undefined
 
   constructor(options: NftClientOptions) {
     const { transport, clock, ipsets, asyncElements = ASYNC_ELEMENTS, timeoutMs } = options
-    this.#connection = new Connection({ transport, clock, ...(timeoutMs === undefined ? {} : { timeoutMs }) })
+    this.#connection = new Connection({ transport, clock, timeoutMs })
     this.#clock = clock
     this.#ipsets = ipsets
     this.#asyncElements = asyncElements
-    this.#sendLimitBytes = transport.sendLimitBytes
   }
 
   generation(): number {
@@ -207,7 +202,7 @@ class NetlinkNftClient implements NftClient {
    * asked for, and only reading it back tells which: the outcome is then `unknown`. So it is when somebody else committed
    * before a part that deletes rules by their numbers, which may be others' by then.
    */
-  async #sendParts(batch: Batch, manyElements: boolean): Promise<SentBatch> {
+  async #sendParts(batch: EncodedTransaction, manyElements: boolean): Promise<SentBatch> {
     const seen = this.#seen
     const start = this.generation()
     const foreign = seen !== undefined && seen !== start
@@ -215,7 +210,7 @@ class NetlinkNftClient implements NftClient {
     let sent: SentBatch = { outcome: 'committed', generation: start, foreign, handles, replies: NO_REPLIES }
     const isByNumber = (message: number): boolean =>
       batch.operationAt(batch.firstSequence + message)?.verb === 'delete-rule'
-    const parts = splitBatch(batch.bytes, this.#sendLimitBytes, isByNumber)
+    const parts = splitBatch(batch.bytes, this.#connection.sendLimitBytes, isByNumber)
     for (const bytes of parts) {
       const before = sent.generation
       const pool = manyElements || bytes.length > SYNC_BYTES_MAX
@@ -263,9 +258,10 @@ class NetlinkNftClient implements NftClient {
     return { ...this.#nothing(), outcome: 'refused', failures }
   }
 
-  async #encode(transaction: Transaction, options: BatchOptions): Promise<Batch> {
-    const firstSequence = this.#takeSequences(transaction.length + elementsIn(transaction) + 2)
-    const elementListBytesMax = this.#sendLimitBytes - BATCH_OVERHEAD_BYTES
+  async #encode(transaction: Transaction, options: BatchOptions): Promise<EncodedTransaction> {
+    // More numbers than the batch can need, since it is not known before it is encoded.
+    const firstSequence = this.#connection.takeSequences(transaction.length + elementsIn(transaction) + 2)
+    const elementListBytesMax = this.#connection.sendLimitBytes - BATCH_OVERHEAD_BYTES
     const steps = encodeBatch(transaction, { firstSequence, elementListBytesMax, ...options })
     const isSmall = transaction.length + elementsIn(transaction) <= this.#asyncElements
     if (isSmall) return finish(steps)
@@ -274,24 +270,20 @@ class NetlinkNftClient implements NftClient {
     return finishInSlices(steps, { sliceMs: ENCODE_SLICE_MS, nowMs, breathe: () => clock.breathe() })
   }
 
-  /** Reserves more numbers than a batch can need, since it is not known before it is encoded. */
-  #takeSequences(count: number): number {
-    if (this.#batchSequence + count > SEQUENCE_MAX) this.#batchSequence = BATCH_SEQUENCE_FIRST
-    const first = this.#batchSequence
-    this.#batchSequence += count
-    return first
-  }
-
   /** A send that failed for good counts as a refusal of the whole. */
-  async #send(batch: Batch, { bytes, pool, handles }: SentPart): Promise<BurstReplies> {
+  async #send(batch: EncodedTransaction, { bytes, pool, handles }: SentPart): Promise<Replies> {
     const object = `nf_tables batch of ${batch.messages} messages`
     const link = { connection: this.#connection, clock: this.#clock }
+    const has = (sequence: number): boolean => batch.has(sequence)
     const onMessage = (view: ByteView, message: Message): void =>
       noteHandle(handles, batch, { view, message })
-    const replies = await patientBurst(link, { bytes, has: batch.has, onMessage }, { pool, object })
-    return replies instanceof SystemError ? notSent(replies, batch) : replies
+    const { errors, loss, unsent } = await sendDatagram(link, { bytes, has, onMessage }, { pool, object })
+    if (unsent === undefined) return { errors, loss }
+    return { errors: [{ sequence: batch.firstSequence, ...unsent }], loss }
   }
 }
+
+type Replies = Pick<DatagramReplies, 'errors' | 'loss'>
 
 interface BatchOptions {
   readonly generation: number | undefined
@@ -308,15 +300,15 @@ interface SentPart {
 
 interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign' | 'handles'> {
   /** Of the last part that was sent. */
-  readonly replies: BurstReplies
+  readonly replies: Replies
 }
 
-const NO_REPLIES: BurstReplies = { errors: [], acknowledged: 0, loss: undefined }
+const NO_REPLIES: Replies = { errors: [], loss: undefined }
 
 /** NFT_MSG_NEWRULE carries the number of the message that asked for it. */
 function noteHandle(
   handles: Map<Operation, bigint>,
-  batch: Batch,
+  batch: EncodedTransaction,
   { view, message }: { readonly view: ByteView; readonly message: Message },
 ): void {
   if (message.type !== NEWRULE) return
@@ -324,17 +316,7 @@ function noteHandle(
   if (operation !== undefined) handles.set(operation, handleIn(view, message))
 }
 
-function notSent(error: SystemError, batch: Batch): BurstReplies {
-  const errno = errnoNumber(error.code) || Math.abs(error.errno)
-  const extendedAck = `nothing was sent (${error.message})`
-  return {
-    errors: [{ sequence: batch.firstSequence, errno, extendedAck, offset: undefined }],
-    acknowledged: 0,
-    loss: undefined,
-  }
-}
-
-function isStale({ errors }: BurstReplies): boolean {
+function isStale({ errors }: Replies): boolean {
   return errors.some(({ errno }) => errno === errnoNumber('ERESTART'))
 }
 
@@ -344,7 +326,7 @@ function isStale({ errors }: BurstReplies): boolean {
  * that exist already) leaves the generation as it is, and is `unknown` as well.
  */
 function outcomeOf(
-  replies: BurstReplies,
+  replies: Replies,
   { before, after }: { readonly before: number; readonly after: number },
 ): CommitResult['outcome'] {
   if (isStale(replies)) return 'stale'
@@ -353,11 +335,15 @@ function outcomeOf(
 }
 
 /** Errors about the batch as a whole (its first message's) are blamed on its first operation, and on no element. */
-function failuresOf(replies: BurstReplies, batch: Batch, first: Operation): readonly OperationFailure[] {
+function failuresOf(
+  replies: Replies,
+  batch: EncodedTransaction,
+  first: Operation,
+): readonly OperationFailure[] {
   return isStale(replies) ? [] : replies.errors.map(error => failureOf(error, batch, first))
 }
 
-function failureOf(failed: BurstError, batch: Batch, first: Operation) {
+function failureOf(failed: BurstError, batch: EncodedTransaction, first: Operation) {
   const { sequence, errno, offset } = failed
   const operation = batch.operationAt(sequence, offset)
   const elements = batch.elementsAt(sequence, offset)
@@ -371,7 +357,7 @@ function failureOf(failed: BurstError, batch: Batch, first: Operation) {
 }
 
 /** The kernel's own words are ENOENT alone where it has no module. */
-function lackOf(operation: Operation, { sequence, errno, offset }: BurstError, batch: Batch) {
+function lackOf(operation: Operation, { sequence, errno, offset }: BurstError, batch: EncodedTransaction) {
   if (errno !== errnoNumber('ENOENT')) return undefined
   return missingPart(operation, offset === undefined ? undefined : batch.expressionAt(sequence, offset))
 }

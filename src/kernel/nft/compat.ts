@@ -1,10 +1,8 @@
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { ByteWriter } from '../../netlink/bytes.ts'
 import { string, u32be } from '../../netlink/codec.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { closeMessage, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
+import { encodeMessage, writeNfGenMsg } from '../../netlink/message.ts'
 import { attributeSet, writeAttributes } from '../../netlink/schema.ts'
 
 /** linux/netfilter/nf_tables_compat.h and nfnetlink.h. */
@@ -50,11 +48,9 @@ const ABSENT: ReadonlySet<string> = new Set(['EINVAL', 'ENOENT', 'EPROTONOSUPPOR
 
 export function compatRequest(extension: XtExtension, sequence: number): Uint8Array {
   const { kind = 'match', name, revision, family } = extension
-  const out = new ByteWriter(64)
   const type = (NFNL_SUBSYS_NFT_COMPAT << 8) | NFNL_MSG_COMPAT_GET
-  const start = openMessage(out, { type, flags: NLM_F_REQUEST, sequence })
-  writeNfGenMsg(out, { family, resourceId: 0 })
-  writeAttributes(new AttributeWriter(out), COMPAT, { name, revision, type: COMPAT_TYPES[kind] })
-  closeMessage(out, start)
-  return out.written()
+  return encodeMessage({ type, flags: NLM_F_REQUEST, sequence }, out => {
+    writeNfGenMsg(out.out, { family, resourceId: 0 })
+    writeAttributes(out, COMPAT, { name, revision, type: COMPAT_TYPES[kind] })
+  })
 }

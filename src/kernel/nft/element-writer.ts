@@ -2,7 +2,8 @@ import type { Octets } from '../../base/octets.ts'
 import type { AttributeWriter } from '../../netlink/attribute.ts'
 import type { ByteWriter } from '../../netlink/bytes.ts'
 import { NLA_F_NESTED } from '../../netlink/constants.ts'
-import { type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
+import type { Writer } from '../../netlink/flat-writer.ts'
+import { type SourcesOf, writerOf } from '../../netlink/schema.ts'
 import {
   NFTA_DATA_VALUE,
   NFTA_LIST_ELEM,
@@ -11,31 +12,65 @@ import {
   NFTA_SET_ELEM_USERDATA,
 } from './constants.ts'
 import { NFTNL_UDATA_SET_ELEM_COMMENT } from './datatypes.ts'
-import { dataAttributes } from './expression-attributes.ts'
-import { SET_ELEMENT } from './schema.ts'
+import { LIST_ELEMENT, type SET_ELEMENT } from './schema.ts'
 import type { Element, NftSet } from './state.ts'
 import { commentUserdata } from './userdata.ts'
 
 /** No element is longer: key and data 64 bytes each, a chain's name and userdata 256 each, and their headers. */
 export const ELEMENT_BYTES_MAX = 768
+
 /** What the straight-line writer takes; whatever is longer goes through the tables, which know every limit. */
 const VALUE_LENGTH_MAX = 64
 const TEXT_LENGTH_MAX = 250
 
 /** Attribute headers without their lengths, as words. */
-const ELEMENT = (NFTA_LIST_ELEM | NLA_F_NESTED) << 16
+const ITEM = (NFTA_LIST_ELEM | NLA_F_NESTED) << 16
 const KEY = (NFTA_SET_ELEM_KEY | NLA_F_NESTED) << 16
 const DATA = (NFTA_SET_ELEM_DATA | NLA_F_NESTED) << 16
 const VALUE = NFTA_DATA_VALUE << 16
 const USERDATA = NFTA_SET_ELEM_USERDATA << 16
 
+const ELEMENT: SourcesOf<typeof SET_ELEMENT, Element> = {
+  key: { value: ({ key }) => key },
+  data: {
+    value: ({ data }) => (typeof data === 'string' ? data : undefined),
+    verdict: {
+      code: ({ data }) => (typeof data === 'object' ? data.code : undefined),
+      chain: ({ data }) => (typeof data === 'object' ? data.chain : undefined),
+    },
+  },
+  userdata: ({ comment }) => commentUserdata(NFTNL_UDATA_SET_ELEM_COMMENT, comment),
+}
+
+const writeLasting: Writer<Element> = writerOf(LIST_ELEMENT, { element: ELEMENT })
+
+interface Expiring extends Element {
+  readonly expiresMs: number
+  /** Of its set. */
+  readonly timeoutMs: number
+}
+const writeExpiring: Writer<Expiring> = writerOf(LIST_ELEMENT, {
+  element: {
+    ...ELEMENT,
+    // An expiration needs a timeout that is not shorter: the set's, or else one of the element's own.
+    timeout: ({ expiresMs, timeoutMs }) => (expiresMs > timeoutMs ? BigInt(expiresMs) : undefined),
+    expiration: ({ expiresMs }) => BigInt(expiresMs),
+  },
+})
+
 /**
- * Appends one element of NFTA_SET_ELEM_LIST_ELEMENTS. A full load writes a hundred thousand of them, most of them
- * before a compiler has seen much of it: the usual shapes are written in a straight line with few calls. A property
- * test holds this against writeElementByTable.
+ * Appends one element of NFTA_SET_ELEM_LIST_ELEMENTS. A full load writes a hundred thousand of them, most of them before a
+ * compiler has seen much of it: the usual shapes are written in a straight line (decision 0001 has the figures).
  */
 export function writeElement(out: AttributeWriter, set: NftSet, element: Element): void {
   if (!writeUsualElement(out.out, element)) writeElementByTable(out, set, element)
+}
+
+/** As writeElement, by the table alone. */
+export function writeElementByTable(out: AttributeWriter, { timeoutMs }: NftSet, element: Element): void {
+  const { expiresMs = 0 } = element
+  if (expiresMs > 0) writeExpiring(out, { ...element, expiresMs, timeoutMs })
+  else writeLasting(out, element)
 }
 
 /** Writes nothing, and gives false, for an element that is not of the usual shapes. */
@@ -63,7 +98,7 @@ function writeUsualElement(out: ByteWriter, element: Element): boolean {
   }
   if (comment !== '') at = writeComment(out, at, comment)
   if (at === NOT_USUAL) return false
-  words[head] = ELEMENT | (at - start)
+  words[head] = ITEM | (at - start)
   out.length = at
   return true
 }
@@ -90,27 +125,6 @@ function writeComment(out: ByteWriter, start: number, comment: string): number {
 }
 
 /** Appends the key of an element to delete. */
-export function writeElementKey(out: AttributeWriter, key: Octets): void {
-  out.openNest(NFTA_LIST_ELEM)
-  writeAttributes(out, SET_ELEMENT, { key: { value: key } })
-  out.close()
-}
-
-/** As writeElement, through the attribute table. */
-export function writeElementByTable(out: AttributeWriter, set: NftSet, element: Element): void {
-  out.openNest(NFTA_LIST_ELEM)
-  writeAttributes(out, SET_ELEMENT, elementAttributes(set, element))
-  out.close()
-}
-
-function elementAttributes(set: NftSet, element: Element): ValuesOf<typeof SET_ELEMENT> {
-  const { key, data, comment, expiresMs = 0 } = element
-  return {
-    key: { value: key },
-    data: data === undefined ? undefined : dataAttributes(data),
-    // An expiration needs a timeout that is not shorter: the set's, or else one of the element's own.
-    timeout: expiresMs > set.timeoutMs ? BigInt(expiresMs) : undefined,
-    expiration: expiresMs > 0 ? BigInt(expiresMs) : undefined,
-    userdata: commentUserdata(NFTNL_UDATA_SET_ELEM_COMMENT, comment),
-  }
-}
+export const writeElementKey: Writer<Octets> = writerOf(LIST_ELEMENT, {
+  element: { key: { value: key => key } },
+})

@@ -1,13 +1,19 @@
 import type { Steps } from '../../base/steps.ts'
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { ByteWriter, viewOf } from '../../netlink/bytes.ts'
+import type { AttributeWriter } from '../../netlink/attribute.ts'
+import { Batch } from '../../netlink/batch.ts'
+import { viewOf } from '../../netlink/bytes.ts'
 import * as netlink from '../../netlink/constants.ts'
-import { addFlags, closeMessage, NFGENMSG_LENGTH, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
+import { NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
 import { writeAttributes } from '../../netlink/schema.ts'
-import { type Batch, batchOf, type ElementOperation, type ElementRun, MessageRecords } from './batch.ts'
 import { isCompiled } from './compiled-rule.ts'
 import * as nft from './constants.ts'
 import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from './element-writer.ts'
+import {
+  type ElementOperation,
+  type ElementRun,
+  EncodedTransaction,
+  type MessageTag,
+} from './encoded-transaction.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import { OBJECT_MESSAGES, type ObjectContext, type ObjectOperation, writeObject } from './object-messages.ts'
 import type { Operation, Transaction } from './operation.ts'
@@ -56,8 +62,8 @@ export function elementsIn(transaction: Transaction): number {
  * A transaction as one batch. Only its last message asks for an acknowledgement (kernels before 6.2 give none for
  * batch end). Throws NetlinkError for a value that does not fit its attribute, and for an ipset that has no number.
  */
-export function* encodeBatch(transaction: Transaction, options: EncodeOptions): Steps<Batch> {
-  const batch = new BatchWriter(expectedBytes(transaction), options)
+export function* encodeBatch(transaction: Transaction, options: EncodeOptions): Steps<EncodedTransaction> {
+  const batch = new TransactionWriter(expectedBytes(transaction), options)
   batch.begin(options.generation)
   let setId = 0
   for (let i = 0; i < transaction.length; ) {
@@ -81,7 +87,7 @@ export function* encodeBatch(transaction: Transaction, options: EncodeOptions): 
 const GENERATION_OFFSET = netlink.NLMSG_HDRLEN + NFGENMSG_LENGTH + netlink.NLA_HDRLEN
 
 /** Puts another generation into a batch that was encoded with one. */
-export function nameGeneration({ bytes }: Batch, generation: number): void {
+export function nameGeneration({ bytes }: EncodedTransaction, generation: number): void {
   viewOf(bytes).data.setUint32(GENERATION_OFFSET, generation)
 }
 
@@ -136,53 +142,48 @@ function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
   return [...bySet.values()].flat()
 }
 
-/** Messages in a growing buffer, each with its record. */
-class BatchWriter {
+/** The batch, with what begins and ends it. */
+class TransactionWriter {
   readonly out: AttributeWriter
   readonly elementListBytesMax: number
-  readonly #firstSequence: number
-  readonly #records = new MessageRecords()
-  #start = 0
+  readonly #batch: Batch<MessageTag>
 
   constructor(capacity: number, options: EncodeOptions) {
     const { firstSequence, elementListBytesMax = ELEMENT_LIST_BYTES_MAX } = options
-    this.out = new AttributeWriter(new ByteWriter(capacity))
+    this.#batch = new Batch(firstSequence, capacity)
+    this.out = this.#batch.out
     this.elementListBytesMax = Math.min(elementListBytesMax, ELEMENT_LIST_BYTES_MAX)
-    this.#firstSequence = firstSequence
   }
 
   begin(generation: number | undefined): void {
-    this.#open(netlink.NFNL_MSG_BATCH_BEGIN, 0)
-    writeNfGenMsg(this.out.out, { family: 0, resourceId: netlink.NFNL_SUBSYS_NFTABLES })
+    this.#openBorder(netlink.NFNL_MSG_BATCH_BEGIN)
     if (generation !== undefined) this.out.u32be(netlink.NFNL_BATCH_GENID, generation)
     this.close(undefined)
   }
 
   open(message: number, flags: number, family: NftFamily): void {
-    this.#open((netlink.NFNL_SUBSYS_NFTABLES << 8) | message, flags)
+    this.#batch.open((netlink.NFNL_SUBSYS_NFTABLES << 8) | message, flags)
     writeNfGenMsg(this.out.out, { family: FAMILIES[family], resourceId: 0 })
   }
 
-  #open(type: number, flags: number): void {
-    const sequence = this.#firstSequence + this.#records.length
-    this.#start = openMessage(this.out.out, { type, flags: flags | netlink.NLM_F_REQUEST, sequence })
+  close(tag: MessageTag): void {
+    this.#batch.close(tag)
   }
 
-  close(operation: Operation | undefined, runs?: readonly ElementRun[]): void {
-    closeMessage(this.out.out, this.#start)
-    this.#records.add(this.#start, operation, runs)
-  }
-
-  end(): Batch {
-    if (this.#records.length > 1) addFlags(this.out.out, this.#start, netlink.NLM_F_ACK)
-    this.#open(netlink.NFNL_MSG_BATCH_END, 0)
-    writeNfGenMsg(this.out.out, { family: 0, resourceId: netlink.NFNL_SUBSYS_NFTABLES })
+  end(): EncodedTransaction {
+    if (this.#batch.messages > 1) this.#batch.acknowledgeLast()
+    this.#openBorder(netlink.NFNL_MSG_BATCH_END)
     this.close(undefined)
-    return batchOf(this.out.out.written(), this.#firstSequence, this.#records)
+    return new EncodedTransaction(this.#batch)
+  }
+
+  #openBorder(type: number): void {
+    this.#batch.open(type)
+    writeNfGenMsg(this.out.out, { family: 0, resourceId: netlink.NFNL_SUBSYS_NFTABLES })
   }
 }
 
-function* encodeElements(batch: BatchWriter, segment: Segment): Steps<void> {
+function* encodeElements(batch: TransactionWriter, segment: Segment): Steps<void> {
   const message = new ElementMessage(batch, segment[0])
   for (const operation of segment) {
     const { length } = operation.elements
@@ -199,13 +200,13 @@ const CLOSED = -1
 
 /** The message that elements of a segment go to; a new one begins when it is full. */
 class ElementMessage {
-  readonly #batch: BatchWriter
+  readonly #batch: TransactionWriter
   readonly #head: ElementOperation
   #runs: ElementRun[] = []
   /** Position from which on another element may not fit; CLOSED while there is no message. */
   #full = CLOSED
 
-  constructor(batch: BatchWriter, head: ElementOperation) {
+  constructor(batch: TransactionWriter, head: ElementOperation) {
     this.#batch = batch
     this.#head = head
   }
@@ -247,13 +248,13 @@ class ElementMessage {
   close(): void {
     if (this.#full === CLOSED) return
     this.#batch.out.close()
-    this.#batch.close(this.#runs[0]?.operation ?? this.#head, this.#runs)
+    this.#batch.close({ runs: this.#runs })
     this.#runs = []
     this.#full = CLOSED
   }
 }
 
-function encodeObject(batch: BatchWriter, operation: ObjectOperation, context: ObjectContext): void {
+function encodeObject(batch: TransactionWriter, operation: ObjectOperation, context: ObjectContext): void {
   const { type, flags } = OBJECT_MESSAGES[operation.verb]
   const echoes = 'echo' in operation && operation.echo === true
   batch.open(type, echoes ? flags | netlink.NLM_F_ECHO : flags, operation.family)

@@ -1,7 +1,6 @@
-import { AttributeWriter } from '../../netlink/attribute.ts'
-import { ByteWriter } from '../../netlink/bytes.ts'
+import type { AttributeWriter } from '../../netlink/attribute.ts'
 import { NFNL_SUBSYS_NFTABLES, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { closeMessage, openMessage, writeNfGenMsg } from '../../netlink/message.ts'
+import { encodeMessage, writeNfGenMsg } from '../../netlink/message.ts'
 
 export interface GetMessage {
   /** NFT_MSG_GET*. */
@@ -14,14 +13,10 @@ export interface GetMessage {
 
 /** One NFT_MSG_GET* request, with a filter that the kernel applies where it knows one. */
 export function getRequest(message: GetMessage, attributes?: (out: AttributeWriter) => void): Uint8Array {
-  const out = new ByteWriter(64)
-  const start = openMessage(out, {
-    type: (NFNL_SUBSYS_NFTABLES << 8) | message.type,
-    flags: NLM_F_REQUEST | message.flags,
-    sequence: message.sequence,
+  const { flags, family, sequence } = message
+  const type = (NFNL_SUBSYS_NFTABLES << 8) | message.type
+  return encodeMessage({ type, flags: NLM_F_REQUEST | flags, sequence }, out => {
+    writeNfGenMsg(out.out, { family, resourceId: 0 })
+    attributes?.(out)
   })
-  writeNfGenMsg(out, { family: message.family, resourceId: 0 })
-  attributes?.(new AttributeWriter(out))
-  closeMessage(out, start)
-  return out.written()
 }

@@ -1,16 +1,15 @@
 import type { AttributeWriter } from '../../netlink/attribute.ts'
 import { NLM_F_APPEND, NLM_F_CREATE } from '../../netlink/constants.ts'
 import { type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
-import type { ElementOperation } from './batch.ts'
-import { isCompiled } from './compiled-rule.ts'
+import { type CompiledRule, isCompiled } from './compiled-rule.ts'
 import * as nft from './constants.ts'
 import { NFTNL_UDATA_RULE_COMMENT, NFTNL_UDATA_TABLE_COMMENT } from './datatypes.ts'
+import type { ElementOperation } from './encoded-transaction.ts'
 import type { Rule } from './expression.ts'
 import { attributesOf } from './expression-attributes.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import type { Operation } from './operation.ts'
-import { writeCompiledRule } from './rule-writer.ts'
-import { CHAIN, RULE, SET, TABLE } from './schema.ts'
+import { CHAIN, COMPILED_RULE, RULE, SET, TABLE } from './schema.ts'
 import type { Chain, NftSet } from './state.ts'
 import { commentUserdata } from './userdata.ts'
 
@@ -67,7 +66,7 @@ export function writeObject(
     case 'add-rule':
     case 'insert-rule': {
       const { chain, rule } = operation
-      if (isCompiled(rule)) writeCompiledRule(out, { table, chain, rule })
+      if (isCompiled(rule)) writeAttributes(out, COMPILED_RULE, { table, chain, ...compiledAttributes(rule) })
       else writeAttributes(out, RULE, { table, chain, ...ruleAttributes(rule, indexOfIpset) })
       break
     }
@@ -97,6 +96,16 @@ function ruleAttributes(
     expressions: expressions.map(each => attributesOf(each, indexOfIpset)),
     userdata: commentUserdata(NFTNL_UDATA_RULE_COMMENT, comment),
   }
+}
+
+function compiledAttributes({
+  compiled,
+  protocol,
+  protocolInverted,
+}: CompiledRule): ValuesOf<typeof COMPILED_RULE> {
+  if (protocol === 0) return { expressions: compiled }
+  const flags = protocolInverted ? nft.NFT_RULE_COMPAT_F_INV : 0
+  return { expressions: compiled, compat: { protocol, flags } }
 }
 
 function setAttributes(set: NftSet): ValuesOf<typeof SET> {

@@ -1,6 +1,6 @@
 import type { Octets } from '../../base/octets.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
-import { NLA_F_NESTED, NLA_F_NET_BYTEORDER, NLA_HDRLEN } from '../../netlink/constants.ts'
+import { NLA_HDRLEN, NLA_TYPE_MASK } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
 import * as nft from './constants.ts'
@@ -100,7 +100,7 @@ function lengthAt(data: DataView, at: number, end: number): number {
 }
 
 function typeAt(data: DataView, at: number): number {
-  return data.getUint16(at + 2, true) & ~(NLA_F_NESTED | NLA_F_NET_BYTEORDER)
+  return data.getUint16(at + 2, true) & NLA_TYPE_MASK
 }
 
 function after(data: DataView, at: number): number {

@@ -224,6 +224,9 @@ export const SET_ELEMENT = attributeSet({
   keyEnd: [nft.NFTA_SET_ELEM_KEY_END, nested(DATA)],
 })
 
+/** One element of a list. */
+export const LIST_ELEMENT = attributeSet({ element: [nft.NFTA_LIST_ELEM, nested(SET_ELEMENT)] })
+
 export const SET_ELEMENTS = attributeSet({
   table: [nft.NFTA_SET_ELEM_LIST_TABLE, string],
   set: [nft.NFTA_SET_ELEM_LIST_SET, string],
@@ -246,6 +249,14 @@ export const RULE = attributeSet({
   compat: [nft.NFTA_RULE_COMPAT, nested(COMPAT)],
   position: [nft.NFTA_RULE_POSITION, u64be],
   userdata: [nft.NFTA_RULE_USERDATA, octets],
+})
+
+/** A rule whose expressions go out as they are. */
+export const COMPILED_RULE = attributeSet({
+  table: [nft.NFTA_RULE_TABLE, string],
+  chain: [nft.NFTA_RULE_CHAIN, string],
+  expressions: [nft.NFTA_RULE_EXPRESSIONS, nestedOctets],
+  compat: [nft.NFTA_RULE_COMPAT, nested(COMPAT)],
 })
 
 /** Which rule it is. */

@@ -18,7 +18,8 @@ export function encodeUserdata(items: readonly UserdataItem[]): Octets {
 /** A comment as nft stores it, with its NUL; undefined for an empty one. */
 export function commentUserdata(type: number, comment: string): Octets | undefined {
   if (comment === '') return undefined
-  return encodeUserdata([{ type, value: `${octetsFromBytes(new TextEncoder().encode(comment))}\0` }])
+  const octets = isAscii(comment) ? comment : octetsFromBytes(new TextEncoder().encode(comment))
+  return encodeUserdata([{ type, value: `${octets}\0` }])
 }
 
 /** The comment in userdata that anyone may have written: empty when there is none that makes sense. */
@@ -41,6 +42,10 @@ export function decodeUserdata(userdata: Octets): readonly UserdataItem[] {
 
 function textOf(octets: Octets): string {
   const text = cString(octets)
+  return isAscii(text) ? text : new TextDecoder().decode(bytesFromOctets(text))
+}
+
+function isAscii(text: string): boolean {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: the range of ASCII
-  return /^[\x00-\x7f]*$/.test(text) ? text : new TextDecoder().decode(bytesFromOctets(text))
+  return /^[\x00-\x7f]*$/.test(text)
 }

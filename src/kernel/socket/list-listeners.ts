@@ -1,9 +1,8 @@
 import { type Ip, isIpv4Mapped, isUnspecified } from '../../base/ip.ts'
-import { ByteWriter } from '../../netlink/bytes.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { closeMessage, openMessage } from '../../netlink/message.ts'
+import { encodeMessage } from '../../netlink/message.ts'
 import {
   AF_INET,
   AF_INET6,
@@ -53,11 +52,8 @@ export function listListeners(connection: Connection): readonly Listener[] {
 }
 
 function encodeQuery(query: SocketQuery, sequence: number): Uint8Array {
-  const out = new ByteWriter(96)
-  const start = openMessage(out, { type: SOCK_DIAG_BY_FAMILY, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence })
-  writeSocketQuery(out, query)
-  closeMessage(out, start)
-  return out.written()
+  const head = { type: SOCK_DIAG_BY_FAMILY, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
+  return encodeMessage(head, ({ out }) => writeSocketQuery(out, query))
 }
 
 /** How packets to an address of a device reach the listener: by that address, as by any, or not at all. */

@@ -1,9 +1,8 @@
-import { ByteWriter } from '../../netlink/bytes.ts'
 import { octets, u32host } from '../../netlink/codec.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { closeMessage, openMessage } from '../../netlink/message.ts'
+import { encodeMessage } from '../../netlink/message.ts'
 import { attributeSet, readAttributes } from '../../netlink/schema.ts'
 import { INET_DIAG_NOCOOKIE, SOCK_DIAG_BY_FAMILY, TCPF_LISTEN } from './constants.ts'
 
@@ -58,20 +57,13 @@ export async function abstractListeners(
 }
 
 function encodeQuery(sequence: number): Uint8Array {
-  const out = new ByteWriter(64)
-  const start = openMessage(out, { type: SOCK_DIAG_BY_FAMILY, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence })
-  // struct unix_diag_req.
-  out.u8(AF_UNIX)
-  out.u8(0)
-  out.u16(0)
-  for (const word of [
-    TCPF_LISTEN,
-    0,
-    UDIAG_SHOW_NAME | UDIAG_SHOW_UID,
-    INET_DIAG_NOCOOKIE,
-    INET_DIAG_NOCOOKIE,
-  ])
-    out.u32(word)
-  closeMessage(out, start)
-  return out.written()
+  const head = { type: SOCK_DIAG_BY_FAMILY, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
+  const show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID
+  return encodeMessage(head, ({ out }) => {
+    // struct unix_diag_req.
+    out.u8(AF_UNIX)
+    out.u8(0)
+    out.u16(0)
+    for (const word of [TCPF_LISTEN, 0, show, INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE]) out.u32(word)
+  })
 }

@@ -1,9 +1,9 @@
 import type { Observed, ObservedChain, ObservedRule } from '../nft/observed.ts'
+import type { Language } from './language.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
 import type { XtJump, XtPlace } from './scope.ts'
-import { type IsOurs, type Language, placeOfTable } from './scope-observed.ts'
-import type { ScopeOperation, ScopeOperations } from './scope-operation.ts'
+import { type IsOurs, placeOfTable, type ScopeOperation, type ScopeOperations } from './scope-operation.ts'
 
 export interface Owned {
   readonly isOurs: IsOurs

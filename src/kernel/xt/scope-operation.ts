@@ -1,7 +1,7 @@
 import type { ObservedRule } from '../nft/observed.ts'
 import type { ChainHook } from '../nft/state.ts'
 import type { XtRule } from './rule.ts'
-import type { XtPlace } from './scope.ts'
+import type { XtPlace, XtTableName } from './scope.ts'
 
 /**
  * A step of what leads tables that are everybody's to what is wanted of them. Rules that go are named by what they
@@ -42,6 +42,19 @@ export function isObservedRule(rule: XtRule | ObservedRule): rule is ObservedRul
 export function tableKey({ family, table }: XtPlace): string {
   return `${family} ${table}`
 }
+
+const TABLES: Readonly<Record<string, XtTableName>> = { filter: 'filter', nat: 'nat', mangle: 'mangle' }
+
+/** The table that tableKey names; undefined for a table that iptables does not have. */
+export function placeOfTable(key: string): XtPlace | undefined {
+  const [family, name = ''] = key.split(' ')
+  const table = TABLES[name]
+  if (table === undefined || (family !== 'ip' && family !== 'ip6')) return undefined
+  return { family, table }
+}
+
+/** Tells by the name of a chain whether it is ours. */
+export type IsOurs = (table: XtTableName, chain: string) => boolean
 
 /** `ip nat KUBE-SERVICES`. */
 export function chainKey({ family, table }: XtPlace, chain: string): string {

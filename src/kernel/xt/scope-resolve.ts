@@ -1,10 +1,10 @@
 import type { Octets } from '../../base/octets.ts'
 import type { NftClient } from '../nft/client.ts'
 import type { NftFamily } from '../nft/state.ts'
+import { bytesOf, type Language } from './language.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
 import type { HandleBook } from './scope-handles.ts'
-import { bytesOf, type Language } from './scope-observed.ts'
 import { chainKey, type DeleteRule, isObservedRule, type ScopeOperations } from './scope-operation.ts'
 
 /** Where rules are read. */

@@ -38,9 +38,13 @@ import type { FamilyLayout } from './family.ts'
 /** kube-proxy's priority of the hooks that translate destinations. */
 export const NAT_PRIORITY = NF_IP_PRI_NAT_DST
 /** Of proxies with names, so that which of several is first is not left to the order in which they came. */
-export const EARLY_NAT_PRIORITY = NAT_PRIORITY - 1
+const EARLY_NAT_PRIORITY = NAT_PRIORITY - 1
 /** Behind everybody who translates destinations, chains of iptables among them: docs/decisions/0021. */
 const LATE_NAT_PRIORITY = NAT_PRIORITY + 1
+
+export function natPriorityOf(proxy: string | undefined): number {
+  return proxy === undefined ? NAT_PRIORITY : EARLY_NAT_PRIORITY
+}
 
 /** The three hooks: both ways in lead to the same chain. `priority` is that of these two. */
 export function hookChains(postrouting: readonly Rule[], priority = NAT_PRIORITY): readonly Chain[] {

@@ -36,3 +36,13 @@ export function watchWritersOf(
     void transport.close()
   }
 }
+
+/** The same for a mode whose objects are tables of its own, `ip` and `ip6` of this name. */
+export function watchTableWriters(
+  { table: ours, ...socket }: WatchedSocket & { readonly table: string },
+  report: (commit: WriterCommit) => void,
+): () => void {
+  const touchesUs = ({ family, table }: Touched): boolean =>
+    table === ours && (family === 'ip' || family === 'ip6')
+  return watchWritersOf({ ...socket, touchesUs }, report)
+}

@@ -1,99 +1,74 @@
 import type { Steps } from '../../base/steps.ts'
-import { ScopeChanges } from '../../kernel/xt/scope-changes.ts'
-import { type Language, ObservedChanges } from '../../kernel/xt/scope-observed.ts'
-import { chainKey, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
+import type { Language } from '../../kernel/xt/language.ts'
+import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
+import { Committed, type Held, heldInKernel } from '../../kernel/xt/scope-held.ts'
+import { chainKey } from '../../kernel/xt/scope-operation.ts'
+import { type Asked, rewritesCommon } from '../../kernel/xt/scope-wanted.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { isOurChain } from './layout.ts'
+import { isOurChain } from '../xt-common/layout.ts'
 import { type IptablesPlan, makePlan } from './plan.ts'
 import { rulesIn, servicesBetween } from './render.ts'
-import type { ServiceChain, ServiceRules } from './service-rules.ts'
-import type { IptablesState, ObservedState, RenderedState } from './state.ts'
+import type { ServiceRules } from './service-rules.ts'
+import type { IptablesState, RenderedState } from './state.ts'
 
 const SERVICES_PER_STEP = 16
 
+/** What a difference compares: `held` with what `askedBy` gives for the Services. */
+interface Sides {
+  readonly held: Held
+  readonly services: Iterable<ServiceKey>
+  readonly askedBy: (service: ServiceKey) => Asked
+}
+
 /**
- * What leads from one state to a rendered one. Between two that were rendered only Services that changed are gone
- * through, unless what the rules of all of them follow from has changed. Throws for a state that was read as `to`.
+ * The operations that lead from one state to a rendered one. Between two rendered states it visits only Services that
+ * changed, unless what the rules of all of them follow from has changed. Throws for a state that was read as `to`.
  */
 export function* diffStates(from: IptablesState, to: IptablesState, language: Language): Steps<IptablesPlan> {
   if (to.kind !== 'rendered') throw new Error('a state that was read from the kernel is not to be written')
-  const operations = yield* from.kind === 'rendered' ? between(from, to) : fromKernel(from, to, language)
-  return makePlan(operations, to)
-}
-
-function* fromKernel(
-  { observed }: ObservedState,
-  to: RenderedState,
-  language: Language,
-): Steps<ScopeOperations> {
+  const { held, services, askedBy } =
+    from.kind === 'rendered'
+      ? yield* sinceCommit(from, to)
+      : {
+          held: heldInKernel(from.observed),
+          services: to.frontends.services.keys(),
+          askedBy: (service: ServiceKey) => rulesIn(to, service),
+        }
   const { names } = to.statics.options
-  const changes = new ObservedChanges(observed, language, (table, name) => isOurChain(names, table, name))
-  for (const chain of to.common.chains.values()) changes.common(chain)
-  for (const jump of to.common.jumps) changes.jump(jump)
+  const diff = new ScopeDiff(held, to.common, {
+    language,
+    isOurs: (table, name) => isOurChain(names, table, name),
+  })
   let count = 0
-  for (const service of to.frontends.services.keys()) {
-    const { chains, entries } = rulesIn(to, service)
-    for (const chain of chains) changes.chain(service, chain)
-    for (const entry of entries) changes.entry(service, entry)
+  for (const service of services) {
+    diff.owner(service, askedBy(service))
     if (++count % SERVICES_PER_STEP === 0) yield
   }
-  return yield* changes.finish()
+  return makePlan(yield* diff.finish(), to)
 }
 
-function* between(from: RenderedState, to: RenderedState): Steps<ScopeOperations> {
-  const changes = new ScopeChanges(from.common, to.common)
-  const isAll = changes.concernsAll || from.statics.serviceKey !== to.statics.serviceKey
-  const shared = new SharedChains(changes, { from, to })
+function* sinceCommit(from: RenderedState, to: RenderedState): Steps<Sides> {
+  const isAll = from.statics.serviceKey !== to.statics.serviceKey || rewritesCommon(from.common, to.common)
+  const services = isAll ? allServices(from, to) : new Set(servicesBetween(from, to))
+  const asked = (state: RenderedState, service: ServiceKey): Asked =>
+    isAll ? rulesIn(state, service) : withoutKept(rulesIn(state, service), from, to)
+  const held = new Committed(from.common)
   let count = 0
-  for (const service of isAll ? allServices(from, to) : servicesBetween(from, to)) {
-    const before = rulesIn(from, service)
-    const after = rulesIn(to, service)
-    changes.owner(service, shared.ownOf(before), shared.ownOf(after))
-    shared.change(service, before, after)
+  for (const service of services) {
+    held.add(service, asked(from, service))
     if (++count % SERVICES_PER_STEP === 0) yield
   }
-  return yield* changes.finish()
+  return { held, services, askedBy: service => asked(to, service) }
 }
 
 function allServices(from: RenderedState, to: RenderedState): ReadonlySet<ServiceKey> {
   return new Set([...from.frontends.services.keys(), ...to.frontends.services.keys()])
 }
 
-/** Chains that several Services ask for come with the first and go with the last of them. */
-class SharedChains {
-  readonly #changes: ScopeChanges
-  readonly #from: RenderedState
-  readonly #to: RenderedState
-  readonly #done = new Set<string>()
-
-  constructor(
-    changes: ScopeChanges,
-    { from, to }: { readonly from: RenderedState; readonly to: RenderedState },
-  ) {
-    this.#changes = changes
-    this.#from = from
-    this.#to = to
-  }
-
-  /** Without them. */
-  ownOf(rules: ServiceRules): ServiceRules {
-    if (!rules.chains.some(({ shared }) => shared)) return rules
-    return { ...rules, chains: rules.chains.filter(({ shared }) => shared !== true) }
-  }
-
-  change(service: ServiceKey, before: ServiceRules, after: ServiceRules): void {
-    for (const chain of before.chains) this.#one(service, chain, 'before')
-    for (const chain of after.chains) this.#one(service, chain, 'after')
-  }
-
-  #one(service: ServiceKey, chain: ServiceChain, side: 'before' | 'after'): void {
-    if (chain.shared !== true) return
-    const key = chainKey(chain, chain.name)
-    const was = this.#from.sharedChains.has(key)
-    const is = this.#to.sharedChains.has(key)
-    if (was === is || (side === 'before') !== was || this.#done.has(key)) return
-    this.#done.add(key)
-    if (is) this.#changes.addChain(service, chain)
-    else this.#changes.removeChain(service, chain)
-  }
+/** Without chains that Services ask for in both states: such a chain comes with the first Service and goes with the last. */
+function withoutKept(rules: ServiceRules, from: RenderedState, to: RenderedState): Asked {
+  if (!rules.chains.some(({ shared }) => shared)) return rules
+  const isKept = (key: string): boolean => from.sharedChains.has(key) && to.sharedChains.has(key)
+  const chains = rules.chains.filter(chain => chain.shared !== true || !isKept(chainKey(chain, chain.name)))
+  return { chains, entries: rules.entries }
 }

@@ -4,9 +4,7 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtTableName } from '../../kernel/xt/scope.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
-import { type ChainNames, KUBE_PROXY_CANARY } from './layout.ts'
-import { optimizeFixed } from './optimize/optimize.ts'
-import { NFACCT_INVALID_DROPPED } from './options.ts'
+import { type ChainNames, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
 import {
   ACCEPT,
   addressOf,
@@ -19,7 +17,9 @@ import {
   MARTIAN,
   NO_MATCHES,
   TO_LOCAL,
-} from './rules-parts.ts'
+} from '../xt-common/rules-parts.ts'
+import { optimizeFixed } from './optimize/optimize.ts'
+import { NFACCT_INVALID_DROPPED } from './options.ts'
 import type { Statics } from './statics.ts'
 
 /** The chains that are there whatever Services there are, in both families. Entries of Services come into some of them. */

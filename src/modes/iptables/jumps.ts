@@ -2,8 +2,8 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch } from '../../kernel/xt/rule.ts'
 import type { XtJump, XtTableName } from '../../kernel/xt/scope.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
-import type { ChainNames } from './layout.ts'
-import { comment, jump, MARTIAN, NEW } from './rules-parts.ts'
+import type { ChainNames } from '../xt-common/layout.ts'
+import { comment, jump, MARTIAN, NEW } from '../xt-common/rules-parts.ts'
 import type { Statics } from './statics.ts'
 
 interface Way {

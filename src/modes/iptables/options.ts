@@ -1,6 +1,6 @@
 import type { Family } from '../../base/ip.ts'
 import type { DetectorOption } from '../common/detector.ts'
-import { type ChainNames, KUBE_CHAINS } from './layout.ts'
+import { type ChainNames, KUBE_CHAINS } from '../xt-common/layout.ts'
 
 /** What the rules follow from besides the FrontendTable. */
 export interface IptablesOptions {

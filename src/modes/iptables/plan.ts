@@ -1,14 +1,6 @@
-import { printRule } from '../../kernel/xt/print.ts'
-import { readRule } from '../../kernel/xt/read.ts'
-import type { Language } from '../../kernel/xt/scope-observed.ts'
-import {
-  chainKey,
-  type DeleteRule,
-  isObservedRule,
-  type ScopeOperation,
-  type ScopeOperations,
-} from '../../kernel/xt/scope-operation.ts'
-import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
+import type { ScopeOperations } from '../../kernel/xt/scope-operation.ts'
+import type { Plan } from '../../reconcile/dataplane.ts'
+import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import type { IptablesState } from './state.ts'
 
 /** One batch for the tables of both families. */
@@ -27,101 +19,4 @@ export function makePlan(operations: ScopeOperations, after: IptablesState): Ipt
     rebuilds: false,
     describe: () => describeScope(operations),
   }
-}
-
-/** A chain that is written anew is one change. */
-export function countScopeChanges(operations: ScopeOperations): number {
-  const flushed = flushedChains(operations)
-  if (flushed.anew.size === 0) return operations.length
-  let changes = 0
-  for (const operation of operations) if (isChange(operation, flushed)) changes++
-  return changes
-}
-
-function isChange(operation: ScopeOperation, { gone, anew }: FlushedChains): boolean {
-  if (operation.verb === 'flush-chain') return !gone.has(chainKey(operation, operation.chain))
-  if (operation.verb !== 'add-rule' || anew.size === 0) return true
-  return !anew.has(chainKey(operation, operation.chain))
-}
-
-interface FlushedChains {
-  readonly gone: ReadonlySet<string>
-  /** With the number of rules that they get. */
-  readonly anew: ReadonlyMap<string, number>
-}
-
-function flushedChains(operations: ScopeOperations): FlushedChains {
-  const gone = new Set<string>()
-  const anew = new Map<string, number>()
-  for (const operation of operations) {
-    if (operation.verb === 'flush-chain') anew.set(chainKey(operation, operation.chain), 0)
-    else if (operation.verb === 'delete-chain') gone.add(chainKey(operation, operation.chain))
-  }
-  if (anew.size === 0) return { gone, anew }
-  for (const operation of operations) {
-    if (operation.verb !== 'add-rule') continue
-    const key = chainKey(operation, operation.chain)
-    const rules = anew.get(key)
-    if (rules !== undefined) anew.set(key, rules + 1)
-  }
-  return { gone, anew }
-}
-
-/** What all Services share comes first, then one Service after the other. */
-export function* describeScope(
-  operations: ScopeOperations,
-  nameOfIpset?: Language['nameOfIpset'],
-): IterableIterator<PlanLine> {
-  const context = { ...flushedChains(operations), nameOfIpset }
-  const byService = new Map<string, ScopeOperation[]>()
-  for (const operation of operations) {
-    if (!isChange(operation, context)) continue
-    if (operation.owner === undefined) yield describeOperation(operation, context)
-    else {
-      const same = byService.get(operation.owner)
-      if (same === undefined) byService.set(operation.owner, [operation])
-      else same.push(operation)
-    }
-  }
-  for (const [, same] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1)))
-    for (const operation of same) yield describeOperation(operation, context)
-}
-
-interface Describing extends FlushedChains {
-  readonly nameOfIpset: Language['nameOfIpset'] | undefined
-}
-
-function describeOperation(operation: ScopeOperation, { anew, nameOfIpset }: Describing): PlanLine {
-  const { family, table, owner: service } = operation
-  switch (operation.verb) {
-    case 'add-table':
-      return { verb: 'add', object: `table ${family} ${table}`, service }
-    case 'add-chain':
-    case 'delete-chain': {
-      const verb = operation.verb === 'add-chain' ? 'add' : 'remove'
-      return { verb, object: `chain ${chainKey(operation, operation.chain)}`, service }
-    }
-    case 'flush-chain': {
-      const key = chainKey(operation, operation.chain)
-      return {
-        verb: 'change',
-        object: `chain ${key} rules ${operation.rules} -> ${anew.get(key) ?? 0}`,
-        service,
-      }
-    }
-    case 'add-rule':
-    case 'insert-rule': {
-      const { chain, rule } = operation
-      const object = `rule of ${chainKey(operation, chain)} ${printRule(rule, family)}`
-      return { verb: 'add', object, service }
-    }
-    case 'delete-rule':
-      return { verb: 'remove', object: `rule of ${textOf(operation, nameOfIpset)}`, service }
-  }
-}
-
-function textOf(operation: DeleteRule, nameOfIpset: Describing['nameOfIpset']): string {
-  const { rule, family, chain } = operation
-  const value = isObservedRule(rule) ? readRule(rule.compiled, family, nameOfIpset) : rule
-  return `${chainKey(operation, chain)} ${printRule(value, family)}`
 }

@@ -1,7 +1,7 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
-import { commonOf } from '../../kernel/xt/scope-changes.ts'
 import { chainKey } from '../../kernel/xt/scope-operation.ts'
+import { commonOf } from '../../kernel/xt/scope-wanted.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { ServiceKey } from '../../model/service.ts'

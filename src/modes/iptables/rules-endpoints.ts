@@ -1,8 +1,16 @@
 import { formatIpPort } from '../../base/ip.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import type { Backend, Frontend } from '../../model/frontend.ts'
-import { endpointChain } from './layout.ts'
-import { comment, fromPods, hostAddress, jump, NO_MATCHES, PROTOCOLS, transport } from './rules-parts.ts'
+import { endpointChain } from '../xt-common/layout.ts'
+import {
+  comment,
+  fromPods,
+  hostAddress,
+  jump,
+  NO_MATCHES,
+  PROTOCOLS,
+  transport,
+} from '../xt-common/rules-parts.ts'
 import { natChain, type PortRules } from './rules-port.ts'
 import type { ServiceChain } from './service-rules.ts'
 

@@ -3,8 +3,7 @@ import type { Ip } from '../../base/ip.ts'
 import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtEntry } from '../../kernel/xt/scope.ts'
 import type { Frontend, Route } from '../../model/frontend.ts'
-import type { ChainNames } from './layout.ts'
-import { NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
+import type { ChainNames } from '../xt-common/layout.ts'
 import {
   ACCEPT,
   addressOf,
@@ -16,7 +15,8 @@ import {
   REJECT,
   TO_LOCAL,
   transport,
-} from './rules-parts.ts'
+} from '../xt-common/rules-parts.ts'
+import { NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
 import { entryIn, type PortRules } from './rules-port.ts'
 
 /** The rules of one frontend in chains that all Services share: those that lead to its chains, or turn clients away. */

@@ -1,6 +1,6 @@
 import type { Cidr } from '../../base/cidr.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
-import { addressOf, comment, FROM_LOCAL, fromPods, jump, NO_MATCHES } from './rules-parts.ts'
+import { addressOf, comment, FROM_LOCAL, fromPods, jump, NO_MATCHES } from '../xt-common/rules-parts.ts'
 import { natChain, type PortRules } from './rules-port.ts'
 import type { ServiceChain } from './service-rules.ts'
 

@@ -3,7 +3,7 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
 import type { XtEntry, XtTableName } from '../../kernel/xt/scope.ts'
 import type { PortFrontends } from '../../model/frontend.ts'
-import { type PortChains, portChains } from './layout.ts'
+import { type PortChains, portChains } from '../xt-common/layout.ts'
 import type { ServiceChain } from './service-rules.ts'
 import type { FamilyStatics, Statics } from './statics.ts'
 

@@ -1,6 +1,6 @@
 import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { Observed } from '../../kernel/nft/observed.ts'
-import type { Common } from '../../kernel/xt/scope-changes.ts'
+import type { Common } from '../../kernel/xt/scope-wanted.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { Statics } from './statics.ts'

@@ -1,8 +1,8 @@
 import type { Tracer } from '../../kernel/nft/trace.ts'
 import { printRule } from '../../kernel/xt/print.ts'
+import { createXtTracer } from '../xt-common/trace-tables.ts'
 import { jumpsOf } from './jumps.ts'
 import type { RenderedState } from './state.ts'
-import { createXtTracer } from './trace-tables.ts'
 import { wantedChains } from './wanted.ts'
 
 /**

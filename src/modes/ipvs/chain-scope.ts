@@ -3,27 +3,22 @@ import type { IpsetClient } from '../../kernel/ipset/client.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Observed } from '../../kernel/nft/observed.ts'
 import { compileRule } from '../../kernel/xt/compile.ts'
+import type { Language } from '../../kernel/xt/language.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import type { XtJump, XtTableName } from '../../kernel/xt/scope.ts'
-import { commonOf, ScopeChanges } from '../../kernel/xt/scope-changes.ts'
 import { removalOf } from '../../kernel/xt/scope-cleanup.ts'
+import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
 import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
-import { type Language, ObservedChanges, placeOfTable } from '../../kernel/xt/scope-observed.ts'
-import { chainKey, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
+import { Committed, heldInKernel } from '../../kernel/xt/scope-held.ts'
+import { chainKey, placeOfTable, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
+import { commonOf, NOTHING_COMMON } from '../../kernel/xt/scope-wanted.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { detectorFor } from '../common/detector.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
-import { isOurChain, isServiceChain, KUBE_CHAINS, KUBE_PROXY_CANARY } from '../iptables/layout.ts'
-import {
-  type ChainInputs,
-  chainsOf,
-  isIpvsChain,
-  jumpsOf,
-  KUBE_IPVS_FILTER,
-  KUBE_LOAD_BALANCER,
-  SENT_ON,
-} from './chains.ts'
+import { isIpvsChain, KUBE_IPVS_FILTER, KUBE_LOAD_BALANCER } from '../xt-common/ipvs-chain-names.ts'
+import { isOurChain, isServiceChain, KUBE_CHAINS, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
+import { type ChainInputs, chainsOf, jumpsOf, SENT_ON } from './chains.ts'
 import type { IpvsOptions, RuleWriter } from './options.ts'
 import type { Chains, IpvsState } from './state.ts'
 
@@ -53,8 +48,6 @@ export function wantedChains(options: IpvsOptions, frontends: FrontendTable, bef
   const common = rules === 'iptables' ? commonOf(inputs.flatMap(chainsOf), JUMPS) : undefined
   return { kind: 'wanted', common, key }
 }
-
-const NO_CHAINS = commonOf([], [])
 
 export interface ChainsSeen {
   readonly observed: Observed
@@ -135,30 +128,24 @@ function isOnlyOurs({ table, rule: { target } }: XtJump): boolean {
 
 export type ChainPhase = 'add-chains' | 'take-chains' | 'remove-chains'
 
-/** What leads from one to the other, and when. */
+/** The operations that lead from one to the other, and the phase in which they are sent. */
 export function* diffChains(
   from: Chains,
   to: Chains,
   language: Language,
 ): Steps<{ readonly kind: ChainPhase; readonly operations: ScopeOperations }> {
   const common = to.kind === 'wanted' ? to.common : undefined
-  if (from.kind === 'wanted') {
-    const operations =
-      from.common === common
-        ? []
-        : yield* new ScopeChanges(from.common ?? NO_CHAINS, common ?? NO_CHAINS).finish()
-    return { kind: common === undefined ? 'remove-chains' : 'add-chains', operations }
-  }
-  const isShared = isIptablesMode(from.observed)
-  if (common === undefined) {
+  const isShared = from.kind === 'observed' && isIptablesMode(from.observed)
+  if (common === undefined && from.kind === 'observed') {
     const owned = isShared
       ? { isOurs: isOnlyIpvs, jumps: JUMPS.filter(isOnlyOurs) }
       : { isOurs: isIpvsChain, jumps: JUMPS }
     return { kind: 'remove-chains', operations: removalOf(from.observed, owned, language) }
   }
-  const changes = new ObservedChanges(from.observed, language, isIpvsChain)
-  for (const chain of common.chains.values()) changes.common(chain)
-  for (const jump of common.jumps) changes.jump(jump)
-  const operations = yield* changes.finish()
-  return { kind: isShared ? 'take-chains' : 'add-chains', operations }
+  const kind = isShared ? 'take-chains' : common === undefined ? 'remove-chains' : 'add-chains'
+  if (from.kind === 'wanted' && from.common === common) return { kind, operations: [] }
+  const held =
+    from.kind === 'observed' ? heldInKernel(from.observed) : new Committed(from.common ?? NOTHING_COMMON)
+  const diff = new ScopeDiff(held, common ?? NOTHING_COMMON, { language, isOurs: isIpvsChain })
+  return { kind, operations: yield* diff.finish() }
 }

@@ -5,7 +5,14 @@ import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtJump, XtTableName } from '../../kernel/xt/scope.ts'
 import type { Detector } from '../common/detector.ts'
 import { LAYOUTS } from '../common/family.ts'
-import { KUBE_CHAINS } from '../iptables/layout.ts'
+import {
+  KUBE_IPVS_FILTER,
+  KUBE_IPVS_OUT_FILTER,
+  KUBE_LOAD_BALANCER,
+  KUBE_NODE_PORT,
+  KUBE_SOURCE_RANGES_FIREWALL,
+} from '../xt-common/ipvs-chain-names.ts'
+import { KUBE_CHAINS } from '../xt-common/layout.ts'
 import {
   ACCEPT,
   addressOf,
@@ -19,18 +26,12 @@ import {
   PROTOCOLS,
   REJECT,
   TO_LOCAL,
-} from '../iptables/rules-parts.ts'
+} from '../xt-common/rules-parts.ts'
 import { NODE_PORT_SETS } from './layout.ts'
 import { SET_COMMENTS } from './set-comments.ts'
 import { type SetStem, setName } from './set-names.ts'
 
 /* Chains of kube-proxy's IPVS mode (1.36): their names, order and comments are what people and tools look for. */
-
-export const KUBE_NODE_PORT = 'KUBE-NODE-PORT'
-export const KUBE_LOAD_BALANCER = 'KUBE-LOAD-BALANCER'
-export const KUBE_SOURCE_RANGES_FIREWALL = 'KUBE-SOURCE-RANGES-FIREWALL'
-export const KUBE_IPVS_FILTER = 'KUBE-IPVS-FILTER'
-export const KUBE_IPVS_OUT_FILTER = 'KUBE-IPVS-OUT-FILTER'
 
 /** What the chains of one family follow from. */
 export interface ChainInputs {
@@ -231,28 +232,4 @@ function filterRules({ family }: ChainInputs, portal: Words): readonly XtRule[] 
     SENT_ON,
     { matches: [NEW, portal.inSet('IPVS-IPS', PORT)], target: REJECT[family] },
   ]
-}
-
-const NAMES: Readonly<Record<XtTableName, ReadonlySet<string>>> = {
-  nat: new Set([
-    KUBE_CHAINS.services,
-    KUBE_CHAINS.postrouting,
-    KUBE_NODE_PORT,
-    KUBE_LOAD_BALANCER,
-    KUBE_CHAINS.markMasq,
-  ]),
-  filter: new Set([
-    KUBE_CHAINS.forward,
-    KUBE_NODE_PORT,
-    KUBE_CHAINS.proxyFirewall,
-    KUBE_SOURCE_RANGES_FIREWALL,
-    KUBE_IPVS_FILTER,
-    KUBE_IPVS_OUT_FILTER,
-  ]),
-  mangle: new Set(),
-}
-
-/** Whether kube-proxy's IPVS mode has a chain of this name, which its iptables mode may have as well. */
-export function isIpvsChain(table: XtTableName, name: string): boolean {
-  return NAMES[table].has(name)
 }

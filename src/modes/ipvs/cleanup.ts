@@ -1,30 +1,103 @@
-import { finish, type Steps } from '../../base/steps.ts'
-import type { Committed } from './commit.ts'
-import type { IpvsPlan } from './plan.ts'
+import { count } from '../../base/text.ts'
+import type { IpvsClient } from '../../kernel/ipvs/client.ts'
+import type { Observed } from '../../kernel/nft/observed.ts'
+import { placeOfTable } from '../../kernel/xt/scope-operation.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import type { Cleaned, CleanupContext } from '../mode.ts'
+import { isIpvsChain } from '../xt-common/ipvs-chain-names.ts'
+import { hasIpvsTable, openIpvsKernel } from './open.ts'
+import { DEFAULT_IPVS_OPTIONS } from './options.ts'
+import { createIpvsPlane } from './plane.ts'
+import { readIpvsState } from './read.ts'
 import type { IpvsState } from './state.ts'
 
-export interface RemovalOptions {
-  /** What is ours, read from the kernel. */
-  readonly look: () => Promise<IpvsState>
-  readonly diff: (from: IpvsState) => Steps<IpvsPlan>
-  readonly commit: (plan: IpvsPlan) => Promise<Committed>
+export async function cleanIpvs(context: CleanupContext): Promise<Cleaned> {
+  return { removed: removedTexts(await removeIpvs('kprobe', context)), foreign: [] }
 }
 
-/** Looks and removals; what others put into our sets meanwhile makes another one necessary. */
-const TRIES = 8
+/** Removes the same of kube-proxy's IPVS mode. */
+export async function cleanKubeProxyIpvs(context: CleanupContext): Promise<readonly string[]> {
+  return removedTexts(await removeIpvs('kube-proxy', context))
+}
+
+/** Whose objects go. Both modes keep the same record of them, the ipsets; our own table tells whose it is. */
+type IpvsOwner = 'kprobe' | 'kube-proxy'
 
 /**
- * Removes all that is ours, in the order in which a plan removes things; the device only if nobody else's address is on
- * it. Throws, in the kernel's words, when something cannot be removed.
+ * Removes, at once, the virtual servers, addresses and ipsets of an IPVS mode, and our table: what the ipsets say is of
+ * that mode, and nothing else. Gives what it was; undefined when there was nothing, or it is the other owner's. Throws
+ * when the kernel refuses.
  */
-export async function removeAll({ look, diff, commit }: RemovalOptions): Promise<void> {
-  for (let tries = 1; tries <= TRIES; tries++) {
-    const plan = finish(diff(await look()))
-    if (plan.empty) return
-    const { outcome, refusals } = await commit(plan)
-    if (outcome !== 'refused') continue
-    const [first] = refusals
-    throw new Error(`remove what is ours: ${first?.error.message ?? outcome}`, { cause: first?.error })
+async function removeIpvs(
+  owner: IpvsOwner,
+  { sockets, clock, proxy }: CleanupContext,
+): Promise<IpvsState | undefined> {
+  // A named proxy cannot have this mode.
+  if (proxy !== undefined) return undefined
+  const isOurs = await hasIpvsTable({ sockets, clock })
+  if (isOurs !== (owner === 'kprobe')) return undefined
+  const opened = openIpvsKernel(sockets, clock)
+  const { close } = opened
+  const { ipvs } = opened.kernel
+  const kernel = { ...opened.kernel, ipvs: hasIpvs(ipvs) ? ipvs : withoutServers(ipvs) }
+  const plane = createIpvsPlane({ ...kernel, clock, options: DEFAULT_IPVS_OPTIONS })
+  try {
+    const state = await readIpvsState(kernel)
+    if (state.sets.size === 0 && state.ruleset.tables.length === 0) return undefined
+    await plane.cleanup()
+    return state
+  } finally {
+    await plane.close()
+    await close()
   }
-  throw new Error(`remove what is ours: objects remained after each of ${TRIES} tries`)
+}
+
+function hasIpvs(ipvs: IpvsClient): boolean {
+  try {
+    ipvs.info()
+    return true
+  } catch (error) {
+    if (error instanceof NetlinkError && error.code === 'ENOENT') return false
+    throw error
+  }
+}
+
+/** Of a kernel that has no IPVS (any more): ipsets and addresses may be left all the same. */
+function withoutServers(ipvs: IpvsClient): IpvsClient {
+  return {
+    info: () => ipvs.info(),
+    timeouts: () => ipvs.timeouts(),
+    setTimeouts: timeouts => ipvs.setTimeouts(timeouts),
+    close: () => ipvs.close(),
+    servers: () => Promise.resolve({ servers: [], marks: [] }),
+    destinations: servers => Promise.resolve(servers.map(() => [])),
+    commit: () => Promise.resolve({ unknown: undefined, failures: [], bytes: 0, messages: 0 }),
+  }
+}
+
+/** What was removed, one item a line. Pure. */
+function removedTexts(state: IpvsState | undefined): readonly string[] {
+  if (state === undefined) return []
+  const { servers, sets, addresses, ruleset, chains } = state
+  return [
+    ...(servers.size === 0 ? [] : [count(servers.size, 'IPVS virtual server')]),
+    ...(addresses.size === 0
+      ? []
+      : [
+          `the device ${DEFAULT_IPVS_OPTIONS.deviceName}, or what was ours of its addresses (${addresses.size})`,
+        ]),
+    ...ruleset.tables.map(({ family, name }) => `table ${family} ${name}`),
+    ...(chains.kind === 'observed' ? chainTexts(chains.observed) : []),
+    ...(sets.size === 0 ? [] : [count(sets.size, 'ipset')]),
+  ]
+}
+
+function chainTexts(observed: Observed): readonly string[] {
+  return [...observed].flatMap(([key, { chains }]) => {
+    const table = placeOfTable(key)?.table
+    const ours = [...chains.keys()].filter(name => table !== undefined && isIpvsChain(table, name))
+    return ours.length === 0
+      ? []
+      : [`${count(ours.length, 'chain')}, and the rules that led to them, in table ${key}`]
+  })
 }

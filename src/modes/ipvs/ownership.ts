@@ -92,11 +92,12 @@ function once<T>(make: () => T): () => T {
   }
 }
 
-interface IpRecord {
+export interface IpRecord {
   has(ip: Ip): boolean
 }
 
-function clusterIpsIn({ entries }: Records): IpRecord {
+/** The addresses of all ClusterIP Services. */
+export function clusterIpsIn({ entries }: Pick<Records, 'entries'>): IpRecord {
   const names = new Set([setName('CLUSTER-IP', 'IPv4'), setName('CLUSTER-IP', 'IPv6')])
   const ips = new Set<Ip>()
   for (const { set, entry } of entries.values())

@@ -3,7 +3,7 @@ import type { GroupedEntries } from '../../kernel/ipset/operation.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
 import type { Transaction } from '../../kernel/nft/operation.ts'
-import type { Language } from '../../kernel/xt/scope-observed.ts'
+import type { Language } from '../../kernel/xt/language.ts'
 import type { ScopeOperations } from '../../kernel/xt/scope-operation.ts'
 import type { PlacedAddress } from './state.ts'
 

@@ -1,7 +1,7 @@
 import type { Ruleset } from '../../kernel/nft/state.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { countChanges, describeTransaction } from '../common/describe-transaction.ts'
-import { countScopeChanges, describeScope } from '../iptables/plan.ts'
+import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import {
   describeAddresses,
   describeDevice,

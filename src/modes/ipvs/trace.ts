@@ -20,8 +20,8 @@ import type { Trace } from '../../kernel/nft/trace-walk.ts'
 import { allWays } from '../../kernel/nft/trace-ways.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
-import { type Traceable, tablesOf } from '../iptables/trace-tables.ts'
-import { traceTables, type XtTables } from '../iptables/trace-walk.ts'
+import { type Traceable, tablesOf } from '../xt-common/trace-tables.ts'
+import { traceTables, type XtTables } from '../xt-common/trace-walk.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
 /** Stands among the elements that packets wrote for the clients that IPVS remembers. */

@@ -1,4 +1,5 @@
 import type { Family } from '../../base/ip.ts'
+import { isDnsLabel } from '../../model/names.ts'
 import type { DetectorOption } from '../common/detector.ts'
 import { NAT_PRIORITY } from '../common/rules.ts'
 
@@ -26,4 +27,16 @@ export const DEFAULT_NFTABLES_OPTIONS: NftablesOptions = {
   detector: { IPv4: { kind: 'node-cidr' }, IPv6: { kind: 'node-cidr' } },
   endpointComments: false,
   connectionCounters: false,
+}
+
+/** No two proxies have a table of the same name: config/instance-name.ts refuses names that collide. */
+export function tableNameOf(proxy: string | undefined): string {
+  const { tableName } = DEFAULT_NFTABLES_OPTIONS
+  return proxy === undefined ? tableName : `${tableName}-${proxy}`
+}
+
+export function proxyOfTable(table: string): string | undefined {
+  const prefix = tableNameOf('')
+  const name = table.slice(prefix.length)
+  return table.startsWith(prefix) && isDnsLabel(name) ? name : undefined
 }

@@ -19,3 +19,14 @@ export const DEFAULT_USERSPACE_OPTIONS: UserspaceOptions = {
   detector: { IPv4: { kind: 'node-cidr' }, IPv6: { kind: 'node-cidr' } },
   limits: DEFAULT_LIMITS,
 }
+
+/** A name of a proxy has no dot: no table of nftables mode is called so. */
+export function tableNameOf(proxy: string | undefined): string {
+  const { tableName } = DEFAULT_USERSPACE_OPTIONS
+  return proxy === undefined ? tableName : `${tableName}.${proxy}`
+}
+
+export function proxyOfTable(table: string): string | undefined {
+  const prefix = tableNameOf('')
+  return table.startsWith(prefix) ? table.slice(prefix.length) : undefined
+}

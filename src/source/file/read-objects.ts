@@ -2,6 +2,7 @@ import { constants } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/thrown.ts'
+import { isCounted, OBJECT_PARTS, partsOf } from '../../model/object-parts.ts'
 import { printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { JsonStream, JsonTextError } from './json-stream.ts'
@@ -50,7 +51,7 @@ export interface ReadOptions {
   readonly parseObject: ParseObject
   readonly findDoubts?: FindDoubts
   readonly clock: Clock
-  /** Objects, ports, addresses and endpoints that are kept at most (an object counts as four): more is a FileError. */
+  /** Of all objects, see partsOf(): more is a FileError. */
   readonly partsMax?: number
   /** Aborted when the caller no longer waits for the result: reading ends with a FileError. */
   readonly signal?: AbortSignal
@@ -80,8 +81,6 @@ export class FileError extends Error {
 const CHUNK_BYTES = 256 * 1024
 /** The text is held whole. */
 const YAML_BYTES_MAX = 64 * 1024 * 1024
-/** What one object counts beside its ports, addresses and endpoints. */
-const OBJECT_PARTS = 4
 const SLICE_MS = 8
 
 /** Reads all objects of a file, in slices between which the event loop breathes. Throws FileError. */
@@ -263,18 +262,11 @@ class Collector {
       return
     }
     this.#objects.set(id, event)
-    this.#parts += partsOf(event)
+    const isLarge = isCounted(event) && event.value !== undefined
+    this.#parts += isLarge ? partsOf(event.value) : OBJECT_PARTS
     const { partsMax = Number.POSITIVE_INFINITY } = this.#options
     if (this.#parts > partsMax) throw new FileError(tooMany(this.#objects.size, partsMax))
   }
-}
-
-function partsOf({ kind, value }: ObjectEvent): number {
-  if (kind === 'EndpointSlice' && value !== undefined)
-    return OBJECT_PARTS + value.ports.length + value.endpoints.length
-  if (kind !== 'Service' || value === undefined) return OBJECT_PARTS
-  const { ports, externalIps, loadBalancerIps, sourceRanges } = value
-  return OBJECT_PARTS + ports.length + externalIps.length + loadBalancerIps.length + sourceRanges.length
 }
 
 function tooMany(objects: number, partsMax: number): string {

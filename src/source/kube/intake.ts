@@ -1,6 +1,8 @@
-import type { Steps } from '../../base/steps.ts'
+import { finish, type Steps } from '../../base/steps.ts'
 import { isJson } from '../../model/fields.ts'
-import type { WatchedIdentity, WatchedKind } from '../../model/parse.ts'
+import { PartsLedger } from '../../model/object-budget.ts'
+import { type CountedEvent, isCounted } from '../../model/object-parts.ts'
+import { type WatchedIdentity, type WatchedKind, watchedIdentity } from '../../model/parse.ts'
 import { isRefusal, objectText, printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
@@ -10,16 +12,17 @@ import type { Resource } from './resources.ts'
 import { type ApiKind, type ApiObject, WireError } from './wire/reader.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
-export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
+export type ParseObject = (object: unknown, identity: WatchedIdentity) => SourceEvent | Refusal | undefined
 
 export type SkipReason = Extract<SourceObservation, { readonly kind: 'skipped' }>['reason']
 
 export interface IntakeOptions {
   readonly resource: Resource
   readonly parseObject: ParseObject
-  readonly watchedIdentity: (object: unknown) => WatchedIdentity | undefined
   /** An object was not used. */
   readonly skipped: (reason: SkipReason) => void
+  /** Of the objects that one list brings, beside those that are known already: see partsOf(). */
+  readonly partsMax?: number | undefined
 }
 
 export interface Identified extends WatchedIdentity {
@@ -66,13 +69,8 @@ export class Intake {
     return [...this.#refusals.values()]
   }
 
-  /**
-   * An ADDED or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. Undefined when the
-   * object is none of this resource.
-   */
-  put(object: ApiObject): readonly SourceEvent[] | undefined {
-    const identified = this.#identify(object)
-    if (identified === undefined) return undefined
+  /** An ADDED or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
+  put(identified: Identified, object: ApiObject): readonly SourceEvent[] {
     const verdict = this.index.put(identified.key, identified.version)
     if (verdict === 'older') this.#options.skipped('older')
     if (verdict === 'older' || verdict === 'same') return []
@@ -80,10 +78,7 @@ export class Intake {
   }
 
   /** A DELETED event: it says nothing about an unknown object, nor about a newer one of the same name. */
-  remove(object: ApiObject): readonly SourceEvent[] | undefined {
-    const identified = this.#identify(object)
-    if (identified === undefined) return undefined
-    const { key, version } = identified
+  remove({ key, version }: Identified): readonly SourceEvent[] {
     const verdict = this.index.remove(key, version)
     if (verdict === 'older') this.#options.skipped('older')
     return verdict === 'removed' ? [this.#gone(key)] : []
@@ -94,6 +89,7 @@ export class Intake {
       identify: object => this.#identifyListed(object),
       parse: (identified, object) => this.#parse(identified, object),
       held: key => this.index.get(key),
+      partsMax: this.#options.partsMax,
     })
   }
 
@@ -140,15 +136,17 @@ export class Intake {
    */
   #identifyListed(object: unknown): Identified | undefined {
     const { kind } = this.#options.resource
-    if (versionOf(object) === undefined || !isNamed(object, kind))
+    const version = versionOf(object)
+    if (version === undefined || !isNamed(object, kind))
       throw new WireError(`a list of ${kind}s with an item that has no name or no resource version`)
-    const identity = this.#options.watchedIdentity(object)
+    const identity = watchedIdentity(object)
     if (identity?.kind !== kind) throw new WireError(`a list of ${kind}s with an item of another kind`)
-    return this.#identify(object)
+    return this.#selected({ kind, key: identity.key, version })
   }
 
-  #identify(object: unknown): Identified | undefined {
-    const { resource, skipped, watchedIdentity } = this.#options
+  /** Undefined when the object is not one of this resource. */
+  identify(object: unknown): Identified | undefined {
+    const { resource, skipped } = this.#options
     const identity = watchedIdentity(object)
     if (identity === undefined || identity.kind !== resource.kind) {
       skipped('wrong-kind')
@@ -159,15 +157,20 @@ export class Intake {
       skipped('no-identity')
       return undefined
     }
-    const isOther = resource.only !== undefined && identity.key !== resource.only
-    return isOther ? undefined : { kind: identity.kind, key: identity.key, version }
+    return this.#selected({ kind: identity.kind, key: identity.key, version })
+  }
+
+  #selected(identified: Identified): Identified | undefined {
+    const { only } = this.#options.resource
+    return only === undefined || identified.key === only ? identified : undefined
   }
 
   /** What an object says; a fault in reading it is its own, and does not keep others from being read. */
-  #parse({ kind, key }: Identified, object: unknown): SourceEvent | Refusal | undefined {
+  #parse(identified: Identified, object: unknown): SourceEvent | Refusal | undefined {
     try {
-      return this.#options.parseObject(object)
+      return this.#options.parseObject(object, identified)
     } catch (error) {
+      const { kind, key } = identified
       const reason = `cannot be read: ${printable(error instanceof Error ? error.message : error)}`
       return { object: objectText(kind, key), field: '', value: '', reason }
     }
@@ -195,15 +198,18 @@ interface ListingOptions {
   readonly identify: (object: unknown) => Identified | undefined
   readonly parse: (identified: Identified, object: unknown) => SourceEvent | Refusal | undefined
   readonly held: (key: string) => Version | undefined
+  readonly partsMax: number | undefined
 }
 
-/** A list while it arrives; changes nothing before it lands. */
+/** A list while it arrives; changes nothing before it lands. What is too large to be held altogether is left out. */
 export class Listing {
   readonly #options: ListingOptions
   readonly #items = new Map<string, Listed>()
+  readonly #ledger: PartsLedger | undefined
 
   constructor(options: ListingOptions) {
     this.#options = options
+    this.#ledger = options.partsMax === undefined ? undefined : new PartsLedger(options.partsMax)
   }
 
   get size(): number {
@@ -228,6 +234,27 @@ export class Listing {
     const stands = held?.uid === version.uid && held.resourceVersion === version.resourceVersion
     const parsed = stands ? undefined : this.#options.parse(identified, object)
     this.#items.set(key, { key, version, parsed })
+    this.#count(parsed, twin?.parsed)
+  }
+
+  #count(parsed: Listed['parsed'], before: Listed['parsed']): void {
+    const ledger = this.#ledger
+    const was = countedIn(before)
+    const event = countedIn(parsed) ?? (was === undefined ? undefined : { ...was, value: undefined })
+    if (ledger === undefined || event === undefined) return
+    ledger.put(event, was?.value)
+    if (!ledger.isOver) return
+    for (const stub of finish(ledger.reduce(this.#counted()))) {
+      const listed = this.#items.get(stub.key)
+      if (listed !== undefined) this.#items.set(stub.key, { ...listed, parsed: stub })
+    }
+  }
+
+  *#counted(): Generator<CountedEvent> {
+    for (const { parsed } of this.#items.values()) {
+      const event = countedIn(parsed)
+      if (event !== undefined) yield event
+    }
   }
 
   /** It was deleted while a streaming list was under way. */
@@ -238,7 +265,12 @@ export class Listing {
     const twin = this.#items.get(key)
     if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
     this.#items.delete(key)
+    this.#count(undefined, twin?.parsed)
   }
+}
+
+function countedIn(parsed: Listed['parsed']): CountedEvent | undefined {
+  return parsed !== undefined && !isRefusal(parsed) && isCounted(parsed) ? parsed : undefined
 }
 
 /** Undefined without a resource version: nothing can be said about the age of such an object. */

@@ -1,5 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
-import type { WatchedIdentity } from '../../model/parse.ts'
+import type { LeftOut } from '../../model/object-budget.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source.ts'
 import type { ApiClient } from './api-client.ts'
@@ -25,9 +25,10 @@ export interface KubeSourceOptions {
   /** Also read the fields that only back ends get; parseObject must request them, too. */
   readonly details?: boolean
   readonly parseObject: ParseObject
-  readonly watchedIdentity: (object: unknown) => WatchedIdentity | undefined
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
+  /** Of the objects that one list brings: see partsOf(). */
+  readonly partsMax?: number | undefined
 }
 
 interface Part {
@@ -93,6 +94,15 @@ export class KubeSource implements Source {
     await Promise.all([services?.reflector.relist(), slices?.reflector.relist()])
   }
 
+  reread(objects: readonly LeftOut[]): void {
+    const [services, slices] = this.#parts
+    const keysOf = (wanted: LeftOut['kind']) =>
+      objects.filter(({ kind }) => kind === wanted).map(({ key }) => key)
+    const [ofServices, ofSlices] = [keysOf('Service'), keysOf('EndpointSlice')]
+    if (ofServices.length > 0) services?.reflector.reread(ofServices)
+    if (ofSlices.length > 0) slices?.reflector.reread(ofSlices)
+  }
+
   stop(): Promise<void> {
     this.#stopping ??= this.#stop()
     return this.#stopping
@@ -107,7 +117,7 @@ export class KubeSource implements Source {
     resource: Resource,
     shared: { readonly exchange: Exchange; readonly traits: { streamsLists: boolean } },
   ): Part {
-    const { clock, random, parseObject, watchedIdentity, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, parseObject, partsMax, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: batch => this.#batcher.put(batch),
       refusals: list => {
@@ -132,8 +142,8 @@ export class KubeSource implements Source {
       clock,
       random,
       parseObject,
-      watchedIdentity,
       checkPeriodMs,
+      partsMax,
       sink,
     })
     const part: Part = { name: resource.name, reflector, listed: false, isUnchecked: false, refusals: [] }

@@ -85,8 +85,14 @@ export class ObjectIndex {
 
   /** Which objects exist stays known, but not in which state: everything that comes is news. */
   forgetVersions(): void {
-    for (const [key, { uid }] of this.#held) this.#held.set(key, { uid, resourceVersion: '' })
+    for (const key of this.#held.keys()) this.forgetVersion(key)
     this.forgetTombstones()
+  }
+
+  /** The same of one object. */
+  forgetVersion(key: string): void {
+    const held = this.#held.get(key)
+    if (held !== undefined) this.#held.set(key, { uid: held.uid, resourceVersion: '' })
   }
 
   #judge(key: string, version: Version): PutVerdict {

@@ -54,6 +54,8 @@ export type Outcome =
   | { readonly kind: 'late' }
   /** Events are missing that the server should have sent. */
   | { readonly kind: 'lost-events' }
+  /** Objects were left out for want of memory, and there is room for them now. */
+  | { readonly kind: 'room' }
 
 export type Attempted = 'list' | 'streaming list' | 'watch'
 
@@ -144,6 +146,8 @@ export function decide(state: ReflectorState, outcome: Outcome, nowMs: number): 
     }
     case 'lost-events':
       return atOnce(listing(state, { consistent: true, reason: 'events were lost' }))
+    case 'room':
+      return atOnce(listing(state, { reason: 'room for objects left out' }))
   }
 }
 

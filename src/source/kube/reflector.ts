@@ -1,7 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import { isMostGone } from '../../base/most-gone.ts'
 import { finishInSlices, type Steps } from '../../base/steps.ts'
-import type { WatchedIdentity } from '../../model/parse.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
@@ -9,7 +8,7 @@ import { Attempt } from './attempt.ts'
 import { ConsistencyCheck } from './consistency-check.ts'
 import type { Exchange, Opening, WatchStream } from './exchange.ts'
 import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
-import { Intake, type ParseObject, type SkipReason } from './intake.ts'
+import { Intake, type ParseObject, type SkipReason, versionOf } from './intake.ts'
 import { readPages, type WholeList } from './pages.ts'
 import { listVersion, streamingQuery, watchQuery, watchSeconds } from './queries.ts'
 import {
@@ -39,9 +38,10 @@ export interface ReflectorOptions {
   /** Uniform in [0, 1). */
   readonly random: () => number
   readonly parseObject: ParseObject
-  readonly watchedIdentity: (object: unknown) => WatchedIdentity | undefined
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs: number
+  /** Of the objects that one list brings: see partsOf(). */
+  readonly partsMax?: number | undefined
   readonly sink: ReflectorSink
 }
 
@@ -74,6 +74,7 @@ const WELL_AFTER_MS = 1_000
 /** Mean interval of the lists of a resource that the server does not serve. */
 const PROBE_MS = 300_000
 const SLICE_MS = 8
+const NOTHING: readonly SourceEvent[] = []
 
 /**
  * Follows the objects of one resource: lists them, watches from there, and begins anew where the server cannot continue.
@@ -244,42 +245,46 @@ export class Reflector {
 
   /** Gives how the stream ends, when one of the events ends it. */
   async #takeEvents(events: readonly WatchEvent[], run: WatchRun): Promise<Outcome | undefined> {
+    const batch: SourceEvent[] = []
     for (const event of events) {
       if (event.type === 'ERROR') {
-        await this.#deliver(run)
+        await this.#deliver(run, batch)
         const status = statusOf(event.object)
         throw new FailureError(failureOfStatus(status?.code ?? 0, status))
       }
       run.events++
-      if (run.listing === undefined) this.#takeLive(event, run)
+      if (run.listing === undefined) for (const change of this.#takeLive(event, run)) batch.push(change)
       else if (run.takeInitial(run.listing, event)) {
         const outcome = await this.#land(run.endListing(run.listing, event), run.beganMs)
         if (outcome !== undefined) return outcome
       }
     }
-    await this.#deliver(run)
+    await this.#deliver(run, batch)
     return undefined
   }
 
-  #takeLive({ type, object }: WatchEvent, run: WatchRun): void {
+  /** Gives what the event changes. */
+  #takeLive({ type, object }: WatchEvent, run: WatchRun): readonly SourceEvent[] {
     switch (type) {
       case 'ADDED':
       case 'MODIFIED':
-        run.delivered(this.#intake.put(object), object)
-        break
-      case 'DELETED':
-        run.delivered(this.#intake.remove(object), object)
-        break
+      case 'DELETED': {
+        const identified = this.#intake.identify(object)
+        if (identified === undefined) return NOTHING
+        run.delivered(identified.version.resourceVersion)
+        return type === 'DELETED' ? this.#intake.remove(identified) : this.#intake.put(identified, object)
+      }
       case 'BOOKMARK':
-        run.delivered([], object)
-        break
+        run.delivered(versionOf(object)?.resourceVersion ?? '')
+        return NOTHING
       default:
         this.#observeSkipped('unknown-type')
+        return NOTHING
     }
   }
 
-  async #deliver(run: WatchRun): Promise<void> {
-    const { heard, progress, batch, position } = run.takeNews()
+  async #deliver(run: WatchRun, batch: readonly SourceEvent[]): Promise<void> {
+    const { heard, progress, position } = run.takeNews(batch.length > 0)
     if (!heard) return
     this.#heardMs = this.#options.clock.nowMs()
     if (!progress) return
@@ -347,6 +352,12 @@ export class Reflector {
     const taken = new Promise<void>(resolve => this.#awaiting.push(resolve))
     this.#relist({ kind: 'vanished' })
     return taken
+  }
+
+  /** Lists once more, and takes these objects as news. */
+  reread(keys: readonly string[]): void {
+    for (const key of keys) this.#intake.index.forgetVersion(key)
+    this.#relist({ kind: 'room' })
   }
 
   #relistLost(objects: number): void {

@@ -1,6 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
-import type { SourceEvent } from '../../model/snapshot.ts'
 import { type Listing, versionOf } from './intake.ts'
 import type { WholeList } from './pages.ts'
 import type { Outcome } from './reflector-state.ts'
@@ -20,13 +19,12 @@ export interface News {
   readonly heard: boolean
   /** Anything came that was not known. */
   readonly progress: boolean
-  readonly batch: readonly SourceEvent[]
   readonly position: string
 }
 
 const END_ANNOTATION = 'k8s.io/initial-events-end'
 
-/** What one stream of watch events has brought so far, and not been handed over. */
+/** How far one stream of watch events has come. */
 export class WatchRun {
   readonly beganMs: number
   events = 0
@@ -36,7 +34,6 @@ export class WatchRun {
   #growingMs: number
   #position: string
   #toldPosition: string
-  #batch: SourceEvent[] = []
   #heard = false
   #hasProgressed = false
 
@@ -79,26 +76,22 @@ export class WatchRun {
     return { listing, resourceVersion, bytes: this.bytes }
   }
 
-  /** `object` came and changed this; undefined when it was not understood. */
-  delivered(changes: readonly SourceEvent[] | undefined, object: ApiObject): void {
-    if (changes === undefined) return
-    for (const change of changes) this.#batch.push(change)
+  /** An object of this version came; empty for one without. */
+  delivered(resourceVersion: string): void {
     this.#heard = true
-    this.#position = advanced(this.#position, versionOf(object)?.resourceVersion ?? '')
+    this.#position = advanced(this.#position, resourceVersion)
   }
 
-  /** What has come since the last call. */
-  takeNews(): News {
+  /** What has come since the last call, `hasChanged` if it changed an object. */
+  takeNews(hasChanged: boolean): News {
     const position = this.#position
     const news = {
       heard: this.#heard,
-      progress: this.#batch.length > 0 || position !== this.#toldPosition,
-      batch: this.#batch,
+      progress: hasChanged || position !== this.#toldPosition,
       position,
     }
     this.#hasProgressed ||= news.progress
     this.#heard = false
-    this.#batch = []
     this.#toldPosition = position
     return news
   }

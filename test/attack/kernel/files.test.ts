@@ -212,7 +212,7 @@ describe('the socket of the back-end API', () => {
     async ([, bad], { task }) => {
       const path = bad.prepare()
       const daemon = daemons.start({ source: objects(), args: [`--api=unix://${path}`] })
-      const { code } = await daemon.exited
+      const { code } = await daemon.ended()
       const said = JSON.stringify([daemon.records, daemon.strayLines])
       expect({ code, said }).toMatchObject({ code: 1, said: expect.stringContaining(bad.reason) })
       expect(said).toContain(path)

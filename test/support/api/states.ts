@@ -40,8 +40,17 @@ export function endpointObject(path: string, number: number): ApiObject {
   return objectOf(SET_ENDPOINTS, path, json)
 }
 
-/** `count` Services with as many endpoints each. */
+/** `count` Services with `endpointsEach` endpoints each; made once, since tests ask for the same ones. */
 export function largeState(count: number, endpointsEach: number): ApiState {
+  const key = `${count} ${endpointsEach}`
+  const made = MADE.get(key) ?? makeLargeState(count, endpointsEach)
+  MADE.set(key, made)
+  return made
+}
+
+const MADE = new Map<string, ApiState>()
+
+function makeLargeState(count: number, endpointsEach: number): ApiState {
   const services: [string, ApiObject][] = []
   const endpoints: [string, ApiObject][] = []
   for (let service = 0; service < count; service++) {

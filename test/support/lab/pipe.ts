@@ -1,6 +1,7 @@
 import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { assert } from '../../../src/base/assert.ts'
+import { within } from '../patience.ts'
 import { buildProgram } from './build.ts'
 
 const HEADER = 5
@@ -65,7 +66,7 @@ export class PacketPipe {
     if (this.#exit !== undefined) return
     const ended = once(this.#child, 'close')
     this.#child.stdin.end()
-    await ended
+    await within(ended, 'packet-pipe ends')
   }
 
   #write(type: string, body: Buffer): void {
@@ -73,7 +74,8 @@ export class PacketPipe {
   }
 
   async #answer(): Promise<void> {
-    if (this.#exit === undefined) await new Promise<void>(resolve => this.#waiting.push(resolve))
+    const answered = new Promise<void>(resolve => this.#waiting.push(resolve))
+    if (this.#exit === undefined) await within(answered, 'packet-pipe answers')
     if (this.#exit !== undefined) throw this.#exit
   }
 

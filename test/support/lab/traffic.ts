@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import type { Readable, Writable } from 'node:stream'
 import { assert } from '../../../src/base/assert.ts'
+import { within } from '../patience.ts'
 import { endpointText, parseEndpoint } from './address.ts'
 import { buildProgram } from './build.ts'
 import { inNamespace, peerGateways, type Topology } from './topology.ts'
@@ -43,7 +44,7 @@ export async function startServers(topology: Topology, endpoints: readonly strin
   }
   const ports = [...new Set(parsed.map(({ port }) => String(port)))]
   const program = start(topology.pods.pid, ['serve', ...ports])
-  await Promise.race([once(program.stdout, 'data'), failure(program)])
+  await within(Promise.race([once(program.stdout, 'data'), failure(program)]), 'servers listen')
   return { close: () => end(program) }
 }
 
@@ -98,7 +99,7 @@ async function failure(program: Program): Promise<void> {
 async function end(program: Program): Promise<void> {
   const ended = failure(program)
   program.stdin.end()
-  await ended
+  await within(ended, 'traffic ends')
 }
 
 /** Gives a namespace a way back to the node. */
@@ -154,9 +155,10 @@ class Lines {
 
   async next(): Promise<string> {
     while (this.#taken >= this.#lines.length) {
-      await new Promise<void>(resolve => {
+      const woken = new Promise<void>(resolve => {
         this.#wake = resolve
       })
+      await within(woken, 'traffic reports')
     }
     const line = this.#lines[this.#taken++]
     assert(line !== undefined, 'a line was awaited')

@@ -166,12 +166,15 @@ export class Api {
     return body
   }
 
-  /** A question that is not answered is asked again: one to a server that is still starting may never be. */
-  async isReady(): Promise<boolean> {
-    const asked = this.#exchange({ method: 'GET', path: '/readyz', timeoutMs: READY_ANSWER_MS })
+  /**
+   * What keeps the server from being ready; undefined when it is. A question that is not answered is asked again: one to a
+   * server that is still starting may never be.
+   */
+  async notReadyYet(): Promise<string | undefined> {
+    const asked = this.#exchange({ method: 'GET', path: '/readyz?verbose', timeoutMs: READY_ANSWER_MS })
     return await asked.then(
-      ({ status }) => status === 200,
-      () => false,
+      ({ status, text: words }) => (status === 200 ? undefined : `${status} ${failedChecks(words)}`),
+      error => String(error),
     )
   }
 
@@ -204,6 +207,14 @@ export class Api {
       sent.end(payload)
     })
   }
+}
+
+/** Lines of /readyz: `[+]ping ok`, `[-]etcd failed: reason withheld`. */
+function failedChecks(words: string): string {
+  return words
+    .split('\n')
+    .filter(line => line.startsWith('[-]'))
+    .join(' ')
 }
 
 function refusal(status: number, what: string, body: unknown): ApiRefusal {

@@ -33,6 +33,7 @@ export interface ControlPlaneOptions {
 }
 
 const READY_MAX_MS = 120_000
+const HANGING_MS = 30_000
 
 /**
  * etcd and kube-apiserver, on the loopback address of the network namespace that this process is in when they start.
@@ -70,8 +71,18 @@ export class ControlPlane {
     const server = startServer(site)
     await server.until(() => existsSync(site.certificate), READY_MAX_MS)
     const plane = new ControlPlane(site, { etcd, outlet, server })
-    await plane.ready()
+    await plane.#firstReady()
     return plane
+  }
+
+  /** Restarts, once, an API server that is not ready after several times what a start takes: one was seen to hang. */
+  async #firstReady(): Promise<void> {
+    try {
+      await this.ready(HANGING_MS)
+    } catch {
+      await this.stopServer('SIGKILL')
+      await this.startServer()
+    }
   }
 
   /** Of the loopback address; relays listen on the same one, so that the certificate fits. */
@@ -136,8 +147,13 @@ export class ControlPlane {
     return file
   }
 
-  async ready(): Promise<void> {
-    await this.#server.until(() => this.api.isReady(), READY_MAX_MS)
+  async ready(limitMs = READY_MAX_MS): Promise<void> {
+    let why: string | undefined
+    const isReady = async () => {
+      why = await this.api.notReadyYet()
+      return why === undefined
+    }
+    await this.#server.until(isReady, limitMs, () => `not ready: ${why}`)
   }
 
   /** The API server alone, on the same port with the same objects. Needs the network namespace of the start. */

@@ -71,7 +71,7 @@ export function tableOfObjects(objects: readonly unknown[], config: PipelineConf
     if (parsed !== undefined && !isRefusal(parsed)) events.push(parsed)
   }
   const options = { ...resolveOptionsOf(config), ...IPTABLES.resolving }
-  return finish(resolve(options, undefined, applyEvents(EMPTY_SNAPSHOT, events)))
+  return finish(resolve(options, undefined, applyEvents(EMPTY_SNAPSHOT, events))).table
 }
 
 /** The rules for a table, as iptables-save would print them. */

@@ -4,6 +4,7 @@ import { eventually } from '../patience.ts'
 
 const LAST_WORDS_CHARACTERS = 2_000
 const STOP_MAX_MS = 10_000
+const STEP_MS = 25
 
 export interface ProgramOptions {
   readonly name: string
@@ -50,8 +51,15 @@ export class Program {
     return this.#ending !== undefined
   }
 
-  /** Waits until it is so; fails when the program ends, or writes nothing for so long, with the last of its output. */
-  async until(isSo: () => Promise<boolean> | boolean, limitMs: number, stepMs = 25): Promise<void> {
+  /**
+   * Waits until it is so; fails when the program ends, or writes nothing for so long, with the last of its output and with
+   * what is not so.
+   */
+  async until(
+    isSo: () => Promise<boolean> | boolean,
+    limitMs: number,
+    lacking: () => string = () => '',
+  ): Promise<void> {
     const holds = async () => {
       const isNow = await isSo()
       if (!isNow && this.#ending !== undefined)
@@ -59,12 +67,8 @@ export class Program {
       return isNow
     }
     const progress = () => statSync(this.log).size
-    await eventually(holds, {
-      limitMs,
-      stepMs,
-      progress,
-      describe: () => `${this.name}: ${this.lastWords()}`,
-    })
+    const describe = () => `${this.name}: ${lacking()}\n${this.lastWords()}`
+    await eventually(holds, { limitMs, stepMs: STEP_MS, progress, describe })
   }
 
   /** Ends it by its pid; by force when it takes too long. */

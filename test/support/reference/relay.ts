@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
 import { fileURLToPath } from 'node:url'
+import { within } from '../patience.ts'
 import { dial, endWord, type RelayEnd } from './relay-ends.ts'
 
 const HALF = fileURLToPath(new URL('relay-half.mjs', import.meta.url))
@@ -221,7 +222,7 @@ async function startHalf(wrapper: readonly string[], ways: readonly RelayOptions
   const words = ways.flatMap(({ listen, dial }) => [endWord(listen), endWord(dial)])
   const [file = process.execPath, ...args] = [...wrapper, process.execPath, HALF, ...words]
   const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'] })
-  await Promise.race([once(child.stdout, 'data'), failed(child)])
+  await within(Promise.race([once(child.stdout, 'data'), failed(child)]), 'the relay half listens')
   return { pid: child.pid ?? -1, close: () => end(child) }
 }
 
@@ -234,5 +235,5 @@ async function end(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return
   const closed = once(child, 'close')
   child.stdin?.end()
-  await closed
+  await within(closed, 'the relay half ends')
 }

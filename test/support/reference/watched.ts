@@ -1,5 +1,5 @@
 import { systemClock } from '../../../src/base/clock.ts'
-import { parseObject, watchedIdentity } from '../../../src/model/parse.ts'
+import { parseObject } from '../../../src/model/parse.ts'
 import { isRefusal, type Refusal } from '../../../src/model/refusal.ts'
 import type { SourceEvent } from '../../../src/model/snapshot.ts'
 import { openApiClient } from '../../../src/source/kube/client/http-client.ts'
@@ -57,8 +57,7 @@ export class Watched {
       nodeName,
       serviceProxyName: undefined,
       accept: acceptFor(contentType),
-      parseObject,
-      watchedIdentity,
+      parseObject: object => parseObject(object),
     })
     const watched = new Watched(source, async () => {
       await source.stop()

@@ -3,6 +3,7 @@ import protobuf from 'protobufjs'
 import { describe, expect, it } from 'vitest'
 import { Encoder } from '../../../src/api/encode.ts'
 import { ENDPOINT, SERVICE } from '../../../src/api/localv1.ts'
+import { runs } from '../../support/runs.ts'
 
 /** Written from KPNG's definitions, independent of the tables. */
 const { root } = protobuf.parse(
@@ -116,7 +117,7 @@ describe('messages as bytes', () => {
       fc.property(anyService, value => {
         expect(hex(encoder.encode(SERVICE, value))).toBe(expected('Service', value))
       }),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     )
   })
 
@@ -125,7 +126,7 @@ describe('messages as bytes', () => {
       fc.property(anyEndpoint, value => {
         expect(hex(encoder.encode(ENDPOINT, value))).toBe(expected('Endpoint', value))
       }),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     )
   })
 

@@ -15,6 +15,7 @@ import { finish } from '../../../src/base/steps.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { messageIn } from '../../support/api/states.ts'
+import { runs } from '../../support/runs.ts'
 import { DRAINING, endpoint, node, OPTIONS, service, slice, UNREADY } from '../model/objects.ts'
 import { detailed, Viewer } from './views.ts'
 
@@ -148,7 +149,7 @@ describe('nextApiState', () => {
           before = state
         }
       }),
-      { numRuns: 150 },
+      { numRuns: runs(150) },
     )
   })
 
@@ -245,7 +246,7 @@ describe('a change of a Service', () => {
     ]
     for (const objects of [events, whole, lone]) {
       const snapshot = applyEvents(EMPTY_SNAPSHOT, objects.map(detailed))
-      const table = finish(resolve(OPTIONS, undefined, snapshot))
+      const { table } = finish(resolve(OPTIONS, undefined, snapshot))
       const runs: number[] = []
       const steps = nextApiState(undefined, { snapshot, table })
       let isDone = false
@@ -287,7 +288,7 @@ describe('the first state', () => {
         expect(frames(state.runs ?? []).equals(frames(objects))).toBe(true)
         expect(state.runs?.reduce((sum, { operations }) => sum + operations, 0)).toBe(objects.length)
       }),
-      { numRuns: 50 },
+      { numRuns: runs(50) },
     )
   })
 })
@@ -308,7 +309,7 @@ describe('a client that applies differences', () => {
         for (const reader of readers) reader.read()
         expect(feed.kept).toBe(1)
       }),
-      { numRuns: 150 },
+      { numRuns: runs(150) },
     )
   })
 

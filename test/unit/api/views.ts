@@ -26,7 +26,7 @@ export class Viewer {
 
   take(events: Iterable<SourceEvent>): ApiState {
     const snapshot = applyEvents(this.#resolved?.snapshot ?? EMPTY_SNAPSHOT, events)
-    this.#resolved = { snapshot, table: finish(resolve(this.#options, this.#resolved, snapshot)) }
+    this.#resolved = finish(resolve(this.#options, this.#resolved, snapshot))
     this.#projection = finish(nextApiState(this.#projection, this.#resolved))
     return this.#projection.state
   }
@@ -34,8 +34,7 @@ export class Viewer {
   /** The same, computed from nothing. */
   anew(): ApiState {
     const snapshot = this.#resolved?.snapshot ?? EMPTY_SNAPSHOT
-    const table = finish(resolve(this.#options, undefined, snapshot))
-    return finish(nextApiState(undefined, { snapshot, table })).state
+    return finish(nextApiState(undefined, finish(resolve(this.#options, undefined, snapshot)))).state
   }
 }
 

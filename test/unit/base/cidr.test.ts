@@ -14,6 +14,7 @@ import {
   whyNotCidr,
 } from '../../../src/base/cidr.ts'
 import { formatIp, parseIp } from '../../../src/base/ip.ts'
+import { runs } from '../../support/runs.ts'
 
 function cidr(text: string): Cidr {
   const value = parseCidr(text)
@@ -87,7 +88,7 @@ describe('contains', () => {
         const expected = oracle.kind() === range.kind() && oracle.match(range, prefix.bits)
         expect(contains(prefix, address)).toBe(expected)
       }),
-      { numRuns: 2000 },
+      { numRuns: runs(2000) },
     )
   })
 
@@ -135,7 +136,7 @@ describe('mergeCidrs', () => {
           }
         },
       ),
-      { numRuns: 500 },
+      { numRuns: runs(500) },
     )
   })
 
@@ -152,7 +153,7 @@ describe('mergeCidrs', () => {
         expect(got).toEqual(wanted)
         expect(merged.length).toBe(fewestPrefixes(wanted))
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(1000) },
     )
   })
 

@@ -15,6 +15,7 @@ import {
   parseIp,
   whyNotIp,
 } from '../../../src/base/ip.ts'
+import { runs } from '../../support/runs.ts'
 
 function bytesOf(text: string): number[] | undefined {
   const ip = parseIp(text)
@@ -138,7 +139,7 @@ describe('parseIp', () => {
         if (value !== undefined)
           expect([...value].map(unit => unit.charCodeAt(0))).toEqual(ipaddr.IPv6.parse(text).toByteArray())
       }),
-      { numRuns: 2000 },
+      { numRuns: runs(2000) },
     )
   })
 

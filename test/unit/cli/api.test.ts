@@ -7,6 +7,7 @@ import { command } from '../../../src/cli/api.ts'
 import type { Io } from '../../../src/cli/io.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
 import { eventually } from '../../support/patience.ts'
+import { isRunning } from '../../support/processes.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
 import { ask, freePort } from '../telemetry/http-client.ts'
 
@@ -178,7 +179,7 @@ describe('kprobe api', () => {
     describeService('10.1.0.2')
     expect(await running).toBe(1)
     expect(err).toBe('kprobe api: out of paper\n')
-    expect(() => process.kill(Number(pid), 0)).toThrow('ESRCH')
+    expect(isRunning(pid)).toBe(false)
   })
 
   it('fails when it was to print one state, and is told to stop before there was one', async () => {

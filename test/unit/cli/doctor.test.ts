@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest'
 import { conntrackFindings } from '../../../src/cli/doctor-conntrack.ts'
-import { ipvsSettingFindings } from '../../../src/cli/doctor-ipvs.ts'
 import { settingFindings } from '../../../src/cli/doctor-settings.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { ipvsSettingFindings } from '../../../src/modes/ipvs/doctor.ts'
 
 function config(...flags: readonly string[]): Config {
   const parsed = parseFlags(['--source=file:unused', ...flags], { hostName: 'node' })

@@ -1,8 +1,12 @@
 import { describe, expect, it } from 'vitest'
 import { formatIpPort } from '../../../src/base/ip.ts'
+import { finish } from '../../../src/base/steps.ts'
 import { reasonsOf } from '../../../src/cli/explain-reasons.ts'
 import type { ExplainedEndpoint } from '../../../src/cli/explanation-text.ts'
-import { endpoint, type Fields, ip, service, slice, snapshotOf, tableOf, UNREADY } from '../model/objects.ts'
+import { NOTHING_HELD, withinBudget } from '../../../src/model/object-budget.ts'
+import { resolve } from '../../../src/model/resolve.ts'
+import { EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
+import { endpoint, type Fields, ip, OPTIONS, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
 
 const POD = { nodeName: 'other' }
 const IN = { isIn: true, reason: 'ready' }
@@ -14,11 +18,12 @@ interface Asked {
   readonly isLocal?: boolean
 }
 
-function reasons(
-  objects: readonly Fields[],
-  { to, port = 80, from = '203.0.113.9', isLocal = false }: Asked,
-) {
-  const [table, snapshot] = [tableOf(objects), snapshotOf(objects)]
+function reasons(objects: readonly Fields[], asked: Asked) {
+  return reasonsIn(snapshotOf(objects), asked)
+}
+
+function reasonsIn(snapshot: Snapshot, { to, port = 80, from = '203.0.113.9', isLocal = false }: Asked) {
+  const { table } = finish(resolve(OPTIONS, undefined, snapshot))
   const ports = table.services.values().flatMap(its => its.ports)
   const caught = ports.flatMap(its =>
     its.frontends.flatMap(frontend =>
@@ -44,10 +49,32 @@ function reasons(
     protocol: { name: 'TCP', number: 6 },
     interfaceName: undefined,
   } as const
-  return reasonsOf({ question, table, snapshot, caught, endpoints, isLocal })
+  return reasonsOf({ question, table, snapshot, oversized: [], caught, endpoints, isLocal })
 }
 
 describe('reasonsOf', () => {
+  it('F150: names a Service and a slice that are left out for want of memory', () => {
+    const whole = snapshotOf([
+      service('web', { ports: Array.from({ length: 20 }, (_, i) => ({ name: `p${i}`, port: 80 + i })) }),
+      service('api', { clusterIP: '10.96.0.2' }),
+      slice(
+        'api-1',
+        'api',
+        Array.from({ length: 20 }, (_, i) => endpoint(`10.1.0.${i}`)),
+      ),
+    ])
+    const { snapshot } = finish(
+      withinBudget({ partsMax: 25, budget: NOTHING_HELD, before: EMPTY_SNAPSHOT, after: whole }),
+    )
+    expect(reasonsIn(snapshot, { to: '10.96.0.1' })).toEqual([
+      expect.stringMatching(/^Service ns\/web is not served: it holds 24 parts \(20 ports, 1 addresses\)/),
+    ])
+    expect(reasonsIn(snapshot, { to: '10.96.0.2' })).toEqual([
+      'Service ns/api has no endpoints',
+      expect.stringMatching(/^EndpointSlice ns\/api-1 is not used: it holds 25 parts/),
+    ])
+  })
+
   it('is empty for a connection that finds an endpoint', () => {
     expect(
       reasons([service('web'), slice('web-1', 'web', [endpoint('10.1.0.1')])], { to: '10.96.0.1' }),

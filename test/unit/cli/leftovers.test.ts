@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { type Neighbourhood, neighboursOf } from '../../../src/cli/doctor-neighbours.ts'
 import type { Leftovers } from '../../../src/cli/leftovers.ts'
-import { isKubeProxyIpset, isKubeProxyTable, KUBE_PROXY } from '../../../src/cli/leftovers-kube-proxy.ts'
 import { keptTexts, leftoverTexts, removedTexts } from '../../../src/cli/leftovers-text.ts'
+import { isKubeProxyIpset, isKubeProxyTable, KUBE_PROXY } from '../../../src/modes/common/kube-proxy.ts'
 
 describe("what is kube-proxy's", () => {
   it.each([

@@ -6,10 +6,11 @@ import {
   kernelOutcome,
   outcomesOf,
 } from '../../../src/cli/explain-kernel.ts'
-import { damageText, programmedModes, type ReadModes } from '../../../src/cli/programmed.ts'
-import { type ServiceRow, serviceTable } from '../../../src/cli/service-rows.ts'
+import { damageText, programmedModes } from '../../../src/cli/programmed.ts'
+import { serviceTable } from '../../../src/cli/service-rows.ts'
 import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
 import { createTracer } from '../../../src/kernel/nft/trace.ts'
+import type { ServiceRow } from '../../../src/modes/common/service-row.ts'
 import {
   type Computed,
   change,
@@ -22,7 +23,14 @@ import {
   NFTABLES,
   type Stateful,
 } from '../../support/pipeline.ts'
-import { readIptablesMode, readIpvsMode, readNftables, readUserspace } from '../../support/read-modes.ts'
+import {
+  heldModes,
+  type ReadModes,
+  readIptablesMode,
+  readIpvsMode,
+  readNftables,
+  readUserspace,
+} from '../../support/read-modes.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
 import { USERSPACE } from '../../support/userspace-mode.ts'
 
@@ -65,6 +73,10 @@ function stateOf<State extends Stateful>(mode: Mode<State>): Computed<State>['st
   return change(computeIn(mode, {}, LOCAL_IPS), { objects: OBJECTS }).state
 }
 
+const shown = (read: ReadModes) => programmedModes(heldModes(read))
+const outcomeOf = (read: ReadModes, mode: string, question: KernelQuestion) =>
+  kernelOutcome(heldModes(read), mode, question)
+
 const NFT = readNftables(stateOf(NFTABLES))
 const XT = readIptablesMode(stateOf(IPTABLES))
 
@@ -89,7 +101,7 @@ function withTables(read: ReadModes, change: (table: Table) => Table): ReadModes
 }
 
 const problemsOf = (read: ReadModes) =>
-  programmedModes(read)
+  shown(read)
     .flatMap(({ rows }) => rows)
     .map(({ type, frontend, problem }) => `${type} ${frontend} ${problem ?? 'fine'}`)
 
@@ -172,7 +184,7 @@ test.each([
   const damaged = withTables(read, table => emptied(table, 'services'))
   for (const problem of problemsOf(damaged))
     expect(problem).toContain(`${ALL} chain ip ${name} services is empty`)
-  expect(damageText(programmedModes(damaged))).toContain('3 of 3 frontends are not reached or incomplete')
+  expect(damageText(shown(damaged))).toContain('3 of 3 frontends are not reached or incomplete')
 })
 
 describe('rows of iptables mode', () => {
@@ -207,7 +219,7 @@ describe('rows of iptables mode', () => {
   })
 
   it('are all there without masquerading, which is damage of its own', () => {
-    expect(damageText(programmedModes(withoutRules('POSTROUTING', true)))).toMatch(
+    expect(damageText(shown(withoutRules('POSTROUTING', true)))).toMatch(
       /^iptables mode: chain ip nat POSTROUTING has no jump to KUBE-POSTROUTING; 0 of 3 frontends/,
     )
   })
@@ -220,7 +232,7 @@ describe.each([
   const state = stateOf(mode)
 
   it('have what is beside the virtual servers, too', () => {
-    const [cluster, external, nodePort] = programmedModes(readIpvsMode(state)).flatMap(({ rows }) => rows)
+    const [cluster, external, nodePort] = shown(readIpvsMode(state)).flatMap(({ rows }) => rows)
     expect(cluster).toMatchObject({ type: 'ClusterIP', action: 'balance' })
     expect(external).toMatchObject({ type: 'External', allowedFrom: ['203.0.113.0/24'] })
     expect(nodePort).toMatchObject({ type: 'NodePort', frontend: '192.168.0.2:30080' })
@@ -234,7 +246,7 @@ describe.each([
     )
     const unlisted = [...state.entries.entries()].filter(([, { set }]) => set !== 'KUBE-CLUSTER-IP')
     const unrecorded = { ...state, entries: PersistentMap.from(unlisted) }
-    expect(damageText(programmedModes(readIpvsMode(unrecorded)))).toMatch(/ClusterIP|10\.96\.0\.1:80/)
+    expect(damageText(shown(readIpvsMode(unrecorded)))).toMatch(/ClusterIP|10\.96\.0\.1:80/)
   })
 
   it('are there for what the sets record and no virtual server answers', () => {
@@ -246,7 +258,7 @@ describe.each([
 
   it('are marked when our own rules are gone', () => {
     const tables = state.ruleset.tables.map(table => emptied(table, 'nat-prerouting'))
-    expect(damageText(programmedModes(readIpvsMode({ ...state, ruleset: { tables } })))).toMatch(
+    expect(damageText(shown(readIpvsMode({ ...state, ruleset: { tables } })))).toMatch(
       /^ipvs mode: chain ip kube-proxy-ipvs nat-prerouting is empty/,
     )
   })
@@ -267,15 +279,15 @@ describe('the outcome in the kernel', () => {
 
   it('is the same where the rules are', () => {
     expect(wanted).toHaveLength(4)
-    expect(kernelOutcome(NFT, 'nftables', question)).toEqual({ kind: 'same' })
-    expect(kernelOutcome(XT, 'iptables', question)).toEqual({ kind: 'same' })
-    const userspace = kernelOutcome(readUserspace(stateOf(USERSPACE)), 'userspace', question)
+    expect(outcomeOf(NFT, 'nftables', question)).toEqual({ kind: 'same' })
+    expect(outcomeOf(XT, 'iptables', question)).toEqual({ kind: 'same' })
+    const userspace = outcomeOf(readUserspace(stateOf(USERSPACE)), 'userspace', question)
     expect(userspace).toEqual({ kind: 'same', listener: expect.stringMatching(/:30\d{3}$/) })
   })
 
   it('is another one where they are damaged, with the reason', () => {
     const damaged = withTables(NFT, table => emptied(table, 'services'))
-    expect(kernelOutcome(damaged, 'nftables', question)).toEqual({
+    expect(outcomeOf(damaged, 'nftables', question)).toEqual({
       kind: 'different',
       outcomes: [{ verdict: 'accept', sourceReplaced: false, percent: 100 }],
       reason: 'chain ip kube-proxy services is empty',
@@ -283,14 +295,14 @@ describe('the outcome in the kernel', () => {
   })
 
   it('is none where another mode is programmed', () => {
-    expect(kernelOutcome(XT, 'nftables', question)).toEqual({
+    expect(outcomeOf(XT, 'nftables', question)).toEqual({
       kind: 'absent',
       reason: 'rules of nftables mode are not in the kernel; those of iptables mode are',
     })
   })
 
   it('is elsewhere without rules where a daemon runs, but for what no rule is needed for', () => {
-    const absent = kernelOutcome(XT, 'nftables', question)
+    const absent = outcomeOf(XT, 'nftables', question)
     expect(isElsewhere(absent, wanted, true)).toBe(true)
     expect(isElsewhere(absent, wanted, false)).toBe(false)
     const passing = [{ verdict: 'accept', sourceReplaced: false, percent: 100 }] as const

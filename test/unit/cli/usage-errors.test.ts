@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest'
+import { failureText } from '../../../src/base/failure-text.ts'
 import { EXIT_USAGE } from '../../../src/cli/io.ts'
-import { failureText, usageErrors, usageWarnings } from '../../../src/cli/usage-errors.ts'
+import { usageErrors, usageWarnings } from '../../../src/cli/usage-errors.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
 it('tells every error with its place, and where help is', () => {

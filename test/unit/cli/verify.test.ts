@@ -1,13 +1,13 @@
 import { describe, expect, it } from 'vitest'
 import { command, disagreements, verifyText } from '../../../src/cli/verify.ts'
-import { printedService } from '../../../src/model/printed.ts'
+import { serviceJson } from '../../../src/model/service-json.ts'
 import type { PlanLine } from '../../../src/reconcile/dataplane.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { endpoint, service, slice, tableOf } from '../model/objects.ts'
 
 const table = tableOf([service('web'), slice('web-1', 'web', [endpoint('10.0.0.1')])])
 const web = table.services.get('ns/web')
-const same = new Map<string, unknown>([['ns/web', web === undefined ? {} : printedService(web)]])
+const same = new Map<string, unknown>([['ns/web', web === undefined ? {} : serviceJson(web)]])
 const line: PlanLine = { verb: 'add', object: 'element ip kube-proxy frontends', service: 'ns/web' }
 
 describe('disagreements', () => {
@@ -29,7 +29,7 @@ describe('disagreements', () => {
     ['the daemon has ClusterIP 10.96.0.1:80 reject', []],
   ])('names the first difference of what the daemon computed: %s', (difference, endpoints) => {
     const other = tableOf([service('web'), slice('web-1', 'web', endpoints)]).services.get('ns/web')
-    const computed = new Map<string, unknown>([['ns/web', other === undefined ? {} : printedService(other)]])
+    const computed = new Map<string, unknown>([['ns/web', other === undefined ? {} : serviceJson(other)]])
     expect(disagreements(table, computed, [])).toMatchObject([{ service: 'ns/web', kernel: [] }])
     expect(disagreements(table, computed, [])[0]?.daemon).toContain(difference)
   })

@@ -2,8 +2,8 @@ import { describe, expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
 import { configChanges } from '../../../src/config/config-changes.ts'
 import { type ConfigFile, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
-import { answersAtLoopback } from '../../../src/config/loopback.ts'
 import { publishedConfig } from '../../../src/config/written-config.ts'
+import { answersAtLoopback } from '../../../src/modes/iptables/loopback.ts'
 
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
 

@@ -14,6 +14,7 @@ function reachOf(openTransport: (() => Transport) | undefined) {
     log: { debug: note, warn: note },
     random: () => 0.5,
     openTransport,
+    free: [],
     connects: () => Promise.resolve(true),
     changed: endpoints => told.push(endpoints.map(({ ip, port }) => formatIpPort(ip, port))),
   })

@@ -110,7 +110,7 @@ it('logs the state in one record', () => {
   logState(log, {
     programming: {
       mode: 'nftables',
-      status: { table, snapshot, syncedNumber: 3, quarantined: [], error: undefined },
+      status: { table, snapshot, memo: undefined, syncedNumber: 3, quarantined: [], error: undefined },
     },
     source: { missing: [], heardMs: 1_000, trouble: 'services: denied' },
     snapshot,

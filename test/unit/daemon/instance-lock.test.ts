@@ -42,7 +42,7 @@ describe('the locks of a proxy', () => {
   })
 
   it('keep one away whose chains would have the same names, which then holds nothing', async () => {
-    expect(instanceOf(ONE).chains.prefix).toBe(instanceOf(SAME).chains.prefix)
+    expect(instanceOf(ONE).objectsLock).toBe(instanceOf(SAME).objectsLock)
     await lock(ONE, 'pid 1')
     expect(await lock(SAME, 'pid 2')).toEqual({ kind: 'busy', holder: 'pid 1', of: 'chains' })
     expect([...taken.values()]).toEqual(['pid 1', 'pid 1'])

@@ -1,9 +1,9 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { whyNotInstance } from '../../../src/config/instance-name.ts'
-import { instanceOf, instanceOfTable } from '../../../src/daemon/instance.ts'
+import { instanceOf } from '../../../src/daemon/instance.ts'
 import { isDnsLabel } from '../../../src/model/names.ts'
-import { chainNames, KUBE_CHAINS } from '../../../src/modes/iptables/layout.ts'
+import { MODES, proxyOfTable } from '../../../src/modes/registry.ts'
 
 /** Labels, among them what is near the names of our own tables. */
 const names = fc
@@ -15,8 +15,7 @@ const names = fc
 
 /** Everything that two proxies of a network namespace could have in common. */
 function ownNames(name: string | undefined): readonly string[] {
-  const { nftables, userspace, ipvs = [], lock } = instanceOf(name)
-  return [nftables, userspace, ipvs, `lock ${lock}`].flat()
+  return [...MODES.flatMap(mode => mode.tableName(name) ?? []), `lock ${instanceOf(name).lock}`]
 }
 
 describe('names of a proxy', () => {
@@ -30,20 +29,20 @@ describe('names of a proxy', () => {
   })
 
   it('are within what the kernel takes: 255 bytes for a table, 107 for a socket', () => {
-    const { nftables, userspace, lock } = instanceOf('x'.repeat(63))
-    expect(nftables.length).toBeLessThan(256)
-    expect(userspace.length).toBeLessThan(256)
-    expect(lock.length).toBeLessThan(107)
+    const longest = 'x'.repeat(63)
+    for (const table of MODES.flatMap(mode => mode.tableName(longest) ?? []))
+      expect(table.length).toBeLessThan(256)
+    expect(instanceOf(longest).lock.length).toBeLessThan(107)
   })
 
   it('tell whose a table is', () => {
     fc.assert(
       fc.property(names, name => {
-        expect(instanceOfTable(instanceOf(name).nftables)).toBe(name)
-        expect(instanceOfTable(instanceOf(name).userspace)).toBe(name)
+        for (const table of MODES.flatMap(mode => mode.tableName(name) ?? []))
+          expect(proxyOfTable(table)).toBe(name)
       }),
     )
-    expect(['kube-proxy', 'kube-proxy-ipvs', 'kube-proxy-userspace', 'nat'].map(instanceOfTable)).toEqual([
+    expect(['kube-proxy', 'kube-proxy-ipvs', 'kube-proxy-userspace', 'nat'].map(proxyOfTable)).toEqual([
       undefined,
       undefined,
       undefined,
@@ -51,24 +50,27 @@ describe('names of a proxy', () => {
     ])
   })
 
-  it('leave the one without a name everything it had', () => {
-    expect(instanceOf(undefined)).toEqual({
-      lock: 'kprobe/kube-proxy',
+  it('leave the unnamed one everything it had', () => {
+    expect(tablesOf(undefined)).toEqual({
       nftables: 'kube-proxy',
-      userspace: 'kube-proxy-userspace',
       ipvs: 'kube-proxy-ipvs',
-      chains: KUBE_CHAINS,
-      chainsLock: undefined,
-      natPriority: -100,
+      iptables: undefined,
+      userspace: 'kube-proxy-userspace',
     })
-    expect(instanceOf('mesh')).toEqual({
-      lock: 'kprobe/kube-proxy/mesh',
+    expect(instanceOf(undefined)).toMatchObject({ lock: 'kprobe/kube-proxy', objectsLock: undefined })
+    expect(tablesOf('mesh')).toEqual({
       nftables: 'kube-proxy-mesh',
-      userspace: 'kube-proxy-userspace.mesh',
       ipvs: undefined,
-      chains: chainNames('mesh'),
-      chainsLock: 'kprobe/chains/KP2MGKP',
-      natPriority: -101,
+      iptables: undefined,
+      userspace: 'kube-proxy-userspace.mesh',
+    })
+    expect(instanceOf('mesh')).toMatchObject({
+      lock: 'kprobe/kube-proxy/mesh',
+      objectsLock: 'kprobe/chains/KP2MGKP',
     })
   })
 })
+
+function tablesOf(name: string | undefined) {
+  return Object.fromEntries(MODES.map(mode => [mode.name, mode.tableName(name)]))
+}

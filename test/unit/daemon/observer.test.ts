@@ -1,8 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { FAMILIES } from '../../../src/base/ip.ts'
 import { createLog } from '../../../src/base/log.ts'
-import type { ProxyMode } from '../../../src/config/config.ts'
 import { Observer } from '../../../src/daemon/observer.ts'
+import { findMode } from '../../../src/modes/registry.ts'
 import type { SourceStatus } from '../../../src/source/source.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { service, snapshotOf, tableOf } from '../model/objects.ts'
@@ -11,7 +11,7 @@ let clock: FakeClock
 let logged: string[]
 let status: SourceStatus | undefined
 let observer: Observer
-let mode: ProxyMode
+let mode: string
 
 beforeEach(() => {
   clock = new FakeClock()
@@ -33,9 +33,8 @@ beforeEach(() => {
     features: [],
     connections: undefined,
     api: undefined,
-    iptables: () => Promise.resolve(undefined),
-    relayed: () => undefined,
-    proxyMode: () => mode,
+    ofMode: () => Promise.resolve([]),
+    mode: () => findMode(mode),
     tell: () => undefined,
   })
 })
@@ -68,7 +67,7 @@ describe('Observer', () => {
     expect(await numberOf(STALE)).toBe(3)
   })
 
-  it.each<[ProxyMode, number]>([
+  it.each<[string, number]>([
     ['nftables', 1],
     ['iptables', Number.NaN],
   ])('counts failed passes as those of nftables in the mode %s: %d', async (which, count) => {

@@ -1,8 +1,9 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Config, ProxyMode } from '../../../src/config/config.ts'
-import type { Retired } from '../../../src/daemon/open.ts'
 import { Programmer } from '../../../src/daemon/programmer.ts'
 import type { Programming, ProgrammingOptions } from '../../../src/daemon/programming.ts'
+import type { Mode } from '../../../src/modes/mode.ts'
+import type * as Registry from '../../../src/modes/registry.ts'
 import type { ReconcilerEvent } from '../../../src/reconcile/events.ts'
 
 /* docs/decisions/0015: who programs the kernel, and when the mode from before goes. The planes are not ours here. */
@@ -37,19 +38,21 @@ vi.mock('../../../src/daemon/programming.ts', () => ({
   },
 }))
 
-vi.mock('../../../src/daemon/open.ts', () => ({
-  retireMode(
-    { config: { proxyMode, serviceProxyName } }: { readonly config: Config },
-    _signal: AbortSignal,
-    isKnown: boolean,
-  ): Promise<Retired> {
-    retired.push(proxyMode)
-    if (isKnown) known.push(proxyMode)
-    return Promise.resolve(
-      proxyMode === 'iptables' && !isKnown && serviceProxyName === undefined ? 'anybody' : 'removed',
-    )
-  },
-}))
+vi.mock('../../../src/modes/registry.ts', async original => {
+  const { MODES, ...real } = await original<typeof Registry>()
+  const modes = MODES.map(
+    (mode): Mode => ({
+      ...mode,
+      retire({ config: { serviceProxyName } }, _signal, isKnown) {
+        retired.push(mode.name)
+        if (isKnown) known.push(mode.name)
+        const isKept = mode.cleanupOnRequest === true && !isKnown && serviceProxyName === undefined
+        return Promise.resolve(isKept ? { kept: 'iptables-mode chains found; kept' } : 'removed')
+      },
+    }),
+  )
+  return { ...real, findMode: (name: string) => modes.find(mode => mode.name === name) }
+})
 
 afterEach(() => {
   begun.length = 0

@@ -4,8 +4,8 @@ import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
 import { parseRequest } from '../../../src/config/load-config.ts'
-import { iptablesOptions } from '../../../src/daemon/mode-iptables.ts'
 import { tuneMode } from '../../../src/daemon/tune.ts'
+import { iptablesOptions } from '../../../src/modes/iptables/open.ts'
 
 let root: string
 const LOCALNET = 'proc/sys/net/ipv4/conf/all/route_localnet'

@@ -1,10 +1,10 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import type { FlowEvent } from '../../../src/flows/events.ts'
 import { FlowReconciler } from '../../../src/flows/flow-reconciler.ts'
-import type { View } from '../../../src/flows/ports.ts'
 import type { ConntrackClient } from '../../../src/kernel/conntrack/client.ts'
 import type { Flow } from '../../../src/kernel/conntrack/flow.ts'
 import type { FlowFilter } from '../../../src/kernel/conntrack/messages.ts'
+import type { Resolved } from '../../../src/model/resolve.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { flow, flowText } from '../kernel/conntrack/flows.ts'
 import { dns, dnsSlice, type EndpointWords, READY, view } from './views.ts'
@@ -58,7 +58,7 @@ let clock: FakeClock
 let kernel: Kernel
 let events: FlowEvent[]
 let reconciler: FlowReconciler
-let now: View
+let now: Resolved
 
 beforeEach(() => {
   clock = new FakeClock()
@@ -72,7 +72,7 @@ function start(): FlowReconciler {
   return new FlowReconciler({ client: kernel, clock, random: () => 0.5, report: event => events.push(event) })
 }
 
-async function offer(next: View, ms = 1_000): Promise<void> {
+async function offer(next: Resolved, ms = 1_000): Promise<void> {
   now = next
   reconciler.offer(next.snapshot, next.table)
   await clock.advance(ms)

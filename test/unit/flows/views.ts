@@ -1,8 +1,8 @@
 import { finish } from '../../../src/base/steps.ts'
-import type { FlowSocket, View } from '../../../src/flows/ports.ts'
+import type { FlowSocket } from '../../../src/flows/ports.ts'
 import { socketKey } from '../../../src/kernel/conntrack/flow.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
-import { resolve } from '../../../src/model/resolve.ts'
+import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { socket } from '../kernel/conntrack/flows.ts'
 import { eventsOf, type Fields, ip, OPTIONS, service, slice } from '../model/objects.ts'
@@ -15,13 +15,13 @@ export interface ViewWords {
 }
 
 /** The view after these objects, on top of an earlier one. */
-export function view(objects: readonly unknown[], before?: View, words: ViewWords = {}): View {
+export function view(objects: readonly unknown[], before?: Resolved, words: ViewWords = {}): Resolved {
   const events: SourceEvent[] = eventsOf(objects)
   for (const key of words.remove ?? []) events.push({ kind: 'Service', key, value: undefined })
   if (words.localIps !== undefined) events.push({ kind: 'LocalIps', value: words.localIps.map(ip) })
   const snapshot = applyEvents(before?.snapshot ?? EMPTY_SNAPSHOT, events)
   const options = { ...OPTIONS, allowServiceExternalIps: true, ...words.options }
-  return { snapshot, table: finish(resolve(options, before, snapshot)) }
+  return finish(resolve(options, before, snapshot))
 }
 
 export const DNS_PORT = { name: 'dns', port: 53, protocol: 'UDP' }

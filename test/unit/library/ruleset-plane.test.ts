@@ -11,6 +11,7 @@ import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { destinationAddress, mapped, rule, translateAddress } from '../../../src/modes/common/expressions.ts'
 import { Reconciler } from '../../../src/reconcile/reconciler.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { NO_MEMO } from '../../support/tables.ts'
 import { backends, clusterIp, ip4, service, table } from '../modes/nftables/frontends.ts'
 
 /** Sends ClusterIPs to the first endpoint. */
@@ -129,9 +130,9 @@ describe('a plane that is one function', () => {
     const both = { ...frontends, services: frontends.services.with([[twice.service, twice]]) }
     const reconciler = new Reconciler({
       plane,
-      *resolve() {
+      *resolve(_previous, snapshot) {
         yield
-        return both
+        return { snapshot, table: both, memo: NO_MEMO }
       },
       clock: systemClock,
       random: Math.random,

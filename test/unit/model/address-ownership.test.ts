@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/steps.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
-import { resolve } from '../../../src/model/resolve.ts'
+import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 import {
   eventsOf,
@@ -20,10 +20,7 @@ const at = (uid: string, creationTimestamp: string | null) => ({ metadata: { uid
 const MONDAY = '2026-01-05T00:00:00Z'
 const TUESDAY = '2026-01-06T00:00:00Z'
 
-function resolved(
-  snapshot: Snapshot,
-  previous?: { snapshot: Snapshot; table: FrontendTable },
-): FrontendTable {
+function resolved(snapshot: Snapshot, previous?: Resolved): Resolved {
   return finish(resolve(OPTIONS, previous, snapshot))
 }
 
@@ -41,8 +38,8 @@ function standing(table: FrontendTable): { frontends: string[]; refusals: string
 }
 
 function standingOf(...objects: Fields[]): ReturnType<typeof standing> {
-  const table = resolved(snapshotOf(objects))
-  expect(standing(resolved(snapshotOf(objects.toReversed())))).toEqual(standing(table))
+  const { table } = resolved(snapshotOf(objects))
+  expect(standing(resolved(snapshotOf(objects.toReversed())).table)).toEqual(standing(table))
   return standing(table)
 }
 
@@ -91,7 +88,7 @@ describe('two Services that claim one external address and port', () => {
     const status = { status: { loadBalancer: { ingress: [{ ip: '192.0.2.1' }] } } }
     const a = external('a', '10.96.0.1', at('1', MONDAY))
     const b = service('b', { clusterIP: '10.96.0.2' }, { ...at('2', MONDAY), ...status })
-    const table = finish(resolve(allowed, undefined, snapshotOf([a, b])))
+    const { table } = finish(resolve(allowed, undefined, snapshotOf([a, b])))
     expect(standing(table).frontends).toContain('ns/b 192.0.2.1:80')
   })
 })
@@ -177,9 +174,9 @@ describe('F145: ports of the node that two Services want', () => {
     expect(standingOf(here, a, older).refusals).toEqual([])
     const before = snapshotOf([here, b])
     const after = applyEvents(before, eventsOf([a]))
-    const previous = { snapshot: before, table: resolved(before) }
+    const previous = resolved(before)
     expect(standing(previous.table).refusals).toEqual([])
-    expect(standing(resolved(after, previous))).toEqual(standing(resolved(after)))
+    expect(standing(resolved(after, previous).table)).toEqual(standing(resolved(after).table))
   })
 
   it('an address whose octets spell IPv4 is not a NodePort', () => {
@@ -214,7 +211,7 @@ describe('two Services with one ClusterIP', () => {
   })
 
   it('list the address once', () => {
-    const table = resolved(snapshotOf([a, b]))
+    const { table } = resolved(snapshotOf([a, b]))
     expect([...table.services.values()].flatMap(its => texts(its.clusterIps))).toEqual(['10.96.0.1'])
   })
 })
@@ -258,10 +255,10 @@ describe('when a contest changes', () => {
 
   function step(objects: Fields[], events: SourceEvent[]): { table: FrontendTable; changed: string[] } {
     const before = snapshotOf([...objects, ...CROWD])
-    const previous = { snapshot: before, table: resolved(before) }
+    const previous = resolved(before)
     const snapshot = applyEvents(before, events)
-    const table = resolved(snapshot, previous)
-    expect(plain(table)).toEqual(plain(resolved(snapshot)))
+    const { table } = resolved(snapshot, previous)
+    expect(plain(table)).toEqual(plain(resolved(snapshot).table))
     const keys = new Set([...previous.table.services.keys(), ...table.services.keys()])
     return {
       table,
@@ -315,10 +312,10 @@ describe('when a contest changes', () => {
       { status: { loadBalancer: { ingress: [{ ip: '192.0.2.1' }] } } },
     )
     const before = snapshotOf([both])
-    const table = finish(resolve(options, undefined, before))
+    const first = finish(resolve(options, undefined, before))
     const snapshot = applyEvents(before, eventsOf([service('new', { clusterIP: '192.0.2.1' })]))
-    const next = finish(resolve(options, { snapshot: before, table }, snapshot))
-    expect(plain(next)).toEqual(plain(finish(resolve(options, undefined, snapshot))))
+    const { table: next } = finish(resolve(options, first, snapshot))
+    expect(plain(next)).toEqual(plain(finish(resolve(options, undefined, snapshot)).table))
     expect(refusalLines(next.services.get('ns/both'))).toContain(
       'Service ns/both: spec.externalIPs = 192.0.2.1: the ClusterIP of Service ns/new',
     )

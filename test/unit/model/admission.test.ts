@@ -3,8 +3,9 @@ import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/steps.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
-import { resolve } from '../../../src/model/resolve.ts'
+import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
+import { runs } from '../../support/runs.ts'
 import {
   endpoint,
   eventsOf,
@@ -59,7 +60,7 @@ function served(table: FrontendTable): readonly string[] {
 }
 
 function tableWithin(options: ResolveOptions, ...lists: readonly (readonly Fields[])[]): FrontendTable {
-  return finish(resolve(options, undefined, snapshotOf(lists.flat())))
+  return finish(resolve(options, undefined, snapshotOf(lists.flat()))).table
 }
 
 describe('the memory for Services', () => {
@@ -126,9 +127,9 @@ describe('the memory for Services', () => {
     expect(new Set(counts.map(({ length }) => length)).size).toBe(1)
     // An incumbent stays as well.
     const snapshot = snapshotOf(ingress)
-    const table = finish(resolve(options, undefined, snapshot))
+    const before = finish(resolve(options, undefined, snapshot))
     const next = applyEvents(snapshot, eventsOf(lists.flat()))
-    expect(served(finish(resolve(options, { snapshot, table }, next)))).toEqual(names)
+    expect(served(finish(resolve(options, before, next)).table)).toEqual(names)
   })
 
   it('F133: over the limit, too, a change costs what it changes', () => {
@@ -137,32 +138,57 @@ describe('the memory for Services', () => {
     )
     const options = within(200_000)
     const snapshot = snapshotOf([...greedy, objects('a', { endpoints: 20 })].flat())
-    const table = finish(resolve(options, undefined, snapshot))
-    expect(table.admission?.oversized.size).toBeGreaterThan(10)
+    const before = finish(resolve(options, undefined, snapshot))
+    expect(before.memo.admission?.oversized.size).toBeGreaterThan(10)
     const next = applyEvents(snapshot, eventsOf(objects('a', { endpoints: 19 })))
-    const after = finish(resolve(options, { snapshot, table }, next))
-    expect(after.admission?.oversized).toBe(table.admission?.oversized)
-    expect(after.admission?.cuts.get('greedy')).toBe(table.admission?.cuts.get('greedy'))
+    const after = finish(resolve(options, before, next))
+    expect(after.memo.admission?.oversized).toBe(before.memo.admission?.oversized)
+    expect(after.memo.admission?.cuts.get('greedy')).toBe(before.memo.admission?.cuts.get('greedy'))
   })
 
   it('F133: a Service that becomes smaller is served, and with it those that it kept out', () => {
     const options = within(43_000)
-    let snapshot = snapshotOf([...objects('a', { endpoints: 120 }), ...objects('b', { endpoints: 130 })])
-    let table = finish(resolve(options, undefined, snapshot))
-    expect(served(table)).toEqual(['ns/a', 'ns/b'])
+    const first = snapshotOf([...objects('a', { endpoints: 120 }), ...objects('b', { endpoints: 130 })])
+    let now = finish(resolve(options, undefined, first))
+    expect(served(now.table)).toEqual(['ns/a', 'ns/b'])
     const change = (list: readonly Fields[]) => {
-      const next = applyEvents(snapshot, eventsOf(list))
-      table = finish(resolve(options, { snapshot, table }, next))
-      snapshot = next
+      now = finish(resolve(options, now, applyEvents(now.snapshot, eventsOf(list))))
     }
     change(objects('c', { endpoints: 110 }))
-    expect(served(table)).toEqual(['ns/a', 'ns/c'])
+    expect(served(now.table)).toEqual(['ns/a', 'ns/c'])
     change(objects('c', { endpoints: 1 }))
-    expect(served(table)).toEqual(['ns/a', 'ns/b', 'ns/c'])
-    expect(refusalLines(table.services.get('ns/b'))).toEqual([])
+    expect(served(now.table)).toEqual(['ns/a', 'ns/b', 'ns/c'])
+    expect(refusalLines(now.table.services.get('ns/b'))).toEqual([])
   })
 
-  it('F133: what is served never costs more than there is, and is what resolving anew serves', () => {
+  it('F133: a Service at the edge stays as it is while others change a little', () => {
+    const options = within(43_000)
+    const neighbour = (endpoints: number) => objects('c', { endpoints, namespace: 'other' })
+    const first = snapshotOf([...objects('a', { endpoints: 120 }), ...objects('b', { endpoints: 130 })])
+    let now = finish(resolve(options, undefined, first))
+    const servedWith = (list: readonly Fields[]) => {
+      now = finish(resolve(options, now, applyEvents(now.snapshot, eventsOf(list))))
+      return served(now.table)
+    }
+    expect(servedWith(neighbour(103))).toEqual(['ns/a', 'ns/b', 'other/c'])
+    expect(servedWith(neighbour(107))).toEqual(['ns/a', 'other/c'])
+    for (const endpoints of [103, 107, 90])
+      expect(servedWith(neighbour(endpoints))).toEqual(['ns/a', 'other/c'])
+    expect(servedWith(neighbour(80))).toEqual(['ns/a', 'ns/b', 'other/c'])
+    for (const endpoints of [90, 103]) expect(servedWith(neighbour(endpoints))).toHaveLength(3)
+  })
+
+  it('F133: a Service at the share of one comes back where it is clearly below it', () => {
+    const options = within(50_000)
+    let now = finish(resolve(options, undefined, snapshotOf([])))
+    const isServed = (endpoints: number) => {
+      now = finish(resolve(options, now, applyEvents(now.snapshot, eventsOf(objects('a', { endpoints })))))
+      return served(now.table).length === 1
+    }
+    expect([174, 175, 174, 166, 164, 174].map(isServed)).toEqual([true, false, false, false, true, true])
+  })
+
+  it('F133: what is served never costs more than there is, and is what a command serves beside the daemon', () => {
     const shape = fc.record({
       name: fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f'),
       namespace: fc.constantFrom('x', 'y'),
@@ -175,19 +201,25 @@ describe('the memory for Services', () => {
         fc.integer({ min: 5_000, max: 60_000 }),
         (steps, bytes) => {
           const options = within(bytes)
-          let snapshot = EMPTY_SNAPSHOT
-          let table: FrontendTable | undefined
+          let now: Resolved | undefined
           for (const shapes of steps) {
-            const next = applyEvents(snapshot, eventsOf(shapes.flatMap(its => objects(its.name, its))))
-            table = finish(resolve(options, table && { snapshot, table }, next))
-            snapshot = next
-            const cost = served(table).reduce((sum, key) => sum + (table?.admission?.costs.get(key) ?? 0), 0)
+            const events = eventsOf(shapes.flatMap(its => objects(its.name, its)))
+            const snapshot = applyEvents(now?.snapshot ?? EMPTY_SNAPSHOT, events)
+            now = finish(resolve(options, now, snapshot))
+            const { table, memo } = now
+            const cost = served(table).reduce((sum, key) => sum + (memo.admission?.costs.get(key) ?? 0), 0)
             expect(cost).toBeLessThanOrEqual(bytes)
-            expect(served(table)).toEqual(served(finish(resolve(options, undefined, snapshot))))
+            const refused = new Map(
+              memo.admission?.oversized.entries().map(([key, { limit }]) => [key, limit] as const),
+            )
+            const memory = options.memory && { ...options.memory, refused }
+            expect(served(finish(resolve({ ...options, memory }, undefined, snapshot)).table)).toEqual(
+              served(table),
+            )
           }
         },
       ),
-      { numRuns: 200 },
+      { numRuns: runs(200) },
     )
   })
 
@@ -195,10 +227,10 @@ describe('the memory for Services', () => {
     const all = Array.from({ length: 1_000 }, (_, i) => objects(`s${i}`)).flat()
     const options = within(1e9)
     const snapshot = snapshotOf(all)
-    const table = finish(resolve(options, undefined, snapshot))
+    const before = finish(resolve(options, undefined, snapshot))
     const next = applyEvents(snapshot, eventsOf(objects('s7', { endpoints: 3 })))
-    const after = finish(resolve(options, { snapshot, table }, next))
-    expect(after.admission?.services).toBe(next.services)
-    expect(after.services.get('ns/s8')).toBe(table.services.get('ns/s8'))
+    const after = finish(resolve(options, before, next))
+    expect(after.memo.admission?.services).toBe(next.services)
+    expect(after.table.services.get('ns/s8')).toBe(before.table.services.get('ns/s8'))
   })
 })

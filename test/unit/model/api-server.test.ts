@@ -30,7 +30,7 @@ function dialled(objects: readonly Fields[], address = API): Snapshot {
 }
 
 function resolved(snapshot: Snapshot, options: Partial<ResolveOptions> = {}, before?: Resolved): Resolved {
-  return { snapshot, table: finish(resolve({ ...OPTIONS, ...options }, before, snapshot)) }
+  return finish(resolve({ ...OPTIONS, ...options }, before, snapshot))
 }
 
 function standing({ table }: Resolved, key = 'ns/web') {

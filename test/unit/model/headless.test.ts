@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { formatIp } from '../../../src/base/ip.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import { parseObject } from '../../../src/model/parse.ts'
-import { printedService } from '../../../src/model/printed.ts'
+import { printedService } from '../../support/printed.ts'
 import {
   DRAINING,
   endpoint,

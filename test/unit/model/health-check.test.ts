@@ -79,18 +79,18 @@ describe('healthCheckOf', () => {
 
   it('changes with an endpoint, and not without', () => {
     const first = snapshotOf([node(), service('web', LOCAL), slice('web-1', 'web', [here('10.1.0.1')])])
-    const table = finish(resolve(OPTIONS, undefined, first))
+    const before = finish(resolve(OPTIONS, undefined, first))
     const other = applyEvents(first, eventsOf([service('other', { clusterIP: '10.96.0.2' })]))
-    const same = finish(resolve(OPTIONS, { snapshot: first, table }, other))
-    expect(same.services.get('ns/web')).toBe(table.services.get('ns/web'))
+    const same = finish(resolve(OPTIONS, before, other))
+    expect(same.table.services.get('ns/web')).toBe(before.table.services.get('ns/web'))
     const grown = applyEvents(
       other,
       eventsOf([slice('web-1', 'web', [here('10.1.0.1'), here('10.1.0.2', { conditions: UNREADY })])]),
     )
-    const still = finish(resolve(OPTIONS, { snapshot: other, table: same }, grown))
-    expect(still.services.get('ns/web')?.healthCheck?.local).toEqual({ IPv4: 1 })
+    const still = finish(resolve(OPTIONS, same, grown))
+    expect(still.table.services.get('ns/web')?.healthCheck?.local).toEqual({ IPv4: 1 })
     const ready = applyEvents(grown, eventsOf([slice('web-1', 'web', [here('10.1.0.1'), here('10.1.0.2')])]))
-    const two = finish(resolve(OPTIONS, { snapshot: grown, table: still }, ready))
-    expect(two.services.get('ns/web')?.healthCheck?.local).toEqual({ IPv4: 2 })
+    const two = finish(resolve(OPTIONS, still, ready))
+    expect(two.table.services.get('ns/web')?.healthCheck?.local).toEqual({ IPv4: 2 })
   })
 })

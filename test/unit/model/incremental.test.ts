@@ -4,8 +4,9 @@ import { PersistentMap } from '../../../src/base/persistent-map.ts'
 import { finish } from '../../../src/base/steps.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
-import { resolve } from '../../../src/model/resolve.ts'
+import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { runs } from '../../support/runs.ts'
 import {
   cidr,
   DRAINING,
@@ -186,19 +187,19 @@ describe('resolve with a previous result', () => {
       fc.property(fc.array(step, { minLength: 1, maxLength: 12 }), steps => {
         let options = OPTIONS
         let snapshot = EMPTY_SNAPSHOT
-        let previous: { snapshot: typeof snapshot; table: FrontendTable } | undefined
+        let previous: Resolved | undefined
         for (const { events, options: next } of steps) {
           options = next ?? options
           snapshot = applyEvents(snapshot, events)
-          const table = finish(resolve(options, previous, snapshot))
+          previous = finish(resolve(options, previous, snapshot))
+          const { table } = previous
           const anew = finish(resolve(options, undefined, snapshot))
-          expect(plain(table)).toEqual(plain(anew))
+          expect(plain(table)).toEqual(plain(anew.table))
           expect(table.number).toBe(snapshot.number)
           invariants(table)
-          previous = { snapshot, table }
         }
       }),
-      { numRuns: 400 },
+      { numRuns: runs(400) },
     )
   })
 
@@ -207,11 +208,11 @@ describe('resolve with a previous result', () => {
       fc.property(fc.uniqueArray(anyEvent, { maxLength: 12, selector: subject }), events => {
         const tables = [events, events.toReversed()].map(order => {
           const snapshot = order.reduce((now, event) => applyEvents(now, [event]), EMPTY_SNAPSHOT)
-          return plain(finish(resolve(OPTIONS, undefined, snapshot)))
+          return plain(finish(resolve(OPTIONS, undefined, snapshot)).table)
         })
         expect(tables[1]).toEqual(tables[0])
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(1000) },
     )
   })
 
@@ -223,13 +224,11 @@ describe('resolve with a previous result', () => {
         (before, after) => {
           const one = applyEvents(EMPTY_SNAPSHOT, before)
           const two = after.reduce((snapshot, event) => applyEvents(snapshot, [event]), one)
-          const table = finish(
-            resolve(OPTIONS, { snapshot: one, table: finish(resolve(OPTIONS, undefined, one)) }, two),
-          )
-          expect(plain(table)).toEqual(plain(finish(resolve(OPTIONS, undefined, two))))
+          const { table } = finish(resolve(OPTIONS, finish(resolve(OPTIONS, undefined, one)), two))
+          expect(plain(table)).toEqual(plain(finish(resolve(OPTIONS, undefined, two)).table))
         },
       ),
-      { numRuns: 200 },
+      { numRuns: runs(200) },
     )
   })
 
@@ -242,9 +241,9 @@ describe('resolve with a previous result', () => {
 
   function touched(objects: readonly Fields[], options = OPTIONS): string[] {
     const before = snapshotOf([node({ zone: 'a' }), ...CLUSTER])
-    const table = finish(resolve(OPTIONS, undefined, before))
-    const next = finish(resolve(options, { snapshot: before, table }, applyEvents(before, eventsOf(objects))))
-    return [...PersistentMap.changes(table.services, next.services)].sort()
+    const first = finish(resolve(OPTIONS, undefined, before))
+    const next = finish(resolve(options, first, applyEvents(before, eventsOf(objects))))
+    return [...PersistentMap.changes(first.table.services, next.table.services)].sort()
   }
 
   it('keeps the very objects of Services that did not change', () => {
@@ -256,10 +255,9 @@ describe('resolve with a previous result', () => {
 
   it('keeps everything that belongs to no Service when that is the same', () => {
     const snapshot = snapshotOf([node(), ...CLUSTER])
-    const table = finish(resolve(OPTIONS, undefined, snapshot))
-    const next = finish(
-      resolve(OPTIONS, { snapshot, table }, applyEvents(snapshot, eventsOf([service('new')]))),
-    )
+    const first = finish(resolve(OPTIONS, undefined, snapshot))
+    const { table } = first
+    const { table: next } = finish(resolve(OPTIONS, first, applyEvents(snapshot, eventsOf([service('new')]))))
     expect([next.nodePorts, next.serviceCidrs, next.node]).toEqual([
       table.nodePorts,
       table.serviceCidrs,
@@ -272,15 +270,17 @@ describe('resolve with a previous result', () => {
 
   it('gives the addresses of this machine, which are no business of any Service', () => {
     const before = snapshotOf([node(), ...CLUSTER])
-    const table = finish(resolve(OPTIONS, undefined, before))
+    const first = finish(resolve(OPTIONS, undefined, before))
+    const { table } = first
     expect(table.localIps).toEqual([])
     const value = ['192.168.1.7', '10.0.0.7'].map(ip)
     const after = applyEvents(before, [{ kind: 'LocalIps', value }])
-    const next = finish(resolve(OPTIONS, { snapshot: before, table }, after))
+    const second = finish(resolve(OPTIONS, first, after))
+    const { table: next } = second
     expect(next.localIps).toEqual(['10.0.0.7', '192.168.1.7'].map(ip))
     expect(next.services).toBe(table.services)
     const same = applyEvents(after, eventsOf([service('new')]))
-    expect(finish(resolve(OPTIONS, { snapshot: after, table: next }, same)).localIps).toBe(next.localIps)
+    expect(finish(resolve(OPTIONS, second, same)).table.localIps).toBe(next.localIps)
   })
 
   it('offers to pause at least every 200 Services', () => {
@@ -306,7 +306,7 @@ describe('resolve with a previous result', () => {
     let step = steps.next()
     for (; step.done !== true; step = steps.next()) pauses++
     expect(pauses).toBeGreaterThan(15)
-    const cluster = step.value.services.get('ns/web')?.ports[0]?.cluster.map(backend => backend.ip)
+    const cluster = step.value.table.services.get('ns/web')?.ports[0]?.cluster.map(backend => backend.ip)
     const ips = slices.flatMap((_, its) => Array.from({ length: 500 }, (_, nth) => ip(at(nth * 59 + its))))
     expect(cluster).toEqual([...new Set(ips)].sort())
     expect(cluster).toHaveLength(499 * 59 + 60)
@@ -320,10 +320,10 @@ describe('resolve with a previous result', () => {
       service('web'),
       slice('web-1', 'web', [hinted('10.1.0.1', 'a'), hinted('10.1.0.2', 'b')]),
     ])
-    const table = finish(resolve(OPTIONS, undefined, before))
+    const first = finish(resolve(OPTIONS, undefined, before))
     const after = applyEvents(before, eventsOf([node({ zone: 'b' })]))
-    const next = finish(resolve(OPTIONS, { snapshot: before, table }, after))
-    expect(table.services.get('ns/web')?.ports[0]?.cluster).toHaveLength(2)
+    const { table: next } = finish(resolve(OPTIONS, first, after))
+    expect(first.table.services.get('ns/web')?.ports[0]?.cluster).toHaveLength(2)
     expect(next.services.get('ns/web')?.ports[0]?.cluster.map(its => its.ip)).toEqual([ip('10.1.0.2')])
   })
 })

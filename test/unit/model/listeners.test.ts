@@ -17,7 +17,7 @@ function found(snapshot: Snapshot, value: ServiceListeners | undefined): Snapsho
 const TAKEN: ServiceListeners = { taken: [{ ip: ip(BRIDGE), protocol: 'TCP', port: 80 }] }
 
 function resolved(snapshot: Snapshot, before?: Resolved, options = {}): Resolved {
-  return { snapshot, table: finish(resolve({ ...OPTIONS, ...options }, before, snapshot)) }
+  return finish(resolve({ ...OPTIONS, ...options }, before, snapshot))
 }
 
 function standing({ table }: Resolved) {

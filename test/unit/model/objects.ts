@@ -108,7 +108,7 @@ export function snapshotOf(objects: readonly unknown[]): Snapshot {
 }
 
 export function tableOf(objects: readonly unknown[], options: Partial<ResolveOptions> = {}): FrontendTable {
-  return finish(resolve({ ...OPTIONS, ...options }, undefined, snapshotOf(objects)))
+  return finish(resolve({ ...OPTIONS, ...options }, undefined, snapshotOf(objects))).table
 }
 
 export function backends(list: readonly Backend[]): string[] {

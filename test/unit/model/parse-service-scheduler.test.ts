@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { parseService } from '../../../src/model/parse-service.ts'
-import { printedService } from '../../../src/model/printed.ts'
 import { isRefusal } from '../../../src/model/refusal.ts'
 import type { Service } from '../../../src/model/service.ts'
+import { printedService } from '../../support/printed.ts'
 import { endpoint, refusalLines, service, slice, tableOf } from './objects.ts'
 
 const ANNOTATION = 'kprobe.io/ipvs-scheduler'

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { parseObject, watchedIdentity } from '../../../src/model/parse.ts'
+import { runs } from '../../support/runs.ts'
 import { endpoint, node, service, slice } from './objects.ts'
 
 describe('parseObject', () => {
@@ -78,7 +79,7 @@ describe('parseObject', () => {
       fc.property(fc.constantFrom(...objects), fc.nat(60), fc.jsonValue(), (object, at, value) => {
         parseObject(withField(object, { left: at }, value))
       }),
-      { numRuns: 3000 },
+      { numRuns: runs(3000) },
     )
   })
 

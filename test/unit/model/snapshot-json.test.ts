@@ -33,7 +33,7 @@ describe('readSnapshotJson', () => {
     for (const map of ['services', 'slices', 'sliceByKey', 'serviceCidrs'] as const)
       expect(after[map].entries()).toEqual(before[map].entries())
     const meaning = (snapshot: typeof before) =>
-      finish(resolve(OPTIONS, undefined, snapshot)).services.values()
+      finish(resolve(OPTIONS, undefined, snapshot)).table.services.values()
     expect(meaning(after)).toEqual(meaning(before))
   })
 

@@ -24,10 +24,12 @@ import {
   listOf,
   nested,
   readAttributes,
+  type SourcesOf,
   type Tagged,
   unionOf,
   type ValuesOf,
   writeAttributes,
+  writerOf,
 } from '../../../src/netlink/schema.ts'
 
 const POINT = attributeSet({ x: [1, u32be], y: [2, s32be] })
@@ -168,5 +170,61 @@ describe('the inferred types', () => {
     // @ts-expect-error: the second half of a field is a codec
     const noCodec = attributeSet({ x: [1, 'u32'] })
     expect([misspelt, mistyped, inList, wrongVariant, noVariant, unread, noCodec]).toHaveLength(7)
+  })
+})
+
+describe('a compiled writer', () => {
+  interface Plan {
+    readonly title?: string
+    readonly left?: number
+    readonly top?: number
+    readonly bytes?: string
+  }
+  const SOURCES: SourcesOf<typeof DRAWING, Plan> = {
+    // The table's order counts, not this one.
+    blob: ({ bytes }) => bytes,
+    name: ({ title }) => title,
+    origin: { x: ({ left }) => left, y: ({ top }) => top },
+  }
+
+  it('writes octets of any length, alone in a nest or not', () => {
+    const BOX = attributeSet({
+      inside: [1, nested(attributeSet({ bytes: [2, octets] }))],
+      outside: [3, octets],
+    })
+    const same = (text: unknown): string => String(text)
+    const write = writerOf(BOX, { inside: { bytes: same }, outside: same })
+    for (const length of [0, 1, 3, 4, 63, 64, 65, 300]) {
+      const text = 'x'.repeat(length)
+      const out = new ByteWriter(1)
+      out.bytes.fill(0xee)
+      write(new AttributeWriter(out), text)
+      expect(Buffer.from(out.written())).toEqual(encode(BOX, { inside: { bytes: text }, outside: text }))
+    }
+    const tooLong = 'x'.repeat(0xffff)
+    expect(() => write(new AttributeWriter(new ByteWriter(16)), tooLong)).toThrow(NetlinkError)
+  })
+
+  it('refuses numbers that do not fit', () => {
+    const write = writerOf(CIRCLE, { radius: (radius: unknown) => Number(radius) })
+    for (const radius of [-1, 65_536, 1.5, Number.NaN])
+      expect(() => write(new AttributeWriter(new ByteWriter(16)), radius)).toThrow(/is not in 0..65535/)
+  })
+
+  it.each<[Plan, ValuesOf<typeof DRAWING>]>([
+    [
+      { title: 'plan', left: 1, top: -2, bytes: 'b' },
+      { name: 'plan', origin: { x: 1, y: -2 }, blob: 'b' },
+    ],
+    [{ top: 7 }, { origin: { y: 7 } }],
+    [
+      { title: 'no place', bytes: '' },
+      { name: 'no place', blob: '' },
+    ],
+    [{}, {}],
+  ])('writes what the table writes, without nests that are empty', (plan, values) => {
+    const out = new ByteWriter(16)
+    writerOf(DRAWING, SOURCES)(new AttributeWriter(out), plan)
+    expect(Buffer.from(out.written())).toEqual(encode(DRAWING, values))
   })
 })

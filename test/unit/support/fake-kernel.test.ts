@@ -12,6 +12,7 @@ import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { arbitraryRuleset, LATE_SETS } from '../../support/fake-kernel/random-rulesets.ts'
 import { canonicalText } from '../../support/fake-kernel/ruleset-model.ts'
 import { systemError } from '../../support/fake-kernel/socket.ts'
+import { runs } from '../../support/runs.ts'
 
 const TABLES = [
   { family: 'ip', name: 'kube-proxy' },
@@ -101,7 +102,7 @@ describe('the kernel in memory', () => {
         expect(canonicalText(after.ruleset)).toBe(canonicalText(before.ruleset))
         await client.close()
       }),
-      { numRuns: 60 },
+      { numRuns: runs(60) },
     )
   })
 
@@ -112,7 +113,7 @@ describe('the kernel in memory', () => {
         const kernel = new FakeKernel({ old: { referencesLinger } })
         await walk(kernel.open(), goals)
       }),
-      { numRuns: 60 },
+      { numRuns: runs(60) },
     )
   })
 })

@@ -3,17 +3,28 @@ import {
   castComplaints,
   circleComplaints,
   exitComplaints,
+  sourceFile as file,
   importComplaints,
   loadingComplaints,
+  modeNameComplaints,
   moduleStateComplaints,
   nameComplaints,
   sizeComplaints,
   unfinishedComplaints,
 } from '../../support/source-rules.ts'
 
-const file = (path: string, text: string) => ({ path, text })
 const importing = (path: string, module: string) =>
   importComplaints(file(path, `import type { A } from '${module}'\n`))
+
+describe('modeNameComplaints', () => {
+  const naming = (path: string, text: string) => modeNameComplaints(file(path, text))
+
+  it('refuses a comparison with the name of a mode outside of the modes', () => {
+    expect(naming('src/daemon/daemon.ts', "if (mode === 'ipvs') stop()\n")).toHaveLength(1)
+    expect(naming('src/modes/ipvs/mode.ts', "export const NAME = 'ipvs'\n")).toEqual([])
+    expect(naming('src/daemon/daemon.ts', "// 'ipvs' is a mode\nconst text = 'IPVS mode'\n")).toEqual([])
+  })
+})
 
 describe('importComplaints', () => {
   it('allows what the architecture allows', () => {
@@ -21,7 +32,9 @@ describe('importComplaints', () => {
     expect(importing('src/model/resolve.ts', './service.ts')).toEqual([])
     expect(importing('src/kernel/nft/client.ts', '../../netlink/message.ts')).toEqual([])
     expect(importing('src/modes/nftables/plane.ts', '../../reconcile/dataplane.ts')).toEqual([])
-    expect(importing('src/config/config.ts', '../reconcile/dataplane.ts')).toEqual([])
+    expect(importing('src/config/mode-fields.ts', '../modes/registry.ts')).toEqual([])
+    expect(importing('src/modes/ipvs/plan.ts', '../xt-common/layout.ts')).toEqual([])
+    expect(importing('src/modes/registry.ts', './ipvs/mode.ts')).toEqual([])
     expect(importing('src/cli/run.ts', '../daemon/daemon.ts')).toEqual([])
     expect(importing('src/base/ip.ts', 'node:net')).toEqual([])
     expect(importing('src/netlink/native.ts', 'node:fs')).toEqual([])
@@ -36,6 +49,11 @@ describe('importComplaints', () => {
     ['src/kernel/nft/client.ts', '../../model/service.ts'],
     ['src/modes/nftables/plane.ts', '../../reconcile/reconciler.ts'],
     ['src/reconcile/pass.ts', '../modes/nftables/plane.ts'],
+    ['src/modes/ipvs/plan.ts', '../iptables/plan.ts'],
+    ['src/modes/xt-common/layout.ts', '../iptables/plan.ts'],
+    ['src/modes/mode.ts', './iptables/plan.ts'],
+    ['src/cli/dump.ts', '../modes/ipvs/read.ts'],
+    ['src/daemon/open.ts', '../modes/nftables/open.ts'],
     ['src/source/source.ts', '../config/config.ts'],
     ['src/telemetry/log.ts', '../daemon/daemon.ts'],
     ['src/cli/dump.ts', '../main.ts'],

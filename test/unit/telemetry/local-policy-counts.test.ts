@@ -57,7 +57,7 @@ describe('LocalPolicyCounter', () => {
       service('out', EXTERNAL),
       slice('out-1', 'out', [endpoint('10.1.0.1', { nodeName: 'there' })], BOTH_PORTS),
     ])
-    const table = (snapshot: Snapshot) => finish(resolve(OPTIONS, undefined, snapshot))
+    const table = (snapshot: Snapshot) => finish(resolve(OPTIONS, undefined, snapshot)).table
     expect(counter.look(table(away)).external.IPv4).toBe(2)
     const back = applyEvents(
       away,

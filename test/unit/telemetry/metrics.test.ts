@@ -1,7 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { IptablesNumbers } from '../../../src/telemetry/iptables-metrics.ts'
 import { createMetrics, type MetricsOptions } from '../../../src/telemetry/metrics.ts'
-import type { RelayNumbers } from '../../../src/telemetry/relay-metrics.ts'
 import { createSliMetrics } from '../../../src/telemetry/sli-metrics.ts'
 
 async function linesOf(metrics: { text(): Promise<string> }): Promise<string[]> {
@@ -298,81 +296,5 @@ describe('createMetrics', () => {
   it('keeps two sets of metrics apart', async () => {
     createMetrics().staleCommit()
     expect(await createMetrics().text()).toContain('kprobe_commit_generation_retries_total 0')
-  })
-})
-
-it('says what userspace mode relays, and nothing of it in another mode', async () => {
-  let numbers: RelayNumbers | undefined
-  const metrics = createMetrics({ relayed: () => numbers })
-  const values = async () => (await linesOf(metrics)).filter(line => line.startsWith('kprobe_relay_'))
-  expect(await values()).toEqual([])
-  numbers = { listeners: 3, tcp: { held: 2, refused: 7 }, udp: { held: 1, refused: 5 }, loops: 4 }
-  const lines = await values()
-  expect(lines.toSorted()).toEqual([
-    'kprobe_relay_connections{protocol="TCP"} 2',
-    'kprobe_relay_connections{protocol="UDP"} 1',
-    'kprobe_relay_listeners 3',
-    'kprobe_relay_loops_total 4',
-    'kprobe_relay_refused_total{protocol="TCP"} 7',
-    'kprobe_relay_refused_total{protocol="UDP"} 5',
-  ])
-  expect(await values()).toEqual(lines)
-  numbers = undefined
-  expect(await values()).toEqual([])
-})
-
-describe("kube-proxy's metrics of its iptables mode", () => {
-  const NUMBERS: IptablesNumbers = {
-    rules: [
-      { table: 'filter', family: 'IPv4', total: 20, last: 1 },
-      { table: 'nat', family: 'IPv6', total: 40, last: 6 },
-    ],
-    failures: { full: 1, partial: 2 },
-    invalidDropped: 5,
-    localhostAccepted: undefined,
-  }
-  const ofMode = async (metrics: { text(): Promise<string> }) =>
-    (await linesOf(metrics)).filter(line => /^(?:# TYPE )?kubeproxy_\w*iptables/.test(line))
-
-  it('are there in that mode alone, also after a change of it', async () => {
-    let numbers: IptablesNumbers | undefined
-    const metrics = createMetrics({ iptables: () => Promise.resolve(numbers) })
-    expect(await ofMode(metrics)).toEqual([])
-    numbers = NUMBERS
-    const lines = await ofMode(metrics)
-    expect(lines.filter(line => line.startsWith('#')).toSorted()).toEqual([
-      '# TYPE kubeproxy_iptables_ct_state_invalid_dropped_packets_total counter',
-      '# TYPE kubeproxy_sync_proxy_rules_iptables_last gauge',
-      '# TYPE kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total counter',
-      '# TYPE kubeproxy_sync_proxy_rules_iptables_restore_failures_total counter',
-      '# TYPE kubeproxy_sync_proxy_rules_iptables_total gauge',
-    ])
-    expect(await Promise.all([ofMode(metrics), ofMode(metrics)])).toEqual([lines, lines])
-    numbers = undefined
-    expect(await ofMode(metrics)).toEqual([])
-    numbers = NUMBERS
-    expect(await ofMode(metrics)).toEqual(lines)
-  })
-
-  it('say what the mode says, as it is now', async () => {
-    let numbers = NUMBERS
-    const metrics = createMetrics({ iptables: () => Promise.resolve(numbers) })
-    const values = async () => (await ofMode(metrics)).filter(line => !line.startsWith('#')).toSorted()
-    expect(await values()).toEqual([
-      'kubeproxy_iptables_ct_state_invalid_dropped_packets_total 5',
-      'kubeproxy_sync_proxy_rules_iptables_last{table="filter",ip_family="IPv4"} 1',
-      'kubeproxy_sync_proxy_rules_iptables_last{table="nat",ip_family="IPv6"} 6',
-      'kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv4"} 2',
-      'kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv6"} 2',
-      'kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv4"} 1',
-      'kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv6"} 1',
-      'kubeproxy_sync_proxy_rules_iptables_total{table="filter",ip_family="IPv4"} 20',
-      'kubeproxy_sync_proxy_rules_iptables_total{table="nat",ip_family="IPv6"} 40',
-    ])
-    numbers = { ...NUMBERS, rules: [{ table: 'nat', family: 'IPv6', total: 3, last: 0 }], invalidDropped: 6 }
-    const later = await values()
-    expect(later).toContain('kubeproxy_sync_proxy_rules_iptables_total{table="nat",ip_family="IPv6"} 3')
-    expect(later).toContain('kubeproxy_iptables_ct_state_invalid_dropped_packets_total 6')
-    expect(later).toHaveLength(7)
   })
 })

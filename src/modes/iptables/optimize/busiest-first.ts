@@ -5,7 +5,7 @@ import type { CompiledRule } from '../../../kernel/nft/compiled-rule.ts'
 import type { Operation } from '../../../kernel/nft/operation.ts'
 import { readRule } from '../../../kernel/xt/read.ts'
 import type { XtPorts, XtRule } from '../../../kernel/xt/rule.ts'
-import type { ChainNames } from '../layout.ts'
+import type { ChainNames } from '../../xt-common/layout.ts'
 import { type EntryChain, entryChains } from './dispatch.ts'
 import { type ChainUse, type CountedEntry, noteUse, orderByUse } from './order-by-use.ts'
 

@@ -1,7 +1,7 @@
 import type { XtMatch, XtPorts, XtRule } from '../../../kernel/xt/rule.ts'
 import type { XtPlace } from '../../../kernel/xt/scope.ts'
 import type { Protocol } from '../../../model/service.ts'
-import { PROTOCOLS } from '../rules-parts.ts'
+import { PROTOCOLS } from '../../xt-common/rules-parts.ts'
 import type { Tree } from './tree.ts'
 
 /*

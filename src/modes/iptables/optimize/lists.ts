@@ -1,7 +1,7 @@
 import type { XtTableName } from '../../../kernel/xt/scope.ts'
-import type { ChainNames } from '../layout.ts'
+import { dispatchNames } from '../../xt-common/dispatch-names.ts'
+import type { ChainNames } from '../../xt-common/layout.ts'
 import type { PortProtocol } from './by-port.ts'
-import { dispatchNames } from './names.ts'
 
 /** A chain with entries of all Services, and how these are divided among chains of their own. */
 export interface List {

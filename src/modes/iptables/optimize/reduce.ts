@@ -1,5 +1,5 @@
 import type { XtMatch, XtRule } from '../../../kernel/xt/rule.ts'
-import { type ChainNames, serviceChainKind } from '../layout.ts'
+import { type ChainNames, serviceChainKind } from '../../xt-common/layout.ts'
 
 /**
  * The rules of a chain without those that change nothing: rules that only count, and rules that repeat an earlier one

@@ -2,9 +2,14 @@ import type { Ip } from '../../../base/ip.ts'
 import { readU32be } from '../../../base/octets.ts'
 import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../../../kernel/nft/constants.ts'
 import type { XtMatch, XtRule } from '../../../kernel/xt/rule.ts'
-import { base32, base32Hash } from '../chain-hash.ts'
-import { type ChainNames, type ServiceChainKind, serviceChain, serviceChainKind } from '../layout.ts'
-import { jump } from '../rules-parts.ts'
+import { base32, base32Hash } from '../../xt-common/chain-hash.ts'
+import {
+  type ChainNames,
+  type ServiceChainKind,
+  serviceChain,
+  serviceChainKind,
+} from '../../xt-common/layout.ts'
+import { jump } from '../../xt-common/rules-parts.ts'
 import type { ServiceChain } from '../service-rules.ts'
 import { withoutComments } from './reduce.ts'
 

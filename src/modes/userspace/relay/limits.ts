@@ -1,14 +1,5 @@
+import type { ProcessRoom } from '../../mode.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from './context.ts'
-
-/** What a process may take of its machine; undefined where nobody says. */
-export interface ProcessRoom {
-  /** Descriptors that it may have open. */
-  readonly descriptors: number | undefined
-  /** Memory that it may have: of its control groups, or of the machine. */
-  readonly memoryBytes: number | undefined
-  /** What of that may be values of JavaScript. */
-  readonly heapBytes?: number
-}
 
 /** Four buffers of 64 KiB, for a connection neither end of which reads. */
 const CONNECTION_BYTES = 256 * 1024

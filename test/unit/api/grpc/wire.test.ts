@@ -18,6 +18,7 @@ import {
   serviceObject,
 } from '../../../support/api/states.ts'
 import { openStream } from '../../../support/api/watch-client.ts'
+import { runs } from '../../../support/runs.ts'
 
 let rig: ApiRig | undefined
 afterEach(() => rig?.end())
@@ -39,7 +40,7 @@ describe('on the wire', () => {
           message === null ? { Delete: Ref } : { Set: { Ref, ...(message.length > 0 && { Bytes: message }) } }
         expect(block.subarray(start, end).equals(framed(encodeLocalv1('OpItem', item)))).toBe(true)
       }),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     )
   })
 
@@ -140,7 +141,7 @@ describe('a transfer', () => {
         expect(blocks.reduce((sum, { operations }) => sum + operations, 0)).toBe(objects.length)
         expect(blocks.every(({ frames }) => frames.length > 0)).toBe(true)
       }),
-      { numRuns: 60 },
+      { numRuns: runs(60) },
     )
   })
 

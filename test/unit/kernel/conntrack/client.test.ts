@@ -228,8 +228,13 @@ describe('dump', () => {
 describe('delete', () => {
   const flows = Array.from({ length: 600 }, (_, n) => flow(`10.1.0.5:${1000 + n}`, '10.96.0.10:53'))
 
+  /** As the kernel does for the last message, which asks for it. */
+  const acknowledged = (sent: Uint8Array) => [
+    datagram(errorMessage(messagesIn(sent).at(-1)?.sequence ?? 0, 0)),
+  ]
+
   it('sends many a datagram, each with its tuple and id', async () => {
-    const { client, sent } = worldOf(() => [])
+    const { client, sent } = worldOf(acknowledged)
     expect(await client.delete(flows)).toEqual({ deleted: 600, gone: 0 })
     const datagrams = sent(CT_DELETE)
     const messages = datagrams.map(each => messagesIn(each))
@@ -251,7 +256,8 @@ describe('delete', () => {
   it('counts what had gone by itself', async () => {
     const { client } = worldOf(sent => {
       const [first, second] = messagesIn(sent)
-      return [datagram(errorMessage(first?.sequence ?? 0, 2), errorMessage(second?.sequence ?? 0, 2))]
+      const gone = [first, second].map(each => errorMessage(each?.sequence ?? 0, 2))
+      return [datagram(...gone), ...acknowledged(sent)]
     })
     expect(await client.delete(flows.slice(0, 5))).toEqual({ deleted: 3, gone: 2 })
   })
@@ -261,6 +267,11 @@ describe('delete', () => {
     await expect(client.delete(flows.slice(0, 5))).rejects.toThrow(
       'delete flows: EPERM (Operation not permitted)',
     )
+  })
+
+  it('rejects when the last answer is missing', async () => {
+    const { client } = worldOf(() => [])
+    await expect(client.delete(flows.slice(0, 5))).rejects.toThrow("the kernel's reply was lost")
   })
 
   it('rejects when answers were lost', async () => {
@@ -286,7 +297,9 @@ describe('statistics', () => {
 })
 
 it('closes both sockets, and a second time without harm', async () => {
-  const { client, opened } = worldOf(sent => [datagram(done(sent))])
+  const { client, opened } = worldOf(sent => [
+    datagram(typeOf(sent) === CT_DELETE ? errorMessage(sequenceOf(sent), 0) : done(sent)),
+  ])
   await dumped(client, UDP)
   await client.delete([flow('10.1.0.5:1', '10.96.0.10:53')])
   await client.close()

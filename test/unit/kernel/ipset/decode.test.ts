@@ -7,6 +7,7 @@ import { NetlinkError } from '../../../../src/netlink/errors.ts'
 import { add, anyFilledSet, manyEntries, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 import { FakeIpsetKernel } from '../../../support/fake-ipset/kernel.ts'
 import type { SocketFaults } from '../../../support/fake-kernel/socket.ts'
+import { runs } from '../../../support/runs.ts'
 
 function connect(faults: SocketFaults) {
   const kernel = new FakeIpsetKernel()
@@ -30,7 +31,7 @@ describe('a list', () => {
           )
         },
       ),
-      { numRuns: 60 },
+      { numRuns: runs(60) },
     )
   })
 
@@ -60,7 +61,7 @@ describe('a list', () => {
         const outcome = await survives(bytes => bytes.subarray(0, Math.floor(bytes.length * share)))
         expect(outcome).toBe('refused')
       }),
-      { numRuns: 40 },
+      { numRuns: runs(40) },
     )
   })
 
@@ -79,7 +80,7 @@ describe('a list', () => {
         }
         outcomes.add(await survives(change))
       }),
-      { numRuns: 80 },
+      { numRuns: runs(80) },
     )
     expect(outcomes.has('refused')).toBe(true)
   })

@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { entryKey } from '../../../../src/kernel/ipset/entry-key.ts'
 import type { IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
+import { runs } from '../../../support/runs.ts'
 
 /** Few values, so that equal ones are frequent. */
 const octet = fc.constantFrom(0, 1, 4, 16, 44, 58, 255)
@@ -28,7 +29,7 @@ it('is equal for equal entries of one set, and for no others', () => {
       const isSame = oneName === otherName && JSON.stringify(one) === JSON.stringify(other)
       expect(entryKey(oneName, one) === entryKey(otherName, other)).toBe(isSame)
     }),
-    { numRuns: 2000 },
+    { numRuns: runs(2000) },
   )
 })
 

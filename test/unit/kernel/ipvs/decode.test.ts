@@ -119,7 +119,7 @@ describe('a virtual server', () => {
   })
 
   it('whose address has not 16 bytes is EBADMSG', () => {
-    expect(() => service(V4, TCP, attribute(3, IP), PORT, SETTINGS, MASK)).toThrow('an address of 4 bytes')
+    expect(() => service(V4, TCP, attribute(3, IP), PORT, SETTINGS, MASK)).toThrow('4 bytes instead of 16')
   })
 })
 

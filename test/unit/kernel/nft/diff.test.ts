@@ -12,6 +12,7 @@ import {
   set,
 } from '../../../support/fake-kernel/random-rulesets.ts'
 import { applyTransaction, canonicalText } from '../../../support/fake-kernel/ruleset-model.ts'
+import { runs } from '../../../support/runs.ts'
 
 const NOTHING: Ruleset = { tables: [] }
 
@@ -19,7 +20,7 @@ describe('diffing random rulesets', () => {
   test('says exactly what the kernel holds after each transaction, and arrives', () => {
     fc.assert(
       fc.property(arbitraryRuleset, arbitraryRuleset, (from, to) => walk(from, [to])),
-      { numRuns: 400 },
+      { numRuns: runs(400) },
     )
   })
 
@@ -27,7 +28,7 @@ describe('diffing random rulesets', () => {
     const goals = fc.array(arbitraryRuleset, { minLength: 2, maxLength: 5 })
     fc.assert(
       fc.property(goals, states => walk(NOTHING, states)),
-      { numRuns: 200 },
+      { numRuns: runs(200) },
     )
   })
 
@@ -40,7 +41,7 @@ describe('diffing random rulesets', () => {
         expect(complete).toBe(true)
         expect(after).toBe(other)
       }),
-      { numRuns: 200 },
+      { numRuns: runs(200) },
     )
   })
 })

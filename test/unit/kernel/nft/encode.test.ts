@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { u32host } from '../../../../src/base/octets.ts'
 import { finish } from '../../../../src/base/steps.ts'
-import type { Batch } from '../../../../src/kernel/nft/batch.ts'
 import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
+import type { EncodedTransaction } from '../../../../src/kernel/nft/encoded-transaction.ts'
 import type { Operation, OwnedElement, Transaction } from '../../../../src/kernel/nft/operation.ts'
 import type { NftSet } from '../../../../src/kernel/nft/state.ts'
 import { viewOf } from '../../../../src/netlink/bytes.ts'
@@ -14,12 +14,12 @@ const IP4 = '\x02\0\0\0'
 const ABOUT_NFTABLES = '\0\0\0\x0a'
 const target = { family: 'ip', table: 't' } as const
 
-function encode(transaction: Transaction, generation?: number): Batch {
+function encode(transaction: Transaction, generation?: number): EncodedTransaction {
   return finish(encodeBatch(transaction, { firstSequence: 1, generation }))
 }
 
 /** The messages between batch begin and batch end, as [type, flags, payload without nfgenmsg]. */
-function bodies(batch: Batch): readonly (readonly [number, number, string])[] {
+function bodies(batch: EncodedTransaction): readonly (readonly [number, number, string])[] {
   const view = viewOf(batch.bytes)
   return readMessages(view)
     .slice(1, -1)
@@ -216,7 +216,7 @@ describe('an operation', () => {
 
 describe('element operations', () => {
   /** Each message as verb, set and keys, in order. */
-  function sketch(batch: Batch): string[] {
+  function sketch(batch: EncodedTransaction): string[] {
     return bodies(batch).map(([type], index) => {
       const inMessage = batch.elementsAt(index + 2)
       const keys = inMessage.map(({ element }) => element.key.charCodeAt(0))
@@ -286,7 +286,7 @@ describe('a refused message', () => {
     expect(batch.operationAt(2)).toMatchObject({ verb: 'add-table' })
     expect(batch.operationAt(1)).toBeUndefined()
     expect(batch.operationAt(4)).toBeUndefined()
-    expect([0, 1, 4, 5].map(batch.has)).toEqual([false, true, true, false])
+    expect([0, 1, 4, 5].map(sequence => batch.has(sequence))).toEqual([false, true, true, false])
   })
 
   it.each([0, 1, 2, 3])('is narrowed to element %i by any offset within it', index => {

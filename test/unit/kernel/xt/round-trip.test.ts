@@ -4,6 +4,7 @@ import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { readRule } from '../../../../src/kernel/xt/read.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
+import { runs } from '../../../support/runs.ts'
 import { IPSETS, ruleOf } from '../../../support/xt-arbitraries.ts'
 import { address } from '../../../support/xt-words.ts'
 
@@ -18,7 +19,7 @@ describe.each(['ip', 'ip6'] as const)('rules of %s at random', family => {
         const { target, ...rest } = rule
         expect(readRule(compiled, family, nameOf)).toEqual({ ...rest, target })
       }),
-      { seed: 61, numRuns: 1000 },
+      { seed: 61, numRuns: runs(1000) },
     )
   })
 
@@ -34,7 +35,7 @@ describe.each(['ip', 'ip6'] as const)('rules of %s at random', family => {
         if (isAllInWords(rule)) expect(texts.get(text) ?? compiled).toBe(compiled)
         texts.set(text, compiled)
       }),
-      { seed: 62, numRuns: 1000 },
+      { seed: 62, numRuns: runs(1000) },
     )
   })
 
@@ -47,7 +48,7 @@ describe.each(['ip', 'ip6'] as const)('rules of %s at random', family => {
           protocolInverted: rule.protocol?.inverted ?? false,
         })
       }),
-      { seed: 63, numRuns: 200 },
+      { seed: 63, numRuns: runs(200) },
     )
   })
 })

@@ -4,21 +4,25 @@ import { finish } from '../../../../src/base/steps.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { NF_INET_PRE_ROUTING } from '../../../../src/kernel/nft/constants.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
+import type { Language } from '../../../../src/kernel/xt/language.ts'
 import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { readRule } from '../../../../src/kernel/xt/read.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import type { XtChain, XtEntry, XtJump } from '../../../../src/kernel/xt/scope.ts'
-import { commonOf, ScopeChanges } from '../../../../src/kernel/xt/scope-changes.ts'
 import { removalOf } from '../../../../src/kernel/xt/scope-cleanup.ts'
 import { commitScope } from '../../../../src/kernel/xt/scope-commit.ts'
+import { ScopeDiff } from '../../../../src/kernel/xt/scope-diff.ts'
 import { HandleBook } from '../../../../src/kernel/xt/scope-handles.ts'
-import { type Language, ObservedChanges } from '../../../../src/kernel/xt/scope-observed.ts'
+import { Committed, heldInKernel } from '../../../../src/kernel/xt/scope-held.ts'
 import type { ScopeOperations } from '../../../../src/kernel/xt/scope-operation.ts'
+import { type Asked, type Common, commonOf, rewritesCommon } from '../../../../src/kernel/xt/scope-wanted.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 
 const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }
 const PLACE = { family: 'ip', table: 'nat' } as const
 const isOurs = (_: unknown, name: string): boolean => name.startsWith('OURS')
+const SCOPE = { language: LANGUAGE, isOurs }
+const NOTHING: Asked = { chains: [], entries: [] }
 
 function returning(text: string): XtRule {
   return { matches: [{ kind: 'comment', text }], target: { kind: 'RETURN' } }
@@ -37,6 +41,33 @@ const JUMP: XtJump = {
   chain: 'PREROUTING',
   rule: { matches: [], target: { kind: 'jump', chain: 'OURS' } },
   removed: true,
+}
+
+function asking(...entries: readonly XtEntry[]): Asked {
+  return { chains: [], entries }
+}
+
+/** Of an operation, the words that do not depend on how its rule became known. */
+function wordsOf(operation: ScopeOperations[number]): string {
+  const { verb } = operation
+  const chain = 'chain' in operation ? operation.chain : ''
+  if (!('rule' in operation)) return `${verb} ${chain}`
+  const rule = 'compiled' in operation.rule ? readRule(operation.rule.compiled, 'ip') : operation.rule
+  return `${verb} ${chain} ${printRule(rule, 'ip')}`
+}
+
+interface Side {
+  readonly common: Common
+  readonly asked: Asked
+}
+
+/** The operations after a commit that asked for `before`. */
+function sinceCommit(before: Side, after: Side): ScopeOperations {
+  const held = new Committed(before.common)
+  held.add('someone', before.asked)
+  const diff = new ScopeDiff(held, after.common, SCOPE)
+  diff.owner('someone', after.asked)
+  return finish(diff.finish())
 }
 
 function world() {
@@ -63,11 +94,9 @@ function world() {
     expect(result.outcome).toBe('committed')
   }
   const settle = async (common: XtChain, entries: readonly string[]) => {
-    const changes = new ObservedChanges(await observe(), LANGUAGE, isOurs)
-    changes.common(common)
-    changes.jump(JUMP)
-    for (const text of entries) changes.entry('someone', entry(text))
-    const operations = finish(changes.finish())
+    const diff = new ScopeDiff(heldInKernel(await observe()), commonOf([common], [JUMP]), SCOPE)
+    diff.owner('someone', asking(...entries.map(entry)))
+    const operations = finish(diff.finish())
     if (operations.length > 0) await commit(operations)
     return operations
   }
@@ -81,13 +110,12 @@ describe('a scope', () => {
     await settle(common, ['a'])
     expect(await texts()).toEqual({ OURS: ['first', 'a', 'last'], PREROUTING: ['-j OURS'] })
     const shared = commonOf([common], [JUMP])
-    const changes = new ScopeChanges(shared, shared)
-    changes.owner(
-      'someone',
-      { chains: [], entries: [entry('a')] },
-      { chains: [], entries: [entry('b'), entry('c')] },
+    await commit(
+      sinceCommit(
+        { common: shared, asked: asking(entry('a')) },
+        { common: shared, asked: asking(entry('b'), entry('c')) },
+      ),
     )
-    await commit(finish(changes.finish()))
     expect(await texts()).toMatchObject({ OURS: ['first', 'b', 'c', 'last'] })
     await settle(common, ['b', 'c', 'd'])
     expect(await texts()).toMatchObject({ OURS: ['first', 'b', 'c', 'd', 'last'] })
@@ -98,11 +126,10 @@ describe('a scope', () => {
     const { texts, commit, settle } = world()
     const [before, after] = [chain(['first'], ['last']), chain(['other'], ['last', 'more'])]
     await settle(before, ['a', 'b'])
-    const changes = new ScopeChanges(commonOf([before], [JUMP]), commonOf([after], [JUMP]))
-    expect(changes.concernsAll).toBe(true)
-    const asked = { chains: [], entries: [entry('a'), entry('b')] }
-    changes.owner('someone', asked, asked)
-    await commit(finish(changes.finish()))
+    const [old, now] = [commonOf([before], [JUMP]), commonOf([after], [JUMP])]
+    expect(rewritesCommon(old, now)).toBe(true)
+    const asked = asking(entry('a'), entry('b'))
+    await commit(sinceCommit({ common: old, asked }, { common: now, asked }))
     expect(await texts()).toMatchObject({ OURS: ['other', 'a', 'b', 'last', 'more'] })
     expect(await settle(after, ['a', 'b'])).toEqual([])
   })
@@ -111,9 +138,9 @@ describe('a scope', () => {
     const { texts, commit, settle } = world()
     const [before, after] = [chain([], ['last']), chain([], ['end'])]
     await settle(before, ['a', 'b'])
-    const changes = new ScopeChanges(commonOf([before], [JUMP]), commonOf([after], []))
-    expect(changes.concernsAll).toBe(false)
-    const operations = finish(changes.finish())
+    const [old, now] = [commonOf([before], [JUMP]), commonOf([after], [])]
+    expect(rewritesCommon(old, now)).toBe(false)
+    const operations = sinceCommit({ common: old, asked: NOTHING }, { common: now, asked: NOTHING })
     expect(operations.map(({ verb }) => verb)).toEqual(['add-rule', 'delete-rule', 'delete-rule'])
     await commit(operations)
     expect(await texts()).toEqual({ OURS: ['a', 'b', 'end'], PREROUTING: [] })
@@ -127,10 +154,8 @@ describe('a scope', () => {
     const own = common.rules.length === 0 ? [] : ['first']
     await settle(common, [])
     const shared = commonOf([common], [JUMP])
-    const changes = new ScopeChanges(shared, shared)
-    const asked = { chains: [], entries: ['counting', 'plain'].map(entry) }
-    changes.owner('someone', { chains: [], entries: [] }, asked)
-    await commit(finish(changes.finish()))
+    const asked = asking(...['counting', 'plain'].map(entry))
+    await commit(sinceCommit({ common: shared, asked: NOTHING }, { common: shared, asked }))
     expect((await texts())['OURS']).toEqual([...own, 'counting', 'plain'])
     await settle(common, ['counting', 'plain', 'more', 'most'])
     const others = (await texts())['OURS']?.filter(text => text === 'more' || text === 'most')
@@ -144,10 +169,9 @@ describe('a scope', () => {
     const { client, observe, texts, commit } = world()
     const sequence = (text: string): XtEntry => ({ ...entry(text), sequence: 'one' })
     const settle = async (entries: readonly XtEntry[]) => {
-      const changes = new ObservedChanges(await observe(), LANGUAGE, isOurs)
-      changes.common(common)
-      for (const each of entries) changes.entry('someone', each)
-      const operations = finish(changes.finish())
+      const diff = new ScopeDiff(heldInKernel(await observe()), commonOf([common], []), SCOPE)
+      diff.owner('someone', asking(...entries))
+      const operations = finish(diff.finish())
       if (operations.length > 0) await commit(operations)
       return operations
     }
@@ -183,24 +207,49 @@ describe('a scope', () => {
     expect(await settle(wanted)).toEqual([])
     expect((await settle([entry('c'), entry('b'), entry('a'), entry('other')])).length).toBe(0)
     const shared = commonOf([common], [])
-    const changes = new ScopeChanges(shared, shared)
-    const asked = (...entries: XtEntry[]) => ({ chains: [], entries })
-    await written('a', 'c', 'other')
-    changes.owner('someone', asked(sequence('a'), sequence('c'), entry('other')), asked(...wanted))
-    await commit(finish(changes.finish()))
-    expect(await orderOf()).toEqual(['a', 'b', 'c'])
+    for (const names of [
+      ['a', 'c', 'other'],
+      ['c', 'b', 'a', 'other'],
+    ]) {
+      await written(...names)
+      const before = asking(...names.map(name => (name === 'other' ? entry(name) : sequence(name))))
+      await commit(
+        sinceCommit({ common: shared, asked: before }, { common: shared, asked: asking(...wanted) }),
+      )
+      expect(await orderOf()).toEqual(['a', 'b', 'c'])
+    }
   })
 
   it('leaves a jump that is to stay, wanted or not', async () => {
     const { texts, commit, settle } = world()
     const common = chain([], [])
     await settle(common, [])
-    const changes = new ScopeChanges(
-      commonOf([common], [{ ...JUMP, removed: false }]),
-      commonOf([common], []),
-    )
-    await commit(finish(changes.finish()))
+    const staying = commonOf([common], [{ ...JUMP, removed: false }])
+    const none = commonOf([common], [])
+    await commit(sinceCommit({ common: staying, asked: NOTHING }, { common: none, asked: NOTHING }))
     expect((await texts())['PREROUTING']).toEqual(['-j OURS'])
+  })
+
+  it('finds the same operations whether the left-hand side was read or committed', async () => {
+    const { observe, settle } = world()
+    const before = commonOf([chain(['first'], ['last'])], [JUMP])
+    await settle(chain(['first'], ['last']), ['a', 'b', 'c'])
+    const held = heldInKernel(await observe())
+    const asked = asking(...['a', 'b', 'c'].map(entry))
+    const own: XtChain = { ...PLACE, name: 'OURS-OWN', rules: [returning('own')], last: [] }
+    for (const [common, wanted] of [
+      [before, asked],
+      [before, asking(entry('c'), entry('d'))],
+      [before, { chains: [own], entries: [entry('a')] }],
+      [commonOf([chain(['other'], ['last'])], [JUMP]), asked],
+      [commonOf([chain(['first'], ['last', 'more'])], [JUMP]), asking(entry('a'), entry('b'))],
+    ] as const) {
+      const diff = new ScopeDiff(held, common, SCOPE)
+      diff.owner('someone', wanted)
+      const read = finish(diff.finish())
+      const committed = sinceCommit({ common: before, asked }, { common, asked: wanted })
+      expect(committed.map(wordsOf)).toEqual(read.map(wordsOf))
+    }
   })
 
   it('makes a chain of its own anew that somebody hung into the way of packets', async () => {
@@ -247,9 +296,10 @@ describe('a scope', () => {
   })
 
   it('says whose entry it is that has nowhere to go', () => {
-    const changes = new ObservedChanges(new Map(), LANGUAGE, isOurs)
-    expect(() => changes.entry('someone', entry('a'))).toThrow(
-      'ip nat OURS: entries in a chain that is not common',
-    )
+    const none = commonOf([], [])
+    const message = 'ip nat OURS: entries in a chain that is not common'
+    const diff = new ScopeDiff(heldInKernel(new Map()), none, SCOPE)
+    expect(() => diff.owner('someone', asking(entry('a')))).toThrow(message)
+    expect(() => new Committed(none).add('someone', asking(entry('a')))).toThrow(message)
   })
 })

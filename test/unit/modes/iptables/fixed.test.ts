@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/iptables/layout.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/options.ts'
 import { staticsOf } from '../../../../src/modes/iptables/statics.ts'
+import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
 import { cidr, ip, node, tableOf } from '../../model/objects.ts'
 import { fixedLines, jumpLines, staticsIn } from './rendered-text.ts'
 

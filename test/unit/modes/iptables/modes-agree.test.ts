@@ -9,6 +9,7 @@ import type { Frontend, FrontendTable, Route } from '../../../../src/model/front
 import { createIptablesTracer } from '../../../../src/modes/iptables/trace.ts'
 import { PROTOCOL_NUMBER } from '../../../support/lab/probe.ts'
 import { change, computeIn, IPTABLES, IPTABLES_OPTIMIZED, ip, NFTABLES } from '../../../support/pipeline.ts'
+import { runs } from '../../../support/runs.ts'
 import { changes, configs, LOCAL_IPS, NODE, packets, SERVICE_CIDR } from './clusters.ts'
 
 /*
@@ -173,6 +174,6 @@ describe('packets in this mode', () => {
         }
       }
     })
-    fc.assert(property, { numRuns: 30 })
+    fc.assert(property, { numRuns: runs(30) })
   })
 })

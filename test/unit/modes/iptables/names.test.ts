@@ -1,9 +1,12 @@
 import { createHash } from 'node:crypto'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { base32Hash } from '../../../../src/modes/iptables/chain-hash.ts'
 import { fixedChains } from '../../../../src/modes/iptables/fixed-chains.ts'
 import { jumpsOf } from '../../../../src/modes/iptables/jumps.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/options.ts'
+import { rulesOfService } from '../../../../src/modes/iptables/rules-service.ts'
+import { staticsOf } from '../../../../src/modes/iptables/statics.ts'
+import { base32Hash } from '../../../../src/modes/xt-common/chain-hash.ts'
 import {
   chainNames,
   endpointChain,
@@ -12,10 +15,7 @@ import {
   KUBE_CHAINS,
   namedPrefixOf,
   portChains,
-} from '../../../../src/modes/iptables/layout.ts'
-import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/options.ts'
-import { rulesOfService } from '../../../../src/modes/iptables/rules-service.ts'
-import { staticsOf } from '../../../../src/modes/iptables/statics.ts'
+} from '../../../../src/modes/xt-common/layout.ts'
 import { everyKind } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'
 

@@ -3,7 +3,6 @@ import { describe, expect, it } from 'vitest'
 import type { CommitResult, NftClient } from '../../../../src/kernel/nft/client.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
-import { KUBE_CHAINS } from '../../../../src/modes/iptables/layout.ts'
 import {
   type BusiestFirstEvent,
   createBusiestFirst,
@@ -13,8 +12,10 @@ import {
   noteUse,
   orderByUse,
 } from '../../../../src/modes/iptables/optimize/order-by-use.ts'
-import { hostAddress, jump, PROTOCOLS, transport } from '../../../../src/modes/iptables/rules-parts.ts'
+import { KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
+import { hostAddress, jump, PROTOCOLS, transport } from '../../../../src/modes/xt-common/rules-parts.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { runs } from '../../../support/runs.ts'
 import { ip4 } from '../nftables/frontends.ts'
 
 function singles(...rates: readonly number[]) {
@@ -66,7 +67,7 @@ describe('the order of entries', () => {
           parts = after
         }
       }),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     )
   })
 })

@@ -9,7 +9,7 @@ import { jumpsOf } from '../../../../src/modes/iptables/jumps.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/options.ts'
 import { rulesOfService } from '../../../../src/modes/iptables/rules-service.ts'
 import { type Statics, staticsOf } from '../../../../src/modes/iptables/statics.ts'
-import { createXtTracer } from '../../../../src/modes/iptables/trace-tables.ts'
+import { createXtTracer } from '../../../../src/modes/xt-common/trace-tables.ts'
 import {
   CLUSTER,
   clusterIp,

@@ -4,9 +4,10 @@ import type { TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
 import type { Way } from '../../../../src/kernel/nft/trace-ways.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
-import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/iptables/layout.ts'
 import { withoutIdle } from '../../../../src/modes/iptables/optimize/reduce.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/options.ts'
+import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
+import { runs } from '../../../support/runs.ts'
 import { clusterIp, EXTERNAL, ip4, ip6, nodePort, service, table } from '../nftables/frontends.ts'
 import { type Drafted, draft, NODE_IP, options, shapes, worldOf } from './optimize-world.ts'
 
@@ -98,7 +99,7 @@ describe('the optimizer', () => {
           }
         },
       ),
-      { numRuns: 150 },
+      { numRuns: runs(150) },
     )
     expect([...seen].sort()).toEqual([
       'accept false',
@@ -134,7 +135,7 @@ describe('the optimizer', () => {
           }
         },
       ),
-      { numRuns: 200 },
+      { numRuns: runs(200) },
     )
     expect(remembered).toBeGreaterThan(5)
   }, 60_000)

@@ -12,6 +12,7 @@ import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/
 import { createIptablesPlane, type IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { runs } from '../../../support/runs.ts'
 import { everyKind, plainService } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'
 
@@ -96,8 +97,8 @@ const someTable = fc
 
 describe('the iptables plane', () => {
   it.each([
-    [false, 6],
-    [true, 2],
+    [false, runs(6)],
+    [true, runs(2)],
   ])('comes to the same from what it knows as from what it reads (optimized: %s)', (optimize, numRuns) =>
     fc.assert(
       fc.asyncProperty(fc.array(someTable, { minLength: 2, maxLength: 4 }), async tables => {

@@ -6,6 +6,7 @@ import { renderIptablesState } from '../../../../src/modes/iptables/render.ts'
 import { RuleCounter, type RuleCounts, rulesWritten } from '../../../../src/modes/iptables/rule-counts.ts'
 import { EMPTY_STATE, type IptablesState, type RenderedState } from '../../../../src/modes/iptables/state.ts'
 import { wantedChains } from '../../../../src/modes/iptables/wanted.ts'
+import { runs } from '../../../support/runs.ts'
 import { everyKind, plainService } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'
 
@@ -57,7 +58,7 @@ describe.each([false, true])('rules, optimized: %s', optimize => {
           expect(positive(finish(counter.count(state)))).toEqual(positive(walked(state)))
         }
       }),
-      { numRuns: 60 },
+      { numRuns: runs(60) },
     )
   })
 })

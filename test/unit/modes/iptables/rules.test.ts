@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { KUBE_CHAINS, portChains } from '../../../../src/modes/iptables/layout.ts'
+import { KUBE_CHAINS, portChains } from '../../../../src/modes/xt-common/layout.ts'
 import { linesOf, web } from './rendered-text.ts'
 
 const { svc: SVC } = portChains(KUBE_CHAINS, 'ns/web:p80', 'TCP')

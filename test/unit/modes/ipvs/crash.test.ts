@@ -4,6 +4,7 @@ import { FakeClock } from '../../../support/fake-clock.ts'
 import { IpvsNode } from '../../../support/ipvs-node.ts'
 import { IpvsRig } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
+import { runs } from '../../../support/runs.ts'
 
 const NOTHING: readonly object[] = []
 const BEFORE = [
@@ -80,12 +81,9 @@ function dumpOf(node: IpvsNode): readonly string[] {
 
 const TURNS_MAX = 2_000
 const CHECKED_AGAIN = 8
-/**
- * The first and the last messages of a story differ most. Of those between them, so many crashes are tried, spread evenly:
- * all of a change of the rules would be a fifth of the unit tests' time. KPROBE_CRASHES=1000 tries every message.
- */
-const CRASHES = Number(process.env.KPROBE_CRASHES ?? 25)
-const AT_ENDS = 10
+/** The first and the last messages of a story differ most. Of those between them, so many crashes are tried, spread evenly. */
+const CRASHES = runs(30)
+const AT_ENDS = runs(10)
 
 /** After how many messages a process dies, in the order of the story. */
 function crashPoints(count: number): readonly number[] {

@@ -1,9 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { finish, type Steps } from '../../../../src/base/steps.ts'
-import { createIpsetClient } from '../../../../src/kernel/ipset/client.ts'
-import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
-import { createDummyClient } from '../../../../src/kernel/link/dummy.ts'
-import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { IpvsKernel } from '../../../../src/modes/ipvs/observe.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../../../src/modes/ipvs/options.ts'
 import { retireIpvsPlane } from '../../../../src/modes/ipvs/retire.ts'
@@ -11,7 +7,7 @@ import { readTraffic } from '../../../../src/modes/ipvs/traffic.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { IpvsNode } from '../../../support/ipvs-node.ts'
 import { ip } from '../../../support/ipvs-objects.ts'
-import { IpvsRig } from '../../../support/ipvs-rig.ts'
+import { IpvsRig, ipvsKernelOf } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
 
 const WEB = serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'] })
@@ -43,13 +39,7 @@ async function bench(services = WEB, excludeCidrs: IpvsOptions['excludeCidrs'] =
   })
   await rig.sync(services)
   await rig.reconciler.stop()
-  const ipset = createIpsetClient({ transport: node.open('ipset'), clock })
-  const kernel: IpvsKernel = {
-    ipset,
-    nft: createNftClient({ transport: node.open('nft'), clock, ipsets: ipset }),
-    ipvs: createIpvsClient({ transport: node.open('ipvs'), clock }),
-    dummy: createDummyClient({ transport: node.open('link'), clock }),
-  }
+  const kernel = ipvsKernelOf(node, clock)
   closing.push(async () => {
     await rig.close()
     for (const client of Object.values(kernel)) await client.close()

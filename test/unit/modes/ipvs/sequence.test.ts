@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { familyOf, formatIpPort, type Ip, isLoopback } from '../../../../src/base/ip.ts'
 import type { Backend, Frontend, PortFrontends } from '../../../../src/model/frontend.ts'
 import { EMPTY_STATE, type IpvsState } from '../../../../src/modes/ipvs/state.ts'
+import { runs } from '../../../support/runs.ts'
 import { differences } from '../nftables/inspect.ts'
 import { changes, World } from '../world.ts'
 import { complaints, everything, render } from './rendered.ts'
@@ -79,7 +80,7 @@ describe('a state that changes step by step', () => {
           expect(differences(state, full)).toEqual([])
         }
       }),
-      { numRuns: 60 },
+      { numRuns: runs(60) },
     )
   })
 
@@ -101,7 +102,7 @@ describe('a state that changes step by step', () => {
           expect(again.ruleset).toBe(state.ruleset)
         }
       }),
-      { numRuns: 30 },
+      { numRuns: runs(30) },
     )
   })
 
@@ -116,7 +117,7 @@ describe('a state that changes step by step', () => {
         }
         expect(everything(next(world, EMPTY_STATE))).toEqual(everything(state))
       }),
-      { numRuns: 30 },
+      { numRuns: runs(30) },
     )
   })
 })

@@ -11,6 +11,7 @@ import {
   readPairKey,
 } from '../../../../src/modes/nftables/layout.ts'
 import { EMPTY_STATE, type NftablesState } from '../../../../src/modes/nftables/state.ts'
+import { runs } from '../../../support/runs.ts'
 import { changes, World } from '../world.ts'
 import { CLUSTER, EXTERNAL_LOCAL, LOCAL } from './frontends.ts'
 import { complaints, differences, elementsOf, listing, render, routes, tableIn } from './inspect.ts'
@@ -77,7 +78,7 @@ describe('a table that changes step by step', () => {
           expect(differences(full, state)).toEqual([])
         }
       }),
-      { numRuns: 100 },
+      { numRuns: runs(100) },
     )
   })
 
@@ -97,7 +98,7 @@ describe('a table that changes step by step', () => {
           ['ip', 'ip6'].map(family => routes(tableIn(state, family === 'ip' ? 'ip' : 'ip6'))),
         )
       }),
-      { numRuns: 100 },
+      { numRuns: runs(100) },
     )
   })
 
@@ -115,7 +116,7 @@ describe('a table that changes step by step', () => {
         for (const family of ['ip', 'ip6'] as const)
           expect(routes(tableIn(once, family))).toEqual(routes(tableIn(state, family)))
       }),
-      { numRuns: 50 },
+      { numRuns: runs(50) },
     )
   })
 })

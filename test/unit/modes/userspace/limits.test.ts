@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest'
+import type { ProcessRoom } from '../../../../src/modes/mode.ts'
 import { DEFAULT_LIMITS } from '../../../../src/modes/userspace/relay/context.ts'
-import { limitsWithin, type ProcessRoom } from '../../../../src/modes/userspace/relay/limits.ts'
+import { limitsWithin } from '../../../../src/modes/userspace/relay/limits.ts'
 
 const GIB = 2 ** 30
 

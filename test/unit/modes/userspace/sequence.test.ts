@@ -9,6 +9,7 @@ import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/optio
 import { renderUserspaceState } from '../../../../src/modes/userspace/render.ts'
 import { EMPTY_STATE, type UserspaceState } from '../../../../src/modes/userspace/state.ts'
 import { resolveElement } from '../../../../src/modes/userspace/symbols.ts'
+import { runs } from '../../../support/runs.ts'
 import { changes, World } from '../world.ts'
 
 function render(world: World, base: UserspaceState): UserspaceState {
@@ -57,7 +58,7 @@ it('is at every step what a full render gives, in the kernel and in the process'
         expect(state.refusals).toEqual(full.refusals)
       }
     }),
-    { numRuns: 100 },
+    { numRuns: runs(100) },
   )
 })
 
@@ -79,6 +80,6 @@ it('is adopted from a listing without a difference, whatever the ports of its li
       const wanted = [...state.relays.values()].length
       expect(differences(stale, state).length).toBeGreaterThanOrEqual(wanted)
     }),
-    { numRuns: 50 },
+    { numRuns: runs(50) },
   )
 })

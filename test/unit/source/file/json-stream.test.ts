@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { type JsonPart, JsonStream, JsonTextError } from '../../../../src/source/file/json-stream.ts'
+import { runs } from '../../../support/runs.ts'
 
 /** Feeds `text` in pieces of `size` bytes. */
 function read(text: string, size = 1 << 20): JsonPart[] {
@@ -73,7 +74,7 @@ describe('JsonStream', () => {
         if (isJson(text)) return
         expect(() => read(text, size)).toThrow(JsonTextError)
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(1000) },
     )
   })
 

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { parseObject, watchedIdentity } from '../../../../src/model/parse.ts'
+import { parseObject } from '../../../../src/model/parse.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../../src/model/snapshot.ts'
 import { KubeSource } from '../../../../src/source/kube/kube-source.ts'
 import type { LocatedRefusal, SourceObservation, SourceProblem } from '../../../../src/source/source.ts'
@@ -37,7 +37,6 @@ beforeEach(() => {
     serviceProxyName: undefined,
     accept: 'application/json',
     parseObject: object => parseObject(object),
-    watchedIdentity,
   })
 })
 

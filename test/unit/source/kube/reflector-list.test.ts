@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
+import type { SourceEvent } from '../../../../src/model/snapshot.ts'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
 import { type ScriptedWatch, service, type Written } from '../../../support/scripted-api.ts'
@@ -20,6 +21,28 @@ async function expire(): Promise<void> {
 }
 
 describe('lists', () => {
+  it('F150: bring no more than may be held, and what was left out once it is to be read again', async () => {
+    const wide = (name: string, count: number) =>
+      service(name, 10, { ports: Array.from({ length: count }, (_, i) => ({ name: `p${i}`, port: 80 + i })) })
+    const objects = [wide('a', 50), wide('b', 80), wide('c', 30)]
+    rig = new ReflectorRig({ partsMax: 150 })
+    const portsIn = (batch: readonly SourceEvent[] = []) =>
+      batch.map(event => (event.kind === 'Service' ? [event.key, event.value?.ports.length] : []))
+    await rig.watching(objects, 100)
+    expect(portsIn(rig.batches[0])).toEqual([
+      ['ns/a', 50],
+      ['ns/b', 0],
+      ['ns/c', 30],
+    ])
+    rig.reflector.reread(['ns/b'])
+    await settle()
+    rig.api.take().list(objects, '100')
+    await settle()
+    expect(portsIn(rig.batches[1])).toEqual([['ns/b', 80]])
+    expect(rig.reasons()).toEqual(['start', 'room for objects left out'])
+    expect(rig.requests.at(-2)).toBe('list resourceVersion=100')
+  })
+
   it('A1: the watch begins at the version of the list, not of an item', async () => {
     rig = new ReflectorRig()
     await rig.watching([service('a', 90)], 100)

@@ -1,4 +1,3 @@
-import { existsSync } from 'node:fs'
 import { chmod, readFile, rm } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
 import {
@@ -7,6 +6,7 @@ import {
 } from '../../../../../src/source/kube/client/credentials.ts'
 import { FakeClock } from '../../../../support/fake-clock.ts'
 import { eventually } from '../../../../support/patience.ts'
+import { isRunning } from '../../../../support/processes.ts'
 import { createAuthority } from '../../../../support/tls.ts'
 import { CANARY, failureOf, loopback } from './loopback.ts'
 
@@ -294,6 +294,6 @@ describe('a credential plugin', () => {
     const pid = await started()
     credentials.close()
     expect((await failure).message).toContain('was killed: the client was closed')
-    await eventually(() => !existsSync(`/proc/${pid}`))
+    await eventually(() => !isRunning(pid))
   })
 })

@@ -4,6 +4,7 @@ import { type Clock, systemClock } from '../../../../../src/base/clock.ts'
 import { type ExecCredential, runExecPlugin } from '../../../../../src/source/kube/client/exec-plugin.ts'
 import { FakeClock } from '../../../../support/fake-clock.ts'
 import { eventually } from '../../../../support/patience.ts'
+import { isRunning } from '../../../../support/processes.ts'
 import { failureOf, loopback } from './loopback.ts'
 
 const rig = loopback()
@@ -36,27 +37,18 @@ async function processesOf(path: string): Promise<() => Promise<unknown>> {
   const read = async () => (await readFile(`${path}.pids`, 'utf8').catch(() => '')).trim().split(/\s+/)
   await eventually(async () => (await read()).length === 2)
   const pids = (await read()).map(Number)
-  expect(pids.every(isThere)).toBe(true)
-  return () => eventually(() => !pids.some(isThere))
-}
-
-function isThere(pid: number): boolean {
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch {
-    return false
-  }
+  expect(pids.every(isRunning)).toBe(true)
+  return () => eventually(() => !pids.some(isRunning))
 }
 
 const HANGS = 'sleep 600 &\necho $$ $! > "$0.pids"\nsleep 600'
 const GIVES = `echo '{"kind":"ExecCredential","status":{"token":"t"}}'`
 
 describe('F137: a credential plugin that prints without end', () => {
-  it.each(['exec yes', 'exec yes >&2', 'trap "" PIPE TERM; while :; do echo x; done'])(
+  it.each(['exec yes', 'exec yes >&2', 'trap "" PIPE TERM; while :; do echo "$LINE"; done'])(
     '%s: is killed at 1 MiB',
     async lines => {
-      const { ran, path } = await run(lines)
+      const { ran, path } = await run(`LINE=$(printf %01000d 0)\n${lines}`)
       const error = await failureOf(ran)
       expect(error).toMatchObject({ kind: 'credentials' })
       expect(error.message).toBe(`here: ${path} was killed: it printed more than 1.0 MiB`)
@@ -110,7 +102,7 @@ describe('F138: a credential plugin that ends', () => {
     const { ran, path } = await run(`sleep 600 >/dev/null 2>&1 &\necho $! > "$0.pids"\n${last}`)
     await ran.catch(() => undefined)
     const child = Number(await readFile(`${path}.pids`, 'utf8'))
-    await eventually(() => !isThere(child))
+    await eventually(() => !isRunning(child))
   })
 })
 

@@ -1,7 +1,8 @@
-import { existsSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { chmod } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
 import { FakeClock, settle } from '../../../../support/fake-clock.ts'
+import { isRunning } from '../../../../support/processes.ts'
 import { armed, CANARY, failureOf, get, getText, loopback, pause, textOf, until } from './loopback.ts'
 
 const rig = loopback()
@@ -319,7 +320,7 @@ describe('a credential plugin that hangs', () => {
     await clock.advance(30_000)
     expect(await failure).toMatchObject({ kind: 'credentials' })
     expect((await failure).message).toContain('was killed: it was still running after 30 s')
-    await until(() => !existsSync(`/proc/${pid().trim()}`), 'the end of the plugin')
+    await until(() => !isRunning(pid().trim()), 'the end of the plugin')
   })
 })
 

@@ -1,0 +1,56 @@
+import { type Refused, type Sender, sendEach } from '../../netlink/batch.ts'
+import { errnoName } from '../../netlink/errno.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import { IPVS_CMD_NEW_SERVICE, IPVS_CMD_SET_SERVICE } from './constants.ts'
+import { describeOperation } from './describe.ts'
+import type { Refusal } from './follow-up.ts'
+import { type Step, stepBytesMax, writeStep } from './messages.ts'
+
+export interface SentSteps {
+  readonly refusals: readonly Refusal[]
+  /** Set when answers were lost; what comes behind those was not sent. */
+  readonly loss: Error | undefined
+  readonly bytes: number
+  readonly messages: number
+}
+
+/** So many changes of real servers take a fraction of a millisecond. */
+const SYNC_MESSAGES_MAX = 64
+
+/** Sends steps, at most `messagesMax` a datagram; `family` is the number of the generic netlink family IPVS. */
+export async function sendSteps(
+  sender: Sender,
+  steps: readonly Step[],
+  { family, messagesMax }: { readonly family: number; readonly messagesMax: number },
+): Promise<SentSteps> {
+  const { refused, ...sent } = await sendEach(sender, steps, {
+    object: 'virtual servers and real servers',
+    write: (batch, step) => writeStep(batch, step, family),
+    bytesMax: stepBytesMax,
+    messagesMax,
+    isLong: some => some.length > SYNC_MESSAGES_MAX || some.some(isSlow),
+  })
+  return { ...sent, refusals: refused.map(refusalOf) }
+}
+
+/** A module may be loaded, and another scheduler is waited for until no packet uses the old one (synchronize_rcu). */
+function isSlow({ command }: Step): boolean {
+  return command === IPVS_CMD_SET_SERVICE || command === IPVS_CMD_NEW_SERVICE
+}
+
+function refusalOf({ tag: step, ...refused }: Refused<Step>): Refusal {
+  const code = errnoName(refused.errno)
+  const extendedAck = refused.extendedAck ?? explanationOf(step, code)
+  const error = new NetlinkError({ ...describeOperation(step.operation), ...refused, extendedAck })
+  return { step, code, error }
+}
+
+/** What is not plain from the errno; the kernel itself says nothing more. */
+function explanationOf({ operation }: Step, code: string): string | undefined {
+  const { verb, server } = operation
+  if (code === 'ESRCH') return 'there is no such virtual server'
+  if (code === 'EPERM') return 'IPVS takes CAP_NET_ADMIN of the first user namespace'
+  return verb === 'set-server' && code === 'ENOENT'
+    ? `the kernel has no scheduler ${server.scheduler} (module ip_vs_${server.scheduler})`
+    : undefined
+}

@@ -1,0 +1,24 @@
+import type { Octets } from '../../base/octets.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import type { CompiledRule } from '../nft/compiled-rule.ts'
+import type { NftFamily } from '../nft/state.ts'
+import type { XtRule } from './rule.ts'
+
+/** compileRule with access to ipsets. Throws NetlinkError for a rule that the kernel cannot hold. */
+export type CompileRule = (rule: XtRule, family: NftFamily) => CompiledRule
+
+/** How rules are written and read. */
+export interface Language {
+  readonly compile: CompileRule
+  readonly nameOfIpset?: (index: number) => string | undefined
+}
+
+/** Returns undefined for a rule that the kernel cannot hold. */
+export function bytesOf({ compile }: Language, rule: XtRule, family: NftFamily): Octets | undefined {
+  try {
+    return compile(rule, family).compiled
+  } catch (error) {
+    if (!(error instanceof NetlinkError)) throw error
+    return undefined
+  }
+}

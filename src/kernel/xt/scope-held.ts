@@ -1,0 +1,128 @@
+import type { Observed, ObservedRule } from '../nft/observed.ts'
+import type { ChainHook } from '../nft/state.ts'
+import type { XtChain, XtJump, XtPlace } from './scope.ts'
+import type { OwnedRule } from './scope-draft.ts'
+import { chainKey, tableKey } from './scope-operation.ts'
+import type { Asked, Common } from './scope-wanted.ts'
+
+/** A rule that a table holds: as the kernel listed it, or as the last commit wrote it. */
+export type HeldRule = ObservedRule | OwnedRule
+
+export interface HeldChain {
+  readonly name: string
+  readonly hook: ChainHook | undefined
+  readonly rules: readonly HeldRule[]
+  /** The owner that asked for the chain; undefined for a chain that was read. */
+  readonly owner?: string | undefined
+  /** The chain that was written, when nothing else is in it. */
+  readonly written?: XtChain | undefined
+}
+
+/** The left-hand side of a difference: one form for what was read from the kernel and what was committed last. */
+export interface Held {
+  readonly kind: 'read' | 'written'
+  /** By tableKey. */
+  readonly tables: ReadonlyMap<string, { readonly chains: ReadonlyMap<string, HeldChain> }>
+  /** The jumps that the last commit asked for. */
+  readonly jumps: readonly XtJump[]
+}
+
+/** Everything that the tables hold. */
+export function heldInKernel(observed: Observed): Held {
+  return { kind: 'read', tables: observed, jumps: [] }
+}
+
+/**
+ * What the last commit left: the common chains, and of the owners those that were added. An owner that did not change
+ * need not be added, as it is on neither side of the difference.
+ */
+export class Committed implements Held {
+  readonly kind = 'written'
+  readonly tables = new Map<string, { readonly chains: Map<string, HeldChain> }>()
+  readonly jumps: readonly XtJump[]
+  readonly #common = new Map<string, WrittenChain>()
+
+  constructor({ chains, jumps }: Common) {
+    this.jumps = jumps
+    for (const [key, chain] of chains) {
+      const written = new WrittenChain(chain, undefined)
+      this.#common.set(key, written)
+      this.#chainsOf(chain).set(chain.name, written)
+    }
+    for (const jump of jumps) {
+      const { target } = jump.rule
+      if (target?.kind === 'jump') this.#foundation(jump, target.chain)
+      this.#foundation(jump, jump.chain)?.rules.push({ rule: jump.rule, owner: undefined })
+    }
+  }
+
+  add(owner: string, { chains, entries }: Asked): void {
+    for (const chain of chains) {
+      const there = this.#chainsOf(chain)
+      if (!there.has(chain.name)) there.set(chain.name, new WrittenChain(chain, owner))
+    }
+    for (const { rule, sequence, ...place } of entries) {
+      const key = chainKey(place, place.chain)
+      const common = this.#common.get(key)
+      if (common === undefined) throw new Error(`${key}: entries in a chain that is not common`)
+      common.entries.push({ rule, owner, sequence })
+    }
+  }
+
+  #chainsOf(place: XtPlace): Map<string, HeldChain> {
+    const key = tableKey(place)
+    const there = this.tables.get(key)
+    if (there !== undefined) return there.chains
+    const chains = new Map<string, HeldChain>()
+    this.tables.set(key, { chains })
+    return chains
+  }
+
+  /** A chain of others. Undefined where the chain is common, which no jump stands in. */
+  #foundation(place: XtPlace, name: string): FoundationChain | undefined {
+    const chains = this.#chainsOf(place)
+    const there = chains.get(name)
+    if (there instanceof FoundationChain) return there
+    if (there !== undefined) return undefined
+    const made = new FoundationChain(name)
+    chains.set(name, made)
+    return made
+  }
+}
+
+class FoundationChain implements HeldChain {
+  readonly hook = undefined
+  readonly name: string
+  readonly rules: OwnedRule[] = []
+
+  constructor(name: string) {
+    this.name = name
+  }
+}
+
+/** Lists its rules when a difference asks for them: most common chains are never asked. */
+class WrittenChain implements HeldChain {
+  readonly hook = undefined
+  readonly owner: string | undefined
+  readonly entries: OwnedRule[] = []
+  readonly #chain: XtChain
+
+  constructor(chain: XtChain, owner: string | undefined) {
+    this.#chain = chain
+    this.owner = owner
+  }
+
+  get name(): string {
+    return this.#chain.name
+  }
+
+  get written(): XtChain | undefined {
+    return this.entries.length === 0 ? this.#chain : undefined
+  }
+
+  get rules(): readonly OwnedRule[] {
+    const { rules, last } = this.#chain
+    const own = (rule: OwnedRule['rule']): OwnedRule => ({ rule, owner: this.owner })
+    return [...rules.map(own), ...this.entries, ...last.map(own)]
+  }
+}

@@ -1,0 +1,221 @@
+import { PersistentMap } from '../base/persistent-map.ts'
+import type { Steps } from '../base/steps.ts'
+import { FIRM, levelOf, namespaceOf } from './memory-shares.ts'
+import {
+  type CountedEvent,
+  type CountedObject,
+  isReducible,
+  leavingOut,
+  partsOf,
+  wholePartsOf,
+} from './object-parts.ts'
+import { applyEvents, type Snapshot } from './snapshot.ts'
+
+/** Parts of the objects of one namespace. */
+interface Holding {
+  readonly held: number
+  /** With those that are left out. */
+  readonly asked: number
+}
+
+/** An object that is left out: an event that deletes it names it. */
+export type LeftOut = Pick<CountedEvent, 'kind' | 'key'>
+
+/** What is held of all objects. Immutable; the next one costs what has changed. */
+export interface ObjectBudget {
+  readonly holdings: PersistentMap<Holding>
+  /** Of all namespaces. */
+  readonly held: number
+  /** As much is held, although it is over the limit: nothing more can be left out. */
+  readonly tolerated: number
+  readonly leftOut: PersistentMap<LeftOut>
+}
+
+export const NOTHING_HELD: ObjectBudget = {
+  holdings: PersistentMap.empty(),
+  held: 0,
+  tolerated: 0,
+  leftOut: PersistentMap.empty(),
+}
+
+/** Objects between two offers to pause. */
+const YIELD_EVERY = 1_000
+
+/** Counts parts by namespace, and leaves out the largest objects of the namespaces that hold most. */
+export class PartsLedger {
+  readonly #partsMax: number
+  readonly #budget: ObjectBudget
+  readonly #holdings = new Map<string, Holding | undefined>()
+  readonly #leftOut = new Map<string, LeftOut | undefined>()
+  #held: number
+  #tolerated: number
+
+  constructor(partsMax: number, budget = NOTHING_HELD) {
+    this.#partsMax = partsMax
+    this.#budget = budget
+    this.#held = budget.held
+    this.#tolerated = budget.tolerated
+  }
+
+  /** The event takes the place of `before`. */
+  put({ kind, key, value }: CountedEvent, before: CountedObject | undefined): void {
+    if (value?.leftOut !== undefined) this.#leftOut.set(`${kind}/${key}`, { kind, key })
+    else if (before?.leftOut !== undefined) this.#leftOut.set(`${kind}/${key}`, undefined)
+    this.#move(namespaceOf(key), before, -1)
+    this.#move(namespaceOf(key), value, 1)
+  }
+
+  /** More is held than may be, and something can be done about it. */
+  get isOver(): boolean {
+    return this.#held > Math.max(this.#partsMax, this.#tolerated / FIRM)
+  }
+
+  /** Leaves out objects until each namespace is within its share. Gives what is held in their place; `objects` are all. */
+  *reduce(objects: Iterable<CountedEvent>): Steps<readonly CountedEvent[]> {
+    const level = levelOf(
+      [...this.#all()].map(({ asked }) => asked),
+      FIRM * this.#partsMax,
+    )
+    const stubs: CountedEvent[] = []
+    for (const list of (yield* this.#candidates(objects, level)).values()) {
+      yield
+      list.sort((a, b) => b.parts - a.parts || (a.event.key < b.event.key ? 1 : -1))
+      for (const { event } of list) {
+        if (this.#holding(namespaceOf(event.key)).held <= level) break
+        const stub = leavingOut(event, this.#partsMax)
+        this.put(stub, event.value)
+        stubs.push(stub)
+      }
+    }
+    this.#tolerated = this.#held
+    return stubs
+  }
+
+  get budget(): ObjectBudget {
+    return {
+      holdings: this.#budget.holdings.withOwn(this.#holdings),
+      held: this.#held,
+      tolerated: this.#held > this.#partsMax ? this.#tolerated : 0,
+      leftOut: this.#budget.leftOut.withOwn(this.#leftOut),
+    }
+  }
+
+  /** By namespace: the objects that can be left out of those that hold more than the level. */
+  *#candidates(objects: Iterable<CountedEvent>, level: number): Steps<ReadonlyMap<string, Candidate[]>> {
+    const byNamespace = new Map<string, Candidate[]>()
+    let untilPause = YIELD_EVERY
+    for (const event of objects) {
+      if (untilPause-- === 0) {
+        yield
+        untilPause = YIELD_EVERY
+      }
+      const namespace = namespaceOf(event.key)
+      if (event.value === undefined || this.#holding(namespace).held <= level) continue
+      const parts = partsOf(event.value)
+      if (!isReducible(parts)) continue
+      const list = byNamespace.get(namespace)
+      if (list === undefined) byNamespace.set(namespace, [{ event, parts }])
+      else list.push({ event, parts })
+    }
+    return byNamespace
+  }
+
+  #move(namespace: string, object: CountedObject | undefined, sign: 1 | -1): void {
+    if (object === undefined) return
+    const parts = sign * partsOf(object)
+    const { held, asked } = this.#holding(namespace)
+    const after = { held: held + parts, asked: asked + sign * wholePartsOf(object) }
+    this.#holdings.set(namespace, after.held === 0 ? undefined : after)
+    this.#held += parts
+  }
+
+  #holding(namespace: string): Holding {
+    const own = this.#holdings
+    return (own.has(namespace) ? own.get(namespace) : this.#budget.holdings.get(namespace)) ?? NOTHING
+  }
+
+  *#all(): Generator<Holding> {
+    for (const [namespace, holding] of this.#budget.holdings.entries())
+      if (!this.#holdings.has(namespace)) yield holding
+    for (const holding of this.#holdings.values()) if (holding !== undefined) yield holding
+  }
+}
+
+interface Candidate {
+  readonly event: CountedEvent
+  readonly parts: number
+}
+
+const NOTHING: Holding = { held: 0, asked: 0 }
+
+export interface BudgetInput {
+  readonly partsMax: number
+  readonly budget: ObjectBudget
+  /** What the budget is of. */
+  readonly before: Snapshot
+  readonly after: Snapshot
+}
+
+/** A later snapshot within the budget: what does not fit is left out of it. */
+export function* withinBudget({
+  partsMax,
+  budget,
+  before,
+  after,
+}: BudgetInput): Steps<{ readonly snapshot: Snapshot; readonly budget: ObjectBudget }> {
+  const ledger = new PartsLedger(partsMax, budget)
+  let untilPause = YIELD_EVERY
+  for (const [was, event] of changesBetween(before, after)) {
+    if (untilPause-- === 0) {
+      yield
+      untilPause = YIELD_EVERY
+    }
+    ledger.put(event, was)
+  }
+  if (!ledger.isOver) return { snapshot: after, budget: ledger.budget }
+  const stubs = yield* ledger.reduce(objectsOf(after))
+  const { number } = after
+  return { snapshot: { ...applyEvents(after, stubs), number }, budget: ledger.budget }
+}
+
+function* changesBetween(
+  before: Snapshot,
+  after: Snapshot,
+): Generator<readonly [CountedObject | undefined, CountedEvent]> {
+  for (const [key, was, value] of PersistentMap.differences(before.services, after.services))
+    yield [was, { kind: 'Service', key, value }]
+  for (const [key, was, value] of PersistentMap.differences(before.sliceByKey, after.sliceByKey))
+    yield [was, { kind: 'EndpointSlice', key, value }]
+}
+
+function* objectsOf({ services, sliceByKey }: Snapshot): Generator<CountedEvent> {
+  for (const value of services.values()) yield { kind: 'Service', key: value.key, value }
+  for (const value of sliceByKey.values()) yield { kind: 'EndpointSlice', key: value.key, value }
+}
+
+/** Objects that are left out and for which there is room now, the smallest first. */
+export function fitting({
+  partsMax,
+  budget,
+  snapshot,
+}: Omit<BudgetInput, 'before' | 'after'> & { readonly snapshot: Snapshot }): readonly LeftOut[] {
+  const { holdings, leftOut } = budget
+  const level = levelOf(
+    holdings.values().map(({ asked }) => asked),
+    FIRM * partsMax,
+  )
+  const found = leftOut.values().map(its => {
+    const object = (its.kind === 'Service' ? snapshot.services : snapshot.sliceByKey).get(its.key)
+    return { its, growth: object === undefined ? 0 : wholePartsOf(object) - partsOf(object) }
+  })
+  const held = new Map<string, number>()
+  return found
+    .sort((a, b) => a.growth - b.growth)
+    .flatMap(({ its, growth }) => {
+      const namespace = namespaceOf(its.key)
+      const after = (held.get(namespace) ?? holdings.get(namespace)?.held ?? 0) + growth
+      if (growth === 0 || after > level) return []
+      held.set(namespace, after)
+      return [its]
+    })
+}

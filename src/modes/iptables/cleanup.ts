@@ -1,0 +1,57 @@
+import { count } from '../../base/text.ts'
+import { createNftClient } from '../../kernel/nft/client.ts'
+import type { Observed } from '../../kernel/nft/observed.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
+import type { XtTableName } from '../../kernel/xt/scope.ts'
+import { NFT_FAMILIES } from '../common/family.ts'
+import type { Cleaned, CleanupContext } from '../mode.ts'
+import { type ChainNames, chainNames, isOurChain } from '../xt-common/layout.ts'
+import { XT_TABLES } from '../xt-common/read-iptables.ts'
+import { NO_NFACCT_COUNTERS, openNfacctCounters } from './nfacct-counters.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from './options.ts'
+import { createIptablesPlane } from './plane.ts'
+
+/** A table of iptables with what an iptables mode has in it. */
+interface IptablesTable {
+  readonly family: NftFamily
+  readonly table: XtTableName
+  readonly chains: number
+  readonly rules: number
+}
+
+/** Tables that have chains of these names; without one, ours or kube-proxy's: the chains do not tell which. Pure. */
+function iptablesTables(observed: Observed, names: ChainNames): readonly IptablesTable[] {
+  return NFT_FAMILIES.flatMap(family =>
+    XT_TABLES.flatMap(table => {
+      const chains = [...(observed.get(`${family} ${table}`)?.chains.values() ?? [])]
+      const ours = chains.filter(({ name }) => isOurChain(names, table, name))
+      const rules = ours.reduce((sum, chain) => sum + chain.rules.length, 0)
+      return ours.length === 0 ? [] : [{ family, table, chains: ours.length, rules }]
+    }),
+  )
+}
+
+/**
+ * Takes the chains of an iptables mode and the rules that lead to them out of the tables, which stay, with all that others
+ * have there; then the counters of nfacct. Throws when the kernel refuses.
+ */
+export async function cleanIptables({ sockets, clock, proxy }: CleanupContext): Promise<Cleaned> {
+  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  const names = chainNames(proxy)
+  const isNamed = proxy !== undefined
+  const counters = isNamed ? NO_NFACCT_COUNTERS : openNfacctCounters(sockets, clock, true)
+  const plane = createIptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, names } })
+  try {
+    const { state } = await plane.observe()
+    const found = state.kind === 'observed' ? iptablesTables(state.observed, names) : []
+    await plane.cleanup()
+    counters.remove()
+    return { removed: found.map(removedText), foreign: [] }
+  } finally {
+    await Promise.all([client.close(), counters.close()])
+  }
+}
+
+function removedText({ family, table, chains, rules }: IptablesTable): string {
+  return `${count(chains, 'chain')} with ${count(rules, 'rule')}, and the rules that led to them, in table ${family} ${table}`
+}

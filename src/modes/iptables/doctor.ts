@@ -1,0 +1,78 @@
+import type { Config } from '../../config/config.ts'
+import { type MissingExtension, probeXt, XT_EXTENSIONS, type XtUse } from '../../kernel/xt/probe.ts'
+import { Connection } from '../../netlink/connection.ts'
+import type { Finding, ReadText } from '../common/finding.ts'
+import type { Look } from '../mode.ts'
+import { lackText } from './demand.ts'
+import { answersAtLoopback } from './loopback.ts'
+
+/** What iptables mode needs of the kernel besides nf_tables, thing by thing; nothing is changed. */
+export async function iptablesFindings(config: Config, look: Look): Promise<readonly Finding[]> {
+  const missing = await probed(look)
+  return config.proxyMode === 'iptables'
+    ? [...extensionFindings(missing), ...(await iptablesSettingFindings(config, look.read))]
+    : [summary(missing)]
+}
+
+async function probed({ sockets, clock }: Look): Promise<readonly MissingExtension[]> {
+  const transport = sockets.netfilter()
+  try {
+    return probeXt(new Connection({ transport, clock }))
+  } finally {
+    await transport.close()
+  }
+}
+
+/** Those of IPVS mode are told with it. */
+const USES: readonly (readonly [use: XtUse, kind: Finding['kind'], meaning: string])[] = [
+  ['services', 'missing', 'every Service'],
+  ['affinity', 'warning', 'session affinity'],
+  ['sctp', 'warning', 'ports of SCTP'],
+  ['counters', 'note', 'two metrics of kube-proxy'],
+]
+
+/** Pure. */
+export function extensionFindings(missing: readonly MissingExtension[]): readonly Finding[] {
+  return USES.map(([use, kind, meaning]): Finding => {
+    const lacks = missing.filter(each => each.use === use)
+    const names = XT_EXTENSIONS.filter(each => each.use === use).map(({ name }) => name)
+    return lacks.length === 0
+      ? { kind: 'ok', subject: `xtables for ${meaning}`, text: names.join(', ') }
+      : { kind, subject: `xtables for ${meaning}`, text: lackText(lacks) }
+  })
+}
+
+const ROUTE_LOCALNET = 'net/ipv4/conf/all/route_localnet'
+const LISTS_MAX = '/sys/module/xt_recent/parameters/ip_list_tot'
+
+/** Settings that the mode sets, and the one that it lives with. */
+export async function iptablesSettingFindings(config: Config, read: ReadText): Promise<readonly Finding[]> {
+  const clients = await read(LISTS_MAX)
+  return [
+    routeLocalnet(answersAtLoopback(config), await read(`/proc/sys/${ROUTE_LOCALNET}`)),
+    {
+      kind: 'note',
+      subject: 'clients with session affinity',
+      text: `an endpoint remembers ${clients ?? '100, the default,'} of them at most, the latest (ip_list_tot of the module xt_recent)`,
+    },
+  ]
+}
+
+function routeLocalnet(wanted: boolean, now: string | undefined): Finding {
+  const subject = ROUTE_LOCALNET
+  if (!wanted)
+    return { kind: 'ok', subject, text: `${now ?? 'absent'}: NodePorts do not answer at 127.0.0.1` }
+  if (now === '1') return { kind: 'ok', subject, text: '1: NodePorts answer at 127.0.0.1' }
+  return {
+    kind: 'note',
+    subject,
+    text: `${now ?? 'absent'}: \`kprobe init\` or the daemon sets it to 1, so that NodePorts answer at 127.0.0.1`,
+  }
+}
+
+/** For a node in another mode. */
+function summary(missing: readonly MissingExtension[]): Finding {
+  const lacks = missing.filter(({ use }) => use === 'services')
+  const text = lacks.length === 0 ? 'can be used here' : `cannot be used here: ${lackText(lacks)} missing`
+  return { kind: 'note', subject: 'iptables mode', text }
+}

@@ -1,0 +1,16 @@
+import { contains } from '../../base/cidr.ts'
+import { familyOf, isLoopback } from '../../base/ip.ts'
+import type { Config } from '../../config/config.ts'
+
+/** First address of 127.0.0.0/8: a range that contains it contains the whole prefix. */
+const LOOPBACK_START = '\x7f\0\0\0'
+
+/**
+ * Whether NodePorts answer at 127.0.0.1 in iptables mode: it is asked for, and the choice of NodePort addresses does
+ * not leave loopback out. Never at ::1, which cannot be translated.
+ */
+export function answersAtLoopback({ iptables, nodePortAddresses }: Config): boolean {
+  if (!iptables.localhostNodePorts || nodePortAddresses.primary) return false
+  const cidrs = nodePortAddresses.cidrs.filter(({ ip }) => familyOf(ip) === 'IPv4')
+  return cidrs.length === 0 || cidrs.some(cidr => isLoopback(cidr.ip) || contains(cidr, LOOPBACK_START))
+}

@@ -1,0 +1,80 @@
+import type { Config } from '../../config/config.ts'
+import { type CommitResult, createNftClient, type NftClient } from '../../kernel/nft/client.ts'
+import type { Operation } from '../../kernel/nft/operation.ts'
+import type { SysctlWrite } from '../../kernel/sysctl/sysctl.ts'
+import type { RecordKernel } from '../mode.ts'
+import { ROUTE_LOCALNET } from './tune.ts'
+
+/**
+ * An empty table says in its comment that kprobe's iptables mode wrote here: its chains have the names of kube-proxy's, so
+ * they do not say who wrote them.
+ */
+export const RECORD = { family: 'ip', table: 'kprobe-record' } as const
+
+export interface IptablesRecord {
+  /** The value of route_localnet before kprobe changed it; undefined where kprobe did not. */
+  readonly routeLocalnet: number | undefined
+}
+
+/** Undefined when there is no record. */
+export async function readIptablesRecord(kernel: RecordKernel): Promise<IptablesRecord | undefined> {
+  return await withClient(kernel, read)
+}
+
+/**
+ * Writes the record once: a later start changes it only to add a former value. A named proxy's chains have names of
+ * their own, and need none. Throws when the kernel refuses.
+ */
+export async function writeIptablesRecord(
+  { serviceProxyName }: Pick<Config, 'serviceProxyName'>,
+  written: readonly SysctlWrite[],
+  kernel: RecordKernel,
+): Promise<void> {
+  if (serviceProxyName !== undefined) return
+  const before = written.find(({ name }) => name === ROUTE_LOCALNET.sysctl.name)?.before
+  await withClient(kernel, async client => {
+    const held = await read(client)
+    if (held !== undefined && (before === undefined || held.routeLocalnet !== undefined)) return
+    const add: Operation = { ...RECORD, verb: 'add-table', flags: 0, comment: commentOf(before) }
+    throwUnlessCommitted(await client.commit(held === undefined ? [add] : [DELETE, add]))
+  })
+}
+
+/** Throws when the kernel refuses. */
+export async function removeIptablesRecord(kernel: RecordKernel): Promise<void> {
+  await withClient(kernel, async client => throwUnlessCommitted(await client.commit([DELETE])))
+}
+
+const DELETE: Operation = { ...RECORD, verb: 'delete-table' }
+
+async function withClient<T>(
+  { clock, sockets }: RecordKernel,
+  use: (client: NftClient) => Promise<T>,
+): Promise<T> {
+  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  try {
+    return await use(client)
+  } finally {
+    await client.close()
+  }
+}
+
+async function read(client: NftClient): Promise<IptablesRecord | undefined> {
+  const { family, table: name } = RECORD
+  const [table] = (await client.list([{ family, name }])).ruleset.tables
+  if (table === undefined) return undefined
+  const value = FORMER_VALUE.exec(table.comment ?? '')?.[1]
+  return { routeLocalnet: value === undefined ? undefined : Number(value) }
+}
+
+const FORMER_VALUE = /; route_localnet was (\d+)$/
+
+function commentOf(routeLocalnet: number | undefined): string {
+  const former = routeLocalnet === undefined ? '' : `; route_localnet was ${routeLocalnet}`
+  return `iptables mode of kprobe${former}`
+}
+
+function throwUnlessCommitted({ outcome, failures: [failure] }: CommitResult): void {
+  if (outcome !== 'committed')
+    throw new Error(`table ${RECORD.family} ${RECORD.table}: ${failure?.error.message ?? outcome}`)
+}

@@ -1,0 +1,231 @@
+import { formatCidr } from '../../base/cidr.ts'
+import { formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
+import { NFT_FAMILIES } from '../common/family.ts'
+import { endpointTexts, NOT_REACHED, type ServiceRow } from '../common/service-row.ts'
+import type { HeldMode, KernelRead } from '../mode.ts'
+import { dispatchNames } from '../xt-common/dispatch-names.ts'
+import { type ChainNames, chainNames, isServiceChain, serviceChainKind } from '../xt-common/layout.ts'
+import { type ReadChain, type ReadRule, targetOf } from '../xt-common/read-chains.ts'
+import { damageOfChains, rulesOfChains } from './show-rules.ts'
+
+/** Reads what the chains of this mode do. */
+export function iptablesHeld({ chains, proxy }: KernelRead): Promise<HeldMode | undefined> {
+  return Promise.resolve(heldIn(chains, chainNames(proxy)))
+}
+
+/** Pure. */
+export function heldIn(chains: readonly ReadChain[], names: ChainNames): HeldMode | undefined {
+  const rows = iptablesServiceRows(chains, names)
+  if (rows.length === 0) return undefined
+  return {
+    mode: 'iptables',
+    rows,
+    rules: rulesOfChains(chains, names),
+    damage: damageOfChains(chains, names),
+    tables: [],
+    tablesOf: () => [],
+  }
+}
+
+/**
+ * What the chains of an iptables mode do for each Service, as `kprobe dump services` shows it in every mode, and the chains
+ * of Services that no rule leads to. Pure.
+ */
+function iptablesServiceRows(chains: readonly ReadChain[], names: ChainNames): readonly ServiceRow[] {
+  const rows = NFT_FAMILIES.flatMap(family => {
+    const own = chains.filter(chain => chain.ours && chain.family === family)
+    const nat = new Map(own.filter(({ table }) => table === 'nat').map(chain => [chain.name, chain]))
+    const reading = { names, chains: nat, nodePortIps: nodePortIpsOf(nat, names) }
+    const found = own
+      .filter(({ table, name }) => !isServiceChain(names, table, name))
+      .flatMap(chain => chain.rules.flatMap(rule => placesOf(chain, rule, reading)))
+    // Whoever has a way to endpoints is turned away elsewhere only when none of them is for him.
+    const led = new Set(found.filter(({ leads }) => leads).map(({ key }) => key))
+    const shown = found.filter(({ leads, key }) => leads || !led.has(key))
+    return [...shown.map(({ row }) => row), ...orphansOf(own, reading)]
+  })
+  return [
+    ...new Map(rows.map(row => [JSON.stringify([row.service, row.protocol, row.frontend]), row])).values(),
+  ]
+}
+
+const PROTOCOLS: Readonly<Record<number, string>> = { 6: 'TCP', 17: 'UDP', 132: 'SCTP' }
+interface Reading {
+  readonly names: ChainNames
+  /** Of one family in table nat, by name. */
+  readonly chains: ReadonlyMap<string, ReadChain>
+  /** Undefined when NodePorts answer everywhere. */
+  readonly nodePortIps: readonly Ip[] | undefined
+}
+
+/** The addresses whose packets are led to the chain of NodePorts. */
+function nodePortIpsOf(nat: Reading['chains'], { nodePorts }: ChainNames): readonly Ip[] | undefined {
+  const ways = [...nat.values()].flatMap(({ rules }) =>
+    rules.filter(({ rule }) => targetOf(rule) === nodePorts).map(({ rule }) => rule),
+  )
+  const only = ways.filter(isAddress).map(({ destination }) => destination.ip)
+  return ways.length === 0 || only.length < ways.length ? undefined : [...new Set(only)]
+}
+
+/**
+ * Chains of the table filter whose rules turn clients of Services away, with the type of the addresses in them. What the
+ * chains of NodePorts and of the firewall have there is about no way to an endpoint.
+ */
+function endsOf({ prefix, services, externalServices }: ChainNames, name: string): string | undefined {
+  const divided = dispatchNames(prefix)
+  if (name === services || name.startsWith(divided.services)) return 'ClusterIP'
+  return name === externalServices || name.startsWith(divided.externalServices) ? 'External' : undefined
+}
+
+interface Place {
+  readonly row: ServiceRow
+  /** To chains of the Service. */
+  readonly leads: boolean
+  /** Equal for places of one port of a Service that are of the same type. */
+  readonly key: string
+}
+
+function placesOf(
+  { family, table, name }: ReadChain,
+  { rule, services }: ReadRule,
+  reading: Reading,
+): readonly Place[] {
+  const { names, nodePortIps } = reading
+  const port = portOf(rule.matches)
+  const protocol = PROTOCOLS[rule.protocol?.number ?? 0]
+  if (port === undefined || protocol === undefined) return []
+  const { target } = rule
+  const next = targetOf(rule)
+  const leads = table === 'nat' && next !== undefined && isServiceChain(names, 'nat', next)
+  const endsFor = table === 'filter' ? endsOf(names, name) : undefined
+  const ends = endsFor !== undefined && (target?.kind === 'REJECT' || target?.kind === 'DROP')
+  if (!leads && !ends) return []
+  const service = services[0] ?? UNNAMED
+  const type = isAddress(rule) ? (endsFor ?? typeOf(rule)) : 'NodePort'
+  const everywhere = [`${family === 'ip' ? '*' : '[*]'}:${port}`]
+  const listed =
+    leads && nodePortIps !== undefined ? nodePortIps.map(ip => formatIpPort(ip, port)) : everywhere
+  const frontends = isAddress(rule) ? [formatIpPort(rule.destination.ip, port)] : listed
+  const route = leads
+    ? routeOf(next, reading)
+    : { action: target?.kind === 'DROP' ? 'drop' : 'reject', endpoints: [] }
+  const address = isAddress(rule) ? rule.destination.ip : ''
+  const key = JSON.stringify([service, type, protocol, port, address])
+  return frontends.map(frontend => ({ row: { service, type, protocol, frontend, ...route }, leads, key }))
+}
+
+const UNNAMED = '(unnamed)'
+
+/** Chains that only what all Services share can lead to, and that nothing leads to. */
+function orphansOf(own: readonly ReadChain[], reading: Reading): readonly ServiceRow[] {
+  const { names } = reading
+  const led = new Set(own.flatMap(({ rules }) => rules.map(({ rule }) => targetOf(rule))))
+  return [...reading.chains.values()].flatMap(({ name, rules }): readonly ServiceRow[] => {
+    const kind = serviceChainKind(names, name)
+    if (kind === undefined || kind === 'SEP' || led.has(name)) return []
+    const known = rules
+      .map(({ rule }) => rule)
+      .find(rule => isAddress(rule) && portOf(rule.matches) !== undefined)
+    const at = known !== undefined && isAddress(known) ? known.destination.ip : undefined
+    return [
+      {
+        service: rules.flatMap(({ services }) => services)[0] ?? UNNAMED,
+        type: kind === 'SVC' || kind === 'SVL' ? 'ClusterIP' : 'External',
+        protocol: at === undefined ? '' : (PROTOCOLS[known?.protocol?.number ?? 0] ?? ''),
+        frontend: at === undefined ? `chain ${name}` : formatIpPort(at, portOf(known?.matches ?? []) ?? 0),
+        ...routeOf(name, reading),
+        problem: `${NOT_REACHED} from prerouting and output: no rule leads to ${name}`,
+      },
+    ]
+  })
+}
+
+type Addressed = XtRule & { readonly destination: NonNullable<XtRule['destination']> }
+
+/** NodePorts are about addresses of the node, or about all of loopback. */
+function isAddress(rule: XtRule): rule is Addressed {
+  const { destination } = rule
+  return (
+    destination !== undefined && !destination.inverted && [...destination.mask].every(byte => byte === '\xff')
+  )
+}
+
+function typeOf(rule: XtRule): string {
+  return commentOf(rule).endsWith('cluster IP') ? 'ClusterIP' : 'External'
+}
+
+function commentOf({ matches }: XtRule): string {
+  const found = matches.find(match => match.kind === 'comment')
+  return found?.kind === 'comment' ? found.text : ''
+}
+
+function portOf(matches: readonly XtMatch[]): number | undefined {
+  for (const match of matches)
+    if (match.kind === 'tcp' || match.kind === 'udp' || match.kind === 'sctp')
+      return match.destinationPorts?.from
+  return undefined
+}
+
+type Route = Pick<ServiceRow, 'action' | 'endpoints' | 'localEndpoints' | 'allowedFrom' | 'affinitySeconds'>
+
+/** FW leads to EXT for some clients, that to the endpoints for everybody, and to others for pods and the node. */
+function routeOf(name: string, reading: Reading): Route {
+  const { names, chains } = reading
+  const kind = serviceChainKind(names, name)
+  const rules = chains.get(name)?.rules.map(({ rule }) => rule) ?? []
+  const ways = rules.flatMap(rule => {
+    const target = targetOf(rule)
+    return target !== undefined && isServiceChain(names, 'nat', target) ? [{ rule, target }] : []
+  })
+  if (kind === 'FW') {
+    const [first] = ways
+    const allowedFrom = ways.flatMap(({ rule }) => sourcesOf(rule)).sort()
+    return { ...(first === undefined ? BLIND : routeOf(first.target, reading)), allowedFrom }
+  }
+  if (kind !== 'EXT') return { action: 'balance', ...endpointsOf(name, chains) }
+  const outside = ways.find(({ rule }) => isForAll(rule))
+  const inside = ways.find(({ rule }) => !isForAll(rule))
+  const all = outside === undefined ? { endpoints: [] } : endpointsOf(outside.target, chains)
+  if (inside === undefined) return { action: 'balance', ...all }
+  return { action: 'balance', ...endpointsOf(inside.target, chains), localEndpoints: all.endpoints }
+}
+
+function isForAll({ source, inInterface, matches }: XtRule): boolean {
+  return source === undefined && inInterface === undefined && matches.every(({ kind }) => kind === 'comment')
+}
+
+const BLIND: Route = { action: 'drop', endpoints: [] }
+
+function sourcesOf({ source }: XtRule): readonly string[] {
+  if (source === undefined) return []
+  const bits = [...source.mask].reduce((sum, byte) => sum + ones(byte.charCodeAt(0)), 0)
+  return [bits === source.ip.length * 8 ? formatIp(source.ip) : formatCidr({ ip: source.ip, bits })]
+}
+
+function ones(byte: number): number {
+  let count = 0
+  for (let rest = byte; rest > 0; rest >>= 1) count += rest & 1
+  return count
+}
+
+function endpointsOf(
+  name: string,
+  chains: ReadonlyMap<string, ReadChain>,
+): Pick<Route, 'endpoints' | 'affinitySeconds'> {
+  const rules = chains.get(name)?.rules.map(({ rule }) => rule) ?? []
+  const endpoints = new Map<string, { readonly ip: Ip; readonly port: number }>()
+  let affinitySeconds = 0
+  for (const rule of rules) {
+    const recent = rule.matches.find(match => match.kind === 'recent')
+    if (recent?.kind === 'recent') affinitySeconds = Math.max(affinitySeconds, recent.seconds)
+    for (const each of chains.get(targetOf(rule) ?? '')?.rules ?? []) {
+      const { target } = each.rule
+      if (target?.kind === 'DNAT') endpoints.set(formatIpPort(target.ip, target.port), target)
+    }
+  }
+  return {
+    endpoints: endpointTexts([...endpoints.values()]),
+    ...(affinitySeconds === 0 ? {} : { affinitySeconds }),
+  }
+}

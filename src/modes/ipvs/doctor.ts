@@ -1,0 +1,136 @@
+import { failureText } from '../../base/failure-text.ts'
+import { FAMILIES } from '../../base/ip.ts'
+import { errorOf } from '../../base/thrown.ts'
+import type { Config } from '../../config/config.ts'
+import type { IpsetType } from '../../kernel/ipset/state.ts'
+import { ipvsSysctls } from '../../kernel/ipvs/sysctls.ts'
+import { AF_INET, AF_INET6 } from '../../kernel/link/constants.ts'
+import { hasXtExtension } from '../../kernel/nft/compat.ts'
+import { Connection } from '../../netlink/connection.ts'
+import type { Finding, ReadText } from '../common/finding.ts'
+import type { Look } from '../mode.ts'
+import type { IpvsKernel } from './observe.ts'
+import { openIpvsKernel } from './open.ts'
+
+/** What IPVS mode needs of the kernel besides nf_tables, thing by thing; nothing is changed. */
+export async function ipvsFindings(config: Config, look: Look): Promise<readonly Finding[]> {
+  const { sockets, clock, read } = look
+  const { kernel, close } = openIpvsKernel(sockets, clock)
+  try {
+    const found = [
+      looked('IPVS', () => ipvsVersion(kernel)),
+      ...IPSET_TYPES.map(type => looked(`ipset ${type}`, () => revisionsOf(kernel, type))),
+      await xtSetFinding(look),
+      ...(await moduleFindings(config, read)),
+    ]
+    return config.proxyMode === 'ipvs'
+      ? [...found, ...(await ipvsSettingFindings(config, read))]
+      : [summary(found)]
+  } finally {
+    await close()
+  }
+}
+
+const IPSET_TYPES: readonly IpsetType[] = [
+  'hash:ip',
+  'hash:ip,port',
+  'hash:ip,port,ip',
+  'hash:ip,port,net',
+  'bitmap:port',
+]
+
+function looked(subject: string, look: () => string): Finding {
+  try {
+    return { kind: 'ok', subject, text: look() }
+  } catch (error) {
+    return { kind: 'missing', subject, text: failureText(error) }
+  }
+}
+
+function ipvsVersion({ ipvs }: IpvsKernel): string {
+  const { version, connectionTableSize } = ipvs.info()
+  return `${version}, a table of ${connectionTableSize} buckets for connections`
+}
+
+function revisionsOf({ ipset }: IpvsKernel, type: IpsetType): string {
+  const [v4, v6] = FAMILIES.map(family => ipset.revision(type, family))
+  if (v4 === undefined || v6 === undefined)
+    throw new Error(
+      `needed for Services: module ip_set_${type.replace(/[:,]/g, '_').replace('_ip_port', '_ipport')}`,
+    )
+  return v4 === v6 ? `revision ${v4}` : `revision ${v4}, and ${v6} for IPv6`
+}
+
+const XT_SET = { name: 'set', revision: 4 } as const
+
+async function xtSetFinding({ sockets, clock }: Look): Promise<Finding> {
+  const transport = sockets.netfilter()
+  const subject = 'nf_tables rules about ipsets'
+  try {
+    const connection = new Connection({ transport, clock })
+    const has = [AF_INET, AF_INET6].every(family => hasXtExtension(connection, { ...XT_SET, family }))
+    return has
+      ? { kind: 'ok', subject, text: 'nft_compat and xt_set' }
+      : {
+          kind: 'missing',
+          subject,
+          text: 'CONFIG_NFT_COMPAT, CONFIG_NETFILTER_XT_SET: modules nft_compat, xt_set',
+        }
+  } catch (error) {
+    return { kind: 'missing', subject, text: failureText(errorOf(error)) }
+  } finally {
+    await transport.close()
+  }
+}
+
+/** What only making something would prove: modules that are loaded are told, others may be loaded when they are needed. */
+async function moduleFindings({ ipvs }: Config, read: ReadText): Promise<readonly Finding[]> {
+  const modules = (await read('/proc/modules')) ?? ''
+  const loaded = [...modules.matchAll(/^(\S+) /gm)].map(([, name = '']) => name)
+  const schedulers = loaded.filter(name => SCHEDULER.test(name)).map(name => name.slice('ip_vs_'.length))
+  const isLoaded = schedulers.includes(ipvs.scheduler)
+  const others = schedulers.length === 0 ? 'none' : schedulers.sort().join(', ')
+  const later = 'the kernel loads the module on first use'
+  return [
+    {
+      kind: isLoaded ? 'ok' : 'note',
+      subject: `IPVS scheduler ${ipvs.scheduler}`,
+      text: isLoaded ? `loaded, as ${others}` : `not loaded (${others} loaded): ${later}`,
+    },
+    loaded.includes('dummy')
+      ? { kind: 'ok', subject: 'dummy devices', text: 'loaded' }
+      : { kind: 'note', subject: 'dummy devices', text: `module dummy not loaded: ${later}` },
+  ]
+}
+
+/** Of net/netfilter/ipvs; others that begin so (ip_vs_ftp) are none. */
+const SCHEDULER = /^ip_vs_(?:rr|wrr|lc|wlc|lblc|lblcr|dh|sh|mh|sed|nq|fo|ovf|twos)$/
+
+/** Settings that the mode needs; after IPVS was asked for, so that those of its module are there. */
+export async function ipvsSettingFindings({ ipvs }: Config, read: ReadText): Promise<readonly Finding[]> {
+  const release = (await read('/proc/sys/kernel/osrelease')) ?? ''
+  return await Promise.all(
+    ipvsSysctls(ipvs, release).map(async ({ sysctl, value }): Promise<Finding> => {
+      const now = await read(`/${sysctl.path}`)
+      if (now === undefined) return { kind: 'warning', subject: sysctl.name, text: ABSENT }
+      if (now === String(value)) return { kind: 'ok', subject: sysctl.name, text: now }
+      return {
+        kind: 'note',
+        subject: sysctl.name,
+        text: `${now}: \`kprobe init\` or the daemon sets it to ${value}`,
+      }
+    }),
+  )
+}
+
+/** IPVS keeps its settings from namespaces of other users; net.ipv4.vs.conntrack is part of CONFIG_IP_VS_NFCT. */
+const ABSENT =
+  "absent: the module ip_vs brings it, with CONFIG_IP_VS_NFCT and in the machine's own user namespace"
+
+/** For a node in another mode. */
+function summary(found: readonly Finding[]): Finding {
+  const missing = found.filter(({ kind }) => kind === 'missing').map(({ subject }) => subject)
+  const text =
+    missing.length === 0 ? 'can be used here' : `cannot be used here: ${missing.join('; ')} missing`
+  return { kind: 'note', subject: 'IPVS mode', text }
+}

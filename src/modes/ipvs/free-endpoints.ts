@@ -1,0 +1,39 @@
+import { anyContains } from '../../base/cidr.ts'
+import type { Ip } from '../../base/ip.ts'
+import { serverKey } from '../../kernel/ipvs/key.ts'
+import type { VirtualServer } from '../../kernel/ipvs/state.ts'
+import type { ApiEndpoint } from '../../model/api-server.ts'
+import { type IpvsKernel, type ObserveOptions, observeKernel } from './observe.ts'
+import { clusterIpsIn } from './ownership.ts'
+
+/**
+ * Removes the addresses of endpoints from the dummy device, and virtual servers at these endpoints, as far as IPVS mode
+ * recorded them as its own: until then no packet of this node leaves it for these addresses. A ClusterIP stays, because
+ * only IPVS leads to it. Sets and rules stay as the record for the next pass. Rejects when the kernel refuses it.
+ */
+export async function freeEndpoints(
+  kernel: IpvsKernel,
+  endpoints: readonly ApiEndpoint[],
+  options: ObserveOptions,
+): Promise<{ readonly addresses: readonly Ip[]; readonly servers: readonly VirtualServer[] }> {
+  const { dummy, ipvs } = kernel
+  // Without the device IPVS mode is not in use here, and no module need be loaded to find that out.
+  if ((await dummy.addresses(options.deviceName)) === undefined) return { addresses: [], servers: [] }
+  const { state } = await observeKernel(kernel, options)
+  const clusterIps = clusterIpsIn(state)
+  const others = endpoints.filter(({ ip }) => !clusterIps.has(ip))
+  const addresses = [...new Set(others.map(({ ip }) => ip))].filter(ip => state.addresses.has(ip))
+  const servers = others.flatMap(({ ip, port }) => {
+    const placed = state.servers.get(serverKey({ protocol: 'TCP', ip, port }))
+    return placed === undefined || anyContains(options.excludeCidrs, ip) ? [] : [placed.server]
+  })
+  const unbound = await dummy.commit(options.deviceName, { add: [], remove: addresses })
+  const deleted = await ipvs.commit(
+    servers.map(server => ({ verb: 'delete-server', group: '', server }) as const),
+  )
+  for (const { failures, unknown } of [unbound, deleted]) {
+    const error = failures[0]?.error ?? unknown
+    if (error !== undefined) throw error
+  }
+  return { addresses, servers }
+}

@@ -1,0 +1,43 @@
+import { tuneIpvs } from '../../kernel/ipvs/sysctl-files.ts'
+import { missingFails } from '../common/tune.ts'
+import type { Mode } from '../mode.ts'
+import { SAME_CHAINS } from '../xt-common/same-chains.ts'
+import { cleanIpvs, cleanKubeProxyIpvs } from './cleanup.ts'
+import { ipvsFindings } from './doctor.ts'
+import { IPVS_DUMPS } from './dump.ts'
+import { freeFromIpvs, hasIpvsTable, IPVS_DEVICE, ipvsTracer, openIpvs, retireIpvs } from './open.ts'
+import { DEFAULT_IPVS_OPTIONS } from './options.ts'
+import { IPVS_SETTINGS } from './settings.ts'
+import { ipvsHeld } from './show.ts'
+
+export const ipvs: Mode = {
+  name: 'ipvs',
+  title: 'IPVS',
+  settings: IPVS_SETTINGS,
+  kernelPart: 'IPVS',
+  open: (context, use) => use(openIpvs(context)),
+  retire: retireIpvs,
+  trace: ipvsTracer,
+  held: ipvsHeld,
+  dumps: IPVS_DUMPS,
+  examine: ipvsFindings,
+  free: freeFromIpvs,
+  // IPVS itself balances and remembers.
+  needsFeature: kind => kind !== 'numgen' && kind !== 'dynamic',
+  cleanup: cleanIpvs,
+  cleanupKubeProxy: cleanKubeProxyIpvs,
+  ownsElsewhere: hasIpvsTable,
+  tune: async ({ ipvs }, options) => missingFails(await tuneIpvs(ipvs, options)),
+  // A virtual server has one address: there is none that stands for every address.
+  resolving: () => ({ listNodePortAddresses: true, bindsExternalIps: true }),
+  // Estimated: docs/decisions/0022-shares.md.
+  costs: { frontend: 1_536, endpoint: 800, perFrontend: true },
+  fields: ['ipvs'],
+  // IPVS has to be told each address.
+  needsAddresses: true,
+  device: IPVS_DEVICE,
+  tableName: proxy => (proxy === undefined ? DEFAULT_IPVS_OPTIONS.tableName : undefined),
+  notNamed:
+    'a network namespace has one list of virtual servers, and the unnamed proxy removes those that it does not know',
+  exclusive: ({ ipvs }) => (ipvs.rules === 'iptables' ? SAME_CHAINS : undefined),
+}

@@ -1,0 +1,95 @@
+import { formatIpPort } from '../../base/ip.ts'
+import { entryText, protocolText } from '../../kernel/ipset/print.ts'
+import type { IpsetEntry, IpsetListing } from '../../kernel/ipset/state.ts'
+import { IP_VS_SVC_F_PERSISTENT } from '../../kernel/ipvs/constants.ts'
+import { destinationKey } from '../../kernel/ipvs/key.ts'
+import type { ListedDestination, VirtualServer } from '../../kernel/ipvs/state.ts'
+import type { ServiceNames } from '../common/service-names.ts'
+
+/** One virtual server with what it leads to. */
+export interface ServerRow {
+  /** `namespace/name:port`; empty when nobody says. */
+  readonly service: string
+  readonly protocol: string
+  /** `10.96.0.1:443`. */
+  readonly address: string
+  readonly scheduler: string
+  readonly affinitySeconds?: number
+  readonly destinations: readonly DestinationRow[]
+}
+
+export interface DestinationRow {
+  readonly address: string
+  /** 0 takes no new connections. */
+  readonly weight: number
+  readonly activeConnections: number
+  readonly inactiveConnections: number
+}
+
+export interface ListedServerWith {
+  readonly server: VirtualServer
+  readonly destinations: readonly ListedDestination[]
+}
+
+/** Pure; sorted by Service and address. */
+export function serverRows(servers: readonly ListedServerWith[], names: ServiceNames): readonly ServerRow[] {
+  return servers
+    .map(({ server, destinations }): ServerRow => {
+      const { protocol, ip, port, scheduler, timeoutS } = server
+      return {
+        service: nameOf(server, names),
+        protocol,
+        address: formatIpPort(ip, port),
+        scheduler,
+        ...(isPersistent(server) ? { affinitySeconds: timeoutS } : {}),
+        destinations: destinations.map(each => ({
+          address: destinationKey(each.destination),
+          weight: each.destination.weight,
+          activeConnections: each.activeConnections,
+          inactiveConnections: each.inactiveConnections,
+        })),
+      }
+    })
+    .sort((a, b) => compare(a.service, b.service) || compare(a.address, b.address))
+}
+
+export function isPersistent({ flags }: VirtualServer): boolean {
+  return (flags & IP_VS_SVC_F_PERSISTENT) !== 0
+}
+
+/** A virtual server that only the rules know has the ClusterIP of its Service. */
+export function nameOf(
+  { protocol, ip, port }: Pick<VirtualServer, 'protocol' | 'ip' | 'port'>,
+  names: ServiceNames,
+): string {
+  return names.at(protocol, ip, port) ?? names.atClusterIp(ip) ?? names.atNodePort(protocol, port) ?? ''
+}
+
+export interface EntryRow {
+  readonly set: string
+  /** As ipset writes it. */
+  readonly entry: string
+  readonly service: string
+}
+
+/** Pure; in the order of the sets. */
+export function entryRows(sets: readonly IpsetListing[], names: ServiceNames): readonly EntryRow[] {
+  return sets.flatMap(({ set, entries }) =>
+    entries.map(entry => ({
+      set: set.name,
+      entry: entryText(set, entry),
+      service: entryService(set.name, entry, names),
+    })),
+  )
+}
+
+export function entryService(set: string, { ip, protocol, port }: IpsetEntry, names: ServiceNames): string {
+  if (port === undefined) return (ip === undefined ? undefined : names.atAddress(ip)) ?? ''
+  if (ip === undefined) return names.atNodePort(set.endsWith('UDP') ? 'UDP' : 'TCP', port) ?? ''
+  const name = protocolText(protocol ?? 0).toUpperCase()
+  return names.at(name, ip, port) ?? names.atNodePort(name, port) ?? ''
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}

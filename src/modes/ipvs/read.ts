@@ -1,0 +1,79 @@
+import { type Family, familyOf } from '../../base/ip.ts'
+import type { IpsetListing } from '../../kernel/ipset/state.ts'
+import { familyName } from '../common/read-rules.ts'
+import { isOfService } from '../common/service-row.ts'
+import type { DumpFilter, ModeContext } from '../mode.ts'
+import { entryService, type ListedServerWith, nameOf } from './object-rows.ts'
+import { type IpvsKernel, observeKernel } from './observe.ts'
+import { openIpvsKernel } from './open.ts'
+import { DEFAULT_IPVS_OPTIONS } from './options.ts'
+import { allSetNames } from './set-names.ts'
+import type { IpvsState } from './state.ts'
+
+type IpvsReadContext = Pick<ModeContext, 'sockets' | 'clock'>
+
+/** Reads with the clients of IPVS mode, which are closed then. Throws where the kernel lacks what is asked. */
+async function withKernel<T>(
+  { sockets, clock }: IpvsReadContext,
+  read: (kernel: IpvsKernel) => Promise<T>,
+): Promise<T> {
+  const { kernel, close } = openIpvsKernel(sockets, clock)
+  try {
+    return await read(kernel)
+  } finally {
+    await close()
+  }
+}
+
+/** Everything of IPVS mode that is ours. */
+export async function readIpvsState(kernel: IpvsKernel): Promise<IpvsState> {
+  return (await observeKernel(kernel, { ...DEFAULT_IPVS_OPTIONS, remembered: new Map() })).state
+}
+
+/** Throws where the kernel cannot be read. */
+export async function readWholeState(context: IpvsReadContext): Promise<IpvsState> {
+  return await withKernel(context, readIpvsState)
+}
+
+/** Our virtual servers, and how many connections each real server has. */
+export async function readServers(
+  context: IpvsReadContext,
+  filter: DumpFilter,
+): Promise<readonly ListedServerWith[]> {
+  const { families, service, names } = filter
+  return await withKernel(context, async kernel => {
+    const { servers } = await readIpvsState(kernel)
+    const shown = [...servers.values()]
+      .map(({ server }) => server)
+      .filter(
+        server =>
+          families.includes(familyName(familyOf(server.ip))) && isOfService([nameOf(server, names)], service),
+      )
+    const lists = await kernel.ipvs.destinations(shown)
+    return shown.map((server, at) => ({ server, destinations: lists[at] ?? [] }))
+  })
+}
+
+/** The ipsets of this mode, those of kube-proxy's IPVS mode included: they have the same names. */
+export async function readSets(
+  context: IpvsReadContext,
+  { families, service, names }: DumpFilter,
+): Promise<readonly IpsetListing[]> {
+  const sets = await withKernel(context, ({ ipset }) => ipset.list(allSetNames()))
+  const shown = sets.filter(({ set }) => families.includes(familyName(setFamily(set.name))))
+  if (service === '') return shown
+  return shown
+    .map(listing => {
+      const { set, entries } = listing
+      return {
+        ...listing,
+        entries: entries.filter(entry => isOfService([entryService(set.name, entry, names)], service)),
+      }
+    })
+    .filter(({ entries }) => entries.length > 0)
+}
+
+/** A bitmap of ports has no family but in its name. */
+function setFamily(name: string): Family {
+  return name.startsWith('KUBE-6-') ? 'IPv6' : 'IPv4'
+}

@@ -1,0 +1,246 @@
+import { formatCidr } from '../../base/cidr.ts'
+import { FAMILIES, familyOf, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import { type Octets, readU16be } from '../../base/octets.ts'
+import { entryKey } from '../../kernel/ipset/entry-key.ts'
+import type { IpsetEntry } from '../../kernel/ipset/state.ts'
+import { serverKey } from '../../kernel/ipvs/key.ts'
+import type { VirtualServer } from '../../kernel/ipvs/state.ts'
+import { createAddressReader } from '../../kernel/link/addresses.ts'
+import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
+import type { ElementData, NftFamily } from '../../kernel/nft/state.ts'
+import { CHAIN_POSTROUTING } from '../common/chain-names.ts'
+import { LAYOUTS } from '../common/family.ts'
+import { PROTOCOL_NUMBERS, portKey, protocolOfKey } from '../common/octet-keys.ts'
+import { damageOfTables, HOOK_CHAINS, type HookChain } from '../common/read-rules.ts'
+import { namesOfElements, type ServiceNames } from '../common/service-names.ts'
+import { endpointTexts, NOT_REACHED, type ServiceRow } from '../common/service-row.ts'
+import type { HeldMode, KernelRead } from '../mode.ts'
+import { KUBE_LOAD_BALANCER } from '../xt-common/ipvs-chain-names.ts'
+import type { ReadChain } from '../xt-common/read-chains.ts'
+import { type NftSetName, NODE_PORT_SETS } from './layout.ts'
+import { isPersistent, nameOf } from './object-rows.ts'
+import { IPVS_DEVICE } from './open.ts'
+import { DEFAULT_IPVS_OPTIONS } from './options.ts'
+import { readWholeState } from './read.ts'
+import { type SetStem, setName } from './set-names.ts'
+import { rulesOfIpvs } from './show-rules.ts'
+import type { IpvsState, PlacedServer } from './state.ts'
+
+/** Reads IPVS, the ipsets and the rules of this mode. */
+export async function ipvsHeld({
+  tables,
+  chains,
+  families,
+  proxy,
+  names: ask,
+  ...context
+}: KernelRead): Promise<HeldMode | undefined> {
+  const own = tables.filter(({ name }) => proxy === undefined && name === DEFAULT_IPVS_OPTIONS.tableName)
+  if (own.length === 0) return undefined
+  // Elements of another mode, which may be taking over, name the Services.
+  const names = ask(own.length === tables.length) ?? namesOfElements(own)
+  const state = await readWholeState(context)
+  const { sockets, clock } = context
+  const reader = createAddressReader({ openTransport: sockets.route, clock, except: IPVS_DEVICE })
+  try {
+    return heldIn({ state, names, localIps: await reader.read(), chains }, families)
+  } finally {
+    await reader.close()
+  }
+}
+
+export interface ReadIpvs {
+  readonly state: IpvsState
+  readonly names: ServiceNames
+  readonly localIps: readonly Ip[]
+  /** All chains of the tables of iptables. */
+  readonly chains: readonly ReadChain[]
+}
+
+/** Pure. */
+export function heldIn(
+  { state, names, localIps, chains }: ReadIpvs,
+  families: readonly NftFamily[],
+): HeldMode {
+  const tables = state.ruleset.tables.filter(({ family }) => families.includes(family))
+  const hookChains: readonly HookChain[] = [...HOOK_CHAINS, [CHAIN_POSTROUTING, NF_INET_POST_ROUTING]]
+  return {
+    mode: 'ipvs',
+    rows: ipvsServiceRows(state, names).filter(row => isOfFamilies(row, families)),
+    rules: rulesOfIpvs(state, chainsOfIpvs(chains), localIps),
+    damage: damageOfTables(tables, families, hookChains),
+    tables,
+    tablesOf: () => [],
+    names,
+  }
+}
+
+function isOfFamilies({ frontend }: ServiceRow, families: readonly NftFamily[]): boolean {
+  return families.some(family => (LAYOUTS[family].model === 'IPv6') === frontend.startsWith('['))
+}
+
+/** The chains of iptables are those of this mode where they have one that no other mode has. */
+function chainsOfIpvs(chains: readonly ReadChain[]): readonly ReadChain[] {
+  return chains.some(({ ours, name }) => ours && name === KUBE_LOAD_BALANCER) ? chains : []
+}
+
+/** What IPVS and the rules beside it do at each place, as `kprobe dump services` shows it in every mode. Pure. */
+function ipvsServiceRows(state: IpvsState, names: ServiceNames): readonly ServiceRow[] {
+  const rules = readRules(state)
+  const rows = [...state.servers.values()].map(placed => {
+    const { server } = placed
+    return {
+      service: nameOf(server, names) || '(unnamed)',
+      type: typeOf(state, server, rules),
+      protocol: server.protocol,
+      frontend: formatIpPort(server.ip, server.port),
+      ...routeOf(state, placed, rules),
+      ...allowedOf(state, server, rules),
+      ...(isPersistent(server) ? { affinitySeconds: server.timeoutS } : {}),
+      ...unboundOf(state, server),
+    }
+  })
+  return [...rows, ...rowsWithoutServer(state, names)]
+}
+
+/** Routing brings packets of other hosts to IPVS only at an address of the node; IPVS sees those of the node's own processes anyway. */
+function unboundOf(state: IpvsState, { ip }: VirtualServer): Pick<ServiceRow, 'problem'> {
+  if (!isBound(state, ip) || state.addresses.has(ip)) return {}
+  return { problem: `${NOT_REACHED} from prerouting: ${formatIp(ip)} is not an address of ${IPVS_DEVICE}` }
+}
+
+const PROTOCOLS = ['TCP', 'UDP', 'SCTP'] as const
+const RECORDS: readonly (readonly [SetStem, type: string])[] = [
+  ['CLUSTER-IP', 'ClusterIP'],
+  ['EXTERNAL-IP', 'External'],
+  ['EXTERNAL-IP-LOCAL', 'External'],
+  ['LOAD-BALANCER', 'External'],
+]
+
+/** The sets say what is served: an entry without its virtual server is damage. */
+function rowsWithoutServer(state: IpvsState, names: ServiceNames): readonly ServiceRow[] {
+  const types = new Map(
+    RECORDS.flatMap(([stem, type]) => FAMILIES.map(family => [setName(stem, family), type])),
+  )
+  const rows = new Map<string, ServiceRow>()
+  for (const { set, entry } of state.entries.values()) {
+    const type = types.get(set)
+    const protocol = PROTOCOLS.find(each => PROTOCOL_NUMBERS[each] === entry.protocol)
+    const { ip, port } = entry
+    if (type === undefined || protocol === undefined || ip === undefined || port === undefined) continue
+    const key = serverKey({ protocol, ip, port })
+    if (state.servers.has(key)) continue
+    const frontend = formatIpPort(ip, port)
+    rows.set(key, {
+      service: nameOf({ protocol, ip, port }, names) || '(unnamed)',
+      type,
+      protocol,
+      frontend,
+      action: 'balance',
+      endpoints: [],
+      problem: `${NOT_REACHED} from prerouting and output: there is no virtual server ${protocol} ${frontend}`,
+    })
+  }
+  return [...rows.values()]
+}
+
+/** What our own tables and sets say of places. */
+interface Rules {
+  /** By set, then by the key of a place: `ip . protocol . port`. */
+  readonly elements: ReadonlyMap<string, ReadonlyMap<Octets, ElementData>>
+  /** Virtual servers that elements send packets on to, by serverKey. */
+  readonly targets: ReadonlySet<string>
+  /** Clients that may connect, by serverKey. */
+  readonly ranges: ReadonlyMap<string, readonly string[]>
+}
+
+function readRules({ ruleset, entries }: IpvsState): Rules {
+  const elements = new Map<string, Map<Octets, ElementData>>()
+  const targets = new Set<string>()
+  for (const { family, elements: groups } of ruleset.tables)
+    for (const { set, key, data } of [...groups.values()].flat()) {
+      const known = elements.get(set) ?? new Map<Octets, ElementData>()
+      elements.set(set, known.set(key, data))
+      if (typeof data === 'string') targets.add(`${protocolOfKey(key)} ${placeText(data, family)}`)
+    }
+  const ranges = new Map<string, string[]>()
+  for (const { set, entry } of entries.values()) {
+    const { ip, protocol, port, ip2, prefix2 } = entry
+    if (!set.includes('LOAD-BALANCER-SOURCE') || ip === undefined || ip2 === undefined) continue
+    const text = prefix2 === undefined ? formatIp(ip2) : formatCidr({ ip: ip2, bits: prefix2 })
+    const key = `${protocol} ${formatIpPort(ip, port ?? 0)}`
+    ranges.set(key, [...(ranges.get(key) ?? []), text])
+  }
+  return { elements, targets, ranges }
+}
+
+function placeText(data: Octets, family: 'ip' | 'ip6'): string {
+  const { addressLength } = LAYOUTS[family]
+  return formatIpPort(data.slice(0, addressLength), readU16be(data, addressLength))
+}
+
+/** By the record that the sets are; a virtual server that only the rules send packets to is private. */
+function typeOf(state: IpvsState, server: VirtualServer, { targets }: Rules): string {
+  const isAny = (...stems: readonly SetStem[]) => stems.some(stem => isIn(state, stem, server))
+  if (isAny('CLUSTER-IP')) return 'ClusterIP'
+  if (isAny('LOAD-BALANCER', 'EXTERNAL-IP', 'EXTERNAL-IP-LOCAL')) return 'External'
+  if (!isBound(state, server.ip)) return 'NodePort'
+  return targets.has(serverKey(server)) ? 'private' : 'ClusterIP'
+}
+
+function isIn({ entries }: IpvsState, stem: SetStem, { ip, protocol, port }: VirtualServer): boolean {
+  const entry: IpsetEntry = { ip, protocol: PROTOCOL_NUMBERS[protocol], port }
+  return entries.has(entryKey(setName(stem, familyOf(ip)), entry))
+}
+
+function isBound({ entries }: IpvsState, ip: Ip): boolean {
+  return entries.has(entryKey(setName('IPVS-IPS', familyOf(ip)), { ip }))
+}
+
+/** Whether outside clients are to meet endpoints of this node alone. */
+function isLocalOnly(state: IpvsState, server: VirtualServer): boolean {
+  if (isIn(state, 'EXTERNAL-IP-LOCAL', server) || isIn(state, 'LOAD-BALANCER-LOCAL', server)) return true
+  if (isBound(state, server.ip)) return false
+  const stem = NODE_PORT_SETS[server.protocol].local
+  if (server.protocol === 'SCTP') return isIn(state, stem, server)
+  return state.entries.has(entryKey(setName(stem, familyOf(server.ip)), { port: server.port }))
+}
+
+/** Packets meet the verdicts first, then the server of the list that they are sent on to. */
+function routeOf(
+  state: IpvsState,
+  placed: PlacedServer,
+  { elements }: Rules,
+): Pick<ServiceRow, 'action' | 'endpoints' | 'localEndpoints'> {
+  const { server } = placed
+  const key = server.ip + portKey(server.protocol, server.port)
+  const verdict = elements.get('verdicts')?.get(key)
+  if (typeof verdict === 'object' && verdict !== undefined)
+    return { action: verdict.code === NF_DROP ? 'drop' : 'reject', endpoints: [] }
+  const listOf = (map: NftSetName) => {
+    const to = elements.get(map)?.get(key)
+    const family = familyOf(server.ip) === 'IPv4' ? 'ip' : 'ip6'
+    const other = typeof to === 'string' ? `${server.protocol} ${placeText(to, family)}` : undefined
+    return usable(other === undefined ? placed : state.servers.get(other))
+  }
+  const endpoints = listOf('cluster-lists')
+  if (!isLocalOnly(state, server))
+    return { action: endpoints.length === 0 ? 'reject or drop' : 'balance', endpoints }
+  const isNone = elements.get('no-local')?.has(key) === true
+  return { action: 'balance', endpoints, localEndpoints: isNone ? [] : listOf('local-lists') }
+}
+
+/** Those that drain take no new connections. */
+function usable(placed: PlacedServer | undefined): readonly string[] {
+  return endpointTexts([...(placed?.destinations.values() ?? [])].filter(({ weight }) => weight > 0))
+}
+
+function allowedOf(
+  state: IpvsState,
+  server: VirtualServer,
+  { ranges }: Rules,
+): Pick<ServiceRow, 'allowedFrom'> {
+  if (!isIn(state, 'LOAD-BALANCER-FW', server)) return {}
+  const key = `${PROTOCOL_NUMBERS[server.protocol]} ${formatIpPort(server.ip, server.port)}`
+  return { allowedFrom: [...(ranges.get(key) ?? [])].sort() }
+}

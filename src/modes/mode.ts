@@ -1,0 +1,347 @@
+import type { Clock } from '../base/clock.ts'
+import type { Ip } from '../base/ip.ts'
+import type { Config } from '../config/config.ts'
+import type { PathOf } from '../config/fields.ts'
+import type { FlagSpec } from '../config/flag.ts'
+import type { Transaction } from '../kernel/nft/operation.ts'
+import type { NftFamily, Table } from '../kernel/nft/state.ts'
+import type { Tracer } from '../kernel/nft/trace.ts'
+import type { TuneOptions, TuneReport } from '../kernel/sysctl/files.ts'
+import type { SysctlWrite } from '../kernel/sysctl/sysctl.ts'
+import type { ApiEndpoint } from '../model/api-server.ts'
+import type { CostRates } from '../model/cost.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import type { ResolveOptions } from '../model/node-context.ts'
+import type { Refusal } from '../model/refusal.ts'
+import type { Transport } from '../netlink/transport.ts'
+import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
+import type { TrafficCount } from '../telemetry/connection-totals.ts'
+import type { ModeMetric } from '../telemetry/mode-metrics.ts'
+import type { Finding, ReadText } from './common/finding.ts'
+import type { ReadRules } from './common/read-rules.ts'
+import type { ServiceNames } from './common/service-names.ts'
+import type { ServiceRow } from './common/service-row.ts'
+import type { ReadChain } from './xt-common/read-chains.ts'
+
+/** What a process may take of its machine; undefined where the limit is unknown. */
+export interface ProcessRoom {
+  /** Descriptors that it may have open. */
+  readonly descriptors: number | undefined
+  /** Memory that it may have: of its control groups, or of the machine. */
+  readonly memoryBytes: number | undefined
+  /** What of that may be values of JavaScript. */
+  readonly heapBytes?: number
+}
+
+/** How much a state of a mode serves, in units of the mode: two states of one mode compare. */
+export interface Extent {
+  readonly frontends: number
+  readonly endpoints: number
+}
+
+/** Opens a socket to one part of the kernel, or to a kernel in memory. Throws SystemError. */
+export type OpenSocket = () => Transport
+
+/** The parts of the kernel that modes speak with. */
+export interface KernelSockets {
+  /** NETLINK_NETFILTER: nf_tables and ipsets. */
+  readonly netfilter: OpenSocket
+  /** NETLINK_GENERIC: IPVS. */
+  readonly generic: OpenSocket
+  /** NETLINK_ROUTE: devices and their addresses. */
+  readonly route: OpenSocket
+  /** A number below /proc/sys, at once; undefined where there is none. Without it, there is none at all. */
+  readonly setting?: (path: string) => number | undefined
+  /** What this process may take of the machine; without it, as much as it likes. */
+  readonly room?: () => ProcessRoom
+}
+
+export interface ModeContext {
+  readonly config: Config
+  readonly clock: Clock
+  readonly sockets: KernelSockets
+  /** Hears what happens between commits. */
+  readonly tell?: ((event: ModeEvent) => void) | undefined
+}
+
+/** What a mode does, or finds, between commits. */
+export type ModeEvent =
+  /** An endpoint that was not wanted any more is gone, after its last connection, or with those when its time was up. */
+  | {
+      readonly kind: 'drained' | 'expired'
+      readonly server: string
+      readonly endpoint: string
+      readonly connections: number
+    }
+  /** The kernel is not what was left there; it is brought back at once. */
+  | { readonly kind: 'drift'; readonly difference: string }
+  /** It cannot be read, or not be written to; tried again. */
+  | { readonly kind: 'failed'; readonly error: Error }
+  /** Something that an operator may want to know: the text is the mode's own, what comes from outside is in the facts. */
+  | {
+      readonly kind: 'notice'
+      readonly level: 'info' | 'warn' | 'debug'
+      readonly text: string
+      readonly facts: Readonly<Record<string, string | number>>
+    }
+
+/** One mode at work on a kernel: its plane, and what else only the mode knows. */
+export interface OpenPlane<State, P extends Plan<State>> {
+  readonly plane: Dataplane<State, P>
+  /** Throws, in words for an operator, where the kernel lacks what the mode cannot do without. */
+  readonly demand: () => void
+  /** Begins what the mode does between commits, until close(). */
+  readonly start: () => void
+  /** What a state leaves out, or does otherwise, because the kernel or the mode has no place for it. */
+  readonly misfits: (state: State) => readonly Refusal[]
+  /** How much a state serves. */
+  readonly extent: (state: State) => Extent
+  /** What the kernel has counted at each endpoint, as far as the configuration asks for it. */
+  readonly traffic: (state: State) => Promise<readonly TrafficCount[]>
+  /** The metrics of this mode alone; `state` is undefined until something was rendered. */
+  readonly metrics?: (state: State | undefined) => Promise<readonly ModeMetric[]>
+  readonly close: () => Promise<void>
+}
+
+/** Follows packets through what a mode would put into an empty kernel. */
+export interface ModeTracer extends Tracer {
+  /** Where the node's own packets to an address come from, if the mode makes that address one of the node. */
+  readonly ownSource: (destination: Ip) => Ip | undefined
+}
+
+/** What is done with an open plane, whichever mode it is of. */
+export type PlaneUse<R> = <State, P extends Plan<State>>(opened: OpenPlane<State, P>) => R
+
+/** What `retire` found of a mode that is not in use. */
+export type Retired = 'nothing' | 'removed' | Kept
+
+/** What `free` removed, for the log. */
+export interface Freed {
+  readonly facts: Readonly<Record<string, readonly string[]>>
+  readonly text: string
+}
+
+/** Objects that stay, because they may be another program's. */
+export interface Kept {
+  /** Why they stay, and how to remove them. */
+  readonly kept: string
+}
+
+/** What every mode has, and keeps in a section of its own or of another: where it stands in the file, and its flags. */
+export interface ModeFields {
+  readonly masqueradeAll: PathOf<'bool'>
+  readonly masqueradeBit: PathOf<'int32'>
+  readonly minSyncPeriod: PathOf<'duration'>
+  readonly syncPeriod: PathOf<'duration'>
+  /** Flags of kube-proxy that set the two periods in this mode, and in no other. */
+  readonly periodFlags: { readonly min: string; readonly sync: string }
+}
+
+/** The settings of a mode, and what applies where nothing is said. */
+export interface ModeSettings extends ModeFields {
+  /** Maximum interval between full resyncs, nanoseconds. */
+  readonly defaultSyncPeriod: bigint
+  /** Without a choice, NodePorts answer on every address of the node, as kube-proxy's do, and not only on primary ones. */
+  readonly everyAddress?: true
+  /** Fields that kube-proxy checks in this mode alone. */
+  readonly notNegative?: readonly PathOf<'duration'>[]
+  /** The kernel counts connections at each endpoint. */
+  readonly countsConnections?: true
+  /** kprobe's own flags that work in this mode alone. */
+  readonly ownFlags?: readonly FlagSpec[]
+  /** Flags with which another command computes the same state as a daemon with this configuration. */
+  flagTexts?(config: Config): Readonly<Record<string, string>>
+}
+
+/** What a mode changes in how Services are resolved. */
+export type ModeResolving = Pick<
+  ResolveOptions,
+  'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts'
+>
+
+/** The parts of the machine that writing a record needs. */
+export type RecordKernel = Pick<ModeContext, 'clock' | 'sockets'>
+
+/** What `kprobe dump` lists of a mode. */
+export interface DumpFilter {
+  readonly families: readonly NftFamily[]
+  /** Empty for all. */
+  readonly service: string
+  readonly names: ServiceNames
+}
+
+/** Objects that another tool lists, too, and that have no names of their own. */
+export interface ModeDump {
+  /** The word on the command line. */
+  readonly what: string
+  /** The format that the other tool saves them in. */
+  readonly saveFormat: string
+  read(kernel: Pick<ModeContext, 'sockets' | 'clock'>, filter: DumpFilter): Promise<DumpedObjects>
+}
+
+export interface DumpedObjects {
+  readonly heading: readonly string[]
+  readonly rows: readonly (readonly string[])[]
+  /** For json and yaml. */
+  readonly value: unknown
+  readonly save: Iterable<string>
+  readonly isEmpty: boolean
+  readonly hasUnnamed: boolean
+}
+
+/** What the kernel holds of ours: read once, for every mode. */
+export interface KernelRead extends Pick<ModeContext, 'sockets' | 'clock'> {
+  readonly families: readonly NftFamily[]
+  /** The name of the proxy; undefined for the unnamed one. */
+  readonly proxy: string | undefined
+  /** Our own tables of all modes. */
+  readonly tables: readonly Table[]
+  /** All chains of the tables of iptables. */
+  readonly chains: readonly ReadChain[]
+  /** Names that a daemon gives to objects without one; undefined without a daemon. Throws where `isNeeded` and there is none. */
+  readonly names: (isNeeded: boolean) => ServiceNames | undefined
+}
+
+/** One mode whose rules the kernel holds. */
+export interface HeldMode {
+  readonly mode: string
+  /** Of all Services. */
+  readonly rows: readonly ServiceRow[]
+  readonly rules: ReadRules
+  /** The same rules as a client that session affinity does not remember meets them; absent where `rules` are that. */
+  readonly rulesForNewClients?: () => ReadRules
+  /** What all Services share and is missing. */
+  readonly damage: readonly string[]
+  readonly tables: readonly Table[]
+  /** The parts of the tables that serve this Service alone. */
+  readonly tablesOf: (service: string) => readonly Table[]
+  /** Names for objects of the kernel that have none. */
+  readonly names?: ServiceNames
+}
+
+/** Something that modes need of nf_tables. */
+export interface NftFeature {
+  readonly kind:
+    | 'nat'
+    | 'fib'
+    | 'numgen'
+    | 'dnat'
+    | 'reject'
+    | 'masquerade'
+    | 'status'
+    | 'concatenations'
+    | 'verdicts'
+    | 'dynamic'
+  readonly name: string
+  /** What does not work without it, and where it comes from. */
+  readonly meaning: string
+  readonly transaction: Transaction
+}
+
+/** The parts of the machine that doctor looks at. */
+export interface Look extends Pick<ModeContext, 'sockets' | 'clock'> {
+  readonly read: ReadText
+}
+
+export interface Cleaned {
+  /** What was removed, one item a line. */
+  readonly removed: readonly string[]
+  /** Objects with our names that are not ours. */
+  readonly foreign: readonly string[]
+}
+
+export interface CleanupContext extends Pick<ModeContext, 'sockets' | 'clock'> {
+  /** The name of the proxy; undefined for the unnamed one. */
+  readonly proxy: string | undefined
+}
+
+/** What else is in the kernel when cleanup ends. */
+export interface CleanupRest {
+  /** A kube-proxy that runs may have taken over the chains, and needs the settings of its iptables mode. */
+  readonly kubeProxyRuns: boolean
+  /** Chains with kube-proxy's names, in tables of iptables-nft. */
+  readonly hasChains: boolean
+  /** The same in legacy iptables, or tables there that cannot be read. */
+  readonly hasLegacyChains: boolean
+}
+
+/**
+ * Everything that the rest of the program asks of a mode. src/modes/<mode>/mode.ts implements it, and modes/registry.ts
+ * lists it.
+ */
+export interface Mode {
+  /** The value of --proxy-mode. */
+  readonly name: string
+  /** The name in texts: `IPVS` for `ipvs`. */
+  readonly title: string
+  readonly settings: ModeSettings
+  /** The part of the kernel that the mode needs, for people. */
+  readonly kernelPart: string
+  /** Opens the mode's plane. Throws when the kernel cannot be spoken to. */
+  open<R>(context: ModeContext, use: PlaneUse<R>): R
+  /**
+   * Removes what the mode left in the kernel while another mode serves, without a connection lost: docs/decisions/0015.
+   * `isKnown` says that this process programmed the kernel in this mode. Ends early when aborted. Throws when the kernel
+   * cannot be spoken to.
+   */
+  retire(context: ModeContext, signal: AbortSignal, isKnown: boolean): Promise<Retired>
+  /**
+   * Removes what the mode, whether or not it serves now, holds at endpoints that this process must reach and that no rule
+   * of nf_tables leads to; undefined when there was nothing. Rejects when the kernel refuses it.
+   */
+  free?(context: ModeContext, endpoints: readonly ApiEndpoint[]): Promise<Freed | undefined>
+  /** Follows packets through what the mode would put into an empty kernel. Pure. */
+  trace(config: Config, table: FrontendTable): ModeTracer
+  /** Sets the sysctls that the mode cannot do without. Does not reject. */
+  tune?(config: Config, options: TuneOptions): Promise<TuneReport>
+  /** Records in the kernel, for cleanup, that the mode runs here and what it changed. Throws when the kernel refuses. */
+  record?(config: Config, written: readonly SysctlWrite[], kernel: RecordKernel): Promise<void>
+  /** What the kernel holds of the mode; undefined for nothing. */
+  held(kernel: KernelRead): Promise<HeldMode | undefined>
+  readonly dumps?: readonly ModeDump[]
+  /** What the mode needs of the kernel besides nf_tables, thing by thing; changes nothing. */
+  examine?(config: Config, look: Look): Promise<readonly Finding[]>
+  /** Features of nf_tables that this mode knows how to probe. */
+  features?(): readonly NftFeature[]
+  needsFeature(kind: NftFeature['kind']): boolean
+  /** Removes at once what is provably ours. Throws when the kernel refuses. */
+  cleanup(context: CleanupContext): Promise<Cleaned>
+  /** Objects of the unnamed proxy do not say whose they are: they stay unless their removal is asked for. */
+  readonly cleanupOnRequest?: true
+  /** Removes what kube-proxy's mode of this name left outside of nf_tables. */
+  cleanupKubeProxy?(context: CleanupContext): Promise<readonly string[]>
+  /** Whether objects outside of nf_tables that have kube-proxy's names are ours. */
+  ownsElsewhere?(kernel: RecordKernel): Promise<boolean>
+  /** Whether `record` has recorded that the mode ran here. */
+  isRecorded?(kernel: RecordKernel): Promise<boolean>
+  /** Undoes what the record names and removes it, once nothing needs it. Gives a line for each thing done or left. */
+  settleRecord?(kernel: RecordKernel, rest: CleanupRest): Promise<readonly string[]>
+  /** What the mode asks of resolving. */
+  resolving?(config: Config): ModeResolving
+  /** The memory that a part of a Service takes. */
+  readonly costs: CostRates
+  /** Fields of the configuration that the plane and sysctls of this mode follow from, beside those of every mode. */
+  readonly fields?: readonly (keyof Config)[]
+  /** Addresses of this machine are among what the plane is rendered from. */
+  readonly needsAddresses?: true
+  /** The network device that addresses of Services are bound to. */
+  readonly device?: string
+  /** Connections go through this process. */
+  readonly relays?: true
+  /** The mode's own metrics count commits that the kernel rejects. */
+  readonly countsFailures?: true
+  /** The table of our own in each family, by the name of the proxy; undefined where the mode has none. */
+  tableName(proxy: string | undefined): string | undefined
+  /** The name of the proxy that has a table of this name; undefined for other tables. A hint: others may use such names. */
+  proxyOfTable?(table: string): string | undefined
+  /** A lock beside that of the name, for names whose objects would have names in common. One mode has such a lock. */
+  readonly lock?: {
+    of(proxy: string): string
+    /** What a second kprobe has in common with the first. */
+    readonly taken: string
+  }
+  /** Why a proxy with a name cannot use the mode. */
+  readonly notNamed?: string
+  /** Why no other plane that gives the same text can run beside this one. */
+  exclusive?(config: Config): string | undefined
+}

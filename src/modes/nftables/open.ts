@@ -1,0 +1,84 @@
+import { FAMILIES } from '../../base/ip.ts'
+import { finish, finishInSlices, slicingOf } from '../../base/steps.ts'
+import type { Config } from '../../config/config.ts'
+import { createNftClient } from '../../kernel/nft/client.ts'
+import { createTracer } from '../../kernel/nft/trace.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import { detectorOf } from '../common/detector-of.ts'
+import { elementExtent } from '../common/extent.ts'
+import { natPriorityOf } from '../common/rules.ts'
+import { watchTableWriters } from '../common/writers.ts'
+import type { ModeContext, ModeTracer, OpenPlane, Retired } from '../mode.ts'
+import { readConnections } from './connections.ts'
+import { ENDPOINTS_MAPS } from './layout.ts'
+import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions, tableNameOf } from './options.ts'
+import type { NftablesPlan } from './plan.ts'
+import { createNftablesPlane } from './plane.ts'
+import { renderState } from './render.ts'
+import { EMPTY_STATE, type NftablesState } from './state.ts'
+
+/** Throws when the kernel's nf_tables cannot be spoken to. */
+export function openNftables({
+  config,
+  clock,
+  sockets,
+}: ModeContext): OpenPlane<NftablesState, NftablesPlan> {
+  const transport = sockets.netfilter()
+  const client = createNftClient({ transport, clock })
+  const options = nftablesOptions(config)
+  const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
+  return {
+    plane: createNftablesPlane({
+      client,
+      options,
+      watchWriters: report => watchTableWriters(watching, report),
+    }),
+    demand: () => undefined,
+    start: () => undefined,
+    extent: ({ ruleset }) =>
+      elementExtent(
+        ruleset,
+        set => set === 'frontends' || set === 'nodeports',
+        set => set === 'slots' || ENDPOINTS_MAPS.has(set),
+      ),
+    misfits: ({ refusals }) => [...refusals.values()].flat(),
+    traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
+    close: () => client.close(),
+  }
+}
+
+/** Deletes our tables at once: the flows that they translated go on as long as another mode has nat chains. */
+export async function retireNftables(context: ModeContext, signal: AbortSignal): Promise<Retired> {
+  const { plane, close } = openNftables(context)
+  try {
+    const { state } = await plane.observe()
+    const isHere = state.ruleset.tables.some(({ sets }) => sets.has('frontends'))
+    if (isHere && !signal.aborted) await plane.cleanup()
+    return isHere ? 'removed' : 'nothing'
+  } finally {
+    await close()
+  }
+}
+
+export function nftablesTracer(config: Config, table: FrontendTable): ModeTracer {
+  const { ruleset } = finish(
+    renderState(table, { base: EMPTY_STATE, without: new Set() }, nftablesOptions(config)),
+  )
+  return { ...createTracer(ruleset), ownSource: () => undefined }
+}
+
+export function nftablesOptions(config: Config): NftablesOptions {
+  const { detectLocal, masqueradeAll, masqueradeBit, serviceProxyName } = config
+  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
+  const connectionCounters = config.connectionMetricsMax > 0
+  const detector = { IPv4, IPv6 }
+  return {
+    ...DEFAULT_NFTABLES_OPTIONS,
+    tableName: tableNameOf(serviceProxyName),
+    natPriority: natPriorityOf(serviceProxyName),
+    masqueradeAll,
+    masqueradeBit,
+    detector,
+    connectionCounters,
+  }
+}

@@ -1,0 +1,249 @@
+import { formatCidr } from '../../base/cidr.ts'
+import { formatIpPort } from '../../base/ip.ts'
+import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
+import { PersistentMap } from '../../base/persistent-map.ts'
+import { finishInSlices, slicingOf } from '../../base/steps.ts'
+import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
+import type { Element, ElementGroup, NftFamily, Table } from '../../kernel/nft/state.ts'
+import type { Backend } from '../../model/frontend.ts'
+import { CHAIN_EARLY_POSTROUTING, CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/chain-names.ts'
+import { type FamilyLayout, LAYOUTS } from '../common/family.ts'
+import { GROUP_NODEPORT_IPS, serviceOfGroup } from '../common/groups.ts'
+import { type CaughtPlace, lostClusterIps, lostText } from '../common/lost-cluster-ips.ts'
+import { protocolOfKey } from '../common/octet-keys.ts'
+import { damageOfTables, HOOK_CHAINS, type HookChain, rulesOfTables } from '../common/read-rules.ts'
+import { endpointTexts, type ServiceRow } from '../common/service-row.ts'
+import type { HeldMode, KernelRead } from '../mode.ts'
+import { adoptRuleset } from './adopt.ts'
+import { parseChain } from './chains.ts'
+import {
+  CODE_MASK,
+  ENDPOINTS_MAPS,
+  GROUP_AFFINITY,
+  GROUP_DISPATCH,
+  ID_MASK,
+  LOCAL_LIST,
+  readPairKey,
+} from './layout.ts'
+import { proxyOfTable, tableNameOf } from './options.ts'
+
+/** Reads what the tables of this mode do. */
+export async function nftablesHeld({
+  tables,
+  families,
+  proxy,
+  clock,
+}: KernelRead): Promise<HeldMode | undefined> {
+  const own = tables.filter(({ name }) => name === tableNameOf(proxy))
+  const { ruleset } = await finishInSlices(adoptRuleset({ tables: own }), slicingOf(clock))
+  return heldIn(ruleset.tables, families)
+}
+
+const POSTROUTING_CHAINS: readonly HookChain[] = [CHAIN_EARLY_POSTROUTING, CHAIN_POSTROUTING].map(name => [
+  name,
+  NF_INET_POST_ROUTING,
+])
+
+/** `tables` have their elements grouped by Service. Pure. */
+export function heldIn(tables: readonly Table[], families: readonly NftFamily[]): HeldMode | undefined {
+  if (tables.length === 0) return undefined
+  return {
+    mode: 'nftables',
+    rows: kernelRows(tables),
+    rules: rulesOfTables(tables),
+    rulesForNewClients: () =>
+      rulesOfTables(tables.map(table => withGroups(table, group => group !== GROUP_AFFINITY))),
+    damage: damageOfTables(tables, families, [...HOOK_CHAINS, ...POSTROUTING_CHAINS]),
+    tables,
+    tablesOf: service =>
+      tables.map(table => onlyOf(table, service)).filter(({ elements }) => elements.size > 0),
+  }
+}
+
+/** What nft would list of one Service: its elements, and the sets that they are in. */
+function onlyOf(table: Table, service: string): Table {
+  const own = withGroups(table, group => serviceOfGroup(group) === service && !SHARED.has(group))
+  const inUse = new Set([...own.elements.values()].flat().map(({ set }) => set))
+  const sets = new Map([...table.sets].filter(([name]) => inUse.has(name)))
+  return { ...own, sets, chains: new Map() }
+}
+
+/** Groups of no Service. */
+const SHARED: ReadonlySet<string> = new Set([GROUP_DISPATCH, GROUP_NODEPORT_IPS])
+
+function withGroups(table: Table, wanted: (group: string) => boolean): Table {
+  const kept: [string, ElementGroup][] = []
+  for (const [group, elements] of table.elements.entries()) if (wanted(group)) kept.push([group, elements])
+  return { ...table, elements: PersistentMap.from(kept) }
+}
+
+/**
+ * What tables of the kernel do for each Service, read back from their elements alone: no source is asked. The kernel
+ * knows ClusterIPs and NodePorts as such; all other addresses are external ones.
+ */
+export function kernelRows(tables: readonly Table[]): ServiceRow[] {
+  const rows: ServiceRow[] = []
+  for (const table of tables) {
+    const contents = readContents(table)
+    for (const element of contents.frontends)
+      for (const address of addressesOf(element, contents)) rows.push(rowOf(element, address, contents))
+  }
+  return rows
+}
+
+interface Contents {
+  readonly layout: FamilyLayout
+  /** Of `frontends` and `nodeports`. */
+  readonly frontends: readonly Element[]
+  readonly clusterIps: ReadonlySet<Octets>
+  /** ClusterIPs that are not among those. */
+  readonly lost: ReadonlySet<Octets>
+  /** undefined when NodePorts answer on every address. */
+  readonly nodePortIps: readonly Octets[] | undefined
+  /** Chains by code; an empty name for a verdict that ends. */
+  readonly chains: ReadonlyMap<number, string>
+  /** `address:port` by list id. */
+  readonly lists: ReadonlyMap<number, readonly string[]>
+  /** By service-port id, where V has it. */
+  readonly ranges: ReadonlyMap<number, readonly string[]>
+}
+
+function readContents(table: Table): Contents {
+  const layout = LAYOUTS[table.family]
+  const frontends: Element[] = []
+  const clusterIps = new Set<Octets>()
+  const nodePortIps: Octets[] = []
+  const chains = new Map<number, string>()
+  const lists = new Map<number, Pick<Backend, 'ip' | 'port'>[]>()
+  const ranges = new Map<number, string[]>()
+  for (const group of table.elements.values()) {
+    for (const element of group) {
+      const { set, key, data } = element
+      if (set === 'frontends' || set === 'nodeports') frontends.push(element)
+      else if (set === 'cluster-ips') clusterIps.add(key)
+      else if (set === 'nodeport-ips') nodePortIps.push(key)
+      else if (set === 'dispatch' && typeof data === 'object') chains.set(readU32host(key), data.chain ?? '')
+      else if (ENDPOINTS_MAPS.has(set) && typeof data === 'string')
+        append(lists, readPairKey(key).list, {
+          ip: data.slice(0, -4),
+          port: readU16be(data, data.length - 4),
+        })
+      else if (set === 'ranges') append(ranges, (readU32host(key) & ID_MASK) >>> 0, rangeText(key))
+    }
+  }
+  for (const list of ranges.values()) list.sort()
+  const everywhere = !table.sets.has('nodeport-ips')
+  const places = frontends
+    .filter(({ set }) => set === 'frontends')
+    .map(element => placeOf(element, layout, chains))
+  const isNamed = proxyOfTable(table.name) !== undefined
+  return {
+    layout,
+    frontends,
+    clusterIps,
+    lost: lostClusterIps(places, clusterIps, isNamed),
+    nodePortIps: everywhere ? undefined : nodePortIps.sort(),
+    chains,
+    lists: new Map([...lists].map(([id, list]) => [id, endpointTexts(list)])),
+    ranges,
+  }
+}
+
+const WITHOUT_CLUSTER_IP =
+  'clients outside the cluster are not masqueraded, and other ports of it are not rejected'
+
+/** No address of another type has a chain that picks at once. */
+function placeOf(
+  { key, data, comment }: Element,
+  { addressLength }: FamilyLayout,
+  chains: Contents['chains'],
+): CaughtPlace {
+  const chain = chains.get(typeof data === 'string' ? readU32host(data) & CODE_MASK : 0)
+  const ends = chain === CHAIN_REJECT || chain === ''
+  const isPick = parseChain(chain ?? '')?.kind === 'pick'
+  return {
+    port: `${comment} ${protocolOfKey(key)}`,
+    ip: key.slice(0, addressLength),
+    isClusterIp: isPick ? 'yes' : ends ? 'maybe' : 'no',
+  }
+}
+
+function append<T>(lists: Map<number, T[]>, key: number, item: T): void {
+  const list = lists.get(key)
+  if (list === undefined) lists.set(key, [item])
+  else list.push(item)
+}
+
+/** The low byte of the first half is the prefix length. */
+function rangeText(key: Octets): string {
+  return formatCidr({ ip: key.slice(4), bits: readU32host(key) & 0xff })
+}
+
+interface Address {
+  readonly type: string
+  readonly text: string
+  readonly problem?: string
+}
+
+function addressesOf(
+  { set, key }: Element,
+  { layout, clusterIps, lost, nodePortIps }: Contents,
+): readonly Address[] {
+  const port = readU16be(key, key.length - 4)
+  if (set === 'frontends') {
+    const ip = key.slice(0, layout.addressLength)
+    const text = formatIpPort(ip, port)
+    if (clusterIps.has(ip)) return [{ type: 'ClusterIP', text }]
+    if (!lost.has(ip)) return [{ type: 'External', text }]
+    return [{ type: 'ClusterIP', text, problem: lostText(ip, WITHOUT_CLUSTER_IP) }]
+  }
+  const everywhere = `${layout.family === 'ip' ? '*' : '[*]'}:${port}`
+  if (nodePortIps === undefined) return [{ type: 'NodePort', text: everywhere }]
+  return nodePortIps.map(ip => ({ type: 'NodePort', text: formatIpPort(ip, port) }))
+}
+
+function rowOf(element: Element, address: Address, contents: Contents): ServiceRow {
+  const value = typeof element.data === 'string' ? readU32host(element.data) : 0
+  const chain = contents.chains.get(value & CODE_MASK)
+  return {
+    service: element.comment === '' ? '(unnamed)' : element.comment,
+    type: address.type,
+    protocol: protocolOfKey(element.key) ?? `protocol ${element.key.charCodeAt(element.key.length - 8)}`,
+    frontend: address.text,
+    ...routeOf(chain, (value & ID_MASK) >>> 0, contents),
+    ...(address.problem === undefined ? {} : { problem: address.problem }),
+  }
+}
+
+type RouteFields = Pick<
+  ServiceRow,
+  'action' | 'endpoints' | 'localEndpoints' | 'allowedFrom' | 'affinitySeconds'
+>
+
+function routeOf(chain: string | undefined, id: number, contents: Contents): RouteFields {
+  if (chain === undefined) return { action: 'undefined: no verdict has this code', endpoints: [] }
+  if (chain === '') return { action: 'drop', endpoints: [] }
+  if (chain === CHAIN_REJECT) return { action: 'reject', endpoints: [] }
+  const spec = parseChain(chain)
+  if (spec === undefined) return { action: `unknown: ${chain}`, endpoints: [] }
+  const list = (bit: number) => contents.lists.get(id + bit) ?? []
+  switch (spec.kind) {
+    case 'firewall':
+      return { ...routeOf(spec.target, id, contents), allowedFrom: contents.ranges.get(id) ?? [] }
+    case 'pick':
+      return { action: 'balance', endpoints: list(spec.local ? LOCAL_LIST : 0), ...affinityOf(spec.timeoutS) }
+    case 'external':
+      return { action: 'balance', endpoints: list(0), ...affinityOf(spec.timeoutS) }
+    case 'external-local':
+      return {
+        action: 'balance',
+        endpoints: list(0),
+        localEndpoints: list(LOCAL_LIST),
+        ...affinityOf(spec.timeoutS),
+      }
+  }
+}
+
+function affinityOf(timeoutS: number): Pick<RouteFields, 'affinitySeconds'> {
+  return timeoutS === 0 ? {} : { affinitySeconds: timeoutS }
+}

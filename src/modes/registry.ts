@@ -1,0 +1,33 @@
+import { iptables } from './iptables/mode.ts'
+import { ipvs } from './ipvs/mode.ts'
+import type { Mode } from './mode.ts'
+import { nftables } from './nftables/mode.ts'
+import { userspace } from './userspace/mode.ts'
+
+/** Every mode of this build. */
+export const MODES: readonly Mode[] = [
+  nftables, // the default
+  ipvs,
+  iptables,
+  userspace, // for debugging
+]
+
+export const MODE_NAMES: readonly string[] = MODES.map(({ name }) => name)
+
+/** The device whose addresses are those of Services, not of this machine. One mode has a device. */
+export const MODE_DEVICE = MODES.find(({ device }) => device !== undefined)?.device
+
+export const DEFAULT_MODE = nftables.name
+
+/** Finds the mode of a configuration, which the configuration's reader has checked. Throws for a name without a mode. */
+export function findMode(name: string): Mode {
+  const mode = MODES.find(each => each.name === name)
+  if (mode === undefined) throw new Error(`no proxy mode is called ${name}`)
+  return mode
+}
+
+/** The named proxy that has a table of this name; undefined where none has. Others may use such names: it is for hints. */
+export function proxyOfTable(table: string): string | undefined {
+  if (MODES.some(({ tableName }) => tableName(undefined) === table)) return undefined
+  return MODES.map(mode => mode.proxyOfTable?.(table)).find(proxy => proxy !== undefined)
+}

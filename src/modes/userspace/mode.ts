@@ -1,0 +1,27 @@
+import type { Mode } from '../mode.ts'
+import { cleanUserspace } from './cleanup.ts'
+import { openUserspace, retireUserspace, userspaceTracer } from './open.ts'
+import { proxyOfTable, tableNameOf } from './options.ts'
+import { USERSPACE_SETTINGS } from './settings.ts'
+import { userspaceHeld } from './show.ts'
+
+export const userspace: Mode = {
+  name: 'userspace',
+  title: 'userspace',
+  settings: USERSPACE_SETTINGS,
+  kernelPart: 'nf_tables',
+  open: (context, use) => use(openUserspace(context)),
+  retire: retireUserspace,
+  trace: userspaceTracer,
+  held: userspaceHeld,
+  // The process itself balances and remembers, and endpoints see its address.
+  needsFeature: kind => kind !== 'numgen' && kind !== 'masquerade' && kind !== 'dynamic',
+  cleanup: cleanUserspace,
+  // Estimated: docs/decisions/0022-shares.md.
+  costs: { frontend: 4_096, endpoint: 320, perFrontend: false },
+  // The relay listens at one of them.
+  needsAddresses: true,
+  relays: true,
+  tableName: tableNameOf,
+  proxyOfTable,
+}

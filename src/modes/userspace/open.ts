@@ -1,0 +1,133 @@
+import { FAMILIES } from '../../base/ip.ts'
+import { finish } from '../../base/steps.ts'
+import type { Config } from '../../config/config.ts'
+import { createNftClient } from '../../kernel/nft/client.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import { detectorOf } from '../common/detector-of.ts'
+import { elementExtent } from '../common/extent.ts'
+import { natPriorityOf } from '../common/rules.ts'
+import { watchTableWriters } from '../common/writers.ts'
+import type { ModeContext, ModeEvent, ModeTracer, OpenPlane, ProcessRoom, Retired } from '../mode.ts'
+import type { UserspacePlan } from './diff.ts'
+import { REDIRECT_MAPS } from './layout.ts'
+import { relayMetrics } from './metrics.ts'
+import { DEFAULT_USERSPACE_OPTIONS, tableNameOf, type UserspaceOptions } from './options.ts'
+import { createUserspacePlane, isOurs } from './plane.ts'
+import type { RelayEvent } from './relay/context.ts'
+import { limitsWithin } from './relay/limits.ts'
+import { renderUserspaceState } from './render.ts'
+import { EMPTY_STATE, type UserspaceState } from './state.ts'
+import { createUserspaceTracer } from './trace.ts'
+
+const COSTS =
+  "userspace mode: this process relays every connection; endpoints see its address instead of the client's, and connections end with it; use it for debugging, or if the kernel supports no other mode"
+
+/** Throws when the kernel's nf_tables cannot be spoken to. */
+export function openUserspace({
+  config,
+  clock,
+  sockets,
+  tell,
+}: ModeContext): OpenPlane<UserspaceState, UserspacePlan> {
+  const transport = sockets.netfilter()
+  const client = createNftClient({ transport, clock })
+  const limits = limitsWithin(sockets.room?.() ?? NO_BOUNDS)
+  const options = { ...userspaceOptions(config), limits }
+  const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
+  const plane = createUserspacePlane({
+    client,
+    clock,
+    options,
+    watchWriters: report => watchTableWriters(watching, report),
+    report: event => tell?.(modeEvent(event)),
+  })
+  return {
+    plane,
+    demand: () => undefined,
+    start() {
+      const { connections, sessions } = limits
+      tell?.({ kind: 'notice', level: 'warn', text: COSTS, facts: { connections, sessions } })
+      plane.startRelaying()
+    },
+    // Endpoints of this mode are not in the kernel.
+    extent: ({ ruleset }) =>
+      elementExtent(
+        ruleset,
+        set => REDIRECT_MAPS.has(set),
+        () => false,
+      ),
+    misfits: ({ refusals }) => [...refusals.values()].flat(),
+    // What goes through this process is counted by nobody else, and not by endpoint.
+    traffic: () => Promise.resolve([]),
+    metrics() {
+      const { listeners, connections, connectionsRefused, sessions, sessionsRefused, loops } = plane.counts
+      const tcp = { held: connections, refused: connectionsRefused }
+      const udp = { held: sessions, refused: sessionsRefused }
+      return Promise.resolve(relayMetrics({ listeners, tcp, udp, loops }))
+    },
+    async close() {
+      plane.letGo()
+      await client.close()
+    },
+  }
+}
+
+const NO_BOUNDS: ProcessRoom = { descriptors: undefined, memoryBytes: undefined }
+
+function modeEvent(event: RelayEvent): ModeEvent {
+  switch (event.kind) {
+    case 'exhausted': {
+      const { resource, limit, holder } = event
+      const text =
+        resource === 'connections'
+          ? 'too many relayed connections; new ones are refused'
+          : 'too many relayed UDP clients; datagrams of new ones are dropped'
+      return { kind: 'notice', level: 'warn', text, facts: { limit, of: holder ?? 'all Services' } }
+    }
+    case 'unreachable': {
+      const { port, endpoint, error } = event
+      const text = 'endpoint does not accept connections; trying others'
+      return { kind: 'notice', level: 'info', text, facts: { port, endpoint, error: error.message } }
+    }
+    case 'starved': {
+      const text = 'cannot open a socket to an endpoint; the client is refused'
+      return { kind: 'notice', level: 'warn', text, facts: { port: event.port, error: event.error.message } }
+    }
+    case 'loop': {
+      const text = 'refused a connection that this process made to itself'
+      return { kind: 'notice', level: 'warn', text, facts: { port: event.port } }
+    }
+    case 'broken':
+      return { kind: 'failed', error: new Error(`relay of ${event.port}: ${event.error.message}`) }
+  }
+}
+
+/** Deletes our tables at once: what was redirected goes on for as long as the process that relays it. */
+export async function retireUserspace(
+  { config, clock, sockets }: ModeContext,
+  signal: AbortSignal,
+): Promise<Retired> {
+  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  const plane = createUserspacePlane({ client, clock, options: userspaceOptions(config) })
+  try {
+    const { state } = await plane.observe()
+    const isHere = state.ruleset.tables.some(isOurs)
+    if (isHere && !signal.aborted) await plane.cleanup()
+    return isHere ? 'removed' : 'nothing'
+  } finally {
+    await client.close()
+  }
+}
+
+export function userspaceTracer(config: Config, table: FrontendTable): ModeTracer {
+  const options = userspaceOptions(config)
+  const state = finish(renderUserspaceState(table, { base: EMPTY_STATE, without: new Set() }, options))
+  return { ...createUserspaceTracer(state), ownSource: () => undefined }
+}
+
+export function userspaceOptions({ detectLocal, serviceProxyName }: Config): UserspaceOptions {
+  const tableName = tableNameOf(serviceProxyName)
+  const natPriority = natPriorityOf(serviceProxyName)
+  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
+  return { ...DEFAULT_USERSPACE_OPTIONS, tableName, natPriority, detector: { IPv4, IPv6 } }
+}

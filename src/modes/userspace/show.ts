@@ -1,0 +1,183 @@
+import { formatCidr } from '../../base/cidr.ts'
+import { formatIpPort } from '../../base/ip.ts'
+import { type Octets, readU16be } from '../../base/octets.ts'
+import { PersistentMap } from '../../base/persistent-map.ts'
+import { NF_DROP, NF_INET_LOCAL_IN } from '../../kernel/nft/constants.ts'
+import type { Element, NftFamily, Table } from '../../kernel/nft/state.ts'
+import { type FamilyLayout, LAYOUTS } from '../common/family.ts'
+import { type CaughtPlace, lostClusterIps, lostText } from '../common/lost-cluster-ips.ts'
+import { protocolOfKey } from '../common/octet-keys.ts'
+import { damageOfTables, HOOK_CHAINS, type HookChain, rulesOfTables } from '../common/read-rules.ts'
+import { isOfService, type ServiceRow } from '../common/service-row.ts'
+import type { HeldMode, KernelRead } from '../mode.ts'
+import { CHAIN_INPUT, rangeBits } from './layout.ts'
+import { portName } from './observe.ts'
+import { proxyOfTable, tableNameOf } from './options.ts'
+
+/** Reads what the tables of this mode do. */
+export function userspaceHeld({ tables, families, proxy }: KernelRead): Promise<HeldMode | undefined> {
+  return Promise.resolve(
+    heldIn(
+      tables.filter(({ name }) => name === tableNameOf(proxy)),
+      families,
+    ),
+  )
+}
+
+/** The rules behind the relay translate no source: nothing has to be masqueraded. */
+const INPUT: HookChain = [CHAIN_INPUT, NF_INET_LOCAL_IN]
+
+/** Which listener of the daemon connections are led to. Whom it relays them to stands in no kernel. Pure. */
+export function heldIn(tables: readonly Table[], families: readonly NftFamily[]): HeldMode | undefined {
+  if (tables.length === 0) return undefined
+  return {
+    mode: 'userspace',
+    rows: tables.flatMap(rowsOf),
+    rules: rulesOfTables(tables),
+    damage: damageOfTables(tables, families, [...HOOK_CHAINS, INPUT]),
+    tables,
+    tablesOf: service =>
+      tables.map(table => onlyOf(table, service)).filter(({ elements }) => elements.size > 0),
+  }
+}
+
+/** The elements that serve one Service alone, with the sets that they are in. Pure. */
+function onlyOf(table: Table, service: string): Table {
+  const all = elementsOf(table)
+  const named = all.filter(({ comment }) => isOfService([portName(comment)], service))
+  const places = new Set(named.filter(({ set }) => set === 'guarded').map(({ key }) => key))
+  const isRange = ({ set, key }: Element) =>
+    rangeBits(set) !== undefined && places.has(key.slice(0, placeLength(LAYOUTS[table.family])))
+  const own = [...named, ...all.filter(isRange)]
+  const inUse = new Set(own.map(({ set }) => set))
+  return {
+    ...table,
+    chains: new Map(),
+    sets: new Map([...table.sets].filter(([name]) => inUse.has(name))),
+    elements: own.length === 0 ? PersistentMap.empty() : PersistentMap.from([[service, own]]),
+  }
+}
+
+function elementsOf({ elements }: Table): readonly Element[] {
+  return [...elements.values()].flat()
+}
+
+/** Of an address, a protocol and a port. */
+function placeLength({ addressLength }: FamilyLayout): number {
+  return addressLength + 8
+}
+
+interface Contents {
+  readonly layout: FamilyLayout
+  readonly clusterIps: ReadonlySet<Octets>
+  /** ClusterIPs that are not among those. */
+  readonly lost: ReadonlySet<Octets>
+  /** Undefined when NodePorts answer everywhere. */
+  readonly nodePortIps: readonly Octets[] | undefined
+  /** By set: who is redirected to which listener. */
+  readonly inside: ReadonlyMap<Octets, string>
+  /** By place. */
+  readonly allowed: ReadonlyMap<Octets, readonly string[]>
+}
+
+function rowsOf(table: Table): readonly ServiceRow[] {
+  const layout = LAYOUTS[table.family]
+  const elements = elementsOf(table)
+  const of = (...sets: readonly string[]) => elements.filter(({ set }) => sets.includes(set))
+  const clusterIps = new Set(of('cluster-ips').map(({ key }) => key))
+  const inner = new Set(of('inside', 'guarded').map(({ key }) => key))
+  const places = of('frontends', 'verdicts').map(({ key, comment }): CaughtPlace => {
+    const port = `${portName(comment)} ${protocolOfKey(key)}`
+    return { port, ip: key.slice(0, layout.addressLength), isClusterIp: inner.has(key) ? 'no' : 'maybe' }
+  })
+  const contents: Contents = {
+    layout,
+    clusterIps,
+    lost: lostClusterIps(places, clusterIps, proxyOfTable(table.name) !== undefined),
+    nodePortIps: asksForNodePortIps(table) ? of('nodeport-ips').map(({ key }) => key) : undefined,
+    inside: new Map(
+      of('inside', 'nodeports-inside').map(element => [element.key, listenerOf(element, layout)]),
+    ),
+    allowed: allowedOf(elements, layout),
+  }
+  return of('frontends', 'nodeports', 'verdicts', 'nodeport-verdicts').flatMap(element =>
+    placesOf(element, contents).map(place => rowOf(element, place, contents)),
+  )
+}
+
+/** The set is there in any case. */
+function asksForNodePortIps({ chains }: Table): boolean {
+  return [...chains.values()].some(({ rules }) =>
+    rules.some(({ expressions }) =>
+      expressions.some(each => each.kind === 'lookup' && each.set === 'nodeport-ips'),
+    ),
+  )
+}
+
+function listenerOf({ data }: Element, { addressLength }: FamilyLayout): string {
+  if (typeof data !== 'string') return ''
+  return formatIpPort(data.slice(0, addressLength), readU16be(data, addressLength))
+}
+
+function allowedOf(
+  elements: readonly Element[],
+  layout: FamilyLayout,
+): ReadonlyMap<Octets, readonly string[]> {
+  const length = placeLength(layout)
+  const allowed = new Map<Octets, string[]>()
+  for (const { set, key } of elements) if (set === 'guarded') allowed.set(key, [])
+  for (const { set, key } of elements) {
+    const bits = rangeBits(set)
+    if (bits !== undefined)
+      allowed.get(key.slice(0, length))?.push(formatCidr({ ip: key.slice(length), bits }))
+  }
+  for (const ranges of allowed.values()) ranges.sort()
+  return allowed
+}
+
+interface Place {
+  readonly type: string
+  readonly text: string
+  readonly problem?: string
+}
+
+function placesOf(
+  { set, key }: Element,
+  { layout, clusterIps, lost, nodePortIps }: Contents,
+): readonly Place[] {
+  const port = readU16be(key, key.length - 4)
+  if (!set.startsWith('nodeport')) {
+    const ip = key.slice(0, layout.addressLength)
+    const text = formatIpPort(ip, port)
+    if (lost.has(ip)) return [{ type: 'ClusterIP', text, problem: lostText(ip, WITHOUT_CLUSTER_IP) }]
+    return [{ type: clusterIps.has(ip) ? 'ClusterIP' : 'External', text }]
+  }
+  const everywhere = `${layout.family === 'ip' ? '*' : '[*]'}:${port}`
+  return nodePortIps === undefined
+    ? [{ type: 'NodePort', text: everywhere }]
+    : nodePortIps.map(ip => ({ type: 'NodePort', text: formatIpPort(ip, port) }))
+}
+
+const WITHOUT_CLUSTER_IP = 'other ports of it are not rejected'
+
+function rowOf(
+  element: Element,
+  { type, text, problem }: Place,
+  { layout, inside, allowed }: Contents,
+): ServiceRow {
+  const { key, data, comment } = element
+  const [insideListener, allowedFrom] = [inside.get(key), allowed.get(key)]
+  const verdict = typeof data === 'object' ? (data.code === NF_DROP ? 'drop' : 'reject') : undefined
+  return {
+    service: comment === '' ? '(unnamed)' : portName(comment),
+    type,
+    protocol: protocolOfKey(key) ?? 'unknown',
+    frontend: text,
+    action: verdict ?? 'relay',
+    endpoints: [],
+    ...(verdict === undefined ? { listener: listenerOf(element, layout) } : {}),
+    ...(insideListener === undefined ? {} : { insideListener }),
+    ...(allowedFrom === undefined ? {} : { allowedFrom }),
+    ...(problem === undefined ? {} : { problem }),
+  }
+}

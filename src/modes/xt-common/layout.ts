@@ -1,0 +1,133 @@
+import type { XtTableName } from '../../kernel/xt/scope.ts'
+import type { Protocol } from '../../model/service.ts'
+import { base32Hash } from './chain-hash.ts'
+import { isDispatchChain, KUBE } from './dispatch-names.ts'
+
+/** What the chains of one proxy are called. Beside these it has chains of Services, and those that the optimizer adds. */
+export interface ChainNames {
+  /** Of --service-proxy-name; undefined for the proxy without one. */
+  readonly proxy: string | undefined
+  /** What all of them begin with, without the hyphen. */
+  readonly prefix: string
+  readonly services: string
+  readonly externalServices: string
+  readonly nodePorts: string
+  readonly forward: string
+  readonly proxyFirewall: string
+  readonly postrouting: string
+  readonly markMasq: string
+  /** Against neighbours that reach for 127.0.0.0/8. Without a name, it is kubelet's as much as ours. */
+  readonly firewall: string
+}
+
+/**
+ * Without a name, those of kube-proxy's iptables mode (1.36): people and tools look for them, and either of us takes over
+ * from the other. kube-proxy removes chains with its own prefix that it does not know; that of a name is as long as names
+ * of 28 characters allow.
+ */
+export function chainNames(proxy: string | undefined): ChainNames {
+  const prefix = proxy === undefined ? KUBE : `KP${base32Hash(proxy).slice(0, 5)}`
+  return {
+    proxy,
+    prefix,
+    services: `${prefix}-SERVICES`,
+    externalServices: `${prefix}-EXTERNAL-SERVICES`,
+    nodePorts: `${prefix}-NODEPORTS`,
+    forward: `${prefix}-FORWARD`,
+    proxyFirewall: `${prefix}-PROXY-FIREWALL`,
+    postrouting: `${prefix}-POSTROUTING`,
+    markMasq: `${prefix}-MARK-MASQ`,
+    firewall: `${prefix}-FIREWALL`,
+  }
+}
+
+export const KUBE_CHAINS = chainNames(undefined)
+
+/** In every table: that it is gone tells kube-proxy that somebody flushed. Nobody asks for that of a named proxy. */
+export const KUBE_PROXY_CANARY = 'KUBE-PROXY-CANARY'
+
+const OF_A_NAME = /^(KP[A-Z2-7]{5})-/
+
+/**
+ * The prefix of a named proxy that a chain has; undefined for all others. Whoever likes may have such names: it is for
+ * hints.
+ */
+export function namedPrefixOf(chain: string): string | undefined {
+  return OF_A_NAME.exec(chain)?.[1]
+}
+
+function fixedNames(names: ChainNames, table: XtTableName): readonly string[] {
+  const { proxy, services, externalServices, nodePorts, forward, proxyFirewall, firewall } = names
+  const outer = proxy === undefined ? [KUBE_PROXY_CANARY] : []
+  switch (table) {
+    case 'filter': {
+      const ours = proxy === undefined ? [] : [firewall]
+      return [services, externalServices, nodePorts, forward, proxyFirewall, ...ours, ...outer]
+    }
+    case 'nat':
+      return [services, nodePorts, names.postrouting, names.markMasq, ...outer]
+    case 'mangle':
+      return outer
+  }
+}
+
+/** Whether this mode writes such a chain under these names; without a name, ours and kube-proxy's are called alike. */
+export function isOurChain(names: ChainNames, table: XtTableName, name: string): boolean {
+  if (!name.startsWith(names.prefix)) return false
+  return (
+    isServiceChain(names, table, name) ||
+    fixedNames(names, table).includes(name) ||
+    isDispatchChain(names.prefix, table, name)
+  )
+}
+
+/** Whether single rules are never put into it or taken from it: it is written as a whole. */
+export function isServiceChain(names: ChainNames, table: XtTableName, name: string): boolean {
+  return table === 'nat' && serviceChainKind(names, name) !== undefined
+}
+
+export type ServiceChainKind = 'SVC' | 'SVL' | 'EXT' | 'FW' | 'SEP'
+
+const KINDS: readonly ServiceChainKind[] = ['SEP', 'SVC', 'SVL', 'EXT', 'FW']
+const HASH = /^[A-Z2-7]{16}$/
+
+/** What a chain of a Service is for; undefined for all other chains. */
+export function serviceChainKind({ prefix }: ChainNames, name: string): ServiceChainKind | undefined {
+  if (!name.startsWith(`${prefix}-`) || !HASH.test(name.slice(-16))) return undefined
+  const middle = name.slice(prefix.length, -16)
+  return KINDS.find(kind => middle === `-${kind}-`)
+}
+
+/** Chains of one port of a Service. */
+export interface PortChains {
+  /** Endpoints anywhere, those on this node, what outside clients meet, and who may use load-balancer addresses. */
+  readonly svc: string
+  readonly svl: string
+  readonly ext: string
+  readonly fw: string
+}
+
+const PROTOCOLS: Readonly<Record<Protocol, string>> = { TCP: 'tcp', UDP: 'udp', SCTP: 'sctp' }
+
+/** `displayName` as in PortFrontends. */
+export function portChains(names: ChainNames, displayName: string, protocol: Protocol): PortChains {
+  const hash = base32Hash(displayName + PROTOCOLS[protocol])
+  const chain = (kind: ServiceChainKind): string => serviceChain(names, kind, hash)
+  return { svc: chain('SVC'), svl: chain('SVL'), ext: chain('EXT'), fw: chain('FW') }
+}
+
+/** An endpoint of a port; `ipPort` as `10.180.0.1:80`. */
+export interface EndpointName {
+  readonly displayName: string
+  readonly protocol: Protocol
+  readonly ipPort: string
+}
+
+export function endpointChain(names: ChainNames, { displayName, protocol, ipPort }: EndpointName): string {
+  return serviceChain(names, 'SEP', base32Hash(displayName + PROTOCOLS[protocol] + ipPort))
+}
+
+/** `hash` has 16 characters, as base32Hash gives them. */
+export function serviceChain({ prefix }: ChainNames, kind: ServiceChainKind, hash: string): string {
+  return `${prefix}-${kind}-${hash}`
+}

@@ -1,0 +1,145 @@
+import type { NameOfIpset } from '../../kernel/nft/ipset-match.ts'
+import type { Observed } from '../../kernel/nft/observed.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
+import { builtinChains } from '../../kernel/xt/builtin.ts'
+import { printRule } from '../../kernel/xt/print.ts'
+import { readRule } from '../../kernel/xt/read.ts'
+import type { XtRule } from '../../kernel/xt/rule.ts'
+import type { XtTableName } from '../../kernel/xt/scope.ts'
+import { NFT_FAMILIES } from '../common/family.ts'
+import { isIpvsChain } from './ipvs-chain-names.ts'
+import { type ChainNames, isOurChain, isServiceChain } from './layout.ts'
+
+/** A chain of a table of iptables as it was read, with the Services that it is about. */
+export interface ReadChain {
+  readonly family: NftFamily
+  readonly table: XtTableName
+  readonly name: string
+  /** Of the proxy asked for; of the unnamed one, those of an iptables mode or the IPVS mode, ours or kube-proxy's. */
+  readonly ours: boolean
+  /** Undefined for chains that packets come to by jumps alone. */
+  readonly policy: 'ACCEPT' | 'DROP' | undefined
+  readonly rules: readonly ReadRule[]
+}
+
+export interface ReadRule {
+  readonly rule: XtRule
+  /** As iptables-save prints it, without `-A CHAIN `. */
+  readonly text: string
+  /** `namespace/name:port`, several of them for what they share, none for what all share. */
+  readonly services: readonly string[]
+}
+
+/** In the order of iptables-save. */
+const TABLES: readonly XtTableName[] = ['mangle', 'filter', 'nat']
+const NF_DROP = 0
+
+export interface ReadOptions {
+  /** What is ours. */
+  readonly names: ChainNames
+  readonly nameOfIpset: NameOfIpset
+}
+
+/** Every chain of these tables, of others as well, in the order of iptables-save. Pure. */
+export function readChains(observed: Observed, { names, nameOfIpset }: ReadOptions): readonly ReadChain[] {
+  return NFT_FAMILIES.flatMap(family => {
+    const services = new ServiceNaming(names)
+    const read = TABLES.flatMap(table => tableChains({ observed, nameOfIpset, names }, family, table))
+    for (const chain of read) services.learn(chain)
+    services.spread(read)
+    return read.map(chain => ({
+      ...chain,
+      rules: chain.rules.map(rule => ({ ...rule, services: services.ofRule(chain, rule.rule) })),
+    }))
+  })
+}
+
+interface Reading extends ReadOptions {
+  readonly observed: Observed
+}
+
+function tableChains(
+  { observed, nameOfIpset, names }: Reading,
+  family: NftFamily,
+  table: XtTableName,
+): readonly ReadChain[] {
+  const chains = observed.get(`${family} ${table}`)?.chains ?? new Map()
+  const builtin = builtinChains(table).filter(name => chains.has(name))
+  const others = [...chains.keys()].filter(name => !builtin.includes(name)).sort()
+  return [...builtin, ...others].flatMap(name => {
+    const chain = observed.get(`${family} ${table}`)?.chains.get(name)
+    if (chain === undefined) return []
+    const { hook } = chain
+    const policy = hook === undefined ? undefined : hook.policy === NF_DROP ? 'DROP' : 'ACCEPT'
+    const rules = chain.rules.map(({ compiled }): ReadRule => {
+      const rule = readRule(compiled, family, nameOfIpset)
+      return { rule, text: printRule(rule, family), services: [] }
+    })
+    const isOfIpvs = names.proxy === undefined && isIpvsChain(table, name)
+    return [{ family, table, name, ours: isOurChain(names, table, name) || isOfIpvs, policy, rules }]
+  })
+}
+
+/** The name of a Service and its port, wherever a comment has it: `web traffic for shop/cart:http external ...`. */
+const NAMED = /(?:^|\s)([a-z0-9][a-z0-9.-]*\/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]+)?)(?=\s|$)/
+
+/**
+ * Comments name Services. On a node with many endpoints their own chains have none: what leads to them does, and what a
+ * chain leads to is of the same Service.
+ */
+class ServiceNaming {
+  readonly #chains = new Map<string, Set<string>>()
+  readonly #names: ChainNames
+
+  constructor(names: ChainNames) {
+    this.#names = names
+  }
+
+  learn({ table, name, rules }: ReadChain): void {
+    if (!isServiceChain(this.#names, table, name)) return
+    const services = rules.flatMap(({ rule }) => commented(rule) ?? [])
+    if (services.length > 0) this.#chains.set(name, new Set(services))
+  }
+
+  /** From what all Services share to chains of Services, and on; three jumps lead to an endpoint. */
+  spread(chains: readonly ReadChain[]): void {
+    for (let jumps = 0; jumps < JUMPS_MAX; jumps++) {
+      const found = new Map<string, Set<string>>()
+      for (const chain of chains) {
+        if (!chain.ours) continue
+        for (const { rule } of chain.rules) {
+          const target = targetOf(rule)
+          if (target === undefined || this.#chains.has(target)) continue
+          if (!isServiceChain(this.#names, chain.table, target)) continue
+          const services = this.#own(chain, rule)
+          if (services.length > 0) found.set(target, new Set([...(found.get(target) ?? []), ...services]))
+        }
+      }
+      if (found.size === 0) return
+      for (const [name, services] of found) this.#chains.set(name, services)
+    }
+  }
+
+  ofRule(chain: ReadChain, rule: XtRule): readonly string[] {
+    const own = this.#own(chain, rule)
+    if (own.length > 0 || !chain.ours) return own
+    const target = targetOf(rule)
+    return target === undefined ? [] : [...(this.#chains.get(target) ?? [])].sort()
+  }
+
+  #own(chain: ReadChain, rule: XtRule): readonly string[] {
+    const named = chain.ours ? commented(rule) : undefined
+    return named === undefined ? [...(this.#chains.get(chain.name) ?? [])].sort() : [named]
+  }
+}
+
+const JUMPS_MAX = 4
+
+function commented({ matches }: XtRule): string | undefined {
+  const comment = matches.find(match => match.kind === 'comment')
+  return comment?.kind === 'comment' ? NAMED.exec(comment.text)?.[1] : undefined
+}
+
+export function targetOf({ target }: XtRule): string | undefined {
+  return target?.kind === 'jump' || target?.kind === 'goto' ? target.chain : undefined
+}

@@ -1,0 +1,72 @@
+import { createIpsetClient } from '../../kernel/ipset/client.ts'
+import { createNftClient } from '../../kernel/nft/client.ts'
+import type { NameOfIpset } from '../../kernel/nft/ipset-match.ts'
+import type { Observed, ObservedChain } from '../../kernel/nft/observed.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
+import { builtinChains, builtinHook } from '../../kernel/xt/builtin.ts'
+import { printTables } from '../../kernel/xt/print-tables.ts'
+import type { XtTableName } from '../../kernel/xt/scope.ts'
+import type { ModeContext } from '../mode.ts'
+import type { ChainNames } from './layout.ts'
+import { type ReadChain, readChains } from './read-chains.ts'
+
+export const XT_TABLES: readonly XtTableName[] = ['filter', 'nat', 'mangle']
+
+type XtReadContext = Pick<ModeContext, 'sockets' | 'clock'>
+
+/** What is in tables of iptables-nft, of others as well; what is of these names counts as ours. Throws NetlinkError. */
+export async function readIptables(
+  context: XtReadContext,
+  families: readonly NftFamily[],
+  names: ChainNames,
+): Promise<readonly ReadChain[]> {
+  return await observeIptables(context, families, (observed, nameOfIpset) =>
+    readChains(observed, { names, nameOfIpset }),
+  )
+}
+
+/** Rules about ipsets have their numbers: the kernel is asked for the names while it is read. */
+async function observeIptables<T>(
+  { sockets, clock }: XtReadContext,
+  families: readonly NftFamily[],
+  read: (observed: Observed, nameOfIpset: NameOfIpset) => T,
+): Promise<T> {
+  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  const ipset = createIpsetClient({ transport: sockets.netfilter(), clock })
+  try {
+    const places = families.flatMap(family => XT_TABLES.map(table => ({ family, table })))
+    return read((await client.listChains(places)).observed, index => ipset.nameOf(index))
+  } finally {
+    await Promise.all([client.close(), ipset.close()])
+  }
+}
+
+/** The tables of each family as iptables-save prints them, whoever has something in them. */
+export async function saveIptables(
+  context: XtReadContext,
+  families: readonly NftFamily[],
+): Promise<readonly string[]> {
+  return await observeIptables(context, families, (found, nameOfIpset) => {
+    const observed = withBuiltin(found)
+    return families.map(family => {
+      const text = printTables(observed, family, nameOfIpset)
+      return `# ${family === 'ip' ? 'iptables' : 'ip6tables'}\n${text}`
+    })
+  })
+}
+
+/** iptables-save names the chains that packets enter in every table that it prints, whether the kernel has them or not. */
+function withBuiltin(observed: Observed): Observed {
+  return new Map(
+    [...observed].map(([key, { chains }]) => {
+      const table = XT_TABLES.find(name => key.endsWith(` ${name}`))
+      const builtin = table === undefined ? [] : builtinChains(table)
+      const missing = builtin.flatMap((name): readonly [string, ObservedChain][] =>
+        table === undefined || chains.has(name)
+          ? []
+          : [[name, { name, hook: builtinHook(table, name), rules: [] }]],
+      )
+      return [key, { chains: new Map([...chains, ...missing]) }]
+    }),
+  )
+}

@@ -1,0 +1,52 @@
+import type { Touched } from '../../kernel/nft/monitor.ts'
+import { readRule } from '../../kernel/xt/read.ts'
+import type { XtPlace } from '../../kernel/xt/scope.ts'
+import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import { chainKey, type IsOurs, placeOfTable } from '../../kernel/xt/scope-operation.ts'
+import { type ChainNames, isOurChain } from './layout.ts'
+
+/**
+ * Whether a commit of somebody else concerns us: our chains, rules of other chains that lead to them, and whole tables.
+ * A rule that went is told by its number alone: where that is not known, it may have been ours.
+ */
+export function touchesUs(touched: Touched, book: HandleBook, names: ChainNames): boolean {
+  return touchesScope(
+    touched,
+    book,
+    (table, name) => name === names.firewall || isOurChain(names, table, name),
+  )
+}
+
+/** The same for whoever's chains these are. */
+export function touchesScope(
+  { family, table, chain, handle, targets }: Touched,
+  book: HandleBook,
+  isOursIn: IsOurs,
+): boolean {
+  const place = placeOfTable(`${family} ${table}`)
+  if (place === undefined) return false
+  const isOurs = (name: string): boolean => isOursIn(place.table, name)
+  if (chain === undefined || isOurs(chain) || targets().some(isOurs)) return true
+  return handle !== undefined && mayHaveLed(book, { place, chain, handle }, isOurs)
+}
+
+interface RuleGone {
+  readonly place: XtPlace
+  readonly chain: string
+  readonly handle: bigint
+}
+
+function mayHaveLed(
+  book: HandleBook,
+  { place, chain, handle }: RuleGone,
+  isOurs: (chain: string) => boolean,
+): boolean {
+  const key = chainKey(place, chain)
+  if (!book.has(key)) return true
+  for (const rule of book.rulesOf(key)) {
+    if (rule.handle !== handle) continue
+    const { target } = readRule(rule.compiled, place.family)
+    return (target?.kind === 'jump' || target?.kind === 'goto') && isOurs(target.chain)
+  }
+  return false
+}

@@ -1,0 +1,246 @@
+import type { Clock } from '../base/clock.ts'
+import { AttributeWriter } from './attribute.ts'
+import { ByteWriter } from './bytes.ts'
+import type { Connection } from './connection.ts'
+import { NLM_F_ACK, NLM_F_REQUEST } from './constants.ts'
+import { type Burst, type BurstReplies, unknownOutcome } from './conversation.ts'
+import { errnoNumber } from './errno.ts'
+import { type NetlinkError, OutcomeUnknownError } from './errors.ts'
+import { type Acknowledgement, addFlags, closeMessage, openMessage } from './message.ts'
+import { SystemError } from './transport.ts'
+
+/** A message of a batch: its tag, and where it lies. */
+export interface BatchMessage<T> {
+  readonly tag: T
+  readonly start: number
+  readonly end: number
+}
+
+/** Messages of one datagram, with consecutive sequence numbers, each with a tag that says what it is about. */
+export class Batch<T> {
+  readonly firstSequence: number
+  readonly out: AttributeWriter
+  // A full load has tens of thousands of messages: none has an object of its own.
+  readonly #starts: number[] = []
+  readonly #tags: T[] = []
+  #openedAt = 0
+
+  constructor(firstSequence: number, capacity?: number) {
+    this.firstSequence = firstSequence
+    this.out = new AttributeWriter(new ByteWriter(capacity))
+  }
+
+  get messages(): number {
+    return this.#starts.length
+  }
+
+  get bytes(): Uint8Array {
+    return this.out.out.written()
+  }
+
+  /** Begins a message; what is written to `out` until `close` is its payload. */
+  open(type: number, flags = 0): void {
+    const sequence = this.firstSequence + this.#starts.length
+    this.#openedAt = openMessage(this.out.out, { type, flags: flags | NLM_F_REQUEST, sequence })
+  }
+
+  close(tag: T): void {
+    closeMessage(this.out.out, this.#openedAt)
+    this.#starts.push(this.#openedAt)
+    this.#tags.push(tag)
+  }
+
+  /** Asks the kernel to answer the last message even if it carries that one out. */
+  acknowledgeLast(): void {
+    addFlags(this.out.out, this.#openedAt, NLM_F_ACK)
+  }
+
+  has(sequence: number): boolean {
+    return sequence >= this.firstSequence && sequence < this.firstSequence + this.#starts.length
+  }
+
+  tagOf(sequence: number): T | undefined {
+    return this.#tags[sequence - this.firstSequence]
+  }
+
+  at(sequence: number): BatchMessage<T> | undefined {
+    const index = sequence - this.firstSequence
+    const start = this.#starts[index]
+    const tag = this.#tags[index]
+    if (start === undefined || tag === undefined) return undefined
+    return { tag, start, end: this.#starts[index + 1] ?? this.out.out.length }
+  }
+}
+
+/** What sending takes. */
+export interface Sender {
+  readonly connection: Connection
+  readonly clock: Clock
+}
+
+export interface DatagramReplies extends BurstReplies {
+  /** Why the datagram could not be sent: the kernel has seen nothing of it. */
+  readonly unsent: Acknowledgement | undefined
+}
+
+/** Failures of sendmsg that may pass: nothing was sent, so that sending again is safe. */
+export const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
+const SEND_ATTEMPTS = 4
+const SEND_RETRY_DELAY_MS = 5
+
+/** Sends one datagram, again where that may help, and collects the errors among its answers. */
+export async function sendDatagram(
+  { connection, clock }: Sender,
+  burst: Burst,
+  options: { readonly pool: boolean; readonly object: string },
+): Promise<DatagramReplies> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      const { errors, acknowledged, loss } = await connection.burst(burst, options)
+      return { errors, acknowledged, loss, unsent: undefined }
+    } catch (error) {
+      const nothing = { errors: [], acknowledged: 0 }
+      if (error instanceof OutcomeUnknownError) return { ...nothing, loss: error, unsent: undefined }
+      if (!(error instanceof SystemError)) throw error
+      if (!PASSING.has(error.code) || attempt === SEND_ATTEMPTS)
+        return { ...nothing, loss: undefined, unsent: notSent(error) }
+    }
+    await new Promise<void>(resolve => clock.after(SEND_RETRY_DELAY_MS * attempt, resolve))
+  }
+}
+
+function notSent(error: SystemError): Acknowledgement {
+  const errno = errnoNumber(error.code) || Math.abs(error.errno)
+  return { errno, extendedAck: `nothing was sent (${error.message})`, offset: undefined }
+}
+
+/** How messages are written and sent of which the kernel carries out each by itself. */
+export interface Sending<T> {
+  /** What all of them are about, for errors: `ipsets`. */
+  readonly object: string
+  /** Appends the one message of a tag: opens and closes it. */
+  readonly write: (batch: Batch<T>, tag: T) => void
+  /** Length of the message of a tag, at most. */
+  readonly bytesMax: (tag: T) => number
+  /** Messages in a datagram: each may be answered by an error, and all errors wait in the receive buffer. */
+  readonly messagesMax: number
+  /** Bytes in a datagram, where the socket takes more. */
+  readonly datagramBytesMax?: number
+  /** Whether the kernel works on a datagram for so long that it has to go out from the thread pool. */
+  readonly isLong?: (tags: readonly T[]) => boolean
+  readonly onError?: Burst['onError']
+  /** Sees what the kernel refused of each datagram; without it, all of that is refused, and nothing is sent again. */
+  readonly followUp?: (refused: readonly Refused<T>[]) => FollowUp<T>
+}
+
+export interface Refused<T> extends Acknowledgement {
+  readonly tag: T
+  /** Undefined for what could not be sent. */
+  readonly sequence: number | undefined
+}
+
+export interface FollowUp<T> {
+  readonly refused: readonly Refused<T>[]
+  /** To be sent before anything that waits. */
+  readonly again: readonly T[]
+}
+
+export interface Sent<T> {
+  /** What the kernel refused, and what could not be sent. */
+  readonly refused: readonly Refused<T>[]
+  /** Set when answers were lost: nobody knows what happened to their messages, and what comes behind was not sent. */
+  readonly loss: NetlinkError | undefined
+  readonly bytes: number
+  readonly messages: number
+}
+
+const SLICE_MS = 5
+
+/**
+ * Sends a message for each tag, many a datagram. Only the last message of a datagram asks for an acknowledgement: when it
+ * has no answer, others may lack theirs, too. Throws NetlinkError for what cannot be encoded.
+ */
+export async function sendEach<T>(sender: Sender, tags: readonly T[], sending: Sending<T>): Promise<Sent<T>> {
+  const { connection, clock } = sender
+  const refused: Refused<T>[] = []
+  let [waiting, from] = [tags, 0]
+  let [bytes, messages] = [0, 0]
+  let sliceEnd = clock.nowMs() + SLICE_MS
+  while (from < waiting.length) {
+    const room = roomFor(waiting, from, { connection, sending })
+    const sent = waiting.slice(from, from + room.messages)
+    const batch = new Batch<T>(connection.takeSequences(sent.length), room.bytes)
+    for (const tag of sent) sending.write(batch, tag)
+    batch.acknowledgeLast()
+    const { object, onError } = sending
+    const burst: Burst = {
+      bytes: batch.bytes,
+      has: sequence => batch.has(sequence),
+      ...(onError === undefined ? {} : { onError }),
+    }
+    const replies = await sendDatagram(sender, burst, { pool: sending.isLong?.(sent) ?? false, object })
+    const { unsent } = replies
+    if (unsent !== undefined) {
+      for (const tag of waiting.slice(from)) refused.push({ tag, ...unsent, sequence: undefined })
+      break
+    }
+    bytes += burst.bytes.length
+    messages += sent.length
+    from += sent.length
+    const answers = refusalsIn(batch, sent, replies)
+    const next = sending.followUp?.(answers.refused) ?? { refused: answers.refused, again: [] }
+    refused.push(...next.refused)
+    const loss = replies.loss ?? (answers.complete ? undefined : missingAnswer(object))
+    if (loss !== undefined) return { refused, loss, bytes, messages }
+    if (next.again.length > 0) [waiting, from] = [[...next.again, ...waiting.slice(from)], 0]
+    if (from >= waiting.length || clock.nowMs() < sliceEnd) continue
+    await clock.breathe()
+    sliceEnd = clock.nowMs() + SLICE_MS
+  }
+  return { refused, loss: undefined, bytes, messages }
+}
+
+/** How many of those that wait one datagram takes; one at least, which is refused by the send when it is too long. */
+function roomFor<T>(
+  waiting: readonly T[],
+  from: number,
+  { connection, sending }: { readonly connection: Connection; readonly sending: Sending<T> },
+): { readonly messages: number; readonly bytes: number } {
+  const { datagramBytesMax = Number.POSITIVE_INFINITY, messagesMax, bytesMax } = sending
+  const limit = Math.min(connection.sendLimitBytes, datagramBytesMax)
+  const most = Math.min(messagesMax, waiting.length - from)
+  let [messages, bytes] = [0, 0]
+  for (; messages < most; messages++) {
+    const tag = waiting[from + messages]
+    const more = tag === undefined ? 0 : bytesMax(tag)
+    if (bytes + more > limit && messages > 0) break
+    bytes += more
+  }
+  return { messages, bytes }
+}
+
+const EPERM = errnoNumber('EPERM')
+
+/** What the kernel refused of a datagram, and whether it has answered the whole of it. */
+function refusalsIn<T>(
+  batch: Batch<T>,
+  tags: readonly T[],
+  { errors, acknowledged }: BurstReplies,
+): { readonly refused: readonly Refused<T>[]; readonly complete: boolean } {
+  const { firstSequence } = batch
+  const last = firstSequence + batch.messages - 1
+  const complete = acknowledged > 0 || errors.some(({ sequence }) => sequence === last)
+  // Without CAP_NET_ADMIN, nfnetlink answers the first message alone, and drops the whole datagram.
+  const denied = errors.find(({ errno, sequence }) => errno === EPERM && sequence === firstSequence)
+  if (!complete && denied !== undefined)
+    return { refused: tags.map(tag => ({ ...denied, tag })), complete: true }
+  const refused = errors.flatMap(error => {
+    const tag = batch.tagOf(error.sequence)
+    return tag === undefined ? [] : [{ ...error, tag }]
+  })
+  return { refused, complete }
+}
+
+function missingAnswer(object: string): NetlinkError {
+  return unknownOutcome({ operation: 'commit', object }, 'ENODATA')
+}

@@ -1,0 +1,42 @@
+// Loaded into kprobe by --import: counts the functions that run until a datagram is sent.
+import { Session } from 'node:inspector'
+import { createRequire } from 'node:module'
+
+const session = new Session()
+session.connect()
+session.post('Profiler.enable')
+session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: false })
+
+/** Starts of the functions in the bundle that ran since the last call. */
+function takeFunctions() {
+  let functions = []
+  session.post('Profiler.takePreciseCoverage', (error, answer) => {
+    if (error !== null) throw error
+    functions = answer.result
+      .filter(({ url }) => url.endsWith(process.env.KPROBE_TRIP_BUNDLE))
+      .flatMap(({ functions }) => functions)
+      .filter(({ ranges: [range] }) => range.count > 0)
+      .map(({ ranges: [range] }) => range.startOffset)
+  })
+  return functions
+}
+
+let isArmed = false
+const addon = createRequire(import.meta.url)(process.env.KPROBE_TRIP_ADDON)
+for (const name of ['send', 'sendSync']) {
+  const send = addon[name]
+  addon[name] = (handle, datagram) => {
+    // A datagram without a message asks for the generation or for an acknowledgement: its payload is short.
+    if (isArmed && datagram.length >= Number(process.env.KPROBE_TRIP_BYTES_MIN)) {
+      isArmed = false
+      process.send({ functions: takeFunctions(), bytes: datagram.length })
+    }
+    return send(handle, datagram)
+  }
+}
+
+process.on('message', () => {
+  takeFunctions()
+  isArmed = true
+  process.send({ armed: true })
+})

@@ -1,0 +1,145 @@
+#!/usr/bin/env node
+// Lists the files of src/ that one EndpointSlice event passes from the socket of the API server to sendmsg: npm run trip [-- MODE]
+import { fork, spawnSync } from 'node:child_process'
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+import { build } from 'esbuild'
+
+const here = dirname(fileURLToPath(import.meta.url))
+const root = join(here, '../..')
+const mode = process.argv[2] ?? 'nftables'
+
+if (process.env.KPROBE_TRIP_INSIDE !== '1') {
+  const { status } = spawnSync('unshare', ['-Urnm', process.execPath, fileURLToPath(import.meta.url), mode], {
+    stdio: 'inherit',
+    env: { ...process.env, KPROBE_TRIP_INSIDE: '1' },
+  })
+  process.exit(status ?? 1)
+}
+
+/** Each event is one of them; a file that only a timer needs is not in all. */
+const EVENTS = 4
+/** A commit is longer than the request for the generation and the empty batch before it. */
+const COMMIT_BYTES_MIN = 100
+const BUNDLE = 'trip-kprobe.mjs'
+
+const cache = join(root, '.cache')
+mkdirSync(cache, { recursive: true })
+const folder = mkdtempSync(join(cache, 'trip-'))
+const addon = join(folder, 'kprobe.node')
+
+try {
+  spawnSync('ip', ['link', 'set', 'lo', 'up'])
+  await report(await recordTrips())
+} finally {
+  rmSync(folder, { recursive: true })
+}
+
+async function bundle(source, name) {
+  const outfile = join(folder, name)
+  await build({
+    absWorkingDir: root,
+    entryPoints: [source],
+    outfile,
+    bundle: true,
+    platform: 'node',
+    format: 'esm',
+    target: 'node20',
+    external: ['*.node', 'ffi-rs'],
+    banner: {
+      js: "import { createRequire as __createRequire } from 'node:module'; const require = __createRequire(import.meta.url);",
+    },
+    logLevel: 'warning',
+  })
+  return outfile
+}
+
+/** Gives, for each event, the files of which a function ran. */
+async function recordTrips() {
+  copyFileSync(join(root, 'build/Release/kprobe.node'), addon)
+  const { startCluster } = await import(pathToFileURL(await bundle('test/trip/cluster.ts', 'cluster.mjs')))
+  const kubeconfig = join(folder, 'kubeconfig')
+  const cluster = await startCluster(kubeconfig)
+  const path = await bundle('src/main.ts', BUNDLE)
+  const flags = ['--hostname-override=node-0', `--proxy-mode=${mode}`, '--min-sync-period=1ms', '--v=2']
+  const child = fork(path, ['run', `--kubeconfig=${kubeconfig}`, ...flags], {
+    execArgv: ['--import', pathToFileURL(join(here, 'recorder.mjs')).href],
+    env: {
+      ...process.env,
+      KPROBE_TRIP_BUNDLE: BUNDLE,
+      KPROBE_TRIP_ADDON: addon,
+      KPROBE_TRIP_BYTES_MIN: String(COMMIT_BYTES_MIN),
+    },
+    silent: true,
+  })
+  try {
+    await readLog(child)
+    const fileAt = filesOf(readFileSync(path, 'utf8'))
+    const trips = []
+    for (let event = 0; event < EVENTS; event++) {
+      await new Promise(done => setTimeout(done, 1_500))
+      const armed = answerOf(child)
+      child.send({})
+      await armed
+      const answer = answerOf(child)
+      cluster.change(event % 2 === 0)
+      const { functions } = await answer
+      trips.push(new Set(functions.map(fileAt).filter(file => file?.startsWith('src/'))))
+    }
+    return trips
+  } finally {
+    const ended = new Promise(done => child.once('exit', done))
+    child.kill('SIGTERM')
+    await ended
+    await cluster.close()
+  }
+}
+
+function answerOf(child) {
+  return new Promise((done, fail) => {
+    const exited = code => fail(new Error(`kprobe ended with ${code}`))
+    child.once('exit', exited)
+    child.once('message', message => {
+      child.off('exit', exited)
+      done(message)
+    })
+  })
+}
+
+/** Resolves with the line that says that the first commit is done. */
+function readLog(child) {
+  return new Promise((done, fail) => {
+    let text = ''
+    const take = piece => {
+      text += piece
+      if (/^programmed /m.test(text)) done()
+    }
+    child.stdout.on('data', take)
+    child.stderr.on('data', take)
+    child.once('exit', () => fail(new Error(`kprobe ended:\n${text}`)))
+    setTimeout(() => fail(new Error(`kprobe is not in sync after 30 s:\n${text}`)), 30_000).unref()
+  })
+}
+
+/** esbuild writes the path of each module before its text. */
+function filesOf(text) {
+  const starts = [...text.matchAll(/^\/\/ ([\w./@-]+\.[cm]?[jt]s)$/gm)].map(({ 1: file, index }) => ({
+    file,
+    index,
+  }))
+  return offset => starts.findLast(({ index }) => index <= offset)?.file
+}
+
+async function report(trips) {
+  const files = [...trips[0]].filter(file => trips.every(trip => trip.has(file))).sort()
+  let lines = 0
+  for (const file of files) {
+    const count = readFileSync(join(root, file), 'utf8').split('\n').length - 1
+    lines += count
+    console.log(`${String(count).padStart(5)} ${file}`)
+  }
+  console.log(
+    `${files.length} files, ${lines} lines: one EndpointSlice event from the socket to sendmsg, ${mode} mode`,
+  )
+}

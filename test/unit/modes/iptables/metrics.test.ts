@@ -1,0 +1,64 @@
+import { describe, expect, it } from 'vitest'
+import { FAMILIES } from '../../../../src/base/ip.ts'
+import { type IptablesNumbers, iptablesMetrics } from '../../../../src/modes/iptables/metrics.ts'
+import { createMetrics } from '../../../../src/telemetry/metrics.ts'
+
+describe("kube-proxy's metrics of its iptables mode", () => {
+  const NUMBERS: IptablesNumbers = {
+    rules: [
+      { table: 'filter', family: 'IPv4', total: 20, last: 1 },
+      { table: 'nat', family: 'IPv6', total: 40, last: 6 },
+    ],
+    failures: { full: 1, partial: 2 },
+    invalidDropped: 5,
+    localhostAccepted: undefined,
+  }
+  const ofMode = async (metrics: { text(): Promise<string> }) =>
+    (await metrics.text()).split('\n').filter(line => /^(?:# TYPE )?kubeproxy_\w*iptables/.test(line))
+
+  it('are there in that mode alone, also after a change of it', async () => {
+    let numbers: IptablesNumbers | undefined
+    const metrics = createMetrics({
+      ofMode: () => Promise.resolve(numbers === undefined ? [] : iptablesMetrics(numbers, FAMILIES)),
+    })
+    expect(await ofMode(metrics)).toEqual([])
+    numbers = NUMBERS
+    const lines = await ofMode(metrics)
+    expect(lines.filter(line => line.startsWith('#')).toSorted()).toEqual([
+      '# TYPE kubeproxy_iptables_ct_state_invalid_dropped_packets_total counter',
+      '# TYPE kubeproxy_sync_proxy_rules_iptables_last gauge',
+      '# TYPE kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total counter',
+      '# TYPE kubeproxy_sync_proxy_rules_iptables_restore_failures_total counter',
+      '# TYPE kubeproxy_sync_proxy_rules_iptables_total gauge',
+    ])
+    expect(await Promise.all([ofMode(metrics), ofMode(metrics)])).toEqual([lines, lines])
+    numbers = undefined
+    expect(await ofMode(metrics)).toEqual([])
+    numbers = NUMBERS
+    expect(await ofMode(metrics)).toEqual(lines)
+  })
+
+  it('say what the mode says, as it is now', async () => {
+    let numbers = NUMBERS
+    const metrics = createMetrics({
+      ofMode: () => Promise.resolve(numbers === undefined ? [] : iptablesMetrics(numbers, FAMILIES)),
+    })
+    const values = async () => (await ofMode(metrics)).filter(line => !line.startsWith('#')).toSorted()
+    expect(await values()).toEqual([
+      'kubeproxy_iptables_ct_state_invalid_dropped_packets_total 5',
+      'kubeproxy_sync_proxy_rules_iptables_last{table="filter",ip_family="IPv4"} 1',
+      'kubeproxy_sync_proxy_rules_iptables_last{table="nat",ip_family="IPv6"} 6',
+      'kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv4"} 2',
+      'kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv6"} 2',
+      'kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv4"} 1',
+      'kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv6"} 1',
+      'kubeproxy_sync_proxy_rules_iptables_total{table="filter",ip_family="IPv4"} 20',
+      'kubeproxy_sync_proxy_rules_iptables_total{table="nat",ip_family="IPv6"} 40',
+    ])
+    numbers = { ...NUMBERS, rules: [{ table: 'nat', family: 'IPv6', total: 3, last: 0 }], invalidDropped: 6 }
+    const later = await values()
+    expect(later).toContain('kubeproxy_sync_proxy_rules_iptables_total{table="nat",ip_family="IPv6"} 3')
+    expect(later).toContain('kubeproxy_iptables_ct_state_invalid_dropped_packets_total 6')
+    expect(later).toHaveLength(7)
+  })
+})

@@ -1,0 +1,96 @@
+import { expect, it } from 'vitest'
+import { systemClock } from '../../../../src/base/clock.ts'
+import { finish } from '../../../../src/base/steps.ts'
+import type { Config } from '../../../../src/config/config.ts'
+import type { FrontendTable } from '../../../../src/model/frontend.ts'
+import type { ModeContext, ModeEvent } from '../../../../src/modes/mode.ts'
+import { openUserspace, retireUserspace, userspaceTracer } from '../../../../src/modes/userspace/open.ts'
+import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { commitAll, ip } from '../../../support/pipeline.ts'
+import { backends, clusterIp, service, table } from '../nftables/frontends.ts'
+
+const CONFIG = { proxyMode: 'userspace', detectLocal: { kind: 'NodeCIDR' } } as Config
+const VIP = ip('10.96.0.1')
+
+function contextOf(kernel: FakeKernel, told: ModeEvent[] = []): ModeContext {
+  const netfilter = () => kernel.open()
+  const none = () => {
+    throw new Error('the mode speaks with nf_tables alone')
+  }
+  const sockets = { netfilter, generic: none, route: none }
+  return { config: CONFIG, clock: systemClock, sockets, tell: event => void told.push(event) }
+}
+
+function web(protocol: 'TCP' | 'SCTP' = 'TCP'): FrontendTable {
+  const port = { protocol, frontends: [clusterIp(VIP, 80)], cluster: backends(2) }
+  return table([service('ns/web', [port])], { node: { ips: [ip('127.0.0.1')], podCidrs: [] } })
+}
+
+it('says what it costs, serves, and goes without a trace', async () => {
+  const kernel = new FakeKernel()
+  const told: ModeEvent[] = []
+  const { plane, start, close, misfits, traffic } = openUserspace(contextOf(kernel, told))
+  start()
+  expect(told).toMatchObject([
+    { kind: 'notice', level: 'warn', text: expect.stringContaining('this process relays every connection') },
+  ])
+  const wanted = finish(plane.render(web(), { base: plane.empty, without: new Set() }))
+  const held = await commitAll(plane, plane.empty, wanted)
+  expect(misfits(held)).toEqual([])
+  expect(await traffic(held)).toEqual([])
+  await close()
+  const { signal } = new AbortController()
+  expect(await retireUserspace(contextOf(kernel), signal)).toBe(true)
+  expect(kernel.space.tables.size).toBe(0)
+  expect(await retireUserspace(contextOf(kernel), signal)).toBe(false)
+})
+
+it('relays no more than the process has room for', async () => {
+  const told: ModeEvent[] = []
+  const context = contextOf(new FakeKernel(), told)
+  const room = () => ({ descriptors: 1_200, memoryBytes: undefined })
+  const { start, close } = openUserspace({ ...context, sockets: { ...context.sockets, room } })
+  start()
+  expect(told).toMatchObject([{ kind: 'notice', facts: { connections: 240, sessions: 240 } }])
+  await close()
+})
+
+it('leaves everything when it is called off', async () => {
+  const kernel = new FakeKernel()
+  const { plane, start, close } = openUserspace(contextOf(kernel))
+  start()
+  await commitAll(plane, plane.empty, finish(plane.render(web(), { base: plane.empty, without: new Set() })))
+  await close()
+  expect(await retireUserspace(contextOf(kernel), AbortSignal.abort())).toBe(true)
+  expect(kernel.space.tables.size).toBe(2)
+})
+
+it('tells which ports have no place in it', async () => {
+  const { plane, misfits, close } = openUserspace(contextOf(new FakeKernel()))
+  const wanted = finish(plane.render(web('SCTP'), { base: plane.empty, without: new Set() }))
+  expect(misfits(wanted)).toMatchObject([{ object: 'Service ns/web', value: 'SCTP of ns/web' }])
+  await close()
+})
+
+it('follows a packet to its endpoint, and says that it comes from this node', () => {
+  const tracer = userspaceTracer(CONFIG, web())
+  const packet = {
+    origin: 'interface' as const,
+    protocol: 6,
+    source: ip('192.0.2.1'),
+    sourcePort: 40_000,
+    destination: VIP,
+    destinationPort: 80,
+  }
+  const trace = tracer.trace(packet, { localIps: new Set(), random: () => 1 })
+  const [, second] = backends(2)
+  expect(trace).toMatchObject({
+    verdict: 'dnat',
+    masquerade: true,
+    destination: { ip: second?.ip, port: 8080 },
+  })
+  expect(trace.steps.at(-1)).toMatchObject({
+    chain: 'relay TCP ns/web (cluster)',
+    text: 'round robin, from this node',
+  })
+})

@@ -1,0 +1,68 @@
+// without-mode.mjs [MODE]: removes one mode from a copy of the tree, and finds that the rest types, lints and passes its
+// unit tests. A mode is its folder, its lines in the registry and in the import rules, and the tests
+// that name it.
+import { spawnSync } from 'node:child_process'
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, posix } from 'node:path'
+
+const [mode = 'userspace'] = process.argv.slice(2)
+const COPIED = ['biome.json', 'package.json', 'tsconfig.json', 'vitest.config.ts', 'src', 'test', 'native']
+const LINKED = ['node_modules', 'build', 'dist', 'deploy', 'docs']
+/** Unit tests of what asks the registry. */
+const ASKING = [
+  'test/architecture.test.ts',
+  'test/unit/modes',
+  'test/unit/config',
+  'test/unit/daemon',
+  'test/unit/cli',
+]
+
+const copy = mkdtempSync(join(tmpdir(), 'kprobe-without-'))
+process.once('exit', () => rmSync(copy, { recursive: true, force: true }))
+for (const name of COPIED) cpSync(name, join(copy, name), { recursive: true })
+for (const name of LINKED) symlinkSync(join(process.cwd(), name), join(copy, name))
+for (const name of ['README.md', 'CHANGELOG.md', 'SECURITY.md', 'CONTRIBUTING.md', 'LICENSE', 'binding.gyp'])
+  cpSync(name, join(copy, name))
+
+const room = `src/modes/${mode}/`
+rmSync(join(copy, room), { recursive: true })
+for (const path of ['src/modes/registry.ts', 'test/support/source-rules.ts']) {
+  const lines = readFileSync(join(copy, path), 'utf8').split('\n')
+  writeFileSync(join(copy, path), lines.filter(line => !new RegExp(`\\b${mode}\\b`).test(line)).join('\n'))
+}
+const gone = testsOf(mode)
+for (const path of gone) rmSync(join(copy, path))
+console.log(`without ${mode} mode, and ${gone.size} files of its tests`)
+
+const bin = name => join(process.cwd(), 'node_modules/.bin', name)
+run(bin('tsc'), ['-p', '.'])
+run(bin('biome'), ['check', '--formatter-enabled=false', '--error-on-warnings', 'src', 'test'])
+run(bin('vitest'), ['run', '--project', 'unit*', ...ASKING])
+
+/** Files of tests that name the mode, and those that import such files. */
+function testsOf(name) {
+  const texts = new Map(
+    readdirSync(join(copy, 'test'), { recursive: true })
+      .map(path => posix.join('test', path))
+      .filter(path => /\.(ts|mjs)$/.test(path))
+      .map(path => [path, readFileSync(join(copy, path), 'utf8')]),
+  )
+  const found = new Set(
+    [...texts.keys()].filter(path => new RegExp(`\\b${name}\\b`, 'i').test(texts.get(path))),
+  )
+  for (let before = -1; before < found.size; ) {
+    before = found.size
+    for (const [path, text] of texts) if (importsOf(path, text).some(each => found.has(each))) found.add(path)
+  }
+  return found
+}
+
+function importsOf(path, text) {
+  return [...text.matchAll(/'(\.\.?\/[^']+)'/g)].map(([, to]) => posix.join(posix.dirname(path), to))
+}
+
+function run(command, args) {
+  const { status } = spawnSync(command, args, { cwd: copy, stdio: 'inherit' })
+  if (status !== 0) process.exit(1)
+}
