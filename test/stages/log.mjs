@@ -3,6 +3,8 @@
 const FAILURE_LINES = 15
 const FAILURES = [/^ *FAIL /, /^not ok /, /error TS\d+:/, /^\S+:\d+:\d+ .*━━/, /^Error: /]
 const FAILED_TEST = /^ *× /
+const FAILED_BLOCK = /^ *FAIL +\|\S+\| +((test\/\S+\.test\.ts)\b.*)$/
+const FAILURES_BEGIN = /^⎯+ Failed (Suites|Tests) \d+ ⎯+$/
 const PASSED_TEST = /^ *[✓↓] /
 const ESCAPES = new RegExp(`${String.fromCharCode(27)}\\[[0-9;]*m`, 'g')
 
@@ -32,12 +34,31 @@ export function firstFailure(text) {
   return { lines: found, file: at < 0 ? undefined : /\btest\/\S+\.test\.ts\b/.exec(found[0])?.[0] }
 }
 
-/** The output of a failed stage for a reader who may see only its beginning: what failed, then the rest, without what passed. */
+/** Tests that vitest reports as failed, each once, and their files. */
+export function failedTests(text) {
+  const found = linesOf(text).flatMap(line => {
+    const [, name, file] = FAILED_BLOCK.exec(line) ?? []
+    return name === undefined ? [] : [{ name, file }]
+  })
+  return {
+    names: [...new Set(found.map(({ name }) => name))],
+    files: [...new Set(found.map(({ file }) => file))],
+  }
+}
+
+/**
+ * The output of a failed stage for a reader who may see only its beginning: what failed, why, then the rest, without
+ * what passed.
+ */
 export function failureReport(text) {
   const lines = linesOf(text)
   const failed = lines.filter(line => FAILED_TEST.test(line))
   const rest = lines.filter(line => !PASSED_TEST.test(line) && !FAILED_TEST.test(line))
-  return [...failed, ...rest].join('\n')
+  const begin = Math.max(
+    0,
+    rest.findIndex(line => FAILURES_BEGIN.test(line)),
+  )
+  return [...failed, ...rest.slice(begin), ...rest.slice(0, begin)].join('\n')
 }
 
 function linesOf(text) {

@@ -1,3 +1,6 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { eventually } from '../support/patience.ts'
 import { isRunning } from '../support/processes.ts'
@@ -17,6 +20,7 @@ interface Runner {
     readonly processors: number
     readonly write: (text: string) => void
     readonly signal?: AbortSignal
+    readonly again?: boolean
   }): Promise<number>
 }
 
@@ -32,12 +36,12 @@ const shell = (name: string, script: string, more: Partial<Stage> = {}): Stage =
   ...more,
 })
 
-async function run(stages: readonly Stage[], processors = 1, signal?: AbortSignal) {
+async function run(stages: readonly Stage[], processors = 1, signal?: AbortSignal, again = false) {
   let out = ''
   const write = (text: string) => {
     out += text
   }
-  const failed = await runStages({ stages, processors, write, ...(signal && { signal }) })
+  const failed = await runStages({ stages, processors, write, again, ...(signal && { signal }) })
   return { failed, lines: out.trimEnd().split('\n') }
 }
 
@@ -93,6 +97,33 @@ describe('npm test', () => {
     const begin = lines.indexOf('--- output of unit:')
     expect(lines.slice(begin + 1, begin + 3)).toEqual([log[1], log[2]])
     expect(lines).not.toContain(log[0])
+  })
+
+  it('prints why tests failed ahead of what else a stage without names of tests wrote', async () => {
+    const log = ['a line', '⎯⎯ Failed Tests 1 ⎯⎯', ' FAIL  |unit| test/unit/a.test.ts > one', 'Error: reason']
+    const { lines } = await run([shell('runtimes', `printf '${log.join('\\n')}\\n'; exit 1`)])
+    const begin = lines.indexOf('--- output of runtimes:')
+    expect(lines[begin + 1]).toBe(log[1])
+    expect(lines).toContain('a line')
+  })
+
+  it('runs failed tests once more when that is asked for, and names those that pass then', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kprobe-again-'))
+    const script = (passes: string) =>
+      `if [ -e ${folder}/${passes} ] && [ "$0" = test/unit/a.test.ts ]; then exit 0; fi; touch ${folder}/once
+       echo ' FAIL  |unit| test/unit/a.test.ts > one'; exit 1`
+    const twice = async (again: boolean, passes = 'once') =>
+      await run([shell('unit', script(passes), { script: 'test:unit' })], 1, undefined, again)
+    try {
+      expect((await twice(false)).failed).toBe(1)
+      const { failed, lines } = await twice(true)
+      expect(failed).toBe(0)
+      expect(lines).toContain('again unit: test/unit/a.test.ts')
+      expect(lines).toContain('unsteady: unit: failed, then passed alone: test/unit/a.test.ts > one')
+      expect((await twice(true, 'never')).failed).toBe(1)
+    } finally {
+      rmSync(folder, { recursive: true })
+    }
   })
 
   it('ends a stage that writes nothing for too long, with all that it started, and shows its last words', async () => {

@@ -7,6 +7,7 @@ import { join } from 'node:path'
 import { buildSync } from 'esbuild'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { listenAtUnixSocket } from '../../../src/base/unix-socket.ts'
+import { leaveDeadSocket } from '../../support/dead-socket.ts'
 
 let folder = ''
 const servers: Server[] = []
@@ -60,14 +61,6 @@ it('takes no socket from a process that is too busy to answer', async () => {
     child.kill('SIGKILL')
   }
 })
-
-async function leaveDeadSocket(path: string): Promise<void> {
-  const server = createServer().listen({ path: `${path}.dead` })
-  await once(server, 'listening')
-  linkSync(`${path}.dead`, path)
-  await new Promise(done => server.close(done))
-  expect(statSync(path).isSocket()).toBe(true)
-}
 
 it('F136: replaces a dead socket, whatever abstract names others listen at', async () => {
   const path = join(folder, 's')

@@ -1,10 +1,10 @@
 import { chmod, mkdtemp, readdir, rm, stat, writeFile } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type AdminPages, AdminServer } from '../../../src/telemetry/admin-server.ts'
 import type { ServerNews } from '../../../src/telemetry/http-server.ts'
+import { leaveDeadSocket } from '../../support/dead-socket.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { ask, until } from './http-client.ts'
 
@@ -38,15 +38,6 @@ function open(pages: Partial<AdminPages> = {}) {
   })
   servers.push(server)
   return { server, clock, news, kinds: () => news.map(({ kind }) => kind) }
-}
-
-/** A socket file at which nobody listens, as a process leaves it that was killed. */
-async function leaveStale(): Promise<void> {
-  const other = createServer()
-  await new Promise<void>(done => other.listen({ path: `${path}.old` }, done))
-  const { rename } = await import('node:fs/promises')
-  await rename(`${path}.old`, path)
-  await new Promise(done => other.close(done))
 }
 
 describe('AdminServer', () => {
@@ -86,7 +77,7 @@ describe('AdminServer', () => {
   })
 
   it('replaces a socket without a listener', async () => {
-    await leaveStale()
+    await leaveDeadSocket(path)
     expect((await stat(path)).isSocket()).toBe(true)
     const { kinds } = open()
     await until(() => kinds().length === 1)

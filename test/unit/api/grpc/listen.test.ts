@@ -1,5 +1,5 @@
 import { existsSync, lstatSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { createConnection, createServer, type Socket } from 'node:net'
+import { createConnection, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { connect as connectTls } from 'node:tls'
@@ -12,6 +12,7 @@ import { readTls } from '../../../../src/api/grpc/tls.ts'
 import { type Clock, systemClock } from '../../../../src/base/clock.ts'
 import { EMPTY, feedOf } from '../../../support/api/states.ts'
 import { grpcClient, statusOf, WatchClient } from '../../../support/api/watch-client.ts'
+import { dyingSocket } from '../../../support/dead-socket.ts'
 import { eventually } from '../../../support/patience.ts'
 import { createAuthority, type KeyPair } from '../../../support/tls.ts'
 
@@ -72,15 +73,6 @@ describe('addresses', () => {
   )
 })
 
-function refuses(path: string): Promise<boolean> {
-  return new Promise(resolve => {
-    const probe = createConnection({ path }, () => {
-      probe.destroy()
-      resolve(false)
-    }).once('error', () => resolve(true))
-  })
-}
-
 describe('a unix socket', () => {
   it('is for its owner alone, and gone when the server is', async () => {
     const path = `${folder}/api.sock`
@@ -95,17 +87,11 @@ describe('a unix socket', () => {
 
   it('replaces the file that a dead process left, and no living one', async () => {
     const path = `${folder}/taken.sock`
-    const dead = createServer().listen({ path: `${folder}/dead.sock` })
-    await new Promise(resolve => dead.once('listening', resolve))
-    // Linux keeps the file of a socket whose process is gone; so does a name that closing does not know.
-    const { linkSync } = await import('node:fs')
-    linkSync(`${folder}/dead.sock`, path)
+    const die = await dyingSocket(path)
     await expect(start(`unix://${path}`)).rejects.toThrow(
       `cannot serve the API at unix://${path}: another process answers at this socket`,
     )
-    await new Promise(resolve => dead.close(resolve))
-    // A process that another thread forks at this moment has the socket until it execs.
-    await eventually(() => refuses(path))
+    await die()
     expect(existsSync(path)).toBe(true)
     const server = await start(`unix://${path}`)
     expect(await client(server.address).ask()).toBe(1)
