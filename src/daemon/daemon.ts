@@ -430,8 +430,7 @@ class Daemon {
     this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)
     this.#outward?.update(table)
-    // Flows are judged by the newest word: an endpoint that the next commit brings is nobody's stale one. Those of the
-    // userspace mode lead to this process, never to an endpoint.
+    // The newest snapshot has the endpoints of the next commit, too. Relayed connections lead to this process.
     if (this.#programming === undefined || !findMode(this.#programming.mode).relays)
       this.#flows?.offer(this.#intake.snapshot, table)
     const [previous, written] = [this.#previous, this.#written]
@@ -442,9 +441,7 @@ class Daemon {
     this.#io.synced({ reason: event.reason, snapshot, table, previous, written })
     if (!this.#config.once || table.number !== this.#intake.snapshot.number) return
     const isWhole = status.quarantined.length === 0 && this.#programming?.hasMisfits !== true
-    const why = isWhole
-      ? '--once: first sync complete'
-      : '--once: first sync complete, with Services left out'
+    const why = `--once: first sync complete${isWhole ? '' : ', with Services left out'}`
     void this.#programmer?.retired().then(() => this.#finish(isWhole ? 0 : 1, why))
   }
 }

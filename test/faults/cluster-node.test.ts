@@ -209,7 +209,7 @@ describe('F43: the Node', () => {
       ...onNode,
     } as const
     await eventually(async () => (await cluster.lab.trace([flow]))[0]?.endpoints.has(`${A}:8080`) ?? false)
-    expect(daemon.said('cannot be read')).toEqual([])
+    expect(daemon.said('cannot read the addresses')).toEqual([])
   })
 })
 

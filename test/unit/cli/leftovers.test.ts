@@ -165,7 +165,7 @@ describe('kprobe doctor', () => {
     const told = (of: Neighbourhood) => neighboursOf(of).map(({ severity, what }) => `${severity}: ${what}`)
     expect(told(around)).toEqual([
       "warning: kube-proxy's iptables mode has 2 chains with 5 rules in legacy iptables (ip nat)",
-      'note: whether kube-proxy has chains in legacy iptables (ip6 nat) cannot be read',
+      'note: cannot check whether kube-proxy has chains in legacy iptables (ip6 nat)',
       'warning: legacy iptables tables are in use: ip nat, ip6 nat, beside those of iptables-nft, which kprobe writes in this mode',
     ])
     const legacyTables = [{ family: 'ip' as const, name: 'filter', chains: [] }]

@@ -196,7 +196,7 @@ describe('a connection', () => {
     names.delete('api.test')
     const error = await failureBeyondLoss(client)
     expect(error).toMatchObject({ kind: 'unreachable' })
-    expect(error.message).toContain('its host name does not resolve: ENOTFOUND')
+    expect(error.message).toContain('its host name has no address: ENOTFOUND')
     names.set('api.test', '127.0.0.2')
     expect(await getText(client, '/')).toBe('two')
     expect(second.accepted).toBe(1)

@@ -123,6 +123,6 @@ describe('a list in JSON', () => {
   it('A27: is cut off wherever it ends too early', () => {
     const text = `{${TYPE},${METADATA},"items":[${JSON.stringify(ODD)}]}`
     for (let length = 0; length < text.length; length++)
-      expect(() => readList(JSON_TYPE, [Buffer.from(text).subarray(0, length)])).toThrow('cut off')
+      expect(() => readList(JSON_TYPE, [Buffer.from(text).subarray(0, length)])).toThrow('truncated')
   })
 })
