@@ -51,7 +51,7 @@ vi.mock('../../../src/modes/registry.ts', async original => {
       },
     }),
   )
-  return { ...real, findMode: (name: string) => modes.find(mode => mode.name === name) }
+  return { ...real, MODES: modes, findMode: (name: string) => modes.find(mode => mode.name === name) }
 })
 
 afterEach(() => {
@@ -117,7 +117,7 @@ test('chains that anybody may have written stay, and are warned of', async () =>
   begun[0]?.report(SYNCED)
   await mine.retired()
   expect(retired).toEqual(['ipvs', 'iptables', 'userspace'])
-  expect(warned).toEqual([expect.stringContaining('remove them with `kprobe cleanup --proxy-mode=iptables`')])
+  expect(warned).toEqual(['iptables-mode chains found; kept'])
 })
 
 test.each([
