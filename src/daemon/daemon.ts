@@ -206,7 +206,7 @@ class Daemon {
       features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
       tell: fact => this.#recorder?.record(fact),
       mode: () => findMode(this.#programming?.mode ?? this.#config.proxyMode),
-      ofMode: () => this.#modeMetrics(),
+      ofMode: async () => (await this.#programmer?.metrics()) ?? [],
       api: this.#api?.numbers,
       connections:
         connectionMetricsMax === 0
@@ -218,16 +218,6 @@ class Daemon {
               failed: err => log.warn({ err }, 'cannot read connection counters'),
             },
     })
-  }
-
-  async #modeMetrics(): ReturnType<Programming['metrics']> {
-    try {
-      return (await this.#programming?.metrics()) ?? []
-    } catch (err) {
-      const mode = this.#programming?.mode
-      this.#io.log.warn({ err }, `cannot read ${mode} rules or their counters; their metrics are missing`)
-      return []
-    }
   }
 
   get #programming(): Programming | undefined {

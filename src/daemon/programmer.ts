@@ -5,6 +5,7 @@ import type { Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { findMode, MODE_NAMES } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
+import type { ModeMetric } from '../telemetry/mode-metrics.ts'
 import { type Programming, type ProgrammingOptions, startProgramming } from './programming.ts'
 
 /**
@@ -57,6 +58,18 @@ export class Programmer {
       this.#current = begun
       await before.stop()
     } else this.#next = begun
+  }
+
+  /** Those of the mode at work. */
+  async metrics(): Promise<readonly ModeMetric[]> {
+    const serving = this.#current
+    try {
+      return (await serving?.metrics()) ?? []
+    } catch (err) {
+      const what = `${serving?.mode} rules or their counters`
+      this.#options.log.warn({ err }, `cannot read ${what}; their metrics are missing`)
+      return []
+    }
   }
 
   /** Resolves when no other mode is left in the kernel, or none can be removed. */

@@ -307,7 +307,7 @@ export function exitComplaints({ path, endings, imports }: SourceFile): string[]
 /** Modules that no import names. */
 export function loadingComplaints({ path, hiddenImports }: SourceFile): string[] {
   const isAddon = path === 'src/netlink/native.ts'
-  return hiddenImports
+  return [...new Set(hiddenImports)]
     .filter(way => !(way === 'createRequire' && isAddon))
     .map(way => `${path}: ${way} loads what no import names`)
 }

@@ -22,7 +22,6 @@ const told: object[] = []
 const retired: ProxyMode[] = []
 /** Modes that the process has programmed the kernel in. */
 const known: ProxyMode[] = []
-const KEPT = 'iptables-mode chains found; kept'
 
 vi.mock('../../../src/daemon/programming.ts', () => ({
   startProgramming(
@@ -48,7 +47,7 @@ vi.mock('../../../src/modes/registry.ts', async original => {
         retired.push(mode.name)
         if (isKnown) known.push(mode.name)
         const isKept = mode.cleanupOnRequest === true && !isKnown && serviceProxyName === undefined
-        return Promise.resolve(isKept ? { kept: KEPT } : 'removed')
+        return Promise.resolve(isKept ? { kept: 'iptables-mode chains found; kept' } : 'removed')
       },
     }),
   )
@@ -118,7 +117,7 @@ test('chains that anybody may have written stay, and are warned of', async () =>
   begun[0]?.report(SYNCED)
   await mine.retired()
   expect(retired).toEqual(['ipvs', 'iptables', 'userspace'])
-  expect(warned).toEqual([KEPT])
+  expect(warned).toEqual(['iptables-mode chains found; kept'])
 })
 
 test.each([

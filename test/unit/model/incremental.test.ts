@@ -191,9 +191,10 @@ describe('resolve with a previous result', () => {
         for (const { events, options: next } of steps) {
           options = next ?? options
           snapshot = applyEvents(snapshot, events)
-          previous = finish(resolve(options, previous, snapshot))
-          const { table } = previous
-          const anew = finish(resolve(options, undefined, snapshot))
+          const resolved = finish(resolve(options, previous, snapshot))
+          const { table } = resolved
+          const anew = finish(resolve(withRefused(options, previous, resolved), undefined, snapshot))
+          previous = resolved
           expect(plain(table)).toEqual(plain(anew.table))
           expect(table.number).toBe(snapshot.number)
           invariants(table)
@@ -327,6 +328,24 @@ describe('resolve with a previous result', () => {
     expect(next.services.get('ns/web')?.ports[0]?.cluster.map(its => its.ip)).toEqual([ip('10.1.0.2')])
   })
 })
+
+/**
+ * The options that make a resolve from nothing refuse what `previous` refused: a Service that was refused for memory needs
+ * clear room to come back. From another point of view, which includes another memory limit, earlier refusals do not count.
+ */
+function withRefused(
+  options: ResolveOptions,
+  previous: Resolved | undefined,
+  { memo: { claims } }: Resolved,
+): ResolveOptions {
+  const { memory } = options
+  if (memory === undefined || previous?.memo.claims.fingerprint !== claims.fingerprint) return options
+  const oversized = previous.memo.admission?.oversized.entries() ?? []
+  return {
+    ...options,
+    memory: { ...memory, refused: new Map(oversized.map(([key, { limit }]) => [key, limit])) },
+  }
+}
 
 /** What an event is about. */
 function subject(event: SourceEvent): string {

@@ -182,7 +182,6 @@ describe('the rules on words and names', () => {
     expect(castComplaints(file('src/a.ts', 'const b = c as D'))).toEqual([
       'src/a.ts:1: a cast: const b = c as D',
     ])
-    expect(castComplaints(file('src/a.ts', 'const b = c\n  as D'))).toHaveLength(1)
     expect(castComplaints(file('src/a.ts', 'const b = c as\n  D'))).toHaveLength(1)
     expect(castComplaints(file('src/a.ts', 'const b = [1] as const'))).toEqual([])
     expect(castComplaints(file('src/a.ts', "export {\n  a as b,\n} from './b.ts'"))).toEqual([])

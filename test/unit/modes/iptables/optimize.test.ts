@@ -99,7 +99,7 @@ describe('the optimizer', () => {
           }
         },
       ),
-      { numRuns: runs(150) },
+      { numRuns: runs(150, 1 / 2) },
     )
     expect([...seen].sort()).toEqual([
       'accept false',

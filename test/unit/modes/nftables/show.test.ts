@@ -16,7 +16,7 @@ import { renderState } from '../../../../src/modes/nftables/render.ts'
 import { kernelRows } from '../../../../src/modes/nftables/show.ts'
 import { EMPTY_STATE } from '../../../../src/modes/nftables/state.ts'
 
-const FOLDER = fileURLToPath(new URL('../../../../deploy/examples', import.meta.url))
+const FOLDER = fileURLToPath(new URL('../../../../deploy/examples/', import.meta.url))
 
 function exampleObjects(): unknown[] {
   const documents = ['00-node.yaml', '10-cluster.yaml', '20-shop.yaml'].flatMap(name =>

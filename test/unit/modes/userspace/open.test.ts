@@ -40,9 +40,9 @@ it('says what it costs, serves, and goes without a trace', async () => {
   expect(await traffic(held)).toEqual([])
   await close()
   const { signal } = new AbortController()
-  expect(await retireUserspace(contextOf(kernel), signal)).toBe(true)
+  expect(await retireUserspace(contextOf(kernel), signal)).toBe('removed')
   expect(kernel.space.tables.size).toBe(0)
-  expect(await retireUserspace(contextOf(kernel), signal)).toBe(false)
+  expect(await retireUserspace(contextOf(kernel), signal)).toBe('nothing')
 })
 
 it('relays no more than the process has room for', async () => {
@@ -61,7 +61,7 @@ it('leaves everything when it is called off', async () => {
   start()
   await commitAll(plane, plane.empty, finish(plane.render(web(), { base: plane.empty, without: new Set() })))
   await close()
-  expect(await retireUserspace(contextOf(kernel), AbortSignal.abort())).toBe(true)
+  expect(await retireUserspace(contextOf(kernel), AbortSignal.abort())).toBe('removed')
   expect(kernel.space.tables.size).toBe(2)
 })
 
