@@ -145,7 +145,7 @@ describe('runDataplane', () => {
     await source.tell(service('a'))
     source.handlers?.synced()
     await expect(ended).rejects.toThrow('the kernel is gone')
-    expect(lines.filter(line => line.includes('programming failed'))).toHaveLength(3)
+    expect(lines.filter(line => line.includes('sync failed'))).toHaveLength(3)
     expect(source.stopped).toBe(true)
   })
 
@@ -158,7 +158,7 @@ describe('runDataplane', () => {
     await source.tell(service('a'))
     source.handlers?.synced()
     await expect(ended).rejects.toThrow('listing failed')
-    expect(lines.filter(line => line.includes('programming failed'))).toHaveLength(1)
+    expect(lines.filter(line => line.includes('sync failed'))).toHaveLength(1)
   })
 
   test('rejects when the source cannot start, and leaves no lock', async () => {

@@ -105,7 +105,7 @@ describe('a unix socket', () => {
 
   it('leaves alone what is no socket', async () => {
     writeFileSync(`${folder}/file`, 'mine')
-    await expect(start(`unix://${folder}/file`)).rejects.toThrow('no socket')
+    await expect(start(`unix://${folder}/file`)).rejects.toThrow('not a socket')
   })
 })
 

@@ -169,7 +169,7 @@ it('takes what another process holds for alive when it only looks', async () => 
   const wanted = finish(looker.render(frontends, { base: state, without: new Set() }))
   const plan = finish(looker.diff(state, wanted))
   expect(plan.empty).toBe(true)
-  await expect(looker.commit(plan, {})).rejects.toThrow('nobody opens')
+  await expect(looker.commit(plan, {})).rejects.toThrow('no listeners for these rules')
 })
 
 it('refuses SCTP, and a family that this node has no address of, by name', () => {
