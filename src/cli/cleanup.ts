@@ -134,7 +134,7 @@ async function cleanOurs(io: Io, { force, mode, name }: Extent): Promise<number>
   try {
     const gone: string[] = []
     const foreign: string[] = []
-    // Objects of a named proxy are nobody else's.
+    // Objects of a named proxy belong to no other program.
     for (const each of MODES.filter(
       its => !its.cleanupOnRequest || name !== undefined || its.name === mode,
     )) {

@@ -28,7 +28,7 @@ export interface IntakeOptions {
   readonly keepsNode?: boolean
   /** Adds to a Snapshot what this machine knows, which may have changed; the same object when that is nothing new. */
   readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
-  /** Of all objects, see partsOf(); undefined for no bound. */
+  /** Maximum parts of all objects, see partsOf(); undefined for no bound. */
   readonly partsMax?: number | undefined
 }
 

@@ -6,24 +6,24 @@ import type { LocatedRefusal } from '../source/source.ts'
 export interface LeftOutOptions {
   readonly clock: Clock
   readonly partsMax?: number | undefined
-  /** Objects that no Service speaks for, after what the source refuses; at each change. */
+  /** Gets the refusals of the source and those of objects without a Service, at each change. */
   readonly refusals: (list: readonly LocatedRefusal[]) => void
-  /** There is room for these again. */
+  /** Gets the objects that fit again. */
   readonly reread: (objects: readonly LeftOut[]) => void
 }
 
-/** From a change to the look at what is left out. */
-const LOOK_MS = 1_000
-/** From one list to the next one, and for each object there is; twice as long each time while anything is left out. */
+/** Time from a change to the check of the objects that are left out. */
+const CHECK_MS = 1_000
+/** Minimum time between two lists, and its addition for each object; doubles each time while objects are left out. */
 const REREAD_MS = 30_000
 const REREAD_OBJECT_MS = 5
 const REREAD_MS_MAX = 3_600_000
-/** Refusals that are reported by name. */
+/** Refusals that are reported, each by its object. */
 const ORPHANS_MAX = 1_000
 
 /**
- * Follows the objects that are left out for want of memory: reports slices that belong to no Service, whose refusal no
- * Service bears, and has objects read again once there is room for them.
+ * Follows the objects that are left out for want of memory: reports slices without a Service that could report them, and
+ * requests objects again once they fit.
  */
 export class LeftOutWatch {
   readonly #options: LeftOutOptions
@@ -33,7 +33,7 @@ export class LeftOutWatch {
   #orphans: readonly LocatedRefusal[] = []
   #timer: Cancel | undefined
   #timerAtMs = Number.POSITIVE_INFINITY
-  /** The next list may be asked for at this time (monotonic milliseconds). */
+  /** The next list may be requested at this time (monotonic milliseconds). */
   #rereadMs = 0
   #rereads = 0
 
@@ -41,7 +41,7 @@ export class LeftOutWatch {
     this.#options = options
   }
 
-  /** What the source refuses now. */
+  /** Takes what the source refuses now. */
   refused(list: readonly LocatedRefusal[]): void {
     this.#ofSource = list
     this.#report()
@@ -50,17 +50,17 @@ export class LeftOutWatch {
   follow(snapshot: Snapshot, budget: ObjectBudget): void {
     this.#snapshot = snapshot
     this.#budget = budget
-    if (budget.leftOut.size + this.#orphans.length > 0) this.#lookWithin(LOOK_MS)
+    if (budget.leftOut.size + this.#orphans.length > 0) this.#checkWithin(CHECK_MS)
     else this.#rereads = 0
   }
 
-  /** Nothing is called any more until the next `follow` or `refused`. */
+  /** Calls nothing any more until the next `follow` or `refused`. */
   stop(): void {
     this.#timer?.()
     this.#timerAtMs = Number.POSITIVE_INFINITY
   }
 
-  #lookWithin(delayMs: number): void {
+  #checkWithin(delayMs: number): void {
     const { clock } = this.#options
     const atMs = clock.nowMs() + delayMs
     if (atMs >= this.#timerAtMs) return
@@ -68,11 +68,11 @@ export class LeftOutWatch {
     this.#timerAtMs = atMs
     this.#timer = clock.after(delayMs, () => {
       this.#timerAtMs = Number.POSITIVE_INFINITY
-      this.#look()
+      this.#check()
     })
   }
 
-  #look(): void {
+  #check(): void {
     const orphans = orphansIn(this.#snapshot, this.#budget)
     const isSame =
       orphans.length === this.#orphans.length &&
@@ -95,8 +95,8 @@ export class LeftOutWatch {
       this.#rereadMs = nowMs + Math.min(distanceMs, REREAD_MS_MAX)
       reread(objects)
     }
-    // Also after a list: it may not have come.
-    this.#lookWithin(this.#rereadMs - nowMs)
+    // Check also after a list: it may have failed.
+    this.#checkWithin(this.#rereadMs - nowMs)
   }
 
   #report(): void {
@@ -104,7 +104,7 @@ export class LeftOutWatch {
   }
 }
 
-/** Slices that are left out, and belong to no Service that could report them. */
+/** Finds slices that are left out and have no Service that could report them. */
 function orphansIn({ services, sliceByKey }: Snapshot, { leftOut }: ObjectBudget): readonly LocatedRefusal[] {
   const orphans: LocatedRefusal[] = []
   for (const { kind, key } of leftOut.values()) {

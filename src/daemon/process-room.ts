@@ -20,17 +20,17 @@ const SERVICES_SHARE = 0.6
 /** Node.js lets the heap have half of a control group's memory, of a large machine less. */
 const HEAP_SHARE = 0.5
 
-/** What Services may take together, bytes; undefined where nobody says. */
+/** Computes the memory for all Services, in bytes; undefined when no limit is known. */
 export function servicesBytes({ memoryBytes, heapBytes }: Partial<ProcessRoom> = {}): number | undefined {
   const limits = [memoryBytes, heapBytes === undefined ? undefined : heapBytes / HEAP_SHARE]
   const least = Math.min(...limits.map(limit => limit ?? Number.POSITIVE_INFINITY))
   return Number.isFinite(least) ? SERVICES_SHARE * least : undefined
 }
 
-/** What a part of an object takes at most while it is held: see partsOf(). */
+/** Maximum memory of a part of a held object: see partsOf(). */
 const PART_BYTES = 256
 
-/** Parts of objects that may be held; undefined where nobody says. */
+/** Computes how many parts of objects may be held; undefined when no limit is known. */
 export function partsMax(room?: Partial<ProcessRoom>): number | undefined {
   const bytes = servicesBytes(room)
   return bytes === undefined ? undefined : bytes / PART_BYTES

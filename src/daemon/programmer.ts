@@ -60,7 +60,7 @@ export class Programmer {
     } else this.#next = begun
   }
 
-  /** Those of the mode at work. */
+  /** Gives the metrics of the active mode. */
   async metrics(): Promise<readonly ModeMetric[]> {
     const serving = this.#current
     try {

@@ -38,7 +38,7 @@ export interface Cut {
 /** Limits by namespace, for those that ask for too much. */
 export type Cuts = ReadonlyMap<string, Cut>
 
-/** What was refused comes back where it fits into this part: else it would come and go with small changes elsewhere. */
+/** A refused object is accepted again only within this part: else it would come and go with small changes elsewhere. */
 export const FIRM = 0.95
 
 export const NO_CUTS: ReadonlyMap<string, Cut> = new Map()
@@ -121,8 +121,8 @@ export function* cutsOf(input: CutInput): Steps<Cuts> {
 const STEPS_AN_OCTAVE = 128
 
 /**
- * What one of several may have of `all` (max-min fairness): L, such that the sum of min(asked, L) is `all` or a little
- * less; infinite where that is enough for what is asked.
+ * Computes the share that one of several may have of `all` (max-min fairness): L, such that the sum of min(asked, L) is
+ * `all` or a little less; infinite when `all` covers everything asked.
  */
 export function levelOf(asked: readonly number[], all: number): number {
   const inOrder = Float64Array.from(asked).sort()

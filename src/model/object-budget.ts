@@ -11,22 +11,22 @@ import {
 } from './object-parts.ts'
 import { applyEvents, type Snapshot } from './snapshot.ts'
 
-/** Parts of the objects of one namespace. */
+/** Counts the parts of the objects of one namespace. */
 interface Holding {
   readonly held: number
-  /** With those that are left out. */
+  /** Parts, including those of objects that are left out. */
   readonly asked: number
 }
 
-/** An object that is left out: an event that deletes it names it. */
+/** Names an object that is left out, like an event that deletes it. */
 export type LeftOut = Pick<CountedEvent, 'kind' | 'key'>
 
-/** What is held of all objects. Immutable; the next one costs what has changed. */
+/** The parts that are held of all objects. Immutable; the next one costs what has changed. */
 export interface ObjectBudget {
   readonly holdings: PersistentMap<Holding>
-  /** Of all namespaces. */
+  /** Parts of all namespaces. */
   readonly held: number
-  /** As much is held, although it is over the limit: nothing more can be left out. */
+  /** Parts that are held above the limit, because no more objects can be left out. */
   readonly tolerated: number
   readonly leftOut: PersistentMap<LeftOut>
 }
@@ -57,7 +57,7 @@ export class PartsLedger {
     this.#tolerated = budget.tolerated
   }
 
-  /** The event takes the place of `before`. */
+  /** Counts the event instead of `before`. */
   put({ kind, key, value }: CountedEvent, before: CountedObject | undefined): void {
     if (value?.leftOut !== undefined) this.#leftOut.set(`${kind}/${key}`, { kind, key })
     else if (before?.leftOut !== undefined) this.#leftOut.set(`${kind}/${key}`, undefined)
@@ -65,12 +65,12 @@ export class PartsLedger {
     this.#move(namespaceOf(key), value, 1)
   }
 
-  /** More is held than may be, and something can be done about it. */
+  /** Whether more parts are held than the limit allows, and some can be left out. */
   get isOver(): boolean {
     return this.#held > Math.max(this.#partsMax, this.#tolerated / FIRM)
   }
 
-  /** Leaves out objects until each namespace is within its share. Gives what is held in their place; `objects` are all. */
+  /** Leaves out objects until each namespace is within its share. Gives their stubs; `objects` are all objects. */
   *reduce(objects: Iterable<CountedEvent>): Steps<readonly CountedEvent[]> {
     const level = levelOf(
       [...this.#all()].map(({ asked }) => asked),
@@ -100,7 +100,7 @@ export class PartsLedger {
     }
   }
 
-  /** By namespace: the objects that can be left out of those that hold more than the level. */
+  /** Finds the objects that can be left out, in namespaces that hold more than the level. */
   *#candidates(objects: Iterable<CountedEvent>, level: number): Steps<ReadonlyMap<string, Candidate[]>> {
     const byNamespace = new Map<string, Candidate[]>()
     let untilPause = YIELD_EVERY
@@ -151,12 +151,12 @@ const NOTHING: Holding = { held: 0, asked: 0 }
 export interface BudgetInput {
   readonly partsMax: number
   readonly budget: ObjectBudget
-  /** What the budget is of. */
+  /** The snapshot that the budget counts. */
   readonly before: Snapshot
   readonly after: Snapshot
 }
 
-/** A later snapshot within the budget: what does not fit is left out of it. */
+/** Leaves the objects out of a later snapshot that do not fit into the budget. */
 export function* withinBudget({
   partsMax,
   budget,
@@ -193,7 +193,7 @@ function* objectsOf({ services, sliceByKey }: Snapshot): Generator<CountedEvent>
   for (const value of sliceByKey.values()) yield { kind: 'EndpointSlice', key: value.key, value }
 }
 
-/** Objects that are left out and for which there is room now, the smallest first. */
+/** Finds the objects that are left out and fit now, the smallest first. */
 export function fitting({
   partsMax,
   budget,

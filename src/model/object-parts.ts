@@ -11,7 +11,7 @@ export function isCounted(event: SourceEvent): event is CountedEvent {
   return event.kind === 'Service' || event.kind === 'EndpointSlice'
 }
 
-/** What an object counts beside its ports, addresses and endpoints. */
+/** Parts of an object besides its ports, addresses and endpoints. */
 export const OBJECT_PARTS = 4
 const REFUSAL_PARTS = 2
 /** Text that counts as one part. */
@@ -20,22 +20,22 @@ const TEXT_LENGTH = 256
 const ENDPOINT_TEXT_LENGTH = 128
 /** A hint, beside its name. */
 const HINT_LENGTH = 32
-/** An object that is left out counts this much: for its names and the refusal. */
+/** Parts of an object that is left out: its names and the refusal. */
 const STUB_PARTS = 8
 
-/** The memory that an object takes while it is held, in parts of at most 256 B: a port, an address and an endpoint are one each. */
+/** Counts the memory of a held object, in parts of at most 256 B: a port, an address and an endpoint are one each. */
 export function partsOf(object: CountedObject): number {
   if (object.leftOut !== undefined) return STUB_PARTS
   const own = 'endpoints' in object ? endpointParts(object) : addressParts(object)
   return Math.ceil(OBJECT_PARTS + object.ports.length + REFUSAL_PARTS * object.refusals.length + own)
 }
 
-/** The parts of the whole object, also where it is left out. */
+/** Counts the parts of the whole object, also when it is left out. */
 export function wholePartsOf(object: CountedObject): number {
   return object.leftOut ?? partsOf(object)
 }
 
-/** Whether an object of so many parts takes less memory when it is left out. */
+/** Tests whether an object of so many parts takes less memory when it is left out. */
 export function isReducible(parts: number): boolean {
   return parts > STUB_PARTS
 }
@@ -67,8 +67,8 @@ function textLength(texts: Readonly<Record<string, string | number>>): number {
 }
 
 /**
- * The event with what is held of an object that is left out: a Service keeps its ClusterIPs, which reject, and a slice has
- * no endpoints. `partsMax` is for the text of the refusal.
+ * Reduces the object of an event to its stub: a Service keeps its ClusterIPs, which reject, and a slice has no endpoints.
+ * `partsMax` is for the text of the refusal.
  */
 export function leavingOut(event: CountedEvent, partsMax: number): CountedEvent {
   const { kind, key, value } = event
@@ -95,7 +95,7 @@ export function leavingOut(event: CountedEvent, partsMax: number): CountedEvent 
   return { kind, key, value: stub }
 }
 
-/** Without figures of other objects: the text stays the same while the object does. */
+/** Names no figures of other objects, so that the text changes only with the object. */
 function over(partsMax: number): string {
   return (
     'more than fits into the share of its namespace: the namespaces that hold most divide ' +
@@ -105,7 +105,7 @@ function over(partsMax: number): string {
 
 const ADVICE = 'give it fewer of them, or the process a higher memory limit'
 
-/** The Service with nothing but its ClusterIPs: connections to them are rejected, and nobody else takes them. */
+/** Reduces a Service to its ClusterIPs: connections to them are rejected, and no other Service gets them. */
 export function rejecting(service: Service, refusals: readonly Refusal[]): Service {
   return {
     ...service,

@@ -14,7 +14,7 @@ export const MODES: readonly Mode[] = [
 
 export const MODE_NAMES: readonly string[] = MODES.map(({ name }) => name)
 
-/** The device whose addresses are those of Services, not of this machine. One mode has a device. */
+/** The device whose addresses belong to Services, not to this machine. Only one mode has a device. */
 export const MODE_DEVICE = MODES.find(({ device }) => device !== undefined)?.device
 
 export const DEFAULT_MODE = nftables.name
@@ -26,7 +26,7 @@ export function findMode(name: string): Mode {
   return mode
 }
 
-/** The named proxy that has a table of this name; undefined where none has. Others may use such names: it is for hints. */
+/** Gives the named proxy that has a table of this name; undefined for none. A hint: other programs may use such names. */
 export function proxyOfTable(table: string): string | undefined {
   if (MODES.some(({ tableName }) => tableName(undefined) === table)) return undefined
   return MODES.map(mode => mode.proxyOfTable?.(table)).find(proxy => proxy !== undefined)

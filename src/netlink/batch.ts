@@ -148,7 +148,7 @@ export interface FollowUp<T> {
 export interface Sent<T> {
   /** What the kernel refused, and what could not be sent. */
   readonly refused: readonly Refused<T>[]
-  /** Set when answers were lost: nobody knows what happened to their messages, and what comes behind was not sent. */
+  /** Set when answers were lost: the outcome of their messages is unknown, and later messages were not sent. */
   readonly loss: NetlinkError | undefined
   readonly bytes: number
   readonly messages: number

@@ -15,7 +15,7 @@ export interface ModeMetricValue {
   readonly value: number
 }
 
-/** The metrics of the mode in use. Those of other modes are absent. */
+/** Publishes the metrics of the active mode only. */
 export class ModeMetrics {
   readonly #registry: Registry
   #now: ReadonlyMap<string, ModeMetric> = new Map()

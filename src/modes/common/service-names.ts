@@ -4,9 +4,9 @@ import type { Element, Table } from '../../kernel/nft/state.ts'
 import { LAYOUTS } from './family.ts'
 import { protocolOfKey } from './octet-keys.ts'
 
-/** Whom places serve: names as `namespace/name:port`, or `namespace/name` where a whole Service is meant. */
+/** Names the Service of each place: `namespace/name:port`, or `namespace/name` for a whole Service. */
 export interface ServiceNames {
-  /** What has no name here is nobody's. */
+  /** Whether every place without a name here belongs to no Service. */
   readonly isComplete: boolean
   at(protocol: string, ip: Ip, port: number): string | undefined
   atNodePort(protocol: string, port: number): string | undefined

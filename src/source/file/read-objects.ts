@@ -51,7 +51,7 @@ export interface ReadOptions {
   readonly parseObject: ParseObject
   readonly findDoubts?: FindDoubts
   readonly clock: Clock
-  /** Of all objects, see partsOf(): more is a FileError. */
+  /** Maximum parts of all objects, see partsOf(): more is a FileError. */
   readonly partsMax?: number
   /** Aborted when the caller no longer waits for the result: reading ends with a FileError. */
   readonly signal?: AbortSignal

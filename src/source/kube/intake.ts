@@ -21,7 +21,7 @@ export interface IntakeOptions {
   readonly parseObject: ParseObject
   /** An object was not used. */
   readonly skipped: (reason: SkipReason) => void
-  /** Of the objects that one list brings, beside those that are known already: see partsOf(). */
+  /** Maximum parts of the new objects of one list: see partsOf(). */
   readonly partsMax?: number | undefined
 }
 
@@ -201,7 +201,7 @@ interface ListingOptions {
   readonly partsMax: number | undefined
 }
 
-/** A list while it arrives; changes nothing before it lands. What is too large to be held altogether is left out. */
+/** A list while it arrives; changes nothing before it lands. Leaves out objects that do not fit into memory. */
 export class Listing {
   readonly #options: ListingOptions
   readonly #items = new Map<string, Listed>()

@@ -27,7 +27,7 @@ export interface KubeSourceOptions {
   readonly parseObject: ParseObject
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
-  /** Of the objects that one list brings: see partsOf(). */
+  /** Maximum parts of the objects of one list: see partsOf(). */
   readonly partsMax?: number | undefined
 }
 

@@ -40,7 +40,7 @@ export interface ReflectorOptions {
   readonly parseObject: ParseObject
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs: number
-  /** Of the objects that one list brings: see partsOf(). */
+  /** Maximum parts of the objects of one list: see partsOf(). */
   readonly partsMax?: number | undefined
   readonly sink: ReflectorSink
 }
@@ -263,7 +263,7 @@ export class Reflector {
     return undefined
   }
 
-  /** Gives what the event changes. */
+  /** Gives the changes of the event. */
   #takeLive({ type, object }: WatchEvent, run: WatchRun): readonly SourceEvent[] {
     switch (type) {
       case 'ADDED':
@@ -354,7 +354,7 @@ export class Reflector {
     return taken
   }
 
-  /** Lists once more, and takes these objects as news. */
+  /** Lists once more, and delivers these objects again. */
   reread(keys: readonly string[]): void {
     for (const key of keys) this.#intake.index.forgetVersion(key)
     this.#relist({ kind: 'room' })
