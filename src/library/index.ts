@@ -39,9 +39,11 @@ export type {
   WholeAddresses,
 } from '../model/frontend.ts'
 export type { HealthCheck } from '../model/health-check.ts'
-export type { NodePortSelection, ResolveOptions, ServiceMemory } from '../model/here.ts'
+export type { MemoryLimit, NodePortSelection, ResolveOptions, ServiceMemory } from '../model/here.ts'
 export type { ServiceListeners, TakenPort } from '../model/listeners.ts'
 export { createNamePool, type NamePool } from '../model/names.ts'
+export type { LeftOut } from '../model/object-budget.ts'
+export type { CountedEvent } from '../model/object-parts.ts'
 export {
   type ParseOptions,
   parseObject,
