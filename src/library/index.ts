@@ -41,7 +41,9 @@ export type {
 export type { HealthCheck } from '../model/health-check.ts'
 export type { ServiceListeners, TakenPort } from '../model/listeners.ts'
 export { createNamePool, type NamePool } from '../model/names.ts'
-export type { NodePortSelection, ResolveOptions, ServiceMemory } from '../model/node-context.ts'
+export type { MemoryLimit, NodePortSelection, ResolveOptions, ServiceMemory } from '../model/node-context.ts'
+export type { LeftOut } from '../model/object-budget.ts'
+export type { CountedEvent } from '../model/object-parts.ts'
 export {
   type ParseOptions,
   parseObject,
