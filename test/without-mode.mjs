@@ -7,7 +7,16 @@ import { tmpdir } from 'node:os'
 import { join, posix } from 'node:path'
 
 const [mode = 'userspace'] = process.argv.slice(2)
-const COPIED = ['biome.json', 'package.json', 'tsconfig.json', 'vitest.config.ts', 'src', 'test', 'native']
+const COPIED = [
+  'biome.json',
+  'package.json',
+  'package-lock.json',
+  'tsconfig.json',
+  'vitest.config.ts',
+  'src',
+  'test',
+  'native',
+]
 const LINKED = ['node_modules', 'build', 'dist', 'deploy', 'docs']
 /** Unit tests of what asks the registry. */
 const ASKING = [
