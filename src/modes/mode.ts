@@ -42,7 +42,7 @@ export interface Extent {
 /** Opens a socket to one part of the kernel, or to a kernel in memory. Throws SystemError. */
 export type OpenSocket = () => Transport
 
-/** The parts of the kernel that modes speak with. */
+/** Opens the parts of the kernel that modes use. */
 export interface KernelSockets {
   /** NETLINK_NETFILTER: nf_tables and ipsets. */
   readonly netfilter: OpenSocket
@@ -52,7 +52,7 @@ export interface KernelSockets {
   readonly route: OpenSocket
   /** A number below /proc/sys, at once; undefined where there is none. Without it, there is none at all. */
   readonly setting?: (path: string) => number | undefined
-  /** What this process may take of the machine; without it, as much as it likes. */
+  /** What this process may take of the machine; without it, there is no limit. */
   readonly room?: () => ProcessRoom
 }
 
@@ -60,7 +60,7 @@ export interface ModeContext {
   readonly config: Config
   readonly clock: Clock
   readonly sockets: KernelSockets
-  /** Hears what happens between commits. */
+  /** Gets what happens between commits. */
   readonly tell?: ((event: ModeEvent) => void) | undefined
 }
 
@@ -73,9 +73,9 @@ export type ModeEvent =
       readonly endpoint: string
       readonly connections: number
     }
-  /** The kernel is not what was left there; it is brought back at once. */
+  /** The kernel state drifted; it is repaired at once. */
   | { readonly kind: 'drift'; readonly difference: string }
-  /** It cannot be read, or not be written to; tried again. */
+  /** The kernel cannot be read or written; retried. */
   | { readonly kind: 'failed'; readonly error: Error }
   /** Something that an operator may want to know: the text is the mode's own, what comes from outside is in the facts. */
   | {
@@ -92,7 +92,7 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly demand: () => void
   /** Begins what the mode does between commits, until close(). */
   readonly start: () => void
-  /** What a state leaves out, or does otherwise, because the kernel or the mode has no place for it. */
+  /** The parts of a state that the mode skips or changes, because the kernel or the mode does not support them. */
   readonly misfits: (state: State) => readonly Refusal[]
   /** How much a state serves. */
   readonly extent: (state: State) => Extent
@@ -109,7 +109,7 @@ export interface ModeTracer extends Tracer {
   readonly ownSource: (destination: Ip) => Ip | undefined
 }
 
-/** What is done with an open plane, whichever mode it is of. */
+/** Uses an open plane of any mode. */
 export type PlaneUse<R> = <State, P extends Plan<State>>(opened: OpenPlane<State, P>) => R
 
 /** What `retire` found of a mode that is not in use. */
@@ -127,7 +127,7 @@ export interface Kept {
   readonly kept: string
 }
 
-/** What every mode has, and keeps in a section of its own or of another: where it stands in the file, and its flags. */
+/** The settings that every mode has: the fields of the file, in its own section or that of another mode, and the flags. */
 export interface ModeFields {
   readonly masqueradeAll: PathOf<'bool'>
   readonly masqueradeBit: PathOf<'int32'>
@@ -137,7 +137,7 @@ export interface ModeFields {
   readonly periodFlags: { readonly min: string; readonly sync: string }
 }
 
-/** The settings of a mode, and what applies where nothing is said. */
+/** The settings of a mode, and their defaults. */
 export interface ModeSettings extends ModeFields {
   /** Maximum interval between full resyncs, nanoseconds. */
   readonly defaultSyncPeriod: bigint
@@ -189,7 +189,7 @@ export interface DumpedObjects {
   readonly hasUnnamed: boolean
 }
 
-/** What the kernel holds of ours: read once, for every mode. */
+/** Our objects in the kernel, read once for all modes. */
 export interface KernelRead extends Pick<ModeContext, 'sockets' | 'clock'> {
   readonly families: readonly NftFamily[]
   /** The name of the proxy; undefined for the unnamed one. */
@@ -205,12 +205,12 @@ export interface KernelRead extends Pick<ModeContext, 'sockets' | 'clock'> {
 /** One mode whose rules the kernel holds. */
 export interface HeldMode {
   readonly mode: string
-  /** Of all Services. */
+  /** The rows of all Services. */
   readonly rows: readonly ServiceRow[]
   readonly rules: ReadRules
   /** The same rules as a client that session affinity does not remember meets them; absent where `rules` are that. */
   readonly rulesForNewClients?: () => ReadRules
-  /** What all Services share and is missing. */
+  /** Shared rules that are missing. */
   readonly damage: readonly string[]
   readonly tables: readonly Table[]
   /** The parts of the tables that serve this Service alone. */
@@ -238,7 +238,7 @@ export interface NftFeature {
   readonly transaction: Transaction
 }
 
-/** The parts of the machine that doctor looks at. */
+/** The parts of the machine that doctor reads. */
 export interface Look extends Pick<ModeContext, 'sockets' | 'clock'> {
   readonly read: ReadText
 }
@@ -246,7 +246,7 @@ export interface Look extends Pick<ModeContext, 'sockets' | 'clock'> {
 export interface Cleaned {
   /** What was removed, one item a line. */
   readonly removed: readonly string[]
-  /** Objects with our names that are not ours. */
+  /** Objects with our names that belong to another program. */
   readonly foreign: readonly string[]
 }
 
@@ -306,7 +306,7 @@ export interface Mode {
   needsFeature(kind: NftFeature['kind']): boolean
   /** Removes at once what is provably ours. Throws when the kernel refuses. */
   cleanup(context: CleanupContext): Promise<Cleaned>
-  /** Objects of the unnamed proxy do not say whose they are: they stay unless their removal is asked for. */
+  /** Objects of the unnamed proxy may belong to another program: cleanup keeps them unless their removal is requested. */
   readonly cleanupOnRequest?: true
   /** Removes what kube-proxy's mode of this name left outside of nf_tables. */
   cleanupKubeProxy?(context: CleanupContext): Promise<readonly string[]>
@@ -332,7 +332,7 @@ export interface Mode {
   readonly countsFailures?: true
   /** The table of our own in each family, by the name of the proxy; undefined where the mode has none. */
   tableName(proxy: string | undefined): string | undefined
-  /** The name of the proxy that has a table of this name; undefined for other tables. A hint: others may use such names. */
+  /** The name of the proxy that has a table of this name; undefined for other tables. A hint: other programs may use such names. */
   proxyOfTable?(table: string): string | undefined
   /** A lock beside that of the name, for names whose objects would have names in common. One mode has such a lock. */
   readonly lock?: {
