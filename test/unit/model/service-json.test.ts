@@ -34,7 +34,7 @@ describe('serviceJson', () => {
           ],
         },
       ],
-      refusals: [{ object: 'Service ns/web', field: 'spec.externalIPs', value: '127.0.0.1' }],
+      refusals: [{ object: 'Service ns/web', field: 'spec.externalIPs[0]', value: '127.0.0.1' }],
     })
     expect(JSON.parse(JSON.stringify(json))).toEqual(json)
     expect(json?.ports[0]).not.toHaveProperty('scheduler')
