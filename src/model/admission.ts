@@ -154,7 +154,8 @@ function* weigh(input: AdmissionInput, memory: number): Steps<Weighed> {
     }
     const before = previous?.costs.get(key)
     const now = costNow(here, snapshot, key)?.bytes
-    if (now === before) continue
+    // At the same cost, a Service of another age is a demand of its own: of equal ones, the oldest come first.
+    if (now === before && (now === undefined || bornOf(snapshot, key) === bornOf(previous, key))) continue
     costs.set(key, now)
     const limit = refusedOver(input, key)
     const isWithin = now !== undefined && now <= serviceShare(memory, limit)
@@ -186,6 +187,10 @@ function costNow(
   return costOf(service, slices.get(key) ?? [], memory.rates)
 }
 
+function bornOf(held: Pick<Snapshot, 'services'> | undefined, key: ServiceKey): string {
+  return held?.services.get(key)?.creationTimestamp ?? ''
+}
+
 interface Known extends Pick<Admission, 'costs' | 'demands' | 'total'> {
   readonly memory: number
   /** With the demands of the previous admission. */
@@ -203,7 +208,7 @@ function* cutsAfter(
     memory,
     before,
     costOf: key => costs.get(key) ?? 0,
-    bornOf: key => snapshot.services.get(key)?.creationTimestamp ?? '',
+    bornOf: key => bornOf(snapshot, key),
   })
 }
 
@@ -260,9 +265,11 @@ function reasonOf(
   memory: number,
 ): string {
   const figures = `${ports} ports, ${addresses} addresses, ${endpoints} endpoints over all ports`
+  const onceRefused =
+    bytes <= serviceShare(memory) ? `, and ${mib(serviceShare(memory, limit))} MiB after it was refused` : ''
   const share =
     limit === 'Service'
-      ? `a Service may take ${mib(serviceShare(memory))} MiB`
+      ? `a Service may take ${mib(serviceShare(memory))} MiB${onceRefused}`
       : `its namespace has used up its share: the namespaces that ask for most divide ${mib(memory)} MiB equally, ` +
         'the smallest Services first'
   return (

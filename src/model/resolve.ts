@@ -36,7 +36,8 @@ export interface Memo {
 /**
  * What this node's kernel should do about a snapshot. `previous` lends its results: Services whose objects, whose
  * rivals and whose point of view did not change keep their very objects, so that the cost follows the change. The
- * result is the same as without it.
+ * result is the same as without it, except at the edge of the memory: a Service that was refused stays refused until
+ * there is clearly room for it. From another point of view, or within other memory, everything is decided anew.
  */
 export function* resolve(
   options: ResolveOptions,

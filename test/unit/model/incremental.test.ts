@@ -17,6 +17,7 @@ import {
   node,
   OPTIONS,
   plain,
+  refusing,
   service,
   slice,
   snapshotOf,
@@ -178,7 +179,7 @@ const anyOptions: fc.Arbitrary<ResolveOptions> = fc.record({
 })
 
 describe('resolve with a previous result', () => {
-  it('equals resolve from nothing after every step of any sequence of changes', () => {
+  it('equals resolve from nothing after every step of any sequence of changes, with what is refused for memory', () => {
     const step = fc.record({
       events: fc.array(anyEvent, { maxLength: 4 }),
       options: fc.option(anyOptions, { freq: 12, nil: undefined }),
@@ -193,7 +194,10 @@ describe('resolve with a previous result', () => {
           snapshot = applyEvents(snapshot, events)
           const resolved = finish(resolve(options, previous, snapshot))
           const { table } = resolved
-          const anew = finish(resolve(withRefused(options, previous, resolved), undefined, snapshot))
+          // A Service that was refused for memory needs clear room to come back, unless the point of view has changed.
+          const isSeenAnew = previous?.memo.claims.fingerprint !== resolved.memo.claims.fingerprint
+          const known = refusing(options, isSeenAnew ? undefined : previous)
+          const anew = finish(resolve(known, undefined, snapshot))
           previous = resolved
           expect(plain(table)).toEqual(plain(anew.table))
           expect(table.number).toBe(snapshot.number)
@@ -328,24 +332,6 @@ describe('resolve with a previous result', () => {
     expect(next.services.get('ns/web')?.ports[0]?.cluster.map(its => its.ip)).toEqual([ip('10.1.0.2')])
   })
 })
-
-/**
- * The options that make a resolve from nothing refuse what `previous` refused: a Service that was refused for memory needs
- * clear room to come back. From another point of view, which includes another memory limit, earlier refusals do not count.
- */
-function withRefused(
-  options: ResolveOptions,
-  previous: Resolved | undefined,
-  { memo: { claims } }: Resolved,
-): ResolveOptions {
-  const { memory } = options
-  if (memory === undefined || previous?.memo.claims.fingerprint !== claims.fingerprint) return options
-  const oversized = previous.memo.admission?.oversized.entries() ?? []
-  return {
-    ...options,
-    memory: { ...memory, refused: new Map(oversized.map(([key, { limit }]) => [key, limit])) },
-  }
-}
 
 /** What an event is about. */
 function subject(event: SourceEvent): string {
