@@ -123,7 +123,10 @@ export class PageShell {
 /** Lines that the page says and that were not printed; `...` stands for anything. */
 export function missingLines(said: string, printed: string): readonly string[] {
   const lines = printed.split('\n').map(line => line.trim())
-  const wanted = said.split('\n').filter(line => line !== '')
+  const wanted = said
+    .split('\n')
+    .map(line => line.trim())
+    .filter(line => line !== '')
   return wanted.filter(line => {
     const parts = line.split('...').map(part => part.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'))
     const pattern = new RegExp(`^${parts.join('.*')}$`)
