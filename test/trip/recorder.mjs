@@ -22,10 +22,14 @@ function takeFunctions() {
 }
 
 let isArmed = false
-const addon = createRequire(import.meta.url)(process.env.KPROBE_TRIP_ADDON)
+const require = createRequire(import.meta.url)
+const addon = require(process.env.KPROBE_TRIP_ADDON)
+// An addon's exports are read-only: whoever requires it from now on gets a copy.
+const copy = { ...addon }
+require.cache[process.env.KPROBE_TRIP_ADDON].exports = copy
 for (const name of ['send', 'sendSync']) {
   const send = addon[name]
-  addon[name] = (handle, datagram) => {
+  copy[name] = (handle, datagram) => {
     // A datagram without a message asks for the generation or for an acknowledgement: its payload is short.
     if (isArmed && datagram.length >= Number(process.env.KPROBE_TRIP_BYTES_MIN)) {
       isArmed = false

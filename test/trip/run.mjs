@@ -58,10 +58,10 @@ async function bundle(source, name) {
 /** Gives, for each event, the files of which a function ran. */
 async function recordTrips() {
   copyFileSync(join(root, 'build/Release/kprobe.node'), addon)
+  const path = await bundle('src/main.ts', BUNDLE)
   const { startCluster } = await import(pathToFileURL(await bundle('test/trip/cluster.ts', 'cluster.mjs')))
   const kubeconfig = join(folder, 'kubeconfig')
   const cluster = await startCluster(kubeconfig)
-  const path = await bundle('src/main.ts', BUNDLE)
   const flags = ['--hostname-override=node-0', `--proxy-mode=${mode}`, '--min-sync-period=1ms', '--v=2']
   const child = fork(path, ['run', `--kubeconfig=${kubeconfig}`, ...flags], {
     execArgv: ['--import', pathToFileURL(join(here, 'recorder.mjs')).href],
