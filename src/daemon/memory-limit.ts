@@ -48,7 +48,7 @@ function read(path: string): string | undefined {
     return readFileSync(path, 'utf8')
   } catch (error) {
     if (error instanceof Error && 'code' in error && ABSENT.has(String(error.code))) return undefined
-    throw new Error(`cannot read ${path}to find the memory limit`, { cause: error })
+    throw new Error(`cannot read ${path} to find the memory limit`, { cause: error })
   }
 }
 
