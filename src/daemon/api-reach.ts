@@ -137,6 +137,7 @@ export class ApiReach implements DialWatch {
     if (openTransport === undefined || transaction.length === 0) return undefined
     try {
       await this.#free()
+      if (this.#over) return undefined
       const client = createNftClient({ transport: openTransport(), clock })
       this.#bypasses = [...this.#bypasses, client]
       await this.#remove(this.#bypasses.slice(0, -BYPASSES_MAX))
@@ -154,13 +155,16 @@ export class ApiReach implements DialWatch {
 
   async #free(): Promise<void> {
     const { free, log } = this.#options
-    for (const freeMode of free)
+    for (const freeMode of free) {
+      // What is freed after the first sync may be what that has written.
+      if (this.#over) return
       try {
         const freed = await freeMode(this.#endpoints)
         if (freed !== undefined) log.warn(freed.facts, freed.text)
       } catch (thrown) {
         log.warn({ err: errorOf(thrown) }, NOT_FREED)
       }
+    }
   }
 
   async #remove(clients: readonly NftClient[]): Promise<void> {

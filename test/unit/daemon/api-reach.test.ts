@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest'
 import { formatIpPort } from '../../../src/base/ip.ts'
-import { ApiReach } from '../../../src/daemon/api-reach.ts'
+import { ApiReach, type ApiReachOptions } from '../../../src/daemon/api-reach.ts'
 import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 
-function reachOf(openTransport: (() => Transport) | undefined) {
+function reachOf(openTransport: (() => Transport) | undefined, free: ApiReachOptions['free'] = []) {
   const told: string[][] = []
   const logged: string[] = []
   const note = (_: object, text: string) => void logged.push(text)
@@ -14,7 +14,7 @@ function reachOf(openTransport: (() => Transport) | undefined) {
     log: { debug: note, warn: note },
     random: () => 0.5,
     openTransport,
-    free: [],
+    free,
     connects: () => Promise.resolve(true),
     changed: endpoints => told.push(endpoints.map(({ ip, port }) => formatIpPort(ip, port))),
   })
@@ -98,5 +98,30 @@ describe('F131: the way past rules of a former process', () => {
     reach.reaching(['192.0.2.1'], 6443)
     for (let time = 0; time < 4; time++) await (await reach.dialling()).failed()
     expect(logged).toEqual([expect.stringContaining('cannot bypass the Service rules of this node')])
+  })
+
+  it('F131: is not written, and no more is freed, once the first sync ends what an attempt waits for', async () => {
+    const sockets: Transport[] = []
+    let endFreeing: (freed: undefined) => void = () => undefined
+    const freed: string[] = []
+    const { reach } = reachOf(() => {
+      const socket = new FakeKernel().open()
+      sockets.push(socket)
+      return socket
+    }, [
+      () => new Promise(resolve => (endFreeing = resolve)),
+      () => {
+        freed.push('second')
+        return Promise.resolve(undefined)
+      },
+    ])
+    reach.reaching(['192.0.2.1'], 6443)
+    await (await reach.dialling()).failed()
+    const attempt = reach.dialling()
+    await reach.synced()
+    endFreeing(undefined)
+    expect((await attempt).localPort).toBeUndefined()
+    expect(sockets).toEqual([])
+    expect(freed).toEqual([])
   })
 })
