@@ -90,7 +90,7 @@ it('find nothing to do, nothing that differs, and no stranger in what is ours', 
   expect(kprobe('verify', ...SOURCE).code).toBe(0)
   const doctor = kprobe('doctor', ...SOURCE)
   expect(doctor.code, doctor.out).toBe(0)
-  expect(doctor.out).not.toMatch(/kube-proxy-userspace|iptables mode/)
+  expect(doctor.out).not.toMatch(/kube-proxy-userspace|chains of an iptables mode|iptables mode wrote/)
   const asked = kprobe('explain', ...SOURCE, '--from=10.244.0.99', '--to=10.96.1.1:80')
   expect(asked.out).toContain('goes to 10.244.0.11:8080, source address replaced by one of the node')
 })

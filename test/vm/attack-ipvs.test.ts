@@ -63,7 +63,7 @@ it('F133: IPVS mode: a Service of 5,000 ports with 1,000 endpoints each is refus
   cluster.put(...wide('large', 5_000, 1_000), serviceOf('web', '172.30.1.7'), sliceOf('web', ['10.0.77.1']))
   const daemon = await cluster.running({ args: IPVS, nodeArgs: ['--max-old-space-size=256'] })
   const about = daemon.said('refused').map(({ object, reason }) => `${object}: ${reason}`)
-  expect(about).toEqual([expect.stringMatching(/^Service ns\/large: it needs about \d+ MiB/)])
+  expect(about).toEqual([expect.stringMatching(/^Service ns\/large: needs about \d+ MiB/)])
   expect(virtualServers()).toContain('172.30.1.7:80')
   expect(virtualServers()).not.toContain('172.30.200.1:')
 })

@@ -131,7 +131,7 @@ const BAD_PLACES: readonly BadPlace[] = [
       mkdirSync(join(folder, 's'))
       return join(folder, 's')
     },
-    reason: 'no socket',
+    reason: 'a file that is not a socket has this path',
     mend: path => rmSync(path, { recursive: true }),
   },
   {
@@ -141,7 +141,7 @@ const BAD_PLACES: readonly BadPlace[] = [
       symlinkSync(join(folder, 'theirs'), join(folder, 's'))
       return join(folder, 's')
     },
-    reason: 'no socket',
+    reason: 'a file that is not a socket has this path',
     mend: path => {
       expect(readFileSync(join(folder, 'theirs'), 'utf8')).toBe('theirs')
       rmSync(path)
