@@ -34,7 +34,7 @@ export function heldInKernel(observed: Observed): Held {
 
 /**
  * What the last commit left: the common chains, and of the owners those that were added. An owner that did not change
- * need not be added, as it is on neither side of the difference.
+ * need not be added, as it is on neither side of the difference. An owner is added before ScopeDiff.owner() hears of it.
  */
 export class Committed implements Held {
   readonly kind = 'written'
@@ -67,6 +67,11 @@ export class Committed implements Held {
       if (common === undefined) throw new Error(`${key}: entries in a chain that is not common`)
       common.entries.push({ rule, owner, sequence })
     }
+  }
+
+  /** Removes chains of owners that the difference has seen, and that are wanted: it asks for them no more. */
+  remove(chains: readonly XtChain[]): void {
+    for (const chain of chains) this.#chainsOf(chain).delete(chain.name)
   }
 
   #chainsOf(place: XtPlace): Map<string, HeldChain> {

@@ -18,6 +18,9 @@ interface Sides {
   readonly held: Held
   readonly services: Iterable<ServiceKey>
   readonly askedBy: (service: ServiceKey) => Asked
+  /** Adds to `held` what only this Service has there, and removes it: not all Services are in memory at once. */
+  readonly add?: (service: ServiceKey) => void
+  readonly remove?: (asked: Asked) => void
 }
 
 /**
@@ -26,13 +29,15 @@ interface Sides {
  */
 export function* diffStates(from: IptablesState, to: IptablesState, language: Language): Steps<IptablesPlan> {
   if (to.kind !== 'rendered') throw new Error('a state that was read from the kernel is not to be written')
-  const { held, services, askedBy } =
+  const { held, services, askedBy, add, remove } =
     from.kind === 'rendered'
       ? yield* sinceCommit(from, to)
       : {
           held: heldInKernel(from.observed),
           services: to.frontends.services.keys(),
           askedBy: (service: ServiceKey) => rulesIn(to, service),
+          add: undefined,
+          remove: undefined,
         }
   const { names } = to.statics.options
   const diff = new ScopeDiff(held, to.common, {
@@ -41,7 +46,10 @@ export function* diffStates(from: IptablesState, to: IptablesState, language: La
   })
   let count = 0
   for (const service of services) {
-    diff.owner(service, askedBy(service))
+    const asked = askedBy(service)
+    add?.(service)
+    diff.owner(service, asked)
+    remove?.(asked)
     if (++count % SERVICES_PER_STEP === 0) yield
   }
   return makePlan(yield* diff.finish(), to)
@@ -53,12 +61,25 @@ function* sinceCommit(from: RenderedState, to: RenderedState): Steps<Sides> {
   const asked = (state: RenderedState, service: ServiceKey): Asked =>
     isAll ? rulesIn(state, service) : withoutKept(rulesIn(state, service), from, to)
   const held = new Committed(from.common)
-  let count = 0
-  for (const service of services) {
-    held.add(service, asked(from, service))
-    if (++count % SERVICES_PER_STEP === 0) yield
+  // Such a chain may have been asked for by one Service and be asked for by another one now.
+  if (from.sharedChains.size > 0) {
+    let count = 0
+    for (const service of services) {
+      held.add(service, { chains: asked(from, service).chains.filter(isShared), entries: [] })
+      if (++count % SERVICES_PER_STEP === 0) yield
+    }
   }
-  return { held, services, askedBy: service => asked(to, service) }
+  return {
+    held,
+    services,
+    askedBy: service => asked(to, service),
+    add: service => held.add(service, asked(from, service)),
+    remove: ({ chains }) => held.remove(chains.filter(chain => !isShared(chain))),
+  }
+}
+
+function isShared({ shared }: ServiceRules['chains'][number]): boolean {
+  return shared === true
 }
 
 function allServices(from: RenderedState, to: RenderedState): ReadonlySet<ServiceKey> {
