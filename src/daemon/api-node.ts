@@ -4,6 +4,7 @@ import type { Log } from '../base/log.ts'
 import { finishInSlices, slicingOf } from '../base/steps.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
+import type { PartsRoom } from '../model/parts-room.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -13,7 +14,7 @@ import { ApiPublisher } from './api-publisher.ts'
 import { Cluster } from './cluster.ts'
 import { Intake } from './intake.ts'
 import { openFileSource } from './open.ts'
-import { partsMax, processRoom, servicesBytes } from './process-room.ts'
+import { partsRoomOf, processRoom, servicesBytes } from './process-room.ts'
 
 export interface ApiNodeOptions {
   readonly config: Config
@@ -31,6 +32,7 @@ export class ApiNode {
   readonly #options: ApiNodeOptions
   readonly #intake: Intake
   readonly #publisher: ApiPublisher
+  readonly #partsRoom: PartsRoom | undefined
   readonly #refusals = new RefusalLog()
   readonly #sourceRefusals = new SourceRefusalLog()
   #cluster: Cluster | undefined
@@ -46,9 +48,10 @@ export class ApiNode {
       source: () => this.#intake.status,
       failed: err => log.error({ err }, 'cannot compute the API state; keeping the last one'),
     })
+    this.#partsRoom = config.source.kind === 'kube' ? partsRoomOf(processRoom()) : undefined
     this.#intake = new Intake({
       clock,
-      partsMax: config.source.kind === 'kube' ? partsMax(processRoom()) : undefined,
+      partsRoom: this.#partsRoom,
       keepsNode: config.source.kind === 'kube',
       changed: snapshot => {
         this.#next = snapshot
@@ -73,7 +76,7 @@ export class ApiNode {
       const client = await openClient(config)
       this.#cluster = new Cluster({ client, clock, random, requested: () => undefined })
     }
-    const reading = { ...DETAILED, partsMax: partsMax(processRoom()) }
+    const reading = { ...DETAILED, partsRoom: this.#partsRoom }
     const source = this.#cluster?.source(config, reading) ?? openFileSource(config, clock, DETAILED)
     await this.#intake.follow(source)
   }

@@ -52,7 +52,7 @@ export class Cluster {
 
   source(
     config: Pick<Config, 'nodeName' | 'serviceProxyName' | 'client'>,
-    { partsMax, ...reading }: Pick<ParseOptions, 'details'> & Pick<KubeSourceOptions, 'partsMax'> = {},
+    { partsRoom, ...reading }: Pick<ParseOptions, 'details'> & Pick<KubeSourceOptions, 'partsRoom'> = {},
   ): KubeSource {
     const { clock, random } = this.#options
     const { nodeName, serviceProxyName, client } = config
@@ -65,7 +65,7 @@ export class Cluster {
       nodeName,
       serviceProxyName,
       ...reading,
-      partsMax,
+      partsRoom,
       accept: acceptFor(client.contentType, client.acceptContentTypes),
       parseObject: (object, identity) => parseIdentified(identity, object, pool, parsing),
     })

@@ -5,6 +5,7 @@ import { privilegeHint } from '../base/privilege.ts'
 import type { Config } from '../config/config.ts'
 import { configChanges, type FieldChange } from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { PartsRoom } from '../model/parts-room.ts'
 import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
@@ -27,7 +28,7 @@ import { Observer } from './observer.ts'
 import { openFileSource, socketsOf } from './open.ts'
 import { Outward } from './outward.ts'
 import { adminPages } from './pages.ts'
-import { daemonDescriptors, partsMax } from './process-room.ts'
+import { daemonDescriptors, partsRoomOf } from './process-room.ts'
 import { Programmer } from './programmer.ts'
 import type { Programming } from './programming.ts'
 import { logState, type StateFacts } from './state-log.ts'
@@ -65,6 +66,7 @@ class Daemon {
   #written = NOTHING_WRITTEN
   #failures = 0
   #isOnceOfNothing = false
+  readonly #partsRoom: PartsRoom | undefined
   /** Fields of a configuration that could not be applied as a whole: the next one starts with them. */
   #unapplied = NO_FIELDS
   /** Of Nodes that files hold: a few. */
@@ -92,9 +94,10 @@ class Daemon {
     })
     const { metrics } = this.#observer
     const listeners = nodeListenersOf(config, { ...io, metrics }, () => this.#intake.refresh())
+    this.#partsRoom = config.source.kind === 'kube' ? partsRoomOf(io.room?.()) : undefined
     this.#intake = new Intake({
       clock: io.clock,
-      partsMax: config.source.kind === 'kube' ? partsMax(io.room?.()) : undefined,
+      partsRoom: this.#partsRoom,
       keepsNode: config.source.kind === 'kube',
       completed: (snapshot, occasion) => listeners?.completed(snapshot, occasion) ?? snapshot,
       changed: snapshot => {
@@ -269,7 +272,7 @@ class Daemon {
     const reading = { details: this.#api !== undefined }
     const nodeSeen = (name: string) => this.#nodeNames.size < NODE_NAMES_MAX && this.#nodeNames.add(name)
     return (
-      this.#cluster?.source(config, { ...reading, partsMax: partsMax(this.#io.room?.()) }) ??
+      this.#cluster?.source(config, { ...reading, partsRoom: this.#partsRoom }) ??
       openFileSource(config, this.#io.clock, { ...reading, nodeSeen })
     )
   }

@@ -4,6 +4,7 @@ import type { PersistentMap } from '../base/persistent-map.ts'
 import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import type { ApiEndpoint } from '../model/api-server.ts'
 import { NOTHING_HELD, type ObjectBudget, withinBudget } from '../model/object-budget.ts'
+import type { PartsHolder, PartsRoom } from '../model/parts-room.ts'
 import {
   applyEvents,
   applyEventsInSteps,
@@ -28,8 +29,8 @@ export interface IntakeOptions {
   readonly keepsNode?: boolean
   /** Adds to a Snapshot what this machine knows, which may have changed; the same object when that is nothing new. */
   readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
-  /** Maximum parts of all objects, see partsOf(); undefined for no bound. */
-  readonly partsMax?: number | undefined
+  /** Limits all objects; undefined for no bound. */
+  readonly partsRoom?: PartsRoom | undefined
 }
 
 /** One source from its start to its end. */
@@ -47,12 +48,14 @@ interface Run {
  * read yet: nothing is passed on. A source that takes the place of another starts from nothing and is compared with
  * what is known once it is complete, so that what went away in between goes, and the rest keeps its identity.
  */
-export class Intake {
+export class Intake implements PartsHolder {
   readonly #options: IntakeOptions
   #snapshot = EMPTY_SNAPSHOT
   #run: Run | undefined
   #complete = false
   #ipsMissing = false
+  /** Parts of the Snapshot of the source before, while another takes over. */
+  #partsBefore = 0
   readonly #leftOut: LeftOutWatch
 
   constructor(options: IntakeOptions) {
@@ -62,6 +65,12 @@ export class Intake {
       refusals: list => options.handlers.refusals(list),
       reread: objects => this.#run?.source.reread?.(objects),
     })
+    options.partsRoom?.enter(this)
+  }
+
+  /** Parts that are held now. */
+  get parts(): number {
+    return this.#partsBefore + (this.#run?.budget.held ?? 0)
   }
 
   /** The newest; whole only if `complete`. */
@@ -85,6 +94,7 @@ export class Intake {
   async follow(source: Source): Promise<void> {
     await this.stop()
     if (!this.#complete) this.#snapshot = withoutObjects(this.#snapshot)
+    else if (this.#run?.complete === true) this.#partsBefore = this.#run.budget.held
     const run: Run = { source, gathered: EMPTY_SNAPSHOT, budget: NOTHING_HELD, complete: false }
     this.#run = run
     await source.start({
@@ -167,14 +177,15 @@ export class Intake {
     before: Snapshot,
     batch: readonly SourceEvent[],
   ): Steps<{ readonly snapshot: Snapshot; readonly budget: ObjectBudget }> {
-    const { partsMax } = this.#options
+    const { partsRoom } = this.#options
     const after = yield* applyEventsInSteps(before, batch)
-    if (partsMax === undefined) return { snapshot: after, budget }
-    return yield* withinBudget({ partsMax, budget, before, after })
+    if (partsRoom === undefined) return { snapshot: after, budget }
+    return yield* withinBudget({ partsMax: partsRoom.partsMax, budget, before, after })
   }
 
   #synced(run: Run): void {
     run.complete = true
+    this.#partsBefore = 0
     const isFirst = !this.#complete
     this.#complete = true
     if (isFirst) this.#offer()

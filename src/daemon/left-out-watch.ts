@@ -1,11 +1,12 @@
 import type { Cancel, Clock } from '../base/clock.ts'
 import { fitting, type LeftOut, NOTHING_HELD, type ObjectBudget } from '../model/object-budget.ts'
+import type { PartsRoom } from '../model/parts-room.ts'
 import { EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
 import type { LocatedRefusal } from '../source/source.ts'
 
 export interface LeftOutOptions {
   readonly clock: Clock
-  readonly partsMax?: number | undefined
+  readonly partsRoom?: PartsRoom | undefined
   /** Gets the refusals of the source and those of objects without a Service, at each change. */
   readonly refusals: (list: readonly LocatedRefusal[]) => void
   /** Gets the objects that fit again. */
@@ -83,7 +84,8 @@ export class LeftOutWatch {
   }
 
   #reread(): void {
-    const { clock, partsMax = Number.POSITIVE_INFINITY, reread } = this.#options
+    const { clock, partsRoom, reread } = this.#options
+    const partsMax = partsRoom?.partsMax ?? Number.POSITIVE_INFINITY
     const nowMs = clock.nowMs()
     const snapshot = this.#snapshot
     const objects = fitting({ partsMax, budget: this.#budget, snapshot })

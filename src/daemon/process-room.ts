@@ -2,38 +2,66 @@ import { readFileSync } from 'node:fs'
 import { getHeapStatistics } from 'node:v8'
 import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
 import type { Config } from '../config/config.ts'
+import { PartsRoom } from '../model/parts-room.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import { memoryLimit } from './memory-limit.ts'
 
 /** What this process may take of its machine, at once. */
 export function processRoom(): ProcessRoom {
+  const args = [...(process.env.NODE_OPTIONS ?? '').split(/\s+/), ...process.execArgv]
   return {
     descriptors: descriptors(),
     memoryBytes: memoryLimit(),
-    heapBytes: getHeapStatistics().heap_size_limit,
+    heapBytes: heapLimit(getHeapStatistics().heap_size_limit, args),
   }
 }
 
-/** The rest is the program's own, that of other buffers, and what is garbage before it is collected. */
-const SERVICES_SHARE = 0.6
-/** Node.js lets the heap have half of a control group's memory, of a large machine less. */
-const HEAP_SHARE = 0.5
+const MIB = 1 << 20
 
-/** Computes the memory for all Services, in bytes; undefined when no limit is known. */
-export function servicesBytes({ memoryBytes, heapBytes }: Partial<ProcessRoom> = {}): number | undefined {
-  const limits = [memoryBytes, heapBytes === undefined ? undefined : heapBytes / HEAP_SHARE]
-  const least = Math.min(...limits.map(limit => limit ?? Number.POSITIVE_INFINITY))
-  return Number.isFinite(least) ? SERVICES_SHARE * least : undefined
+/**
+ * Computes what the heap can hold for long, in bytes. The limit that Node.js reports includes the young generation: 3 MiB
+ * where the limit comes from a control group, and 48 MiB beside the value of an option.
+ */
+export function heapLimit(reported: number, args: readonly string[]): number {
+  const options = args.flatMap(arg => /^--max[-_]old[-_]space[-_]size=(\d+)$/.exec(arg)?.[1] ?? [])
+  const mib = Number(options.at(-1) ?? 0)
+  return mib > 0 ? Math.min(reported, mib * MIB) : reported
 }
 
-/** Maximum memory of a part of a held object: see partsOf(). */
-const PART_BYTES = 256
+/** The rest is the program's own, that of other buffers, and what is garbage before it is collected. */
+const SHARE = 0.6
+/** Node.js lets the heap have half of a control group's memory, of a large machine less. */
+const HEAP_SHARE = 0.5
+/** Parts of held objects and of lists that arrive have the rest of it. */
+const SERVICES_SHARE = 0.75
+
+/** Computes the memory for Services and objects, in bytes; undefined when no limit is known. */
+function sharedBytes({ memoryBytes, heapBytes }: Partial<ProcessRoom> = {}): number | undefined {
+  const limits = [memoryBytes, heapBytes === undefined ? undefined : heapBytes / HEAP_SHARE]
+  const least = Math.min(...limits.map(limit => limit ?? Number.POSITIVE_INFINITY))
+  return Number.isFinite(least) ? SHARE * least : undefined
+}
+
+/** Computes the memory for all Services that are served, in bytes; undefined when no limit is known. */
+export function servicesBytes(room?: Partial<ProcessRoom>): number | undefined {
+  const bytes = sharedBytes(room)
+  return bytes === undefined ? undefined : SERVICES_SHARE * bytes
+}
+
+/** Maximum memory of a part of an object: see partsOf(). */
+const PART_BYTES = 128
 
 /** Computes how many parts of objects may be held; undefined when no limit is known. */
 export function partsMax(room?: Partial<ProcessRoom>): number | undefined {
-  const bytes = servicesBytes(room)
-  return bytes === undefined ? undefined : bytes / PART_BYTES
+  const bytes = sharedBytes(room)
+  return bytes === undefined ? undefined : ((1 - SERVICES_SHARE) * bytes) / PART_BYTES
+}
+
+/** Gives a new room for the parts of objects; undefined when no limit is known. */
+export function partsRoomOf(room?: Partial<ProcessRoom>): PartsRoom | undefined {
+  const parts = partsMax(room)
+  return parts === undefined ? undefined : new PartsRoom(parts)
 }
 
 /** Divides the descriptors of a daemon with this configuration. It keeps a small part for a change to userspace mode. */

@@ -15,6 +15,8 @@ export interface ServiceCost {
 /** What a mode takes for a part of a Service, bytes, as growth of the peak. */
 export interface CostRates {
   readonly frontend: number
+  /** An endpoint of a slice, beside those of its ports; 0 where they include it. */
+  readonly sliceEndpoint: number
   /** An endpoint of a port. */
   readonly endpoint: number
   /** Each frontend has endpoints of its own, as virtual servers of IPVS have. */
@@ -36,8 +38,13 @@ export function costOf(service: Service, slices: SliceList, rates: CostRates): S
   const lists =
     (rates.perFrontend ? Math.max(1, addresses) : 1) * (service.affinityTimeoutS > 0 ? AFFINITY_FACTOR : 1)
   const ranges = ports.length * loadBalancerIps.length * sourceRanges.length
+  const once = rates.sliceEndpoint * sum(slices, slice => slice.endpoints.length)
   const bytes =
-    SERVICE_BYTES + rates.frontend * frontends + rates.endpoint * endpoints * lists + RANGE_BYTES * ranges
+    SERVICE_BYTES +
+    rates.frontend * frontends +
+    once +
+    rates.endpoint * endpoints * lists +
+    RANGE_BYTES * ranges
   return { ports: ports.length, addresses, endpoints, bytes: Math.ceil(bytes) }
 }
 

@@ -47,11 +47,14 @@ export class PartsLedger {
   readonly #budget: ObjectBudget
   readonly #holdings = new Map<string, Holding | undefined>()
   readonly #leftOut = new Map<string, LeftOut | undefined>()
+  readonly #limit: () => number
   #held: number
   #tolerated: number
 
-  constructor(partsMax: number, budget = NOTHING_HELD) {
+  /** `limit` is what there is room for at the moment, at most `partsMax`. */
+  constructor(partsMax: number, budget = NOTHING_HELD, limit = () => partsMax) {
     this.#partsMax = partsMax
+    this.#limit = limit
     this.#budget = budget
     this.#held = budget.held
     this.#tolerated = budget.tolerated
@@ -65,16 +68,20 @@ export class PartsLedger {
     this.#move(namespaceOf(key), value, 1)
   }
 
+  get held(): number {
+    return this.#held
+  }
+
   /** Whether more parts are held than the limit allows, and some can be left out. */
   get isOver(): boolean {
-    return this.#held > Math.max(this.#partsMax, this.#tolerated / FIRM)
+    return this.#held > Math.max(this.#limit(), this.#tolerated / FIRM)
   }
 
   /** Leaves out objects until each namespace is within its share. Gives their stubs; `objects` are all objects. */
   *reduce(objects: Iterable<CountedEvent>): Steps<readonly CountedEvent[]> {
     const level = levelOf(
       [...this.#all()].map(({ asked }) => asked),
-      FIRM * this.#partsMax,
+      FIRM * this.#limit(),
     )
     const stubs: CountedEvent[] = []
     for (const list of (yield* this.#candidates(objects, level)).values()) {
@@ -87,7 +94,7 @@ export class PartsLedger {
         stubs.push(stub)
       }
     }
-    this.#tolerated = this.#held
+    this.#tolerated = this.#held > FIRM * this.#limit() ? this.#held : 0
     return stubs
   }
 

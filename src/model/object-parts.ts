@@ -15,15 +15,15 @@ export function isCounted(event: SourceEvent): event is CountedEvent {
 export const OBJECT_PARTS = 4
 const REFUSAL_PARTS = 2
 /** Text that counts as one part. */
-const TEXT_LENGTH = 256
-/** Text of an endpoint that its own part covers: its node, and the UID and name of its pod. */
-const ENDPOINT_TEXT_LENGTH = 128
+const TEXT_LENGTH = 128
+/** Text of an endpoint that its own part covers, of its node, and the UID and name of its pod. */
+const ENDPOINT_TEXT_LENGTH = 32
 /** A hint, beside its name. */
 const HINT_LENGTH = 32
 /** Parts of an object that is left out: its names and the refusal. */
 const STUB_PARTS = 8
 
-/** Counts the memory of a held object, in parts of at most 256 B: a port, an address and an endpoint are one each. */
+/** Counts the memory of a held object, in parts of at most 128 B: a port, an address and an endpoint are one each. */
 export function partsOf(object: CountedObject): number {
   if (object.leftOut !== undefined) return STUB_PARTS
   const own = 'endpoints' in object ? endpointParts(object) : addressParts(object)

@@ -85,14 +85,14 @@ describe('a Service that needs more memory than there is', () => {
   it('F133: many Services just below the share of one are served as far as there is memory', async () => {
     const daemon = await cluster.running({ nodeArgs: NODE_ARGS })
     for (let number = 0; number < 12; number++) {
-      const [large, slice] = wide(`large-${number}`, 300, 1_000)
+      const [large, slice] = wide(`large-${number}`, 290, 1_000)
       cluster.put(
         { ...large, spec: { ...Object(large).spec, clusterIPs: [`172.30.201.${number}`] } },
         slice ?? {},
       )
     }
     await daemon.until(() => daemon.said('refused').length > 0)
-    await servesOthers(daemon, '12 Services of 300 ports with 1,000 endpoints each')
+    await servesOthers(daemon, '12 Services of 290 ports with 1,000 endpoints each')
     await eventually(() => daemon.said('refused').length >= 9)
     expect(frontendNames().has('ns/large-0')).toBe(true)
   })

@@ -1,5 +1,6 @@
 import { formatIp } from '../../src/base/ip.ts'
 import { parseObject } from '../../src/model/parse.ts'
+import type { PartsRoom } from '../../src/model/parts-room.ts'
 import type { Refusal } from '../../src/model/refusal.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
 import { Exchange } from '../../src/source/kube/exchange.ts'
@@ -16,7 +17,7 @@ export interface RigOptions {
   readonly resource?: string
   readonly random?: () => number
   readonly checkPeriodMs?: number
-  readonly partsMax?: number
+  readonly partsRoom?: PartsRoom
   readonly parse?: ParseObject
   /** False for a server that refuses to stream lists. */
   readonly streaming?: boolean
@@ -42,7 +43,7 @@ export class ReflectorRig {
 
   constructor(options: RigOptions = {}) {
     const { api, clock } = this
-    const { resource: name = 'services', random = () => 0, checkPeriodMs = NEVER_MS, partsMax } = options
+    const { resource: name = 'services', random = () => 0, checkPeriodMs = NEVER_MS, partsRoom } = options
     const resource = watchedResources({ nodeName: 'n1', serviceProxyName: undefined }).find(
       each => each.name === name,
     )
@@ -52,7 +53,7 @@ export class ReflectorRig {
       clock,
       random,
       checkPeriodMs,
-      partsMax,
+      partsRoom,
       parseObject: options.parse ?? (object => parseObject(object)),
       traits: { streamsLists: options.streaming ?? false },
       exchange: new Exchange({ client: api, clock, accept: 'application/json' }),

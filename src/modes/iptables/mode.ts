@@ -31,7 +31,7 @@ export const iptables: Mode = {
   record: writeIptablesRecord,
   resolving: config => ({ loopbackNodePorts: answersAtLoopback(config) }),
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
-  costs: { frontend: 1_536, endpoint: 2_200, perFrontend: false },
+  costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 2_200, perFrontend: false },
   // A rule follows from tcpBeLiberal.
   fields: ['iptables', 'conntrack'],
   countsFailures: true,

@@ -31,7 +31,7 @@ export const ipvs: Mode = {
   // A virtual server has one address: there is none that stands for every address.
   resolving: () => ({ listNodePortAddresses: true, bindsExternalIps: true }),
   // Estimated: docs/decisions/0022-shares.md.
-  costs: { frontend: 1_536, endpoint: 800, perFrontend: true },
+  costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 800, perFrontend: true },
   fields: ['ipvs'],
   // IPVS has to be told each address.
   needsAddresses: true,

@@ -19,7 +19,7 @@ export const nftables: Mode = {
   needsFeature: () => true,
   cleanup: cleanNftables,
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
-  costs: { frontend: 1_280, endpoint: 320, perFrontend: false },
+  costs: { frontend: 1_280, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
   tableName: tableNameOf,
   proxyOfTable,
 }

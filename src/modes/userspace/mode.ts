@@ -18,7 +18,7 @@ export const userspace: Mode = {
   needsFeature: kind => kind !== 'numgen' && kind !== 'masquerade' && kind !== 'dynamic',
   cleanup: cleanUserspace,
   // Estimated: docs/decisions/0022-shares.md.
-  costs: { frontend: 4_096, endpoint: 320, perFrontend: false },
+  costs: { frontend: 4_096, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
   // The relay listens at one of them.
   needsAddresses: true,
   relays: true,

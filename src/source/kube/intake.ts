@@ -1,8 +1,9 @@
 import { finish, type Steps } from '../../base/steps.ts'
 import { isJson } from '../../model/fields.ts'
-import { PartsLedger } from '../../model/object-budget.ts'
+import { NOTHING_HELD, PartsLedger } from '../../model/object-budget.ts'
 import { type CountedEvent, isCounted } from '../../model/object-parts.ts'
 import { type WatchedIdentity, type WatchedKind, watchedIdentity } from '../../model/parse.ts'
+import type { PartsHolder, PartsRoom } from '../../model/parts-room.ts'
 import { isRefusal, objectText, printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
@@ -21,8 +22,8 @@ export interface IntakeOptions {
   readonly parseObject: ParseObject
   /** An object was not used. */
   readonly skipped: (reason: SkipReason) => void
-  /** Maximum parts of the new objects of one list: see partsOf(). */
-  readonly partsMax?: number | undefined
+  /** Limits the new objects of a list that arrives; undefined for no bound. */
+  readonly partsRoom?: PartsRoom | undefined
 }
 
 export interface Identified extends WatchedIdentity {
@@ -57,6 +58,7 @@ export class Intake {
   readonly #options: IntakeOptions
   readonly #refusals = new Map<string, Refusal>()
   #refusalsChanged = false
+  #listing: Listing | undefined
 
   constructor(options: IntakeOptions) {
     this.#options = options
@@ -84,13 +86,22 @@ export class Intake {
     return verdict === 'removed' ? [this.#gone(key)] : []
   }
 
+  /** Opens a list in place of an earlier one. */
   openListing(): Listing {
-    return new Listing({
+    this.closeListing()
+    this.#listing = new Listing({
       identify: object => this.#identifyListed(object),
       parse: (identified, object) => this.#parse(identified, object),
       held: key => this.index.get(key),
-      partsMax: this.#options.partsMax,
+      partsRoom: this.#options.partsRoom,
     })
+    return this.#listing
+  }
+
+  /** Nothing more arrives of the list, and its objects are gone or are counted elsewhere. */
+  closeListing(): void {
+    this.#listing?.close()
+    this.#listing = undefined
   }
 
   /** Objects held that the listing does not have. */
@@ -198,18 +209,29 @@ interface ListingOptions {
   readonly identify: (object: unknown) => Identified | undefined
   readonly parse: (identified: Identified, object: unknown) => SourceEvent | Refusal | undefined
   readonly held: (key: string) => Version | undefined
-  readonly partsMax: number | undefined
+  readonly partsRoom: PartsRoom | undefined
 }
 
 /** A list while it arrives; changes nothing before it lands. Leaves out objects that do not fit into memory. */
-export class Listing {
+export class Listing implements PartsHolder {
   readonly #options: ListingOptions
   readonly #items = new Map<string, Listed>()
   readonly #ledger: PartsLedger | undefined
 
   constructor(options: ListingOptions) {
     this.#options = options
-    this.#ledger = options.partsMax === undefined ? undefined : new PartsLedger(options.partsMax)
+    const room = options.partsRoom
+    this.#ledger =
+      room === undefined ? undefined : new PartsLedger(room.partsMax, NOTHING_HELD, () => room.limitOf(this))
+    room?.enter(this)
+  }
+
+  close(): void {
+    this.#options.partsRoom?.leave(this)
+  }
+
+  get parts(): number {
+    return this.#ledger?.held ?? 0
   }
 
   get size(): number {

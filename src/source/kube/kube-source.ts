@@ -1,5 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import type { LeftOut } from '../../model/object-budget.ts'
+import type { PartsRoom } from '../../model/parts-room.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source.ts'
 import type { ApiClient } from './api-client.ts'
@@ -27,8 +28,8 @@ export interface KubeSourceOptions {
   readonly parseObject: ParseObject
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
-  /** Maximum parts of the objects of one list: see partsOf(). */
-  readonly partsMax?: number | undefined
+  /** Limits the objects of the lists that arrive, together; undefined for no bound. */
+  readonly partsRoom?: PartsRoom | undefined
 }
 
 interface Part {
@@ -117,7 +118,7 @@ export class KubeSource implements Source {
     resource: Resource,
     shared: { readonly exchange: Exchange; readonly traits: { streamsLists: boolean } },
   ): Part {
-    const { clock, random, parseObject, partsMax, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, parseObject, partsRoom, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: batch => this.#batcher.put(batch),
       refusals: list => {
@@ -143,7 +144,7 @@ export class KubeSource implements Source {
       random,
       parseObject,
       checkPeriodMs,
-      partsMax,
+      partsRoom,
       sink,
     })
     const part: Part = { name: resource.name, reflector, listed: false, isUnchecked: false, refusals: [] }

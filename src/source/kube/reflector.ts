@@ -1,6 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import { isMostGone } from '../../base/most-gone.ts'
 import { finishInSlices, type Steps } from '../../base/steps.ts'
+import type { PartsRoom } from '../../model/parts-room.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { SourceObservation } from '../source.ts'
@@ -40,8 +41,7 @@ export interface ReflectorOptions {
   readonly parseObject: ParseObject
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs: number
-  /** Maximum parts of the objects of one list: see partsOf(). */
-  readonly partsMax?: number | undefined
+  readonly partsRoom?: PartsRoom | undefined
   readonly sink: ReflectorSink
 }
 
@@ -177,6 +177,7 @@ export class Reflector {
     } finally {
       attempt.end()
       this.#attempt = undefined
+      this.#intake.closeListing()
     }
   }
 
@@ -308,6 +309,7 @@ export class Reflector {
     if (isMostGone(index.size, missing.length) && !state.doubted) return { kind: 'vanished' }
     const backwards = isOlder(resourceVersion, state.position)
     const batch = await this.#inSlices(this.#intake.land(listing, { resourceVersion, missing, backwards }))
+    this.#intake.closeListing()
     await this.#hand(batch)
     this.#state = afterList(state, resourceVersion)
     sink.observed({

@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, it } from 'vitest'
 import { parseIp } from '../../../src/base/ip.ts'
 import { Intake } from '../../../src/daemon/intake.ts'
 import type { LeftOut } from '../../../src/model/object-budget.ts'
+import { PartsRoom } from '../../../src/model/parts-room.ts'
 import type { Snapshot, SourceEvent } from '../../../src/model/snapshot.ts'
 import type { Source, SourceHandlers } from '../../../src/source/source.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
@@ -179,7 +180,7 @@ describe('an Intake that may hold so many parts', () => {
     refused = []
     intake = new Intake({
       clock,
-      partsMax: PARTS_MAX,
+      partsRoom: new PartsRoom(PARTS_MAX),
       changed: snapshot => passed.push(snapshot),
       handlers: {
         refusals: list => refused.push(list.map(({ place, refusal }) => `${place}: ${refusal.object}`)),
@@ -237,10 +238,14 @@ describe('an Intake that may hold so many parts', () => {
   it('F150: counts the objects of a source that takes over by themselves', async () => {
     await source.tell(wide('a', 300))
     source.synced()
+    expect(intake.parts).toBe(304)
     const next = new HandSource()
     await intake.follow(next)
     await next.tell(wide('a', 300), wide('b', 100))
+    // Those of the source before are held as well.
+    expect(intake.parts).toBe(304 + 304 + 104)
     next.synced()
+    expect(intake.parts).toBe(304 + 104)
     expect(leftOut()).toEqual([])
     await next.tell(wide('c', 200))
     expect(leftOut()).toEqual(['ns/a'])

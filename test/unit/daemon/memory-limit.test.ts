@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { memoryLimit } from '../../../src/daemon/memory-limit.ts'
-import { servicesBytes } from '../../../src/daemon/process-room.ts'
+import { heapLimit, partsMax, partsRoomOf, servicesBytes } from '../../../src/daemon/process-room.ts'
 
 const MIB = 1 << 20
 let root: string
@@ -52,9 +52,16 @@ describe('the memory of this process', () => {
     expect(() => memoryLimit(root)).toThrow(/cannot read .*proc\/self\/cgroup to find the memory limit$/)
   })
 
-  it('leaves Services three fifths, of a heap that is small by itself as well', () => {
-    expect(servicesBytes({ memoryBytes: 500 * MIB })).toBe(300 * MIB)
-    expect(servicesBytes({ memoryBytes: 500 * MIB, heapBytes: 100 * MIB })).toBe(120 * MIB)
-    expect(servicesBytes()).toBeUndefined()
+  it('divides three fifths among Services and parts of objects, of a heap that is small by itself as well', () => {
+    expect(servicesBytes({ memoryBytes: 500 * MIB })).toBe(225 * MIB)
+    expect(partsMax({ memoryBytes: 500 * MIB })).toBeCloseTo((75 * MIB) / 128)
+    expect(servicesBytes({ memoryBytes: 500 * MIB, heapBytes: 100 * MIB })).toBe(90 * MIB)
+    expect([servicesBytes(), partsMax(), partsRoomOf()]).toEqual([undefined, undefined, undefined])
+  })
+
+  it('F150: does not count the young generation, which Node.js adds to the option', () => {
+    expect(heapLimit(259 * MIB, ['--enable-source-maps'])).toBe(259 * MIB)
+    expect(heapLimit(144 * MIB, ['--max_old_space_size=200', '--max-old-space-size=96'])).toBe(96 * MIB)
+    expect(heapLimit(259 * MIB, ['--max-old-space-size=0'])).toBe(259 * MIB)
   })
 })

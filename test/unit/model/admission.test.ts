@@ -18,7 +18,7 @@ import {
   snapshotOf,
 } from './objects.ts'
 
-const RATES = { frontend: 1_000, endpoint: 100, perFrontend: false }
+const RATES = { frontend: 1_000, sliceEndpoint: 0, endpoint: 100, perFrontend: false }
 
 function within(bytes: number, rates: Partial<typeof RATES> = {}): ResolveOptions {
   return { ...OPTIONS, memory: { bytes, rates: { ...RATES, ...rates } } }
@@ -85,6 +85,13 @@ describe('the memory for Services', () => {
     const shape = { ports: 2, externalIps: 9, endpoints: 40 }
     expect(served(tableWithin(within(100_000), objects('a', shape)))).toEqual(['ns/a'])
     expect(served(tableWithin(within(100_000, { perFrontend: true }), objects('a', shape)))).toEqual([])
+  })
+
+  it('F133: an endpoint of a slice counts once beside its ports', () => {
+    const shape = { ports: 2, endpoints: 10 }
+    expect(served(tableWithin(within(17_000), objects('a', shape)))).toEqual(['ns/a'])
+    expect(served(tableWithin(within(17_000, { sliceEndpoint: 200 }), objects('a', shape)))).toEqual([])
+    expect(served(tableWithin(within(22_000, { sliceEndpoint: 200 }), objects('a', shape)))).toEqual(['ns/a'])
   })
 
   it('F133: the smallest come first, and of equal ones the oldest', () => {

@@ -161,7 +161,7 @@ function oneEvent(object: Fields): SourceEvent {
   return event
 }
 
-const RATES = { frontend: 500, endpoint: 700, perFrontend: false }
+const RATES = { frontend: 500, sliceEndpoint: 300, endpoint: 700, perFrontend: false }
 
 const anyOptions: fc.Arbitrary<ResolveOptions> = fc.record({
   nodeName: fc.constant('here'),

@@ -135,7 +135,7 @@ describe('the parts of objects that are held', () => {
     const parts = [long, wrong].map(event =>
       event?.kind === 'EndpointSlice' && event.value !== undefined ? partsOf(event.value) : 0,
     )
-    expect(parts).toEqual([10, 105])
+    expect(parts).toEqual([14, 105])
   })
 
   it('F150: has room again once others are gone, but not at the edge', () => {

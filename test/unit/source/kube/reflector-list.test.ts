@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
+import { PartsRoom } from '../../../../src/model/parts-room.ts'
 import type { SourceEvent } from '../../../../src/model/snapshot.ts'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
@@ -25,7 +26,7 @@ describe('lists', () => {
     const wide = (name: string, count: number) =>
       service(name, 10, { ports: Array.from({ length: count }, (_, i) => ({ name: `p${i}`, port: 80 + i })) })
     const objects = [wide('a', 50), wide('b', 80), wide('c', 30)]
-    rig = new ReflectorRig({ partsMax: 150 })
+    rig = new ReflectorRig({ partsRoom: new PartsRoom(150) })
     const portsIn = (batch: readonly SourceEvent[] = []) =>
       batch.map(event => (event.kind === 'Service' ? [event.key, event.value?.ports.length] : []))
     await rig.watching(objects, 100)
@@ -41,6 +42,23 @@ describe('lists', () => {
     expect(portsIn(rig.batches[1])).toEqual([['ns/b', 80]])
     expect(rig.reasons()).toEqual(['start', 'room for objects left out'])
     expect(rig.requests.at(-2)).toBe('list resourceVersion=100')
+  })
+
+  it('F150: have what is held and arrives elsewhere has left of the room, and in any case a quarter', async () => {
+    const wide = (name: string) =>
+      service(name, 10, { ports: Array.from({ length: 50 }, (_, i) => ({ name: `p${i}`, port: 80 + i })) })
+    const portsWith = async (parts: number) => {
+      const room = new PartsRoom(400)
+      room.enter({ parts })
+      rig = new ReflectorRig({ partsRoom: room })
+      await rig.watching(['a', 'b', 'c', 'd'].map(wide), 100)
+      const left = room.limitOf({ parts: 0 })
+      expect(left).toBe(Math.max(100, 400 - parts))
+      return rig.batches[0]?.map(event => (event.kind === 'Service' ? event.value?.ports.length : undefined))
+    }
+    expect(await portsWith(0)).toEqual([50, 50, 50, 50])
+    expect(await portsWith(220)).toEqual([50, 50, 50, 0])
+    expect(await portsWith(400)).toEqual([50, 0, 0, 0])
   })
 
   it('A1: the watch begins at the version of the list, not of an item', async () => {
