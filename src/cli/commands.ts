@@ -94,7 +94,8 @@ function unknownCommand(name: string, io: Io): number {
     COMMANDS.map(each => each.name),
   )
   const hint = near === undefined ? '' : `; did you mean ${near}?`
-  io.err(`kprobe: no such command: ${JSON.stringify(name)}${hint}\n\n${usage()}`)
+  const what = name.startsWith('-') ? 'flag without a command' : 'command'
+  io.err(`kprobe: no such ${what}: ${JSON.stringify(name)}${hint}\n\n${usage()}`)
   return EXIT_USAGE
 }
 

@@ -67,8 +67,7 @@ function otherProxies(around: Neighbourhood): Neighbour[] {
         ? {
             severity: 'note',
             what: `chains of an iptables mode are in ${iptables.join(' and ')}`,
-            advice:
-              "kprobe's and kube-proxy's are the same, so their author is unknown; kprobe adopts them once kube-proxy has stopped",
+            advice: around.wroteIptables === true ? OWN_CHAINS : FOUND_CHAINS,
           }
         : around.wroteIptables === true
           ? {
@@ -92,6 +91,10 @@ function otherProxies(around: Neighbourhood): Neighbour[] {
     found.push({ severity: 'note', what: `kube-proxy left ${what}`, advice: `${REMOVES_NFT} removes it` })
   return found
 }
+
+const OWN_CHAINS = "kprobe's iptables mode wrote them, or adopted them from kube-proxy"
+const FOUND_CHAINS =
+  "kprobe's and kube-proxy's are the same, so their author is unknown; kprobe adopts them once kube-proxy has stopped"
 
 function dropPolicies({ chains }: Neighbourhood): Neighbour[] {
   return chains

@@ -1,13 +1,22 @@
 import type { Config } from '../config/config.ts'
 import type { Finding, ReadText } from '../modes/common/finding.ts'
 
+export interface Facts {
+  readonly config: Config
+  /** Whether kprobe's iptables mode wrote here. */
+  readonly wroteIptables: boolean
+}
+
 /** Settings of the kernel that decide whether Services work, read and judged; nothing is written. */
-export async function settingFindings(config: Config, read: ReadText): Promise<readonly Finding[]> {
+export async function settingFindings(
+  { config, wroteIptables }: Facts,
+  read: ReadText,
+): Promise<readonly Finding[]> {
   const found = await Promise.all([
     forwarding(read, 'net/ipv4/ip_forward', 'IPv4'),
     forwarding(read, 'net/ipv6/conf/all/forwarding', 'IPv6'),
     bridged(read),
-    localnet(read),
+    localnet(wroteIptables, read),
     tableRoom(read),
     memoryScore(config, read),
   ])
@@ -35,9 +44,11 @@ async function bridged(read: ReadText): Looked {
 }
 
 /** CVE-2020-8558. */
-async function localnet(read: ReadText): Looked {
+async function localnet(wroteIptables: boolean, read: ReadText): Looked {
   const name = 'net/ipv4/conf/all/route_localnet'
   if ((await read(`/proc/sys/${name}`)) !== '1') return undefined
+  if (wroteIptables)
+    return { kind: 'note', subject: name, text: "1: for node ports at 127.0.0.1 in kprobe's iptables mode" }
   const text = '1: others on the network may reach services bound to 127.0.0.1; kprobe does not need it'
   return { kind: 'warning', subject: name, text }
 }

@@ -59,17 +59,21 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 }
 
 async function examine(config: Config): Promise<readonly Finding[]> {
-  const settings = [
-    ...(await settingFindings(config, readText)),
+  const settings = async (wroteIptables: boolean) => [
+    ...(await settingFindings({ config, wroteIptables }, readText)),
     ...(await conntrackFindings(config, readText)),
   ]
   try {
+    const wroteIptables = await anyMode(mode => mode.isRecorded?.(HERE))
     const ofModes = [...(await featureFindings(config)), ...(await modeFindings(config))]
-    const damage = await damageFindings(config)
-    return [...ofModes, ...damage, ...(await neighbourFindings(config)), ...settings]
+    const others = [...(await damageFindings(config)), ...(await neighbourFindings(config, wroteIptables))]
+    // A mode knows better what a setting means for it.
+    const judged = new Set(ofModes.map(({ subject }) => subject))
+    const rest = (await settings(wroteIptables)).filter(({ subject }) => !judged.has(subject))
+    return [...ofModes, ...others, ...rest]
   } catch (error) {
     const text = `does not answer: ${failureText(error)}`
-    return [{ kind: 'missing', subject: 'nf_tables over netlink', text }, ...settings]
+    return [{ kind: 'missing', subject: 'nf_tables over netlink', text }, ...(await settings(false))]
   }
 }
 
@@ -99,7 +103,7 @@ async function modeFindings(config: Config): Promise<readonly Finding[]> {
 
 const HERE = { sockets: KERNEL, clock: systemClock } as const
 
-async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
+async function neighbourFindings(config: Config, wroteIptables: boolean): Promise<readonly Finding[]> {
   const transport = openNetfilter()
   try {
     const connection = new Connection({ transport, clock: systemClock })
@@ -122,7 +126,7 @@ async function neighbourFindings(config: Config): Promise<readonly Finding[]> {
       tableName,
       leftElsewhere,
       writesIptables: findMode(config.proxyMode).exclusive?.(config) !== undefined,
-      wroteIptables: await anyMode(mode => mode.isRecorded?.(HERE)),
+      wroteIptables,
       isNamed,
       chainPrefix: chainNames(proxy).prefix,
     })
@@ -176,9 +180,12 @@ const MARKS: Readonly<Record<Finding['kind'], string>> = {
   note: 'note',
 }
 
+/** The names of settings fit; descriptions of other programs' rules are longer. */
+const WIDEST_SUBJECT = 48
+
 function printText(findings: readonly Finding[], io: Io): void {
   const rows = findings.map(({ kind, subject, text }) => [MARKS[kind], subject, text])
-  io.out(tableText(['', 'SUBJECT', 'MEANING'], rows, { colour: io.colour }))
+  io.out(tableText(['', 'SUBJECT', 'MEANING'], rows, { colour: io.colour, widest: WIDEST_SUBJECT }))
   const of = (kind: Finding['kind']) => findings.filter(each => each.kind === kind).length
   const missing = of('missing')
   const verdict =

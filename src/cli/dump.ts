@@ -232,7 +232,7 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
   if (service !== '' && output === 'iptables-save')
     reader.fail('--service', 'iptables-save prints whole tables; -o text and -o json show one Service')
   if (service !== '' && !/^[^/]+\/[^/]+$/.test(service))
-    reader.fail('--service', 'is not written NAMESPACE/NAME')
+    reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME`)
   const adminSocket = reader.text('admin-socket') ?? ''
   const proxyName = readInstanceName(reader)
   const misfit = proxyName === undefined ? undefined : whyNotInstance(proxyName, DEFAULT_MODE)

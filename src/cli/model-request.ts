@@ -44,7 +44,11 @@ export async function readModelRequest(
     io.err(`kprobe ${options.command}: ${daemon.message}\n`)
     return EXIT_FAILED
   }
-  if (daemon.kind === 'absent') return { ...request, daemon: undefined }
+  if (daemon.kind === 'absent') {
+    if (!hasSource)
+      io.err(`kprobe ${options.command}: no daemon answers at ${daemon.socket}; reading the API server\n`)
+    return { ...request, daemon: undefined }
+  }
   const differing = flagDifferences(modelFlags(request.config), daemon.flags)
   if (isUsed && differing.length > 0)
     return usageErrors(io, options.command, contradictions(differing, daemon.socket))
@@ -72,7 +76,11 @@ type Found = { readonly kind: 'found'; readonly socket: string; readonly flags: 
 async function findDaemon(
   given: FlagReader,
   isNeeded: boolean,
-): Promise<Found | { readonly kind: 'absent' } | { readonly kind: 'failed'; readonly message: string }> {
+): Promise<
+  | Found
+  | { readonly kind: 'absent'; readonly socket: string }
+  | { readonly kind: 'failed'; readonly message: string }
+> {
   const asked = given.text('admin-socket') ?? ''
   const socket = asked === '' ? usualSocket(given.text('service-proxy-name') || undefined) : asked
   try {
@@ -82,7 +90,7 @@ async function findDaemon(
   } catch (error) {
     if (asked !== '' || isNeeded) return { kind: 'failed', message: failureText(error) }
   }
-  return { kind: 'absent' }
+  return { kind: 'absent', socket }
 }
 
 /** Undefined where no daemon answers. */

@@ -208,6 +208,7 @@ function following(
             refused()
           },
           recovered: () => log.info('configuration file is valid again'),
+          unchanged: () => log.info('configuration unchanged'),
         },
       })
       const off = io.on('SIGHUP', () => {

@@ -5,6 +5,8 @@ const BOLD = ['\u001b[1m', '\u001b[22m'] as const
 
 export interface TableOptions {
   readonly colour: boolean
+  /** Width of the longest cell that widens its column; the rest of the row moves behind a longer one. Unset: no limit. */
+  readonly widest?: number
 }
 
 /** Aligned columns with a heading, one line a row; cells from outside cannot break the lines. */
@@ -14,8 +16,12 @@ export function tableText(
   options: TableOptions,
 ): string {
   const clean = rows.map(row => row.map(oneLine))
+  const { widest = Number.POSITIVE_INFINITY } = options
   const widths = heading.map((title, column) =>
-    clean.reduce((width, row) => Math.max(width, row[column]?.length ?? 0), title.length),
+    clean
+      .map(row => row[column]?.length ?? 0)
+      .filter(length => length <= widest)
+      .reduce((width, length) => Math.max(width, length), title.length),
   )
   const line = (cells: readonly string[]) =>
     cells

@@ -11,6 +11,8 @@ export interface ConfigWatchHandlers<T> {
   readonly failed: (errors: readonly ConfigError[]) => void
   /** Called after failed: the file is valid again, and equals the configuration in use. */
   readonly recovered: () => void
+  /** Called after hurry: the file is valid, and equals the configuration in use. */
+  readonly unchanged: () => void
 }
 
 export interface ConfigWatchOptions<T> {
@@ -23,7 +25,7 @@ export interface ConfigWatchOptions<T> {
 }
 
 export interface ConfigWatch {
-  /** Looks at the file now. */
+  /** Reads the file now, and reports what it finds even if nothing is new. */
   hurry(): void
   /** Nothing is reported once it has resolved. */
   stop(): Promise<void>
@@ -53,6 +55,8 @@ class PollingWatch<T> implements ConfigWatch {
   #last: Sight
   /** The failure that was reported. */
   #reported: Sight | undefined
+  /** The next result is reported even if nothing is new. */
+  #isAsked = false
   #timer: Cancel | undefined
   #looking: Promise<void> = Promise.resolve()
   #stopped = false
@@ -65,6 +69,7 @@ class PollingWatch<T> implements ConfigWatch {
   }
 
   hurry(): void {
+    this.#isAsked = true
     // A read in progress, or the wait for a writer, is soon enough.
     if (this.#timer === undefined) return
     this.#timer()
@@ -92,10 +97,13 @@ class PollingWatch<T> implements ConfigWatch {
     const rests = isSameSight(sight, this.#last)
     this.#last = sight
     if (!rests) return QUIET_MS
-    if (this.#reported !== undefined && isSameSight(sight, this.#reported)) return POLL_MS
+    const isAsked = this.#isAsked
+    this.#isAsked = false
+    if (!isAsked && this.#reported !== undefined && isSameSight(sight, this.#reported)) return POLL_MS
     if ('problem' in sight) this.#fail(sight, [{ path: this.#options.file.path, message: sight.problem }])
     else if (sight.text !== this.#current) await this.#read(sight.text)
-    else this.#recover()
+    else if (this.#reported !== undefined) this.#recover()
+    else if (isAsked) this.#options.handlers.unchanged()
     return POLL_MS
   }
 
@@ -116,7 +124,6 @@ class PollingWatch<T> implements ConfigWatch {
   }
 
   #recover(): void {
-    if (this.#reported === undefined) return
     this.#reported = undefined
     this.#options.handlers.recovered()
   }

@@ -120,6 +120,11 @@ export function logMetrics(log: Log, text: string): void {
     const [, metric, labels, value] = /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line) ?? []
     if (metric === undefined) continue
     const facts = labels === undefined ? {} : { labels: labels.replaceAll('"', '') }
-    log.trace({ metric, ...facts, value: Number(value) }, 'metric at exit')
+    log.trace({ metric, ...facts, value: rounded(Number(value)) }, 'metric at exit')
   }
+}
+
+/** To a millionth: times in seconds have noise behind it. */
+function rounded(value: number): number {
+  return Number(value.toFixed(6))
 }

@@ -99,12 +99,7 @@ function readPort(findings: Findings, value: unknown, index: number): EndpointPo
   const { name, port } = value
   const protocol = protocolOf(value.protocol)
   if (name === undefined || name === null) {
-    refuse(
-      findings,
-      `ports[${index}].name`,
-      name,
-      'without a name; the unnamed port of a Service is named ""',
-    )
+    refuse(findings, `ports[${index}].name`, name, 'missing; name: "" means the unnamed port of a Service')
   } else if (typeof name !== 'string' || (name !== '' && !isDnsLabel(name))) {
     refuse(findings, `ports[${index}].name`, name, NOT_A_LABEL)
   } else if (protocol === undefined) {

@@ -58,8 +58,12 @@ export async function iptablesSettingFindings(config: Config, read: ReadText): P
   ]
 }
 
+const UNWANTED =
+  '1: others on the network may reach services bound to 127.0.0.1; NodePorts do not answer there'
+
 function routeLocalnet(wanted: boolean, now: string | undefined): Finding {
   const subject = ROUTE_LOCALNET
+  if (!wanted && now === '1') return { kind: 'warning', subject, text: UNWANTED }
   if (!wanted)
     return { kind: 'ok', subject, text: `${now ?? 'absent'}: NodePorts do not answer at 127.0.0.1` }
   if (now === '1') return { kind: 'ok', subject, text: '1: NodePorts answer at 127.0.0.1' }

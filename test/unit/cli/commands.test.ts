@@ -37,6 +37,16 @@ describe('kprobe', () => {
     expect(io.stderr).toContain('no such command: "dupm"; did you mean dump?')
   })
 
+  it('does not call a flag a command', async () => {
+    expect(await kprobe('-v')).toBe(2)
+    expect(io.stderr).toContain('kprobe: no such flag without a command: "-v"\n')
+  })
+
+  it('quotes a --service that dump cannot read', async () => {
+    expect(await kprobe('dump', '--service=storefront')).toBe(2)
+    expect(io.stderr).toContain('kprobe dump: --service: "storefront" is not written NAMESPACE/NAME\n')
+  })
+
   it.each(['run', 'api', 'dump', 'plan', 'explain', 'cleanup'])('prints the help of %s', async name => {
     expect(await kprobe(name, '--nonsense', '--help')).toBe(0)
     expect(io.stdout).toContain(`kprobe ${name}`)
@@ -109,7 +119,7 @@ describe('kprobe', () => {
     [['plan', ...SOURCE, '-o', 'xml'], /--output: "xml" is not one of text, json, yaml/],
     [['dump', 'pf'], /"pf": is not one of services, nft, ipvs, ipset, iptables, all/],
     [['dump', 'services', '-o', 'nft'], /--output: nft is for `kprobe dump nft`/],
-    [['dump', '--service', 'web'], /--service: is not written NAMESPACE\/NAME/],
+    [['dump', '--service', 'web'], /--service: "web" is not written NAMESPACE\/NAME/],
     [['dump', '--family', '5'], /--family: "5" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
     [['cleanup', 'now'], /"now": no such argument/],
     [['explain', ...SOURCE], /--from: "" is/],

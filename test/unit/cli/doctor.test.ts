@@ -11,8 +11,8 @@ function config(...flags: readonly string[]): Config {
   return parsed.value.config
 }
 
-async function found(files: Readonly<Record<string, string>>): Promise<string[]> {
-  const findings = await settingFindings(config(), async path => files[path])
+async function found(files: Readonly<Record<string, string>>, wroteIptables = false): Promise<string[]> {
+  const findings = await settingFindings({ config: config(), wroteIptables }, async path => files[path])
   return findings.map(({ kind, subject, text }) => `${kind} ${subject}: ${text}`)
 }
 
@@ -48,6 +48,12 @@ describe('settingFindings', () => {
       'warning net/netfilter/nf_conntrack_max: 99 of 100 connections tracked',
       'note oom_score_adj: 0 now; the daemon asks for -999, which needs CAP_SYS_RESOURCE',
     ])
+  })
+
+  it('does not call route_localnet needless where the iptables mode of kprobe has written', async () => {
+    expect(await found({ '/proc/sys/net/ipv4/conf/all/route_localnet': '1' }, true)).toContain(
+      "note net/ipv4/conf/all/route_localnet: 1: for node ports at 127.0.0.1 in kprobe's iptables mode",
+    )
   })
 
   it('says of settings that IPVS needs what is still to be done, and what cannot be (I-23)', async () => {

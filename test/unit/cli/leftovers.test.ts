@@ -137,6 +137,9 @@ describe('kprobe doctor', () => {
     expect(told({ wroteIptables: true, leftElsewhere: [] })).toEqual([
       "warning: kprobe's iptables mode wrote chains in ip nat: they may catch Service traffic before another mode does; if no kprobe runs in iptables mode, `kprobe cleanup --proxy-mode=iptables` removes them",
     ])
+    expect(told({ wroteIptables: true, writesIptables: true, leftElsewhere: [] })).toEqual([
+      "note: chains of an iptables mode are in ip nat: kprobe's iptables mode wrote them, or adopted them from kube-proxy",
+    ])
     expect(told({})).toEqual([
       `warning: an iptables mode, kube-proxy's or kprobe's, left chains in ip nat: they may catch Service traffic before kprobe does; ${REMOVES} removes them`,
       `note: kube-proxy left 2 ipsets: ${REMOVES} removes it`,

@@ -95,6 +95,15 @@ describe('readModelRequest', () => {
     },
   )
 
+  it('says what it reads where neither a daemon nor a flag says it', async () => {
+    const argv = ['--service-proxy-name=nobody-runs-this-one']
+    const request = await readModelRequest(argv, io, { command: 'plan', extra: [] })
+    expect(request).toMatchObject({ daemon: undefined, config: { source: { kind: 'kube' } } })
+    expect(io.stderr).toBe(
+      'kprobe plan: no daemon answers at /run/kprobe/admin-nobody-runs-this-one.sock; reading the API server\n',
+    )
+  })
+
   it('reports errors of usage first', async () => {
     expect(await read('--source=here')).toBe(EXIT_USAGE)
     expect(io.stderr).not.toContain('no daemon')

@@ -21,6 +21,19 @@ describe('tableText', () => {
     expect(text).toBe('A           LONG\nwide cell   x\nb           y\n')
   })
 
+  it('does not widen a column for a cell that is longer than the limit', () => {
+    const rows = [
+      ['net/ipv4/ip_forward', 'x'],
+      ['a description of rules', 'y'],
+    ]
+    expect(tableText(['SUBJECT', 'M'], rows, { colour: false, widest: 20 }).split('\n')).toEqual([
+      'SUBJECT               M',
+      'net/ipv4/ip_forward   x',
+      'a description of rules   y',
+      '',
+    ])
+  })
+
   it('keeps hostile cells on their line', () => {
     expect(tableText(['A'], [['x\ny\u001b[31m']], { colour: false })).toBe('A\nx\\u{a}y\\u{1b}[31m\n')
   })

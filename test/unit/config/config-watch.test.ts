@@ -36,6 +36,7 @@ function follow(path: string, text = 'one'): void {
       changed: value => void told.push(`changed ${value}`),
       failed: errors => void told.push(`failed ${errors.map(({ message }) => message).join()}`),
       recovered: () => void told.push('recovered'),
+      unchanged: () => void told.push('unchanged'),
     },
   })
 }
@@ -177,4 +178,18 @@ it('looks at once when it is asked to', async () => {
   watch?.hurry()
   await pass(200)
   expect(told).toEqual(['changed two'])
+})
+
+it('reports what it finds to whoever asks, even if nothing is new', async () => {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'one')
+  follow(path)
+  watch?.hurry()
+  await pass(1_000)
+  expect(told).toEqual(['unchanged'])
+  await writeFile(path, 'bad news')
+  await pass(1_000)
+  watch?.hurry()
+  await pass(2_000)
+  expect(told).toEqual(['unchanged', 'failed bad news', 'failed bad news'])
 })

@@ -97,10 +97,15 @@ it('says why it ends, and what becomes of the rules', () => {
 })
 
 it('logs metrics as one record each', () => {
-  logMetrics(log, '# HELP a A.\n# TYPE a counter\na 3\nb{c="d e"} 0.5\n')
+  logMetrics(
+    log,
+    '# HELP a A.\n# TYPE a counter\na 3\nb{c="d e"} 0.5\nt 1795420776.914\nu 0.21534282200000007\n',
+  )
   expect(records).toMatchObject([
     { level: 'trace', metric: 'a', value: 3 },
     { level: 'trace', metric: 'b', labels: 'c=d e', value: 0.5 },
+    { level: 'trace', metric: 't', value: 1_795_420_776.914 },
+    { level: 'trace', metric: 'u', value: 0.215343 },
   ])
 })
 

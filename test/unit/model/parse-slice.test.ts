@@ -187,11 +187,11 @@ describe('parseEndpointSlice refuses the smallest unit', () => {
   it.each<[Fields, string]>([
     [
       { ports: [{ port: 8080 }] },
-      'ports[0].name = nothing: without a name; the unnamed port of a Service is named ""',
+      'ports[0].name = nothing: missing; name: "" means the unnamed port of a Service',
     ],
     [
       { ports: [{ name: null, port: 8080 }] },
-      'ports[0].name = null: without a name; the unnamed port of a Service is named ""',
+      'ports[0].name = null: missing; name: "" means the unnamed port of a Service',
     ],
     [
       { ports: [{ name: 'a' }] },

@@ -134,6 +134,9 @@ describe('metrics of every component', () => {
     expect(lines.find(line => line.startsWith('kubernetes_build_info{'))).toMatch(
       /^kubernetes_build_info\{major="1",minor="2",git_version="v1.2.3",git_commit="abc",git_tree_state="",build_date="2026-11-21T10:00:00Z",go_version="",compiler="node v[^"]+",platform="linux\/\w+"\} 1$/,
     )
+    expect(lines.find(line => line.startsWith('kprobe_build_info{'))).toMatch(
+      /^kprobe_build_info\{version="1.2.3",commit="abc",date="2026-11-21T10:00:00Z",node_version="v[^"]+"\} 1$/,
+    )
     for (const name of [
       'resident_memory_bytes',
       'open_fds',

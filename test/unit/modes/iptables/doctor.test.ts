@@ -48,6 +48,9 @@ describe('settings', () => {
     expect((await told({ [LOCALNET]: '0' }, '--iptables-localhost-nodeports=false'))[0]).toBe(
       'ok: 0: NodePorts do not answer at 127.0.0.1',
     )
+    expect((await told({ [LOCALNET]: '1' }, '--iptables-localhost-nodeports=false'))[0]).toBe(
+      'warning: 1: others on the network may reach services bound to 127.0.0.1; NodePorts do not answer there',
+    )
   })
 
   it('say how many clients an endpoint remembers', async () => {
