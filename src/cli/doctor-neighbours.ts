@@ -106,9 +106,11 @@ function dropPolicies({ chains }: Neighbourhood): Neighbour[] {
     }))
 }
 
-function natChains({ chains, tableName, isNamed = false }: Neighbourhood): Neighbour[] {
+/** In iptables mode kprobe's own jumps stand in the table that iptables-nft calls nat. */
+function natChains({ chains, tableName, writesIptables, isNamed = false }: Neighbourhood): Neighbour[] {
+  const isOwn = (table: string) => table === tableName || (writesIptables && table === 'nat')
   return chains
-    .filter(({ table, chain }) => chain.hook?.type === 'nat' && table !== tableName)
+    .filter(({ table, chain }) => chain.hook?.type === 'nat' && !isOwn(table))
     .map(({ family, table, chain }) => ({
       severity: 'note',
       what: `${family} ${table} ${chain.name} translates addresses too (${hookName(chain.hook?.hooknum)}, priority ${chain.hook?.priority})`,

@@ -227,6 +227,20 @@ describe('kprobe doctor', () => {
     expect(found).toMatchObject({ severity: 'note', what: 'chains of an iptables mode are in ip nat' })
   })
 
+  it('does not call the table that its own jumps are in a stranger', () => {
+    const hook = { type: 'nat', hooknum: 0, priority: -100, policy: 1 } as const
+    const chains = ['nat', 'other'].map(table => ({
+      family: 'ip',
+      table,
+      chain: { name: 'PREROUTING', hook, rules: [] },
+    }))
+    const around = { chains, tableName: 'kube-proxy', legacyTables: [], virtualServers: [] }
+    const told = (writesIptables: boolean) =>
+      neighboursOf({ ...around, writesIptables }).map(({ what }) => what)
+    expect(told(true)).toEqual([expect.stringMatching(/^ip other PREROUTING translates/)])
+    expect(told(false)).toHaveLength(2)
+  })
+
   it('does not take chains of kubelet and of network policies for those of kube-proxy', () => {
     const chains = ['KUBE-FIREWALL', 'KUBE-ROUTER-INPUT'].map(name => ({
       family: 'ip',
