@@ -30,7 +30,7 @@ export const command: Command = {
       usage: 'kprobe run [flags]',
       description:
         'Programs the Services of the cluster into the kernel of this node, until SIGTERM or Ctrl-C. The rules stay in the\n' +
-        'kernel when kprobe ends; `kprobe cleanup` removes it. Takes the flags and the --config file of kube-proxy.',
+        'kernel when kprobe ends; `kprobe cleanup` removes them. Takes the flags and the --config file of kube-proxy.',
       flags: [...RUN_FLAGS, HELP_FLAG],
     }),
   run,
