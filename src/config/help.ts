@@ -82,11 +82,12 @@ function flagLines(flag: FlagSpec, width: number): string[] {
   return [label + first.slice(label.length), ...rest]
 }
 
-/** Lines that fit stay as they are. */
+/** Lines that fit stay as they are. What follows the first line of `  word   meaning` stands below the meaning. */
 function wrapIndented(line: string, width: number): string[] {
   if (line.length <= width) return [line]
-  const indent = line.slice(0, line.search(/\S/))
-  return wrap(line.trim(), width - indent.length).map(each => indent + each)
+  const [label = ''] = /^ *(?:\S+ {2,})?/.exec(line) ?? []
+  const [first = '', ...rest] = wrap(line.slice(label.length), width - label.length)
+  return [label + first, ...rest.map(each => ' '.repeat(label.length) + each)]
 }
 
 function wrap(text: string, width: number): string[] {

@@ -1,5 +1,15 @@
-import { DEFAULT_MODE } from '../modes/registry.ts'
+import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
 import { type FlagSpec, grouped } from './flag.ts'
+
+/** `a, b or c`. */
+function listOf(words: readonly string[], last: 'and' | 'or'): string {
+  return words.join(', ').replace(/, (?!.*, )/, ` ${last} `)
+}
+
+const EVERY_ADDRESS = listOf(
+  MODES.filter(({ settings }) => settings.everyAddress).map(({ title }) => title),
+  'and',
+)
 
 /** Flags of the source and the node. */
 export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
@@ -89,7 +99,10 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
     kind: 'text',
     placeholder: 'MODE',
     default: DEFAULT_MODE,
-    help: 'nftables, ipvs, iptables or userspace (a relay for debugging)',
+    help: listOf(
+      MODES.map(({ name, purpose }) => (purpose === undefined ? name : `${name} (${purpose})`)),
+      'or',
+    ),
   },
   {
     name: 'detect-local-mode',
@@ -132,7 +145,7 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
     kind: 'list',
     placeholder: 'CIDR,...',
     default: 'primary',
-    help: "CIDRs of the node addresses that accept NodePort traffic, or primary for the Node's first address of each family; unset in iptables and userspace mode: all addresses of the node",
+    help: `CIDRs of the node addresses that accept NodePort traffic, or primary for the Node's first address of each family; unset in ${EVERY_ADDRESS} mode: all addresses of the node`,
   },
   {
     name: 'allowed-external-cidrs',

@@ -274,10 +274,12 @@ export interface Mode {
   readonly name: string
   /** The name in texts: `IPVS` for `ipvs`. */
   readonly title: string
+  /** What --help says of the mode behind its name. */
+  readonly purpose?: string
   readonly settings: ModeSettings
   /** The part of the kernel that the mode needs, for people. */
   readonly kernelPart: string
-  /** Opens the mode's plane. Throws when the kernel cannot be spoken to. */
+  /** Opens the mode's plane. Throws when the kernel cannot be spoken to. Callers name R: TypeScript does not infer it. */
   open<R>(context: ModeContext, use: PlaneUse<R>): R
   /**
    * Removes what the mode left in the kernel while another mode serves, without a connection lost: docs/decisions/0015.

@@ -16,7 +16,7 @@ export const SETS = [
   declare('clients', { flags: 8 | 16 | 32, dataType: 19, dataLength: 4, timeoutMs: 60_000 }),
 ]
 
-/** Every expression that the layout writes. */
+/** Every expression that the layout writes: see docs/how-to/add-a-netlink-attribute.md. */
 function everyRule(family: 'ip' | 'ip6'): readonly Rule[] {
   const length = family === 'ip' ? 4 : 16
   const offset = family === 'ip' ? 16 : 24

@@ -1,8 +1,9 @@
 import { describe, expect, test } from 'vitest'
 import { assert } from '../../src/base/assert.ts'
 import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'
-import { isAbout, loadDifferences, type OtherMode, withDifferences } from '../support/mode-differences.ts'
-import { change, computeIn, IPVS, ip, refusalsOf, type Stateful } from '../support/pipeline.ts'
+import { isAbout, loadDifferences, withDifferences } from '../support/mode-differences.ts'
+import { change, computeIn, IPVS, ip, type Stateful } from '../support/pipeline.ts'
+import { expectTraced, playTraced, rolling } from '../support/play-traced.ts'
 import {
   BY_CHAINS,
   BY_FEWER_RULES,
@@ -12,7 +13,7 @@ import {
   type Player,
 } from '../support/players.ts'
 import { LOCAL_IPS, loadScenarios, type PacketRow, type Scenario } from '../support/scenario.ts'
-import { expectedLine, type Tracing, tracedLine } from '../support/scenario-outcome.ts'
+import { expectedLine, tracedLine } from '../support/scenario-outcome.ts'
 
 const scenarios = loadScenarios()
 
@@ -20,54 +21,6 @@ test('there are at least 45 scenarios', () => {
   expect(scenarios.length).toBeGreaterThanOrEqual(45)
   expect(new Set(scenarios.map(({ name }) => name)).size).toBe(scenarios.length)
 })
-
-/** Rolls that repeat: a failure here is a failure every time. */
-function rolling(seed: number): (modulus: number) => number {
-  let state = seed
-  return modulus => {
-    state = (Math.imul(state, 1103515245) + 12345) >>> 0
-    return (state >>> 8) % modulus
-  }
-}
-
-interface Outcome {
-  readonly row: PacketRow
-  readonly line: string
-}
-
-interface PlayedStep {
-  readonly title: string
-  readonly outcomes: readonly Outcome[]
-  readonly refusals: readonly string[]
-}
-
-function play<State extends Stateful>(
-  { mode, tracerOf }: Player<State>,
-  scenario: Scenario,
-  seed = 1,
-): readonly PlayedStep[] {
-  let computed = computeIn(mode, scenario.config, LOCAL_IPS)
-  const tracing: Omit<Tracing, 'tracer'> = { labels: new Map(), random: rolling(seed), dynamic: new Map() }
-  return scenario.steps.map(step => {
-    computed = change(computed, step)
-    const withTracer = Object.assign(tracing, { tracer: tracerOf(computed.state) })
-    return {
-      title: step.title,
-      outcomes: step.rows.map(row => ({ row, line: tracedLine(row, withTracer) })),
-      refusals: refusalsOf(computed),
-    }
-  })
-}
-
-function expectPlayed<State extends Stateful>(player: Player<State>, scenario: Scenario, seed = 1): void {
-  for (const [index, { title, outcomes, refusals }] of play(player, scenario, seed).entries()) {
-    expect(
-      outcomes.map(({ line }) => line),
-      title,
-    ).toEqual(outcomes.map(({ row }) => expectedLine(row)))
-    expect(refusals, `${title}: refusals`).toEqual(scenario.steps[index]?.refusals)
-  }
-}
 
 const differences = loadDifferences('ipvs')
 const differencesOfRules = [...differences, ...loadDifferences('ipvs-rules')]
@@ -79,27 +32,27 @@ describe.each(scenarios.map(scenario => [`${scenario.file}: ${scenario.name}`, s
   '%s',
   (_, scenario) => {
     test('every way through the computed rules is the expected one', () => {
-      expectPlayed(BY_RULES, scenario)
+      expectTraced(BY_RULES, scenario)
     })
 
     test('every way through sets, rules and virtual servers is the expected one', () => {
       const remembers = scenario.steps.some(({ rows }) => rows.some(isSticky))
       for (const seed of remembers ? SEEDS : SEEDS.slice(0, 1))
-        expectPlayed(BY_IPVS, withDifferences(scenario, differences), seed)
+        expectTraced(BY_IPVS, withDifferences(scenario, differences), seed)
     })
 
     test('and those with --ipvs-rules=iptables are the same', () => {
       const remembers = scenario.steps.some(({ rows }) => rows.some(isSticky))
       for (const seed of remembers ? SEEDS : SEEDS.slice(0, 1))
-        expectPlayed(BY_IPVS_CHAINS, withDifferences(scenario, differencesOfRules), seed)
+        expectTraced(BY_IPVS_CHAINS, withDifferences(scenario, differencesOfRules), seed)
     })
 
     test('every way through the chains of iptables is the expected one', () => {
-      expectPlayed(BY_CHAINS, withDifferences(scenario, ofChains))
+      expectTraced(BY_CHAINS, withDifferences(scenario, ofChains))
     })
 
     test('and those through them with --iptables-optimize are the same', () => {
-      expectPlayed(BY_FEWER_RULES, withDifferences(scenario, ofChains))
+      expectTraced(BY_FEWER_RULES, withDifferences(scenario, ofChains))
     })
 
     test("IPVS serves the node's own connections as they are when the kernel chooses their source", () => {
@@ -143,7 +96,7 @@ function fromTheirDestinations(scenario: Scenario): {
 }
 
 /** What becomes of the rows that a difference is about where it is not known, by seed. */
-function withoutIt<State extends Stateful>(player: Player<State>, mode: OtherMode) {
+function withoutIt<State extends Stateful>(player: Player<State>, mode: string) {
   const all = loadDifferences(mode)
   return all.map(its => {
     const scenario = scenarios.find(({ file }) => file === its.file)
@@ -155,7 +108,7 @@ function withoutIt<State extends Stateful>(player: Player<State>, mode: OtherMod
     )
     const outcomes = () =>
       SEEDS.map(seed =>
-        play(player, others, seed).flatMap(step =>
+        playTraced(player, others, seed).flatMap(step =>
           step.outcomes.filter(({ row }) => isAbout(its, row, step)),
         ),
       )

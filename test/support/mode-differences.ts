@@ -2,10 +2,7 @@ import { parse } from 'yaml'
 import { assert } from '../../src/base/assert.ts'
 import { type PacketRow, parseRow, readScenarioFile, type Scenario } from './scenario.ts'
 
-/** Modes in which some packets have another fate than in the nftables mode, of which the scenarios speak. */
-export type OtherMode = 'ipvs' | 'ipvs-rules' | 'iptables'
-
-/** A packet that a mode cannot treat, or does not, as the nftables mode does. */
+/** A packet that a mode cannot treat, or does not, as nftables mode does. */
 export interface ModeDifference {
   /** `external-ips.yaml`. */
   readonly file: string
@@ -18,8 +15,8 @@ export interface ModeDifference {
   readonly reason: string
 }
 
-/** Reads `MODE-differences.yaml`. */
-export function loadDifferences(mode: OtherMode): readonly ModeDifference[] {
+/** Reads `test/scenarios/MODE-differences.yaml`. */
+export function loadDifferences(mode: string): readonly ModeDifference[] {
   const file = `${mode}-differences.yaml`
   return parseDifferences(file, readScenarioFile(file))
 }

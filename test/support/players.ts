@@ -16,6 +16,8 @@ import {
 export interface Player<State extends Stateful> {
   readonly mode: Mode<State>
   readonly tracerOf: (state: State) => Tracer
+  /** What this mode refuses beside what every mode does. */
+  readonly refusesToo?: RegExp
 }
 
 export const BY_RULES: Player<(typeof NFTABLES)['empty']> = {

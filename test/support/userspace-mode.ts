@@ -1,9 +1,11 @@
 import { DEFAULT_USERSPACE_OPTIONS, type UserspaceOptions } from '../../src/modes/userspace/options.ts'
 import { renderUserspaceState } from '../../src/modes/userspace/render.ts'
 import { EMPTY_STATE, type UserspaceState } from '../../src/modes/userspace/state.ts'
-import { isAbout, type ModeDifference, parseDifferences } from './mode-differences.ts'
+import { createUserspaceTracer } from '../../src/modes/userspace/trace.ts'
+import { type ModeDifference, withDifferences } from './mode-differences.ts'
 import { type Mode, nftablesOptionsOf, type PipelineConfig } from './pipeline.ts'
-import { type PacketRow, readScenarioFile, type Scenario } from './scenario.ts'
+import type { Player } from './players.ts'
+import type { PacketRow, Scenario } from './scenario.ts'
 
 export function userspaceOptionsOf(config: PipelineConfig): UserspaceOptions {
   return { ...DEFAULT_USERSPACE_OPTIONS, detector: nftablesOptionsOf(config).detector }
@@ -17,27 +19,22 @@ export const USERSPACE: Mode<UserspaceState> = {
     renderUserspaceState(table, { base, without: new Set() }, userspaceOptionsOf(config)),
 }
 
-export function userspaceDifferences(): readonly ModeDifference[] {
-  const file = 'userspace-differences.yaml'
-  return parseDifferences(file, readScenarioFile(file))
+/** SCTP ports. */
+const REFUSED = / spec\.ports\.protocol SCTP of /
+
+export const BY_RELAY: Player<UserspaceState> = {
+  mode: USERSPACE,
+  tracerOf: state => createUserspaceTracer(state),
+  refusesToo: REFUSED,
 }
 
 /** The scenario as this mode plays it: what arrives comes from this node, whoever sent it. */
 export function inUserspace(scenario: Scenario, differences: readonly ModeDifference[]): Scenario {
-  const own = differences.filter(({ file }) => file === scenario.file)
-  const steps = scenario.steps.map(step => ({
-    ...step,
-    rows: step.rows.map(row => fromThisNode(own.find(its => isAbout(its, row, step))?.instead ?? row)),
-  }))
-  return { ...scenario, steps }
+  const { steps, ...rest } = withDifferences(scenario, differences)
+  return { ...rest, steps: steps.map(step => ({ ...step, rows: step.rows.map(fromThisNode) })) }
 }
 
 function fromThisNode(row: PacketRow): PacketRow {
   const { expected } = row
   return expected.verdict === 'DNAT' ? { ...row, expected: { ...expected, source: 'masqueraded' } } : row
-}
-
-/** What this mode refuses beside what every mode does. */
-export function isOfThisMode(refusal: string): boolean {
-  return / spec\.ports\.protocol SCTP of /.test(refusal)
 }

@@ -1,3 +1,4 @@
+import { unreachable } from '../../base/assert.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
@@ -152,6 +153,8 @@ function knownExpression(attributes: ExpressionAttributes): Expression | undefin
       return { kind: 'counter' }
     case 'unknown':
       return undefined
+    default:
+      return unreachable(attributes)
   }
 }
 

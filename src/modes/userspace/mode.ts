@@ -8,6 +8,7 @@ import { userspaceHeld } from './show.ts'
 export const userspace: Mode = {
   name: 'userspace',
   title: 'userspace',
+  purpose: 'a relay for debugging',
   settings: USERSPACE_SETTINGS,
   kernelPart: 'nf_tables',
   open: (context, use) => use(openUserspace(context)),

@@ -5,16 +5,12 @@ import { DEFAULT_LIMITS, type RelayLimits } from '../../../src/modes/userspace/r
 import type { UserspaceState } from '../../../src/modes/userspace/state.ts'
 import { parseEndpoint } from '../../support/lab/address.ts'
 import { Lab, type Outcome } from '../../support/lab/lab.ts'
+import { loadDifferences } from '../../support/mode-differences.ts'
 import { eventually } from '../../support/patience.ts'
 import { change, commitAll, computeIn, openClient } from '../../support/pipeline.ts'
 import { LOCAL_IPS, loadScenarios, type PacketRow, type Scenario } from '../../support/scenario.ts'
 import { expectedLine, flowInTurns, type Labels, seenLine } from '../../support/scenario-outcome.ts'
-import {
-  inUserspace,
-  USERSPACE,
-  userspaceDifferences,
-  userspaceOptionsOf,
-} from '../../support/userspace-mode.ts'
+import { inUserspace, USERSPACE, userspaceOptionsOf } from '../../support/userspace-mode.ts'
 
 let lab: Lab
 
@@ -117,7 +113,7 @@ async function play(scenario: Scenario, plane: UserspacePlane): Promise<void> {
   }
 }
 
-const differences = userspaceDifferences()
+const differences = loadDifferences('userspace')
 
 describe.each(loadScenarios().map(scenario => [`${scenario.file}: ${scenario.name}`, scenario] as const))(
   '%s',

@@ -1,3 +1,4 @@
+import { unreachable } from '../../../src/base/assert.ts'
 import {
   NFPROTO_IPV4,
   NFT_DATA_VERDICT,
@@ -98,6 +99,8 @@ class RuleCheck {
       case 'reject':
       case 'counter':
         break
+      default:
+        unreachable(expression)
     }
   }
 

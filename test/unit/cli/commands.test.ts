@@ -1,6 +1,7 @@
 import { fileURLToPath } from 'node:url'
 import { beforeEach, describe, expect, it } from 'vitest'
 import { runCommand } from '../../../src/cli/commands.ts'
+import { MODE_NAMES } from '../../../src/modes/registry.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../../deploy/examples', import.meta.url))
@@ -17,7 +18,7 @@ const kprobe = (...argv: string[]) => runCommand(argv, io)
 describe('kprobe cleanup', () => {
   it('names the modes that there are', async () => {
     expect(await kprobe('cleanup', '--proxy-mode=foo')).toBe(2)
-    expect(io.stderr).toContain('--proxy-mode: "foo" is not one of nftables, ipvs, iptables, userspace\n')
+    expect(io.stderr).toContain(`--proxy-mode: "foo" is not one of ${MODE_NAMES.join(', ')}\n`)
   })
 })
 

@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest'
 import { HELP_FLAG, KUBE_PROXY_FLAGS, OWN_FLAGS, RUN_FLAGS } from '../../../src/config/flags.ts'
 import { helpText } from '../../../src/config/help.ts'
+import { MODES } from '../../../src/modes/registry.ts'
 
 const PAGE = helpText({
   usage: 'kprobe run [flags]',
@@ -43,6 +44,20 @@ it.each([
   expect(Math.max(...lengths)).toBeGreaterThan(width - 10)
 })
 
+it('puts the second line of a list below the meaning of the word', () => {
+  const details = [
+    'What:',
+    '  nft   tables and chains '.padEnd(100, 'x').concat(' rules'),
+    '',
+    'words '.repeat(30).trim(),
+  ]
+  const lines = helpText({ usage: 'kprobe dump', description: 'Prints.', details, flags: [HELP_FLAG] })({
+    columns: 100,
+  }).split('\n')
+  expect(lines).toContain('        rules')
+  expect(lines.filter(line => /^(words ?)+$/.test(line)).length).toBe(2)
+})
+
 it('prints the common flags on about two screens, and how many more there are', () => {
   const short = PAGE({ columns: 100 })
   expect(short.split('\n').length).toBeLessThan(70)
@@ -64,4 +79,10 @@ it('says what the log levels are', () => {
 it('has no short form where every flag is common', () => {
   const page = helpText({ usage: 'kprobe cleanup', description: 'Removes.', flags: [HELP_FLAG] })
   expect(page({})).toBe(page({ all: true }))
+})
+
+it('names every proxy mode of the registry', () => {
+  const text = PAGE({ columns: 120 }).replace(/\s+/g, ' ')
+  for (const { name, purpose } of MODES)
+    expect(text).toContain(purpose === undefined ? name : `${name} (${purpose})`)
 })

@@ -7,6 +7,7 @@ import type { Config } from '../../../src/config/config.ts'
 import { ConfigFileError, readConfigFile } from '../../../src/config/config-file.ts'
 import { KUBE_PROXY_FLAGS, outputFlag, RUN_FLAGS } from '../../../src/config/flags.ts'
 import { loadConfig, type Parsed, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
+import { MODE_NAMES } from '../../../src/modes/registry.ts'
 
 const KUBEADM = fileURLToPath(new URL('kubeadm-config.yaml', import.meta.url))
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
@@ -208,7 +209,7 @@ describe('errors of a file', () => {
       'c.yaml:12:23: featureGates: "Nope": unrecognized feature gate',
       'c.yaml:14:20: logging.format: "xml" is not one of text, json',
       'c.yaml:13:30: showHiddenMetricsForVersion: "1.2" is not the previous minor version, 1.35',
-      'c.yaml:3:7: mode: kernelspace is for Windows nodes; use one of nftables, ipvs, iptables, userspace',
+      `c.yaml:3:7: mode: kernelspace is for Windows nodes; use one of ${MODE_NAMES.join(', ')}`,
       'c.yaml:8:14: clusterCIDR: takes one CIDR, or one per IP family',
       expect.stringMatching(/^c\.yaml:7:33: nodePortAddresses\[1\]: "nonsense" is not a prefix/),
       'c.yaml:10:21: metricsBindAddress: "foo" is not written IP:PORT or [IP]:PORT',
@@ -223,7 +224,7 @@ describe('errors of a file', () => {
 
   it('come with the unknown names', () => {
     expect(errorsOf([], 'bindAdress: 10.0.0.1\nmode: other\n')).toEqual([
-      'c.yaml:4:7: mode: "other" is not one of nftables, ipvs, iptables, userspace',
+      `c.yaml:4:7: mode: "other" is not one of ${MODE_NAMES.join(', ')}`,
       'warning: c.yaml:3:1: bindAdress: unknown field ignored; did you mean bindAddress?',
     ])
   })

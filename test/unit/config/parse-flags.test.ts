@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/cidr.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { MODE_NAMES } from '../../../src/modes/registry.ts'
 
 const SOURCE = '--source=file:/tmp/objects'
 
@@ -165,9 +166,9 @@ describe('parseFlags', () => {
     [['--logging-format=xml'], '--logging-format: "xml" is not one of text, json'],
     [
       ['--proxy-mode=kernelspace'],
-      '--proxy-mode: kernelspace is for Windows nodes; use one of nftables, ipvs, iptables, userspace',
+      `--proxy-mode: kernelspace is for Windows nodes; use one of ${MODE_NAMES.join(', ')}`,
     ],
-    [['--proxy-mode=bpf'], '--proxy-mode: "bpf" is not one of nftables, ipvs, iptables, userspace'],
+    [['--proxy-mode=bpf'], `--proxy-mode: "bpf" is not one of ${MODE_NAMES.join(', ')}`],
     [['--once=maybe'], '--once: "maybe" is not true or false'],
     [['--hostname-override'], '--hostname-override: needs a value'],
     [['extra'], '"extra": no such argument; flags begin with --'],

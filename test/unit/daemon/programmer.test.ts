@@ -4,6 +4,7 @@ import { Programmer } from '../../../src/daemon/programmer.ts'
 import type { Programming, ProgrammingOptions } from '../../../src/daemon/programming.ts'
 import type { Mode } from '../../../src/modes/mode.ts'
 import type * as Registry from '../../../src/modes/registry.ts'
+import { MODE_NAMES, MODES } from '../../../src/modes/registry.ts'
 import type { ReconcilerEvent } from '../../../src/reconcile/events.ts'
 
 /* docs/decisions/0015: who programs the kernel, and when the mode from before goes. The planes are not ours here. */
@@ -100,7 +101,7 @@ test('the mode from before retires once its last pass has ended, which would rep
   expect(retired).toEqual([])
   begun[0]?.stopped()
   await mine.retired()
-  expect(retired).toEqual(['nftables', 'iptables', 'userspace'])
+  expect(retired).toEqual(MODE_NAMES.filter(name => name !== 'ipvs'))
   expect(known).toEqual(['nftables'])
 })
 
@@ -108,7 +109,8 @@ test("a named proxy removes nothing of modes that have no place for names: it is
   const mine = programmer(configOf('nftables', { serviceProxyName: 'mesh' }))
   begun[0]?.report(SYNCED)
   await mine.retired()
-  expect(retired).toEqual(['iptables', 'userspace'])
+  const others = MODES.filter(({ name, notNamed }) => name !== 'nftables' && notNamed === undefined)
+  expect(retired).toEqual(others.map(({ name }) => name))
   expect(warned).toEqual([])
 })
 
@@ -116,7 +118,7 @@ test('chains that anybody may have written stay, and are warned of', async () =>
   const mine = programmer()
   begun[0]?.report(SYNCED)
   await mine.retired()
-  expect(retired).toEqual(['ipvs', 'iptables', 'userspace'])
+  expect(retired).toEqual(MODE_NAMES.filter(name => name !== 'nftables'))
   expect(warned).toEqual(['iptables-mode chains found; kept'])
 })
 

@@ -1,7 +1,11 @@
 import { expect, test } from 'vitest'
+import { systemClock } from '../../../src/base/clock.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
 import { finish, type Steps } from '../../../src/base/steps.ts'
+import { parseFlags } from '../../../src/config/parse-flags.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
+import { IPTABLES_SECTION } from '../../../src/modes/common/iptables-section.ts'
+import type { Mode, ModeContext, ModeTracer } from '../../../src/modes/mode.ts'
 import type { Dataplane, Plan, PlanLine, RenderOptions } from '../../../src/reconcile/dataplane.ts'
 import { change, compute } from '../../support/pipeline.ts'
 import { LOCAL_IPS, loadScenarios } from '../../support/scenario.ts'
@@ -9,7 +13,12 @@ import { LOCAL_IPS, loadScenarios } from '../../support/scenario.ts'
 /** Service port to its endpoints: what the toy mode keeps in its kernel, which is a variable. */
 type ToyState = ReadonlyMap<string, string>
 
-function toyPlane(kernel: { state: ToyState; generation: number }): Dataplane<ToyState> {
+interface ToyKernel {
+  state: ToyState
+  generation: number
+}
+
+function toyPlane(kernel: ToyKernel): Dataplane<ToyState> {
   return {
     name: 'toy',
     empty: new Map(),
@@ -61,17 +70,75 @@ function verbOf(before: string | undefined, after: string | undefined): PlanLine
   return after === undefined ? 'remove' : 'change'
 }
 
+/** The members that every mode has; the others of `Mode` are optional. */
+function toyMode(kernel: ToyKernel): Mode {
+  return {
+    name: 'toy',
+    title: 'toy',
+    // Without a section of its own, a mode shares that of iptables mode.
+    settings: { ...IPTABLES_SECTION, defaultSyncPeriod: 600_000_000_000n },
+    kernelPart: 'a variable',
+    open: (_, use) =>
+      use({
+        plane: toyPlane(kernel),
+        demand: () => undefined,
+        start: () => undefined,
+        misfits: () => [],
+        extent: ({ size }) => ({ frontends: size, endpoints: 0 }),
+        traffic: async () => [],
+        close: async () => undefined,
+      }),
+    retire: async () => 'nothing',
+    trace: () => TOY_TRACER,
+    held: async () => undefined,
+    needsFeature: () => false,
+    cleanup: async () => ({ removed: [], foreign: [] }),
+    costs: { frontend: 256, endpoint: 32, perFrontend: false },
+    tableName: () => undefined,
+  }
+}
+
+/** A variable translates no packet. */
+const TOY_TRACER: ModeTracer = {
+  trace: ({ destination: ip, destinationPort: port }) => ({
+    verdict: 'accept',
+    destination: { ip, port },
+    masquerade: false,
+    mark: 0,
+    steps: [],
+    dynamic: new Map(),
+  }),
+  ways: (packet, surroundings) => [
+    { trace: TOY_TRACER.trace(packet, { ...surroundings, random: () => 0 }), probability: 1 },
+  ],
+  ownSource: () => undefined,
+}
+
 test('the toy mode programs a scenario, and finds nothing to do afterwards', async () => {
   const [step] = loadScenarios().find(({ file }) => file === 'cluster-ip.yaml')?.steps ?? []
   if (step === undefined) throw new Error('no such scenario')
   const { resolved } = change(compute({}, LOCAL_IPS), step)
   const kernel = { state: new Map(), generation: 1 }
-  const plane = toyPlane(kernel)
-  const wanted = finish(plane.render(resolved.table, { base: plane.empty, without: new Set() }))
-  const plan = finish(plane.diff(plane.empty, wanted))
-  expect([...plan.describe()].map(({ verb, object }) => `${verb} ${object}`)).toEqual(['add ns1/svc1:p80'])
-  expect(await plane.commit(plan, {})).toMatchObject({ outcome: 'committed' })
-  const observed = await plane.observe()
-  expect(observed.state.get('ns1/svc1:p80')).toBe('10.180.0.1:80 10.180.1.1:80')
-  expect(finish(plane.diff(observed.state, wanted)).empty).toBe(true)
+  await toyMode(kernel).open<Promise<void>>(context(), async ({ plane, extent, close }) => {
+    const wanted = finish(plane.render(resolved.table, { base: plane.empty, without: new Set() }))
+    const plan = finish(plane.diff(plane.empty, wanted))
+    expect([...plan.describe()].map(({ verb, object }) => `${verb} ${object}`)).toEqual(['add ns1/svc1:p80'])
+    expect(await plane.commit(plan, {})).toMatchObject({ outcome: 'committed' })
+    expect(kernel.state.get('ns1/svc1:p80')).toBe('10.180.0.1:80 10.180.1.1:80')
+    const observed = await plane.observe()
+    expect(finish(plane.diff(observed.state, wanted)).empty).toBe(true)
+    expect(extent(observed.state).frontends).toBe(1)
+    await close()
+  })
 })
+
+/** What a daemon opens a mode with. The toy mode has no use for sockets. */
+function context(): ModeContext {
+  const parsed = parseFlags([], { hostName: 'node' })
+  if (parsed.kind !== 'ok') throw new Error('no configuration')
+  const none = () => {
+    throw new Error('the toy mode opens no socket')
+  }
+  const sockets = { netfilter: none, generic: none, route: none }
+  return { config: parsed.value.config, clock: systemClock, sockets }
+}

@@ -4,6 +4,7 @@ import { dirname, join, normalize, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { RUN_FLAGS } from '../../../src/config/flags.ts'
+import { MODES } from '../../../src/modes/registry.ts'
 import { Page } from '../../support/page.ts'
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
@@ -76,6 +77,21 @@ describe('the pages', () => {
     )
     expect(named.length).toBeGreaterThan(10)
     expect(named.filter(({ script }) => !(script in manifest.scripts))).toEqual([])
+  })
+})
+
+describe.each(MODES.map(({ name, title }) => ({ name, title })))('$title mode', ({ name, title }) => {
+  it('has a page about the path of a packet, which README.md and docs/modes.md name', () => {
+    const page = `src/modes/${name}/README.md`
+    expect(read(page)).toMatch(new RegExp(`^# ${title} mode\n`))
+    expect(read('README.md')).toContain(`(${page})`)
+    expect(read('docs/modes.md')).toContain(`(../${page})`)
+    expect(read('docs/modes.md')).toContain(`\n## ${title} mode\n`)
+  })
+
+  it('is a value of --proxy-mode in docs/flags.md', () => {
+    const row = read('docs/flags.md').match(/^\| `--proxy-mode` .*$/m)?.[0]
+    expect(row).toContain(`\`${name}\``)
   })
 })
 
