@@ -93,7 +93,7 @@ function toyMode(kernel: ToyKernel): Mode {
     held: async () => undefined,
     needsFeature: () => false,
     cleanup: async () => ({ removed: [], foreign: [] }),
-    costs: { frontend: 256, endpoint: 32, perFrontend: false },
+    costs: { frontend: 256, sliceEndpoint: 32, endpoint: 32, perFrontend: false },
     tableName: () => undefined,
   }
 }
