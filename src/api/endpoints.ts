@@ -44,7 +44,7 @@ function keyOf(ip: Ip, overrides: readonly PortName[]): string {
 }
 
 /** What the Service's own object says about all of its endpoints. */
-export interface EndpointTerms {
+interface EndpointTerms {
   /** Target ports by the name of the service port. */
   readonly targets: ReadonlyMap<string, number | string>
   /** A policy keeps some traffic on the node. */

@@ -86,7 +86,7 @@ function filled<Name extends string>(
   return field
 }
 
-export function ipSet(ips: readonly Ip[]): IpSet {
+function ipSet(ips: readonly Ip[]): IpSet {
   const [v4, v6] = FAMILIES.map(family => textsOf(ips, family))
   return {
     ...(v4 === undefined || v4.length === 0 ? {} : { V4: v4 }),

@@ -4,7 +4,7 @@ import { quote } from './flag-reader.ts'
 
 export type Environment = Readonly<Record<string, string | undefined>>
 
-export interface Expanded {
+interface Expanded {
   readonly text: string
   readonly errors: readonly ConfigError[]
 }

@@ -12,7 +12,7 @@ export function whyNotGate(name: string, value: boolean): string | undefined {
 }
 
 /** Gates that something in this program asks for. */
-export type GateName =
+type GateName =
   | 'AllowServiceExternalIPs'
   | 'ComponentFlagz'
   | 'ComponentStatusz'

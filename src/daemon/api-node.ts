@@ -15,7 +15,7 @@ import { Intake } from './intake.ts'
 import { openFileSource } from './open.ts'
 import { partsMax, processRoom, servicesBytes } from './process-room.ts'
 
-export interface ApiNodeOptions {
+interface ApiNodeOptions {
   readonly config: Config
   readonly clock: Clock
   readonly random: () => number

@@ -36,7 +36,7 @@ export function apiReachOf(
   })
 }
 
-export interface ApiReachOptions {
+interface ApiReachOptions {
   readonly clock: Clock
   readonly log: Readonly<Record<'debug' | 'warn', (facts: object, text: string) => void>>
   /** Uniform in [0, 1). */

@@ -74,7 +74,7 @@ export function logFirstSync(log: Log, table: FrontendTable, written: Written): 
   )
 }
 
-export interface Totals {
+interface Totals {
   readonly services: number
   readonly frontends: number
   readonly endpoints: number

@@ -44,7 +44,7 @@ export function nodeListenersOf(
   })
 }
 
-export interface NodeListenersOptions {
+interface NodeListenersOptions {
   readonly clock: Clock
   /** Says what cannot be looked up, once until it can. */
   readonly warn: (facts: { readonly err: Error }, text: string) => void

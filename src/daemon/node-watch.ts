@@ -7,7 +7,7 @@ import type { Config } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { NodeInfo } from '../model/snapshot.ts'
 
-export interface NodeWatchOptions {
+interface NodeWatchOptions {
   readonly clock: Clock
   readonly log: Log
   /** The configuration in use. */

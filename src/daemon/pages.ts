@@ -12,7 +12,7 @@ import type { Intake } from './intake.ts'
 import { networkNamespace } from './network-namespace.ts'
 import type { Programming } from './programming.ts'
 
-export interface PagesOptions {
+interface PagesOptions {
   readonly programming: () => Programming | undefined
   readonly config: () => Config
   readonly version: string

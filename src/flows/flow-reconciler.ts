@@ -14,7 +14,7 @@ import { nodeAddresses } from './node-addresses.ts'
 import { FlowPass, Stopped } from './pass.ts'
 import { flowPorts, isWatched, type Version, type View, versionOf } from './ports.ts'
 
-export interface FlowReconcilerOptions {
+interface FlowReconcilerOptions {
   readonly client: ConntrackClient
   readonly clock: Clock
   /** Uniform in [0, 1). */
@@ -24,7 +24,7 @@ export interface FlowReconcilerOptions {
   readonly periodMs?: number
 }
 
-export interface FlowStatus {
+interface FlowStatus {
   /** The error of the last pass, if it failed. */
   readonly error: Error | undefined
   /** Services whose flows are still to be checked. */

@@ -6,7 +6,7 @@ import type { ServicePortSpec } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
 
 /** An endpoint of one port of a Service, before anything is known about its use. */
-export interface Candidate {
+interface Candidate {
   readonly endpoint: Endpoint
   readonly port: number
   readonly slice: EndpointSlice

@@ -7,7 +7,7 @@ import type { Protocol, ServiceKey } from './service.ts'
 import type { Snapshot } from './snapshot.ts'
 import { survey, type TopologyMode } from './topology.ts'
 
-export interface ExplainQuery {
+interface ExplainQuery {
   readonly options: ResolveOptions
   readonly snapshot: Snapshot
   readonly service: ServiceKey
@@ -17,7 +17,7 @@ export interface ExplainQuery {
 }
 
 /** Why one endpoint is, or is not, in the two lists of a port. */
-export interface EndpointExplanation {
+interface EndpointExplanation {
   readonly ip: Ip
   readonly port: number
   /** `namespace/name` of the slice that speaks for it. */
@@ -31,7 +31,7 @@ export interface EndpointExplanation {
   readonly localList: Verdict
 }
 
-export interface PortExplanation {
+interface PortExplanation {
   readonly topology: TopologyMode
   /** Sorted by address and port, as in PortFrontends. */
   readonly endpoints: readonly EndpointExplanation[]

@@ -32,7 +32,7 @@ export interface ServiceWork {
 }
 
 /** One of its ports in one family. */
-export interface PortWork {
+interface PortWork {
   readonly port: ServicePortSpec
   readonly family: Family
   /** Undefined for a headless Service. */
@@ -189,7 +189,7 @@ function nameOf(owner: Service | undefined): string | undefined {
 }
 
 /** The first port of the Service that makes each claim. Ports may be many, and hostile. */
-export type FirstPorts = ReadonlyMap<string, ServicePortSpec>
+type FirstPorts = ReadonlyMap<string, ServicePortSpec>
 
 export function firstPortsOf(service: Service): FirstPorts {
   const first = new Map<string, ServicePortSpec>()

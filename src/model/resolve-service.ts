@@ -16,7 +16,7 @@ import type { SliceList } from './slice-groups.ts'
 import { wholesOf } from './whole-addresses.ts'
 
 /** A Service whose ports are resolved one after the other. */
-export interface OpenService {
+interface OpenService {
   readonly work: ServiceWork
   readonly places: readonly PortPlace[]
   /** So many endpoints that each port takes a while. */
@@ -24,7 +24,7 @@ export interface OpenService {
 }
 
 /** One of its ports in one family. */
-export interface PortPlace extends Wanted {
+interface PortPlace extends Wanted {
   readonly port: ServicePortSpec
   /** Undefined for a headless Service. */
   readonly clusterIp: Ip | undefined

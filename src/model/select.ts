@@ -60,12 +60,12 @@ function hintVerdict(endpoint: Endpoint, found: Survey, place: Place): Verdict {
 }
 
 /** The two lists a port may need; a list that no frontend uses stays empty. */
-export interface BackendLists {
+interface BackendLists {
   readonly cluster: readonly Backend[]
   readonly local: readonly Backend[]
 }
 
-export interface Selecting {
+interface Selecting {
   readonly among: PortEndpoints
   readonly found: Survey
   readonly place: Place

@@ -122,7 +122,7 @@ export interface Freed {
 }
 
 /** Objects that stay, because they may be another program's. */
-export interface Kept {
+interface Kept {
   /** Why they stay, and how to remove them. */
   readonly kept: string
 }
@@ -154,10 +154,7 @@ export interface ModeSettings extends ModeFields {
 }
 
 /** What a mode changes in how Services are resolved. */
-export type ModeResolving = Pick<
-  ResolveOptions,
-  'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts'
->
+type ModeResolving = Pick<ResolveOptions, 'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts'>
 
 /** The parts of the machine that writing a record needs. */
 export type RecordKernel = Pick<ModeContext, 'clock' | 'sockets'>
@@ -179,7 +176,7 @@ export interface ModeDump {
   read(kernel: Pick<ModeContext, 'sockets' | 'clock'>, filter: DumpFilter): Promise<DumpedObjects>
 }
 
-export interface DumpedObjects {
+interface DumpedObjects {
   readonly heading: readonly string[]
   readonly rows: readonly (readonly string[])[]
   /** For json and yaml. */

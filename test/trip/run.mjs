@@ -117,8 +117,7 @@ function firstSyncOf(child) {
     }
     child.stdout.on('data', take)
     child.stderr.on('data', take)
-    // Whatever follows is read too, since a full pipe would stop kprobe.
-    return () => {}
+    // Later lines are read too, because a full pipe would stop kprobe.
   }).catch(error => {
     throw new Error(`${error.message}; it logged:\n${text}`)
   })
@@ -135,8 +134,9 @@ async function within(child, what, start) {
       clean.push(
         () => child.off('exit', exited),
         () => clearTimeout(timer),
-        start(done),
       )
+      const stop = start(done)
+      if (stop !== undefined) clean.push(stop)
     })
   } finally {
     for (const step of clean) step()

@@ -3,7 +3,7 @@ import { numberField, textField } from './protobuf.ts'
 import { type Call, type CallHandler, unary } from './rpc.ts'
 import type { SetsCounts } from './sets.ts'
 
-export interface ServerStatus extends FeedStatus {
+interface ServerStatus extends FeedStatus {
   readonly nodeName: string
   readonly counts: SetsCounts
 }

@@ -75,7 +75,7 @@ function privateKeyIn(path: string, pem: string): KeyObject {
 /** Certificates are renewed where they are: as often as kubelet looks at what it mounts. */
 const LOOK_MS = 60_000
 
-export interface TlsFollower {
+interface TlsFollower {
   readonly clock: Clock
   /** What is used now. */
   readonly pems: TlsPems

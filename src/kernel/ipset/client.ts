@@ -41,7 +41,7 @@ export interface IpsetClient {
   close(): Promise<void>
 }
 
-export interface IpsetHeaders {
+interface IpsetHeaders {
   readonly headers: readonly IpsetHeader[]
   /** Names of sets that are of no type of ours. */
   readonly foreign: readonly string[]
@@ -55,7 +55,7 @@ export interface IpsetResult {
   readonly messages: number
 }
 
-export interface IpsetClientOptions {
+interface IpsetClientOptions {
   /** A socket of NETLINK_NETFILTER. */
   readonly transport: Transport
   readonly clock: Clock

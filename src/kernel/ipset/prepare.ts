@@ -12,7 +12,7 @@ import { type Revisions, sharedRevision } from './revisions.ts'
 import { SET_TYPES } from './set-types.ts'
 import type { Ipset } from './state.ts'
 
-export interface Prepared {
+interface Prepared {
   readonly pieces: readonly Piece[]
   /** Of what cannot be sent. */
   readonly failures: readonly IpsetFailure[]

@@ -10,7 +10,7 @@ import { findLink } from './find-link.ts'
 import { ipsOf, listAddresses } from './list-addresses.ts'
 import { readIfAddrMsg } from './schema.ts'
 
-export interface AddressReaderOptions {
+interface AddressReaderOptions {
   /** Opens a socket of NETLINK_ROUTE. */
   readonly openTransport: () => Transport
   readonly clock: Clock

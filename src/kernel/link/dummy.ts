@@ -35,7 +35,7 @@ export interface DummyClient {
   close(): Promise<void>
 }
 
-export interface AddressChanges {
+interface AddressChanges {
   readonly add: readonly Ip[]
   readonly remove: readonly Ip[]
 }
@@ -48,14 +48,14 @@ export interface AddressResult {
   readonly messages: number
 }
 
-export interface AddressFailure {
+interface AddressFailure {
   readonly ip: Ip
   /** Name of the errno. */
   readonly code: string
   readonly error: Error
 }
 
-export interface DummyClientOptions {
+interface DummyClientOptions {
   /** A socket of NETLINK_ROUTE; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock

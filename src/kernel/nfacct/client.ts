@@ -24,7 +24,7 @@ export interface NfacctClient {
   close(): Promise<void>
 }
 
-export interface NfacctClientOptions {
+interface NfacctClientOptions {
   /** A socket of NETLINK_NETFILTER; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock

@@ -8,7 +8,7 @@ export interface WantedSysctl {
   readonly value: number
 }
 
-export interface SwitchPlan {
+interface SwitchPlan {
   readonly writes: readonly SysctlWrite[]
   readonly left: readonly SysctlLeft[]
 }

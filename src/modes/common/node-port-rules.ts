@@ -5,7 +5,7 @@ import type { NodePortAddresses } from '../../model/frontend.ts'
 import { compare, destinationAddress, type Expressions, inPrefix, matches, WORK } from './expressions.ts'
 import type { FamilyLayout } from './family.ts'
 
-export interface NodePortPlace {
+interface NodePortPlace {
   readonly layout: FamilyLayout
   readonly nodePorts: NodePortAddresses
 }

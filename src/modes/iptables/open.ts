@@ -92,7 +92,7 @@ const LIMITS = `${LIMIT}; each new connection passes the rules of all Services i
  * Whether the kernel holds chains of this mode under the names of the configuration's proxy. Those of the unnamed one may be
  * kube-proxy's: nothing in the kernel tells who of the two made them.
  */
-export async function hasIptablesChains({ config, clock, sockets }: ModeContext): Promise<boolean> {
+async function hasIptablesChains({ config, clock, sockets }: ModeContext): Promise<boolean> {
   const names = chainNames(config.serviceProxyName)
   const asked = new Set([names.services, ...(names.proxy === undefined ? TELLING : [])])
   const client = createNftClient({ transport: sockets.netfilter(), clock })

@@ -22,7 +22,7 @@ import { renderIptablesState } from './render.ts'
 import { EMPTY_STATE, type IptablesState, type ObservedState } from './state.ts'
 import { staticsOf } from './statics.ts'
 
-export interface IptablesPlaneOptions {
+interface IptablesPlaneOptions {
   readonly client: NftClient
   readonly options: IptablesOptions
   /** For a subscription that names who commits to nf_tables; without it, damage is repaired but nobody is named. */

@@ -11,7 +11,7 @@ import { ROUTE_LOCALNET } from './tune.ts'
  */
 export const RECORD = { family: 'ip', table: 'kprobe-record' } as const
 
-export interface IptablesRecord {
+interface IptablesRecord {
   /** The value of route_localnet before kprobe changed it; undefined where kprobe did not. */
   readonly routeLocalnet: number | undefined
 }

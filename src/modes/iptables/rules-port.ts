@@ -18,7 +18,7 @@ export interface PortRules {
 }
 
 /** Which of its chains a port needs: those that a frontend leads to. */
-export interface Uses {
+interface Uses {
   readonly cluster: boolean
   readonly local: boolean
   /** At addresses beside the ClusterIP, with the policy that holds there. */

@@ -49,7 +49,7 @@ export function wantedChains(options: IpvsOptions, frontends: FrontendTable, bef
   return { kind: 'wanted', common, key }
 }
 
-export interface ChainsSeen {
+interface ChainsSeen {
   readonly observed: Observed
   readonly generation: number
   readonly unsettled: boolean

@@ -24,7 +24,7 @@ import type { IpvsKernel } from './observe.ts'
 import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './phases.ts'
 import type { PlacedAddress } from './state.ts'
 
-export interface CommitterOptions {
+interface CommitterOptions {
   readonly kernel: IpvsKernel
   readonly clock: Clock
   /** Of nf_tables: its batches are refused if it moved on from here. Undefined where anything will do. */

@@ -7,7 +7,7 @@ import { groupOf, type SetChange } from './phases.ts'
 import { countEntries, type SetCounts } from './set-counts.ts'
 import type { IpvsState, PlacedEntry } from './state.ts'
 
-export interface SetsDiff {
+interface SetsDiff {
   readonly add: readonly SetChange[]
   readonly addEntries: readonly GroupedEntries[]
   /** Those of sets that go, go with them. */

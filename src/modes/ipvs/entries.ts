@@ -8,7 +8,7 @@ import type { Place, PlacedPort } from './places.ts'
 import { type SetStem, setName } from './set-names.ts'
 
 /** Gets each entry that a Service needs; some of them twice. */
-export type EntrySink = (set: string, entry: IpsetEntry) => void
+type EntrySink = (set: string, entry: IpsetEntry) => void
 
 /** What kube-proxy's IPVS mode has in its sets for a Service (pkg/proxy/ipvs, syncProxyRules); addresses apart. */
 export function addEntries(service: ServiceFrontends, placed: readonly PlacedPort[], sink: EntrySink): void {

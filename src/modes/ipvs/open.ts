@@ -225,7 +225,7 @@ export function ipvsTracer(config: Config, table: FrontendTable): ModeTracer {
 
 const NONE_MISSING: ReadonlySet<string> = new Set()
 
-export function ipvsOptions(config: Config): IpvsOptions {
+function ipvsOptions(config: Config): IpvsOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, ipvs } = config
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   return {

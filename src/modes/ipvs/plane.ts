@@ -29,7 +29,7 @@ import { EMPTY_STATE, type IpvsState, type PlacedEntry, type PlacedServer, type 
 import type { Occupied } from './surroundings.ts'
 import { Upkeep, type UpkeepEvent, type UpkeepOptions } from './upkeep.ts'
 
-export interface IpvsPlaneOptions extends IpvsKernel {
+interface IpvsPlaneOptions extends IpvsKernel {
   readonly clock: Clock
   readonly options: IpvsOptions
   /**

@@ -3,7 +3,7 @@ import type { Committed } from './commit.ts'
 import type { IpvsPlan } from './plan.ts'
 import type { IpvsState } from './state.ts'
 
-export interface RemovalOptions {
+interface RemovalOptions {
   /** What is ours, read from the kernel. */
   readonly look: () => Promise<IpvsState>
   readonly diff: (from: IpvsState) => Steps<IpvsPlan>

@@ -23,12 +23,12 @@ export interface ServiceRendering {
   readonly refusals: readonly Refusal[]
 }
 
-export interface SetEntry {
+interface SetEntry {
   readonly set: string
   readonly entry: IpsetEntry
 }
 
-export const NOTHING: ServiceRendering = {
+const NOTHING: ServiceRendering = {
   servers: new Map(),
   entries: new Map(),
   addresses: new Set(),

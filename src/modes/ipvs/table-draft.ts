@@ -9,7 +9,7 @@ import type { Surroundings } from './surroundings.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
 
-export interface TableDraftOptions {
+interface TableDraftOptions {
   readonly layout: FamilyLayout
   readonly tableName: string
   readonly base: Table | undefined
@@ -17,7 +17,7 @@ export interface TableDraftOptions {
   readonly counts: ReadonlyMap<string, number> | undefined
 }
 
-export interface FinishedTable {
+interface FinishedTable {
   readonly table: Table
   readonly counts: ReadonlyMap<string, number>
 }

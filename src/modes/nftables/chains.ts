@@ -19,7 +19,7 @@ import { pickKnown, pickNew, pickSlot } from './rules.ts'
  * The chains made on demand: one per distinct value of these, never one per Service. A chain's name says all that its
  * rules follow from, so that chains found in the kernel need no other record.
  */
-export type ChainSpec =
+type ChainSpec =
   /** mod-N, lmod-N; with affinity aff-N-T, laff-N-T: sends the packet to one of N endpoints. */
   | PickSpec
   /** ext-N, ext-N-T: an external address, policy Cluster. */

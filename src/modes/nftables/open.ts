@@ -67,7 +67,7 @@ export function nftablesTracer(config: Config, table: FrontendTable): ModeTracer
   return { ...createTracer(ruleset), ownSource: () => undefined }
 }
 
-export function nftablesOptions(config: Config): NftablesOptions {
+function nftablesOptions(config: Config): NftablesOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, serviceProxyName } = config
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   const connectionCounters = config.connectionMetricsMax > 0

@@ -17,7 +17,7 @@ import { renderState } from './render.ts'
 import { hasOurSets, LATE_SETS } from './sets.ts'
 import { EMPTY_STATE, type NftablesState } from './state.ts'
 
-export interface NftablesPlaneOptions {
+interface NftablesPlaneOptions {
   readonly client: NftClient
   readonly options: NftablesOptions
   /** Reports who commits to nf_tables; without it, damage is repaired but nobody is named. */

@@ -3,7 +3,7 @@ import type { ElementGroup } from '../../kernel/nft/state.ts'
 import { type EndpointsMap, readPairKey } from './layout.ts'
 
 /** What the slots of a list hold, slot by slot; with gaps if somebody tampered with them. */
-export type Slots = (Octets | undefined)[]
+type Slots = (Octets | undefined)[]
 
 /** By list id. */
 export type SlotTable = ReadonlyMap<number, Slots>

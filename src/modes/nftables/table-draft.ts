@@ -22,7 +22,7 @@ import { UsualDraft } from './usual.ts'
 const TABLE_COMMENT = 'rules of kprobe'
 const NO_ELEMENTS: ElementGroup = []
 
-export interface TableDraftOptions {
+interface TableDraftOptions {
   readonly layout: FamilyLayout
   readonly options: NftablesOptions
   readonly base: Table | undefined
@@ -31,7 +31,7 @@ export interface TableDraftOptions {
   readonly continuing: boolean
 }
 
-export interface FinishedTable {
+interface FinishedTable {
   readonly table: Table
   readonly allocation: Allocation
 }

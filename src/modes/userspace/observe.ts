@@ -15,7 +15,7 @@ import { type ListenerSymbol, type PortOf, symbolOf } from './symbols.ts'
 const ELEMENTS_PER_STEP = 4_000
 
 /** Who listens where, by `TCP` or `UDP` and then the octets of address and port. */
-export type ListenerBook = ReadonlyMap<string, ListenerSymbol>
+type ListenerBook = ReadonlyMap<string, ListenerSymbol>
 
 /** The book of a process that has these relays open. */
 export function bookOf(relays: PersistentMap<Relay>, portOf: PortOf): ListenerBook {

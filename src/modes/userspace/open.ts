@@ -125,7 +125,7 @@ export function userspaceTracer(config: Config, table: FrontendTable): ModeTrace
   return { ...createUserspaceTracer(state), ownSource: () => undefined }
 }
 
-export function userspaceOptions({ detectLocal, serviceProxyName }: Config): UserspaceOptions {
+function userspaceOptions({ detectLocal, serviceProxyName }: Config): UserspaceOptions {
   const tableName = tableNameOf(serviceProxyName)
   const natPriority = natPriorityOf(serviceProxyName)
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))

@@ -35,7 +35,7 @@ import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './la
 import type { UserspaceOptions } from './options.ts'
 
 /** What the chains of one table follow from. */
-export interface RuleInputs extends RuleContext {
+interface RuleInputs extends RuleContext {
   readonly natPriority: number
   readonly nodePorts: NodePortAddresses
   readonly serviceCidrs: readonly Cidr[]

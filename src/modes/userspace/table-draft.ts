@@ -11,7 +11,7 @@ import { NO_TALLY, type TableTally } from './state.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
 
-export interface TableDraftOptions {
+interface TableDraftOptions {
   readonly layout: FamilyLayout
   readonly options: UserspaceOptions
   readonly base: Table | undefined

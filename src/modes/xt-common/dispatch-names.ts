@@ -1,5 +1,5 @@
 /** Prefixes of the chains that lists of entries are divided among. */
-export interface DispatchNames {
+interface DispatchNames {
   readonly natAddresses: string
   readonly natPorts: { readonly TCP: string; readonly UDP: string }
   /** Of the table filter. */

@@ -117,7 +117,7 @@ export function portChains(names: ChainNames, displayName: string, protocol: Pro
 }
 
 /** An endpoint of a port; `ipPort` as `10.180.0.1:80`. */
-export interface EndpointName {
+interface EndpointName {
   readonly displayName: string
   readonly protocol: Protocol
   readonly ipPort: string

@@ -34,7 +34,7 @@ export interface ReadRule {
 const TABLES: readonly XtTableName[] = ['mangle', 'filter', 'nat']
 const NF_DROP = 0
 
-export interface ReadOptions {
+interface ReadOptions {
   /** What is ours. */
   readonly names: ChainNames
   readonly nameOfIpset: NameOfIpset

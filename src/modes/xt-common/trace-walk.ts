@@ -46,9 +46,9 @@ interface Walk extends Matching {
 }
 
 /** What became of a packet in nat chains that are asked before those of iptables. */
-export type Arrived = Pick<PacketState, 'destination' | 'destinationPort' | 'mark' | 'translated'>
+type Arrived = Pick<PacketState, 'destination' | 'destinationPort' | 'mark' | 'translated'>
 
-export interface XtSurroundings extends TraceSurroundings {
+interface XtSurroundings extends TraceSurroundings {
   readonly arrived?: Arrived
   /** What others' chains do before those of POSTROUTING, by changing the state. Gives their steps. */
   readonly beforePostrouting?: (state: PacketState) => readonly TraceStep[]

@@ -16,7 +16,7 @@ import {
   readObjects,
 } from './read-objects.ts'
 
-export interface FileSourceOptions {
+interface FileSourceOptions {
   /** A file, or a folder of *.yaml, *.yml and *.json. */
   readonly path: string
   readonly parseObject: ParseObject

@@ -10,7 +10,7 @@ export interface FileSight {
   readonly ageMs: number
 }
 
-export type Look =
+type Look =
   | {
       readonly kind: 'found'
       /** The files by name, in the order of names. */

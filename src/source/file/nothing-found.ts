@@ -2,7 +2,7 @@ import { basename } from 'node:path'
 import { KINDS_READ } from './object-doubts.ts'
 
 /** What was read of a file that has no object for this node. */
-export interface ReadFile {
+interface ReadFile {
   readonly path: string
   readonly otherKinds: ReadonlySet<string>
 }

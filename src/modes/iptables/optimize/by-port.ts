@@ -11,8 +11,8 @@ import type { Tree } from './tree.ts'
 
 export type PortProtocol = Extract<Protocol, 'TCP' | 'UDP'>
 
-export const FIRST_PORT = 30_000
-export const LAST_PORT = 32_767
+const FIRST_PORT = 30_000
+const LAST_PORT = 32_767
 /** 16 ranges, and 4 in each of them. */
 const OUTER = 173
 const INNER = 44

@@ -14,7 +14,7 @@ import type { ServiceChain } from '../service-rules.ts'
 import { withoutComments } from './reduce.ts'
 
 /** Chains of one Service in one family, by what becomes of their names. */
-export interface Shared {
+interface Shared {
   readonly chains: readonly ServiceChain[]
   /** A target, with the new name of the chain it leads to. */
   readonly redirect: (rule: XtRule, family: ServiceChain['family']) => XtRule

@@ -18,7 +18,7 @@ export interface OpenFailure {
 }
 
 /** Relays that a commit adds or changes, and those that it ends. */
-export interface RelayChanges {
+interface RelayChanges {
   readonly put: readonly Relay[]
   readonly remove: readonly Relay[]
 }

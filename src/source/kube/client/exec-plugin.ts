@@ -25,7 +25,7 @@ export interface ExecCluster {
   readonly 'certificate-authority-data'?: string
 }
 
-export interface ExecRun {
+interface ExecRun {
   readonly exec: ExecConfig
   readonly where: string
   readonly cluster: ExecCluster

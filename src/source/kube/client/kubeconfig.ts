@@ -40,7 +40,7 @@ export interface ExecConfig {
   readonly provideClusterInfo: boolean
 }
 
-export interface KubeconfigFile {
+interface KubeconfigFile {
   readonly path: string
   readonly text: string
   /** Replaces the cluster's server; a context is then not needed. May be empty. */

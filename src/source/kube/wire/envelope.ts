@@ -13,7 +13,7 @@ export function hasMagic(bytes: Buffer, at = 0): boolean {
 }
 
 /** An object in its envelope. */
-export interface Enveloped {
+interface Enveloped {
   readonly type: TypeMeta
   /** The object's own bytes. */
   readonly raw: Buffer
