@@ -1,4 +1,4 @@
-import { PLACEHOLDER_REASON, placeholderIn } from '../base/placeholder.ts'
+import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
 import type { ConfigError } from './flag.ts'
 import { quote } from './flag-reader.ts'
 

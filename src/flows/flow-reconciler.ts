@@ -1,8 +1,8 @@
 import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/failure-text.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
-import { errorOf } from '../base/thrown.ts'
 import type { ConntrackClient } from '../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
@@ -10,9 +10,9 @@ import type { Snapshot } from '../model/snapshot.ts'
 import { Drains } from './drains.ts'
 import type { FlowEvent, FlowReason } from './events.ts'
 import { type Look, lookAt } from './look.ts'
-import { nodeAddresses } from './node-addresses.ts'
 import { FlowPass, Stopped } from './pass.ts'
 import { flowPorts, isWatched, type Version, type View, versionOf } from './ports.ts'
+import { nodeAddresses } from './stale.ts'
 
 interface FlowReconcilerOptions {
   readonly client: ConntrackClient

@@ -1,11 +1,10 @@
 import type { Family, Ip } from '../base/ip.ts'
 import { candidatesOf } from './candidates.ts'
-import { withoutLoops } from './loops.ts'
 import { nodeContextOf, type ResolveOptions } from './node-context.ts'
-import { clusterVerdict, localVerdict, type Verdict } from './select.ts'
+import { withoutLoops } from './resolve-service.ts'
+import { clusterVerdict, localVerdict, survey, type TopologyMode, type Verdict } from './select.ts'
 import type { Protocol, ServiceKey } from './service.ts'
 import type { Snapshot } from './snapshot.ts'
-import { survey, type TopologyMode } from './topology.ts'
 
 interface ExplainQuery {
   readonly options: ResolveOptions

@@ -1,5 +1,5 @@
 import type { Cancel, Clock } from '../base/clock.ts'
-import { errorOf } from '../base/thrown.ts'
+import { errorOf } from '../base/failure-text.ts'
 import type { WriterCommit } from './dataplane.ts'
 
 interface DriftOptions {

@@ -1,6 +1,6 @@
 import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/failure-text.ts'
 import type { Ip } from '../base/ip.ts'
-import { errorOf } from '../base/thrown.ts'
 import { isSame } from '../model/equal.ts'
 
 /** Gives the addresses of this machine's interfaces. */

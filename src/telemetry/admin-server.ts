@@ -1,7 +1,7 @@
 import { createServer, type Server } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
 import type { OverShare } from '../base/connection-gate.ts'
-import { errorOf } from '../base/thrown.ts'
+import { errorOf } from '../base/failure-text.ts'
 import { listenAtUnixSocket } from '../base/unix-socket.ts'
 import {
   type Handler,

@@ -2,7 +2,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { Socket } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
 import { ConnectionGate, type ConnectionLimits, type Crowd, type OverShare } from '../base/connection-gate.ts'
-import { errorOf } from '../base/thrown.ts'
+import { errorOf } from '../base/failure-text.ts'
 
 interface HttpRequest {
   /** The method, in capitals. */

@@ -1,5 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/thrown.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import type { ApiFeed } from '../feed.ts'
 import type { Call, CallHandler } from './rpc.ts'
 import { Transfers } from './transfers.ts'

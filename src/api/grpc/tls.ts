@@ -2,7 +2,7 @@ import { createPrivateKey, type KeyObject, X509Certificate } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { createSecureContext, type SecureContextOptions } from 'node:tls'
 import type { Cancel, Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/thrown.ts'
+import { errorOf } from '../../base/failure-text.ts'
 
 /** Paths of PEM files. */
 export interface ApiTls {

@@ -1,4 +1,4 @@
-import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/sysctl.ts'
+import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/files.ts'
 
 /** What an operator wants of connection tracking; undefined leaves what is there. */
 export interface ConntrackSettings {

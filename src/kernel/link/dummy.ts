@@ -6,14 +6,15 @@ import type { Words } from '../../netlink/conversation.ts'
 import { errnoName, errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { findLink, type Link } from './find-link.ts'
 import {
   type AddressChange,
   CHANGE_BYTES_MAX,
   encodeDelLink,
   encodeNewLink,
+  findLink,
+  type Link,
   writeChange,
-} from './link-messages.ts'
+} from './links.ts'
 import { ipsOf, listAddresses } from './list-addresses.ts'
 
 /** A device without a wire, whose addresses make the node take packets in (kube-ipvs0). */

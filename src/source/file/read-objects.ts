@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/thrown.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import { isCounted, OBJECT_PARTS, partsOf } from '../../model/object-parts.ts'
 import { printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'

@@ -2,7 +2,7 @@ import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
 import type { ApiClient, ApiResponse } from './api-client.ts'
 import { FailureError, failureOfStatus } from './failure.ts'
-import { listMetaIn } from './wire/list-meta.ts'
+import { listMetaIn } from './wire/message.ts'
 import {
   type ApiKind,
   type ApiObject,

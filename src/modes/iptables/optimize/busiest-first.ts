@@ -1,5 +1,5 @@
 import type { Cancel, Clock } from '../../../base/clock.ts'
-import { errorOf } from '../../../base/thrown.ts'
+import { errorOf } from '../../../base/failure-text.ts'
 import type { NftClient } from '../../../kernel/nft/client.ts'
 import type { CompiledRule } from '../../../kernel/nft/compiled-rule.ts'
 import type { Operation } from '../../../kernel/nft/operation.ts'

@@ -2,7 +2,7 @@ import type { XtMatch, XtPorts, XtRule } from '../../../kernel/xt/rule.ts'
 import type { XtPlace } from '../../../kernel/xt/scope.ts'
 import type { Protocol } from '../../../model/service.ts'
 import { PROTOCOLS } from '../../xt-common/rules-parts.ts'
-import type { Tree } from './tree.ts'
+import type { Tree } from './by-address.ts'
 
 /*
  * Rules about single destination ports, divided by ranges of ports. A mask over ports is nothing that iptables has. The
