@@ -24,7 +24,7 @@ export interface Draining {
 }
 
 /** The addresses at which NodePorts of a family answer. */
-export interface NodeAddresses {
+interface NodeAddresses {
   readonly ips: ReadonlySet<Ip>
   /** The node has further addresses, which are unknown. */
   readonly isOpen: boolean

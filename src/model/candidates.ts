@@ -23,7 +23,7 @@ export function candidatesOf(slices: SliceList, wanted: Wanted): readonly Candid
 }
 
 /** The same with pauses, for tens of thousands of endpoints. */
-export function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<readonly Candidate[]> {
+function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<readonly Candidate[]> {
   const runs: (readonly Candidate[])[] = []
   let count = 0
   for (const slice of slices) {

@@ -10,7 +10,7 @@ import { ROUTE_LOCALNET } from './tune.ts'
  * An empty table says in its comment that kprobe's iptables mode wrote here: its chains have the names of kube-proxy's, so
  * they do not say who wrote them.
  */
-export const RECORD = { family: 'ip', table: 'kprobe-record' } as const
+const RECORD = { family: 'ip', table: 'kprobe-record' } as const
 
 interface IptablesRecord {
   /** The value of route_localnet before kprobe changed it; undefined where kprobe did not. */
@@ -42,7 +42,7 @@ export async function writeIptablesRecord(
 }
 
 /** Throws when the kernel refuses. */
-export async function removeIptablesRecord(kernel: RecordKernel): Promise<void> {
+async function removeIptablesRecord(kernel: RecordKernel): Promise<void> {
   await withClient(kernel, async client => throwUnlessCommitted(await client.commit([DELETE])))
 }
 
