@@ -4,8 +4,8 @@ import { isSame } from '../model/equal.ts'
 import type { Backend } from '../model/frontend.ts'
 import type { SliceList } from '../model/slice-groups.ts'
 import { termsOf } from './endpoints.ts'
+import type { ServiceView } from './objects.ts'
 import { usesOf } from './port-uses.ts'
-import type { ServiceView } from './service-view.ts'
 
 /**
  * Those about whose endpoints two views of a Service may say different things: where they differ in a back end or in a

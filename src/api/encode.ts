@@ -4,15 +4,12 @@
  * and lists are left out, as proto3 has it; a message that is there is written even when nothing is in it.
  */
 
-export interface MessageFields {
+interface MessageFields {
   readonly [name: string]: readonly [number: number, shape: Shape]
 }
 
-export type Shape =
-  | SingleShape
-  | { readonly kind: 'list'; readonly of: SingleShape }
-  | { readonly kind: 'map' }
-export type SingleShape =
+type Shape = SingleShape | { readonly kind: 'list'; readonly of: SingleShape } | { readonly kind: 'map' }
+type SingleShape =
   | { readonly kind: 'text' }
   | { readonly kind: 'int' }
   | { readonly kind: 'bool' }

@@ -3,7 +3,7 @@ import type { Steps } from '../base/steps.ts'
 import type { Service } from '../model/service.ts'
 import { draftsOf, type EndpointDraft, hostnamesOf } from './endpoint-drafts.ts'
 import type { EndpointMessage, PortName } from './localv1.ts'
-import { type ServiceView, targetOf } from './service-view.ts'
+import { type ServiceView, targetOf } from './objects.ts'
 
 /** Endpoints between two offers to pause. */
 const YIELD_EVERY = 500
@@ -44,7 +44,7 @@ function keyOf(ip: Ip, overrides: readonly PortName[]): string {
 }
 
 /** What the Service's own object says about all of its endpoints. */
-export interface EndpointTerms {
+interface EndpointTerms {
   /** Target ports by the name of the service port. */
   readonly targets: ReadonlyMap<string, number | string>
   /** A policy keeps some traffic on the node. */

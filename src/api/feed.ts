@@ -13,7 +13,7 @@ export interface FeedSource {
   readonly trouble: string | undefined
 }
 
-export interface FeedOptions {
+interface FeedOptions {
   readonly clock: Pick<Clock, 'nowMs'>
   /** Undefined before there is one. */
   readonly source: () => FeedSource | undefined

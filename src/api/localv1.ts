@@ -8,7 +8,7 @@ export interface IpSet {
 }
 
 /** ClusterIPs and ExternalIPs are always there, empty where there are none: back ends in Go look into them unasked. */
-export interface ServiceIps {
+interface ServiceIps {
   readonly ClusterIPs: IpSet
   readonly ExternalIPs: IpSet
   readonly Headless?: true

@@ -6,8 +6,7 @@ import type { Snapshot } from '../model/snapshot.ts'
 import { changedAddresses } from './changed-addresses.ts'
 import { endpointKeys, endpointsOfService } from './endpoints.ts'
 import { ObjectMaker } from './object-maker.ts'
-import { isReached, isSameMessage, serviceMessage } from './objects.ts'
-import type { ServiceView } from './service-view.ts'
+import { isReached, isSameMessage, type ServiceView, serviceMessage } from './objects.ts'
 import { type ApiObject, type ApiState, SET_ENDPOINTS, SET_SERVICES } from './state.ts'
 
 /** What was resolved on this node, with the Snapshot that it was resolved from. */

@@ -3,8 +3,21 @@ import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.t
 import { isSame } from '../model/equal.ts'
 import type { Frontend, FrontendKind, ServiceFrontends } from '../model/frontend.ts'
 import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
+import { targetKey } from '../model/service-details.ts'
+import type { SliceList } from '../model/slice-groups.ts'
 import type { IpFilter, IpSet, PortMapping, ServiceMessage } from './localv1.ts'
-import { type ServiceView, targetOf } from './service-view.ts'
+
+/** A Service as this node sees it: its object, what was resolved from it, and its slices. */
+export interface ServiceView {
+  readonly service: Service
+  readonly frontends: ServiceFrontends
+  readonly slices: SliceList
+}
+
+/** A number, or the name of a port that each pod has a number of its own for. */
+export function targetOf(service: Service, { name, protocol, port }: ServicePortSpec): number | string {
+  return service.details?.targetPorts[targetKey(name, protocol)] ?? port
+}
 
 /** Whether an address of the Service is its own on this node: else nothing leads to it. */
 export function isReached({ ports, wholes = [] }: ServiceFrontends): boolean {
@@ -86,7 +99,7 @@ function filled<Name extends string>(
   return field
 }
 
-export function ipSet(ips: readonly Ip[]): IpSet {
+function ipSet(ips: readonly Ip[]): IpSet {
   const [v4, v6] = FAMILIES.map(family => textsOf(ips, family))
   return {
     ...(v4 === undefined || v4.length === 0 ? {} : { V4: v4 }),

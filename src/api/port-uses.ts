@@ -1,7 +1,7 @@
 import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends } from '../model/frontend.ts'
 
 /** Who is behind one port of a Service in one family, or behind its addresses as a whole. Both lists are sorted. */
-export interface PortUses {
+interface PortUses {
   /** The same in each version of the Service. */
   readonly key: string
   /** The name of the service port; undefined behind whole addresses, which keep ports. */

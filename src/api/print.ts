@@ -3,7 +3,7 @@ import type { ApiFeed } from './feed.ts'
 import { differenceLines, inChunks, stateLines } from './lines.ts'
 import type { ApiState } from './state.ts'
 
-export interface PrintOptions {
+interface PrintOptions {
   readonly feed: ApiFeed
   readonly clock: Clock
   readonly write: (text: string) => void

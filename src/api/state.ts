@@ -35,7 +35,7 @@ export interface ApiState {
 /** Numbers of localv1.Set. */
 export const SET_SERVICES = 1
 export const SET_ENDPOINTS = 2
-export type ApiSet = typeof SET_SERVICES | typeof SET_ENDPOINTS
+type ApiSet = typeof SET_SERVICES | typeof SET_ENDPOINTS
 
 /** So many objects differ between two versions that are held, or fewer. */
 export function distance(from: ApiState, to: ApiState): number {
@@ -66,7 +66,7 @@ export function* difference(before: ApiState | undefined, after: ApiState): Iter
   for (const path of services.deleted) yield { kind: 'delete', set: SET_SERVICES, path }
 }
 
-export interface ObjectChanges {
+interface ObjectChanges {
   readonly set: readonly ApiObject[]
   /** Paths. */
   readonly deleted: readonly string[]

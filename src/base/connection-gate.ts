@@ -33,7 +33,7 @@ export interface Crowd extends OverShare {
   readonly full: string
 }
 
-export interface ConnectionGateOptions {
+interface ConnectionGateOptions {
   readonly clock: Clock
   readonly limits: ConnectionLimits
   /** Reports what happened since the last report, once a minute at most. */

@@ -9,3 +9,8 @@ export function failureText(error: unknown): string {
   const text = texts.length === 0 ? String(error) : texts.join(': ')
   return hint === undefined ? text : `${text}; ${hint}`
 }
+
+/** What was thrown, which may be anything, as an Error. */
+export function errorOf(thrown: unknown): Error {
+  return thrown instanceof Error ? thrown : new Error(String(thrown))
+}

@@ -1,6 +1,6 @@
 import { constants, fstatSync, openSync, writeSync } from 'node:fs'
 
-export interface LineWriterOptions {
+interface LineWriterOptions {
   readonly fd: number
   /** A line that says that so many before it were lost. */
   readonly lostLine: (lines: number) => string

@@ -7,7 +7,7 @@ export interface Owner {
   readonly reserved?: number
 }
 
-export type Admission<Item> =
+type Admission<Item> =
   | { readonly kind: 'accepted' }
   /** The item is in, and `victim` is out; `owner` is the party that was at its limit, and `victimOf` the path of the victim. */
   | {

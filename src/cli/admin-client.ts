@@ -1,7 +1,7 @@
 import { request } from 'node:http'
 
 /** What the daemon's admin socket says. */
-export type AdminAnswer =
+type AdminAnswer =
   | { readonly kind: 'answer'; readonly value: unknown }
   /** No daemon listens there. */
   | { readonly kind: 'absent' }

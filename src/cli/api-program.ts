@@ -10,7 +10,7 @@ export interface ApiProgram {
   readonly args: readonly string[]
 }
 
-export interface ApiProgramOptions {
+interface ApiProgramOptions {
   /** What stands behind `--`. */
   readonly args: readonly string[]
   /** PATH; undefined when there is none. */

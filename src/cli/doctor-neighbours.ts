@@ -7,7 +7,7 @@ import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers-text.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
 /** Somebody else on this node who changes what packets do before or after us. */
-export interface Neighbour {
+interface Neighbour {
   readonly severity: 'warning' | 'note'
   readonly what: string
   readonly advice: string

@@ -3,7 +3,7 @@ import { isOfService } from '../modes/common/service-row.ts'
 import { type ReadChain, targetOf } from '../modes/xt-common/read-chains.ts'
 import { type TableOptions, tableText } from './table.ts'
 
-export interface ShownChains {
+interface ShownChains {
   readonly text: (options: TableOptions) => string
   /** For json and yaml. */
   readonly value: unknown
@@ -23,7 +23,7 @@ export function showIptables(chains: readonly ReadChain[], service: string): Sho
   }
 }
 
-export interface RuleRow {
+interface RuleRow {
   readonly family: NftFamily
   readonly table: string
   readonly chain: string

@@ -7,7 +7,7 @@ import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 
 /** One connection, as it is asked for: with names in place of addresses. */
-export interface NamedQuestion {
+interface NamedQuestion {
   readonly from: Peer
   readonly to: Peer
   /** A number, or the name of a Service's port; empty where none is given. */

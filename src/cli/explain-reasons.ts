@@ -15,7 +15,7 @@ export interface Caught {
   readonly frontend: Frontend
 }
 
-export interface ReasonsInput {
+interface ReasonsInput {
   readonly question: Question
   readonly table: FrontendTable
   readonly snapshot: Snapshot

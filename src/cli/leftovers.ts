@@ -41,7 +41,7 @@ export interface IptablesLeftover extends Removal {
   readonly table: TableName
 }
 
-export interface LookOptions {
+interface LookOptions {
   /** Name of the tables that are ours, or kube-proxy's. */
   readonly tableName: string
   /** Lines of a file of /proc; none when it does not exist. */

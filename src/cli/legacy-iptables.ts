@@ -1,4 +1,4 @@
-import { errorOf } from '../base/thrown.ts'
+import { errorOf } from '../base/failure-text.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import { KUBE_PROXY } from '../modes/common/kube-proxy.ts'
 import { chainsOfBlob, type LegacyChain } from './legacy-blob.ts'

@@ -4,7 +4,7 @@ import { type FlagDifference, type FlagTexts, flagDifferences, modelFlags } from
 import type { ConfigError } from '../config/flag.ts'
 import { type FlagReader, quote } from '../config/flag-reader.ts'
 import { type RunRequest, readFlags } from '../config/load-config.ts'
-import { networkNamespace } from '../daemon/network-namespace.ts'
+import { networkNamespace } from '../daemon/instance.ts'
 import { isJson } from '../model/fields.ts'
 import { askDaemon, usualSocket } from './admin-client.ts'
 import { EXIT_FAILED, type Io } from './io.ts'

@@ -7,11 +7,10 @@ import { helpText } from '../config/help.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { COMMITS_MAX } from '../reconcile/difference.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { kernelDifference } from './kernel-difference.ts'
+import { kernelDifference, planLines } from './kernel-difference.ts'
 import { refusalText, withLoaded } from './load.ts'
 import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
-import { planLines } from './plan-text.ts'
 import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const

@@ -1,5 +1,5 @@
 import { readdir, readFile } from 'node:fs/promises'
-import { networkNamespace } from '../daemon/network-namespace.ts'
+import { networkNamespace } from '../daemon/instance.ts'
 
 /**
  * Processes of a name in the network namespace of this one, as far as /proc shows them here: a container may see its own

@@ -1,7 +1,17 @@
-import type { ServiceRow } from '../modes/common/service-row.ts'
-import { isOfService } from '../modes/common/service-row.ts'
+import { parseCidr } from '../base/cidr.ts'
+import { errorOf, failureText } from '../base/failure-text.ts'
+import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
+import type { Config } from '../config/config.ts'
+import type { TracePacket } from '../kernel/nft/trace-packet.ts'
+import type { Trace } from '../kernel/nft/trace-walk.ts'
+import { NFT_FAMILIES } from '../modes/common/family.ts'
+import type { Finding } from '../modes/common/finding.ts'
+import { isKubeProxyTable, outlinesOf } from '../modes/common/kube-proxy.ts'
+import { PROTOCOL_NUMBERS } from '../modes/common/octet-keys.ts'
+import type { Hook, ReadRules } from '../modes/common/read-rules.ts'
+import { isOfService, NOT_REACHED, type ServiceRow } from '../modes/common/service-row.ts'
 import type { HeldMode } from '../modes/mode.ts'
-import { withReach } from './reach.ts'
+import { readModes } from './read-modes.ts'
 import { sortedRows } from './service-rows.ts'
 
 /** One mode whose rules the kernel holds, with the rows that a command shows. */
@@ -29,4 +39,176 @@ export function damageText(modes: readonly ProgrammedMode[]): string | undefined
   ]
   if (first === undefined) return undefined
   return `${first}; ${hurt.length} of ${rows.length} frontends are not reached or incomplete`
+}
+
+/** Whether packets come to the Services that the kernel holds rules for; nothing where it holds none. */
+export async function damageFindings({ serviceProxyName }: Config): Promise<readonly Finding[]> {
+  let modes: readonly ProgrammedMode[]
+  try {
+    const { held } = await readModes({ families: NFT_FAMILIES, proxyName: serviceProxyName })
+    modes = programmedModes(held.filter(mode => !isOfKubeProxy(mode)))
+  } catch (error) {
+    const text = `cannot be read: ${failureText(error)}`
+    return [{ kind: 'warning', subject: 'rules of kprobe in the kernel', text }]
+  }
+  if (modes.length === 0) return []
+  const subject = `rules of ${modes.map(({ mode }) => mode).join(' and ')} mode`
+  const text = damageText(modes)
+  if (text !== undefined) return [{ kind: 'damaged', subject, text }]
+  const count = modes.reduce((sum, { rows }) => sum + rows.length, 0)
+  return [{ kind: 'ok', subject, text: `packets reach all ${count} frontends that the kernel holds` }]
+}
+
+/** Tests whether kube-proxy wrote all tables of the mode, whose table names are the same. */
+function isOfKubeProxy({ tables }: HeldMode): boolean {
+  return tables.length > 0 && tables.every(table => isKubeProxyTable(outlinesOf(table)))
+}
+
+const HOOKS: readonly Hook[] = ['prerouting', 'output']
+
+/**
+ * Follows one packet from outside and one of the node through the rules for each row, and marks the rows to which a packet
+ * does not come. `all` are the rows of the same rules: an address of one Service can hide a NodePort of another.
+ */
+function withReach(
+  rows: readonly ServiceRow[],
+  rules: ReadRules,
+  all: readonly ServiceRow[] = rows,
+): readonly ServiceRow[] {
+  const caught = new Set(all.filter(({ type }) => type !== 'NodePort').map(placeKey))
+  const nodePortIps = all
+    .filter(({ type }) => type === 'NodePort')
+    .flatMap(row => placeOf(row)?.ip ?? [])
+    .filter((ip, index, list) => list.indexOf(ip) === index)
+  const localIps = new Set([...rules.localIps, ...Object.values(NODE), ...nodePortIps])
+  return rows.map(row => {
+    const isHidden = row.type === 'NodePort' && caught.has(placeKey(row))
+    const problem = isHidden || row.type === 'private' ? undefined : whyNotReached(row, rules, localIps)
+    return problem === undefined ? row : { ...row, problem }
+  })
+}
+
+function placeKey({ protocol, frontend }: ServiceRow): string {
+  return `${protocol} ${frontend}`
+}
+
+/** Undefined when the row was reached by both packets. */
+function whyNotReached(row: ServiceRow, rules: ReadRules, localIps: ReadonlySet<Ip>): string | undefined {
+  const place = placeOf(row)
+  if (row.problem?.startsWith(NOT_REACHED) === true || place === undefined) return row.problem
+  const failed = HOOKS.flatMap(hook => {
+    const reason = whyNotFrom(row, hook, { place, rules, localIps })
+    return reason === undefined ? [] : [{ hook, reason }]
+  })
+  const [first, second] = failed
+  if (first === undefined) return undefined
+  if (second?.reason === first.reason) return `${NOT_REACHED} from prerouting and output: ${first.reason}`
+  return `${NOT_REACHED} ${failed.map(({ hook, reason }) => `from ${hook}: ${reason}`).join('; ')}`
+}
+
+interface Place {
+  /** Undefined for every address of the node. */
+  readonly ip: Ip | undefined
+  readonly family: Family
+  readonly port: number
+}
+
+/** Undefined for a row that is about no address. */
+function placeOf({ frontend }: ServiceRow): Place | undefined {
+  const [, bracketed, plain = '', digits = ''] = /^(?:\[(.*)\]|([^:]*)):(\d+)$/.exec(frontend) ?? []
+  if (digits === '') return undefined
+  const text = bracketed ?? plain
+  const port = Number(digits)
+  if (text === '*') return { ip: undefined, family: bracketed === undefined ? 'IPv4' : 'IPv6', port }
+  const ip = parseIp(text)
+  return ip === undefined ? undefined : { ip, family: familyOf(ip), port }
+}
+
+/** Addresses for documentation: one stands for every address of the node, one for a client that is no pod. */
+const NODE: Readonly<Record<Family, Ip>> = { IPv4: '\xc0\0\x02\xfd', IPv6: documentation('\xfd') }
+const CLIENT: Readonly<Record<Family, Ip>> = { IPv4: '\xcb\0\x71\xfd', IPv6: documentation('\xfc') }
+const CLIENT_PORT = 40_000
+
+function documentation(last: string): Ip {
+  return `\x20\x01\x0d\xb8${'\0'.repeat(11)}${last}`
+}
+
+interface Question {
+  readonly place: Place
+  readonly rules: ReadRules
+  readonly localIps: ReadonlySet<Ip>
+}
+
+function whyNotFrom(row: ServiceRow, hook: Hook, { place, rules, localIps }: Question): string | undefined {
+  const { family } = place
+  const isOwn = hook === 'output'
+  const packet: TracePacket = {
+    origin: isOwn ? 'process' : 'interface',
+    protocol: PROTOCOL_NUMBERS[protocolOf(row)],
+    // Of a process, too, only an allowed source tells rules that are there from those that are not.
+    source: allowedClient(row) ?? (isOwn ? NODE : CLIENT)[family],
+    sourcePort: CLIENT_PORT,
+    destination: place.ip ?? NODE[family],
+    destinationPort: place.port,
+  }
+  try {
+    const trace = rules.tracer.trace(packet, { localIps, random: () => 0 })
+    if (isAsListed(row, trace, { isOwn, rules })) return undefined
+    return rules.obstacle(family, hook) ?? outcomeText(trace)
+  } catch (error) {
+    return `the rules cannot be followed: ${errorOf(error).message}`
+  }
+}
+
+function protocolOf({ protocol }: ServiceRow): keyof typeof PROTOCOL_NUMBERS {
+  return protocol === 'UDP' || protocol === 'SCTP' ? protocol : 'TCP'
+}
+
+/** A client that may connect, where not all may. */
+function allowedClient({ allowedFrom = [] }: ServiceRow): Ip | undefined {
+  const [first = ''] = allowedFrom
+  return parseIp(first) ?? parseCidr(first)?.ip
+}
+
+/** Whether the packet met with what the row says. */
+function isAsListed(
+  row: ServiceRow,
+  { verdict, destination }: Trace,
+  { isOwn, rules }: { readonly isOwn: boolean; readonly rules: ReadRules },
+): boolean {
+  const { action, endpoints, localEndpoints, allowedFrom, listener, insideListener } = row
+  switch (verdict) {
+    case 'dnat': {
+      const to = formatIpPort(destination.ip, destination.port)
+      return (
+        to === listener || to === insideListener || endpoints.includes(to) || !!localEndpoints?.includes(to)
+      )
+    }
+    case 'drop':
+      return action.includes('drop') || isEmpty(row, localEndpoints ?? endpoints) || allowedFrom?.length === 0
+    case 'reject':
+      return action.includes('reject') || isEmpty(row, endpoints)
+    case 'accept':
+      return isOwn && rules.rejectsOutsideOnly === true && row.type !== 'ClusterIP' && action !== 'balance'
+  }
+}
+
+function isEmpty({ action }: ServiceRow, list: readonly string[]): boolean {
+  return action === 'balance' && list.length === 0
+}
+
+function outcomeText({ verdict, destination, steps }: Trace): string {
+  // Every packet passes there.
+  const last = steps.findLast(({ chain }) => !/postrouting$/i.test(chain))
+  const after = last === undefined ? '' : ` after ${last.chain}, rule ${last.rule}`
+  switch (verdict) {
+    case 'dnat':
+      return `the packet goes to ${formatIpPort(destination.ip, destination.port)}, which is no endpoint here`
+    case 'drop':
+      return `the packet is dropped${after}`
+    case 'reject':
+      return `the packet is rejected${after}`
+    case 'accept':
+      return `the packet passes unchanged${after}`
+  }
 }

@@ -9,14 +9,14 @@ import { chainNames } from '../modes/xt-common/layout.ts'
 import type { ReadChain } from '../modes/xt-common/read-chains.ts'
 import { readIptables } from '../modes/xt-common/read-iptables.ts'
 
-export interface WhatToRead {
+interface WhatToRead {
   readonly families: readonly NftFamily[]
   /** The name of the proxy; undefined for the unnamed one. */
   readonly proxyName: string | undefined
 }
 
 /** Everything that the kernel holds of ours, in every mode. */
-export interface ReadModes {
+interface ReadModes {
   readonly held: readonly HeldMode[]
   /** All chains of the tables of iptables. */
   readonly chains: readonly ReadChain[]

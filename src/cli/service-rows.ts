@@ -84,7 +84,7 @@ function addressesOf(family: Family, frontend: Frontend, nodePorts: NodePortAddr
 /** Endpoints named in a table, unless all are asked for; all of them are in JSON and YAML. */
 const ENDPOINTS_SHOWN = 3
 
-export interface ServiceTableOptions extends TableOptions {
+interface ServiceTableOptions extends TableOptions {
   /** Every endpoint and every source range. */
   readonly wide?: boolean
 }

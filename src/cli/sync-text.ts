@@ -10,7 +10,7 @@ import { nodePortText, serviceRows, serviceTable } from './service-rows.ts'
 const SERVICES_SHOWN = 200
 const NAMES_SHOWN = 10
 
-export interface SyncTextOptions {
+interface SyncTextOptions {
   readonly colour: boolean
   readonly dryRun: boolean
   /** Of this proxy; undefined for the unnamed one. */

@@ -6,7 +6,7 @@ import type { Settings } from './settings.ts'
 import { printedValue } from './written-config.ts'
 
 /** How a field that differs is applied to a daemon that runs. */
-export type Application =
+type Application =
   /** The next pass, line or timer uses the new value. */
   | 'live'
   /** The part that the field belongs to is closed and opened again; Services are not touched. */

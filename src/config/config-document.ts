@@ -17,7 +17,7 @@ export const API_VERSION = 'kubeproxy.config.k8s.io/v1alpha1'
 export const KIND = 'KubeProxyConfiguration'
 
 /** A file of configuration, read: what it says, and what is wrong with it, all at once. */
-export interface ConfigDocument {
+interface ConfigDocument {
   readonly settings: Settings
   /** It cannot be meant like this: the file as a whole does not count. */
   readonly errors: readonly ConfigError[]

@@ -1,10 +1,10 @@
-import { PLACEHOLDER_REASON, placeholderIn } from '../base/placeholder.ts'
+import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
 import type { ConfigError } from './flag.ts'
 import { quote } from './flag-reader.ts'
 
 export type Environment = Readonly<Record<string, string | undefined>>
 
-export interface Expanded {
+interface Expanded {
   readonly text: string
   readonly errors: readonly ConfigError[]
 }

@@ -4,7 +4,7 @@ import type { ConfigError } from './flag.ts'
 import type { ConfigFile, Parsed } from './load-config.ts'
 
 /** What happens to the file of a configuration while it is in use. */
-export interface ConfigWatchHandlers<T> {
+interface ConfigWatchHandlers<T> {
   /** The file has a new and valid configuration. The next read waits until this has resolved. */
   readonly changed: (value: T) => Promise<void> | void
   /** The configuration in use stays. Reported once for each error of the file. */
@@ -15,7 +15,7 @@ export interface ConfigWatchHandlers<T> {
   readonly unchanged: () => void
 }
 
-export interface ConfigWatchOptions<T> {
+interface ConfigWatchOptions<T> {
   /** The file as read for the configuration in use. */
   readonly file: ConfigFile
   readonly clock: Clock

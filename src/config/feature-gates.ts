@@ -1,5 +1,107 @@
-import { LOCKED_GATES, OPEN_GATES } from './feature-gate-names.ts'
 import { parseBool } from './flag-reader.ts'
+
+/**
+ * Feature gates of Kubernetes 1.36.3: kube-proxy knows those of all components, since manifests give every component the
+ * same list. Read out of its registry; names are separated by blanks and line breaks.
+ */
+const ON_BY_DEFAULT = `
+  APIResponseCompression APIServerIdentity AllowParsingUserUIDFromCertAuth AllowServiceExternalIPs AtomicFIFO
+  AuthorizePodWebsocketUpgradeCreatePermission CPUManagerPolicyBetaOptions CRDObservedGenerationTracking
+  ClearingNominatedNodeNameAfterBinding ClientsAllowCARotation ClientsAllowTLSCacheGC ComponentFlagz
+  ComponentStatusz ConstrainedImpersonation ContainerCheckpoint ContainerRestartRules ContextualLogging
+  CustomCPUCFSQuotaPeriod DRAConsumableCapacity DRADeviceBindingConditions DRADeviceTaints DRAExtendedResource
+  DRAPartitionableDevices DRAPrioritizedList DRAResourceClaimDeviceStatus
+  DRAResourceClaimGranularStatusAuthorization DRASchedulerFilterTimeout DeclarativeValidationBeta
+  DeploymentReplicaSetTerminatingReplicas DetectCacheInconsistency DisableCPUQuotaWithExclusiveCPUs EnvFiles
+  ExtendWebSocketsToKubelet GracefulNodeShutdown GracefulNodeShutdownBasedOnPodPriority
+  HPAConfigurableTolerance HostnameOverride InOrderInformersBatchProcess
+  InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScalingInitContainers InformerResourceVersion
+  KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages KubeletPodResourcesListUseActivePods
+  KubeletSeparateDiskGC KubeletServiceAccountTokenForCredentialProviders ListFromCacheSnapshot
+  LoggingBetaOptions MatchLabelKeysInPodTopologySpread MatchLabelKeysInPodTopologySpreadSelectorMerge
+  MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs MutatingAdmissionPolicy
+  NodeDeclaredFeatures NominatedNodeNameForExpectation OpenAPIEnums OpportunisticBatching PLEGOnDemandRelist
+  PodDeletionCost PodLevelResources PodReadyToStartContainersCondition PodTopologyLabelsAdmission
+  PortForwardWebsockets PreventStaticPodAPIReferences RelaxedServiceNameValidation ReloadKubeletClientCAFile
+  ReloadKubeletServerCertificateFile RemoteRequestHeaderUID ResourceHealthStatus ResourceHealthStatusMessage
+  RestartAllContainersOnContainerExits RotateKubeletServerCertificate SchedulerAsyncPreemption
+  SchedulerPopFromBackoffQ ServiceAccountNodeAudienceRestriction ServiceCIDRStatusFieldWiping
+  SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet StaleControllerConsistencyJob
+  StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet
+  StatefulSetSemanticRevisionComparison StorageNamespaceIndex StorageVersionHash StrictIPCIDRValidation
+  StructuredAuthenticationConfigurationEgressSelector StructuredAuthenticationConfigurationJWKSMetrics
+  TokenRequestServiceAccountUIDValidation TopologyManagerPolicyBetaOptions
+  TranslateStreamCloseWebsocketRequests UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy
+  UnlockWhileProcessingFIFO WatchCacheInitializationPostStartHook WatchList WatchListClient
+  WindowsGracefulNodeShutdown
+`
+
+const OFF_BY_DEFAULT = `
+  APIServingWithRoutine AllAlpha AllBeta AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests
+  AllowUnsafeMalformedObjectDeletion CBORServingAndStorage CPUManagerPolicyAlphaOptions CRIListStreaming
+  CSIVolumeHealth ChangeContainerStatusOnKubeletRestart ClientsAllowCBOR ClientsPreferCBOR
+  CloudControllerManagerWatchBasedRoutesReconciliation CloudControllerManagerWebhook ClusterTrustBundle
+  ControllerManagerReleaseLeaderElectionLockOnExit
+  ClusterTrustBundleProjection ConcurrentWatchObjectDecode ContainerStopSignals CoordinatedLeaderElection
+  CrossNamespaceVolumeDataSource DRADeviceTaintRules DRAListTypeAttributes DRANodeAllocatableResources
+  DRAResourcePoolStatus DRAWorkloadResourceClaims DeclarativeValidationTakeover EventedPLEG GangScheduling
+  GenericWorkload HPAScaleToZero ImageVolumeWithDigest InPlacePodVerticalScalingExclusiveCPUs
+  InPlacePodVerticalScalingExclusiveMemory KMSv1 KubeletInUserNamespace KubeletRegistrationGetOnExistsOnly
+  LocalStorageCapacityIsolationFSQuotaMonitoring LoggingAlphaOptions ManifestBasedAdmissionControlConfig
+  MaxUnavailableStatefulSet MemoryQoS MutablePVNodeAffinity NativeHistograms
+  PersistentVolumeClaimUnusedSinceTime PodAndContainerStatsFromCRI PodCertificateRequest
+  PodLevelResourceManagers PodLogsQuerySplitStreams PodsAPI QOSReserved ReduceDefaultCrashLoopBackOffDecay
+  RuntimeClassInImageCriApi SELinuxMount SchedulerAsyncAPICalls ShardedListAndWatch StorageCapacityScoring
+  StorageVersionAPI StorageVersionMigrator TaintTolerationComparisonOperators TopologyAwareWorkloadScheduling
+  TopologyManagerPolicyAlphaOptions UserNamespacesHostNetworkSupport VolumeLimitScaling
+  WindowsCPUAndMemoryAffinity WindowsHostNetwork WorkloadAwarePreemption WorkloadWithJob
+`
+
+/** Gates that kube-proxy 1.37 added. */
+const LATER = 'KubeProxyIPVS KubeProxyNFTablesLocalhostNodePorts NFTablesNetlink'
+
+const LOCKED_ON = `
+  APIServerTracing AggregatedDiscoveryRemoveBetaType AnonymousAuthConfigurableEndpoints AnyVolumeDataSource
+  AuthorizeNodeWithSelectors AuthorizeWithSelectors BtreeWatchCache CPUManagerPolicyOptions
+  CRDValidationRatcheting CSIServiceAccountTokenSecrets ConsistentListFromCache CustomResourceFieldSelectors
+  DRAAdminAccess DeclarativeValidation DisableAllocatorDualWrite DisableNodeKubeProxyVersion
+  DynamicResourceAllocation ExecProbeTimeout ExternalServiceAccountTokenSigner ImageMaximumGCAge ImageVolume
+  InOrderInformers InPlacePodVerticalScaling JobBackoffLimitPerIndex JobManagedBy JobPodReplacementPolicy
+  JobSuccessPolicy KubeletCgroupDriverFromCRI KubeletFineGrainedAuthz KubeletPSI
+  KubeletPodResourcesDynamicResources KubeletPodResourcesGet KubeletTracing LogarithmicScaleDown
+  MatchLabelKeysInPodAffinity MultiCIDRServiceAllocator MutableCSINodeAllocatableCount NFTablesProxyMode
+  NodeInclusionPolicyInPodTopologySpread NodeLogQuery NodeSwap OrderedNamespaceDeletion
+  PodLifecycleSleepAction PodLifecycleSleepActionAllowZero PodObservedGenerationTracking
+  PodSchedulingReadiness PreferSameTrafficDistribution ProcMountType RecoverVolumeExpansionFailure
+  RecursiveReadOnlyMounts RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation
+  ResilientWatchCacheInitialization RetryGenerateName SELinuxChangePolicy SELinuxMountReadWriteOncePod
+  SchedulerQueueingHints SeparateTaintEvictionController ServiceAccountTokenJTI ServiceAccountTokenNodeBinding
+  ServiceAccountTokenNodeBindingValidation ServiceAccountTokenPodNodeInfo SidecarContainers
+  StreamingCollectionEncodingToJSON StreamingCollectionEncodingToProtobuf
+  StructuredAuthenticationConfiguration SupplementalGroupsPolicy SystemdWatchdog TopologyManagerPolicyOptions
+  UserNamespacesSupport VolumeAttributesClass WinDSR WinOverlay
+`
+
+const LOCKED_OFF = `
+  AllowOverwriteTerminationGracePeriodSeconds GitRepoVolumeDriver SeparateCacheWatchRPC
+`
+
+/** Gates that can only be set to what they are anyway, and that value. */
+const LOCKED_GATES: ReadonlyMap<string, boolean> = new Map([
+  ...namesIn(LOCKED_ON).map(name => [name, true] as const),
+  ...namesIn(LOCKED_OFF).map(name => [name, false] as const),
+])
+
+/** Gates that can be set, and their defaults. */
+const OPEN_GATES: ReadonlyMap<string, boolean> = new Map([
+  ...namesIn(ON_BY_DEFAULT).map(name => [name, true] as const),
+  ...namesIn(OFF_BY_DEFAULT).map(name => [name, false] as const),
+  ...namesIn(LATER).map(name => [name, false] as const),
+])
+
+function namesIn(text: string): readonly string[] {
+  return text.split(/\s+/).filter(name => name !== '')
+}
 
 /** What the configuration says about gates; the others keep their defaults. */
 export type FeatureGates = Readonly<Record<string, boolean>>
@@ -12,7 +114,7 @@ export function whyNotGate(name: string, value: boolean): string | undefined {
 }
 
 /** Gates that something in this program asks for. */
-export type GateName =
+type GateName =
   | 'AllowServiceExternalIPs'
   | 'ComponentFlagz'
   | 'ComponentStatusz'

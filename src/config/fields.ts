@@ -29,7 +29,7 @@ export type FieldValue =
   | readonly VmoduleItem[]
 
 /** One field of kubeproxy.config.k8s.io/v1alpha1 as of Kubernetes 1.36, or one of kprobe's own. */
-export interface Field {
+interface Field {
   readonly kind: FieldKind
   /** Takes the place of nothing and, unless the field is a pointer, of a zero value. */
   readonly fallback?: FieldValue
@@ -46,7 +46,7 @@ export interface Field {
 const SECOND = 1_000_000_000n
 
 /** Alphabetical, as kube-proxy writes them. */
-export const FIELDS = {
+const FIELDS = {
   bindAddress: { kind: 'text', fallback: '0.0.0.0', flag: 'bind-address' },
   bindAddressHardFail: { kind: 'bool', flag: 'bind-address-hard-fail' },
   'clientConnection.acceptContentTypes': { kind: 'text' },

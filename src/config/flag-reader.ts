@@ -1,3 +1,4 @@
+import { type Cidr, parseCidr, whyNotCidr } from '../base/cidr.ts'
 import type { Arguments, ConfigError, FlagSpec } from './flag.ts'
 
 /** The words that Go's strconv.ParseBool takes. */
@@ -85,4 +86,18 @@ export class FlagReader {
 /** A value for a message: on one line, and not longer than one. */
 export function quote(text: string): string {
   return JSON.stringify(text.length > 80 ? `${text.slice(0, 77)}...` : text)
+}
+
+/** Reads the CIDRs of a list, and calls `fail` for each text that is not one. */
+export function readCidrs(
+  texts: readonly string[],
+  fail: (index: number, message: string) => void,
+): readonly Cidr[] {
+  const cidrs: Cidr[] = []
+  for (const [index, text] of texts.entries()) {
+    const cidr = parseCidr(text)
+    if (cidr !== undefined) cidrs.push(cidr)
+    else fail(index, `${quote(text)} is ${whyNotCidr(text)}`)
+  }
+  return cidrs
 }

@@ -1,6 +1,6 @@
 import type { FlagSpec } from './flag.ts'
 
-export interface HelpText {
+interface HelpText {
   /** `kprobe run [flags]`. */
   readonly usage: string
   /** Paragraphs are separated by an empty line; single line breaks mean nothing. */
@@ -10,7 +10,7 @@ export interface HelpText {
   readonly details?: readonly string[]
 }
 
-export interface HelpForm {
+interface HelpForm {
   /** Columns of the terminal; undefined without one. */
   readonly columns?: number | undefined
   /** Rare flags are printed as well. */

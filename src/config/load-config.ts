@@ -1,4 +1,4 @@
-import { PLACEHOLDER_REASON, placeholderIn } from '../base/placeholder.ts'
+import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
 import { findMode, MODES } from '../modes/registry.ts'
 import { explainWindowsFlag } from './compatible-flags.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'

@@ -1,12 +1,11 @@
 import type { Cidr } from '../base/cidr.ts'
 import { nearest } from '../base/nearest.ts'
 import type { Config, SourceConfig } from './config.ts'
-import { type FlagReader, quote } from './flag-reader.ts'
+import { type FlagReader, quote, readCidrs } from './flag-reader.ts'
 import { readInstanceName } from './instance-name.ts'
 import { type IptablesFlags, readIptablesFlags } from './iptables-flags.ts'
 import { type IpvsFlags, readIpvsFlags } from './ipvs-flags.ts'
 import { readApi } from './read-api.ts'
-import { readCidrs } from './read-cidrs.ts'
 
 /** What only flags say, ours all of them but --master: they count beside a configuration file. */
 export type OwnSettings = Pick<

@@ -3,7 +3,7 @@ import type { FlagReader } from './flag-reader.ts'
 import { type Parsed, type ParseOptions, parseRequest } from './load-config.ts'
 
 /** A Config and the values of the command's own flags. */
-export interface ParsedFlags {
+interface ParsedFlags {
   readonly config: Config
   readonly extra: FlagReader
 }

@@ -2,7 +2,7 @@ const DECIMAL: readonly string[] = ['', 'k', 'M', 'G', 'T', 'P', 'E']
 const BINARY: readonly string[] = ['', 'Ki', 'Mi', 'Gi', 'Ti', 'Pi', 'Ei']
 
 /** A size in bytes as Kubernetes writes quantities (`512`, `2k`, `1.5Ki`). */
-export interface Quantity {
+interface Quantity {
   readonly bytes: bigint
   /** The text that Kubernetes prints: whole bytes in their shortest form, the unit's kind kept (`1.5Ki` becomes `1536`). */
   readonly text: string

@@ -1,5 +1,5 @@
 import { DEFAULT_API_ADDRESS, parseApiAddress } from '../api/grpc/address.ts'
-import { errorOf } from '../base/thrown.ts'
+import { errorOf } from '../base/failure-text.ts'
 import { API_TLS_FLAGS } from './api-flags.ts'
 import type { ApiConfig, ApiTlsConfig, Config } from './config.ts'
 import type { FlagReader } from './flag-reader.ts'

@@ -15,10 +15,9 @@ import type {
 } from './config.ts'
 import { type FeatureGates, isGateOn } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
-import { quote } from './flag-reader.ts'
+import { quote, readCidrs } from './flag-reader.ts'
 import { modeOf, modeSettingsOf } from './mode-fields.ts'
 import type { OwnSettings } from './own-flags.ts'
-import { readCidrs } from './read-cidrs.ts'
 import { readIpvs } from './read-ipvs.ts'
 import type { Settings } from './settings.ts'
 

@@ -1,10 +1,9 @@
 import { nsToMs } from '../base/duration.ts'
 import type { IpvsConfig } from './config.ts'
 import type { FieldPath, PathOf } from './fields.ts'
-import { quote } from './flag-reader.ts'
+import { quote, readCidrs } from './flag-reader.ts'
 import type { IpvsFlags } from './ipvs-flags.ts'
 import { modeOf } from './mode-fields.ts'
-import { readCidrs } from './read-cidrs.ts'
 import type { Settings } from './settings.ts'
 
 /**

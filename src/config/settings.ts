@@ -9,7 +9,7 @@ import {
 import type { ConfigError } from './flag.ts'
 
 /** A value and what errors call the place that it stands at: `--conntrack-min`, `config.yaml:3:5: conntrack.min`. */
-export interface Setting {
+interface Setting {
   readonly value: FieldValue
   readonly label: string
   /** The labels of the items of a list; without them, items have numbers. */

@@ -41,12 +41,12 @@ export interface TreeEntry {
   readonly overridden: boolean
 }
 
-export interface YamlProblem {
+interface YamlProblem {
   readonly spot: Spot
   readonly message: string
 }
 
-export type YamlTrees =
+type YamlTrees =
   | { readonly kind: 'trees'; readonly roots: readonly TreeNode[] }
   | { readonly kind: 'problems'; readonly problems: readonly YamlProblem[] }
 

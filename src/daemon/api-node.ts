@@ -16,7 +16,7 @@ import { Intake } from './intake.ts'
 import { openFileSource } from './open.ts'
 import { partsRoomOf, processRoom, servicesBytes } from './process-room.ts'
 
-export interface ApiNodeOptions {
+interface ApiNodeOptions {
   readonly config: Config
   readonly clock: Clock
   readonly random: () => number

@@ -3,7 +3,7 @@ import { type ApiProjection, nextApiState, type ResolvedView } from '../api/next
 import type { Clock } from '../base/clock.ts'
 import { finishInSlices, slicingOf } from '../base/steps.ts'
 
-export interface ApiPublisherOptions {
+interface ApiPublisherOptions {
   readonly clock: Clock
   readonly source: () => FeedSource | undefined
   /** An error of ours; the last state stays. */

@@ -1,6 +1,6 @@
 import type { Clock } from '../base/clock.ts'
+import { errorOf } from '../base/failure-text.ts'
 import { formatIpPort, type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
-import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
 import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import { type ApiEndpoint, sortedEndpoints } from '../model/api-server.ts'

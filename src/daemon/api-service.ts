@@ -9,7 +9,7 @@ import type { ApiConfig, Config } from '../config/config.ts'
 import { ApiPublisher } from './api-publisher.ts'
 import { logCrowd } from './crowd-log.ts'
 
-export interface ApiServiceOptions {
+interface ApiServiceOptions {
   readonly clock: Clock
   readonly log: Log
   readonly config: ApiConfig

@@ -5,8 +5,12 @@ import { FAMILIES, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, DetectLocal } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { Snapshot } from '../model/snapshot.ts'
 import { findMode } from '../modes/registry.ts'
+import type { SourceStatus } from '../source/source.ts'
+import type { HealthAnswer } from '../telemetry/health.ts'
 import type { Origins, Written } from './io.ts'
+import type { Programming } from './programming.ts'
 
 /** Logs what runs here, and with what: the first lines of every log. */
 export function logStart(
@@ -74,7 +78,7 @@ export function logFirstSync(log: Log, table: FrontendTable, written: Written): 
   )
 }
 
-export interface Totals {
+interface Totals {
   readonly services: number
   readonly frontends: number
   readonly endpoints: number
@@ -127,4 +131,37 @@ export function logMetrics(log: Log, text: string): void {
 /** To a millionth: times in seconds have noise behind it. */
 function rounded(value: number): number {
   return Number(value.toFixed(6))
+}
+
+export interface StateFacts {
+  /** Undefined before the first plane is open. */
+  readonly programming: Pick<Programming, 'mode' | 'status'> | undefined
+  readonly source: SourceStatus | undefined
+  readonly snapshot: Snapshot
+  readonly health: HealthAnswer
+  readonly nowMs: number
+}
+
+/** Logs what an operator asks a daemon first, in one record. */
+export function logState(log: Log, { programming, source, snapshot, health, nowMs }: StateFacts): void {
+  const { node } = snapshot
+  const status = programming?.status
+  const heardMs = source?.heardMs
+  log.info(
+    {
+      mode: programming?.mode,
+      ...(status?.table === undefined ? { services: 0 } : totalsOf(status.table)),
+      snapshot: snapshot.number,
+      synced: status?.syncedNumber,
+      quarantined: status?.quarantined.length ?? 0,
+      error: status?.error?.message,
+      node: node === undefined ? 'not found' : node.deleted === true ? 'deleted' : 'found',
+      healthz: health.code,
+      reason: health.body.reason,
+      missing: source?.missing,
+      trouble: source?.trouble,
+      silentMs: heardMs === undefined ? undefined : Math.round(nowMs - heardMs),
+    },
+    'state',
+  )
 }

@@ -14,7 +14,7 @@ import { readStatus } from '../source/kube/wire/status.ts'
 import type { EventWrite } from '../telemetry/event-object.ts'
 import type { PostResult } from '../telemetry/events.ts'
 
-export interface ClusterOptions {
+interface ClusterOptions {
   readonly client: ApiClient
   readonly clock: Clock
   readonly random: () => number

@@ -14,7 +14,16 @@ import { conntrackFull } from '../telemetry/event-facts.ts'
 import { EventRecorder } from '../telemetry/events.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type ApiService, apiOf } from './api-service.ts'
-import { type Ending, logEnd, logFirstSync, logMetrics, logStart, reasonOf } from './banner.ts'
+import {
+  type Ending,
+  logEnd,
+  logFirstSync,
+  logMetrics,
+  logStart,
+  logState,
+  reasonOf,
+  type StateFacts,
+} from './banner.ts'
 import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
 import { logFieldChanges, programmingFields, tuningFields } from './followed-fields.ts'
@@ -31,7 +40,6 @@ import { adminPages } from './pages.ts'
 import { daemonDescriptors, partsRoomOf } from './process-room.ts'
 import { Programmer } from './programmer.ts'
 import type { Programming } from './programming.ts'
-import { logState, type StateFacts } from './state-log.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'
 

@@ -13,7 +13,7 @@ import type { Snapshot } from '../model/snapshot.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 
-export interface FlowsOptions {
+interface FlowsOptions {
   readonly clock: Clock
   readonly random: () => number
   readonly log: Log

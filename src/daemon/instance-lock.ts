@@ -35,7 +35,7 @@ export async function lockInstance(
   return { ...ofChains, of: 'chains' }
 }
 
-export interface LockOptions {
+interface LockOptions {
   readonly log: Log
   readonly clock: Clock
   readonly takeLock: TakeLock

@@ -1,3 +1,4 @@
+import { readlink } from 'node:fs/promises'
 import { MODES } from '../modes/registry.ts'
 
 /** What makes a proxy the only one of its name here: docs/decisions/0021. */
@@ -21,3 +22,12 @@ export function instanceOf(name: string | undefined): Instance {
 }
 
 const LOCK_NAME = 'kprobe/kube-proxy'
+
+/** The network namespace of a process, by its folder in /proc; undefined where it may not be read. */
+export async function networkNamespace(folder = '/proc/self'): Promise<string | undefined> {
+  try {
+    return await readlink(`${folder}/ns/net`)
+  } catch {
+    return undefined
+  }
+}

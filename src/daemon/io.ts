@@ -71,7 +71,7 @@ export interface Origins {
   readonly nodeName: string
 }
 
-export interface ConfigHandlers {
+interface ConfigHandlers {
   /** Does not reject. */
   readonly changed: (config: Config, fields: readonly FieldChange[]) => Promise<void>
   /** There is another configuration, which cannot be used; the reasons were logged. */

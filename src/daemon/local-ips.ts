@@ -4,7 +4,7 @@ import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import { watchLocalIps } from './open.ts'
 
-export interface IntakeIps {
+interface IntakeIps {
   readonly intake: Intake
   /** They cannot be read, which was logged. */
   readonly failed: () => void

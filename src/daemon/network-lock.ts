@@ -18,14 +18,14 @@ import { SystemError, type Transport } from '../netlink/transport.ts'
 import { ownerIsAdmin } from './socket-owner.ts'
 
 /** A netlink socket as the kernel lists it. */
-export interface Member {
+interface Member {
   readonly portId: number
   readonly inode: string
 }
 
 type LockSocket = Pick<Transport, 'portId' | 'join' | 'close'>
 
-export interface NetworkLockOptions {
+interface NetworkLockOptions {
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number

@@ -1,9 +1,9 @@
 import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/failure-text.ts'
 import type { Ip } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
-import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
-import { findLink } from '../kernel/link/find-link.ts'
+import { findLink } from '../kernel/link/links.ts'
 import { type LinkAddress, listAddressesNow } from '../kernel/link/list-addresses.ts'
 import { ownAddresses } from '../kernel/link/own-addresses.ts'
 import { type Listener, listListeners, reach } from '../kernel/socket/list-listeners.ts'
@@ -44,7 +44,7 @@ export function nodeListenersOf(
   })
 }
 
-export interface NodeListenersOptions {
+interface NodeListenersOptions {
   readonly clock: Clock
   /** Says what cannot be looked up, once until it can. */
   readonly warn: (facts: { readonly err: Error }, text: string) => void

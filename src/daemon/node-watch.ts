@@ -1,13 +1,13 @@
 import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/failure-text.ts'
 import { FAMILIES, type Family, familyOf, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
-import { errorOf } from '../base/thrown.ts'
 import type { Config } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { NodeInfo } from '../model/snapshot.ts'
 
-export interface NodeWatchOptions {
+interface NodeWatchOptions {
   readonly clock: Clock
   readonly log: Log
   /** The configuration in use. */

@@ -23,7 +23,7 @@ import { programmingLatencies } from '../telemetry/programming-latency.ts'
 import { Receipts } from '../telemetry/receipts.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 
-export interface ObserverOptions {
+interface ObserverOptions {
   readonly log: Log
   readonly clock: Clock
   /** Milliseconds since 1970. */

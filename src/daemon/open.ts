@@ -50,7 +50,7 @@ export function openSockDiag(): Transport {
   return openNetlink({ protocol: NETLINK_SOCK_DIAG })
 }
 
-export function openGeneric(): Transport {
+function openGeneric(): Transport {
   return openNetlink({ protocol: NETLINK_GENERIC })
 }
 
@@ -121,7 +121,7 @@ export function watchLocalIps(
   return watchLocalAddresses({ clock, reader, ...handlers })
 }
 
-export interface OpenClientOptions {
+interface OpenClientOptions {
   readonly clock: Clock
   readonly env: Readonly<Record<string, string | undefined>>
   readonly warn: (text: string) => void

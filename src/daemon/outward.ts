@@ -18,7 +18,7 @@ import { createSliMetrics } from '../telemetry/sli-metrics.ts'
 import { logCrowd } from './crowd-log.ts'
 import type { Observer } from './observer.ts'
 
-export interface OutwardOptions {
+interface OutwardOptions {
   readonly clock: Clock
   readonly log: Log
   readonly families: readonly Family[]

@@ -8,11 +8,11 @@ import { serviceJson } from '../model/service-json.ts'
 import { snapshotJson } from '../model/snapshot-json.ts'
 import type { AdminPages } from '../telemetry/admin-server.ts'
 import type { Receipts } from '../telemetry/receipts.ts'
+import { networkNamespace } from './instance.ts'
 import type { Intake } from './intake.ts'
-import { networkNamespace } from './network-namespace.ts'
 import type { Programming } from './programming.ts'
 
-export interface PagesOptions {
+interface PagesOptions {
   readonly programming: () => Programming | undefined
   readonly config: () => Config
   readonly version: string

@@ -1,4 +1,4 @@
-import { errorOf } from '../base/thrown.ts'
+import { errorOf } from '../base/failure-text.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { whyNotInstance } from '../config/instance-name.ts'
 import type { Resolved } from '../model/resolve.ts'

@@ -1,8 +1,8 @@
 import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/failure-text.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
-import { errorOf } from '../base/thrown.ts'
 import type { ConntrackClient } from '../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
@@ -10,11 +10,11 @@ import type { Snapshot } from '../model/snapshot.ts'
 import { Drains } from './drains.ts'
 import type { FlowEvent, FlowReason } from './events.ts'
 import { type Look, lookAt } from './look.ts'
-import { nodeAddresses } from './node-addresses.ts'
 import { FlowPass, Stopped } from './pass.ts'
 import { flowPorts, isWatched, type Version, type View, versionOf } from './ports.ts'
+import { nodeAddresses } from './stale.ts'
 
-export interface FlowReconcilerOptions {
+interface FlowReconcilerOptions {
   readonly client: ConntrackClient
   readonly clock: Clock
   /** Uniform in [0, 1). */
@@ -24,7 +24,7 @@ export interface FlowReconcilerOptions {
   readonly periodMs?: number
 }
 
-export interface FlowStatus {
+interface FlowStatus {
   /** The error of the last pass, if it failed. */
   readonly error: Error | undefined
   /** Services whose flows are still to be checked. */

@@ -10,7 +10,7 @@ import { dumpsFor } from './dumps.ts'
 import type { Look } from './look.ts'
 import { type Judging, type RuleBook, ruleBooks } from './stale.ts'
 
-export interface PassOptions {
+interface PassOptions {
   readonly client: ConntrackClient
   readonly clock: Clock
   /** Uniform in [0, 1). */
@@ -21,12 +21,12 @@ export interface PassOptions {
   readonly isStopped: () => boolean
 }
 
-export interface PassWork {
+interface PassWork {
   readonly looks: ReadonlyMap<ServiceKey, Look>
   readonly node: Judging['node']
 }
 
-export interface FamilyResult {
+interface FamilyResult {
   readonly family: Family
   readonly examined: number
   readonly deleted: number

@@ -1,10 +1,11 @@
 import type { Family, Ip } from '../base/ip.ts'
+import { FAMILIES, familyOf, isLoopback } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import type { Steps } from '../base/steps.ts'
 import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Look } from './look.ts'
-import type { FlowPort } from './ports.ts'
+import type { FlowPort, View } from './ports.ts'
 
 /** What is to become of a flow. */
 export type Judgement =
@@ -23,7 +24,7 @@ export interface Draining {
 }
 
 /** The addresses at which NodePorts of a family answer. */
-export interface NodeAddresses {
+interface NodeAddresses {
   readonly ips: ReadonlySet<Ip>
   /** The node has further addresses, which are unknown. */
   readonly isOpen: boolean
@@ -175,4 +176,20 @@ export function* ruleBooks({ looks, node }: Judging): Steps<readonly RuleBook[]>
     if (++count % YIELD_EVERY === 0) yield
   }
   return [...books.values()]
+}
+
+/** The addresses at which NodePorts answer, as far as they are known. */
+export function nodeAddresses(view: View): Readonly<Record<Family, NodeAddresses>> {
+  const [IPv4, IPv6] = FAMILIES.map(family => addressesOf(view, family))
+  return { IPv4: IPv4 ?? NONE, IPv6: IPv6 ?? NONE }
+}
+
+const NONE: NodeAddresses = { ips: new Set(), isOpen: false }
+
+function addressesOf({ snapshot, table }: View, family: Family): NodeAddresses {
+  const selected = table.nodePorts[family]
+  if (selected.kind === 'only') return { ips: new Set(selected.ips), isOpen: false }
+  const known = [...snapshot.localIps, ...table.node.ips]
+  const ips = known.filter(ip => familyOf(ip) === family && !isLoopback(ip))
+  return { ips: new Set(ips), isOpen: true }
 }

@@ -30,7 +30,6 @@ export {
   type Touched,
   watchForeignCommits,
 } from '../kernel/nft/monitor.ts'
-export type { Observed, ObservedChain, ObservedRule, ObservedTable } from '../kernel/nft/observed.ts'
 export type {
   Operation,
   OwnedElement,
@@ -50,6 +49,10 @@ export type {
   ElementGroup,
   NftFamily,
   NftSet,
+  Observed,
+  ObservedChain,
+  ObservedRule,
+  ObservedTable,
   Ruleset,
   Table,
 } from '../kernel/nft/state.ts'

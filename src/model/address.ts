@@ -18,7 +18,7 @@ import {
  * (addresses that belong to the node or its cloud), CVE-2021-25736 (the empty address), CVE-2021-25740 (endpoints that
  * mean something else on every node), CVE-2021-29923 (text that two programs read differently).
  */
-export function dangerOf(ip: Ip): string | undefined {
+function dangerOf(ip: Ip): string | undefined {
   return isPlainV4(ip) ? undefined : dangerIn(ip)
 }
 

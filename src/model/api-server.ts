@@ -29,7 +29,7 @@ export interface ApiServers {
   readonly fingerprint: string
 }
 
-export interface ApiServersQuery {
+interface ApiServersQuery {
   /** What this process dials. */
   readonly dialled: readonly ApiEndpoint[]
   /** The slices of API_SERVICE. */

@@ -10,7 +10,7 @@ import { nodePortPlace, placesOnNode } from './node-port-places.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
 
 /** The Services that want one thing: nearly always one, else a sorted list of two and more. */
-export type Claimants = ServiceKey | readonly ServiceKey[]
+type Claimants = ServiceKey | readonly ServiceKey[]
 
 /** One of them that is not `key`, the first by name. */
 export function otherClaimant(claimants: Claimants, key: ServiceKey): ServiceKey | undefined {
@@ -65,7 +65,7 @@ export function whyNotCaught(
   return `outside the prefixes allowed for ${kind === 'ExternalIP' ? 'external IPs' : 'load-balancer addresses'}`
 }
 
-export interface ClaimUpdate {
+interface ClaimUpdate {
   readonly claims: Claims
   /** Services that meet a changed one on some address or port, the changed ones left aside. */
   readonly affected: ReadonlySet<ServiceKey>
@@ -77,7 +77,7 @@ export interface Touched {
   readonly services: readonly (Service | undefined)[]
 }
 
-export interface ClaimChange {
+interface ClaimChange {
   readonly here: NodeContext
   /** Undefined to start anew: every Service then has to be touched. */
   readonly claims: Claims | undefined

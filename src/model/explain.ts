@@ -1,13 +1,12 @@
 import type { Family, Ip } from '../base/ip.ts'
 import { candidatesOf } from './candidates.ts'
-import { withoutLoops } from './loops.ts'
 import { nodeContextOf, type ResolveOptions } from './node-context.ts'
-import { clusterVerdict, localVerdict, type Verdict } from './select.ts'
+import { withoutLoops } from './resolve-service.ts'
+import { clusterVerdict, localVerdict, survey, type TopologyMode, type Verdict } from './select.ts'
 import type { Protocol, ServiceKey } from './service.ts'
 import type { Snapshot } from './snapshot.ts'
-import { survey, type TopologyMode } from './topology.ts'
 
-export interface ExplainQuery {
+interface ExplainQuery {
   readonly options: ResolveOptions
   readonly snapshot: Snapshot
   readonly service: ServiceKey
@@ -17,7 +16,7 @@ export interface ExplainQuery {
 }
 
 /** Why one endpoint is, or is not, in the two lists of a port. */
-export interface EndpointExplanation {
+interface EndpointExplanation {
   readonly ip: Ip
   readonly port: number
   /** `namespace/name` of the slice that speaks for it. */
@@ -31,7 +30,7 @@ export interface EndpointExplanation {
   readonly localList: Verdict
 }
 
-export interface PortExplanation {
+interface PortExplanation {
   readonly topology: TopologyMode
   /** Sorted by address and port, as in PortFrontends. */
   readonly endpoints: readonly EndpointExplanation[]

@@ -64,7 +64,7 @@ export interface NodeContext {
 }
 
 /** What of a Snapshot the point of view depends on. */
-export type NodeFacts = Pick<Snapshot, 'node' | 'slices' | 'apiEndpoints' | 'localIps'>
+type NodeFacts = Pick<Snapshot, 'node' | 'slices' | 'apiEndpoints' | 'localIps'>
 
 export function nodeContextOf(
   options: ResolveOptions,

@@ -12,14 +12,14 @@ import { isJson, type Json, listField } from './fields.ts'
 import { isDnsSubdomain, type NamePool, pooled } from './names.ts'
 import { type Findings, refuse } from './refusal.ts'
 
-export interface EndpointReading {
+interface EndpointReading {
   readonly findings: Findings
   readonly family: Family
   readonly pool: NamePool | undefined
 }
 
 /** What a slice says of its endpoints (EndpointSlice). */
-export type ReadEndpoints = Pick<EndpointSlice, 'endpoints'> & { readonly targetNames: string | undefined }
+type ReadEndpoints = Pick<EndpointSlice, 'endpoints'> & { readonly targetNames: string | undefined }
 
 /** The endpoints of a slice, sorted by address, with the names of their pods. */
 export function readEndpoints(reading: EndpointReading, value: unknown): ReadEndpoints {

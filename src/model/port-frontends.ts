@@ -3,18 +3,16 @@ import { trimmed } from '../base/compact.ts'
 import { type Family, familyOf, formatIpPort, type Ip } from '../base/ip.ts'
 import { type AddressOwnership, clusterPortOwner, nodePortOwner, placeOwner } from './address-ownership.ts'
 import { apiConflict } from './api-server.ts'
+import type { PortEndpoints } from './candidates.ts'
 import { addressPlace } from './claims.ts'
 import { type External, fieldOf } from './externals.ts'
 import type { Frontend, PortFrontends, Route } from './frontend.ts'
 import { isTaken } from './listeners.ts'
 import { nodePortPlace } from './node-port-places.ts'
-import type { PortEndpoints } from './port-endpoints.ts'
 import { type Findings, refuse } from './refusal.ts'
-import { externalRoute, internalRoute, needsOf } from './routes.ts'
-import { selectBackends } from './select.ts'
+import { externalRoute, internalRoute, needsOf, type Survey, selectBackends, survey } from './select.ts'
 import type { Protocol, Service, ServicePortSpec } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
-import { type Survey, survey } from './topology.ts'
 
 /** A Service on its way to its frontends. */
 export interface ServiceWork {
@@ -32,7 +30,7 @@ export interface ServiceWork {
 }
 
 /** One of its ports in one family. */
-export interface PortWork {
+interface PortWork {
   readonly port: ServicePortSpec
   readonly family: Family
   /** Undefined for a headless Service. */
@@ -189,7 +187,7 @@ function nameOf(owner: Service | undefined): string | undefined {
 }
 
 /** The first port of the Service that makes each claim. Ports may be many, and hostile. */
-export type FirstPorts = ReadonlyMap<string, ServicePortSpec>
+type FirstPorts = ReadonlyMap<string, ServicePortSpec>
 
 export function firstPortsOf(service: Service): FirstPorts {
   const first = new Map<string, ServicePortSpec>()

@@ -1,22 +1,24 @@
 import { listFor } from '../base/compact.ts'
-import { FAMILIES, familyOf, type Ip } from '../base/ip.ts'
+import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { type AddressOwnership, clusterIpOwner, isContested, placeOwner } from './address-ownership.ts'
-import type { Wanted } from './candidates.ts'
+import { isApiAddress } from './api-server.ts'
+import { type Wanted, wholeCandidatesOf } from './candidates.ts'
+import { wholePlace } from './claims.ts'
+import type { EndpointSlice } from './endpoint.ts'
 import { externalsOf } from './externals.ts'
 import type { PortFrontends, ServiceFrontends, WholeAddresses } from './frontend.ts'
 import { healthCheckOf } from './health-check.ts'
 import { takenKeys } from './listeners.ts'
-import { withoutLoops } from './loops.ts'
 import { isOurs } from './node-context.ts'
 import { healthCheckPlaces } from './node-port-places.ts'
-import { firstPortsOf, type ServiceWork } from './port-frontends.ts'
-import { type Findings, type Refusal, refusalsOf, refuse } from './refusal.ts'
+import { API_ADDRESS, firstPortsOf, type ServiceWork } from './port-frontends.ts'
+import { addRefusal, type Findings, type Refusal, refusalsOf, refuse } from './refusal.ts'
+import { externalRoute, needsForRoute, selectBackends, survey } from './select.ts'
 import type { Service, ServicePortSpec } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
-import { wholesOf } from './whole-addresses.ts'
 
 /** A Service whose ports are resolved one after the other. */
-export interface OpenService {
+interface OpenService {
   readonly work: ServiceWork
   readonly places: readonly PortPlace[]
   /** So many endpoints that each port takes a while. */
@@ -24,7 +26,7 @@ export interface OpenService {
 }
 
 /** One of its ports in one family. */
-export interface PortPlace extends Wanted {
+interface PortPlace extends Wanted {
   readonly port: ServicePortSpec
   /** Undefined for a headless Service. */
   readonly clusterIp: Ip | undefined
@@ -145,4 +147,75 @@ function allRefusals(service: Service, slices: SliceList, findings: Findings): r
 function hasRefusals(slices: SliceList): boolean {
   for (let index = 0; index < slices.length; index++) if (slices[index]?.refusals.length !== 0) return true
   return false
+}
+
+/** The whole addresses of a headless Service without ports that no older Service has, by family. */
+function wholesOf(work: ServiceWork): readonly WholeAddresses[] {
+  const ips = work.externals.filter(({ ip }) => isOwn(work, ip)).map(({ ip }) => ip)
+  return FAMILIES.flatMap(family => {
+    const ofFamily = ips.filter(ip => familyOf(ip) === family)
+    return ofFamily.length === 0 ? [] : [wholeOf(work, family, ofFamily)]
+  })
+}
+
+function wholeOf(
+  { ownership, service, slices }: ServiceWork,
+  family: Family,
+  ips: readonly Ip[],
+): WholeAddresses {
+  const endpoints = wholeCandidatesOf(slices, family).map(({ endpoint }) => endpoint)
+  const found = survey(endpoints, ownership.here)
+  const route = externalRoute(service, found)
+  const among = { endpoints, ports: 0 }
+  const lists = selectBackends({ among, found, place: ownership.here }, needsForRoute(route))
+  return { family, ips, route, affinityTimeoutS: service.affinityTimeoutS, ...lists }
+}
+
+function isOwn({ ownership, service, findings }: ServiceWork, ip: Ip): boolean {
+  if (isApiAddress(ownership.here.apiServers, ip)) {
+    refuse(findings, 'spec.externalIPs', formatIp(ip), API_ADDRESS)
+    return false
+  }
+  const owner = placeOwner(ownership, service, wholePlace(ip))
+  if (owner === undefined) return true
+  const reason = `already claimed as a whole by Service ${owner.key}, which comes first`
+  refuse(findings, 'spec.externalIPs', formatIp(ip), reason)
+  return false
+}
+
+/**
+ * The slices without endpoints that are ClusterIPs of their own Service: traffic would go in circles (CVE-2021-25740).
+ * External and load-balancer addresses may be endpoints: they are the node's own where the pods use its network.
+ */
+export function withoutLoops(slices: SliceList, service: Service, findings?: Findings): SliceList {
+  const own = service.clusterIps
+  for (let index = 0; index < slices.length; index++) {
+    const slice = slices[index]
+    if (slice !== undefined && hasOwn(slice, own)) return slices.map(its => withoutOwn(its, own, findings))
+  }
+  return slices
+}
+
+function hasOwn({ endpoints }: EndpointSlice, own: readonly Ip[]): boolean {
+  for (let index = 0; index < endpoints.length; index++)
+    if (own.includes(endpoints[index]?.ip ?? '')) return true
+  return false
+}
+
+function withoutOwn(slice: EndpointSlice, own: readonly Ip[], findings: Findings | undefined): EndpointSlice {
+  const endpoints = slice.endpoints.filter(endpoint => {
+    if (!own.includes(endpoint.ip)) return true
+    if (findings !== undefined) refuseEndpoint(findings, slice, endpoint.ip)
+    return false
+  })
+  return { ...slice, endpoints }
+}
+
+function refuseEndpoint(findings: Findings, slice: EndpointSlice, ip: Ip): void {
+  addRefusal(findings, {
+    object: `EndpointSlice ${slice.key}`,
+    field: 'endpoints',
+    value: formatIp(ip),
+    reason: 'the ClusterIP of the Service itself, to which its traffic would return',
+  })
 }

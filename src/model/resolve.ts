@@ -1,17 +1,17 @@
 import { type Cidr, mergeCidrs } from '../base/cidr.ts'
 import { cut, listFor } from '../base/compact.ts'
+import type { Ip } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import type { AddressOwnership } from './address-ownership.ts'
 import { type Admission, type AdmissionUpdate, admit } from './admission.ts'
 import { changedApiIps } from './api-server.ts'
+import { endpointsOf, endpointsOfOneSlice } from './candidates.ts'
 import { type Claims, type Touched, updateClaims } from './claims.ts'
 import { isSame } from './equal.ts'
-import type { FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
-import { localBackendsAfter } from './local-backends.ts'
+import type { Backend, FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
 import { type NodeContext, nodeContextOf, type ResolveOptions } from './node-context.ts'
 import { nodePortAddresses } from './node-ports.ts'
-import { endpointsOf, endpointsOfOneSlice } from './port-endpoints.ts'
 import { resolvePort } from './port-frontends.ts'
 import { closeService, openService } from './resolve-service.ts'
 import { isSameService } from './same-frontends.ts'
@@ -184,4 +184,40 @@ function surroundings(here: NodeContext, previous: Resolved | undefined, snapsho
 function serviceCidrsOf({ options }: NodeContext, snapshot: Snapshot): readonly Cidr[] {
   if (options.serviceProxyName !== undefined) return NO_CIDRS
   return mergeCidrs(snapshot.serviceCidrs.values().flat())
+}
+
+/** FrontendTable.localBackends after some Services changed. */
+function localBackendsAfter(
+  table: FrontendTable | undefined,
+  changes: ReadonlyMap<ServiceKey, ServiceFrontends | undefined>,
+): PersistentMap<number> {
+  const deltas = new Map<Ip, number>()
+  changes.forEach((now, key) => {
+    const before = table?.services.get(key)
+    if (before !== undefined) count(deltas, before, -1)
+    if (now !== undefined) count(deltas, now, 1)
+  })
+  const counts = table?.localBackends ?? PersistentMap.empty<number>()
+  const updates = new Map<Ip, number | undefined>()
+  for (const [ip, delta] of deltas) {
+    const now = (counts.get(ip) ?? 0) + delta
+    updates.set(ip, now === 0 ? undefined : now)
+  }
+  return counts.withOwn(updates)
+}
+
+function count(deltas: Map<Ip, number>, { ports }: ServiceFrontends, by: number): void {
+  for (let index = 0; index < ports.length; index++) {
+    const port = ports[index]
+    if (port === undefined) continue
+    countList(deltas, port.cluster, by)
+    countList(deltas, port.local, by)
+  }
+}
+
+function countList(deltas: Map<Ip, number>, backends: readonly Backend[], by: number): void {
+  for (let index = 0; index < backends.length; index++) {
+    const backend = backends[index]
+    if (backend?.local === true) deltas.set(backend.ip, (deltas.get(backend.ip) ?? 0) + by)
+  }
 }

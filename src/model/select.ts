@@ -1,10 +1,135 @@
 import { cut, listFor, trimmed } from '../base/compact.ts'
+import type { PortEndpoints } from './candidates.ts'
 import { isDraining } from './candidates.ts'
 import type { Endpoint } from './endpoint.ts'
-import type { Backend } from './frontend.ts'
-import type { PortEndpoints } from './port-endpoints.ts'
-import type { ListNeeds } from './routes.ts'
-import type { Place, Survey } from './topology.ts'
+import type { Backend, Frontend, Route } from './frontend.ts'
+import type { Service } from './service.ts'
+
+/** How hints narrow the ready endpoints (KEP-2433, KEP-3015). */
+export type TopologyMode = 'none' | 'PreferSameNode' | 'PreferSameZone'
+
+/** The node and zone from which endpoints are chosen. */
+interface Place {
+  readonly nodeName: string
+  /** Empty when unknown. */
+  readonly zone: string
+}
+
+/** What must be known of all endpoints of a port before any one of them can be judged. */
+export interface Survey {
+  readonly topology: TopologyMode
+  /** Some endpoint is ready. */
+  readonly ready: boolean
+  /** Some endpoint serves while it terminates. */
+  readonly draining: boolean
+  /** Some endpoint on this node is ready. */
+  readonly localReady: boolean
+  /** Some endpoint on this node serves while it terminates. */
+  readonly localDraining: boolean
+}
+
+/** One pass over the endpoints of a port. */
+export function survey(endpoints: readonly Endpoint[], place: Place): Survey {
+  let ready = false
+  let draining = false
+  let localReady = false
+  let localDraining = false
+  for (let index = 0; index < endpoints.length; index++) {
+    const endpoint = endpoints[index]
+    if (endpoint === undefined) continue
+    const isLocal = endpoint.nodeName === place.nodeName
+    if (endpoint.conditions.ready) {
+      ready = true
+      localReady ||= isLocal
+    }
+    if (!isDraining(endpoint)) continue
+    draining = true
+    localDraining ||= isLocal
+  }
+  return { topology: topologyOf(endpoints, place), ready, draining, localReady, localDraining }
+}
+
+/** Hints of endpoints that are not ready say nothing; one ready endpoint without a hint turns them off for all. */
+function topologyOf(endpoints: readonly Endpoint[], place: Place): TopologyMode {
+  let hasNodeHints = true
+  let hasZoneHints = place.zone !== ''
+  let isNodeNamed = false
+  let isZoneNamed = false
+  for (let index = 0; index < endpoints.length; index++) {
+    const endpoint = endpoints[index]
+    if (endpoint?.conditions.ready !== true) continue
+    hasNodeHints &&= endpoint.hints.forNodes.length > 0
+    hasZoneHints &&= endpoint.hints.forZones.length > 0
+    if (!hasNodeHints && !hasZoneHints) return 'none'
+    isNodeNamed ||= endpoint.hints.forNodes.includes(place.nodeName)
+    isZoneNamed ||= endpoint.hints.forZones.includes(place.zone)
+  }
+  if (hasNodeHints && isNodeNamed) return 'PreferSameNode'
+  return hasZoneHints && isZoneNamed ? 'PreferSameZone' : 'none'
+}
+
+const REJECT: Route = { kind: 'reject' }
+const DROP: Route = { kind: 'drop' }
+const OVER_CLUSTER: Route = { kind: 'internal', over: 'cluster' }
+const OVER_LOCAL: Route = { kind: 'internal', over: 'local' }
+const EXTERNAL_CLUSTER: Route = { kind: 'external-cluster' }
+const EXTERNAL_LOCAL: Route = { kind: 'external-local' }
+
+/** What meets a client at the ClusterIP. */
+export function internalRoute(service: Service, found: Survey): Route {
+  if (!hasAny(found)) return REJECT
+  if (service.internalTrafficPolicy === 'Cluster') return OVER_CLUSTER
+  return found.localReady || found.localDraining ? OVER_LOCAL : DROP
+}
+
+/** What meets a client at any other address. Policy Local without a local endpoint is the empty list, not a route. */
+export function externalRoute(service: Service, found: Survey): Route {
+  if (!hasAny(found)) return REJECT
+  return service.externalTrafficPolicy === 'Local' ? EXTERNAL_LOCAL : EXTERNAL_CLUSTER
+}
+
+function hasAny(found: Survey): boolean {
+  return found.ready || found.draining
+}
+
+/** Which backend lists frontends read. */
+interface ListNeeds {
+  readonly cluster: boolean
+  readonly local: boolean
+}
+
+const NOTHING: ListNeeds = { cluster: false, local: false }
+const CLUSTER: ListNeeds = { cluster: true, local: false }
+const LOCAL: ListNeeds = { cluster: false, local: true }
+const BOTH: ListNeeds = { cluster: true, local: true }
+
+export function needsOf(frontends: readonly Frontend[]): ListNeeds {
+  let needs = NOTHING
+  for (let index = 0; index < frontends.length; index++) {
+    const route = frontends[index]?.route
+    const own = route === undefined ? NOTHING : needsForRoute(route)
+    if (own === BOTH) return BOTH
+    if (own === NOTHING) continue
+    if (needs !== NOTHING && needs !== own) return BOTH
+    needs = own
+  }
+  return needs
+}
+
+/** The same for one route. */
+export function needsForRoute(route: Route): ListNeeds {
+  switch (route.kind) {
+    case 'reject':
+    case 'drop':
+      return NOTHING
+    case 'external-local':
+      return BOTH
+    case 'external-cluster':
+      return CLUSTER
+    case 'internal':
+      return route.over === 'local' ? LOCAL : CLUSTER
+  }
+}
 
 /** Whether an endpoint is in one of the two lists of a port, and why, as words that follow "because it is". */
 export interface Verdict {
@@ -60,12 +185,12 @@ function hintVerdict(endpoint: Endpoint, found: Survey, place: Place): Verdict {
 }
 
 /** The two lists a port may need; a list that no frontend uses stays empty. */
-export interface BackendLists {
+interface BackendLists {
   readonly cluster: readonly Backend[]
   readonly local: readonly Backend[]
 }
 
-export interface Selecting {
+interface Selecting {
   readonly among: PortEndpoints
   readonly found: Survey
   readonly place: Place

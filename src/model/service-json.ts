@@ -6,7 +6,7 @@ import type { Protocol } from './service.ts'
 
 /* What a Service asks of this node, as the daemon's /state sends it. Equal values give equal JSON. */
 
-export interface ServiceJson {
+interface ServiceJson {
   readonly service: string
   readonly ports: readonly PortJson[]
   /** Absent unless external addresses are served as a whole. */
@@ -14,7 +14,7 @@ export interface ServiceJson {
   readonly refusals: readonly Refusal[]
 }
 
-export interface PortJson {
+interface PortJson {
   /** `namespace/name:port`, or `namespace/name` when the port has no name. */
   readonly name: string
   readonly family: Family
@@ -27,7 +27,7 @@ export interface PortJson {
   readonly local: readonly BackendJson[]
 }
 
-export interface FrontendJson {
+interface FrontendJson {
   readonly kind: FrontendKind
   /** Absent for a NodePort. */
   readonly ip?: string
@@ -37,13 +37,13 @@ export interface FrontendJson {
   readonly sourceRanges?: readonly string[]
 }
 
-export interface BackendJson {
+interface BackendJson {
   readonly ip: string
   readonly port: number
   readonly local: boolean
 }
 
-export interface WholeJson {
+interface WholeJson {
   readonly ips: readonly string[]
   readonly route: Route
   readonly cluster: readonly BackendJson[]

@@ -6,7 +6,7 @@ import type { ServiceKey } from './service.ts'
 /** The slices of one Service, sorted by key; never empty. */
 export type SliceList = readonly EndpointSlice[]
 
-export interface SliceChange {
+interface SliceChange {
   /** All slices, by slice key, before the change. */
   readonly before: PersistentMap<EndpointSlice>
   /** The changed slices by key: the former value when it is equal, undefined when the slice is deleted. */

@@ -5,7 +5,7 @@ import { isJson } from './fields.ts'
 import { applyEventsInSteps, EMPTY_SNAPSHOT, type Snapshot, type SnapshotEvent } from './snapshot.ts'
 
 /** A Snapshot as plain data for JSON, with addresses as text. Its events are made when they are asked for. */
-export interface SnapshotJson {
+interface SnapshotJson {
   readonly number: number
   readonly events: Iterable<unknown>
 }

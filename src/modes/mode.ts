@@ -6,8 +6,7 @@ import type { FlagSpec } from '../config/flag.ts'
 import type { Transaction } from '../kernel/nft/operation.ts'
 import type { NftFamily, Table } from '../kernel/nft/state.ts'
 import type { Tracer } from '../kernel/nft/trace.ts'
-import type { TuneOptions, TuneReport } from '../kernel/sysctl/files.ts'
-import type { SysctlWrite } from '../kernel/sysctl/sysctl.ts'
+import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/files.ts'
 import type { ApiEndpoint } from '../model/api-server.ts'
 import type { CostRates } from '../model/cost.ts'
 import type { FrontendTable } from '../model/frontend.ts'
@@ -122,7 +121,7 @@ export interface Freed {
 }
 
 /** Objects that stay, because they may be another program's. */
-export interface Kept {
+interface Kept {
   /** Why they stay, and how to remove them. */
   readonly kept: string
 }
@@ -154,10 +153,7 @@ export interface ModeSettings extends ModeFields {
 }
 
 /** What a mode changes in how Services are resolved. */
-export type ModeResolving = Pick<
-  ResolveOptions,
-  'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts'
->
+type ModeResolving = Pick<ResolveOptions, 'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts'>
 
 /** The parts of the machine that writing a record needs. */
 export type RecordKernel = Pick<ModeContext, 'clock' | 'sockets'>
@@ -179,7 +175,7 @@ export interface ModeDump {
   read(kernel: Pick<ModeContext, 'sockets' | 'clock'>, filter: DumpFilter): Promise<DumpedObjects>
 }
 
-export interface DumpedObjects {
+interface DumpedObjects {
   readonly heading: readonly string[]
   readonly rows: readonly (readonly string[])[]
   /** For json and yaml. */

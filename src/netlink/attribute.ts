@@ -99,13 +99,6 @@ export function swap32(value: number): number {
   return (value << 24) | ((value & 0xff00) << 8) | ((value >>> 8) & 0xff00) | (value >>> 24)
 }
 
-/** Where an attribute's payload lies in a datagram. */
-export interface AttributeSpan {
-  readonly type: number
-  readonly start: number
-  readonly end: number
-}
-
 /**
  * Calls `visit` for each attribute between `start` and `end`, with NLA_F_* masked off the type. Throws NetlinkError
  * at a length that is shorter than a header or leads outside; every step moves on by four bytes at least.

@@ -96,7 +96,7 @@ export function nested<F extends Fields>(set: AttributeSet<F>): NestedCodec<F> {
 }
 
 /** Where a source has the values of a table; those of a nest one by one, so that no object is made for it. */
-export type Sources<F extends Fields, S> = {
+type Sources<F extends Fields, S> = {
   readonly [K in keyof F]?: Source<F[K], S> | undefined
 }
 type Source<C, S> = C extends readonly [number, NestedCodec<infer G>]

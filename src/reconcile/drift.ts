@@ -1,8 +1,8 @@
 import type { Cancel, Clock } from '../base/clock.ts'
-import { errorOf } from '../base/thrown.ts'
+import { errorOf } from '../base/failure-text.ts'
 import type { WriterCommit } from './dataplane.ts'
 
-export interface DriftOptions {
+interface DriftOptions {
   readonly clock: Clock
   /** Interval of the checks of the generation, milliseconds. */
   readonly pollMs: number
@@ -21,7 +21,7 @@ export interface DriftOptions {
   readonly onError: (error: Error) => void
 }
 
-export interface DriftSign {
+interface DriftSign {
   readonly generation: number
   /** `nft (pid 1234)`; undefined without a subscription. */
   readonly process: string | undefined

@@ -1,4 +1,4 @@
-import { errorOf } from '../base/thrown.ts'
+import { errorOf } from '../base/failure-text.ts'
 import type { Dataplane, Observation, Plan } from './dataplane.ts'
 
 export interface DryRunOptions<P> {

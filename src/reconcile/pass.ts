@@ -5,7 +5,7 @@ import type { CommitOptions, Dataplane, Plan, PlanLine, Receipt } from './datapl
 import type { PassReason, ReconcilerEvent } from './events.ts'
 import type { Quarantine } from './quarantine.ts'
 
-export interface PassOptions<State, P extends Plan<State>> {
+interface PassOptions<State, P extends Plan<State>> {
   readonly plane: Dataplane<State, P>
   readonly slicing: Slicing
   readonly nowMs: () => number
@@ -24,7 +24,7 @@ export interface PassOptions<State, P extends Plan<State>> {
   readonly doubts?: ((held: State, wanted: State) => Promise<boolean>) | undefined
 }
 
-export interface PassResult {
+interface PassResult {
   /** False when a second commit must follow (slots that leave one commit later). */
   readonly complete: boolean
   /** The kernel was read. */

@@ -10,7 +10,7 @@ export interface QuarantineEntry {
   readonly subject: unknown
 }
 
-export interface RefusedService {
+interface RefusedService {
   readonly service: string
   readonly subject: unknown
   readonly error: Error

@@ -1,7 +1,7 @@
 import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/failure-text.ts'
 import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
-import { errorOf } from '../base/thrown.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Memo, Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'

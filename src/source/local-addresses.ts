@@ -1,10 +1,10 @@
 import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/failure-text.ts'
 import type { Ip } from '../base/ip.ts'
-import { errorOf } from '../base/thrown.ts'
 import { isSame } from '../model/equal.ts'
 
 /** Gives the addresses of this machine's interfaces. */
-export interface AddressReader {
+interface AddressReader {
   read(): Promise<readonly Ip[]>
   /** Calls `changed` when they may have changed, until the result is called; undefined without notifications. */
   watch(changed: () => void): (() => Promise<void>) | undefined
@@ -19,7 +19,7 @@ export interface AddressHandlers {
   readonly recovered: () => void
 }
 
-export interface LocalAddressesOptions extends AddressHandlers {
+interface LocalAddressesOptions extends AddressHandlers {
   readonly clock: Clock
   readonly reader: AddressReader
 }

@@ -1,7 +1,7 @@
 import { createServer, type Server } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
 import type { OverShare } from '../base/connection-gate.ts'
-import { errorOf } from '../base/thrown.ts'
+import { errorOf } from '../base/failure-text.ts'
 import { listenAtUnixSocket } from '../base/unix-socket.ts'
 import {
   type Handler,
@@ -26,7 +26,7 @@ export interface AdminPages {
   readonly snapshot: () => unknown
 }
 
-export interface AdminServerOptions extends AdminPages {
+interface AdminServerOptions extends AdminPages {
   readonly path: string
   readonly clock: Clock
   readonly report: (news: ServerNews) => void
@@ -123,7 +123,7 @@ export class AdminServer {
   }
 }
 
-export function adminHandler(pages: AdminPages, clock: Clock): Handler {
+function adminHandler(pages: AdminPages, clock: Clock): Handler {
   return readOnly(async ({ path }) => {
     switch (path) {
       case '/state':

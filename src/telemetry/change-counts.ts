@@ -1,7 +1,7 @@
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 
-export interface Changes {
+interface Changes {
   readonly services: number
   readonly slices: number
 }

@@ -23,7 +23,7 @@ export interface Traffic extends Volume<number> {
   readonly connections: number
 }
 
-export interface EndpointTraffic {
+interface EndpointTraffic {
   readonly port: string
   readonly endpoint: string
   readonly traffic: Traffic
@@ -138,7 +138,7 @@ function combine(a: Traffic, b: Traffic, by: (a: number, b: number) => number): 
   }
 }
 
-export interface PortLabels {
+interface PortLabels {
   readonly namespace: string
   readonly service: string
   /** `namespace/name`: what `service` was up to 0.1, for one release more. */

@@ -2,7 +2,7 @@ import type { Registry } from 'prom-client'
 import { metricSet } from './metric-set.ts'
 
 /** What the kernel says of its table of tracked connections; counts are since the namespace exists. */
-export interface ConntrackTable {
+interface ConntrackTable {
   readonly entries: number
   readonly entriesMax: number | undefined
   readonly insertFailed: number

@@ -13,7 +13,7 @@ export interface ProcessStatus {
   readonly nodeName: string
 }
 
-export interface WorkStatus {
+interface WorkStatus {
   readonly wallMs: number
   /** The paths of the same port. */
   readonly paths: readonly string[]

@@ -24,7 +24,7 @@ export type PostResult =
   /** 404 of a PATCH: the server has forgotten the event. */
   | 'absent'
 
-export interface EventRecorderOptions {
+interface EventRecorderOptions {
   readonly clock: Clock
   /** Milliseconds since 1970. */
   readonly wallMs: () => number
@@ -39,7 +39,7 @@ export interface EventRecorderOptions {
   readonly lost: (why: 'refused' | 'retries' | 'limit', regarding: string, reason: string) => void
 }
 
-export interface EventCounts {
+interface EventCounts {
   readonly taken: number
   readonly refused: number
   /** Events dropped because of a limit, or after too many retries. */

@@ -2,13 +2,13 @@ import type { HealthAnswer } from './health.ts'
 import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND } from './http-connections.ts'
 import { HttpServer, type HttpServerOptions } from './http-server.ts'
 
-export interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
+interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
   readonly health: HealthSource
   /** Counts a probe for the metrics. */
   readonly probed: (probe: 'healthz' | 'livez', code: number) => void
 }
 
-export interface HealthSource {
+interface HealthSource {
   readiness(): HealthAnswer
   liveness(): HealthAnswer
 }

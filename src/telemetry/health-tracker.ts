@@ -16,7 +16,7 @@ import {
   startOf,
 } from './health.ts'
 
-export interface HealthTrackerOptions {
+interface HealthTrackerOptions {
   /** The families that this process programs. */
   readonly families: readonly Family[]
   readonly clock: Clock

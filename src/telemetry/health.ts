@@ -91,13 +91,13 @@ function isFamilyHealthy(
 }
 
 /** False only when something waits and passes have stopped to end: then, and only then, a restart may help. */
-export function isAlive(state: HealthState, limits: HealthLimits, nowMs: number): boolean {
+function isAlive(state: HealthState, limits: HealthLimits, nowMs: number): boolean {
   if (state.pendingMs === undefined) return true
   return nowMs - Math.max(state.pendingMs, state.attemptedMs ?? 0) < limits.stuckMs
 }
 
 /** Body of an answer, in kube-proxy's shape and order. */
-export interface HealthBody {
+interface HealthBody {
   readonly lastUpdated: string
   readonly currentTime: string
   /** Only of /healthz: whether load balancers may use the node. */

@@ -2,9 +2,9 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { Socket } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
 import { ConnectionGate, type ConnectionLimits, type Crowd, type OverShare } from '../base/connection-gate.ts'
-import { errorOf } from '../base/thrown.ts'
+import { errorOf } from '../base/failure-text.ts'
 
-export interface HttpRequest {
+interface HttpRequest {
   /** The method, in capitals. */
   readonly method: string
   /** The path without the query: `/healthz`. */
@@ -21,7 +21,7 @@ export interface HttpAnswer {
 
 export type Handler = (request: HttpRequest) => HttpAnswer | Promise<HttpAnswer>
 
-export interface HttpConnectionsOptions {
+interface HttpConnectionsOptions {
   readonly clock: Clock
   /** Over all listeners. */
   readonly limits: ConnectionLimits

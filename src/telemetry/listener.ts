@@ -1,7 +1,7 @@
 import { createServer, type Server, type Socket } from 'node:net'
 import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
 
-export interface ListenerOptions {
+interface ListenerOptions {
   readonly ip: Ip
   /** 0 lets the kernel choose. */
   readonly port: number

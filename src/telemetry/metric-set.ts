@@ -1,7 +1,7 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 
 /** Makes metrics in one registry, under one prefix. */
-export interface MetricSet {
+interface MetricSet {
   counter<L extends string>(name: string, help: string, labelNames?: readonly L[]): Counter<L>
   gauge<L extends string>(name: string, help: string, labelNames?: readonly L[]): Gauge<L>
   /** Filled anew when the metrics are read. */

@@ -9,9 +9,9 @@ import {
 } from './http-connections.ts'
 import { HttpServer, type HttpServerOptions } from './http-server.ts'
 
-export interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
+interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
 
-export interface MetricsPages {
+interface MetricsPages {
   /** What /proxyMode says. */
   readonly proxyMode: () => string
   /** The metrics in Prometheus' text format. */

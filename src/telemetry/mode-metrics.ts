@@ -10,7 +10,7 @@ export interface ModeMetric {
   readonly values: readonly ModeMetricValue[]
 }
 
-export interface ModeMetricValue {
+interface ModeMetricValue {
   readonly labels: Readonly<Record<string, string>>
   readonly value: number
 }

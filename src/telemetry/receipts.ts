@@ -1,7 +1,7 @@
 import { rfc3339 } from './rfc3339.ts'
 
 /** One commit, as /receipts shows it. */
-export interface ReceiptLine {
+interface ReceiptLine {
   readonly time: string
   /** Why there was a pass: `change`, `drift`, ... */
   readonly reason: string

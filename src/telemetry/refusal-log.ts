@@ -4,7 +4,7 @@ import type { Refusal } from '../model/refusal.ts'
 import type { ServiceKey } from '../model/service.ts'
 
 /** What one check of the refusals found. */
-export interface RefusalNews<Fresh> {
+interface RefusalNews<Fresh> {
   /** Refusals that were not there before; at most NEWS_MAX, so that one bad rollout does not flood the log. */
   readonly fresh: readonly Fresh[]
   /** How many more there were. */
@@ -14,7 +14,7 @@ export interface RefusalNews<Fresh> {
 }
 
 /** The refusals of one Service and its slices. */
-export interface ServiceRefusals {
+interface ServiceRefusals {
   readonly service: ServiceKey
   /** Never empty. */
   readonly refusals: readonly Refusal[]
@@ -48,7 +48,7 @@ export class RefusalLog {
 }
 
 /** An object that cannot be used at all, and the part of the source that has it. */
-export interface SourceRefusal {
+interface SourceRefusal {
   readonly place: string
   readonly refusal: Refusal
 }

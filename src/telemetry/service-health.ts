@@ -25,7 +25,7 @@ export type ServiceHealthNews =
   /** Connections were closed because a share is used up; said once a minute at most. */
   | { readonly kind: 'crowded'; readonly crowd: Crowd }
 
-export interface ServiceHealthOptions {
+interface ServiceHealthOptions {
   readonly clock: Clock
   /** The families that this process programs. */
   readonly families: readonly Family[]

@@ -1,4 +1,4 @@
-export interface TokenBucketOptions {
+interface TokenBucketOptions {
   /** Tokens at the start, and at most. */
   readonly size: number
   /** Time in which one comes back. */

@@ -1,13 +1,18 @@
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { createNfacctClient, type NfacctClient } from '../../src/kernel/nfacct/client.ts'
+import {
+  type AccountCounts,
+  createNfacctClient,
+  decodeAccount,
+  encodeAccount,
+  type NfacctClient,
+} from '../../src/kernel/nfacct/client.ts'
 import {
   NFNL_MSG_ACCT_DEL,
   NFNL_MSG_ACCT_GET,
   NFNL_MSG_ACCT_GET_CTRZERO,
   NFNL_MSG_ACCT_NEW,
 } from '../../src/kernel/nfacct/constants.ts'
-import { type AccountCounts, decodeAccount, encodeAccount } from '../../src/kernel/nfacct/messages.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_EXCL } from '../../src/netlink/constants.ts'
 import type { Transport } from '../../src/netlink/transport.ts'

@@ -1,6 +1,6 @@
 import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { decodeAccount } from '../../src/kernel/nfacct/messages.ts'
+import { decodeAccount } from '../../src/kernel/nfacct/client.ts'
 import { compileRule } from '../../src/kernel/xt/compile.ts'
 import { printRule } from '../../src/kernel/xt/print.ts'
 import { readRule } from '../../src/kernel/xt/read.ts'

@@ -13,7 +13,7 @@ import {
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/modes/iptables/options.ts'
 import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
-import { wantedChains } from '../../src/modes/iptables/wanted.ts'
+import { wantedChains } from '../../src/modes/iptables/trace.ts'
 import { KUBE_CHAINS } from '../../src/modes/xt-common/layout.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'

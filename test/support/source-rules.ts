@@ -122,10 +122,10 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   config: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
   // The kernel's release.
   'daemon/banner.ts': ['node:os'],
+  'daemon/instance.ts': ['node:fs/promises'],
   'daemon/memory-limit.ts': ['node:fs', 'node:path'],
   'daemon/network-lock.ts': ['node:fs/promises'],
   'daemon/socket-owner.ts': ['node:fs/promises'],
-  'daemon/network-namespace.ts': ['node:fs/promises'],
   'daemon/oom-score.ts': ['node:fs/promises'],
   'daemon/process-room.ts': ['node:fs', 'node:v8'],
   cli: ['node:stream', 'yaml'],

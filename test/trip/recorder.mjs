@@ -24,8 +24,8 @@ function takeFunctions() {
 let isArmed = false
 const require = createRequire(import.meta.url)
 const addon = require(process.env.KPROBE_TRIP_ADDON)
-// An addon's exports are read-only: whoever requires it from now on gets a copy.
-const copy = { ...addon }
+// An addon's exports are read-only and not enumerable: a later require gets an object with the same names.
+const copy = Object.fromEntries(Object.getOwnPropertyNames(addon).map(name => [name, addon[name]]))
 require.cache[process.env.KPROBE_TRIP_ADDON].exports = copy
 for (const name of ['send', 'sendSync']) {
   const send = addon[name]

@@ -22,6 +22,8 @@ if (process.env.KPROBE_TRIP_INSIDE !== '1') {
 const EVENTS = 4
 /** A commit is longer than the request for the generation and the empty batch before it. */
 const COMMIT_BYTES_MIN = 100
+/** Of each wait. */
+const WAIT_MS = 20_000
 const BUNDLE = 'trip-kprobe.mjs'
 
 const cache = join(root, '.cache')
@@ -32,6 +34,9 @@ const addon = join(folder, 'kprobe.node')
 try {
   spawnSync('ip', ['link', 'set', 'lo', 'up'])
   await report(await recordTrips())
+} catch (error) {
+  console.error(`no trip was recorded: ${error.message}`)
+  process.exitCode = 1
 } finally {
   rmSync(folder, { recursive: true })
 }
@@ -62,7 +67,7 @@ async function recordTrips() {
   const { startCluster } = await import(pathToFileURL(await bundle('test/trip/cluster.ts', 'cluster.mjs')))
   const kubeconfig = join(folder, 'kubeconfig')
   const cluster = await startCluster(kubeconfig)
-  const flags = ['--hostname-override=node-0', `--proxy-mode=${mode}`, '--min-sync-period=1ms', '--v=2']
+  const flags = ['--hostname-override=node-0', `--proxy-mode=${mode}`, '--min-sync-period=1ms']
   const child = fork(path, ['run', `--kubeconfig=${kubeconfig}`, ...flags], {
     execArgv: ['--import', pathToFileURL(join(here, 'recorder.mjs')).href],
     env: {
@@ -74,52 +79,78 @@ async function recordTrips() {
     silent: true,
   })
   try {
-    await readLog(child)
+    await firstSyncOf(child)
     const fileAt = filesOf(readFileSync(path, 'utf8'))
     const trips = []
     for (let event = 0; event < EVENTS; event++) {
       await new Promise(done => setTimeout(done, 1_500))
-      const armed = answerOf(child)
+      const armed = answerOf(child, 'answer of the recorder')
       child.send({})
       await armed
-      const answer = answerOf(child)
+      const answer = answerOf(child, `commit after event ${event + 1}`)
       cluster.change(event % 2 === 0)
       const { functions } = await answer
       trips.push(new Set(functions.map(fileAt).filter(file => file?.startsWith('src/'))))
     }
     return trips
   } finally {
-    const ended = new Promise(done => child.once('exit', done))
-    child.kill('SIGTERM')
-    await ended
+    await end(child)
     await cluster.close()
   }
 }
 
-function answerOf(child) {
-  return new Promise((done, fail) => {
-    const exited = code => fail(new Error(`kprobe ended with ${code}`))
-    child.once('exit', exited)
-    child.once('message', message => {
-      child.off('exit', exited)
-      done(message)
-    })
+/** Resolves with the next message of kprobe's recorder. */
+function answerOf(child, what) {
+  return within(child, what, done => {
+    child.once('message', done)
+    return () => child.off('message', done)
   })
 }
 
 /** Resolves with the line that says that the first commit is done. */
-function readLog(child) {
-  return new Promise((done, fail) => {
-    let text = ''
+function firstSyncOf(child) {
+  let text = ''
+  return within(child, 'first sync', done => {
     const take = piece => {
       text += piece
-      if (/^programmed /m.test(text)) done()
+      if (text.includes('first sync complete')) done()
     }
     child.stdout.on('data', take)
     child.stderr.on('data', take)
-    child.once('exit', () => fail(new Error(`kprobe ended:\n${text}`)))
-    setTimeout(() => fail(new Error(`kprobe is not in sync after 30 s:\n${text}`)), 30_000).unref()
+    // Later lines are read too, because a full pipe would stop kprobe.
+  }).catch(error => {
+    throw new Error(`${error.message}; it logged:\n${text}`)
   })
+}
+
+/** Rejects when kprobe ends, or when nothing calls `done` in time. */
+async function within(child, what, start) {
+  const clean = []
+  try {
+    return await new Promise((done, fail) => {
+      const exited = (code, signal) => fail(new Error(`kprobe ended before ${what} (${signal ?? code})`))
+      child.once('exit', exited)
+      const timer = setTimeout(() => fail(new Error(`no ${what} within ${WAIT_MS / 1e3} s`)), WAIT_MS)
+      clean.push(
+        () => child.off('exit', exited),
+        () => clearTimeout(timer),
+      )
+      const stop = start(done)
+      if (stop !== undefined) clean.push(stop)
+    })
+  } finally {
+    for (const step of clean) step()
+  }
+}
+
+/** Ends kprobe, which may have ended on its own before. */
+async function end(child) {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  const ended = new Promise(done => child.once('exit', done))
+  child.kill('SIGTERM')
+  const timer = setTimeout(() => child.kill('SIGKILL'), WAIT_MS)
+  await ended
+  clearTimeout(timer)
 }
 
 /** esbuild writes the path of each module before its text. */

@@ -1,5 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/thrown.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import type { ApiFeed } from '../feed.ts'
 import { type ApiState, distance } from '../state.ts'
 import { Transfer } from './transfer.ts'

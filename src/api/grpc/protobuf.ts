@@ -1,5 +1,5 @@
 /** A field as it stands on the wire: of kind 2 its bytes, of kind 0 its number. Others are left out. */
-export interface WireField {
+interface WireField {
   readonly number: number
   readonly value: number | Buffer
 }

@@ -9,8 +9,8 @@ import type { Socket } from 'node:net'
 import type { Cancel, Clock } from '../../base/clock.ts'
 import { ConnectionGate, type Crowd, type OverShare, ownersOf } from '../../base/connection-gate.ts'
 import { TIMER_MS_MAX } from '../../base/duration.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import { type Owner, Shares } from '../../base/shares.ts'
-import { errorOf } from '../../base/thrown.ts'
 import { MalformedMessage } from './protobuf.ts'
 import {
   type Call,

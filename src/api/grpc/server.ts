@@ -2,19 +2,19 @@ import { mkdir } from 'node:fs/promises'
 import type { Server as NetServer } from 'node:net'
 import type { Clock } from '../../base/clock.ts'
 import type { Crowd, OverShare } from '../../base/connection-gate.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import { formatIp } from '../../base/ip.ts'
-import { errorOf } from '../../base/thrown.ts'
 import { listenAtUnixSocket } from '../../base/unix-socket.ts'
-import type { ApiFeed } from '../feed.ts'
+import type { ApiFeed, FeedStatus } from '../feed.ts'
 import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from './address.ts'
 import { definitions } from './descriptors.ts'
 import { GrpcHealth } from './health.ts'
 import { listenerFor, plainServer, renewTls, tlsServer } from './http-server.ts'
+import { numberField, textField } from './protobuf.ts'
 import { reflectionMethod } from './reflection.ts'
-import type { Methods } from './rpc.ts'
+import { type Call, type CallHandler, type Methods, unary } from './rpc.ts'
 import { RpcServer, type RpcServerOptions } from './rpc-server.ts'
 import { Sets, type SetsCounts } from './sets.ts'
-import { statusMethod } from './status.ts'
 import { type ApiTls, followTls, readTls } from './tls.ts'
 
 export interface ApiServerOptions {
@@ -205,4 +205,29 @@ async function closeAll({ rpc, sets, listener, removeFile }: Serving): Promise<v
     await rpc.close()
     sets.close()
   }
+}
+
+interface ServerStatus extends FeedStatus {
+  readonly nodeName: string
+  readonly counts: SetsCounts
+}
+
+/** `kprobe.v1.Status/Get`: GetRequest has no fields; see the table of descriptors for those of GetResponse. */
+function statusMethod(status: () => ServerStatus): (call: Call) => CallHandler {
+  return unary(() => encodeStatus(status()))
+}
+
+function encodeStatus(its: ServerStatus): Buffer {
+  return Buffer.concat([
+    textField(1, its.nodeName),
+    numberField(2, its.number),
+    numberField(3, its.services),
+    numberField(4, its.endpoints),
+    ...(its.sinceMs === undefined ? [] : [numberField(5, Math.round(its.sinceMs))]),
+    ...(its.silentMs === undefined ? [] : [numberField(6, Math.round(its.silentMs))]),
+    numberField(7, its.sourceConnected ? 1 : 0),
+    textField(8, its.trouble ?? ''),
+    numberField(9, its.counts.streams),
+    numberField(10, its.counts.waiting),
+  ])
 }

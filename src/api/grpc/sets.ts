@@ -1,5 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/thrown.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import type { ApiFeed } from '../feed.ts'
 import type { Call, CallHandler } from './rpc.ts'
 import { Transfers } from './transfers.ts'
@@ -8,7 +8,7 @@ import { type Sent, Watcher } from './watcher.ts'
 /** Streams that are served before the event loop has its turn, which writes: what they need is in the caches until then. */
 const STREAMS_PER_TURN = 16
 
-export interface SetsOptions {
+interface SetsOptions {
   readonly feed: ApiFeed
   readonly clock: Clock
   /** The node whose state is served: requests for other nodes are rejected. */

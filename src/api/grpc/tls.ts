@@ -2,7 +2,7 @@ import { createPrivateKey, type KeyObject, X509Certificate } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { createSecureContext, type SecureContextOptions } from 'node:tls'
 import type { Cancel, Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/thrown.ts'
+import { errorOf } from '../../base/failure-text.ts'
 
 /** Paths of PEM files. */
 export interface ApiTls {
@@ -75,7 +75,7 @@ function privateKeyIn(path: string, pem: string): KeyObject {
 /** Certificates are renewed where they are: as often as kubelet looks at what it mounts. */
 const LOOK_MS = 60_000
 
-export interface TlsFollower {
+interface TlsFollower {
   readonly clock: Clock
   /** What is used now. */
   readonly pems: TlsPems

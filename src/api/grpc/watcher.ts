@@ -18,7 +18,7 @@ export interface Sent {
   bytes: number
 }
 
-export interface WatcherOptions {
+interface WatcherOptions {
   /** The node whose state is served. */
   readonly nodeName: string
   readonly feed: ApiFeed

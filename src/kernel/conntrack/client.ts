@@ -46,7 +46,7 @@ export interface FlowVisitor {
   readonly visit: (flow: Flow) => void
 }
 
-export interface DeleteCount {
+interface DeleteCount {
   readonly deleted: number
   /** Had gone by themselves. */
   readonly gone: number
@@ -65,7 +65,7 @@ export interface ConntrackStatistics {
   readonly droppedEarly: number
 }
 
-export interface ConntrackClientOptions {
+interface ConntrackClientOptions {
   /** Opens a socket of NETLINK_NETFILTER; the client has two, so that it can delete while it reads. */
   readonly openTransport: () => Transport
   readonly clock: Clock

@@ -39,7 +39,7 @@ export function isTranslated(flow: Flow): boolean {
 }
 
 /** As much of an entry as tells whether the rest is worth decoding. */
-export interface FlowHead {
+interface FlowHead {
   readonly familyNumber: number
   readonly protocolNumber: number
   /** Empty where the entry has none that we read. */
@@ -59,7 +59,7 @@ export function decodeHead(view: ByteView, message: Message): FlowHead {
   }
 }
 
-export interface FlowKind {
+interface FlowKind {
   readonly family: Family
   readonly protocol: FlowProtocol
 }

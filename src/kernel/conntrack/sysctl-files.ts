@@ -1,14 +1,16 @@
 import { readFile } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
-import { errorOf } from '../../base/thrown.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import {
   readSysctl,
+  type Sysctl,
+  type SysctlLeft,
+  type SysctlWrite,
   type TuneFailure,
   type TuneOptions,
   type TuneReport,
   writeSysctl,
 } from '../sysctl/files.ts'
-import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/sysctl.ts'
 import { type ConntrackSettings, planSysctls, SYSCTLS, type SysctlFacts } from './sysctls.ts'
 
 /** Brings the kernel's settings to what is wanted, as planSysctls says. Does not reject. */

@@ -1,4 +1,4 @@
-import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/sysctl.ts'
+import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/files.ts'
 
 /** What an operator wants of connection tracking; undefined leaves what is there. */
 export interface ConntrackSettings {
@@ -19,7 +19,7 @@ export interface ConntrackSettings {
 }
 
 /** One that may have been set by the kernel alone. */
-export interface InitialSysctl extends Sysctl {
+interface InitialSysctl extends Sysctl {
   /** What the kernel starts with, where that is one number everywhere: then it is nobody's choice. */
   readonly initial: number | undefined
 }
@@ -43,7 +43,7 @@ function netSysctl(name: string, initial: number): InitialSysctl {
   return { name, path: NET + name, initial }
 }
 
-export type SysctlKey = keyof typeof SYSCTLS
+type SysctlKey = keyof typeof SYSCTLS
 
 /** What the machine is like; a file that is not there has no value. */
 export interface SysctlFacts {

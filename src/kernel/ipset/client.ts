@@ -6,17 +6,17 @@ import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { decodeAs, type Foreign } from './decode.ts'
+import { IPSET_FLAG_LIST_HEADER } from './constants.ts'
+import { appendEntries, decodeAs, decodeHeader, decodeSet, type Foreign } from './decode.ts'
 import type { IpsetFailure } from './failure.ts'
-import { isForeign, readHeaders, readSet } from './list.ts'
-import { encodeIndexOf, encodeNameOf } from './messages.ts'
+import { encodeIndexOf, encodeList, encodeNameOf, type ListRequest } from './messages.ts'
 import type { IpsetOperation } from './operation.ts'
 import type { Piece } from './piece.ts'
 import { failureFrom, failureOf, prepare, runsOf } from './prepare.ts'
 import { type Revisions, readRevisions, sharedRevision } from './revisions.ts'
 import { INDEX } from './schema.ts'
 import { sendPieces } from './send.ts'
-import type { Ipset, IpsetHeader, IpsetListing, IpsetType } from './state.ts'
+import type { Ipset, IpsetEntry, IpsetHeader, IpsetListing, IpsetType } from './state.ts'
 
 export type { IpsetFailure }
 
@@ -41,7 +41,7 @@ export interface IpsetClient {
   close(): Promise<void>
 }
 
-export interface IpsetHeaders {
+interface IpsetHeaders {
   readonly headers: readonly IpsetHeader[]
   /** Names of sets that are of no type of ours. */
   readonly foreign: readonly string[]
@@ -55,7 +55,7 @@ export interface IpsetResult {
   readonly messages: number
 }
 
-export interface IpsetClientOptions {
+interface IpsetClientOptions {
   /** A socket of NETLINK_NETFILTER. */
   readonly transport: Transport
   readonly clock: Clock
@@ -184,4 +184,47 @@ function whyUnlike(there: IpsetHeader | Foreign, { type, family }: Ipset): strin
   const { set } = there
   if (set.type === type && set.family === family) return undefined
   return `there is another of this name: it is ${set.type} of ${set.family}, not ${type} of ${family}`
+}
+
+/** What the kernel says of all sets, or of one that may not exist. Throws NetlinkError. */
+async function readHeaders(
+  connection: Connection,
+  name?: string,
+): Promise<readonly (IpsetHeader | Foreign)[]> {
+  const headers: (IpsetHeader | Foreign)[] = []
+  const request = { flags: IPSET_FLAG_LIST_HEADER, ...(name === undefined ? {} : { name }) }
+  await listSets(connection, request, (view, message) => headers.push(decodeHeader(view, message)))
+  return headers
+}
+
+function isForeign(header: IpsetHeader | Foreign): header is Foreign {
+  return 'foreign' in header
+}
+
+/** A whole set; undefined when there is none of this name, or none of ours. Throws NetlinkError. */
+async function readSet(connection: Connection, name: string): Promise<IpsetListing | undefined> {
+  let header: IpsetHeader | Foreign | undefined
+  const entries: IpsetEntry[] = []
+  await listSets(connection, { name }, (view, message) => {
+    // Only the first message tells what the set is.
+    header ??= decodeHeader(view, message)
+    if (!isForeign(header)) appendEntries(entries, header.set.type, decodeSet(view, message))
+  })
+  return header === undefined || isForeign(header) ? undefined : { ...header, entries }
+}
+
+type OnMessage = Parameters<Connection['dump']>[0]['onMessage']
+
+async function listSets(connection: Connection, request: ListRequest, onMessage: OnMessage): Promise<void> {
+  try {
+    await connection.dump({
+      operation: 'list',
+      object: request.name === undefined ? 'ipsets' : `ipset ${request.name}`,
+      build: sequence => encodeList(request, sequence),
+      onMessage,
+    })
+  } catch (error) {
+    const isMissing = error instanceof NetlinkError && error.code === 'ENOENT' && request.name !== undefined
+    if (!isMissing) throw error
+  }
 }

@@ -15,7 +15,7 @@ import { BITMAP_ELEMENTS_MAX, familyFromNumber, SET_TYPES, setTypeOf } from './s
 import type { Ipset, IpsetEntry, IpsetHeader, IpsetType } from './state.ts'
 
 /** One message of a list, as it came: the first of a set has its shape, all of them some of its entries. */
-export type SetMessage = ValuesOf<typeof SET>
+type SetMessage = ValuesOf<typeof SET>
 
 export function decodeSet(view: ByteView, message: Message): SetMessage {
   return decodeAs(view, message, SET)

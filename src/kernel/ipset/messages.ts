@@ -11,7 +11,7 @@ import type { Ipset, IpsetType } from './state.ts'
 /** What every kernel with ipsets speaks. */
 export const IPSET_PROTOCOL_MIN = 6
 /** IPSET_CMD_GET_BYNAME and IPSET_CMD_GET_BYINDEX take nothing else (Linux 4.20). */
-export const IPSET_PROTOCOL = 7
+const IPSET_PROTOCOL = 7
 
 function messageType(command: number): number {
   return (ipset.NFNL_SUBSYS_IPSET << 8) | command

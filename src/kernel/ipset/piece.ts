@@ -19,10 +19,10 @@ export type Piece =
       readonly from: number
       readonly to: number
     }
-export type EntryPiece = Extract<Piece, { readonly kind: 'entries' }>
+type EntryPiece = Extract<Piece, { readonly kind: 'entries' }>
 
 /** IPSET_ATTR_ADT could hold three times as many; more make nothing faster, and an error repeats the whole message. */
-export const ENTRIES_PER_MESSAGE = 500
+const ENTRIES_PER_MESSAGE = 500
 const MESSAGE_OVERHEAD_BYTES = 128
 
 /** The pieces of an operation on entries, each for a message of `most` entries. */

@@ -2,17 +2,16 @@ import type { Refused } from '../../netlink/batch.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import type { NetlinkError } from '../../netlink/errors.ts'
 import { IPSET_ERR_FIND_TYPE } from './constants.ts'
-import { describeIpsetOperation } from './describe.ts'
 import { whyNotEntry } from './entry-writer.ts'
 import { ipsetError } from './errors.ts'
-import type { IpsetFailure } from './failure.ts'
+import { describeIpsetOperation, type IpsetFailure } from './failure.ts'
 import type { IpsetOperation } from './operation.ts'
 import { type EntryOperation, entryPieces, type Piece } from './piece.ts'
 import { type Revisions, sharedRevision } from './revisions.ts'
 import { SET_TYPES } from './set-types.ts'
 import type { Ipset } from './state.ts'
 
-export interface Prepared {
+interface Prepared {
   readonly pieces: readonly Piece[]
   /** Of what cannot be sent. */
   readonly failures: readonly IpsetFailure[]

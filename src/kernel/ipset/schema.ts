@@ -28,7 +28,7 @@ export const ENTRY = attributeSet({
 export const LIST_ENTRY = attributeSet({ entry: [ipset.IPSET_ATTR_DATA, nested(ENTRY)] })
 
 /** What a set is made with, and what the kernel says of it. */
-export const SHAPE = attributeSet({
+const SHAPE = attributeSet({
   portFrom: [ipset.IPSET_ATTR_PORT | NET, u16be],
   portTo: [ipset.IPSET_ATTR_PORT_TO | NET, u16be],
   timeout: [ipset.IPSET_ATTR_TIMEOUT | NET, u32be],

@@ -2,7 +2,7 @@ import type { Family } from '../../base/ip.ts'
 import { NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC } from './constants.ts'
 import type { IpsetEntry, IpsetType } from './state.ts'
 
-export interface SetType {
+interface SetType {
   /**
    * The newest revision whose sets we know to read (net/netfilter/ipset/ip_set_*.c, "revision"). What we write, any
    * revision understands; the kernel lists later features only of sets that were made with them.

@@ -16,7 +16,7 @@ export interface Ipset {
 }
 
 /** IPPROTO_*. */
-export type IpsetProtocol = number
+type IpsetProtocol = number
 
 /** What a set has: fields that its type has no use for are undefined. */
 export interface IpsetEntry {

@@ -53,14 +53,14 @@ export interface IpvsResult {
   readonly messages: number
 }
 
-export interface IpvsFailure {
+interface IpvsFailure {
   readonly operation: IpvsOperation
   /** Name of the errno: ENOENT of set-server is a scheduler that the kernel does not have. */
   readonly code: string
   readonly error: Error
 }
 
-export interface IpvsClientOptions {
+interface IpvsClientOptions {
   /** A socket of NETLINK_GENERIC; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock

@@ -29,7 +29,7 @@ import type {
   MarkServer,
 } from './state.ts'
 
-export type Listed =
+type Listed =
   | { readonly kind: 'server'; readonly listed: ListedServer }
   | { readonly kind: 'mark'; readonly mark: MarkServer }
 

@@ -17,7 +17,7 @@ export interface Refusal {
   readonly error: Error
 }
 
-export interface FollowUp {
+interface FollowUp {
   /** To be sent, in this order. */
   readonly again: readonly Step[]
   readonly failures: readonly Refusal[]

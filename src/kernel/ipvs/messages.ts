@@ -67,7 +67,7 @@ export function stepBytesMax({ operation }: Step): number {
 }
 
 /** What all messages of a family begin with. */
-export interface MessageStart {
+interface MessageStart {
   /** The number of the generic netlink family IPVS. */
   readonly family: number
   readonly flags: number

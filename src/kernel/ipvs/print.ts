@@ -18,7 +18,7 @@ import type { IpvsOperation } from './operation.ts'
 import type { IpvsProtocol, MarkServer, RealServer, VirtualAddress, VirtualServer } from './state.ts'
 
 /** A virtual server with the real servers it has. */
-export interface PrintedServer {
+interface PrintedServer {
   readonly server: VirtualServer
   readonly destinations: readonly RealServer[]
 }

@@ -1,10 +1,13 @@
+import { unreachable } from '../../base/assert.ts'
 import { type Refused, type Sender, sendEach } from '../../netlink/batch.ts'
+import type { Words } from '../../netlink/conversation.ts'
 import { errnoName } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { IPVS_CMD_NEW_SERVICE, IPVS_CMD_SET_SERVICE } from './constants.ts'
-import { describeOperation } from './describe.ts'
 import type { Refusal } from './follow-up.ts'
+import { destinationKey, serverKey } from './key.ts'
 import { type Step, stepBytesMax, writeStep } from './messages.ts'
+import type { IpvsOperation } from './operation.ts'
 
 export interface SentSteps {
   readonly refusals: readonly Refusal[]
@@ -53,4 +56,32 @@ function explanationOf({ operation }: Step, code: string): string | undefined {
   return verb === 'set-server' && code === 'ENOENT'
     ? `the kernel has no scheduler ${server.scheduler} (module ip_vs_${server.scheduler})`
     : undefined
+}
+
+const VERBS: Readonly<Record<IpvsOperation['verb'], string>> = {
+  'set-server': 'set',
+  'delete-server': 'delete',
+  'set-destination': 'set',
+  'delete-destination': 'delete',
+}
+
+/** The words for an operation in errors: `set` and `virtual server TCP 10.96.0.1:443 (ns1/web)`. */
+export function describeOperation(operation: IpvsOperation): Words {
+  const { group } = operation
+  const object = describeObject(operation)
+  return { operation: VERBS[operation.verb], object: group === '' ? object : `${object} (${group})` }
+}
+
+/** `virtual server TCP 10.96.0.1:443`, `real server 10.0.0.1:80 of TCP 10.96.0.1:443`. */
+export function describeObject(operation: IpvsOperation): string {
+  switch (operation.verb) {
+    case 'set-server':
+    case 'delete-server':
+      return `virtual server ${serverKey(operation.server)}`
+    case 'set-destination':
+    case 'delete-destination':
+      return `real server ${destinationKey(operation.destination)} of ${serverKey(operation.server)}`
+    default:
+      return unreachable(operation)
+  }
 }

@@ -6,14 +6,15 @@ import type { Words } from '../../netlink/conversation.ts'
 import { errnoName, errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { findLink, type Link } from './find-link.ts'
 import {
   type AddressChange,
   CHANGE_BYTES_MAX,
   encodeDelLink,
   encodeNewLink,
+  findLink,
+  type Link,
   writeChange,
-} from './link-messages.ts'
+} from './links.ts'
 import { ipsOf, listAddresses } from './list-addresses.ts'
 
 /** A device without a wire, whose addresses make the node take packets in (kube-ipvs0). */
@@ -35,7 +36,7 @@ export interface DummyClient {
   close(): Promise<void>
 }
 
-export interface AddressChanges {
+interface AddressChanges {
   readonly add: readonly Ip[]
   readonly remove: readonly Ip[]
 }
@@ -48,14 +49,14 @@ export interface AddressResult {
   readonly messages: number
 }
 
-export interface AddressFailure {
+interface AddressFailure {
   readonly ip: Ip
   /** Name of the errno. */
   readonly code: string
   readonly error: Error
 }
 
-export interface DummyClientOptions {
+interface DummyClientOptions {
   /** A socket of NETLINK_ROUTE; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock

@@ -1,12 +1,19 @@
 import type { Clock } from '../../base/clock.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
 import { Connection } from '../../netlink/connection.ts'
-import { NLM_F_ACK, NLM_F_CREATE } from '../../netlink/constants.ts'
-import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
+import { NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { malformed, NetlinkError, OutcomeUnknownError, unencodable } from '../../netlink/errors.ts'
+import { encodeMessage, type Message, NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
+import { readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { NFNL_MSG_ACCT_DEL, NFNL_MSG_ACCT_GET, NFNL_MSG_ACCT_NEW } from './constants.ts'
-import { type AccountCounts, decodeAccount, encodeAccount } from './messages.ts'
-
-export type { AccountCounts }
+import {
+  NFACCT_NAME_MAX,
+  NFNL_MSG_ACCT_DEL,
+  NFNL_MSG_ACCT_GET,
+  NFNL_MSG_ACCT_NEW,
+  NFNL_SUBSYS_ACCT,
+} from './constants.ts'
+import { ACCOUNT } from './schema.ts'
 
 /** Named counters that rules of iptables count with (`-m nfacct`): nfnetlink subsystem NFNL_SUBSYS_ACCT. */
 export interface NfacctClient {
@@ -24,7 +31,7 @@ export interface NfacctClient {
   close(): Promise<void>
 }
 
-export interface NfacctClientOptions {
+interface NfacctClientOptions {
   /** A socket of NETLINK_NETFILTER; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock
@@ -92,4 +99,33 @@ class NetlinkNfacctClient implements NfacctClient {
       throw error
     }
   }
+}
+
+/** What a counter has counted since it was made, or since somebody set it to zero. */
+export interface AccountCounts {
+  readonly packets: bigint
+  readonly bytes: bigint
+}
+
+/** `message` is NFNL_MSG_ACCT_*; a request without a name would be about all counters of the namespace. */
+export function encodeAccount(
+  { message, flags, name }: { readonly message: number; readonly flags: number; readonly name: string },
+  sequence: number,
+): Uint8Array {
+  const length = Buffer.byteLength(name)
+  if (length === 0 || length >= NFACCT_NAME_MAX) throw unencodable(`a counter of nfacct named ${name}`)
+  const type = (NFNL_SUBSYS_ACCT << 8) | message
+  return encodeMessage({ type, flags: NLM_F_REQUEST | flags, sequence }, out => {
+    writeNfGenMsg(out.out, { family: 0, resourceId: 0 })
+    writeAttributes(out, ACCOUNT, { name })
+  })
+}
+
+/** Throws NetlinkError for a message that is no counter. */
+export function decodeAccount(view: ByteView, message: Message): AccountCounts & { readonly name: string } {
+  const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
+  const { name, packets, bytes } = readAttributes(view, ACCOUNT, span)
+  if (name === undefined || packets === undefined || bytes === undefined)
+    throw malformed('a counter of nfacct without its name or counts', message.start)
+  return { name, packets, bytes }
 }

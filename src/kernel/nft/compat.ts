@@ -13,7 +13,7 @@ const COMPAT = attributeSet({ name: [1, string], revision: [2, u32be], type: [3,
 const COMPAT_TYPES = { match: 0, target: 1 } as const
 
 /** A match of xtables, or a target. */
-export interface XtExtension {
+interface XtExtension {
   readonly kind?: keyof typeof COMPAT_TYPES
   readonly name: string
   readonly revision: number

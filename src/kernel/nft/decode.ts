@@ -69,7 +69,7 @@ export function decodeTable(view: ByteView, message: Message): TableHead {
   return { name: required(name, 'name', message), flags, comment: comment === '' ? undefined : comment }
 }
 
-export interface Placed<T> {
+interface Placed<T> {
   readonly table: string
   readonly value: T
 }
@@ -135,7 +135,7 @@ export function decodeSet(view: ByteView, message: Message): Placed<NftSet> {
   return { table: required(values.table, 'table', message), value: set }
 }
 
-export interface ElementsOptions {
+interface ElementsOptions {
   /** Whether to give elements the time they have left: for sets that packets fill. */
   readonly expirations: boolean
 }

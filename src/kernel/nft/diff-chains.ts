@@ -50,7 +50,7 @@ function sameRules(a: readonly Rule[], b: readonly Rule[]): boolean {
 }
 
 /** What becomes of chains that nobody wants. */
-export interface StaleChains {
+interface StaleChains {
   readonly flush: readonly Operation[]
   readonly remove: readonly Operation[]
   /** Chains that are still there afterwards, as they are then. */

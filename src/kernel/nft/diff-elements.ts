@@ -8,7 +8,7 @@ import type { Element, ElementData, ElementGroup, NftSet, Table } from './state.
 export const LATE_GROUP = '\0late'
 
 /** What becomes of the elements of one set. */
-export interface SetChanges {
+interface SetChanges {
   readonly set: NftSet
   /** Elements to delete, and the old form of those to replace. */
   readonly remove: OwnedElements
@@ -16,7 +16,7 @@ export interface SetChanges {
   readonly add: OwnedElements
 }
 
-export interface ElementChanges {
+interface ElementChanges {
   /** Sets with additions first that a packet reads last. */
   readonly sets: readonly SetChanges[]
   /** Elements that nobody wants, and that stay until the next transaction. */
@@ -95,7 +95,7 @@ export function filledByPackets(set: NftSet): boolean {
   return (set.flags & NFT_SET_EVAL) !== 0
 }
 
-export function sameElementData(a: ElementData, b: ElementData): boolean {
+function sameElementData(a: ElementData, b: ElementData): boolean {
   if (a === b) return true
   if (typeof a !== 'object' || typeof b !== 'object') return false
   return a.code === b.code && a.chain === b.chain

@@ -20,7 +20,7 @@ import type { Operation, Transaction } from './operation.ts'
 import { SET_ELEMENTS } from './schema.ts'
 import type { NftFamily } from './state.ts'
 
-export interface EncodeOptions {
+interface EncodeOptions {
   /** Sequence number of the batch's first message; the others follow it. */
   readonly firstSequence: number
   /** NFNL_BATCH_GENID: the kernel refuses the batch (ERESTART) when this is not its generation any more. */
@@ -48,7 +48,7 @@ export function familyNumber(family: NftFamily): number {
   return FAMILIES[family]
 }
 
-export function isElementOperation(operation: Operation): operation is ElementOperation {
+function isElementOperation(operation: Operation): operation is ElementOperation {
   return operation.verb === 'add-elements' || operation.verb === 'delete-elements'
 }
 

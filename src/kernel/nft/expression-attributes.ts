@@ -1,5 +1,4 @@
 import { unreachable } from '../../base/assert.ts'
-import type { Octets } from '../../base/octets.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import type { Expression } from './expression.ts'
@@ -290,9 +289,4 @@ function dynsetOpOf(op: number | undefined): 'add' | 'update' | 'delete' | undef
   if (op === DYNSET_OPS.add) return 'add'
   if (op === DYNSET_OPS.update) return 'update'
   return op === DYNSET_OPS.delete ? 'delete' : undefined
-}
-
-/** Element data and keys as the attributes of a nft_data. */
-export function dataAttributes(data: Octets | Verdict): ValuesOf<typeof DATA> {
-  return typeof data === 'string' ? { value: data } : { verdict: data }
 }

@@ -2,7 +2,7 @@ import type { AttributeWriter } from '../../netlink/attribute.ts'
 import { NFNL_SUBSYS_NFTABLES, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { encodeMessage, writeNfGenMsg } from '../../netlink/message.ts'
 
-export interface GetMessage {
+interface GetMessage {
   /** NFT_MSG_GET*. */
   readonly type: number
   readonly flags: number

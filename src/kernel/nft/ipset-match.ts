@@ -11,7 +11,7 @@ export type IndexOfIpset = (name: string) => number | undefined
 export type NameOfIpset = (index: number) => string | undefined
 
 /** As nft_compat's expression `match` has it: the names of net/netfilter/xt_set.c. */
-export interface MatchAttributes {
+interface MatchAttributes {
   readonly name?: string | undefined
   readonly revision?: number | undefined
   readonly info?: Octets | undefined

@@ -18,7 +18,7 @@ export interface Removal {
   readonly kept: readonly KeptChain[]
 }
 
-export interface KeptChain {
+interface KeptChain {
   readonly chain: string
   /** The chain that leads to it. */
   readonly usedBy: string

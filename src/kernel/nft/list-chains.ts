@@ -11,11 +11,10 @@ import * as nft from './constants.ts'
 import { decodeTable, decodeUsedChain, familyOf } from './decode.ts'
 import { familyNumber } from './encode.ts'
 import { getRequest } from './get-request.ts'
-import type { Observed, ObservedChain, ObservedRule } from './observed.ts'
 import { RuleSpans } from './rule-walk.ts'
 import { CHAIN, RULE, TABLE } from './schema.ts'
 import { readSettled, type Settled } from './settle.ts'
-import type { NftFamily } from './state.ts'
+import type { NftFamily, Observed, ObservedChain, ObservedRule } from './state.ts'
 
 /** What is wanted of a table that others use as well. */
 export interface ChainPlace {

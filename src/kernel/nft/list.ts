@@ -36,7 +36,7 @@ export interface Listing extends Omit<Settled<Ruleset>, 'value'> {
 /** A dump of all tables or chains takes microseconds where a listing takes milliseconds. */
 const SHORT_DUMP_ATTEMPTS = 16
 
-export interface ListContext {
+interface ListContext {
   readonly connection: Connection
   readonly clock: Clock
   /** Without it, rules show the numbers of ipsets. */

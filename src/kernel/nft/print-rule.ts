@@ -16,7 +16,7 @@ import { formatComment, formatDuration, formatValue, formatVerdict } from './pri
 import { ctSource, metaSource, numgenSource, payloadSource, type Source } from './print-source.ts'
 import type { NftFamily, NftSet } from './state.ts'
 
-export interface RuleContext {
+interface RuleContext {
   readonly family: NftFamily
   /** By name: they tell how many registers a key spans. A set that is not here is printed by its first register. */
   readonly sets: ReadonlyMap<string, NftSet>

@@ -1,3 +1,4 @@
+import { type Octets, readU32host } from '../../base/octets.ts'
 import {
   NFT_SET_CONSTANT,
   NFT_SET_EVAL,
@@ -7,6 +8,7 @@ import {
   NFT_TABLE_F_OWNER,
   NFT_TABLE_F_PERSIST,
 } from './constants.ts'
+import * as nft from './datatypes.ts'
 import {
   formatComment,
   formatDuration,
@@ -15,11 +17,12 @@ import {
   formatElementKey,
   formatType,
 } from './print-data.ts'
-import { formatHook, hookName } from './print-hook.ts'
-import { setKind } from './print-operation.ts'
+import { formatHook, hookName, setKind } from './print-operation.ts'
 import { formatRule } from './print-rule.ts'
-import { formatTypeof } from './print-typeof.ts'
+import { metaSource } from './print-source.ts'
 import type { Chain, Element, NftSet, Ruleset, Table } from './state.ts'
+import { DESTINATION, DESTINATION_PORT, DESTINATION_PORTS, SOURCE } from './typeof.ts'
+import { decodeUserdata } from './userdata.ts'
 
 export { formatElementData, formatElementKey } from './print-data.ts'
 export { describeOperation } from './print-operation.ts'
@@ -157,4 +160,59 @@ function named(flags: number, names: readonly (readonly [number, string])[]): re
 /** Names and comments come from the kernel, and anyone may have put them there. */
 function withoutControls(line: string): string {
   return line.replace(/(?!\t)[\p{Cc}\p{Cf}]/gu, c => `\\u{${(c.codePointAt(0) ?? 0).toString(16)}}`)
+}
+
+/** `ip daddr . th dport : meta priority`, as nft reads it in the userdata of a set; undefined where that says nothing. */
+function formatTypeof(set: Pick<NftSet, 'dataType' | 'userdata'>): string | undefined {
+  const texts = [nft.NFTNL_UDATA_SET_KEY_TYPEOF, nft.NFTNL_UDATA_SET_DATA_TYPEOF]
+    .slice(0, set.dataType === undefined ? 1 : 2)
+    .map(type => decodeUserdata(set.userdata).find(item => item.type === type))
+    .map(item => (item === undefined ? undefined : formatExpression(item.value)))
+  return texts.includes(undefined) ? undefined : texts.join(' : ')
+}
+
+const HEADER_FIELDS: ReadonlyMap<Octets, string> = new Map([
+  [SOURCE.ip.expression, 'ip saddr'],
+  [SOURCE.ip6.expression, 'ip6 saddr'],
+  [DESTINATION.ip.expression, 'ip daddr'],
+  [DESTINATION.ip6.expression, 'ip6 daddr'],
+  [DESTINATION_PORT.expression, 'th dport'],
+  [DESTINATION_PORTS.TCP.expression, 'tcp dport'],
+  [DESTINATION_PORTS.UDP.expression, 'udp dport'],
+  [DESTINATION_PORTS.SCTP.expression, 'sctp dport'],
+])
+
+const BASES: ReadonlyMap<number, string> = new Map([
+  [nft.PROTO_BASE_NETWORK_HDR, 'nh'],
+  [nft.PROTO_BASE_TRANSPORT_HDR, 'th'],
+])
+
+function formatExpression(octets: Octets): string | undefined {
+  const [kind, data] = decodeUserdata(octets).map(({ value }) => value)
+  if (kind === undefined || data === undefined) return undefined
+  switch (readU32host(kind)) {
+    case nft.EXPR_VERDICT:
+      return 'verdict'
+    case nft.EXPR_META:
+      return formatNumbers(data, ([key]) => (key === undefined ? undefined : metaSource(key).text))
+    case nft.EXPR_NUMGEN:
+      return formatNumbers(data, ([, modulus]) => `numgen random mod ${modulus}`)
+    case nft.EXPR_PAYLOAD:
+      return HEADER_FIELDS.get(octets) ?? formatNumbers(data, formatRaw)
+    case nft.EXPR_CONCAT: {
+      const members = decodeUserdata(data).map(({ value }) => formatExpression(value))
+      return members.length < 2 || members.includes(undefined) ? undefined : members.join(' . ')
+    }
+    default:
+      return undefined
+  }
+}
+
+function formatRaw([, , base = 0, offset, length]: readonly number[]): string | undefined {
+  const header = BASES.get(base)
+  return header === undefined ? undefined : `@${header},${offset},${length}`
+}
+
+function formatNumbers<T>(data: Octets, format: (numbers: readonly number[]) => T): T {
+  return format(decodeUserdata(data).map(({ value }) => readU32host(value)))
 }

@@ -2,7 +2,7 @@ import type { NftClient } from './client.ts'
 import type { Operation, Transaction } from './operation.ts'
 import type { NftFamily } from './state.ts'
 
-export interface ProbeResult {
+interface ProbeResult {
   readonly works: boolean
   /** The kernel's words when it does not. */
   readonly reason: string | undefined

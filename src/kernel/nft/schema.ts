@@ -38,7 +38,7 @@ export const CHAIN = attributeSet({
   userdata: [nft.NFTA_CHAIN_USERDATA, octets],
 })
 
-export const VERDICT = attributeSet({
+const VERDICT = attributeSet({
   code: [nft.NFTA_VERDICT_CODE, s32be],
   chain: [nft.NFTA_VERDICT_CHAIN, string],
 })

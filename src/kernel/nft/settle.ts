@@ -5,7 +5,7 @@ import { NetlinkError } from '../../netlink/errors.ts'
 import { readGeneration } from './generation.ts'
 
 /** How something is read that others may change meanwhile. */
-export interface Reading<T> {
+interface Reading<T> {
   readonly connection: Connection
   readonly clock: Clock
   /** Undefined when nothing good can come of this attempt any more. An unsettled one accepts that others commit. */

@@ -19,7 +19,7 @@ export interface SurveyedChain {
 }
 
 /** A rule of anybody's, with what we can read of it. */
-export interface SurveyedRule {
+interface SurveyedRule {
   readonly family: string
   readonly table: string
   readonly chain: string

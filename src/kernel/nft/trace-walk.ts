@@ -53,7 +53,7 @@ export interface TraceStep {
   readonly elements: readonly string[]
 }
 
-export interface IndexedTable {
+interface IndexedTable {
   readonly table: Table
   readonly index: ElementIndex
 }
@@ -114,7 +114,7 @@ export function traceOnce(
   }
 }
 
-export type Way = Pick<Walk, 'packet' | 'surroundings' | 'state' | 'steps'>
+type Way = Pick<Walk, 'packet' | 'surroundings' | 'state' | 'steps'>
 
 /** Gives why the packet went no further, or undefined when it did. */
 function walkHooks(walks: readonly TableWalk[], way: Way): 'drop' | 'reject' | undefined {

@@ -111,7 +111,7 @@ export function rawPayload(base: number, offset: number, length: number): Typeof
   }
 }
 
-export interface SetTypes {
+interface SetTypes {
   readonly size: number
   readonly key: readonly TypeofField[]
   /** Maps only. */

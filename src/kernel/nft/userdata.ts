@@ -3,7 +3,7 @@ import { unencodable } from '../../netlink/errors.ts'
 import { NFT_USERDATA_MAXLEN } from './constants.ts'
 
 /** libnftnl's userdata: type (8 bits), length (8 bits), value. The kernel stores it unread. */
-export interface UserdataItem {
+interface UserdataItem {
   readonly type: number
   readonly value: Octets
 }

@@ -1,7 +1,32 @@
 import { readFileSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
-import { errorOf } from '../../base/thrown.ts'
-import type { SysctlLeft, SysctlWrite } from './sysctl.ts'
+import { errorOf } from '../../base/failure-text.ts'
+
+/** One number of the kernel that is read and written as a file. */
+export interface Sysctl {
+  readonly name: string
+  /** From the root of the file system. */
+  readonly path: string
+}
+
+export interface SysctlWrite extends Sysctl {
+  readonly value: number
+  readonly before: number
+}
+
+/** What is wanted and not written. */
+export interface SysctlLeft {
+  readonly name: string
+  readonly wanted: number
+  readonly reason: /** It has that value. */
+    | 'equal'
+    /** Somebody made it larger. */
+    | 'larger'
+    /** The kernel has no such file. */
+    | 'missing'
+  /** Undefined when it is missing. */
+  readonly value: number | undefined
+}
 
 /** What became of settings of the kernel. */
 export interface TuneReport {

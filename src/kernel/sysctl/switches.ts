@@ -1,6 +1,14 @@
-import { errorOf } from '../../base/thrown.ts'
-import { readSysctl, type TuneFailure, type TuneOptions, type TuneReport, writeSysctl } from './files.ts'
-import type { Sysctl, SysctlLeft, SysctlWrite } from './sysctl.ts'
+import { errorOf } from '../../base/failure-text.ts'
+import {
+  readSysctl,
+  type Sysctl,
+  type SysctlLeft,
+  type SysctlWrite,
+  type TuneFailure,
+  type TuneOptions,
+  type TuneReport,
+  writeSysctl,
+} from './files.ts'
 
 /** A setting that has to have one value: a larger one of somebody else's is not kept. */
 export interface WantedSysctl {
@@ -8,7 +16,7 @@ export interface WantedSysctl {
   readonly value: number
 }
 
-export interface SwitchPlan {
+interface SwitchPlan {
   readonly writes: readonly SysctlWrite[]
   readonly left: readonly SysctlLeft[]
 }

@@ -27,7 +27,7 @@ const PADDING = ['', '\0\0\0', '\0\0', '\0'] as const
 const TYPE_MASK = 0x3fff
 
 /** One attribute, padded. */
-export function attribute(type: number, payload: Octets): Octets {
+function attribute(type: number, payload: Octets): Octets {
   const length = payload.length + HEADER
   return (
     String.fromCharCode(length & 255, length >>> 8, type & 255, type >>> 8) +
@@ -36,7 +36,7 @@ export function attribute(type: number, payload: Octets): Octets {
   )
 }
 
-export function number(type: number, value: number): Octets {
+function number(type: number, value: number): Octets {
   return `\x08\0${String.fromCharCode(type & 255, type >>> 8)}${u32be(value)}`
 }
 
@@ -185,7 +185,7 @@ function rawExpression(octets: Octets, start: number, end: number): RawExpressio
 }
 
 /** Attributes by their numbers. Undefined where they are no attributes. */
-export type AttributesRead = readonly (Octets | undefined)[]
+type AttributesRead = readonly (Octets | undefined)[]
 
 export function attributesOf(octets: Octets): AttributesRead | undefined {
   const found: (Octets | undefined)[] = []

@@ -5,7 +5,7 @@ import type { NftFamily } from '../nft/state.ts'
 import type { XtRule } from './rule.ts'
 
 /** compileRule with access to ipsets. Throws NetlinkError for a rule that the kernel cannot hold. */
-export type CompileRule = (rule: XtRule, family: NftFamily) => CompiledRule
+type CompileRule = (rule: XtRule, family: NftFamily) => CompiledRule
 
 /** How rules are written and read. */
 export interface Language {

@@ -1,7 +1,6 @@
 import { NF_DROP } from '../nft/constants.ts'
 import type { NameOfIpset } from '../nft/ipset-match.ts'
-import type { Observed, ObservedChain, ObservedTable } from '../nft/observed.ts'
-import type { NftFamily } from '../nft/state.ts'
+import type { NftFamily, Observed, ObservedChain, ObservedTable } from '../nft/state.ts'
 import { builtinChains } from './builtin.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'

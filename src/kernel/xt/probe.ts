@@ -5,7 +5,7 @@ import type { NftFamily } from '../nft/state.ts'
 import * as structs from './structs.ts'
 
 /** A match or target of xtables that compileRule writes, and what cannot be had without it. */
-export interface XtExtension {
+interface XtExtension {
   readonly kind: 'match' | 'target'
   readonly name: string
   readonly revision: number

@@ -9,7 +9,7 @@ import type { XtAddress, XtInterface, XtMatch, XtPorts, XtProtocol, XtRule } fro
 import { isZero, textOfOctets } from './struct.ts'
 
 /** Expressions of nf_tables that stand for options of iptables: a load, perhaps a mask, and a comparison. */
-export interface Condition {
+interface Condition {
   readonly load: Load
   /** Undefined where all bits are compared. */
   readonly mask: Octets | undefined
@@ -31,7 +31,7 @@ interface Test {
 }
 
 /** A field of the rule, or a match; `replaces` is the match before, to which this one added something. */
-export type RuleField =
+type RuleField =
   | { readonly inInterface: XtInterface }
   | { readonly outInterface: XtInterface }
   | { readonly protocol: XtProtocol }

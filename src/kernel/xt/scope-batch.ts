@@ -52,7 +52,7 @@ export interface Given {
   readonly kept: ReadonlySet<ScopeOperation>
 }
 
-export interface Translating {
+interface Translating {
   readonly book: HandleBook
   readonly language: Language
 }

@@ -1,4 +1,4 @@
-import type { Observed, ObservedChain, ObservedRule } from '../nft/observed.ts'
+import type { Observed, ObservedChain, ObservedRule } from '../nft/state.ts'
 import type { Language } from './language.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'

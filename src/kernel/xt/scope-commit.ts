@@ -1,6 +1,5 @@
 import { finish, finishInSlices } from '../../base/steps.ts'
 import type { CommitResult, OperationFailure } from '../nft/client.ts'
-import { commitAhead, countAhead } from './scope-ahead.ts'
 import {
   type Batch,
   failuresOf,
@@ -8,10 +7,11 @@ import {
   originsOf,
   type ScopeCommit,
   type ScopeCommitOptions,
+  type ScopeFailure,
   settle,
   translate,
 } from './scope-batch.ts'
-import type { ScopeOperation, ScopeOperations } from './scope-operation.ts'
+import { chainKey, type ScopeOperation, type ScopeOperations } from './scope-operation.ts'
 import { resolveDeletions } from './scope-resolve.ts'
 
 export type { ScopeCommit, ScopeCommitOptions }
@@ -98,4 +98,117 @@ function busyChains({ failures }: CommitResult, batch: Batch): readonly ScopeOpe
   if (!failures.every(isBusy)) return []
   const origins = originsOf(failures, batch)
   return failures.flatMap(({ operation }) => origins.get(operation) ?? [])
+}
+
+/* Of a full load, nearly everything is chains that nothing leads to before the last rules: the kernel can have the first of them while the others are made. */
+
+/** The kernel takes some 70 ms for so many, and each commit of its own costs 4 ms. */
+const OPERATIONS_PER_PART = 8192
+/** Fewer are sent with all else. */
+const AHEAD_MIN = OPERATIONS_PER_PART
+
+/**
+ * How many operations, from the first on, make only what no packet meets: chains that are new, and what is in them. 0 when
+ * that is not worth commits of its own.
+ */
+export function countAhead(operations: ScopeOperations): number {
+  if (operations.length < AHEAD_MIN) return 0
+  const fresh = new Set<string>()
+  const end = operations.findIndex((operation, i) => !isUnmet(operation, operations[i - 1], fresh))
+  const count = end < 0 ? operations.length : end
+  return count < AHEAD_MIN ? 0 : count
+}
+
+function isUnmet(
+  operation: ScopeOperation,
+  previous: ScopeOperation | undefined,
+  fresh: Set<string>,
+): boolean {
+  switch (operation.verb) {
+    case 'add-table':
+      return true
+    case 'add-chain':
+      if (operation.hook === undefined) fresh.add(chainKey(operation, operation.chain))
+      return true
+    case 'add-rule':
+      return isOfSameChain(operation, previous) || fresh.has(chainKey(operation, operation.chain))
+    default:
+      return false
+  }
+}
+
+/** Rules of a chain follow each other. */
+function isOfSameChain(operation: ScopeOperation, previous: ScopeOperation | undefined): boolean {
+  return (
+    operation.verb === 'add-rule' &&
+    previous?.verb === 'add-rule' &&
+    previous.chain === operation.chain &&
+    previous.table === operation.table &&
+    previous.family === operation.family
+  )
+}
+
+interface UnderWay {
+  readonly batch: Batch
+  readonly result: Promise<CommitResult>
+}
+
+/**
+ * Sends them in parts, each of which is made while the kernel works on the one before. A part that fails is the last
+ * one: those before it are there, and lead nowhere.
+ */
+async function commitAhead(
+  operations: ScopeOperations,
+  options: ScopeCommitOptions,
+  start: Pick<ScopeCommit, 'generation' | 'foreign'>,
+): Promise<ScopeCommit> {
+  const { client, slicing } = options
+  let sum: ScopeCommit = { ...start, outcome: 'committed', failures: [], bytes: 0, messages: 0 }
+  const unwritable: ScopeFailure[] = []
+  const results: Promise<CommitResult>[] = []
+  let underWay: UnderWay | undefined
+  try {
+    for (let from = 0; from < operations.length; from += OPERATIONS_PER_PART) {
+      const part = operations.slice(from, from + OPERATIONS_PER_PART)
+      const batch = await finishInSlices(translate({ ...NOTHING_GOES, operations: part }, options), slicing)
+      unwritable.push(...batch.unwritable)
+      if (unwritable.length > 0) continue
+      const before = underWay
+      const follows = before === undefined ? { generation: start.generation } : { follows: before.result }
+      const result = client.commit(batch.transaction, follows)
+      results.push(result)
+      underWay = { batch, result }
+      if (before === undefined) continue
+      sum = added(sum, before.batch, await before.result, options)
+      if (sum.outcome !== 'committed') return sum
+    }
+    if (underWay !== undefined) sum = added(sum, underWay.batch, await underWay.result, options)
+  } finally {
+    await Promise.allSettled(results)
+  }
+  if (sum.outcome !== 'committed' || unwritable.length === 0) return sum
+  return { ...sum, outcome: 'refused', failures: unwritable, partial: true }
+}
+
+const NOTHING_GOES = { resolved: new Map(), kept: new Set<ScopeOperation>() } as const
+
+function added(
+  sum: ScopeCommit,
+  batch: Batch,
+  result: CommitResult,
+  { book }: ScopeCommitOptions,
+): ScopeCommit {
+  const { outcome, generation } = result
+  if (outcome === 'committed') settle(book, batch, result)
+  else book.reached(generation)
+  if (outcome === 'unknown') book.forgetAll()
+  return {
+    outcome,
+    generation,
+    foreign: sum.foreign || result.foreign,
+    failures: failuresOf(result, batch),
+    bytes: sum.bytes + result.bytes,
+    messages: sum.messages + result.messages,
+    ...(outcome === 'refused' && sum.messages > 0 ? { partial: true } : {}),
+  }
 }

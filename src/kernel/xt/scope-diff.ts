@@ -26,7 +26,7 @@ interface CommonChain {
   readonly entries: OwnedRule[]
 }
 
-export interface ScopeRules {
+interface ScopeRules {
   readonly language: Language
   readonly isOurs: IsOurs
 }

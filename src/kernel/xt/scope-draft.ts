@@ -32,7 +32,7 @@ export interface ChainContent extends XtPlace {
 }
 
 /** A chain that goes. */
-export interface ChainGoing extends XtPlace {
+interface ChainGoing extends XtPlace {
   readonly chain: string
   readonly owner: string | undefined
   readonly rules: number

@@ -1,5 +1,5 @@
 import type { Octets } from '../../base/octets.ts'
-import type { ObservedChain, ObservedRule } from '../nft/observed.ts'
+import type { ObservedChain, ObservedRule } from '../nft/state.ts'
 
 /**
  * The kernel's numbers for rules of chains from which single rules are deleted, as they are learnt from listings and

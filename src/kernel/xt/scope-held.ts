@@ -1,5 +1,4 @@
-import type { Observed, ObservedRule } from '../nft/observed.ts'
-import type { ChainHook } from '../nft/state.ts'
+import type { ChainHook, Observed, ObservedRule } from '../nft/state.ts'
 import type { XtChain, XtJump, XtPlace } from './scope.ts'
 import type { OwnedRule } from './scope-draft.ts'
 import { chainKey, tableKey } from './scope-operation.ts'

@@ -1,5 +1,4 @@
-import type { ObservedRule } from '../nft/observed.ts'
-import type { ChainHook } from '../nft/state.ts'
+import type { ChainHook, ObservedRule } from '../nft/state.ts'
 import type { XtRule } from './rule.ts'
 import type { XtPlace, XtTableName } from './scope.ts'
 

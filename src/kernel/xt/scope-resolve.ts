@@ -8,7 +8,7 @@ import type { HandleBook } from './scope-handles.ts'
 import { chainKey, type DeleteRule, isObservedRule, type ScopeOperations } from './scope-operation.ts'
 
 /** Where rules are read. */
-export interface RuleReader {
+interface RuleReader {
   readonly client: Pick<NftClient, 'rule' | 'ruleCounters'>
   readonly book: HandleBook
   readonly language: Language

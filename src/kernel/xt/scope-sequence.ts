@@ -1,6 +1,6 @@
 import type { OwnedRule } from './scope-draft.ts'
 
-export interface SequencePlaces {
+interface SequencePlaces {
   /** Where new entries come to stand. */
   readonly at: 'head' | 'end'
   /** Among what is there; undefined for one that comes. */

@@ -17,7 +17,7 @@ export interface Fields {
   readonly [name: string]: FieldPlace
 }
 
-export interface FieldPlace {
+interface FieldPlace {
   readonly offset: number
   readonly length: number
 }

@@ -35,7 +35,7 @@ const LOOPBACK_DEVICE = 'lo'.padEnd(16, '\0')
  */
 export type BypassWay = 'nat' | 'untracked'
 
-export interface BypassQuery {
+interface BypassQuery {
   /** Name of the table, one in each family. */
   readonly table: string
   readonly endpoints: readonly ApiEndpoint[]

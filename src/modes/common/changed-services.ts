@@ -3,7 +3,7 @@ import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 
 /** What a state of any mode says of how it was made. */
-export interface Rendered {
+interface Rendered {
   readonly frontends: FrontendTable | undefined
   readonly without: ReadonlySet<ServiceKey>
   readonly refusals: ReadonlyMap<ServiceKey, unknown>

@@ -1,9 +1,9 @@
 import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import { describeOperation, formatElementData, formatElementKey } from '../../kernel/nft/print.ts'
 import type { Element, NftSet, Ruleset } from '../../kernel/nft/state.ts'
-import type { PlanLine } from '../../reconcile/dataplane.ts'
+import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
+import { serviceOfGroup } from './element-group.ts'
 import { tableOf } from './family.ts'
-import { serviceOfGroup } from './groups.ts'
 
 type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
 
@@ -111,4 +111,27 @@ function dataText(set: NftSet, element: Element): string {
 
 function bare(set: NftSet, { data }: Element): string {
   return formatElementData(set, data)
+}
+
+/** One transaction of nf_tables, and what the kernel holds after it. */
+export interface TransactionPlan<State> extends Plan<State> {
+  readonly transaction: Transaction
+}
+
+/** `ruleset` is the part of `after` that the transaction is about. */
+export function transactionPlan<State>({
+  transaction,
+  ruleset,
+  ...its
+}: Pick<TransactionPlan<State>, 'transaction' | 'after' | 'complete'> & {
+  readonly ruleset: Ruleset
+}): TransactionPlan<State> {
+  return {
+    ...its,
+    transaction,
+    empty: transaction.length === 0,
+    changes: countChanges(transaction),
+    rebuilds: transaction.some(({ verb }) => verb === 'delete-table'),
+    describe: () => describeTransaction(transaction, ruleset),
+  }
 }

@@ -1,5 +1,6 @@
 import type { Cidr } from '../../base/cidr.ts'
 import { type Family, familyOf } from '../../base/ip.ts'
+import type { DetectLocal } from '../../config/config.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 
 /** How pods of this node are told from other traffic. */
@@ -23,4 +24,20 @@ export function detectorFor(
   if (option?.kind !== 'node-cidr') return option
   const cidr = node.podCidrs.find(({ ip }) => familyOf(ip) === family)
   return cidr === undefined ? undefined : { kind: 'cidr', cidr }
+}
+
+/** How planes tell pods of this node from other traffic; undefined where nothing does. */
+export function detectorOf(detect: DetectLocal, family: Family): DetectorOption | undefined {
+  switch (detect.kind) {
+    case 'NodeCIDR':
+      return { kind: 'node-cidr' }
+    case 'BridgeInterface':
+      return { kind: 'interface', name: detect.name }
+    case 'InterfaceNamePrefix':
+      return { kind: 'interface-prefix', prefix: detect.prefix }
+    case 'ClusterCIDR': {
+      const cidr = detect.cidrs.find(({ ip }) => familyOf(ip) === family)
+      return cidr === undefined ? undefined : { kind: 'cidr', cidr }
+    }
+  }
 }

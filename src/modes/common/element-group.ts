@@ -28,3 +28,13 @@ const COMMENT_MAX = 250
 export function commentOf({ displayName }: PortFrontends): string {
   return displayName.length <= COMMENT_MAX ? displayName : displayName.slice(0, COMMENT_MAX)
 }
+
+/** Groups of elements that serve no single Service begin so; names of Services cannot. */
+const SHARED = '@'
+
+export const GROUP_NODEPORT_IPS = `${SHARED}nodeport-ips`
+
+/** The Service whose elements a group holds; undefined when it is shared by all. */
+export function serviceOfGroup(group: string): string | undefined {
+  return group.startsWith(SHARED) || group.startsWith('\0') ? undefined : group
+}

@@ -137,7 +137,7 @@ export function fromPod(context: RuleContext, detector: Detector, negated: boole
   return [{ kind: 'meta', key: NFT_META_IIFNAME, dreg: WORK }, compare(op, WORK, name)]
 }
 
-export interface PrefixMatch extends Cidr {
+interface PrefixMatch extends Cidr {
   /** `neq` goes on only if the address is not in the prefix. */
   readonly op: 'eq' | 'neq'
 }

@@ -83,7 +83,7 @@ export function asleep(table: Table): Table {
   return { ...table, chains: new Map(chains) }
 }
 
-export interface HookChains {
+interface HookChains {
   readonly hooknum: number
   readonly base: string
   readonly builtin: string

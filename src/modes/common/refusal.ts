@@ -1,6 +1,6 @@
 import type { OperationFailure } from '../../kernel/nft/client.ts'
 import type { KernelRefusal } from '../../reconcile/dataplane.ts'
-import { serviceOfGroup } from './groups.ts'
+import { serviceOfGroup } from './element-group.ts'
 
 /** What the kernel says when it lacks room: whichever element it stopped at is not to blame. */
 const NO_ROOM: ReadonlySet<string> = new Set(['ENFILE', 'ENOMEM', 'ENOSPC', 'ENOBUFS'])

@@ -7,9 +7,12 @@ import {
   NF_IP_PRI_NAT_DST,
   NF_IP_PRI_NAT_SRC,
   NF_NAT_RANGE_PROTO_RANDOM_FULLY,
+  NFTA_FIB_F_DADDR,
+  RTN_LOCAL,
 } from '../../kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
+import type { NodePortAddresses } from '../../model/frontend.ts'
 import {
   CHAIN_LATE_OUTPUT,
   CHAIN_LATE_PREROUTING,
@@ -22,11 +25,13 @@ import {
 import type { Detector } from './detector.ts'
 import {
   compare,
+  destinationAddress,
   dropCounted,
   type Expressions,
   inPrefix,
   jumpTo,
   maskNumber,
+  matches,
   type RuleContext,
   readMark,
   rule,
@@ -118,3 +123,22 @@ export function detectorKey(detector: Detector | undefined): unknown {
   if (detector?.kind !== 'cidr') return detector
   return { kind: detector.kind, cidr: cidrKey(detector.cidr) }
 }
+
+interface NodePortPlace {
+  readonly layout: FamilyLayout
+  readonly nodePorts: NodePortAddresses
+}
+
+/** NodePorts are never served on loopback addresses: the answer could not leave the node. */
+export function toNodePortAddress({ layout, nodePorts }: NodePortPlace): Expressions {
+  if (nodePorts.kind === 'only') return [destinationAddress(layout, WORK), matches('nodeport-ips')]
+  const local: Expressions = [
+    { kind: 'fib', flags: NFTA_FIB_F_DADDR, dreg: WORK },
+    compare('eq', WORK, u32host(RTN_LOCAL)),
+  ]
+  const loopback = layout.model === 'IPv4' ? LOOPBACK_4 : LOOPBACK_6
+  return [...local, ...inPrefix(layout, 'destination', { ...loopback, op: 'neq' })]
+}
+
+const LOOPBACK_4: Cidr = { ip: '\x7f\0\0\0', bits: 8 }
+const LOOPBACK_6: Cidr = { ip: `${'\0'.repeat(15)}\x01`, bits: 128 }

@@ -40,7 +40,7 @@ function noteElement(found: Noted, { key, data, comment }: Element, addressLengt
 }
 
 /** Names by `TCP 10.96.0.1:80` (`TCP :30080` for NodePorts), and by address. */
-export interface Noted {
+interface Noted {
   readonly places: Map<string, string>
   readonly addresses: Map<string, string>
   readonly clusterIps: Map<string, string>

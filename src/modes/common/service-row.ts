@@ -1,4 +1,4 @@
-import { compareIps, formatIpPort } from '../../base/ip.ts'
+import { compareIps, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import type { Backend } from '../../model/frontend.ts'
 
 /** One place at which traffic is caught, and what becomes of it: what people and `-o json` are shown. */
@@ -43,4 +43,43 @@ export function endpointTexts(endpoints: readonly Pick<Backend, 'ip' | 'port'>[]
 /** Whether it is of a Service, `namespace/name`; of any when that is empty. */
 export function isOfService(services: readonly string[], service: string): boolean {
   return service === '' || services.some(name => name === service || name.startsWith(`${service}:`))
+}
+
+/** An address in a map of frontends. */
+export interface CaughtPlace {
+  /** Of the Service port, with its protocol. */
+  readonly port: string
+  readonly ip: Ip
+  /** `yes` where only ClusterIPs are served so, `maybe` where others can be, too. */
+  readonly isClusterIp: 'yes' | 'maybe' | 'no'
+}
+
+/**
+ * Addresses that the set of ClusterIPs has lost: every port of a Service has one, and of these ports no address is in the
+ * set. Of a named proxy, which serves headless Services as well, only those count that can be nothing else.
+ */
+export function lostClusterIps(
+  places: readonly CaughtPlace[],
+  known: ReadonlySet<Ip>,
+  isNamed: boolean,
+): ReadonlySet<Ip> {
+  const byPort = new Map<string, CaughtPlace[]>()
+  for (const place of places) {
+    const others = byPort.get(place.port)
+    if (others === undefined) byPort.set(place.port, [place])
+    else others.push(place)
+  }
+  const lost = new Set<Ip>()
+  for (const group of byPort.values()) {
+    if (group.some(({ ip }) => known.has(ip))) continue
+    const sure = group.filter(({ isClusterIp }) => isClusterIp === 'yes')
+    const maybe = isNamed ? [] : group.filter(({ isClusterIp }) => isClusterIp === 'maybe')
+    const [found, ...more] = sure.length > 0 ? sure : maybe
+    if (found !== undefined && more.length === 0) lost.add(found.ip)
+  }
+  return lost
+}
+
+export function lostText(ip: Ip, follows: string): string {
+  return `${INCOMPLETE}: ${formatIp(ip)} is missing in set cluster-ips: ${follows}`
 }

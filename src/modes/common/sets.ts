@@ -20,7 +20,7 @@ export function plainSet(
   }
 }
 
-export interface Growth {
+interface Growth {
   /** Of new sets at least, so that small clusters grow without a reload. */
   readonly min: number
   /** 0 to 1: fuller than this a set gets a new size. */

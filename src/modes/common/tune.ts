@@ -1,5 +1,4 @@
-import type { TuneFailure, TuneReport } from '../../kernel/sysctl/files.ts'
-import type { SysctlLeft } from '../../kernel/sysctl/sysctl.ts'
+import type { SysctlLeft, TuneFailure, TuneReport } from '../../kernel/sysctl/files.ts'
 
 /** Counts a sysctl that does not exist as a failure: the mode cannot do without it. */
 export function missingFails({ written, left, failed }: TuneReport): TuneReport {

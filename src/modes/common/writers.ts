@@ -7,7 +7,7 @@ export interface WatchedSocket {
   readonly own: number
 }
 
-export interface WatchedObjects extends WatchedSocket {
+interface WatchedObjects extends WatchedSocket {
   /** Whether what a notification is about is ours, or leads to what is. */
   readonly touchesUs: (touched: Touched) => boolean
 }

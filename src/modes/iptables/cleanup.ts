@@ -1,7 +1,6 @@
 import { count } from '../../base/text.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
-import type { Observed } from '../../kernel/nft/observed.ts'
-import type { NftFamily } from '../../kernel/nft/state.ts'
+import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'

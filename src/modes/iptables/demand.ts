@@ -27,7 +27,7 @@ export function lackText(missing: readonly MissingExtension[]): string {
 }
 
 /** What this kernel has no place for in rules of iptables, as far as it is for one of `uses`. Throws NetlinkError. */
-export function missingXt(
+function missingXt(
   { netfilter }: Pick<KernelSockets, 'netfilter'>,
   clock: Clock,
   uses: readonly XtUse[],

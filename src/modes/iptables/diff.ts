@@ -2,13 +2,14 @@ import type { Steps } from '../../base/steps.ts'
 import type { Language } from '../../kernel/xt/language.ts'
 import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
 import { Committed, type Held, heldInKernel } from '../../kernel/xt/scope-held.ts'
-import { chainKey } from '../../kernel/xt/scope-operation.ts'
+import { chainKey, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
 import { type Asked, rewritesCommon } from '../../kernel/xt/scope-wanted.ts'
 import type { ServiceKey } from '../../model/service.ts'
+import type { Plan } from '../../reconcile/dataplane.ts'
+import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import { isOurChain } from '../xt-common/layout.ts'
-import { type IptablesPlan, makePlan } from './plan.ts'
 import { rulesIn, servicesBetween } from './render.ts'
-import type { ServiceRules } from './service-rules.ts'
+import type { ServiceRules } from './rules-port.ts'
 import type { IptablesState, RenderedState } from './state.ts'
 
 const SERVICES_PER_STEP = 16
@@ -92,4 +93,22 @@ function withoutKept(rules: ServiceRules, from: RenderedState, to: RenderedState
   const isKept = (key: string): boolean => from.sharedChains.has(key) && to.sharedChains.has(key)
   const chains = rules.chains.filter(chain => chain.shared !== true || !isKept(chainKey(chain, chain.name)))
   return { chains, entries: rules.entries }
+}
+
+/** One batch for the tables of both families. */
+export interface IptablesPlan extends Plan<IptablesState> {
+  readonly operations: ScopeOperations
+}
+
+function makePlan(operations: ScopeOperations, after: IptablesState): IptablesPlan {
+  return {
+    operations,
+    empty: operations.length === 0,
+    changes: countScopeChanges(operations),
+    after,
+    complete: true,
+    // Lists of recent clients are the kernel's: they live on while any rule, old or new, names them.
+    rebuilds: false,
+    describe: () => describeScope(operations),
+  }
 }

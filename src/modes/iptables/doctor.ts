@@ -4,7 +4,7 @@ import { Connection } from '../../netlink/connection.ts'
 import type { Finding, ReadText } from '../common/finding.ts'
 import type { Look } from '../mode.ts'
 import { lackText } from './demand.ts'
-import { answersAtLoopback } from './loopback.ts'
+import { answersAtLoopback } from './tune.ts'
 
 /** What iptables mode needs of the kernel besides nf_tables, thing by thing; nothing is changed. */
 export async function iptablesFindings(config: Config, look: Look): Promise<readonly Finding[]> {

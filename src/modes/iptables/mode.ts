@@ -1,15 +1,26 @@
-import type { Mode } from '../mode.ts'
+import { OWN_IPTABLES_FLAGS } from '../../config/iptables-flags.ts'
+import { IPTABLES_SECTION } from '../common/iptables-section.ts'
+import type { Mode, ModeSettings } from '../mode.ts'
 import { chainNames } from '../xt-common/layout.ts'
 import { SAME_CHAINS } from '../xt-common/same-chains.ts'
 import { cleanIptables } from './cleanup.ts'
 import { iptablesFindings } from './doctor.ts'
-import { answersAtLoopback } from './loopback.ts'
 import { iptablesTracer, openIptables, retireIptables } from './open.ts'
-import { readIptablesRecord, writeIptablesRecord } from './record.ts'
-import { IPTABLES_SETTINGS } from './settings.ts'
-import { settleIptablesRecord } from './settle-record.ts'
+import { readIptablesRecord, settleIptablesRecord, writeIptablesRecord } from './record.ts'
 import { iptablesHeld } from './show.ts'
-import { tuneIptables } from './tune.ts'
+import { answersAtLoopback, tuneIptables } from './tune.ts'
+
+const IPTABLES_SETTINGS: ModeSettings = {
+  ...IPTABLES_SECTION,
+  // nf_tables reports changes of tables of iptables as well.
+  defaultSyncPeriod: 600_000_000_000n,
+  everyAddress: true,
+  ownFlags: OWN_IPTABLES_FLAGS,
+  flagTexts: ({ iptables }) => ({
+    'iptables-localhost-nodeports': `${iptables.localhostNodePorts}`,
+    'iptables-optimize': `${iptables.optimize}`,
+  }),
+}
 
 export const iptables: Mode = {
   name: 'iptables',

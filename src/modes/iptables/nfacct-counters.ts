@@ -5,7 +5,7 @@ import type { IptablesNumbers } from './metrics.ts'
 import { type IptablesOptions, NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
 
 /** Counters that kube-proxy's rules count with, by its names. */
-export interface NfacctCounters {
+interface NfacctCounters {
   /** Those that exist. What follows from it is read anew each time: making them changes it. */
   readonly available: IptablesOptions['nfacct']
   /** Makes them where the kernel has such counters. Throws NetlinkError. */

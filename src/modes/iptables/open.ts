@@ -5,24 +5,23 @@ import type { Config } from '../../config/config.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Dataplane } from '../../reconcile/dataplane.ts'
-import { detectorOf } from '../common/detector-of.ts'
+import { detectorOf } from '../common/detector.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
 import type { KernelSockets, ModeContext, ModeTracer, OpenPlane, Retired } from '../mode.ts'
 import { KUBE_LOAD_BALANCER } from '../xt-common/ipvs-chain-names.ts'
 import { chainNames, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
 import { demandIptables, lesserLack } from './demand.ts'
-import { iptablesExtent } from './extent.ts'
-import { answersAtLoopback } from './loopback.ts'
+import type { IptablesPlan } from './diff.ts'
 import { type IptablesNumbers, iptablesMetrics, type TableRules } from './metrics.ts'
 import { NO_NFACCT_COUNTERS, openNfacctCounters } from './nfacct-counters.ts'
 import { createBusiestFirst } from './optimize/busiest-first.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from './options.ts'
-import type { IptablesPlan } from './plan.ts'
 import { createIptablesPlane, type IptablesPlane } from './plane.ts'
 import { renderIptablesState } from './render.ts'
 import { RuleCounter, type RuleCounts, rulesWritten } from './rule-counts.ts'
-import { EMPTY_STATE, type IptablesState } from './state.ts'
+import { EMPTY_STATE, type IptablesState, iptablesExtent } from './state.ts'
 import { createIptablesTracer } from './trace.ts'
+import { answersAtLoopback } from './tune.ts'
 
 /** Throws when the kernel's nf_tables cannot be spoken to. */
 export function openIptables({
@@ -92,7 +91,7 @@ const LIMITS = `${LIMIT}; each new connection passes the rules of all Services i
  * Whether the kernel holds chains of this mode under the names of the configuration's proxy. Those of the unnamed one may be
  * kube-proxy's: nothing in the kernel tells who of the two made them.
  */
-export async function hasIptablesChains({ config, clock, sockets }: ModeContext): Promise<boolean> {
+async function hasIptablesChains({ config, clock, sockets }: ModeContext): Promise<boolean> {
   const names = chainNames(config.serviceProxyName)
   const asked = new Set([names.services, ...(names.proxy === undefined ? TELLING : [])])
   const client = createNftClient({ transport: sockets.netfilter(), clock })

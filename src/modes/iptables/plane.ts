@@ -14,15 +14,14 @@ import { refusalTo } from '../common/refusal.ts'
 import { type WatchedSocket, watchWritersOf } from '../common/writers.ts'
 import { isOurChain, isServiceChain } from '../xt-common/layout.ts'
 import { touchesUs } from '../xt-common/touches.ts'
-import { diffStates } from './diff.ts'
+import { diffStates, type IptablesPlan } from './diff.ts'
 import { jumpsOf } from './jumps.ts'
 import type { IptablesOptions } from './options.ts'
-import type { IptablesPlan } from './plan.ts'
 import { renderIptablesState } from './render.ts'
 import { EMPTY_STATE, type IptablesState, type ObservedState } from './state.ts'
 import { staticsOf } from './statics.ts'
 
-export interface IptablesPlaneOptions {
+interface IptablesPlaneOptions {
   readonly client: NftClient
   readonly options: IptablesOptions
   /** For a subscription that names who commits to nf_tables; without it, damage is repaired but nobody is named. */

@@ -58,7 +58,7 @@ export function* renderIptablesState(
 type Given = Pick<RenderedState, 'frontends' | 'without'>
 
 /** Undefined for one that does not exist, and for one that is left out. */
-export function serviceIn({ frontends, without }: Given, key: ServiceKey) {
+function serviceIn({ frontends, without }: Given, key: ServiceKey) {
   return without.has(key) ? undefined : frontends.services.get(key)
 }
 

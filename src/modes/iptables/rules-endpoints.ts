@@ -11,8 +11,7 @@ import {
   PROTOCOLS,
   transport,
 } from '../xt-common/rules-parts.ts'
-import { natChain, type PortRules } from './rules-port.ts'
-import type { ServiceChain } from './service-rules.ts'
+import { natChain, type PortRules, type ServiceChain } from './rules-port.ts'
 
 /** An endpoint with its chain. */
 interface Place {

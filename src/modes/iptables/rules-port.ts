@@ -1,11 +1,21 @@
 import type { Cidr } from '../../base/cidr.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
-import type { XtEntry, XtTableName } from '../../kernel/xt/scope.ts'
+import type { XtChain, XtEntry, XtTableName } from '../../kernel/xt/scope.ts'
 import type { PortFrontends } from '../../model/frontend.ts'
 import { type PortChains, portChains } from '../xt-common/layout.ts'
-import type { ServiceChain } from './service-rules.ts'
 import type { FamilyStatics, Statics } from './statics.ts'
+
+/** What one Service asks of the tables of both families. A pure function of the Service and of what all Services share. */
+export interface ServiceRules {
+  readonly chains: readonly ServiceChain[]
+  readonly entries: readonly XtEntry[]
+}
+
+export interface ServiceChain extends XtChain {
+  /** Other Services may ask for the same chain with the same rules: it goes with the last of them. */
+  readonly shared?: true
+}
 
 /** One port of one Service in one family, with what its rules follow from. */
 export interface PortRules {
@@ -18,7 +28,7 @@ export interface PortRules {
 }
 
 /** Which of its chains a port needs: those that a frontend leads to. */
-export interface Uses {
+interface Uses {
   readonly cluster: boolean
   readonly local: boolean
   /** At addresses beside the ClusterIP, with the policy that holds there. */

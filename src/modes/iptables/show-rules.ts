@@ -4,8 +4,7 @@ import { NFT_FAMILIES } from '../common/family.ts'
 import { familyName, HOOK_OF, type Hook, type ReadRules, remembered } from '../common/read-rules.ts'
 import type { ChainNames } from '../xt-common/layout.ts'
 import { type ReadChain, targetOf } from '../xt-common/read-chains.ts'
-import { createXtTracer } from '../xt-common/trace-tables.ts'
-import { traceable } from '../xt-common/traceable.ts'
+import { createXtTracer, traceable } from '../xt-common/trace-tables.ts'
 
 /** Rules of iptables mode: our chains, and what leads to them. */
 export function rulesOfChains(chains: readonly ReadChain[], names: ChainNames): ReadRules {

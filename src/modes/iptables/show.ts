@@ -4,8 +4,13 @@ import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { endpointTexts, NOT_REACHED, type ServiceRow } from '../common/service-row.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
-import { dispatchNames } from '../xt-common/dispatch-names.ts'
-import { type ChainNames, chainNames, isServiceChain, serviceChainKind } from '../xt-common/layout.ts'
+import {
+  type ChainNames,
+  chainNames,
+  dispatchNames,
+  isServiceChain,
+  serviceChainKind,
+} from '../xt-common/layout.ts'
 import { type ReadChain, type ReadRule, targetOf } from '../xt-common/read-chains.ts'
 import { damageOfChains, rulesOfChains } from './show-rules.ts'
 

@@ -1,9 +1,12 @@
 import type { Tracer } from '../../kernel/nft/trace.ts'
 import { printRule } from '../../kernel/xt/print.ts'
+import type { XtRule } from '../../kernel/xt/rule.ts'
+import type { XtChain } from '../../kernel/xt/scope.ts'
+import { chainKey } from '../../kernel/xt/scope-operation.ts'
 import { createXtTracer } from '../xt-common/trace-tables.ts'
 import { jumpsOf } from './jumps.ts'
+import { rulesIn } from './render.ts'
 import type { RenderedState } from './state.ts'
-import { wantedChains } from './wanted.ts'
 
 /**
  * Follows packets through our chains and the jumps that lead to them, as values; what others have in the same tables is
@@ -15,4 +18,32 @@ export function createIptablesTracer(state: RenderedState): Tracer {
     jumps: jumpsOf(state.statics),
     print: printRule,
   }))
+}
+
+/**
+ * Every chain of ours as it should be, once, with its entries among its rules; those that are always there come last. A
+ * walk over all Services.
+ */
+export function* wantedChains(state: RenderedState): Iterable<XtChain> {
+  const entries = new Map<string, XtRule[]>()
+  const seen = new Set<string>()
+  for (const owner of state.frontends.services.keys()) {
+    const rules = rulesIn(state, owner)
+    for (const { rule, ...place } of rules.entries) {
+      const key = chainKey(place, place.chain)
+      const same = entries.get(key)
+      if (same === undefined) entries.set(key, [rule])
+      else same.push(rule)
+    }
+    for (const chain of rules.chains) {
+      const key = chainKey(chain, chain.name)
+      if (chain.shared === true && seen.has(key)) continue
+      if (chain.shared === true) seen.add(key)
+      yield chain
+    }
+  }
+  for (const chain of state.common.chains.values()) {
+    const rules = [...chain.rules, ...(entries.get(chainKey(chain, chain.name)) ?? []), ...chain.last]
+    yield { ...chain, rules, last: [] }
+  }
 }

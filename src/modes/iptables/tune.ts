@@ -1,8 +1,9 @@
+import { contains } from '../../base/cidr.ts'
+import { familyOf, isLoopback } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import type { TuneOptions, TuneReport } from '../../kernel/sysctl/files.ts'
 import { tuneSwitches, wantedSysctl } from '../../kernel/sysctl/switches.ts'
 import { missingFails } from '../common/tune.ts'
-import { answersAtLoopback } from './loopback.ts'
 
 /** Packets from 127.0.0.1 may leave by a device: those of a connection to a NodePort there do. */
 export const ROUTE_LOCALNET = wantedSysctl('net/ipv4/conf/all/route_localnet', 1)
@@ -10,4 +11,17 @@ export const ROUTE_LOCALNET = wantedSysctl('net/ipv4/conf/all/route_localnet', 1
 export async function tuneIptables(config: Config, options: TuneOptions): Promise<TuneReport> {
   const wanted = answersAtLoopback(config) ? [ROUTE_LOCALNET] : []
   return missingFails(await tuneSwitches(wanted, options))
+}
+
+/** First address of 127.0.0.0/8: a range that contains it contains the whole prefix. */
+const LOOPBACK_START = '\x7f\0\0\0'
+
+/**
+ * Whether NodePorts answer at 127.0.0.1 in iptables mode: it is asked for, and the choice of NodePort addresses does
+ * not leave loopback out. Never at ::1, which cannot be translated.
+ */
+export function answersAtLoopback({ iptables, nodePortAddresses }: Config): boolean {
+  if (!iptables.localhostNodePorts || nodePortAddresses.primary) return false
+  const cidrs = nodePortAddresses.cidrs.filter(({ ip }) => familyOf(ip) === 'IPv4')
+  return cidrs.length === 0 || cidrs.some(cidr => isLoopback(cidr.ip) || contains(cidr, LOOPBACK_START))
 }

@@ -1,7 +1,7 @@
 import type { Steps } from '../../base/steps.ts'
 import type { IpsetClient } from '../../kernel/ipset/client.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
-import type { Observed } from '../../kernel/nft/observed.ts'
+import type { Observed } from '../../kernel/nft/state.ts'
 import { compileRule } from '../../kernel/xt/compile.ts'
 import type { Language } from '../../kernel/xt/language.ts'
 import { printRule } from '../../kernel/xt/print.ts'
@@ -49,7 +49,7 @@ export function wantedChains(options: IpvsOptions, frontends: FrontendTable, bef
   return { kind: 'wanted', common, key }
 }
 
-export interface ChainsSeen {
+interface ChainsSeen {
   readonly observed: Observed
   readonly generation: number
   readonly unsettled: boolean

@@ -28,8 +28,7 @@ import {
   TO_LOCAL,
 } from '../xt-common/rules-parts.ts'
 import { NODE_PORT_SETS } from './layout.ts'
-import { SET_COMMENTS } from './set-comments.ts'
-import { type SetStem, setName } from './set-names.ts'
+import { SET_COMMENTS, type SetStem, setName } from './set-names.ts'
 
 /* Chains of kube-proxy's IPVS mode (1.36): their names, order and comments are what people and tools look for. */
 

@@ -1,6 +1,6 @@
 import { count } from '../../base/text.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
-import type { Observed } from '../../kernel/nft/observed.ts'
+import type { Observed } from '../../kernel/nft/state.ts'
 import { placeOfTable } from '../../kernel/xt/scope-operation.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'

@@ -1,7 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import { isLinkLocal } from '../../base/ip.ts'
 import { slicingOf } from '../../base/steps.ts'
-import { errorOf } from '../../base/thrown.ts'
 import type { IpsetResult } from '../../kernel/ipset/client.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
 import type { GroupedEntries, IpsetOperation } from '../../kernel/ipset/operation.ts'
@@ -18,13 +18,13 @@ import type { ServiceKey } from '../../model/service.ts'
 import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
-import { serviceOfGroup } from '../common/groups.ts'
+import { serviceOfGroup } from '../common/element-group.ts'
 import { refusalOf } from '../common/refusal.ts'
 import type { IpvsKernel } from './observe.ts'
 import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './phases.ts'
 import type { PlacedAddress } from './state.ts'
 
-export interface CommitterOptions {
+interface CommitterOptions {
   readonly kernel: IpvsKernel
   readonly clock: Clock
   /** Of nf_tables: its batches are refused if it moved on from here. Undefined where anything will do. */

@@ -5,7 +5,7 @@ import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
 import type { RealServer, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { PlacedServer } from './state.ts'
 
-export interface ServersDiff {
+interface ServersDiff {
   readonly add: readonly IpvsOperation[]
   readonly remove: readonly IpvsOperation[]
   /** `to` with the real servers that drain, or are left to. */

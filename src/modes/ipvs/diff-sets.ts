@@ -3,11 +3,11 @@ import type { Steps } from '../../base/steps.ts'
 import { growthOf } from '../../kernel/ipset/grow.ts'
 import type { GroupedEntries } from '../../kernel/ipset/operation.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
+import { countEntries, type SetCounts } from './digest.ts'
 import { groupOf, type SetChange } from './phases.ts'
-import { countEntries, type SetCounts } from './set-counts.ts'
 import type { IpvsState, PlacedEntry } from './state.ts'
 
-export interface SetsDiff {
+interface SetsDiff {
   readonly add: readonly SetChange[]
   readonly addEntries: readonly GroupedEntries[]
   /** Those of sets that go, go with them. */

@@ -15,7 +15,7 @@ import type { IpvsState, PlacedAddress } from './state.ts'
 
 const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
-export interface DiffOptions extends Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'> {
+interface DiffOptions extends Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'> {
   /** Of rules in the tables of iptables. */
   readonly language: Language
 }

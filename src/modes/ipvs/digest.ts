@@ -4,7 +4,6 @@ import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
 import type { ListedDestination, ListedServer } from '../../kernel/ipvs/state.ts'
 import { sameDestination, sameSettings } from './diff-servers.ts'
 import type { Ownership } from './ownership.ts'
-import type { SetCounts } from './set-counts.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
 /**
@@ -75,4 +74,15 @@ export function digestAddresses(
     else if (ownership.isOurAddress(ip)) return `address ${formatIp(ip)} was added`
   }
   return found === addresses.size ? undefined : `${addresses.size - found} addresses were deleted`
+}
+
+/** Number of entries by name of set. */
+export type SetCounts = ReadonlyMap<string, number>
+
+/** A rendered state knows; one that was read is counted. */
+export function countEntries({ entries, rendering }: IpvsState): SetCounts {
+  if (rendering !== undefined) return rendering.entries
+  const counts = new Map<string, number>()
+  for (const { set } of entries.values()) counts.set(set, (counts.get(set) ?? 0) + 1)
+  return counts
 }

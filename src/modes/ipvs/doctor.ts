@@ -1,6 +1,5 @@
-import { failureText } from '../../base/failure-text.ts'
+import { errorOf, failureText } from '../../base/failure-text.ts'
 import { FAMILIES } from '../../base/ip.ts'
-import { errorOf } from '../../base/thrown.ts'
 import type { Config } from '../../config/config.ts'
 import type { IpsetType } from '../../kernel/ipset/state.ts'
 import { ipvsSysctls } from '../../kernel/ipvs/sysctls.ts'

@@ -4,7 +4,7 @@ import type { IpvsPlan } from './plan.ts'
 import type { IpvsState } from './state.ts'
 
 /** Real servers of one virtual server that take no new connections, with the time when they go at the latest. */
-export type Deadlines = ReadonlyMap<string, number>
+type Deadlines = ReadonlyMap<string, number>
 
 /**
  * The real servers that nobody wants any more and that keep their connections until these end, or until a deadline.

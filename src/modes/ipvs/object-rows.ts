@@ -18,7 +18,7 @@ export interface ServerRow {
   readonly destinations: readonly DestinationRow[]
 }
 
-export interface DestinationRow {
+interface DestinationRow {
   readonly address: string
   /** 0 takes no new connections. */
   readonly weight: number
@@ -65,7 +65,7 @@ export function nameOf(
   return names.at(protocol, ip, port) ?? names.atClusterIp(ip) ?? names.atNodePort(protocol, port) ?? ''
 }
 
-export interface EntryRow {
+interface EntryRow {
   readonly set: string
   /** As ipset writes it. */
   readonly entry: string

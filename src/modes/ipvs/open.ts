@@ -1,7 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import { FAMILIES, formatIp, type Ip } from '../../base/ip.ts'
 import { finish, finishInSlices, slicingOf } from '../../base/steps.ts'
-import { errorOf } from '../../base/thrown.ts'
 import type { Config } from '../../config/config.ts'
 import { createIpsetClient } from '../../kernel/ipset/client.ts'
 import { createIpvsClient } from '../../kernel/ipvs/client.ts'
@@ -13,7 +13,7 @@ import type { Touched } from '../../kernel/nft/monitor.ts'
 import type { ApiEndpoint } from '../../model/api-server.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { detectorOf } from '../common/detector-of.ts'
+import { detectorOf } from '../common/detector.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { watchWritersOf } from '../common/writers.ts'
 import type {
@@ -225,7 +225,7 @@ export function ipvsTracer(config: Config, table: FrontendTable): ModeTracer {
 
 const NONE_MISSING: ReadonlySet<string> = new Set()
 
-export function ipvsOptions(config: Config): IpvsOptions {
+function ipvsOptions(config: Config): IpvsOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, ipvs } = config
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   return {

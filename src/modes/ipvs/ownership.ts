@@ -25,11 +25,11 @@ export interface Ownership {
 }
 
 /** Entries by entryKey. */
-export interface EntryRecord {
+interface EntryRecord {
   has(entryKey: string): boolean
 }
 
-export interface ServerRecord {
+interface ServerRecord {
   has(key: ServerKey): boolean
 }
 
@@ -92,7 +92,7 @@ function once<T>(make: () => T): () => T {
   }
 }
 
-export interface IpRecord {
+interface IpRecord {
   has(ip: Ip): boolean
 }
 

@@ -45,7 +45,7 @@ export type Phase =
   | { readonly kind: 'remove-entries'; readonly lists: readonly GroupedEntries[] }
   | { readonly kind: 'remove-sets'; readonly names: readonly string[] }
 
-export interface ChainWork {
+interface ChainWork {
   readonly operations: ScopeOperations
   /** Of an ipset that a rule names by its number. */
   readonly nameOfIpset: Language['nameOfIpset']

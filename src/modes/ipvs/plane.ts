@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import type { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { finish, type Steps } from '../../base/steps.ts'
 import { Turns } from '../../base/turns.ts'
 import type { Touched } from '../../kernel/nft/monitor.ts'
 import type { Language } from '../../kernel/xt/language.ts'
@@ -23,13 +23,12 @@ import { Drains } from './drains.ts'
 import { type IpvsKernel, observeKernel, type Seen } from './observe.ts'
 import type { IpvsOptions } from './options.ts'
 import type { IpvsPlan } from './plan.ts'
-import { removeAll } from './remove-all.ts'
 import { renderIpvsState } from './render.ts'
 import { EMPTY_STATE, type IpvsState, type PlacedEntry, type PlacedServer, type ServerKey } from './state.ts'
 import type { Occupied } from './surroundings.ts'
 import { Upkeep, type UpkeepEvent, type UpkeepOptions } from './upkeep.ts'
 
-export interface IpvsPlaneOptions extends IpvsKernel {
+interface IpvsPlaneOptions extends IpvsKernel {
   readonly clock: Clock
   readonly options: IpvsOptions
   /**
@@ -213,4 +212,30 @@ class KernelIpvsPlane implements IpvsPlane {
 function occupiedBy(servers: ReadonlySet<ServerKey>, before: Occupied): Occupied {
   const isSame = servers.size === before.servers.size && [...servers].every(key => before.servers.has(key))
   return isSame ? before : { servers, version: before.version + 1 }
+}
+
+interface RemovalOptions {
+  /** What is ours, read from the kernel. */
+  readonly look: () => Promise<IpvsState>
+  readonly diff: (from: IpvsState) => Steps<IpvsPlan>
+  readonly commit: (plan: IpvsPlan) => Promise<Committed>
+}
+
+/** Looks and removals; what others put into our sets meanwhile makes another one necessary. */
+const TRIES = 8
+
+/**
+ * Removes all that is ours, in the order in which a plan removes things; the device only if nobody else's address is on
+ * it. Throws, in the kernel's words, when something cannot be removed.
+ */
+async function removeAll({ look, diff, commit }: RemovalOptions): Promise<void> {
+  for (let tries = 1; tries <= TRIES; tries++) {
+    const plan = finish(diff(await look()))
+    if (plan.empty) return
+    const { outcome, refusals } = await commit(plan)
+    if (outcome !== 'refused') continue
+    const [first] = refusals
+    throw new Error(`remove what is ours: ${first?.error.message ?? outcome}`, { cause: first?.error })
+  }
+  throw new Error(`remove what is ours: objects remained after each of ${TRIES} tries`)
 }

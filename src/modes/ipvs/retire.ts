@@ -15,7 +15,7 @@ import type { IpvsPlane } from './plane.ts'
 import { setName } from './set-names.ts'
 import type { PlacedServer } from './state.ts'
 
-export interface RetireOptions {
+interface RetireOptions {
   readonly kernel: IpvsKernel
   readonly plane: IpvsPlane
   readonly clock: Clock

@@ -8,7 +8,7 @@ import type { PlacedPort } from './places.ts'
 import type { PlacedServer } from './state.ts'
 import type { Surroundings } from './surroundings.ts'
 
-export const SCHEDULER_FIELD = 'metadata.annotations[kprobe.io/ipvs-scheduler]'
+const SCHEDULER_FIELD = 'metadata.annotations[kprobe.io/ipvs-scheduler]'
 
 /** IP_VS_SVC_F_SCHED_MH_PORT (linux/ip_vs.h): maglev hashing goes by the client's port, too. kube-proxy sets it. */
 const MAGLEV_BY_PORT = IP_VS_SVC_F_SCHED2

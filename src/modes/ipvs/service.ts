@@ -6,8 +6,7 @@ import type { Element, NftFamily } from '../../kernel/nft/state.ts'
 import type { ServiceFrontends } from '../../model/frontend.ts'
 import { objectText, type Refusal } from '../../model/refusal.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
-import { elementsOf, healthCheckElements } from './elements.ts'
-import { addEntries, addressEntry } from './entries.ts'
+import { addEntries, addressEntry, elementsOf, healthCheckElements } from './elements.ts'
 import { type PlacedPort, type Placing, placePorts } from './places.ts'
 import { schedulerRefusal, serversOf } from './servers.ts'
 import type { PlacedServer } from './state.ts'
@@ -23,12 +22,12 @@ export interface ServiceRendering {
   readonly refusals: readonly Refusal[]
 }
 
-export interface SetEntry {
+interface SetEntry {
   readonly set: string
   readonly entry: IpsetEntry
 }
 
-export const NOTHING: ServiceRendering = {
+const NOTHING: ServiceRendering = {
   servers: new Map(),
   entries: new Map(),
   addresses: new Set(),

@@ -1,7 +1,7 @@
 import type { Ip } from '../../base/ip.ts'
 import { asleep, type ReadRules, remembered, tableObstacle } from '../common/read-rules.ts'
 import type { ReadChain } from '../xt-common/read-chains.ts'
-import { traceable } from '../xt-common/traceable.ts'
+import { traceable } from '../xt-common/trace-tables.ts'
 import type { IpvsState } from './state.ts'
 import { createIpvsTracer } from './trace.ts'
 

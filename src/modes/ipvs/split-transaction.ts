@@ -1,13 +1,13 @@
 import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
 
-export interface SplitTransaction {
+interface SplitTransaction {
   readonly add: Transaction
   readonly remove: Transaction
 }
 
 /** What the transaction begins with. */
-export interface Started {
+interface Started {
   readonly ruleset: Ruleset
   /** Read from the kernel: sets may be fuller than anybody planned. */
   readonly observed: boolean

@@ -1,15 +1,14 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
-import { sameGroup } from '../common/element-group.ts'
+import { GROUP_NODEPORT_IPS, sameGroup } from '../common/element-group.ts'
 import type { FamilyLayout } from '../common/family.ts'
-import { GROUP_NODEPORT_IPS } from '../common/groups.ts'
 import { declareNftSet, NFT_SET_NAMES, sizeOfNftSet } from './layout.ts'
 import { chainKey } from './rules.ts'
 import type { Surroundings } from './surroundings.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
 
-export interface TableDraftOptions {
+interface TableDraftOptions {
   readonly layout: FamilyLayout
   readonly tableName: string
   readonly base: Table | undefined
@@ -17,7 +16,7 @@ export interface TableDraftOptions {
   readonly counts: ReadonlyMap<string, number> | undefined
 }
 
-export interface FinishedTable {
+interface FinishedTable {
   readonly table: Table
   readonly counts: ReadonlyMap<string, number>
 }

@@ -7,8 +7,7 @@ import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
 import type { IpvsProtocol, RealServer } from '../../kernel/ipvs/state.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
-import type { Tracer } from '../../kernel/nft/trace.ts'
-import { createTracer } from '../../kernel/nft/trace.ts'
+import { allWays, createTracer, type Tracer } from '../../kernel/nft/trace.ts'
 import type {
   Balance,
   BalancedPacket,
@@ -17,7 +16,6 @@ import type {
   TraceSurroundings,
 } from '../../kernel/nft/trace-packet.ts'
 import type { Trace } from '../../kernel/nft/trace-walk.ts'
-import { allWays } from '../../kernel/nft/trace-ways.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
 import { type Traceable, tablesOf } from '../xt-common/trace-tables.ts'

@@ -9,7 +9,7 @@ import type { IpvsState } from './state.ts'
 import { surroundingsOf } from './surroundings.ts'
 
 /** What one real server has seen since it was put behind its virtual server. */
-export interface TrafficCount {
+interface TrafficCount {
   /** Stands for the two of them: the keys of both. */
   readonly element: string
   /** PortFrontends.key. */
@@ -20,7 +20,7 @@ export interface TrafficCount {
   readonly volume: Omit<IpvsStats, 'connections'>
 }
 
-export interface TrafficOptions {
+interface TrafficOptions {
   readonly options: IpvsOptions
   readonly finishSteps: <T>(steps: Steps<T>) => Promise<T>
 }

@@ -1,15 +1,22 @@
 import type { Cancel, Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/thrown.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import type { Turns } from '../../base/turns.ts'
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
 import type { ListedDestination, ServerKey } from '../../kernel/ipvs/state.ts'
-import { type Digest, digestAddresses, digestDestinations, digestServers, digestSets } from './digest.ts'
+import {
+  countEntries,
+  type Digest,
+  digestAddresses,
+  digestDestinations,
+  digestServers,
+  digestSets,
+  type SetCounts,
+} from './digest.ts'
 import type { Drained, Drains } from './drains.ts'
 import type { IpvsKernel } from './observe.ts'
 import type { IpvsOptions } from './options.ts'
 import { type Ownership, ownershipBy } from './ownership.ts'
-import { countEntries, type SetCounts } from './set-counts.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
 /** What happened between commits. */

@@ -2,7 +2,7 @@ import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { ServiceKey } from '../../model/service.ts'
 
 /** A thing of the kernel's that several Services may need. */
-export interface Used {
+interface Used {
   /** Sorted. */
   readonly services: readonly ServiceKey[]
 }

@@ -8,7 +8,7 @@ import type { Ids } from './numbering.ts'
 import type { NftablesState } from './state.ts'
 
 /** How often one element of the kernel's was chosen for a new connection since it exists. */
-export interface ConnectionCount {
+interface ConnectionCount {
   /** Stands for the element as long as it exists: `ip` or `ip6`, its map, and its key. */
   readonly element: string
   /** PortFrontends.key. */

@@ -21,8 +21,7 @@ import {
   STABLE_MAX,
 } from './layout.ts'
 import type { CodeDraft, IdDraft } from './numbering.ts'
-import { assignSlots, type SlotTable, slotsOf } from './slots.ts'
-import { stableIds } from './stable-id.ts'
+import { assignSlots, type SlotTable, slotsOf, stableIds } from './slots.ts'
 
 export interface ElementContext {
   readonly layout: FamilyLayout

@@ -15,7 +15,7 @@ import type { Protocol } from '../../model/service.ts'
  */
 export const VALUE_FLAG = 0x80000000
 const ID_SHIFT = 13
-export const ID_UNIT = 2 ** ID_SHIFT
+const ID_UNIT = 2 ** ID_SHIFT
 export const ID_MAX = 0x3ffff
 /** Leaves the flag in place. */
 export const ID_MASK = 0xffffe000

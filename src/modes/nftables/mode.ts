@@ -1,10 +1,19 @@
-import type { Mode } from '../mode.ts'
+import type { Mode, ModeSettings } from '../mode.ts'
 import { cleanNftables } from './cleanup.ts'
 import { nftablesFeatures } from './features.ts'
 import { nftablesTracer, openNftables, retireNftables } from './open.ts'
 import { proxyOfTable, tableNameOf } from './options.ts'
-import { NFTABLES_SETTINGS } from './settings.ts'
 import { nftablesHeld } from './show.ts'
+
+const NFTABLES_SETTINGS: ModeSettings = {
+  masqueradeAll: 'nftables.masqueradeAll',
+  masqueradeBit: 'nftables.masqueradeBit',
+  minSyncPeriod: 'nftables.minSyncPeriod',
+  syncPeriod: 'nftables.syncPeriod',
+  periodFlags: { min: 'iptables-min-sync-period', sync: 'iptables-sync-period' },
+  defaultSyncPeriod: 600_000_000_000n,
+  countsConnections: true,
+}
 
 export const nftables: Mode = {
   name: 'nftables',

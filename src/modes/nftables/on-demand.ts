@@ -6,7 +6,7 @@ import type { CodeDraft, Codes } from './numbering.ts'
 /** Chains made on demand that nothing uses at the moment, and that are kept for the next time. */
 const UNUSED_MAX = 64
 
-export interface OnDemand {
+interface OnDemand {
   /** Names of all chains made on demand that the table has. */
   readonly chains: ReadonlySet<string>
   readonly codes: Codes

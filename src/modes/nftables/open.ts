@@ -4,7 +4,7 @@ import type { Config } from '../../config/config.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { createTracer } from '../../kernel/nft/trace.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { detectorOf } from '../common/detector-of.ts'
+import { detectorOf } from '../common/detector.ts'
 import { elementExtent } from '../common/extent.ts'
 import { natPriorityOf } from '../common/rules.ts'
 import { watchTableWriters } from '../common/writers.ts'
@@ -12,10 +12,9 @@ import type { ModeContext, ModeTracer, OpenPlane, Retired } from '../mode.ts'
 import { readConnections } from './connections.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
 import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions, tableNameOf } from './options.ts'
-import type { NftablesPlan } from './plan.ts'
 import { createNftablesPlane } from './plane.ts'
 import { renderState } from './render.ts'
-import { EMPTY_STATE, type NftablesState } from './state.ts'
+import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
 /** Throws when the kernel's nf_tables cannot be spoken to. */
 export function openNftables({
@@ -67,7 +66,7 @@ export function nftablesTracer(config: Config, table: FrontendTable): ModeTracer
   return { ...createTracer(ruleset), ownSource: () => undefined }
 }
 
-export function nftablesOptions(config: Config): NftablesOptions {
+function nftablesOptions(config: Config): NftablesOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, serviceProxyName } = config
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   const connectionCounters = config.connectionMetricsMax > 0

@@ -7,17 +7,16 @@ import type { Chain, Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { Dataplane, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
 import { CHAIN_SERVICES } from '../common/chain-names.ts'
 import { deleteTables } from '../common/delete-tables.ts'
+import { transactionPlan } from '../common/describe-transaction.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { refusalOf } from '../common/refusal.ts'
-import { transactionPlan } from '../common/transaction-plan.ts'
 import { adoptRuleset } from './adopt.ts'
 import type { NftablesOptions } from './options.ts'
-import type { NftablesPlan } from './plan.ts'
 import { renderState } from './render.ts'
 import { hasOurSets, LATE_SETS } from './sets.ts'
-import { EMPTY_STATE, type NftablesState } from './state.ts'
+import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
-export interface NftablesPlaneOptions {
+interface NftablesPlaneOptions {
   readonly client: NftClient
   readonly options: NftablesOptions
   /** Reports who commits to nf_tables; without it, damage is repaired but nobody is named. */

@@ -23,7 +23,7 @@ import { CODE_MASK, ENDPOINTS, ID_MASK, LOCAL_LIST, STABLE, STABLE_LOCAL } from 
 const KEY = 0
 
 /** The maps that say what to do with a packet. */
-export type FrontendMap = 'frontends' | 'nodeports'
+type FrontendMap = 'frontends' | 'nodeports'
 
 /** Makes V of the packet its priority. The rule ends here, and the priority stays, when nothing is at its destination. */
 function findValue(layout: FamilyLayout, map: FrontendMap): Expressions {
@@ -73,7 +73,7 @@ interface ListKind {
   readonly local: boolean
 }
 
-export interface ListChoice extends ListKind {
+interface ListChoice extends ListKind {
   readonly modulus: number
 }
 

@@ -84,7 +84,7 @@ export function hasOurSets({ sets }: { readonly sets: ReadonlyMap<string, unknow
   return sets.has('frontends') && sets.has('dispatch') && hasEndpoints
 }
 
-export interface SetDeclaration {
+interface SetDeclaration {
   readonly layout: FamilyLayout
   readonly size: number
   /** Endpoints count the connections they were chosen for. */

@@ -7,12 +7,17 @@ import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Element, ElementGroup, NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Backend } from '../../model/frontend.ts'
 import { CHAIN_EARLY_POSTROUTING, CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/chain-names.ts'
+import { GROUP_NODEPORT_IPS, serviceOfGroup } from '../common/element-group.ts'
 import { type FamilyLayout, LAYOUTS } from '../common/family.ts'
-import { GROUP_NODEPORT_IPS, serviceOfGroup } from '../common/groups.ts'
-import { type CaughtPlace, lostClusterIps, lostText } from '../common/lost-cluster-ips.ts'
 import { protocolOfKey } from '../common/octet-keys.ts'
 import { damageOfTables, HOOK_CHAINS, type HookChain, rulesOfTables } from '../common/read-rules.ts'
-import { endpointTexts, type ServiceRow } from '../common/service-row.ts'
+import {
+  type CaughtPlace,
+  endpointTexts,
+  lostClusterIps,
+  lostText,
+  type ServiceRow,
+} from '../common/service-row.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
 import { adoptRuleset } from './adopt.ts'
 import { parseChain } from './chains.ts'

@@ -37,7 +37,6 @@ import {
   writePriority,
 } from '../common/expressions.ts'
 import type { FamilyLayout } from '../common/family.ts'
-import { toNodePortAddress } from '../common/node-port-rules.ts'
 import { prefixMask } from '../common/octet-keys.ts'
 import {
   cidrKey,
@@ -46,6 +45,7 @@ import {
   masquerade,
   masqueradeMarked,
   rejectChain,
+  toNodePortAddress,
   unallocatedChains,
 } from '../common/rules.ts'
 import { VALUE_FLAG } from './layout.ts'

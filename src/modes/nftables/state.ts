@@ -1,6 +1,7 @@
 import type { NftFamily, Ruleset } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
+import type { TransactionPlan } from '../common/describe-transaction.ts'
 import { type Codes, type Ids, NO_IDS } from './numbering.ts'
 import { NOTHING, type Tally } from './tally.ts'
 
@@ -36,3 +37,5 @@ export const EMPTY_STATE: NftablesState = {
   allocations: { ip: NO_ALLOCATION, ip6: NO_ALLOCATION },
   refusals: new Map(),
 }
+
+export type NftablesPlan = TransactionPlan<NftablesState>

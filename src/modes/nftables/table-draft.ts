@@ -5,9 +5,8 @@ import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import { CHAIN_REJECT } from '../common/chain-names.ts'
-import { sameGroup } from '../common/element-group.ts'
+import { GROUP_NODEPORT_IPS, sameGroup } from '../common/element-group.ts'
 import type { FamilyLayout } from '../common/family.ts'
-import { GROUP_NODEPORT_IPS } from '../common/groups.ts'
 import { ElementDraft, type OutOfNumbers } from './elements.ts'
 import { CODE_DROP, CODE_REJECT, GROUP_AFFINITY, GROUP_DISPATCH, hairpinGroup } from './layout.ts'
 import { CodeDraft, type Codes, IdDraft } from './numbering.ts'
@@ -22,7 +21,7 @@ import { UsualDraft } from './usual.ts'
 const TABLE_COMMENT = 'rules of kprobe'
 const NO_ELEMENTS: ElementGroup = []
 
-export interface TableDraftOptions {
+interface TableDraftOptions {
   readonly layout: FamilyLayout
   readonly options: NftablesOptions
   readonly base: Table | undefined
@@ -31,7 +30,7 @@ export interface TableDraftOptions {
   readonly continuing: boolean
 }
 
-export interface FinishedTable {
+interface FinishedTable {
   readonly table: Table
   readonly allocation: Allocation
 }

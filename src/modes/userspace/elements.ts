@@ -23,7 +23,7 @@ export interface ServiceElements {
 }
 
 /** Where relays of the family listen; undefined when this node has no address of it. */
-export type RelayAddress = Ip | undefined
+type RelayAddress = Ip | undefined
 
 export function serviceElements(
   service: ServiceFrontends,

@@ -19,7 +19,7 @@ export const REDIRECT_MAPS: ReadonlySet<string> = new Set<RedirectMap>([
 ])
 
 /** What every table has; beside them `ranges-N` for each length N of source ranges that is in use. */
-export type FixedSetName =
+type FixedSetName =
   | RedirectMap
   | 'verdicts'
   | 'nodeport-verdicts'

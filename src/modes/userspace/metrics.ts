@@ -9,7 +9,7 @@ export interface RelayNumbers {
   readonly loops: number
 }
 
-export interface FlowNumbers {
+interface FlowNumbers {
   /** Connections, or clients of UDP, now. */
   readonly held: number
   /** Refused connections and lost datagrams, because of the limits. */

@@ -1,9 +1,16 @@
-import type { Mode } from '../mode.ts'
+import { IPTABLES_SECTION } from '../common/iptables-section.ts'
+import type { Mode, ModeSettings } from '../mode.ts'
 import { cleanUserspace } from './cleanup.ts'
 import { openUserspace, retireUserspace, userspaceTracer } from './open.ts'
 import { proxyOfTable, tableNameOf } from './options.ts'
-import { USERSPACE_SETTINGS } from './settings.ts'
 import { userspaceHeld } from './show.ts'
+
+const USERSPACE_SETTINGS: ModeSettings = {
+  // kube-proxy's userspace mode, while there was one, had no section of its own either.
+  ...IPTABLES_SECTION,
+  defaultSyncPeriod: 600_000_000_000n,
+  everyAddress: true,
+}
 
 export const userspace: Mode = {
   name: 'userspace',

@@ -3,8 +3,8 @@ import { type Octets, readU16be } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
+import { GROUP_NODEPORT_IPS } from '../common/element-group.ts'
 import { LAYOUTS } from '../common/family.ts'
-import { GROUP_NODEPORT_IPS } from '../common/groups.ts'
 import { portData, protocolOfKey } from '../common/octet-keys.ts'
 import { GROUP_UNKNOWN, LOCAL_SUFFIX, REDIRECT_MAPS } from './layout.ts'
 import type { ListName } from './relay/balancer.ts'
@@ -15,7 +15,7 @@ import { type ListenerSymbol, type PortOf, symbolOf } from './symbols.ts'
 const ELEMENTS_PER_STEP = 4_000
 
 /** Who listens where, by `TCP` or `UDP` and then the octets of address and port. */
-export type ListenerBook = ReadonlyMap<string, ListenerSymbol>
+type ListenerBook = ReadonlyMap<string, ListenerSymbol>
 
 /** The book of a process that has these relays open. */
 export function bookOf(relays: PersistentMap<Relay>, portOf: PortOf): ListenerBook {

@@ -3,7 +3,7 @@ import { finish } from '../../base/steps.ts'
 import type { Config } from '../../config/config.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { detectorOf } from '../common/detector-of.ts'
+import { detectorOf } from '../common/detector.ts'
 import { elementExtent } from '../common/extent.ts'
 import { natPriorityOf } from '../common/rules.ts'
 import { watchTableWriters } from '../common/writers.ts'
@@ -125,7 +125,7 @@ export function userspaceTracer(config: Config, table: FrontendTable): ModeTrace
   return { ...createUserspaceTracer(state), ownSource: () => undefined }
 }
 
-export function userspaceOptions({ detectLocal, serviceProxyName }: Config): UserspaceOptions {
+function userspaceOptions({ detectLocal, serviceProxyName }: Config): UserspaceOptions {
   const tableName = tableNameOf(serviceProxyName)
   const natPriority = natPriorityOf(serviceProxyName)
   const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))

@@ -30,7 +30,7 @@ import { renderUserspaceState } from './render.ts'
 import { EMPTY_STATE, type UserspaceState } from './state.ts'
 import { resolveTransaction } from './symbols.ts'
 
-export interface UserspacePlaneOptions {
+interface UserspacePlaneOptions {
   readonly client: NftClient
   readonly clock: Clock
   readonly options: UserspaceOptions
@@ -40,7 +40,7 @@ export interface UserspacePlaneOptions {
 }
 
 /** How much goes through this process. */
-export interface RelayCounts {
+interface RelayCounts {
   readonly listeners: number
   readonly connections: number
   readonly sessions: number

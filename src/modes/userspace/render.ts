@@ -33,7 +33,7 @@ export function* renderUserspaceState(
 }
 
 /** The node's own address first; without it, one that others can reach. */
-export function relayAddress({ node, localIps }: FrontendTable, family: Family): Ip | undefined {
+function relayAddress({ node, localIps }: FrontendTable, family: Family): Ip | undefined {
   const isOfFamily = (ip: Ip) => familyOf(ip) === family
   // Nobody may have read the addresses of this machine.
   const own = node.ips.find(ip => isOfFamily(ip) && (localIps.length === 0 || localIps.includes(ip)))

@@ -28,14 +28,20 @@ import {
   WORK,
 } from '../common/expressions.ts'
 import type { FamilyLayout } from '../common/family.ts'
-import { toNodePortAddress } from '../common/node-port-rules.ts'
 import { prefixMask } from '../common/octet-keys.ts'
-import { cidrKey, detectorKey, hookChains, rejectChain, unallocatedChains } from '../common/rules.ts'
+import {
+  cidrKey,
+  detectorKey,
+  hookChains,
+  rejectChain,
+  toNodePortAddress,
+  unallocatedChains,
+} from '../common/rules.ts'
 import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './layout.ts'
 import type { UserspaceOptions } from './options.ts'
 
 /** What the chains of one table follow from. */
-export interface RuleInputs extends RuleContext {
+interface RuleInputs extends RuleContext {
   readonly natPriority: number
   readonly nodePorts: NodePortAddresses
   readonly serviceCidrs: readonly Cidr[]

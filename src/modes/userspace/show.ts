@@ -5,10 +5,15 @@ import { PersistentMap } from '../../base/persistent-map.ts'
 import { NF_DROP, NF_INET_LOCAL_IN } from '../../kernel/nft/constants.ts'
 import type { Element, NftFamily, Table } from '../../kernel/nft/state.ts'
 import { type FamilyLayout, LAYOUTS } from '../common/family.ts'
-import { type CaughtPlace, lostClusterIps, lostText } from '../common/lost-cluster-ips.ts'
 import { protocolOfKey } from '../common/octet-keys.ts'
 import { damageOfTables, HOOK_CHAINS, type HookChain, rulesOfTables } from '../common/read-rules.ts'
-import { isOfService, type ServiceRow } from '../common/service-row.ts'
+import {
+  type CaughtPlace,
+  isOfService,
+  lostClusterIps,
+  lostText,
+  type ServiceRow,
+} from '../common/service-row.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
 import { CHAIN_INPUT, rangeBits } from './layout.ts'
 import { portName } from './observe.ts'

@@ -1,9 +1,8 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { sameGroup } from '../common/element-group.ts'
+import { GROUP_NODEPORT_IPS, sameGroup } from '../common/element-group.ts'
 import type { FamilyLayout } from '../common/family.ts'
-import { GROUP_NODEPORT_IPS } from '../common/groups.ts'
 import { declareFixedSet, declareRanges, FIXED_SETS, rangeBits } from './layout.ts'
 import type { UserspaceOptions } from './options.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'
@@ -11,7 +10,7 @@ import { NO_TALLY, type TableTally } from './state.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
 
-export interface TableDraftOptions {
+interface TableDraftOptions {
   readonly layout: FamilyLayout
   readonly options: UserspaceOptions
   readonly base: Table | undefined

@@ -1,6 +1,5 @@
 import type { NameOfIpset } from '../../kernel/nft/ipset-match.ts'
-import type { Observed } from '../../kernel/nft/observed.ts'
-import type { NftFamily } from '../../kernel/nft/state.ts'
+import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
 import { builtinChains } from '../../kernel/xt/builtin.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
@@ -34,7 +33,7 @@ export interface ReadRule {
 const TABLES: readonly XtTableName[] = ['mangle', 'filter', 'nat']
 const NF_DROP = 0
 
-export interface ReadOptions {
+interface ReadOptions {
   /** What is ours. */
   readonly names: ChainNames
   readonly nameOfIpset: NameOfIpset

@@ -1,9 +1,9 @@
-import type { Tracer } from '../../kernel/nft/trace.ts'
-import { allWays } from '../../kernel/nft/trace-ways.ts'
+import { allWays, type Tracer } from '../../kernel/nft/trace.ts'
+import { printRule } from '../../kernel/xt/print.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtJump } from '../../kernel/xt/scope.ts'
-import { indexRules, type RuleIndex } from './trace-index.ts'
-import { traceTables, type XtTables } from './trace-walk.ts'
+import { type ReadChain, targetOf } from './read-chains.ts'
+import { indexRules, type RuleIndex, traceTables, type XtTables } from './trace-walk.ts'
 
 /** What to follow packets through. */
 export interface Traceable {
@@ -57,4 +57,25 @@ export function tablesOf({ chains: all, jumps, print }: Traceable): XtTables {
 
 function isRecent(match: XtMatch): match is Extract<XtMatch, { kind: 'recent' }> {
   return match.kind === 'recent'
+}
+
+/** The rules of others in chains that all share are theirs to judge: only ways to ours are followed. */
+export function traceable(chains: readonly ReadChain[]): Traceable {
+  const ours = chains.filter(({ ours }) => ours)
+  const isOurs = new Set(ours.map(({ family, table, name }) => `${family} ${table} ${name}`))
+  const shared = chains
+    .filter(({ ours, policy }) => !ours && policy !== undefined)
+    .map(chain => ({
+      ...chain,
+      rules: chain.rules.filter(({ rule }) =>
+        isOurs.has(`${chain.family} ${chain.table} ${targetOf(rule) ?? ''}`),
+      ),
+    }))
+  return {
+    chains: [...ours, ...shared].map(({ family, table, name, rules }) => {
+      return { family, table, name, rules: rules.map(({ rule }) => rule), last: [] }
+    }),
+    jumps: [],
+    print: printRule,
+  }
 }

@@ -1,4 +1,5 @@
 import { assert, unreachable } from '../../base/assert.ts'
+import type { Ip } from '../../base/ip.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import {
   familyOfPacket,
@@ -10,9 +11,7 @@ import {
 import { balance, type Trace, type TraceStep } from '../../kernel/nft/trace-walk.ts'
 import type { XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
-import type { RuleIndex } from './trace-index.ts'
-import { Chance, type Matching, matchesRule } from './trace-match.ts'
-import { RecentLists } from './trace-recent.ts'
+import { Chance, type Matching, matchesRule, RecentLists } from './trace-match.ts'
 
 /** Chains of iptables with all their rules in order, by `ip nat KUBE-SERVICES`; built-in ones among them. */
 export interface XtTables {
@@ -46,9 +45,9 @@ interface Walk extends Matching {
 }
 
 /** What became of a packet in nat chains that are asked before those of iptables. */
-export type Arrived = Pick<PacketState, 'destination' | 'destinationPort' | 'mark' | 'translated'>
+type Arrived = Pick<PacketState, 'destination' | 'destinationPort' | 'mark' | 'translated'>
 
-export interface XtSurroundings extends TraceSurroundings {
+interface XtSurroundings extends TraceSurroundings {
   readonly arrived?: Arrived
   /** What others' chains do before those of POSTROUTING, by changing the state. Gives their steps. */
   readonly beforePostrouting?: (state: PacketState) => readonly TraceStep[]
@@ -183,4 +182,59 @@ function hit(walk: Walk, target: XtTarget | undefined, position: Position): Deci
     default:
       return unreachable(target)
   }
+}
+
+/** Shorter chains are walked rule by rule. */
+const INDEXED_FROM = 32
+
+type Place = readonly [index: number, rule: XtRule]
+
+/**
+ * Finds the rules of a long chain that a packet can match without a look at all of them: nearly every rule of a chain
+ * that all Services share is about one destination address, or one destination port.
+ */
+export interface RuleIndex {
+  /** In the order of the chain. */
+  candidates(state: Pick<PacketState, 'destination' | 'destinationPort'>): readonly Place[]
+}
+
+/** Undefined for a chain that is short. */
+export function indexRules(rules: readonly XtRule[]): RuleIndex | undefined {
+  if (rules.length < INDEXED_FROM) return undefined
+  const byAddress = new Map<Ip, Place[]>()
+  const byPort = new Map<number, Place[]>()
+  const others: Place[] = []
+  for (const place of rules.entries()) {
+    const ip = hostOf(place[1])
+    const port = ip === undefined ? portOf(place[1]) : undefined
+    if (ip !== undefined) append(byAddress, ip, place)
+    else if (port !== undefined) append(byPort, port, place)
+    else others.push(place)
+  }
+  return {
+    candidates({ destination, destinationPort }) {
+      const found = [...others, ...(byAddress.get(destination) ?? []), ...(byPort.get(destinationPort) ?? [])]
+      return found.sort(([a], [b]) => a - b)
+    },
+  }
+}
+
+function append<K>(lists: Map<K, Place[]>, key: K, place: Place): void {
+  const list = lists.get(key)
+  if (list === undefined) lists.set(key, [place])
+  else list.push(place)
+}
+
+function hostOf({ destination }: XtRule): Ip | undefined {
+  if (destination === undefined || destination.inverted) return undefined
+  return /^\xff*$/.test(destination.mask) ? destination.ip : undefined
+}
+
+function portOf({ matches }: XtRule): number | undefined {
+  for (const match of matches) {
+    if (match.kind !== 'tcp' && match.kind !== 'udp' && match.kind !== 'sctp') continue
+    const { destinationPorts: ports } = match
+    if (ports !== undefined && ports.from === ports.to && !ports.inverted) return ports.from
+  }
+  return undefined
 }

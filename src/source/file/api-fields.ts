@@ -4,7 +4,7 @@ export interface ApiFields {
 }
 
 /** A kind that is read from files. */
-export interface ApiKindFields {
+interface ApiKindFields {
   readonly apiVersion: string
   readonly fields: ApiFields
 }

@@ -3,7 +3,7 @@ import { isSame } from '../../model/equal.ts'
 import type { ObjectEvent } from './read-objects.ts'
 
 /** An object described by two files. */
-export interface Conflict {
+interface Conflict {
   readonly id: string
   readonly kept: string
   readonly ignored: string

@@ -6,8 +6,7 @@ import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
 import { Catalogue, type CatalogueChange } from './catalogue.ts'
 import { FolderWatch } from './folder-watch.ts'
-import { type FileSight, lookAt, sightOf } from './look.ts'
-import { nothingFound } from './nothing-found.ts'
+import { type FileSight, lookAt, nothingFound, sightOf } from './look.ts'
 import {
   FileError,
   type FileObjects,
@@ -16,7 +15,7 @@ import {
   readObjects,
 } from './read-objects.ts'
 
-export interface FileSourceOptions {
+interface FileSourceOptions {
   /** A file, or a folder of *.yaml, *.yml and *.json. */
   readonly path: string
   readonly parseObject: ParseObject

@@ -1,5 +1,6 @@
 import { readdir, realpath, stat } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
+import { KINDS_READ } from './object-doubts.ts'
 
 /** A file as one look found it. */
 export interface FileSight {
@@ -10,7 +11,7 @@ export interface FileSight {
   readonly ageMs: number
 }
 
-export type Look =
+type Look =
   | {
       readonly kind: 'found'
       /** The files by name, in the order of names. */
@@ -108,4 +109,29 @@ function isGone(error: unknown): boolean {
 function codeOf(error: unknown): string {
   if (error instanceof Error && 'code' in error) return String(error.code)
   return error instanceof Error ? error.message : String(error)
+}
+
+/** What was read of a file that has no object for this node. */
+interface ReadFile {
+  readonly path: string
+  readonly otherKinds: ReadonlySet<string>
+}
+
+const NAMES_MAX = 5
+
+/** Says why there is no object in a file or folder. */
+export function nothingFound(files: readonly ReadFile[], skipped: readonly string[]): string {
+  if (files.length === 0) {
+    const others = skipped.length === 0 ? '' : `; skipped: ${namesOf(skipped)}`
+    return `nothing found: the folder has no *.yaml, *.yml or *.json file${others}`
+  }
+  const kinds = [...new Set(files.flatMap(({ otherKinds }) => [...otherKinds]))]
+  const read = `; files read: ${namesOf(files.map(({ path }) => basename(path)))}`
+  const others = kinds.length === 0 ? '' : `; other objects: ${namesOf(kinds)}`
+  return `nothing found: no ${KINDS_READ} for this node${read}${others}`
+}
+
+function namesOf(names: readonly string[]): string {
+  const more = names.length - NAMES_MAX
+  return `${names.slice(0, NAMES_MAX).join(', ')}${more > 0 ? ` and ${more} more` : ''}`
 }

@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/thrown.ts'
+import { errorOf } from '../../base/failure-text.ts'
 import { isCounted, OBJECT_PARTS, partsOf } from '../../model/object-parts.ts'
 import { printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
@@ -30,7 +30,7 @@ export interface FileObjects {
   readonly parts: number
 }
 
-export interface FileDoubt {
+interface FileDoubt {
   /** The line, from 1. */
   readonly line: number
   readonly text: string
@@ -47,7 +47,7 @@ export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
 /** Gives what is probably a mistake in an object. */
 export type FindDoubts = (object: Readonly<Record<string, unknown>>) => readonly ObjectDoubt[]
 
-export interface ReadOptions {
+interface ReadOptions {
   readonly parseObject: ParseObject
   readonly findDoubts?: FindDoubts
   readonly clock: Clock
@@ -57,7 +57,7 @@ export interface ReadOptions {
   readonly signal?: AbortSignal
 }
 
-export interface FileErrorOptions {
+interface FileErrorOptions {
   readonly position?: string
   readonly passing?: boolean
   readonly cause?: unknown

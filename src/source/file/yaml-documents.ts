@@ -4,7 +4,7 @@ import { isListKind } from './object-doubts.ts'
 /** Many aliases to nested aliases blow a small text up to gigabytes; real manifests have a handful. */
 const ALIAS_COUNT_MAX = 100
 
-export interface YamlDocument {
+interface YamlDocument {
   readonly value: unknown
   /** The line on which the document begins, from 1. */
   readonly line: number
@@ -13,7 +13,7 @@ export interface YamlDocument {
 }
 
 /** A document, or an item of a List that is read by itself. */
-export interface YamlPart extends YamlDocument {
+interface YamlPart extends YamlDocument {
   /** The List that it is an item of, without its items. */
   readonly list?: unknown
 }

@@ -9,7 +9,7 @@ import { isOlder } from './resource-version.ts'
 import { type Resource, requestPath } from './resources.ts'
 import { WireError } from './wire/reader.ts'
 
-export interface ConsistencyCheckOptions {
+interface ConsistencyCheckOptions {
   readonly resource: Resource
   readonly exchange: Exchange
   readonly clock: Clock

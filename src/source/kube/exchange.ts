@@ -2,7 +2,7 @@ import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
 import type { ApiClient, ApiResponse } from './api-client.ts'
 import { FailureError, failureOfStatus } from './failure.ts'
-import { listMetaIn } from './wire/list-meta.ts'
+import { listMetaIn } from './wire/message.ts'
 import {
   type ApiKind,
   type ApiObject,
@@ -15,7 +15,7 @@ import {
 import { createListReader, createWatchReader } from './wire/readers.ts'
 import { type ApiStatus, readStatus } from './wire/status.ts'
 
-export interface ExchangeOptions {
+interface ExchangeOptions {
   readonly client: ApiClient
   readonly clock: Clock
   /** Media types of lists and watches, in order of preference. */
@@ -140,7 +140,7 @@ export type WatchStream = AsyncGenerator<
   undefined
 >
 
-export interface MetadataPage extends ListMeta {
+interface MetadataPage extends ListMeta {
   /** Objects with nothing but their metadata. */
   readonly items: readonly unknown[]
 }

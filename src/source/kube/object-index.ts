@@ -16,7 +16,7 @@ export type PutVerdict =
   /** Older than what is held, or than the deletion of what was. */
   | 'older'
 
-export type RemoveVerdict = 'removed' | 'unknown' | 'older'
+type RemoveVerdict = 'removed' | 'unknown' | 'older'
 
 /** Deletions remembered; an older state that comes later than that is for the consistency check. */
 const TOMBSTONES_MAX = 4_096

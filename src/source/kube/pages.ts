@@ -3,7 +3,7 @@ import { failureOfError } from './failure.ts'
 import type { Listing } from './intake.ts'
 import { type ListMeta, WireError } from './wire/reader.ts'
 
-export interface PagesOptions {
+interface PagesOptions {
   /** Undefined for a consistent list, in pages; else the least version, `0` for any. */
   readonly atLeast: string | undefined
   readonly openListing: () => Listing

@@ -102,7 +102,7 @@ export function isBackwards(state: ReflectorState, listVersion: string, nowMs: n
 }
 
 /** Consistent lists have said for long enough that time went back. */
-export function mayGoBack({ consistent, backwardsSinceMs }: ReflectorState, nowMs: number): boolean {
+function mayGoBack({ consistent, backwardsSinceMs }: ReflectorState, nowMs: number): boolean {
   return consistent && backwardsSinceMs !== undefined && nowMs - backwardsSinceMs >= BACKWARDS_MS_MAX
 }
 

@@ -31,7 +31,7 @@ import { WatchRun } from './watch-run.ts'
 import { type WatchEvent, WireError } from './wire/reader.ts'
 import { statusOf } from './wire/status.ts'
 
-export interface ReflectorOptions {
+interface ReflectorOptions {
   readonly resource: Resource
   readonly exchange: Exchange
   readonly traits: ServerTraits
@@ -46,7 +46,7 @@ export interface ReflectorOptions {
 }
 
 /** What one server was found to be able to do; shared by all that speak with it. */
-export interface ServerTraits {
+interface ServerTraits {
   streamsLists: boolean
 }
 

@@ -19,7 +19,7 @@ export interface Resource {
 const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
 const HEADLESS_LABEL = 'service.kubernetes.io/headless'
 
-export interface WatchedOptions {
+interface WatchedOptions {
   readonly nodeName: string
   /** Only Services that ask for this proxy; undefined for those that ask for none. */
   readonly serviceProxyName: string | undefined

@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 
-export interface WatchBackoffOptions {
+interface WatchBackoffOptions {
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number

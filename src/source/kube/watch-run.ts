@@ -6,7 +6,7 @@ import type { Outcome } from './reflector-state.ts'
 import { advanced } from './resource-version.ts'
 import type { ApiObject, WatchEvent } from './wire/reader.ts'
 
-export interface WatchRunOptions {
+interface WatchRunOptions {
   readonly clock: Clock
   /** The version from which it watches. */
   readonly position: string
@@ -14,7 +14,7 @@ export interface WatchRunOptions {
   readonly listing: Listing | undefined
 }
 
-export interface News {
+interface News {
   /** Anything came that can be understood. */
   readonly heard: boolean
   /** Anything came that was not known. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { changedAddresses } from '../../../src/api/changed-addresses.ts'
-import type { ServiceView } from '../../../src/api/service-view.ts'
+import type { ServiceView } from '../../../src/api/objects.ts'
 import { finish } from '../../../src/base/steps.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { conntrackFindings } from '../../../src/cli/doctor-conntrack.ts'
-import { settingFindings } from '../../../src/cli/doctor-settings.ts'
+import { conntrackFindings, settingFindings } from '../../../src/cli/doctor-settings.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { ipvsSettingFindings } from '../../../src/modes/ipvs/doctor.ts'

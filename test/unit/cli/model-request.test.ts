@@ -8,7 +8,7 @@ import { EXIT_FAILED, EXIT_USAGE } from '../../../src/cli/io.ts'
 import { readModelRequest } from '../../../src/cli/model-request.ts'
 import { modelFlags } from '../../../src/config/daemon-config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
-import { networkNamespace } from '../../../src/daemon/network-namespace.ts'
+import { networkNamespace } from '../../../src/daemon/instance.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
 const VERSION = buildText(buildInfo())

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { failureText } from '../../../src/base/failure-text.ts'
-import { planLines } from '../../../src/cli/plan-text.ts'
+import { planLines } from '../../../src/cli/kernel-difference.ts'
 import { syncText } from '../../../src/cli/sync-text.ts'
 import { tableText } from '../../../src/cli/table.ts'
 import type { Sync } from '../../../src/daemon/daemon.ts'

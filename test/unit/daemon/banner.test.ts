@@ -2,8 +2,7 @@ import { beforeEach, describe, expect, it } from 'vitest'
 import { createLog, type Log } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { parseFlags } from '../../../src/config/parse-flags.ts'
-import { logEnd, logFirstSync, logMetrics, logStart, reasonOf } from '../../../src/daemon/banner.ts'
-import { logState } from '../../../src/daemon/state-log.ts'
+import { logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from '../../../src/daemon/banner.ts'
 import { endpoint, node, OPTIONS, service, slice, snapshotOf, tableOf } from '../model/objects.ts'
 
 let records: Record<string, unknown>[]

@@ -1,5 +1,5 @@
 import type { Cancel, Clock } from '../../../base/clock.ts'
-import { errorOf } from '../../../base/thrown.ts'
+import { errorOf } from '../../../base/failure-text.ts'
 import type { NftClient } from '../../../kernel/nft/client.ts'
 import type { CompiledRule } from '../../../kernel/nft/compiled-rule.ts'
 import type { Operation } from '../../../kernel/nft/operation.ts'
@@ -9,7 +9,7 @@ import type { ChainNames } from '../../xt-common/layout.ts'
 import { type EntryChain, entryChains } from './dispatch.ts'
 import { type ChainUse, type CountedEntry, noteUse, orderByUse } from './order-by-use.ts'
 
-export interface BusiestFirstOptions {
+interface BusiestFirstOptions {
   /** That which the plane commits with: what it sends counts as our own. */
   readonly client: Pick<NftClient, 'generation' | 'ruleCounters' | 'commit'>
   readonly clock: Clock
@@ -25,7 +25,7 @@ export type BusiestFirstEvent =
   /** Counters could not be read, or the kernel refused; tried again after the next period. */
   | { readonly kind: 'failed'; readonly error: Error }
 
-export interface BusiestFirst {
+interface BusiestFirst {
   start(): void
   /** Resolves when what was under way has ended. */
   close(): Promise<void>

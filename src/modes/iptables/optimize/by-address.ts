@@ -1,7 +1,12 @@
 import type { NftFamily } from '../../../kernel/nft/state.ts'
 import type { XtAddress, XtRule } from '../../../kernel/xt/rule.ts'
-import type { XtPlace } from '../../../kernel/xt/scope.ts'
-import type { Tree } from './tree.ts'
+import type { XtChain, XtPlace } from '../../../kernel/xt/scope.ts'
+
+/** A chain that sends each packet to the one chain whose entries may concern it, and all the chains below it. */
+export interface Tree {
+  readonly root: XtChain
+  readonly chains: readonly XtChain[]
+}
 
 /*
  * Rules about single destination addresses, divided by the last byte of the address: first by its low four bits, then by

@@ -2,7 +2,7 @@ import type { XtMatch, XtPorts, XtRule } from '../../../kernel/xt/rule.ts'
 import type { XtPlace } from '../../../kernel/xt/scope.ts'
 import type { Protocol } from '../../../model/service.ts'
 import { PROTOCOLS } from '../../xt-common/rules-parts.ts'
-import type { Tree } from './tree.ts'
+import type { Tree } from './by-address.ts'
 
 /*
  * Rules about single destination ports, divided by ranges of ports. A mask over ports is nothing that iptables has. The
@@ -11,8 +11,8 @@ import type { Tree } from './tree.ts'
 
 export type PortProtocol = Extract<Protocol, 'TCP' | 'UDP'>
 
-export const FIRST_PORT = 30_000
-export const LAST_PORT = 32_767
+const FIRST_PORT = 30_000
+const LAST_PORT = 32_767
 /** 16 ranges, and 4 in each of them. */
 const OUTER = 173
 const INNER = 44

@@ -4,10 +4,9 @@ import { NFT_FAMILIES } from '../../common/family.ts'
 import type { ChainNames } from '../../xt-common/layout.ts'
 import { jump, NO_MATCHES } from '../../xt-common/rules-parts.ts'
 import type { Statics } from '../statics.ts'
-import { addressLeaf, addressTree } from './by-address.ts'
+import { addressLeaf, addressTree, type Tree } from './by-address.ts'
 import { portLeaf, portTree, portWay } from './by-port.ts'
 import { type Division, type List, listsOf } from './lists.ts'
-import type { Tree } from './tree.ts'
 
 /** An entry in the chain in which packets meet it. */
 export function placeEntry(entry: XtEntry, statics: Statics): XtEntry {

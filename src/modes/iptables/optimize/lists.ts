@@ -1,6 +1,5 @@
 import type { XtTableName } from '../../../kernel/xt/scope.ts'
-import { dispatchNames } from '../../xt-common/dispatch-names.ts'
-import type { ChainNames } from '../../xt-common/layout.ts'
+import { type ChainNames, dispatchNames } from '../../xt-common/layout.ts'
 import type { PortProtocol } from './by-port.ts'
 
 /** A chain with entries of all Services, and how these are divided among chains of their own. */

@@ -1,10 +1,20 @@
-import type { XtRule } from '../../../kernel/xt/rule.ts'
+import type { Ip } from '../../../base/ip.ts'
+import { readU32be } from '../../../base/octets.ts'
+import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../../../kernel/nft/constants.ts'
+import type { XtMatch, XtRule } from '../../../kernel/xt/rule.ts'
 import type { XtChain, XtEntry } from '../../../kernel/xt/scope.ts'
-import type { ServiceChain, ServiceRules } from '../service-rules.ts'
+import { base32, base32Hash } from '../../xt-common/chain-hash.ts'
+import {
+  type ChainNames,
+  type ServiceChainKind,
+  serviceChain,
+  serviceChainKind,
+} from '../../xt-common/layout.ts'
+import { jump } from '../../xt-common/rules-parts.ts'
+import type { ServiceChain, ServiceRules } from '../rules-port.ts'
 import type { Statics } from '../statics.ts'
 import { dividedChains, placeEntry, waysFrom } from './dispatch.ts'
-import { ruleKey, withoutIdle } from './reduce.ts'
-import { shareChains } from './share.ts'
+import { ruleKey, withoutComments, withoutIdle } from './reduce.ts'
 
 /** What a Service asks for, in a form in which packets meet fewer rules and the kernel holds fewer. Verdicts stay the same. */
 export function optimizeService(rules: ServiceRules, statics: Statics): ServiceRules {
@@ -43,4 +53,119 @@ function once(entries: readonly XtEntry[]): readonly XtEntry[] {
     const key = `${family} ${table} ${chain} ${ruleKey(rule)}`
     return !seen.has(key) && seen.add(key) !== undefined
   })
+}
+
+/** Chains of one Service in one family, by what becomes of their names. */
+interface Shared {
+  readonly chains: readonly ServiceChain[]
+  /** A target, with the new name of the chain it leads to. */
+  readonly redirect: (rule: XtRule, family: ServiceChain['family']) => XtRule
+}
+
+/**
+ * Chains of equal content become one, named after that content: those of single endpoints, and those that do nothing but
+ * choose among such. Whoever remembers clients keeps its own, since lists of `recent` belong to one Service.
+ */
+function shareChains(chains: readonly ServiceChain[], names: ChainNames): Shared {
+  const renamed = new Map<string, string>()
+  const redirect: Shared['redirect'] = (rule, family) => {
+    const { target } = rule
+    if (target?.kind !== 'jump') return rule
+    const name = renamed.get(`${family} ${target.chain}`)
+    return name === undefined ? rule : { ...rule, target: jump(name) }
+  }
+  const done = new Map<string, ServiceChain>()
+  const share = (chain: ServiceChain, kind: ServiceChainKind, rules: readonly XtRule[]): void => {
+    const content = rules.map(rule => redirect(withoutComments(rule), chain.family))
+    const name = serviceChain(names, kind, contentName(content, names))
+    renamed.set(`${chain.family} ${chain.name}`, name)
+    done.set(`${chain.family} ${name}`, { ...chain, name, rules: content, shared: true })
+  }
+  const others: ServiceChain[] = []
+  const lists: ServiceChain[] = []
+  for (const chain of chains) {
+    const kind = serviceChainKind(names, chain.name)
+    if (kind === 'SEP' && isOfPacketsAlone(chain)) share(chain, kind, chain.rules)
+    else if (kind === 'SVC' || kind === 'SVL') lists.push(chain)
+    else others.push(chain)
+  }
+  for (const chain of lists) {
+    const isChoice = chain.rules.length > 0 && chain.rules.every(rule => isChoiceOf(rule, chain, renamed))
+    if (isChoice) share(chain, 'SVC', chain.rules)
+    else others.push(chain)
+  }
+  return { chains: [...others, ...done.values()], redirect }
+}
+
+function contentName(rules: readonly XtRule[], names: ChainNames): string {
+  return endpointName(rules, names) ?? base32Hash(JSON.stringify(rules))
+}
+
+/**
+ * Protocol, port and address as they are, where nothing else is in a chain: a hash takes longer, and there are more chains
+ * of endpoints than of anything. Undefined for all other chains, and for addresses that are too long.
+ */
+function endpointName(rules: readonly XtRule[], { markMasq }: ChainNames): string | undefined {
+  const [hairpin, translation, ...more] = rules
+  if (hairpin === undefined || translation === undefined || more.length > 0) return undefined
+  const { protocol, target, matches } = translation
+  if (protocol === undefined || target?.kind !== 'DNAT') return undefined
+  const { ip, port } = target
+  const isUsual =
+    isAbout(hairpin, { source: ip, protocol: undefined }) &&
+    isAbout(translation, { source: undefined, protocol: protocol.number }) &&
+    hairpin.target?.kind === 'jump' &&
+    hairpin.target.chain === markMasq &&
+    hairpin.matches.length === 0 &&
+    matches.length === 1 &&
+    matches.every(match => isTransport(match, protocol.number))
+  if (!isUsual || ip.length !== 4) return undefined
+  const address = readU32be(ip)
+  const high = (protocol.number << 24) | (port << 8) | (address >>> 24)
+  return base32(high, (address >>> 16) & 255) + base32(address << 16, 0)
+}
+
+interface About {
+  readonly source: Ip | undefined
+  readonly protocol: number | undefined
+}
+
+/** Whether a rule asks for this one source and this protocol, and for nothing else beside its matches. */
+function isAbout(rule: XtRule, about: About): boolean {
+  const { inInterface, outInterface, protocol, source, destination } = rule
+  if (inInterface !== undefined || outInterface !== undefined || destination !== undefined) return false
+  if (protocol?.number !== about.protocol || protocol?.inverted === true) return false
+  if (source?.ip !== about.source || source?.inverted === true) return false
+  return source === undefined || /^\xff+$/.test(source.mask)
+}
+
+function isTransport(match: XtMatch, protocol: number): boolean {
+  return (
+    (match.kind === 'tcp' || match.kind === 'udp' || match.kind === 'sctp') &&
+    TRANSPORTS[match.kind] === protocol &&
+    match.sourcePorts === undefined &&
+    match.destinationPorts === undefined
+  )
+}
+
+const TRANSPORTS = { tcp: IPPROTO_TCP, udp: IPPROTO_UDP, sctp: IPPROTO_SCTP } as const
+
+function isOfPacketsAlone({ rules, last }: ServiceChain): boolean {
+  return (
+    last.length === 0 && rules.every(({ matches }) => matches.every(({ kind }) => ONLY_OF_PACKETS.has(kind)))
+  )
+}
+
+const ONLY_OF_PACKETS: ReadonlySet<string> = new Set(['comment', 'tcp', 'udp', 'sctp'])
+
+function isChoiceOf(
+  { target, matches }: XtRule,
+  { family }: ServiceChain,
+  renamed: ReadonlyMap<string, string>,
+): boolean {
+  return (
+    target?.kind === 'jump' &&
+    renamed.has(`${family} ${target.chain}`) &&
+    matches.every(({ kind }) => kind === 'comment' || kind === 'statistic')
+  )
 }

@@ -15,7 +15,7 @@ export interface ChainUse {
   readonly entries: ReadonlyMap<Octets, EntryUse>
 }
 
-export interface EntryUse {
+interface EntryUse {
   readonly handle: bigint
   readonly packets: bigint
   /** Connections a second, smoothed; undefined until the rule was looked at twice. */

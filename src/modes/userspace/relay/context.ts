@@ -1,7 +1,6 @@
 import type { Clock } from '../../../base/clock.ts'
 import type { Backend } from '../../../model/frontend.ts'
 import type { Balancer, ListName } from './balancer.ts'
-import type { Complaints } from './complaints.ts'
 import type { OwnSockets } from './own-sockets.ts'
 import type { Exhaustion, Holder, Usage } from './usage.ts'
 
@@ -105,4 +104,29 @@ export interface Listener {
   destroy(): void
   /** Neither the listener nor its connections keep the process alive. */
   unref(): void
+}
+
+const SILENCE_MS = 60_000
+
+/** What was told lately: what recurs with every connection is told once a minute, whatever happens in between. */
+export class Complaints {
+  readonly #clock: Clock
+  /** Oldest first. */
+  readonly #toldAtMs = new Map<string, number>()
+
+  constructor(clock: Clock) {
+    this.#clock = clock
+  }
+
+  /** Whether it is to be told now; then it has been. */
+  isDue(what: string): boolean {
+    const nowMs = this.#clock.nowMs()
+    for (const [each, toldAtMs] of this.#toldAtMs) {
+      if (nowMs - toldAtMs < SILENCE_MS) break
+      this.#toldAtMs.delete(each)
+    }
+    if (this.#toldAtMs.has(what)) return false
+    this.#toldAtMs.set(what, nowMs)
+    return true
+  }
 }

@@ -42,7 +42,7 @@ export class OwnSockets {
   }
 }
 
-export interface Place {
+interface Place {
   readonly address: string
   readonly port: number
 }

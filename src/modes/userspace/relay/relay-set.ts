@@ -1,13 +1,12 @@
 import type { Clock } from '../../../base/clock.ts'
+import { errorOf } from '../../../base/failure-text.ts'
 import { formatIpPort, type Ip } from '../../../base/ip.ts'
 import { count } from '../../../base/text.ts'
-import { errorOf } from '../../../base/thrown.ts'
 import type { ServiceKey } from '../../../model/service.ts'
 import type { Relay, RelayKey } from '../relay.ts'
 import { Balancer, type ListName } from './balancer.ts'
-import { Complaints } from './complaints.ts'
-import type { Listener, RelayContext, RelayPort } from './context.ts'
-import { beyondShares } from './listener-shares.ts'
+import { Complaints, type Listener, type RelayContext, type RelayPort } from './context.ts'
+import { beyondShares } from './limits.ts'
 import { openTcpListener } from './tcp-listener.ts'
 import { openUdpListener } from './udp-listener.ts'
 
@@ -18,7 +17,7 @@ export interface OpenFailure {
 }
 
 /** Relays that a commit adds or changes, and those that it ends. */
-export interface RelayChanges {
+interface RelayChanges {
   readonly put: readonly Relay[]
   readonly remove: readonly Relay[]
 }

@@ -6,7 +6,7 @@ import { OUR_OWN, type RelayContext, type RelayPort, reportUnreached } from './c
 
 const KEEP_ALIVE_MS = 60_000
 
-export interface FlowOptions {
+interface FlowOptions {
   readonly context: RelayContext
   readonly port: RelayPort
   readonly list: ListName

@@ -5,7 +5,7 @@ import type { Backend } from '../../../model/frontend.ts'
 import { endpointText } from './balancer.ts'
 import type { RelayContext } from './context.ts'
 
-export interface SessionOptions {
+interface SessionOptions {
   readonly context: RelayContext
   /** Sends a datagram of the endpoint to the client. */
   readonly answer: (datagram: Buffer) => void

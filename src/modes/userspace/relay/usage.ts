@@ -1,5 +1,5 @@
 /** What there is a limit to. */
-export type Resource = 'connections' | 'sessions'
+type Resource = 'connections' | 'sessions'
 
 /** A resource that is full is told of again only after it was this much emptied. */
 const EMPTY_AGAIN = 0.9

@@ -12,7 +12,7 @@ export interface Answer {
   readonly body: Body
 }
 
-export interface AnswerOptions {
+interface AnswerOptions {
   readonly status: number
   /** Names in lower case. */
   readonly headers: Readonly<Record<string, unknown>>

@@ -6,7 +6,7 @@ import type { Call } from './call.ts'
 /** Unread bytes at which the sender has to pause; below half of it, the sender resumes. */
 const HELD_BYTES_MAX = 256 * 1024
 
-export interface BodyOptions {
+interface BodyOptions {
   readonly stream: Readable
   readonly call: Call
   readonly clock: Clock

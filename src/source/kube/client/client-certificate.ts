@@ -12,7 +12,7 @@ export interface KeyPair {
 
 export const NO_KEY_PAIR: KeyPair = { cert: undefined, key: undefined, identity: '' }
 
-export type FileContext = Pick<CachedFileOptions, 'where' | 'clock' | 'warn'>
+type FileContext = Pick<CachedFileOptions, 'where' | 'clock' | 'warn'>
 
 /**
  * A client certificate and its key. Two files are not replaced in one moment: until they belong together, the pair

@@ -4,10 +4,10 @@ import { connect as connectTcp, isIP, type LookupFunction, type Socket } from 'n
 import { connect as connectTls, createSecureContext, type SecureContext, type TLSSocket } from 'node:tls'
 import type { Clock } from '../../../base/clock.ts'
 import { ApiError } from '../api-client.ts'
+import { codeOf } from './cached-file.ts'
 import { dialFailure } from './failure.ts'
 import type { HttpProxy } from './proxy.ts'
 import type { ServerAddress } from './server-address.ts'
-import { codeOf } from './small-file.ts'
 
 /**
  * Linux asks a peer that is silent for so long, and ends the connection after 10 s more without an answer (libuv sets

@@ -4,8 +4,8 @@ import { signalGroup } from '../../../base/process-group.ts'
 import { bytesText } from '../../../base/text.ts'
 import { isJson, type Json } from '../../../model/fields.ts'
 import { ApiError } from '../api-client.ts'
+import { codeOf } from './cached-file.ts'
 import type { ExecConfig } from './kubeconfig.ts'
-import { codeOf } from './small-file.ts'
 
 /** What a credential plugin gave. Holds secrets: never to be printed. */
 export interface ExecCredential {
@@ -25,7 +25,7 @@ export interface ExecCluster {
   readonly 'certificate-authority-data'?: string
 }
 
-export interface ExecRun {
+interface ExecRun {
   readonly exec: ExecConfig
   readonly where: string
   readonly cluster: ExecCluster

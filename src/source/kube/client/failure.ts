@@ -1,5 +1,5 @@
 import { ApiError } from '../api-client.ts'
-import { codeOf } from './small-file.ts'
+import { codeOf } from './cached-file.ts'
 
 /** Error codes of OpenSSL's verification, as Node spells them, besides those that begin with ERR_TLS or ERR_SSL. */
 const VERIFICATION =

@@ -10,7 +10,7 @@ import { exchangeFailure } from './failure.ts'
 
 const HEAD_BYTES_MAX = 64 * 1024
 
-export interface Http1Options extends ConnectionContext {
+interface Http1Options extends ConnectionContext {
   /** Connected, with TLS where the server has it. */
   readonly socket: Socket
   readonly authority: string

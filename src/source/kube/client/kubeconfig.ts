@@ -1,6 +1,5 @@
 import { dirname, isAbsolute, join } from 'node:path'
-import { PLACEHOLDER_REASON, placeholderIn } from '../../../base/placeholder.ts'
-import { oneLine } from '../../../base/text.ts'
+import { oneLine, PLACEHOLDER_REASON, placeholderIn } from '../../../base/text.ts'
 import { isJson, type Json } from '../../../model/fields.ts'
 import { YamlTextError, yamlDocuments } from '../../file/yaml-documents.ts'
 import { ApiError } from '../api-client.ts'
@@ -40,7 +39,7 @@ export interface ExecConfig {
   readonly provideClusterInfo: boolean
 }
 
-export interface KubeconfigFile {
+interface KubeconfigFile {
   readonly path: string
   readonly text: string
   /** Replaces the cluster's server; a context is then not needed. May be empty. */

@@ -1,8 +1,8 @@
 import { isIP } from 'node:net'
 import { ApiError } from '../api-client.ts'
+import { readSmallFile } from './cached-file.ts'
 import type { KubeConfig } from './client-node.ts'
 import { type Access, readKubeconfig } from './kubeconfig.ts'
-import { readSmallFile } from './small-file.ts'
 
 export const SERVICE_ACCOUNT_FOLDER = '/var/run/secrets/kubernetes.io/serviceaccount'
 

@@ -8,9 +8,9 @@ const H2_CONNECTIONS_MAX = 8
 /** Every request takes a connection of its own for as long as it lasts. */
 const H1_CONNECTIONS_MAX = 16
 /** Limit for name, connection, TLS and SETTINGS together. */
-export const DIAL_LIMIT_MS = 10_000
+const DIAL_LIMIT_MS = 10_000
 
-export interface PoolOptions {
+interface PoolOptions {
   readonly clock: Clock
   /** Makes a connection. Throws ApiError; `signal` ends the attempt. */
   readonly dial: (context: PoolContext) => Promise<HttpConnection>

@@ -1,10 +1,10 @@
 import type { Cancel, Clock } from '../../../base/clock.ts'
 
 /** client-go's ReadIdleTimeout and PingTimeout. */
-export const PING_AFTER_MS = 30_000
+const PING_AFTER_MS = 30_000
 export const PING_ANSWER_MS = 15_000
 
-export interface PulseOptions {
+interface PulseOptions {
   readonly clock: Clock
   /** Sends a PING and calls `answered` when its answer arrives. */
   readonly ping: (answered: () => void) => void

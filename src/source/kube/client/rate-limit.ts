@@ -1,7 +1,7 @@
 import { assert } from '../../../base/assert.ts'
 import type { Cancel, Clock } from '../../../base/clock.ts'
 
-export interface RateLimitOptions {
+interface RateLimitOptions {
   /** Requests a second on average; 0 or less for no limit. */
   readonly qps: number
   /** Requests that may go at once after a quiet time; at least 1. */
@@ -10,7 +10,7 @@ export interface RateLimitOptions {
 }
 
 /** What may leave the queue early. */
-export interface Leaver {
+interface Leaver {
   onFail(run: () => void): Cancel
 }
 

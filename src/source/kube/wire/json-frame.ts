@@ -1,15 +1,22 @@
-import {
-  BACKSLASH,
-  CLOSE_BRACE,
-  CLOSE_BRACKET,
-  COLON,
-  COMMA,
-  isBlank,
-  OPEN_BRACE,
-  OPEN_BRACKET,
-  QUOTE,
-} from './json-bytes.ts'
+import { isMessage, type Message } from './message.ts'
 import { WireError } from './reader.ts'
+
+const TAB = 0x09
+export const NEWLINE = 0x0a
+const RETURN = 0x0d
+const SPACE = 0x20
+export const QUOTE = 0x22
+const COMMA = 0x2c
+const COLON = 0x3a
+export const OPEN_BRACKET = 0x5b
+export const BACKSLASH = 0x5c
+export const CLOSE_BRACKET = 0x5d
+export const OPEN_BRACE = 0x7b
+export const CLOSE_BRACE = 0x7d
+
+export function isBlank(byte: number): boolean {
+  return byte === SPACE || byte === NEWLINE || byte === RETURN || byte === TAB
+}
 
 const ITEMS = 'items'
 const ROOM = 1024
@@ -95,5 +102,24 @@ export class JsonFrame {
       throw new WireError(`a list that has ${this.#bytesMax} bytes without its items`)
     if (this.#length === this.#kept.length) this.#kept = Buffer.concat([this.#kept], 2 * this.#length)
     this.#kept[this.#length++] = byte
+  }
+}
+
+const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
+
+/** The one object that these bytes say. Throws WireError, also for what is not UTF-8: Go never writes that. */
+export function objectIn(bytes: Uint8Array): Message {
+  const value = valueIn(bytes)
+  if (!isMessage(value)) throw new WireError('JSON that is not an object')
+  return value
+}
+
+function valueIn(bytes: Uint8Array): unknown {
+  try {
+    return JSON.parse(UTF8.decode(bytes))
+  } catch (error) {
+    // Messages of JSON.parse quote the text, which may be anything.
+    const what = error instanceof SyntaxError ? 'not JSON' : 'not UTF-8'
+    throw new WireError(`${what}, in an object of ${bytes.length} bytes`, { cause: error })
   }
 }

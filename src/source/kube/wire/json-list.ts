@@ -1,8 +1,15 @@
-import { BACKSLASH, CLOSE_BRACE, CLOSE_BRACKET, OPEN_BRACE, OPEN_BRACKET, QUOTE } from './json-bytes.ts'
-import { JsonFrame } from './json-frame.ts'
-import { objectIn } from './json-text.ts'
+import {
+  BACKSLASH,
+  CLOSE_BRACE,
+  CLOSE_BRACKET,
+  JsonFrame,
+  OPEN_BRACE,
+  OPEN_BRACKET,
+  objectIn,
+  QUOTE,
+} from './json-frame.ts'
 import { defaultVersion, versionOfList, withType } from './kinds.ts'
-import { listMetaIn } from './list-meta.ts'
+import { listMetaIn } from './message.ts'
 import { type ListMeta, type ListReader, type ListReaderOptions, WireError } from './reader.ts'
 import { Rest } from './rest.ts'
 

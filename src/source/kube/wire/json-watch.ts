@@ -1,5 +1,4 @@
-import { isBlank, NEWLINE } from './json-bytes.ts'
-import { objectIn } from './json-text.ts'
+import { isBlank, NEWLINE, objectIn } from './json-frame.ts'
 import { withType } from './kinds.ts'
 import { isMessage } from './message.ts'
 import { type ReaderOptions, type WatchEvent, type WatchReader, WireError } from './reader.ts'

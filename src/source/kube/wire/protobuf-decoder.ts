@@ -21,7 +21,7 @@ import { rfc3339 } from './rfc3339.ts'
 import { StringPool, says, textOf } from './string-pool.ts'
 
 /** The position of a message. */
-export interface Span {
+interface Span {
   readonly bytes: Buffer
   readonly start: number
   readonly end: number

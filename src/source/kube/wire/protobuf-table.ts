@@ -3,7 +3,7 @@
  * not name is passed over.
  */
 
-export interface Fields {
+interface Fields {
   readonly [name: string]: readonly [number: number, shape: NumberShape | BytesShape]
 }
 
@@ -15,7 +15,7 @@ export interface NumberShape {
 export type BytesShape = ElementShape | ListShape | EntriesShape
 export type ElementShape = TextShape | MessageShape
 
-export interface TextShape {
+interface TextShape {
   /**
    * A `name` is a string that many objects repeat; a `time` is a metav1.Time, which becomes RFC 3339 text; an
    * `int-or-string` is an intstr.IntOrString, which becomes a number or a text.
@@ -24,19 +24,19 @@ export interface TextShape {
   readonly keepsEmpty: boolean
 }
 
-export interface MessageShape {
+interface MessageShape {
   readonly kind: 'message'
   readonly keepsEmpty: true
   readonly table: Table
 }
 
-export interface ListShape {
+interface ListShape {
   readonly kind: 'list'
   readonly of: ElementShape
 }
 
 /** The entries of a map from strings to strings with these keys; without keys, all entries. */
-export interface EntriesShape {
+interface EntriesShape {
   readonly kind: 'entries'
   readonly keys: readonly string[] | undefined
 }
@@ -81,7 +81,7 @@ export const GROUP_START = 3
 export const GROUP_END = 4
 export const FIXED32 = 5
 
-export type Column =
+type Column =
   | { readonly isNumber: true; readonly name: string; readonly shape: NumberShape }
   | { readonly isNumber: false; readonly name: string; readonly shape: BytesShape }
 

@@ -1,5 +1,4 @@
-import { hasMagic, openEnvelope } from './envelope.ts'
-import { defaultVersion, isOfKind } from './kinds.ts'
+import { defaultVersion, hasMagic, isOfKind, openEnvelope } from './kinds.ts'
 import { isMessage } from './message.ts'
 import { ProtobufDecoder } from './protobuf-decoder.ts'
 import { type ApiObject, type ReaderOptions, type WatchEvent, type WatchReader, WireError } from './reader.ts'

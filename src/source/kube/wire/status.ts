@@ -1,5 +1,5 @@
-import { openEnvelope } from './envelope.ts'
-import { objectIn } from './json-text.ts'
+import { objectIn } from './json-frame.ts'
+import { openEnvelope } from './kinds.ts'
 import { encodingOf } from './media-type.ts'
 import { isMessage, type Message, textIn } from './message.ts'
 import { ProtobufDecoder } from './protobuf-decoder.ts'

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { describeOperation } from '../../../../src/kernel/ipvs/describe.ts'
 import { printOperation, printSave } from '../../../../src/kernel/ipvs/print.ts'
+import { describeOperation } from '../../../../src/kernel/ipvs/send.ts'
 import {
   changeDestination,
   changeServer,

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { Observed } from '../../../../src/kernel/nft/observed.ts'
+import type { Observed } from '../../../../src/kernel/nft/state.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { printTables } from '../../../../src/kernel/xt/print-tables.ts'

@@ -8,7 +8,7 @@ import {
   type NftClient,
 } from '../../../../src/kernel/nft/client.ts'
 import type { Transaction } from '../../../../src/kernel/nft/operation.ts'
-import { countAhead } from '../../../../src/kernel/xt/scope-ahead.ts'
+import { countAhead } from '../../../../src/kernel/xt/scope-commit.ts'
 import type { ServiceFrontends } from '../../../../src/model/frontend.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/options.ts'
 import { createIptablesPlane } from '../../../../src/modes/iptables/plane.ts'

@@ -5,7 +5,7 @@ import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/
 import { renderIptablesState } from '../../../../src/modes/iptables/render.ts'
 import { RuleCounter, type RuleCounts, rulesWritten } from '../../../../src/modes/iptables/rule-counts.ts'
 import { EMPTY_STATE, type IptablesState, type RenderedState } from '../../../../src/modes/iptables/state.ts'
-import { wantedChains } from '../../../../src/modes/iptables/wanted.ts'
+import { wantedChains } from '../../../../src/modes/iptables/trace.ts'
 import { runs } from '../../../support/runs.ts'
 import { everyKind, plainService } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'

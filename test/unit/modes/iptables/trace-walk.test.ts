@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest'
 import { IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
+import { allWays } from '../../../../src/kernel/nft/trace.ts'
 import type {
   DynamicElements,
   TracePacket,
   TraceSurroundings,
 } from '../../../../src/kernel/nft/trace-packet.ts'
-import { allWays } from '../../../../src/kernel/nft/trace-ways.ts'
 import type { XtAddress, XtMatch, XtRule, XtTarget } from '../../../../src/kernel/xt/rule.ts'
 import { traceTables, type XtTables } from '../../../../src/modes/xt-common/trace-walk.ts'
 import { ip4, ip6 } from '../nftables/frontends.ts'

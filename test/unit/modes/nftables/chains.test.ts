@@ -11,8 +11,9 @@ import {
   nextChain,
   parseChain,
   pickChain,
+  quantise,
+  rolls,
 } from '../../../../src/modes/nftables/chains.ts'
-import { quantise, rolls } from '../../../../src/modes/nftables/quantise.ts'
 import { declareSet, SET_NAMES } from '../../../../src/modes/nftables/sets.ts'
 import { ip4 } from './frontends.ts'
 

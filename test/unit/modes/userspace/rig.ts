@@ -4,8 +4,8 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import { type Ip, parseIp } from '../../../../src/base/ip.ts'
 import type { Backend } from '../../../../src/model/frontend.ts'
 import { Balancer } from '../../../../src/modes/userspace/relay/balancer.ts'
-import { Complaints } from '../../../../src/modes/userspace/relay/complaints.ts'
 import {
+  Complaints,
   DEFAULT_LIMITS,
   type Listener,
   type RelayContext,

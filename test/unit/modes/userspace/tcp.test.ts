@@ -2,8 +2,7 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { afterEach, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
-import { Complaints } from '../../../../src/modes/userspace/relay/complaints.ts'
-import { reportUnreached } from '../../../../src/modes/userspace/relay/context.ts'
+import { Complaints, reportUnreached } from '../../../../src/modes/userspace/relay/context.ts'
 import { deadEndpoint, fate, freePort, LOOPBACK, RelayRig, readAll, until } from './rig.ts'
 
 let rig = new RelayRig()

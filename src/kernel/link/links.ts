@@ -1,18 +1,60 @@
 import type { Ip } from '../../base/ip.ts'
 import type { Batch } from '../../netlink/batch.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
+import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { encodeMessage } from '../../netlink/message.ts'
-import { writeAttributes } from '../../netlink/schema.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import { encodeMessage, type Message } from '../../netlink/message.ts'
+import { readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import {
   AF_INET,
   AF_INET6,
   IFA_F_NODAD,
   RTM_DELADDR,
   RTM_DELLINK,
+  RTM_GETLINK,
   RTM_NEWADDR,
   RTM_NEWLINK,
 } from './constants.ts'
-import { ADDRESS, LINK, writeIfAddrMsg, writeIfInfoMsg } from './schema.ts'
+import { ADDRESS, IFINFOMSG_LENGTH, LINK, readIfInfoMsg, writeIfAddrMsg, writeIfInfoMsg } from './schema.ts'
+
+/** A device of this network namespace. */
+export interface Link {
+  readonly index: number
+  /** `dummy`, `veth`; undefined of hardware and the loopback device. */
+  readonly kind: string | undefined
+}
+
+/** The device of a name; undefined when there is none. Throws what roundTrip throws. */
+export function findLink(connection: Connection, name: string): Link | undefined {
+  const found: Link[] = []
+  try {
+    connection.roundTrip({
+      operation: 'read',
+      object: `device ${name}`,
+      build: sequence => encodeGetLink(name, sequence),
+      onMessage(view, message) {
+        if (message.type === RTM_NEWLINK) found.push(decodeLink(view, message))
+      },
+    })
+  } catch (error) {
+    if (error instanceof NetlinkError && error.code === 'ENODEV') return undefined
+    throw error
+  }
+  return found[0]
+}
+
+function encodeGetLink(name: string, sequence: number): Uint8Array {
+  return encodeMessage({ type: RTM_GETLINK, flags: NLM_F_REQUEST, sequence }, out => {
+    writeIfInfoMsg(out.out, 0)
+    writeAttributes(out, LINK, { name })
+  })
+}
+
+function decodeLink(view: ByteView, message: Message): Link {
+  const span = { start: message.start + IFINFOMSG_LENGTH, end: message.end }
+  return { index: readIfInfoMsg(view, message), kind: readAttributes(view, LINK, span).info?.kind }
+}
 
 /** A device as it is when nobody switches it on: down. */
 export function encodeNewLink(link: { readonly name: string; readonly kind: string }, sequence: number) {
