@@ -17,7 +17,7 @@ const COPIED = [
   'test',
   'native',
 ]
-const LINKED = ['node_modules', 'build', 'dist', 'deploy', 'docs']
+const LINKED = ['node_modules', 'build', 'dist', 'deploy', 'docs', '.ci']
 /** Unit tests of what asks the registry. */
 const ASKING = [
   'test/architecture.test.ts',
@@ -31,7 +31,15 @@ const copy = mkdtempSync(join(tmpdir(), 'kprobe-without-'))
 process.once('exit', () => rmSync(copy, { recursive: true, force: true }))
 for (const name of COPIED) cpSync(name, join(copy, name), { recursive: true })
 for (const name of LINKED) symlinkSync(join(process.cwd(), name), join(copy, name))
-for (const name of ['README.md', 'CHANGELOG.md', 'SECURITY.md', 'CONTRIBUTING.md', 'LICENSE', 'binding.gyp'])
+for (const name of [
+  '.npmrc',
+  'README.md',
+  'CHANGELOG.md',
+  'SECURITY.md',
+  'CONTRIBUTING.md',
+  'LICENSE',
+  'binding.gyp',
+])
   cpSync(name, join(copy, name))
 
 const room = `src/modes/${mode}/`
