@@ -133,7 +133,7 @@ function rounded(value: number): number {
   return Number(value.toFixed(6))
 }
 
-export interface StateFacts {
+interface StateFacts {
   /** Undefined before the first plane is open. */
   readonly programming: Pick<Programming, 'mode' | 'status'> | undefined
   readonly source: SourceStatus | undefined

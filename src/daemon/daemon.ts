@@ -14,16 +14,7 @@ import { conntrackFull } from '../telemetry/event-facts.ts'
 import { EventRecorder } from '../telemetry/events.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type ApiService, apiOf } from './api-service.ts'
-import {
-  type Ending,
-  logEnd,
-  logFirstSync,
-  logMetrics,
-  logStart,
-  logState,
-  reasonOf,
-  type StateFacts,
-} from './banner.ts'
+import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
 import { Flows } from './flows.ts'
 import { logFieldChanges, programmingFields, tuningFields } from './followed-fields.ts'
@@ -147,7 +138,7 @@ class Daemon {
     return await this.#close(code)
   }
 
-  #state(): StateFacts {
+  #state(): Parameters<typeof logState>[1] {
     const { status: source, snapshot } = this.#intake
     const health = this.#observer.health.readiness()
     return { programming: this.#programming, source, snapshot, health, nowMs: this.#io.clock.nowMs() }
