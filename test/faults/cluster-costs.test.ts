@@ -132,7 +132,10 @@ describe('objects that fill the memory by being there', () => {
     const { stdout } = await promisify(execFile)(process.execPath, [COMMAND, ...question]).catch(
       error => error,
     )
-    expect(stdout).toMatch(`Service tenant/held-${left} is not served: it holds 5004 parts`)
+    // Its slice is larger: where that is left out, the Service has come back.
+    expect(stdout).toMatch(
+      new RegExp(`(Service|EndpointSlice) tenant/held-${left} is not (served|used): it holds [56]004 parts`),
+    )
     for (let number = 0; number < PAIRS; number++) if (number !== left) cluster.remove(...held(number))
     await daemon.until(() =>
       refusalsOf(daemon, `Service tenant/held-${left}`).some(reason => reason.startsWith('needs ')),
