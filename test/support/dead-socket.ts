@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import { linkSync } from 'node:fs'
-import { createConnection, createServer } from 'node:net'
+import { createConnection, createServer, type NetConnectOpts } from 'node:net'
 import { eventually } from './patience.ts'
 
 /** Listens at `path`. The function that it gives ends that and leaves the file, as a process does that is killed. */
@@ -11,8 +11,7 @@ export async function dyingSocket(path: string): Promise<() => Promise<void>> {
   linkSync(`${path}.dying`, path)
   return async () => {
     await new Promise(resolve => server.close(resolve))
-    // A process that another thread forks at this moment has the socket until it execs.
-    await eventually(() => refuses(path))
+    await refusing({ path })
   }
 }
 
@@ -21,9 +20,17 @@ export async function leaveDeadSocket(path: string): Promise<void> {
   await die()
 }
 
-function refuses(path: string): Promise<boolean> {
+/**
+ * Waits until a place where this process has closed its socket refuses connections: a process that another thread forks
+ * at this moment has the socket, too, until it execs.
+ */
+export async function refusing(place: NetConnectOpts): Promise<void> {
+  await eventually(() => refuses(place))
+}
+
+function refuses(place: NetConnectOpts): Promise<boolean> {
   return new Promise(resolve => {
-    const probe = createConnection({ path }, () => {
+    const probe = createConnection(place, () => {
       probe.destroy()
       resolve(false)
     }).once('error', () => resolve(true))

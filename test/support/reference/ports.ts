@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import { createServer } from 'node:net'
+import { refusing } from '../dead-socket.ts'
 
 /** So many ports of the loopback address that nobody listened on a moment ago, all different. */
 export async function freePorts(count: number): Promise<readonly number[]> {
@@ -14,9 +15,10 @@ export async function freePorts(count: number): Promise<readonly number[]> {
     }),
   )
   await Promise.all(
-    servers.map(async server => {
+    servers.map(async (server, index) => {
       server.close()
       await once(server, 'close')
+      await refusing({ host: '127.0.0.1', port: ports[index] ?? 0 })
     }),
   )
   return ports

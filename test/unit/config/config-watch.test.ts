@@ -5,6 +5,7 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 import { CONFIG_BYTES_MAX } from '../../../src/config/config-file.ts'
 import { type ConfigWatch, watchConfig } from '../../../src/config/config-watch.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { eventually } from '../../support/patience.ts'
 
 let folder: string
 let clock: FakeClock
@@ -45,8 +46,7 @@ function follow(path: string, text = 'one'): void {
 async function pass(ms: number): Promise<void> {
   for (let left = ms; left > 0; left -= 100) {
     await clock.advance(Math.min(100, left))
-    for (let turn = 0; turn < 400 && clock.pending === 0; turn++)
-      await new Promise(resolve => setTimeout(resolve, 5))
+    await eventually(() => clock.pending > 0)
     expect(clock.pending).toBe(1)
   }
 }

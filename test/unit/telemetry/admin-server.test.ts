@@ -6,7 +6,8 @@ import { type AdminPages, AdminServer } from '../../../src/telemetry/admin-serve
 import type { ServerNews } from '../../../src/telemetry/http-server.ts'
 import { leaveDeadSocket } from '../../support/dead-socket.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
-import { ask, until } from './http-client.ts'
+import { eventually } from '../../support/patience.ts'
+import { ask } from './http-client.ts'
 
 let folder = ''
 let path = ''
@@ -43,7 +44,7 @@ function open(pages: Partial<AdminPages> = {}) {
 describe('AdminServer', () => {
   it('answers its pages as JSON, and nothing else', async () => {
     const { kinds } = open()
-    await until(() => kinds().length === 1)
+    await eventually(() => kinds().length === 1)
     expect(await ask({ socketPath: path, path: '/state' })).toMatchObject({
       status: 200,
       headers: { 'content-type': 'application/json' },
@@ -62,14 +63,14 @@ describe('AdminServer', () => {
       for (let at = 0; at < 50_000; at++) yield { name: `ns/service-${at}`, clusterIp: '10.96.0.1' }
     }
     const { kinds } = open({ state: () => ({ services: services() }) })
-    await until(() => kinds().length === 1)
+    await eventually(() => kinds().length === 1)
     const { body } = await ask({ socketPath: path, path: '/state' })
     expect(JSON.parse(body).services).toHaveLength(50_000)
   })
 
   it('is for its owner alone, and leaves nothing else behind', async () => {
     const { server, kinds } = open()
-    await until(() => kinds().length === 1)
+    await eventually(() => kinds().length === 1)
     expect((await stat(path)).mode & 0o777).toBe(0o600)
     expect(await readdir(folder)).toEqual(['admin.sock'])
     await server.close()
@@ -80,16 +81,16 @@ describe('AdminServer', () => {
     await leaveDeadSocket(path)
     expect((await stat(path)).isSocket()).toBe(true)
     const { kinds } = open()
-    await until(() => kinds().length === 1)
+    await eventually(() => kinds().length === 1)
     expect(kinds()).toEqual(['listening'])
     expect(await ask({ socketPath: path, path: '/state' })).toMatchObject({ status: 200 })
   })
 
   it('leaves the socket of a process that answers, and takes its place when that has gone', async () => {
     const first = open()
-    await until(() => first.kinds().length === 1)
+    await eventually(() => first.kinds().length === 1)
     const second = open({ state: () => 'second' })
-    await until(() => second.kinds().length === 1)
+    await eventually(() => second.kinds().length === 1)
     expect(second.news[0]).toMatchObject({
       kind: 'failed',
       place: path,
@@ -99,14 +100,14 @@ describe('AdminServer', () => {
     expect((await ask({ socketPath: path, path: '/state' })).body).toBe('{"services":1}')
     await first.server.close()
     await second.clock.advance(5_000)
-    await until(() => second.kinds().length === 2)
+    await eventually(() => second.kinds().length === 2)
     expect((await ask({ socketPath: path, path: '/state' })).body).toBe('"second"')
   })
 
   it('leaves a file alone that is no socket', async () => {
     await writeFile(path, 'precious')
     const { news } = open()
-    await until(() => news.length === 1)
+    await eventually(() => news.length === 1)
     expect(news[0]).toMatchObject({ kind: 'failed' })
     expect((await stat(path)).isFile()).toBe(true)
   })
@@ -114,14 +115,14 @@ describe('AdminServer', () => {
   it('says when its folder cannot be written, and goes on trying', async () => {
     await rm(folder, { recursive: true })
     const { news, clock } = open()
-    await until(() => news.length === 1)
+    await eventually(() => news.length === 1)
     expect(news[0]).toMatchObject({ kind: 'failed', error: { code: 'ENOENT' } })
     expect(clock.pending).toBe(1)
     const { mkdir } = await import('node:fs/promises')
     await mkdir(folder)
     await chmod(folder, 0o700)
     await clock.advance(5_000)
-    await until(() => news.length === 2)
+    await eventually(() => news.length === 2)
     expect(news[1]).toEqual({ kind: 'listening', place: path })
   })
 })

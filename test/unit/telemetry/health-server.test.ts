@@ -3,7 +3,8 @@ import { openHealthServer } from '../../../src/telemetry/health-server.ts'
 import { HealthTracker } from '../../../src/telemetry/health-tracker.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
-import { ask, LOOPBACK, portOf, until } from './http-client.ts'
+import { eventually } from '../../support/patience.ts'
+import { ask, LOOPBACK, portOf } from './http-client.ts'
 
 describe('openHealthServer', () => {
   it('answers any method, turns green with the first pass, and counts', async () => {
@@ -21,7 +22,7 @@ describe('openHealthServer', () => {
       health,
       probed: metrics.proxy.probed,
     })
-    await until(() => server.places.length === 1)
+    await eventually(() => server.places.length === 1)
     const port = portOf(server.places[0])
     expect(await ask({ port, path: '/healthz' })).toMatchObject({ status: 503 })
     expect(JSON.parse((await ask({ port, path: '/' })).body)).toEqual({ paths: ['/healthz', '/livez'] })

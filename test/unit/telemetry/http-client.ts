@@ -2,6 +2,8 @@ import { request } from 'node:http'
 import { createConnection, createServer, type Socket } from 'node:net'
 import type { Ip } from '../../../src/base/ip.ts'
 import { parseIp } from '../../../src/base/ip.ts'
+import { refusing } from '../../support/dead-socket.ts'
+import { freePorts } from '../../support/reference/ports.ts'
 
 export interface Answer {
   readonly status: number
@@ -71,15 +73,6 @@ export function closed(socket: Socket): Promise<void> {
   })
 }
 
-/** Looks until it is so, for some seconds. */
-export async function until(isSo: () => boolean): Promise<void> {
-  for (let look = 0; look < 500; look++) {
-    if (isSo()) return
-    await new Promise(resolve => setTimeout(resolve, 10))
-  }
-  throw new Error('it did not come to that')
-}
-
 /** Somebody else who listens there; 0 is a port that the kernel chooses. */
 export function occupy(port = 0): Promise<{ readonly port: number; readonly leave: () => Promise<void> }> {
   return new Promise((resolve, reject) => {
@@ -88,15 +81,18 @@ export function occupy(port = 0): Promise<{ readonly port: number; readonly leav
     server.listen({ host: '127.0.0.1', port }, () => {
       const address = server.address()
       const chosen = typeof address === 'object' && address !== null ? address.port : 0
-      resolve({ port: chosen, leave: () => new Promise(done => server.close(() => done())) })
+      const leave = async () => {
+        await new Promise(done => server.close(done))
+        await refusing({ host: '127.0.0.1', port: chosen })
+      }
+      resolve({ port: chosen, leave })
     })
   })
 }
 
 /** A port that was free a moment ago. */
 export async function freePort(): Promise<number> {
-  const { port, leave } = await occupy()
-  await leave()
+  const [port = 0] = await freePorts(1)
   return port
 }
 

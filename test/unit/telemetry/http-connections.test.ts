@@ -5,7 +5,8 @@ import type { ConnectionLimits, Crowd } from '../../../src/base/connection-gate.
 import { type Handler, HttpConnections, readOnly } from '../../../src/telemetry/http-connections.ts'
 import { Listener } from '../../../src/telemetry/listener.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
-import { ask, closed, connected, exchange, LOOPBACK, until } from './http-client.ts'
+import { eventually } from '../../support/patience.ts'
+import { ask, closed, connected, exchange, LOOPBACK } from './http-client.ts'
 
 interface Bench {
   readonly port: number
@@ -117,7 +118,7 @@ describe('HttpConnections', () => {
     const clock = new FakeClock()
     const { port, connections } = await serve(ok, { clock })
     const slow = await connected(port)
-    await until(() => connections.open === 1)
+    await eventually(() => connections.open === 1)
     slow.write('GET / HTTP/1.1\r\n')
     await clock.advance(9_000)
     slow.write('X: y\r\n')
@@ -126,7 +127,7 @@ describe('HttpConnections', () => {
     const gone = closed(slow)
     await clock.advance(1)
     await gone
-    await until(() => connections.open === 0)
+    await eventually(() => connections.open === 0)
     expect(clock.pending).toBe(0)
   })
 
@@ -140,36 +141,36 @@ describe('HttpConnections', () => {
     const deaf = await connected(port)
     deaf.pause()
     deaf.write('GET / HTTP/1.1\r\nHost: x\r\n\r\n')
-    await until(() => connections.open === 1)
+    await eventually(() => connections.open === 1)
     await new Promise(resolve => setTimeout(resolve, 50))
     await clock.advance(30_000)
-    await until(() => connections.open === 0)
+    await eventually(() => connections.open === 0)
     await closed(deaf)
   })
 
   it('F98, F132: closes the longest idle connection for each one over the limit', async () => {
     const { port, connections } = await serve(ok, { limits: { connections: 5 } })
     const held = await Promise.all(Array.from({ length: 5 }, () => connected(port)))
-    await until(() => connections.open === 5)
+    await eventually(() => connections.open === 5)
     const more = await Promise.all(Array.from({ length: 195 }, () => connected(port)))
     await Promise.all(held.map(closed))
     expect(await ask({ port, path: '/' })).toMatchObject({ status: 200 })
-    await until(() => connections.overShare.evicted === 196)
+    await eventually(() => connections.overShare.evicted === 196)
     expect(connections.overShare).toEqual({ evicted: 196, refused: 0 })
     expect(connections.open).toBeLessThanOrEqual(5)
     for (const socket of more) socket.destroy()
-    await until(() => connections.open === 0)
+    await eventually(() => connections.open === 0)
   })
 
   it('F132: a connection that asks outlives those that came after it and are silent', async () => {
     const { port, connections } = await serve(ok, { limits: { connections: 3 } })
     const busy = await connected(port)
-    await until(() => connections.open === 1)
+    await eventually(() => connections.open === 1)
     for (let round = 0; round < 10; round++) {
       busy.write('GET / HTTP/1.1\r\nHost: x\r\n\r\n')
       await once(busy, 'data')
       await connected(port)
-      await until(() => connections.overShare.evicted === Math.max(0, round - 1))
+      await eventually(() => connections.overShare.evicted === Math.max(0, round - 1))
     }
     expect(busy.destroyed).toBe(false)
     busy.destroy()
@@ -179,9 +180,9 @@ describe('HttpConnections', () => {
     const { port, connections } = await serve(ok, { limits: { connections: 2 } })
     const slow = await connected(port)
     slow.write('GET / HTTP/1.1\r\n')
-    await until(() => connections.open === 1)
+    await eventually(() => connections.open === 1)
     await connected(port)
-    await until(() => connections.open === 2)
+    await eventually(() => connections.open === 2)
     slow.write('X: y\r\n')
     const gone = closed(slow)
     await connected(port)
@@ -195,17 +196,17 @@ describe('HttpConnections', () => {
     const { port, connections } = await serve(ok, { clock, limits, crowded: its => crowds.push(its) })
     const flood = async (evicted: number) => {
       await connected(port)
-      await until(() => connections.overShare.evicted === evicted)
+      await eventually(() => connections.overShare.evicted === evicted)
     }
     await connected(port)
-    await until(() => connections.open === 1)
+    await eventually(() => connections.open === 1)
     await flood(1)
     await flood(2)
     await clock.advance(60_000)
     // Its request took too long meanwhile.
-    await until(() => connections.open === 0)
+    await eventually(() => connections.open === 0)
     await connected(port)
-    await until(() => connections.open === 1)
+    await eventually(() => connections.open === 1)
     await flood(3)
     const crowd = { client: 'loopback', service: undefined, full: '127.0.0.1', refused: 0 }
     expect(crowds).toEqual([

@@ -1,8 +1,10 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { HttpServer, type HttpServerOptions, type ServerNews } from '../../../src/telemetry/http-server.ts'
+import { refusing } from '../../support/dead-socket.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { HAS_IPV6 } from '../../support/loopback.ts'
-import { ask, closed, connected, ip, LOOPBACK, occupy, portOf, until } from './http-client.ts'
+import { eventually } from '../../support/patience.ts'
+import { ask, closed, connected, ip, LOOPBACK, occupy, portOf } from './http-client.ts'
 
 const servers: HttpServer[] = []
 
@@ -31,7 +33,7 @@ function open(options: Partial<HttpServerOptions> = {}) {
 describe('HttpServer', () => {
   it('listens at one address, and says where', async () => {
     const { server, news } = open()
-    await until(() => news.length === 1)
+    await eventually(() => news.length === 1)
     expect(news).toEqual([{ kind: 'listening', place: server.places[0] }])
     expect(await ask({ port: portOf(server.places[0]) })).toMatchObject({ status: 200, body: 'here' })
   })
@@ -40,7 +42,7 @@ describe('HttpServer', () => {
     'listens in both families at %s, where the node has both',
     async address => {
       const { server } = open({ ip: ip(address) })
-      await until(() => server.places.length === 2)
+      await eventually(() => server.places.length === 2)
       const port = portOf(server.places[0])
       expect([...server.places].sort()).toEqual([`0.0.0.0:${port}`, `[::]:${port}`])
       expect(await ask({ port })).toMatchObject({ body: 'here' })
@@ -51,7 +53,7 @@ describe('HttpServer', () => {
   it('F99: retries every 5 s where another process listens, and reports it once', async () => {
     const other = await occupy()
     const { server, clock, news, kinds } = open({ port: other.port })
-    await until(() => news.length === 1)
+    await eventually(() => news.length === 1)
     expect(news[0]).toMatchObject({
       kind: 'failed',
       place: `127.0.0.1:${other.port}`,
@@ -60,12 +62,12 @@ describe('HttpServer', () => {
     })
     for (let round = 0; round < 3; round++) {
       await clock.advance(5_000)
-      await until(() => clock.pending === 1)
+      await eventually(() => clock.pending === 1)
     }
     expect(kinds()).toEqual(['failed'])
     await other.leave()
     await clock.advance(5_000)
-    await until(() => server.places.length === 1)
+    await eventually(() => server.places.length === 1)
     expect(kinds()).toEqual(['failed', 'listening'])
     expect(await ask({ port: other.port })).toMatchObject({ body: 'here' })
   })
@@ -73,7 +75,7 @@ describe('HttpServer', () => {
   it('does not try again when a failure is to be the end', async () => {
     const other = await occupy()
     const { clock, news } = open({ port: other.port, hardFail: true })
-    await until(() => news.length === 1)
+    await eventually(() => news.length === 1)
     expect(news[0]).toMatchObject({ kind: 'failed', retryMs: undefined })
     expect(clock.pending).toBe(0)
     await other.leave()
@@ -81,18 +83,19 @@ describe('HttpServer', () => {
 
   it('says that an address is not one of this node', async () => {
     const { news } = open({ ip: ip('192.0.2.1') })
-    await until(() => news.length === 1)
+    await eventually(() => news.length === 1)
     expect(news[0]).toMatchObject({ kind: 'failed', error: { code: 'EADDRNOTAVAIL' } })
   })
 
   it('ends idle connections and frees its address when it closes', async () => {
     const { server } = open()
-    await until(() => server.places.length === 1)
+    await eventually(() => server.places.length === 1)
     const port = portOf(server.places[0])
     const idle = await connected(port)
     const gone = closed(idle)
     server.close()
     await gone
+    await refusing({ host: '127.0.0.1', port })
     const other = await occupy(port)
     await other.leave()
   })
@@ -100,7 +103,7 @@ describe('HttpServer', () => {
   it('stops trying when it closes', async () => {
     const other = await occupy()
     const { server, clock, news } = open({ port: other.port })
-    await until(() => news.length === 1)
+    await eventually(() => news.length === 1)
     server.close()
     expect(clock.pending).toBe(0)
     await other.leave()

@@ -3,7 +3,8 @@ import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { metricsHandler, openMetricsServer } from '../../../src/telemetry/metrics-server.ts'
 import { createSliMetrics } from '../../../src/telemetry/sli-metrics.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
-import { ask, LOOPBACK, portOf, until } from './http-client.ts'
+import { eventually } from '../../support/patience.ts'
+import { ask, LOOPBACK, portOf } from './http-client.ts'
 
 const PLAIN = { 'Content-Type': 'text/plain; charset=utf-8', 'X-Content-Type-Options': 'nosniff' }
 
@@ -112,7 +113,7 @@ describe('openMetricsServer', () => {
       slis: createSliMetrics(),
       configz: () => ({}),
     })
-    await until(() => server.places.length === 1)
+    await eventually(() => server.places.length === 1)
     const port = portOf(server.places[0])
     const answer = await ask({ port, path: '/metrics' })
     expect(answer.status).toBe(200)

@@ -8,8 +8,9 @@ import {
 } from '../../../src/telemetry/service-health.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { HAS_IPV6 } from '../../support/loopback.ts'
+import { eventually } from '../../support/patience.ts'
 import { tableOf } from '../../support/tables.ts'
-import { ask, closed, connected, freePort, ip, occupy, until } from './http-client.ts'
+import { ask, closed, connected, freePort, ip, occupy } from './http-client.ts'
 
 const opened: ServiceHealth[] = []
 
@@ -91,7 +92,7 @@ describe('ServiceHealth', () => {
     const port = await freePort()
     const table = changed(EMPTY, { 'ns/web': { port, local: { IPv4: 2 } } })
     health.update(table)
-    await until(() => places().length === 1)
+    await eventually(() => places().length === 1)
     expect(await ask({ port, path: '/whatever', method: 'POST' })).toMatchObject({
       status: 200,
       headers: { 'x-load-balancing-endpoint-weight': '2' },
@@ -115,7 +116,7 @@ describe('ServiceHealth', () => {
       nodePorts: { IPv4: { kind: 'all' }, IPv6: { kind: 'all' } },
     }
     health.update(changed(everywhere, { 'ns/web': { port, local: { IPv4: 0, IPv6: 4 } } }))
-    await until(() => places().length === 2)
+    await eventually(() => places().length === 2)
     expect(places().sort()).toEqual([`0.0.0.0:${port}`, `[::]:${port}`])
     expect(await ask({ port })).toMatchObject({ status: 503 })
     expect(await ask({ port, host: '::1' })).toMatchObject({
@@ -135,9 +136,9 @@ describe('ServiceHealth', () => {
     const port = await freePort()
     const table = changed(EMPTY, { 'ns/web': { port, local: { IPv4: 1 } } })
     health.update(table)
-    await until(() => places().length === 1)
+    await eventually(() => places().length === 1)
     health.update({ ...table, nodePorts: { IPv4: only('127.0.0.1', '127.0.0.2'), IPv6: only() } })
-    await until(() => places().length === 2)
+    await eventually(() => places().length === 2)
     expect(await ask({ port, host: '127.0.0.2' })).toMatchObject({ status: 200 })
     health.update({ ...table, nodePorts: { IPv4: only('127.0.0.2'), IPv6: only() } })
     await expect(ask({ port })).rejects.toThrow('ECONNREFUSED')
@@ -149,7 +150,7 @@ describe('ServiceHealth', () => {
     const [first, second] = [await freePort(), await freePort()]
     const table = changed(EMPTY, { 'ns/a': { port: first, local: { IPv4: 1 } } })
     health.update(table)
-    await until(() => places().length === 1)
+    await eventually(() => places().length === 1)
     const idle = await connected(first)
     const gone = closed(idle)
     health.update(
@@ -159,7 +160,7 @@ describe('ServiceHealth', () => {
       }),
     )
     await gone
-    await until(() => places().length === 3)
+    await eventually(() => places().length === 3)
     expect(failures()).toEqual([])
     expect((await ask({ port: first })).body).toContain('"name": "b"')
     expect((await ask({ port: second })).body).toContain('"name": "a"')
@@ -170,15 +171,15 @@ describe('ServiceHealth', () => {
     const other = await occupy()
     const nodePorts = { IPv4: only('127.0.0.1', '127.0.0.2'), IPv6: only() }
     health.update(changed({ ...EMPTY, nodePorts }, { 'ns/web': { port: other.port, local: { IPv4: 1 } } }))
-    await until(() => news.length === 2)
+    await eventually(() => news.length === 2)
     expect(failures()).toEqual([`ns/web 127.0.0.1:${other.port}`])
     expect(await ask({ port: other.port, host: '127.0.0.2' })).toMatchObject({ status: 200 })
     await clock.advance(5_000)
-    await until(() => clock.pending === 1)
+    await eventually(() => clock.pending === 1)
     expect(failures()).toHaveLength(1)
     await other.leave()
     await clock.advance(5_000)
-    await until(() => places().length === 2)
+    await eventually(() => places().length === 2)
     expect(await ask({ port: other.port })).toMatchObject({ status: 200 })
     expect(health.counts).toEqual({ listening: 2, failed: 0 })
   })
@@ -191,7 +192,7 @@ describe('ServiceHealth', () => {
       'ns/b': { port: second, local: { IPv4: 1 } },
     })
     health.update(table)
-    await until(() => places().length === 2)
+    await eventually(() => places().length === 2)
     const without = { ...table, services: table.services.with([['ns/a', undefined]]) }
     health.update(changed(without, { 'ns/b': undefined }))
     for (const port of [first, second]) await expect(ask({ port })).rejects.toThrow('ECONNREFUSED')
@@ -203,7 +204,7 @@ describe('ServiceHealth', () => {
     const other = await occupy()
     const table = changed(EMPTY, { 'ns/web': { port: other.port, local: { IPv4: 1 } } })
     health.update(table)
-    await until(() => news.length === 1)
+    await eventually(() => news.length === 1)
     health.update({ ...table, services: table.services.with([['ns/web', undefined]]) })
     expect(health.counts.failed).toBe(0)
     await other.leave()
@@ -215,7 +216,7 @@ describe('ServiceHealth', () => {
     const checks = ports.map((port, at) => [`ns/${at}`, { port, local: { IPv4: 1 } }] as const)
     const table = changed(EMPTY, Object.fromEntries(checks))
     health.update(table)
-    await until(() => places().length === 2)
+    await eventually(() => places().length === 2)
     expect(news.find(({ kind }) => kind === 'failed')).toMatchObject({
       error: { message: expect.stringMatching(/^no room: this process has 2 sockets for .*RLIMIT_NOFILE/) },
     })
@@ -223,7 +224,7 @@ describe('ServiceHealth', () => {
     const first = ports.findIndex(port => served === `127.0.0.1:${port}`)
     health.update({ ...table, services: table.services.with([[`ns/${first}`, undefined]]) })
     await clock.advance(5_000)
-    await until(() => places().length === 3)
+    await eventually(() => places().length === 3)
     expect(health.counts).toEqual({ listening: 2, failed: 0 })
   })
 
@@ -233,10 +234,10 @@ describe('ServiceHealth', () => {
     const check = (at: number) => ({ port: ports[at] ?? 0, local: { IPv4: 1 } })
     const greedy = changed(EMPTY, Object.fromEntries([0, 1, 2, 3].map(at => [`greedy/${at}`, check(at)])))
     health.update(greedy)
-    await until(() => places().length === 4)
+    await eventually(() => places().length === 4)
     const both = changed(greedy, { 'small/a': check(4), 'small/b': check(5) })
     health.update(both)
-    await until(() => places().length === 6)
+    await eventually(() => places().length === 6)
     expect(failures().map(text => text.split(' ')[0])).toEqual(['greedy/0', 'greedy/1'])
     expect(await ask({ port: check(4).port })).toMatchObject({ status: 200 })
     await expect(ask({ port: check(0).port })).rejects.toThrow('ECONNREFUSED')
@@ -248,12 +249,12 @@ describe('ServiceHealth', () => {
     const ports = await Promise.all([freePort(), freePort()])
     const checks = ports.map((port, at) => [`ns/${at}`, { port, local: { IPv4: 1 } }] as const)
     health.update(changed(EMPTY, Object.fromEntries(checks)))
-    await until(() => places().length === 2)
+    await eventually(() => places().length === 2)
     for (let round = 0; round < 20; round++) await connected(ports[0] ?? 0)
-    await until(() => health.overShare.evicted === 19)
+    await eventually(() => health.overShare.evicted === 19)
     const other = await connected(ports[1] ?? 0)
     for (let round = 0; round < 20; round++) await connected(ports[0] ?? 0)
-    await until(() => health.overShare.evicted === 39)
+    await eventually(() => health.overShare.evicted === 39)
     expect(other.destroyed).toBe(false)
     const crowds = news.filter(({ kind }) => kind === 'crowded')
     expect(crowds).toMatchObject([{ crowd: { client: 'loopback', service: 'ns/0', full: '127.0.0.1' } }])
@@ -264,9 +265,9 @@ describe('ServiceHealth', () => {
     const ports = await Promise.all(Array.from({ length: 6 }, freePort))
     const checks = ports.map((port, at) => [`ns/${at}`, { port, local: { IPv4: 1 } }] as const)
     health.update(changed(EMPTY, Object.fromEntries(checks)))
-    await until(() => places().length === 6)
+    await eventually(() => places().length === 6)
     for (const port of ports) await connected(port)
-    await until(() => health.overShare.evicted === 2)
+    await eventually(() => health.overShare.evicted === 2)
     const crowds = news.filter(({ kind }) => kind === 'crowded')
     expect(crowds).toMatchObject([{ crowd: { client: 'loopback', service: undefined, full: '127.0.0.1' } }])
   })
@@ -276,7 +277,7 @@ describe('ServiceHealth', () => {
     const port = await freePort()
     const table = changed(tableOf(1, {}), { 'ns/web': { port, local: { IPv4: 1 } } })
     health.update({ ...table, nodePorts: LOOPBACK_ONLY })
-    await until(() => places().length === 1)
+    await eventually(() => places().length === 1)
     const same = { ...table, nodePorts: { ...LOOPBACK_ONLY } }
     health.update(same)
     health.update(same)

@@ -18,6 +18,7 @@ import { openTcpListener } from '../../../../src/modes/userspace/relay/tcp-liste
 import { openUdpListener } from '../../../../src/modes/userspace/relay/udp-listener.ts'
 import { Usage } from '../../../../src/modes/userspace/relay/usage.ts'
 import { eventually } from '../../../support/patience.ts'
+import { freePorts } from '../../../support/reference/ports.ts'
 
 export const LOOPBACK: Ip = parseIp('127.0.0.1') ?? ''
 
@@ -117,12 +118,7 @@ export function deadEndpoint(number = 0): Backend {
 
 /** A port of loopback that was free a moment ago. */
 export async function freePort(): Promise<number> {
-  const server = createServer()
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const port = portOf(server)
-  server.close()
-  await once(server, 'close')
+  const [port = 0] = await freePorts(1)
   return port
 }
 
