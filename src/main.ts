@@ -6,15 +6,17 @@ import { runCommand } from './cli/commands.ts'
 import { EXIT_FAILED, type Io } from './cli/io.ts'
 import { Outlet } from './cli/outlet.ts'
 
-/** A second signal, or one that nobody answers within this time, ends the process at once. */
+/** The process exits at once on a second signal, or this long after the first. */
 const PATIENCE_MS = 4_500
 
-/** Signals this close together are one request: npm passes on the Ctrl-C that the terminal has sent us already. */
+/**
+ * Signals this close together count as one: npm forwards the Ctrl-C that the terminal has already sent to this process.
+ */
 const SAME_REQUEST_MS = 500
 
-// V8 lets the space for new objects grow to 48 MiB, which a load fills and nobody uses afterwards. Kept at its first size
-// it costs no time, and a load of 30,000 Services 176 MiB instead of 203. --max-semi-space-size would be the name for it,
-// but V8 reads that one only before it runs anything.
+// V8 lets the space for new objects grow to 48 MiB, which a load fills and later work leaves idle. At its first size a
+// load takes no longer and needs 176 MiB for 30,000 Services instead of 203. The flag is not --max-semi-space-size,
+// because V8 reads that one only before it runs code.
 setFlagsFromString('--semi-space-growth-factor=1')
 
 function stopOnSignals(): AbortSignal {
@@ -38,13 +40,13 @@ const stop = stopOnSignals()
 const out = new Outlet(process.stdout)
 const err = new Outlet(process.stderr)
 
-// NODE_OPTIONS may have asked for it: whoever connects to it has all that this process may do.
+// NODE_OPTIONS may have opened a debugger: its clients have all rights of this process.
 if (inspectorUrl() !== undefined) {
   closeInspector()
   err.write('kprobe: a debugger was asked for (--inspect), and is closed\n')
 }
 
-// The same signal asks Node to open a debugger on a port: this process opens no port that nobody configured.
+// By default, Node opens a debugger port on SIGUSR1: this process opens only configured ports.
 process.on('SIGUSR1', () => undefined)
 
 const io: Io = {

@@ -1,22 +1,22 @@
 import { request } from 'node:http'
 
-/** What the daemon's admin socket says. */
+/** Answer of the daemon's admin socket. */
 type AdminAnswer =
   | { readonly kind: 'answer'; readonly value: unknown }
   /** No daemon listens there. */
   | { readonly kind: 'absent' }
 
-/** Where the manifests put the socket, and where commands ask that are given none. */
+/** Gives the socket path of the manifests, which is the default of the commands. */
 export function usualSocket(proxyName: string | undefined): string {
   return `/run/kprobe/admin${proxyName === undefined ? '' : `-${proxyName}`}.sock`
 }
 
-/** Longest wait for the daemon to begin or go on answering. */
+/** Maximum time without data from the daemon. */
 const TIMEOUT_MS = 5_000
-/** More than the state of 100,000 Services. */
+/** Exceeds the state of 100,000 Services. */
 const ANSWER_BYTES_MAX = 512 * 1024 * 1024
 
-/** Asks the daemon of this node for one of its pages, such as /state. Rejects when it answers badly. */
+/** Requests one page of this node's daemon, such as /state. Rejects on a malformed or failed answer. */
 export function askDaemon(socketPath: string, path: string): Promise<AdminAnswer> {
   return new Promise((resolve, reject) => {
     const asked = request({ socketPath, path, timeout: TIMEOUT_MS }, response => {

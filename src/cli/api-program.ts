@@ -1,29 +1,29 @@
 import { access, constants, stat } from 'node:fs/promises'
 import { quote } from '../config/flag-reader.ts'
 
-/** What one --exec starts. */
+/** The program of one --exec. */
 export interface ApiProgram {
-  /** As it was given. */
+  /** The value of --exec. */
   readonly name: string
-  /** A path, or a name that is looked for in PATH. */
+  /** A path, or a name that is searched in PATH. */
   readonly command: string
   readonly args: readonly string[]
 }
 
 interface ApiProgramOptions {
-  /** What stands behind `--`. */
+  /** The arguments after `--`. */
   readonly args: readonly string[]
   /** PATH; undefined when there is none. */
   readonly path: string | undefined
-  /** Why there is no such program. */
+  /** Reports why the program cannot be used. */
   readonly fail: (message: string) => void
 }
 
 const SHELL = '/bin/sh'
 
 /**
- * A program, of which the arguments behind `--` are; or, where nothing has that name and it has blanks in it, a line that
- * the shell runs, with arguments of its own.
+ * Reads one --exec. Its value is a program, which gets the arguments after `--`. A value with spaces that names no
+ * program is a line for the shell, with its own arguments.
  */
 export async function readApiProgram(
   given: string,
@@ -44,14 +44,17 @@ export async function readApiProgram(
   return { name: given, command: SHELL, args: ['-c', `${PIPEFAIL}; ${given}`] }
 }
 
-/** A pipe fails with any of its commands, where the shell can do that; a shell that cannot (dash 0.5.12) would end. */
+/**
+ * Makes a pipe fail with any of its commands, if the shell can. The test runs in a subshell, because a shell without
+ * the option (dash 0.5.12) would exit.
+ */
 const PIPEFAIL = '(set -o pipefail) 2>/dev/null && set -o pipefail'
 
 export function isLine({ name, command }: ApiProgram): boolean {
   return name !== command
 }
 
-/** What the shell finds out for itself is the exit code of a run; a path that is nowhere is known before. */
+/** Only a path that does not exist is known to fail beforehand. The shell reports other errors with its exit code. */
 async function whyNotLine(line: string, path: string | undefined): Promise<string | undefined> {
   if ((await whyNotProgram(SHELL, path)) !== undefined)
     return `no program has this name, and there is no ${SHELL} to run it as a line; put arguments of a program after --`
@@ -61,7 +64,7 @@ async function whyNotLine(line: string, path: string | undefined): Promise<strin
 }
 
 const ABSENT = 'no such program'
-/** Of execvp(3), where there is no PATH. */
+/** The search path that execvp(3) uses without PATH. */
 const DEFAULT_PATH = '/bin:/usr/bin'
 
 async function whyNotProgram(command: string, path = DEFAULT_PATH): Promise<string | undefined> {
@@ -78,7 +81,7 @@ async function whyNotFile(file: string): Promise<string | undefined> {
     return undefined
   } catch (error) {
     const code = error instanceof Error && 'code' in error ? error.code : undefined
-    // A line may be longer than any name.
+    // A line may exceed the maximum length of a name.
     if (code === 'ENOENT' || code === 'ENOTDIR' || code === 'ENAMETOOLONG') return ABSENT
     return code === 'EACCES' ? 'is not executable' : String(error)
   }

@@ -4,23 +4,23 @@ import { type FlagReader, quote } from '../config/flag-reader.ts'
 import { defaultApiAddress, readApiAddress, readApiTls } from '../config/read-api.ts'
 import { type ApiProgram, isLine, readApiProgram } from './api-program.ts'
 
-/** What one `kprobe api` is to do. */
+/** The task of one `kprobe api`. */
 export interface ApiWanted {
   readonly print: 'state' | 'states' | 'differences' | undefined
   readonly programs: readonly ApiProgram[]
   /** Each program ends after one run. */
   readonly once: boolean
   readonly timeoutMs: number
-  /** Undefined when nothing is served. */
+  /** Undefined if the command serves no API. */
   readonly listen: string | undefined
   readonly tls: ApiTlsConfig | undefined
-  /** Where metrics are served; nowhere by default, because `kprobe run` uses the default port. */
+  /** The address of the metrics server. The default is none, because `kprobe run` uses the default port. */
   readonly metrics: BindAddress | undefined
 }
 
 export interface ApiArguments {
   readonly config: Pick<Config, 'once' | 'serviceProxyName' | 'metricsBindAddress'>
-  /** Arguments after `--`. */
+  /** The arguments after `--`. */
   readonly args: readonly string[]
   /** PATH; undefined when there is none. */
   readonly path: string | undefined
@@ -84,7 +84,7 @@ function refuseWithoutProgram(
     reader.fail('--', 'arguments are for programs; a line that the shell runs contains its own')
 }
 
-/** --once ends a process of which nothing else goes on. */
+/** Refuses --once where the command would end anyway, or could not end. */
 function refuseEnds(reader: FlagReader, { once }: ApiArguments['config']): void {
   if (!once) return
   if (!reader.given('exec'))

@@ -53,13 +53,13 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const wanted = await readApiWanted(extra, { config, ...given })
   if (extra.errors.length > 0) return usageErrors(io, 'api', extra.errors)
   const { log } = openLog({ format: config.logFormat, verbosity: config.verbosity })
-  // The default of both ends the process and leaves the socket.
+  // By default, both signals end the process without removal of the socket.
   for (const signal of ['SIGHUP', 'SIGUSR2'] as const)
     io.on(signal, () => log.info(`${signal} ignored: kprobe api has no configuration file to read again`))
   return await new Session(config, wanted, { io, log }).run()
 }
 
-/** What the checks of `kprobe api` need of a configuration that is wrong elsewhere. */
+/** Gives the values that the checks of `kprobe api` need when other flags are invalid. */
 function withoutConfig(reader: FlagReader): ApiArguments['config'] {
   const once = reader.given('once') && parseBool(reader.text('once') ?? '') !== false
   return { once, serviceProxyName: undefined, metricsBindAddress: { ip: '', port: 0 } }
@@ -73,7 +73,7 @@ class Session {
   readonly #node: ApiNode
   readonly #stop = new AbortController()
   readonly #descriptors = apiDescriptors(processRoom())
-  /** Why there is no state to publish. */
+  /** The reason why there is no state to publish. */
   #blind: string | undefined
 
   constructor(config: Config, wanted: ApiWanted, { io, log }: { readonly io: Io; readonly log: Log }) {
@@ -124,13 +124,13 @@ class Session {
     }
   }
 
-  /** A script waits for the one state that it has asked for. */
+  /** A command that prints one state, or runs each program once, ends by itself. */
   get #endsByItself(): boolean {
     const { print, programs, listen, once } = this.#wanted
     return listen === undefined && (programs.length === 0 ? print === 'state' : once)
   }
 
-  /** Until everything that ends by itself has ended, or the process is to end. */
+  /** Resolves when all tasks that end by themselves have ended, or when the process is to end. */
   async #work(stop: AbortController): Promise<number> {
     const { print, programs, listen } = this.#wanted
     const { signal } = stop
@@ -138,7 +138,7 @@ class Session {
     const running = programs.map(program => this.#runProgram(program, signal))
     const serving = listen === undefined ? [] : [untilAborted(signal)]
     const tasks = [...printing, ...running, ...serving]
-    // One that fails takes the others with it; those are waited for as well: no program outlives this process.
+    // A failed task stops the others. The command waits for these, so that no program outlives this process.
     for (const task of tasks) task.catch(() => stop.abort())
     const ended = await Promise.allSettled(tasks)
     for (const task of ended) if (task.status === 'rejected') throw task.reason
@@ -149,7 +149,7 @@ class Session {
     const { out, outBacklogBytes } = this.#io
     const { feed } = this.#node
     await printFeed({ feed, clock: systemClock, write: out, backlogBytes: outBacklogBytes, what }, signal)
-    // No state was printed although one was requested.
+    // A requested state that was not printed is a failure.
     return what !== 'state' || feed.current !== undefined
   }
 
@@ -174,7 +174,7 @@ class Session {
       crowded: crowd => logCrowd(this.#log, 'api', crowd),
     }).catch(thrown => {
       const { message } = errorOf(thrown)
-      // What is wrong with a file names the flag of the file.
+      // The message on an invalid TLS file starts with the flag of that file.
       throw new Error(message.startsWith('--') ? message : `--listen: ${message}`)
     })
     this.#log.info({ address: server.address }, 'back-end API listening')

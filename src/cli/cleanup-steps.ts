@@ -5,7 +5,10 @@ import { commitLooked, deleteTable } from '../modes/common/commit-looked.ts'
 import { Connection } from '../netlink/connection.ts'
 import { type Leftovers, lookInNfTables } from './leftovers.ts'
 
-/** Deletes what kube-proxy left in nf_tables; chains of iptables mode only where `iptables`. Gives what that was, and what had to stay. */
+/**
+ * Deletes kube-proxy's objects in nf_tables; chains of iptables mode only with `iptables`. Gives what it removed, and
+ * what it had to keep.
+ */
 export async function removeLeftovers(
   clock: Clock,
   tableName: string,

@@ -92,7 +92,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
-/** Nothing that others left is in the way of a named proxy. */
+/** Refuses a mode that a named proxy cannot use, and --leftovers-of, because kube-proxy serves other Services. */
 function refuseBeside(reader: FlagReader, name: string, mode: '' | ProxyMode): void {
   const misfit = whyNotInstance(name, mode === '' ? DEFAULT_MODE : mode)
   if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
@@ -105,13 +105,13 @@ function refuseBeside(reader: FlagReader, name: string, mode: '' | ProxyMode): v
 
 interface Extent {
   readonly force: boolean
-  /** Of the proxy; undefined for the one without. */
+  /** The name of the proxy; undefined for the unnamed one. */
   readonly name: string | undefined
-  /** Of --proxy-mode; empty without the flag. */
+  /** The value of --proxy-mode; empty without the flag. */
   readonly mode: '' | ProxyMode
 }
 
-/** Our tables only, which a kprobe that runs would make anew. */
+/** Removes only kprobe's objects. It needs the lock, because a running kprobe would restore them. */
 async function cleanOurs(io: Io, { force, mode, name }: Extent): Promise<number> {
   const lock = await lockInstance(
     instanceOf(name),
@@ -125,7 +125,7 @@ async function cleanOurs(io: Io, { force, mode, name }: Extent): Promise<number>
   try {
     const gone: string[] = []
     const foreign: string[] = []
-    // Objects of a named proxy belong to no other program.
+    // A named proxy shares its objects with no other program, so that cleanup needs no request by mode.
     for (const each of MODES.filter(
       its => !its.cleanupOnRequest || name !== undefined || its.name === mode,
     )) {
@@ -149,16 +149,16 @@ async function cleanOurs(io: Io, { force, mode, name }: Extent): Promise<number>
 
 const HERE = { sockets: KERNEL, clock: systemClock } as const
 
-/** What is left after the removal. */
+/** The leftovers after the removal. */
 interface Rest {
   readonly texts: readonly LeftoverText[]
-  /** What became of the record of iptables mode, one thing a line. */
+  /** The outcome for the record of iptables mode, one item a line. */
   readonly settled: readonly string[]
 }
 
 const NO_REST: Rest = { texts: [], settled: [] }
 
-/** A kprobe that runs goes on with the record and its settings: only the holder of the lock settles it. */
+/** Settles the record only as the holder of the lock: a running kprobe still uses the record and its settings. */
 async function lookForRest(isAlone: boolean): Promise<Rest> {
   const found = await lookAround()
   const kubeProxyRuns = (await processesNamed('kube-proxy')).length > 0
@@ -176,7 +176,7 @@ async function lookForRest(isAlone: boolean): Promise<Rest> {
   return { texts, settled }
 }
 
-/** Who wrote the chains of iptables, which have the same names in every proxy. */
+/** Finds the owner of the iptables chains, whose names are the same in every proxy. */
 async function iptablesOwner(kubeProxyRuns: boolean): Promise<IptablesOwner> {
   const isRecorded = await anyMode(mode => mode.isRecorded?.(HERE))
   return isRecorded && !kubeProxyRuns ? 'kprobe' : 'unknown'
@@ -186,7 +186,7 @@ function isOurs({ by }: LeftoverText): boolean {
   return by === 'kprobe'
 }
 
-/** Its chains are those that go, and it writes them again. */
+/** Warns that a running kube-proxy would write the removed chains again. */
 async function warnOfKubeProxy(io: Io): Promise<void> {
   const pids = await processesNamed('kube-proxy')
   if (pids.length === 0) return
@@ -195,7 +195,7 @@ async function warnOfKubeProxy(io: Io): Promise<void> {
   )
 }
 
-/** What a cleanup adds to its name as the holder of the lock. */
+/** Suffix of the holder's name while cleanup holds the lock. */
 const CLEANING = ' (cleanup)'
 
 function busyText({ holder, of }: Extract<InstanceLock, { kind: 'busy' }>): string {
@@ -211,15 +211,15 @@ function busyText({ holder, of }: Extract<InstanceLock, { kind: 'busy' }>): stri
   )
 }
 
-/** Called as kube-proxy's are. */
+/** kprobe's tables have the names of kube-proxy's. */
 const TABLE = findMode(DEFAULT_MODE).tableName(undefined) ?? ''
 
-/** kube-proxy's only: a kprobe may run meanwhile. */
+/** Removes only kube-proxy's objects: kprobe may run meanwhile. */
 async function cleanLeftovers(io: Io): Promise<number> {
   const owner = await iptablesOwner((await processesNamed('kube-proxy')).length > 0)
   const taken = await removeLeftovers(systemClock, TABLE, { iptables: owner !== 'kprobe' })
   const removed = [...removedTexts(taken)]
-  // Its chains, which refer to its other objects, are gone by now.
+  // kube-proxy's chains, which refer to its other objects, are already removed.
   for (const mode of MODES)
     removed.push(...((await mode.cleanupKubeProxy?.({ ...HERE, proxy: undefined })) ?? []))
   if (removed.length === 0) io.out('kube-proxy left nothing here that can be removed\n')

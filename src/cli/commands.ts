@@ -5,7 +5,7 @@ import { versionCommand } from './version.ts'
 interface Entry {
   readonly name: string
   readonly summary: string
-  /** Commands are evaluated when they are asked for, so that none pays for the others' imports. */
+  /** Loads the module of one command, so that a command does not load the imports of the others. */
   readonly load: () => Promise<{ readonly command: Command }>
 }
 
@@ -53,7 +53,7 @@ const COMMANDS: readonly Entry[] = [
   },
 ]
 
-/** Runs the command that `argv` (without node and script) names; gives the exit code. */
+/** Runs the command that `argv` (without node and script) names. Gives the exit code. */
 export async function runCommand(argv: readonly string[], io: Io): Promise<number> {
   const [name, ...rest] = argv
   if (name === undefined) {
@@ -65,7 +65,7 @@ export async function runCommand(argv: readonly string[], io: Io): Promise<numbe
     return versionCommand(name === 'version' ? rest : argv, io)
   const entry = COMMANDS.find(each => each.name === name)
   if (entry === undefined) return unknownCommand(name, io)
-  // The name of a flag in front of -- only: what follows may be an argument.
+  // A flag after -- may be an argument of a program.
   const flags = rest.includes('--') ? rest.slice(0, rest.indexOf('--')) : rest
   if (flags.includes('--version')) return versionCommand([], io)
   const { command } = await entry.load()

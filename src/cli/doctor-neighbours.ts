@@ -6,7 +6,7 @@ import { namedPrefixOf } from '../modes/xt-common/layout.ts'
 import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers-text.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
-/** Somebody else on this node who changes what packets do before or after us. */
+/** Another program on this node that changes packets before or after kprobe. */
 interface Neighbour {
   readonly severity: 'warning' | 'note'
   readonly what: string
@@ -15,28 +15,28 @@ interface Neighbour {
 
 export interface Neighbourhood {
   readonly chains: readonly SurveyedChain[]
-  /** Name of the tables that are ours, or kube-proxy's. */
+  /** The name of kprobe's tables, which is also that of kube-proxy's. */
   readonly tableName: string
-  /** We write chains of iptables ourselves, or are about to. */
+  /** kprobe writes iptables chains, or is about to. */
   readonly writesIptables: boolean
   /** The record of iptables mode says that a kprobe wrote chains here. */
   readonly wroteIptables?: boolean
-  /** We are a named proxy: whoever serves the other Services belongs here. */
+  /** This is a named proxy: another proxy serves the other Services. */
   readonly isNamed?: boolean
-  /** Of our own chains of iptables mode. */
+  /** The prefix of kprobe's own chains of iptables mode. */
   readonly chainPrefix?: string
   readonly legacyTables: readonly LegacyTable[]
-  /** /proc/net/ip_vs: virtual servers, without its heading. */
+  /** Virtual servers: the lines of /proc/net/ip_vs without the heading. */
   readonly virtualServers: readonly string[]
-  /** What else kube-proxy has left where only it removes it, in words. */
+  /** Descriptions of other leftovers that only kube-proxy removes. */
   readonly leftElsewhere?: readonly string[]
 }
 
-/** linux/netfilter.h, NF_INET_*. */
+/** Hooks by their numbers: NF_INET_* of linux/netfilter.h. */
 const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'postrouting', 'ingress']
 const NF_DROP = 0
 
-/** Other writers on the same hooks, and what another proxy has left. Pure. */
+/** Finds other writers on the same hooks, and leftovers of other proxies. Pure. */
 export function neighboursOf(around: Neighbourhood): readonly Neighbour[] {
   return [
     ...(around.isNamed === true ? [] : otherProxies(around)),
@@ -106,7 +106,7 @@ function dropPolicies({ chains }: Neighbourhood): Neighbour[] {
     }))
 }
 
-/** In iptables mode kprobe's own jumps stand in the table that iptables-nft calls nat. */
+/** Finds other NAT chains. In iptables mode, kprobe's own jumps are in the table nat of iptables-nft. */
 function natChains({ chains, tableName, writesIptables, isNamed = false }: Neighbourhood): Neighbour[] {
   const isOwn = (table: string) => table === tableName || (writesIptables && table === 'nat')
   return chains
@@ -127,7 +127,7 @@ function natAdvice(table: string, isNamed: boolean): string {
     : `it has the name of a table of \`kprobe run --service-proxy-name=${name}\`, which serves only Services with that label`
 }
 
-/** Of proxies of other names, by their prefixes. */
+/** Finds chains of proxies of other names by their prefixes. */
 function namedChains({ chains, chainPrefix }: Neighbourhood): Neighbour[] {
   const places = new Map<string, Set<string>>()
   for (const { family, table, chain } of chains) {
@@ -142,7 +142,7 @@ function namedChains({ chains, chainPrefix }: Neighbourhood): Neighbour[] {
   }))
 }
 
-/** What only the tools of that flavour can see, and remove. */
+/** Finds chains that only the tools of legacy iptables can list and remove. */
 function legacyProxies({ legacyTables }: Neighbourhood): Neighbour[] {
   return legacyTables.flatMap((table): Neighbour[] => {
     const place = `legacy iptables (${table.family} ${table.name})`

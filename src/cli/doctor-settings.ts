@@ -4,11 +4,11 @@ import type { Finding, ReadText } from '../modes/common/finding.ts'
 
 export interface Facts {
   readonly config: Config
-  /** Whether kprobe's iptables mode wrote here. */
+  /** kprobe's iptables mode wrote rules on this node. */
   readonly wroteIptables: boolean
 }
 
-/** Settings of the kernel that decide whether Services work, read and judged; nothing is written. */
+/** Reads and judges kernel settings that Services depend on. Changes nothing. */
 export async function settingFindings(
   { config, wroteIptables }: Facts,
   read: ReadText,
@@ -34,7 +34,7 @@ async function forwarding(read: ReadText, name: string, family: string): Looked 
   return { kind: 'warning', subject: name, text: `${value}: ${family} packets of pods are not forwarded` }
 }
 
-/** Pods of one bridge reach each other past netfilter where this is 0. */
+/** With value 0, packets between pods of one bridge bypass netfilter. */
 async function bridged(read: ReadText): Looked {
   const name = 'net/bridge/bridge-nf-call-iptables'
   const value = await read(`/proc/sys/${name}`)
@@ -44,7 +44,7 @@ async function bridged(read: ReadText): Looked {
   return { kind: 'warning', subject: name, text }
 }
 
-/** CVE-2020-8558. */
+/** Checks for CVE-2020-8558. */
 async function localnet(wroteIptables: boolean, read: ReadText): Looked {
   const name = 'net/ipv4/conf/all/route_localnet'
   if ((await read(`/proc/sys/${name}`)) !== '1') return undefined
@@ -73,7 +73,7 @@ async function memoryScore({ oomScoreAdj }: Config, read: ReadText): Looked {
   return { kind: 'note', subject: 'oom_score_adj', text }
 }
 
-/** Compares the timeouts of connection tracking that the configuration asks for with those of the kernel. */
+/** Compares the configured conntrack timeouts with those of the kernel. */
 export async function conntrackFindings(
   { conntrack }: Config,
   read: (path: string) => Promise<string | undefined>,

@@ -66,7 +66,7 @@ async function examine(config: Config): Promise<readonly Finding[]> {
     const wroteIptables = await anyMode(mode => mode.isRecorded?.(HERE))
     const ofModes = [...(await featureFindings(config)), ...(await modeFindings(config))]
     const others = [...(await damageFindings(config)), ...(await neighbourFindings(config, wroteIptables))]
-    // A mode knows better what a setting means for it.
+    // The finding of a mode replaces the general one for the same setting.
     const judged = new Set(ofModes.map(({ subject }) => subject))
     const rest = (await settings(wroteIptables)).filter(({ subject }) => !judged.has(subject))
     return [...ofModes, ...others, ...rest]
@@ -114,7 +114,7 @@ async function neighbourFindings(config: Config, wroteIptables: boolean): Promis
       mode.tableName(undefined),
     )
     const others = chains.filter(({ table }) => !ofOtherModes.includes(table))
-    // What IPVS holds is ours, or taken over by us, where our own table for it is.
+    // IPVS objects belong to kprobe where kprobe's own table for IPVS exists.
     const isOurs = await anyMode(mode => mode.ownsElsewhere?.(HERE))
     const isNamed = proxy !== undefined
     const left = isOurs || isNamed ? { ...elsewhere, virtualServers: [] } : elsewhere
@@ -138,7 +138,7 @@ async function neighbourFindings(config: Config, wroteIptables: boolean): Promis
   }
 }
 
-/** One that runs writes again what anybody else takes away. */
+/** Warns of a running kube-proxy, which restores its rules when another program removes them. */
 async function kubeProxyFindings(): Promise<readonly Finding[]> {
   const pids = await processesNamed('kube-proxy')
   if (pids.length === 0) return []
@@ -155,12 +155,12 @@ async function kernelRelease(): Promise<string> {
   return (await readText('/proc/sys/kernel/osrelease')) ?? 'unknown'
 }
 
-/** Lines of a file of /proc that are not empty; none when it does not exist. */
+/** Reads the non-empty lines of a file of /proc; none if it does not exist. */
 export async function readLines(path: string): Promise<readonly string[]> {
   return (await readText(path))?.split('\n').filter(line => line !== '') ?? []
 }
 
-/** Undefined when there is none, or it may not be read: what belongs to absent modules is absent. */
+/** Reads a file; undefined if it does not exist or is not readable. Settings of an absent module are absent. */
 async function readText(path: string): Promise<string | undefined> {
   try {
     return (await readFile(path, 'utf8')).trim()
@@ -179,7 +179,7 @@ const MARKS: Readonly<Record<Finding['kind'], string>> = {
   note: 'note',
 }
 
-/** The names of settings fit; descriptions of other programs' rules are longer. */
+/** Names of settings fit into this width; descriptions of other programs' rules are longer. */
 const WIDEST_SUBJECT = 48
 
 function printText(findings: readonly Finding[], io: Io): void {

@@ -5,12 +5,15 @@ import { type TableOptions, tableText } from './table.ts'
 
 interface ShownChains {
   readonly text: (options: TableOptions) => string
-  /** For json and yaml. */
+  /** The value for JSON and YAML. */
   readonly value: unknown
   readonly isEmpty: boolean
 }
 
-/** Chains of an iptables mode, and the rules of others that lead to them; of one Service, unless `service` is empty. Pure. */
+/**
+ * Selects the chains of iptables mode, and other programs' rules that jump to them. With `service`, only those of that
+ * Service. Pure.
+ */
 export function showIptables(chains: readonly ReadChain[], service: string): ShownChains {
   const rows = ruleRows(chains, service)
   return {
@@ -28,7 +31,7 @@ interface RuleRow {
   readonly table: string
   readonly chain: string
   readonly services: readonly string[]
-  /** As iptables-save prints it, without `-A CHAIN `. */
+  /** The rule as iptables-save prints it, without `-A CHAIN `. */
   readonly rule: string
 }
 

@@ -28,7 +28,7 @@ import { serviceTable, sortedRows } from './service-rows.ts'
 import { tableText } from './table.ts'
 import { usageErrors } from './usage-errors.ts'
 
-/** Objects that modes list, each with its mode. */
+/** Object kinds that modes list, each with its mode. */
 const DUMPS = MODES.flatMap(mode => (mode.dumps ?? []).map(dump => ({ mode, ...dump })))
 const WHAT: readonly string[] = ['services', 'nft', ...DUMPS.map(({ what }) => what), 'iptables', 'all']
 const OUTPUTS: readonly string[] = [
@@ -41,7 +41,7 @@ const OUTPUTS: readonly string[] = [
   'iptables-save',
 ]
 
-/** Formats that belong to one kind of object. */
+/** Formats that fit only one kind of object. */
 const OUTPUT_OF: ReadonlyMap<string, string> = new Map([
   ['nft', 'nft'],
   ...DUMPS.map(({ saveFormat, what }): [string, string] => [saveFormat, what]),
@@ -97,11 +97,11 @@ export const command: Command = {
 interface Request {
   readonly what: string
   readonly output: string
-  /** Empty for all. */
+  /** Empty for all Services. */
   readonly service: string
   readonly families: readonly NftFamily[]
   readonly adminSocket: string
-  /** Of the proxy asked for; undefined for the unnamed one. */
+  /** The requested proxy; undefined for the unnamed one. */
   readonly proxyName: string | undefined
 }
 
@@ -137,7 +137,7 @@ async function dumpTables(request: Request, io: Io, ask: KernelRead['names']): P
   return damage === undefined ? exitOf(request, missing) : EXIT_FAILED
 }
 
-/** A Service that is asked for and not there is a failure; an empty kernel is not. */
+/** A requested Service that the kernel does not hold is a failure; an empty kernel is not. */
 function exitOf({ service }: Pick<Request, 'service'>, missing: string | undefined): number {
   return service !== '' && missing !== undefined ? EXIT_FAILED : EXIT_FINE
 }
@@ -197,7 +197,7 @@ const TWO_INPUTS =
 const UNNAMED =
   'some IPVS objects have no Service name here; --admin-socket reads the names from the daemon\n'
 
-/** Throws when a Service is asked for and nobody says what is of it, unless the rest can be shown without. */
+/** Gives the Service names. Throws if --service needs them and there is no daemon to read them from. */
 function daemonNames(
   { service }: Request,
   names: ServiceNames | undefined,
@@ -251,14 +251,14 @@ function readFamilies(reader: FlagReader): readonly NftFamily[] {
   return [family.endsWith('6') ? 'ip6' : 'ip']
 }
 
-/** What the kernel holds of the modes that have something in it. */
+/** Kernel state of all modes that hold objects. */
 interface Dump {
   readonly held: readonly HeldMode[]
-  /** Undefined where no mode has objects without a name. */
+  /** Undefined if all objects of all modes carry names. */
   readonly filter: DumpFilter | undefined
-  /** Empty where no iptables mode has a chain. */
+  /** Empty if no chain belongs to an iptables mode. */
   readonly iptables: readonly ReadChain[]
-  /** Of what: not asked for where no rows are. */
+  /** Modes with their rows; empty for `dump nft`, which prints none. */
   readonly modes: readonly ProgrammedMode[]
 }
 
@@ -277,7 +277,7 @@ function whatIsMissing(request: Request, { held, iptables, modes }: Dump): strin
   const isHeld =
     service === '' ||
     modes.some(({ rows }) => rows.length > 0) ||
-    // Rules of such a mode are about every Service.
+    // The tables of a mode whose objects carry no names serve every Service.
     (request.what === 'nft' && withTables.some(({ names }) => names !== undefined)) ||
     held.some(({ tablesOf }) => tablesOf(service).length > 0) ||
     iptables.some(({ rules }) => rules.some(({ services }) => isOfService(services, service)))

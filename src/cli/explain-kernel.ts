@@ -9,22 +9,22 @@ import type { HeldMode } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import { readModes } from './read-modes.ts'
 
-/** One end that connections may come to. */
+/** One endpoint or verdict that connections may end in. */
 export interface Outcome {
   readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
   readonly destination?: string
-  /** The node masquerades: the endpoint sees an address of the node. */
+  /** The node masquerades: the endpoint sees an address of the node as the source. */
   readonly sourceReplaced: boolean
-  /** Of all connections like this one. */
+  /** The share of all such connections. */
   readonly percent: number
 }
 
-/** What the kernel does with the packet that was asked about, beside what the Services ask for. */
+/** The verdict of the kernel on the packet, for comparison with the verdict of the Services. */
 export type KernelOutcome =
-  /** `listener`: of the daemon, in userspace mode. */
+  /** The kernel agrees. `listener`: an address of the daemon, in userspace mode. */
   | { readonly kind: 'same'; readonly listener?: string }
   | { readonly kind: 'different'; readonly outcomes: readonly Outcome[]; readonly reason?: string }
-  /** Rules of this mode are not in the kernel. */
+  /** The kernel does not hold the rules of this mode. */
   | { readonly kind: 'absent'; readonly reason: string }
   | { readonly kind: 'unknown'; readonly reason: string }
 
@@ -34,7 +34,7 @@ export interface KernelQuestion {
   readonly wanted: readonly Outcome[]
 }
 
-/** Sorted by destination. */
+/** Merges ways that end alike. Sorted by destination. */
 export function outcomesOf(ways: readonly Way[]): readonly Outcome[] {
   return ways
     .map(({ trace, probability }) => ({
@@ -48,7 +48,7 @@ export function outcomesOf(ways: readonly Way[]): readonly Outcome[] {
     .sort((a, b) => ((a.destination ?? '') < (b.destination ?? '') ? -1 : 1))
 }
 
-/** Reads the rules of the configuration's mode from the kernel, and follows the packet through them. */
+/** Reads the rules of the configuration's mode from the kernel, and traces the packet through them. */
 export async function askKernel(config: Config, question: KernelQuestion): Promise<KernelOutcome> {
   try {
     const read = await readModes({ families: NFT_FAMILIES, proxyName: config.serviceProxyName })
@@ -58,7 +58,6 @@ export async function askKernel(config: Config, question: KernelQuestion): Promi
   }
 }
 
-/** Pure. */
 export function kernelOutcome(
   held: readonly HeldMode[],
   mode: Config['proxyMode'],
@@ -70,7 +69,7 @@ export function kernelOutcome(
     const instead = others === '' ? '' : `; those of ${others} mode are`
     return { kind: 'absent', reason: `rules of ${mode} mode are not in the kernel${instead}` }
   }
-  // Where a new client goes is asked, not where one goes that session affinity remembers.
+  // The question is about a new client, so that session affinity has no entry for it.
   const { tracer, obstacle, localIps: own } = found.rulesForNewClients?.() ?? found.rules
   const ways = tracer.ways(packet, { localIps: new Set([...localIps, ...own]) })
   const outcomes = outcomesOf(ways)
@@ -83,13 +82,15 @@ export function kernelOutcome(
   return { kind: 'different', outcomes, ...(reason === undefined ? {} : { reason }) }
 }
 
-/** Whether the kernel does something else. Missing rules count only where a daemon runs that should have written them. */
+/**
+ * Tests whether the kernel does something else. Missing rules count only if a running daemon should have written them.
+ */
 export function isElsewhere(kernel: KernelOutcome, wanted: readonly Outcome[], hasDaemon: boolean): boolean {
   if (kernel.kind === 'different') return true
   return kernel.kind === 'absent' && hasDaemon && wanted.some(({ verdict }) => verdict !== 'accept')
 }
 
-/** Where the daemon relays, the kernel knows a listener, and the daemon knows the endpoints. */
+/** In a mode that relays, the kernel knows only the listener, and the daemon knows the endpoints. */
 function keyOf(outcomes: readonly Outcome[], mode: Config['proxyMode']): string {
   if (findMode(mode).relays !== true) return JSON.stringify(outcomes)
   return JSON.stringify([...new Set(outcomes.map(({ verdict }) => verdict))].sort())

@@ -6,13 +6,13 @@ import { isPort } from '../model/fields.ts'
 import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 
-/** One connection, as it is asked for: with names in place of addresses. */
+/** The question of `kprobe explain` as given, with names in place of addresses. */
 interface NamedQuestion {
   readonly from: Peer
   readonly to: Peer
-  /** A number, or the name of a Service's port; empty where none is given. */
+  /** A number, or the name of a service port; empty if not given. */
   readonly port: string
-  /** Undefined where none is given: that of the Service's port counts. */
+  /** Undefined if not given: the protocol of the service port applies. */
   readonly protocol: Protocol | undefined
   readonly interfaceName: string | undefined
 }
@@ -22,7 +22,7 @@ type Peer =
   /** `namespace/name`. */
   | { readonly kind: 'service' | 'pod'; readonly key: string }
 
-/** The same with addresses. */
+/** The question with addresses in place of names. */
 export interface Question {
   readonly from: Ip
   readonly to: Ip
@@ -37,7 +37,7 @@ const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
   SCTP: IPPROTO_SCTP,
 }
 
-/** Undefined, and errors of the reader, for what is no question. */
+/** Reads the question. Reports errors to the reader, and gives undefined then. */
 export function readQuestion(reader: FlagReader): NamedQuestion | undefined {
   const from = readPeer(reader, '--from', reader.text('from') ?? '')
   const target = splitPort(reader.text('to') ?? '')
@@ -88,7 +88,7 @@ function readPeer(reader: FlagReader, flag: string, text: string): Peer | undefi
   return undefined
 }
 
-/** Looks up the names. Throws for those that nothing has. */
+/** Resolves the names. Throws for a name that no object has. */
 export function resolveQuestion(question: NamedQuestion, snapshot: Snapshot): Question {
   const { from, to, interfaceName } = question
   const family = familyOfPeer(to) ?? familyOfPeer(from)
@@ -126,7 +126,7 @@ function serviceAt({ services }: Snapshot, key: string): Service {
   throw new Error(`no Service ${quote(key)}${near === undefined ? '' : `; did you mean ${near}?`}`)
 }
 
-/** A number that no port has is one all the same: what becomes of it is the question. */
+/** Accepts a number that no service port has: the answer explains what happens to such a packet. */
 function portOf(
   { port: text, protocol }: NamedQuestion,
   { key, ports }: Service,
@@ -150,7 +150,7 @@ export function portsText(ports: readonly Pick<ServicePortSpec, 'name' | 'port' 
   return texts.length === 0 ? 'none' : texts.join(', ')
 }
 
-/** Only EndpointSlices name pods: one that no Service selects is not known. */
+/** Finds the address of a pod. Only EndpointSlices name pods, so that a pod without a Service is unknown. */
 function podIp({ sliceByKey }: Snapshot, key: string, family: Family | undefined): Ip {
   const slash = key.indexOf('/')
   const [namespace, name] = [key.slice(0, slash + 1), key.slice(slash + 1)]

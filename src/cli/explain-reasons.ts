@@ -9,7 +9,7 @@ import type { Snapshot } from '../model/snapshot.ts'
 import { portsText, type Question } from './explain-question.ts'
 import type { ExplainedEndpoint } from './explanation-text.ts'
 
-/** A frontend that a packet meets, with its port. */
+/** A frontend that the packet matches, with its service port. */
 export interface Caught {
   readonly port: PortFrontends
   readonly frontend: Frontend
@@ -19,21 +19,21 @@ interface ReasonsInput {
   readonly question: Question
   readonly table: FrontendTable
   readonly snapshot: Snapshot
-  /** Services that are not served, for lack of memory. */
+  /** Services that are not served for want of memory. */
   readonly oversized: Iterable<Oversized>
   readonly caught: Caught | undefined
   readonly endpoints: readonly ExplainedEndpoint[]
   readonly isLocal: boolean
 }
 
-/** Why a connection does not get where its client wants it, in sentences that name the Services. */
+/** Lists the reasons why a connection does not reach its destination, as sentences that name the Services. */
 export function reasonsOf(input: ReasonsInput): readonly string[] {
   const { caught } = input
   const own = caught === undefined ? otherPorts(input) : deadEnds(input, caught)
   return [...own, ...refusals(input)]
 }
 
-/** The frontend has no endpoint for this client, or does not let it in. */
+/** Finds frontends without an endpoint for this client, and those that do not admit it. */
 function deadEnds({ question, endpoints }: ReasonsInput, { port, frontend }: Caught): readonly string[] {
   const { route, sourceRanges } = frontend
   const reasons: string[] = []
@@ -53,7 +53,7 @@ function deadEnds({ question, endpoints }: ReasonsInput, { port, frontend }: Cau
   return reasons
 }
 
-/** Services that have the address, and serve other ports there. */
+/** Finds Services that have the address, and serve other ports there. */
 function otherPorts({ question, table, snapshot }: ReasonsInput): readonly string[] {
   const { to } = question
   const reasons: string[] = []
@@ -83,7 +83,7 @@ function served({ proxyName }: { readonly proxyName: string | undefined }): stri
     : `the proxy ${proxyName} serves (label service.kubernetes.io/service-proxy-name)`
 }
 
-/** Services that asked for the address or the node port in vain. */
+/** Finds Services whose request for the address or the node port was refused. */
 function refusals(input: ReasonsInput): readonly string[] {
   const reasons = new Set<string>()
   for (const { service, refusal } of input.oversized)
@@ -99,7 +99,7 @@ function refusals(input: ReasonsInput): readonly string[] {
   return [...reasons]
 }
 
-/** Objects of the Service that the memory was not enough for. */
+/** Lists objects of the Service that are left out for want of memory. */
 function leftOut(service: Service, { snapshot }: ReasonsInput): readonly string[] {
   const slices = (snapshot.slices.get(service.key) ?? []).filter(slice => slice.leftOut !== undefined)
   return [
@@ -112,7 +112,7 @@ function leftOut(service: Service, { snapshot }: ReasonsInput): readonly string[
   ]
 }
 
-/** Whether the packet is for an address of the Service, or for one of its node ports. */
+/** Tests whether the packet is for an address or a node port of the Service. */
 function wants(
   { clusterIps, externalIps, loadBalancerIps, ports }: Service,
   { question, isLocal }: ReasonsInput,
@@ -122,7 +122,10 @@ function wants(
   return isLocal && ports.some(its => its.nodePort === port && its.protocol === protocol.name)
 }
 
-/** Refusals name an address, an address with its port, or a node port; the latter two with their protocol. */
+/**
+ * Tests whether a refusal is about this packet. A refusal names an address, an address with its port, or a node port;
+ * the latter two carry their protocol.
+ */
 function isAbout({ value }: Refusal, { question, isLocal }: ReasonsInput): boolean {
   const { to, port, protocol } = question
   const [place = '', its = protocol.name] = value.split('/')

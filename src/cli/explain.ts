@@ -22,7 +22,7 @@ import { writeDocument } from './output.ts'
 import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
-/** Any client port will do: no rule asks for it. */
+/** No rule matches the client's port, so that any port will do. */
 const CLIENT_PORT = 40_000
 
 const FLAGS: readonly FlagSpec[] = [
@@ -154,7 +154,7 @@ async function explain(
   }
 }
 
-/** The frontend that the packet meets: by address first, by NodePort then. */
+/** Finds the frontend that the packet matches: first by address, then by node port. */
 function findFrontend(
   table: FrontendTable,
   question: Question,

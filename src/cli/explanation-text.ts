@@ -2,25 +2,25 @@ import { oneLine } from '../base/text.ts'
 import type { KernelOutcome, Outcome } from './explain-kernel.ts'
 import { tableText } from './table.ts'
 
-/** What becomes of one connection, and why. */
+/** The path of one connection, with the reasons. */
 export interface Explanation {
   readonly connection: {
     readonly protocol: string
     readonly from: string
     readonly to: string
     readonly origin: string
-    /** Of the first packet: not `from` where the kernel chooses another one for a process. */
+    /** The source of the first packet. It differs from `from` if the kernel selects another address for a process. */
     readonly source: string
   }
   /** `namespace/name:port`; undefined when no Service has the address. */
   readonly service: string | undefined
   readonly frontend: string | undefined
-  /** Why the connection does not get where its client wants it. */
+  /** Reasons why the connection does not reach its destination. */
   readonly reasons: readonly string[]
-  /** Every end that the connection may come to by what the Services ask for. */
+  /** All endpoints and verdicts that the Services allow for the connection. */
   readonly outcomes: readonly Outcome[]
   readonly kernel: KernelOutcome
-  /** Those that take effect, in order, on the way to the first outcome. */
+  /** The rules that take effect on the way to the first outcome, in order. */
   readonly rules: readonly {
     readonly chain: string
     readonly rule: number
@@ -34,7 +34,7 @@ export interface ExplainedEndpoint {
   readonly address: string
   readonly node: string
   readonly slice: string
-  /** In the list for traffic policy Cluster, and in the one for Local. */
+  /** Whether the endpoint is listed for traffic policy Cluster, and for Local. */
   readonly cluster: { readonly isIn: boolean; readonly reason: string }
   readonly local: { readonly isIn: boolean; readonly reason: string }
 }
@@ -46,7 +46,7 @@ const VERDICTS = {
   accept: 'no kprobe rule matches; the packet passes unchanged',
 } as const
 
-/** Of rules that are not in the kernel as they should be. */
+/** Words for verdicts that the kernel does not confirm. */
 const WISHES: Readonly<Record<Outcome['verdict'], string>> = {
   dnat: 'would go to',
   reject: 'would be rejected (connection refused)',
@@ -75,7 +75,7 @@ function sourceLine(source: string): string {
   return `Its packets come from ${source}, which is bound to this node, unless it chose their source itself.\n`
 }
 
-/** Nothing is said to happen that the kernel does not do, or that nobody has asked it about. */
+/** States an outcome as a fact only if the kernel confirms it; otherwise in the conditional. */
 function outcomeLines({ outcomes, kernel }: Explanation): readonly string[] {
   if (kernel.kind === 'same')
     return [

@@ -32,22 +32,22 @@ export const command: Command = {
   run: (argv, io) => runInit(argv, io, { root: '/', sockets: KERNEL, clock: systemClock }),
 }
 
-/** What the command touches of the machine. */
+/** The parts of the machine that the command uses. */
 export interface InitMachine {
-  /** Where proc and sys are, with a slash at its end. */
+  /** The folder that contains proc and sys, with a slash at its end. */
   readonly root: string
   readonly sockets: KernelSockets
   readonly clock: Clock
 }
 
-/** Gives the exit code. */
+/** Runs the command. Gives the exit code. */
 export async function runInit(argv: readonly string[], io: Io, machine: InitMachine): Promise<number> {
   const request = await readRequest(argv, io, { command: 'init', extra: [outputFlag(OUTPUTS)] })
   if (typeof request === 'number') return request
   const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'init', extra.errors)
-  // What is asked loads its module, and only then are there the settings that belong to it.
+  // Each check loads its kernel module, which creates the settings of that module.
   const answers = [
     await answerOf(findMode(config.proxyMode).kernelPart, () => askMode(config, machine)),
     await answerOf('conntrack', () => askConntrack(machine)),
@@ -61,7 +61,7 @@ export async function runInit(argv: readonly string[], io: Io, machine: InitMach
   return answers.every(({ answers: isThere }) => isThere) ? EXIT_FINE : EXIT_FAILED
 }
 
-/** Whether a part of the kernel can be spoken with. */
+/** Whether a part of the kernel answers. */
 interface Answer {
   readonly subject: string
   readonly answers: boolean

@@ -7,7 +7,10 @@ import type { FrontendTable } from '../model/frontend.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { type Difference, differenceOf } from '../reconcile/difference.ts'
 
-/** What `run` would change in the kernel of this machine, in the mode of the configuration. Throws when it cannot serve. */
+/**
+ * Computes what `run` would change in this machine's kernel, in the configured mode. Throws if the mode cannot run
+ * here.
+ */
 export async function kernelDifference(config: Config, table: FrontendTable): Promise<Difference> {
   return await withPlane<Difference>({ config, clock: systemClock, sockets: KERNEL }, ({ plane }) =>
     differenceOf(plane, table, slicingOf(systemClock)),
@@ -15,10 +18,10 @@ export async function kernelDifference(config: Config, table: FrontendTable): Pr
 }
 
 const SIGNS: Readonly<Record<PlanLine['verb'], string>> = { add: '+', change: '~', remove: '-' }
-/** Lines joined into one write. */
+/** Lines in one write. */
 const LINES_PER_TEXT = 1_000
 
-/** A plan for people: a heading for each Service, a line for each object. Gives texts of many lines. */
+/** Formats a plan as text: a heading for each Service, a line for each object. Gives texts of many lines. */
 export function* planLines(lines: Iterable<PlanLine>): Generator<string> {
   let text: string[] = []
   let heading: string | undefined
@@ -35,7 +38,7 @@ export function* planLines(lines: Iterable<PlanLine>): Generator<string> {
   if (text.length > 0) yield text.join('')
 }
 
-/** `+ element ip kube-proxy ...`. */
+/** Formats one operation: `+ element ip kube-proxy ...`. */
 export function planLine({ verb, object }: Pick<PlanLine, 'verb' | 'object'>): string {
   return `${SIGNS[verb]} ${oneLine(object)}`
 }

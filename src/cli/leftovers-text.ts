@@ -4,23 +4,23 @@ import { DUMMY_DEVICE } from '../modes/common/kube-proxy.ts'
 import type { Elsewhere, IptablesLeftover, Leftovers } from './leftovers.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
-/** The commands that remove what is named. */
+/** Commands that remove leftovers. */
 export const REMOVES_NFT = '`kprobe cleanup --leftovers-of=kube-proxy`'
 export const REMOVES_ALL = '`kube-proxy --cleanup`'
 
 export const REMOVES_IPTABLES = '`kprobe cleanup --proxy-mode=iptables`'
 
-/** Who wrote the chains of iptables mode, which do not say it: the record of kprobe's does. */
+/** Owner of the chains of iptables mode. The chains do not name it; only kprobe leaves a record. */
 export type IptablesOwner = 'kprobe' | 'unknown'
 
-/** One thing that is left, who left it, and what removes it. */
+/** One leftover, its owner, and the command that removes it. */
 export interface LeftoverText {
   readonly by: 'kube-proxy' | 'kprobe'
   readonly what: string
   readonly command: string
 }
 
-/** Everything that is there, one item a line. Pure. */
+/** Lists all leftovers, one a line. Pure. */
 export function leftoverTexts(
   { nftables, iptables, elsewhere }: Leftovers,
   owner: IptablesOwner = 'unknown',
@@ -66,7 +66,7 @@ function legacyTexts(table: LegacyTable): readonly string[] {
     : [`${count(left.length, 'chain')} of its iptables mode in legacy iptables, table ${nameOf(table)}`]
 }
 
-/** What only an IPVS mode with kube-proxy's names can have left. Pure. */
+/** Lists objects that only an IPVS mode with kube-proxy's names leaves. Pure. */
 export function ipvsTexts({ ipsets, device }: Elsewhere): readonly string[] {
   const more = ipsets.length > NAMES_SHOWN ? ', ...' : ''
   const names = `${ipsets.slice(0, NAMES_SHOWN).join(', ')}${more}`
@@ -76,7 +76,7 @@ export function ipvsTexts({ ipsets, device }: Elsewhere): readonly string[] {
   ]
 }
 
-/** What a removal took away. Pure. */
+/** Lists what a removal removed. Pure. */
 export function removedTexts({
   nftables,
   iptables,
@@ -87,7 +87,7 @@ export function removedTexts({
   ]
 }
 
-/** What a removal cannot take away because others use it. Pure. */
+/** Lists what a removal keeps because other rules use it. Pure. */
 export function keptTexts({ iptables }: Pick<Leftovers, 'iptables'>): readonly string[] {
   return iptables.flatMap(({ table, kept }) =>
     kept.map(({ chain, usedBy }) => `chain ${chain} in table ${nameOf(table)}, which ${usedBy} leads to`),

@@ -16,24 +16,24 @@ import { Connection } from '../netlink/connection.ts'
 import type { Transport } from '../netlink/transport.ts'
 import { type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 
-/** What kube-proxy has put into this network namespace and nobody removed: a kube-proxy that runs, or one that did. */
+/** kube-proxy's objects in this network namespace. A running kube-proxy uses them, or an earlier one left them. */
 export interface Leftovers {
-  /** Tables of its nftables mode. */
+  /** Tables of kube-proxy's nftables mode. */
   readonly nftables: readonly TableName[]
-  /** What is in tables of iptables-nft; only tables that have something of it. */
+  /** kube-proxy's chains and rules in tables of iptables-nft; only tables that contain some. */
   readonly iptables: readonly IptablesLeftover[]
   readonly elsewhere: Elsewhere
 }
 
-/** In other parts of the kernel than nf_tables. */
+/** Leftovers in other parts of the kernel than nf_tables. */
 export interface Elsewhere {
-  /** They may be anybody's. */
+  /** Any program may own these. */
   readonly legacyTables: readonly LegacyTable[]
-  /** Lines of /proc/net/ip_vs; they may be anybody's. */
+  /** Lines of /proc/net/ip_vs; any program may own them. */
   readonly virtualServers: readonly string[]
-  /** By name. */
+  /** Names of ipsets. */
   readonly ipsets: readonly string[]
-  /** Whether there is the device of its IPVS mode. */
+  /** The device of kube-proxy's IPVS mode exists. */
   readonly device: boolean
 }
 
@@ -42,15 +42,15 @@ export interface IptablesLeftover extends Removal {
 }
 
 interface LookOptions {
-  /** Name of the tables that are ours, or kube-proxy's. */
+  /** The name of kprobe's tables, which is also that of kube-proxy's. */
   readonly tableName: string
-  /** Lines of a file of /proc; none when it does not exist. */
+  /** Reads the lines of a file of /proc; none if it does not exist. */
   readonly readLines: (path: string) => Promise<readonly string[]>
-  /** What IPVS and the ipsets hold is nothing left over. */
+  /** IPVS and the ipsets are in use: their objects are no leftovers. */
   readonly ignoreIpvs?: boolean
 }
 
-/** Looks for all of it, without changing anything. Throws NetlinkError and SystemError. */
+/** Finds all leftovers. Changes nothing. Throws NetlinkError and SystemError. */
 export async function lookForLeftovers(options: LookOptions): Promise<Leftovers> {
   return await withTransport(async transport => {
     const connection = new Connection({ transport, clock: systemClock })
@@ -73,7 +73,7 @@ async function withTransport<T>(use: (transport: Transport) => Promise<T>): Prom
   }
 }
 
-/** What nf_tables holds of it: all that can be removed here. */
+/** Finds leftovers in nf_tables: only these can be removed here. */
 export async function lookInNfTables(
   connection: Connection,
   tableName: string,
@@ -105,7 +105,7 @@ function isSomething({ chains, kept }: IptablesLeftover): boolean {
   return chains.length > 0 || kept.length > 0
 }
 
-/** Parts of the kernel besides nf_tables. */
+/** Finds leftovers in other parts of the kernel than nf_tables. */
 export async function lookElsewhere(
   connection: Connection,
   readLines: LookOptions['readLines'],

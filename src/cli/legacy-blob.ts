@@ -1,12 +1,12 @@
 import type { NftFamily } from '../kernel/nft/state.ts'
 
-/** What a table of legacy iptables holds, as far as it tells whose it is. */
+/** One chain of a table of legacy iptables, with the fields that identify its owner. */
 export interface LegacyChain {
   readonly name: string
   readonly rules: number
 }
 
-/** Where the fields of an entry are: struct ipt_entry of ip_tables.h, struct ip6t_entry of ip6_tables.h. */
+/** Offsets of the fields of an entry: struct ipt_entry of ip_tables.h, struct ip6t_entry of ip6_tables.h. */
 interface EntryLayout {
   readonly targetOffset: number
   readonly nextOffset: number
@@ -18,16 +18,17 @@ const ENTRIES: Readonly<Record<NftFamily, EntryLayout>> = {
   ip6: { targetOffset: 140, nextOffset: 142, length: 168 },
 }
 
-/** struct xt_entry_target: its size, the name of the target, a revision; then what the target has of its own. */
+/** struct xt_entry_target: its size, the name of the target, a revision, and the target's own data. */
 const TARGET_NAME = { offset: 2, length: 29 } as const
 const TARGET_LENGTH = 32
-/** XT_FUNCTION_MAXNAMELEN: what begins a chain is a target ERROR that carries the chain's name. */
+/** XT_FUNCTION_MAXNAMELEN: a chain begins with a target ERROR that carries the chain's name. */
 const CHAIN_NAME_LENGTH = 30
 const ERROR = 'ERROR'
 
 /**
- * Chains of a table that somebody made, out of the entries of IPT_SO_GET_ENTRIES. Each begins with a target ERROR and ends
- * with a return that nobody wrote; the last ERROR of a table names none. Throws RangeError where the entries are torn.
+ * Reads the user-defined chains of a table from the entries of IPT_SO_GET_ENTRIES. Each chain begins with a target
+ * ERROR and ends with an implicit return. The last ERROR of a table starts no chain. Throws RangeError on a truncated
+ * entry.
  */
 export function chainsOfBlob(blob: DataView, family: NftFamily): readonly LegacyChain[] {
   const { targetOffset, nextOffset, length } = ENTRIES[family]
@@ -49,7 +50,7 @@ export function chainsOfBlob(blob: DataView, family: NftFamily): readonly Legacy
   return chains
 }
 
-/** Up to the first zero. */
+/** Reads text up to the first zero byte. */
 function textAt(blob: DataView, offset: number, length: number): string {
   let text = ''
   for (let k = 0; k < length; k++) {

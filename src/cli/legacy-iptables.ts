@@ -3,15 +3,15 @@ import type { NftFamily } from '../kernel/nft/state.ts'
 import { KUBE_PROXY } from '../modes/common/kube-proxy.ts'
 import { chainsOfBlob, type LegacyChain } from './legacy-blob.ts'
 
-/** A table of the legacy flavour of iptables, which nf_tables knows nothing of. */
+/** A table of legacy iptables, which nf_tables does not list. */
 export interface LegacyTable {
   readonly family: NftFamily
   readonly name: string
-  /** Those that somebody made; a text where they cannot be read, and says why. */
+  /** User-defined chains; if they are not readable, the reason. */
   readonly chains: readonly LegacyChain[] | string
 }
 
-/** Of its iptables mode, which writes the same chains in either flavour. */
+/** Selects the chains of kube-proxy's iptables mode, which has the same chains in legacy iptables and iptables-nft. */
 export function kubeProxyChains({ chains }: LegacyTable): readonly LegacyChain[] {
   return typeof chains === 'string' ? [] : chains.filter(({ name }) => KUBE_PROXY.ownsChain(name))
 }
@@ -19,8 +19,9 @@ export function kubeProxyChains({ chains }: LegacyTable): readonly LegacyChain[]
 type ReadLines = (path: string) => Promise<readonly string[]>
 
 /**
- * The tables that this network namespace has: asking for another one would make it. What is in them is asked through libc,
- * which Node cannot call by itself; for short-lived commands only, since a mistake there ends the process.
+ * Reads the existing tables of this network namespace: a request for another table would create it. It calls libc
+ * through FFI, because Node cannot make these system calls. Use it only in short-lived commands: a mistake there
+ * crashes the process.
  */
 export async function readLegacyTables(readLines: ReadLines): Promise<readonly LegacyTable[]> {
   const places = [
@@ -36,7 +37,7 @@ export async function readLegacyTables(readLines: ReadLines): Promise<readonly L
 const NO_FFI = 'ffi-rs, which is needed for that, is not installed'
 
 type Ffi = typeof import('ffi-rs')
-/** Gives what the function returns, and errno. */
+/** Calls a function of libc. Gives its result and errno. */
 type Libc = (name: string, ...params: readonly (number | Uint8Array)[]) => { value: number; errno: number }
 
 const LIBRARY = 'libc of kprobe'
@@ -63,20 +64,23 @@ function withLibc<T>(ffi: Ffi, use: (libc: Libc) => T): T {
   }
 }
 
-/** sys/socket.h, netinet/in.h; linux/netfilter_ipv4/ip_tables.h and its sister give the options the same numbers. */
+/**
+ * Constants of sys/socket.h and netinet/in.h. linux/netfilter_ipv4/ip_tables.h and linux/netfilter_ipv6/ip6_tables.h
+ * give the options the same numbers.
+ */
 const SOCK_RAW = 3
 const IPPROTO_RAW = 255
 const ADDRESS_FAMILIES: Readonly<Record<NftFamily, number>> = { ip: 2, ip6: 10 }
 const LEVELS: Readonly<Record<NftFamily, number>> = { ip: 0, ip6: 41 }
 const IPT_SO_GET_INFO = 64
 const IPT_SO_GET_ENTRIES = 65
-/** struct ipt_getinfo: the name, a mask of hooks, two offsets for each, the number of entries, and their size. */
+/** struct ipt_getinfo: the name, a mask of hooks, two offsets for each hook, the number of entries, and their size. */
 const INFO = { length: 84, size: 80 } as const
-/** struct ipt_get_entries: the name, the size of what follows, and the entries, which are aligned to 8. */
+/** struct ipt_get_entries: the name, the size of the entries, and the entries, which are aligned to 8. */
 const GET = { size: 32, entries: 40 } as const
-/** More than any table that the tools could still change. */
+/** Exceeds every table that the tools could still change. */
 const ENTRIES_MAX = 256 << 20
-/** Somebody may write between the question for the size and that for the entries. */
+/** Another program may change the table between the request for the size and that for the entries. */
 const TRIES = 3
 const EAGAIN = 11
 
@@ -128,11 +132,11 @@ interface OptionRequest {
   readonly socket: number
   readonly place: Place
   readonly option: number
-  /** Read and written by the kernel. */
+  /** The kernel reads and writes it. */
   readonly value: DataView
 }
 
-/** Gives errno; 0 where all went well. */
+/** Calls getsockopt(2). Gives errno, or 0 on success. */
 function getOption(libc: Libc, { socket, place, option, value }: OptionRequest): number {
   const length = new DataView(new ArrayBuffer(4))
   length.setUint32(0, value.byteLength, true)

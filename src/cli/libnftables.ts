@@ -1,14 +1,13 @@
 import { oneLine } from '../base/text.ts'
 
 const LIBRARY = 'nftables'
-/** Its soname has been the same since nft 0.9. */
+/** The soname has not changed since nft 0.9. */
 const PATH = 'libnftables.so.1'
 
 /**
- * Runs commands of the nft language through libnftables, each by itself, and gives what nft itself would print. Undefined when this
- * machine has no libnftables, or Node no way to call it. Throws what nft says when it refuses.
- *
- * For short-lived commands only: the library may abort the process that it is in.
+ * Runs commands of the nft language through libnftables, one at a time, and gives the output of nft. Undefined if this
+ * machine has no libnftables, or Node has no FFI. Throws nft's message if nft rejects a command.
+ * Use it only in short-lived commands: the library may abort the process.
  */
 export async function runNft(commands: readonly string[]): Promise<string | undefined> {
   const ffi = await import('ffi-rs').catch(() => undefined)
@@ -42,7 +41,7 @@ function callNft(ffi: Ffi, commands: readonly string[]): string {
     ffi.load({ library: LIBRARY, funcName, retType: I32, paramsType: [External], paramsValue: [context] })
   const textFrom = (funcName: string, context: Pointer): string => {
     const pointer = pointerFrom(funcName, context)
-    // Read as a string at once, a null pointer would end the process.
+    // A null pointer that is read as a string would crash the process.
     if (ffi.isNullPointer(pointer)) return ''
     const [text] = ffi.restorePointer({ retType: [Text], paramsValue: ffi.wrapPointer([pointer]) })
     return String(text)
@@ -70,7 +69,7 @@ function callNft(ffi: Ffi, commands: readonly string[]): string {
   try {
     numberFrom('nft_ctx_buffer_output', context)
     numberFrom('nft_ctx_buffer_error', context)
-    // One by one: nft 1.0.6 looks for the objects of several listings in the family of the last.
+    // Commands run one at a time: nft 1.0.6 searches the objects of several listings in the family of the last.
     return commands.map(runOne).join('')
   } finally {
     ffi.load({

@@ -34,8 +34,8 @@ interface Reading {
 }
 
 /**
- * Reads all objects once, from the daemon or from the source, and resolves them, for commands that end. Standard error says
- * how far it is, until `use` is done as well. Throws when a part of the objects cannot be read.
+ * Reads all objects once, from the daemon or from the source, and resolves them. For commands that end. Reports
+ * progress on standard error until `use` has ended. Throws if some objects cannot be read.
  */
 export async function withLoaded<R>(
   request: Pick<ModelRequest, 'config' | 'daemon'>,
@@ -68,7 +68,7 @@ async function load(
   return await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
 }
 
-/** As a daemon that starts: it refuses what processes of this node have, but for those of the daemon that runs. */
+/** Adds the listeners of this node, as a starting daemon does. Sockets of the running daemon do not count. */
 async function withListeners(
   snapshot: Snapshot,
   { serviceProxyName }: Config,
@@ -82,7 +82,7 @@ async function withListeners(
   return new NodeListeners({ clock, warn, ownSockets: ours, sockets }).completed(snapshot, 'start')
 }
 
-/** With the memory that the daemon has for Services: it refuses what is too large for that. */
+/** Reads the objects of the daemon, with the daemon's memory limit: Services that exceed it are refused here, too. */
 async function askSnapshot(socket: string, { clock, progress }: Reading): Promise<DaemonObjects> {
   progress.begin(`reading the objects of the daemon at ${socket}`)
   const answer = await askDaemon(socket, '/snapshot')

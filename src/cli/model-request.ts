@@ -11,23 +11,24 @@ import { EXIT_FAILED, type Io } from './io.ts'
 import { type RequestOptions, readRequest } from './read-request.ts'
 import { usageErrors } from './usage-errors.ts'
 
-/** What a command is asked for, and whose configuration and objects it uses. */
+/** The task of a command, with the origin of its configuration and objects. */
 export interface ModelRequest extends RunRequest {
-  /** Socket of the daemon that both come from; undefined where they come from the flags and the source. */
+  /** The daemon's admin socket, which gives both; undefined if both come from flags and the source. */
   readonly daemon: string | undefined
 }
 
-/** Flags that say where objects come from: a command that has one reads them itself, with its own flags. */
+/** Flags that select a source. With one of them, a command reads the objects itself, with its own flags. */
 const SOURCE_FLAGS: readonly string[] = ['config', 'kubeconfig', 'master', 'source']
 
-/** Said in help texts of the commands that call readModelRequest. */
+/** Part of the help texts of the commands that call readModelRequest. */
 export const FROM_DAEMON =
   'Configuration and objects are those of the daemon at --admin-socket. Flags are needed only where no daemon answers, ' +
   'or with --source, --config, --kubeconfig or --master: then the command reads the objects itself.'
 
 /**
- * Reads what a command is asked for that computes what `kprobe run` computes. The configuration is that of the daemon at
- * the admin socket where one answers and no flag names a source. Gives the exit code after it has reported all errors.
+ * Reads the arguments of a command that computes the state of `kprobe run`. Without a flag that names a source, the
+ * configuration is that of the daemon at the admin socket, if one answers. Reports all errors, and gives the exit code
+ * then.
  */
 export async function readModelRequest(
   argv: readonly string[],
@@ -72,7 +73,7 @@ function shown(text: string): string {
 
 type Found = { readonly kind: 'found'; readonly socket: string; readonly flags: FlagTexts }
 
-/** A daemon that cannot be used is an error where the socket was given, or where nothing else says what to compute. */
+/** Queries the daemon. A failure is an error if --admin-socket was given, or if no flag names a source. */
 async function findDaemon(
   given: FlagReader,
   isNeeded: boolean,
@@ -93,7 +94,7 @@ async function findDaemon(
   return { kind: 'absent', socket }
 }
 
-/** Undefined where no daemon answers. */
+/** Reads the daemon's flags; undefined if no daemon answers. */
 async function askFlags(socket: string): Promise<FlagTexts | undefined> {
   const answer = await askDaemon(socket, '/config')
   if (answer.kind === 'absent') return undefined
@@ -111,7 +112,10 @@ async function askFlags(socket: string): Promise<FlagTexts | undefined> {
   return Object.fromEntries(Object.entries(flags).map(([flag, text]) => [flag, String(text)]))
 }
 
-/** The arguments with the daemon's flags before them. Lists add up, so that only one side may give them; gates are named. */
+/**
+ * Puts the daemon's flags before the arguments. Lists add up, so that a given flag replaces that of the daemon; feature
+ * gates merge by name.
+ */
 function withFlags(argv: readonly string[], { flags }: Found, given: FlagReader): readonly string[] {
   const missing = Object.entries(flags).filter(
     ([flag, text]) => text !== '' && (flag === 'feature-gates' || !given.given(flag)),

@@ -2,12 +2,12 @@ import type { Writable } from 'node:stream'
 import type { Clock } from '../base/clock.ts'
 import { within } from '../base/within.ts'
 
-/** What a reader has once the process is told to end: one that reads has long read on by then. */
+/** Time for a reader to read the rest once the process is to end. A reader that works needs less. */
 const PATIENCE_MS = 300
 
 /**
- * A standard stream whose far end may go away (`kprobe dump | head`) or fail (a full disk). From then on what is
- * written is dropped: the command goes on to its own end, and a daemon serves on.
+ * A standard stream whose reader may go away (`kprobe dump | head`) or whose file may fail (a full disk). After a
+ * failure it drops all output: the command runs to its end, and a daemon serves on.
  */
 export class Outlet {
   readonly #stream: Writable
@@ -25,12 +25,12 @@ export class Outlet {
     return this.#lost.signal
   }
 
-  /** Why writing failed; undefined as well when its reader has merely seen enough. */
+  /** The reason why writing failed; undefined if the reader merely closed the pipe (EPIPE). */
   get failure(): Error | undefined {
     return this.#failure?.code === 'EPIPE' ? undefined : this.#failure
   }
 
-  /** What was written and not taken yet: a reader may be slow, or stand still. */
+  /** Written bytes that the reader has not read yet; a reader may be slow, or stall. */
   get backlogBytes(): number {
     return this.#stream.writableLength
   }
@@ -41,15 +41,15 @@ export class Outlet {
     try {
       this.#stream.write(text)
     } catch (error) {
-      // Node 20 throws what it could not write to a file.
+      // Node 20 throws errors of writes to a file.
       if (!isErrno(error)) throw error
       this.#lose(error)
     }
   }
 
   /**
-   * Resolves when all that was written is on its way or lost: an empty write ends after those before it. A reader that
-   * stands still is waited for until `stop` is aborted, and that is a failure then.
+   * Resolves when all output is written or lost: an empty write ends after those before it. It waits for a stalled
+   * reader until `stop` is aborted, and then records a failure.
    */
   async drained({ stop, clock }: { readonly stop: AbortSignal; readonly clock: Clock }): Promise<void> {
     if (!this.#used || this.#failure !== undefined) return
@@ -57,7 +57,7 @@ export class Outlet {
     await Promise.race([taken, aborted(stop)])
     if (!(await within(clock, PATIENCE_MS, taken)))
       this.#failure ??= new Error(`reader stopped with ${this.backlogBytes} bytes unwritten`)
-    // An error is told a turn after its write has ended.
+    // Node reports an error one turn after the write has ended.
     await new Promise(done => setImmediate(done))
   }
 

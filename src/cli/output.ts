@@ -6,7 +6,7 @@ export async function writeDocument(value: unknown, format: 'json' | 'yaml', io:
     io.out(`${JSON.stringify(value, undefined, 2)}\n`)
     return
   }
-  // Only a module of our own keeps its names when the bundle loads it late: the package is CommonJS.
+  // The package is CommonJS: only a module of kprobe's own keeps its export names in a bundle that loads it late.
   const { yamlText } = await import('./yaml-text.ts')
   io.out(yamlText(value))
 }

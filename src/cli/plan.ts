@@ -71,7 +71,7 @@ function printText(lines: readonly PlanLine[], isSummary: boolean, io: Io): void
   io.out(`${planSummary(lines)}${verbs}\n`)
 }
 
-/** How much a plan changes: Services, whether rules that all Services share are among it, and objects by verb. */
+/** Counts the changes of a plan: Services, shared rules, and objects by verb. */
 export function planCounts(lines: readonly PlanLine[]) {
   const services = new Set(lines.map(({ service }) => service))
   const shared = services.delete(undefined)

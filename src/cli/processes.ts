@@ -2,8 +2,8 @@ import { readdir, readFile } from 'node:fs/promises'
 import { networkNamespace } from '../daemon/instance.ts'
 
 /**
- * Processes of a name in the network namespace of this one, as far as /proc shows them here: a container may see its own
- * processes alone, and who has fewer privileges than a process does not see where that one is.
+ * Finds processes by name in the network namespace of this process, as far as /proc shows them. A container may see
+ * only its own processes, and the network namespace of a more privileged process is not readable.
  */
 export async function processesNamed(name: string, proc = '/proc'): Promise<readonly number[]> {
   const here = await networkNamespace(`${proc}/self`)
@@ -16,7 +16,7 @@ export async function processesNamed(name: string, proc = '/proc'): Promise<read
   return found.sort((a, b) => a - b)
 }
 
-/** At most 15 bytes of it are kept. Undefined for a process that has ended. */
+/** Reads the name, of which the kernel keeps at most 15 bytes. Undefined if the process has ended. */
 async function nameOf(folder: string): Promise<string | undefined> {
   try {
     return (await readFile(`${folder}/comm`, 'utf8')).trim()

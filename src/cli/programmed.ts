@@ -14,13 +14,16 @@ import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from './read-modes.ts'
 import { sortedRows } from './service-rows.ts'
 
-/** One mode whose rules the kernel holds, with the rows that a command shows. */
+/** One mode whose rules the kernel holds, with the rows that a command prints. */
 export interface ProgrammedMode extends Pick<HeldMode, 'mode' | 'rules' | 'damage'> {
-  /** Those that packets do not come to are marked. */
+  /** Rows that packets do not reach are marked. */
   readonly rows: readonly ServiceRow[]
 }
 
-/** Every mode that has rules in the kernel, with the rows of `service`, or of all Services if that is empty. Pure. */
+/**
+ * Lists every mode that has rules in the kernel, with the rows of `service`, or of all Services if `service` is empty.
+ * Pure.
+ */
 export function programmedModes(held: readonly HeldMode[], service = ''): readonly ProgrammedMode[] {
   return held.map(({ mode, rows: all, rules, damage }) => {
     const wanted = all.filter(row => isOfService([row.service], service))
@@ -29,7 +32,7 @@ export function programmedModes(held: readonly HeldMode[], service = ''): readon
   })
 }
 
-/** The first thing that is wrong, and how many rows are; undefined when all is well. */
+/** Gives the first problem, and the number of affected rows; undefined if there is none. */
 export function damageText(modes: readonly ProgrammedMode[]): string | undefined {
   const rows = modes.flatMap(mode => mode.rows)
   const hurt = rows.filter(({ problem }) => problem !== undefined)
@@ -41,7 +44,7 @@ export function damageText(modes: readonly ProgrammedMode[]): string | undefined
   return `${first}; ${hurt.length} of ${rows.length} frontends are not reached or incomplete`
 }
 
-/** Whether packets come to the Services that the kernel holds rules for; nothing where it holds none. */
+/** Checks whether packets reach the Services that the kernel holds rules for. No findings if it holds none. */
 export async function damageFindings({ serviceProxyName }: Config): Promise<readonly Finding[]> {
   let modes: readonly ProgrammedMode[]
   try {
@@ -59,7 +62,7 @@ export async function damageFindings({ serviceProxyName }: Config): Promise<read
   return [{ kind: 'ok', subject, text: `packets reach all ${count} frontends that the kernel holds` }]
 }
 
-/** Tests whether kube-proxy wrote all tables of the mode, whose table names are the same. */
+/** Tests whether kube-proxy wrote all tables of the mode: kprobe's tables have the same names. */
 function isOfKubeProxy({ tables }: HeldMode): boolean {
   return tables.length > 0 && tables.every(table => isKubeProxyTable(outlinesOf(table)))
 }
@@ -67,8 +70,8 @@ function isOfKubeProxy({ tables }: HeldMode): boolean {
 const HOOKS: readonly Hook[] = ['prerouting', 'output']
 
 /**
- * Follows one packet from outside and one of the node through the rules for each row, and marks the rows to which a packet
- * does not come. `all` are the rows of the same rules: an address of one Service can hide a NodePort of another.
+ * Traces one packet from outside and one from the node through the rules for each row, and marks the rows that a packet
+ * does not reach. `all` are the rows of the same rules: an address of one Service can hide a node port of another.
  */
 function withReach(
   rows: readonly ServiceRow[],
@@ -92,7 +95,7 @@ function placeKey({ protocol, frontend }: ServiceRow): string {
   return `${protocol} ${frontend}`
 }
 
-/** Undefined when the row was reached by both packets. */
+/** Gives the problem; undefined if both packets reach the row. */
 function whyNotReached(row: ServiceRow, rules: ReadRules, localIps: ReadonlySet<Ip>): string | undefined {
   const place = placeOf(row)
   if (row.problem?.startsWith(NOT_REACHED) === true || place === undefined) return row.problem
@@ -113,7 +116,7 @@ interface Place {
   readonly port: number
 }
 
-/** Undefined for a row that is about no address. */
+/** Undefined for a row without an address. */
 function placeOf({ frontend }: ServiceRow): Place | undefined {
   const [, bracketed, plain = '', digits = ''] = /^(?:\[(.*)\]|([^:]*)):(\d+)$/.exec(frontend) ?? []
   if (digits === '') return undefined
@@ -124,7 +127,7 @@ function placeOf({ frontend }: ServiceRow): Place | undefined {
   return ip === undefined ? undefined : { ip, family: familyOf(ip), port }
 }
 
-/** Addresses for documentation: one stands for every address of the node, one for a client that is no pod. */
+/** Addresses for documentation: one stands for every address of the node, one for a client outside the cluster. */
 const NODE: Readonly<Record<Family, Ip>> = { IPv4: '\xc0\0\x02\xfd', IPv6: documentation('\xfd') }
 const CLIENT: Readonly<Record<Family, Ip>> = { IPv4: '\xcb\0\x71\xfd', IPv6: documentation('\xfc') }
 const CLIENT_PORT = 40_000
@@ -145,7 +148,7 @@ function whyNotFrom(row: ServiceRow, hook: Hook, { place, rules, localIps }: Que
   const packet: TracePacket = {
     origin: isOwn ? 'process' : 'interface',
     protocol: PROTOCOL_NUMBERS[protocolOf(row)],
-    // Of a process, too, only an allowed source tells rules that are there from those that are not.
+    // A process, too, gets an allowed source: the result for another source does not show whether the rules exist.
     source: allowedClient(row) ?? (isOwn ? NODE : CLIENT)[family],
     sourcePort: CLIENT_PORT,
     destination: place.ip ?? NODE[family],
@@ -164,13 +167,13 @@ function protocolOf({ protocol }: ServiceRow): keyof typeof PROTOCOL_NUMBERS {
   return protocol === 'UDP' || protocol === 'SCTP' ? protocol : 'TCP'
 }
 
-/** A client that may connect, where not all may. */
+/** Gives a client of an allowed source range, if the row has ranges. */
 function allowedClient({ allowedFrom = [] }: ServiceRow): Ip | undefined {
   const [first = ''] = allowedFrom
   return parseIp(first) ?? parseCidr(first)?.ip
 }
 
-/** Whether the packet met with what the row says. */
+/** Tests whether the verdict on the packet is that of the row. */
 function isAsListed(
   row: ServiceRow,
   { verdict, destination }: Trace,
@@ -198,7 +201,7 @@ function isEmpty({ action }: ServiceRow, list: readonly string[]): boolean {
 }
 
 function outcomeText({ verdict, destination, steps }: Trace): string {
-  // Every packet passes there.
+  // Every packet passes these chains.
   const last = steps.findLast(({ chain }) => !/postrouting$/i.test(chain))
   const after = last === undefined ? '' : ` after ${last.chain}, rule ${last.rule}`
   switch (verdict) {

@@ -1,12 +1,12 @@
 import type { Cancel, Clock } from '../base/clock.ts'
 import type { Io } from './io.ts'
 
-/** Time without a word, and between two. */
+/** Time before the first report, and between two. */
 const PERIOD_MS = 2_000
-/** A cluster that is smaller is done before anybody wonders. */
+/** A cluster of fewer objects needs no report. */
 const QUIET_BELOW = 1_000
 
-/** Says on standard error how far a command is that takes more than 2 s over many objects, every 2 s. */
+/** Reports the progress of a command on standard error every 2 s, from 2 s on, if it reads many objects. */
 export class Progress {
   readonly #clock: Clock
   readonly #err: Io['err']
@@ -20,12 +20,12 @@ export class Progress {
     this.#timer = this.#schedule()
   }
 
-  /** So many more objects are read. */
+  /** Adds to the number of objects that were read. */
   read(objects: number): void {
     this.#objects += objects
   }
 
-  /** What the command does after reading. */
+  /** Begins the step after reading. */
   begin(doing: string): void {
     this.#doing = doing
   }

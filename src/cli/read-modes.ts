@@ -15,14 +15,14 @@ interface WhatToRead {
   readonly proxyName: string | undefined
 }
 
-/** Everything that the kernel holds of ours, in every mode. */
+/** Kernel state of kprobe in every mode. */
 interface ReadModes {
   readonly held: readonly HeldMode[]
   /** All chains of the tables of iptables. */
   readonly chains: readonly ReadChain[]
 }
 
-/** Throws when the kernel cannot be read. */
+/** Throws if the kernel cannot be read. */
 export async function readModes(
   { families, proxyName: proxy }: WhatToRead,
   names: KernelRead['names'] = () => undefined,
@@ -38,7 +38,7 @@ export async function readModes(
   return { held, chains }
 }
 
-/** Our own tables of all modes: while one takes over from the other, both are there. */
+/** Reads kprobe's tables of all modes: during a switch between modes, both have tables. */
 export async function readTables({ families, proxyName }: WhatToRead): Promise<readonly Table[]> {
   const ipsets = createIpsetClient({ transport: openNetfilter(), clock: systemClock })
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock, ipsets })

@@ -6,17 +6,20 @@ import type { Io } from './io.ts'
 import { usageErrors, usageWarnings } from './usage-errors.ts'
 
 export interface RequestOptions {
-  /** The command's name, for messages. */
+  /** The name of the command, for messages. */
   readonly command: string
-  /** Its flags besides those of `run`. */
+  /** Flags of the command besides those of `run`. */
   readonly extra: readonly FlagSpec[]
-  /** It has nothing to do with the kernel. */
+  /** The command does not use the kernel. */
   readonly modeless?: boolean
-  /** Checks the command's own flags where others are wrong: what it finds goes into the reader. */
+  /** Checks the command's own flags even if other flags are invalid. Reports errors to the reader. */
   readonly check?: (reader: FlagReader) => Promise<unknown>
 }
 
-/** Reads the arguments of a command that accepts those of `kprobe run`. Reports all errors, and gives the exit code then. */
+/**
+ * Reads the arguments of a command that accepts those of `kprobe run`. Reports all errors, and gives the exit code
+ * then.
+ */
 export async function readRequest(
   argv: readonly string[],
   io: Io,

@@ -77,7 +77,7 @@ interface Invocation {
   readonly io: Io
 }
 
-/** A reader of standard output that stands still must not fill the memory: what it would have read is left out. */
+/** Bound of the memory that a stalled reader of standard output can fill; further output is skipped. */
 const OUT_BACKLOG_MAX = 1 << 20
 
 async function serve(request: RunRequest, invocation: Invocation): Promise<number> {
@@ -90,12 +90,13 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
   const { settings, configFile } = request
   if (configFile !== undefined && settings.origin('mode') === undefined)
     log.warn({ config: configFile.path }, EMPTY_MODE)
-  // In a pod nobody reads it: the log says what has to be known.
+  // In a pod, the log carries the important facts, and text for people would only repeat them.
   const isForPeople = config.logFormat === 'text' && (io.terminal || config.verbosity > 0 || dryRun)
   const outLost = () =>
     log.warn({ err: io.outLost.reason }, 'cannot write to standard output; the daemon continues without it')
   io.outLost.addEventListener('abort', outLost, { once: true })
-  // The daemon listens to these only while it serves; before and after, they must not kill it and leave its socket.
+  // The daemon handles these signals only while it serves. Before and after, they must not kill it and leave its
+  // socket.
   if (!config.once) for (const signal of ['SIGHUP', 'SIGUSR2'] as const) io.on(signal, () => undefined)
   return await runDaemon(config, {
     ...surroundings(logging, systemClock),
@@ -122,7 +123,7 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
 const EMPTY_MODE =
   "mode is empty: kprobe uses nftables where kube-proxy uses iptables; node ports answer on the Node's primary addresses alone, and not on 127.0.0.1; set mode: iptables to keep kube-proxy's"
 
-/** What set the mode, and the name of the Node. */
+/** Gives what set the mode and the Node name. */
 function originsOf(settings: Settings): DaemonIo['origins'] {
   return {
     mode: settings.origin('mode') ?? 'default',
@@ -135,7 +136,7 @@ type Surroundings = Omit<
   'asked' | 'origins' | 'signal' | 'processId' | 'synced' | 'planned' | 'configz' | 'flags' | 'follow'
 >
 
-/** The machine as it is. */
+/** Describes this machine. */
 function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
   return {
     log,
@@ -170,7 +171,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
   }
 }
 
-/** The configuration that is in use, and the file that may change it. */
+/** Gives the configuration in use, and the file that may change it. */
 function following(
   request: RunRequest,
   { argv, options, io, logging }: Invocation & { readonly logging: AdjustableLog },

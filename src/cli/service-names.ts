@@ -3,8 +3,8 @@ import { namesIn, noted, type ServiceNames } from '../modes/common/service-names
 import { askDaemon } from './admin-client.ts'
 
 /**
- * Kernel objects of IPVS carry no names: the daemon knows them. Undefined without a socket. Throws when no daemon answers
- * there, or when it answers badly.
+ * Reads the names of IPVS objects from the daemon: kernel objects of IPVS carry none. Undefined without a socket.
+ * Throws if no daemon answers there, or on a malformed answer.
  */
 export async function askServiceNames(adminSocket: string): Promise<ServiceNames | undefined> {
   if (adminSocket === '') return undefined
@@ -13,7 +13,7 @@ export async function askServiceNames(adminSocket: string): Promise<ServiceNames
   return serviceNames(answer.value)
 }
 
-/** Reads the answer of /state (ServiceJson) and skips what has another shape. */
+/** Reads the answer of /state (ServiceJson) and skips entries of another shape. */
 export function serviceNames(state: unknown): ServiceNames {
   const found = noted()
   const { places, addresses, clusterIps } = found
@@ -34,7 +34,7 @@ export function serviceNames(state: unknown): ServiceNames {
   return namesIn(found, true)
 }
 
-/** `:30080` for a NodePort. */
+/** Formats a frontend; `:30080` for a node port. */
 function placeOf(place: unknown): string {
   const [ip, port] = [parseIp(textAt(place, 'ip')), Number(fieldOf(place, 'port'))]
   return ip === undefined ? `:${port}` : formatIpPort(ip, port)

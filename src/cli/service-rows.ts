@@ -4,7 +4,7 @@ import type { Frontend, FrontendTable, NodePortAddresses, PortFrontends } from '
 import { endpointTexts, INCOMPLETE, type ServiceRow } from '../modes/common/service-row.ts'
 import { type TableOptions, tableText } from './table.ts'
 
-/** In the order of sortedRows. */
+/** Makes rows in the order of sortedRows. */
 export function serviceRows(
   table: FrontendTable,
   keys: Iterable<string> = table.services.keys(),
@@ -20,7 +20,7 @@ export function serviceRows(
   return sortedRows(rows)
 }
 
-/** By Service, then by type, family and address: the order in which every command prints rows. */
+/** Sorts by Service, then by type, family and address, as every command prints rows. */
 export function sortedRows(rows: readonly ServiceRow[]): ServiceRow[] {
   return [...rows].sort(
     (a, b) =>
@@ -33,7 +33,7 @@ export function sortedRows(rows: readonly ServiceRow[]): ServiceRow[] {
 
 const TYPES: readonly string[] = ['ClusterIP', 'External', 'NodePort']
 
-/** IPv4 before IPv6. */
+/** IPv4 sorts before IPv6. */
 function rankOf({ type, frontend }: ServiceRow): number {
   const rank = TYPES.indexOf(type)
   return (rank < 0 ? TYPES.length : rank) * 2 + (frontend.startsWith('[') ? 1 : 0)
@@ -81,15 +81,15 @@ function addressesOf(family: Family, frontend: Frontend, nodePorts: NodePortAddr
   return nodePorts.ips.map(ip => formatIpPort(ip, frontend.port))
 }
 
-/** Endpoints named in a table, unless all are asked for; all of them are in JSON and YAML. */
+/** Endpoints that a table names without --wide; JSON and YAML name all. */
 const ENDPOINTS_SHOWN = 3
 
 interface ServiceTableOptions extends TableOptions {
-  /** Every endpoint and every source range. */
+  /** Shows every endpoint and every source range. */
   readonly wide?: boolean
 }
 
-/** Rows of more than one mode have a column for it. */
+/** Formats rows as a table, with a column for the mode if there are several. */
 export function serviceTable(rows: readonly ServiceRow[], options: ServiceTableOptions): string {
   const modes = new Set(rows.map(({ mode }) => mode))
   const withMode = modes.size > 1
@@ -105,7 +105,7 @@ export function serviceTable(rows: readonly ServiceRow[], options: ServiceTableO
   return tableText(heading, cells, options)
 }
 
-/** What is not reached leads nowhere, whatever its elements say. */
+/** An unreachable row has no destination, whatever its elements contain. */
 function cellOf(row: ServiceRow, shown: number): string {
   const { problem } = row
   if (problem === undefined) return destination(row, shown)
@@ -141,7 +141,7 @@ function shortList(items: readonly string[], count: number): string {
   return items.length <= count ? shown : `${shown} +${items.length - count} more`
 }
 
-/** Addresses of the node that NodePorts answer on, as one line for people. */
+/** Lists the node addresses that answer on node ports, in one line for people. */
 export function nodePortText(table: FrontendTable): string {
   return FAMILIES.map(family => {
     const addresses = table.nodePorts[family]

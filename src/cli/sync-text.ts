@@ -6,18 +6,20 @@ import type { FrontendTable } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
 import { nodePortText, serviceRows, serviceTable } from './service-rows.ts'
 
-/** Services that the table at the start names; `kprobe dump` prints any number. */
+/** Services that the table at the start lists; `kprobe dump` prints all. */
 const SERVICES_SHOWN = 200
 const NAMES_SHOWN = 10
 
 interface SyncTextOptions {
   readonly colour: boolean
   readonly dryRun: boolean
-  /** Of this proxy; undefined for the unnamed one. */
+  /** The name of this proxy; undefined for the unnamed one. */
   readonly serviceProxyName?: string | undefined
 }
 
-/** What `run` prints after a sync: everything after the first, a line after a change, nothing when all is as before. */
+/**
+ * Formats the output of `run` after a sync: a table after the first, a line after a change, nothing without a change.
+ */
 export function syncText(sync: Sync, options: SyncTextOptions): string {
   const { table, previous, written } = sync
   if (previous !== undefined) return changeText(previous, table, written)
@@ -32,7 +34,7 @@ export function syncText(sync: Sync, options: SyncTextOptions): string {
   ].join('')
 }
 
-/** In order of names when all are shown, else any. */
+/** Selects Services to print: sorted by name if all are printed, else any. */
 function firstKeys(table: FrontendTable): string[] {
   const keys: string[] = []
   for (const key of table.services.keys()) {
@@ -63,7 +65,7 @@ function totalsText(table: FrontendTable): string {
   return [count(services, 'Service'), count(frontends, 'frontend'), count(endpoints, 'endpoint')].join(', ')
 }
 
-/** Services that ask nothing of this node, and why: nobody shall look for them in the table in vain. */
+/** Lists Services that need nothing on this node, with the reason, because the table does not contain them. */
 function idleText({ snapshot, table }: Sync, proxyName: string | undefined): string {
   const idle: string[] = []
   let more = 0

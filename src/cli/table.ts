@@ -5,11 +5,14 @@ const BOLD = ['\u001b[1m', '\u001b[22m'] as const
 
 export interface TableOptions {
   readonly colour: boolean
-  /** Width of the longest cell that widens its column; the rest of the row moves behind a longer one. Unset: no limit. */
+  /**
+   * Maximum width of a column: a longer cell does not widen its column, but shifts the rest of its row. Unset: no
+   * limit.
+   */
   readonly widest?: number
 }
 
-/** Aligned columns with a heading, one line a row; cells from outside cannot break the lines. */
+/** Formats aligned columns with a heading, one line a row; cells from outside cannot break the lines. */
 export function tableText(
   heading: readonly string[],
   rows: readonly (readonly string[])[],

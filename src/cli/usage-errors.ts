@@ -2,7 +2,7 @@ import { oneLine } from '../base/text.ts'
 import type { ConfigError } from '../config/flag.ts'
 import { EXIT_USAGE, type Io } from './io.ts'
 
-/** Prints every error once, with its flag; gives the exit code. */
+/** Prints every error once, with its flag. Gives the exit code. */
 export function usageErrors(io: Io, command: string, errors: readonly ConfigError[]): number {
   const lines = new Set(
     errors.map(({ path, message }) => `kprobe ${command}: ${oneLine(`${path}: ${message}`)}\n`),

@@ -32,10 +32,10 @@ export const command: Command = {
   run,
 }
 
-/** One Service, or the rules that all share (''), on which the three do not agree. */
+/** One Service, or the shared rules (''), on which source, daemon and kernel differ. */
 export interface Disagreement {
   readonly service: string
-  /** How what the daemon has computed differs first; undefined where it is the same. */
+  /** The first difference of the daemon's state; undefined if there is none. */
   readonly daemon: string | undefined
   /** Kernel objects that would have to change. */
   readonly kernel: readonly PlanLine[]
@@ -68,7 +68,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
-/** Each Service as the daemon has computed it; undefined without a socket. */
+/** Reads each Service of the daemon's state; undefined without a socket. */
 async function daemonServices(socket: string): Promise<ReadonlyMap<string, unknown> | undefined> {
   if (socket === '') return undefined
   const answer = await askDaemon(socket, '/state')
@@ -79,7 +79,7 @@ async function daemonServices(socket: string): Promise<ReadonlyMap<string, unkno
   return new Map(list.map(each => [isJson(each) ? String(each.service) : '', each]))
 }
 
-/** By name of the Service; what belongs to none comes first. */
+/** Lists the differences by Service name; the shared rules come first. */
 export function disagreements(
   table: FrontendTable,
   computed: ReadonlyMap<string, unknown> | undefined,
@@ -98,7 +98,7 @@ export function disagreements(
     .map(service => ({ service, daemon: differing.get(service), kernel: kernel.get(service) ?? [] }))
 }
 
-/** How the daemon's Services differ first, by their names. */
+/** Gives the first difference of each Service of the daemon, by name. */
 function differingServices(
   table: FrontendTable,
   computed: ReadonlyMap<string, unknown>,
@@ -124,7 +124,7 @@ function serviceDifference(frontends: ServiceFrontends, its: unknown): string | 
   return missing === undefined ? 'the daemon has another order' : `the daemon lacks ${missing}`
 }
 
-/** Every place, text and number in a value, numbers with the name of their field. */
+/** Lists every frontend, text and number in a value; numbers carry the name of their field. */
 function leavesOf(value: unknown, field = ''): readonly string[] {
   if (typeof value === 'string') return [value]
   if (isJson(value) && typeof value.port === 'number') return [placeText(value)]
@@ -132,7 +132,7 @@ function leavesOf(value: unknown, field = ''): readonly string[] {
   return Object.entries(value).flatMap(([name, item]) => leavesOf(item, name))
 }
 
-/** A frontend or an endpoint: `ClusterIP 10.96.0.1:80 internal/cluster from 192.0.2.0/24`. */
+/** Formats a frontend or an endpoint: `ClusterIP 10.96.0.1:80 internal/cluster from 192.0.2.0/24`. */
 function placeText({ kind, ip = '', port, route, sourceRanges, local }: Json): string {
   const address = String(ip).includes(':') ? `[${ip}]` : ip
   const words = isJson(route) ? Object.values(route).join('/') : ''
@@ -144,14 +144,14 @@ function placeText({ kind, ip = '', port, route, sourceRanges, local }: Json): s
 
 export interface VerifyFacts {
   readonly services: number
-  /** The source was read; otherwise the objects are those of the daemon. */
+  /** The command read the source; otherwise the objects are those of the daemon. */
   readonly source: boolean
-  /** The daemon was asked. */
+  /** The command queried the daemon. */
   readonly daemon: boolean
   readonly differences: readonly Disagreement[]
 }
 
-/** Services that the text names. */
+/** Services that the text names at most. */
 const ROWS_MAX = 20
 
 export function verifyText(facts: VerifyFacts, colour: boolean): string {

@@ -12,7 +12,7 @@ const FLAGS = [
   { name: 'version', kind: 'bool', default: 'true', help: 'true, or raw for one field a line' },
 ] as const
 
-/** `kprobe version [-o json]`, `kprobe --version[=raw]`. Gives the exit code. */
+/** Runs `kprobe version [-o json]` and `kprobe --version[=raw]`. Gives the exit code. */
 export async function versionCommand(argv: readonly string[], io: Io): Promise<number> {
   const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
   const output = reader.oneOf('output', OUTPUTS, 'text')
@@ -24,13 +24,13 @@ export async function versionCommand(argv: readonly string[], io: Io): Promise<n
   return EXIT_FINE
 }
 
-/** `raw` is for programs: the build and the runtime, a line each. */
+/** Prints the version. `raw` is for programs: the build and the runtime, a line each. */
 export function printVersion(io: Io, raw = false): void {
   if (!raw) io.out(`kprobe ${buildText(buildInfo())}\n`)
   else for (const [name, value] of Object.entries(versionFacts())) io.out(`${name}: ${value}\n`)
 }
 
-/** Without those that are unknown. */
+/** Collects the known facts of the build. */
 function versionFacts(): Readonly<Record<string, string>> {
   const { version, commit, date } = buildInfo()
   const platform = `${process.platform}/${process.arch}`

@@ -43,7 +43,7 @@ export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
   },
 ])
 
-/** Certificate, key and the authority of the clients, in this order. */
+/** Flags for certificate, key and the clients' authority, in this order. */
 export const API_TLS_FLAGS: readonly FlagSpec[] = grouped('API', [
   {
     name: 'api-tls-cert',
@@ -74,7 +74,7 @@ export const RUN_API_FLAGS: readonly FlagSpec[] = grouped('API', [
   ...API_TLS_FLAGS,
 ])
 
-/** Flags of `kprobe run` that mean something else to `kprobe api`, for its help. */
+/** Flags of `kprobe run` with another meaning for `kprobe api`, for its help. */
 export const API_BESIDE_FLAGS: readonly FlagSpec[] = grouped('API', [
   {
     name: 'metrics-bind-address',

@@ -2,19 +2,21 @@ import { parseIp, whyNotIp } from '../base/ip.ts'
 import type { BindAddress } from './config.ts'
 import { quote } from './flag-reader.ts'
 
-/** `192.0.2.1:80` and `[2001:db8::1]:80` as Go's net.SplitHostPort cuts them; undefined when they are not so written. */
+/**
+ * Splits `192.0.2.1:80` or `[2001:db8::1]:80` as Go's net.SplitHostPort does; undefined if the text has another form.
+ */
 export function splitHostPort(text: string): { readonly host: string; readonly port: string } | undefined {
   const match = /^(?:\[([^[\]]*)\]|([^[\]:]*)):([^[\]:]*)$/.exec(text)
   return match === null ? undefined : { host: match[1] ?? match[2] ?? '', port: match[3] ?? '' }
 }
 
-/** Adds a port to an address that has none; what is neither is left to be refused. */
+/** Adds a port to an address without one. An invalid text passes unchanged, for a later check to refuse. */
 export function withPort(text: string, port: number): string {
   if (splitHostPort(text) !== undefined || parseIp(text) === undefined) return text
   return text.includes(':') ? `[${text}]:${port}` : `${text}:${port}`
 }
 
-/** An address to listen at, or why it is none. */
+/** Reads an address to listen at, or gives the reason why it is invalid. */
 export function readBindAddress(
   text: string,
 ): { readonly address: BindAddress } | { readonly problem: string } {

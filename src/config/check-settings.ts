@@ -5,7 +5,7 @@ import { modeSettingsOf } from './mode-fields.ts'
 import { parseQuantity } from './quantity.ts'
 import type { Settings } from './settings.ts'
 
-/** Ranges that kube-proxy checks whatever the mode is. */
+/** Ranges that kube-proxy checks in every mode. */
 const RANGES: readonly { readonly path: PathOf<'int32'>; readonly min: number; readonly max: number }[] = [
   { path: 'clientConnection.burst', min: 0, max: Number.POSITIVE_INFINITY },
   { path: 'conntrack.maxPerCore', min: 0, max: Number.POSITIVE_INFINITY },
@@ -26,10 +26,10 @@ const NOT_NEGATIVE: readonly PathOf<'duration'>[] = [
 
 const POSITIVE: readonly PathOf<'duration' | 'flush'>[] = ['configSyncPeriod', 'logging.flushFrequency']
 
-/** The minor version of Kubernetes whose kube-proxy this one stands in for, less one. */
+/** The minor version of Kubernetes before that of the kube-proxy that kprobe replaces. */
 const PREVIOUS_MINOR = '1.35'
 
-/** kube-proxy's validation, as far as it does not come with reading a value: what is wrong goes into `settings.errors`. */
+/** Applies the checks of kube-proxy that reading a value does not include. Errors go into `settings.errors`. */
 export function checkSettings(settings: Settings): void {
   for (const { path, min, max } of RANGES) {
     const value = settings.number(path)

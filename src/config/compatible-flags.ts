@@ -1,6 +1,6 @@
 import { type ExplainFlag, type FlagSpec, grouped } from './flag.ts'
 
-/** Accepted so that a kube-proxy manifest keeps working; a warning names those that are set. */
+/** Flags that kprobe accepts for the sake of kube-proxy manifests; a warning names those that are set. */
 export const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', [
   {
     name: 'boot-id-file',
@@ -63,7 +63,7 @@ export const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', 
   },
 ])
 
-/** Flags of kube-proxy's that only its builds for Windows know. */
+/** Flags that only kube-proxy's builds for Windows have. */
 const WINDOWS_FLAGS: Readonly<Record<string, 'bool' | 'text'>> = {
   'enable-dsr': 'bool',
   'forward-healthcheck-vip': 'bool',

@@ -8,7 +8,7 @@ import { modeSettingsOf } from './mode-fields.ts'
 import type { Settings } from './settings.ts'
 import { HEALTHZ_PORT, METRICS_PORT, type Pairing, setScalar } from './settings-from-flags.ts'
 
-/** Flags that kube-proxy names after a mode, or does not have; they also override a file. */
+/** Gives the flags that kube-proxy names after a mode, or does not have; they also override a file. */
 function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): readonly Pairing[] {
   return [
     { path: masqueradeBit, flag: 'masquerade-bit', kind: 'int32' },
@@ -19,10 +19,13 @@ function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): 
   ]
 }
 
-/** Our own, where nothing or zero is said: commits cost little. */
+/** kprobe's default, also for a zero: commits cost little. */
 const MIN_SYNC_PERIOD_NS = 20_000_000n
 
-/** Addresses of a file: its own, with a port, or those of the family of bindAddress. */
+/**
+ * Completes the addresses of a file. An address gets its default port. An empty one gets the default for the family of
+ * bindAddress.
+ */
 export function completeFileAddresses(settings: Settings): void {
   const bind = parseIp(settings.text('bindAddress'))
   const v6 = bind === undefined || familyOf(bind) === 'IPv6'
@@ -31,7 +34,7 @@ export function completeFileAddresses(settings: Settings): void {
   completeAddress(settings, 'metricsBindAddress', { host: defaults.metrics, port: METRICS_PORT })
 }
 
-/** Addresses of flags, before the flags for ports; the family of --bind-address does not matter here. */
+/** Completes the addresses of flags, before the flags for ports. The family of --bind-address has no effect here. */
 export function completeFlagAddresses(settings: Settings): void {
   if (!settings.says('healthzBindAddress'))
     setQuietly(settings, 'healthzBindAddress', `0.0.0.0:${HEALTHZ_PORT}`)
@@ -50,8 +53,8 @@ function completeAddress(
 }
 
 /**
- * Fills in what platform and product decide, once file or flags have spoken: an empty mode is nftables here, and then
- * what an empty mode reads in kube-proxy (the iptables section) counts where the nftables section says nothing.
+ * Fills in the defaults of kprobe after file or flags are read. An empty mode means nftables here. kube-proxy reads the
+ * iptables section for an empty mode, so that this section applies where the nftables section is unset.
  */
 export function completeSettings(settings: Settings, reader: FlagReader): void {
   if (settings.text('mode') === '') {
@@ -77,7 +80,7 @@ function completePeriods(settings: Settings): void {
   setQuietly(settings, minSyncPeriod, least)
 }
 
-/** One setting that has two names: both flags may be given if they agree; a file gives way. */
+/** Sets a field that two flags name. Both may be given if they agree; a flag overrides a file. */
 function setOwn(settings: Settings, reader: FlagReader, pairing: Pairing): void {
   const { path, flag } = pairing
   const theirs = settings.label(path)
@@ -88,7 +91,7 @@ function setOwn(settings: Settings, reader: FlagReader, pairing: Pairing): void 
     reader.fail(`--${flag}`, `means the same as ${theirs} and differs from it`)
 }
 
-/** Errors call it what they called the field that nothing was said about. */
+/** Sets a default. Errors still use the label of the unset field. */
 function setQuietly(settings: Settings, path: FieldPath, value: string | bigint | readonly string[]): void {
   settings.set(path, { value, label: settings.label(path), exact: true, filledIn: true })
 }

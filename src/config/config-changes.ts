@@ -5,18 +5,20 @@ import { FIELD_PATHS, type FieldPath } from './fields.ts'
 import type { Settings } from './settings.ts'
 import { printedValue } from './written-config.ts'
 
-/** How a field that differs is applied to a daemon that runs. */
+/** The way to apply a changed field to a running daemon. */
 type Application =
   /** The next pass, line or timer uses the new value. */
   | 'live'
-  /** The part that the field belongs to is closed and opened again; Services are not touched. */
+  /** The part of the daemon that uses the field is closed and opened again; Services are not affected. */
   | 'restart'
-  /** Only a new process: who is asked, what is owned in the kernel, or what is done once at the start. */
+  /**
+   * Only a new process uses the new value: it selects the source, names kernel objects, or matters only at the start.
+   */
   | 'process'
 
-/** A field that is missing here does not compile. */
+/** A missing field is a compile error. */
 const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
-  // The plane of the new mode takes over from that of the old one.
+  // The data plane of the new mode takes over from that of the old one.
   proxyMode: 'live',
   backend: 'process',
   source: 'process',
@@ -35,7 +37,7 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   allowedExternalCidrs: 'live',
   allowedLoadBalancerCidrs: 'live',
   client: 'restart',
-  // It decides which family comes first, and with it every choice of a primary address.
+  // The address selects the primary family, and with it every primary address.
   bindAddress: 'process',
   healthzBindAddress: 'restart',
   metricsBindAddress: 'restart',
@@ -45,21 +47,21 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   ipvs: 'live',
   iptables: 'live',
   allowServiceExternalIps: 'live',
-  // What is asked for at the start alone; the gate of externalIPs has a field of its own.
+  // Gates matter only at the start; the gate of externalIPs has a field of its own.
   featureGates: 'process',
   adminSocket: 'restart',
-  // The metrics are made once; the table in the kernel would have to be made anew.
+  // The metrics are created once, and the kernel's table would have to be created again.
   connectionMetricsMax: 'process',
-  // The fields that it publishes are read from the start, or not at all.
+  // The source keeps the fields that the API publishes from the start, or not at all.
   api: 'process',
 }
 
-/** Names of fields that differ, by what it takes to apply them. */
+/** Names of changed fields, by the way to apply them. */
 export type ConfigChanges = Readonly<Record<Application, readonly (keyof Config)[]>>
 
 export function configChanges(before: Config, after: Config): ConfigChanges {
   const modes = [before.proxyMode, after.proxyMode]
-  // A field with the name of a mode is what that mode alone has.
+  // A field with the name of a mode matters only in that mode.
   const matters = (field: keyof Config) => !MODE_NAMES.includes(field) || modes.includes(field)
   const changed = FIELDS.filter(field => matters(field) && !isSame(before[field], after[field]))
   const those = (application: Application) => changed.filter(field => APPLICATIONS[field] === application)
@@ -72,10 +74,10 @@ function isField(name: string): name is keyof Config {
 
 const FIELDS: readonly (keyof Config)[] = Object.keys(APPLICATIONS).filter(isField)
 
-/** One field of the file that a new text changes, by its name there. */
+/** One field of the configuration file that differs, by its name there. */
 export interface FieldChange {
   readonly field: FieldPath
-  /** The value as a file would have it; defaults included. */
+  /** The value as a file would have it, or the default. */
   readonly from: unknown
   readonly to: unknown
 }

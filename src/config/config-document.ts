@@ -16,18 +16,18 @@ import { type Spot, TooManyEntries, type TreeEntry, type TreeNode, yamlTrees } f
 export const API_VERSION = 'kubeproxy.config.k8s.io/v1alpha1'
 export const KIND = 'KubeProxyConfiguration'
 
-/** A file of configuration, read: what it says, and what is wrong with it, all at once. */
+/** A parsed configuration file with all its errors and warnings. */
 interface ConfigDocument {
   readonly settings: Settings
-  /** It cannot be meant like this: the file as a whole does not count. */
+  /** Errors that invalidate the whole file. */
   readonly errors: readonly ConfigError[]
   /** Unknown and repeated fields; kube-proxy ignores them as well. */
   readonly warnings: readonly string[]
 }
 
 /**
- * Reads YAML or JSON as kube-proxy does: strictly, and leniently with a warning where only unknown or repeated fields are
- * at fault. `name` is what messages call the file: `config.yaml:3:15: conntrack.min: …`.
+ * Reads YAML or JSON as kube-proxy does: strictly, but with a warning for unknown or repeated fields. Messages call the
+ * file `name`: `config.yaml:3:15: conntrack.min: …`.
  */
 export function readConfigDocument(text: string, name: string): ConfigDocument {
   const trees = yamlTrees(text)
@@ -80,7 +80,7 @@ class DocumentReader implements ConfigDocument {
     }
   }
 
-  /** Whatever else a file of another kind says would only be a list of unknown fields. */
+  /** Checks the kind: every field of a file of another kind would be unknown. */
   #isOurs(root: TreeNode, entries: readonly TreeEntry[]): boolean {
     let ours = true
     for (const [name, wanted] of Object.entries({ apiVersion: API_VERSION, kind: KIND })) {
@@ -133,7 +133,7 @@ class DocumentReader implements ConfigDocument {
     const { kind, pointer } = fieldAt(path)
     const { content } = node
     const label = this.#label(node, path)
-    // Go's duration type has no null; a pointer to one does.
+    // Null is invalid for Go's duration type, and valid for a pointer to one.
     const nullable = kind !== 'duration' || pointer === true
     if (content.kind === 'scalar' && content.value === null && nullable) return
     if (kind === 'texts') this.#readTexts(node, path)
@@ -232,7 +232,7 @@ class DocumentReader implements ConfigDocument {
 const REPEATED = 'repeated; the last one counts'
 const WANTED = `the file holds one ${KIND} of ${API_VERSION}`
 
-/** The plain value, for messages and for scalars. */
+/** Gives the plain value, for messages and for scalars. */
 function plain({ content }: TreeNode): unknown {
   if (content.kind === 'scalar') return content.value
   return content.kind === 'list' ? [] : {}

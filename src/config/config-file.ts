@@ -1,14 +1,17 @@
 import { open, stat } from 'node:fs/promises'
 
-/** A hundred times what a whole configuration takes; it bounds the time that a hostile one can cost. */
+/**
+ * Maximum size of a configuration file: a hundred times that of a whole configuration. It bounds the cost of a hostile
+ * file.
+ */
 export const CONFIG_BYTES_MAX = 256 << 10
 
-/** Why a configuration file has no text to offer. */
+/** The reason why a configuration file cannot be read. */
 export class ConfigFileError extends Error {
   override readonly name = 'ConfigFileError'
 }
 
-/** The text of a configuration file, which may be a pipe. Throws ConfigFileError. */
+/** Reads the text of a configuration file, which may be a pipe. Throws ConfigFileError. */
 export async function readConfigFile(path: string): Promise<string> {
   try {
     const file = await open(path, 'r')
@@ -30,7 +33,7 @@ export async function readConfigFile(path: string): Promise<string> {
   throw new ConfigFileError(`is larger than ${CONFIG_BYTES_MAX} bytes`)
 }
 
-/** The same of a path that is read again and again: a pipe has one text only, and its next reader would wait for ever. */
+/** Reads a file that is polled. Refuses a pipe, which has only one text: the next read would block forever. */
 export async function readConfigFileAgain(path: string): Promise<string> {
   if (!(await isRegular(path))) throw new ConfigFileError('is not a regular file: changes cannot be followed')
   return await readConfigFile(path)

@@ -10,9 +10,9 @@ interface Expanded {
 }
 
 /**
- * Replaces `$(NAME)` in a configuration file by the environment variable of that name: what is the same in all modes stands
- * in one ConfigMap. Lines that are comments stay as they are. Unlike in the arguments of a container, a variable that is not
- * set is an error. Placeholders that are left are errors, too.
+ * Replaces `$(NAME)` in a configuration file by the environment variable of that name, so that nodes can share one
+ * ConfigMap. Comment lines stay as they are. An unset variable is an error, unlike in the arguments of a container. A
+ * remaining placeholder is an error, too.
  */
 export function expandVariables({ path, text }: { path: string; text: string }, env: Environment): Expanded {
   const errors: ConfigError[] = []

@@ -3,7 +3,7 @@ import { ConfigFileError, readConfigFileAgain } from './config-file.ts'
 import type { ConfigError } from './flag.ts'
 import type { ConfigFile, Parsed } from './load-config.ts'
 
-/** What happens to the file of a configuration while it is in use. */
+/** Handlers for changes of the configuration file in use. */
 interface ConfigWatchHandlers<T> {
   /** The file has a new and valid configuration. The next read waits until this has resolved. */
   readonly changed: (value: T) => Promise<void> | void
@@ -44,7 +44,7 @@ export function watchConfig<T>(options: ConfigWatchOptions<T>): ConfigWatch {
   return new PollingWatch(options)
 }
 
-/** What a read found: a text, or why there is none. */
+/** The result of a read: a text, or the reason why there is none. */
 type Sight = { readonly text: string } | { readonly problem: string }
 
 class PollingWatch<T> implements ConfigWatch {
@@ -70,7 +70,7 @@ class PollingWatch<T> implements ConfigWatch {
 
   hurry(): void {
     this.#isAsked = true
-    // A read in progress, or the wait for a writer, is soon enough.
+    // The current read, or the wait for a writer, soon leads to a result.
     if (this.#timer === undefined) return
     this.#timer()
     this.#lookAfter(0)
@@ -90,7 +90,7 @@ class PollingWatch<T> implements ConfigWatch {
     })
   }
 
-  /** Gives the milliseconds until the next read. */
+  /** Reads the file. Gives the milliseconds until the next read. */
   async #look(): Promise<number> {
     const sight = await see(this.#options.file.path)
     if (this.#stopped) return POLL_MS

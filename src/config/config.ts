@@ -2,10 +2,10 @@ import type { Cidr } from '../base/cidr.ts'
 import type { Ip } from '../base/ip.ts'
 import type { FeatureGates } from './feature-gates.ts'
 
-/** The name of a mode in modes/registry.ts. */
+/** The name of a mode, as in modes/registry.ts. */
 export type ProxyMode = string
 
-/** The whole configuration, validated and frozen: nothing else in the program reads flags or files. */
+/** The whole configuration, validated and frozen: no other code reads flags or files. */
 export interface Config {
   readonly proxyMode: ProxyMode
   readonly backend: 'netlink' | 'dry-run'
@@ -25,12 +25,12 @@ export interface Config {
   readonly syncPeriodMs: number
   readonly logFormat: 'text' | 'json'
   readonly verbosity: number
-  /** When not empty, externalIPs outside these are refused. */
+  /** If not empty, externalIPs outside these are refused. */
   readonly allowedExternalCidrs: readonly Cidr[]
-  /** When not empty, load-balancer addresses outside these are refused. */
+  /** If not empty, load-balancer IPs outside these are refused. */
   readonly allowedLoadBalancerCidrs: readonly Cidr[]
   readonly client: ClientConfig
-  /** When specific, it overrides the Node's primary address; it binds nothing. */
+  /** A specific address overrides the Node's primary address; no server listens there. */
   readonly bindAddress: Ip | undefined
   /** Address of /healthz and /livez; undefined for none. */
   readonly healthzBindAddress: BindAddress | undefined
@@ -47,11 +47,11 @@ export interface Config {
   readonly iptables: IptablesConfig
   /** Feature gate AllowServiceExternalIPs; without it externalIPs are not served. */
   readonly allowServiceExternalIps: boolean
-  /** Values given for the other gates; isGateOn knows the defaults. */
+  /** Explicit values of the other gates; isGateOn knows the defaults. */
   readonly featureGates: FeatureGates
-  /** Unix socket at which the daemon answers the other commands; empty for none. */
+  /** Unix socket of the daemon for the other commands; empty for none. */
   readonly adminSocket: string
-  /** New connections per Service and endpoint as metrics, while there are at most so many series; 0 for none. */
+  /** Maximum number of time series for new connections per Service and endpoint; 0 for none. */
   readonly connectionMetricsMax: number
   /** The back-end API; undefined for none. */
   readonly api: ApiConfig | undefined
@@ -71,15 +71,15 @@ export interface ApiTlsConfig {
   readonly clientCaFile: string
 }
 
-/** How the API server is reached (clientConnection). */
+/** Connection to the API server (clientConnection). */
 export interface ClientConfig {
   /** Path of a kubeconfig; empty for in-cluster credentials, unless `master` is given. */
   readonly kubeconfig: string
   /** URL that replaces the kubeconfig's server; may be empty. */
   readonly master: string
-  /** What bodies are asked for and sent in. */
+  /** Content type of requests and responses. */
   readonly contentType: string
-  /** Replaces the Accept header that follows from contentType; may be empty. */
+  /** Replaces the Accept header that contentType implies; may be empty. */
   readonly acceptContentTypes: string
   /** Requests a second, on average; 0 for no limit. */
   readonly qps: number
@@ -92,59 +92,62 @@ export interface BindAddress {
   readonly port: number
 }
 
-/** Kernel settings of connection tracking; undefined leaves what is there. */
+/** Kernel settings of conntrack; undefined keeps the kernel's value. */
 export interface ConntrackConfig {
-  /** Entries a processor; 0 leaves nf_conntrack_max alone. */
+  /** Entries per CPU; 0 keeps nf_conntrack_max. */
   readonly maxPerCore: number
-  /** The minimum in all, when maxPerCore applies. */
+  /** Minimum of the total, if maxPerCore applies. */
   readonly min: number
   readonly tcpEstablishedTimeoutMs: number | undefined
   readonly tcpCloseWaitTimeoutMs: number | undefined
   readonly tcpFinWaitTimeoutMs: number | undefined
   readonly tcpTimeWaitTimeoutMs: number | undefined
-  /** True sets the sysctl to 1; false leaves it. */
+  /** True sets the sysctl to 1; false keeps it. */
   readonly tcpBeLiberal: boolean
   readonly udpTimeoutMs: number | undefined
   readonly udpStreamTimeoutMs: number | undefined
-  /** Values of an operator that are larger than these are lowered, too, as kube-proxy does. */
+  /** Also lowers larger values of an operator, as kube-proxy does. */
   readonly lower: boolean
 }
 
-/** What only IPVS mode has. */
+/** Options of IPVS mode. */
 export interface IpvsConfig {
-  /** Name of the kernel's module without `ip_vs_`, for Services that ask for none of their own. */
+  /** Name of the kernel module without `ip_vs_`, for Services that specify no scheduler. */
   readonly scheduler: string
-  /** Virtual servers in these are never touched. */
+  /** kprobe does not change virtual servers in these. */
   readonly excludeCidrs: readonly Cidr[]
   /** Answer ARP requests for an address only on the interface that has it. */
   readonly strictArp: boolean
-  /** Timeouts of idle TCP connections, of those after a FIN and of UDP flows, in seconds; 0 keeps the kernel's value. */
+  /**
+   * Timeouts in seconds of idle TCP connections, of TCP connections after a FIN, and of UDP flows; 0 keeps the kernel's
+   * value.
+   */
   readonly tcpTimeoutS: number
   readonly tcpFinTimeoutS: number
   readonly udpTimeoutS: number
-  /** Who decides about packets before IPVS does. */
+  /** The rules that packets pass before IPVS. */
   readonly rules: 'nftables' | 'iptables'
-  /** How long an endpoint that is gone may keep its connections, milliseconds. */
+  /** Maximum time that a removed endpoint keeps its connections, milliseconds. */
   readonly drainTimeoutMs: number
-  /** How often IPVS and ipsets are checked for changes by others, milliseconds. */
+  /** Interval of the checks of IPVS and ipsets for drift, milliseconds. */
   readonly digestPeriodMs: number
 }
 
-/** What only iptables mode has. */
+/** Options of iptables mode. */
 export interface IptablesConfig {
-  /** NodePorts answer at 127.0.0.1, where the choice of NodePort addresses does not leave it out. */
+  /** Node ports answer at 127.0.0.1, unless --nodeport-addresses excludes it. */
   readonly localhostNodePorts: boolean
-  /** Rules in another order and fewer of them, with the same verdicts. */
+  /** Fewer rules in another order, with the same verdicts. */
   readonly optimize: boolean
 }
 
 export type SourceConfig = { readonly kind: 'kube' } | { readonly kind: 'file'; readonly path: string }
 
-/** How traffic from pods of this node is recognized (kube-proxy's --detect-local-mode). */
+/** The way to recognize traffic from pods of this node (kube-proxy's --detect-local-mode). */
 export type DetectLocal =
-  /** The first CIDR of each family counts; without one there is no detector for that family. */
+  /** The first CIDR of each family applies; a family without one has no detector. */
   | { readonly kind: 'ClusterCIDR'; readonly cidrs: readonly Cidr[] }
-  /** node.spec.podCIDRs. */
+  /** The CIDRs of node.spec.podCIDRs. */
   | { readonly kind: 'NodeCIDR' }
   | { readonly kind: 'BridgeInterface'; readonly name: string }
   | { readonly kind: 'InterfaceNamePrefix'; readonly prefix: string }

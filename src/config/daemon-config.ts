@@ -3,12 +3,12 @@ import { formatIp } from '../base/ip.ts'
 import { findMode } from '../modes/registry.ts'
 import type { Config, NodePortSelection } from './config.ts'
 
-/** Texts of flags by their names, without the dashes. */
+/** Texts of flags by name, without the dashes. */
 export type FlagTexts = Readonly<Record<string, string>>
 
 /**
- * The flags with which another command computes the same kernel state as a daemon with this configuration, whether the
- * daemon has read it from flags or from a file. Empty texts stand for flags that are not set.
+ * Gives the flags with which another command computes the kernel state of a daemon with this configuration, whether
+ * that came from flags or from a file. An empty text stands for an unset flag.
  */
 export function modelFlags(config: Config): FlagTexts {
   const { nodeName, serviceProxyName, bindAddress, nodePortAddresses, proxyMode } = config
@@ -50,7 +50,7 @@ export interface FlagDifference {
   readonly there: string
 }
 
-/** The flags that both have, with different values. */
+/** Finds the flags that both have, with different values. */
 export function flagDifferences(here: FlagTexts, there: FlagTexts): readonly FlagDifference[] {
   return Object.entries(here).flatMap(([flag, text]) => {
     const other = there[flag]

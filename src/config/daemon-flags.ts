@@ -65,7 +65,7 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped('What to do', [
   },
 ])
 
-/** The flag of the daemon, and of commands that query it. */
+/** The flag for the daemon's socket, also of commands that query the daemon. */
 export const ADMIN_SOCKET_FLAG: FlagSpec = {
   name: 'admin-socket',
   kind: 'text',
@@ -74,7 +74,7 @@ export const ADMIN_SOCKET_FLAG: FlagSpec = {
   help: 'unix socket that other kprobe commands query; empty disables it',
 }
 
-/** The flag of commands that compute what the daemon computes. */
+/** The flag for the daemon's socket, of commands that compute the daemon's state. */
 export const MODEL_SOCKET_FLAG: FlagSpec = {
   ...ADMIN_SOCKET_FLAG,
   default: '/run/kprobe/admin.sock',
@@ -203,7 +203,7 @@ const CONNTRACK_FLAGS: readonly FlagSpec[] = grouped('Connection tracking', [
   },
 ])
 
-/** What only the daemon needs. */
+/** Flags that only the daemon uses. */
 export const DAEMON_FLAGS: readonly FlagSpec[] = [
   ...PACE_FLAGS,
   ...PROCESS_FLAGS,

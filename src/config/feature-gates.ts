@@ -1,8 +1,8 @@
 import { parseBool } from './flag-reader.ts'
 
 /**
- * Feature gates of Kubernetes 1.36.3: kube-proxy knows those of all components, since manifests give every component the
- * same list. Read out of its registry; names are separated by blanks and line breaks.
+ * Feature gates of Kubernetes 1.36.3. kube-proxy accepts those of all components, since manifests give every component
+ * the same list. The list comes from its registry. Spaces and line breaks separate names.
  */
 const ON_BY_DEFAULT = `
   APIResponseCompression APIServerIdentity AllowParsingUserUIDFromCertAuth AllowServiceExternalIPs AtomicFIFO
@@ -86,13 +86,13 @@ const LOCKED_OFF = `
   AllowOverwriteTerminationGracePeriodSeconds GitRepoVolumeDriver SeparateCacheWatchRPC
 `
 
-/** Gates that can only be set to what they are anyway, and that value. */
+/** Locked gates with their only value. */
 const LOCKED_GATES: ReadonlyMap<string, boolean> = new Map([
   ...namesIn(LOCKED_ON).map(name => [name, true] as const),
   ...namesIn(LOCKED_OFF).map(name => [name, false] as const),
 ])
 
-/** Gates that can be set, and their defaults. */
+/** Unlocked gates with their defaults. */
 const OPEN_GATES: ReadonlyMap<string, boolean> = new Map([
   ...namesIn(ON_BY_DEFAULT).map(name => [name, true] as const),
   ...namesIn(OFF_BY_DEFAULT).map(name => [name, false] as const),
@@ -103,17 +103,17 @@ function namesIn(text: string): readonly string[] {
   return text.split(/\s+/).filter(name => name !== '')
 }
 
-/** What the configuration says about gates; the others keep their defaults. */
+/** Explicit values of gates; the others keep their defaults. */
 export type FeatureGates = Readonly<Record<string, boolean>>
 
-/** Why kube-proxy refuses to set a gate so; undefined when it does not. */
+/** Gives the reason why kube-proxy refuses this value of a gate; undefined if it accepts it. */
 export function whyNotGate(name: string, value: boolean): string | undefined {
   const locked = LOCKED_GATES.get(name)
   if (locked === undefined) return OPEN_GATES.has(name) ? undefined : 'unrecognized feature gate'
   return locked === value ? undefined : `cannot be set to ${value}: the feature is locked to ${locked}`
 }
 
-/** Gates that something in this program asks for. */
+/** Gates that kprobe uses. */
 type GateName =
   | 'AllowServiceExternalIPs'
   | 'ComponentFlagz'
@@ -121,7 +121,7 @@ type GateName =
   | 'LoggingAlphaOptions'
   | 'NativeHistograms'
 
-/** Which of AllAlpha and AllBeta speaks for a gate that is not named itself. */
+/** The group, AllAlpha or AllBeta, that sets a gate without an explicit value. */
 const STAGES: Readonly<Record<GateName, 'AllAlpha' | 'AllBeta' | undefined>> = {
   AllowServiceExternalIPs: undefined,
   ComponentFlagz: 'AllBeta',
@@ -136,7 +136,7 @@ export function isGateOn(gates: FeatureGates, name: GateName): boolean {
   return gates[name] ?? byStage ?? OPEN_GATES.get(name) ?? false
 }
 
-/** Reads `A=true,B=false`, as often as it is given; the later mention of a gate counts. */
+/** Reads `A=true,B=false`, which may be given several times; the last value of a gate applies. */
 export function parseGates(
   texts: readonly string[],
 ): { readonly gates: FeatureGates } | { readonly problem: string } {

@@ -8,7 +8,7 @@ const INT32_MAX = 2 ** 31 - 1
 
 export type ScalarKind = Exclude<FieldKind, 'texts' | 'gates' | 'vmodule'>
 
-/** What errors say that a field of each kind takes. */
+/** Valid values of each kind of field, for errors. */
 const EXPECTED: Readonly<Record<FieldKind, string>> = {
   text: 'a text',
   bool: 'true or false',
@@ -34,7 +34,7 @@ function describe(value: unknown): string {
   return typeof value === 'object' ? (Array.isArray(value) ? 'a list' : 'a mapping') : String(value)
 }
 
-/** The value of a field as the file's scalar says it; undefined when a field of this kind cannot hold it. */
+/** Reads a scalar of the file; undefined if this kind of field cannot hold it. */
 export function scalarValue(kind: ScalarKind, scalar: unknown): FieldValue | undefined {
   switch (kind) {
     case 'text':
@@ -60,7 +60,7 @@ export function scalarValue(kind: ScalarKind, scalar: unknown): FieldValue | und
   }
 }
 
-/** The shortest decimal that equals `value` as a Go float32; undefined when it is too large for one. */
+/** Gives the shortest decimal that equals `value` as a Go float32; undefined if it exceeds the range. */
 function singlePrecision(value: number): number | undefined {
   const single = Math.fround(value)
   if (!Number.isFinite(single)) return undefined
@@ -77,7 +77,7 @@ function wholeNumber(scalar: unknown, min: number, max: number): number | undefi
     : undefined
 }
 
-/** The same from the text that follows a flag, as pflag and Go's strconv read it; numbers may be hexadecimal. */
+/** Reads the text of a flag as pflag and Go's strconv do; numbers may be hexadecimal. */
 export function flagValue(kind: ScalarKind, text: string): FieldValue | undefined {
   switch (kind) {
     case 'text':

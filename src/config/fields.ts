@@ -18,7 +18,7 @@ export interface VmoduleItem {
   readonly verbosity: number
 }
 
-/** Durations are nanoseconds (bigint); one that was given as a number stays a number; quantities are text. */
+/** Values by kind: a duration is a bigint of nanoseconds, but a number if it was given as one; a quantity is text. */
 export type FieldValue =
   | string
   | boolean
@@ -31,21 +31,21 @@ export type FieldValue =
 /** One field of kubeproxy.config.k8s.io/v1alpha1 as of Kubernetes 1.36, or one of kprobe's own. */
 interface Field {
   readonly kind: FieldKind
-  /** Takes the place of nothing and, unless the field is a pointer, of a zero value. */
+  /** The default for an unset field and, unless the field is a pointer, for a zero value. */
   readonly fallback?: FieldValue
-  /** Null and zero are different things. */
+  /** Null differs from zero. */
   readonly pointer?: true
-  /** Flag of kube-proxy that sets it, without dashes. */
+  /** The flag of kube-proxy for the field, without dashes. */
   readonly flag?: string
-  /** Left out of a written file when empty. */
+  /** A written file omits the field if it is empty. */
   readonly omitEmpty?: true
-  /** kprobe does not use it; a warning names it when it is set. */
+  /** kprobe does not use the field; a warning names it if it is set. */
   readonly unused?: true
 }
 
 const SECOND = 1_000_000_000n
 
-/** Alphabetical, as kube-proxy writes them. */
+/** Fields in alphabetical order, as kube-proxy writes them. */
 const FIELDS = {
   bindAddress: { kind: 'text', fallback: '0.0.0.0', flag: 'bind-address' },
   bindAddressHardFail: { kind: 'bool', flag: 'bind-address-hard-fail' },
@@ -80,7 +80,7 @@ const FIELDS = {
     fallback: 86_400n * SECOND,
     flag: 'conntrack-tcp-timeout-established',
   },
-  // These two are kprobe's own: they are written only when they are set, so that kube-proxy reads what is written.
+  // These two are kprobe's own. A written file contains them only if they are set, so that kube-proxy can read it.
   'conntrack.tcpFinWaitTimeout': { kind: 'duration', omitEmpty: true },
   'conntrack.tcpTimeWaitTimeout': { kind: 'duration', omitEmpty: true },
   'conntrack.udpStreamTimeout': { kind: 'duration', flag: 'conntrack-udp-timeout-stream' },
@@ -161,7 +161,7 @@ const FIELDS = {
   'winkernel.sourceVip': { kind: 'text', unused: true },
 } as const satisfies Readonly<Record<string, Field>>
 
-/** `conntrack.min`. */
+/** The path of a field, such as `conntrack.min`. */
 export type FieldPath = keyof typeof FIELDS
 
 export type PathOf<K extends FieldKind> = {
@@ -178,7 +178,7 @@ export function isFieldPath(path: string): path is FieldPath {
 
 export const FIELD_PATHS: readonly FieldPath[] = Object.keys(FIELDS).filter(isFieldPath)
 
-/** Names right below a prefix: those of the document for the empty one, `min` and others for `conntrack`. */
+/** Lists the names below a prefix: those of the document for the empty one, `min` and others for `conntrack`. */
 export function namesBelow(prefix: string): readonly string[] {
   const start = prefix === '' ? '' : `${prefix}.`
   const below = FIELD_PATHS.filter(path => path.startsWith(start))

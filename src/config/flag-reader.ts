@@ -1,7 +1,7 @@
 import { type Cidr, parseCidr, whyNotCidr } from '../base/cidr.ts'
 import type { Arguments, ConfigError, FlagSpec } from './flag.ts'
 
-/** The words that Go's strconv.ParseBool takes. */
+/** Parses the words of Go's strconv.ParseBool. */
 export function parseBool(text: string): boolean | undefined {
   if (['1', 't', 'T', 'true', 'TRUE', 'True'].includes(text)) return true
   if (['0', 'f', 'F', 'false', 'FALSE', 'False'].includes(text)) return false
@@ -24,12 +24,12 @@ export class FlagReader {
     return this.#values.has(name)
   }
 
-  /** The last value given, as Go's flags count. */
+  /** Gives the last value, as Go's flags do. */
   text(name: string): string | undefined {
     return this.#values.get(name)?.at(-1)
   }
 
-  /** The effective value of each of these flags, as text: the given one, or its default. */
+  /** Gives the effective value of each flag as text: the last value, or the default. */
   effective(specs: readonly FlagSpec[]): ReadonlyMap<string, string> {
     return new Map(
       specs.map(({ name, kind, default: fallback }) => {
@@ -39,7 +39,7 @@ export class FlagReader {
     )
   }
 
-  /** Every value given, in order. */
+  /** Gives all values in order. */
   all(name: string): readonly string[] {
     return this.#values.get(name) ?? []
   }
@@ -52,7 +52,7 @@ export class FlagReader {
     return value ?? false
   }
 
-  /** Items of all occurrences, trimmed; empty ones are dropped. */
+  /** Gives the items of all occurrences, trimmed, without empty ones. */
   list(name: string): string[] {
     const given = this.#values.get(name) ?? []
     return given
@@ -83,12 +83,12 @@ export class FlagReader {
   }
 }
 
-/** A value for a message: on one line, and not longer than one. */
+/** Quotes a value for a message: on one line, and cut to 80 characters. */
 export function quote(text: string): string {
   return JSON.stringify(text.length > 80 ? `${text.slice(0, 77)}...` : text)
 }
 
-/** Reads the CIDRs of a list, and calls `fail` for each text that is not one. */
+/** Reads the CIDRs of a list, and calls `fail` for each invalid text. */
 export function readCidrs(
   texts: readonly string[],
   fail: (index: number, message: string) => void,

@@ -1,25 +1,25 @@
 import { nearest } from '../base/nearest.ts'
 
-/** One flag of the command line: the same entry serves parsing, validation messages and help. */
+/** One flag of the command line, for parsing, validation messages and help. */
 export interface FlagSpec {
   /** The name without the dashes. */
   readonly name: string
-  /** One letter. */
+  /** The short name: one letter. */
   readonly short?: string
-  /** `bool` takes a value only after `=`, as Go's flags do; `list` is comma-separated and may be repeated. */
+  /** `bool` accepts a value only after `=`, as Go's flags do; `list` is comma-separated and may be repeated. */
   readonly kind: 'bool' | 'text' | 'list' | 'duration' | 'integer' | 'number'
   /** Word for the value in help texts. */
   readonly placeholder?: string
   /** The default as text, for help; empty without one. */
   readonly default: string
   readonly help: string
-  /** Heading in help texts that it stands under; without one, at the end. */
+  /** Heading in help texts; a flag without one comes last. */
   readonly group?: string
-  /** Accepted, and left out of help texts. */
+  /** The flag is accepted, but absent from help texts. */
   readonly hidden?: true
-  /** Printed by --help-all only. */
+  /** Only --help-all prints the flag. */
   readonly rare?: true
-  /** The only values; the first is the default. */
+  /** The valid values; the first is the default. */
   readonly choices?: readonly string[]
 }
 
@@ -27,27 +27,27 @@ export function grouped(group: string, specs: readonly FlagSpec[]): readonly Fla
   return specs.map(spec => ({ ...spec, group }))
 }
 
-/** Something wrong with the configuration; `path` is the flag (`--cluster-cidr`) or the argument. */
+/** One error in the configuration; `path` is the flag (`--cluster-cidr`) or the argument. */
 export interface ConfigError {
   readonly path: string
   readonly message: string
 }
 
-/** Raw texts by flag name, in the order given. */
+/** Raw texts by flag name, in order. */
 export interface Arguments {
   readonly values: ReadonlyMap<string, readonly string[]>
   readonly positionals: readonly string[]
   readonly errors: readonly ConfigError[]
 }
 
-/** Explains a flag that the table does not have; undefined for unknown flags. */
+/** Explains a flag that the table lacks; undefined for unknown flags. */
 export type ExplainFlag = (
   name: string,
 ) => { readonly takesValue: boolean; readonly message: string } | undefined
 
 /**
- * Splits arguments as Go's pflag does: `--flag=value`, `--flag value`, `--bool`, `--bool=false`, `-v4`, `-v=4`, `-v 4`,
- * `--` ends the flags, and underscores stand for dashes. Every problem is reported, not only the first.
+ * Splits arguments as Go's pflag does: `--flag=value`, `--flag value`, `--bool`, `--bool=false`, `-v4`, `-v=4`, `-v 4`.
+ * `--` ends the flags, and underscores stand for dashes. Reports all errors.
  */
 export function readArguments(
   argv: readonly string[],
@@ -71,7 +71,7 @@ export function readArguments(
     const spec = specs.find(each => (label.startsWith('--') ? each.name : each.short) === name)
     const known = spec === undefined ? explain(name) : undefined
     const meant = spec ?? (known === undefined ? nearestFlag(name, specs) : undefined)
-    // What follows a misspelt flag is its value, and no mistake of its own.
+    // The text after a misspelled flag is its value, and not a second error.
     const takesValue = meant === undefined ? known?.takesValue === true : meant.kind !== 'bool'
     const next = argv[index + 1]
     const value = inline ?? (takesValue ? next : 'true')
@@ -85,7 +85,7 @@ export function readArguments(
 
 interface SplitFlag {
   readonly name: string
-  /** The flag as it was given, for messages. */
+  /** The flag as given, for messages. */
   readonly label: string
   readonly inline: string | undefined
 }

@@ -6,7 +6,7 @@ import { IPTABLES_FLAGS, IPTABLES_PACE_FLAGS, OWN_IPTABLES_FLAGS } from './iptab
 import { IPVS_FLAGS, IPVS_PACE_FLAGS, OWN_IPVS_FLAGS } from './ipvs-flags.ts'
 import { SOURCE_FLAGS, TRAFFIC_FLAGS } from './model-flags.ts'
 
-/** Flags that --help shows; the others stand in --help-all. */
+/** Flags that --help prints; --help-all prints the others, too. */
 const COMMON: ReadonlySet<string> = new Set([
   'admin-socket',
   'api',
@@ -33,7 +33,7 @@ function ranked(flags: readonly FlagSpec[]): readonly FlagSpec[] {
   return flags.map(flag => (COMMON.has(flag.name) ? flag : { ...flag, rare: true }))
 }
 
-/** Flags that decide what the kernel should hold: `run`, `plan` and `explain` take them alike. */
+/** Flags that decide the wanted state: `run`, `plan` and `explain` accept the same ones. */
 export const MODEL_FLAGS: readonly FlagSpec[] = ranked([
   ...SOURCE_FLAGS,
   ...TRAFFIC_FLAGS,
@@ -43,7 +43,9 @@ export const MODEL_FLAGS: readonly FlagSpec[] = ranked([
   ...OWN_IPTABLES_FLAGS,
 ])
 
-/** For the help of commands that accept all flags of `run`, so that its arguments can be pasted, and use MODEL_FLAGS alone. */
+/**
+ * Help text of commands that accept all flags of `run`, so that its arguments can be pasted, but use only MODEL_FLAGS.
+ */
 export const WITHOUT_EFFECT = 'Other flags of `kprobe run` are accepted and have no effect.'
 
 export const RUN_FLAGS: readonly FlagSpec[] = ranked([
@@ -63,7 +65,7 @@ const API_RUN_FLAGS: readonly string[] = [
   'v',
 ]
 
-/** All that have an effect on `kprobe api`. */
+/** All flags that have an effect on `kprobe api`. */
 export const API_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...API_FLAGS,
   ...API_TLS_FLAGS,
@@ -72,7 +74,7 @@ export const API_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...RUN_FLAGS.filter(({ name }) => API_RUN_FLAGS.includes(name)),
 ]
 
-/** Flags of `run` that kube-proxy does not have; they count beside --config. */
+/** Flags of `run` that kube-proxy does not have; they have effect with --config, too. */
 export const OWN_FLAGS: readonly string[] = [
   'admin-socket',
   'allowed-external-cidrs',
@@ -93,14 +95,14 @@ export const OWN_FLAGS: readonly string[] = [
   'sync-period',
 ]
 
-/** Flags that kube-proxy 1.36 lists in its help for Linux, --help itself aside; `run` takes all of them. */
+/** Flags that kube-proxy 1.36 lists in its help for Linux, except --help; `run` accepts all of them. */
 export const KUBE_PROXY_FLAGS: readonly string[] = RUN_FLAGS.filter(
   ({ name, hidden }) => hidden !== true && !OWN_FLAGS.includes(name),
 )
   .map(({ name }) => name)
   .sort()
 
-/** Flags of kube-proxy that count beside --config. */
+/** Flags of kube-proxy that have effect with --config, too. */
 export const BESIDE_FILE_FLAGS: readonly string[] = [
   'cleanup',
   'config',
@@ -127,7 +129,7 @@ export const HELP_FLAG: FlagSpec = {
   help: 'print this help',
 }
 
-/** `-o` of a command that prints. */
+/** Makes the flag `-o` of a command that prints. */
 export function outputFlag(formats: readonly string[]): FlagSpec {
   const [first = ''] = formats
   return {

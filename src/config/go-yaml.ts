@@ -3,7 +3,7 @@ export interface YamlMapping {
   readonly [name: string]: YamlValue
 }
 
-/** Plain data as Go's YAML library writes it: names in order, lists not indented, quotes where a reader needs them. */
+/** Writes plain data as Go's YAML library does: names in order, lists not indented, quotes only where needed. */
 export function goYaml(value: YamlMapping): string {
   return `${mappingLines(value).join('\n')}\n`
 }
@@ -42,11 +42,11 @@ function isMapping(value: YamlValue): value is YamlMapping {
   return typeof value === 'object' && value !== null && !isList(value)
 }
 
-/** Plain texts that a reader of YAML 1.1 takes for something else: null, booleans, numbers, dates, a merge. */
+/** Plain texts with another meaning in YAML 1.1: null, booleans, numbers, dates, a merge. */
 const AMBIGUOUS =
   /^(|~|null|Null|NULL|<<|[yYnN]|yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)|[-+]?(\.\d+|\d[\d_]*(\.\d*)?)([eE][-+]?\d+)?|[-+]?0[xX][\da-fA-F_]+|[-+]?0b[01_]+|[-+]?0o[0-7_]+|\d{4}-\d\d?-\d\d?([Tt ].*)?|[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?)$/
 
-/** What a plain scalar cannot begin with, end with or hold. */
+/** Texts that are invalid as a plain scalar. */
 const NOT_PLAIN = /^[#,[\]{}&*!|>'"%@`]|^(---|\.\.\.)|^[-?:]( |$)|: |:$| #|^ | $/
 
 function scalar(text: string): string {

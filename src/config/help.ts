@@ -1,9 +1,9 @@
 import type { FlagSpec } from './flag.ts'
 
 interface HelpText {
-  /** `kprobe run [flags]`. */
+  /** The usage line: `kprobe run [flags]`. */
   readonly usage: string
-  /** Paragraphs are separated by an empty line; single line breaks mean nothing. */
+  /** Paragraphs are separated by an empty line; single line breaks have no meaning. */
   readonly description: string
   readonly flags: readonly FlagSpec[]
   /** Lines such as the positional arguments or examples, printed between description and flags. */
@@ -11,22 +11,22 @@ interface HelpText {
 }
 
 interface HelpForm {
-  /** Columns of the terminal; undefined without one. */
+  /** Width of the terminal; undefined without one. */
   readonly columns?: number | undefined
-  /** Rare flags are printed as well. */
+  /** Prints rare flags, too. */
   readonly all?: boolean
 }
 
-/** Prints help in the form that is asked for. */
+/** Prints help in this form. */
 export type HelpPage = (form?: HelpForm) => string
 
 const WIDTH = { min: 80, unknown: 100, max: 120 } as const
-/** The column at which the help text of a flag begins. */
+/** Column of the help text of a flag. */
 const COLUMN = 34
 
 const HELP_ALL: FlagSpec = { name: 'help-all', kind: 'bool', default: 'false', help: 'print all flags' }
 
-/** Help as Go's commands print it: description, usage, and the flags in groups with their defaults. */
+/** Formats help as Go's commands do: description, usage, and the flags in groups with their defaults. */
 export function helpText(help: HelpText): HelpPage {
   const visible = help.flags.filter(({ hidden }) => hidden !== true)
   const rare = visible.filter(flag => flag.rare === true).length
@@ -57,7 +57,7 @@ interface FlagGroup {
   readonly flags: readonly FlagSpec[]
 }
 
-/** The groups in the order of their first flag; flags without a group come last. */
+/** Groups flags in the order of the groups' first flags; flags without a group come last. */
 function groupsOf(flags: readonly FlagSpec[]): readonly FlagGroup[] {
   const titles = new Set(flags.flatMap(({ group }) => group ?? []))
   const groups = [...titles].map(title => ({ title, flags: flags.filter(({ group }) => group === title) }))
@@ -82,7 +82,7 @@ function flagLines(flag: FlagSpec, width: number): string[] {
   return [label + first.slice(label.length), ...rest]
 }
 
-/** Lines that fit stay as they are. What follows the first line of `  word   meaning` stands below the meaning. */
+/** Wraps a line that is too long. Below `  word   meaning`, continuation lines align with the meaning. */
 function wrapIndented(line: string, width: number): string[] {
   if (line.length <= width) return [line]
   const [label = ''] = /^ *(?:\S+ {2,})?/.exec(line) ?? []

@@ -26,7 +26,7 @@ export function readInstanceName(reader: FlagReader): string | undefined {
   return name === '' ? undefined : name
 }
 
-/** Why a proxy of that name cannot program the kernel in that mode; undefined if it can. */
+/** Gives the reason why a named proxy cannot use a mode; undefined if it can. */
 export function whyNotInstance(name: string, mode: ProxyMode): string | undefined {
   if (isReserved(name)) return `${quote(name)} is reserved: a table of the unnamed proxy has this name`
   const { notNamed, title } = findMode(mode)
@@ -36,7 +36,7 @@ export function whyNotInstance(name: string, mode: ProxyMode): string | undefine
   return `cannot be used in ${title} mode: ${notNamed}; use ${modes} mode`
 }
 
-/** Whether a table of a proxy of this name would have the name of a table of the unnamed proxy. */
+/** Tests whether a table of this proxy would have the name of a table of the unnamed proxy. */
 function isReserved(name: string): boolean {
   const unnamed = new Set(MODES.map(({ tableName }) => tableName(undefined)))
   return MODES.some(({ tableName }) => unnamed.has(tableName(name) ?? ''))

@@ -2,12 +2,12 @@ import type { IptablesConfig } from './config.ts'
 import { type FlagSpec, grouped } from './flag.ts'
 import type { FlagReader } from './flag-reader.ts'
 
-/** What kube-proxy has no word for in its iptables mode: flags only, which count beside a file. */
+/** Options of iptables mode that kube-proxy does not have. Only flags set them, also with --config. */
 export type IptablesFlags = Pick<IptablesConfig, 'optimize'>
 
 const GROUP = 'iptables mode'
 
-/** Flags of kube-proxy; checked in every mode, as in kube-proxy. */
+/** Flags of kube-proxy, which are checked in every mode, as in kube-proxy. */
 export const IPTABLES_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   {
     name: 'iptables-masquerade-bit',
@@ -24,7 +24,7 @@ export const IPTABLES_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   },
 ])
 
-/** Flags of kube-proxy. */
+/** Flags of kube-proxy for the pace of syncs. */
 export const IPTABLES_PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   {
     name: 'iptables-min-sync-period',

@@ -4,12 +4,12 @@ import { whyNotValue } from './field-value.ts'
 import { type FlagSpec, grouped } from './flag.ts'
 import { type FlagReader, quote } from './flag-reader.ts'
 
-/** What kube-proxy has no word for in its IPVS mode: flags only, which count beside a file. */
+/** Options of IPVS mode that kube-proxy does not have. Only flags set them, also with --config. */
 export type IpvsFlags = Pick<IpvsConfig, 'rules' | 'drainTimeoutMs' | 'digestPeriodMs'>
 
 const GROUP = 'IPVS mode'
 
-/** Flags of kube-proxy, as IPVS_FLAGS. */
+/** Flags of kube-proxy for the pace of syncs. */
 export const IPVS_PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   {
     name: 'ipvs-sync-period',
@@ -27,7 +27,7 @@ export const IPVS_PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   },
 ])
 
-/** Flags of kube-proxy; checked in every mode, and silently without effect in other modes, as in kube-proxy. */
+/** Flags of kube-proxy, which are checked in every mode, but have no effect in other modes, as in kube-proxy. */
 export const IPVS_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   {
     name: 'ipvs-scheduler',
@@ -117,7 +117,7 @@ function readRules(reader: FlagReader): IpvsFlags['rules'] {
   return 'nftables'
 }
 
-/** Undefined when nothing was said, or nothing that is a duration. */
+/** Reads a duration; undefined if it is unset or invalid. */
 function durationMs(reader: FlagReader, flag: string): number | undefined {
   const text = reader.text(flag)
   if (text === undefined) return undefined

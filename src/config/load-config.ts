@@ -22,52 +22,52 @@ export type Parsed<T> =
   | {
       readonly kind: 'errors'
       readonly errors: readonly ConfigError[]
-      /** Values of the command's own flags, which it may check as well: all errors are reported at once. */
+      /** Values of the command's own flags. The command may check them, too, so that it reports all errors at once. */
       readonly extra?: FlagReader
     }
 
 export interface ParseOptions {
-  /** What os.hostname() says. */
+  /** The host name, as os.hostname() gives it. */
   readonly hostName: string
-  /** Flags of the command besides those of a Config. */
+  /** Flags of the command that are not part of a Config. */
   readonly extra?: readonly FlagSpec[]
-  /** The variables for `$(NAME)` in the file; none when absent. */
+  /** The variables for `$(NAME)` in the file; none if absent. */
   readonly env?: Environment
-  /** The command is `kprobe api`, which has nothing to do with the kernel: a proxy of any name goes with any mode. */
+  /** The command is `kprobe api`, which uses no kernel: any proxy name is valid with any mode. */
   readonly modeless?: boolean
 }
 
 export interface LoadOptions extends ParseOptions {
-  /** The whole text of the file that --config names. Throws ConfigFileError. */
+  /** Reads the whole text of the file of --config. Throws ConfigFileError. */
   readonly readFile: (path: string) => Promise<string>
 }
 
-/** The file that --config names, and its text. */
+/** The file of --config, and its text. */
 export interface ConfigFile {
   readonly path: string
   readonly text: string
 }
 
-/** What a `kprobe run` is asked to do, and with what. */
+/** The action and the configuration of a `kprobe run`. */
 export interface RunRequest {
   readonly config: Config
   /** The action, in kube-proxy's order of precedence: version, write-config, cleanup, init, run. */
   readonly action: 'run' | 'cleanup' | 'init' | 'write-config' | 'version'
-  /** --version=raw. */
+  /** The action is `version`, in the form of --version=raw. */
   readonly rawVersion: boolean
-  /** Path; empty for none. */
+  /** The path of --write-config-to; empty for none. */
   readonly writeConfigTo: string
-  /** What configFileWatch needs in order to follow it. */
+  /** The configuration file, to follow its changes. */
   readonly configFile: ConfigFile | undefined
-  /** One line each, to be logged: unknown fields, flags that --config overrides, settings without effect. */
+  /** Warnings for the log, one a line: unknown fields, flags that --config overrides, settings without effect. */
   readonly warnings: readonly string[]
-  /** The same configuration as kube-proxy's API type: writtenConfig prints it, publishedConfig serves it. */
+  /** The configuration as kube-proxy's API type: writtenConfig prints it, publishedConfig serves it. */
   readonly settings: Settings
   /** Values of the command's own flags. */
   readonly extra: FlagReader
 }
 
-/** Reads arguments, and the file that --config names, into a RunRequest, or reports all errors in them. */
+/** Reads arguments and the file of --config into a RunRequest, or reports all errors in them. */
 export async function loadConfig(argv: readonly string[], options: LoadOptions): Promise<Parsed<RunRequest>> {
   const path = readFlags(argv, options).text('config') ?? ''
   if (path === '') return parseRequest(argv, options, undefined)
@@ -82,10 +82,10 @@ export async function loadConfig(argv: readonly string[], options: LoadOptions):
   }
 }
 
-/** The file that stands for an unreadable one, so that flags are still checked. */
+/** Replaces an unreadable file, so that the flags are still checked. */
 const EMPTY_FILE = `apiVersion: ${API_VERSION}\nkind: ${KIND}\n`
 
-/** The same of a file that was read already; --config in `argv` counts for nothing here. */
+/** Reads arguments and a file whose text is known; ignores --config in `argv`. */
 export function parseRequest(
   argv: readonly string[],
   options: ParseOptions,
@@ -103,7 +103,7 @@ export function parseRequest(
   overlayHostName(settings, reader)
   completeSettings(settings, reader)
   const config = readConfig(settings, own, options.hostName)
-  // What the mode relays ends with the process.
+  // Relayed connections end with the process.
   if (own.once && findMode(config.proxyMode).relays && options.modeless !== true)
     reader.fail(
       '--once',
@@ -117,7 +117,7 @@ export function parseRequest(
   const action = readAction(reader)
   const all = withoutEchoes([...reader.errors, ...errors, ...settings.errors])
   if (all.length > 0) {
-    // An unknown name is often the reason why another setting is missing or wrong.
+    // A misspelled name often causes the error in another setting.
     const beside = doubts.map(message => ({ path: 'warning', message }))
     const errors = firstOf([...all, ...beside], more => ({ path: 'and', message: more }))
     return { kind: 'errors', errors, extra: reader }
@@ -140,7 +140,7 @@ export function parseRequest(
   }
 }
 
-/** A file of another kind can be wrong in thousands of places. */
+/** Maximum number of reported errors: a file of another kind may have thousands. */
 const FINDINGS_MAX = 100
 
 function firstOf<T>(findings: readonly T[], andMore: (text: string) => T): readonly T[] {
@@ -148,7 +148,7 @@ function firstOf<T>(findings: readonly T[], andMore: (text: string) => T): reado
   return more <= 0 ? findings : [...findings.slice(0, FINDINGS_MAX), andMore(`${more} more of this kind`)]
 }
 
-/** The flags alone, as they are given. */
+/** Reads the flags without a check of their values. */
 export function readFlags(argv: readonly string[], { extra = [] }: Pick<ParseOptions, 'extra'>): FlagReader {
   return new FlagReader(readArguments(argv, [...RUN_FLAGS, ...extra], explainWindowsFlag))
 }
@@ -160,7 +160,7 @@ function refusePlaceholders(reader: FlagReader, { extra = [] }: ParseOptions): v
   }
 }
 
-/** Drops errors that only say that a placeholder, reported by its name, is no valid value. */
+/** Removes errors that only repeat that a placeholder, which has its own error, is an invalid value. */
 function withoutEchoes(errors: readonly ConfigError[]): readonly ConfigError[] {
   const isReport = ({ message }: ConfigError) => message.endsWith(PLACEHOLDER_REASON)
   const isEcho = ({ message }: ConfigError) => placeholderIn(message) !== undefined
@@ -170,7 +170,7 @@ function withoutEchoes(errors: readonly ConfigError[]): readonly ConfigError[] {
 interface Source {
   readonly settings: Settings
   readonly errors: readonly ConfigError[]
-  /** What strict decoding would refuse. */
+  /** Warnings that strict decoding would report as errors. */
   readonly doubts: readonly string[]
   readonly warnings: readonly string[]
 }
@@ -186,7 +186,7 @@ function fromFlags(reader: FlagReader): Source {
   return { settings, errors: [], doubts: [], warnings }
 }
 
-/** Texts of flags that mean nothing are errors all the same, as they are to kube-proxy. */
+/** Reads the file. Invalid flags are errors even if the file overrides them, as in kube-proxy. */
 function fromFile(reader: FlagReader, file: ConfigFile, env: Environment): Source {
   const flags = settingsFromFlags(reader)
   const { text, errors } = expandVariables(file, env)
@@ -207,14 +207,14 @@ function fromFile(reader: FlagReader, file: ConfigFile, env: Environment): Sourc
   }
 }
 
-/** Flags that no field stands behind. */
+/** Flags without a field. */
 const UNUSED_BARE_FLAGS = ['boot-id-file', 'machine-id-file'] as const
 
 function isUnusedBare(flag: string): boolean {
   return UNUSED_BARE_FLAGS.some(each => each === flag)
 }
 
-/** What modes count that have a counter for each endpoint. */
+/** The flag that has effect only in modes with a counter for each endpoint. */
 const COUNTING = 'connection-metrics-max'
 
 function withoutEffect(settings: Settings, reader: FlagReader): readonly string[] {

@@ -1,7 +1,7 @@
 import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
 import { type FlagSpec, grouped } from './flag.ts'
 
-/** `a, b or c`. */
+/** Joins words: `a, b or c`. */
 function listOf(words: readonly string[], last: 'and' | 'or'): string {
   return words.join(', ').replace(/, (?!.*, )/, ` ${last} `)
 }
@@ -92,7 +92,7 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
   },
 ])
 
-/** Which packets go where. */
+/** Flags that decide the path of packets. */
 export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
   {
     name: 'proxy-mode',

@@ -7,7 +7,7 @@ import { type IptablesFlags, readIptablesFlags } from './iptables-flags.ts'
 import { type IpvsFlags, readIpvsFlags } from './ipvs-flags.ts'
 import { readApi } from './read-api.ts'
 
-/** What only flags say, ours all of them but --master: they count beside a configuration file. */
+/** Settings that only flags set. All but --master are kprobe's own. They have effect with --config, too. */
 export type OwnSettings = Pick<
   Config,
   | 'backend'
@@ -26,10 +26,10 @@ export type OwnSettings = Pick<
   readonly master: string
 }
 
-/** Time series that one scrape can reasonably hold. */
+/** Maximum number of time series that suits one scrape. */
 const CONNECTION_METRICS_MAX = 1_000_000
 
-/** sun_path less the closing zero. */
+/** Size of sun_path without the final zero. */
 const SOCKET_PATH_BYTES_MAX = 107
 
 export function readOwnSettings(reader: FlagReader): OwnSettings {

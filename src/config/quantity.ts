@@ -4,11 +4,14 @@ const BINARY: readonly string[] = ['', 'Ki', 'Mi', 'Gi', 'Ti', 'Pi', 'Ei']
 /** A size in bytes as Kubernetes writes quantities (`512`, `2k`, `1.5Ki`). */
 interface Quantity {
   readonly bytes: bigint
-  /** The text that Kubernetes prints: whole bytes in their shortest form, the unit's kind kept (`1.5Ki` becomes `1536`). */
+  /**
+   * The text as Kubernetes prints it: whole bytes in the shortest form, with the same kind of unit (`1.5Ki` becomes
+   * `1536`).
+   */
   readonly text: string
 }
 
-/** Reads a quantity of bytes, parts of a byte rounded up; undefined when it is none. */
+/** Reads a quantity of bytes, rounded up to whole bytes; undefined if invalid. */
 export function parseQuantity(text: string): Quantity | undefined {
   const match = /^([+-]?)(\d*)(?:\.(\d*))?(?:([kMGTPE]|[KMGTPE]i|[num])|[eE]([+-]?\d{1,2}))?$/.exec(
     text.trim(),
@@ -26,7 +29,7 @@ export function parseQuantity(text: string): Quantity | undefined {
   return { bytes, text: binary || whole10 ? shortest(bytes, binary) : text.trim() }
 }
 
-/** Powers of ten that a suffix stands for, beside those that its fraction takes away. */
+/** Gives the power of ten of a suffix, less the digits of the fraction. */
 function decimalShift(suffix: string, scale: number, binary: boolean): number {
   if (binary) return 0
   return scale >= 0 ? scale * 3 : -3 * ('mun'.indexOf(suffix) + 1)

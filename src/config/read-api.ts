@@ -11,7 +11,7 @@ export function readApi(reader: FlagReader): ApiConfig | undefined {
   return address === undefined ? undefined : { address, tls }
 }
 
-/** Reports API flags of `kprobe run` that would do nothing. */
+/** Reports API flags of `kprobe run` that would have no effect. */
 export function refuseIdleApi(reader: FlagReader, { api, once }: Pick<Config, 'api' | 'once'>): void {
   if (api !== undefined && once)
     reader.fail('--api', 'cannot be combined with --once, which exits before a client can connect')
@@ -20,14 +20,14 @@ export function refuseIdleApi(reader: FlagReader, { api, once }: Pick<Config, 'a
       reader.fail(`--${name}`, 'needs --api, which is not given')
 }
 
-/** Each proxy of a node has a place of its own. */
+/** Gives a default address for each proxy of a node. */
 export function defaultApiAddress(serviceProxyName: string | undefined): string {
   return serviceProxyName === undefined
     ? DEFAULT_API_ADDRESS
     : DEFAULT_API_ADDRESS.replace(/\.sock$/, `-${serviceProxyName}.sock`)
 }
 
-/** Undefined when it was not given. */
+/** Reads an address; undefined if unset. */
 export function readApiAddress(reader: FlagReader, flag: string): string | undefined {
   const text = reader.text(flag) ?? ''
   if (text === '') return undefined
@@ -39,7 +39,7 @@ export function readApiAddress(reader: FlagReader, flag: string): string | undef
   return text
 }
 
-/** Three files, or none. */
+/** Reads the three files of TLS, all or none of which must be set. */
 export function readApiTls(reader: FlagReader): ApiTlsConfig | undefined {
   const files = API_TLS_FLAGS.map(({ name }) => reader.text(name) ?? '')
   const [certFile = '', keyFile = '', clientCaFile = ''] = files

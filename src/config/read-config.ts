@@ -21,7 +21,9 @@ import type { OwnSettings } from './own-flags.ts'
 import { readIpvs } from './read-ipvs.ts'
 import type { Settings } from './settings.ts'
 
-/** A frozen Config of complete settings; what is wrong with them is in `settings.errors`, and then the result is no use. */
+/**
+ * Makes a frozen Config of complete settings. Errors go into `settings.errors`; with an error, the result is invalid.
+ */
 export function readConfig(settings: Settings, own: OwnSettings, hostName: string): Config {
   const { conntrackLower, ipvsFlags, iptablesFlags, master, ...flags } = own
   checkSettings(settings)
@@ -52,7 +54,7 @@ export function readConfig(settings: Settings, own: OwnSettings, hostName: strin
   })
 }
 
-/** The gates without the one that has a field of its own. */
+/** Gives the gates without the one that has a field of its own. */
 function otherGates(gates: FeatureGates): FeatureGates {
   return Object.fromEntries(Object.entries(gates).filter(([name]) => name !== 'AllowServiceExternalIPs'))
 }
@@ -90,13 +92,13 @@ function readDetectLocal(settings: Settings): DetectLocal {
         'detectLocalMode',
         `${quote(mode)} is not one of ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix`,
       )
-      // All errors in one round: the mode may be meant to be ClusterCIDR.
+      // Reports all errors in one round, because the intended mode may be ClusterCIDR.
       readClusterCidrs(settings)
       return { kind: 'NodeCIDR' }
   }
 }
 
-/** IFNAMSIZ less the closing zero. */
+/** IFNAMSIZ without the final zero. */
 const INTERFACE_NAME_MAX = 15
 
 function readInterface(settings: Settings, path: PathOf<'text'>): string {
@@ -132,12 +134,12 @@ function readNodePortAddresses(settings: Settings): NodePortSelection {
   return { primary, cidrs: readCidrs(items, fail) }
 }
 
-/** What no timer of Node can wait for is as good as never. */
+/** Clamps a duration to the maximum of Node's timers, which is as good as never. */
 function timerMs(settings: Settings, path: PathOf<'duration'>): number {
   return Math.min(nsToMs(settings.duration(path)), TIMER_MS_MAX)
 }
 
-/** Zero is what client-go replaces by its own defaults; less than zero is no limit. */
+/** Reads clientConnection. client-go replaces a zero by its own default; a negative value means no limit. */
 function readClient(settings: Settings, master: string): ClientConfig {
   const qps = settings.number('clientConnection.qps')
   return {

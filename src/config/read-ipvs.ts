@@ -7,8 +7,8 @@ import { modeOf } from './mode-fields.ts'
 import type { Settings } from './settings.ts'
 
 /**
- * In another mode nothing of it is wrong, as in kube-proxy; it is read all the same, because what IPVS has left from
- * before is removed by it.
+ * Reads the options of IPVS mode in every mode, because the removal of its leftovers needs them. As in kube-proxy, they
+ * cause no error in another mode.
  */
 export function readIpvs(settings: Settings, flags: IpvsFlags): IpvsConfig {
   const fail: Fail = (path, message, index) => {
@@ -29,12 +29,12 @@ export function readIpvs(settings: Settings, flags: IpvsFlags): IpvsConfig {
 
 type Fail = (path: FieldPath, message: string, index?: number) => void
 
-/** The default of IPVS's own tools and of kube-proxy. */
+/** The scheduler that IPVS's own tools and kube-proxy default to. */
 const DEFAULT_SCHEDULER = 'rr'
-/** IP_VS_SCHEDNAME_MAXLEN less the closing zero. */
+/** IP_VS_SCHEDNAME_MAXLEN without the final zero. */
 const SCHEDULER_NAME_MAX = 15
 
-/** Which schedulers there are only the kernel knows: modules may add some. */
+/** Reads the scheduler. The list of valid ones is known only to the kernel: modules may add some. */
 function readScheduler(settings: Settings, fail: Fail): string {
   const name = settings.text('ipvs.scheduler')
   if (name === '') return DEFAULT_SCHEDULER
@@ -46,10 +46,12 @@ function readScheduler(settings: Settings, fail: Fail): string {
   return name
 }
 
-/** struct ip_vs_timeout_user holds an int, of which ip_vs_set_timeout() takes so many seconds (INT_MAX / HZ, HZ 1000). */
+/**
+ * Maximum timeout: ip_vs_set_timeout() accepts INT_MAX / HZ seconds (HZ 1000) in the int of struct ip_vs_timeout_user.
+ */
 const TIMEOUT_S_MAX = 2_147_483
 
-/** What is shorter than a second is one: zero would leave what the kernel has. */
+/** Reads a timeout. A value below a second becomes one second, because zero would keep the kernel's value. */
 function timeoutS(settings: Settings, path: PathOf<'duration'>): number {
   const ms = nsToMs(settings.duration(path))
   return ms <= 0 ? 0 : Math.min(TIMEOUT_S_MAX, Math.max(1, Math.floor(ms / 1_000)))

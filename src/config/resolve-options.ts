@@ -2,7 +2,7 @@ import type { ResolveOptions, ServiceMemory } from '../model/node-context.ts'
 import { findMode } from '../modes/registry.ts'
 import type { Config } from './config.ts'
 
-/** What of the configuration, and of the memory for Services, decides which Services mean what here. */
+/** Gives the options of resolve from the configuration and the memory for Services. */
 export function resolveOptions(
   config: Config,
   memoryBytes?: number,

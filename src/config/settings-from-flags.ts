@@ -12,7 +12,7 @@ import { Settings } from './settings.ts'
 export const HEALTHZ_PORT = 10_256
 export const METRICS_PORT = 10_249
 
-/** kube-proxy's own pairings, which depend on the mode. */
+/** Gives the flags that kube-proxy maps to a field that depends on the mode. */
 function pairingsOf({
   masqueradeAll,
   minSyncPeriod,
@@ -26,7 +26,7 @@ function pairingsOf({
   ]
 }
 
-/** What the flags of kube-proxy say, in the shape of its configuration file. Texts that mean nothing are errors of `reader`. */
+/** Reads the flags of kube-proxy into the fields of its configuration file. An invalid text is an error of `reader`. */
 export function settingsFromFlags(reader: FlagReader): Settings {
   const settings = new Settings(flagLabel)
   for (const path of FIELD_PATHS) {
@@ -34,7 +34,7 @@ export function settingsFromFlags(reader: FlagReader): Settings {
     if (flag !== undefined) setFromFlag(settings, path, flag, reader)
   }
   for (const pairing of pairingsOf(modeSettingsOf(settings))) setScalar(settings, reader, pairing)
-  // Those of other modes are without effect; their texts are read all the same, as kube-proxy does.
+  // Flags of other modes have no effect, but kube-proxy parses their texts, too.
   const others = MODES.map(({ settings: { periodFlags } }) => periodFlags)
   const idle = new Set(others.flatMap(flags => Object.values(flags)))
   for (const flag of Object.values(modeSettingsOf(settings).periodFlags)) idle.delete(flag)
@@ -42,7 +42,7 @@ export function settingsFromFlags(reader: FlagReader): Settings {
   return settings
 }
 
-/** Fields that the flag which sets them is not paired with in the table. */
+/** Labels of fields that the table pairs with another flag, or none. */
 const LABELS: Readonly<Partial<Record<FieldPath, string>>> = {
   'conntrack.tcpFinWaitTimeout': '--conntrack-tcp-timeout-fin-wait',
   'conntrack.tcpTimeWaitTimeout': '--conntrack-tcp-timeout-time-wait',
@@ -63,10 +63,10 @@ function flagLabel(path: FieldPath): string {
   return flag === undefined ? (LABELS[path] ?? path) : `--${flag}`
 }
 
-/** Flags of logging count beside a file, too: they replace what it says, and module levels come before its own. */
+/** Applies the flags of logging, which override a file. Their module levels come before those of the file. */
 export function overlayLogging(settings: Settings, fromFlags: Settings): void {
   const before = settings.vmodule()
-  // kube-proxy registers these two flags anew for the file, which resets what the file says.
+  // kube-proxy registers these two flags again for the file, which resets the file's values.
   for (const format of ['json', 'text'] as const) {
     const path = `logging.options.${format}.splitStream` as const
     settings.set(path, { value: false, label: settings.label(path) })
@@ -81,7 +81,7 @@ export function overlayLogging(settings: Settings, fromFlags: Settings): void {
   settings.set('logging.vmodule', { value, label: fromFlags.label('logging.vmodule') })
 }
 
-/** A name given by flag beats that of a file. */
+/** Applies --hostname-override, which overrides a file. */
 export function overlayHostName(settings: Settings, reader: FlagReader): void {
   const text = reader.text('hostname-override') ?? ''
   if (text === '') return
@@ -91,9 +91,9 @@ export function overlayHostName(settings: Settings, reader: FlagReader): void {
 }
 
 /**
- * Folds --healthz-port and --metrics-port in: 0 takes the address away, another port, or the default, is given to an
- * address that has none. The default addresses have one already, so that the flags alone change nothing, as in
- * kube-proxy; the result names those that were given in vain.
+ * Applies --healthz-port and --metrics-port: 0 removes the address. Another port, or the default, goes to an address
+ * that has none. The default addresses have a port, so that these flags alone change nothing, as in kube-proxy. Gives
+ * the flags that had no effect.
  */
 export function foldPorts(settings: Settings, reader: FlagReader): readonly string[] {
   return PORT_FLAGS.filter(({ flag, path, fallback }) => {
@@ -162,7 +162,7 @@ function isAddress(path: FieldPath): path is AddressPath {
   return path === 'bindAddress' || path === 'healthzBindAddress' || path === 'metricsBindAddress'
 }
 
-/** An empty text leaves the default, as in kube-proxy, whatever its help says. */
+/** Reads an address. An empty text keeps the default, as kube-proxy does in contrast to its help. */
 function readAddress(reader: FlagReader, path: AddressPath, flag: string): string | undefined {
   const text = reader.text(flag) ?? ''
   if (text === '' || parseIp(text) !== undefined) return text === '' ? undefined : text
@@ -180,7 +180,7 @@ const OR_PORT: Readonly<Record<AddressPath, string>> = {
   metricsBindAddress: `, with or without :PORT`,
 }
 
-/** `file=2,other*=4`. */
+/** Reads `file=2,other*=4`. */
 function readVmodule(reader: FlagReader, flag: string): readonly VmoduleItem[] {
   const items: VmoduleItem[] = []
   for (const pair of reader.list(flag)) {

@@ -8,29 +8,29 @@ import {
 } from './fields.ts'
 import type { ConfigError } from './flag.ts'
 
-/** A value and what errors call the place that it stands at: `--conntrack-min`, `config.yaml:3:5: conntrack.min`. */
+/** A value with its label in errors: `--conntrack-min`, `config.yaml:3:5: conntrack.min`. */
 interface Setting {
   readonly value: FieldValue
   readonly label: string
-  /** The labels of the items of a list; without them, items have numbers. */
+  /** The labels of the items of a list; without them, items are numbered. */
   readonly itemLabels?: readonly string[]
-  /** A zero is meant: flags say so, while in a file a zero stands for nothing. */
+  /** A zero counts as set: so from a flag, while in a file a zero means unset. */
   readonly exact?: true
-  /** Not configured: a default of the platform or the product. */
+  /** The value is not configured: it is a default of the platform or of kprobe. */
   readonly filledIn?: true
 }
 
 /**
- * A KubeProxyConfiguration, field by field: what was given, and upstream's default where nothing was. The readers give
- * the zero value of their kind for what is neither, as Go does.
+ * A KubeProxyConfiguration, field by field: the given values, and upstream's defaults for unset fields. For a field
+ * without a default, a reader gives the zero value of its kind, as Go does.
  */
 export class Settings {
   readonly #given = new Map<FieldPath, Setting>()
   readonly #labelUnset: (path: FieldPath) => string
-  /** What is wrong with the values, by the place where each stands. */
+  /** All errors in the values, with their labels. */
   readonly errors: ConfigError[] = []
 
-  /** `labelUnset` is what errors call a field that nothing was said about. */
+  /** `labelUnset` gives the label of an unset field. */
   constructor(labelUnset: (path: FieldPath) => string) {
     this.#labelUnset = labelUnset
   }
@@ -39,20 +39,20 @@ export class Settings {
     this.#given.set(path, setting)
   }
 
-  /** Something was said: for a flag or a pointer anything at all, for other fields anything but zero. */
+  /** Tests whether a field is set. For a flag or a pointer any value counts, for other fields any but zero. */
   says(path: FieldPath): boolean {
     const given = this.#given.get(path)
     if (given === undefined) return false
     return given.exact === true || fieldAt(path).pointer === true || !isZero(given.value)
   }
 
-  /** Sets `to` as `from` is set, unless something is said about it already. */
+  /** Copies `from` to `to`, unless `to` is set. */
   inherit(to: FieldPath, from: FieldPath): void {
     const given = this.#given.get(from)
     if (given !== undefined && this.says(from) && !this.says(to)) this.#given.set(to, given)
   }
 
-  /** Undefined when neither the user nor upstream's defaults say anything. */
+  /** Gives the value; undefined if the field is unset and has no default upstream. */
   value(path: FieldPath): FieldValue | undefined {
     const given = this.#given.get(path)?.value
     return this.says(path) ? given : (fieldAt(path).fallback ?? given)
@@ -72,7 +72,7 @@ export class Settings {
     return typeof value === 'number' ? value : 0
   }
 
-  /** Nanoseconds. */
+  /** Gives nanoseconds. */
   duration(path: PathOf<'duration' | 'flush'>): bigint {
     const value = this.value(path)
     if (typeof value === 'number') return BigInt(value)
@@ -94,14 +94,14 @@ export class Settings {
     return isList(value) ? value.filter(item => typeof item !== 'string') : []
   }
 
-  /** Differs from what everybody has who says nothing. */
+  /** Tests whether the value differs from the default. */
   isUnusual(path: FieldPath): boolean {
     const { fallback } = fieldAt(path)
     const value = this.#given.get(path)?.value
     return value !== undefined && this.says(path) && value !== fallback && !isZero(value)
   }
 
-  /** Label of what set the field; undefined where a default did. */
+  /** Gives the label of what set the field; undefined for a default. */
   origin(path: FieldPath): string | undefined {
     const given = this.#given.get(path)
     return given === undefined || given.filledIn === true || isZero(given.value) ? undefined : given.label
@@ -117,7 +117,7 @@ export class Settings {
     this.errors.push({ path: place, message })
   }
 
-  /** Labels of what was set and means nothing here, in the order of the table. */
+  /** Lists the labels of set fields that kprobe does not use, in the order of the table. */
   unusedLabels(): readonly string[] {
     return FIELD_PATHS.filter(path => fieldAt(path).unused === true && this.isUnusual(path)).map(path =>
       this.label(path),

@@ -6,12 +6,12 @@ import { goYaml, type YamlMapping, type YamlValue } from './go-yaml.ts'
 import { modeSettingsOf } from './mode-fields.ts'
 import { isList, type Settings } from './settings.ts'
 
-/** The effective configuration as kube-proxy 1.36 writes it to the file of --write-config-to, byte for byte. */
+/** Formats the effective configuration byte for byte as kube-proxy 1.36 writes it to the file of --write-config-to. */
 export function writtenConfig(settings: Settings): string {
   return goYaml(publishedConfig(settings))
 }
 
-/** The same as plain data: what kube-proxy serves under /configz. */
+/** Gives the effective configuration as plain data, as kube-proxy serves it at /configz. */
 export function publishedConfig(settings: Settings): YamlMapping {
   const leaves = FIELD_PATHS.flatMap(path => {
     const value = isLeftOut(path, modeSettingsOf(settings))
@@ -23,8 +23,8 @@ export function publishedConfig(settings: Settings): YamlMapping {
 }
 
 /**
- * kube-proxy keeps one set of periods and one masqueradeAll, and writes them to the section of the mode alone; it does not
- * keep portRange at all.
+ * Fields that kube-proxy writes only to the section of the mode, because it keeps one set of periods and one
+ * masqueradeAll. It does not keep portRange at all.
  */
 const OF_ONE_MODE: ReadonlySet<FieldPath> = new Set([
   'iptables.masqueradeAll',
@@ -42,7 +42,7 @@ function isLeftOut(path: FieldPath, of: ModeFields): boolean {
   return path !== of.masqueradeAll && path !== of.minSyncPeriod && path !== of.syncPeriod
 }
 
-/** Undefined for what is left out when empty. */
+/** Gives a value; undefined if the field is omitted when empty. */
 function writtenValue(settings: Settings, path: FieldPath): YamlValue | undefined {
   const { kind, omitEmpty } = fieldAt(path)
   const value = settings.value(path)
@@ -52,7 +52,7 @@ function writtenValue(settings: Settings, path: FieldPath): YamlValue | undefine
   return typeof value === 'bigint' ? formatGoDuration(value) : plainValue(value)
 }
 
-/** The value that is in use, as a file would have it. */
+/** Gives the effective value as a file would have it. */
 export function printedValue(settings: Settings, path: FieldPath): YamlValue {
   return writtenValue(settings, path) ?? ZEROS[fieldAt(path).kind]
 }

@@ -11,18 +11,18 @@ import {
   visit,
 } from 'yaml'
 
-/** Entries and items that one file may hold, those that aliases and merges repeat included; real ones have 80. */
+/** Maximum number of entries and items in a file, with the copies of aliases and merges; real files have 80. */
 const ENTRIES_MAX = 10_000
-/** A merge of a merge of a merge; real files have none. */
+/** Maximum depth of merges within merges; real files have none. */
 const MERGE_DEPTH_MAX = 8
 
-/** Lines and columns count from 1. */
+/** A position; lines and columns count from 1. */
 export interface Spot {
   readonly line: number
   readonly column: number
 }
 
-/** A value in a YAML document and where it stands; aliases are followed, one level at a time as they are asked for. */
+/** A value in a YAML document with its position. A reader that descends expands aliases level by level. */
 export interface TreeNode {
   readonly spot: Spot
   readonly content:
@@ -32,12 +32,12 @@ export interface TreeNode {
 }
 
 export interface TreeEntry {
-  /** Undefined when it is null, a list or a mapping, which JSON cannot name a field by. */
+  /** Undefined for null, a list or a mapping, which cannot be a name in JSON. */
   readonly name: string | undefined
   /** The position of the name. */
   readonly spot: Spot
   readonly node: TreeNode
-  /** A later entry of the same mapping has the same name: this one does not count. */
+  /** A later entry of the same mapping has the same name and overrides this one. */
   readonly overridden: boolean
 }
 
@@ -50,15 +50,15 @@ type YamlTrees =
   | { readonly kind: 'trees'; readonly roots: readonly TreeNode[] }
   | { readonly kind: 'problems'; readonly problems: readonly YamlProblem[] }
 
-/** Aliases expand to more than any honest file holds. */
+/** The error for a file whose aliases expand too far. */
 export class TooManyEntries extends Error {
   override readonly name = 'TooManyEntries'
 }
 
 /**
- * The documents of a YAML stream that are not empty. Scalars mean what they mean to Go's YAML library (YAML 1.1 without
- * sexagesimal numbers and dates), which reads kube-proxy's files. Nothing is expanded before it is asked for, so that
- * the cost is bounded whatever the text: `entries` and `items` throw TooManyEntries.
+ * Gives the non-empty documents of a YAML stream. Scalars have the meaning of Go's YAML library, with which kube-proxy
+ * reads files (YAML 1.1 without sexagesimal numbers and dates). Only `entries` and `items` expand aliases, and they
+ * throw TooManyEntries, so that the cost is bounded for any text.
  */
 export function yamlTrees(text: string): YamlTrees {
   const lineCounter = new LineCounter()
@@ -83,7 +83,7 @@ export function yamlTrees(text: string): YamlTrees {
   return { kind: 'trees', roots }
 }
 
-/** Undefined when the nesting is more than the stack holds. */
+/** Parses a text; undefined if its nesting exceeds the stack. */
 function parseWithin(text: string, lineCounter: LineCounter): readonly Document[] | undefined {
   try {
     const documents = parseAllDocuments(text, {
@@ -107,11 +107,11 @@ function isPlainTag(tag: { readonly tag: string; readonly format?: string }): bo
 }
 
 class Tree {
-  /** Aliases that stand for nothing. */
+  /** Aliases without an anchor. */
   readonly problems: YamlProblem[] = []
   readonly #spotAt: (offset: number) => Spot
   readonly #budget: { left: number }
-  /** Anchors by name, in the order of the text: a name may repeat. */
+  /** Anchors by name, in the order of the text; a name may repeat. */
   readonly #anchors = new Map<string, Node[]>()
 
   constructor(document: Document, spotAt: (offset: number) => Spot, budget: { left: number }) {
@@ -150,7 +150,7 @@ class Tree {
     return { spot, content: { kind: 'scalar', value: isScalar(node) ? node.value : null } }
   }
 
-  /** An alias cannot stand for an alias. */
+  /** Resolves an alias, which cannot stand for another alias. */
   #follow(node: unknown): unknown {
     if (!isAlias(node)) return node
     const at = startOf(node, 0)
@@ -173,7 +173,7 @@ class Tree {
     return this.#withMerged(lastCounts(own), merged, depth)
   }
 
-  /** What is merged gives way to what the mapping itself says, and to what is merged before it. */
+  /** Merges entries. The mapping's own entries take precedence, then those of earlier merges. */
   #withMerged(own: readonly TreeEntry[], merged: readonly unknown[], depth: number): readonly TreeEntry[] {
     const names = new Set(own.map(({ name }) => name))
     const entries = [...own]

@@ -21,13 +21,16 @@ interface ApiNodeOptions {
   readonly clock: Clock
   readonly random: () => number
   readonly log: Log
-  /** Connects with the API server that the configuration names, for --source=kube. */
+  /** Connects to the configured API server, for --source=kube. */
   readonly openClient: (config: Config) => Promise<ApiClient>
-  /** The source cannot tell what there is, and nothing is known yet: it is tried again. */
+  /** Reports that the source cannot be read and no state is known yet; the source retries. */
   readonly blind?: (problem: string) => void
 }
 
-/** What a node's back ends are told, without a kernel: source, Snapshot, resolve, feed. Nothing of it needs privileges. */
+/**
+ * Publishes this node's state for back ends: source, Snapshot, resolve, feed. It uses no kernel, and needs no
+ * privileges.
+ */
 export class ApiNode {
   readonly #options: ApiNodeOptions
   readonly #intake: Intake
@@ -64,12 +67,12 @@ export class ApiNode {
     })
   }
 
-  /** Has nothing until the source has told everything once; from then on the newest. */
+  /** The feed is empty until the source has delivered everything once; then it has the newest state. */
   get feed(): ApiFeed {
     return this.#publisher.feed
   }
 
-  /** Rejects when the API server cannot be asked, or the files cannot be watched. */
+  /** Rejects if the API client cannot be created, or the files cannot be watched. */
   async start(): Promise<void> {
     const { config, clock, random, openClient } = this.#options
     if (config.source.kind === 'kube') {

@@ -6,11 +6,14 @@ import { finishInSlices, slicingOf } from '../base/steps.ts'
 interface ApiPublisherOptions {
   readonly clock: Clock
   readonly source: () => FeedSource | undefined
-  /** An error of ours; the last state stays. */
+  /** Reports an internal error; the last state stays published. */
   readonly failed: (error: unknown) => void
 }
 
-/** Turns what is resolved into what back ends are told. Of several that come while it computes, the last counts. */
+/**
+ * Computes the API state from resolved Snapshots and publishes it. Of several Snapshots that arrive during a
+ * computation, it uses only the last.
+ */
 export class ApiPublisher {
   readonly feed: ApiFeed
   readonly #options: ApiPublisherOptions
@@ -28,7 +31,7 @@ export class ApiPublisher {
     this.#working ??= this.#work()
   }
 
-  /** Resolves when everything that was offered is published. */
+  /** Resolves when all offered states are published. */
   async settled(): Promise<void> {
     await this.#working
   }

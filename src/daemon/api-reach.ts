@@ -11,7 +11,7 @@ import type { Transport } from '../netlink/transport.ts'
 import type { DialAttempt, DialWatch } from '../source/kube/client/http-client.ts'
 import type { DaemonIo } from './io.ts'
 
-/** For the daemon of a configuration: one that only reads, or runs once, writes no way past anything. */
+/** Makes the ApiReach of a daemon. With a dry run or --once, it only reports the endpoints, and writes no bypass. */
 export function apiReachOf(
   config: Config,
   io: Pick<DaemonIo, 'clock' | 'log' | 'random' | 'openTransport'>,
@@ -22,7 +22,8 @@ export function apiReachOf(
   return new ApiReach({
     ...io,
     openTransport: writes ? io.openTransport : undefined,
-    // Modes that can free hold objects without a name: these belong to the unnamed proxy, whatever its mode is now.
+    // Modes that implement `free` have objects without names. These belong to the unnamed proxy, whatever its current
+    // mode.
     free: MODES.flatMap(({ free }) =>
       free === undefined || serviceProxyName !== undefined
         ? []
@@ -41,48 +42,52 @@ export interface ApiReachOptions {
   readonly log: Readonly<Record<'debug' | 'warn', (facts: object, text: string) => void>>
   /** Uniform in [0, 1). */
   readonly random: () => number
-  /** Opens a socket to nf_tables; undefined where nothing may be written. */
+  /** Opens a socket to nf_tables; undefined if the daemon may not write there. */
   readonly openTransport: (() => Transport) | undefined
-  /** Each removes what one mode holds at endpoints, as Mode.free does. */
+  /** Each function removes one mode's objects at endpoints, as Mode.free does. */
   readonly free: readonly ((endpoints: readonly ApiEndpoint[]) => Promise<Freed | undefined>)[]
-  /** Whether a connection can be made. */
+  /** Tests whether a connection can be made. */
   readonly connects: (address: string, port: number) => Promise<boolean>
-  /** All endpoints that were dialled, whenever there is another one. */
+  /** Gets all dialed endpoints, whenever there is a new one. */
   readonly changed: (endpoints: readonly ApiEndpoint[]) => void
 }
 
-/** The most that are kept; the oldest are forgotten first. */
+/** Maximum number of endpoints; the oldest are forgotten first. */
 const ENDPOINTS_MAX = 16
-/** Ways of attempts, each the next after a failure. Undefined: none past rules, as a ClusterIP of the cluster needs it. */
+/**
+ * Ways of successive attempts; each failure selects the next. Undefined: without a bypass, which a ClusterIP as API
+ * server needs.
+ */
 const WAYS: readonly (BypassWay | undefined)[] = [undefined, 'nat', undefined, 'untracked']
-/** Connections past rules; HTTP/1.1 has one for each request. */
+/** Maximum number of bypasses; HTTP/1.1 uses one connection for each request. */
 const BYPASSES_MAX = 16
-/** Linux's own choice of local ports. */
+/** The default range of local ports in Linux. */
 const LOCAL_PORTS = { first: 32_768, count: 28_232 } as const
 
 /**
- * Follows where this process reaches the API server. Until the first sync, rules that a former process or another proxy
- * left in the kernel may capture these connections: after each attempt that failed, the next one is made with, or again
- * without, tables that lead past such rules. They match the local port of that one connection, so that other processes
- * of the node keep the rules, which they need for a ClusterIP. No rule leads past an address that a mode bound to the
- * node, nor past its virtual server: these are removed, and the first sync restores what belongs there.
+ * Tracks the endpoints of the API server that this process connects to. Until the first sync, rules of a former process
+ * or another proxy may capture these connections. After each failed attempt, the next one is made with a bypass, or
+ * without one again. A bypass is a table that leads packets past such rules. It matches the local port of that one
+ * connection: other processes of the node may need the rules to reach a ClusterIP. No bypass works for an address that
+ * a mode bound to the node, nor for its virtual server. The daemon removes these, and the first sync restores those
+ * that are wanted.
  */
 export class ApiReach implements DialWatch {
   readonly #options: ApiReachOptions
   readonly #tables: string
   #endpoints: readonly ApiEndpoint[] = []
-  /** Of the attempt that is under way, and of connections that were made past rules. */
+  /** Bypasses of the current attempt, and of connections that were made through them. */
   #bypasses: readonly NftClient[] = []
   #attempts = 0
   #opened = 0
-  /** Where a connection was made past rules, and none without. */
+  /** The endpoint that is reachable only through a bypass. */
   #captured: readonly [string, number] | undefined
   #over: boolean
 
   constructor(options: ApiReachOptions) {
     this.#options = options
     this.#over = options.openTransport === undefined
-    // The kernel lets no two sockets own tables of one name, and other proxies may start beside this one.
+    // The kernel lets only one socket own a table of a name, and other proxies may start beside this one.
     const suffix = Math.floor(options.random() * 0x1_0000_0000)
     this.#tables = `kprobe-api-${suffix.toString(16).padStart(8, '0')}`
   }
@@ -92,7 +97,7 @@ export class ApiReach implements DialWatch {
     const isIn = (list: readonly ApiEndpoint[], { ip, port }: ApiEndpoint) =>
       list.some(its => its.ip === ip && its.port === port)
     const before = this.#endpoints
-    // Those of the latest resolution come last, new or not: the one in use is never the one forgotten.
+    // The latest addresses go last, even known ones, so that the one in use is never forgotten.
     this.#endpoints = [...before.filter(its => !isIn(now, its)), ...now].slice(-ENDPOINTS_MAX)
     if (this.#endpoints.every(its => isIn(before, its))) return
     this.#options.changed(sortedEndpoints(this.#endpoints))
@@ -114,7 +119,7 @@ export class ApiReach implements DialWatch {
     }
   }
 
-  /** The kernel holds what this process wants, which captures no API server; rules of others may. */
+  /** Closes the bypasses after the first sync, unless rules of other programs still capture the API server. */
   async synced(): Promise<void> {
     const { connects, log } = this.#options
     const isFree = this.#captured === undefined || (await connects(...this.#captured))
@@ -123,7 +128,7 @@ export class ApiReach implements DialWatch {
     log.warn({ endpoints: this.#texts() }, isFree ? RELEASED : STILL_CAPTURED)
   }
 
-  /** Nothing of it stays in the kernel. */
+  /** Removes all bypasses from the kernel. */
   async close(): Promise<void> {
     this.#over = true
     await this.#remove(this.#bypasses)
@@ -156,7 +161,7 @@ export class ApiReach implements DialWatch {
   async #free(): Promise<void> {
     const { free, log } = this.#options
     for (const freeMode of free) {
-      // What is freed after the first sync may be what that has written.
+      // After the first sync, the objects may be those that it wrote.
       if (this.#over) return
       try {
         const freed = await freeMode(this.#endpoints)
@@ -177,7 +182,7 @@ export class ApiReach implements DialWatch {
   }
 }
 
-/** Those of DialWatch as endpoints. */
+/** Converts the addresses of DialWatch to endpoints. */
 export function dialledEndpoints(addresses: readonly string[], port: number): readonly ApiEndpoint[] {
   return addresses.flatMap(text => {
     const ip = plainIp(text)
@@ -185,7 +190,7 @@ export function dialledEndpoints(addresses: readonly string[], port: number): re
   })
 }
 
-/** Undefined for what is no address. Connections to an IPv4-mapped one are packets of IPv4. */
+/** Parses an address; undefined if invalid. An IPv4-mapped address gives IPv4, because its packets are IPv4. */
 function plainIp(text: string): Ip | undefined {
   const ip = parseIp(text)
   return ip !== undefined && isIpv4Mapped(ip) ? ip.slice(12) : ip

@@ -14,12 +14,12 @@ interface ApiServiceOptions {
   readonly log: Log
   readonly config: ApiConfig
   readonly nodeName: string
-  /** Of back ends, at a time. */
+  /** Maximum number of connections of back ends at the same time. */
   readonly connectionsMax: number
   readonly source: () => FeedSource | undefined
 }
 
-/** Undefined when the configuration asks for none. */
+/** Makes the ApiService; undefined if the configuration has no API. */
 export function apiOf(
   { api, nodeName }: Config,
   {
@@ -34,7 +34,7 @@ export function apiOf(
     : new ApiService({ config: api, nodeName, clock, log, connectionsMax: descriptors.api, source })
 }
 
-/** What a daemon tells back ends of: it serves what it has resolved, from the first complete state on. */
+/** The back-end API of a daemon. It serves resolved state, from the first complete one on. */
 export class ApiService {
   readonly #options: ApiServiceOptions
   readonly #publisher: ApiPublisher
@@ -50,7 +50,7 @@ export class ApiService {
     })
   }
 
-  /** False when nobody can listen there, which was told. */
+  /** Listens. Gives false after a failure, which it logs. */
   async listen(): Promise<boolean> {
     const { clock, log, nodeName, config, connectionsMax } = this.#options
     const failed = (err: Error) => log.warn({ err }, 'API server error')

@@ -12,7 +12,7 @@ import type { HealthAnswer } from '../telemetry/health.ts'
 import type { Origins, Written } from './io.ts'
 import type { Programming } from './programming.ts'
 
-/** Logs what runs here, and with what: the first lines of every log. */
+/** Logs version, configuration and node: the first lines of every log. */
 export function logStart(
   log: Log,
   config: Config,
@@ -58,7 +58,7 @@ function detectFacts(detect: DetectLocal): Readonly<Record<string, unknown>> {
   }
 }
 
-/** Logs what the kernel holds after the first sync; later ones are counted in the metrics. */
+/** Logs the state after the first sync; metrics count later syncs. */
 export function logFirstSync(log: Log, table: FrontendTable, written: Written): void {
   const { nodePorts, node } = table
   const places = FAMILIES.map(family => {
@@ -97,17 +97,17 @@ export function totalsOf(table: FrontendTable): Totals {
 }
 
 export interface Ending {
-  /** Of the process. */
+  /** The exit code of the process. */
   readonly code: number
   readonly why: string
 }
 
-/** The signal that ends the process. */
+/** Gives the signal that ends the process. */
 export function reasonOf({ reason }: AbortSignal): string {
   return typeof reason === 'string' ? reason : 'stopped'
 }
 
-/** Logs why the process ends, and what becomes of the rules. */
+/** Logs why the process ends, and whether the rules stay. */
 export function logEnd(log: Log, { backend, proxyMode }: Config, why: string): void {
   const rest =
     backend !== 'netlink'
@@ -118,7 +118,7 @@ export function logEnd(log: Log, { backend, proxyMode }: Config, why: string): v
   log.info(`exiting: ${why}; ${rest}`)
 }
 
-/** Logs all metrics, a record each. */
+/** Logs all metrics, one a record. */
 export function logMetrics(log: Log, text: string): void {
   for (const line of text.split('\n')) {
     const [, metric, labels, value] = /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line) ?? []
@@ -128,13 +128,13 @@ export function logMetrics(log: Log, text: string): void {
   }
 }
 
-/** To a millionth: times in seconds have noise behind it. */
+/** Rounds to a millionth: times in seconds have noise beyond that. */
 function rounded(value: number): number {
   return Number(value.toFixed(6))
 }
 
 interface StateFacts {
-  /** Undefined before the first plane is open. */
+  /** Undefined before the first data plane is open. */
   readonly programming: Pick<Programming, 'mode' | 'status'> | undefined
   readonly source: SourceStatus | undefined
   readonly snapshot: Snapshot
@@ -142,7 +142,7 @@ interface StateFacts {
   readonly nowMs: number
 }
 
-/** Logs what an operator asks a daemon first, in one record. */
+/** Logs the state of the daemon in one record. */
 export function logState(log: Log, { programming, source, snapshot, health, nowMs }: StateFacts): void {
   const { node } = snapshot
   const status = programming?.status

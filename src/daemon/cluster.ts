@@ -18,7 +18,7 @@ interface ClusterOptions {
   readonly client: ApiClient
   readonly clock: Clock
   readonly random: () => number
-  /** Each request that was answered or failed. */
+  /** Called for each request after its answer or failure. */
   readonly requested: (request: {
     readonly method: string
     readonly host: string
@@ -27,18 +27,18 @@ interface ClusterOptions {
   }) => void
 }
 
-/** Longest wait for the answer to an event, and then between two pieces of it. */
+/** Maximum wait for the answer to an event, and between two pieces of it. */
 const EVENT_IDLE_MS = 10_000
 const NODE_NAMES = 3
-/** Three whole Nodes, from a server that has no other form; each may list hundreds of images. */
+/** Size of three whole Nodes, for a server that does not send metadata alone; a Node may list hundreds of images. */
 const NODES_BYTES_MAX = 4 << 20
 
-/** The API server of the cluster, as the daemon uses it: a source, and where events go. */
+/** The API server of the cluster: the source, and the receiver of events. */
 export class Cluster {
   readonly #options: ClusterOptions
   readonly #client: ApiClient
   readonly #stop = new AbortController()
-  /** It was said that the server forbids writing events. */
+  /** The warning that the server forbids events was logged. */
   #isForbidden = false
 
   constructor(options: ClusterOptions) {
@@ -71,7 +71,10 @@ export class Cluster {
     })
   }
 
-  /** A proxy that reaches the API server through a Service of its own cannot start on an empty kernel (F97). */
+  /**
+   * Warns if the API server is reached through a Service of this proxy: the proxy could not start on an empty kernel
+   * (F97).
+   */
   warnOfLoop({ services }: FrontendTable, log: Log): void {
     const clusterIps = services.values().flatMap(service => service.clusterIps)
     if (!dependsOnServices(hostNameOf(this.server), clusterIps)) return
@@ -80,7 +83,7 @@ export class Cluster {
     log.warn({ server: this.server }, `the API server address is a Service that kprobe serves: ${advice}`)
   }
 
-  /** Names of Nodes, a few of them, for a log message. Throws ApiError, or SyntaxError where the answer is no list. */
+  /** Reads the names of a few Nodes for a log message. Throws ApiError, or SyntaxError if the answer is not a list. */
   async nodeNames(): Promise<readonly string[]> {
     const response = await this.#client.send({
       method: 'GET',
@@ -95,7 +98,7 @@ export class Cluster {
     return items.flatMap(item => (isJson(item) && isJson(item.metadata) ? [String(item.metadata.name)] : []))
   }
 
-  /** Never rejects: what cannot be sent may be sent again. */
+  /** Sends an event. Never rejects: the caller may send a failed event again. */
   async post({ method, path, body }: EventWrite, log: Log): Promise<PostResult> {
     const contentType = method === 'POST' ? 'application/json' : 'application/merge-patch+json'
     const request: ApiRequest = {
@@ -122,7 +125,7 @@ export class Cluster {
     }
   }
 
-  /** Logs the warning once; again after the server has accepted an event in between. */
+  /** Logs the warning once, and again only if the server has accepted an event in between. */
   async #forbid(response: ApiResponse, log: Log): Promise<void> {
     const status = readStatus(response.contentType, Buffer.from(await textOf(response)))
     if (this.#isForbidden) return

@@ -34,10 +34,10 @@ import type { Programming } from './programming.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'
 
-/** With --once: passes that may fail before the process does. */
+/** Failed passes after which --once exits. */
 const ONCE_FAILURES_MAX = 3
 
-/** Runs until it is stopped, or until the first sync with --once. Gives the exit code. */
+/** Runs until it is stopped; with --once, until the first sync. Gives the exit code. */
 export async function runDaemon(config: Config, io: DaemonIo): Promise<number> {
   if (config.backend === 'dry-run') return await new Daemon(config, io).run()
   const { serviceProxyName } = config
@@ -66,9 +66,9 @@ class Daemon {
   #failures = 0
   #isOnceOfNothing = false
   readonly #partsRoom: PartsRoom | undefined
-  /** Fields of a configuration that could not be applied as a whole: the next one starts with them. */
+  /** Fields of a configuration that was not completely applied: the next one applies them first. */
   #unapplied = NO_FIELDS
-  /** Of Nodes that files hold: a few. */
+  /** A few names of Nodes in the files. */
   readonly #nodeNames = new Set<string>()
 
   constructor(config: Config, io: DaemonIo) {
@@ -102,7 +102,7 @@ class Daemon {
       changed: snapshot => {
         this.#node.follow(snapshot.node)
         this.#observer.offered(snapshot)
-        // A wrong path must not remove every Service.
+        // With --once, an empty source may be a wrong path, and must not remove every Service.
         if (!this.#isOnceOfNothing) this.#programmer?.offer(snapshot)
       },
       handlers: {
@@ -133,7 +133,7 @@ class Daemon {
     signal.removeEventListener('abort', aborted)
     logEnd(log, this.#config, why)
     await unfollow?.()
-    // Read while the parts are there that they are read from.
+    // The metrics read parts of the daemon that close afterwards.
     if (log.isLevelEnabled('trace')) logMetrics(log, await this.#observer.metrics.text())
     return await this.#close(code)
   }
@@ -144,7 +144,7 @@ class Daemon {
     return { programming: this.#programming, source, snapshot, health, nowMs: this.#io.clock.nowMs() }
   }
 
-  /** False when there is nothing to run with, which was logged. */
+  /** Gives false if the daemon cannot start; the reason is in the log. */
   async #open(): Promise<boolean> {
     const { log, tune, setOomScoreAdj } = this.#io
     const config = this.#config
@@ -200,7 +200,7 @@ class Daemon {
       syncPeriodMs,
       build,
       families: FAMILIES,
-      // Files need not hold a Node.
+      // Files may omit the Node.
       eligibleWithoutNode: this.#config.source.kind === 'file' ? true : undefined,
       source: () => this.#intake.status,
       quarantined: () => this.#programming?.status.quarantined.length ?? 0,
@@ -331,7 +331,7 @@ class Daemon {
     return followLocalIps(this.#config, this.#io, { intake: this.#intake, failed })
   }
 
-  /** Applies what can be applied of a new configuration, part by part; Services are served all the while. */
+  /** Applies a new configuration as far as possible, part by part. Services are served meanwhile. */
   async #reconfigure(config: Config, fields: readonly FieldChange[]): Promise<void> {
     const { log } = this.#io
     const before = this.#config
@@ -361,21 +361,21 @@ class Daemon {
     if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
     await this.#outward?.follow(after)
     const isProgramming = programmingFields(after).some(field => changed.has(field))
-    // First what may be refused: then everything else is as it was.
+    // The programmer may refuse the configuration: then none of the later parts has changed.
     if (isProgramming) await this.#programmer?.change(after)
-    // Settings come with the modules that the mode has asked for by now, and are there before its first commit.
+    // The mode has loaded its kernel modules by now. Their settings must exist, and be set before the first commit.
     if (tuningFields(after).some(field => changed.has(field))) await tune?.(after)
     if (changed.has('nodePortAddresses') || changed.has('proxyMode')) {
       const before = this.#localIps
       this.#localIps = this.#watchIps()
       await before?.stop()
     }
-    // The same objects, but whoever reads them reads them differently now.
+    // The objects are the same, but the new configuration may resolve them differently.
     if (isProgramming) this.#intake.repeat()
     if (changed.has('client')) await this.#connectAnew(after)
   }
 
-  /** Another connection, from which everything is read anew; what is known stays until that is complete. */
+  /** Connects again and reads everything again. The known state stays in use until that is complete. */
   async #connectAnew(config: Config): Promise<void> {
     const old = this.#cluster
     if (old === undefined) return
@@ -405,7 +405,7 @@ class Daemon {
 
   #failed(error: Error): void {
     this.#failures++
-    // A privilege does not come by waiting.
+    // A retry does not gain a privilege.
     const isHopeless = privilegeHint(error) !== undefined || this.#failures >= ONCE_FAILURES_MAX
     if (this.#config.once && isHopeless) this.#finish(1, '--once: the kernel could not be programmed')
   }
@@ -422,7 +422,7 @@ class Daemon {
     this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)
     this.#outward?.update(table)
-    // The newest snapshot has the endpoints of the next commit, too. Relayed connections lead to this process.
+    // The newest snapshot also has the endpoints of the next commit. Relayed connections end at this process.
     if (this.#programming === undefined || !findMode(this.#programming.mode).relays)
       this.#flows?.offer(this.#intake.snapshot, table)
     const [previous, written] = [this.#previous, this.#written]

@@ -19,17 +19,17 @@ interface FlowsOptions {
   readonly log: Log
   readonly openTransport: () => Transport
   readonly metrics: Metrics
-  /** The table of tracked connections is almost full. */
+  /** Called when the conntrack table is almost full. */
   readonly full: (table: { readonly entries: number; readonly entriesMax: number }) => void
 }
 
-/** Distance between looks at how full the table is. */
+/** Interval of the reads of conntrack usage. */
 const TABLE_LOOK_MS = 30_000
-/** Shares of the table at which it counts as full, and as having room again. */
+/** Usage from which the table counts as full, and below which it has room again. */
 const FULL = 0.95
 const ROOMY = 0.8
 
-/** Stale flows, removed beside the syncs: its failures never hold up what Services need. */
+/** Removes stale flows in parallel to the syncs: its failures delay no Service. */
 export class Flows {
   readonly #options: FlowsOptions
   readonly #client: ConntrackClient

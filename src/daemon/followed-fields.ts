@@ -3,12 +3,12 @@ import type { Config } from '../config/config.ts'
 import { type ConfigChanges, type FieldChange, needsRestart } from '../config/config-changes.ts'
 import { findMode } from '../modes/registry.ts'
 
-/* What has to be done anew when a field of a followed configuration changes. */
+/* Parts of the daemon that depend on fields of the configuration, which may change at run time. */
 
-/** Fields that settings of the kernel follow from. */
+/** Fields that kernel settings depend on. */
 const TUNING_FIELDS: readonly (keyof Config)[] = ['conntrack', 'proxyMode', 'nodePortAddresses']
 
-/** Fields that a plane and its reconciler are made from. */
+/** Fields that a data plane and its reconciler depend on. */
 const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
   'proxyMode',
   'detectLocal',
@@ -21,17 +21,17 @@ const PROGRAMMING_FIELDS: readonly (keyof Config)[] = [
   'allowServiceExternalIps',
 ]
 
-/** Those, and the ones that only this mode follows from. */
+/** TUNING_FIELDS and those of the mode. */
 export function tuningFields({ proxyMode }: Config): readonly (keyof Config)[] {
   return [...TUNING_FIELDS, ...(findMode(proxyMode).fields ?? [])]
 }
 
-/** Those, and the ones that only this mode follows from. */
+/** PROGRAMMING_FIELDS and those of the mode. */
 export function programmingFields({ proxyMode }: Config): readonly (keyof Config)[] {
   return [...PROGRAMMING_FIELDS, ...(findMode(proxyMode).fields ?? [])]
 }
 
-/** Says of each field whether its change is applied now. */
+/** Logs of each field whether its change is applied now. */
 export function logFieldChanges(log: Log, changes: ConfigChanges, fields: readonly FieldChange[]): void {
   for (const { field, from, to } of fields) {
     if (needsRestart(changes, field))

@@ -5,10 +5,10 @@ import { type Instance, instanceOf } from './instance.ts'
 
 export type InstanceLock =
   | Extract<LockResult, { readonly kind: 'held' }>
-  /** By a proxy of the same name, or by one of another name whose chains would have the same ones. */
+  /** Another proxy has the lock: it has the same name, or its name gives the same chain names. */
   | { readonly kind: 'busy'; readonly holder: string; readonly of: 'name' | 'chains' }
 
-/** All that makes this proxy the only one of its kind here, or nothing. */
+/** Takes all locks of this proxy, or none. */
 export async function lockInstance(
   { lock, objectsLock }: Pick<Instance, 'lock' | 'objectsLock'>,
   take: TakeLock,
@@ -40,19 +40,19 @@ interface LockOptions {
   readonly clock: Clock
   readonly takeLock: TakeLock
   readonly processId: number
-  /** Ends the run. */
+  /** Aborting it ends the run. */
   readonly signal: AbortSignal
 }
 
-/** What the run has to watch for. */
+/** The interface between the run and its lock. */
 export interface InstanceWatch {
-  /** Ends the run: that of LockOptions, or because another proxy of this name was here before. */
+  /** Aborting it ends the run: by the signal of LockOptions, or because an earlier proxy has this name. */
   readonly signal: AbortSignal
-  /** The kernel differed from what this process had left there, and was repaired. */
+  /** Called after a repair of drift. */
   readonly healed: () => void
 }
 
-/** Runs as the only proxy of this name here; gives 1 when another one runs already. */
+/** Runs as the only proxy of this name in the network namespace. Gives 1 if another one runs. */
 export async function asOnlyInstance(
   name: string | undefined,
   options: LockOptions,
@@ -95,12 +95,12 @@ export async function asOnlyInstance(
   }
 }
 
-/** Repairs in a row after which another proxy, and nobody who flushed a table once, is at work. */
+/** Repairs in a row that prove another proxy; a single flush of a table does not. */
 const OVERWRITTEN_MAX = 8
-/** A repair that comes later than this after the one before begins a new row. */
+/** A repair that comes later than this after the previous one starts a new row. */
 const APART_MS = 60_000
 
-/** Counts commits of ours that others overwrote. */
+/** Counts repairs in a row. */
 class Overwritten {
   readonly #clock: Clock
   readonly #reached: () => Promise<void>

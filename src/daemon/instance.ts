@@ -1,19 +1,19 @@
 import { readlink } from 'node:fs/promises'
 import { MODES } from '../modes/registry.ts'
 
-/** What makes a proxy the only one of its name here: docs/decisions/0021. */
+/** The locks that make a proxy the only one of its name: docs/decisions/0021. */
 export interface Instance {
-  /** Of the lock (takeLock): one daemon of each name, whatever its mode. */
+  /** Name of the lock (takeLock): one daemon for each proxy name, whatever the mode. */
   readonly lock: string
-  /** A lock for objects whose names two proxies can have in common. */
+  /** A lock for objects whose names two proxies may share. */
   readonly objectsLock: string | undefined
-  /** Why a second proxy that asks for that one is refused. */
+  /** The reason why a second proxy with the same `objectsLock` is refused. */
   readonly collision: string | undefined
 }
 
 /**
- * `name` is the value of --service-proxy-name, undefined for the proxy without one. A DNS label has no dot and no slash:
- * no two names have a lock in common.
+ * Gives the locks of a proxy. `name` is the value of --service-proxy-name, undefined for the unnamed proxy. A DNS label
+ * contains no dot and no slash, so that each name has a lock of its own.
  */
 export function instanceOf(name: string | undefined): Instance {
   if (name === undefined) return { lock: LOCK_NAME, objectsLock: undefined, collision: undefined }
@@ -23,7 +23,7 @@ export function instanceOf(name: string | undefined): Instance {
 
 const LOCK_NAME = 'kprobe/kube-proxy'
 
-/** The network namespace of a process, by its folder in /proc; undefined where it may not be read. */
+/** Gives the network namespace of a process, by its folder in /proc; undefined if it is not readable. */
 export async function networkNamespace(folder = '/proc/self'): Promise<string | undefined> {
   try {
     return await readlink(`${folder}/ns/net`)

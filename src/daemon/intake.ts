@@ -18,35 +18,35 @@ import type { Occasion } from './node-listeners.ts'
 
 export interface IntakeOptions {
   readonly clock: Clock
-  /** There is a new Snapshot, and everything that exists is in it. */
+  /** Gets each new Snapshot, from the first complete one on. */
   readonly changed: (snapshot: Snapshot) => void
-  /** What a source says besides its events. */
+  /** Handlers for everything but the events of a source. */
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>
   /**
-   * A Node that is deleted keeps its addresses, but load balancers are to keep away: without its addresses node ports
-   * would close, for a kubelet that registers anew within seconds.
+   * Keep the addresses of a deleted Node, and make the Node ineligible for load balancers. Without its addresses node
+   * ports would close, although a kubelet registers the Node again within seconds.
    */
   readonly keepsNode?: boolean
-  /** Adds to a Snapshot what this machine knows, which may have changed; the same object when that is nothing new. */
+  /** Adds facts about this machine, which may have changed, to a Snapshot. Gives the same object if none changed. */
   readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
-  /** Limits all objects; undefined for no bound. */
+  /** Bounds the parts of all objects; undefined for no bound. */
   readonly partsRoom?: PartsRoom | undefined
 }
 
-/** One source from its start to its end. */
+/** The run of one source. */
 interface Run {
   readonly source: Source
-  /** What it has told, until it has told everything; then its news go into the one Snapshot. */
+  /** Objects of this source, until it is complete; later events go into the common Snapshot. */
   gathered: Snapshot
-  /** What is held of all that it has told. */
+  /** The parts that are held for this source. */
   budget: ObjectBudget
   complete: boolean
 }
 
 /**
- * What the sources tell, as one Snapshot. Before the first source is complete, what is missing may only not have been
- * read yet: nothing is passed on. A source that takes the place of another starts from nothing and is compared with
- * what is known once it is complete, so that what went away in between goes, and the rest keeps its identity.
+ * Merges the events of the sources into one Snapshot. It offers none before the first source is complete, because
+ * missing objects may merely be unread. A source that replaces another starts empty. Once it is complete, its objects
+ * are compared with the Snapshot: deleted objects are removed, and unchanged ones keep their identity.
  */
 export class Intake implements PartsHolder {
   readonly #options: IntakeOptions
@@ -54,7 +54,7 @@ export class Intake implements PartsHolder {
   #run: Run | undefined
   #complete = false
   #ipsMissing = false
-  /** Parts of the Snapshot of the source before, while another takes over. */
+  /** Parts in the Snapshot of the previous source, while the next one reads. */
   #partsBefore = 0
   readonly #leftOut: LeftOutWatch
 
@@ -73,24 +73,24 @@ export class Intake implements PartsHolder {
     return this.#partsBefore + (this.#run?.budget.held ?? 0)
   }
 
-  /** The newest; whole only if `complete`. */
+  /** The newest Snapshot; whole only if `complete`. */
   get snapshot(): Snapshot {
     return this.#snapshot
   }
 
-  /** Everything has been told once, the addresses of this machine included where they matter. */
+  /** The source has delivered everything once, and the addresses of this machine are known if they matter. */
   get complete(): boolean {
     return this.#complete && !this.#ipsMissing
   }
 
-  /** Of the source, with this machine's addresses as a part of it; undefined before the first. */
+  /** Status of the source, in which addresses of this machine may be missing; undefined before the first source. */
   get status(): SourceStatus | undefined {
     const status = this.#run?.source.status
     if (status === undefined || !this.#ipsMissing) return status
     return { ...status, missing: [...status.missing, 'addresses of this machine'] }
   }
 
-  /** Takes a source instead of the one before, which ends first. */
+  /** Stops the current source and follows this one. */
   async follow(source: Source): Promise<void> {
     await this.stop()
     if (!this.#complete) this.#snapshot = withoutObjects(this.#snapshot)
@@ -105,12 +105,12 @@ export class Intake implements PartsHolder {
     })
   }
 
-  /** Without this machine's addresses NodePorts would be closed that the kernel serves already. */
+  /** Waits for this machine's addresses: without them, node ports would close that the kernel already serves. */
   awaitIps(): void {
     this.#ipsMissing = this.#snapshot.localIps.length === 0
   }
 
-  /** What is programmed does not depend on this machine's addresses (any more). */
+  /** Ends the wait: no rule depends on this machine's addresses. */
   ignoreIps(): void {
     this.#ipsMissing = false
   }
@@ -120,17 +120,17 @@ export class Intake implements PartsHolder {
     this.#become(applyEvents(this.#snapshot, [{ kind: 'LocalIps', value }]))
   }
 
-  /** Where the API server is reached. */
+  /** Takes the endpoints of the API server. */
   takeApiEndpoints(value: readonly ApiEndpoint[]): void {
     this.#become(applyEvents(this.#snapshot, [{ kind: 'ApiEndpoints', value }]))
   }
 
-  /** Passes the Snapshot on once more, as a new one: whoever reads it reads it differently now. */
+  /** Offers the Snapshot again, with a new number: its readers now resolve it differently. */
   repeat(): void {
     this.#become({ ...this.#snapshot, number: this.#snapshot.number + 1 })
   }
 
-  /** What this machine knows may have changed. */
+  /** Reads again the facts about this machine. */
   refresh(): void {
     const now = this.#completed(this.#snapshot, 'resync')
     if (now === this.#snapshot) return
@@ -138,7 +138,7 @@ export class Intake implements PartsHolder {
     this.#offer()
   }
 
-  /** See Source.confirm; undefined where the source cannot. */
+  /** Calls Source.confirm; undefined if the source has none. */
   confirm(): Promise<void> | undefined {
     return this.#run?.source.confirm?.()
   }
@@ -157,7 +157,7 @@ export class Intake implements PartsHolder {
         run.budget = gathered.budget
         return
       }
-      // It was completed by another part of the source meanwhile, and without these.
+      // Another part of the source has completed it meanwhile, without this batch.
     }
     const before = this.#snapshot
     const { snapshot: after, budget } = await finishInSlices(
@@ -165,7 +165,7 @@ export class Intake implements PartsHolder {
       slicing,
     )
     run.budget = budget
-    // Addresses of this machine may have changed meanwhile: they are not of this batch, and cost nothing to do again.
+    // This machine's addresses may have changed meanwhile, and are not part of the batch.
     const { localIps, apiEndpoints, listeners, number } = this.#snapshot
     if (this.#snapshot === before) this.#become(after)
     else this.#become({ ...after, number: number + 1, localIps, apiEndpoints, listeners })
@@ -220,12 +220,12 @@ export class Intake implements PartsHolder {
   }
 }
 
-/** What a source has told that did not get to its end: another may tell the rest, but not what has gone since. */
+/** Drops the objects of an incomplete source. The next source would not report deletions since then. */
 function withoutObjects({ number, localIps, apiEndpoints }: Snapshot): Snapshot {
   return { ...EMPTY_SNAPSHOT, number, localIps, apiEndpoints }
 }
 
-/** Events after which `before` says what `now` says; its objects stay wherever they say the same. */
+/** Computes the events that turn `before` into `now`; equal objects keep their identity. */
 function differences(before: Snapshot, now: Snapshot): readonly SourceEvent[] {
   const events: SourceEvent[] = []
   for (const key of absent(before.services, now.services))

@@ -14,67 +14,69 @@ import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { Flags } from '../telemetry/debug-pages.ts'
 
-/** What the daemon needs from whoever starts it, and tells them. */
+/** The dependencies of the daemon, and its callbacks. */
 export interface DaemonIo {
   readonly log: Log
   readonly clock: Clock
-  /** Milliseconds since 1970, for what people read. */
+  /** Milliseconds since 1970, for output to people. */
   readonly wallMs: () => number
   /** Uniform in [0, 1). */
   readonly random: () => number
-  /** Aborted when the process shall end, with the name of the signal as its reason. */
+  /** Aborted when the process is to end, with the name of the signal as its reason. */
   readonly signal: AbortSignal
   readonly processId: number
   readonly build: BuildInfo
   readonly origins: Origins
   /** Opens a socket to nf_tables: openNetfilter, or one to a kernel in memory. */
   readonly openTransport: () => Transport
-  /** The same for the addresses of interfaces. */
+  /** Opens a socket to the addresses of interfaces. */
   readonly openRoute?: () => Transport
-  /** The same for the sockets of other processes; without it, nothing is known of these. */
+  /** Opens a socket that lists the sockets of other processes; without it, listeners are not checked. */
   readonly openSockDiag?: () => Transport
-  /** The same for generic netlink. */
+  /** Opens a socket to generic netlink. */
   readonly openGeneric?: () => Transport
-  /** The same for connection tracking; without it, no flows are removed. */
+  /** Opens a socket to conntrack; without it, no flows are removed. */
   readonly openConntrack?: () => Transport
-  /** A number below /proc/sys, at once; undefined where there is none. */
+  /** Reads a number below /proc/sys, synchronously; undefined if it does not exist. */
   readonly readSetting?: ((path: string) => number | undefined) | undefined
   readonly room?: KernelSockets['room'] | undefined
-  /** Connects with the API server that the configuration names, for --source=kube. */
+  /** Connects to the configured API server, for --source=kube. */
   readonly openClient?: (config: Config, dials?: DialWatch) => Promise<ApiClient>
   readonly takeLock: TakeLock
-  /** Listen at the configured addresses. */
+  /** The servers listen at the configured addresses. */
   readonly listens: boolean
-  /** The configuration as kube-proxy's API type, for /configz. */
+  /** Gives the configuration as kube-proxy's API type, for /configz. */
   readonly configz: () => unknown
-  /** For /flagz. */
+  /** The flags, for /flagz. */
   readonly flags?: Flags
-  /** Follows changes of the configuration, until the result is called. */
+  /** Follows changes of the configuration. The result ends this. */
   readonly follow?: (handlers: ConfigHandlers) => () => Promise<void>
-  /** Logs the state whenever an operator asks for it, until the result is called. */
+  /** Logs the state whenever an operator requests it. The result ends this. */
   readonly asked?: (logState: () => void) => () => void
-  /** Settings of the kernel: those that the mode needs and, but for --once, of connection tracking. */
+  /** Writes kernel settings: those of the mode and, without --once, those of conntrack. */
   readonly tune?: (config: Config) => Promise<void>
   readonly setOomScoreAdj?: (value: number) => Promise<void>
   readonly setLogging?: (config: Config) => void
-  /** The kernel differed from what was left there, and holds it again. */
+  /** Called after a repair of drift. */
   readonly healed?: () => void
-  /** The kernel holds what the sources ask for. */
+  /** Called when the kernel holds the wanted state. */
   readonly synced: (sync: Sync) => void
-  /** A plan that --backend=dry-run does not commit. */
+  /** Gets each plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
 }
 
-/** What set two values that a cluster gets wrong: a flag, a field of the file with its place, or a default. */
+/**
+ * Origin of two values that are often wrong in a cluster: a flag, a field of the file with its position, or a default.
+ */
 export interface Origins {
   readonly mode: string
   readonly nodeName: string
 }
 
 interface ConfigHandlers {
-  /** Does not reject. */
+  /** Applies a new configuration. Does not reject. */
   readonly changed: (config: Config, fields: readonly FieldChange[]) => Promise<void>
-  /** There is another configuration, which cannot be used; the reasons were logged. */
+  /** A new configuration is invalid; the reasons are in the log. */
   readonly refused: () => void
 }
 
@@ -82,9 +84,9 @@ export interface Sync {
   readonly reason: PassReason
   readonly snapshot: Snapshot
   readonly table: FrontendTable
-  /** Of the sync before; undefined at the first. */
+  /** The table of the previous sync; undefined at the first. */
   readonly previous: FrontendTable | undefined
-  /** Commits since the sync before, together. */
+  /** Sum of the commits since the previous sync. */
   readonly written: Written
 }
 

@@ -55,7 +55,7 @@ export class LeftOutWatch {
     else this.#rereads = 0
   }
 
-  /** Calls nothing any more until the next `follow` or `refused`. */
+  /** Ends all calls until the next `follow` or `refused`. */
   stop(): void {
     this.#timer?.()
     this.#timerAtMs = Number.POSITIVE_INFINITY
@@ -97,7 +97,7 @@ export class LeftOutWatch {
       this.#rereadMs = nowMs + Math.min(distanceMs, REREAD_MS_MAX)
       reread(objects)
     }
-    // Check also after a list: it may have failed.
+    // A list may fail, so that a check follows it, too.
     this.#checkWithin(this.#rereadMs - nowMs)
   }
 

@@ -6,11 +6,11 @@ import { watchLocalIps } from './open.ts'
 
 interface IntakeIps {
   readonly intake: Intake
-  /** They cannot be read, which was logged. */
+  /** The addresses cannot be read; the reason is in the log. */
   readonly failed: () => void
 }
 
-/** Follows this machine's addresses for the intake, where something depends on them. */
+/** Follows this machine's addresses for the intake, if the configuration depends on them. */
 export function followLocalIps(
   config: Config,
   { clock, log, openRoute }: Pick<DaemonIo, 'clock' | 'log' | 'openRoute'>,

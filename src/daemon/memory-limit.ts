@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
-/** A hierarchy of control groups that limits memory: where it is mounted, and what its limit is called. */
+/** A hierarchy of control groups that limits memory: its mount point, and the name of its limit. */
 const HIERARCHIES = [
   { controllers: /^0::(.*)$/m, mount: 'sys/fs/cgroup', file: 'memory.max' },
   { controllers: /^0::(.*)$/m, mount: 'sys/fs/cgroup/unified', file: 'memory.max' },
@@ -13,9 +13,9 @@ const HIERARCHIES = [
 ] as const
 
 /**
- * Memory that this process may have, bytes: the least of the limits of its control group, of those above it (cgroup v2 and
- * v1), and the machine's memory; undefined where none can be read. `root` stands for `/`. A container mostly sees its own
- * group at the root of the mount, whatever path it is told.
+ * Gives the memory limit of this process in bytes. It is the minimum of the limits of its control group and its parents
+ * (cgroup v2 and v1), and of the machine's memory; undefined if none is readable. `root` replaces `/`. In a container,
+ * the mount usually has the container's own group at its root, whatever path /proc names.
  */
 export function memoryLimit(root = '/'): number | undefined {
   const groups = read(join(root, 'proc/self/cgroup')) ?? ''
@@ -25,7 +25,7 @@ export function memoryLimit(root = '/'): number | undefined {
   })
   const total = /^MemTotal:\s+(\d+) kB$/m.exec(read(join(root, 'proc/meminfo')) ?? '')?.[1]
   const bytes = [
-    // `max` is none; without one, cgroup v1 says more than any machine has.
+    // `max` means no limit in cgroup v2. Without a limit, cgroup v1 gives a number that exceeds every machine's memory.
     ...limits.map(text => Number.parseInt(text ?? '', 10)),
     1024 * Number(total),
   ].filter(limit => limit > 0)
@@ -42,7 +42,7 @@ function upwards(path: string): readonly string[] {
   return paths
 }
 
-/** Undefined where there is no such file, or it may not be read. */
+/** Reads a file; undefined if it does not exist or is not readable. */
 function read(path: string): string | undefined {
   try {
     return readFileSync(path, 'utf8')

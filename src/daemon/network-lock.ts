@@ -29,34 +29,34 @@ interface NetworkLockOptions {
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number
-  /** A socket of NETLINK_NETFILTER. */
+  /** Opens a socket of NETLINK_NETFILTER. */
   readonly openSocket: () => LockSocket
-  /** The text of /proc/net/netlink. */
+  /** Reads /proc/net/netlink. */
   readonly listSockets: () => Promise<string>
-  /** Who listens at an abstract name; see abstractListeners. */
+  /** Lists the listeners at an abstract name; see abstractListeners. */
   readonly listenersAt: (name: string) => Promise<readonly Listener[] | undefined>
-  /** Whether a socket is one of a process with CAP_NET_ADMIN; see ownerIsAdmin. */
+  /** Tests whether a process with this socket has CAP_NET_ADMIN; see ownerIsAdmin. */
   readonly ownerIsAdmin: (inode: number, users: readonly number[]) => Promise<boolean | undefined>
   /** Takes an abstract name: takeLock of base/instance-lock.ts. */
   readonly takeName: TakeLock
-  /** Users whose hold of the abstract name counts. */
+  /** Users that may hold the abstract name. */
   readonly trusted: readonly number[]
 }
 
 /**
- * Groups of NETLINK_NETFILTER that no kernel sends to (NFNLGRP_MAX is 9), and that each socket may join (af_netlink.c
- * makes at least 32): a lock is the socket whose groups are the hash of its name.
+ * A lock is a socket that has joined the groups of its name's hash. These groups of NETLINK_NETFILTER are unused by the
+ * kernel (NFNLGRP_MAX is 9), and any socket may join them (af_netlink.c makes at least 32).
  */
 const FIRST_GROUP = 13
 const GROUPS = 20
 const GROUP_BITS = 0xfffff000
 const ATTEMPTS_MAX = 12
 const PAUSE = { minMs: 20, spanMs: 80 } as const
-/** Processes have no higher numbers (PID_MAX_LIMIT); a port id above is none. */
+/** Process numbers do not exceed this (PID_MAX_LIMIT); a higher port id is not one. */
 const PID_MAX = 1 << 22
 const ROOT = 0
 
-/** The lock of this machine's kernel. */
+/** Makes the lock in this machine's kernel. */
 export function systemLock(
   clock: Clock,
   random: () => number,
@@ -76,14 +76,14 @@ export function systemLock(
 }
 
 /**
- * Inodes of the sockets of the process that holds this lock here. Empty where none does, and where this process may not
- * see it, as in another PID namespace.
+ * Lists the sockets (inodes) of the process that holds this lock in this network namespace. Empty if no process does,
+ * or if it is not visible, as in another PID namespace.
  */
 export async function holderSockets(name: string): Promise<ReadonlySet<number>> {
   const listSockets = () => readFile('/proc/net/netlink', 'latin1')
   for (const { portId, inode } of (await members({ listSockets }, maskOf(name))) ?? []) {
     const sockets = portId > PID_MAX ? NO_SOCKETS : socketsSeen(portId)
-    // A port id is a process's number by custom only.
+    // A port id equals the process number only by convention.
     if (sockets.has(Number(inode))) return sockets
   }
   return NO_SOCKETS
@@ -102,8 +102,8 @@ function socketsSeen(process: number): ReadonlySet<number> {
 }
 
 /**
- * Sockets that listen at an abstract name; undefined where the kernel does not say whose they are. Asks again after
- * failures that may pass: a kernel that is short of memory for a moment ends no start.
+ * Lists the sockets that listen at an abstract name; undefined if the kernel cannot list them. Retries transient
+ * failures: a short lack of kernel memory does not fail the start.
  */
 export async function listenersAt(clock: Clock, name: string): Promise<readonly Listener[] | undefined> {
   for (let attempt = 1; ; attempt++) {
@@ -136,8 +136,8 @@ async function listOnce(clock: Clock, name: string): Promise<readonly Listener[]
 }
 
 /**
- * A lock that exists once in a network namespace, that only a process with CAP_NET_ADMIN there can take, and that ends
- * with its process, however that dies: see docs/decisions/0010. Where the kernel does not let this process take it, or
+ * Makes a lock that exists once in a network namespace. Only a process with CAP_NET_ADMIN there can take it, and the
+ * kernel releases it at every kind of exit: see docs/decisions/0010. If the kernel forbids this process to take it, or
  * does not list sockets, the abstract name alone is the lock.
  */
 export function networkLock(options: NetworkLockOptions): TakeLock {
@@ -167,8 +167,8 @@ type Joined =
   | { readonly kind: 'unavailable' }
 
 /**
- * Shows itself first and looks afterwards: of two, the later one sees the earlier one. Of several that begin at once
- * all may withdraw, and begin again after a pause of their own. A socket that is seen twice is a holder's.
+ * Joins the groups first and then reads the list: of two processes, the later one sees the earlier one. If several
+ * start at once, all may withdraw and retry after a random pause. A socket that is listed twice belongs to a holder.
  */
 async function join(options: NetworkLockOptions, mask: number): Promise<Joined> {
   let seen: Member | undefined
@@ -201,7 +201,7 @@ async function joinOnce(options: NetworkLockOptions, mask: number): Promise<Join
   return other === undefined ? { kind: 'unavailable' } : { kind: 'busy', by: other }
 }
 
-/** Undefined where there is no /proc. */
+/** Lists the holders; undefined without a readable /proc. */
 async function members(
   { listSockets }: Pick<NetworkLockOptions, 'listSockets'>,
   mask: number,
@@ -215,7 +215,9 @@ async function members(
   }
 }
 
-/** Sockets of NETLINK_NETFILTER that are in these groups, as /proc/net/netlink has them (netlink_native_seq_show). */
+/**
+ * Finds the sockets of NETLINK_NETFILTER in these groups, in the format of /proc/net/netlink (netlink_native_seq_show).
+ */
 export function membersOf(text: string, mask: number): readonly Member[] {
   const found: Member[] = []
   for (const line of text.split('\n').slice(1)) {
@@ -228,7 +230,7 @@ export function membersOf(text: string, mask: number): readonly Member[] {
   return found
 }
 
-/** FNV-1a, folded into the bits of the groups; never 0. */
+/** Hashes a name (FNV-1a), folded into the bits of the groups; never 0. */
 export function maskOf(name: string): number {
   let hash = 0x811c9dc5
   for (const byte of Buffer.from(name)) hash = Math.imul(hash ^ byte, 0x01000193)
@@ -245,15 +247,17 @@ function groupsOf(mask: number): readonly number[] {
 interface Announcement {
   readonly name: string
   readonly holder: string
-  /** The lock of the kernel is held: who else has the name is an older version, or nobody who may have it. */
+  /**
+   * This process holds the lock in the kernel: another holder of the name is an older version, or has no right to it.
+   */
   readonly alone: boolean
 }
 
 /**
- * Takes the abstract name as well, in both forms: earlier versions of kprobe look for it, and those who come later learn
- * from it who holds the lock. Of others who have the name, only root and the user of this process count, and only with
- * CAP_NET_ADMIN. One of whom that is not known may be there: see `rival` of LockResult. A process that was killed may have
- * the name for a moment longer.
+ * Takes both forms of the abstract name, too. Earlier versions of kprobe check it, and later processes read from it
+ * which process holds the lock. Another holder of the name counts only if it runs as root or as the user of this
+ * process, with CAP_NET_ADMIN. If the capability is not readable, the process may be a rival: see `rival` of
+ * LockResult. A killed process may keep the name for a moment.
  */
 async function announce(options: NetworkLockOptions, announcement: Announcement): Promise<LockResult> {
   const { name, alone } = announcement
@@ -273,11 +277,13 @@ async function announce(options: NetworkLockOptions, announcement: Announcement)
 }
 
 interface Claimant {
-  /** Undefined where the process is not to be seen. */
+  /** Undefined if the process is not visible. */
   readonly isAdmin: true | undefined
 }
 
-/** Who listens at the name and may be a kprobe, this one included; undefined where the kernel does not say who does. */
+/**
+ * Lists the listeners at the name that may be a kprobe, this one included; undefined if the kernel cannot list them.
+ */
 async function claimants(
   options: NetworkLockOptions,
   name: string,
@@ -292,7 +298,7 @@ async function claimants(
   return listeners === undefined ? undefined : found
 }
 
-/** The lock of the kernel is held; of the abstract name, these forms. */
+/** Gives the result for a process that holds the lock in the kernel, and these forms of the abstract name. */
 async function heldWith(
   options: NetworkLockOptions,
   { name, holder }: Announcement,
@@ -307,7 +313,7 @@ async function heldWith(
     const shared = await isShared()
     if (shared === false) return undefined
     const said = await askHolder(name, held === 0 ? '' : holder)
-    // Where the kernel does not say who listens, only an answer shows that anybody does.
+    // If the kernel does not list listeners, only an answer proves one.
     const isThere = shared === true || (isEarlier && said !== '')
     return isThere ? { holder: said, isEarlier } : undefined
   }
@@ -316,13 +322,15 @@ async function heldWith(
 
 interface Forms {
   readonly release: () => Promise<void>
-  /** What another holder says of itself; undefined where there is none. */
+  /** Answer of another holder; undefined if there is none. */
   readonly other: string | undefined
-  /** How many are held. */
+  /** Number of forms that this process holds. */
   readonly held: number
 }
 
-/** A runtime that pads names itself finds the second form taken, by itself. */
+/**
+ * Takes the forms of the name. With a runtime that pads names itself, the process finds the second form held by itself.
+ */
 async function takeForms({ takeName }: NetworkLockOptions, { name, holder }: Announcement): Promise<Forms> {
   const held: (() => Promise<void>)[] = []
   let other: string | undefined
@@ -337,7 +345,7 @@ async function takeForms({ takeName }: NetworkLockOptions, { name, holder }: Ann
   return { release, other, held: held.length }
 }
 
-/** What the holder says, if it is the process that the kernel names: the name alone is anybody's. */
+/** Gives the holder's answer if the kernel names the same process: any process may take the abstract name. */
 async function holderOf(name: string, { portId }: Member): Promise<string> {
   const said = await askHolder(name)
   const process = `pid ${portId}`

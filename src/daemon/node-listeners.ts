@@ -23,8 +23,8 @@ interface NodeListenersIo extends Pick<DaemonIo, 'clock' | 'log' | 'signal' | 'o
 }
 
 /**
- * For the daemon of a configuration; undefined where it does not speak with the kernel, or not about sockets. `retry` is
- * called a second after a failure: `completed` is then due again.
+ * Makes the NodeListeners of a daemon; undefined without a kernel, or without sockets for the lookup. `retry` is called
+ * a second after a failure: the caller then calls `completed` again.
  */
 export function nodeListenersOf(
   { backend }: Pick<Config, 'backend'>,
@@ -46,7 +46,7 @@ export function nodeListenersOf(
 
 interface NodeListenersOptions {
   readonly clock: Clock
-  /** Says what cannot be looked up, once until it can. */
+  /** Reports that lookups fail, once until one succeeds. */
   readonly warn: (facts: { readonly err: Error }, text: string) => void
   /** Counts failed lookups. */
   readonly failed?: () => void
@@ -57,36 +57,36 @@ interface NodeListenersOptions {
     readonly diag: OpenSocket
     readonly route: OpenSocket
   }
-  /** Inodes of this process's own sockets: a Service may have their addresses and ports. */
+  /** Inodes of this process's own sockets, which do not conflict with Services. */
   readonly ownSockets: () => ReadonlySet<number>
 }
 
-/** What a Snapshot is completed for: the first objects of a source, a change of objects, or a full resync. */
+/** The reason to complete a Snapshot: the first objects of a source, a change of objects, or a full resync. */
 export type Occasion = 'start' | 'change' | 'resync'
 
 type Completed = Pick<Snapshot, 'services' | 'listeners'>
 
 /**
- * Looks up which processes of this node listen at the external addresses of Services, where these are addresses of this
- * node. A Service that has an address and port keeps it: the lookup is of what a Service newly asks for, and at a full
- * resync of what was refused. One look lists all listeners of the node, which takes a millisecond.
+ * Finds the processes that listen at external IPs of Services, if these are addresses of this node. A Service keeps an
+ * address and port that it has. The lookup covers only new ones, and at a full resync those that were refused. One
+ * lookup lists all listeners of the node, which takes a millisecond.
  */
 export class NodeListeners {
   readonly #options: NodeListenersOptions
-  /** What was completed last. */
+  /** The last completed state. */
   #before: Completed = { services: PersistentMap.empty(), listeners: PersistentMap.empty() }
-  /** Services whose lookup failed, as they were at the last one that succeeded: no more than there are Services. */
+  /** Services whose lookup failed, as they were at the last successful one: at most as many as there are Services. */
   readonly #unasked = new Map<ServiceKey, Service | undefined>()
   #failing = false
   #timer: Cancel | undefined
-  /** No lookup has succeeded since the start: Services may be served since before. */
+  /** No lookup has succeeded since the start: the kernel may already serve the Services. */
   #starting = false
 
   constructor(options: NodeListenersOptions) {
     this.#options = options
   }
 
-  /** The Snapshot with what was found; the same object when that is nothing new. */
+  /** Gives the Snapshot with its listeners; the same object if they did not change. */
   completed(snapshot: Snapshot, occasion: Occasion): Snapshot {
     const { services, listeners, localIps } = snapshot
     this.#starting = occasion === 'start' || (this.#starting && this.#unasked.size > 0)
@@ -95,7 +95,7 @@ export class NodeListeners {
     const keys = [...new Set([...changed, ...this.#unasked.keys(), ...again])]
     const gone = keys.filter(key => !services.has(key))
     for (const key of gone) this.#unasked.delete(key)
-    // Where the addresses are known, most Services need no look: IPVS mode has thousands of addresses to list.
+    // If the addresses are known, most Services need no lookup: IPVS mode has thousands of addresses to list.
     const mayBeNear = (ip: Ip): boolean => localIps.length === 0 || localIps.includes(ip)
     const asking = keys.filter(
       key => services.get(key)?.externalIps.some(mayBeNear) === true || listeners.has(key),
@@ -131,7 +131,7 @@ export class NodeListeners {
     })
   }
 
-  /** They are asked about once more later; what is gone is forgotten now. */
+  /** Postpones the lookup of these Services, and removes the listeners of deleted ones now. */
   #postponed(keys: readonly ServiceKey[], services: PersistentMap<Service>): readonly SnapshotEvent[] {
     const gone = keys.filter(key => !services.has(key))
     for (const key of keys)
@@ -160,7 +160,7 @@ export class NodeListeners {
     })
   }
 
-  /** Whether the Service had asked for the port before, and was not refused. */
+  /** Tests whether the Service already had the port, without a refusal. */
   #heldBefore(key: ServiceKey): (port: TakenPort) => boolean {
     const { services, listeners } = this.#before
     const before = this.#unasked.has(key) ? this.#unasked.get(key) : services.get(key)
@@ -171,7 +171,7 @@ export class NodeListeners {
     return its => ips.has(its.ip) && ports.has(portKey(its.protocol, its.port)) && !taken.has(takenKey(its))
   }
 
-  /** Of this node; those of Services that a mode bound to its device are none. */
+  /** Lists the addresses of this node, without those of Services that a mode bound to its device. */
   #addresses(): readonly LinkAddress[] {
     return this.#over(this.#options.sockets.route, route => {
       const bound = MODE_DEVICE === undefined ? undefined : findLink(route, MODE_DEVICE)?.index
@@ -182,8 +182,9 @@ export class NodeListeners {
   }
 
   /**
-   * By protocol and port, those of other processes. Which came first, a Service or a listener, is not known at the start:
-   * then only those of root count, so that no process without rights takes a port that a Service has.
+   * Lists the listeners of other processes by protocol and port. At the start, it is unknown whether a Service or a
+   * listener was first. Only listeners of root count then, so that an unprivileged process cannot take a Service's
+   * port.
    */
   #listeners(): ReadonlyMap<string, readonly Listener[]> {
     const { sockets, ownSockets } = this.#options
@@ -216,7 +217,7 @@ function portKey(protocol: Protocol, port: number): string {
   return `${protocol} ${port}`
 }
 
-/** A process that listens at all addresses listens at the node's own ones; VIPs belong to Services. */
+/** A wildcard listener conflicts only at the node's own addresses; VIPs belong to Services. */
 function isInTheWay(reached: ReturnType<typeof reach>, isOwn: boolean): boolean {
   return reached === 'address' || (reached === 'wildcard' && isOwn)
 }
@@ -242,10 +243,10 @@ function listenersOf(
   return taken.length === 0 ? undefined : { taken }
 }
 
-/** User id. */
+/** User ID of root. */
 const ROOT = 0
 
-/** At once, one after the other: a list that changes while it is made is whole the next time. */
+/** Immediate attempts: a list that changes while it is read is whole the next time. */
 const ATTEMPTS = 3
 const RETRY_MS = 1_000
 

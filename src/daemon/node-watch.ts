@@ -12,13 +12,13 @@ interface NodeWatchOptions {
   readonly log: Log
   /** The configuration in use. */
   readonly config: () => Pick<Config, 'nodeName' | 'nodePortAddresses' | 'detectLocal' | 'source'>
-  /** What set the name: a flag, a field of the configuration, or `hostname`. */
+  /** Origin of the name: a flag, a field of the configuration, or `hostname`. */
   readonly nameFrom: string
-  /** Names of Nodes that exist, the first few. */
+  /** Names of the first few existing Nodes. */
   readonly others: () => Promise<readonly string[]>
 }
 
-/** Distances between warnings about a missing Node: kube-proxy waits the first of them before it says anything. */
+/** Time between warnings about a missing Node. The first is the time that kube-proxy waits before its first warning. */
 const FIRST_REPEAT_MS = 30_000
 const REPEAT_MS_MAX = 300_000
 
@@ -36,7 +36,7 @@ export class NodeWatch {
     this.#families = new FamilyWatch(options)
   }
 
-  /** What a source knows of the Node once it has read everything. */
+  /** Takes the Node of a source that has read everything. */
   follow(node: NodeInfo | undefined): void {
     const before = this.#sight
     this.#sight = node === undefined ? 'missing' : node.deleted === true ? 'deleted' : 'found'
@@ -47,7 +47,7 @@ export class NodeWatch {
       this.#options.log.info({ node: node?.name, ips: node?.ips.map(formatIp) }, 'Node found')
   }
 
-  /** What the kernel holds now. */
+  /** Takes the frontends that the kernel holds. */
   synced(table: FrontendTable): void {
     if (this.#sight === 'found') this.#families.look(table)
   }
@@ -68,7 +68,7 @@ export class NodeWatch {
     const { nodes, err } = await this.#others()
     if (isCancelled) return
     const facts = { node: nodeName, nameFrom, nodes, ...(err === undefined ? {} : { err }) }
-    // Files need not hold a Node: who writes them knows, and reads it once.
+    // Files may omit the Node deliberately, so that one warning is enough.
     const isOptional = source.kind === 'file' && nodes.length === 0
     if (sight === 'deleted') log.warn(facts, DELETED)
     else
@@ -106,7 +106,7 @@ export class NodeWatch {
 const DELETED =
   'Node deleted: its last addresses stay in use, /healthz answers 503 until a Node of this name exists again'
 
-/** Warns of a family in which Services have node ports and the Node has no address. */
+/** Warns if Services of a family have node ports and the Node has no address of it. */
 class FamilyWatch {
   readonly #options: NodeWatchOptions
   readonly #used = new Set<Family>()

@@ -29,14 +29,14 @@ interface ObserverOptions {
   /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly nodeName: string
-  /** Those that are programmed. */
+  /** The families that are programmed. */
   readonly families: readonly Family[]
   readonly syncPeriodMs: number
   readonly build: BuildInfo
   readonly source: () => SourceStatus | undefined
-  /** Services that the kernel refuses now. */
+  /** Number of Services that the kernel rejects now. */
   readonly quarantined: () => number
-  /** What is to be thought of this node while its Node object is unknown; undefined: that it is not eligible. */
+  /** Eligibility of this node while its Node object is unknown; undefined: not eligible. */
   readonly eligibleWithoutNode: boolean | undefined
   readonly outward: MetricsOptions['outward']
   readonly features: MetricsOptions['features']
@@ -45,7 +45,7 @@ interface ObserverOptions {
   readonly ofMode: MetricsOptions['ofMode']
   /** The mode that programs the kernel now. */
   readonly mode: () => Pick<Mode, 'countsFailures'>
-  /** Something that people should read at the object it is about. */
+  /** Gets each fact that deserves an event at its object. */
   readonly tell: (fact: EventFact) => void
 }
 
@@ -53,7 +53,7 @@ const FURTHER = 'more fields or objects ignored; `kprobe plan` lists them'
 
 type EventOf<Kind extends ReconcilerEvent['kind']> = Extract<ReconcilerEvent, { readonly kind: Kind }>
 
-/** What happens goes in; logs, metrics, health and events come of it. Decides nothing. */
+/** Turns what happens into logs, metrics, health and events. Makes no decisions. */
 export class Observer {
   readonly metrics: Metrics
   readonly health: HealthTracker
@@ -63,12 +63,12 @@ export class Observer {
   readonly #options: ObserverOptions
   readonly #refusals = new RefusalLog()
   readonly #sourceRefusals = new SourceRefusalLog()
-  /** Of Services, and of objects that are nobody's. */
+  /** Refusals of Services, and those of objects that belong to no Service. */
   #refused = { services: 0, objects: 0 }
   #heardMs: number
   readonly #pending = new PendingChanges()
   readonly #localPolicies = new LocalPolicyCounter()
-  /** Of the sync before. */
+  /** The Snapshot of the previous sync. */
   #programmed: Snapshot | undefined
 
   constructor(options: ObserverOptions) {
@@ -79,7 +79,8 @@ export class Observer {
     this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs })
     this.receipts = new Receipts(wallMs)
     this.#heardMs = clock.nowMs()
-    // A source that was never heard is silent since the start, and one that took over since the last word of the other.
+    // The staleness of a source without data counts from the start, and that of a new source from the last data of the
+    // previous one.
     const staleS = () => {
       this.#heardMs = source()?.heardMs ?? this.#heardMs
       return (clock.nowMs() - this.#heardMs) / 1000
@@ -100,7 +101,7 @@ export class Observer {
     return this.#options.nodeName
   }
 
-  /** Between commits. */
+  /** Takes an event of the mode between commits. */
   modeEvent(event: ModeEvent): void {
     const { log } = this.#options
     switch (event.kind) {
@@ -129,7 +130,7 @@ export class Observer {
     logObservation(this.#options.log, observation)
   }
 
-  /** All that the source cannot use now. */
+  /** Takes the complete list of the source's refusals. */
   refused(list: readonly LocatedRefusal[]): void {
     const { log } = this.#options
     const { fresh, unnamed, total } = this.#sourceRefusals.look(list)
@@ -143,7 +144,7 @@ export class Observer {
     this.metrics.refusals(this.#refused.services + this.#refused.objects)
   }
 
-  /** A Snapshot is offered for programming. */
+  /** Takes a Snapshot that is offered for programming. */
   offered(snapshot: Snapshot): void {
     const { proxy } = this.metrics
     proxy.changes(this.#pending.offered(snapshot))
@@ -193,7 +194,7 @@ export class Observer {
     }
   }
 
-  /** The kernel holds what `table` asks for, which is what the Snapshot means here. */
+  /** Takes a sync: the kernel holds `table`, which is the resolved Snapshot. */
   synced(event: EventOf<'synced'>, snapshot: Snapshot, table: FrontendTable): void {
     const { wallMs, nodeName, tell } = this.#options
     const { proxy } = this.metrics

@@ -2,8 +2,8 @@ import { writeFile } from 'node:fs/promises'
 import type { Log } from '../base/log.ts'
 
 /**
- * Sets how readily the kernel may kill this process when memory runs out: -1000 (never) to 1000. Lowering it needs
- * CAP_SYS_RESOURCE; Services are served without it, so that a failure is only logged.
+ * Sets oom_score_adj of this process: -1000 (the kernel never kills it when memory runs out) to 1000. A lower value
+ * needs CAP_SYS_RESOURCE. Services do not depend on it, so that a failure is only logged.
  */
 export async function setOomScoreAdj(
   value: number,

@@ -20,7 +20,7 @@ import type { Source } from '../source/source.ts'
 import type { DaemonIo } from './io.ts'
 import { partsMax, processRoom, relayRoom } from './process-room.ts'
 
-/** Opens the plane for as long as `use` takes. Throws when the kernel lacks what the mode needs. */
+/** Opens the data plane while `use` runs. Throws if the kernel lacks a feature that the mode needs. */
 export async function withPlane<R>(context: ModeContext, use: PlaneUse<Promise<R>>): Promise<R> {
   return await findMode(context.config.proxyMode).open<Promise<R>>(context, opened => untilDone(opened, use))
 }
@@ -37,7 +37,7 @@ async function untilDone<State, P extends Plan<State>, R>(
   }
 }
 
-/** A socket to the kernel's nf_tables. Throws when the addon is missing or the socket refused. */
+/** Opens a socket to nf_tables. Throws if the addon is missing or the kernel denies the socket. */
 export function openNetfilter(): Transport {
   return openNetlink({ protocol: NETLINK_NETFILTER })
 }
@@ -54,7 +54,7 @@ function openGeneric(): Transport {
   return openNetlink({ protocol: NETLINK_GENERIC })
 }
 
-/** Those of this machine. */
+/** The sockets of this machine. */
 export const KERNEL: KernelSockets = {
   netfilter: openNetfilter,
   generic: openGeneric,
@@ -63,7 +63,7 @@ export const KERNEL: KernelSockets = {
   room: processRoom,
 }
 
-/** The sockets that a daemon uses; the relay may take its part of the descriptors. */
+/** Gives the sockets of a daemon; the relay may use its share of the descriptors. */
 export function socketsOf(io: DaemonIo, descriptors: DescriptorBudget): KernelSockets {
   return {
     netfilter: io.openTransport,
@@ -74,7 +74,7 @@ export function socketsOf(io: DaemonIo, descriptors: DescriptorBudget): KernelSo
   }
 }
 
-/** The files that the configuration names. Of Nodes they tell this one alone. `read` is called for each object. */
+/** Opens the configured files as a source. Of Nodes, it delivers only this one. `read` is called for each object. */
 export function openFileSource(
   config: Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>,
   clock: Clock,
@@ -107,8 +107,8 @@ export function openFileSource(
 }
 
 /**
- * Addresses of this machine, or undefined when nothing depends on them: the choice of NodePort addresses by ranges does,
- * and so do some modes.
+ * Watches the addresses of this machine; undefined if the configuration does not depend on them. Ranges in
+ * --nodeport-addresses do, and some modes.
  */
 export function watchLocalIps(
   config: Config,
@@ -128,7 +128,7 @@ interface OpenClientOptions {
   readonly dials?: DialWatch | undefined
 }
 
-/** The API server that the configuration names. What speaks with it is loaded only here. */
+/** Connects to the configured API server. The modules for it are loaded only here. */
 export async function openClient(
   config: Pick<Config, 'client'>,
   options: OpenClientOptions,

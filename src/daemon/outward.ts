@@ -23,23 +23,23 @@ interface OutwardOptions {
   readonly log: Log
   readonly families: readonly Family[]
   readonly descriptors: DescriptorBudget
-  /** The API for back ends, which listens by itself. */
+  /** The back-end API, which listens by itself. */
   readonly api: { readonly overShare: OverShare } | undefined
   readonly observer: Observer
-  /** The configuration as kube-proxy's API type. */
+  /** Gives the configuration as kube-proxy's API type. */
   readonly configz: () => unknown
   readonly flags: Flags
   readonly status: ProcessStatus
   readonly wallMs: () => number
   readonly pages: AdminPages
   readonly tell: (fact: EventFact) => void
-  /** The mode that programs the kernel now. */
+  /** Gives the mode that programs the kernel now. */
   readonly proxyMode: () => string
-  /** A server could not listen, and the configuration says that this is the end. */
+  /** A server could not listen, and --bind-address-hard-fail is set. */
   readonly failed: () => void
 }
 
-/** Everything that listens: health, metrics, the Services' health check ports, the admin socket. */
+/** The servers of the daemon: health, metrics, the Services' health check node ports, and the admin socket. */
 export class Outward {
   readonly #options: OutwardOptions
   readonly #services: ServiceHealth
@@ -78,7 +78,7 @@ export class Outward {
     }
   }
 
-  /** Listens where `config` says, and nowhere else any more. */
+  /** Listens at the addresses of `config`, and closes other listeners. */
   async follow(config: Config): Promise<void> {
     const before = this.#config
     this.#config = config
@@ -89,7 +89,7 @@ export class Outward {
     if (before === undefined || before.adminSocket !== config.adminSocket) await this.#followAdmin(config)
   }
 
-  /** What the kernel holds now. */
+  /** Takes the frontends that the kernel holds. */
   update(table: FrontendTable): void {
     this.#table = table
     this.#services.update(table)

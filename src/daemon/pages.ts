@@ -21,7 +21,7 @@ interface PagesOptions {
   readonly receipts: Receipts
 }
 
-/** What the admin socket tells: plain values, made when they are asked for, Service by Service. */
+/** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
 export function adminPages(options: PagesOptions): AdminPages {
   const { programming, config, version, intake, nowMs, receipts } = options
   return {
@@ -54,7 +54,7 @@ export function adminPages(options: PagesOptions): AdminPages {
   }
 }
 
-/** Services that the memory is not enough for, with what they do not fit into. */
+/** Lists Services that exceed a memory limit, with that limit. */
 function refusedOver(memo: Memo | undefined): readonly (readonly [ServiceKey, MemoryLimit])[] {
   return memo?.admission?.oversized.entries().map(([key, { limit }]) => [key, limit]) ?? []
 }

@@ -7,7 +7,7 @@ import type { ProcessRoom } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import { memoryLimit } from './memory-limit.ts'
 
-/** What this process may take of its machine, at once. */
+/** Reads the limits of this process, synchronously. */
 export function processRoom(): ProcessRoom {
   const args = [...(process.env.NODE_OPTIONS ?? '').split(/\s+/), ...process.execArgv]
   return {
@@ -29,11 +29,14 @@ export function heapLimit(reported: number, args: readonly string[]): number {
   return mib > 0 ? Math.min(reported, mib * MIB) : reported
 }
 
-/** The rest is the program's own, that of other buffers, and what is garbage before it is collected. */
+/**
+ * Share of the limit for Services and objects. The rest holds the program itself, other buffers, and garbage before its
+ * collection.
+ */
 const SHARE = 0.6
-/** Node.js lets the heap have half of a control group's memory, of a large machine less. */
+/** Share of a control group's memory that Node.js allows the heap; it is smaller on a large machine. */
 const HEAP_SHARE = 0.5
-/** Parts of held objects and of lists that arrive have the rest of it. */
+/** Share of Services. The rest holds the parts of objects and of lists that arrive. */
 const SERVICES_SHARE = 0.75
 
 /** Computes the memory for Services and objects, in bytes; undefined when no limit is known. */
@@ -76,12 +79,12 @@ export function daemonDescriptors(
     : descriptorBudget(room?.descriptors, uses, RELAY)
 }
 
-/** The relay's part of it. */
+/** Gives the limits of the relay: its share of the descriptors. */
 export function relayRoom(room: ProcessRoom | undefined, { relay }: DescriptorBudget): ProcessRoom {
   return { memoryBytes: undefined, ...room, descriptors: relay }
 }
 
-/** The same of `kprobe api`. */
+/** Divides the descriptors of `kprobe api`. */
 export function apiDescriptors(room: ProcessRoom): DescriptorBudget {
   return descriptorBudget(room.descriptors, ['metrics', ...API])
 }
@@ -89,7 +92,7 @@ export function apiDescriptors(room: ProcessRoom): DescriptorBudget {
 const API: readonly DescriptorUse[] = ['api']
 const RELAY: readonly DescriptorUse[] = ['relay']
 
-/** The soft limit, which Node.js has raised to the hard one. Undefined where there is no /proc. */
+/** Reads the soft limit, which Node.js has raised to the hard limit. Undefined without /proc. */
 function descriptors(): number | undefined {
   try {
     const [, most] = /^Max open files\s+(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8')) ?? []

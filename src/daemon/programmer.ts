@@ -9,25 +9,25 @@ import type { ModeMetric } from '../telemetry/mode-metrics.ts'
 import { type Programming, type ProgrammingOptions, startProgramming } from './programming.ts'
 
 /**
- * Whoever programs the kernel now, and who takes its place. A plane of the same mode adopts what the one before left. One
- * of another mode converges first, beside the one that serves; only then does the old mode retire
- * (docs/decisions/0015). A daemon that starts retires, in the same way, what it finds of other modes.
+ * Runs the active mode, and switches between modes. A data plane of the same mode adopts the kernel state of the
+ * previous one. A data plane of another mode first converges beside the active one; only then does the old mode retire
+ * (docs/decisions/0015). At its start, a daemon retires leftovers of other modes in the same way.
  */
 export class Programmer {
   readonly #options: ProgrammingOptions
-  /** The configuration that each mode was programmed by last: it knows whose objects are whose. */
+  /** The last configuration of each mode, which identifies the objects of that mode. */
   readonly #configs = new Map<ProxyMode, Config>()
   #current: Programming | undefined
-  /** Of another mode, and not converged yet. */
+  /** The next mode, which has not converged yet. */
   #next: Programming | undefined
-  /** What it has resolved last: the mode that serves may be stuck in its pass, and never say so. */
+  /** The last resolved state of the next mode: the active mode may be stuck in its pass and never report its own. */
   #overheard: Resolved | undefined
   #newest: Snapshot | undefined
-  /** Of another mode, whose last pass may not have ended yet: it would repair what retires. */
+  /** The end of the previous mode. Until then, its last pass could restore what retires. */
   #leaving: Promise<void> | undefined
   #retirement: Retirement | undefined
 
-  /** Throws when the kernel cannot be spoken to. */
+  /** Throws if the kernel cannot be reached. */
   constructor(config: Config, options: ProgrammingOptions) {
     this.#options = options
     this.#current = this.#begin(config)
@@ -43,7 +43,10 @@ export class Programmer {
     this.#next?.offer(snapshot)
   }
 
-  /** Another configuration; what is wanted is offered anew then. Throws when it cannot be: everything stays as it was. */
+  /**
+   * Takes a new configuration; the caller then offers the Snapshot again. Throws if it cannot be applied, and changes
+   * nothing then.
+   */
   async change(config: Config): Promise<void> {
     const serving = this.#current && this.#configs.get(this.#current.mode)
     const clash = serving && whyNotBeside(serving, config)
@@ -72,12 +75,12 @@ export class Programmer {
     }
   }
 
-  /** Resolves when no other mode is left in the kernel, or none can be removed. */
+  /** Resolves when the other modes are removed from the kernel, or cannot be. */
   async retired(): Promise<void> {
     await this.#retirement?.done
   }
 
-  /** The kernel keeps what it holds. */
+  /** Stops without a change of the kernel. */
   async stop(): Promise<void> {
     await this.#retirement?.end()
     await this.#next?.stop()
@@ -85,7 +88,7 @@ export class Programmer {
     await this.#current?.stop()
   }
 
-  /** A mode that cannot be opened goes on retiring if it was about to. */
+  /** Begins a mode. If it cannot be opened, an interrupted retirement goes on. */
   #beginOrGoOn(config: Config): Programming {
     try {
       return this.#begin(config)
@@ -100,7 +103,7 @@ export class Programmer {
     let isFirst = true
     const begun: Programming = startProgramming(config, {
       ...this.#options,
-      // One that is to take over says the same, but may be the only one who has said it.
+      // The next mode resolves the same Snapshots, and may be the only one that does.
       resolved: its => {
         if (this.#current === undefined || this.#current === begun) this.#options.resolved?.(its)
         else if (this.#next === begun) this.#overheard = its
@@ -130,11 +133,11 @@ export class Programmer {
     this.#leaving = before?.stop()
     const said = this.#overheard
     this.#overheard = undefined
-    // What is older is followed by what is newer, which the mode from before may have told already.
+    // An older state is not reported: the previous mode may have reported a newer one.
     if (said !== undefined && said.snapshot === this.#newest) this.#options.resolved?.(said)
   }
 
-  /** Services are served all the while by the mode from before. */
+  /** Logs events of the next mode. The previous mode serves meanwhile. */
   #overhear({ mode }: Programming, event: ReconcilerEvent): void {
     const { log } = this.#options
     const serving = this.#current?.mode
@@ -176,12 +179,12 @@ export class Programmer {
   }
 }
 
-/** A named proxy has left nothing in modes that it cannot have: what is there is another's. */
+/** Lists the modes that the proxy may have used. In other modes, objects belong to another proxy. */
 function modesOf({ serviceProxyName: name }: Config): readonly ProxyMode[] {
   return name === undefined ? MODE_NAMES : MODE_NAMES.filter(mode => whyNotInstance(name, mode) === undefined)
 }
 
-/** Other modes on their way out of the kernel. Each can be called off: the next daemon, or the next change, goes on. */
+/** Removes other modes from the kernel. It can be canceled: the next daemon, or the next change, goes on. */
 class Retirement {
   readonly done: Promise<void>
   #isUnderWay = true
@@ -197,7 +200,7 @@ class Retirement {
     return this.#isUnderWay
   }
 
-  /** Without a mode, whichever retires. */
+  /** Cancels the retirement of this mode; without a mode, any retirement. */
   async end(mode?: ProxyMode): Promise<void> {
     if (mode !== undefined && !this.#modes.includes(mode)) return
     this.#stop.abort()
@@ -210,7 +213,7 @@ class Retirement {
   }
 }
 
-/** Two reconcilers at work would undo each other's changes. */
+/** Refuses two modes whose reconcilers would undo each other's changes. */
 function whyNotBeside(a: Config, b: Config): string | undefined {
   const [ofA, ofB] = [a, b].map(config => findMode(config.proxyMode).exclusive?.(config))
   return a.proxyMode !== b.proxyMode && ofA === ofB ? ofA : undefined

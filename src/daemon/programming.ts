@@ -26,41 +26,38 @@ export interface ProgrammingOptions {
   readonly random: () => number
   readonly sockets: KernelSockets
   readonly report: (event: ReconcilerEvent) => void
-  /** Hears what the mode does between commits. */
+  /** Gets the events of the mode between commits. */
   readonly tell: (event: ModeEvent) => void
-  /** A plan that --backend=dry-run does not commit. */
+  /** Gets each plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
-  /** What the kernel or the mode has no place for, all of it, whenever it has changed. */
+  /** Gets the complete list of what the kernel or the mode does not support, whenever it changes. */
   readonly misfits: (refusals: readonly Refusal[]) => void
-  /** Reads once more what there is, before it removes most of what the kernel holds. */
+  /** Reads the source again, before most of the kernel state is removed. */
   readonly confirm?: () => Promise<void> | undefined
-  /** Hears what Services mean here as soon as it is known, whatever becomes of it in the kernel. */
+  /** Gets each resolved state at once, whatever the result of its commit. */
   readonly resolved?: (resolved: Resolved) => void
 }
 
-/**
- * One plane and its reconciler, for as long as the configuration asks for the same. Another may follow it: it adopts
- * what this one left in the kernel.
- */
+/** One data plane and its reconciler, for one configuration. The next one adopts the kernel state. */
 export interface Programming {
   readonly mode: ProxyMode
   readonly status: ReconcilerStatus
-  /** Memory that Services may take together; undefined for no bound. */
+  /** Maximum memory of all Services together; undefined for no bound. */
   readonly servicesBytes: number | undefined
-  /** Something is left out, or done otherwise: the kernel or the mode has no place for it. */
+  /** The kernel or the mode does not support a part of the wanted state. */
   readonly hasMisfits: boolean
-  /** What the kernel has counted at each endpoint, where the configuration asks for it. */
+  /** Reads the kernel's counters of each endpoint, if the configuration enables them. */
   traffic(): Promise<readonly TrafficCount[]>
-  /** Those that the mode declares. Rejects when the kernel cannot be asked. */
+  /** Reads the metrics of the mode. Rejects if the kernel cannot be queried. */
   metrics(): Promise<readonly ModeMetric[]>
-  /** What the kernel, as it is now, lacks of what was asked for last. */
+  /** Computes the diff from the observed state to the newest wanted state. */
   pending(): Promise<Difference | undefined>
   offer(snapshot: Snapshot): void
-  /** The kernel keeps what it holds. */
+  /** Stops without a change of the kernel. */
   stop(): Promise<void>
 }
 
-/** Throws when the kernel cannot be spoken to, or lacks what the mode needs. */
+/** Throws if the kernel cannot be reached, or lacks a feature that the mode needs. */
 export function startProgramming(config: Config, options: ProgrammingOptions): Programming {
   const { clock, sockets, tell } = options
   return findMode(config.proxyMode).open<Programming>(
@@ -75,12 +72,12 @@ function* telling({ resolved: tell }: ProgrammingOptions, steps: Steps<Resolved>
   return resolved
 }
 
-/** Distance between looks at the kernel's generation, 0.8 us each: damage is noticed in half of the 250 ms allowed. */
+/** Interval of the polls of the kernel's generation, 0.8 us each: drift is detected in half of the 250 ms allowed. */
 const DRIFT_POLL_MS = 100
-/** How long an unfinished pass may hold up the end. */
+/** Maximum time that an unfinished pass may delay the exit. */
 const DRAIN_MS = 3_000
 
-/** How long what is asked for a second time may take; then the first answer counts. */
+/** Maximum time of the second read; after it, the first one counts. */
 const CONFIRM_MS = 60_000
 const DOUBTED =
   'the source has less than half of what the kernel serves; kprobe reads it once more before it removes the rest'
@@ -150,7 +147,10 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     await within(clock, DRAIN_MS / 4, this.#opened.close())
   }
 
-  /** After a restart, what the kernel holds is the memory: a list that lacks most of it is asked for twice. */
+  /**
+   * Reads the source again if its list lacks most of the kernel state. After a restart, only the kernel remembers
+   * earlier objects.
+   */
   async #doubts(held: State, wanted: State): Promise<boolean> {
     if (this.#isConfirmed) return false
     this.#isConfirmed = true
@@ -183,7 +183,7 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     return dryRun(this.#opened.plane, { planned, unreadable })
   }
 
-  /** Refusals of the plane itself (what did not fit) stand in the states that it commits. */
+  /** Reports the refusals of the data plane, which are part of the states that it commits. */
   #noticing(plane: OpenPlane<State, P>['plane']): OpenPlane<State, P>['plane'] {
     return {
       name: plane.name,

@@ -1,14 +1,14 @@
 import { readdir, readFile, readlink, stat } from 'node:fs/promises'
 
-/** Links of all processes together: a process may have a million descriptors. */
+/** Maximum number of links of all processes together: one process may have a million descriptors. */
 const LINKS_MAX = 1 << 16
-/** linux/capability.h. */
+/** The capability's number in linux/capability.h. */
 const CAP_NET_ADMIN = 12n
 
 /**
- * Tells whether a process that has this socket open has CAP_NET_ADMIN in the user namespace of this process. Undefined
- * where /proc shows no such process: it is in another PID namespace, has more privileges, or belongs to a user that is not
- * in `users`.
+ * Tests whether a process that has this socket open has CAP_NET_ADMIN in the user namespace of this process. Undefined
+ * if /proc does not show the process: it is in another PID namespace, has more privileges, or belongs to a user that is
+ * not in `users`.
  */
 export async function ownerIsAdmin(inode: number, users: readonly number[]): Promise<boolean | undefined> {
   const wanted = `socket:[${inode}]`
@@ -32,12 +32,12 @@ async function list(folder: string): Promise<readonly string[]> {
   return (await readdir(folder).catch(gone)) ?? []
 }
 
-/** Processes end while they are read, and those with more privileges are not shown. */
+/** Ignores errors: processes may end during the read, and those with more privileges are not readable. */
 function gone(): undefined {
   return undefined
 }
 
-/** Capabilities count in a user namespace: anybody can have all of them in one of their own. */
+/** Compares user namespaces, too: any user may have all capabilities in a user namespace of their own. */
 async function isAdmin(pid: string): Promise<boolean> {
   const [theirs, ours] = await Promise.all(
     [pid, 'self'].map(each => readlink(`/proc/${each}/ns/user`).catch(gone)),

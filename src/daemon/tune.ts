@@ -4,7 +4,7 @@ import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/file
 import type { RecordKernel } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 
-/** Brings the kernel's settings to what the configuration asks for and its mode needs. Does not reject. */
+/** Sets the kernel settings that the configuration and its mode need. Does not reject. */
 export async function tuneKernel(config: Config, options: TuneOptions = {}): Promise<TuneReport> {
   const reports = [await tuneConntrack(config.conntrack, options), await tuneMode(config, options)]
   return {
@@ -14,12 +14,12 @@ export async function tuneKernel(config: Config, options: TuneOptions = {}): Pro
   }
 }
 
-/** Only what the mode cannot do without. */
+/** Sets only the settings that the mode cannot run without. */
 export async function tuneMode(config: Config, options: TuneOptions = {}): Promise<TuneReport> {
   return (await findMode(config.proxyMode).tune?.(config, options)) ?? NOTHING
 }
 
-/** Throws when the kernel refuses. */
+/** Throws if the kernel rejects the record. */
 export async function writeRecord(
   config: Config,
   written: readonly SysctlWrite[],

@@ -1,6 +1,6 @@
 /**
- * What a back end is made of: where Services come from, what they mean on this node, and the reconciler that keeps a data
- * plane that way.
+ * The parts of a back end: sources of Services, the resolution of Services on this node, and the reconciler that keeps
+ * a data plane in that state.
  */
 export { type Cidr, cidrOf, contains, formatCidr, hostCidr, parseCidr } from '../base/cidr.ts'
 export { type Cancel, type Clock, systemClock } from '../base/clock.ts'

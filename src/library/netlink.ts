@@ -1,6 +1,6 @@
 /**
  * Netlink: sockets, messages, and attributes described by tables. A Transport moves datagrams, a Connection holds
- * conversations over it, and an AttributeSet says what the attributes of a message are.
+ * conversations over it, and an AttributeSet describes the attributes of a message.
  */
 export type { Clock } from '../base/clock.ts'
 export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts'

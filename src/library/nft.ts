@@ -1,6 +1,6 @@
 /**
- * nf_tables over netlink: tables, sets, chains and rules as values, the transaction that leads from one such value to
- * another, a client that commits and lists, and a data plane made of a function from Services to tables.
+ * nf_tables over netlink: tables, sets, chains and rules as values, the transaction between two such values, a client
+ * that commits and lists, and a data plane made of a function from Services to tables.
  */
 export type { Octets } from '../base/octets.ts'
 export {

@@ -18,18 +18,20 @@ export interface RulesetPlaneOptions {
   /** The name of the plane and of its tables. */
   readonly name: string
   readonly client: NftClient
-  /** Families of the tables of that name that belong to the plane; ip and ip6 by default. Everything in them does. */
+  /**
+   * Families of the tables of that name, ip and ip6 by default. The plane owns these tables with all their contents.
+   */
   readonly families?: readonly NftFamily[]
-  /** Everything that the table of one family should hold. Pure: equal Services give equal tables. */
+  /** Renders the whole table of one family. Pure: equal Services give equal tables. */
   readonly render: (layout: FamilyLayout, frontends: FrontendTable) => Table
   /**
-   * Names the processes that change the tables, once damage comes back: opens a further socket, and says which port id
-   * the commits of `client` have. Without it they are repaired, and no process is named.
+   * Names the processes that change the tables, if drift recurs. It opens a further socket; `own` is the port id of the
+   * commits of `client`. Without it, drift is repaired, but no process is named.
    */
   readonly writers?: { readonly openTransport: () => Transport; readonly own: number }
 }
 
-/** One transaction of nf_tables, and what the kernel holds after it. */
+/** One transaction of nf_tables, and the kernel state after it. */
 export interface RulesetPlan extends Plan<Ruleset> {
   readonly transaction: Transaction
 }
@@ -38,10 +40,9 @@ const NOTHING: Ruleset = { tables: [] }
 const NONE_LATE: DiffOptions = { lateSets: new Set() }
 
 /**
- * A data plane that is one function: it gives the tables, all of them, and everything else follows. Each difference is
- * one transaction, what others change is found by listing, and a Service that the kernel refuses is left out alone if
- * the elements that serve it are in a group of its name (Table.elements). Rendering and comparing walk all Services: for
- * tens of thousands of them implement Dataplane.
+ * Makes a data plane of one function, which renders all tables. Each diff is one transaction, and listing finds drift.
+ * The quarantine of a single Service needs its elements in a group of its name (Table.elements). Rendering and diffing
+ * walk all Services: for tens of thousands of Services implement Dataplane.
  */
 export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Ruleset, RulesetPlan> {
   const { name, client, families = NFT_FAMILIES, writers } = options

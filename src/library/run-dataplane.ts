@@ -15,30 +15,32 @@ import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 export interface RunDataplaneOptions<State, P extends Plan<State>> {
   readonly source: Source
   readonly plane: Dataplane<State, P>
-  /** Name of this node, as its Node object has it. */
+  /** Name of this node's Node object. */
   readonly nodeName: string
-  /** Serve the Services that carry this value in service.kubernetes.io/service-proxy-name; without it, those without. */
+  /**
+   * Serve the Services with this value in service.kubernetes.io/service-proxy-name; if unset, those without the label.
+   */
   readonly serviceProxyName?: string | undefined
-  /** What else Services are resolved by; see DEFAULT_RESOLVE_OPTIONS. */
+  /** Further options of the resolution; see DEFAULT_RESOLVE_OPTIONS. */
   readonly resolving?: Partial<ResolveOptions>
-  /** Aborting it ends the run. Without it SIGINT and SIGTERM do. */
+  /** Aborting it ends the run. If unset, SIGINT and SIGTERM end it. */
   readonly signal?: AbortSignal
-  /** Lines for people on standard error by default. */
+  /** The log; text lines on standard error by default. */
   readonly log?: Log
   readonly clock?: Clock
   /** Minimum time between two commits, milliseconds; 1000 by default. */
   readonly minIntervalMs?: number
   /** Maximum interval between full resyncs, milliseconds; 30,000 by default. */
   readonly healPeriodMs?: number
-  /** Interval of the checks of the generation, milliseconds; 0 for never, 100 by default. */
+  /** Interval of the polls of the generation, milliseconds; 0 for never, 100 by default. */
   readonly driftPollMs?: number
-  /** End after the first sync; three passes that fail before it, or a lack of privilege, reject. */
+  /** End after the first sync. Three passes that fail before it, or a lack of privilege, reject. */
   readonly once?: boolean
   /** Gets the events of the reconciler, besides the log. */
   readonly report?: (event: ReconcilerEvent) => void
 }
 
-/** Resolves for the unnamed proxy, with NodePorts at every address and every external IP allowed. */
+/** Options of the unnamed proxy, with node ports at every address and every external IP allowed. */
 export const DEFAULT_RESOLVE_OPTIONS: Omit<ResolveOptions, 'nodeName'> = {
   serviceProxyName: undefined,
   nodePortSelection: { primary: false, cidrs: [] },
@@ -54,10 +56,10 @@ const DRIFT_POLL_MS = 100
 const ONCE_FAILURES_MAX = 3
 
 /**
- * Keeps a data plane as a source asks: source, Snapshot, resolve, Reconciler. It programs nothing before the source has
- * delivered everything once, and repairs changes of other programs; the state stays in the kernel at the end. Resolves when
- * the run ends. Rejects when the source cannot start, and when another process of this network namespace runs a plane of
- * the same name.
+ * Keeps a data plane in the state that a source wants: source, Snapshot, resolve, Reconciler. It commits nothing before
+ * the source has delivered everything once, and repairs drift. The state stays in the kernel at the end. Resolves when
+ * the run ends. Rejects if the source cannot start, or if another process of this network namespace runs a plane of the
+ * same name.
  */
 export async function runDataplane<State, P extends Plan<State>>(
   options: RunDataplaneOptions<State, P>,
@@ -194,7 +196,7 @@ class Run<State, P extends Plan<State>> {
     this.#failures++
     this.#log.error({ err: error, retryMs }, 'sync failed; retrying')
     if (this.#options.once !== true) return
-    // A privilege does not come by waiting.
+    // A retry does not gain a privilege.
     if (privilegeHint(error) !== undefined || this.#failures >= ONCE_FAILURES_MAX) this.#end(error)
   }
 

@@ -8,12 +8,12 @@ export interface FileSourceOptions {
   readonly path: string
   /** Only the Node of this name is delivered. */
   readonly nodeName: string
-  /** The same as of runDataplane. */
+  /** As in runDataplane. */
   readonly serviceProxyName?: string | undefined
   readonly clock?: Clock
 }
 
-/** Services from files, which are followed: a broken or missing file keeps its last good state. */
+/** Makes a source of Services from files, and follows these. An invalid or missing file keeps its last valid state. */
 export function fileSource(options: FileSourceOptions): Source {
   const { path, nodeName, serviceProxyName, clock = systemClock } = options
   const source = { kind: 'file', path } as const
@@ -21,18 +21,18 @@ export function fileSource(options: FileSourceOptions): Source {
 }
 
 export interface KubeSourceOptions {
-  /** Path of a kubeconfig; without it the credentials of the pod that this runs in. */
+  /** Path of a kubeconfig; if unset, the credentials of the pod of this process. */
   readonly kubeconfig?: string
   /** URL that replaces the kubeconfig's server. */
   readonly master?: string
   /** Only the Node of this name is watched. */
   readonly nodeName: string
-  /** Only Services that carry this value in service.kubernetes.io/service-proxy-name; without it, those without the label. */
+  /** Only Services with this value in service.kubernetes.io/service-proxy-name; if unset, those without the label. */
   readonly serviceProxyName?: string | undefined
-  /** Requests a second on average, 0 for no limit, and at once after a quiet time. */
+  /** Requests per second on average, 0 for no limit; `burst` is the number at once after an idle time. */
   readonly qps?: number
   readonly burst?: number
-  /** What an operator should know, one sentence at a time; never holds a secret. */
+  /** Gets messages for operators, one sentence at a time; they contain no secret. */
   readonly warn?: (text: string) => void
   readonly clock?: Clock
 }
@@ -46,8 +46,8 @@ const CLIENT = {
 } as const
 
 /**
- * Services, EndpointSlices, ServiceCIDRs and this Node from the API server: lists, then watches. An outage changes
- * nothing. `start` throws ApiError 'credentials' when the kubeconfig cannot be used.
+ * Makes a source of Services, EndpointSlices, ServiceCIDRs and this Node from the API server: it lists, then watches.
+ * An outage changes nothing. `start` throws ApiError 'credentials' if the kubeconfig cannot be used.
  */
 export function kubeSource(options: KubeSourceOptions): Source {
   const {

@@ -18,11 +18,11 @@ export interface TableParts {
   readonly comment?: string
   readonly chains: readonly Chain[]
   readonly sets?: readonly NftSet[]
-  /** The elements by Service: the kernel then rejects only those of one Service. */
+  /** The elements by Service, so that the kernel rejects only those of one Service. */
   readonly elements?: Iterable<readonly [service: string, elements: readonly Element[]]>
 }
 
-/** A table of its parts. */
+/** Makes a table of its parts. */
 export function makeTable({ family, name, comment, chains, sets = [], elements = [] }: TableParts): Table {
   return {
     family,
@@ -36,12 +36,15 @@ export function makeTable({ family, name, comment, chains, sets = [], elements =
 }
 
 export interface NatRules {
-  /** Rules of both hooks: for packets that arrive, and for packets of this node. */
+  /** Rules of both hooks: for incoming packets, and for packets of this node. */
   readonly translate: readonly Rule[]
   readonly postrouting: readonly Rule[]
 }
 
-/** Base chains of type nat, named as their hooks: prerouting, output and postrouting, at kube-proxy's priorities. */
+/**
+ * Makes base chains of type nat, named after their hooks prerouting, output and postrouting, at kube-proxy's
+ * priorities.
+ */
 export function natChains({ translate, postrouting }: NatRules): readonly Chain[] {
   return [
     natChain('prerouting', NF_INET_PRE_ROUTING, translate),
@@ -55,13 +58,13 @@ function natChain(name: string, hooknum: number, rules: readonly Rule[]): Chain 
   return { name, hook: { type: 'nat', hooknum, priority }, rules }
 }
 
-/** A set of addresses of the family, or of several one behind the other. As large as its elements make it. */
+/** Makes a set of addresses of the family, or of several fields in sequence. Its size is that of its elements. */
 export function addressSet({ addressType, addressLength }: FamilyLayout, name: string, fields = 1): NftSet {
   const types = Array.from({ length: fields }, () => addressType)
   return plainSet(name, 0, { types, length: fields * addressLength })
 }
 
-/** A map from an address to another one. */
+/** Makes a map from an address to another one. */
 export function addressMap(layout: FamilyLayout, name: string): NftSet {
   const { addressType: dataType, addressLength: dataLength } = layout
   return { ...addressSet(layout, name), flags: NFT_SET_MAP, dataType, dataLength }
