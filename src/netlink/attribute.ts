@@ -5,16 +5,17 @@ import { malformed, unencodable } from './errors.ts'
 
 /** nla_len has 16 bits and counts its own header. */
 export const ATTRIBUTE_LENGTH_MAX = 0xffff
-/** Nests within a message; the deepest that nf_tables makes is six. */
+/** Maximum depth of nests within a message; the deepest of nf_tables has six. */
 export const NESTING_MAX = 8
 
 /**
- * Appends attributes; refuses to build one whose length, or whose parents' length, does not fit. A full load writes a
- * million of them, most before a compiler has seen much of it: headers and numbers go out as words, with few calls.
+ * Appends attributes. It refuses an attribute whose length, or whose parents' length, does not fit. A full load
+ * writes a million attributes, most of them before the JIT compiler has optimized the code, so headers and numbers
+ * are written as words with few calls.
  */
 export class AttributeWriter {
   readonly out: ByteWriter
-  /** Where the attributes begin that are not closed. */
+  /** Start positions of the attributes that are still open. */
   readonly #open: number[] = []
 
   constructor(out: ByteWriter) {
@@ -38,7 +39,7 @@ export class AttributeWriter {
     this.#end(start)
   }
 
-  /** An attribute of `bytes` (4 at most) whose payload, in host order, is `value`. */
+  /** Appends an attribute of `bytes` (4 at most) whose payload, in host order, is `value`. */
   word(type: number, bytes: number, value: number): void {
     const { out } = this
     if (out.bytes.length - out.length < 8) out.reserve(8)
@@ -52,7 +53,7 @@ export class AttributeWriter {
     this.word(type, 4, swap32(value))
   }
 
-  /** Bytes, with zeros behind them up to `length`. */
+  /** Appends bytes, padded with zeros to `length`. */
   octets(type: number, value: Octets, length: number = value.length): void {
     const { out } = this
     const start = out.length
@@ -62,7 +63,7 @@ export class AttributeWriter {
     this.#end(start)
   }
 
-  /** A C string: UTF-8 and a NUL. */
+  /** Appends a C string: UTF-8 and a NUL. */
   string(type: number, value: string): void {
     if (value.includes('\0')) throw unencodable(`a name with a NUL: ${JSON.stringify(value)}`)
     const start = this.out.length
@@ -72,7 +73,7 @@ export class AttributeWriter {
     this.#end(start)
   }
 
-  /** Its length is known at its end. */
+  /** Begins an attribute; `close` writes its length. */
   #header(type: number): void {
     const { out } = this
     if (out.bytes.length - out.length < NLA_HDRLEN) out.reserve(NLA_HDRLEN)
@@ -83,7 +84,7 @@ export class AttributeWriter {
   #end(start: number): void {
     const { out } = this
     const end = out.length
-    // No other is longer than the one that was opened first.
+    // The attribute that was opened first is the longest.
     const outermost = this.#open[0] ?? start
     if (end - outermost > ATTRIBUTE_LENGTH_MAX) {
       this.#open.length = 0
@@ -94,14 +95,14 @@ export class AttributeWriter {
   }
 }
 
-/** `value` with its four bytes the other way round. */
+/** Swaps the four bytes of `value`. */
 export function swap32(value: number): number {
   return (value << 24) | ((value & 0xff00) << 8) | ((value >>> 8) & 0xff00) | (value >>> 24)
 }
 
 /**
  * Calls `visit` for each attribute between `start` and `end`, with NLA_F_* masked off the type. Throws NetlinkError
- * at a length that is shorter than a header or leads outside; every step moves on by four bytes at least.
+ * at a length that is shorter than a header or exceeds `end`; every step advances by four bytes at least.
  */
 export function forEachAttribute(
   view: ByteView,

@@ -9,18 +9,18 @@ import { type NetlinkError, OutcomeUnknownError } from './errors.ts'
 import { type Acknowledgement, addFlags, closeMessage, openMessage } from './message.ts'
 import { SystemError } from './transport.ts'
 
-/** A message of a batch: its tag, and where it lies. */
+/** A message of a batch: its tag and its position. */
 export interface BatchMessage<T> {
   readonly tag: T
   readonly start: number
   readonly end: number
 }
 
-/** Messages of one datagram, with consecutive sequence numbers, each with a tag that says what it is about. */
+/** Messages of one datagram, with consecutive sequence numbers. The tag of each identifies its subject. */
 export class Batch<T> {
   readonly firstSequence: number
   readonly out: AttributeWriter
-  // A full load has tens of thousands of messages: none has an object of its own.
+  // A full load has tens of thousands of messages, so messages are positions and not objects.
   readonly #starts: number[] = []
   readonly #tags: T[] = []
   #openedAt = 0
@@ -38,7 +38,7 @@ export class Batch<T> {
     return this.out.out.written()
   }
 
-  /** Begins a message; what is written to `out` until `close` is its payload. */
+  /** Begins a message; the bytes written to `out` until `close` are its payload. */
   open(type: number, flags = 0): void {
     const sequence = this.firstSequence + this.#starts.length
     this.#openedAt = openMessage(this.out.out, { type, flags: flags | NLM_F_REQUEST, sequence })
@@ -50,7 +50,7 @@ export class Batch<T> {
     this.#tags.push(tag)
   }
 
-  /** Asks the kernel to answer the last message even if it carries that one out. */
+  /** Requests an acknowledgement of the last message, also on success. */
   acknowledgeLast(): void {
     addFlags(this.out.out, this.#openedAt, NLM_F_ACK)
   }
@@ -72,23 +72,23 @@ export class Batch<T> {
   }
 }
 
-/** What sending takes. */
+/** The dependencies of a send. */
 export interface Sender {
   readonly connection: Connection
   readonly clock: Clock
 }
 
 export interface DatagramReplies extends BurstReplies {
-  /** Why the datagram could not be sent: the kernel has seen nothing of it. */
+  /** The reason why the datagram could not be sent: the kernel received nothing. */
   readonly unsent: Acknowledgement | undefined
 }
 
-/** Failures of sendmsg that may pass: nothing was sent, so that sending again is safe. */
+/** Transient failures of sendmsg: nothing was sent, so a retry is safe. */
 export const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
 const SEND_ATTEMPTS = 4
 const SEND_RETRY_DELAY_MS = 5
 
-/** Sends one datagram, again where that may help, and collects the errors among its answers. */
+/** Sends one datagram, retries after transient failures, and collects the errors among its answers. */
 export async function sendDatagram(
   { connection, clock }: Sender,
   burst: Burst,
@@ -114,39 +114,39 @@ function notSent(error: SystemError): Acknowledgement {
   return { errno, extendedAck: `nothing was sent (${error.message})`, offset: undefined }
 }
 
-/** How messages are written and sent of which the kernel carries out each by itself. */
+/** How to write and send messages that the kernel carries out independently. */
 export interface Sending<T> {
-  /** What all of them are about, for errors: `ipsets`. */
+  /** The subject of all messages, for errors: `ipsets`. */
   readonly object: string
-  /** Appends the one message of a tag: opens and closes it. */
+  /** Appends the message of a tag: opens and closes it. */
   readonly write: (batch: Batch<T>, tag: T) => void
-  /** Length of the message of a tag, at most. */
+  /** Returns the maximum length of the message of a tag. */
   readonly bytesMax: (tag: T) => number
-  /** Messages in a datagram: each may be answered by an error, and all errors wait in the receive buffer. */
+  /** Maximum messages per datagram: each may produce an error, and all errors wait in the receive buffer. */
   readonly messagesMax: number
-  /** Bytes in a datagram, where the socket takes more. */
+  /** Maximum bytes per datagram, for a socket with a higher limit. */
   readonly datagramBytesMax?: number
-  /** Whether the kernel works on a datagram for so long that it has to go out from the thread pool. */
+  /** Returns whether the kernel takes so long for a datagram that the thread pool must send it. */
   readonly isLong?: (tags: readonly T[]) => boolean
   readonly onError?: Burst['onError']
-  /** Sees what the kernel refused of each datagram; without it, all of that is refused, and nothing is sent again. */
+  /** Receives the rejections of each datagram and decides what to send again. Without it, every rejection is final. */
   readonly followUp?: (refused: readonly Refused<T>[]) => FollowUp<T>
 }
 
 export interface Refused<T> extends Acknowledgement {
   readonly tag: T
-  /** Undefined for what could not be sent. */
+  /** Undefined for a message that could not be sent. */
   readonly sequence: number | undefined
 }
 
 export interface FollowUp<T> {
   readonly refused: readonly Refused<T>[]
-  /** To be sent before anything that waits. */
+  /** Sent before all waiting messages. */
   readonly again: readonly T[]
 }
 
 export interface Sent<T> {
-  /** What the kernel refused, and what could not be sent. */
+  /** The messages that the kernel rejected, or that could not be sent. */
   readonly refused: readonly Refused<T>[]
   /** Set when answers were lost: the outcome of their messages is unknown, and later messages were not sent. */
   readonly loss: NetlinkError | undefined
@@ -157,8 +157,8 @@ export interface Sent<T> {
 const SLICE_MS = 5
 
 /**
- * Sends a message for each tag, many a datagram. Only the last message of a datagram asks for an acknowledgement: when it
- * has no answer, others may lack theirs, too. Throws NetlinkError for what cannot be encoded.
+ * Sends a message for each tag, many per datagram. Only the last message of a datagram requests an acknowledgement;
+ * without that answer, others may be missing, too. Throws NetlinkError for a message that cannot be encoded.
  */
 export async function sendEach<T>(sender: Sender, tags: readonly T[], sending: Sending<T>): Promise<Sent<T>> {
   const { connection, clock } = sender
@@ -200,7 +200,7 @@ export async function sendEach<T>(sender: Sender, tags: readonly T[], sending: S
   return { refused, loss: undefined, bytes, messages }
 }
 
-/** How many of those that wait one datagram takes; one at least, which is refused by the send when it is too long. */
+/** Returns how many waiting messages fit into one datagram: at least one, which the send refuses if it is too long. */
 function roomFor<T>(
   waiting: readonly T[],
   from: number,
@@ -221,7 +221,7 @@ function roomFor<T>(
 
 const EPERM = errnoNumber('EPERM')
 
-/** What the kernel refused of a datagram, and whether it has answered the whole of it. */
+/** Returns the rejections of a datagram, and whether the kernel has answered all of it. */
 function refusalsIn<T>(
   batch: Batch<T>,
   tags: readonly T[],
@@ -230,7 +230,7 @@ function refusalsIn<T>(
   const { firstSequence } = batch
   const last = firstSequence + batch.messages - 1
   const complete = acknowledged > 0 || errors.some(({ sequence }) => sequence === last)
-  // Without CAP_NET_ADMIN, nfnetlink answers the first message alone, and drops the whole datagram.
+  // Without CAP_NET_ADMIN, nfnetlink answers only the first message and drops the whole datagram.
   const denied = errors.find(({ errno, sequence }) => errno === EPERM && sequence === firstSequence)
   if (!complete && denied !== undefined)
     return { refused: tags.map(tag => ({ ...denied, tag })), complete: true }

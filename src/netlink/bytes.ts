@@ -1,15 +1,16 @@
 import type { Octets } from '../base/octets.ts'
 
-/** From this length on, writing octets is cheaper by a call into the runtime than one by one. */
+/** From this length on, one call into the runtime writes octets faster than a loop. */
 const CALL_LENGTH = 64
 
 /**
- * An append-only buffer that grows by doubling. Host order is little-endian, as on every platform we build for.
- * `bytes`, `words` and `view` change identity when it grows: whoever writes through them calls `reserve` first.
+ * An append-only buffer that doubles its size when it is full. Host order is little-endian, as on every supported
+ * platform. `bytes`, `words` and `view` change identity when it grows: a caller that writes through them calls
+ * `reserve` first.
  */
 export class ByteWriter {
   bytes: Uint8Array
-  /** The same bytes, for what is aligned. */
+  /** The same bytes, for aligned access. */
   words: Int32Array
   view: DataView
   length = 0
@@ -86,7 +87,7 @@ export class ByteWriter {
     this.length = at
   }
 
-  /** Bytes as they are. */
+  /** Appends bytes unchanged. */
   raw(value: Uint8Array): void {
     this.reserve(value.length)
     this.bytes.set(value, this.length)
@@ -99,7 +100,7 @@ export class ByteWriter {
   }
 
   utf8(text: string): void {
-    // A UTF-16 unit takes three bytes of UTF-8 at most.
+    // A UTF-16 unit takes at most three bytes of UTF-8.
     this.reserve(text.length * 3)
     const start = this.length
     for (let i = 0; i < text.length; i++) {
@@ -136,19 +137,19 @@ export class ByteWriter {
     this.view.setUint32(offset, value, true)
   }
 
-  /** What was written, without a copy. */
+  /** Returns the written bytes, without a copy. */
   written(): Uint8Array {
     return this.bytes.subarray(0, this.length)
   }
 }
 
-/** Bytes to decode. Readers check their bounds against an `end` of their own before they touch them. */
+/** Bytes to decode. Readers check their bounds against their own `end` before they access them. */
 export interface ByteView {
   readonly bytes: Buffer
   readonly data: DataView
 }
 
-/** The same bytes with a DataView over them. */
+/** Returns the same bytes with a DataView over them. */
 export function viewOf(bytes: Uint8Array): ByteView {
   return {
     bytes: Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength),

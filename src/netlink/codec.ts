@@ -5,8 +5,8 @@ import { NLA_F_NESTED } from './constants.ts'
 import { malformed, unencodable } from './errors.ts'
 
 /**
- * How one attribute's payload is written and read. `read` gets the payload's borders, already checked against the
- * datagram, and the number of nests around it; it throws NetlinkError for a payload that it does not accept.
+ * Writes and reads the payload of one attribute. `read` gets the bounds of the payload, already checked against the
+ * datagram, and the nesting depth; it throws NetlinkError for an invalid payload.
  */
 export interface Codec<T> {
   write(out: AttributeWriter, type: number, value: T): void
@@ -41,9 +41,9 @@ function wordCodec(bytes: WordCodec['bytes'], order: WordCodec['order'], isSigne
   return codec
 }
 
-/** The payload of a number, as a word in host order. Throws NetlinkError for one that does not fit. */
+/** Returns the payload of a number as a word in host order. Throws NetlinkError for a number out of range. */
 export function wordOf({ bytes, order, min, max }: WordCodec, value: number): number {
-  // Of what is no whole number of 32 bits, the bits are another number.
+  // For a value that is not a 32-bit integer, the bits are a different number.
   if ((min < 0 ? value | 0 : value >>> 0) !== value || value < min || value > max)
     throw unencodable(`${value} is not in ${min}..${max}`)
   if (order === 'host' || bytes === 1) return value
@@ -54,22 +54,22 @@ function exactly(bytes: number, start: number, end: number): void {
   if (end - start !== bytes) throw malformed(`a number of ${end - start} bytes instead of ${bytes}`, start)
 }
 
-/** One byte. */
+/** A number of one byte. */
 export const u8: Codec<number> = wordCodec(1, 'host')
-/** In network order. */
+/** A number of two bytes in network order. */
 export const u16be: Codec<number> = wordCodec(2, 'network')
-/** In host order. */
+/** A number of two bytes in host order. */
 export const u16host: Codec<number> = wordCodec(2, 'host')
-/** In network order. */
+/** A number of four bytes in network order. */
 export const u32be: Codec<number> = wordCodec(4, 'network')
-/** Signed, in network order. */
+/** A signed number of four bytes in network order. */
 export const s32be: Codec<number> = wordCodec(4, 'network', true)
-/** In host order, as netlink's own attributes are. */
+/** A number of four bytes in host order, as in netlink's own attributes. */
 export const u32host: Codec<number> = wordCodec(4, 'host')
 
 const U64_MAX = 0xffff_ffff_ffff_ffffn
 
-/** In network order. */
+/** A number of eight bytes in network order. */
 export const u64be: Codec<bigint> = {
   write(out, type, value) {
     if (value < 0n || value > U64_MAX) throw unencodable(`${value} is not in 0..${U64_MAX}`)
@@ -83,7 +83,7 @@ export const u64be: Codec<bigint> = {
   },
 }
 
-/** In host order. */
+/** A number of eight bytes in host order. */
 export const u64host: Codec<bigint> = {
   write(out, type, value) {
     if (value < 0n || value > U64_MAX) throw unencodable(`${value} is not in 0..${U64_MAX}`)
@@ -97,7 +97,7 @@ export const u64host: Codec<bigint> = {
   },
 }
 
-/** A C string in UTF-8; what follows the first NUL is not part of it. */
+/** A C string in UTF-8; bytes after the first NUL are not part of it. */
 export const string: Codec<string> = {
   write: (out, type, value) => out.string(type, value),
   read(view, start, end) {
@@ -107,9 +107,9 @@ export const string: Codec<string> = {
   },
 }
 
-/** Bytes. */
+/** A codec of bytes. */
 export interface OctetsCodec extends Codec<Octets> {
-  /** There are zeros behind fewer than these. */
+  /** Shorter values are padded with zeros to this length. */
   readonly padTo: number
 }
 
@@ -119,10 +119,10 @@ const plainOctets: OctetsCodec = {
   read: (view, start, end) => view.bytes.toString('latin1', start, end),
 }
 
-/** Bytes as they are. */
+/** Bytes, unchanged. */
 export const octets: Codec<Octets> = plainOctets
 
-/** So many bytes, of which the last are zeros where fewer are written. */
+/** Returns a codec of a fixed number of bytes; shorter values are padded with zeros. */
 export function paddedOctets(length: number): OctetsCodec {
   return {
     padTo: length,
@@ -134,13 +134,13 @@ export function paddedOctets(length: number): OctetsCodec {
   }
 }
 
-/** The payload of a nest that is kept as it is. */
+/** The payload of a nest, kept as bytes. */
 export const nestedOctets: Codec<Octets> = {
   write: (out, type, value) => out.octets(type | NLA_F_NESTED, value),
   read: (view, start, end) => view.bytes.toString('latin1', start, end),
 }
 
-/** An attribute that says yes by being there. */
+/** An attribute without a payload; its presence means true. */
 export const flag: Codec<true> = {
   write(out, type) {
     out.open(type)

@@ -20,23 +20,23 @@ import { SystemError, type Transport } from './transport.ts'
 export interface ConnectionOptions {
   readonly transport: Transport
   readonly clock: Clock
-  /** Longest that one conversation may take, milliseconds. */
+  /** Maximum duration of one conversation, milliseconds. */
   readonly timeoutMs?: number | undefined
 }
 
-/** Dumps come in datagrams of 32 KiB at most; shorter buffers would lose some of them. */
+/** Dumps come in datagrams of at most 32 KiB; a shorter buffer would lose some of them. */
 const RECEIVE_BYTES = 128 * 1024
 const TIMEOUT_MS = 15_000
-/** How long datagrams are worked on before the event loop has its turn. */
+/** Duration of reading datagrams before the event loop gets its turn. */
 const SLICE_MS = 5
-/** Requests count up to here; what lies above is for bursts. */
+/** Sequence numbers of requests end here; higher numbers belong to bursts. */
 export const REQUEST_SEQUENCE_MAX = 0x7fff_ffff
 const SEQUENCE_MAX = 0xffff_ffff
 
 /**
- * Conversations over one netlink socket. Answers find their conversation by sequence number; those that nobody waits
- * for are dropped. Requests that take turns of the event loop (dumps, bursts) go one after the other; a round trip may
- * come between.
+ * Multiplexes conversations over one netlink socket. A sequence number assigns each answer to its conversation;
+ * answers without one are dropped. Requests that take several turns of the event loop (dumps, bursts) run one after
+ * the other; a round trip may come between.
  */
 export class Connection {
   readonly #transport: Transport
@@ -56,8 +56,8 @@ export class Connection {
   }
 
   /**
-   * A request whose answer is one message, in one go: the kernel has answered when the send returns.
-   * Throws NetlinkError, OutcomeUnknownError when there is no answer, and SystemError when sending fails.
+   * Sends a request and receives its only answer synchronously: the kernel has answered when the send returns. Throws
+   * NetlinkError, OutcomeUnknownError when there is no answer, and SystemError when sending fails.
    */
   roundTrip(request: Request): void {
     const conversation = new RequestConversation(request, this.#nextSequence())
@@ -79,15 +79,15 @@ export class Connection {
   }
 
   /**
-   * A request that is answered by any number of messages and NLMSG_DONE. Gives false when the kernel says that what
-   * it listed changed meanwhile (NLM_F_DUMP_INTR). Errors as roundTrip.
+   * Sends a request that is answered by any number of messages and NLMSG_DONE. Returns false when the kernel reports
+   * a change during the dump (NLM_F_DUMP_INTR). Errors as roundTrip.
    */
   dump(request: Request): Promise<boolean> {
     return this.#exclusive(request, deadlineMs => this.#list(request, deadlineMs))
   }
 
   /**
-   * The same in one go, for lists of a few kilobytes: the kernel continues a dump whenever a part of it is received.
+   * Dumps synchronously, for lists of a few kilobytes: the kernel continues a dump whenever a part of it is received.
    * Errors as roundTrip.
    */
   dumpNow(request: Request): boolean {
@@ -97,8 +97,8 @@ export class Connection {
   }
 
   /**
-   * Many short dumps, one after the other, in one turn: the event loop has its own now and then, and not for each. Gives
-   * false when any of them was torn, and makes none after that one. Errors as roundTrip; each has the whole time.
+   * Runs many short dumps one after the other, with only occasional turns of the event loop. Returns false at the
+   * first inconsistent dump, and runs none after it. Errors as roundTrip; each dump has the whole timeout.
    */
   dumps(words: Words, requests: Iterable<Request>): Promise<boolean> {
     return this.#exclusive(words, async () => {
@@ -127,7 +127,7 @@ export class Connection {
   }
 
   /**
-   * Sends messages that the kernel has dealt with when the send returns, and collects their errors. `pool` keeps the
+   * Sends messages that the kernel has processed when the send returns, and collects their errors. `pool` keeps the
    * event loop free meanwhile. Throws SystemError when sending failed: then nothing was sent.
    */
   burst(burst: Burst, options: { readonly pool: boolean; readonly object: string }): Promise<BurstReplies> {
@@ -148,12 +148,15 @@ export class Connection {
     })
   }
 
-  /** As Transport says it. */
+  /** Maximum length of a datagram, as in Transport. */
   get sendLimitBytes(): number {
     return this.#transport.sendLimitBytes
   }
 
-  /** The first of `count` consecutive sequence numbers for the messages of bursts, which a late answer cannot have. */
+  /**
+   * Reserves `count` consecutive sequence numbers for the messages of bursts and returns the first; no late answer
+   * can have one of them.
+   */
   takeSequences(count: number): number {
     if (this.#burstSequence + count > SEQUENCE_MAX) this.#burstSequence = REQUEST_SEQUENCE_MAX + 1
     const first = this.#burstSequence
@@ -170,7 +173,7 @@ export class Connection {
     return this.#sequence
   }
 
-  /** Runs after whatever was asked before it, within the deadline that the wait is part of. */
+  /** Runs after all earlier requests, within a deadline that includes the wait. */
   async #exclusive<T>(request: Words, run: (deadlineMs: number) => Promise<T>): Promise<T> {
     const deadlineMs = this.#clock.nowMs() + this.#timeoutMs
     const previous = this.#tail
@@ -184,7 +187,7 @@ export class Connection {
     return turn
   }
 
-  /** Whoever comes next waits for `work`, and for what was queued before it. */
+  /** Makes the next request wait for `work` and for everything queued before it. */
   #queue(work: Promise<unknown>): void {
     const tail: Promise<unknown> = Promise.allSettled([this.#tail, work]).then(() => {
       if (this.#tail === tail) this.#tail = undefined
@@ -192,7 +195,7 @@ export class Connection {
     this.#tail = tail
   }
 
-  /** Gives false when the send is still under way at the deadline; the next in line waits for it to end. */
+  /** Returns false when the send is still in progress at the deadline; the next request waits for its end. */
   async #sendBefore(bytes: Uint8Array, deadlineMs: number): Promise<boolean> {
     const sent = this.#transport.send(bytes)
     const inTime = await this.#settlesBefore(sent, deadlineMs)
@@ -201,7 +204,7 @@ export class Connection {
     return inTime
   }
 
-  /** Whether a promise is fulfilled or rejected before the deadline. */
+  /** Returns whether a promise is fulfilled or rejected before the deadline. */
   #settlesBefore(promise: Promise<unknown>, deadlineMs: number): Promise<boolean> {
     return new Promise(resolve => {
       const cancel = this.#clock.after(Math.max(0, deadlineMs - this.#clock.nowMs()), () => resolve(false))
@@ -242,12 +245,12 @@ export class Connection {
     })
   }
 
-  /** Receives whatever is waiting; the deadline bounds it against a kernel that never stops talking. */
+  /** Receives all waiting datagrams; the deadline limits it against an endless stream of messages. */
   #drain(deadlineMs: number): void {
     while (this.#receive()) if (this.#clock.nowMs() > deadlineMs) return
   }
 
-  /** Receives one datagram and hands its messages out; false when none is waiting. */
+  /** Receives one datagram and dispatches its messages; false when none is waiting. */
   #receive(): boolean {
     assert(!this.#routing, 'a netlink request was made inside the handler of another reply')
     this.#routing = true
@@ -272,7 +275,10 @@ export class Connection {
     }
   }
 
-  /** A datagram was dropped, cut off or unreadable: it may have been anyone's. */
+  /**
+   * Informs every conversation about a datagram that was dropped, truncated or unreadable: it may have belonged to
+   * any of them.
+   */
   #lose(error: unknown): void {
     const isLoss = error instanceof NetlinkError || (error instanceof SystemError && LOSSES.has(error.code))
     if (!isLoss) throw error
@@ -282,5 +288,5 @@ export class Connection {
 }
 
 const RECEIVING: Words = { operation: 'receive', object: '' }
-/** EMSGSIZE is how a transport reports a datagram that did not fit the buffer. */
+/** A transport reports EMSGSIZE for a datagram that did not fit the buffer. */
 const LOSSES: ReadonlySet<string> = new Set(['ENOBUFS', 'EMSGSIZE'])

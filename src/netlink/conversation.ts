@@ -4,35 +4,38 @@ import { errnoNumber } from './errno.ts'
 import { NetlinkError, OutcomeUnknownError } from './errors.ts'
 import { type Acknowledgement, type Message, readDone, readError } from './message.ts'
 
-/** What errors say was being done, and to what. */
+/** The operation and the object that errors name. */
 export interface Words {
   readonly operation: string
   readonly object: string
 }
 
 export interface Request extends Words {
-  /** The datagram, carrying the sequence number it is given. */
+  /** Builds the datagram with the given sequence number. */
   build(sequence: number): Uint8Array
-  /** Called for each message that answers. The view is only valid during the call. */
+  /** Called for each answer message. The view is only valid during the call. */
   onMessage(view: ByteView, message: Message): void
 }
 
-/** Messages of which each may be answered by an error of its own. */
+/** Messages that may each produce an error. */
 export interface Burst {
   readonly bytes: Uint8Array
-  /** Whether the sequence number is that of one of its messages. */
+  /** Returns whether one of its messages has the sequence number. */
   has(sequence: number): boolean
-  /** Called for each message that answers and is no error: what NLM_F_ECHO asked for. The view is only valid during it. */
+  /**
+   * Called for each answer that is not an error: those that NLM_F_ECHO requests. The view is only valid during the
+   * call.
+   */
   onMessage?(view: ByteView, message: Message): void
-  /** Called for each error, for what only its subsystem puts there. The view is only valid during the call. */
+  /** Called for each error, for attributes that only its subsystem writes. The view is only valid during the call. */
   onError?(view: ByteView, message: Message): void
 }
 
 export interface BurstReplies {
   readonly errors: readonly BurstError[]
-  /** Messages of which the kernel said, since NLM_F_ACK asked for it, that it carried them out. */
+  /** Number of messages with NLM_F_ACK whose success the kernel reported. */
   readonly acknowledged: number
-  /** Set when answers were lost: then nobody knows what happened. */
+  /** Set when answers were lost: the outcome is then unknown. */
   readonly loss: NetlinkError | undefined
 }
 
@@ -40,11 +43,11 @@ export interface BurstError extends Acknowledgement {
   readonly sequence: number
 }
 
-/** Somebody who waits for messages with certain sequence numbers. */
+/** A receiver of messages with certain sequence numbers. */
 export interface Conversation {
   has(sequence: number): boolean
   accept(view: ByteView, message: Message): void
-  /** Messages were lost that may have been for this conversation. */
+  /** Called when lost messages may have belonged to this conversation. */
   lose(error: NetlinkError): void
 }
 
@@ -54,16 +57,16 @@ export function unknownOutcome(words: Words, code: string, cause?: unknown): Out
   return new OutcomeUnknownError({ operation, object, errno: errnoNumber(code), extendedAck, cause })
 }
 
-/** One request, and its answers until the last. */
+/** One request and its answers. */
 export class RequestConversation implements Conversation {
   readonly sequence: number
   readonly #request: Request
   #failure: unknown
-  /** An answer, or an error, has come. */
+  /** An answer or an error has arrived. */
   answered = false
-  /** Nothing more will come. */
+  /** No more answers will arrive. */
   done = false
-  /** What was being listed changed meanwhile. */
+  /** The listed objects changed during the dump. */
   interrupted = false
 
   constructor(request: Request, sequence: number) {
@@ -92,7 +95,7 @@ export class RequestConversation implements Conversation {
     this.#fail(error)
   }
 
-  /** Throws what went wrong, if anything did. */
+  /** Throws the error of the conversation, if there is one. */
   rethrow(): void {
     if (this.#failure !== undefined) throw this.#failure
   }
@@ -110,7 +113,7 @@ export class RequestConversation implements Conversation {
   }
 }
 
-/** Many messages sent at once, and the errors among their answers. */
+/** Many messages of one datagram, and the errors among their answers. */
 export class BurstConversation implements Conversation, BurstReplies {
   readonly errors: BurstError[] = []
   acknowledged = 0

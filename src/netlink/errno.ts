@@ -1,4 +1,4 @@
-/** The errors that netlink answers with: Linux's numbers (asm-generic), names and words. */
+/** The errors of netlink: Linux's numbers (asm-generic), names and words. */
 const ERRORS: readonly (readonly [errno: number, name: string, words: string])[] = [
   [1, 'EPERM', 'Operation not permitted'],
   [2, 'ENOENT', 'No such file or directory'],
@@ -48,22 +48,22 @@ const BY_NUMBER: ReadonlyMap<number, Known> = new Map(
 )
 const BY_NAME: ReadonlyMap<string, number> = new Map(ERRORS.map(([errno, name]) => [name, errno]))
 
-/** `ENOENT` for 2, `errno 999` for a number that is not known. */
+/** Returns the name of an errno: `ENOENT` for 2, `errno 999` for an unknown number. */
 export function errnoName(errno: number): string {
   return BY_NUMBER.get(errno)?.name ?? `errno ${errno}`
 }
 
-/** strerror(3) in the C locale. */
+/** Returns the words of strerror(3) in the C locale. */
 export function errnoWords(errno: number): string {
   return BY_NUMBER.get(errno)?.words ?? 'Unknown error'
 }
 
-/** 0 for a name that is not in the table. */
+/** Returns the number of a name; 0 for a name that is not in the table. */
 export function errnoNumber(name: string): number {
   return BY_NAME.get(name) ?? 0
 }
 
-/** For the test that compares the table with the C library's. */
+/** Returns the table, for the test that compares it with the C library's. */
 export function knownErrors(): typeof ERRORS {
   return ERRORS
 }

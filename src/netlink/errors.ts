@@ -1,23 +1,23 @@
 import { errnoName, errnoNumber, errnoWords } from './errno.ts'
 
 export interface NetlinkErrorDetails {
-  /** What was being done: `add element`. */
+  /** The operation that failed: `add element`. */
   readonly operation: string
-  /** To what: `ip kube-proxy frontends (ns1/web)`. */
+  /** The object of the operation: `ip kube-proxy frontends (ns1/web)`. */
   readonly object: string
   /** Positive errno. */
   readonly errno: number
   /** NLMSGERR_ATTR_MSG, or our own explanation. */
   readonly extendedAck?: string | undefined
-  /** NLMSGERR_ATTR_OFFS: byte offset into the refused message, or into the datagram that could not be decoded. */
+  /** NLMSGERR_ATTR_OFFS: byte offset into the rejected message, or into the datagram that could not be decoded. */
   readonly offset?: number | undefined
   readonly sequence?: number | undefined
   readonly cause?: unknown
-  /** Name and words of an errno that only its subsystem has. */
+  /** Name and words of an errno that only one subsystem has. */
   readonly meaning?: { readonly code: string; readonly words: string } | undefined
 }
 
-/** A refusal by the kernel, or bytes that cannot be encoded (EMSGSIZE) or decoded (EBADMSG). */
+/** A rejection by the kernel, or bytes that cannot be encoded (EMSGSIZE) or decoded (EBADMSG). */
 export class NetlinkError extends Error {
   override readonly name = 'NetlinkError'
   readonly operation: string
@@ -48,7 +48,7 @@ function textOf({ operation, object, errno, extendedAck, meaning }: NetlinkError
   return `${where}: ${code} (${words})${why}`
 }
 
-/** Bytes from the kernel that do not follow the protocol; `offset` into the datagram. */
+/** Creates the error for bytes of the kernel that violate the protocol; `offset` is into the datagram. */
 export function malformed(why: string, offset: number): NetlinkError {
   return new NetlinkError({
     operation: 'decode',
@@ -59,7 +59,7 @@ export function malformed(why: string, offset: number): NetlinkError {
   })
 }
 
-/** A value that does not fit into its field. */
+/** Creates the error for a value that does not fit into its field. */
 export function unencodable(why: string): NetlinkError {
   return new NetlinkError({
     operation: 'encode',
@@ -70,7 +70,7 @@ export function unencodable(why: string): NetlinkError {
 }
 
 /**
- * The kernel's answer was lost: it dropped replies (ENOBUFS) or none came in time (ETIMEDOUT). What was asked for may
- * or may not have happened.
+ * The kernel's answer was lost: it dropped replies (ENOBUFS), or none arrived in time (ETIMEDOUT). The request may
+ * have succeeded.
  */
 export class OutcomeUnknownError extends NetlinkError {}

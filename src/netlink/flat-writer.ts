@@ -5,31 +5,31 @@ import { type Codec, type WordCodec, wordOf } from './codec.ts'
 import { NLA_HDRLEN } from './constants.ts'
 import { unencodable } from './errors.ts'
 
-/** Appends what a source has for a table. */
+/** Appends the attributes of a table from a source. */
 export type Writer<S> = (out: AttributeWriter, source: S) => void
 
-/** One step of a writer; all steps have all fields, so that one loop takes them alike. */
+/** One step of a writer; all steps have the same fields, so that one loop handles them. */
 export interface Step<S> {
   readonly kind: 'number' | 'octets' | 'other' | 'nest' | 'end'
   /** The attribute's type, with NLA_F_*. */
   readonly type: number
-  /** Of octets: the type of the nest that has them alone; 0 for none. */
+  /** For octets: the type of the nest that contains only them; 0 for none. */
   readonly around: number
   readonly word: WordCodec
   readonly codec: Codec<unknown>
-  /** Bytes of octets, at least. */
+  /** Length to which shorter octets are padded. */
   readonly padTo: number
   readonly numberOf: (source: S) => number | undefined
   readonly octetsOf: (source: S) => Octets | undefined
   readonly valueOf: (source: S) => unknown
 }
 
-/** Longer octets are written by their codec. */
+/** The codec writes longer octets. */
 const OCTETS_MAX = 64
 
 /**
- * The writer that takes these steps. Most of a full load is written before a compiler has seen much of it: numbers, octets
- * and nests, which are nearly all of it, go into the buffer here, in one loop with few calls.
+ * Compiles steps to a writer. Most of a full load is written before the JIT compiler has optimized the code. So one
+ * loop with few calls writes numbers, octets and nests, which are nearly all of it, directly into the buffer.
  */
 export function flatWriter<S>(steps: readonly Step<S>[]): Writer<S> {
   const starts = new Array<number>(NESTING_MAX).fill(0)
@@ -61,7 +61,7 @@ export function flatWriter<S>(steps: readonly Step<S>[]): Writer<S> {
         const start = starts[--depth] ?? 0
         const length = buffer.length - start
         if (length > ATTRIBUTE_LENGTH_MAX) throw unencodable(`a nest of ${length} bytes`)
-        // The type is there, and the length is still 0.
+        // The type is already written, and the length is still 0.
         if (length > NLA_HDRLEN) buffer.view.setUint16(start, length, true)
         else buffer.length = start
       } else {

@@ -8,8 +8,8 @@ import { encodeMessage, type Message } from './message.ts'
 import { attributeSet, readAttributes, writeAttributes } from './schema.ts'
 
 /**
- * Generic netlink (net/netlink/genetlink.c): families that have a name, and a message type that the kernel hands out
- * when their module is loaded. Constants are those of linux/genetlink.h, under the header's own names.
+ * Generic netlink (net/netlink/genetlink.c): families have a name, and the kernel assigns their message type when
+ * their module is loaded. Constants are those of linux/genetlink.h, under the header's own names.
  */
 export const GENL_ID_CTRL = NLMSG_MIN_TYPE
 export const GENL_HDRLEN = 4
@@ -34,7 +34,7 @@ export const FAMILY = attributeSet({
 /** struct genlmsghdr. */
 export interface GenlMsgHdr {
   readonly command: number
-  /** Of the family's protocol. */
+  /** Version of the family's protocol. */
   readonly version: number
 }
 
@@ -43,20 +43,20 @@ export function writeGenlMsgHdr(out: ByteWriter, { command, version }: GenlMsgHd
   out.u32(command | (version << 8))
 }
 
-/** Reads struct genlmsghdr behind the header. Throws NetlinkError when the message ends before it. */
+/** Reads struct genlmsghdr after the header. Throws NetlinkError when the message ends before it. */
 export function readGenlMsgHdr(view: ByteView, { start, end }: Message): GenlMsgHdr {
   if (end - start < GENL_HDRLEN) throw malformed('a message without its genlmsghdr', start)
   return { command: view.data.getUint8(start), version: view.data.getUint8(start + 1) }
 }
 
-/** Where the attributes of a generic netlink message lie. */
+/** Returns the position of the attributes of a generic netlink message. */
 export function genericSpan({ start, end }: Message): { readonly start: number; readonly end: number } {
   return { start: start + GENL_HDRLEN, end }
 }
 
 /**
- * The message type of a family, for as long as its module stays loaded; asking makes the kernel load the module where
- * it may. Throws NetlinkError (ENOENT: there is no such family) and what roundTrip throws.
+ * Returns the message type of a family, valid while its module stays loaded. The request makes the kernel load the
+ * module if it can. Throws NetlinkError (ENOENT: there is no such family) and what roundTrip throws.
  */
 export function findFamily(connection: Connection, name: string): number {
   const words = { operation: 'find', object: `generic netlink family ${name}` }

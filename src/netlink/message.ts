@@ -11,13 +11,13 @@ import {
 } from './constants.ts'
 import { malformed, NetlinkError } from './errors.ts'
 
-/** One message of a datagram; its payload lies between `start` and `end` of the view it came from. */
+/** One message of a datagram; its payload is between `start` and `end` of its view. */
 export interface Message {
   readonly type: number
   /** NLM_F_*. */
   readonly flags: number
   readonly sequence: number
-  /** 0 when the kernel answers; the committer's port in notifications. */
+  /** 0 in answers of the kernel; the committer's port in notifications. */
   readonly portId: number
   readonly start: number
   readonly end: number
@@ -29,7 +29,7 @@ export interface MessageHead {
   readonly sequence: number
 }
 
-/** Begins a message; the result is what closeMessage wants. */
+/** Begins a message; closeMessage takes the result. */
 export function openMessage(out: ByteWriter, head: MessageHead): number {
   out.reserve(NLMSG_HDRLEN)
   const start = out.length
@@ -49,7 +49,7 @@ export function closeMessage(out: ByteWriter, start: number): void {
   out.align()
 }
 
-/** A message on its own; `write` appends its payload. */
+/** Encodes a single message; `write` appends its payload. */
 export function encodeMessage(head: MessageHead, write: (out: AttributeWriter) => void): Uint8Array {
   const out = new AttributeWriter(new ByteWriter(128))
   const start = openMessage(out.out, head)
@@ -58,7 +58,7 @@ export function encodeMessage(head: MessageHead, write: (out: AttributeWriter) =
   return out.out.written()
 }
 
-/** Adds NLM_F_* to a message that was begun at `start`. */
+/** Adds NLM_F_* to the message that begins at `start`. */
 export function addFlags(out: ByteWriter, start: number, flags: number): void {
   out.patchU16(start + 6, out.view.getUint16(start + 6, true) | flags)
 }
@@ -77,14 +77,17 @@ export function writeNfGenMsg(out: ByteWriter, { family, resourceId }: NfGenMsg)
   out.u32(family | (NFNETLINK_V0 << 8) | (resource << 16))
 }
 
-/** Reads struct nfgenmsg behind the header. Throws NetlinkError when the message ends before it. */
+/** Reads struct nfgenmsg after the header. Throws NetlinkError when the message ends before it. */
 export function readNfGenMsg(view: ByteView, message: Message): NfGenMsg {
   if (message.end - message.start < NFGENMSG_LENGTH)
     throw malformed('a message without its nfgenmsg', message.start)
   return { family: view.data.getUint8(message.start), resourceId: view.data.getUint16(message.start + 2) }
 }
 
-/** The messages of a datagram. Throws NetlinkError when a length is shorter than a header or leads outside. */
+/**
+ * Splits a datagram into messages. Throws NetlinkError when a length is shorter than a header or exceeds the
+ * datagram.
+ */
 export function readMessages(view: ByteView): Message[] {
   const messages: Message[] = []
   const { data } = view
@@ -107,18 +110,18 @@ export function readMessages(view: ByteView): Message[] {
   return messages
 }
 
-/** What NLMSG_ERROR or NLMSG_DONE reports. */
+/** The content of NLMSG_ERROR or NLMSG_DONE. */
 export interface Acknowledgement {
   /** Positive errno; 0 for success. */
   readonly errno: number
   readonly extendedAck: string | undefined
-  /** Into the message that was refused. */
+  /** Offset into the rejected message. */
   readonly offset: number | undefined
 }
 
 /**
- * NLMSG_ERROR: struct nlmsgerr, the refused message's payload unless NLM_F_CAPPED, then attributes when
- * NLM_F_ACK_TLVS (net/netlink/af_netlink.c, netlink_ack). Successes never repeat the message.
+ * Reads NLMSG_ERROR: struct nlmsgerr, the rejected message's payload unless NLM_F_CAPPED, then attributes if
+ * NLM_F_ACK_TLVS is set (net/netlink/af_netlink.c, netlink_ack). Successes never repeat the message.
  */
 export function readError(view: ByteView, message: Message): Acknowledgement {
   const errno = readErrno(view, message)
@@ -131,7 +134,7 @@ export function readError(view: ByteView, message: Message): Acknowledgement {
   return { errno, ...readExtendedAck(view, message, attributesAt) }
 }
 
-/** NLMSG_DONE: an errno (absent in old protocols), then attributes when NLM_F_ACK_TLVS. */
+/** Reads NLMSG_DONE: an errno (absent in old protocols), then attributes if NLM_F_ACK_TLVS is set. */
 export function readDone(view: ByteView, message: Message): Acknowledgement {
   if (message.end === message.start) return { errno: 0, extendedAck: undefined, offset: undefined }
   return { errno: readErrno(view, message), ...readExtendedAck(view, message, message.start + 4) }
@@ -144,7 +147,7 @@ function readErrno(view: ByteView, message: Message): number {
   return errno === 0 ? 0 : errno
 }
 
-/** An error whose explanation cannot be read is still an error with a number. */
+/** Ignores an unreadable explanation: the error still has its number. */
 function readExtendedAck(view: ByteView, message: Message, start: number): Omit<Acknowledgement, 'errno'> {
   let extendedAck: string | undefined
   let offset: number | undefined

@@ -7,15 +7,15 @@ import { SystemError, type Transport } from './transport.ts'
 export interface NetlinkOptions {
   /** NETLINK_*. */
   readonly protocol: number
-  /** Bounds the longest datagram; beyond net.core.wmem_max only with CAP_NET_ADMIN in the first user namespace. */
+  /** Limits the longest datagram; above net.core.wmem_max only with CAP_NET_ADMIN in the initial user namespace. */
   readonly sendBufferBytes?: number
-  /** What the kernel may queue for us before it drops and reports ENOBUFS; bounded like sendBufferBytes. */
+  /** Bytes that the kernel queues before it drops messages and reports ENOBUFS; limited like sendBufferBytes. */
   readonly receiveBufferBytes?: number
-  /** Path of the addon, for tests that bring their own build. */
+  /** Path of the addon, for tests with their own build. */
   readonly addon?: string
 }
 
-/** Opens a netlink socket. Throws a SystemError, or an Error when the addon is missing or unfit. */
+/** Opens a netlink socket. Throws a SystemError, or an Error when the addon is missing or incompatible. */
 export function openNetlink(options: NetlinkOptions): Transport {
   const addon = loadAddon(options.addon ?? findAddon())
   const { protocol, sendBufferBytes = 64 << 20, receiveBufferBytes = 4 << 20 } = options
@@ -24,7 +24,7 @@ export function openNetlink(options: NetlinkOptions): Transport {
   return new NetlinkSocket(addon, handle)
 }
 
-/** The addon's path: beside the bundle, above the library, or where node-gyp leaves it in a source tree. */
+/** Finds the addon: beside the bundle, above the library, or where node-gyp leaves it in a source tree. */
 export function findAddon(): string {
   const fromRoot = import.meta.url.endsWith('/src/netlink/native.ts') ? '../../' : '../'
   const candidates = ['./kprobe.node', '../kprobe.node', `${fromRoot}build/Release/kprobe.node`]
@@ -74,7 +74,7 @@ function loadAddon(path: string): Addon {
   )
 }
 
-/** The number alone tells: binding.c changes it together with its functions. */
+/** Compares only the version number: binding.c changes it together with its functions. */
 function isAddon(loaded: unknown): loaded is Addon {
   return typeof loaded === 'object' && loaded !== null && 'abi' in loaded && loaded.abi === ABI
 }
@@ -92,7 +92,7 @@ class NetlinkSocket implements Transport {
   readonly sendLimitBytes: number
   readonly #addon: Addon
   readonly #handle: Handle
-  /** None of these rejects. */
+  /** These promises never reject. */
   readonly #sending = new Set<Promise<number>>()
   #closed = false
 

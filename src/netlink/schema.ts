@@ -8,7 +8,7 @@ import { flatWriter, type Step, type Writer } from './flat-writer.ts'
 
 /**
  * Attribute sets as tables: name → [attribute number, codec]. The type of the values, the encoder and the decoder all
- * come from the table. This is the one file with casts: what they claim is what the table says.
+ * come from the table. Only this file has casts; the table guarantees their types.
  */
 export interface Fields {
   readonly [name: string]: Field<unknown>
@@ -34,7 +34,7 @@ export type Attributes<F extends Fields> = {
 /** The values of a table made with attributeSet. */
 export type ValuesOf<S> = S extends AttributeSet<infer F> ? Attributes<F> : never
 
-/** The attribute set that a table describes. Numbers may carry NLA_F_*, which are written, and not looked at when reading. */
+/** Creates the attribute set of a table. Numbers may contain NLA_F_*, which are written, and ignored when reading. */
 export function attributeSet<const F extends Fields>(fields: F): AttributeSet<F> {
   const columns = Object.entries(fields).map(([name, [number, codec]]) => ({ name, number, codec }))
   const byNumber: (Column | undefined)[] = []
@@ -59,8 +59,8 @@ export function writeAttributes<F extends Fields>(
 }
 
 /**
- * Reads the attributes between `start` and `end`. Unknown ones are skipped, of repeated ones the last counts (as in
- * the kernel's nla_parse). Throws NetlinkError for anything else that the table does not allow.
+ * Reads the attributes between `start` and `end`. It skips unknown attributes; of repeated ones the last counts (as
+ * in the kernel's nla_parse). Throws NetlinkError for anything else that the table does not allow.
  */
 export function readAttributes<F extends Fields>(
   view: ByteView,
@@ -77,12 +77,12 @@ export function readAttributes<F extends Fields>(
   return values as Attributes<F>
 }
 
-/** A codec of `nested`, which says whose attributes it writes. */
+/** A codec of `nested`, with the attribute set that it writes. */
 export interface NestedCodec<F extends Fields> extends Codec<Attributes<F>> {
   readonly set: AttributeSet<F>
 }
 
-/** An attribute whose payload is another table's attributes. */
+/** Returns a codec for an attribute whose payload is another table's attributes. */
 export function nested<F extends Fields>(set: AttributeSet<F>): NestedCodec<F> {
   return {
     set,
@@ -95,7 +95,10 @@ export function nested<F extends Fields>(set: AttributeSet<F>): NestedCodec<F> {
   }
 }
 
-/** Where a source has the values of a table; those of a nest one by one, so that no object is made for it. */
+/**
+ * Functions that read the values of a table from a source; nests have one function per value, so that no object is
+ * created.
+ */
 type Sources<F extends Fields, S> = {
   readonly [K in keyof F]?: Source<F[K], S> | undefined
 }
@@ -104,12 +107,12 @@ type Source<C, S> = C extends readonly [number, NestedCodec<infer G>]
   : C extends Field<infer T>
     ? (source: S) => T | undefined
     : never
-/** As Sources, for a table made with attributeSet. */
+/** Sources, for a table made with attributeSet. */
 export type SourcesOf<T, S> = T extends AttributeSet<infer F> ? Sources<F, S> : never
 
 /**
- * Compiles the writer of a table for sources of one kind, for what is written by the ten thousand. It writes what
- * writeAttributes writes; a nest without any value is left out.
+ * Compiles the writer of a table for one kind of source, for objects that are written by the ten thousand. It writes
+ * the same bytes as writeAttributes; a nest without values is omitted.
  */
 export function writerOf<F extends Fields, S>(set: AttributeSet<F>, sources: Sources<F, S>): Writer<S> {
   return flatWriter(stepsOf(set, sources))
@@ -145,7 +148,7 @@ function stepsOf<F extends Fields, S>(set: AttributeSet<F>, sources: Sources<F, 
   })
 }
 
-/** An attribute whose payload is a sequence of attributes that all have the number `item`. */
+/** Returns a codec for a sequence of attributes that all have the number `item`. */
 export function listOf<T>(item: number, codec: Codec<T>): Codec<readonly T[]> {
   return {
     write(out, type, values) {
@@ -167,7 +170,7 @@ export interface Variants {
   readonly [tag: string]: AttributeSet<Fields>
 }
 
-/** A value of a union: its tag picks the table of its data; a tag without a table keeps the data's bytes. */
+/** A value of a union: its tag selects the table of its data; a tag without a table keeps the data's bytes. */
 export type Tagged<V extends Variants> =
   | { [K in keyof V & string]: { readonly tag: K; readonly data: ValuesOf<V[K]> } }[keyof V & string]
   | UnknownVariant
@@ -178,18 +181,18 @@ export interface UnknownVariant {
   readonly octets: string
 }
 
-/** Where a union keeps its two halves, and how each is written. */
+/** The attributes of a union's two parts, and their codecs. */
 export interface UnionFields {
   readonly tag: Field<string>
   readonly data: Field<string>
 }
 
 export interface UnionCodec<V extends Variants> extends Codec<Tagged<V>> {
-  /** The name and data that `value` is written as. */
+  /** Returns the name and data that encode `value`. */
   asOctets(value: Tagged<V>): Omit<UnknownVariant, 'tag'>
 }
 
-/** A nest of two attributes, of which the first names the table of the second (nft's expressions). */
+/** Returns a codec for a nest of two attributes: the first names the table of the second (nft's expressions). */
 export function unionOf<const V extends Variants>(fields: UnionFields, variants: V): UnionCodec<V> {
   const [tagNumber, tagCodec] = fields.tag
   const [dataNumber, octetsCodec] = fields.data

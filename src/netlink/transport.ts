@@ -1,28 +1,34 @@
 /**
- * A netlink socket reduced to bytes: the seam at which tests put a fake kernel. Datagrams keep their borders.
- * Implemented by native.ts over the addon, and by test/support's in-memory kernel.
+ * A netlink socket reduced to bytes; tests replace it by a fake kernel. Datagrams keep their boundaries. native.ts
+ * implements it with the addon, and test/support with an in-memory kernel.
  */
 export interface Transport {
-  /** Sends one datagram now; blocks for as long as the kernel works on it. Throws a SystemError. */
+  /** Sends one datagram now; blocks while the kernel processes it. Throws a SystemError. */
   sendSync(datagram: Uint8Array): void
-  /** Sends one datagram from the thread pool; `datagram` must not change until it settles. Rejects with SystemError. */
+  /**
+   * Sends one datagram from the thread pool; `datagram` must not change until the promise settles. Rejects with
+   * SystemError.
+   */
   send(datagram: Uint8Array): Promise<void>
   /**
-   * Reads one waiting datagram into `into` and gives its length, or undefined when none is waiting. Throws a
-   * SystemError: ENOBUFS when the kernel dropped something, EMSGSIZE when the datagram did not fit (it is lost).
-   * Datagrams that the kernel did not send are skipped.
+   * Reads one waiting datagram into `into` and returns its length, or undefined when none is waiting. Throws a
+   * SystemError: ENOBUFS when the kernel dropped something, EMSGSIZE when the datagram did not fit (it is lost). It
+   * skips datagrams that the kernel did not send.
    */
   receive(into: Uint8Array): number | undefined
-  /** Calls `readable` whenever datagrams may be waiting, until the result is called. One watcher at a time. */
+  /**
+   * Calls `readable` whenever datagrams may be waiting, until the returned function is called. It supports one
+   * watcher at a time.
+   */
   watch(readable: () => void): () => void
   /** Joins a multicast group (NFNLGRP_*). */
   join(group: number): void
   leave(group: number): void
   /** This socket's netlink port id. */
   readonly portId: number
-  /** Longest datagram that the kernel takes, bytes; a longer one fails with EMSGSIZE and changes nothing. */
+  /** Maximum bytes of a datagram that the kernel accepts; a longer one fails with EMSGSIZE and changes nothing. */
   readonly sendLimitBytes: number
-  /** Settles when sends in flight have ended; idempotent. */
+  /** Settles when all sends in flight have ended; idempotent. */
   close(): Promise<void>
 }
 

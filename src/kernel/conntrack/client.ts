@@ -23,17 +23,17 @@ import {
 import { PooledTransport } from './pooled-transport.ts'
 import { STATS_CPU, STATS_GLOBAL } from './schema.ts'
 
-/** The kernel's connection tracking, as far as this project speaks with it. */
+/** A client for the kernel's connection tracking, with the operations that kprobe uses. */
 export interface ConntrackClient {
   /**
-   * Goes through the entries that pass the filter, one at a time, and keeps none. Gives false when the kernel says that
-   * its table changed meanwhile: then some entries may be missing; those that came were there. Rejects with
+   * Visits the entries that pass the filter one at a time and keeps none. Returns false when the kernel reports that
+   * its table changed during the dump: entries may then be missing, but every visited entry existed. Rejects with
    * NetlinkError or SystemError.
    */
   dump(filter: FlowFilter, visitor: FlowVisitor): Promise<boolean>
   /**
-   * Deletes entries, many a send. One that is gone, or that another with the same addresses and ports has followed, is
-   * no error. Rejects with NetlinkError for anything else that the kernel says, and when nothing was sent.
+   * Deletes entries, many per datagram. An entry that is gone, or that a newer entry with the same tuple replaced, is
+   * no error. Rejects with NetlinkError for any other answer of the kernel, and when nothing was sent.
    */
   delete(flows: readonly Flow[]): Promise<DeleteCount>
   statistics(): Promise<ConntrackStatistics>
@@ -41,27 +41,30 @@ export interface ConntrackClient {
 }
 
 export interface FlowVisitor {
-  /** Whether an entry with this original destination is worth decoding; called for each that passes the filter. */
+  /**
+   * Returns whether an entry with this original destination is worth decoding; called for each entry that passes the
+   * filter.
+   */
   readonly isWanted: (destination: Ip, port: number) => boolean
   readonly visit: (flow: Flow) => void
 }
 
 interface DeleteCount {
   readonly deleted: number
-  /** Had gone by themselves. */
+  /** Entries that were already gone. */
   readonly gone: number
 }
 
-/** Of this network namespace; the most is the machine's. */
+/** The counters of this network namespace; `entriesMax` is the limit of the whole machine. */
 export interface ConntrackStatistics {
   readonly entries: number
-  /** Undefined where the kernel does not tell (before Linux 5.9). */
+  /** Undefined where the kernel does not report it (before Linux 5.9). */
   readonly entriesMax: number | undefined
-  /** Entries that clashed with another when they should have been confirmed: their packet was dropped. */
+  /** Entries that clashed with another entry when the kernel confirmed them; it dropped their packets. */
   readonly insertFailed: number
   /** Packets dropped because the table was full, or memory short. */
   readonly dropped: number
-  /** Entries that had to make room for newer ones. */
+  /** Entries that the kernel evicted to make room for newer ones. */
   readonly droppedEarly: number
 }
 
@@ -69,13 +72,13 @@ interface ConntrackClientOptions {
   /** Opens a socket of NETLINK_NETFILTER; the client has two, so that it can delete while it reads. */
   readonly openTransport: () => Transport
   readonly clock: Clock
-  /** Longest that one dump or one delete may take. */
+  /** Maximum duration of one dump or one delete, milliseconds. */
   readonly timeoutMs?: number
 }
 
-/** A dump of a million entries takes seconds on a machine that is busy. */
+/** A dump of a million entries takes seconds on a busy machine. */
 const TIMEOUT_MS = 60_000
-/** Refusals of one send: as many as fit into a receive buffer that cannot be forced. */
+/** Maximum deletions per datagram: the errors of all of them fit into a receive buffer that cannot be forced. */
 const DELETES_A_SEND = 256
 
 export function createConntrackClient(options: ConntrackClientOptions): ConntrackClient {
@@ -122,7 +125,7 @@ class NetlinkConntrackClient implements ConntrackClient {
   }
 }
 
-/** A connection that is made when it is needed, and made anew after a failure. */
+/** A connection that opens on demand and reopens after a failure. */
 class Socket {
   readonly #connect: () => Promise<Connection>
   #connecting: Promise<Connection> | undefined
@@ -151,8 +154,9 @@ class Socket {
 }
 
 /**
- * A socket that has received something into a large buffer gets dumps in datagrams of 32 KiB instead of 4 (netlink_dump
- * in net/netlink/af_netlink.c), the first one, too: some 150 entries that the thread pool has already fetched.
+ * Receives something into a large buffer first: the kernel then sends dumps in datagrams of 32 KiB instead of 4
+ * (netlink_dump in net/netlink/af_netlink.c). This includes the first datagram, some 150 entries that the thread pool
+ * has already fetched.
  */
 async function warmedUp(connection: Connection): Promise<Connection> {
   try {
@@ -164,7 +168,7 @@ async function warmedUp(connection: Connection): Promise<Connection> {
   }
 }
 
-/** Hands on what the filter lets pass, whether the kernel has compared it all or not. */
+/** Visits the entries that match the filter, also where the kernel did not compare all of it. */
 function acceptor(filter: FlowFilter, { isWanted, visit }: FlowVisitor) {
   const { family, protocol, destination, destinationPort } = filter
   const [wantedFamily, wantedProtocol] = [familyNumber(family), protocolNumber(protocol)]
@@ -180,7 +184,7 @@ function acceptor(filter: FlowFilter, { isWanted, visit }: FlowVisitor) {
   }
 }
 
-/** Gives how many had gone. */
+/** Returns the number of entries that were already gone. */
 async function sendDeletes(sender: Sender, flows: readonly Flow[]): Promise<number> {
   const object = 'flows'
   const { refused, loss } = await sendEach(sender, flows, {

@@ -1,4 +1,4 @@
-/** linux/netfilter/nfnetlink_conntrack.h and its neighbours, under the headers' own names. */
+/** linux/netfilter/nfnetlink_conntrack.h and related headers, under their own names. */
 
 export const NFNL_SUBSYS_CTNETLINK = 1
 

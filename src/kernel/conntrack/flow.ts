@@ -7,42 +7,42 @@ import { readAttributes } from '../../netlink/schema.ts'
 import { NFPROTO_IPV4, NFPROTO_IPV6 } from './constants.ts'
 import { HEAD, REST } from './schema.ts'
 
-/** Protocols whose flows anyone here asks about. */
+/** Protocols whose flows kprobe reads. */
 export type FlowProtocol = 'TCP' | 'UDP'
 
-/** An entry of connection tracking: as much of it as decides about it, and as it takes to delete it. */
+/** A conntrack entry, reduced to the fields that decide about it and that a deletion needs. */
 export interface Flow {
   readonly family: Family
   readonly protocol: FlowProtocol
-  /** Where its first packet was sent. */
+  /** Destination of the first packet. */
   readonly destination: Ip
   readonly destinationPort: number
-  /** Who answers: the endpoint, where the destination was translated. */
+  /** Source of the replies: the endpoint, where the destination was translated. */
   readonly answerer: Ip
   readonly answererPort: number
   /** CTA_TUPLE_ORIG as the kernel wrote it: addresses, protocol, ports, and the zone of this direction if it has one. */
   readonly tuple: Octets
-  /** CTA_ID: tells this entry from a later one with the same tuple. */
+  /** CTA_ID: distinguishes this entry from a later one with the same tuple. */
   readonly id: number
-  /** CTA_ZONE: of both directions. */
+  /** CTA_ZONE: the zone of both directions. */
   readonly zone: number | undefined
 }
 
-/** An address and a port as one value that compares. */
+/** Returns an address and a port as one comparable value. */
 export function socketKey(ip: Ip, port: number): Octets {
   return ip + u16be(port)
 }
 
-/** Whether packets go on to somewhere else than where they were sent. */
+/** Returns whether the kernel translated the destination. */
 export function isTranslated(flow: Flow): boolean {
   return flow.answerer !== flow.destination || flow.answererPort !== flow.destinationPort
 }
 
-/** As much of an entry as tells whether the rest is worth decoding. */
+/** The first fields of an entry; they decide whether to decode the rest. */
 interface FlowHead {
   readonly familyNumber: number
   readonly protocolNumber: number
-  /** Empty where the entry has none that we read. */
+  /** Empty where the entry has no destination that we read. */
   readonly destination: Ip
   readonly destinationPort: number
 }
@@ -64,7 +64,7 @@ interface FlowKind {
   readonly protocol: FlowProtocol
 }
 
-/** The rest of an entry. Throws NetlinkError when it lacks what every entry of TCP and UDP has. */
+/** Decodes the rest of an entry. Throws NetlinkError when it lacks a field that every TCP and UDP entry has. */
 export function decodeFlow(
   view: ByteView,
   message: Message,

@@ -14,7 +14,7 @@ import {
 import { type Flow, type FlowProtocol, familyNumber } from './flow.ts'
 import { CONNTRACK, REST, type TUPLE } from './schema.ts'
 
-/** Which entries a dump is about: those of one family and protocol, sent to this address and port where these are given. */
+/** Selects the entries of a dump: one family and protocol, and this original destination and port where given. */
 export interface FlowFilter {
   readonly family: Family
   readonly protocol: FlowProtocol
@@ -22,7 +22,7 @@ export interface FlowFilter {
   readonly destinationPort?: number
 }
 
-/** CTA_FILTER_F_* of net/netfilter/nf_internals.h, which no header for programs has. */
+/** CTA_FILTER_F_* of net/netfilter/nf_internals.h, which no userspace header exports. */
 const CTA_FILTER_F_CTA_IP_DST = 1 << 1
 const CTA_FILTER_F_CTA_PROTO_NUM = 1 << 3
 const CTA_FILTER_F_CTA_PROTO_DST_PORT = 1 << 5
@@ -35,15 +35,16 @@ export function messageType(type: number): number {
   return (NFNL_SUBSYS_CTNETLINK << 8) | type
 }
 
-/** A request without attributes: statistics. */
+/** Encodes a request without attributes, as for statistics. */
 export function encodeRequest(type: number, flags: number, sequence: number): Uint8Array {
   const head = { type: messageType(type), flags: NLM_F_REQUEST | flags, sequence }
   return encodeMessage(head, ({ out }) => writeNfGenMsg(out, { family: NFPROTO_UNSPEC, resourceId: 0 }))
 }
 
 /**
- * IPCTNL_MSG_CT_GET with CTA_FILTER (Linux 5.8); older kernels compare the family alone and list the rest as well.
- * IPv6 addresses are left out: the kernel lists the flows whose address differs (measured on 6.18).
+ * Encodes IPCTNL_MSG_CT_GET with CTA_FILTER (Linux 5.8). Older kernels compare only the family and also list the
+ * other entries. The filter has no IPv6 addresses: the kernel then lists the flows whose address differs (measured on
+ * 6.18).
  */
 export function encodeDump(filter: FlowFilter, sequence: number): Uint8Array {
   const { family, protocol, destinationPort } = filter
@@ -62,7 +63,7 @@ export function encodeDump(filter: FlowFilter, sequence: number): Uint8Array {
   })
 }
 
-/** Bytes of a deletion beside its tuple, at most. */
+/** Maximum bytes of a deletion, without its tuple. */
 const DELETE_BYTES_MAX = 48
 
 export function deleteBytesMax({ tuple }: Flow): number {
@@ -70,8 +71,8 @@ export function deleteBytesMax({ tuple }: Flow): number {
 }
 
 /**
- * Appends IPCTNL_MSG_CT_DELETE. The tuple is always there: without one the kernel deletes everything. The id makes a later
- * flow with the same tuple ENOENT.
+ * Appends IPCTNL_MSG_CT_DELETE. The tuple is always present: without one the kernel deletes every entry. With the id,
+ * the kernel answers ENOENT if a later flow has the same tuple.
  */
 export function writeDelete(batch: Batch<Flow>, flow: Flow): void {
   batch.open(messageType(IPCTNL_MSG_CT_DELETE))

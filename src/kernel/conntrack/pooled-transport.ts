@@ -1,9 +1,9 @@
 import type { Transport } from '../../netlink/transport.ts'
 
 /**
- * A socket whose requests go out from the thread pool although whoever sends them does not wait: a dump begins within
- * the send, and a filter that few entries pass makes the kernel walk all of its table there. Answers are read as ever;
- * a send that failed is thrown by the next receive. No more than one request may be under way.
+ * A socket that sends requests from the thread pool while `sendSync` returns at once. The kernel begins a dump within
+ * the send, and with a filter that few entries pass it walks all of its table there. Reading answers is unchanged; a
+ * failed send is thrown by the next receive. Only one request may be in flight.
  */
 export class PooledTransport implements Transport {
   readonly #inner: Transport

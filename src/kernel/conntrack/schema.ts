@@ -27,7 +27,7 @@ import {
   CTA_ZONE,
 } from './constants.ts'
 
-/** The attributes of ctnetlink that matter here, as linux/netfilter/nfnetlink_conntrack.h describes them. */
+/** The ctnetlink attributes that kprobe uses, as linux/netfilter/nfnetlink_conntrack.h describes them. */
 
 const TUPLE_IP = attributeSet({
   v4Source: [CTA_IP_V4_SRC, octets],
@@ -48,10 +48,10 @@ export const TUPLE = attributeSet({
   zone: [CTA_TUPLE_ZONE, u16be],
 })
 
-/** Which parts of the original tuple a dump compares. */
+/** The parts of the original tuple that a dump compares. */
 const FILTER = attributeSet({ originalFlags: [CTA_FILTER_ORIG_FLAGS, u32host] })
 
-/** What is written: entries to make, and the filters of dumps. */
+/** The attributes that kprobe writes: entries to create, and the filters of dumps. */
 export const CONNTRACK = attributeSet({
   original: [CTA_TUPLE_ORIG, nested(TUPLE)],
   reply: [CTA_TUPLE_REPLY, nested(TUPLE)],
@@ -62,10 +62,8 @@ export const CONNTRACK = attributeSet({
   filter: [CTA_FILTER, nested(FILTER)],
 })
 
-/*
- * Entries are read by the hundred thousand, so that what nobody asks for is not decoded: the first table tells whether
- * anyone wants the entry, the second has what they want.
- */
+/* A dump has hundreds of thousands of entries, so fields without a use are not decoded. The first table decides
+   whether an entry is wanted; the second has the fields of wanted entries. */
 
 const HEAD_IP = attributeSet({
   v4Destination: [CTA_IP_V4_DST, octets],
@@ -94,7 +92,7 @@ const SOURCE_TUPLE = attributeSet({
   proto: [CTA_TUPLE_PROTO, nested(attributeSet({ sourcePort: [CTA_PROTO_SRC_PORT, u16be] }))],
 })
 
-/** Also what a deletion says: the original tuple goes back as it came. */
+/** The remaining fields of an entry. A deletion uses them too: it returns the original tuple unchanged. */
 export const REST = attributeSet({
   tuple: [CTA_TUPLE_ORIG, nestedOctets],
   reply: [CTA_TUPLE_REPLY, nested(SOURCE_TUPLE)],
@@ -102,13 +100,13 @@ export const REST = attributeSet({
   zone: [CTA_ZONE, u16be],
 })
 
-/** Of IPCTNL_MSG_CT_GET_STATS. */
+/** Attributes of IPCTNL_MSG_CT_GET_STATS. */
 export const STATS_GLOBAL = attributeSet({
   entries: [CTA_STATS_GLOBAL_ENTRIES, u32be],
   entriesMax: [CTA_STATS_GLOBAL_MAX_ENTRIES, u32be],
 })
 
-/** Of IPCTNL_MSG_CT_GET_STATS_CPU: one message a processor. */
+/** Attributes of IPCTNL_MSG_CT_GET_STATS_CPU: one message per processor. */
 export const STATS_CPU = attributeSet({
   insertFailed: [CTA_STATS_INSERT_FAILED, u32be],
   drop: [CTA_STATS_DROP, u32be],

@@ -13,14 +13,14 @@ import {
 } from '../sysctl/files.ts'
 import { type ConntrackSettings, planSysctls, SYSCTLS, type SysctlFacts } from './sysctls.ts'
 
-/** Brings the kernel's settings to what is wanted, as planSysctls says. Does not reject. */
+/** Sets the kernel's conntrack sysctls as planSysctls plans them. Does not reject. */
 export async function tuneConntrack(
   settings: ConntrackSettings,
   { root = '/' }: TuneOptions = {},
 ): Promise<TuneReport> {
   const unreadable: TuneFailure[] = []
   const plan = planSysctls(settings, await readFacts(root, unreadable))
-  // A file that is there and cannot be read is not missing, and matters only if something is wanted of it.
+  // A file that exists but cannot be read is not missing; it matters only if a value is wanted.
   const isUnreadable = ({ name }: SysctlLeft) => unreadable.some(failure => failure.name === name)
   const failed = unreadable.filter(({ name }) => plan.left.some(each => each.name === name))
   const written: SysctlWrite[] = []
@@ -56,7 +56,7 @@ async function readFacts(root: string, unreadable: TuneFailure[]): Promise<Sysct
   return { processors: await countProcessors(root), values }
 }
 
-/** Of the machine, whatever part of it this process may use: `0-3,8` is five. */
+/** Counts the processors of the machine, even if this process may use only some: `0-3,8` is five. */
 async function countProcessors(root: string): Promise<number> {
   try {
     const text = await readFile(`${root}sys/devices/system/cpu/online`, 'utf8')

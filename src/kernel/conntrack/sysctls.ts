@@ -1,10 +1,10 @@
 import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/files.ts'
 
-/** What an operator wants of connection tracking; undefined leaves what is there. */
+/** The conntrack settings of an operator; undefined keeps the kernel's value. */
 export interface ConntrackSettings {
-  /** Entries a processor; 0 leaves nf_conntrack_max alone. */
+  /** Entries per processor; 0 keeps nf_conntrack_max. */
   readonly maxPerCore: number
-  /** At least so many in all, when maxPerCore counts. */
+  /** Minimum of the total, when maxPerCore applies. */
   readonly min: number
   readonly tcpEstablishedTimeoutMs: number | undefined
   readonly tcpCloseWaitTimeoutMs: number | undefined
@@ -14,13 +14,13 @@ export interface ConntrackSettings {
   readonly tcpBeLiberal: boolean
   readonly udpTimeoutMs: number | undefined
   readonly udpStreamTimeoutMs: number | undefined
-  /** Values of an operator that are larger than these are lowered, too, as kube-proxy does. */
+  /** Also lower values that an operator set higher, as kube-proxy does. */
   readonly lower: boolean
 }
 
-/** One that may have been set by the kernel alone. */
+/** A sysctl whose value may still be the kernel's default. */
 interface InitialSysctl extends Sysctl {
-  /** What the kernel starts with, where that is one number everywhere: then it is nobody's choice. */
+  /** The kernel's default, where it is the same everywhere: such a value is not an operator's choice. */
   readonly initial: number | undefined
 }
 
@@ -45,7 +45,7 @@ function netSysctl(name: string, initial: number): InitialSysctl {
 
 type SysctlKey = keyof typeof SYSCTLS
 
-/** What the machine is like; a file that is not there has no value. */
+/** The machine's values; a missing file has no value. */
 export interface SysctlFacts {
   readonly processors: number
   readonly values: Readonly<Record<SysctlKey, number | undefined>>
@@ -56,12 +56,12 @@ export interface SysctlPlan {
   readonly left: readonly SysctlLeft[]
 }
 
-/** Beyond this, more entries cost memory (300 bytes each) for a problem that they do not solve (kube-proxy 1.36). */
+/** Beyond this limit, more entries cost memory (300 bytes each) without a benefit (kube-proxy 1.36). */
 export const CONNTRACK_MAX = 1_048_576
-/** Entries in a bucket, as the kernel sizes its own table before 5.15. */
+/** Entries per bucket, as the kernel sizes its own table before 5.15. */
 const ENTRIES_A_BUCKET = 4
 
-/** What to write, in this order: the table is as large as its limit asks before entries come. */
+/** Plans the writes in this order: the table has its size before entries come. */
 export function planSysctls(settings: ConntrackSettings, facts: SysctlFacts): SysctlPlan {
   const writes: SysctlWrite[] = []
   const left: SysctlLeft[] = []
@@ -89,7 +89,7 @@ function wantedValues(settings: ConntrackSettings, processors: number): readonly
   const max = conntrackMax(settings, processors)
   if (max > 0) {
     list.push({ key: 'max', wanted: max, keepsLarger })
-    // A table of more buckets than that is only better.
+    // More buckets than this are an advantage, so a larger table stays.
     list.push({ key: 'hashSize', wanted: Math.floor(max / ENTRIES_A_BUCKET), keepsLarger: true })
   }
   const timeouts = [
@@ -107,7 +107,7 @@ function wantedValues(settings: ConntrackSettings, processors: number): readonly
   return list
 }
 
-/** kube-proxy's getConntrackMax: the minimum is not capped. 0 for none. */
+/** Computes kube-proxy's getConntrackMax: the minimum is not capped. 0 keeps the kernel's value. */
 function conntrackMax({ maxPerCore, min }: ConntrackSettings, processors: number): number {
   if (maxPerCore <= 0) return 0
   const scaled = maxPerCore * processors

@@ -20,21 +20,27 @@ import type { Ipset, IpsetEntry, IpsetHeader, IpsetListing, IpsetType } from './
 
 export type { IpsetFailure }
 
-/** The kernel's ipsets, as far as this project speaks with them: nfnetlink subsystem NFNL_SUBSYS_IPSET. */
+/** A client for the kernel's ipsets (nfnetlink subsystem NFNL_SUBSYS_IPSET), with the operations that kprobe uses. */
 export interface IpsetClient {
-  /** The newest revision of a type that both the kernel and this program know; undefined where the kernel lacks it. */
+  /**
+   * Returns the newest revision of a type that both the kernel and kprobe know; undefined where the kernel lacks the
+   * type.
+   */
   revision(type: IpsetType, family: 'IPv4' | 'IPv6'): number | undefined
-  /** Those of types and revisions that this program does not know have no header: see `foreign`. */
+  /** Lists the headers of all sets. Sets of a type or revision that kprobe does not know are in `foreign`. */
   headers(): Promise<IpsetHeaders>
-  /** Whole sets, by name; those that do not exist are left out, as are those that are of no type of ours. */
+  /** Reads whole sets by name. Skips sets that do not exist and sets of a type that kprobe does not use. */
   list(names: readonly string[]): Promise<readonly IpsetListing[]>
   /**
-   * Sends the operations one after the other in few datagrams. A set to create that is there, of the same type and
-   * family, is no failure whatever its size; neither is one to destroy that is gone. What the kernel says is in the
-   * result; only bugs of ours throw.
+   * Sends the operations in order in few datagrams. Creating a set that exists with the same type and family is no
+   * failure, whatever its size; destroying a set that is gone is none either. The result has the kernel's answers;
+   * only a bug of ours throws.
    */
   commit(operations: readonly IpsetOperation[]): Promise<IpsetResult>
-  /** The kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined when there is none. */
+  /**
+   * Returns the kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined for no such
+   * set.
+   */
   indexOf(name: string): number | undefined
   /** IPSET_CMD_GET_BYINDEX. */
   nameOf(index: number): string | undefined
@@ -43,12 +49,12 @@ export interface IpsetClient {
 
 interface IpsetHeaders {
   readonly headers: readonly IpsetHeader[]
-  /** Names of sets that are of no type of ours. */
+  /** Names of sets of a type that kprobe does not use. */
   readonly foreign: readonly string[]
 }
 
 export interface IpsetResult {
-  /** Nobody can say what came of some of the operations: read back. */
+  /** Set when the outcome of some operations is unknown; the caller must read them back. */
   readonly unknown: Error | undefined
   readonly failures: readonly IpsetFailure[]
   readonly bytes: number
@@ -56,10 +62,10 @@ export interface IpsetResult {
 }
 
 interface IpsetClientOptions {
-  /** A socket of NETLINK_NETFILTER. */
+  /** A NETLINK_NETFILTER socket. */
   readonly transport: Transport
   readonly clock: Clock
-  /** Longest that one list, or one send, may take. */
+  /** Maximum duration of one list or one send, milliseconds. */
   readonly timeoutMs?: number
 }
 
@@ -142,12 +148,12 @@ class NetlinkIpsetClient implements IpsetClient {
   #revisionsOf({ type, family }: Pick<Ipset, 'type' | 'family'>): Revisions | undefined {
     const key = `${type} ${family}`
     const revisions = this.#revisions.get(key) ?? readRevisions(this.#connection, { type, family })
-    // What is missing may come: a module that is loaded.
+    // A missing type is not cached: its module may be loaded later.
     if (revisions !== undefined) this.#revisions.set(key, revisions)
     return revisions
   }
 
-  /** None, where what was asked for is so all the same. */
+  /** Returns no failure where the kernel already has the wanted state. */
   async #failuresOf(refusal: Refused<Piece>): Promise<readonly IpsetFailure[]> {
     const { operation } = refusal.tag
     if (operation.verb === 'create' && refusal.errno === EEXIST) {
@@ -159,7 +165,7 @@ class NetlinkIpsetClient implements IpsetClient {
     return failure === undefined ? [] : [failure]
   }
 
-  /** The answer to a question about one set; nothing when there is no such set. */
+  /** Returns the answer to a request about one set; no values when the set does not exist. */
   #ask(request: Omit<Request, 'onMessage'>): ValuesOf<typeof INDEX> {
     let answer: ValuesOf<typeof INDEX> = {}
     try {
@@ -178,7 +184,7 @@ class NetlinkIpsetClient implements IpsetClient {
 
 const EEXIST = errnoNumber('EEXIST')
 
-/** Why a set that is there cannot serve as the one that was to be made; undefined when it can. */
+/** Returns why an existing set cannot serve as the wanted one; undefined when it can. */
 function whyUnlike(there: IpsetHeader | Foreign, { type, family }: Ipset): string | undefined {
   if (isForeign(there)) return `there is another of this name: ${there.foreign}`
   const { set } = there
@@ -186,7 +192,7 @@ function whyUnlike(there: IpsetHeader | Foreign, { type, family }: Ipset): strin
   return `there is another of this name: it is ${set.type} of ${set.family}, not ${type} of ${family}`
 }
 
-/** What the kernel says of all sets, or of one that may not exist. Throws NetlinkError. */
+/** Reads the headers of all sets, or of one that may not exist. Throws NetlinkError. */
 async function readHeaders(
   connection: Connection,
   name?: string,
@@ -201,12 +207,12 @@ function isForeign(header: IpsetHeader | Foreign): header is Foreign {
   return 'foreign' in header
 }
 
-/** A whole set; undefined when there is none of this name, or none of ours. Throws NetlinkError. */
+/** Reads a whole set; undefined when none of our types has this name. Throws NetlinkError. */
 async function readSet(connection: Connection, name: string): Promise<IpsetListing | undefined> {
   let header: IpsetHeader | Foreign | undefined
   const entries: IpsetEntry[] = []
   await listSets(connection, { name }, (view, message) => {
-    // Only the first message tells what the set is.
+    // Only the first message describes the set.
     header ??= decodeHeader(view, message)
     if (!isForeign(header)) appendEntries(entries, header.set.type, decodeSet(view, message))
   })

@@ -43,7 +43,7 @@ export const IPSET_ATTR_CADT_FLAGS = 8
 export const IPSET_ATTR_CADT_LINENO = 9
 export const IPSET_ATTR_BITMASK = 12
 
-/** Of sets alone. */
+/** Attributes of sets only. */
 export const IPSET_ATTR_INITVAL = 17
 export const IPSET_ATTR_HASHSIZE = 18
 export const IPSET_ATTR_MAXELEM = 19
@@ -53,7 +53,7 @@ export const IPSET_ATTR_ELEMENTS = 24
 export const IPSET_ATTR_REFERENCES = 25
 export const IPSET_ATTR_MEMSIZE = 26
 
-/** Of elements alone. */
+/** Attributes of elements only. */
 export const IPSET_ATTR_IP2 = 20
 export const IPSET_ATTR_CIDR2 = 21
 

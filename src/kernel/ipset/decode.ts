@@ -14,14 +14,14 @@ import { type ENTRY, KIND_OF_SET, SET } from './schema.ts'
 import { BITMAP_ELEMENTS_MAX, familyFromNumber, SET_TYPES, setTypeOf } from './set-types.ts'
 import type { Ipset, IpsetEntry, IpsetHeader, IpsetType } from './state.ts'
 
-/** One message of a list, as it came: the first of a set has its shape, all of them some of its entries. */
+/** One message of a list: the first message of a set has its shape, every message has some of its entries. */
 type SetMessage = ValuesOf<typeof SET>
 
 export function decodeSet(view: ByteView, message: Message): SetMessage {
   return decodeAs(view, message, SET)
 }
 
-/** The name that a message of a list is about; '' where it has none. */
+/** Reads the set name of a list message; '' where it has none. */
 export function decodeName(view: ByteView, message: Message): string {
   return decodeAs(view, message, KIND_OF_SET).name ?? ''
 }
@@ -34,15 +34,15 @@ export function decodeAs<F extends Fields>(
   return readAttributes(view, table, { start: message.start + NFGENMSG_LENGTH, end: message.end })
 }
 
-/** Why a set is none of ours: words for people. */
+/** A set that kprobe could not have created, and the reason as text. */
 export interface Foreign {
   readonly name: string
   readonly foreign: string
 }
 
 /**
- * The header of a set, or why it is none that we could have made: another type, a newer revision than we know to read,
- * or one whose entries say, or do, something else (timeouts, masks, counters, comments, forceadd).
+ * Decodes the header of a set, or returns why kprobe could not have created it: another type, a revision newer than
+ * kprobe reads, or entries with a different meaning (timeouts, masks, counters, comments, forceadd).
  */
 export function decodeHeader(view: ByteView, message: Message): IpsetHeader | Foreign {
   const { name = '', type: typeName = '', revision = 0, family = 0 } = decodeAs(view, message, KIND_OF_SET)
@@ -76,8 +76,8 @@ function sizeOf(type: IpsetType, shape: Shape): Pick<Ipset, 'maxElements' | 'has
 }
 
 /**
- * Appends the entries that a message lists to `into`. Those that are exceptions (nomatch), which nothing here makes,
- * are left out. Throws NetlinkError for an entry without the fields of the set's type.
+ * Appends the entries of a message to `into`. Skips exceptions (nomatch), which kprobe never writes. Throws
+ * NetlinkError for an entry without the fields of the set's type.
  */
 export function appendEntries(into: IpsetEntry[], type: IpsetType, message: SetMessage): void {
   for (const entry of message.entries ?? []) {

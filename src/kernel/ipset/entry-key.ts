@@ -1,11 +1,11 @@
 import type { IpsetEntry } from './state.ts'
 
 /**
- * An entry of a set as a map's key: equal for equal entries of one set, and for no others. Not for human eyes; see
- * entryText in print.ts.
+ * Returns a map key for an entry of a set: equal for equal entries of one set, different for all others. entryText in
+ * print.ts is the readable form.
  */
 export function entryKey(setName: string, { ip, protocol, port, ip2, prefix2 }: IpsetEntry): string {
-  // One UTF-16 unit a number, and 0xffff for none: what follows the NUL has but one reading.
+  // Each number takes one UTF-16 unit, and 0xffff stands for an absent one, so the text after the NUL is unambiguous.
   const numbers = String.fromCharCode(
     (ip?.length ?? 0) | ((ip2?.length ?? 0) << 8),
     protocol ?? 0xffff,

@@ -5,10 +5,10 @@ import { type ADDRESS, type ENTRY, LIST_ENTRY } from './schema.ts'
 import { SET_TYPES } from './set-types.ts'
 import type { Ipset, IpsetEntry, IpsetType } from './state.ts'
 
-/** No entry is longer: two IPv6 addresses, port, protocol, prefix, line, and their headers. */
+/** Maximum length of an entry: two IPv6 addresses, port, protocol, prefix, line, and their headers. */
 export const ENTRY_BYTES_MAX = 88
 
-/** Why an entry cannot be in a set; undefined when it can. The writers take only entries that can. */
+/** Returns why an entry cannot be in a set; undefined when it can. The writers take only entries that can. */
 export function whyNotEntry({ type, family }: Ipset, entry: IpsetEntry): string | undefined {
   const { ip, protocol, port, ip2, prefix2 } = entry
   const length = family === 'IPv4' ? 4 : 16
@@ -27,13 +27,13 @@ function isWithin(value: number | undefined, most: number): boolean {
   return value !== undefined && Number.isInteger(value) && value >= 0 && value <= most
 }
 
-/** An entry, and its place in the message, counted from 1. */
+/** An entry and its position in the message, counted from 1. */
 export interface NumberedEntry {
   readonly entry: IpsetEntry
   readonly line: number
 }
 
-/** Addresses are all of the set's family. */
+/** Expects addresses of the set's family. */
 function address(
   family: Family,
   ipOf: (source: NumberedEntry) => Ip | undefined,
@@ -41,7 +41,7 @@ function address(
   return family === 'IPv4' ? { v4: ipOf } : { v6: ipOf }
 }
 
-/** Fields that the type has no use for are not written. */
+/** Compiles a writer that skips the fields that the type does not use. */
 function writerFor(type: IpsetType, family: Family): Writer<NumberedEntry> {
   const { fields } = SET_TYPES[type]
   const sources: SourcesOf<typeof ENTRY, NumberedEntry> = {
@@ -67,7 +67,7 @@ const WRITERS: Readonly<Record<IpsetType, ReturnType<typeof writersFor>>> = {
   'bitmap:port': writersFor('bitmap:port'),
 }
 
-/** The writer of entries of IPSET_ATTR_ADT that can be in the set. */
+/** Returns the writer for entries of IPSET_ATTR_ADT; they must be able to be in the set. */
 export function entryWriter({ type, family }: Ipset): Writer<NumberedEntry> {
   return WRITERS[type][family]
 }

@@ -4,7 +4,7 @@ import type { IpsetType } from './state.ts'
 
 type Meaning = NonNullable<NetlinkErrorDetails['meaning']>
 
-/** Errors of their own that ipset answers with, 4096 and above. */
+/** ipset's own error numbers, 4096 and above. */
 const COMMON: Readonly<Record<number, Meaning>> = {
   [ipset.IPSET_ERR_PROTOCOL]: {
     code: 'IPSET_ERR_PROTOCOL',
@@ -46,7 +46,7 @@ const COMMON: Readonly<Record<number, Meaning>> = {
   [ipset.IPSET_ERR_IPADDR_IPV6]: { code: 'IPSET_ERR_IPADDR_IPV6', words: 'An IPv6 address is expected' },
 }
 
-/** Bitmaps and hashes share their numbers. */
+/** Bitmap and hash types share these numbers. */
 const OF_HASHES: Readonly<Record<number, Meaning>> = {
   [ipset.IPSET_ERR_HASH_FULL]: { code: 'IPSET_ERR_HASH_FULL', words: 'The set is full' },
   [ipset.IPSET_ERR_HASH_ELEM]: {
@@ -73,7 +73,7 @@ const OF_BITMAPS: Readonly<Record<number, Meaning>> = {
   },
 }
 
-/** A NetlinkError with ipset's own name and words for the errno, where it has them. */
+/** Creates a NetlinkError with ipset's own name and words for the errno, where it has them. */
 export function ipsetError(details: NetlinkErrorDetails, type?: IpsetType): NetlinkError {
   const own = type === 'bitmap:port' ? OF_BITMAPS : OF_HASHES
   const { errno } = details

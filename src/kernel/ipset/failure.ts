@@ -4,7 +4,7 @@ import type { IpsetEntry } from './state.ts'
 
 export interface IpsetFailure {
   readonly operation: IpsetOperation
-  /** The entries among which the culprit is; those before it in the message are in the set. */
+  /** The entries that contain the rejected one; the entries before it in the message are in the set. */
   readonly entries: readonly { readonly entry: IpsetEntry; readonly group: string }[]
   /** Name of the errno, or of ipset's own code (IPSET_ERR_HASH_FULL). */
   readonly code: string
@@ -13,7 +13,7 @@ export interface IpsetFailure {
 
 type Entries = IpsetFailure['entries']
 
-/** The words for an operation in errors: `add` and `KUBE-CLUSTER-IP 10.96.0.1,tcp:443 (ns1/web)`. */
+/** Returns the words for an operation in errors: `add` and `KUBE-CLUSTER-IP 10.96.0.1,tcp:443 (ns1/web)`. */
 export function describeIpsetOperation(operation: IpsetOperation, entries: Entries) {
   switch (operation.verb) {
     case 'create':
@@ -32,7 +32,7 @@ export function describeIpsetOperation(operation: IpsetOperation, entries: Entri
   }
 }
 
-/** Names of groups that an error spells out; of more it gives the number. */
+/** Maximum number of groups that an error names; beyond it the error counts them. */
 const OWNERS_MAX = 3
 
 function entryWords(set: Parameters<typeof entryText>[0], entries: Entries): readonly string[] {

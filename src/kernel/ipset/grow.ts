@@ -2,15 +2,15 @@ import type { GroupedEntries, IpsetOperation } from './operation.ts'
 import { BITMAP_ELEMENTS_MAX } from './set-types.ts'
 import type { Ipset } from './state.ts'
 
-/** What kube-proxy gives its sets. */
+/** The hash size that kube-proxy gives its sets. */
 const HASH_SIZE_MIN = 1024
 const MAX_ELEMENTS_MIN = 65_536
 /** Largest power of two that IPSET_ATTR_MAXELEM and IPSET_ATTR_HASHSIZE hold. */
 const SIZE_MAX = 2 ** 31
 
 /**
- * Sizes for a set that is to have so many elements: room for twice as many, and one or two elements a bucket from the
- * start, since growing a hash while it is filled takes longer than filling it.
+ * Returns the sizes for a set of this many elements: room for twice as many, and one or two elements per bucket from
+ * the start, because growing a hash while filling it takes longer than filling it.
  */
 export function capacityFor(elements: number): Pick<Ipset, 'maxElements' | 'hashSize'> {
   const wanted = Math.min(Math.max(elements, 1), SIZE_MAX / 2)
@@ -20,21 +20,21 @@ export function capacityFor(elements: number): Pick<Ipset, 'maxElements' | 'hash
   }
 }
 
-/** A set that takes the place of another of the same name, in two steps. */
+/** The operations that replace a set by a larger one of the same name, in two steps. */
 export interface Growth {
-  /** The set as it is then. */
+  /** The set afterwards. */
   readonly set: Ipset
-  /** First, and nobody sees any of it. */
+  /** The first step; rules do not refer to the new set yet. */
   readonly build: readonly IpsetOperation[]
-  /** Then, unless anything of `build` failed or is unknown: rules go on to refer to the name. */
+  /** The second step, unless an operation of `build` failed or is unknown: rules keep referring to the name. */
   readonly replace: readonly IpsetOperation[]
-  /** Instead of `replace`. */
+  /** The second step instead of `replace`, after a failure. */
   readonly abandon: readonly IpsetOperation[]
 }
 
 /**
- * Build-and-swap: the entries are all that the set is to have, old and new. Whatever a crash
- * has left under the temporary name is removed first.
+ * Plans a build-and-swap. The entries are all that the set will have, old and new. It first removes a set that a
+ * crash left under the temporary name.
  */
 export function growthOf({ set, entries, groups }: GroupedEntries): Growth {
   const size = capacityFor(entries.length)
@@ -58,23 +58,23 @@ export function growthOf({ set, entries, groups }: GroupedEntries): Growth {
   }
 }
 
-/** IPSET_MAXNAMELEN without the NUL, and what is kept of a name that is too long for the suffix. */
+/** IPSET_MAXNAMELEN without the NUL, and the prefix kept of a name that is too long for the suffix. */
 const NAME_LENGTH_MAX = 31
 const SUFFIX = '-tmp'
 const KEPT_LENGTH = 22
 
-/** `KUBE-CLUSTER-IP-tmp`; a name without room for the suffix is shortened, and told from others by a number. */
+/** Returns `KUBE-CLUSTER-IP-tmp`. A name without room for the suffix is shortened, and a hash keeps it unique. */
 export function temporaryName(name: string): string {
   if (name.length + SUFFIX.length <= NAME_LENGTH_MAX) return `${name}${SUFFIX}`
   return `${name.slice(0, KEPT_LENGTH)}-${numberOf(name)}${SUFFIX}`
 }
 
-/** Of the sets that are there: what a build-and-swap of one of `names` that was cut short has left. */
+/** Returns the existing sets that an interrupted build-and-swap of one of `names` left. */
 export function leftoversOf(names: Iterable<string>, existing: ReadonlySet<string>): readonly string[] {
   return [...names].map(temporaryName).filter(name => existing.has(name))
 }
 
-/** Four hexadecimal digits: FNV-1a, folded. */
+/** Hashes a name to four hexadecimal digits: FNV-1a, folded. */
 function numberOf(name: string): string {
   let hash = 0x811c9dc5
   for (let i = 0; i < name.length; i++) hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193)

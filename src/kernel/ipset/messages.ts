@@ -8,20 +8,20 @@ import { INDEX, SET, SWAP, TYPE } from './schema.ts'
 import { familyNumber } from './set-types.ts'
 import type { Ipset, IpsetType } from './state.ts'
 
-/** What every kernel with ipsets speaks. */
+/** The protocol version that every kernel with ipsets supports. */
 export const IPSET_PROTOCOL_MIN = 6
-/** IPSET_CMD_GET_BYNAME and IPSET_CMD_GET_BYINDEX take nothing else (Linux 4.20). */
+/** The only version that IPSET_CMD_GET_BYNAME and IPSET_CMD_GET_BYINDEX accept (Linux 4.20). */
 const IPSET_PROTOCOL = 7
 
 function messageType(command: number): number {
   return (ipset.NFNL_SUBSYS_IPSET << 8) | command
 }
 
-/** Which sets a list is about, and how much of each it tells. */
+/** Selects the sets of a list, and how much of each the kernel sends. */
 export interface ListRequest {
-  /** All, without it. */
+  /** Undefined lists all sets. */
   readonly name?: string
-  /** IPSET_FLAG_LIST_*; everything, without it. */
+  /** IPSET_FLAG_LIST_*; undefined lists everything. */
   readonly flags?: number
 }
 
@@ -30,7 +30,7 @@ export function encodeList({ name, flags }: ListRequest, sequence: number): Uint
   return request(head, SET, { protocol: IPSET_PROTOCOL_MIN, name, flags })
 }
 
-/** Asks which revisions of a type the kernel has. */
+/** Encodes a query for the kernel's revisions of a type. */
 export function encodeType(type: IpsetType, family: Ipset['family'], sequence: number): Uint8Array {
   const values = { protocol: IPSET_PROTOCOL_MIN, type, family: familyNumber(type, family) }
   return request({ command: ipset.IPSET_CMD_TYPE, flags: 0, sequence }, TYPE, values)
@@ -46,13 +46,13 @@ export function encodeNameOf(index: number, sequence: number): Uint8Array {
   return request(head, INDEX, { protocol: IPSET_PROTOCOL, index })
 }
 
-/** What does not carry entries. */
+/** An operation that carries no entries. */
 export type SetOperation = Exclude<IpsetOperation, { readonly verb: 'add-entries' | 'delete-entries' }>
 
 /**
- * Opens the message of an operation, and writes what it has. `revision` is for sets to create. Sets are made with NLM_F_EXCL: without it, the
- * kernel takes one of the other family for the same (ip_set_create compares the families of the types, which have both).
- * Throws NetlinkError for what does not fit.
+ * Opens the message of an operation and writes its attributes. `revision` applies to sets to create. NLM_F_EXCL is
+ * necessary: without it, the kernel takes a set of the other family for the same one (ip_set_create compares the
+ * families of the types, and each type has both). Throws NetlinkError for a value that does not fit.
  */
 export function writeSetOperation(batch: Batch<unknown>, operation: SetOperation, revision: number): void {
   const protocol = IPSET_PROTOCOL_MIN
@@ -67,7 +67,7 @@ export function writeSetOperation(batch: Batch<unknown>, operation: SetOperation
     }
     case 'destroy':
     case 'flush': {
-      // Without a name, these are about every set there is.
+      // Without a name, these commands apply to every set.
       const { name, verb } = operation
       openIpsetMessage(batch, verb === 'destroy' ? ipset.IPSET_CMD_DESTROY : ipset.IPSET_CMD_FLUSH)
       writeAttributes(batch.out, SET, { protocol, name })
@@ -81,7 +81,7 @@ export function writeSetOperation(batch: Batch<unknown>, operation: SetOperation
   }
 }
 
-/** Begins a message of ipset; `command` is one of IPSET_CMD_*. */
+/** Begins an ipset message; `command` is one of IPSET_CMD_*. */
 export function openIpsetMessage(batch: Batch<unknown>, command: number, flags = 0): void {
   batch.open(messageType(command), flags)
   writeNfGenMsg(batch.out.out, HEAD)

@@ -4,7 +4,9 @@ import { decodeName } from './decode.ts'
 import { encodeList } from './messages.ts'
 import { isAbsent } from './revisions.ts'
 
-/** Names of the ipsets of this network namespace; none where the kernel has no such thing. Throws NetlinkError. */
+/**
+ * Lists the names of the ipsets of this network namespace; none where the kernel has no ipsets. Throws NetlinkError.
+ */
 export async function listIpsetNames(connection: Connection): Promise<readonly string[]> {
   const names = new Set<string>()
   try {
@@ -21,7 +23,7 @@ export async function listIpsetNames(connection: Connection): Promise<readonly s
   return [...names]
 }
 
-/** IPSET_CMD_LIST for the names alone: one short message a set. */
+/** Encodes IPSET_CMD_LIST for names only: one short message per set. */
 export function listRequest(sequence: number): Uint8Array {
   return encodeList({ flags: IPSET_FLAG_LIST_SETNAME }, sequence)
 }

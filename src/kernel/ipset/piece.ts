@@ -8,12 +8,12 @@ import { ENTRIES } from './schema.ts'
 
 export type EntryOperation = Extract<IpsetOperation, { readonly verb: 'add-entries' | 'delete-entries' }>
 
-/** What one message is about: a set, or entries `from` (inclusive) to `to` (exclusive) of an operation. */
+/** The content of one message: a set, or entries `from` (inclusive) to `to` (exclusive) of an operation. */
 export type Piece =
   | { readonly kind: 'set'; readonly operation: SetOperation; readonly revision: number }
   | {
       readonly kind: 'entries'
-      /** As it was asked for; `valid` is what of it can be sent. */
+      /** The operation as the caller gave it; `valid` has only the entries that can be sent. */
       readonly operation: EntryOperation
       readonly valid: EntryOperation
       readonly from: number
@@ -21,11 +21,11 @@ export type Piece =
     }
 type EntryPiece = Extract<Piece, { readonly kind: 'entries' }>
 
-/** IPSET_ATTR_ADT could hold three times as many; more make nothing faster, and an error repeats the whole message. */
+/** IPSET_ATTR_ADT could hold three times as many. More are no faster, and an error repeats the whole message. */
 const ENTRIES_PER_MESSAGE = 500
 const MESSAGE_OVERHEAD_BYTES = 128
 
-/** The pieces of an operation on entries, each for a message of `most` entries. */
+/** Splits an operation on entries into pieces, each for a message of `most` entries. */
 export function entryPieces(
   piece: Omit<EntryPiece, 'kind'>,
   most: number = ENTRIES_PER_MESSAGE,
@@ -40,17 +40,17 @@ export function entriesIn(piece: Piece): number {
   return piece.kind === 'entries' ? piece.to - piece.from : 0
 }
 
-/** Bytes of an entry of IPv4; of IPv6 ENTRY_BYTES_MAX at most. */
+/** Maximum bytes of an IPv4 entry; an IPv6 entry has at most ENTRY_BYTES_MAX. */
 const V4_ENTRY_BYTES_MAX = 64
 
-/** Length of the message of a piece, at most. */
+/** Returns the maximum length of the message of a piece. */
 export function bytesMax(piece: Piece): number {
   if (piece.kind === 'set') return MESSAGE_OVERHEAD_BYTES
   const each = piece.operation.set.family === 'IPv4' ? V4_ENTRY_BYTES_MAX : ENTRY_BYTES_MAX
   return MESSAGE_OVERHEAD_BYTES + entriesIn(piece) * each
 }
 
-/** Throws NetlinkError for a name that does not fit. */
+/** Appends the message of a piece. Throws NetlinkError for a name that does not fit. */
 export function writePiece(batch: Batch<Piece>, piece: Piece): void {
   if (piece.kind === 'entries') writeEntries(batch, piece)
   else writeSetOperation(batch, piece.operation, piece.revision)
@@ -59,9 +59,9 @@ export function writePiece(batch: Batch<Piece>, piece: Piece): void {
 
 function writeEntries(batch: Batch<Piece>, { valid, from, to }: EntryPiece): void {
   const { out } = batch
-  // Without NLM_F_EXCL: what is there, or gone, already is no error.
+  // Without NLM_F_EXCL: an entry that exists, or is gone, already is no error.
   openIpsetMessage(batch, valid.verb === 'add-entries' ? ipset.IPSET_CMD_ADD : ipset.IPSET_CMD_DEL)
-  // The kernel puts the line of the entry that it refuses here, in the copy that it answers with.
+  // The kernel writes the line of the rejected entry here, in the copy that its answer contains.
   writeAttributes(out, ENTRIES, { protocol: IPSET_PROTOCOL_MIN, name: valid.set.name, line: 0 })
   const write = entryWriter(valid.set)
   out.openNest(ipset.IPSET_ATTR_ADT)

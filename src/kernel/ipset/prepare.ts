@@ -13,16 +13,17 @@ import type { Ipset } from './state.ts'
 
 interface Prepared {
   readonly pieces: readonly Piece[]
-  /** Of what cannot be sent. */
+  /** Failures of operations and entries that cannot be sent. */
   readonly failures: readonly IpsetFailure[]
 }
 
-/** IPSET_MAXNAMELEN, without the NUL. */
+/** IPSET_MAXNAMELEN without the NUL. */
 const NAME_BYTES_MAX = 31
 
 /**
- * Neighbours that may share datagrams: those on sets, those that add and those that delete. What is sent again of one
- * run, because the kernel refused something before it, is thereby never behind anything of the next.
+ * Groups consecutive operations that may share datagrams: those on sets, those that add and those that delete. When
+ * the kernel rejects an entry, kprobe resends the rest of its run; the runs keep that ahead of the
+ * next run.
  */
 export function runsOf(operations: readonly IpsetOperation[]): readonly (readonly IpsetOperation[])[] {
   const runs: IpsetOperation[][] = []
@@ -40,7 +41,7 @@ function isOnEntries(operation: IpsetOperation): operation is EntryOperation {
   return operation.verb === 'add-entries' || operation.verb === 'delete-entries'
 }
 
-/** The messages of an operation. `revisionsOf` says what the kernel has, and may throw. */
+/** Prepares the messages of an operation. `revisionsOf` reads the kernel's revisions and may throw. */
 export function prepare(
   operation: IpsetOperation,
   revisionsOf: (set: Ipset) => Revisions | undefined,
@@ -74,7 +75,7 @@ function namesIn(operation: IpsetOperation): readonly string[] {
   }
 }
 
-/** Entries that cannot be in the set are left out, each a failure of its own. */
+/** Skips entries that cannot be in the set, and reports each as a failure. */
 function prepareEntries(operation: EntryOperation): Prepared {
   const { set, entries, groups } = operation
   const failures: IpsetFailure[] = []
@@ -109,7 +110,7 @@ function ownedBy(operation: IpsetOperation): IpsetFailure['entries'] {
 
 const ENOENT = errnoNumber('ENOENT')
 
-/** What the kernel's refusal means; undefined when what was wanted is so all the same: it is gone. */
+/** Translates the kernel's error into a failure; undefined when the object is gone, as the operation wanted. */
 export function failureFrom({ tag: piece, errno, extendedAck }: Refused<Piece>): IpsetFailure | undefined {
   const { verb } = piece.operation
   if (errno === ENOENT && (verb === 'destroy' || verb === 'delete-entries')) return undefined

@@ -1,7 +1,7 @@
 import { formatIp, type Ip } from '../../base/ip.ts'
 import type { Ipset, IpsetEntry, IpsetHeader, IpsetListing } from './state.ts'
 
-/** The lines of `ipset save` for whole sets, in their order and that of their entries. */
+/** Prints whole sets as lines of `ipset save`, in the given order of sets and entries. */
 export function* printSets(listings: Iterable<IpsetListing>): IterableIterator<string> {
   for (const listing of listings) {
     yield createText(listing)
@@ -9,7 +9,7 @@ export function* printSets(listings: Iterable<IpsetListing>): IterableIterator<s
   }
 }
 
-/** As `ipset save` prints the making of a set: with what the kernel tells of it. */
+/** Prints the `create` line of a set as `ipset save` does, with the values that the kernel reports. */
 export function createText(header: Pick<IpsetHeader, 'set' | 'bucketSize' | 'initialValue'>): string {
   const { set, bucketSize, initialValue } = header
   const { name, type, family, hashSize, maxElements } = set
@@ -21,7 +21,7 @@ export function createText(header: Pick<IpsetHeader, 'set' | 'bucketSize' | 'ini
   return `create ${name} ${kind} ${size}${buckets}${start}`
 }
 
-/** An entry as `ipset save` prints it: `10.96.0.1,tcp:443`, `10.0.0.1,tcp:80,10.0.0.0/8`, `30080`. */
+/** Prints an entry as `ipset save` does: `10.96.0.1,tcp:443`, `10.0.0.1,tcp:80,10.0.0.0/8`, `30080`. */
 export function entryText({ type }: Pick<Ipset, 'type'>, entry: IpsetEntry): string {
   const { ip = '', protocol = 0, port = 0, ip2 = '', prefix2 } = entry
   switch (type) {
@@ -43,14 +43,14 @@ export function entryText({ type }: Pick<Ipset, 'type'>, entry: IpsetEntry): str
 
 const PROTOCOLS: Readonly<Record<number, string>> = { 6: 'tcp', 17: 'udp', 132: 'sctp', 136: 'udplite' }
 
-/** The name of a protocol with ports; others, which have none in a set, by number. */
+/** Returns the name of a protocol with ports; other protocols, which have no ports in a set, by number. */
 export function protocolText(protocol: number): string {
   return PROTOCOLS[protocol] ?? String(protocol)
 }
 
 const ZEROS_12 = '\0'.repeat(12)
 
-/** As inet_ntop(3) writes it: IPv4-compatible addresses (::/96), too, end in IPv4 notation. */
+/** Formats an address as inet_ntop(3) does: IPv4-compatible addresses (::/96) end in IPv4 notation, too. */
 function addressText(ip: Ip): string {
   const isCompatible = ip.length === 16 && ip.startsWith(ZEROS_12) && (ip[12] !== '\0' || ip[13] !== '\0')
   return isCompatible ? `::${formatIp(ip.slice(12))}` : formatIp(ip)

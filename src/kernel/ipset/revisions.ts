@@ -8,21 +8,21 @@ import { TYPE } from './schema.ts'
 import { SET_TYPES } from './set-types.ts'
 import type { IpsetType } from './state.ts'
 
-/** Revisions of a type that the kernel has. */
+/** The revisions of a type that the kernel supports. */
 export interface Revisions {
   readonly min: number
   readonly max: number
 }
 
-/** Errors of a kernel that has no ipsets. */
+/** Errors of a kernel without ipsets. */
 const ABSENT: ReadonlySet<string> = new Set(['EINVAL', 'EOPNOTSUPP', 'ENOENT'])
 
-/** Whether an error says that the kernel has no ipsets at all. */
+/** Returns whether an error means that the kernel has no ipsets. */
 export function isAbsent(error: unknown): boolean {
   return error instanceof NetlinkError && ABSENT.has(error.code)
 }
 
-/** undefined where the kernel has no such type. Throws NetlinkError. */
+/** Reads the revisions of a type; undefined where the kernel lacks the type. Throws NetlinkError. */
 export function readRevisions(
   connection: Connection,
   { type, family }: { readonly type: IpsetType; readonly family: Family },
@@ -45,7 +45,7 @@ export function readRevisions(
   return revisions
 }
 
-/** The newest revision that both know; undefined when the kernel has only newer ones than we know to read. */
+/** Returns the newest revision that both know; undefined when the kernel has only newer ones than kprobe reads. */
 export function sharedRevision(type: IpsetType, { min, max }: Revisions): number | undefined {
   const newest = Math.min(max, SET_TYPES[type].revisionMax)
   return newest < min ? undefined : newest

@@ -3,9 +3,9 @@ import { NLA_F_NET_BYTEORDER } from '../../netlink/constants.ts'
 import { attributeSet, listOf, nested } from '../../netlink/schema.ts'
 import * as ipset from './constants.ts'
 
-/** The attributes of ipset that matter here, as linux/netfilter/ipset/ip_set.h numbers them. */
+/** The ipset attributes that kprobe uses, as linux/netfilter/ipset/ip_set.h numbers them. */
 
-/** Of numbers and addresses that the kernel only takes with it (ip_set_attr_netorder in ip_set.h). */
+/** The flag of numbers and addresses that the kernel accepts only with it (ip_set_attr_netorder in ip_set.h). */
 const NET = NLA_F_NET_BYTEORDER
 
 export const ADDRESS = attributeSet({
@@ -27,7 +27,7 @@ export const ENTRY = attributeSet({
 /** One element of a list. */
 export const LIST_ENTRY = attributeSet({ entry: [ipset.IPSET_ATTR_DATA, nested(ENTRY)] })
 
-/** What a set is made with, and what the kernel says of it. */
+/** The options to create a set with, and the values that the kernel reports. */
 const SHAPE = attributeSet({
   portFrom: [ipset.IPSET_ATTR_PORT | NET, u16be],
   portTo: [ipset.IPSET_ATTR_PORT_TO | NET, u16be],
@@ -56,10 +56,10 @@ const KIND = {
   family: [ipset.IPSET_ATTR_FAMILY, u8],
 } as const
 
-/** What is the same for sets of all types, those that nobody here has heard of included. */
+/** The attributes of sets of every type, including types that kprobe does not know. */
 export const KIND_OF_SET = attributeSet(KIND)
 
-/** A set of ours; a request about one. */
+/** The attributes of a set of ours, or of a request about one. */
 export const SET = attributeSet({
   ...KIND,
   flags: [ipset.IPSET_ATTR_FLAGS, u32be],
@@ -67,13 +67,13 @@ export const SET = attributeSet({
   entries: [ipset.IPSET_ATTR_ADT, listOf(ipset.IPSET_ATTR_DATA, nested(ENTRY))],
 })
 
-/** What IPSET_CMD_ADD and IPSET_CMD_DEL have before their entries. */
+/** The attributes of IPSET_CMD_ADD and IPSET_CMD_DEL before their entries. */
 export const ENTRIES = attributeSet({ ...HEAD, line: [ipset.IPSET_ATTR_LINENO | NET, u32be] })
 
 /** IPSET_CMD_SWAP. */
 export const SWAP = attributeSet({ ...HEAD, with: [ipset.IPSET_ATTR_SETNAME2, string] })
 
-/** In the copy of a refused message: which of its elements the kernel refused. */
+/** In the copy of a rejected message: the element that the kernel rejected. */
 export const REFUSED = attributeSet({ line: [ipset.IPSET_ATTR_LINENO | NET, u32be] })
 
 /** IPSET_CMD_TYPE. */

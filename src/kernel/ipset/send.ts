@@ -8,18 +8,18 @@ import { readAttributes } from '../../netlink/schema.ts'
 import { bytesMax, entriesIn, entryPieces, type Piece, writePiece } from './piece.ts'
 import { REFUSED } from './schema.ts'
 
-/** The errors of a datagram, which repeat its messages, must fit into a receive buffer that cannot be forced. */
+/** The errors of a datagram repeat its messages, and must fit into a receive buffer that cannot be forced. */
 const DATAGRAM_BYTES_MAX = 64 * 1024
 const DATAGRAM_MESSAGES_MAX = 128
-/** So many entries take a fraction of a millisecond, unless a set has to be made larger meanwhile. */
+/** This many entries take a fraction of a millisecond, unless the kernel grows the set meanwhile. */
 const SYNC_ENTRIES_MAX = 256
 const EPERM = errnoNumber('EPERM')
 const ENOENT = errnoNumber('ENOENT')
 
 /**
- * Sends pieces. The kernel leaves a message at the first entry that it refuses: what is behind that one is sent again in
- * smaller messages, before anything else, so that no entry suffers from another, and a set that is full takes a few
- * messages an entry at most. Throws NetlinkError for what cannot be encoded.
+ * Sends pieces. The kernel stops processing a message at the first entry that it rejects. kprobe then sends the
+ * entries after it again, in smaller messages and before anything else: one entry does not affect another, and a full
+ * set takes at most a few messages per entry. Throws NetlinkError for a piece that cannot be encoded.
  */
 export function sendPieces(sender: Sender, pieces: readonly Piece[]): Promise<Sent<Piece>> {
   const lines = new Map<number, number>()
@@ -36,15 +36,15 @@ export function sendPieces(sender: Sender, pieces: readonly Piece[]): Promise<Se
   })
 }
 
-/** The kernel waits until no packet uses the set any more (synchronize_rcu). */
+/** The kernel waits until no packet uses the set (synchronize_rcu). */
 function isSlow(piece: Piece): boolean {
   return piece.kind === 'set' && (piece.operation.verb === 'swap' || piece.operation.verb === 'destroy')
 }
 
 /**
- * ipset answers a message of several entries with a copy in which IPSET_ATTR_LINENO is that of the culprit (call_ad in
- * net/netfilter/ipset/ip_set_core.c), even where nobody wants copies (NLM_F_CAPPED). 0 when the error is about the
- * whole message, or the copy cannot be read.
+ * Reads the line of the rejected entry. ipset answers a message of several entries with a copy whose
+ * IPSET_ATTR_LINENO names it (call_ad in net/netfilter/ipset/ip_set_core.c), even if the socket requested no copies
+ * (NLM_F_CAPPED). Returns 0 when the error is about the whole message, or the copy cannot be read.
  */
 function refusedLine(view: ByteView, message: Message): number {
   if ((message.flags & NLM_F_CAPPED) !== 0) return 0
@@ -57,10 +57,12 @@ function refusedLine(view: ByteView, message: Message): number {
   }
 }
 
-/** What is sent again after a refusal goes in messages of so many times fewer entries. */
+/** A message that is sent again has this many times fewer entries. */
 const SHRINK = 8
 
-/** `lines` says by sequence number which entry of a message the kernel refused, counted from 1. */
+/**
+ * Computes what to send again. `lines` maps a sequence number to the entry that the kernel rejected, counted from 1.
+ */
 function followUp(refusals: readonly Refused<Piece>[], lines: ReadonlyMap<number, number>): FollowUp<Piece> {
   const refused: Refused<Piece>[] = []
   const again: Piece[] = []
@@ -72,13 +74,13 @@ function followUp(refusals: readonly Refused<Piece>[], lines: ReadonlyMap<number
   return { refused, again }
 }
 
-/** What of a piece the kernel refused, and what of it must be sent again. */
+/** Returns the part of a piece that the kernel rejected, and the parts to send again. */
 function culpritOf(
   { tag: piece, errno }: Refused<Piece>,
   line: number,
 ): readonly [Piece | undefined, readonly Piece[]] {
   const count = entriesIn(piece)
-  // Without the set, or the right to change it, every entry is refused.
+  // Without the set, or the right to change it, the kernel rejects every entry.
   if (piece.kind === 'set' || count <= 1 || errno === ENOENT || errno === EPERM) return [piece, []]
   const most = Math.max(1, Math.floor(count / SHRINK))
   if (line < 1 || line > count) return [undefined, entryPieces(piece, most)]

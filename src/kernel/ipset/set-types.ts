@@ -4,11 +4,12 @@ import type { IpsetEntry, IpsetType } from './state.ts'
 
 interface SetType {
   /**
-   * The newest revision whose sets we know to read (net/netfilter/ipset/ip_set_*.c, "revision"). What we write, any
-   * revision understands; the kernel lists later features only of sets that were made with them.
+   * The newest revision whose sets kprobe reads (net/netfilter/ipset/ip_set_*.c, "revision"). Every revision
+   * understands the sets that kprobe writes; the kernel lists later features only for sets that were created with
+   * them.
    */
   readonly revisionMax: number
-  /** The fields of its entries. */
+  /** The fields of an entry. */
   readonly fields: readonly (keyof IpsetEntry)[]
 }
 
@@ -20,7 +21,7 @@ export const SET_TYPES: Readonly<Record<IpsetType, SetType>> = {
   'bitmap:port': { revisionMax: 3, fields: ['port'] },
 }
 
-/** Ports of a bitmap:port, all of them. */
+/** Number of ports of a bitmap:port. */
 export const BITMAP_ELEMENTS_MAX = 65_536
 
 export function setTypeOf(name: string): IpsetType | undefined {
@@ -31,13 +32,13 @@ function isSetType(name: string): name is IpsetType {
   return Object.hasOwn(SET_TYPES, name)
 }
 
-/** NFPROTO_* by which the kernel knows a set of this type and family: a bitmap:port has none. */
+/** Returns the NFPROTO_* that the kernel uses for a set of this type and family: a bitmap:port has none. */
 export function familyNumber(type: IpsetType, family: Family): number {
   if (type === 'bitmap:port') return NFPROTO_UNSPEC
   return family === 'IPv4' ? NFPROTO_IPV4 : NFPROTO_IPV6
 }
 
-/** undefined for a number that a set of this type does not have. */
+/** Returns the family of a number; undefined for a number that a set of this type does not have. */
 export function familyFromNumber(type: IpsetType, family: number): Family | undefined {
   if (family === familyNumber(type, 'IPv4')) return 'IPv4'
   return family === familyNumber(type, 'IPv6') ? 'IPv6' : undefined

@@ -2,34 +2,34 @@ import type { Family, Ip } from '../../base/ip.ts'
 
 export type IpsetType = 'hash:ip' | 'hash:ip,port' | 'hash:ip,port,ip' | 'hash:ip,port,net' | 'bitmap:port'
 
-/** One set, without its elements. */
+/** A set without its elements. */
 export interface Ipset {
   /** At most 31 bytes. */
   readonly name: string
   readonly type: IpsetType
-  /** Of a bitmap:port, which has none, IPv4. */
+  /** IPv4 for a bitmap:port, which has no family. */
   readonly family: Family
-  /** Elements at most; of a bitmap:port 65536. */
+  /** Maximum number of elements; 65536 for a bitmap:port. */
   readonly maxElements: number
-  /** Buckets at the start, a power of two; of a bitmap:port 0. */
+  /** Initial number of buckets, a power of two; 0 for a bitmap:port. */
   readonly hashSize: number
 }
 
 /** IPPROTO_*. */
 type IpsetProtocol = number
 
-/** What a set has: fields that its type has no use for are undefined. */
+/** An entry of a set; fields that the type does not use are undefined. */
 export interface IpsetEntry {
   readonly ip?: Ip
   readonly protocol?: IpsetProtocol
   readonly port?: number
-  /** Of hash:ip,port,ip and hash:ip,port,net. */
+  /** For hash:ip,port,ip and hash:ip,port,net. */
   readonly ip2?: Ip
-  /** Of hash:ip,port,net: 1 to 32, or 128. */
+  /** For hash:ip,port,net: 1 to 32, or 128. */
   readonly prefix2?: number
 }
 
-/** What the kernel says of a set: what is cheap to ask for, and tells whether somebody else changed it. */
+/** The kernel's description of a set: cheap to read, and enough to detect changes by another program. */
 export interface IpsetHeader {
   readonly set: Ipset
   /** Type revision. */
@@ -37,9 +37,9 @@ export interface IpsetHeader {
   readonly elements: number
   readonly references: number
   readonly memoryBytes: number
-  /** Entries of one bucket at most; where the kernel tells (revisions of Linux 5.11 and newer). */
+  /** Maximum entries per bucket, where the kernel reports it (revisions of Linux 5.11 and newer). */
   readonly bucketSize?: number | undefined
-  /** What its hash starts with; where the kernel tells. */
+  /** Initial value of the hash function, where the kernel reports it. */
   readonly initialValue?: number | undefined
 }
 

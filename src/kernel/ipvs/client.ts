@@ -27,26 +27,26 @@ import type {
   VirtualAddress,
 } from './state.ts'
 
-/** The kernel's IPVS, as far as this project speaks with it: generic netlink family IPVS. */
+/** A client for the kernel's IPVS (generic netlink family IPVS), with the operations that kprobe uses. */
 export interface IpvsClient {
-  /** Throws NetlinkError ENOENT where the kernel has no IPVS. */
+  /** Reads version and table size. Throws NetlinkError ENOENT where the kernel has no IPVS. */
   info(): IpvsInfo
   timeouts(): IpvsTimeouts
   setTimeouts(timeouts: IpvsTimeouts): void
-  /** All virtual servers of this network namespace, those of marks apart. */
+  /** Lists all virtual servers of this network namespace, those of marks separately. */
   servers(): Promise<IpvsListing>
-  /** Those of each server, in one conversation; a server that is gone has none. */
+  /** Lists the real servers of each virtual server in one conversation; a virtual server that is gone has none. */
   destinations(servers: readonly VirtualAddress[]): Promise<readonly (readonly ListedDestination[])[]>
   /**
-   * Sends all of them in as few datagrams as the socket takes. What the kernel says of them is in the result; rejects
-   * only when nothing was done: with NetlinkError, ENOENT where the kernel has no IPVS.
+   * Sends all operations in as few datagrams as the socket takes. The result has the kernel's answers. Rejects only
+   * when nothing was done: with NetlinkError, ENOENT where the kernel has no IPVS.
    */
   commit(operations: readonly IpvsOperation[]): Promise<IpvsResult>
   close(): Promise<void>
 }
 
 export interface IpvsResult {
-  /** Nobody can say what came of some of the operations: read back. */
+  /** Set when the outcome of some operations is unknown; the caller must read them back. */
   readonly unknown: Error | undefined
   readonly failures: readonly IpvsFailure[]
   readonly bytes: number
@@ -55,22 +55,22 @@ export interface IpvsResult {
 
 interface IpvsFailure {
   readonly operation: IpvsOperation
-  /** Name of the errno: ENOENT of set-server is a scheduler that the kernel does not have. */
+  /** Name of the errno: ENOENT of set-server means that the kernel lacks the scheduler. */
   readonly code: string
   readonly error: Error
 }
 
 interface IpvsClientOptions {
-  /** A socket of NETLINK_GENERIC; the client closes it. */
+  /** A NETLINK_GENERIC socket; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock
-  /** Longest that one dump, or one datagram of a commit, may take. */
+  /** Maximum duration of one dump, or one datagram of a commit, milliseconds. */
   readonly timeoutMs?: number
-  /** Messages in a datagram, at most. */
+  /** Maximum messages per datagram. */
   readonly messagesMax?: number
 }
 
-/** So many errors take 850 kB of the receive buffer; more messages a datagram save no time. */
+/** The errors of this many messages take 850 kB of the receive buffer; more messages per datagram save no time. */
 const MESSAGES_MAX = 1_000
 const SLICE_MS = 5
 const GENL_NAME = 'IPVS'
@@ -83,7 +83,7 @@ class NetlinkIpvsClient implements IpvsClient {
   readonly #connection: Connection
   readonly #clock: Clock
   readonly #messagesMax: number
-  /** The message type of IPVS; it changes when the kernel's module is loaded anew. */
+  /** The message type of IPVS; it changes when the kernel's module is reloaded. */
   #family: number | undefined
 
   constructor({ transport, clock, timeoutMs, messagesMax = MESSAGES_MAX }: IpvsClientOptions) {
@@ -146,7 +146,7 @@ class NetlinkIpvsClient implements IpvsClient {
     return this.#connection.close()
   }
 
-  /** ENOENT is also what the kernel says to messages of a type that is no family any more. */
+  /** The kernel also answers ENOENT to a message type that no longer belongs to a family. */
   async #sendFirst(steps: readonly Step[]): Promise<SentSteps> {
     const sent = await this.#send(steps)
     const mayBeStale = sent.loss === undefined && sent.refusals.some(({ code }) => code === 'ENOENT')
@@ -164,7 +164,7 @@ class NetlinkIpvsClient implements IpvsClient {
     return this.#family
   }
 
-  /** Whether IPVS has another number than the one that was used; asks for it anew. */
+  /** Reads the message type of IPVS again; returns whether it differs from the one that was used. */
   #isStale(): boolean {
     const used = this.#family
     this.#family = undefined
@@ -189,7 +189,7 @@ class NetlinkIpvsClient implements IpvsClient {
     }
   }
 
-  /** A request whose answer is one message. */
+  /** Sends a request that one message answers. */
   #ask<T>(words: Words, command: number, decode: (view: ByteView, message: Message) => T | undefined): T {
     return this.#withFamily(family => {
       let answer: T | undefined
@@ -224,8 +224,8 @@ function isMissing(error: unknown): error is NetlinkError {
 }
 
 /**
- * The kernel remembers how many it has told, and goes on from there: when servers come or go between two parts of the
- * answer, some are told twice, and others not at all. It does not say so.
+ * Lists virtual servers. The kernel counts the servers that it listed and continues from there: when servers come or
+ * go between two parts of the answer, it repeats some and omits others, without an indication.
  */
 async function listServers(connection: Connection, family: number): Promise<IpvsListing> {
   const servers = new Map<ServerKey, ListedServer>()
@@ -243,7 +243,7 @@ async function listServers(connection: Connection, family: number): Promise<Ipvs
   return { servers: [...servers.values()], marks: [...marks.values()] }
 }
 
-/** A socket has one dump at a time (EBUSY), so that these go one after the other. */
+/** A socket has one dump at a time (EBUSY), so these run one after the other. */
 async function listDestinations(
   connection: Connection,
   family: number,
@@ -263,7 +263,7 @@ async function listDestinations(
   return [...found.values()]
 }
 
-/** Failures in the order of the operations. */
+/** Returns the failures in the order of the operations. */
 function resultOf(
   operations: readonly IpvsOperation[],
   rounds: readonly SentSteps[],

@@ -62,12 +62,12 @@ export const IPVS_STATS_ATTR_OUTBYTES = 5
 export const IPVS_INFO_ATTR_VERSION = 1
 export const IPVS_INFO_ATTR_CONN_TAB_SIZE = 2
 
-/** The same client goes to the same real server for as long as the timeout says. */
+/** A client keeps its real server until the timeout expires. */
 export const IP_VS_SVC_F_PERSISTENT = 0x01
 export const IP_VS_SVC_F_HASHED = 0x02
-/** Each datagram is a connection of its own. */
+/** Each datagram is a connection by itself. */
 export const IP_VS_SVC_F_ONEPACKET = 0x04
-/** What these three mean is up to the scheduler. */
+/** The scheduler defines the meaning of these three. */
 export const IP_VS_SVC_F_SCHED1 = 0x08
 export const IP_VS_SVC_F_SCHED2 = 0x10
 export const IP_VS_SVC_F_SCHED3 = 0x20
@@ -81,5 +81,5 @@ export const IP_VS_CONN_F_TUNNEL = 0x02
 export const IP_VS_CONN_F_DROUTE = 0x03
 export const IP_VS_CONN_F_BYPASS = 0x04
 
-/** Of struct ip_vs_scheduler: its NUL is part of it. */
+/** The length in struct ip_vs_scheduler, including the NUL. */
 export const IP_VS_SCHEDNAME_MAXLEN = 16

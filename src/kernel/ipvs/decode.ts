@@ -39,7 +39,7 @@ const PROTOCOLS: ReadonlyMap<number, IpvsProtocol> = new Map([
   [IPPROTO_SCTP, 'SCTP'],
 ])
 
-/** Undefined for what is no virtual server of a family and protocol that are known. Throws NetlinkError (EBADMSG). */
+/** Decodes a virtual server; undefined for an unknown family or protocol. Throws NetlinkError (EBADMSG). */
 export function decodeServer(view: ByteView, message: Message): Listed | undefined {
   const { service } = commandOf(view, message, IPVS_CMD_NEW_SERVICE) ?? {}
   if (service === undefined) return undefined
@@ -68,8 +68,8 @@ export function decodeServer(view: ByteView, message: Message): Listed | undefin
 }
 
 /**
- * A real server of a virtual server of `family`, which is the real server's own where the answer has none (before
- * Linux 3.18). Undefined for anything else.
+ * Decodes a real server. It has the `family` of its virtual server where the answer has none (before Linux 3.18).
+ * Returns undefined for anything else.
  */
 export function decodeDestination(
   view: ByteView,
@@ -92,7 +92,7 @@ export function decodeDestination(
   }
 }
 
-/** Kernels without one of the protocols leave its timeouts out: 0. */
+/** Decodes the timeouts. A kernel built without one of the protocols omits its timeouts: they are 0. */
 export function decodeTimeouts(view: ByteView, message: Message): IpvsTimeouts | undefined {
   const values = commandOf(view, message, IPVS_CMD_SET_CONFIG)
   if (values === undefined) return undefined
@@ -120,7 +120,10 @@ interface HasFamily {
   readonly address?: Octets | undefined
 }
 
-/** Without an address family, what lies behind the first four bytes tells: an IPv4 address has zeros there. */
+/**
+ * Returns the family of a server. Without the attribute, the bytes after the first four decide: an IPv4 address has
+ * zeros there.
+ */
 function familyOfServer({ family, address = '' }: HasFamily): Family | undefined {
   if (family !== undefined) return familyOfNumber(family)
   return /^\0*$/.test(address.slice(4)) ? 'IPv4' : 'IPv6'

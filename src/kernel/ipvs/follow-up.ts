@@ -9,7 +9,7 @@ import { serverKey } from './key.ts'
 import type { Step } from './messages.ts'
 import type { ServerKey } from './state.ts'
 
-/** What the kernel said to one step. */
+/** The kernel's error for one step. */
 export interface Refusal {
   readonly step: Step
   /** Name of the errno. */
@@ -18,16 +18,16 @@ export interface Refusal {
 }
 
 interface FollowUp {
-  /** To be sent, in this order. */
+  /** The steps to send again, in this order. */
   readonly again: readonly Step[]
   readonly failures: readonly Refusal[]
 }
 
 /**
- * What makes operations idempotent: what is there already is changed, what is missing is made, what is gone needs no
- * deleting (ip_vs_genl_set_cmd and what it calls in net/netfilter/ipvs/ip_vs_ctl.c). EEXIST is said of both kinds;
- * ESRCH says that the virtual server is missing, ENOENT of a real server that itself is, and of a virtual server that
- * its scheduler is.
+ * Makes operations idempotent: an object that exists is changed, one that is missing is created, and one that is gone
+ * needs no deletion (ip_vs_genl_set_cmd and its callees in net/netfilter/ipvs/ip_vs_ctl.c). EEXIST applies to both
+ * kinds of server. ESRCH means that the virtual server is missing. ENOENT means, for a real server, that it is
+ * missing, and for a virtual server, that its scheduler is.
  */
 export function followUp(refusals: readonly Refusal[]): FollowUp {
   const remade = new Set<ServerKey>()
@@ -41,7 +41,7 @@ export function followUp(refusals: readonly Refusal[]): FollowUp {
   return { again, failures }
 }
 
-/** Of what was sent in a second round, only what is gone is no failure. */
+/** Returns the failures of a second round: only deleting an object that is gone is no failure. */
 export function lastFailures(refusals: readonly Refusal[]): readonly Refusal[] {
   return refusals.filter(refusal => !isGone(refusal))
 }
@@ -59,7 +59,7 @@ function nextStep(refusal: Refusal, remade: Set<ServerKey>): Step | 'done' | 'fa
     case 'set-destination':
       if (command === IPVS_CMD_NEW_DEST && code === 'EEXIST') return { operation, command: IPVS_CMD_SET_DEST }
       if (command === IPVS_CMD_SET_DEST && code === 'ENOENT') return { operation, command: IPVS_CMD_NEW_DEST }
-      // Its server was found missing before, and is made anew before this is sent again.
+      // Its virtual server was missing before, and is created again before this step is sent again.
       return code === 'ESRCH' && remade.has(serverKey(operation.server))
         ? { operation, command: IPVS_CMD_NEW_DEST }
         : 'failed'

@@ -11,5 +11,5 @@ export function destinationKey({ ip, port }: Pick<RealServer, 'ip' | 'port'>): s
   return formatIpPort(ip, port)
 }
 
-/** The netmask of persistence that goes by the whole address, in the form that VirtualServer has. */
+/** The netmask for persistence by whole addresses, in the form of VirtualServer. */
 export const WHOLE_ADDRESS: Readonly<Record<Family, number>> = { IPv4: 0xffff_ffff, IPv6: 128 }

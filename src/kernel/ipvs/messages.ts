@@ -34,14 +34,14 @@ const PROTOCOL_NUMBERS: Readonly<Record<IpvsProtocol, number>> = {
   SCTP: IPPROTO_SCTP,
 }
 
-/** An operation and the command that it is sent as. */
+/** An operation and the command that sends it. */
 export interface Step {
   readonly operation: IpvsOperation
   /** IPVS_CMD_*. */
   readonly command: number
 }
 
-/** The command that does what the operation says if things are as it takes them to be. */
+/** Returns the command for an operation, assuming that the kernel state is as the operation expects. */
 export function firstStep(operation: IpvsOperation): Step {
   switch (operation.verb) {
     case 'set-server':
@@ -57,7 +57,7 @@ export function firstStep(operation: IpvsOperation): Step {
   }
 }
 
-/** Bytes of a step beside the name of a scheduler, at most. */
+/** Maximum bytes of a step, without the name of a scheduler. */
 const STEP_BYTES_MAX = 192
 
 export function stepBytesMax({ operation }: Step): number {
@@ -66,7 +66,7 @@ export function stepBytesMax({ operation }: Step): number {
     : STEP_BYTES_MAX
 }
 
-/** What all messages of a family begin with. */
+/** The start of every message of a family. */
 interface MessageStart {
   /** The number of the generic netlink family IPVS. */
   readonly family: number
@@ -149,7 +149,7 @@ const writeDestinationAddress: Writer<AboutDestination> = writerOf(COMMAND, {
 
 type CommandValues = ValuesOf<typeof COMMAND>
 
-/** A message on its own: a read, or a setting. */
+/** Encodes a single message: a read, or a setting. */
 export function encodeCommand(command: number, head: MessageStart, values: CommandValues = {}): Uint8Array {
   return encode(command, head, out => writeAttributes(out, COMMAND, values))
 }
@@ -158,7 +158,9 @@ export function encodeListServers(family: number, sequence: number): Uint8Array 
   return encodeCommand(IPVS_CMD_GET_SERVICE, { family, flags: NLM_F_DUMP, sequence })
 }
 
-/** The kernel lists those of one server at a time; one that is gone has none. */
+/**
+ * Encodes a request for the real servers of one virtual server, the only way to list them; one that is gone has none.
+ */
 export function encodeListDestinations(family: number, sequence: number, server: VirtualAddress): Uint8Array {
   const head = { family, flags: NLM_F_DUMP, sequence }
   return encode(IPVS_CMD_GET_DEST, head, out => writeAddress(out, { server }))

@@ -1,13 +1,13 @@
 import type { RealServer, VirtualAddress, VirtualServer } from './state.ts'
 
 /**
- * One message to IPVS. Each stands for itself: the kernel carries out those that it can (kernel.md 5). They are
- * idempotent: what is there already is changed to what is asked for, and what is gone already is not missed.
+ * One message to IPVS. The kernel carries out each by itself (kernel.md 5). Operations are idempotent: one that sets
+ * an object changes it if it exists, and one that deletes an object succeeds if it is gone.
  */
 export type IpvsOperation = { readonly group: string } & (
   | {
       readonly verb: 'set-server'
-      readonly server: VirtualServer /** Not there yet, as far as is known. */
+      readonly server: VirtualServer /** Whether the server is expected to be missing in the kernel. */
       readonly isNew: boolean
     }
   | { readonly verb: 'delete-server'; readonly server: VirtualAddress }

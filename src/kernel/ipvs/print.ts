@@ -17,15 +17,15 @@ import { WHOLE_ADDRESS } from './key.ts'
 import type { IpvsOperation } from './operation.ts'
 import type { IpvsProtocol, MarkServer, RealServer, VirtualAddress, VirtualServer } from './state.ts'
 
-/** A virtual server with the real servers it has. */
+/** A virtual server with its real servers. */
 interface PrintedServer {
   readonly server: VirtualServer
   readonly destinations: readonly RealServer[]
 }
 
 /**
- * The lines of `ipvsadm -S -n`, which `ipvsadm -R` reads, in an order of their own: by address, protocol and port, marks
- * last. Of the servers of marks their real servers are not there, and of tunnels their kind, without which they are IPIP.
+ * Prints the lines of `ipvsadm -S -n`, which `ipvsadm -R` reads, sorted by address, protocol and port, marks last. It
+ * omits the real servers of marks, and the kind of a tunnel, which ipvsadm then reads as IPIP.
  */
 export function printSave(
   servers: readonly PrintedServer[],
@@ -41,7 +41,7 @@ export function printSave(
   ]
 }
 
-/** What ipvsadm's command line has for an operation: `-E -t 10.96.0.1:443 -s rr`. */
+/** Prints an operation in ipvsadm's command line syntax: `-E -t 10.96.0.1:443 -s rr`. */
 export function printOperation(operation: IpvsOperation): string {
   switch (operation.verb) {
     case 'set-server':
@@ -87,7 +87,7 @@ function printNetmask({ ip, netmask }: VirtualServer): readonly string[] {
   return [`-M ${family === 'IPv4' ? formatIp(u32be(netmask)) : netmask}`]
 }
 
-/** Two schedulers have names of their own for theirs (net/netfilter/ipvs/ip_vs_sh.c, ip_vs_mh.c). */
+/** Two schedulers name these flags themselves (net/netfilter/ipvs/ip_vs_sh.c, ip_vs_mh.c). */
 function schedulerFlags(scheduler: string, flags: number): readonly string[] {
   const hasNames = scheduler === 'sh' || scheduler === 'mh'
   const names = [
@@ -98,7 +98,7 @@ function schedulerFlags(scheduler: string, flags: number): readonly string[] {
   return names.filter(([bit]) => (flags & bit) !== 0).map(([, name]) => name)
 }
 
-/** A method that ipvsadm has no option for is printed as masquerading, as ipvsadm does. */
+/** A method without an ipvsadm option is printed as masquerading, as ipvsadm does. */
 const FORWARDING_OPTIONS: ReadonlyMap<number, string> = new Map([
   [IP_VS_CONN_F_MASQ, '-m'],
   [IP_VS_CONN_F_LOCALNODE, '-g'],

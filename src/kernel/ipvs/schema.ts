@@ -50,14 +50,17 @@ import {
   IPVS_SVC_ATTR_TIMEOUT,
 } from './constants.ts'
 
-/** The attributes of IPVS that matter here, as linux/ip_vs.h and the policies in net/netfilter/ipvs/ip_vs_ctl.c say. */
+/**
+ * The IPVS attributes that kprobe uses, as linux/ip_vs.h and the policies in net/netfilter/ipvs/ip_vs_ctl.c define
+ * them.
+ */
 
-/** union nf_inet_addr: 16 bytes, of which IPv4 has the first four. */
+/** union nf_inet_addr: 16 bytes; IPv4 uses the first four. */
 const address = paddedOctets(16)
 
 const ALL_FLAGS = 0xffff_ffff
 
-/** struct ip_vs_flags: flags, and a mask of those that count. */
+/** struct ip_vs_flags: flags, and a mask of the valid ones. */
 const flags: Codec<number> = {
   write(out, type, value) {
     out.open(type)
@@ -81,7 +84,7 @@ export const STATS64 = attributeSet({
   bytesOut: [IPVS_STATS_ATTR_OUTBYTES, u64host],
 })
 
-/** IPVS_*_ATTR_STATS: what is counted one by one wraps after 32 bits. */
+/** IPVS_*_ATTR_STATS: counts other than bytes wrap after 32 bits. */
 export const STATS = attributeSet({
   connections: [IPVS_STATS_ATTR_CONNS, u32host],
   packetsIn: [IPVS_STATS_ATTR_INPKTS, u32host],
@@ -102,7 +105,7 @@ export const SERVICE = attributeSet({
   timeoutS: [IPVS_SVC_ATTR_TIMEOUT, u32host],
   /** IPv4: a mask in network order; IPv6: the length of a prefix in host order. */
   netmask: [IPVS_SVC_ATTR_NETMASK, octets],
-  /** Kept as bytes, since they matter only where there is no STATS64. */
+  /** Kept as bytes: they matter only where STATS64 is missing. */
   stats: [IPVS_SVC_ATTR_STATS, nestedOctets],
   stats64: [IPVS_SVC_ATTR_STATS64, nested(STATS64)],
 })
@@ -123,7 +126,7 @@ export const DESTINATION = attributeSet({
   stats64: [IPVS_DEST_ATTR_STATS64, nested(STATS64)],
 })
 
-/** What a command has at its first level. */
+/** The first-level attributes of a command. */
 export const COMMAND = attributeSet({
   service: [IPVS_CMD_ATTR_SERVICE, nested(SERVICE)],
   destination: [IPVS_CMD_ATTR_DEST, nested(DESTINATION)],
@@ -132,7 +135,7 @@ export const COMMAND = attributeSet({
   udpS: [IPVS_CMD_ATTR_TIMEOUT_UDP, u32host],
 })
 
-/** What IPVS_CMD_SET_INFO, the answer to IPVS_CMD_GET_INFO, has there instead. */
+/** The first-level attributes of IPVS_CMD_SET_INFO, the answer to IPVS_CMD_GET_INFO. */
 export const INFO = attributeSet({
   version: [IPVS_INFO_ATTR_VERSION, u32host],
   connectionTableSize: [IPVS_INFO_ATTR_CONN_TAB_SIZE, u32host],

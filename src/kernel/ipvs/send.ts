@@ -11,16 +11,16 @@ import type { IpvsOperation } from './operation.ts'
 
 export interface SentSteps {
   readonly refusals: readonly Refusal[]
-  /** Set when answers were lost; what comes behind those was not sent. */
+  /** Set when answers were lost; later steps were not sent. */
   readonly loss: Error | undefined
   readonly bytes: number
   readonly messages: number
 }
 
-/** So many changes of real servers take a fraction of a millisecond. */
+/** This many changes of real servers take a fraction of a millisecond. */
 const SYNC_MESSAGES_MAX = 64
 
-/** Sends steps, at most `messagesMax` a datagram; `family` is the number of the generic netlink family IPVS. */
+/** Sends steps, at most `messagesMax` per datagram; `family` is the number of the generic netlink family IPVS. */
 export async function sendSteps(
   sender: Sender,
   steps: readonly Step[],
@@ -36,7 +36,7 @@ export async function sendSteps(
   return { ...sent, refusals: refused.map(refusalOf) }
 }
 
-/** A module may be loaded, and another scheduler is waited for until no packet uses the old one (synchronize_rcu). */
+/** The kernel may load a module, and it replaces a scheduler only when no packet uses the old one (synchronize_rcu). */
 function isSlow({ command }: Step): boolean {
   return command === IPVS_CMD_SET_SERVICE || command === IPVS_CMD_NEW_SERVICE
 }
@@ -48,7 +48,7 @@ function refusalOf({ tag: step, ...refused }: Refused<Step>): Refusal {
   return { step, code, error }
 }
 
-/** What is not plain from the errno; the kernel itself says nothing more. */
+/** Explains an errno where its own words do not suffice; the kernel sends no explanation. */
 function explanationOf({ operation }: Step, code: string): string | undefined {
   const { verb, server } = operation
   if (code === 'ESRCH') return 'there is no such virtual server'
@@ -65,7 +65,7 @@ const VERBS: Readonly<Record<IpvsOperation['verb'], string>> = {
   'delete-destination': 'delete',
 }
 
-/** The words for an operation in errors: `set` and `virtual server TCP 10.96.0.1:443 (ns1/web)`. */
+/** Returns the words for an operation in errors: `set` and `virtual server TCP 10.96.0.1:443 (ns1/web)`. */
 export function describeOperation(operation: IpvsOperation): Words {
   const { group } = operation
   const object = describeObject(operation)

@@ -1,9 +1,9 @@
 import type { Family, Ip } from '../../base/ip.ts'
 
-/** What IPVS balances, as values; numbers are as in linux/ip_vs.h. */
+/** The IPVS state as values; numbers are as in linux/ip_vs.h. */
 export type IpvsProtocol = 'TCP' | 'UDP' | 'SCTP'
 
-/** What a virtual server catches. */
+/** The address, protocol and port of a virtual server. */
 export interface VirtualAddress {
   readonly protocol: IpvsProtocol
   readonly ip: Ip
@@ -13,32 +13,32 @@ export interface VirtualAddress {
 export interface VirtualServer extends VirtualAddress {
   /** Name of the kernel's module without `ip_vs_`: rr, wrr, lc, mh. */
   readonly scheduler: string
-  /** IP_VS_SVC_F_* without IP_VS_SVC_F_HASHED, which is the kernel's own. */
+  /** IP_VS_SVC_F_* without IP_VS_SVC_F_HASHED, which the kernel sets itself. */
   readonly flags: number
   /** Seconds of persistence; 0 unless IP_VS_SVC_F_PERSISTENT is set. */
   readonly timeoutS: number
-  /** Which bits of a client's address persistence goes by: the kernel's own form (mask or prefix length). */
+  /** The bits of a client's address that persistence compares, in the kernel's form (mask or prefix length). */
   readonly netmask: number
 }
 
-/** A server that connections are sent to. Only IP_VS_CONN_F_MASQ is written; others are read and left alone. */
+/** A server that receives connections. kprobe writes only IP_VS_CONN_F_MASQ and leaves other kinds unchanged. */
 export interface RealServer {
   readonly ip: Ip
   readonly port: number
-  /** 0 takes no new connections. */
+  /** 0 receives no new connections. */
   readonly weight: number
-  /** IP_VS_CONN_F_FWD_MASK of its flags. */
+  /** The bits IP_VS_CONN_F_FWD_MASK of its flags. */
   readonly forwarding: number
 }
 
-/** A virtual server that is reached by a mark instead of an address; never ours. */
+/** A virtual server with a mark instead of an address; kprobe never writes one. */
 export interface MarkServer {
   readonly family: Family
   readonly mark: number
   readonly scheduler: string
 }
 
-/** IPVS_STATS_ATTR_*: totals since the server was made. */
+/** IPVS_STATS_ATTR_*: totals since the server was created. */
 export interface IpvsStats {
   readonly connections: bigint
   readonly packetsIn: bigint
@@ -57,7 +57,7 @@ export interface ListedDestination {
   readonly stats: IpvsStats
   readonly activeConnections: number
   readonly inactiveConnections: number
-  /** Templates of persistence. */
+  /** Persistence templates. */
   readonly persistentConnections: number
 }
 
@@ -66,7 +66,7 @@ export interface IpvsListing {
   readonly marks: readonly MarkServer[]
 }
 
-/** Seconds; 0 leaves what the kernel has (IPVS_CMD_SET_CONFIG). */
+/** Timeouts in seconds; 0 keeps the kernel's value (IPVS_CMD_SET_CONFIG). */
 export interface IpvsTimeouts {
   readonly tcpS: number
   readonly tcpFinS: number
@@ -79,5 +79,5 @@ export interface IpvsInfo {
   readonly connectionTableSize: number
 }
 
-/** `TCP 10.96.0.1:443`: unique, and what messages call it. */
+/** `TCP 10.96.0.1:443`: unique, and used in messages. */
 export type ServerKey = string

@@ -3,7 +3,7 @@ import type { TuneOptions, TuneReport } from '../sysctl/files.ts'
 import { tuneSwitches } from '../sysctl/switches.ts'
 import { type IpvsSysctlSettings, ipvsSysctls } from './sysctls.ts'
 
-/** Brings the kernel's settings to what IPVS mode needs, as ipvsSysctls says. Does not reject. */
+/** Sets the kernel's sysctls for IPVS mode, as ipvsSysctls lists them. Does not reject. */
 export async function tuneIpvs(
   settings: IpvsSysctlSettings,
   { root = '/' }: TuneOptions = {},
@@ -11,7 +11,7 @@ export async function tuneIpvs(
   return await tuneSwitches(ipvsSysctls(settings, await readRelease(root)), { root })
 }
 
-/** Empty where the kernel does not tell. */
+/** Empty where the kernel does not report it. */
 async function readRelease(root: string): Promise<string> {
   try {
     return await readFile(`${root}proc/sys/kernel/osrelease`, 'utf8')

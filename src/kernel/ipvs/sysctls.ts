@@ -1,21 +1,21 @@
 import { type WantedSysctl, wantedSysctl as wanted } from '../sysctl/switches.ts'
 
-/** What an operator wants of IPVS. */
+/** The IPVS sysctl settings of an operator. */
 export interface IpvsSysctlSettings {
-  /** The node answers ARP only for addresses of the interface that was asked, not for those of kube-ipvs0. */
+  /** The node answers ARP only for addresses of the receiving interface, so not for those of kube-ipvs0. */
   readonly strictArp: boolean
 }
 
 /**
- * What kube-proxy's IPVS mode sets (Documentation/networking/ipvs-sysctl.rst and ip-sysctl.rst). Those of IPVS itself are
- * there once its module is loaded. `release` is what uname says: `6.1.0-44-amd64`.
+ * Lists the sysctls that kube-proxy's IPVS mode sets (Documentation/networking/ipvs-sysctl.rst and ip-sysctl.rst).
+ * IPVS's own exist once its module is loaded. `release` is the output of uname: `6.1.0-44-amd64`.
  */
 export function ipvsSysctls({ strictArp }: IpvsSysctlSettings, release: string): readonly WantedSysctl[] {
   return [
-    // Packets of IPVS's connections have a conntrack entry, so that rules can masquerade them.
+    // IPVS connections have a conntrack entry, so that rules can masquerade them.
     wanted('net/ipv4/vs/conntrack', 1),
     ...(delaysReusedPorts(release) ? [wanted('net/ipv4/vs/conn_reuse_mode', 0)] : []),
-    // A connection whose real server is gone is not kept until it times out.
+    // The kernel drops a connection when its real server is removed, without waiting for its timeout.
     wanted('net/ipv4/vs/expire_nodest_conn', 1),
     wanted('net/ipv4/vs/expire_quiescent_template', 1),
     wanted('net/ipv4/ip_forward', 1),
@@ -25,7 +25,10 @@ export function ipvsSysctls({ strictArp }: IpvsSysctlSettings, release: string):
   ]
 }
 
-/** conn_reuse_mode came with Linux 4.1; before 5.9 its 1 delays a second connection from the same port by a second. */
+/**
+ * conn_reuse_mode came with Linux 4.1. Before 5.9, the value 1 delays a second connection from the same port by a
+ * second.
+ */
 function delaysReusedPorts(release: string): boolean {
   const [, major, minor] = /^(\d+)\.(\d+)/.exec(release) ?? []
   if (major === undefined || minor === undefined) return false

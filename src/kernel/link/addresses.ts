@@ -11,34 +11,34 @@ import { ipsOf, listAddresses } from './list-addresses.ts'
 import { readIfAddrMsg } from './schema.ts'
 
 interface AddressReaderOptions {
-  /** Opens a socket of NETLINK_ROUTE. */
+  /** Opens a NETLINK_ROUTE socket. */
   readonly openTransport: () => Transport
   readonly clock: Clock
-  /** Name of a device whose addresses are left out, and whose changes nobody is told of. */
+  /** Name of a device whose addresses and changes are ignored. */
   readonly except?: string | undefined
 }
 
 export interface AddressReader {
   /**
-   * The addresses of all interfaces, whether these are up or not; sorted, without duplicates. Rejects with
-   * NetlinkError (EAGAIN: they changed during every attempt) or SystemError.
+   * Reads the addresses of all interfaces, up or down; sorted, without duplicates. Rejects with NetlinkError (EAGAIN:
+   * they changed during every attempt) or SystemError.
    */
   read(): Promise<readonly Ip[]>
   /**
-   * Calls `changed` when the kernel says that addresses came or went, or may have: notifications that were lost count,
-   * too. Undefined where the group cannot be joined; then only reading again tells. The result ends it.
+   * Calls `changed` when the kernel reports that addresses came or went, and when it lost notifications. Returns a
+   * function that stops the watch; undefined where the group cannot be joined: the caller must then poll.
    */
   watch(changed: () => void): (() => Promise<void>) | undefined
   close(): Promise<void>
 }
 
-/** The list of addresses is no part of serving traffic: nobody waits as long for it as for a commit. */
+/** Serving traffic does not depend on the address list, so its timeout is shorter than that of a commit. */
 const TIMEOUT_MS = 3_000
 
-/** Reads this network namespace's addresses (RTM_GETADDR). A socket that failed is not used again. */
+/** Creates a reader of this network namespace's addresses (RTM_GETADDR). It does not reuse a failed socket. */
 export function createAddressReader({ openTransport, clock, except }: AddressReaderOptions): AddressReader {
   let connection: Connection | undefined
-  /** Of the excepted device when addresses were last read. */
+  /** Index of the excepted device at the last read. */
   let exceptIndex: number | undefined
   const close = async (): Promise<void> => {
     const closing = connection
@@ -48,7 +48,7 @@ export function createAddressReader({ openTransport, clock, except }: AddressRea
   const readFrom = async (open: Connection): Promise<readonly Ip[]> => {
     if (except === undefined) return ipsOf(await listAddresses(open, clock))
     exceptIndex = findLink(open, except)?.index
-    // A device that is made meanwhile would show its addresses.
+    // If the device is created during the read, its addresses would be in the list.
     const isTorn = (): boolean => {
       const before = exceptIndex
       exceptIndex = findLink(open, except)?.index
@@ -70,7 +70,10 @@ export function createAddressReader({ openTransport, clock, except }: AddressRea
   return { read, watch: changed => watchAddresses(openTransport, isExcepted, changed), close }
 }
 
-/** Of notifications no more than the device is read; more at a time than this are taken in several turns. */
+/**
+ * Each notification is read only up to its device. More notifications at a time than this take several turns of the
+ * event loop.
+ */
 const NOTIFICATION_BYTES = 16_384
 const NOTIFICATIONS_PER_TURN = 64
 
@@ -106,7 +109,7 @@ function watchAddresses(
   }
 }
 
-/** `lost`: the kernel dropped some, or one that was too long for the buffer. */
+/** Receives a datagram; `lost` means that the kernel dropped one, or that it did not fit the buffer. */
 function receiveFrom(transport: Transport, buffer: Uint8Array): Uint8Array | 'lost' | undefined {
   try {
     const length = transport.receive(buffer)
@@ -117,7 +120,7 @@ function receiveFrom(transport: Transport, buffer: Uint8Array): Uint8Array | 'lo
   }
 }
 
-/** Whether it tells of anything but addresses of the excepted device; what cannot be read may. */
+/** Returns whether a datagram is about other devices than the excepted one; an unreadable datagram may be. */
 function mayMatter(datagram: Uint8Array, isExcepted: (index: number) => boolean): boolean {
   const view = viewOf(datagram)
   const isOfExcepted = (message: Message): boolean => {

@@ -17,20 +17,23 @@ import {
 } from './links.ts'
 import { ipsOf, listAddresses } from './list-addresses.ts'
 
-/** A device without a wire, whose addresses make the node take packets in (kube-ipvs0). */
+/** A client for a device without a wire. Its addresses make the node accept packets (kube-ipvs0). */
 export interface DummyClient {
-  /** The addresses of the device; undefined when there is no such device. Rejects when it is no dummy. */
+  /** Reads the addresses of the device; undefined when it does not exist. Rejects when it is not a dummy device. */
   addresses(name: string): Promise<readonly Ip[] | undefined>
   /**
-   * Makes the device if need be, and leaves it down. Throws NetlinkError: EOPNOTSUPP where the kernel has no dummy
-   * devices, EEXIST where the device of that name is something else.
+   * Creates the device if necessary and leaves it down. Throws NetlinkError: EOPNOTSUPP where the kernel has no dummy
+   * devices, EEXIST where the name belongs to another kind of device.
    */
   ensure(name: string): void
-  /** Removes the device with all its addresses; nothing happens when there is none. Throws when it is no dummy. */
+  /**
+   * Removes the device with all its addresses; does nothing when it does not exist. Throws when it is not a dummy
+   * device.
+   */
   remove(name: string): void
   /**
-   * Adds (/32 or /128, without duplicate address detection), then removes; idempotent, so that of a device that is gone
-   * nothing can be removed and nothing need be. Rejects when it is no dummy: then nothing was done.
+   * Adds (/32 or /128, without duplicate address detection), then removes. It is idempotent; removing from a device
+   * that is gone succeeds. Rejects when the device is not a dummy: then nothing was done.
    */
   commit(name: string, changes: AddressChanges): Promise<AddressResult>
   close(): Promise<void>
@@ -42,7 +45,7 @@ interface AddressChanges {
 }
 
 export interface AddressResult {
-  /** Nobody can say what came of some of the changes: read back. */
+  /** Set when the outcome of some changes is unknown; the caller must read them back. */
   readonly unknown: Error | undefined
   readonly failures: readonly AddressFailure[]
   readonly bytes: number
@@ -57,17 +60,17 @@ interface AddressFailure {
 }
 
 interface DummyClientOptions {
-  /** A socket of NETLINK_ROUTE; the client closes it. */
+  /** A NETLINK_ROUTE socket; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock
-  /** Longest that one list, or one datagram of a commit, may take. */
+  /** Maximum duration of one list, or one datagram of a commit, milliseconds. */
   readonly timeoutMs?: number
 }
 
 const KIND = 'dummy'
-/** The errors of so many fit into a receive buffer that cannot be forced. */
+/** The errors of this many changes fit into a receive buffer that cannot be forced. */
 const CHANGES_PER_DATAGRAM = 200
-/** So many take a fraction of a millisecond on a device with few addresses; each walks the list of all. */
+/** This many take a fraction of a millisecond on a device with few addresses; each walks its whole list. */
 const SYNC_CHANGES_MAX = 32
 
 export function createDummyClient(options: DummyClientOptions): DummyClient {
@@ -97,7 +100,7 @@ class RouteDummyClient implements DummyClient {
         encodeNewLink({ name, kind: KIND }, sequence),
       )
     } catch (error) {
-      // Somebody else was faster.
+      // Another program created the device first.
       if (codeOf(error) !== 'EEXIST' || this.#find('add', name) === undefined) throw error
     }
   }
@@ -135,7 +138,7 @@ class RouteDummyClient implements DummyClient {
     return this.#connection.close()
   }
 
-  /** Throws NetlinkError EEXIST for a device that is no dummy. */
+  /** Finds the device. Throws NetlinkError EEXIST if it is not a dummy device. */
   #find(operation: string, name: string): Link | undefined {
     const link = findLink(this.#connection, name)
     if (link === undefined || link.kind === KIND) return link
@@ -177,7 +180,10 @@ function wordsFor({ verb, ip }: AddressChange, name: string): Words {
   return { operation: `${verb === 'add' ? 'add' : 'delete'} address`, object: `${formatIp(ip)} dev ${name}` }
 }
 
-/** What is there, or gone, already is what was asked for; of a device that went meanwhile every address is gone. */
+/**
+ * Errors that mean success: the address already exists or is gone. A device that is gone has no address left to
+ * remove.
+ */
 const DONE: Readonly<Record<AddressChange['verb'], ReadonlySet<string>>> = {
   add: new Set(['EEXIST']),
   remove: new Set(['EADDRNOTAVAIL', 'ENODEV']),

@@ -21,11 +21,11 @@ import { ADDRESS, IFINFOMSG_LENGTH, LINK, readIfInfoMsg, writeIfAddrMsg, writeIf
 /** A device of this network namespace. */
 export interface Link {
   readonly index: number
-  /** `dummy`, `veth`; undefined of hardware and the loopback device. */
+  /** `dummy`, `veth`; undefined for hardware and the loopback device. */
   readonly kind: string | undefined
 }
 
-/** The device of a name; undefined when there is none. Throws what roundTrip throws. */
+/** Finds a device by its name; undefined when there is none. Throws what roundTrip throws. */
 export function findLink(connection: Connection, name: string): Link | undefined {
   const found: Link[] = []
   try {
@@ -56,7 +56,7 @@ function decodeLink(view: ByteView, message: Message): Link {
   return { index: readIfInfoMsg(view, message), kind: readAttributes(view, LINK, span).info?.kind }
 }
 
-/** A device as it is when nobody switches it on: down. */
+/** Encodes a request to create a device; it stays down. */
 export function encodeNewLink(link: { readonly name: string; readonly kind: string }, sequence: number) {
   const flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
   return encodeMessage({ type: RTM_NEWLINK, flags, sequence }, out => {
@@ -75,20 +75,20 @@ export interface AddressChange {
   readonly ip: Ip
 }
 
-/** Bytes of one change, at most. */
+/** Maximum bytes of one change. */
 export const CHANGE_BYTES_MAX = 64
 
-/** Appends the message of a change to the device of that index. */
+/** Appends the message of a change to the device with this index. */
 export function writeChange(batch: Batch<AddressChange>, change: AddressChange, index: number): void {
   const { verb, ip } = change
   const adds = verb === 'add'
   if (adds) batch.open(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL)
   else batch.open(RTM_DELADDR)
   const family = ip.length === 4 ? AF_INET : AF_INET6
-  // Nobody else has the address where this device ends: there is nobody to ask (IPv6 alone would).
+  // A dummy device has no neighbors, so duplicate address detection is useless (only IPv6 would do it).
   const flags = adds && family === AF_INET6 ? IFA_F_NODAD : 0
   writeIfAddrMsg(batch.out.out, { family, prefixLength: ip.length * 8, flags, scope: 0, index })
-  // Without `address` the kernel removes one of IPv4 whatever its prefix is (inet_rtm_deladdr).
+  // Without `address` the kernel removes an IPv4 address whatever its prefix is (inet_rtm_deladdr).
   const attributes = adds && family === AF_INET ? { address: ip, local: ip } : { local: ip }
   writeAttributes(batch.out, ADDRESS, attributes)
   batch.close(change)

@@ -10,23 +10,23 @@ import { readAttributes } from '../../netlink/schema.ts'
 import { AF_INET, AF_INET6, AF_UNSPEC, IFA_F_SECONDARY, RTM_GETADDR, RTM_NEWADDR } from './constants.ts'
 import { ADDRESS, IFADDRMSG_LENGTH, readIfAddrMsg, writeIfAddrMsg } from './schema.ts'
 
-/** An address, and the index of the device that has it. */
+/** An address and the index of its device. */
 export interface LinkAddress {
   readonly ip: Ip
   readonly index: number
   readonly prefixLength: number
-  /** IFA_F_SECONDARY of IPv4: another address of the same prefix came before. */
+  /** IFA_F_SECONDARY of IPv4: an earlier address has the same prefix. */
   readonly secondary: boolean
 }
 
-/** A list that changes while it is made may lack addresses; it takes milliseconds, so that attempts are short. */
+/** A list that changes during a read may lack addresses; a read takes milliseconds, so retries are cheap. */
 const ATTEMPTS = 8
 const RETRY_DELAY_MS = 5
 const WORDS = { operation: 'list', object: 'addresses of interfaces' } as const
 
 /**
- * The addresses of all devices (the kernel picks those of one only for sockets that ask for strict checking), read again
- * while `isTorn` says so of what was read. Rejects as AddressReader.read.
+ * Lists the addresses of all devices (the kernel filters by device only for sockets with strict checking). Reads them
+ * again while `isTorn` returns true. Rejects as AddressReader.read does.
  */
 export async function listAddresses(
   connection: Connection,
@@ -50,7 +50,7 @@ export async function listAddresses(
   throw new NetlinkError({ ...WORDS, errno: errnoNumber('EAGAIN'), extendedAck })
 }
 
-/** The same in one go, as `dumpNow`; undefined where the list changed while it was made. */
+/** Lists the same synchronously, as `dumpNow`; undefined where the list changed during the read. */
 export function listAddressesNow(connection: Connection): readonly LinkAddress[] | undefined {
   const found: LinkAddress[] = []
   const whole = connection.dumpNow({
@@ -64,7 +64,7 @@ export function listAddressesNow(connection: Connection): readonly LinkAddress[]
   return whole ? found : undefined
 }
 
-/** Sorted, without duplicates. */
+/** Returns the addresses sorted, without duplicates. */
 export function ipsOf(addresses: readonly LinkAddress[]): readonly Ip[] {
   return [...new Set(addresses.map(({ ip }) => ip))].sort()
 }
@@ -75,7 +75,7 @@ function encodeGetAddresses(sequence: number): Uint8Array {
   return encodeMessage(head, ({ out }) => writeIfAddrMsg(out, all))
 }
 
-/** undefined for what is no IP address: other families have addresses, too. */
+/** Decodes an IP address; undefined for other families, which have addresses, too. */
 function decodeAddress(view: ByteView, message: Message): LinkAddress | undefined {
   if (message.type !== RTM_NEWADDR) return undefined
   const { family, index, prefixLength, flags } = readIfAddrMsg(view, message)

@@ -5,11 +5,11 @@ import type { Message } from '../../netlink/message.ts'
 import { attributeSet, nested } from '../../netlink/schema.ts'
 import { IFA_ADDRESS, IFA_LOCAL, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO } from './constants.ts'
 
-/** The attributes of an interface's address that matter here, as linux/if_addr.h describes them. */
+/** The attributes of an interface address that kprobe uses, as linux/if_addr.h describes them. */
 export const ADDRESS = attributeSet({
-  /** Of the other end where the interface has one (point to point), else our own. */
+  /** The address of the peer on a point-to-point interface, otherwise the own address. */
   address: [IFA_ADDRESS, octets],
-  /** Our own; IPv6 has it only where `address` is the other end's. */
+  /** The own address; IPv6 has it only where `address` is the peer's. */
   local: [IFA_LOCAL, octets],
 })
 
@@ -20,7 +20,7 @@ export interface IfAddrMsg {
   readonly prefixLength: number
   readonly flags: number
   readonly scope: number
-  /** Of the interface. */
+  /** Index of the interface. */
   readonly index: number
 }
 export const IFADDRMSG_LENGTH = 8
@@ -46,11 +46,11 @@ export function readIfAddrMsg(view: ByteView, { start, end }: Message): IfAddrMs
 }
 
 const LINK_INFO = attributeSet({
-  /** struct rtnl_link_ops.kind: `dummy`; absent of hardware. */
+  /** struct rtnl_link_ops.kind: `dummy`; absent for hardware. */
   kind: [IFLA_INFO_KIND, string],
 })
 
-/** The attributes of a device that matter here, as linux/if_link.h describes them. */
+/** The attributes of a device that kprobe uses, as linux/if_link.h describes them. */
 export const LINK = attributeSet({
   name: [IFLA_IFNAME, string],
   info: [IFLA_LINKINFO, nested(LINK_INFO)],
@@ -58,7 +58,7 @@ export const LINK = attributeSet({
 
 export const IFINFOMSG_LENGTH = 16
 
-/** struct ifinfomsg of a device by its index, or, when that is 0, by its name; nothing about its flags. */
+/** Writes struct ifinfomsg for a device by its index, or by its name when that is 0; it changes no flags. */
 export function writeIfInfoMsg(out: ByteWriter, index: number): void {
   out.u32(0)
   out.u32(index)
@@ -66,7 +66,7 @@ export function writeIfInfoMsg(out: ByteWriter, index: number): void {
   out.u32(0)
 }
 
-/** Gives the index. */
+/** Reads the index of the device. */
 export function readIfInfoMsg(view: ByteView, { start, end }: Message): number {
   if (end - start < IFINFOMSG_LENGTH) throw malformed('a message without its ifinfomsg', start)
   return view.data.getUint32(start + 4, true)

@@ -15,24 +15,25 @@ import {
 } from './constants.ts'
 import { ACCOUNT } from './schema.ts'
 
-/** Named counters that rules of iptables count with (`-m nfacct`): nfnetlink subsystem NFNL_SUBSYS_ACCT. */
+/** A client for the named counters of iptables rules (`-m nfacct`): nfnetlink subsystem NFNL_SUBSYS_ACCT. */
 export interface NfacctClient {
   /**
-   * Makes the counter if need be; one that is there keeps its counts. False where the kernel has no such counters.
-   * Throws NetlinkError: EPERM, ENOMEM.
+   * Creates the counter if necessary; an existing one keeps its counts. Returns false where the kernel has no such
+   * counters. Throws NetlinkError: EPERM, ENOMEM.
    */
   ensure(name: string): boolean
-  /** Undefined when there is no counter of the name, or the kernel has none at all. Throws NetlinkError. */
+  /** Reads a counter; undefined when it does not exist, or the kernel has no counters. Throws NetlinkError. */
   read(name: string): AccountCounts | undefined
   /**
-   * False for one that a rule counts with: it stays. True when it is gone, by us or before. Throws NetlinkError.
+   * Deletes a counter. Returns false if a rule uses it: it stays. Returns true when it is gone, now or before. Throws
+   * NetlinkError.
    */
   delete(name: string): boolean
   close(): Promise<void>
 }
 
 interface NfacctClientOptions {
-  /** A socket of NETLINK_NETFILTER; the client closes it. */
+  /** A NETLINK_NETFILTER socket; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock
 }
@@ -41,7 +42,7 @@ export function createNfacctClient(options: NfacctClientOptions): NfacctClient {
   return new NetlinkNfacctClient(new Connection(options))
 }
 
-/** What nfnetlink says where the subsystem is missing. */
+/** The errors of nfnetlink without the subsystem. */
 const ABSENT: ReadonlySet<string> = new Set(['EINVAL', 'EOPNOTSUPP', 'EPROTONOSUPPORT'])
 const THERE: ReadonlySet<string> = new Set(['EEXIST', 'EBUSY'])
 const GONE: ReadonlySet<string> = new Set(['ENOENT', ...ABSENT])
@@ -80,7 +81,7 @@ class NetlinkNfacctClient implements NfacctClient {
     await this.#connection.close()
   }
 
-  /** What the kernel refused; anything else that goes wrong is thrown. */
+  /** Sends a request and returns the kernel's error; throws any other failure. */
   #ask(
     operation: string,
     request: Parameters<typeof encodeAccount>[0],
@@ -101,13 +102,13 @@ class NetlinkNfacctClient implements NfacctClient {
   }
 }
 
-/** What a counter has counted since it was made, or since somebody set it to zero. */
+/** The counts since the counter was created or reset. */
 export interface AccountCounts {
   readonly packets: bigint
   readonly bytes: bigint
 }
 
-/** `message` is NFNL_MSG_ACCT_*; a request without a name would be about all counters of the namespace. */
+/** Encodes a request; `message` is NFNL_MSG_ACCT_*. Without a name it would apply to all counters of the namespace. */
 export function encodeAccount(
   { message, flags, name }: { readonly message: number; readonly flags: number; readonly name: string },
   sequence: number,
@@ -121,7 +122,7 @@ export function encodeAccount(
   })
 }
 
-/** Throws NetlinkError for a message that is no counter. */
+/** Decodes a counter. Throws NetlinkError for another message. */
 export function decodeAccount(view: ByteView, message: Message): AccountCounts & { readonly name: string } {
   const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
   const { name, packets, bytes } = readAttributes(view, ACCOUNT, span)

@@ -12,5 +12,5 @@ export const NFACCT_PKTS = 2
 export const NFACCT_BYTES = 3
 export const NFACCT_USE = 4
 
-/** With the NUL at its end. */
+/** Includes the NUL. */
 export const NFACCT_NAME_MAX = 32

@@ -33,27 +33,31 @@ import type { Operation, OwnedElement, Transaction } from './operation.ts'
 import { handleIn } from './rule-walk.ts'
 import { splitBatch } from './split-batch.ts'
 
-/** The kernel's nf_tables, as far as this project speaks with it. */
+/** A client for the kernel's nf_tables, with the operations that kprobe uses. */
 export interface NftClient {
-  /** NFT_MSG_GETGEN: grows with every commit by anyone in this network namespace. Synchronous, under 10 us. */
+  /**
+   * Reads the generation (NFT_MSG_GETGEN), which grows with every commit of any program in this network namespace.
+   * Synchronous, under 10 us.
+   */
   generation(): number
-  /** Sends one batch. What the kernel says is in the result; only bugs of ours throw. */
+  /** Sends one batch. The result has the kernel's answer; only a bug of ours throws. */
   commit(transaction: Transaction, options?: CommitOptions): Promise<CommitResult>
   /**
-   * Reads whole tables, bracketed by generation reads and repeated until nobody committed meanwhile. Tables that do
-   * not exist are left out. Elements come grouped by set; those of sets with NFT_SET_EVAL carry expiresMs.
+   * Reads whole tables between two reads of the generation, and repeats that until no other program commits
+   * meanwhile. Skips tables that do not exist. Elements come grouped by set; those of sets with NFT_SET_EVAL carry
+   * expiresMs.
    */
   list(tables: readonly TableName[]): Promise<Listing>
   /**
-   * Reads chains of tables that others use as well, with the bytes of their rules (counters at zero) and their handles,
-   * bracketed as `list`. Of an unsettled listing, rules may be missing where others wrote to the same table.
+   * Reads chains of tables that other programs use as well, with the bytes of their rules (counters at zero) and
+   * their handles, bracketed as `list`. An unsettled listing may lack rules where another program wrote to the table.
    */
   listChains(places: readonly ChainPlace[]): Promise<ChainListing>
-  /** The bytes of one rule, counters at zero; undefined when it is gone. Synchronous, under 20 us. */
+  /** Reads the bytes of one rule, counters at zero; undefined when it is gone. Synchronous, under 20 us. */
   rule(place: ChainName & { readonly handle: bigint }): Octets | undefined
-  /** The rules of one chain with what they counted so far; none when there is no such chain. */
+  /** Reads the rules of one chain with their counts; none when the chain does not exist. */
   ruleCounters(chain: ChainName): Promise<readonly CountedRule[]>
-  /** What the elements of a counted set have counted; see readCounters. */
+  /** Reads the counts of the elements of a counted set; see readCounters. */
   counters(
     place: { readonly table: TableName; readonly set: string },
     onCounter: (key: Octets, packets: bigint) => void,
@@ -62,11 +66,11 @@ export interface NftClient {
 }
 
 export interface CommitOptions {
-  /** The kernel refuses the batch (outcome `stale`) when it is at another one. */
+  /** The expected generation: the kernel rejects the batch (outcome `stale`) when it is at another one. */
   readonly generation?: number
   /**
-   * A commit of ours that is under way: this one is encoded meanwhile, and sent when that one was committed and nobody
-   * else's followed it. Otherwise the outcome is `stale`.
+   * A commit of ours in flight. This transaction is encoded meanwhile, and sent when that one has committed and no
+   * other program has committed since. Otherwise the outcome is `stale`.
    */
   readonly follows?: Promise<CommitResult>
 }
@@ -76,20 +80,23 @@ export type { ChainListing, ChainName, ChainPlace, CountedRule, Listing, TableNa
 export interface CommitResult {
   readonly outcome: 'committed' | 'stale' | 'refused' | 'unknown'
   readonly generation: number
-  /** Somebody else committed between the previous look at the generation and this commit. */
+  /** Another program committed between the previous read of the generation and this commit. */
   readonly foreign: boolean
   readonly failures: readonly OperationFailure[]
-  /** Of the rules that were added with `echo`, as far as the kernel's answers were not lost. */
+  /** Handles of the rules that were added with `echo`, unless the kernel's answers were lost. */
   readonly handles: ReadonlyMap<Operation, bigint>
   readonly bytes: number
   readonly messages: number
   readonly durationMs: number
 }
 
-/** One message of a batch that the kernel refused. */
+/** One message of a batch that the kernel rejected. */
 export interface OperationFailure {
   readonly operation: Operation
-  /** The elements among which the culprit is: one when the kernel told its offset, all of the message otherwise. */
+  /**
+   * The elements that contain the rejected one: only that one if the kernel reported its offset, otherwise all of the
+   * message.
+   */
   readonly elements: readonly OwnedElement[]
   /** Name of the errno. */
   readonly code: string
@@ -99,24 +106,24 @@ export interface OperationFailure {
 export interface NftClientOptions {
   readonly transport: Transport
   readonly clock: Clock
-  /** For rules about ipsets: without it none can be written, and those that are read show numbers. */
+  /** Names of ipsets. Without them, kprobe writes no rules about ipsets, and rules that it reads show numbers. */
   readonly ipsets?: IpsetNames
   /** Transactions with more elements than this are sent from the thread pool. */
   readonly asyncElements?: number
-  /** Longest that one commit or one dump may take. */
+  /** Maximum duration of one commit or one dump, milliseconds. */
   readonly timeoutMs?: number
 }
 
 const ASYNC_ELEMENTS = 500
-/** Stands in a batch until it is known what it follows. */
+/** Placeholder in a batch until the generation before it is known. */
 const UNKNOWN_GENERATION = 0
 const SYNC_BYTES_MAX = 64 * 1024
 const ENCODE_SLICE_MS = 5
 const NEWRULE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWRULE
-/** Room for the rest of a batch beside the longest list of elements. */
+/** Room for the rest of a batch, apart from the longest list of elements. */
 const BATCH_OVERHEAD_BYTES = 2_048
 
-/** A client over a socket of NETLINK_NETFILTER, which it closes. */
+/** Creates a client over a NETLINK_NETFILTER socket; the client closes it. */
 export function createNftClient(options: NftClientOptions): NftClient {
   return new NetlinkNftClient(options)
 }
@@ -126,7 +133,7 @@ class NetlinkNftClient implements NftClient {
   readonly #clock: Clock
   readonly #ipsets: IpsetNames | undefined
   readonly #asyncElements: number
-  /** The last generation that anyone was told. */
+  /** The last generation that a caller has received. */
   #seen: number | undefined
 
   constructor(options: NftClientOptions) {
@@ -197,10 +204,10 @@ class NetlinkNftClient implements NftClient {
   }
 
   /**
-   * Commits a batch in as many parts as the socket makes necessary: one, but for very large batches in a user
-   * namespace, where buffers cannot be forced. When a later part fails, the kernel is between two states that nobody
-   * asked for, and only reading it back tells which: the outcome is then `unknown`. So it is when somebody else committed
-   * before a part that deletes rules by their numbers, which may be others' by then.
+   * Commits a batch in as few parts as the socket allows: one part, except for very large batches in a user
+   * namespace, where buffers cannot be forced. When a later part fails, the kernel is in an intermediate state, which
+   * only a readback can determine: the outcome is `unknown`. The outcome is also `unknown` when another program
+   * commits before a part that deletes rules by handle, since those handles may then belong to other rules.
    */
   async #sendParts(batch: EncodedTransaction, manyElements: boolean): Promise<SentBatch> {
     const seen = this.#seen
@@ -242,7 +249,7 @@ class NetlinkNftClient implements NftClient {
     return { outcome: 'committed', generation, foreign, ...nothing }
   }
 
-  /** What cannot be encoded is refused as the kernel would refuse it: the whole, with an error for each culprit. */
+  /** Refuses what cannot be encoded as the kernel would reject it: the whole batch, with an error for each culprit. */
   #unsent(rules: readonly UnwritableRule[]): CommitResult {
     const failures = rules.map(({ operation, error }) => ({
       operation,
@@ -259,7 +266,7 @@ class NetlinkNftClient implements NftClient {
   }
 
   async #encode(transaction: Transaction, options: BatchOptions): Promise<EncodedTransaction> {
-    // More numbers than the batch can need, since it is not known before it is encoded.
+    // An upper limit: the exact count is known only after encoding.
     const firstSequence = this.#connection.takeSequences(transaction.length + elementsIn(transaction) + 2)
     const elementListBytesMax = this.#connection.sendLimitBytes - BATCH_OVERHEAD_BYTES
     const steps = encodeBatch(transaction, { firstSequence, elementListBytesMax, ...options })
@@ -270,7 +277,7 @@ class NetlinkNftClient implements NftClient {
     return finishInSlices(steps, { sliceMs: ENCODE_SLICE_MS, nowMs, breathe: () => clock.breathe() })
   }
 
-  /** A send that failed for good counts as a refusal of the whole. */
+  /** Sends one part. A send that fails for good counts as a rejection of the whole batch. */
   async #send(batch: EncodedTransaction, { bytes, pool, handles }: SentPart): Promise<Replies> {
     const object = `nf_tables batch of ${batch.messages} messages`
     const link = { connection: this.#connection, clock: this.#clock }
@@ -292,20 +299,20 @@ interface BatchOptions {
 
 interface SentPart {
   readonly bytes: Uint8Array
-  /** From the thread pool, so that the event loop is free meanwhile. */
+  /** Sends from the thread pool, so that the event loop stays free. */
   readonly pool: boolean
-  /** Where handles go that the kernel tells. */
+  /** Receives the handles that the kernel reports. */
   readonly handles: Map<Operation, bigint>
 }
 
 interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign' | 'handles'> {
-  /** Of the last part that was sent. */
+  /** The replies to the last part that was sent. */
   readonly replies: Replies
 }
 
 const NO_REPLIES: Replies = { errors: [], loss: undefined }
 
-/** NFT_MSG_NEWRULE carries the number of the message that asked for it. */
+/** Stores the handle of an NFT_MSG_NEWRULE, which carries the sequence number of the message that requested it. */
 function noteHandle(
   handles: Map<Operation, bigint>,
   batch: EncodedTransaction,
@@ -321,9 +328,9 @@ function isStale({ errors }: Replies): boolean {
 }
 
 /**
- * One error undoes the whole batch. Without any, only a generation that moved proves that it was committed: an
- * acknowledgement of 0 comes for messages of a batch that was cut off, too. A batch that changes nothing (elements
- * that exist already) leaves the generation as it is, and is `unknown` as well.
+ * Derives the outcome. One error undoes the whole batch. Without errors, only a new generation proves the commit: the
+ * kernel also acknowledges, with 0, messages of a batch that was cut off. A batch that changes nothing (all elements
+ * exist) keeps the generation, so it is `unknown` as well.
  */
 function outcomeOf(
   replies: Replies,
@@ -334,7 +341,10 @@ function outcomeOf(
   return replies.loss !== undefined || after === before ? 'unknown' : 'committed'
 }
 
-/** Errors about the batch as a whole (its first message's) are blamed on its first operation, and on no element. */
+/**
+ * Returns the failures. An error about the batch as a whole (on its first message) names the first operation and no
+ * element.
+ */
 function failuresOf(
   replies: Replies,
   batch: EncodedTransaction,
@@ -356,7 +366,7 @@ function failureOf(failed: BurstError, batch: EncodedTransaction, first: Operati
   return { operation: operation ?? first, elements, code: error.code, error }
 }
 
-/** The kernel's own words are ENOENT alone where it has no module. */
+/** The kernel itself reports only ENOENT where a module is missing. */
 function lackOf(operation: Operation, { sequence, errno, offset }: BurstError, batch: EncodedTransaction) {
   if (errno !== errnoNumber('ENOENT')) return undefined
   return missingPart(operation, offset === undefined ? undefined : batch.expressionAt(sequence, offset))

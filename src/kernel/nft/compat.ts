@@ -12,7 +12,7 @@ const NFNL_MSG_COMPAT_GET = 0
 const COMPAT = attributeSet({ name: [1, string], revision: [2, u32be], type: [3, u32be] })
 const COMPAT_TYPES = { match: 0, target: 1 } as const
 
-/** A match of xtables, or a target. */
+/** A match or target of xtables. */
 interface XtExtension {
   readonly kind?: keyof typeof COMPAT_TYPES
   readonly name: string
@@ -22,8 +22,8 @@ interface XtExtension {
 }
 
 /**
- * Whether rules of nf_tables can use a match or target of xtables, in this revision. The kernel loads the modules for it where it has them. Throws
- * NetlinkError where it does not even say no.
+ * Returns whether nf_tables rules can use a match or target of xtables in this revision. The kernel loads existing
+ * modules for it. Throws NetlinkError when the kernel gives no clear answer.
  */
 export function hasXtExtension(connection: Connection, extension: XtExtension): boolean {
   let answered = false
@@ -37,7 +37,7 @@ export function hasXtExtension(connection: Connection, extension: XtExtension): 
       },
     })
   } catch (error) {
-    // EINVAL: there is no nft_compat; ENOENT and EPROTONOSUPPORT: there is none of the name, or not in this revision.
+    // EINVAL: the kernel has no nft_compat. ENOENT and EPROTONOSUPPORT: it lacks this name, or this revision.
     const isAbsent = error instanceof NetlinkError && ABSENT.has(error.code)
     if (!isAbsent) throw error
   }

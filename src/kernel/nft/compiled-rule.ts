@@ -1,14 +1,14 @@
 import type { Octets } from '../../base/octets.ts'
 import type { Rule } from './expression.ts'
 
-/** A rule as the kernel has it: for rules of iptables, which come by the ten thousand and are compared as bytes. */
+/** A rule in the kernel's bytes: there are tens of thousands of iptables rules, and bytes are fast to compare. */
 export interface CompiledRule {
   /**
-   * The expressions as in NFTA_RULE_EXPRESSIONS, without that attribute's own header, in the order and form in which the
-   * kernel lists them; counters stand at zero.
+   * The expressions as in NFTA_RULE_EXPRESSIONS, without that attribute's own header, in the order and form of the
+   * kernel's listings; counters are zero.
    */
   readonly compiled: Octets
-  /** NFTA_RULE_COMPAT_PROTO: what xtables asks of `-p`; 0 for none. The kernel does not give it back. */
+  /** NFTA_RULE_COMPAT_PROTO: the protocol of `-p`, for xtables; 0 for none. The kernel does not report it. */
   readonly protocol: number
   /** NFTA_RULE_COMPAT_FLAGS: NFT_RULE_COMPAT_F_INV for `! -p`. */
   readonly protocolInverted: boolean

@@ -1,4 +1,4 @@
-/** linux/netfilter/nf_tables.h and its neighbours, under the headers' own names. */
+/** linux/netfilter/nf_tables.h and related headers, under their own names. */
 
 export const NFPROTO_UNSPEC = 0
 export const NFPROTO_IPV4 = 2
@@ -10,7 +10,7 @@ export const NF_INET_FORWARD = 2
 export const NF_INET_LOCAL_OUT = 3
 export const NF_INET_POST_ROUTING = 4
 
-/** Priorities of hooks, the same in both families; linux/netfilter_ipv4.h. */
+/** Priorities of hooks, equal in both families; linux/netfilter_ipv4.h. */
 export const NF_IP_PRI_RAW = -300
 export const NF_IP_PRI_NAT_DST = -100
 export const NF_IP_PRI_NAT_SRC = 100

@@ -10,8 +10,8 @@ import type { TableName } from './list.ts'
 import { SET_ELEMENTS } from './schema.ts'
 
 /**
- * Packets that found each element of a counted set, as they are dumped: nothing is gathered. Elements that come or go
- * meanwhile may be missing. Gives false when the kernel says that its list was torn.
+ * Reads the packet count of each element of a counted set while the dump arrives, without collecting it. Elements
+ * that come or go meanwhile may be missing. Returns false when the kernel reports an inconsistent dump.
  */
 export function readCounters(
   connection: Connection,

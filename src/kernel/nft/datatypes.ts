@@ -1,6 +1,6 @@
 /**
- * The numbers that nft (include/datatype.h, include/rule.h) and libnftnl (include/libnftnl/udata.h) give to things the
- * kernel only stores. They decide how `nft list` prints us.
+ * Numbers of nft (include/datatype.h, include/rule.h) and libnftnl (include/libnftnl/udata.h) for data that the
+ * kernel only stores. They decide how `nft list` prints kprobe's tables.
  */
 export const TYPE_INTEGER = 4
 export const TYPE_IPADDR = 7
@@ -11,7 +11,7 @@ export const TYPE_MARK = 19
 export const TYPE_CLASSID = 23
 const TYPE_BITS = 6
 
-/** The type number of a concatenation, first field first; one type alone is itself. */
+/** Returns the type number of a concatenation, first field first; a single type is its own number. */
 export function concatenatedType(...types: readonly number[]): number {
   return types.reduce((number, type) => (number << TYPE_BITS) | type, 0)
 }
@@ -43,7 +43,7 @@ export const PROTO_DESC_SCTP = 10
 export const PROTO_DESC_TH = 11
 export const PROTO_DESC_IP = 12
 export const PROTO_DESC_IP6 = 13
-/** The same of TCP, UDP and SCTP. */
+/** The same for TCP, UDP and SCTP. */
 export const THDR_DPORT = 2
 export const IPHDR_SADDR = 11
 export const IPHDR_DADDR = 12

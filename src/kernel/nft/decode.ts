@@ -35,10 +35,8 @@ import {
 import type { Chain, ChainHook, Element, ElementData, NftFamily, NftSet, Table } from './state.ts'
 import { commentOf } from './userdata.ts'
 
-/*
- * Messages of dumps as values. Whatever the kernel adds to what it was sent is dropped, so that what comes back is
- * structurally equal to what was written. All of these throw NetlinkError for bytes that are no such message.
- */
+/* Decoders from messages of dumps to values. They drop everything that the kernel adds to a value, so that a value
+   read back equals the one written. All of them throw NetlinkError for bytes that are not such a message. */
 
 function attributesIn<F extends Fields>(
   view: ByteView,
@@ -53,7 +51,7 @@ function required<T>(value: T | undefined, name: string, message: Message): T {
   return value
 }
 
-/** Of NFT_MSG_NEW*: NFPROTO_IPV4 and NFPROTO_IPV6 are ours, everything else is undefined. */
+/** Returns the family of an NFT_MSG_NEW* message; undefined for all but NFPROTO_IPV4 and NFPROTO_IPV6. */
 export function familyOf(view: ByteView, message: Message): NftFamily | undefined {
   const { family } = readNfGenMsg(view, message)
   if (family === nft.NFPROTO_IPV4) return 'ip'
@@ -62,7 +60,7 @@ export function familyOf(view: ByteView, message: Message): NftFamily | undefine
 
 export type TableHead = Pick<Table, 'name' | 'flags' | 'comment'>
 
-/** NFT_MSG_NEWTABLE. */
+/** Decodes NFT_MSG_NEWTABLE. */
 export function decodeTable(view: ByteView, message: Message): TableHead {
   const { name, flags = 0, userdata } = attributesIn(view, message, TABLE)
   const comment = commentOf(NFTNL_UDATA_TABLE_COMMENT, userdata)
@@ -74,13 +72,13 @@ interface Placed<T> {
   readonly value: T
 }
 
-/** NFT_MSG_NEWCHAIN; its rules come in messages of their own. */
+/** Decodes NFT_MSG_NEWCHAIN; its rules come in separate messages. */
 export function decodeChain(view: ByteView, message: Message): Placed<Chain> {
   const { table, value } = decodeUsedChain(view, message)
   return { table, value }
 }
 
-/** The same, with the number of its rules and of what leads to it. */
+/** Decodes NFT_MSG_NEWCHAIN with the number of its rules and of the references to it. */
 export function decodeUsedChain(view: ByteView, message: Message): Placed<Chain> & { readonly use: number } {
   const { table, name, use = 0, ...base } = attributesIn(view, message, CHAIN)
   const chain = { name: required(name, 'name', message), hook: hookOf(base), rules: [] }
@@ -94,7 +92,7 @@ function hookOf({ type, hook, policy = nft.NF_ACCEPT }: ValuesOf<typeof CHAIN>):
   return policy === nft.NF_ACCEPT ? place : { ...place, policy }
 }
 
-/** NFT_MSG_NEWRULE, with the name of its chain. */
+/** Decodes NFT_MSG_NEWRULE, with the name of its chain. */
 export function decodeRule(
   view: ByteView,
   message: Message,
@@ -109,14 +107,14 @@ export function decodeRule(
   }
 }
 
-/** A rule that is sent as its bytes. */
+/** Decodes a rule from its bytes. */
 export function readCompiled({ compiled }: CompiledRule, nameOf?: NameOfIpset): Rule {
   const view = viewOf(bytesFromOctets(compiled))
   const expressions = EXPRESSION_LIST.read(view, 0, compiled.length, 0)
   return { expressions: expressions.map(each => expressionOf(each, nameOf)), comment: '' }
 }
 
-/** NFT_MSG_NEWSET. A verdict map has no dataLength: the kernel reports the size of its own structure. */
+/** Decodes NFT_MSG_NEWSET. A verdict map has no dataLength: the kernel reports the size of its own structure. */
 export function decodeSet(view: ByteView, message: Message): Placed<NftSet> {
   const values = attributesIn(view, message, SET)
   const isVerdictMap = values.dataType === nft.NFT_DATA_VERDICT
@@ -136,11 +134,11 @@ export function decodeSet(view: ByteView, message: Message): Placed<NftSet> {
 }
 
 interface ElementsOptions {
-  /** Whether to give elements the time they have left: for sets that packets fill. */
+  /** Whether elements get their remaining time: for sets that packets fill. */
   readonly expirations: boolean
 }
 
-/** NFT_MSG_NEWSETELEM: the elements of one set that fitted into this message. */
+/** Decodes NFT_MSG_NEWSETELEM: as many elements of one set as fit into one message. */
 export function decodeElements(
   view: ByteView,
   message: Message,
@@ -152,7 +150,7 @@ export function decodeElements(
   return { table: required(table, 'table', message), value }
 }
 
-/** Packets that each element of a counted set was found by, in this message. */
+/** Decodes the packet counts of the elements of a counted set in this message. */
 export function decodeCounters(
   view: ByteView,
   message: Message,
@@ -166,7 +164,7 @@ export function decodeCounters(
   return { table: required(table, 'table', message), value }
 }
 
-/** The key of a catch-all element, and of one whose key is no value, is empty. */
+/** Catch-all elements have an empty key, as do elements whose key is not a value. */
 function elementOf(set: string, attributes: ValuesOf<typeof SET_ELEMENT>, options: ElementsOptions): Element {
   const element = {
     set,
@@ -184,23 +182,23 @@ function dataOf(data: ValuesOf<typeof DATA>): ElementData {
 
 export interface Generation {
   readonly id: number
-  /** Of the process that made this generation; undefined in answers to NFT_MSG_GETGEN of old kernels. */
+  /** Id of the process that made this generation; undefined in answers to NFT_MSG_GETGEN of old kernels. */
   readonly processId: number | undefined
   readonly processName: string | undefined
 }
 
-/** NFT_MSG_NEWGEN. */
+/** Decodes NFT_MSG_NEWGEN. */
 export function decodeGeneration(view: ByteView, message: Message): Generation {
   const { id, processId, processName } = attributesIn(view, message, GENERATION)
   return { id: required(id, 'id', message), processId, processName }
 }
 
-/** Where a rule stands, without what it says. */
+/** Decodes the position of a rule, without its expressions. */
 export function decodeRulePlace(view: ByteView, message: Message): ValuesOf<typeof RULE_PLACE> {
   return attributesIn(view, message, RULE_PLACE)
 }
 
-/** The table that a message about anything in it, or about itself, names. */
+/** Decodes the table name of a message about a table or anything in it. */
 export function decodeTableName(view: ByteView, message: Message): string {
   return required(attributesIn(view, message, TABLE_MEMBER).table, 'table', message)
 }

@@ -15,7 +15,7 @@ const VERBS: Readonly<Record<Operation['verb'], string>> = {
   'delete-elements': 'delete element',
 }
 
-/** The words for an operation in errors: `add element` and `ip kube-proxy frontends (ns1/web)`. */
+/** Returns the words for an operation in errors: `add element` and `ip kube-proxy frontends (ns1/web)`. */
 export function describeOperation(operation: Operation, elements: readonly OwnedElement[]) {
   const place = `${operation.family} ${operation.table}`
   const object = [place, objectOf(operation), ownersOf(elements)].filter(part => part !== '').join(' ')
@@ -46,7 +46,7 @@ function objectOf(operation: Operation): string {
   }
 }
 
-/** Names of groups that an error spells out; of more it gives the number. */
+/** Maximum number of groups that an error names; beyond it the error counts them. */
 const OWNERS_MAX = 3
 
 function ownersOf(elements: readonly OwnedElement[]): string {

@@ -3,7 +3,10 @@ import type { Operation, TableOperation } from './operation.ts'
 import { ruleKey } from './rule-key.ts'
 import type { Chain, ElementGroup, Table } from './state.ts'
 
-/** Operations that make the chains of `to`, with their rules, from those of `from`; nothing is removed but rules. */
+/**
+ * Returns the operations that turn the chains of `from` and their rules into those of `to`. It removes rules, but no
+ * chains.
+ */
 export function diffChains(from: Table, to: Table): readonly Operation[] {
   if (from.chains === to.chains) return []
   const target: TableOperation = { family: to.family, table: to.name }
@@ -15,7 +18,7 @@ export function diffChains(from: Table, to: Table): readonly Operation[] {
     const remade = before !== undefined && !sameHook(before, chain)
     if (before !== undefined && (remade || !sameRules(before.rules, chain.rules))) {
       const flush: Operation = { ...target, verb: 'flush-chain', chain: chain.name }
-      // A hook cannot be changed in place (EOPNOTSUPP), and a chain that is deleted must be empty.
+      // The kernel cannot change a hook in place (EOPNOTSUPP), and deletes only empty chains.
       if (remade)
         chains.push(...emptied(before, flush), { ...target, verb: 'delete-chain', chain: chain.name })
       else rules.push(...emptied(before, flush))
@@ -49,18 +52,19 @@ function sameRules(a: readonly Rule[], b: readonly Rule[]): boolean {
   })
 }
 
-/** What becomes of chains that nobody wants. */
+/** The chains that are no longer wanted. */
 interface StaleChains {
   readonly flush: readonly Operation[]
   readonly remove: readonly Operation[]
-  /** Chains that are still there afterwards, as they are then. */
+  /** Chains that remain after this transaction, with their content at that time. */
   readonly left: readonly Chain[]
 }
 
 /**
- * Chains only in `from` go in up to two steps. One that is still in use afterwards (by an element that goes later)
- * stays as it is. One that anything in `from` leads to is emptied, and removed by the next transaction: kernels before
- * 6.2 refuse (EBUSY) to delete a chain in the transaction that drops the last reference to it. The rest goes at once.
+ * Removes chains that only `from` has, in up to two steps. A chain that an element still uses afterwards stays
+ * unchanged. A chain that any reference in `from` leads to is emptied, and the next transaction removes it: kernels
+ * before 6.2 refuse (EBUSY) to delete a chain in the transaction that drops its last reference. All other chains are
+ * removed at once.
  */
 export function retireChains(
   from: Table,
@@ -87,9 +91,9 @@ export function retireChains(
   return { flush, remove, left }
 }
 
-/** Stale chains that a packet may still reach, through an element whose removal waits. */
+/** Returns the stale chains that a packet may still reach through an element whose removal waits. */
 function inUse(from: Table, to: Table, late: ElementGroup): ReadonlySet<string> {
-  // Rules that use a set which goes must go with it, wherever they are.
+  // Rules that use a set must be removed together with the set, wherever they are.
   for (const name of from.sets.keys()) if (!to.sets.has(name)) return new Set()
   const used = new Set<string>()
   const pending: string[] = []
@@ -104,7 +108,7 @@ function inUse(from: Table, to: Table, late: ElementGroup): ReadonlySet<string> 
   return used
 }
 
-/** Names of the chains that rules of `chains` jump or go to. */
+/** Returns the names of the chains that rules of `chains` jump or go to. */
 function targetsOf(chains: readonly Chain[]): readonly string[] {
   return chains.flatMap(chain => chain.rules.flatMap(rule => rule.expressions.flatMap(targetOf)))
 }

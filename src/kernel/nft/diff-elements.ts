@@ -4,28 +4,28 @@ import { NFT_SET_EVAL } from './constants.ts'
 import type { OwnedElements } from './operation.ts'
 import type { Element, ElementData, ElementGroup, NftSet, Table } from './state.ts'
 
-/** Holds the elements whose removal waits for the next transaction. No Service, and so no goal, has this group. */
+/** The group of elements whose removal waits for the next transaction. No Service, and so no wanted state, has it. */
 export const LATE_GROUP = '\0late'
 
-/** What becomes of the elements of one set. */
+/** The changes to the elements of one set. */
 interface SetChanges {
   readonly set: NftSet
-  /** Elements to delete, and the old form of those to replace. */
+  /** Elements to delete, and the old form of elements to replace. */
   readonly remove: OwnedElements
-  /** New elements, and the new form of those to replace. To be added after `remove` is deleted. */
+  /** New elements, and the new form of elements to replace; added after `remove` is deleted. */
   readonly add: OwnedElements
 }
 
 interface ElementChanges {
-  /** Sets with additions first that a packet reads last. */
+  /** Sets in the order of additions: those that a packet reads last come first. */
   readonly sets: readonly SetChanges[]
-  /** Elements that nobody wants, and that stay until the next transaction. */
+  /** Elements that are no longer wanted, and stay until the next transaction. */
   readonly late: ElementGroup
-  /** Chains to which elements of `from` lead that change, go, or wait to go. */
+  /** Chains that the changed, removed or waiting elements of `from` lead to. */
   readonly referenced: ReadonlySet<string>
 }
 
-/** Groups or elements between two offers to pause: well below a millisecond of work. */
+/** Groups or elements between two opportunities to pause: well below a millisecond of work. */
 const GROUPS_PER_STEP = 256
 const ELEMENTS_PER_STEP = 4096
 
@@ -44,8 +44,8 @@ const NO_ELEMENTS: ElementGroup = []
 const NONE: OwnedElements = { elements: [], groups: [] }
 
 /**
- * Compares the elements of two tables that declare equal sets (or none in `from`). Elements of sets that packets fill
- * are left out on both sides, and so are those of sets that only `from` has: they go with their set.
+ * Compares the elements of two tables that declare equal sets (or none in `from`). It skips elements of sets that
+ * packets fill, and elements of sets that only `from` has: the kernel removes them with their set.
  */
 export function* diffElements(from: Table, to: Table, lateSets: ReadonlySet<string>): Steps<ElementChanges> {
   const piles: Piles = { sets: to.sets, collected: new Map(), referenced: new Set() }
@@ -68,7 +68,7 @@ export function* diffElements(from: Table, to: Table, lateSets: ReadonlySet<stri
   return { sets, late, referenced: piles.referenced }
 }
 
-/** All elements of a table: what a first load adds. */
+/** Collects all elements of a table, for a first load. */
 function* collectAll(to: Table, piles: Piles): Steps<void> {
   const keys = to.elements.keys()
   const groups = to.elements.values()
@@ -110,7 +110,7 @@ function put(pile: Pile, element: Element, group: string): void {
   pile.groups.push(group)
 }
 
-/** Elements that nobody wants, and whose removal has to wait. */
+/** Elements that are no longer wanted, and whose removal waits. */
 interface Late {
   readonly waits: (element: Element, group: string) => boolean
   readonly late: Element[]
@@ -118,12 +118,12 @@ interface Late {
 
 interface Piles {
   readonly sets: Table['sets']
-  /** By set: only those that something leaves or enters. */
+  /** Collected elements by set; only sets with changes. */
   readonly collected: Map<string, Collected>
   readonly referenced: Set<string>
 }
 
-/** Undefined for sets whose elements are not compared. */
+/** Returns the pile of a set; undefined if its elements are not compared. */
 function pileOf({ sets, collected }: Piles, name: string): Collected | undefined {
   const known = collected.get(name)
   const set = sets.get(name)
@@ -133,7 +133,10 @@ function pileOf({ sets, collected }: Piles, name: string): Collected | undefined
   return pile
 }
 
-/** Puts what differs between two versions of a group on the piles of its sets, less what both begin or end with. */
+/**
+ * Puts the difference between two versions of a group on the piles of its sets, without their common beginning and
+ * end.
+ */
 function collect(group: string, before: ElementGroup, after: ElementGroup, piles: Piles): void {
   let start = 0
   let ends = 0
@@ -170,9 +173,9 @@ function sameContent(a: Element, b: Element): boolean {
   return a.comment === b.comment && sameElementData(a.data, b.data)
 }
 
-/** Matches what left one group with what entered another, so that only real differences are left. */
+/** Matches elements that left one group with elements that entered another, so that only real differences remain. */
 function* settle({ set, removed, added }: Collected, late: Late): Steps<SetChanges> {
-  // A load and an unload have nothing to match: no index is made for them.
+  // A load and an unload have nothing to match, so they need no index.
   if (removed.elements.length === 0) return { set, remove: NONE, add: added }
   const remove = emptyPile()
   if (added.elements.length === 0) {

@@ -8,33 +8,34 @@ import type { Element, NftSet, Ruleset, Table } from './state.ts'
 
 export interface RulesetDiff {
   readonly transaction: Transaction
-  /** What the kernel holds once the transaction is committed. */
+  /** The kernel's state after the transaction. */
   readonly after: Ruleset
-  /** False when something had to wait for a later transaction: then diffing `after` with the goal gives the rest. */
+  /** False when something waits for a later transaction: diffing `after` with the wanted state gives the rest. */
   readonly complete: boolean
 }
 
 export interface DiffOptions {
   /**
-   * Sets whose elements a packet may reach through another set read a moment before: elements leaving a group that
-   * lives on are removed one transaction later than the rest. So are chains that nothing wanted uses any more.
+   * Sets with elements that a packet may still reach through another set that it read a moment before. Elements that
+   * leave a group which still exists are removed one transaction later, as are chains that nothing wanted uses any
+   * more.
    */
   readonly lateSets: ReadonlySet<string>
 }
 
 export type DiffRulesets = (from: Ruleset, to: Ruleset, options: DiffOptions) => Steps<RulesetDiff>
 
-/** A part of the answer: operations on one table, and that table afterwards. */
+/** A part of the result: operations on one table, and that table afterwards. */
 interface TableDiff {
   readonly operations: readonly Operation[]
   readonly after: Table
 }
 
 /**
- * Operations on one table come in an order that the kernel accepts, and that it accepts cheaply: sets before the rules
- * that use them, chains before what leads to them, and rules before elements, because a new rule that looks into a map
- * walks all its elements. A key that changes is deleted before it is added, and other deletes come before additions
- * too, so that a set never needs room for both.
+ * Computes the operations on each table, in an order that the kernel accepts, and at low cost. Sets come before the
+ * rules that use them, chains before references to them, and rules before elements, because a new rule with a map
+ * lookup walks all elements of the map. A changed key is deleted before it is added, and other deletes come before
+ * additions, so that a set never needs room for both.
  */
 export const diffRulesets: DiffRulesets = function* (from, to, options) {
   const transaction: Operation[] = []
@@ -67,7 +68,10 @@ function* createTable(to: Table): Steps<TableDiff> {
   return { operations: [add, ...operations], after: to }
 }
 
-/** Everything anew, in one transaction: adding the table first makes deleting it work even if it is gone meanwhile. */
+/**
+ * Replaces a table in one transaction. It adds the table first, so that deleting it works even if it has gone
+ * meanwhile.
+ */
 function* replaceTable(from: Table, to: Table): Steps<TableDiff> {
   const add: Operation = { ...targetOf(to), verb: 'add-table', flags: to.flags, comment: to.comment }
   const addAsItWas: Operation = { ...add, flags: from.flags, comment: from.comment }
@@ -79,7 +83,10 @@ function* replaceTable(from: Table, to: Table): Steps<TableDiff> {
   }
 }
 
-/** Elements that packets made (session affinity) with the time they have left, where the new set can hold them. */
+/**
+ * Keeps the elements that packets created (session affinity) with their remaining time, where the new set can hold
+ * them.
+ */
 function* keepWhatPacketsMade(from: Table, to: Table): Steps<readonly Operation[]> {
   const kept = new Map<string, { readonly elements: Element[]; readonly groups: string[] }>()
   for (const set of to.sets.values()) {
@@ -92,7 +99,7 @@ function* keepWhatPacketsMade(from: Table, to: Table): Steps<readonly Operation[
   for (const [group, elements] of from.elements.entries()) {
     for (const element of elements) {
       const pile = kept.get(element.set)
-      // Without time left it would stay for ever.
+      // Without a remaining time, the element would never expire.
       if (pile === undefined || (element.expiresMs ?? 0) === 0) continue
       pile.elements.push(element)
       pile.groups.push(group)
@@ -123,7 +130,7 @@ function* changeTable(from: Table, to: Table, options: DiffOptions): Steps<Table
   }
   operations.push(...stale.flush)
   for (const set of from.sets.values()) {
-    // An anonymous set goes with the rule that uses it.
+    // The kernel removes an anonymous set with the rule that uses it.
     if (to.sets.has(set.name) || (set.flags & NFT_SET_ANONYMOUS) !== 0) continue
     operations.push({ ...target, verb: 'delete-set', set: set.name })
   }
@@ -134,7 +141,7 @@ function* changeTable(from: Table, to: Table, options: DiffOptions): Steps<Table
   return { operations, after: { ...to, chains, elements: to.elements.with([[LATE_GROUP, pending]]) } }
 }
 
-/** True when something differs that the kernel cannot change in place. */
+/** Returns true when the kernel cannot change a difference in place. */
 function needsReplacing(from: Table, to: Table): boolean {
   if (from.flags !== to.flags) return true
   for (const set of to.sets.values()) {
@@ -143,7 +150,7 @@ function needsReplacing(from: Table, to: Table): boolean {
   }
   for (const chain of to.chains.values()) {
     const before = from.chains.get(chain.name)
-    // A chain becomes a base chain, or ceases to be one, only by being deleted, which what leads to it forbids.
+    // Only deleting a chain makes it a base chain or a regular one, and references to it prevent that.
     if (before !== undefined && (before.hook === undefined) !== (chain.hook === undefined)) return true
   }
   return false

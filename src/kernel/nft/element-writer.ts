@@ -16,10 +16,12 @@ import { LIST_ELEMENT, type SET_ELEMENT } from './schema.ts'
 import type { Element, NftSet } from './state.ts'
 import { commentUserdata } from './userdata.ts'
 
-/** No element is longer: key and data 64 bytes each, a chain's name and userdata 256 each, and their headers. */
+/**
+ * Maximum length of an element: key and data 64 bytes each, a chain's name and userdata 256 each, and their headers.
+ */
 export const ELEMENT_BYTES_MAX = 768
 
-/** What the straight-line writer takes; whatever is longer goes through the tables, which know every limit. */
+/** Maximum length for the fast writer; longer values use the attribute tables, which check every limit. */
 const VALUE_LENGTH_MAX = 64
 const TEXT_LENGTH_MAX = 250
 
@@ -46,34 +48,35 @@ const writeLasting: Writer<Element> = writerOf(LIST_ELEMENT, { element: ELEMENT 
 
 interface Expiring extends Element {
   readonly expiresMs: number
-  /** Of its set. */
+  /** The timeout of the element's set. */
   readonly timeoutMs: number
 }
 const writeExpiring: Writer<Expiring> = writerOf(LIST_ELEMENT, {
   element: {
     ...ELEMENT,
-    // An expiration needs a timeout that is not shorter: the set's, or else one of the element's own.
+    // An expiration needs a timeout of at least its length: the set's, or otherwise one of the element's own.
     timeout: ({ expiresMs, timeoutMs }) => (expiresMs > timeoutMs ? BigInt(expiresMs) : undefined),
     expiration: ({ expiresMs }) => BigInt(expiresMs),
   },
 })
 
 /**
- * Appends one element of NFTA_SET_ELEM_LIST_ELEMENTS. A full load writes a hundred thousand of them, most of them before a
- * compiler has seen much of it: the usual shapes are written in a straight line (decision 0001 has the figures).
+ * Appends one element of NFTA_SET_ELEM_LIST_ELEMENTS. A full load writes a hundred thousand elements, most of them
+ * before the JIT compiler has optimized the code, so common shapes are written without the tables (decision 0001 has
+ * the figures).
  */
 export function writeElement(out: AttributeWriter, set: NftSet, element: Element): void {
   if (!writeUsualElement(out.out, element)) writeElementByTable(out, set, element)
 }
 
-/** As writeElement, by the table alone. */
+/** Appends one element as writeElement does, but only with the attribute tables. */
 export function writeElementByTable(out: AttributeWriter, { timeoutMs }: NftSet, element: Element): void {
   const { expiresMs = 0 } = element
   if (expiresMs > 0) writeExpiring(out, { ...element, expiresMs, timeoutMs })
   else writeLasting(out, element)
 }
 
-/** Writes nothing, and gives false, for an element that is not of the usual shapes. */
+/** Writes nothing and returns false for an element without a common shape. */
 function writeUsualElement(out: ByteWriter, element: Element): boolean {
   const { key, data, comment, expiresMs } = element
   if (typeof data === 'object' || (expiresMs !== undefined && expiresMs !== 0)) return false
@@ -105,7 +108,10 @@ function writeUsualElement(out: ByteWriter, element: Element): boolean {
 
 const NOT_USUAL = -1
 
-/** Gives the position after it, or NOT_USUAL: what is not ASCII, or has a NUL, is for the table. */
+/**
+ * Returns the position after the comment, or NOT_USUAL for text with a NUL or non-ASCII characters, which the table
+ * writes.
+ */
 function writeComment(out: ByteWriter, start: number, comment: string): number {
   const { length } = comment
   if (length > TEXT_LENGTH_MAX) return NOT_USUAL

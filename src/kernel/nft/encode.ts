@@ -21,25 +21,25 @@ import { SET_ELEMENTS } from './schema.ts'
 import type { NftFamily } from './state.ts'
 
 interface EncodeOptions {
-  /** Sequence number of the batch's first message; the others follow it. */
+  /** Sequence number of the batch's first message; later messages count up. */
   readonly firstSequence: number
-  /** NFNL_BATCH_GENID: the kernel refuses the batch (ERESTART) when this is not its generation any more. */
+  /** NFNL_BATCH_GENID: the kernel rejects the batch (ERESTART) when it is at another generation. */
   readonly generation?: number | undefined
-  /** Bytes of elements in one message at most; less than the default only for a socket that takes no more. */
+  /** Maximum bytes of elements in one message; below the default only for a socket with a small limit. */
   readonly elementListBytesMax?: number
-  /** For rules about ipsets. */
+  /** Looks up ipsets for rules about them. */
   readonly indexOfIpset?: IndexOfIpset
 }
 
 /** Bytes of elements in one message: nla_len of the list has 16 bits. */
 const ELEMENT_LIST_BYTES_MAX = 64_000
-/** Expected of a rule, of a verdict, and of all headers of an element with their padding. */
+/** Estimate for a rule, for a verdict, and for all headers of an element with their padding. */
 const OBJECT_BYTES = 512
 const VERDICT_BYTES = 32
 const ELEMENT_OVERHEAD = 44
-/** Elements between two offers to pause: about 0.2 ms. */
+/** Elements between two opportunities to pause: about 0.2 ms. */
 const ELEMENTS_PER_STEP = 2048
-/** Objects between two offers, less one: 16, of which none takes 10 us. */
+/** Objects between two opportunities, less one: 16, each below 10 us. */
 const OBJECTS_PER_STEP_MASK = 15
 
 const FAMILIES: Readonly<Record<NftFamily, number>> = { ip: nft.NFPROTO_IPV4, ip6: nft.NFPROTO_IPV6 }
@@ -59,8 +59,8 @@ export function elementsIn(transaction: Transaction): number {
 }
 
 /**
- * A transaction as one batch. Only its last message asks for an acknowledgement (kernels before 6.2 give none for
- * batch end). Throws NetlinkError for a value that does not fit its attribute, and for an ipset that has no number.
+ * Encodes a transaction as one batch. Only its last message requests an acknowledgement (kernels before 6.2 send none
+ * for batch end). Throws NetlinkError for a value that does not fit its attribute, and for an ipset without a number.
  */
 export function* encodeBatch(transaction: Transaction, options: EncodeOptions): Steps<EncodedTransaction> {
   const batch = new TransactionWriter(expectedBytes(transaction), options)
@@ -83,10 +83,10 @@ export function* encodeBatch(transaction: Transaction, options: EncodeOptions): 
   return batch.end()
 }
 
-/** Behind the headers of the batch's begin and of the attribute. */
+/** After the headers of the batch's begin and of the attribute. */
 const GENERATION_OFFSET = netlink.NLMSG_HDRLEN + NFGENMSG_LENGTH + netlink.NLA_HDRLEN
 
-/** Puts another generation into a batch that was encoded with one. */
+/** Replaces the generation in an encoded batch that has one. */
 export function nameGeneration({ bytes }: EncodedTransaction, generation: number): void {
   viewOf(bytes).data.setUint32(GENERATION_OFFSET, generation)
 }
@@ -97,7 +97,7 @@ function compiledBytesOf(operation: Operation): number {
   return isCompiled(operation.rule) ? operation.rule.compiled.length : 0
 }
 
-/** Enough for nearly all transactions; what is not touched of it costs nothing. */
+/** Estimates the size; it suffices for nearly all transactions, and untouched pages cost nothing. */
 function expectedBytes(transaction: Transaction): number {
   let bytes = 1024
   for (const operation of transaction) {
@@ -122,12 +122,12 @@ function elementRunAt(transaction: Transaction, start: number): readonly Element
   return run
 }
 
-/** Operations of one verb on one set, that share messages. */
+/** Operations with one verb on one set; they share messages. */
 type Segment = readonly [ElementOperation, ...ElementOperation[]]
 
 /**
- * Sorts neighbouring element operations by set, since operations on different sets do not see each other within a
- * transaction; those on one set keep their order, and neighbours with the same verb are joined.
+ * Sorts consecutive element operations by set: operations on different sets do not affect each other within a
+ * transaction. Operations on one set keep their order, and consecutive ones with one verb are joined.
  */
 function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
   const bySet = new Map<string, [ElementOperation, ...ElementOperation[]][]>()
@@ -142,7 +142,7 @@ function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
   return [...bySet.values()].flat()
 }
 
-/** The batch, with what begins and ends it. */
+/** Writes the batch, with its begin and end messages. */
 class TransactionWriter {
   readonly out: AttributeWriter
   readonly elementListBytesMax: number
@@ -198,12 +198,12 @@ function* encodeElements(batch: TransactionWriter, segment: Segment): Steps<void
 
 const CLOSED = -1
 
-/** The message that elements of a segment go to; a new one begins when it is full. */
+/** The message that receives the elements of a segment; a new one begins when it is full. */
 class ElementMessage {
   readonly #batch: TransactionWriter
   readonly #head: ElementOperation
   #runs: ElementRun[] = []
-  /** Position from which on another element may not fit; CLOSED while there is no message. */
+  /** Position from which another element may not fit; CLOSED without an open message. */
   #full = CLOSED
 
   constructor(batch: TransactionWriter, head: ElementOperation) {

@@ -14,17 +14,17 @@ import type { Operation, OwnedElement } from './operation.ts'
 
 export type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
 
-/** Elements `from` (inclusive) to `to` (exclusive) of an operation, that one message carries. */
+/** Elements `from` (inclusive) to `to` (exclusive) of an operation in one message. */
 export interface ElementRun {
   readonly operation: ElementOperation
   readonly from: number
   readonly to: number
 }
 
-/** What a message does: elements of several operations, or one operation on something else; begin and end do nothing. */
+/** The content of a message: elements of several operations, or one other operation; undefined for begin and end. */
 export type MessageTag = Operation | { readonly runs: readonly ElementRun[] } | undefined
 
-/** A transaction as one datagram, with what it takes to say which part of it the kernel refused. */
+/** A transaction as one datagram. It can name the part that the kernel rejected. */
 export class EncodedTransaction {
   readonly #batch: Batch<MessageTag>
   readonly bytes: Uint8Array
@@ -42,19 +42,22 @@ export class EncodedTransaction {
     return this.#batch.firstSequence
   }
 
-  /** Whether the sequence number is that of one of its messages. */
+  /** Returns whether one of its messages has the sequence number. */
   has(sequence: number): boolean {
     return this.#batch.has(sequence)
   }
 
-  /** What a message does; undefined for batch begin and end. `offset` (into the message) picks among merged operations. */
+  /**
+   * Returns the operation of a message; undefined for batch begin and end. `offset` (into the message) selects one of
+   * the merged operations.
+   */
   operationAt(sequence: number, offset?: number): Operation | undefined {
     const tag = this.#batch.tagOf(sequence)
     if (tag === undefined || 'verb' in tag) return tag
     return (this.#culpritAt(sequence, offset) ?? tag.runs[0])?.operation
   }
 
-  /** The element that lies at `offset` of the message, or all its elements where that points at none. */
+  /** Returns the element at `offset` of the message, or all its elements if there is none at that offset. */
   elementsAt(sequence: number, offset?: number): readonly OwnedElement[] {
     const tag = this.#batch.tagOf(sequence)
     if (tag === undefined || 'verb' in tag) return []
@@ -62,7 +65,7 @@ export class EncodedTransaction {
     return culprit === undefined ? tag.runs.flatMap(ownedBy) : ownedBy(culprit)
   }
 
-  /** The kernel's name of the expression that lies at `offset` of a message about a rule. */
+  /** Returns the kernel's name of the expression at `offset` of a rule message. */
   expressionAt(sequence: number, offset: number): string | undefined {
     const message = this.#batch.at(sequence)
     const verb = message?.tag !== undefined && 'verb' in message.tag ? message.tag.verb : undefined
@@ -70,7 +73,7 @@ export class EncodedTransaction {
     return expressionNameAt(this.bytes, message, message.start + offset)
   }
 
-  /** A run of the one element that lies at `offset` of a message. */
+  /** Returns a run of only the element at `offset` of a message. */
   #culpritAt(sequence: number, offset: number | undefined): ElementRun | undefined {
     const message = this.#batch.at(sequence)
     if (offset === undefined || message?.tag === undefined || 'verb' in message.tag) return undefined
@@ -92,7 +95,7 @@ function ownedBy({ operation, from, to }: ElementRun): readonly OwnedElement[] {
 
 type Place = Pick<BatchMessage<unknown>, 'start' | 'end'>
 
-/** Which element of the message's list, counted from 0, covers the byte at `position` of the batch. */
+/** Returns the index, from 0, of the list element that covers the byte at `position` of the batch. */
 function elementIndexAt(bytes: Uint8Array, message: Place, position: number): number | undefined {
   let found: number | undefined
   forEachItem(bytes, { message, list: NFTA_SET_ELEM_LIST_ELEMENTS }, ({ index, from, to }) => {

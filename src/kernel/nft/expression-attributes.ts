@@ -16,7 +16,7 @@ const DYNSET_OPS = {
 } as const
 const NAT_FAMILIES = { ip: nft.NFPROTO_IPV4, ip6: nft.NFPROTO_IPV6 } as const
 
-/** The attributes that make the kernel build `expression`. Throws NetlinkError for an ipset that has no number. */
+/** Returns the attributes that create `expression` in the kernel. Throws NetlinkError for an ipset without a number. */
 export function attributesOf(expression: Expression, indexOf?: IndexOfIpset): ExpressionAttributes {
   switch (expression.kind) {
     case 'payload': {
@@ -106,8 +106,8 @@ function optionalRegister(number: number | undefined): number | undefined {
 }
 
 /**
- * The expression that a dump describes. The kernel adds defaults to what it was given (flags of 0, the maximum of a
- * range, a counter's counts); they are dropped again. What our expressions cannot say becomes `unknown`.
+ * Decodes an expression of a dump. It drops the defaults that the kernel adds (flags of 0, the maximum of a range, a
+ * counter's counts). An expression that our types cannot represent becomes `unknown`.
  */
 export function expressionOf(attributes: ExpressionAttributes, nameOf?: NameOfIpset): Expression {
   const ipset = attributes.tag === 'match' ? ipsetMatchOf(attributes.data, nameOf) : undefined
@@ -166,8 +166,8 @@ function extensionOf(
 }
 
 /**
- * Registers come back as 32-bit ones (NFT_REG32_00 + n) or, where they start a 128-bit one, as that
- * (NFT_REG_1 + n / 4): nft_dump_register in net/netfilter/nf_tables_api.c.
+ * Returns the number of a register. The kernel reports a 32-bit register (NFT_REG32_00 + n) or, where it starts a
+ * 128-bit one, that one (NFT_REG_1 + n / 4): nft_dump_register in net/netfilter/nf_tables_api.c.
  */
 function registerNumber(number: number | undefined): number | undefined {
   if (number === undefined) return undefined
@@ -246,7 +246,7 @@ function numgenOf(values: Values<'numgen'>): Expression | undefined {
   return offset === 0 ? { kind: 'numgen', modulus, dreg } : { kind: 'numgen', modulus, offset, dreg }
 }
 
-/** The kernel sets the two flags itself, by which registers there are. */
+/** The kernel derives these two flags from the registers that are present. */
 const IMPLIED_NAT_FLAGS = nft.NF_NAT_RANGE_MAP_IPS | nft.NF_NAT_RANGE_PROTO_SPECIFIED
 
 function dnatOf(values: Values<'nat'>): Expression | undefined {

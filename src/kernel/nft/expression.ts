@@ -1,7 +1,7 @@
 import type { Octets } from '../../base/octets.ts'
 
 /**
- * The expressions of nf_tables that we write, as values. Registers are NFT_REG32_00 + n, given as n (0 to 15);
+ * The expressions of nf_tables that kprobe writes, as values. Registers are NFT_REG32_00 + n, given as n (0 to 15);
  * numbers are as in the kernel's headers (linux/netfilter/nf_tables.h).
  */
 export type Expression =
@@ -25,7 +25,7 @@ export type Expression =
       readonly mask: Octets
       readonly xor: Octets
     }
-  /** `dreg` undefined tests membership; 'verdict' takes the verdict of a verdict map. */
+  /** Looks up a key. `dreg` undefined tests membership; 'verdict' takes the verdict of a verdict map. */
   | {
       readonly kind: 'lookup'
       readonly set: string
@@ -41,7 +41,10 @@ export type Expression =
       readonly offset?: number | undefined
       readonly dreg: number
     }
-  /** Without a port the packet keeps its own, and packets of protocols that have none (ICMP echo) are translated, too. */
+  /**
+   * Translates the destination. Without a port the packet keeps its own, and protocols without ports (ICMP echo) are
+   * translated, too.
+   */
   | {
       readonly kind: 'dnat'
       readonly family: 'ip' | 'ip6'
@@ -64,26 +67,26 @@ export type Expression =
     }
   | { readonly kind: 'counter' }
   /**
-   * Whether an ipset has the packet (iptables' `-m set --match-set`): the first dimension of its entries is compared with
-   * the packet's source or destination, and so on. A set of fewer dimensions leaves the rest alone; one of more, or of
-   * another family, has no packet.
+   * Matches a packet that is in an ipset (iptables' `-m set --match-set`). The dimensions select, in order, the
+   * packet's source or destination for each part of an entry. A set with fewer dimensions ignores the rest; a set
+   * with more, or of another family, matches no packet.
    */
   | {
       readonly kind: 'ipset'
-      /** Its name; of a rule that was read, and whose set has none that is known, `[ipset 7]`. */
+      /** Name of the set, or `[ipset 7]` for a rule that was read and whose set has no known name. */
       readonly set: string
       /** 1 to 6 (IPSET_DIM_MAX). */
       readonly dimensions: readonly ('src' | 'dst')[]
       readonly inverted: boolean
     }
-  /** A match of xtables, by nft_compat; `info` is its structure, as long as the revision makes it. */
+  /** An xtables match, by nft_compat; `info` is its structure, in the length of the revision. */
   | { readonly kind: 'match'; readonly name: string; readonly revision: number; readonly info: Octets }
-  /** A target of xtables, the same way. */
+  /** An xtables target, by nft_compat. */
   | { readonly kind: 'target'; readonly name: string; readonly revision: number; readonly info: Octets }
-  /** Something that we do not write; kept as its bytes so that a comparison sees it. */
+  /** An expression that kprobe does not write, kept as bytes so that a comparison detects it. */
   | { readonly kind: 'unknown'; readonly name: string; readonly data: Octets }
 
-/** The match of xtables that carries a comment (struct xt_comment_info) and asks nothing of a packet. */
+/** The xtables match that carries a comment (struct xt_comment_info) and matches every packet. */
 export const COMMENT_MATCH = 'comment'
 
 /** NFT_GOTO and the like, with the chain of a jump. */

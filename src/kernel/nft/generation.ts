@@ -5,7 +5,7 @@ import { NFT_MSG_GETGEN } from './constants.ts'
 import { decodeGeneration, type Generation } from './decode.ts'
 import { getRequest } from './get-request.ts'
 
-/** NFT_MSG_GETGEN. */
+/** Reads the generation with NFT_MSG_GETGEN. */
 export function readGeneration(connection: Connection): Generation {
   const answers: Generation[] = []
   connection.roundTrip({
@@ -25,7 +25,7 @@ export function readGeneration(connection: Connection): Generation {
   })
 }
 
-/** After one commit. 0 is left out when the kernel's counter starts over. */
+/** Returns the generation after one commit. The kernel's counter skips 0 when it wraps. */
 export function nextGeneration(generation: number): number {
   return generation === 0xffff_ffff ? 1 : generation + 1
 }

@@ -11,7 +11,7 @@ interface GetMessage {
   readonly sequence: number
 }
 
-/** One NFT_MSG_GET* request, with a filter that the kernel applies where it knows one. */
+/** Encodes one NFT_MSG_GET* request, with a filter; kernels that do not know it ignore it. */
 export function getRequest(message: GetMessage, attributes?: (out: AttributeWriter) => void): Uint8Array {
   const { flags, family, sequence } = message
   const type = (NFNL_SUBSYS_NFTABLES << 8) | message.type

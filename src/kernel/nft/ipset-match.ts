@@ -6,11 +6,11 @@ import type { Expression } from './expression.ts'
 
 export type IpsetMatch = Extract<Expression, { readonly kind: 'ipset' }>
 
-/** The number of a set, by which rules refer to it; undefined when there is none of that name. */
+/** Returns the number of a set, by which rules refer to it; undefined for a name without a set. */
 export type IndexOfIpset = (name: string) => number | undefined
 export type NameOfIpset = (index: number) => string | undefined
 
-/** As nft_compat's expression `match` has it: the names of net/netfilter/xt_set.c. */
+/** The attributes of nft_compat's expression `match`; the names are those of net/netfilter/xt_set.c. */
 interface MatchAttributes {
   readonly name?: string | undefined
   readonly revision?: number | undefined
@@ -22,15 +22,15 @@ const MATCH_NAME = 'set'
 const REVISION = 4
 /**
  * struct xt_set_info_match_v4 of linux/netfilter/xt_set.h: index (16 bits), number of dimensions and flags; then
- * conditions on counters and flags of their own, which are all zero here.
+ * conditions on counters with flags of their own, which are all zero here.
  */
 const INFO_LENGTH = 48
 const HEAD_LENGTH = 4
 const NO_CONDITIONS = zeros(INFO_LENGTH - HEAD_LENGTH)
 
 /**
- * The match with the set's number. No l4proto goes with the rule (NFTA_RULE_COMPAT): the match asks for none. Throws
- * NetlinkError: ENOENT for a set without a number.
+ * Encodes the match with the set's number. The rule has no l4proto (NFTA_RULE_COMPAT), because the match needs none.
+ * Throws NetlinkError: ENOENT for a set without a number.
  */
 export function matchAttributesOf(
   { set, dimensions, inverted }: IpsetMatch,
@@ -58,8 +58,8 @@ export function missingIpset(set: string): NetlinkError {
 }
 
 /**
- * Undefined for other matches, other revisions, and what our expression cannot say. A set without a name is called by
- * its number, `[ipset 7]`, so that it equals no set that anybody wants.
+ * Decodes the match; undefined for other matches and revisions, and for options that our expression lacks. A set
+ * without a known name is called by its number, `[ipset 7]`, which equals no wanted set.
  */
 export function ipsetMatchOf(
   { name, revision, info = '' }: MatchAttributes,

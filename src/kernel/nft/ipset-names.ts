@@ -5,16 +5,16 @@ import { type IndexOfIpset, missingIpset, type NameOfIpset } from './ipset-match
 import type { Operation, RuleAddition, Transaction } from './operation.ts'
 
 /**
- * What the ipsets of this network namespace are called: the kernel's rules know them by number. A number stays with its
- * name when two sets are swapped, and with its set for as long as a rule refers to it.
+ * Maps names of ipsets of this network namespace to the numbers that the kernel's rules have. A number stays with its
+ * name when two sets are swapped, and with its set while a rule refers to it.
  */
 export interface IpsetNames {
-  /** Throws NetlinkError or SystemError when that cannot be found out. */
+  /** Throws NetlinkError or SystemError when the lookup fails. */
   readonly indexOf: IndexOfIpset
   readonly nameOf: NameOfIpset
 }
 
-/** For the time of one commit or one listing: asks only once about each set. */
+/** Caches lookups during one commit or one listing: each set is looked up once. */
 export function rememberIpsets(names: IpsetNames | undefined): IpsetNames {
   if (names === undefined) return { indexOf: () => undefined, nameOf: () => undefined }
   return {
@@ -37,7 +37,7 @@ export interface UnwritableRule {
   readonly error: NetlinkError | SystemError
 }
 
-/** Additions of rules about sets that do not exist, or that nothing could be found out about; compiled rules have numbers. */
+/** Returns the added rules whose sets do not exist or cannot be looked up. Compiled rules contain numbers already. */
 export function unwritableRules(transaction: Transaction, indexOf: IndexOfIpset): readonly UnwritableRule[] {
   const unwritable: UnwritableRule[] = []
   for (const operation of transaction) {

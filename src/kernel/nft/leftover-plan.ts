@@ -1,20 +1,20 @@
 import type { ForeignChain, ForeignRule, ForeignTable } from './leftover-survey.ts'
 import type { Operation, Transaction } from './operation.ts'
 
-/** Whose chains are to go. */
+/** The program whose chains will be removed. */
 export interface Owner {
   readonly ownsChain: (name: string) => boolean
-  /** Whether a rule of a base chain, that leads to a chain of the owner, is the owner's as well. */
+  /** Returns whether a rule of a base chain that leads to a chain of the owner belongs to the owner, too. */
   readonly ownsJump: (rule: ForeignRule) => boolean
 }
 
 export interface Removal {
   readonly transaction: Transaction
-  /** Chains that go. */
+  /** Chains that are removed. */
   readonly chains: readonly string[]
-  /** How many rules of other chains go with them. */
+  /** Number of rules of other chains that are removed with them. */
   readonly jumps: number
-  /** Chains of the owner that stay, because others lead to them. */
+  /** Chains of the owner that stay, because rules of other programs lead to them. */
   readonly kept: readonly KeptChain[]
 }
 
@@ -25,9 +25,9 @@ interface KeptChain {
 }
 
 /**
- * Takes the owner's chains out of a table, with the rules of base chains that lead to them: those rules first, then the
- * contents of the chains, then the chains, so that nothing refers to what goes. Chains that rules of others lead to,
- * and those that such chains need, stay whole; everything else is not touched. Pure.
+ * Plans the removal of the owner's chains and of the base chain rules that lead to them: first those rules, then the
+ * contents of the chains, then the chains, so that no reference to a removed chain remains. Chains that rules of
+ * other programs lead to stay unchanged, as do the chains that they need. Pure.
  */
 export function planRemoval(table: ForeignTable, owner: Owner): Removal {
   const kept = keptChains(table, owner)
@@ -52,7 +52,7 @@ export function planRemoval(table: ForeignTable, owner: Owner): Removal {
   }
 }
 
-/** By name, with a chain that leads there. */
+/** Returns the chains to keep by name, each with a chain that leads to it. */
 function keptChains({ chains }: ForeignTable, owner: Owner): ReadonlyMap<string, string> {
   const byName = new Map(chains.map(chain => [chain.name, chain]))
   const kept = new Map<string, string>()

@@ -16,32 +16,32 @@ import type { TableName } from './list.ts'
 import { RULE, TABLE_MEMBER } from './schema.ts'
 import { commentOf } from './userdata.ts'
 
-/** A table of somebody else's, as far as it takes to remove some of its chains and leave all others alone. */
+/** A table of another program, with the details needed to remove some of its chains and keep all others. */
 export interface ForeignTable extends TableName {
   readonly chains: readonly ForeignChain[]
 }
 
 export interface ForeignChain {
   readonly name: string
-  /** It stands on a hook of netfilter. */
+  /** Whether it is attached to a netfilter hook. */
   readonly isBase: boolean
   readonly rules: readonly ForeignRule[]
 }
 
 export interface ForeignRule {
-  /** The kernel's number for it; the only name that a rule has. */
+  /** The kernel's number for it, the only identifier of a rule. */
   readonly handle: bigint
   /** Chains that its verdict leads to. */
   readonly targets: readonly string[]
-  /** Sets and maps that it looks into. */
+  /** Sets and maps that it reads. */
   readonly sets: readonly string[]
-  /** Its comments, those of the extension `comment` of iptables included. */
+  /** Its comments, including those of the iptables extension `comment`. */
   readonly comments: readonly string[]
 }
 
 /**
- * The chains and rules of a table; no chains when it does not exist. What commits tear apart is for the caller to
- * notice: a commit that names the generation from before goes wrong then. Throws NetlinkError.
+ * Reads the chains and rules of a table; no chains when it does not exist. The caller must detect commits during the
+ * read: a commit that names the generation from before the read then fails. Throws NetlinkError.
  */
 export async function surveyTable(connection: Connection, place: TableName): Promise<ForeignTable> {
   const chains = new Map<string, ForeignChain & { readonly rules: ForeignRule[] }>()
@@ -90,7 +90,7 @@ interface PlacedRule {
   readonly rule: ForeignRule
 }
 
-/** NFT_MSG_NEWRULE of anybody's. */
+/** Decodes NFT_MSG_NEWRULE of any program. */
 export function decodeForeignRule(view: ByteView, message: Message): PlacedRule {
   const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
   const { table, chain, handle, expressions = [], userdata } = readAttributes(view, RULE, span)
@@ -116,7 +116,7 @@ function targetOf(expression: Expression): readonly string[] {
     : []
 }
 
-/** Of an expression of iptables-nft that only carries a comment; empty for any other. */
+/** Returns the text of an iptables-nft comment expression; empty for any other expression. */
 function commentMatch(expression: Expression): string {
   return expression.kind === 'match' && expression.name === COMMENT_MATCH ? cString(expression.info) : ''
 }

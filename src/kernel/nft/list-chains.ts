@@ -16,11 +16,11 @@ import { CHAIN, RULE, TABLE } from './schema.ts'
 import { readSettled, type Settled } from './settle.ts'
 import type { NftFamily, Observed, ObservedChain, ObservedRule } from './state.ts'
 
-/** What is wanted of a table that others use as well. */
+/** The chains to read from a table that other programs use as well. */
 export interface ChainPlace {
   readonly family: NftFamily
   readonly table: string
-  /** By name; all of them without it. */
+  /** Selects chains by name; undefined selects all. */
   readonly chains?: (name: string) => boolean
 }
 
@@ -28,7 +28,7 @@ export interface ChainListing extends Omit<Settled<Observed>, 'value'> {
   readonly observed: Observed
 }
 
-/** A chain that one is told the rules of. */
+/** The chain whose rules are read. */
 export interface ChainName {
   readonly family: NftFamily
   readonly table: string
@@ -39,19 +39,19 @@ export interface CountedRule extends ObservedRule {
   readonly packets: bigint
 }
 
-/** A dump of all tables or chains takes a fraction of what their rules take. */
+/** A dump of all tables or chains takes a fraction of the time that their rules take. */
 const SHORT_DUMP_ATTEMPTS = 16
-/** A table that takes a second is not read eight times. */
+/** A table whose dump takes a second is not read eight times. */
 const PATIENCE_MS = 2_000
-/** Of usual length. */
+/** An estimate for rules of common length. */
 const RULES_PER_DATAGRAM = 45
-/** What a dump costs, and what a rule of it does, in rules that the kernel walks past: measured on Linux 6.18. */
+/** The cost of a dump, and of each rule in it, in rules that the kernel walks past: measured on Linux 6.18. */
 const VISITS_PER_DUMP = 500
 const VISITS_PER_RULE = 100
 
 /**
- * Chains with their rules as bytes, bracketed by generation reads as listTables. Of an unsettled listing, rules may be
- * missing that stood in a table while others wrote to it. Throws NetlinkError.
+ * Reads chains with their rules as bytes, between two reads of the generation as listTables does. An unsettled
+ * listing may lack rules that existed throughout, if other programs wrote to their table. Throws NetlinkError.
  */
 export async function listChains(
   { connection, clock }: { readonly connection: Connection; readonly clock: Clock },
@@ -64,7 +64,7 @@ export async function listChains(
   return { observed: value, ...rest }
 }
 
-/** The rules of one chain, with what they counted; none when it does not exist. Not bracketed. */
+/** Reads the rules of one chain with their counts; none when it does not exist. Not bracketed by the generation. */
 export async function readRuleCounters(
   connection: Connection,
   { family, table, chain }: ChainName,
@@ -81,7 +81,7 @@ export async function readRuleCounters(
   return rules
 }
 
-/** The bytes of one rule; undefined when it, its chain or its table is gone. Synchronous, under 20 us. */
+/** Reads the bytes of one rule; undefined when it, its chain or its table is gone. Synchronous, under 20 us. */
 export function readRule(
   connection: Connection,
   { family, table, chain, handle }: ChainName & { readonly handle: bigint },
@@ -116,7 +116,7 @@ interface Dump<F extends Fields> {
   readonly filter: Attributes<F>
 }
 
-/** Gives false when the kernel says that its list was torn. */
+/** Dumps objects. Returns false when the kernel reports an inconsistent dump. */
 function dumpAll<F extends Fields>(
   connection: Connection,
   dump: Dump<F>,
@@ -148,19 +148,22 @@ interface MutableChain extends ObservedChain {
   readonly rules: ObservedRule[]
 }
 
-/** The chains of one family that are wanted, and how much there is of the others. */
+/** The wanted chains of one table, and the size of the whole table. */
 interface Found {
   readonly chains: Map<string, MutableChain>
-  /** Rules of all chains of the table and jumps to them, and those of `chains` alone: what the kernel counts as use. */
+  /**
+   * The kernel's use count: rules of all chains of the table and jumps to them. `wantedUse` counts only those of
+   * `chains`.
+   */
   use: number
   wantedUse: number
 }
 
-/** One attempt. */
+/** One attempt to read chains. */
 class ChainReading {
   readonly #connection: Connection
   readonly #unsettled: boolean
-  /** Somebody committed: what follows is for nothing, unless this attempt accepts that. */
+  /** Another program committed: the attempt is over, unless it accepts that. */
   #interrupted = false
 
   constructor(connection: Connection, unsettled: boolean) {
@@ -168,7 +171,7 @@ class ChainReading {
     this.#unsettled = unsettled
   }
 
-  /** Undefined when it was interrupted. */
+  /** Reads the chains; undefined when a commit interrupted the read. */
   async read(places: readonly ChainPlace[]): Promise<Observed | undefined> {
     const observed = new Map<string, { readonly chains: Map<string, MutableChain> }>()
     for (const family of ['ip', 'ip6'] as const) {
@@ -184,7 +187,7 @@ class ChainReading {
     return observed
   }
 
-  /** By table, those that exist. */
+  /** Reads the wanted chains of all tables that exist, by table. */
   async #chains(family: NftFamily, places: readonly ChainPlace[]): Promise<ReadonlyMap<string, Found>> {
     const names = new Set(places.map(({ table }) => table))
     const about = { family, table: [...names].join(', ') }
@@ -210,7 +213,7 @@ class ChainReading {
     })
   }
 
-  /** What is numbered through all tables may skip ours when another goes: read until nothing went on. */
+  /** Repeats a dump until it is consistent: a dump across all tables may skip ours when another table is removed. */
   async #steadily<T>(read: () => Promise<{ readonly value: T; readonly whole: boolean }>): Promise<T> {
     for (let attempt = 1; ; attempt++) {
       const { value, whole } = await read()
@@ -233,7 +236,10 @@ class ChainReading {
     if (torn && !this.#unsettled) this.#interrupted = true
   }
 
-  /** Whether it was torn: then the rest is left out, unless that is accepted. */
+  /**
+   * Reads rules chain by chain. Returns whether the dump was inconsistent: it then omits the rest, unless this
+   * attempt accepts that.
+   */
   async #byChain(chains: Iterable<string>, request: (chain: string) => Request): Promise<boolean> {
     const words = { operation: 'list', object: 'rules chain by chain' }
     const left = requests(chains, request)
@@ -244,7 +250,7 @@ class ChainReading {
   }
 }
 
-/** Can be gone on with where it was left. */
+/** Returns an iterable that a second loop continues where the first one stopped. */
 function requests(chains: Iterable<string>, request: (chain: string) => Request): Iterable<Request> {
   const names = chains[Symbol.iterator]()
   const next = (): IteratorResult<Request> => {
@@ -255,19 +261,20 @@ function requests(chains: Iterable<string>, request: (chain: string) => Request)
 }
 
 /**
- * For each datagram of a dump the kernel walks all rules of the table, or the chain, from the first: what a dump of many
- * costs grows with their square (110,000 rules took it 7 s). Chain by chain it costs a request for each.
+ * Estimates the cost. For each datagram of a dump the kernel walks all rules of the table, or the chain, from the
+ * first, so a dump grows with the square of the number of rules (110,000 rules took 7 s). Reading chain by chain
+ * costs one request per chain.
  */
 function isCheaperByChain({ chains, use, wantedUse }: Found): boolean {
   const together = use * (use / RULES_PER_DATAGRAM) + use * VISITS_PER_RULE
   return chains.size * VISITS_PER_DUMP + wantedUse * VISITS_PER_RULE < together
 }
 
-/** Rules of one table, that come chain by chain. */
+/** Collects the rules of one table, which arrive chain by chain. */
 class RuleCollector {
   readonly #chains: ReadonlyMap<string, MutableChain>
   readonly #spans = new RuleSpans()
-  /** A torn dump may give a rule twice: the kernel counts rules to find where it was. */
+  /** An inconsistent dump may repeat a rule: the kernel counts rules to find its position. */
   readonly #seen: Set<bigint> | undefined
   #current: MutableChain | undefined
 

@@ -33,20 +33,20 @@ export interface Listing extends Omit<Settled<Ruleset>, 'value'> {
   readonly ruleset: Ruleset
 }
 
-/** A dump of all tables or chains takes microseconds where a listing takes milliseconds. */
+/** A dump of all tables or chains takes microseconds, a listing takes milliseconds. */
 const SHORT_DUMP_ATTEMPTS = 16
 
 interface ListContext {
   readonly connection: Connection
   readonly clock: Clock
-  /** Without it, rules show the numbers of ipsets. */
+  /** Names of ipsets; without them, rules show numbers. */
   readonly ipsets: IpsetNames | undefined
 }
 
 /**
- * Whole tables as they were at one generation; those that do not exist are left out. When somebody commits during
- * every attempt, the last one is unsettled: good if our tables were left alone. Throws NetlinkError: EAGAIN when not
- * even that could be read, otherwise what the kernel said.
+ * Reads whole tables at one generation; skips tables that do not exist. When other programs commit during every
+ * attempt, the last listing is unsettled: it is valid if they did not change our tables. Throws NetlinkError: EAGAIN
+ * when even that could not be read, otherwise the kernel's error.
  */
 export async function listTables(
   { connection, clock, ipsets }: ListContext,
@@ -58,7 +58,7 @@ export async function listTables(
   return { ruleset: { tables: value }, ...rest }
 }
 
-/** What is dumped: a message type, and a filter that the kernel applies where it knows one. */
+/** A dump: a message type, and a filter; kernels that do not know it ignore it. */
 interface Dump<F extends Fields> {
   readonly type: number
   readonly what: string
@@ -68,17 +68,17 @@ interface Dump<F extends Fields> {
 }
 
 /**
- * One attempt at reading tables. An unsettled one accepts that others commit meanwhile: dumps of one table's rules,
- * sets and elements do not notice other tables, but those of all tables and of all chains are numbered through, and so
- * may skip ours when another goes. They are repeated until nothing went on.
+ * One attempt at reading tables. An unsettled one accepts commits of other programs meanwhile. Dumps of one table's
+ * rules, sets and elements do not depend on other tables. Dumps of all tables or all chains may skip ours when
+ * another table is removed, so they are repeated until they are consistent.
  */
 class Listings {
   readonly #connection: Connection
   readonly #ipsets: IpsetNames
   readonly #unsettled: boolean
-  /** Set once nothing good can come of this attempt any more. */
+  /** Set when this attempt cannot succeed any more. */
   #interrupted = false
-  /** The kernel said that something changed while it listed. */
+  /** The kernel reported a change during a dump. */
   #torn = false
 
   constructor(
@@ -91,7 +91,7 @@ class Listings {
     this.#unsettled = unsettled
   }
 
-  /** Undefined when it was interrupted. */
+  /** Reads the tables; undefined when a commit interrupted the read. */
   async read(names: readonly TableName[]): Promise<readonly Table[] | undefined> {
     const tables: Table[] = []
     for (const name of names) {
@@ -172,7 +172,7 @@ class Listings {
     return found
   }
 
-  /** Reads what is numbered through all tables; of an unsettled listing as often as it takes. */
+  /** Reads a dump across all tables; an unsettled listing repeats it until it is consistent. */
   async #steadily<T>(read: () => Promise<T>): Promise<T> {
     for (let attempt = 1; ; attempt++) {
       this.#torn = false
@@ -202,7 +202,7 @@ class Listings {
       this.#torn ||= !consistent
       if (!consistent && !this.#unsettled) this.#interrupted = true
     } catch (error) {
-      // What was listed a moment ago is gone.
+      // The listed object has been removed since.
       if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error
       this.#interrupted = true
     }

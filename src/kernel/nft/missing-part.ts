@@ -1,16 +1,17 @@
 import type { Operation } from './operation.ts'
 import type { NftFamily } from './state.ts'
 
-/** A part of nf_tables that distributions build as a module of its own. */
+/** A part of nf_tables that distributions build as a separate module. */
 interface Part {
   readonly module: string
   readonly option: string
 }
 
 /**
- * Modules by the expression that they bring, and the kernel options that build them. Sources: the aliases `nft-expr-*` and
- * `nft-chain-*` in modules.alias of Debian's 6.1 kernel; net/netfilter/Kconfig, net/ipv4/netfilter/Kconfig and
- * net/ipv6/netfilter/Kconfig. What is not here is a part of nf_tables itself.
+ * Modules by the expression that they provide, and the kernel options that build them. Sources: the aliases
+ * `nft-expr-*` and `nft-chain-*` in modules.alias of Debian's 6.1 kernel; net/netfilter/Kconfig,
+ * net/ipv4/netfilter/Kconfig and net/ipv6/netfilter/Kconfig. Expressions that are not listed belong to nf_tables
+ * itself.
  */
 const OF_EXPRESSIONS: Readonly<Record<string, Part | Readonly<Record<NftFamily, Part>>>> = {
   reject: {
@@ -31,8 +32,9 @@ const OF_CHAINS: Readonly<Record<string, Part>> = {
 }
 
 /**
- * What an operation that the kernel refused with ENOENT lacks, as a sentence, where that is a part of the kernel.
- * `expression` is the kernel's name of the one that it could not read in a rule; undefined where it did not say.
+ * Returns, as a sentence, the kernel part that is missing for an operation that the kernel rejected with ENOENT.
+ * `expression` is the kernel's name of the expression that it could not parse in a rule; undefined where it reported
+ * none.
  */
 export function missingPart(operation: Operation, expression: string | undefined): string | undefined {
   const { family } = operation

@@ -20,42 +20,42 @@ import {
 import { decodeChain, decodeGeneration, decodeRulePlace, decodeTableName } from './decode.ts'
 import { decodeForeignRule } from './leftover-survey.ts'
 
-/** A commit by somebody else, as the kernel announced it. */
+/** A commit by another program, as the kernel announced it. */
 export interface ForeignCommit {
-  /** In the first process namespace, so that it may not be what the process itself calls its id. */
+  /** Id in the initial PID namespace; the process itself may see another id. */
   readonly processId: number | undefined
   readonly processName: string | undefined
-  /** What it touched, each once: `ip kube-proxy`. */
+  /** The tables that it changed, without duplicates: `ip kube-proxy`. */
   readonly tables: readonly string[]
-  /** Some of it is what `concerns` asks for. */
+  /** Whether `concerns` returned true for some of it. */
   readonly concerned: boolean
-  /** False when it may have touched more: there were too many, or some notifications were lost. */
+  /** False when the list may be incomplete: too many tables, or lost notifications. */
   readonly complete: boolean
   readonly generation: number
 }
 
-/** What one notification is about. */
+/** The subject of one notification. */
 export interface Touched {
   /** `ip`, `ip6`, or `family 1`. */
   readonly family: string
   readonly table: string
-  /** Of a chain, or of the rule's chain. */
+  /** Name of the chain, or of the rule's chain. */
   readonly chain: string | undefined
-  /** Of a rule. */
+  /** Handle of the rule. */
   readonly handle: bigint | undefined
   /** Chains that a rule leads to, or led to. */
   readonly targets: () => readonly string[]
 }
 
 export interface ForeignCommitsOptions {
-  /** A socket for this alone: notifications would fill the queue of any other. */
+  /** A dedicated socket: notifications would fill the queue of any other. */
   readonly transport: Transport
-  /** Port ids of the sockets whose commits are our own. */
+  /** Port ids of the sockets of our own commits. */
   readonly ownPortIds: ReadonlySet<number>
   readonly onCommit: (commit: ForeignCommit) => void
-  /** Asked of what others' commits touch, until it says yes. */
+  /** Called for each change by another program, until it returns true for the commit. */
   readonly concerns?: (touched: Touched) => boolean
-  /** Some notifications were lost or unreadable: of commits at that time not everything is known, if anything is. */
+  /** Called when notifications were lost or unreadable; commits at that time may be unknown or incomplete. */
   readonly onOverrun: (error: Error) => void
 }
 
@@ -64,16 +64,16 @@ export interface ForeignCommits {
   stop(): void
 }
 
-/** Dumps do not come here; notifications fit into a page or two, several in one datagram. */
+/** This socket receives no dumps; notifications fit into a page or two, several per datagram. */
 const RECEIVE_BYTES = 128 * 1024
-/** Datagrams handled before the event loop has its turn; what is left makes the socket readable again. */
+/** Datagrams per turn of the event loop; the socket stays readable if more are waiting. */
 const DATAGRAMS_PER_TURN = 64
-/** Tables named of one commit; `nft flush ruleset` on a busy node may touch more. */
+/** Maximum tables listed per commit; `nft flush ruleset` on a busy node may change more. */
 const TABLES_MAX = 32
 
 /**
- * Listens to NFNLGRP_NFTABLES. Every element of every commit on the node is copied for each listener, so this is for
- * finding out who does damage, and not to be left on.
+ * Watches commits of other programs (NFNLGRP_NFTABLES). The kernel copies every element of every commit on the node
+ * for each listener, so use it to find a program that does damage, and turn it off afterwards.
  */
 export function watchForeignCommits(options: ForeignCommitsOptions): ForeignCommits {
   const { transport, onOverrun } = options
@@ -104,15 +104,15 @@ export function watchForeignCommits(options: ForeignCommitsOptions): ForeignComm
   }
 }
 
-/** The kernel announces what a commit changed, and then the new generation. */
+/** Collects the notifications of a commit. The kernel announces the changes first, and then the new generation. */
 class CommitCollector {
   readonly #options: ForeignCommitsOptions
   readonly #tables = new Set<string>()
   #more = false
   #concerned = false
   /**
-   * Something was lost: `ahead`, behind notifications that are still queued, since the kernel drops until the queue is
-   * empty; then `here`, in a commit whose rest may come.
+   * Notifications were lost. `ahead`: the gap is behind notifications that are still queued, because the kernel drops
+   * until the queue is empty. `here`: the gap is in the current commit, whose rest may still arrive.
    */
   #gap: 'ahead' | 'here' | undefined
 
@@ -129,7 +129,7 @@ class CommitCollector {
     this.#gap = 'ahead'
   }
 
-  /** Nothing is queued any more. */
+  /** Called when the queue is empty. */
   drained(): void {
     if (this.#gap === 'ahead') this.#gap = 'here'
   }

@@ -13,19 +13,19 @@ import { CHAIN, COMPILED_RULE, RULE, SET, TABLE } from './schema.ts'
 import type { Chain, NftSet } from './state.ts'
 import { commentUserdata } from './userdata.ts'
 
-/** Operations of which each is one message. */
+/** An operation that takes exactly one message. */
 export type ObjectOperation = Exclude<Operation, ElementOperation>
 
-/** Message type and NLM_F_* of each; what exists already is not an error (no NLM_F_EXCL). */
+/** Message type and NLM_F_* of each verb; an existing object is not an error (no NLM_F_EXCL). */
 export const OBJECT_MESSAGES: Readonly<Record<ObjectOperation['verb'], { type: number; flags: number }>> = {
   'add-table': { type: nft.NFT_MSG_NEWTABLE, flags: NLM_F_CREATE },
   'delete-table': { type: nft.NFT_MSG_DELTABLE, flags: 0 },
   'add-chain': { type: nft.NFT_MSG_NEWCHAIN, flags: NLM_F_CREATE },
-  // A rule deletion that names no rule empties the chain.
+  // A rule deletion without a handle empties the chain.
   'flush-chain': { type: nft.NFT_MSG_DELRULE, flags: 0 },
   'delete-chain': { type: nft.NFT_MSG_DELCHAIN, flags: 0 },
   'add-rule': { type: nft.NFT_MSG_NEWRULE, flags: NLM_F_CREATE | NLM_F_APPEND },
-  // Before the first, since no position is named.
+  // Inserts before the first rule, because no position is named.
   'insert-rule': { type: nft.NFT_MSG_NEWRULE, flags: NLM_F_CREATE },
   'delete-rule': { type: nft.NFT_MSG_DELRULE, flags: 0 },
   'add-set': { type: nft.NFT_MSG_NEWSET, flags: NLM_F_CREATE },
@@ -33,7 +33,7 @@ export const OBJECT_MESSAGES: Readonly<Record<ObjectOperation['verb'], { type: n
 }
 
 export interface ObjectContext {
-  /** Tells the sets of one batch apart (NFTA_SET_ID). */
+  /** Distinguishes the sets of one batch (NFTA_SET_ID). */
   readonly setId: number
   readonly indexOfIpset: IndexOfIpset | undefined
 }

@@ -10,11 +10,11 @@ export type Operation = TableOperation &
     | { readonly verb: 'add-chain'; readonly chain: Chain }
     | { readonly verb: 'flush-chain'; readonly chain: string }
     | { readonly verb: 'delete-chain'; readonly chain: string }
-    /** Behind the rules of the chain. */
+    /** Appends after the rules of the chain. */
     | (RuleAddition & { readonly verb: 'add-rule' })
-    /** Before them. */
+    /** Inserts before the rules of the chain. */
     | (RuleAddition & { readonly verb: 'insert-rule' })
-    /** One rule, by the number that the kernel gave it. */
+    /** Deletes one rule by the kernel's handle. */
     | { readonly verb: 'delete-rule'; readonly chain: string; readonly handle: bigint }
     | { readonly verb: 'add-set'; readonly set: NftSet }
     | { readonly verb: 'delete-set'; readonly set: string }
@@ -31,24 +31,27 @@ export interface RuleAddition {
   readonly chain: string
   readonly rule: Rule | CompiledRule
   /**
-   * NLM_F_ECHO: the kernel is to tell the handle that it gives the rule. It repeats the rule for that: some 3,000 of them
-   * fit into the queue of a socket; of more it loses answers, and the outcome is `unknown`.
+   * NLM_F_ECHO: the kernel reports the handle of the new rule. It repeats the rule for that. About 3,000 rules fit
+   * into the queue of a socket; with more, answers are lost and the outcome is `unknown`.
    */
   readonly echo?: true
 }
 
-/** Elements with the groups they belong to, so that an error can name the Service. A full load has 100,000 and more. */
+/**
+ * Elements with the groups that they belong to, so that an error can name the Service. A full load has 100,000 and
+ * more.
+ */
 export interface OwnedElements {
   readonly elements: readonly Element[]
-  /** Of the element with the same index. */
+  /** Group of the element with the same index. */
   readonly groups: readonly string[]
 }
 
-/** One of them. */
+/** One element with its group. */
 export interface OwnedElement {
   readonly element: Element
   readonly group: string
 }
 
-/** A list of operations that the kernel applies entirely or not at all. */
+/** Operations that the kernel applies entirely or not at all. */
 export type Transaction = readonly Operation[]

@@ -26,7 +26,7 @@ import {
 } from './datatypes.ts'
 import type { Element, ElementData, NftSet, Verdict } from './state.ts'
 
-/** How nft 1.0.6 names and writes the datatypes that our sets are made of. */
+/** The name and notation of a datatype in nft 1.0.6, for the types that our sets have. */
 interface Datatype {
   readonly name: string
   readonly length: number
@@ -41,7 +41,7 @@ const PROTOCOLS: Readonly<Record<number, string>> = {
   [IPPROTO_SCTP]: 'sctp',
 }
 
-/** As long as what it describes: all that is left of a value. */
+/** The length is that of the value. */
 const INTEGER: Datatype = { name: 'integer', length: 0, format: formatInteger }
 
 const DATATYPES: ReadonlyMap<number, Datatype> = new Map([
@@ -64,7 +64,7 @@ const VERDICT_WORDS: ReadonlyMap<number, string> = new Map([
   [NFT_RETURN, 'return'],
 ])
 
-/** `ipv4_addr . inet_proto`; types that we do not use keep their number. */
+/** Formats a type: `ipv4_addr . inet_proto`; a type that we do not use shows its number. */
 export function formatType(type: number): string {
   if (type === NFT_DATA_VERDICT) return 'verdict'
   return fieldsOf(type)
@@ -72,7 +72,7 @@ export function formatType(type: number): string {
     .join(' . ')
 }
 
-/** `10.96.0.10 . tcp . 53`; hexadecimal where the type or the length is not one of ours. */
+/** Formats a value: `10.96.0.10 . tcp . 53`; hexadecimal where kprobe does not use the type or the length. */
 export function formatValue(type: number, data: Octets): string {
   const types = fieldsOf(type).map(field => DATATYPES.get(field))
   const texts: string[] = []
@@ -84,7 +84,7 @@ export function formatValue(type: number, data: Octets): string {
     }
     if (datatype === undefined) return `0x${hex(data)}`
     texts.push(datatype.format(data.slice(at, at + datatype.length)))
-    // Each field of a concatenation fills whole registers; a type alone does not.
+    // Each field of a concatenation fills whole registers; a single type does not.
     at += types.length === 1 ? datatype.length : Math.ceil(datatype.length / 4) * 4
   }
   return at === data.length ? texts.join(' . ') : `0x${hex(data)}`
@@ -94,14 +94,14 @@ export function formatElementKey(set: Pick<NftSet, 'keyType'>, key: Octets): str
   return formatValue(set.keyType, key)
 }
 
-/** Empty for elements of plain sets. */
+/** Formats the data of an element; empty for elements of plain sets. */
 export function formatElementData(set: Pick<NftSet, 'dataType'>, data: ElementData): string {
   if (data === undefined) return ''
   if (typeof data === 'object') return formatVerdict(data)
   return formatValue(set.dataType ?? 0, data)
 }
 
-/** `10.96.0.10 . tcp . 53 comment "ns1/dns:udp" : 8000:2010`, as nft lists it. */
+/** Formats an element as nft lists it: `10.96.0.10 . tcp . 53 comment "ns1/dns:udp" : 8000:2010`. */
 export function formatElement(set: Pick<NftSet, 'keyType' | 'dataType'>, element: Element): string {
   const { key, data, comment, expiresMs = 0 } = element
   const expires = expiresMs > 0 ? ` expires ${formatDuration(expiresMs)}` : ''
@@ -109,18 +109,21 @@ export function formatElement(set: Pick<NftSet, 'keyType' | 'dataType'>, element
   return `${formatElementKey(set, key)}${expires}${formatComment(comment)}${value}`
 }
 
-/** ` comment "..."` with a leading blank, or nothing. What others wrote is escaped, so that a line stays a line. */
+/**
+ * Formats ` comment "..."` with a leading blank, or nothing. It escapes text of other programs, so that a line stays
+ * one line.
+ */
 export function formatComment(comment: string | undefined): string {
   return comment === undefined || comment === '' ? '' : ` comment ${JSON.stringify(comment)}`
 }
 
-/** `goto mod-2`, `drop`. */
+/** Formats a verdict: `goto mod-2`, `drop`. */
 export function formatVerdict({ code, chain }: Verdict): string {
   const word = VERDICT_WORDS.get(code) ?? `verdict ${code}`
   return chain === undefined ? word : `${word} ${chain}`
 }
 
-/** `3h`, `1m30s`, `250ms`: nft's way to write a time. */
+/** Formats a time as nft does: `3h`, `1m30s`, `250ms`. */
 export function formatDuration(ms: number): string {
   const parts: readonly (readonly [string, number])[] = [
     ['d', 86_400_000],
@@ -139,7 +142,7 @@ export function formatDuration(ms: number): string {
   return text === '' ? '0s' : text
 }
 
-/** A concatenation's type holds six bits for each field, the first field highest. */
+/** Splits the type of a concatenation: six bits per field, the first field highest. */
 function fieldsOf(type: number): readonly number[] {
   const fields: number[] = []
   for (let rest = type >>> 0; rest > 0; rest = Math.floor(rest / 64)) fields.unshift(rest % 64)
@@ -150,7 +153,7 @@ function formatMark(data: Octets): string {
   return `0x${readU32host(data).toString(16).padStart(8, '0')}`
 }
 
-/** `8000:2010`, as tc writes it; nft has words for two of them. */
+/** Formats a class id as tc does, `8000:2010`; nft has names for two of them. */
 function formatClassid(data: Octets): string {
   const value = readU32host(data)
   if (value === 0) return 'none'
@@ -158,7 +161,7 @@ function formatClassid(data: Octets): string {
   return `${(value >>> 16).toString(16)}:${(value & 0xffff).toString(16)}`
 }
 
-/** A number of one register is one of ours, in host order; a longer one is a part of a header. */
+/** Formats a number of one register in host order; a longer value is part of a header. */
 function formatInteger(data: Octets): string {
   return data.length === 4 ? String(readU32host(data)) : `0x${hex(data).replace(/^0+(?=.)/, '')}`
 }

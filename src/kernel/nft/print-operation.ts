@@ -8,13 +8,16 @@ import { formatRule } from './print-rule.ts'
 import type { ChainHook, Element, NftSet } from './state.ts'
 
 export interface DescribeOptions {
-  /** Elements written out, of operations on many; the rest is counted. */
+  /** Maximum number of elements to print per operation; the rest is counted. */
   readonly elements?: number
-  /** Sets that rules look into, by name. */
+  /** Sets that the rules read, by name. */
   readonly sets?: ReadonlyMap<string, NftSet>
 }
 
-/** One line in nft's words: `add element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 : 8000:2010 }`. */
+/**
+ * Formats an operation as one line in nft's words: `add element ip kube-proxy frontends { 10.96.0.10 . tcp . 53 :
+ * 8000:2010 }`.
+ */
 export function describeOperation(operation: Operation, options: DescribeOptions = {}): string {
   const { family, table } = operation
   const where = `${family} ${table}`
@@ -71,7 +74,7 @@ function list(
 
 const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'postrouting']
 
-/** nft's names for the usual priorities, and the only hook at which one has its name. */
+/** nft's names for common priorities, with the only hook of a name where it has just one. */
 const PRIORITIES: readonly (readonly [priority: number, name: string, only?: string])[] = [
   [-300, 'raw'],
   [-150, 'mangle'],
@@ -80,14 +83,14 @@ const PRIORITIES: readonly (readonly [priority: number, name: string, only?: str
   [50, 'security'],
   [100, 'srcnat', 'postrouting'],
 ]
-/** So far from one of them, nft prints the distance. */
+/** Within this distance from a named priority, nft prints the name and the distance. */
 const DISTANCE_MAX = 10
 
 export function hookName(hooknum: number): string {
   return HOOKS[hooknum] ?? `hook ${hooknum}`
 }
 
-/** `type nat hook prerouting priority dstnat; policy accept;`. */
+/** Formats a hook: `type nat hook prerouting priority dstnat; policy accept;`. */
 export function formatHook({ type, hooknum, priority, policy }: ChainHook): string {
   const hook = hookName(hooknum)
   const fate = policy === NF_DROP ? 'drop' : 'accept'

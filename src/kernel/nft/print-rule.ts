@@ -18,14 +18,17 @@ import type { NftFamily, NftSet } from './state.ts'
 
 interface RuleContext {
   readonly family: NftFamily
-  /** By name: they tell how many registers a key spans. A set that is not here is printed by its first register. */
+  /**
+   * Sets by name: they define how many registers a key spans. The key of a set that is missing here is printed as its
+   * first register.
+   */
   readonly sets: ReadonlyMap<string, NftSet>
 }
 
 /**
- * A rule as nft writes it, but for matches of ipsets: nft says `xt match set` of all of them, and warns that the table is
- * one of iptables-nft's; this says `match-set KUBE-CLUSTER-IP dst,dst`, as iptables does. The kernel's form is a little
- * machine with registers; this follows what each register holds, as text, up to where it is used.
+ * Formats a rule as nft does, except for ipset matches. nft prints `xt match set` for all of them and warns that the
+ * table belongs to iptables-nft; kprobe prints `match-set KUBE-CLUSTER-IP dst,dst`, as iptables does. The kernel's
+ * rule is a program with registers; the formatter tracks the text of each register until the rule uses it.
  */
 export function formatRule(rule: Rule, context: RuleContext): string {
   const state: RuleState = { context, registers: new Map(), words: [] }
@@ -103,7 +106,7 @@ function statement(state: RuleState, expression: Statement): string {
   }
 }
 
-/** nft says no more than `xt match "recent"`, and nothing of what is asked. */
+/** nft prints only `xt match "recent"`, without the options. */
 function extension({
   kind,
   name,
@@ -118,7 +121,7 @@ function at(state: RuleState, register: number): Source {
   return state.registers.get(register) ?? { text: `[register ${register}]`, length: 4, type: 0 }
 }
 
-/** What the registers from `first` hold, over `length` bytes. */
+/** Returns the content of the registers from `first`, over `length` bytes. */
 function concatenation(state: RuleState, first: number, length: number): string {
   const texts: string[] = []
   let register = first
@@ -144,7 +147,7 @@ function lookup(state: RuleState, expression: Extract<Expression, { kind: 'looku
   }
 }
 
-/** (x & mask) ^ xor, written with the bits that are set for certain apart, as nft does. */
+/** Formats (x & mask) ^ xor, with the bits that are always set printed separately, as nft does. */
 function bitwise(source: Source, { mask, xor }: { readonly mask: Octets; readonly xor: Octets }): Source {
   const or = zip(xor, mask, (x, m) => x & ~m)
   const and = zip(mask, or, (m, o) => m | o)
@@ -182,7 +185,7 @@ function constant(source: Source, data: Octets): string {
   return isNumber ? `0x${readU32host(data).toString(16)}` : formatValue(source.type, data)
 }
 
-/** RTN_* of linux/rtnetlink.h. */
+/** Formats an RTN_* type of linux/rtnetlink.h. */
 function addressType(data: Octets): string {
   const names = [
     'unspec',
@@ -238,7 +241,7 @@ function fibFlags(flags: number): string {
     .join(' . ')
 }
 
-/** Number of leading ones, if only zeros follow. */
+/** Returns the number of leading ones if only zeros follow. */
 function prefixLength(mask: Octets): number | undefined {
   const bits = [...mask].map(octet => octet.charCodeAt(0).toString(2).padStart(8, '0')).join('')
   return /^1*0*$/.test(bits) ? bits.lastIndexOf('1') + 1 : undefined

@@ -22,22 +22,22 @@ import {
 import type { Expression } from './expression.ts'
 import type { NftFamily } from './state.ts'
 
-/** What a register holds, in nft's words. */
+/** The content of a register in nft's words. */
 export interface Source {
   readonly text: string
   /** Bytes. */
   readonly length: number
-  /** nft's datatype, to write constants in; 0 for plain bytes. */
+  /** nft's datatype, for the notation of constants; 0 for plain bytes. */
   readonly type: number
-  /** Constants of it are numbers in host order, without leading zeros. */
+  /** Constants are numbers in host order, without leading zeros. */
   readonly isNumber?: boolean
-  /** Constants of it are names of interfaces, or with fewer bytes how names begin. */
+  /** Constants are interface names, or with fewer bytes prefixes of names. */
   readonly isName?: boolean
-  /** Its masked values read as `value/bits`. */
+  /** Masked values are printed as `value/bits`. */
   readonly prefixes?: boolean
-  /** The beginning of something of so many bytes: comparing it is comparing a prefix. */
+  /** Set for the first bytes of a field of this length: a comparison compares a prefix. */
   readonly beginningOf?: number
-  /** Set when all that was done to the original is a mask. */
+  /** Set when a mask is the only change to the original. */
   readonly masked?: { readonly text: string; readonly mask: Octets }
 }
 
@@ -66,7 +66,7 @@ export function payloadSource(field: Field, family: NftFamily): Source {
   return { text: `@${header},${offset * 8},${length * 8}`, length, type: 0 }
 }
 
-/** Where an address is in the network header. */
+/** Position of addresses in the network header. */
 const ADDRESSES = {
   ip: { length: 4, saddr: 12, daddr: 16 },
   ip6: { length: 16, saddr: 8, daddr: 24 },

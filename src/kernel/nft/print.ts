@@ -28,8 +28,8 @@ export { formatElementData, formatElementKey } from './print-data.ts'
 export { describeOperation } from './print-operation.ts'
 
 /**
- * Lines in the syntax of `nft list ruleset` (1.0.6), without line ends, for machines that do not have nft. Elements are
- * one to a line, sorted by key, so that two listings can be compared.
+ * Prints lines in the syntax of `nft list ruleset` (1.0.6), without line ends, for machines without nft. Each element
+ * has its own line, sorted by key, so that two listings can be compared.
  */
 export function* printRuleset(ruleset: Ruleset): IterableIterator<string> {
   for (const table of ruleset.tables) {
@@ -82,7 +82,7 @@ function* printChain(chain: Chain, table: Table): IterableIterator<string> {
   yield '\t}'
 }
 
-/** The same as plain values for JSON or YAML: addresses, ports and marks as text. */
+/** Returns the ruleset as plain values for JSON or YAML: addresses, ports and marks as text. */
 export function rulesetToJson(ruleset: Ruleset): unknown {
   return { tables: ruleset.tables.map(tableToJson) }
 }
@@ -157,12 +157,15 @@ function named(flags: number, names: readonly (readonly [number, string])[]): re
   return names.filter(([bit]) => (flags & bit) !== 0).map(([, name]) => name)
 }
 
-/** Names and comments come from the kernel, and anyone may have put them there. */
+/** Names and comments come from the kernel, where any program can write them. */
 function withoutControls(line: string): string {
   return line.replace(/(?!\t)[\p{Cc}\p{Cf}]/gu, c => `\\u{${(c.codePointAt(0) ?? 0).toString(16)}}`)
 }
 
-/** `ip daddr . th dport : meta priority`, as nft reads it in the userdata of a set; undefined where that says nothing. */
+/**
+ * Formats the userdata of a set as nft reads it: `ip daddr . th dport : meta priority`; undefined without a
+ * description.
+ */
 function formatTypeof(set: Pick<NftSet, 'dataType' | 'userdata'>): string | undefined {
   const texts = [nft.NFTNL_UDATA_SET_KEY_TYPEOF, nft.NFTNL_UDATA_SET_DATA_TYPEOF]
     .slice(0, set.dataType === undefined ? 1 : 2)

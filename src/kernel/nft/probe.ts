@@ -4,13 +4,14 @@ import type { NftFamily } from './state.ts'
 
 interface ProbeResult {
   readonly works: boolean
-  /** The kernel's words when it does not. */
+  /** The kernel's error when it rejects the transaction. */
   readonly reason: string | undefined
 }
 
 /**
- * Whether the kernel would take a transaction. It is sent with one more step that must fail, so that the kernel checks
- * everything, loads the modules it needs, and then undoes all of it: nothing is ever committed, as with `nft --check`.
+ * Tests whether the kernel would accept a transaction. It sends it with one more operation that must fail: the kernel
+ * checks everything, loads the modules it needs, and then undoes all of it. Nothing is committed, as with `nft
+ * --check`.
  */
 export async function probe(client: NftClient, transaction: Transaction): Promise<ProbeResult> {
   const [first] = transaction
@@ -25,7 +26,7 @@ export async function probe(client: NftClient, transaction: Transaction): Promis
     : { works: false, reason: `the kernel's answer tells nothing (${result.outcome})` }
 }
 
-/** Fails with ENOENT: nobody makes a table of this name. */
+/** Fails with ENOENT, because no table has this name. */
 function impossible(family: NftFamily): Operation {
   return { verb: 'delete-table', family, table: 'kprobe-probe-that-does-not-exist' }
 }

@@ -1,11 +1,11 @@
 import type { Rule } from './expression.ts'
 
-/** A string that two rules share exactly when they say the same, whatever order their objects' fields were made in. */
+/** Returns a key that is equal exactly for equal rules, whatever the order of their objects' fields. */
 export function ruleKey(rule: Rule): string {
   return JSON.stringify([rule.comment, rule.expressions.map(canonical)])
 }
 
-/** Fields by name, absent ones left out; verdicts and lists are the only objects within an expression. */
+/** Returns fields sorted by name, without absent ones; verdicts and lists are the only objects within an expression. */
 function canonical(value: object): readonly unknown[] {
   return Object.entries(value)
     .filter(([, field]) => field !== undefined)

@@ -5,12 +5,10 @@ import { malformed } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
 import * as nft from './constants.ts'
 
-/*
- * NFT_MSG_NEWRULE by hand: a shared table has a hundred thousand rules, of which nothing is wanted but the bytes. A
- * property test holds this against the attribute tables.
- */
+/* Hand-written parsing of NFT_MSG_NEWRULE: a shared table has a hundred thousand rules, and kprobe needs only
+   their bytes. A property test compares it with the attribute tables. */
 
-/** Where the parts of a rule lie. One is made for a whole dump, and filled again for each rule. */
+/** Positions of the parts of a rule. One object serves a whole dump and is refilled for each rule. */
 export class RuleSpans {
   tableStart = 0
   tableEnd = 0
@@ -20,7 +18,7 @@ export class RuleSpans {
   start = 0
   end = 0
 
-  /** Throws NetlinkError for what is no rule, or lacks its table, chain or handle. */
+  /** Locates the parts. Throws NetlinkError when the message is not a rule, or lacks its table, chain or handle. */
   walk({ data }: ByteView, message: Message): void {
     this.tableStart = this.chainStart = this.handleAt = this.start = this.end = 0
     const { end } = message
@@ -68,7 +66,7 @@ export class RuleSpans {
     return true
   }
 
-  /** What its counters counted together. */
+  /** Returns the sum of its counters. */
   packets({ data }: ByteView): bigint {
     let packets = 0n
     for (let at = nextCounter(data, this.start, this.end); at !== NONE; ) {
@@ -79,7 +77,7 @@ export class RuleSpans {
     return packets
   }
 
-  /** The expressions as of a rule that nobody met yet. Clears the counters where they lie. */
+  /** Returns the expressions with counters at zero. Clears the counters in the buffer. */
   compiled({ data, bytes }: ByteView): Octets {
     for (let at = nextCounter(data, this.start, this.end); at !== NONE; ) {
       clear(data, counterValue(data, at, nft.NFTA_COUNTER_PACKETS))
@@ -112,11 +110,11 @@ const COUN = 0x6e756f63
 const TER = 0x00726574
 const COUNTER_NAME_LENGTH = NLA_HDRLEN + 8
 
-/** Position of the next list element that is a counter. */
+/** Returns the position of the next list element that is a counter. */
 function nextCounter(data: DataView, from: number, end: number): number {
   for (let at = from; at < end; ) {
     const length = lengthAt(data, at, end)
-    // The name comes first, as the kernel writes it.
+    // The kernel writes the name first.
     const name = at + NLA_HDRLEN
     const isCounter =
       length >= NLA_HDRLEN + COUNTER_NAME_LENGTH &&
@@ -129,7 +127,7 @@ function nextCounter(data: DataView, from: number, end: number): number {
   return NONE
 }
 
-/** Where the eight bytes of a counter's attribute are. */
+/** Returns the position of the eight bytes of a counter's attribute. */
 function counterValue(data: DataView, at: number, wanted: number): number {
   const end = at + data.getUint16(at, true)
   for (let outer = at + NLA_HDRLEN; outer < end; ) {
@@ -153,7 +151,7 @@ function clear(data: DataView, at: number): void {
   data.setUint32(at + 4, 0)
 }
 
-/** Of NFT_MSG_NEWRULE. Throws NetlinkError. */
+/** Reads the handle of NFT_MSG_NEWRULE. Throws NetlinkError. */
 export function handleIn(view: ByteView, message: Message): bigint {
   const spans = new RuleSpans()
   spans.walk(view, message)

@@ -3,8 +3,8 @@ import { attributeSet, listOf, nested, type Tagged, unionOf } from '../../netlin
 import * as nft from './constants.ts'
 
 /**
- * The attribute sets of nf_tables, as linux/netfilter/nf_tables.h describes them. Attributes of expressions stand in the
- * order in which the kernel lists them.
+ * The attribute sets of nf_tables, as linux/netfilter/nf_tables.h describes them. Attributes of expressions are in
+ * the order of the kernel's listings.
  */
 
 export const TABLE = attributeSet({
@@ -16,7 +16,7 @@ export const TABLE = attributeSet({
   owner: [nft.NFTA_TABLE_OWNER, u32be],
 })
 
-/** What the messages about all objects within a table have in common. */
+/** The common attributes of messages about objects within a table. */
 export const TABLE_MEMBER = attributeSet({
   table: [nft.NFTA_CHAIN_TABLE, string],
 })
@@ -163,7 +163,7 @@ const COUNTER = attributeSet({
   packets: [nft.NFTA_COUNTER_PACKETS, u64be],
 })
 
-/** The tables of the expressions that we write, by nft_expr_type.name. */
+/** The tables of the expressions that kprobe writes, by nft_expr_type.name. */
 export const EXPRESSIONS = {
   payload: PAYLOAD,
   meta: META,
@@ -209,7 +209,7 @@ export const SET = attributeSet({
   userdata: [nft.NFTA_SET_USERDATA, octets],
   objectType: [nft.NFTA_SET_OBJ_TYPE, u32be],
   handle: [nft.NFTA_SET_HANDLE, u64be],
-  /** Made for every element. */
+  /** Created for every element. */
   expression: [nft.NFTA_SET_EXPR, EXPRESSION],
 })
 
@@ -251,7 +251,7 @@ export const RULE = attributeSet({
   userdata: [nft.NFTA_RULE_USERDATA, octets],
 })
 
-/** A rule whose expressions go out as they are. */
+/** A rule whose expressions are sent as given. */
 export const COMPILED_RULE = attributeSet({
   table: [nft.NFTA_RULE_TABLE, string],
   chain: [nft.NFTA_RULE_CHAIN, string],
@@ -259,7 +259,7 @@ export const COMPILED_RULE = attributeSet({
   compat: [nft.NFTA_RULE_COMPAT, nested(COMPAT)],
 })
 
-/** Which rule it is. */
+/** Identifies a rule. */
 export const RULE_PLACE = attributeSet({
   table: [nft.NFTA_RULE_TABLE, string],
   chain: [nft.NFTA_RULE_CHAIN, string],

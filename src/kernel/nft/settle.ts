@@ -4,33 +4,36 @@ import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { readGeneration } from './generation.ts'
 
-/** How something is read that others may change meanwhile. */
+/** A read of state that other programs may change meanwhile. */
 interface Reading<T> {
   readonly connection: Connection
   readonly clock: Clock
-  /** Undefined when nothing good can come of this attempt any more. An unsettled one accepts that others commit. */
+  /** Returns undefined when the attempt cannot succeed any more. An unsettled one accepts commits of other programs. */
   readonly read: (unsettled: boolean) => Promise<T | undefined>
   /** For the error: `table ip nat`. */
   readonly object: string
-  /** No attempt that is to be settled begins after this time, milliseconds. */
+  /** Time after which no attempt begins that must be settled, milliseconds. */
   readonly patienceMs?: number
 }
 
 export interface Settled<T> {
   readonly value: T
-  /** At which all of it was true; or, when it is unsettled, from which on others may have changed it. */
+  /**
+   * The generation of the whole value; for an unsettled value, the one from which other programs may have changed it.
+   */
   readonly generation: number
-  /** Others committed during every attempt. */
+  /** Other programs committed during every attempt. */
   readonly unsettled: boolean
 }
 
-/** A commit by anyone on the node, to any table, makes a reading start over. */
+/** A commit by any program on the node, to any table, restarts a read. */
 const ATTEMPTS = 8
 const RETRY_DELAY_MS = 5
 
 /**
- * Reads between two looks at the generation, again until nobody committed between them; and once more without that
- * condition when somebody always does. Throws NetlinkError: EAGAIN when not even that could be read.
+ * Reads between two reads of the generation, and retries until no other program commits in between. If other programs
+ * commit during every attempt, it reads once more without that condition. Throws NetlinkError: EAGAIN when even that
+ * fails.
  */
 export async function readSettled<T>(reading: Reading<T>): Promise<Settled<T>> {
   const { connection, clock, read, object, patienceMs = Number.POSITIVE_INFINITY } = reading

@@ -9,10 +9,11 @@ const GENERATION_OFFSET = BORDER_LENGTH + NLA_HDRLEN
 const FLAGS_OFFSET = 6
 
 /**
- * A batch that is longer than the socket takes, as several that are committed one after the other: the same messages
- * with the same sequence numbers in the same order, each part with a begin, an end and an acknowledgement of its own.
- * The first part names the generation that the batch names; of the others, those that have a message of which `isBound`
- * (by its place in the batch) name the one that the part before them leads to. A message that is too long by itself stays so.
+ * Splits a batch that is longer than the socket's limit into several that are committed one after the other. The
+ * messages keep their sequence numbers and order; each part has its own begin, end and acknowledgement. The first
+ * part names the generation of the batch. A later part names the generation that the part before it leads to, if it
+ * has a message for which `isBound` (by its index in the batch) returns true. A single message that is too long stays
+ * whole.
  */
 export function splitBatch(
   bytes: Uint8Array,
@@ -46,7 +47,10 @@ export function splitBatch(
   return parts
 }
 
-/** A batch's begin, with the generation that `commits` of ours lead to from the one it names, if it names one. */
+/**
+ * Returns a batch's begin. If the original names a generation, this one names the generation after `commits` commits
+ * of ours.
+ */
 function beginOf(begin: Uint8Array, commits: number): Uint8Array {
   const named = begin.slice()
   if (named.length < GENERATION_OFFSET + 4) return named
@@ -57,7 +61,7 @@ function beginOf(begin: Uint8Array, commits: number): Uint8Array {
   return named
 }
 
-/** Offsets of all messages. The batch is our own, so that its lengths are right. */
+/** Returns the offsets of all messages. Lengths are not checked, because the batch is our own. */
 function messageStarts(view: DataView): readonly number[] {
   const starts: number[] = []
   for (let at = 0; at < view.byteLength; at += (view.getUint32(at, true) + 3) & ~3) starts.push(at)

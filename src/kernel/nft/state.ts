@@ -6,7 +6,7 @@ export type { Verdict }
 
 export type NftFamily = 'ip' | 'ip6'
 
-/** What nf_tables holds of ours: whole tables. A plain, immutable value; read from the kernel or computed. */
+/** The kprobe tables of nf_tables, whole: a plain, immutable value, read from the kernel or computed. */
 export interface Ruleset {
   readonly tables: readonly Table[]
 }
@@ -22,9 +22,9 @@ export interface Table {
   /** By name. */
   readonly sets: ReadonlyMap<string, NftSet>
   /**
-   * Elements of all sets of the table, in groups by who they serve: equal groups are shared between versions, so a
-   * comparison walks only groups that changed. The grouping itself means nothing to the kernel: comparing two tables
-   * that are grouped differently gives the same difference.
+   * Elements of all sets of the table, grouped by Service. Versions share equal groups, so a comparison walks only
+   * groups that changed. The kernel does not know the groups: comparing two tables with different groups gives the
+   * same difference.
    */
   readonly elements: PersistentMap<ElementGroup>
 }
@@ -40,7 +40,7 @@ export interface ChainHook {
   /** NF_INET_*. */
   readonly hooknum: number
   readonly priority: number
-  /** Only when it is not NF_ACCEPT: nothing of ours, but somebody may have changed it. */
+  /** Set only when it is not NF_ACCEPT: kprobe writes no other policy, but another program may have changed it. */
   readonly policy?: number
 }
 
@@ -48,24 +48,24 @@ export interface NftSet {
   readonly name: string
   /** NFT_SET_*. */
   readonly flags: number
-  /** nft's number for the datatype (concatenations are 6 bits each), so that nft can list the set. */
+  /** nft's number for the datatype (6 bits per field of a concatenation), so that nft can list the set. */
   readonly keyType: number
   /** Bytes. */
   readonly keyLength: number
-  /** Maps only; NFT_DATA_VERDICT for verdict maps. */
+  /** For maps only; NFT_DATA_VERDICT for verdict maps. */
   readonly dataType: number | undefined
   readonly dataLength: number | undefined
-  /** Number of elements at most; 0 leaves it to the kernel. */
+  /** Maximum number of elements; 0 leaves it to the kernel. */
   readonly size: number
   /** Milliseconds; 0 for none. */
   readonly timeoutMs: number
-  /** Each element counts the packets that found it: NFTA_SET_EXPR. What they counted is no part of the state. */
+  /** Whether each element counts the packets that matched it: NFTA_SET_EXPR. The counts are not part of the state. */
   readonly counted?: true
-  /** NFTA_SET_USERDATA: what nft needs to print the set (byte order of key and data). */
+  /** NFTA_SET_USERDATA: the byte order of key and data, which nft needs to print the set. */
   readonly userdata: Octets
 }
 
-/** `elements` of one group, in no particular order; no key appears twice in one set of a table. */
+/** The elements of one group, in no particular order; each key appears once in a set of a table. */
 export type ElementGroup = readonly Element[]
 
 export interface Element {
@@ -74,15 +74,15 @@ export interface Element {
   readonly data: ElementData
   /** Shown by nft beside the element; empty for none. */
   readonly comment: string
-  /** Milliseconds left, of elements that packets created; 0 otherwise. */
+  /** Remaining milliseconds of an element that packets created; 0 otherwise. */
   readonly expiresMs?: number
 }
 
 export type ElementData = Octets | Verdict | undefined
 
-/** What a table that others use as well held when it was read, as far as it concerns us. */
+/** The observed state of a table that other programs use as well, limited to the chains that concern kprobe. */
 export interface ObservedTable {
-  /** By name: chains of ours, and the chains in which our jumps belong. */
+  /** By name: chains of ours, and the chains that contain our jumps. */
   readonly chains: ReadonlyMap<string, ObservedChain>
 }
 
@@ -95,9 +95,9 @@ export interface ObservedChain {
 export interface ObservedRule {
   /** The kernel's number for it. */
   readonly handle: bigint
-  /** As CompiledRule.compiled: counters at zero. */
+  /** As CompiledRule.compiled: counters are zero. */
   readonly compiled: Octets
 }
 
-/** By `ip nat`. A table that does not exist is not in it. */
+/** Tables by name, as `ip nat`; a table that does not exist is absent. */
 export type Observed = ReadonlyMap<string, ObservedTable>

@@ -10,15 +10,15 @@ import { getRequest } from './get-request.ts'
 import { TABLE_MEMBER } from './schema.ts'
 import type { Chain } from './state.ts'
 
-/** A chain of anybody's. */
+/** A chain of any program. */
 export interface SurveyedChain {
-  /** As nft names it: ip, ip6, inet, bridge, arp, netdev; a number where it is none of these. */
+  /** nft's name: ip, ip6, inet, bridge, arp, netdev; a number for any other family. */
   readonly family: string
   readonly table: string
   readonly chain: Chain
 }
 
-/** A rule of anybody's, with what we can read of it. */
+/** A rule of any program, with the parts that kprobe can read. */
 interface SurveyedRule {
   readonly family: string
   readonly table: string
@@ -36,7 +36,10 @@ const FAMILY_NAMES: Readonly<Record<number, string>> = {
   10: 'ip6',
 }
 
-/** Every chain of this network namespace. A list that was torn by a commit is read once more, and then taken as it is. */
+/**
+ * Lists every chain of this network namespace. It reads a list that a commit interrupted once more, and then accepts
+ * it.
+ */
 export async function surveyChains(connection: Connection): Promise<readonly SurveyedChain[]> {
   const read = async () => {
     const chains: SurveyedChain[] = []
@@ -50,7 +53,7 @@ export async function surveyChains(connection: Connection): Promise<readonly Sur
   return first.whole ? first.chains : (await read()).chains
 }
 
-/** The rules of one table; none when it does not exist. */
+/** Lists the rules of one table; none when it does not exist. */
 export async function surveyRules(
   connection: Connection,
   table: { readonly family: number; readonly name: string },

@@ -26,16 +26,16 @@ import {
   transportHeader,
 } from './trace-packet.ts'
 
-/** What an expression did: let the rule go on, ended the rule without effect, or decided. */
+/** The effect of an expression: continue the rule, end the rule without effect, or a verdict. */
 export type Effect =
   | 'next'
   | 'break'
   | { readonly kind: 'verdict'; readonly verdict: Verdict }
   | { readonly kind: 'reject' | 'dnat' | 'masquerade' }
 
-/** The sets of one table as a packet sees them. */
+/** The sets of one table, as a packet reads them. */
 export interface SetAccess {
-  /** Undefined when the set has no such element, null for an element without data. */
+  /** Finds an element; undefined when the set has none with this key, null for an element without data. */
   find(set: string, key: Octets): ElementData | null
   write(set: string, key: Octets, data: Octets): boolean
   remove(set: string, key: Octets): void
@@ -48,9 +48,9 @@ export interface Machine {
   readonly state: PacketState
   readonly surroundings: TraceSurroundings
   readonly sets: SetAccess
-  /** 4 octets each; undefined until the rule has written them. */
+  /** 4 octets each; undefined until the rule writes them. */
   readonly registers: (Octets | undefined)[]
-  /** Empty where there is no input interface. */
+  /** Empty without an input interface. */
   readonly interfaceName: string
 }
 
@@ -60,7 +60,10 @@ export function newRegisters(): (Octets | undefined)[] {
   return new Array<Octets | undefined>(REGISTERS).fill(undefined)
 }
 
-/** Throws for what no rule of ours contains, and for reading a register that the rule has not written. */
+/**
+ * Evaluates an expression. Throws for an expression that kprobe does not write, and for reading a register that the
+ * rule has not written.
+ */
 export function evaluate(machine: Machine, expression: Expression): Effect {
   switch (expression.kind) {
     case 'payload':
@@ -96,7 +99,7 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
     case 'ipset':
       return matchIpset(machine, expression)
     case 'match':
-      // Asks nothing of a packet.
+      // A comment matches every packet.
       if (expression.name === COMMENT_MATCH) return 'next'
       throw new Error(`cannot trace the match ${expression.name} of xtables`)
     case 'target':
@@ -118,7 +121,7 @@ function load({ registers }: Machine, first: number, length: number): Octets {
   return data.slice(0, length)
 }
 
-/** Undefined data means that the packet has no such thing, which ends the rule. */
+/** Stores data in registers. Undefined data means that the packet lacks the field, which ends the rule. */
 function store({ registers }: Machine, first: number, data: Octets | undefined): Effect {
   if (data === undefined) return 'break'
   for (let at = 0; at < data.length; at += 4) {
@@ -214,7 +217,7 @@ function translate(machine: Machine, { addressReg, portReg }: Of<'dnat'>): Effec
   return { kind: 'dnat' }
 }
 
-/** RTN_LOCAL, or else RTN_UNICAST for want of a routing table. */
+/** Returns RTN_LOCAL for a local address, and RTN_UNICAST for others: the tracer has no routing table. */
 function addressType({ packet, state, surroundings }: Machine, flags: number): number {
   const ip = (flags & NFTA_FIB_F_SADDR) !== 0 ? packet.source : state.destination
   const RTN_UNICAST = 1
@@ -228,7 +231,7 @@ function dynset(machine: Machine, { op, set, keyReg, dataReg }: Of<'dynset'>): E
     sets.remove(set, key)
     return 'next'
   }
-  // Neither add nor update replaces what a live element says (kernel: nft_dynset_eval).
+  // Neither add nor update replaces the data of a live element (kernel: nft_dynset_eval).
   if (sets.find(set, key) !== undefined) return 'next'
   const data = dataReg === undefined ? zeros(0) : load(machine, dataReg, sets.dataLength(set))
   return sets.write(set, key, data) ? 'next' : 'break'

@@ -4,7 +4,7 @@ import type { NftFamily } from './state.ts'
 
 /** The first packet of a connection. */
 export interface TracePacket {
-  /** Where it enters: from an interface, or from a process of this node. */
+  /** Where the packet enters: an interface, or a process of this node. */
   readonly origin: 'interface' | 'process'
   /** IPPROTO_*. */
   readonly protocol: number
@@ -12,37 +12,40 @@ export interface TracePacket {
   readonly sourcePort: number
   readonly destination: Ip
   readonly destinationPort: number
-  /** Of packets from an interface; rules that ask for it do not match without it. */
+  /** For packets from an interface; without it, rules that compare the interface do not match. */
   readonly interfaceName?: string
   readonly mark?: number
 }
 
-/** Elements that packets wrote, by `family table set`, then by key; undefined for those they removed. */
+/** Elements that packets wrote, by `family table set`, then by key; undefined for elements that packets removed. */
 export type DynamicElements = ReadonlyMap<string, ReadonlyMap<Octets, Octets | undefined>>
 
-/** What an ipset is asked about: a set's type tells which part of each side it looks at. */
+/** A lookup in an ipset: the set's type selects which part of each side it compares. */
 export interface IpsetTuple {
   /** IPPROTO_*. */
   readonly protocol: number
-  /** The packet's source or destination as it is at that rule, for each dimension of the match. */
+  /** The packet's source or destination when it reaches the rule, for each dimension of the match. */
   readonly sides: readonly { readonly ip: Ip; readonly port: number }[]
 }
 
-/** What the outcome depends on besides rules and packet. */
+/** The inputs of a trace besides rules and packet. */
 export interface TraceSurroundings {
-  /** This node's addresses, loopback ones (which are known) aside. */
+  /** This node's addresses, except loopback addresses, which the tracer knows. */
   readonly localIps: ReadonlySet<Ip>
-  /** A whole number from 0 up to, not including, `modulus`. */
+  /** Returns a whole number from 0 up to, not including, `modulus`. */
   readonly random: (modulus: number) => number
-  /** Whether an ipset has a packet. Rules about ipsets cannot be traced without it. */
+  /** Returns whether an ipset contains a packet. Rules about ipsets cannot be traced without it. */
   readonly ipsets?: (set: string, tuple: IpsetTuple) => boolean
-  /** What IPVS does with a packet, at LOCAL_IN and, behind every nat chain, at LOCAL_OUT; undefined when it leaves it alone. */
+  /**
+   * Returns IPVS's decision about a packet, at LOCAL_IN and, after every nat chain, at LOCAL_OUT; undefined when IPVS
+   * ignores it.
+   */
   readonly balance?: (packet: BalancedPacket) => Balance | undefined
-  /** In addition to the ruleset's own elements, which they hide. */
+  /** Elements that are added to the ruleset's own and take precedence. */
   readonly dynamic?: DynamicElements
 }
 
-/** A packet as it is behind the first hook. */
+/** A packet after the first hook. */
 export interface BalancedPacket {
   readonly protocol: number
   readonly source: Ip
@@ -51,23 +54,23 @@ export interface BalancedPacket {
 }
 
 export interface Balance {
-  /** Undefined when there is nobody, which IPVS answers with an ICMP port unreachable. */
+  /** Undefined without a real server: IPVS then answers with an ICMP port unreachable. */
   readonly to: { readonly ip: Ip; readonly port: number } | undefined
-  /** For TraceStep: which virtual server it was, how it chooses, and among whom. */
+  /** For TraceStep: the virtual server, its scheduler, and its real servers. */
   readonly server: string
   readonly text: string
   readonly destinations: readonly string[]
 }
 
-/** What changes about a packet on its way. */
+/** The properties of a packet that change on its way. */
 export interface PacketState {
   destination: Ip
   destinationPort: number
   mark: number
-  /** 0 of every packet that enters: what it was is lost. */
+  /** 0 for every packet that enters: its earlier value is lost. */
   priority: number
   translated: boolean
-  /** Sent on by IPVS, of which connection tracking's status says nothing. */
+  /** Set when IPVS forwarded the packet, which connection tracking's status does not show. */
   balanced: boolean
 }
 
@@ -79,7 +82,7 @@ export function isLocal(ip: Ip, surroundings: TraceSurroundings): boolean {
   return isLoopback(ip) || surroundings.localIps.has(ip)
 }
 
-/** As much of the network header as an address-based rule can look at; all else is zero. */
+/** Builds the fields of the network header that rules about addresses read; all others are zero. */
 export function networkHeader(packet: TracePacket, state: PacketState): Octets {
   if (packet.source.length === 4) {
     return `\x45${zeros(8)}${String.fromCharCode(packet.protocol)}${zeros(2)}${packet.source}${state.destination}`
@@ -87,7 +90,7 @@ export function networkHeader(packet: TracePacket, state: PacketState): Octets {
   return `\x60${zeros(5)}${String.fromCharCode(packet.protocol)}\0${packet.source}${state.destination}`
 }
 
-/** The two ports, which TCP, UDP and SCTP have in the same place. */
+/** Builds the two ports; TCP, UDP and SCTP have them at the same position. */
 export function transportHeader(packet: TracePacket, state: PacketState): Octets {
   return `${u16be(packet.sourcePort)}${u16be(state.destinationPort)}${u32host(0)}`
 }

@@ -4,7 +4,7 @@ import type { Element, ElementData, NftSet, Table } from './state.ts'
 import type { SetAccess } from './trace-expression.ts'
 import type { DynamicElements } from './trace-packet.ts'
 
-/** The elements of one table by set and key: made once, used by every trace. */
+/** The elements of one table by set and key: built once, used by every trace. */
 export type ElementIndex = ReadonlyMap<string, ReadonlyMap<Octets, Element>>
 
 export function indexElements(table: Table): ElementIndex {
@@ -16,14 +16,14 @@ export function indexElements(table: Table): ElementIndex {
   return index
 }
 
-/** One packet's view of a table's sets; what it writes stays apart from the table. */
+/** One packet's view of a table's sets; its writes do not change the table. */
 export class PacketSets implements SetAccess {
   readonly #table: Table
   readonly #index: ElementIndex
   readonly #written = new Map<string, Map<Octets, Octets | undefined>>()
   readonly #seen: (set: NftSet, element: Element) => void
 
-  /** `seen` is told of each element that a lookup found. */
+  /** `seen` receives each element that a lookup finds. */
   constructor(
     table: Table,
     index: ElementIndex,
@@ -74,7 +74,7 @@ export class PacketSets implements SetAccess {
     return this.#set(name).dataLength ?? 0
   }
 
-  /** `before` with what the packet wrote and removed. */
+  /** Returns `before` with the elements that the packet wrote and removed. */
   after(before: DynamicElements | undefined): DynamicElements {
     const after = new Map(before)
     for (const [name, changes] of this.#written) after.set(this.#nameOf(name), changes)

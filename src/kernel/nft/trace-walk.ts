@@ -28,17 +28,17 @@ import {
 } from './trace-packet.ts'
 import { type ElementIndex, PacketSets } from './trace-sets.ts'
 
-/** What a ruleset does with the first packet of a connection. */
+/** The path of a connection's first packet through a ruleset. */
 export interface Trace {
   readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
-  /** Where it goes: translated, or balanced by IPVS, when the verdict is dnat. */
+  /** The final destination: translated, or chosen by IPVS, when the verdict is dnat. */
   readonly destination: { readonly ip: Ip; readonly port: number }
   readonly masquerade: boolean
-  /** The packet mark as it leaves the last hook. */
+  /** The packet mark after the last hook. */
   readonly mark: number
   /** The rules that took effect, in order. */
   readonly steps: readonly TraceStep[]
-  /** What packets wrote, this one included: the input of the next trace. */
+  /** Elements that packets wrote, including this one: the input of the next trace. */
   readonly dynamic: DynamicElements
 }
 
@@ -75,7 +75,7 @@ interface TableWalk extends Walk {
   readonly found: string[]
 }
 
-/** Throws for expressions that this project does not write. */
+/** Traces one packet. Throws for expressions that kprobe does not write. */
 export function traceOnce(
   tables: readonly IndexedTable[],
   packet: TracePacket,
@@ -116,7 +116,7 @@ export function traceOnce(
 
 type Way = Pick<Walk, 'packet' | 'surroundings' | 'state' | 'steps'>
 
-/** Gives why the packet went no further, or undefined when it did. */
+/** Returns why the packet stopped; undefined when it passed all hooks. */
 function walkHooks(walks: readonly TableWalk[], way: Way): 'drop' | 'reject' | undefined {
   const { packet, surroundings, state } = way
   const entry = packet.origin === 'interface' ? NF_INET_PRE_ROUTING : NF_INET_LOCAL_OUT
@@ -129,7 +129,9 @@ function walkHooks(walks: readonly TableWalk[], way: Way): 'drop' | 'reject' | u
   return end ?? (state.balanced ? walkHook(walks, NF_INET_POST_ROUTING) : undefined)
 }
 
-/** A connection that was translated once meets no nat chain at LOCAL_OUT on its way from IPVS to POST_ROUTING. */
+/**
+ * Applies IPVS. A connection that was translated once passes no nat chain at LOCAL_OUT between IPVS and POST_ROUTING.
+ */
 export function balance({ packet, surroundings, state, steps }: Way): 'reject' | undefined {
   const { protocol, source } = packet
   const { destination, destinationPort } = state
@@ -166,7 +168,7 @@ interface Position {
   readonly depth: number
 }
 
-/** NFT_JUMP_STACK_SIZE, and gotos count too: the kernel refuses rules that loop, and so does this. */
+/** NFT_JUMP_STACK_SIZE; this limit counts gotos, too. The kernel rejects rules that loop, and so does the tracer. */
 const DEPTH_MAX = 64
 
 function walkChain(walk: TableWalk, chain: Chain, position: Position): Decision {
@@ -211,7 +213,7 @@ interface RulePlace {
 
 function walkRule(walk: TableWalk, { chain, rule, index }: RulePlace, hooknum: number): Effect {
   const { packet, state, surroundings, sets, table } = walk
-  // Where there is none the kernel compares an empty name (nft_meta_store_ifname).
+  // Without an interface the kernel compares an empty name (nft_meta_store_ifname).
   const interfaceName = hooknum === NF_INET_PRE_ROUTING ? (packet.interfaceName ?? '') : ''
   const machine: Machine = { packet, state, surroundings, sets, registers: newRegisters(), interfaceName }
   walk.found.length = 0

@@ -5,15 +5,18 @@ import { type Trace, traceOnce } from './trace-walk.ts'
 
 export interface Tracer {
   trace(packet: TracePacket, surroundings: TraceSurroundings): Trace
-  /** Every distinguishable end with its probability: all rolls of all random numbers, up to `limit` of them. */
+  /**
+   * Returns every distinguishable outcome with its probability: all rolls of all random numbers, at most `limit` of
+   * them.
+   */
   ways(packet: TracePacket, surroundings: Omit<TraceSurroundings, 'random'>, limit?: number): readonly Way[]
 }
 
 const WAYS_MAX = 100_000
 
 /**
- * Follows packets through rules that exist as values only. It knows the expressions that this project writes, hooks and
- * priorities, and that a translated connection meets no further nat chain of the same hook.
+ * Traces packets through rules that exist only as values. It knows the expressions that kprobe writes, hooks and
+ * priorities, and that a translated connection passes no further nat chain of the same hook.
  */
 export function createTracer(ruleset: Ruleset): Tracer {
   const tables = ruleset.tables.map(table => ({ table, index: indexElements(table) }))
@@ -25,12 +28,12 @@ export function createTracer(ruleset: Ruleset): Tracer {
   }
 }
 
-/** As createTracer(ruleset).trace, for a single packet. */
+/** Traces a single packet as createTracer(ruleset).trace does. */
 export function trace(ruleset: Ruleset, packet: TracePacket, surroundings: TraceSurroundings): Trace {
   return createTracer(ruleset).trace(packet, surroundings)
 }
 
-/** One of the ways that a connection can go, with its share of all connections. */
+/** One possible outcome of a connection, with its probability. */
 export interface Way {
   readonly trace: Trace
   readonly probability: number
@@ -42,8 +45,8 @@ interface Roll {
 }
 
 /**
- * Runs a trace again and again, each time with the next sequence of random numbers, as an odometer counts. Ways that end alike
- * count as one. Throws after `limit` runs.
+ * Runs a trace repeatedly, each time with the next sequence of random numbers, in the order of an odometer. Equal
+ * outcomes count as one. Throws after `limit` runs.
  */
 export function allWays(run: (random: (modulus: number) => number) => Trace, limit: number): readonly Way[] {
   const ways = new Map<string, { trace: Trace; probability: number }>()
@@ -68,7 +71,7 @@ export function allWays(run: (random: (modulus: number) => number) => Trace, lim
   return [...ways.values()]
 }
 
-/** The rolls after these in counting order; undefined after the last. */
+/** Returns the next rolls in counting order; undefined after the last. */
 function successor(rolls: readonly Roll[]): readonly Roll[] | undefined {
   const at = rolls.findLastIndex(({ modulus, value }) => value + 1 < modulus)
   const roll = rolls[at]

@@ -11,15 +11,15 @@ import type { NftFamily, NftSet } from './state.ts'
 import { encodeUserdata } from './userdata.ts'
 
 /**
- * A field of a set's key or data, described by the expression that gives it (`typeof ip daddr`). nft cannot parse what it
- * lists of a set whose fields have no such description: its types have no lengths of their own.
+ * A field of a set's key or data, described by an expression (`typeof ip daddr`). Without such descriptions, nft
+ * cannot parse its own listing of a set whose types have no fixed length.
  */
 export interface TypeofField {
   readonly type: number
   /** Bytes. */
   readonly length: number
   readonly byteOrder: number
-  /** The expression, the way nft stores it in the userdata of a set. */
+  /** The expression in the form that nft stores in the userdata of a set. */
   readonly expression: Octets
 }
 
@@ -70,7 +70,7 @@ function port(desc: number): TypeofField {
 /** `th dport` */
 export const DESTINATION_PORT = port(nft.PROTO_DESC_TH)
 
-/** `tcp dport` and the like. nft makes a rule that looks one up, or has it for data, one of that protocol. */
+/** `tcp dport` and the like. nft turns a rule that looks one up, or has it as data, into a rule of that protocol. */
 export const DESTINATION_PORTS: Readonly<Record<'TCP' | 'UDP' | 'SCTP', TypeofField>> = {
   TCP: port(nft.PROTO_DESC_TCP),
   UDP: port(nft.PROTO_DESC_UDP),
@@ -93,7 +93,7 @@ export const PRIORITY: TypeofField = {
   expression: expression(nft.EXPR_META, numbers(NFT_META_PRIORITY)),
 }
 
-/** `numgen random mod 65536`: any other modulus matches it, too. */
+/** `numgen random mod 65536`; a lookup with any other modulus fits, too. */
 export const RANDOM: TypeofField = {
   type: nft.TYPE_INTEGER,
   length: 4,
@@ -101,7 +101,7 @@ export const RANDOM: TypeofField = {
   expression: expression(nft.EXPR_NUMGEN, numbers(NFT_NG_RANDOM, 65_536, 0)),
 }
 
-/** `@nh,OFFSET,LENGTH`: bytes of a header that are no field of it. */
+/** `@nh,OFFSET,LENGTH`: bytes of a header that are not a named field. */
 export function rawPayload(base: number, offset: number, length: number): TypeofField {
   return {
     type: nft.TYPE_INTEGER,
@@ -114,13 +114,13 @@ export function rawPayload(base: number, offset: number, length: number): Typeof
 interface SetTypes {
   readonly size: number
   readonly key: readonly TypeofField[]
-  /** Maps only. */
+  /** For maps only. */
   readonly data?: readonly TypeofField[] | 'verdict'
-  /** Gives nft the types alone, of fields that all have a length: it cannot parse a rule that has `th dport` for data. */
+  /** Gives nft only the types, for fields with fixed lengths: nft cannot parse a rule with `th dport` as data. */
   readonly bare?: boolean
 }
 
-/** A set, or with `data` a map, that nft lists the way it parses it. */
+/** Creates a set, or with `data` a map, whose nft listing nft can parse. */
 export function typedSet(name: string, { size, key, data, bare = false }: SetTypes): NftSet {
   const set = { name, keyType: typeOf(key), keyLength: lengthOf(key), size, timeoutMs: 0 }
   const keyOrder = { type: nft.NFTNL_UDATA_SET_KEYBYTEORDER, value: u32host(byteOrderOf(key)) }
@@ -151,7 +151,7 @@ function typeOf(fields: readonly TypeofField[]): number {
   return nft.concatenatedType(...fields.map(({ type }) => type))
 }
 
-/** Each field of a concatenation fills whole registers; one alone does not. */
+/** Each field of a concatenation fills whole registers; a single field does not. */
 function lengthOf(fields: readonly TypeofField[]): number {
   if (fields.length === 1) return fields[0]?.length ?? 0
   return fields.reduce((sum, { length }) => sum + Math.ceil(length / 4) * 4, 0)

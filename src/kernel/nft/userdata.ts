@@ -2,7 +2,7 @@ import { bytesFromOctets, cString, type Octets, octetsFromBytes } from '../../ba
 import { unencodable } from '../../netlink/errors.ts'
 import { NFT_USERDATA_MAXLEN } from './constants.ts'
 
-/** libnftnl's userdata: type (8 bits), length (8 bits), value. The kernel stores it unread. */
+/** libnftnl's userdata: type (8 bits), length (8 bits), value. The kernel stores it without parsing it. */
 interface UserdataItem {
   readonly type: number
   readonly value: Octets
@@ -15,21 +15,21 @@ export function encodeUserdata(items: readonly UserdataItem[]): Octets {
   return octets
 }
 
-/** A comment as nft stores it, with its NUL; undefined for an empty one. */
+/** Encodes a comment as nft stores it, with its NUL; undefined for an empty one. */
 export function commentUserdata(type: number, comment: string): Octets | undefined {
   if (comment === '') return undefined
   const octets = isAscii(comment) ? comment : octetsFromBytes(new TextEncoder().encode(comment))
   return encodeUserdata([{ type, value: `${octets}\0` }])
 }
 
-/** The comment in userdata that anyone may have written: empty when there is none that makes sense. */
+/** Decodes the comment of userdata that any program may have written; empty when there is no valid one. */
 export function commentOf(type: number, userdata: Octets | undefined): string {
   if (userdata === undefined) return ''
   const item = decodeUserdata(userdata).find(({ type: of, value }) => of === type && value !== '')
   return item === undefined ? '' : textOf(item.value)
 }
 
-/** The items in userdata that anyone may have written: the last one may be shorter than it says. */
+/** Splits userdata that any program may have written into items; the last item may be shorter than its length says. */
 export function decodeUserdata(userdata: Octets): readonly UserdataItem[] {
   const items: UserdataItem[] = []
   for (let at = 0; at + 2 <= userdata.length; ) {

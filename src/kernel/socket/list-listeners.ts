@@ -14,7 +14,7 @@ import {
 } from './constants.ts'
 import { readSocketFacts, type SocketFacts, type SocketQuery, writeSocketQuery } from './schema.ts'
 
-/** A socket that takes new connections, or datagrams of anybody. */
+/** A socket that accepts new connections, or datagrams from any sender. */
 export interface Listener extends SocketFacts {
   readonly protocol: 'TCP' | 'UDP'
 }
@@ -27,8 +27,9 @@ const QUERIES: readonly (readonly [Listener['protocol'], SocketQuery])[] = [AF_I
 )
 
 /**
- * Those of this network namespace, over a connection of NETLINK_SOCK_DIAG, in one go: a millisecond for hundreds. Empty
- * where the kernel has no inet_diag. Throws what dumpNow throws, and when the list changed while it was made.
+ * Lists the listeners of this network namespace synchronously, over a NETLINK_SOCK_DIAG connection: a millisecond for
+ * hundreds. Empty where the kernel has no inet_diag. Throws what dumpNow throws, and when the list changed during the
+ * read.
  */
 export function listListeners(connection: Connection): readonly Listener[] {
   const found: Listener[] = []
@@ -56,7 +57,10 @@ function encodeQuery(query: SocketQuery, sequence: number): Uint8Array {
   return encodeMessage(head, ({ out }) => writeSocketQuery(out, query))
 }
 
-/** How packets to an address of a device reach the listener: by that address, as by any, or not at all. */
+/**
+ * Returns how packets to an address of a device reach the listener: by that address, by the unspecified one, or not
+ * at all.
+ */
 export function reach(
   listener: SocketFacts,
   { ip, index }: { readonly ip: Ip; readonly index: number },

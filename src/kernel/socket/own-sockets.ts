@@ -1,11 +1,11 @@
 import { readdirSync, readlinkSync } from 'node:fs'
 
-/** Inodes of the sockets that this process has open, at once. Throws where /proc cannot be read. */
+/** Returns the inodes of this process's open sockets, synchronously. Throws where /proc cannot be read. */
 export function ownSockets(): ReadonlySet<number> {
   return socketsOfProcess('self')
 }
 
-/** The same of the process of a number. */
+/** Returns the inodes of a process's open sockets. */
 export function socketsOfProcess(process: number | 'self'): ReadonlySet<number> {
   const folder = `/proc/${process}/fd`
   const inodes = new Set<number>()
@@ -16,7 +16,7 @@ export function socketsOfProcess(process: number | 'self'): ReadonlySet<number> 
   return inodes
 }
 
-/** Empty for a descriptor that is closed by now, such as that of the folder itself. */
+/** Returns an empty string for a descriptor that was closed meanwhile, such as that of the directory itself. */
 function targetOf(path: string): string {
   try {
     return readlinkSync(path)

@@ -7,7 +7,7 @@ import type { Message } from '../../netlink/message.ts'
 import { attributeSet, readAttributes } from '../../netlink/schema.ts'
 import { AF_INET, INET_DIAG_NOCOOKIE, INET_DIAG_SKV6ONLY } from './constants.ts'
 
-/** What is asked for by struct inet_diag_req_v2. */
+/** The query that struct inet_diag_req_v2 carries. */
 export interface SocketQuery {
   /** AF_*. */
   readonly family: number
@@ -17,10 +17,10 @@ export interface SocketQuery {
   readonly states: number
 }
 
-/** Of struct inet_diag_sockid, with its ports, addresses and device. */
+/** Length of struct inet_diag_sockid, with its ports, addresses and device. */
 const ADDRESSING_LENGTH = 40
 
-/** struct inet_diag_req_v2 for sockets of any address. */
+/** Writes struct inet_diag_req_v2 for sockets of any address. */
 export function writeSocketQuery(out: ByteWriter, { family, protocol, states }: SocketQuery): void {
   out.u8(family)
   out.u8(protocol)
@@ -32,11 +32,11 @@ export function writeSocketQuery(out: ByteWriter, { family, protocol, states }: 
 }
 
 const SOCKET = attributeSet({
-  /** A socket of IPv6 takes no IPv4. */
+  /** Set for an IPv6 socket that accepts no IPv4. */
   v6Only: [INET_DIAG_SKV6ONLY, u8],
 })
 
-/** Of struct inet_diag_msg, and where its fields are. */
+/** Length of struct inet_diag_msg, and the offsets of its fields. */
 const MESSAGE_LENGTH = 72
 const PORT_OFFSET = 4
 const SOURCE_OFFSET = 8
@@ -44,12 +44,12 @@ const DEVICE_OFFSET = 40
 const UID_OFFSET = 64
 const INODE_OFFSET = 68
 
-/** What struct inet_diag_msg and its attributes tell of a socket. */
+/** The fields of struct inet_diag_msg and its attributes. */
 export interface SocketFacts {
-  /** That it is bound to; unspecified for all addresses. */
+  /** The address that the socket is bound to; unspecified for all addresses. */
   readonly ip: Ip
   readonly port: number
-  /** Index of the device that it is bound to; 0 for all. */
+  /** Index of the device that the socket is bound to; 0 for all. */
   readonly device: number
   /** User id of the owner. */
   readonly uid: number

@@ -10,23 +10,23 @@ import { INET_DIAG_NOCOOKIE, SOCK_DIAG_BY_FAMILY, TCPF_LISTEN } from './constant
 const AF_UNIX = 1
 const UDIAG_SHOW_NAME = 0x01
 const UDIAG_SHOW_UID = 0x40
-/** Of struct unix_diag_msg. */
+/** Length of struct unix_diag_msg. */
 const UNIX_DIAG_MSG_LENGTH = 16
 const UNIX_DIAG_MSG_INODE = 4
 
 /** linux/unix_diag.h: UNIX_DIAG_NAME and UNIX_DIAG_UID (Linux 5.3). */
 const UNIX_SOCKET = attributeSet({ name: [0, octets], uid: [7, u32host] })
 
-/** A socket that listens. */
+/** A listening socket. */
 export interface Listener {
   readonly uid: number
   readonly inode: number
 }
 
 /**
- * Sockets that listen at an abstract name (without its first NUL) in this network namespace, whether or not their
- * runtime padded it with NULs to 108 octets. Undefined where the kernel has no unix_diag. Over a connection of
- * NETLINK_SOCK_DIAG. Throws what dump throws.
+ * Lists the sockets that listen at an abstract name (without its first NUL) in this network namespace, also where a
+ * runtime padded the name with NULs to 108 octets. Undefined where the kernel has no unix_diag. Uses a
+ * NETLINK_SOCK_DIAG connection. Throws what dump throws.
  */
 export async function abstractListeners(
   connection: Connection,

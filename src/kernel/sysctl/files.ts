@@ -2,10 +2,10 @@ import { readFileSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
 import { errorOf } from '../../base/failure-text.ts'
 
-/** One number of the kernel that is read and written as a file. */
+/** A kernel setting, a number that a file represents. */
 export interface Sysctl {
   readonly name: string
-  /** From the root of the file system. */
+  /** Relative to the root of the file system. */
   readonly path: string
 }
 
@@ -14,41 +14,41 @@ export interface SysctlWrite extends Sysctl {
   readonly before: number
 }
 
-/** What is wanted and not written. */
+/** A wanted value that was not written. */
 export interface SysctlLeft {
   readonly name: string
   readonly wanted: number
-  readonly reason: /** It has that value. */
+  readonly reason: /** The setting has that value already. */
     | 'equal'
-    /** Somebody made it larger. */
+    /** Another program set a larger value. */
     | 'larger'
     /** The kernel has no such file. */
     | 'missing'
-  /** Undefined when it is missing. */
+  /** Undefined when the file is missing. */
   readonly value: number | undefined
 }
 
-/** What became of settings of the kernel. */
+/** The outcome of setting sysctls. */
 export interface TuneReport {
   readonly written: readonly SysctlWrite[]
   readonly left: readonly SysctlLeft[]
-  /** What was to be written or read and could not; nothing else depends on it. */
+  /** Reads and writes that failed; nothing else depends on them. */
   readonly failed: readonly TuneFailure[]
 }
 
 export interface TuneFailure {
   readonly name: string
-  /** Undefined when it could not even be read. */
+  /** Undefined when the read failed. */
   readonly value: number | undefined
   readonly error: Error
 }
 
 export interface TuneOptions {
-  /** Where proc and sys are, with a slash at its end. */
+  /** The directory of proc and sys, ending in a slash. */
   readonly root?: string
 }
 
-/** Undefined when there is no such file. Throws when it cannot be read, or is no number. */
+/** Reads a sysctl; undefined when there is no such file. Throws when it cannot be read, or is not a number. */
 export async function readSysctl(path: string): Promise<number | undefined> {
   let text: string
   try {
@@ -63,7 +63,7 @@ export async function readSysctl(path: string): Promise<number | undefined> {
   return value
 }
 
-/** At once, for what has to be known before a plane is there: undefined also where it cannot be read. */
+/** Reads a sysctl synchronously, for values needed before a plane exists; undefined also where it cannot be read. */
 export function settingNow(path: string): number | undefined {
   try {
     const text = readFileSync(path, 'utf8').trim()
@@ -73,7 +73,7 @@ export function settingNow(path: string): number | undefined {
   }
 }
 
-/** Gives why it could not be written. */
+/** Writes a sysctl; returns the error if that fails. */
 export async function writeSysctl(path: string, value: number): Promise<Error | undefined> {
   try {
     await writeFile(path, String(value))

@@ -10,7 +10,7 @@ import {
   writeSysctl,
 } from './files.ts'
 
-/** A setting that has to have one value: a larger one of somebody else's is not kept. */
+/** A setting that needs exactly this value: a larger one that another program set is overwritten. */
 export interface WantedSysctl {
   readonly sysctl: Sysctl
   readonly value: number
@@ -21,12 +21,12 @@ interface SwitchPlan {
   readonly left: readonly SysctlLeft[]
 }
 
-/** By the name under /proc/sys, with slashes. */
+/** Returns the sysctl of a name under /proc/sys, with slashes. */
 export function wantedSysctl(name: string, value: number): WantedSysctl {
   return { sysctl: { name, path: `proc/sys/${name}` }, value }
 }
 
-/** `values` as they are, by name; undefined for what this kernel does not have. */
+/** Plans the writes. `values` are the current ones by name, undefined for sysctls that this kernel lacks. */
 export function planSwitches(
   list: readonly WantedSysctl[],
   values: ReadonlyMap<string, number | undefined>,
@@ -43,7 +43,7 @@ export function planSwitches(
   return { writes, left }
 }
 
-/** Brings each to the value that it has to have. Does not reject. */
+/** Sets each sysctl to its wanted value. Does not reject. */
 export async function tuneSwitches(
   list: readonly WantedSysctl[],
   { root = '/' }: TuneOptions = {},

@@ -13,7 +13,7 @@ function hook(type: ChainHook['type'], hooknum: number, priority: number): Chain
   return { type, hooknum, priority }
 }
 
-/** Chains that packets enter by themselves, as iptables-nft makes them: policy ACCEPT. */
+/** Chains that packets enter without a jump, as iptables-nft creates them: policy ACCEPT. */
 const BUILTIN: Readonly<Record<XtTableName, ReadonlyMap<string, ChainHook>>> = {
   filter: new Map([
     ['INPUT', hook('filter', NF_INET_LOCAL_IN, NF_IP_PRI_FILTER)],
@@ -35,12 +35,12 @@ const BUILTIN: Readonly<Record<XtTableName, ReadonlyMap<string, ChainHook>>> = {
   ]),
 }
 
-/** Undefined for chains that packets come to by jumps alone. */
+/** Returns the hook of a chain; undefined for a chain that packets reach only by jumps. */
 export function builtinHook(table: XtTableName, chain: string): ChainHook | undefined {
   return BUILTIN[table].get(chain)
 }
 
-/** Of one table, in the order of their hooks. */
+/** Returns the built-in chains of one table, in the order of their hooks. */
 export function builtinChains(table: XtTableName): readonly string[] {
   return [...BUILTIN[table].keys()]
 }

@@ -33,8 +33,8 @@ import { octetsOfText } from './struct.ts'
 import * as target from './target.ts'
 
 /**
- * The bytes that iptables-nft 1.8.9 gives the kernel for the same rule, as the kernel lists them. Throws NetlinkError:
- * EMSGSIZE for what no rule can say, ENOENT for a set that does not exist.
+ * Compiles a rule to the bytes that iptables-nft 1.8.9 sends to the kernel, in the form of the kernel's listings.
+ * Throws NetlinkError: EMSGSIZE for a rule that cannot be expressed, ENOENT for a set that does not exist.
  */
 export function compileRule(rule: XtRule, family: NftFamily, indexOfIpset?: IndexOfIpset): CompiledRule {
   const { protocol } = rule
@@ -63,7 +63,7 @@ function equality(inverted: boolean): number {
 const INTERFACE_LENGTH_MAX = 15
 const IN = meta(nft.NFT_META_IIFNAME)
 const OUT = meta(nft.NFT_META_OIFNAME)
-/** What iptables compares the name with when it should be none at all. */
+/** The name that iptables compares with for a rule that matches no interface. */
 export const NO_INTERFACE = 'INVAL/D\0'
 
 function compileInterface(key: number, { name, inverted }: XtInterface): Octets {
@@ -77,7 +77,7 @@ function compileInterface(key: number, { name, inverted }: XtInterface): Octets 
 }
 
 const PROTOCOL = meta(nft.NFT_META_L4PROTO)
-/** By number, for what is nearly all of them. */
+/** Precompiled by number, for nearly all protocols. */
 const PROTOCOL_IS = Array.from(
   { length: 256 },
   (_, number) => PROTOCOL + cmp(nft.NFT_CMP_EQ, String.fromCharCode(number)),
@@ -90,7 +90,7 @@ function compileProtocol({ number, inverted }: XtProtocol): Octets {
   return inverted ? PROTOCOL + cmp(nft.NFT_CMP_NEQ, String.fromCharCode(number)) : is
 }
 
-/** Where addresses lie in the headers of both families. */
+/** Offsets of addresses in the headers of both families. */
 export const ADDRESS_OFFSETS = {
   ip: { source: 12, destination: 16, length: 4 },
   ip6: { source: 8, destination: 24, length: 16 },
@@ -98,7 +98,7 @@ export const ADDRESS_OFFSETS = {
 
 type Direction = 'source' | 'destination'
 
-/** Loads of the first so many bytes of an address, by their number. */
+/** Loads of the first bytes of an address, by their number. */
 const ADDRESS_LOADS = {
   ip: { source: addressLoads('ip', 'source'), destination: addressLoads('ip', 'destination') },
   ip6: { source: addressLoads('ip6', 'source'), destination: addressLoads('ip6', 'destination') },
@@ -111,7 +111,7 @@ function addressLoads(family: NftFamily, direction: Direction): readonly Octets[
   )
 }
 
-/** Whole bytes of a prefix are loaded and compared; any other mask takes the whole address. */
+/** Loads and compares only the whole bytes of a prefix; any other mask loads the whole address. */
 function compileAddress({ ip, mask, inverted }: XtAddress, family: NftFamily, direction: Direction): Octets {
   const { length } = ADDRESS_OFFSETS[family]
   if (ip.length !== length || mask.length !== length)
@@ -127,7 +127,7 @@ function compileAddress({ ip, mask, inverted }: XtAddress, family: NftFamily, di
   return (loads[length] ?? '') + masked(mask) + cmp(op, and(ip, mask))
 }
 
-/** How many bytes of ones a mask begins with, when there is nothing behind them. */
+/** Returns the number of leading 0xff bytes of a mask that is zero after them; undefined for any other mask. */
 function wholeBytes(mask: Octets): number | undefined {
   let bytes = 0
   while (bytes < mask.length && mask.charCodeAt(bytes) === 0xff) bytes++
@@ -193,7 +193,7 @@ const SOURCE_PORT = payload(nft.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)
 const DESTINATION_PORT = payload(nft.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
 const BOTH_PORTS = payload(nft.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4)
 
-/** Expressions of nf_tables where there is a port to compare. */
+/** Compiles to nf_tables expressions where there is a port to compare. */
 function compilePorts(one: match.MatchOf<'tcp' | 'udp' | 'sctp'>, family: NftFamily): Octets {
   const source = match.askedPorts(one.sourcePorts)
   const destination = match.askedPorts(one.destinationPorts)

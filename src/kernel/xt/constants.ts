@@ -1,10 +1,10 @@
-/** Headers of the kernel under linux/netfilter, under their own names. */
+/** Constants of the kernel headers under linux/netfilter, under their own names. */
 
 export const IPPROTO_TCP = 6
 export const IPPROTO_UDP = 17
 export const IPPROTO_SCTP = 132
 
-/** nf_tables.h: expressions that only iptables writes, or that only rules of others have. */
+/** nf_tables.h: expressions that only iptables writes, or that only rules of other programs have. */
 export const NFT_CMP_LT = 2
 export const NFT_CMP_LTE = 3
 export const NFT_CMP_GT = 4
@@ -19,7 +19,7 @@ export const NFTA_TARGET_NAME = 1
 export const NFTA_TARGET_REV = 2
 export const NFTA_TARGET_INFO = 3
 
-/** nf_conntrack_common.h and xt_conntrack.h: bits of a state. */
+/** nf_conntrack_common.h and xt_conntrack.h: bits of a conntrack state. */
 export const XT_CONNTRACK_STATE_INVALID = 1 << 0
 export const XT_CONNTRACK_STATE_ESTABLISHED = 1 << 1
 export const XT_CONNTRACK_STATE_RELATED = 1 << 2

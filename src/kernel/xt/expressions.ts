@@ -12,8 +12,8 @@ import {
 } from './constants.ts'
 
 /**
- * Expressions of nf_tables as the kernel lists them: no flags on the types of attributes, attributes in the order of the
- * kernel's dump functions (net/netfilter/nft_*.c), registers as NFT_REG_1.
+ * Expressions of nf_tables as the kernel lists them: no flags on the types of attributes, attributes in the order of
+ * the kernel's dump functions (net/netfilter/nft_*.c), registers as NFT_REG_1.
  */
 
 export interface RawExpression {
@@ -26,7 +26,7 @@ const HEADER = 4
 const PADDING = ['', '\0\0\0', '\0\0', '\0'] as const
 const TYPE_MASK = 0x3fff
 
-/** One attribute, padded. */
+/** Encodes one attribute, padded. */
 function attribute(type: number, payload: Octets): Octets {
   const length = payload.length + HEADER
   return (
@@ -40,7 +40,7 @@ function number(type: number, value: number): Octets {
   return `\x08\0${String.fromCharCode(type & 255, type >>> 8)}${u32be(value)}`
 }
 
-/** One element of NFTA_RULE_EXPRESSIONS. */
+/** Encodes one element of NFTA_RULE_EXPRESSIONS. */
 export function expression(name: string, data: Octets): Octets {
   const body = attribute(nft.NFTA_EXPR_NAME, `${name}\0`) + attribute(nft.NFTA_EXPR_DATA, data)
   return attribute(nft.NFTA_LIST_ELEM, body)
@@ -66,11 +66,11 @@ function value(type: number, octets: Octets): Octets {
   return attribute(type, attribute(nft.NFTA_DATA_VALUE, octets))
 }
 
-/** What rules compare, and load from packets, is no longer than an address. */
+/** Values that rules load or compare are at most as long as an address. */
 const VALUE_LENGTH_MAX = 16
 const CMP_OPS = [nft.NFT_CMP_EQ, nft.NFT_CMP_NEQ, NFT_CMP_LT, NFT_CMP_LTE, NFT_CMP_GT, NFT_CMP_GTE] as const
 
-/** All that comes before the value, by operation and length: rules are made by the ten thousand. */
+/** The bytes before the value, by operation and length: precomputed, because there are tens of thousands of rules. */
 const CMP_HEADS: readonly (readonly Octets[])[] = CMP_OPS.map(op =>
   Array.from({ length: VALUE_LENGTH_MAX + 1 }, (_, length) => {
     const data = number(nft.NFTA_CMP_SREG, REGISTER) + number(nft.NFTA_CMP_OP, op)
@@ -78,17 +78,17 @@ const CMP_HEADS: readonly (readonly Octets[])[] = CMP_OPS.map(op =>
   }),
 )
 
-/** `op` is NFT_CMP_*; at most 16 bytes are compared. */
+/** Encodes a comparison; `op` is NFT_CMP_*, and `octets` has at most 16 bytes. */
 export function cmp(op: number, octets: Octets): Octets {
   return (CMP_HEADS[op]?.[octets.length] ?? '') + octets + (PADDING[octets.length & 3] ?? '')
 }
 
-/** Without the last attribute's payload of so many bytes, and its padding. */
+/** Removes the last attribute's payload of this length, and its padding. */
 function withoutTail(octets: Octets, length: number): Octets {
   return octets.slice(0, octets.length - ((length + 3) & ~3))
 }
 
-/** `op` is NFT_RANGE_*. */
+/** Encodes a range comparison; `op` is NFT_RANGE_*. */
 export function range(op: number, from: Octets, to: Octets): Octets {
   const data = number(NFTA_RANGE_SREG, REGISTER) + number(NFTA_RANGE_OP, op)
   return expression('range', data + value(NFTA_RANGE_FROM_DATA, from) + value(NFTA_RANGE_TO_DATA, to))
@@ -106,7 +106,7 @@ export function masked(mask: Octets): Octets {
   )
 }
 
-/** `code` is NF_ACCEPT, NFT_RETURN and the like. */
+/** Encodes a verdict; `code` is NF_ACCEPT, NFT_RETURN and the like. */
 export function verdict(code: number, chain?: Octets | undefined): Octets {
   const target = chain === undefined ? '' : attribute(nft.NFTA_VERDICT_CHAIN, `${chain}\0`)
   const body = attribute(nft.NFTA_DATA_VERDICT, number(nft.NFTA_VERDICT_CODE, code) + target)
@@ -114,7 +114,7 @@ export function verdict(code: number, chain?: Octets | undefined): Octets {
   return expression('immediate', data)
 }
 
-/** iptables takes names of chains of 28 bytes; longer ones are made as they come. */
+/** iptables allows chain names of 28 bytes; verdicts with longer names are not precomputed. */
 const CHAIN_LENGTH_USUAL = 28
 
 function jumpHeads(code: number): readonly Octets[] {
@@ -139,7 +139,7 @@ export const ZERO_COUNTER = expression(
   attribute(nft.NFTA_COUNTER_BYTES, zeros(8)) + attribute(nft.NFTA_COUNTER_PACKETS, zeros(8)),
 )
 
-/** nft_compat's expression; NFTA_TARGET_* have the numbers of NFTA_MATCH_*. */
+/** Encodes nft_compat's expression; NFTA_TARGET_* have the numbers of NFTA_MATCH_*. */
 export function compat(kind: 'match' | 'target', name: string, revision: number, info: Octets): Octets {
   return expression(
     kind,
@@ -149,7 +149,7 @@ export function compat(kind: 'match' | 'target', name: string, revision: number,
   )
 }
 
-/** All that comes before the structure in compat(): the same for every one of its size, which is a multiple of 4. */
+/** Encodes the bytes before the structure in compat(): equal for all structures of this size, a multiple of 4. */
 export function compatHead(
   kind: 'match' | 'target',
   { name, revision, size }: { readonly name: string; readonly revision: number; readonly size: number },
@@ -157,7 +157,7 @@ export function compatHead(
   return compat(kind, name, revision, zeros(size)).slice(0, -size)
 }
 
-/** What is no expression any more is the last of them, without a name. */
+/** Splits a rule into expressions. Trailing bytes that are not an expression become the last one, without a name. */
 export function splitExpressions(compiled: Octets): readonly RawExpression[] {
   const expressions: RawExpression[] = []
   let at = 0
@@ -184,7 +184,7 @@ function rawExpression(octets: Octets, start: number, end: number): RawExpressio
   return whole && name !== undefined && name !== '' ? { name, data } : undefined
 }
 
-/** Attributes by their numbers. Undefined where they are no attributes. */
+/** Attributes by their numbers; undefined where the bytes are not attributes. */
 type AttributesRead = readonly (Octets | undefined)[]
 
 export function attributesOf(octets: Octets): AttributesRead | undefined {
@@ -195,16 +195,16 @@ export function attributesOf(octets: Octets): AttributesRead | undefined {
   return whole ? found : undefined
 }
 
-/** No expression has so many; it bounds what strange bytes make us keep. */
+/** No expression has more; the limit bounds the memory for invalid bytes. */
 const ATTRIBUTE_MAX = 32
 
-/** A number of 4 bytes; undefined for anything else. */
+/** Reads a number of 4 bytes; undefined for any other length. */
 export function numberIn(attributes: AttributesRead, type: number): number | undefined {
   const octets = attributes[type]
   return octets?.length === 4 ? readU32be(octets) : undefined
 }
 
-/** NFTA_DATA_VALUE of the data that attribute `type` is. */
+/** Reads NFTA_DATA_VALUE of the data in attribute `type`. */
 export function valueIn(attributes: AttributesRead, type: number): Octets | undefined {
   const octets = attributes[type]
   return octets === undefined ? undefined : attributesOf(octets)?.[nft.NFTA_DATA_VALUE]

@@ -18,22 +18,22 @@ import {
 import * as structs from './structs.ts'
 import { ADDRESS_TYPES, STATES } from './words.ts'
 
-/** Matches of xtables between their words and their structures, both ways. */
+/** Codecs between xtables matches as values and their structures. */
 
 export type MatchOf<K extends XtMatch['kind']> = Extract<XtMatch, { readonly kind: K }>
 
 interface MatchCodec<M extends XtMatch> {
-  /** The whole expression. Throws NetlinkError for what does not fit. */
+  /** Encodes the whole expression. Throws NetlinkError for a value that does not fit. */
   readonly write: (match: M, family: NftFamily) => Octets
-  /** Undefined for what the match cannot say. */
+  /** Decodes a structure; undefined where a match value cannot represent it. */
   readonly read: (info: Octets, family: NftFamily) => M | undefined
   readonly struct: { readonly name: string; readonly revision: number }
 }
 
 interface Ways<M, F> {
-  /** By offset. */
+  /** Returns the parts in the order of their offsets. */
   readonly write: (match: M, fields: F, family: NftFamily) => readonly Part[]
-  /** Of a structure that fits. */
+  /** Decodes a structure of the right size. */
   readonly read: (info: Octets, fields: F, family: NftFamily) => M | undefined
 }
 
@@ -71,12 +71,12 @@ export const CONNTRACK = codec<MatchOf<'conntrack'>, typeof structs.CONNTRACK.fi
   read(info, { matchFlags, invertFlags, stateMask }) {
     const [inverted, states] = [invertFlags.get(info), stateMask.get(info)]
     if (matchFlags.get(info) !== xt.XT_CONNTRACK_STATE || inverted > xt.XT_CONNTRACK_STATE) return undefined
-    // Rules are compared by their words: what has none makes it another rule.
+    // Rules are compared as values, so an unknown bit makes it a different rule.
     return (states & ~ALL_STATES) === 0 ? { kind: 'conntrack', states, inverted: inverted !== 0 } : undefined
   },
 })
 
-/** The kernel's own count lies over the probability's copy in union `u`: it dumps what it was given. */
+/** The kernel's own count overlays the copy of the probability in union `u`; the kernel dumps the bytes it was given. */
 export const STATISTIC = codec<MatchOf<'statistic'>, typeof structs.STATISTIC.fields>(structs.STATISTIC, {
   write: ({ probability }, fields) => [fields.probability.put(probability), fields.nthCount.put(probability)],
   read(info, fields) {
@@ -87,7 +87,7 @@ export const STATISTIC = codec<MatchOf<'statistic'>, typeof structs.STATISTIC.fi
 
 const RECENT_MODES = { set: xt.XT_RECENT_SET, rcheck: xt.XT_RECENT_CHECK } as const
 const ALL_BITS = '\xff'.repeat(16)
-/** What iptables begins with: the name that is given is written over it. */
+/** iptables starts with this name and overwrites it with the given one. */
 const RECENT_DEFAULT_NAME = 'DEFAULT'
 
 export const RECENT = codec<MatchOf<'recent'>, typeof structs.RECENT.fields>(structs.RECENT, {
@@ -120,12 +120,12 @@ export const RECENT = codec<MatchOf<'recent'>, typeof structs.RECENT.fields>(str
   },
 })
 
-/** Of IPv4 only the first four bytes are compared, and only they are given when the mask is. */
+/** For IPv4, only the first four bytes are compared, and iptables writes only those of a given mask. */
 function isWholeMask(mask: Octets, family: NftFamily): boolean {
   return mask === ALL_BITS || (family === 'ip' && mask.startsWith('\xff\xff\xff\xff') && isZero(mask, 4, 16))
 }
 
-/** As tools wrote it that did not use expressions of nf_tables for it. */
+/** The form of tools that did not use nf_tables expressions for marks. */
 const OLD_MARK = codec<MatchOf<'mark'>, typeof structs.MARK_MATCH.fields>(structs.MARK_MATCH, {
   write: ({ mark, mask, inverted }, fields) => [
     fields.mark.put(mark),
@@ -167,7 +167,7 @@ function areAllPorts({ from, to, inverted }: XtPorts): boolean {
   return from === 0 && to === 0xffff && !inverted
 }
 
-/** What asks something; undefined for nothing. */
+/** Returns the ports if they restrict a packet; undefined otherwise. */
 export function askedPorts(ports: XtPorts | undefined): XtPorts | undefined {
   return ports === undefined || areAllPorts(ports) ? undefined : ports
 }
@@ -227,7 +227,7 @@ function portsWays(kind: 'tcp' | 'udp'): Ways<MatchOf<'tcp' | 'udp' | 'sctp'>, t
   }
 }
 
-/** Flags of chunks that are not used: four times a chunk type of 255. */
+/** Flags of unused chunks: four times a chunk type of 255. */
 const NO_CHUNK_FLAGS = '\xff\0\0'.repeat(4)
 
 export const SCTP = codec<MatchOf<'tcp' | 'udp' | 'sctp'>, typeof structs.SCTP.fields>(structs.SCTP, {
@@ -296,7 +296,7 @@ export const IPVS = codec<MatchOf<'ipvs'>, typeof structs.IPVS.fields>(structs.I
     const whole = '\xff'.repeat(vaddr.mask.length)
     return [
       fields.vaddr.put(vaddr.ip),
-      // Nothing but a mask that was given leaves the rest of its field alone.
+      // iptables writes only the own bytes of an explicit mask; without a mask it fills the whole field.
       fields.vmask.put(vaddr.mask === whole ? ALL_BITS : vaddr.mask),
       fields.vport.put(vport),
       fields.l4proto.put(vproto ?? 0),
@@ -346,7 +346,7 @@ const READERS: ReadonlyMap<string, (info: Octets, family: NftFamily) => XtMatch 
   CODECS.map(({ struct, read }) => [`${struct.name} ${struct.revision}`, read]),
 )
 
-/** Undefined for matches and revisions that we have no words for, and for what those words cannot say. */
+/** Decodes a match; undefined for unknown matches and revisions, and for options that our types lack. */
 export function readMatch(
   { name, revision, info }: { readonly name: string; readonly revision: number; readonly info: Octets },
   family: NftFamily,
@@ -354,7 +354,7 @@ export function readMatch(
   return READERS.get(`${name} ${revision}`)?.(info, family)
 }
 
-/** Text up to the first NUL of a field with nothing behind it; undefined for anything else. */
+/** Returns the text before the first NUL of a zero-padded field; undefined for anything else. */
 function padded(info: Octets, from: number, to: number): string | undefined {
   const octets = beforeNul(info.slice(from, to))
   const end = from + octets.length

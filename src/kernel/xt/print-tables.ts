@@ -5,7 +5,7 @@ import { builtinChains } from './builtin.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
 
-/** In the order of iptables-nft-save, with the chains that packets enter by themselves. */
+/** Tables in the order of iptables-nft-save, with their built-in chains. */
 const TABLES = [
   { table: 'mangle', builtin: builtinChains('mangle') },
   { table: 'raw', builtin: ['PREROUTING', 'OUTPUT'] },
@@ -15,9 +15,9 @@ const TABLES = [
 ] as const
 
 /**
- * Tables of one family as iptables-save prints them, without its comments: with as many chains and rules as were read,
- * and the chains that packets enter where they do not exist as well. A rule with something in brackets is one that
- * iptables prints otherwise, or not at all.
+ * Prints the tables of one family as iptables-save does, without its comments: all chains and rules that were read,
+ * and built-in chains even if they do not exist. A rule with brackets is one that iptables prints differently, or not
+ * at all.
  */
 export function printTables(observed: Observed, family: NftFamily, nameOfIpset?: NameOfIpset): string {
   let text = ''
@@ -47,14 +47,14 @@ type PrintedChain = Pick<ObservedChain, 'name' | 'rules'> & {
   readonly hook: { readonly policy?: number } | undefined
 }
 
-/** Chains that packets enter by themselves, those that are not there among them; then the others by their bytes. */
+/** Returns built-in chains first, including those that do not exist; then the others by their bytes. */
 function inOrder({ chains }: ObservedTable, builtin: readonly string[]): readonly PrintedChain[] {
   const entered = builtin.map(name => chains.get(name) ?? { name, hook: {}, rules: [] })
   const others = [...chains.values()].filter(({ name }) => !builtin.includes(name))
   return [...entered, ...others.toSorted((a, b) => Buffer.compare(Buffer.from(a.name), Buffer.from(b.name)))]
 }
 
-/** Chains without a hook have none. */
+/** Returns the policy; a chain without a hook has none. */
 function policyOf({ hook }: PrintedChain): string {
   if (hook === undefined) return '-'
   return hook.policy === NF_DROP ? 'DROP' : 'ACCEPT'

@@ -15,8 +15,8 @@ import type {
 import { ADDRESS_TYPES, protocolWord, STATES } from './words.ts'
 
 /**
- * As iptables-save 1.8.9 prints it, from behind `-A CHAIN`; empty for a rule that says nothing. What has no words is in
- * brackets, with its bytes in hexadecimal: iptables takes no such rule.
+ * Prints a rule as iptables-save 1.8.9 does, from after `-A CHAIN`; empty for an empty rule. Parts that iptables has
+ * no words for are in brackets, in hexadecimal; iptables rejects such a rule.
  */
 export function printRule(rule: XtRule, family: NftFamily): string {
   const parts: string[] = []
@@ -35,7 +35,7 @@ function not(inverted: boolean | undefined): string {
 }
 
 function printInterface(option: string, { name, inverted }: XtInterface): string {
-  // Any at all: iptables-save leaves it out.
+  // Matches any interface, so iptables-save omits it.
   return name === '+' && !inverted ? '' : `${not(inverted)}${option} ${name}`
 }
 
@@ -49,7 +49,7 @@ function printAddress(option: string, { ip, mask, inverted }: XtAddress): string
   return `${not(inverted)}${option} ${printIp(ip)}/${bits ?? printIp(mask)}`
 }
 
-/** Undefined for a mask that is none of a prefix. */
+/** Returns the prefix length of a mask; undefined for a mask that is not a prefix. */
 function prefixLength(mask: Octets): number | undefined {
   let bits = 0
   let ended = false
@@ -64,7 +64,9 @@ function prefixLength(mask: Octets): number | undefined {
 
 const COMPATIBLE = '\0'.repeat(12)
 
-/** As inet_ntop: what has nothing but zeros before an IPv4 address is written with that. */
+/**
+ * Formats an address as inet_ntop does: an address with only zeros before its last four bytes ends in IPv4 notation.
+ */
 function printIp(ip: Ip): string {
   const isCompatible = ip.length === 16 && ip.startsWith(COMPATIBLE) && ip.slice(12, 14) !== '\0\0'
   return isCompatible ? `::${formatIp(ip.slice(12))}` : formatIp(ip)
@@ -93,7 +95,7 @@ function printMatch(match: XtMatch, family: NftFamily): string {
     case 'set':
       return `-m set ${not(match.inverted)}--match-set ${match.set} ${match.dimensions.join(',')}`
     case 'nfacct':
-      // Its two spaces are iptables-save's own.
+      // iptables-save prints two spaces here.
       return `-m nfacct --nfacct-name  ${match.name}`
     case 'physdev-is-in':
       return `-m physdev ${not(match.inverted)}--physdev-is-in`
@@ -104,7 +106,7 @@ function printMatch(match: XtMatch, family: NftFamily): string {
   }
 }
 
-/** xtables_save_string: quoted unless every character is of a name. */
+/** Quotes as xtables_save_string does: unless every character may be part of a name. */
 function quoted(text: string): string {
   return /^[\w-]+$/.test(text) ? text : `"${text.replace(/["\\']/g, '\\$&')}"`
 }
@@ -130,7 +132,7 @@ const DIGITS = 11
 const SCALE = 10n ** BigInt(DIGITS)
 const ONE = 1n << 31n
 
-/** As printf's %.11f: the nearest, and of two the even one. */
+/** Formats as printf's %.11f: to the nearest, ties to even. */
 function printProbability(probability: number): string {
   const scaled = BigInt(probability) * SCALE
   const floor = scaled / ONE
@@ -158,7 +160,7 @@ function printTypes(types: number): string {
   return ADDRESS_TYPES.filter((_, bit) => (types & (1 << bit)) !== 0).join(',')
 }
 
-/** iptables prints the protocol by an option that it does not take: --proto for --vproto. */
+/** iptables prints the protocol as --proto, an option that it does not accept; it reads --vproto. */
 function printIpvs({ vproto, vaddr, vport }: MatchOf<'ipvs'>): string {
   const protocol = vproto === undefined ? '' : ` --proto ${vproto}`
   const bits = prefixLength(vaddr.mask)

@@ -4,7 +4,7 @@ import { NFPROTO_IPV4, NFPROTO_IPV6 } from '../nft/constants.ts'
 import type { NftFamily } from '../nft/state.ts'
 import * as structs from './structs.ts'
 
-/** A match or target of xtables that compileRule writes, and what cannot be had without it. */
+/** An xtables match or target that compileRule writes, and what depends on it. */
 interface XtExtension {
   readonly kind: 'match' | 'target'
   readonly name: string
@@ -12,7 +12,7 @@ interface XtExtension {
   readonly use: XtUse
 }
 
-/** `services` is what no node can do without; the others are what some Services, modes or options ask for. */
+/** `services`: every node needs it. The others are needed only by some Services, modes or options. */
 export type XtUse = 'services' | 'affinity' | 'sctp' | 'ipvs' | 'counters'
 
 export interface MissingExtension extends XtExtension {
@@ -29,7 +29,7 @@ function target(use: XtUse, { name, revision }: Named): XtExtension {
   return { kind: 'target', name, revision, use }
 }
 
-/** In the revisions that are written; marks, ports and verdicts need nothing but nf_tables. */
+/** The extensions in the revisions that kprobe writes; marks, ports and verdicts need only nf_tables. */
 export const XT_EXTENSIONS: readonly XtExtension[] = [
   match('services', structs.COMMENT),
   match('services', structs.CONNTRACK),
@@ -52,7 +52,8 @@ export const XT_EXTENSIONS: readonly XtExtension[] = [
 const FAMILIES = { ip: NFPROTO_IPV4, ip6: NFPROTO_IPV6 } as const
 
 /**
- * What this kernel lacks, by family; it loads the modules that it has. Throws NetlinkError where it does not even say no.
+ * Returns the extensions that this kernel lacks, by family; the kernel loads the modules that it has. Throws
+ * NetlinkError when the kernel gives no clear answer.
  */
 export function probeXt(
   connection: Connection,
@@ -68,7 +69,7 @@ export function probeXt(
   )
 }
 
-/** `match recent (revision 1) for ip and ip6, target REJECT (revision 0) for ip6`; empty for none. */
+/** Formats `match recent (revision 1) for ip and ip6, target REJECT (revision 0) for ip6`; empty for none. */
 export function missingText(missing: readonly MissingExtension[]): string {
   const families = new Map<string, NftFamily[]>()
   for (const { kind, name, revision, family } of missing) {

@@ -8,7 +8,7 @@ import { askedPorts, portsMatch } from './match.ts'
 import type { XtAddress, XtInterface, XtMatch, XtPorts, XtProtocol, XtRule } from './rule.ts'
 import { isZero, textOfOctets } from './struct.ts'
 
-/** Expressions of nf_tables that stand for options of iptables: a load, perhaps a mask, and a comparison. */
+/** Expressions of nf_tables that represent an iptables option: a load, an optional mask, and a comparison. */
 interface Condition {
   readonly load: Load
   /** Undefined where all bits are compared. */
@@ -23,14 +23,14 @@ type Load =
   | { readonly from: 'meta'; readonly key: number }
   | { readonly from: 'payload'; readonly base: number; readonly offset: number; readonly length: number }
 
-/** `from` and `to` belong to it; they are the same for a comparison with one value. */
+/** A comparison. The range includes `from` and `to`; both are equal for a comparison with one value. */
 interface Test {
   readonly from: Octets
   readonly to: Octets
   readonly inverted: boolean
 }
 
-/** A field of the rule, or a match; `replaces` is the match before, to which this one added something. */
+/** A field of the rule, or a match; `replaces` is the preceding match, which this one extends. */
 type RuleField =
   | { readonly inInterface: XtInterface }
   | { readonly outInterface: XtInterface }
@@ -39,7 +39,7 @@ type RuleField =
   | { readonly destination: XtAddress }
   | { readonly match: XtMatch; readonly replaces?: XtMatch }
 
-/** Undefined where no load stands, or nothing that we know follows it. */
+/** Recognizes a condition; undefined where there is no load, or an unknown expression follows it. */
 export function conditionAt(expressions: readonly RawExpression[], at: number): Condition | undefined {
   const loaded = loadOf(expressions[at])
   if (loaded === undefined) return undefined
@@ -51,13 +51,16 @@ export function conditionAt(expressions: readonly RawExpression[], at: number): 
   const test = testOf(expressions, next, { register, width })
   if (test !== undefined) return { load, mask, test, length: next + test.length - at }
   const isName = load.from === 'meta' && isInterface(load.key)
-  // Whatever compares the name later on would not be understood by itself.
+  // If a later expression compares the name, the load alone is not a complete condition.
   if (mask === undefined && isName && !readsRegisters(expressions[next]))
     return { load, mask, test: undefined, length: 1 }
   return undefined
 }
 
-/** What it says in a rule of which so much is known; undefined for what iptables would say otherwise, or not at all. */
+/**
+ * Returns the condition's meaning in a rule with the fields read so far; undefined where iptables prints it
+ * differently, or not at all.
+ */
 export function fieldOf(
   condition: Condition,
   rule: Omit<XtRule, 'target'>,
@@ -89,7 +92,7 @@ function loadOf(
   return { load: { from: 'payload', base, offset, length }, register }
 }
 
-/** Of a bitwise that only clears bits, in place. */
+/** Returns the mask of a bitwise that only clears bits, in place. */
 function maskOf(one: RawExpression | undefined, register: number): Octets | undefined {
   const attributes = one?.name === 'bitwise' ? attributesOf(one.data) : undefined
   if (attributes === undefined) return undefined
@@ -106,11 +109,11 @@ function maskOf(one: RawExpression | undefined, register: number): Octets | unde
 
 interface Place {
   readonly register: number
-  /** Bytes that were loaded, where that is known. */
+  /** Number of bytes that were loaded, where it is known. */
   readonly width: number | undefined
 }
 
-/** The comparison at `at`: one value, a range, or two limits one after the other. */
+/** Reads the comparison at `at`: one value, a range, or two consecutive limits. */
 function testOf(
   expressions: readonly RawExpression[],
   at: number,
@@ -158,7 +161,7 @@ function limitOf(op: number | undefined, value: Octets): Comparison | undefined 
       return { from: undefined, to: value, width }
     case xt.NFT_CMP_GTE:
       return { from: value, to: undefined, width }
-    // Only ports are compared so, and none is above 65535 or below 0.
+    // Only ports are compared this way, and ports are limited to 0 to 65535.
     case xt.NFT_CMP_GT:
       return value === '\xff\xff' ? undefined : { from: neighbour(value, 1), to: undefined, width }
     case xt.NFT_CMP_LT:
@@ -216,7 +219,7 @@ function interfaceOf(test: Test | undefined): XtInterface | undefined {
   const nul = from.indexOf('\0')
   const octets = nul < 0 ? `${from}+` : from.slice(0, nul)
   const name = textOfOctets(octets)
-  // A name with a plus of its own would read as another rule.
+  // A name that itself ends in a plus would read as another rule.
   const isPlain = nul < 0 || (isZero(from, nul, from.length) && !octets.endsWith('+') && octets !== '')
   return name === undefined || !isPlain || octets.length > 15 ? undefined : { name, inverted }
 }
@@ -242,7 +245,7 @@ function addressField(
   if (length === 0 || length > place.length || !isWhole) return undefined
   const ip = test.from + '\0'.repeat(place.length - length)
   const ones = mask ?? '\xff'.repeat(length) + '\0'.repeat(place.length - length)
-  // Bits outside the mask never match: no option of iptables says that.
+  // Bits outside the mask never match, and no iptables option expresses that.
   if (!isWithin(ip, ones)) return undefined
   const address = { ip, mask: ones, inverted: test.inverted }
   if (offset === place.source) return rule.source === undefined ? { source: address } : undefined
@@ -276,7 +279,7 @@ function portField(
   }
   if (length !== 2 || from.length !== 2) return undefined
   const ports = { from: readU16be(from), to: readU16be(to), inverted }
-  // It asks nothing, and iptables would leave it out.
+  // It matches every port, and iptables would omit it.
   if (askedPorts(ports) === undefined) return undefined
   if (offset === 0) return { match: portsMatch(kind, { source: ports }) }
   return offset === 2 ? destinationField(kind, ports, matches.at(-1)) : undefined
@@ -286,7 +289,7 @@ function onePort(port: number, inverted: boolean): XtPorts {
   return { from: port, to: port, inverted }
 }
 
-/** Goes into the match that asks for the source port right before it. */
+/** Extends the preceding match if that compares the source port. */
 function destinationField(
   kind: 'tcp' | 'udp' | 'sctp',
   destination: XtPorts,

@@ -11,19 +11,19 @@ import { textOfOctets } from './struct.ts'
 import { readTarget } from './target.ts'
 
 /**
- * The rule that anybody's bytes say. What there are no words for stays in its place as `unknown`; nothing throws. A set
- * whose name is not known is called by its number, `[ipset 7]`.
+ * Decodes the rule of any program from its bytes. Parts without a value type stay in their position as `unknown`;
+ * nothing throws. A set without a known name is called by its number, `[ipset 7]`.
  */
 export function readRule(compiled: Octets, family: NftFamily, nameOfIpset?: NameOfIpset): XtRule {
   return new RuleReader(splitExpressions(compiled), family, nameOfIpset).read()
 }
 
-/** Fields of a rule in the making. */
+/** Fields of a rule under construction. */
 type Draft = { -readonly [K in Exclude<keyof XtRule, 'matches'>]?: XtRule[K] } & {
   readonly matches: XtMatch[]
 }
 
-/** Matches that leave nothing behind in the kernel, so that it does not matter what is asked before them. */
+/** Matches without side effects in the kernel, so that their order does not matter. */
 const PURE: ReadonlySet<XtMatch['kind']> = new Set([
   'comment',
   'tcp',
@@ -61,7 +61,7 @@ class RuleReader {
     return { ...this.#draft, target: this.#target }
   }
 
-  /** Takes in what begins at `at`; gives the number of expressions that it was. */
+  /** Decodes the expressions at `at`; returns how many it used. */
   #take(at: number): number {
     const one = this.#expressions[at]
     if (one === undefined) return 1
@@ -73,7 +73,7 @@ class RuleReader {
     return 1
   }
 
-  /** Expressions that mean something by themselves. Nothing has a place behind the target. */
+  /** Decodes an expression that has a meaning by itself. Nothing may follow the target. */
   #takeWhole(one: RawExpression): boolean {
     if (this.#target !== undefined) return false
     if (one.name === 'match') return this.#addMatch(this.#matchOf(one))
@@ -106,7 +106,7 @@ class RuleReader {
     return unknown === undefined ? undefined : (readTarget(unknown, this.#family) ?? unknown)
   }
 
-  /** False for what stands where it means something else: behind a match that counts or remembers packets. */
+  /** Returns false where the position changes the meaning: after a match that counts or remembers packets. */
   #merge(field: NonNullable<ReturnType<typeof fieldOf>>): boolean {
     const { matches } = this.#draft
     if ('match' in field) {
@@ -120,7 +120,7 @@ class RuleReader {
   }
 }
 
-/** The match or target that an expression of nft_compat is; NFTA_TARGET_* have the numbers of NFTA_MATCH_*. */
+/** Decodes the match or target of an nft_compat expression; NFTA_TARGET_* have the numbers of NFTA_MATCH_*. */
 function compatOf({ data }: RawExpression): XtUnknown | undefined {
   const attributes = attributesOf(data)
   const name = attributes?.[nft.NFTA_MATCH_NAME]

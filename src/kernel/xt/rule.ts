@@ -1,21 +1,21 @@
 import type { Ip } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 
-/** A rule of iptables as a value: what `iptables -A CHAIN` takes, and what iptables-save prints. */
+/** An iptables rule as a value: the input of `iptables -A CHAIN`, and the output of iptables-save. */
 export interface XtRule {
   readonly inInterface?: XtInterface
   readonly outInterface?: XtInterface
   readonly protocol?: XtProtocol
   readonly source?: XtAddress
   readonly destination?: XtAddress
-  /** In the order of their `-m`, which is that in which they are tried. */
+  /** In the order of their `-m`, in which the kernel evaluates them. */
   readonly matches: readonly XtMatch[]
-  /** Undefined for a rule that only counts. */
+  /** Undefined for a rule that only counts packets. */
   readonly target: XtTarget | undefined
 }
 
 export interface XtInterface {
-  /** With a `+` at its end: all whose names begin so. */
+  /** A `+` at its end matches all names with this prefix. */
   readonly name: string
   readonly inverted: boolean
 }
@@ -28,19 +28,19 @@ export interface XtProtocol {
 
 export interface XtAddress {
   readonly ip: Ip
-  /** As long as the address. Any bits, not only a prefix: 0.0.0.255 asks for the last byte. */
+  /** As long as the address. Any bits, not only a prefix: 0.0.0.255 compares the last byte. */
   readonly mask: Octets
   readonly inverted: boolean
 }
 
-/** Both ends belong to it. */
+/** A range of ports, including both ends. */
 export interface XtPorts {
   readonly from: number
   readonly to: number
   readonly inverted: boolean
 }
 
-/** Matches of xtables, by the names and in the words of iptables-extensions(8). */
+/** The xtables matches, with the names and words of iptables-extensions(8). */
 export type XtMatch =
   /** At most 255 bytes. */
   | { readonly kind: 'comment'; readonly text: string }
@@ -49,11 +49,11 @@ export type XtMatch =
       readonly sourcePorts?: XtPorts
       readonly destinationPorts?: XtPorts
     }
-  /** `states` are XT_CONNTRACK_STATE_* bits; DNAT is XT_CONNTRACK_STATE_DNAT among them. */
+  /** `states` are XT_CONNTRACK_STATE_* bits, including XT_CONNTRACK_STATE_DNAT. */
   | { readonly kind: 'conntrack'; readonly states: number; readonly inverted: boolean }
-  /** `--mode random`: `probability` in units of 1 / 2^31, as the kernel has it. */
+  /** `--mode random`: `probability` in units of 1 / 2^31, as in the kernel. */
   | { readonly kind: 'statistic'; readonly probability: number }
-  /** By source address, all bits of it. `seconds` 0 for none. */
+  /** By the whole source address. `seconds` is 0 for none. */
   | {
       readonly kind: 'recent'
       readonly mode: 'set' | 'rcheck'
@@ -62,7 +62,7 @@ export type XtMatch =
       readonly reap: boolean
     }
   | { readonly kind: 'mark'; readonly mark: number; readonly mask: number; readonly inverted: boolean }
-  /** XT_ADDRTYPE_* bits of xt_addrtype.h; 0 asks nothing. */
+  /** XT_ADDRTYPE_* bits of xt_addrtype.h; 0 matches every type. */
   | {
       readonly kind: 'addrtype'
       readonly sourceTypes: number
@@ -77,7 +77,7 @@ export type XtMatch =
       readonly inverted: boolean
     }
   | { readonly kind: 'nfacct'; readonly name: string }
-  /** `--physdev-is-in` and its negation: whether the packet came in by a port of a bridge. */
+  /** `--physdev-is-in` and its negation: whether the packet arrived through a bridge port. */
   | { readonly kind: 'physdev-is-in'; readonly inverted: boolean }
   /** `-m ipvs --vproto NUMBER --vaddr ADDRESS --vport PORT`; `vproto` is IPPROTO_*. */
   | { readonly kind: 'ipvs'; readonly vproto?: number; readonly vaddr: XtAddress; readonly vport: number }
@@ -94,14 +94,14 @@ export type XtTarget =
   | { readonly kind: 'DNAT'; readonly ip: Ip; readonly port: number }
   | XtUnknown
 
-/** What others wrote and we have no words for: kept as it is. */
+/** A part of another program's rule that has no value type: kept unchanged. */
 export interface XtUnknown {
   readonly kind: 'unknown'
-  /** Of the match or target; of an expression, its name, which is empty for bytes that are no expression. */
+  /** Name of the match, target or expression; empty for bytes that are not an expression. */
   readonly name: string
-  /** Of a match or target; 0 for an expression. */
+  /** Revision of a match or target; 0 for an expression. */
   readonly revision: number
   readonly info: Octets
-  /** An expression of nf_tables that iptables would not write so. */
+  /** An nf_tables expression in a form that iptables does not write. */
   readonly native?: true
 }

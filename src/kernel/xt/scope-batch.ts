@@ -12,36 +12,39 @@ export interface ScopeCommitOptions {
   readonly client: Pick<NftClient, 'commit' | 'rule' | 'ruleCounters'>
   readonly book: HandleBook
   readonly language: Language
-  /** How long work shares the event loop. */
+  /** How work yields to the event loop. */
   readonly slicing: Slicing
-  /** Gives `stale` when the kernel moved on from here. Without it, what moved on is verified, and tried again. */
+  /**
+   * The commit is `stale` if the kernel has left this generation. Without it, the commit verifies the changes and
+   * retries.
+   */
   readonly generation: number | undefined
 }
 
 export interface ScopeCommit
   extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign' | 'bytes' | 'messages'> {
   readonly failures: readonly ScopeFailure[]
-  /** Refused in part: what went ahead is there. */
+  /** Set when the kernel rejected only the rest: the part that was sent ahead is committed. */
   readonly partial?: true
 }
 
 export interface ScopeFailure extends Pick<OperationFailure, 'code' | 'error'> {
-  /** Undefined when the kernel refused the whole. */
+  /** Undefined when the kernel rejected the whole. */
   readonly operation: ScopeOperation | undefined
 }
 
-/** Of how many new rules of a chain the kernel is asked for the numbers: it is listed in less time than more of them take. */
+/** Maximum number of new rules of a chain whose handles the kernel echoes: for more, listing the chain is faster. */
 const ECHOED_MAX = 200
-/** Of all chains together: answers that the socket's queue does not take make the outcome of the commit unknown. */
+/** The same for all chains together: answers that overflow the socket's queue make the commit's outcome unknown. */
 const ECHOED_ALL_MAX = 1_000
 const OPERATIONS_PER_STEP = 64
 
-/** Operations of a scope in the kernel's own. */
+/** The operations of a scope as nf_tables operations. */
 export interface Batch {
   readonly transaction: Operation[]
-  /** What each operation was made of. */
+  /** The scope operation of each nf_tables operation. */
   readonly origins: ScopeOperation[]
-  /** What cannot be said to the kernel, as it would refuse it. */
+  /** Failures of operations that cannot be encoded, in the form of the kernel's rejections. */
   readonly unwritable: ScopeFailure[]
   readonly resolved: ReadonlyMap<DeleteRule, Resolved>
 }
@@ -113,7 +116,7 @@ function translateOne(operation: ScopeOperation, context: TranslatingOne): Opera
   }
 }
 
-/** Chains that the book knows and can go on knowing. */
+/** Returns the chains in the book whose new handles the kernel will echo. */
 function echoedChains(operations: ScopeOperations, book: HandleBook): ReadonlySet<string> {
   const rules = new Map<string, number>()
   if (book.isEmpty) return new Set()
@@ -136,7 +139,7 @@ function echoedChains(operations: ScopeOperations, book: HandleBook): ReadonlySe
   return echoed
 }
 
-/** Keeps the book. */
+/** Updates the book after a commit. */
 export function settle(
   book: HandleBook,
   { transaction, origins, resolved }: Batch,
@@ -160,7 +163,7 @@ export function settle(
   }
 }
 
-/** What the kernel says of the batch as a whole is nobody's doing. */
+/** Returns the failures. An error about the batch as a whole belongs to no operation. */
 export function failuresOf({ failures }: CommitResult, batch: Batch): readonly ScopeFailure[] {
   const origins = originsOf(failures, batch)
   return failures.map(({ operation: sent, code, error }) => {
@@ -170,7 +173,7 @@ export function failuresOf({ failures }: CommitResult, batch: Batch): readonly S
   })
 }
 
-/** What operations that failed were made of: there may be as many as there are operations. */
+/** Maps failed operations to their scope operations; there may be as many as there are operations. */
 export function originsOf(
   failures: readonly OperationFailure[],
   { transaction, origins }: Batch,
@@ -184,7 +187,7 @@ export function originsOf(
   )
 }
 
-/** The kernel names the chain; which rule of it, and so which match it lacks, only we know. */
+/** Adds the rule to the error: the kernel names only the chain, and not the rule or the match that it lacks. */
 function aboutRule(operation: ScopeOperation | undefined, error: Error): Error {
   if (operation?.verb !== 'add-rule' && operation?.verb !== 'insert-rule') return error
   return new Error(`${error.message}: ${printRule(operation.rule, operation.family)}`, { cause: error })

@@ -7,13 +7,13 @@ import { type IsOurs, placeOfTable, type ScopeOperation, type ScopeOperations } 
 
 export interface Owned {
   readonly isOurs: IsOurs
-  /** Rules of ours in chains of others. Those that are to stay when we leave are let be. */
+  /** Rules of ours in chains of other programs. Cleanup keeps those that are never removed. */
   readonly jumps: readonly XtJump[]
 }
 
 /**
- * Takes all that is ours out of the tables: jumps, then what is in our chains, then the chains. Chains that rules of
- * others lead to stay whole, with those that they lead to.
+ * Removes everything of ours from the tables: jumps, then the contents of our chains, then the chains. Chains that
+ * rules of other programs lead to stay unchanged, with the chains that they lead to.
  */
 export function removalOf(observed: Observed, owned: Owned, language: Language): ScopeOperations {
   return [...observed].flatMap(([key, { chains }]) => {

@@ -16,14 +16,14 @@ import { resolveDeletions } from './scope-resolve.ts'
 
 export type { ScopeCommit, ScopeCommitOptions }
 
-/** A batch that names a generation is sent so often while others commit in between. */
+/** Maximum attempts to send a batch that names a generation, while other programs commit in between. */
 const TRIES = 6
 const SLICED_FROM = 500
 
 /**
- * Sends operations as one batch that names the generation at which the rules that go were verified. Very many chains that
- * nothing leads to yet go ahead of it. Chains that the kernel does not let go, since rules of others lead to them, are
- * emptied and stay. Throws only for bugs of ours.
+ * Sends operations as one batch that names the generation at which the rules to delete were verified. Very many
+ * chains that nothing refers to yet go in commits ahead of it. Chains that the kernel does not delete, because rules
+ * of other programs lead to them, are emptied and stay. Throws only for bugs of ours.
  */
 export async function commitScope(
   operations: ScopeOperations,
@@ -32,7 +32,8 @@ export async function commitScope(
   const { client, book, generation: asked } = options
   const start = await client.commit([])
   book.reached(start.generation)
-  // Whoever asks for none has met others who always commit: several commits would meet them oftener than one.
+  // Without a generation, the caller competes with programs that commit all the time: several commits would collide
+  // with them more often than one.
   const count = asked === undefined ? 0 : countAhead(operations)
   if (count === 0) return commitWhole(operations, options, start)
   if (asked !== start.generation) return ended('stale', start)
@@ -63,7 +64,7 @@ async function commitWhole(
     if (batch.unwritable.length > 0)
       return { ...ended('refused', { generation, foreign }), failures: batch.unwritable }
     const isLast = tries === TRIES
-    // Where nothing goes by its number nothing was verified.
+    // Without deletions by handle, nothing was verified.
     const guard = isLast && asked === undefined && resolved.size === 0 ? {} : { generation }
     const result = await client.commit(batch.transaction, guard)
     generation = result.generation
@@ -81,7 +82,7 @@ async function commitWhole(
 
 type Start = Pick<ScopeCommit, 'generation' | 'foreign'>
 
-/** Nothing was sent. */
+/** Returns a result for a commit that sent nothing. */
 function ended(outcome: ScopeCommit['outcome'], { generation, foreign }: Start): ScopeCommit {
   return { outcome, generation, foreign, failures: [], bytes: 0, messages: 0 }
 }
@@ -91,7 +92,7 @@ function translated({ book, language, slicing }: ScopeCommitOptions, given: Give
   return given.operations.length < SLICED_FROM ? finish(steps) : finishInSlices(steps, slicing)
 }
 
-/** Chains that cannot go, when nothing else was refused. */
+/** Returns the chains that cannot be deleted, if the kernel rejected nothing else. */
 function busyChains({ failures }: CommitResult, batch: Batch): readonly ScopeOperation[] {
   const isBusy = ({ operation, code }: OperationFailure): boolean =>
     operation.verb === 'delete-chain' && code === 'EBUSY'
@@ -100,16 +101,17 @@ function busyChains({ failures }: CommitResult, batch: Batch): readonly ScopeOpe
   return failures.flatMap(({ operation }) => origins.get(operation) ?? [])
 }
 
-/* Of a full load, nearly everything is chains that nothing leads to before the last rules: the kernel can have the first of them while the others are made. */
+/* A full load consists mostly of chains that nothing refers to before the last rules. The kernel can process the
+   first of them while the others are encoded. */
 
-/** The kernel takes some 70 ms for so many, and each commit of its own costs 4 ms. */
+/** The kernel takes some 70 ms for this many, and each additional commit costs 4 ms. */
 const OPERATIONS_PER_PART = 8192
-/** Fewer are sent with all else. */
+/** Fewer operations are sent with all others. */
 const AHEAD_MIN = OPERATIONS_PER_PART
 
 /**
- * How many operations, from the first on, make only what no packet meets: chains that are new, and what is in them. 0 when
- * that is not worth commits of its own.
+ * Returns how many operations from the first on affect no packet: new chains and their contents. Returns 0 when that
+ * is not worth separate commits.
  */
 export function countAhead(operations: ScopeOperations): number {
   if (operations.length < AHEAD_MIN) return 0
@@ -137,7 +139,7 @@ function isUnmet(
   }
 }
 
-/** Rules of a chain follow each other. */
+/** Rules of a chain are consecutive. */
 function isOfSameChain(operation: ScopeOperation, previous: ScopeOperation | undefined): boolean {
   return (
     operation.verb === 'add-rule' &&
@@ -154,8 +156,8 @@ interface UnderWay {
 }
 
 /**
- * Sends them in parts, each of which is made while the kernel works on the one before. A part that fails is the last
- * one: those before it are there, and lead nowhere.
+ * Sends the operations in parts, and encodes each part while the kernel processes the one before. Stops at a part
+ * that fails: the parts before it are committed, and nothing refers to them.
  */
 async function commitAhead(
   operations: ScopeOperations,

@@ -32,8 +32,8 @@ interface ScopeRules {
 }
 
 /**
- * The difference between what the tables hold and what is wanted, whether the left-hand side was read or committed. What
- * a chain of ours holds and nobody wants goes; what other chains hold stays, except jumps that a commit of ours put there.
+ * Computes the changes from the held to the wanted state; the held state was read or committed. It removes unwanted
+ * rules from chains of ours. It keeps rules in other chains, except jumps that a commit of ours added.
  */
 export class ScopeDiff {
   readonly #draft = new ScopeDraft()
@@ -55,7 +55,7 @@ export class ScopeDiff {
     }
   }
 
-  /** Adds what one owner wants. Several owners may want one chain, with the same rules. */
+  /** Adds the chains and entries of one owner. Several owners may want one chain, with the same rules. */
   owner(owner: string, { chains, entries }: Asked): void {
     for (const chain of chains) this.#finishOwn(owner, chain)
     for (const { rule, sequence, ...place } of entries) {
@@ -78,7 +78,10 @@ export class ScopeDiff {
     return this.#held.tables.get(tableKey(place))?.chains.get(name)
   }
 
-  /** Nothing can lead to a chain of ours that somebody made a base chain: it is as good as not there, and in the way. */
+  /**
+   * Treats a chain of ours that another program made a base chain as missing, and clears it away: jumps cannot lead
+   * to it.
+   */
   #ownAt({ family, table, name }: XtChain): HeldChain | undefined {
     const there = this.#chainAt({ family, table }, name)
     if (there?.hook === undefined) return there
@@ -101,12 +104,12 @@ export class ScopeDiff {
     return keyOf(there) === this.#keyFor(rule, family) || this.#sameText(there, rule, family)
   }
 
-  /** Of a rule that the kernel cannot hold, no bytes: the commit reports why. */
+  /** Returns an empty key for a rule that the kernel cannot hold: the commit reports why. */
   #keyFor(rule: XtRule, family: NftFamily): string {
     return this.#held.kind === 'read' ? (bytesOf(this.#language, rule, family) ?? '') : ruleKey(rule)
   }
 
-  /** Others write the same rule in other bytes. What was committed differs where its key does. */
+  /** Other programs write the same rule in other bytes. A committed rule differs if its key does. */
   #sameText(there: HeldRule, rule: XtRule, family: NftFamily): boolean {
     return 'compiled' in there && this.#textOf(there, family) === printRule(rule, family)
   }
@@ -166,8 +169,8 @@ export class ScopeDiff {
   }
 
   /**
-   * Tells what stands in a common chain by what it is. Rules that come before entries, and those that come behind, are
-   * taken for themselves only where no entry is on the wrong side of them.
+   * Sorts the rules of a common chain by their role. A rule counts as one that comes before the entries, or after
+   * them, only where no entry is on the wrong side of it.
    */
   *#sort(there: readonly HeldRule[], { chain, entries }: CommonChain): Steps<SortedRules> {
     const { family } = chain
@@ -213,14 +216,14 @@ export class ScopeDiff {
     return rule !== undefined && this.#same(there, rule, family)
   }
 
-  /** Takes it out of `rules`. */
+  /** Finds a rule in `rules` and removes it there. */
   #isAmong(there: HeldRule, rules: XtRule[], family: NftFamily): boolean {
     const at = rules.findIndex(rule => this.#same(there, rule, family))
     if (at >= 0) rules.splice(at, 1)
     return at >= 0
   }
 
-  /** Takes from `missing` what is there in other bytes; gives the indexes of the rest of `others`. */
+  /** Removes from `missing` the entries that exist in other bytes; returns the indexes of the rest of `others`. */
   #match(
     there: readonly HeldRule[],
     { others, missing }: { readonly others: readonly number[]; readonly missing: OwnedRule[] },
@@ -243,7 +246,7 @@ export class ScopeDiff {
     return left
   }
 
-  /** Entries that have to move, each with the rule that it is now. */
+  /** Returns the entries that have to move, each with its current rule. */
   #misplaced(
     there: readonly HeldRule[],
     { chain, entries }: CommonChain,
@@ -267,7 +270,7 @@ export class ScopeDiff {
     return misplaced
   }
 
-  /** Gives the jumps that go. */
+  /** Returns the jumps to remove. */
   #finishJumps(): ReadonlySet<string> {
     const going = new Map<string, XtJump>()
     if (this.#held.jumps === this.#jumps) return new Set()
@@ -286,7 +289,7 @@ export class ScopeDiff {
     return new Set(going.keys())
   }
 
-  /** Of a chain that is not ours nothing is wanted but that it is there. */
+  /** For a chain that is not ours, only its existence is wanted. */
   #ensureChain(place: XtPlace, chain: string): void {
     if (this.#chainAt(place, chain) === undefined && !this.#wanted.has(chainKey(place, chain)))
       this.#draft.addFoundation(place, chain)
@@ -294,7 +297,7 @@ export class ScopeDiff {
 
   #findJumps(there: readonly HeldRule[], { rule, family }: XtJump) {
     const key = this.#keyFor(rule, family)
-    // What does not name the chain in its bytes does not lead to it.
+    // Bytes that do not contain the chain's name do not lead to it.
     const target = rule.target !== undefined && 'chain' in rule.target ? rule.target.chain : ''
     const [first, ...rest] = there.filter(
       each => keyOf(each) === key || (keyOf(each).includes(target) && this.#sameText(each, rule, family)),
@@ -327,7 +330,10 @@ export class ScopeDiff {
     }
   }
 
-  /** Chains that rules of others lead to: the kernel lets none of them go, so that they are only emptied. */
+  /**
+   * Returns the chains that rules of other programs lead to: the kernel does not delete them, so they are only
+   * emptied.
+   */
   #neededByOthers(
     place: XtPlace,
     chains: ReadonlyMap<string, HeldChain>,
@@ -352,17 +358,17 @@ function keyOf(there: HeldRule): string {
   return 'compiled' in there ? there.compiled : ruleKey(there.rule)
 }
 
-/** Whether an entry comes to stand where it belongs only when the rules behind the entries are put there anew. */
+/** Returns whether a new entry needs the rules after the entries to be written again to get its position. */
 function makesWay({ rules, last }: XtChain): boolean {
   return rules.length > 0 && last.length > 0
 }
 
-/** At the head, unless rules have to stay before them. */
+/** Returns where entries go: at the head, unless rules have to stay before them. */
 function placeOfEntries({ rules }: XtChain): 'head' | 'end' {
   return rules.length === 0 ? 'head' : 'end'
 }
 
-/** A common chain, written anew with its entries. */
+/** Returns the complete content of a common chain with its entries. */
 function contentWith(
   { family, table, name, rules, last }: XtChain,
   entries: readonly OwnedRule[],
@@ -386,7 +392,7 @@ function rulesOf({ rules, last }: XtChain): readonly XtRule[] {
 }
 
 interface SortedRules {
-  /** Those that XtChain.rules asks for, as far as they are there. */
+  /** The rules of XtChain.rules that exist. */
   readonly before: HeldRule[]
   readonly last: HeldRule[]
   readonly missingLast: XtRule[]

@@ -10,7 +10,7 @@ import {
   tableKey,
 } from './scope-operation.ts'
 
-/** A rule, and whom it serves. */
+/** A rule and its owner. */
 export interface OwnedRule {
   readonly rule: XtRule
   readonly owner: string | undefined
@@ -18,39 +18,38 @@ export interface OwnedRule {
   readonly sequence?: string | undefined
 }
 
-/** All that is to stand in a chain, written anew. */
+/** The complete new content of a chain. */
 export interface ChainContent extends XtPlace {
   readonly chain: string
   readonly owner: string | undefined
-  /** How many rules have to be flushed first; undefined for a chain that is not there. */
+  /** Number of rules to flush first; undefined for a chain that does not exist. */
   readonly replaces: number | undefined
   readonly rules: readonly XtRule[]
-  /** Behind them. */
+  /** Entries after `rules`. */
   readonly entries: readonly OwnedRule[]
-  /** Behind these. */
+  /** Rules after the entries. */
   readonly last: readonly XtRule[]
 }
 
-/** A chain that goes. */
+/** A chain to remove. */
 interface ChainGoing extends XtPlace {
   readonly chain: string
   readonly owner: string | undefined
   readonly rules: number
-  /** It is emptied and no more. */
+  /** The chain is only emptied. */
   readonly stays?: boolean
 }
 
 const CHAINS_PER_STEP = 64
 
 /**
- * Collects what is to change, and puts it into an order of which every beginning is harmless: chains are filled
- * before anything leads to them, and nothing leads to them any more when they go. A socket that does not take the whole
- * may make several commits of it. Only a chain that is written anew can then be met half full, by packets between the
- * two commits that it lies in.
+ * Collects changes and orders them so that every prefix of the order is harmless: chains are filled before anything
+ * refers to them, and removed after nothing refers to them. A socket with a small limit may split them into several
+ * commits. Only a rewritten chain that the split divides can be half full for packets between two of these commits.
  */
 export class ScopeDraft {
   readonly #tables = new Map<string, XtPlace>()
-  /** Base chains, and chains of others that our jumps need. */
+  /** Base chains, and chains of other programs that our jumps need. */
   readonly #foundations = new Map<string, ScopeOperation>()
   /** By table and chain. */
   readonly #contents = new Map<string, Map<string, ChainContent>>()
@@ -66,7 +65,7 @@ export class ScopeDraft {
     this.#tables.set(tableKey({ family, table }), { family, table })
   }
 
-  /** A chain that is not ours, as iptables-nft would make it. */
+  /** Adds a chain that is not ours, as iptables-nft would create it. */
   addFoundation({ family, table }: XtPlace, chain: string): void {
     const hook = builtinHook(table, chain)
     this.#foundations.set(chainKey({ family, table }, chain), {
@@ -90,7 +89,7 @@ export class ScopeDraft {
     this.#appended.push({ verb: 'add-rule', ...placed(place), rule, owner })
   }
 
-  /** Those of a chain come to stand in the order in which they are told. */
+  /** Inserts entries; those of a chain end up in the order of the calls. */
   insertEntry(place: XtPlace & { readonly chain: string }, { rule, owner }: OwnedRule): void {
     this.#entries.push({ verb: 'insert-rule', ...placed(place), rule, owner })
   }
@@ -111,7 +110,7 @@ export class ScopeDraft {
     this.#rulesGone.push({ verb: 'delete-rule', ...placed(place), rule, owner })
   }
 
-  /** Goes before a new one of its name comes. */
+  /** Removes a chain before a new one of its name is created. */
   clearTheWay(chain: ChainGoing): void {
     this.#chainsInTheWay.push(chain)
   }
@@ -150,7 +149,7 @@ export class ScopeDraft {
   }
 }
 
-/** All are emptied before the first one goes: they may lead to each other. */
+/** Empties all chains before it deletes the first one, because they may refer to each other. */
 function dropChains(operations: ScopeOperation[], chains: readonly ChainGoing[]): void {
   for (const going of chains) if (going.rules > 0) operations.push(flush(going))
   for (const going of chains)
@@ -179,14 +178,14 @@ function writeContent(operations: ScopeOperation[], content: ChainContent): void
   for (const rule of last) operations.push({ verb: 'add-rule', family, table, chain, rule, owner })
 }
 
-/** Jumps of chains that others hang into base chains come before those of the base chains. */
+/** Sorts jumps of chains that other programs attach to base chains before jumps of the base chains. */
 function inwards(jumps: readonly ScopeOperation[]): readonly ScopeOperation[] {
   const isBase = (jump: ScopeOperation): boolean =>
     'chain' in jump && builtinHook(jump.table, jump.chain) !== undefined
   return [...jumps.filter(jump => !isBase(jump)), ...jumps.filter(isBase)]
 }
 
-/** Each chain behind those that its rules lead to. */
+/** Yields each chain after the chains that its rules lead to. */
 function* leavesFirst(contents: ReadonlyMap<string, ChainContent>): Iterable<ChainContent> {
   const opened = new Set<ChainContent>()
   const closed = new Set<ChainContent>()

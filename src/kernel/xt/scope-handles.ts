@@ -2,29 +2,29 @@ import type { Octets } from '../../base/octets.ts'
 import type { ObservedChain, ObservedRule } from '../nft/state.ts'
 
 /**
- * The kernel's numbers for rules of chains from which single rules are deleted, as they are learnt from listings and
- * from answers to our own commits. A number may be another rule's once somebody deleted the table and made it again: what
- * was learnt before somebody else's commit has to be verified before it is used.
+ * Caches the kernel's rule handles for chains from which single rules are deleted, from listings and from answers to
+ * our own commits. A handle may belong to another rule after another program deletes the table and creates it again:
+ * handles that were cached before a commit of another program must be verified before use.
  */
 export class HandleBook {
   readonly #chains = new Map<string, KnownChain>()
-  /** Generation up to which nobody but us is known to have committed. */
+  /** Last generation without unknown commits of other programs. */
   #generation: number | undefined
-  /** Grows with every commit of others that was noticed. */
+  /** Counts the noticed commits of other programs. */
   #epoch = 0
 
-  /** The kernel is at this generation now, as somebody read it: has anybody else committed? */
+  /** Records the kernel's current generation; a change that is not ours means that another program committed. */
   reached(generation: number): void {
     if (this.#generation !== undefined && this.#generation !== generation) this.#epoch++
     this.#generation = generation
   }
 
-  /** Our own commit, and nobody else's, led here. */
+  /** Records the generation after a commit of ours without another program's commit. */
   committed(generation: number): void {
     this.#generation = generation
   }
 
-  /** All rules of a chain, as they were at the generation that was reached last. */
+  /** Stores all rules of a chain at the generation that was reached last. */
   learn(key: string, rules: ObservedChain['rules']): void {
     this.#chains.set(key, { epoch: this.#epoch, rules, byBytes: undefined })
   }
@@ -45,18 +45,18 @@ export class HandleBook {
     return this.#chains.has(key)
   }
 
-  /** Whether nobody else committed since the chain was learnt. */
+  /** Returns whether no other program committed since the chain was stored. */
   isFresh(key: string): boolean {
     return this.#chains.get(key)?.epoch === this.#epoch
   }
 
-  /** The handles of rules with these bytes, in the order of the chain as far as it is known. */
+  /** Returns the handles of rules with these bytes, in the known order of the chain. */
   handlesOf(key: string, compiled: Octets): readonly bigint[] {
     const chain = this.#chains.get(key)
     return chain === undefined ? [] : (indexOf(chain).get(compiled) ?? [])
   }
 
-  /** All rules of a chain that is known. */
+  /** Yields all rules of a known chain. */
   *rulesOf(key: string): Iterable<ObservedRule> {
     const chain = this.#chains.get(key)
     if (chain === undefined) return
@@ -82,7 +82,7 @@ export class HandleBook {
 
 interface KnownChain {
   readonly epoch: number
-  /** As listed, until somebody asks for one of them. */
+  /** The listed rules, until the first lookup indexes them. */
   rules: readonly ObservedRule[]
   byBytes: Map<Octets, bigint[]> | undefined
 }

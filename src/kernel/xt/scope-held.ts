@@ -4,36 +4,36 @@ import type { OwnedRule } from './scope-draft.ts'
 import { chainKey, tableKey } from './scope-operation.ts'
 import type { Asked, Common } from './scope-wanted.ts'
 
-/** A rule that a table holds: as the kernel listed it, or as the last commit wrote it. */
+/** A rule in a table: as the kernel listed it, or as the last commit wrote it. */
 export type HeldRule = ObservedRule | OwnedRule
 
 export interface HeldChain {
   readonly name: string
   readonly hook: ChainHook | undefined
   readonly rules: readonly HeldRule[]
-  /** The owner that asked for the chain; undefined for a chain that was read. */
+  /** The owner that wants the chain; undefined for a chain that was read. */
   readonly owner?: string | undefined
-  /** The chain that was written, when nothing else is in it. */
+  /** The chain that was written, if it holds nothing else. */
   readonly written?: XtChain | undefined
 }
 
-/** The left-hand side of a difference: one form for what was read from the kernel and what was committed last. */
+/** The held state of a diff: one form for what was read from the kernel and what was committed last. */
 export interface Held {
   readonly kind: 'read' | 'written'
   /** By tableKey. */
   readonly tables: ReadonlyMap<string, { readonly chains: ReadonlyMap<string, HeldChain> }>
-  /** The jumps that the last commit asked for. */
+  /** The jumps of the last commit. */
   readonly jumps: readonly XtJump[]
 }
 
-/** Everything that the tables hold. */
+/** Returns everything that the tables hold. */
 export function heldInKernel(observed: Observed): Held {
   return { kind: 'read', tables: observed, jumps: [] }
 }
 
 /**
- * What the last commit left: the common chains, and of the owners those that were added. An owner that did not change
- * need not be added, as it is on neither side of the difference. An owner is added before ScopeDiff.owner() hears of it.
+ * The state after the last commit: the common chains, and the added owners. An unchanged owner may be omitted,
+ * because it is then on neither side of the diff. Call add() for an owner before ScopeDiff.owner().
  */
 export class Committed implements Held {
   readonly kind = 'written'
@@ -68,7 +68,7 @@ export class Committed implements Held {
     }
   }
 
-  /** Removes chains of owners that the difference has seen, and that are wanted: it asks for them no more. */
+  /** Removes chains of owners that the diff has already processed; it does not read them again. */
   remove(chains: readonly XtChain[]): void {
     for (const chain of chains) this.#chainsOf(chain).delete(chain.name)
   }
@@ -82,7 +82,7 @@ export class Committed implements Held {
     return chains
   }
 
-  /** A chain of others. Undefined where the chain is common, which no jump stands in. */
+  /** Returns a chain of another program; undefined for a common chain, which contains no jump. */
   #foundation(place: XtPlace, name: string): FoundationChain | undefined {
     const chains = this.#chainsOf(place)
     const there = chains.get(name)
@@ -104,7 +104,7 @@ class FoundationChain implements HeldChain {
   }
 }
 
-/** Lists its rules when a difference asks for them: most common chains are never asked. */
+/** Lists its rules only when a diff reads them: most common chains are never read. */
 class WrittenChain implements HeldChain {
   readonly hook = undefined
   readonly owner: string | undefined

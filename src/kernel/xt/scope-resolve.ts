@@ -7,26 +7,26 @@ import { readRule } from './read.ts'
 import type { HandleBook } from './scope-handles.ts'
 import { chainKey, type DeleteRule, isObservedRule, type ScopeOperations } from './scope-operation.ts'
 
-/** Where rules are read. */
+/** The sources of rules and handles. */
 interface RuleReader {
   readonly client: Pick<NftClient, 'rule' | 'ruleCounters'>
   readonly book: HandleBook
   readonly language: Language
 }
 
-/** A rule that goes, under the kernel's number for it. */
+/** A rule to delete, with its handle. */
 export interface Resolved {
   readonly handle: bigint
-  /** What stands under that number. */
+  /** The bytes of the rule with that handle. */
   readonly compiled: Octets
 }
 
-/** More rules than this of one chain are found out about by listing it. */
+/** Beyond this number of rules, the whole chain is listed. */
 const ASKED_SINGLY_MAX = 32
 
 /**
- * Finds the numbers of the rules that are to go. Numbers that were learnt before somebody else's commit are verified.
- * Undefined when one of the rules is not there any more.
+ * Finds the handles of the rules to delete. Verifies handles that were cached before a commit of another program.
+ * Returns undefined when one of the rules is gone.
  */
 export async function resolveDeletions(
   reader: RuleReader,
@@ -62,7 +62,7 @@ async function resolveChain(
   if (!isWorthAsking) await listAgain(reader, chain)
   const found = lookUp(reader, chain)
   const isTrue = found !== undefined && (book.isFresh(chain.key) || areThere(reader, found))
-  // What the book does not know may have been written by others in other words, or since.
+  // An unknown rule may have been written by another program in other bytes, or since the last listing.
   if (!isTrue && !isWorthAsking) return false
   if (!isTrue) await listAgain(reader, chain)
   const final = isTrue ? found : lookUp(reader, chain)
@@ -83,7 +83,7 @@ function areThere({ client }: RuleReader, found: ReadonlyMap<DeleteRule, Resolve
   return true
 }
 
-/** Undefined when the book does not know one of them. */
+/** Returns the cached rules; undefined when one of them is unknown. */
 function lookUp(
   { book, language }: RuleReader,
   { key, deletions }: ChainDeletions,
@@ -106,11 +106,14 @@ function lookUp(
 }
 
 interface Known extends Pick<RuleReader, 'book' | 'language'> {
-  /** All rules of the chain, by what iptables-save would print. */
+  /** All rules of the chain, by their iptables-save text. */
   readonly byWords: (family: NftFamily) => ReadonlyMap<string, readonly Resolved[]>
 }
 
-/** The best first: of equal rules it does not matter which one goes, but one that was read is meant by its number. */
+/**
+ * Returns the candidates, the best first. Equal rules are interchangeable, but a rule that was read is preferred by
+ * its handle.
+ */
 function candidates(
   { book, language, byWords }: Known,
   key: string,

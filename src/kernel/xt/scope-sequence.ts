@@ -1,15 +1,15 @@
 import type { OwnedRule } from './scope-draft.ts'
 
 interface SequencePlaces {
-  /** Where new entries come to stand. */
+  /** The end of the chain that receives new entries. */
   readonly at: 'head' | 'end'
-  /** Among what is there; undefined for one that comes. */
+  /** Returns the entry's position in the chain; undefined for a new entry. */
   readonly positionOf: (entry: OwnedRule) => number | undefined
 }
 
 /**
- * Entries that are there, and on the wrong side of another of their sequence, or of where it comes to stand: they have to
- * be put there anew, with those that come, in the order in which all are asked for.
+ * Returns the existing entries on the wrong side of another entry of their sequence, or of the position of a new one.
+ * They must be removed and inserted again with the new ones, in the wanted order.
  */
 export function misplacedEntries(
   entries: readonly OwnedRule[],
@@ -26,7 +26,7 @@ export function misplacedEntries(
   return [...sequences.values()].flatMap(sequence => {
     const sign = at === 'head' ? 1 : -1
     let next = Number.POSITIVE_INFINITY
-    // From the one that is furthest from where new ones come.
+    // Starts at the entry that is furthest from the position of new ones.
     return (at === 'head' ? sequence.toReversed() : sequence).filter(entry => {
       const position = positionOf(entry)
       const isRight = position !== undefined && sign * position < next

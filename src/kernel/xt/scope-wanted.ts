@@ -1,7 +1,7 @@
 import type { XtChain, XtEntry, XtJump } from './scope.ts'
 import { chainKey, ruleKey, sameRules } from './scope-operation.ts'
 
-/** The chains and entries that one owner asks for. */
+/** The chains and entries that one owner wants. */
 export interface Asked {
   readonly chains: readonly XtChain[]
   readonly entries: readonly XtEntry[]
@@ -16,7 +16,7 @@ export interface Common {
 
 export const NOTHING_COMMON: Common = { chains: new Map(), jumps: [] }
 
-/** Keeps those of the jumps asked for `before` that are never removed. */
+/** Creates the common state. It keeps those jumps of `before` that are never removed. */
 export function commonOf(
   chains: readonly XtChain[],
   jumps: readonly XtJump[],
@@ -35,8 +35,8 @@ export function jumpKey(jump: Pick<XtJump, 'family' | 'table' | 'chain' | 'rule'
 }
 
 /**
- * Whether a change of the common chains rewrites one of them, with the entries of all owners. A difference then needs
- * every owner.
+ * Returns whether a change of the common chains rewrites one of them, with the entries of all owners. A diff then
+ * needs every owner.
  */
 export function rewritesCommon(before: Common, after: Common): boolean {
   if (before.chains === after.chains) return false

@@ -2,11 +2,11 @@ import type { NftFamily } from '../nft/state.ts'
 import type { XtRule } from './rule.ts'
 
 /**
- * What is ours in tables that are everybody's: chains by name, and rules in other chains that lead to them. All else in
- * those tables is none of our business.
+ * The part of shared tables that belongs to kprobe: chains by name, and rules in other chains that lead to them.
+ * kprobe does not touch the rest of those tables.
  */
 
-/** Tables of iptables that Kubernetes writes to. */
+/** The iptables tables that Kubernetes writes to. */
 export type XtTableName = 'filter' | 'nat' | 'mangle'
 
 export interface XtPlace {
@@ -14,30 +14,30 @@ export interface XtPlace {
   readonly table: XtTableName
 }
 
-/** A chain of ours: nothing stands in it but what we put there. */
+/** A chain of ours: it contains only rules of ours. */
 export interface XtChain extends XtPlace {
   readonly name: string
-  /** In this order. Entries come behind them, in any order. */
+  /** In this order. Entries come after them, in any order. */
   readonly rules: readonly XtRule[]
-  /** Behind the entries, in any order. */
+  /** After the entries, in any order. */
   readonly last: readonly XtRule[]
 }
 
-/** A rule of one Service in a chain that all Services share. Its place among its like means nothing. */
+/** A rule of one Service in a chain that all Services share. Its order among other entries has no meaning. */
 export interface XtEntry extends XtPlace {
   readonly chain: string
   readonly rule: XtRule
-  /** Entries of one Service with the same one in the same chain stand there in the order in which they are asked for. */
+  /** Entries of one Service with the same sequence in the same chain keep the order in which they are listed. */
   readonly sequence?: string
 }
 
 /**
- * A rule in a chain that is not ours (INPUT, or KUBE-FIREWALL, which kubelet writes as well). It is there once, put first
- * when it is not there at all; where it stands among others is theirs to say. The chain is made if there is none.
+ * A rule in a chain that is not ours (INPUT, or KUBE-FIREWALL, which kubelet writes as well). It exists once. If it
+ * is missing, it is inserted first; an existing one keeps its position. The chain is created if it does not exist.
  */
 export interface XtJump extends XtPlace {
   readonly chain: string
   readonly rule: XtRule
-  /** False for what stays when we leave, and when it is not asked for any more. */
+  /** False for a jump that stays after cleanup, and after it is no longer wanted. */
   readonly removed: boolean
 }

@@ -1,14 +1,14 @@
 import { type Octets, readU16be, readU32host, u16be, u32host, zeros } from '../../base/octets.ts'
 
 /**
- * Structures of xtables as tables: where each field lies and how it is written and read. Numbers are in host order
+ * Structures of xtables as tables: the position and the encoding of each field. Numbers are in host order
  * (little-endian) unless their name says otherwise.
  */
 export interface Struct<F extends Fields> {
-  /** Of the match or target. */
+  /** Name of the match or target. */
   readonly name: string
   readonly revision: number
-  /** As the kernel dumps it: the structure's size, up to the next multiple of 8 (XT_ALIGN). */
+  /** Size in the kernel's dumps: that of the structure, rounded up to a multiple of 8 (XT_ALIGN). */
   readonly size: number
   readonly fields: F
 }
@@ -24,11 +24,11 @@ interface FieldPlace {
 
 export interface Field<T> extends FieldPlace {
   readonly put: (value: T) => Part
-  /** From the bytes of a whole structure. */
+  /** Reads the field from the bytes of a whole structure. */
   readonly get: (info: Octets) => T
 }
 
-/** One field's bytes. */
+/** The bytes of one field. */
 export interface Part {
   readonly offset: number
   readonly octets: Octets
@@ -79,7 +79,7 @@ export function bytes(offset: number, length: number): Field<Octets> {
   }
 }
 
-/** The whole structure; what no part fills is zero. Parts come in the order of their offsets. */
+/** Assembles the whole structure, with zeros between the parts. Parts come in the order of their offsets. */
 export function layOut({ size }: { readonly size: number }, parts: readonly Part[]): Octets {
   let info = ''
   let at = 0
@@ -91,10 +91,10 @@ export function layOut({ size }: { readonly size: number }, parts: readonly Part
   return at < size ? info + NOTHING.slice(at - size) : info
 }
 
-/** More than any gap of a structure. */
+/** Longer than any gap of a structure. */
 const NOTHING = zeros(512)
 
-/** Whether `info` has the structure's size and is zero wherever the table has no field. */
+/** Returns whether `info` has the structure's size and is zero wherever the table has no field. */
 export function fits<F extends Fields>({ size, fields }: Struct<F>, info: Octets): boolean {
   if (info.length !== size) return false
   let at = 0
@@ -110,12 +110,12 @@ export function isZero(info: Octets, from: number, to: number): boolean {
   return true
 }
 
-/** `text` in UTF-8. */
+/** Encodes `text` in UTF-8. */
 export function octetsOfText(text: string): Octets {
   return NON_ASCII.test(text) ? Buffer.from(text, 'utf8').toString('latin1') : text
 }
 
-/** Undefined for bytes that no text has. */
+/** Decodes UTF-8; undefined for invalid bytes. */
 export function textOfOctets(octets: Octets): string | undefined {
   if (!NON_ASCII.test(octets)) return octets
   const text = Buffer.from(octets, 'latin1').toString('utf8')
@@ -124,7 +124,7 @@ export function textOfOctets(octets: Octets): string | undefined {
 
 const NON_ASCII = /[^\0-\x7f]/
 
-/** Up to the first NUL, or the end. */
+/** Returns the bytes before the first NUL, or all of them. */
 export function beforeNul(octets: Octets): Octets {
   const nul = octets.indexOf('\0')
   return nul < 0 ? octets : octets.slice(0, nul)

@@ -1,7 +1,7 @@
 import { NFACCT_NAME_MAX, XT_RECENT_NAME_LEN } from './constants.ts'
 import { bytes, type Fields, type Struct, u8, u16, u16net, u32 } from './struct.ts'
 
-/** What the matches and targets of xtables are told, by the kernel's headers under linux/netfilter. Fields by offset. */
+/** The structures of xtables matches and targets, from the kernel's headers under linux/netfilter. Fields by offset. */
 
 function struct<F extends Fields>(name: string, revision: number, size: number, fields: F): Struct<F> {
   return { name, revision, size, fields }
@@ -10,14 +10,16 @@ function struct<F extends Fields>(name: string, revision: number, size: number, 
 /** struct xt_comment_info. */
 export const COMMENT = struct('comment', 0, 256, { comment: bytes(0, 256) })
 
-/** struct xt_conntrack_mtinfo3: all that is compared is the state. */
+/** struct xt_conntrack_mtinfo3: only the state is compared. */
 export const CONNTRACK = struct('conntrack', 3, 168, {
   matchFlags: u16(146),
   invertFlags: u16(148),
   stateMask: u16(150),
 })
 
-/** struct xt_statistic_info; the count shares its place with nth's, and its pointer is not given out. */
+/**
+ * struct xt_statistic_info; the count shares its place with that of nth, and the kernel does not export its pointer.
+ */
 export const STATISTIC = struct('statistic', 0, 24, {
   mode: u16(0),
   flags: u16(2),
@@ -60,7 +62,7 @@ export const UDP = struct('udp', 0, 16, {
   invflags: u8(8),
 })
 
-/** struct xt_sctp_info: no chunks; a chunk type of 255 in `flagInfo` is one that is not used. */
+/** struct xt_sctp_info: no chunks; a chunk type of 255 in `flagInfo` marks an unused entry. */
 export const SCTP = struct('sctp', 0, 296, {
   destFrom: u16(0),
   destTo: u16(2),
@@ -71,11 +73,11 @@ export const SCTP = struct('sctp', 0, 296, {
   invflags: u32(288),
 })
 
-/** struct xt_nfacct_match_info and xt_nfacct_match_info_v1, whose pointers are not given out. */
+/** struct xt_nfacct_match_info and xt_nfacct_match_info_v1; the kernel does not export their pointers. */
 export const NFACCT = struct('nfacct', 0, 40, { name: bytes(0, NFACCT_NAME_MAX) })
 export const NFACCT_V1 = struct('nfacct', 1, 40, { name: bytes(0, NFACCT_NAME_MAX) })
 
-/** struct xt_physdev_info: no names of devices. */
+/** struct xt_physdev_info, without names of devices. */
 export const PHYSDEV = struct('physdev', 0, 72, { invert: u8(64), bitmask: u8(65) })
 
 /** struct xt_ipvs_mtinfo. */

@@ -8,22 +8,22 @@ import type { XtTarget } from './rule.ts'
 import { type Fields, fits, isZero, layOut, type Part, type Struct } from './struct.ts'
 import * as structs from './structs.ts'
 
-/** Targets of xtables between their words and their structures, both ways. */
+/** Codecs between xtables targets as values and their structures. */
 
 type TargetOf<K extends XtTarget['kind']> = Extract<XtTarget, { readonly kind: K }>
 
 interface TargetCodec<T extends XtTarget> {
-  /** The whole expression. Throws NetlinkError for what does not fit. */
+  /** Encodes the whole expression. Throws NetlinkError for a value that does not fit. */
   readonly write: (target: T) => Octets
-  /** Undefined for what the target cannot say. */
+  /** Decodes a structure; undefined where a target value cannot represent it. */
   readonly read: (info: Octets) => T | undefined
   readonly struct: { readonly name: string; readonly revision: number }
 }
 
 interface Ways<T, F> {
-  /** By offset. */
+  /** Returns the parts in the order of their offsets. */
   readonly write: (target: T, fields: F) => readonly Part[]
-  /** Of a structure that fits. */
+  /** Decodes a structure of the right size. */
   readonly read: (info: Octets, fields: F) => T | undefined
 }
 
@@ -139,7 +139,7 @@ export const DNAT = {
   ip6: codec<Dnat, typeof structs.DNAT.fields>(structs.DNAT, dnatWays('ip6')),
 } as const
 
-/** What older tools wrote. */
+/** The form that older tools write. */
 const OLD_DNAT = codec<Dnat, typeof structs.DNAT_MULTI.fields>(structs.DNAT_MULTI, {
   write: (target, fields) => [fields.rangesize.put(1), ...dnatWays('ip').write(target, fields)],
   read: (info, fields) => (fields.rangesize.get(info) === 1 ? dnatWays('ip').read(info, fields) : undefined),
@@ -175,7 +175,7 @@ function reader({
   return [`${struct.name} ${struct.revision}`, read]
 }
 
-/** Undefined for targets and revisions that we have no words for, and for what those words cannot say. */
+/** Decodes a target; undefined for unknown targets and revisions, and for options that our types lack. */
 export function readTarget(
   { name, revision, info }: { readonly name: string; readonly revision: number; readonly info: Octets },
   family: NftFamily,

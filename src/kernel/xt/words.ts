@@ -1,8 +1,8 @@
 import * as xt from './constants.ts'
 
-/** Words that iptables has for numbers. */
+/** iptables' words for numbers. */
 
-/** Of /etc/protocols, and those that iptables knows without it. */
+/** The protocols of /etc/protocols, and those that iptables knows without it. */
 const PROTOCOLS: ReadonlyMap<number, string> = new Map([
   [1, 'icmp'],
   [2, 'igmp'],
@@ -33,7 +33,7 @@ export function protocolWord(number: number): string {
   return PROTOCOLS.get(number) ?? `${number}`
 }
 
-/** XT_CONNTRACK_STATE_*, in the order in which they are printed. */
+/** XT_CONNTRACK_STATE_*, in print order. */
 export const STATES: readonly (readonly [bit: number, word: string])[] = [
   [xt.XT_CONNTRACK_STATE_INVALID, 'INVALID'],
   [xt.XT_CONNTRACK_STATE_NEW, 'NEW'],
