@@ -7,7 +7,8 @@ import type { RealServer, VirtualAddress, VirtualServer } from './state.ts'
 export type IpvsOperation = { readonly group: string } & (
   | {
       readonly verb: 'set-server'
-      readonly server: VirtualServer /** Whether the server is expected to be missing in the kernel. */
+      readonly server: VirtualServer
+      /** Whether the server is expected to be missing in the kernel. */
       readonly isNew: boolean
     }
   | { readonly verb: 'delete-server'; readonly server: VirtualAddress }
