@@ -22,13 +22,13 @@ import type { ServiceNames } from './common/service-names.ts'
 import type { ServiceRow } from './common/service-row.ts'
 import type { ReadChain } from './xt-common/read-chains.ts'
 
-/** What a process may take of its machine; undefined where the limit is unknown. */
+/** The limits of this process on its machine; a limit is undefined where it is unknown. */
 export interface ProcessRoom {
-  /** Descriptors that it may have open. */
+  /** The number of descriptors that it may have open. */
   readonly descriptors: number | undefined
-  /** Memory that it may have: of its control groups, or of the machine. */
+  /** The memory that it may use: the limit of its control groups, or the memory of the machine. */
   readonly memoryBytes: number | undefined
-  /** What of that may be values of JavaScript. */
+  /** The part of that memory for the JavaScript heap. */
   readonly heapBytes?: number
 }
 
@@ -51,7 +51,7 @@ export interface KernelSockets {
   readonly route: OpenSocket
   /** A number below /proc/sys, at once; undefined where there is none. Without it, there is none at all. */
   readonly setting?: (path: string) => number | undefined
-  /** What this process may take of the machine; without it, there is no limit. */
+  /** Gives the limits of this process; without it, there are none. */
   readonly room?: () => ProcessRoom
 }
 
@@ -63,9 +63,12 @@ export interface ModeContext {
   readonly tell?: ((event: ModeEvent) => void) | undefined
 }
 
-/** What a mode does, or finds, between commits. */
+/** An action or a finding of a mode between commits. */
 export type ModeEvent =
-  /** An endpoint that was not wanted any more is gone, after its last connection, or with those when its time was up. */
+  /**
+   * An endpoint that was not wanted any more is gone: after its last connection, or with the remaining ones
+   * when its time was up.
+   */
   | {
       readonly kind: 'drained' | 'expired'
       readonly server: string
@@ -76,7 +79,7 @@ export type ModeEvent =
   | { readonly kind: 'drift'; readonly difference: string }
   /** The kernel cannot be read or written; retried. */
   | { readonly kind: 'failed'; readonly error: Error }
-  /** Something that an operator may want to know: the text is the mode's own, what comes from outside is in the facts. */
+  /** A message for operators: the mode writes the text, and values from outside are in the facts. */
   | {
       readonly kind: 'notice'
       readonly level: 'info' | 'warn' | 'debug'
@@ -95,7 +98,7 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly misfits: (state: State) => readonly Refusal[]
   /** How much a state serves. */
   readonly extent: (state: State) => Extent
-  /** What the kernel has counted at each endpoint, as far as the configuration asks for it. */
+  /** Gives what the kernel has counted at each endpoint, as far as the configuration enables it. */
   readonly traffic: (state: State) => Promise<readonly TrafficCount[]>
   /** The metrics of this mode alone; `state` is undefined until something was rendered. */
   readonly metrics?: (state: State | undefined) => Promise<readonly ModeMetric[]>
@@ -104,17 +107,19 @@ export interface OpenPlane<State, P extends Plan<State>> {
 
 /** Follows packets through what a mode would put into an empty kernel. */
 export interface ModeTracer extends Tracer {
-  /** Where the node's own packets to an address come from, if the mode makes that address one of the node. */
+  /**
+   * Gives the source of the node's own packets to an address, if the mode makes that address one of the node.
+   */
   readonly ownSource: (destination: Ip) => Ip | undefined
 }
 
 /** Uses an open plane of any mode. */
 export type PlaneUse<R> = <State, P extends Plan<State>>(opened: OpenPlane<State, P>) => R
 
-/** What `retire` found of a mode that is not in use. */
+/** The result of `retire` for a mode that is not in use. */
 export type Retired = 'nothing' | 'removed' | Kept
 
-/** What `free` removed, for the log. */
+/** The objects that `free` removed, for the log. */
 export interface Freed {
   readonly facts: Readonly<Record<string, readonly string[]>>
   readonly text: string
@@ -140,7 +145,10 @@ export interface ModeFields {
 export interface ModeSettings extends ModeFields {
   /** Maximum interval between full resyncs, nanoseconds. */
   readonly defaultSyncPeriod: bigint
-  /** Without a choice, NodePorts answer on every address of the node, as kube-proxy's do, and not only on primary ones. */
+  /**
+   * By default, node ports are served on every address of the node, as kube-proxy's are, and not only on
+   * primary ones.
+   */
   readonly everyAddress?: true
   /** Fields that kube-proxy checks in this mode alone. */
   readonly notNegative?: readonly PathOf<'duration'>[]
@@ -152,13 +160,13 @@ export interface ModeSettings extends ModeFields {
   flagTexts?(config: Config): Readonly<Record<string, string>>
 }
 
-/** What a mode changes in how Services are resolved. */
+/** The options by which a mode changes how Services are resolved. */
 type ModeResolving = Pick<ResolveOptions, 'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts'>
 
 /** The parts of the machine that writing a record needs. */
 export type RecordKernel = Pick<ModeContext, 'clock' | 'sockets'>
 
-/** What `kprobe dump` lists of a mode. */
+/** The filter of the lists that `kprobe dump` prints. */
 export interface DumpFilter {
   readonly families: readonly NftFamily[]
   /** Empty for all. */
@@ -178,7 +186,7 @@ export interface ModeDump {
 interface DumpedObjects {
   readonly heading: readonly string[]
   readonly rows: readonly (readonly string[])[]
-  /** For json and yaml. */
+  /** The value for json and yaml. */
   readonly value: unknown
   readonly save: Iterable<string>
   readonly isEmpty: boolean
@@ -204,7 +212,9 @@ export interface HeldMode {
   /** The rows of all Services. */
   readonly rows: readonly ServiceRow[]
   readonly rules: ReadRules
-  /** The same rules as a client that session affinity does not remember meets them; absent where `rules` are that. */
+  /**
+   * Gives the rules for a client that session affinity does not remember; absent where `rules` are the same.
+   */
   readonly rulesForNewClients?: () => ReadRules
   /** Shared rules that are missing. */
   readonly damage: readonly string[]
@@ -229,7 +239,7 @@ export interface NftFeature {
     | 'verdicts'
     | 'dynamic'
   readonly name: string
-  /** What does not work without it, and where it comes from. */
+  /** The consequence of its absence, and where the feature comes from. */
   readonly meaning: string
   readonly transaction: Transaction
 }
@@ -240,7 +250,7 @@ export interface Look extends Pick<ModeContext, 'sockets' | 'clock'> {
 }
 
 export interface Cleaned {
-  /** What was removed, one item a line. */
+  /** The removed objects, one item a line. */
   readonly removed: readonly string[]
   /** Objects with our names that belong to another program. */
   readonly foreign: readonly string[]
@@ -251,13 +261,13 @@ export interface CleanupContext extends Pick<ModeContext, 'sockets' | 'clock'> {
   readonly proxy: string | undefined
 }
 
-/** What else is in the kernel when cleanup ends. */
+/** The other objects that are in the kernel when cleanup ends. */
 export interface CleanupRest {
   /** A kube-proxy that runs may have taken over the chains, and needs the settings of its iptables mode. */
   readonly kubeProxyRuns: boolean
   /** Chains with kube-proxy's names, in tables of iptables-nft. */
   readonly hasChains: boolean
-  /** The same in legacy iptables, or tables there that cannot be read. */
+  /** Chains with kube-proxy's names in legacy iptables, or tables there that cannot be read. */
   readonly hasLegacyChains: boolean
 }
 
@@ -270,7 +280,7 @@ export interface Mode {
   readonly name: string
   /** The name in texts: `IPVS` for `ipvs`. */
   readonly title: string
-  /** What --help says of the mode behind its name. */
+  /** The text of --help after the name of the mode. */
   readonly purpose?: string
   readonly settings: ModeSettings
   /** The part of the kernel that the mode needs, for people. */
@@ -284,25 +294,32 @@ export interface Mode {
    */
   retire(context: ModeContext, signal: AbortSignal, isKnown: boolean): Promise<Retired>
   /**
-   * Removes what the mode, whether or not it serves now, holds at endpoints that this process must reach and that no rule
-   * of nf_tables leads to; undefined when there was nothing. Rejects when the kernel refuses it.
+   * Removes what the mode, whether or not it serves now, holds at endpoints that this process must reach and
+   * that no rule of nf_tables leads to; undefined when there was nothing. The promise rejects when the kernel
+   * rejects a change.
    */
   free?(context: ModeContext, endpoints: readonly ApiEndpoint[]): Promise<Freed | undefined>
   /** Follows packets through what the mode would put into an empty kernel. Pure. */
   trace(config: Config, table: FrontendTable): ModeTracer
   /** Sets the sysctls that the mode cannot do without. Does not reject. */
   tune?(config: Config, options: TuneOptions): Promise<TuneReport>
-  /** Records in the kernel, for cleanup, that the mode runs here and what it changed. Throws when the kernel refuses. */
+  /**
+   * Records in the kernel, for cleanup, that the mode runs here and what it changed. Throws when the kernel
+   * rejects a change.
+   */
   record?(config: Config, written: readonly SysctlWrite[], kernel: RecordKernel): Promise<void>
-  /** What the kernel holds of the mode; undefined for nothing. */
+  /** Gives what the kernel holds of the mode; undefined for nothing. */
   held(kernel: KernelRead): Promise<HeldMode | undefined>
   readonly dumps?: readonly ModeDump[]
-  /** What the mode needs of the kernel besides nf_tables, thing by thing; changes nothing. */
+  /**
+   * Checks what the mode needs of the kernel besides nf_tables, one finding for each requirement. Changes
+   * nothing.
+   */
   examine?(config: Config, look: Look): Promise<readonly Finding[]>
   /** Features of nf_tables that this mode knows how to probe. */
   features?(): readonly NftFeature[]
   needsFeature(kind: NftFeature['kind']): boolean
-  /** Removes at once what is provably ours. Throws when the kernel refuses. */
+  /** Removes at once the objects that are provably ours. Throws when the kernel rejects a change. */
   cleanup(context: CleanupContext): Promise<Cleaned>
   /** Objects of the unnamed proxy may belong to another program: cleanup keeps them unless their removal is requested. */
   readonly cleanupOnRequest?: true
@@ -314,7 +331,7 @@ export interface Mode {
   isRecorded?(kernel: RecordKernel): Promise<boolean>
   /** Undoes what the record names and removes it, once nothing needs it. Gives a line for each thing done or left. */
   settleRecord?(kernel: RecordKernel, rest: CleanupRest): Promise<readonly string[]>
-  /** What the mode asks of resolving. */
+  /** Gives the options of resolving for this mode. */
   resolving?(config: Config): ModeResolving
   /** The memory that a part of a Service takes. */
   readonly costs: CostRates
@@ -335,7 +352,7 @@ export interface Mode {
   /** A lock beside that of the name, for names whose objects would have names in common. One mode has such a lock. */
   readonly lock?: {
     of(proxy: string): string
-    /** What a second kprobe has in common with the first. */
+    /** The objects that a second kprobe has in common with the first. */
     readonly taken: string
   }
   /** Why a proxy with a name cannot use the mode. */

@@ -25,31 +25,35 @@ import {
 } from './expressions.ts'
 import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from './family.ts'
 
-/** Before every nat chain of kprobe, of kube-proxy and of other proxies; nat chains must come behind -200. */
+/**
+ * A priority before every nat chain of kprobe, of kube-proxy and of other proxies. Nat chains must come
+ * behind -200.
+ */
 const BEFORE_NAT = NF_IP_PRI_NAT_DST - 50
 const LOOPBACK_DEVICE = 'lo'.padEnd(16, '\0')
 
 /**
- * `nat` keeps connections tracked, as firewalls of the node may ask for, and passes only rules that translate. `untracked`
- * passes rules that reject new connections, too (`ct state new`).
+ * `nat` keeps connections tracked, which firewalls of the node may require, and bypasses only rules that
+ * translate. `untracked` also bypasses rules that reject new connections (`ct state new`).
  */
 export type BypassWay = 'nat' | 'untracked'
 
 interface BypassQuery {
-  /** Name of the table, one in each family. */
+  /** The name of the table; each family has one. */
   readonly table: string
   readonly endpoints: readonly ApiEndpoint[]
-  /** The TCP port that the connection comes from. */
+  /** The local TCP port of the connection. */
   readonly localPort: number
   readonly way: BypassWay
 }
 
 /**
- * Lets connections from one local port reach the endpoints past rules about Services, which may be a former process's or
- * another proxy's: the first nat chain that translates a connection is the last one, and this one translates to the
- * destination that the packet has. Between addresses of this node neither way tracks packets, because rules that reject
- * a Service in INPUT ask for tracked ones. The kernel removes the tables when the socket that wrote them is closed.
- * Empty when no rule can capture any of the endpoints.
+ * Makes the tables through which connections from one local port bypass the rules about Services, of an
+ * earlier process or of another proxy. The first nat chain that translates a connection is the only one, and
+ * this one translates to the destination that the packet already has. Between addresses of this node neither
+ * way tracks packets, because rules that reject a Service in INPUT match only tracked ones. The kernel
+ * removes the tables when the socket that wrote them is closed. The transaction is empty when no rule can
+ * capture any of the endpoints.
  */
 export function apiBypass(query: BypassQuery): Transaction {
   return NFT_FAMILIES.flatMap(family => {
@@ -95,7 +99,7 @@ const TO_LOOPBACK: Expressions = [
   compare('eq', 0, LOOPBACK_DEVICE),
 ]
 
-/** Of TCP, with this address and these source and destination ports. */
+/** Matches TCP packets with this address and these source and destination ports. */
 function packetOf(address: Expression, ip: Ip, [from, to]: readonly [number, number]): Expressions {
   return [
     address,

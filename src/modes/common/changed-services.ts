@@ -2,7 +2,7 @@ import { PersistentMap } from '../../base/persistent-map.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 
-/** What a state of any mode says of how it was made. */
+/** What a state of any mode contains about how it was rendered. */
 interface Rendered {
   readonly frontends: FrontendTable | undefined
   readonly without: ReadonlySet<ServiceKey>
@@ -10,8 +10,8 @@ interface Rendered {
 }
 
 /**
- * Services to render anew: changed ones, those newly left out or let in, and those of which something did not fit. All
- * of them when the base was not rendered.
+ * Gives the Services to render again: those that changed, those that were put into or released from
+ * quarantine, and those with refusals. Gives all Services when the base was not rendered.
  */
 export function changedServices(
   frontends: FrontendTable,

@@ -2,7 +2,10 @@ import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 
-/** A commit names the generation from before the look it follows from, and the next try looks again. */
+/**
+ * The maximum number of tries. A commit names the generation from before its read; when another program
+ * committed in between, the next try reads again.
+ */
 const TRIES = 16
 
 export interface Looked<T> {
@@ -11,8 +14,9 @@ export interface Looked<T> {
 }
 
 /**
- * Commits what a look at the kernel asks for, in one transaction, and looks again whenever somebody else committed in
- * between. Gives what the look that counted saw. Throws when the kernel refuses, or never comes to rest.
+ * Commits the changes that `look` computes from what it reads from the kernel, in one transaction. Reads
+ * again when another program committed in between. Gives the value of the read that the commit was based on.
+ * Throws when the kernel rejects the transaction, or when each try meets another commit.
  */
 export async function commitLooked<T>(client: NftClient, look: () => Promise<Looked<T>>): Promise<T> {
   for (let tries = 1; tries <= TRIES; tries++) {

@@ -2,10 +2,13 @@ import type { CommitResult, NftClient, TableName } from '../../kernel/nft/client
 import type { Operation } from '../../kernel/nft/operation.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 
-/** A cleanup names the generation it looked at, and looks again as often as somebody else commits in between. */
+/**
+ * The maximum number of tries. A cleanup names the generation that it read, and reads again when another
+ * program commits in between.
+ */
 const TRIES = 16
 
-/** Deletes those of the tables that are ours. Throws what the kernel says. */
+/** Deletes those of the tables that are ours. Throws the kernel's error. */
 export async function deleteTables(
   client: NftClient,
   tables: readonly TableName[],

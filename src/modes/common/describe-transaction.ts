@@ -7,7 +7,7 @@ import { tableOf } from './family.ts'
 
 type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
 
-/** An element that is deleted and added again is one change. */
+/** Counts the changes of a transaction. An element that is deleted and added again is one change. */
 export function countChanges(transaction: Transaction): number {
   let changes = 0
   const replaced = replacements(transaction)
@@ -19,7 +19,7 @@ export function countChanges(transaction: Transaction): number {
   return changes
 }
 
-/** Deleted elements that are added again, by set and key. */
+/** Elements that are deleted and added again, by set and key. */
 type Replacements = ReadonlyMap<string, ReadonlyMap<string, Element>>
 
 function replacements(transaction: Transaction): Replacements {
@@ -54,8 +54,8 @@ function setName({ family, table, set }: ElementOperation): string {
 }
 
 /**
- * What all Services share comes first, then one Service after the other. `after` is what the transaction leaves: it
- * tells how to print what is in a set.
+ * Describes a transaction: shared objects first, then one Service after the other. `after` is the result of
+ * the transaction; its set declarations define how elements are printed.
  */
 export function* describeTransaction(transaction: Transaction, after: Ruleset): IterableIterator<PlanLine> {
   const replaced = replacements(transaction)
@@ -113,12 +113,12 @@ function bare(set: NftSet, { data }: Element): string {
   return formatElementData(set, data)
 }
 
-/** One transaction of nf_tables, and what the kernel holds after it. */
+/** A plan of one nf_tables transaction, with the state of the kernel after it. */
 export interface TransactionPlan<State> extends Plan<State> {
   readonly transaction: Transaction
 }
 
-/** `ruleset` is the part of `after` that the transaction is about. */
+/** Makes a plan. `ruleset` is the part of `after` that the transaction changes. */
 export function transactionPlan<State>({
   transaction,
   ruleset,

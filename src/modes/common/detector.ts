@@ -3,7 +3,7 @@ import { type Family, familyOf } from '../../base/ip.ts'
 import type { DetectLocal } from '../../config/config.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 
-/** How pods of this node are told from other traffic. */
+/** How rules distinguish pods of this node from other traffic. */
 export type Detector =
   | { readonly kind: 'cidr'; readonly cidr: Cidr }
   | { readonly kind: 'interface'; readonly name: string }
@@ -14,7 +14,7 @@ export type DetectorOption =
   /** The first podCIDR of the family in the Node object. */
   | { readonly kind: 'node-cidr' }
 
-/** The detector of one family; undefined when nothing tells pods from others. */
+/** Gives the detector of one family; undefined when pods cannot be distinguished. */
 export function detectorFor(
   family: Family,
   options: { readonly detector: Readonly<Record<Family, DetectorOption | undefined>> },
@@ -26,7 +26,7 @@ export function detectorFor(
   return cidr === undefined ? undefined : { kind: 'cidr', cidr }
 }
 
-/** How planes tell pods of this node from other traffic; undefined where nothing does. */
+/** Gives how planes distinguish pods of this node from other traffic; undefined where they cannot. */
 export function detectorOf(detect: DetectLocal, family: Family): DetectorOption | undefined {
   switch (detect.kind) {
     case 'NodeCIDR':

@@ -5,9 +5,8 @@ import type { PortFrontends } from '../../model/frontend.ts'
 const GROUP_LENGTH_MAX = 64
 
 /**
- * Whether a group that was made is equal to the one that is there but for its order, which is the kernel's own. The
- * one that is there is then kept, so that a comparison of tables has nothing to do. Of long groups this leaves the
- * answer to the comparison.
+ * Whether a rendered group equals the present one except for the order, which the kernel chooses. The present
+ * one is then kept, so that the diff skips it. Long groups are not compared here: the diff compares them.
  */
 export function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
   const { length } = made
@@ -21,20 +20,20 @@ export function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
   return true
 }
 
-/** nft keeps a comment's length in one byte. */
+/** The maximum length of a comment: nft keeps the length in one byte. */
 const COMMENT_MAX = 250
 
-/** Tells nft, and whoever reads the kernel later, which port it is. */
+/** Makes the comment that names the port, for nft and for later reads of the kernel. */
 export function commentOf({ displayName }: PortFrontends): string {
   return displayName.length <= COMMENT_MAX ? displayName : displayName.slice(0, COMMENT_MAX)
 }
 
-/** Groups of elements that serve no single Service begin so; names of Services cannot. */
+/** The prefix of groups whose elements serve no single Service. Names of Services cannot begin with it. */
 const SHARED = '@'
 
 export const GROUP_NODEPORT_IPS = `${SHARED}nodeport-ips`
 
-/** The Service whose elements a group holds; undefined when it is shared by all. */
+/** Gives the Service whose elements a group holds; undefined for a shared group. */
 export function serviceOfGroup(group: string): string | undefined {
   return group.startsWith(SHARED) || group.startsWith('\0') ? undefined : group
 }

@@ -18,37 +18,37 @@ import type { Detector } from './detector.ts'
 import type { FamilyLayout } from './family.ts'
 import { prefixMask } from './octet-keys.ts'
 
-/** Fragments of rules that every mode writes alike. Registers from WORK on are what a fragment works with. */
+/** Fragments of rules that every mode uses. Fragments work in the registers from WORK on. */
 export type Expressions = readonly Expression[]
 
-/** The first of the registers that fragments work with: nft uses none before it for a statement of its own. */
+/** The first register that fragments use: nft does not use earlier ones for a statement of its own. */
 export const WORK = 0
 
-/** What the rules of one table depend on, beside what is in its elements. */
+/** The inputs of the rules of one table, except the elements. */
 export interface RuleContext {
   readonly layout: FamilyLayout
-  /** The bit that asks our postrouting hook to masquerade. */
+  /** The mark bit that requests masquerading in our postrouting hook. */
   readonly masqueradeMark: number
   readonly detector: Detector | undefined
 }
 
-/** Expressions run in order; the first that does not match ends the rule. */
+/** Makes a rule. Expressions run in order; the first that does not match ends the rule. */
 export function rule(expressions: Expressions, comment = ''): Rule {
   return { expressions, comment }
 }
 
-/** Drops what comes here, and counts it. */
+/** Counts and drops the packet. */
 export const dropCounted: Expressions = [
   { kind: 'counter' },
   { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } },
 ]
 
-/** Goes on in another chain, and never comes back. */
+/** Continues in another chain without return. */
 export function goTo(chain: string): Expression {
   return { kind: 'verdict', verdict: { code: NFT_GOTO, chain } }
 }
 
-/** Goes on in another chain, and comes back at its end. */
+/** Continues in another chain and returns at its end. */
 export function jumpTo(chain: string): Expression {
   return { kind: 'verdict', verdict: { code: NFT_JUMP, chain } }
 }
@@ -87,32 +87,35 @@ export function writePriority(sreg: number): Expression {
   return { kind: 'meta-set', key: NFT_META_PRIORITY, sreg }
 }
 
-/** Goes on only if the set has what is in the registers from `sreg` on. */
+/** Continues only if the set contains the value in the registers from `sreg` on. */
 export function matches(set: string, sreg = WORK): Expression {
   return { kind: 'lookup', set, sreg, dreg: undefined, inverted: false }
 }
 
-/** Goes on only if the map has what is in the registers from `sreg` on; loads what it says there, or obeys its verdict. */
+/**
+ * Continues only if the map contains the value in the registers from `sreg` on. Loads the data of the entry,
+ * or executes its verdict.
+ */
 export function mapped(set: string, sreg: number, dreg: number | 'verdict'): Expression {
   return { kind: 'lookup', set, sreg, dreg, inverted: false }
 }
 
-/** `reg & mask ^ xor`, in place, over numbers in host order. */
+/** Computes `reg & mask ^ xor` in place, over numbers in host order. */
 export function maskNumber(reg: number, mask: number, xor = 0): Expression {
   return { kind: 'bitwise', sreg: reg, dreg: reg, mask: u32host(mask), xor: u32host(xor) }
 }
 
-/** `reg & mask`, in place, over bytes in network order. */
+/** Computes `reg & mask` in place, over bytes in network order. */
 export function maskBytes(reg: number, mask: Octets): Expression {
   return { kind: 'bitwise', sreg: reg, dreg: reg, mask, xor: zeros(mask.length) }
 }
 
-/** Goes on only if the registers from `sreg` on hold these bytes, or do not. */
+/** Continues only if the registers from `sreg` on equal, or do not equal, these bytes. */
 export function compare(op: 'eq' | 'neq', sreg: number, data: Octets): Expression {
   return { kind: 'cmp', op, sreg, data }
 }
 
-/** Puts protocol and destination port, the way portKey() has them, into two registers. */
+/** Loads protocol and destination port into two registers, in the format of portKey(). */
 export function portOfPacket(dreg: number): Expressions {
   return [
     { kind: 'meta', key: NFT_META_L4PROTO, dreg },
@@ -120,29 +123,32 @@ export function portOfPacket(dreg: number): Expressions {
   ]
 }
 
-/** Sets the bit of the packet mark that masqueradeMarked() looks for. */
+/** Sets the bit of the packet mark that masqueradeMarked() matches. */
 export function askMasquerade(context: RuleContext): Expressions {
   const mark = context.masqueradeMark
   return [readMark(WORK), maskNumber(WORK, ~mark >>> 0, mark), writeMark(WORK)]
 }
 
-/** Matches packets that the detector takes for those of this node's pods, or all others. */
+/** Matches packets that the detector assigns to pods of this node, or all others. */
 export function fromPod(context: RuleContext, detector: Detector, negated: boolean): Expressions {
   const op = negated ? 'neq' : 'eq'
   if (detector.kind === 'cidr') {
     return inPrefix(context.layout, 'source', { ...detector.cidr, op })
   }
-  // Comparing fewer than the 16 bytes of a name makes it a prefix.
+  // A comparison of fewer than the 16 bytes of a name matches a prefix.
   const name = detector.kind === 'interface' ? detector.name.padEnd(16, '\0') : detector.prefix
   return [{ kind: 'meta', key: NFT_META_IIFNAME, dreg: WORK }, compare(op, WORK, name)]
 }
 
 interface PrefixMatch extends Cidr {
-  /** `neq` goes on only if the address is not in the prefix. */
+  /** `neq` continues only if the address is not in the prefix. */
   readonly op: 'eq' | 'neq'
 }
 
-/** Goes on only if an address of the packet is in a prefix. Of whole bytes nft loads no more than it compares. */
+/**
+ * Continues only if an address of the packet is in a prefix. For a prefix of whole bytes nft loads only the
+ * compared bytes.
+ */
 export function inPrefix(
   layout: FamilyLayout,
   side: 'source' | 'destination',
@@ -155,18 +161,21 @@ export function inPrefix(
   return [load, maskBytes(WORK, prefixMask(bits, layout.addressLength)), compare(op, WORK, ip)]
 }
 
-/** Goes on only if the source address is one of this node. */
+/** Continues only if the source address is one of this node. */
 export const fromThisNode: Expressions = [
   { kind: 'fib', flags: NFTA_FIB_F_SADDR, dreg: WORK },
   compare('eq', WORK, u32host(RTN_LOCAL)),
 ]
 
-/** Sends the connection to the address and port in the registers from `reg` on. */
+/** Translates the destination to the address and port in the registers from `reg` on. */
 export function translate(layout: FamilyLayout, reg: number): Expression {
   return { kind: 'dnat', family: layout.family, addressReg: reg, portReg: reg + layout.addressRegs }
 }
 
-/** Sends the connection to the address in the registers from `reg` on; it keeps its port, if its protocol has any. */
+/**
+ * Translates the destination to the address in the registers from `reg` on, and keeps the port if the
+ * protocol has one.
+ */
 export function translateAddress({ family }: FamilyLayout, reg: number): Expression {
   return { kind: 'dnat', family, addressReg: reg, portReg: undefined }
 }

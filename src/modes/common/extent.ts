@@ -3,7 +3,7 @@ import type { Extent } from '../mode.ts'
 
 type OfSet = (set: string) => boolean
 
-/** Counts elements of tables of our own by the sets that they are in. */
+/** Counts the elements of our own tables by the sets that contain them. */
 export function elementExtent({ tables }: Ruleset, isFrontend: OfSet, isEndpoint: OfSet): Extent {
   let frontends = 0
   let endpoints = 0

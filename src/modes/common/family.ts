@@ -8,17 +8,17 @@ import {
 import { TYPE_IP6ADDR, TYPE_IPADDR } from '../../kernel/nft/datatypes.ts'
 import type { NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
 
-/** What differs between the two tables. */
+/** The differences between the tables of the two families. */
 export interface FamilyLayout {
   readonly family: NftFamily
   readonly model: Family
   readonly nfproto: number
   /** Bytes. */
   readonly addressLength: number
-  /** 32-bit registers that an address takes. */
+  /** The number of 32-bit registers that an address takes. */
   readonly addressRegs: number
   readonly addressType: number
-  /** Offsets in the network header. */
+  /** Byte offsets in the network header. */
   readonly sourceOffset: number
   readonly destinationOffset: number
   readonly rejectCode: number
@@ -48,9 +48,9 @@ const IPV6: FamilyLayout = {
   rejectCode: ICMPV6_PORT_UNREACH,
 }
 
-/** What differs between the tables of the two families. */
+/** The layout of each family. */
 export const LAYOUTS: Readonly<Record<NftFamily, FamilyLayout>> = { ip: IPV4, ip6: IPV6 }
-/** The families of tables that Services are in. */
+/** The families of the tables that contain Services. */
 export const NFT_FAMILIES: readonly NftFamily[] = ['ip', 'ip6']
 
 export function tableOf(ruleset: Ruleset, family: NftFamily): Table | undefined {

@@ -2,12 +2,12 @@ import type { Owner } from '../../kernel/nft/leftover-plan.ts'
 import type { NftFamily, Table } from '../../kernel/nft/state.ts'
 import { CHAIN_SERVICES } from './chain-names.ts'
 
-/** Tables of the nf_tables flavour of iptables that kube-proxy writes into. */
+/** The tables of iptables-nft that kube-proxy writes into. */
 export const IPTABLES_TABLES: readonly { readonly family: NftFamily; readonly name: string }[] = (
   ['ip', 'ip6'] as const
 ).flatMap(family => ['filter', 'nat', 'mangle'].map(name => ({ family, name })))
 
-/** Chains of kube-proxy's nftables mode that tell its tables from ours, which have the same name. */
+/** Chains of kube-proxy's nftables mode that distinguish its tables from ours, which have the same name. */
 const NFTABLES_CHAINS: ReadonlySet<string> = new Set([
   'service-endpoints-check',
   'cluster-ips-check',
@@ -34,12 +34,12 @@ const INNER: ReadonlySet<string> = new Set([
   'KUBE-SOURCE-RANGES-FIREWALL',
 ])
 
-/** Of a Service, its endpoints, and (XLB, until 1.23) its local ones: with a hash in base32. */
+/** Chains of a Service, its endpoints, and (XLB, until 1.23) its local endpoints: with a hash in base32. */
 const OF_A_SERVICE = /^KUBE-(?:SVC|SVL|EXT|FW|SEP|XLB)-[A-Z2-7]{16}$/
 
 /**
- * kube-proxy in the words of iptables. What else begins with KUBE- is not its: KUBE-FIREWALL and KUBE-KUBELET-CANARY
- * are kubelet's, KUBE-ROUTER-* and KUBE-NWPLCY-* those of network policies.
+ * The chains of kube-proxy in iptables. Other names that begin with KUBE- belong to other programs:
+ * KUBE-FIREWALL and KUBE-KUBELET-CANARY to kubelet, KUBE-ROUTER-* and KUBE-NWPLCY-* to network policies.
  */
 export const KUBE_PROXY: Owner = {
   ownsChain: name => ENTRANCES.has(name) || INNER.has(name) || OF_A_SERVICE.test(name),
@@ -52,15 +52,16 @@ export function isKubeProxyChain(name: string): boolean {
   return NFTABLES_CHAINS.has(name)
 }
 
-/** A chain with the sets that its rules look into. */
+/** A chain with the sets that its rules read. */
 export interface ChainOutline {
   readonly name: string
   readonly sets: readonly string[]
 }
 
 /**
- * Whether a table with the name `kube-proxy` is kube-proxy's. One that kube-proxy has written over ours has chains and
- * sets of both, and is its own from then on; but while Services are looked up in our map, it is ours.
+ * Whether a table with the name `kube-proxy` belongs to kube-proxy. A table of ours into which kube-proxy
+ * wrote has chains and sets of both programs and belongs to kube-proxy. It is ours as long as its rules look
+ * up Services in our map.
  */
 export function isKubeProxyTable(chains: readonly ChainOutline[]): boolean {
   return chains.some(({ name }) => isKubeProxyChain(name)) && !chains.some(looksIntoOurs)
@@ -80,12 +81,12 @@ export function outlinesOf({ chains }: Table): readonly ChainOutline[] {
   })
 }
 
-/** Ipsets of its IPVS mode; those of IPv6 begin with KUBE-6-. */
+/** Whether a name is that of an ipset of kube-proxy's IPVS mode. Those of IPv6 begin with KUBE-6-. */
 export function isKubeProxyIpset(name: string): boolean {
   return /^KUBE-(?:6-)?(?:LOOP-BACK|CLUSTER-IP|EXTERNAL-IP|LOAD-BALANCER|NODE-PORT|HEALTH-CHECK|IPVS)/.test(
     name,
   )
 }
 
-/** The device that its IPVS mode binds every Service's address to. */
+/** The device that kube-proxy's IPVS mode binds the addresses of Services to. */
 export const DUMMY_DEVICE = 'kube-ipvs0'

@@ -8,12 +8,12 @@ export const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
   SCTP: IPPROTO_SCTP,
 }
 
-/** Protocol and port as the last 8 bytes of a frontends key, and all of a nodeports key. */
+/** Encodes protocol and port: the last 8 bytes of a frontends key, and all of a nodeports key. */
 export function portKey(protocol: Protocol, port: number): Octets {
   return String.fromCharCode(PROTOCOL_NUMBERS[protocol], 0, 0, 0, port >>> 8, port & 255, 0, 0)
 }
 
-/** The protocol of a key that ends in portKey. */
+/** Gives the protocol of a key that ends in a portKey. */
 export function protocolOfKey(key: Octets): Protocol | undefined {
   const number = key.charCodeAt(key.length - 8)
   if (number === PROTOCOL_NUMBERS.TCP) return 'TCP'
@@ -21,12 +21,12 @@ export function protocolOfKey(key: Octets): Protocol | undefined {
   return number === PROTOCOL_NUMBERS.SCTP ? 'SCTP' : undefined
 }
 
-/** A port as the second half of an endpoint: two bytes and the padding of a 32-bit register. */
+/** Encodes a port as the second half of an endpoint: two bytes and the padding of a 32-bit register. */
 export function portData(port: number): Octets {
   return String.fromCharCode(port >>> 8, port & 255, 0, 0)
 }
 
-/** `length` bytes of which the first `bits` bits are set. */
+/** Gives `length` bytes of which the first `bits` bits are set. */
 export function prefixMask(bits: number, length: number): Octets {
   let mask = ''
   for (let left = bits; mask.length < length; left -= 8) {

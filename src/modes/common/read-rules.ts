@@ -5,21 +5,26 @@ import { createTracer, type Tracer } from '../../kernel/nft/trace.ts'
 import { CHAIN_OUTPUT, CHAIN_PREROUTING } from './chain-names.ts'
 import { tableOf } from './family.ts'
 
-/** Where packets meet the rules: from other hosts and pods, or from processes of this node. */
+/** Where packets enter the rules: from other hosts and pods, or from processes of this node. */
 export type Hook = 'prerouting' | 'output'
 
 /** The rules of one mode as they were read from the kernel. */
 export interface ReadRules {
   readonly tracer: Tracer
-  /** Addresses that interfaces of this node have, as far as the rules depend on them. */
+  /** The addresses of interfaces of this node, as far as the rules depend on them. */
   readonly localIps: ReadonlySet<Ip>
-  /** What keeps every packet of a family from the rules about Services; undefined when nothing does. */
+  /**
+   * Gives the reason why no packet of a family reaches the rules about Services; undefined when packets do.
+   */
   readonly obstacle: (family: Family, hook: Hook) => string | undefined
-  /** External addresses and NodePorts without endpoints are rejected on the way in only, as kube-proxy does. */
+  /**
+   * The rules reject connections to external addresses and node ports without endpoints only on the way in,
+   * as kube-proxy does.
+   */
   readonly rejectsOutsideOnly?: true
 }
 
-/** Rules of a mode that writes tables of our own alone. */
+/** Makes ReadRules for a mode that writes only tables of our own. */
 export function rulesOfTables(tables: readonly Table[]): ReadRules {
   return {
     tracer: createTracer({ tables: tables.map(asleep) }),
@@ -28,7 +33,7 @@ export function rulesOfTables(tables: readonly Table[]): ReadRules {
   }
 }
 
-/** What all Services share and is not as it must be: other rules than those that lead to endpoints included. */
+/** Lists damage to the shared rules, including rules that do not lead to endpoints. */
 export function damageOfTables(
   tables: readonly Table[],
   families: readonly NftFamily[],
@@ -42,10 +47,10 @@ export function damageOfTables(
   return [...missing, ...tables.flatMap(table => damageOf(table, hookChains))]
 }
 
-/** A chain that a mode's tables must have, and the number of its hook. */
+/** A chain that the tables of a mode must have, and the number of its hook. */
 export type HookChain = readonly [name: string, hooknum: number]
 
-/** Those of every mode. */
+/** The hook chains that every mode has. */
 export const HOOK_CHAINS: readonly HookChain[] = [
   [CHAIN_PREROUTING, NF_INET_PRE_ROUTING],
   [CHAIN_OUTPUT, NF_INET_LOCAL_OUT],
@@ -76,7 +81,7 @@ function dormantText({ family, name }: Table): string {
   return `table ${family} ${name} is dormant`
 }
 
-/** A dormant table has no hooks. */
+/** Gives a dormant table without its hooks. */
 export function asleep(table: Table): Table {
   if (!isDormant(table)) return table
   const chains = [...table.chains].map(([name, chain]) => [name, { ...chain, hook: undefined }] as const)
@@ -110,7 +115,7 @@ export function tableObstacle(tables: readonly Table[], of: Family, hook: Hook):
   return empty === undefined ? undefined : emptyText(table, empty.name)
 }
 
-/** This chain and all that its rules name, and so on. */
+/** Gives this chain and all chains that its rules reach. */
 function chainsFrom(first: Chain, { chains }: Table): readonly Chain[] {
   const found = new Set([first])
   for (const { rules } of found)

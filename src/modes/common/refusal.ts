@@ -2,10 +2,10 @@ import type { OperationFailure } from '../../kernel/nft/client.ts'
 import type { KernelRefusal } from '../../reconcile/dataplane.ts'
 import { serviceOfGroup } from './element-group.ts'
 
-/** What the kernel says when it lacks room: whichever element it stopped at is not to blame. */
+/** The kernel's errors for lack of room. The element at which it stopped is not the cause. */
 const NO_ROOM: ReadonlySet<string> = new Set(['ENFILE', 'ENOMEM', 'ENOSPC', 'ENOBUFS'])
 
-/** Of one message of a batch of nf_tables. */
+/** Makes a refusal from one rejected message of an nf_tables batch. */
 export function refusalOf({ elements, ...words }: OperationFailure): KernelRefusal {
   return refusalTo(
     elements.flatMap(({ group }) => serviceOfGroup(group) ?? []),
@@ -13,7 +13,7 @@ export function refusalOf({ elements, ...words }: OperationFailure): KernelRefus
   )
 }
 
-/** Of what serves these Services, which the error then names. */
+/** Makes a refusal for objects that serve these Services. The error names them. */
 export function refusalTo(
   suspects: readonly string[],
   { code, error }: Pick<OperationFailure, 'code' | 'error'>,

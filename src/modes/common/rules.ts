@@ -42,16 +42,21 @@ import type { FamilyLayout } from './family.ts'
 
 /** kube-proxy's priority of the hooks that translate destinations. */
 export const NAT_PRIORITY = NF_IP_PRI_NAT_DST
-/** Of proxies with names, so that which of several is first is not left to the order in which they came. */
+/**
+ * The priority of named proxies. It fixes which proxy comes first, independently of the order in which they
+ * started.
+ */
 const EARLY_NAT_PRIORITY = NAT_PRIORITY - 1
-/** Behind everybody who translates destinations, chains of iptables among them: docs/decisions/0021. */
+/**
+ * A priority behind all chains that translate destinations, including those of iptables: docs/decisions/0021.
+ */
 const LATE_NAT_PRIORITY = NAT_PRIORITY + 1
 
 export function natPriorityOf(proxy: string | undefined): number {
   return proxy === undefined ? NAT_PRIORITY : EARLY_NAT_PRIORITY
 }
 
-/** The three hooks: both ways in lead to the same chain. `priority` is that of these two. */
+/** Makes the three hooks. Both ways in lead to the same chain, with `priority`. */
 export function hookChains(postrouting: readonly Rule[], priority = NAT_PRIORITY): readonly Chain[] {
   const toServices = [rule([jumpTo(CHAIN_SERVICES)])]
   return [
@@ -65,7 +70,7 @@ function natChain(name: string, hooknum: number, priority: number, rules: readon
   return { name, hook: { type: 'nat', hooknum, priority }, rules }
 }
 
-/** One place that rejects, so that its counter counts all. */
+/** Makes the only chain that rejects, so that its counter counts all rejections. */
 export function rejectChain(layout: FamilyLayout): Chain {
   return {
     name: CHAIN_REJECT,
@@ -75,8 +80,8 @@ export function rejectChain(layout: FamilyLayout): Chain {
 }
 
 /**
- * Two hooks for addresses that may become ClusterIPs, and are none of anybody's: what a proxy of another name serves is
- * translated by then. `except` comes first.
+ * Makes two hooks for addresses that may become ClusterIPs and belong to no Service. They run after another
+ * named proxy has translated what it serves. `except` comes first.
  */
 export function unallocatedChains(
   layout: FamilyLayout,
@@ -101,7 +106,7 @@ function unallocatedRules(layout: FamilyLayout, serviceCidrs: readonly Cidr[]): 
 /** Gives the connection the address of the interface that it leaves by, and a random port. */
 export const masquerade: Expression = { kind: 'masquerade', flags: NF_NAT_RANGE_PROTO_RANDOM_FULLY }
 
-/** Masquerades what one of our chains marked, and takes the mark away. */
+/** Masquerades packets that one of our chains marked, and clears the mark. */
 export function masqueradeMarked({ masqueradeMark }: RuleContext): Rule {
   const marked: Expressions = [
     readMark(WORK),
@@ -114,7 +119,7 @@ export function masqueradeMarked({ masqueradeMark }: RuleContext): Rule {
   return rule([...marked, masquerade], 'asked for by mark')
 }
 
-/** Texts that are equal for equal values: what chains and sets follow from is compared by them. */
+/** Makes a text that is equal for equal values. Inputs of chains and sets are compared by these texts. */
 export function cidrKey({ ip, bits }: Cidr): string {
   return `${hex(ip)}/${bits}`
 }
@@ -129,7 +134,10 @@ interface NodePortPlace {
   readonly nodePorts: NodePortAddresses
 }
 
-/** NodePorts are never served on loopback addresses: the answer could not leave the node. */
+/**
+ * Matches node-port addresses. Node ports are never served on loopback addresses, because the reply could not
+ * leave the node.
+ */
 export function toNodePortAddress({ layout, nodePorts }: NodePortPlace): Expressions {
   if (nodePorts.kind === 'only') return [destinationAddress(layout, WORK), matches('nodeport-ips')]
   const local: Expressions = [

@@ -4,18 +4,21 @@ import type { Element, Table } from '../../kernel/nft/state.ts'
 import { LAYOUTS } from './family.ts'
 import { protocolOfKey } from './octet-keys.ts'
 
-/** Names the Service of each place: `namespace/name:port`, or `namespace/name` for a whole Service. */
+/** Gives the Service of each place: `namespace/name:port`, or `namespace/name` for a whole Service. */
 export interface ServiceNames {
   /** Whether every place without a name here belongs to no Service. */
   readonly isComplete: boolean
   at(protocol: string, ip: Ip, port: number): string | undefined
   atNodePort(protocol: string, port: number): string | undefined
   atAddress(ip: Ip): string | undefined
-  /** The Service whose ClusterIP it is: ports of it that no frontend has are its, too. */
+  /** Gives the Service of a ClusterIP, also for ports that no frontend has. */
   atClusterIp(ip: Ip): string | undefined
 }
 
-/** Of the comments in our own tables: places that a rule is about, and the ClusterIPs that they lead to. */
+/**
+ * Reads names from the comments in our own tables: places that a rule matches, and the ClusterIPs that they
+ * lead to.
+ */
 export function namesOfElements(tables: readonly Table[]): ServiceNames {
   const found = noted()
   for (const { family, elements } of tables)
@@ -39,7 +42,7 @@ function noteElement(found: Noted, { key, data, comment }: Element, addressLengt
   if (typeof data === 'string') found.clusterIps.set(note(data), name)
 }
 
-/** Names by `TCP 10.96.0.1:80` (`TCP :30080` for NodePorts), and by address. */
+/** Names by `TCP 10.96.0.1:80` (`TCP :30080` for node ports), and by address. */
 interface Noted {
   readonly places: Map<string, string>
   readonly addresses: Map<string, string>

@@ -1,62 +1,69 @@
 import { compareIps, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import type { Backend } from '../../model/frontend.ts'
 
-/** One place at which traffic is caught, and what becomes of it: what people and `-o json` are shown. */
+/** One place at which rules catch traffic, and what they do with it: a row for people and for `-o json`. */
 export interface ServiceRow {
   /** `namespace/name:port`. */
   readonly service: string
-  /** `ClusterIP`, `External` (externalIPs and load-balancer addresses: the kernel does not tell them apart), `NodePort`. */
+  /**
+   * `ClusterIP`, `External` (externalIPs and load-balancer addresses, which the kernel does not distinguish),
+   * `NodePort`.
+   */
   readonly type: string
   readonly protocol: string
   /** `10.96.0.10:80`; `*:30080` for every address of the node. */
   readonly frontend: string
   /** `balance`, `relay` (in userspace mode), `reject` or `drop`. */
   readonly action: string
-  /** Where everybody's connections go, or nobody's but those below say otherwise. */
+  /** The endpoints of all connections, or of those that the fields below do not cover. */
   readonly endpoints: readonly string[]
-  /** With a Local policy: where connections from outside go, source address kept. */
+  /** With policy Local: the endpoints of connections from outside, which keep their source address. */
   readonly localEndpoints?: readonly string[]
-  /** Clients that may connect; absent when all may. */
+  /** The clients that may connect; absent when all may. */
   readonly allowedFrom?: readonly string[]
   readonly affinitySeconds?: number
-  /** Where the daemon takes connections that it relays. */
+  /** The address at which the daemon accepts connections that it relays. */
   readonly listener?: string
-  /** With a Local policy: where it takes those of pods and of the node. */
+  /** With policy Local: the address at which it accepts connections of pods and of the node. */
   readonly insideListener?: string
-  /** `NOT REACHED …` when packets do not come here, `INCOMPLETE …` when something else is missing; absent when all is well. */
+  /**
+   * `NOT REACHED …` when packets do not come here, `INCOMPLETE …` when something else is missing; absent
+   * otherwise.
+   */
   readonly problem?: string
-  /** Of the rules that it was read from; absent for what was computed. */
+  /** The mode whose rules it was read from; absent for a computed row. */
   readonly mode?: string
 }
 
-/** What a problem begins with. */
+/** The prefix of the problem of a place that packets do not reach. */
 export const NOT_REACHED = 'NOT REACHED'
 export const INCOMPLETE = 'INCOMPLETE'
 
-/** By address, as numbers, in every command and mode. */
+/** Formats endpoints, sorted by address as a number, for every command and mode. */
 export function endpointTexts(endpoints: readonly Pick<Backend, 'ip' | 'port'>[]): readonly string[] {
   return [...endpoints]
     .sort((a, b) => compareIps(a.ip, b.ip) || a.port - b.port)
     .map(({ ip, port }) => formatIpPort(ip, port))
 }
 
-/** Whether it is of a Service, `namespace/name`; of any when that is empty. */
+/** Whether the row belongs to the Service `namespace/name`. An empty name matches all Services. */
 export function isOfService(services: readonly string[], service: string): boolean {
   return service === '' || services.some(name => name === service || name.startsWith(`${service}:`))
 }
 
 /** An address in a map of frontends. */
 export interface CaughtPlace {
-  /** Of the Service port, with its protocol. */
+  /** The Service port, with its protocol. */
   readonly port: string
   readonly ip: Ip
-  /** `yes` where only ClusterIPs are served so, `maybe` where others can be, too. */
+  /** `yes` where only ClusterIPs are served in this way, `maybe` where other addresses can be too. */
   readonly isClusterIp: 'yes' | 'maybe' | 'no'
 }
 
 /**
- * Addresses that the set of ClusterIPs has lost: every port of a Service has one, and of these ports no address is in the
- * set. Of a named proxy, which serves headless Services as well, only those count that can be nothing else.
+ * Gives addresses that are missing from the set of ClusterIPs. Every port of a Service has a ClusterIP, so a
+ * port without any address in the set has lost it. A named proxy also serves headless Services, so only
+ * addresses that can be nothing but a ClusterIP count there.
  */
 export function lostClusterIps(
   places: readonly CaughtPlace[],

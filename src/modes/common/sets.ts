@@ -1,7 +1,7 @@
 import { concatenatedType } from '../../kernel/nft/datatypes.ts'
 import type { NftSet } from '../../kernel/nft/state.ts'
 
-/** A set, not a map, whose keys are fields of these types one behind the other. */
+/** Declares a set, not a map, whose keys are the concatenation of fields of these types. */
 export function plainSet(
   name: string,
   size: number,
@@ -21,17 +21,20 @@ export function plainSet(
 }
 
 interface Growth {
-  /** Of new sets at least, so that small clusters grow without a reload. */
+  /** The minimum size of a new set, so that small clusters grow without a replacement of the table. */
   readonly min: number
-  /** 0 to 1: fuller than this a set gets a new size. */
+  /** The share, 0 to 1, above which a set gets a new size. */
   readonly full: number
-  /** How many times its elements a new set has room for; 2 unless told. */
+  /** The factor by which a new set is larger than its number of elements; 2 by default. */
   readonly headroom?: number
 }
 
 const HEADROOM = 2
 
-/** The size of a set of `count` elements: the one it has while that is not full, else a power of two with room for more. */
+/**
+ * Gives the size of a set of `count` elements: its present size while it is not full, otherwise a larger
+ * power of two.
+ */
 export function sizeToHold(count: number, before: number | undefined, growth: Growth): number {
   const { min, full, headroom = HEADROOM } = growth
   if (before !== undefined && before > 0 && count <= before * full) return before

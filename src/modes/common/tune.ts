@@ -1,6 +1,6 @@
 import type { SysctlLeft, TuneFailure, TuneReport } from '../../kernel/sysctl/files.ts'
 
-/** Counts a sysctl that does not exist as a failure: the mode cannot do without it. */
+/** Counts a sysctl that does not exist as a failure, because the mode cannot work without it. */
 export function missingFails({ written, left, failed }: TuneReport): TuneReport {
   const isMissing = ({ reason }: SysctlLeft) => reason === 'missing'
   const missing = left.filter(isMissing).map(

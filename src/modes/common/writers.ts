@@ -3,16 +3,19 @@ import type { WriterCommit } from '../../reconcile/dataplane.ts'
 
 export interface WatchedSocket {
   readonly openTransport: () => ForeignCommitsOptions['transport']
-  /** Port id of the socket that our own commits come from. */
+  /** The port id of the socket that our own commits come from. */
   readonly own: number
 }
 
 interface WatchedObjects extends WatchedSocket {
-  /** Whether what a notification is about is ours, or leads to what is. */
+  /** Whether the changed object is ours or leads to ours. */
   readonly touchesUs: (touched: Touched) => boolean
 }
 
-/** Names the processes behind others' commits, on a socket of its own that ends with the subscription. */
+/**
+ * Reports the processes that commit for other programs. It uses a socket of its own, which is closed with the
+ * subscription.
+ */
 export function watchWritersOf(
   { openTransport, own, touchesUs: concerns }: WatchedObjects,
   report: (commit: WriterCommit) => void,
@@ -23,21 +26,21 @@ export function watchWritersOf(
     ownPortIds: new Set([own]),
     concerns,
     onCommit: ({ generation, processId = 0, processName = 'an unnamed process', concerned, complete }) => {
-      // Nobody is cleared by half of a story: whoever polls the generation finds a commit that was not told of.
+      // An incomplete notification proves nothing. The generation poll finds the commit.
       if (!concerned && !complete) return
       report({ generation, processId, processName, own: false, touchesUs: concerned })
     },
-    // The generation tells that somebody committed; without its notification nobody is named.
+    // The generation poll still finds the commit. Without its notification the writer stays unnamed.
     onOverrun: () => undefined,
   })
   return () => {
     commits.stop()
-    // Nothing is in flight on a socket that only listens.
+    // The socket only receives, so nothing is in flight.
     void transport.close()
   }
 }
 
-/** The same for a mode whose objects are tables of its own, `ip` and `ip6` of this name. */
+/** Does the same for a mode whose objects are its own tables `ip` and `ip6` of this name. */
 export function watchTableWriters(
   { table: ours, ...socket }: WatchedSocket & { readonly table: string },
   report: (commit: WriterCommit) => void,

@@ -10,7 +10,7 @@ import { NO_NFACCT_COUNTERS, openNfacctCounters } from './nfacct-counters.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from './options.ts'
 import { createIptablesPlane } from './plane.ts'
 
-/** A table of iptables with what an iptables mode has in it. */
+/** A table of iptables with the objects of an iptables mode in it. */
 interface IptablesTable {
   readonly family: NftFamily
   readonly table: XtTableName
@@ -18,7 +18,10 @@ interface IptablesTable {
   readonly rules: number
 }
 
-/** Tables that have chains of these names; without one, ours or kube-proxy's: the chains do not tell which. Pure. */
+/**
+ * Gives the tables that have chains of these names. For the unnamed proxy these are ours or kube-proxy's: the
+ * chains do not show which. Pure.
+ */
 function iptablesTables(observed: Observed, names: ChainNames): readonly IptablesTable[] {
   return NFT_FAMILIES.flatMap(family =>
     XT_TABLES.flatMap(table => {
@@ -31,8 +34,8 @@ function iptablesTables(observed: Observed, names: ChainNames): readonly Iptable
 }
 
 /**
- * Takes the chains of an iptables mode and the rules that lead to them out of the tables, which stay, with all that others
- * have there; then the counters of nfacct. Throws when the kernel refuses.
+ * Removes the chains of an iptables mode and the rules that lead to them, then the counters of nfacct. The
+ * tables stay, with all objects of other programs. Throws when the kernel rejects a change.
  */
 export async function cleanIptables({ sockets, clock, proxy }: CleanupContext): Promise<Cleaned> {
   const client = createNftClient({ transport: sockets.netfilter(), clock })

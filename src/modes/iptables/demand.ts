@@ -3,7 +3,7 @@ import { type MissingExtension, missingText, probeXt, type XtUse } from '../../k
 import { Connection } from '../../netlink/connection.ts'
 import type { KernelSockets } from '../mode.ts'
 
-/** Kernel options, and with them modules, that matches and targets of xtables come from. */
+/** The kernel options, and with them modules, that provide matches and targets of xtables. */
 const OPTIONS: Readonly<Record<string, string>> = {
   comment: 'CONFIG_NETFILTER_XT_MATCH_COMMENT',
   conntrack: 'CONFIG_NETFILTER_XT_MATCH_CONNTRACK',
@@ -20,13 +20,15 @@ const OPTIONS: Readonly<Record<string, string>> = {
   DNAT: 'CONFIG_NETFILTER_XT_NAT',
 }
 
-/** `match statistic (revision 0) for ip and ip6: CONFIG_...`. */
+/** Formats missing extensions: `match statistic (revision 0) for ip and ip6: CONFIG_...`. */
 export function lackText(missing: readonly MissingExtension[]): string {
   const options = [...new Set(missing.flatMap(({ name }) => OPTIONS[name] ?? []))]
   return `${missingText(missing)}: ${['CONFIG_NFT_COMPAT', ...options].join(', ')}`
 }
 
-/** What this kernel has no place for in rules of iptables, as far as it is for one of `uses`. Throws NetlinkError. */
+/**
+ * Gives the extensions that iptables rules need for one of `uses` and this kernel lacks. Throws NetlinkError.
+ */
 function missingXt(
   { netfilter }: Pick<KernelSockets, 'netfilter'>,
   clock: Clock,
@@ -36,12 +38,12 @@ function missingXt(
   try {
     return probeXt(new Connection({ transport, clock })).filter(({ use }) => uses.includes(use))
   } finally {
-    // One answer at a time: nothing is in flight.
+    // The client waits for each reply, so nothing is in flight.
     void transport.close()
   }
 }
 
-/** Throws where the kernel lacks what the rules of every Service are made of. */
+/** Throws where the kernel lacks extensions that the rules of every Service need. */
 export function demandIptables(sockets: Pick<KernelSockets, 'netfilter'>, clock: Clock): void {
   const missing = missingXt(sockets, clock, ['services'])
   if (missing.length === 0) return
@@ -50,7 +52,7 @@ export function demandIptables(sockets: Pick<KernelSockets, 'netfilter'>, clock:
   )
 }
 
-/** Undefined when nothing is missing for some Services alone. */
+/** Describes the extensions that are missing for some Services only; undefined when none is. */
 export function lesserLack(sockets: Pick<KernelSockets, 'netfilter'>, clock: Clock): string | undefined {
   const missing = missingXt(sockets, clock, ['affinity', 'sctp'])
   return missing.length === 0 ? undefined : lackText(missing)

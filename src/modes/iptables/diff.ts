@@ -14,19 +14,22 @@ import type { IptablesState, RenderedState } from './state.ts'
 
 const SERVICES_PER_STEP = 16
 
-/** What a difference compares: `held` with what `askedBy` gives for the Services. */
+/** The two sides of a diff: `held` with what `askedBy` gives for the Services. */
 interface Sides {
   readonly held: Held
   readonly services: Iterable<ServiceKey>
   readonly askedBy: (service: ServiceKey) => Asked
-  /** Adds to `held` what only this Service has there, and removes it: not all Services are in memory at once. */
+  /**
+   * Adds to `held` what only this Service has there, and `remove` removes it: not all Services are in memory
+   * at once.
+   */
   readonly add?: (service: ServiceKey) => void
   readonly remove?: (asked: Asked) => void
 }
 
 /**
- * The operations that lead from one state to a rendered one. Between two rendered states it visits only Services that
- * changed, unless what the rules of all of them follow from has changed. Throws for a state that was read as `to`.
+ * Makes the operations that lead from one state to a rendered one. Between two rendered states it visits only
+ * Services that changed, unless the inputs of all rules changed. Throws when `to` is a state that was read.
  */
 export function* diffStates(from: IptablesState, to: IptablesState, language: Language): Steps<IptablesPlan> {
   if (to.kind !== 'rendered') throw new Error('a state that was read from the kernel is not to be written')
@@ -62,7 +65,7 @@ function* sinceCommit(from: RenderedState, to: RenderedState): Steps<Sides> {
   const asked = (state: RenderedState, service: ServiceKey): Asked =>
     isAll ? rulesIn(state, service) : withoutKept(rulesIn(state, service), from, to)
   const held = new Committed(from.common)
-  // Such a chain may have been asked for by one Service and be asked for by another one now.
+  // One Service may have needed such a chain, and another one may need it now.
   if (from.sharedChains.size > 0) {
     let count = 0
     for (const service of services) {
@@ -87,7 +90,10 @@ function allServices(from: RenderedState, to: RenderedState): ReadonlySet<Servic
   return new Set([...from.frontends.services.keys(), ...to.frontends.services.keys()])
 }
 
-/** Without chains that Services ask for in both states: such a chain comes with the first Service and goes with the last. */
+/**
+ * Omits chains that Services need in both states. Such a chain comes with the first Service and goes with the
+ * last.
+ */
 function withoutKept(rules: ServiceRules, from: RenderedState, to: RenderedState): Asked {
   if (!rules.chains.some(({ shared }) => shared)) return rules
   const isKept = (key: string): boolean => from.sharedChains.has(key) && to.sharedChains.has(key)
@@ -107,7 +113,7 @@ function makePlan(operations: ScopeOperations, after: IptablesState): IptablesPl
     changes: countScopeChanges(operations),
     after,
     complete: true,
-    // Lists of recent clients are the kernel's: they live on while any rule, old or new, names them.
+    // The kernel keeps lists of recent clients as long as any rule, old or new, names them.
     rebuilds: false,
     describe: () => describeScope(operations),
   }

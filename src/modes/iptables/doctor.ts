@@ -6,7 +6,10 @@ import type { Look } from '../mode.ts'
 import { lackText } from './demand.ts'
 import { answersAtLoopback } from './tune.ts'
 
-/** What iptables mode needs of the kernel besides nf_tables, thing by thing; nothing is changed. */
+/**
+ * Checks what iptables mode needs of the kernel besides nf_tables, one finding for each requirement. Changes
+ * nothing.
+ */
 export async function iptablesFindings(config: Config, look: Look): Promise<readonly Finding[]> {
   const missing = await probed(look)
   return config.proxyMode === 'iptables'
@@ -23,7 +26,7 @@ async function probed({ sockets, clock }: Look): Promise<readonly MissingExtensi
   }
 }
 
-/** Those of IPVS mode are told with it. */
+/** The uses to report, including those of IPVS mode. */
 const USES: readonly (readonly [use: XtUse, kind: Finding['kind'], meaning: string])[] = [
   ['services', 'missing', 'every Service'],
   ['affinity', 'warning', 'session affinity'],
@@ -31,7 +34,7 @@ const USES: readonly (readonly [use: XtUse, kind: Finding['kind'], meaning: stri
   ['counters', 'note', 'two metrics of kube-proxy'],
 ]
 
-/** Pure. */
+/** Makes findings from missing extensions. Pure. */
 export function extensionFindings(missing: readonly MissingExtension[]): readonly Finding[] {
   return USES.map(([use, kind, meaning]): Finding => {
     const lacks = missing.filter(each => each.use === use)
@@ -45,7 +48,7 @@ export function extensionFindings(missing: readonly MissingExtension[]): readonl
 const ROUTE_LOCALNET = 'net/ipv4/conf/all/route_localnet'
 const LISTS_MAX = '/sys/module/xt_recent/parameters/ip_list_tot'
 
-/** Settings that the mode sets, and the one that it lives with. */
+/** Checks the sysctls that the mode sets, and the one that its rules depend on. */
 export async function iptablesSettingFindings(config: Config, read: ReadText): Promise<readonly Finding[]> {
   const clients = await read(LISTS_MAX)
   return [
@@ -74,7 +77,7 @@ function routeLocalnet(wanted: boolean, now: string | undefined): Finding {
   }
 }
 
-/** For a node in another mode. */
+/** Combines the findings into one, for a node in another mode. */
 function summary(missing: readonly MissingExtension[]): Finding {
   const lacks = missing.filter(({ use }) => use === 'services')
   const text = lacks.length === 0 ? 'can be used here' : `cannot be used here: ${lackText(lacks)} missing`

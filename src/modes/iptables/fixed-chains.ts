@@ -22,7 +22,9 @@ import { optimizeFixed } from './optimize/optimize.ts'
 import { NFACCT_INVALID_DROPPED } from './options.ts'
 import type { Statics } from './statics.ts'
 
-/** The chains that are there whatever Services there are, in both families. Entries of Services come into some of them. */
+/**
+ * Makes the chains of both families that exist without Services. Some of them also hold entries of Services.
+ */
 export function fixedChains(statics: Statics): readonly XtChain[] {
   const chains = NFT_FAMILIES.flatMap(family => chainsOf(statics, family))
   return statics.options.optimize ? optimizeFixed(chains, statics) : chains
@@ -49,7 +51,10 @@ function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {
   ]
 }
 
-/** Those of the one who shares the tables with kubelet and kube-proxy, and those of a named proxy, which counts on neither. */
+/**
+ * Makes the outer chains. The unnamed proxy shares the tables with kubelet and kube-proxy. A named proxy
+ * relies on neither, so it has a firewall chain of its own.
+ */
 function outerChains(
   { proxy, firewall }: ChainNames,
   loopback: boolean,
@@ -73,7 +78,7 @@ function forwardRules(statics: Statics): readonly XtRule[] {
     : [INVALID]
   const marked: XtMatch = { kind: 'mark', mark, mask: mark, inverted: false }
   return [
-    // They would reset connections of clients whose packets arrive out of window: k/k#74839.
+    // These packets would reset connections of clients whose packets arrive out of window: k/k#74839.
     ...(tcpBeLiberal ? [] : [{ matches: counted, target: DROP }]),
     { matches: [comment('kubernetes forwarding rules'), marked], target: ACCEPT },
     { matches: [comment('kubernetes forwarding conntrack rule'), KNOWN], target: ACCEPT },
@@ -84,7 +89,7 @@ function postroutingRules(statics: Statics): readonly XtRule[] {
   const mark = markOf(statics)
   return [
     { matches: [{ kind: 'mark', mark, mask: mark, inverted: true }], target: { kind: 'RETURN' } },
-    // A packet that goes round again is not masqueraded twice.
+    // A packet that passes these chains a second time is not masqueraded again.
     { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: 0 } },
     {
       matches: [comment('kubernetes service traffic requiring SNAT')],
@@ -104,7 +109,7 @@ const NODE_PORTS_COMMENT = comment(
 const LOOPBACK_V4 = cidrOf('\x7f\0\0\0', 8)
 const LOOPBACK_V6 = hostCidr(`${'\0'.repeat(15)}\x01`)
 
-/** To whatever answers NodePorts, once nothing else has caught the packet. */
+/** Makes the jumps to the chain of node ports, for packets that no other rule has matched. */
 function nodePortJumps(statics: Statics, family: NftFamily): readonly XtRule[] {
   const { nodePorts, loopback } = statics.families[family]
   const target = jump(statics.options.names.nodePorts)

@@ -13,7 +13,7 @@ interface Way {
   readonly matches: readonly XtMatch[]
 }
 
-/** In words that tell, beside their hash, the names of proxies from each other. */
+/** Gives the jumps to our chains. Their comments, besides the hash, distinguish the names of proxies. */
 function waysOf(names: ChainNames): readonly Way[] {
   const say = (text: string) => comment(names.proxy === undefined ? text : `${text} of ${names.proxy}`)
   const way = (table: XtTableName, from: string, to: string, ...matches: readonly XtMatch[]): Way => {
@@ -38,15 +38,18 @@ function waysOf(names: ChainNames): readonly Way[] {
   ]
 }
 
-/** Without a name, kubelet puts the same ones there, in these words, and nobody takes them away. */
+/**
+ * Gives the jumps to the firewall chain. For the unnamed proxy, kubelet writes the same jumps with the same
+ * comments, and no program removes them.
+ */
 function martianWays({ proxy, firewall }: ChainNames): readonly Way[] {
   const matches = proxy === undefined ? [] : [comment(`kubernetes martian packets of ${proxy}`)]
   return ['INPUT', 'OUTPUT'].map(from => ({ table: 'filter', from, to: firewall, matches }))
 }
 
 /**
- * What stands in chains that are not ours, in the order in which it is put first: of several in one chain, the last one
- * comes to stand first. Jumps to KUBE-FIREWALL need that chain even where nothing is in it.
+ * Gives our jumps in chains of other programs, in the order in which they are inserted: of several in one
+ * chain, the last one ends up first. Jumps to KUBE-FIREWALL need that chain even if it is empty.
  */
 export function jumpsOf({ options, families }: Statics): readonly XtJump[] {
   const { names } = options

@@ -4,11 +4,11 @@ import type { ModeMetric } from '../../telemetry/mode-metrics.ts'
 /** What this mode has written, and what the kernel has counted for it. */
 export interface IptablesNumbers {
   readonly rules: readonly TableRules[]
-  /** Batches that the kernel did not take, since the mode began: those about everything, and those about what changed. */
+  /** Batches that the kernel rejected since the mode began: full syncs and partial ones. */
   readonly failures: { readonly full: number; readonly partial: number }
   /** Packets in state INVALID that were dropped; undefined where the kernel has no counter for them. */
   readonly invalidDropped: number | undefined
-  /** Packets that were accepted for NodePorts at loopback. */
+  /** Packets that were accepted for node ports at loopback. */
   readonly localhostAccepted: number | undefined
 }
 
@@ -21,7 +21,10 @@ export interface TableRules {
   readonly last: number
 }
 
-/** kube-proxy's metrics of this mode, by their names, types and labels (pkg/proxy/metrics/metrics.go). Pure. */
+/**
+ * Makes kube-proxy's metrics of this mode, with its names, types and labels (pkg/proxy/metrics/metrics.go).
+ * Pure.
+ */
 export function iptablesMetrics(
   { rules, failures, invalidDropped, localhostAccepted }: IptablesNumbers,
   families: readonly Family[],
@@ -80,7 +83,7 @@ interface Count {
   readonly value: number | undefined
 }
 
-/** As in kube-proxy, what the kernel does not count is absent. */
+/** Makes a metric. As in kube-proxy, a metric that the kernel does not count is absent. */
 function counted({ name, help, value }: Count): readonly ModeMetric[] {
   return value === undefined
     ? []

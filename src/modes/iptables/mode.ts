@@ -12,7 +12,7 @@ import { answersAtLoopback, tuneIptables } from './tune.ts'
 
 const IPTABLES_SETTINGS: ModeSettings = {
   ...IPTABLES_SECTION,
-  // nf_tables reports changes of tables of iptables as well.
+  // nf_tables also reports changes of the tables of iptables.
   defaultSyncPeriod: 600_000_000_000n,
   everyAddress: true,
   ownFlags: OWN_IPTABLES_FLAGS,
@@ -32,7 +32,7 @@ export const iptables: Mode = {
   trace: iptablesTracer,
   held: iptablesHeld,
   examine: iptablesFindings,
-  // The rules are made of xtables.
+  // The rules consist of xtables extensions. Of the features of nf_tables they need only nat chains.
   needsFeature: kind => kind === 'nat',
   cleanup: cleanIptables,
   cleanupOnRequest: true,
@@ -43,7 +43,7 @@ export const iptables: Mode = {
   resolving: config => ({ loopbackNodePorts: answersAtLoopback(config) }),
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
   costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 2_200, perFrontend: false },
-  // A rule follows from tcpBeLiberal.
+  // One rule depends on tcpBeLiberal.
   fields: ['iptables', 'conntrack'],
   countsFailures: true,
   tableName: () => undefined,

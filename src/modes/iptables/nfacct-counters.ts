@@ -4,20 +4,23 @@ import type { KernelSockets } from '../mode.ts'
 import type { IptablesNumbers } from './metrics.ts'
 import { type IptablesOptions, NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
 
-/** Counters that kube-proxy's rules count with, by its names. */
+/** The counters of kube-proxy's rules, by its names. */
 interface NfacctCounters {
-  /** Those that exist. What follows from it is read anew each time: making them changes it. */
+  /** The counters that exist. Callers read this again each time, because ensure() changes it. */
   readonly available: IptablesOptions['nfacct']
-  /** Makes them where the kernel has such counters. Throws NetlinkError. */
+  /** Creates the counters where the kernel supports them. Throws NetlinkError. */
   ensure(): void
-  /** Packets that each has counted. Throws NetlinkError. */
+  /** Reads the packets that each counter has counted. Throws NetlinkError. */
   read(): Pick<IptablesNumbers, 'invalidDropped' | 'localhostAccepted'>
-  /** Removes those that no rule counts with. Throws NetlinkError. */
+  /** Removes the counters that no rule uses. Throws NetlinkError. */
   remove(): void
   close(): Promise<void>
 }
 
-/** `localhost`: NodePorts answer at loopback, which the second one is about. Throws SystemError and NetlinkError. */
+/**
+ * Opens the counters. `localhost` means that node ports are served at loopback, which the second counter is
+ * for. Throws SystemError and NetlinkError.
+ */
 export function openNfacctCounters(
   { netfilter }: Pick<KernelSockets, 'netfilter'>,
   clock: Clock,
@@ -42,7 +45,7 @@ export function openNfacctCounters(
   }
 }
 
-/** Closes the client when it cannot be asked: nobody else would. */
+/** Gives the counters that exist. Closes the client when the request fails, because no caller would. */
 function existing(
   client: NfacctClient,
   localhost: boolean,
@@ -59,8 +62,8 @@ function existing(
 }
 
 /**
- * Those of a named proxy: none. The counters are of the network namespace and count for the unnamed proxy; whoever
- * else's rules counted with them would keep it from removing them.
+ * The counters of a named proxy: none. Counters belong to the network namespace and count for the unnamed
+ * proxy. If rules of another proxy used them, the unnamed one could not remove them.
  */
 export const NO_NFACCT_COUNTERS: NfacctCounters = {
   available: { invalidDropped: false, localhostAccepted: false },

@@ -23,14 +23,14 @@ import { EMPTY_STATE, type IptablesState, iptablesExtent } from './state.ts'
 import { createIptablesTracer } from './trace.ts'
 import { answersAtLoopback } from './tune.ts'
 
-/** Throws when the kernel's nf_tables cannot be spoken to. */
+/** Opens iptables mode. Throws when nf_tables of this kernel cannot be reached. */
 export function openIptables({
   config,
   clock,
   sockets,
   tell,
 }: ModeContext): OpenPlane<IptablesState, IptablesPlan> {
-  // What it reads fails without privileges, and then nothing else is open yet.
+  // This read fails without privileges. At this point nothing else is open.
   const isNamed = config.serviceProxyName !== undefined
   const nfacct = isNamed ? NO_NFACCT_COUNTERS : openNfacctCounters(sockets, clock, answersAtLoopback(config))
   const transport = sockets.netfilter()
@@ -38,7 +38,8 @@ export function openIptables({
   const writers = { openTransport: sockets.netfilter, own: transport.portId }
   const options = { ...iptablesOptions(config, sockets), nfacct: nfacct.available }
   let isRunning = false
-  // Who flushed the rules may have removed their counters as well, without which the kernel takes none of these rules.
+  // A program that flushed the rules may have removed their counters too. Without the counters the kernel
+  // rejects these rules.
   const written = new Written(() => {
     if (isRunning) nfacct.ensure()
   })
@@ -88,8 +89,8 @@ const LIMIT =
 const LIMITS = `${LIMIT}; each new connection passes the rules of all Services in turn; --iptables-optimize shortens that list`
 
 /**
- * Whether the kernel holds chains of this mode under the names of the configuration's proxy. Those of the unnamed one may be
- * kube-proxy's: nothing in the kernel tells who of the two made them.
+ * Whether the kernel holds chains of this mode under the names of the configuration's proxy. Those of the
+ * unnamed proxy may be kube-proxy's: the chains do not show which program made them.
  */
 async function hasIptablesChains({ config, clock, sockets }: ModeContext): Promise<boolean> {
   const names = chainNames(config.serviceProxyName)
@@ -107,14 +108,17 @@ async function hasIptablesChains({ config, clock, sockets }: ModeContext): Promi
 
 const TELLING: readonly string[] = [KUBE_PROXY_CANARY, KUBE_LOAD_BALANCER]
 
-/** A KUBE-SERVICES beside chains that only the IPVS mode has is that mode's, unless the iptables mode left its canary. */
+/**
+ * Whether KUBE-SERVICES belongs to IPVS mode: chains that only IPVS mode has are beside it, and the canary of
+ * iptables mode is absent.
+ */
 function isOfIpvs(chains: Pick<ReadonlyMap<string, unknown>, 'has'>): boolean {
   return chains.has(KUBE_LOAD_BALANCER) && !chains.has(KUBE_PROXY_CANARY)
 }
 
 /**
- * Takes our chains, and the rules that lead to them, out of the tables, which stay: their hooks keep every flow going.
- * Without a name chains are called as kube-proxy's are: unless this process wrote them, they stay.
+ * Removes our chains and the rules that lead to them. The tables stay, because their hooks keep every flow.
+ * Chains of the unnamed proxy have kube-proxy's names: they stay unless this process wrote them.
  */
 export async function retireIptables(
   context: ModeContext,
@@ -144,7 +148,10 @@ export function iptablesTracer(config: Config, table: FrontendTable): ModeTracer
 
 const TCP_BE_LIBERAL = 'proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal'
 
-/** The setting is read once, as kube-proxy does; what the configuration asks for is set by the time that rules come. */
+/**
+ * Makes the options. tcpBeLiberal is read once, as in kube-proxy. kprobe sets the configured value before it
+ * writes rules.
+ */
 export function iptablesOptions(
   config: Config,
   { setting = () => undefined }: Pick<KernelSockets, 'setting'>,
@@ -163,11 +170,11 @@ export function iptablesOptions(
   }
 }
 
-/** What the last batch brought, and which ones the kernel did not take. */
+/** Counts the rules of the last batch, and the batches that the kernel rejected. */
 class Written {
   #last: RuleCounts = new Map()
   #failures: IptablesNumbers['failures'] = { full: 0, partial: 0 }
-  /** The whole state was read since the last batch that was taken: the next one is about everything. */
+  /** Whether the whole state was read since the last committed batch: the next batch is then a full sync. */
   #hasLooked = false
   readonly #beforeLook: () => void
 
@@ -217,10 +224,10 @@ class Written {
   }
 }
 
-/** Of which kube-proxy tells. */
+/** The tables of kube-proxy's metrics. */
 const TABLES = ['filter', 'nat'] as const
 
-/** One count at a time: whoever asks meanwhile gets the next one. */
+/** Runs one count at a time. Calls during a count share the next one. */
 class SharedCount {
   readonly #clock: Clock
   readonly #counter = new RuleCounter()

@@ -2,17 +2,17 @@ import type { Family } from '../../base/ip.ts'
 import type { DetectorOption } from '../common/detector.ts'
 import { type ChainNames, KUBE_CHAINS } from '../xt-common/layout.ts'
 
-/** What the rules follow from besides the FrontendTable. */
+/** The inputs of the rules besides the FrontendTable. */
 export interface IptablesOptions {
   readonly names: ChainNames
   readonly masqueradeAll: boolean
   readonly masqueradeBit: number
   readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
-  /** `--iptables-localhost-nodeports`: NodePorts answer on 127.0.0.1. */
+  /** `--iptables-localhost-nodeports`: node ports are served on 127.0.0.1. */
   readonly localhostNodePorts: boolean
-  /** nf_conntrack_tcp_be_liberal is set: packets in state INVALID are left alone. */
+  /** nf_conntrack_tcp_be_liberal is set: no rule drops packets in state INVALID. */
   readonly tcpBeLiberal: boolean
-  /** The counters of nfacct that exist, and which rules may therefore count with. */
+  /** The counters of nfacct that exist, and that rules may therefore use. */
   readonly nfacct: { readonly invalidDropped: boolean; readonly localhostAccepted: boolean }
   /** `--iptables-optimize`. */
   readonly optimize: boolean
@@ -29,6 +29,6 @@ export const DEFAULT_IPTABLES_OPTIONS: IptablesOptions = {
   optimize: false,
 }
 
-/** Of xt_nfacct; names that kube-proxy gives them. */
+/** The counters of xt_nfacct, with kube-proxy's names. */
 export const NFACCT_INVALID_DROPPED = 'ct_state_invalid_dropped_pkts'
 export const NFACCT_LOCALHOST_ACCEPTED = 'localhost_nps_accepted_pkts'

@@ -24,25 +24,34 @@ import { staticsOf } from './statics.ts'
 interface IptablesPlaneOptions {
   readonly client: NftClient
   readonly options: IptablesOptions
-  /** For a subscription that names who commits to nf_tables; without it, damage is repaired but nobody is named. */
+  /**
+   * The socket for a subscription that names the processes which commit to nf_tables. Without it, drift is
+   * repaired, but the log does not name the process.
+   */
   readonly writers?: WatchedSocket
   /** How reading and writing share the event loop. */
   readonly slicing?: Slicing
 }
 
 export interface IptablesPlane extends Dataplane<IptablesState, IptablesPlan> {
-  /** A commit of ours put entries into another order, and nothing else: nobody has to look for what it did. */
+  /** Notes that a commit of ours only reordered entries, so that it does not cause a resync. */
   reordered(): void
 }
 
 const SLICING: Slicing = { sliceMs: 8, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
 const TABLES: readonly XtTableName[] = ['filter', 'nat', 'mangle']
 const PLACES = NFT_FAMILIES.flatMap(family => TABLES.map(table => ({ family, table })))
-/** A cleanup names the generation it looked at, and looks again as often as somebody else commits in between. */
+/**
+ * The maximum number of tries. A cleanup names the generation that it read, and reads again when another
+ * program commits in between.
+ */
 const CLEANUP_TRIES = 16
 const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }
 
-/** kube-proxy's iptables mode in effect, and in its chains, over netlink: see README.md. */
+/**
+ * Creates the data plane with the effect and the chains of kube-proxy's iptables mode, over netlink: see
+ * README.md.
+ */
 export function createIptablesPlane(given: IptablesPlaneOptions): IptablesPlane {
   return new KernelIptablesPlane(given)
 }
@@ -52,7 +61,10 @@ class KernelIptablesPlane implements IptablesPlane {
   readonly empty = EMPTY_STATE
   readonly #given: IptablesPlaneOptions
   readonly #book = new HandleBook()
-  /** Commits that only changed the order of entries: whoever looks out for those of others does not meet them. */
+  /**
+   * The number of commits that only reordered entries. It is subtracted from the generation, so that these
+   * commits do not look like those of other programs.
+   */
   #reordered = 0
 
   constructor(given: IptablesPlaneOptions) {
@@ -132,7 +144,7 @@ class KernelIptablesPlane implements IptablesPlane {
     return commitScope(operations, { client, book: this.#book, language: LANGUAGE, slicing, generation })
   }
 
-  /** Jumps are the same whatever the node and its Services are. */
+  /** Gives the owned objects. The jumps do not depend on the node and its Services. */
   #owned(): Owned {
     const node = { ips: [], podCidrs: [] }
     const everywhere = { kind: 'all' } as const
@@ -143,7 +155,10 @@ class KernelIptablesPlane implements IptablesPlane {
     return { isOurs, jumps }
   }
 
-  /** Chains of Services are only ever written and emptied whole: nobody asks for the numbers of their rules. */
+  /**
+   * Stores the observed rule handles. Those of Service chains are not needed, because such chains are only
+   * written and flushed whole.
+   */
   #learn(observed: ObservedState['observed'], generation: number | undefined): void {
     const book = this.#book
     const { options } = this.#given

@@ -7,8 +7,8 @@ import { namedPrefixOf } from '../xt-common/layout.ts'
 import { ROUTE_LOCALNET } from './tune.ts'
 
 /**
- * An empty table says in its comment that kprobe's iptables mode wrote here: its chains have the names of kube-proxy's, so
- * they do not say who wrote them.
+ * An empty table whose comment records that kprobe's iptables mode wrote here. The mode's chains have
+ * kube-proxy's names, so they do not show which program wrote them.
  */
 const RECORD = { family: 'ip', table: 'kprobe-record' } as const
 
@@ -17,14 +17,14 @@ interface IptablesRecord {
   readonly routeLocalnet: number | undefined
 }
 
-/** Undefined when there is no record. */
+/** Reads the record; undefined when there is none. */
 export async function readIptablesRecord(kernel: RecordKernel): Promise<IptablesRecord | undefined> {
   return await withClient(kernel, read)
 }
 
 /**
- * Writes the record once: a later start changes it only to add a former value. A named proxy's chains have names of
- * their own, and need none. Throws when the kernel refuses.
+ * Writes the record once; a later start changes it only to add a former value. The chains of a named proxy
+ * have unique names and need no record. Throws when the kernel rejects a change.
  */
 export async function writeIptablesRecord(
   { serviceProxyName }: Pick<Config, 'serviceProxyName'>,
@@ -41,7 +41,7 @@ export async function writeIptablesRecord(
   })
 }
 
-/** Throws when the kernel refuses. */
+/** Removes the record. Throws when the kernel rejects a change. */
 async function removeIptablesRecord(kernel: RecordKernel): Promise<void> {
   await withClient(kernel, async client => throwUnlessCommitted(await client.commit([DELETE])))
 }
@@ -83,8 +83,8 @@ function throwUnlessCommitted({ outcome, failures: [failure] }: CommitResult): v
 const NAME = `${RECORD.family} ${RECORD.table}`
 
 /**
- * Undoes what the record names and removes the record, once no chains of iptables mode are left. Gives a line for each
- * thing that it did or left. Throws when the kernel refuses: the record stays then.
+ * Undoes what the record names and removes the record, once no chains of iptables mode are left. Gives a line
+ * for each thing that it did or left. Throws when the kernel rejects a change: the record stays then.
  */
 export async function settleIptablesRecord(
   kernel: RecordKernel,
@@ -100,7 +100,7 @@ export async function settleIptablesRecord(
   return [...restored, `removed table ${NAME}`]
 }
 
-/** A value that somebody else has set since stays. */
+/** Restores the former value, unless another program has changed the value since. */
 async function restore(former: number): Promise<readonly string[]> {
   const { sysctl, value } = ROUTE_LOCALNET
   const path = `/${sysctl.path}`
@@ -110,7 +110,7 @@ async function restore(former: number): Promise<readonly string[]> {
   return [`changed sysctl ${sysctl.name} from ${value} back to ${former}`]
 }
 
-/** A named proxy in iptables mode answers at 127.0.0.1 as well. */
+/** Whether a named proxy runs in iptables mode; it serves node ports at 127.0.0.1 as well. */
 async function hasNamedChains({ sockets, clock }: RecordKernel): Promise<boolean> {
   const client = createNftClient({ transport: sockets.netfilter(), clock })
   try {

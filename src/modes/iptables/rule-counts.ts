@@ -5,19 +5,22 @@ import { jumpsOf } from './jumps.ts'
 import { rulesIn, servicesBetween } from './render.ts'
 import type { RenderedState } from './state.ts'
 
-/** By `ip nat`. As in kube-proxy's own count, jumps in built-in chains are not among them, and the rule of KUBE-FIREWALL is. */
+/**
+ * Number of rules by `ip nat`. As in kube-proxy's count, jumps in built-in chains are not included, and the
+ * rule of KUBE-FIREWALL is.
+ */
 export type RuleCounts = ReadonlyMap<string, number>
 
 const SERVICES_PER_STEP = 200
 
 /**
- * How many rules the tables hold of ours. Rules are not kept, so that they are made once more to be counted: for Services
- * that changed since the last count, and for all of them after a change that concerns all.
+ * Counts our rules in the tables. States do not contain rules, so they are made again to be counted: for
+ * Services that changed since the last count, or for all of them after a change that concerns all.
  */
 export class RuleCounter {
   #state: RenderedState | undefined
   #counts = new Map<string, number>()
-  /** Services that ask for a chain which several may ask for: it is there once. */
+  /** The number of Services that need a shared chain, which exists once. */
   #users = new Map<string, number>()
 
   count(state: RenderedState): Steps<RuleCounts> {
@@ -75,7 +78,7 @@ function grow(counts: Map<string, number>, key: string, by: number): void {
   counts.set(key, (counts.get(key) ?? 0) + by)
 }
 
-/** Rules that a batch brings into each table. */
+/** Counts the rules that a batch writes into each table. */
 export function rulesWritten(operations: ScopeOperations): RuleCounts {
   const counts = new Map<string, number>()
   for (const operation of operations)

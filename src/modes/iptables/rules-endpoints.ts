@@ -21,7 +21,7 @@ interface Place {
   readonly chain: string
 }
 
-/** KUBE-SVC, KUBE-SVL and KUBE-SEP: how a connection finds its endpoint. */
+/** Makes KUBE-SVC, KUBE-SVL and KUBE-SEP: how a connection finds its endpoint. */
 export function endpointChains(port: PortRules): readonly ServiceChain[] {
   const { uses, chains } = port
   const { cluster, local } = placesOf(port)
@@ -31,7 +31,7 @@ export function endpointChains(port: PortRules): readonly ServiceChain[] {
   return [...lists, ...distinct(cluster, local).map(place => placeChain(port, place))]
 }
 
-/** Those of both lists that are in use, in the order of their texts. */
+/** Gives the endpoints of both lists, as far as they are in use, sorted by text. */
 function placesOf(rules: PortRules): {
   readonly cluster: readonly Place[]
   readonly local: readonly Place[]
@@ -57,7 +57,7 @@ function placeOf({ port, statics }: PortRules, backend: Backend): Place {
   return { backend, text, chain }
 }
 
-/** By text, as kube-proxy does: 10.0.0.10 comes before 10.0.0.9. */
+/** Sorts by text, as kube-proxy does: 10.0.0.10 comes before 10.0.0.9. */
 function sorted(places: readonly Place[]): readonly Place[] {
   return places.toSorted((a, b) => (a.text < b.text ? -1 : a.text > b.text ? 1 : 0))
 }
@@ -69,7 +69,10 @@ function distinct(cluster: readonly Place[], local: readonly Place[]): readonly 
   return rest.length === 0 ? cluster : [...cluster, ...rest]
 }
 
-/** First who is known here, then by chance: of n endpoints that are left, each rule takes one connection of n. */
+/**
+ * Makes the chain of a list: remembered clients first, then random choice. Of the remaining n endpoints, each
+ * rule takes one connection in n.
+ */
 function listChain(port: PortRules, name: string, places: readonly Place[]): ServiceChain {
   const { displayName, affinityTimeoutS: seconds } = port.port
   const about = places.map(({ text }) => aboutEndpoint(port, `${displayName} -> ${text}`))
@@ -88,17 +91,26 @@ function listChain(port: PortRules, name: string, places: readonly Place[]): Ser
   return natChain(port, name, rules)
 }
 
-/** As `--probability 0.3333333333` is read: with ten decimals, in units of 1 / 2^31. */
+/**
+ * Makes the match for one in `count`, rounded as `--probability 0.3333333333`: ten decimals, in units of 1 /
+ * 2^31.
+ */
 function oneOf(count: number): XtMatch {
   return { kind: 'statistic', probability: Math.round(2 ** 31 * Number((1 / count).toFixed(10))) }
 }
 
-/** In clusters with very many endpoints, comments would be a good part of all that the kernel holds. */
+/**
+ * Makes the comment of an endpoint's rules. In clusters with very many endpoints there is none, because
+ * comments would take a large share of the kernel's memory.
+ */
 function aboutEndpoint({ statics }: PortRules, text: string): readonly XtMatch[] {
   return statics.large ? NO_MATCHES : [comment(text)]
 }
 
-/** Clients outside the cluster that come by the ClusterIP, whose answers have to come back this way. */
+/**
+ * Masquerades clients outside the cluster that connect to the ClusterIP, so that replies come back through
+ * this node.
+ */
 function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
   const { displayName, protocol, frontends } = port.port
   return frontends.flatMap(frontend => {
@@ -116,13 +128,13 @@ function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
   })
 }
 
-/** That a ClusterIP leads to. */
+/** Gives the chain that a ClusterIP leads to. */
 function chainOf({ chains }: PortRules, { kind, route }: Frontend): string | undefined {
   if (kind !== 'ClusterIP' || route.kind !== 'internal') return undefined
   return route.over === 'local' ? chains.svl : chains.svc
 }
 
-/** Undefined for nobody. */
+/** Gives the condition for masquerading; undefined when nothing is masqueraded. */
 function whoIsMasqueraded({
   statics,
   ofFamily,
@@ -138,7 +150,7 @@ function placeChain(port: PortRules, { backend, chain }: Place): ServiceChain {
   const remember: XtMatch = { kind: 'recent', mode: 'set', name: chain, seconds: 0, reap: false }
   const remembering = affinityTimeoutS > 0 ? [...about, remember] : about
   return natChain(port, chain, [
-    // Whoever reaches itself would otherwise answer itself past the translation.
+    // Without this, an endpoint that connects to itself would reply to itself directly, past the translation.
     { source: hostAddress(backend.ip), matches: about, target: jump(markMasq) },
     {
       protocol: PROTOCOLS[protocol],

@@ -19,14 +19,18 @@ import {
 import { NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
 import { entryIn, type PortRules } from './rules-port.ts'
 
-/** The rules of one frontend in chains that all Services share: those that lead to its chains, or turn clients away. */
+/**
+ * Makes the rules of one frontend in shared chains: rules that lead to its chains, or that reject clients.
+ */
 export function captureEntries(port: PortRules, frontend: Frontend): readonly XtEntry[] {
   const { kind, ip } = frontend
   if (ip === undefined) return nodePortEntries(port, frontend)
   return kind === 'ClusterIP' ? [clusterIpEntry(port, frontend, ip)] : externalEntries(port, frontend, ip)
 }
 
-/** Load balancers ask every node, whatever else it filters, which Services have endpoints there. */
+/**
+ * Accepts packets to the health check node port. Load balancers query every node, whatever else it filters.
+ */
 export function healthCheckEntry(port: PortRules, number: number): XtEntry {
   return entryIn(port, 'filter', namesOf(port).nodePorts, {
     protocol: PROTOCOLS.TCP,
@@ -39,7 +43,7 @@ function namesOf({ statics }: PortRules): ChainNames {
   return statics.options.names
 }
 
-/** What a rule says and does to packets to one port of an address. */
+/** The comment and the target of a rule for packets to one port of an address. */
 interface Words {
   readonly text: string
   readonly target: XtTarget
@@ -54,7 +58,7 @@ function ruleTo({ port }: PortRules, ip: Ip, number: number, { text, target }: W
   }
 }
 
-/** What becomes of clients that no endpoint takes; undefined when there is one for each. */
+/** Gives how clients without an endpoint are refused; undefined when every client has one. */
 function refusalOf({ port, family }: PortRules, route: Route): Words | undefined {
   const { displayName, local } = port
   if (route.kind === 'reject') return { text: `${displayName} has no endpoints`, target: REJECT[family] }
@@ -82,7 +86,7 @@ function externalEntries(port: PortRules, frontend: Frontend, ip: Ip): readonly 
     const target = jump(sourceRanges === undefined ? ext : fw)
     entries.push(entryIn(port, 'nat', namesOf(port).services, ruleTo(port, ip, number, { text, target })))
     if (sourceRanges !== undefined) {
-      // Those that the chain let through have another destination by now.
+      // Packets that the chain let through have another destination at this point.
       const others = { text: `${displayName} traffic not accepted by ${fw}`, target: DROP }
       entries.push(entryIn(port, 'filter', namesOf(port).proxyFirewall, ruleTo(port, ip, number, others)))
     }
@@ -106,7 +110,7 @@ function nodePortEntries(port: PortRules, { port: number, route }: Frontend): re
     const rule: XtRule = { protocol, matches, target: jump(port.chains.ext) }
     if (port.ofFamily.loopback && port.statics.options.nfacct.localhostAccepted) {
       const counting = { ...rule, destination: LOOPBACK, matches: [...matches, LOOPBACK_COUNTER] }
-      // Behind the other one it would never be asked.
+      // The counting rule must come first: packets that match the other rule do not reach later ones.
       const sequence = `${port.port.protocol}/${number}`
       entries.push({ ...entryIn(port, 'nat', namesOf(port).nodePorts, counting), sequence })
       entries.push({ ...entryIn(port, 'nat', namesOf(port).nodePorts, rule), sequence })

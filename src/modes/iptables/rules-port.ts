@@ -6,18 +6,21 @@ import type { PortFrontends } from '../../model/frontend.ts'
 import { type PortChains, portChains } from '../xt-common/layout.ts'
 import type { FamilyStatics, Statics } from './statics.ts'
 
-/** What one Service asks of the tables of both families. A pure function of the Service and of what all Services share. */
+/**
+ * The rules that one Service needs in the tables of both families. A pure function of the Service and of the
+ * shared inputs.
+ */
 export interface ServiceRules {
   readonly chains: readonly ServiceChain[]
   readonly entries: readonly XtEntry[]
 }
 
 export interface ServiceChain extends XtChain {
-  /** Other Services may ask for the same chain with the same rules: it goes with the last of them. */
+  /** Other Services may need the same chain with the same rules. It is removed with the last of them. */
   readonly shared?: true
 }
 
-/** One port of one Service in one family, with what its rules follow from. */
+/** One port of one Service in one family, with the inputs of its rules. */
 export interface PortRules {
   readonly port: PortFrontends
   readonly family: NftFamily
@@ -27,13 +30,16 @@ export interface PortRules {
   readonly uses: Uses
 }
 
-/** Which of its chains a port needs: those that a frontend leads to. */
+/** The chains that a port needs: those that a frontend leads to. */
 interface Uses {
   readonly cluster: boolean
   readonly local: boolean
-  /** At addresses beside the ClusterIP, with the policy that holds there. */
+  /** For addresses beside the ClusterIP, with the policy that applies there. */
   readonly external: 'cluster' | 'local' | undefined
-  /** Who may come to load-balancer addresses; undefined for everyone. All of them have the same. */
+  /**
+   * The clients that may connect to load-balancer addresses; undefined for all. All addresses of a Service
+   * have the same.
+   */
   readonly clients: readonly Cidr[] | undefined
 }
 

@@ -10,7 +10,10 @@ import { captureEntries, healthCheckEntry } from './rules-entries.ts'
 import { natChain, type PortRules, portRules, type ServiceChain, type ServiceRules } from './rules-port.ts'
 import type { Statics } from './statics.ts'
 
-/** The chains of a Service in table nat, and its rules in those that all Services share: they turn clients away or lead to its own. */
+/**
+ * Makes the chains of a Service in table nat, and its rules in shared chains, which reject clients or lead to
+ * its own chains.
+ */
 export function rulesOfService(service: ServiceFrontends, statics: Statics): ServiceRules {
   const chains: ServiceChain[] = []
   const entries: XtEntry[] = []
@@ -18,7 +21,7 @@ export function rulesOfService(service: ServiceFrontends, statics: Statics): Ser
   for (const frontends of service.ports) {
     const port = portRules(frontends, statics)
     for (const frontend of frontends.frontends) entries.push(...captureEntries(port, frontend))
-    // Ports of one name but several protocols would say the same twice.
+    // Ports of one name with several protocols would repeat the rule.
     const name = `${port.family} ${frontends.displayName}`
     if (service.healthCheck !== undefined && !checked.has(name)) {
       checked.add(name)
@@ -32,8 +35,8 @@ export function rulesOfService(service: ServiceFrontends, statics: Statics): Ser
 }
 
 /**
- * Distinct endpoints over all ports of a Service, of the family that has more of them: kube-proxy counts each family by
- * itself.
+ * Counts distinct endpoints over all ports of a Service, in the family that has more of them: kube-proxy
+ * counts each family separately.
  */
 export function endpointsOf({ ports }: ServiceFrontends): number {
   let v4 = 0
@@ -54,7 +57,7 @@ function distinctEndpoints({ cluster, local }: PortFrontends): number {
   return count
 }
 
-/** EXT and FW: what meets clients at addresses beside the ClusterIP. */
+/** Makes EXT and FW: the chains for clients of addresses beside the ClusterIP. */
 function externalChains(port: PortRules): readonly ServiceChain[] {
   const { external, clients } = port.uses
   if (external === undefined) return NO_CHAINS
@@ -73,7 +76,10 @@ function clusterRules({ port, chains, statics }: PortRules): readonly XtRule[] {
   ]
 }
 
-/** Pods and this node are let past the policy, as if they had gone out and come back by a load balancer. */
+/**
+ * Makes the rules by which pods and this node bypass policy Local, as if their packets had left and come back
+ * by a load balancer.
+ */
 function localRules({ port, chains, uses, ofFamily, statics }: PortRules): readonly XtRule[] {
   const { displayName } = port
   const { detector } = ofFamily
@@ -82,7 +88,7 @@ function localRules({ port, chains, uses, ofFamily, statics }: PortRules): reado
   if (detector !== undefined)
     rules.push({ ...fromPods(detector, false), matches: [say('pod')], target: jump(chains.svc) })
   rules.push(
-    // The node's own packets come from the very address they go to.
+    // The node's own packets have their destination address as their source.
     { matches: [say('masquerade LOCAL'), FROM_LOCAL], target: jump(statics.options.names.markMasq) },
     { matches: [say('route LOCAL'), FROM_LOCAL], target: jump(chains.svc) },
   )
@@ -90,7 +96,10 @@ function localRules({ port, chains, uses, ofFamily, statics }: PortRules): reado
   return rules
 }
 
-/** Who is not in it goes on untranslated, and is dropped in filter. */
+/**
+ * Makes the firewall chain. A client outside the ranges passes untranslated, and the table filter drops its
+ * packets.
+ */
 function firewallChain(port: PortRules, clients: readonly Cidr[]): ServiceChain {
   const { displayName } = port.port
   const { fw, ext } = port.chains

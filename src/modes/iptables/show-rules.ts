@@ -6,7 +6,7 @@ import type { ChainNames } from '../xt-common/layout.ts'
 import { type ReadChain, targetOf } from '../xt-common/read-chains.ts'
 import { createXtTracer, traceable } from '../xt-common/trace-tables.ts'
 
-/** Rules of iptables mode: our chains, and what leads to them. */
+/** Makes the rules of iptables mode: our chains, and the rules that lead to them. */
 export function rulesOfChains(chains: readonly ReadChain[], names: ChainNames): ReadRules {
   const made = traceable(chains)
   return {
@@ -43,7 +43,7 @@ function leadsTo(chain: ReadChain | undefined, target: string): boolean {
   return chain?.rules.some(({ rule }) => targetOf(rule) === target) === true
 }
 
-/** Of the chains of iptables mode, as damageOfTables, in the families that have any. */
+/** Lists damage to the chains of iptables mode, as damageOfTables does, in the families that have any. */
 export function damageOfChains(chains: readonly ReadChain[], names: ChainNames): readonly string[] {
   const families = NFT_FAMILIES.filter(family => natChain(chains, family, names.services) !== undefined)
   return families.flatMap(family => {

@@ -19,7 +19,7 @@ export function iptablesHeld({ chains, proxy }: KernelRead): Promise<HeldMode | 
   return Promise.resolve(heldIn(chains, chainNames(proxy)))
 }
 
-/** Pure. */
+/** Makes the held state from chains. Pure. */
 export function heldIn(chains: readonly ReadChain[], names: ChainNames): HeldMode | undefined {
   const rows = iptablesServiceRows(chains, names)
   if (rows.length === 0) return undefined
@@ -34,8 +34,8 @@ export function heldIn(chains: readonly ReadChain[], names: ChainNames): HeldMod
 }
 
 /**
- * What the chains of an iptables mode do for each Service, as `kprobe dump services` shows it in every mode, and the chains
- * of Services that no rule leads to. Pure.
+ * Makes the rows for what the chains of an iptables mode do for each Service, in the format of `kprobe dump
+ * services` for all modes. Adds the chains of Services that no rule leads to. Pure.
  */
 function iptablesServiceRows(chains: readonly ReadChain[], names: ChainNames): readonly ServiceRow[] {
   const rows = NFT_FAMILIES.flatMap(family => {
@@ -45,7 +45,7 @@ function iptablesServiceRows(chains: readonly ReadChain[], names: ChainNames): r
     const found = own
       .filter(({ table, name }) => !isServiceChain(names, table, name))
       .flatMap(chain => chain.rules.flatMap(rule => placesOf(chain, rule, reading)))
-    // Whoever has a way to endpoints is turned away elsewhere only when none of them is for him.
+    // A rule that rejects counts only for a port without a rule that leads to endpoints.
     const led = new Set(found.filter(({ leads }) => leads).map(({ key }) => key))
     const shown = found.filter(({ leads, key }) => leads || !led.has(key))
     return [...shown.map(({ row }) => row), ...orphansOf(own, reading)]
@@ -58,13 +58,13 @@ function iptablesServiceRows(chains: readonly ReadChain[], names: ChainNames): r
 const PROTOCOLS: Readonly<Record<number, string>> = { 6: 'TCP', 17: 'UDP', 132: 'SCTP' }
 interface Reading {
   readonly names: ChainNames
-  /** Of one family in table nat, by name. */
+  /** Chains of one family in table nat, by name. */
   readonly chains: ReadonlyMap<string, ReadChain>
-  /** Undefined when NodePorts answer everywhere. */
+  /** Undefined when node ports are served on every address. */
   readonly nodePortIps: readonly Ip[] | undefined
 }
 
-/** The addresses whose packets are led to the chain of NodePorts. */
+/** Gives the addresses whose packets are sent to the chain of node ports. */
 function nodePortIpsOf(nat: Reading['chains'], { nodePorts }: ChainNames): readonly Ip[] | undefined {
   const ways = [...nat.values()].flatMap(({ rules }) =>
     rules.filter(({ rule }) => targetOf(rule) === nodePorts).map(({ rule }) => rule),
@@ -74,8 +74,8 @@ function nodePortIpsOf(nat: Reading['chains'], { nodePorts }: ChainNames): reado
 }
 
 /**
- * Chains of the table filter whose rules turn clients of Services away, with the type of the addresses in them. What the
- * chains of NodePorts and of the firewall have there is about no way to an endpoint.
+ * Gives the type of the addresses in a chain of the table filter that rejects clients of Services. The chains
+ * of node ports and of the firewall in that table lead to no endpoint.
  */
 function endsOf({ prefix, services, externalServices }: ChainNames, name: string): string | undefined {
   const divided = dispatchNames(prefix)
@@ -85,9 +85,9 @@ function endsOf({ prefix, services, externalServices }: ChainNames, name: string
 
 interface Place {
   readonly row: ServiceRow
-  /** To chains of the Service. */
+  /** Whether the rule leads to chains of the Service. */
   readonly leads: boolean
-  /** Equal for places of one port of a Service that are of the same type. */
+  /** Equal for places of one port of a Service that have the same type. */
   readonly key: string
 }
 
@@ -122,7 +122,7 @@ function placesOf(
 
 const UNNAMED = '(unnamed)'
 
-/** Chains that only what all Services share can lead to, and that nothing leads to. */
+/** Gives chains that only shared rules can lead to, and that no rule leads to. */
 function orphansOf(own: readonly ReadChain[], reading: Reading): readonly ServiceRow[] {
   const { names } = reading
   const led = new Set(own.flatMap(({ rules }) => rules.map(({ rule }) => targetOf(rule))))
@@ -148,7 +148,9 @@ function orphansOf(own: readonly ReadChain[], reading: Reading): readonly Servic
 
 type Addressed = XtRule & { readonly destination: NonNullable<XtRule['destination']> }
 
-/** NodePorts are about addresses of the node, or about all of loopback. */
+/**
+ * Whether a rule matches one address. Rules of node ports match addresses of the node, or all of loopback.
+ */
 function isAddress(rule: XtRule): rule is Addressed {
   const { destination } = rule
   return (
@@ -174,7 +176,10 @@ function portOf(matches: readonly XtMatch[]): number | undefined {
 
 type Route = Pick<ServiceRow, 'action' | 'endpoints' | 'localEndpoints' | 'allowedFrom' | 'affinitySeconds'>
 
-/** FW leads to EXT for some clients, that to the endpoints for everybody, and to others for pods and the node. */
+/**
+ * Gives the route of a chain. FW leads to EXT for some clients. EXT leads to the endpoints for all clients,
+ * or to different ones for pods and the node.
+ */
 function routeOf(name: string, reading: Reading): Route {
   const { names, chains } = reading
   const kind = serviceChainKind(names, name)

@@ -7,39 +7,42 @@ import type { Extent } from '../mode.ts'
 import { type ChainNames, serviceChainKind } from '../xt-common/layout.ts'
 import type { Statics } from './statics.ts'
 
-/** What the kernel holds of ours, or should. */
+/** The objects of ours that the kernel holds, or should hold. */
 export type IptablesState = RenderedState | ObservedState
 
 /**
- * Rules are not kept: they follow from the Services and the statics, and are made when a difference asks for them. So a
- * state takes as much memory as what it does not share with the one before.
+ * A state without rules: rules depend on the Services and the statics, and are made when a diff needs them. A
+ * state therefore takes only the memory of what it does not share with the one before.
  */
 export interface RenderedState {
   readonly kind: 'rendered'
   readonly frontends: FrontendTable
-  /** Services that are left out. */
+  /** The quarantined Services. */
   readonly without: ReadonlySet<string>
   readonly statics: Statics
-  /** What is there whatever Services there are; made anew with the statics alone. */
+  /** The objects that exist without Services. They are made again only with the statics. */
   readonly common: Common
-  /** Distinct endpoints, summed over all ports of all Services. */
+  /** The number of distinct endpoints, summed over all ports of all Services. */
   readonly endpoints: number
-  /** Number of Services that ask for a chain which several may ask for, by `ip nat NAME`. */
+  /** The number of Services that need a shared chain, by `ip nat NAME`. */
   readonly sharedChains: PersistentMap<number>
   readonly refusals: ReadonlyMap<string, readonly Refusal[]>
 }
 
-/** Read from the kernel. */
+/** A state read from the kernel. */
 export interface ObservedState {
   readonly kind: 'observed'
   readonly observed: Observed
   readonly refusals: ReadonlyMap<string, readonly Refusal[]>
 }
 
-/** A kernel in which nothing of ours exists. */
+/** The state of a kernel in which nothing of ours exists. */
 export const EMPTY_STATE: ObservedState = { kind: 'observed', observed: new Map(), refusals: new Map() }
 
-/** Counts ports that have an endpoint, each by its chain; of a rendered state, whose chains are not made yet, as it will have. */
+/**
+ * Counts ports that have an endpoint, each by its chain. For a rendered state, the chains that it will have
+ * count.
+ */
 export function iptablesExtent(state: IptablesState, names: ChainNames): Extent {
   if (state.kind === 'rendered') {
     const ports = state.frontends.services.values().flatMap(service => service.ports)

@@ -6,31 +6,31 @@ import { forFamilies, LAYOUTS } from '../common/family.ts'
 import { type List, listsOf } from './optimize/lists.ts'
 import type { IptablesOptions } from './options.ts'
 
-/** What the rules of every Service follow from, besides the Service. */
+/** The inputs of the rules of every Service, besides the Service. */
 export interface Statics {
   readonly options: IptablesOptions
-  /** More than LARGE_ENDPOINTS of them: rules about single endpoints carry no comments. */
+  /** More than LARGE_ENDPOINTS endpoints: rules about single endpoints have no comments. */
   readonly large: boolean
   readonly families: Readonly<Record<NftFamily, FamilyStatics>>
-  /** That the optimizer divides. */
+  /** The lists that the optimizer divides. */
   readonly lists: readonly List[]
-  /** Equal for statics from which the same rules follow. */
+  /** Equal for statics with the same rules. */
   readonly key: string
-  /** Equal for statics from which the same rules of Services follow: other chains may differ. */
+  /** Equal for statics with the same rules of Services; other chains may differ. */
   readonly serviceKey: string
 }
 
 export interface FamilyStatics {
   readonly detector: Detector | undefined
   readonly nodePorts: NodePortAddresses
-  /** NodePorts answer at loopback addresses. */
+  /** Whether node ports are served at loopback addresses. */
   readonly loopback: boolean
 }
 
-/** As in kube-proxy. */
+/** The threshold of kube-proxy. */
 export const LARGE_ENDPOINTS = 1_000
 
-/** `large`: there are more than LARGE_ENDPOINTS. */
+/** Makes statics; `large` means more than LARGE_ENDPOINTS endpoints. */
 export function staticsOf(
   options: IptablesOptions,
   frontends: Pick<FrontendTable, 'node' | 'nodePorts'>,

@@ -9,8 +9,8 @@ import { rulesIn } from './render.ts'
 import type { RenderedState } from './state.ts'
 
 /**
- * Follows packets through our chains and the jumps that lead to them, as values; what others have in the same tables is
- * not known here. The rules of all Services are made once, for the first packet.
+ * Traces packets in memory through our chains and the jumps that lead to them. Rules of other programs in the
+ * same tables are not included. The rules of all Services are made once, for the first packet.
  */
 export function createIptablesTracer(state: RenderedState): Tracer {
   return createXtTracer(() => ({
@@ -21,8 +21,8 @@ export function createIptablesTracer(state: RenderedState): Tracer {
 }
 
 /**
- * Every chain of ours as it should be, once, with its entries among its rules; those that are always there come last. A
- * walk over all Services.
+ * Gives every wanted chain once, with its entries among its rules; the fixed chains come last. It visits all
+ * Services.
  */
 export function* wantedChains(state: RenderedState): Iterable<XtChain> {
   const entries = new Map<string, XtRule[]>()

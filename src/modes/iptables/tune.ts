@@ -5,7 +5,7 @@ import type { TuneOptions, TuneReport } from '../../kernel/sysctl/files.ts'
 import { tuneSwitches, wantedSysctl } from '../../kernel/sysctl/switches.ts'
 import { missingFails } from '../common/tune.ts'
 
-/** Packets from 127.0.0.1 may leave by a device: those of a connection to a NodePort there do. */
+/** Lets packets from 127.0.0.1 leave by a device, as those of a connection to a node port there do. */
 export const ROUTE_LOCALNET = wantedSysctl('net/ipv4/conf/all/route_localnet', 1)
 
 export async function tuneIptables(config: Config, options: TuneOptions): Promise<TuneReport> {
@@ -13,12 +13,12 @@ export async function tuneIptables(config: Config, options: TuneOptions): Promis
   return missingFails(await tuneSwitches(wanted, options))
 }
 
-/** First address of 127.0.0.0/8: a range that contains it contains the whole prefix. */
+/** The first address of 127.0.0.0/8: a range that contains it contains the whole prefix. */
 const LOOPBACK_START = '\x7f\0\0\0'
 
 /**
- * Whether NodePorts answer at 127.0.0.1 in iptables mode: it is asked for, and the choice of NodePort addresses does
- * not leave loopback out. Never at ::1, which cannot be translated.
+ * Whether node ports are served at 127.0.0.1 in iptables mode: it is configured, and the node-port addresses
+ * include loopback. They are never served at ::1, which cannot be translated.
  */
 export function answersAtLoopback({ iptables, nodePortAddresses }: Config): boolean {
   if (!iptables.localhostNodePorts || nodePortAddresses.primary) return false

@@ -22,13 +22,13 @@ import { type ChainInputs, chainsOf, jumpsOf, SENT_ON } from './chains.ts'
 import type { IpvsOptions, RuleWriter } from './options.ts'
 import type { Chains, IpvsState } from './state.ts'
 
-/* kube-proxy's chains of this mode, among those of others: what is wanted, what is there, and the way between. */
+/* Wants, observes and compares kube-proxy's chains of this mode in tables that other programs also use. */
 
 const TABLES: readonly XtTableName[] = ['filter', 'nat']
 const PLACES = NFT_FAMILIES.flatMap(family => TABLES.map(table => ({ family, table })))
 const JUMPS = NFT_FAMILIES.flatMap(jumpsOf)
 
-/** Rules about sets have their numbers, which the kernel is asked for. */
+/** Makes the codec of rules about ipsets. Such rules contain set numbers, which are read from the kernel. */
 export function languageOf(ipset: Pick<IpsetClient, 'indexOf' | 'nameOf'>): Language {
   return {
     compile: (rule, family) => compileRule(rule, family, name => ipset.indexOf(name)),
@@ -36,7 +36,7 @@ export function languageOf(ipset: Pick<IpsetClient, 'indexOf' | 'nameOf'>): Lang
   }
 }
 
-/** Of `before` when nothing is different. */
+/** Gives the wanted chains; the object `before` when nothing changed. */
 export function wantedChains(options: IpvsOptions, frontends: FrontendTable, before: Chains): Chains {
   const { rules, masqueradeAll, masqueradeBit } = options
   const inputs = NFT_FAMILIES.map((family): ChainInputs => {
@@ -56,8 +56,8 @@ interface ChainsSeen {
 }
 
 /**
- * Reads the chains, and those that lead to them. Where rules stand in our own tables alone, nothing of kube-proxy's is
- * seen, but what this program has left of the other form.
+ * Reads the chains, and the chains that lead to them. When all rules are in our own tables, kube-proxy's
+ * chains are not read, except leftovers of this program from the other rule writer.
  */
 export async function observeChains(
   { nft, ipset }: { readonly nft: NftClient; readonly ipset: IpsetClient },
@@ -74,7 +74,7 @@ export async function observeChains(
   )
 }
 
-/** What was seen, with the kernel's numbers of rules. */
+/** Stores the observed chains with the kernel's rule numbers. */
 export function learnChains(
   book: HandleBook,
   {
@@ -93,7 +93,7 @@ export function learnChains(
   }
 }
 
-/** Whether a rule is there that kube-proxy has not. */
+/** Whether the chains contain a rule that kube-proxy does not write. */
 function isOurs(observed: Observed, ipset: IpsetClient): boolean {
   const { nameOfIpset } = languageOf(ipset)
   return [...observed].some(([table, { chains }]) => {
@@ -107,7 +107,7 @@ function isOurs(observed: Observed, ipset: IpsetClient): boolean {
   })
 }
 
-/** Whether chains that both modes have are those of kube-proxy's iptables mode, ours or not, and serve. */
+/** Whether the chains that both modes have belong to an iptables mode, ours or kube-proxy's, that serves. */
 function isIptablesMode(observed: Observed): boolean {
   return [...observed.values()].some(({ chains }) => {
     const rules = chains.get(KUBE_CHAINS.services)?.rules ?? []
@@ -120,7 +120,7 @@ function isOnlyIpvs(table: XtTableName, name: string): boolean {
   return isIpvsChain(table, name) && !isOurChain(KUBE_CHAINS, table, name)
 }
 
-/** Those that the iptables mode has in the same words stay with it. */
+/** Whether a jump belongs to IPVS mode alone. Jumps that iptables mode has in the same form stay with it. */
 function isOnlyOurs({ table, rule: { target } }: XtJump): boolean {
   const chain = target?.kind === 'jump' ? target.chain : ''
   return chain === KUBE_CHAINS.proxyFirewall || isOnlyIpvs(table, chain)
@@ -128,7 +128,7 @@ function isOnlyOurs({ table, rule: { target } }: XtJump): boolean {
 
 export type ChainPhase = 'add-chains' | 'take-chains' | 'remove-chains'
 
-/** The operations that lead from one to the other, and the phase in which they are sent. */
+/** Makes the operations that lead from one state to the other, with the phase that sends them. */
 export function* diffChains(
   from: Chains,
   to: Chains,

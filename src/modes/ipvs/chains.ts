@@ -30,9 +30,9 @@ import {
 import { NODE_PORT_SETS } from './layout.ts'
 import { SET_COMMENTS, type SetStem, setName } from './set-names.ts'
 
-/* Chains of kube-proxy's IPVS mode (1.36): their names, order and comments are what people and tools look for. */
+/* Chains of kube-proxy's IPVS mode (1.36). People and tools expect their names, order and comments. */
 
-/** What the chains of one family follow from. */
+/** The inputs of the chains of one family. */
 export interface ChainInputs {
   readonly family: NftFamily
   readonly masqueradeMark: number
@@ -41,8 +41,9 @@ export interface ChainInputs {
 }
 
 /**
- * All chains of one family. No rule is about one Service: who has which address is in the ipsets. Rules about sets that
- * nothing is in are there as well (kube-proxy leaves them out), so that chains stay when Services come and go.
+ * Makes all chains of one family. No rule is about a single Service: the ipsets hold the addresses of
+ * Services. Rules about empty sets exist as well (kube-proxy omits them), so that the chains stay when
+ * Services come and go.
  */
 export function chainsOf(inputs: ChainInputs): readonly XtChain[] {
   const { family } = inputs
@@ -70,7 +71,8 @@ export function chainsOf(inputs: ChainInputs): readonly XtChain[] {
       { matches: NO_MATCHES, target: DROP },
     ]),
     chain('filter', KUBE_IPVS_FILTER, filterRules(inputs, portal)),
-    // kube-proxy's has a rule for each address that the node may not use. Our own table drops these before.
+    // kube-proxy has a rule here for each address that the node may not use. Our own table drops these
+    // packets earlier.
     chain('filter', KUBE_IPVS_OUT_FILTER, []),
   ]
 }
@@ -89,7 +91,10 @@ const WAYS: readonly Way[] = [
   ['filter', 'OUTPUT', KUBE_IPVS_OUT_FILTER, 'kubernetes ipvs access filter'],
 ]
 
-/** In the order in which they are put first: of several in one chain, the last one comes to stand first. */
+/**
+ * Gives the jumps in the order in which they are inserted: of several in one chain, the last one ends up
+ * first.
+ */
 export function jumpsOf(family: NftFamily): readonly XtJump[] {
   return WAYS.map(([table, chain, to, text]): XtJump => {
     const rule: XtRule = { matches: [comment(text)], target: jump(to) }
@@ -97,7 +102,7 @@ export function jumpsOf(family: NftFamily): readonly XtJump[] {
   })
 }
 
-/** The only rule that kube-proxy has not: it tells whose chains these are. */
+/** The only rule that kube-proxy does not have: it marks these chains as kprobe's. */
 export const SENT_ON: XtRule = {
   matches: [
     comment('sent on to another virtual server'),
@@ -115,7 +120,7 @@ const FROM = ['dst', 'dst', 'src'] as const
 
 type Dimensions = readonly ('src' | 'dst')[]
 
-/** Rules that ask the sets of one family. */
+/** Makes rules that match with the sets of one family. */
 class Words {
   readonly #family: NftFamily
 
@@ -128,7 +133,7 @@ class Words {
     return { kind: 'set', set, dimensions, inverted: false }
   }
 
-  /** With kube-proxy's comment for the set. */
+  /** Makes a match with a set, with kube-proxy's comment for the set. */
   matches(stem: SetStem, dimensions: Dimensions): readonly XtMatch[] {
     return [comment(SET_COMMENTS[stem]), this.inSet(stem, dimensions)]
   }
@@ -161,7 +166,9 @@ function servicesRules(inputs: ChainInputs, portal: Words): readonly XtRule[] {
   ]
 }
 
-/** The node's own have the ClusterIP itself as their source. */
+/**
+ * Makes the masquerade rule of ClusterIPs. The node's own packets have the ClusterIP itself as their source.
+ */
 function clusterIpRule({ masqueradeAll, detector }: ChainInputs, portal: Words): XtRule {
   if (masqueradeAll) return portal.named('CLUSTER-IP', BOTH, MASQUERADE_LATER)
   if (detector === undefined) return portal.named('CLUSTER-IP', ['src', 'dst'], MASQUERADE_LATER)
@@ -198,7 +205,7 @@ function postroutingRules({ masqueradeMark: mark }: ChainInputs, portal: Words):
   return [
     portal.named('LOOP-BACK', FROM, { kind: 'MASQUERADE', randomFully: false }),
     { matches: [{ kind: 'mark', mark, mask: mark, inverted: true }], target: RETURN },
-    // A packet that goes round again is not masqueraded twice.
+    // A packet that passes these chains a second time is not masqueraded again.
     { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: 0 } },
     {
       matches: [comment('kubernetes service traffic requiring SNAT')],
@@ -219,7 +226,7 @@ function forwardRules({ masqueradeMark: mark }: ChainInputs): readonly XtRule[] 
   ]
 }
 
-/** The node's own ports stay hidden behind addresses of Services: k/k#72236. */
+/** Makes the rules that hide the node's own ports behind addresses of Services: k/k#72236. */
 function filterRules({ family }: ChainInputs, portal: Words): readonly XtRule[] {
   return [
     portal.plain('LOAD-BALANCER', BOTH, RETURN),
@@ -227,7 +234,7 @@ function filterRules({ family }: ChainInputs, portal: Words): readonly XtRule[] 
     portal.plain('EXTERNAL-IP', BOTH, RETURN),
     portal.plain('EXTERNAL-IP-LOCAL', BOTH, RETURN),
     portal.plain('HEALTH-CHECK-NODE-PORT', PORT, RETURN),
-    // Private virtual servers are in no set, so that nobody reaches them but by a detour.
+    // Private virtual servers are in no set, so packets reach them only by a redirect.
     SENT_ON,
     { matches: [NEW, portal.inSet('IPVS-IPS', PORT)], target: REJECT[family] },
   ]

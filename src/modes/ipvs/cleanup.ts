@@ -15,24 +15,27 @@ export async function cleanIpvs(context: CleanupContext): Promise<Cleaned> {
   return { removed: removedTexts(await removeIpvs('kprobe', context)), foreign: [] }
 }
 
-/** Removes the same of kube-proxy's IPVS mode. */
+/** Removes the same objects of kube-proxy's IPVS mode. */
 export async function cleanKubeProxyIpvs(context: CleanupContext): Promise<readonly string[]> {
   return removedTexts(await removeIpvs('kube-proxy', context))
 }
 
-/** Whose objects go. Both modes keep the same record of them, the ipsets; our own table tells whose it is. */
+/**
+ * The program whose objects are removed. Both IPVS modes record their objects in the same ipsets. Our own
+ * table shows that they are kprobe's.
+ */
 type IpvsOwner = 'kprobe' | 'kube-proxy'
 
 /**
- * Removes, at once, the virtual servers, addresses and ipsets of an IPVS mode, and our table: what the ipsets say is of
- * that mode, and nothing else. Gives what it was; undefined when there was nothing, or it is the other owner's. Throws
- * when the kernel refuses.
+ * Removes at once the virtual servers, addresses and ipsets of an IPVS mode, and our table. Only objects that
+ * the ipsets record are removed. Gives the removed state; undefined when there was none, or when it belongs
+ * to the other owner. Throws when the kernel rejects a change.
  */
 async function removeIpvs(
   owner: IpvsOwner,
   { sockets, clock, proxy }: CleanupContext,
 ): Promise<IpvsState | undefined> {
-  // A named proxy cannot have this mode.
+  // A named proxy cannot use this mode.
   if (proxy !== undefined) return undefined
   const isOurs = await hasIpvsTable({ sockets, clock })
   if (isOurs !== (owner === 'kprobe')) return undefined
@@ -62,7 +65,7 @@ function hasIpvs(ipvs: IpvsClient): boolean {
   }
 }
 
-/** Of a kernel that has no IPVS (any more): ipsets and addresses may be left all the same. */
+/** Makes a client for a kernel without IPVS, where ipsets and addresses may remain all the same. */
 function withoutServers(ipvs: IpvsClient): IpvsClient {
   return {
     info: () => ipvs.info(),
@@ -75,7 +78,7 @@ function withoutServers(ipvs: IpvsClient): IpvsClient {
   }
 }
 
-/** What was removed, one item a line. Pure. */
+/** Lists what was removed, one item a line. Pure. */
 function removedTexts(state: IpvsState | undefined): readonly string[] {
   if (state === undefined) return []
   const { servers, sets, addresses, ruleset, chains } = state

@@ -27,22 +27,27 @@ import type { PlacedAddress } from './state.ts'
 interface CommitterOptions {
   readonly kernel: IpvsKernel
   readonly clock: Clock
-  /** Of nf_tables: its batches are refused if it moved on from here. Undefined where anything will do. */
+  /**
+   * The generation of nf_tables: a batch is rejected if the generation is a later one. Undefined where any
+   * will do.
+   */
   readonly generation: number | undefined
-  /** Of rules in the tables of iptables. */
+  /** The handles of rules in the tables of iptables. */
   readonly book: HandleBook
   readonly language: Language
-  /** Schedulers that this kernel is known not to have: whoever asks for one all the same is refused. */
+  /** Schedulers that this kernel is known to lack. Services that need one of them are refused. */
   readonly missingSchedulers: ReadonlySet<string>
 }
 
-/** A Receipt, but that its generation is the one of nf_tables. */
+/** A Receipt whose generation is that of nf_tables. */
 export interface Committed extends Omit<Receipt, 'durationMs'> {
-  /** Schedulers that turned out to be missing. The outcome is then `stale`: render again without them. */
+  /**
+   * Schedulers that the kernel turned out to lack. The outcome is then `stale`: render again without them.
+   */
   readonly schedulers: ReadonlySet<string>
 }
 
-/** What came of one phase. */
+/** The result of one phase. */
 interface Step {
   readonly bytes: number
   readonly messages: number
@@ -52,14 +57,18 @@ interface Step {
 
 const NOTHING: Step = { bytes: 0, messages: 0, refusals: [] }
 
-/** A set that our rules referred to until a moment ago: nf_tables lets go of it behind the commit's back. */
+/**
+ * Errors for a set that our rules referred to until a moment ago: nf_tables releases it asynchronously after
+ * the commit.
+ */
 const IN_USE: ReadonlySet<string> = new Set(['IPSET_ERR_BUSY', 'IPSET_ERR_REFERENCED', 'EBUSY'])
 const DESTROY_ATTEMPTS = 8
 const DESTROY_DELAY_MS = 10
 
 /**
- * Carries out the phases of a plan, each of which depends on those before it: a Service that something is missing of
- * gets nothing more, and when what all Services share is missing, or anything cannot be removed, nothing follows.
+ * Sends the phases of a plan. Each depends on the phases before it. A Service that one phase failed for is
+ * skipped in the next phases. When shared objects cannot be added, or any object cannot be removed, the
+ * commit stops.
  */
 export class Committer {
   readonly #options: CommitterOptions
@@ -68,7 +77,7 @@ export class Committer {
   #messages = 0
   #foreign = false
   readonly #refusals: KernelRefusal[] = []
-  /** Services whose next phases are left out. */
+  /** The Services that the next phases skip. */
   readonly #failed = new Set<ServiceKey>()
   readonly #schedulers = new Set<string>()
 
@@ -118,7 +127,7 @@ export class Committer {
     for (const refusal of refusals) this.#refuse(refusal)
   }
 
-  /** What follows from a first failure is not told of. */
+  /** Records a refusal, unless it follows from an earlier failure of the same Service. */
   #refuse(refusal: KernelRefusal): void {
     const { services } = refusal
     const isNews = services.length === 0 || services.some(service => !this.#failed.has(service))
@@ -186,7 +195,7 @@ export class Committer {
     const built = await this.#sendSets(build)
     if (built.ending !== undefined) return built
     if (built.refusals.length === 0) return joined(built, await this.#sendSets(replace))
-    // What is left all the same is found by the next look.
+    // The next full resync finds what remains all the same.
     const abandoned = await this.#sendSets(abandon)
     return { ...joined(built, abandoned), refusals: built.refusals }
   }
@@ -214,12 +223,12 @@ export class Committer {
     return { ...list, entries: list.entries.filter(keeps), groups: list.groups.filter(keeps) }
   }
 
-  /** What others need as well is not left out. */
+  /** Whether all users of an object failed. An object that another Service needs is not skipped. */
   #areFailed(services: readonly ServiceKey[]): boolean {
     return services.length > 0 && services.every(service => this.#failed.has(service))
   }
 
-  /** A detour of a Service that failed would lead to what is not there. */
+  /** Removes the redirects of failed Services, which would lead to missing objects. */
   #unfailedOf(transaction: Transaction): Transaction {
     if (this.#failed.size === 0) return transaction
     return transaction.flatMap((operation): Transaction => {
@@ -258,7 +267,9 @@ export class Committer {
     return { bytes, messages, refusals: failures.map(({ error }) => ({ services: [], error })) }
   }
 
-  /** The kernel's own address of a device that is up is nobody's. */
+  /**
+   * Removes the device. A link-local address that the kernel added to a device that is up does not keep it.
+   */
   async #removeDevice(device: string): Promise<Step> {
     const { dummy } = this.#options.kernel
     const addresses = await dummy.addresses(device)
@@ -316,7 +327,10 @@ function joined(a: Step, b: Step): Step {
   }
 }
 
-/** A batch of nf_tables is all or nothing: when it is refused, nobody's rules are there. */
+/**
+ * Whether the commit must stop. A batch of nf_tables is atomic: when the kernel rejects it, the rules of all
+ * Services are missing.
+ */
 function mustStop({ kind }: Phase, { refusals }: Step): boolean {
   if (refusals.length === 0) return false
   const isAddition = PHASE_ORDER.indexOf(kind) < PHASE_ORDER.indexOf('remove-detours')

@@ -8,7 +8,7 @@ import type { PlacedServer } from './state.ts'
 interface ServersDiff {
   readonly add: readonly IpvsOperation[]
   readonly remove: readonly IpvsOperation[]
-  /** `to` with the real servers that drain, or are left to. */
+  /** The servers of `to`, with the real servers that drain or must stay. */
   readonly after: PersistentMap<PlacedServer>
 }
 
@@ -17,14 +17,15 @@ const SERVERS_PER_STEP = 256
 interface Piles {
   readonly add: IpvsOperation[]
   readonly remove: IpvsOperation[]
-  /** Servers of which something drains. */
+  /** Servers with draining real servers. */
   readonly draining: [string, PlacedServer][]
 }
 
 /**
- * A virtual server is changed in place: making it anew would end its connections. Real servers that a server loses stay
- * with weight 0 for as long as their connections last, but for those of UDP, whose clients would go on talking to
- * nobody. In excludeCidrs only what we made ourselves is deleted.
+ * Compares virtual servers. A virtual server is changed in place, because a new one would end its
+ * connections. Real servers that a server loses stay with weight 0 as long as their connections last. Those
+ * of UDP are deleted, because their clients would continue to send to a removed endpoint. In excludeCidrs
+ * only virtual servers that this process made are deleted.
  */
 export function* diffServers(
   from: PersistentMap<PlacedServer>,
@@ -53,7 +54,7 @@ export function* diffServers(
   return { add: piles.add, remove: piles.remove, after: to.with(piles.draining) }
 }
 
-/** What was read from the kernel has no Service. */
+/** Whether a virtual server is excluded. A virtual server that was read from the kernel has no Service. */
 function isExcluded({ server, service }: PlacedServer, excludeCidrs: readonly Cidr[]): boolean {
   return service === '' && anyContains(excludeCidrs, server.ip)
 }
@@ -62,7 +63,7 @@ const NONE: ReadonlyMap<string, RealServer> = new Map()
 
 type Keyed = readonly [string, RealServer]
 
-/** Gives those that stay without being wanted. */
+/** Compares real servers. Gives those that stay although they are not wanted. */
 function diffDestinations(
   before: PlacedServer['destinations'],
   { server, destinations, service: group }: PlacedServer,

@@ -10,10 +10,10 @@ import type { IpvsState, PlacedEntry } from './state.ts'
 interface SetsDiff {
   readonly add: readonly SetChange[]
   readonly addEntries: readonly GroupedEntries[]
-  /** Those of sets that go, go with them. */
+  /** Entries to delete. Entries of a deleted set are deleted with it. */
   readonly removeEntries: readonly GroupedEntries[]
   readonly remove: readonly string[]
-  /** As the kernel has them afterwards: a set never becomes smaller. */
+  /** The sets as the kernel has them afterwards: a set never becomes smaller. */
   readonly after: ReadonlyMap<string, Ipset>
 }
 
@@ -53,7 +53,7 @@ function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: Piles; rem
   let count = 0
   for (const [, before, after] of PersistentMap.differences(from.entries, to.entries)) {
     if (++count % ENTRIES_PER_STEP === 0) yield
-    // Whom an entry serves is nothing to the kernel.
+    // The kernel does not hold the users of an entry.
     if (before === undefined && after !== undefined) put(added, after)
     else if (before !== undefined && after === undefined) put(removed, before)
   }
@@ -82,7 +82,10 @@ interface SizedChange {
   readonly replaces: Ipset | undefined
 }
 
-/** Sets that are not there, and those that cannot hold what they get beside what leaves them only later. */
+/**
+ * Gives the sets that are missing, and those that cannot hold the added entries beside the entries that are
+ * deleted later.
+ */
 function changesOf(from: IpvsState, to: IpvsState, added: Piles): readonly SizedChange[] {
   const before: SetCounts = countEntries(from)
   const touched = from.sets === to.sets ? added.keys() : to.sets.keys()
@@ -91,7 +94,8 @@ function changesOf(from: IpvsState, to: IpvsState, added: Piles): readonly Sized
     const [present, wanted] = [from.sets.get(name), to.sets.get(name)]
     if (wanted === undefined) continue
     if (present === undefined || !isOfOneKind(present, wanted)) {
-      // The kernel refuses to make a set beside one of another type: whoever made that may need it.
+      // The kernel rejects a set beside one of another type with the same name. Another program may need that
+      // set.
       changes.push({ set: wanted, replaces: undefined })
       continue
     }

@@ -16,13 +16,13 @@ import type { IpvsState, PlacedAddress } from './state.ts'
 const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
 interface DiffOptions extends Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'> {
-  /** Of rules in the tables of iptables. */
+  /** The codec of rules in the tables of iptables. */
   readonly language: Language
 }
 
 /**
- * The phases that lead from one state to the other. Real servers that drain are part of what is held afterwards, and
- * ask for no further commit: whoever watches their connections ends them.
+ * Makes the phases that lead from one state to the other. The state afterwards includes draining real
+ * servers. They cause no further commit: the upkeep removes them when their connections have ended.
  */
 export function* diffStates(
   from: IpvsState,
@@ -45,7 +45,7 @@ export function* diffStates(
     const { kind, operations } = chains
     return kinds.includes(kind) ? [{ kind, operations, nameOfIpset: language.nameOfIpset }] : []
   }
-  // The sets are the record of what is ours.
+  // The sets record which objects are ours.
   const isDeviceOurs = from.device && from.sets.size > 0
   const phases: readonly Phase[] = [
     { kind: 'add-sets', sets: sets.add },
@@ -77,7 +77,7 @@ export function* diffStates(
   })
 }
 
-/** A state that nothing of ours is in, as opposed to one without Services. */
+/** Whether a state contains nothing of ours, as opposed to a state without Services. */
 function isNothing({ sets, device }: IpvsState): boolean {
   return sets.size === 0 && !device
 }
@@ -89,7 +89,7 @@ function isDetour(operation: Operation): boolean {
   return isOfElements && DETOURS.has(operation.set.name)
 }
 
-/** The wanted state itself where nothing is different. */
+/** Gives the state after the plan: the wanted state itself where nothing differs. */
 function afterwards(
   to: IpvsState,
   held: Pick<IpvsState, 'servers' | 'sets' | 'ruleset' | 'device'>,

@@ -7,8 +7,8 @@ import type { Ownership } from './ownership.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
 /**
- * Comparisons of what the kernel says with what was left there, each cheap enough to be made all the time. They give
- * the first difference in words; undefined where there is none.
+ * The first difference between the kernel and the applied state, as text; undefined where there is none. Each
+ * comparison is cheap enough to be made in every period.
  */
 export type Digest = string | undefined
 
@@ -31,7 +31,7 @@ export function digestServers(
   return found === servers.size ? undefined : `${servers.size - found} virtual servers were deleted`
 }
 
-/** Entries that were exchanged for as many others are not noticed. */
+/** Compares the sets. An exchange of entries for the same number of others is not detected. */
 export function digestSets({ sets }: IpvsState, headers: readonly IpsetHeader[], counts: SetCounts): Digest {
   const found = new Map(headers.map(header => [header.set.name, header] as const))
   for (const { name, type } of sets.values()) {
@@ -55,13 +55,13 @@ export function digestDestinations(
     if (!sameDestination(left, destination)) return `real server ${name} of ${key} was changed`
   }
   for (const [name, { weight }] of destinations) {
-    // What drains goes when its time comes.
+    // The upkeep deletes draining real servers.
     if (weight !== 0 && !found.has(name)) return `real server ${name} of ${key} was deleted`
   }
   return undefined
 }
 
-/** `present` is undefined where there is no device. */
+/** Compares the addresses. `present` is undefined where there is no device. */
 export function digestAddresses(
   { addresses, device }: IpvsState,
   present: readonly Ip[] | undefined,
@@ -76,10 +76,13 @@ export function digestAddresses(
   return found === addresses.size ? undefined : `${addresses.size - found} addresses were deleted`
 }
 
-/** Number of entries by name of set. */
+/** The number of entries by name of set. */
 export type SetCounts = ReadonlyMap<string, number>
 
-/** A rendered state knows; one that was read is counted. */
+/**
+ * Gives the number of entries of each set. A rendered state has them; those of a state that was read are
+ * counted.
+ */
 export function countEntries({ entries, rendering }: IpvsState): SetCounts {
   if (rendering !== undefined) return rendering.entries
   const counts = new Map<string, number>()

@@ -11,7 +11,10 @@ import type { Look } from '../mode.ts'
 import type { IpvsKernel } from './observe.ts'
 import { openIpvsKernel } from './open.ts'
 
-/** What IPVS mode needs of the kernel besides nf_tables, thing by thing; nothing is changed. */
+/**
+ * Checks what IPVS mode needs of the kernel besides nf_tables, one finding for each requirement. Changes
+ * nothing.
+ */
 export async function ipvsFindings(config: Config, look: Look): Promise<readonly Finding[]> {
   const { sockets, clock, read } = look
   const { kernel, close } = openIpvsKernel(sockets, clock)
@@ -82,7 +85,10 @@ async function xtSetFinding({ sockets, clock }: Look): Promise<Finding> {
   }
 }
 
-/** What only making something would prove: modules that are loaded are told, others may be loaded when they are needed. */
+/**
+ * Checks modules. Only creating objects would prove that they work, so this reports loaded modules; the
+ * kernel may load others on demand.
+ */
 async function moduleFindings({ ipvs }: Config, read: ReadText): Promise<readonly Finding[]> {
   const modules = (await read('/proc/modules')) ?? ''
   const loaded = [...modules.matchAll(/^(\S+) /gm)].map(([, name = '']) => name)
@@ -102,10 +108,13 @@ async function moduleFindings({ ipvs }: Config, read: ReadText): Promise<readonl
   ]
 }
 
-/** Of net/netfilter/ipvs; others that begin so (ip_vs_ftp) are none. */
+/** Scheduler modules of net/netfilter/ipvs. Other modules with the prefix (ip_vs_ftp) are not schedulers. */
 const SCHEDULER = /^ip_vs_(?:rr|wrr|lc|wlc|lblc|lblcr|dh|sh|mh|sed|nq|fo|ovf|twos)$/
 
-/** Settings that the mode needs; after IPVS was asked for, so that those of its module are there. */
+/**
+ * Checks the sysctls that the mode needs. It runs after the check of IPVS, so that the sysctls of that module
+ * exist.
+ */
 export async function ipvsSettingFindings({ ipvs }: Config, read: ReadText): Promise<readonly Finding[]> {
   const release = (await read('/proc/sys/kernel/osrelease')) ?? ''
   return await Promise.all(
@@ -122,11 +131,14 @@ export async function ipvsSettingFindings({ ipvs }: Config, read: ReadText): Pro
   )
 }
 
-/** IPVS keeps its settings from namespaces of other users; net.ipv4.vs.conntrack is part of CONFIG_IP_VS_NFCT. */
+/**
+ * The text for a missing sysctl. IPVS hides its sysctls from namespaces of other users; net.ipv4.vs.conntrack
+ * is part of CONFIG_IP_VS_NFCT.
+ */
 const ABSENT =
   "absent: the module ip_vs brings it, with CONFIG_IP_VS_NFCT and in the machine's own user namespace"
 
-/** For a node in another mode. */
+/** Combines the findings into one, for a node in another mode. */
 function summary(found: readonly Finding[]): Finding {
   const missing = found.filter(({ kind }) => kind === 'missing').map(({ subject }) => subject)
   const text =

@@ -3,12 +3,13 @@ import type { RealServer, ServerKey, VirtualAddress } from '../../kernel/ipvs/st
 import type { IpvsPlan } from './plan.ts'
 import type { IpvsState } from './state.ts'
 
-/** Real servers of one virtual server that take no new connections, with the time when they go at the latest. */
+/** The draining real servers of one virtual server, each with its deadline. */
 type Deadlines = ReadonlyMap<string, number>
 
 /**
- * The real servers that nobody wants any more and that keep their connections until these end, or until a deadline.
- * The kernel remembers them, by their weight of 0; after a restart their time begins anew, and is the usual one.
+ * The draining real servers: they are not wanted any more, and keep their connections until these end or
+ * until a deadline. The kernel records them by their weight of 0. After a restart their time begins again,
+ * with the default length.
  */
 export class Drains {
   readonly #drainMs: number
@@ -18,7 +19,7 @@ export class Drains {
     this.#drainMs = drainMs
   }
 
-  /** Virtual servers of which something drains. */
+  /** The virtual servers with draining real servers. */
   get servers(): readonly ServerKey[] {
     return [...this.#deadlines.keys()]
   }
@@ -27,7 +28,7 @@ export class Drains {
     return this.#deadlines.get(server) ?? NONE
   }
 
-  /** Everything was read: what is not there is forgotten, and what is known keeps its deadline. */
+  /** Adopts a state that was read: forgets real servers that are gone, and keeps known deadlines. */
   adopt({ servers }: IpvsState, nowMs: number): void {
     const known = new Map(this.#deadlines)
     this.#deadlines.clear()
@@ -39,7 +40,7 @@ export class Drains {
     }
   }
 
-  /** A plan was carried out. A Service may have asked for another time than the usual one. */
+  /** Follows a committed plan. A Service may configure another drain time than the default. */
   follow({ phases, after }: Pick<IpvsPlan, 'phases' | 'after'>, nowMs: number): void {
     for (const phase of phases) {
       if (phase.kind !== 'add-servers' && phase.kind !== 'remove-servers') continue
@@ -70,10 +71,10 @@ export class Drains {
 
 const NONE: ReadonlyMap<string, number> = new Map()
 
-/** A real server that has gone for good. */
+/** A real server that was deleted for good. */
 export interface Drained {
   readonly server: VirtualAddress
   readonly destination: RealServer
-  /** Connections that ended with it; 0 unless its time had run out. */
+  /** The number of connections that ended with it; 0 unless its deadline had passed. */
   readonly connections: number
 }

@@ -15,7 +15,7 @@ import { type SetStem, setName } from './set-names.ts'
 const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
 const DROP: Verdict = { code: NF_DROP, chain: undefined }
 
-/** What the sets and maps of our own table have for a port. */
+/** Makes the elements of a port in the sets and maps of our own table. */
 export function elementsOf(placed: PlacedPort): readonly Element[] {
   const elements: Element[] = []
   const comment = commentOf(placed.port)
@@ -43,8 +43,9 @@ export function elementsOf(placed: PlacedPort): readonly Element[] {
 }
 
 /**
- * Lets load balancers that ask at the balanced address itself meet the health check node port, which is a process of
- * this node: every other port of a bound address is hidden. What a Service has at that port of a shared address comes first.
+ * Lets the health checks of load balancers reach the health check node port at the balanced address itself.
+ * That port belongs to a process of this node, and all other ports of a bound address are hidden. A Service
+ * port with the same number at a shared address takes precedence.
  */
 export function healthCheckElements(
   { healthCheck, ports }: ServiceFrontends,
@@ -64,7 +65,7 @@ export function healthCheckElements(
   return [...elements.values()]
 }
 
-/** What answers everybody at once; undefined where IPVS is asked. */
+/** Gives the verdict for every packet to a place; undefined where IPVS balances. */
 function verdictOf({ frontend: { route }, backends }: Place): Verdict | undefined {
   switch (route.kind) {
     case 'reject':
@@ -81,10 +82,13 @@ function verdictOf({ frontend: { route }, backends }: Place): Verdict | undefine
   }
 }
 
-/** Gets each entry that a Service needs; some of them twice. */
+/** Receives each entry that a Service needs. Some entries arrive twice. */
 type EntrySink = (set: string, entry: IpsetEntry) => void
 
-/** What kube-proxy's IPVS mode has in its sets for a Service (pkg/proxy/ipvs, syncProxyRules); addresses apart. */
+/**
+ * Adds the entries that kube-proxy's IPVS mode has in its sets for a Service (pkg/proxy/ipvs,
+ * syncProxyRules), without the addresses.
+ */
 export function addEntries(service: ServiceFrontends, placed: readonly PlacedPort[], sink: EntrySink): void {
   for (const ofPort of placed) {
     for (const place of ofPort.places) addPlace(place, sink)
@@ -97,7 +101,7 @@ export function addEntries(service: ServiceFrontends, placed: readonly PlacedPor
       sink(setName('HEALTH-CHECK-NODE-PORT', family), { port: healthCheck.port })
 }
 
-/** KUBE-IPVS-IPS records the addresses that are bound. */
+/** Makes the entry of a bound address in KUBE-IPVS-IPS. */
 export function addressEntry(ip: Ip): { readonly set: string; readonly entry: IpsetEntry } {
   return { set: setName('IPVS-IPS', familyOf(ip)), entry: { ip } }
 }
@@ -131,8 +135,8 @@ function addPlace(place: Place, sink: EntrySink): void {
 }
 
 /**
- * Guards an address by its source ranges. The node reaches a bound address from that very address: where the model lets
- * it in, the pair is in a set of its own.
+ * Adds the source ranges of an address. The node connects to a bound address from that very address. Where
+ * the ranges allow that, the pair is in a set of its own.
  */
 function addRanges(
   { sourceRanges }: Frontend,
@@ -149,7 +153,7 @@ function addRanges(
   if (anyContains(sourceRanges, ip)) sink(setName('LOAD-BALANCER-SOURCE-IP', family), { ...entry, ip2: ip })
 }
 
-/** A hash of networks cannot hold the one of length 0: its two halves stand for it. */
+/** Splits a range of length 0 into its halves, because a hash of networks cannot hold it. */
 function halves(range: Cidr): readonly Cidr[] {
   if (range.bits > 0) return [range]
   const rest = '\0'.repeat(range.ip.length - 1)
@@ -159,7 +163,7 @@ function halves(range: Cidr): readonly Cidr[] {
   ]
 }
 
-/** Endpoints on this node, which may meet themselves. */
+/** Adds the endpoints on this node, which may connect to themselves (hairpin). */
 function addLoopBack({ port: { family, protocol, cluster, local } }: PlacedPort, sink: EntrySink): void {
   const set = setName('LOOP-BACK', family)
   const add = ({ ip, port }: Backend) =>

@@ -7,9 +7,10 @@ import { type IpvsKernel, type ObserveOptions, observeKernel } from './observe.t
 import { clusterIpsIn } from './ownership.ts'
 
 /**
- * Removes the addresses of endpoints from the dummy device, and virtual servers at these endpoints, as far as IPVS mode
- * recorded them as its own: until then no packet of this node leaves it for these addresses. A ClusterIP stays, because
- * only IPVS leads to it. Sets and rules stay as the record for the next pass. Rejects when the kernel refuses it.
+ * Removes the addresses of endpoints from the dummy device, and virtual servers at these endpoints, as far as
+ * IPVS mode recorded them as its own. With these objects in place, packets of this node to the addresses do
+ * not leave the node. A ClusterIP stays, because only IPVS leads to it. Sets and rules stay as the record for
+ * the next pass. The promise rejects when the kernel rejects a change.
  */
 export async function freeEndpoints(
   kernel: IpvsKernel,
@@ -17,7 +18,7 @@ export async function freeEndpoints(
   options: ObserveOptions,
 ): Promise<{ readonly addresses: readonly Ip[]; readonly servers: readonly VirtualServer[] }> {
   const { dummy, ipvs } = kernel
-  // Without the device IPVS mode is not in use here, and no module need be loaded to find that out.
+  // Without the device IPVS mode is not in use here. This check loads no kernel module.
   if ((await dummy.addresses(options.deviceName)) === undefined) return { addresses: [], servers: [] }
   const { state } = await observeKernel(kernel, options)
   const clusterIps = clusterIpsIn(state)

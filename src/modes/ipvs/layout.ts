@@ -28,7 +28,7 @@ const SET_TYPES: Readonly<Record<SetStem, IpsetType>> = {
   'IPVS-IPS': 'hash:ip',
 }
 
-/** The sets of NodePorts of a protocol: all of them, and those of policy Local. */
+/** The sets of node ports of each protocol: all of them, and those of policy Local. */
 export const NODE_PORT_SETS: Readonly<Record<Protocol, { readonly all: SetStem; readonly local: SetStem }>> =
   {
     TCP: { all: 'NODE-PORT-TCP', local: 'NODE-PORT-LOCAL-TCP' },
@@ -37,14 +37,14 @@ export const NODE_PORT_SETS: Readonly<Record<Protocol, { readonly all: SetStem; 
   }
 
 const PORTS = 65_536
-/** As kube-proxy makes them. */
+/** The default size, as in kube-proxy. */
 const ELEMENTS_MIN = 65_536
 const BUCKETS_MIN = 1_024
 const IPSET_FULL = 0.75
 
 /**
- * A set that holds `count` entries: `before` while it is not 75 % full, since another size means that it is made anew
- * and swapped in.
+ * Declares a set that holds `count` entries. The declaration `before` stays while the set is less than 75 %
+ * full, because a set of another size must be made beside the old one and swapped in.
  */
 export function declareIpset(
   stem: SetStem,
@@ -59,7 +59,7 @@ export function declareIpset(
     return isAlike ? before : { name, type, family: ofFamily, maxElements: PORTS, hashSize: 0 }
   if (isAlike && count <= before.maxElements * IPSET_FULL) return before
   const maxElements = sizeToHold(count / IPSET_FULL, isAlike ? before.maxElements : undefined, GROWTH)
-  // Made with as many buckets as it has entries, a set does not grow while it is filled.
+  // A set with as many buckets as entries does not grow while it is filled.
   const hashSize = Math.min(maxElements, Math.max(BUCKETS_MIN, powerOfTwo(count)))
   return { name, type, family: ofFamily, maxElements, hashSize }
 }
@@ -75,7 +75,7 @@ export const CHAIN_EXTERNAL_LOCAL = 'external-local'
 export const CHAIN_CLUSTER_LIST = 'cluster-list'
 export const CHAIN_NODE_PORTS = 'node-ports'
 
-/** Sets and maps of our own tables. */
+/** The names of sets and maps of our own tables. */
 export type NftSetName =
   | 'verdicts'
   | 'cluster-lists'
@@ -103,7 +103,7 @@ const NFT_SIZE_MIN: Readonly<Record<NftSetName, number>> = {
   'nodeport-ips': 64,
 }
 
-/** See sizeToHold: another size makes the table anew. */
+/** Gives the size of a set, see sizeToHold. A new size replaces the table. */
 export function sizeOfNftSet(name: NftSetName, count: number, before: number | undefined): number {
   return sizeToHold(count, before, { min: NFT_SIZE_MIN[name], full: NFT_FULL })
 }
@@ -130,5 +130,5 @@ export function declareNftSet(name: NftSetName, size: number, layout: FamilyLayo
   }
 }
 
-/** Ports of virtual servers that only the rules know are counted down from here. */
+/** The highest port of private virtual servers; further ones count down from here. */
 export const PRIVATE_PORT_MAX = 65_535

@@ -18,7 +18,7 @@ const IPVS_SETTINGS: ModeSettings = {
   minSyncPeriod: 'ipvs.minSyncPeriod',
   syncPeriod: 'ipvs.syncPeriod',
   periodFlags: { min: 'ipvs-min-sync-period', sync: 'ipvs-sync-period' },
-  // IPVS reports no changes: beside the digests, a full resync is what finds them.
+  // IPVS reports no changes: besides the digests, only a full resync finds them.
   defaultSyncPeriod: 30_000_000_000n,
   notNegative: ['ipvs.tcpFinTimeout', 'ipvs.tcpTimeout', 'ipvs.udpTimeout'],
   countsConnections: true,
@@ -48,18 +48,18 @@ export const ipvs: Mode = {
   dumps: IPVS_DUMPS,
   examine: ipvsFindings,
   free: freeFromIpvs,
-  // IPVS itself balances and remembers.
+  // IPVS itself balances connections and remembers clients.
   needsFeature: kind => kind !== 'numgen' && kind !== 'dynamic',
   cleanup: cleanIpvs,
   cleanupKubeProxy: cleanKubeProxyIpvs,
   ownsElsewhere: hasIpvsTable,
   tune: async ({ ipvs }, options) => missingFails(await tuneIpvs(ipvs, options)),
-  // A virtual server has one address: there is none that stands for every address.
+  // A virtual server has one address, and no address stands for all addresses.
   resolving: () => ({ listNodePortAddresses: true, bindsExternalIps: true }),
   // Estimated: docs/decisions/0022-shares.md.
   costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 800, perFrontend: true },
   fields: ['ipvs'],
-  // IPVS has to be told each address.
+  // IPVS needs a virtual server for each address.
   needsAddresses: true,
   device: IPVS_DEVICE,
   tableName: proxy => (proxy === undefined ? DEFAULT_IPVS_OPTIONS.tableName : undefined),

@@ -6,9 +6,9 @@ import { destinationKey } from '../../kernel/ipvs/key.ts'
 import type { ListedDestination, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { ServiceNames } from '../common/service-names.ts'
 
-/** One virtual server with what it leads to. */
+/** One virtual server with its real servers. */
 export interface ServerRow {
-  /** `namespace/name:port`; empty when nobody says. */
+  /** `namespace/name:port`; empty when the name is unknown. */
   readonly service: string
   readonly protocol: string
   /** `10.96.0.1:443`. */
@@ -20,7 +20,7 @@ export interface ServerRow {
 
 interface DestinationRow {
   readonly address: string
-  /** 0 takes no new connections. */
+  /** A real server with weight 0 gets no new connections. */
   readonly weight: number
   readonly activeConnections: number
   readonly inactiveConnections: number
@@ -31,7 +31,7 @@ export interface ListedServerWith {
   readonly destinations: readonly ListedDestination[]
 }
 
-/** Pure; sorted by Service and address. */
+/** Makes the rows of virtual servers, sorted by Service and address. Pure. */
 export function serverRows(servers: readonly ListedServerWith[], names: ServiceNames): readonly ServerRow[] {
   return servers
     .map(({ server, destinations }): ServerRow => {
@@ -57,7 +57,7 @@ export function isPersistent({ flags }: VirtualServer): boolean {
   return (flags & IP_VS_SVC_F_PERSISTENT) !== 0
 }
 
-/** A virtual server that only the rules know has the ClusterIP of its Service. */
+/** Names a virtual server. A private one has the ClusterIP of its Service. */
 export function nameOf(
   { protocol, ip, port }: Pick<VirtualServer, 'protocol' | 'ip' | 'port'>,
   names: ServiceNames,
@@ -67,12 +67,12 @@ export function nameOf(
 
 interface EntryRow {
   readonly set: string
-  /** As ipset writes it. */
+  /** The entry in the syntax of the ipset command. */
   readonly entry: string
   readonly service: string
 }
 
-/** Pure; in the order of the sets. */
+/** Makes the rows of entries, in the order of the sets. Pure. */
 export function entryRows(sets: readonly IpsetListing[], names: ServiceNames): readonly EntryRow[] {
   return sets.flatMap(({ set, entries }) =>
     entries.map(entry => ({

@@ -22,7 +22,7 @@ import {
   type PlacedServer,
 } from './state.ts'
 
-/** The kernel's parts that this mode writes to. */
+/** The subsystems of the kernel that this mode writes to. */
 export interface IpvsKernel {
   readonly nft: NftClient
   readonly ipset: IpsetClient
@@ -34,7 +34,7 @@ export interface Seen {
   readonly state: IpvsState
   /** Virtual servers that are not ours. */
   readonly others: ReadonlySet<ServerKey>
-  /** Of nf_tables. */
+  /** The generation of nf_tables. */
   readonly generation: number
   readonly unsettled: boolean
 }
@@ -43,7 +43,7 @@ export interface ObserveOptions
   extends Pick<IpvsOptions, 'rules' | 'tableName' | 'deviceName' | 'excludeCidrs'>,
     Pick<Records, 'remembered' | 'servers'> {}
 
-/** Reads everything of ours, and of what is not ours no more than its name. */
+/** Reads all objects of ours, and only the names of other objects. */
 export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions): Promise<Seen> {
   const { nft, ipset, ipvs, dummy } = kernel
   const { tableName: name, deviceName, excludeCidrs } = options
@@ -68,7 +68,8 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
   for (const [i, { server }] of servers.entries())
     placed.set(serverKey(server), { server, destinations: keyed(destinations[i] ?? []), service: '' })
   const ours = (addresses ?? []).filter(ip => ownership.isOurAddress(ip))
-  // Whoever emptied the record of a device that has addresses has made ours look like somebody else's.
+  // If the record is empty but the device has addresses, another program emptied the record. Our virtual
+  // servers then only look like those of another program.
   const isLost = (addresses?.length ?? 0) > 0 && !entries.values().some(({ set }) => RECORDS.has(set))
   return {
     others: isLost ? new Set() : others,
@@ -102,7 +103,7 @@ function placeEntries(sets: readonly IpsetListing[]): PersistentMap<PlacedEntry>
 
 const NO_SERVICES: readonly string[] = []
 
-/** By destinationKey, sorted. */
+/** Sorts real servers, by destinationKey. */
 function keyed(listed: readonly ListedDestination[]): ReadonlyMap<string, RealServer> {
   const all = listed.map(({ destination }): [string, RealServer] => [
     destinationKey(destination),

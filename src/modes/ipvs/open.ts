@@ -39,10 +39,13 @@ import { createIpvsTracer } from './trace.ts'
 import { readTraffic } from './traffic.ts'
 import type { UpkeepEvent } from './upkeep.ts'
 
-/** The device that Services' addresses are bound to: they are no addresses of this machine. */
+/** The device to which addresses of Services are bound. These are no addresses of this machine. */
 export const IPVS_DEVICE = DEFAULT_IPVS_OPTIONS.deviceName
 
-/** Throws when the kernel's netlink cannot be spoken to; whether there is IPVS, `demand` finds out. */
+/**
+ * Opens IPVS mode. Throws when netlink of the kernel cannot be reached. `demand` checks whether the kernel
+ * has IPVS.
+ */
 export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPlane<IpvsState, IpvsPlan> {
   const { kernel, ownPortId, close } = openIpvsKernel(sockets, clock)
   const options = ipvsOptions(config)
@@ -90,12 +93,12 @@ function extentOf({ servers }: IpvsState): Extent {
 
 interface OpenKernel {
   readonly kernel: IpvsKernel
-  /** Of the socket that commits to nf_tables. */
+  /** The port id of the socket that commits to nf_tables. */
   readonly ownPortId: number
   readonly close: () => Promise<void>
 }
 
-/** Clients for the four parts of the kernel, each with a socket of its own. Throws SystemError. */
+/** Makes clients for four subsystems of the kernel, each with a socket of its own. Throws SystemError. */
 export function openIpvsKernel({ netfilter, generic, route }: KernelSockets, clock: Clock): OpenKernel {
   const transport = netfilter()
   const ipsets = createIpsetClient({ transport: netfilter(), clock })
@@ -126,7 +129,10 @@ function demandIpvs({ ipvs, ipset }: IpvsKernel): void {
   throw new Error(`this kernel has no ipsets: the module ip_set is not loaded or not installed. ${DOCTOR}`)
 }
 
-/** No reason to serve nobody: somebody else may have to set them. */
+/**
+ * Sets the timeouts of IPVS. A failure is only reported: Services are served all the same, and an operator
+ * can set the timeouts from outside.
+ */
 function setTimeouts({ ipvs }: IpvsKernel, config: Config, tell: ModeContext['tell']): void {
   const { tcpTimeoutS: tcpS, tcpFinTimeoutS: tcpFinS, udpTimeoutS: udpS } = config.ipvs
   if (tcpS === 0 && tcpFinS === 0 && udpS === 0) return
@@ -137,7 +143,10 @@ function setTimeouts({ ipvs }: IpvsKernel, config: Config, tell: ModeContext['te
   }
 }
 
-/** A dump of all real servers takes its time: it has a socket of its own, so that no commit waits for it. */
+/**
+ * Reads the traffic on a socket of its own, because a dump of all real servers is slow and would delay
+ * commits.
+ */
 function trafficReader({ generic }: KernelSockets, clock: Clock) {
   let client: ReturnType<typeof createIpvsClient> | undefined
   return {
@@ -163,8 +172,9 @@ function modeEvent(event: UpkeepEvent): ModeEvent {
 }
 
 /**
- * Lets the connections end that IPVS holds, for as long as the configuration allows, and removes everything then. Nothing
- * happens without our own table, which tells this program's objects from those of kube-proxy's IPVS mode.
+ * Lets the connections of IPVS end, for as long as the configuration allows, and then removes everything.
+ * Does nothing without our own table, which distinguishes this program's objects from those of kube-proxy's
+ * IPVS mode.
  */
 export async function retireIpvs(
   { config, clock, sockets }: ModeContext,
@@ -185,7 +195,7 @@ export async function retireIpvs(
 
 const FREED = `cannot connect to the API server, at whose address IPVS mode has a Service; removed the address from ${IPVS_DEVICE} and the virtual servers there; the first sync restores what belongs there`
 
-/** Removes what IPVS mode holds at these endpoints: see freeEndpoints. */
+/** Removes the objects of IPVS mode at these endpoints: see freeEndpoints. */
 export async function freeFromIpvs(
   { config, clock, sockets }: ModeContext,
   endpoints: readonly ApiEndpoint[],
@@ -203,7 +213,10 @@ export async function freeFromIpvs(
   }
 }
 
-/** Whether there is our own table of this mode, which nobody else makes: the mode is at work, or was and has not retired. */
+/**
+ * Whether our own table of this mode exists, which no other program makes: the mode runs, or ran and has not
+ * retired.
+ */
 export async function hasIpvsTable({ clock, sockets }: Omit<ModeContext, 'config'>): Promise<boolean> {
   const { tableName: name } = DEFAULT_IPVS_OPTIONS
   const nft = createNftClient({ transport: sockets.netfilter(), clock })
@@ -218,7 +231,8 @@ export async function hasIpvsTable({ clock, sockets }: Omit<ModeContext, 'config
 export function ipvsTracer(config: Config, table: FrontendTable): ModeTracer {
   const options = { ...ipvsOptions(config), missingSchedulers: NONE_MISSING }
   const state = finish(renderIpvsState(table, { base: EMPTY_STATE, without: new Set() }, options))
-  // What is bound to a device of this machine is itself the source that the kernel takes on the way to it.
+  // For a destination bound to a device of this machine, the kernel uses the destination itself as the
+  // source.
   const ownSource = (destination: Ip) => (state.addresses.has(destination) ? destination : undefined)
   return { ...createIpvsTracer(state), ownSource }
 }

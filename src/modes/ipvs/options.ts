@@ -3,30 +3,33 @@ import type { Family } from '../../base/ip.ts'
 import type { DetectorOption } from '../common/detector.ts'
 
 /**
- * Whose rules stand before IPVS: all of them in tables of our own, or kube-proxy's chains in those of iptables, and in ours
- * what these cannot say.
+ * Where the rules before IPVS are written: all of them in our own tables, or in kube-proxy's chains in the
+ * tables of iptables, with the rest in our own tables.
  */
 export type RuleWriter = 'nftables' | 'iptables'
 
-/** What the mode can be told. */
+/** The options of IPVS mode. */
 export interface IpvsOptions {
   readonly rules: RuleWriter
-  /** Not the one of nftables mode: while one mode takes the place of the other, both tables are there. */
+  /**
+   * The name of our tables. It differs from that of nftables mode, because both tables exist during a change
+   * of mode.
+   */
   readonly tableName: string
   /** `kube-ipvs0`. */
   readonly deviceName: string
-  /** Of Services that do not ask for one of their own: rr. */
+  /** The scheduler of Services that do not configure one: rr by default. */
   readonly scheduler: string
-  /** Virtual servers in these are somebody else's, whatever they look like. */
+  /** Virtual servers in these prefixes belong to another program. */
   readonly excludeCidrs: readonly Cidr[]
   readonly masqueradeAll: boolean
-  /** 0 to 31. */
+  /** The bit of the packet mark, 0 to 31. */
   readonly masqueradeBit: number
-  /** How pods of this node are told from other traffic; undefined where they cannot be. */
+  /** How pods of this node are distinguished from other traffic; undefined where they cannot be. */
   readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
-  /** How long an endpoint that is gone may keep its connections, milliseconds. */
+  /** How long a removed endpoint may keep its connections, milliseconds. */
   readonly drainMs: number
-  /** Distance between looks at what the kernel announces to nobody, milliseconds. */
+  /** The interval between digests, which find changes that the kernel does not report, milliseconds. */
   readonly digestMs: number
 }
 

@@ -11,16 +11,16 @@ import { type SetStem, setName } from './set-names.ts'
 import type { IpvsState } from './state.ts'
 
 /**
- * Whose virtual servers and addresses are: the sets are the record of it, and our own tables are that of the addresses
- * at which NodePorts answer. They are filled before anything is made by them and emptied last, so that whoever comes
- * after a crash finds all that was made; and kube-proxy's own IPVS mode keeps the same sets.
+ * Decides which virtual servers and addresses are ours. The sets record them, and our own tables record the
+ * addresses that serve node ports. The records are filled before the objects are made, and emptied last, so
+ * that the next start after a crash finds all objects. kube-proxy's IPVS mode keeps the same sets.
  */
 export interface Ownership {
-  /** Recorded, and not in `excludeCidrs`. */
+  /** Whether a virtual server is recorded and outside of `excludeCidrs`. */
   isOurServer(server: VirtualAddress): boolean
-  /** A virtual server of ours, or one that somebody else has at a place of ours. */
+  /** Whether the virtual server is ours, or one of another program at a place of ours. */
   isRecorded(server: VirtualAddress): boolean
-  /** Of the dummy device. */
+  /** Whether an address of the dummy device is ours. */
   isOurAddress(ip: Ip): boolean
 }
 
@@ -34,9 +34,12 @@ interface ServerRecord {
 }
 
 export interface Records extends Pick<IpvsState, 'entries' | 'ruleset'> {
-  /** What this process itself put into the sets: it knows its own even if somebody emptied them. */
+  /**
+   * The entries that this process put into the sets. They identify its objects even if another program
+   * empties the sets.
+   */
   readonly remembered?: EntryRecord
-  /** What it found to be ours, or made; undefined for one that has not looked yet. */
+  /** The virtual servers that this process found to be ours, or made; undefined before its first read. */
   readonly servers?: ServerRecord | undefined
 }
 
@@ -71,7 +74,8 @@ export function ownershipBy(records: Records, excludeCidrs: readonly Cidr[]): Ow
     if (servers?.has(serverKey(server)) === true) return true
     const entry = { ip, protocol: PROTOCOL_NUMBERS[protocol], port }
     if (BY_ADDRESS_AND_PORT.some(stem => has(stem, ip, entry))) return true
-    // A private virtual server: ClusterIPs are nobody else's, unlike addresses from outside the cluster.
+    // This is a private virtual server. ClusterIPs belong to no other program, unlike addresses from outside
+    // the cluster.
     if (isOurAddress(ip) && clusterIps().has(ip)) return true
     if (protocol === 'SCTP') return NODE_PORTS_BY_ADDRESS.some(stem => has(stem, ip, entry))
     const isNodePort = NODE_PORTS[protocol].some(stem => has(stem, ip, { port }))
@@ -96,7 +100,7 @@ interface IpRecord {
   has(ip: Ip): boolean
 }
 
-/** The addresses of all ClusterIP Services. */
+/** Gives the addresses of all ClusterIP Services. */
 export function clusterIpsIn({ entries }: Pick<Records, 'entries'>): IpRecord {
   const names = new Set([setName('CLUSTER-IP', 'IPv4'), setName('CLUSTER-IP', 'IPv6')])
   const ips = new Set<Ip>()
@@ -109,8 +113,9 @@ const NODEPORT_IPS: NftSetName = 'nodeport-ips'
 const ANY: IpRecord = { has: () => true }
 
 /**
- * kube-proxy has no table, and a mode that retires no such set in it: a process that finds NodePorts without knowing
- * more takes them for what these have left, at whatever address they are.
+ * Gives the node-port addresses that a table records. kube-proxy has no table, and a mode that retires has no
+ * such set in its table. A process without other knowledge therefore treats node ports at all addresses as
+ * leftovers of these.
  */
 function nodePortIpsIn({ ruleset, servers }: Records, family: Family): IpRecord {
   const table = tableOf(ruleset, family === 'IPv4' ? 'ip' : 'ip6')

@@ -8,25 +8,25 @@ import type { ScopeOperations } from '../../kernel/xt/scope-operation.ts'
 import type { PlacedAddress } from './state.ts'
 
 /**
- * What is sent to one of the kernel's subsystems at one time. The phases of a plan come in the order of PHASE_ORDER, so
- * that at no instant there is an address without its server, or a server without its sets: what comes goes in from the
- * sets up to the addresses, and what goes leaves the other way round.
+ * The operations that one subsystem of the kernel receives at one time. The phases of a plan come in the
+ * order of PHASE_ORDER, so that at no moment there is an address without its server, or a server without its
+ * sets. Additions go from the sets up to the addresses, removals the other way round.
  */
 export type Phase =
   | { readonly kind: 'add-sets'; readonly sets: readonly SetChange[] }
   | { readonly kind: 'add-entries'; readonly lists: readonly GroupedEntries[] }
   /**
-   * kube-proxy's chains in the tables of iptables; `take-chains` where chains of its iptables mode have their names, and
-   * serve until everything else is there.
+   * Writes kube-proxy's chains in the tables of iptables. `take-chains` replaces chains of its iptables mode
+   * with the same names, which serve until everything else is in place.
    */
   | ({ readonly kind: 'add-chains' | 'take-chains' } & ChainWork)
-  /** Rules, and the elements that come, but for detours. */
+  /** Adds rules and elements, without redirects. */
   | { readonly kind: 'add-rules'; readonly transaction: Transaction }
   | { readonly kind: 'add-device'; readonly device: string }
-  /** Virtual servers and the real servers that they get. */
+  /** Adds virtual servers and their new real servers. */
   | { readonly kind: 'add-servers'; readonly operations: readonly IpvsOperation[] }
   | { readonly kind: 'add-addresses'; readonly device: string; readonly addresses: readonly PlacedAddress[] }
-  /** Elements that send packets on to another address, which has to be there by then. */
+  /** Adds elements that redirect packets to another address, which must exist before. */
   | { readonly kind: 'add-detours'; readonly transaction: Transaction }
   | { readonly kind: 'remove-detours'; readonly transaction: Transaction }
   | {
@@ -34,20 +34,20 @@ export type Phase =
       readonly device: string
       readonly addresses: readonly PlacedAddress[]
     }
-  /** Only if nobody else's address is on it. */
+  /** Removes the device only if it has no address of another program. */
   | { readonly kind: 'remove-device'; readonly device: string }
-  /** What drains, and what is deleted. */
+  /** Drains or deletes real servers, and deletes virtual servers. */
   | { readonly kind: 'remove-servers'; readonly operations: readonly IpvsOperation[] }
-  /** The elements that go, and what they held. */
+  /** Removes elements and the rules and sets that held them. */
   | { readonly kind: 'remove-rules'; readonly transaction: Transaction }
-  /** What these chains were, but what its iptables mode has as well and still uses. */
+  /** Removes these chains, except chains that kube-proxy's iptables mode still uses. */
   | ({ readonly kind: 'remove-chains' } & ChainWork)
   | { readonly kind: 'remove-entries'; readonly lists: readonly GroupedEntries[] }
   | { readonly kind: 'remove-sets'; readonly names: readonly string[] }
 
 interface ChainWork {
   readonly operations: ScopeOperations
-  /** Of an ipset that a rule names by its number. */
+  /** Gives the name of an ipset whose number a rule contains. */
   readonly nameOfIpset: Language['nameOfIpset']
 }
 
@@ -71,18 +71,18 @@ export const PHASE_ORDER: readonly Phase['kind'][] = [
   'remove-sets',
 ]
 
-/** A set that is made, or that takes the place of a smaller one with all that is in it. */
+/** A set that is made, or that replaces a smaller one with all its entries. */
 export interface SetChange {
   readonly set: Ipset
   readonly replaces: { readonly set: Ipset; readonly growth: Growth } | undefined
 }
 
-/** Whether anything is in it. */
+/** Whether a phase contains operations. */
 export function isWork(phase: Phase): boolean {
   return sizeOf(phase) > 0
 }
 
-/** Objects that it adds, changes or removes; operations, of rules. */
+/** Gives the number of objects that a phase adds, changes or removes; for rules, the number of operations. */
 export function sizeOf(phase: Phase): number {
   switch (phase.kind) {
     case 'add-sets':
@@ -112,12 +112,12 @@ export function sizeOf(phase: Phase): number {
   }
 }
 
-/** Several Services may need one entry: its group names all of them. */
+/** Makes the group of an entry. Several Services may need one entry: its group names all of them. */
 export function groupOf(services: readonly string[]): string {
   return services.join(' ')
 }
 
-/** None for what was read from the kernel. */
+/** Gives the Services of a group; none for an entry that was read from the kernel. */
 export function servicesOf(group: string): readonly string[] {
   return group === '' ? [] : group.split(' ')
 }

@@ -5,17 +5,17 @@ import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../m
 import { PRIVATE_PORT_MAX } from './layout.ts'
 import type { Surroundings } from './surroundings.ts'
 
-/** A frontend at one address: NodePorts have as many of them as the node has addresses for them. */
+/** A frontend at one address. A node port has one place for each node address that serves it. */
 export interface Place extends VirtualAddress {
   readonly key: ServerKey
   readonly frontend: Frontend
-  /** What the server at this place balances over; empty where the rules answer. */
+  /** The endpoints of the server at this place; empty where rules answer. */
   readonly backends: readonly Backend[]
-  /** A NodePort where a Service has this very address and number: what is at one address comes first. */
+  /** Whether a Service has this very address and port. It takes precedence over the node port. */
   readonly hidden: boolean
 }
 
-/** Whether a frontend with an address of its own has a place. */
+/** Whether a frontend with an address of its own has the place. */
 export type IsTaken = (key: ServerKey) => boolean
 
 export interface Placing {
@@ -23,23 +23,23 @@ export interface Placing {
   readonly isTaken: IsTaken
 }
 
-/** One port of a Service at all its places. */
+/** One port of a Service with all its places. */
 export interface PlacedPort {
   readonly port: PortFrontends
   readonly places: readonly Place[]
-  /** Where a frontend has no place because somebody else's virtual server is there; the first of them. */
+  /** The first place that a frontend lost to a virtual server of another program. */
   readonly occupied: ServerKey | undefined
-  /** A virtual server of its own that holds the cluster list and is no frontend; at most one. */
+  /** A virtual server that holds the cluster list and is no frontend; at most one. */
   readonly privateServer: VirtualAddress | undefined
   /** The server with the cluster list that other places share; undefined where none does. */
   readonly clusterHome: VirtualAddress | undefined
-  /** The same for the list of endpoints on this node. */
+  /** The server with the list of endpoints on this node that other places share. */
   readonly localHome: VirtualAddress | undefined
-  /** Traffic from inside needs the cluster list, and there is no place for it. */
+  /** Whether traffic from inside needs the cluster list, but no server can hold it. */
   readonly homeless: boolean
 }
 
-/** The ports of a Service with what is where. Pure, and the same whatever other Services there are. */
+/** Places the ports of a Service. Pure; the result does not depend on other Services. */
 export function placePorts(service: ServiceFrontends, placing: Placing): readonly PlacedPort[] {
   const given = new Set<string>()
   return service.ports.map(port => placePort({ service, port, given }, placing))
@@ -48,7 +48,7 @@ export function placePorts(service: ServiceFrontends, placing: Placing): readonl
 interface PortWork {
   readonly service: ServiceFrontends
   readonly port: PortFrontends
-  /** Ports that private servers of the Service have. */
+  /** The ports of the Service's private servers. */
   readonly given: Set<string>
 }
 
@@ -77,7 +77,7 @@ function shared(
   clusterHome: VirtualAddress | undefined,
 ): Pick<PlacedPort, 'clusterHome' | 'localHome'> {
   if (port.affinityTimeoutS === 0) return { clusterHome, localHome: undefined }
-  // A client that is remembered at one place of the Service is known at the others.
+  // With affinity, a client that one place of the Service remembers is known at the others.
   return { clusterHome, localHome: places.find(holdsLocal) }
 }
 
@@ -92,8 +92,9 @@ function holdsLocal({ frontend: { route }, backends, hidden }: Place): boolean {
 }
 
 /**
- * A frontend has all of its places or none: a NodePort's number is recorded for all addresses, so that nobody could
- * tell later whose a virtual server at one of them is. ClusterIPs are nobody else's.
+ * Gives the places of a port. A frontend has all of its places or none. The record of a node port covers all
+ * addresses, so a partial set of places would hide which program owns a virtual server at one of them.
+ * ClusterIPs belong to no other program.
  */
 function placesOf(port: PortFrontends, placing: Placing): Pick<PlacedPort, 'places' | 'occupied'> {
   const places: Place[] = []
@@ -124,7 +125,7 @@ function placesOfFrontend(
 
 function occupiedAmong(places: readonly Place[], { occupied }: Surroundings): ServerKey | undefined {
   if (occupied.size === 0) return undefined
-  // Hidden places count, too: which these are follows from other Services, and this must not.
+  // Hidden places count too. They depend on other Services, and this result must not.
   return places.find(({ key }) => occupied.has(key))?.key
 }
 
@@ -145,8 +146,9 @@ function backendsOf({ route }: Frontend, { cluster, local }: PortFrontends): rea
 }
 
 /**
- * A port of the Service's own ClusterIP that none of its frontends has; nobody else has frontends there. Undefined when
- * the ClusterIP is another Service's, or another device's and so not hidden by our rules.
+ * Chooses a port of the Service's own ClusterIP that no frontend uses; no other Service has frontends there.
+ * Gives undefined when the ClusterIP belongs to another Service, or to another device, where our rules do not
+ * hide it.
  */
 function privateServerOf(work: PortWork, { localIps }: Surroundings): VirtualAddress | undefined {
   const { service, port, given } = work

@@ -10,9 +10,9 @@ import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts
 import { isWork, type Phase, type SetChange, servicesOf, sizeOf } from './phases.ts'
 import type { IpvsState, PlacedAddress } from './state.ts'
 
-/** What is sent to four subsystems of the kernel, none of which knows of the others. */
+/** The operations for four subsystems of the kernel. The subsystems are independent of each other. */
 export interface IpvsPlan extends Plan<IpvsState> {
-  /** Those with anything in them, in the order in which they are sent. */
+  /** The phases with operations, in the order in which they are sent. */
   readonly phases: readonly Phase[]
 }
 
@@ -27,19 +27,21 @@ export function makePlan(
     changes: phases.reduce((count, phase) => count + changesOf(phase), 0),
     after,
     complete,
-    // Persistence is IPVS's own, and virtual servers are changed in place.
+    // IPVS keeps its own persistence, and virtual servers are changed in place.
     rebuilds: false,
     describe: () => describePhases(phases, after.ruleset),
   }
 }
 
-/** An element whose data changes is deleted and added in one phase: one change. */
+/**
+ * Counts the changes of a phase. An element whose data changes is deleted and added in one phase: one change.
+ */
 function changesOf(phase: Phase): number {
   if ('transaction' in phase) return countChanges(phase.transaction)
   return 'nameOfIpset' in phase ? countScopeChanges(phase.operations) : sizeOf(phase)
 }
 
-/** What all Services share comes first, then one Service after the other. */
+/** Describes the phases: shared objects first, then one Service after the other. */
 function* describePhases(phases: readonly Phase[], after: Ruleset): IterableIterator<PlanLine> {
   const byService = new Map<string, PlanLine[]>()
   for (const phase of phases) {

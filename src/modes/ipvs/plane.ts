@@ -32,29 +32,32 @@ interface IpvsPlaneOptions extends IpvsKernel {
   readonly clock: Clock
   readonly options: IpvsOptions
   /**
-   * Reports who commits to nf_tables; without it, damage is repaired but nobody is named. `touches` tells whether it is
-   * about our chains in the tables of iptables.
+   * Reports which processes commit to nf_tables. Without it, drift is repaired, but the log does not name the
+   * process. `touches` decides whether a commit changed our chains in the tables of iptables.
    */
   readonly watchWriters?: (
     report: (commit: WriterCommit) => void,
     touches: (touched: Touched) => boolean,
   ) => () => void
-  /** As AddressReader has it; without it, addresses are read once a period. */
+  /** As in AddressReader. Without it, addresses are read once a period. */
   readonly watchAddresses?: UpkeepOptions['watchAddresses']
   readonly report?: (event: UpkeepEvent) => void
 }
 
 export interface IpvsPlane extends Dataplane<IpvsState, IpvsPlan> {
   /**
-   * Begins to look for drift and to end what drains, until close(). Whoever only reads, or pretends, leaves it: ending
-   * writes to the kernel.
+   * Starts to check for drift and to end drained real servers, until close(). Callers that only read or
+   * simulate do not call it, because upkeep writes to the kernel.
    */
   startUpkeep(): void
-  /** Ends the upkeep and waits for what is under way. The clients are the caller's. */
+  /** Ends the upkeep and waits for work in flight. The caller closes the clients. */
   close(): Promise<void>
 }
 
-/** kube-proxy's IPVS mode in effect, with rules in an own table of nf_tables: see README.md. */
+/**
+ * Creates the data plane with the effect of kube-proxy's IPVS mode and rules in an nf_tables table of its
+ * own: see README.md.
+ */
 export function createIpvsPlane(given: IpvsPlaneOptions): IpvsPlane {
   return new KernelIpvsPlane(given)
 }
@@ -69,17 +72,17 @@ class KernelIpvsPlane implements IpvsPlane {
   readonly #drains: Drains
   readonly #upkeep: Upkeep
   readonly #missingSchedulers = new Set<string>()
-  /** As the last look found them. */
+  /** The occupied places at the last read. */
   #occupied: Occupied = { servers: new Set(), version: 0 }
-  /** What the kernel was left with; undefined while it may hold something else. */
+  /** The applied state; undefined while the kernel may hold another one. */
   #held: IpvsState | undefined
-  /** What was in our sets by our own doing. */
+  /** The entries that this process put into our sets. */
   #entries: PersistentMap<PlacedEntry> = EMPTY_STATE.entries
-  /** Virtual servers that were ours when we last knew; undefined before the first look. */
+  /** The virtual servers that were ours at the last read or commit; undefined before the first read. */
   #servers: PersistentMap<PlacedServer> | undefined
-  /** Differences found in what has no generation of its own. */
+  /** Counts differences in subsystems that have no generation. */
   #epoch = 0
-  /** Epoch of the last generation that anyone was told. */
+  /** The epoch of the last generation that was reported. */
   #told = 0
 
   constructor(given: IpvsPlaneOptions) {
@@ -203,7 +206,7 @@ class KernelIpvsPlane implements IpvsPlane {
     } else this.#held = undefined
   }
 
-  /** The generation of nf_tables, moved on by what was found in its neighbours. */
+  /** Gives the generation of nf_tables plus the number of differences found in the other subsystems. */
   #shifted(generation: number): number {
     return (generation + this.#epoch) >>> 0
   }
@@ -215,18 +218,21 @@ function occupiedBy(servers: ReadonlySet<ServerKey>, before: Occupied): Occupied
 }
 
 interface RemovalOptions {
-  /** What is ours, read from the kernel. */
+  /** Reads our objects from the kernel. */
   readonly look: () => Promise<IpvsState>
   readonly diff: (from: IpvsState) => Steps<IpvsPlan>
   readonly commit: (plan: IpvsPlan) => Promise<Committed>
 }
 
-/** Looks and removals; what others put into our sets meanwhile makes another one necessary. */
+/**
+ * The maximum number of reads and removals. Another one is necessary when other programs add to our sets in
+ * between.
+ */
 const TRIES = 8
 
 /**
- * Removes all that is ours, in the order in which a plan removes things; the device only if nobody else's address is on
- * it. Throws, in the kernel's words, when something cannot be removed.
+ * Removes all that is ours, in the order in which a plan removes objects. Removes the device only if it has
+ * no address of another program. Throws the kernel's error when an object cannot be removed.
  */
 async function removeAll({ look, diff, commit }: RemovalOptions): Promise<void> {
   for (let tries = 1; tries <= TRIES; tries++) {

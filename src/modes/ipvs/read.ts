@@ -12,7 +12,7 @@ import type { IpvsState } from './state.ts'
 
 type IpvsReadContext = Pick<ModeContext, 'sockets' | 'clock'>
 
-/** Reads with the clients of IPVS mode, which are closed then. Throws where the kernel lacks what is asked. */
+/** Reads with the clients of IPVS mode and then closes them. Throws where the kernel lacks a subsystem. */
 async function withKernel<T>(
   { sockets, clock }: IpvsReadContext,
   read: (kernel: IpvsKernel) => Promise<T>,
@@ -25,17 +25,17 @@ async function withKernel<T>(
   }
 }
 
-/** Everything of IPVS mode that is ours. */
+/** Reads all objects of IPVS mode that are ours. */
 export async function readIpvsState(kernel: IpvsKernel): Promise<IpvsState> {
   return (await observeKernel(kernel, { ...DEFAULT_IPVS_OPTIONS, remembered: new Map() })).state
 }
 
-/** Throws where the kernel cannot be read. */
+/** Reads the whole state. Throws where the kernel cannot be read. */
 export async function readWholeState(context: IpvsReadContext): Promise<IpvsState> {
   return await withKernel(context, readIpvsState)
 }
 
-/** Our virtual servers, and how many connections each real server has. */
+/** Reads our virtual servers, with the number of connections of each real server. */
 export async function readServers(
   context: IpvsReadContext,
   filter: DumpFilter,
@@ -54,7 +54,7 @@ export async function readServers(
   })
 }
 
-/** The ipsets of this mode, those of kube-proxy's IPVS mode included: they have the same names. */
+/** Reads the ipsets of this mode, including those of kube-proxy's IPVS mode, which have the same names. */
 export async function readSets(
   context: IpvsReadContext,
   { families, service, names }: DumpFilter,
@@ -73,7 +73,7 @@ export async function readSets(
     .filter(({ entries }) => entries.length > 0)
 }
 
-/** A bitmap of ports has no family but in its name. */
+/** Gives the family of a set. Only the name of a bitmap of ports contains a family. */
 function setFamily(name: string): Family {
   return name.startsWith('KUBE-6-') ? 'IPv6' : 'IPv4'
 }

@@ -27,9 +27,9 @@ export type IpvsRenderOptions = SurroundingsOptions
 const SERVICES_PER_STEP = 100
 
 /**
- * What the kernel should hold. A base that was rendered in the same surroundings is continued: only Services that changed
- * are made anew. Otherwise all of them are, and of the base only sizes are used; but what comes out equal is the base's
- * own object.
+ * Renders the kernel state that the mode wants. If the base was rendered in the same surroundings, only
+ * Services that changed are rendered again. Otherwise all are, and only sizes of the base are used. An equal
+ * result is the base's own object in any case.
  */
 export function* renderIpvsState(
   frontends: FrontendTable,
@@ -51,7 +51,7 @@ export function* renderIpvsState(
   return yield* draft.finish(frontends, without)
 }
 
-/** A Service before and after; one that is left out has nothing. */
+/** A Service before and after a change; a quarantined one is undefined. */
 interface ServiceChange {
   readonly key: ServiceKey
   readonly before: ServiceFrontends | undefined
@@ -80,7 +80,7 @@ function changesOf(
   return changes
 }
 
-/** One whose neighbours changed. */
+/** Makes the change of a Service that itself did not change, but whose neighbors did. */
 function unchanged(
   key: ServiceKey,
   frontends: FrontendTable,
@@ -97,7 +97,7 @@ interface DraftOptions {
   readonly surroundings: Surroundings
 }
 
-/** One state during one render. */
+/** Builds one state during one render. */
 class StateDraft {
   readonly #given: DraftOptions
   readonly #removed = new Set<ServerKey>()
@@ -226,7 +226,7 @@ class StateDraft {
   }
 }
 
-/** All 17 in both families, those that nothing is in as well. */
+/** Makes all 17 sets in both families, including empty ones. */
 function finishSets(
   base: ReadonlyMap<string, Ipset>,
   counts: ReadonlyMap<string, number>,

@@ -20,17 +20,17 @@ interface RetireOptions {
   readonly plane: IpvsPlane
   readonly clock: Clock
   readonly options: IpvsOptions
-  /** Ends the wait; what is there stays as it is, for whoever goes on. */
+  /** Ends the wait. The present objects stay for the next process. */
   readonly signal: AbortSignal
 }
 
-/** Distance between looks at the connections that are left. */
+/** The interval between reads of the remaining connections. */
 const LOOK_MS = 1_000
 
 /**
- * Leaves the kernel to another mode, which has nat chains at priority -100 already: nobody is sent to our endpoints any
- * more, connections may end until drainMs is over, and then everything goes (docs/decisions/0015). Throws, in the
- * kernel's words, when something cannot be changed.
+ * Leaves the kernel to another mode, which already has nat chains at priority -100. New connections no longer
+ * go to our endpoints. Connections may end until drainMs is over, and then all objects are removed
+ * (docs/decisions/0015). Throws the kernel's error when an object cannot be changed.
  */
 export async function retireIpvsPlane({
   kernel,
@@ -40,7 +40,7 @@ export async function retireIpvsPlane({
   signal,
 }: RetireOptions): Promise<void> {
   const { state } = await plane.observe()
-  // The cleanup leaves those in excluded prefixes, too.
+  // The cleanup also keeps those in excluded prefixes.
   const placed = state.servers.values().filter(({ server }) => !anyContains(options.excludeCidrs, server.ip))
   await drainAll(kernel, placed)
   await shrink(kernel, state.ruleset, options)
@@ -51,7 +51,7 @@ export async function retireIpvsPlane({
   if (!signal.aborted) await plane.cleanup()
 }
 
-/** Those that are gone since the look need no weight of 0. */
+/** Sets the weight of all real servers to 0. Real servers deleted since the read are ignored. */
 async function drainAll({ ipvs }: IpvsKernel, servers: readonly PlacedServer[]): Promise<void> {
   const operations = servers.flatMap(({ server, destinations }) =>
     [...destinations.values()]
@@ -66,7 +66,7 @@ async function drainAll({ ipvs }: IpvsKernel, servers: readonly PlacedServer[]):
   if (failure !== undefined) throw failure
 }
 
-/** The whole table is replaced by the guard in one transaction. */
+/** Replaces the whole table by the guard, in one transaction. */
 async function shrink({ nft }: IpvsKernel, { tables }: Ruleset, { tableName }: IpvsOptions): Promise<void> {
   const transaction = tables.flatMap(({ family }) => guardOf(family, tableName))
   if (transaction.length === 0) return
@@ -74,10 +74,15 @@ async function shrink({ nft }: IpvsKernel, { tables }: Ruleset, { tableName }: I
   if (outcome !== 'committed') throw failures[0]?.error ?? new Error(`shrink ${tableName}: ${outcome}`)
 }
 
-/** Behind the other mode's chains: what these have translated is meant for somebody else by then. */
+/**
+ * A priority behind the chains of the other mode, so that packets which these translated have another
+ * destination already.
+ */
 const PRIORITY = NF_IP_PRI_NAT_DST + 1
 
-/** What is meant for a bound address and was translated by nobody would reach the node's own ports. */
+/**
+ * Makes the guard. Without it, an untranslated packet to a bound address would reach the node's own ports.
+ */
 function guardOf(family: NftFamily, table: string): Transaction {
   const layout = LAYOUTS[family]
   const bound = setName('IPVS-IPS', layout.model)

@@ -58,7 +58,7 @@ import {
 import type { IpvsOptions, RuleWriter } from './options.ts'
 import { type SetStem, setName } from './set-names.ts'
 
-/** What the chains of one table follow from. */
+/** The inputs of the chains of one table. */
 export interface RuleInputs extends RuleContext {
   readonly masqueradeAll: boolean
   readonly serviceCidrs: readonly Cidr[]
@@ -76,8 +76,8 @@ export function ruleInputs(family: NftFamily, options: IpvsOptions, frontends: F
 }
 
 /**
- * All chains of one of our tables. Beside kube-proxy's chains (chains.ts) it has no more than these cannot say, or say too
- * late: ranges of sources before verdicts and detours, which come before them.
+ * Makes all chains of one of our tables. Beside kube-proxy's chains (chains.ts) the table has only what these
+ * cannot express, or apply too late: source ranges must be checked before verdicts and redirects.
  */
 export function rulesOf(writer: RuleWriter, inputs: RuleInputs): readonly Chain[] {
   const { layout } = inputs
@@ -86,7 +86,7 @@ export function rulesOf(writer: RuleWriter, inputs: RuleInputs): readonly Chain[
   return [
     ...(isWhole ? hookChains([masqueradeMarked(inputs), hairpinRule(inputs)]) : earlyChains(inputs)),
     ...unallocatedChains(layout, inputs.serviceCidrs, [
-      // One that another device has is not in the other set.
+      // The set of bound addresses does not contain an address that another device has.
       rule([inSet(inputs, 'CLUSTER-IP', 'dst', 'dst'), accept], 'IPVS has the endpoints'),
       rule([inSet(inputs, 'IPVS-IPS', 'dst'), accept], 'a bound address'),
     ]),
@@ -105,8 +105,9 @@ export function rulesOf(writer: RuleWriter, inputs: RuleInputs): readonly Chain[
 }
 
 /**
- * In front of the nat chains of iptables. What ours translate meets none of theirs, so that it has its mark by then; what
- * ours let go on is theirs to mark. Whoever meets himself is masqueraded by theirs with his mark still on.
+ * Makes chains in front of the nat chains of iptables. A packet that ours translate skips theirs, so ours
+ * also mark it. Packets that ours let pass are marked by theirs. The chains of iptables masquerade hairpin
+ * connections and leave the mark set, so the postrouting chain here clears it.
  */
 function earlyChains(inputs: RuleInputs): readonly Chain[] {
   const chain = (name: string, hook: Omit<ChainHook, 'type'>, its: Rule): Chain => {
@@ -139,7 +140,7 @@ function servicesRules(inputs: RuleInputs): readonly Rule[] {
   const clusterIp = inSet(inputs, 'CLUSTER-IP', 'dst', 'dst')
   return [
     ...offClusterRules(inputs, clusterIp),
-    // The source of what the node sends to a bound address is that address, which no endpoint can answer.
+    // The node sends to a bound address from that same address, to which no endpoint can reply.
     rule([clusterIp, inSet(inputs, 'IPVS-IPS', 'src'), ...askMasquerade(inputs)], "the node's own"),
     ...frontendRules(inputs),
     rule([clusterIp, accept], 'IPVS has the endpoints'),
@@ -161,7 +162,7 @@ function frontendRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-/** Bound addresses are left to kube-proxy's chains. */
+/** Makes the rules beside kube-proxy's chains, which handle the bound addresses. */
 function detourRules(inputs: RuleInputs): readonly Rule[] {
   return [
     ...frontendRules(inputs),
@@ -170,7 +171,10 @@ function detourRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-/** Clients outside the cluster are masqueraded on their way to a ClusterIP, so that answers come back this way. */
+/**
+ * Masquerades clients outside the cluster on their way to a ClusterIP, so that replies come back through this
+ * node.
+ */
 function offClusterRules(inputs: RuleInputs, clusterIp: Expression): readonly Rule[] {
   const { masqueradeAll, detector } = inputs
   if (masqueradeAll) return [rule([clusterIp, ...askMasquerade(inputs)])]
@@ -189,7 +193,7 @@ function firewallRules(inputs: RuleInputs): readonly Rule[] {
 
 const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
 
-/** A bitmap of ports knows no protocols: the rule asks for it. */
+/** Makes the rules of node ports. A bitmap of ports has no protocols, so the rule matches the protocol. */
 function nodePortRules(inputs: RuleInputs): readonly Rule[] {
   return PROTOCOLS.flatMap(protocol => {
     const sides: readonly Side[] = protocol === 'SCTP' ? ['dst', 'dst'] : ['dst']
@@ -205,7 +209,10 @@ function nodePortRules(inputs: RuleInputs): readonly Rule[] {
   })
 }
 
-/** Pods and processes of this node are inside: they reach endpoints everywhere. */
+/**
+ * Makes the rules of policy Local. Pods and processes of this node are inside: they reach endpoints
+ * everywhere.
+ */
 function externalLocalRules(inputs: RuleInputs): readonly Rule[] {
   const { detector } = inputs
   const inside = goTo(CHAIN_CLUSTER_LIST)
@@ -219,14 +226,17 @@ function externalLocalRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-/** Destination, protocol and port of the packet, the way keys of our sets have them. */
+/** Loads destination, protocol and port of the packet in the format of our sets' keys. */
 function keyOfPacket({ layout }: RuleContext): Expressions {
   return [destinationAddress(layout, WORK), ...portOfPacket(WORK + layout.addressRegs)]
 }
 
 const TARGET = 0
 
-/** Sends the packet to the virtual server that has the list for its destination, if that is another one. */
+/**
+ * Redirects the packet to the virtual server that has the list for its destination, if that is another
+ * server.
+ */
 function toList(inputs: RuleContext, map: NftSetName): Expressions {
   return [...keyOfPacket(inputs), mapped(map, WORK, TARGET), translate(inputs.layout, TARGET)]
 }
@@ -235,7 +245,7 @@ function hairpinRule(inputs: RuleContext): Rule {
   return rule([inSet(inputs, 'LOOP-BACK', 'dst', 'dst', 'src'), masquerade], 'endpoint to itself')
 }
 
-/** Equal for equal rules. */
+/** Gives equal keys for equal rules. */
 export function chainKey({ hook, rules }: Chain): string {
   return JSON.stringify([hook ?? null, rules])
 }

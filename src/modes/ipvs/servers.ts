@@ -10,17 +10,20 @@ import type { Surroundings } from './surroundings.ts'
 
 const SCHEDULER_FIELD = 'metadata.annotations[kprobe.io/ipvs-scheduler]'
 
-/** IP_VS_SVC_F_SCHED_MH_PORT (linux/ip_vs.h): maglev hashing goes by the client's port, too. kube-proxy sets it. */
+/**
+ * IP_VS_SVC_F_SCHED_MH_PORT (linux/ip_vs.h): maglev hashing includes the client's port. kube-proxy sets it
+ * too.
+ */
 const MAGLEV_BY_PORT = IP_VS_SVC_F_SCHED2
 
-/** The virtual servers of a port. */
+/** Makes the virtual servers of a port. */
 export function serversOf(
   { port, places, privateServer }: PlacedPort,
   surroundings: Surroundings,
 ): ReadonlyMap<ServerKey, PlacedServer> {
   const servers = new Map<ServerKey, PlacedServer>()
   const rest = restOf(port, surroundings)
-  // What several servers balance over is made once.
+  // Several servers share each list.
   const lists: { [name in 'cluster' | 'local']?: ReadonlyMap<string, RealServer> } = {}
   const listOf = (backends: readonly Backend[]) => {
     if (backends.length === 0) return NOBODY
@@ -58,7 +61,7 @@ function schedulerOf({ scheduler }: PortFrontends, surroundings: Surroundings): 
   return scheduler
 }
 
-/** One for each Service that asks for a scheduler that this kernel does not have. */
+/** Makes one refusal for each Service that configures a scheduler which this kernel lacks. */
 export function schedulerRefusal(
   service: ServiceKey,
   ports: readonly PortFrontends[],
@@ -76,7 +79,7 @@ export function schedulerRefusal(
 
 const NOBODY: ReadonlyMap<string, RealServer> = new Map()
 
-/** IPVS has each address and port once. */
+/** Makes the real servers of endpoints. IPVS has each address and port once. */
 function destinationsOf(backends: readonly Backend[]): ReadonlyMap<string, RealServer> {
   const destinations = new Map<string, RealServer>()
   for (const { ip, port } of backends)

@@ -11,12 +11,12 @@ import { type PlacedPort, type Placing, placePorts } from './places.ts'
 import { schedulerRefusal, serversOf } from './servers.ts'
 import type { PlacedServer } from './state.ts'
 
-/** All that one Service needs in the kernel. */
+/** All objects that one Service needs in the kernel. */
 export interface ServiceRendering {
   readonly servers: ReadonlyMap<ServerKey, PlacedServer>
-  /** By entryKey. */
+  /** Entries by entryKey. */
   readonly entries: ReadonlyMap<string, SetEntry>
-  /** To be bound to the dummy device. */
+  /** Addresses to bind to the dummy device. */
   readonly addresses: ReadonlySet<Ip>
   readonly elements: Readonly<Record<NftFamily, readonly Element[]>>
   readonly refusals: readonly Refusal[]
@@ -35,7 +35,7 @@ const NOTHING: ServiceRendering = {
   refusals: [],
 }
 
-/** Pure: the same Service in the same surroundings gives the same. */
+/** Renders one Service. Pure: equal Services in equal surroundings give equal results. */
 export function renderService(service: ServiceFrontends | undefined, placing: Placing): ServiceRendering {
   if (service === undefined) return NOTHING
   const { surroundings } = placing
@@ -59,7 +59,7 @@ export function renderService(service: ServiceFrontends | undefined, placing: Pl
   return { servers, entries, addresses, elements, refusals: refusalsOf(service, placed, placing) }
 }
 
-/** What another device has is reached without us. */
+/** Gives the addresses to bind. An address of another device needs no binding. */
 function addressesOf(
   { clusterIps }: ServiceFrontends,
   placed: readonly PlacedPort[],

@@ -1,6 +1,6 @@
 import { FAMILIES, type Family } from '../../base/ip.ts'
 
-/** The ipsets of kube-proxy's IPVS mode (1.36), without what their names begin with. */
+/** The ipsets of kube-proxy's IPVS mode (1.36), by name without the prefix. */
 export const SET_STEMS = [
   'LOOP-BACK',
   'CLUSTER-IP',
@@ -24,7 +24,9 @@ export type SetStem = (typeof SET_STEMS)[number]
 
 const PREFIXES: Readonly<Record<Family, string>> = { IPv4: 'KUBE-', IPv6: 'KUBE-6-' }
 
-/** IPSET_MAXNAMELEN without its NUL: kube-proxy, too, cuts off what is longer. */
+/**
+ * The maximum length of a set name: IPSET_MAXNAMELEN without its NUL. kube-proxy also truncates longer names.
+ */
 const NAME_MAX = 31
 
 /** `KUBE-CLUSTER-IP`, `KUBE-6-CLUSTER-IP`, `KUBE-6-LOAD-BALANCER-SOURCE-CID`. */
@@ -32,12 +34,14 @@ export function setName(stem: SetStem, family: Family): string {
   return (PREFIXES[family] + stem).slice(0, NAME_MAX)
 }
 
-/** Of both families: sets with these names are ours, whoever made them. */
+/**
+ * Lists the set names of both families. Sets with these names are ours, even if another program made them.
+ */
 export function allSetNames(): readonly string[] {
   return FAMILIES.flatMap(family => SET_STEMS.map(stem => setName(stem, family)))
 }
 
-/** What kube-proxy's rules about a set are commented with; by stem, the same for both families. */
+/** The comments of kube-proxy's rules about a set; by stem, the same for both families. */
 export const SET_COMMENTS: Readonly<Record<SetStem, string>> = {
   'LOOP-BACK': 'Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose',
   'CLUSTER-IP': 'Kubernetes service cluster ip + port for masquerade purpose',

@@ -5,7 +5,7 @@ import { traceable } from '../xt-common/trace-tables.ts'
 import type { IpvsState } from './state.ts'
 import { createIpvsTracer } from './trace.ts'
 
-/** Rules of IPVS mode; `chains` are those of iptables where it writes them. */
+/** Makes the rules of IPVS mode; `chains` are those of iptables where it writes them. */
 export function rulesOfIpvs(
   state: IpvsState,
   chains: readonly ReadChain[],

@@ -37,7 +37,7 @@ export async function ipvsHeld({
 }: KernelRead): Promise<HeldMode | undefined> {
   const own = tables.filter(({ name }) => proxy === undefined && name === DEFAULT_IPVS_OPTIONS.tableName)
   if (own.length === 0) return undefined
-  // Elements of another mode, which may be taking over, name the Services.
+  // Elements of another mode, which may be taking over, also name Services.
   const names = ask(own.length === tables.length) ?? namesOfElements(own)
   const state = await readWholeState(context)
   const { sockets, clock } = context
@@ -57,7 +57,7 @@ export interface ReadIpvs {
   readonly chains: readonly ReadChain[]
 }
 
-/** Pure. */
+/** Makes the held state from what was read. Pure. */
 export function heldIn(
   { state, names, localIps, chains }: ReadIpvs,
   families: readonly NftFamily[],
@@ -79,12 +79,18 @@ function isOfFamilies({ frontend }: ServiceRow, families: readonly NftFamily[]):
   return families.some(family => (LAYOUTS[family].model === 'IPv6') === frontend.startsWith('['))
 }
 
-/** The chains of iptables are those of this mode where they have one that no other mode has. */
+/**
+ * Gives the iptables chains of this mode. They are those of this mode where one exists that no other mode
+ * has.
+ */
 function chainsOfIpvs(chains: readonly ReadChain[]): readonly ReadChain[] {
   return chains.some(({ ours, name }) => ours && name === KUBE_LOAD_BALANCER) ? chains : []
 }
 
-/** What IPVS and the rules beside it do at each place, as `kprobe dump services` shows it in every mode. Pure. */
+/**
+ * Makes the rows for what IPVS and the rules beside it do at each place, in the format of `kprobe dump
+ * services` for all modes. Pure.
+ */
 function ipvsServiceRows(state: IpvsState, names: ServiceNames): readonly ServiceRow[] {
   const rules = readRules(state)
   const rows = [...state.servers.values()].map(placed => {
@@ -103,7 +109,10 @@ function ipvsServiceRows(state: IpvsState, names: ServiceNames): readonly Servic
   return [...rows, ...rowsWithoutServer(state, names)]
 }
 
-/** Routing brings packets of other hosts to IPVS only at an address of the node; IPVS sees those of the node's own processes anyway. */
+/**
+ * Checks whether the address is bound. Routing brings packets of other hosts to IPVS only at an address of
+ * the node. IPVS receives packets of the node's own processes in any case.
+ */
 function unboundOf(state: IpvsState, { ip }: VirtualServer): Pick<ServiceRow, 'problem'> {
   if (!isBound(state, ip) || state.addresses.has(ip)) return {}
   return { problem: `${NOT_REACHED} from prerouting: ${formatIp(ip)} is not an address of ${IPVS_DEVICE}` }
@@ -117,7 +126,10 @@ const RECORDS: readonly (readonly [SetStem, type: string])[] = [
   ['LOAD-BALANCER', 'External'],
 ]
 
-/** The sets say what is served: an entry without its virtual server is damage. */
+/**
+ * Makes rows for entries without their virtual server. The sets record what is served, so such an entry is
+ * damage.
+ */
 function rowsWithoutServer(state: IpvsState, names: ServiceNames): readonly ServiceRow[] {
   const types = new Map(
     RECORDS.flatMap(([stem, type]) => FAMILIES.map(family => [setName(stem, family), type])),
@@ -144,11 +156,11 @@ function rowsWithoutServer(state: IpvsState, names: ServiceNames): readonly Serv
   return [...rows.values()]
 }
 
-/** What our own tables and sets say of places. */
+/** What our own tables and sets contain about places. */
 interface Rules {
-  /** By set, then by the key of a place: `ip . protocol . port`. */
+  /** Elements by set, then by the key of a place: `ip . protocol . port`. */
   readonly elements: ReadonlyMap<string, ReadonlyMap<Octets, ElementData>>
-  /** Virtual servers that elements send packets on to, by serverKey. */
+  /** Virtual servers to which elements redirect packets, by serverKey. */
   readonly targets: ReadonlySet<string>
   /** Clients that may connect, by serverKey. */
   readonly ranges: ReadonlyMap<string, readonly string[]>
@@ -179,7 +191,10 @@ function placeText(data: Octets, family: 'ip' | 'ip6'): string {
   return formatIpPort(data.slice(0, addressLength), readU16be(data, addressLength))
 }
 
-/** By the record that the sets are; a virtual server that only the rules send packets to is private. */
+/**
+ * Gives the type of a virtual server from the sets. A virtual server to which only rules redirect packets is
+ * private.
+ */
 function typeOf(state: IpvsState, server: VirtualServer, { targets }: Rules): string {
   const isAny = (...stems: readonly SetStem[]) => stems.some(stem => isIn(state, stem, server))
   if (isAny('CLUSTER-IP')) return 'ClusterIP'
@@ -197,7 +212,7 @@ function isBound({ entries }: IpvsState, ip: Ip): boolean {
   return entries.has(entryKey(setName('IPVS-IPS', familyOf(ip)), { ip }))
 }
 
-/** Whether outside clients are to meet endpoints of this node alone. */
+/** Whether outside clients reach only endpoints of this node. */
 function isLocalOnly(state: IpvsState, server: VirtualServer): boolean {
   if (isIn(state, 'EXTERNAL-IP-LOCAL', server) || isIn(state, 'LOAD-BALANCER-LOCAL', server)) return true
   if (isBound(state, server.ip)) return false
@@ -206,7 +221,10 @@ function isLocalOnly(state: IpvsState, server: VirtualServer): boolean {
   return state.entries.has(entryKey(setName(stem, familyOf(server.ip)), { port: server.port }))
 }
 
-/** Packets meet the verdicts first, then the server of the list that they are sent on to. */
+/**
+ * Gives the route at a place. Packets pass the verdicts first, then reach the server of the list to which
+ * they are redirected.
+ */
 function routeOf(
   state: IpvsState,
   placed: PlacedServer,
@@ -230,7 +248,7 @@ function routeOf(
   return { action: 'balance', endpoints, localEndpoints: isNone ? [] : listOf('local-lists') }
 }
 
-/** Those that drain take no new connections. */
+/** Lists the endpoints that take new connections. Draining ones do not. */
 function usable(placed: PlacedServer | undefined): readonly string[] {
   return endpointTexts([...(placed?.destinations.values() ?? [])].filter(({ weight }) => weight > 0))
 }

@@ -6,19 +6,19 @@ interface SplitTransaction {
   readonly remove: Transaction
 }
 
-/** What the transaction begins with. */
+/** The state before the transaction. */
 interface Started {
   readonly ruleset: Ruleset
-  /** Read from the kernel: sets may be fuller than anybody planned. */
+  /** Whether the state was read from the kernel: sets may then be fuller than rendered ones. */
   readonly observed: boolean
 }
 
 type DeleteElements = Extract<Operation, { readonly verb: 'delete-elements' }>
 
 /**
- * What goes apart from what comes, each in its order, so that virtual servers can be set up and taken down in between.
- * The old form of an element that changes stays with the new one, that of a chain as well, and so does everything about a
- * table that is made anew.
+ * Splits a transaction into additions and removals, each in its order, so that virtual servers can be changed
+ * in between. An element or chain that changes keeps its old form together with the new one. All operations
+ * on a replaced table stay together as well.
  */
 export function splitTransaction(transaction: Transaction, from: Started): SplitTransaction {
   const split: Split = {
@@ -94,8 +94,8 @@ interface Split {
 }
 
 /**
- * The old form of what is added again goes first and the rest last; but where new and old do not fit in side by side
- * (ENFILE), all of the old goes first.
+ * Splits deletions. Old forms of elements that are added again are deleted first, the rest last. Where old
+ * and new elements do not fit together (ENFILE), all old elements are deleted first.
  */
 function splitElements(operation: DeleteElements, { addedKeys, from, add, remove }: Split): void {
   const again = addedKeys.get(setKey(operation)) ?? NO_KEYS
@@ -114,7 +114,10 @@ function splitElements(operation: DeleteElements, { addedKeys, from, add, remove
 
 const NO_KEYS: ReadonlySet<string> = new Set()
 
-/** Sets have this share of their room free: fewer additions need no counting of what is there. */
+/**
+ * The divisor for a quick check: when additions are less than 1/16 of a set's size, the present elements need
+ * not be counted.
+ */
 const CROWD_SHARE = 16
 
 function countElements({ tables }: Ruleset, { family, table, set }: DeleteElements): number {

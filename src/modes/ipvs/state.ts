@@ -9,17 +9,17 @@ import type { Refusal } from '../../model/refusal.ts'
 import type { ServiceKey } from '../../model/service.ts'
 
 /**
- * All that this plane keeps in the kernel. Immutable; versions share what did not change, so that a comparison of two
- * of one lineage walks only what did. Of the kernel's objects only those that are ours are in it.
+ * All that this plane keeps in the kernel. Immutable. Versions share unchanged parts, so that a comparison of
+ * two versions of one lineage visits only changed parts. It contains only objects that are ours.
  */
 export interface IpvsState {
-  /** By serverKey. */
+  /** Servers by serverKey. */
   readonly servers: PersistentMap<PlacedServer>
-  /** By name; both families. */
+  /** Sets of both families, by name. */
   readonly sets: ReadonlyMap<string, Ipset>
-  /** By entryKey: the name of the set and the entry. */
+  /** Entries by entryKey: the name of the set and the entry. */
   readonly entries: PersistentMap<PlacedEntry>
-  /** Bound to the dummy device; by address. */
+  /** Addresses bound to the dummy device, by address. */
   readonly addresses: PersistentMap<PlacedAddress>
   /** The dummy device exists. */
   readonly device: boolean
@@ -27,52 +27,55 @@ export interface IpvsState {
   readonly ruleset: Ruleset
   /** kube-proxy's chains in the tables of iptables. */
   readonly chains: Chains
-  /** What it was rendered from; undefined for a state read from the kernel. */
+  /** The frontend table that it was rendered from; undefined for a state read from the kernel. */
   readonly frontends: FrontendTable | undefined
-  /** Services left out because the kernel refused them. */
+  /** The quarantined Services, which the kernel rejected. */
   readonly without: ReadonlySet<ServiceKey>
-  /** Schedulers that were asked for and that this kernel does not have. */
+  /** Schedulers that Services configure and this kernel lacks. */
   readonly missingSchedulers: ReadonlySet<string>
-  /** By Service: what did not fit or was not understood; the rest of the Service is there. */
+  /** What did not fit or was not understood, by Service. The rest of the Service is served. */
   readonly refusals: ReadonlyMap<ServiceKey, readonly Refusal[]>
-  /** For the next render alone; absent from a state read from the kernel. Without it everything is rendered anew. */
+  /**
+   * Data for the next render alone; absent from a state read from the kernel. Without it everything is
+   * rendered again.
+   */
   readonly rendering?: Rendering
 }
 
-/** Chains of both families and the jumps that lead to them: as they are wanted, or as they were found. */
+/** The chains of both families and the jumps that lead to them: wanted or observed. */
 export type Chains =
   | {
       readonly kind: 'wanted'
-      /** Undefined where none are. */
+      /** Undefined where no chains are wanted. */
       readonly common: Common | undefined
-      /** Equal for equal ones. */
+      /** Equal for equal chains. */
       readonly key: string
     }
   | { readonly kind: 'observed'; readonly observed: Observed }
 
 export interface Rendering {
-  /** Equal for surroundings by which every Service comes out the same. */
+  /** Equal for surroundings in which every Service renders to the same state. */
   readonly surroundings: string
-  /** How much there is, by ipset. */
+  /** Number of entries by ipset. */
   readonly entries: ReadonlyMap<string, number>
-  /** The same for the sets and maps of our own tables. */
+  /** Number of elements by set and map of our own tables. */
   readonly elements: Readonly<Record<NftFamily, ReadonlyMap<string, number>>>
 }
 
 export interface PlacedServer {
   readonly server: VirtualServer
-  /** By destinationKey, sorted; weight 0 for those that drain. */
+  /** Real servers by destinationKey, sorted; weight 0 for those that drain. */
   readonly destinations: ReadonlyMap<string, RealServer>
-  /** How long those that drain may keep their connections, milliseconds; undefined for as long as usual. */
+  /** How long draining real servers may keep their connections, milliseconds; undefined for the default. */
   readonly drainMs?: number | undefined
-  /** Empty when read from the kernel. */
+  /** The Service; empty when read from the kernel. */
   readonly service: ServiceKey
 }
 
 export interface PlacedEntry {
   readonly set: string
   readonly entry: IpsetEntry
-  /** Whom it serves; several Services may need one entry. Empty when read from the kernel. */
+  /** The Services that it serves; several Services may need one entry. Empty when read from the kernel. */
   readonly services: readonly ServiceKey[]
 }
 

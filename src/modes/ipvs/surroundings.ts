@@ -6,32 +6,35 @@ import { detectorFor } from '../common/detector.ts'
 import { cidrKey, detectorKey } from '../common/rules.ts'
 import type { IpvsOptions } from './options.ts'
 
-/** What all Services are rendered by, besides themselves. */
+/** The inputs that all Services are rendered with, besides themselves. */
 export interface Surroundings {
-  /** Where NodePorts answer. */
+  /** The addresses that serve node ports. */
   readonly nodePortIps: Readonly<Record<Family, readonly Ip[]>>
-  /** Addresses that other devices have: they need not be bound to ours, and must not be taken from the node with it. */
+  /**
+   * The addresses of other devices. They need no binding to ours, and removing them from ours must not take
+   * them from the node.
+   */
   readonly localIps: ReadonlySet<Ip>
   readonly scheduler: string
-  /** Schedulers that the kernel does not have. */
+  /** Schedulers that the kernel lacks. */
   readonly missingSchedulers: ReadonlySet<string>
-  /** Virtual servers of somebody else's. */
+  /** Virtual servers of other programs. */
   readonly occupied: ReadonlySet<ServerKey>
-  /** Equal for surroundings by which every Service and every rule comes out the same. */
+  /** Equal for surroundings in which every Service and every rule comes out the same. */
   readonly key: string
 }
 
-/** Which places have somebody else's virtual servers, as they were last seen. */
+/** The places with virtual servers of other programs, as of the last read. */
 export interface Occupied {
   readonly servers: ReadonlySet<ServerKey>
-  /** Another one whenever they change. */
+  /** A different number after each change. */
   readonly version: number
 }
 
 export interface SurroundingsOptions extends IpvsOptions {
-  /** Schedulers that the kernel turned out not to have. */
+  /** Schedulers that the kernel turned out to lack. */
   readonly missingSchedulers: ReadonlySet<string>
-  /** None unless told. */
+  /** Absent means none. */
   readonly occupied?: Occupied
 }
 
@@ -39,7 +42,7 @@ const NOT_OCCUPIED: Occupied = { servers: new Set(), version: 0 }
 
 export function surroundingsOf(frontends: FrontendTable, options: SurroundingsOptions): Surroundings {
   const { nodePorts, serviceCidrs, node } = frontends
-  // Link-local addresses, which come and go with each pod, are no Service's.
+  // Link-local addresses come and go with each pod, and belong to no Service.
   const localIps = frontends.localIps.filter(ip => !isLinkLocal(ip))
   const { scheduler, missingSchedulers, occupied = NOT_OCCUPIED } = options
   const nodePortIps = {
@@ -58,7 +61,10 @@ export function surroundingsOf(frontends: FrontendTable, options: SurroundingsOp
   return { nodePortIps, localIps: new Set(localIps), scheduler, missingSchedulers, occupied: servers, key }
 }
 
-/** A virtual server has one address: where NodePorts answer everywhere that is each address that can be reached from elsewhere. */
+/**
+ * Gives the addresses that serve node ports. A virtual server has one address. Where node ports are served on
+ * all addresses, each address that other hosts can reach gets a virtual server.
+ */
 function addressesOf(nodePorts: NodePortAddresses, family: Family, localIps: readonly Ip[]): readonly Ip[] {
   if (nodePorts.kind === 'only') return [...new Set(nodePorts.ips.filter(ip => familyOf(ip) === family))]
   return localIps.filter(ip => familyOf(ip) === family && !isLoopback(ip))

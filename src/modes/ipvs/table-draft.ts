@@ -12,7 +12,7 @@ interface TableDraftOptions {
   readonly layout: FamilyLayout
   readonly tableName: string
   readonly base: Table | undefined
-  /** Elements of the base by set; undefined when all of them are made anew. */
+  /** Number of elements of the base by set; undefined when all elements are made again. */
   readonly counts: ReadonlyMap<string, number> | undefined
 }
 
@@ -21,7 +21,7 @@ interface FinishedTable {
   readonly counts: ReadonlyMap<string, number>
 }
 
-/** One of our tables during one render. What comes out equal to the base is the base's own object. */
+/** Builds one of our tables during one render. An equal result is the base's own object. */
 export class TableDraft {
   readonly #given: TableDraftOptions
   readonly #counts: Map<string, number>
@@ -32,7 +32,7 @@ export class TableDraft {
     this.#counts = new Map(given.counts)
   }
 
-  /** Puts these in the place of whatever the group had. */
+  /** Replaces the elements of the group. */
   put(group: string, elements: ElementGroup): void {
     const { base, counts } = this.#given
     const there = base?.elements.get(group)
@@ -52,7 +52,7 @@ export class TableDraft {
     )
   }
 
-  /** `chains` is undefined when the base's still hold. */
+  /** Finishes the table. `chains` is undefined when those of the base are still valid. */
   finish(chains: readonly Chain[] | undefined): FinishedTable {
     const { base, layout, tableName } = this.#given
     const next = {

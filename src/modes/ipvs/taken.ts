@@ -11,11 +11,13 @@ import { setName } from './set-names.ts'
 import type { IpvsState } from './state.ts'
 import type { Surroundings } from './surroundings.ts'
 
-/** What Services have at the node's own addresses, where NodePorts give way to it: before a change, and after it. */
+/**
+ * The places of Services at the node's own addresses, where node ports give way, before and after a change.
+ */
 export interface Taken {
   readonly before: IsTaken
   readonly after: IsTaken
-  /** Services whose NodePorts come out or go into hiding. */
+  /** The Services whose node ports become visible or hidden. */
   readonly touched: ReadonlySet<ServiceKey>
 }
 
@@ -25,7 +27,7 @@ interface Changed {
   readonly after: ServiceFrontends | undefined
 }
 
-/** `base` is undefined when everything is made anew. */
+/** Compares the places before and after. `base` is undefined when everything is rendered again. */
 export function takenBy(
   changes: Iterable<Changed>,
   base: IpvsState | undefined,
@@ -62,7 +64,9 @@ function collect(
     }
 }
 
-/** Asks the Service behind a virtual server whether that is a frontend with an address. */
+/**
+ * Makes a function that checks whether the Service of a virtual server has a frontend with an address there.
+ */
 function takenIn({ servers, frontends }: IpvsState): IsTaken {
   return key => {
     const placed = servers.get(key)

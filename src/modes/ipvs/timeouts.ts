@@ -1,7 +1,10 @@
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
 import type { IpvsTimeouts } from '../../kernel/ipvs/state.ts'
 
-/** What is to be set so that the kernel has what is wanted, where 0 wants nothing; undefined when it has it. */
+/**
+ * Gives the timeouts to set; 0 in `wanted` keeps the kernel's value. Gives undefined when the kernel has the
+ * wanted ones.
+ */
 export function timeoutsToSet(present: IpvsTimeouts, wanted: IpvsTimeouts): IpvsTimeouts | undefined {
   const change = (now: number, asked: number): number => (asked === now ? 0 : asked)
   const tcpS = change(present.tcpS, wanted.tcpS)
@@ -11,8 +14,8 @@ export function timeoutsToSet(present: IpvsTimeouts, wanted: IpvsTimeouts): Ipvs
 }
 
 /**
- * Gives IPVS the timeouts that were asked for and returns what it had before, or undefined when nothing was to be
- * changed. Throws NetlinkError.
+ * Sets the wanted timeouts of IPVS. Returns the previous ones, or undefined when there was nothing to change.
+ * Throws NetlinkError.
  */
 export function applyTimeouts(
   client: Pick<IpvsClient, 'timeouts' | 'setTimeouts'>,

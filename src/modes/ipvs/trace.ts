@@ -22,14 +22,14 @@ import { type Traceable, tablesOf } from '../xt-common/trace-tables.ts'
 import { traceTables, type XtTables } from '../xt-common/trace-walk.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
-/** Stands among the elements that packets wrote for the clients that IPVS remembers. */
+/** The key for clients that IPVS remembers, among the elements that packets wrote. */
 const TEMPLATES = 'ipvs templates'
 const WAYS_MAX = 100_000
 
 /**
- * Follows packets through our tables, the ipsets and IPVS, all as values: as createTracer does, with addresses of the
- * dummy device as addresses of the node. Schedulers are taken to choose any destination that has a weight. `found` are
- * the chains of iptables that were read beside a state that was.
+ * Traces packets through our tables, the ipsets and IPVS in memory. It works as createTracer does, and treats
+ * addresses of the dummy device as addresses of the node. Schedulers are assumed to choose any destination
+ * with a weight. `found` are the iptables chains that were read together with a state.
  */
 export function createIpvsTracer(state: IpvsState, found?: Traceable): Tracer {
   const chains = found === undefined ? tablesIn(state) : tablesOf(found)
@@ -53,14 +53,17 @@ export function createIpvsTracer(state: IpvsState, found?: Traceable): Tracer {
   }
 }
 
-/** Undefined where all rules are in our own tables. */
+/** Gives the iptables tables; undefined where all rules are in our own tables. */
 function tablesIn({ chains }: IpvsState): XtTables | undefined {
   if (chains.kind !== 'wanted' || chains.common === undefined) return undefined
   const { common } = chains
   return tablesOf({ chains: common.chains.values(), jumps: common.jumps, print: printRule })
 }
 
-/** At each hook our own nat chains come first, or end what theirs never touch; IPVS has its say behind those of iptables. */
+/**
+ * Traces packets through both. At each hook our own nat chains come first. A packet that they drop or reject
+ * does not reach the chains of iptables. IPVS comes behind the chains of iptables.
+ */
 function throughBoth({ tables }: Ruleset, chains: XtTables): Tracer['trace'] {
   const only = (isWanted: (hooknum: number | undefined) => boolean): Tracer =>
     createTracer({
@@ -90,7 +93,7 @@ function throughBoth({ tables }: Ruleset, chains: XtTables): Tracer['trace'] {
   }
 }
 
-/** As createIpvsTracer(state).trace, for a single packet. */
+/** Traces a single packet, as createIpvsTracer(state).trace does. */
 export function traceIpvs(state: IpvsState, packet: TracePacket, surroundings: TraceSurroundings): Trace {
   return createIpvsTracer(state).trace(packet, surroundings)
 }
@@ -100,11 +103,14 @@ export function traceIpvs(state: IpvsState, packet: TracePacket, surroundings: T
 interface Question {
   readonly set: string
   readonly tuple: IpsetTuple
-  /** Of networks in sets that have them. */
+  /** The prefix lengths of networks, by set. */
   readonly prefixes: ReadonlyMap<string, readonly number[]>
 }
 
-/** As ip_set_test: a set has no packet of another family, nor one that a match shows it too few sides of. */
+/**
+ * Whether a set contains the tuple, as in ip_set_test. A set contains no packet of another family, and no
+ * packet for which a match gives too few dimensions.
+ */
 function hasTuple({ sets, entries }: IpvsState, { set: name, tuple, prefixes }: Question): boolean {
   const set = sets.get(name)
   if (set === undefined) throw new Error(`there is no ipset ${name}`)
@@ -158,7 +164,7 @@ const PROTOCOLS: ReadonlyMap<number, IpvsProtocol> = new Map(
 
 interface Choosing {
   readonly random: (modulus: number) => number
-  /** By client and virtual server: the destination a client had last. */
+  /** The last destination of a client, by client and virtual server. */
   readonly templates: Map<string, string | undefined>
 }
 
@@ -190,7 +196,10 @@ function chosen(usable: Usable, random: (modulus: number) => number): RealServer
   return usable.length === 0 ? undefined : usable[random(usable.length)]?.[1]
 }
 
-/** A template of a destination that is gone, or drains (expire_quiescent_template), is forgotten. */
+/**
+ * Finds the remembered destination. A template whose destination is gone or drains
+ * (expire_quiescent_template) is ignored.
+ */
 function remembered(
   { destinations }: PlacedServer,
   client: string,

@@ -8,9 +8,9 @@ import { placePorts } from './places.ts'
 import type { IpvsState } from './state.ts'
 import { surroundingsOf } from './surroundings.ts'
 
-/** What one real server has seen since it was put behind its virtual server. */
+/** The traffic of one real server since it was added to its virtual server. */
 interface TrafficCount {
-  /** Stands for the two of them: the keys of both. */
+  /** The keys of the virtual server and the real server. */
   readonly element: string
   /** PortFrontends.key. */
   readonly port: string
@@ -25,7 +25,9 @@ interface TrafficOptions {
   readonly finishSteps: <T>(steps: Steps<T>) => Promise<T>
 }
 
-/** Reads the statistics of all real servers of `state`, which was rendered: with what is gone meanwhile left out. */
+/**
+ * Reads the statistics of all real servers of the rendered `state`, without those that are gone meanwhile.
+ */
 export async function readTraffic(
   client: Pick<IpvsClient, 'destinations'>,
   state: IpvsState,
@@ -53,7 +55,10 @@ export async function readTraffic(
 
 const SERVICES_PER_STEP = 500
 
-/** The port that each virtual server is of, by PortFrontends.key; a NodePort gives way to what has the very address. */
+/**
+ * Gives the port of each virtual server, by PortFrontends.key. A node port gives way to a Service with the
+ * very address.
+ */
 function* portsByServer(
   { frontends, missingSchedulers }: IpvsState,
   options: IpvsOptions,

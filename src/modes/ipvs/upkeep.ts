@@ -19,59 +19,74 @@ import type { IpvsOptions } from './options.ts'
 import { type Ownership, ownershipBy } from './ownership.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
-/** What happened between commits. */
+/** An event between commits. */
 export type UpkeepEvent =
-  /** The last connection had ended. */
+  /** The last connection of a drained real server ended. */
   | (Drained & { readonly kind: 'drained' })
-  /** Its time had run out; the connections that were left are cut. */
+  /** The deadline of a drained real server passed; its remaining connections were cut. */
   | (Drained & { readonly kind: 'expired' })
-  /** The kernel is not what was left there. */
+  /** The kernel state drifted. */
   | { readonly kind: 'drift'; readonly difference: string }
-  /** It cannot be read, or not be written to; tried again after the next period. */
+  /** The kernel cannot be read or written; retried after the next period. */
   | { readonly kind: 'failed'; readonly error: Error }
 
 export interface UpkeepOptions {
   readonly kernel: IpvsKernel
   readonly clock: Clock
   readonly options: Pick<IpvsOptions, 'digestMs' | 'deviceName' | 'excludeCidrs'>
-  /** Shared with commits, so that what these do is never taken for somebody else's doing. */
+  /** Shared with commits, so that upkeep does not mistake a commit of ours for drift. */
   readonly turns: Turns
   readonly drains: Drains
-  /** What the kernel was left with; undefined while nobody knows. */
+  /** The applied state; undefined while it is unknown. */
   readonly held: () => IpvsState | undefined
-  /** Called when that is found to be otherwise. */
+  /** Called when the kernel state drifted. */
   readonly drifted: () => void
-  /** Tells when addresses may have changed; undefined where the kernel cannot be listened to. */
+  /** Calls `changed` when addresses may have changed; undefined where the kernel cannot be watched. */
   readonly watchAddresses: ((changed: () => void) => (() => Promise<void>) | undefined) | undefined
   readonly report: (event: UpkeepEvent) => void
 }
 
-/** Where the period is 0, nothing is compared, and only connections are counted, this often. */
+/**
+ * The period when digestMs is 0: nothing is compared then, and only connections of draining real servers are
+ * counted.
+ */
 const DRAIN_PERIOD_MS = 1_000
-/** The next look waits this many times as long as the last one took, so that looking takes 5 % of the time at most. */
+/**
+ * The next check waits at least this many times the duration of the last one, so that checks take at most 5 %
+ * of the time.
+ */
 const REST = 20
-/** Real servers of so many virtual servers are looked at in one period; of more, where a round would take too long. */
+/**
+ * The real servers of this many virtual servers are checked in one period; of more, where a round would take
+ * too long.
+ */
 const SLICE_MIN = 64
-/** Periods in which all of them are looked at. */
+/** The number of periods in which all of them are checked. */
 const ROUND_PERIODS = 60
-/** Virtual servers with something that drains: of more than this, the rest waits for later periods. */
+/**
+ * The maximum number of virtual servers with draining real servers in one period. The rest waits for later
+ * periods.
+ */
 const DRAINING_MAX = 256
-/** Addresses come and go in hundreds, each with a notification of its own. */
+/**
+ * A delay that combines notifications, because addresses come and go in hundreds, each with a notification of
+ * its own.
+ */
 const HINT_DELAY_MS = 100
 
 /**
- * Watches over what no kernel tells of, once a period: virtual servers, sizes of sets, and real servers by turns; and
- * takes away the real servers whose connections have ended.
+ * Checks once a period what the kernel does not report: virtual servers, sizes of sets, and a share of the
+ * real servers. Also deletes draining real servers whose connections have ended.
  */
 export class Upkeep {
   readonly #options: UpkeepOptions
   #timer: Cancel | undefined
   #hint: Cancel | undefined
   #unwatch: (() => Promise<void>) | undefined
-  /** Virtual servers whose turn is yet to come in this round. */
+  /** The virtual servers that this round has not checked yet. */
   #round: ServerKey[] = []
   #drainingRound: ServerKey[] = []
-  /** Of a state that does not know them itself. */
+  /** The counts for a state that does not contain them. */
   #counted: { readonly state: IpvsState; readonly counts: SetCounts } | undefined
   #closed = false
 
@@ -91,7 +106,7 @@ export class Upkeep {
     this.#timer?.()
     this.#hint?.()
     await this.#unwatch?.()
-    // Whatever is under way ends first.
+    // Work in flight ends first.
     await this.#options.turns.take(() => Promise.resolve())
   }
 
@@ -126,7 +141,7 @@ export class Upkeep {
     })
   }
 
-  /** Runs alone, and only while it is known what the kernel should hold. */
+  /** Runs work alone, and only while the applied state is known. */
   #turn(work: (held: IpvsState) => Promise<void>): Promise<void> {
     const { turns, held, report } = this.#options
     return turns.take(async () => {
@@ -175,7 +190,7 @@ export class Upkeep {
     return ownershipBy(held, this.#options.options.excludeCidrs)
   }
 
-  /** True when there is a difference. */
+  /** Reports a difference. Gives true when there is one. */
   #told(digest: Digest): boolean {
     if (digest === undefined) return false
     this.#options.drifted()
@@ -215,7 +230,10 @@ export class Upkeep {
     for (const { error } of failures) report({ kind: 'failed', error })
   }
 
-  /** Those without a connection, and those whose time is up; one that got its weight back is none of them. */
+  /**
+   * Gives the real servers without connections, and those past their deadline. A real server whose weight was
+   * restored is not among them.
+   */
   #due(
     server: PlacedServer['server'],
     listed: readonly ListedDestination[],

@@ -1,15 +1,15 @@
 import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { ServiceKey } from '../../model/service.ts'
 
-/** A thing of the kernel's that several Services may need. */
+/** An object of the kernel that several Services may need. */
 interface Used {
-  /** Sorted. */
+  /** The users, sorted. */
   readonly services: readonly ServiceKey[]
 }
 
 /**
- * Things in use during one render, by key: each is there for as long as one Service uses it. What did not change keeps
- * its object.
+ * The objects in use during one render, by key. An object exists as long as one Service uses it. An unchanged
+ * object stays identical.
  */
 export class UsersDraft<T extends Used> {
   readonly #base: PersistentMap<T>
@@ -17,7 +17,7 @@ export class UsersDraft<T extends Used> {
   readonly #changes = new Map<string, T | undefined>()
   readonly #same: (there: T, services: readonly ServiceKey[]) => T
 
-  /** `withUsers` gives a thing with other users. Unless `continuing` nothing of the base is in use any more. */
+  /** `withUsers` gives an object with other users. Unless `continuing`, no object of the base is in use. */
   constructor(given: {
     readonly base: PersistentMap<T>
     readonly continuing: boolean
@@ -64,7 +64,7 @@ export class UsersDraft<T extends Used> {
   }
 }
 
-/** What is there already, where it has the same users: a thing follows from its key. */
+/** Gives the present object where it has the same users: an object depends on its key alone. */
 function kept<T extends Used>(before: T | undefined, after: T | undefined): T | undefined {
   if (before === undefined || after === undefined || before === after) return after
   const { services } = before

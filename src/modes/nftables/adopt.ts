@@ -24,9 +24,9 @@ import { type Allocation, EMPTY_STATE, type NftablesState } from './state.ts'
 const ELEMENTS_PER_STEP = 4000
 
 /**
- * Makes a state of what a kernel holds, whoever put it there: elements are grouped by the Service they serve, and the
- * numbers in them become the numbering that the next render continues. What makes no sense is kept as it is, in groups
- * of its own, for the comparison to remove.
+ * Makes a state from what the kernel holds, including objects of other programs. Elements are grouped by the
+ * Service that they serve. The numbers in them become the numbering that the next render continues. Elements
+ * that cannot be interpreted stay unchanged in groups of their own, so that the diff removes them.
  */
 export function* adoptRuleset(ruleset: Ruleset): Steps<NftablesState> {
   const allocations: Record<NftFamily, Allocation> = { ...EMPTY_STATE.allocations }
@@ -46,7 +46,7 @@ export function* adoptRuleset(ruleset: Ruleset): Steps<NftablesState> {
   return { ...EMPTY_STATE, ruleset: { tables }, allocations }
 }
 
-/** Who the numbers and addresses in a table belong to. */
+/** The Services that the numbers and addresses in a table belong to. */
 interface Owners {
   readonly ids: Ids
   /** Group by service-port id. */
@@ -55,7 +55,10 @@ interface Owners {
   readonly byAddress: ReadonlyMap<Octets, string>
 }
 
-/** Frontends and NodePorts have both halves: the id of the service port, and in their comments whose it is. */
+/**
+ * Reads frontends and node ports: the data of each has the id of the service port, and the comment has the
+ * Service.
+ */
 function* findOwners(table: Table): Steps<Owners> {
   const byId = new Map<number, string>()
   const byPort = new Map<string, number>()
@@ -75,7 +78,7 @@ function* findOwners(table: Table): Steps<Owners> {
       if (group === undefined || protocol === undefined || id === 0) continue
       if (set === 'frontends') byAddress.set(key.slice(0, addressLength), group)
       const port = portKeyOf(comment, protocol, model)
-      // After tampering an id may stand for two ports, or a port have two ids: the first one counts.
+      // After tampering an id may stand for two ports, or a port may have two ids: the first one counts.
       if (byId.has(id) || byPort.has(port)) continue
       byId.set(id, group)
       byPort.set(port, id)
@@ -85,7 +88,7 @@ function* findOwners(table: Table): Steps<Owners> {
   return { ids: idsInUse(byPort, seen), byId, byAddress }
 }
 
-/** `namespace/name:port` or `namespace/name` serves `namespace/name`. */
+/** Gives the group of a comment: `namespace/name:port` and `namespace/name` belong to `namespace/name`. */
 function groupOfComment(comment: string): string | undefined {
   const colon = comment.indexOf(':')
   const service = colon < 0 ? comment : comment.slice(0, colon)
@@ -141,7 +144,7 @@ function groupOf({ set, key, data, comment }: Element, table: Table, { byId, byA
   }
 }
 
-/** Codes of chains whose names we know how to read; the first one if there are several. */
+/** Reads the codes of the chains whose names parse. If a chain has several codes, the first one counts. */
 function codesOf(table: Table): Codes {
   const codes = new Map<string, number>()
   for (const { set, key, data } of table.elements.get(GROUP_DISPATCH) ?? []) {

@@ -15,15 +15,18 @@ import {
 import { pickKnown, pickNew, pickSlot } from './rules.ts'
 
 /**
- * The chains made on demand: one per distinct value of these, never one per Service. A chain's name says all that its
- * rules follow from, so that chains found in the kernel need no other record.
+ * A chain made on demand. There is one for each distinct value of these, never one for each Service. The name
+ * of a chain encodes everything that its rules depend on, so chains read from the kernel need no other
+ * record.
  */
 type ChainSpec =
   /** mod-N, lmod-N; with affinity aff-N-T, laff-N-T: sends the packet to one of N endpoints. */
   | PickSpec
-  /** ext-N, ext-N-T: an external address, policy Cluster. */
+  /** ext-N, ext-N-T: an external address with policy Cluster. */
   | { readonly kind: 'external'; readonly count: number; readonly timeoutS: number }
-  /** loc-N-M, loc-N-M-T: an external address, policy Local; N endpoints in the cluster, M on this node. */
+  /**
+   * loc-N-M, loc-N-M-T: an external address with policy Local; N endpoints in the cluster, M on this node.
+   */
   | {
       readonly kind: 'external-local'
       readonly cluster: number
@@ -41,7 +44,9 @@ interface PickSpec {
   readonly timeoutS: number
 }
 
-/** Names are made of counts as they are and quantised here. */
+/**
+ * Gives the name of a chain that picks an endpoint. Callers pass the exact count; this function quantizes it.
+ */
 export function pickChain(local: boolean, count: number, timeoutS: number): string {
   const prefix = local ? 'l' : ''
   const n = quantise(count)
@@ -61,7 +66,10 @@ export function firewallChain(target: string): string {
   return `fw-${target}`
 }
 
-/** The chain that the cluster list behind `name` needs when it grows by one; undefined for lists of other kinds. */
+/**
+ * Gives the chain that the cluster list behind `name` needs when it grows by one endpoint; undefined for
+ * other lists.
+ */
 export function nextChain(name: string): string | undefined {
   const spec = parseChain(name)
   if (spec === undefined) return undefined
@@ -72,7 +80,7 @@ export function nextChain(name: string): string | undefined {
   return spec.local || spec.timeoutS > 0 ? undefined : pickChain(false, spec.count + 1, 0)
 }
 
-/** What a name stands for; undefined when it is not one that we would give. */
+/** Parses the name of a chain; undefined when the name is not in the form that kprobe gives. */
 export function parseChain(name: string): ChainSpec | undefined {
   const spec = readName(name)
   return spec !== undefined && nameOf(spec) === name ? spec : undefined
@@ -109,7 +117,7 @@ function nameOf(spec: ChainSpec): string {
   }
 }
 
-/** Chains made on demand that rules of `name` go to. */
+/** Gives the chains made on demand that rules of `name` lead to. */
 export function chainsBehind(name: string): readonly string[] {
   const spec = parseChain(name)
   switch (spec?.kind) {
@@ -150,8 +158,9 @@ function rulesOf(spec: ChainSpec, context: RuleContext): readonly Rule[] {
 }
 
 /**
- * A packet may have read N just before a commit and the endpoints after it: then slot N-1 may be gone, and slot 0
- * serves. Its rules are shared by all chains, since every rule that looks into a map taxes what is added to the map.
+ * Makes the rules that pick an endpoint. A packet may read N just before a commit and the endpoints after it.
+ * Slot N-1 may then be missing, and slot 0 serves. All chains share the rules of slot 0, because each rule
+ * that reads a map makes additions to that map more expensive.
  */
 function pickRules({ local, count }: PickSpec, { layout }: RuleContext): readonly Rule[] {
   const rules = rolls(count).flatMap(modulus =>
@@ -167,7 +176,7 @@ function affinityRules({ local, count, timeoutS }: PickSpec, { layout }: RuleCon
     const list = { protocol, local }
     const known = rule(pickKnown(layout, { ...list, timeoutMs }))
     const fresh = moduli.map(modulus => rule(pickNew(layout, { ...list, modulus, timeoutMs })))
-    // Reached when the map of clients is full, too.
+    // Packets also reach these rules when the map of clients is full.
     const forgetful = (rolls(count).length > 1 ? [count, 1] : [count]).map(modulus =>
       rule(pickNew(layout, { ...list, modulus, timeoutMs: undefined })),
     )
@@ -175,10 +184,13 @@ function affinityRules({ local, count, timeoutS }: PickSpec, { layout }: RuleCon
   })
 }
 
-/** The order of the rules of a chain: what most packets are comes first. */
+/** The order of the rules of a chain, the most frequent protocol first. */
 const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
 
-/** Pods and processes of this node are inside: they reach endpoints everywhere. */
+/**
+ * Makes the rules of policy Local. Pods and processes of this node are inside: they reach endpoints
+ * everywhere.
+ */
 function externalLocalRules(
   spec: Extract<ChainSpec, { kind: 'external-local' }>,
   context: RuleContext,
@@ -191,12 +203,13 @@ function externalLocalRules(
   return [...pods, rule([...fromThisNode, ...askMasquerade(context), inside]), rule(outside)]
 }
 
-/** Counts up to this have a chain of their own each. */
+/** Each count up to this one has a chain of its own. */
 const EXACT_MAX = 16
 
 /**
- * The modulus for lists of `count` endpoints: `count` itself up to 16, else the next of eight steps per doubling (18,
- * 20, .. 32, 36, ..). Large lists then change their code at every step only, and few distinct chains exist for ever.
+ * Gives the modulus for a list of `count` endpoints: `count` itself up to 16, above that the next of eight
+ * steps per doubling (18, 20, .. 32, 36, ..). Large lists therefore change their code only at a step, and the
+ * number of distinct chains is bounded.
  */
 export function quantise(count: number): number {
   if (count <= EXACT_MAX) return count
@@ -205,15 +218,16 @@ export function quantise(count: number): number {
 }
 
 /**
- * The moduli that a chain for `quantised` rolls in turn until a slot exists; index 0 comes after all of them. Slots
- * are missing only above 16, by less than one step: rolling again keeps the bias of the last slots below 1.3 %.
+ * Gives the moduli that a chain for `quantised` rolls in turn until a slot exists; index 0 comes after all of
+ * them. Slots are missing only above 16, by less than one step. Rolling again keeps the bias of the last
+ * slots below 1.3 %.
  */
 export function rolls(quantised: number): readonly number[] {
   if (quantised <= EXACT_MAX) return [quantised]
   return [quantised, quantised, quantised - stepAt(quantised)]
 }
 
-/** Distance between the quantised counts around `count`, for counts above 16. */
+/** Gives the distance between the quantized counts around `count`, for counts above 16. */
 function stepAt(count: number): number {
   return 2 ** (Math.floor(Math.log2(count - 1)) - 3)
 }

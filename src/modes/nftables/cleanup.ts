@@ -16,7 +16,7 @@ import { parseChain } from './chains.ts'
 import { tableNameOf } from './options.ts'
 import { hasOurSets, SET_NAMES, type SetName } from './sets.ts'
 
-/** Deletes our tables, and what is left of ours in tables that are kube-proxy's now. */
+/** Deletes our tables, and the leftovers of ours in tables that belong to kube-proxy now. */
 export async function cleanNftables(context: CleanupContext): Promise<Cleaned> {
   const { removed, foreign, remains } = await removeOurs(context, tableNameOf(context.proxy))
   return {
@@ -26,11 +26,11 @@ export async function cleanNftables(context: CleanupContext): Promise<Cleaned> {
 }
 
 interface RemovedTables {
-  /** With their families. */
+  /** The tables, each with its family. */
   readonly removed: readonly string[]
-  /** Tables with our name that are neither ours nor kube-proxy's. */
+  /** Tables with our name that belong neither to us nor to kube-proxy. */
   readonly foreign: readonly string[]
-  /** What went from tables that stay. */
+  /** What was removed from tables that stay. */
   readonly remains: readonly Remains[]
 }
 
@@ -67,37 +67,43 @@ function remainsOf(tables: readonly Table[]): readonly Remains[] {
   return tables.flatMap(table => remainsIn(table) ?? [])
 }
 
-/** Once kube-proxy has written into it, it serves from there: the sets of ours that are left mean nothing any more. */
+/**
+ * Whether a table is ours. Once kube-proxy has written its chains into a table, it serves from there, and our
+ * remaining sets have no effect.
+ */
 function isOurs(table: Table): boolean {
   return hasOurSets(table) && !isKubeProxyTable(outlinesOf(table))
 }
 
-/** What of ours was taken out of a table of kube-proxy's. Pure. */
+/** Describes what of ours was removed from a table of kube-proxy's. Pure. */
 function remainsText({ table, chains, sets }: Remains): string {
   return `what was ours in table ${table.family} ${table.name}, which is kube-proxy's now: ${count(chains.length, 'chain')}, ${count(sets.length, 'set')}`
 }
 
-/** Ours and kube-proxy's alike, by name and by type: kube-proxy goes on with what it finds. */
+/**
+ * Sets that kprobe and kube-proxy have with the same name and type: kube-proxy continues to use the ones that
+ * it finds.
+ */
 const SHARED_SETS: ReadonlySet<string> = new Set<SetName>(['cluster-ips', 'nodeport-ips'])
-/** More Services than a cluster can have. */
+/** A size above the number of Services that a cluster can have. */
 const AMPLE_SIZE = 2 ** 20
 
-/** What is of ours in a table that is kube-proxy's now. */
+/** What of ours is in a table that belongs to kube-proxy now. */
 interface Remains {
   readonly table: Pick<Table, 'family' | 'name'>
   readonly chains: readonly string[]
   readonly sets: readonly string[]
   /**
-   * Empties the chains and deletes the sets, to which only these chains refer, and gives the sets that both have the
-   * room that kube-proxy counts on: it makes them without a size, and fails once ours is full. Linux 6.1 and before
-   * leave a size as it is.
+   * Empties the chains and deletes the sets, to which only these chains refer. Also enlarges the sets that
+   * both programs have: kube-proxy makes them without a size, and fails when ours is full. Linux 6.1 and
+   * earlier ignore a new size.
    */
   readonly first: Transaction
-  /** Deletes the chains, which on kernels before 6.2 count as in use until the first is committed. */
+  /** Deletes the chains. Kernels before 6.2 count them as in use until the first transaction is committed. */
   readonly second: Transaction
 }
 
-/** Undefined when kube-proxy has not written over the table, or nothing of ours is left in it. Pure. */
+/** Gives undefined when kube-proxy has not written into the table, or when nothing of ours is in it. Pure. */
 function remainsIn(table: Table): Remains | undefined {
   if (!isKubeProxyTable(outlinesOf(table))) return undefined
   const place = { family: table.family, table: table.name }
@@ -121,7 +127,7 @@ function remainsIn(table: Table): Remains | undefined {
   }
 }
 
-/** `reject` until 0.1. */
+/** The name `reject` was used up to version 0.1. */
 const CHAINS: ReadonlySet<string> = new Set([
   CHAIN_EARLY_POSTROUTING,
   CHAIN_LATE_PREROUTING,
@@ -129,7 +135,7 @@ const CHAINS: ReadonlySet<string> = new Set([
   CHAIN_REJECT,
   'reject',
 ])
-/** Until 0.1. */
+/** The name of the set up to version 0.1. */
 const FORMER_SET = 'endpoints'
 
 function isOurChain(name: string): boolean {

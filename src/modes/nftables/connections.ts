@@ -7,9 +7,9 @@ import { ENDPOINTS_MAPS, idOf } from './layout.ts'
 import type { Ids } from './numbering.ts'
 import type { NftablesState } from './state.ts'
 
-/** How often one element of the kernel's was chosen for a new connection since it exists. */
+/** The number of new connections for which one element of the kernel was chosen since it exists. */
 interface ConnectionCount {
-  /** Stands for the element as long as it exists: `ip` or `ip6`, its map, and its key. */
+  /** The key of the element as long as it exists: `ip` or `ip6`, its map, and its key in the map. */
   readonly element: string
   /** PortFrontends.key. */
   readonly port: string
@@ -36,7 +36,7 @@ export async function readConnections(
         const element = `${set} ${key}`
         const endpoint = endpoints.get(element)
         const port = ports.get(idOf(key))
-        // What the kernel has and the state has not is about to go, or came a moment ago.
+        // The kernel and the state differ here because the element is about to be removed or was just added.
         if (endpoint === undefined || port === undefined) return
         found.push({ element: `${family} ${element}`, port, endpoint, connections })
       })
@@ -62,7 +62,7 @@ function* endpointsByKey({ elements }: Table): Steps<ReadonlyMap<string, string>
   return endpoints
 }
 
-/** An address, a port, and two bytes of padding. */
+/** Formats an address, a port, and two bytes of padding. */
 function endpointText(data: Octets): string {
   const ip = data.slice(0, -4)
   return formatIpPort(ip, (data.charCodeAt(ip.length) << 8) | data.charCodeAt(ip.length + 1))

@@ -30,7 +30,7 @@ export interface ElementContext {
   readonly codes: CodeDraft
 }
 
-/** Numbers are finite: a Service that finds none left stays out, and this says which kind it was. */
+/** The kind of number that ran out. A Service that gets no number is refused. */
 export interface OutOfNumbers {
   readonly reason: string
 }
@@ -49,7 +49,7 @@ const NONE: readonly never[] = []
 /** A port with its numbers. */
 interface Rendering {
   readonly port: PortFrontends
-  /** Its cluster list. */
+  /** The cluster list of the port. */
   readonly base: number
   readonly comment: string
   readonly endpointComment: string
@@ -58,14 +58,18 @@ interface Rendering {
 }
 
 /**
- * Makes the elements of one table, Service by Service. The first render makes a hundred thousand of them and more:
- * lists get their length beforehand, and octets that many elements share are made once.
+ * Makes the elements of one table, Service by Service. The first render makes a hundred thousand of them or
+ * more. Lists are therefore allocated at their full length, and octets that many elements share are made
+ * once.
  */
 export class ElementDraft {
   readonly #context: ElementContext
-  /** u32host of each slot. */
+  /** The result of u32host for each slot. */
   readonly #slotOctets: Octets[] = []
-  /** Elements of the Service in hand: the first `#count` of a list that is as long as they will be, or longer. */
+  /**
+   * The elements of the current Service: the first `#count` of a list that is at least as long as they will
+   * be.
+   */
   #out: Element[] = []
   #count = 0
 
@@ -73,7 +77,7 @@ export class ElementDraft {
     this.#context = context
   }
 
-  /** All elements that serve one Service. Those it had `before` lend their slots. */
+  /** Makes all elements that serve one Service. Endpoints that are in `before` keep their slots. */
   make(service: ServiceFrontends, before: ElementGroup | undefined): ElementGroup | OutOfNumbers {
     const { model, addressLength } = this.#context.layout
     const { clusterIps, ports } = service
@@ -147,7 +151,7 @@ export class ElementDraft {
     return typeof chain === 'number' ? chain : this.#context.codes.take(chain)
   }
 
-  /** A list without affinity, of which some endpoints may have slots already. */
+  /** Adds a list without affinity, of which some endpoints may have slots already. */
   #deal(rendering: Rendering, backends: readonly Backend[], bit: number): void {
     const { port, base, endpointComment: comment } = rendering
     const list = base + bit
@@ -165,7 +169,7 @@ export class ElementDraft {
     }
   }
 
-  /** A list without affinity, slot by slot. */
+  /** Adds a list without affinity, slot by slot. */
   #addEndpoints(backends: readonly Backend[], list: number, rendering: Rendering): void {
     const out = this.#out
     const first = this.#count
@@ -187,7 +191,7 @@ export class ElementDraft {
     this.#count = first + backends.length
   }
 
-  /** Asked for slots in order, so that the list has no gaps. */
+  /** Callers pass slots in order, so that the list has no gaps. */
   #octetsOf(slot: number): Octets {
     const octets = u32host(slot)
     this.#slotOctets[slot] = octets
@@ -195,8 +199,8 @@ export class ElementDraft {
   }
 
   /**
-   * Both lists get their numbers from one numbering, so that a client keeps its endpoint whichever way it comes. False
-   * when there are not enough.
+   * Adds the endpoints of a port with affinity. Both lists share one numbering, so that a client keeps its
+   * endpoint on either list. Gives false when there are not enough numbers.
    */
   #addAffine({ port, base, endpointComment, before, slots }: Rendering, lists: number): boolean {
     const cluster = (lists & CLUSTER) === 0 ? NONE : port.cluster.map(endpointData)
@@ -239,7 +243,7 @@ export class ElementDraft {
   }
 }
 
-/** Numbers that endpoints of one service port have, by address and port. */
+/** Gives the numbers that the endpoints of one service port have, by address and port. */
 function numbersOf(group: ElementGroup, base: number): ReadonlyMap<Octets, number> {
   const numbers = new Map<Octets, number>()
   for (const { set, key, data } of group) {
@@ -253,7 +257,7 @@ function numbersOf(group: ElementGroup, base: number): ReadonlyMap<Octets, numbe
 const CLUSTER = 1
 const LOCAL = 2
 
-/** Which of a port's lists its frontends use: CLUSTER, LOCAL or both. */
+/** Gives the lists of a port that its frontends use: CLUSTER, LOCAL or both. */
 function listsOf({ frontends }: PortFrontends): number {
   let lists = 0
   for (let i = 0; i < frontends.length; i++) {
@@ -266,7 +270,7 @@ function listsOf({ frontends }: PortFrontends): number {
   return lists
 }
 
-/** The number of elements that a Service gets, but for what affinity and source ranges add. */
+/** Gives the number of elements of a Service, without those for affinity and source ranges. */
 function expectedLength({ clusterIps, ports }: ServiceFrontends, layout: FamilyLayout): number {
   let length = 0
   for (let i = 0; i < clusterIps.length; i++) if (clusterIps[i]?.length === layout.addressLength) length++
@@ -281,7 +285,7 @@ function expectedLength({ clusterIps, ports }: ServiceFrontends, layout: FamilyL
   return length
 }
 
-/** The chain that serves a frontend, or its code where that is fixed. */
+/** Gives the chain that serves a frontend, or its code where the code is fixed. */
 function targetOf(frontend: Frontend, port: PortFrontends): string | number {
   const target = unguardedTarget(frontend, port)
   if (frontend.sourceRanges === undefined || target === CODE_DROP) return target

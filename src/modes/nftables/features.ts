@@ -11,7 +11,7 @@ import { declareSet } from './sets.ts'
 const TABLE = 'kprobe-doctor'
 const CHAIN = 'probe'
 
-/** Everything of nf_tables that the modes use, one by one, for both families. */
+/** Lists each nf_tables feature that the modes use, for both families. */
 export function nftablesFeatures(): readonly NftFeature[] {
   return NFT_FAMILIES.flatMap(family => featuresOf(family))
 }

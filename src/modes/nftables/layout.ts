@@ -17,23 +17,28 @@ export const VALUE_FLAG = 0x80000000
 const ID_SHIFT = 13
 const ID_UNIT = 2 ** ID_SHIFT
 export const ID_MAX = 0x3ffff
-/** Leaves the flag in place. */
+/** Clears the low bits of V and leaves the flag set. */
 export const ID_MASK = 0xffffe000
 export const LOCAL_LIST = 0x1000
 export const CODE_MASK = 0xfff
 export const CODE_REJECT = 0
 export const CODE_DROP = 1
-/** Codes of chains made on demand run from here to CODE_MASK. */
+/** Codes of chains made on demand range from this value to CODE_MASK. */
 export const CODE_FIRST = 16
 
-/** Endpoints of one service port that can have numbers of their own (session affinity). */
+/**
+ * The maximum number of endpoints of one service port that can have numbers of their own (session affinity).
+ */
 export const STABLE_MAX = ID_UNIT
-/** Second half of a key of the endpoints: slots lie below; from here on the first half has the endpoint's number. */
+/**
+ * The second half of an endpoint key. Values below it are slots. From this value on, the first half is the
+ * number of the endpoint.
+ */
 export const STABLE = 0x80000000
-/** The same, of endpoints on this node. */
+/** The same for endpoints on this node. */
 export const STABLE_LOCAL = STABLE + 1
 
-/** Further groups of elements that serve no single Service. */
+/** Groups of elements that serve no single Service. */
 export const GROUP_DISPATCH = '@dispatch'
 export const GROUP_AFFINITY = '@affinity'
 export const GROUP_UNKNOWN = '@unknown'
@@ -43,14 +48,17 @@ export function hairpinGroup(address: string): string {
   return GROUP_HAIRPIN + address
 }
 
-/** The cluster list of a service port: its V without a code. */
+/** Gives the cluster list of a service port: its V without a code. */
 export function listOfPort(id: number): number {
   return VALUE_FLAG + id * ID_UNIT
 }
 
 export type EndpointsMap = 'endpoints-tcp' | 'endpoints-udp' | 'endpoints-sctp'
 
-/** One map for each protocol: nft takes the port in its data for a port of a protocol, and asks each rule which. */
+/**
+ * One map for each protocol: nft treats the port in the map's data as a port of one protocol, and requires
+ * each rule to name it.
+ */
 export const ENDPOINTS: Readonly<Record<Protocol, EndpointsMap>> = {
   TCP: 'endpoints-tcp',
   UDP: 'endpoints-udp',
@@ -59,14 +67,17 @@ export const ENDPOINTS: Readonly<Record<Protocol, EndpointsMap>> = {
 export const ENDPOINTS_MAPS: ReadonlySet<string> = new Set(Object.values(ENDPOINTS))
 
 /**
- * A key of `slots`: a list and a slot. A key of the endpoints is one, too, or the number of an endpoint with STABLE or
- * STABLE_LOCAL.
+ * Makes a key of `slots`: a list and a slot. A key of the endpoints has the same form, or is the number of an
+ * endpoint with STABLE or STABLE_LOCAL.
  */
 export function pairKey(first: number, second: number): Octets {
   return u32host(first) + u32host(second)
 }
 
-/** The list that a pairKey belongs to, and the slot there: none where it has a number instead. */
+/**
+ * Gives the list of a pairKey, and its slot; the slot is undefined where the key has the number of an
+ * endpoint.
+ */
 export function readPairKey(key: Octets): { readonly list: number; readonly slot: number | undefined } {
   const first = readU32host(key)
   const second = readU32host(key, 4)
@@ -74,12 +85,12 @@ export function readPairKey(key: Octets): { readonly list: number; readonly slot
   return { list: ((first & ID_MASK) >>> 0) + (second === STABLE ? 0 : LOCAL_LIST), slot: undefined }
 }
 
-/** The service-port id in the first 32 bits of a value or key. */
+/** Gives the service-port id in the first 32 bits of a value or key. */
 export function idOf(octets: Octets): number {
   return (readU32host(octets) >>> ID_SHIFT) & ID_MAX
 }
 
-/** PortFrontends.key of the port that has this name beside its frontends. */
+/** Gives the PortFrontends.key of the port with this display name. */
 export function portKeyOf(displayName: string, protocol: Protocol, family: Family): string {
   const name = displayName.includes(':') ? displayName : `${displayName}:`
   return `${name}/${protocol}/${family}`

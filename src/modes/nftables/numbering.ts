@@ -1,16 +1,22 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { CODE_FIRST, CODE_MASK, ID_MAX } from './layout.ts'
 
-/** Ids of service ports in one table. */
+/** The ids of service ports in one table. */
 export interface Ids {
   /** By PortFrontends.key. */
   readonly byPort: PersistentMap<number>
-  /** One bit an id that is in use; never written once it is here. */
+  /** One bit for each id in use. The array is immutable once it is part of this value. */
   readonly used: Uint32Array
   readonly usedCount: number
-  /** Where the search for a free id goes on: rotating, so that an id freed is not given away soon. */
+  /**
+   * The position at which the search for a free id continues. It rotates, so that a freed id is not reused
+   * soon.
+   */
   readonly next: number
-  /** Ids that no service port has, but that entries of clients made before us still name. */
+  /**
+   * Ids that belong to no service port, but that affinity entries written before this process started still
+   * name.
+   */
   readonly reserved: ReadonlySet<number>
 }
 
@@ -40,7 +46,9 @@ export class IdDraft {
     this.#next = base.next
   }
 
-  /** Frees the id of a port at the end, unless it is kept or taken before. */
+  /**
+   * Frees the id of a port at the end of the render, unless keep() or take() is called for the port first.
+   */
   retire(port: string): void {
     this.#retired.add(port)
   }
@@ -49,12 +57,12 @@ export class IdDraft {
     this.#retired.delete(port)
   }
 
-  /** False as long as there is nothing to keep. */
+  /** False when no id is retired. */
   get hasRetired(): boolean {
     return this.#retired.size > 0
   }
 
-  /** The id of a port, a new one if it has none; undefined when all are in use. */
+  /** Gives the id of a port, or a new one if it has none; undefined when all ids are in use. */
   take(port: string): number | undefined {
     const known = this.#base.byPort.size === 0 ? undefined : this.#base.byPort.get(port)
     if (known !== undefined) return known
@@ -108,14 +116,14 @@ export class IdDraft {
     this.#usedCount--
   }
 
-  /** Copies 64 KiB once for each render that changes ids: a few microseconds. */
+  /** Copies the bit set: 64 KiB once for each render that changes ids, which takes a few microseconds. */
   #own(): Uint32Array {
     if (this.#used === this.#base.used) this.#used = this.#base.used.slice()
     return this.#used
   }
 }
 
-/** Ids found in the kernel. `byPort` gives no id twice. */
+/** Makes Ids from the ids found in the kernel. `byPort` contains no id twice. */
 export function idsInUse(byPort: ReadonlyMap<string, number>, reserved: ReadonlySet<number>): Ids {
   const used = new Uint32Array(WORDS)
   let last = 0
@@ -131,7 +139,7 @@ export function idsInUse(byPort: ReadonlyMap<string, number>, reserved: Readonly
 /** Codes of chains: by the chain's name. */
 export type Codes = ReadonlyMap<string, number>
 
-/** Hands out codes during one render. A code given up by the base is free one render later. */
+/** Hands out codes during one render. A code that the base releases is free one render later. */
 export class CodeDraft {
   readonly #base: Codes
   readonly #added = new Map<string, number>()
@@ -147,7 +155,7 @@ export class CodeDraft {
     yield* this.#added
   }
 
-  /** Undefined when all codes are in use. */
+  /** Gives the code of a chain; undefined when all codes are in use. */
   take(chain: string): number | undefined {
     const known = this.#base.get(chain) ?? this.#added.get(chain)
     if (known !== undefined) return known
@@ -158,7 +166,7 @@ export class CodeDraft {
     return this.#next++
   }
 
-  /** Codes of the chains that are there in the end. */
+  /** Gives the codes of the chains that the finished table has. */
   finish(chains: ReadonlySet<string>): Codes {
     const codes = new Map<string, number>()
     for (const [chain, code] of this.all()) if (chains.has(chain)) codes.set(chain, code)

@@ -3,20 +3,20 @@ import type { RuleContext } from '../common/expressions.ts'
 import { chainsBehind, makeChain, nextChain, parseChain } from './chains.ts'
 import type { CodeDraft, Codes } from './numbering.ts'
 
-/** Chains made on demand that nothing uses at the moment, and that are kept for the next time. */
+/** The maximum number of unused on-demand chains that are kept for reuse. */
 const UNUSED_MAX = 64
 
 interface OnDemand {
-  /** Names of all chains made on demand that the table has. */
+  /** The names of all on-demand chains of the table. */
   readonly chains: ReadonlySet<string>
   readonly codes: Codes
 }
 
 /**
- * Chooses the chains of a table: those that elements lead to, those behind them, and the unused ones of `base` (so
- * that a Service whose count goes up and down does not make rules each time) unless they are too many. The first
- * version of a table gets the chain of each list that is one endpoint longer too: a chain that is made later has the
- * kernel walk all endpoints.
+ * Chooses the chains of a table: those that elements lead to, those behind them, and the unused ones of
+ * `base` unless they are too many. Keeping unused chains avoids new rules each time the endpoint count of a
+ * Service goes up and down. The first version of a table also gets the chain of each list that is one
+ * endpoint longer, because the kernel walks all endpoints when a chain is added later.
  */
 export function chooseChains(
   base: Table | undefined,
@@ -44,7 +44,7 @@ function add(chains: Set<string>, name: string): void {
   for (const behind of chainsBehind(name)) add(chains, behind)
 }
 
-/** The chains themselves; those of `same`, made by equal inputs, are used again as they are. */
+/** Makes the chains. Chains of `same`, which were made from equal inputs, are reused. */
 export function makeChains(
   names: Iterable<string>,
   context: RuleContext,

@@ -16,7 +16,7 @@ import { createNftablesPlane } from './plane.ts'
 import { renderState } from './render.ts'
 import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
-/** Throws when the kernel's nf_tables cannot be spoken to. */
+/** Opens nftables mode. Throws when nf_tables of this kernel cannot be reached. */
 export function openNftables({
   config,
   clock,
@@ -46,7 +46,9 @@ export function openNftables({
   }
 }
 
-/** Deletes our tables at once: the flows that they translated go on as long as another mode has nat chains. */
+/**
+ * Deletes our tables at once. The flows that they translated continue as long as another mode has nat chains.
+ */
 export async function retireNftables(context: ModeContext, signal: AbortSignal): Promise<Retired> {
   const { plane, close } = openNftables(context)
   try {

@@ -4,18 +4,21 @@ import type { DetectorOption } from '../common/detector.ts'
 import { NAT_PRIORITY } from '../common/rules.ts'
 
 export interface NftablesOptions {
-  /** Of both tables, `ip` and `ip6`. */
+  /** The name of both tables, `ip` and `ip6`. */
   readonly tableName: string
-  /** Of the hooks that translate destinations; NAT_PRIORITY unless another proxy serves this node, too. */
+  /**
+   * The priority of the hooks that translate destinations: NAT_PRIORITY unless another proxy serves this node
+   * too.
+   */
   readonly natPriority: number
-  /** Masquerade pods' connections to ClusterIPs too. */
+  /** Masquerades connections of pods to ClusterIPs too. */
   readonly masqueradeAll: boolean
-  /** 0 to 31: the bit of the packet mark that says "masquerade" between our hooks. */
+  /** The bit of the packet mark, 0 to 31, that means "masquerade" between our hooks. */
   readonly masqueradeBit: number
   readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
-  /** Name the Service beside each endpoint too: easier to read, 15 to 25 % more to send. */
+  /** Adds the Service to the comment of each endpoint too: easier to read, 15 to 25 % more bytes to send. */
   readonly endpointComments: boolean
-  /** Count new connections at each endpoint; the table is made anew when this changes. */
+  /** Counts new connections at each endpoint. The table is replaced when this changes. */
   readonly connectionCounters: boolean
 }
 
@@ -29,7 +32,7 @@ export const DEFAULT_NFTABLES_OPTIONS: NftablesOptions = {
   connectionCounters: false,
 }
 
-/** No two proxies have a table of the same name: config/instance-name.ts refuses names that collide. */
+/** Gives the table name of a proxy. It is unique: config/instance-name.ts refuses names that collide. */
 export function tableNameOf(proxy: string | undefined): string {
   const { tableName } = DEFAULT_NFTABLES_OPTIONS
   return proxy === undefined ? tableName : `${tableName}-${proxy}`

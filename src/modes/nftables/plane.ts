@@ -19,7 +19,10 @@ import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 interface NftablesPlaneOptions {
   readonly client: NftClient
   readonly options: NftablesOptions
-  /** Reports who commits to nf_tables; without it, damage is repaired but nobody is named. */
+  /**
+   * Reports which processes commit to nf_tables. Without it, drift is repaired, but the log does not name the
+   * process.
+   */
   readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
   /** How observing shares the event loop. */
   readonly slicing?: Slicing
@@ -27,7 +30,10 @@ interface NftablesPlaneOptions {
 
 const SLICING: Slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
 
-/** kube-proxy's nftables mode in effect, over tables of this project's own layout: see README.md. */
+/**
+ * Creates the data plane of nftables mode: the effect of kube-proxy's nftables mode, in tables with kprobe's
+ * own layout. See README.md.
+ */
 export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<NftablesState, NftablesPlan> {
   const { client, options, slicing = SLICING } = given
   const names = NFT_FAMILIES.map(family => ({ family, name: options.tableName }))
@@ -57,7 +63,7 @@ function* diffStates(from: NftablesState, to: NftablesState): Steps<NftablesPlan
     const lateSets = new Set([...LATE_SETS].filter(name => !crowded.has(name)))
     diff = yield* diffRulesets(from.ruleset, to.ruleset, { lateSets })
   }
-  // When everything waits for a first transaction, there is none to wait for.
+  // All changes wait for an earlier transaction, but that transaction is empty.
   if (diff.transaction.length === 0 && !diff.complete)
     diff = yield* diffRulesets(diff.after, to.ruleset, options)
   const { transaction, complete } = diff
@@ -66,8 +72,9 @@ function* diffStates(from: NftablesState, to: NftablesState): Steps<NftablesPlan
 }
 
 /**
- * Sets with no room for what waits beside what is new (ENFILE, and nothing would be committed at all): there the old
- * goes with the same commit, at the price of the few packets that are between two look-ups just then.
+ * Gives the sets that cannot hold the elements to be removed later beside the new ones (ENFILE, and the
+ * kernel would commit nothing). These sets lose the old elements in the same commit. That costs the few
+ * packets that are between two lookups at that moment.
  */
 function crowdedSets(to: NftablesState, after: Ruleset): ReadonlySet<string> {
   const crowded = new Set<string>()
@@ -82,14 +89,17 @@ function crowdedSets(to: NftablesState, after: Ruleset): ReadonlySet<string> {
   return crowded
 }
 
-/** kube-proxy's own table has the same name, but not these sets; unless it was made over ours, and then it is its own. */
+/**
+ * Whether a table is ours. kube-proxy's own table has the same name, but not these sets. If kube-proxy wrote
+ * into our table, the table is kube-proxy's.
+ */
 function isOurs({ sets, chains }: Table): boolean {
   return (
     hasOurSets({ sets }) && (!chains.has(KUBE_PROXY_CHAIN) || looksUpFrontends(chains.get(CHAIN_SERVICES)))
   )
 }
 
-/** Of kube-proxy's nftables mode; both of us have a chain called services. */
+/** A chain of kube-proxy's nftables mode. Both programs have a chain named services. */
 const KUBE_PROXY_CHAIN = 'service-endpoints-check'
 
 function looksUpFrontends(chain: Chain | undefined): boolean {

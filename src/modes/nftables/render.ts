@@ -15,8 +15,9 @@ import { usualPort } from './usual.ts'
 const SERVICES_PER_STEP = 200
 
 /**
- * What the kernel should hold. A base that was rendered is continued: only what changed since then is made anew. Of a
- * base that was read from the kernel only the numbering and sizes are used, so that what is equal stays equal.
+ * Renders the kernel state that the mode wants. If the base was rendered, only what changed since then is
+ * rendered again. From a base that was read from the kernel only the numbering and the sizes are used, so
+ * that equal elements stay equal.
  */
 export function* renderState(
   frontends: FrontendTable,
@@ -62,7 +63,10 @@ export function* renderState(
 
 type Drafts = Readonly<Record<NftFamily, TableDraft>>
 
-/** Does nothing, and gives false, for a Service that is not usual, or not new. */
+/**
+ * Adds a Service by the fast path. Does nothing and gives false for a Service that does not qualify or is not
+ * new.
+ */
 function addUsual(drafts: Drafts, key: string, { before, after, leftOut }: ServiceChange): boolean {
   if (before !== undefined || after === undefined || leftOut) return false
   const port = usualPort(after)
@@ -70,7 +74,7 @@ function addUsual(drafts: Drafts, key: string, { before, after, leftOut }: Servi
   return (port.family === 'IPv4' ? drafts.ip : drafts.ip6).addUsual(key, port)
 }
 
-/** Gives the reason why a Service is in neither table, if so. */
+/** Replaces a Service. Gives the reason when the Service is in neither table. */
 function replace(drafts: Drafts, key: string, change: ServiceChange): string | undefined {
   const refused = drafts.ip.replace(key, change)
   const refused6 = drafts.ip6.replace(key, change)

@@ -17,15 +17,19 @@ import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
 import { CODE_MASK, ENDPOINTS, ID_MASK, LOCAL_LIST, STABLE, STABLE_LOCAL } from './layout.ts'
 
 /**
- * Fragments of rules. nft's language has no registers: it begins each statement at the first one, and so do these, or
- * nft could not load what it lists. What one statement leaves to the next is the packet's priority.
+ * Fragments of rules. nft's language has no registers. It begins each statement at the first register. These
+ * fragments do the same, because otherwise nft could not load the rules that it lists. One statement passes a
+ * value to the next in the priority of the packet.
  */
 const KEY = 0
 
-/** The maps that say what to do with a packet. */
+/** The maps that decide what happens to a packet. */
 type FrontendMap = 'frontends' | 'nodeports'
 
-/** Makes V of the packet its priority. The rule ends here, and the priority stays, when nothing is at its destination. */
+/**
+ * Stores V of the packet in its priority. When no frontend is at the packet's destination, the rule ends here
+ * and the priority stays.
+ */
 function findValue(layout: FamilyLayout, map: FrontendMap): Expressions {
   const addressRegs = map === 'frontends' ? layout.addressRegs : 0
   const key: Expressions = addressRegs === 0 ? [] : [destinationAddress(layout, KEY)]
@@ -77,7 +81,10 @@ interface ListChoice extends ListKind {
   readonly modulus: number
 }
 
-/** Sends the packet to the endpoint whose number its priority has. `numgen random mod 1` is a constant. */
+/**
+ * Sends the packet to the endpoint whose number is in the packet's priority. `numgen random mod 1` is a
+ * constant.
+ */
 function pickNumbered(layout: FamilyLayout, { protocol, local }: ListKind): Expressions {
   return [
     readPriority(KEY),
@@ -87,12 +94,12 @@ function pickNumbered(layout: FamilyLayout, { protocol, local }: ListKind): Expr
   ]
 }
 
-/** Bytes of an IPv6 address that stand for it in `affinity`: the last ones. */
+/** The number of bytes of an IPv6 address, counted from its end, that identify a client in `affinity`. */
 export const CLIENT_6_LENGTH = 12
 
 /**
- * A key of `affinity`. nft 1.0.6 gives a key that it updates four registers, whatever its length, and data the next one:
- * a client is known by the last 96 bits of its IPv6 address, so that the key fits.
+ * Loads a key of `affinity`. nft 1.0.6 gives an updated key four registers, whatever its length, and its data
+ * the next one. The last 96 bits of an IPv6 address identify a client, so that the key fits.
  */
 function clientKey(layout: FamilyLayout): Expressions {
   const address = sourceAddress(layout, KEY + 1)
@@ -102,7 +109,7 @@ function clientKey(layout: FamilyLayout): Expressions {
 }
 const CLIENT_DATA = 4
 
-/** The kernel wants data for a map even when it deletes. */
+/** Updates or deletes the entry of a client. The kernel requires data for a map even on deletion. */
 function changeClient(layout: FamilyLayout, op: 'update' | 'delete', timeoutMs: number): Expressions {
   return [
     ...clientKey(layout),
@@ -111,7 +118,7 @@ function changeClient(layout: FamilyLayout, op: 'update' | 'delete', timeoutMs: 
   ]
 }
 
-/** Sends a client to the endpoint it had before, if that still exists, and gives it another timeout. */
+/** Sends a client to its previous endpoint if that endpoint still exists, and renews the timeout. */
 export function pickKnown(
   layout: FamilyLayout,
   options: ListKind & { readonly timeoutMs: number },
@@ -127,8 +134,9 @@ export function pickKnown(
 }
 
 /**
- * Sends a client to a random endpoint. With a timeout it is remembered; `update` alone would keep what a live entry
- * says, so that goes first. The rule ends without a translation when the map is full.
+ * Sends a client to a random endpoint. With a timeout, the client is remembered: the old entry is deleted
+ * first, because `update` alone keeps the data of a live entry. The rule ends without a translation when the
+ * map is full.
  */
 export function pickNew(
   layout: FamilyLayout,

@@ -46,39 +46,45 @@ export const SET_NAMES: readonly SetName[] = [
 ]
 
 /**
- * Sets that a packet may reach through another set read a moment before: what leaves them goes one commit later. An
- * endpoint's slot after the N that could roll it, a chain's code after the last V that holds it.
+ * Sets that a packet may reach through another set that it read a moment before. Elements leave these sets
+ * one commit later: a slot after the N that could roll it, and the code of a chain after the last V that
+ * holds it.
  */
 export const LATE_SETS: ReadonlySet<string> = new Set([...ENDPOINTS_MAPS, 'slots', 'dispatch'])
 
-/** Sizes of new sets at least, so that small clusters grow without a reload. */
+/** The minimum sizes of new sets, so that small clusters grow without a replacement of the table. */
 const SIZE_MIN: Readonly<Record<SetName, number>> = {
   'cluster-ips': 1024,
   'nodeport-ips': 64,
   hairpin: 1024,
   frontends: 4096,
   nodeports: 1024,
-  // Every code has room: it never grows.
+  // All codes fit, so the set never grows.
   dispatch: 4096,
   'endpoints-tcp': 4096,
   'endpoints-udp': 1024,
   'endpoints-sctp': 256,
   slots: 1024,
-  // Packets fill it; when it is full, connections are served without being remembered.
+  // Packets fill this set. When it is full, connections are served without affinity.
   affinity: 2 ** 20,
   ranges: 1024,
 }
 const FULL = 0.9
 
-/** Of affinity entries whose rule names no other: the default of Services. */
+/** The timeout of affinity entries whose rule names no other: the default of Services. */
 const AFFINITY_TIMEOUT_MS = 10_800_000
 
-/** See sizeToHold. Kernels up to 6.1 ignore a new size, so growing replaces the table. */
+/**
+ * Gives the size of a set, see sizeToHold. Kernels up to 6.1 ignore a new size, so growing replaces the
+ * table.
+ */
 export function sizeFor(name: SetName, count: number, before: number | undefined): number {
   return sizeToHold(count, before, { min: SIZE_MIN[name], full: FULL })
 }
 
-/** Until 0.1 there was one map of endpoints for all protocols. */
+/**
+ * Whether the sets are those of nftables mode. Up to version 0.1 one map held the endpoints of all protocols.
+ */
 export function hasOurSets({ sets }: { readonly sets: ReadonlyMap<string, unknown> }): boolean {
   const hasEndpoints = sets.has(ENDPOINTS.TCP) || sets.has('endpoints')
   return sets.has('frontends') && sets.has('dispatch') && hasEndpoints
@@ -87,7 +93,7 @@ export function hasOurSets({ sets }: { readonly sets: ReadonlyMap<string, unknow
 interface SetDeclaration {
   readonly layout: FamilyLayout
   readonly size: number
-  /** Endpoints count the connections they were chosen for. */
+  /** Endpoints count the connections for which they were chosen. */
   readonly connectionCounters: boolean
 }
 
@@ -126,14 +132,14 @@ export function declareSet(name: SetName, { layout, size, connectionCounters }: 
   }
 }
 
-/** The port of an endpoint. */
+/** The type of an endpoint's port, for each map. */
 const PORTS: Readonly<Record<EndpointsMap, TypeofField>> = {
   'endpoints-tcp': DESTINATION_PORTS.TCP,
   'endpoints-udp': DESTINATION_PORTS.UDP,
   'endpoints-sctp': DESTINATION_PORTS.SCTP,
 }
 
-/** What clientKey() loads. */
+/** The type of the field that clientKey() loads. */
 function clientField({ family, sourceOffset, addressLength }: FamilyLayout): TypeofField {
   if (family === 'ip') return SOURCE.ip
   const offset = sourceOffset + addressLength - CLIENT_6_LENGTH

@@ -49,7 +49,7 @@ const POSTROUTING_CHAINS: readonly HookChain[] = [CHAIN_EARLY_POSTROUTING, CHAIN
   NF_INET_POST_ROUTING,
 ])
 
-/** `tables` have their elements grouped by Service. Pure. */
+/** Reads the state from `tables`, whose elements are grouped by Service. Pure. */
 export function heldIn(tables: readonly Table[], families: readonly NftFamily[]): HeldMode | undefined {
   if (tables.length === 0) return undefined
   return {
@@ -65,7 +65,7 @@ export function heldIn(tables: readonly Table[], families: readonly NftFamily[])
   }
 }
 
-/** What nft would list of one Service: its elements, and the sets that they are in. */
+/** Keeps what nft would list of one Service: its elements, and the sets that contain them. */
 function onlyOf(table: Table, service: string): Table {
   const own = withGroups(table, group => serviceOfGroup(group) === service && !SHARED.has(group))
   const inUse = new Set([...own.elements.values()].flat().map(({ set }) => set))
@@ -73,7 +73,7 @@ function onlyOf(table: Table, service: string): Table {
   return { ...own, sets, chains: new Map() }
 }
 
-/** Groups of no Service. */
+/** The groups that belong to no Service. */
 const SHARED: ReadonlySet<string> = new Set([GROUP_DISPATCH, GROUP_NODEPORT_IPS])
 
 function withGroups(table: Table, wanted: (group: string) => boolean): Table {
@@ -83,8 +83,8 @@ function withGroups(table: Table, wanted: (group: string) => boolean): Table {
 }
 
 /**
- * What tables of the kernel do for each Service, read back from their elements alone: no source is asked. The kernel
- * knows ClusterIPs and NodePorts as such; all other addresses are external ones.
+ * Reads from the elements of the kernel's tables what they do for each Service. No other source is read. The
+ * kernel marks ClusterIPs and node ports as such; all other addresses are external.
  */
 export function kernelRows(tables: readonly Table[]): ServiceRow[] {
   const rows: ServiceRow[] = []
@@ -98,18 +98,18 @@ export function kernelRows(tables: readonly Table[]): ServiceRow[] {
 
 interface Contents {
   readonly layout: FamilyLayout
-  /** Of `frontends` and `nodeports`. */
+  /** The elements of `frontends` and `nodeports`. */
   readonly frontends: readonly Element[]
   readonly clusterIps: ReadonlySet<Octets>
-  /** ClusterIPs that are not among those. */
+  /** ClusterIPs that are missing from the set of ClusterIPs. */
   readonly lost: ReadonlySet<Octets>
-  /** undefined when NodePorts answer on every address. */
+  /** Undefined when node ports are served on every address. */
   readonly nodePortIps: readonly Octets[] | undefined
-  /** Chains by code; an empty name for a verdict that ends. */
+  /** Chains by code; an empty name for a verdict that ends the traversal. */
   readonly chains: ReadonlyMap<number, string>
-  /** `address:port` by list id. */
+  /** `address:port` texts by list id. */
   readonly lists: ReadonlyMap<number, readonly string[]>
-  /** By service-port id, where V has it. */
+  /** Source ranges by service-port id, where V has one. */
   readonly ranges: ReadonlyMap<number, readonly string[]>
 }
 
@@ -157,7 +157,7 @@ function readContents(table: Table): Contents {
 const WITHOUT_CLUSTER_IP =
   'clients outside the cluster are not masqueraded, and other ports of it are not rejected'
 
-/** No address of another type has a chain that picks at once. */
+/** Gives the place of a frontend. Only ClusterIPs lead directly to a chain that picks an endpoint. */
 function placeOf(
   { key, data, comment }: Element,
   { addressLength }: FamilyLayout,
@@ -179,7 +179,7 @@ function append<T>(lists: Map<number, T[]>, key: number, item: T): void {
   else list.push(item)
 }
 
-/** The low byte of the first half is the prefix length. */
+/** Formats a source range. The low byte of the first half of the key is the prefix length. */
 function rangeText(key: Octets): string {
   return formatCidr({ ip: key.slice(4), bits: readU32host(key) & 0xff })
 }

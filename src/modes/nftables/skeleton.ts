@@ -52,13 +52,13 @@ import { VALUE_FLAG } from './layout.ts'
 import type { NftablesOptions } from './options.ts'
 import { dispatch, serviceWith } from './rules.ts'
 
-/** What the fixed chains of one table follow from. */
+/** The inputs of the fixed chains of one table. */
 export interface Skeleton extends RuleContext {
   readonly masqueradeAll: boolean
   readonly natPriority: number
   readonly nodePorts: NodePortAddresses
   readonly serviceCidrs: readonly Cidr[]
-  /** Lengths of the source ranges in use, longest first. */
+  /** The lengths of the source ranges in use, longest first. */
   readonly prefixLengths: readonly number[]
 }
 
@@ -80,7 +80,7 @@ export function skeletonOf(
   }
 }
 
-/** Equal for skeletons that give equal chains and sets, on-demand chains included. */
+/** Gives equal keys for skeletons with equal chains and sets, including on-demand chains. */
 export function skeletonKey(skeleton: Skeleton): string {
   const { detector, nodePorts, serviceCidrs, prefixLengths } = skeleton
   const answers = nodePorts.kind === 'all' ? 'all' : nodePorts.ips.map(hex)
@@ -99,9 +99,9 @@ export function fixedChains(skeleton: Skeleton): readonly Chain[] {
 }
 
 /**
- * Takes V out of the packet's priority before a queueing discipline sees it, and before a nat chain of somebody else's
- * translates the source, behind which ours is not reached. The priority of another one, or of the packet's type of
- * service, stays.
+ * Removes V from the packet's priority before a queueing discipline reads it. The chain runs before nat
+ * chains of other programs that translate the source, because a packet that they translate does not reach
+ * ours. A priority that another program or the packet's type of service set stays.
  */
 const earlyPostrouting: Chain = {
   name: CHAIN_EARLY_POSTROUTING,
@@ -132,8 +132,8 @@ function servicesRules(skeleton: Skeleton): readonly Rule[] {
 }
 
 /**
- * Finds the source in the ranges of the packet's service port, which a plain hash holds under their length: one rule
- * for each length in use, instead of an interval set that takes milliseconds to change.
+ * Matches the source with the ranges of the packet's service port. A plain hash holds the ranges by their
+ * length. One rule for each length in use replaces an interval set, which takes milliseconds to change.
  */
 function firewallRules({ layout, prefixLengths }: Skeleton): readonly Rule[] {
   const rules = prefixLengths.map(bits => {

@@ -2,13 +2,16 @@ import type { Octets } from '../../base/octets.ts'
 import type { ElementGroup } from '../../kernel/nft/state.ts'
 import { type EndpointsMap, readPairKey, STABLE_MAX } from './layout.ts'
 
-/** What the slots of a list hold, slot by slot; with gaps if somebody tampered with them. */
+/** The values of a list, slot by slot. The list has gaps if another program changed the map. */
 type Slots = (Octets | undefined)[]
 
-/** By list id. */
+/** Slots by list id. */
 export type SlotTable = ReadonlyMap<number, Slots>
 
-/** Reads them back from elements. A slot beyond their number cannot be ours, and must not cost memory. */
+/**
+ * Reads the slots from elements. A slot number above the number of elements cannot be ours and is ignored, so
+ * that it takes no memory.
+ */
 export function slotsOf(group: ElementGroup, set: EndpointsMap | 'slots'): SlotTable {
   const tables = new Map<number, Slots>()
   for (const { set: of, key, data } of group) {
@@ -29,8 +32,9 @@ function placed(slots: Slots, slot: number, data: Octets): Slots {
 }
 
 /**
- * Deals `wanted` (no value twice) out to as many slots. Values keep the slots they had, and newcomers fill the gaps:
- * a list that changes by one endpoint changes one slot or two, however long it is.
+ * Assigns the values of `wanted`, which contains no value twice, to as many slots. Values keep their slots,
+ * and new values fill the gaps. A list that changes by one endpoint changes one or two slots, whatever its
+ * length.
  */
 export function assignSlots(wanted: readonly Octets[], before: Slots | undefined): readonly Octets[] {
   if (before === undefined || same(wanted, before)) return wanted
@@ -55,10 +59,10 @@ function same(wanted: readonly Octets[], before: Slots): boolean {
 }
 
 /**
- * Numbers of endpoints, below STABLE_MAX, that stay the same as long as the endpoint exists, whatever joins or leaves its
- * list, so that entries of `affinity` stay true: those they had `before`, and for a newcomer FNV-1a over address and
- * port, or the next free number. `endpoints` must be in an order that follows from its members alone. Undefined when
- * there are too many.
+ * Gives each endpoint a number below STABLE_MAX. The number stays the same as long as the endpoint exists, so
+ * that entries of `affinity` stay valid when other endpoints join or leave. Endpoints keep their number in
+ * `before`. A new endpoint gets the FNV-1a hash of its address and port, or the next free number. The order
+ * of `endpoints` must depend on its members alone. Gives undefined when there are too many.
  */
 export function stableIds(
   endpoints: readonly Octets[],

@@ -5,16 +5,16 @@ import type { TransactionPlan } from '../common/describe-transaction.ts'
 import { type Codes, type Ids, NO_IDS } from './numbering.ts'
 import { NOTHING, type Tally } from './tally.ts'
 
-/** All that this plane keeps in the kernel, with the numbering that the next version of it continues. Immutable. */
+/** All that this plane keeps in the kernel, with the numbering that the next version continues. Immutable. */
 export interface NftablesState {
-  /** Tables `ip` and `ip6`. */
+  /** The tables `ip` and `ip6`. */
   readonly ruleset: Ruleset
-  /** What it was rendered from; undefined for a state read from the kernel. */
+  /** The frontend table that it was rendered from; undefined for a state read from the kernel. */
   readonly frontends: FrontendTable | undefined
-  /** Services left out because the kernel refused them. */
+  /** The quarantined Services, which the kernel rejected. */
   readonly without: ReadonlySet<string>
   readonly allocations: Readonly<Record<NftFamily, Allocation>>
-  /** By Service: what did not fit, and is missing from the ruleset. */
+  /** What did not fit and is missing from the ruleset, by Service. */
   readonly refusals: ReadonlyMap<string, readonly Refusal[]>
 }
 
@@ -23,13 +23,13 @@ export interface Allocation {
   readonly ids: Ids
   readonly codes: Codes
   readonly tally: Tally
-  /** skeletonKey of the fixed chains; undefined when they were read from the kernel. */
+  /** The skeletonKey of the fixed chains; undefined when they were read from the kernel. */
   readonly skeleton: string | undefined
 }
 
 const NO_ALLOCATION: Allocation = { ids: NO_IDS, codes: new Map(), tally: NOTHING, skeleton: undefined }
 
-/** A kernel in which nothing of ours exists. */
+/** The state of a kernel in which nothing of ours exists. */
 export const EMPTY_STATE: NftablesState = {
   ruleset: { tables: [] },
   frontends: undefined,

@@ -26,7 +26,10 @@ interface TableDraftOptions {
   readonly options: NftablesOptions
   readonly base: Table | undefined
   readonly allocation: Allocation
-  /** Continue the elements of `base`; otherwise they only lend their numbers, and all are made anew. */
+  /**
+   * Continues the elements of `base`. If false, all elements are made again, and those of `base` supply only
+   * their numbers.
+   */
   readonly continuing: boolean
 }
 
@@ -38,11 +41,11 @@ interface FinishedTable {
 export interface ServiceChange {
   readonly before: ServiceFrontends | undefined
   readonly after: ServiceFrontends | undefined
-  /** The kernel refused it: it keeps its numbers, but has no elements. */
+  /** The kernel rejected the Service: it keeps its numbers, but has no elements. */
   readonly leftOut: boolean
 }
 
-/** One table during one render: collects what changes, then makes the next version of it. */
+/** Builds the next version of one table during a render: collects the changes, then applies them. */
 export class TableDraft {
   readonly #given: TableDraftOptions
   readonly #ids: IdDraft
@@ -70,7 +73,10 @@ export class TableDraft {
     if (!continuing) for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
   }
 
-  /** Makes the elements of a Service with a usualPort; false, and nothing done, when it has others already. */
+  /**
+   * Makes the elements of a Service by the fast path. Gives false and does nothing when the Service has other
+   * elements already.
+   */
   addUsual(key: string, port: PortFrontends): boolean {
     const { base, continuing } = this.#given
     const present = base?.elements.get(key)
@@ -83,7 +89,7 @@ export class TableDraft {
     return true
   }
 
-  /** Makes the elements of a Service anew, in place of those that `before` was rendered to. */
+  /** Replaces the elements of a Service, which `before` was rendered to. */
   replace(key: string, change: ServiceChange): OutOfNumbers | undefined {
     const { base, layout } = this.#given
     const { after, leftOut } = change
@@ -99,7 +105,7 @@ export class TableDraft {
     return undefined
   }
 
-  /** Ids of ports that are gone are free at the end. */
+  /** Frees the ids of removed ports at the end of the render. */
   #renumber({ before, after }: ServiceChange): void {
     const { model } = this.#given.layout
     if (before !== undefined)

@@ -2,19 +2,19 @@ import { readU32host } from '../../base/octets.ts'
 import type { ElementGroup } from '../../kernel/nft/state.ts'
 import { CODE_MASK, ENDPOINTS_MAPS } from './layout.ts'
 
-/** How often elements of one table use what is shared. Zeros are left out. */
+/** Counts how often the elements of one table use shared objects. Zeros are left out. */
 export interface Tally {
-  /** By code: which chains are in use. */
+  /** Uses by code: which chains are in use. */
   readonly codes: ReadonlyMap<number, number>
-  /** By length: which source-range rules are in use. */
+  /** Uses by prefix length: which source-range rules are in use. */
   readonly prefixLengths: ReadonlyMap<number, number>
-  /** By set: elements. */
+  /** Number of elements by set. */
   readonly elements: ReadonlyMap<string, number>
 }
 
 export const NOTHING: Tally = { codes: new Map(), prefixLengths: new Map(), elements: new Map() }
 
-/** Counts along during one render. */
+/** Counts during one render. */
 export class TallyDraft {
   readonly #codes: Map<number, Count>
   readonly #prefixLengths: Map<number, Count>
@@ -42,7 +42,7 @@ export class TallyDraft {
     countOf(this.#codes, code).count += uses
   }
 
-  /** Longest first. */
+  /** The prefix lengths in use, longest first. */
   get prefixLengths(): readonly number[] {
     return [...counted(this.#prefixLengths).keys()].sort((a, b) => b - a)
   }
@@ -51,7 +51,7 @@ export class TallyDraft {
     return this.#elements.get(set)?.count ?? 0
   }
 
-  /** As it is now. */
+  /** The current counts. */
   get codes(): ReadonlyMap<number, number> {
     return counted(this.#codes)
   }
@@ -65,7 +65,7 @@ export class TallyDraft {
   }
 
   #count(group: ElementGroup, by: 1 | -1): void {
-    // Elements of one set stand together, which spares most of the look-ups.
+    // Elements of one set are adjacent, which saves most lookups.
     let set = ''
     let count: Count = { count: 0 }
     for (let i = 0; i < group.length; i++) {
@@ -85,7 +85,7 @@ export class TallyDraft {
   }
 }
 
-/** Counted in place: an entry in a Map is replaced only by looking it up once more. */
+/** A counter that is changed in place: to replace an entry in a Map takes another lookup. */
 interface Count {
   count: number
 }

@@ -8,7 +8,10 @@ import type { ElementContext } from './elements.ts'
 import { ENDPOINTS, type EndpointsMap, listOfPort } from './layout.ts'
 import type { TallyDraft } from './tally.ts'
 
-/** Has one ClusterIP, and one port whose only frontend balances over one list without affinity: most Services do. */
+/**
+ * Gives the only port of a Service that has one ClusterIP, one port, and one frontend that balances over one
+ * list without affinity. Most Services are like this.
+ */
 export function usualPort({ clusterIps, ports }: ServiceFrontends): PortFrontends | undefined {
   const port = ports[0]
   if (port === undefined || ports.length !== 1 || clusterIps.length !== 1) return undefined
@@ -27,14 +30,15 @@ interface Chain {
 }
 
 /**
- * Makes the elements of Services with a usualPort that have none yet, as ElementDraft does, but in a straight line: a
- * first render makes most elements here, and ends before a compiler has seen much of it.
+ * Makes the elements of new Services that have a usualPort, as ElementDraft does, but with straight-line
+ * code. A first render makes most of its elements here, and ends before the JIT compiler has optimized much
+ * of it.
  */
 export class UsualDraft {
   readonly #context: ElementContext
-  /** By number of endpoints. */
+  /** Chains by number of endpoints. */
   readonly #chains = new Map<number, Chain>()
-  /** u32host of slots from 0 on. */
+  /** The result of u32host for slots from 0 on. */
   readonly #slots: Octets[] = []
   #services = 0
   readonly #endpoints = new Map<EndpointsMap, number>()
@@ -43,7 +47,7 @@ export class UsualDraft {
     this.#context = context
   }
 
-  /** Undefined when there are no numbers left. */
+  /** Makes the elements of a port; undefined when no numbers are left. */
   make(port: PortFrontends): ElementGroup | undefined {
     const { cluster, frontends, protocol } = port
     const { length } = cluster
@@ -81,7 +85,7 @@ export class UsualDraft {
     return group
   }
 
-  /** Takes note that what was made of a port is used. */
+  /** Counts the elements of a port as used. */
   count({ cluster: { length }, protocol }: PortFrontends): void {
     const chain = this.#chains.get(length)
     if (chain !== undefined) chain.uses++
@@ -90,7 +94,7 @@ export class UsualDraft {
     this.#endpoints.set(map, (this.#endpoints.get(map) ?? 0) + length)
   }
 
-  /** Adds what was counted. */
+  /** Adds the counts to a tally. */
   countInto(tally: TallyDraft): void {
     tally.addElements('cluster-ips', this.#services)
     tally.addElements('frontends', this.#services)

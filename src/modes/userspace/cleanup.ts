@@ -5,7 +5,7 @@ import type { Cleaned, CleanupContext } from '../mode.ts'
 import { tableNameOf } from './options.ts'
 import { isOurs } from './plane.ts'
 
-/** Deletes our tables: what is relayed goes on for as long as the process that relays it. */
+/** Deletes our tables. Relayed connections continue as long as the process that relays them. */
 export async function cleanUserspace({ sockets, clock, proxy }: CleanupContext): Promise<Cleaned> {
   const client = createNftClient({ transport: sockets.netfilter(), clock })
   const name = tableNameOf(proxy)

@@ -8,17 +8,17 @@ import { type Relay, sameRelay } from './relay.ts'
 import type { UserspaceState } from './state.ts'
 import { resolveTransaction } from './symbols.ts'
 
-/** One transaction of nf_tables, and what becomes of the relays around it. */
+/** One nf_tables transaction, with the changes of the relays around it. */
 export interface UserspacePlan extends Plan<UserspaceState> {
-  /** With symbols for the addresses and ports of listeners. */
+  /** The transaction, with symbols for the addresses and ports of listeners. */
   readonly transaction: Transaction
-  /** To be opened before the transaction, or given other endpoints after it. */
+  /** Relays to open before the transaction, or to give other endpoints after it. */
   readonly put: readonly Relay[]
-  /** To be closed after the transaction. */
+  /** Relays to close after the transaction. */
   readonly remove: readonly Relay[]
 }
 
-/** Nothing is read by way of another set that changes beside it. */
+/** No set is read through another set that changes with it. */
 const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
 export function* diffStates(from: UserspaceState, to: UserspaceState): Steps<UserspacePlan> {
@@ -51,10 +51,10 @@ export function* diffStates(from: UserspaceState, to: UserspaceState): Steps<Use
   }
 }
 
-/** Which port it will be nobody knows yet. */
+/** A plan does not know the port of a listener yet. */
 const noPort = () => undefined
 
-/** `relay TCP ns/web:http at 192.168.0.2 (cluster) to 3 endpoints`. */
+/** Describes a relay: `relay TCP ns/web:http at 192.168.0.2 (cluster) to 3 endpoints`. */
 function relayText({ key, protocol, lists, balance }: Relay): string {
   const place = key.slice(key.lastIndexOf(' ') + 1)
   const name = key.slice(0, key.lastIndexOf(`/${protocol}/`))

@@ -14,7 +14,7 @@ import { balanceOf, type Relay } from './relay.ts'
 import type { PlaceKey } from './state.ts'
 import { symbolOf } from './symbols.ts'
 
-/** What one Service comes to in one family. */
+/** The objects of one Service in one family. */
 export interface ServiceElements {
   readonly elements: readonly Element[]
   readonly relays: readonly Relay[]
@@ -22,7 +22,9 @@ export interface ServiceElements {
   readonly refusals: readonly Refusal[]
 }
 
-/** Where relays of the family listen; undefined when this node has no address of it. */
+/**
+ * The address on which relays of the family listen; undefined when this node has no address of the family.
+ */
 type RelayAddress = Ip | undefined
 
 export function serviceElements(
@@ -121,7 +123,10 @@ class Made implements ServiceElements {
 const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
 const DROP: Verdict = { code: NF_DROP, chain: undefined }
 
-/** Where pods and processes of this node go, if that is not where everyone goes, and where everyone goes. */
+/**
+ * The listeners of a frontend: one for pods and processes of this node, if it differs, and one for all
+ * clients.
+ */
 interface Targets {
   readonly inside: ListName | undefined
   readonly everyone: ListName | 'reject' | 'drop'
@@ -146,7 +151,7 @@ function targetsOf({ route }: Frontend, { cluster, local }: PortFrontends): Targ
   }
 }
 
-/** Lists that frontends of a port lead to. */
+/** Gives the lists that frontends of a port lead to. */
 function listsOf(port: PortFrontends): readonly ListName[] {
   let [hasCluster, hasLocal] = [false, false]
   for (const frontend of port.frontends) {

@@ -18,7 +18,7 @@ export const REDIRECT_MAPS: ReadonlySet<string> = new Set<RedirectMap>([
   'nodeports-inside',
 ])
 
-/** What every table has; beside them `ranges-N` for each length N of source ranges that is in use. */
+/** The sets of every table. Beside them there is `ranges-N` for each length N of source ranges in use. */
 type FixedSetName =
   | RedirectMap
   | 'verdicts'
@@ -41,18 +41,18 @@ export const FIXED_SETS: readonly FixedSetName[] = [
   'listeners',
 ]
 
-/** The set of source ranges of one length. */
+/** Names the set of source ranges of one length. */
 export function rangesSet(bits: number): string {
   return `ranges-${bits}`
 }
 
-/** The length of the ranges in a set; undefined for a set of something else. */
+/** Gives the length of the ranges in a set; undefined for other sets. */
 export function rangeBits(set: string): number | undefined {
   const match = /^ranges-(\d+)$/.exec(set)
   return match === null ? undefined : Number(match[1])
 }
 
-/** Sets have no size of their own: the kernel lets them grow, so that none is ever made anew. */
+/** Sets are declared without a size. The kernel lets them grow, so that no set is ever replaced. */
 const SIZE = 0
 
 export function declareFixedSet(name: FixedSetName, layout: FamilyLayout): NftSet {
@@ -92,7 +92,7 @@ function placeFields({ family }: FamilyLayout): readonly TypeofField[] {
 export const CHAIN_NODE_PORTS = 'node-ports'
 export const CHAIN_INPUT = 'filter-input'
 
-/** Beside a place that leads to the endpoints of this node alone: `ns/web:http local`. */
+/** The comment suffix of a place that leads only to endpoints of this node: `ns/web:http local`. */
 export const LOCAL_SUFFIX = ' local'
 
 export const GROUP_UNKNOWN = '@unknown'

@@ -1,22 +1,22 @@
 import type { ModeMetric } from '../../telemetry/mode-metrics.ts'
 
-/** What goes through this process, since the mode began. */
+/** The traffic of this process since the mode began. */
 export interface RelayNumbers {
   readonly listeners: number
   readonly tcp: FlowNumbers
   readonly udp: FlowNumbers
-  /** Connections and UDP clients of this process that came back to it, and were given up. */
+  /** Connections and UDP clients of this process that came back to it, and were closed. */
   readonly loops: number
 }
 
 interface FlowNumbers {
-  /** Connections, or clients of UDP, now. */
+  /** The current number of connections, or of UDP clients. */
   readonly held: number
   /** Refused connections and lost datagrams, because of the limits. */
   readonly refused: number
 }
 
-/** Pure. */
+/** Makes the metrics. Pure. */
 export function relayMetrics({ listeners, tcp, udp, loops }: RelayNumbers): readonly ModeMetric[] {
   const plain = (value: number): Pick<ModeMetric, 'labelNames' | 'values'> => ({
     labelNames: [],

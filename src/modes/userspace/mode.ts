@@ -22,12 +22,12 @@ export const userspace: Mode = {
   retire: retireUserspace,
   trace: userspaceTracer,
   held: userspaceHeld,
-  // The process itself balances and remembers, and endpoints see its address.
+  // The process itself balances connections and remembers clients, and endpoints see its address.
   needsFeature: kind => kind !== 'numgen' && kind !== 'masquerade' && kind !== 'dynamic',
   cleanup: cleanUserspace,
   // Estimated: docs/decisions/0022-shares.md.
   costs: { frontend: 4_096, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
-  // The relay listens at one of them.
+  // The relay listens on one of them.
   needsAddresses: true,
   relays: true,
   tableName: tableNameOf,

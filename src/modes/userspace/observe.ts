@@ -14,10 +14,10 @@ import { type ListenerSymbol, type PortOf, symbolOf } from './symbols.ts'
 
 const ELEMENTS_PER_STEP = 4_000
 
-/** Who listens where, by `TCP` or `UDP` and then the octets of address and port. */
+/** Listeners by `TCP` or `UDP` followed by the octets of address and port. */
 type ListenerBook = ReadonlyMap<string, ListenerSymbol>
 
-/** The book of a process that has these relays open. */
+/** Makes the book of a process that has these relays open. */
 export function bookOf(relays: PersistentMap<Relay>, portOf: PortOf): ListenerBook {
   const book = new Map<string, ListenerSymbol>()
   for (const relay of relays.values()) {
@@ -35,8 +35,9 @@ function placeKey(protocol: string, place: Octets): string {
 }
 
 /**
- * Makes a state of what a kernel holds: the address and port of a listener become its symbol. What leads to no listener
- * of the book stays as it is, and equals nothing that anybody asks for: what a process left that has ended is replaced.
+ * Makes a state from what the kernel holds: the address and port of a listener become its symbol. Elements
+ * that lead to no listener of the book stay unchanged and equal no wanted element. The diff therefore
+ * replaces leftovers of a process that has ended.
  */
 export function* adoptRuleset(
   ruleset: Ruleset,
@@ -80,14 +81,14 @@ function groupOf({ set, comment }: Element): string {
   return /^[^/@]+\/[^/]+$/.test(service) ? service : GROUP_UNKNOWN
 }
 
-/** The Service port that an element's comment tells of, whichever list it is about: `ns/web:http`. */
+/** Gives the Service port in the comment of an element of either list: `ns/web:http`. */
 export function portName(comment: string): string {
   return comment.endsWith(LOCAL_SUFFIX) ? comment.slice(0, -LOCAL_SUFFIX.length) : comment
 }
 
 /**
- * The book of another process, as its rules tell it: whoever only looks has no listeners of its own. What is said of one
- * listener in two ways is not believed.
+ * Makes the book of another process from its rules, for callers without listeners of their own. A listener
+ * with contradictory comments is ignored.
  */
 export function bookFromComments({ tables }: Ruleset): ListenerBook {
   const book = new Map<string, ListenerSymbol>()

@@ -22,7 +22,7 @@ import { createUserspaceTracer } from './trace.ts'
 const COSTS =
   "userspace mode: this process relays every connection; endpoints see its address instead of the client's, and connections end with it; use it for debugging, or if the kernel supports no other mode"
 
-/** Throws when the kernel's nf_tables cannot be spoken to. */
+/** Opens userspace mode. Throws when nf_tables of this kernel cannot be reached. */
 export function openUserspace({
   config,
   clock,
@@ -49,7 +49,7 @@ export function openUserspace({
       tell?.({ kind: 'notice', level: 'warn', text: COSTS, facts: { connections, sessions } })
       plane.startRelaying()
     },
-    // Endpoints of this mode are not in the kernel.
+    // The kernel does not hold the endpoints of this mode.
     extent: ({ ruleset }) =>
       elementExtent(
         ruleset,
@@ -57,7 +57,7 @@ export function openUserspace({
         () => false,
       ),
     misfits: ({ refusals }) => [...refusals.values()].flat(),
-    // What goes through this process is counted by nobody else, and not by endpoint.
+    // The kernel does not count relayed connections, and the process does not count them by endpoint.
     traffic: () => Promise.resolve([]),
     metrics() {
       const { listeners, connections, connectionsRefused, sessions, sessionsRefused, loops } = plane.counts
@@ -102,7 +102,7 @@ function modeEvent(event: RelayEvent): ModeEvent {
   }
 }
 
-/** Deletes our tables at once: what was redirected goes on for as long as the process that relays it. */
+/** Deletes our tables at once. Redirected connections continue as long as the process that relays them. */
 export async function retireUserspace(
   { config, clock, sockets }: ModeContext,
   signal: AbortSignal,

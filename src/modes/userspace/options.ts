@@ -4,11 +4,14 @@ import { NAT_PRIORITY } from '../common/rules.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from './relay/context.ts'
 
 export interface UserspaceOptions {
-  /** Of both tables, `ip` and `ip6`. */
+  /** The name of both tables, `ip` and `ip6`. */
   readonly tableName: string
-  /** Of the hooks that translate destinations; NAT_PRIORITY unless another proxy serves this node, too. */
+  /**
+   * The priority of the hooks that translate destinations: NAT_PRIORITY unless another proxy serves this node
+   * too.
+   */
   readonly natPriority: number
-  /** Tells pods, which policy Local sends everywhere, from others. */
+  /** Distinguishes pods, which policy Local sends to endpoints everywhere, from other clients. */
   readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
   readonly limits: RelayLimits
 }
@@ -20,7 +23,9 @@ export const DEFAULT_USERSPACE_OPTIONS: UserspaceOptions = {
   limits: DEFAULT_LIMITS,
 }
 
-/** A name of a proxy has no dot: no table of nftables mode is called so. */
+/**
+ * Gives the table name of a proxy. Names of proxies have no dot, so no table of nftables mode has this name.
+ */
 export function tableNameOf(proxy: string | undefined): string {
   const { tableName } = DEFAULT_USERSPACE_OPTIONS
   return proxy === undefined ? tableName : `${tableName}.${proxy}`

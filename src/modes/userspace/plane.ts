@@ -34,19 +34,22 @@ interface UserspacePlaneOptions {
   readonly client: NftClient
   readonly clock: Clock
   readonly options: UserspaceOptions
-  /** Reports who commits to nf_tables; without it, damage is repaired but nobody is named. */
+  /**
+   * Reports which processes commit to nf_tables. Without it, drift is repaired, but the log does not name the
+   * process.
+   */
   readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
   readonly report?: (event: RelayEvent) => void
 }
 
-/** How much goes through this process. */
+/** The amount of traffic of this process. */
 interface RelayCounts {
   readonly listeners: number
   readonly connections: number
   readonly sessions: number
-  /** Connections that were refused because too many were under way. */
+  /** Connections that were refused because of the limit. */
   readonly connectionsRefused: number
-  /** Datagrams of further clients that were lost for the same reason. */
+  /** Datagrams of further clients that were lost because of the limit. */
   readonly sessionsRefused: number
   /** Connections of this process that came back to it. */
   readonly loops: number
@@ -54,23 +57,29 @@ interface RelayCounts {
 
 export interface UserspacePlane extends Dataplane<UserspaceState, UserspacePlan> {
   /**
-   * From now on this process is the one that rules lead to. Before, whoever looks takes what the kernel holds for that
-   * of another process, which is alive.
+   * Makes this process the one that rules lead to. Before this call, the plane treats the kernel's rules as
+   * those of another process that is alive.
    */
   startRelaying(): void
   readonly counts: RelayCounts
-  /** Connections go on as long as the process does; listeners answer until whoever follows has taken their place. */
+  /**
+   * Stops keeping the process alive. Connections continue as long as the process does. Listeners accept until
+   * the next process has taken their place.
+   */
   letGo(): void
   /** Ends every connection. */
   destroy(): void
 }
 
-/** kube-proxy's oldest mode: see README.md. */
+/** Creates the data plane of kube-proxy's oldest mode: see README.md. */
 export function createUserspacePlane(given: UserspacePlaneOptions): UserspacePlane {
   return new RelayingPlane(given)
 }
 
-/** A cleanup names the generation it looked at, and looks again as often as somebody else commits in between. */
+/**
+ * The maximum number of tries. A cleanup names the generation that it read, and reads again when another
+ * program commits in between.
+ */
 const CLEANUP_TRIES = 16
 
 class RelayingPlane implements UserspacePlane {
@@ -83,7 +92,7 @@ class RelayingPlane implements UserspacePlane {
   readonly #connections: Usage
   readonly #sessions: Usage
   #isRelaying = false
-  /** What the listeners have been told last. */
+  /** The relays that the listeners use now. */
   #applied: PersistentMap<Relay> = PersistentMap.empty()
   #captured: Captured = { places: EMPTY_STATE.places, nodePortIps: new Set() }
 
@@ -125,7 +134,7 @@ class RelayingPlane implements UserspacePlane {
   }
 
   diff(from: UserspaceState, to: UserspaceState): Steps<UserspacePlan> {
-    // What another process relays to whom shows in no kernel.
+    // The kernel does not show the endpoints to which another process relays.
     return diffStates(this.#isRelaying ? from : { ...from, relays: to.relays }, to)
   }
 
@@ -154,7 +163,7 @@ class RelayingPlane implements UserspacePlane {
     return this.#turns.take(() => this.#commit(plan, options))
   }
 
-  /** Listeners first, then the rules that lead to them; and the other way round for what goes. */
+  /** Opens listeners first, then commits the rules that lead to them; removals go the other way round. */
   async #commit(plan: UserspacePlan, options: CommitOptions): Promise<Receipt> {
     assert(this.#isRelaying, 'dry-run has no listeners for these rules')
     const { client } = this.#given
@@ -173,7 +182,7 @@ class RelayingPlane implements UserspacePlane {
       }
       return receiptOf(result)
     } finally {
-      // Nothing is left of it where the rules came through.
+      // The rules were committed: only listeners of a failed commit are left to discard.
       this.#relays.discard()
     }
   }
@@ -232,7 +241,7 @@ class RelayingPlane implements UserspacePlane {
   }
 }
 
-/** What the rules redirect, as far as an endpoint may be of it. */
+/** The places that rules redirect, as far as they can equal an endpoint. */
 interface Captured {
   readonly places: UserspaceState['places']
   readonly nodePortIps: ReadonlySet<Ip>
@@ -258,7 +267,7 @@ function nodePortIps(frontends: FrontendTable | undefined): ReadonlySet<Ip> {
   return new Set(ips)
 }
 
-/** Nobody else makes these sets. */
+/** Whether a table is ours: no other program makes these sets. */
 export function isOurs({ sets }: Table): boolean {
   return sets.has('listeners') && sets.has('frontends') && sets.has('inside')
 }

@@ -3,17 +3,17 @@ import type { Backend, PortFrontends } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { Balance, ListName } from './relay/balancer.ts'
 
-/** PortFrontends.key and the address of the node that it listens at. */
+/** PortFrontends.key and the address of the node on which it listens. */
 export type RelayKey = string
 
-/** What the process relays for one Service port: which lists have a listener, and whom each leads to. */
+/** The relay of one Service port: the lists that have a listener, and the endpoints of each. */
 export interface Relay {
   readonly key: RelayKey
   /** PortFrontends.displayName */
   readonly displayName: string
   readonly service: ServiceKey
   readonly protocol: 'TCP' | 'UDP'
-  /** One of this node's. */
+  /** One of this node's addresses. */
   readonly address: Ip
   readonly lists: readonly ListName[]
   readonly balance: Balance
@@ -37,7 +37,7 @@ function sameBackends(a: readonly Backend[], b: readonly Backend[]): boolean {
   return a.length === b.length && a.every((one, at) => one.ip === b[at]?.ip && one.port === b[at]?.port)
 }
 
-/** The balance of a port, as the lists that are used have it. */
+/** Gives the balance of a port, reduced to the lists in use. */
 export function balanceOf({ affinityTimeoutS, cluster, local }: PortFrontends): Balance {
   return { affinityTimeoutS, cluster, local }
 }

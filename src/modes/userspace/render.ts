@@ -15,7 +15,10 @@ import { TableDraft } from './table-draft.ts'
 
 const SERVICES_PER_STEP = 200
 
-/** What kernel and process should hold. A base that was rendered is continued: only what changed since is made anew. */
+/**
+ * Renders the wanted state of kernel and process. If the base was rendered, only what changed since then is
+ * rendered again.
+ */
 export function* renderUserspaceState(
   frontends: FrontendTable,
   { base, without }: RenderOptions<UserspaceState>,
@@ -32,10 +35,10 @@ export function* renderUserspaceState(
   return { ...draft.finish(frontends), frontends, without }
 }
 
-/** The node's own address first; without it, one that others can reach. */
+/** Chooses the relay address: the node's own address first; without it, one that other hosts can reach. */
 function relayAddress({ node, localIps }: FrontendTable, family: Family): Ip | undefined {
   const isOfFamily = (ip: Ip) => familyOf(ip) === family
-  // Nobody may have read the addresses of this machine.
+  // The addresses of this machine may be unknown.
   const own = node.ips.find(ip => isOfFamily(ip) && (localIps.length === 0 || localIps.includes(ip)))
   return own ?? localIps.find(ip => isOfFamily(ip) && !isLoopback(ip) && !isLinkLocal(ip))
 }
@@ -47,7 +50,7 @@ interface DraftOptions {
 }
 
 class StateDraft {
-  /** The base, without its origin where every Service is made anew. */
+  /** The base, without its origin where every Service is rendered again. */
   readonly continued: UserspaceState
   readonly #addresses: UserspaceState['addresses']
   readonly #tables: Readonly<Record<NftFamily, TableDraft>>
@@ -74,7 +77,7 @@ class StateDraft {
     )
   }
 
-  /** Makes a Service anew, in place of what it was rendered to before. */
+  /** Replaces the objects of a Service. */
   replace(key: string, after: ServiceFrontends | undefined): void {
     const before = this.continued.frontends?.services.get(key)
     const elements: Record<NftFamily, readonly Element[]> = { ip: [], ip6: [] }
@@ -116,7 +119,7 @@ class StateDraft {
     return serviceElements(service, layout, this.#addresses[layout.model])
   }
 
-  /** A place that changes hands may have been given to its new owner already. */
+  /** Removes the old objects of a Service. A place that changes owner may belong to its new owner already. */
   #takeBack({ relays, places }: ServiceElements): void {
     for (const { key } of relays) this.#relays.set(key, undefined)
     for (const place of places) {
@@ -130,7 +133,7 @@ class StateDraft {
   }
 }
 
-/** Ports, and families, that are refused in the same words are refused once. */
+/** Removes duplicates: ports and families with the same refusal are reported once. */
 function unique(refusals: readonly Refusal[]): readonly Refusal[] {
   return [...new Map(refusals.map(each => [each.field + each.value + each.reason, each])).values()]
 }

@@ -40,12 +40,12 @@ import {
 import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './layout.ts'
 import type { UserspaceOptions } from './options.ts'
 
-/** What the chains of one table follow from. */
+/** The inputs of the chains of one table. */
 interface RuleInputs extends RuleContext {
   readonly natPriority: number
   readonly nodePorts: NodePortAddresses
   readonly serviceCidrs: readonly Cidr[]
-  /** Lengths of the source ranges in use, longest first. */
+  /** The lengths of the source ranges in use, longest first. */
   readonly prefixLengths: readonly number[]
 }
 
@@ -57,7 +57,7 @@ export function ruleInputs(
   const { frontends, prefixLengths } = inputs
   return {
     layout,
-    // Every connection reaches its endpoint from this process: nothing is left to masquerade.
+    // Every connection reaches its endpoint from this process, so there is nothing to masquerade.
     masqueradeMark: 0,
     natPriority: options.natPriority,
     detector: detectorFor(layout.model, options, frontends.node),
@@ -67,13 +67,13 @@ export function ruleInputs(
   }
 }
 
-/** Equal for inputs that give equal chains and sets. */
+/** Gives equal keys for inputs that give equal chains and sets. */
 export function ruleInputsKey({ detector, nodePorts, serviceCidrs, prefixLengths }: RuleInputs): string {
   const answers = nodePorts.kind === 'all' ? 'all' : nodePorts.ips.map(hex)
   return JSON.stringify([detectorKey(detector), answers, serviceCidrs.map(cidrKey), prefixLengths])
 }
 
-/** All chains of one table: they do not change with Services, but for the lengths of source ranges. */
+/** Makes all chains of one table. Of the Services, only the lengths of source ranges change them. */
 export function chainsOf(inputs: RuleInputs): readonly Chain[] {
   const plain = (name: string, rules: readonly Rule[]): Chain => ({ name, hook: undefined, rules })
   return [
@@ -87,7 +87,7 @@ export function chainsOf(inputs: RuleInputs): readonly Chain[] {
   ]
 }
 
-/** Where a place is looked up: by address, protocol and port, or without the address. */
+/** How a place is looked up: by address, protocol and port, or without the address. */
 interface Places {
   readonly hasAddress: boolean
   readonly verdicts: string
@@ -118,7 +118,10 @@ function servicesRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-/** Pods and processes of this node are inside: policy Local sends them to endpoints everywhere. */
+/**
+ * Makes the rules of places. Pods and processes of this node are inside: policy Local sends them to endpoints
+ * everywhere.
+ */
 function placeRules(inputs: RuleInputs, places: Places): readonly Rule[] {
   const { layout, detector } = inputs
   const key = placeOfPacket(layout, places.hasAddress)
@@ -152,7 +155,7 @@ function firewallRules({ layout, prefixLengths }: RuleInputs): readonly Rule[] {
   return [...rules, rule(dropCounted, 'source not in loadBalancerSourceRanges')]
 }
 
-/** What reaches a listener without having been redirected was never asked whether it may. */
+/** Rejects packets that reach a listener without a redirect: no rule has checked whether they are allowed. */
 function inputChain({ layout }: RuleInputs): Chain {
   const notRedirected: Expressions = [
     { kind: 'ct', key: NFT_CT_STATUS, dreg: WORK },

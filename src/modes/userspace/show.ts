@@ -29,10 +29,13 @@ export function userspaceHeld({ tables, families, proxy }: KernelRead): Promise<
   )
 }
 
-/** The rules behind the relay translate no source: nothing has to be masqueraded. */
+/** The input hook chain. The rules behind the relay translate no source, so nothing has to be masqueraded. */
 const INPUT: HookChain = [CHAIN_INPUT, NF_INET_LOCAL_IN]
 
-/** Which listener of the daemon connections are led to. Whom it relays them to stands in no kernel. Pure. */
+/**
+ * Makes the held state: the listener of the daemon to which connections are redirected. The kernel does not
+ * hold the endpoints. Pure.
+ */
 export function heldIn(tables: readonly Table[], families: readonly NftFamily[]): HeldMode | undefined {
   if (tables.length === 0) return undefined
   return {
@@ -46,7 +49,7 @@ export function heldIn(tables: readonly Table[], families: readonly NftFamily[])
   }
 }
 
-/** The elements that serve one Service alone, with the sets that they are in. Pure. */
+/** Selects the elements that serve one Service alone, with the sets that contain them. Pure. */
 function onlyOf(table: Table, service: string): Table {
   const all = elementsOf(table)
   const named = all.filter(({ comment }) => isOfService([portName(comment)], service))
@@ -67,7 +70,7 @@ function elementsOf({ elements }: Table): readonly Element[] {
   return [...elements.values()].flat()
 }
 
-/** Of an address, a protocol and a port. */
+/** Gives the length of an address, a protocol and a port. */
 function placeLength({ addressLength }: FamilyLayout): number {
   return addressLength + 8
 }
@@ -75,13 +78,13 @@ function placeLength({ addressLength }: FamilyLayout): number {
 interface Contents {
   readonly layout: FamilyLayout
   readonly clusterIps: ReadonlySet<Octets>
-  /** ClusterIPs that are not among those. */
+  /** ClusterIPs that are missing from the set of ClusterIPs. */
   readonly lost: ReadonlySet<Octets>
-  /** Undefined when NodePorts answer everywhere. */
+  /** Undefined when node ports are served on every address. */
   readonly nodePortIps: readonly Octets[] | undefined
-  /** By set: who is redirected to which listener. */
+  /** The listener of inside clients, by place. */
   readonly inside: ReadonlyMap<Octets, string>
-  /** By place. */
+  /** Clients that may connect, by place. */
   readonly allowed: ReadonlyMap<Octets, readonly string[]>
 }
 
@@ -110,7 +113,7 @@ function rowsOf(table: Table): readonly ServiceRow[] {
   )
 }
 
-/** The set is there in any case. */
+/** Whether rules read the set of node-port addresses. The set exists in any case. */
 function asksForNodePortIps({ chains }: Table): boolean {
   return [...chains.values()].some(({ rules }) =>
     rules.some(({ expressions }) =>

@@ -11,31 +11,34 @@ import type { Relay } from './relay.ts'
 export interface UserspaceState {
   /** Tables `ip` and `ip6`, with symbols for the addresses and ports of listeners: see symbols.ts. */
   readonly ruleset: Ruleset
-  /** By RelayKey: what this process relays. */
+  /** The relays of this process, by RelayKey. */
   readonly relays: PersistentMap<Relay>
-  /** Which addresses and ports the rules catch: address and portKey, or portKey alone for NodePorts. Empty when read. */
+  /**
+   * The addresses and ports that the rules catch: address and portKey, or portKey alone for node ports. Empty
+   * when read.
+   */
   readonly places: PersistentMap<ServiceKey>
-  /** Where the relays of each family listen. */
+  /** The addresses on which the relays of each family listen. */
   readonly addresses: Readonly<Record<Family, Ip | undefined>>
-  /** What it was rendered from; undefined for a state read from the kernel. */
+  /** The frontend table that it was rendered from; undefined for a state read from the kernel. */
   readonly frontends: FrontendTable | undefined
-  /** Services left out because they were refused. */
+  /** The quarantined Services. */
   readonly without: ReadonlySet<ServiceKey>
   readonly tallies: Readonly<Record<NftFamily, TableTally>>
-  /** By Service: what has no place in this mode. */
+  /** What this mode does not support, by Service. */
   readonly refusals: ReadonlyMap<ServiceKey, readonly Refusal[]>
 }
 
 export interface TableTally {
-  /** Source ranges in use, by length. */
+  /** The number of source ranges in use, by length. */
   readonly ranges: ReadonlyMap<number, number>
-  /** ruleInputsKey of the chains; undefined when they were read from the kernel. */
+  /** The ruleInputsKey of the chains; undefined when they were read from the kernel. */
   readonly chains: string | undefined
 }
 
 export const NO_TALLY: TableTally = { ranges: new Map(), chains: undefined }
 
-/** Nothing in the kernel, nothing in the process. */
+/** A state with nothing in the kernel and nothing in the process. */
 export const EMPTY_STATE: UserspaceState = {
   ruleset: { tables: [] },
   relays: PersistentMap.empty(),

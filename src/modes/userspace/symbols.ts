@@ -8,9 +8,10 @@ import type { ListName } from './relay/balancer.ts'
 import type { Relay, RelayKey } from './relay.ts'
 
 /**
- * Which port a listener has is known only once it listens, and rendering is pure: states have a symbol where the kernel
- * has the address and port of a listener. A symbol begins with a character that no octet is, so that it equals nothing
- * that was read; the address follows, and then what tells one listener from another.
+ * A placeholder for the address and port of a listener. The port is known only once the listener is open, and
+ * rendering is pure, so states contain a symbol instead. A symbol begins with a character that is no octet,
+ * so that it equals no value that was read. The address follows, and then a text that identifies the
+ * listener.
  */
 export type ListenerSymbol = string
 
@@ -27,7 +28,7 @@ export function isSymbol(data: ElementData): data is ListenerSymbol {
   return typeof data === 'string' && data.startsWith(ARROW)
 }
 
-/** Of which listener a symbol is. */
+/** The listener of a symbol. */
 export interface SymbolParts {
   readonly address: Ip
   readonly list: ListName
@@ -50,7 +51,10 @@ export function readSymbol(symbol: ListenerSymbol, family: NftFamily): SymbolPar
 /** The port of a listener; undefined when it is not open. */
 export type PortOf = (key: RelayKey, list: ListName) => number | undefined
 
-/** Puts address and port in the place of every symbol. A listener that is not open has port 0, which nobody listens at. */
+/**
+ * Replaces every symbol by address and port. A listener that is not open has port 0, on which no process
+ * listens.
+ */
 export function resolveTransaction(transaction: Transaction, portOf: PortOf): Transaction {
   return transaction.map((operation): Operation => {
     if (operation.verb !== 'add-elements' && operation.verb !== 'delete-elements') return operation

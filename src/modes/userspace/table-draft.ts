@@ -15,11 +15,11 @@ interface TableDraftOptions {
   readonly options: UserspaceOptions
   readonly base: Table | undefined
   readonly tally: TableTally
-  /** Go on with the elements of `base`; otherwise all are made anew. */
+  /** Continues the elements of `base`; otherwise all elements are made again. */
   readonly continuing: boolean
 }
 
-/** One of our tables during one render. What comes out equal to the base is the base's own object. */
+/** Builds one of our tables during one render. An equal result is the base's own object. */
 export class TableDraft {
   readonly #given: TableDraftOptions
   readonly #ranges: Map<number, number>
@@ -30,7 +30,7 @@ export class TableDraft {
     this.#ranges = new Map(given.continuing ? given.tally.ranges : NO_TALLY.ranges)
   }
 
-  /** Puts these in the place of whatever the group had. */
+  /** Replaces the elements of the group. */
   put(group: string, elements: ElementGroup): void {
     const { base, continuing } = this.#given
     const there = base?.elements.get(group)

@@ -13,13 +13,13 @@ import type { UserspaceState } from './state.ts'
 import { isSymbol, readSymbol, resolveElement, type SymbolParts } from './symbols.ts'
 
 const WAYS_MAX = 100_000
-/** Stands among the elements that packets wrote for the clients that the relays remember. */
+/** The key for clients that the relays remember, among the elements that packets wrote. */
 const CLIENTS = 'userspace clients'
 
 /**
- * Follows packets through our tables and on through the relay, all as values: the source of what arrives is this node.
- * Listeners have numbers of their own here in the place of ports, since nobody listens. Round robin is taken to choose
- * any endpoint.
+ * Traces packets in memory through our tables and on through the relay, after which the source is this node.
+ * Nothing listens during a trace, so listeners have numbers instead of ports. Round robin is assumed to
+ * choose any endpoint.
  */
 export function createUserspaceTracer(state: UserspaceState): Tracer {
   const { tables, listeners } = numbered(state)
@@ -60,7 +60,7 @@ export function createUserspaceTracer(state: UserspaceState): Tracer {
   }
 }
 
-/** Nobody knows yet at which port of the node a listener will be. */
+/** Removes the numbers from a step, because the port of a listener is unknown here. */
 function withoutNumbers(step: Trace['steps'][number]): Trace['steps'][number] {
   const elements = step.elements.map(text =>
     REDIRECT.test(text) ? text.replace(/ \. \d+$/, ' . a port that the daemon chooses') : text,
@@ -72,7 +72,7 @@ const REDIRECT = new RegExp(`^(?:${[...REDIRECT_MAPS].join('|')}): `)
 
 interface Choice {
   readonly source: Ip
-  /** By relay and client: the endpoint. */
+  /** Endpoints by relay and client. */
   readonly clients: Map<string, string | undefined>
   readonly random: (modulus: number) => number
 }
@@ -90,7 +90,7 @@ function choose({ key, balance }: Relay, list: ListName, { source, clients, rand
 
 interface Numbered {
   readonly tables: readonly Table[]
-  /** By listenerKey. */
+  /** Listeners by listenerKey. */
   readonly listeners: ReadonlyMap<string, SymbolParts>
 }
 

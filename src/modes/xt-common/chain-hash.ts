@@ -3,19 +3,22 @@ import { type Octets, readU32be } from '../../base/octets.ts'
 
 const BASE32 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'
 
-/** The first 16 characters of SHA-256 in base32 (RFC 4648): names of chains have room for 28. */
+/** Gives the first 16 characters of SHA-256 in base32 (RFC 4648): names of chains have room for 28. */
 export function base32Hash(text: string): string {
   const digest = sha256(text)
   return base32(readU32be(digest), digest.charCodeAt(4)) + base32(readU32be(digest, 5), digest.charCodeAt(9))
 }
 
-/** Every endpoint has its hash: without an object for each, it takes a fifth of the time. Node has it since 20.12. */
+/**
+ * Hashes without an object for each hash, which takes a fifth of the time: every endpoint has its hash. Node
+ * has this function since 20.12.
+ */
 const sha256: (text: string) => Octets =
   'hash' in crypto
     ? text => crypto.hash('sha256', text, 'binary')
     : text => crypto.createHash('sha256').update(text).digest('binary')
 
-/** Eight characters for five bytes: a number of four, and one of one. */
+/** Formats five bytes as eight characters. The bytes are a number of four bytes and a number of one byte. */
 export function base32(high: number, low: number): string {
   let text = ''
   for (let shift = 27; shift > 0; shift -= 5) text += BASE32.charAt((high >>> shift) & 31)

@@ -10,7 +10,7 @@ import {
 } from '../../kernel/xt/scope-operation.ts'
 import type { PlanLine } from '../../reconcile/dataplane.ts'
 
-/** A chain that is written anew is one change. */
+/** Counts changes. A chain that is rewritten is one change. */
 export function countScopeChanges(operations: ScopeOperations): number {
   const flushed = flushedChains(operations)
   if (flushed.anew.size === 0) return operations.length
@@ -27,7 +27,7 @@ function isChange(operation: ScopeOperation, { gone, anew }: FlushedChains): boo
 
 interface FlushedChains {
   readonly gone: ReadonlySet<string>
-  /** With the number of rules that they get. */
+  /** The rewritten chains, each with its new number of rules. */
   readonly anew: ReadonlyMap<string, number>
 }
 
@@ -48,7 +48,7 @@ function flushedChains(operations: ScopeOperations): FlushedChains {
   return { gone, anew }
 }
 
-/** What all Services share comes first, then one Service after the other. */
+/** Describes operations: shared objects first, then one Service after the other. */
 export function* describeScope(
   operations: ScopeOperations,
   nameOfIpset?: Language['nameOfIpset'],

@@ -1,7 +1,7 @@
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import { KUBE_CHAINS } from './layout.ts'
 
-/* Names that kube-proxy's IPVS mode gives its chains. */
+/* The names of the chains of kube-proxy's IPVS mode. */
 
 export const KUBE_NODE_PORT = 'KUBE-NODE-PORT'
 export const KUBE_LOAD_BALANCER = 'KUBE-LOAD-BALANCER'
@@ -28,7 +28,7 @@ const NAMES: Readonly<Record<XtTableName, ReadonlySet<string>>> = {
   mangle: new Set(),
 }
 
-/** Whether kube-proxy's IPVS mode has a chain of this name, which its iptables mode may have as well. */
+/** Whether kube-proxy's IPVS mode has a chain of this name. Its iptables mode may have it too. */
 export function isIpvsChain(table: XtTableName, name: string): boolean {
   return NAMES[table].has(name)
 }

@@ -2,14 +2,17 @@ import type { XtTableName } from '../../kernel/xt/scope.ts'
 import type { Protocol } from '../../model/service.ts'
 import { base32Hash } from './chain-hash.ts'
 
-/** What kube-proxy's chains begin with, without the hyphen. */
+/** The prefix of kube-proxy's chains, without the hyphen. */
 const KUBE = 'KUBE'
 
-/** What the chains of one proxy are called. Beside these it has chains of Services, and those that the optimizer adds. */
+/**
+ * The names of the chains of one proxy. Beside these it has chains of Services, and chains that the optimizer
+ * adds.
+ */
 export interface ChainNames {
-  /** Of --service-proxy-name; undefined for the proxy without one. */
+  /** The value of --service-proxy-name; undefined for the unnamed proxy. */
   readonly proxy: string | undefined
-  /** What all of them begin with, without the hyphen. */
+  /** The prefix of all names, without the hyphen. */
   readonly prefix: string
   readonly services: string
   readonly externalServices: string
@@ -18,14 +21,15 @@ export interface ChainNames {
   readonly proxyFirewall: string
   readonly postrouting: string
   readonly markMasq: string
-  /** Against neighbours that reach for 127.0.0.0/8. Without a name, it is kubelet's as much as ours. */
+  /** The chain that protects 127.0.0.0/8 from neighbors. The unnamed proxy shares it with kubelet. */
   readonly firewall: string
 }
 
 /**
- * Without a name, those of kube-proxy's iptables mode (1.36): people and tools look for them, and either of us takes over
- * from the other. kube-proxy removes chains with its own prefix that it does not know; that of a name is as long as names
- * of 28 characters allow.
+ * Gives the names of the chains of a proxy. Those of the unnamed proxy are the names of kube-proxy's iptables
+ * mode (1.36): people and tools expect them, and either program can take over from the other. kube-proxy
+ * removes unknown chains with its own prefix. The prefix of a named proxy is as long as chain names of 28
+ * characters allow.
  */
 export function chainNames(proxy: string | undefined): ChainNames {
   const prefix = proxy === undefined ? KUBE : `KP${base32Hash(proxy).slice(0, 5)}`
@@ -45,14 +49,17 @@ export function chainNames(proxy: string | undefined): ChainNames {
 
 export const KUBE_CHAINS = chainNames(undefined)
 
-/** In every table: that it is gone tells kube-proxy that somebody flushed. Nobody asks for that of a named proxy. */
+/**
+ * A chain in every table: when it is gone, kube-proxy knows that another program flushed the rules. A named
+ * proxy does not need it.
+ */
 export const KUBE_PROXY_CANARY = 'KUBE-PROXY-CANARY'
 
 const OF_A_NAME = /^(KP[A-Z2-7]{5})-/
 
 /**
- * The prefix of a named proxy that a chain has; undefined for all others. Whoever likes may have such names: it is for
- * hints.
+ * Gives the prefix of a named proxy that a chain has; undefined for all others. Only a hint: other programs
+ * may use such names.
  */
 export function namedPrefixOf(chain: string): string | undefined {
   return OF_A_NAME.exec(chain)?.[1]
@@ -73,7 +80,10 @@ function fixedNames(names: ChainNames, table: XtTableName): readonly string[] {
   }
 }
 
-/** Whether this mode writes such a chain under these names; without a name, ours and kube-proxy's are called alike. */
+/**
+ * Whether this mode writes such a chain under these names. Without a proxy name, our chains and kube-proxy's
+ * have the same names.
+ */
 export function isOurChain(names: ChainNames, table: XtTableName, name: string): boolean {
   if (!name.startsWith(names.prefix)) return false
   return (
@@ -83,7 +93,7 @@ export function isOurChain(names: ChainNames, table: XtTableName, name: string):
   )
 }
 
-/** Whether single rules are never put into it or taken from it: it is written as a whole. */
+/** Whether the chain is always written as a whole, never rule by rule. */
 export function isServiceChain(names: ChainNames, table: XtTableName, name: string): boolean {
   return table === 'nat' && serviceChainKind(names, name) !== undefined
 }
@@ -93,16 +103,19 @@ export type ServiceChainKind = 'SVC' | 'SVL' | 'EXT' | 'FW' | 'SEP'
 const KINDS: readonly ServiceChainKind[] = ['SEP', 'SVC', 'SVL', 'EXT', 'FW']
 const HASH = /^[A-Z2-7]{16}$/
 
-/** What a chain of a Service is for; undefined for all other chains. */
+/** Gives the purpose of a chain of a Service; undefined for all other chains. */
 export function serviceChainKind({ prefix }: ChainNames, name: string): ServiceChainKind | undefined {
   if (!name.startsWith(`${prefix}-`) || !HASH.test(name.slice(-16))) return undefined
   const middle = name.slice(prefix.length, -16)
   return KINDS.find(kind => middle === `-${kind}-`)
 }
 
-/** Chains of one port of a Service. */
+/** The chains of one port of a Service. */
 export interface PortChains {
-  /** Endpoints anywhere, those on this node, what outside clients meet, and who may use load-balancer addresses. */
+  /**
+   * Endpoints anywhere, endpoints on this node, entry for outside clients, and source ranges of load-balancer
+   * addresses.
+   */
   readonly svc: string
   readonly svl: string
   readonly ext: string
@@ -111,7 +124,7 @@ export interface PortChains {
 
 const PROTOCOLS: Readonly<Record<Protocol, string>> = { TCP: 'tcp', UDP: 'udp', SCTP: 'sctp' }
 
-/** `displayName` as in PortFrontends. */
+/** Names the chains of a port; `displayName` as in PortFrontends. */
 export function portChains(names: ChainNames, displayName: string, protocol: Protocol): PortChains {
   const hash = base32Hash(displayName + PROTOCOLS[protocol])
   const chain = (kind: ServiceChainKind): string => serviceChain(names, kind, hash)
@@ -129,16 +142,16 @@ export function endpointChain(names: ChainNames, { displayName, protocol, ipPort
   return serviceChain(names, 'SEP', base32Hash(displayName + PROTOCOLS[protocol] + ipPort))
 }
 
-/** `hash` has 16 characters, as base32Hash gives them. */
+/** Names a chain; `hash` has 16 characters, as base32Hash gives them. */
 export function serviceChain({ prefix }: ChainNames, kind: ServiceChainKind, hash: string): string {
   return `${prefix}-${kind}-${hash}`
 }
 
-/** Prefixes of the chains that lists of entries are divided among. */
+/** The prefixes of the chains that lists of entries are divided among. */
 interface DispatchNames {
   readonly natAddresses: string
   readonly natPorts: { readonly TCP: string; readonly UDP: string }
-  /** Of the table filter. */
+  /** In the table filter. */
   readonly services: string
   readonly externalServices: string
   readonly proxyFirewall: string
@@ -146,8 +159,9 @@ interface DispatchNames {
 }
 
 /**
- * In nat they begin as chains of Services do: when kube-proxy takes over, it removes what begins so and is not its own, in the
- * same batch as the chains these lead to. A longer prefix than KUBE leaves less room: names have 28 characters.
+ * Names the chains that entries are divided among. In nat they begin as chains of Services do: when
+ * kube-proxy takes over, it removes unknown chains with that prefix, in the same batch as the chains that
+ * these lead to. A prefix longer than KUBE leaves less room, because names have 28 characters.
  */
 export function dispatchNames(prefix: string): DispatchNames {
   const isKube = prefix === KUBE
@@ -161,13 +175,13 @@ export function dispatchNames(prefix: string): DispatchNames {
   }
 }
 
-/* What follows the prefix. */
+/* The part of a name after the prefix. */
 const NAT = /^-SVC-(?:IP(?:-[0-9A-F]{1,2})?|(?:TCP|UDP)-\d{1,5}-\d{1,5})$/
 const FILTER_OF_KUBE =
   /^-(?:(?:SERVICES|EXTERNAL-SERVICES|PROXY-FIREWALL)-IP(?:-[0-9A-F])?|NODEPORTS-\d{1,5}-\d{1,5})$/
 const FILTER_OF_A_NAME = /^-(?:(?:SERVICES|EXTERNAL|PROXY-FIREWALL)-IP(?:-[0-9A-F])?|HEALTH-\d{1,5}-\d{1,5})$/
 
-/** Whether a chain is one of those that the optimizer adds to the ones that are always there. */
+/** Whether a chain is one that the optimizer adds to the fixed chains. */
 function isDispatchChain(prefix: string, table: 'filter' | 'nat' | 'mangle', name: string): boolean {
   if (table === 'mangle' || !name.startsWith(prefix)) return false
   const filter = prefix === KUBE ? FILTER_OF_KUBE : FILTER_OF_A_NAME

@@ -9,37 +9,42 @@ import { NFT_FAMILIES } from '../common/family.ts'
 import { isIpvsChain } from './ipvs-chain-names.ts'
 import { type ChainNames, isOurChain, isServiceChain } from './layout.ts'
 
-/** A chain of a table of iptables as it was read, with the Services that it is about. */
+/** A chain of a table of iptables as it was read, with the Services that it serves. */
 export interface ReadChain {
   readonly family: NftFamily
   readonly table: XtTableName
   readonly name: string
-  /** Of the proxy asked for; of the unnamed one, those of an iptables mode or the IPVS mode, ours or kube-proxy's. */
+  /**
+   * Whether the chain belongs to the requested proxy. For the unnamed proxy that includes chains of an
+   * iptables or IPVS mode, ours or kube-proxy's.
+   */
   readonly ours: boolean
-  /** Undefined for chains that packets come to by jumps alone. */
+  /** Undefined for chains that packets enter only by jumps. */
   readonly policy: 'ACCEPT' | 'DROP' | undefined
   readonly rules: readonly ReadRule[]
 }
 
 export interface ReadRule {
   readonly rule: XtRule
-  /** As iptables-save prints it, without `-A CHAIN `. */
+  /** The rule as iptables-save prints it, without `-A CHAIN `. */
   readonly text: string
-  /** `namespace/name:port`, several of them for what they share, none for what all share. */
+  /** `namespace/name:port`; several for a rule that Services share, none for a shared rule of all. */
   readonly services: readonly string[]
 }
 
-/** In the order of iptables-save. */
+/** The order of iptables-save. */
 const TABLES: readonly XtTableName[] = ['mangle', 'filter', 'nat']
 const NF_DROP = 0
 
 interface ReadOptions {
-  /** What is ours. */
+  /** The names of our chains. */
   readonly names: ChainNames
   readonly nameOfIpset: NameOfIpset
 }
 
-/** Every chain of these tables, of others as well, in the order of iptables-save. Pure. */
+/**
+ * Reads every chain of these tables, including those of other programs, in the order of iptables-save. Pure.
+ */
 export function readChains(observed: Observed, { names, nameOfIpset }: ReadOptions): readonly ReadChain[] {
   return NFT_FAMILIES.flatMap(family => {
     const services = new ServiceNaming(names)
@@ -79,12 +84,16 @@ function tableChains(
   })
 }
 
-/** The name of a Service and its port, wherever a comment has it: `web traffic for shop/cart:http external ...`. */
+/**
+ * Matches the name of a Service and its port anywhere in a comment: `web traffic for shop/cart:http external
+ * ...`.
+ */
 const NAMED = /(?:^|\s)([a-z0-9][a-z0-9.-]*\/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]+)?)(?=\s|$)/
 
 /**
- * Comments name Services. On a node with many endpoints their own chains have none: what leads to them does, and what a
- * chain leads to is of the same Service.
+ * Finds the Services of chains. Comments name Services. On a node with many endpoints the chains of endpoints
+ * have no comments. The rules that lead to such a chain do, and a chain serves the same Service as the chains
+ * that lead to it.
  */
 class ServiceNaming {
   readonly #chains = new Map<string, Set<string>>()
@@ -100,7 +109,7 @@ class ServiceNaming {
     if (services.length > 0) this.#chains.set(name, new Set(services))
   }
 
-  /** From what all Services share to chains of Services, and on; three jumps lead to an endpoint. */
+  /** Passes names from shared chains to chains of Services, and on; three jumps lead to an endpoint. */
   spread(chains: readonly ReadChain[]): void {
     for (let jumps = 0; jumps < JUMPS_MAX; jumps++) {
       const found = new Map<string, Set<string>>()

@@ -13,7 +13,10 @@ export const XT_TABLES: readonly XtTableName[] = ['filter', 'nat', 'mangle']
 
 type XtReadContext = Pick<ModeContext, 'sockets' | 'clock'>
 
-/** What is in tables of iptables-nft, of others as well; what is of these names counts as ours. Throws NetlinkError. */
+/**
+ * Reads the tables of iptables-nft, including chains of other programs. Chains with `names` count as ours.
+ * Throws NetlinkError.
+ */
 export async function readIptables(
   context: XtReadContext,
   families: readonly NftFamily[],
@@ -24,7 +27,7 @@ export async function readIptables(
   )
 }
 
-/** Rules about ipsets have their numbers: the kernel is asked for the names while it is read. */
+/** Reads tables together with the ipset names: rules contain only ipset numbers. */
 async function observeIptables<T>(
   { sockets, clock }: XtReadContext,
   families: readonly NftFamily[],
@@ -40,7 +43,7 @@ async function observeIptables<T>(
   }
 }
 
-/** The tables of each family as iptables-save prints them, whoever has something in them. */
+/** Prints the tables of each family as iptables-save does, including rules of other programs. */
 export async function saveIptables(
   context: XtReadContext,
   families: readonly NftFamily[],
@@ -54,7 +57,9 @@ export async function saveIptables(
   })
 }
 
-/** iptables-save names the chains that packets enter in every table that it prints, whether the kernel has them or not. */
+/**
+ * Adds the built-in chains. iptables-save prints them in every table, even if the kernel does not have them.
+ */
 function withBuiltin(observed: Observed): Observed {
   return new Map(
     [...observed].map(([key, { chains }]) => {

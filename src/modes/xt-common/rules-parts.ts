@@ -17,7 +17,7 @@ import type { XtAddress, XtInterface, XtMatch, XtProtocol, XtRule, XtTarget } fr
 import type { Protocol } from '../../model/service.ts'
 import type { Detector } from '../common/detector.ts'
 
-/* The words that rules of this mode are made of. */
+/* Matches, targets and conditions that the rules of iptables mode and IPVS mode consist of. */
 
 export const NO_MATCHES: readonly XtMatch[] = []
 export const DROP: XtTarget = { kind: 'DROP' }
@@ -48,7 +48,7 @@ const MATCH_KINDS: Readonly<Record<Protocol, 'tcp' | 'udp' | 'sctp'>> = {
   SCTP: 'sctp',
 }
 
-/** `-m tcp`; with a port, `-m tcp --dport PORT`. */
+/** Makes the match `-m tcp`; with a port, `-m tcp --dport PORT`. */
 export function transport(protocol: Protocol, port?: number): XtMatch {
   const kind = MATCH_KINDS[protocol]
   if (port === undefined) return { kind }
@@ -80,7 +80,7 @@ export function addressOf({ ip, bits }: Cidr, inverted = false): XtAddress {
 const MASKS_V4 = masks(4)
 const MASKS_V6 = masks(16)
 
-/** By the number of bits. */
+/** Makes masks by number of bits. */
 function masks(length: number): readonly Octets[] {
   return Array.from({ length: 8 * length + 1 }, (_, bits) => {
     let mask = ''
@@ -99,10 +99,10 @@ export function hostAddress(ip: Ip): XtAddress {
 const HOST_V4 = '\xff'.repeat(4)
 const HOST_V6 = '\xff'.repeat(16)
 
-/** What tells pods of this node, or with `inverted` everything else. */
+/** Makes the condition for pods of this node, or with `inverted` for all other traffic. */
 export function fromPods(detector: Detector, inverted: boolean): Pick<XtRule, 'source' | 'inInterface'> {
   if (detector.kind !== 'cidr') return { inInterface: interfaceOf(detector, inverted) }
-  // All addresses: iptables leaves such a condition out.
+  // The prefix contains all addresses: iptables omits such a condition.
   if (detector.cidr.bits === 0 && !inverted) return {}
   return { source: addressOf(detector.cidr, inverted) }
 }
@@ -115,8 +115,8 @@ function interfaceOf(detector: Exclude<Detector, { kind: 'cidr' }>, inverted: bo
 const LOOPBACK = cidrOf('\x7f\0\0\0', 8)
 
 /**
- * With route_localnet, neighbours could reach what listens on loopback addresses only (CVE-2020-8558). Kubelet's copy of
- * this rule is the same one.
+ * The rule against martian packets. With route_localnet, neighbors could reach sockets that listen on
+ * loopback addresses only (CVE-2020-8558). kubelet writes the same rule.
  */
 export const MARTIAN: XtRule = {
   source: addressOf(LOOPBACK, true),

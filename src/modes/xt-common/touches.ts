@@ -6,8 +6,9 @@ import { chainKey, type IsOurs, placeOfTable } from '../../kernel/xt/scope-opera
 import { type ChainNames, isOurChain } from './layout.ts'
 
 /**
- * Whether a commit of somebody else concerns us: our chains, rules of other chains that lead to them, and whole tables.
- * A rule that went is told by its number alone: where that is not known, it may have been ours.
+ * Whether a commit of another program concerns us: it changes our chains, rules of other chains that lead to
+ * them, or whole tables. A notification names a deleted rule by its handle alone. If the handle is unknown,
+ * the rule may have been ours.
  */
 export function touchesUs(touched: Touched, book: HandleBook, names: ChainNames): boolean {
   return touchesScope(
@@ -17,7 +18,7 @@ export function touchesUs(touched: Touched, book: HandleBook, names: ChainNames)
   )
 }
 
-/** The same for whoever's chains these are. */
+/** Does the same for any set of chains that `isOursIn` defines. */
 export function touchesScope(
   { family, table, chain, handle, targets }: Touched,
   book: HandleBook,

@@ -22,11 +22,14 @@ export interface Matching {
   readonly surroundings: TraceSurroundings
   readonly recent: RecentLists
   readonly chance: Chance
-  /** Empty where there is none, as rules see it. */
+  /** Empty where there is no interface, as in rules. */
   readonly inInterface: string
 }
 
-/** Whether a packet is one of a rule. Lists of `recent` are written as a side effect, in the order of the matches. */
+/**
+ * Whether a rule matches a packet. Lists of `recent` are written as a side effect, in the order of the
+ * matches.
+ */
 export function matchesRule(rule: XtRule, matching: Matching): boolean {
   const { packet, state, inInterface } = matching
   const { protocol } = rule
@@ -90,12 +93,15 @@ function arePorts(ports: XtPorts | undefined, port: number): boolean {
   return ports === undefined || (port >= ports.from && port <= ports.to) !== ports.inverted
 }
 
-/** A connection's first packet is a new one, and not invalid. */
+/** Gives the connection states of a packet: the first packet of a connection is new, and not invalid. */
 function connectionStates({ translated }: PacketState): number {
   return XT_CONNTRACK_STATE_NEW | (translated ? XT_CONNTRACK_STATE_DNAT : 0)
 }
 
-/** What is not this node's counts as unicast, for want of a routing table. */
+/**
+ * Whether an address has a type. An address that is not of this node counts as unicast, because there is no
+ * routing table here.
+ */
 function isAddressType(
   { sourceTypes, destinationTypes, ...inverted }: Extract<XtMatch, { kind: 'addrtype' }>,
   { packet, state, surroundings }: Matching,
@@ -130,20 +136,21 @@ function isInSet(
 }
 
 /**
- * The dice of `-m statistic`. Rules that share connections among n endpoints have probabilities of 1/n, 1/(n-1) and so on. The
- * second is only met by who missed the first, and then any of the n-1 outcomes that are left is as likely as the
- * others: one roll out of n decides all of them. So n endpoints are n ways, and not n! of them.
+ * The dice of `-m statistic`. Rules that share connections among n endpoints have probabilities of 1/n,
+ * 1/(n-1) and so on. A packet reaches the second rule only if it missed the first. Then each of the remaining
+ * n-1 outcomes is equally likely, so one roll out of n decides all of the rules. Therefore n endpoints are n
+ * ways, and not n! of them.
  */
 export class Chance {
   readonly #random: (modulus: number) => number
-  /** The roll that the last rule missed: outcomes below `next` are ruled out. */
+  /** The roll that the last rule missed. Outcomes below `next` are excluded. */
   #missed: { readonly modulus: number; readonly value: number; readonly next: number } | undefined
 
   constructor(random: (modulus: number) => number) {
     this.#random = random
   }
 
-  /** `probability` in units of 1 / 2^31. */
+  /** Decides one rule; `probability` in units of 1 / 2^31. */
   hits(probability: number): boolean {
     const one = oneIn(probability)
     if (one === undefined) return this.#random(UNITS) < probability
@@ -157,25 +164,29 @@ export class Chance {
 }
 
 const UNITS = 2 ** 31
-/** Of iptables: it prints ten decimals, and so what it reads is rounded to them. */
+/** The rounding of iptables: it prints ten decimals, so the values that it reads are rounded to them. */
 const ROUNDED = UNITS / 1e10
 
-/** 3 for a third; undefined where it is not one in so many. */
+/** Gives 3 for a third; undefined where the probability is not of the form 1/n. */
 function oneIn(probability: number): number | undefined {
   if (probability <= 0) return undefined
   const whole = Math.round(UNITS / probability)
   return Math.abs(UNITS / whole - probability) <= ROUNDED + 1 ? whole : undefined
 }
 
-/** What xt_recent keeps in one list unless its parameter ip_list_tot says otherwise: then the oldest goes. */
+/**
+ * The maximum number of entries that xt_recent keeps in one list by default (parameter ip_list_tot). It
+ * evicts the oldest.
+ */
 export const RECENT_ENTRIES_MAX = 100
 
-/** Among the elements that packets wrote: `recent NAME`. */
+/** The key prefix among the elements that packets wrote: `recent NAME`. */
 const PREFIX = 'recent '
 
 /**
- * One packet's view of the lists of `-m recent`: source addresses by name, the longest unseen first. Lists are of the
- * network namespace and know both families. Time stands still: who is in a list was seen just now.
+ * The lists of `-m recent` during one packet: source addresses by name, the one unseen for the longest time
+ * first. Lists belong to the network namespace and contain both families. Time does not pass: each listed
+ * address counts as seen just now.
  */
 export class RecentLists {
   readonly #before: DynamicElements
@@ -198,7 +209,9 @@ export class RecentLists {
     list.set(source, zeros(0))
   }
 
-  /** A list exists as long as a rule names it: `named` says which do. */
+  /**
+   * Gives the lists afterwards. A list exists as long as a rule names it, and `named` contains these names.
+   */
   after(named: ReadonlySet<string>): DynamicElements {
     const after = new Map(this.#before)
     for (const [name, list] of this.#lists) after.set(PREFIX + name, list)

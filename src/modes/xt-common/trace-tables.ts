@@ -5,18 +5,18 @@ import type { XtChain, XtJump } from '../../kernel/xt/scope.ts'
 import { type ReadChain, targetOf } from './read-chains.ts'
 import { indexRules, type RuleIndex, traceTables, type XtTables } from './trace-walk.ts'
 
-/** What to follow packets through. */
+/** The chains and jumps that packets are traced through. */
 export interface Traceable {
-  /** With their entries among the rules. */
+  /** Chains with their entries among the rules. */
   readonly chains: Iterable<XtChain>
-  /** In the order in which they are put first. */
+  /** Jumps in the order in which they are inserted. */
   readonly jumps: Iterable<XtJump>
   readonly print: XtTables['print']
 }
 
 const WAYS_MAX = 100_000
 
-/** `made` is asked for the first packet, and not again. */
+/** Makes a tracer. `made` is called once, for the first packet. */
 export function createXtTracer(made: () => Traceable): Tracer {
   let tables: XtTables | undefined
   const trace: Tracer['trace'] = (packet, surroundings) => {
@@ -59,7 +59,10 @@ function isRecent(match: XtMatch): match is Extract<XtMatch, { kind: 'recent' }>
   return match.kind === 'recent'
 }
 
-/** The rules of others in chains that all share are theirs to judge: only ways to ours are followed. */
+/**
+ * Selects the chains to trace. Only jumps to our chains are followed; other rules of shared chains belong to
+ * other programs.
+ */
 export function traceable(chains: readonly ReadChain[]): Traceable {
   const ours = chains.filter(({ ours }) => ours)
   const isOurs = new Set(ours.map(({ family, table, name }) => `${family} ${table} ${name}`))

@@ -13,20 +13,23 @@ import type { XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import { Chance, type Matching, matchesRule, RecentLists } from './trace-match.ts'
 
-/** Chains of iptables with all their rules in order, by `ip nat KUBE-SERVICES`; built-in ones among them. */
+/**
+ * The chains of iptables with all their rules in order, by `ip nat KUBE-SERVICES`, including the built-in
+ * ones.
+ */
 export interface XtTables {
   readonly chains: ReadonlyMap<string, readonly XtRule[]>
-  /** Of long chains. */
+  /** Indexes of long chains. */
   readonly indexes?: ReadonlyMap<string, RuleIndex>
-  /** Lists of `-m recent` that their rules name. */
+  /** The lists of `-m recent` that the rules name. */
   readonly recent: ReadonlySet<string>
-  /** A rule as iptables-save prints it behind `-A CHAIN `. */
+  /** Prints a rule as iptables-save does after `-A CHAIN `. */
   readonly print: (rule: XtRule, family: NftFamily) => string
 }
 
 type Hook = 'PREROUTING' | 'INPUT' | 'FORWARD' | 'OUTPUT' | 'POSTROUTING'
 
-/** By priority. What the tables hold at other hooks is not for connections that somebody else accepts. */
+/** The tables that have chains at each hook, by priority. */
 const TABLES: Readonly<Record<Hook, readonly XtTableName[]>> = {
   PREROUTING: ['mangle', 'nat'],
   INPUT: ['mangle', 'filter', 'nat'],
@@ -44,16 +47,16 @@ interface Walk extends Matching {
   masquerade: boolean
 }
 
-/** What became of a packet in nat chains that are asked before those of iptables. */
+/** The packet after the nat chains that come before those of iptables. */
 type Arrived = Pick<PacketState, 'destination' | 'destinationPort' | 'mark' | 'translated'>
 
 interface XtSurroundings extends TraceSurroundings {
   readonly arrived?: Arrived
-  /** What others' chains do before those of POSTROUTING, by changing the state. Gives their steps. */
+  /** Runs the nat chains that come before those of POSTROUTING. Changes the state and gives the steps. */
   readonly beforePostrouting?: (state: PacketState) => readonly TraceStep[]
 }
 
-/** Throws for matches and targets that Kubernetes does not use. */
+/** Traces a packet. Throws for matches and targets that Kubernetes does not use. */
 export function traceTables(tables: XtTables, packet: TracePacket, surroundings: XtSurroundings): Trace {
   const { destination, destinationPort, mark = 0 } = packet
   const unchanged: Arrived = { destination, destinationPort, mark, translated: false }
@@ -82,7 +85,7 @@ export function traceTables(tables: XtTables, packet: TracePacket, surroundings:
 
 type End = 'drop' | 'reject' | undefined
 
-/** Gives why the packet went no further, or undefined when it did. */
+/** Gives the reason why the packet stopped; undefined when it did not. */
 function walkHooks(walk: Walk): End {
   const { packet, surroundings, state } = walk
   const toUs = () => isLocal(state.destination, surroundings)
@@ -94,11 +97,11 @@ function walkHooks(walk: Walk): End {
     return end ?? (state.balanced ? walkHook(walk, 'POSTROUTING') : undefined)
   }
   const end = walkHook(walk, 'OUTPUT') ?? balance(walk) ?? walkHook(walk, 'POSTROUTING')
-  // Over the loopback device, as the new connection that it still is; nat has had its say.
+  // The packet passes the loopback device as the same new connection; nat has already handled it.
   return end ?? (toUs() ? walkHook(walk, 'INPUT') : undefined)
 }
 
-/** Hooks whose nat chains are done with a connection that one of them has translated. */
+/** Hooks whose nat chains skip a connection that one of them has translated. */
 const FIRST: ReadonlySet<Hook> = new Set(['PREROUTING', 'OUTPUT'])
 
 function walkHook(walk: Walk, hook: Hook): End {
@@ -113,7 +116,7 @@ function walkHook(walk: Walk, hook: Hook): End {
   return undefined
 }
 
-/** Empty where there is none, which is how rules see it. */
+/** Gives the interface of a packet at a hook; empty where there is none, as in rules. */
 function inInterfaceAt(hook: Hook, { origin, interfaceName = '' }: TracePacket): string {
   if (hook === 'OUTPUT' || hook === 'POSTROUTING') return ''
   return origin === 'interface' ? interfaceName : 'lo'
@@ -127,7 +130,7 @@ interface Position {
   readonly depth: number
 }
 
-/** The kernel refuses rules that loop, and so does this. */
+/** The maximum depth of jumps. The kernel rejects rules that loop, and so does this trace. */
 const DEPTH_MAX = 64
 
 function walkChain(walk: Walk, position: Position): Decision {
@@ -135,7 +138,7 @@ function walkChain(walk: Walk, position: Position): Decision {
   assert(depth < DEPTH_MAX, `chains go round in circles at ${chain}`)
   const key = `${walk.family} ${table} ${chain}`
   const rules = walk.tables.chains.get(key)
-  // A table or hook of which nobody uses anything.
+  // The table or hook contains no chain in use.
   if (rules === undefined && depth === 0) return 'return'
   assert(rules !== undefined, `there is no chain ${key}`)
   const candidates = walk.tables.indexes?.get(key)?.candidates(walk.state) ?? rules.entries()
@@ -184,21 +187,21 @@ function hit(walk: Walk, target: XtTarget | undefined, position: Position): Deci
   }
 }
 
-/** Shorter chains are walked rule by rule. */
+/** The number of rules from which a chain gets an index. */
 const INDEXED_FROM = 32
 
 type Place = readonly [index: number, rule: XtRule]
 
 /**
- * Finds the rules of a long chain that a packet can match without a look at all of them: nearly every rule of a chain
- * that all Services share is about one destination address, or one destination port.
+ * Finds the rules of a long chain that can match a packet, without a test of each rule. Nearly every rule of
+ * a shared chain matches one destination address or one destination port.
  */
 export interface RuleIndex {
-  /** In the order of the chain. */
+  /** Gives the candidates in the order of the chain. */
   candidates(state: Pick<PacketState, 'destination' | 'destinationPort'>): readonly Place[]
 }
 
-/** Undefined for a chain that is short. */
+/** Makes an index; undefined for a short chain. */
 export function indexRules(rules: readonly XtRule[]): RuleIndex | undefined {
   if (rules.length < INDEXED_FROM) return undefined
   const byAddress = new Map<Ip, Place[]>()

@@ -10,7 +10,7 @@ import { type EntryChain, entryChains } from './dispatch.ts'
 import { type ChainUse, type CountedEntry, noteUse, orderByUse } from './order-by-use.ts'
 
 interface BusiestFirstOptions {
-  /** That which the plane commits with: what it sends counts as our own. */
+  /** The client of the plane, so that commits count as our own. */
   readonly client: Pick<NftClient, 'generation' | 'ruleCounters' | 'commit'>
   readonly clock: Clock
   readonly names: ChainNames
@@ -18,29 +18,30 @@ interface BusiestFirstOptions {
 }
 
 export type BusiestFirstEvent =
-  /** Entries of so many Services stand first in their chains now; the kernel is at this generation. */
+  /** The entries of this many Services moved to the heads of their chains; the kernel has this generation. */
   | { readonly kind: 'moved'; readonly moves: number; readonly generation: number }
-  /** Somebody else committed meanwhile; looked at again in the next round. */
+  /** Another program committed in between; the next round reads again. */
   | { readonly kind: 'overtaken' }
-  /** Counters could not be read, or the kernel refused; tried again after the next period. */
+  /** Counters could not be read, or the kernel rejected the batch; retried after the next period. */
   | { readonly kind: 'failed'; readonly error: Error }
 
 interface BusiestFirst {
   start(): void
-  /** Resolves when what was under way has ended. */
+  /** Resolves when work in flight has ended. */
   close(): Promise<void>
 }
 
 const PERIOD_MS = 10_000
-/** Of about 800: all of them take four minutes. */
+/** The number of chains per period, of about 800: all of them take four minutes. */
 const CHAINS_PER_PERIOD = 32
-/** Each commit is a small interruption for everybody who writes to nf_tables. */
+/** The maximum number of moves. Each commit briefly blocks all programs that write to nf_tables. */
 const MOVES_PER_PERIOD = 4
 
 /**
- * Keeps the entries that most connections meet at the heads of their chains, by the counters that every rule has. Entries
- * of one chain catch different packets, so that their order decides about nothing but time. All moves of a period are
- * one batch that names the generation at which the counters were read: where anybody else was faster, nothing happens.
+ * Keeps the entries with the most connections at the heads of their chains, by the counters that every rule
+ * has. Entries of one chain match different packets, so their order affects only speed. All moves of a period
+ * are one batch that names the generation at which the counters were read. If another program committed in
+ * between, the batch has no effect.
  */
 export function createBusiestFirst(options: BusiestFirstOptions): BusiestFirst {
   return new Upkeep(options)
@@ -115,7 +116,7 @@ class Upkeep implements BusiestFirst {
     const use = noteUse(this.#uses.get(chain), counted, this.#options.clock.nowMs())
     this.#uses.set(chain, use)
     const rates = counted.map(({ compiled }) => use.entries.get(compiled)?.rate ?? 0)
-    // Reading rules takes longer than counting them, and most chains are as they should be.
+    // Reading rules takes longer than counting them, and most chains are in the right order.
     const singles = rates.map(rate => ({ size: 1, rate }))
     if (movesMax <= 0 || orderByUse(singles, 1).length === 0) return NO_MOVES
     return movesOf(chain, partsOf(chain, counted, rates), movesMax)
@@ -129,7 +130,7 @@ interface Moves {
 
 const NO_MOVES: Moves = { count: 0, operations: [] }
 
-/** Rules that may catch the same packet: they move together and keep their order. */
+/** Rules that may match the same packet. They move together and keep their order. */
 interface Part {
   readonly rules: { readonly counted: CountedEntry; readonly rule: XtRule }[]
   rate: number
@@ -176,7 +177,10 @@ function movesOf(chain: EntryChain, parts: readonly Part[], movesMax: number): M
   }
 }
 
-/** The kernel does not tell what `-p` it was written with, which is what its expressions say. */
+/**
+ * Adds the `-p` of the rule to the compiled expressions. The kernel does not report the protocol that the
+ * rule was written with; its expressions contain it.
+ */
 function compiledOf({ compiled }: CountedEntry, { protocol }: XtRule): CompiledRule {
   return {
     compiled,

@@ -2,18 +2,24 @@ import type { NftFamily } from '../../../kernel/nft/state.ts'
 import type { XtAddress, XtRule } from '../../../kernel/xt/rule.ts'
 import type { XtChain, XtPlace } from '../../../kernel/xt/scope.ts'
 
-/** A chain that sends each packet to the one chain whose entries may concern it, and all the chains below it. */
+/**
+ * A chain that sends each packet to the one chain whose entries may match it, and all the chains below it.
+ */
 export interface Tree {
   readonly root: XtChain
   readonly chains: readonly XtChain[]
 }
 
-/*
- * Rules about single destination addresses, divided by the last byte of the address: first by its low four bits, then by
- * its high ones. ClusterIPs are handed out at random or one after the other, and either way this byte is spread evenly.
+/**
+ * Rules about single destination addresses, divided by the last byte of the address: first by its low four
+ * bits, then by its high ones. ClusterIPs are assigned at random or in sequence, and either way this byte is
+ * spread evenly.
  */
 
-/** `levels`: nibbles that are looked at; 16 chains of entries with one, 256 with two. */
+/**
+ * Makes the chains of a tree. `levels` is the number of nibbles that it matches: 16 chains of entries with
+ * one, 256 with two.
+ */
 export function addressTree(place: XtPlace, prefix: string, levels: 1 | 2): Tree {
   const low = NIBBLES.map(nibble => leafName(prefix, nibble, 1))
   const root = chain(
@@ -30,7 +36,9 @@ export function addressTree(place: XtPlace, prefix: string, levels: 1 | 2): Tree
   return { root, chains: inner }
 }
 
-/** Where a rule about `destination` belongs; undefined when it is not about one single address. */
+/**
+ * Gives the chain for a rule about `destination`; undefined when the rule is not about one single address.
+ */
 export function addressLeaf(
   prefix: string,
   levels: 1 | 2,
@@ -45,7 +53,10 @@ export function addressLeaf(
 const ALL_BITS = '\xff'.repeat(16)
 const NIBBLES = Array.from({ length: 16 }, (_, nibble) => nibble)
 
-/** `KUBE-SVC-IP-3F` for addresses whose last byte is 0x3f, `KUBE-SVC-IP-F` for those that end in that digit. */
+/**
+ * Names a chain: `KUBE-SVC-IP-3F` for addresses whose last byte is 0x3f, `KUBE-SVC-IP-F` for those that end
+ * in that digit.
+ */
 function leafName(prefix: string, byte: number, digits: 1 | 2): string {
   const value = digits === 1 ? byte & 0x0f : byte
   return `${prefix}-${value.toString(16).toUpperCase().padStart(digits, '0')}`
@@ -55,7 +66,10 @@ function chain(place: XtPlace, name: string, rules: readonly XtRule[] = []): Tre
   return { ...place, name, rules, last: [] }
 }
 
-/** By goto: what one of them does not catch, none of the others would. */
+/*
+ * Makes the rules that lead to chains. They use goto, because a packet that one of the chains does not match
+ * matches none of the others.
+ */
 function waysTo(
   family: NftFamily,
   chains: readonly string[],

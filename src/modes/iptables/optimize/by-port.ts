@@ -5,15 +5,15 @@ import { PROTOCOLS } from '../../xt-common/rules-parts.ts'
 import type { Tree } from './by-address.ts'
 
 /*
- * Rules about single destination ports, divided by ranges of ports. A mask over ports is nothing that iptables has. The
- * range is that which API servers hand out unless told otherwise; ports beyond it stay in the list.
+ * Rules about single destination ports, divided by ranges of ports, because iptables has no mask over ports.
+ * The range is the default of API servers; ports outside of it stay in the list.
  */
 
 export type PortProtocol = Extract<Protocol, 'TCP' | 'UDP'>
 
 const FIRST_PORT = 30_000
 const LAST_PORT = 32_767
-/** 16 ranges, and 4 in each of them. */
+/** The size of the 16 outer ranges; each has 4 parts. */
 const OUTER = 173
 const INNER = 44
 
@@ -36,7 +36,7 @@ export function portTree(place: XtPlace, prefix: string, protocol: PortProtocol)
   return { root: chain(all, ways(outer)), chains }
 }
 
-/** The rule that leads to a tree. */
+/** Makes the rule that leads to a tree. */
 export function portWay(tree: Tree, protocol: PortProtocol): XtRule {
   return {
     protocol: PROTOCOLS[protocol],
@@ -45,7 +45,7 @@ export function portWay(tree: Tree, protocol: PortProtocol): XtRule {
   }
 }
 
-/** Where a rule belongs; undefined when it is not about one single port of these. */
+/** Gives the chain for a rule; undefined when the rule is not about one single port of the range. */
 export function portLeaf(prefix: string, protocol: PortProtocol, rule: XtRule): string | undefined {
   if (rule.protocol?.number !== PROTOCOLS[protocol].number || rule.protocol.inverted) return undefined
   const ports = rule.matches.flatMap(portsOf)[0]
@@ -75,7 +75,7 @@ function split(range: Range, size: number): readonly Range[] {
   return Array.from({ length: count }, (_, at) => around(range, size, range.from + at * size))
 }
 
-/** The one of equal parts of a range that has a port. */
+/** Gives the one of equal parts of a range that contains a port. */
 function around(range: Range, size: number, port: number): Range {
   const from = port - ((port - range.from) % size)
   return { from, to: Math.min(range.to, from + size - 1) }

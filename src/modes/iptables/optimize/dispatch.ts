@@ -8,7 +8,7 @@ import { addressLeaf, addressTree, type Tree } from './by-address.ts'
 import { portLeaf, portTree, portWay } from './by-port.ts'
 import { type Division, type List, listsOf } from './lists.ts'
 
-/** An entry in the chain in which packets meet it. */
+/** Moves an entry into the chain in which packets meet it. */
 export function placeEntry(entry: XtEntry, statics: Statics): XtEntry {
   const list = statics.lists.find(({ table, chain }) => table === entry.table && chain === entry.chain)
   if (list === undefined || !isDivided(list, statics)) return entry
@@ -19,7 +19,7 @@ export function placeEntry(entry: XtEntry, statics: Statics): XtEntry {
   return entry
 }
 
-/** The chains that entries are divided among, and those that lead there. */
+/** Makes the chains that entries are divided among, and the chains that lead to them. */
 export function dividedChains(statics: Pick<Statics, 'large' | 'lists'>): readonly XtChain[] {
   return NFT_FAMILIES.flatMap(family =>
     statics.lists
@@ -34,14 +34,14 @@ export interface EntryChain extends XtPlace {
   readonly chain: string
 }
 
-/** Chains of table nat in which nothing stands but entries: all that are there always. */
+/** Lists the chains of table nat that contain only entries. All of them are fixed chains. */
 export function entryChains(names: ChainNames): readonly EntryChain[] {
   return dividedChains({ large: false, lists: listsOf(names) })
     .filter(({ table, rules }) => table === 'nat' && rules.length === 0)
     .map(({ family, table, name }) => ({ family, table, chain: name }))
 }
 
-/** What stands before the entries of a chain: the ways to those that are elsewhere. */
+/** Makes the rules before the entries of a chain: jumps to the entries in other chains. */
 export function waysFrom(chain: XtChain, statics: Statics): readonly XtRule[] {
   const list = statics.lists.find(({ table, chain: name }) => table === chain.table && name === chain.name)
   if (list === undefined || !isDivided(list, statics)) return NO_RULES

@@ -7,7 +7,10 @@ export interface List {
   readonly table: XtTableName
   readonly chain: string
   readonly by: readonly Division[]
-  /** Short in most clusters, where dividing costs each packet more than it saves: only where there is much of everything. */
+  /**
+   * The list is short in most clusters, where dividing costs each packet more than it saves. It is divided
+   * only in large clusters.
+   */
   readonly onlyLarge: boolean
 }
 

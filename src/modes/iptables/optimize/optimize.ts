@@ -16,7 +16,10 @@ import type { Statics } from '../statics.ts'
 import { dividedChains, placeEntry, waysFrom } from './dispatch.ts'
 import { ruleKey, withoutComments, withoutIdle } from './reduce.ts'
 
-/** What a Service asks for, in a form in which packets meet fewer rules and the kernel holds fewer. Verdicts stay the same. */
+/**
+ * Transforms the rules of a Service so that packets pass fewer rules and the kernel holds fewer. Verdicts
+ * stay the same.
+ */
 export function optimizeService(rules: ServiceRules, statics: Statics): ServiceRules {
   const { names } = statics.options
   const { chains, redirect } = shareChains(rules.chains, names)
@@ -37,7 +40,7 @@ export function optimizeService(rules: ServiceRules, statics: Statics): ServiceR
   }
 }
 
-/** The chains that are there whatever Services there are, and those among which their lists are divided. */
+/** Makes the fixed chains, and those among which their lists are divided. */
 export function optimizeFixed(chains: readonly XtChain[], statics: Statics): readonly XtChain[] {
   const fixed = chains.map(chain => {
     const ways = waysFrom(chain, statics)
@@ -55,16 +58,17 @@ function once(entries: readonly XtEntry[]): readonly XtEntry[] {
   })
 }
 
-/** Chains of one Service in one family, by what becomes of their names. */
+/** Chains of one Service in one family, grouped by the change of their names. */
 interface Shared {
   readonly chains: readonly ServiceChain[]
-  /** A target, with the new name of the chain it leads to. */
+  /** Gives a rule whose target has the new name of the chain. */
   readonly redirect: (rule: XtRule, family: ServiceChain['family']) => XtRule
 }
 
 /**
- * Chains of equal content become one, named after that content: those of single endpoints, and those that do nothing but
- * choose among such. Whoever remembers clients keeps its own, since lists of `recent` belong to one Service.
+ * Merges chains of equal content, and names the result after that content: chains of single endpoints, and
+ * chains that only choose among such. A chain that remembers clients stays separate, since lists of `recent`
+ * belong to one Service.
  */
 function shareChains(chains: readonly ServiceChain[], names: ChainNames): Shared {
   const renamed = new Map<string, string>()
@@ -102,8 +106,9 @@ function contentName(rules: readonly XtRule[], names: ChainNames): string {
 }
 
 /**
- * Protocol, port and address as they are, where nothing else is in a chain: a hash takes longer, and there are more chains
- * of endpoints than of anything. Undefined for all other chains, and for addresses that are too long.
+ * Encodes protocol, port and address directly, where a chain contains nothing else. A hash takes longer, and
+ * chains of endpoints are the most numerous. Undefined for all other chains, and for addresses that are too
+ * long.
  */
 function endpointName(rules: readonly XtRule[], { markMasq }: ChainNames): string | undefined {
   const [hairpin, translation, ...more] = rules
@@ -130,7 +135,7 @@ interface About {
   readonly protocol: number | undefined
 }
 
-/** Whether a rule asks for this one source and this protocol, and for nothing else beside its matches. */
+/** Whether a rule matches this source and this protocol, and nothing else beside its matches. */
 function isAbout(rule: XtRule, about: About): boolean {
   const { inInterface, outInterface, protocol, source, destination } = rule
   if (inInterface !== undefined || outInterface !== undefined || destination !== undefined) return false

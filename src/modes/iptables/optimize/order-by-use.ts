@@ -1,35 +1,38 @@
 import type { Octets } from '../../../base/octets.ts'
 
-/** A rule of a chain as it was read, in the order of the chain. */
+/** A rule of a chain as it was read. Entries are in the order of the chain. */
 export interface CountedEntry {
   readonly compiled: Octets
   readonly handle: bigint
-  /** Connections that it caught since it was written. */
+  /** The connections that it matched since it was written. */
   readonly packets: bigint
 }
 
-/** What is remembered of a chain between two looks. */
+/** The counters of a chain from the previous read. */
 export interface ChainUse {
   readonly atMs: number
-  /** By the bytes of the rule: it has another handle once it was moved. */
+  /** Entries by the bytes of the rule, because a moved rule has a new handle. */
   readonly entries: ReadonlyMap<Octets, EntryUse>
 }
 
 interface EntryUse {
   readonly handle: bigint
   readonly packets: bigint
-  /** Connections a second, smoothed; undefined until the rule was looked at twice. */
+  /** Connections a second, smoothed; undefined until the rule was read twice. */
   readonly rate: number | undefined
 }
 
-/** Rates lose half of their weight in this time. */
+/** The time in which rates lose half of their weight. */
 const HALF_LIFE_MS = 300_000
-/** So much more must be saved for those that move than is lost for those that they pass. */
+/** The factor by which the saving of the rules that move must exceed the loss of the rules that they pass. */
 const FACTOR = 2
-/** Rules a second that are no longer met. Less is not worth a commit. */
+/** The minimum saving, in rules a second that packets no longer pass. Less is not worth a commit. */
 const SAVED_MIN = 5_000
 
-/** Rates after one more look. A counter that went back, or a new handle, is one that began anew. */
+/**
+ * Updates the rates from one more read. A smaller counter, or a new handle, means that the counter started
+ * from 0.
+ */
 export function noteUse(
   before: ChainUse | undefined,
   counted: readonly CountedEntry[],
@@ -54,9 +57,10 @@ export function noteUse(
 }
 
 /**
- * Which parts of a chain should move to its head, the one that should stand first last. Parts are given in the order of the
- * chain, and so is what the indexes mean. Few at a time, and only where it saves clearly more than it costs: of two that
- * are used about alike neither passes the other, and a chain in the order of its use stays as it is.
+ * Gives the parts of a chain that should move to its head; the part that should come first is last. Parts are
+ * given in the order of the chain, and the indexes refer to that order. Few parts move at a time, and only
+ * where the saving clearly exceeds the cost. Of two parts with about equal use neither passes the other, and
+ * a chain in the order of its use stays unchanged.
  */
 export function orderByUse(
   parts: readonly { readonly size: number; readonly rate: number }[],

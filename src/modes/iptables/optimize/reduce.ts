@@ -2,8 +2,8 @@ import type { XtMatch, XtRule } from '../../../kernel/xt/rule.ts'
 import { type ChainNames, serviceChainKind } from '../../xt-common/layout.ts'
 
 /**
- * The rules of a chain without those that change nothing: rules that only count, and rules that repeat an earlier one
- * which has had its say. Comments are no difference.
+ * Removes rules without effect: rules that only count, and rules that repeat an earlier decisive one.
+ * Comments are ignored.
  */
 export function withoutIdle(rules: readonly XtRule[], names: ChainNames): readonly XtRule[] {
   const seen = new Set<string>()
@@ -17,7 +17,7 @@ export function withoutIdle(rules: readonly XtRule[], names: ChainNames): readon
   return left.length === rules.length ? rules : left
 }
 
-/** Equal for rules that do the same. */
+/** Gives equal keys for rules that do the same. */
 export function ruleKey(rule: XtRule): string {
   return JSON.stringify(withoutComments(rule))
 }
@@ -27,7 +27,7 @@ export function withoutComments(rule: XtRule): XtRule {
   return matches.length === rule.matches.length ? rule : { ...rule, matches }
 }
 
-/** Says the same of a packet however often it is asked, and nobody sees that it was. */
+/** Whether a match gives the same result for a packet each time and has no side effect. */
 function isSteady({ kind }: XtMatch): boolean {
   switch (kind) {
     case 'comment':
@@ -42,8 +42,9 @@ function isSteady({ kind }: XtMatch): boolean {
 }
 
 /**
- * Whether a packet that it matched either goes no further, or takes nothing from a second time. A chain of a Service
- * that lets a packet come back has not decided by chance: what it balances never comes back.
+ * Whether a second equal rule has no effect on a packet that this rule matched. Either the packet goes no
+ * further, or a repetition changes nothing. If a chain of a Service lets a packet return, it made no random
+ * choice: a balanced packet never returns.
  */
 function isSpent({ target }: XtRule, names: ChainNames): boolean {
   switch (target?.kind) {

@@ -1,10 +1,10 @@
 import { formatIpPort } from '../../../base/ip.ts'
 import type { Backend, PortFrontends } from '../../../model/frontend.ts'
 
-/** Which of a port's lists of endpoints. */
+/** The name of one of a port's lists of endpoints. */
 export type ListName = 'cluster' | 'local'
 
-/** What a port's connections are balanced by. */
+/** The inputs of balancing the connections of a port. */
 export type Balance = Pick<PortFrontends, 'affinityTimeoutS' | 'cluster' | 'local'>
 
 interface Client {
@@ -15,22 +15,25 @@ interface Client {
 
 interface Turn {
   backends: readonly Backend[]
-  /** By endpointText; read by affinity alone. */
+  /** Endpoints by endpointText; used only with affinity. */
   byText: ReadonlyMap<string, Backend>
   next: number
 }
 
-/** Forgotten at most so many expired clients for each that is remembered: nobody ever walks the table. */
+/**
+ * The number of expired clients that are forgotten, at most, for each client that is remembered. The table is
+ * never walked as a whole.
+ */
 const FORGET_AT_ONCE = 2
 
 /**
- * Chooses endpoints for the connections of one Service port: round robin over each of its two lists, and the same one for a
- * client that has affinity, whichever list it comes by. Remembers a bounded number of clients, the longest silent of whom is
- * forgotten first.
+ * Chooses endpoints for the connections of one Service port: round robin over each of its two lists. A client
+ * with affinity gets the same endpoint from either list. The number of remembered clients is bounded; the one
+ * silent for the longest time is forgotten first.
  */
 export class Balancer {
   readonly #clientsMax: number
-  /** By address; those who were remembered last stand last. */
+  /** Clients by address, the most recently remembered last. */
   readonly #clients = new Map<string, Client>()
   readonly #turns: Readonly<Record<ListName, Turn>> = { cluster: noTurn(), local: noTurn() }
   #timeoutMs = 0
@@ -40,7 +43,7 @@ export class Balancer {
     this.update(balance)
   }
 
-  /** Clients of endpoints that are gone find another one when they come again. */
+  /** Updates the lists. Clients of removed endpoints get another one with their next connection. */
   update({ affinityTimeoutS, cluster, local }: Balance): void {
     this.#timeoutMs = affinityTimeoutS * 1000
     if (this.#timeoutMs === 0) this.#clients.clear()
@@ -48,7 +51,7 @@ export class Balancer {
     this.#set('local', local)
   }
 
-  /** Clients that are remembered. */
+  /** The number of remembered clients. */
   get clients(): number {
     return this.#clients.size
   }
@@ -57,7 +60,7 @@ export class Balancer {
     return this.#turns[list].byText.has(endpoint)
   }
 
-  /** The next endpoint for a client of which `usable` says so; undefined when there is none. */
+  /** Gives the next endpoint for a client among those that `usable` accepts; undefined when there is none. */
   pick(
     list: ListName,
     client: { readonly address: string; readonly nowMs: number },
@@ -69,7 +72,10 @@ export class Balancer {
     return chosen
   }
 
-  /** An endpoint did not answer: its client is free to have another one. */
+  /**
+   * Forgets the endpoint of a client, because the endpoint did not answer. The client may then get another
+   * one.
+   */
   forget(address: string, endpoint: string): void {
     if (this.#clients.get(address)?.endpoint === endpoint) this.#clients.delete(address)
   }
@@ -113,7 +119,7 @@ export class Balancer {
   }
 }
 
-/** `10.0.0.1:80`: what endpoints are told apart by. */
+/** Formats an endpoint: `10.0.0.1:80`. The text identifies endpoints. */
 export function endpointText({ ip, port }: Backend): string {
   return formatIpPort(ip, port)
 }

@@ -5,15 +5,15 @@ import type { OwnSockets } from './own-sockets.ts'
 import type { Exhaustion, Holder, Usage } from './usage.ts'
 
 export interface RelayLimits {
-  /** Sockets that listen, of all Services. */
+  /** Listening sockets of all Services. */
   readonly listeners: number
-  /** TCP connections at once, of all Services; each takes two sockets. */
+  /** Concurrent TCP connections of all Services; each takes two sockets. */
   readonly connections: number
-  /** UDP clients at once, of all Services; each takes a socket. */
+  /** Concurrent UDP clients of all Services; each takes a socket. */
   readonly sessions: number
   /** Clients that one Service port with affinity remembers. */
   readonly affinityClients: number
-  /** How long each attempt to reach an endpoint for one connection may take, milliseconds. */
+  /** The timeout of each attempt to reach an endpoint for one connection, milliseconds. */
   readonly connectTimeoutsMs: readonly number[]
   /** How long a UDP client is remembered after its last datagram in either direction, milliseconds. */
   readonly udpIdleMs: number
@@ -34,31 +34,34 @@ export const DEFAULT_LIMITS: RelayLimits = {
   datagramBytesQueued: 256 * 1024,
 }
 
-/** What a relay cannot do, and an operator may want to know. */
+/** A failure of a relay that an operator may want to know. */
 export type RelayEvent =
   | (Exhaustion & { readonly kind: 'exhausted' })
-  /** An endpoint did not take a connection; told once a minute. */
+  /** An endpoint did not accept a connection; reported once a minute. */
   | { readonly kind: 'unreachable'; readonly port: string; readonly endpoint: string; readonly error: Error }
-  /** This process has no descriptor, port or memory left for a connection to an endpoint; told once a minute. */
+  /**
+   * This process has no descriptor, port or memory left for a connection to an endpoint; reported once a
+   * minute.
+   */
   | { readonly kind: 'starved'; readonly port: string; readonly error: Error }
-  /** A connection of this process came back to it, and was refused; told once a minute. */
+  /** A connection of this process came back to it, and was refused; reported once a minute. */
   | { readonly kind: 'loop'; readonly port: string }
-  /** A listener that was open is not any more. */
+  /** An open listener failed. */
   | { readonly kind: 'broken'; readonly port: string; readonly error: Error }
 
-/** What all relays of one process share. */
+/** The state that all relays of one process share. */
 export interface RelayContext {
   readonly clock: Clock
   readonly limits: RelayLimits
   readonly connections: Usage
   readonly sessions: Usage
   readonly own: OwnSockets
-  /** Whether our own rules catch packets to this place: a connection there would be relayed a second time. */
+  /** Whether our own rules catch packets to this place. A connection there would be relayed a second time. */
   readonly isCaptured: (backend: Backend, protocol: 'TCP' | 'UDP') => boolean
   readonly report: (event: RelayEvent) => void
 }
 
-/** What the two listeners of one Service port share. */
+/** The state that the two listeners of one Service port share. */
 export interface RelayPort {
   /** PortFrontends.key */
   readonly key: string
@@ -67,7 +70,7 @@ export interface RelayPort {
   readonly complaints: Complaints
 }
 
-/** Errors that are about this process, and that another endpoint would not mend. */
+/** Errors of this process, which another endpoint would not avoid. */
 export const OUR_OWN: ReadonlySet<string> = new Set([
   'EMFILE',
   'ENFILE',
@@ -76,7 +79,7 @@ export const OUR_OWN: ReadonlySet<string> = new Set([
   'EADDRNOTAVAIL',
 ])
 
-/** Tells that an endpoint could not be reached, and through whose fault. */
+/** Reports that an endpoint could not be reached, and whether the endpoint or this process failed. */
 export function reportUnreached(
   { report }: Pick<RelayContext, 'report'>,
   { key: port, complaints }: RelayPort,
@@ -90,35 +93,41 @@ export function reportUnreached(
 /** A socket that clients are redirected to. */
 export interface Listener {
   readonly list: ListName
-  /** Chosen by the kernel. */
+  /** The port that the kernel chose. */
   readonly port: number
-  /** While it is closed, whoever connects is refused: rules that keep strangers away are not there yet. */
+  /**
+   * Opens or closes the door. While it is closed, the listener refuses every connection, because the rules
+   * that restrict clients are not in place yet.
+   */
   setDoor(open: boolean): void
-  /** Connections to endpoints that are not in the list any more: those that cannot go on end. */
+  /** Handles removed endpoints: ends the connections that cannot continue. */
   changed(): void
-  /** Accepts nobody any more. What is under way goes on where its protocol has connections. */
+  /** Stops accepting. Existing connections continue where the protocol has connections. */
   close(): void
-  /** Connections are under way. */
+  /** Whether there are connections. */
   isBusy(): boolean
   /** Ends everything at once. */
   destroy(): void
-  /** Neither the listener nor its connections keep the process alive. */
+  /** Lets the process exit in spite of the listener and its connections. */
   unref(): void
 }
 
 const SILENCE_MS = 60_000
 
-/** What was told lately: what recurs with every connection is told once a minute, whatever happens in between. */
+/**
+ * Limits reports. A message that would recur with every connection is reported once a minute, whatever
+ * happens in between.
+ */
 export class Complaints {
   readonly #clock: Clock
-  /** Oldest first. */
+  /** The time of the last report of each message, oldest first. */
   readonly #toldAtMs = new Map<string, number>()
 
   constructor(clock: Clock) {
     this.#clock = clock
   }
 
-  /** Whether it is to be told now; then it has been. */
+  /** Whether a message is due; if so, it counts as reported. */
   isDue(what: string): boolean {
     const nowMs = this.#clock.nowMs()
     for (const [each, toldAtMs] of this.#toldAtMs) {

@@ -3,14 +3,14 @@ import type { ServiceKey } from '../../../model/service.ts'
 import type { ProcessRoom } from '../../mode.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from './context.ts'
 
-/** Four buffers of 64 KiB, for a connection neither end of which reads. */
+/** Four buffers of 64 KiB, for a connection whose two ends both do not read. */
 const CONNECTION_BYTES = 256 * 1024
-/** The least that memory alone limits connections to. */
+/** The minimum of the connection limit that memory alone sets. */
 const LEAST = 64
 
 /**
- * Limits within the descriptors that are the relay's, and that leave half of the memory to all else. A listener takes one descriptor,
- * a connection two, a UDP client one; they are divided as the default limits are.
+ * Computes limits within the relay's descriptors and half of the memory. A listener takes one descriptor, a
+ * connection two, a UDP client one. They are divided in the proportions of the default limits.
  */
 export function limitsWithin({ descriptors = Infinity, memoryBytes = Infinity }: ProcessRoom): RelayLimits {
   const { listeners, connections, sessions } = DEFAULT_LIMITS
@@ -26,9 +26,10 @@ export function limitsWithin({ descriptors = Infinity, memoryBytes = Infinity }:
 }
 
 /**
- * Picks the Services that give way so that the listeners of the others fit into `limit`; each goes as a whole. `wanted` is how
- * many each Service asks for; of equal Services the first comes first. Namespaces have equal shares, the Services of a
- * namespace come by size, and what one namespace does not need is for the others.
+ * Picks the Services that give way so that the listeners of the others fit into `limit`; a Service gives way
+ * as a whole. `wanted` is the number of listeners of each Service; of equal Services the first one has
+ * priority. Namespaces have equal shares, and the Services of a namespace are ordered by size. The unused
+ * share of a namespace goes to the others.
  */
 export function beyondShares(wanted: ReadonlyMap<ServiceKey, number>, limit: number): readonly ServiceKey[] {
   const total = [...wanted.values()].reduce((sum, listeners) => sum + listeners, 0)

@@ -1,17 +1,18 @@
-/** Gives a connection of ours up; calls back once it is closed. */
+/** Closes a connection of ours, and calls back once it is closed. */
 export type Abort = (closed: () => void) => void
 
 /**
- * Addresses of this process' own sockets towards endpoints. A client that has one of them may be ourselves, redirected
- * back: relaying it again would never end. For UDP it is, since no two sockets share an address. For TCP it may be another
- * process of this node, to whom the kernel gave the same port for another destination: giving our own connection up
- * shows whether the client's ends with it.
+ * The addresses of this process's own sockets towards endpoints. A client with one of these addresses may be
+ * this process, redirected back to itself; relaying such a connection would never end. For UDP it is, because
+ * no two sockets share an address. For TCP it may be another process of this node, to which the kernel gave
+ * the same port for another destination. Closing our own connection then shows whether the client's
+ * connection ends with it.
  */
 export class OwnSockets {
   readonly #sockets = new Map<string, Set<Abort>>()
   #met = 0
 
-  /** How often one came back. */
+  /** The number of connections that came back. */
   get met(): number {
     return this.#met
   }
@@ -20,7 +21,7 @@ export class OwnSockets {
     return this.#sockets.size
   }
 
-  /** Until the result is called. */
+  /** Adds a socket, until the returned function is called. */
   add(protocol: 'TCP' | 'UDP', place: Place, abort: Abort): () => void {
     const key = keyOf(protocol, place)
     const sockets = this.#sockets.get(key) ?? new Set()
@@ -31,12 +32,12 @@ export class OwnSockets {
     }
   }
 
-  /** Those that a client may be the other end of. */
+  /** Gives the sockets that a client with this address may belong to. */
   at(protocol: 'TCP' | 'UDP', place: Place): readonly Abort[] {
     return [...(this.#sockets.get(keyOf(protocol, place)) ?? [])]
   }
 
-  /** One did come back. */
+  /** Counts a connection that came back. */
   meet(): void {
     this.#met++
   }

@@ -16,7 +16,7 @@ export interface OpenFailure {
   readonly error: Error
 }
 
-/** Relays that a commit adds or changes, and those that it ends. */
+/** The relays that a commit adds or changes, and those that it removes. */
 interface RelayChanges {
   readonly put: readonly Relay[]
   readonly remove: readonly Relay[]
@@ -28,25 +28,25 @@ interface OpenRelay {
   readonly listeners: Map<ListName, Listener>
 }
 
-/** Listeners that are opened at a time. */
+/** The number of listeners that are opened at a time. */
 const OPENED_AT_ONCE = 64
-/** How long listeners that were let go still answer: by then whoever follows has redirected everyone. */
+/** How long released listeners still accept. By then the next process has redirected all clients. */
 const LET_GO_MS = 5_000
 
 /** All relays of one process, each on ports that the kernel chose. */
 export class RelaySet {
   readonly #context: RelayContext
   readonly #relays = new Map<RelayKey, OpenRelay>()
-  /** Opened since the last commit that came through, and the relay of each. */
+  /** Listeners opened since the last successful commit, each with its relay. */
   readonly #fresh = new Map<Listener, RelayKey>()
-  /** Closed ones whose connections go on: only ends of the process, or of them, are left. */
+  /** Closed listeners whose connections continue until they or the process end. */
   readonly #leaving = new Set<Listener>()
 
   constructor(context: RelayContext) {
     this.#context = context
   }
 
-  /** Listeners that answer. */
+  /** The number of open listeners. */
   get size(): number {
     let size = 0
     for (const { listeners } of this.#relays.values()) size += listeners.size
@@ -58,9 +58,10 @@ export class RelaySet {
   }
 
   /**
-   * Opens what the relays of `put` lack, behind closed doors. Services whose listeners cannot be opened, or that give way to others, are
-   * named; nothing is opened where one gives way. The relays of `remove` count as closed, and stay open until their rules are
-   * gone: until then, listeners may exceed the limit.
+   * Opens the missing listeners of `put`, behind closed doors. Gives the Services whose listeners cannot be
+   * opened, or that give way to others. Opens nothing when a Service gives way. The relays of `remove` count
+   * as closed, but stay open until their rules are gone; until then, the number of listeners may exceed the
+   * limit.
    */
   async open({ put, remove }: RelayChanges): Promise<readonly OpenFailure[]> {
     const error = noRoom(this.#context.limits.listeners)
@@ -110,17 +111,17 @@ export class RelaySet {
     return { key, balancer, holder: { name: key, held: 0 }, complaints: new Complaints(clock) }
   }
 
-  /** Rules that keep strangers away are about to be there. */
+  /** Opens the doors, because the rules that restrict clients are about to be committed. */
   openDoors(): void {
     for (const listener of this.#fresh.keys()) listener.setDoor(true)
   }
 
-  /** The rules are in the kernel. */
+  /** Keeps the new listeners, because the rules are in the kernel. */
   settle(): void {
     this.#fresh.clear()
   }
 
-  /** They are not: what was opened for them is closed again. */
+  /** Closes the new listeners, because the rules were not committed. */
   discard(): void {
     for (const [listener, key] of this.#fresh) {
       listener.destroy()
@@ -131,7 +132,7 @@ export class RelaySet {
     this.#fresh.clear()
   }
 
-  /** Other endpoints for new connections; lists that nobody is redirected to any more are closed. */
+  /** Sets the endpoints of new connections, and closes lists to which no rule redirects any more. */
   update({ key, balance, lists }: Relay): void {
     const relay = this.#relays.get(key)
     if (relay === undefined) return
@@ -145,7 +146,7 @@ export class RelaySet {
     }
   }
 
-  /** Connections go on until they end by themselves. */
+  /** Closes a relay. Its connections continue until they end by themselves. */
   remove(key: RelayKey): void {
     const relay = this.#relays.get(key)
     if (relay === undefined) return
@@ -160,7 +161,10 @@ export class RelaySet {
     for (const other of this.#leaving) if (!other.isBusy()) this.#leaving.delete(other)
   }
 
-  /** Nothing keeps the process any more. Listeners answer for a while, connections go on until they or the process end. */
+  /**
+   * Releases the process: no relay keeps it alive. Listeners accept for a while. Connections continue until
+   * they or the process end.
+   */
   letGo(clock: Clock): void {
     const listeners = this.#all()
     for (const listener of listeners) listener.unref()

@@ -14,21 +14,21 @@ interface FlowOptions {
 }
 
 /**
- * One connection of a client, and the one to an endpoint that it is relayed by. Nothing is read of the client before an
- * endpoint has accepted. Each side is read only as fast as the other takes it; the end of a stream and a reset are
- * handed on as what they are.
+ * Relays one connection of a client to a connection to an endpoint. It reads nothing from the client before
+ * an endpoint has accepted. It reads each side only as fast as the other side accepts data. The end of a
+ * stream and a reset are passed on as such.
  */
 export class TcpFlow {
   readonly #options: FlowOptions
   readonly #client: Socket
   readonly #address: string
   readonly #tried = new Set<string>()
-  /** Those of them that said nothing in time: they may yet, given more of it. */
+  /** The tried endpoints that did not answer in time. They may answer within a longer timeout. */
   readonly #silent = new Set<string>()
   #attempts = 0
   #upstream: Socket | undefined
   #isRef = true
-  /** Sockets. */
+  /** The number of open sockets. */
   #open = 1
 
   constructor(client: Socket, options: FlowOptions) {
@@ -62,7 +62,7 @@ export class TcpFlow {
     else this.#connect(backend, timeoutMs)
   }
 
-  /** Nobody else is left: those who were silent have another chance. */
+  /** Makes the silent endpoints usable again, because no other endpoint is left. */
   #forgive(): boolean {
     for (const endpoint of this.#silent) this.#tried.delete(endpoint)
     const isAny = this.#silent.size > 0
@@ -109,13 +109,14 @@ export class TcpFlow {
         upstream.once('close', closed).resetAndDestroy()
       })
     }
-    // The socket calls the kernel in the tick after this; whoever it reaches hears of it later, even in this process.
+    // The socket connects in the next tick. Every listener receives the connection later than that.
     process.nextTick(announce)
     upstream.once('error', failed)
     upstream.once('connect', () => {
       cancel()
       announce()
-      // A listener of this process has heard of it by then, and would have had it given up.
+      // By then a listener of this process has received the connection, and would have closed it through
+      // `own`.
       void clock
         .breathe()
         .then(clock.breathe)
@@ -154,7 +155,10 @@ export class TcpFlow {
     upstream.pipe(client)
   }
 
-  /** Over when all sockets are: that of the client is open for as long as another endpoint may be tried. */
+  /**
+   * Ends the flow when all sockets are closed. The client's socket is open as long as another endpoint may be
+   * tried.
+   */
   #closed(): void {
     if (--this.#open === 0) this.#options.ended(this)
   }

@@ -71,7 +71,7 @@ class TcpListener implements Listener {
   }
 
   changed(): void {
-    // Connections to endpoints that are gone go on, as in every mode.
+    // Connections to removed endpoints continue, as in every mode.
   }
 
   close(): void {
@@ -106,11 +106,14 @@ class TcpListener implements Listener {
     else this.#examine(client, own)
   }
 
-  /** A connection of ours that is given up ends this one, too, if they are the same. */
+  /**
+   * Closes our own connections that may be this client. If the client's connection ends too, they were the
+   * same.
+   */
   #examine(client: Socket, own: readonly Abort[]): void {
     const { context, port } = this.#options
     client.on('error', () => undefined)
-    // Reads one buffer, which whoever relays finds there, so that a reset is noticed.
+    // This reads one buffer, so that a reset is noticed. The relay finds the data there later.
     const unread = () => undefined
     client.on('readable', unread)
     let open = own.length

@@ -18,7 +18,7 @@ class UdpListener implements Listener {
   readonly #address: Ip
   readonly #options: ListenerOptions
   readonly #socket: Socket
-  /** By address and port of the client. */
+  /** Sessions by address and port of the client. */
   readonly #sessions = new Map<string, UdpSession>()
   #door = false
   #port = 0
@@ -60,7 +60,10 @@ class UdpListener implements Listener {
     this.#door = open
   }
 
-  /** UDP has no connections: who had an endpoint that is gone has another one with the next datagram. */
+  /**
+   * Handles removed endpoints. UDP has no connections: a client of a removed endpoint gets another one with
+   * its next datagram.
+   */
   changed(): void {
     const { balancer } = this.#options.port
     for (const session of this.#sessions.values())

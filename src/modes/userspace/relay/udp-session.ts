@@ -13,7 +13,7 @@ interface SessionOptions {
   readonly ended: (error: Error | undefined) => void
 }
 
-/** One client of a UDP port, for as long as it talks: a socket to the endpoint that was chosen for it. */
+/** One active client of a UDP port: a socket to the endpoint that was chosen for it. */
 export class UdpSession {
   /** endpointText */
   readonly endpoint: string
@@ -61,7 +61,7 @@ export class UdpSession {
   #connected(): void {
     if (this.#isEnded) return
     const { address, port } = this.#socket.address()
-    // Before anything is sent: what comes back to us from here is ours.
+    // This must precede the first datagram: a client with this address is our own socket.
     this.#disown = this.#options.context.own.add('UDP', { address, port }, () => this.end())
     const waiting = this.#waiting ?? []
     this.#waiting = undefined

@@ -1,12 +1,12 @@
-/** What there is a limit to. */
+/** A limited resource. */
 type Resource = 'connections' | 'sessions'
 
-/** A resource that is full is told of again only after it was this much emptied. */
+/** The share of the reported number below which usage must fall before exhaustion is reported again. */
 const EMPTY_AGAIN = 0.9
 
-/** Who uses a resource. */
+/** A user of a resource. */
 export interface Holder {
-  /** Of a Service port; its namespace stands before the first slash. */
+  /** The name of the Service port; the part before the first slash is the namespace. */
   readonly name: string
   held: number
 }
@@ -14,20 +14,23 @@ export interface Holder {
 export interface Exhaustion {
   readonly resource: Resource
   readonly limit: number
-  /** The Service port, or `namespace shop`, that has its share; undefined when the whole is used up. */
+  /**
+   * The Service port, or `namespace shop`, that exceeds its share; undefined when the whole resource is used
+   * up.
+   */
   readonly holder: string | undefined
 }
 
 /**
- * Counts sockets in use against a limit, so that nobody outside can make this process run out of them. A Service port, and all of
- * a namespace together, may hold as many as are left free: one has half of all at most, two have a third each, and there
- * is room for another one however many there are.
+ * Counts sockets against a limit, so that clients cannot exhaust the process. A Service port, and a namespace
+ * as a whole, may hold at most as many sockets as are free: one holder gets at most half of all, two get a
+ * third each, and there is always room for another one.
  */
 export class Usage {
   readonly #resource: Resource
   readonly #limit: number
   readonly #exhausted: (exhaustion: Exhaustion) => void
-  /** What each held when it was told of; undefined is the whole. */
+  /** The number that each holder had at the last report; undefined is the whole. */
   readonly #told = new Map<string | undefined, number>()
   readonly #namespaces = new Map<string, number>()
   #held = 0
@@ -43,12 +46,12 @@ export class Usage {
     return this.#held
   }
 
-  /** How often there was none left. */
+  /** The number of refusals. */
   get refused(): number {
     return this.#refused
   }
 
-  /** False, and nothing taken, when there is none left. */
+  /** Takes one. Gives false and takes nothing when the share or the resource is used up. */
   take(holder: Holder): boolean {
     const free = this.#limit - this.#held
     const namespace = namespaceOf(holder)
