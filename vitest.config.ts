@@ -56,7 +56,8 @@ export default defineConfig({
       {
         test: {
           name: 'unit',
-          pool: 'threads',
+          // Of threads of one process, one forks while another closes a socket: the child has the socket until it execs.
+          pool: 'forks',
           include: [
             'test/{unit,fuzz,scenarios,contract}/**/*.test.ts',
             'test/attack/*.test.ts',
