@@ -34,15 +34,28 @@ const MOCKED = [
 ]
 const CONTRACT_ON_KERNEL = 'test/contract/**/kernel*.test.ts'
 
+/** `*.long.test.ts` take long for what a change breaks in them: `.ci/run` runs those on the kernel, `npm run ok` none. */
+const LONG = '**/*.long.test.ts'
+const IS_QUICK = process.env.KPROBE_QUICK === '1'
+
 /** Files that take long for their size: whoever begins with them is not left waiting for them at the end. */
-const LONG = /test\/faults\/(cluster-half-open|restart)\.test\.ts$/
+const FIRST = /test\/faults\/(cluster-half-open|restart)\.test\.ts$|\.long\.test\.ts$/
 
 class LongFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const bySize = await super.sort(files)
-    const isLong = ({ moduleId }: TestSpecification) => LONG.test(moduleId)
+    const isLong = ({ moduleId }: TestSpecification) => FIRST.test(moduleId)
     return [...bySize.filter(isLong), ...bySize.filter(file => !isLong(file))]
   }
+}
+
+/** Two projects: NAME of what `npm test` runs, and NAME-long of what takes long. */
+function both(name: string, include: readonly string[], options: Readonly<Record<string, unknown>> = {}) {
+  const long = include.map(pattern => pattern.replace(/\*\.test\.ts$/, '*.long.test.ts'))
+  return [
+    { test: { name, include: [...include], exclude: [LONG], ...onTheKernel, ...options } },
+    { test: { name: `${name}-long`, include: long, ...onTheKernel, ...options } },
+  ]
 }
 
 export default defineConfig({
@@ -63,7 +76,7 @@ export default defineConfig({
             'test/attack/*.test.ts',
             'test/architecture.test.ts',
           ],
-          exclude: [PACKETS, WALK, CONTRACT_ON_KERNEL, ...MOCKED],
+          exclude: [PACKETS, WALK, CONTRACT_ON_KERNEL, ...MOCKED, ...(IS_QUICK ? [LONG] : [])],
           ...limits,
           // No module has state (test/architecture.test.ts): reading them anew for each of 400 files took a third of the time.
           isolate: false,
@@ -74,34 +87,17 @@ export default defineConfig({
       // Seeds of the simulator: KPROBE_SEEDS says how many.
       { test: { name: 'sim', pool: 'threads', include: ['test/sim/**/*.test.ts'], ...limits } },
       { test: { name: 'contract', include: [CONTRACT_ON_KERNEL], ...onTheKernel } },
-      { test: { name: 'kernel', include: ['test/kernel/**/*.test.ts'], ...onTheKernel } },
       { test: { name: 'scenarios', include: [PACKETS, WALK], ...onTheKernel } },
+      { test: { name: 'churn', include: ['test/churn/**/*.test.ts'], ...onTheKernel } },
+      ...both('kernel', ['test/kernel/**/*.test.ts']),
       // A real control plane, which takes its time.
-      {
-        test: {
-          name: 'reference',
-          include: ['test/reference/**/*.test.ts'],
-          ...onTheKernel,
-        },
-      },
-      {
-        test: {
-          name: 'churn',
-          include: ['test/churn/**/*.test.ts'],
-          ...onTheKernel,
-        },
-      },
-      {
-        test: {
-          name: 'faults',
-          include: ['test/faults/**/*.test.ts', 'test/attack/kernel/*.test.ts'],
-          ...onTheKernel,
-          fileParallelism: true,
-          maxWorkers: 3,
-          // Groups of projects with different numbers of workers have to differ.
-          sequence: { groupOrder: 1 },
-        },
-      },
+      ...both('reference', ['test/reference/**/*.test.ts']),
+      ...both('faults', ['test/faults/**/*.test.ts', 'test/attack/kernel/*.test.ts'], {
+        fileParallelism: true,
+        maxWorkers: 3,
+        // Groups of projects with different numbers of workers have to differ.
+        sequence: { groupOrder: 1 },
+      }),
     ],
     coverage: { include: ['src/**/*.ts'], reporter: ['text-summary'] },
   },

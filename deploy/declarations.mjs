@@ -37,6 +37,8 @@ function compilerOptions(outDir) {
     extends: `${root}tsconfig.json`,
     compilerOptions: {
       noEmit: false,
+      incremental: false,
+      tsBuildInfoFile: null,
       declaration: true,
       emitDeclarationOnly: true,
       rewriteRelativeImportExtensions: true,

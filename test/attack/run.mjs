@@ -10,7 +10,7 @@ import { parseArgs } from 'node:util'
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const HERE = 'test/attack'
-const SUFFIX = '.test.ts'
+const SUFFIX = /(\.long)?\.test\.ts$/
 const MINUTES = 30
 /** An attack that goes on for so long after its time hangs. */
 const GRACE_MS = 5 * 60_000
@@ -22,20 +22,13 @@ const STILL_EVERY_MS = 30_000
  * come last: what the others leave is theirs.
  */
 const ATTACKS = [
-  ...namesIn(`${HERE}/kernel`).map(name => ({
-    name,
-    file: `${HERE}/kernel/${name}${SUFFIX}`,
-    project: 'faults',
-    within: ['unshare', '-Urnm'],
-  })),
-  ...namesIn(HERE).map(name => ({ name, file: `${HERE}/${name}${SUFFIX}`, project: 'unit', within: [] })),
+  ...filesIn(`${HERE}/kernel`).map(file => ({ ...file, project: 'faults', within: ['unshare', '-Urnm'] })),
+  ...filesIn(HERE).map(file => ({ ...file, project: 'unit', within: [] })),
 ]
 
-function namesIn(folder) {
-  return readdirSync(join(ROOT, folder))
-    .filter(name => name.endsWith(SUFFIX))
-    .map(name => name.slice(0, -SUFFIX.length))
-    .sort()
+function filesIn(folder) {
+  const tests = readdirSync(join(ROOT, folder)).filter(name => SUFFIX.test(name))
+  return tests.sort().map(name => ({ name: name.replace(SUFFIX, ''), file: `${folder}/${name}` }))
 }
 
 function request() {

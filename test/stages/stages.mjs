@@ -29,6 +29,7 @@ const CORE = [
     silentSeconds: 600,
     script: 'test:reference',
     command: ['sh', 'test/reference/run.sh', '--reporter=verbose'],
+    env: { PROJECT: 'reference' },
   },
   { name: 'faults', load: 1, silentSeconds: 600, script: 'test:faults', command: onTheKernel('faults') },
   { name: 'kernel', load: 1, silentSeconds: 600, script: 'test:kernel', command: onTheKernel('kernel') },
@@ -59,8 +60,38 @@ const CORE = [
   },
 ]
 
-/** What takes longer and runs only by its name: `.ci/run` runs all of it after `npm test`. */
+/** What takes longer and runs only by its name: `.ci/run` runs it after `npm test`. */
 const REST = [
+  {
+    name: 'unit-quick',
+    load: 2,
+    silentSeconds: 600,
+    script: 'test:unit',
+    command: vitest('unit*'),
+    env: { KPROBE_QUICK: '1' },
+  },
+  {
+    name: 'faults-long',
+    load: 1,
+    silentSeconds: 600,
+    script: 'test:faults',
+    command: onTheKernel('faults-long'),
+  },
+  {
+    name: 'kernel-long',
+    load: 1,
+    silentSeconds: 600,
+    script: 'test:kernel',
+    command: onTheKernel('kernel-long'),
+  },
+  {
+    name: 'reference-long',
+    load: 1,
+    silentSeconds: 600,
+    script: 'test:reference',
+    command: ['sh', 'test/reference/run.sh', '--reporter=verbose'],
+    env: { PROJECT: 'reference-long' },
+  },
   { name: 'modes-rest', load: 2, silentSeconds: 600, command: ['node', 'test/without-mode.mjs'] },
   { name: 'runtimes', load: 2, silentSeconds: 900, command: ['sh', 'test/runtimes.sh'] },
   {

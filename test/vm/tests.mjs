@@ -18,7 +18,6 @@ const CORE = new Set([
   'test/contract/kernel.test.ts',
   'test/contract/kernel-ipset.test.ts',
   'test/contract/kernel-xt-tables.test.ts',
-  'test/vm/attack-ipvs.test.ts',
   'test/vm/ipvs-contract.test.ts',
   'test/vm/link-contract.test.ts',
   'test/vm/scenarios-ipvs.test.ts',

@@ -156,9 +156,9 @@ describe('a scope', () => {
     const shared = commonOf([common], [JUMP])
     const asked = asking(...['counting', 'plain'].map(entry))
     await commit(sinceCommit({ common: shared, asked: NOTHING }, { common: shared, asked }))
-    expect((await texts())['OURS']).toEqual([...own, 'counting', 'plain'])
+    expect((await texts()).OURS).toEqual([...own, 'counting', 'plain'])
     await settle(common, ['counting', 'plain', 'more', 'most'])
-    const others = (await texts())['OURS']?.filter(text => text === 'more' || text === 'most')
+    const others = (await texts()).OURS?.filter(text => text === 'more' || text === 'most')
     expect(others).toEqual(['more', 'most'])
   })
 
@@ -189,7 +189,7 @@ describe('a scope', () => {
         })),
       ])
     }
-    const orderOf = async () => (await texts())['OURS']?.filter(text => ['a', 'b', 'c'].includes(text))
+    const orderOf = async () => (await texts()).OURS?.filter(text => ['a', 'b', 'c'].includes(text))
     const wanted = [sequence('a'), sequence('b'), sequence('c'), entry('other')]
     for (const names of [
       ['c', 'b', 'a', 'other'],
@@ -227,7 +227,7 @@ describe('a scope', () => {
     const staying = commonOf([common], [{ ...JUMP, removed: false }])
     const none = commonOf([common], [])
     await commit(sinceCommit({ common: staying, asked: NOTHING }, { common: none, asked: NOTHING }))
-    expect((await texts())['PREROUTING']).toEqual(['-j OURS'])
+    expect((await texts()).PREROUTING).toEqual(['-j OURS'])
   })
 
   it('finds the same operations whether the left-hand side was read or committed', async () => {
