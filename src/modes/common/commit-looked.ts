@@ -1,4 +1,4 @@
-import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
+import type { CommitResult, NftClient, TableName } from '../../kernel/nft/client.ts'
 import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 
@@ -16,23 +16,40 @@ export interface Looked<T> {
 /**
  * Commits the changes that `look` computes from what it reads from the kernel, in one transaction. Reads
  * again when another program committed in between. Gives the value of the read that the commit was based on.
- * Throws when the kernel rejects the transaction, or when each try meets another commit.
+ * Throws an error that begins with `what` when the kernel rejects the transaction, or when each try meets another commit.
  */
-export async function commitLooked<T>(client: NftClient, look: () => Promise<Looked<T>>): Promise<T> {
+export async function commitLooked<T>(
+  client: NftClient,
+  look: () => Promise<Looked<T>>,
+  what = 'clean up',
+): Promise<T> {
   for (let tries = 1; tries <= TRIES; tries++) {
     const generation = client.generation()
     const { value, transaction } = await look()
     if (transaction.length === 0) return value
     const result = await client.commit(transaction, { generation })
     if (result.outcome === 'committed') return value
-    if (result.outcome !== 'stale') throw refusal(result)
+    if (result.outcome !== 'stale') throw refusal(what, result)
   }
-  throw new Error(`clean up: the kernel's generation moved on before each of ${TRIES} commits`)
+  throw new Error(`${what}: the kernel's generation moved on before each of ${TRIES} commits`)
 }
 
-function refusal({ outcome, failures }: CommitResult): Error {
+function refusal(what: string, { outcome, failures }: CommitResult): Error {
   const [first] = failures
-  return new Error(`clean up: ${first?.error.message ?? outcome}`, { cause: first?.error })
+  return new Error(`${what}: ${first?.error.message ?? outcome}`, { cause: first?.error })
+}
+
+/** Deletes those of the tables that are ours. Throws as commitLooked does. */
+export async function deleteTables(
+  client: NftClient,
+  tables: readonly TableName[],
+  isOurs: (table: Table) => boolean = () => true,
+): Promise<void> {
+  const look = async (): Promise<Looked<void>> => {
+    const { ruleset } = await client.list(tables)
+    return { value: undefined, transaction: ruleset.tables.filter(isOurs).map(deleteTable) }
+  }
+  await commitLooked(client, look, 'delete tables')
 }
 
 export function deleteTable({ family, name }: Pick<Table, 'family' | 'name'>): Operation {

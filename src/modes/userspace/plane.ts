@@ -15,6 +15,7 @@ import type {
   RenderOptions,
   WriterCommit,
 } from '../../reconcile/dataplane.ts'
+import { deleteTables } from '../common/commit-looked.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
 import { portKey } from '../common/octet-keys.ts'
 import { refusalOf } from '../common/refusal.ts'
@@ -75,12 +76,6 @@ export interface UserspacePlane extends Dataplane<UserspaceState, UserspacePlan>
 export function createUserspacePlane(given: UserspacePlaneOptions): UserspacePlane {
   return new RelayingPlane(given)
 }
-
-/**
- * The maximum number of tries. A cleanup names the generation that it read, and reads again when another
- * program commits in between.
- */
-const CLEANUP_TRIES = 16
 
 class RelayingPlane implements UserspacePlane {
   readonly name = 'userspace'
@@ -205,26 +200,9 @@ class RelayingPlane implements UserspacePlane {
   }
 
   async cleanup(): Promise<void> {
-    await this.#turns.take(() => this.#removeTables())
+    await this.#turns.take(() => deleteTables(this.#given.client, this.#tables, isOurs))
     for (const { key } of this.#applied.values()) this.#relays.remove(key)
     this.#applied = PersistentMap.empty()
-  }
-
-  async #removeTables(): Promise<void> {
-    const { client } = this.#given
-    for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
-      const { ruleset, generation } = await client.list(this.#tables)
-      const ours = ruleset.tables.filter(isOurs)
-      if (ours.length === 0) return
-      const deletions = ours.map(
-        ({ family, name: table }) => ({ verb: 'delete-table', family, table }) as const,
-      )
-      const { outcome, failures } = await client.commit(deletions, { generation })
-      if (outcome === 'committed') return
-      const cause = failures[0]?.error
-      if (outcome !== 'stale') throw new Error(`delete tables: ${cause?.message ?? outcome}`, { cause })
-    }
-    throw new Error(`delete tables: the kernel's generation moved on before each of ${CLEANUP_TRIES} commits`)
   }
 
   letGo(): void {
