@@ -42,7 +42,9 @@ export class AttackSite {
       'link set lo up',
       `addr add ${API_ADDRESS}/32 dev lo`,
       `addr add ${ENDPOINT.host}/32 dev lo`,
-      'link add out0 type dummy',
+      // Not every kernel has dummy devices.
+      'link add out0 type veth peer name out1',
+      'link set out1 up',
       'addr add 192.168.0.2/24 dev out0',
       'link set out0 up',
       'route add default dev out0',
