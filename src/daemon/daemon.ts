@@ -68,8 +68,6 @@ class Daemon {
   readonly #partsRoom: PartsRoom | undefined
   /** Fields of a configuration that was not completely applied: the next one applies them first. */
   #unapplied = NO_FIELDS
-  /** A few names of Nodes in the files. */
-  readonly #nodeNames = new Set<string>()
 
   constructor(config: Config, io: DaemonIo) {
     this.#config = config
@@ -89,7 +87,7 @@ class Daemon {
       log: io.log,
       config: () => this.#config,
       nameFrom: io.origins.nodeName,
-      others: async () => (await this.#cluster?.nodeNames()) ?? [...this.#nodeNames],
+      others: async () => (await this.#cluster?.nodeNames()) ?? this.#intake.status?.otherNodes ?? [],
     })
     const { metrics } = this.#observer
     const listeners = nodeListenersOf(config, { ...io, metrics }, () => this.#intake.refresh())
@@ -200,8 +198,9 @@ class Daemon {
       syncPeriodMs,
       build,
       families: FAMILIES,
-      // Files may omit the Node.
-      eligibleWithoutNode: this.#config.source.kind === 'file' ? true : undefined,
+      // Files may omit all Nodes. Nodes of other names show that this node's name is wrong.
+      eligibleWithoutNode: () =>
+        this.#config.source.kind === 'file' && (this.#intake.status?.otherNodes ?? []).length === 0,
       source: () => this.#intake.status,
       quarantined: () => this.#programming?.status.quarantined.length ?? 0,
       outward: () => ({ ...(this.#outward?.state ?? { ready: false }), events: this.#recorder?.counts }),
@@ -269,10 +268,9 @@ class Daemon {
 
   #source(config: Config): Source {
     const reading = { details: this.#api !== undefined }
-    const nodeSeen = (name: string) => this.#nodeNames.size < NODE_NAMES_MAX && this.#nodeNames.add(name)
     return (
       this.#cluster?.source(config, { ...reading, partsRoom: this.#partsRoom }) ??
-      openFileSource(config, this.#io.clock, { ...reading, nodeSeen })
+      openFileSource(config, this.#io.clock, reading)
     )
   }
 
@@ -438,5 +436,4 @@ class Daemon {
   }
 }
 
-const NODE_NAMES_MAX = 3
 const NO_FIELDS: ReadonlySet<keyof Config> = new Set()

@@ -25,6 +25,8 @@ export interface SourceStatus {
   readonly heardMs: number | undefined
   /** What is wrong now, one line for people; undefined when all is well. */
   readonly trouble: string | undefined
+  /** A few names of Nodes in the source besides this node's; absent where the source does not read them. */
+  readonly otherNodes?: readonly string[]
 }
 
 export interface SourceHandlers {

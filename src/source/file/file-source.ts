@@ -60,6 +60,7 @@ interface FileRecord {
   failure: string | undefined
   refusals: FileObjects['refusals']
   otherKinds: FileObjects['otherKinds']
+  otherNodes: FileObjects['otherNodes']
   /** The number of parts of its kept objects. */
   parts: number
   /** Texts of what was reported of the content that was read last: a later version does not report it again. */
@@ -104,6 +105,7 @@ export class FileSource implements Source {
       heardMs: this.#lookedAtMs,
       trouble:
         this.#missing ?? [...this.#records.values()].find(({ failure }) => failure !== undefined)?.failure,
+      otherNodes: [...new Set([...this.#records.values()].flatMap(({ otherNodes }) => [...otherNodes]))],
     }
   }
 
@@ -191,6 +193,7 @@ export class FileSource implements Source {
       failure: undefined,
       refusals: [],
       otherKinds: new Set(),
+      otherNodes: new Set(),
       parts: 0,
       reported: new Set(),
       missingSinceMs: undefined,
@@ -255,6 +258,7 @@ export class FileSource implements Source {
     this.#tellMistakes(record, content)
     record.refusals = content.refusals
     record.otherKinds = content.otherKinds
+    record.otherNodes = content.otherNodes
     record.parts = content.parts
     if (record.failure === undefined) return
     record.failure = undefined
