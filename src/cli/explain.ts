@@ -87,12 +87,12 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0 || question === undefined) return usageErrors(io, 'explain', extra.errors)
   try {
-    const explanation = await withLoaded(request, io, loaded =>
-      explain(resolveQuestion(question, loaded.snapshot), config, loaded),
-    )
-    if (output === 'text') io.out(explanationText(explanation))
-    else await writeDocument(explanation, output, io)
-    const { kernel, outcomes } = explanation
+    const { kernel, outcomes } = await withLoaded(request, io, async loaded => {
+      const explanation = await explain(resolveQuestion(question, loaded.snapshot), config, loaded)
+      if (output === 'text') io.out(explanationText(explanation))
+      else await writeDocument(explanation, output, io)
+      return explanation
+    })
     return isElsewhere(kernel, outcomes, request.daemon !== undefined) ? EXIT_DIFFERENT : EXIT_FINE
   } catch (error) {
     io.err(`kprobe explain: ${failureText(error)}\n`)

@@ -1,6 +1,5 @@
 import { type Clock, systemClock } from '../base/clock.ts'
 import { finishInSlices, slicingOf } from '../base/steps.ts'
-import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { dialledEndpoints } from '../daemon/api-reach.ts'
@@ -25,28 +24,35 @@ import type { Source } from '../source/source.ts'
 import { askDaemon } from './admin-client.ts'
 import type { Io } from './io.ts'
 import type { ModelRequest } from './model-request.ts'
+import { writeWarnings } from './output.ts'
 import { Progress } from './progress.ts'
 
 interface Reading {
   readonly clock: Clock
   readonly io: Io
   readonly progress: Progress
+  /** Takes a warning, which is printed after the results. */
+  readonly warn: (text: string) => void
 }
 
 /**
- * Reads all objects once, from the daemon or from the source, and resolves them. For commands that end. Reports
- * progress on standard error until `use` has ended. Throws if some objects cannot be read.
+ * Reads all objects once, from the daemon or from the source, and resolves them. For commands that end. `use` prints
+ * the results. Reports progress on standard error until `use` has ended, and then prints all warnings. Throws if some
+ * objects cannot be read.
  */
 export async function withLoaded<R>(
   request: Pick<ModelRequest, 'config' | 'daemon'>,
   io: Io,
-  use: (loaded: Resolved, progress: Progress) => R | Promise<R>,
+  use: (loaded: Resolved, reading: Pick<Reading, 'progress' | 'warn'>) => R | Promise<R>,
 ): Promise<R> {
   const progress = new Progress(systemClock, io)
+  const warnings: string[] = []
+  const reading = { clock: systemClock, io, progress, warn: (text: string) => void warnings.push(text) }
   try {
-    return await use(await load(request, { clock: systemClock, io, progress }), progress)
+    return await use(await load(request, reading), reading)
   } finally {
     progress.end()
+    await writeWarnings(warnings, io)
   }
 }
 
@@ -72,10 +78,9 @@ async function load(
 async function withListeners(
   snapshot: Snapshot,
   { serviceProxyName }: Config,
-  { clock, io }: Reading,
+  { clock, ...reading }: Reading,
 ): Promise<Snapshot> {
-  const warn = (facts: { readonly err: Error }, text: string) =>
-    io.err(`${oneLine(`${text}: ${facts.err.message}`)}\n`)
+  const warn = (facts: { readonly err: Error }, text: string) => reading.warn(`${text}: ${facts.err.message}`)
   const sockets = { diag: openSockDiag, route: openRoute }
   const ofDaemon = await holderSockets(instanceOf(serviceProxyName).lock)
   const ours = () => new Set([...ownSockets(), ...ofDaemon])
@@ -110,13 +115,13 @@ function refusedIn(list: unknown): ServiceMemory['refused'] {
   return refused
 }
 
-async function readSource(config: Config, { clock, io, progress }: Reading): Promise<Snapshot> {
-  const whole = { config, clock, io, progress }
+async function readSource(config: Config, reading: Reading): Promise<Snapshot> {
+  const { clock, progress, warn } = reading
+  const whole = { ...reading, config }
   if (config.source.kind === 'file') {
     const read = () => progress.read(1)
     return await readWhole(openFileSource(config, clock, { read }), whole)
   }
-  const warn = (text: string) => io.err(`${oneLine(text)}\n`)
   const dialled: ApiEndpoint[] = []
   const dials: DialWatch = {
     reaching: (addresses, port) => dialled.push(...dialledEndpoints(addresses, port)),
@@ -135,7 +140,10 @@ interface WholeReading extends Reading {
   readonly config: Config
 }
 
-async function readWhole(source: Source, { config, clock, io, progress }: WholeReading): Promise<Snapshot> {
+async function readWhole(
+  source: Source,
+  { config, clock, io, progress, warn }: WholeReading,
+): Promise<Snapshot> {
   let snapshot = EMPTY_SNAPSHOT
   let localIps: LocalAddresses | undefined
   try {
@@ -165,11 +173,11 @@ async function readWhole(source: Source, { config, clock, io, progress }: WholeR
         },
         synced: () => arrived('objects'),
         refusals: list => {
-          for (const { place, refusal } of list) io.err(refusalText(refusal, place))
+          for (const { place, refusal } of list) warn(refusalText(refusal, place))
         },
         problem: ({ kind, place, text }) => {
           if (kind === 'failed' || kind === 'empty') fail(new Error(`${place}: ${text}`))
-          else io.err(`${oneLine(`${place}: ${text}`)}\n`)
+          else warn(`${place}: ${text}`)
         },
       })
       started.catch(fail)
@@ -183,5 +191,5 @@ async function readWhole(source: Source, { config, clock, io, progress }: WholeR
 
 export function refusalText({ object, field, value, reason }: Refusal, place?: string): string {
   const where = place === undefined ? '' : `${place}: `
-  return `${oneLine(`${where}refused: ${object} ${field} ${value}: ${reason}`)}\n`
+  return `${where}refused: ${object} ${field} ${value}: ${reason}`
 }
